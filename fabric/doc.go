@@ -1,0 +1,58 @@
+// Package fabric says what a network must do for the conduit.
+//
+// A [Network] is one rank's attachment to one kind of transport: verbs
+// (fabric/ibv), memory shared between the ranks of a host (fabric/shm), or a
+// simulation (fabric/sim). It publishes an opaque address, is told the
+// addresses of the peers, and hands out lanes. A [Lane] is a single-owner queue
+// of one-sided operations: put, get and 64-bit atomics on the peers' segments.
+//
+// # Addresses
+//
+// Everything that crosses the wire is a (rank, offset) pair. An offset counts
+// bytes from the start of the target's segment; segments need not be mapped at
+// equal addresses nor have equal sizes. A network checks every operation
+// against the size that the peer published, before anything reaches the wire,
+// and answers [*BoundsError], [*AlignError] or [*RankError].
+//
+// # Completion
+//
+// A [Handle] names an operation in flight on the lane that returned it. The
+// zero Handle, [Done], means that the operation is complete already. An
+// operation is complete when
+//
+//   - a put's bytes are in the target's segment, where any later get by any
+//     rank sees them;
+//   - a get's bytes are in the caller's buffer;
+//   - an atomic has been applied and its old value is known.
+//
+// Operations posted with [Implicit] have no handle of their own: only
+// [Lane.Flush] completes them, and reports their errors. That leaves the network free
+// to signal one completion for many.
+//
+// # Buffers
+//
+// The source of a put may be reused as soon as Put returns if its length is at
+// most the lane's [Limits.CopyMax], or if Put returned Done. Otherwise it must stay unchanged until the operation is
+// complete; networks send directly from registered memory. The destination of
+// a get belongs to the network until the operation is complete. Buffers may be
+// Go memory: no network hands a Go pointer to a device.
+//
+// # Order
+//
+// Operations on different peers are not ordered. Puts to one peer on one lane
+// become visible there in the order in which they were posted. Nothing else is
+// ordered, in particular a get may overtake an earlier put's effect at another peer, and a put may overtake an earlier get; Flush orders
+// everything.
+//
+// # Batches
+//
+// Between [Lane.Begin] and [Lane.End] operations are collected and then posted
+// together: one doorbell, one crossing into C. A lane posts early when its
+// queue is full. Errors found while posting name the operation by its index.
+//
+// # Ownership
+//
+// A Network's methods may be called from any goroutine. A Lane is used by one
+// goroutine at a time; it may be handed over with any synchronisation that
+// orders the two goroutines. Close of a Network with open lanes is an error.
+package fabric

@@ -1,0 +1,97 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNoLane is wrapped by NewLane's error when every lane is taken.
+var ErrNoLane = errors.New("fabric: no free lane")
+
+// ErrBusy is wrapped when something is closed that has open children.
+var ErrBusy = errors.New("fabric: in use")
+
+// ErrUnreachable is wrapped by the reasons that Network.Reach gives.
+var ErrUnreachable = errors.New("fabric: peer not reachable")
+
+// PeerDownError says that a rank cannot be reached any more. Match it with
+// errors.As, or any of them with errors.Is(err, ErrPeerDown).
+type PeerDownError struct {
+	Rank  int    // the rank that is down
+	Op    string // what was tried
+	Cause error  // how it was found out
+}
+
+// ErrPeerDown matches every *PeerDownError under errors.Is.
+var ErrPeerDown = errors.New("peer down")
+
+func (e *PeerDownError) Error() string {
+	return fmt.Sprintf("%s: rank %d is down: %v", e.Op, e.Rank, e.Cause)
+}
+
+// Unwrap gives the cause.
+func (e *PeerDownError) Unwrap() error { return e.Cause }
+
+// Is matches ErrPeerDown.
+func (e *PeerDownError) Is(target error) bool { return target == ErrPeerDown }
+
+// RankError says that an operation named a rank that the job does not have, or
+// that this network does not serve.
+type RankError struct {
+	Op   string
+	Rank int
+	Size int // ranks in the job
+}
+
+func (e *RankError) Error() string {
+	if e.Rank >= 0 && e.Rank < e.Size {
+		return fmt.Sprintf("%s: rank %d is not served by this network", e.Op, e.Rank)
+	}
+	return fmt.Sprintf("%s: no rank %d in a job of %d (ranks are 0 to %d)", e.Op, e.Rank, e.Size, e.Size-1)
+}
+
+// BoundsError says that an operation would leave the target's segment.
+type BoundsError struct {
+	Op   string
+	Rank int
+	Off  uint64 // first byte asked for
+	Len  uint64 // bytes asked for
+	Size uint64 // the segment's size in bytes
+}
+
+func (e *BoundsError) Error() string {
+	return fmt.Sprintf("%s: %d bytes at offset %d leave the segment of rank %d, which has %d bytes",
+		e.Op, e.Len, e.Off, e.Rank, e.Size)
+}
+
+// AlignError says that an atomic's offset is not a multiple of its size.
+type AlignError struct {
+	Op    string
+	Rank  int
+	Off   uint64
+	Align uint64
+}
+
+func (e *AlignError) Error() string {
+	return fmt.Sprintf("%s: offset %d of rank %d is not a multiple of %d", e.Op, e.Off, e.Rank, e.Align)
+}
+
+// CheckRange returns a *BoundsError unless [off, off+n) lies in a segment of
+// the given size. It is written so that nothing overflows.
+func CheckRange(op string, rank int, off, n, size uint64) error {
+	if off <= size && n <= size-off {
+		return nil
+	}
+	return &BoundsError{Op: op, Rank: rank, Off: off, Len: n, Size: size}
+}
+
+// CheckWord is CheckRange for an aligned 64-bit word.
+func CheckWord(op string, rank int, off, size uint64) error {
+	if err := CheckRange(op, rank, off, 8, size); err != nil {
+		return err
+	}
+	if off%8 != 0 {
+		return &AlignError{Op: op, Rank: rank, Off: off, Align: 8}
+	}
+	return nil
+}

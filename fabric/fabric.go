@@ -1,0 +1,196 @@
+package fabric
+
+import (
+	"context"
+)
+
+// Network is one rank's attachment to a transport.
+type Network interface {
+	// Name is the short name users give in Config.Fabric: "ibv", "shm", "sim".
+	Name() string
+
+	// Addr is what the peers need to reach this rank. Its format belongs to
+	// the network and is documented in its package.
+	Addr() []byte
+
+	// Reach reports whether this rank can use the network to the rank that
+	// published addr: nil, or the reason why not. addr is as hostile as
+	// anything that arrives from outside.
+	Reach(rank int, addr []byte) error
+
+	// Connect makes the peers usable. It is collective over the ranks of the
+	// job and called once. addrs is indexed by rank; an entry is nil for a rank
+	// that this one reaches over another network (the choice is symmetric).
+	// exchange is the bootstrap's all-gather, for what only this step knows.
+	Connect(ctx context.Context, addrs [][]byte, exchange Exchange) error
+
+	// NewLane returns a lane to every connected peer, or an error that wraps
+	// ErrNoLane when all are taken.
+	NewLane() (Lane, error)
+
+	// PeerDown tells the network that a rank died, as somebody else found out.
+	// Operations to that rank, in flight and later, fail with *PeerDownError.
+	PeerDown(rank int, cause error)
+
+	// Limits are fixed from construction on.
+	Limits() Limits
+
+	// Close releases everything. It fails with ErrBusy while lanes are open.
+	// It does not talk to peers: the caller has made sure that no rank still
+	// uses this segment.
+	Close() error
+}
+
+// Exchange is a collective all-gather of one blob a rank; the result is indexed
+// by rank.
+type Exchange func(ctx context.Context, blob []byte) ([][]byte, error)
+
+// Limits are what a network can do, queried once.
+type Limits struct {
+	// CopyMax is the largest put in bytes whose source is free for reuse when
+	// Put returns, wherever the source lies.
+	CopyMax int
+	// Depth is how many operations a lane keeps in flight to one peer before
+	// a post waits for completions.
+	Depth int
+	// Lanes is how many lanes can be open at a time; 0 means no limit.
+	Lanes int
+	// CPUAtomics reports that the network's atomics are the processor's own,
+	// hence atomic with respect to loads, stores and atomics of local code. A
+	// device's are atomic only with respect to the same device's
+	// (IBTA vol 1 §9.4.5: atomicity across the HCA only, unless the device reports
+	// IBV_ATOMIC_GLOB).
+	CPUAtomics bool
+}
+
+// Flag modifies one operation.
+type Flag uint8
+
+const (
+	// Implicit gives the operation no handle: Put and Get return Done, and
+	// Flush completes it. Ignored by Atomic, whose result somebody must fetch.
+	Implicit Flag = 1 << iota
+	// Blocking says that the caller will wait at once: the lane may spend one
+	// polling budget before it returns and often answers Done.
+	Blocking
+)
+
+// Handle names an operation in flight on one lane. Handles are not reused
+// while the operation's result has not been collected by Test or Wait.
+type Handle uint64
+
+// Done is the handle of an operation that is complete.
+const Done Handle = 0
+
+// AtomicOp is an operation on an aligned 64-bit word.
+type AtomicOp uint8
+
+// The atomics. All return the old value.
+const (
+	FetchAdd    AtomicOp = iota // word += operand
+	CompareSwap                 // if word == compare { word = operand }
+	Swap                        // word = operand
+	numAtomics
+)
+
+// Valid reports whether op is one of the constants.
+func (op AtomicOp) Valid() bool { return op < numAtomics }
+
+func (op AtomicOp) String() string {
+	switch op {
+	case FetchAdd:
+		return "fetch-add"
+	case CompareSwap:
+		return "compare-swap"
+	case Swap:
+		return "swap"
+	}
+	return "atomic(invalid)"
+}
+
+// Lane is a single-owner queue of one-sided operations. See the package
+// comment for completion, buffers and order.
+type Lane interface {
+	// Put writes src at offset off of peer's segment.
+	Put(peer int, off uint64, src []byte, f Flag) (Handle, error)
+
+	// Get reads len(dst) bytes at offset off of peer's segment.
+	Get(peer int, off uint64, dst []byte, f Flag) (Handle, error)
+
+	// Atomic applies op to the 64-bit word at the 8-byte aligned offset off.
+	// When the handle is Done, old is the word's value before; otherwise Wait
+	// or Test returns it.
+	Atomic(op AtomicOp, peer int, off, operand, compare uint64, f Flag) (old uint64, h Handle, err error)
+
+	// Begin starts a batch: operations are collected, not posted. Batches do
+	// not nest. Waiting inside a batch posts what was collected.
+	Begin()
+	// End posts the batch.
+	End() error
+
+	// Test makes progress and reports whether the operation is complete. When
+	// done, the handle is spent.
+	Test(h Handle) (old uint64, done bool, err error)
+
+	// Wait blocks until the operation is complete, ctx is done, or the peer is
+	// found dead. When ctx ends the wait the operation goes on: the handle
+	// stays valid and its buffers stay the network's.
+	Wait(ctx context.Context, h Handle) (old uint64, err error)
+
+	// Flush blocks until every operation of the lane is complete, and returns
+	// the first error of an implicit operation since the last Flush. Handles
+	// stay collectable.
+	Flush(ctx context.Context) error
+
+	// Poll makes progress without waiting.
+	Poll() error
+
+	// WaitWord blocks until *word, an aligned word of the local segment that a
+	// peer writes, fulfils the condition, or ctx is done, or stop returns an
+	// error (asked now and then; may be nil). It makes progress meanwhile.
+	WaitWord(ctx context.Context, word *uint64, c Cond, value uint64, stop func() error) error
+
+	// Mapped returns the peer's segment if loads and stores reach it, else nil.
+	// Plain accesses through it are complete at once.
+	Mapped(peer int) []byte
+
+	// Counters are the lane's own; the owner writes, anybody may Load.
+	Counters() *Counters
+
+	// Close waits for nothing: operations in flight are abandoned, their
+	// buffers stay the network's until the Network closes. It returns the
+	// errors of implicit operations that no Flush has reported.
+	Close() error
+}
+
+// Cond is a comparison of unsigned 64-bit words, as in OpenSHMEM's wait_until.
+type Cond uint8
+
+// The comparisons: word <cond> value.
+const (
+	Equal Cond = iota
+	NotEqual
+	GreaterEqual
+	Greater
+	LessEqual
+	Less
+)
+
+// Holds reports whether word c value.
+func (c Cond) Holds(word, value uint64) bool {
+	switch c {
+	case Equal:
+		return word == value
+	case NotEqual:
+		return word != value
+	case GreaterEqual:
+		return word >= value
+	case Greater:
+		return word > value
+	case LessEqual:
+		return word <= value
+	case Less:
+		return word < value
+	}
+	return false
+}

@@ -1,0 +1,56 @@
+// Package spin paces a loop that waits for memory another processor writes.
+//
+// A waiter first spins, then lets other goroutines run, then gives the core to
+// other processes, and at last sleeps a millisecond at a time. It never sleeps
+// for less: a shorter time.Sleep comes back about a millisecond late anyway.
+package spin
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Waiter paces one wait. The zero value is ready; Reset starts another wait.
+type Waiter struct {
+	// Crowded says that more spinners share the cores than there are cores, so that
+	// spinning only takes time from whom it waits for.
+	Crowded bool
+
+	n     uint32
+	start time.Time
+}
+
+const (
+	spins     = 256                    // turns of the caller's loop before the clock is read
+	yieldFor  = 200 * time.Microsecond // how long goroutines are yielded to
+	schedFor  = 20 * time.Millisecond  // how long processes are yielded to
+	sleepTick = time.Millisecond
+)
+
+// Pause gives way a little more each time. It reports true when enough time
+// has passed since the last true that the caller should look at its context.
+func (w *Waiter) Pause() bool {
+	w.n++
+	if !w.Crowded && w.n%spins != 0 {
+		return false
+	}
+	if w.start.IsZero() {
+		w.start = time.Now()
+	}
+	waited := time.Since(w.start)
+	switch {
+	case waited < yieldFor && !w.Crowded:
+		runtime.Gosched()
+	case waited < schedFor:
+		// sched_yield(2): under Soft-RoCE and in crowded jobs the peer needs this very core.
+		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	default:
+		time.Sleep(sleepTick)
+	}
+	return true
+}
+
+// Reset prepares the Waiter for another wait.
+func (w *Waiter) Reset() { w.n, w.start = 0, time.Time{} }
