@@ -1,0 +1,36 @@
+// Package segment provides the memory that a rank offers to the others.
+//
+// # Mapping
+//
+// [Map] makes one mapping: the user's bytes first, then, from the next page
+// on, the runtime's own words:
+//
+//	0            Size      SystemOffset           Len
+//	| User()     | padding | System()  | padding  |
+//
+// Every byte is zero at first. The whole mapping is what a network registers
+// or shares; an offset on the wire counts from its first byte.
+//
+// A shared mapping is a memfd, sealed against any change of its size before
+// anybody else sees it: a peer that maps it with [MapFD] cannot be killed by
+// SIGBUS because the owner truncated the file. MapFD refuses files without
+// that seal.
+//
+// # Limits
+//
+// Map never finds a limit by running into it, since most of them answer with a
+// signal (SIGBUS, SIGXFSZ, the OOM killer) and not with an error. It reads
+// them first and answers [*LimitError] with the figures and the remedy:
+//
+//   - RLIMIT_AS, RLIMIT_DATA (private mappings), RLIMIT_FSIZE (shared ones);
+//   - the memory limit of every cgroup above the process, v1 and v2;
+//   - MemAvailable of the machine, and its commit limit where
+//     vm.overcommit_memory is 2;
+//   - RLIMIT_MEMLOCK, for memory that will be pinned by a process without
+//     CAP_IPC_LOCK; the soft limit is raised to the hard one where that helps;
+//   - the largest region that the device registers.
+//
+// Huge pages come out of a pool of their own and are not charged to cgroups
+// or MemAvailable; they are populated at once, because a page missing later
+// (a hugetlb cgroup, another process) would be a SIGBUS.
+package segment

@@ -1,0 +1,117 @@
+package segment
+
+import (
+	"fmt"
+	"math"
+)
+
+// LimitError says that a segment is larger than something allows. Nothing was
+// mapped.
+type LimitError struct {
+	Asked  uint64 // bytes of the whole mapping
+	Limit  uint64 // bytes that this limit would have allowed now
+	Which  string // the limit: "RLIMIT_MEMLOCK", "cgroup memory limit of /jobs/7", ...
+	Remedy string // what to do
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("segment: %d bytes asked for, but %s allows %d: %s", e.Asked, e.Which, e.Limit, e.Remedy)
+}
+
+// unlimited stands for a limit that is not set.
+const unlimited = math.MaxUint64
+
+// limits is what the machine says, in bytes.
+type limits struct {
+	memlock, memlockHard uint64 // RLIMIT_MEMLOCK
+	pinned               uint64 // counted against it already
+	ipcLock              bool   // CAP_IPC_LOCK: RLIMIT_MEMLOCK does not count
+
+	addressSpace, mapped uint64 // RLIMIT_AS and what is used of it
+	data, dataUsed       uint64 // RLIMIT_DATA and what is used of it
+	fileSize             uint64 // RLIMIT_FSIZE
+
+	available  uint64 // MemAvailable
+	commitLeft uint64 // left under the commit limit, unlimited unless overcommit is off
+	cgroups    []cgroupLimit
+
+	hugePage, hugeFree uint64 // size of a huge page; free bytes of the pool
+}
+
+// cgroupLimit is the memory limit of one cgroup on the way to the root.
+type cgroupLimit struct {
+	path        string
+	limit, used uint64
+	reclaimable uint64 // part of used that is clean page cache
+}
+
+// host is where limits come from.
+type host interface {
+	limits() (limits, error)
+	raiseMemlock(hard uint64) error // soft limit := hard limit
+}
+
+// bound is one limit as seen by a segment: how many bytes it leaves.
+type bound struct {
+	which  string
+	room   uint64
+	remedy string
+}
+
+// bounds lists what limits a mapping of c on huge or base pages.
+func (c *Config) bounds(l *limits, huge bool) []bound {
+	b := []bound{{"RLIMIT_AS", left(l.addressSpace, l.mapped), "raise it (ulimit -v unlimited)"}}
+	if c.Shared {
+		b = append(b, bound{"RLIMIT_FSIZE", l.fileSize, "raise it (ulimit -f unlimited)"})
+	} else {
+		b = append(b, bound{"RLIMIT_DATA", left(l.data, l.dataUsed), "raise it (ulimit -d unlimited)"})
+	}
+	if c.DeviceMax != 0 {
+		b = append(b, bound{"the device's max_mr_size", c.DeviceMax, "use a smaller segment, or more ranks"})
+	}
+	if c.Locked && !l.ipcLock {
+		b = append(b, bound{"RLIMIT_MEMLOCK", left(l.memlock, l.pinned),
+			"raise it (ulimit -l unlimited, memlock in limits.conf, LimitMEMLOCK= of the service) or grant CAP_IPC_LOCK"})
+	}
+	if huge {
+		return append(b, bound{"the pool of huge pages", l.hugeFree, "raise vm.nr_hugepages, or do not require huge pages"})
+	}
+	b = append(b,
+		bound{"the machine's available memory", l.available, "use a smaller segment or fewer ranks on this host"},
+		bound{"the commit limit", l.commitLeft, "raise vm.overcommit_ratio or set vm.overcommit_memory to 0"})
+	for _, g := range l.cgroups {
+		b = append(b, bound{"the cgroup memory limit of " + g.path, left(g.limit, left(g.used, g.reclaimable)),
+			"ask the batch system for more memory, or use a smaller segment"})
+	}
+	return b
+}
+
+// left is limit-used, not below 0; an unlimited limit stays so.
+func left(limit, used uint64) uint64 {
+	switch {
+	case limit == unlimited:
+		return unlimited
+	case used >= limit:
+		return 0
+	}
+	return limit - used
+}
+
+// tightest returns the bound that leaves least.
+func tightest(b []bound) bound {
+	t := b[0]
+	for _, x := range b[1:] {
+		if x.room < t.room {
+			t = x
+		}
+	}
+	return t
+}
+
+// admit says whether n bytes fit under every bound.
+func admit(n uint64, b []bound) error {
+	if t := tightest(b); n > t.room {
+		return &LimitError{Asked: n, Limit: t.room, Which: t.which, Remedy: t.remedy}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package segment
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeHost is a machine of which a test chooses the limits.
+type fakeHost struct {
+	limits_ limits
+	raised  uint64
+	refuse  error
+}
+
+func (h *fakeHost) limits() (limits, error) { return h.limits_, nil }
+func (h *fakeHost) raiseMemlock(hard uint64) error {
+	if h.refuse != nil {
+		return h.refuse
+	}
+	h.raised = hard
+	return nil
+}
+
+const mib = 1 << 20
+
+// generous is a machine that refuses nothing a test asks for.
+func generous() limits {
+	return limits{memlock: unlimited, memlockHard: unlimited, addressSpace: unlimited, data: unlimited,
+		fileSize: unlimited, available: 1 << 40, commitLeft: unlimited}
+}
+
+func TestEachLimitRefusesWithItsFigures(t *testing.T) {
+	tests := []struct {
+		which string
+		limit uint64
+		set   func(*limits, *Config)
+	}{
+		{"RLIMIT_AS", 3 * mib, func(l *limits, c *Config) { l.addressSpace, l.mapped = 5*mib, 2*mib }},
+		{"RLIMIT_DATA", 1 * mib, func(l *limits, c *Config) { l.data, l.dataUsed = 2*mib, 1*mib }},
+		{"RLIMIT_FSIZE", 2 * mib, func(l *limits, c *Config) { c.Shared = true; l.fileSize = 2 * mib }},
+		{"RLIMIT_MEMLOCK", 2 * mib, func(l *limits, c *Config) { c.Locked = true; l.memlock, l.memlockHard, l.pinned = 3*mib, 3*mib, mib }},
+		{"max_mr_size", 1 * mib, func(l *limits, c *Config) { c.DeviceMax = mib }},
+		{"available memory", 3 * mib, func(l *limits, c *Config) { l.available = 3 * mib }},
+		{"commit limit", 0, func(l *limits, c *Config) { l.commitLeft = 0 }},
+		{"cgroup memory limit of /a/b", 2 * mib, func(l *limits, c *Config) {
+			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 7 * mib, 1 * mib}, {"/a", 80 * mib, 0, 0}}
+		}},
+		{"cgroup memory limit of /a", 0, func(l *limits, c *Config) {
+			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 0, 0}, {"/a", 8 * mib, 9 * mib, 0}}
+		}},
+		{"pool of huge pages", 2 * mib, func(l *limits, c *Config) {
+			c.HugePages = Require
+			l.hugePage, l.hugeFree = 2*mib, 2*mib
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.which, func(t *testing.T) {
+			h := &fakeHost{limits_: generous()}
+			c := Config{Size: 4 * mib, host: h}
+			tt.set(&h.limits_, &c)
+			_, err := Map(c)
+			var le *LimitError
+			if !errors.As(err, &le) {
+				t.Fatalf("got %v, want a *LimitError", err)
+			}
+			if !strings.Contains(le.Which, tt.which) || le.Limit != tt.limit || le.Asked != 4*mib || le.Remedy == "" {
+				t.Errorf("got %+v, want limit %d of %s", le, tt.limit, tt.which)
+			}
+		})
+	}
+}
+
+func TestMemlockIsRaisedToTheHardLimitBeforeRefusing(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.memlock, h.limits_.memlockHard = mib, 8*mib
+	m, err := Map(Config{Size: 4 * mib, Locked: true, host: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if h.raised != 8*mib {
+		t.Errorf("soft limit raised to %d, want %d", h.raised, 8*mib)
+	}
+	h.refuse = unix.EPERM
+	var le *LimitError
+	if _, err := Map(Config{Size: 4 * mib, Locked: true, host: h}); !errors.As(err, &le) || le.Limit != mib {
+		t.Errorf("after a refused raise: %v, want the soft limit", err)
+	}
+}
+
+func TestMemlockIsLeftAloneWhenItSuffices(t *testing.T) {
+	for _, ipc := range []bool{false, true} {
+		h := &fakeHost{limits_: generous()}
+		h.limits_.memlock, h.limits_.memlockHard, h.limits_.ipcLock = 4*mib, 8*mib, ipc
+		n := int64(mib)
+		if ipc {
+			n = 16 * mib // CAP_IPC_LOCK lifts the limit
+		}
+		m, err := Map(Config{Size: n, Locked: true, host: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Close()
+		if h.raised != 0 {
+			t.Errorf("the soft limit was raised to %d for nothing", h.raised)
+		}
+	}
+}
+
+func TestSizesThatOverflowAreRefused(t *testing.T) {
+	for _, c := range []Config{
+		{Size: math.MaxInt64},
+		{Size: math.MaxInt64, System: math.MaxInt64},
+		{Size: 1, System: math.MaxInt64 - 1},
+		{Size: 1 << 62, Align: 1 << 62},
+	} {
+		c.host = &fakeHost{limits_: generous()}
+		var le *LimitError
+		if _, err := Map(c); !errors.As(err, &le) {
+			t.Errorf("%+v: got %v, want a *LimitError", c, err)
+		}
+	}
+}
+
+func TestInvalidConfigIsRefused(t *testing.T) {
+	for _, c := range []Config{
+		{}, {Size: -1}, {System: -1, Size: 1}, {Share: 1.1}, {Share: math.NaN()}, {Share: 0.5, Size: 1},
+		{Size: 1, Align: 3}, {Size: 1, Align: -8}, {Size: 1, HugePages: 7},
+	} {
+		if m, err := Map(c); err == nil {
+			m.Close()
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+}
+
+func TestShareIsOfTheTightestLimit(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.available = 64 * mib
+	h.limits_.cgroups = []cgroupLimit{{"/job", 32 * mib, 0, 0}}
+	m, err := Map(Config{Share: 0.5, System: 100, host: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if n := len(m.User()); n > 16*mib || n < 16*mib-8192 {
+		t.Errorf("half of 32 MiB gave %d bytes", n)
+	}
+	all, err := Map(Config{Share: 1, System: 100, host: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	if all.Len() > 32*mib {
+		t.Errorf("the whole share gave %d bytes of %d", all.Len(), 32*mib)
+	}
+}
+
+func TestMissingHugePagesAreNotedUnderAuto(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.hugePage = 2 * mib
+	m, err := Map(Config{Size: 4 * mib, host: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if m.HugePages() || len(m.Notes()) == 0 || !strings.Contains(m.Notes()[0], "huge") {
+		t.Errorf("huge %v, notes %q", m.HugePages(), m.Notes())
+	}
+}
+
+// write makes a file below root.
+func write(t *testing.T, root, name, text string) {
+	t.Helper()
+	p := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCgroupLimitsAreFoundUpToTheRoot(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "proc/self/cgroup", "9:name=systemd:/\n4:memory:/docker/x/job\n0::/slice/job.scope\n")
+	write(t, root, "proc/self/mountinfo",
+		"31 24 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"+
+			"32 24 0:28 /docker/x /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"+
+			"33 24 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n")
+	write(t, root, "sys/fs/cgroup/unified/slice/memory.max", "1000\n")
+	write(t, root, "sys/fs/cgroup/unified/slice/memory.current", "700\n")
+	write(t, root, "sys/fs/cgroup/unified/slice/memory.stat", "anon 5\ninactive_file 60\n")
+	write(t, root, "sys/fs/cgroup/unified/slice/job.scope/memory.max", "max\n")
+	write(t, root, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
+	write(t, root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n")
+	write(t, root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "10\n")
+	got, err := machine{root}.cgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []cgroupLimit{{"/", 2000, 10, 0}, {"/slice", 1000, 700, 60}}
+	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestMachineIsReadInBytes(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   50 kB\nCommitLimit: 30 kB\nCommitted_AS: 10 kB\n"+
+		"HugePages_Free:  7\nHugePages_Rsvd: 2\nHugepagesize: 2048 kB\n")
+	write(t, root, "proc/sys/vm/overcommit_memory", "2\n")
+	write(t, root, "proc/self/status", "Name:\tx\nVmPin:\t 3 kB\nVmSize:\t 9 kB\nVmData: 4 kB\nCapEff:\t0000000000004000\n")
+	write(t, root, "proc/self/uid_map", "0 0 4294967295\n")
+	write(t, root, "proc/self/mountinfo", "")
+	l, err := machine{root}.limits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.available != 50<<10 || l.commitLeft != 20<<10 || l.hugeFree != 5*2<<20 || l.pinned != 3<<10 ||
+		l.mapped != 9<<10 || l.dataUsed != 4<<10 || !l.ipcLock {
+		t.Errorf("got %+v", l)
+	}
+	write(t, root, "proc/self/uid_map", "0 1000 1\n")
+	if l, _ = (machine{root}).limits(); l.ipcLock {
+		t.Error("CAP_IPC_LOCK of a user namespace was taken for the real one")
+	}
+}
+
+func TestTheRealMachineCanBeRead(t *testing.T) {
+	l, err := machine{}.limits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.available == 0 || l.mapped == 0 || l.memlock == 0 && l.memlockHard == 0 {
+		t.Errorf("got %+v", l)
+	}
+}

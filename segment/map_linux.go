@@ -1,0 +1,272 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// open counts the mappings that are not closed, for tests.
+var open atomic.Int64
+
+// Map makes a segment. It checks every limit first; see the package comment.
+func Map(c Config) (*Mapping, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if c.host == nil {
+		c.host = machine{}
+	}
+	lim, err := c.host.limits()
+	if err != nil {
+		return nil, err
+	}
+	var notes []string
+	if c.HugePages != Off {
+		m, err := c.mapPages(&lim, true)
+		if err == nil || c.HugePages == Require {
+			return m, err
+		}
+		if !errors.Is(err, errSmall) {
+			notes = append(notes, "no huge pages: "+err.Error())
+		}
+	}
+	m, err := c.mapPages(&lim, false)
+	if err != nil {
+		return nil, err
+	}
+	m.notes = append(notes, m.notes...)
+	return m, nil
+}
+
+// errSmall says that a segment does not fill one huge page, which needs no note.
+var errSmall = errors.New("segment is smaller than a huge page")
+
+// mapPages maps with one kind of pages.
+func (c *Config) mapPages(lim *limits, huge bool) (*Mapping, error) {
+	page := uint64(os.Getpagesize())
+	if huge {
+		if page = lim.hugePage; page == 0 {
+			return nil, errors.New("segment: this kernel has no huge pages")
+		}
+	}
+	user, bounds, err := c.fit(lim, page, huge)
+	if err != nil {
+		return nil, err
+	}
+	lay, err := c.layout(user, page)
+	if err != nil {
+		return nil, err
+	}
+	if huge && c.HugePages == Auto && lay.end < page {
+		return nil, errSmall
+	}
+	if err := admit(lay.length, bounds); err != nil {
+		return nil, err
+	}
+	m := &Mapping{layout: lay, fd: -1, huge: huge}
+	if err := m.create(c); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// fit returns the user's size in bytes and the bounds of the mapping, after
+// the soft limit for pinned memory has been raised if that is what it takes.
+func (c *Config) fit(lim *limits, page uint64, huge bool) (uint64, []bound, error) {
+	b := c.bounds(lim, huge)
+	user := c.wanted(b, page)
+	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard {
+		lay, err := c.layout(user, page)
+		if err != nil {
+			return 0, nil, err
+		}
+		if c.Share > 0 || lay.length > left(lim.memlock, lim.pinned) {
+			if c.host.raiseMemlock(lim.memlockHard) == nil {
+				lim.memlock = lim.memlockHard
+			}
+			b = c.bounds(lim, huge)
+			user = c.wanted(b, page)
+		}
+	}
+	return user, b, nil
+}
+
+// wanted is the user's size: as given, or the share of what the bounds leave.
+func (c *Config) wanted(b []bound, page uint64) uint64 {
+	if c.Share == 0 {
+		return uint64(c.Size)
+	}
+	room := min(tightest(b).room, 1<<62)
+	want := min(uint64(float64(room)*c.Share), room)
+	// The runtime's part and both roundings come out of the room.
+	return left(min(want, left(room, uint64(c.System))), page) &^ (uint64(os.Getpagesize()) - 1)
+}
+
+// create makes the mapping that m.layout describes.
+func (m *Mapping) create(c *Config) (err error) {
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	if c.Shared {
+		flags = unix.MAP_SHARED
+		if m.fd, err = sealedFile(m.layout.length, m.huge); err != nil {
+			return err
+		}
+	}
+	if m.huge && !c.Shared {
+		flags |= unix.MAP_HUGETLB | log2(m.layout.page)<<unix.MAP_HUGE_SHIFT
+	}
+	if m.bytes, err = mapAligned(m.fd, flags, m.layout.length, m.layout.align); err != nil {
+		if m.fd >= 0 {
+			unix.Close(m.fd)
+		}
+		return err
+	}
+	open.Add(1)
+	m.advise(c)
+	if m.huge || c.Prefault {
+		if err := m.populate(); err != nil {
+			return errors.Join(err, m.Close())
+		}
+	}
+	return nil
+}
+
+// sealedFile returns a memfd of n bytes whose size nobody can change.
+func sealedFile(n uint64, huge bool) (int, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	if huge {
+		flags |= unix.MFD_HUGETLB
+	}
+	fd, err := unix.MemfdCreate("ibconduit-segment", flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // MFD_NOEXEC_SEAL came with Linux 6.3
+		fd, err = unix.MemfdCreate("ibconduit-segment", flags)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("segment: memfd_create: %w", err)
+	}
+	if err = unix.Ftruncate(fd, int64(n)); err != nil {
+		err = fmt.Errorf("segment: memfd of %d bytes: %w", n, err)
+	} else if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		err = fmt.Errorf("segment: sealing the memfd: %w", err)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// mapAligned maps n bytes at a multiple of align. For more than the kernel
+// aligns by itself it reserves a larger range and gives back what is not used.
+func mapAligned(fd, flags int, n, align uint64) ([]byte, error) {
+	const prot = unix.PROT_READ | unix.PROT_WRITE
+	fail := func(err error) ([]byte, error) {
+		return nil, fmt.Errorf("segment: mmap of %d bytes: %w", n, err)
+	}
+	if align <= uint64(os.Getpagesize()) || flags&unix.MAP_HUGETLB != 0 && align <= 2<<20 {
+		p, err := unix.MmapPtr(fd, 0, nil, uintptr(n), prot, flags)
+		if err != nil {
+			return fail(err)
+		}
+		return unsafe.Slice((*byte)(p), n), nil
+	}
+	whole := uintptr(n + align)
+	r, err := unix.MmapPtr(-1, 0, nil, whole, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return fail(err)
+	}
+	skip := -uintptr(r) & uintptr(align-1)
+	at := unsafe.Add(r, skip)
+	if _, err := unix.MmapPtr(fd, 0, at, uintptr(n), prot, flags|unix.MAP_FIXED); err != nil {
+		_ = unix.MunmapPtr(r, whole)
+		return fail(err)
+	}
+	if skip > 0 {
+		_ = unix.MunmapPtr(r, skip)
+	}
+	if tail := whole - skip - uintptr(n); tail > 0 {
+		_ = unix.MunmapPtr(unsafe.Add(at, n), tail)
+	}
+	return unsafe.Slice((*byte)(at), n), nil
+}
+
+// advise gives the kernel the hints that a mapping works without.
+func (m *Mapping) advise(c *Config) {
+	if c.NUMANode > 0 {
+		if err := preferNode(m.bytes, int(c.NUMANode)-1); err != nil {
+			m.notes = append(m.notes, fmt.Sprintf("NUMA node %d is not preferred: %v", c.NUMANode-1, err))
+		}
+	}
+	if !m.huge && c.HugePages == Auto && m.layout.length >= 2<<20 {
+		if err := unix.Madvise(m.bytes, unix.MADV_HUGEPAGE); err != nil {
+			m.notes = append(m.notes, fmt.Sprintf("no transparent huge pages: %v", err))
+		}
+	}
+}
+
+// preferNode sets the memory policy of b (mbind(2)).
+func preferNode(b []byte, node int) error {
+	const (
+		mpolPreferred = 1    // linux/mempolicy.h
+		maxNodes      = 1024 // CONFIG_NODES_SHIFT is at most 10
+	)
+	if node >= maxNodes {
+		return fmt.Errorf("Linux has at most %d nodes", maxNodes)
+	}
+	var mask [maxNodes / 64]uint64
+	mask[node/64] = 1 << (node % 64)
+	// The kernel takes maxnode as one more than the number of bits.
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+		mpolPreferred, uintptr(unsafe.Pointer(&mask)), maxNodes+1, 0)
+	if errno != 0 {
+		return fmt.Errorf("mbind: %w", errno)
+	}
+	return nil
+}
+
+// populate gives every page its memory now, or says why that cannot be.
+func (m *Mapping) populate() error {
+	err := unix.Madvise(m.bytes, unix.MADV_POPULATE_WRITE)
+	if errors.Is(err, unix.EINVAL) && !m.huge { // came with Linux 5.14
+		for i := 0; i < len(m.bytes); i += int(m.layout.page) {
+			m.bytes[i] = 0
+		}
+		return nil
+	}
+	if errors.Is(err, unix.EINVAL) && m.fd >= 0 {
+		err = unix.Fallocate(m.fd, 0, 0, int64(m.layout.length))
+	}
+	if err != nil {
+		return fmt.Errorf("segment: populating %d bytes of %d-byte pages: %w", m.layout.length, m.layout.page, err)
+	}
+	return nil
+}
+
+func (m *Mapping) unmap() error {
+	open.Add(-1)
+	err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.bytes)), uintptr(len(m.bytes)))
+	if err != nil {
+		err = fmt.Errorf("segment: munmap: %w", err)
+	}
+	if m.fd >= 0 {
+		if e := unix.Close(m.fd); e != nil {
+			err = errors.Join(err, fmt.Errorf("segment: closing the memfd: %w", e))
+		}
+	}
+	return err
+}
+
+func log2(n uint64) int {
+	k := 0
+	for n > 1 {
+		n >>= 1
+		k++
+	}
+	return k
+}

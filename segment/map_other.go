@@ -1,0 +1,21 @@
+//go:build !linux
+
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+var open atomic.Int64
+
+var errSystem = fmt.Errorf("segment: segments need Linux: %w", errors.ErrUnsupported)
+
+// Map fails: segments need Linux.
+func Map(Config) (*Mapping, error) { return nil, errSystem }
+
+// MapFD fails: segments need Linux.
+func MapFD(int, int64) (*Mapping, error) { return nil, errSystem }
+
+func (m *Mapping) unmap() error { return nil }

@@ -1,0 +1,63 @@
+package segment
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// MapFD maps the first n bytes of a peer's segment. The descriptor stays the
+// caller's and may be closed afterwards. The file must be a memfd that cannot
+// shrink and that holds n bytes; anything else is refused, because its owner
+// could take memory from under our loads and stores.
+func MapFD(fd int, n int64) (*Mapping, error) {
+	if n <= 0 {
+		return nil, fmt.Errorf("segment: a peer's segment cannot have %d bytes", n)
+	}
+	page, huge, err := checkFile(fd)
+	if err != nil {
+		return nil, err
+	}
+	length, ok := roundUp(uint64(n), page)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("segment: fstat of a peer's segment: %w", err)
+	}
+	if !ok || uint64(st.Size) < length {
+		return nil, fmt.Errorf("segment: a peer's segment has %d bytes, its owner said %d", st.Size, n)
+	}
+	p, err := unix.MmapPtr(fd, 0, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("segment: mmap of a peer's %d bytes: %w", length, err)
+	}
+	open.Add(1)
+	return &Mapping{
+		bytes:  unsafe.Slice((*byte)(p), length),
+		layout: layout{user: uint64(n), system: length, end: length, length: length, page: page},
+		fd:     -1,
+		huge:   huge,
+	}, nil
+}
+
+// checkFile refuses what is not a memfd sealed against shrinking, and says
+// which pages back it.
+func checkFile(fd int) (page uint64, huge bool, err error) {
+	// Only memfds have seals; other files answer EINVAL (fcntl(2), F_GET_SEALS).
+	s, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return 0, false, fmt.Errorf("segment: a peer's segment is not a memfd: %w", err)
+	}
+	if s&unix.F_SEAL_SHRINK == 0 {
+		return 0, false, fmt.Errorf("segment: a peer's segment is not sealed against shrinking (seals %#x): %w", s, unix.EPERM)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return 0, false, fmt.Errorf("segment: fstatfs of a peer's segment: %w", err)
+	}
+	if uint32(fs.Type) == unix.HUGETLBFS_MAGIC {
+		return uint64(fs.Bsize), true, nil
+	}
+	return uint64(os.Getpagesize()), false, nil
+}
