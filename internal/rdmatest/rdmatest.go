@@ -1,0 +1,64 @@
+// Package rdmatest finds the RDMA device that a test runs on.
+package rdmatest
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+const (
+	// EnvRequire makes a test that finds no device fail when it is "1", so that skipping cannot hide rot.
+	EnvRequire = "IBCONDUIT_REQUIRE_RDMA"
+	// EnvDevice names the device to test on.
+	EnvDevice = "IBCONDUIT_TEST_DEVICE"
+
+	sysClass = "/sys/class/infiniband"
+)
+
+// Device returns the name of the device to test on: the one that IBCONDUIT_TEST_DEVICE names, else a software device (rxe, siw), else the first.
+// Without a device the test is skipped, or fails when IBCONDUIT_REQUIRE_RDMA is 1.
+func Device(t testing.TB) string {
+	t.Helper()
+	name, why := find(os.Getenv, names())
+	if name != "" {
+		return name
+	}
+	if os.Getenv(EnvRequire) == "1" {
+		t.Fatalf("%s=1, but %s", EnvRequire, why)
+	}
+	t.Skip(why + "; hack/softroce/vm runs this test on Soft-RoCE")
+	return ""
+}
+
+func find(getenv func(string) string, devices []string) (name, why string) {
+	if want := getenv(EnvDevice); want != "" {
+		for _, d := range devices {
+			if d == want {
+				return d, ""
+			}
+		}
+		return "", EnvDevice + " names " + want + ", which this host does not have"
+	}
+	for _, d := range devices {
+		if strings.HasPrefix(d, "rxe") || strings.HasPrefix(d, "siw") {
+			return d, ""
+		}
+	}
+	if len(devices) > 0 {
+		return devices[0], ""
+	}
+	return "", "this host has no RDMA device"
+}
+
+func names() []string {
+	entries, err := os.ReadDir(sysClass)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}

@@ -1,0 +1,227 @@
+//go:build linux && cgo
+
+package verbs
+
+/*
+#include "ibc_verbs.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/ibconduit/conduit/internal/handle"
+)
+
+// CompChannel wakes goroutines that wait for completions, through the Go runtime's poller: no thread is blocked.
+type CompChannel struct {
+	object
+	c       *C.struct_ibv_comp_channel
+	f       *os.File
+	waiting sync.Mutex // held by the one goroutine in Wait
+	ids     [16]C.uint64_t
+	pending []C.uint64_t // of ids: taken from the kernel, not yet returned
+}
+
+// CreateCompChannel makes a completion channel.
+func (x *Context) CreateCompChannel() (*CompChannel, error) {
+	const op = "ibv_create_comp_channel"
+	h := &CompChannel{object: object{dev: x, parents: []*object{&x.object}, kind: "completion channel", name: "completion channel"}}
+	if err := h.adopt(op); err != nil {
+		return nil, err
+	}
+	c, err := C.ibv_create_comp_channel(x.c)
+	if c == nil {
+		h.orphan(h.parents)
+		return nil, x.fail(op, errnoPtr(err), "", "")
+	}
+	if h.f, err = pollable(int(c.fd), x.info.Name+" completions"); err != nil {
+		C.ibv_destroy_comp_channel(c)
+		h.orphan(h.parents)
+		return nil, x.fail(op, errnoOf(err), "", "")
+	}
+	h.c = c
+	h.handle = handle.New(h, h.kind, x.info.Name)
+	return h, nil
+}
+
+// Wait returns the next CQ that has made an event since it was armed, or the context's error. One goroutine waits at a time; a second gets ErrConcurrent.
+//
+// An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion between the last poll and the arming is slept through.
+func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	const op = "wait for completion"
+	if err := h.use(op); err != nil {
+		return nil, err
+	}
+	defer h.done()
+	if !h.waiting.TryLock() {
+		return nil, &Error{Op: op, Device: h.dev.info.Name, Object: h.name, Err: ErrConcurrent}
+	}
+	defer h.waiting.Unlock()
+	for {
+		for len(h.pending) > 0 {
+			id := uint64(h.pending[0])
+			h.pending = h.pending[1:]
+			if q := get(h.dev.reg, h.dev.reg.cqs, id); q != nil {
+				return q, nil
+			}
+		}
+		var n C.int
+		var errno syscall.Errno
+		err := waitRead(ctx, h.f, func() bool {
+			errno = syscall.Errno(C.ibc_get_cq_events(h.c, &h.ids[0], C.int(len(h.ids)), &n))
+			return errno != syscall.EAGAIN && errno != syscall.EINTR
+		})
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return nil, h.closedError(op)
+		case err != nil:
+			return nil, &Error{Op: op, Device: h.dev.info.Name, Object: h.name, Err: err}
+		case errno != 0:
+			return nil, h.fail(op, errno, "", "")
+		}
+		h.pending = h.ids[:n]
+	}
+}
+
+// Close destroys the channel. It is refused with ErrBusy while CQs use it or a goroutine waits.
+func (h *CompChannel) Close() error {
+	return h.close(func() error {
+		if rc, err := C.ibv_destroy_comp_channel(h.c); rc != 0 {
+			return h.fail("ibv_destroy_comp_channel", errnoRC(rc, err), "", "")
+		}
+		h.f.Close()
+		return nil
+	})
+}
+
+// CQConfig says what a completion queue is for.
+type CQConfig struct {
+	Entries int          // capacity; the device may give more; 0 means 256
+	Channel *CompChannel // to be woken by; nil: polled only
+	Vector  int          // completion vector (interrupt), 0 to the device's number of them
+}
+
+// CQ is a completion queue. Size it for everything that can complete at once: what does not fit is lost, and the queue with it.
+type CQ struct {
+	object
+	c       *C.struct_ibv_cq
+	id      uint64
+	channel *CompChannel
+	overrun atomic.Bool
+
+	polls, empty, completions, failed atomic.Uint64
+}
+
+// CreateCQ makes a completion queue.
+func (x *Context) CreateCQ(cfg CQConfig) (*CQ, error) {
+	const op = "ibv_create_cq"
+	if cfg.Entries == 0 {
+		cfg.Entries = 256
+	}
+	q := &CQ{object: object{dev: x, parents: []*object{&x.object}, kind: "CQ"}, channel: cfg.Channel}
+	var ch *C.struct_ibv_comp_channel
+	if cfg.Channel != nil {
+		q.parents = append(q.parents, &cfg.Channel.object)
+		ch = cfg.Channel.c
+	}
+	if err := q.adopt(op); err != nil {
+		return nil, err
+	}
+	q.id = put(x.reg, x.reg.cqs, q)
+	q.name = fmt.Sprintf("CQ %d", q.id)
+	c, err := C.ibc_create_cq(x.c, C.int(cfg.Entries), C.uint64_t(q.id), ch, C.int(cfg.Vector))
+	if c == nil {
+		drop(x.reg, x.reg.cqs, q.id)
+		q.orphan(q.parents)
+		return nil, x.explainCQ(op, cfg, errnoPtr(err))
+	}
+	q.c = c
+	q.handle = handle.New(q, "CQ", x.info.Name)
+	return q, nil
+}
+
+func (x *Context) explainCQ(op string, cfg CQConfig, errno syscall.Errno) error {
+	detail := fmt.Sprintf("%d entries, vector %d", cfg.Entries, cfg.Vector)
+	remedy := ""
+	switch {
+	case cfg.Entries < 1 || cfg.Entries > x.attr.MaxCQE:
+		remedy = fmt.Sprintf("ask for 1 to %d entries", x.attr.MaxCQE)
+	case cfg.Vector < 0 || cfg.Vector >= int(x.c.num_comp_vectors):
+		remedy = fmt.Sprintf("the device has %d completion vectors", int(x.c.num_comp_vectors))
+	case errno == syscall.ENOMEM:
+		remedy = fmt.Sprintf("the device allows %d CQs; its memory, or the memlock limit, may be exhausted", x.attr.MaxCQ)
+	}
+	return x.fail(op, errno, detail, remedy)
+}
+
+// Cap returns how many completions fit.
+func (q *CQ) Cap() int { return int(q.c.cqe) }
+
+// Arm asks for one event on the channel when the next completion arrives; with solicitedOnly, the next solicited or failed one.
+func (q *CQ) Arm(solicitedOnly bool) error {
+	const op = "ibv_req_notify_cq"
+	if err := q.use(op); err != nil {
+		return err
+	}
+	defer q.done()
+	if q.channel == nil {
+		return q.fail(op, syscall.EINVAL, "the CQ was made without a completion channel", "set CQConfig.Channel")
+	}
+	only := C.int(0)
+	if solicitedOnly {
+		only = 1
+	}
+	if rc, err := C.ibc_req_notify_cq(q.c, only); rc != 0 {
+		return q.fail(op, errnoRC(rc, err), "", "")
+	}
+	return nil
+}
+
+// Resize asks for another capacity. Not every device can.
+func (q *CQ) Resize(entries int) error {
+	const op = "ibv_resize_cq"
+	if err := q.use(op); err != nil {
+		return err
+	}
+	defer q.done()
+	if rc, err := C.ibv_resize_cq(q.c, C.int(entries)); rc != 0 {
+		return q.fail(op, errnoRC(rc, err), fmt.Sprintf("to %d entries; the device allows %d", entries, q.dev.attr.MaxCQE), "it cannot be smaller than the completions it holds")
+	}
+	return nil
+}
+
+// Overrun reports whether the queue has lost completions. It is of no more use then: close the QPs on it, and it.
+func (q *CQ) Overrun() bool { return q.overrun.Load() }
+
+func (q *CQ) overrunError(op string) error {
+	return &Error{Op: op, Device: q.dev.info.Name, Object: q.name, Errno: syscall.EOVERFLOW, Err: ErrOverrun,
+		Detail: fmt.Sprintf("more than %d completions were outstanding; some are lost", q.Cap()), Remedy: "make it as large as all signalled sends and posted receives of its QPs together"}
+}
+
+// CQStats counts what went through CQ.Poll.
+type CQStats struct {
+	Polls, EmptyPolls, Completions, Failed uint64
+}
+
+// Stats returns the counters of Poll; those of a doorbell are its own. It may be called at any time.
+func (q *CQ) Stats() CQStats {
+	return CQStats{Polls: q.polls.Load(), EmptyPolls: q.empty.Load(), Completions: q.completions.Load(), Failed: q.failed.Load()}
+}
+
+// Close destroys the queue. It is refused with ErrBusy while QPs or doorbells use it.
+func (q *CQ) Close() error {
+	return q.close(func() error {
+		if rc, err := C.ibv_destroy_cq(q.c); rc != 0 {
+			return q.fail("ibv_destroy_cq", errnoRC(rc, err), "", "")
+		}
+		drop(q.dev.reg, q.dev.reg.cqs, q.id)
+		return nil
+	})
+}

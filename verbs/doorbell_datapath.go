@@ -1,0 +1,328 @@
+//go:build linux && cgo
+
+package verbs
+
+/*
+#include "ibc_verbs.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/handle"
+)
+
+// MaxBatch is how many sub-chains one ring of a doorbell posts.
+const MaxBatch = C.IBC_MAX_BATCH
+
+// DoorbellConfig says how a doorbell waits.
+type DoorbellConfig struct {
+	Completions int // how many completions one ring returns at most; 0 means 64
+	PollEvery   int // with a watched word: looks at the word per poll of the CQ; 0 means 1024, as a poll costs about as much as a hundred looks
+}
+
+// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine at a time; use by two at once is an ErrConcurrent.
+//
+// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains' slots must stay as they are until their requests complete,
+// except inline data and the requests themselves, which are copied by the post.
+type Doorbell struct {
+	object
+	cq   *CQ
+	busy atomic.Bool
+	mem  []byte
+	d    *C.struct_ibc_doorbell
+	wcs  []WC
+
+	queued [MaxBatch]queuedBatch
+	word   *uint64 // keeps a watched word of the Go heap alive, and off the stack
+}
+
+// queuedBatch is what must be let go of after a post, and what an error tells.
+type queuedBatch struct {
+	queue *object
+	chain *chain
+	base  uintptr // of the chain's requests
+	size  uintptr // of one
+	first int
+}
+
+// NewDoorbell makes a doorbell whose waits are for completions of this queue.
+func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
+	const op = "new doorbell"
+	if cfg.Completions == 0 {
+		cfg.Completions = 64
+	}
+	if cfg.PollEvery == 0 {
+		cfg.PollEvery = 1024
+	}
+	if cfg.Completions < 1 || cfg.Completions > 1<<16 || cfg.PollEvery < 1 || cfg.PollEvery > math.MaxInt32 {
+		return nil, q.fail(op, syscall.EINVAL, fmt.Sprintf("%+v is out of range", cfg), "at most 65536 completions")
+	}
+	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell", name: "doorbell of " + q.name}, cq: q}
+	if err := d.adopt(op); err != nil {
+		return nil, err
+	}
+	head := alignUp(C.sizeof_struct_ibc_doorbell, cacheLine)
+	mem, err := unix.Mmap(-1, 0, head+cfg.Completions*int(sizeofWC), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		d.orphan(d.parents)
+		return nil, q.fail(op, errnoOf(err), "", "")
+	}
+	d.mem = mem
+	d.d = (*C.struct_ibc_doorbell)(unsafe.Pointer(&mem[0]))
+	d.wcs = unsafe.Slice((*WC)(unsafe.Pointer(&mem[head])), cfg.Completions)
+	d.d.cq, d.d.wc, d.d.wc_cap = q.c, (*C.struct_ibv_wc)(unsafe.Pointer(&d.wcs[0])), C.uint32_t(cfg.Completions)
+	d.d.poll_every = C.uint32_t(cfg.PollEvery)
+	d.handle = handle.New(d, "doorbell", d.name)
+	return d, nil
+}
+
+// Send queues n requests of a chain, from slot first on and around its end, for the send queue of a QP.
+func (d *Doorbell) Send(q *QP, c *SendChain, first, n int) error {
+	if err := d.admit(&q.object, &c.chain, "send chain", first, n); err != nil {
+		return err
+	}
+	size := unsafe.Sizeof(SendWR{})
+	d.push(C.IBC_SEND, unsafe.Pointer(q.c), queuedBatch{&q.object, &c.chain, c.addr(0), size, first}, n)
+	return nil
+}
+
+// Recv queues n requests of a chain, from slot first on and around its end, for the receive queue of a QP.
+func (d *Doorbell) Recv(q *QP, c *RecvChain, first, n int) error {
+	if err := d.admit(&q.object, &c.chain, "receive chain", first, n); err != nil {
+		return err
+	}
+	d.push(C.IBC_RECV, unsafe.Pointer(q.c), queuedBatch{&q.object, &c.chain, c.addr(0), unsafe.Sizeof(RecvWR{}), first}, n)
+	return nil
+}
+
+// SRQRecv queues n requests of a chain, from slot first on and around its end, for a shared receive queue.
+func (d *Doorbell) SRQRecv(s *SRQ, c *RecvChain, first, n int) error {
+	if err := d.admit(&s.object, &c.chain, "receive chain", first, n); err != nil {
+		return err
+	}
+	d.push(C.IBC_SRQ_RECV, unsafe.Pointer(s.c), queuedBatch{&s.object, &c.chain, c.addr(0), unsafe.Sizeof(RecvWR{}), first}, n)
+	return nil
+}
+
+// admit checks a sub-chain and keeps its queue open until it has been posted.
+func (d *Doorbell) admit(queue *object, c *chain, kind string, first, n int) error {
+	if d.d == nil {
+		return d.closedError("post")
+	}
+	if d.d.batches == MaxBatch {
+		return d.fail("post", 0, fmt.Sprintf("%d sub-chains wait already", MaxBatch), "ring the doorbell").with(ErrFull)
+	}
+	if err := c.check(kind, first, n); err != nil {
+		return err
+	}
+	return queue.use("post")
+}
+
+func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, b queuedBatch, n int) {
+	last := b.first + n - 1
+	if last >= b.chain.slots {
+		last -= b.chain.slots
+	}
+	i := d.d.batches
+	p := &d.d.batch[i]
+	p.queue, p.kind, p.count = queue, kind, C.uint32_t(n)
+	// The slots are mapped memory: their addresses are numbers to Go.
+	*(*uintptr)(unsafe.Pointer(&p.first)) = b.base + uintptr(b.first)*b.size
+	*(*uintptr)(unsafe.Pointer(&p.last)) = b.base + uintptr(last)*b.size
+	d.queued[i] = b
+	b.chain.queued++
+	d.d.batches = i + 1
+}
+
+// Ring posts what was queued, then polls until want completions have come or the budget has passed, and returns how many came, at most the configured number.
+// It polls at least once, unless want is 0: then it only posts. Completions returns them.
+//
+// An error of the post is a *PostError; completions that came are returned beside it.
+func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
+	return d.ring(want, budget, C.IBC_WATCH_NONE)
+}
+
+// Until is a condition on a watched word.
+type Until uint32
+
+const (
+	UntilDiffers Until = C.IBC_WATCH_DIFFERS  // word != value
+	UntilAtLeast Until = C.IBC_WATCH_AT_LEAST // word >= value, unsigned
+	UntilEquals  Until = C.IBC_WATCH_EQUALS   // word == value
+)
+
+// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which a peer's put may bring about. With want 0 it does not poll at all.
+// It reports whether the condition held; Seen is the word's value then. The word is read with acquire order: what the peer wrote before it, on one QP, is there.
+func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
+	if d.d == nil {
+		return 0, false, d.closedError("ring")
+	}
+	d.word = word
+	*(**uint64)(unsafe.Pointer(&d.d.word)) = word
+	d.d.value = C.uint64_t(value)
+	n, err = d.ring(want, budget, C.uint32_t(until))
+	d.word = nil
+	return n, d.d != nil && d.d.met != 0, err
+}
+
+func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, error) {
+	if !d.busy.CompareAndSwap(false, true) {
+		return 0, d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
+	}
+	c := d.d
+	if c == nil {
+		d.busy.Store(false)
+		return 0, d.closedError("ring")
+	}
+	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(max(budget, 0)), watch
+	C.ibc_ring(c)
+	n := int(c.completed)
+	var err error
+	if c.post_errno != 0 || c.poll_errno != 0 || d.cq.overrun.Load() {
+		err = d.failure()
+	}
+	d.letGo()
+	d.busy.Store(false)
+	return n, err
+}
+
+// letGo lets the queues of what was posted be closed again.
+func (d *Doorbell) letGo() {
+	for i := range int(d.d.batches) {
+		b := &d.queued[i]
+		b.queue.done()
+		b.chain.queued--
+		*b = queuedBatch{}
+	}
+	d.d.batches = 0
+}
+
+func (d *Doorbell) failure() error {
+	c := d.d
+	switch {
+	case c.post_errno != 0:
+		b := &d.queued[c.bad_batch]
+		e := &PostError{Device: d.dev.info.Name, Queue: b.queue.name, Batch: int(c.bad_batch), Slot: b.first, Errno: syscall.Errno(c.post_errno), Posted: int(c.posted)}
+		if bad := uintptr(c.bad_wr); bad >= b.base && bad < b.base+uintptr(b.chain.slots)*b.size {
+			e.Slot = int((bad - b.base) / b.size)
+			e.WRID = *(*uint64)(c.bad_wr)
+		}
+		return e
+	case d.cq.overrun.Load():
+		return d.cq.overrunError("ibv_poll_cq")
+	default:
+		return d.cq.fail("ibv_poll_cq", syscall.Errno(c.poll_errno), "", "")
+	}
+}
+
+// Completions returns what the last ring brought. The slice is valid until the next.
+func (d *Doorbell) Completions() []WC {
+	if d.d == nil {
+		return nil
+	}
+	return d.wcs[:d.d.completed]
+}
+
+// Posted returns how many work requests the last ring posted.
+func (d *Doorbell) Posted() int {
+	if d.d == nil {
+		return 0
+	}
+	return int(d.d.posted)
+}
+
+// Seen returns the value of the watched word when RingUntil last looked.
+func (d *Doorbell) Seen() uint64 {
+	if d.d == nil {
+		return 0
+	}
+	return uint64(d.d.seen)
+}
+
+// Drop forgets what was queued and not yet posted.
+func (d *Doorbell) Drop() {
+	if d.d != nil {
+		d.letGo()
+	}
+}
+
+// Poll moves up to len(wcs) completions into wcs and returns their number. It does not wait, and may be called by several goroutines.
+func (q *CQ) Poll(wcs []WC) (int, error) {
+	if !q.guard.enter() {
+		return 0, q.closedError("ibv_poll_cq")
+	}
+	defer q.guard.leave()
+	if len(wcs) == 0 {
+		return 0, nil
+	}
+	n := int(C.ibc_poll(q.c, C.int(min(len(wcs), math.MaxInt32)), (*C.struct_ibv_wc)(unsafe.Pointer(&wcs[0]))))
+	q.polls.Add(1)
+	switch {
+	case n < 0:
+		return 0, q.fail("ibv_poll_cq", syscall.Errno(-n), "", "")
+	case n == 0:
+		q.empty.Add(1)
+	default:
+		q.completions.Add(uint64(n))
+		for i := range wcs[:n] {
+			if wcs[i].Status != StatusSuccess {
+				q.failed.Add(1)
+			}
+		}
+	}
+	if q.overrun.Load() {
+		return n, q.overrunError("ibv_poll_cq")
+	}
+	return n, nil
+}
+
+// DoorbellStats counts what went through a doorbell.
+type DoorbellStats struct {
+	Rings, Batches, WRs, PostErrors             uint64
+	Polls, EmptyPolls, Completions, FailedComps uint64
+}
+
+// Stats returns the counters. It may be called at any time until Close.
+func (d *Doorbell) Stats() (s DoorbellStats) {
+	if !d.guard.enter() {
+		return s
+	}
+	defer d.guard.leave()
+	c := d.d
+	for _, f := range []struct {
+		to   *uint64
+		from *C.uint64_t
+	}{
+		{&s.Rings, &c.n_rings}, {&s.Batches, &c.n_posts}, {&s.WRs, &c.n_wrs}, {&s.PostErrors, &c.n_post_errors},
+		{&s.Polls, &c.n_polls}, {&s.EmptyPolls, &c.n_empty_polls}, {&s.Completions, &c.n_completions}, {&s.FailedComps, &c.n_failed},
+	} {
+		*f.to = atomic.LoadUint64((*uint64)(f.from))
+	}
+	return s
+}
+
+// Close frees the doorbell and forgets what was queued. It is refused with ErrBusy while another goroutine rings it.
+func (d *Doorbell) Close() error {
+	return d.close(func() error {
+		if !d.busy.CompareAndSwap(false, true) {
+			return d.object.busy("a ring is in progress", "let it end first")
+		}
+		defer d.busy.Store(false)
+		d.letGo()
+		mem := d.mem
+		d.mem, d.d, d.wcs = nil, nil, nil
+		if err := unix.Munmap(mem); err != nil {
+			return d.fail("munmap", errnoOf(err), "", "")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,115 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Sentinels for errors.Is. A closed object is reported as os.ErrClosed, an expired wait as the context's error.
+var (
+	// ErrNotSupported means that this build, kernel or device lacks the feature.
+	ErrNotSupported = errors.New("not supported")
+	// ErrNoDevice means that there is no RDMA device of that name, or none at all.
+	ErrNoDevice = errors.New("no such RDMA device")
+	// ErrBusy means that Close was refused because something still uses the object.
+	ErrBusy = errors.New("object is in use")
+	// ErrOverrun means that a completion queue lost completions because it was full. It is of no more use.
+	ErrOverrun = errors.New("completion queue overrun")
+	// ErrConcurrent means that a single-owner object was used by two goroutines at once.
+	ErrConcurrent = errors.New("single-owner object used concurrently")
+	// ErrFull means that an object of fixed capacity has no room left.
+	ErrFull = errors.New("full")
+	// ErrNoGID means that a port has no GID that this program could use.
+	ErrNoGID = errors.New("no usable GID")
+	// ErrNoPath means that two ports cannot reach each other with the attributes they have.
+	ErrNoPath = errors.New("no path")
+)
+
+// Error is a failed call. Errors of this package are of this type, or wrap it.
+type Error struct {
+	Op     string        // the call, such as "ibv_reg_mr"
+	Device string        // the device it was made on; may be empty
+	Object string        // the object it was made on, such as "QP 0x11"; may be empty
+	Errno  syscall.Errno // 0 when no system call failed
+	Err    error         // a sentinel or cause beside Errno; may be nil
+	Detail string        // what was asked and why it failed, as far as known
+	Remedy string        // what to do about it; may be empty
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "verbs: %s", e.Op)
+	switch {
+	case e.Object != "" && e.Device != "":
+		fmt.Fprintf(&b, " on %s of %s", e.Object, e.Device)
+	case e.Object != "" || e.Device != "":
+		fmt.Fprintf(&b, " on %s%s", e.Object, e.Device)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.Errno != 0 {
+		fmt.Fprintf(&b, ": %v", e.Errno)
+	}
+	if e.Detail != "" {
+		fmt.Fprintf(&b, ": %s", e.Detail)
+	}
+	if e.Remedy != "" {
+		fmt.Fprintf(&b, " (%s)", e.Remedy)
+	}
+	return b.String()
+}
+
+// Unwrap lets errors.Is find the errno and the sentinel.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Errno != 0 {
+		errs = append(errs, e.Errno)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// PostError says which work request of a doorbell's call was refused. Those before it, of the same and of earlier sub-chains, were posted; it and all after it were not.
+type PostError struct {
+	Device string
+	Queue  string        // the queue, such as "QP 0x11"
+	Batch  int           // which sub-chain, in the order they were queued
+	Slot   int           // which slot of its chain
+	WRID   uint64        // the work request's own number
+	Errno  syscall.Errno // ENOMEM: queue full; EINVAL: the request does not fit the queue's capabilities
+	Posted int           // work requests posted by the call
+}
+
+func (e *PostError) Error() string {
+	why := ""
+	switch e.Errno {
+	case syscall.ENOMEM:
+		why = ": the queue is full, or the request has more scatter entries or inline bytes than the queue was created for"
+	case syscall.EINVAL:
+		why = ": the request does not fit the queue (state, opcode for this QP type, number of scatter entries, inline size)"
+	}
+	return fmt.Sprintf("verbs: post to %s of %s: work request %#x in slot %d (sub-chain %d) refused after %d were posted: %v%s",
+		e.Queue, e.Device, e.WRID, e.Slot, e.Batch, e.Posted, e.Errno, why)
+}
+
+func (e *PostError) Unwrap() error { return e.Errno }
+
+// errnoOf returns the errno inside err, or EIO when there is none.
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return syscall.EIO
+}
+
+// with adds a sentinel.
+func (e *Error) with(err error) *Error {
+	e.Err = err
+	return e
+}

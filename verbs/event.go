@@ -1,0 +1,177 @@
+//go:build linux && cgo
+
+package verbs
+
+/*
+#include "ibc_verbs.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// eventBacklog bounds how many asynchronous events wait to be read. They are rare; when nobody reads, the oldest is dropped and counted.
+const eventBacklog = 256
+
+// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is set; none, when the object was closed meanwhile.
+type Event struct {
+	Type EventType
+	Port int // of port events
+	CQ   *CQ
+	QP   *QP
+	SRQ  *SRQ
+}
+
+func (e Event) String() string {
+	switch {
+	case e.CQ != nil:
+		return fmt.Sprintf("%s: %s", e.CQ.name, e.Type)
+	case e.QP != nil:
+		return fmt.Sprintf("%s: %s", e.QP.name, e.Type)
+	case e.SRQ != nil:
+		return fmt.Sprintf("%s: %s", e.SRQ.name, e.Type)
+	case e.Port != 0:
+		return fmt.Sprintf("port %d: %s", e.Port, e.Type)
+	}
+	return e.Type.String()
+}
+
+// Events returns the channel of asynchronous events. Close closes it.
+func (x *Context) Events() <-chan Event { return x.events }
+
+// EventsLost returns how many events were dropped because nobody read them.
+func (x *Context) EventsLost() uint64 { return x.lost.Load() }
+
+func (x *Context) startEvents() error {
+	f, err := pollable(int(x.c.async_fd), x.info.Name+" events")
+	if err != nil {
+		return &Error{Op: "open event queue", Device: x.info.Name, Errno: errnoOf(err)}
+	}
+	// It has no pointer to the Context, or a forgotten one would never be noticed.
+	s := &eventSource{f: f, c: x.c, reg: x.reg, out: x.events, lost: x.lost}
+	var wg sync.WaitGroup
+	wg.Go(s.run)
+	x.stop = func() {
+		f.Close()
+		wg.Wait()
+	}
+	return nil
+}
+
+// eventSource moves events from the kernel to a channel.
+type eventSource struct {
+	f    *os.File
+	c    *C.struct_ibv_context
+	reg  *registry
+	out  chan Event
+	lost *atomic.Uint64
+}
+
+func (s *eventSource) run() {
+	defer close(s.out)
+	raw, err := s.f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		var ev C.struct_ibc_event
+		var errno syscall.Errno
+		err := raw.Read(func(uintptr) bool {
+			errno = syscall.Errno(C.ibc_get_async_event(s.c, &ev))
+			return errno != syscall.EAGAIN && errno != syscall.EINTR
+		})
+		if err != nil || errno != 0 {
+			return // closed, or the device was removed
+		}
+		s.deliver(s.resolve(&ev))
+	}
+}
+
+// resolve finds the object of an event and notes what the object must know.
+func (s *eventSource) resolve(c *C.struct_ibc_event) Event {
+	ev := Event{Type: EventType(c._type), Port: int(c.port)}
+	switch c.kind {
+	case C.IBC_EVENT_CQ:
+		if ev.CQ = get(s.reg, s.reg.cqs, uint64(c.id)); ev.CQ != nil && ev.Type == EventCQErr {
+			ev.CQ.overrun.Store(true)
+		}
+	case C.IBC_EVENT_QP:
+		ev.QP = get(s.reg, s.reg.qps, uint64(c.id))
+	case C.IBC_EVENT_SRQ:
+		ev.SRQ = get(s.reg, s.reg.srqs, uint64(c.id))
+	}
+	return ev
+}
+
+// deliver never blocks: when the channel is full the oldest event goes.
+func (s *eventSource) deliver(ev Event) {
+	for {
+		select {
+		case s.out <- ev:
+			return
+		default:
+		}
+		select {
+		case <-s.out:
+			s.lost.Add(1)
+		default:
+		}
+	}
+}
+
+// pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a thread. The library keeps its own descriptor.
+func pollable(fd int, name string) (*os.File, error) {
+	if errno := C.ibc_set_nonblock(C.int(fd)); errno != 0 {
+		return nil, syscall.Errno(errno)
+	}
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(dup), name)
+	// Fails when the runtime cannot poll it; a blocked thread per wait is not what was asked for.
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// waitRead calls try whenever f is readable until it returns true, the context ends or f is closed. One caller at a time.
+func waitRead(ctx context.Context, f *os.File, try func() bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if ctx.Done() != nil {
+		expired := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			f.SetReadDeadline(time.Unix(1, 0))
+			close(expired)
+		})
+		defer func() {
+			if !stop() {
+				<-expired // or the past deadline would be set after our reset, and fail the next wait
+				f.SetReadDeadline(time.Time{})
+			}
+		}()
+	}
+	err = raw.Read(func(uintptr) bool { return try() })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,167 @@
+/* Control path: what Go cannot call or fill itself (macros, inline functions, unions, user pointers). */
+#include "ibc_verbs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+
+static int fail(int rc)
+{
+	return rc > 0 ? rc : (errno ? errno : EIO);
+}
+
+/* Objects carry their Go number as user context. */
+static void *id_to_context(uint64_t id)
+{
+	return (void *)(uintptr_t)id;
+}
+
+static uint64_t context_to_id(const void *context)
+{
+	return (uint64_t)(uintptr_t)context;
+}
+
+int ibc_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *out)
+{
+	memset(out, 0, sizeof *out);
+	int rc = ibv_query_port(ctx, port, out);
+	return rc ? fail(rc) : 0;
+}
+
+int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out)
+{
+	memset(out, 0, sizeof *out);
+	int rc = ibv_query_device_ex(ctx, NULL, out);
+	return rc ? fail(rc) : 0;
+}
+
+int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n)
+{
+	ssize_t got = ibv_query_gid_table(ctx, out, cap, 0);
+	if (got < 0)
+		return (int)-got;
+	*n = (size_t)got;
+	return 0;
+}
+
+int ibc_set_nonblock(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? errno : 0;
+}
+
+struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access)
+{
+	return ibv_reg_mr(pd, (void *)addr, len, (unsigned int)access);
+}
+
+struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector)
+{
+	return ibv_create_cq(ctx, entries, id_to_context(id), ch, vector);
+}
+
+struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge)
+{
+	struct ibv_srq_init_attr attr = {
+		.srq_context = id_to_context(id),
+		.attr = { .max_wr = max_wr, .max_sge = max_sge },
+	};
+	return ibv_create_srq(pd, &attr);
+}
+
+void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id)
+{
+	attr->qp_context = id_to_context(id);
+}
+
+int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	int rc = ibv_req_notify_cq(cq, solicited_only);
+	return rc ? fail(rc) : 0;
+}
+
+void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av)
+{
+	memset(out, 0, sizeof *out);
+	memcpy(out->grh.dgid.raw, av->dgid, sizeof av->dgid);
+	out->grh.flow_label = av->flow_label;
+	out->grh.sgid_index = av->sgid_index;
+	out->grh.hop_limit = av->hop_limit;
+	out->grh.traffic_class = av->traffic_class;
+	out->dlid = av->dlid;
+	out->sl = av->sl;
+	out->src_path_bits = av->src_path_bits;
+	out->static_rate = av->static_rate;
+	out->is_global = av->is_global;
+	out->port_num = av->port;
+}
+
+int ibc_get_async_event(struct ibv_context *ctx, struct ibc_event *out)
+{
+	struct ibv_async_event ev;
+
+	memset(out, 0, sizeof *out);
+	if (ibv_get_async_event(ctx, &ev))
+		return fail(-1);
+	out->type = (int32_t)ev.event_type;
+	switch (ev.event_type) {
+	case IBV_EVENT_CQ_ERR:
+		out->kind = IBC_EVENT_CQ;
+		out->id = context_to_id(ev.element.cq->cq_context);
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		out->kind = IBC_EVENT_QP;
+		out->id = context_to_id(ev.element.qp->qp_context);
+		break;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		out->kind = IBC_EVENT_SRQ;
+		out->id = context_to_id(ev.element.srq->srq_context);
+		break;
+	case IBV_EVENT_WQ_FATAL: /* no WQs here */
+		break;
+	default:
+		out->kind = IBC_EVENT_DEVICE;
+		out->port = ev.element.port_num;
+	}
+	/* At once: destroying an object waits for the acknowledgement of its events. */
+	ibv_ack_async_event(&ev);
+	return 0;
+}
+
+int ibc_get_cq_events(struct ibv_comp_channel *ch, uint64_t *ids, int cap, int *n)
+{
+	struct ibv_cq *last = NULL;
+	unsigned int unacked = 0;
+	int err = 0;
+
+	*n = 0;
+	while (*n < cap) {
+		struct ibv_cq *cq;
+		void *context;
+
+		if (ibv_get_cq_event(ch, &cq, &context)) {
+			err = fail(-1);
+			break;
+		}
+		/* An acknowledgement takes a lock: one for a run of the same CQ. */
+		if (cq != last && unacked) {
+			ibv_ack_cq_events(last, unacked);
+			unacked = 0;
+		}
+		last = cq;
+		unacked++;
+		ids[(*n)++] = context_to_id(context);
+	}
+	if (unacked)
+		ibv_ack_cq_events(last, unacked);
+	return *n ? 0 : err;
+}

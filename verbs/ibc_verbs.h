@@ -1,0 +1,95 @@
+/* C side of package verbs. Every function returns 0 or an errno, unless it says otherwise. */
+#ifndef IBC_VERBS_H
+#define IBC_VERBS_H
+
+#include <infiniband/verbs.h>
+#include <stdint.h>
+
+/* ---- control (ibc_control.c) ---- */
+
+int ibc_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *out);
+int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out);
+int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n);
+int ibc_set_nonblock(int fd);
+struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
+struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector);
+struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge);
+void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id);
+int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+
+/* A QP's transport address in plain fields: struct ibv_ah_attr has a union that Go cannot fill. */
+struct ibc_av {
+	uint8_t dgid[16];
+	uint32_t flow_label;
+	uint16_t dlid;
+	uint8_t sgid_index, hop_limit, traffic_class, sl, src_path_bits, static_rate, is_global, port;
+};
+void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av);
+
+enum ibc_event_kind { IBC_EVENT_DEVICE, IBC_EVENT_CQ, IBC_EVENT_QP, IBC_EVENT_SRQ };
+
+struct ibc_event {
+	uint64_t id; /* of the CQ, QP or SRQ */
+	int32_t type, kind, port;
+};
+
+/* Takes one asynchronous event, acknowledged already. EAGAIN: there is none. */
+int ibc_get_async_event(struct ibv_context *ctx, struct ibc_event *out);
+
+/* Takes up to cap completion events as ids of their CQs, acknowledged already. EAGAIN: there is none. */
+int ibc_get_cq_events(struct ibv_comp_channel *ch, uint64_t *ids, int cap, int *n);
+
+/* ---- data path (ibc_datapath.c) ---- */
+
+enum { IBC_MAX_BATCH = 32 };
+
+enum ibc_queue { IBC_SEND, IBC_RECV, IBC_SRQ_RECV };
+
+/* A sub-chain for one queue: first..last linked, last's own link is cut for the time of the post. */
+struct ibc_batch {
+	void *queue; /* struct ibv_qp or struct ibv_srq */
+	void *first, *last;
+	uint32_t kind; /* enum ibc_queue */
+	uint32_t count;
+};
+
+enum ibc_watch { IBC_WATCH_NONE, IBC_WATCH_DIFFERS, IBC_WATCH_AT_LEAST, IBC_WATCH_EQUALS };
+
+/* Everything one call of ibc_ring reads and writes. It never moves, and has one owner. */
+struct ibc_doorbell {
+	/* set up once */
+	struct ibv_cq *cq;
+	struct ibv_wc *wc;
+	uint32_t wc_cap;
+
+	/* in */
+	uint32_t batches;
+	uint32_t want; /* completions; 0: do not poll */
+	uint32_t watch; /* enum ibc_watch */
+	uint32_t poll_every; /* with a watch: looks at the word per poll of the CQ */
+	uint64_t budget_ns;
+	const uint64_t *word;
+	uint64_t value;
+
+	/* out */
+	uint32_t posted; /* work requests of this call */
+	uint32_t completed;
+	int32_t post_errno;
+	int32_t poll_errno;
+	uint32_t bad_batch;
+	uint32_t met; /* the watched condition holds */
+	void *bad_wr;
+	uint64_t seen; /* the watched word */
+
+	/* counters; one writer, read concurrently */
+	uint64_t n_rings, n_posts, n_wrs, n_polls, n_empty_polls, n_completions, n_failed, n_post_errors;
+
+	struct ibc_batch batch[IBC_MAX_BATCH];
+};
+
+void ibc_ring(struct ibc_doorbell *d);
+
+/* Polls up to cap completions. Returns their number, or a negative errno. */
+int ibc_poll(struct ibv_cq *cq, int cap, struct ibv_wc *wc);
+
+#endif

@@ -1,0 +1,87 @@
+//go:build linux
+
+package verbs
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memlock is what limits how much memory this process may pin (man setrlimit, RLIMIT_MEMLOCK).
+type Memlock struct {
+	Limit     uint64 // bytes; Unlimited when there is none
+	Pinned    uint64 // bytes pinned already (VmPin: the kernel adds pages pinned for DMA there)
+	CapIPCLck bool   // CAP_IPC_LOCK: the limit does not apply
+}
+
+// Unlimited is RLIM_INFINITY.
+const Unlimited = unix.RLIM_INFINITY
+
+// ReadMemlock asks the kernel for this process's figures.
+func ReadMemlock() Memlock {
+	m := Memlock{Limit: Unlimited}
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
+		m.Limit = r.Cur
+	}
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return m
+	}
+	for line := range strings.Lines(string(status)) {
+		key, val, _ := strings.Cut(line, ":")
+		f := strings.Fields(val)
+		if len(f) == 0 {
+			continue
+		}
+		switch key {
+		case "VmPin":
+			kb, _ := strconv.ParseUint(f[0], 10, 64)
+			m.Pinned = kb << 10
+		case "CapEff":
+			caps, _ := strconv.ParseUint(f[0], 16, 64)
+			m.CapIPCLck = caps>>unix.CAP_IPC_LOCK&1 != 0
+		}
+	}
+	return m
+}
+
+// Allows reports whether that many more bytes may be pinned.
+func (m Memlock) Allows(bytes uint64) bool {
+	return m.CapIPCLck || m.Limit == Unlimited || m.Pinned+bytes <= m.Limit
+}
+
+// Explain says why pinning that many bytes failed with ENOMEM, and what to do.
+func (m Memlock) Explain(bytes uint64) (detail, remedy string) {
+	if m.Allows(bytes) {
+		return fmt.Sprintf("%s asked; the memlock limit allows that (limit %s, pinned %s, CAP_IPC_LOCK %v)", size(bytes), limit(m.Limit), size(m.Pinned), m.CapIPCLck),
+			"the machine, its cgroup or the device is out of memory or of regions"
+	}
+	return fmt.Sprintf("%s asked, %s pinned already, and RLIMIT_MEMLOCK is %s without CAP_IPC_LOCK", size(bytes), size(m.Pinned), limit(m.Limit)),
+		"raise the limit where the process is started: ulimit -l unlimited in the shell; /etc/security/limits.conf (memlock) for ssh and mpiexec; " +
+			"PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity for slurmd; docker run --ulimit memlock=-1; capability IPC_LOCK in Kubernetes"
+}
+
+func limit(v uint64) string {
+	if v == Unlimited {
+		return "unlimited"
+	}
+	return size(v)
+}
+
+// size prints bytes with a binary unit when they are whole ones.
+func size(v uint64) string {
+	for _, u := range []struct {
+		shift uint
+		name  string
+	}{{40, "TiB"}, {30, "GiB"}, {20, "MiB"}, {10, "KiB"}} {
+		if v >= 1<<u.shift {
+			return strings.Replace(fmt.Sprintf("%.1f %s", float64(v)/float64(uint64(1)<<u.shift), u.name), ".0 ", " ", 1)
+		}
+	}
+	return fmt.Sprintf("%d bytes", v)
+}

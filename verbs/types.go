@@ -1,0 +1,227 @@
+package verbs
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The numbers below are the ABI of libibverbs (infiniband/verbs.h) and of the kernel (include/uapi/rdma/ib_user_verbs.h); layout.go asserts them at compile time.
+
+// enumString names v, or prints it as a number.
+func enumString(kind string, names map[int]string, v int) string {
+	if s, ok := names[v]; ok {
+		return s
+	}
+	return fmt.Sprintf("%s(%d)", kind, v)
+}
+
+// flagString names the bits of v, lowest first.
+func flagString(names []string, v uint64) string {
+	if v == 0 {
+		return "0"
+	}
+	var out []string
+	for i := 0; i < 64; i++ {
+		switch {
+		case v&(1<<i) == 0:
+		case i < len(names) && names[i] != "":
+			out = append(out, names[i])
+		default:
+			out = append(out, fmt.Sprintf("%#x", uint64(1)<<i))
+		}
+	}
+	return strings.Join(out, "|")
+}
+
+// NodeType says what kind of node a device is.
+type NodeType int
+
+const (
+	NodeCA   NodeType = 1 // InfiniBand or RoCE channel adapter
+	NodeRNIC NodeType = 4 // iWARP
+)
+
+func (t NodeType) String() string {
+	return enumString("node type", map[int]string{1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP", 7: "unspecified"}, int(t))
+}
+
+// Transport is the protocol family of a device. RoCE is TransportIB over an Ethernet port.
+type Transport int
+
+const (
+	TransportIB    Transport = 0
+	TransportIWARP Transport = 1
+)
+
+func (t Transport) String() string {
+	return enumString("transport", map[int]string{0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC UDP", 4: "unspecified"}, int(t))
+}
+
+// LinkLayer says what a port's wire is.
+type LinkLayer uint8
+
+const (
+	LinkUnspecified LinkLayer = 0
+	LinkInfiniBand  LinkLayer = 1
+	LinkEthernet    LinkLayer = 2
+)
+
+func (l LinkLayer) String() string {
+	return enumString("link layer", map[int]string{0: "unspecified", 1: "InfiniBand", 2: "Ethernet"}, int(l))
+}
+
+// PortState is the logical state of a port. Only an active port carries traffic.
+type PortState int
+
+const (
+	PortNop         PortState = 0
+	PortDown        PortState = 1
+	PortInit        PortState = 2
+	PortArmed       PortState = 3
+	PortActive      PortState = 4
+	PortActiveDefer PortState = 5
+)
+
+func (s PortState) String() string {
+	return enumString("port state", map[int]string{0: "no state", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active-defer"}, int(s))
+}
+
+// MTU is a path MTU in the coding of the IBTA: 1 is 256 bytes, 5 is 4096.
+type MTU uint8
+
+const (
+	MTU256  MTU = 1
+	MTU512  MTU = 2
+	MTU1024 MTU = 3
+	MTU2048 MTU = 4
+	MTU4096 MTU = 5
+)
+
+// Bytes returns the payload per packet, or 0 when m is not a valid code.
+func (m MTU) Bytes() int {
+	if m < MTU256 || m > MTU4096 {
+		return 0
+	}
+	return 128 << m
+}
+
+func (m MTU) String() string {
+	if m.Bytes() == 0 {
+		return fmt.Sprintf("MTU(%d)", uint8(m))
+	}
+	return fmt.Sprint(m.Bytes())
+}
+
+// AtomicCap says between whom the device's atomics are atomic.
+type AtomicCap int
+
+const (
+	AtomicNone AtomicCap = 0 // no atomics
+	AtomicHCA  AtomicCap = 1 // among operations of this device only: not with the CPU
+	AtomicGlob AtomicCap = 2 // among this device, the CPU and other devices
+)
+
+func (a AtomicCap) String() string {
+	return enumString("atomic capability", map[int]string{0: "none", 1: "HCA", 2: "global"}, int(a))
+}
+
+// Access flags of memory regions, memory windows and queue pairs.
+type Access uint32
+
+const (
+	AccessLocalWrite      Access = 1 << 0 // receive, READ and atomic results may be written here
+	AccessRemoteWrite     Access = 1 << 1 // needs AccessLocalWrite
+	AccessRemoteRead      Access = 1 << 2
+	AccessRemoteAtomic    Access = 1 << 3 // needs AccessLocalWrite
+	AccessMWBind          Access = 1 << 4 // windows may be bound to the region
+	AccessZeroBased       Access = 1 << 5
+	AccessOnDemand        Access = 1 << 6 // page faults instead of pinned pages, where the device has ODP
+	AccessHugeTLB         Access = 1 << 7
+	AccessRelaxedOrdering Access = 1 << 20 // optional: ignored by devices without it
+
+	// AccessAll is what a segment needs that peers put to, get from and update.
+	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
+)
+
+var accessNames = []string{"local-write", "remote-write", "remote-read", "remote-atomic", "mw-bind", "zero-based", "on-demand", "huge-tlb", 20: "relaxed-ordering"}
+
+func (a Access) String() string { return flagString(accessNames, uint64(a)) }
+
+// QPType is the transport service of a queue pair.
+type QPType int
+
+const (
+	RC QPType = 2 // reliable connection
+	UC QPType = 3 // unreliable connection
+	UD QPType = 4 // unreliable datagram
+)
+
+func (t QPType) String() string {
+	return enumString("QP type", map[int]string{2: "RC", 3: "UC", 4: "UD"}, int(t))
+}
+
+// QPState is a state of the QP state machine (IBTA 1.4 vol. 1 §10.3.1).
+type QPState int
+
+const (
+	StateReset   QPState = 0
+	StateInit    QPState = 1
+	StateRTR     QPState = 2 // ready to receive
+	StateRTS     QPState = 3 // ready to send
+	StateSQD     QPState = 4 // send queue drained
+	StateSQE     QPState = 5 // send queue error
+	StateErr     QPState = 6
+	StateUnknown QPState = 7
+)
+
+func (s QPState) String() string {
+	return enumString("QP state", map[int]string{0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR", 7: "unknown"}, int(s))
+}
+
+// EventType is the type of an asynchronous event (man ibv_get_async_event).
+type EventType int
+
+const (
+	EventCQErr            EventType = 0 // overrun: completions are lost
+	EventQPFatal          EventType = 1
+	EventQPReqErr         EventType = 2
+	EventQPAccessErr      EventType = 3
+	EventCommEst          EventType = 4
+	EventSQDrained        EventType = 5
+	EventPathMig          EventType = 6
+	EventPathMigErr       EventType = 7
+	EventDeviceFatal      EventType = 8
+	EventPortActive       EventType = 9
+	EventPortErr          EventType = 10
+	EventLIDChange        EventType = 11
+	EventPKeyChange       EventType = 12
+	EventSMChange         EventType = 13
+	EventSRQErr           EventType = 14
+	EventSRQLimitReached  EventType = 15
+	EventQPLastWQEReached EventType = 16
+	EventClientReregister EventType = 17
+	EventGIDChange        EventType = 18
+	EventWQFatal          EventType = 19
+)
+
+var eventNames = map[int]string{
+	0: "CQ error (overrun)", 1: "QP fatal error", 2: "QP request error", 3: "QP access error", 4: "communication established",
+	5: "send queue drained", 6: "path migrated", 7: "path migration failed", 8: "device fatal error", 9: "port active", 10: "port error",
+	11: "LID changed", 12: "P_Key table changed", 13: "subnet manager changed", 14: "SRQ error", 15: "SRQ limit reached",
+	16: "last WQE reached", 17: "client reregister", 18: "GID table changed", 19: "WQ fatal error",
+}
+
+func (t EventType) String() string { return enumString("event", eventNames, int(t)) }
+
+// ForkStatus says whether fork without exec is safe for registered memory.
+type ForkStatus int
+
+const (
+	ForkDisabled ForkStatus = 0 // a forked child's writes may take registered pages away from the parent
+	ForkEnabled  ForkStatus = 1 // InitFork was called
+	ForkUnneeded ForkStatus = 2 // the kernel copies pinned pages at fork (Linux 5.12)
+)
+
+func (s ForkStatus) String() string {
+	return enumString("fork status", map[int]string{0: "disabled", 1: "enabled", 2: "unneeded"}, int(s))
+}
