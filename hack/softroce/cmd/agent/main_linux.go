@@ -1,0 +1,5 @@
+package main
+
+import "github.com/ibconduit/conduit/hack/softroce/internal/guest"
+
+func main() { guest.Main() }

@@ -1,0 +1,189 @@
+package qemu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/hack/softroce/internal/guest"
+	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+)
+
+// Program is the emulator.
+const Program = "qemu-system-x86_64"
+
+// Accelerators.
+const (
+	TCG = "tcg"
+	KVM = "kvm"
+)
+
+// Spec says what to start.
+type Spec struct {
+	Kernel, Initrd string
+	Accel          string
+	CPUs, MemoryMB int
+	Shares         []wire.Share
+	NIC            *os.File // datagram socket that carries Ethernet frames, closed by Start; nil: none
+	MAC            string
+	MTU            int
+	LogDir         string // console-NAME.log and qemu-NAME.log go here
+	Name           string
+}
+
+// Machine is a running VM.
+type Machine struct {
+	Port net.Conn // the agent's port
+	spec Spec
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// Start starts a machine. The caller ends it with Kill, or lets the guest power off, and in either case waits for Done.
+func Start(s Spec) (*Machine, error) {
+	if s.NIC != nil {
+		defer s.NIC.Close()
+	}
+	if _, err := exec.LookPath(Program); err != nil {
+		return nil, fmt.Errorf("softroce: %w; install what the VM needs: hack/softroce/packages.sh install", err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "port"), os.NewFile(uintptr(fds[1]), "port")
+	defer theirs.Close()
+	defer ours.Close() // FileConn duplicates
+	port, err := net.FileConn(ours)
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.Create(s.logFile("qemu"))
+	if err != nil {
+		port.Close()
+		return nil, err
+	}
+	defer out.Close()
+	m := &Machine{Port: port, spec: s, done: make(chan struct{})}
+	m.cmd = exec.Command(Program, s.args()...)
+	m.cmd.Stdout, m.cmd.Stderr = out, out
+	m.cmd.ExtraFiles = []*os.File{theirs}
+	if s.NIC != nil {
+		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.NIC)
+	}
+	// Its own group: a terminal's interrupt is for us, who then end it. Pdeathsig: see run.
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go m.run(started)
+	if err := <-started; err != nil {
+		port.Close()
+		return nil, fmt.Errorf("start %s: %w", Program, err)
+	}
+	return m, nil
+}
+
+// run starts qemu and waits for it on one thread, which stays this goroutine's until then: the kernel sends the parent
+// death signal when the thread that forked ends (prctl(2)), not when the process does.
+func (m *Machine) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := m.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	m.err = m.cmd.Wait()
+	m.Port.Close()
+	close(m.done)
+}
+
+// Done is closed when qemu has ended.
+func (m *Machine) Done() <-chan struct{} { return m.done }
+
+// PID of qemu.
+func (m *Machine) PID() int { return m.cmd.Process.Pid }
+
+// Kill ends the machine at once and waits for its end.
+func (m *Machine) Kill() {
+	// An error says that it has ended already.
+	_ = m.cmd.Process.Kill()
+	<-m.done
+}
+
+// Explain tells how the machine ended, or where it stands, from qemu's messages and the console's last lines.
+func (m *Machine) Explain() error {
+	var b strings.Builder
+	select {
+	case <-m.done:
+		if m.err != nil {
+			fmt.Fprintf(&b, "qemu: %v\n", m.err)
+		}
+	default:
+	}
+	for _, what := range []string{"qemu", "console"} {
+		if t := m.Tail(what, 40); t != "" {
+			fmt.Fprintf(&b, "--- %s, last lines ---\n%s\n", what, t)
+		}
+	}
+	fmt.Fprintf(&b, "logs: %s", m.spec.LogDir)
+	return errors.New(b.String())
+}
+
+// Tail returns the last lines of the console or of qemu's messages.
+func (m *Machine) Tail(what string, lines int) string {
+	b, err := os.ReadFile(m.spec.logFile(what))
+	if err != nil {
+		return ""
+	}
+	b = bytes.ReplaceAll(b, []byte("\r"), nil)
+	l := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(l[max(0, len(l)-lines):], "\n")
+}
+
+func (s *Spec) logFile(what string) string {
+	return filepath.Join(s.LogDir, what+"-"+s.Name+".log")
+}
+
+func (s *Spec) args() []string {
+	const port, nic = 3, 4 // the first of ExtraFiles is descriptor 3
+	accel, cpu := "tcg,thread=multi", "max"
+	if s.Accel == KVM {
+		accel, cpu = "kvm", "host"
+	}
+	a := []string{
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none",
+		"-machine", "q35,usb=off,vmport=off,smm=off,hpet=off", "-accel", accel, "-cpu", cpu,
+		"-smp", strconv.Itoa(s.CPUs), "-m", strconv.Itoa(s.MemoryMB),
+		"-kernel", s.Kernel, "-initrd", s.Initrd,
+		"-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+		"-chardev", "file,id=console,path=" + escape(s.logFile("console")), "-serial", "chardev:console",
+		"-device", "virtio-serial-pci",
+		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", port),
+		"-device", "virtserialport,chardev=agent,name=" + guest.PortName,
+		"-device", "virtio-rng-pci",
+		"-virtfs", "local,path=/,mount_tag=" + guest.RootTag + ",security_model=none,readonly=on,multidevs=remap",
+	}
+	for _, sh := range s.Shares {
+		a = append(a, "-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap", escape(sh.Path), sh.Tag))
+	}
+	if s.NIC != nil {
+		a = append(a,
+			"-netdev", fmt.Sprintf("dgram,id=n0,local.type=fd,local.str=%d", nic),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,mac=%s,host_mtu=%d,romfile=", s.MAC, s.MTU))
+	}
+	return a
+}
+
+// escape doubles commas, which separate options.
+func escape(s string) string { return strings.ReplaceAll(s, ",", ",,") }

@@ -1,0 +1,41 @@
+#!/bin/sh
+# System packages that the project needs on Debian and Ubuntu.
+#
+#   packages.sh            prints the list
+#   packages.sh missing    prints those that are not installed; exit code 1 if there are any
+#   packages.sh install    installs those, as root or with sudo; does nothing when none is missing
+set -eu
+
+# qemu runs the VM; ipxe-qemu and seabios hold its firmware; xz-utils unpacks the kernel once; util-linux has flock.
+# libibverbs-dev and gcc build package verbs; the others are what tests and comparisons run in the VM.
+packages="qemu-system-x86 seabios ipxe-qemu xz-utils zstd util-linux
+gcc libc6-dev libibverbs-dev ibverbs-providers ibverbs-utils rdma-core perftest iproute2 iputils-ping"
+
+missing() {
+	for p in $packages; do
+		dpkg-query -W -f '${db:Status-Abbrev}\n' "$p" 2>/dev/null | grep -q '^ii' || printf '%s\n' "$p"
+	done
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+		echo "packages.sh: run as root: $*" >&2
+		exit 1
+	fi
+}
+
+# Package lists are absent in a fresh container and useless when older than the mirror's state.
+stale() { [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mtime -7 2>/dev/null | head -n 1)" ]; }
+
+case ${1:-list} in
+list) printf '%s\n' $packages ;;
+missing) m=$(missing); [ -z "$m" ] || { printf '%s\n' "$m"; exit 1; } ;;
+install)
+	command -v apt-get >/dev/null || { echo "packages.sh: no apt-get here; install the equivalents of:" $packages >&2; exit 1; }
+	m=$(missing)
+	[ -n "$m" ] || exit 0
+	! stale || as_root apt-get update -qq
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $m
+	;;
+*) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
