@@ -1,0 +1,134 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Bootstrap is a rank's connection to the launcher's exchange, or to ours.
+// The package documentation says who may call what, and when.
+type Bootstrap interface {
+	// Rank is this process's number, from 0 to Size-1.
+	Rank() int
+	// Size is the number of ranks of the job, at least 1.
+	Size() int
+	// JobID is the same on every rank and differs between jobs that run at
+	// the same time. It is not a secret.
+	JobID() string
+	// Local tells the place of this rank among the ranks of its host. ok is
+	// false as long as that is not known; after the first Exchange it is.
+	Local() (rank, size int, ok bool)
+
+	// Exchange gives every rank's blob to every rank; the result's index is
+	// the rank, and the slices belong to the caller. Collective. A failed
+	// Exchange or Barrier is final: later ones fail with the same cause.
+	Exchange(ctx context.Context, blob []byte) ([][]byte, error)
+	// Barrier returns when every rank has called it. Collective.
+	Barrier(ctx context.Context) error
+
+	// Abort ends the job as far as the backend can, writes msg to standard
+	// error and exits the process with code. It does not return, except for
+	// a member of NewGroup, which it only marks as dead.
+	Abort(code int, msg string)
+	// Lost delivers, once for each rank, the deaths that this backend
+	// notices after New. A rank that called Close did not die. The channel
+	// never blocks the backend, is closed by Close, and may never deliver.
+	Lost() <-chan Loss
+
+	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".
+	Name() string
+	// Close says goodbye and frees everything; a second Close does nothing.
+	// It does not wait for the other ranks: call Barrier first when they
+	// must all have come this far.
+	Close() error
+}
+
+// Loss is the death of one rank.
+type Loss struct {
+	Rank  int
+	Cause error // wraps io.EOF, a network errno, or *AbortError
+}
+
+// Limits on what is exchanged.
+const (
+	// MaxBlob is the largest blob that Exchange takes, in bytes.
+	MaxBlob = 64 << 20
+	// MaxResult is the largest sum of all ranks' blobs, in bytes.
+	MaxResult = 1 << 30
+)
+
+// Options say how New finds the job. The zero value reads the process's own
+// environment.
+type Options struct {
+	// Lookup reads one variable of the environment. Default: os.LookupEnv.
+	Lookup func(name string) (value string, ok bool)
+	// Timeout bounds the time until all ranks have arrived, when the context
+	// has no nearer deadline. Default: 60 s.
+	Timeout time.Duration
+	// Log receives warnings, and one line at debug level that says what was
+	// detected. Default: slog.Default().
+	Log *slog.Logger
+	// Build identifies the program; it must be equal on all ranks. Set it
+	// where one job runs several programs, or one on several architectures.
+	// Default: the Go build id of the executable.
+	Build string
+	// MemlockNeed is the number of bytes that this rank is going to lock.
+	// With it the first Exchange fails on every rank, naming those whose
+	// RLIMIT_MEMLOCK is too small. Default: 0, not checked.
+	MemlockNeed uint64
+}
+
+func (o Options) withDefaults() Options {
+	if o.Lookup == nil {
+		o.Lookup = os.LookupEnv
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 60 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Build == "" {
+		o.Build = buildID()
+	}
+	return o
+}
+
+// New finds out how this process was launched and joins the job; see the
+// package documentation for the order of detection and the variables. It is
+// collective over the ranks of the job where the backend has a join of its
+// own (TCP). Under PMI a process can call it once.
+func New(ctx context.Context, opts Options) (Bootstrap, error) {
+	opts = opts.withDefaults()
+	found, err := detect(opts.Lookup)
+	for _, w := range found.warnings {
+		opts.Log.Warn("bootstrap: " + w)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	be, err := found.join(ctx, opts)
+	if err != nil {
+		return nil, prefixed(err)
+	}
+	j := newJob(be, found.name(), opts)
+	opts.Log.Debug(fmt.Sprintf("bootstrap: %s rank %d/%d job %s", j.Name(), j.Rank(), j.Size(), j.JobID()))
+	return j, nil
+}
+
+// prefixed makes every error of this package begin with its name, once.
+func prefixed(err error) error {
+	var (
+		je *JoinError
+		le *LostError
+		me *MismatchError
+	)
+	if errors.As(err, &je) || errors.As(err, &le) || errors.As(err, &me) {
+		return err
+	}
+	return fmt.Errorf("bootstrap: %w", err)
+}

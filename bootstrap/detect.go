@@ -1,0 +1,334 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// environment is the launcher's word, read through an injected function.
+type environment func(name string) (string, bool)
+
+func (env environment) get(name string) string {
+	v, _ := env(name)
+	return v
+}
+
+func (env environment) has(names ...string) bool {
+	for _, n := range names {
+		if env.get(n) == "" {
+			return false
+		}
+	}
+	return true
+}
+
+func (env environment) any(names ...string) bool {
+	for _, n := range names {
+		if env.get(n) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// number reads a rank or a size.
+func (env environment) number(name string) (int, error) {
+	v := env.get(name)
+	n, err := strconv.ParseUint(v, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%s=%q is not a number", name, v)
+	}
+	return int(n), nil
+}
+
+// detected is how this process joins, and what the user should know.
+type detected struct {
+	backend  string // "self", "launch", "tcp", "pmi1"
+	by       string // the variables that decided
+	rank     int    // of a rendezvous
+	size     int
+	addr     string
+	job      string
+	warnings []string
+	env      environment
+}
+
+func (d detected) name() string {
+	if d.by == "" {
+		return d.backend
+	}
+	return d.backend + " (" + d.by + ")"
+}
+
+func (d detected) join(ctx context.Context, opts Options) (backend, error) {
+	switch d.backend {
+	case "self":
+		return newSelf(), nil
+	case "pmi1":
+		return joinPMI1(ctx, d.env, opts)
+	}
+	rv := &rendezvous{
+		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
+		insecure: d.env.get("IBCONDUIT_INSECURE") == "1",
+		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, exit: os.Exit,
+	}
+	var err error
+	if rv.secret, err = readSecret(d.env); err != nil {
+		return nil, err
+	}
+	if spec := d.env.get("IBCONDUIT_LISTEN_FD"); spec != "" && d.rank == 0 {
+		if rv.listener, err = adoptFD("IBCONDUIT_LISTEN_FD", spec); err != nil {
+			return nil, err
+		}
+	}
+	return rv.join(ctx)
+}
+
+// source is one way to learn rank and size. It returns false when its
+// variables are absent, and an error when they are there but cannot be used;
+// a later source may still be usable.
+type source struct {
+	backend string
+	find    func(environment) (detected, bool, error)
+}
+
+// sources in the order in which they are asked. Those of PMI, PMIx and Open
+// MPI come before Slurm's own variables: under mpiexec inside an allocation
+// the latter describe mpiexec's proxies, not the ranks. torchrun likewise
+// runs inside srun.
+var sources = []source{
+	{"launch", fromOwn},
+	{"pmi1", fromPMI},
+	{"pmix", fromPMIx},
+	{"tcp", fromOpenMPI},
+	{"tcp", fromGeneric},
+	{"tcp", fromIndexedJob},
+	{"slurm", fromSlurm},
+}
+
+// detect decides how this process was launched. It never takes a rank of a
+// job for a job of its own: what looks launched but cannot be used is an
+// error, what only hints at a launcher is a warning.
+func detect(lookup environment) (detected, error) {
+	want := lookup.get("IBCONDUIT_BOOTSTRAP")
+	switch want {
+	case "self":
+		return detected{backend: "self", by: "IBCONDUIT_BOOTSTRAP"}, nil
+	case "", "launch", "tcp", "pmi1", "slurm", "pmix":
+	default:
+		return detected{}, fmt.Errorf("IBCONDUIT_BOOTSTRAP=%q: want self, launch, tcp, pmi1, pmix or slurm", want)
+	}
+	ask := sources
+	if want == "tcp" {
+		ask = append(ask[:len(ask):len(ask)], source{"tcp", fromPMIRank})
+	}
+	var unusable error
+	for _, s := range ask {
+		if want != "" && !s.serves(want) {
+			continue
+		}
+		d, ok, err := s.find(lookup)
+		if err != nil && unusable == nil {
+			unusable = err
+		}
+		if ok {
+			d.env = lookup
+			if d.backend == "" {
+				d.backend = s.backend
+			}
+			return d, nil
+		}
+	}
+	if unusable != nil {
+		return detected{}, unusable
+	}
+	if want != "" {
+		return detected{}, fmt.Errorf("IBCONDUIT_BOOTSTRAP=%s, but the variables that it needs are not set; see the documentation of package bootstrap", want)
+	}
+	if err := strayOwn(lookup); err != nil {
+		return detected{}, err
+	}
+	return detected{backend: "self", warnings: hints(lookup)}, nil
+}
+
+// serves: "tcp" is every source that ends in our own rendezvous.
+func (s source) serves(want string) bool {
+	return s.backend == want || want == "tcp" && (s.backend == "launch" || s.backend == "slurm")
+}
+
+func fromOwn(env environment) (detected, bool, error) {
+	switch {
+	case env.has("IBCONDUIT_RANK") && !env.has("IBCONDUIT_SIZE"):
+		return detected{}, false, errors.New("IBCONDUIT_RANK is set without IBCONDUIT_SIZE")
+	case !env.has("IBCONDUIT_RANK"):
+		return detected{}, false, nil // IBCONDUIT_SIZE alone completes an Indexed Job
+	}
+	d := detected{by: "IBCONDUIT_RANK", backend: "tcp"}
+	if env.any("IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
+		d.backend = "launch"
+	}
+	return d.meet(env, "IBCONDUIT_RANK", "IBCONDUIT_SIZE")
+}
+
+// meet completes a detection that ends in our own rendezvous.
+func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool, error) {
+	var err error
+	if d.rank, err = env.number(rankVar); err != nil {
+		return detected{}, false, err
+	}
+	if d.size, err = env.number(sizeVar); err != nil {
+		return detected{}, false, err
+	}
+	if d.size < 1 || d.rank >= d.size {
+		return detected{}, false, fmt.Errorf("%s=%d and %s=%d: ranks go from 0 to size-1", rankVar, d.rank, sizeVar, d.size)
+	}
+	if a := env.get("IBCONDUIT_ADDR"); a != "" {
+		d.addr = a
+	}
+	if j := env.get("IBCONDUIT_JOB"); j != "" {
+		d.job = j
+	}
+	if d.size > 1 && d.addr == "" {
+		return detected{}, false, fmt.Errorf("%s=%d of %s=%d, but no address to meet at: set IBCONDUIT_ADDR=host:port of rank 0 on all ranks", rankVar, d.rank, sizeVar, d.size)
+	}
+	return d, true, nil
+}
+
+func fromPMI(env environment) (detected, bool, error) {
+	switch {
+	case env.has("PMI_FD"):
+		closeOnExec(env.get("PMI_FD"))
+		closeOnExec(env.get("HYDI_CONTROL_FD"))
+		if !env.has("PMI_RANK", "PMI_SIZE") {
+			return detected{}, false, errors.New("PMI_FD is set without PMI_RANK and PMI_SIZE")
+		}
+		return detected{by: "PMI_FD"}, true, nil
+	case env.has("PMI_PORT"):
+		if !env.has("PMI_ID") {
+			return detected{}, false, errors.New("PMI_PORT is set without PMI_ID")
+		}
+		return detected{by: "PMI_PORT"}, true, nil
+	}
+	return detected{}, false, nil
+}
+
+// fromPMIRank serves IBCONDUIT_BOOTSTRAP=tcp under a PMI launcher.
+func fromPMIRank(env environment) (detected, bool, error) {
+	if !env.has("PMI_RANK", "PMI_SIZE") {
+		return detected{}, false, nil
+	}
+	return detected{by: "PMI_RANK"}.meet(env, "PMI_RANK", "PMI_SIZE")
+}
+
+// fromPMIx keeps PMIx's place in the order.
+func fromPMIx(env environment) (detected, bool, error) {
+	if !env.has("PMIX_RANK", "PMIX_NAMESPACE") {
+		return detected{}, false, nil
+	}
+	return detected{}, false, errors.New("this is a rank of a PMIx job (PMIX_RANK=" + env.get("PMIX_RANK") +
+		"), and PMIx is not built in yet: use srun --mpi=pmi2 or mpiexec.hydra, or set IBCONDUIT_ADDR=host:port of rank 0 " +
+		"and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP; IBCONDUIT_BOOTSTRAP=self makes every process a job of its own")
+}
+
+func fromOpenMPI(env environment) (detected, bool, error) {
+	if !env.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
+		return detected{}, false, nil
+	}
+	return detected{by: "OMPI_COMM_WORLD_RANK", job: env.get("PMIX_NAMESPACE")}.
+		meet(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+}
+
+// fromGeneric reads torchrun's variables. The agent may own MASTER_PORT
+// itself, so we meet at the next one.
+func fromGeneric(env environment) (detected, bool, error) {
+	if env.has("RANK") != env.has("WORLD_SIZE") {
+		return detected{}, false, errors.New("only one of RANK and WORLD_SIZE is set")
+	}
+	if !env.has("RANK") {
+		return detected{}, false, nil
+	}
+	d := detected{by: "RANK", job: env.get("TORCHELASTIC_RUN_ID")}
+	if env.has("MASTER_ADDR", "MASTER_PORT") {
+		port, err := portAfter(env.get("MASTER_PORT"))
+		if err != nil {
+			return detected{}, false, fmt.Errorf("MASTER_PORT: %w", err)
+		}
+		d.addr = joinHostPort(env.get("MASTER_ADDR"), port)
+	} else if !env.has("IBCONDUIT_ADDR") && env.get("WORLD_SIZE") != "1" {
+		return detected{}, false, errors.New("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT")
+	}
+	return d.meet(env, "RANK", "WORLD_SIZE")
+}
+
+// fromIndexedJob: Kubernetes gives a pod its index, but not the number.
+func fromIndexedJob(env environment) (detected, bool, error) {
+	if !env.has("JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE") {
+		return detected{}, false, nil
+	}
+	return detected{by: "JOB_COMPLETION_INDEX"}.meet(env, "JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE")
+}
+
+// fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
+// describe ranks that nobody has started.
+func fromSlurm(env environment) (detected, bool, error) {
+	if !env.has("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
+		return detected{}, false, nil
+	}
+	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID")}
+	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
+		return detected{}, false, errors.New("this is a rank of a Slurm step without PMI: use srun --mpi=pmi2, or set " +
+			"IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET before srun to meet over TCP")
+	}
+	return d.meet(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+}
+
+// strayOwn: some of our variables, but no rank.
+func strayOwn(env environment) error {
+	if env.any("IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
+		return errors.New("variables of a job are set (IBCONDUIT_SIZE, IBCONDUIT_ADDR or a descriptor), but nothing says which rank this is: " +
+			"set IBCONDUIT_RANK and IBCONDUIT_SIZE, or IBCONDUIT_BOOTSTRAP=self")
+	}
+	if n, err := env.number("PMI_SIZE"); err == nil && n > 1 {
+		return fmt.Errorf("PMI_SIZE=%d, but neither PMI_FD nor PMI_PORT leads to the launcher; IBCONDUIT_BOOTSTRAP=tcp with IBCONDUIT_ADDR meets over TCP, IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", n)
+	}
+	return nil
+}
+
+// hints of a launcher that say too little to be joined.
+func hints(env environment) []string {
+	var w []string
+	hint := func(remedy string, names ...string) {
+		var set []string
+		for _, n := range names {
+			if env.has(n) {
+				set = append(set, n+"="+env.get(n))
+			}
+		}
+		if len(set) > 0 {
+			w = append(w, "WARNING: running as a job of one rank although "+strings.Join(set, " ")+"; "+remedy)
+		}
+	}
+	if !env.has("SLURM_STEP_ID") {
+		hint("this is the batch script or salloc's shell: start the program with srun --mpi=pmi2", "SLURM_JOB_ID", "SLURM_NTASKS")
+	} else if !env.has("SLURM_STEP_NUM_TASKS") {
+		hint("the step does not tell its size", "SLURM_STEP_ID")
+	}
+	hint("PMIX_RANK and PMIX_NAMESPACE are both needed, and PMIx is not built in yet", "PMIX_RANK", "PMIX_NAMESPACE")
+	hint("no connection to a PMI server came with it", "PMI_RANK", "PMI_SIZE", "PMI_ID")
+	hint("OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are both needed", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+	hint("set IBCONDUIT_SIZE and IBCONDUIT_ADDR to join the pods into one job", "JOB_COMPLETION_INDEX")
+	return w
+}
+
+// joinHostPort takes an IPv6 address with or without brackets.
+func joinHostPort(host, port string) string {
+	host = strings.Trim(host, "[]")
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + port
+}

@@ -1,0 +1,106 @@
+// Package bootstrap answers a process's first questions: which rank am I, of
+// how many, and what do the others have to tell me? It speaks to whatever
+// launcher started the process; where there is none that can exchange data,
+// the ranks meet over TCP. Nothing else of a launcher is in here, and nothing
+// here is on the data path.
+//
+// # Contract
+//
+// New joins the job; NewGroup makes one inside the process. Of the resulting
+// Bootstrap:
+//
+//   - Exchange and Barrier are collective: every rank calls the same ones in
+//     the same order. Calls of one rank run one after the other; a second
+//     goroutine waits for its turn, so let one goroutine make them.
+//   - A collective ends with its context. One that fails has failed for the
+//     job: every other rank's pending or next collective fails too, with an
+//     error that names the rank (LostError), and all later ones as well.
+//   - All other methods may be called at any time from any goroutine. Close
+//     fails a collective in progress with os.ErrClosed.
+//   - Blobs that are passed in are not kept; slices that are returned belong
+//     to the caller.
+//   - A rank that ends without Close is a loss: over TCP and in a group all
+//     others learn it from Lost and from failed collectives, as long as rank 0
+//     has not closed, since it is rank 0 that sees the deaths. When rank 0
+//     itself dies, all others say so. A PMI launcher ends the job by itself,
+//     and Lost stays silent. A host that vanishes without a word is noticed
+//     after about 25 s.
+//
+// The first Exchange carries a header of each rank. Every rank compares all of
+// them and returns the same MismatchError when builds, jobs, sizes, page
+// sizes, byte orders or wire versions differ, or when a rank may not lock the
+// memory that it needs.
+//
+// # How a launcher is found
+//
+// The first row that applies is taken. Rows with half of their variables are
+// an error, and so is a rank of a launcher that cannot be used: a process that
+// was started as one of many never becomes a job of its own by mistake.
+// IBCONDUIT_BOOTSTRAP=self|launch|tcp|pmi1|pmix|slurm leaves only those rows.
+//
+//	1  IBCONDUIT_RANK IBCONDUIT_SIZE IBCONDUIT_ADDR     TCP; ibrun sets these
+//	2  PMI_FD PMI_RANK PMI_SIZE, or PMI_PORT PMI_ID     PMI-1: Hydra, srun --mpi=pmi2
+//	3  PMIX_RANK PMIX_NAMESPACE                         not built in yet: an error, unless a later row applies
+//	4  OMPI_COMM_WORLD_RANK .._SIZE, IBCONDUIT_ADDR     TCP
+//	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
+//	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
+//	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
+//	8  none                                             a job of one rank, with a warning if a launcher's traces are seen
+//
+// Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
+// overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
+// IBCONDUIT_SECRET_FD, _SECRET_FILE or _SECRET (in this order) give the secret;
+// IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_INSECURE=1
+// allows other addresses than loopback without a secret. Descriptors are
+// written as "4", or as "4:inode" so that a descriptor that has been closed
+// and used again is not taken for the launcher's.
+//
+// # Security
+//
+// Whoever joins a job gets the keys to its memory. PMI trusts the launcher and
+// opens no port. TCP asks for a secret of at least 16 random bytes, from which
+// every rank derives the same ed25519 key; both sides of each connection prove
+// possession of it in TLS 1.3, which also encrypts. The certificate shows the
+// public key, a function of the secret, to any dialler: a password could be
+// guessed from it offline, so use random bytes (openssl rand -hex 32). Job ids
+// are no secrets. Without a secret only loopback is allowed, where every user
+// of the machine could join.
+//
+// Rank 0 binds its rendezvous address alone. A stranger at the port never ends
+// the job: it has 5 s to authenticate and to say a hello of at most 64 kB, at
+// most 64 try at a time, and it is named when ranks are missing. The secret's
+// pipe is closed once read, and inherited descriptors are closed on exec;
+// the environment is left as it is.
+//
+// # Wire format over TCP
+//
+// Little-endian. Inside TLS, each frame is: type u8, length u32, body. str is
+// u16 length (at most 1024) and bytes.
+//
+//	type  name        to      body
+//	1     hello       rank 0  magic u32 "IBCJ", protocol u16 = 1, rank u32, pid u32, host str |
+//	                          size u32, job str, host id str. Left of | is the same in all protocols.
+//	2     welcome     rank    nothing: the hello was accepted, others are awaited
+//	3     start       rank    job str, local rank u32, local size u32: all have arrived
+//	4     refused     rank    reason u8 (Reason), count u32, ranks at fault u32 each, text str
+//	5     contribute  rank 0  op u8 (1 Exchange, 2 Barrier), collective number u32 from 1, sealed blob
+//	6     outcome     rank    op u8, collective number u32, count u32, for each rank: length u32, sealed blob
+//	7     failure     both    rank u32, cause u8 (1 death, 2 left, 3 gave up, 4 abort, 5 misuse),
+//	                          abort code u32, who str, text str. To rank 0 only about the sender.
+//	8     give up     rank 0  collective number u32, text str: the context of the sender ended
+//
+// A sealed blob is the same over every backend:
+//
+//	checksum    u32   CRC-32C of all that follows
+//	exchange    u32   number of the Exchange, from 1
+//	head bytes  u32   length of the header; 0 but in the first Exchange
+//	header            magic u32 "IBCH", version u16 = 1, flags u16 (1: big-endian host),
+//	                  rank u32, size u32, pid u32 | page size u32, memlock limit u64, memlock need u64,
+//	                  build str, job str, host str, host id str. Left of | is the same in all versions.
+//	blob              to the end
+//
+// Over PMI-1 a sealed blob is base64url text in values of 512 characters:
+// key g<n>.<rank> holds pieces.bytes.crc32, key g<n>.<rank>.<i> piece i, where
+// n counts Exchanges from 0, as servers do not agree on what a second put of
+// one key does.
+package bootstrap

@@ -1,0 +1,214 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var (
+	// ErrLeft is the cause when a rank had called Close before a collective
+	// that needed it.
+	ErrLeft = errors.New("left the job in good order")
+	// ErrGaveUp is the cause when a rank's context ended inside a collective.
+	ErrGaveUp = errors.New("gave up waiting")
+	// ErrMisuse is the cause when ranks call different collectives.
+	ErrMisuse = errors.New("collectives do not match")
+	// ErrCorrupt is the cause when a blob did not survive its transport.
+	ErrCorrupt = errors.New("blob damaged on its way")
+)
+
+// LostError fails a collective because of one rank.
+type LostError struct {
+	Rank  int
+	Who   string // host and pid, where known
+	Cause error  // io.EOF, ErrLeft, ErrGaveUp, ErrMisuse, *AbortError, ...
+}
+
+func (e *LostError) Error() string {
+	who := ""
+	if e.Who != "" {
+		who = " (" + e.Who + ")"
+	}
+	verb := " went away: "
+	if c, ok := e.Cause.(*cause); ok && !c.fatal() || errors.As(e.Cause, new(*AbortError)) {
+		verb = " "
+	}
+	return fmt.Sprintf("bootstrap: rank %d%s%s%v", e.Rank, who, verb, e.Cause)
+}
+
+func (e *LostError) Unwrap() error { return e.Cause }
+
+// AbortError is the cause when a rank called Abort.
+type AbortError struct {
+	Code int
+	Msg  string
+}
+
+func (e *AbortError) Error() string {
+	return fmt.Sprintf("aborted the job with code %d: %s", e.Code, e.Msg)
+}
+
+// Reason says why a job could not be joined.
+type Reason uint8
+
+// Reasons of a JoinError. They cross the wire: append only.
+const (
+	ReasonMissing   Reason = iota + 1 // Ranks did not arrive in time
+	ReasonDuplicate                   // two processes claim one rank
+	ReasonForeign                     // a rank of another job
+	ReasonProtocol                    // ranks speak different versions
+	ReasonShape                       // ranks disagree on size or rank numbers
+	ReasonDied                        // a rank went away while others were awaited
+	ReasonGaveUp                      // rank 0's context ended
+	ReasonStarted                     // the job had already begun
+)
+
+// JoinError fails New on every rank that can be told, with the same text.
+type JoinError struct {
+	Reason Reason
+	Ranks  []int // the ranks at fault, ascending
+	Text   string
+
+	cause error // what this process saw itself; not sent
+}
+
+func (e *JoinError) Error() string { return "bootstrap: " + e.Text }
+
+// Unwrap gives context.DeadlineExceeded where ranks were missing.
+func (e *JoinError) Unwrap() error {
+	if e.Reason == ReasonMissing {
+		return context.DeadlineExceeded
+	}
+	return e.cause
+}
+
+// MismatchError says that the ranks do not fit together: other builds, page
+// sizes, jobs, or a memlock limit that is too small.
+type MismatchError struct {
+	Differences []Difference
+}
+
+// Difference is one field on which ranks differ.
+type Difference struct {
+	Field  string
+	Values []RankValue // the most common value first
+	Remedy string
+}
+
+// RankValue is a value and the ranks that have it.
+type RankValue struct {
+	Value string
+	Ranks []int // ascending
+}
+
+func (e *MismatchError) Error() string {
+	var b strings.Builder
+	b.WriteString("bootstrap: the ranks do not fit together")
+	for i, d := range e.Differences {
+		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		b.WriteString(d.Field + " is ")
+		for k, v := range d.Values {
+			if k > 0 {
+				b.WriteString(", ")
+			}
+			fmt.Fprintf(&b, "%s on %s", v.Value, rankList(v.Ranks))
+		}
+		if d.Remedy != "" {
+			b.WriteString(" (" + d.Remedy + ")")
+		}
+	}
+	return b.String()
+}
+
+// rankList prints ranks as "rank 3" or "ranks 0-2,5", at most 16 ranges.
+func rankList(ranks []int) string {
+	ranks = slices.Sorted(slices.Values(ranks))
+	var parts []string
+	for i := 0; i < len(ranks); {
+		k := i
+		for k+1 < len(ranks) && ranks[k+1] == ranks[k]+1 {
+			k++
+		}
+		part := strconv.Itoa(ranks[i])
+		if k == i+1 {
+			part += "," + strconv.Itoa(ranks[k])
+		} else if k > i {
+			part += "-" + strconv.Itoa(ranks[k])
+		}
+		parts = append(parts, part)
+		i = k + 1
+	}
+	const most = 16
+	if len(parts) > most {
+		parts = append(parts[:most], fmt.Sprintf("... (%d in all)", len(ranks)))
+	}
+	if len(ranks) == 1 {
+		return "rank " + parts[0]
+	}
+	return "ranks " + strings.Join(parts, ",")
+}
+
+// causeKind crosses the wire: append only.
+type causeKind uint8
+
+const (
+	causeDeath  causeKind = iota + 1 // the connection ended without goodbye
+	causeLeft                        // Close
+	causeGaveUp                      // a collective's context ended
+	causeAbort                       // Abort
+	causeMisuse                      // wrong collective, or a bad message
+	causeEnd                         // first invalid value
+)
+
+// cause is why a rank can take part no more, in a form that can be sent.
+type cause struct {
+	kind causeKind
+	code int32 // of causeAbort
+	text string
+	err  error // what this process saw itself; not sent
+}
+
+// fatal: the process is gone or about to be.
+func (c *cause) fatal() bool { return c.kind == causeDeath || c.kind == causeAbort }
+
+func (c *cause) Error() string {
+	switch {
+	case c.kind == causeAbort:
+		return (&AbortError{int(c.code), c.text}).Error()
+	case c.kind == causeLeft:
+		return ErrLeft.Error()
+	case c.text != "":
+		return c.text
+	}
+	return fmt.Sprintf("cause %d", c.kind)
+}
+
+func (c *cause) Unwrap() error {
+	switch c.kind {
+	case causeLeft:
+		return ErrLeft
+	case causeGaveUp:
+		if c.err != nil {
+			return errors.Join(ErrGaveUp, c.err)
+		}
+		return ErrGaveUp
+	case causeAbort:
+		return &AbortError{int(c.code), c.text}
+	case causeMisuse:
+		return ErrMisuse
+	}
+	if c.err != nil {
+		return c.err
+	}
+	return io.EOF // what rank 0 saw, told in words
+}
+
+// death turns a connection's error into a cause.
+func death(err error) *cause {
+	return &cause{kind: causeDeath, text: err.Error(), err: err}
+}

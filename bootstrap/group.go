@@ -1,0 +1,72 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+)
+
+// NewGroup makes a job of n ranks inside this process, for tests and for
+// programs that run their ranks as goroutines. Abort marks its rank as dead
+// for the others and returns; everything else is as between processes.
+func NewGroup(n int) []Bootstrap {
+	h := newHub(n)
+	id := fmt.Sprintf("group-%d-%d", os.Getpid(), groups.Add(1))
+	ranks := make([]Bootstrap, n)
+	for r := range ranks {
+		m := newMember(h, r, identity{rank: r, size: n, job: id, localRank: r, localSize: n, localKnown: true})
+		ranks[r] = newJob(m, "group", Options{}.withDefaults())
+	}
+	return ranks
+}
+
+// groups makes job ids unique within the process.
+var groups atomic.Uint64
+
+// member is a rank that reaches the hub by calling it.
+type member struct {
+	identity
+	seat *seat
+	exit func(code int) // nil: Abort ends the rank, not the process
+}
+
+func newMember(h *hub, rank int, id identity) *member {
+	m := &member{identity: id, seat: newSeat(rank, id.size)}
+	m.seat.up = hubUplink{h, rank}
+	h.attach(rank, "", m.seat.deliver)
+	return m
+}
+
+// newSelf is the job of one rank.
+func newSelf() *member {
+	id := identity{size: 1, job: "self-" + randomID(), localSize: 1, localKnown: true}
+	m := newMember(newHub(1), 0, id)
+	m.exit = os.Exit
+	return m
+}
+
+func (m *member) id() identity { return m.identity }
+
+func (m *member) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	return m.seat.collective(ctx, opExchange, blob)
+}
+
+func (m *member) barrier(ctx context.Context) error {
+	_, err := m.seat.collective(ctx, opBarrier, nil)
+	return err
+}
+
+func (m *member) abort(code int, msg string) {
+	m.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
+	if m.exit != nil {
+		m.exit(code)
+	}
+}
+
+func (m *member) lost() <-chan Loss { return m.seat.lost }
+
+func (m *member) close() error {
+	m.seat.close(&cause{kind: causeLeft})
+	return nil
+}

@@ -1,0 +1,88 @@
+package bootstrap
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// capIPCLock is CAP_IPC_LOCK of linux/capability.h; its holder ignores
+// RLIMIT_MEMLOCK (mlock(2)).
+const capIPCLock = 14
+
+// raiseMemlock lifts the soft limit to the hard one if need asks for it, and
+// returns how many bytes this process may lock.
+func raiseMemlock(need uint64) uint64 {
+	if hasCap(capIPCLock) {
+		return noLimit
+	}
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) != nil {
+		return noLimit // unknown: let the registration itself say it
+	}
+	if lim.Cur < need && lim.Cur < lim.Max {
+		raised := unix.Rlimit{Cur: lim.Max, Max: lim.Max}
+		if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised) == nil {
+			lim = raised
+		}
+	}
+	return lim.Cur // RLIM_INFINITY is MaxUint64
+}
+
+// hasCap reads the effective set: IPC_LOCK given to a container of an
+// ordinary user does not reach it.
+func hasCap(bit uint) bool {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return false
+	}
+	_, rest, ok := strings.Cut(string(status), "\nCapEff:\t")
+	if !ok {
+		return false
+	}
+	hex, _, _ := strings.Cut(rest, "\n")
+	caps, err := strconv.ParseUint(hex, 16, 64)
+	return err == nil && caps>>bit&1 == 1
+}
+
+// userTimeout bounds how long sent bytes may stay without acknowledgement
+// (tcp(7), TCP_USER_TIMEOUT, milliseconds): keep-alives do not cover that.
+func userTimeout(c *net.TCPConn, ms int) {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms)
+		})
+	}
+}
+
+// adoptFD opens a descriptor that the launcher left for us, makes sure that
+// our children do not get it, and checks that it is the one that was meant:
+// spec is "4" or, as our launcher writes it, "4:inode".
+func adoptFD(variable, spec string) (*os.File, error) {
+	num, inode, tagged := strings.Cut(spec, ":")
+	fd, err := strconv.Atoi(num)
+	if err != nil || fd < 0 {
+		return nil, fmt.Errorf("%s=%q is not a file descriptor", variable, spec)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("%s=%s: fstat: %w (a second Join of one process, or a child that inherited the variable but not the descriptor)", variable, spec, err)
+	}
+	if tagged && strconv.FormatUint(st.Ino, 10) != inode {
+		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (a second Join of one process, or a child that inherited the variable but not the descriptor)", variable, spec, fd, unix.EBADF)
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), variable), nil
+}
+
+// closeOnExec keeps an inherited descriptor from our children; a number that
+// is not open does no harm.
+func closeOnExec(spec string) {
+	if fd, err := strconv.Atoi(spec); err == nil && fd > 2 {
+		unix.CloseOnExec(fd)
+	}
+}

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+)
+
+func raiseMemlock(uint64) uint64 { return noLimit }
+
+func userTimeout(*net.TCPConn, int) {}
+
+func adoptFD(variable, spec string) (*os.File, error) {
+	return nil, fmt.Errorf("%s=%s: descriptors are inherited on linux only: %w", variable, spec, errors.ErrUnsupported)
+}
+
+func closeOnExec(string) {}

@@ -1,0 +1,187 @@
+package bootstrap
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+)
+
+// op is the kind of a collective. It crosses the wire.
+type op uint8
+
+const (
+	opExchange op = 1
+	opBarrier  op = 2
+)
+
+func (o op) String() string {
+	switch o {
+	case opExchange:
+		return "Exchange"
+	case opBarrier:
+		return "Barrier"
+	}
+	return fmt.Sprintf("collective %d", uint8(o))
+}
+
+// event is what a hub tells a rank: the outcome of a collective, or that a
+// rank can take part no more.
+type event struct {
+	outcome *outcome
+	failure *failure
+}
+
+type outcome struct {
+	op     op
+	seq    uint32
+	blobs  [][]byte
+	shared bool   // other ranks hold the same slices
+	frame  []byte // encoded once for all connections
+}
+
+type failure struct {
+	rank int
+	who  string
+	why  *cause
+}
+
+func (f *failure) err() *LostError { return &LostError{f.rank, f.who, f.why} }
+
+// memberState of a rank, as the hub sees it.
+type memberState uint8
+
+const (
+	taking memberState = iota // takes part
+	mute                      // takes part no more, but is alive
+	ended                     // left or dead
+)
+
+// hub gathers the contributions of all ranks and hands out the result. It
+// lives in rank 0 of a TCP job, or in a group. Events reach each rank in the
+// same order; deliver functions are called under the lock and must neither
+// block nor call the hub.
+type hub struct {
+	mu      sync.Mutex
+	who     []string
+	deliver []func(event)
+	state   []memberState
+
+	seq   uint32 // of the round that is open, from 1
+	op    op     // of the open round, once someone contributed
+	have  []bool
+	blobs [][]byte
+	count int
+	bytes int
+}
+
+func newHub(size int) *hub {
+	return &hub{
+		who: make([]string, size), deliver: make([]func(event), size), state: make([]memberState, size),
+		seq: 1, have: make([]bool, size), blobs: make([][]byte, size),
+	}
+}
+
+// attach names the function that takes a rank's events.
+func (h *hub) attach(rank int, who string, deliver func(event)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.who[rank], h.deliver[rank] = who, deliver
+}
+
+// contribute adds one rank's part to the open round. A part that does not
+// fit, from a program error or a hostile rank, ends that rank's membership.
+func (h *hub) contribute(rank int, o op, seq uint32, blob []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state[rank] != taking {
+		return
+	}
+	switch {
+	case o != opExchange && o != opBarrier:
+		h.misuse(rank, "asked for the unknown %v", o)
+	case seq != h.seq || h.have[rank]:
+		h.misuse(rank, "is in collective %d while the job is in %d", seq, h.seq)
+	case h.count > 0 && o != h.op:
+		h.misuse(rank, "called %v where another rank called %v (collective %d): %v", o, h.op, seq, ErrMisuse)
+	case h.bytes+len(blob) > MaxResult:
+		h.misuse(rank, "brought the sum of all blobs above %d bytes", MaxResult)
+	default:
+		h.op = o
+		h.have[rank], h.blobs[rank] = true, blob
+		h.bytes += len(blob)
+		if h.count++; h.count == len(h.have) {
+			h.complete()
+		}
+	}
+}
+
+func (h *hub) complete() {
+	h.tell(event{outcome: &outcome{op: h.op, seq: h.seq, blobs: h.blobs, shared: true}})
+	n := len(h.have)
+	h.seq, h.have, h.blobs, h.count, h.bytes = h.seq+1, make([]bool, n), make([][]byte, n), 0, 0
+}
+
+// giveUp takes back a rank's wish to wait for round seq; too late, it has no
+// effect: the outcome is already on its way.
+func (h *hub) giveUp(rank int, seq uint32, why *cause) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state[rank] != taking || seq < h.seq {
+		return
+	}
+	var missing []int
+	for r, ok := range h.have {
+		if !ok && h.state[r] == taking {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) > 0 {
+		why.text += "; waiting for " + rankList(missing)
+	}
+	h.drop(rank, why)
+}
+
+// fail says that a rank takes part no more.
+func (h *hub) fail(rank int, why *cause) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.state[rank] == ended:
+	case h.state[rank] == mute && !why.fatal():
+		h.state[rank], h.deliver[rank] = ended, nil // the others were told already
+	default:
+		h.drop(rank, why)
+	}
+}
+
+func (h *hub) misuse(rank int, format string, args ...any) {
+	h.drop(rank, &cause{kind: causeMisuse, text: fmt.Sprintf(format, args...)})
+}
+
+func (h *hub) drop(rank int, why *cause) {
+	h.state[rank] = mute
+	if why.fatal() || why.kind == causeLeft {
+		h.state[rank], h.deliver[rank] = ended, nil
+	}
+	h.tell(event{failure: &failure{rank, h.who[rank], why}})
+}
+
+func (h *hub) tell(ev event) {
+	for _, deliver := range h.deliver {
+		if deliver != nil {
+			deliver(ev)
+		}
+	}
+}
+
+// hubUplink is the way from a seat to a hub in the same process.
+type hubUplink struct {
+	hub  *hub
+	rank int
+}
+
+func (u hubUplink) contribute(o op, seq uint32, blob []byte) {
+	u.hub.contribute(u.rank, o, seq, bytes.Clone(blob))
+}
+func (u hubUplink) giveUp(seq uint32, why *cause) { u.hub.giveUp(u.rank, seq, why) }
+func (u hubUplink) fail(why *cause)               { u.hub.fail(u.rank, why) }

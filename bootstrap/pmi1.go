@@ -1,0 +1,295 @@
+package bootstrap
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// pmiChunk characters go into one value. Hydra 4.0.2 announces 1024 and cuts
+// at 1023 in silence; Slurm 22.05 limits the whole line to about 1 KiB and
+// then answers no more (both measured).
+const pmiChunk = 512
+
+// pmi1 is the exchange of Hydra, of srun --mpi=pmi2 and of Flux. Its key-value
+// store is asked only for what PMI-1 has always had: an unknown command makes
+// Hydra end the job.
+type pmi1 struct {
+	identity
+	conn    *pmiConn
+	kvs     string
+	gen     int // of the next Exchange; a key is never used twice
+	losses  chan Loss
+	closing sync.Once
+	exit    func(code int)
+}
+
+func joinPMI1(ctx context.Context, env environment, opts Options) (backend, error) {
+	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
+	defer cancel()
+	p := &pmi1{losses: make(chan Loss), exit: os.Exit}
+	var err error
+	if env.has("PMI_FD") {
+		err = p.openFD(env)
+	} else {
+		err = p.openPort(ctx, env)
+	}
+	if err == nil {
+		err = p.hello(ctx)
+	}
+	if err != nil {
+		if p.conn != nil {
+			p.conn.conn.Close()
+		}
+		return nil, err
+	}
+	p.readLocal(env)
+	return p, nil
+}
+
+// openFD uses the socket that the launcher left. net.FileConn works on a
+// duplicate, which has deadlines; the original stays open, closed on exec, so
+// that the number in PMI_FD cannot come to mean another file.
+func (p *pmi1) openFD(env environment) error {
+	var err error
+	if p.rank, err = env.number("PMI_RANK"); err != nil {
+		return err
+	}
+	if p.size, err = env.number("PMI_SIZE"); err != nil {
+		return err
+	}
+	fd, err := env.number("PMI_FD")
+	if err != nil {
+		return err
+	}
+	c, err := connFromFD(fd)
+	if err != nil {
+		return fmt.Errorf("PMI_FD=%d: %w", fd, err)
+	}
+	p.conn = newPMIConn(c)
+	return nil
+}
+
+// openPort dials the launcher, which then tells rank and size: four lines,
+// the last of them debug.
+func (p *pmi1) openPort(ctx context.Context, env environment) error {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", env.get("PMI_PORT"))
+	if err != nil {
+		return fmt.Errorf("PMI_PORT=%s: %w", env.get("PMI_PORT"), err)
+	}
+	p.conn = newPMIConn(c)
+	if _, err := p.conn.call(ctx, "cmd=initack pmiid="+env.get("PMI_ID"), "initack"); err != nil {
+		return err
+	}
+	told := pmiLine{}
+	for told["debug"] == "" {
+		m, err := p.conn.call(ctx, "", "set")
+		if err != nil {
+			return err
+		}
+		if len(told) > 16 {
+			return errors.New("PMI server sets too many things")
+		}
+		for k, v := range m {
+			told[k] = v
+		}
+	}
+	lookup := environment(func(k string) (string, bool) { v, ok := told[k]; return v, ok })
+	if p.rank, err = lookup.number("rank"); err != nil {
+		return fmt.Errorf("PMI server: %w", err)
+	}
+	if p.size, err = lookup.number("size"); err != nil {
+		return fmt.Errorf("PMI server: %w", err)
+	}
+	return nil
+}
+
+func (p *pmi1) hello(ctx context.Context) error {
+	if p.size < 1 || p.rank >= p.size {
+		return fmt.Errorf("PMI says rank %d of %d", p.rank, p.size)
+	}
+	m, err := p.conn.call(ctx, "cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")
+	if err != nil {
+		return err
+	}
+	if v := m["pmi_version"]; v != "1" {
+		return fmt.Errorf("PMI server speaks version %q, not 1", v)
+	}
+	if m, err = p.conn.call(ctx, "cmd=get_maxes", "maxes"); err != nil {
+		return err
+	}
+	if n, err := strconv.Atoi(m["vallen_max"]); err != nil || n < pmiChunk {
+		return fmt.Errorf("PMI server takes values of %q bytes, %d are needed", m["vallen_max"], pmiChunk)
+	}
+	if m, err = p.conn.call(ctx, "cmd=get_my_kvsname", "my_kvsname"); err != nil {
+		return err
+	}
+	if p.kvs = m["kvsname"]; p.kvs == "" {
+		return errors.New("PMI server gave no name of its key-value store")
+	}
+	p.job = p.kvs
+	return nil
+}
+
+// readLocal takes the place on this host where the launcher tells it; else
+// the headers of the first Exchange do.
+func (p *pmi1) readLocal(env environment) {
+	if !env.has("MPI_LOCALRANKID", "MPI_LOCALNRANKS") {
+		return
+	}
+	r, err1 := env.number("MPI_LOCALRANKID")
+	n, err2 := env.number("MPI_LOCALNRANKS")
+	if err1 == nil && err2 == nil && r < n && n <= p.size {
+		p.localRank, p.localSize, p.localKnown = r, n, true
+	}
+}
+
+func (p *pmi1) id() identity { return p.identity }
+
+// exchange is an allgather over the store: put, barrier, get.
+func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	gen := p.gen
+	p.gen++
+	if err := p.put(ctx, gen, blob); err != nil {
+		return nil, err
+	}
+	if err := p.barrier(ctx); err != nil {
+		return nil, err
+	}
+	blobs := make([][]byte, p.size)
+	for r := range blobs {
+		var err error
+		if blobs[r], err = p.get(ctx, gen, r); err != nil {
+			return nil, fmt.Errorf("PMI blob of rank %d: %w", r, err)
+		}
+	}
+	return blobs, nil
+}
+
+// put writes g<gen>.<rank> = pieces.bytes.crc32 and the pieces. base64url has
+// no blank, '=' or ';' in it, which the servers cannot carry.
+func (p *pmi1) put(ctx context.Context, gen int, blob []byte) error {
+	text := base64.RawURLEncoding.EncodeToString(blob)
+	pieces := (len(text) + pmiChunk - 1) / pmiChunk
+	key := fmt.Sprintf("g%d.%d", gen, p.rank)
+	head := fmt.Sprintf("%d.%d.%08x", pieces, len(blob), crc32.ChecksumIEEE(blob))
+	if err := p.putValue(ctx, key, head); err != nil {
+		return err
+	}
+	for i := range pieces {
+		piece := text[i*pmiChunk : min((i+1)*pmiChunk, len(text))]
+		if err := p.putValue(ctx, fmt.Sprintf("%s.%d", key, i), piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pmi1) putValue(ctx context.Context, key, value string) error {
+	_, err := p.conn.call(ctx, "cmd=put kvsname="+p.kvs+" key="+key+" value="+value, "put_result")
+	return err
+}
+
+func (p *pmi1) getValue(ctx context.Context, key string) (string, error) {
+	m, err := p.conn.call(ctx, "cmd=get kvsname="+p.kvs+" key="+key, "get_result")
+	return m["value"], err
+}
+
+func (p *pmi1) get(ctx context.Context, gen, rank int) ([]byte, error) {
+	key := fmt.Sprintf("g%d.%d", gen, rank)
+	head, err := p.getValue(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	pieces, size, sum, err := parsePMIHead(head)
+	if err != nil {
+		return nil, err
+	}
+	var text strings.Builder
+	for i := range pieces {
+		piece, err := p.getValue(ctx, fmt.Sprintf("%s.%d", key, i))
+		if err != nil {
+			return nil, err
+		}
+		text.WriteString(piece)
+	}
+	blob, err := base64.RawURLEncoding.DecodeString(text.String())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", key, err, ErrCorrupt)
+	}
+	if got := crc32.ChecksumIEEE(blob); len(blob) != size || got != sum {
+		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w", key, len(blob), got, head, ErrCorrupt)
+	}
+	return blob, nil
+}
+
+// parsePMIHead reads pieces.bytes.crc32 and checks that they agree.
+func parsePMIHead(s string) (pieces, size int, sum uint32, err error) {
+	f := strings.Split(s, ".")
+	if len(f) != 3 {
+		return 0, 0, 0, fmt.Errorf("head %q: want pieces.bytes.crc32: %w", shorten(s), ErrCorrupt)
+	}
+	n, err1 := strconv.ParseUint(f[0], 10, 31)
+	b, err2 := strconv.ParseUint(f[1], 10, 31)
+	c, err3 := strconv.ParseUint(f[2], 16, 32)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return 0, 0, 0, fmt.Errorf("head %q: %w: %w", shorten(s), err, ErrCorrupt)
+	}
+	chars := base64.RawURLEncoding.EncodedLen(int(b))
+	if b > maxFrameToRoot || int(n) != (chars+pmiChunk-1)/pmiChunk {
+		return 0, 0, 0, fmt.Errorf("head %q: %d bytes do not make %d pieces: %w", shorten(s), b, n, ErrCorrupt)
+	}
+	return int(n), int(b), uint32(c), nil
+}
+
+// barrier also publishes what was put. PMI cannot say who is missing.
+func (p *pmi1) barrier(ctx context.Context) error {
+	begun := time.Now()
+	_, err := p.conn.call(ctx, "cmd=barrier_in", "barrier_out")
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("PMI barrier: not all %d ranks within %v; see the launcher's message; srun -K1 ends the job at the first failure: %w",
+			p.size, time.Since(begun).Round(time.Millisecond), err)
+	}
+	return err
+}
+
+func (p *pmi1) lost() <-chan Loss { return p.losses }
+
+// abort makes the launcher end the job; there is no answer, and until the
+// launcher's signal arrives this process must not run on.
+func (p *pmi1) abort(code int, _ string) {
+	p.conn.say("cmd=abort exitcode="+strconv.Itoa(code), goodbyeTime)
+	p.exit(code)
+}
+
+// close says goodbye: a rank that ends without it fails the job under Hydra.
+func (p *pmi1) close() error {
+	var err error
+	p.closing.Do(func() {
+		// A collective in progress is stopped, as os.ErrClosed.
+		_ = p.conn.conn.SetDeadline(time.Unix(1, 0))
+		p.conn.mu.Lock()
+		broken := p.conn.broken
+		_ = p.conn.conn.SetDeadline(time.Time{})
+		p.conn.mu.Unlock()
+		if broken == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), goodbyeTime)
+			defer cancel()
+			_, err = p.conn.call(ctx, "cmd=finalize", "finalize_ack")
+		}
+		p.conn.mu.Lock()
+		p.conn.broken = os.ErrClosed
+		p.conn.mu.Unlock()
+		_ = p.conn.conn.Close()
+		close(p.losses)
+	})
+	return err
+}

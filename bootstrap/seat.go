@@ -1,0 +1,152 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// uplink carries a seat's words to the hub. No method blocks.
+type uplink interface {
+	contribute(o op, seq uint32, blob []byte)
+	giveUp(seq uint32, why *cause)
+	fail(why *cause)
+}
+
+// echoWait bounds how long a rank whose context ended waits for the hub's
+// answer: the outcome, if that was on its way, or who was missing.
+const echoWait = 500 * time.Millisecond
+
+// seat is one rank's end of the collectives.
+type seat struct {
+	rank, size int
+	up         uplink
+
+	mu     sync.Mutex
+	seq    uint32
+	call   chan event // of the collective in progress, capacity 1
+	broken error      // why there can be no more collectives
+	closed bool
+	done   chan struct{} // closed with the seat
+	lost   chan Loss
+	dead   []bool // ranks already reported on lost
+}
+
+func newSeat(rank, size int) *seat {
+	// At most one loss per rank: the channel never blocks its sender.
+	return &seat{rank: rank, size: size, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size)}
+}
+
+// collective contributes a blob and waits for everybody else's.
+func (s *seat) collective(ctx context.Context, o op, blob []byte) ([][]byte, error) {
+	s.mu.Lock()
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return nil, fmt.Errorf("%v after Close: %w", o, os.ErrClosed)
+	case s.broken != nil:
+		s.mu.Unlock()
+		return nil, fmt.Errorf("%v: %w", o, s.broken)
+	}
+	s.seq++
+	seq, call := s.seq, make(chan event, 1)
+	s.call = call
+	s.mu.Unlock()
+
+	s.up.contribute(o, seq, blob)
+	select {
+	case ev := <-call:
+		return s.result(o, ev)
+	case <-ctx.Done():
+		return s.giveUp(ctx, o, seq, call)
+	}
+}
+
+func (s *seat) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([][]byte, error) {
+	err := context.Cause(ctx)
+	s.up.giveUp(seq, &cause{kind: causeGaveUp, text: fmt.Sprintf("gave up %v %d: %v", o, seq, err), err: err})
+	t := time.NewTimer(echoWait)
+	defer t.Stop()
+	select {
+	case ev := <-call:
+		if ev.failure != nil && ev.failure.rank == s.rank {
+			// The text comes back with the missing ranks; keep our own error.
+			ev.failure.why = &cause{kind: causeGaveUp, text: ev.failure.why.text, err: err}
+		}
+		return s.result(o, ev)
+	case <-t.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.call = nil
+	if s.broken == nil {
+		s.broken = fmt.Errorf("this rank gave up: %w", err)
+	}
+	return nil, fmt.Errorf("%v: %w", o, err)
+}
+
+func (s *seat) result(o op, ev event) ([][]byte, error) {
+	switch {
+	case ev.failure != nil:
+		return nil, fmt.Errorf("%v: %w", o, ev.failure.err())
+	case ev.outcome == nil:
+		return nil, fmt.Errorf("%v: %w", o, os.ErrClosed)
+	}
+	blobs := ev.outcome.blobs
+	if ev.outcome.shared {
+		own := make([][]byte, len(blobs))
+		for i, b := range blobs {
+			own[i] = bytes.Clone(b)
+		}
+		blobs = own
+	}
+	return blobs, nil
+}
+
+// deliver takes the hub's events, in order. An outcome that was delivered
+// stays valid whatever comes after it.
+func (s *seat) deliver(ev event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if f := ev.failure; f != nil {
+		if f.why.fatal() && !s.dead[f.rank] {
+			s.dead[f.rank] = true
+			s.lost <- Loss{f.rank, f.err()}
+		}
+		if s.broken == nil {
+			s.broken = f.err()
+		}
+	} else if ev.outcome.seq != s.seq {
+		return
+	}
+	if s.call != nil {
+		s.call <- ev
+		s.call = nil
+	}
+}
+
+// close ends the seat; why is said to the others.
+func (s *seat) close(why *cause) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	if s.call != nil {
+		s.call <- event{}
+		s.call = nil
+	}
+	close(s.lost)
+	close(s.done)
+	s.mu.Unlock()
+	if why != nil {
+		s.up.fail(why)
+	}
+}

@@ -1,0 +1,97 @@
+package bootstrap
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"time"
+)
+
+// minSecret bytes; `openssl rand -hex 32` gives 64.
+const minSecret = 16
+
+// fdReadTimeout bounds the wait for a launcher that does not close its pipe.
+const fdReadTimeout = 5 * time.Second
+
+// readSecret finds the job's secret, or nil if there is none. The pipe is the
+// best place: a file stays, and the environment of a process can be read in
+// /proc by its user and is handed to every child.
+func readSecret(env environment) ([]byte, error) {
+	var raw []byte
+	var from string
+	if spec := env.get("IBCONDUIT_SECRET_FD"); spec != "" {
+		from = "IBCONDUIT_SECRET_FD"
+		f, err := adoptFD(from, spec)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		_ = f.SetReadDeadline(time.Now().Add(fdReadTimeout)) // a regular file has none
+		if raw, err = io.ReadAll(io.LimitReader(f, maxHello)); err != nil {
+			return nil, fmt.Errorf("%s=%s: %w", from, spec, err)
+		}
+	} else if path := env.get("IBCONDUIT_SECRET_FILE"); path != "" {
+		from = "IBCONDUIT_SECRET_FILE"
+		var err error
+		if raw, err = os.ReadFile(path); err != nil {
+			return nil, fmt.Errorf("%s: %w", from, err)
+		}
+	} else if s := env.get("IBCONDUIT_SECRET"); s != "" {
+		from, raw = "IBCONDUIT_SECRET", []byte(s)
+	} else {
+		return nil, nil
+	}
+	raw = bytes.TrimSpace(raw)
+	if len(raw) < minSecret {
+		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: openssl rand -hex 32", from, len(raw), minSecret)
+	}
+	return raw, nil
+}
+
+// errNotOurs: the other side proved that it has another secret, or none.
+var errNotOurs = errors.New("peer does not hold this job's secret")
+
+// tlsFor derives the job's key pair from its secret; every rank has the same
+// pair, and whoever proves possession of it is one of us. TLS 1.3 signs the
+// handshake with the role in the text, so a proof cannot be mirrored. Without
+// a secret the pair is known to all: then it only keeps strangers apart who
+// do not mean us.
+func tlsFor(secret []byte) (*tls.Config, error) {
+	seed, err := hkdf.Key(sha256.New, secret, []byte("ibconduit bootstrap 1"), "ed25519 key of the job", ed25519.SeedSize)
+	if err != nil {
+		return nil, fmt.Errorf("derive the job's key: %w", err)
+	}
+	key := ed25519.NewKeyFromSeed(seed)
+	pub := key.Public().(ed25519.PublicKey)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ibconduit job"},
+		// Clocks of nodes differ; the key is what counts.
+		NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	der, err := x509.CreateCertificate(nil, template, template, pub, key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the job's certificate: %w", err)
+	}
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, // names prove nothing here; VerifyConnection compares the key
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if len(cs.PeerCertificates) > 0 && pub.Equal(cs.PeerCertificates[0].PublicKey) {
+				return nil
+			}
+			return errNotOurs
+		},
+	}, nil
+}

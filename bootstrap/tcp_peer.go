@@ -1,0 +1,226 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// peer is a rank other than 0 of a TCP job.
+type peer struct {
+	identity
+	seat *seat
+	link *link
+	once sync.Once
+	exit func(code int)
+}
+
+func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, rv.timeout)
+	defer cancel()
+	conn, err := dialRoot(dialCtx, rv, conf)
+	if err != nil {
+		return nil, err
+	}
+	s, err := awaitStart(ctx, rv, conn)
+	if err != nil {
+		_ = conn.NetConn().Close()
+		return nil, err
+	}
+	p := &peer{
+		identity: identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true},
+		seat:     newSeat(rv.rank, rv.size),
+		link:     newLink(conn),
+		exit:     rv.exit,
+	}
+	p.seat.up = p
+	p.link.receive(maxFrameToPeer, p.handle, p.ended)
+	return p, nil
+}
+
+// dialRoot tries until rank 0 has welcomed us, or refused us, or the time is
+// over. Rank 0 may start last, and its name may appear in DNS later still.
+func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
+	begun := time.Now()
+	pause := dialFirst
+	var last error
+	for {
+		conn, err := dialOnce(ctx, rv, conf)
+		var verdict *JoinError
+		switch {
+		case err == nil:
+			return conn, nil
+		case errors.As(err, &verdict):
+			return nil, verdict
+		case refusedBy(err):
+			return nil, fmt.Errorf("rank %d: %s: %w", rv.rank, rv.addr, errNotOurs)
+		case errors.Is(err, errUntrusted):
+			return nil, err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err // the last error that is not just our own time-out
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+			pause = min(2*pause, dialLast)
+			continue
+		case <-ctx.Done():
+			t.Stop()
+		}
+		return nil, fmt.Errorf("rank %d: no rank 0 at %s within %v: %w (%w)",
+			rv.rank, rv.addr, time.Since(begun).Round(time.Millisecond), last, context.Cause(ctx))
+	}
+}
+
+// errUntrusted marks an address that we may not talk to without a secret.
+var errUntrusted = errors.New("address needs a secret")
+
+func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*handshakeTime)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", rv.addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := rv.trusts(raw.RemoteAddr()); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("%w: %w", errUntrusted, err)
+	}
+	tune(raw)
+	conn, err := clientHandshake(ctx, raw, conf)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	me := hello{
+		protocol: rv.protocol, rank: uint32(rv.rank), pid: uint32(os.Getpid()), host: hostname(),
+		size: uint32(rv.size), job: rv.job, hostID: hostID(),
+	}
+	if _, err = conn.Write(me.encode()); err == nil {
+		err = awaitWelcome(conn)
+	}
+	if err != nil || !stop() {
+		raw.Close()
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	return conn, nil
+}
+
+func awaitWelcome(conn *tls.Conn) error {
+	kind, body, err := readFrame(conn, maxHello)
+	switch {
+	case err != nil:
+		return fmt.Errorf("no welcome: %w", err)
+	case kind == frameWelcome:
+		return nil
+	case kind == frameRefused:
+		verdict, err := decodeRefused(body)
+		if err != nil {
+			return err
+		}
+		return verdict
+	}
+	return fmt.Errorf("frame %d instead of a welcome", kind)
+}
+
+// awaitStart waits for rank 0's verdict. Rank 0 owns the time-out, for it may
+// have started later than we: our own clock only guards against a rank 0 that
+// hangs.
+func awaitStart(ctx context.Context, rv *rendezvous, conn *tls.Conn) (start, error) {
+	guard := 2*rv.timeout + graceTime
+	ctx, cancel := context.WithTimeoutCause(ctx, guard, fmt.Errorf("rank 0 came to no verdict within %v", guard))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	kind, body, err := readFrame(conn, maxHello)
+	if !stop() {
+		why := context.Cause(ctx)
+		bye := &failure{rv.rank, "", &cause{kind: causeGaveUp, text: "gave up joining: " + why.Error()}}
+		_ = conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
+		_, _ = conn.Write(bye.encode())
+		return start{}, fmt.Errorf("rank %d: rank 0 at %s still waits for other ranks: %w", rv.rank, rv.addr, why)
+	}
+	switch {
+	case err != nil:
+		return start{}, &LostError{Rank: 0, Who: rv.addr, Cause: death(fmt.Errorf("before the job had started: %w", err))}
+	case kind == frameStart:
+		return decodeStart(body)
+	case kind == frameRefused:
+		verdict, err := decodeRefused(body)
+		if err != nil {
+			return start{}, err
+		}
+		return start{}, verdict
+	}
+	return start{}, fmt.Errorf("rank 0 sent frame %d instead of its verdict", kind)
+}
+
+func (p *peer) handle(kind frameType, body []byte) error {
+	switch kind {
+	case frameOutcome:
+		o, err := decodeOutcome(body, p.size)
+		if err != nil {
+			return err
+		}
+		p.seat.deliver(event{outcome: o})
+	case frameFailure:
+		f, err := decodeFailure(body, p.size)
+		if err != nil {
+			return err
+		}
+		p.seat.deliver(event{failure: f})
+		if f.rank == 0 && f.why.kind == causeLeft {
+			return errRootLeft
+		}
+	default:
+		return fmt.Errorf("unexpected frame %d", kind)
+	}
+	return nil
+}
+
+var errRootLeft = errors.New("rank 0 has left")
+
+// ended is the end of the connection: rank 0's death, unless it said goodbye.
+func (p *peer) ended(err error) {
+	if !errors.Is(err, errRootLeft) {
+		p.seat.deliver(event{failure: &failure{0, "at " + p.link.conn.RemoteAddr().String(), death(err)}})
+	}
+	p.link.cut()
+}
+
+func (p *peer) contribute(o op, seq uint32, blob []byte) { p.link.send(encodeContribute(o, seq, blob)) }
+func (p *peer) giveUp(seq uint32, why *cause)            { p.link.send(encodeGiveUp(seq, why.text)) }
+func (p *peer) fail(why *cause) {
+	p.link.send((&failure{p.rank, "", why}).encode())
+}
+
+func (p *peer) id() identity { return p.identity }
+
+func (p *peer) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	return p.seat.collective(ctx, opExchange, blob)
+}
+
+func (p *peer) barrier(ctx context.Context) error {
+	_, err := p.seat.collective(ctx, opBarrier, nil)
+	return err
+}
+
+func (p *peer) lost() <-chan Loss { return p.seat.lost }
+
+func (p *peer) abort(code int, msg string) {
+	p.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
+	p.link.finish(goodbyeTime)
+	p.exit(code)
+}
+
+func (p *peer) close() error {
+	p.seat.close(&cause{kind: causeLeft})
+	p.once.Do(func() { p.link.finish(goodbyeTime) })
+	return nil
+}
