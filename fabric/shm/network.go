@@ -1,0 +1,292 @@
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/handle"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// Config says which rank attaches what.
+type Config struct {
+	Rank int // 0 <= Rank < Size
+	Size int // ranks in the job, all networks together
+
+	// Segment is this rank's segment. It stays the caller's and must outlive the
+	// Network. It must be a shared mapping unless the job has one rank.
+	Segment *segment.Mapping
+
+	// Job is the job's id, equal on all ranks. Ranks of different jobs do not
+	// reach each other.
+	Job string
+
+	// OnDown, if not nil, is called once for each rank that died, from another
+	// goroutine. It may call the Network, but not wait for Close.
+	OnDown func(rank int, cause error)
+}
+
+// Network is one rank's attachment to the memory of the others. It implements
+// fabric.Network.
+type Network struct {
+	cfg     Config
+	self    addr
+	targets []target // by rank; what lanes use
+	peers   []peer   // by rank; what stands behind it
+
+	mu       sync.Mutex
+	state    state
+	lanes    int
+	counters []*fabric.Counters // of closed lanes, for the next ones
+	release  []func()           // gives all counters back
+	listener *net.UnixListener
+
+	closing  atomic.Bool
+	watchers sync.WaitGroup
+	tracked  *handle.Handle
+}
+
+type state int
+
+const (
+	fresh state = iota
+	joining
+	joined
+	failed
+	closed
+)
+
+// target is what the data path needs to know about a rank.
+type target struct {
+	base  unsafe.Pointer // first byte of its segment here
+	size  uint64         // bytes
+	state atomic.Uint32  // absent, up or down
+	_     uint32
+	_     uint64 // 32 bytes: no target lies across two cache lines
+}
+
+// States of a target. Other fields are fixed before it leaves absent.
+const (
+	absent = iota // this network does not serve the rank
+	up
+	down
+)
+
+// peer is another rank's share of the network.
+type peer struct {
+	mapping *segment.Mapping // its segment mapped here; nil for this rank
+	conn    *net.UnixConn    // open as long as both live
+	cause   atomic.Pointer[error]
+}
+
+var _ fabric.Network = (*Network)(nil)
+
+// New prepares a rank to be joined by its peers.
+func New(cfg Config) (*Network, error) {
+	switch {
+	case cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Size > math.MaxInt32:
+		return nil, fmt.Errorf("shm: no rank %d in a job of %d", cfg.Rank, cfg.Size)
+	case cfg.Segment == nil:
+		return nil, errors.New("shm: Config.Segment is missing")
+	case cfg.Segment.FD() < 0 && cfg.Size > 1:
+		return nil, errors.New("shm: the segment is private memory; map it with segment.Config.Shared")
+	}
+	where, err := here()
+	if err != nil {
+		return nil, err
+	}
+	n := &Network{cfg: cfg, targets: make([]target, cfg.Size), peers: make([]peer, cfg.Size)}
+	job := sha256.Sum256([]byte(cfg.Job))
+	n.self = addr{rank: uint32(cfg.Rank), pid: uint32(os.Getpid()), place: where, job: id(job[:16]),
+		length: uint64(cfg.Segment.Len())}
+	rand.Read(n.self.name[:]) // never fails, crypto/rand
+	rand.Read(n.self.cookie[:])
+	n.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: n.self.socket(), Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("shm: listening for the peers: %w", err)
+	}
+	n.tracked = handle.New(n, "shm network", fmt.Sprintf("of rank %d", cfg.Rank))
+	return n, nil
+}
+
+// Name is "shm".
+func (n *Network) Name() string { return "shm" }
+
+// Addr is this rank's address. It holds a secret: whoever knows it and runs as
+// the same user on this host can join in the name of a rank.
+func (n *Network) Addr() []byte { return n.self.encode() }
+
+// Limits: operations complete at once, so nothing is ever in flight.
+func (n *Network) Limits() fabric.Limits {
+	return fabric.Limits{CopyMax: math.MaxInt, Depth: math.MaxInt32, CPUAtomics: true}
+}
+
+// Connect maps the peers' segments. It ends with ctx, and without a deadline
+// after joinTimeout. It does not use exchange, which may be nil. After an error
+// the Network can only be closed.
+func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange) error {
+	known, err := n.decodeAll(addrs)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	if n.state != fresh {
+		n.mu.Unlock()
+		return fmt.Errorf("shm: Connect was called before, or after Close")
+	}
+	n.state = joining
+	n.mu.Unlock()
+
+	if err = n.join(ctx, known); err != nil {
+		// No goodbye: to those who got further this rank has failed.
+		err = errors.Join(err, n.leave(false))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err != nil {
+		n.state = failed
+		return err
+	}
+	n.state = joined
+	for r := range known {
+		if known[r] != nil {
+			n.attach(r)
+		}
+	}
+	return nil
+}
+
+// decodeAll returns the addresses of the ranks that this network serves; the
+// others stay nil.
+func (n *Network) decodeAll(addrs [][]byte) ([]*addr, error) {
+	if len(addrs) != n.cfg.Size {
+		return nil, fmt.Errorf("shm: %d addresses for %d ranks", len(addrs), n.cfg.Size)
+	}
+	known := make([]*addr, n.cfg.Size)
+	for r, b := range addrs {
+		if b == nil {
+			continue
+		}
+		a, err := n.peerAddr(r, b)
+		if err != nil {
+			return nil, err
+		}
+		if r == n.cfg.Rank && a != n.self {
+			return nil, fmt.Errorf("shm: the address of this rank %d came back changed", r)
+		}
+		known[r] = &a
+	}
+	return known, nil
+}
+
+// attach opens a rank to the lanes and begins to watch it.
+func (n *Network) attach(rank int) {
+	t, p := &n.targets[rank], &n.peers[rank]
+	mem := n.cfg.Segment.Bytes()
+	if rank != n.cfg.Rank {
+		mem = p.mapping.Bytes()
+	}
+	t.base, t.size = unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem))
+	if !t.state.CompareAndSwap(absent, up) {
+		return // PeerDown was faster
+	}
+	if rank != n.cfg.Rank {
+		n.watchers.Go(func() { n.watch(rank) })
+	}
+}
+
+// PeerDown makes operations on the rank fail. It does not call OnDown.
+func (n *Network) PeerDown(rank int, cause error) { n.markDown(rank, cause) }
+
+// markDown reports whether it was the first to know.
+func (n *Network) markDown(rank int, cause error) bool {
+	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank {
+		return false
+	}
+	if cause == nil {
+		cause = errors.New("reported without a cause")
+	}
+	if !n.peers[rank].cause.CompareAndSwap(nil, &cause) {
+		return false
+	}
+	n.targets[rank].state.Store(down)
+	return true
+}
+
+// NewLane opens a lane. There is no limit on their number.
+func (n *Network) NewLane() (fabric.Lane, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != joined {
+		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
+	}
+	return n.newLane()
+}
+
+// Close says goodbye to the peers and unmaps their segments. It sends one
+// packet to each and waits for nobody.
+func (n *Network) Close() error {
+	if first, err := n.shut(); err != nil || !first {
+		return err
+	}
+	err := n.leave(true)
+	for _, f := range n.release {
+		f()
+	}
+	n.release, n.counters = nil, nil
+	n.tracked.Close()
+	return err
+}
+
+// shut makes the Network closed, unless it is in use; first is false when it was
+// closed already.
+func (n *Network) shut() (first bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.state == closed:
+		return false, nil
+	case n.state == joining:
+		return false, fmt.Errorf("shm: Close during Connect: %w; cancel its context first", fabric.ErrBusy)
+	case n.lanes > 0:
+		return false, fmt.Errorf("shm: Close with %d open lanes: %w", n.lanes, fabric.ErrBusy)
+	}
+	n.state = closed
+	return true, nil
+}
+
+// leave undoes New and Connect. It waits for watchers, who may be in OnDown,
+// hence holds no lock.
+func (n *Network) leave(goodbye bool) error {
+	n.closing.Store(true)
+	var errs []error
+	if err := n.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		errs = append(errs, err)
+	}
+	for r := range n.peers {
+		if c := n.peers[r].conn; c != nil {
+			if goodbye {
+				sayGoodbye(c)
+			}
+			_ = c.Close()
+		}
+	}
+	n.watchers.Wait()
+	for r := range n.peers {
+		n.targets[r].state.Store(absent)
+		if m := n.peers[r].mapping; m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,13 @@
+package shm
+
+// The processor reorders plain loads and stores (Arm ARM §B2.3); these are its
+// barriers, in order_arm64.s.
+
+//go:noescape
+func orderStores() // DMB ISHST
+
+//go:noescape
+func orderLoads() // DMB ISHLD
+
+//go:noescape
+func fullFence() // DMB ISH
