@@ -1,0 +1,144 @@
+// Command ibrun starts the ranks of a job on this host.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ibconduit/conduit/internal/launch"
+)
+
+const description = `Start the ranks of a job on this host and wait for them.
+
+The exit code is that of the first rank that failed, 128 and the signal where
+it was killed, or 0. Further codes: 124 when --timeout ended the job, 126 when
+the program cannot be executed, 127 when it does not exist, 80 for wrong usage.
+
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
+ranks; a second SIGINT kills them. When one rank fails, the others have --grace
+to end by themselves, then SIGTERM and --grace again, then SIGKILL. No rank
+outlives ibrun. Rank 0 reads ibrun's standard input, the others read nothing.`
+
+type command struct {
+	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
+	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank."`
+	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
+	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
+	Grace   time.Duration `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
+	Program []string      `arg:"" passthrough:"" help:"Program and its arguments."`
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	var cmd command
+	code, done := parse(&cmd, args, stdout, stderr)
+	if done {
+		return code
+	}
+	ctx := context.Background()
+	if cmd.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, cmd.Timeout, fmt.Errorf("not finished within %v: %w", cmd.Timeout, context.DeadlineExceeded))
+		defer cancel()
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+
+	report := func(text string) { fmt.Fprintln(stderr, "ibrun: "+text) }
+	code, err := launch.Run(ctx, launch.Config{
+		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
+		RankEnv: func(int) []string { return cmd.Env }, Prefix: cmd.prefix(),
+		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
+		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true,
+	})
+	if err != nil {
+		report(err.Error())
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return 124
+	}
+	return code
+}
+
+// parse returns done where there is nothing to run: help, or wrong usage.
+func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, done bool) {
+	parser, err := kong.New(cmd, kong.Name("ibrun"), kong.Description(description),
+		kong.Writers(stdout, stderr), kong.Exit(func(c int) { code, done = c, true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	if err != nil {
+		panic(err) // the struct tags above are wrong
+	}
+	_, err = parser.Parse(args)
+	if done {
+		return code, true
+	}
+	if err == nil {
+		err = cmd.check()
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "ibrun: %v; try ibrun --help\n", err)
+		return 80, true
+	}
+	return 0, false
+}
+
+func (c *command) check() error {
+	if len(c.Program) > 0 && c.Program[0] == "--" {
+		c.Program = c.Program[1:]
+	}
+	switch {
+	case len(c.Program) == 0:
+		return errors.New("no program to run")
+	case c.Ranks < 1:
+		return fmt.Errorf("-n %d: need at least 1 rank", c.Ranks)
+	case c.Grace <= 0:
+		return fmt.Errorf("--grace=%v: need a time above 0", c.Grace)
+	}
+	for _, kv := range c.Env {
+		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
+			return fmt.Errorf("--env=%s: want K=V", kv)
+		}
+	}
+	return nil
+}
+
+// prefix aligns the numbers: "[ 3] ".
+func (c *command) prefix() func(int) string {
+	if c.Prefix == nil && c.Ranks == 1 || c.Prefix != nil && !*c.Prefix {
+		return nil
+	}
+	width := len(strconv.Itoa(c.Ranks - 1))
+	return func(rank int) string { return fmt.Sprintf("[%*d] ", width, rank) }
+}
+
+// rankInput is what rank 0 reads. Ranks are in process groups of their own,
+// and such a group is stopped when it reads from a terminal: that goes
+// through a pipe.
+func rankInput(stdin *os.File) *os.File {
+	if stdin == nil {
+		return nil
+	}
+	if st, err := stdin.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return stdin
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil
+	}
+	go func() {
+		_, _ = io.Copy(w, stdin)
+		w.Close()
+	}()
+	return r
+}

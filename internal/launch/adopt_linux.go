@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// adopt makes this process the parent of what its descendants leave behind.
+func adopt() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("launch: prctl PR_SET_CHILD_SUBREAPER: %w", err)
+	}
+	return nil
+}
+
+// endAdopted kills what the ranks left outside their groups. Killing one
+// hands its children to us, so it goes on until there are none; the bound is
+// for a tree that grows faster than it is cut.
+func endAdopted() {
+	for range 100 {
+		pids := children()
+		if len(pids) == 0 {
+			return
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		for _, pid := range pids {
+			var ws syscall.WaitStatus
+			for _, err := syscall.Wait4(pid, &ws, 0, nil); err == syscall.EINTR; {
+				_, err = syscall.Wait4(pid, &ws, 0, nil)
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// children reads the processes whose parent is this one from /proc/PID/stat
+// (proc(5)): pid (comm) state ppid ...; comm may hold blanks and brackets.
+func children() []int {
+	var pids []int
+	self := strconv.Itoa(os.Getpid())
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		text := string(b)
+		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+		if len(f) > 1 && f[1] == self {
+			if pid, err := strconv.Atoi(strings.Fields(text)[0]); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,113 @@
+// Package launch starts the ranks of a job on this host and sees them to
+// their end.
+//
+// Each rank gets the variables that package bootstrap reads, the job's secret
+// through a pipe, and, if it is rank 0, a listening socket, so that no port
+// can be taken in between. Lines of output are kept whole.
+//
+// Nothing is left behind: a rank is the leader of a process group that is
+// killed when the rank has ended; the kernel kills the ranks when the launching
+// process dies, however it dies (PR_SET_PDEATHSIG). What a rank started and
+// moved out of its group is killed with Config.Adopt, unless the launching
+// process itself was killed by SIGKILL.
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// Config says what to run. Path and N are needed.
+type Config struct {
+	// N is the number of ranks, at least 1.
+	N int
+	// Path is the program; without a slash it is looked up in PATH.
+	Path string
+	// Args of the program, without its name.
+	Args []string
+	// Env of all ranks, as "K=V". Variables by which an outer job identifies
+	// its ranks are removed. Default: os.Environ().
+	Env []string
+	// RankEnv adds variables for one rank. May be nil.
+	RankEnv func(rank int) []string
+	// Dir is the working directory. Default: that of this process.
+	Dir string
+
+	// Stdin is given to rank 0; the others read nothing. Default: nothing.
+	Stdin *os.File
+	// Stdout and Stderr take the ranks' output; the same writer for both is
+	// written by one goroutine at a time. Default: os.Stdout and os.Stderr.
+	Stdout, Stderr io.Writer
+	// Prefix begins every line of a rank's output. May be nil.
+	Prefix func(rank int) string
+	// Report receives the launcher's own messages. Default: discarded.
+	Report func(message string)
+
+	// Grace is how long the others may take to end by themselves when a rank
+	// has failed, and again after SIGTERM, before SIGKILL. It must exceed the
+	// time in which a rank says why it ends; package bootstrap takes up to
+	// 3 s where a rank is missing. Default: 4 s.
+	Grace time.Duration
+	// Signals are forwarded to all ranks; a second SIGINT kills them. The
+	// caller has set up the channel with signal.Notify. May be nil.
+	Signals <-chan os.Signal
+	// Adopt makes this process the parent of everything that the ranks leave
+	// behind, and kills that at the end. For programs that do nothing but
+	// launch one job, as all other children of the process die too.
+	Adopt bool
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.N < 1 {
+		return c, fmt.Errorf("launch: %d ranks: need at least 1", c.N)
+	}
+	if c.Env == nil {
+		c.Env = os.Environ()
+	}
+	if c.RankEnv == nil {
+		c.RankEnv = func(int) []string { return nil }
+	}
+	if c.Stdout == nil {
+		c.Stdout = os.Stdout
+	}
+	if c.Stderr == nil {
+		c.Stderr = os.Stderr
+	}
+	if c.Prefix == nil {
+		c.Prefix = func(int) string { return "" }
+	}
+	if c.Report == nil {
+		c.Report = func(string) {}
+	}
+	if c.Grace <= 0 {
+		c.Grace = 4 * time.Second
+	}
+	return c, nil
+}
+
+// StartError says that a rank could not be started.
+type StartError struct {
+	Rank int
+	Path string
+	Err  error
+}
+
+func (e *StartError) Error() string {
+	return fmt.Sprintf("launch: rank %d: %s: %v", e.Rank, e.Path, e.Err)
+}
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ExitCode is what a shell would return: 127 for a program that does not
+// exist, 126 for one that cannot be executed.
+func (e *StartError) ExitCode() int {
+	if errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist) {
+		return 127
+	}
+	return 126
+}

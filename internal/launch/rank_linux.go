@@ -1,0 +1,240 @@
+package launch
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// drainTime is how long a rank's output may stay open after its group was
+// killed: only a process that left the group still holds it.
+const drainTime = time.Second
+
+// rank is one child.
+type rank struct {
+	number int
+	cmd    *exec.Cmd
+	pipes  []*os.File // our ends of its output
+	copies sync.WaitGroup
+
+	mu     sync.Mutex
+	reaped bool // its pid, and that of its group, may belong to others now
+	status syscall.WaitStatus
+	order  int64 // in which ranks were seen to end, from 1
+}
+
+// handover is what a rank gets beyond its output: the job's secret and, for
+// rank 0, the listener.
+type handover struct {
+	addr, job, secret string
+	listener          *os.File
+}
+
+// newHandover opens the rendezvous. The listener is bound before any rank
+// runs: nobody can take the port, and no rank dials too early.
+func newHandover() (*handover, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
+	}
+	defer ln.Close()
+	f, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
+	}
+	var b [40]byte
+	rand.Read(b[:])
+	return &handover{
+		addr: ln.Addr().String(), listener: f,
+		job:    fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])),
+		secret: hex.EncodeToString(b[8:]),
+	}, nil
+}
+
+func (h *handover) close() {
+	if h.listener != nil {
+		_ = h.listener.Close()
+		h.listener = nil
+	}
+}
+
+// outer lists the variables by which an outer job identifies its ranks to
+// package bootstrap: they would contradict ours.
+var outer = []string{
+	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
+	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
+}
+
+func without(env, names []string) []string {
+	var kept []string
+next:
+	for _, kv := range env {
+		for _, n := range names {
+			if strings.HasPrefix(kv, n+"=") {
+				continue next
+			}
+		}
+		kept = append(kept, kv)
+	}
+	return kept
+}
+
+// startRank starts one child. The kernel ties its life to the calling thread:
+// the caller has locked it and keeps it until the child has ended.
+func startRank(cfg *Config, path string, n int, h *handover, out, errs *sink) (*rank, error) {
+	r := &rank{number: n, cmd: exec.Command(path, cfg.Args...)}
+	r.cmd.Args[0] = cfg.Path
+	r.cmd.Dir = cfg.Dir
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if n == 0 && cfg.Stdin != nil {
+		r.cmd.Stdin = cfg.Stdin
+	}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close()
+		}
+	}()
+	secret, err := secretPipe(h.secret)
+	if err != nil {
+		return nil, err
+	}
+	theirs = append(theirs, secret)
+	const first = 3 // number of the first of ExtraFiles
+	r.cmd.ExtraFiles = []*os.File{secret}
+	r.cmd.Env = append(without(cfg.Env, outer),
+		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
+		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job,
+		"IBCONDUIT_SECRET_FD="+tagged(first, secret))
+	if n == 0 {
+		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, h.listener)
+		r.cmd.Env = append(r.cmd.Env, "IBCONDUIT_LISTEN_FD="+tagged(first+1, h.listener))
+	}
+	r.cmd.Env = append(r.cmd.Env, cfg.RankEnv(n)...)
+
+	for _, k := range []*sink{out, errs} {
+		ours, their, err := os.Pipe()
+		if err != nil {
+			r.closePipes()
+			return nil, err
+		}
+		theirs = append(theirs, their)
+		r.pipes = append(r.pipes, ours)
+		if k == out && r.cmd.Stdout == nil {
+			r.cmd.Stdout = their
+		} else {
+			r.cmd.Stderr = their
+		}
+	}
+	if err := r.cmd.Start(); err != nil {
+		r.closePipes()
+		return nil, err
+	}
+	prefix := []byte(cfg.Prefix(n))
+	for i, k := range []*sink{out, errs} {
+		s := &stream{sink: k, prefix: prefix}
+		r.copies.Go(func() { s.copy(r.pipes[i]) })
+	}
+	return r, nil
+}
+
+func (r *rank) closePipes() {
+	for _, p := range r.pipes {
+		_ = p.Close()
+	}
+}
+
+// secretPipe returns the reading end of a pipe that holds the secret.
+func secretPipe(secret string) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	if _, err := io.WriteString(w, secret); err != nil { // far less than a pipe holds
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// tagged names a descriptor together with its inode, so that the child does
+// not take another file for it later.
+func tagged(fd int, f *os.File) string {
+	var st unix.Stat_t
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(own uintptr) { _ = unix.Fstat(int(own), &st) })
+	}
+	if err != nil || st.Ino == 0 {
+		return strconv.Itoa(fd)
+	}
+	return fmt.Sprintf("%d:%d", fd, st.Ino)
+}
+
+// signal reaches the rank and everything in its group.
+func (r *rank) signal(s syscall.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.reaped {
+		_ = syscall.Kill(-r.cmd.Process.Pid, s)
+	}
+}
+
+// wait returns when the rank has ended. What is left of its group is killed
+// while the rank is still a zombie, so that the number is surely its own.
+func (r *rank) wait(orders *atomic.Int64) {
+	pid := r.cmd.Process.Pid
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	order := orders.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order = order
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
+	_ = r.cmd.Wait()
+	r.reaped = true
+	r.status, _ = r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+}
+
+// drain takes the rest of the output, and stops where a process that left
+// the group holds the pipe open.
+func (r *rank) drain() {
+	cut := time.AfterFunc(drainTime, func() {
+		for _, p := range r.pipes {
+			_ = p.SetReadDeadline(time.Unix(1, 0))
+		}
+	})
+	r.copies.Wait()
+	cut.Stop()
+	r.closePipes()
+}
+
+// code is the exit code as a shell has it.
+func (r *rank) code() int {
+	if r.status.Signaled() {
+		return 128 + int(r.status.Signal())
+	}
+	return r.status.ExitStatus()
+}
+
+func (r *rank) String() string {
+	how := r.cmd.ProcessState.String()
+	return fmt.Sprintf("rank %d (pid %d): %s", r.number, r.cmd.Process.Pid, how)
+}

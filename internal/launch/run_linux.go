@@ -1,0 +1,206 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// run is a job in progress.
+type run struct {
+	cfg   Config
+	ranks []*rank
+	ended chan *rank // one for each rank, at once
+	dry   chan *rank // one for each rank, its output taken
+	first *rank      // the first that failed
+	ints  int        // SIGINTs so far
+}
+
+// Run starts the ranks and returns when all have ended: with the code of the
+// first one that failed, 128 and the signal where it was killed, else 0. When
+// one fails, the others are ended. The error says that a rank could not be
+// started (*StartError) or that ctx ended the job; the ranks have ended then
+// too.
+func Run(ctx context.Context, cfg Config) (code int, err error) {
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return 126, err
+	}
+	path, err := exec.LookPath(cfg.Path)
+	if err != nil {
+		e := &StartError{0, cfg.Path, err}
+		return e.ExitCode(), e
+	}
+	h, err := newHandover()
+	if err != nil {
+		return 126, err
+	}
+	defer h.close()
+	if cfg.Adopt {
+		if err := adopt(); err != nil {
+			return 126, err
+		}
+		defer endAdopted()
+	}
+	r := &run{cfg: cfg, ended: make(chan *rank, cfg.N), dry: make(chan *rank, cfg.N)}
+	out := &sink{w: cfg.Stdout}
+	errs := out
+	if !same(cfg.Stdout, cfg.Stderr) {
+		errs = &sink{w: cfg.Stderr}
+	}
+	err = r.start(path, h, out, errs)
+	if err == nil {
+		h.close()
+	}
+	err = r.see(ctx, err)
+	err = errors.Join(err, out.end(), errs.end())
+	return r.result(err), err
+}
+
+// same: two writers that are surely one. Comparing may panic, as for structs
+// that hold slices; those are taken for different.
+func same(a, b any) (equal bool) {
+	defer func() { _ = recover() }()
+	return a == b
+}
+
+// start starts all ranks from one thread that lives until they have ended:
+// PR_SET_PDEATHSIG speaks of the parent's thread, not of its process
+// (prctl(2)), and Go ends threads as it likes.
+func (r *run) start(path string, h *handover, out, errs *sink) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var (
+			orders atomic.Int64
+			err    error
+		)
+		for n := range r.cfg.N {
+			var k *rank
+			if k, err = startRank(&r.cfg, path, n, h, out, errs); err != nil {
+				err = &StartError{n, r.cfg.Path, err}
+				break
+			}
+			r.ranks = append(r.ranks, k)
+		}
+		ranks := r.ranks
+		started <- err
+		gone := make(chan struct{}, len(ranks))
+		for _, k := range ranks {
+			go func() {
+				k.wait(&orders)
+				gone <- struct{}{}
+				r.ended <- k
+				k.drain()
+				r.dry <- k
+			}()
+		}
+		for range ranks {
+			<-gone
+		}
+	}()
+	return <-started
+}
+
+// see waits until all ranks have ended and hurries them where needed.
+func (r *run) see(ctx context.Context, err error) error {
+	hurry := time.NewTimer(0) // running only while the job is to end
+	<-hurry.C
+	defer hurry.Stop()
+	var next syscall.Signal
+	end := func(s syscall.Signal, after time.Duration) {
+		next = s
+		hurry.Reset(after)
+	}
+	done := ctx.Done()
+	if err != nil {
+		end(syscall.SIGTERM, 0)
+	}
+	for alive, wet := len(r.ranks), len(r.ranks); wet > 0; {
+		select {
+		case k := <-r.ended:
+			alive--
+			if k.code() == 0 || err != nil {
+				continue
+			}
+			if r.first == nil {
+				end(syscall.SIGTERM, r.cfg.Grace)
+			}
+			if r.first == nil || k.order < r.first.order {
+				r.first = k
+			}
+		case k := <-r.dry:
+			wet--
+			if k == r.first {
+				r.report(k, alive)
+			}
+		case s := <-r.cfg.Signals:
+			r.forward(s)
+		case <-done:
+			done = nil
+			if err == nil {
+				err = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
+			}
+			end(syscall.SIGTERM, 0)
+		case <-hurry.C:
+			r.signal(next)
+			if next != syscall.SIGKILL {
+				end(syscall.SIGKILL, r.cfg.Grace)
+			}
+		}
+	}
+	return err
+}
+
+func (r *run) report(k *rank, alive int) {
+	text := k.String()
+	switch {
+	case alive == 1:
+		text += "; ending the other rank"
+	case alive > 1:
+		text += fmt.Sprintf("; ending the other %d ranks", alive)
+	}
+	r.cfg.Report(text)
+}
+
+// forward hands on a signal; the second SIGINT is for a job that ignores the
+// first.
+func (r *run) forward(s os.Signal) {
+	sig, ok := s.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if sig == syscall.SIGINT {
+		if r.ints++; r.ints > 1 {
+			r.cfg.Report("second interrupt: killing all ranks")
+			sig = syscall.SIGKILL
+		}
+	}
+	r.signal(sig)
+}
+
+func (r *run) signal(s syscall.Signal) {
+	for _, k := range r.ranks {
+		k.signal(s)
+	}
+}
+
+func (r *run) result(err error) int {
+	var se *StartError
+	switch {
+	case errors.As(err, &se):
+		return se.ExitCode()
+	case r.first != nil:
+		return r.first.code()
+	case err != nil:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+// Run starts ranks on linux only.
+func Run(context.Context, Config) (code int, err error) {
+	return 126, fmt.Errorf("launch: on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}
