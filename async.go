@@ -1,0 +1,223 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// Pending is an operation in flight. Wait or Test collects it, once; both are
+// calls on its worker. The zero Pending is complete.
+type Pending struct {
+	w    *Worker
+	lane fabric.Lane
+	h    fabric.Handle
+	err  error
+	old  uint64 // an atomic's result, once collected
+}
+
+// Wait blocks until the operation is complete. When ctx ends first the
+// operation goes on and may be waited for again.
+func (p *Pending) Wait(ctx context.Context) error {
+	if p.err != nil || p.h == fabric.Done {
+		return p.err
+	}
+	old, err := p.w.waitHandle(ctx, p.lane, p.h)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return err
+	}
+	p.h, p.old, p.err = fabric.Done, old, err
+	return err
+}
+
+// Test makes progress and reports whether the operation is complete.
+func (p *Pending) Test() (bool, error) {
+	if p.err != nil || p.h == fabric.Done {
+		return true, p.err
+	}
+	if err := p.w.enter("test"); err != nil {
+		return false, err
+	}
+	defer p.w.guard.Exit()
+	old, done, err := p.lane.Test(p.h)
+	if done || err != nil {
+		p.h, p.old, p.err = fabric.Done, old, err
+		return true, err
+	}
+	return false, nil
+}
+
+// Promise is an operation in flight that yields a value.
+type Promise[T any] struct {
+	Pending
+	value T
+	slot  *slot // where a get's bytes arrive
+	large *T    // the same, for values that no slot holds
+	word  bool  // the value is an atomic's old word
+}
+
+// Wait blocks until the value is there.
+func (p *Promise[T]) Wait(ctx context.Context) (T, error) {
+	fetch := p.err == nil && p.h != fabric.Done
+	if err := p.Pending.Wait(ctx); err != nil {
+		if p.h == fabric.Done {
+			p.discard()
+		}
+		var zero T
+		return zero, err
+	}
+	if fetch {
+		p.collect()
+	}
+	return p.value, nil
+}
+
+// Test makes progress and reports whether the value is there; Wait returns it.
+func (p *Promise[T]) Test() (bool, error) {
+	fetch := p.err == nil && p.h != fabric.Done
+	done, err := p.Pending.Test()
+	switch {
+	case done && err == nil && fetch:
+		p.collect()
+	case err != nil:
+		p.discard()
+	}
+	return done, err
+}
+
+func (p *Promise[T]) collect() {
+	switch {
+	case p.word:
+		p.value = *(*T)(unsafe.Pointer(&p.old))
+	case p.slot != nil:
+		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))
+	case p.large != nil:
+		p.value = *p.large
+	}
+	p.discard()
+}
+
+func (p *Promise[T]) discard() {
+	if p.slot != nil {
+		p.w.slots.put(p.slot)
+	}
+	p.slot, p.large = nil, nil
+}
+
+// PutAsync starts a put of v.
+func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
+	if owner.Checked {
+		if err := w.guard.Enter(); err != nil {
+			return Pending{err: err}
+		}
+		defer w.guard.Exit()
+	}
+	n := unsafe.Sizeof(v)
+	if q := w.at(p.node, p.off, uint64(n)); q != nil {
+		*(*T)(q) = v
+		w.mapped.puts++
+		w.mapped.putBytes += uint64(n)
+		return Pending{}
+	}
+	if p.node == badType {
+		return Pending{err: typeError[T]()}
+	}
+	pe, rank, err := w.reach("put", p.node, p.off, uint64(n))
+	if err != nil {
+		return Pending{err: err}
+	}
+	buf := w.lay(int(n))
+	if n > 0 {
+		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
+	}
+	h, err := pe.data.Put(rank, p.off, buf, 0)
+	if int(n) > w.job.copyMax {
+		w.scratch = nil // the network reads it until the put is complete
+	}
+	return Pending{w: w, lane: pe.data, h: h, err: err}
+}
+
+// GetAsync starts a get of the value at p. A T of up to 64 bytes costs no
+// allocation.
+func GetAsync[T any](w *Worker, p Ptr[T]) Promise[T] {
+	var r Promise[T]
+	if owner.Checked {
+		if r.err = w.guard.Enter(); r.err != nil {
+			return r
+		}
+		defer w.guard.Exit()
+	}
+	n := unsafe.Sizeof(r.value)
+	if q := w.at(p.node, p.off, uint64(n)); q != nil {
+		r.value = *(*T)(q)
+		w.mapped.gets++
+		w.mapped.getBytes += uint64(n)
+		return r
+	}
+	if p.node == badType {
+		r.err = typeError[T]()
+		return r
+	}
+	pe, rank, err := w.reach("get", p.node, p.off, uint64(n))
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.w, r.lane = w, pe.data
+	var dst []byte
+	if n <= slotBytes {
+		r.slot = w.slots.get()
+		dst = r.slot.bytes[:n]
+	} else {
+		r.large = new(T)
+		dst = unsafe.Slice((*byte)(unsafe.Pointer(r.large)), n)
+	}
+	r.h, r.err = pe.data.Get(rank, p.off, dst, 0)
+	switch {
+	case r.err != nil:
+		r.discard()
+	case r.h == fabric.Done:
+		r.collect()
+	}
+	return r
+}
+
+// PutSliceAsync starts a put of src, which must not change until it is complete.
+func PutSliceAsync[T any](w *Worker, p Ptr[T], src []T) Pending {
+	return putSlice(w, p, src, 0)
+}
+
+// GetSliceAsync starts a get of len(dst) elements; dst is the network's until
+// it is complete.
+func GetSliceAsync[T any](w *Worker, dst []T, p Ptr[T]) Pending {
+	return getSlice(w, dst, p, 0)
+}
+
+// slotBytes is the largest value that GetAsync reads without an allocation.
+const slotBytes = 64
+
+// slot is where the bytes of one asynchronous get arrive.
+type slot struct {
+	bytes [slotBytes]byte
+	next  *slot // its alignment is also that of bytes, enough for any type
+}
+
+// resultSlots is a worker's free list of slots.
+type resultSlots struct{ free *slot }
+
+func (s *resultSlots) get() *slot {
+	if f := s.free; f != nil {
+		s.free = f.next
+		f.next = nil
+		return f
+	}
+	return new(slot)
+}
+
+func (s *resultSlots) put(f *slot) {
+	f.next = s.free
+	s.free = f
+}

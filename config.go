@@ -1,0 +1,263 @@
+package conduit
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// Fabrics that Config.Fabric names.
+const (
+	FabricAuto = "auto" // shared memory within a host, verbs between hosts
+	FabricIBV  = "ibv"  // verbs to every rank, also of this host
+	FabricSHM  = "shm"  // shared memory to every rank; all must be on one host
+)
+
+// Config says how to join a job. The zero value is useful. Variables of the
+// environment named below override a zero field, never a set one.
+type Config struct {
+	// SegmentSize is this rank's segment in bytes, from 0 up; ranks may differ. Default:
+	// IBCONDUIT_SEGMENT_SIZE (bytes, or with a suffix K, M, G), else 64 MiB.
+	SegmentSize int64
+	// SegmentShare, between 0 and 1, gives the size as a share of the memory
+	// this process may use instead. Default: 0, use SegmentSize.
+	SegmentShare float64
+	// HugePages for the segment. Default: when they are available.
+	HugePages segment.Pages
+
+	// Fabric is FabricAuto, FabricIBV or FabricSHM. Default: IBCONDUIT_FABRIC,
+	// else FabricAuto.
+	Fabric string
+	// Device is the verbs device. Default: IBCONDUIT_DEVICE, else the first
+	// with an active port.
+	Device string
+	// Port of the device, from 1. Default: IBCONDUIT_PORT, else the first
+	// active one.
+	Port int
+	// GID is a GID table index in decimal, or "auto". Default: IBCONDUIT_GID,
+	// else "auto": RoCEv2 over IPv4, then over IPv6.
+	GID string
+	// Workers is how many workers can be open at a time over verbs (each has
+	// its own queue pairs). Range 1 to 1024. Default: IBCONDUIT_WORKERS, else
+	// GOMAXPROCS, at least 2 and at most 8. Over shared memory there is no
+	// limit. It must be equal on all ranks; Join checks it.
+	Workers int
+	// QueueDepth is how many operations a worker keeps in flight to one peer
+	// over verbs. Range 4 to 8192. Default: IBCONDUIT_QUEUE_DEPTH, else 128.
+	QueueDepth int
+
+	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
+	// else 60 s.
+	JoinTimeout time.Duration
+	// CloseTimeout bounds how long Close waits for the other ranks. Default:
+	// 10 s.
+	CloseTimeout time.Duration
+
+	// Bootstrap overrides the launcher that Join would find. Join takes
+	// ownership and closes it.
+	Bootstrap bootstrap.Bootstrap
+	// Logger gets one line per decision at Info and one per surprise at Warn.
+	// Default: none, or stderr when IBCONDUIT_LOG is debug, info, warn or error.
+	Logger *slog.Logger
+	// Getenv looks up variables. Default: os.LookupEnv.
+	Getenv func(key string) (string, bool)
+}
+
+const (
+	defaultSegment      = 64 << 20
+	defaultQueueDepth   = 128
+	defaultJoinTimeout  = 60 * time.Second
+	defaultCloseTimeout = 10 * time.Second
+	maxWorkers          = 1024
+	maxQueueDepth       = 8192
+)
+
+// ConfigError says which field, or which variable of the environment, is wrong.
+type ConfigError struct {
+	Field string // "SegmentSize", "IBCONDUIT_FABRIC"
+	Value string
+	Want  string
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("conduit: %s is %s, want %s", e.Field, e.Value, e.Want)
+}
+
+// withDefaults validates the configuration and fills in what is zero.
+func (c Config) withDefaults() (Config, error) {
+	if c.Getenv == nil {
+		c.Getenv = os.LookupEnv
+	}
+	env := &environment{lookup: c.Getenv}
+	if c.SegmentSize == 0 && c.SegmentShare == 0 {
+		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
+	}
+	c.Fabric = strings.ToLower(orString(c.Fabric, env.str("IBCONDUIT_FABRIC", FabricAuto)))
+	c.Device = orString(c.Device, env.str("IBCONDUIT_DEVICE", ""))
+	c.GID = orString(c.GID, env.str("IBCONDUIT_GID", "auto"))
+	if c.Port == 0 {
+		c.Port = env.integer("IBCONDUIT_PORT", 0)
+	}
+	if c.Workers == 0 {
+		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8))
+	}
+	if c.QueueDepth == 0 {
+		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth)
+	}
+	if c.JoinTimeout == 0 {
+		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = defaultCloseTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = env.logger()
+	}
+	if env.err != nil {
+		return c, env.err
+	}
+	return c, c.validate()
+}
+
+func (c *Config) validate() error {
+	bad := func(field string, value any, want string) error {
+		return &ConfigError{Field: field, Value: fmt.Sprint(value), Want: want}
+	}
+	switch {
+	case c.SegmentSize < 0:
+		return bad("SegmentSize", c.SegmentSize, "0 or more bytes")
+	case c.SegmentShare < 0 || c.SegmentShare > 1:
+		return bad("SegmentShare", c.SegmentShare, "a share between 0 and 1")
+	case c.SegmentShare > 0 && c.SegmentSize > 0:
+		return bad("SegmentShare", c.SegmentShare, "0 when SegmentSize is set")
+	case c.Fabric != FabricAuto && c.Fabric != FabricIBV && c.Fabric != FabricSHM:
+		return bad("Fabric", strconv.Quote(c.Fabric), "auto, ibv or shm")
+	case c.Port < 0 || c.Port > 255:
+		return bad("Port", c.Port, "0 (automatic) to 255")
+	case c.Workers < 1 || c.Workers > maxWorkers:
+		return bad("Workers", c.Workers, fmt.Sprintf("1 to %d", maxWorkers))
+	case c.QueueDepth < 4 || c.QueueDepth > maxQueueDepth:
+		return bad("QueueDepth", c.QueueDepth, fmt.Sprintf("4 to %d", maxQueueDepth))
+	case c.JoinTimeout < 0:
+		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
+	case c.CloseTimeout < 0:
+		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
+	}
+	if c.GID != "auto" {
+		if n, err := strconv.Atoi(c.GID); err != nil || n < 0 {
+			return bad("GID", strconv.Quote(c.GID), `a GID table index or "auto"`)
+		}
+	}
+	return nil
+}
+
+// gidIndex is the index asked for, or -1.
+func (c *Config) gidIndex() int {
+	if n, err := strconv.Atoi(c.GID); err == nil {
+		return n
+	}
+	return -1
+}
+
+func orString(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// environment reads typed variables and keeps the first error.
+type environment struct {
+	lookup func(string) (string, bool)
+	err    error
+}
+
+func (e *environment) str(key, def string) string {
+	if v, ok := e.lookup(key); ok && v != "" {
+		return v
+	}
+	return def
+}
+
+func (e *environment) fail(key, value, want string) {
+	if e.err == nil {
+		e.err = &ConfigError{Field: key, Value: strconv.Quote(value), Want: want}
+	}
+}
+
+func (e *environment) integer(key string, def int) int {
+	v := e.str(key, "")
+	if v == "" {
+		return def
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		e.fail(key, v, "an integer")
+		return def
+	}
+	return n
+}
+
+func (e *environment) duration(key string, def time.Duration) time.Duration {
+	v := e.str(key, "")
+	if v == "" {
+		return def
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
+		e.fail(key, v, "a positive duration such as 90s")
+		return def
+	}
+	return d
+}
+
+func (e *environment) bytes(key string, def int64) int64 {
+	v := e.str(key, "")
+	if v == "" {
+		return def
+	}
+	n, err := ParseBytes(v)
+	if err != nil {
+		e.fail(key, v, "a number of bytes such as 1073741824, 64M or 1G")
+		return def
+	}
+	return n
+}
+
+func (e *environment) logger() *slog.Logger {
+	v := e.str("IBCONDUIT_LOG", "")
+	if v == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(v)); err != nil {
+		e.fail("IBCONDUIT_LOG", v, "debug, info, warn or error")
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// ParseBytes reads a size: a decimal number of bytes, or one with a suffix K,
+// M, G or T (powers of 1024; "KiB" and "k" are understood too).
+func ParseBytes(s string) (int64, error) {
+	t := strings.TrimSpace(s)
+	t = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(t, "B"), "b"), "i")
+	shift := 0
+	if t != "" {
+		if i := strings.IndexByte("KMGT", t[len(t)-1]&^0x20); i >= 0 {
+			shift = 10 * (i + 1)
+			t = t[:len(t)-1]
+		}
+	}
+	n, err := strconv.ParseInt(t, 10, 64)
+	if err != nil || n < 0 || n > (1<<63-1)>>shift {
+		return 0, fmt.Errorf("conduit: %q is not a number of bytes (examples: 8, 64K, 1M, 2G)", s)
+	}
+	return n << shift, nil
+}

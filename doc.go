@@ -1,0 +1,55 @@
+// Package conduit lets the processes of a job read and write each other's
+// memory without the owner's processor: over RDMA (libibverbs) between hosts,
+// over shared memory within one.
+//
+// A job is N ranks, each a process that a launcher started (or a goroutine, see
+// [RunLocal]). [Join] makes a process a rank: it finds the launcher, maps the
+// rank's segment, registers it once, and connects to the peers. From then on
+// every rank reaches every segment:
+//
+//	job, err := conduit.Join(ctx, conduit.Config{SegmentSize: 1 << 30})
+//	...
+//	defer job.Close()
+//	w, err := job.NewWorker()
+//	...
+//	defer w.Close()
+//	p := conduit.At[int64](right, 0)         // the first word of the right neighbour
+//	err = conduit.Put(w, p, 42)              // complete: the word is there
+//	v, err := conduit.Get(w, p)
+//	old, err := conduit.FetchAdd(w, p, 1)
+//	err = job.Barrier(ctx)
+//
+// # Workers
+//
+// All communication goes through a [Worker], which one goroutine uses at a
+// time. It may be handed over, through a channel for instance. Built with -tags
+// debug, two goroutines in one Worker get [ErrConcurrent]. A Job's methods may
+// be called from any goroutine; the collective ones (Barrier, Broadcast,
+// AllGather, Close) must be called by every rank in the same order.
+//
+// # Completion and order
+//
+// A blocking operation that returns nil is complete: the bytes are where they
+// belong. An asynchronous one (PutAsync, GetSliceAsync, ...) returns a value to
+// wait on; an implicit one (PutNBI, PutSliceNBI, GetSliceNBI) is completed by [Worker.Flush],
+// which also reports its errors. Puts of one worker to one rank become visible
+// there in the order of the calls; nothing else is ordered except by Flush or
+// by waiting. A goroutine that waits for a peer's put uses [Worker.WaitUntil].
+//
+// Two ranks that touch the same bytes at the same time, one of them writing,
+// race, as in Go itself; the atomics do not race with each other. Whether they
+// are atomic also to loads and stores of the owner is [Job.CPUAtomics].
+//
+// # Memory
+//
+// What is transferred holds no Go pointers: [At] marks a pointer to any other
+// type invalid and its use is a [*TypeError]. Buffers of slice operations may be
+// Go memory. The segment is outside the Go heap, see [Job.Segment].
+//
+// # Failure
+//
+// A rank that dies makes operations to it fail with an error that matches
+// [ErrPeerDown], and collective operations too; everything else goes on. No call waits for
+// ever: collective ones take a context, Get and Put have the worker's
+// ([Worker.SetContext]).
+package conduit

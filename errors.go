@@ -1,0 +1,48 @@
+package conduit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// The errors of communication. See the types' own documentation for the fields.
+type (
+	// PeerDownError names the rank that cannot be reached any more.
+	PeerDownError = fabric.PeerDownError
+	// BoundsError says that an operation would leave the target's segment.
+	BoundsError = fabric.BoundsError
+	// AlignError says that an atomic's offset is not a multiple of 8.
+	AlignError = fabric.AlignError
+	// RankError names a rank that the job does not have.
+	RankError = fabric.RankError
+	// LimitError says which limit refused the segment, with figures.
+	LimitError = segment.LimitError
+)
+
+var (
+	// ErrPeerDown matches every *PeerDownError.
+	ErrPeerDown = fabric.ErrPeerDown
+	// ErrBusy is wrapped when a job is closed that has open workers.
+	ErrBusy = fabric.ErrBusy
+	// ErrNoWorker is wrapped when all of Config.Workers are open.
+	ErrNoWorker = fabric.ErrNoLane
+	// ErrConcurrent is returned in the debug build to the second goroutine in
+	// a Worker.
+	ErrConcurrent = owner.ErrConcurrent
+	// ErrNullPtr is returned for a null global pointer.
+	ErrNullPtr = errors.New("conduit: null global pointer")
+	// ErrCollective is wrapped by every collective operation after one was
+	// abandoned on this rank: the ranks no longer agree on how many they have done.
+	ErrCollective = errors.New("conduit: an earlier collective operation was abandoned")
+)
+
+// errClosed says that something was used after its Close; it matches
+// os.ErrClosed.
+func errClosed(op, what string) error {
+	return fmt.Errorf("conduit: %s on a closed %s: %w", op, what, os.ErrClosed)
+}

@@ -1,0 +1,146 @@
+package ibv
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// address is what a rank publishes; the package comment has the wire format.
+type address struct {
+	end        verbs.PathEnd
+	readAtomic uint8
+	lanes      int
+	psn        uint32
+	base, size uint64
+	rkey       uint32
+}
+
+const (
+	addrVersion = 1
+	addrFixed   = 54
+	psnMask     = 1<<24 - 1
+	flagGRH     = 1
+	maxPKeys    = 1 << 12
+)
+
+func (a *address) encode() []byte {
+	b := make([]byte, addrFixed, addrFixed+2*len(a.end.PKeys))
+	b[0], b[1], b[2] = addrVersion, byte(a.end.LinkLayer), byte(a.end.GIDType)
+	b[3], b[4], b[5] = byte(a.end.ActiveMTU), a.end.ActiveWidth, a.end.ActiveSpeed
+	if a.end.GRHRequired {
+		b[6] = flagGRH
+	}
+	b[7] = a.readAtomic
+	le := binary.LittleEndian
+	le.PutUint16(b[8:], a.end.LID)
+	le.PutUint16(b[10:], uint16(a.lanes))
+	le.PutUint32(b[12:], a.psn)
+	copy(b[16:32], a.end.GID[:])
+	le.PutUint64(b[32:], a.base)
+	le.PutUint64(b[40:], a.size)
+	le.PutUint32(b[48:], a.rkey)
+	keys := a.end.PKeys
+	for len(keys) > 0 && keys[len(keys)-1] == 0 { // empty places at the end say nothing
+		keys = keys[:len(keys)-1]
+	}
+	le.PutUint16(b[52:], uint16(len(keys)))
+	for _, k := range keys {
+		b = le.AppendUint16(b, k)
+	}
+	return b
+}
+
+func decodeAddress(b []byte) (a address, err error) {
+	switch {
+	case len(b) == 0:
+		return a, errors.New("empty address")
+	case b[0] != addrVersion:
+		return a, fmt.Errorf("address of version %d, this is version %d: mixed binaries", b[0], addrVersion)
+	case len(b) < addrFixed:
+		return a, fmt.Errorf("address of %d bytes, want at least %d", len(b), addrFixed)
+	}
+	le := binary.LittleEndian
+	keys := int(le.Uint16(b[52:]))
+	if keys > maxPKeys || len(b) != addrFixed+2*keys {
+		return a, fmt.Errorf("address of %d bytes with %d P_Keys", len(b), keys)
+	}
+	a = address{
+		end: verbs.PathEnd{
+			LinkLayer: verbs.LinkLayer(b[1]), GIDType: verbs.GIDType(b[2]),
+			ActiveMTU: verbs.MTU(b[3]), ActiveWidth: b[4], ActiveSpeed: b[5],
+			GRHRequired: b[6]&flagGRH != 0,
+			LID:         le.Uint16(b[8:]), GID: verbs.GID(b[16:32]),
+		},
+		readAtomic: b[7],
+		lanes:      int(le.Uint16(b[10:])),
+		psn:        le.Uint32(b[12:]),
+		base:       le.Uint64(b[32:]),
+		size:       le.Uint64(b[40:]),
+		rkey:       le.Uint32(b[48:]),
+	}
+	for i := range keys {
+		a.end.PKeys = append(a.end.PKeys, le.Uint16(b[addrFixed+2*i:]))
+	}
+	switch {
+	case a.psn > psnMask:
+		return a, fmt.Errorf("packet sequence number %#x exceeds 24 bits", a.psn)
+	case a.base+a.size < a.base:
+		return a, fmt.Errorf("segment of %d bytes at %#x wraps around", a.size, a.base)
+	case a.lanes == 0:
+		return a, errors.New("address without lanes")
+	}
+	return a, nil
+}
+
+// ranked orders device names: hardware before software, then by name.
+func ranked(infos []verbs.DeviceInfo) []string {
+	names := make([]string, len(infos))
+	for i, d := range infos {
+		names[i] = d.Name
+	}
+	sort.Slice(names, func(i, k int) bool {
+		if si, sk := Software(names[i]), Software(names[k]); si != sk {
+			return sk
+		}
+		return names[i] < names[k]
+	})
+	return names
+}
+
+// Software reports whether a device name is one that the drivers of software
+// RDMA give by convention: rxe (Soft-RoCE), siw (Soft-iWARP). Its figures say nothing about
+// hardware.
+func Software(device string) bool {
+	return strings.HasPrefix(device, "rxe") || strings.HasPrefix(device, "siw")
+}
+
+// qpTableVersion is the version of the queue pair table.
+const qpTableVersion = 1
+
+// encodeTable lays out queue pair numbers, lane by lane, rank by rank.
+func encodeTable(qpns [][]uint32) []byte {
+	b := []byte{qpTableVersion}
+	for _, lane := range qpns {
+		for _, q := range lane {
+			b = binary.LittleEndian.AppendUint32(b, q)
+		}
+	}
+	return b
+}
+
+// tableEntry reads the number that a rank made for a lane and a peer.
+func tableEntry(b []byte, lanes, size, lane, rank int) (uint32, error) {
+	if len(b) == 0 || b[0] != qpTableVersion || len(b) != 1+4*lanes*size {
+		return 0, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), 1+4*lanes*size, qpTableVersion)
+	}
+	q := binary.LittleEndian.Uint32(b[1+4*(lane*size+rank):])
+	if q == 0 || q > psnMask {
+		return 0, fmt.Errorf("queue pair number %#x for lane %d", q, lane)
+	}
+	return q, nil
+}

@@ -1,0 +1,242 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// closeRun hands the run of slots that go to one link to the doorbell.
+func (e *endpoint) closeRun() {
+	if e.runLink == none {
+		return
+	}
+	k := &e.links[e.runLink]
+	// It fails only for a closed queue pair or a full doorbell, neither of which can be: see room and release.
+	if err := e.bell.Send(k.qp, e.chain, e.runFirst, len(e.pending)-e.runFirst); err != nil {
+		panic(err)
+	}
+	e.runLink = none
+	e.runs++
+}
+
+// post rings the doorbell for what is pending.
+func (e *endpoint) post() error {
+	if len(e.pending) == 0 {
+		return nil
+	}
+	_, err := e.progress(0, 0)
+	return err
+}
+
+// progress posts what is pending and polls within a budget, as Doorbell.Ring
+// does, and completes what came. The count is of completions.
+func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
+	e.closeRun()
+	c := e.counters
+	if len(e.pending) > 0 {
+		c.Doorbells++
+	}
+	if want > 0 {
+		c.Polls++
+	}
+	n, err := e.bell.Ring(want, budget)
+	c.Requests += uint64(e.bell.Posted())
+	if err != nil {
+		err = e.ringFailed(err)
+	}
+	e.pending, e.runs = e.pending[:0], 0
+	if n > 0 {
+		e.reap(e.bell.Completions())
+	}
+	if len(e.again)+len(e.dead) > 0 {
+		e.afterwards()
+	}
+	return n, err
+}
+
+// reap retires the work requests that completed, and those before them on the
+// same queue pair: their success is implied.
+func (e *endpoint) reap(wcs []verbs.WC) {
+	for i := range wcs {
+		wc := &wcs[i]
+		w := int32(wc.WRID)
+		k := &e.links[e.wrs[w].link]
+		for k.head != w {
+			e.retire(k, nil)
+		}
+		if wc.Status == verbs.StatusSuccess {
+			e.retire(k, nil)
+			continue
+		}
+		e.broken(k, e.wrs[w].kind, wc.Err())
+		e.retire(k, k.err)
+	}
+}
+
+// broken notes why a link is of no more use.
+func (e *endpoint) broken(k *link, what kind, cause error) {
+	if k.err != nil {
+		return
+	}
+	k.err = &fabric.PeerDownError{Rank: int(k.rank), Op: what.String(), Cause: cause}
+	e.dead = append(e.dead, k.rank)
+}
+
+// retire ends a link's oldest work request, with err or with success.
+func (e *endpoint) retire(k *link, err error) {
+	i := k.head
+	w := &e.wrs[i]
+	if k.head = w.next; k.head == none {
+		k.tail = none
+	}
+	e.outstanding--
+	if k.outstanding--; k.outstanding == 0 {
+		k.silent = 0
+		moved := e.active[len(e.active)-1]
+		e.active[k.place] = moved
+		e.links[moved].place = k.place
+		e.active = e.active[:len(e.active)-1]
+	}
+	var old uint64
+	if w.block != none {
+		switch {
+		case w.kind == kindGet && err == nil:
+			copy(w.dst, e.slab.bytes(w.block, len(w.dst)))
+		case w.kind == kindAtomic:
+			old = e.word(w.block)
+		}
+		e.slab.give(w.block)
+	}
+	if w.op != none {
+		e.finishPart(w.op, old, err)
+	} else if w.last {
+		e.countDone(err)
+		if err != nil && e.implicitErr == nil {
+			e.implicitErr = err
+		}
+	}
+	w.dst = nil
+	w.next, e.freeWR = e.freeWR, i
+}
+
+// finishPart ends one work request of an operation with a handle.
+func (e *endpoint) finishPart(o int32, old uint64, err error) {
+	p := &e.ops[o]
+	if err != nil && p.err == nil {
+		p.err = err
+	}
+	if p.swap && err == nil && old != p.compare {
+		p.compare = old
+		e.again = append(e.again, o)
+		return
+	}
+	p.old = old
+	if p.parts--; p.parts > 0 {
+		return
+	}
+	e.countDone(p.err)
+	if p.abandoned {
+		e.freeOpAt(o)
+	}
+}
+
+func (e *endpoint) countDone(err error) {
+	if err != nil {
+		e.counters.Errors++
+	} else {
+		e.counters.Completed++
+	}
+}
+
+// afterwards does what must not be done while completions are read: it posts
+// swaps again, and tells of broken links.
+func (e *endpoint) afterwards() {
+	for len(e.dead) > 0 {
+		k := &e.links[e.dead[len(e.dead)-1]]
+		e.dead = e.dead[:len(e.dead)-1]
+		var down *fabric.PeerDownError
+		if errors.As(k.err, &down) {
+			e.net.found(int(k.rank), down.Cause)
+		}
+	}
+	for len(e.again) > 0 {
+		o := e.again[len(e.again)-1]
+		e.again = e.again[:len(e.again)-1]
+		k := &e.links[e.ops[o].rank]
+		err := k.err
+		if err == nil {
+			var slot int
+			if slot, err = e.postAtomic(k, o, false); err == nil {
+				e.sign(k, slot, true)
+				err = e.post()
+			}
+		}
+		if err != nil && e.ops[o].live && e.ops[o].parts > 0 {
+			e.finishPart(o, 0, err)
+		}
+	}
+}
+
+// ringFailed ends what a failed ring did not post. When polling itself failed
+// every link is lost, since nobody will hear of completions any more.
+func (e *endpoint) ringFailed(err error) error {
+	var refused *verbs.PostError
+	if !errors.As(err, &refused) {
+		for i := range e.links {
+			if e.links[i].qp != nil {
+				e.broken(&e.links[i], kindFlush, err)
+			}
+		}
+		for len(e.active) > 0 {
+			k := &e.links[e.active[0]]
+			e.retire(k, k.err)
+		}
+		return err
+	}
+	for _, w := range e.pending[refused.Posted:] {
+		k := &e.links[e.wrs[w].link]
+		e.broken(k, e.wrs[w].kind, err)
+		e.unlink(k, w)
+	}
+	return err
+}
+
+// unlink ends a work request that was never posted, wherever it stands in its
+// link's queue.
+func (e *endpoint) unlink(k *link, w int32) {
+	before := none
+	for i := k.head; i != w; i = e.wrs[i].next {
+		before = i
+	}
+	if before != none { // bring it to the front, where retire takes it
+		e.wrs[before].next = e.wrs[w].next
+		if k.tail == w {
+			k.tail = before
+		}
+		e.wrs[w].next = k.head
+		k.head = w
+	}
+	e.retire(k, k.err)
+}
+
+// noticeDowns breaks the links to ranks that somebody found dead. What is in
+// flight to them completes as flushed.
+func (e *endpoint) noticeDowns() {
+	e.downSeen = e.net.downSeq.Load()
+	e.net.downs.Range(func(rank, cause any) bool {
+		k := &e.links[rank.(int)]
+		if k.qp == nil || k.err != nil {
+			return true
+		}
+		k.err = &fabric.PeerDownError{Rank: int(k.rank), Op: "operation", Cause: cause.(error)}
+		if err := k.qp.ToError(); err != nil {
+			e.net.log.Warn("ibv: queue pair of a dead peer cannot be stopped", "rank", k.rank, "err", err)
+		}
+		return true
+	})
+}

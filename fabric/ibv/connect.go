@@ -1,0 +1,183 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// Connect makes the queue pairs of every lane, tells the peers their numbers,
+// and brings them into the state in which they send. A rank reaches itself
+// through a pair of its own, as it does any other.
+func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) error {
+	if len(addrs) != n.cfg.Size {
+		return fmt.Errorf("ibv: connect: %d addresses for %d ranks", len(addrs), n.cfg.Size)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.makeEndpoints(addrs); err != nil {
+		return fmt.Errorf("ibv: connect: %w", err)
+	}
+	qpns := make([][]uint32, len(n.all))
+	for i, e := range n.all {
+		qpns[i] = e.numbers()
+	}
+	tables, err := exchange(ctx, encodeTable(qpns))
+	if err != nil {
+		return fmt.Errorf("ibv: connect: %w", err)
+	}
+	for lane, e := range n.all {
+		for rank := range n.peers {
+			if n.peers[rank].lanes == 0 {
+				continue
+			}
+			qpn, err := tableEntry(tables[rank], len(n.all), n.cfg.Size, lane, n.cfg.Rank)
+			if err == nil {
+				err = e.connect(rank, qpn)
+			}
+			if err != nil {
+				return fmt.Errorf("ibv: connect lane %d to rank %d: %w", lane, rank, err)
+			}
+		}
+	}
+	n.free = append(n.free, n.all...)
+	// A peer may send as soon as it is connected: nobody goes on before all are.
+	if _, err := exchange(ctx, nil); err != nil {
+		return fmt.Errorf("ibv: connect: %w", err)
+	}
+	return nil
+}
+
+func (n *Network) makeEndpoints(addrs [][]byte) (err error) {
+	n.peers = make([]address, n.cfg.Size)
+	for r, a := range addrs {
+		if a == nil {
+			continue
+		}
+		if n.peers[r], err = decodeAddress(a); err != nil {
+			return fmt.Errorf("address of rank %d: %w", r, err)
+		}
+	}
+	for i := range n.cfg.Lanes {
+		e, err := n.newEndpoint(i)
+		if e != nil {
+			n.all = append(n.all, e)
+		}
+		if err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// newEndpoint makes a completion queue and a queue pair for every peer.
+func (n *Network) newEndpoint(index int) (*endpoint, error) {
+	attr := n.dev.Attr()
+	entries := min(attr.MaxCQE, max(2*n.cfg.Depth, min(maxEntries, n.cfg.Depth*n.cfg.Size)))
+	e := &endpoint{net: n, index: index, links: make([]link, n.cfg.Size), limit: int32(entries)}
+	var err error
+	if e.channel, err = n.dev.CreateCompChannel(); err != nil {
+		return e, err
+	}
+	if e.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: entries, Channel: e.channel}); err != nil {
+		return e, err
+	}
+	for r := range e.links {
+		if n.peers[r].lanes == 0 {
+			continue
+		}
+		k := &e.links[r]
+		p := &n.peers[r]
+		k.rank, k.head, k.tail, k.base, k.rkey, k.size = int32(r), none, none, p.base, p.rkey, p.size
+		if k.qp, err = n.createQP(e.cq); err != nil {
+			return e, err
+		}
+		if r == n.cfg.Rank {
+			if e.mirror, err = n.createQP(e.cq); err != nil {
+				return e, err
+			}
+		}
+	}
+	return e, nil
+}
+
+// createQP asks for the inline capacity wished for, and for less where the
+// device cannot.
+func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
+	wish := inlineWish
+	if n.inline > 0 {
+		wish = n.inline
+	}
+	for {
+		qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, MaxSendWR: n.cfg.Depth, MaxRecvWR: 1, MaxInline: wish})
+		if err == nil {
+			n.inline = min(wish, qp.Caps().MaxInline)
+			if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
+				return nil, errors.Join(err, qp.Close())
+			}
+			return qp, nil
+		}
+		if wish == 0 {
+			return nil, err
+		}
+		wish /= 2
+		if wish < 16 {
+			wish = 0
+		}
+	}
+}
+
+// numbers are the queue pair numbers to publish, by rank: those at which the
+// rank's own operations arrive.
+func (e *endpoint) numbers() []uint32 {
+	qpns := make([]uint32, len(e.links))
+	for r := range e.links {
+		switch {
+		case e.links[r].qp == nil:
+		case r == e.net.cfg.Rank:
+			qpns[r] = e.mirror.Num()
+		default:
+			qpns[r] = e.links[r].qp.Num()
+		}
+	}
+	return qpns
+}
+
+// connect brings the queue pair of one peer into RTS. It is the only place that
+// does: a connection made later, on demand, comes through here too.
+func (e *endpoint) connect(rank int, qpn uint32) error {
+	peer := &e.net.peers[rank]
+	if err := e.establish(e.links[rank].qp, peer, qpn); err != nil {
+		return err
+	}
+	if rank == e.net.cfg.Rank {
+		return e.establish(e.mirror, peer, e.links[rank].qp.Num())
+	}
+	return nil
+}
+
+func (e *endpoint) establish(qp *verbs.QP, peer *address, qpn uint32) error {
+	n := e.net
+	path, err := verbs.ComputePath(n.path, peer.end)
+	if err != nil {
+		return err
+	}
+	if path.PKeyIndex != 0 { // set at INIT to the first, which most fabrics have only
+		if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, PKeyIndex: path.PKeyIndex}, verbs.AttrState|verbs.AttrPKeyIndex); err != nil {
+			return err
+		}
+	}
+	err = qp.ReadyToReceive(verbs.RTRAttr{
+		AV: path.AV, PathMTU: path.MTU, DestQPN: qpn, RQPSN: peer.psn, MaxDestRdAtomic: n.self.readAtomic,
+	})
+	if err != nil {
+		return err
+	}
+	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
+	return qp.ReadyToSend(verbs.RTSAttr{SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1))})
+}

@@ -1,0 +1,333 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/segment"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// Config says how a rank attaches to a device.
+type Config struct {
+	Rank, Size int
+	// Segment is registered at once and must stay mapped until Close.
+	Segment *segment.Mapping
+	// Device is the verbs device; empty: the best with an active port,
+	// hardware before software.
+	Device string
+	// Port is numbered from 1; 0: the first active one.
+	Port int
+	// GIDIndex is an index of the GID table; negative: chosen, see verbs.ChooseGID.
+	GIDIndex int
+	// Lanes is how many lanes can be open at a time; the same on all ranks.
+	// Default: 2.
+	Lanes int
+	// Depth is how many work requests a lane keeps in flight to one peer.
+	// Default: 128.
+	Depth int
+	// OnDown is told of a peer that the device found dead; it may be called
+	// from any goroutine that uses a lane. May be nil.
+	OnDown func(rank int, cause error)
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Every figure of the data path, in one place.
+const (
+	defaultLanes = 2
+	defaultDepth = 128
+	maxDepth     = 1 << 15
+
+	inlineWish  = 128     // bytes of a put that travel in the work request
+	copyMax     = 2 << 10 // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
+	maxPiece    = 1 << 20 // bytes of one work request: what a lost packet may cost to send again
+	signalEvery = 16      // of implicit operations, one completion for this many
+	chainSlots  = 64      // work requests of one doorbell
+	maxEntries  = 4096    // of a lane's completion queue, if the device gives as many
+
+	smallBlock = 256     // slab: words, small values
+	bigBlock   = 8 << 10 // slab: pieces of what is not registered
+	bigBlocks  = 32      // 256 KiB in flight, enough for 100 Gb/s at 20 us
+)
+
+// Network is a rank's attachment to a device.
+type Network struct {
+	cfg    Config
+	log    *slog.Logger
+	dev    *verbs.Context
+	pd     *verbs.PD
+	mr     *verbs.MR
+	port   verbs.PortAttr
+	self   address
+	path   verbs.PathEnd
+	limits fabric.Limits
+	inline int
+	piece  int // bytes of the largest work request
+
+	peers []address // by rank, from Connect on; nil entries have size 0
+
+	downSeq atomic.Uint32 // how many ranks are down
+	downs   sync.Map      // rank (int) -> cause (error)
+
+	mu      sync.Mutex
+	all     []*endpoint
+	free    []*endpoint
+	open    int
+	closed  bool
+	closeFn func() error
+}
+
+var _ fabric.Network = (*Network)(nil)
+
+// New opens the device and registers the segment.
+func New(cfg Config) (*Network, error) {
+	n := &Network{cfg: cfg, log: cfg.Log}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	if err := n.init(); err != nil {
+		return nil, errors.Join(fmt.Errorf("ibv: %w", err), n.release())
+	}
+	return n, nil
+}
+
+func (n *Network) init() (err error) {
+	if n.cfg.Lanes <= 0 {
+		n.cfg.Lanes = defaultLanes
+	}
+	if n.cfg.Depth <= 0 {
+		n.cfg.Depth = defaultDepth
+	}
+	choice, err := n.openDevice()
+	if err != nil {
+		return err
+	}
+	attr := n.dev.Attr()
+	n.cfg.Depth = min(n.cfg.Depth, maxDepth, attr.MaxQPWR)
+	if n.pd, err = n.dev.AllocPD(); err != nil {
+		return err
+	}
+	mem := n.cfg.Segment.Bytes()
+	n.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)),
+		verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|n.atomicAccess())
+	if err != nil {
+		return err
+	}
+	pkeys, err := n.dev.PKeys(n.port.Port)
+	if err != nil {
+		return err
+	}
+	n.path = verbs.NewPathEnd(n.port, choice, pkeys)
+	n.self = address{
+		end:        n.path,
+		readAtomic: uint8(min(attr.MaxQPReadAtomic, verbs.DefaultReadAtomic)),
+		lanes:      n.cfg.Lanes,
+		psn:        rand.Uint32() & psnMask,
+		base:       n.mr.Addr(),
+		size:       n.mr.Len(),
+		rkey:       n.mr.RKey(),
+	}
+	n.piece = min(maxPiece, int(min(n.port.MaxMsgSize, 1<<30)))
+	if n.piece == 0 {
+		n.piece = maxPiece
+	}
+	n.limits = fabric.Limits{
+		CopyMax:    copyMax,
+		Depth:      n.cfg.Depth,
+		Lanes:      n.cfg.Lanes,
+		CPUAtomics: attr.AtomicCap == verbs.AtomicGlob,
+	}
+	n.log.Info("ibv: device opened", "device", n.dev.Name(), "port", n.port.Port, "link", n.port.LinkLayer,
+		"mtu", n.port.ActiveMTU, "gid", choice.Explain())
+	return nil
+}
+
+// openDevice opens the device asked for, or the best, and settles on a port and
+// a GID of it.
+func (n *Network) openDevice() (verbs.GIDChoice, error) {
+	names := []string{n.cfg.Device}
+	if n.cfg.Device == "" {
+		infos, err := verbs.Devices()
+		if err != nil {
+			return verbs.GIDChoice{}, err
+		}
+		names = ranked(infos)
+		if len(names) == 0 {
+			_, err := verbs.Open("") // its error says what to do
+			return verbs.GIDChoice{}, err
+		}
+	}
+	var errs []error
+	for _, name := range names {
+		choice, err := n.tryDevice(name)
+		if err == nil {
+			return choice, nil
+		}
+		errs = append(errs, err)
+	}
+	return verbs.GIDChoice{}, errors.Join(errs...)
+}
+
+func (n *Network) tryDevice(name string) (verbs.GIDChoice, error) {
+	dev, err := verbs.Open(name)
+	if err != nil {
+		return verbs.GIDChoice{}, err
+	}
+	ports := []int{n.cfg.Port}
+	if n.cfg.Port == 0 {
+		ports = ports[:0]
+		for p := range dev.Attr().Ports {
+			ports = append(ports, p+1)
+		}
+	}
+	var errs []error
+	for _, p := range ports {
+		port, choice, err := choosePort(dev, p, n.cfg.GIDIndex)
+		if err == nil {
+			n.dev, n.port = dev, port
+			return choice, nil
+		}
+		errs = append(errs, fmt.Errorf("device %s port %d: %w", name, p, err))
+	}
+	return verbs.GIDChoice{}, errors.Join(append(errs, dev.Close())...)
+}
+
+func choosePort(dev *verbs.Context, port, gid int) (verbs.PortAttr, verbs.GIDChoice, error) {
+	attr, err := dev.Port(port)
+	if err != nil {
+		return attr, verbs.GIDChoice{}, err
+	}
+	gids, err := dev.GIDs(port)
+	if err != nil {
+		return attr, verbs.GIDChoice{}, err
+	}
+	choice, err := verbs.ChooseGID(attr, gids, max(gid, verbs.AutoGID))
+	return attr, choice, err
+}
+
+func (n *Network) atomicAccess() verbs.Access {
+	if n.dev.Attr().AtomicCap == verbs.AtomicNone {
+		return 0
+	}
+	return verbs.AccessRemoteAtomic
+}
+
+// Name is "ibv".
+func (n *Network) Name() string { return "ibv" }
+
+// Device is the name of the verbs device.
+func (n *Network) Device() string { return n.dev.Name() }
+
+// Port is the device's port, from 1.
+func (n *Network) Port() int { return n.port.Port }
+
+// Addr is the address in the format that the package comment gives.
+func (n *Network) Addr() []byte { return n.self.encode() }
+
+// Limits are fixed when the device is opened.
+func (n *Network) Limits() fabric.Limits { return n.limits }
+
+// Reach reports whether there is a path to the port of the rank.
+func (n *Network) Reach(rank int, addr []byte) error {
+	a, err := decodeAddress(addr)
+	if err != nil {
+		return fmt.Errorf("ibv: address of rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
+	}
+	if a.lanes != n.cfg.Lanes {
+		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w", rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
+	}
+	if _, err := verbs.ComputePath(n.path, a.end); err != nil {
+		return fmt.Errorf("ibv: rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
+	}
+	return nil
+}
+
+// NewLane returns an endpoint that nobody uses.
+func (n *Network) NewLane() (fabric.Lane, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, errClosed("new lane")
+	}
+	for i, e := range n.free {
+		if !e.drained() {
+			continue // still waits for what its last owner left
+		}
+		if err := e.prepare(); err != nil {
+			return nil, err
+		}
+		n.free = append(n.free[:i], n.free[i+1:]...)
+		n.open++
+		return &lane{ep: e, counters: e.counters}, nil
+	}
+	return nil, fmt.Errorf("ibv: %w: all %d are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane, len(n.all))
+}
+
+func (n *Network) giveBack(e *endpoint) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.free = append(n.free, e)
+	n.open--
+}
+
+// PeerDown makes operations to a rank fail, on every lane.
+func (n *Network) PeerDown(rank int, cause error) {
+	if _, known := n.downs.LoadOrStore(rank, cause); !known {
+		n.downSeq.Add(1)
+	}
+}
+
+// found records a peer's death that a lane noticed.
+func (n *Network) found(rank int, cause error) {
+	n.PeerDown(rank, cause)
+	if n.cfg.OnDown != nil && rank != n.cfg.Rank {
+		n.cfg.OnDown(rank, cause)
+	}
+}
+
+// Close closes everything. It fails with fabric.ErrBusy while lanes are open.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	if n.open > 0 {
+		return fmt.Errorf("ibv: close: %w: %d lanes are open", fabric.ErrBusy, n.open)
+	}
+	n.closed = true
+	return n.release()
+}
+
+// release closes children before parents, whatever init and Connect reached.
+func (n *Network) release() error {
+	var errs []error
+	for _, e := range n.all {
+		errs = append(errs, e.release())
+	}
+	n.all, n.free = nil, nil
+	if n.mr != nil {
+		errs = append(errs, n.mr.Close())
+	}
+	if n.pd != nil {
+		errs = append(errs, n.pd.Close())
+	}
+	if n.dev != nil {
+		errs = append(errs, n.dev.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func errClosed(op string) error {
+	return fmt.Errorf("ibv: %s on something closed: %w", op, os.ErrClosed)
+}

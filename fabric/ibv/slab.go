@@ -1,0 +1,73 @@
+package ibv
+
+import "unsafe"
+
+// slab is a lane's bounce memory: registered once, cut into small and big
+// blocks, each handed out by a free list.
+type slab struct {
+	mem   []byte
+	base  uint64 // address of mem
+	lkey  uint32
+	small blockList
+	big   blockList
+}
+
+// blockList hands out blocks of one size.
+type blockList struct {
+	offset, size int
+	free         []int32
+	total        int
+}
+
+// none is the absent block, work request or operation.
+const none = int32(-1)
+
+func newSlab(mem []byte, lkey uint32, smalls int) slab {
+	s := slab{mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), lkey: lkey}
+	s.small = newBlockList(0, smallBlock, smalls)
+	s.big = newBlockList(smalls*smallBlock, bigBlock, bigBlocks)
+	return s
+}
+
+func slabBytes(smalls int) int { return smalls*smallBlock + bigBlocks*bigBlock }
+
+func newBlockList(offset, size, n int) blockList {
+	l := blockList{offset: offset, size: size, total: n, free: make([]int32, n)}
+	for i := range l.free {
+		l.free[i] = int32(n - 1 - i)
+	}
+	return l
+}
+
+// list is the class of blocks for n bytes.
+func (s *slab) list(n int) *blockList {
+	if n <= smallBlock {
+		return &s.small
+	}
+	return &s.big
+}
+
+func (l *blockList) empty() bool { return len(l.free) == 0 }
+
+// scarce reports that what holds the blocks should complete soon.
+func (l *blockList) scarce() bool { return len(l.free) <= l.total/2 }
+
+// take returns the slab offset of a block; the list is not empty.
+func (l *blockList) take() int32 {
+	i := len(l.free) - 1
+	b := l.free[i]
+	l.free = l.free[:i]
+	return int32(l.offset) + b*int32(l.size)
+}
+
+// give takes back the block at a slab offset.
+func (s *slab) give(off int32) {
+	l := &s.small
+	if int(off) >= s.big.offset {
+		l = &s.big
+	}
+	l.free = append(l.free, (off-int32(l.offset))/int32(l.size))
+}
+
+// bytes is a block's first n bytes.
+func (s *slab) bytes(off int32, n int) []byte { return s.mem[off : int(off)+n : int(off)+n] }

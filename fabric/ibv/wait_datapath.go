@@ -1,0 +1,347 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/spin"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+const (
+	// pollBudget is one stay in C: short enough for the scheduler and the collector.
+	pollBudget = 20 * time.Microsecond
+	// pollAt is from how many work requests out on a post also polls.
+	pollAt = 2 * signalEvery
+	// spinFor is how long a wait polls before it parks.
+	spinFor = 400 * time.Microsecond
+	// parkFor bounds one parking, after which the wait looks around.
+	parkFor = 10 * time.Millisecond
+	// wordPolls is how many rounds of waiting for a word go by between polls
+	// for completions: polling costs more than it brings.
+	wordPolls = 64
+)
+
+var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
+
+// room makes sure that one more work request to k can be posted.
+func (e *endpoint) room(k *link) error {
+	if len(e.pending) == chainSlots || e.runs >= verbs.MaxBatch-1 {
+		if err := e.post(); err != nil {
+			return err
+		}
+	}
+	for k.outstanding >= int32(e.net.cfg.Depth) || e.outstanding >= e.limit {
+		if err := e.stall(k); err != nil {
+			return err
+		}
+	}
+	return k.err
+}
+
+// stall waits for a completion because something is full. It ends: each
+// request out completes or fails within the device's retries.
+func (e *endpoint) stall(k *link) error {
+	e.counters.Stalls++
+	for p := (pacer{}); ; {
+		n, err := e.progress(1, pollBudget)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return k.err
+		}
+		if err := e.pause(context.Background(), &p); err != nil {
+			return err
+		}
+	}
+}
+
+// pacer paces one wait for completions.
+type pacer struct{ since time.Time }
+
+// pause is called after a polling budget without completions: it gives way, and
+// parks once that has gone on for a while.
+func (e *endpoint) pause(ctx context.Context, p *pacer) error {
+	if e.downSeen != e.net.downSeq.Load() {
+		e.noticeDowns()
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	now := time.Now()
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if now.Sub(p.since) < spinFor {
+		runtime.Gosched()
+		return nil
+	}
+	p.since = time.Time{}
+	return e.park(ctx)
+}
+
+// park sleeps until the completion queue has something, or parkFor is over.
+func (e *endpoint) park(ctx context.Context) error {
+	if err := e.cq.Arm(false); err != nil {
+		return err
+	}
+	// What came between the last poll and the arming makes no event.
+	if n, err := e.progress(1, 0); n > 0 || err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, parkFor)
+	defer cancel()
+	if _, err := e.channel.Wait(short); err != nil && short.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Test makes progress and reports whether an operation is complete.
+func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return 0, false, err
+		}
+		defer l.guard.Exit()
+	}
+	e := l.ep
+	switch {
+	case e == nil:
+		return 0, false, errClosed("test")
+	case h == fabric.Done:
+		return 0, true, nil
+	}
+	o := e.find(h)
+	if o == none {
+		return 0, false, errSpent
+	}
+	if e.downSeen != e.net.downSeq.Load() {
+		e.noticeDowns()
+	}
+	if e.ops[o].parts > 0 {
+		if _, err := e.progress(1, 0); err != nil && e.ops[o].parts > 0 {
+			return 0, false, err
+		}
+	}
+	if e.ops[o].parts > 0 {
+		return 0, false, nil
+	}
+	err := e.collect(o)
+	return e.lastOld, true, err
+}
+
+// Wait blocks until an operation is complete.
+func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return 0, err
+		}
+		defer l.guard.Exit()
+	}
+	e := l.ep
+	switch {
+	case e == nil:
+		return 0, errClosed("wait")
+	case h == fabric.Done:
+		return 0, nil
+	}
+	o := e.find(h)
+	if o == none {
+		return 0, errSpent
+	}
+	for p := (pacer{}); e.ops[o].parts > 0; {
+		n, err := e.progress(1, pollBudget)
+		if n > 0 {
+			p = pacer{}
+			continue
+		}
+		if err == nil {
+			err = e.pause(ctx, &p)
+		}
+		if err != nil && e.ops[o].parts > 0 {
+			return 0, err
+		}
+	}
+	err := e.collect(o)
+	return e.lastOld, err
+}
+
+// Flush blocks until nothing of the lane is in flight.
+func (l *lane) Flush(ctx context.Context) error {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return err
+		}
+		defer l.guard.Exit()
+	}
+	e := l.ep
+	if e == nil {
+		return errClosed("flush")
+	}
+	if err := e.askAll(); err != nil {
+		return err
+	}
+	for p := (pacer{}); e.outstanding > 0; {
+		n, err := e.progress(1, pollBudget)
+		if n > 0 {
+			p = pacer{}
+			continue
+		}
+		if err == nil {
+			err = e.pause(ctx, &p)
+		}
+		if err != nil && e.outstanding > 0 {
+			return err
+		}
+	}
+	err := e.implicitErr
+	e.implicitErr = nil
+	return err
+}
+
+// askAll makes every link's last work request one that asks for a completion,
+// by a write of nothing behind those that do not.
+func (e *endpoint) askAll() error {
+	for asked := true; asked; {
+		asked = false // room may shuffle the list of active links: look until none is silent
+		for i := 0; i < len(e.active); i++ {
+			k := &e.links[e.active[i]]
+			if k.silent == 0 || k.err != nil {
+				continue
+			}
+			if err := e.room(k); err != nil {
+				if k.err != nil {
+					continue // what is out completes as flushed
+				}
+				return err
+			}
+			slot := e.slot(k, none, kindFlush, none, false)
+			w := e.chain.WR(slot)
+			w.Opcode = verbs.OpWrite
+			w.SetNumSGE(0)
+			w.SetRemote(k.base, k.rkey)
+			e.sign(k, slot, true)
+			asked = true
+		}
+	}
+	return e.post()
+}
+
+// Poll makes progress without waiting.
+func (l *lane) Poll() error {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return err
+		}
+		defer l.guard.Exit()
+	}
+	e := l.ep
+	if e == nil {
+		return errClosed("poll")
+	}
+	if e.downSeen != e.net.downSeq.Load() {
+		e.noticeDowns()
+	}
+	if e.outstanding == 0 {
+		return nil
+	}
+	_, err := e.progress(1, 0)
+	return err
+}
+
+// WaitWord blocks until a word of the segment, which the device writes, fulfils
+// the condition.
+func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return err
+		}
+		defer l.guard.Exit()
+	}
+	e := l.ep
+	if e == nil {
+		return errClosed("wait-until")
+	}
+	if err := e.post(); err != nil {
+		return err
+	}
+	var w spin.Waiter
+	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
+		if !w.Pause() {
+			continue
+		}
+		if turn++; turn%wordPolls == 0 && e.outstanding > 0 {
+			if _, err := e.progress(1, 0); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if stop != nil {
+			if err := stop(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Begin starts a batch.
+func (l *lane) Begin() {
+	if l.ep != nil {
+		l.ep.batching = true
+	}
+}
+
+// End posts the batch.
+func (l *lane) End() error {
+	if l.ep == nil {
+		return errClosed("end of a batch")
+	}
+	l.ep.batching = false
+	return l.ep.post()
+}
+
+// Mapped is always nil: no loads and stores reach a peer through a device.
+func (l *lane) Mapped(int) []byte { return nil }
+
+// Counters are the lane's.
+func (l *lane) Counters() *fabric.Counters { return l.counters }
+
+// Close gives the endpoint back. What is in flight completes later; the
+// endpoint serves no other lane before.
+func (l *lane) Close() error {
+	e := l.ep
+	if e == nil {
+		return nil
+	}
+	l.ep = nil
+	e.batching = false
+	err := e.askAll()
+	for i := range e.ops {
+		if o := &e.ops[i]; o.live && o.parts == 0 {
+			e.freeOpAt(int32(i))
+		} else if o.live {
+			o.abandoned = true
+		}
+	}
+	if err == nil {
+		err = e.implicitErr
+	}
+	e.net.giveBack(e)
+	if err != nil {
+		return fmt.Errorf("ibv: close lane: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// Job is one rank's membership in a job.
+type Job struct {
+	cfg        Config
+	rank, size int
+
+	boot     bootstrap.Bootstrap
+	seg      *segment.Mapping
+	networks []fabric.Network // fastest first
+	routes   []route          // by rank
+	copyMax  int              // the least Limits.CopyMax of the networks
+	coll     *collectives
+
+	downs atomic.Uint32 // how many ranks are down
+	down  sync.Map      // rank (int) -> cause (error)
+
+	mu      sync.Mutex // guards what follows
+	workers map[*Worker]struct{}
+	retired Stats // of workers that were closed
+	closed  bool
+	failed  bool // this rank leaves without waiting for the others
+
+	closing   chan struct{} // closed when Close begins
+	watchers  sync.WaitGroup
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// route is how operations on one rank travel.
+type route struct {
+	data, amo  fabric.Network
+	cpuAtomics bool   // amo works on mapped memory with the processor's atomics
+	user       uint64 // bytes of the rank's segment
+	system     uint64 // where its system area begins
+}
+
+// Rank is this process's number in the job, from 0.
+func (j *Job) Rank() int { return j.rank }
+
+// Size is the number of ranks.
+func (j *Job) Size() int { return j.size }
+
+// ID is the launcher's name for the job.
+func (j *Job) ID() string { return j.boot.JobID() }
+
+// Segment is this rank's own segment. Peers write it at any time: read a word
+// that a peer may be writing with sync/atomic, and wait for it with
+// [Worker.WaitUntil]. It lies outside the Go heap and is valid until Close.
+func (j *Job) Segment() []byte { return j.seg.User() }
+
+// SegmentSize is the size in bytes of a rank's segment, 0 for a rank that the
+// job does not have.
+func (j *Job) SegmentSize(rank int) uint64 {
+	if rank < 0 || rank >= j.size {
+		return 0
+	}
+	return j.routes[rank].user
+}
+
+// FabricTo names the network that puts and gets to rank use: "shm" or "ibv".
+func (j *Job) FabricTo(rank int) string {
+	if rank < 0 || rank >= j.size {
+		return ""
+	}
+	return j.routes[rank].data.Name()
+}
+
+// CPUAtomics reports whether the conduit's atomics on this rank's segment are
+// atomic also with respect to sync/atomic and plain word accesses of the owner.
+// They are over shared memory; a verbs device usually guarantees atomicity only
+// among its own operations.
+func (j *Job) CPUAtomics() bool { return j.routes[j.rank].cpuAtomics }
+
+// Abort ends the whole job at once through the launcher, with an exit code and
+// a message, and does not return.
+func (j *Job) Abort(code int, msg string) { j.boot.Abort(code, msg) }
+
+// Stats are counters by network name.
+type Stats map[string]fabric.Counters
+
+func (s Stats) add(name string, c fabric.Counters) { s[name] = s[name].Add(c) }
+
+func (s Stats) merge(o Stats) {
+	for name, c := range o {
+		s.add(name, c)
+	}
+}
+
+// Stats sums the counters of all workers, open and closed, and of the job's
+// own operations.
+func (j *Job) Stats() Stats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := make(Stats)
+	s.merge(j.retired)
+	for w := range j.workers {
+		s.merge(w.statsLocked())
+	}
+	if j.coll != nil {
+		s.merge(j.coll.stats())
+	}
+	return s
+}
+
+// DownRanks are the ranks known to be dead, with how that was found out.
+func (j *Job) DownRanks() map[int]error {
+	m := make(map[int]error)
+	j.down.Range(func(k, v any) bool {
+		m[k.(int)] = v.(error)
+		return true
+	})
+	return m
+}
+
+// downCause is nil while the rank is alive.
+func (j *Job) downCause(rank int) error {
+	if j.downs.Load() == 0 {
+		return nil
+	}
+	if c, ok := j.down.Load(rank); ok {
+		return c.(error)
+	}
+	return nil
+}
+
+// anyDown is the first reason that some rank is dead, for operations that need
+// all of them.
+func (j *Job) anyDown(op string) error {
+	if j.downs.Load() == 0 {
+		return nil
+	}
+	for r := range j.size {
+		if c := j.downCause(r); c != nil {
+			return &PeerDownError{Rank: r, Op: op, Cause: c}
+		}
+	}
+	return nil
+}
+
+// markDown records a rank's death and tells the networks, once.
+func (j *Job) markDown(rank int, cause error) {
+	if rank < 0 || rank >= j.size || rank == j.rank {
+		return
+	}
+	if _, known := j.down.LoadOrStore(rank, cause); known {
+		return
+	}
+	j.downs.Add(1)
+	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
+	for _, n := range j.networks {
+		n.PeerDown(rank, cause)
+	}
+}
+
+// watch passes the launcher's news of deaths on until the job closes.
+func (j *Job) watch() {
+	defer j.watchers.Done()
+	lost := j.boot.Lost()
+	for {
+		select {
+		case l, ok := <-lost:
+			if !ok {
+				return
+			}
+			j.markDown(l.Rank, l.Cause)
+		case <-j.closing:
+			return
+		}
+	}
+}
+
+// checkOpen lets waits end when the job is closed under them.
+func (j *Job) checkOpen() error {
+	select {
+	case <-j.closing:
+		return errClosed("wait", "job")
+	default:
+		return nil
+	}
+}
+
+// Close leaves the job. It is collective: it waits, at most Config.CloseTimeout,
+// until every rank has called it, since a peer may still read this segment. It
+// refuses with ErrBusy while workers are open, and then the job goes on. Closing
+// again does nothing and returns the same. After Close the segment is gone.
+func (j *Job) Close() error {
+	j.mu.Lock()
+	if n := len(j.workers); n > 0 && !j.closed {
+		j.mu.Unlock()
+		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
+	}
+	j.closed = true
+	failed := j.failed
+	j.mu.Unlock()
+	j.closeOnce.Do(func() { j.closeErr = j.shutdown(failed) })
+	return j.closeErr
+}
+
+// fail makes Close leave without waiting for the others, who have been told
+// that this rank is dead.
+func (j *Job) fail() {
+	j.mu.Lock()
+	j.failed = true
+	j.mu.Unlock()
+}
+
+func (j *Job) shutdown(failed bool) error {
+	if failed {
+		return j.release()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), j.cfg.CloseTimeout)
+	defer cancel()
+	err := j.coll.barrier(ctx, "close")
+	if errors.Is(err, ErrPeerDown) || errors.Is(err, ErrCollective) {
+		// The deaths were reported where they mattered; leaving is what is left to do.
+		err = nil
+	}
+	return errors.Join(err, j.release())
+}
+
+// release gives everything back, in whatever state Join or Close left it.
+func (j *Job) release() error {
+	select {
+	case <-j.closing:
+	default:
+		close(j.closing)
+	}
+	var errs []error
+	if j.coll != nil {
+		s, err := j.coll.close()
+		j.mu.Lock()
+		j.retired.merge(s)
+		j.coll = nil
+		j.mu.Unlock()
+		errs = append(errs, err)
+	}
+	for _, n := range j.networks {
+		errs = append(errs, n.Close())
+	}
+	if j.boot != nil {
+		errs = append(errs, j.boot.Close())
+	}
+	j.watchers.Wait()
+	if j.seg != nil {
+		errs = append(errs, j.seg.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// closeWorkers closes workers that a rank function left open, so that the job
+// can end. The errors name how many there were.
+func (j *Job) closeWorkers() error {
+	j.mu.Lock()
+	left := make([]*Worker, 0, len(j.workers))
+	for w := range j.workers {
+		left = append(left, w)
+	}
+	j.mu.Unlock()
+	if len(left) == 0 {
+		return nil
+	}
+	errs := []error{fmt.Errorf("conduit: %d workers were left open", len(left))}
+	for _, w := range left {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
+}

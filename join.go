@@ -1,0 +1,296 @@
+package conduit
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// Join makes this process a rank of the job that its launcher started: ibrun,
+// mpiexec, srun, or whoever set IBCONDUIT_RANK, IBCONDUIT_SIZE and
+// IBCONDUIT_ADDR (package bootstrap has the list). Alone it is a job of one
+// rank. Join is collective, bounded by Config.JoinTimeout and ctx, and leaves nothing
+// behind when it fails.
+func Join(ctx context.Context, cfg Config) (*Job, error) {
+	given := cfg.Bootstrap
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		if given != nil {
+			err = errors.Join(err, given.Close())
+		}
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout,
+		fmt.Errorf("not all ranks joined within %v: %w", cfg.JoinTimeout, context.DeadlineExceeded))
+	defer cancel()
+	j := &Job{cfg: cfg, workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
+	if err := j.join(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("conduit: join: %w", err), j.release())
+	}
+	return j, nil
+}
+
+func (j *Job) join(ctx context.Context) (err error) {
+	if j.boot = j.cfg.Bootstrap; j.boot == nil {
+		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
+		if err != nil {
+			return err
+		}
+	}
+	j.rank, j.size = j.boot.Rank(), j.boot.Size()
+	if j.size > MaxRanks {
+		return fmt.Errorf("a job of %d ranks; at most %d can be addressed", j.size, MaxRanks)
+	}
+	if err := j.mapSegment(); err != nil {
+		return err
+	}
+	if err := j.connect(ctx); err != nil {
+		return err
+	}
+	if j.coll, err = newCollectives(j); err != nil {
+		return err
+	}
+	j.copyMax = j.networks[0].Limits().CopyMax
+	for _, n := range j.networks {
+		j.copyMax = min(j.copyMax, n.Limits().CopyMax)
+	}
+	j.watchers.Add(1)
+	go j.watch()
+	// Nobody may use a segment before its owner is ready to close it in order.
+	if err := j.boot.Barrier(ctx); err != nil {
+		return err
+	}
+	j.cfg.Logger.Info("joined", "rank", j.rank, "size", j.size, "job", j.boot.JobID(), "bootstrap", j.boot.Name(),
+		"networks", j.networkNames(), "segment", j.seg.Len(), "page", j.seg.PageSize())
+	return nil
+}
+
+func (j *Job) networkNames() (names []string) {
+	for _, n := range j.networks {
+		names = append(names, n.Name())
+	}
+	return names
+}
+
+func (j *Job) mapSegment() (err error) {
+	j.seg, err = segment.Map(segment.Config{
+		Size:      j.cfg.SegmentSize,
+		Share:     j.cfg.SegmentShare,
+		System:    systemBytes,
+		HugePages: j.cfg.HugePages,
+		Shared:    j.cfg.Fabric != FabricIBV,
+		Locked:    j.cfg.Fabric == FabricIBV,
+	})
+	if err != nil {
+		return err
+	}
+	for _, note := range j.seg.Notes() {
+		j.cfg.Logger.Info("segment", "note", note)
+	}
+	return nil
+}
+
+// connect finds out who reaches whom, and by what. Three exchanges at most:
+// who am I; does anybody need verbs; and if so the device's addresses. The
+// outcome is the same on every rank since it is computed from the same answers.
+func (j *Job) connect(ctx context.Context) error {
+	hello := hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
+	var local *shm.Network
+	if j.cfg.Fabric != FabricIBV {
+		var err error
+		if local, err = j.newSHM(); err != nil {
+			return err
+		}
+		j.networks = append(j.networks, local)
+		hello.shm = local.Addr()
+	}
+	hellos, err := j.exchangeHellos(ctx, hello)
+	if err != nil {
+		return err
+	}
+	unreachable := make([]error, j.size)
+	far := -1
+	for r := range hellos {
+		j.routes[r].user, j.routes[r].system = hellos[r].user, hellos[r].system
+		if local != nil {
+			if unreachable[r] = local.Reach(r, hellos[r].shm); unreachable[r] != nil && far < 0 {
+				far = r
+			}
+		}
+	}
+	if far >= 0 && j.cfg.Fabric == FabricSHM {
+		return fmt.Errorf("rank %d over shared memory: %w; use Fabric auto or ibv", far, unreachable[far])
+	}
+	verbs := j.cfg.Fabric == FabricIBV
+	if !verbs {
+		if verbs, err = j.anybody(ctx, far >= 0); err != nil {
+			return err
+		}
+	}
+	if local != nil {
+		addrs := make([][]byte, j.size)
+		for r := range addrs {
+			if unreachable[r] == nil {
+				addrs[r] = hellos[r].shm
+				j.routes[r].data, j.routes[r].amo = local, local
+				j.routes[r].cpuAtomics = true
+			}
+		}
+		if err := local.Connect(ctx, addrs, j.boot.Exchange); err != nil {
+			return err
+		}
+	}
+	if verbs {
+		return j.connectVerbs(ctx, local != nil, far, unreachable)
+	}
+	return nil
+}
+
+func (j *Job) newSHM() (*shm.Network, error) {
+	return shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(), OnDown: j.markDown})
+}
+
+// connectVerbs brings the device in for the ranks that shared memory does not
+// reach. Atomics then go through the device to every rank, also of this host:
+// a device's atomics and the processor's on one word would not be atomic to
+// each other (IBTA vol 1 §9.4.5), unless every device says so.
+func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error) error {
+	net, err := newIBV(j)
+	if err != nil && far >= 0 {
+		err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", far, why[far], err)
+	}
+	var blob []byte
+	if err == nil {
+		j.networks = append(j.networks, net)
+		blob = append([]byte{boolByte(net.Limits().CPUAtomics)}, net.Addr()...)
+	}
+	// A rank without a device says so in the exchange, so that all of them fail, by name.
+	addrs, xerr := j.boot.Exchange(ctx, blob)
+	if err = errors.Join(err, xerr); err != nil {
+		return err
+	}
+	global := true
+	for r, a := range addrs {
+		if len(a) == 0 {
+			return fmt.Errorf("rank %d has no usable verbs device; its own message says why", r)
+		}
+		global = global && a[0] == 1
+		addrs[r] = a[1:]
+	}
+	for r := range addrs {
+		if err := net.Reach(r, addrs[r]); err != nil {
+			return fmt.Errorf("rank %d over verbs: %w", r, err)
+		}
+		rt := &j.routes[r]
+		if rt.data == nil {
+			rt.data = net
+		}
+		if !mixed || !global || rt.amo == nil {
+			rt.amo, rt.cpuAtomics = net, false
+		}
+	}
+	return net.Connect(ctx, addrs, j.boot.Exchange)
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// anybody is a collective or.
+func (j *Job) anybody(ctx context.Context, mine bool) (bool, error) {
+	if j.size == 1 {
+		return mine, nil
+	}
+	votes, err := j.boot.Exchange(ctx, []byte{boolByte(mine)})
+	if err != nil {
+		return false, err
+	}
+	for r, v := range votes {
+		switch {
+		case bytes.Equal(v, []byte{1}):
+			return true, nil
+		case !bytes.Equal(v, []byte{0}):
+			return false, fmt.Errorf("rank %d: malformed vote %x", r, v)
+		}
+	}
+	return false, nil
+}
+
+// hello is what every rank tells every other first.
+type hello struct {
+	user, system uint64 // bytes of the user's segment; offset of the system area
+	workers      uint64
+	fabric       string
+	shm          []byte // address of fabric/shm, empty without
+}
+
+// helloVersion is the wire version of hello:
+//
+//	1 byte    version
+//	uvarint   user, system, workers
+//	uvarint   length of fabric, then its bytes
+//	rest      shm
+const helloVersion = 1
+
+func (h hello) encode() []byte {
+	b := []byte{helloVersion}
+	for _, v := range []uint64{h.user, h.system, h.workers, uint64(len(h.fabric))} {
+		b = binary.AppendUvarint(b, v)
+	}
+	b = append(b, h.fabric...)
+	return append(b, h.shm...)
+}
+
+func decodeHello(b []byte) (h hello, err error) {
+	if len(b) == 0 || b[0] != helloVersion {
+		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
+	}
+	b = b[1:]
+	var n uint64
+	for _, v := range []*uint64{&h.user, &h.system, &h.workers, &n} {
+		x, used := binary.Uvarint(b)
+		if used <= 0 {
+			return h, errors.New("truncated hello")
+		}
+		*v, b = x, b[used:]
+	}
+	if n > uint64(len(b)) {
+		return h, errors.New("truncated hello")
+	}
+	h.fabric, h.shm = string(b[:n]), b[n:]
+	if h.user > h.system || h.system > 1<<62 {
+		return h, fmt.Errorf("hello with a system area at %d behind %d bytes", h.system, h.user)
+	}
+	return h, nil
+}
+
+func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
+	blobs, err := j.boot.Exchange(ctx, mine.encode())
+	if err != nil {
+		return nil, err
+	}
+	j.routes = make([]route, j.size)
+	all := make([]hello, j.size)
+	for r, b := range blobs {
+		if all[r], err = decodeHello(b); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r, err)
+		}
+		// Compared with rank 0 so that every rank prints the same.
+		switch first := all[0]; {
+		case all[r].fabric != first.fabric:
+			return nil, fmt.Errorf("rank %d was configured with fabric %q, rank 0 with %q: they must be equal", r, all[r].fabric, first.fabric)
+		case all[r].workers != first.workers:
+			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal", r, all[r].workers, first.workers)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,81 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/ibconduit/conduit/bootstrap"
+)
+
+// RunLocal runs a job of n ranks inside this process: fn is called once per
+// rank, each in a goroutine of its own, as Join's caller would be in a process
+// of its own. It serves unit tests, and programs that use goroutines as ranks.
+// RunLocal returns when every fn has, with the errors of all ranks joined. A
+// rank whose fn fails, panics or exits (t.FailNow) counts as dead: the others
+// are told, as if it had been a process. So do all when ctx ends.
+func RunLocal(ctx context.Context, n int, fn func(*Job) error) error {
+	return RunLocalConfig(ctx, n, Config{}, fn)
+}
+
+// RunLocalConfig is RunLocal with a configuration that is used by all ranks.
+func RunLocalConfig(ctx context.Context, n int, cfg Config, fn func(*Job) error) error {
+	if n < 1 {
+		return &ConfigError{Field: "n", Value: fmt.Sprint(n), Want: "1 rank or more"}
+	}
+	if cfg.Bootstrap != nil {
+		return &ConfigError{Field: "Bootstrap", Value: "set", Want: "nil: RunLocal brings its own"}
+	}
+	boots := bootstrap.NewGroup(n)
+	errs := make([]error, n)
+	var ranks sync.WaitGroup
+	for r := range n {
+		ranks.Go(func() {
+			c := cfg
+			c.Bootstrap = boots[r]
+			if err := runRank(ctx, c, fn); err != nil {
+				errs[r] = fmt.Errorf("rank %d: %w", r, err)
+			}
+		})
+	}
+	ranks.Wait()
+	return errors.Join(errs...)
+}
+
+// errExited is the error of a rank whose function never returned.
+var errExited = errors.New("the rank's function ended with runtime.Goexit, as t.FailNow does")
+
+// runRank is the life of one rank of RunLocal.
+func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
+	boot := cfg.Bootstrap
+	job, err := Join(ctx, cfg)
+	if err != nil {
+		boot.Abort(1, err.Error())
+		return err
+	}
+	err = errExited
+	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		close(ended)
+		watch.Wait()
+		if err != nil {
+			job.fail()
+			boot.Abort(1, err.Error()) // marks this rank as dead
+		}
+		err = errors.Join(err, job.closeWorkers(), job.Close())
+	}()
+	watch.Go(func() {
+		select {
+		case <-ctx.Done():
+			boot.Abort(1, context.Cause(ctx).Error())
+		case <-ended:
+		}
+	})
+	return fn(job)
+}

@@ -1,0 +1,19 @@
+//go:build linux && cgo
+
+package conduit
+
+import (
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/ibv"
+)
+
+// newIBV opens the device. One lane more than the workers may open serves the
+// collective operations.
+func newIBV(j *Job) (fabric.Network, error) {
+	return ibv.New(ibv.Config{
+		Rank: j.rank, Size: j.size, Segment: j.seg,
+		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
+		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth,
+		OnDown: j.markDown, Log: j.cfg.Logger,
+	})
+}

@@ -1,0 +1,153 @@
+package conduit
+
+import (
+	"fmt"
+	"math/bits"
+	"reflect"
+	"sync"
+	"unsafe"
+)
+
+// Ptr is a global pointer: a rank and an offset in its segment. The zero Ptr is
+// null. It is a value, may be compared with ==, copied, and sent to other ranks
+// (as Rank and Offset).
+type Ptr[T any] struct {
+	node uint32 // rank+1, or 0: null, or badType
+	off  uint64
+}
+
+// badType marks a Ptr to a type that may not be transferred.
+const badType = ^uint32(0)
+
+// MaxRanks is the largest number of ranks that a Ptr can address.
+const MaxRanks = int(badType - 1)
+
+// At returns the global pointer to the T at byte offset off of rank's segment.
+// Whether the rank exists and the T lies in its segment is checked when the
+// pointer is used. T must hold no Go pointers.
+func At[T any](rank int, off uint64) Ptr[T] {
+	if !pointerFree[T]() {
+		return Ptr[T]{node: badType, off: off}
+	}
+	if rank < 0 || rank >= MaxRanks {
+		return Ptr[T]{node: badType - 1, off: off}
+	}
+	return Ptr[T]{node: uint32(rank) + 1, off: off}
+}
+
+// Rank is the rank that p points to; -1 when p is null or invalid.
+func (p Ptr[T]) Rank() int {
+	if p.node >= badType-1 {
+		return -1
+	}
+	return int(p.node) - 1
+}
+
+// Offset is the byte offset in the rank's segment.
+func (p Ptr[T]) Offset() uint64 { return p.off }
+
+// IsNull reports whether p is the zero Ptr.
+func (p Ptr[T]) IsNull() bool { return p == Ptr[T]{} }
+
+// Add moves p by n elements of T within the rank's segment. A pointer that left
+// the segment is refused when it is used.
+func (p Ptr[T]) Add(n int) Ptr[T] {
+	var v T
+	hi, lo := bits.Mul64(uint64(max(n, -n)), uint64(unsafe.Sizeof(v)))
+	switch {
+	case p.IsNull():
+	case hi != 0 || n == -n && n != 0,
+		n > 0 && p.off+lo < p.off,
+		n < 0 && lo > p.off:
+		p.off = ^uint64(0) // outside of every segment
+	case n < 0:
+		p.off -= lo
+	default:
+		p.off += lo
+	}
+	return p
+}
+
+func (p Ptr[T]) String() string {
+	switch {
+	case p.IsNull():
+		return "null"
+	case p.Rank() < 0:
+		return "invalid"
+	}
+	return fmt.Sprintf("%d:%#x", p.Rank(), p.off)
+}
+
+// Cast returns p as a pointer to another type at the same place.
+func Cast[U, T any](p Ptr[T]) Ptr[U] {
+	if p.IsNull() {
+		return Ptr[U]{}
+	}
+	return At[U](p.Rank(), p.off)
+}
+
+// TypeError says that a type cannot be transferred because it holds pointers,
+// which mean nothing to another rank and must not escape the garbage collector.
+type TypeError struct {
+	Type reflect.Type
+	Path string // the first offending part, e.g. "T.Name (string)"
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("conduit: %v cannot be transferred: %s holds a pointer", e.Type, e.Path)
+}
+
+// typeChecks remembers the outcome by reflect.Type.
+var typeChecks sync.Map
+
+// pointerFree reports whether T may be transferred. The common types are
+// decided without a look-up.
+func pointerFree[T any]() bool {
+	var v T
+	switch any(v).(type) {
+	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool, complex128, complex64, uintptr:
+		return true
+	}
+	t := reflect.TypeFor[T]()
+	if ok, found := typeChecks.Load(t); found {
+		return ok.(bool)
+	}
+	ok := pointerIn(t, "T") == ""
+	typeChecks.Store(t, ok)
+	return ok
+}
+
+// pointerIn returns the path of the first pointer in t, or "".
+func pointerIn(t reflect.Type, path string) string {
+	switch t.Kind() {
+	case reflect.Array:
+		if t.Len() == 0 {
+			return ""
+		}
+		return pointerIn(t.Elem(), path+"[0]")
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if p := pointerIn(f.Type, path+"."+f.Name); p != "" {
+				return p
+			}
+		}
+		return ""
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
+		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return ""
+	}
+	return fmt.Sprintf("%s (%v)", path, t)
+}
+
+func typeError[T any]() error {
+	t := reflect.TypeFor[T]()
+	return &TypeError{Type: t, Path: pointerIn(t, "T")}
+}
+
+// bytesOf views a slice of pointer-free elements as bytes.
+func bytesOf[T any](s []T) []byte {
+	var v T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), uintptr(len(s))*unsafe.Sizeof(v))
+}

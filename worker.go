@@ -1,0 +1,314 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/offheap"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// Worker is one line of communication: operations, their completions, and
+// nothing that another worker shares. One goroutine uses it at a time.
+type Worker struct {
+	// What the hot path touches comes first.
+	peers    []peer         // by rank; nil once closed
+	downs    *atomic.Uint32 // the job's count of dead ranks
+	downSeen uint32         // what peers reflects
+	mapped   *mappedCounters
+	guard    owner.Guard
+
+	job     *Job
+	ctx     context.Context // bounds blocking calls that take none
+	lanes   []fabric.Lane   // one per network in use
+	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
+	inChain bool
+
+	scratch []byte // where values are laid for a lane to read or write
+	slots   resultSlots
+
+	freeMapped func()
+	closeErr   error
+}
+
+// peer is how a worker reaches one rank.
+type peer struct {
+	base       unsafe.Pointer // the segment, where loads and stores reach it
+	size       uint64         // bytes at base; 0 when not mapped
+	cpuAtomics bool           // atomics on base are allowed
+	user       uint64         // the segment's size, mapped or not
+	data, amo  fabric.Lane
+}
+
+// mappedCounters count what never reached a lane because loads and stores did
+// it. See package offheap for why they are not atomics.
+type mappedCounters struct {
+	puts, gets, atomics, putBytes, getBytes uint64
+}
+
+func (m *mappedCounters) load() fabric.Counters {
+	c := fabric.Counters{
+		Puts:     atomic.LoadUint64(&m.puts),
+		Gets:     atomic.LoadUint64(&m.gets),
+		Atomics:  atomic.LoadUint64(&m.atomics),
+		PutBytes: atomic.LoadUint64(&m.putBytes),
+		GetBytes: atomic.LoadUint64(&m.getBytes),
+	}
+	c.Completed = c.Puts + c.Gets + c.Atomics
+	c.Direct = c.Puts + c.Gets
+	return c
+}
+
+// NewWorker opens a worker. Over verbs there are Config.Workers of them; when
+// all are open the error wraps ErrNoWorker.
+func (j *Job) NewWorker() (*Worker, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return nil, errClosed("NewWorker", "job")
+	}
+	w := &Worker{job: j, ctx: context.Background(), downs: &j.downs}
+	if err := w.open(); err != nil {
+		w.release()
+		return nil, fmt.Errorf("conduit: new worker: %w", err)
+	}
+	j.workers[w] = struct{}{}
+	return w, nil
+}
+
+func (w *Worker) open() (err error) {
+	if w.mapped, w.freeMapped, err = offheap.Alloc[mappedCounters](); err != nil {
+		return err
+	}
+	w.lanes = make([]fabric.Lane, 0, len(w.job.networks))
+	byNet := make(map[fabric.Network]fabric.Lane)
+	for _, n := range w.job.networks {
+		l, err := n.NewLane()
+		if err != nil {
+			return err
+		}
+		w.lanes = append(w.lanes, l)
+		byNet[n] = l
+		w.waiter = l // the last network is the slowest: it needs polling most
+	}
+	w.peers = make([]peer, w.job.size)
+	for r := range w.peers {
+		rt := w.job.routes[r]
+		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
+	}
+	w.downSeen = w.downs.Load() - 1 // force the first refresh
+	w.refresh()
+	return nil
+}
+
+// refresh makes the table of mapped segments reflect which ranks are down.
+func (w *Worker) refresh() {
+	seen := w.downs.Load()
+	for r := range w.peers {
+		p := &w.peers[r]
+		p.base, p.size, p.cpuAtomics = nil, 0, false
+		if w.job.downCause(r) != nil {
+			continue
+		}
+		if mem := p.data.Mapped(r); mem != nil {
+			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), p.user
+			p.cpuAtomics = w.job.routes[r].cpuAtomics
+		}
+	}
+	w.downSeen = seen
+}
+
+// reach returns the peer for an operation that goes through a lane, after all
+// checks that a global pointer needs.
+func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error) {
+	if w.peers == nil {
+		return nil, 0, errClosed(op, "worker")
+	}
+	if node == 0 {
+		return nil, 0, fmt.Errorf("%s: %w", op, ErrNullPtr)
+	}
+	rank := int(node) - 1
+	if rank >= len(w.peers) {
+		if node >= badType-1 {
+			rank = -1
+		}
+		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
+	}
+	if w.downSeen != w.downs.Load() {
+		w.refresh()
+	}
+	p := &w.peers[rank]
+	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
+		return nil, 0, err
+	}
+	if cause := w.job.downCause(rank); cause != nil {
+		return nil, 0, &PeerDownError{Rank: rank, Op: op, Cause: cause}
+	}
+	return p, rank, nil
+}
+
+// SetContext bounds every following call that takes no context, Get and Put
+// first of all. An operation whose context ends returns its error; the
+// operation itself may still take effect.
+func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
+
+// Job is the job that the worker belongs to.
+func (w *Worker) Job() *Job { return w.job }
+
+// Flush blocks until every operation of the worker is complete at its target.
+// It returns the first error of an implicit operation since the last Flush.
+func (w *Worker) Flush(ctx context.Context) error {
+	if err := w.enter("flush"); err != nil {
+		return err
+	}
+	defer w.guard.Exit()
+	return w.flush(ctx)
+}
+
+func (w *Worker) flush(ctx context.Context) error {
+	var first error
+	for _, l := range w.lanes {
+		if err := l.Flush(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// Poll makes progress without waiting. A worker that only computes for long
+// need not poll: the device, or the memory, completes what was posted.
+func (w *Worker) Poll() error {
+	if err := w.enter("poll"); err != nil {
+		return err
+	}
+	defer w.guard.Exit()
+	for _, l := range w.lanes {
+		if err := l.Poll(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Chain collects the operations that fn starts on w and posts them together:
+// one doorbell, one call into the driver. The operations to one rank keep their order. fn
+// must not wait for any of them. When fn fails, what it collected before is posted all the same.
+func (w *Worker) Chain(fn func() error) error {
+	if w.peers == nil {
+		return errClosed("chain", "worker")
+	}
+	if w.inChain {
+		return errors.New("conduit: chains do not nest")
+	}
+	w.inChain = true
+	for _, l := range w.lanes {
+		l.Begin()
+	}
+	err := fn()
+	w.inChain = false
+	for _, l := range w.lanes {
+		if e := l.End(); e != nil && err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// Cond is a comparison for WaitUntil.
+type Cond = fabric.Cond
+
+// The comparisons: word <cond> value, unsigned.
+const (
+	Equal        = fabric.Equal
+	NotEqual     = fabric.NotEqual
+	GreaterEqual = fabric.GreaterEqual
+	Greater      = fabric.Greater
+	LessEqual    = fabric.LessEqual
+	Less         = fabric.Less
+)
+
+// WaitUntil blocks until the aligned word at byte offset off of this rank's own
+// segment fulfils the condition, because a peer's put or atomic changed it. What
+// the same worker of that peer put before is then visible too.
+func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
+	if err := w.enter("wait-until"); err != nil {
+		return err
+	}
+	defer w.guard.Exit()
+	seg := w.job.seg.User()
+	if err := fabric.CheckWord("wait-until", w.job.rank, off, uint64(len(seg))); err != nil {
+		return err
+	}
+	word := (*uint64)(unsafe.Pointer(&seg[off]))
+	if c.Holds(atomic.LoadUint64(word), value) {
+		return nil
+	}
+	return w.waiter.WaitWord(ctx, word, c, value, w.job.checkOpen)
+}
+
+// Stats are the worker's counters. It may be called from any goroutine, until
+// Close.
+func (w *Worker) Stats() Stats {
+	w.job.mu.Lock()
+	defer w.job.mu.Unlock()
+	return w.statsLocked()
+}
+
+func (w *Worker) statsLocked() Stats {
+	s := make(Stats)
+	for i, l := range w.lanes {
+		s.add(w.job.networks[i].Name(), l.Counters().Load())
+	}
+	if w.mapped != nil {
+		s.add(FabricSHM, w.mapped.load())
+	}
+	return s
+}
+
+// enter guards a call: the worker is open, and this goroutine is alone in it.
+func (w *Worker) enter(op string) error {
+	if w.peers == nil {
+		return errClosed(op, "worker")
+	}
+	return w.guard.Enter()
+}
+
+// Close completes the worker's operations, bounded by Config.CloseTimeout, and
+// gives its lanes back. It returns the errors that no Flush has reported;
+// closing again returns the same.
+func (w *Worker) Close() error {
+	if w.peers == nil {
+		return w.closeErr
+	}
+	if err := w.guard.Enter(); err != nil {
+		return err
+	}
+	defer w.guard.Exit()
+	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
+	defer cancel()
+	err := w.flush(ctx)
+	w.job.mu.Lock()
+	defer w.job.mu.Unlock()
+	delete(w.job.workers, w)
+	w.job.retired.merge(w.statsLocked())
+	w.closeErr = errors.Join(err, w.release())
+	return w.closeErr
+}
+
+// release gives back what open took, whether or not it finished.
+func (w *Worker) release() error {
+	var errs []error
+	for _, l := range w.lanes {
+		errs = append(errs, l.Close())
+	}
+	w.lanes, w.peers, w.waiter = nil, nil, nil
+	if w.freeMapped != nil {
+		w.freeMapped()
+		w.mapped, w.freeMapped = nil, nil
+	}
+	return errors.Join(errs...)
+}
