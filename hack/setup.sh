@@ -5,13 +5,13 @@
 #   hack/setup.sh -list [GROUP...]   print the packages, one a line
 #   hack/setup.sh -missing [GROUP..] print those that are not installed
 #
-# Groups: build rdma vm test lint go. Debian and Ubuntu; root or sudo.
+# Groups: build rdma test lint go. Debian and Ubuntu; root or sudo.
 # Where nothing is missing nothing is run, so neither root nor a network is needed.
-# This file owns the list of packages; hack/softroce asks it.
+# The packages of the VM are listed in hack/softroce/packages.sh, all others here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_groups=(build rdma vm test lint go)
+all_groups=(build rdma test lint go)
 
 packages() { # GROUP
   local arch
@@ -19,17 +19,8 @@ packages() { # GROUP
   case $1 in
   # cgo needs a C compiler and the headers of libibverbs.
   build) echo ca-certificates gcc libc6-dev make git libibverbs-dev ;;
-  # The providers are plug-ins of libibverbs: without them a device is there and cannot be opened.
-  rdma) echo rdma-core ibverbs-providers ibverbs-utils iproute2 kmod perftest ;;
-  # The VM boots the distribution's kernel under qemu. zstd and xz unpack its modules,
-  # binutils (ar) its package. Firmware packages are only Recommends of qemu's.
-  vm)
-    echo busybox-static cpio iproute2 kmod binutils zstd xz-utils
-    case $arch in
-    arm64) echo qemu-system-arm ;;
-    *) echo qemu-system-x86 seabios ipxe-qemu ;;
-    esac
-    ;;
+  # What the Soft-RoCE VM and the tools in it need is said where the VM is made.
+  rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under.
   test) echo mpich ;;
   # The cross compiler checks the C of the arm64 build.
@@ -73,9 +64,15 @@ apt_update() {
 
 have_lists() { compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; }
 
+# dpkg is talkative: only what went wrong is worth the reader's screen.
 apt_try() {
+  local log rc=0
+  log=$(mktemp)
   as_root apt-get install -y -qq --no-install-recommends \
-    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
+    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1 </dev/null || rc=$?
+  [ $rc = 0 ] || tail -n 40 "$log" >&2
+  rm -f "$log"
+  return $rc
 }
 
 apt_install() { # PACKAGE...

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Looks at the code without running it. Runs every check, also after one has failed.
+#
+#   hack/lint.sh [-o FILE] [CHECK...]
+#
+# -o FILE records the results for hack/testsum. CHECKs are the functions check_* below.
+# PKGS chooses the Go packages of the checks that take packages (default: all).
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=hack/common.sh
+. hack/common.sh
+
+read -ra pkgs <<<"${PKGS:-./...}"
+
+# What is or will be in the repository, whoever has not committed it yet.
+files() { git ls-files -co --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && printf '%s\n' "$f"; done; }
+
+check_gofmt() {
+  local bad
+  bad=$(files '*.go' | xargs -r gofmt -l)
+  [ -z "$bad" ] || { echo "run gofmt -w on:"; echo "$bad"; return 1; }
+}
+
+check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}"; }
+
+# Without cgo, and on systems that have no verbs, everything compiles and says at run time what is missing.
+check_nocgo() {
+  local target
+  for target in linux/amd64 linux/arm64 darwin/arm64; do
+    echo "$target"
+    CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet "${pkgs[@]}" || return 1
+    CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build "${pkgs[@]}" || return 1
+  done
+}
+
+# The C of the arm64 build: with the cross compiler, this machine's libibverbs headers (they are the same
+# on every architecture) after the cross compiler's own, and an empty library in the place of libibverbs.
+check_arm64() {
+  local cc=aarch64-linux-gnu-gcc lib=build/lint/arm64
+  command -v $cc >/dev/null || { echo "no $cc here (package gcc-aarch64-linux-gnu)"; return 77; }
+  mkdir -p $lib
+  $cc -shared -o $lib/libibverbs.so -x c /dev/null || return 1
+  CC=$cc CGO_ENABLED=1 GOOS=linux GOARCH=arm64 \
+    CGO_CFLAGS="-O2 -idirafter /usr/include" \
+    CGO_LDFLAGS="-L$PWD/$lib -Wl,--unresolved-symbols=ignore-all" \
+    go build "${pkgs[@]}"
+}
+
+check_staticcheck() { go tool staticcheck "${pkgs[@]}" && go tool staticcheck -tags debug "${pkgs[@]}"; }
+
+# The flags that the C of this project is held to; hack/lint.sh and the #cgo lines agree (internal/archtest).
+cflags=(-std=c11 -D_GNU_SOURCE -O2 -fPIC -Wall -Wextra -Werror)
+
+# C is compiled as in the Go build, and what it exports is prefixed: its symbols share a name space with
+# every library of the process. The exceptions are the hooks of memevents, whose names are the libc's.
+check_c() {
+  local f o bad rc=0
+  mkdir -p build/lint
+  for f in $(files '*.c'); do
+    o=build/lint/$(echo "$f" | tr / _).o
+    gcc "${cflags[@]}" -c -o "$o" "$f" || { rc=1; continue; }
+    bad=$(nm -g --defined-only "$o" | awk '{ print $3 }' | grep -v '^ibc_' |
+      if [ "${f%%/*}" = memevents ]; then grep -vxE 'mmap|mmap64|munmap|mremap|madvise|brk|sbrk|shmat|shmdt|shmget|syscall'; else cat; fi)
+    [ -z "$bad" ] || { echo "$f exports without the prefix ibc_: $bad"; rc=1; }
+  done
+  return $rc
+}
+
+check_shell() {
+  command -v shellcheck >/dev/null || { echo "no shellcheck here"; return 77; }
+  files | while read -r f; do
+    case $f in
+    *.sh) echo "$f" ;;
+    *.*) ;;
+    *) head -c 64 "$f" | grep -qaE '^#!.*[ /](ba)?sh' && echo "$f" ;;
+    esac
+  done | xargs -r shellcheck -x -S warning
+}
+
+# Its database is on the network and says something else every day: not reaching it is no failure.
+check_govulncheck() {
+  local out rc
+  out=$(go -C hack/tools build -o "$PWD/build/bin/govulncheck" golang.org/x/vuln/cmd/govulncheck 2>&1) ||
+    { echo "not run: it does not build: $out"; return 77; }
+  out=$(timeout 300 build/bin/govulncheck "${pkgs[@]}" 2>&1)
+  rc=$?
+  case $rc:$out in
+  0:*) ;;
+  3:*) echo "$out"; return 1 ;;
+  *) echo "not run: ${out:0:300}"; return 77 ;;
+  esac
+}
+
+all() { declare -F | sed -n 's/^declare -f check_//p'; }
+
+results=
+if [ "${1-}" = -o ]; then
+  results=$2
+  shift 2
+  mkdir -p "$(dirname "$results")"
+  : >"$results"
+fi
+[ $# -gt 0 ] || set -- gofmt c vet nocgo arm64 staticcheck shell govulncheck
+failed=0
+for check; do
+  declare -F "check_$check" >/dev/null || { echo "lint: no check '$check' (there are: $(all | xargs))"; exit 2; }
+  start=$SECONDS
+  out=$("check_$check" 2>&1 </dev/null)
+  rc=$?
+  case $rc in
+  0) word=pass out= ;;
+  77) word=skip ;;
+  *) word=fail failed=1 ;;
+  esac
+  printf '[lint] %-4s %s (%ds)\n' "$word" "$check" $((SECONDS - start))
+  [ -z "$out" ] || printf '%s\n' "$out"
+  [ -z "$results" ] || record "$results" lint "$check" $word "$out"
+done
+exit $failed

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs the tests, in stages; all of them without arguments. The last line counts.
+#
+#   hack/test.sh [STAGE...]      stages: lint race debug plain vm
+#
+# A stage that fails does not keep the others from running; the exit status tells.
+# PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=hack/common.sh
+. hack/common.sh
+
+out=build/test
+read -ra extra <<<"${TESTFLAGS-}"
+rm -rf $out
+mkdir -p $out build/bin
+go build -o build/bin/testsum ./hack/testsum || exit 1
+
+# A test run must not depend on how the tree was obtained.
+export GOFLAGS="${GOFLAGS-} -buildvcs=false"
+# hydra's mpiexec is there (hack/setup.sh): the tests under it may not skip.
+export IBCONDUIT_REQUIRE_HYDRA=1
+# On a machine with a device its tests run natively, and may not skip either.
+if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
+
+# packages [-rdma]: those to test; with -rdma the ones whose tests ask for a device, which is
+# by importing internal/rdmatest (internal/archtest holds that there is no other way).
+# shellcheck disable=SC2086 # PKGS is a list
+packages() {
+  local format='{{.ImportPath}}'
+  [ "${1-}" = -rdma ] && format='{{range .TestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}'
+  go list -f "$format" ${PKGS:-./...} | grep . | sort -u
+}
+
+# run STAGE GO-TEST-ARGUMENTS...: each package is bounded by -timeout, the stage by timeout.
+run() {
+  local stage=$1
+  shift
+  timeout -k 30 30m go test -json -count=1 -timeout 10m ${extra[@]+"${extra[@]}"} "$@" </dev/null |
+    build/bin/testsum -stage "$stage" -o "$out/$stage.json"
+}
+
+stage_lint() { hack/lint.sh -o $out/lint.json; }
+
+stage_race() {
+  mapfile -t pkgs < <(packages)
+  run race -race "${pkgs[@]}"
+}
+
+# The tests of hack/ boot VMs, and have no debug build and no benchmarks: once is enough.
+stage_debug() {
+  mapfile -t pkgs < <(packages | grep -v /hack/)
+  [ ${#pkgs[@]} = 0 ] || run debug -tags debug "${pkgs[@]}"
+}
+
+# As users build it: allocation is counted here, and each benchmark runs once so that none rots.
+stage_plain() {
+  mapfile -t pkgs < <(packages | grep -v /hack/)
+  [ ${#pkgs[@]} = 0 ] || run plain -bench . -benchtime 1x "${pkgs[@]}"
+}
+
+# One VM after the other (-p 1): two on two cores would only disturb each other.
+# All is compiled before, on all cores.
+stage_vm() {
+  if host_device && [ -z "${IBCONDUIT_TEST_VM-}" ]; then
+    echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
+    return 0
+  fi
+  mapfile -t pkgs < <(packages -rdma)
+  [ ${#pkgs[@]} -gt 0 ] || return 0
+  echo "[vm] ${pkgs[*]}"
+  go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
+  IBCONDUIT_REQUIRE_RDMA=1 run vm -p 1 -bench . -benchtime 1x -exec "$PWD/hack/softroce/vm -mem 4096" "${pkgs[@]}"
+}
+
+[ $# -gt 0 ] || set -- lint race debug plain vm
+failed=()
+for stage; do
+  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain vm)" >&2; exit 2; }
+  echo "== $stage"
+  start=$SECONDS
+  "stage_$stage" || failed+=("$stage")
+  echo "== $stage: $((SECONDS - start)) s"
+done
+
+[ ${#failed[@]} = 0 ] || echo "failing stages: ${failed[*]}"
+build/bin/testsum -total $out/*.json || exit 1
+[ ${#failed[@]} = 0 ]
