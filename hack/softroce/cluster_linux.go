@@ -55,7 +55,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	accel := c.cfg.Accel
 	if accel == "" {
-		accel = qemu.ChooseAccel(ctx, c.cfg.Dir, im.Kernel, im.Initrd)
+		accel = qemu.ChooseAccel(ctx, c.cfg.Dir, im.Kernel, im.Initrd, im.Release)
 	}
 	if c.cfg.Hosts > 1 {
 		if c.lan, err = lan.New(c.cfg.Hosts, c.cfg.Seed); err != nil {

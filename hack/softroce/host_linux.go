@@ -34,7 +34,7 @@ func Address(i int) string { return fmt.Sprintf("10.0.1.%d", i+1) }
 
 func (c *Cluster) launch(i int, im *image.Image, accel string) (*Host, error) {
 	s := qemu.Spec{Kernel: im.Kernel, Initrd: im.Initrd, Accel: accel, CPUs: c.cfg.CPUs, MemoryMB: c.cfg.MemoryMB,
-		Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: strconv.Itoa(i)}
+		Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: strconv.Itoa(i)}
 	if c.lan != nil {
 		s.NIC, s.MAC, s.MTU = c.lan.Port(i), lan.MAC(i).String(), MTU
 	}

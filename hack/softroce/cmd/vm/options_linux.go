@@ -32,6 +32,7 @@ type options struct {
 	rw       listFlag
 	fetch    listFlag
 	chdir    string
+	kernel   string
 	explicit map[string]bool
 }
 
@@ -58,6 +59,7 @@ func newOptions() *options {
 	f.Var(&o.rw, "rw", "host `directory` that the command may write to; repeatable")
 	f.Var(&o.fetch, "fetch", "file or directory, `path` in the VM, copied to the same path here at the end; repeatable")
 	f.StringVar(&o.chdir, "C", "", "working `directory` of the command (default: this one)")
+	f.StringVar(&o.kernel, "append", "", "further kernel `parameters`")
 	return o
 }
 
@@ -85,7 +87,7 @@ func (o *options) parseOnce(args []string) ([]string, error) {
 
 func (o *options) config(hosts int) softroce.Config {
 	return softroce.Config{Hosts: hosts, CPUs: o.cpus, MemoryMB: o.memory, NoRDMA: o.noRDMA, HugePages: o.huge,
-		ReadWrite: o.rw, Accel: o.accel, Seed: o.seed}
+		ReadWrite: o.rw, Append: o.kernel, Accel: o.accel, Seed: o.seed}
 }
 
 // listFlag is a flag that may be given several times.
