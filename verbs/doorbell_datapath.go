@@ -148,7 +148,12 @@ func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, b queuedBatch, n 
 //
 // An error of the post is a *PostError; completions that came are returned beside it.
 func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
-	return d.ring(want, budget, C.IBC_WATCH_NONE)
+	if err := d.enter(); err != nil {
+		return 0, err
+	}
+	n, err := d.ring(want, budget, C.IBC_WATCH_NONE)
+	d.busy.Store(false)
+	return n, err
 }
 
 // Until is a condition on a watched word.
@@ -161,28 +166,36 @@ const (
 )
 
 // RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which a peer's put may bring about. With want 0 it does not poll at all.
-// It reports whether the condition held; Seen is the word's value then. The word is read with acquire order: what the peer wrote before it, on one QP, is there.
+// It reports whether the condition held; Seen is the word's value then. The word belongs in a segment, not in the Go heap. It is read with acquire order: what the peer wrote before it, on one QP, is there.
 func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
-	if d.d == nil {
-		return 0, false, d.closedError("ring")
+	if err := d.enter(); err != nil {
+		return 0, false, err
 	}
 	d.word = word
-	*(**uint64)(unsafe.Pointer(&d.d.word)) = word
+	// As a number: a write barrier has no business with memory outside of the heap.
+	*(*uintptr)(unsafe.Pointer(&d.d.word)) = uintptr(unsafe.Pointer(word))
 	d.d.value = C.uint64_t(value)
 	n, err = d.ring(want, budget, C.uint32_t(until))
+	met = d.d.met != 0
 	d.word = nil
-	return n, d.d != nil && d.d.met != 0, err
+	d.busy.Store(false)
+	return n, met, err
+}
+
+// enter detects use by two goroutines, and after Close.
+func (d *Doorbell) enter() error {
+	if !d.busy.CompareAndSwap(false, true) {
+		return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
+	}
+	if d.d == nil {
+		d.busy.Store(false)
+		return d.closedError("ring")
+	}
+	return nil
 }
 
 func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, error) {
-	if !d.busy.CompareAndSwap(false, true) {
-		return 0, d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
-	}
 	c := d.d
-	if c == nil {
-		d.busy.Store(false)
-		return 0, d.closedError("ring")
-	}
 	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(max(budget, 0)), watch
 	C.ibc_ring(c)
 	n := int(c.completed)
@@ -191,7 +204,6 @@ func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, 
 		err = d.failure()
 	}
 	d.letGo()
-	d.busy.Store(false)
 	return n, err
 }
 

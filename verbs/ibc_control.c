@@ -56,6 +56,17 @@ struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int acc
 	return ibv_reg_mr(pd, (void *)addr, len, (unsigned int)access);
 }
 
+struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd)
+{
+	return ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+}
+
+int ibc_dealloc_mw(struct ibv_mw *mw)
+{
+	int rc = ibv_dealloc_mw(mw);
+	return rc ? fail(rc) : 0;
+}
+
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector)
 {
 	return ibv_create_cq(ctx, entries, id_to_context(id), ch, vector);

@@ -12,6 +12,8 @@ int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out);
 int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n);
 int ibc_set_nonblock(int fd);
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
+struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd);
+int ibc_dealloc_mw(struct ibv_mw *mw);
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector);
 struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge);
 void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id);
