@@ -1,0 +1,34 @@
+// Package metrics shows a job to Prometheus.
+//
+// A job counts always, in plain words that its data path increments. This
+// package reads them when somebody scrapes, and at no other time: a program that
+// is not scraped pays nothing for it.
+//
+//	c := metrics.NewCollector(job)
+//	go metrics.Serve(ctx, ":9464", c)          // or: registry.MustRegister(c)
+//
+// # Labels
+//
+// Every series of a job has the labels job_id (the launcher's name for the job)
+// and rank; a process has one of each per job, so they add no cardinality to
+// the target itself. Where an operation can travel by several networks the
+// label network names it. What describes a job, its size for instance, are
+// labels of ibconduit_job_info alone.
+//
+// # Ports
+//
+// ibconduit_port_... are read from the kernel for the ports that the job's
+// networks use. A port counts the traffic of everybody on the host: take max by
+// (instance, device, port) over the ranks of a host, not the sum. Which counters there are
+// depends on the driver; one that cannot be read is left out.
+//
+// # Lifetime
+//
+// Counters of closed workers stay in the sums, so that no counter ever goes
+// back. A scrape during or after Close shows what there was until then.
+//
+// # More sources
+//
+// Packages that count something of their own are attached with
+// [Collector.Add]; they need not know of Prometheus.
+package metrics
