@@ -65,13 +65,16 @@ func newCollectives(j *Job) (*collectives, error) {
 }
 
 // close ends the collectives once the one that runs has noticed that the job
-// is closing, and returns their counters.
-func (c *collectives) close() (Stats, error) {
+// is closing. Job.Stats reads the lanes' counters until they are retired: both
+// happen under the job's lock.
+func (c *collectives) close() error {
 	<-c.turn
 	defer func() { c.turn <- struct{}{} }()
-	s := c.stats()
 	c.closed = true
-	return s, c.closeLanes()
+	c.job.mu.Lock()
+	defer c.job.mu.Unlock()
+	c.job.retired.merge(c.stats())
+	return c.closeLanes()
 }
 
 func (c *collectives) closeLanes() error {

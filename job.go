@@ -240,12 +240,7 @@ func (j *Job) release() error {
 	}
 	var errs []error
 	if j.coll != nil {
-		s, err := j.coll.close()
-		j.mu.Lock()
-		j.retired.merge(s)
-		j.coll = nil
-		j.mu.Unlock()
-		errs = append(errs, err)
+		errs = append(errs, j.coll.close())
 	}
 	for _, n := range j.networks {
 		errs = append(errs, n.Close())
