@@ -74,7 +74,9 @@ func (s *seat) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([
 	case ev := <-call:
 		if ev.failure != nil && ev.failure.rank == s.rank {
 			// The text comes back with the missing ranks; keep our own error.
-			ev.failure.why = &cause{kind: causeGaveUp, text: ev.failure.why.text, err: err}
+			f := *ev.failure // which other ranks hold as well
+			f.why = &cause{kind: causeGaveUp, text: f.why.text, err: err}
+			ev.failure = &f
 		}
 		return s.result(o, ev)
 	case <-t.C:

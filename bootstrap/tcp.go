@@ -35,6 +35,7 @@ type rendezvous struct {
 	timeout    time.Duration
 	log        *slog.Logger
 	protocol   uint16         // of our frames; differs in tests only
+	handshake  time.Duration  // of one connection; shorter in tests only
 	exit       func(code int) // os.Exit, except in tests
 }
 

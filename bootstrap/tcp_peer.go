@@ -82,7 +82,7 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 var errUntrusted = errors.New("address needs a secret")
 
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*handshakeTime)
+	ctx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", rv.addr)
 	if err != nil {

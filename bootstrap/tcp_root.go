@@ -149,7 +149,7 @@ func (r *root) accept() {
 // the job: it is counted, and named when a rank is missing.
 func (r *root) greet(c net.Conn) {
 	tune(c)
-	_ = c.SetDeadline(time.Now().Add(handshakeTime))
+	_ = c.SetDeadline(time.Now().Add(r.rv.handshake))
 	t := tls.Server(c, r.conf)
 	h, err := r.hear(t)
 	r.mu.Lock()

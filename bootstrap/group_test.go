@@ -1,0 +1,199 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestGroupExchangesBlobs(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(7)
+	noErrors(t, onAll(ranks, func(b Bootstrap) error { return checkExchanges(ctx, b) }))
+	noErrors(t, onAll(ranks, Bootstrap.Close))
+	for r, b := range ranks {
+		if _, ok := <-b.Lost(); ok {
+			t.Errorf("rank %d noticed a loss", r)
+		}
+	}
+}
+
+func TestGroupResultsAreNotShared(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(2)
+	defer closeAll(ranks)
+	own := []byte("mine")
+	results := make([][][]byte, 2)
+	noErrors(t, onAll(ranks, func(b Bootstrap) (err error) {
+		blob := []byte("yours")
+		if b.Rank() == 0 {
+			blob = own
+		}
+		results[b.Rank()], err = b.Exchange(ctx, blob)
+		return err
+	}))
+	results[0][0][0], results[0][1][0] = 'X', 'X'
+	if string(own) != "mine" || string(results[1][0]) != "mine" || string(results[1][1]) != "yours" {
+		t.Errorf("%q %q", own, results[1])
+	}
+}
+
+func TestGroupAbortUnblocksTheOthersAndIsALoss(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(3)
+	defer closeAll(ranks)
+	errs := onAll(ranks, func(b Bootstrap) error {
+		if b.Rank() == 1 {
+			b.Abort(3, "enough")
+			return nil
+		}
+		return b.Barrier(ctx)
+	})
+	for _, r := range []int{0, 2} {
+		var lost *LostError
+		var abort *AbortError
+		if !errors.As(errs[r], &lost) || lost.Rank != 1 || !errors.As(errs[r], &abort) || abort.Code != 3 {
+			t.Errorf("rank %d: %v", r, errs[r])
+		}
+		if l := lossOf(t, ranks[r]); l.Rank != 1 || !errors.As(l.Cause, &abort) {
+			t.Errorf("rank %d noticed %+v", r, l)
+		}
+	}
+}
+
+func TestGroupCloseUnblocksTheOthers(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(3)
+	defer closeAll(ranks)
+	errs := onAll(ranks, func(b Bootstrap) error {
+		if b.Rank() == 2 {
+			return b.Close()
+		}
+		_, err := b.Exchange(ctx, nil)
+		return err
+	})
+	for r, err := range errs[:2] {
+		if !errors.Is(err, ErrLeft) || !strings.Contains(err.Error(), "rank 2 left") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func TestGroupCancelUnblocksTheOthersNamingTheRank(t *testing.T) {
+	ranks := NewGroup(3)
+	defer closeAll(ranks)
+	errs := onAll(ranks, func(b Bootstrap) error {
+		ctx, cancel := context.WithCancel(bounded(t))
+		defer cancel()
+		switch b.Rank() {
+		case 0:
+			time.AfterFunc(20*time.Millisecond, cancel)
+		case 1:
+			return nil
+		}
+		return b.Barrier(ctx)
+	})
+	for _, r := range []int{0, 2} {
+		var lost *LostError
+		if !errors.As(errs[r], &lost) || lost.Rank != 0 || !errors.Is(errs[r], ErrGaveUp) || !strings.Contains(errs[r].Error(), "waiting for rank 1") {
+			t.Errorf("rank %d: %v", r, errs[r])
+		}
+	}
+	if !errors.Is(errs[0], context.Canceled) {
+		t.Errorf("%v does not wrap the context's error", errs[0])
+	}
+}
+
+func TestGroupDifferentCollectivesAreAnErrorOnEveryRank(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(3)
+	defer closeAll(ranks)
+	for r, err := range onAll(ranks, func(b Bootstrap) error {
+		if b.Rank() == 1 {
+			_, err := b.Exchange(ctx, nil)
+			return err
+		}
+		return b.Barrier(ctx)
+	}) {
+		if !errors.Is(err, ErrMisuse) || !strings.Contains(err.Error(), "Exchange") || !strings.Contains(err.Error(), "Barrier") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func TestCollectivesOfOneRankTakeTurns(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(2)
+	defer closeAll(ranks)
+	both := append(ranks[:2:2], ranks...) // two goroutines for each rank
+	noErrors(t, onAll(both, func(b Bootstrap) error { return b.Barrier(ctx) }))
+}
+
+func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(2)
+	defer closeAll(ranks)
+	first := make(chan error)
+	go func() { first <- ranks[0].Barrier(ctx) }()
+	for len(ranks[0].(*job).turn) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if err := ranks[0].Barrier(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if err := ranks[1].Barrier(ctx); err != nil { // the job is not harmed
+		t.Error(err)
+	}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseIsIdempotentAndEndsACollective(t *testing.T) {
+	ctx := bounded(t)
+	ranks := NewGroup(2)
+	defer closeAll(ranks)
+	first := make(chan error)
+	go func() { first <- ranks[0].Barrier(ctx) }()
+	for len(ranks[0].(*job).turn) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
+		if err := ranks[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-first; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSelfIsAJobOfOne(t *testing.T) {
+	b, err := New(bounded(t), Options{Lookup: env(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if b.Rank() != 0 || b.Size() != 1 || b.Name() != "self" || b.JobID() == "" {
+		t.Errorf("%d/%d %s %q", b.Rank(), b.Size(), b.Name(), b.JobID())
+	}
+	if err := checkExchanges(bounded(t), b); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExchangeRefusesABlobAboveTheLimit(t *testing.T) {
+	b := NewGroup(1)[0]
+	defer b.Close()
+	if _, err := b.Exchange(bounded(t), make([]byte, MaxBlob+1)); err == nil {
+		t.Error("taken")
+	}
+	if err := b.Barrier(bounded(t)); err != nil { // a refusal is not a failure of the job
+		t.Error(err)
+	}
+}

@@ -1,0 +1,155 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// helperVar makes the test binary a rank of a launcher under test.
+const helperVar = "IBCONDUIT_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(helperVar) {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "exchange":
+		os.Exit(helperExchange())
+	default:
+		fmt.Fprintln(os.Stderr, "unknown helper", os.Getenv(helperVar))
+		os.Exit(2)
+	}
+}
+
+// helperExchange joins by the environment and checks what it receives.
+func helperExchange() int {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	b, err := New(ctx, Options{})
+	if err != nil {
+		fmt.Println("join:", err)
+		return 1
+	}
+	if err := errors.Join(checkExchanges(ctx, b), b.Close()); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	_, local, known := b.Local()
+	fmt.Printf("ok %d/%d %s local %d %v\n", b.Rank(), b.Size(), b.Name(), local, known)
+	return 0
+}
+
+// pattern is what a rank sends: everybody can compute it.
+func pattern(rank, round, size int) []byte {
+	src := rand.NewChaCha8([32]byte{byte(rank), byte(round), byte(rank >> 8)})
+	p := make([]byte, size)
+	src.Read(p)
+	return p
+}
+
+// checkExchanges sends blobs of the sizes that broke launchers, of odd sizes,
+// and of sizes that differ between ranks.
+func checkExchanges(ctx context.Context, b Bootstrap) error {
+	sizes := []func(rank int) int{
+		func(int) int { return 0 },
+		func(int) int { return 8 },
+		func(int) int { return 10_000 },
+		func(int) int { return 200_000 },
+		func(r int) int { return 383 + r },
+		func(r int) int { return int(rand.New(rand.NewPCG(7, uint64(r))).IntN(5000)) },
+	}
+	for round, size := range sizes {
+		got, err := b.Exchange(ctx, pattern(b.Rank(), round, size(b.Rank())))
+		if err != nil {
+			return fmt.Errorf("rank %d round %d: %w", b.Rank(), round, err)
+		}
+		if len(got) != b.Size() {
+			return fmt.Errorf("rank %d round %d: %d blobs for %d ranks", b.Rank(), round, len(got), b.Size())
+		}
+		for r := range got {
+			if string(got[r]) != string(pattern(r, round, size(r))) {
+				return fmt.Errorf("rank %d round %d: blob of rank %d differs", b.Rank(), round, r)
+			}
+		}
+		if err := b.Barrier(ctx); err != nil {
+			return fmt.Errorf("rank %d barrier %d: %w", b.Rank(), round, err)
+		}
+	}
+	return nil
+}
+
+// bounded is a context that ends a test which hangs.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// quiet keeps warnings out of the test's output.
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// onAll runs f for all ranks at once and returns their errors.
+func onAll(ranks []Bootstrap, f func(b Bootstrap) error) []error {
+	errs := make([]error, len(ranks))
+	var wg sync.WaitGroup
+	for r, b := range ranks {
+		if b != nil {
+			wg.Go(func() { errs[r] = f(b) })
+		}
+	}
+	wg.Wait()
+	return errs
+}
+
+func noErrors(t *testing.T, errs []error) {
+	t.Helper()
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+func closeAll(ranks []Bootstrap) {
+	for _, b := range ranks {
+		if b != nil {
+			_ = b.Close()
+		}
+	}
+}
+
+// lossOf waits for the next loss that a rank notices.
+func lossOf(t *testing.T, b Bootstrap) Loss {
+	t.Helper()
+	select {
+	case l, ok := <-b.Lost():
+		if !ok {
+			t.Fatalf("rank %d: Lost closed without a loss", b.Rank())
+		}
+		return l
+	case <-time.After(30 * time.Second):
+		t.Fatalf("rank %d noticed no loss", b.Rank())
+	}
+	panic("unreachable")
+}
+
+// env makes a lookup of pairs "K", "V".
+func env(pairs ...string) environment {
+	m := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return func(k string) (string, bool) { v, ok := m[k]; return v, ok }
+}

@@ -1,0 +1,605 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const testSecret = "0123456789abcdef0123456789abcdef"
+
+// tcpRanks makes rendezvous of n ranks whose listener is already bound, as
+// under the own launcher.
+func tcpRanks(t *testing.T, n int, change func(rank int, rv *rendezvous)) []*rendezvous {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	rvs := make([]*rendezvous, n)
+	for r := range rvs {
+		rvs[r] = &rendezvous{
+			rank: r, size: n, job: "test", addr: ln.Addr().String(), secret: []byte(testSecret),
+			timeout: 30 * time.Second, log: quiet, protocol: protocol,
+			handshake: handshakeTime, exit: func(int) {},
+		}
+		if r == 0 {
+			if rvs[0].listener, err = ln.(*net.TCPListener).File(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if change != nil {
+			change(r, rvs[r])
+		}
+	}
+	return rvs
+}
+
+// join joins all at once; entries that are nil stay away.
+func join(ctx context.Context, rvs []*rendezvous) ([]Bootstrap, []error) {
+	ranks, errs := make([]Bootstrap, len(rvs)), make([]error, len(rvs))
+	var wg sync.WaitGroup
+	for i, rv := range rvs {
+		if rv == nil {
+			continue
+		}
+		wg.Go(func() {
+			be, err := rv.join(ctx)
+			if errs[i] = err; err == nil {
+				ranks[i] = newJob(be, "tcp", Options{Log: quiet}.withDefaults())
+			}
+		})
+	}
+	wg.Wait()
+	return ranks, errs
+}
+
+func joined(t *testing.T, n int) []Bootstrap {
+	t.Helper()
+	ranks, errs := join(bounded(t), tcpRanks(t, n, nil))
+	t.Cleanup(func() { closeAll(ranks) })
+	noErrors(t, errs)
+	return ranks
+}
+
+// die ends a rank as SIGKILL would: its connections close without a word.
+func die(b Bootstrap) {
+	switch be := b.(*job).be.(type) {
+	case *peer:
+		be.link.cut()
+	case *root:
+		be.hub.mu.Lock()
+		clear(be.hub.deliver) // a dead process tells nobody
+		be.hub.mu.Unlock()
+		_ = be.ln.Close()
+		for _, l := range be.links {
+			if l != nil {
+				l.cut()
+			}
+		}
+	}
+}
+
+func TestTCPExchangesBlobsOfAllSizes(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	ranks := joined(t, 5)
+	noErrors(t, onAll(ranks, func(b Bootstrap) error { return checkExchanges(ctx, b) }))
+}
+
+func TestTCPJoins32Ranks(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	ranks := joined(t, 32)
+	noErrors(t, onAll(ranks, func(b Bootstrap) error {
+		got, err := b.Exchange(ctx, pattern(b.Rank(), 0, 400))
+		for r := range got {
+			if !bytes.Equal(got[r], pattern(r, 0, 400)) {
+				return fmt.Errorf("blob of rank %d differs", r)
+			}
+		}
+		return err
+	}))
+	for r, b := range ranks {
+		if local, size, ok := b.Local(); local != r || size != 32 || !ok {
+			t.Errorf("rank %d: local place %d of %d, %v", r, local, size, ok)
+		}
+		if b.JobID() != "test" {
+			t.Errorf("rank %d: job %q", r, b.JobID())
+		}
+	}
+	noErrors(t, onAll(ranks, func(b Bootstrap) error { return b.Close() }))
+	for r, b := range ranks {
+		if l, ok := <-b.Lost(); ok {
+			t.Errorf("rank %d: a good end was taken for %v", r, l)
+		}
+	}
+}
+
+func TestTCPGivesAllRanksOneJobIDWhereNoneWasSet(t *testing.T) {
+	t.Parallel()
+	ranks, errs := join(bounded(t), tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.job = "" }))
+	defer closeAll(ranks)
+	noErrors(t, errs)
+	if id := ranks[0].JobID(); id == "" || ranks[1].JobID() != id || ranks[2].JobID() != id {
+		t.Errorf("job ids %q, %q, %q", ranks[0].JobID(), ranks[1].JobID(), ranks[2].JobID())
+	}
+}
+
+// refusal checks that an error is a JoinError with a reason and words.
+func refusal(t *testing.T, who string, err error, want Reason, words ...string) {
+	t.Helper()
+	var e *JoinError
+	if !errors.As(err, &e) || e.Reason != want {
+		t.Errorf("%s: %v, want a JoinError of reason %d", who, err, want)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: %q lacks %q", who, err, w)
+		}
+	}
+}
+
+func TestTCPMissingRankIsNamedByAllSurvivors(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 5, func(_ int, rv *rendezvous) { rv.timeout = time.Second })
+	rvs[2] = nil
+	_, errs := join(bounded(t), rvs)
+	for r, err := range errs {
+		if r != 2 {
+			refusal(t, fmt.Sprintf("rank %d", r), err, ReasonMissing, "4 of 5 ranks arrived within 1s; missing rank 2")
+		}
+	}
+}
+
+// A rank that has arrived must not be blamed, however long it has waited: its
+// connection had once the same deadline as the listener.
+func TestTCPDeadlineBlamesTheMissingRankNotTheEarlyOne(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 3, func(r int, rv *rendezvous) {
+		rv.timeout = time.Duration(2-r)*time.Second + time.Second // rank 1 is less patient than rank 0
+	})
+	rvs[2] = nil
+	_, errs := join(bounded(t), rvs)
+	for r := range 2 {
+		refusal(t, fmt.Sprintf("rank %d", r), errs[r], ReasonMissing, "missing rank 2")
+		if errs[r] != nil && strings.Contains(errs[r].Error(), "rank 1") {
+			t.Errorf("rank %d blames rank 1: %v", r, errs[r])
+		}
+	}
+}
+
+func TestTCPDuplicateRankIsToldToAll(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 4, nil)
+	rvs[3].rank = 2
+	_, errs := join(bounded(t), rvs)
+	for i, err := range errs {
+		refusal(t, fmt.Sprintf("process %d", i), err, ReasonDuplicate, "duplicate rank 2: ", fmt.Sprintf("pid %d and ", os.Getpid()))
+	}
+}
+
+func TestTCPSecondRankZeroIsADuplicate(t *testing.T) {
+	t.Parallel()
+	p := &root{rv: &rendezvous{protocol: protocol, size: 2, job: "j"}, links: make([]*link, 2), hellos: make([]hello, 2)}
+	if e := p.problem(hello{protocol: protocol, size: 2, job: "j"}); e == nil || e.Reason != ReasonDuplicate {
+		t.Errorf("hello of rank 0: %v", e)
+	}
+}
+
+func TestTCPForeignJobIsToldToAll(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 4, nil)
+	rvs[2].job = "another"
+	_, errs := join(bounded(t), rvs)
+	for r, err := range errs {
+		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonForeign, `rank 2 on `, `belongs to job "another", this is job "test"`)
+	}
+}
+
+func TestTCPOtherProtocolIsToldToAll(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 4, nil)
+	rvs[3].protocol = 2
+	_, errs := join(bounded(t), rvs)
+	for r, err := range errs {
+		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonProtocol, "rank 3 on ", "speaks protocol 2, rank 0 speaks 1: mixed binaries")
+	}
+}
+
+func TestTCPOtherSizeIsToldToAll(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 3, nil)
+	rvs[1].size = 4
+	_, errs := join(bounded(t), rvs)
+	for r, err := range errs {
+		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonShape, "rank 1 on ", "was started for 4 ranks, rank 0 for 3")
+	}
+}
+
+func TestTCPLateDiallerStillHearsTheVerdict(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(rvs []*rendezvous){
+		"duplicate": func(rvs []*rendezvous) { rvs[3].rank = 2 },
+		"foreign":   func(rvs []*rendezvous) { rvs[3].job = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := bounded(t)
+			rvs := tcpRanks(t, 5, nil)
+			spoil(rvs)
+			late := rvs[4]
+			rvs[4] = nil
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				// The verdict falls as soon as the four have met.
+				time.Sleep(graceTime / 2)
+				_, err := late.join(ctx)
+				refusal(t, "late rank", err, map[string]Reason{"duplicate": ReasonDuplicate, "foreign": ReasonForeign}[name])
+			})
+			_, errs := join(ctx, rvs)
+			for i, err := range errs[:4] {
+				if err == nil {
+					t.Errorf("process %d joined", i)
+				}
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestTCPProcessAfterTheStartIsToldThatItIsLate(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	rvs := tcpRanks(t, 2, nil)
+	ranks, errs := join(ctx, rvs)
+	defer closeAll(ranks)
+	noErrors(t, errs)
+	_, err := rvs[1].join(ctx)
+	refusal(t, "second rank 1", err, ReasonStarted, "the job has started; rank 1 is ")
+	noErrors(t, onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }))
+}
+
+func TestTCPWrongSecretIsRefusedOnBothSides(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.timeout = 2 * time.Second })
+	rvs[1].secret = []byte("another secret of sufficient length")
+	_, errs := join(bounded(t), rvs)
+	if !errors.Is(errs[1], errNotOurs) || !strings.Contains(errs[1].Error(), "rank 1: "+rvs[1].addr+": peer does not hold this job's secret") {
+		t.Errorf("rank 1: %v", errs[1])
+	}
+	for _, r := range []int{0, 2} {
+		refusal(t, fmt.Sprintf("rank %d", r), errs[r], ReasonMissing, "missing rank 1", "refused: 127.0.0.1: ", "bad certificate (1 times)")
+	}
+}
+
+// A server that proves nothing must not get a hello; one that proves another
+// key is refused by the client, whatever the server thinks of the client.
+func TestTCPClientChecksTheServerToo(t *testing.T) {
+	t.Parallel()
+	impostor, err := tlsFor([]byte("another secret of sufficient length"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	impostor.VerifyConnection = nil // it takes anyone
+	rvs := tcpRanks(t, 2, nil)
+	ln, err := net.FileListener(rvs[0].listener)
+	rvs[0].listener.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	got := make(chan error, 1)
+	go func() {
+		c, err := ln.Accept()
+		if err == nil {
+			defer c.Close()
+			_, _, err = readFrame(tlsServer(c, impostor), maxHello)
+		}
+		got <- err
+	}()
+	if _, err := rvs[1].join(bounded(t)); !errors.Is(err, errNotOurs) {
+		t.Errorf("joined an impostor: %v", err)
+	}
+	if err := <-got; err == nil {
+		t.Error("the impostor was told who we are")
+	}
+}
+
+func TestTCPNoRankZeroSaysWhereAndWhy(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 2, func(_ int, rv *rendezvous) { rv.timeout = 300 * time.Millisecond })
+	rvs[0].listener.Close() // the port is closed now
+	_, err := rvs[1].join(bounded(t))
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, want a deadline", err)
+	}
+	for _, w := range []string{"rank 1: no rank 0 at " + rvs[1].addr + " within ", "connection refused"} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q lacks %q", err, w)
+		}
+	}
+}
+
+func TestTCPNameThatDoesNotResolveIsTriedUntilTheDeadline(t *testing.T) {
+	t.Parallel()
+	rv := &rendezvous{rank: 1, size: 2, addr: "rank0.invalid:7777", secret: []byte(testSecret), timeout: 300 * time.Millisecond, log: quiet, protocol: protocol, handshake: handshakeTime}
+	_, err := rv.join(bounded(t))
+	if err == nil || !strings.Contains(err.Error(), "rank 1: no rank 0 at rank0.invalid:7777 within ") || !strings.Contains(err.Error(), "lookup rank0.invalid") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTCPPortInUseNamesThePort(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	rv := &rendezvous{size: 2, addr: ln.Addr().String(), secret: []byte(testSecret), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
+	_, err = rv.join(bounded(t))
+	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) || !strings.Contains(err.Error(), "choose another port") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTCPRankZeroOnTheWrongHostIsTold(t *testing.T) {
+	t.Parallel()
+	rv := &rendezvous{size: 2, addr: "192.0.2.7:7777", secret: []byte(testSecret), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
+	_, err := rv.join(bounded(t))
+	if err == nil || !strings.Contains(err.Error(), "rank 0 must run on the host that the address names") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTCPWithoutSecretStaysOnLoopback(t *testing.T) {
+	t.Parallel()
+	far := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7777}
+	for _, c := range []struct {
+		addr     net.Addr
+		secret   []byte
+		insecure bool
+		ok       bool
+	}{
+		{far, nil, false, false},
+		{far, nil, true, true},
+		{far, []byte(testSecret), false, true},
+		{&net.TCPAddr{IP: net.IPv6zero}, nil, false, false},
+		{&net.TCPAddr{IP: net.IPv4zero}, nil, false, false},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 1, 1)}, nil, false, true},
+		{&net.TCPAddr{IP: net.IPv6loopback}, nil, false, true},
+	} {
+		rv := &rendezvous{secret: c.secret, insecure: c.insecure}
+		if err := rv.trusts(c.addr); (err == nil) != c.ok {
+			t.Errorf("%v, secret %v, insecure %v: %v", c.addr, c.secret != nil, c.insecure, err)
+		}
+	}
+	// And rank 0 asks: on any address of this host that is not loopback.
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		ip := a.(*net.IPNet).IP
+		if ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			continue
+		}
+		rv := &rendezvous{size: 2, addr: net.JoinHostPort(ip.String(), "0"), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
+		if _, err := rv.join(bounded(t)); err == nil || !strings.Contains(err.Error(), "IBCONDUIT_SECRET_FILE") {
+			t.Errorf("listened at %v without a secret: %v", ip, err)
+		}
+	}
+}
+
+func TestTCPDeathBeforeTheStartIsToldToAll(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	rvs := tcpRanks(t, 4, nil)
+	// Rank 3 says hello, is welcomed, and dies; rank 2 never comes.
+	conf, err := tlsFor([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		conn, err := dialRoot(ctx, rvs[3], conf)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // so that rank 1 arrives, most times
+		conn.NetConn().Close()
+	})
+	_, errs := join(ctx, []*rendezvous{rvs[0], rvs[1]})
+	for r, err := range errs {
+		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonDied, "rank 3 (", "went away before all ranks had arrived")
+	}
+	wg.Wait()
+}
+
+func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 2, nil)
+	conf, err := tlsFor([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.FileListener(rvs[0].listener)
+	rvs[0].listener.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // a rank 0 that dies after its welcome
+		c, err := ln.Accept()
+		ln.Close()
+		if err == nil {
+			s := tlsServer(c, conf)
+			_, _, _ = readFrame(s, maxHello)
+			_, _ = s.Write(finish(newFrame(frameWelcome, 0)))
+			c.Close()
+		}
+	}()
+	_, err = rvs[1].join(bounded(t))
+	var lost *LostError
+	if !errors.As(err, &lost) || lost.Rank != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []int{0, 3} {
+		for _, when := range []string{"during", "after"} {
+			t.Run(fmt.Sprintf("rank %d %s a Barrier", dead, when), func(t *testing.T) {
+				t.Parallel()
+				ctx := bounded(t)
+				ranks := joined(t, 5)
+				noErrors(t, onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }))
+				if when == "after" {
+					die(ranks[dead])
+				}
+				errs := onAll(ranks, func(b Bootstrap) error {
+					if b.Rank() == dead {
+						if when == "during" {
+							time.Sleep(50 * time.Millisecond)
+							die(b)
+						}
+						return nil
+					}
+					if when == "after" {
+						if l := lossOf(t, b); l.Rank != dead || !errors.As(l.Cause, new(*LostError)) {
+							t.Errorf("rank %d noticed %+v", b.Rank(), l)
+						}
+					}
+					return b.Barrier(ctx)
+				})
+				for r, err := range errs {
+					if r == dead {
+						continue
+					}
+					var lost *LostError
+					if !errors.As(err, &lost) || lost.Rank != dead {
+						t.Errorf("rank %d: %v", r, err)
+						continue
+					}
+					if dead != 0 && !strings.Contains(err.Error(), fmt.Sprintf("rank %d (%s) went away: ", dead, whoami())) {
+						t.Errorf("rank %d: %q does not say who went away", r, err)
+					}
+					if when == "during" {
+						if l := lossOf(t, ranks[r]); l.Rank != dead {
+							t.Errorf("rank %d noticed %+v", r, l)
+						}
+					}
+					if _, err := ranks[r].Exchange(ctx, nil); !errors.As(err, &lost) || lost.Rank != dead {
+						t.Errorf("rank %d: next Exchange: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestTCPGoodbyeIsNoLossButFailsWhoeverStillNeedsTheRank(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	for _, leaver := range []int{0, 2} {
+		ranks := joined(t, 3)
+		if err := ranks[leaver].Close(); err != nil {
+			t.Fatal(err)
+		}
+		for r, err := range onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }) {
+			switch {
+			case r == leaver && !errors.Is(err, os.ErrClosed):
+				t.Errorf("closed rank: %v", err)
+			case r != leaver && !errors.Is(err, ErrLeft):
+				t.Errorf("rank %d without %d: %v", r, leaver, err)
+			}
+		}
+		for r, b := range ranks {
+			b.Close()
+			if l, ok := <-b.Lost(); ok {
+				t.Errorf("rank %d took a goodbye for a loss: %v", r, l)
+			}
+		}
+	}
+}
+
+func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
+	t.Parallel()
+	ranks := joined(t, 4)
+	errs := onAll(ranks, func(b Bootstrap) error {
+		ctx, cancel := bounded(t), context.CancelFunc(func() {})
+		switch b.Rank() {
+		case 1:
+			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+		case 2:
+			return nil // never calls
+		}
+		defer cancel()
+		_, err := b.Exchange(ctx, nil)
+		return err
+	})
+	for _, r := range []int{0, 1, 3} {
+		var lost *LostError
+		if !errors.As(errs[r], &lost) || lost.Rank != 1 || !errors.Is(errs[r], ErrGaveUp) || !strings.Contains(errs[r].Error(), "rank 2") {
+			t.Errorf("rank %d: %v", r, errs[r])
+		}
+	}
+	if !errors.Is(errs[1], context.DeadlineExceeded) {
+		t.Errorf("rank 1: %v does not wrap its own deadline", errs[1])
+	}
+	closeAll(ranks)
+	for r, b := range ranks {
+		if l, ok := <-b.Lost(); ok {
+			t.Errorf("rank %d took an end of patience for a death: %v", r, l)
+		}
+	}
+}
+
+func TestTCPAbortIsALossWithItsCodeAndMessage(t *testing.T) {
+	t.Parallel()
+	ranks := joined(t, 3)
+	ranks[2].Abort(7, "out of cheese")
+	for _, b := range ranks[:2] {
+		var abort *AbortError
+		if l := lossOf(t, b); l.Rank != 2 || !errors.As(l.Cause, &abort) || abort.Code != 7 || abort.Msg != "out of cheese" {
+			t.Errorf("rank %d: %+v", b.Rank(), l)
+		}
+	}
+}
+
+func TestTCPCancelledJoinEndsForAll(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	for _, impatient := range []int{0, 1} {
+		t.Run(fmt.Sprintf("rank %d", impatient), func(t *testing.T) {
+			t.Parallel()
+			rvs := tcpRanks(t, 4, nil)[:3] // rank 3 never comes
+			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			defer cancel()
+			var wg sync.WaitGroup
+			for r, rv := range rvs {
+				c := ctx
+				if r == impatient {
+					c = short
+				}
+				wg.Go(func() {
+					if _, err := rv.join(c); err == nil {
+						t.Errorf("rank %d joined", r)
+					} else if r == impatient && !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
