@@ -1,0 +1,39 @@
+// Command hello: every rank writes into its right neighbour's memory, and all count together.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/ibconduit/conduit"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	job, err := conduit.Join(ctx, conduit.Config{SegmentSize: 1 << 20})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, job.Close()) }()
+	w, err := job.NewWorker()
+	if err != nil {
+		return err
+	}
+	right := (job.Rank() + 1) % job.Size()
+	err = conduit.Put(w, conduit.At[int64](right, 8), int64(job.Rank()))
+	_, countErr := conduit.FetchAdd(w, conduit.At[int64](0, 0), 1) // a counter at rank 0
+	if err = errors.Join(err, countErr, job.Barrier(ctx)); err != nil {
+		return err
+	}
+	left, err := conduit.Get(w, conduit.At[int64](job.Rank(), 8))
+	count, countErr := conduit.Get(w, conduit.At[int64](0, 0))
+	fmt.Printf("rank %d of %d: my left neighbour is %d; %d were here\n", job.Rank(), job.Size(), left, count)
+	return errors.Join(err, countErr, w.Close())
+}

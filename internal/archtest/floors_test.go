@@ -1,0 +1,181 @@
+package archtest
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// floors are the packages from the ground up. A package imports only lower ones.
+// "x/..." stands for x and all below it, whose packages may also import each other.
+var floors = [][]string{
+	0: {"verbs", "memevents", "segment", "flow", "bootstrap", "bootstrap/pmix", "internal/..."},
+	1: {"fabric", "regcache"},
+	2: {"fabric/ibv", "fabric/shm", "fabric/sim"},
+	3: {"cache", "am"},
+	4: {".", "metrics", "bench", "segment/heap"},
+	5: {"cmd/ibbench", "cmd/ibrun", "examples/...", "hack/..."},
+}
+
+// sideways are the imports within one floor.
+var sideways = []struct{ from, to, because string }{
+	{"bench", ".", "the kernels run over a job"},
+	{"metrics", ".", "it reads the counters of a job"},
+	{".", "segment/heap", "shared arrays are allocated in the shared heap"},
+	{"bootstrap", "bootstrap/pmix", "one of its back ends; apart because it has cgo"},
+	{"verbs", "internal/...", "internal is the cellar of floor 0"},
+	{"memevents", "internal/...", ""},
+	{"segment", "internal/...", ""},
+	{"flow", "internal/...", ""},
+	{"bootstrap", "internal/...", ""},
+	{"bootstrap/pmix", "internal/...", ""},
+}
+
+// support says whether a package serves tests only, which its name tells, as in
+// net/http/httptest. Such a package imports what it likes; only tests import it.
+func support(p string) bool { return strings.HasSuffix(path.Base(p), "test") }
+
+func matches(pattern, p string) bool {
+	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return p == base || strings.HasPrefix(p, base+"/")
+	}
+	return p == pattern
+}
+
+func floorOf(p string) (floor int, pattern string) {
+	for i, patterns := range floors {
+		for _, pattern := range patterns {
+			if matches(pattern, p) {
+				return i, pattern
+			}
+		}
+	}
+	return -1, ""
+}
+
+func mayImport(from, to string) bool {
+	a, pa := floorOf(from)
+	b, pb := floorOf(to)
+	switch {
+	case a < 0 || b < 0: // reported by itself
+		return true
+	case a != b:
+		return a > b
+	case pa == pb && strings.HasSuffix(pa, "/..."):
+		return true
+	}
+	return slices.ContainsFunc(sideways, func(s struct{ from, to, because string }) bool {
+		return matches(s.from, from) && matches(s.to, to)
+	})
+}
+
+func floorRule(tr *tree) (violations []string) {
+	for _, p := range tr.sorted() {
+		if support(p.path) {
+			continue
+		}
+		own, _ := floorOf(p.path)
+		if own < 0 {
+			violations = append(violations, fmt.Sprintf("package %s stands on no floor: add it to floors in internal/archtest/floors_test.go", p.path))
+			continue
+		}
+		for _, f := range p.files {
+			if f.test {
+				continue
+			}
+			for _, i := range f.imports() {
+				if i == "testing" {
+					violations = append(violations, f.name+": imports testing: move it into a _test.go file or a package whose name ends in test")
+				}
+				if tr.pkgs[i] == nil {
+					continue
+				}
+				if support(i) {
+					violations = append(violations, fmt.Sprintf("%s: imports %s, which is for tests", f.name, i))
+				} else if !mayImport(p.path, i) {
+					other, _ := floorOf(i)
+					violations = append(violations, fmt.Sprintf("%s: %s (floor %d) imports %s (floor %d): only lower floors may be imported",
+						f.name, p.path, own, i, other))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+func TestPackagesImportOnlyLowerFloors(t *testing.T) {
+	imp := func(p string) string { return `import _ "` + module + `/` + p + `"` }
+	check(t, floorRule,
+		planted{
+			name:  "upwards",
+			files: map[string]string{"verbs/a.go": imp("fabric"), "fabric/a.go": ""},
+			want:  []string{"verbs (floor 0) imports fabric (floor 1)"},
+		},
+		planted{
+			name:  "sideways",
+			files: map[string]string{"am/a.go": imp("cache"), "cache/a.go": ""},
+			want:  []string{"am (floor 3) imports cache (floor 3)"},
+		},
+		planted{
+			name:  "in a file of another system",
+			files: map[string]string{"segment/a_windows.go": imp("am"), "am/a.go": ""},
+			want:  []string{"segment (floor 0) imports am"},
+		},
+		planted{
+			name:  "the root",
+			files: map[string]string{"am/a.go": `import _ "` + module + `"`, "a.go": ""},
+			want:  []string{"am (floor 3) imports . (floor 4)"},
+		},
+		planted{
+			name:  "from the cellar",
+			files: map[string]string{"internal/x/a.go": imp("verbs"), "verbs/a.go": ""},
+			want:  []string{"internal/x (floor 0) imports verbs"},
+		},
+		planted{
+			name:  "a package on no floor",
+			files: map[string]string{"novel/a.go": ""},
+			want:  []string{"package novel stands on no floor"},
+		},
+		planted{
+			name:  "test support in the product",
+			files: map[string]string{"am/a.go": imp("internal/xtest"), "internal/xtest/a.go": `import _ "testing"`},
+			want:  []string{"internal/xtest, which is for tests"},
+		},
+		planted{
+			name:  "testing in the product",
+			files: map[string]string{"am/a.go": `import _ "testing"`},
+			want:  []string{"imports testing"},
+		},
+		planted{
+			name: "downwards, named sideways, within hack, from tests",
+			files: map[string]string{
+				"a.go": imp("fabric/ibv"), "fabric/ibv/a.go": imp("verbs"), "verbs/a.go": imp("internal/x"), "internal/x/a.go": "",
+				"bench/a.go": `import _ "` + module + `"`, "hack/a/a.go": imp("hack/b"), "hack/b/b.go": "",
+				"verbs/a_test.go": imp("fabric/ibv") + "\n" + `import _ "testing"`,
+			},
+		},
+	)
+}
+
+// vague are names that say nothing about what a package holds.
+var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "lib", "base", "shared", "types", "pkg", "src"}
+
+func nameRule(tr *tree) (violations []string) {
+	for _, p := range tr.sorted() {
+		for _, element := range strings.Split(p.path, "/") {
+			if slices.Contains(vague, element) || strings.ToLower(element) != element || strings.Contains(element, "_") {
+				violations = append(violations, fmt.Sprintf("package %s: the name %q is vague or not in Go's style", p.path, element))
+			}
+		}
+	}
+	return violations
+}
+
+func TestPackageNamesSayWhatIsInside(t *testing.T) {
+	check(t, nameRule,
+		planted{name: "vague", files: map[string]string{"internal/util/a.go": ""}, want: []string{`"util"`}},
+		planted{name: "style", files: map[string]string{"fabric/Shm_x/a.go": ""}, want: []string{`"Shm_x"`}},
+	)
+}
