@@ -16,7 +16,7 @@ var floors = [][]string{
 	2: {"fabric/ibv", "fabric/shm", "fabric/sim"},
 	3: {"cache", "am"},
 	4: {".", "metrics", "bench", "segment/heap"},
-	5: {"cmd/ibbench", "cmd/ibrun", "examples/...", "hack/..."},
+	5: {"cmd/ibbench/...", "cmd/ibrun/...", "examples/...", "hack/..."},
 }
 
 // sideways are the imports within one floor.
