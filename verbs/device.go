@@ -64,7 +64,8 @@ type Context struct {
 	reg    *registry
 	events chan Event
 	lost   *atomic.Uint64
-	stop   func() // ends the event goroutine
+	// destroy ends the event goroutine and closes the device. It has no pointer to the Context.
+	destroy func() error
 }
 
 // Open opens a device by name and asks for its limits. It starts one goroutine, which takes asynchronous events until Close.
@@ -226,15 +227,7 @@ func (x *Context) PKeys(port int) ([]uint16, error) {
 }
 
 // Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends the goroutine that takes events and closes the channel of events.
-func (x *Context) Close() error {
-	return x.close(func() error {
-		x.stop()
-		if rc, err := C.ibv_close_device(x.c); rc != 0 {
-			return x.fail("ibv_close_device", errnoRC(rc, err), "", "")
-		}
-		return nil
-	})
-}
+func (x *Context) Close() error { return x.close(x.destroy) }
 
 // GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs with os/exec always is: Go's fork shares the parent's memory until exec.
 func GetForkStatus() ForkStatus { return ForkStatus(C.ibv_is_fork_initialized()) }

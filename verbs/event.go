@@ -61,9 +61,14 @@ func (x *Context) startEvents() error {
 	s := &eventSource{f: f, c: x.c, reg: x.reg, out: x.events, lost: x.lost}
 	var wg sync.WaitGroup
 	wg.Go(s.run)
-	x.stop = func() {
+	c, name := x.c, x.info.Name
+	x.destroy = func() error {
 		f.Close()
 		wg.Wait()
+		if rc, err := C.ibv_close_device(c); rc != 0 {
+			return &Error{Op: "ibv_close_device", Device: name, Errno: errnoRC(rc, err)}
+		}
+		return nil
 	}
 	return nil
 }
@@ -93,22 +98,34 @@ func (s *eventSource) run() {
 		if err != nil || errno != 0 {
 			return // closed, or the device was removed
 		}
-		s.deliver(s.resolve(&ev))
+		s.deliver(s.reg.resolve(eventElement(ev.kind), uint64(ev.id), EventType(ev._type), int(ev.port)))
 	}
 }
 
+// eventElement says what kind of object an event is about.
+type eventElement int32
+
+const (
+	aboutDevice eventElement = C.IBC_EVENT_DEVICE
+	aboutCQ     eventElement = C.IBC_EVENT_CQ
+	aboutQP     eventElement = C.IBC_EVENT_QP
+	aboutSRQ    eventElement = C.IBC_EVENT_SRQ
+)
+
 // resolve finds the object of an event and notes what the object must know.
-func (s *eventSource) resolve(c *C.struct_ibc_event) Event {
-	ev := Event{Type: EventType(c._type), Port: int(c.port)}
-	switch c.kind {
-	case C.IBC_EVENT_CQ:
-		if ev.CQ = get(s.reg, s.reg.cqs, uint64(c.id)); ev.CQ != nil && ev.Type == EventCQErr {
+func (r *registry) resolve(about eventElement, id uint64, typ EventType, port int) Event {
+	ev := Event{Type: typ}
+	switch about {
+	case aboutDevice:
+		ev.Port = port
+	case aboutCQ:
+		if ev.CQ = get(r, r.cqs, id); ev.CQ != nil && typ == EventCQErr {
 			ev.CQ.overrun.Store(true)
 		}
-	case C.IBC_EVENT_QP:
-		ev.QP = get(s.reg, s.reg.qps, uint64(c.id))
-	case C.IBC_EVENT_SRQ:
-		ev.SRQ = get(s.reg, s.reg.srqs, uint64(c.id))
+	case aboutQP:
+		ev.QP = get(r, r.qps, id)
+	case aboutSRQ:
+		ev.SRQ = get(r, r.srqs, id)
 	}
 	return ev
 }

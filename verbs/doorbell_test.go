@@ -1,0 +1,356 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fillWrites makes every slot of the end's chain an 8-byte WRITE of word i to word 512+i.
+func (r *rig) fillWrites(e *end, flags SendFlags) {
+	for i := range e.send.Slots() {
+		w := e.send.WR(i)
+		w.WRID, w.Opcode, w.Flags = uint64(i), OpWrite, flags
+		w.SetRemote(r.addr(4096+8*i), r.mr.RKey())
+		e.send.SetLocal(i, r.addr(8*i), 8, r.mr.LKey())
+		*r.word(8 * i) = uint64(i + 1)
+		*r.word(4096 + 8*i) = 0
+	}
+}
+
+func TestSubChainPostsExactlyItsSlotsAlsoAroundTheEnd(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	slots := a.send.Slots()
+	for _, c := range []struct{ first, n int }{{0, 1}, {3, 4}, {slots - 2, 5}, {0, slots}, {5, slots}} {
+		r.fillWrites(a, Signaled)
+		check(t, a.bell.Send(a.qp, a.send, c.first, c.n))
+		got := must(a.bell.Ring(c.n, patience))(t)
+		if got != c.n || a.bell.Posted() != c.n {
+			t.Fatalf("%+v: %d posted, %d completed", c, a.bell.Posted(), got)
+		}
+		for i, wc := range a.bell.Completions() {
+			if want := uint64((c.first + i) % slots); wc.WRID != want || wc.Err() != nil {
+				t.Errorf("%+v: completion %d is %s, want slot %d", c, i, describe(wc), want)
+			}
+		}
+		for i := range slots {
+			in := (i-c.first+slots)%slots < c.n
+			if got := *r.word(4096 + 8*i); (got == uint64(i+1)) != in || !in && got != 0 {
+				t.Errorf("%+v: slot %d wrote %d", c, i, got)
+			}
+		}
+	}
+}
+
+func TestOneRingPostsToSeveralQueues(t *testing.T) {
+	r := newRig(t)
+	shared := must(r.ctx.CreateCQ(CQConfig{}))(t)
+	closing(t, shared)
+	a, b := r.newEnd(endConfig{shared: shared}), r.newEnd(endConfig{shared: shared})
+	r.connect(a, b)
+	r.fillWrites(a, Signaled)
+	a.recv.SetLocal(0, r.addr(8192), 64, r.mr.LKey())
+	a.recv.WR(0).WRID = 100
+	b.send.WR(0).WRID = 101
+	b.send.WR(0).Flags = Signaled
+	b.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
+	check(t, a.bell.Recv(a.qp, a.recv, 0, 1))
+	check(t, a.bell.Send(a.qp, a.send, 0, 2))
+	check(t, a.bell.Send(b.qp, b.send, 0, 1))
+	check(t, a.bell.Send(a.qp, a.send, 2, 1))
+	if n := must(a.bell.Ring(5, patience))(t); n != 5 || a.bell.Posted() != 5 {
+		t.Fatalf("%d posted, %d completed, want 5", a.bell.Posted(), n)
+	}
+	seen := map[uint64]bool{}
+	for _, wc := range a.bell.Completions() {
+		check(t, wc.Err())
+		seen[wc.WRID] = true
+	}
+	for _, id := range []uint64{0, 1, 2, 100, 101} {
+		if !seen[id] {
+			t.Errorf("no completion of %d", id)
+		}
+	}
+	if s := a.bell.Stats(); s.Rings != 1 || s.Batches != 4 || s.WRs != 5 || s.Completions != 5 || s.Polls < 1 || s.PostErrors != 0 {
+		t.Errorf("counters %+v", s)
+	}
+}
+
+func TestRefusedRequestIsNamedAndThoseBeforeItAreDone(t *testing.T) {
+	r := newRig(t)
+	a, b := r.pair(endConfig{})
+	r.fillWrites(a, Signaled)
+	r.fillWrites(b, Signaled)
+	// Slot 6 asks for more inline bytes than the QP has.
+	a.send.WR(6).Flags |= Inline
+	a.send.SGEs(6)[0].Length = 1 << 20
+	check(t, a.bell.Send(a.qp, a.send, 0, 2))
+	check(t, a.bell.Send(a.qp, a.send, 4, 4))
+	check(t, a.bell.Send(b.qp, b.send, 0, 1))
+	_, err := a.bell.Ring(4, patience)
+	var e *PostError
+	if !errors.As(err, &e) {
+		t.Fatalf("%v, want a PostError", err)
+	}
+	if e.Batch != 1 || e.Slot != 6 || e.WRID != 6 || e.Posted != 4 || e.Errno == 0 || e.Queue != a.qp.name || a.bell.Posted() != 4 {
+		t.Errorf("%+v", e)
+	}
+	t.Log(err)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("errno %v", e.Errno)
+	}
+	// The four before it complete, slots 6 and 7 and the last sub-chain were never posted; the links are whole again.
+	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, patience))(t) {
+	}
+	if n := must(a.bell.Ring(1, 0))(t); n != 0 {
+		t.Errorf("%d completions too many", n)
+	}
+	if *r.word(4096 + 8*7) != 0 {
+		t.Error("a request after the bad one was posted")
+	}
+	r.fillWrites(a, Signaled)
+	check(t, a.bell.Send(a.qp, a.send, 0, a.send.Slots()))
+	if n := must(a.bell.Ring(a.send.Slots(), patience))(t); n != a.send.Slots() {
+		t.Errorf("%d completions of the whole chain afterwards", n)
+	}
+	if s := a.bell.Stats(); s.PostErrors != 1 {
+		t.Errorf("counters %+v", s)
+	}
+}
+
+func TestFullQueueIsNamedByTheFirstRequestThatDidNotFit(t *testing.T) {
+	r := newRig(t)
+	e := r.newEnd(endConfig{qp: QPConfig{MaxRecvWR: 4}})
+	check(t, e.qp.Init(InitAttr{}))
+	room := e.qp.Caps().MaxRecvWR
+	chain := must(NewRecvChain(ChainConfig{Slots: room + 8}))(t)
+	closing(t, chain)
+	for i := range chain.Slots() {
+		chain.WR(i).WRID = uint64(1000 + i)
+		chain.SetLocal(i, r.addr(0), 8, r.mr.LKey())
+	}
+	check(t, e.bell.Recv(e.qp, chain, 0, chain.Slots()))
+	_, err := e.bell.Ring(0, 0)
+	var pe *PostError
+	if !errors.As(err, &pe) || !errors.Is(err, unix.ENOMEM) || pe.Slot != pe.Posted || pe.Slot < room || pe.WRID != uint64(1000+pe.Slot) {
+		t.Errorf("queue of %d: %+v, %v", room, pe, err)
+	}
+}
+
+func TestDoorbellRefusesSlotsThatAreNotThereAndMoreThanItHolds(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	for _, c := range []struct{ first, n int }{{-1, 1}, {a.send.Slots(), 1}, {0, 0}, {0, a.send.Slots() + 1}, {0, -5}} {
+		if err := a.bell.Send(a.qp, a.send, c.first, c.n); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%+v: %v, want EINVAL", c, err)
+		}
+	}
+	for range MaxBatch {
+		check(t, a.bell.Send(a.qp, a.send, 0, 1))
+	}
+	if err := a.bell.Send(a.qp, a.send, 0, 1); !errors.Is(err, ErrFull) {
+		t.Errorf("%v, want %v", err, ErrFull)
+	}
+	if err := a.qp.Close(); !errors.Is(err, ErrBusy) {
+		t.Errorf("close of a QP that waits in a doorbell: %v, want %v", err, ErrBusy)
+	}
+	if err := a.send.Close(); !errors.Is(err, ErrBusy) {
+		t.Errorf("close of a chain that waits in a doorbell: %v, want %v", err, ErrBusy)
+	}
+	a.bell.Drop()
+	if n := must(a.bell.Ring(1, 0))(t); n != 0 || a.bell.Posted() != 0 {
+		t.Errorf("%d posted, %d completed after Drop", a.bell.Posted(), n)
+	}
+}
+
+func TestRingWithoutCompletionsReturnsWhenTheBudgetIsSpent(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	for _, budget := range []time.Duration{0, -1, time.Microsecond, time.Millisecond} {
+		if n, err := a.bell.Ring(1, budget); n != 0 || err != nil {
+			t.Errorf("budget %v: %d, %v", budget, n, err)
+		}
+		if s := a.bell.Stats(); s.EmptyPolls == 0 {
+			t.Errorf("budget %v: did not look at all", budget)
+		}
+	}
+}
+
+func TestRingReturnsNoMoreThanItsCapacityAndKeepsTheRest(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	small := must(a.cq.NewDoorbell(DoorbellConfig{Completions: 3}))(t)
+	closing(t, small)
+	r.fillWrites(a, Signaled)
+	check(t, small.Send(a.qp, a.send, 0, 8))
+	var ids []uint64
+	for len(ids) < 8 {
+		n := must(small.Ring(100, patience))(t)
+		if n == 0 || n > 3 {
+			t.Fatalf("%d completions", n)
+		}
+		for _, wc := range small.Completions() {
+			ids = append(ids, wc.WRID)
+		}
+		if len(ids) == 6 {
+			// The last two cannot fill it.
+			n := must(small.Ring(2, patience))(t)
+			for _, wc := range small.Completions()[:n] {
+				ids = append(ids, wc.WRID)
+			}
+		}
+	}
+	for i, id := range ids {
+		if id != uint64(i) {
+			t.Errorf("completions %v", ids)
+			break
+		}
+	}
+}
+
+func TestRingUntilReturnsWhenAPeersPutChangesTheWord(t *testing.T) {
+	r := newRig(t)
+	a, b := r.pair(endConfig{})
+	word := r.word(4096)
+	for _, c := range []struct {
+		until     Until
+		arg, put  uint64
+		want      int
+		wantEarly bool
+	}{{UntilDiffers, 0, 9, 0, false}, {UntilAtLeast, 10, 11, 1, false}, {UntilEquals, 12, 12, 0, false}} {
+		if n, met, err := b.bell.RingUntil(word, c.until, c.arg, c.want, time.Microsecond); n != 0 || met || err != nil {
+			t.Fatalf("%+v before the put: %d, %v, %v", c, n, met, err)
+		}
+		*r.word(0) = c.put
+		a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
+		r.postSend(a, func(w *SendWR) { w.Opcode = OpWrite; w.SetRemote(r.addr(4096), r.mr.RKey()) })
+		n, met, err := b.bell.RingUntil(word, c.until, c.arg, c.want, patience)
+		if n != 0 || !met || err != nil || b.bell.Seen() != c.put {
+			t.Errorf("%+v: %d, %v, %v, seen %d", c, n, met, err, b.bell.Seen())
+		}
+		r.ok(a)
+	}
+	// A completion ends the wait as well, and the word is looked at before it is waited for.
+	r.postRecv(b, 8192, 64, 4)
+	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
+	r.postSend(a, func(w *SendWR) { w.Opcode = OpSend })
+	if n, met, err := b.bell.RingUntil(word, UntilEquals, 999, 1, patience); n != 1 || met || err != nil {
+		t.Errorf("completion: %d, %v, %v", n, met, err)
+	}
+	if n, met, err := b.bell.RingUntil(word, UntilEquals, 12, 1, 0); n != 0 || !met || err != nil {
+		t.Errorf("condition that holds already: %d, %v, %v", n, met, err)
+	}
+	r.ok(a)
+}
+
+func TestUseOfADoorbellByTwoGoroutinesIsDetected(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	stop := mappedWord(t)
+	started := make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		close(started)
+		_, _, err := a.bell.RingUntil(stop, UntilEquals, 1, 0, patience)
+		done <- err
+	}()
+	<-started
+	for !a.bell.busy.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := a.bell.Ring(1, 0); !errors.Is(err, ErrConcurrent) {
+		t.Errorf("%v, want %v", err, ErrConcurrent)
+	}
+	if err := a.bell.Close(); !errors.Is(err, ErrBusy) {
+		t.Errorf("close: %v, want %v", err, ErrBusy)
+	}
+	atomic.StoreUint64(stop, 1)
+	check(t, <-done)
+}
+
+func TestFencedReadAfterWriteAndReadOrder(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	*r.word(4096) = 5
+	// READ word 4096 into 0; a fenced WRITE of that word to 8192 must carry what the READ brought.
+	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
+	w := a.send.WR(0)
+	w.Opcode, w.Flags = OpRead, 0
+	w.SetRemote(r.addr(4096), r.mr.RKey())
+	a.send.SetLocal(1, r.addr(0), 8, r.mr.LKey())
+	w = a.send.WR(1)
+	w.Opcode, w.Flags = OpWrite, Signaled|Fence
+	w.SetRemote(r.addr(8192), r.mr.RKey())
+	check(t, a.bell.Send(a.qp, a.send, 0, 2))
+	if n := must(a.bell.Ring(1, patience))(t); n != 1 || a.bell.Completions()[0].Err() != nil {
+		t.Fatalf("%d completions, %v", n, a.bell.Completions())
+	}
+	if *r.word(8192) != 5 {
+		t.Errorf("the fenced WRITE carried %d, want 5", *r.word(8192))
+	}
+}
+
+func TestPollFillsTheCallersSlice(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	r.fillWrites(a, Signaled)
+	check(t, a.bell.Send(a.qp, a.send, 0, 5))
+	must(a.bell.Ring(0, 0))(t)
+	wcs := make([]WC, 3)
+	var ids []uint64
+	for deadline := time.Now().Add(patience); len(ids) < 5 && time.Now().Before(deadline); {
+		n := must(a.cq.Poll(wcs))(t)
+		for _, wc := range wcs[:n] {
+			check(t, wc.Err())
+			ids = append(ids, wc.WRID)
+		}
+	}
+	if len(ids) != 5 || ids[0] != 0 || ids[4] != 4 {
+		t.Errorf("completions %v", ids)
+	}
+	if n, err := a.cq.Poll(nil); n != 0 || err != nil {
+		t.Errorf("empty slice: %d, %v", n, err)
+	}
+	if s := a.cq.Stats(); s.Completions != 5 || s.Failed != 0 || s.Polls < 2 {
+		t.Errorf("counters %+v", s)
+	}
+}
+
+func TestPostAndPollDoNotAllocate(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	r.fillWrites(a, Signaled)
+	word := r.word(4096)
+	wcs := make([]WC, 4)
+	failed := 0
+	if n := testing.AllocsPerRun(50, func() {
+		if a.bell.Send(a.qp, a.send, 0, 2) != nil {
+			failed++
+		}
+		n, err := a.bell.Ring(2, patience)
+		if n != 2 || err != nil {
+			failed++
+		}
+		for i := range a.bell.Completions() {
+			if a.bell.Completions()[i].Err() != nil {
+				failed++
+			}
+		}
+		if _, met, err := a.bell.RingUntil(word, UntilDiffers, ^uint64(0), 1, time.Millisecond); !met || err != nil {
+			failed++
+		}
+		if _, err := a.cq.Poll(wcs); err != nil {
+			failed++
+		}
+	}); n != 0 || failed != 0 {
+		t.Errorf("%v allocations, %d failures", n, failed)
+	}
+}
+
+func mappedWord(t testing.TB) *uint64 { return (*uint64)(ptr(mapped(t, 4096))) }
