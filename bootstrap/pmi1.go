@@ -274,21 +274,7 @@ func (p *pmi1) abort(code int, _ string) {
 func (p *pmi1) close() error {
 	var err error
 	p.closing.Do(func() {
-		// A collective in progress is stopped, as os.ErrClosed.
-		_ = p.conn.conn.SetDeadline(time.Unix(1, 0))
-		p.conn.mu.Lock()
-		broken := p.conn.broken
-		_ = p.conn.conn.SetDeadline(time.Time{})
-		p.conn.mu.Unlock()
-		if broken == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), goodbyeTime)
-			defer cancel()
-			_, err = p.conn.call(ctx, "cmd=finalize", "finalize_ack")
-		}
-		p.conn.mu.Lock()
-		p.conn.broken = os.ErrClosed
-		p.conn.mu.Unlock()
-		_ = p.conn.conn.Close()
+		err = p.conn.finish(goodbyeTime)
 		close(p.losses)
 	})
 	return err

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +24,7 @@ type pmiConn struct {
 	conn   net.Conn
 	in     *bufio.Reader
 	broken error // after a time-out the answers would be one behind
+	closed atomic.Bool
 }
 
 func newPMIConn(c net.Conn) *pmiConn {
@@ -76,8 +79,7 @@ func (p *pmiConn) call(ctx context.Context, request, answer string) (pmiLine, er
 }
 
 func (p *pmiConn) exchange(ctx context.Context, request, answer string) (pmiLine, error) {
-	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer p.endWith(ctx)()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -103,7 +105,26 @@ func (p *pmiConn) exchange(ctx context.Context, request, answer string) (pmiLine
 	return m, nil
 }
 
+// endWith interrupts the connection's use when ctx ends. The returned function
+// undoes that, after a late interruption too.
+func (p *pmiConn) endWith(ctx context.Context) (undo func()) {
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = p.conn.SetDeadline(time.Unix(1, 0))
+		close(interrupted)
+	})
+	return func() {
+		if !stop() {
+			<-interrupted
+			_ = p.conn.SetDeadline(time.Time{})
+		}
+	}
+}
+
 func (p *pmiConn) wireError(ctx context.Context, request string, err error) error {
+	if p.closed.Load() {
+		return os.ErrClosed
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -122,6 +143,26 @@ func (p *pmiConn) readLine() (string, error) {
 		return "", err
 	}
 	return strings.TrimRight(string(line), "\r\n"), nil
+}
+
+// finish ends a call in progress with os.ErrClosed, says goodbye where the
+// conversation is still in order, and closes the connection.
+func (p *pmiConn) finish(within time.Duration) error {
+	p.closed.Store(true)
+	_ = p.conn.SetDeadline(time.Unix(1, 0))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.conn.Close()
+	if p.broken != nil {
+		return nil
+	}
+	p.broken = os.ErrClosed
+	p.closed.Store(false)
+	_ = p.conn.SetDeadline(time.Time{})
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_, err := p.exchange(ctx, "cmd=finalize", "finalize_ack")
+	return err
 }
 
 // say sends a line that has no answer.
