@@ -1,0 +1,276 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// handles posts more than a lane keeps in flight and collects the results in
+// another order, by Test and by Wait.
+func (g *group) handles() {
+	l := g.lane(0)
+	n := g.many()
+	seg := g.ranks[1].Segment
+	n = min(n, len(seg)/8)
+	hs, olds := make([]fabric.Handle, n), make([]uint64, n)
+	for i := range n {
+		*wordAt(seg, 8*i) = uint64(1000 + i)
+	}
+	live := make(map[fabric.Handle]bool)
+	for i := range n {
+		var err error
+		olds[i], hs[i], err = l.Atomic(fabric.FetchAdd, 1, uint64(8*i), uint64(i), 0, 0)
+		g.must("fetch-add", err)
+		if hs[i] != fabric.Done && live[hs[i]] {
+			g.Fatalf("handle %#x names two operations", uint64(hs[i]))
+		}
+		live[hs[i]] = true
+	}
+	for _, i := range g.rng.Perm(n) {
+		if hs[i] != fabric.Done {
+			olds[i] = g.collect(l, hs[i], i%2 == 0)
+		}
+		if olds[i] != uint64(1000+i) {
+			g.Fatalf("operation %d returned %d, want %d", i, olds[i], 1000+i)
+		}
+	}
+	for i := range n {
+		if got := *wordAt(seg, 8*i); got != uint64(1000+2*i) {
+			g.Fatalf("word %d is %d, want %d", i, got, 1000+2*i)
+		}
+	}
+	if _, done, err := l.Test(fabric.Done); !done || err != nil {
+		g.Fatalf("Test(Done) is %v, %v", done, err)
+	}
+	_, err := l.Wait(g.ctx, fabric.Done)
+	g.must("Wait(Done)", err)
+}
+
+// collect waits for a handle, by polling with Test if asked to.
+func (g *group) collect(l fabric.Lane, h fabric.Handle, poll bool) uint64 {
+	g.Helper()
+	for poll {
+		old, done, err := l.Test(h)
+		g.must("test", err)
+		if done {
+			return old
+		}
+		g.must("an operation that does not complete", g.ctx.Err())
+	}
+	old, err := l.Wait(g.ctx, h)
+	g.must("wait", err)
+	return old
+}
+
+// implicit operations need no handle; Flush completes them all.
+func (g *group) implicit() {
+	l := g.lane(0)
+	n := min(g.many(), g.o.SegmentSize/256)
+	want := g.random(n * 100)
+	got := make([]byte, len(want))
+	for round := range 2 {
+		for i := range n {
+			f := fabric.Implicit
+			if i%3 == 0 {
+				f |= fabric.Blocking
+			}
+			h, err := l.Put(1, uint64(100*i), want[100*i:100*i+100], f)
+			g.must("implicit put", err)
+			if h != fabric.Done {
+				g.Fatalf("an implicit put has handle %#x", uint64(h))
+			}
+		}
+		g.must("flush", l.Flush(g.ctx))
+		g.same("segment after flush", g.ranks[1].Segment[:len(want)], want)
+		for i := range n {
+			h, err := l.Get(1, uint64(100*i), got[100*i:100*i+100], fabric.Implicit)
+			g.must("implicit get", err)
+			if h != fabric.Done {
+				g.Fatalf("an implicit get has handle %#x", uint64(h))
+			}
+		}
+		g.must("flush", l.Flush(g.ctx))
+		g.same("buffers after flush", got, want)
+		want[round]++
+	}
+}
+
+// blocking operations may return a handle all the same.
+func (g *group) blocking() {
+	l := g.lane(0)
+	for _, n := range []int{1, 8, 100, 5000, 100_000} {
+		n = min(n, g.o.SegmentSize/2)
+		data := g.random(n)
+		h, err := l.Put(1, 8, data, fabric.Blocking)
+		g.must("blocking put", err)
+		_, err = l.Wait(g.ctx, h)
+		g.must("wait", err)
+		g.same("segment", g.ranks[1].Segment[8:8+n], data)
+		got := make([]byte, n)
+		h, err = l.Get(1, 8, got, fabric.Blocking)
+		g.must("blocking get", err)
+		_, err = l.Wait(g.ctx, h)
+		g.must("wait", err)
+		g.same("buffer", got, data)
+	}
+	*wordAt(g.ranks[1].Segment, 0) = 5
+	old, h, err := l.Atomic(fabric.Swap, 1, 0, 6, 0, fabric.Blocking)
+	g.must("blocking atomic", err)
+	if h != fabric.Done {
+		old, err = l.Wait(g.ctx, h)
+		g.must("wait", err)
+	}
+	if old != 5 {
+		g.Fatalf("swap returned %d, want 5", old)
+	}
+}
+
+// largeBatches mix peers and kinds, and are larger than any queue.
+func (g *group) largeBatches() {
+	l := g.lane(0)
+	n := min(g.many(), g.o.SegmentSize/16)
+	l.Begin()
+	hs := make([]fabric.Handle, n)
+	for i := range n {
+		var err error
+		hs[i], err = l.Put(i%g.o.Ranks, uint64(8*i), word8(uint64(i)+1), fabric.Flag(i%2)*fabric.Implicit)
+		g.must("put in a batch", err)
+	}
+	g.must("end of a batch", l.End())
+	for _, h := range hs {
+		_, err := l.Wait(g.ctx, h)
+		g.must("wait", err)
+	}
+	g.must("flush", l.Flush(g.ctx))
+	for i := range n {
+		if got := *wordAt(g.ranks[i%g.o.Ranks].Segment, 8*i); got != uint64(i)+1 {
+			g.Fatalf("word %d is %d", i, got)
+		}
+	}
+	// A wait inside a batch posts what was collected.
+	l.Begin()
+	_, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+	g.must("atomic in a batch", err)
+	_, err = l.Wait(g.ctx, h)
+	g.must("wait inside a batch", err)
+	_, err = l.Put(1, 8, word8(77), fabric.Implicit)
+	g.must("put in a batch", err)
+	g.must("flush inside a batch", l.Flush(g.ctx))
+	if got := *wordAt(g.ranks[1].Segment, 8); got != 77 {
+		g.Fatalf("after a flush inside a batch the word is %d, want 77", got)
+	}
+	g.must("end of a batch", l.End())
+}
+
+// sourceReuse overwrites a put's source as early as the contract allows, in
+// and out of batches.
+func (g *group) sourceReuse() {
+	l := g.lane(0)
+	top := min(g.ranks[0].Net.Limits().CopyMax, 64<<10, g.o.SegmentSize/8)
+	for _, n := range []int{1, 8, 32, 200, 1000, 4096, 20_000, top} {
+		src := make([]byte, min(n, top))
+		if len(src) == 0 {
+			continue
+		}
+		l.Begin()
+		for i := range 4 {
+			fill(src, byte(i)+1)
+			_, err := l.Put(1, uint64(i*len(src)), src, fabric.Implicit)
+			g.must("put", err)
+			fill(src, 0xEE)
+		}
+		g.must("end of a batch", l.End())
+		for i := range 4 {
+			fill(src, byte(i)+11)
+			h, err := l.Put(1, uint64((4+i)*len(src)), src, 0)
+			g.must("put", err)
+			fill(src, 0xEE)
+			_, err = l.Wait(g.ctx, h)
+			g.must("wait", err)
+		}
+		g.must("flush", l.Flush(g.ctx))
+		for i := range 4 {
+			fill(src, byte(i)+1)
+			g.same(fmt.Sprintf("batched put of %d bytes", len(src)), g.ranks[1].Segment[i*len(src):(i+1)*len(src)], src)
+			fill(src, byte(i)+11)
+			g.same(fmt.Sprintf("put of %d bytes", len(src)), g.ranks[1].Segment[(4+i)*len(src):(5+i)*len(src)], src)
+		}
+	}
+}
+
+func fill(b []byte, v byte) {
+	for i := range b {
+		b[i] = v
+	}
+}
+
+// waitContext: a wait that its context ends leaves the operation going.
+func (g *group) waitContext() {
+	l := g.lane(0)
+	over, cancel := context.WithCancel(g.ctx)
+	cancel()
+	src := g.random(g.o.SegmentSize / 4)
+	for range 20 {
+		h, err := l.Put(1, 0, src, 0)
+		g.must("put", err)
+		if _, err = l.Wait(over, h); err == nil {
+			continue // it was complete: the handle is spent
+		}
+		if !errors.Is(err, context.Canceled) {
+			g.Fatalf("wait with a cancelled context: %v", err)
+		}
+		_, err = l.Wait(g.ctx, h)
+		g.must("second wait", err)
+	}
+	if err := l.Flush(over); err != nil && !errors.Is(err, context.Canceled) {
+		g.Fatalf("flush with a cancelled context: %v", err)
+	}
+	g.must("flush", l.Flush(g.ctx))
+	g.same("segment", g.ranks[1].Segment[:len(src)], src)
+}
+
+// waitWord: every condition, a word that changes, a context and a stop.
+func (g *group) waitWord() {
+	l := g.lane(0)
+	word := wordAt(g.ranks[0].Segment, 64)
+	for c := fabric.Equal; c <= fabric.Less; c++ {
+		for _, v := range []uint64{4, 5, 6, 1 << 63} {
+			*word = v
+			if c.Holds(v, 5) {
+				g.must("wait for a word that is right", l.WaitWord(g.ctx, word, c, 5, nil))
+				continue
+			}
+			stopped := errors.New("stop")
+			if err := l.WaitWord(g.ctx, word, c, 5, func() error { return stopped }); !errors.Is(err, stopped) {
+				g.Fatalf("condition %d on %d: %v, want the error of stop", c, v, err)
+			}
+		}
+	}
+	*word = 0
+	over, cancel := context.WithTimeout(g.ctx, 10*time.Millisecond)
+	defer cancel()
+	if err := l.WaitWord(over, word, fabric.Equal, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
+		g.Fatalf("wait with a deadline: %v", err)
+	}
+	// A peer's put ends the wait, also one that has gone to sleep.
+	peer := g.lane(1)
+	sent := make(chan error, 1)
+	go func() {
+		time.Sleep(30 * time.Millisecond)
+		h, err := peer.Put(0, 64, word8(9), 0)
+		if err == nil {
+			_, err = peer.Wait(g.ctx, h)
+		}
+		sent <- err
+	}()
+	g.must("wait for a peer's put", l.WaitWord(g.ctx, word, fabric.Equal, 9, nil))
+	g.must("the peer's put", <-sent)
+	if got := atomic.LoadUint64(word); got != 9 {
+		g.Fatalf("word is %d", got)
+	}
+}

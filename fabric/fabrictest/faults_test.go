@@ -1,0 +1,409 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// fault is one way in which a network can be broken, and the checks that must
+// notice. The hooks replace one method each; nil leaves it sound.
+type fault struct {
+	name   string
+	caught []string
+
+	put     func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
+	get     func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
+	atomic  func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error)
+	flush   func(l *faultyLane, ctx context.Context) error
+	wait    func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
+	word    func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
+	end     func(l *faultyLane) error
+	mapped  func(l *faultyLane, peer int) []byte
+	down    func(n *faultyNet, rank int, cause error)
+	reach   func(n *faultyNet, rank int, addr []byte) error
+	newLane func(n *faultyNet) (fabric.Lane, error)
+	netEnd  func(n *faultyNet) error
+	limits  func(l fabric.Limits) fabric.Limits
+}
+
+type faultyNet struct {
+	fabric.Network
+	fault
+	lanes int
+}
+
+type faultyLane struct {
+	fabric.Lane
+	fault
+	net  *faultyNet
+	n    int // calls of the faulty method
+	held []func() error
+	sink any
+}
+
+func (n *faultyNet) NewLane() (fabric.Lane, error) {
+	if n.newLane != nil {
+		return n.newLane(n)
+	}
+	l, err := n.Network.NewLane()
+	if err != nil {
+		return nil, err
+	}
+	return &faultyLane{Lane: l, fault: n.fault, net: n}, nil
+}
+
+func (n *faultyNet) PeerDown(rank int, cause error) {
+	if n.down != nil {
+		n.down(n, rank, cause)
+		return
+	}
+	n.Network.PeerDown(rank, cause)
+}
+
+func (n *faultyNet) Reach(rank int, addr []byte) error {
+	if n.reach != nil {
+		return n.reach(n, rank, addr)
+	}
+	return n.Network.Reach(rank, addr)
+}
+
+func (n *faultyNet) Close() error {
+	if n.netEnd != nil {
+		return n.netEnd(n)
+	}
+	return n.Network.Close()
+}
+
+func (n *faultyNet) Limits() fabric.Limits {
+	if n.limits != nil {
+		return n.limits(n.Network.Limits())
+	}
+	return n.Network.Limits()
+}
+
+func (l *faultyLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	if l.put != nil {
+		return l.put(l, peer, off, src, f)
+	}
+	return l.Lane.Put(peer, off, src, f)
+}
+
+func (l *faultyLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+	if l.get != nil {
+		return l.get(l, peer, off, dst, f)
+	}
+	return l.Lane.Get(peer, off, dst, f)
+}
+
+func (l *faultyLane) Atomic(op fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
+	if l.atomic != nil {
+		old, err := l.atomic(l, op, peer, off, operand, compare)
+		return old, fabric.Done, err
+	}
+	return l.Lane.Atomic(op, peer, off, operand, compare, f)
+}
+
+func (l *faultyLane) Flush(ctx context.Context) error {
+	if l.flush != nil {
+		return l.flush(l, ctx)
+	}
+	return l.Lane.Flush(ctx)
+}
+
+func (l *faultyLane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
+	if l.wait != nil {
+		return l.wait(l, ctx, h)
+	}
+	return l.Lane.Wait(ctx, h)
+}
+
+func (l *faultyLane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error {
+	if l.word != nil {
+		return l.word(l, ctx, word, c, v, stop)
+	}
+	return l.Lane.WaitWord(ctx, word, c, v, stop)
+}
+
+func (l *faultyLane) End() error {
+	if l.end != nil {
+		return l.end(l)
+	}
+	return l.Lane.End()
+}
+
+func (l *faultyLane) Mapped(peer int) []byte {
+	if l.mapped != nil {
+		return l.mapped(l, peer)
+	}
+	return l.Lane.Mapped(peer)
+}
+
+// release does what a fault held back.
+func (l *faultyLane) release() error {
+	var errs []error
+	for _, f := range l.held {
+		errs = append(errs, f())
+	}
+	l.held = nil
+	return errors.Join(errs...)
+}
+
+var faults = []fault{
+	{
+		name: "every seventh put is lost",
+		caught: []string{"RandomOperationsMatchAModel", "EveryAlignmentAndShortLengthIsExact", "ImplicitOperationsCompleteAtFlush",
+			"BatchesMayBeLargerThanDepth", "SourceMayBeReusedWhenPromised", "LanesAreLimitedAndReusable"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			if l.n++; l.n%7 == 0 {
+				src = nil
+			}
+			if l.net.lanes++; l.net.lanes%7 == 0 { // on fresh lanes too
+				src = nil
+			}
+			return l.Lane.Put(peer, off, src, f)
+		},
+	},
+	{
+		name:   "the last byte of some puts is wrong",
+		caught: []string{"LargeTransfersAreExact", "MappedIsTheSegment", "BlockingOperationsAreExact", "WaitWordHonoursConditionContextAndStop"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			if len(src) > 4 && (off == 4097 || off == 2000 || off == 8 || off == 64) {
+				src = src[:len(src)-1]
+				src = append(append([]byte{}, src...), ^byte(0x55))
+			}
+			return l.Lane.Put(peer, off, src, f)
+		},
+	},
+	{
+		name:   "bounds are ignored",
+		caught: []string{"RangesOutsideTheSegmentAreRefused"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			h, err := l.Lane.Put(peer, off, src, f)
+			var be *fabric.BoundsError
+			if errors.As(err, &be) {
+				return fabric.Done, nil
+			}
+			return h, err
+		},
+	},
+	{
+		name:   "the sum of offset and length overflows",
+		caught: []string{"RangesOutsideTheSegmentAreRefused"},
+		get: func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+			if off+uint64(len(dst)) < off {
+				return fabric.Done, nil
+			}
+			return l.Lane.Get(peer, off, dst, f)
+		},
+	},
+	{
+		name:   "empty transfers at the end are refused",
+		caught: []string{"ZeroLengthsAreFine"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			if len(src) == 0 && off > 1 {
+				return fabric.Done, &fabric.BoundsError{Op: "put", Rank: peer, Off: off}
+			}
+			return l.Lane.Put(peer, off, src, f)
+		},
+	},
+	{
+		name:   "atomics are rounded to a word",
+		caught: []string{"MisalignedAndUnknownAtomicsAreRefused"},
+		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
+			old, _, err := l.Lane.Atomic(op, peer, off&^7, operand, compare, 0)
+			return old, err
+		},
+	},
+	{
+		name:   "ranks wrap around",
+		caught: []string{"RanksOutsideTheJobAreRefused"},
+		get: func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+			return l.Lane.Get(((peer%3)+3)%3, off, dst, f)
+		},
+	},
+	{
+		name:   "any address is reachable",
+		caught: []string{"HostileAddressesAreRefused"},
+		reach:  func(*faultyNet, int, []byte) error { return nil },
+	},
+	{
+		name:   "atomics return the new value",
+		caught: []string{"RandomOperationsMatchAModel", "HandlesAreCollectedOnceInAnyOrder", "AtomicsOfManyLanesAddUp", "SwapsOfManyLanesLoseNothing", "BlockingOperationsAreExact"},
+		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
+			old, _, err := l.Lane.Atomic(op, peer, off, operand, compare, 0)
+			if op == fabric.FetchAdd {
+				return old + operand, err
+			}
+			return operand, err
+		},
+	},
+	{
+		name:   "fetch-add is a get and a put",
+		caught: []string{"AtomicsOfManyLanesAddUp"},
+		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
+			if op != fabric.FetchAdd {
+				old, _, err := l.Lane.Atomic(op, peer, off, operand, compare, 0)
+				return old, err
+			}
+			b := make([]byte, 8)
+			_, err := l.Lane.Get(peer, off, b, 0)
+			old := *wordAt(b, 0)
+			time.Sleep(time.Microsecond) // for another to come between
+			_, err2 := l.Lane.Put(peer, off, word8(old+operand), 0)
+			return old, errors.Join(err, err2)
+		},
+	},
+	{
+		name:   "a put overtakes the one before it",
+		caught: []string{"DataIsThereWhenTheFlagIs"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			if f&fabric.Implicit == 0 {
+				return l.Lane.Put(peer, off, src, f)
+			}
+			if off != 0 { // data: held until the flag has gone
+				l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+				return fabric.Done, nil
+			}
+			h, err := l.Lane.Put(peer, off, src, f)
+			time.Sleep(time.Millisecond) // for the reader to look
+			return h, errors.Join(err, l.release())
+		},
+	},
+	{
+		name:   "sources are read at the end of the batch",
+		caught: []string{"SourceMayBeReusedWhenPromised", "BatchesMayBeLargerThanDepth", "OperationsAllocateNothing"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Done, nil
+		},
+		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
+	},
+	{
+		name:   "flush does not wait for puts",
+		caught: []string{"FlushOrdersPutsBeforeGets", "ImplicitOperationsCompleteAtFlush"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Done, nil
+		},
+		get: func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+			h, err := l.Lane.Get(peer, off, dst, f)
+			time.Sleep(time.Microsecond) // a long way to the other's memory
+			return h, errors.Join(err, l.release())
+		},
+	},
+	{
+		name:   "wait fails with its context though the operation is done for",
+		caught: []string{"WaitEndsWithItsContext"},
+		wait: func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error) {
+			if ctx.Err() != nil {
+				return 0, errors.New("cancelled")
+			}
+			return l.Lane.Wait(ctx, h)
+		},
+	},
+	{
+		name:   "waiting for a word ignores stop",
+		caught: []string{"WaitWordHonoursConditionContextAndStop"},
+		word: func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error {
+			ctx, cancel := context.WithTimeout(ctx, 1e6)
+			defer cancel()
+			return l.Lane.WaitWord(ctx, word, c, v, nil)
+		},
+	},
+	{
+		name:   "waiting for a word ends at once",
+		caught: []string{"WaitWordHonoursConditionContextAndStop", "DataIsThereWhenTheFlagIs"},
+		word: func(*faultyLane, context.Context, *uint64, fabric.Cond, uint64, func() error) error {
+			return nil
+		},
+	},
+	{
+		name:   "refused operations are counted",
+		caught: []string{"RangesOutsideTheSegmentAreRefused", "CountersAddUp"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.Counters().Puts++
+			return l.Lane.Put(peer, off, src, f)
+		},
+	},
+	{
+		name:   "gets allocate",
+		caught: []string{"OperationsAllocateNothing"},
+		get: func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.sink = make([]byte, 64)
+			return l.Lane.Get(peer, off, dst, f)
+		},
+	},
+	{
+		name:   "deaths are ignored",
+		caught: []string{"DownPeerFailsAndOthersDoNot"},
+		down:   func(*faultyNet, int, error) {},
+	},
+	{
+		name:   "one death is everybody's",
+		caught: []string{"DownPeerFailsAndOthersDoNot"},
+		down: func(n *faultyNet, rank int, cause error) {
+			for r := range 3 {
+				n.Network.PeerDown(r, cause)
+			}
+		},
+	},
+	{
+		name:   "operations lost with a peer are not counted",
+		caught: []string{"PeerDownEndsWhatIsInFlight"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			h, err := l.Lane.Put(peer, off, src, f)
+			if errors.Is(err, fabric.ErrPeerDown) {
+				l.Counters().Puts++
+			}
+			return h, err
+		},
+	},
+	{
+		name:   "mapped memory is of another rank",
+		caught: []string{"MappedIsTheSegment", "RanksOutsideTheJobAreRefused"},
+		mapped: func(l *faultyLane, peer int) []byte { return l.Lane.Mapped((((peer + 1) % 3) + 3) % 3) },
+	},
+	{
+		name:   "closed lanes are not given back",
+		caught: []string{"LanesAreLimitedAndReusable", "CloseIsIdempotentAndRefusesWithLanes"},
+		limits: func(l fabric.Limits) fabric.Limits { l.Lanes = 2; return l },
+		newLane: func(n *faultyNet) (fabric.Lane, error) {
+			if n.lanes++; n.lanes > 2 {
+				return nil, fabric.ErrNoLane
+			}
+			return n.Network.NewLane()
+		},
+		netEnd: func(n *faultyNet) error {
+			if n.lanes > 0 {
+				_ = n.Network.Close()
+				return fabric.ErrBusy
+			}
+			return n.Network.Close()
+		},
+	},
+	{
+		name:   "the limit of lanes is not kept",
+		caught: []string{"LanesAreLimitedAndReusable"},
+		limits: func(l fabric.Limits) fabric.Limits { l.Lanes = 2; return l },
+	},
+	{
+		name:   "networks close under their lanes",
+		caught: []string{"CloseIsIdempotentAndRefusesWithLanes"},
+		netEnd: func(n *faultyNet) error { _ = n.Network.Close(); return nil },
+	},
+	{
+		name:   "closed lanes still work",
+		caught: []string{"LanesAreLimitedAndReusable"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			h, err := l.Lane.Put(peer, off, src, f)
+			if errors.Is(err, os.ErrClosed) {
+				return fabric.Done, nil
+			}
+			return h, err
+		},
+	},
+}
