@@ -1,0 +1,258 @@
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Kinds of measurement.
+const (
+	Lat  = "lat"  // time of one operation, or of half a round trip
+	BW   = "bw"   // bytes per second
+	Rate = "rate" // operations per second
+)
+
+// Operations.
+const (
+	Put = "put"
+	Get = "get"
+	AMO = "amo" // fetch-and-add
+	CAS = "cas" // compare-and-swap
+)
+
+// Definitions: what one number is the time of, or the amount of.
+const (
+	DefHalf = "rtt/2" // half of a ping-pong through memory
+	DefRTT  = "rtt"   // a whole ping-pong
+	DefOp   = "op"    // one operation, from its call to its completion
+	DefRate = "throughput"
+)
+
+// Plan is what the ranks of one job measure.
+type Plan struct {
+	Fabric string `json:"fabric"` // auto, ibv or shm
+	Device string `json:"device,omitempty"`
+	GID    string `json:"gid,omitempty"`
+	Ranks  int    `json:"ranks"`
+	CPUs   []int  `json:"cpus,omitempty"` // dealt out to the ranks of a host
+	Seed   uint64 `json:"seed,omitempty"` // fills payloads
+
+	Pct     []float64 `json:"pct"` // percentiles to report, ascending
+	Points  []Point   `json:"points"`
+	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
+}
+
+// Point is one measurement of a sweep.
+type Point struct {
+	Kind string `json:"kind"`
+	Op   string `json:"op"`
+	Ack  bool   `json:"ack,omitempty"` // lat put: blocking puts instead of a ping-pong
+	Size int64  `json:"size"`          // bytes
+
+	Depth int  `json:"depth"` // operations in flight per lane
+	Lanes int  `json:"lanes"` // workers per sending rank, each in a goroutine
+	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
+	Bidi  bool `json:"bidi,omitempty"`
+
+	Iters       int64         `json:"iters,omitempty"`       // samples; 0: until Duration is over
+	Duration    time.Duration `json:"duration_ns,omitempty"` // of the measurement; 0: until Iters are done
+	Warmup      time.Duration `json:"warmup_ns"`
+	WarmupIters int64         `json:"warmup_iters"`
+
+	PerSecond float64 `json:"rate,omitempty"`      // open loop: operations started per second; 0: closed loop
+	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
+	Intervals int     `json:"intervals,omitempty"` // parts of the time series
+}
+
+// Limits of a plan.
+const (
+	MaxSize  = 1 << 30
+	MaxDepth = 8192 // as conduit.Config.QueueDepth
+	MaxLanes = 1024 // as conduit.Config.Workers
+	MaxIters = 1 << 40
+	MaxRanks = 4096
+
+	// DefaultIntervals is the length of a series' time series.
+	DefaultIntervals = 10
+
+	cacheLine = 64
+	// windowBytes bounds the memory that one lane cycles through.
+	windowBytes = 1 << 20
+)
+
+// Atomic reports whether the operation works on a word.
+func (p Point) Atomic() bool { return p.Op == AMO || p.Op == CAS }
+
+// PingPong reports whether both sides take turns.
+func (p Point) PingPong() bool { return p.Kind == Lat && p.Op == Put && !p.Ack }
+
+// Definition says what the point's numbers mean.
+func (p Point) Definition() string {
+	switch {
+	case p.Kind != Lat:
+		return DefRate
+	case p.PingPong() && p.PerSecond > 0:
+		return DefRTT // a delay in a queue must not be halved
+	case p.PingPong():
+		return DefHalf
+	}
+	return DefOp
+}
+
+// Unit of the point's numbers.
+func (p Point) Unit() string {
+	switch p.Kind {
+	case BW:
+		return "B/s"
+	case Rate:
+		return "op/s"
+	}
+	return "ns"
+}
+
+// Name is what the point is called in a table: "lat put --ack".
+func (p Point) Name() string {
+	s := p.Kind + " " + p.Op
+	if p.Ack {
+		s += " --ack"
+	}
+	if p.Bidi {
+		s += " --bidi"
+	}
+	return s
+}
+
+// Stride is the distance of two operations' places in memory.
+func (p Point) Stride() int64 { return (p.Size + cacheLine - 1) &^ (cacheLine - 1) }
+
+// Slots is how many places a lane cycles through.
+func (p Point) Slots() int {
+	if p.Kind == Lat && p.Depth <= 1 {
+		return 1
+	}
+	return int(max(1, min(int64(p.Depth), windowBytes/p.Stride())))
+}
+
+// Window is the memory of one lane on each side.
+func (p Point) Window() int64 { return p.Stride() * int64(p.Slots()) }
+
+// SegmentSize is what a rank's segment must hold: the area that the peer
+// reaches, and as much for what is sent from and read into.
+func (p *Plan) SegmentSize() int64 {
+	var area int64
+	for _, pt := range p.Points {
+		area = max(area, pt.Window()*int64(pt.Lanes))
+	}
+	const page = 64 << 10
+	return (2*area + page - 1) &^ (page - 1)
+}
+
+// Lanes is the largest number of workers that a point needs.
+func (p *Plan) Lanes() int {
+	n := 1
+	for _, pt := range p.Points {
+		n = max(n, pt.Lanes)
+	}
+	return n
+}
+
+// QueueDepth is the depth that the lanes are opened with, 0 for the library's
+// default: deep enough for every point, and exactly the depth of a plan with
+// one depth, since then the lane itself limits what is in flight.
+func (p *Plan) QueueDepth() int {
+	n := 0
+	for _, pt := range p.Points {
+		if pt.Kind != Lat || pt.Depth > 1 {
+			n = max(n, pt.Depth)
+		}
+	}
+	if n > 0 {
+		n = max(n, 4) // the least that conduit.Config takes
+	}
+	return n
+}
+
+// Validate returns the first thing that is wrong.
+func (p *Plan) Validate() error {
+	switch p.Fabric {
+	case "auto", "ibv", "shm":
+	default:
+		return fmt.Errorf("fabric %q: want ibv, shm or auto", p.Fabric)
+	}
+	if p.Ranks < 2 || p.Ranks > MaxRanks {
+		return fmt.Errorf("%d ranks: want 2 to %d; a measurement needs a peer", p.Ranks, MaxRanks)
+	}
+	if len(p.Points) == 0 {
+		return errors.New("nothing to measure")
+	}
+	for _, pt := range p.Points {
+		if err := pt.validate(); err != nil {
+			return fmt.Errorf("%s: %w", pt.Name(), err)
+		}
+		if pt.Kind != Lat && p.Ranks%2 != 0 {
+			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
+		}
+	}
+	return nil
+}
+
+func (p Point) validate() error {
+	lat := p.Kind == Lat
+	switch {
+	case p.Kind != Lat && p.Kind != BW && p.Kind != Rate:
+		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
+	case p.Op != Put && p.Op != Get && !p.Atomic(), p.Kind == BW && p.Atomic():
+		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
+	case p.Size < 1 || p.Size > MaxSize:
+		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)
+	case p.Atomic() && p.Size != 8:
+		return fmt.Errorf("size %d: atomics work on 8 bytes", p.Size)
+	case p.Depth < 1 || p.Depth > MaxDepth:
+		return fmt.Errorf("depth %d: want 1 to %d", p.Depth, MaxDepth)
+	case p.Lanes < 1 || p.Lanes > MaxLanes:
+		return fmt.Errorf("%d lanes: want 1 to %d", p.Lanes, MaxLanes)
+	case lat && p.Lanes != 1:
+		return fmt.Errorf("%d lanes: latency is measured on one", p.Lanes)
+	case p.PingPong() && p.Depth != 1:
+		return errors.New("a ping-pong has one message in flight; use --ack to measure puts at a depth")
+	case p.Chain < 1 || p.Chain > p.Depth && !lat:
+		return fmt.Errorf("chains of %d: want 1 to the depth, %d", p.Chain, p.Depth)
+	case p.Iters < 0 || p.Iters > MaxIters:
+		return fmt.Errorf("%d iterations: want 1 to %d", p.Iters, int64(MaxIters))
+	case p.Duration < 0 || p.Iters == 0 && p.Duration == 0:
+		return errors.New("neither a number of iterations nor a duration above 0")
+	case p.Warmup < 0 || p.WarmupIters < 0:
+		return errors.New("a negative warm-up")
+	case p.PerSecond < 0:
+		return errors.New("a negative rate")
+	case p.PerSecond > 0 && (!lat || p.Depth != 1 || p.Batch > 1):
+		return errors.New("--rate needs lat with depth 1 and one operation per sample")
+	case p.Batch < 0 || p.Batch > 1<<20:
+		return fmt.Errorf("%d operations per sample: want 1 to %d, or 0 for automatic", p.Batch, 1<<20)
+	case p.Batch > 1 && p.Depth > 1:
+		return errors.New("several operations per sample need depth 1")
+	case p.Bidi && p.Kind != BW:
+		return errors.New("--bidi is for bw")
+	}
+	return nil
+}
+
+// Encode writes the plan for the ranks.
+func (p *Plan) Encode() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return string(b)
+}
+
+// Decode reads what Encode wrote, and checks it.
+func Decode(s string) (*Plan, error) {
+	var p Plan
+	if err := json.Unmarshal([]byte(s), &p); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return &p, p.Validate()
+}
