@@ -144,15 +144,6 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
-// Kill ends guest i at once, like a failure of its power supply.
-func (c *Cluster) Kill(i int) error {
-	if i < 0 || i >= len(c.hosts) {
-		return fmt.Errorf("softroce: no host %d among %d", i, len(c.hosts))
-	}
-	c.hosts[i].machine.Kill()
-	return nil
-}
-
 // newLogDir makes the folder of a run and drops those of old ones.
 func newLogDir(dir string) (string, error) {
 	const keep = 20

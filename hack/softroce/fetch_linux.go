@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// unpack writes a guest's tar, as far as it holds what was asked for: a guest does not choose where it writes.
-func unpack(r io.Reader, asked []string) error {
+// unpack writes a guest's tar below dir, as far as it holds what was asked for: a guest does not choose where it writes.
+func unpack(r io.Reader, dir string, asked []string) error {
 	tr := tar.NewReader(r)
 	for {
 		hdr, err := tr.Next()
@@ -24,11 +24,12 @@ func unpack(r io.Reader, asked []string) error {
 		if !within(hdr.Name, asked) {
 			return fmt.Errorf("softroce: the guest sent %q, which was not asked for", hdr.Name)
 		}
+		dst := filepath.Join(dir, hdr.Name)
 		switch hdr.Typeflag {
 		case tar.TypeDir:
-			err = os.MkdirAll(hdr.Name, 0o755)
+			err = os.MkdirAll(dst, 0o755)
 		case tar.TypeReg:
-			err = writeFile(hdr, tr)
+			err = writeFile(dst, os.FileMode(hdr.Mode).Perm(), tr)
 		}
 		if err != nil {
 			return err
@@ -49,11 +50,11 @@ func within(name string, asked []string) bool {
 	return false
 }
 
-func writeFile(hdr *tar.Header, r io.Reader) error {
-	if err := os.MkdirAll(filepath.Dir(hdr.Name), 0o755); err != nil {
+func writeFile(dst string, perm os.FileMode, r io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(hdr.Name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, os.FileMode(hdr.Mode).Perm())
+	f, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/image"
@@ -24,10 +25,14 @@ type Host struct {
 	index   int
 	machine *qemu.Machine
 	client  *remote.Client // nil until booted
+	killed  atomic.Bool
 }
 
-// ErrGone is in the error of every call on a guest that has ended.
-var ErrGone = remote.ErrGone
+// ErrGone is in the error of every call on a guest that has ended, ErrKilled too if Cluster.Kill or Close ended it.
+var (
+	ErrGone   = remote.ErrGone
+	ErrKilled = errors.New("it was killed on request")
+)
 
 // Address of host i of a cluster with several hosts, without prefix length.
 func Address(i int) string { return fmt.Sprintf("10.0.1.%d", i+1) }
@@ -124,12 +129,22 @@ func (h *Host) end() {
 		}
 	}
 	// There is nothing in the guest to be saved: killing it is as good as an orderly end, and sooner.
+	h.kill()
+}
+
+func (h *Host) kill() {
+	h.killed.Store(true)
 	h.machine.Kill()
 }
 
 // Fetch copies files and directories of the guest to the same absolute paths on this host. Paths that do not exist in
 // the guest are left out.
 func (h *Host) Fetch(ctx context.Context, paths ...string) error {
+	return h.FetchTo(ctx, "/", paths...)
+}
+
+// FetchTo is Fetch to the same paths below dir.
+func (h *Host) FetchTo(ctx context.Context, dir string, paths ...string) error {
 	for _, p := range paths {
 		if !filepath.IsAbs(p) {
 			return fmt.Errorf("softroce: fetch %s: not an absolute path", p)
@@ -142,12 +157,15 @@ func (h *Host) Fetch(ctx context.Context, paths ...string) error {
 	if err := h.client.Do(ctx, wire.Request{Op: wire.OpFetch, Argv: paths}, &b); err != nil {
 		return fmt.Errorf("softroce: fetch %s: %w", strings.Join(paths, " "), err)
 	}
-	return unpack(&b, paths)
+	return unpack(&b, dir, paths)
 }
 
 // describe adds what is known of the machine to an error that says it has gone.
 func (h *Host) describe(err error) error {
 	if errors.Is(err, ErrGone) {
+		if h.killed.Load() {
+			return fmt.Errorf("softroce: VM %d ended: %w: %w", h.index, ErrGone, ErrKilled)
+		}
 		return fmt.Errorf("softroce: VM %d ended: %w\n%w", h.index, err, h.explain())
 	}
 	return err

@@ -3,12 +3,106 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/ibconduit/conduit/hack/softroce"
 )
 
+// runCluster runs one command in each of several VMs. The exit code is that of the first command to fail; a VM that ctl
+// kill ended is no failure.
 func runCluster(ctx context.Context, o *options, argv []string) int {
-	return fail(exitInfrastructure, errors.New("cluster: not yet"))
+	if len(argv) == 0 {
+		return fail(exitUsage, errors.New("cluster: no command"))
+	}
+	if o.timeout == 0 {
+		o.timeout = defaultTimeout
+	}
+	if o.hosts < 2 {
+		return fail(exitUsage, errors.New("cluster: -n must be at least 2; for one VM there is run"))
+	}
+	fetch, err := absolute(o.fetch)
+	if err != nil {
+		return fail(exitInfrastructure, err)
+	}
+	c, err := softroce.Start(ctx, o.config(o.hosts))
+	if err != nil {
+		return startFailed(ctx, err)
+	}
+	defer c.Close()
+	dir := o.dir
+	if dir == "" {
+		dir = c.LogDir()
+	}
+	ctl, err := serveControl(c, o, dir)
+	if err != nil {
+		return fail(exitInfrastructure, err)
+	}
+	defer ctl.Close()
+	return o.runEverywhere(ctx, c, argv, fetch)
 }
-func runCtl(ctx context.Context, o *options, argv []string) int    { return runCluster(ctx, o, argv) }
-func runSetup(ctx context.Context, o *options, argv []string) int  { return runCluster(ctx, o, argv) }
-func runStatus(ctx context.Context, o *options, argv []string) int { return runCluster(ctx, o, argv) }
-func runClean(ctx context.Context, o *options, argv []string) int  { return runCluster(ctx, o, argv) }
+
+func (o *options) runEverywhere(ctx context.Context, c *softroce.Cluster, argv, fetch []string) int {
+	var (
+		mu    sync.Mutex // of both outputs, so that lines stay whole
+		all   sync.WaitGroup
+		first firstFailure
+	)
+	for i := range c.Hosts() {
+		all.Go(func() {
+			h := c.Host(i)
+			prefix := fmt.Sprintf("[vm%d] ", i)
+			stdout := &lineWriter{mu: &mu, w: os.Stdout, prefix: prefix}
+			stderr := &lineWriter{mu: &mu, w: os.Stderr, prefix: prefix}
+			cmd := o.command(h, argv)
+			cmd.Stdout, cmd.Stderr = stdout, stderr
+			code := attend(ctx, o, cmd)
+			stdout.flush()
+			stderr.flush()
+			first.add(code)
+			if len(fetch) > 0 && h.Alive() && code != exitTimeout {
+				// Each guest's files go below a folder of its own: they would overwrite each other.
+				if err := h.FetchTo(ctx, filepath.Join(c.LogDir(), fmt.Sprintf("vm%d", i)), fetch...); err != nil {
+					first.add(fail(exitInfrastructure, err))
+				}
+			}
+		})
+	}
+	all.Wait()
+	return first.code
+}
+
+type firstFailure struct {
+	mu   sync.Mutex
+	code int
+}
+
+func (f *firstFailure) add(code int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.code == 0 {
+		f.code = code
+	}
+}
+
+// forwardQuit passes SIGQUIT on for the life of a command: go test sends it for the stacks of a test that hangs.
+func forwardQuit(cmd *softroce.Cmd) (stop func()) {
+	quit := make(chan os.Signal, 1)
+	done := make(chan struct{})
+	signal.Notify(quit, syscall.SIGQUIT)
+	go func() {
+		for {
+			select {
+			case <-quit:
+				_ = cmd.Signal(syscall.SIGQUIT) // a guest that has gone says so elsewhere
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(quit); close(done) }
+}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce"
@@ -93,15 +91,7 @@ func attend(ctx context.Context, o *options, cmd *softroce.Cmd) int {
 	if err := cmd.Start(); err != nil {
 		return fail(exitInfrastructure, err)
 	}
-	// go test sends SIGQUIT for the stacks of a test that hangs.
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
-	go func() {
-		for range quit {
-			_ = cmd.Signal(syscall.SIGQUIT)
-		}
-	}()
+	defer forwardQuit(cmd)()
 	err := cmd.Wait(ctx)
 	var exit *softroce.ExitError
 	switch {
@@ -112,6 +102,9 @@ func attend(ctx context.Context, o *options, cmd *softroce.Cmd) int {
 			fmt.Fprintln(os.Stderr, "vm:", exit.Reason)
 		}
 		return exit.Code
+	case errors.Is(err, softroce.ErrKilled):
+		fmt.Fprintln(os.Stderr, "vm:", err)
+		return 0
 	case errors.Is(err, limit):
 		return fail(exitTimeout, fmt.Errorf("%w reached; the VM was killed (-timeout sets another)", limit))
 	case interruptedBy(err) != 0:
