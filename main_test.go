@@ -1,0 +1,91 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/handle/handletest"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+)
+
+// The test binary is also the program that the launcher tests start: with
+// CONDUIT_TEST_RANK set it is a rank.
+func TestMain(m *testing.M) {
+	if what := os.Getenv("CONDUIT_TEST_RANK"); what != "" {
+		os.Exit(rankMain(what))
+	}
+	handletest.VerifyTestMain(m)
+}
+
+// fabrics calls fn as a subtest for each network: shared memory, and verbs where
+// there is a device (there must be one in the VM).
+func fabrics(t *testing.T, fn func(t *testing.T, cfg Config)) {
+	t.Run(FabricSHM, func(t *testing.T) { fn(t, Config{Fabric: FabricSHM, SegmentSize: 4 << 20}) })
+	t.Run(FabricIBV, func(t *testing.T) {
+		fn(t, Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 4 << 20})
+	})
+}
+
+// noEnv hides the process's environment from a configuration.
+func noEnv(string) (string, bool) { return "", false }
+
+// runLocal runs a job whose ranks must all succeed.
+func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if cfg.Getenv == nil {
+		cfg.Getenv = noEnv
+	}
+	if err := RunLocalConfig(ctx, n, cfg, func(j *Job) error { return fn(ctx, j) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withWorker opens a worker for fn and closes it.
+func withWorker(j *Job, fn func(w *Worker) error) error {
+	w, err := j.NewWorker()
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(w), w.Close())
+}
+
+// pattern fills b with bytes that depend on the seed and the place.
+func pattern(b []byte, seed int) {
+	for i := range b {
+		b[i] = byte(seed*131 + i*7 + i>>8)
+	}
+}
+
+func samePattern(b []byte, seed int) error {
+	want := make([]byte, len(b))
+	pattern(want, seed)
+	if !slices.Equal(b, want) {
+		for i := range b {
+			if b[i] != want[i] {
+				return fmt.Errorf("byte %d of %d is %#x, want %#x", i, len(b), b[i], want[i])
+			}
+		}
+	}
+	return nil
+}
+
+// wantErr returns an error unless err matches the target and mentions every text.
+func wantErr(err, target error, texts ...string) error {
+	if !errors.Is(err, target) {
+		return fmt.Errorf("error %v, want one that is %v", err, target)
+	}
+	for _, s := range texts {
+		if !strings.Contains(err.Error(), s) {
+			return fmt.Errorf("error %q does not mention %q", err, s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,690 @@
+package conduit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"pgregory.net/rapid"
+)
+
+func TestEveryRankReadsWhatItsNeighbourPut(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		for _, n := range []int{1, 2, 3, 5} {
+			runLocal(t, n, cfg, func(ctx context.Context, j *Job) error {
+				return withWorker(j, func(w *Worker) error {
+					right, left := (j.Rank()+1)%n, (j.Rank()+n-1)%n
+					type triple struct {
+						A int32
+						B [3]float64
+						C uint16
+					}
+					if err := Put(w, At[triple](right, 72), triple{int32(j.Rank()), [3]float64{1, 2, float64(j.Rank())}, 7}); err != nil {
+						return err
+					}
+					if err := j.Barrier(ctx); err != nil {
+						return err
+					}
+					v, err := Get(w, At[triple](j.Rank(), 72))
+					if want := (triple{int32(left), [3]float64{1, 2, float64(left)}, 7}); err != nil || v != want {
+						return fmt.Errorf("got %+v, %v, want %+v", v, err, want)
+					}
+					return j.Barrier(ctx)
+				})
+			})
+		}
+	})
+}
+
+// model mirrors what one rank knows of its own window in every other segment.
+type model struct {
+	w     *Worker
+	n     int
+	base  uint64     // the window: [base, base+size) of every segment is this rank's alone
+	mem   [][]byte   // by rank
+	words [][]uint64 // by rank: atomics' words behind the window
+}
+
+const (
+	windowBytes = 192 << 10
+	windowWords = 8
+	windowSize  = windowBytes + 8*windowWords
+)
+
+// step performs one random operation, here and in the model.
+func (m *model) step(t *rapid.T, ctx context.Context) {
+	rank := rapid.IntRange(0, m.n-1).Draw(t, "rank")
+	size := rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, 9000), rapid.IntRange(0, windowBytes)).Draw(t, "size")
+	off := rapid.IntRange(0, windowBytes-size).Draw(t, "off")
+	p := At[byte](rank, m.base+uint64(off))
+	local := m.mem[rank][off : off+size]
+	must := func(err error) {
+		if err != nil {
+			t.Fatalf("%d bytes at %d of rank %d: %v", size, off, rank, err)
+		}
+	}
+	check := func(got []byte) {
+		if !bytes.Equal(got, local) {
+			t.Fatalf("%d bytes at %d of rank %d are not what was put", size, off, rank)
+		}
+	}
+	src := make([]byte, size)
+	pattern(src, rapid.IntRange(0, 1<<20).Draw(t, "seed"))
+	word := rapid.IntRange(0, windowWords-1).Draw(t, "word")
+	wp, wv := At[uint64](rank, m.base+windowBytes+8*uint64(word)), &m.words[rank][word]
+	operand := rapid.Uint64().Draw(t, "operand")
+	switch rapid.SampledFrom([]string{"put", "get", "putAsync", "getAsync", "putNBI", "chain", "add", "swap", "cas"}).Draw(t, "op") {
+	case "put":
+		must(PutSlice(m.w, p, src))
+		copy(local, src)
+	case "get":
+		must(GetSlice(m.w, src, p))
+		check(src)
+	case "putAsync":
+		op := PutSliceAsync(m.w, p, src)
+		must(op.Wait(ctx))
+		copy(local, src)
+	case "getAsync":
+		op := GetSliceAsync(m.w, src, p)
+		for {
+			done, err := op.Test()
+			must(err)
+			if done {
+				break
+			}
+		}
+		check(src)
+	case "putNBI":
+		must(PutSliceNBI(m.w, p, src))
+		must(m.w.Flush(ctx))
+		copy(local, src)
+	case "chain":
+		half := size / 2
+		must(m.w.Chain(func() error {
+			if err := PutSliceNBI(m.w, p, src[:half]); err != nil {
+				return err
+			}
+			return PutSliceNBI(m.w, p.Add(half), src[half:])
+		}))
+		must(m.w.Flush(ctx))
+		copy(local, src)
+	case "add":
+		old, err := FetchAdd(m.w, wp, operand)
+		must(err)
+		if old != *wv {
+			t.Fatalf("fetch-add found %d, want %d", old, *wv)
+		}
+		*wv += operand
+	case "swap":
+		pr := SwapAsync(m.w, wp, operand)
+		old, err := pr.Wait(ctx)
+		must(err)
+		if old != *wv {
+			t.Fatalf("swap found %d, want %d", old, *wv)
+		}
+		*wv = operand
+	case "cas":
+		expect := *wv
+		if operand%2 == 0 {
+			expect++ // must fail
+		}
+		old, err := CompareSwap(m.w, wp, expect, operand)
+		must(err)
+		if old != *wv {
+			t.Fatalf("compare-swap found %d, want %d", old, *wv)
+		}
+		if old == expect {
+			*wv = operand
+		}
+	}
+}
+
+// Random sizes, offsets, ranks and operations, verified by content against a
+// model; all ranks at a time, each in a window of its own.
+func TestRandomOperationsAgreeWithAModel(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const ranks = 3
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			return withWorker(j, func(w *Worker) error {
+				m := &model{w: w, n: ranks, base: uint64(j.Rank() * windowSize), mem: make([][]byte, ranks), words: make([][]uint64, ranks)}
+				for r := range ranks {
+					m.mem[r], m.words[r] = make([]byte, windowBytes), make([]uint64, windowWords)
+				}
+				rapid.Check(t, func(rt *rapid.T) {
+					for range 8 {
+						m.step(rt, ctx)
+					}
+				})
+				return j.Barrier(ctx)
+			})
+		})
+	})
+}
+
+func TestSizesAtEveryBoundary(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.SegmentSize = 20 << 20 // beyond the largest message of Soft-RoCE, 8 MiB
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			if j.Rank() == 1 {
+				return j.Barrier(ctx)
+			}
+			err := withWorker(j, func(w *Worker) error {
+				for _, n := range []int{0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 255, 256, 257, 2047, 2048, 2049, 4096, 8191, 8192, 8193, 65537, 1<<20 - 1, 1 << 20, 1<<20 + 1, 9 << 20, 20 << 20} {
+					src, dst := make([]byte, n), make([]byte, n)
+					pattern(src, n)
+					p := At[byte](1, uint64(20<<20-n)) // ends with the segment
+					if err := PutSlice(w, p, src); err != nil {
+						return fmt.Errorf("put of %d: %w", n, err)
+					}
+					if err := GetSlice(w, dst, p); err != nil {
+						return fmt.Errorf("get of %d: %w", n, err)
+					}
+					if !bytes.Equal(src, dst) {
+						return fmt.Errorf("%d bytes came back different", n)
+					}
+				}
+				// From and into the own segment: nothing is copied.
+				own := j.Segment()[:9<<20]
+				pattern(own, 3)
+				if err := PutSlice(w, At[byte](1, 5), own); err != nil {
+					return err
+				}
+				back := j.Segment()[9<<20 : 18<<20]
+				if err := GetSlice(w, back, At[byte](1, 5)); err != nil {
+					return err
+				}
+				return samePattern(back, 3)
+			})
+			if err != nil {
+				return err
+			}
+			return j.Barrier(ctx)
+		})
+	})
+}
+
+func TestAtomicsOfAllRanksAddUp(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const ranks, workers, each = 3, 2, 200
+		cfg.Workers = workers
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			var all sync.WaitGroup
+			errs := make([]error, workers)
+			for i := range workers {
+				all.Go(func() {
+					errs[i] = withWorker(j, func(w *Worker) error {
+						sum, count, last := At[int64](0, 0), At[uint64](1, 8), At[uint64](2, 16)
+						for k := range each {
+							if _, err := FetchAdd(w, sum, 3); err != nil {
+								return err
+							}
+							if k%20 != 0 {
+								continue
+							}
+							for { // an increment by compare-and-swap
+								old, err := Get(w, count)
+								if err != nil {
+									return err
+								}
+								if now, err := CompareSwap(w, count, old, old+1); err != nil {
+									return err
+								} else if now == old {
+									break
+								}
+							}
+							if _, err := Swap(w, last, uint64(j.Rank()*each+k+1)); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+				})
+			}
+			all.Wait()
+			for _, err := range errs {
+				if err != nil {
+					return err
+				}
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			return withWorker(j, func(w *Worker) error {
+				sum, err := Get(w, At[int64](0, 0))
+				if err != nil || sum != 3*ranks*workers*each {
+					return fmt.Errorf("sum %d, %v, want %d", sum, err, 3*ranks*workers*each)
+				}
+				count, err := Get(w, At[uint64](1, 8))
+				if err != nil || count != ranks*workers*each/20 {
+					return fmt.Errorf("count %d, %v, want %d", count, err, ranks*workers*each/20)
+				}
+				return j.Barrier(ctx)
+			})
+		})
+	})
+}
+
+// A reader that sees the flag sees the data: message passing on one worker.
+func TestPutsOfOneWorkerArriveInOrder(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const rounds, size = 300, 1000
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			return withWorker(j, func(w *Worker) error {
+				me, other := j.Rank(), 1-j.Rank()
+				data := j.Segment()[4096 : 4096+size]
+				src := make([]byte, size)
+				for k := 1; k <= rounds; k++ {
+					if me == k%2 {
+						pattern(src, k)
+						err := w.Chain(func() error {
+							if err := PutSliceNBI(w, At[byte](other, 4096), src); err != nil {
+								return err
+							}
+							return PutNBI(w, At[uint64](other, 0), uint64(k))
+						})
+						if err != nil {
+							return err
+						}
+						continue
+					}
+					if err := w.WaitUntil(ctx, 0, GreaterEqual, uint64(k)); err != nil {
+						return err
+					}
+					if err := samePattern(data, k); err != nil {
+						return fmt.Errorf("round %d: the flag came before the data: %w", k, err)
+					}
+				}
+				return j.Barrier(ctx)
+			})
+		})
+	})
+}
+
+func TestMoreOperationsInFlightThanTheQueueHolds(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.QueueDepth = 16
+		const ops = 500
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			err := withWorker(j, func(w *Worker) error {
+				other := 1 - j.Rank()
+				base := uint64(j.Rank()) << 20
+				puts := make([]Pending, ops)
+				for i := range puts {
+					puts[i] = PutAsync(w, At[uint64](other, base+uint64(8*i)), uint64(i)*3)
+				}
+				for i := range puts { // collected out of order
+					if err := puts[(i*7)%ops].Wait(ctx); err != nil {
+						return err
+					}
+				}
+				gets := make([]Promise[uint64], ops)
+				for i := range gets {
+					gets[i] = GetAsync(w, At[uint64](other, base+uint64(8*i)))
+				}
+				for i := range gets {
+					if v, err := gets[i].Wait(ctx); err != nil || v != uint64(i)*3 {
+						return fmt.Errorf("get %d: %d, %v", i, v, err)
+					}
+					if v, err := gets[i].Wait(ctx); err != nil || v != uint64(i)*3 {
+						return fmt.Errorf("get %d, waited for again: %d, %v", i, v, err)
+					}
+				}
+				for i := range ops {
+					if err := PutNBI(w, At[[40]byte](other, base+uint64(64*i)), [40]byte{1: byte(i)}); err != nil {
+						return err
+					}
+				}
+				if err := w.Flush(ctx); err != nil {
+					return err
+				}
+				for i := range ops {
+					if v, err := Get(w, At[[40]byte](other, base+uint64(64*i))); err != nil || v[1] != byte(i) {
+						return fmt.Errorf("put %d: %d, %v", i, v[1], err)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return j.Barrier(ctx)
+		})
+	})
+}
+
+func TestCollectivesAgreeOnEveryRank(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		for _, n := range []int{1, 2, 3, 6} {
+			runLocal(t, n, cfg, func(ctx context.Context, j *Job) error {
+				for round := range 3 {
+					all, err := AllGatherValue(ctx, j, [2]int32{int32(j.Rank()), int32(round)})
+					if err != nil {
+						return err
+					}
+					for r, v := range all {
+						if v != [2]int32{int32(r), int32(round)} {
+							return fmt.Errorf("all-gather: rank %d gave %v", r, v)
+						}
+					}
+					mine := make([]byte, j.Rank()*70000) // 0 for rank 0, beyond a box for others
+					pattern(mine, j.Rank())
+					blobs, err := j.AllGather(ctx, mine)
+					if err != nil {
+						return err
+					}
+					for r, b := range blobs {
+						if len(b) != r*70000 {
+							return fmt.Errorf("all-gather: rank %d gave %d bytes", r, len(b))
+						}
+						if err := samePattern(b, r); err != nil {
+							return err
+						}
+					}
+					root := round % n
+					buf := make([]byte, 150000)
+					if j.Rank() == root {
+						pattern(buf, round)
+					}
+					if err := j.Broadcast(ctx, root, buf); err != nil {
+						return err
+					}
+					if err := samePattern(buf, round); err != nil {
+						return fmt.Errorf("broadcast: %w", err)
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// Each rank counts its arrivals; a barrier that lets one through early is seen
+// by the others.
+func TestBarrierHoldsEverybodyBack(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		var arrived atomic.Int64
+		const ranks, rounds = 4, 50
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			rnd := rand.New(rand.NewPCG(1, uint64(j.Rank())))
+			for round := 1; round <= rounds; round++ {
+				for range rnd.IntN(2000) {
+					_ = arrived.Load()
+				}
+				arrived.Add(1)
+				if err := j.Barrier(ctx); err != nil {
+					return err
+				}
+				if n := arrived.Load(); n < int64(round*ranks) {
+					return fmt.Errorf("round %d: through the barrier after %d arrivals", round, n)
+				}
+				if err := j.Barrier(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		runs := 2000
+		if cfg.Fabric == FabricIBV {
+			runs = 300
+		}
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			if j.Rank() == 1 {
+				return j.Barrier(ctx)
+			}
+			err := withWorker(j, func(w *Worker) error {
+				word, block := At[int64](1, 64), At[byte](1, 128)
+				buf := make([]byte, 4096)
+				own := j.Segment()[8192 : 8192+8192]
+				sink := int64(0)
+				for name, fn := range map[string]func() error{
+					"Put":                  func() error { return Put(w, word, 5) },
+					"Get":                  func() error { v, err := Get(w, word); sink += v; return err },
+					"PutNBI":               func() error { return PutNBI(w, word, 6) },
+					"PutSlice":             func() error { return PutSlice(w, block, buf) },
+					"GetSlice":             func() error { return GetSlice(w, buf, block) },
+					"PutSlice own segment": func() error { return PutSlice(w, block, own) },
+					"FetchAdd":             func() error { _, err := FetchAdd(w, word, 1); return err },
+					"CompareSwap":          func() error { _, err := CompareSwap(w, word, 1, 2); return err },
+					"Swap":                 func() error { _, err := Swap(w, word, 9); return err },
+					"PutAsync":             func() error { p := PutAsync(w, word, 7); return p.Wait(ctx) },
+					"GetAsync":             func() error { p := GetAsync(w, word); _, err := p.Wait(ctx); return err },
+				} {
+					var first error
+					allocs := testing.AllocsPerRun(runs, func() {
+						if err := fn(); err != nil && first == nil {
+							first = err
+						}
+					})
+					if first != nil {
+						return fmt.Errorf("%s: %w", name, first)
+					}
+					if allocs != 0 {
+						return fmt.Errorf("%s: %v allocations", name, allocs)
+					}
+				}
+				return w.Flush(ctx)
+			})
+			if err != nil {
+				return err
+			}
+			return j.Barrier(ctx)
+		})
+	})
+}
+
+func TestCountersAddUpAtIdle(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			err := withWorker(j, func(w *Worker) error {
+				other := 1 - j.Rank()
+				for i := range 100 {
+					if err := PutNBI(w, At[uint64](other, uint64(8*i)), 1); err != nil {
+						return err
+					}
+					if _, err := Get(w, At[[300]byte](other, 4096)); err != nil {
+						return err
+					}
+				}
+				if _, err := FetchAdd(w, At[uint64](other, 8192), 1); err != nil {
+					return err
+				}
+				if err := w.Flush(ctx); err != nil {
+					return err
+				}
+				c := w.Stats()[cfg.Fabric]
+				switch {
+				case c.Puts != 100 || c.Gets != 100 || c.Atomics != 1 || c.PutBytes != 800 || c.GetBytes != 30000:
+					return fmt.Errorf("counters %+v", c)
+				case c.Completed+c.Errors != c.Puts+c.Gets+c.Atomics || c.Errors != 0:
+					return fmt.Errorf("at idle completed %d and errors %d do not make up %d operations", c.Completed, c.Errors, c.Puts+c.Gets+c.Atomics)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return j.Barrier(ctx)
+		})
+	})
+}
+
+// Two jobs in one process know nothing of each other.
+func TestTwoJobsLiveInOneProcess(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		var both sync.WaitGroup
+		for job := range 2 {
+			both.Go(func() {
+				c := cfg
+				c.Getenv = noEnv
+				err := RunLocalConfig(t.Context(), 2, c, func(j *Job) error {
+					return withWorker(j, func(w *Worker) error {
+						for i := range 50 {
+							if err := Put(w, At[int](1-j.Rank(), 0), 1000*job+i); err != nil {
+								return err
+							}
+							if err := j.Barrier(t.Context()); err != nil {
+								return err
+							}
+							if v, err := Get(w, At[int](j.Rank(), 0)); err != nil || v != 1000*job+i {
+								return fmt.Errorf("job %d reads %d, %v", job, v, err)
+							}
+							if err := j.Barrier(t.Context()); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	})
+}
+
+func TestPtrArithmeticStaysWithinOrIsRefused(t *testing.T) {
+	p := At[int32](2, 100)
+	for _, c := range []struct {
+		got  Ptr[int32]
+		rank int
+		off  uint64
+	}{
+		{p, 2, 100}, {p.Add(3), 2, 112}, {p.Add(-25), 2, 0}, {p.Add(0), 2, 100},
+		{p.Add(-26), 2, ^uint64(0)}, {p.Add(int(^uint(0) >> 1)), 2, ^uint64(0)}, {p.Add(-int(^uint(0)>>1) - 1), 2, ^uint64(0)},
+		{At[int32](-1, 8), -1, 8}, {At[int32](MaxRanks, 8), -1, 8}, {Ptr[int32]{}.Add(5), -1, 0},
+	} {
+		if c.got.Rank() != c.rank || c.got.Offset() != c.off {
+			t.Errorf("%v: rank %d offset %d, want %d and %d", c.got, c.got.Rank(), c.got.Offset(), c.rank, c.off)
+		}
+	}
+	if !(Ptr[int]{}).IsNull() || At[int](0, 0).IsNull() {
+		t.Error("null is the zero Ptr and nothing else")
+	}
+	if q := Cast[byte](p); q.Rank() != 2 || q.Offset() != 100 || !Cast[byte](Ptr[int]{}).IsNull() {
+		t.Errorf("cast gives %v", q)
+	}
+}
+
+func TestSizeofTypesWithoutPointers(t *testing.T) {
+	type good struct {
+		A [4]uint16
+		B struct{ C complex128 }
+		_ [0]func()
+	}
+	type bad struct {
+		A int
+		B [2]struct{ S string }
+	}
+	if !pointerFree[good]() || !pointerFree[uintptr]() || !pointerFree[struct{}]() {
+		t.Error("a type without pointers is refused")
+	}
+	if pointerFree[bad]() || pointerFree[*int]() || pointerFree[[]int]() || pointerFree[any]() || pointerFree[unsafe.Pointer]() || pointerFree[map[int]int]() {
+		t.Error("a type with pointers is taken")
+	}
+	if err := typeError[bad](); err == nil || err.Error() != "conduit: conduit.bad cannot be transferred: T.B[0].S (string) holds a pointer" {
+		t.Errorf("message: %v", err)
+	}
+}
+
+func TestBytesOfSizes(t *testing.T) {
+	for s, want := range map[string]int64{"0": 0, "8": 8, "64K": 64 << 10, "1m": 1 << 20, "2GiB": 2 << 30, "3kB": 3 << 10, " 5T ": 5 << 40} {
+		if n, err := ParseBytes(s); err != nil || n != want {
+			t.Errorf("%q: %d, %v, want %d", s, n, err, want)
+		}
+	}
+	for _, s := range []string{"", "K", "-1", "1.5G", "9223372036854775808", "9000000000G", "1KK", "x"} {
+		if n, err := ParseBytes(s); err == nil {
+			t.Errorf("%q is taken as %d", s, n)
+		}
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add(hello{user: 5, system: 4096, workers: 2, fabric: "auto", shm: []byte{1, 2}}.encode())
+	f.Add([]byte{helloVersion})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeHello(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeHello(h.encode())
+		if err != nil || again.user != h.user || again.system != h.system || again.fabric != h.fabric || !bytes.Equal(again.shm, h.shm) {
+			t.Errorf("%+v comes back as %+v, %v", h, again, err)
+		}
+	})
+}
+
+func benchmarkOp(b *testing.B, size int, fn func(w *Worker, own []byte, p Ptr[byte]) error) {
+	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC"), SegmentSize: 4 << 20}
+	if cfg.Fabric == "" {
+		cfg.Fabric = FabricSHM
+	}
+	err := RunLocalConfig(context.Background(), 2, cfg, func(j *Job) error {
+		ctx := context.Background()
+		if j.Rank() == 1 {
+			return j.Barrier(ctx)
+		}
+		err := withWorker(j, func(w *Worker) error {
+			p := At[byte](1, 4096)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := fn(w, j.Segment()[4096:4096+size], p); err != nil {
+					return err
+				}
+			}
+			return w.Flush(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		return j.Barrier(ctx)
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func BenchmarkPut8(b *testing.B) {
+	benchmarkOp(b, 8, func(w *Worker, _ []byte, p Ptr[byte]) error { return Put(w, Cast[int64](p), 1) })
+}
+
+func BenchmarkGet8(b *testing.B) {
+	q := At[int64](1, 4096)
+	benchmarkOp(b, 8, func(w *Worker, _ []byte, _ Ptr[byte]) error { _, err := Get(w, q); return err })
+}
+
+func BenchmarkFetchAdd(b *testing.B) {
+	q := At[int64](1, 4096)
+	benchmarkOp(b, 8, func(w *Worker, _ []byte, _ Ptr[byte]) error { _, err := FetchAdd(w, q, 1); return err })
+}
+
+func BenchmarkPutSlice(b *testing.B) {
+	for _, n := range []int{64, 4096, 65536} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			benchmarkOp(b, n, func(w *Worker, own []byte, p Ptr[byte]) error { return PutSlice(w, p, own) })
+		})
+	}
+}
+
+func BenchmarkGetSlice(b *testing.B) {
+	for _, n := range []int{64, 4096, 65536} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			benchmarkOp(b, n, func(w *Worker, own []byte, p Ptr[byte]) error { return GetSlice(w, own, p) })
+		})
+	}
+}

@@ -1,0 +1,3 @@
+package conduit
+
+func rankMain(string) int { return 0 }
