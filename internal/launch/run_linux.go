@@ -48,7 +48,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		}
 		defer endAdopted()
 	}
-	r := &run{cfg: cfg, ended: make(chan *rank, cfg.N), dry: make(chan *rank, cfg.N)}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N)}
 	out := &sink{w: cfg.Stdout}
 	errs := out
 	if !same(cfg.Stdout, cfg.Stderr) {
@@ -97,9 +97,9 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 			go func() {
 				k.wait(&orders)
 				gone <- struct{}{}
-				r.ended <- k
+				r.events <- event{rank: k}
 				k.drain()
-				r.dry <- k
+				r.events <- event{k, true}
 			}()
 		}
 		for range ranks {
@@ -125,21 +125,18 @@ func (r *run) see(ctx context.Context, err error) error {
 	}
 	for alive, wet := len(r.ranks), len(r.ranks); wet > 0; {
 		select {
-		case k := <-r.ended:
-			alive--
-			if k.code() == 0 || err != nil {
-				continue
-			}
-			if r.first == nil {
-				end(syscall.SIGTERM, r.cfg.Grace)
-			}
-			if r.first == nil || k.order < r.first.order {
-				r.first = k
-			}
-		case k := <-r.dry:
-			wet--
-			if k == r.first {
-				r.report(k, alive)
+		case ev := <-r.events:
+			switch {
+			case !ev.dry:
+				alive--
+				if err == nil && r.failed(ev.rank) {
+					end(syscall.SIGTERM, r.cfg.Grace)
+				}
+			case ev.rank == r.first:
+				r.report(ev.rank, alive)
+				fallthrough
+			default:
+				wet--
 			}
 		case s := <-r.cfg.Signals:
 			r.forward(s)
@@ -157,6 +154,18 @@ func (r *run) see(ctx context.Context, err error) error {
 		}
 	}
 	return err
+}
+
+// failed notes the first failure; true once.
+func (r *run) failed(k *rank) bool {
+	if k.code() == 0 {
+		return false
+	}
+	begins := r.first == nil
+	if begins || k.order < r.first.order {
+		r.first = k
+	}
+	return begins
 }
 
 func (r *run) report(k *rank, alive int) {
