@@ -14,12 +14,17 @@ import (
 
 // run is a job in progress.
 type run struct {
-	cfg   Config
-	ranks []*rank
-	ended chan *rank // one for each rank, at once
-	dry   chan *rank // one for each rank, its output taken
-	first *rank      // the first that failed
-	ints  int        // SIGINTs so far
+	cfg    Config
+	ranks  []*rank
+	events chan event // two for each rank, in order
+	first  *rank      // the first that failed
+	ints   int        // SIGINTs so far
+}
+
+// event is the end of a rank or, after that, of its output.
+type event struct {
+	rank *rank
+	dry  bool
 }
 
 // Run starts the ranks and returns when all have ended: with the code of the
