@@ -254,17 +254,21 @@ func (n *Network) sameUser(c *net.UnixConn) error {
 
 // send greets a rank and hands it this rank's segment.
 func (p *party) send(c *net.UnixConn, kind byte, to int) error {
+	if _, _, err := c.WriteMsgUnix(p.greeting(kind, to), unix.UnixRights(p.n.cfg.Segment.FD()), nil); err != nil {
+		return fmt.Errorf("sending the segment: %w", err)
+	}
+	return nil
+}
+
+// greeting is the packet that doc.go describes.
+func (p *party) greeting(kind byte, to int) []byte {
 	b := make([]byte, 0, greetingLen)
 	b = append(b, "ibcH"...)
 	b = append(b, greetingVersion, kind, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, p.n.self.rank)
 	b = binary.LittleEndian.AppendUint32(b, uint32(to))
 	b = append(b, p.known[to].cookie[:]...)
-	b = append(b, p.n.self.cookie[:]...)
-	if _, _, err := c.WriteMsgUnix(b, unix.UnixRights(p.n.cfg.Segment.FD()), nil); err != nil {
-		return fmt.Errorf("sending the segment: %w", err)
-	}
-	return nil
+	return append(b, p.n.self.cookie[:]...)
 }
 
 // receive reads a greeting of the given kind. The descriptor is the caller's.

@@ -1,0 +1,98 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/handle/handletest"
+	"github.com/ibconduit/conduit/segment"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("IBCONDUIT_TEST_ROLE"); role != "" {
+		os.Exit(childMain(role))
+	}
+	handletest.VerifyTestMain(m)
+}
+
+// patience bounds what must happen soon but is not timed.
+const patience = 30 * time.Second
+
+// mapSegment maps n bytes that end with the test.
+func mapSegment(t testing.TB, n int64) *segment.Mapping {
+	t.Helper()
+	m, err := segment.Map(segment.Config{Size: n, Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// newNetworks makes the ranks of a job without connecting them.
+func newNetworks(t testing.TB, n int, size int64, job string, onDown func(at, rank int, cause error)) ([]*Network, [][]byte) {
+	t.Helper()
+	nets, addrs := make([]*Network, n), make([][]byte, n)
+	for r := range n {
+		cfg := Config{Rank: r, Size: n, Segment: mapSegment(t, size), Job: job}
+		if onDown != nil {
+			cfg.OnDown = func(rank int, cause error) { onDown(r, rank, cause) }
+		}
+		net, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := net.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		nets[r], addrs[r] = net, net.Addr()
+	}
+	return nets, addrs
+}
+
+// connect joins all ranks.
+func connect(ctx context.Context, nets []*Network, addrs [][]byte) error {
+	errs := make(chan error)
+	for _, n := range nets {
+		go func() { errs <- n.Connect(ctx, addrs, nil) }()
+	}
+	var all []error
+	for range nets {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+func joinAll(t testing.TB, n int, size int64) []*Network {
+	t.Helper()
+	nets, addrs := newNetworks(t, n, size, t.Name(), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := connect(ctx, nets, addrs); err != nil {
+		t.Fatal(err)
+	}
+	return nets
+}
+
+func newLane(t testing.TB, n *Network) *lane {
+	t.Helper()
+	l, err := n.NewLane()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l.(*lane)
+}

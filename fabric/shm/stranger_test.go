@@ -1,0 +1,299 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// greet dials a rank as somebody who knows only the name of its socket, sends
+// a packet with a descriptor, and returns what comes back.
+func greet(t *testing.T, a addr, packet []byte, fd int) (reply []byte, fdCount int) {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: a.socket(), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if _, _, err := c.WriteMsgUnix(packet, unix.UnixRights(fd), nil); err != nil {
+		return nil, 0 // turned away before the first word
+	}
+	b, oob := make([]byte, 256), make([]byte, 256)
+	n, oobn, _, _, _ := c.ReadMsgUnix(b, oob)
+	fds := descriptors(oob[:oobn])
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return b[:max(0, n)], len(fds) // -1 with ECONNRESET
+}
+
+// hello is a greeting as the protocol has it.
+func hello(from, to *addr) []byte {
+	p := &party{n: &Network{self: *from}, known: make([]*addr, to.rank+1)}
+	p.known[to.rank] = to
+	return p.greeting(kindHello, int(to.rank))
+}
+
+func TestStrangerLearnsNothingAndDisturbsNobody(t *testing.T) {
+	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// Rank 0 waits for rank 1 while strangers call.
+	joined := make(chan error, 1)
+	go func() { joined <- nets[0].Connect(ctx, addrs, nil) }()
+
+	mine := mapSegment(t, 4096)
+	good := hello(&nets[1].self, &nets[0].self)
+	change := func(at int) []byte {
+		b := bytes.Clone(good)
+		b[at] ^= 1
+		return b
+	}
+	for what, packet := range map[string][]byte{
+		"noise": []byte("GET / HTTP/1.1"), "one byte": {3}, "short": good[:40], "long": append(bytes.Clone(good), 0),
+		"version": change(4), "kind": change(5), "padding": change(7), "rank of sender": change(8), "rank of receiver": change(12),
+		"cookie of receiver": change(16), "cookie of sender": change(47),
+		"cookies of zeros": append(bytes.Clone(good[:16]), make([]byte, 32)...),
+	} {
+		if reply, fds := greet(t, nets[0].self, packet, mine.FD()); len(reply) != 0 || fds != 0 {
+			t.Errorf("%s: got %d bytes and %d descriptors", what, len(reply), fds)
+		}
+	}
+	if err := nets[1].Connect(ctx, addrs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	// The party is over: nobody listens any more.
+	if c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: nets[0].self.socket(), Net: "unixpacket"}); err == nil {
+		c.Close()
+		t.Error("the socket listens after all ranks have joined")
+	}
+}
+
+func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
+	loose, err := unix.MemfdCreate("loose", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(loose)
+	if err := unix.Ftruncate(loose, 4096); err != nil {
+		t.Fatal(err)
+	}
+	short := mapSegment(t, 4096)
+	for what, fd := range map[string]int{"unsealed": loose, "short": short.FD()} {
+		nets, addrs := newNetworks(t, 2, 8192, t.Name(), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		joined := make(chan error, 1)
+		go func() { joined <- nets[0].Connect(ctx, addrs, nil) }()
+		greet(t, nets[0].self, hello(&nets[1].self, &nets[0].self), fd)
+		if err := <-joined; err == nil || !strings.Contains(err.Error(), "rank 1") {
+			t.Errorf("%s segment: %v, want an error that names rank 1", what, err)
+		}
+		cancel()
+	}
+}
+
+func TestMissingRankIsNamed(t *testing.T) {
+	nets, addrs := newNetworks(t, 3, 4096, t.Name(), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := connect(ctx, nets[:2], addrs) // rank 2 never comes
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [2]") {
+		t.Errorf("got %v, want a deadline error that names rank 2", err)
+	}
+}
+
+func TestRankThatGaveUpIsNamedAtOnce(t *testing.T) {
+	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
+	if err := nets[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := nets[1].Connect(t.Context(), addrs, nil)
+	if !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "rank 0") {
+		t.Errorf("got %v, want ECONNREFUSED of rank 0", err)
+	}
+}
+
+func TestUnreachablePlacesAreToldApart(t *testing.T) {
+	nets, _ := newNetworks(t, 2, 4096, t.Name(), nil)
+	for want, change := range map[string]func(*addr){
+		"another host": func(a *addr) { a.place.boot[3] ^= 1 }, "network namespace": func(a *addr) { a.place.nsInode++ },
+		"user": func(a *addr) { a.place.uid++ }, "another job": func(a *addr) { a.job[0] ^= 1 }, "of rank 0": func(a *addr) { a.rank = 0 },
+		"impossible": func(a *addr) { a.length = 0 },
+	} {
+		a := nets[1].self
+		change(&a)
+		if err := nets[0].Reach(1, a.encode()); !errors.Is(err, fabric.ErrUnreachable) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+	old := nets[1].Addr()
+	old[4] = 9
+	if err := nets[0].Reach(1, old); err == nil || !strings.Contains(err.Error(), "version 9") {
+		t.Errorf("other version: got %v", err)
+	}
+	if err := nets[0].Reach(1, nets[1].Addr()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTwoJobsInOneProcessDoNotMeet(t *testing.T) {
+	a, aAddrs := newNetworks(t, 2, 4096, "a", nil)
+	b, bAddrs := newNetworks(t, 2, 4096, "b", nil)
+	var wg sync.WaitGroup
+	for _, j := range []struct {
+		nets  []*Network
+		addrs [][]byte
+	}{{a, aAddrs}, {b, bAddrs}} {
+		wg.Go(func() {
+			if err := connect(t.Context(), j.nets, j.addrs); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if _, err := newLane(t, a[0]).Put(1, 0, []byte{7}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if a[1].cfg.Segment.Bytes()[0] != 7 || b[1].cfg.Segment.Bytes()[0] != 0 {
+		t.Error("a put of one job reached the other")
+	}
+	if err := a[0].Reach(1, bAddrs[1]); err == nil {
+		t.Error("a rank of another job is reachable")
+	}
+}
+
+func TestRanksOfOtherNetworksAreNotServed(t *testing.T) {
+	nets, addrs := newNetworks(t, 3, 4096, t.Name(), nil)
+	// Rank 1 is on another host for both.
+	near := [][]byte{addrs[0], nil, addrs[2]}
+	if err := connect(t.Context(), []*Network{nets[0], nets[2]}, near); err != nil {
+		t.Fatal(err)
+	}
+	l := newLane(t, nets[0])
+	var re *fabric.RankError
+	if _, err := l.Get(1, 0, make([]byte, 1), 0); !errors.As(err, &re) || !strings.Contains(err.Error(), "not served") {
+		t.Errorf("got %v", err)
+	}
+	if l.Mapped(1) != nil || l.Mapped(2) == nil {
+		t.Error("wrong ranks are mapped")
+	}
+}
+
+func TestPrivateSegmentIsRefused(t *testing.T) {
+	m, err := segment.Map(segment.Config{Size: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := New(Config{Size: 2, Segment: m}); err == nil || !strings.Contains(err.Error(), "Shared") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGoodbyeIsNoDeath(t *testing.T) {
+	deaths := make(chan int, 10)
+	nets, addrs := newNetworks(t, 3, 4096, t.Name(), func(_, r int, _ error) { deaths <- r })
+	if err := connect(t.Context(), nets, addrs); err != nil {
+		t.Fatal(err)
+	}
+	l := newLane(t, nets[0])
+	if err := nets[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := nets[2].peers[0].conn.Close(); err != nil { // as if the process had died
+		t.Fatal(err)
+	}
+	select {
+	case r := <-deaths:
+		if r != 2 && r != 0 {
+			t.Errorf("rank %d was reported", r)
+		}
+	case <-time.After(patience):
+		t.Fatal("nobody noticed")
+	}
+	if _, err := l.Put(1, 0, []byte{1}, 0); err != nil {
+		t.Errorf("put to a rank that said goodbye: %v", err)
+	}
+}
+
+func TestPeerThatSpeaksOutOfTurnIsDown(t *testing.T) {
+	deaths := make(chan error, 10)
+	nets, addrs := newNetworks(t, 2, 4096, t.Name(), func(at, _ int, cause error) {
+		if at == 0 {
+			deaths <- cause
+		}
+	})
+	if err := connect(t.Context(), nets, addrs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nets[1].peers[0].conn.Write([]byte("hello?")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-deaths:
+	case <-time.After(patience):
+		t.Fatal("nobody noticed")
+	}
+}
+
+func FuzzAddr(f *testing.F) {
+	m, err := segment.Map(segment.Config{Size: 4096, Shared: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer m.Close()
+	n, err := New(Config{Rank: 0, Size: 2, Segment: m})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer n.Close()
+	f.Add([]byte{})
+	f.Add(n.Addr())
+	f.Add(n.Addr()[:60])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := decodeAddr(b)
+		if err == nil && !bytes.Equal(a.encode(), b) {
+			t.Errorf("%x is not the encoding of %+v", b, a)
+		}
+		_ = n.Reach(1, b)
+	})
+}
+
+func TestOtherUserIsTurnedAway(t *testing.T) {
+	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
+	for r, n := range nets { // all claim to be a user whom the kernel does not confirm
+		n.self.place.uid += 4711
+		addrs[r] = n.Addr()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	waiting := make(chan error, 1)
+	go func() { waiting <- nets[0].Connect(ctx, addrs, nil) }()
+	if err := nets[1].Connect(ctx, addrs, nil); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("the dialling rank got %v, want ErrPermission", err)
+	}
+	// The listening side decides by itself, before it reads a word.
+	mine := mapSegment(t, 4096)
+	if reply, fds := greet(t, nets[0].self, hello(&nets[1].self, &nets[0].self), mine.FD()); len(reply) != 0 || fds != 0 {
+		t.Errorf("the listening rank answered with %d bytes and %d descriptors", len(reply), fds)
+	}
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Errorf("the listening rank: %v", err)
+	}
+}
