@@ -1,0 +1,176 @@
+package sysinfo
+
+import (
+	"path"
+	"strconv"
+	"strings"
+)
+
+// Cgroup is one group on the way from the process's own to the root that its
+// mount namespace shows.
+type Cgroup struct {
+	Path string // in the hierarchy
+	Dir  string // where its files are
+	V2   bool
+}
+
+// Cgroups lists the groups of this process that can have files of a
+// controller ("memory", "cpu", "pids", "rdma"), its own first (cgroups(7)).
+func (r Root) Cgroups(controller string) []Cgroup {
+	var out []Cgroup
+	for line := range strings.Lines(r.Text("/proc/self/cgroup")) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		v2 := f[0] == "0" && f[1] == ""
+		if !v2 && !hasWord(f[1], controller) {
+			continue
+		}
+		for _, m := range r.cgroupMounts(controller) {
+			if m.v2 == v2 {
+				out = append(out, m.groups(f[2])...)
+			}
+		}
+	}
+	return out
+}
+
+type cgroupMount struct {
+	root, point string
+	v2          bool
+}
+
+// cgroupMounts finds the hierarchies in mountinfo (proc_pid_mountinfo(5)).
+func (r Root) cgroupMounts(controller string) []cgroupMount {
+	var out []cgroupMount
+	for line := range strings.Lines(r.Text("/proc/self/mountinfo")) {
+		left, right, ok := strings.Cut(line, " - ")
+		l, t := strings.Fields(left), strings.Fields(right)
+		if !ok || len(l) < 5 || len(t) < 3 {
+			continue
+		}
+		switch {
+		case t[0] == "cgroup2":
+			out = append(out, cgroupMount{l[3], l[4], true})
+		case t[0] == "cgroup" && hasWord(t[2], controller):
+			out = append(out, cgroupMount{l[3], l[4], false})
+		}
+	}
+	return out
+}
+
+// groups lists dir and the groups above it, as far as the mount shows them.
+func (m cgroupMount) groups(dir string) []Cgroup {
+	// A container sees the mount's root as "/", its own path perhaps in full.
+	if m.root != "/" {
+		dir = strings.TrimPrefix(dir, m.root)
+	}
+	var out []Cgroup
+	for dir = path.Clean("/" + dir); ; dir = path.Dir(dir) {
+		out = append(out, Cgroup{Path: path.Join(m.root, dir), Dir: path.Join(m.point, dir), V2: m.v2})
+		if dir == "/" {
+			return out
+		}
+	}
+}
+
+// CPUQuota is how many processors the process may use at a time, 0 when
+// nothing limits it, and the group that says so.
+func (r Root) CPUQuota() (cpus float64, group string) {
+	for _, g := range r.Cgroups("cpu") {
+		quota, period := r.Text(g.Dir+"/cpu.cfs_quota_us"), r.Text(g.Dir+"/cpu.cfs_period_us")
+		if g.V2 {
+			quota, period, _ = strings.Cut(r.Text(g.Dir+"/cpu.max"), " ")
+		}
+		q, err1 := strconv.ParseFloat(quota, 64)
+		p, err2 := strconv.ParseFloat(period, 64)
+		if err1 != nil || err2 != nil || q <= 0 || p <= 0 {
+			continue // "max", -1, or no such controller
+		}
+		if cpus == 0 || q/p < cpus {
+			cpus, group = q/p, g.Path
+		}
+	}
+	return cpus, group
+}
+
+// MemoryRoom is how many bytes the tightest memory limit leaves, clean page
+// cache counted as free. ok is false when there is no limit.
+func (r Root) MemoryRoom() (room, limit uint64, group string, ok bool) {
+	for _, g := range r.Cgroups("memory") {
+		max, used, cache := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+		if g.V2 {
+			max, used, cache = "memory.max", "memory.current", "inactive_file"
+		}
+		l, set := r.Figure(g.Dir + "/" + max)
+		// v1 writes "no limit" as the largest multiple of a page below 1<<63.
+		if !set || l >= 1<<62 {
+			continue
+		}
+		u, _ := r.Figure(g.Dir + "/" + used)
+		c := min(r.stat(g.Dir+"/memory.stat", cache), u)
+		left := uint64(0)
+		if u-c < l {
+			left = l - (u - c)
+		}
+		if !ok || left < room {
+			room, limit, group, ok = left, l, g.Path, true
+		}
+	}
+	return room, limit, group, ok
+}
+
+// PidsRoom is how many more threads the tightest pids limit allows.
+func (r Root) PidsRoom() (room, limit uint64, group string, ok bool) {
+	for _, g := range r.Cgroups("pids") {
+		l, set := r.Figure(g.Dir + "/pids.max")
+		if !set {
+			continue
+		}
+		u, _ := r.Figure(g.Dir + "/pids.current")
+		left := l - min(u, l)
+		if !ok || left < room {
+			room, limit, group, ok = left, l, g.Path, true
+		}
+	}
+	return room, limit, group, ok
+}
+
+// RDMALimit is the first limit of the rdma controller on a device that some
+// group sets ("hca_handle=2 hca_object=2000"), "" when none does (cgroup-v2.rst, RDMA).
+func (r Root) RDMALimit(device string) (limit, group string) {
+	for _, g := range r.Cgroups("rdma") {
+		for line := range strings.Lines(r.Text(g.Dir + "/rdma.max")) {
+			f := strings.Fields(line)
+			if len(f) < 2 || f[0] != device {
+				continue
+			}
+			for _, kv := range f[1:] {
+				if _, v, _ := strings.Cut(kv, "="); v != "max" {
+					return strings.Join(f[1:], " "), g.Path
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+func (r Root) stat(name, key string) uint64 {
+	for line := range strings.Lines(r.Text(name)) {
+		if k, v, _ := strings.Cut(strings.TrimSpace(line), " "); k == key {
+			n, _ := strconv.ParseUint(v, 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func hasWord(list, word string) bool {
+	for w := range strings.SplitSeq(list, ",") {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
