@@ -56,6 +56,8 @@ type DeviceAttr struct {
 	MaxMcastGrp  int
 	Flags        uint64 // device_cap_flags_ex
 	LocalAckTime uint8  // local_ca_ack_delay: 4.096 us * 2^n
+	NoInline     bool   // inline data is switched off (EnvDisable)
+	CompVectors  int    // interrupts that CQs may be spread over
 
 	// From the extended query; zero where the kernel or the device does not know it.
 	ODP            ODPCaps

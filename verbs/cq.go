@@ -153,8 +153,8 @@ func (x *Context) explainCQ(op string, cfg CQConfig, errno syscall.Errno) error 
 	switch {
 	case cfg.Entries < 1 || cfg.Entries > x.attr.MaxCQE:
 		remedy = fmt.Sprintf("ask for 1 to %d entries", x.attr.MaxCQE)
-	case cfg.Vector < 0 || cfg.Vector >= int(x.c.num_comp_vectors):
-		remedy = fmt.Sprintf("the device has %d completion vectors", int(x.c.num_comp_vectors))
+	case cfg.Vector < 0 || cfg.Vector >= x.attr.CompVectors:
+		remedy = fmt.Sprintf("the device has %d completion vectors", x.attr.CompVectors)
 	case errno == syscall.ENOMEM:
 		remedy = fmt.Sprintf("the device allows %d CQs; its memory, or the memlock limit, may be exhausted", x.attr.MaxCQ)
 	}

@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -135,8 +136,9 @@ func (x *Context) queryLimits() error {
 			UC: ODPOps(c.odp_caps.per_transport_caps.uc_odp_caps), UD: ODPOps(c.odp_caps.per_transport_caps.ud_odp_caps)},
 		TimestampMask: uint64(c.completion_timestamp_mask), CoreClockKHz: uint64(c.hca_core_clock), MaxDeviceMem: uint64(c.max_dm_size),
 		PCIAtomicFetch: uint16(c.pci_atomic_caps.fetch_add), PCIAtomicSwap: uint16(c.pci_atomic_caps.swap), PCIAtomicCmp: uint16(c.pci_atomic_caps.compare_swap),
+		CompVectors: int(x.c.num_comp_vectors),
 	}
-	return nil
+	return x.attr.disable(os.Getenv(EnvDisable))
 }
 
 // Info describes the device.

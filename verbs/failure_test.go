@@ -191,7 +191,13 @@ func TestRefusedCreationSaysTheLimit(t *testing.T) {
 		"MR access":  {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), 4096, AccessRemoteWrite) }, "need local write"},
 		"MR mapping": {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), rigBytes<<10, AccessAll) }, "not mapped"},
 		"MR size":    {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), 1<<63, AccessAll) }, "bytes"},
-		"AH":         {func() (interface{ Close() error }, error) { return r.pd.CreateAH(AddressVector{Port: 1}) }, "GRH"},
+		"MR ODP": {func() (interface{ Close() error }, error) {
+			if attr.ODP.General != 0 {
+				return nil, lacks("", "", "on-demand paging, or it has it")
+			}
+			return r.pd.Register(ptr(r.mem), 4096, AccessAll|AccessOnDemand)
+		}, "on-demand paging"},
+		"AH": {func() (interface{ Close() error }, error) { return r.pd.CreateAH(AddressVector{Port: 1}) }, "GRH"},
 	} {
 		x, err := c.do()
 		var e *Error
@@ -203,6 +209,25 @@ func TestRefusedCreationSaysTheLimit(t *testing.T) {
 			continue
 		}
 		t.Logf("%s: %v", name, err)
+	}
+}
+
+func TestSwitchedOffFeaturesAreRefusedAsNotSupported(t *testing.T) {
+	t.Setenv(EnvDisable, "srq,mw,inline")
+	r := newRig(t)
+	if _, err := r.pd.CreateSRQ(SRQConfig{}); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), EnvDisable) {
+		t.Errorf("SRQ: %v", err)
+	}
+	if _, err := r.pd.AllocMW(); !errors.Is(err, ErrNotSupported) {
+		t.Errorf("MW: %v", err)
+	}
+	if e := r.newEnd(endConfig{qp: QPConfig{MaxInline: 64}}); e.qp.Caps().MaxInline != 0 {
+		t.Errorf("inline: %d bytes", e.qp.Caps().MaxInline)
+	}
+	t.Setenv(EnvDisable, "nonsense")
+	if x, err := Open(r.ctx.Name()); err == nil {
+		x.Close()
+		t.Error("an unknown feature was accepted")
 	}
 }
 
@@ -233,7 +258,7 @@ func TestCloseOfAParentIsRefusedAndNamesTheChildren(t *testing.T) {
 	refused(ctx, "1 PD", "1 CQ", "1 completion channel")
 	refused(pd, "2 MR", "1 QP", "1 SRQ")
 	refused(ch, "1 CQ")
-	refused(cq, "2 QP", "1 doorbell") // as send queue and as receive queue
+	refused(cq, "1 QP", "1 doorbell")
 	refused(srq, "1 QP")
 	for range 2 { // Close is idempotent
 		for _, c := range []interface{ Close() error }{qp, srq, bell, cq, ch, mr1, mr2, pd, ctx} {

@@ -8,6 +8,7 @@ package verbs
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/handle"
@@ -24,6 +25,9 @@ type MW struct {
 // AllocMW makes a memory window. Devices without windows of type 2B (DeviceAttr.Flags, FlagMemWindowType2B) refuse.
 func (p *PD) AllocMW() (*MW, error) {
 	const op = "ibv_alloc_mw"
+	if p.dev.attr.Flags&FlagMemWindowType2B == 0 {
+		return nil, lacks(op, p.dev.info.Name, "memory windows of type 2B")
+	}
 	m := &MW{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MW", name: "MW"}}
 	if err := m.adopt(op); err != nil {
 		return nil, err
@@ -31,11 +35,7 @@ func (p *PD) AllocMW() (*MW, error) {
 	c, err := C.ibc_alloc_mw2(p.c)
 	if c == nil {
 		m.orphan(m.parents)
-		e := p.fail(op, errnoPtr(err), "", "")
-		if p.dev.attr.Flags&FlagMemWindowType2B == 0 {
-			e.Err, e.Detail = ErrNotSupported, "the device has no memory windows of type 2B"
-		}
-		return nil, e
+		return nil, p.fail(op, errnoPtr(err), fmt.Sprintf("the device allows %d", p.dev.attr.MaxMW), "")
 	}
 	m.c, m.rkey = c, uint32(c.rkey)
 	m.handle = handle.New(m, "MW", p.dev.info.Name)

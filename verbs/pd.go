@@ -65,6 +65,9 @@ type MR struct {
 // Memory of the Go heap is not refused, but must be kept reachable and must not be a goroutine's stack; it is regcache that knows for how long it may be used.
 func (p *PD) Register(addr unsafe.Pointer, length uint64, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
+	if access&AccessOnDemand != 0 && p.dev.attr.ODP.General == 0 {
+		return nil, lacks(op, p.dev.info.Name, "on-demand paging")
+	}
 	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR", name: fmt.Sprintf("MR of %d bytes at %p", length, addr)}}
 	if err := m.adopt(op); err != nil {
 		return nil, err
@@ -89,10 +92,6 @@ func (p *PD) explainReg(op string, addr unsafe.Pointer, length uint64, access Ac
 		e.Remedy = "register the memory in pieces"
 	case access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0:
 		e.Detail += "; remote write and remote atomic need local write (IBTA 1.4 vol. 1 §10.6.3.1)"
-	case access&AccessOnDemand != 0 && attr.ODP.General == 0:
-		e.Err = ErrNotSupported
-		e.Detail += "; the device has no on-demand paging"
-		e.Remedy = "register without AccessOnDemand"
 	case errno == syscall.ENOMEM || errno == syscall.EAGAIN:
 		why, remedy := ReadMemlock().Explain(length)
 		e.Detail, e.Remedy = e.Detail+"; "+why, remedy

@@ -64,6 +64,18 @@ func (cfg *QPConfig) fill() {
 	}
 }
 
+// parents lists what must stay open as long as the queue pair.
+func (cfg *QPConfig) parents(p *PD) []*object {
+	ps := []*object{&p.object, &cfg.SendCQ.object}
+	if cfg.RecvCQ != cfg.SendCQ {
+		ps = append(ps, &cfg.RecvCQ.object)
+	}
+	if cfg.SRQ != nil {
+		ps = append(ps, &cfg.SRQ.object)
+	}
+	return ps
+}
+
 // CreateQP makes a queue pair in state RESET.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	const op = "ibv_create_qp"
@@ -72,12 +84,14 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		return nil, p.fail(op, syscall.EINVAL, "no completion queue", "set QPConfig.SendCQ")
 	}
 	x := p.dev
-	q := &QP{object: object{dev: x, parents: []*object{&p.object, &cfg.SendCQ.object, &cfg.RecvCQ.object}, kind: "QP", name: "QP"}, typ: cfg.Type}
+	if x.attr.NoInline {
+		cfg.MaxInline = 0
+	}
+	q := &QP{object: object{dev: x, parents: cfg.parents(p), kind: "QP", name: "QP"}, typ: cfg.Type}
 	attr := C.struct_ibv_qp_init_attr{qp_type: C.enum_ibv_qp_type(cfg.Type), send_cq: cfg.SendCQ.c, recv_cq: cfg.RecvCQ.c,
 		cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(cfg.MaxSendWR), max_recv_wr: C.uint32_t(cfg.MaxRecvWR),
 			max_send_sge: C.uint32_t(cfg.MaxSendSGE), max_recv_sge: C.uint32_t(cfg.MaxRecvSGE), max_inline_data: C.uint32_t(cfg.MaxInline)}}
 	if cfg.SRQ != nil {
-		q.parents = append(q.parents, &cfg.SRQ.object)
 		attr.srq = cfg.SRQ.c
 	}
 	if cfg.SignalAll {
@@ -98,6 +112,9 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	q.name = fmt.Sprintf("QP %#x", q.num)
 	q.caps = QPCaps{MaxSendWR: int(attr.cap.max_send_wr), MaxRecvWR: int(attr.cap.max_recv_wr), MaxSendSGE: int(attr.cap.max_send_sge),
 		MaxRecvSGE: int(attr.cap.max_recv_sge), MaxInline: int(attr.cap.max_inline_data)}
+	if x.attr.NoInline {
+		q.caps.MaxInline = 0
+	}
 	q.handle = handle.New(q, "QP", fmt.Sprintf("%#x of %s", q.num, x.info.Name))
 	return q, nil
 }

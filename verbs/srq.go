@@ -37,6 +37,9 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 		cfg.MaxSGE = 1
 	}
 	x := p.dev
+	if x.attr.MaxSRQ == 0 {
+		return nil, lacks(op, x.info.Name, "shared receive queues")
+	}
 	s := &SRQ{object: object{dev: x, parents: []*object{&p.object}, kind: "SRQ"}, cfg: cfg}
 	if err := s.adopt(op); err != nil {
 		return nil, err

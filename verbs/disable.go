@@ -1,0 +1,38 @@
+package verbs
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// EnvDisable names the environment variable that switches features of devices off, to find out which of them a problem comes from: a comma-separated list of
+// atomics, inline, mw, odp and srq. It is read when a device is opened; the device then looks as if it had none of them.
+const EnvDisable = "IBCONDUIT_VERBS_DISABLE"
+
+// disable takes features away from the limits of a device.
+func (a *DeviceAttr) disable(list string) error {
+	for word := range strings.SplitSeq(list, ",") {
+		switch strings.TrimSpace(word) {
+		case "":
+		case "atomics":
+			a.AtomicCap, a.PCIAtomicFetch, a.PCIAtomicSwap, a.PCIAtomicCmp = AtomicNone, 0, 0, 0
+		case "inline":
+			a.NoInline = true
+		case "mw":
+			a.MaxMW, a.Flags = 0, a.Flags&^(FlagMemWindow|FlagMemWindowType2A|FlagMemWindowType2B)
+		case "odp":
+			a.ODP = ODPCaps{}
+		case "srq":
+			a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
+		default:
+			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word), Remedy: "features are atomics, inline, mw, odp, srq"}
+		}
+	}
+	return nil
+}
+
+// lacks is the error of asking a device for what it does not have, or was told not to have.
+func lacks(op, device, feature string) error {
+	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported, Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
+}
