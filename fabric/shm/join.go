@@ -199,17 +199,14 @@ func (p *party) receiveGuest(c *net.UnixConn) {
 		return
 	}
 	rank, fd, err := p.receive(c, kindHello)
-	if err != nil || rank <= p.n.cfg.Rank {
+	if rank <= p.n.cfg.Rank {
 		c.Close()
 		return
 	}
-	defer unix.Close(fd)
 	// From here on the guest has proved who it is, so its faults are the rank's.
-	m, err := segment.MapFD(fd, int64(p.known[rank].length))
+	var m *segment.Mapping
 	if err == nil {
-		if err = p.send(c, kindWelcome, rank); err != nil {
-			m.Close()
-		}
+		m, err = p.welcome(c, rank, fd)
 	}
 	if err != nil {
 		c.Close()
@@ -224,6 +221,20 @@ func (p *party) receiveGuest(c *net.UnixConn) {
 	if p.missing--; p.missing == 0 {
 		p.n.listener.Close()
 	}
+}
+
+// welcome maps the guest's segment and hands it this rank's.
+func (p *party) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error) {
+	defer unix.Close(fd)
+	m, err := segment.MapFD(fd, int64(p.known[rank].length))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.send(c, kindWelcome, rank); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // admit records a joined pair; a second connection of the same rank is dropped.
@@ -272,12 +283,13 @@ func (p *party) greeting(kind byte, to int) []byte {
 }
 
 // receive reads a greeting of the given kind. The descriptor is the caller's.
+// from is -1 unless the sender has proved who it is, whatever else is wrong.
 func (p *party) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 	b := make([]byte, greetingLen+1)
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob) // descriptors arrive close-on-exec
 	if err != nil {
-		return 0, -1, fmt.Errorf("waiting for its greeting: %w", err)
+		return -1, -1, fmt.Errorf("waiting for its greeting: %w", err)
 	}
 	fds := descriptors(oob[:oobn])
 	from, err = p.checkGreeting(b[:n], kind)
@@ -288,22 +300,22 @@ func (p *party) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		return 0, -1, err
+		return from, -1, err
 	}
 	return from, fds[0], nil
 }
 
-// checkGreeting says who sent a greeting, if the cookies prove it.
+// checkGreeting says who sent a greeting, if the cookies prove it, else -1.
 func (p *party) checkGreeting(b []byte, kind byte) (from int, err error) {
 	if len(b) != greetingLen || string(b[:4]) != "ibcH" || b[4] != greetingVersion || b[5] != kind || b[6]|b[7] != 0 {
-		return 0, fmt.Errorf("malformed greeting of %d bytes", len(b))
+		return -1, fmt.Errorf("malformed greeting of %d bytes", len(b))
 	}
 	sender, to := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
 	if to != p.n.self.rank || uint64(sender) >= uint64(len(p.known)) || p.known[sender] == nil || sender == to {
-		return 0, fmt.Errorf("greeting from rank %d to rank %d", sender, to)
+		return -1, fmt.Errorf("greeting from rank %d to rank %d", sender, to)
 	}
 	if !id(b[16:32]).equal(p.n.self.cookie) || !id(b[32:48]).equal(p.known[sender].cookie) {
-		return 0, fmt.Errorf("greeting with a wrong cookie: %w", os.ErrPermission)
+		return -1, fmt.Errorf("greeting with a wrong cookie: %w", os.ErrPermission)
 	}
 	return int(sender), nil
 }

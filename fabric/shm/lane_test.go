@@ -24,8 +24,10 @@ func TestAlignedWordsAreNeverTorn(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					w.Put(1, 64, ones, 0)
-					w.Put(1, 64, zeros, 0)
+					for range 64 {
+						w.Put(1, 64, ones, 0)
+						w.Put(1, 64, zeros, 0)
+					}
 				}
 			}
 		})

@@ -19,7 +19,7 @@ import (
 
 // greet dials a rank as somebody who knows only the name of its socket, sends
 // a packet with a descriptor, and returns what comes back.
-func greet(t *testing.T, a addr, packet []byte, fd int) (reply []byte, fdCount int) {
+func greet(t *testing.T, a addr, packet []byte, fds ...int) (reply []byte, fdCount int) {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: a.socket(), Net: "unixpacket"})
 	if err != nil {
@@ -27,16 +27,23 @@ func greet(t *testing.T, a addr, packet []byte, fd int) (reply []byte, fdCount i
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
-	if _, _, err := c.WriteMsgUnix(packet, unix.UnixRights(fd), nil); err != nil {
+	if _, _, err := c.WriteMsgUnix(packet, rights(fds), nil); err != nil {
 		return nil, 0 // turned away before the first word
 	}
 	b, oob := make([]byte, 256), make([]byte, 256)
 	n, oobn, _, _, _ := c.ReadMsgUnix(b, oob)
-	fds := descriptors(oob[:oobn])
-	for _, fd := range fds {
+	got := descriptors(oob[:oobn])
+	for _, fd := range got {
 		unix.Close(fd)
 	}
-	return b[:max(0, n)], len(fds) // -1 with ECONNRESET
+	return b[:max(0, n)], len(got) // -1 with ECONNRESET
+}
+
+func rights(fds []int) []byte {
+	if len(fds) == 0 {
+		return nil
+	}
+	return unix.UnixRights(fds...)
 }
 
 // hello is a greeting as the protocol has it.
@@ -90,16 +97,17 @@ func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(loose)
-	if err := unix.Ftruncate(loose, 4096); err != nil {
+	if err := unix.Ftruncate(loose, 8192); err != nil {
 		t.Fatal(err)
 	}
 	short := mapSegment(t, 4096)
-	for what, fd := range map[string]int{"unsealed": loose, "short": short.FD()} {
+	good := mapSegment(t, 8192)
+	for what, fds := range map[string][]int{"unsealed": {loose}, "short": {short.FD()}, "no": nil, "two": {good.FD(), good.FD()}} {
 		nets, addrs := newNetworks(t, 2, 8192, t.Name(), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		joined := make(chan error, 1)
 		go func() { joined <- nets[0].Connect(ctx, addrs, nil) }()
-		greet(t, nets[0].self, hello(&nets[1].self, &nets[0].self), fd)
+		greet(t, nets[0].self, hello(&nets[1].self, &nets[0].self), fds...)
 		if err := <-joined; err == nil || !strings.Contains(err.Error(), "rank 1") {
 			t.Errorf("%s segment: %v, want an error that names rank 1", what, err)
 		}
@@ -218,16 +226,52 @@ func TestGoodbyeIsNoDeath(t *testing.T) {
 	if err := nets[2].peers[0].conn.Close(); err != nil { // as if the process had died
 		t.Fatal(err)
 	}
+	reported := map[int]bool{}
+	for len(reported) < 2 { // at both ends of the broken connection
+		select {
+		case r := <-deaths:
+			reported[r] = true
+		case <-time.After(patience):
+			t.Fatalf("reported: %v, want ranks 0 and 2", reported)
+		}
+	}
+	if !reported[0] || !reported[2] {
+		t.Errorf("reported: %v, want ranks 0 and 2", reported)
+	}
+	if _, err := l.Put(1, 0, []byte{1}, 0); err != nil {
+		t.Errorf("put to a rank that said goodbye: %v", err)
+	}
+}
+
+func TestRankThatFailsToJoinIsDeadToThoseItHadJoined(t *testing.T) {
+	deaths := make(chan int, 10)
+	nets, addrs := newNetworks(t, 3, 4096, t.Name(), func(at, r int, _ error) {
+		if at == 0 {
+			deaths <- r
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	joined := make(chan error, 1)
+	go func() { joined <- nets[0].Connect(ctx, [][]byte{addrs[0], nil, addrs[2]}, nil) }()
+	short, stop := context.WithCancel(ctx)
+	failed := make(chan error, 1)
+	go func() { failed <- nets[2].Connect(short, addrs, nil) }() // rank 1 never comes
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // rank 2 takes note of rank 0 as well
+	stop()
+	if err := <-failed; err == nil {
+		t.Fatal("rank 2 joined a rank that never came")
+	}
 	select {
 	case r := <-deaths:
-		if r != 2 && r != 0 {
+		if r != 2 {
 			t.Errorf("rank %d was reported", r)
 		}
 	case <-time.After(patience):
 		t.Fatal("nobody noticed")
-	}
-	if _, err := l.Put(1, 0, []byte{1}, 0); err != nil {
-		t.Errorf("put to a rank that said goodbye: %v", err)
 	}
 }
 
