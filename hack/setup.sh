@@ -43,12 +43,8 @@ list() { local g; for g in "$@"; do packages "$g"; done | tr ' ' '\n' | grep . |
 
 missing() { local p; for p in $(list "$@"); do is_installed "$p" || echo "$p"; done; }
 
-# as_root runs a command as root, or says which one to run.
 as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"
-  elif command -v sudo >/dev/null; then sudo DEBIAN_FRONTEND=noninteractive "$@"
-  else die "needs root and there is no sudo. As root, run: $*"
-  fi
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo DEBIAN_FRONTEND=noninteractive "$@"; fi
 }
 
 updated=no
@@ -77,6 +73,8 @@ apt_try() {
 
 apt_install() { # PACKAGE...
   [ $# -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    die "needs root and there is no sudo. As root, run: apt-get update && apt-get install --no-install-recommends $*"
   say "installing: $*"
   have_lists || apt_update || true
   apt_try "$@" && return
@@ -178,6 +176,8 @@ main() {
   command -v dpkg-query >/dev/null ||
     die "knows Debian and Ubuntu only. Install what they call: build-essential libibverbs-dev rdma-core" \
       "perftest iproute2 kmod mpich qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
+  local g
+  for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here
   case $action in list | missing) "$action" "${groups[@]}"; exit ;; esac
 
   export DEBIAN_FRONTEND=noninteractive

@@ -29,7 +29,9 @@ if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 packages() {
   local format='{{.ImportPath}}'
   [ "${1-}" = -rdma ] && format='{{range .TestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}'
-  go list -f "$format" ${PKGS:-./...} | grep . | sort -u
+  local list
+  list=$(go list -f "$format" ${PKGS:-./...}) || return 1
+  sort -u <<<"$list" | sed '/^$/d'
 }
 
 # run STAGE GO-TEST-ARGUMENTS...: each package is bounded by -timeout, the stage by timeout.
@@ -43,21 +45,20 @@ run() {
 stage_lint() { hack/lint.sh -o $out/lint.json; }
 
 stage_race() {
-  mapfile -t pkgs < <(packages)
+  packages >$out/packages && mapfile -t pkgs <$out/packages || return 1
   run race -race "${pkgs[@]}"
 }
 
 # The tests of hack/ boot VMs, and have no debug build and no benchmarks: once is enough.
-stage_debug() {
-  mapfile -t pkgs < <(packages | grep -v /hack/)
-  [ ${#pkgs[@]} = 0 ] || run debug -tags debug "${pkgs[@]}"
+others() { # STAGE GO-TEST-ARGUMENTS...
+  packages >$out/packages && mapfile -t pkgs < <(grep -v /hack/ $out/packages) || return 1
+  [ ${#pkgs[@]} = 0 ] || run "$@" "${pkgs[@]}"
 }
 
+stage_debug() { others debug -tags debug; }
+
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
-stage_plain() {
-  mapfile -t pkgs < <(packages | grep -v /hack/)
-  [ ${#pkgs[@]} = 0 ] || run plain -bench . -benchtime 1x "${pkgs[@]}"
-}
+stage_plain() { others plain -bench . -benchtime 1x; }
 
 # One VM after the other (-p 1): two on two cores would only disturb each other.
 # All is compiled before, on all cores.
@@ -66,8 +67,8 @@ stage_vm() {
     echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
     return 0
   fi
-  mapfile -t pkgs < <(packages -rdma)
-  [ ${#pkgs[@]} -gt 0 ] || return 0
+  packages -rdma >$out/packages && mapfile -t pkgs <$out/packages || return 1
+  [ ${#pkgs[@]} -gt 0 ] || { echo "[vm] no package here asks for a device"; return 0; }
   echo "[vm] ${pkgs[*]}"
   go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
   IBCONDUIT_REQUIRE_RDMA=1 run vm -p 1 -bench . -benchtime 1x -exec "$PWD/hack/softroce/vm -mem 4096" "${pkgs[@]}"

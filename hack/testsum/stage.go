@@ -62,6 +62,7 @@ func runStage(r io.Reader, w io.Writer, name, file string) (ok bool, err error) 
 	if err := s.read(r); err != nil {
 		return false, err
 	}
+	s.endTests("") // go test itself was killed
 	if file != "" {
 		if err := writeResults(file, s.results); err != nil {
 			return false, err
@@ -131,13 +132,7 @@ func (s *stage) endTest(e event) {
 // endPackage accounts for what has no test of its own to blame: a build error, a
 // failing TestMain, a binary that ended in the middle of a test.
 func (s *stage) endPackage(e event) {
-	for key := range s.running {
-		if key[0] == e.Package && key[1] != "" && !strings.HasPrefix(key[1], "Benchmark") {
-			s.printf("--- FAIL: %s.%s did not end\n%s", short(e.Package), key[1], s.output[key])
-			s.add(result{Package: e.Package, Test: key[1], Outcome: failed})
-			delete(s.running, key)
-		}
-	}
+	s.endTests(e.Package)
 	if e.Action == "skip" { // no test files
 		s.packages++
 		return
@@ -157,6 +152,20 @@ func (s *stage) endPackage(e event) {
 	}
 	s.printf("%s %-32s %4d passed %3d failed %3d skipped %7.1fs\n", word, short(e.Package),
 		counts[passed], counts[failed], counts[skipped], e.Elapsed)
+}
+
+// endTests fails the tests of a package, or of all, that have begun and not ended.
+func (s *stage) endTests(pkg string) {
+	for key := range s.running {
+		if pkg != "" && key[0] != pkg {
+			continue
+		}
+		delete(s.running, key)
+		if !strings.HasPrefix(key[1], "Benchmark") {
+			s.printf("--- FAIL: %s.%s did not end\n%s", short(key[0]), key[1], s.output[key])
+			s.add(result{Package: key[0], Test: key[1], Outcome: failed})
+		}
+	}
 }
 
 func (s *stage) add(r result) {

@@ -58,6 +58,10 @@ func TestStage(t *testing.T) {
 			in:       stream(run("TestA"), wrote("TestA", "before the exit"), `{"Action":"pass","Package":"P"}`),
 			contains: []string{"verbs.TestA did not end", "before the exit", "1 failed"},
 		}, {
+			name:     "a test that runs when go test is killed is named",
+			in:       stream(`{"Action":"pass","Package":"other"}`, run("TestHangs"), wrote("TestHangs", "waiting")),
+			contains: []string{"verbs.TestHangs did not end", "waiting"},
+		}, {
 			name: "nothing tested is a failure",
 			in:   "",
 		}, {
