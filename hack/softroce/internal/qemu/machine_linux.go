@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -149,14 +148,19 @@ func (m *Machine) Explain() error {
 	return errors.New(b.String())
 }
 
-// Tail returns the last lines of the console or of qemu's messages.
+// Tail returns the last lines of the console or of qemu's messages, from the kernel's panic on if there was one.
 func (m *Machine) Tail(what string, lines int) string {
 	b, err := os.ReadFile(m.spec.logFile(what))
 	if err != nil {
 		return ""
 	}
-	b = bytes.ReplaceAll(b, []byte("\r"), nil)
-	l := strings.Split(strings.TrimSpace(string(b)), "\n")
+	text := strings.TrimSpace(strings.ReplaceAll(string(b), "\r", ""))
+	if i := strings.LastIndex(text, "Kernel panic"); i >= 0 {
+		text = text[strings.LastIndex(text[:i], "\n")+1:]
+		l := strings.Split(text, "\n")
+		return strings.Join(l[:min(len(l), lines)], "\n")
+	}
+	l := strings.Split(text, "\n")
 	return strings.Join(l[max(0, len(l)-lines):], "\n")
 }
 
