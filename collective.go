@@ -108,6 +108,9 @@ func (c *collectives) wordAt(off uint64) *uint64 {
 // run gives fn its turn. Once one was abandoned, ranks disagree about how many
 // there were, and all later ones fail.
 func (c *collectives) run(ctx context.Context, op string, fn func() error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("conduit: %s: %w", op, context.Cause(ctx))
+	}
 	select {
 	case <-c.turn:
 	case <-ctx.Done():

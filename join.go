@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric/shm"
@@ -26,7 +27,8 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 		}
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout,
+	// The bootstrap's own time ends first, so that its verdict on who is missing reaches everybody.
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+verdictGrace,
 		fmt.Errorf("not all ranks joined within %v: %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
 	j := &Job{cfg: cfg, workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
@@ -35,6 +37,10 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	}
 	return j, nil
 }
+
+// verdictGrace is how much longer than JoinTimeout a rank listens to what the
+// others found out.
+const verdictGrace = 5 * time.Second
 
 func (j *Job) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {

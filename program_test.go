@@ -1,3 +1,379 @@
 package conduit
 
-func rankMain(string) int { return 0 }
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/launch"
+)
+
+// rankMain is the life of this binary as a rank: it joins the job that its
+// launcher's environment describes, does what it is told, and returns the exit
+// code.
+func rankMain(what string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	rank := "?"
+	err := func() error {
+		if what == "die-before" {
+			if os.Getenv("IBCONDUIT_RANK") == "1" {
+				os.Exit(7)
+			}
+		}
+		size, err := strconv.ParseInt(os.Getenv("CONDUIT_TEST_SEGMENT"), 10, 64)
+		if err != nil {
+			size = 1 << 20
+		}
+		j, err := Join(ctx, Config{SegmentSize: size, CloseTimeout: 3 * time.Second})
+		if err != nil {
+			return err
+		}
+		rank = strconv.Itoa(j.Rank())
+		return errors.Join(programs[what](ctx, j), j.Close())
+	}()
+	if err != nil {
+		fmt.Printf("rank %s: error: %v\n", rank, err)
+		return 1
+	}
+	return 0
+}
+
+var programs = map[string]func(ctx context.Context, j *Job) error{
+	"exchange":   exchangeProgram,
+	"die-before": func(ctx context.Context, j *Job) error { return j.Barrier(ctx) },
+	"die-after":  dieProgram,
+	"strangers":  func(ctx context.Context, j *Job) error { return exchangeProgram(ctx, j) },
+}
+
+// exchangeProgram prints on rank 0 what every rank found, from content that
+// every rank wrote and atomics that every rank did.
+func exchangeProgram(ctx context.Context, j *Job) error {
+	return withWorker(j, func(w *Worker) error {
+		n := j.Size()
+		block := make([]byte, 5000)
+		pattern(block, j.Rank())
+		for r := range n {
+			if err := PutSlice(w, At[byte](r, uint64(8192*j.Rank()+64)), block); err != nil {
+				return err
+			}
+			if _, err := FetchAdd(w, At[int64](r, 0), int64(j.Rank()+1)); err != nil {
+				return err
+			}
+		}
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+		sum := 0
+		for r := range n {
+			if err := samePattern(j.Segment()[8192*r+64:][:5000], r); err != nil {
+				return fmt.Errorf("block of rank %d: %w", r, err)
+			}
+			v, err := Get(w, At[int64](r, 0))
+			if err != nil {
+				return err
+			}
+			sum += int(v)
+		}
+		all, err := AllGatherValue(ctx, j, sum)
+		if err != nil {
+			return err
+		}
+		if j.Rank() == 0 {
+			fmt.Printf("size %d sums %v\n", n, all)
+		}
+		return j.Barrier(ctx)
+	})
+}
+
+// dieProgram: rank 1 dies without a word; the others must find out at their
+// barrier, at puts and at gets, and say whose death it was.
+func dieProgram(ctx context.Context, j *Job) error {
+	return withWorker(j, func(w *Worker) error {
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies rightly fails.
+		if j.Rank() == 1 {
+			if err := w.WaitUntil(ctx, 8, GreaterEqual, 3); err != nil {
+				return err
+			}
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		if _, err := FetchAdd(w, At[uint64](1, 8), 1); err != nil && !errors.Is(err, ErrPeerDown) {
+			return err
+		}
+		err := j.Barrier(ctx)
+		var down *PeerDownError
+		if !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("barrier with a dead rank: %w", err)
+		}
+		if _, err = Get(w, At[int64](1, 0)); !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("get from a dead rank: %w", err)
+		}
+		if err = Put(w, At[int64](1, 0), 1); !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("put to a dead rank: %w", err)
+		}
+		// The others are as reachable as before.
+		alive := (j.Rank() + 2) % 4
+		if alive == 1 {
+			alive = 3
+		}
+		if _, err := FetchAdd(w, At[int64](alive, 0), 1); err != nil && !errors.Is(err, ErrPeerDown) {
+			return fmt.Errorf("a living rank %d: %w", alive, err)
+		}
+		if err := j.Barrier(ctx); !errors.Is(err, ErrPeerDown) && !errors.Is(err, ErrCollective) {
+			return fmt.Errorf("second barrier with a dead rank: %w", err)
+		}
+		fmt.Printf("rank %d found rank 1 down\n", j.Rank())
+		return nil
+	})
+}
+
+// output collects what ranks print.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// rankEnv is the environment of a rank that runs a program: this process's, with
+// no launcher in it.
+func rankEnv(program string, cfg Config, more ...string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "IBCONDUIT_") && !strings.HasPrefix(kv, "PMI") && !strings.HasPrefix(kv, "SLURM_") {
+			env = append(env, kv)
+		}
+	}
+	env = append(env, "CONDUIT_TEST_RANK="+program, "IBCONDUIT_FABRIC="+cfg.Fabric, "IBCONDUIT_DEVICE="+cfg.Device)
+	return append(env, more...)
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// launched runs a program as n ranks of the own launcher.
+func launched(t *testing.T, n int, env []string) (string, int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out output
+	code, err := launch.Run(testContext(t), launch.Config{N: n, Path: exe, Env: env, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatalf("launch: %v\n%s", err, out.String())
+	}
+	return out.String(), code
+}
+
+// The same program prints the same under every launcher.
+func TestEveryLauncherGivesTheSameResults(t *testing.T) {
+	const want = "size 4 sums [40 40 40 40]\n"
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fabrics(t, func(t *testing.T, cfg Config) {
+		t.Run("own launcher", func(t *testing.T) {
+			if out, code := launched(t, 4, rankEnv("exchange", cfg)); code != 0 || out != want {
+				t.Errorf("exit code %d, output:\n%s", code, out)
+			}
+		})
+		t.Run("mpiexec.hydra", func(t *testing.T) {
+			hydra, err := exec.LookPath("mpiexec.hydra")
+			if err != nil {
+				if os.Getenv("IBCONDUIT_REQUIRE_HYDRA") == "1" {
+					t.Fatal(err)
+				}
+				t.Skip(err)
+			}
+			for _, args := range [][]string{{"-n", "4", exe}, {"-pmi-port", "-n", "4", exe}} {
+				cmd := exec.CommandContext(testContext(t), hydra, args...)
+				cmd.Env = rankEnv("exchange", cfg)
+				if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+					t.Errorf("%v: %v, output:\n%s", args, err, out)
+				}
+			}
+		})
+		t.Run("TCP by environment", func(t *testing.T) {
+			outs, errs := tcpRanks(t, 4, "exchange", cfg, nil)
+			for r := range outs {
+				if errs[r] != nil {
+					t.Errorf("rank %d: %v\n%s", r, errs[r], outs[r])
+				}
+			}
+			if outs[0] != want {
+				t.Errorf("rank 0 printed:\n%s", outs[0])
+			}
+		})
+	})
+}
+
+// tcpRanks starts the ranks as somebody without a launcher would, and returns
+// what each printed. meanwhile, if not nil, is called with the address once
+// all were started.
+func tcpRanks(t *testing.T, n int, program string, cfg Config, meanwhile func(addr string), more ...string) ([]string, []error) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(strings.Repeat("5ec4e7", 8)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := freeAddr(t)
+	outs, errs := make([]string, n), make([]error, n)
+	var ranks sync.WaitGroup
+	for r := range n {
+		cmd := exec.CommandContext(testContext(t), exe)
+		cmd.Env = rankEnv(program, cfg, "IBCONDUIT_RANK="+strconv.Itoa(r), "IBCONDUIT_SIZE="+strconv.Itoa(n),
+			"IBCONDUIT_ADDR="+addr, "IBCONDUIT_SECRET_FILE="+secret, "IBCONDUIT_JOIN_TIMEOUT=20s")
+		cmd.Env = append(cmd.Env, more...)
+		ranks.Go(func() {
+			out, err := cmd.CombinedOutput()
+			outs[r], errs[r] = string(out), err
+		})
+	}
+	if meanwhile != nil {
+		meanwhile(addr)
+	}
+	ranks.Wait()
+	return outs, errs
+}
+
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Without a launcher that sees the death, the others wait for the join's time
+// and then say who is missing.
+func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		outs, errs := tcpRanks(t, 3, "die-before", cfg, nil, "IBCONDUIT_JOIN_TIMEOUT=3s")
+		for _, r := range []int{0, 2} {
+			if errs[r] == nil || !strings.Contains(outs[r], "missing rank 1") {
+				t.Errorf("rank %d: %v, and did not say that rank 1 is missing:\n%s", r, errs[r], outs[r])
+			}
+		}
+	})
+}
+
+func TestTheLauncherEndsAJobWhoseRankDiesBeforeJoin(t *testing.T) {
+	var said output
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := launch.Run(testContext(t), launch.Config{N: 3, Path: exe, Env: rankEnv("die-before", Config{Fabric: FabricSHM}),
+		Stdout: &said, Stderr: &said, Grace: time.Second, Report: func(m string) { fmt.Fprintln(&said, m) }})
+	if err != nil || code != 7 {
+		t.Errorf("exit code %d, %v; want the first failing rank's 7", code, err)
+	}
+	if !strings.Contains(said.String(), "rank 1 (pid") || !strings.Contains(said.String(), "exit status 7") {
+		t.Errorf("the launcher does not say which rank died of what:\n%s", said.String())
+	}
+}
+
+func TestARankThatDiesAfterJoinIsFoundDownByAll(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		out, _ := launched(t, 4, rankEnv("die-after", cfg))
+		for _, r := range []int{0, 2, 3} {
+			if want := fmt.Sprintf("rank %d found rank 1 down\n", r); !strings.Contains(out, want) {
+				t.Errorf("output lacks %q:\n%s", want, out)
+			}
+		}
+	})
+}
+
+// A stranger at the rendezvous port neither joins nor disturbs.
+func TestAStrangerAtTheRendezvousPortIsIgnored(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		outs, errs := tcpRanks(t, 3, "strangers", cfg, func(addr string) {
+			for _, say := range []string{"", "GET / HTTP/1.0\r\n\r\n", strings.Repeat("\x16\x03\x01", 40000)} {
+				for range 100 {
+					c, err := net.DialTimeout("tcp", addr, time.Second)
+					if err != nil {
+						time.Sleep(10 * time.Millisecond) // rank 0 does not listen yet
+						continue
+					}
+					_, _ = io.WriteString(c, say)
+					t.Cleanup(func() { c.Close() })
+					break
+				}
+			}
+		})
+		for r, err := range errs {
+			if err != nil {
+				t.Errorf("rank %d: %v\n%s", r, err, outs[r])
+			}
+		}
+		if !strings.HasPrefix(outs[0], "size 3 sums [18 18 18]") {
+			t.Errorf("rank 0 printed:\n%s", outs[0])
+		}
+	})
+}
+
+// A rank of RunLocal that never comes to the exchange fails the others' Join.
+func TestARankThatDiesDuringJoinFailsTheOthersByName(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		boots := bootstrap.NewGroup(3)
+		boots[1].Abort(3, "gone before its time")
+		errs := make([]error, 3)
+		var ranks sync.WaitGroup
+		for _, r := range []int{0, 2} {
+			ranks.Go(func() {
+				c := cfg
+				c.Bootstrap, c.Getenv = boots[r], noEnv
+				j, err := Join(testContext(t), c)
+				if errs[r] = err; err == nil {
+					errs[r] = errors.Join(errors.New("Join succeeded without rank 1"), j.Close())
+				}
+			})
+		}
+		ranks.Wait()
+		if err := boots[1].Close(); err != nil {
+			t.Error(err)
+		}
+		for _, r := range []int{0, 2} {
+			var lost *bootstrap.LostError
+			if !errors.As(errs[r], &lost) || lost.Rank != 1 {
+				t.Errorf("rank %d: %v, want one that names rank 1", r, errs[r])
+			}
+		}
+	})
+}

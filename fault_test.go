@@ -1,0 +1,361 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// What a program does wrong comes back as an error value that says what it was,
+// and nothing reaches the wire: the rank goes on working.
+func TestWrongOperationsAreRefused(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const size = 4 << 20
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			return withWorker(j, func(w *Worker) error {
+				var bounds *BoundsError
+				var align *AlignError
+				var rank *RankError
+				var typ *TypeError
+				buf := make([]byte, 100)
+				get := func(p Ptr[int64]) error { _, err := Get(w, p); return err }
+				add := func(p Ptr[int64]) error { _, err := FetchAdd(w, p, 1); return err }
+				for what, c := range map[string]struct {
+					err error
+					as  any
+				}{
+					"get beyond the end":            {get(At[int64](1, size)), &bounds},
+					"get across the end":            {get(At[int64](1, size-7)), &bounds},
+					"get of an offset that wraps":   {get(At[int64](1, ^uint64(0)-3)), &bounds},
+					"put across the end":            {Put(w, At[[16]byte](0, size-15), [16]byte{}), &bounds},
+					"slice across the end":          {PutSlice(w, At[byte](1, size-99), buf), &bounds},
+					"get of a slice across the end": {GetSlice(w, buf, At[byte](1, size-99)), &bounds},
+					"an implicit put outside":       {PutNBI(w, At[int64](1, size), 1), &bounds},
+					"atomic across the end":         {add(At[int64](1, size-4)), &bounds},
+					"the runtime's own area":        {add(At[int64](1, size+4096)), &bounds},
+					"unaligned atomic":              {add(At[int64](1, 12)), &align},
+					"rank beyond the job":           {get(At[int64](2, 0)), &rank},
+					"negative rank":                 {get(At[int64](-1, 0)), &rank},
+					"type with pointers":            {Put(w, At[string](1, 0), "x"), &typ},
+					"slice of pointers":             {GetSlice(w, make([]*int, 1), At[*int](1, 0)), &typ},
+				} {
+					if c.err == nil || !errors.As(c.err, c.as) {
+						return fmt.Errorf("%s: error %v, want a %T", what, c.err, c.as)
+					}
+				}
+				if p := GetAsync(w, At[int64](1, size)); !errors.As(p.err, &bounds) {
+					return fmt.Errorf("asynchronous get outside: %v", p.err)
+				}
+				if p := PutAsync(w, At[int64](7, 0), 1); !errors.As(p.Wait(ctx), &rank) {
+					return fmt.Errorf("asynchronous put to no rank: %v", p.err)
+				}
+				if err := get(Ptr[int64]{}); !errors.Is(err, ErrNullPtr) {
+					return fmt.Errorf("null pointer: %v", err)
+				}
+				if err := j.Broadcast(ctx, 5, buf); !errors.As(err, &rank) {
+					return fmt.Errorf("broadcast from no rank: %v", err)
+				}
+				if err := w.WaitUntil(ctx, 4, Equal, 0); !errors.As(err, &align) {
+					return fmt.Errorf("wait on an unaligned word: %v", err)
+				}
+				if err := w.WaitUntil(ctx, size, Equal, 0); !errors.As(err, &bounds) {
+					return fmt.Errorf("wait outside the segment: %v", err)
+				}
+				if n := w.Stats()[cfg.Fabric]; n.Puts+n.Gets+n.Atomics != 0 {
+					return fmt.Errorf("refused operations were counted as started: %+v", n)
+				}
+				// Everything still works.
+				if err := Put(w, At[int64](1-j.Rank(), 0), 5); err != nil {
+					return err
+				}
+				return j.Barrier(ctx)
+			})
+		})
+	})
+}
+
+func TestUseAfterCloseIsAnError(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+			w, err := j.NewWorker()
+			if err != nil {
+				return err
+			}
+			if err := wantErr(j.Close(), ErrBusy, "1 workers are open"); err != nil {
+				return fmt.Errorf("close with an open worker: %w", err)
+			}
+			if err := Put(w, At[int64](0, 0), 1); err != nil {
+				return fmt.Errorf("after a refused close: %w", err)
+			}
+			if err := errors.Join(w.Close(), w.Close()); err != nil {
+				return err
+			}
+			_, get := Get(w, At[int64](0, 0))
+			_, add := FetchAdd(w, At[int64](0, 0), 1)
+			p := GetAsync(w, At[int64](0, 0))
+			for what, err := range map[string]error{
+				"Put": Put(w, At[int64](0, 0), 1), "Get": get, "FetchAdd": add, "GetAsync": p.err, "Flush": w.Flush(ctx), "Poll": w.Poll(),
+				"PutSlice": PutSlice(w, At[byte](0, 0), []byte{1}), "Chain": w.Chain(func() error { return nil }), "WaitUntil": w.WaitUntil(ctx, 0, Equal, 0),
+			} {
+				if err := wantErr(err, os.ErrClosed); err != nil {
+					return fmt.Errorf("%s on a closed worker: %w", what, err)
+				}
+			}
+			if err := errors.Join(j.Close(), j.Close()); err != nil {
+				return err
+			}
+			_, err = j.NewWorker()
+			for what, err := range map[string]error{"NewWorker": err, "Barrier": j.Barrier(ctx), "Broadcast": j.Broadcast(ctx, 0, []byte{1})} {
+				if err := wantErr(err, os.ErrClosed); err != nil {
+					return fmt.Errorf("%s on a closed job: %w", what, err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestTwoGoroutinesInOneWorkerAreFoundInTheDebugBuild(t *testing.T) {
+	if !owner.Checked {
+		t.Log("the release build does not look; run with -tags debug")
+	}
+	fabrics(t, func(t *testing.T, cfg Config) {
+		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+			return withWorker(j, func(w *Worker) error {
+				if err := w.guard.Enter(); err != nil { // as a goroutine inside a call does
+					return err
+				}
+				var err error
+				var other sync.WaitGroup
+				other.Go(func() { _, err = Get(w, At[int64](0, 0)) })
+				other.Wait()
+				w.guard.Exit()
+				if owner.Checked != errors.Is(err, ErrConcurrent) {
+					return fmt.Errorf("second goroutine: %v", err)
+				}
+				return nil
+			})
+		})
+	})
+}
+
+func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
+	for what, c := range map[string]struct {
+		cfg  Config
+		env  map[string]string
+		want string
+	}{
+		"negative size":   {Config{SegmentSize: -1}, nil, "SegmentSize is -1"},
+		"fabric":          {Config{Fabric: "tcp"}, nil, `Fabric is "tcp", want auto, ibv or shm`},
+		"size and share":  {Config{SegmentSize: 1, SegmentShare: 0.5}, nil, "SegmentShare"},
+		"share above one": {Config{SegmentShare: 1.5}, nil, "SegmentShare is 1.5"},
+		"workers":         {Config{Workers: 5000}, nil, "Workers is 5000"},
+		"depth":           {Config{QueueDepth: 1}, nil, "QueueDepth is 1"},
+		"GID":             {Config{GID: "fe80::1"}, nil, `GID is "fe80::1"`},
+		"size variable":   {Config{}, map[string]string{"IBCONDUIT_SEGMENT_SIZE": "lots"}, `IBCONDUIT_SEGMENT_SIZE is "lots"`},
+		"time variable":   {Config{}, map[string]string{"IBCONDUIT_JOIN_TIMEOUT": "-3s"}, "IBCONDUIT_JOIN_TIMEOUT"},
+		"log variable":    {Config{}, map[string]string{"IBCONDUIT_LOG": "loud"}, "IBCONDUIT_LOG"},
+	} {
+		c.cfg.Getenv = func(k string) (string, bool) { v, ok := c.env[k]; return v, ok }
+		j, err := Join(t.Context(), c.cfg)
+		var ce *ConfigError
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want a ConfigError with %q", what, err, c.want)
+		}
+		if err == nil {
+			j.Close()
+		}
+	}
+}
+
+func TestASegmentLargerThanTheMachineIsRefusedWithFigures(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.SegmentSize, cfg.Getenv = 1<<46, noEnv
+		j, err := Join(t.Context(), cfg)
+		var limit *LimitError
+		if !errors.As(err, &limit) {
+			if err == nil {
+				j.Close()
+			}
+			t.Fatalf("%v, want a LimitError", err)
+		}
+		if limit.Asked < 1<<46 || limit.Limit == 0 || limit.Limit >= limit.Asked || limit.Which == "" || limit.Remedy == "" {
+			t.Errorf("figures are missing: %+v", limit)
+		}
+	})
+}
+
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			if j.Rank() == 1 {
+				return withWorker(j, func(w *Worker) error { return w.WaitUntil(ctx, 0, Equal, 1) })
+			}
+			err := withWorker(j, func(w *Worker) error {
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				defer cancel()
+				if err := wantErr(w.WaitUntil(short, 0, Equal, 1), context.DeadlineExceeded); err != nil {
+					return err
+				}
+				if err := wantErr(j.Barrier(short), context.DeadlineExceeded); err != nil {
+					return fmt.Errorf("a barrier that was too late to begin: %w", err)
+				}
+				begun, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				defer cancel()
+				if err := wantErr(j.Barrier(begun), context.DeadlineExceeded); err != nil {
+					return err
+				}
+				if err := wantErr(j.Barrier(ctx), ErrCollective); err != nil {
+					return err
+				}
+				return Put(w, At[uint64](1, 0), 1)
+			})
+			return err
+		})
+	})
+}
+
+func TestRunLocalReportsARankThatFails(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Getenv = noEnv
+		boom := errors.New("boom")
+		for what, c := range map[string]struct {
+			fail func() error
+			want string
+		}{
+			"an error": {func() error { return boom }, "rank 1: boom"},
+			"a panic":  {func() error { panic("out of cheese") }, "rank 1: panic: out of cheese"},
+		} {
+			err := RunLocalConfig(t.Context(), 3, cfg, func(j *Job) error {
+				if j.Rank() == 1 {
+					return c.fail()
+				}
+				return j.Barrier(t.Context())
+			})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPeerDown) {
+				t.Errorf("%s: %v, want %q and the others' ErrPeerDown", what, err, c.want)
+			}
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		err := RunLocalConfig(ctx, 2, cfg, func(j *Job) error {
+			if j.Rank() == 0 {
+				cancel(errors.New("enough"))
+			}
+			return j.Barrier(context.Background())
+		})
+		if err == nil {
+			t.Error("a cancelled RunLocal whose ranks wait for ever returned nil")
+		}
+	})
+}
+
+func TestOnlySoManyWorkersOverVerbs(t *testing.T) {
+	cfg := Config{Fabric: FabricIBV, Device: rdmatest.Device(t), Workers: 2, SegmentSize: 1 << 20}
+	runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+		a, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		return errors.Join(withWorker(j, func(*Worker) error {
+			_, err := j.NewWorker()
+			return wantErr(err, ErrNoWorker, "IBCONDUIT_WORKERS")
+		}), withWorker(j, func(w *Worker) error { // the one given back serves again
+			return Put(w, At[int64](0, 0), 1)
+		}), a.Close())
+	})
+}
+
+func TestAnUnknownDeviceIsNamedWithThoseThereAre(t *testing.T) {
+	dev := rdmatest.Device(t)
+	_, err := Join(t.Context(), Config{Fabric: FabricIBV, Device: "mlx9_7", SegmentSize: 1 << 20, Getenv: noEnv})
+	if err := wantErr(err, verbs.ErrNoDevice, "mlx9_7", dev); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoDeviceAtAllSaysWhatToDo(t *testing.T) {
+	if infos, _ := verbs.Devices(); len(infos) > 0 {
+		t.Log("this host has a device; a machine without one runs this test in earnest")
+		return
+	}
+	_, err := Join(t.Context(), Config{Fabric: FabricIBV, SegmentSize: 1 << 20, Getenv: noEnv})
+	if err == nil || !strings.Contains(err.Error(), "ibbench doctor") {
+		t.Errorf("%v, want a remedy", err)
+	}
+}
+
+func TestAnEmptyGIDIsRefused(t *testing.T) {
+	dev := rdmatest.Device(t)
+	_, err := Join(t.Context(), Config{Fabric: FabricIBV, Device: dev, GID: "200", SegmentSize: 1 << 20, Getenv: noEnv})
+	if err := wantErr(err, verbs.ErrNoGID, "GID 200"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The port of Soft-RoCE is down when its interface is.
+func TestAPortThatIsDownIsRefusedWithTheRemedy(t *testing.T) {
+	dev := rdmatest.Device(t)
+	if !strings.HasPrefix(dev, "rxe") || os.Getenv(rdmatest.EnvRequire) != "1" {
+		t.Skip("takes the device's interface down: only where the device is there for tests (" + rdmatest.EnvRequire + "=1)")
+	}
+	netdev, err := os.ReadFile("/sys/class/infiniband/" + dev + "/ports/1/gid_attrs/ndevs/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(state string) {
+		if out, err := exec.Command("ip", "link", "set", strings.TrimSpace(string(netdev)), state).CombinedOutput(); err != nil {
+			t.Fatalf("ip link set %s: %v: %s", state, err, out)
+		}
+	}
+	link("down")
+	_, err = Join(t.Context(), Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, Getenv: noEnv})
+	link("up")
+	if err := wantErr(err, verbs.ErrNoGID, "down", "ip link set"); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		j, err := Join(t.Context(), Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, Getenv: noEnv})
+		if err == nil {
+			if err := j.Close(); err != nil {
+				t.Error(err)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the port did not come back: %v", err)
+		}
+	}
+}
+
+// Without CAP_IPC_LOCK and with 64 KiB of memlock the segment cannot be pinned.
+func TestTooLittleMemlockIsRefusedWithFigures(t *testing.T) {
+	dev := rdmatest.Device(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to take a capability away from a child")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(testContext(t), "prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock", exe)
+	cmd.Env = rankEnv("exchange", Config{Fabric: FabricIBV, Device: dev})
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("a rank with 64 KiB of memlock joined:\n%s", out)
+	}
+	for _, want := range []string{"memlock", "65536", "ulimit -l"} {
+		if !strings.Contains(strings.ToLower(string(out)), want) {
+			t.Errorf("the error does not mention %q:\n%s", want, out)
+		}
+	}
+}
