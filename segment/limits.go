@@ -3,6 +3,8 @@ package segment
 import (
 	"fmt"
 	"math"
+
+	"github.com/ibconduit/conduit/internal/remedy"
 )
 
 // LimitError says that a segment is larger than something allows. Nothing was
@@ -71,7 +73,7 @@ func (c *Config) bounds(l *limits, huge bool) []bound {
 	}
 	if c.Locked && !l.ipcLock {
 		b = append(b, bound{"RLIMIT_MEMLOCK", left(l.memlock, l.pinned),
-			"raise it (ulimit -l unlimited, memlock in limits.conf, LimitMEMLOCK= of the service) or grant CAP_IPC_LOCK"})
+			"raise it: " + remedy.Memlock(remedy.Unknown)})
 	}
 	if huge {
 		return append(b, bound{"the pool of huge pages", l.hugeFree, "raise vm.nr_hugepages, or do not require huge pages"})

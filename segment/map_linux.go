@@ -4,14 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// open counts the mappings that are not closed, for tests.
-var open atomic.Int64
 
 // Map makes a segment. It checks every limit first; see the package comment.
 func Map(c Config) (*Mapping, error) {
@@ -125,7 +121,7 @@ func (m *Mapping) create(c *Config) (err error) {
 		}
 		return err
 	}
-	open.Add(1)
+	m.track("segment")
 	m.advise(c)
 	if m.huge || c.Prefault {
 		if err := m.populate(); err != nil {
@@ -249,7 +245,6 @@ func (m *Mapping) populate() error {
 }
 
 func (m *Mapping) unmap() error {
-	open.Add(-1)
 	err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.bytes)), uintptr(len(m.bytes)))
 	if err != nil {
 		err = fmt.Errorf("segment: munmap: %w", err)

@@ -10,18 +10,15 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/handle/handletest"
 )
 
 func TestMain(m *testing.M) {
 	if n := os.Getenv("IBCONDUIT_TEST_FSIZE"); n != "" {
 		os.Exit(underFileLimit())
 	}
-	code := m.Run()
-	if n := open.Load(); n != 0 {
-		fmt.Fprintf(os.Stderr, "%d mappings were not closed\n", n)
-		code = 1
-	}
-	os.Exit(code)
+	handletest.VerifyTestMain(m)
 }
 
 func mustMap(t *testing.T, c Config) *Mapping {

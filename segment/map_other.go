@@ -5,10 +5,7 @@ package segment
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 )
-
-var open atomic.Int64
 
 var errSystem = fmt.Errorf("segment: segments need Linux: %w", errors.ErrUnsupported)
 

@@ -32,13 +32,14 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("segment: mmap of a peer's %d bytes: %w", length, err)
 	}
-	open.Add(1)
-	return &Mapping{
+	m := &Mapping{
 		bytes:  unsafe.Slice((*byte)(p), length),
 		layout: layout{user: uint64(n), system: length, end: length, length: length, page: page},
 		fd:     -1,
 		huge:   huge,
-	}, nil
+	}
+	m.track("peer's segment")
+	return m, nil
 }
 
 // checkFile refuses what is not a memfd sealed against shrinking, and says

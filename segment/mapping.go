@@ -1,6 +1,11 @@
 package segment
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+
+	"github.com/ibconduit/conduit/internal/handle"
+)
 
 // Mapping is a segment of this rank, or a peer's mapped here. Its methods may
 // be called from any goroutine, Close last: afterwards no slice that the
@@ -12,8 +17,9 @@ type Mapping struct {
 	huge   bool
 	notes  []string
 
-	close sync.Once
-	err   error
+	tracked *handle.Handle
+	close   sync.Once
+	err     error
 }
 
 // Bytes is the whole mapping.
@@ -48,6 +54,14 @@ func (m *Mapping) Notes() []string { return m.notes }
 
 // Close unmaps the segment. Later calls return what the first one did.
 func (m *Mapping) Close() error {
-	m.close.Do(func() { m.err = m.unmap() })
+	m.close.Do(func() {
+		m.tracked.Close()
+		m.err = m.unmap()
+	})
 	return m.err
+}
+
+// track makes a leak of the mapping visible.
+func (m *Mapping) track(what string) {
+	m.tracked = handle.New(m, what, fmt.Sprintf("of %d bytes", m.layout.length))
 }
