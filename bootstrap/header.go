@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+
+	"github.com/ibconduit/conduit/internal/remedy"
 )
 
 // wireVersion of the header and of the seal. It changes whenever either does.
@@ -138,14 +140,8 @@ func differences(field string, headers []header, value func(header) string) (Dif
 	return d, len(d.Values) > 1
 }
 
-// memlockRemedy by launcher. Slurm hands the submitting shell's limits to the
-// job unless told otherwise; containers inherit containerd's (8 MiB under
-// systemd), and IPC_LOCK helps only a root container.
-const memlockRemedy = "remedy: ulimit -l unlimited before the launcher; LimitMEMLOCK=infinity for slurmd or containerd; " +
-	"PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; or the capability IPC_LOCK"
-
 func memlockShort(headers []header) []Difference {
-	d := Difference{Field: "limit of locked memory", Remedy: memlockRemedy}
+	d := Difference{Field: "limit of locked memory", Remedy: "remedy: " + remedy.Memlock(remedy.Unknown)}
 	byValue := map[string][]int{}
 	for i, h := range headers {
 		if h.memlock < h.memlockNeed {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/remedy"
 )
 
 // Memlock is what limits how much memory this process may pin (man setrlimit, RLIMIT_MEMLOCK).
@@ -56,14 +58,13 @@ func (m Memlock) Allows(bytes uint64) bool {
 }
 
 // Explain says why pinning that many bytes failed with ENOMEM, and what to do.
-func (m Memlock) Explain(bytes uint64) (detail, remedy string) {
+func (m Memlock) Explain(bytes uint64) (detail, todo string) {
 	if m.Allows(bytes) {
 		return fmt.Sprintf("%s asked; the memlock limit allows that (limit %s, pinned %s, CAP_IPC_LOCK %v)", size(bytes), limit(m.Limit), size(m.Pinned), m.CapIPCLck),
 			"the machine, its cgroup or the device is out of memory or of regions"
 	}
 	return fmt.Sprintf("%s asked, %s pinned already, and RLIMIT_MEMLOCK is %s without CAP_IPC_LOCK", size(bytes), size(m.Pinned), limit(m.Limit)),
-		"raise the limit where the process is started: ulimit -l unlimited in the shell; /etc/security/limits.conf (memlock) for ssh and mpiexec; " +
-			"PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity for slurmd; docker run --ulimit memlock=-1; capability IPC_LOCK in Kubernetes"
+		"raise the limit where the process is started: " + remedy.Memlock(remedy.Unknown)
 }
 
 func limit(v uint64) string {
