@@ -25,24 +25,33 @@
 //   - a get's bytes are in the caller's buffer;
 //   - an atomic has been applied and its old value is known.
 //
+// "Later" means ordered after it by something: a put that the other rank has
+// seen, a barrier, a channel. A lane that needs its own completed puts to be
+// visible before its next get calls Flush in between.
+//
 // Operations posted with [Implicit] have no handle of their own: only
-// [Lane.Flush] completes them, and reports their errors. That leaves the network free
-// to signal one completion for many.
+// [Lane.Flush] completes them, and reports their errors. That leaves the network
+// free to signal one completion for many.
+//
+// An error that is known before anything is posted (a bad range, a rank that is
+// down) is returned by the operation itself and by nothing else; the operation
+// counts as never posted.
 //
 // # Buffers
 //
 // The source of a put may be reused as soon as Put returns if its length is at
-// most the lane's [Limits.CopyMax], or if Put returned Done. Otherwise it must stay unchanged until the operation is
-// complete; networks send directly from registered memory. The destination of
-// a get belongs to the network until the operation is complete. Buffers may be
-// Go memory: no network hands a Go pointer to a device.
+// most [Limits.CopyMax], or if an operation that is not [Implicit] returned
+// Done. Otherwise it must stay unchanged until the operation is complete;
+// networks send directly from registered memory. The destination of a get
+// belongs to the network until the operation is complete. Buffers may be Go
+// memory: no network hands a Go pointer to a device.
 //
 // # Order
 //
 // Operations on different peers are not ordered. Puts to one peer on one lane
 // become visible there in the order in which they were posted. Nothing else is
-// ordered, in particular a get may overtake an earlier put's effect at another peer, and a put may overtake an earlier get; Flush orders
-// everything.
+// ordered: a get may overtake an earlier put, and a put an earlier get; Flush
+// orders everything.
 //
 // # Batches
 //
@@ -54,5 +63,6 @@
 //
 // A Network's methods may be called from any goroutine. A Lane is used by one
 // goroutine at a time; it may be handed over with any synchronisation that
-// orders the two goroutines. Close of a Network with open lanes is an error.
+// orders the two goroutines. Close of a Network with open lanes is an error;
+// operations on a closed lane wrap os.ErrClosed.
 package fabric

@@ -36,8 +36,8 @@ type Network interface {
 	Limits() Limits
 
 	// Close releases everything. It fails with ErrBusy while lanes are open.
-	// It does not talk to peers: the caller has made sure that no rank still
-	// uses this segment.
+	// It waits for no peer: the caller has made sure that no rank still uses
+	// this segment.
 	Close() error
 }
 

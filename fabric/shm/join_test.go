@@ -2,6 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -32,10 +33,9 @@ func TestEveryRankReachesEveryOther(t *testing.T) {
 
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{8, 64} {
-		b.Run(map[int]string{8: "ranks=8", 64: "ranks=64"}[n], func(b *testing.B) {
+		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {
 			for b.Loop() {
-				nets := joinAll(b, n, 4096)
-				for _, n := range nets {
+				for _, n := range joinAll(b, n, 4096) {
 					n.Close()
 				}
 			}
@@ -43,31 +43,34 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
+// BenchmarkLane compares operations through the interface with the bare copy
+// of as many bytes between the same memory.
 func BenchmarkLane(b *testing.B) {
 	nets := joinAll(b, 2, 4<<20)
 	var l fabric.Lane = newLane(b, nets[0])
+	peer := l.Mapped(1)[64:]
 	for _, size := range []int{8, 64, 4096, 65536, 1 << 20} {
 		buf := make([]byte, size)
-		name := map[int]string{8: "8", 64: "64", 4096: "4K", 65536: "64K", 1 << 20: "1M"}[size]
-		b.Run("put/"+name, func(b *testing.B) {
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				l.Put(1, 64, buf, 0)
-			}
-		})
-		b.Run("get/"+name, func(b *testing.B) {
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				l.Get(1, 64, buf, 0)
-			}
-		})
+		for name, f := range map[string]func(){
+			"copy": func() { copy(peer, buf) },
+			"put":  func() { l.Put(1, 64, buf, 0) },
+			"get":  func() { l.Get(1, 64, buf, 0) },
+		} {
+			b.Run(fmt.Sprintf("op=%s/bytes=%d", name, size), func(b *testing.B) {
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					f()
+				}
+			})
+		}
 	}
-	b.Run("fetch-add", func(b *testing.B) {
+	b.Run("op=fetch-add", func(b *testing.B) {
 		for b.Loop() {
 			l.Atomic(fabric.FetchAdd, 1, 64, 1, 0, 0)
 		}
 	})
-	b.Run("flush", func(b *testing.B) {
+	b.Run("op=flush", func(b *testing.B) {
 		for b.Loop() {
 			l.Flush(b.Context())
 		}
