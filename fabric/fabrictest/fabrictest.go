@@ -37,8 +37,12 @@ type T interface {
 
 // Rank is one rank of a group in this process.
 type Rank struct {
-	Net     fabric.Network
-	Segment []byte // all bytes that the peers can reach
+	Net fabric.Network
+
+	// Segment is all bytes that the peers can reach. It lies outside the Go heap,
+	// as segments do: the suite looks at it while peers write, which the race
+	// detector would report for Go memory.
+	Segment []byte
 }
 
 // Options say what to check and how much of it.
