@@ -16,7 +16,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"golang.org/x/tools/txtar"
+	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
 	"github.com/ibconduit/conduit/verbs"
