@@ -174,6 +174,12 @@ func (h *hub) tell(ev event) {
 	}
 }
 
+// settled returns when an event that one rank has been told is told to all.
+func (h *hub) settled() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+}
+
 // hubUplink is the way from a seat to a hub in the same process.
 type hubUplink struct {
 	hub  *hub

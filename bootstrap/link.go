@@ -13,13 +13,19 @@ type link struct {
 	conn *tls.Conn
 
 	mu      sync.Mutex
-	out     [][]byte
+	out     []outgoing
 	closing bool
 	wake    chan struct{} // capacity 1
 	written chan struct{} // the writer has ended
 	read    chan struct{} // the reader has ended
 	quit    chan struct{} // the connection is to go now
 	once    sync.Once
+}
+
+// outgoing is a frame, or a mark that is closed when all before it is written.
+type outgoing struct {
+	frame []byte
+	mark  chan struct{}
 }
 
 // newLink starts the writer. The deadlines of the handshake are over: from
@@ -53,13 +59,27 @@ func (l *link) receive(limit int, handle func(frameType, []byte) error, ended fu
 
 // send queues a frame. The queue is bounded by the protocol: an outcome for
 // each collective, a failure for each rank.
-func (l *link) send(frame []byte) {
+func (l *link) send(frame []byte) { l.queue(outgoing{frame: frame}) }
+
+func (l *link) queue(o outgoing) {
 	l.mu.Lock()
 	if !l.closing {
-		l.out = append(l.out, frame)
+		l.out = append(l.out, o)
 	}
 	l.mu.Unlock()
 	l.stir()
+}
+
+// flush waits until what is queued is with the kernel, the writer has ended,
+// or the time is over.
+func (l *link) flush(until <-chan time.Time) {
+	mark := make(chan struct{})
+	l.queue(outgoing{mark: mark})
+	select {
+	case <-mark:
+	case <-l.written:
+	case <-until:
+	}
 }
 
 func (l *link) stir() {
@@ -76,8 +96,10 @@ func (l *link) write() {
 		out, closing := l.out, l.closing
 		l.out = nil
 		l.mu.Unlock()
-		for _, frame := range out {
-			if _, err := l.conn.Write(frame); err != nil {
+		for _, o := range out {
+			if o.mark != nil {
+				close(o.mark)
+			} else if _, err := l.conn.Write(o.frame); err != nil {
 				return // the reader sees the same end and reports it
 			}
 		}

@@ -34,6 +34,7 @@ type root struct {
 	verdict  *JoinError // why not, once decided
 	decided  chan struct{}
 	handlers sync.WaitGroup
+	bad      chan event // failures on their way to rank 0 itself
 	closing  sync.Once
 }
 
@@ -61,6 +62,7 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		rv: rv, conf: conf, ln: ln, hub: newHub(rv.size), raw: map[net.Conn]bool{},
 		links: make([]*link, rv.size), hellos: make([]hello, rv.size), arrived: 1,
 		refused: map[string]int{}, decided: make(chan struct{}),
+		bad: make(chan event, 2*rv.size), // a rank falls silent at most once, and ends once
 	}
 	r.hellos[0] = hello{rank: 0, host: hostname(), hostID: hostID()}
 	job := rv.job
@@ -68,7 +70,7 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		job = "tcp-" + randomID()
 	}
 	r.member = newMember(r.hub, 0, identity{rank: 0, size: rv.size, job: job})
-	r.hub.attach(0, whoami(), r.seat.deliver)
+	r.hub.attach(0, whoami(), r.hearOwn)
 	r.handlers.Add(1)
 	go r.accept()
 
@@ -79,11 +81,41 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	}
 	if r.started {
 		r.handlers.Go(r.endListening)
+		r.handlers.Go(r.hearBad)
 		return r, nil
 	}
 	r.endListening()
 	r.shut()
 	return nil, r.verdict
+}
+
+// hearOwn takes the hub's events for rank 0. Bad news waits until it is on its
+// way to all others: the program may exit at once on hearing it, and they
+// would blame rank 0 for what another rank did.
+func (r *root) hearOwn(ev event) {
+	if ev.failure != nil {
+		r.bad <- ev
+		return
+	}
+	r.seat.deliver(ev)
+}
+
+func (r *root) hearBad() {
+	for {
+		select {
+		case ev := <-r.bad:
+			r.hub.settled()
+			until := time.After(goodbyeTime)
+			for _, l := range r.links {
+				if l != nil {
+					l.flush(until)
+				}
+			}
+			r.seat.deliver(ev)
+		case <-r.seat.done:
+			return
+		}
+	}
 }
 
 // timeout words the verdict of a deadline. It wraps the context's error only

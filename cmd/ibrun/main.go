@@ -34,7 +34,7 @@ type command struct {
 	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
 	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
 	Grace   time.Duration `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
-	Program []string      `arg:"" passthrough:"" help:"Program and its arguments."`
+	Program []string      `arg:"" passthrough:"partial" help:"Program and its arguments."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

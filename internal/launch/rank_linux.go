@@ -33,6 +33,7 @@ type rank struct {
 	reaped bool // its pid, and that of its group, may belong to others now
 	status syscall.WaitStatus
 	order  int64 // in which ranks were seen to end, from 1
+	dry    bool  // all output has been taken; belongs to run.see
 }
 
 // handover is what a rank gets beyond its output: the job's secret and, for
@@ -93,7 +94,7 @@ next:
 
 // startRank starts one child. The kernel ties its life to the calling thread:
 // the caller has locked it and keeps it until the child has ended.
-func startRank(cfg *Config, path string, n int, h *handover, out, errs *sink) (*rank, error) {
+func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, errs *sink) (*rank, error) {
 	r := &rank{number: n, cmd: exec.Command(path, cfg.Args...)}
 	r.cmd.Args[0] = cfg.Path
 	r.cmd.Dir = cfg.Dir
@@ -136,6 +137,12 @@ func startRank(cfg *Config, path string, n int, h *handover, out, errs *sink) (*
 			r.cmd.Stdout = their
 		} else {
 			r.cmd.Stderr = their
+		}
+	}
+	for _, p := range r.pipes {
+		if err := d.add(p, r); err != nil {
+			r.closePipes()
+			return nil, err
 		}
 	}
 	if err := r.cmd.Start(); err != nil {
@@ -214,7 +221,8 @@ func (r *rank) wait(orders *atomic.Int64) {
 }
 
 // drain takes the rest of the output, and stops where a process that left
-// the group holds the pipe open.
+// the group holds the pipe open. The pipes stay open until the job has ended:
+// epoll forgets what is closed, even if it is about to report it.
 func (r *rank) drain() {
 	cut := time.AfterFunc(drainTime, func() {
 		for _, p := range r.pipes {
@@ -223,7 +231,6 @@ func (r *rank) drain() {
 	})
 	r.copies.Wait()
 	cut.Stop()
-	r.closePipes()
 }
 
 // code is the exit code as a shell has it.

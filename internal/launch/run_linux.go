@@ -17,8 +17,8 @@ type run struct {
 	cfg    Config
 	ranks  []*rank
 	events chan event // two for each rank, in order
-	first  *rank      // the first that failed
-	ints   int        // SIGINTs so far
+	blame  blame
+	ints   int // SIGINTs so far
 }
 
 // event is the end of a rank or, after that, of its output.
@@ -53,7 +53,12 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		}
 		defer endAdopted()
 	}
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N)}
+	d, err := watchDeaths()
+	if err != nil {
+		return 126, err
+	}
+	defer d.close()
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}}
 	out := &sink{w: cfg.Stdout}
 	errs := out
 	if !same(cfg.Stdout, cfg.Stderr) {
@@ -64,6 +69,9 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		h.close()
 	}
 	err = r.see(ctx, err)
+	for _, k := range r.ranks {
+		k.closePipes()
+	}
 	err = errors.Join(err, out.end(), errs.end())
 	return r.result(err), err
 }
@@ -89,7 +97,7 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 		)
 		for n := range r.cfg.N {
 			var k *rank
-			if k, err = startRank(&r.cfg, path, n, h, out, errs); err != nil {
+			if k, err = startRank(&r.cfg, path, n, h, r.blame.deaths, out, errs); err != nil {
 				err = &StartError{n, r.cfg.Path, err}
 				break
 			}
@@ -116,9 +124,9 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 
 // see waits until all ranks have ended and hurries them where needed.
 func (r *run) see(ctx context.Context, err error) error {
-	hurry := time.NewTimer(0) // running only while the job is to end
-	<-hurry.C
+	hurry, settle := stopped(), stopped()
 	defer hurry.Stop()
+	defer settle.Stop()
 	var next syscall.Signal
 	end := func(s syscall.Signal, after time.Duration) {
 		next = s
@@ -131,18 +139,18 @@ func (r *run) see(ctx context.Context, err error) error {
 	for alive, wet := len(r.ranks), len(r.ranks); wet > 0; {
 		select {
 		case ev := <-r.events:
-			switch {
-			case !ev.dry:
-				alive--
-				if err == nil && r.failed(ev.rank) {
-					end(syscall.SIGTERM, r.cfg.Grace)
-				}
-			case ev.rank == r.first:
-				r.report(ev.rank, alive)
-				fallthrough
-			default:
+			if ev.dry {
 				wet--
+				ev.rank.dry = true
+				break
 			}
+			alive--
+			if err == nil && r.blame.ended(ev.rank, alive) {
+				settle.Reset(settleTime)
+				end(syscall.SIGTERM, r.cfg.Grace)
+			}
+		case <-settle.C:
+			r.blame.settle()
 		case s := <-r.cfg.Signals:
 			r.forward(s)
 		case <-done:
@@ -157,31 +165,18 @@ func (r *run) see(ctx context.Context, err error) error {
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
 		}
+		r.blame.report(r.cfg.Report)
 	}
+	r.blame.settle()
+	r.blame.report(r.cfg.Report)
 	return err
 }
 
-// failed notes the first failure; true once.
-func (r *run) failed(k *rank) bool {
-	if k.code() == 0 {
-		return false
-	}
-	begins := r.first == nil
-	if begins || k.order < r.first.order {
-		r.first = k
-	}
-	return begins
-}
-
-func (r *run) report(k *rank, alive int) {
-	text := k.String()
-	switch {
-	case alive == 1:
-		text += "; ending the other rank"
-	case alive > 1:
-		text += fmt.Sprintf("; ending the other %d ranks", alive)
-	}
-	r.cfg.Report(text)
+// stopped is a timer that does not run.
+func stopped() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }
 
 // forward hands on a signal; the second SIGINT is for a job that ignores the
@@ -211,8 +206,8 @@ func (r *run) result(err error) int {
 	switch {
 	case errors.As(err, &se):
 		return se.ExitCode()
-	case r.first != nil:
-		return r.first.code()
+	case r.blame.first != nil:
+		return r.blame.first.code()
 	case err != nil:
 		return 1
 	}

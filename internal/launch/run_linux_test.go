@@ -356,3 +356,18 @@ func TestNoDescriptorStaysBehind(t *testing.T) {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
+
+// A dying process closes its connections before it can be waited for, and a
+// peer that exits on that can be waited for first. Here a helper keeps the
+// end of rank 0 from being seen, as many threads would: the rank's output ends
+// at once, the rank itself ends after its peer.
+func TestFirstIsWhoBeganToEndFirst(t *testing.T) {
+	r := sh(t, 2, `
+		if test $IBCONDUIT_RANK = 0; then
+			mkfifo peer && exec >/dev/null 2>&1 && echo now >peer && sleep 0.05; exit 3
+		fi
+		while ! test -p peer; do sleep 0.01; done; read now <peer; exit 1`, func(c *Config) { c.Dir = t.TempDir() })
+	if r.code != 3 {
+		t.Errorf("%+v", r)
+	}
+}

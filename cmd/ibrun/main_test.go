@@ -1,0 +1,361 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ibconduit/conduit/bootstrap"
+)
+
+// The test binary is also ibrun, and a rank of a job: what it is to be stands
+// in the environment.
+const (
+	asIbrun = "IBCONDUIT_TEST_IBRUN"
+	asRank  = "IBCONDUIT_TEST_RANK"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(asRank) != "":
+		os.Exit(rank(os.Getenv(asRank)))
+	case os.Getenv(asIbrun) != "":
+		main()
+	default:
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// rank joins the job that ibrun made, and then does what the test wants.
+func rank(what string) int {
+	me := os.Getenv("IBCONDUIT_RANK")
+	if what == "rank 1 never joins" && me == "1" {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	b, err := bootstrap.New(ctx, bootstrap.Options{Timeout: map[bool]time.Duration{true: time.Second}[what == "rank 1 never joins"]})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	got, err := b.Exchange(ctx, []byte("blob of "+me))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	if what == "rank 2 is killed" {
+		if me == "2" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		l := <-b.Lost()
+		fmt.Printf("survivor: %v\n", l.Cause)
+		return 1
+	}
+	for r, blob := range got {
+		if string(blob) != fmt.Sprintf("blob of %d", r) {
+			fmt.Printf("rank %d gave %q\n", r, blob)
+			return 1
+		}
+	}
+	fmt.Printf("%d of %d by %s\n", b.Rank(), b.Size(), b.Name())
+	if err := errors.Join(b.Barrier(ctx), b.Close()); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+func ibrun(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Env = append(os.Environ(), append(env, asIbrun+"=1", "GORACE=atexit_sleep_ms=0")...)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// finish runs ibrun to its end.
+func finish(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := ibrun(t, env, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if ee := (*exec.ExitError)(nil); err != nil && !errors.As(err, &ee) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func lines(s string) []string {
+	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
+	slices.Sort(l)
+	return l
+}
+
+// gone waits until a process has ended, or is a zombie of a parent that does
+// not look.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || bytes.Contains(stat, []byte(") Z ")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("process %d is still there: %s", pid, stat)
+		}
+	}
+}
+
+// watch collects output and tells when it holds n lines.
+type watch struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	n    int
+	full chan struct{}
+}
+
+func newWatch(n int) *watch { return &watch{n: n, full: make(chan struct{})} }
+
+func (w *watch) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := bytes.Count(w.buf.Bytes(), []byte("\n"))
+	w.buf.Write(p)
+	if before < w.n && bytes.Count(w.buf.Bytes(), []byte("\n")) >= w.n {
+		close(w.full)
+	}
+	return len(p), nil
+}
+
+func (w *watch) numbers(t *testing.T) []int {
+	t.Helper()
+	select {
+	case <-w.full:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the ranks did not start")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var pids []int
+	for _, f := range strings.Fields(w.buf.String()) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatalf("%q: %v", w.buf.String(), err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func TestJobOfRealRanksMeets(t *testing.T) {
+	self, _ := os.Executable()
+	code, out, errs := finish(t, []string{asRank + "="}, "-n", "8", "--env", asRank+"=exchange", self)
+	var want []string
+	for r := range 8 {
+		want = append(want, fmt.Sprintf("[%d] %d of 8 by launch (IBCONDUIT_RANK)", r, r))
+	}
+	if code != 0 || !slices.Equal(lines(out), want) || errs != "" {
+		t.Errorf("code %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestSurvivorsAndIbrunSayWhoDied(t *testing.T) {
+	self, _ := os.Executable()
+	code, out, errs := finish(t, nil, "-n", "4", "--env", asRank+"=rank 2 is killed", self)
+	if code != 137 {
+		t.Errorf("code %d, want 137; %s", code, errs)
+	}
+	if n := strings.Count(out, "survivor: bootstrap: rank 2 ("); n != 3 {
+		t.Errorf("%d of 3 survivors told:\n%s", n, out)
+	}
+	if !strings.Contains(errs, "ibrun: rank 2 (pid ") || !strings.Contains(errs, "): signal: killed") {
+		t.Errorf("%s", errs)
+	}
+}
+
+func TestRankThatNeverJoinsIsNamedByTheOthers(t *testing.T) {
+	self, _ := os.Executable()
+	code, out, _ := finish(t, nil, "-n", "3", "--env", asRank+"=rank 1 never joins", self)
+	if n := strings.Count(out, "2 of 3 ranks arrived within 1s; missing rank 1"); n != 2 || code != 1 {
+		t.Errorf("code %d, %d of 2 told:\n%s", code, n, out)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		errs string
+	}{
+		{[]string{"true"}, 0, ""},
+		{[]string{"-n", "3", "sh", "-c", "test $IBCONDUIT_RANK != 1 || exit 3"}, 3, "ibrun: rank 1 (pid "},
+		{[]string{"sh", "-c", "kill -SEGV $$"}, 139, "signal: segmentation fault"},
+		{[]string{"no-such-program-at-all"}, 127, "no-such-program-at-all"},
+		{[]string{"/etc/passwd"}, 126, "permission denied"},
+		{[]string{"--timeout", "200ms", "sleep", "60"}, 124, "not finished within 200ms"},
+		{nil, 80, "ibrun --help"},
+		{[]string{"-n", "0", "true"}, 80, "need at least 1 rank"},
+		{[]string{"-n", "many", "true"}, 80, "ibrun --help"},
+		{[]string{"--env", "novalue", "true"}, 80, "want K=V"},
+		{[]string{"--grace", "0s", "true"}, 80, "need a time above 0"},
+		{[]string{"--no-such-flag", "true"}, 80, "unknown flag"},
+		{[]string{"--help"}, 0, ""},
+	} {
+		code, out, errs := finish(t, nil, c.args...)
+		if code != c.code || !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
+			t.Errorf("ibrun %q: code %d, want %d; %s", c.args, code, c.code, errs)
+		}
+		if len(c.args) > 0 && c.args[0] == "--help" && !strings.Contains(out, "Usage: ibrun") {
+			t.Errorf("help: %s", out)
+		}
+	}
+}
+
+func TestFlagsAfterTheProgramAreTheProgramsOwn(t *testing.T) {
+	for _, args := range [][]string{
+		{"echo", "-n", "7", "--prefix", "--", "x"},
+		{"--", "echo", "-n", "7", "--prefix", "--", "x"},
+	} {
+		if code, out, errs := finish(t, nil, args...); code != 0 || out != "7 --prefix -- x" {
+			t.Errorf("%q: code %d, %q, %s", args, code, out, errs)
+		}
+	}
+}
+
+func TestEnvMayHoldCommasAndEqualSigns(t *testing.T) {
+	if _, out, errs := finish(t, nil, "--env", "A=1,2=3", "--env", "B=", "sh", "-c", `echo "$A|${B-unset}"`); out != "1,2=3|\n" {
+		t.Errorf("%q %s", out, errs)
+	}
+}
+
+func TestPrefix(t *testing.T) {
+	for want, args := range map[string][]string{
+		"x\n":                     {"echo", "x"},
+		"[0] x\n":                 {"--prefix", "echo", "x"},
+		"[0] 0\n[1] 1\n":          {"-n", "2", "sh", "-c", "sleep 0.$IBCONDUIT_RANK; echo $IBCONDUIT_RANK"},
+		"0\n1\n":                  {"-n", "2", "--no-prefix", "sh", "-c", "sleep 0.$IBCONDUIT_RANK; echo $IBCONDUIT_RANK"},
+		"[ 0] x\n":                {"-n", "11", "sh", "-c", "test $IBCONDUIT_RANK != 0 || echo x"},
+		strings.Repeat("z", 3000): {"sh", "-c", "head -c 3000 /dev/zero | tr '\\0' z"},
+	} {
+		if code, out, errs := finish(t, nil, args...); code != 0 || out != want {
+			t.Errorf("%q: code %d, %q, want %q; %s", args, code, out, want, errs)
+		}
+	}
+}
+
+func TestStandardErrorStaysApart(t *testing.T) {
+	_, out, errs := finish(t, nil, "-n", "2", "sh", "-c", "echo out; echo err >&2")
+	if !slices.Equal(lines(out), []string{"[0] out", "[1] out"}) || !slices.Equal(lines(errs), []string{"[0] err", "[1] err"}) {
+		t.Errorf("%q %q", out, errs)
+	}
+}
+
+func TestHugeLineWithoutEndReachesTheOutputWhole(t *testing.T) {
+	code, out, errs := finish(t, nil, "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' z")
+	if code != 0 || len(out) != 5_000_000 || strings.Trim(out, "z") != "" {
+		t.Errorf("code %d, %d bytes; %s", code, len(out), errs)
+	}
+}
+
+// started runs a script that prints pids, and returns when it has.
+func started(t *testing.T, pids int, args ...string) (*exec.Cmd, *bytes.Buffer, []int) {
+	t.Helper()
+	w, errs := newWatch(pids), &bytes.Buffer{}
+	cmd := ibrun(t, nil, args...)
+	cmd.Stdout, cmd.Stderr = w, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, errs, w.numbers(t)
+}
+
+func TestKillingIbrunLeavesNoRank(t *testing.T) {
+	cmd, _, pids := started(t, 4, "-n", "4", "--no-prefix", "sh", "-c", "echo $$; trap '' TERM HUP INT; while :; do sleep 0.05; done")
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	for _, pid := range pids {
+		gone(t, pid)
+	}
+}
+
+func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
+	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "signal: interrupt") {
+		t.Errorf("code %d; %s", code, errs)
+	}
+	for _, pid := range pids {
+		gone(t, pid)
+	}
+}
+
+func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
+	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", "trap '' INT; echo $$; while :; do sleep 0.05; done")
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	time.Sleep(100 * time.Millisecond) // two that are pending at once are one
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 137 || !strings.Contains(errs.String(), "second interrupt") {
+		t.Errorf("code %d; %s", code, errs)
+	}
+	for _, pid := range pids {
+		gone(t, pid)
+	}
+}
+
+// A grandchild in the rank's group, one in a session of its own, and one of
+// whom even the parent has ended.
+func TestGrandchildrenEndWithTheJob(t *testing.T) {
+	for name, script := range map[string]string{
+		"in the group":          "sleep 600 & echo $!",
+		"in another session":    "setsid sh -c 'echo $$ >&3; exec sleep 600' 3>&1 >/dev/null 2>&1 & sleep 0.3",
+		"of a parent that left": "(setsid sh -c '(echo $$; exec sleep 600) & echo $!' &) ; sleep 0.3",
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := finish(t, nil, "-n", "2", "--no-prefix", "sh", "-c", script)
+			if code != 0 || len(lines(out)) < 2 {
+				t.Fatalf("code %d, %q, %s", code, out, errs)
+			}
+			for _, l := range lines(out) {
+				pid, err := strconv.Atoi(l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				gone(t, pid)
+			}
+		})
+	}
+}
+
+func TestRankZeroReadsTheStandardInput(t *testing.T) {
+	cmd := ibrun(t, nil, "-n", "2", "cat")
+	cmd.Stdin = strings.NewReader("text\n")
+	out, err := cmd.Output()
+	if err != nil || string(out) != "[0] text\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
