@@ -260,7 +260,7 @@ func (x *examination) capabilities() {
 		parts = append(parts, "effective: "+strings.Join(have, ", "))
 	}
 	if len(lack) > 0 {
-		parts = append(parts, "not effective: "+strings.Join(lack, ", ")+" (jobs need none of them)")
+		parts = append(parts, "not effective: "+strings.Join(lack, ", ")+" (no job needs them where memlock suffices)")
 	}
 	if len(have) > 0 && !c.Initial {
 		parts = append(parts, "in a user namespace, where they do not lift limits of the machine")

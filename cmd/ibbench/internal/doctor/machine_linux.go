@@ -140,10 +140,11 @@ func clockCost() time.Duration {
 	costs := make([]time.Duration, bursts)
 	for i := range costs {
 		start := time.Now()
+		last := start
 		for range burst {
-			time.Now()
+			last = time.Now()
 		}
-		costs[i] = time.Since(start) / burst
+		costs[i] = last.Sub(start) / burst
 	}
 	return median(costs)
 }

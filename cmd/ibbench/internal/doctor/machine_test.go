@@ -16,6 +16,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
@@ -227,7 +228,7 @@ func TestEachMachineGetsItsReport(t *testing.T) {
 				}
 				return
 			}
-			t.Errorf("got:\n%s\nwant:\n%s", got, a.Files[last].Data)
+			t.Errorf("the report differs (-want +got):\n%s", cmp.Diff(string(a.Files[last].Data), got))
 		})
 	}
 }
