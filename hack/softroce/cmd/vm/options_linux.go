@@ -16,30 +16,29 @@ import (
 type options struct {
 	flags *flag.FlagSet
 
-	exec     bool
-	hosts    int
-	cpus     int
-	memory   int
-	huge     int
-	memlock  bytesFlag
-	noRDMA   bool
-	stdin    bool
-	timeout  time.Duration
-	accel    string
-	dir      string
-	seed     uint64
-	env      listFlag
-	rw       listFlag
-	fetch    listFlag
-	chdir    string
-	kernel   string
-	explicit map[string]bool
+	exec    bool
+	hosts   int
+	cpus    int
+	memory  int
+	huge    int
+	memlock bytesFlag
+	noRDMA  bool
+	stdin   bool
+	timeout time.Duration
+	accel   string
+	dir     string
+	seed    uint64
+	env     listFlag
+	rw      listFlag
+	fetch   listFlag
+	chdir   string
+	kernel  string
 }
 
 const defaultTimeout = 10 * time.Minute
 
 func newOptions() *options {
-	o := &options{flags: flag.NewFlagSet("vm", flag.ContinueOnError), explicit: map[string]bool{}}
+	o := &options{flags: flag.NewFlagSet("vm", flag.ContinueOnError)}
 	f := o.flags
 	f.SetOutput(io.Discard) // the error says it
 	f.Usage = func() {}
@@ -81,7 +80,6 @@ func (o *options) parseOnce(args []string) ([]string, error) {
 	if err := o.flags.Parse(args); err != nil {
 		return nil, err
 	}
-	o.flags.Visit(func(f *flag.Flag) { o.explicit[f.Name] = true })
 	return o.flags.Args(), nil
 }
 
