@@ -129,7 +129,7 @@ func (p Point) Stride() int64 { return (p.Size + cacheLine - 1) &^ (cacheLine - 
 
 // Slots is how many places a lane cycles through.
 func (p Point) Slots() int {
-	if p.Kind == Lat && p.Depth <= 1 {
+	if p.Kind == Lat {
 		return 1
 	}
 	return int(max(1, min(int64(p.Depth), windowBytes/p.Stride())))
@@ -203,7 +203,7 @@ func (p Point) validate() error {
 	switch {
 	case p.Kind != Lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Op != Put && p.Op != Get && !p.Atomic(), p.Kind == BW && p.Atomic():
+	case p.Op != Put && p.Op != Get && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Size < 1 || p.Size > MaxSize:
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+// network are the flags that choose where to measure.
+type network struct {
+	Device string `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
+	GID    string `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
+	Fabric string `default:"auto" placeholder:"F" help:"ibv, shm or auto; several, as ibv,shm, are measured one after the other. Default: auto."`
+	Ranks  int    `short:"n" default:"2" placeholder:"N" help:"Ranks to start where no launcher did. Default: 2."`
+	CPU    string `placeholder:"LIST" help:"Processors for the ranks of a host, as 0,2 or 0-3, dealt out in equal parts."`
+	Quiet  bool   `short:"q" help:"No progress on standard error."`
+	Seed   uint64 `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
+}
+
+// output are the flags that say how to report.
+type output struct {
+	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench. Repeatable."`
+	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
+	Pct    string   `default:"50,90,99,99.9" placeholder:"LIST" help:"Percentiles to report. Default: 50,90,99,99.9."`
+}
+
+// common are the flags of every measurement.
+type common struct {
+	network
+	output
+	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
+}
+
+// timing are the flags that say how long to measure.
+type timing struct {
+	Iters       int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
+	Duration    time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`
+	Warmup      time.Duration `default:"200ms" placeholder:"D" help:"Warm up each point for at least this long. Default: 200ms."`
+	WarmupIters int64         `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
+}
+
+// stream are the flags of throughputs.
+type stream struct {
+	Lanes string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8. Default: 1."`
+	Chain int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
+}
+
+// points crosses sizes, depths and lanes.
+func (t timing) points(proto plan.Point, sizes []int64, depths, lanes []int) ([]plan.Point, error) {
+	switch {
+	case t.Iters < 0:
+		return nil, fmt.Errorf("--iters %d: want 1 or more", t.Iters)
+	case t.Duration < 0:
+		return nil, fmt.Errorf("--duration %v: want a time above 0", t.Duration)
+	case t.Warmup < 0 || t.WarmupIters < 0:
+		return nil, fmt.Errorf("the warm-up is negative")
+	}
+	proto.Iters, proto.Duration = t.Iters, t.Duration
+	if t.Iters == 0 && t.Duration == 0 {
+		proto.Duration = time.Second
+	}
+	proto.Warmup, proto.WarmupIters = t.Warmup, t.WarmupIters
+	var points []plan.Point
+	for _, l := range lanes {
+		for _, d := range depths {
+			for _, n := range sizes {
+				pt := proto
+				pt.Lanes, pt.Depth, pt.Size = l, d, n
+				pt.Chain = min(max(pt.Chain, 1), d)
+				points = append(points, pt)
+			}
+		}
+	}
+	return points, nil
+}
+
+func (s stream) points(t timing, proto plan.Point, sizes, depth string) ([]plan.Point, error) {
+	ns, err := plan.Sizes(sizes)
+	if err != nil {
+		return nil, fmt.Errorf("--sizes: %w", err)
+	}
+	if proto.Atomic() && !slices.Equal(ns, []int64{8}) {
+		return nil, fmt.Errorf("--sizes %s: atomics work on 8 bytes", sizes)
+	}
+	depths, err := plan.Counts("depth", depth, plan.MaxDepth)
+	if err != nil {
+		return nil, fmt.Errorf("--depth: %w", err)
+	}
+	lanes, err := plan.Counts("lanes", s.Lanes, plan.MaxLanes)
+	if err != nil {
+		return nil, fmt.Errorf("--lanes: %w", err)
+	}
+	if s.Chain < 1 || s.Chain > slices.Max(depths) {
+		return nil, fmt.Errorf("--chain %d: want 1 to the depth, %d", s.Chain, slices.Max(depths))
+	}
+	proto.Chain = s.Chain
+	return t.points(proto, ns, depths, lanes)
+}
+
+// plan completes the flags to a plan without a fabric.
+func (n network) plan(points []plan.Point) (*plan.Plan, error) {
+	cpus, err := plan.CPUs(n.CPU)
+	if err != nil {
+		return nil, fmt.Errorf("--cpu: %w", err)
+	}
+	p := &plan.Plan{Fabric: "auto", Device: n.Device, GID: n.GID, Ranks: n.Ranks, CPUs: cpus, Seed: n.Seed, Points: points}
+	return p, p.Validate()
+}
+
+// fabrics is the list of --fabric.
+func (n network) fabrics() ([]string, error) {
+	var list []string
+	for f := range strings.SplitSeq(n.Fabric, ",") {
+		f = strings.TrimSpace(f)
+		if f != "auto" && f != "ibv" && f != "shm" {
+			return nil, fmt.Errorf("--fabric %q: want ibv, shm or auto", f)
+		}
+		if slices.Contains(list, f) {
+			return nil, fmt.Errorf("--fabric %s is named twice", f)
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// writers opens standard output and the files, and returns the percentiles.
+func (o output) writers(io streams) (report.Tee, []float64, error) {
+	pct, err := plan.Percentiles(o.Pct)
+	if err != nil {
+		return nil, nil, usageError{fmt.Errorf("--pct: %w", err)}
+	}
+	for _, path := range o.Output {
+		if _, err := report.FormatOf(path); err != nil {
+			return nil, nil, usageError{err}
+		}
+	}
+	w, err := report.New(o.Format, io.out, pct)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	tee := report.Tee{w}
+	for _, path := range o.Output {
+		f, err := report.Create(path, pct)
+		if err != nil {
+			return nil, nil, fmt.Errorf("-o: %w", err)
+		}
+		tee = append(tee, f)
+	}
+	return tee, pct, nil
+}
+
+// assertions reads --assert.
+func (c *common) assertions(kind string) ([]plan.Assertion, error) {
+	var as []plan.Assertion
+	for _, s := range c.Assert {
+		a, err := plan.ParseAssertion(s, kind)
+		if err != nil {
+			return nil, fmt.Errorf("--assert: %w", err)
+		}
+		as = append(as, a)
+	}
+	return as, nil
+}
+
+// percentiles adds to those that are shown the ones that assertions need.
+func percentiles(shown []float64, as []plan.Assertion) []float64 {
+	all := slices.Clone(shown)
+	for _, a := range as {
+		if p, ok := a.Percentile(); ok {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, cmp.Compare[float64])
+	return slices.Compact(all)
+}

@@ -1,0 +1,45 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Software reports whether a verbs device is emulated by the kernel: Soft-RoCE
+// (rxe) or Soft-iWARP (siw). Such a device has no parent in sysfs, and is
+// named after its driver by custom.
+func Software(name string) bool {
+	if strings.HasPrefix(name, "rxe") || strings.HasPrefix(name, "siw") {
+		return true
+	}
+	dir := filepath.Join("/sys/class/infiniband", name)
+	if _, err := os.Stat(dir); err != nil {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "device"))
+	return os.IsNotExist(err)
+}
+
+// numaNode of a device, -1 without one.
+func numaNode(name string) int {
+	b, err := os.ReadFile(filepath.Join("/sys/class/infiniband", name, "device/numa_node"))
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// parseGID reads the index of --gid; -1 is automatic.
+func parseGID(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return -1
+	}
+	return n
+}

@@ -1,0 +1,3 @@
+// Package machine describes where a measurement runs, and places its ranks on
+// processors.
+package machine

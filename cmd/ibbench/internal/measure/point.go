@@ -1,0 +1,98 @@
+package measure
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+// point measures one point. All ranks call it together.
+func (s *session) point(i int, pt plan.Point) error {
+	s.progress("[%d/%d] %s, size %d, depth %d", i+1, len(s.plan.Points), pt.Name(), pt.Size, pt.Depth)
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
+	var series *report.Series
+	var err error
+	if pt.Kind == plan.Lat {
+		series, err = s.latencyPoint(pt)
+	} else {
+		series, err = s.throughputPoint(pt)
+	}
+	if err != nil || s.job.Rank() != 0 {
+		return err
+	}
+	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
+	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+	if n := series.Result.Errors; n > 0 {
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %d operations left wrong bytes", pt.Name(), pt.Size, n))
+	}
+	return s.out.Series(series)
+}
+
+// pace decides how long the next stretch is, from what the last ones took.
+type pace struct {
+	pt    plan.Point
+	perNS float64 // of a sample
+}
+
+// Stretches of a warm-up: the first is short, since nothing is known yet.
+const (
+	firstStretch  = 16
+	warmupStretch = 100 * time.Millisecond
+)
+
+// learn takes the duration of a stretch into account.
+func (p *pace) learn(n int, elapsed int64) {
+	p.perNS = max(float64(elapsed)/float64(n), 0.1)
+}
+
+// fit is how many samples take a given time.
+func (p *pace) fit(d time.Duration) int64 {
+	return int64(min(max(float64(d)/p.perNS, 1), maxStretch))
+}
+
+// warm is the next stretch of the warm-up, 0 when it is over: both its time
+// and its count are reached, and one stretch at least has been done.
+func (p *pace) warm(done, elapsed int64) int64 {
+	if done == 0 {
+		return firstStretch
+	}
+	left := max(int64(p.pt.Warmup)-elapsed, 0)
+	missing := max(p.pt.WarmupIters-done, 0)
+	if left == 0 && missing == 0 {
+		return 0
+	}
+	return max(min(p.fit(warmupStretch), max(p.fit(time.Duration(left)), min(missing, maxStretch))), 1)
+}
+
+// next is the next stretch of the measurement, 0 when it is over. Of
+// iterations and duration the one that ends first counts.
+func (p *pace) next(done, elapsed int64) int64 {
+	parts := int64(p.pt.Intervals)
+	if parts == 0 {
+		parts = plan.DefaultIntervals
+	}
+	if p.pt.PerSecond > 0 {
+		parts = 1 // a backlog must not be forgotten between two stretches
+	}
+	n := int64(math.MaxInt64)
+	if p.pt.Iters > 0 {
+		n = min((p.pt.Iters+parts-1)/parts, p.pt.Iters-done)
+	}
+	if p.pt.Duration > 0 {
+		left := int64(p.pt.Duration) - elapsed
+		if left <= 0 {
+			return 0
+		}
+		n = min(n, p.fit(min(p.pt.Duration/time.Duration(parts)+1, time.Duration(left))))
+	}
+	return min(n, maxStretch)
+}
+
+// expect is how long a stretch will take, for those who sleep meanwhile.
+func (p *pace) expect(n int64) int64 { return int64(float64(n) * p.perNS) }

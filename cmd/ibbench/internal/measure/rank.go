@@ -1,0 +1,230 @@
+package measure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/metrics"
+)
+
+// Events are what rank 0 has to say. The functions are called from one
+// goroutine.
+type Events struct {
+	Progress func(text string)
+	Series   func(*report.Series) error
+}
+
+// session is one rank's part in a job.
+type session struct {
+	ctx     context.Context
+	plan    *plan.Plan
+	out     Events
+	job     *conduit.Job
+	workers []*conduit.Worker
+	env     *report.Env // on rank 0
+	clockNS float64
+	stamps  []int64 // readings of one stretch
+}
+
+// maxStretch bounds the samples between two broadcasts.
+const maxStretch = 1 << 18
+
+// Rank takes part in measuring the plan, and closes boot. Only rank 0 calls
+// back.
+func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
+	if p.Ranks != boot.Size() {
+		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
+	}
+	s := &session{plan: p, out: out}
+	env, err := s.introduce(ctx, boot)
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
+	s.job, err = conduit.Join(ctx, conduit.Config{
+		Bootstrap: boot, SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(),
+		Fabric: p.Fabric, Device: p.Device, GID: p.GID,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close(err)) }()
+	var stop context.CancelCauseFunc
+	s.ctx, stop = context.WithCancelCause(ctx)
+	defer stop(nil)
+	go s.watch(stop)
+	if err := s.open(env); err != nil {
+		return err
+	}
+	if s.job.Rank() == 0 && p.Metrics != "" {
+		served, err := s.serve()
+		if err != nil {
+			return err
+		}
+		defer served()
+	}
+	for i, pt := range p.Points {
+		if err := s.point(i, pt); err != nil {
+			return fmt.Errorf("%s, size %d: %w", pt.Name(), pt.Size, err)
+		}
+	}
+	return nil
+}
+
+// introduce tells the ranks about each other before there is a job, and binds
+// this one to its processors, so that its memory is touched where it will run.
+func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*report.Env, error) {
+	mine, err := json.Marshal(machine.Local())
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := boot.Exchange(ctx, mine)
+	if err != nil {
+		return nil, err
+	}
+	facts := make([]machine.Facts, len(blobs))
+	hosts := make(map[string]bool)
+	for r, b := range blobs {
+		if err := json.Unmarshal(b, &facts[r]); err != nil {
+			return nil, fmt.Errorf("facts of rank %d: %w", r, err)
+		}
+		hosts[facts[r].Host] = true
+	}
+	rank, ranks, ok := boot.Local()
+	if !ok {
+		rank, ranks = boot.Rank(), boot.Size()
+	}
+	if err := machine.Pin(machine.Share(s.plan.CPUs, rank, ranks)); err != nil {
+		return nil, err
+	}
+	f := facts[0]
+	return &report.Env{
+		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
+		Go: f.Go, Commit: f.Commit, Modified: f.Modified,
+		From:  fmt.Sprintf("%s rank 0", f.Host),
+		To:    fmt.Sprintf("%s rank %d", facts[len(facts)-1].Host, len(facts)-1),
+		Ranks: len(facts), Hosts: len(hosts), Launcher: boot.Name(),
+	}, nil
+}
+
+// open prepares what all points share.
+func (s *session) open(env *report.Env) error {
+	for range s.plan.Lanes() {
+		w, err := s.job.NewWorker()
+		if err != nil {
+			return err
+		}
+		w.SetContext(s.ctx)
+		s.workers = append(s.workers, w)
+	}
+	s.stamps = make([]int64, maxStretch+2)
+	for i := range s.stamps {
+		s.stamps[i] = 1 // so that the loops meet no page for the first time
+	}
+	if s.job.Rank() != 0 {
+		return nil
+	}
+	s.env = env
+	s.clockNS = clockCost()
+	s.env.ClockNS = report.Round3(s.clockNS)
+	s.env.Fabric = s.job.FabricTo(s.job.Size() - 1)
+	if devs := s.job.Info().Devices; len(devs) > 0 && s.env.Fabric == "ibv" {
+		d, err := machine.DescribePort(devs[0].Device, devs[0].Port, s.plan.GID)
+		if err != nil {
+			return err
+		}
+		s.env.Device = d
+	}
+	return nil
+}
+
+// watch ends every wait when a rank dies: a word that a dead peer should have
+// written never changes.
+func (s *session) watch(stop context.CancelCauseFunc) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for r, cause := range s.job.DownRanks() {
+			stop(&conduit.PeerDownError{Rank: r, Op: "measure", Cause: cause})
+			return
+		}
+	}
+}
+
+// serve answers scrapes until the returned function is called.
+func (s *session) serve() (func(), error) {
+	l, err := net.Listen("tcp", s.plan.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	s.progress("metrics at http://%s/metrics", l.Addr())
+	ctx, cancel := context.WithCancel(s.ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)); err != nil && ctx.Err() == nil {
+			s.progress("metrics: %v", err)
+		}
+	})
+	return func() { cancel(); done.Wait() }, nil
+}
+
+func (s *session) progress(format string, args ...any) {
+	if s.job.Rank() == 0 && s.out.Progress != nil {
+		s.out.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+func (s *session) close(failed error) error {
+	var errs []error
+	for _, w := range s.workers {
+		errs = append(errs, w.Close())
+	}
+	errs = append(errs, s.job.Close())
+	if failed != nil {
+		return nil // what follows from a failure says nothing new
+	}
+	return errors.Join(errs...)
+}
+
+// command is what rank 0 broadcasts before each stretch.
+type command struct {
+	N        int64 // samples, or operations per lane; 0: the point is over
+	Messages int64 // of a ping-pong
+	SleepNS  int64 // what the stretch is expected to take
+}
+
+// lead announces a stretch.
+func (s *session) lead(c command) error {
+	_, err := conduit.BroadcastValue(s.ctx, s.job, 0, c)
+	return err
+}
+
+// follow waits for a stretch to be announced. A rank without a part in it
+// sleeps nearly until it is over.
+func (s *session) follow(idle bool) (command, error) {
+	c, err := conduit.BroadcastValue(s.ctx, s.job, 0, command{})
+	if err == nil && idle && c.N > 0 {
+		if d := time.Duration(c.SleepNS) * 9 / 10; d >= 2*time.Millisecond {
+			select {
+			case <-time.After(d):
+			case <-s.ctx.Done():
+				return c, context.Cause(s.ctx)
+			}
+		}
+	}
+	return c, err
+}

@@ -1,0 +1,296 @@
+package measure
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// senders is a rank's lanes, and what they did in one stretch.
+type senders struct {
+	lanes []*stream
+	ops   int64
+	parts int
+}
+
+// outcome is what each rank tells rank 0 of a stretch.
+type outcome struct {
+	Ops       int64
+	ElapsedNS int64
+	Rates     []float64 // operations per second in each part of the stretch
+	Wrong     int64
+}
+
+// peerOf pairs rank i with i+n/2. active says whether this rank sends.
+func (s *session) peerOf(pt plan.Point) (peer int, active bool) {
+	half := s.job.Size() / 2
+	rank := s.job.Rank()
+	if rank < half {
+		return rank + half, true
+	}
+	return rank - half, pt.Bidi
+}
+
+// throughputPoint measures all pairs at once.
+func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
+	a := s.prepare(pt)
+	peer, active := s.peerOf(pt)
+	var me *senders
+	if active {
+		me = s.newSenders(pt, a, peer)
+	}
+	if s.job.Rank() == 0 {
+		return s.leadThroughput(pt, me, a, peer)
+	}
+	for {
+		c, err := s.follow(!active)
+		if err != nil {
+			return nil, err
+		}
+		if c.N == 0 {
+			_, err := s.finish(pt, me, a, peer)
+			return nil, err
+		}
+		if _, err := s.send(me, c.N); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
+	parts := pt.Intervals
+	if parts == 0 {
+		parts = plan.DefaultIntervals
+	}
+	me := &senders{parts: parts}
+	seg := s.job.Segment()
+	limit := s.plan.QueueDepth()
+	for i := range pt.Lanes {
+		at := uint64(pt.Window()) * uint64(i)
+		l := &stream{
+			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(), chain: pt.Chain, depth: pt.Depth,
+			size: int(pt.Size), stride: int(pt.Stride()),
+			dst:    conduit.At[byte](peer, a.remote+at),
+			word:   conduit.At[uint64](peer, a.remote+at),
+			local:  seg[a.local+at : a.local+at+uint64(pt.Window())],
+			stamps: make([]int64, parts+1), counts: make([]int, parts),
+		}
+		// The lane itself keeps as many in flight as it was opened for; fewer
+		// are counted here. An atomic's result must be fetched in any case.
+		if pt.Atomic() || pt.Depth < limit {
+			l.pending = make([]conduit.Pending, pt.Depth)
+		}
+		l.posting = l.postTodo
+		me.lanes = append(me.lanes, l)
+	}
+	return me
+}
+
+// leadThroughput warms up and measures in one stretch: what is in flight must
+// not be drained in between.
+func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) (*report.Series, error) {
+	p := &pace{pt: pt}
+	least := int64(4 * pt.Depth)
+	var done, elapsed int64
+	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
+		n = max(n, least)
+		out, err := s.leadSend(me, p, n)
+		if err != nil {
+			return nil, err
+		}
+		took := longest(out)
+		done += n
+		elapsed += took
+		p.learn(int(n), took)
+	}
+	n := pt.Iters
+	if pt.Duration > 0 {
+		fit := int64(float64(pt.Duration) / p.perNS)
+		if n == 0 || fit < n {
+			n = max(fit, least)
+		}
+	}
+	out, err := s.leadSend(me, p, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lead(command{}); err != nil {
+		return nil, err
+	}
+	series := seriesOf(pt, out, me.parts)
+	end, err := s.finish(pt, me, a, peer)
+	for _, o := range end {
+		series.Result.Errors += o.Wrong
+	}
+	return series, err
+}
+
+func (s *session) leadSend(me *senders, p *pace, n int64) ([]outcome, error) {
+	if err := s.lead(command{N: n, SleepNS: p.expect(n)}); err != nil {
+		return nil, err
+	}
+	return s.send(me, n)
+}
+
+func longest(out []outcome) int64 {
+	var t int64 = 1
+	for _, o := range out {
+		t = max(t, o.ElapsedNS)
+	}
+	return t
+}
+
+// seriesOf adds up what the ranks did at the same time.
+func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
+	scale := 1.0 // of operations, to the unit of the result
+	if pt.Kind == plan.BW {
+		scale = float64(pt.Size)
+	}
+	r := report.Result{Unit: pt.Unit(), P: make(map[string]float64), ElapsedNS: longest(out)}
+	rates := make([]float64, parts)
+	for _, o := range out {
+		r.Count += o.Ops
+		for i := range o.Rates {
+			rates[i] += o.Rates[i] * scale
+		}
+	}
+	r.Bytes = r.Count * pt.Size
+	r.PerSecond = report.Round3(float64(r.Count) / float64(r.ElapsedNS) * 1e9)
+	r.Mean = round(float64(r.Count) * scale / float64(r.ElapsedNS) * 1e9)
+	series := &report.Series{}
+	step := r.ElapsedNS / int64(parts)
+	for i, v := range rates {
+		series.Intervals = append(series.Intervals, report.Interval{StartNS: int64(i) * step, ElapsedNS: step, Count: r.Count / int64(parts), Rate: round(v)})
+	}
+	slices.Sort(rates)
+	r.Min, r.Max = round(rates[0]), round(rates[parts-1])
+	r.P["50"] = round(rates[stats.Rank(50, parts)])
+	if r.PerSecond > 1000 {
+		r.PerSecond = round(r.PerSecond)
+	}
+	series.Result = r
+	series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}
+	return series
+}
+
+func round(v float64) float64 { return float64(int64(v + 0.5)) }
+
+// send runs a stretch of n operations per lane and gathers all ranks'
+// outcomes.
+func (s *session) send(me *senders, n int64) ([]outcome, error) {
+	var mine outcome
+	if me != nil {
+		if err := me.run(n); err != nil {
+			return nil, err
+		}
+		mine = me.outcome(n)
+	}
+	return s.gather(mine)
+}
+
+func (s *session) gather(mine outcome) ([]outcome, error) {
+	b, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := s.job.AllGather(s.ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]outcome, len(blobs))
+	for r := range blobs {
+		if err := json.Unmarshal(blobs[r], &out[r]); err != nil {
+			return nil, fmt.Errorf("outcome of rank %d: %w", r, err)
+		}
+	}
+	return out, nil
+}
+
+// run starts all lanes together and waits for them.
+func (me *senders) run(n int64) error {
+	me.ops += n
+	errs := make([]error, len(me.lanes))
+	if len(me.lanes) == 1 {
+		return me.lanes[0].run(int(n))
+	}
+	var lanes sync.WaitGroup
+	begin := make(chan struct{})
+	for i, l := range me.lanes {
+		lanes.Go(func() {
+			<-begin
+			errs[i] = l.run(int(n))
+		})
+	}
+	close(begin)
+	lanes.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcome sums up the lanes of the last stretch.
+func (me *senders) outcome(n int64) outcome {
+	o := outcome{Ops: n * int64(len(me.lanes)), Rates: make([]float64, me.parts)}
+	first, last := me.lanes[0].stamps[0], int64(0)
+	for _, l := range me.lanes {
+		first, last = min(first, l.stamps[0]), max(last, l.stamps[me.parts])
+		for i, c := range l.counts {
+			o.Rates[i] += float64(c) / float64(max(l.stamps[i+1]-l.stamps[i], 1)) * 1e9
+		}
+	}
+	o.ElapsedNS = max(last-first, 1)
+	return o
+}
+
+// finish checks the bytes on every rank that sent, and gathers what was wrong.
+// Rank 0 has announced the end of the point.
+func (s *session) finish(pt plan.Point, me *senders, a areas, peer int) ([]outcome, error) {
+	var mine outcome
+	if me != nil {
+		var err error
+		if mine.Wrong, err = s.checkSent(pt, me, a, peer); err != nil {
+			return nil, err
+		}
+	}
+	out, err := s.gather(mine)
+	if err != nil {
+		return nil, err
+	}
+	return out, s.job.Barrier(s.ctx)
+}
+
+func (s *session) checkSent(pt plan.Point, me *senders, a areas, peer int) (wrong int64, err error) {
+	want := s.expected(a, peer)
+	for i, l := range me.lanes {
+		at := uint64(pt.Window()) * uint64(i)
+		used := int64(min(me.ops, int64(l.slots))) * pt.Stride() // slots that an operation has touched
+		switch {
+		case pt.Atomic():
+			sum, err := conduit.Get(l.w, l.word)
+			if err != nil {
+				return 0, err
+			}
+			if pt.Op == plan.AMO && sum != uint64(me.ops) {
+				wrong++
+			}
+		case pt.Op == plan.Put:
+			got := make([]byte, used)
+			if err := conduit.GetSlice(l.w, got, l.dst); err != nil {
+				return 0, err
+			}
+			wrong += differ(got, l.local[:used], pt.Stride(), pt.Size)
+		case pt.Op == plan.Get:
+			wrong += differ(l.local[:used], want[at:at+uint64(used)], pt.Stride(), pt.Size)
+		}
+	}
+	return wrong, nil
+}

@@ -1,0 +1,68 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+)
+
+// bench writes the lines of Go's benchmark format, for benchstat.
+type bench struct {
+	w     io.Writer
+	pct   []float64
+	begun bool
+}
+
+func (b *bench) Add(s *Series) error {
+	if !b.begun {
+		b.begun = true
+		if _, err := fmt.Fprintf(b.w, "goos: linux\ngoarch: %s\npkg: github.com/ibconduit/conduit/cmd/ibbench\ncpu: %s\n", s.Env.Arch, s.Env.CPU); err != nil {
+			return err
+		}
+	}
+	if s.Kind != KindPerftest {
+		return b.line(s, "", &s.Result)
+	}
+	if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
+		return err
+	}
+	return b.line(s, "/impl=perftest", &s.Perftest.Result)
+}
+
+func (b *bench) Close() error { return nil }
+
+func (b *bench) line(s *Series, impl string, r *Result) error {
+	name := "Benchmark" + title(s.Plan.Kind) + title(s.Op)
+	if s.Plan.Ack {
+		name += "Ack"
+	}
+	name += fmt.Sprintf("/fabric=%s/size=%d", s.Env.Fabric, s.Size)
+	if s.Plan.Kind != plan.Lat {
+		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
+	}
+	line := fmt.Sprintf("%s%s-%d\t%d", name, impl, s.Env.GoMaxProcs, max(r.Count, 1))
+	switch {
+	case r.Unit == "ns":
+		line += "\t" + plain(r.Mean) + " ns/op"
+		for _, p := range b.pct {
+			if v, ok := r.P[Key(p)]; ok {
+				line += "\t" + plain(v) + " p" + Key(p) + "-ns/op"
+			}
+		}
+	case r.Unit == "B/s":
+		line += "\t" + plain(Round3(r.Mean/1e6)) + " MB/s"
+	default:
+		line += "\t" + plain(r.Mean) + " op/s"
+	}
+	_, err := fmt.Fprintln(b.w, line)
+	return err
+}
+
+func title(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

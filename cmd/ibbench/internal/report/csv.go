@@ -1,0 +1,98 @@
+package report
+
+import (
+	"encoding/csv"
+	"io"
+	"strconv"
+)
+
+// table writes CSV (RFC 4180): a line of names, then a line for each series.
+// Figures are in the unit that the line names.
+type table struct {
+	w     *csv.Writer
+	pct   []float64
+	begun bool
+}
+
+func newCSV(w io.Writer, pct []float64) *table { return &table{w: csv.NewWriter(w), pct: pct} }
+
+func (t *table) Add(s *Series) error {
+	names, values := t.row(s)
+	if !t.begun {
+		t.begun = true
+		if err := t.w.Write(names); err != nil {
+			return err
+		}
+	}
+	if err := t.w.Write(values); err != nil {
+		return err
+	}
+	t.w.Flush()
+	return t.w.Error()
+}
+
+func (t *table) Close() error { return nil }
+
+func (t *table) row(s *Series) (names, values []string) {
+	add := func(name, value string) {
+		names = append(names, name)
+		values = append(values, value)
+	}
+	integer := func(name string, v int64) { add(name, strconv.FormatInt(v, 10)) }
+	number := func(name string, v float64) { add(name, plain(v)) }
+	e, r := s.Env, &s.Result
+	device, software := "", false
+	if e.Device != nil {
+		device, software = e.Device.Name, e.Device.Software
+	}
+	add("kind", s.Kind)
+	add("op", opName(s))
+	add("definition", s.Definition)
+	add("fabric", e.Fabric)
+	add("device", device)
+	add("software", strconv.FormatBool(software))
+	add("from", e.From)
+	add("to", e.To)
+	integer("ranks", int64(e.Ranks))
+	integer("size", s.Size)
+	integer("depth", int64(s.Plan.Depth))
+	integer("lanes", int64(s.Plan.Lanes))
+	add("unit", r.Unit)
+	integer("count", r.Count)
+	integer("errors", r.Errors)
+	integer("ops_per_sample", int64(max(1, r.OpsPerSample)))
+	number("min", r.Min)
+	for _, p := range t.pct {
+		number("p"+Key(p), r.P[Key(p)])
+	}
+	number("max", r.Max)
+	number("mean", r.Mean)
+	number("ops_per_second", r.PerSecond)
+	if s.Kind == KindPerftest {
+		t.peer(s, number, integer)
+	}
+	return names, values
+}
+
+// peer adds perftest's figures and the ratios.
+func (t *table) peer(s *Series, number func(string, float64), integer func(string, int64)) {
+	p := s.Perftest
+	number("perftest_p50", p.Result.P["50"])
+	number("perftest_mean", p.Result.Mean)
+	number("perftest_p99", p.Result.P["99"])
+	for _, c := range []struct {
+		name string
+		v    *Spread
+	}{{"ratio_p50", s.Ratio.P50}, {"ratio_mean", s.Ratio.Mean}, {"ratio_p99", s.Ratio.P99}} {
+		var m float64
+		if c.v != nil {
+			m = c.v.Median
+		}
+		number(c.name, m)
+	}
+	integer("rounds", int64(len(p.Rounds)-p.Discarded))
+	integer("discarded", int64(p.Discarded))
+}
+
+// plain writes a figure without an exponent.
+func plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -1,0 +1,200 @@
+package report
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// Schema is the version of the JSON. A field may be added under the same
+// name; one that changes its meaning gives the schema another.
+const Schema = "ibbench/1"
+
+// KindPerftest is the kind of a comparison with perftest.
+const KindPerftest = "perftest"
+
+// Series is the result of one point.
+type Series struct {
+	Schema     string      `json:"schema"`
+	Kind       string      `json:"kind"`
+	Op         string      `json:"op"`
+	Size       int64       `json:"size"`
+	Definition string      `json:"definition"`
+	Env        *Env        `json:"env"`
+	Plan       plan.Point  `json:"plan"`
+	Result     Result      `json:"result"`
+	Hist       *stats.Hist `json:"hist,omitempty"`
+	Intervals  []Interval  `json:"intervals,omitempty"`
+	Perftest   *Perftest   `json:"perftest,omitempty"`
+	Ratio      *Ratio      `json:"ratio,omitempty"`
+	Asserts    []Assert    `json:"asserts,omitempty"`
+	Notes      []string    `json:"notes,omitempty"`
+}
+
+// Env says where a series was measured.
+type Env struct {
+	Time       string  `json:"time"` // RFC 3339, when the job began
+	Kernel     string  `json:"kernel"`
+	Arch       string  `json:"arch"`
+	CPU        string  `json:"cpu"`
+	CPUs       int     `json:"cpus"` // that rank 0 may run on
+	GoMaxProcs int     `json:"gomaxprocs"`
+	Go         string  `json:"go"`
+	Commit     string  `json:"commit,omitempty"`
+	Modified   bool    `json:"modified,omitempty"` // the commit's tree had changes
+	Fabric     string  `json:"fabric"`
+	Device     *Device `json:"device,omitempty"`
+	From       string  `json:"from"` // host and rank
+	To         string  `json:"to"`
+	Ranks      int     `json:"ranks"`
+	Hosts      int     `json:"hosts"`
+	Launcher   string  `json:"launcher"`
+	ClockNS    float64 `json:"clock_ns"` // cost of one reading of the clock
+}
+
+// Device describes the RDMA device of rank 0.
+type Device struct {
+	Name     string `json:"name"`
+	Port     int    `json:"port"`
+	Software bool   `json:"software,omitempty"`
+	Firmware string `json:"firmware"`
+	Link     string `json:"link"`
+	MTU      int    `json:"mtu"`
+	GIDIndex int    `json:"gid_index"`
+	GID      string `json:"gid"`
+	GIDType  string `json:"gid_type"`
+	Netdev   string `json:"netdev,omitempty"`
+	NUMA     int    `json:"numa_node"` // -1: none
+}
+
+// Result holds the figures in Unit: ns, B/s or op/s. They are integers, but of
+// operations too short to be timed singly, where OpsPerSample is above 1.
+type Result struct {
+	Unit         string             `json:"unit"`
+	Count        int64              `json:"count"` // samples, or operations of a throughput
+	Errors       int64              `json:"errors"`
+	OpsPerSample int                `json:"ops_per_sample,omitempty"`
+	Min          float64            `json:"min"`
+	Max          float64            `json:"max"`
+	Mean         float64            `json:"mean"`
+	P            map[string]float64 `json:"p"`
+	Bytes        int64              `json:"bytes,omitempty"`      // moved, of a throughput
+	ElapsedNS    int64              `json:"elapsed_ns,omitempty"` // of a throughput
+	PerSecond    float64            `json:"ops_per_second,omitempty"`
+}
+
+// Interval is a part of the time series. Of a latency it holds p50 and max in
+// ns, of a throughput the rate in the unit of the result.
+type Interval struct {
+	StartNS   int64   `json:"start_ns"` // since the measurement began
+	ElapsedNS int64   `json:"elapsed_ns"`
+	Count     int64   `json:"count"`
+	P50       float64 `json:"p50,omitempty"`
+	Max       float64 `json:"max,omitempty"`
+	Rate      float64 `json:"rate,omitempty"`
+}
+
+// Assert is an assertion and its outcome.
+type Assert struct {
+	Text  string  `json:"assert"`
+	Value float64 `json:"value"`
+	OK    bool    `json:"ok"`
+}
+
+// Perftest is what perftest measured beside us.
+type Perftest struct {
+	Tool      string            `json:"tool"`
+	Version   string            `json:"version"`
+	Args      []string          `json:"args"`
+	Settings  map[string]string `json:"settings"` // as the tool printed them
+	Result    Result            `json:"result"`   // medians of the rounds
+	Rounds    []Round           `json:"rounds"`
+	Discarded int               `json:"discarded"` // rounds thrown away since somebody else had the cores
+}
+
+// Round is one round of both.
+type Round struct {
+	Ours      Figures `json:"ours"`
+	Theirs    Figures `json:"theirs"`
+	Discarded bool    `json:"discarded,omitempty"`
+}
+
+// Figures are ns, or B/s in Mean.
+type Figures struct {
+	P50  float64 `json:"p50,omitempty"`
+	Mean float64 `json:"mean"`
+	P99  float64 `json:"p99,omitempty"`
+}
+
+// Ratio is ours divided by perftest's: below 1 we are faster in latency, above
+// 1 in bandwidth. Each is the median over the rounds, with its range.
+type Ratio struct {
+	P50  *Spread `json:"p50,omitempty"`
+	Mean *Spread `json:"mean"`
+	P99  *Spread `json:"p99,omitempty"`
+}
+
+// Spread is a median with the range around it.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// Round3 keeps three decimals, which is what a figure may have.
+func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// Latency fills a result from samples.
+func Latency(s *stats.Samples, pct []float64, opsPerSample int) Result {
+	round := math.Round
+	if opsPerSample > 1 {
+		round = Round3
+	}
+	r := Result{
+		Unit: "ns", Count: s.Count(), OpsPerSample: opsPerSample,
+		Min: round(s.Min()), Max: round(s.Max()), Mean: round(s.Mean()), P: make(map[string]float64, len(pct)),
+	}
+	for _, p := range pct {
+		r.P[Key(p)] = round(s.Percentile(p))
+	}
+	return r
+}
+
+// Key names a percentile in Result.P: "99.9".
+func Key(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }
+
+// Check evaluates assertions on the series.
+func (s *Series) Check(as []plan.Assertion) {
+	for _, a := range as {
+		v := s.metric(a)
+		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, OK: a.Holds(v)})
+	}
+}
+
+func (s *Series) metric(a plan.Assertion) float64 {
+	r := &s.Result
+	switch a.Metric {
+	case "min":
+		return r.Min
+	case "max":
+		return r.Max
+	case "mean", "bw":
+		return r.Mean
+	case "rate":
+		return r.PerSecond
+	}
+	p, _ := a.Percentile()
+	return r.P[Key(p)]
+}
+
+// Failed reports whether an assertion does not hold.
+func (s *Series) Failed() bool {
+	for _, a := range s.Asserts {
+		if !a.OK {
+			return true
+		}
+	}
+	return false
+}

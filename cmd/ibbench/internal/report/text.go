@@ -1,0 +1,279 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+)
+
+// text is for people: a header when something other than the size changes, a
+// row for each series as it comes, notes at the end.
+type text struct {
+	w      io.Writer
+	pct    []float64
+	err    error
+	header string
+	all    []*Series
+}
+
+func (t *text) printf(format string, args ...any) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintf(t.w, format, args...)
+	}
+}
+
+func (t *text) Add(s *Series) error {
+	if h := header(s); h != t.header {
+		if t.header != "" {
+			t.printf("\n")
+		}
+		t.header = h
+		t.printf("%s\n%s\n", h, t.columns(s))
+	}
+	t.printf("%s\n", t.row(s))
+	t.all = append(t.all, s)
+	return t.err
+}
+
+// Close prints the picture of a single latency, assertions and notes.
+func (t *text) Close() error {
+	if len(t.all) == 1 && t.all[0].Hist != nil && t.all[0].Kind == plan.Lat {
+		t.printf("\n%s", bars(t.all[0]))
+	}
+	for _, s := range t.all {
+		for _, a := range s.Asserts {
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), bytes(s.Size), s.value(a.Value, a.Text))
+		}
+	}
+	for _, n := range notes(t.all) {
+		t.printf("note: %s\n", n)
+	}
+	return t.err
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "FAILED"
+}
+
+// value prints an asserted figure in its unit.
+func (s *Series) value(v float64, assertion string) string {
+	switch {
+	case s.Result.Unit == "ns":
+		return micros(v) + " us"
+	case strings.HasPrefix(assertion, "bw"):
+		return mega(v) + " MB/s"
+	}
+	return mega(v) + " M/s"
+}
+
+// header is the line above a table: operation, fabric, device, from -> to, MTU,
+// depth, definition.
+func header(s *Series) string {
+	e := s.Env
+	parts := []string{s.Kind + " " + opName(s), "fabric " + e.Fabric}
+	if d := e.Device; d != nil {
+		name := fmt.Sprintf("%s port %d", d.Name, d.Port)
+		if d.Software {
+			name += " (software)"
+		}
+		parts = append(parts, name)
+	}
+	parts = append(parts, e.From+" -> "+e.To)
+	if e.Ranks > 2 {
+		parts = append(parts, fmt.Sprintf("%d ranks", e.Ranks))
+	}
+	if e.Device != nil {
+		parts = append(parts, fmt.Sprintf("MTU %d", e.Device.MTU))
+	}
+	switch {
+	case s.Kind == KindPerftest:
+		parts = append(parts, s.Perftest.Tool+" "+s.Perftest.Version)
+	case s.Plan.Kind == plan.Lat:
+		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth))
+	}
+	return strings.Join(append(parts, s.Definition), ", ")
+}
+
+func opName(s *Series) string {
+	name := s.Op
+	if s.Plan.Ack {
+		name += " --ack"
+	}
+	if s.Plan.Bidi {
+		name += " --bidi"
+	}
+	return name
+}
+
+// columns and row must agree.
+func (t *text) columns(s *Series) string {
+	switch {
+	case s.Kind == KindPerftest && s.Result.Unit == "ns":
+		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
+			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
+	case s.Kind == KindPerftest:
+		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s  %s", "size", "rounds", "ours", "perftest", "ratio", "range", "unit")
+	case s.Kind != plan.Lat:
+		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
+	}
+	line := fmt.Sprintf("%8s %9s %9s", "size", "samples", "min")
+	for _, p := range t.pct {
+		line += fmt.Sprintf(" %9s", "p"+Key(p))
+	}
+	return line + fmt.Sprintf(" %9s %9s  %s", "max", "mean", "unit")
+}
+
+func (t *text) row(s *Series) string {
+	r := &s.Result
+	switch {
+	case s.Kind == KindPerftest:
+		return peerRow(s)
+	case s.Kind != plan.Lat:
+		unit := "MB/s"
+		if s.Kind == plan.Rate {
+			unit = "Mop/s"
+		}
+		return fmt.Sprintf("%8s %6d %6d %10d %10s %10s %10s %10s  %-5s %11s", bytes(s.Size), s.Plan.Depth, s.Plan.Lanes, r.Count,
+			mega(r.Min), mega(r.P["50"]), mega(r.Max), mega(r.Mean), unit, mega(r.PerSecond))
+	}
+	line := fmt.Sprintf("%8s %9d %9s", bytes(s.Size), r.Count, micros(r.Min))
+	for _, p := range t.pct {
+		line += fmt.Sprintf(" %9s", micros(r.P[Key(p)]))
+	}
+	return line + fmt.Sprintf(" %9s %9s  us", micros(r.Max), micros(r.Mean))
+}
+
+func peerRow(s *Series) string {
+	r, p, ratio := &s.Result, &s.Perftest.Result, s.Ratio
+	rounds := len(s.Perftest.Rounds) - s.Perftest.Discarded
+	if r.Unit != "ns" {
+		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", bytes(s.Size), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
+	}
+	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", bytes(s.Size), rounds,
+		micros(r.P["50"]), micros(p.P["50"]), ratio.P50.Median, span(ratio.P50),
+		micros(r.Mean), micros(p.Mean), ratio.Mean.Median,
+		micros(r.P["99"]), micros(p.P["99"]), ratio.P99.Median)
+}
+
+func span(s *Spread) string { return fmt.Sprintf("%.2f to %.2f", s.Min, s.Max) }
+
+// notes gathers what the series and their environments have to say, once each.
+func notes(all []*Series) (out []string) {
+	seen := make(map[string]bool)
+	add := func(n string) {
+		if n != "" && !seen[n] {
+			seen[n] = true
+			out = append(out, n)
+		}
+	}
+	for _, s := range all {
+		if d := s.Env.Device; d != nil && d.Software {
+			add(fmt.Sprintf("%s is software RDMA: figures say nothing about hardware", d.Name))
+		}
+		for _, n := range s.Notes {
+			add(n)
+		}
+	}
+	for _, s := range all {
+		if s.Env.ClockNS > 0 {
+			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric, s.Env.ClockNS))
+		}
+	}
+	return out
+}
+
+// bytes prints a size as users write it.
+func bytes(n int64) string {
+	for _, u := range []struct {
+		shift uint
+		name  string
+	}{{30, "G"}, {20, "M"}, {10, "K"}} {
+		if n >= 1<<u.shift && n&(1<<u.shift-1) == 0 {
+			return fmt.Sprintf("%d%s", n>>u.shift, u.name)
+		}
+	}
+	return fmt.Sprint(n)
+}
+
+// micros prints ns as us, with as many decimals as a figure has to say.
+func micros(ns float64) string {
+	us := ns / 1e3
+	switch {
+	case us < 0.1:
+		return fmt.Sprintf("%.4f", us)
+	case us < 10:
+		return fmt.Sprintf("%.3f", us)
+	case us < 1000:
+		return fmt.Sprintf("%.2f", us)
+	}
+	return fmt.Sprintf("%.1f", us)
+}
+
+// mega prints millions.
+func mega(v float64) string {
+	m := v / 1e6
+	switch {
+	case m < 10:
+		return fmt.Sprintf("%.4f", m)
+	case m < 1000:
+		return fmt.Sprintf("%.2f", m)
+	}
+	return fmt.Sprintf("%.0f", m)
+}
+
+const (
+	barRows  = 16
+	barWidth = 50
+)
+
+// bars draws the histogram between the first and the 99.9th percentile, with
+// what lies beyond in a last row.
+func bars(s *Series) string {
+	scale := 1.0
+	if s.Hist.Unit == "ps" {
+		scale = 1e-3
+	}
+	total := int64(0)
+	for _, b := range s.Hist.Buckets {
+		total += b[2]
+	}
+	if total == 0 {
+		return ""
+	}
+	lo, hi := float64(s.Hist.Buckets[0][0])*scale, 0.0
+	sum := int64(0)
+	for _, b := range s.Hist.Buckets {
+		if sum += b[2]; float64(sum) >= 0.999*float64(total) {
+			hi = float64(b[1]+1) * scale
+			break
+		}
+	}
+	step := math.Max((hi-lo)/barRows, scale)
+	counts := make([]int64, barRows+1)
+	for _, b := range s.Hist.Buckets {
+		mid := float64(b[0]+b[1]) / 2 * scale
+		counts[min(int((mid-lo)/step), barRows)] += b[2]
+	}
+	most := int64(1)
+	for _, c := range counts {
+		most = max(most, c)
+	}
+	var out strings.Builder
+	for i, c := range counts {
+		if i == barRows && c == 0 {
+			continue
+		}
+		from := "from " + micros(lo+float64(i)*step)
+		if i == barRows {
+			from = "beyond"
+		}
+		fmt.Fprintf(&out, "%14s us %9d %s\n", from, c, strings.Repeat("█", int(float64(c)/float64(most)*barWidth+0.5)))
+	}
+	return out.String()
+}

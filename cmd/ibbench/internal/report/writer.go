@@ -1,0 +1,125 @@
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Writer takes series as they are measured. Close writes what comes last; it
+// does not close the file.
+type Writer interface {
+	Add(*Series) error
+	Close() error
+}
+
+// Formats that New knows.
+var Formats = []string{"text", "json", "ndjson", "csv", "bench"}
+
+// New returns the writer of a format. pct are the percentiles to show, of
+// which a series may have more.
+func New(format string, w io.Writer, pct []float64) (Writer, error) {
+	switch format {
+	case "text":
+		return &text{w: w, pct: pct}, nil
+	case "json":
+		return &jsonArray{w: w}, nil
+	case "ndjson":
+		return &ndjson{json.NewEncoder(w)}, nil
+	case "csv":
+		return newCSV(w, pct), nil
+	case "bench":
+		return &bench{w: w, pct: pct}, nil
+	}
+	return nil, fmt.Errorf("format %q: want one of %s", format, strings.Join(Formats, ", "))
+}
+
+// suffixes of file names and the formats that they stand for.
+var suffixes = map[string]string{".json": "json", ".ndjson": "ndjson", ".csv": "csv", ".txt": "text", ".bench": "bench"}
+
+// FormatOf tells a file's format by its suffix.
+func FormatOf(path string) (string, error) {
+	if f, ok := suffixes[strings.ToLower(filepath.Ext(path))]; ok {
+		return f, nil
+	}
+	var known []string
+	for s := range suffixes {
+		known = append(known, s)
+	}
+	slices.Sort(known)
+	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path, strings.Join(known, " "))
+}
+
+// File is a writer into a file of its own.
+type File struct {
+	Writer
+	f *os.File
+}
+
+// Create opens a file in the format of its suffix.
+func Create(path string, pct []float64) (*File, error) {
+	format, err := FormatOf(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	w, err := New(format, f, pct)
+	return &File{w, f}, err
+}
+
+// Close writes the rest and closes the file.
+func (f *File) Close() error { return errors.Join(f.Writer.Close(), f.f.Close()) }
+
+// Tee gives every series to several writers.
+type Tee []Writer
+
+// Add gives s to all.
+func (t Tee) Add(s *Series) (err error) {
+	for _, w := range t {
+		err = errors.Join(err, w.Add(s))
+	}
+	return err
+}
+
+// Close closes all.
+func (t Tee) Close() (err error) {
+	for _, w := range t {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
+// ndjson writes a series a line.
+type ndjson struct{ e *json.Encoder }
+
+func (n *ndjson) Add(s *Series) error { return n.e.Encode(s) }
+func (n *ndjson) Close() error        { return nil }
+
+// jsonArray writes one array of all series.
+type jsonArray struct {
+	w   io.Writer
+	all []*Series
+}
+
+func (j *jsonArray) Add(s *Series) error {
+	j.all = append(j.all, s)
+	return nil
+}
+
+func (j *jsonArray) Close() error {
+	if j.all == nil {
+		j.all = []*Series{}
+	}
+	e := json.NewEncoder(j.w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	return e.Encode(j.all)
+}

@@ -1,0 +1,122 @@
+// Command ibbench measures what the conduit does on this machine or between
+// the ranks of a job. README.md describes its commands and its JSON.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // an assertion or a comparison failed
+	exitUsage  = 2
+	exitSetup  = 3 // nothing could be measured; the message says what to do
+)
+
+const description = `Measure the conduit: latency, bandwidth, message rate, and how they compare with perftest's.
+
+Without a launcher it starts a second rank on this machine and measures on the best network there is: an RDMA device
+(hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
+
+Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
+failed, 2 wrong usage, 3 nothing could be measured. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.`
+
+// cli lists the commands; each has a file of its own.
+type cli struct {
+	Lat      latCmd      `cmd:"" help:"Latency of put (ping-pong, half a round trip), get, amo (fetch-and-add) or cas."`
+	BW       bwCmd       `cmd:"" name:"bw" help:"Bandwidth of put or get."`
+	Rate     rateCmd     `cmd:"" help:"Operations per second against depth and lanes."`
+	Perftest perftestCmd `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
+	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
+}
+
+// command is what a parsed command line runs.
+type command interface {
+	run(ctx context.Context, io streams) error
+}
+
+// streams are where output goes.
+type streams struct {
+	out io.Writer
+	err *os.File
+}
+
+// usageError is the user's mistake, exit code 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// codeError ends the program with a code, and has been explained already.
+type codeError int
+
+func (e codeError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == rankArg {
+		os.Exit(rankMain())
+	}
+	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
+}
+
+func run(args []string, io streams) int {
+	cmd, code, done := parse(args, io)
+	if done {
+		return code
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := cmd.run(ctx, io)
+	if ctx.Err() != nil {
+		fmt.Fprintln(io.err, "ibbench: interrupted")
+		return 128 + int(syscall.SIGINT)
+	}
+	return exitCode(err, io)
+}
+
+// exitCode explains an error and turns it into a code.
+func exitCode(err error, io streams) int {
+	var usage usageError
+	var code codeError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &usage):
+		fmt.Fprintf(io.err, "ibbench: %v; try ibbench --help\n", err)
+		return exitUsage
+	}
+	fmt.Fprintf(io.err, "ibbench: %v\n", err)
+	return exitSetup
+}
+
+// parse returns done where there is nothing to run: help, or wrong usage.
+func parse(args []string, io streams) (cmd command, code int, done bool) {
+	var c cli
+	parser, err := kong.New(&c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
+		kong.Exit(func(n int) { code, done = n, true }), kong.DefaultEnvars("IBBENCH"),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	if err != nil {
+		panic(err) // the struct tags are wrong
+	}
+	parsed, err := parser.Parse(args)
+	if done {
+		return nil, code, true
+	}
+	if err != nil {
+		fmt.Fprintf(io.err, "ibbench: %v; try ibbench --help\n", err)
+		return nil, exitUsage, true
+	}
+	name, _, _ := strings.Cut(parsed.Command(), " ")
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "doctor": &c.Doctor}[name], 0, false
+}

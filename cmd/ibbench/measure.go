@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+// measure runs the points on every fabric asked for and reports them.
+func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
+	as, err := c.assertions(kind)
+	if err != nil {
+		return usageError{err}
+	}
+	p, err := c.plan(points)
+	if err != nil {
+		return usageError{err}
+	}
+	fabrics, err := c.fabrics()
+	if err != nil {
+		return usageError{err}
+	}
+	p.Metrics = c.Metrics
+	boot, err := launched(ctx)
+	if err != nil {
+		return err
+	}
+	if boot != nil && boot.Rank() > 0 {
+		return c.follow(ctx, boot, p, fabrics)
+	}
+	out, pct, err := c.writers(io)
+	if err != nil {
+		return err
+	}
+	p.Pct = percentiles(pct, as)
+	t := newTerminal(io.err, c.Quiet)
+	failed := false
+	events := measure.Events{
+		Progress: t.live,
+		Series: func(s *report.Series) error {
+			s.Check(as)
+			failed = failed || s.Failed()
+			t.clear()
+			return out.Add(s)
+		},
+	}
+	if boot != nil {
+		err = c.lead(ctx, boot, p, fabrics, events)
+	} else {
+		err = c.start(ctx, p, fabrics, t, events)
+	}
+	t.clear()
+	// What was measured before a failure is written all the same.
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if failed {
+		return codeError(exitFailed)
+	}
+	return nil
+}
+
+// launched joins the job of a launcher; it returns nil where there is none.
+func launched(ctx context.Context) (bootstrap.Bootstrap, error) {
+	boot, err := bootstrap.New(ctx, bootstrap.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	if boot.Size() > 1 {
+		return boot, nil
+	}
+	return nil, boot.Close()
+}
+
+// lead is rank 0 under a launcher.
+func (c *common) lead(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, fabrics []string, events measure.Events) error {
+	if err := adapt(p, boot, fabrics); err != nil {
+		return errors.Join(err, boot.Close())
+	}
+	return measure.Rank(ctx, boot, p, events)
+}
+
+// follow is any other rank under a launcher.
+func (c *common) follow(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, fabrics []string) error {
+	p.Pct = []float64{50}
+	if err := adapt(p, boot, fabrics); err != nil {
+		// Rank 0 says the same.
+		return errors.Join(boot.Close(), codeError(exitUsage))
+	}
+	return measure.Rank(ctx, boot, p, measure.Events{})
+}
+
+// adapt fits the plan to the launcher's job.
+func adapt(p *plan.Plan, boot bootstrap.Bootstrap, fabrics []string) error {
+	if len(fabrics) > 1 {
+		return usageError{fmt.Errorf("under a launcher (%s) one fabric is measured at a time, not %v", boot.Name(), fabrics)}
+	}
+	p.Fabric, p.Ranks = fabrics[0], boot.Size()
+	if err := p.Validate(); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// start measures each fabric with ranks of our own on this machine.
+func (c *common) start(ctx context.Context, p *plan.Plan, fabrics []string, t *terminal, events measure.Events) error {
+	for _, f := range fabrics {
+		one := *p
+		why, err := settle(&one, f)
+		if err != nil {
+			return err
+		}
+		t.line("%d ranks on this machine, fabric %s: %s", one.Ranks, one.Fabric, why)
+		if err := startRanks(ctx, &one, events); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle turns the fabric asked for into one that this machine has, and says
+// why it is that one.
+func settle(p *plan.Plan, fabric string) (why string, err error) {
+	if fabric == "shm" {
+		p.Fabric = "shm"
+		return "asked for", nil
+	}
+	d, chosen, err := machine.FindDevice(p.Device, p.GID)
+	switch {
+	case err == nil:
+		p.Fabric, p.Device = "ibv", d.Name
+		return fmt.Sprintf("device %s port %d, GID %d %s %s, MTU %d (%s)", d.Name, d.Port, d.GIDIndex, d.GID, d.GIDType, d.MTU, chosen), nil
+	case fabric == "ibv" || p.Device != "":
+		return "", fmt.Errorf("fabric ibv: %w; ibbench doctor says what to do, and --fabric shm measures without RDMA", err)
+	}
+	p.Fabric = "shm"
+	return fmt.Sprintf("no usable RDMA device (%v); ibbench doctor says what to do", err), nil
+}
