@@ -251,10 +251,10 @@ func TestRunLocalReportsARankThatFails(t *testing.T) {
 			if j.Rank() == 0 {
 				cancel(errors.New("enough"))
 			}
-			return j.Barrier(context.Background())
+			return withWorker(j, func(w *Worker) error { return w.WaitUntil(context.Background(), 0, Equal, 1) })
 		})
-		if err == nil {
-			t.Error("a cancelled RunLocal whose ranks wait for ever returned nil")
+		if !errors.Is(err, ErrPeerDown) || !strings.Contains(err.Error(), "enough") {
+			t.Errorf("a cancelled RunLocal whose ranks wait for ever: %v", err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -19,7 +20,7 @@ type Job struct {
 
 	boot     bootstrap.Bootstrap
 	seg      *segment.Mapping
-	networks []fabric.Network // fastest first
+	networks []fabric.Network // fastest first; fixed, under mu, before Join returns
 	routes   []route          // by rank
 	copyMax  int              // the least Limits.CopyMax of the networks
 	coll     *collectives
@@ -30,6 +31,7 @@ type Job struct {
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
 	retired Stats // of workers that were closed
+	latest  int   // the rank whose death was found out last
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
@@ -150,17 +152,40 @@ func (j *Job) anyDown(op string) error {
 	return nil
 }
 
+// lastDown is the death that was found out last.
+func (j *Job) lastDown(op string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return &PeerDownError{Rank: j.latest, Op: op, Cause: j.downCause(j.latest)}
+}
+
 // markDown records a rank's death and tells the networks, once.
 func (j *Job) markDown(rank int, cause error) {
 	if rank < 0 || rank >= j.size || rank == j.rank {
 		return
 	}
+	j.mu.Lock()
 	if _, known := j.down.LoadOrStore(rank, cause); known {
+		j.mu.Unlock()
 		return
 	}
+	j.latest = rank
 	j.downs.Add(1)
+	networks := slices.Clone(j.networks)
+	j.mu.Unlock()
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
-	for _, n := range j.networks {
+	for _, n := range networks {
+		n.PeerDown(rank, cause)
+	}
+}
+
+// addNetwork brings a network in, and tells it of the deaths so far: they may be
+// found out while others are still connecting.
+func (j *Job) addNetwork(n fabric.Network) {
+	j.mu.Lock()
+	j.networks = append(j.networks, n)
+	j.mu.Unlock()
+	for rank, cause := range j.DownRanks() {
 		n.PeerDown(rank, cause)
 	}
 }

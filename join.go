@@ -113,7 +113,7 @@ func (j *Job) connect(ctx context.Context) error {
 		if local, err = j.newSHM(); err != nil {
 			return err
 		}
-		j.networks = append(j.networks, local)
+		j.addNetwork(local)
 		hello.shm = local.Addr()
 	}
 	hellos, err := j.exchangeHellos(ctx, hello)
@@ -173,7 +173,7 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 	}
 	var blob []byte
 	if err == nil {
-		j.networks = append(j.networks, net)
+		j.addNetwork(net)
 		blob = append([]byte{boolByte(net.Limits().CPUAtomics)}, net.Addr()...)
 	}
 	// A rank without a device says so in the exchange, so that all of them fail, by name.

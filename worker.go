@@ -19,6 +19,7 @@ type Worker struct {
 	peers    []peer         // by rank; nil once closed
 	downs    *atomic.Uint32 // the job's count of dead ranks
 	downSeen uint32         // what peers reflects
+	downTold uint32         // how many deaths WaitUntil has told of
 	mapped   *mappedCounters
 	guard    owner.Guard
 
@@ -27,6 +28,8 @@ type Worker struct {
 	lanes   []fabric.Lane   // one per network in use
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
 	inChain bool
+
+	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
 	scratch []byte // where values are laid for a lane to read or write
 	slots   resultSlots
@@ -71,7 +74,8 @@ func (j *Job) NewWorker() (*Worker, error) {
 	if j.closed {
 		return nil, errClosed("NewWorker", "job")
 	}
-	w := &Worker{job: j, ctx: context.Background(), downs: &j.downs}
+	w := &Worker{job: j, ctx: context.Background(), downs: &j.downs, downTold: j.downs.Load()}
+	w.waitStop = w.stopWaiting
 	if err := w.open(); err != nil {
 		w.release()
 		return nil, fmt.Errorf("conduit: new worker: %w", err)
@@ -234,6 +238,10 @@ const (
 // WaitUntil blocks until the aligned word at byte offset off of this rank's own
 // segment fulfils the condition, because a peer's put or atomic changed it. What
 // the same worker of that peer put before is then visible too.
+//
+// A rank that dies may be the one that was waited for: each death ends a
+// worker's wait, or its next one, once, with a *PeerDownError. Wait again if the word
+// can still come from somebody else.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err
@@ -247,7 +255,16 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
-	return w.waiter.WaitWord(ctx, word, c, value, w.job.checkOpen)
+	return w.waiter.WaitWord(ctx, word, c, value, w.waitStop)
+}
+
+// stopWaiting says why a wait for a word is better ended.
+func (w *Worker) stopWaiting() error {
+	if n := w.downs.Load(); n != w.downTold {
+		w.downTold = n
+		return w.job.lastDown("wait-until")
+	}
+	return w.job.checkOpen()
 }
 
 // Stats are the worker's counters. It may be called from any goroutine, until
