@@ -3,9 +3,15 @@
 package verbs
 
 import (
+	"encoding/json"
+	"os"
+	"os/exec"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
 // BenchmarkEmptyPoll is what one crossing into C and one look at an empty queue cost.
@@ -52,45 +58,55 @@ func BenchmarkWrite8Batch16(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 with two goroutines: each writes to the other when its own word has changed.
+// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 between two processes: each writes to the other when its own word has changed.
 // p50-ns and p99-ns are of half a round trip, as perftest prints them.
 func BenchmarkPingPong8(b *testing.B) {
 	r := newRig(b)
-	x, y := r.pair(endConfig{})
-	stop := make(chan struct{})
-	done := make(chan error)
-	xWord, yWord := r.word(4096), r.word(8192)
-	*xWord, *yWord = 0, 0
-	r.pinger(x, r.addr(8192))
-	r.pinger(y, r.addr(4096))
-	go func() { done <- answer(y, yWord, stop) }()
-	var samples []int64
-	last := time.Now()
+	e := r.newEnd(endConfig{})
+	peer := startPonger(b, r, e)
+	r.pinger(e, peer)
+	word := r.word(4096)
+	var samples []uint64
+	last := ticks() // the clock may cost more than what is measured
 	n := uint64(0)
 	for b.Loop() {
 		n++
-		if _, met, err := shoot(x, n, xWord, n, patience); !met || err != nil {
+		if _, met, err := shoot(e, n, word, n, patience); !met || err != nil {
 			b.Fatal(n, met, err)
 		}
-		now := time.Now()
-		samples = append(samples, int64(now.Sub(last))/2)
+		now := ticks()
+		samples = append(samples, now-last)
 		last = now
 	}
-	close(stop)
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
 	slices.Sort(samples)
-	b.ReportMetric(float64(samples[len(samples)/2]), "p50-ns")
-	b.ReportMetric(float64(samples[len(samples)*99/100]), "p99-ns")
+	half := func(ticks uint64) float64 { return float64(ticks) * 1000 / float64(ticksPerMicrosecond()) / 2 }
+	b.ReportMetric(half(samples[len(samples)/2]), "p50-ns")
+	b.ReportMetric(half(samples[len(samples)*99/100]), "p99-ns")
+}
+
+// card is what the two processes tell each other, in one line.
+type card struct {
+	QPN  uint32
+	Addr uint64 // of the word that the other writes to
+	RKey uint32
+}
+
+func (r *rig) card(e *end) card { return card{e.qp.Num(), r.addr(4096), r.mr.RKey()} }
+
+// join connects the end to a QP of another process on the same device.
+func (r *rig) join(e *end, c card) {
+	p := r.path()
+	check(r.t, e.qp.Init(InitAttr{Access: AccessAll}))
+	check(r.t, e.qp.ReadyToReceive(RTRAttr{AV: p.AV, PathMTU: p.MTU, DestQPN: c.QPN}))
+	check(r.t, e.qp.ReadyToSend(RTSAttr{}))
 }
 
 // pinger prepares the end's slots: inline WRITEs of 8 bytes, one in 16 signalled so that the send queue is freed.
-func (r *rig) pinger(e *end, to uint64) {
+func (r *rig) pinger(e *end, to card) {
 	for i := range e.send.Slots() {
 		w := e.send.WR(i)
 		w.Opcode = OpWrite
-		w.SetRemote(to, r.mr.RKey())
+		w.SetRemote(to.Addr, to.RKey)
 		e.send.SetInline(i, 8)
 	}
 	e.send.WR(0).Flags |= Signaled
@@ -103,35 +119,66 @@ func shoot(e *end, value uint64, word *uint64, until uint64, budget time.Duratio
 	if err := e.bell.Send(e.qp, e.send, slot, 1); err != nil {
 		return 0, false, err
 	}
-	if slot == 1 && value > 1 { // the completion of slot 0 is long there: take it
-		if _, err := e.bell.Ring(1, budget); err != nil {
+	if slot == 1 && value > 1 { // the completion of slot 0 is there: take it in passing
+		if _, err := e.bell.Ring(1, patience); err != nil {
 			return 0, false, err
 		}
 	}
 	return e.bell.RingUntil(word, UntilAtLeast, until, 0, budget)
 }
 
-// answer writes back every value that arrives, until stopped.
-func answer(e *end, word *uint64, stop chan struct{}) error {
-	seen := uint64(0)
-	for {
+const envPonger = "IBCONDUIT_TEST_PONGER"
+
+// startPonger starts this test binary as the other side, and connects the end to it.
+func startPonger(b *testing.B, r *rig, e *end) card {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPonger$")
+	cmd.Env = append(os.Environ(), envPonger+"=1", rdmatest.EnvDevice+"="+r.ctx.Name())
+	cmd.Stderr = os.Stderr
+	in := must(cmd.StdinPipe())(b)
+	out := must(cmd.StdoutPipe())(b)
+	check(b, cmd.Start())
+	b.Cleanup(func() {
+		in.Close() // tells it to end
+		if err := cmd.Wait(); err != nil {
+			b.Error(err)
+		}
+	})
+	check(b, json.NewEncoder(in).Encode(r.card(e)))
+	var peer card
+	check(b, json.NewDecoder(out).Decode(&peer))
+	r.join(e, peer)
+	return peer
+}
+
+// TestPonger is the other side of BenchmarkPingPong8, in a process of its own.
+func TestPonger(t *testing.T) {
+	if os.Getenv(envPonger) != "1" {
+		t.Skip("a part of BenchmarkPingPong8")
+	}
+	r := newRig(t)
+	e := r.newEnd(endConfig{})
+	var peer card
+	check(t, json.NewDecoder(os.Stdin).Decode(&peer))
+	r.join(e, peer)
+	r.pinger(e, peer)
+	check(t, json.NewEncoder(os.Stdout).Encode(r.card(e)))
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		os.Stdin.Read(make([]byte, 1)) // until the other side closes it
+		stop.Store(true)
+		close(done)
+	}()
+	word := r.word(4096)
+	for seen := uint64(0); !stop.Load(); {
 		_, met, err := e.bell.RingUntil(word, UntilAtLeast, seen+1, 0, time.Millisecond)
-		if err != nil {
-			return err
-		}
-		if !met {
-			select {
-			case <-stop:
-				return nil
-			default:
-				continue
-			}
-		}
-		for seen < e.bell.Seen() {
+		check(t, err)
+		for met {
 			seen++
-			if _, _, err := shoot(e, seen, word, 0, 0); err != nil {
-				return err
+			if _, met, err = shoot(e, seen, word, seen+1, time.Millisecond); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
+	<-done
 }

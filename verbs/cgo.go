@@ -12,6 +12,7 @@ package verbs
 #cgo nocallback ibc_ring
 #cgo noescape ibc_poll
 #cgo nocallback ibc_poll
+#cgo nocallback ibc_ticks
 #cgo noescape ibc_get_async_event
 #cgo nocallback ibc_get_async_event
 #cgo noescape ibc_get_cq_events

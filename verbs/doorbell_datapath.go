@@ -80,7 +80,7 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	d.d = (*C.struct_ibc_doorbell)(unsafe.Pointer(&mem[0]))
 	d.wcs = unsafe.Slice((*WC)(unsafe.Pointer(&mem[head])), cfg.Completions)
 	d.d.cq, d.d.wc, d.d.wc_cap = q.c, (*C.struct_ibv_wc)(unsafe.Pointer(&d.wcs[0])), C.uint32_t(cfg.Completions)
-	d.d.poll_every = C.uint32_t(cfg.PollEvery)
+	d.d.poll_every, d.d.ticks_per_us = C.uint32_t(cfg.PollEvery), C.uint64_t(ticksPerMicrosecond())
 	d.handle = handle.New(d, "doorbell", d.name)
 	return d, nil
 }
@@ -196,7 +196,7 @@ func (d *Doorbell) enter() error {
 
 func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, error) {
 	c := d.d
-	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(max(budget, 0)), watch
+	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS)), watch
 	C.ibc_ring(c)
 	n := int(c.completed)
 	var err error

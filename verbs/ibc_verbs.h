@@ -55,6 +55,8 @@ struct ibc_batch {
 	uint32_t count;
 };
 
+#define IBC_MAX_BUDGET_NS 1000000000000000u
+
 enum ibc_watch { IBC_WATCH_NONE, IBC_WATCH_DIFFERS, IBC_WATCH_AT_LEAST, IBC_WATCH_EQUALS };
 
 /* Everything one call of ibc_ring reads and writes. It never moves, and has one owner. */
@@ -63,13 +65,14 @@ struct ibc_doorbell {
 	struct ibv_cq *cq;
 	struct ibv_wc *wc;
 	uint32_t wc_cap;
+	uint32_t poll_every; /* with a watch: looks at the word per poll of the CQ; not 0 */
+	uint64_t ticks_per_us;
 
 	/* in */
 	uint32_t batches;
 	uint32_t want; /* completions; 0: do not poll */
 	uint32_t watch; /* enum ibc_watch */
-	uint32_t poll_every; /* with a watch: looks at the word per poll of the CQ */
-	uint64_t budget_ns;
+	uint64_t budget_ns; /* at most IBC_MAX_BUDGET_NS, so that ticks do not overflow */
 	const uint64_t *word;
 	uint64_t value;
 
@@ -90,6 +93,9 @@ struct ibc_doorbell {
 };
 
 void ibc_ring(struct ibc_doorbell *d);
+
+/* The processor's counter, which runs at a constant rate on all that have RDMA adapters. */
+uint64_t ibc_ticks(void);
 
 /* Polls up to cap completions. Returns their number, or a negative errno. */
 int ibc_poll(struct ibv_cq *cq, int cap, struct ibv_wc *wc);

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestGoLayoutsEqualThoseOfTheCLibrary(t *testing.T) {
@@ -99,5 +100,16 @@ func TestFullChannelOfEventsLosesTheOldestAndCountsThem(t *testing.T) {
 	}
 	if a, b := <-s.out, <-s.out; a.Port != 4 || b.Port != 5 || s.lost.Load() != 3 {
 		t.Errorf("kept ports %d and %d, lost %d; want 4, 5 and 3", a.Port, b.Port, s.lost.Load())
+	}
+}
+
+func TestTicksRunAtTheMeasuredRate(t *testing.T) {
+	// A bound so wide that only a wrong unit or a counter that stands still can break it: a machine may take the processor away at any time.
+	rate := ticksPerMicrosecond()
+	start, from := time.Now(), ticks()
+	time.Sleep(20 * time.Millisecond)
+	us := float64(ticks()-from) / float64(rate)
+	if clock := float64(time.Since(start).Microseconds()); us < clock/10 || us > clock*10 {
+		t.Errorf("%.0f us by ticks (%d per us), %.0f us by the clock", us, rate, clock)
 	}
 }
