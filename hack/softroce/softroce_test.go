@@ -240,6 +240,18 @@ func TestGuest(t *testing.T) {
 			t.Fatal(out)
 		}
 	})
+	t.Run("setup.sh makes a device and teardown.sh removes that one only", func(t *testing.T) {
+		const script = `set -e
+rdma link delete rxe0; ! ./status >/dev/null
+./setup.sh veth0 >/dev/null; ./setup.sh veth0 >/dev/null; ./status >/dev/null
+test "$(cat /run/ibconduit-softroce)" = "device rxe0"
+rdma link add mine type rxe netdev veth1
+./teardown.sh; ./teardown.sh
+ls /sys/class/infiniband`
+		if out := output(t, h, "sh", "-c", script); !strings.HasPrefix(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:], "mine") {
+			t.Fatal(out)
+		}
+	})
 	t.Run("says what the console said when its kernel panics", func(t *testing.T) {
 		err := h.Command("sh", "-c", "echo c > /proc/sysrq-trigger").Run(ctx)
 		if !errors.Is(err, softroce.ErrGone) || !strings.Contains(err.Error(), "Kernel panic") {
