@@ -1,7 +1,141 @@
 package main
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
 
-type perftestCmd struct{}
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/perftest"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
 
-func (c *perftestCmd) run(ctx context.Context, io streams) error { return nil }
+// perftestCmd is ibbench perftest.
+type perftestCmd struct {
+	output
+	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw" help:"lat: put, get and fetch-and-add; bw: put and get."`
+	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
+	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
+	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes of put and get. Default: 8,4K for lat, 64K for bw."`
+	Iters   int64         `placeholder:"N" help:"Iterations of each measurement. Default: 1000 for lat, 500 for bw."`
+	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
+	Timeout time.Duration `default:"60s" placeholder:"D" help:"End a pair of processes after this time. Default: 60s."`
+	Args    string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
+	CPU     string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
+	Assert  []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
+	Quiet   bool          `short:"q" help:"No progress on standard error."`
+	Seed    uint64        `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
+}
+
+// depth of a bandwidth on both sides: the default of ib_write_bw and ib_read_bw.
+const perftestDepth = 128
+
+func (c *perftestCmd) run(ctx context.Context, io streams) error {
+	p, as, err := c.plan()
+	if err != nil {
+		return usageError{err}
+	}
+	out, pct, err := c.writers(io)
+	if err != nil {
+		return err
+	}
+	p.Pct = percentiles(append(pct, 50, 99), nil)
+	t := newTerminal(io.err, c.Quiet)
+	all, err := c.compare(ctx, p, t)
+	t.clear()
+	failed := false
+	for _, s := range all {
+		s.Check(as)
+		failed = failed || s.Failed()
+		err = errors.Join(err, out.Add(s))
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if failed {
+		return codeError(exitFailed)
+	}
+	return nil
+}
+
+// plan is what our ranks measure in each round.
+func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
+	if c.Rounds < 1 || c.Rounds > 1000 {
+		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
+	}
+	proto := plan.Point{Kind: c.Kind, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: c.Iters, Batch: 1}
+	sizes, iters := "8,4K", int64(1000)
+	if c.Kind == plan.BW {
+		proto.Depth, proto.Batch = perftestDepth, 0
+		sizes, iters = "64K", 500
+	}
+	if c.Sizes != "" {
+		sizes = c.Sizes
+	}
+	if proto.Iters == 0 {
+		proto.Iters = iters
+	}
+	if proto.Iters < 5 {
+		return nil, nil, fmt.Errorf("--iters %d: perftest wants at least 5", proto.Iters)
+	}
+	list, err := plan.Sizes(sizes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--sizes: %w", err)
+	}
+	var points []plan.Point
+	for _, op := range []string{plan.Put, plan.Get} {
+		for _, n := range list {
+			pt := proto
+			pt.Op, pt.Size = op, n
+			points = append(points, pt)
+		}
+	}
+	if c.Kind == plan.Lat {
+		proto.Op, proto.Size = plan.AMO, 8
+		points = append(points, proto)
+	}
+	p, err := network{Device: c.Device, GID: c.GID, Ranks: 2, CPU: c.CPU, Seed: c.Seed}.plan(points)
+	if err != nil {
+		return nil, nil, err
+	}
+	var as []plan.Assertion
+	for _, text := range c.Assert {
+		a, err := plan.ParseAssertion(text, plan.PeerKind(c.Kind))
+		if err != nil {
+			return nil, nil, fmt.Errorf("--assert: %w", err)
+		}
+		as = append(as, a)
+	}
+	return p, as, nil
+}
+
+func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([]*report.Series, error) {
+	boot, err := launched(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if boot != nil {
+		return nil, errors.Join(usageError{errors.New("perftest starts its processes on this machine; run it without a launcher")}, boot.Close())
+	}
+	d, why, err := machine.FindDevice(c.Device, c.GID)
+	if err != nil {
+		return nil, fmt.Errorf("perftest needs an RDMA device: %w; ibbench doctor says what to do", err)
+	}
+	p.Fabric, p.Device = "ibv", d.Name
+	t.line("device %s port %d, GID %d (%s); %d rounds of both sides, interleaved", d.Name, d.Port, d.GIDIndex, why, c.Rounds)
+	cmp := &perftest.Comparison{
+		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: t.live,
+		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
+			err = startRanks(ctx, p, measure.Events{Progress: t.live, Series: func(s *report.Series) error {
+				all = append(all, s)
+				return nil
+			}})
+			return all, err
+		},
+	}
+	return cmp.Run(ctx)
+}

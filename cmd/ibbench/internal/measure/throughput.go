@@ -96,10 +96,8 @@ func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
 // not be drained in between.
 func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) (*report.Series, error) {
 	p := &pace{pt: pt}
-	least := int64(4 * pt.Depth)
 	var done, elapsed int64
 	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
-		n = max(n, least)
 		out, err := s.leadSend(me, p, n)
 		if err != nil {
 			return nil, err
@@ -113,7 +111,7 @@ func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) 
 	if pt.Duration > 0 {
 		fit := int64(float64(pt.Duration) / p.perNS)
 		if n == 0 || fit < n {
-			n = max(fit, least)
+			n = max(fit, int64(4*pt.Depth)) // fewer would measure filling and draining
 		}
 	}
 	out, err := s.leadSend(me, p, n)
@@ -175,7 +173,9 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 		r.PerSecond = round(r.PerSecond)
 	}
 	series.Result = r
-	series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}
+	if parts > 1 {
+		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}
+	}
 	return series
 }
 

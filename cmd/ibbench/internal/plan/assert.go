@@ -6,12 +6,15 @@ import (
 	"strings"
 )
 
+// PeerKind is the kind of assertions about the ratio to perftest, as "p50<1.15x".
+func PeerKind(kind string) string { return "perftest " + kind }
+
 // Assertion is a bound on a result, as "p99<5us", "bw>=1GB/s" or "rate>1M/s".
 type Assertion struct {
 	Text   string
 	Metric string  // min, mean, max, p50, p99.9, bw, rate
 	Cmp    string  // < <= > >=
-	Bound  float64 // ns, bytes per second, or operations per second
+	Bound  float64 // ns, bytes per second, operations per second, or a ratio
 }
 
 // The units of each dimension. Decimal prefixes are powers of 1000, Ki, Mi and
@@ -54,9 +57,11 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 
 func unitsOf(metric, kind string) (map[string]float64, error) {
 	switch {
+	case kind == PeerKind(Lat) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw":
+		return map[string]float64{"x": 1}, nil
 	case kind == BW && metric == "bw":
 		return bwUnits, nil
-	case kind != Lat && metric == "rate":
+	case (kind == BW || kind == Rate) && metric == "rate":
 		return rateUnits, nil
 	case kind == Lat && (metric == "min" || metric == "mean" || metric == "max"):
 		return timeUnits, nil
@@ -66,11 +71,12 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 	}
 	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
 		Lat: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
+		PeerKind(Lat): "p50, mean and p99", PeerKind(BW): "bw",
 	}[kind])
 }
 
 func example(kind string) string {
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s"}[kind]
+	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
 }
 
 // Percentile is the percentile that the assertion is about, if any.

@@ -90,6 +90,8 @@ func TestAssertionsKnowTheirUnits(t *testing.T) {
 		{BW, "bw>1GB/s", Assertion{Metric: "bw", Cmp: ">", Bound: 1e9}},
 		{BW, "bw>=8Gb/s", Assertion{Metric: "bw", Cmp: ">=", Bound: 1e9}},
 		{BW, "bw>1MiB/s", Assertion{Metric: "bw", Cmp: ">", Bound: 1 << 20}},
+		{PeerKind(Lat), "p50<1.15x", Assertion{Metric: "p50", Cmp: "<", Bound: 1.15}},
+		{PeerKind(BW), "bw>0.9x", Assertion{Metric: "bw", Cmp: ">", Bound: 0.9}},
 		{Rate, "rate>1M/s", Assertion{Metric: "rate", Cmp: ">", Bound: 1e6}},
 	} {
 		c.want.Text = c.in
@@ -101,9 +103,10 @@ func TestAssertionsKnowTheirUnits(t *testing.T) {
 		}
 	}
 	for kind, ins := range map[string][]string{
-		Lat:  {"", "p99", "p99<5", "p99<us", "p100<5us", "p<5us", "bw>1GB/s", "p99=5us", "p99<<5us", "p99<-5us", "p99<5GB/s", "p99<NaNus"},
-		BW:   {"p99<5us", "bw>1", "bw>1us", "bw>1/s"},
-		Rate: {"bw>1GB/s", "rate>1", "rate>1us"},
+		Lat:           {"", "p99", "p99<5", "p99<us", "p100<5us", "p<5us", "bw>1GB/s", "p99=5us", "p99<<5us", "p99<-5us", "p99<5GB/s", "p99<NaNus"},
+		BW:            {"p99<5us", "bw>1", "bw>1us", "bw>1/s"},
+		Rate:          {"bw>1GB/s", "rate>1", "rate>1us"},
+		PeerKind(Lat): {"p50<5us", "p90<1x", "bw>1x"},
 	} {
 		for _, in := range ins {
 			if got, err := ParseAssertion(in, kind); err == nil {

@@ -175,6 +175,9 @@ func (s *Series) Check(as []plan.Assertion) {
 
 func (s *Series) metric(a plan.Assertion) float64 {
 	r := &s.Result
+	if s.Ratio != nil {
+		return map[string]*Spread{"p50": s.Ratio.P50, "mean": s.Ratio.Mean, "bw": s.Ratio.Mean, "p99": s.Ratio.P99}[a.Metric].Median
+	}
 	switch a.Metric {
 	case "min":
 		return r.Min

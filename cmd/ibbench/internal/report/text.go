@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -64,6 +65,8 @@ func verdict(ok bool) string {
 // value prints an asserted figure in its unit.
 func (s *Series) value(v float64, assertion string) string {
 	switch {
+	case s.Ratio != nil:
+		return fmt.Sprintf("%.3f x", v)
 	case s.Result.Unit == "ns":
 		return micros(v) + " us"
 	case strings.HasPrefix(assertion, "bw"):
@@ -219,6 +222,8 @@ func micros(ns float64) string {
 func mega(v float64) string {
 	m := v / 1e6
 	switch {
+	case m < 0.1:
+		return fmt.Sprintf("%.6f", m)
 	case m < 10:
 		return fmt.Sprintf("%.4f", m)
 	case m < 1000:
@@ -232,8 +237,8 @@ const (
 	barWidth = 50
 )
 
-// bars draws the histogram between the first and the 99.9th percentile, with
-// what lies beyond in a last row.
+// bars draws the histogram up to the 99th percentile, with what lies beyond in
+// a last row.
 func bars(s *Series) string {
 	scale := 1.0
 	if s.Hist.Unit == "ps" {
@@ -249,7 +254,7 @@ func bars(s *Series) string {
 	lo, hi := float64(s.Hist.Buckets[0][0])*scale, 0.0
 	sum := int64(0)
 	for _, b := range s.Hist.Buckets {
-		if sum += b[2]; float64(sum) >= 0.999*float64(total) {
+		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
 			hi = float64(b[1]+1) * scale
 			break
 		}
@@ -260,20 +265,20 @@ func bars(s *Series) string {
 		mid := float64(b[0]+b[1]) / 2 * scale
 		counts[min(int((mid-lo)/step), barRows)] += b[2]
 	}
-	most := int64(1)
-	for _, c := range counts {
-		most = max(most, c)
+	rows := barRows
+	for counts[rows-1] == 0 {
+		rows-- // the rows beyond the last value of few
 	}
+	most := float64(max(slices.Max(counts), 1))
 	var out strings.Builder
-	for i, c := range counts {
-		if i == barRows && c == 0 {
-			continue
-		}
-		from := "from " + micros(lo+float64(i)*step)
-		if i == barRows {
-			from = "beyond"
-		}
-		fmt.Fprintf(&out, "%14s us %9d %s\n", from, c, strings.Repeat("█", int(float64(c)/float64(most)*barWidth+0.5)))
+	line := func(name string, from float64, c int64) {
+		fmt.Fprintf(&out, "%8s %9s us %9d %s\n", name, micros(from), c, strings.Repeat("█", int(float64(c)/most*barWidth+0.5)))
+	}
+	for i, c := range counts[:rows] {
+		line("from", lo+float64(i)*step, c)
+	}
+	if c := counts[barRows]; c > 0 {
+		line("beyond", lo+barRows*step, c)
 	}
 	return out.String()
 }

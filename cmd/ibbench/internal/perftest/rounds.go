@@ -1,0 +1,277 @@
+package perftest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// Ours measures all points once, with ranks of ours, and returns a series for
+// each.
+type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
+
+// Comparison says what to compare.
+type Comparison struct {
+	Plan    *plan.Plan // its points have an equivalent in perftest
+	Port    int        // of the device
+	GID     int        // index
+	Rounds  int        // that must count
+	Timeout time.Duration
+	Extra   []string // further arguments of the tools
+	Ours    Ours
+	Say     func(text string)
+}
+
+// contest is one point and its counterpart.
+type contest struct {
+	point  plan.Point
+	tool   string
+	pair   Pair
+	rounds []report.Round
+	series *report.Series // ours, the last one
+	theirs *Output        // the last one
+	silent bool           // only there to tell whether the machine is quiet
+}
+
+// tools that measure the same as we do.
+var tools = map[[2]string]string{
+	{plan.Lat, plan.Put}: "ib_write_lat", {plan.Lat, plan.Get}: "ib_read_lat", {plan.Lat, plan.AMO}: "ib_atomic_lat",
+	{plan.BW, plan.Put}: "ib_write_bw", {plan.BW, plan.Get}: "ib_read_bw",
+}
+
+// Run compares, and returns a series for each point.
+func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
+	all, err := c.contests()
+	if err != nil {
+		return nil, err
+	}
+	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return isQuietCheck(x.point) })]
+	failures := 0
+	var kept []bool
+	for n := 0; count(kept) < c.Rounds && n < 2*c.Rounds; n++ {
+		c.Say(fmt.Sprintf("round %d of %d", n+1, c.Rounds))
+		if err := c.round(ctx, all, n%2 == 1); err != nil {
+			failures++
+			if ctx.Err() != nil || failures > 2 {
+				return nil, fmt.Errorf("round %d: %w", n+1, err)
+			}
+			c.Say(fmt.Sprintf("round %d failed and is repeated: %v", n+1, err))
+			continue
+		}
+		kept = judge(quiet.rounds)
+	}
+	if count(kept) == 0 {
+		return nil, errors.New("no round can be used: other programs take the processors; try again on a quiet machine")
+	}
+	version := Version(ctx, quiet.pair.Path)
+	var out []*report.Series
+	for _, x := range all {
+		if !x.silent {
+			out = append(out, x.report(kept, version))
+		}
+	}
+	return out, nil
+}
+
+// isQuietCheck finds ib_write_lat at 8 bytes, the judge of rounds.
+func isQuietCheck(pt plan.Point) bool {
+	return pt.Kind == plan.Lat && pt.Op == plan.Put && pt.Size == 8
+}
+
+// contests pairs each point with a tool, and adds the judge of rounds.
+func (c *Comparison) contests() ([]*contest, error) {
+	var all []*contest
+	points := c.Plan.Points
+	if !slices.ContainsFunc(points, isQuietCheck) {
+		points = append(slices.Clip(points), plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Depth: 1, Lanes: 1, Chain: 1, Iters: 1000})
+	}
+	for i, pt := range points {
+		tool, ok := tools[[2]string{pt.Kind, pt.Op}]
+		if !ok || pt.Ack {
+			return nil, fmt.Errorf("%s has no counterpart in perftest", pt.Name())
+		}
+		path, err := Find(tool)
+		if err != nil {
+			return nil, err
+		}
+		x := &contest{point: pt, tool: tool, silent: i >= len(c.Plan.Points)}
+		x.pair = Pair{Path: path, Timeout: c.Timeout, Args: c.args(pt)}
+		for i := range x.pair.CPUs {
+			x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
+		}
+		all = append(all, x)
+	}
+	return all, nil
+}
+
+// args are the tool's: no warning about the processor's clock, our device, port
+// and GID, our size and count. All else is the tool's default.
+func (c *Comparison) args(pt plan.Point) []string {
+	args := []string{"-F", "-d", c.Plan.Device, "-i", strconv.Itoa(c.Port), "-x", strconv.Itoa(c.GID), "-n", strconv.FormatInt(pt.Iters, 10)}
+	if pt.Atomic() {
+		args = append(args, "-A", "FETCH_AND_ADD")
+	} else {
+		args = append(args, "-s", strconv.FormatInt(pt.Size, 10))
+	}
+	return append(args, c.Extra...)
+}
+
+// round measures everything once on both sides and records it if all of it
+// succeeded.
+func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) error {
+	var ours []*report.Series
+	theirs := make([]*Output, len(all))
+	measureOurs := func() (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout+time.Minute, errors.New("our ranks did not finish"))
+		defer cancel()
+		ours, err = c.Ours(ctx, c.Plan)
+		return err
+	}
+	measureTheirs := func() (err error) {
+		for i, x := range all {
+			if theirs[i], err = x.pair.Run(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	steps := []func() error{measureTheirs, measureOurs}
+	if oursFirst {
+		slices.Reverse(steps)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if len(ours) != len(c.Plan.Points) {
+		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(c.Plan.Points))
+	}
+	for i, x := range all {
+		r := report.Round{Theirs: theirs[i].Figures}
+		x.theirs = theirs[i]
+		if !x.silent {
+			x.series = ours[i]
+			r.Ours = figures(&ours[i].Result)
+		}
+		x.rounds = append(x.rounds, r)
+	}
+	return nil
+}
+
+func figures(r *report.Result) report.Figures {
+	if r.Unit != "ns" {
+		return report.Figures{Mean: r.Mean}
+	}
+	return report.Figures{P50: r.P["50"], Mean: r.Mean, P99: r.P["99"]}
+}
+
+// judge says which rounds count: those whose ib_write_lat is within half of the
+// median.
+func judge(rounds []report.Round) []bool {
+	var v []float64
+	for _, r := range rounds {
+		v = append(v, r.Theirs.P50)
+	}
+	kept := make([]bool, len(v))
+	m := stats.Median(slices.Clone(v))
+	for i := range v {
+		kept[i] = math.Abs(v[i]-m) <= m/2
+	}
+	return kept
+}
+
+func count(kept []bool) (n int) {
+	for _, k := range kept {
+		if k {
+			n++
+		}
+	}
+	return n
+}
+
+// report sums up the rounds that count.
+func (x *contest) report(kept []bool, version string) *report.Series {
+	s := x.series
+	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
+	p := &report.Perftest{Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
+	for i, r := range x.rounds {
+		r.Discarded = !kept[i]
+		p.Rounds = append(p.Rounds, r)
+	}
+	ours := func(r report.Round) report.Figures { return r.Ours }
+	theirs := func(r report.Round) report.Figures { return r.Theirs }
+	unit := s.Result.Unit
+	s.Result = medians(p.Rounds, ours, unit)
+	p.Result = medians(p.Rounds, theirs, unit)
+	n := int64(count(kept))
+	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
+	s.Perftest = p
+	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
+	if unit == "ns" {
+		s.Ratio.P50 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P50 })
+		s.Ratio.P99 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P99 })
+	}
+	s.Notes = append(s.Notes, x.terms())
+	if p.Discarded > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, somebody else had the processors", p.Discarded, len(kept)))
+	}
+	return s
+}
+
+// terms says what both sides were set to, alike for all sizes.
+func (x *contest) terms() string {
+	theirs := fmt.Sprintf("%s: %d iterations", x.tool, x.theirs.Iters)
+	for _, key := range []string{"TX depth", "CQ Moderation", "Max inline data", "Outstand reads"} {
+		if v, ok := x.theirs.Settings[key]; ok {
+			theirs += fmt.Sprintf(", %s %s", key, v)
+		}
+	}
+	return fmt.Sprintf("%s; ours: %d iterations after a few untimed ones, depth %d, inlining and signalling as the library does; two processes each, one device",
+		theirs, x.point.Iters, x.point.Depth)
+}
+
+// medians of the rounds that count.
+func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string) report.Result {
+	of := func(pick func(report.Figures) float64) []float64 {
+		var v []float64
+		for _, r := range rounds {
+			if !r.Discarded {
+				v = append(v, pick(side(r)))
+			}
+		}
+		return v
+	}
+	mean := of(func(f report.Figures) float64 { return f.Mean })
+	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: math.Round(stats.Median(mean)), P: map[string]float64{}}
+	if unit == "ns" {
+		p50 := of(func(f report.Figures) float64 { return f.P50 })
+		r.Min, r.Max = slices.Min(p50), slices.Max(p50)
+		r.P["50"] = math.Round(stats.Median(p50))
+		r.P["99"] = math.Round(stats.Median(of(func(f report.Figures) float64 { return f.P99 })))
+	}
+	return r
+}
+
+// ratios of ours to theirs, round by round.
+func ratios(rounds []report.Round, pick func(report.Figures) float64) *report.Spread {
+	var v []float64
+	for _, r := range rounds {
+		if t := pick(r.Theirs); !r.Discarded && t > 0 {
+			v = append(v, report.Round3(pick(r.Ours)/t))
+		}
+	}
+	if len(v) == 0 {
+		return &report.Spread{}
+	}
+	return &report.Spread{Median: report.Round3(stats.Median(v)), Min: slices.Min(v), Max: slices.Max(v)}
+}
