@@ -1,0 +1,63 @@
+package memevents
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Sentinels for errors.Is. Those of Claim all mean: do without the cache this time.
+var (
+	// ErrChanging means that some part of the range is being unmapped at this moment, by this or another
+	// thread. Register it for this operation only.
+	ErrChanging = errors.New("the range is being changed: register it for this operation only")
+	// ErrFull means that there is no slot left: evict an idle registration, or do without.
+	ErrFull = errors.New("the table of watched ranges is full")
+	// ErrUnwatched means that no monitor sees every kind of change that the caller cannot rule out.
+	ErrUnwatched = errors.New("changes of the range would not be noticed")
+	// ErrForked means that this process is a child of the one that made the watcher.
+	ErrForked = errors.New("memory events do not survive fork")
+	// ErrBusy means that Close was refused because entries are still claimed, or that a second owner came.
+	ErrBusy = errors.New("in use")
+	// ErrNotSupported means that this build or system has no memory events.
+	ErrNotSupported = errors.New("not supported")
+)
+
+// Error is a failed call.
+type Error struct {
+	Op     string        // what was tried
+	Errno  syscall.Errno // 0 when no system call failed
+	Err    error         // a sentinel; may be nil
+	Detail string        // on what, and why it failed
+	Remedy string        // what to do; may be empty
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "memevents: %s", e.Op)
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.Errno != 0 {
+		fmt.Fprintf(&b, ": %v", e.Errno)
+	}
+	if e.Detail != "" {
+		fmt.Fprintf(&b, ": %s", e.Detail)
+	}
+	if e.Remedy != "" {
+		fmt.Fprintf(&b, " (%s)", e.Remedy)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	if e.Errno != 0 {
+		errs = append(errs, e.Errno)
+	}
+	return errs
+}

@@ -1,0 +1,214 @@
+/* Memory events: what the hooks, the table of watched ranges and the Go side share.
+ *
+ * All state is one static struct, so that a hook needs no allocation and works before any constructor.
+ * Fields that two threads touch are read and written with the __atomic builtins only (cgo knows no
+ * _Atomic); Go reads some of them with sync/atomic, which is sequentially consistent like the code here. */
+#ifndef IBC_MEM_H
+#define IBC_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* ---- what can be configured at build time ---- */
+
+#define IBC_MEM_VERSION 1u          /* of the layout below; two images share a table only if it is equal */
+#define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
+#define IBC_MEM_HEADS_LOG2 15       /* lists of the grid */
+#define IBC_MEM_HEADS (1u << IBC_MEM_HEADS_LOG2)
+#define IBC_MEM_WINDOWS 128u        /* calls that change memory at once before they count as "everything" */
+#define IBC_MEM_LINGER 16u          /* discards told by userfaultfd before they happen */
+#define IBC_MEM_WATCHERS 64u        /* bits of one word */
+#define IBC_MEM_RING 4096u          /* events on the way to Go */
+#define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
+#define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */
+#define IBC_MEM_LEVELS 16u          /* cell sizes 4 KiB * 8^k: the last holds any address */
+#define IBC_MEM_CELL_SHIFT(level) (12u + 3u * (level))
+
+/* Hidden: every image (executable, libmemevents.so, a plugin) has its own, and means its own. */
+#define IBC_HIDDEN __attribute__((visibility("hidden")))
+#define IBC_EXPORT __attribute__((visibility("default")))
+
+/* ---- events and handlers ---- */
+
+enum ibc_mem_event_type {
+	IBC_MEM_MMAP,
+	IBC_MEM_MUNMAP,
+	IBC_MEM_MREMAP,
+	IBC_MEM_SHMAT,
+	IBC_MEM_SHMDT,
+	IBC_MEM_BRK,
+	IBC_MEM_SBRK,
+	IBC_MEM_MADVISE,
+	IBC_MEM_PROCESS_MADVISE,
+	IBC_MEM_REMAP_FILE_PAGES,
+	IBC_MEM_NATIVE,                        /* number of the calls above */
+	IBC_MEM_VM_MAPPED = IBC_MEM_NATIVE,    /* memory came */
+	IBC_MEM_VM_UNMAPPED,                   /* memory goes: told before it does */
+	IBC_MEM_EVENTS
+};
+
+struct ibc_mem_range { uintptr_t lo, hi; };
+
+/* One call on its way. A handler may change the parameters, or answer in the kernel's place by setting
+ * done, result and err (0, or the errno of a failure). */
+struct ibc_mem_call {
+	uint32_t event; /* IBC_MEM_MMAP ... */
+	uint32_t done;
+	int32_t err;
+	intptr_t result;
+	union {
+		struct { void *addr; size_t len; int prot, flags, fd; off_t off; } mmap;
+		struct { void *addr; size_t len; } munmap;
+		struct { void *old; size_t old_len, new_len; int flags; void *to; } mremap;
+		struct { int id; const void *addr; int flags; } shmat;
+		struct { const void *addr; } shmdt;
+		struct { void *addr; } brk;
+		struct { intptr_t by; } sbrk;
+		struct { void *addr; size_t len; int advice; } madvise;
+		struct { int pidfd; const void *iov; size_t n; int advice; unsigned flags; } process_madvise;
+		struct { void *addr; size_t len; int prot; size_t pgoff; int flags; } remap;
+		struct ibc_mem_range vm; /* IBC_MEM_VM_MAPPED, IBC_MEM_VM_UNMAPPED: page-rounded */
+	} u;
+};
+
+/* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers. Forbidden to them:
+ * Go, malloc, stdio, dlsym, locks that others hold while they (un)map, ibv_dereg_mr, changing errno.
+ * Those of priority < 0 run before the kernel's part, in ascending order, the others after it.
+ * VM_UNMAPPED is told before the call with the ranges already invalid, VM_MAPPED after its success. */
+struct ibc_mem_handler {
+	struct ibc_mem_handler *next;
+	uint64_t events; /* bit per ibc_mem_event_type; 0: switched off */
+	int32_t priority;
+	void (*fn)(struct ibc_mem_call *call, void *arg);
+	void *arg;
+};
+
+/* ---- the table ---- */
+
+enum { IBC_MEM_FREE, IBC_MEM_PENDING, IBC_MEM_VALID, IBC_MEM_STALE }; /* low 2 bits of a state word */
+
+struct ibc_mem_entry {
+	uint64_t state;        /* generation << 2 | IBC_MEM_FREE ... */
+	uint32_t refs;
+	uint32_t tag;          /* the owner's name for it */
+	uint64_t lo, hi;       /* page-rounded; change only while FREE */
+	uint32_t dead_next;    /* slot + 1 on the owner's dead list */
+	uint8_t watcher, level, nodes, pad;
+	uint32_t next[2];      /* node + 1; a node is slot * 2 + {0, 1} */
+	uint32_t head[2];      /* the lists the nodes are on */
+};
+
+/* A change of the address space in progress. lo: 0 free, 1 being filled in. */
+struct ibc_mem_window { uint64_t lo, hi; uint64_t pad[6]; };
+struct ibc_mem_linger { uint64_t lo, hi, until_ns; };
+
+struct ibc_mem_watcher {
+	uint32_t used, signalled;
+	int32_t efd;           /* eventfd + 1, 0 until first used; never closed, for a hook may be about to write to it */
+	uint32_t dead_head;    /* slot + 1 */
+	uint64_t dead_bytes, dead_limit, dead_count;
+	uint64_t pad[3];
+};
+
+struct ibc_mem_record { uint64_t seq, lo, hi; uint32_t event, count; };
+
+struct ibc_mem_stats {
+	uint64_t calls[IBC_MEM_EVENTS];
+	uint64_t invalidated, invalidated_in_use, invalidated_pending, scans, overflows;
+	uint64_t uffd_unmap, uffd_remove, uffd_remap, refused;
+};
+
+/* All zero is a usable state: hooks run before the constructor that fills in version and size. */
+struct ibc_mem {
+	uint32_t version, size;
+	uint32_t standby;      /* another image's hooks do the work */
+	uint32_t forked;       /* this is the child of a fork: nothing here is true any more */
+	uint64_t page;         /* 0: not known yet */
+	uint64_t gate;         /* odd while userfaultfd events are being taken */
+	int32_t uffd;          /* descriptor + 1; 0 none */
+	uint32_t uffd_delay_us; /* tests make the reader slow */
+	uint64_t generation;   /* counts invalidated ranges */
+
+	uint32_t live, high;   /* entries not FREE; slots ever used */
+	uint32_t levels;       /* bit per level with entries */
+	uint32_t free_head;    /* slot + 1, linked by dead_next */
+	uint64_t epoch;        /* counts insertions into the grid */
+	uint32_t level_count[IBC_MEM_LEVELS];
+	uint64_t lock[8];      /* a pthread_mutex_t, of ibc_mem_table.c alone */
+
+	uint64_t signal;       /* bit per watcher to be woken when the call is over */
+	uint32_t overflow;     /* windows that found no slot: "everything" */
+	uint32_t linger_at;
+	struct ibc_mem_linger linger[IBC_MEM_LINGER];
+
+	struct ibc_mem_handler *handlers;
+	struct ibc_mem_range protect[IBC_MEM_PROTECTED]; /* lo 0: free */
+	uint64_t huge_min;
+	struct { uint64_t lo, len; } segment[IBC_MEM_SEGMENTS];
+
+	uint32_t test_tid;     /* thread that tests whether calls arrive here; 0 none */
+	uint32_t test_order;   /* honoured only by builds with IBC_MEM_TEST_MODES */
+	uint32_t test_seen[IBC_MEM_EVENTS];
+
+	uint32_t ring_on, ring_wake;
+	int32_t ring_efd;      /* eventfd + 1, as above */
+	uint64_t ring_tail, ring_head, ring_lost;
+
+	struct ibc_mem_stats stats;
+	struct ibc_mem_window window[IBC_MEM_WINDOWS] __attribute__((aligned(64)));
+	struct ibc_mem_watcher watcher[IBC_MEM_WATCHERS];
+	struct ibc_mem_record ring[IBC_MEM_RING];
+	uint32_t heads[IBC_MEM_HEADS];
+	struct ibc_mem_entry entry[IBC_MEM_SLOTS] __attribute__((aligned(64)));
+};
+
+/* ---- ibc_mem_hooks.c: the data path; beside these the libc's names ---- */
+
+extern IBC_HIDDEN struct ibc_mem ibc_mem_own;
+extern IBC_HIDDEN struct ibc_mem *ibc_mem_use; /* the table that counts: own, or the preloaded library's */
+extern IBC_HIDDEN void *ibc_mem_next[IBC_MEM_NATIVE]; /* who defines the call after us; NULL: the kernel */
+
+IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN void ibc_mem_window_close(struct ibc_mem *m, uint32_t id);
+IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m);
+IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi);
+
+/* ---- ibc_mem_start.c: who else is there; resolved at start ---- */
+
+IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void);
+IBC_HIDDEN struct ibc_mem *ibc_mem_adopt(void);
+IBC_HIDDEN int ibc_mem_adopted(void);
+
+/* ---- ibc_mem_table.c: claiming and retiring slots ---- */
+
+enum { IBC_MEM_OK, IBC_MEM_FULL, IBC_MEM_CHANGING, IBC_MEM_FORKED, IBC_MEM_UNWATCHED };
+
+IBC_HIDDEN int ibc_mem_watcher_open(struct ibc_mem *m, uint64_t dead_limit);
+IBC_HIDDEN int ibc_mem_watcher_close(struct ibc_mem *m, uint32_t watcher);
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, uint32_t *slot);
+IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m);
+IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
+IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap);
+IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell);
+
+/* ---- ibc_mem_uffd.c: the kernel tells, by userfaultfd ---- */
+
+IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
+IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN void ibc_mem_gate_wait(struct ibc_mem *m);
+
+/* ---- ibc_mem_selftest.c ---- */
+
+enum ibc_mem_try {
+	IBC_MEM_TRY_MUNMAP, IBC_MEM_TRY_MMAP, IBC_MEM_TRY_MREMAP, IBC_MEM_TRY_MADVISE, IBC_MEM_TRY_BRK, IBC_MEM_TRY_SHM,
+	IBC_MEM_TRY_REMAP, IBC_MEM_TRY_GUARD, IBC_MEM_TRY_FREE, IBC_MEM_TRY_LIBC_BRK,
+};
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int *err);
+IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
+IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
+
+#endif

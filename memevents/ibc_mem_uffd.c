@@ -1,0 +1,227 @@
+/* The third monitor: userfaultfd tells of every unmapping, discarding and moving of the ranges it is given,
+ * whoever makes the call and however: the Go runtime, package syscall, the inside of the libc, the loader.
+ *
+ * The ranges are registered in write-protect mode and never write-protected, so they cause no page faults.
+ * A call that takes memory away sleeps in the kernel until its event is read, so the reader must never wait
+ * for anything but the descriptor: it is a thread of C that allocates nothing. (A goroutine in its place
+ * hangs the process: the runtime waits for a thread that waits for the reader.)
+ *
+ * The call goes on as soon as its event is read, before the reader has acted on it. So the reader makes the
+ * gate odd before it reads and even when all it has read is dealt with; Acquire turns away at an odd gate.
+ *
+ * MADV_DONTNEED and its like are told before the pages go, and nothing tells when they are gone. Their range
+ * stays closed to new claims for a while: LINGER_NS. */
+#include "ibc_mem.h"
+#include "ibc_mem_arch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
+#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
+
+#define LINGER_NS 1000000000u /* what the kernel has left to do takes microseconds; this allows for a thread that is not run */
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+
+/* ---- the reader ---- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Slots that are still needed are widened rather than given up. */
+static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	struct ibc_mem_linger *l = &m->linger[m->linger_at++ % IBC_MEM_LINGER];
+	uint64_t now = now_ns();
+
+	if (load(l->until_ns) > now) {
+		if (l->lo < lo)
+			lo = l->lo;
+		if (l->hi > hi)
+			hi = l->hi;
+	}
+	store(l->lo, lo);
+	store(l->hi, hi);
+	store(l->until_ns, now + LINGER_NS);
+}
+
+/* The call that discarded this range has returned: it need not stay closed. */
+IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++)
+		if (load(m->linger[i].lo) == lo && load(m->linger[i].hi) == hi)
+			store(m->linger[i].until_ns, 0);
+}
+
+static void gone(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	ibc_mem_invalidate(m, lo, hi);
+	ibc_mem_record(m, IBC_MEM_VM_UNMAPPED, lo, hi);
+}
+
+static void take(struct ibc_mem *m, const struct uffd_msg *msg)
+{
+	switch (msg->event) {
+	case UFFD_EVENT_UNMAP:
+		add(m->stats.uffd_unmap, 1);
+		gone(m, msg->arg.remove.start, msg->arg.remove.end);
+		break;
+	case UFFD_EVENT_REMOVE:
+		add(m->stats.uffd_remove, 1);
+		linger(m, msg->arg.remove.start, msg->arg.remove.end);
+		gone(m, msg->arg.remove.start, msg->arg.remove.end);
+		break;
+	case UFFD_EVENT_REMAP:
+		add(m->stats.uffd_remap, 1);
+		gone(m, msg->arg.remap.from, msg->arg.remap.from + msg->arg.remap.len);
+		gone(m, msg->arg.remap.to, msg->arg.remap.to + msg->arg.remap.len);
+		break;
+	}
+}
+
+static void delay(const struct ibc_mem *m)
+{
+	uint32_t us = load(m->uffd_delay_us);
+	struct timespec t = {us / 1000000, (us % 1000000) * 1000};
+
+	if (us)
+		nanosleep(&t, NULL);
+}
+
+static void *reader(void *arg)
+{
+	struct ibc_mem *m = arg;
+	int fd = load(m->uffd) - 1;
+	struct uffd_msg msg[16];
+
+	for (;;) {
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+		ssize_t n;
+
+		if (poll(&p, 1, -1) < 1)
+			continue;
+		delay(m);
+		add(m->gate, 1);
+		n = read(fd, msg, sizeof msg); /* lets the callers go */
+		delay(m);
+		for (ssize_t i = 0; i < n / (ssize_t)sizeof *msg; i++)
+			take(m, &msg[i]);
+		add(m->gate, 1);
+		ibc_mem_signal(m);
+	}
+	return NULL;
+}
+
+/* ---- starting ---- */
+
+/* The system call asks for CAP_SYS_PTRACE (or vm.unprivileged_userfaultfd), the device for its own
+ * permissions, and the restricted mode for nothing: faults of the kernel, which it leaves out, do not occur. */
+static int open_uffd(void)
+{
+	int flags = O_CLOEXEC | O_NONBLOCK;
+	long fd = ibc_sys(SYS_userfaultfd, flags | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0);
+	int dev;
+
+	if (!ibc_sys_failed(fd))
+		return (int)fd;
+	fd = ibc_sys(SYS_userfaultfd, flags, 0, 0, 0, 0, 0); /* before Linux 5.11 */
+	if (!ibc_sys_failed(fd))
+		return (int)fd;
+	dev = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+	if (dev < 0) {
+		errno = (int)-fd;
+		return -1;
+	}
+	fd = ioctl(dev, USERFAULTFD_IOC_NEW, flags);
+	close(dev);
+	return (int)fd;
+}
+
+static int start_reader(struct ibc_mem *m)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t all, old;
+	int err;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, 64 << 10);
+	sigfillset(&all); /* no signal handler may run here: Go's would wait for the runtime */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&thread, &attr, reader, m);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+/* Returns 0 or an errno; *step is the call that failed. Once started it stays. */
+IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+	};
+	int fd, err;
+
+	if (load(m->uffd))
+		return 0;
+	*step = "userfaultfd";
+	fd = open_uffd();
+	if (fd < 0)
+		return errno;
+	*step = "UFFDIO_API";
+	if (ioctl(fd, UFFDIO_API, &api) < 0) {
+		err = errno;
+		close(fd);
+		return err;
+	}
+	store(m->uffd, fd + 1);
+	*step = "pthread_create";
+	err = start_reader(m);
+	if (err) {
+		store(m->uffd, 0);
+		close(fd);
+	}
+	return err;
+}
+
+/* ---- use ---- */
+
+/* 1 when the kernel will tell of the whole range. What was registered stays so until it is unmapped. */
+IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	struct uffdio_register r = {.range = {lo, hi - lo}, .mode = UFFDIO_REGISTER_MODE_WP};
+	int fd = load(m->uffd) - 1;
+
+	return fd >= 0 && ioctl(fd, UFFDIO_REGISTER, &r) == 0;
+}
+
+/* Until what was read before this call is dealt with; bounded. */
+IBC_HIDDEN void ibc_mem_gate_wait(struct ibc_mem *m)
+{
+	struct timespec t = {0, 1000000};
+	uint64_t gate = load(m->gate);
+
+	for (int i = 0; i < 1000 && (gate & 1) && load(m->gate) == gate; i++)
+		nanosleep(&t, NULL);
+}

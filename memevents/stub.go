@@ -1,0 +1,72 @@
+//go:build !linux || !cgo || !(amd64 || arm64)
+
+package memevents
+
+import (
+	"context"
+	"runtime"
+)
+
+// Slots is how many ranges can be watched at once.
+const Slots = 0
+
+const notBuilt = "not built: memory events need cgo on linux/amd64 or linux/arm64, this is " + runtime.GOOS + "/" + runtime.GOARCH + " or has CGO_ENABLED=0"
+
+// Watcher owns entries of the table. In this build there are none: every Claim is refused.
+type Watcher struct{}
+
+// NewWatcher makes a watcher that watches nothing.
+func NewWatcher(WatcherConfig) (*Watcher, error) { return &Watcher{}, nil }
+
+// Close gives the watcher back.
+func (w *Watcher) Close() error { return nil }
+
+// Claim refuses with ErrUnwatched: without hooks nothing may be kept registered.
+func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
+	return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: notBuilt}
+}
+
+// Publish has nothing to publish.
+func (w *Watcher) Publish(Ref) bool { return false }
+
+// Evict has nothing to evict.
+func (w *Watcher) Evict(Ref) bool { return false }
+
+// Retire has nothing to retire.
+func (w *Watcher) Retire(Ref) {}
+
+// Drain delivers nothing.
+func (w *Watcher) Drain(dst []Ref) []Ref { return dst }
+
+// Dead is nothing.
+func (w *Watcher) Dead() (ranges int, bytes int64) { return 0, 0 }
+
+// Wait waits for the end of the context: nothing is ever invalidated.
+func (w *Watcher) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Generation counts invalidated ranges: none.
+func Generation() uint64 { return 0 }
+
+// Changing reports that nothing is known.
+func Changing(lo, hi uintptr) bool { return true }
+
+// Verify has nothing to verify.
+func Verify() error { return nil }
+
+// Status says that nothing is covered, and why.
+func Status() Report {
+	r := Report{Classes: make([]Coverage, numClasses)}
+	for _, name := range []string{"symbols", "reloc", "patch", "userfaultfd"} {
+		r.Monitors = append(r.Monitors, Monitor{Name: name, Why: notBuilt})
+	}
+	for c := range r.Classes {
+		r.Classes[c] = Coverage{Class: Class(c), Why: notBuilt}
+	}
+	return r
+}
+
+// Retest finds the same.
+func Retest() Report { return Status() }

@@ -1,0 +1,198 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+// #include "ibc_mem.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Watcher owns entries of the table: one for each registration cache. Its methods may be called by any
+// number of goroutines.
+type Watcher struct {
+	m      *C.struct_ibc_mem
+	id     C.uint32_t
+	wakeup *os.File // a second descriptor of the watcher's eventfd, which itself is never closed
+	closed atomic.Bool
+}
+
+// NewWatcher makes a watcher. The first call of the process tests the monitors; see Status.
+func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
+	m := table()
+	if u32(&m.forked).Load() != 0 {
+		return nil, &Error{Op: "new watcher", Err: ErrForked, Remedy: "start the program anew with exec"}
+	}
+	Status()
+	id := C.ibc_mem_watcher_open(m, C.uint64_t(cfg.deadLimit()))
+	if id < 0 {
+		return nil, &Error{Op: "new watcher", Err: ErrBusy, Detail: fmt.Sprintf("all %d watchers are in use", C.IBC_MEM_WATCHERS), Remedy: "close one"}
+	}
+	w := &Watcher{m: m, id: C.uint32_t(id)}
+	var err error
+	if w.wakeup, err = eventFile(&m.watcher[id].efd, "watcher"); err != nil {
+		C.ibc_mem_watcher_close(m, w.id)
+		return nil, err
+	}
+	return w, nil
+}
+
+// eventFile returns a file for the eventfd that hooks write to, which it makes at the first time. Hooks may hold
+// its number for a while, so the number stays taken for good and the file is a duplicate.
+func eventFile(efd *C.int32_t, what string) (*os.File, error) {
+	if i32(efd).Load() == 0 {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		if err != nil {
+			return nil, failed("eventfd", err, what, "raise the limit of open files (ulimit -n)")
+		}
+		if !i32(efd).CompareAndSwap(0, int32(fd)+1) {
+			unix.Close(fd)
+		}
+	}
+	fd, err := unix.FcntlInt(uintptr(i32(efd).Load()-1), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, failed("dup", err, what, "raise the limit of open files (ulimit -n)")
+	}
+	return os.NewFile(uintptr(fd), "memevents "+what), nil
+}
+
+func failed(op string, err error, detail, remedy string) error {
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	return &Error{Op: op, Errno: errno, Detail: detail, Remedy: remedy}
+}
+
+// Close gives the watcher back. It refuses with ErrBusy while entries are claimed. It is idempotent.
+func (w *Watcher) Close() error {
+	if !w.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	if busy := C.ibc_mem_watcher_close(w.m, w.id); busy != 0 {
+		w.closed.Store(false)
+		return &Error{Op: "close watcher", Err: ErrBusy, Detail: fmt.Sprintf("%d ranges are still claimed", busy), Remedy: "retire them first"}
+	}
+	return w.wakeup.Close()
+}
+
+// Claim announces that the pages of [lo, hi) are about to be registered, and returns the entry that will tell
+// whether they are still the same. need is what the caller cannot rule out for this memory. The tag is the
+// caller's own. On success the caller registers, then calls Publish, or Retire if registering failed.
+// On any error it registers for this operation only, or not at all.
+func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
+	page := uintptr(os.Getpagesize())
+	from, to := lo&^(page-1), (hi+page-1)&^(page-1)
+	switch {
+	case w.closed.Load():
+		return Ref{}, &Error{Op: "claim", Err: os.ErrClosed}
+	case lo >= hi || to < hi:
+		return Ref{}, &Error{Op: "claim", Errno: syscall.EINVAL, Detail: fmt.Sprintf("[%#x,%#x) is not a range", lo, hi)}
+	}
+	everywhere, somewhere := covered()
+	if missing := need &^ somewhere; missing != 0 {
+		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: "nobody sees " + missing.String(), Remedy: "see Status"}
+	}
+	var slot C.uint32_t
+	uffd := cbool(need&^everywhere != 0)
+	switch C.ibc_mem_claim(w.m, w.id, C.uint64_t(from), C.uint64_t(to), C.uint32_t(tag), uffd, &slot) {
+	case C.IBC_MEM_UNWATCHED:
+		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
+	case C.IBC_MEM_FULL:
+		return Ref{}, &Error{Op: "claim", Err: ErrFull, Detail: fmt.Sprintf("%d ranges", Slots), Remedy: "evict an idle one"}
+	case C.IBC_MEM_CHANGING:
+		return Ref{}, errChanging
+	case C.IBC_MEM_FORKED:
+		return Ref{}, &Error{Op: "claim", Err: ErrForked, Remedy: "start the program anew with exec"}
+	}
+	e := slotOf(w.m, slot)
+	return Ref{e: e, valid: e.state.Load()&^3 | valid}, nil
+}
+
+// It is met on a busy path, and always reads the same.
+var errChanging error = &Error{Op: "claim", Err: ErrChanging}
+
+// Publish makes the entry of a finished registration available to Acquire, and acquires it once for the
+// caller. False means that the range changed while it was being registered: the caller deregisters and
+// Retires, and may try once more.
+func (w *Watcher) Publish(r Ref) bool {
+	r.e.refs.Add(1)
+	if r.e.state.CompareAndSwap(r.valid&^3|pending, r.valid) {
+		return true
+	}
+	r.e.refs.Add(-1)
+	return false
+}
+
+// Evict takes an entry out of use because its owner wants to. True: from now on Acquire fails, and the caller
+// deregisters and Retires when Refs is 0. False: the range changed before, and Drain delivers the entry.
+func (w *Watcher) Evict(r Ref) bool {
+	return r.e.state.CompareAndSwap(r.valid, r.valid&^3|stale)
+}
+
+// Retire ends an entry that is the caller's: its registration failed, or Publish said no, Evict yes, or Drain
+// delivered it; and it is deregistered and unreferenced. The Ref fits nothing afterwards.
+func (w *Watcher) Retire(r Ref) {
+	s := r.e.state.Load()
+	if s != r.valid&^3|pending && s != r.valid&^3|stale {
+		panic(fmt.Sprintf("memevents: retired %v, which is valid, or was retired before", r))
+	}
+	C.ibc_mem_retire(w.m, r.slot(w.m))
+}
+
+// Drain appends to dst the entries that were invalidated since the last call, each once. They are then the
+// caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if there are any.
+func (w *Watcher) Drain(dst []Ref) []Ref {
+	var slots [64]C.uint32_t
+	for u32(&w.m.watcher[w.id].dead_head).Load() != 0 {
+		n := C.ibc_mem_drain(w.m, w.id, &slots[0], C.uint32_t(len(slots)))
+		for _, slot := range slots[:n] {
+			e := slotOf(w.m, slot)
+			dst = append(dst, Ref{e: e, valid: e.state.Load()&^3 | valid})
+		}
+		if int(n) < len(slots) {
+			break
+		}
+	}
+	return dst
+}
+
+// Dead says what waits to be drained. The two numbers are read one after the other.
+func (w *Watcher) Dead() (ranges int, bytes int64) {
+	d := &w.m.watcher[w.id]
+	return int(u64(&d.dead_count).Load()), int64(u64(&d.dead_bytes).Load())
+}
+
+// Wait returns nil when more than MaxDeadBytes are dead, which it reports once until the next Drain; otherwise
+// the context's error, or os.ErrClosed.
+func (w *Watcher) Wait(ctx context.Context) error { return waitEvent(ctx, w.wakeup) }
+
+// waitEvent waits for an eventfd in the runtime's poller.
+func waitEvent(ctx context.Context, f *os.File) error {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var n [8]byte
+	_, err := f.Read(n[:])
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// Generation counts the ranges invalidated in this process. As long as it stays, nothing was.
+func Generation() uint64 { return u64(&table().generation).Load() }
+
+// Changing reports whether some part of the range is being changed at this moment.
+func Changing(lo, hi uintptr) bool {
+	return C.ibc_mem_changing(table(), C.uint64_t(lo), C.uint64_t(hi)) != 0
+}
