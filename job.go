@@ -35,7 +35,8 @@ type Job struct {
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
-	closing   chan struct{} // closed when Close begins
+	cancelled atomic.Pointer[error] // why RunLocal wants the rank to end
+	closing   chan struct{}         // closed when Close has heard of everybody
 	watchers  sync.WaitGroup
 	closeOnce sync.Once
 	closeErr  error
@@ -207,8 +208,11 @@ func (j *Job) watch() {
 	}
 }
 
-// checkOpen lets waits end when the job is closed under them.
+// checkOpen lets waits end when the job is closed or cancelled under them.
 func (j *Job) checkOpen() error {
+	if why := j.cancelled.Load(); why != nil {
+		return fmt.Errorf("conduit: the job was cancelled: %w", *why)
+	}
 	select {
 	case <-j.closing:
 		return errClosed("wait", "job")

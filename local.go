@@ -15,7 +15,8 @@ import (
 // of its own. It serves unit tests, and programs that use goroutines as ranks.
 // RunLocal returns when every fn has, with the errors of all ranks joined. A
 // rank whose fn fails, panics or exits (t.FailNow) counts as dead: the others
-// are told, as if it had been a process. So do all when ctx ends.
+// are told, as if it had been a process. When ctx ends, whatever a rank waits for
+// fails with its cause.
 func RunLocal(ctx context.Context, n int, fn func(*Job) error) error {
 	return RunLocalConfig(ctx, n, Config{}, fn)
 }
@@ -73,7 +74,8 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 	watch.Go(func() {
 		select {
 		case <-ctx.Done():
-			boot.Abort(1, context.Cause(ctx).Error())
+			why := context.Cause(ctx)
+			job.cancelled.Store(&why)
 		case <-ended:
 		}
 	})
