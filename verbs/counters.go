@@ -13,7 +13,7 @@ const sysClass = "/sys/class/infiniband"
 
 // PortCounters reads the counters that the kernel and the driver keep of a port: hw_counters, such as rxe's sent_pkts and rcvd_rnr_err, and the port counters
 // of the IBTA, such as port_rcv_errors. Which there are depends on the driver; a counter that cannot be read is left out, and a name in both places is the driver's.
-// A port without any gives an empty map; an unknown device or port is ErrNoDevice.
+// The kernel renews hw_counters only when they are older than hw_counters/lifespan, 10 ms by default. A port without any gives an empty map; an unknown device or port is ErrNoDevice.
 func PortCounters(device string, port int) (map[string]uint64, error) {
 	return portCounters(sysClass, device, port)
 }
@@ -34,7 +34,7 @@ func portCounters(root, device string, port int) (map[string]uint64, error) {
 			if err != nil {
 				continue
 			}
-			// hw_counters/lifespan, a setting in ms, looks like a counter but is none.
+			// lifespan, in ms, is a setting.
 			if v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 0, 64); err == nil && f.Name() != "lifespan" {
 				out[f.Name()] = v
 			}
