@@ -8,8 +8,8 @@ import (
 )
 
 type thing struct {
-	h    *Handle
-	body [64]byte // not a tiny object: those are freed in groups
+	h *Handle
+	_ [64]byte // not a tiny object: those are freed in groups
 }
 
 //go:noinline
