@@ -44,6 +44,7 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 	failed := false
 	events := measure.Events{
 		Progress: t.live,
+		Line:     func(text string) { t.line("%s", text) },
 		Series: func(s *report.Series) error {
 			s.Check(as)
 			failed = failed || s.Failed()

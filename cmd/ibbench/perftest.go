@@ -130,7 +130,7 @@ func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([
 	cmp := &perftest.Comparison{
 		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: t.live,
 		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
-			err = startRanks(ctx, p, measure.Events{Progress: t.live, Series: func(s *report.Series) error {
+			err = startRanks(ctx, p, measure.Events{Progress: t.live, Line: t.live, Series: func(s *report.Series) error {
 				all = append(all, s)
 				return nil
 			}})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/ibconduit/conduit"
@@ -29,6 +30,7 @@ const (
 // message is one line from rank 0 to the parent.
 type message struct {
 	Progress string         `json:"progress,omitempty"`
+	Line     string         `json:"line,omitempty"`
 	Series   *report.Series `json:"series,omitempty"`
 }
 
@@ -40,21 +42,33 @@ func startRanks(ctx context.Context, p *plan.Plan, events measure.Events) error 
 		return err
 	}
 	in := &receiver{events: events}
+	said := &listener{}
+	var reports []string
 	code, err := launch.Run(ctx, launch.Config{
 		N: p.Ranks, Path: self, Args: []string{rankArg}, Env: append(os.Environ(), planVar+"="+p.Encode()),
-		Stdout: in, Stderr: os.Stderr,
+		Stdout: in, Stderr: said, Report: func(text string) { reports = append(reports, text) },
 	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("start ranks: %w", err)
 	case in.err != nil:
 		return in.err
-	case code != 0:
+	case code != 0 && said.something:
 		return codeError(exitSetup) // the rank has said why
+	case code != 0:
+		return errors.New(strings.Join(append(reports, "the measurement is incomplete"), "; "))
 	case in.series < len(p.Points):
 		return fmt.Errorf("the ranks ended after %d of %d points", in.series, len(p.Points))
 	}
 	return nil
+}
+
+// listener passes the ranks' messages on and remembers that there were any.
+type listener struct{ something bool }
+
+func (l *listener) Write(b []byte) (int, error) {
+	l.something = true
+	return os.Stderr.Write(b)
 }
 
 // receiver takes apart what rank 0 writes.
@@ -84,8 +98,11 @@ func (r *receiver) take(line []byte) {
 		r.err = errors.Join(r.err, fmt.Errorf("rank 0 wrote %.80q: %w", line, err))
 		return
 	}
-	if m.Progress != "" && r.events.Progress != nil {
+	if m.Progress != "" {
 		r.events.Progress(m.Progress)
+	}
+	if m.Line != "" {
+		r.events.Line(m.Line)
 	}
 	if m.Series != nil {
 		r.series++
@@ -102,7 +119,7 @@ func rankMain() int {
 		return exitOK
 	}
 	// When a peer has died, the peer's own message is the one that tells why.
-	if rank == 0 && !errors.Is(err, conduit.ErrPeerDown) || !errors.Is(err, conduit.ErrPeerDown) && ctx.Err() == nil {
+	if !errors.Is(err, conduit.ErrPeerDown) && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
 	}
 	return exitSetup
@@ -121,6 +138,7 @@ func playRank(ctx context.Context) (rank int, err error) {
 	e := json.NewEncoder(os.Stdout)
 	return rank, measure.Rank(ctx, boot, p, measure.Events{
 		Progress: func(text string) { _ = e.Encode(message{Progress: text}) },
+		Line:     func(text string) { _ = e.Encode(message{Line: text}) },
 		Series:   func(s *report.Series) error { return e.Encode(message{Series: s}) },
 	})
 }

@@ -20,7 +20,8 @@ import (
 // Events are what rank 0 has to say. The functions are called from one
 // goroutine.
 type Events struct {
-	Progress func(text string)
+	Progress func(text string) // what is going on
+	Line     func(text string) // what should stay to be read
 	Series   func(*report.Series) error
 }
 
@@ -171,19 +172,21 @@ func (s *session) serve() (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("--metrics: %w", err)
 	}
-	s.progress("metrics at http://%s/metrics", l.Addr())
+	s.out.Line(fmt.Sprintf("metrics at http://%s/metrics", l.Addr()))
 	ctx, cancel := context.WithCancel(s.ctx)
 	var done sync.WaitGroup
-	done.Go(func() {
-		if err := metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)); err != nil && ctx.Err() == nil {
-			s.progress("metrics: %v", err)
+	var failed error
+	done.Go(func() { failed = metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)) })
+	return func() {
+		cancel()
+		if done.Wait(); failed != nil && !errors.Is(failed, context.Canceled) {
+			s.out.Line(fmt.Sprintf("metrics: %v", failed))
 		}
-	})
-	return func() { cancel(); done.Wait() }, nil
+	}, nil
 }
 
 func (s *session) progress(format string, args ...any) {
-	if s.job.Rank() == 0 && s.out.Progress != nil {
+	if s.job.Rank() == 0 {
 		s.out.Progress(fmt.Sprintf(format, args...))
 	}
 }

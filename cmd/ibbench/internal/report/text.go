@@ -46,7 +46,7 @@ func (t *text) Close() error {
 	}
 	for _, s := range t.all {
 		for _, a := range s.Asserts {
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), bytes(s.Size), s.value(a.Value, a.Text))
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), sizeText(s.Size), s.value(a.Value, a.Text))
 		}
 	}
 	for _, n := range notes(t.all) {
@@ -142,10 +142,10 @@ func (t *text) row(s *Series) string {
 		if s.Kind == plan.Rate {
 			unit = "Mop/s"
 		}
-		return fmt.Sprintf("%8s %6d %6d %10d %10s %10s %10s %10s  %-5s %11s", bytes(s.Size), s.Plan.Depth, s.Plan.Lanes, r.Count,
+		return fmt.Sprintf("%8s %6d %6d %10d %10s %10s %10s %10s  %-5s %11s", sizeText(s.Size), s.Plan.Depth, s.Plan.Lanes, r.Count,
 			mega(r.Min), mega(r.P["50"]), mega(r.Max), mega(r.Mean), unit, mega(r.PerSecond))
 	}
-	line := fmt.Sprintf("%8s %9d %9s", bytes(s.Size), r.Count, micros(r.Min))
+	line := fmt.Sprintf("%8s %9d %9s", sizeText(s.Size), r.Count, micros(r.Min))
 	for _, p := range t.pct {
 		line += fmt.Sprintf(" %9s", micros(r.P[Key(p)]))
 	}
@@ -156,9 +156,9 @@ func peerRow(s *Series) string {
 	r, p, ratio := &s.Result, &s.Perftest.Result, s.Ratio
 	rounds := len(s.Perftest.Rounds) - s.Perftest.Discarded
 	if r.Unit != "ns" {
-		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", bytes(s.Size), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
+		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", sizeText(s.Size), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
 	}
-	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", bytes(s.Size), rounds,
+	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", sizeText(s.Size), rounds,
 		micros(r.P["50"]), micros(p.P["50"]), ratio.P50.Median, span(ratio.P50),
 		micros(r.Mean), micros(p.Mean), ratio.Mean.Median,
 		micros(r.P["99"]), micros(p.P["99"]), ratio.P99.Median)
@@ -191,8 +191,8 @@ func notes(all []*Series) (out []string) {
 	return out
 }
 
-// bytes prints a size as users write it.
-func bytes(n int64) string {
+// sizeText prints a size as users write it.
+func sizeText(n int64) string {
 	for _, u := range []struct {
 		shift uint
 		name  string

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,23 +104,19 @@ type ndjson struct{ e *json.Encoder }
 func (n *ndjson) Add(s *Series) error { return n.e.Encode(s) }
 func (n *ndjson) Close() error        { return nil }
 
-// jsonArray writes one array of all series.
+// jsonArray writes one array of all series, each on a line.
 type jsonArray struct {
-	w   io.Writer
-	all []*Series
+	w     io.Writer
+	lines [][]byte
 }
 
 func (j *jsonArray) Add(s *Series) error {
-	j.all = append(j.all, s)
-	return nil
+	b, err := json.Marshal(s)
+	j.lines = append(j.lines, b)
+	return err
 }
 
 func (j *jsonArray) Close() error {
-	if j.all == nil {
-		j.all = []*Series{}
-	}
-	e := json.NewEncoder(j.w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
-	return e.Encode(j.all)
+	_, err := fmt.Fprintf(j.w, "[\n%s\n]\n", bytes.Join(j.lines, []byte(",\n")))
+	return err
 }

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/launch"
+)
+
+// asProgram makes the test binary be ibbench, its ranks included.
+const asProgram = "IBBENCH_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "1" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// program prepares a run of ibbench.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// ibbench runs the program and returns what it wrote and its exit code.
+func ibbench(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return finish(t, program(t, args...))
+}
+
+func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// series runs the program for JSON, which must be the only thing it writes to
+// standard output.
+func series(t *testing.T, args ...string) []report.Series {
+	t.Helper()
+	out, errs, code := ibbench(t, append(args, "--format", "json", "-q")...)
+	if code != 0 || errs != "" {
+		t.Fatalf("exit code %d, standard error %q", code, errs)
+	}
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	var all []report.Series
+	if err := d.Decode(&all); err != nil {
+		t.Fatalf("%v in %q", err, out)
+	}
+	for _, s := range all {
+		check(t, s)
+	}
+	return all
+}
+
+// check tests what holds of every series.
+func check(t *testing.T, s report.Series) {
+	t.Helper()
+	r := s.Result
+	switch {
+	case s.Schema != report.Schema, s.Env == nil, s.Env.Go == "", s.Env.Kernel == "", s.Env.From == "", s.Env.To == "", s.Env.Ranks < 2, s.Env.ClockNS <= 0:
+		t.Errorf("the series does not say where it is from: %+v", s.Env)
+	case r.Errors != 0:
+		t.Errorf("%s %s at %d: %d operations left wrong bytes", s.Kind, s.Op, s.Size, r.Errors)
+	case r.Count < 1, r.Mean <= 0, r.Min > r.P["50"], r.P["50"] > r.Max:
+		t.Errorf("figures that cannot be: %+v", r)
+	}
+	if s.Hist != nil {
+		var n int64
+		for _, b := range s.Hist.Buckets {
+			n += b[2]
+		}
+		if n != r.Count {
+			t.Errorf("the histogram holds %d of %d samples", n, r.Count)
+		}
+	}
+	var n int64
+	for _, i := range s.Intervals {
+		n += i.Count
+	}
+	if s.Kind == "lat" && n != r.Count {
+		t.Errorf("the intervals hold %d of %d samples", n, r.Count)
+	}
+}
+
+func TestLatencyOverSharedMemory(t *testing.T) {
+	for _, c := range []struct {
+		args       []string
+		definition string
+		sizes      []int64
+	}{
+		{[]string{"put", "--sizes", "1,3,7,8,9,15,64,4097,64K"}, "rtt/2", []int64{1, 3, 7, 8, 9, 15, 64, 4097, 65536}},
+		{[]string{"put", "--ack", "--sizes", "1,8,100"}, "op", []int64{1, 8, 100}},
+		{[]string{"get", "--sizes", "1,8,4K"}, "op", []int64{1, 8, 4096}},
+		{[]string{"amo"}, "op", []int64{8}},
+		{[]string{"cas"}, "op", []int64{8}},
+		{[]string{"get", "--sizes", "8,64", "--depth", "4"}, "op", []int64{8, 64}},
+		{[]string{"amo", "--depth", "8"}, "op", []int64{8}},
+		{[]string{"get", "--size", "8", "--batch", "16"}, "op", []int64{8}},
+		{[]string{"put", "--size", "8", "--rate", "20k"}, "rtt", []int64{8}},
+		{[]string{"amo", "-n", "3"}, "op", []int64{8}},
+	} {
+		args := append([]string{"lat", "--fabric", "shm", "--iters", "200", "--warmup", "1ms", "--warmup-iters", "20"}, c.args...)
+		all := series(t, args...)
+		if len(all) != len(c.sizes) {
+			t.Fatalf("%v: %d series", c.args, len(all))
+		}
+		for i, s := range all {
+			if s.Kind != "lat" || s.Size != c.sizes[i] || s.Definition != c.definition || s.Result.Count != 200 || s.Env.Fabric != "shm" || s.Hist == nil {
+				t.Errorf("%v: %s %s size %d, %s, %d samples, fabric %s", c.args, s.Kind, s.Op, s.Size, s.Definition, s.Result.Count, s.Env.Fabric)
+			}
+		}
+	}
+}
+
+func TestThroughputOverSharedMemory(t *testing.T) {
+	for _, c := range []struct {
+		args        []string
+		points, ops int64
+	}{
+		{[]string{"bw", "put", "--sizes", "64,1M"}, 2, 300},
+		{[]string{"bw", "get", "--sizes", "64K", "--bidi"}, 1, 600},
+		{[]string{"bw", "put", "--sizes", "4K", "-n", "4", "--lanes", "2"}, 1, 1200},
+		{[]string{"bw", "put", "--sizes", "4K", "--depth", "1,8,64", "--chain", "4"}, 3, 300},
+		{[]string{"rate", "put", "--depth", "1,16"}, 2, 300},
+		{[]string{"rate", "get", "--depth", "16", "--lanes", "1..4"}, 3, 0},
+		{[]string{"rate", "amo", "--depth", "16", "--lanes", "2"}, 1, 600},
+	} {
+		args := append(c.args, "--fabric", "shm", "--iters", "300", "--warmup", "1ms", "--warmup-iters", "20")
+		all := series(t, args...)
+		if int64(len(all)) != c.points {
+			t.Fatalf("%v: %d series", c.args, len(all))
+		}
+		for _, s := range all {
+			r := s.Result
+			if c.ops != 0 && r.Count != c.ops || r.Bytes != r.Count*s.Size || r.ElapsedNS <= 0 || r.PerSecond <= 0 || len(s.Intervals) == 0 {
+				t.Errorf("%v: %+v", c.args, r)
+			}
+		}
+	}
+}
+
+func TestADurationBoundsAMeasurement(t *testing.T) {
+	s := series(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "50ms", "--warmup", "0", "--warmup-iters", "0")[0]
+	var took int64
+	for _, i := range s.Intervals {
+		took += i.ElapsedNS
+	}
+	if s.Result.Count == 0 || len(s.Intervals) < 2 {
+		t.Errorf("%d samples in %d intervals, %v", s.Result.Count, len(s.Intervals), time.Duration(took))
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	quick := []string{"--fabric", "shm", "--iters", "50", "--warmup", "0", "-q"}
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"lat amo --assert p99<1000s --assert min>=0ns", 0, ""},
+		{"lat amo --assert p50<1000s --assert p99.99<0.001ns", 1, ""},
+		{"bw put --sizes 64 --assert bw>1000000GB/s", 1, ""},
+		{"rate --depth 4 --assert rate>1/s", 0, ""},
+		{"lat put --sizes 8..", 2, "--sizes"},
+		{"lat put --sizes 64..8", 2, "goes down"},
+		{"lat put --size 2G", 2, "want 1 to"},
+		{"lat frob", 2, "frob"},
+		{"lat amo --assert p99", 2, "METRIC"},
+		{"lat amo --assert bw>1GB/s", 2, "no metric"},
+		{"lat amo -o result.html", 2, ".json"},
+		{"lat put --depth 4", 2, "--ack"},
+		{"lat get --ack", 2, "--ack is for put"},
+		{"lat amo -n 1", 2, "needs a peer"},
+		{"bw put -n 3", 2, "even number"},
+		{"lat amo --fabric tcp", 2, "ibv, shm or auto"},
+		{"lat amo --fabric shm,shm", 2, "twice"},
+		{"lat amo --pct 101", 2, "--pct"},
+		{"lat amo --cpu 5-2", 2, "--cpu"},
+		{"lat put --rate fast", 2, "--rate"},
+		{"lat amo --no-such-flag", 2, "--no-such-flag"},
+		{"frob", 2, "frob"},
+		{"perftest lat --iters 2", 2, "at least 5"},
+		{"perftest lat --assert p99<5us", 2, "1.15x"},
+		{"lat amo --fabric ibv -d no_such_device", 3, "no_such_device"},
+		{"lat amo -d no_such_device", 3, "ibbench doctor"},
+		{"perftest lat -d no_such_device", 3, "no_such_device"},
+		{"lat amo -o /no/such/directory/r.json", 3, "no such file"},
+		{"lat amo --cpu 1023", 3, "processors"},
+		{"lat amo --metrics 999.0.0.1:x", 3, "--metrics"},
+	} {
+		args := strings.Fields(c.args)
+		if args[0] != "frob" && args[0] != "perftest" {
+			rest := quick
+			if strings.Contains(c.args, "--fabric") || strings.Contains(c.args, "-d no_such") {
+				rest = quick[2:]
+			}
+			args = append(args, rest...)
+		}
+		_, errs, code := ibbench(t, args...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit code %d, want %d; standard error %q should hold %q", c.args, code, c.code, errs, c.says)
+		}
+		if c.code == exitUsage && strings.Count(errs, "\n") != 1 {
+			t.Errorf("%s: the message is not one line: %q", c.args, errs)
+		}
+	}
+}
+
+func TestHelpIsNotAnError(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"lat", "--help"}, {"perftest", "--help"}} {
+		if out, _, code := ibbench(t, args...); code != 0 || !strings.Contains(out, "Usage: ibbench") {
+			t.Errorf("%v: exit code %d, %q", args, code, out)
+		}
+	}
+}
+
+func TestFilesAreWrittenInTheFormatOfTheirSuffix(t *testing.T) {
+	dir := t.TempDir()
+	file := func(n string) string { return filepath.Join(dir, n) }
+	out, errs, code := ibbench(t, "lat", "amo", "--fabric", "shm", "--iters", "50", "-o", file("r.json"), "-o", file("r.csv"), "-o", file("r.txt"), "--pct", "50,75")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, errs)
+	}
+	if !strings.HasPrefix(out, "lat amo, fabric shm") || !strings.Contains(out, "p75") || !strings.Contains(out, "█") {
+		t.Errorf("standard output: %s", out)
+	}
+	if !strings.Contains(errs, "fabric shm: asked for") {
+		t.Errorf("standard error does not say which network it is and why: %q", errs)
+	}
+	var all []report.Series
+	if b, err := os.ReadFile(file("r.json")); err != nil || json.Unmarshal(b, &all) != nil || len(all) != 1 {
+		t.Errorf("r.json: %v, %d series", err, len(all))
+	}
+	f, err := os.Open(file("r.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if rows, err := csv.NewReader(f).ReadAll(); err != nil || len(rows) != 2 {
+		t.Errorf("r.csv: %v, %d rows", err, len(rows))
+	}
+	if b, err := os.ReadFile(file("r.txt")); err != nil || string(b) != out {
+		t.Errorf("r.txt differs from standard output: %v", err)
+	}
+}
+
+func TestFlagsCanBeSetByVariables(t *testing.T) {
+	cmd := program(t, "lat", "get")
+	cmd.Env = append(cmd.Env, "IBBENCH_FABRIC=shm", "IBBENCH_SIZES=16,32", "IBBENCH_ITERS=20", "IBBENCH_FORMAT=csv", "IBBENCH_QUIET=true")
+	out, errs, code := finish(t, cmd)
+	if code != 0 || errs != "" || strings.Count(out, "\n") != 3 {
+		t.Errorf("exit code %d, %q, %q", code, out, errs)
+	}
+}
+
+func TestUnderALauncherTheRanksArePeersAndOnlyRank0Prints(t *testing.T) {
+	var out, errs bytes.Buffer
+	code, err := launch.Run(t.Context(), launch.Config{
+		N: 2, Path: os.Args[0], Args: []string{"lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson"},
+		Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
+	})
+	if code != 0 || err != nil || errs.Len() != 0 {
+		t.Fatalf("exit code %d, %v, %q", code, err, errs.String())
+	}
+	var s report.Series
+	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
+		t.Fatalf("not one series: %v, %q", err, out.String())
+	}
+	check(t, s)
+	if !strings.HasPrefix(s.Env.Launcher, "launch") {
+		t.Errorf("launcher is %q", s.Env.Launcher)
+	}
+}
+
+func TestUnderALauncherAPlanThatDoesNotFitIsRefusedOnce(t *testing.T) {
+	for _, args := range [][]string{{"lat", "amo", "--fabric", "shm,ibv"}, {"bw", "put", "--fabric", "shm"}} {
+		var out, errs bytes.Buffer
+		code, err := launch.Run(t.Context(), launch.Config{
+			N: 3, Path: os.Args[0], Args: args, Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
+		})
+		if code != exitUsage || err != nil || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%v: exit code %d, %v, %q", args, code, err, errs.String())
+		}
+	}
+}
+
+func TestCountersAreServedWhileMeasuring(t *testing.T) {
+	cmd := program(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	url := ""
+	for lines := bufio.NewScanner(stderr); url == "" && lines.Scan(); {
+		_, url, _ = strings.Cut(lines.Text(), "metrics at ")
+	}
+	var body []byte
+	if resp, err := http.Get(url); err != nil {
+		t.Error(err)
+	} else {
+		body, err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !strings.Contains(string(body), "ibconduit_") {
+			t.Errorf("%v, scrape: %.300s", err, body)
+		}
+	}
+	interrupt(t, cmd, stderr)
+}
+
+// interrupt ends the program as Ctrl-C does; it must leave no rank behind.
+func interrupt(t *testing.T, cmd *exec.Cmd, stderr io.Reader) {
+	t.Helper()
+	ranks := childrenOf(t, cmd.Process.Pid)
+	if len(ranks) != 2 {
+		t.Errorf("%d ranks are running", len(ranks))
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	rest, _ := io.ReadAll(stderr)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(string(rest), "interrupted") {
+		t.Errorf("exit code %d, %q", code, rest)
+	}
+	for _, pid := range ranks {
+		if _, err := os.Stat(filepath.Join("/proc", pid)); !os.IsNotExist(err) {
+			t.Errorf("rank with pid %s is still there", pid)
+		}
+	}
+}
+
+// childrenOf lists the processes whose parent is pid (proc(5), stat).
+func childrenOf(t *testing.T, pid int) (pids []string) {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		text := string(b)
+		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+		if len(f) > 1 && f[1] == strconv.Itoa(pid) {
+			pids = append(pids, filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return pids
+}
+
+func TestARankThatDiesEndsTheMeasurement(t *testing.T) {
+	cmd := program(t, "lat", "put", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() && !strings.Contains(lines.Text(), "metrics at ") {
+	}
+	ranks := childrenOf(t, cmd.Process.Pid)
+	if len(ranks) != 2 {
+		t.Fatalf("%d ranks are running", len(ranks))
+	}
+	pid, err := strconv.Atoi(ranks[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for lines.Scan() {
+		said += lines.Text()
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitSetup || !strings.Contains(said, "rank") {
+		t.Errorf("exit code %d, %q should name the rank", code, said)
+	}
+}

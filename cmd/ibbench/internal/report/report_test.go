@@ -1,0 +1,232 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var pct = []float64{50, 90, 99, 99.9}
+
+func env(fabric string) *Env {
+	e := &Env{
+		Time: "2026-01-02T03:04:05Z", Kernel: "6.1.0", Arch: "amd64", CPU: "Some CPU @ 2 GHz", CPUs: 2, GoMaxProcs: 2, Go: "1.26.8",
+		Commit: "0123456789abcdef", Fabric: fabric, From: "node1 rank 0", To: "node2 rank 1", Ranks: 2, Hosts: 2, Launcher: "launch", ClockNS: 25,
+	}
+	if fabric == "ibv" {
+		e.Device = &Device{Name: "rxe0", Port: 1, Software: true, Firmware: "0.0.0", Link: "Ethernet", MTU: 4096, GIDIndex: 1, GID: "10.0.0.1", GIDType: "RoCEv2", Netdev: "veth0", NUMA: -1}
+	}
+	return e
+}
+
+func latency(fabric, op string, size int64, batch int, scale int64) *Series {
+	div := float64(batch) * 2
+	s := stats.New(1000, div, batch > 1)
+	for i := range int64(1000) {
+		s.Add(scale * (1000 + i%100))
+	}
+	s.Add(scale * 50000)
+	pt := plan.Point{Kind: plan.Lat, Op: op, Size: size, Depth: 1, Lanes: 1, Chain: 1, Duration: time.Second, Warmup: 200 * time.Millisecond, WarmupIters: 100}
+	return &Series{
+		Schema: Schema, Kind: pt.Kind, Op: op, Size: size, Definition: pt.Definition(), Env: env(fabric), Plan: pt,
+		Result: Latency(s, pct, batch), Hist: s.Hist(),
+		Intervals: []Interval{{StartNS: 0, ElapsedNS: 1e6, Count: 1001, P50: 525, Max: 25000}},
+	}
+}
+
+func sweep() []*Series {
+	a, b := latency("ibv", plan.Put, 8, 1, 20), latency("ibv", plan.Put, 4096, 1, 100)
+	as := []plan.Assertion{must(plan.ParseAssertion("p99<50us", plan.Lat))}
+	a.Check(as)
+	b.Check(as)
+	c := latency("shm", plan.Put, 8, 64, 1)
+	c.Notes = []string{"64 operations per sample"}
+	return []*Series{a, b, c}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func throughput() []*Series {
+	pt := plan.Point{Kind: plan.BW, Op: plan.Get, Size: 65536, Depth: 64, Lanes: 2, Chain: 1, Iters: 1000}
+	s := &Series{Schema: Schema, Kind: pt.Kind, Op: pt.Op, Size: pt.Size, Definition: pt.Definition(), Env: env("ibv"), Plan: pt, Result: Result{
+		Unit: "B/s", Count: 2000, Min: 40e6, Max: 50e6, Mean: 45e6, P: map[string]float64{"50": 46e6}, Bytes: 2000 * 65536, ElapsedNS: 2912711111, PerSecond: 686.646,
+	}, Intervals: []Interval{{ElapsedNS: 1456355555, Count: 1000, Rate: 40e6}, {StartNS: 1456355555, ElapsedNS: 1456355555, Count: 1000, Rate: 50e6}}}
+	s.Check([]plan.Assertion{must(plan.ParseAssertion("bw>1GB/s", plan.BW)), must(plan.ParseAssertion("rate>100/s", plan.BW))})
+	pt.Kind, pt.Op, pt.Size = plan.Rate, plan.AMO, 8
+	r := &Series{Schema: Schema, Kind: pt.Kind, Op: pt.Op, Size: pt.Size, Definition: pt.Definition(), Env: env("ibv"), Plan: pt, Result: Result{
+		Unit: "op/s", Count: 2000, Min: 19000, Max: 21000, Mean: 20000, P: map[string]float64{"50": 20500}, Bytes: 16000, ElapsedNS: 1e8, PerSecond: 20000,
+	}}
+	return []*Series{s, r}
+}
+
+func peers() []*Series {
+	s := latency("ibv", plan.Put, 8, 1, 20)
+	s.Kind, s.Hist, s.Intervals = KindPerftest, nil, nil
+	s.Perftest = &Perftest{
+		Tool: "ib_write_lat", Version: "6.06", Args: []string{"-F", "-s", "8"}, Settings: map[string]string{"TX depth": "1"},
+		Result:    Result{Unit: "ns", Count: 1000, Min: 9000, Max: 11000, Mean: 12000, P: map[string]float64{"50": 10000, "99": 90000}},
+		Rounds:    []Round{{Ours: Figures{11000, 13000, 19000}, Theirs: Figures{10000, 12000, 90000}}, {Ours: Figures{1, 1, 1}, Theirs: Figures{99000, 99000, 99000}, Discarded: true}},
+		Discarded: 1,
+	}
+	s.Ratio = &Ratio{P50: &Spread{1.1, 1.05, 1.2}, Mean: &Spread{1.083, 1, 1.2}, P99: &Spread{0.211, 0.2, 0.3}}
+	s.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1.15x", plan.PeerKind(plan.Lat)))})
+	b := throughput()[0]
+	b.Kind, b.Intervals, b.Asserts = KindPerftest, nil, nil
+	b.Perftest = &Perftest{
+		Tool: "ib_read_bw", Version: "6.06", Settings: map[string]string{"TX depth": "128"}, Result: Result{Unit: "B/s", Count: 1000, Mean: 50e6, P: map[string]float64{}},
+		Rounds: []Round{{Ours: Figures{Mean: 45e6}, Theirs: Figures{Mean: 50e6}}},
+	}
+	b.Ratio = &Ratio{Mean: &Spread{0.9, 0.9, 0.9}}
+	return []*Series{s, b}
+}
+
+func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
+	for name, series := range map[string]func() []*Series{
+		"sweep": sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers,
+	} {
+		for _, format := range Formats {
+			var out bytes.Buffer
+			w, err := New(format, &out, pct)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range series() {
+				if err := w.Add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name+"."+format, out.Bytes())
+		}
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; write it with go test -update and look at it", err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s:\n%s", name, d)
+	}
+}
+
+func TestJSONIsReadBackUnchanged(t *testing.T) {
+	for _, s := range append(append(sweep(), throughput()...), peers()...) {
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Series
+		if err := json.Unmarshal(b, &back); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(s, &back); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestFiguresAreIntegersUnlessSamplesHoldSeveralOperations(t *testing.T) {
+	whole, parts := latency("ibv", plan.Put, 8, 1, 7), latency("shm", plan.Put, 8, 64, 1)
+	for _, v := range []float64{whole.Result.Min, whole.Result.Mean, whole.Result.P["50"]} {
+		if v != float64(int64(v)) {
+			t.Errorf("%v ns is not an integer", v)
+		}
+	}
+	if v := parts.Result.P["50"]; v == float64(int64(v)) {
+		t.Errorf("%v ns of one in 64 operations was rounded", v)
+	}
+}
+
+func TestFilesSayTheirFormatBySuffix(t *testing.T) {
+	dir := t.TempDir()
+	for suffix, begins := range map[string]string{".json": "[", ".ndjson": "{", ".csv": "kind,", ".txt": "lat put", ".bench": "goos:", ".JSON": "["} {
+		path := filepath.Join(dir, "r"+suffix)
+		f, err := Create(path, pct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Add(sweep()[0]), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(b), begins) {
+			t.Errorf("%s begins with %.20q, %v", path, b, err)
+		}
+	}
+	for _, path := range []string{"r.html", "r.svg", "r", "r.toml"} {
+		if _, err := Create(filepath.Join(dir, path), pct); err == nil || !strings.Contains(err.Error(), ".json") {
+			t.Errorf("%s: %v should name the suffixes that exist", path, err)
+		}
+	}
+}
+
+func TestWriteErrorsAreReported(t *testing.T) {
+	for _, format := range Formats {
+		w, err := New(format, broken{}, pct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Add(sweep()[0]), w.Close()); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v", format, err)
+		}
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+func TestAFailedAssertionIsSeen(t *testing.T) {
+	s := sweep()[1] // p50 of 4096 bytes: 50 us and more
+	if !s.Failed() || s.Asserts[0].OK {
+		t.Errorf("%+v", s.Asserts)
+	}
+	if sweep()[0].Failed() {
+		t.Error("an assertion that holds has failed")
+	}
+}
+
+func TestBarsHoldEverySample(t *testing.T) {
+	var sum int
+	for line := range strings.Lines(bars(sweep()[0])) {
+		f := strings.Fields(line)
+		var n int
+		if _, err := fmt.Sscan(f[3], &n); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		sum += n
+	}
+	if sum != 1001 {
+		t.Errorf("%d of 1001 samples", sum)
+	}
+}
