@@ -253,6 +253,7 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 	}
 	mean := of(func(f report.Figures) float64 { return f.Mean })
 	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: math.Round(stats.Median(mean)), P: map[string]float64{}}
+	r.P["50"] = r.Mean // of a bandwidth each round has one figure
 	if unit == "ns" {
 		p50 := of(func(f report.Figures) float64 { return f.P50 })
 		r.Min, r.Max = slices.Min(p50), slices.Max(p50)
