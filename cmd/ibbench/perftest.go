@@ -9,7 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/perftest"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
@@ -127,7 +127,7 @@ func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([
 	}
 	p.Fabric, p.Device = "ibv", d.Name
 	t.line("device %s port %d, GID %d (%s); %d rounds of both sides, interleaved", d.Name, d.Port, d.GIDIndex, why, c.Rounds)
-	cmp := &perftest.Comparison{
+	cmp := &peer.Comparison{
 		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: t.live,
 		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
 			err = startRanks(ctx, p, measure.Events{Progress: t.live, Line: t.live, Series: func(s *report.Series) error {

@@ -1,4 +1,4 @@
-// Package perftest runs the tools of linux-rdma/perftest, reads what they
+// Package peer runs the tools of linux-rdma/perftest, reads what they
 // print, and sets their figures against ours.
 //
 // A round measures every case with perftest, a server and a client on this
@@ -10,4 +10,4 @@
 // The tables that the tools print are read, not their --out_json: that of
 // version 6.06 (Debian's 4.5) is not JSON, and its longer keys overwrite each
 // other.
-package perftest
+package peer
