@@ -55,6 +55,7 @@ struct ibc_mem_range { uintptr_t lo, hi; };
 struct ibc_mem_call {
 	uint32_t event; /* IBC_MEM_MMAP ... */
 	uint32_t done;
+	uint32_t raw;   /* came by the libc's patched text: the kernel is next */
 	int32_t err;
 	intptr_t result;
 	union {
@@ -74,11 +75,14 @@ struct ibc_mem_call {
 
 /* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers. Forbidden to them:
  * Go, malloc, stdio, dlsym, locks that others hold while they (un)map, ibv_dereg_mr, changing errno.
- * Those of priority < 0 run before the kernel's part, in ascending order, the others after it.
- * VM_UNMAPPED is told before the call with the ranges already invalid, VM_MAPPED after its success. */
+ * Those of priority < 0 run before the kernel's part, the others after it, in ascending order; after one that
+ * answers no other of its part runs. VM_UNMAPPED is told before the call: to handlers of priority < 0 before
+ * anything is invalidated, and they may refuse the call (done, err); to the others when the range is closed and
+ * its entries are stale. VM_MAPPED is told after success.
+ * A handler stays in place for good (a hook may stand on it); events = 0 switches it off. */
 struct ibc_mem_handler {
 	struct ibc_mem_handler *next;
-	uint64_t events; /* bit per ibc_mem_event_type; 0: switched off */
+	uint64_t events; /* bit per ibc_mem_event_type */
 	int32_t priority;
 	void (*fn)(struct ibc_mem_call *call, void *arg);
 	void *arg;
@@ -116,7 +120,9 @@ struct ibc_mem_record { uint64_t seq, lo, hi; uint32_t event, count; };
 struct ibc_mem_stats {
 	uint64_t calls[IBC_MEM_EVENTS];
 	uint64_t invalidated, invalidated_in_use, invalidated_pending, scans, overflows;
-	uint64_t uffd_unmap, uffd_remove, uffd_remap, refused;
+	uint64_t uffd_unmap, uffd_remove, uffd_remap;
+	uint64_t refused;      /* claims of ranges that were changing */
+	uint64_t protected;    /* calls that would have unmapped protected memory */
 };
 
 /* All zero is a usable state: hooks run before the constructor that fills in version and size. */
@@ -143,8 +149,11 @@ struct ibc_mem {
 	struct ibc_mem_linger linger[IBC_MEM_LINGER];
 
 	struct ibc_mem_handler *handlers;
-	struct ibc_mem_range protect[IBC_MEM_PROTECTED]; /* lo 0: free */
-	uint64_t huge_min;
+	uint64_t handler_lock; /* of those who add handlers */
+	struct ibc_mem_range protect[IBC_MEM_PROTECTED]; /* hi 0: free */
+	uint64_t huge_min;     /* bytes; 0: no advice */
+	void *hook[IBC_MEM_NATIVE]; /* where this image's hooks stand */
+	uint32_t log_level;
 	struct { uint64_t lo, len; } segment[IBC_MEM_SEGMENTS];
 
 	uint32_t test_tid;     /* thread that tests whether calls arrive here; 0 none */
@@ -168,6 +177,8 @@ struct ibc_mem {
 extern IBC_HIDDEN struct ibc_mem ibc_mem_own;
 extern IBC_HIDDEN struct ibc_mem *ibc_mem_use; /* the table that counts: own, or the preloaded library's */
 extern IBC_HIDDEN void *ibc_mem_next[IBC_MEM_NATIVE]; /* who defines the call after us; NULL: the kernel */
+extern IBC_HIDDEN void *const ibc_mem_hook[IBC_MEM_NATIVE];    /* our definitions, whoever the symbols belong to */
+extern IBC_HIDDEN void *const ibc_mem_patched[IBC_MEM_NATIVE]; /* the same, ending in the kernel */
 
 IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t hi);
@@ -180,6 +191,7 @@ IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, u
 IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void);
 IBC_HIDDEN struct ibc_mem *ibc_mem_adopt(void);
 IBC_HIDDEN int ibc_mem_adopted(void);
+extern IBC_HIDDEN const char *const ibc_mem_name[IBC_MEM_NATIVE];
 
 /* ---- ibc_mem_table.c: claiming and retiring slots ---- */
 
@@ -194,6 +206,31 @@ IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
 IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap);
 IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell);
 
+/* Takes up to cap events out of the ring. */
+struct ibc_mem_taken { uint64_t lo, hi; uint32_t event, pad; };
+IBC_HIDDEN uint32_t ibc_mem_ring_take(struct ibc_mem *m, struct ibc_mem_taken *out, uint32_t cap);
+
+/* ---- ibc_mem_handlers.c ---- */
+
+IBC_EXPORT void ibc_mem_add_handler(struct ibc_mem *m, struct ibc_mem_handler *h);
+IBC_HIDDEN void ibc_mem_advise_huge(struct ibc_mem *m, uint64_t min);
+IBC_HIDDEN int ibc_mem_protect(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN void ibc_mem_unprotect(struct ibc_mem *m, int id);
+
+/* ---- ibc_mem_log.c: needs no malloc ---- */
+
+enum { IBC_MEM_LOG_OFF, IBC_MEM_LOG_ERROR, IBC_MEM_LOG_WARN, IBC_MEM_LOG_INFO, IBC_MEM_LOG_DEBUG };
+IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- ibc_mem_reloc.c: the second way in, where symbols do not lead here ---- */
+
+IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots);
+IBC_HIDDEN uint32_t ibc_mem_targets(uint32_t event, void **out, uint32_t cap);
+
+/* ---- ibc_mem_patch.c: the libc's text ---- */
+
+IBC_HIDDEN int ibc_mem_patch_state(const char **why);
+
 /* ---- ibc_mem_uffd.c: the kernel tells, by userfaultfd ---- */
 
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
@@ -207,7 +244,7 @@ enum ibc_mem_try {
 	IBC_MEM_TRY_MUNMAP, IBC_MEM_TRY_MMAP, IBC_MEM_TRY_MREMAP, IBC_MEM_TRY_MADVISE, IBC_MEM_TRY_BRK, IBC_MEM_TRY_SHM,
 	IBC_MEM_TRY_REMAP, IBC_MEM_TRY_GUARD, IBC_MEM_TRY_FREE, IBC_MEM_TRY_LIBC_BRK,
 };
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int *err);
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, void *target, int *err);
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
 IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
 

@@ -208,19 +208,32 @@ IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, u
 
 static void handle(struct ibc_mem *m, struct ibc_mem_call *c, int after)
 {
-	for (struct ibc_mem_handler *h = load(m->handlers); h; h = load(h->next))
+	uint32_t done = c->done;
+
+	for (struct ibc_mem_handler *h = load(m->handlers); h && c->done == done; h = load(h->next))
 		if ((load(h->events) >> c->event & 1) && (h->priority >= 0) == after)
 			h->fn(c, h->arg);
+}
+
+/* False: a handler refuses, for the reason in c->err. */
+static int allowed(struct ibc_mem *m, struct ibc_mem_call *c, struct ibc_mem_range r)
+{
+	struct ibc_mem_call vm = {.event = IBC_MEM_VM_UNMAPPED, .u.vm = r};
+
+	handle(m, &vm, 0);
+	c->err = vm.err;
+	return !vm.done;
 }
 
 static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 {
 	count(m->stats.calls[event]);
 	ibc_mem_record(m, event, r.lo, r.hi);
+	if (unlikely(load(m->log_level) >= IBC_MEM_LOG_DEBUG))
+		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, "%s [%#lx,%#lx)", event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped", (unsigned long)r.lo, (unsigned long)r.hi);
 	if (unlikely(load(m->handlers) != NULL)) {
 		struct ibc_mem_call vm = {.event = event, .u.vm = r};
 
-		handle(m, &vm, 0);
 		handle(m, &vm, 1);
 	}
 }
@@ -554,7 +567,7 @@ static intptr_t call_next(const struct ibc_mem_call *c)
 		int (*madvise)(void *, size_t, int);
 		ssize_t (*process_madvise)(int, const struct iovec *, size_t, int, unsigned);
 		int (*remap)(void *, size_t, int, size_t, int);
-	} next = {.p = load(ibc_mem_next[c->event])};
+	} next = {.p = c->raw ? NULL : load(ibc_mem_next[c->event])};
 
 	if (!next.p)
 		return kernel(c);
@@ -603,6 +616,15 @@ static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct plan *
 {
 	uint32_t window[2];
 
+	if (unlikely(load(m->handlers) != NULL)) {
+		for (uint32_t i = 0; i < p->n; i++) {
+			if (allowed(m, c, p->gone[i]))
+				continue;
+			errno = c->err;
+			c->result = -1;
+			return;
+		}
+	}
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (order(m) == ORDER_SHIPPED)
 			window[i] = ibc_mem_window_open(m, p->gone[i].lo, p->gone[i].hi);
@@ -635,7 +657,7 @@ static intptr_t run(struct ibc_mem_call *c)
 		p = plan(m, c);
 		unmap(m, c, &p);
 		arrived(m, c, &p);
-	} else if (c->err) {
+	} else if (c->err) { /* a handler answered */
 		errno = c->err;
 		c->result = -1;
 	}
@@ -646,83 +668,124 @@ static intptr_t run(struct ibc_mem_call *c)
 	return c->result;
 }
 
-/* ---- the libc's names ---- */
+/* ---- the ways in ---- */
 
-IBC_EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+/* Each call three times: under the libc's name; for relocations, since the address of a public name may be
+ * another image's; and as the target of the libc's patched text, where the kernel comes next. */
+
+static void *enter_mmap(uint32_t raw, void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_MMAP, .u.mmap = {addr, len, prot, flags, fd, off}};
+	struct ibc_mem_call c = {.event = IBC_MEM_MMAP, .raw = raw, .u.mmap = {addr, len, prot, flags, fd, off}};
 
 	return (void *)run(&c);
 }
 
-/* On 64-bit systems the two are one. */
-IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t off) __attribute__((alias("mmap")));
-
-IBC_EXPORT int munmap(void *addr, size_t len)
+static int enter_munmap(uint32_t raw, void *addr, size_t len)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_MUNMAP, .u.munmap = {addr, len}};
+	struct ibc_mem_call c = {.event = IBC_MEM_MUNMAP, .raw = raw, .u.munmap = {addr, len}};
 
 	return (int)run(&c);
 }
 
-IBC_EXPORT void *mremap(void *old, size_t old_len, size_t new_len, int flags, ...)
+static void *enter_mremap(uint32_t raw, void *old, size_t old_len, size_t new_len, int flags, va_list more)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_MREMAP, .u.mremap = {old, old_len, new_len, flags, NULL}};
-	va_list more;
+	struct ibc_mem_call c = {.event = IBC_MEM_MREMAP, .raw = raw, .u.mremap = {old, old_len, new_len, flags, NULL}};
 
-	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) {
-		va_start(more, flags);
+	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP))
 		c.u.mremap.to = va_arg(more, void *);
-		va_end(more);
-	}
 	return (void *)run(&c);
 }
 
-IBC_EXPORT void *shmat(int id, const void *addr, int flags)
+static void *enter_shmat(uint32_t raw, int id, const void *addr, int flags)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_SHMAT, .u.shmat = {id, addr, flags}};
-
-	return (void *)run(&c);
-}
-
-IBC_EXPORT int shmdt(const void *addr)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_SHMDT, .u.shmdt = {addr}};
-
-	return (int)run(&c);
-}
-
-IBC_EXPORT int brk(void *addr)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_BRK, .u.brk = {addr}};
-
-	return (int)run(&c);
-}
-
-IBC_EXPORT void *sbrk(intptr_t by)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_SBRK, .u.sbrk = {by}};
+	struct ibc_mem_call c = {.event = IBC_MEM_SHMAT, .raw = raw, .u.shmat = {id, addr, flags}};
 
 	return (void *)run(&c);
 }
 
-IBC_EXPORT int madvise(void *addr, size_t len, int advice)
+static int enter_shmdt(uint32_t raw, const void *addr)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_MADVISE, .u.madvise = {addr, len, advice}};
+	struct ibc_mem_call c = {.event = IBC_MEM_SHMDT, .raw = raw, .u.shmdt = {addr}};
 
 	return (int)run(&c);
 }
 
-IBC_EXPORT ssize_t process_madvise(int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags)
+static int enter_brk(uint32_t raw, void *addr)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_PROCESS_MADVISE, .u.process_madvise = {pidfd, iov, n, advice, flags}};
+	struct ibc_mem_call c = {.event = IBC_MEM_BRK, .raw = raw, .u.brk = {addr}};
+
+	return (int)run(&c);
+}
+
+static void *enter_sbrk(uint32_t raw, intptr_t by)
+{
+	struct ibc_mem_call c = {.event = IBC_MEM_SBRK, .raw = raw, .u.sbrk = {by}};
+
+	return (void *)run(&c);
+}
+
+static int enter_madvise(uint32_t raw, void *addr, size_t len, int advice)
+{
+	struct ibc_mem_call c = {.event = IBC_MEM_MADVISE, .raw = raw, .u.madvise = {addr, len, advice}};
+
+	return (int)run(&c);
+}
+
+static ssize_t enter_process_madvise(uint32_t raw, int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags)
+{
+	struct ibc_mem_call c = {.event = IBC_MEM_PROCESS_MADVISE, .raw = raw, .u.process_madvise = {pidfd, iov, n, advice, flags}};
 
 	return run(&c);
 }
 
-IBC_EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t pgoff, int flags)
+static int enter_remap_file_pages(uint32_t raw, void *addr, size_t len, int prot, size_t pgoff, int flags)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_REMAP_FILE_PAGES, .u.remap = {addr, len, prot, pgoff, flags}};
+	struct ibc_mem_call c = {.event = IBC_MEM_REMAP_FILE_PAGES, .raw = raw, .u.remap = {addr, len, prot, pgoff, flags}};
 
 	return (int)run(&c);
 }
+
+#define WAY_IN(ret, name, params, ...)                                        \
+	IBC_EXPORT ret name params { return enter_##name(0, __VA_ARGS__); }       \
+	static ret hook_##name params { return enter_##name(0, __VA_ARGS__); }    \
+	static ret patched_##name params { return enter_##name(1, __VA_ARGS__); } \
+	_Static_assert(1, "")
+
+WAY_IN(void *, mmap, (void *addr, size_t len, int prot, int flags, int fd, off_t off), addr, len, prot, flags, fd, off);
+WAY_IN(int, munmap, (void *addr, size_t len), addr, len);
+WAY_IN(void *, shmat, (int id, const void *addr, int flags), id, addr, flags);
+WAY_IN(int, shmdt, (const void *addr), addr);
+WAY_IN(int, brk, (void *addr), addr);
+WAY_IN(void *, sbrk, (intptr_t by), by);
+WAY_IN(int, madvise, (void *addr, size_t len, int advice), addr, len, advice);
+WAY_IN(ssize_t, process_madvise, (int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags), pidfd, iov, n, advice, flags);
+WAY_IN(int, remap_file_pages, (void *addr, size_t len, int prot, size_t pgoff, int flags), addr, len, prot, pgoff, flags);
+
+/* On 64-bit systems the two are one. */
+IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t off) __attribute__((alias("mmap")));
+
+#define MREMAP(name, raw)                                                          \
+	void *name(void *old, size_t old_len, size_t new_len, int flags, ...)          \
+	{                                                                              \
+		va_list more;                                                              \
+		void *ret;                                                                 \
+		va_start(more, flags);                                                     \
+		ret = enter_mremap(raw, old, old_len, new_len, flags, more);               \
+		va_end(more);                                                              \
+		return ret;                                                                \
+	}
+
+IBC_EXPORT MREMAP(mremap, 0)
+static MREMAP(hook_mremap, 0)
+static MREMAP(patched_mremap, 1)
+
+#define ALL(prefix)                                                                                            \
+	{                                                                                                          \
+		[IBC_MEM_MMAP] = prefix##mmap, [IBC_MEM_MUNMAP] = prefix##munmap, [IBC_MEM_MREMAP] = prefix##mremap,   \
+		[IBC_MEM_SHMAT] = prefix##shmat, [IBC_MEM_SHMDT] = prefix##shmdt, [IBC_MEM_BRK] = prefix##brk,         \
+		[IBC_MEM_SBRK] = prefix##sbrk, [IBC_MEM_MADVISE] = prefix##madvise,                                    \
+		[IBC_MEM_PROCESS_MADVISE] = prefix##process_madvise, [IBC_MEM_REMAP_FILE_PAGES] = prefix##remap_file_pages, \
+	}
+
+IBC_HIDDEN void *const ibc_mem_hook[IBC_MEM_NATIVE] = ALL(hook_);
+IBC_HIDDEN void *const ibc_mem_patched[IBC_MEM_NATIVE] = ALL(patched_);

@@ -41,13 +41,9 @@ static intptr_t raw_call(uint32_t event, const intptr_t *a, int *err)
 	return *err ? -1 : ret;
 }
 
-IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *a, int *err)
+/* Through a definition of the call. */
+static intptr_t call_at(void *definition, uint32_t event, const intptr_t *a, int *err)
 {
-	static const char *const name[IBC_MEM_NATIVE] = {
-		[IBC_MEM_MMAP] = "mmap", [IBC_MEM_MUNMAP] = "munmap", [IBC_MEM_MREMAP] = "mremap", [IBC_MEM_SHMAT] = "shmat",
-		[IBC_MEM_SHMDT] = "shmdt", [IBC_MEM_BRK] = "brk", [IBC_MEM_SBRK] = "sbrk", [IBC_MEM_MADVISE] = "madvise",
-		[IBC_MEM_PROCESS_MADVISE] = "process_madvise", [IBC_MEM_REMAP_FILE_PAGES] = "remap_file_pages",
-	};
 	union {
 		void *p;
 		void *(*six)(intptr_t, intptr_t, int, int, int, off_t);
@@ -56,11 +52,8 @@ IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *a, int
 		void *(*sbrk)(intptr_t);
 		int (*plain)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t);
 		ssize_t (*process_madvise)(int, intptr_t, intptr_t, int, unsigned);
-	} f;
+	} f = {.p = definition};
 
-	if (raw)
-		return raw_call(event, a, err);
-	f.p = symbol(name[event]);
 	if (!f.p) {
 		*err = ENOSYS;
 		return -1;
@@ -80,12 +73,18 @@ IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *a, int
 	return failed_with(f.plain(a[0], a[1], a[2], a[3], a[4]), err);
 }
 
+IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *a, int *err)
+{
+	return raw ? raw_call(event, a, err) : call_at(symbol(ibc_mem_name[event]), event, a, err);
+}
+
 /* ---- the tests ---- */
 
 struct trial {
 	struct ibc_mem *m;
 	uint32_t watcher;
 	int raw, uffd, err;
+	void *target; /* the definition to call; NULL: that of the symbol */
 	size_t page;
 };
 
@@ -100,6 +99,8 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 {
 	intptr_t args[6] = {a, b, c, d, e, f};
 
+	if (t->target)
+		return call_at(t->target, event, args, &t->err);
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
@@ -264,9 +265,9 @@ static int try_libc_brk(struct trial *t)
 enum { GUARD_INSTALL = 102 }; /* Linux 6.13; older kernels refuse it, after the hook */
 
 /* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it did. */
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int *err)
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, void *target, int *err)
 {
-	struct trial t = {.m = m, .watcher = watcher, .raw = raw, .uffd = uffd, .page = load(m->page)};
+	struct trial t = {.m = m, .watcher = watcher, .raw = raw, .uffd = uffd, .target = target, .page = load(m->page)};
 	int ok = 0;
 
 	for (int i = 0; i < IBC_MEM_EVENTS; i++)

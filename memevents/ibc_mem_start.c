@@ -4,9 +4,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-static const char *const names[IBC_MEM_NATIVE] = {
+IBC_HIDDEN const char *const ibc_mem_name[IBC_MEM_NATIVE] = {
 	[IBC_MEM_MMAP] = "mmap",
 	[IBC_MEM_MUNMAP] = "munmap",
 	[IBC_MEM_MREMAP] = "mremap",
@@ -29,16 +31,31 @@ static void in_child(void)
 	__atomic_store_n(&ibc_mem_use->forked, 1, __ATOMIC_SEQ_CST);
 }
 
+static uint32_t log_level(const char *name)
+{
+	static const char *const names[] = {"off", "error", "warn", "info", "debug"};
+
+	for (uint32_t i = 0; name && i < sizeof names / sizeof *names; i++)
+		if (!strcmp(name, names[i]))
+			return i;
+	return IBC_MEM_LOG_WARN;
+}
+
 __attribute__((constructor(101))) static void start(void)
 {
 	__atomic_store_n(&ibc_mem_own.page, (uint64_t)sysconf(_SC_PAGESIZE), __ATOMIC_SEQ_CST);
 	ibc_mem_own.version = IBC_MEM_VERSION;
 	ibc_mem_own.size = sizeof ibc_mem_own;
+	memcpy(ibc_mem_own.hook, ibc_mem_hook, sizeof ibc_mem_own.hook);
 	for (int i = 0; i < IBC_MEM_NATIVE; i++)
-		__atomic_store_n(&ibc_mem_next[i], dlsym(RTLD_NEXT, names[i]), __ATOMIC_SEQ_CST);
+		__atomic_store_n(&ibc_mem_next[i], dlsym(RTLD_NEXT, ibc_mem_name[i]), __ATOMIC_SEQ_CST);
+	ibc_mem_own.log_level = log_level(getenv("IBCONDUIT_MEM_LOG_LEVEL"));
 	pthread_atfork(NULL, NULL, in_child);
 }
 
+#ifdef IBC_MEM_PRELOAD
+static void choose(void) {} /* the preloaded library follows nobody */
+#else
 /* Another image's table, if it is one like ours. */
 static struct ibc_mem *other(void *where)
 {
@@ -51,8 +68,6 @@ static struct ibc_mem *other(void *where)
 	return m != &ibc_mem_own && m->version == IBC_MEM_VERSION && m->size == sizeof *m ? m : NULL;
 }
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 static void choose(void)
 {
 	struct ibc_mem *m = other(RTLD_DEFAULT);
@@ -64,6 +79,9 @@ static void choose(void)
 	__atomic_store_n(&ibc_mem_use, m, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&ibc_mem_own.standby, 1, __ATOMIC_SEQ_CST);
 }
+#endif
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* The table that counts. One that was there before ours, such as the preloaded library's, is used, and the
  * hooks of this image stand back: each event arrives once, and code outside Go's reach shares the table. */

@@ -12,7 +12,7 @@ import (
 
 // monitorSet are the ways of hearing of events, in the order in which they are tried.
 type monitorSet struct {
-	enabled                     bool
+	off                         string // why nothing is watched; empty: it is
 	symbols, reloc, patch, uffd Monitor
 }
 
@@ -23,7 +23,7 @@ func (s *monitorSet) list() []Monitor { return []Monitor{s.symbols, s.reloc, s.p
 // hooks names the monitor that stands behind a hook that was seen.
 func (s *monitorSet) hooks(c Class) string {
 	switch {
-	case (c == LibcFree || c == LibcBrk) && s.patch.Active:
+	case (c == LibcFree || c == LibcBrk || !s.symbols.Active && !s.reloc.Active) && s.patch.Active:
 		return s.patch.Name
 	case s.reloc.Active && !s.symbols.Active:
 		return s.reloc.Name
@@ -31,33 +31,98 @@ func (s *monitorSet) hooks(c Class) string {
 	return s.symbols.Name
 }
 
-func (s *monitorSet) whyNot(watcher C.int) string {
-	switch {
-	case !s.enabled:
-		return "switched off by IBCONDUIT_MEM_EVENTS"
-	case watcher < 0:
-		return "all watchers are in use"
-	}
-	return "this process is the child of a fork"
-}
-
-// startMonitors switches on what the configuration asks for and the system allows.
+// startMonitors switches on what the configuration asks for and the system allows. Once on they stay on.
 func startMonitors() {
 	m := table()
+	const unwanted = "not chosen (" + EnvMonitors + ")"
 	monitors = monitorSet{
-		enabled: true,
-		symbols: Monitor{Name: "symbols", Active: true, Why: "defined in this executable"},
-		reloc:   Monitor{Name: "reloc", Why: "not needed"},
-		patch:   Monitor{Name: "patch", Why: "not asked for"},
-		uffd:    Monitor{Name: "userfaultfd"},
+		symbols: Monitor{Name: MonitorSymbols, Why: unwanted},
+		reloc:   Monitor{Name: MonitorReloc, Why: unwanted},
+		patch:   Monitor{Name: MonitorPatch},
+		uffd:    Monitor{Name: MonitorUserfaultfd, Why: unwanted},
 	}
+	c, err := takeConfig()
+	switch {
+	case err != nil:
+		monitors.off = err.Error()
+	case c.Off:
+		monitors.off = "switched off (" + EnvEvents + "=no)"
+	}
+	monitors.startPatch()
+	if monitors.off != "" {
+		return
+	}
+	monitors.startHooks(m, c)
+	if c.wants(MonitorUserfaultfd) {
+		monitors.startUffd(m)
+	}
+}
+
+// startHooks finds out whether a library loaded now would call our munmap. If not, and it is wanted, the
+// relocations are changed.
+func (s *monitorSet) startHooks(m *C.struct_ibc_mem, c Config) {
 	if C.ibc_mem_adopted() != 0 {
-		monitors.symbols = Monitor{Name: "preload", Active: true, Why: "libmemevents.so; the executable's own hooks pass on to it"}
+		s.symbols = Monitor{Name: MonitorPreload, Why: s.symbols.Why}
 	}
+	leads := symbolsLeadHere(m)
+	switch {
+	case leads && C.ibc_mem_adopted() != 0:
+		s.symbols.Active, s.symbols.Why = true, "libmemevents.so; the hooks of this image pass on to it"
+	case leads && s.patch.Active && !c.wants(MonitorSymbols):
+		return
+	case leads && c.wants(MonitorSymbols):
+		s.symbols.Active, s.symbols.Why = true, "defined in this executable"
+	case leads:
+		u32(&m.standby).Store(1)
+	default:
+		s.symbols.Why = "other definitions of munmap come before those of this image"
+	}
+	if s.symbols.Active {
+		s.reloc.Why = "not needed: symbols lead here"
+		return
+	}
+	if c.wants(MonitorReloc) {
+		s.startReloc(m)
+	}
+}
+
+func (s *monitorSet) startReloc(m *C.struct_ibc_mem) {
+	u32(&m.standby).Store(0)
+	var slots C.uint32_t
+	if err := C.ibc_mem_reloc_start(&slots); err != 0 {
+		s.reloc.Why = fmt.Sprintf("relocations could not be changed: %v", syscall.Errno(err))
+		return
+	}
+	s.reloc.Active, s.reloc.Why = true, fmt.Sprintf("%d relocations changed", slots)
+}
+
+func (s *monitorSet) startPatch() {
+	var why *C.char
+	switch err := C.ibc_mem_patch_state(&why); {
+	case err == 0:
+		s.patch.Active, s.patch.Why = true, C.GoString(why)
+	case err > 0:
+		s.patch.Why = fmt.Sprintf("%s: %v", C.GoString(why), syscall.Errno(err))
+	default:
+		s.patch.Why = C.GoString(why)
+	}
+}
+
+func (s *monitorSet) startUffd(m *C.struct_ibc_mem) {
 	var step *C.char
 	if err := C.ibc_mem_uffd_start(m, &step); err != 0 {
-		monitors.uffd.Why = fmt.Sprintf("%s: %v", C.GoString(step), syscall.Errno(err))
-	} else {
-		monitors.uffd.Active, monitors.uffd.Why = true, "the kernel tells of all but guards and System V segments"
+		s.uffd.Why = fmt.Sprintf("%s: %v (grant CAP_SYS_PTRACE or access to /dev/userfaultfd)", C.GoString(step), syscall.Errno(err))
+		return
 	}
+	s.uffd.Active, s.uffd.Why = true, "the kernel tells of all but guards and System V segments"
+}
+
+func symbolsLeadHere(m *C.struct_ibc_mem) bool {
+	id := C.ibc_mem_watcher_open(m, ^C.uint64_t(0))
+	if id < 0 {
+		return false
+	}
+	defer C.ibc_mem_watcher_close(m, C.uint32_t(id))
+	ok, _ := try(m, C.uint32_t(id), trial{what: C.IBC_MEM_TRY_MUNMAP})
+	return ok
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
 )
 
 // tested is what the last self-test found. Claim reads the two sets on every call.
@@ -47,37 +48,41 @@ func covered() (everywhere, somewhere Classes) {
 
 // trials are the calls that stand for the classes: through a symbol of the libc, and straight to the kernel.
 var trials = []struct {
-	what   C.enum_ibc_mem_try
-	called Class // through the symbol
+	what   uint32
+	event  int // whose relocations of other libraries are called too; -1: no
+	called Class
 	raw    Class // numClasses: no class of its own
 }{
-	{C.IBC_MEM_TRY_MUNMAP, Munmap, RawUnmap},
-	{C.IBC_MEM_TRY_MMAP, MmapFixed, RawUnmap},
-	{C.IBC_MEM_TRY_MREMAP, Mremap, RawUnmap},
-	{C.IBC_MEM_TRY_MADVISE, Madvise, RawDiscard},
-	{C.IBC_MEM_TRY_BRK, Brk, numClasses},
-	{C.IBC_MEM_TRY_SHM, Shm, RawShm},
-	{C.IBC_MEM_TRY_REMAP, RemapFile, numClasses},
-	{C.IBC_MEM_TRY_GUARD, Guard, RawGuard},
-	{C.IBC_MEM_TRY_FREE, LibcFree, numClasses},
-	{C.IBC_MEM_TRY_LIBC_BRK, LibcBrk, numClasses},
+	{C.IBC_MEM_TRY_MUNMAP, C.IBC_MEM_MUNMAP, Munmap, RawUnmap},
+	{C.IBC_MEM_TRY_MMAP, C.IBC_MEM_MMAP, MmapFixed, RawUnmap},
+	{C.IBC_MEM_TRY_MREMAP, C.IBC_MEM_MREMAP, Mremap, RawUnmap},
+	{C.IBC_MEM_TRY_MADVISE, C.IBC_MEM_MADVISE, Madvise, RawDiscard},
+	{C.IBC_MEM_TRY_BRK, -1, Brk, numClasses},
+	{C.IBC_MEM_TRY_SHM, -1, Shm, RawShm},
+	{C.IBC_MEM_TRY_REMAP, -1, RemapFile, numClasses},
+	{C.IBC_MEM_TRY_GUARD, C.IBC_MEM_MADVISE, Guard, RawGuard},
+	{C.IBC_MEM_TRY_FREE, -1, LibcFree, numClasses},
+	{C.IBC_MEM_TRY_LIBC_BRK, -1, LibcBrk, numClasses},
 }
 
-// selfTest makes the calls. Raw ones that several trials share are covered if all of them were.
+// selfTest makes the calls, and makes what it found the truth for Claim.
 func selfTest() {
 	m := table()
 	r := &Report{Monitors: monitors.list(), Classes: make([]Coverage, numClasses)}
-	for c := range r.Classes {
-		r.Classes[c] = Coverage{Class: Class(c)}
-	}
 	id := C.ibc_mem_watcher_open(m, ^C.uint64_t(0))
-	if id < 0 || u32(&m.forked).Load() != 0 || !monitors.enabled {
-		for c := range r.Classes {
-			r.Classes[c].Why = monitors.whyNot(id)
-		}
-	} else {
-		missed := runTrials(m, C.uint32_t(id), r)
-		explain(r, missed)
+	off := monitors.off
+	switch {
+	case u32(&m.forked).Load() != 0:
+		off = "this process is the child of a fork"
+	case id < 0:
+		off = "all watchers are in use"
+	}
+	for c := range r.Classes {
+		r.Classes[c] = Coverage{Class: Class(c), Why: off}
+	}
+	if off == "" {
+		found := runTrials(m, C.uint32_t(id))
+		found.fill(r)
 	}
 	if id >= 0 {
 		C.ibc_mem_watcher_close(m, C.uint32_t(id))
@@ -88,57 +93,74 @@ func selfTest() {
 	tested.somewhere.Store(uint32(somewhere))
 }
 
-func runTrials(m *C.struct_ibc_mem, id C.uint32_t, r *Report) (missed Classes) {
-	var hooked, watched, rawMissed Classes
-	errs := map[Class]syscall.Errno{}
+// findings are the classes that hooks noticed, and those that userfaultfd did.
+type findings struct {
+	hooked, watched Classes
+	why             [numClasses]string
+}
+
+func runTrials(m *C.struct_ibc_mem, id C.uint32_t) (f findings) {
+	rawMissed := Classes(0)
 	for _, t := range trials {
-		ok, err := try(m, id, t.what, false, false)
-		if ok {
-			hooked |= Set(t.called)
+		if why := tryHooks(m, id, t.what, t.event); why == "" {
+			f.hooked |= Set(t.called)
 		} else {
-			errs[t.called] = err
+			f.why[t.called] = why
 		}
 		if !monitors.uffd.Active {
 			continue
 		}
-		if !ok && t.called != Brk && t.called != LibcBrk {
-			if ok, _ = try(m, id, t.what, false, true); ok {
-				watched |= Set(t.called)
-			}
+		if ok, _ := try(m, id, trial{what: t.what, uffd: true}); ok {
+			f.watched |= Set(t.called)
 		}
 		if t.raw == numClasses {
 			continue
 		}
-		if ok, _ = try(m, id, t.what, true, true); ok {
-			watched |= Set(t.raw)
+		if ok, _ := try(m, id, trial{what: t.what, raw: true, uffd: true}); ok {
+			f.watched |= Set(t.raw)
 		} else {
-			rawMissed |= Set(t.raw)
+			rawMissed |= Set(t.raw) // one of several that make up the class
 		}
 	}
-	watched &^= rawMissed
-	// The break goes down like any unmapping in the kernel's eyes (mm/mmap.c, sys_brk).
-	if watched.Has(Set(RawUnmap)) {
-		watched |= Set(Brk, LibcBrk) &^ hooked
+	f.watched &^= rawMissed
+	// To the kernel, lowering the break is unmapping like any other (mm/mmap.c, sys_brk).
+	if f.watched.Has(Set(RawUnmap)) {
+		f.watched |= Set(Brk, LibcBrk)
 	}
-	for c := range numClasses {
-		switch {
-		case hooked.Has(Set(c)):
-			r.Classes[c].By = monitors.hooks(c)
-		case watched.Has(Set(c)):
-			r.Classes[c].By, r.Classes[c].Limited = monitors.uffd.Name, true
-		default:
-			missed |= Set(c)
-			if err := errs[c]; err != 0 {
-				r.Classes[c].Why = fmt.Sprintf("the test's call failed: %v", err)
-			}
-		}
-	}
-	return missed
+	return f
 }
 
-func try(m *C.struct_ibc_mem, id C.uint32_t, what C.enum_ibc_mem_try, raw, uffd bool) (bool, syscall.Errno) {
+// tryHooks makes the call through the symbol, and through each relocation of it in this process, which
+// somebody may have changed. It returns what was not noticed.
+func tryHooks(m *C.struct_ibc_mem, id C.uint32_t, what uint32, event int) (missed string) {
+	if ok, err := try(m, id, trial{what: what}); !ok && err != 0 {
+		return fmt.Sprintf("the test's call failed: %v", err)
+	} else if !ok {
+		return "calls of other libraries do not come by"
+	}
+	if event < 0 {
+		return ""
+	}
+	var targets [16]unsafe.Pointer
+	n := C.ibc_mem_targets(C.uint32_t(event), &targets[0], C.uint32_t(len(targets)))
+	for _, target := range targets[:n] {
+		if ok, _ := try(m, id, trial{what: what, target: target}); !ok {
+			return fmt.Sprintf("a library's relocation leads to %#x, and not here", uintptr(target))
+		}
+	}
+	return ""
+}
+
+// trial is one call that should be noticed.
+type trial struct {
+	what      uint32
+	raw, uffd bool
+	target    unsafe.Pointer // the definition to call; nil: the symbol's
+}
+
+func try(m *C.struct_ibc_mem, id C.uint32_t, t trial) (bool, syscall.Errno) {
 	var err C.int
-	ok := C.ibc_mem_try(m, id, C.uint32_t(what), cbool(raw), cbool(uffd), &err)
+	ok := C.ibc_mem_try(m, id, C.uint32_t(t.what), cbool(t.raw), cbool(t.uffd), t.target, &err)
 	return ok != 0, syscall.Errno(err)
 }
 
@@ -149,24 +171,31 @@ func cbool(b bool) C.int {
 	return 0
 }
 
-// explain says for each class that nobody saw why that is.
-func explain(r *Report, missed Classes) {
+func (f *findings) fill(r *Report) {
 	for c := range numClasses {
-		w := &r.Classes[c].Why
-		if !missed.Has(Set(c)) || *w != "" {
-			continue
-		}
-		switch c {
-		case Truncate:
-			*w = "nothing tells of it: do not shrink or punch files whose mappings are registered"
-		case RawShm, RawGuard:
-			*w = "the kernel tells nobody of it; hooks see only calls through the libc"
-		case RawUnmap, RawDiscard:
-			*w = "hooks do not see it; userfaultfd: " + monitors.uffd.Why
-		case LibcFree, LibcBrk:
-			*w = "calls inside the libc use no symbol; patch: " + monitors.patch.Why + "; userfaultfd: " + monitors.uffd.Why
+		w := &r.Classes[c]
+		switch {
+		case f.hooked.Has(Set(c)):
+			w.By = monitors.hooks(c)
+		case f.watched.Has(Set(c)):
+			w.By, w.Limited = monitors.uffd.Name, true
 		default:
-			*w = "calls of other libraries do not come by: " + monitors.symbols.Why
+			w.Why = f.explain(c)
 		}
 	}
+}
+
+// explain says why nobody sees a class.
+func (f *findings) explain(c Class) string {
+	switch c {
+	case Truncate:
+		return "nothing tells of it: do not shrink or punch files whose mappings are registered"
+	case RawShm, RawGuard:
+		return "the kernel tells nobody of it; hooks see only calls through the libc"
+	case RawUnmap, RawDiscard:
+		return "hooks do not see it; userfaultfd: " + monitors.uffd.Why
+	case LibcFree, LibcBrk:
+		return "calls inside the libc use no symbol; patch: " + monitors.patch.Why + "; userfaultfd: " + monitors.uffd.Why
+	}
+	return f.why[c] + "; symbols: " + monitors.symbols.Why + "; reloc: " + monitors.reloc.Why
 }

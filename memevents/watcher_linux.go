@@ -43,6 +43,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 		C.ibc_mem_watcher_close(m, w.id)
 		return nil, err
 	}
+	var old [8]byte
+	unix.Read(int(i32(&m.watcher[id].efd).Load()-1), old[:]) // what woke the last owner of this place
 	return w, nil
 }
 

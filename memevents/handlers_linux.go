@@ -1,0 +1,30 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+// #include "ibc_mem.h"
+import "C"
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// AdviseHuge makes each later private anonymous mapping of at least min bytes ask for transparent huge pages
+// (MADV_HUGEPAGE), whoever maps it through the libc; 0 ends it. It is one for the process.
+func AdviseHuge(min uint64) { C.ibc_mem_advise_huge(table(), C.uint64_t(min)) }
+
+// Protect makes the libc's calls that would unmap or discard a part of [lo, hi) fail with EPERM, until the
+// returned function is called. It is for memory whose loss would be fatal, such as a segment that other
+// processes write to. It does not stop raw system calls.
+func Protect(lo, hi uintptr) (unprotect func(), err error) {
+	if lo >= hi || lo == 0 {
+		return nil, &Error{Op: "protect", Errno: syscall.EINVAL, Detail: fmt.Sprintf("[%#x,%#x) is not a range", lo, hi)}
+	}
+	m := table()
+	id := C.ibc_mem_protect(m, C.uint64_t(lo), C.uint64_t(hi))
+	if id < 0 {
+		return nil, &Error{Op: "protect", Err: ErrFull, Detail: fmt.Sprintf("%d ranges are protected", C.IBC_MEM_PROTECTED), Remedy: "unprotect one"}
+	}
+	return func() { C.ibc_mem_unprotect(m, id) }, nil
+}

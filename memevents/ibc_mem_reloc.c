@@ -1,0 +1,280 @@
+/* The second way in: where the executable's symbols come before ours (Go built as a C library or plugin), the
+ * relocation entries (GOT) of all loaded objects are made to point to our hooks; those of objects that dlopen
+ * brings later too, for which dlopen itself is among the names. Also used to look at where the entries point:
+ * another library may have changed them.
+ *
+ * What the libc and the loader call inside uses no entry, and is not seen this way. */
+#include "ibc_mem.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define JUMP_SLOT R_X86_64_JUMP_SLOT
+#define GLOB_DAT R_X86_64_GLOB_DAT
+#else
+#define JUMP_SLOT R_AARCH64_JUMP_SLOT
+#define GLOB_DAT R_AARCH64_GLOB_DAT
+#endif
+
+/* ---- walking the entries ---- */
+
+struct walk {
+	void (*visit)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
+	int err;
+	uint32_t event, n, cap; /* of targets */
+	void **out;
+};
+
+struct dynamic {
+	const char *strings;
+	const ElfW(Sym) *symbols;
+	const ElfW(Rela) *jump, *rela;
+	size_t jump_size, rela_size;
+};
+
+/* glibc has added the load address to these pointers already, except in objects that it may not write to. */
+static const void *at(const struct dl_phdr_info *o, ElfW(Addr) p)
+{
+	return (const void *)(p < o->dlpi_addr ? p + o->dlpi_addr : p);
+}
+
+static int read_dynamic(const struct dl_phdr_info *o, struct dynamic *d)
+{
+	const ElfW(Dyn) *dyn = NULL;
+
+	memset(d, 0, sizeof *d);
+	for (int i = 0; i < o->dlpi_phnum; i++)
+		if (o->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			dyn = (const void *)(o->dlpi_addr + o->dlpi_phdr[i].p_vaddr);
+	for (; dyn && dyn->d_tag != DT_NULL; dyn++) {
+		switch (dyn->d_tag) {
+		case DT_STRTAB: d->strings = at(o, dyn->d_un.d_ptr); break;
+		case DT_SYMTAB: d->symbols = at(o, dyn->d_un.d_ptr); break;
+		case DT_JMPREL: d->jump = at(o, dyn->d_un.d_ptr); break;
+		case DT_PLTRELSZ: d->jump_size = dyn->d_un.d_val; break;
+		case DT_RELA: d->rela = at(o, dyn->d_un.d_ptr); break;
+		case DT_RELASZ: d->rela_size = dyn->d_un.d_val; break;
+		}
+	}
+	return d->strings && d->symbols;
+}
+
+static void walk_table(struct walk *w, const struct dl_phdr_info *o, const struct dynamic *d, const ElfW(Rela) *r, size_t size)
+{
+	for (size_t i = 0; r && i < size / sizeof *r; i++) {
+		uint64_t type = ELF64_R_TYPE(r[i].r_info);
+
+		if (type == JUMP_SLOT || type == GLOB_DAT)
+			w->visit(w, o, d->strings + d->symbols[ELF64_R_SYM(r[i].r_info)].st_name, (void **)(o->dlpi_addr + r[i].r_offset));
+	}
+}
+
+/* The loader, the libc and the kernel's own object stay as they are. */
+static int skipped(const char *name)
+{
+	const char *base = strrchr(name, '/');
+
+	base = base ? base + 1 : name;
+	return !strncmp(base, "ld-linux", 8) || !strncmp(base, "libc.so", 7) || !strncmp(base, "linux-vdso", 10);
+}
+
+static int walk_object(struct dl_phdr_info *o, size_t size, void *arg)
+{
+	struct walk *w = arg;
+	struct dynamic d;
+
+	(void)size;
+	if (skipped(o->dlpi_name) || !read_dynamic(o, &d))
+		return 0;
+	walk_table(w, o, &d, d.jump, d.jump_size);
+	walk_table(w, o, &d, d.rela, d.rela_size);
+	return 0;
+}
+
+static int event_of(const char *name)
+{
+	if (!strcmp(name, "mmap64"))
+		return IBC_MEM_MMAP;
+	for (int i = 0; i < IBC_MEM_NATIVE; i++)
+		if (!strcmp(name, ibc_mem_name[i]))
+			return i;
+	return -1;
+}
+
+/* ---- changing them ---- */
+
+static int relro(const struct dl_phdr_info *o, uintptr_t p)
+{
+	for (int i = 0; i < o->dlpi_phnum; i++) {
+		uintptr_t lo = o->dlpi_addr + o->dlpi_phdr[i].p_vaddr;
+
+		if (o->dlpi_phdr[i].p_type == PT_GNU_RELRO && p >= lo && p < lo + o->dlpi_phdr[i].p_memsz)
+			return 1;
+	}
+	return 0;
+}
+
+static int set_slot(const struct dl_phdr_info *o, void **slot, void *to)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), lo = (uintptr_t)slot & ~(page - 1);
+	int ro = relro(o, (uintptr_t)slot);
+
+	if (ro && mprotect((void *)lo, page, PROT_READ | PROT_WRITE))
+		return errno;
+	__atomic_store_n(slot, to, __ATOMIC_SEQ_CST);
+	if (ro)
+		mprotect((void *)lo, page, PROT_READ);
+	return 0;
+}
+
+static void *our_dlopen(const char *file, int flags);
+
+static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
+{
+	int event = event_of(name), err;
+	void *to = event >= 0 ? ibc_mem_hook[event] : NULL;
+
+	if (!strcmp(name, "dlopen"))
+		to = (void *)(uintptr_t)our_dlopen;
+	if (!to || __atomic_load_n(slot, __ATOMIC_SEQ_CST) == to)
+		return;
+	err = set_slot(o, slot, to);
+	if (err)
+		w->err = err;
+	else
+		w->n++;
+}
+
+/* ---- dlopen ---- */
+
+static int exists_in(const char *dirs, const char *file, const char *origin, char *path, size_t cap)
+{
+	while (dirs && *dirs) {
+		size_t len = strcspn(dirs, ":");
+		int n;
+
+		if (len >= 7 && !strncmp(dirs, "$ORIGIN", 7))
+			n = snprintf(path, cap, "%s%.*s/%s", origin, (int)len - 7, dirs + 7, file);
+		else if (len >= 9 && !strncmp(dirs, "${ORIGIN}", 9))
+			n = snprintf(path, cap, "%s%.*s/%s", origin, (int)len - 9, dirs + 9, file);
+		else
+			n = snprintf(path, cap, "%.*s/%s", (int)len, dirs, file);
+		if (len && n > 0 && (size_t)n < cap && access(path, F_OK) == 0)
+			return 1;
+		dirs += len + (dirs[len] == ':');
+	}
+	return 0;
+}
+
+/* The loader looks for a bare name in the run path of the object that asks, and now we ask in its place: so
+ * its run path is looked at here, in the loader's order (ld.so(8)): RPATH, LD_LIBRARY_PATH, RUNPATH. */
+static int in_run_path(const char *file, void *caller, char *path, size_t cap)
+{
+	const char *strings = NULL, *rpath = NULL, *runpath = NULL;
+	uintptr_t rpath_at = 0, runpath_at = 0;
+	char origin[PATH_MAX];
+	struct link_map *map;
+	Dl_info info;
+
+	if (strchr(file, '/') || !dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP))
+		return 0;
+	for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_STRTAB)
+			strings = (const char *)(d->d_un.d_ptr < map->l_addr ? d->d_un.d_ptr + map->l_addr : d->d_un.d_ptr);
+		else if (d->d_tag == DT_RPATH)
+			rpath_at = d->d_un.d_val + 1;
+		else if (d->d_tag == DT_RUNPATH)
+			runpath_at = d->d_un.d_val + 1;
+	}
+	if (!strings || !(rpath_at | runpath_at))
+		return 0;
+	snprintf(origin, sizeof origin, "%s", *map->l_name ? map->l_name : "/proc/self/exe");
+	if (!*map->l_name) {
+		ssize_t n = readlink("/proc/self/exe", origin, sizeof origin - 1);
+
+		origin[n > 0 ? n : 0] = 0;
+	}
+	if (strrchr(origin, '/'))
+		*strrchr(origin, '/') = 0;
+	if (runpath_at)
+		runpath = strings + runpath_at - 1;
+	else
+		rpath = strings + rpath_at - 1;
+	if (exists_in(rpath, file, origin, path, cap))
+		return 1;
+	return !exists_in(getenv("LD_LIBRARY_PATH"), file, origin, path, cap) && exists_in(runpath, file, origin, path, cap);
+}
+
+static uint32_t repatch(int *err)
+{
+	struct walk w = {.visit = patch};
+
+	dl_iterate_phdr(walk_object, &w);
+	*err = w.err;
+	return w.n;
+}
+
+static void *our_dlopen(const char *file, int flags)
+{
+	char path[PATH_MAX];
+	void *ret;
+	int err;
+
+	if (file && in_run_path(file, __builtin_return_address(0), path, sizeof path))
+		ret = dlopen(path, flags);
+	else
+		ret = dlopen(file, flags);
+	if (ret) {
+		repatch(&err);
+		if (err)
+			ibc_mem_log(ibc_mem_use, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", err);
+	}
+	return ret;
+}
+
+/* ---- the two uses ---- */
+
+/* Returns 0 or an errno; *slots is how many entries were changed. */
+IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
+{
+	int err;
+
+	*slots = repatch(&err);
+	return err;
+}
+
+static void collect(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
+{
+	void *to = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
+	Dl_info info;
+
+	if (event_of(name) != (int)w->event || !to)
+		return;
+	/* An entry that was never used leads back into its own object, and will lead to the symbol. */
+	if (dladdr(to, &info) && (uintptr_t)info.dli_fbase == (uintptr_t)o->dlpi_addr && to != ibc_mem_hook[w->event] && !info.dli_sname)
+		return;
+	for (uint32_t i = 0; i < w->n; i++)
+		if (w->out[i] == to)
+			return;
+	if (w->n < w->cap)
+		w->out[w->n++] = to;
+}
+
+/* Where the entries of a call point, each place once. */
+IBC_HIDDEN uint32_t ibc_mem_targets(uint32_t event, void **out, uint32_t cap)
+{
+	struct walk w = {.visit = collect, .event = event, .cap = cap, .out = out};
+
+	dl_iterate_phdr(walk_object, &w);
+	return w.n;
+}
