@@ -90,6 +90,14 @@ func mapPages(t testing.TB, pages int) uintptr {
 	return p
 }
 
+// reserve takes addresses without memory. They are the test's to claim and unmap.
+func reserve(t testing.TB, bytes uintptr) uintptr {
+	t.Helper()
+	p := must(t, callMmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
+	t.Cleanup(func() { cCall(callMunmap, p, bytes) })
+	return p
+}
+
 func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
 
 func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
@@ -708,7 +716,8 @@ func Test12DeadEntriesAreBoundedAndWakeTheOwner(t *testing.T) {
 
 func Test12ManyCyclesLeaveNothingBehind(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
-	r := watch(t, w, 1<<46, 1<<46+pageSize, CalledFromC) // it lives on, elsewhere
+	elsewhere := reserve(t, pageSize)
+	r := watch(t, w, elsewhere, elsewhere+pageSize, CalledFromC)
 	cycle := func() { // allocates nothing in Go
 		p, e1 := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
 		_, e2 := cCall(callMunmap, p, pageSize)
@@ -771,16 +780,16 @@ func Test12AnEntryDiesOnce(t *testing.T) {
 func Test26GridAgreesWithALinearSearch(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	rnd := newRand(t)
-	const base = 1 << 45 // nothing is mapped there, nor needs to be
+	base := reserve(t, 1<<37)
 	var refs []Ref
 	for range 2000 {
-		size := uintptr(1) << rnd.IntN(24)
+		size := uintptr(1) << rnd.IntN(18)
 		lo := base + uintptr(rnd.IntN(1<<16))*pageSize
 		refs = append(refs, watch(t, w, lo, lo+size*pageSize, CalledFromC))
 	}
 	for range 300 {
 		lo := base + uintptr(rnd.IntN(1<<16))*pageSize
-		hi := lo + uintptr(1)<<rnd.IntN(20)*uintptr(1+rnd.IntN(3))
+		hi := lo + uintptr(1)<<rnd.IntN(30)*uintptr(1+rnd.IntN(3))
 		before := make([]bool, len(refs))
 		for i, r := range refs {
 			before[i] = r.Valid()
@@ -808,14 +817,15 @@ func Test26GridAgreesWithALinearSearch(t *testing.T) {
 
 func Test26HugeUnmapAndCrowdedPlaceAreBounded(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
-	const base = 1 << 45
+	const half = 32 << 30
+	base := reserve(t, 2*half)
 	var refs []Ref
 	for i := range 10000 {
-		lo := base + uintptr(i%512)*pageSize
+		lo := base + half + uintptr(i%512)*pageSize
 		refs = append(refs, watch(t, w, lo, lo+pageSize, CalledFromC))
 	}
 	before := scans()
-	cCall(callMunmap, base-64<<30, 64<<30) // beside them: all slots are looked at, once
+	must(t, callMunmap, base, half) // beside them: all slots are looked at, once
 	if n := scans() - before; n != 1 {
 		t.Errorf("%d scans of the table", n)
 	}
@@ -824,7 +834,7 @@ func Test26HugeUnmapAndCrowdedPlaceAreBounded(t *testing.T) {
 			t.Fatal("invalidated by its neighbour:", r)
 		}
 	}
-	cCall(callMunmap, base-32<<30, 64<<30)
+	must(t, callMunmap, base, 2*half)
 	if n := len(w.Drain(nil)); n != len(refs) {
 		t.Errorf("%d of %d invalidated", n, len(refs))
 	}
