@@ -1,0 +1,168 @@
+package regcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"weak"
+
+	"github.com/ibconduit/conduit/internal/handle"
+	"github.com/ibconduit/conduit/memevents"
+)
+
+// Cache keeps registrations of one Registrar. See the package documentation.
+type Cache struct {
+	cfg    Config
+	origin Origin
+	w      *memevents.Watcher
+	handle *handle.Handle
+	frames *frameReader // nil: no verifying
+
+	age     atomic.Uint64 // goes up by 2 at each miss
+	singles atomic.Int64  // registrations for one operation
+	watched [numOrigins]atomic.Bool
+	pid     int
+
+	mu      sync.Mutex
+	closed  bool
+	index   index
+	lru     lru
+	slots   []*entry // by tag
+	tags    []uint32 // free ones
+	dying   []*entry // drained or evicted, and in use
+	ending  int      // about to be deregistered
+	ended   sync.Cond
+	drained []memevents.Ref // scratch of sweep
+	flights []*flight
+	regions int   // registered or about to be, and not yet deregistered
+	bytes   int64 // of them
+	stats   counters
+
+	stop context.CancelFunc
+	done chan struct{}
+
+	hints hints
+}
+
+// New makes a cache.
+func New(cfg Config) (*Cache, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	w, err := memevents.NewWatcher(memevents.WatcherConfig{MaxDeadBytes: cfg.MaxDeadBytes})
+	if err != nil {
+		return nil, &Error{Op: "new cache", Err: err}
+	}
+	c := &Cache{cfg: cfg, origin: cfg.Origin, w: w, pid: os.Getpid(), done: make(chan struct{})}
+	c.ended.L = &c.mu
+	if c.frames, err = newFrameReader(cfg.Verify); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	c.look(memevents.Status())
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.handle = handle.New(c, "registration cache", "")
+	go reclaim(ctx, weak.Make(c), w, c.done)
+	return c, nil
+}
+
+// reclaim deregisters what was invalidated when it becomes much, though nobody calls. It does not keep a
+// forgotten cache alive.
+func reclaim(ctx context.Context, wc weak.Pointer[Cache], w *memevents.Watcher, done chan struct{}) {
+	defer close(done)
+	for w.Wait(ctx) == nil {
+		c := wc.Value()
+		if c == nil {
+			return
+		}
+		c.reap()
+	}
+}
+
+// look takes note of who is watched for.
+func (c *Cache) look(r memevents.Report) {
+	_, somewhere := r.Covered()
+	for o := range numOrigins {
+		c.watched[o].Store(!c.cfg.Uncached && somewhere.Has(origins[o].need))
+	}
+	if !c.cfg.Uncached && somewhere.Has(keptAliveNeed) {
+		c.watched[GoHeap].Store(true)
+	}
+}
+
+// Retest tests again whether all changes are noticed: another library may have replaced the hooks since. What is
+// no longer watched is no longer cached from then on, and what was cached under it is dropped.
+func (c *Cache) Retest() Status {
+	r := memevents.Retest()
+	_, somewhere := r.Covered()
+	c.look(r)
+	c.mu.Lock()
+	for _, i := range c.index.items {
+		if !somewhere.Has(i.e.need) {
+			c.evict(i.e)
+		}
+	}
+	c.index.prune()
+	dead := c.sweep()
+	c.mu.Unlock()
+	c.deregister(dead)
+	return c.Status()
+}
+
+// Close deregisters everything. It refuses with ErrBusy while regions are in use. It is idempotent.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true // nothing new comes in
+	c.mu.Unlock()
+	c.clear()
+	c.mu.Lock()
+	for c.ending > 0 { // by somebody else
+		c.ended.Wait()
+	}
+	busy := c.regions + int(c.singles.Load())
+	c.closed = busy == 0
+	c.mu.Unlock()
+	if busy > 0 {
+		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy), Remedy: "complete their operations first"}
+	}
+	c.stop()
+	<-c.done
+	c.handle.Close()
+	err := c.w.Close()
+	if err != nil {
+		err = &Error{Op: "close", Err: err}
+	}
+	return errors.Join(err, c.frames.Close(), c.stats.deregErr.get())
+}
+
+// clear evicts all that is idle.
+func (c *Cache) clear() {
+	c.mu.Lock()
+	c.lru.oldest(func(e *entry) bool { c.evict(e); return true })
+	c.index.prune()
+	dead := c.sweep()
+	c.mu.Unlock()
+	c.deregister(dead)
+}
+
+// Clear deregisters all that is idle, and returns how many registrations are left.
+func (c *Cache) Clear() (left int) {
+	c.clear()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.regions
+}
+
+func errClosed(op string) error { return &Error{Op: op, Err: os.ErrClosed} }
+
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
+}

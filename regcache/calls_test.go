@@ -1,0 +1,60 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package regcache
+
+import (
+	"syscall"
+	"testing"
+	_ "unsafe" // for go:linkname
+
+	"golang.org/x/sys/unix"
+)
+
+// cCall makes a call as a C library would: through the symbol that it is bound to. Only package memevents has C.
+//
+//go:linkname cCall github.com/ibconduit/conduit/memevents.cCall
+func cCall(event uint32, args ...uintptr) (uintptr, syscall.Errno)
+
+// setReaderDelay makes the reader of userfaultfd wait, before it reads and before it acts on what it read.
+//
+//go:linkname setReaderDelay github.com/ibconduit/conduit/memevents.setReaderDelay
+func setReaderDelay(microseconds uint32)
+
+//go:linkname windowOpen github.com/ibconduit/conduit/memevents.windowOpen
+func windowOpen(lo, hi uintptr) uint32
+
+//go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
+func windowClose(id uint32)
+
+// Events of enum ibc_mem_event_type.
+const (
+	cMmap = iota
+	cMunmap
+	cMremap
+	cShmat
+	cShmdt
+	cBrk
+	cSbrk
+	cMadvise
+	cProcessMadvise
+)
+
+const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+
+func call(t testing.TB, event uint32, args ...uintptr) uintptr {
+	t.Helper()
+	ret, errno := cCall(event, args...)
+	if errno != 0 {
+		t.Fatalf("call %d: %v", event, errno)
+	}
+	return ret
+}
+
+// remap puts fresh pages at [lo, hi), by a call that nobody hears of: what is there was unmapped before.
+func remap(t testing.TB, lo, hi uintptr) {
+	t.Helper()
+	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, lo, hi-lo, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	stamp(lo, hi)
+}

@@ -1,0 +1,74 @@
+package regcache
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/ibconduit/conduit/memevents"
+)
+
+// Env switches caching off when it is "off": every registration is then for one operation.
+const Env = "IBCONDUIT_REGCACHE"
+
+// DefaultMaxRegions is half of what the whole process can watch, so that two caches fit.
+const DefaultMaxRegions = 8192
+
+// Config says how a Cache behaves. Only Registrar is required.
+type Config struct {
+	// Registrar registers memory.
+	Registrar Registrar
+	// MaxRegions bounds the registrations kept. Default DefaultMaxRegions.
+	MaxRegions int
+	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for longest goes; a range
+	// that does not fit beside what is in use is registered for one operation.
+	// Default: a quarter of the physical memory, or half of RLIMIT_MEMLOCK if that is less.
+	MaxBytes int64
+	// MaxDeadBytes: when more bytes than that were invalidated, they are deregistered in the background, without any
+	// Get or Put. In bytes. Default memevents.DefaultMaxDeadBytes; negative: at once.
+	MaxDeadBytes int64
+	// Origin is what Get assumes. Default Any.
+	Origin Origin
+	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since Get.
+	Strict bool
+	// Verify compares the page frames behind a range with those registered at each hit, and fails with ErrStale
+	// when they differ. Slow; for debugging. It needs CAP_SYS_ADMIN (proc_pid_pagemap(5)). Builds with -tags debug
+	// verify whenever they may.
+	Verify bool
+	// Uncached registers for each operation. The environment variable IBCONDUIT_REGCACHE=off does the same.
+	Uncached bool
+}
+
+// validate fills in the defaults.
+func (c *Config) validate() error {
+	bad := func(format string, args ...any) error {
+		return &Error{Op: "new cache", Errno: syscall.EINVAL, Detail: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case c.Registrar == nil:
+		return bad("Config.Registrar is nil")
+	case c.MaxRegions < 0:
+		return bad("Config.MaxRegions is %d", c.MaxRegions)
+	case c.MaxBytes < 0:
+		return bad("Config.MaxBytes is %d", c.MaxBytes)
+	case c.Origin >= numOrigins:
+		return bad("Config.Origin is %v", c.Origin)
+	}
+	if c.MaxRegions == 0 {
+		c.MaxRegions = DefaultMaxRegions
+	}
+	if memevents.Slots > 0 {
+		c.MaxRegions = min(c.MaxRegions, memevents.Slots)
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = defaultMaxBytes()
+	}
+	switch v := os.Getenv(Env); v {
+	case "", "on":
+	case "off":
+		c.Uncached = true
+	default:
+		return bad("%s=%q: it is on or off", Env, v)
+	}
+	return nil
+}

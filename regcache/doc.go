@@ -1,0 +1,52 @@
+// Package regcache gives a usable registration for a range of the program's own memory, and never a stale one.
+//
+// A registration (MR) pins pages. If the program gives the pages back and the same addresses return with others,
+// an operation through the old MR succeeds and moves the wrong bytes. A Cache therefore keeps an MR only while
+// package memevents is certain to tell of every such change; whatever cannot be watched is registered for one
+// operation. That is slower and right, and Status says why.
+//
+//	c, err := regcache.New(regcache.Config{Registrar: pd})
+//	defer c.Close()
+//	r, err := c.Get(unsafe.Pointer(&buf[0]), uint64(len(buf)), regcache.LocalWrite|regcache.RemoteWrite)
+//	... post work requests with r.LKey or r.RKey, and wait for their completions ...
+//	err = c.Put(r)
+//
+// # What a Region promises
+//
+// Between Get and Put its keys reach the memory that the addresses meant when Get was called, and the MR stays
+// registered. The memory must stay allocated until Put; a Region keeps an object of the Go heap reachable.
+// If the program takes pages of it away meanwhile, operations in flight end in the pages that were registered,
+// no later Get returns the MR, and it is deregistered after the last Put. Put reports this with ErrInvalidated
+// if Config.Strict is set, and Stats counts it in either case.
+//
+// The keys reach whole pages: up to a page less a byte before and behind the range. Who must not show a
+// neighbour to the peer uses memory of whole pages, or a Pool. A registration for one operation is exact.
+//
+// # Where memory comes from
+//
+// What can take memory away depends on who owns it, and so does what must be watched; see Origin. Get assumes
+// Config.Origin, by default Any: memory of unknown origin. GetFrom is for callers who know better.
+//
+// Memory of the Go heap is cached when userfaultfd tells of what the runtime discards. Without it, the cache
+// keeps the object alive as long as it keeps the MR (Origin GoHeap), or registers per operation (Any).
+// Goroutine stacks never get here: a variable whose address goes to Get is allocated on the heap.
+//
+// # What is not noticed
+//
+//   - mprotect. A page that was writable when it was registered stays so for the device: the bytes arrive, also
+//     where the program itself may only read (so it is in the kernel, and in the caches of other libraries).
+//     A Get with access that the memory lacks now, and that no earlier Get asked for, fails.
+//   - ftruncate and fallocate(FALLOC_FL_PUNCH_HOLE) of a mapped file, by its descriptor.
+//   - madvise(MADV_GUARD_INSTALL), shmdt and shmat(SHM_REMAP) made without the libc.
+//
+// # Fork
+//
+// os/exec needs nothing. A child that C code forks has no cache: its calls fail with memevents.ErrForked.
+//
+// # Order of use
+//
+// All methods may be called from any number of goroutines. A hit takes no lock, allocates nothing and calls no C.
+// A miss registers, which takes some ten microseconds and a few milliseconds per gigabyte; callers that miss on
+// the same range wait for one registration instead of making several.
+// Several caches may exist, one for each protection domain; they share the table of package memevents.
+package regcache

@@ -1,0 +1,275 @@
+//go:build linux
+
+package regcache
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+var page = uintptr(os.Getpagesize())
+
+// fake is a Registrar without a device. It touches the memory as a device's driver would, and so fails where
+// that would, and remembers each page by the stamp that the test wrote at its start: whoever finds another stamp
+// there later has another page than was registered.
+type fake struct {
+	limit  int64 // bytes; 0: none
+	before func(lo, hi uintptr)
+	fail   atomic.Pointer[error]
+
+	mu     sync.Mutex
+	serial uint32
+	open   map[uint32]*fakeMR
+	bytes  int64
+	calls  int
+}
+
+type fakeMR struct {
+	f      *fake
+	lo     uintptr
+	n      uint64
+	access Access
+	key    uint32
+	stamps []uint64
+}
+
+func newFake() *fake { return &fake{open: map[uint32]*fakeMR{}} }
+
+func (f *fake) Register(addr uintptr, n uint64, access Access) (MR, error) {
+	if err := f.fail.Load(); err != nil {
+		return nil, *err
+	}
+	if f.before != nil {
+		f.before(addr, addr+uintptr(n))
+	}
+	stamps, err := touch(addr, addr+uintptr(n), access&LocalWrite != 0)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.limit > 0 && f.bytes+int64(n) > f.limit {
+		return nil, syscall.ENOMEM
+	}
+	f.serial++
+	f.bytes += int64(n)
+	m := &fakeMR{f: f, lo: addr, n: n, access: access, key: f.serial, stamps: stamps}
+	f.open[m.key] = m
+	return m, nil
+}
+
+func (m *fakeMR) LKey() uint32 { return m.key }
+func (m *fakeMR) RKey() uint32 { return m.key }
+
+func (m *fakeMR) Close() error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	if m.f.open[m.key] != m {
+		return errors.New("deregistered twice")
+	}
+	delete(m.f.open, m.key)
+	m.f.bytes -= int64(m.n)
+	return nil
+}
+
+// mr is the registration behind a Region; it must be open.
+func (f *fake) mr(t testing.TB, r Region) *fakeMR {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.open[r.LKey]
+	if m == nil {
+		t.Fatalf("registration %d is not open", r.LKey)
+	}
+	return m
+}
+
+func (f *fake) registered() (count int, bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.open), f.bytes
+}
+
+// lands reports whether an operation on [lo, lo+n) would reach the pages that are there now.
+func (m *fakeMR) lands(lo uintptr, n uint64) bool {
+	if lo < m.lo || uint64(lo-m.lo)+n > m.n {
+		return false
+	}
+	first := (lo &^ (page - 1)) - (m.lo &^ (page - 1))
+	now, err := touch(lo&^(page-1), lo+uintptr(n), false)
+	if err != nil {
+		return false
+	}
+	for i, s := range now {
+		if s != m.stamps[int(first/page)+i] {
+			return false
+		}
+	}
+	return true
+}
+
+// probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we would crash.
+type probe struct{ r, w int }
+
+var probes = sync.Pool{New: func() any {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		panic(err)
+	}
+	return &probe{p[0], p[1]}
+}}
+
+// touch reads the stamp of each page of [lo, hi), and writes into each page if asked to.
+func touch(lo, hi uintptr, write bool) ([]uint64, error) {
+	p := probes.Get().(*probe)
+	defer probes.Put(p)
+	var stamps []uint64
+	for a := lo &^ (page - 1); a < hi; a += page {
+		s, err := p.peek(a)
+		if err != nil {
+			return nil, err
+		}
+		if write {
+			if err := p.dirty(a + page - 8); err != nil {
+				return nil, err
+			}
+			if s, err = p.peek(a); err != nil { // a page of zeros has become a page of its own
+				return nil, err
+			}
+		}
+		stamps = append(stamps, s)
+	}
+	return stamps, nil
+}
+
+func (p *probe) peek(a uintptr) (s uint64, err error) {
+	if _, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(p.w), a, 8); e != 0 {
+		return 0, e
+	}
+	_, err = unix.Read(p.r, unsafe.Slice((*byte)(unsafe.Pointer(&s)), 8))
+	return s, err
+}
+
+// dirty writes the word that is there. Nobody else uses the last word of a page.
+func (p *probe) dirty(a uintptr) error {
+	if _, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(p.w), a, 8); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(p.r), a, 8); e != 0 {
+		var s uint64
+		unix.Read(p.r, unsafe.Slice((*byte)(unsafe.Pointer(&s)), 8))
+		return e
+	}
+	return nil
+}
+
+var stamps atomic.Uint64
+
+// stamp gives each page of [lo, hi) an identity that no page had before.
+func stamp(lo, hi uintptr) {
+	for a := lo &^ (page - 1); a < hi; a += page {
+		*(*uint64)(ptr(a)) = stamps.Add(1) << 8
+	}
+}
+
+// ptr is a pointer to memory that Go did not allocate.
+func ptr(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
+
+const rw = unix.PROT_READ | unix.PROT_WRITE
+
+// reserve takes addresses that nobody else will be given while the test runs, and stamps the pages.
+func reserve(t testing.TB, pages int) uintptr {
+	t.Helper()
+	n := uintptr(pages) * page
+	p, err := unix.MmapPtr(-1, 0, nil, n, rw, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.MunmapPtr(p, n) })
+	unix.RawSyscall(unix.SYS_MADVISE, uintptr(p), n, unix.MADV_NOHUGEPAGE)
+	stamp(uintptr(p), uintptr(p)+n)
+	return uintptr(p)
+}
+
+func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
+	t.Helper()
+	cfg := Config{Registrar: f}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { finish(t, c, f) })
+	return c
+}
+
+// finish checks the identities, and that closing leaves nothing.
+func finish(t testing.TB, c *Cache, f *fake) {
+	t.Helper()
+	checkStats(t, c)
+	if err := c.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if n, bytes := f.registered(); n != 0 || bytes != 0 {
+		t.Errorf("%d registrations, %d bytes are left after Close", n, bytes)
+	}
+	if s := c.Stats(); s.Live != 0 || s.Dead != 0 || s.Bytes != 0 || s.Registered != s.Deregistered {
+		t.Errorf("after Close: %+v", s)
+	}
+}
+
+func checkStats(t testing.TB, c *Cache) {
+	t.Helper()
+	s := c.Stats()
+	if s.Gets != s.Hits+s.Misses+s.Uncached {
+		t.Errorf("gets are not hits + misses + uncached: %+v", s)
+	}
+	if int(s.Registered-s.Deregistered) != s.Live+s.Dead {
+		t.Errorf("registered - deregistered is not live + dead: %+v", s)
+	}
+}
+
+func mustGet(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) Region {
+	t.Helper()
+	r, err := c.Get(ptr(lo), n, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustPut(t testing.TB, c *Cache, r Region) {
+	t.Helper()
+	if err := c.Put(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// getPut gets and puts, and returns the key.
+func getPut(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) uint32 {
+	t.Helper()
+	r := mustGet(t, c, lo, n, access)
+	mustPut(t, c, r)
+	return r.LKey
+}
+
+// eventually waits for what another goroutine or thread is about to do.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}

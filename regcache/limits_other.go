@@ -1,0 +1,5 @@
+//go:build !linux
+
+package regcache
+
+func defaultMaxBytes() int64 { return 1 << 30 }

@@ -1,0 +1,324 @@
+package regcache
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/memevents"
+)
+
+// request is what a Get asks for.
+type request struct {
+	o      Origin
+	p      unsafe.Pointer
+	lo     uintptr
+	n      uint64
+	access Access
+}
+
+func (q *request) want() ability { return asked(q.o, q.access) }
+
+func (q *request) check() error {
+	bad := ""
+	switch {
+	case q.n == 0:
+		bad = "a range cannot be empty"
+	case q.p == nil:
+		bad = "nil is no memory"
+	case uint64(q.lo)+q.n < uint64(q.lo):
+		bad = fmt.Sprintf("%d bytes at %#x are beyond the end of memory", q.n, q.lo)
+	case q.access&^allAccess != 0:
+		bad = fmt.Sprintf("access %#x is not known", uint32(q.access))
+	case q.o >= numOrigins:
+		bad = fmt.Sprintf("%v is not known", q.o)
+	default:
+		return nil
+	}
+	return &Error{Op: "get", Errno: syscall.EINVAL, Detail: bad}
+}
+
+// flight is a registration that others may wait for.
+type flight struct {
+	lo, hi uintptr
+	can    ability
+	done   chan struct{}
+}
+
+// plan is what is to be registered.
+type plan struct {
+	lo, hi uintptr
+	access Access
+	need   memevents.Classes
+	keep   unsafe.Pointer
+	merges bool
+}
+
+func (p *plan) bytes() int64 { return int64(p.hi - p.lo) }
+
+var pageMask = uintptr(os.Getpagesize() - 1)
+
+// miss is Get when no hint helped: it looks in the index, and registers.
+func (c *Cache) miss(q request) (Region, error) {
+	if err := q.check(); err != nil {
+		return Region{}, err
+	}
+	for waited := false; ; waited = true {
+		e, f, wait, err := c.search(&q, waited)
+		switch {
+		case err != nil:
+			return Region{}, err
+		case e != nil:
+			return c.found(&q, e)
+		case wait != nil:
+			<-wait.done
+			continue
+		case f == nil:
+			return c.single(&q, nil)
+		}
+		e, err = c.admit(&q)
+		c.land(f)
+		switch {
+		case e != nil:
+			return e.region(q.p), nil
+		case err != nil && !temporary(err):
+			return Region{}, err
+		}
+		return c.single(&q, err)
+	}
+}
+
+// search returns an entry with a reference, or a flight of the caller's own, or one to wait for, or nothing:
+// then the range is for one operation. It sweeps, as every miss must.
+func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, err error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, nil, nil, errClosed("get")
+	}
+	if os.Getpid() != c.pid {
+		c.mu.Unlock()
+		return nil, nil, nil, &Error{Op: "get", Err: memevents.ErrForked, Remedy: "start the program anew with exec"}
+	}
+	dead := c.sweep()
+	c.age.Add(2)
+	if e = c.index.acquire(q.lo, q.n, q.want()); e != nil {
+		c.hints.learn(q.lo, e)
+	} else if c.watched[q.o].Load() {
+		f := c.flightOver(q)
+		if f != nil && !waited {
+			wait = f
+		} else {
+			own = &flight{lo: q.lo &^ pageMask, hi: q.lo + uintptr(q.n), can: q.want(), done: make(chan struct{})}
+			c.flights = append(c.flights, own)
+		}
+	}
+	c.mu.Unlock()
+	c.deregister(dead)
+	return e, own, wait, nil
+}
+
+func (c *Cache) flightOver(q *request) *flight {
+	for _, f := range c.flights {
+		if f.lo <= q.lo && q.lo+uintptr(q.n) <= f.hi && q.want()&^f.can == 0 {
+			return f
+		}
+	}
+	return nil
+}
+
+func (c *Cache) land(f *flight) {
+	c.mu.Lock()
+	c.flights = slices.DeleteFunc(c.flights, func(g *flight) bool { return g == f })
+	c.mu.Unlock()
+	close(f.done)
+}
+
+// found ends a Get that found an entry.
+func (c *Cache) found(q *request, e *entry) (Region, error) {
+	if e.frames != nil {
+		if err := c.verifyFrames(q, e); err != nil {
+			if e.ref.Release() {
+				c.reap()
+			}
+			return Region{}, err
+		}
+	}
+	c.hit(e)
+	return e.region(q.p), nil
+}
+
+// Reasons to register for one operation.
+var (
+	errChanged = errors.New("the memory changed while it was registered, twice")
+	errCrowded = errors.New("the limits of the cache leave no room beside what is in use")
+)
+
+// temporary: the range cannot be cached now, but can be registered.
+func temporary(err error) bool {
+	return errors.Is(err, errChanged) || errors.Is(err, errCrowded) || errors.Is(err, memevents.ErrChanging) ||
+		errors.Is(err, memevents.ErrFull) || errors.Is(err, memevents.ErrUnwatched)
+}
+
+// admit registers the range and makes it an entry with a reference. It tries the union with the entries that
+// overlap first: a range of which a part is not mapped, or not with the same access, does not register, and
+// then the exact range is tried.
+func (c *Cache) admit(q *request) (*entry, error) {
+	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need}
+	if exact.hi == 0 { // the last page of memory
+		return nil, errCrowded
+	}
+	if union, ok := c.union(exact); ok {
+		if e, err := c.enter(q, union, false); err == nil {
+			return e, nil
+		}
+	}
+	e, err := c.enter(q, exact, true)
+	if q.o == GoHeap && errors.Is(err, memevents.ErrUnwatched) {
+		exact.need, exact.keep = keptAliveNeed, q.p
+		e, err = c.enter(q, exact, true)
+	}
+	return e, err
+}
+
+// keptAliveNeed is what must be watched for an object of the Go heap that the cache keeps alive: the runtime
+// neither unmaps nor discards the pages of an object in use.
+const keptAliveNeed = memevents.CalledFromC
+
+// union is the plan widened to what it overlaps. Entries that keep an object alive are left out: the memory
+// between two objects belongs to neither.
+func (c *Cache) union(p plan) (plan, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for again := true; again; {
+		again = false
+		c.index.overlapping(p.lo, p.hi, func(e *entry) {
+			if e.keep != nil || !e.ref.Valid() || (e.lo >= p.lo && e.hi <= p.hi && e.can.access()&^p.access == 0 && p.need.Has(e.need)) {
+				return
+			}
+			p.lo, p.hi = min(p.lo, e.lo), max(p.hi, e.hi)
+			p.access |= e.can.access()
+			p.need |= e.need
+			p.merges, again = true, true
+		})
+	}
+	return p, p.merges && p.bytes() <= c.cfg.MaxBytes
+}
+
+// enter carries out a plan: claim, register, publish. insist: when there is no room, evict what is idle.
+func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
+	var err error
+	for range 2 { // a change meanwhile is rare; two in a row are a pattern
+		e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need, keep: p.keep, place: -1}
+		if p.keep != nil {
+			e.can |= asked(GoHeap, 0)
+		}
+		if err = c.reserve(e); err != nil {
+			return nil, err
+		}
+		var ref memevents.Ref
+		if ref, err = c.claim(e); err != nil {
+			c.unreserve(e)
+			return nil, err
+		}
+		var mr MR
+		if mr, err = c.register(p.lo, uint64(p.bytes()), p.access, insist); err != nil {
+			c.w.Retire(ref)
+			c.unreserve(e)
+			return nil, err
+		}
+		if c.publish(q, e, ref, mr) {
+			return e, nil
+		}
+		c.closeMR(mr)
+		c.w.Retire(ref)
+		c.unreserve(e)
+		err = errChanged
+	}
+	return nil, err
+}
+
+// claim evicts one entry if the table of the process is full.
+func (c *Cache) claim(e *entry) (memevents.Ref, error) {
+	ref, err := c.w.Claim(e.lo, e.hi, e.tag, e.need)
+	if errors.Is(err, memevents.ErrFull) && c.makeRoom(0) > 0 {
+		ref, err = c.w.Claim(e.lo, e.hi, e.tag, e.need)
+	}
+	return ref, err
+}
+
+// publish makes a registered entry one that others find. False: the memory changed meanwhile.
+func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
+	var frames []uint64
+	if c.frames != nil {
+		frames = c.frames.read(e.lo, e.hi)
+	}
+	c.mu.Lock()
+	// Written under the lock, before anybody can learn of the entry: what is exchanged through the table alone
+	// is not ordered in the eyes of the race detector.
+	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, mr.LKey(), mr.RKey(), frames
+	e.stamp.Store(c.age.Load())
+	if !c.w.Publish(ref) {
+		c.stats.changed++
+		c.mu.Unlock()
+		return false
+	}
+	c.stats.misses++
+	merged := c.supersede(e)
+	c.index.insert(e)
+	c.lru.add(e)
+	c.hints.learn(q.lo, e)
+	dead := c.sweep()
+	c.mu.Unlock()
+	if merged > 0 {
+		c.stats.merged.Add(uint64(merged))
+	}
+	c.deregister(dead)
+	return true
+}
+
+// supersede evicts the entries that a new one serves for.
+func (c *Cache) supersede(by *entry) (n int) {
+	c.index.overlapping(by.lo, by.hi, func(e *entry) {
+		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evict(e) {
+			n++
+		}
+	})
+	if n > 0 {
+		c.index.prune()
+	}
+	return n
+}
+
+// register calls the Registrar; when that lacks memory and insist is set, it evicts and tries again.
+func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR, error) {
+	mr, err := c.cfg.Registrar.Register(addr, n, access)
+	for room := int64(n); err != nil && exhausted(err) && insist && c.makeRoom(room) > 0; room = 1 << 62 {
+		c.stats.retries.Add(1)
+		mr, err = c.cfg.Registrar.Register(addr, n, access)
+	}
+	if err != nil {
+		c.stats.registerErrors.Add(1)
+		return nil, &Error{Op: "register", Err: err, Detail: fmt.Sprintf("%d bytes at %#x for %v", n, addr, access)}
+	}
+	c.stats.registered.Add(1)
+	return mr, nil
+}
+
+// single registers for one operation: exactly the range.
+func (c *Cache) single(q *request, why error) (Region, error) {
+	// The caller may close the cache only when its Gets are over.
+	mr, err := c.register(q.lo, q.n, q.access.full(), true)
+	runtime.KeepAlive(q.p)
+	if err != nil {
+		return Region{}, err
+	}
+	c.singles.Add(1)
+	c.stats.single(why)
+	e := &entry{c: c, lo: q.lo, hi: q.lo + uintptr(q.n), lkey: mr.LKey(), rkey: mr.RKey(), mr: mr, keep: q.p, place: -1}
+	return e.region(q.p), nil
+}

@@ -1,0 +1,206 @@
+package regcache
+
+import (
+	"fmt"
+	"slices"
+)
+
+// reserve takes a tag and room for an entry, evicting what is idle. It refuses with errCrowded.
+func (c *Cache) reserve(e *entry) error {
+	n := int64(e.hi - e.lo)
+	for range 4 { // others may take the room that this one made
+		c.mu.Lock()
+		idle := c.sweep()
+		bytes, count := c.bytes+n-c.cfg.MaxBytes, c.regions+1-c.cfg.MaxRegions
+		if n <= c.cfg.MaxBytes && (bytes > 0 || count > 0) {
+			for _, e := range idle {
+				bytes -= int64(e.hi - e.lo)
+			}
+			idle = append(idle, c.evictIdle(bytes, count-len(idle))...)
+		}
+		room := c.regions < c.cfg.MaxRegions && c.bytes <= c.cfg.MaxBytes-n
+		if room {
+			c.book(e)
+		}
+		c.mu.Unlock()
+		c.deregister(idle)
+		if room {
+			return nil
+		}
+		if len(idle) == 0 {
+			break
+		}
+	}
+	return errCrowded
+}
+
+// book takes the room.
+func (c *Cache) book(e *entry) {
+	c.regions++
+	c.bytes += int64(e.hi - e.lo)
+	if last := len(c.tags) - 1; last >= 0 {
+		e.tag = c.tags[last]
+		c.tags = c.tags[:last]
+		c.slots[e.tag] = e
+		return
+	}
+	e.tag = uint32(len(c.slots))
+	c.slots = append(c.slots, e)
+}
+
+func (c *Cache) unreserve(e *entry) {
+	c.mu.Lock()
+	c.forget(e)
+	c.mu.Unlock()
+}
+
+func (c *Cache) forget(e *entry) {
+	c.regions--
+	c.bytes -= int64(e.hi - e.lo)
+	c.slots[e.tag] = nil
+	c.tags = append(c.tags, e.tag)
+	e.mr, e.keep = nil, nil // a hint may point here for long
+}
+
+// evict takes an entry out of use by the cache's own wish. False: a change came first. The caller prunes the index.
+func (c *Cache) evict(e *entry) bool {
+	if e.gone {
+		return false
+	}
+	c.lru.remove(e)
+	if !c.w.Evict(e.ref) {
+		return false // Drain delivers it
+	}
+	e.evicted, e.gone = true, true
+	c.dying = append(c.dying, e)
+	c.stats.evicted++
+	return true
+}
+
+// evictIdle evicts what was unused for longest, so many bytes and entries at least, if there are as many. It
+// returns what is to be deregistered.
+func (c *Cache) evictIdle(bytes int64, count int) []*entry {
+	c.lru.oldest(func(e *entry) bool {
+		if bytes <= 0 && count <= 0 {
+			return false
+		}
+		bytes -= int64(e.hi - e.lo)
+		count--
+		c.evict(e)
+		return true
+	})
+	c.index.prune()
+	return c.sweep()
+}
+
+// makeRoom deregisters idle entries, of so many bytes and one at least, and returns how many there were.
+func (c *Cache) makeRoom(bytes int64) int {
+	c.mu.Lock()
+	idle := c.evictIdle(bytes, 1)
+	c.mu.Unlock()
+	c.deregister(idle)
+	return len(idle)
+}
+
+// sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
+// The caller gives them to deregister without the lock.
+func (c *Cache) sweep() (idle []*entry) {
+	c.drained = c.w.Drain(c.drained[:0])
+	for _, ref := range c.drained {
+		e := c.slots[ref.Tag()]
+		if e == nil || e.ref != ref {
+			panic(fmt.Sprintf("regcache: %v is on the dead list and not in the cache", ref))
+		}
+		c.lru.remove(e)
+		e.gone = true
+		c.dying = append(c.dying, e)
+		c.stats.invalidated++
+	}
+	if len(c.drained) > 0 {
+		c.index.prune()
+	}
+	c.dying = slices.DeleteFunc(c.dying, func(e *entry) bool {
+		if e.ref.Refs() > 0 {
+			return false
+		}
+		idle = append(idle, e)
+		return true
+	})
+	c.ending += len(idle)
+	return idle
+}
+
+// deregister ends entries that sweep returned.
+func (c *Cache) deregister(idle []*entry) {
+	for _, e := range idle {
+		c.closeMR(e.mr)
+		c.w.Retire(e.ref)
+		c.mu.Lock()
+		c.stats.hits += e.hits.Load()
+		c.stats.puts += e.puts.Load()
+		c.forget(e)
+		c.ending--
+		c.mu.Unlock()
+	}
+	if len(idle) > 0 {
+		c.ended.Broadcast()
+	}
+}
+
+func (c *Cache) closeMR(mr MR) error {
+	err := mr.Close()
+	if err != nil {
+		err = &Error{Op: "deregister", Err: err}
+		c.stats.deregErr.set(err)
+	}
+	c.stats.deregistered.Add(1)
+	return err
+}
+
+// reap deregisters what is dead.
+func (c *Cache) reap() {
+	c.mu.Lock()
+	idle := c.sweep()
+	c.mu.Unlock()
+	c.deregister(idle)
+}
+
+// putChanged is Put of what is no longer valid, or was for one operation.
+func (c *Cache) putChanged(r Region) error {
+	e := r.e
+	if e.ref.IsZero() {
+		return c.putSingle(e)
+	}
+	c.mu.Lock()
+	changed := !e.evicted
+	if changed && !e.changed {
+		e.changed = true
+		c.stats.inUse++
+	}
+	c.mu.Unlock()
+	e.puts.Add(1)
+	if e.ref.Release() {
+		c.reap()
+	}
+	if changed && c.cfg.Strict {
+		return &Error{Op: "put", Err: ErrInvalidated, Detail: fmt.Sprintf("[%#x,%#x)", e.lo, e.hi),
+			Remedy: "keep memory mapped until its operations have completed"}
+	}
+	return nil
+}
+
+func (c *Cache) putSingle(e *entry) error {
+	c.mu.Lock()
+	mr := e.mr
+	e.mr, e.keep = nil, nil
+	if mr != nil {
+		c.stats.puts++
+	}
+	c.mu.Unlock()
+	if mr == nil {
+		panic("regcache: a Region was given to Put twice")
+	}
+	err := c.closeMR(mr)
+	c.singles.Add(-1)
+	return err
+}
