@@ -4,12 +4,17 @@ package memevents
 
 /*
 #include "ibc_mem.h"
+#include <stdlib.h>
 #cgo noescape ibc_mem_call
 #cgo nocallback ibc_mem_call
 */
 import "C"
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+	"unsafe"
+)
 
 // Calls that tests make as C code would, through the symbol that any library is bound to.
 const (
@@ -42,3 +47,49 @@ func windowOpen(lo, hi uintptr) uint32 {
 
 func windowClose(id uint32) { C.ibc_mem_window_close(table(), C.uint32_t(id)) }
 func scans() uint64         { return u64(&table().stats.scans).Load() }
+
+// cLoad loads a library and returns its handle.
+func cLoad(path string) (unsafe.Pointer, error) {
+	p := C.CString(path)
+	defer C.free(unsafe.Pointer(p))
+	var why *C.char
+	if lib := C.ibc_mem_load(p, &why); lib != nil {
+		return lib, nil
+	}
+	return nil, errors.New(C.GoString(why))
+}
+
+func cUnload(lib unsafe.Pointer) { C.ibc_mem_unload(lib) }
+
+// cSymbol is the definition that a library loaded now would be bound to.
+func cSymbol(name string) unsafe.Pointer {
+	p := C.CString(name)
+	defer C.free(unsafe.Pointer(p))
+	return C.ibc_mem_symbol(p)
+}
+
+// cFunc calls a function of up to three longs.
+func cFunc(name string, args ...uintptr) uintptr {
+	f := cSymbol(name)
+	if f == nil {
+		panic("no function " + name)
+	}
+	var a [3]C.long
+	for i, v := range args {
+		a[i] = C.long(v)
+	}
+	return uintptr(C.ibc_mem_call_symbol(f, a[0], a[1], a[2]))
+}
+
+func setOrder(order uint32)              { u32(&table().test_order).Store(order) }
+func setReaderDelay(microseconds uint32) { u32(&table().uffd_delay_us).Store(microseconds) }
+func readerEvents() (unmap, remove uint64) {
+	s := &table().stats
+	return u64(&s.uffd_unmap).Load(), u64(&s.uffd_remove).Load()
+}
+func callsSeen(event uint32) uint64 { return u64(&table().stats.calls[event]).Load() }
+
+// The stops of a test build of the hooks around the kernel's work on the range at addr.
+func stopAt(addr uintptr)   { u64(&table().test_addr).Store(uint64(addr)) }
+func stopped() uint32       { return u32(&table().test_at).Load() }
+func goOnFrom(stage uint32) { u32(&table().test_at).CompareAndSwap(stage, 0) }

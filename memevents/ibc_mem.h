@@ -157,7 +157,8 @@ struct ibc_mem {
 	struct { uint64_t lo, len; } segment[IBC_MEM_SEGMENTS];
 
 	uint32_t test_tid;     /* thread that tests whether calls arrive here; 0 none */
-	uint32_t test_order;   /* honoured only by builds with IBC_MEM_TEST_MODES */
+	uint32_t test_order, test_at; /* these and test_addr: only in builds with IBC_MEM_TEST_MODES */
+	uint64_t test_addr;
 	uint32_t test_seen[IBC_MEM_EVENTS];
 
 	uint32_t ring_on, ring_wake;
@@ -244,8 +245,12 @@ enum ibc_mem_try {
 	IBC_MEM_TRY_MUNMAP, IBC_MEM_TRY_MMAP, IBC_MEM_TRY_MREMAP, IBC_MEM_TRY_MADVISE, IBC_MEM_TRY_BRK, IBC_MEM_TRY_SHM,
 	IBC_MEM_TRY_REMAP, IBC_MEM_TRY_GUARD, IBC_MEM_TRY_FREE, IBC_MEM_TRY_LIBC_BRK,
 };
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, void *target, int *err);
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int own, void *target, int *err);
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
 IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
+IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why);
+IBC_HIDDEN int ibc_mem_unload(void *lib);
+IBC_HIDDEN void *ibc_mem_symbol(const char *name);
+IBC_HIDDEN long ibc_mem_call_symbol(void *f, long a, long b, long c);
 
 #endif

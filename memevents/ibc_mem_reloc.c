@@ -138,6 +138,7 @@ static int set_slot(const struct dl_phdr_info *o, void **slot, void *to)
 }
 
 static void *our_dlopen(const char *file, int flags);
+static void *(*next_dlopen)(const char *file, int flags); /* this image's own relocation will be changed too */
 
 static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
@@ -231,9 +232,9 @@ static void *our_dlopen(const char *file, int flags)
 	int err;
 
 	if (file && in_run_path(file, __builtin_return_address(0), path, sizeof path))
-		ret = dlopen(path, flags);
+		ret = next_dlopen(path, flags);
 	else
-		ret = dlopen(file, flags);
+		ret = next_dlopen(file, flags);
 	if (ret) {
 		repatch(&err);
 		if (err)
@@ -247,8 +248,13 @@ static void *our_dlopen(const char *file, int flags)
 /* Returns 0 or an errno; *slots is how many entries were changed. */
 IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
 {
+	union { void *p; void *(*f)(const char *, int); } next = {.p = dlsym(RTLD_NEXT, "dlopen")};
 	int err;
 
+	*slots = 0;
+	if (!next.p)
+		return ENOSYS;
+	next_dlopen = next.f;
 	*slots = repatch(&err);
 	return err;
 }
@@ -256,12 +262,9 @@ IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
 static void collect(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
 	void *to = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
-	Dl_info info;
 
+	(void)o;
 	if (event_of(name) != (int)w->event || !to)
-		return;
-	/* An entry that was never used leads back into its own object, and will lead to the symbol. */
-	if (dladdr(to, &info) && (uintptr_t)info.dli_fbase == (uintptr_t)o->dlpi_addr && to != ibc_mem_hook[w->event] && !info.dli_sname)
 		return;
 	for (uint32_t i = 0; i < w->n; i++)
 		if (w->out[i] == to)
@@ -270,7 +273,8 @@ static void collect(struct walk *w, const struct dl_phdr_info *o, const char *na
 		w->out[w->n++] = to;
 }
 
-/* Where the entries of a call point, each place once. */
+/* Where the entries of a call point, each place once. One that was never used leads to the object's own code
+ * that resolves it, and can be called like the others. */
 IBC_HIDDEN uint32_t ibc_mem_targets(uint32_t event, void **out, uint32_t cap)
 {
 	struct walk w = {.visit = collect, .event = event, .cap = cap, .out = out};

@@ -16,8 +16,16 @@
 #define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
 #define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
 
-/* The definition that a library loaded now would be bound to. */
-static void *symbol(const char *name) { return dlsym(RTLD_DEFAULT, name); }
+/* The definition that a library loaded now would be bound to. RTLD_DEFAULT would begin with this image if it
+ * was linked with -Bsymbolic, as Go's C libraries are. */
+static void *symbol(const char *name)
+{
+	static void *program;
+
+	if (!program)
+		program = dlopen(NULL, RTLD_NOW);
+	return dlsym(program, name);
+}
 
 /* ---- a call by number, through the symbol or straight to the kernel ---- */
 
@@ -85,6 +93,7 @@ struct trial {
 	uint32_t watcher;
 	int raw, uffd, err;
 	void *target; /* the definition to call; NULL: that of the symbol */
+	int own;      /* where relocations lead here and symbols do not: our definitions in the symbols' place */
 	size_t page;
 };
 
@@ -101,6 +110,8 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 
 	if (t->target)
 		return call_at(t->target, event, args, &t->err);
+	if (t->own)
+		return call_at(ibc_mem_hook[event], event, args, &t->err);
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
@@ -265,9 +276,9 @@ static int try_libc_brk(struct trial *t)
 enum { GUARD_INSTALL = 102 }; /* Linux 6.13; older kernels refuse it, after the hook */
 
 /* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it did. */
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, void *target, int *err)
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int own, void *target, int *err)
 {
-	struct trial t = {.m = m, .watcher = watcher, .raw = raw, .uffd = uffd, .target = target, .page = load(m->page)};
+	struct trial t = {.m = m, .watcher = watcher, .raw = raw, .uffd = uffd, .own = own, .target = target, .page = load(m->page)};
 	int ok = 0;
 
 	for (int i = 0; i < IBC_MEM_EVENTS; i++)
@@ -291,3 +302,26 @@ IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, i
 }
 
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event) { return load(m->test_seen[event]); }
+
+/* ---- other libraries, for tests ---- */
+
+/* Loads a library for good. NULL: *why says why not. */
+IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why)
+{
+	void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+
+	if (!lib)
+		*why = dlerror();
+	return lib;
+}
+
+IBC_HIDDEN int ibc_mem_unload(void *lib) { return dlclose(lib); }
+
+IBC_HIDDEN void *ibc_mem_symbol(const char *name) { return symbol(name); }
+
+IBC_HIDDEN long ibc_mem_call_symbol(void *f, long a, long b, long c)
+{
+	union { void *p; long (*call)(long, long, long); } u = {.p = f};
+
+	return u.call(a, b, c);
+}

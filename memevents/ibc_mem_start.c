@@ -70,7 +70,8 @@ static struct ibc_mem *other(void *where)
 
 static void choose(void)
 {
-	struct ibc_mem *m = other(RTLD_DEFAULT);
+	void *program = dlopen(NULL, RTLD_NOW); /* RTLD_DEFAULT begins with a library's own symbols if it was linked so */
+	struct ibc_mem *m = program ? other(program) : NULL;
 
 	if (!m)
 		m = other(RTLD_NEXT);

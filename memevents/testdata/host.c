@@ -1,0 +1,47 @@
+/* A C program: loads Go, has a range watched, loads another library and lets that unmap the range. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void *load(const char *path)
+{
+	void *lib = dlopen(path, RTLD_NOW);
+
+	if (!lib)
+		printf("%s\n", dlerror());
+	return lib;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned char (*watch)(uintptr_t, uintptr_t), (*valid)(void);
+	long (*unmap)(long, long);
+	void *p, *go, *other;
+
+	if (argc < 3) /* "exit": only begins and ends */
+		return 0;
+	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	go = load(argv[1]);
+	if (!go)
+		return 1;
+	*(void **)&watch = dlsym(go, "IbcWatch");
+	*(void **)&valid = dlsym(go, "IbcValid");
+	if (!watch((uintptr_t)p, 4096)) {
+		puts("later library: refused");
+		fflush(stdout);
+		_exit(0);
+	}
+	other = load(argv[2]);
+	if (!other)
+		return 1;
+	*(void **)&unmap = dlsym(other, "ibc_foreign_munmap");
+	if (unmap((long)p, 4096))
+		return 1;
+	puts(valid() ? "later library: missed" : "later library: noticed");
+	fflush(stdout);
+	_exit(0);
+}

@@ -1,0 +1,244 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// needUffd skips where the system forbids userfaultfd: root has it everywhere but in some containers.
+func needUffd(t testing.TB) {
+	t.Helper()
+	for _, m := range Status().Monitors {
+		if m.Name == MonitorUserfaultfd && !m.Active {
+			t.Skip(m.Name, ": ", m.Why)
+		}
+	}
+}
+
+// Calls that no hook sees, with the control that memory without a watch keeps its entry.
+func Test04RawCallsAreSeenByUserfaultfd(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	raw := func(nr uintptr, args ...uintptr) {
+		t.Helper()
+		var a [6]uintptr
+		copy(a[:], args)
+		if _, _, errno := unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	// A thread that sleeps in a raw call holds up the runtime, so these calls tell it.
+	blocking := func(nr uintptr, args ...uintptr) {
+		t.Helper()
+		var a [6]uintptr
+		copy(a[:], args)
+		if _, _, errno := unix.Syscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		do   func(p uintptr)
+	}{
+		{"RawSyscall munmap", func(p uintptr) { raw(unix.SYS_MUNMAP, p, pageSize) }},
+		{"munmap", func(p uintptr) { blocking(unix.SYS_MUNMAP, p, pageSize) }},
+		{"mmap fixed", func(p uintptr) {
+			blocking(unix.SYS_MMAP, p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+		}},
+		{"mremap", func(p uintptr) {
+			blocking(unix.SYS_MREMAP, p, pageSize, pageSize, mremapMaymove|mremapFixed, mapPages(t, 1))
+		}},
+		{"MADV_DONTNEED", func(p uintptr) { blocking(unix.SYS_MADVISE, p, pageSize, unix.MADV_DONTNEED) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := mapPages(t, 1)
+			register(p, 1)
+			hooked := watch(t, w, p, page(p, 1), CalledFromC)
+			if hooked.Valid(); true {
+				q := mapPages(t, 1)
+				register(q, 1)
+				unseen := watch(t, w, q, page(q, 1), CalledFromC)
+				c.do(q)
+				if !unseen.Acquire() {
+					t.Error("control: seen without userfaultfd")
+				} else {
+					unseen.Release()
+				}
+				evict(t, w, unseen, hooked)
+			}
+			seen := watch(t, w, p, page(p, 1), ForGoMap)
+			c.do(p)
+			if seen.Acquire() {
+				t.Error("a hit after the change")
+				seen.Release()
+			}
+			evict(t, w, seen)
+			sweep(t, w)
+		})
+	}
+}
+
+func Test04SyscallPackageAndFreeOSMemory(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	b, err := syscall.Mmap(-1, 0, int(pageSize), rw, anonymous)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := uintptr(unsafe.Pointer(&b[0]))
+	r := watch(t, w, p, page(p, 1), ForGoMap)
+	if err := syscall.Munmap(b); err != nil {
+		t.Fatal(err)
+	}
+	if r.Acquire() {
+		t.Error("a hit after syscall.Munmap")
+	}
+	sweep(t, w)
+
+	r = watchDropped(t, w)
+	debug.FreeOSMemory()
+	if r.Acquire() {
+		t.Error("a hit on Go memory that went back to the system")
+		r.Release()
+	}
+	evict(t, w, r)
+	sweep(t, w)
+}
+
+// watchDropped watches Go memory that nobody refers to any more.
+//
+//go:noinline
+func watchDropped(t *testing.T, w *Watcher) Ref {
+	heap := make([]byte, 32<<20)
+	for i := range heap {
+		heap[i] = 1
+	}
+	p := (uintptr(unsafe.Pointer(&heap[0])) + 1<<20) &^ (pageSize - 1)
+	r := watch(t, w, p, page(p, 16), ForGoHeap)
+	runtime.KeepAlive(heap)
+	return r
+}
+
+// The reader is a thread of C: with one processor and the collector at work nothing hangs.
+func Test13CollectorAndReaderOnOneProcessor(t *testing.T) {
+	needUffd(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w := newWatcher(t, WatcherConfig{})
+	_, before := readerEvents()
+	for end := time.Now().Add(stress(time.Second)); time.Now().Before(end); {
+		heap := make([]byte, 4<<20)
+		heap[0], heap[len(heap)-1] = 1, 1
+		p := (uintptr(unsafe.Pointer(&heap[0])) + pageSize) &^ (pageSize - 1)
+		if r, err := w.Claim(p, page(p, 512), 0, ForGoHeap); err == nil {
+			if w.Publish(r) {
+				r.Release()
+			} else {
+				w.Retire(r)
+			}
+		}
+		runtime.KeepAlive(heap)
+		heap = nil
+		runtime.GC()
+		debug.FreeOSMemory()
+		sweep(t, w)
+	}
+	if _, after := readerEvents(); after == before {
+		t.Error("no discarded memory was told of: nothing was tested")
+	}
+}
+
+// A reader that is late holds up the unmapper and not the truth: from the moment the call can return, no hit.
+func Test13SlowReaderBlocksTheCallAndNotTheTruth(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	setReaderDelay(20000)
+	defer setReaderDelay(0)
+	for range 5 {
+		p := mapPages(t, 1)
+		register(p, 1)
+		r := watch(t, w, p, page(p, 1), ForGoMap)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+			if r.Acquire() {
+				t.Error("a hit after munmap returned, with the reader still at work")
+			}
+		})
+		wg.Wait()
+		// Out of the reader's way, before the next round.
+		for deadline := time.Now().Add(5 * time.Second); len(w.Drain(nil)) == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("never drained")
+			}
+		}
+		w.Retire(r)
+	}
+}
+
+// The same thread unmaps, maps anew and asks. A reader that acted without the gate would let some hits pass.
+func Test14GateStopsHitsWhileEventsAreTaken(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p := mapPages(t, 1)
+	rounds := 20000
+	if os.Getenv("IBCONDUIT_STRESS") != "" {
+		rounds = 1e6
+	}
+	stale, done := 0, 0
+	for tries := 0; done < rounds && tries < 1000*rounds; tries++ {
+		r, err := w.Claim(p, page(p, 1), 0, ForGoMap)
+		if err != nil { // the reader is still at work
+			continue
+		}
+		if !w.Publish(r) {
+			w.Retire(r)
+			continue
+		}
+		r.Release()
+		done++
+		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		unix.Syscall6(unix.SYS_MMAP, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0)
+		if r.Acquire() {
+			stale++
+			r.Release()
+		}
+		for !w.Evict(r) { // valid means missed; else it is, or soon will be, on the dead list
+			if len(w.Drain(nil)) > 0 {
+				break
+			}
+		}
+		w.Retire(r)
+	}
+	if stale != 0 || done != rounds {
+		t.Errorf("%d stale hits in %d rounds", stale, done)
+	}
+}
+
+// Discarding is told before it happens: for a while the range is closed to new claims.
+func Test04DiscardedRangeStaysClosedForAWhile(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	p := mapPages(t, 1)
+	register(p, 1)
+	r := watch(t, w, p, page(p, 1), ForGoMap)
+	unix.Syscall(unix.SYS_MADVISE, p, pageSize, unix.MADV_DONTNEED)
+	if r.Acquire() {
+		t.Error("a hit")
+	}
+	if !Changing(p, page(p, 1)) {
+		t.Error("open at once")
+	}
+	sweep(t, w)
+}
