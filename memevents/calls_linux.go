@@ -46,7 +46,6 @@ func windowOpen(lo, hi uintptr) uint32 {
 }
 
 func windowClose(id uint32) { C.ibc_mem_window_close(table(), C.uint32_t(id)) }
-func scans() uint64         { return u64(&table().stats.scans).Load() }
 
 // cLoad loads a library and returns its handle.
 func cLoad(path string) (unsafe.Pointer, error) {
@@ -93,3 +92,10 @@ func callsSeen(event uint32) uint64 { return u64(&table().stats.calls[event]).Lo
 func stopAt(addr uintptr)   { u64(&table().test_addr).Store(uint64(addr)) }
 func stopped() uint32       { return u32(&table().test_at).Load() }
 func goOnFrom(stage uint32) { u32(&table().test_at).CompareAndSwap(stage, 0) }
+
+// benchCycles unmaps nothing n times in C, through the hook and straight to the kernel: nanoseconds of each.
+func benchCycles(n int) (hooked, raw int64) {
+	var ns [2]C.uint64_t
+	C.ibc_mem_cycles(table(), C.uint64_t(n), &ns[0])
+	return int64(ns[0]), int64(ns[1])
+}

@@ -824,9 +824,9 @@ func Test26HugeUnmapAndCrowdedPlaceAreBounded(t *testing.T) {
 		lo := base + half + uintptr(i%512)*pageSize
 		refs = append(refs, watch(t, w, lo, lo+pageSize, CalledFromC))
 	}
-	before := scans()
+	before := ReadStats().TableScans
 	must(t, callMunmap, base, half) // beside them: all slots are looked at, once
-	if n := scans() - before; n != 1 {
+	if n := ReadStats().TableScans - before; n != 1 {
 		t.Errorf("%d scans of the table", n)
 	}
 	for _, r := range refs {

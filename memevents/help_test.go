@@ -5,6 +5,7 @@ package memevents
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -51,4 +52,24 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
+}
+
+// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before it.
+func vmFlags(t *testing.T, p uintptr) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		var lo, hi uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &lo, &hi); n == 2 {
+			inside = lo <= p && p < hi
+		} else if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
+			return flags
+		}
+	}
+	t.Fatalf("no mapping at %#x", p)
+	return ""
 }

@@ -11,6 +11,7 @@
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
+#include <time.h>
 #include <unistd.h>
 
 #define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
@@ -302,6 +303,36 @@ IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, i
 }
 
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event) { return load(m->test_seen[event]); }
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Unmaps a page where nothing is mapped, n times, in turns through the symbol and straight to the kernel, so
+ * that both see the same weather; ns[0] and ns[1] are what they took. */
+IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, uint64_t *ns)
+{
+	union { void *p; int (*unmap)(void *, size_t); } f = {.p = symbol("munmap")};
+	size_t page = load(m->page);
+	uintptr_t at = (uintptr_t)map(page);
+
+	unmap(at, page);
+	for (uint64_t done = 0; done < n; done += 64) {
+		uint64_t t0 = now_ns(), t1;
+
+		for (int i = 0; i < 64; i++)
+			f.unmap((void *)at, page);
+		t1 = now_ns();
+		for (int i = 0; i < 64; i++)
+			unmap(at, page);
+		ns[0] += t1 - t0;
+		ns[1] += now_ns() - t1;
+	}
+}
 
 /* ---- other libraries, for tests ---- */
 

@@ -70,3 +70,31 @@ func Status() Report {
 
 // Retest finds the same.
 func Retest() Report { return Status() }
+
+// ReadStats reads the counters: all zero.
+func ReadStats() Stats { return Stats{} }
+
+// AdviseHuge does nothing: there are no hooks.
+func AdviseHuge(uint64) {}
+
+// Protect is not supported in this build.
+func Protect(lo, hi uintptr) (unprotect func(), err error) {
+	return nil, &Error{Op: "protect", Err: ErrNotSupported, Detail: notBuilt}
+}
+
+// Subscription delivers events: none in this build.
+type Subscription struct{}
+
+// Subscribe is not supported in this build.
+func Subscribe(int) (*Subscription, error) {
+	return nil, &Error{Op: "subscribe", Err: ErrNotSupported, Detail: notBuilt}
+}
+
+// Events delivers nothing.
+func (s *Subscription) Events() <-chan Event { return nil }
+
+// Lost counts nothing.
+func (s *Subscription) Lost() uint64 { return 0 }
+
+// Close ends nothing.
+func (s *Subscription) Close() {}
