@@ -173,7 +173,7 @@ struct ibc_mem {
 	struct ibc_mem_entry entry[IBC_MEM_SLOTS] __attribute__((aligned(64)));
 };
 
-/* ---- ibc_mem_hooks.c: the data path; beside these the libc's names ---- */
+/* ---- the data path (ibc_mem_path.h says what may stand there); beside these the libc's names ---- */
 
 extern IBC_HIDDEN struct ibc_mem ibc_mem_own;
 extern IBC_HIDDEN struct ibc_mem *ibc_mem_use; /* the table that counts: own, or the preloaded library's */

@@ -1,5 +1,4 @@
 /* Another interposer, as profilers and allocators are: counts the calls and passes on. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
 

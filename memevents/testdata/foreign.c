@@ -1,5 +1,4 @@
 /* A library that uses the calls, and one that takes them over: what tests load, call and spoil. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* A C program: loads Go, has a range watched, loads another library and lets that unmap the range. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* A malloc that cannot be called from a hook: it aborts while the thread's flag is set that test builds of the
  * hooks keep. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
 #include <unistd.h>

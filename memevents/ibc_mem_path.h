@@ -1,0 +1,36 @@
+/* What the objects of the data path share: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c, ibc_mem_window.c.
+ *
+ * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go runtime's own mmap
+ * with the runtime's locks held. So these files call nothing but each other, the kernel, the next definition of
+ * the same call, and the handlers; they wait for nobody and allocate nothing. A test reads the object files and
+ * refuses any other undefined symbol. What needs more stands in the other files. */
+#ifndef IBC_MEM_PATH_H
+#define IBC_MEM_PATH_H
+
+#include "ibc_mem.h"
+#include "ibc_mem_arch.h"
+
+#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
+#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
+#define count(p) ((void)__atomic_add_fetch(&(p), 1, __ATOMIC_RELAXED))
+#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* What a call takes away, known before it. */
+struct ibc_mem_plan {
+	struct ibc_mem_range gone[2];
+	uint32_t n;
+	uint64_t shm_len; /* of the segment that shmat attaches */
+};
+
+/* ibc_mem_plan.c */
+IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, struct ibc_mem_plan *p);
+IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p);
+
+/* ibc_mem_next.c */
+IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c);
+static inline uint64_t ibc_raw_brk(void) { return (uint64_t)ibc_sys(SYS_brk, 0, 0, 0, 0, 0, 0); }
+
+#endif

@@ -1,0 +1,180 @@
+/* The data path, first part: windows, invalidation, and telling Go.
+ *
+ * The order is the point: a call that takes memory away first opens a window, then makes the overlapping
+ * entries stale, then lets the kernel work, then closes the window. A registrar publishes its entry (PENDING)
+ * first and then looks at the windows. With both sides sequentially consistent, either the hook sees the entry
+ * or the registrar sees the window; without the window an entry registered between the notice and the kernel's
+ * work would stay valid for ever. */
+#include "ibc_mem_path.h"
+
+/* ---- windows ---- */
+
+IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	uint32_t at = ibc_thread_hint();
+
+	for (uint32_t i = 0; i < IBC_MEM_WINDOWS; i++) {
+		struct ibc_mem_window *w = &m->window[(at + i) % IBC_MEM_WINDOWS];
+		uint64_t none = 0;
+
+		if (load(w->lo) || !cas(w->lo, &none, 1))
+			continue;
+		__atomic_store_n(&w->hi, hi, __ATOMIC_RELAXED); /* read only after lo, whose store orders it */
+		if (lo > 1) /* 1 stays "everything" */
+			store(w->lo, lo);
+		return (at + i) % IBC_MEM_WINDOWS;
+	}
+	add(m->overflow, 1);
+	count(m->stats.overflows);
+	return IBC_MEM_WINDOWS;
+}
+
+IBC_HIDDEN void ibc_mem_window_close(struct ibc_mem *m, uint32_t id)
+{
+	if (likely(id < IBC_MEM_WINDOWS))
+		__atomic_store_n(&m->window[id].lo, 0, __ATOMIC_RELEASE);
+	else
+		add(m->overflow, -1);
+}
+
+/* ---- invalidation ---- */
+
+static void bury(struct ibc_mem *m, struct ibc_mem_entry *e)
+{
+	struct ibc_mem_watcher *w = &m->watcher[e->watcher % IBC_MEM_WATCHERS];
+	uint64_t dead = add(w->dead_bytes, load(e->hi) - load(e->lo));
+	uint32_t head = load(w->dead_head);
+
+	add(w->dead_count, 1);
+	do
+		store(e->dead_next, head);
+	while (!cas(w->dead_head, &head, (uint32_t)(e - m->entry) + 1));
+	/* From here on the entry is its owner's. */
+	if (dead > load(w->dead_limit) && !__atomic_exchange_n(&w->signalled, 1, __ATOMIC_SEQ_CST))
+		__atomic_or_fetch(&m->signal, 1ull << (w - m->watcher), __ATOMIC_SEQ_CST);
+}
+
+/* Makes the entry stale if it overlaps. A VALID one goes to its owner's dead list, which the one winner of
+ * the exchange does; a PENDING one belongs to the registrar, who learns it from its own exchange. */
+static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
+{
+	uint64_t s = load(e->state), stale;
+
+	do {
+		uint64_t kind = s & 3;
+
+		if ((kind != IBC_MEM_PENDING && kind != IBC_MEM_VALID) || load(e->lo) >= hi || load(e->hi) <= lo)
+			return;
+		stale = (s & ~3ull) | IBC_MEM_STALE;
+	} while (!cas(e->state, &s, stale));
+
+	add(m->generation, 1);
+	count(m->stats.invalidated);
+	if ((s & 3) == IBC_MEM_PENDING) {
+		count(m->stats.invalidated_pending);
+		return;
+	}
+	if (load(e->refs))
+		count(m->stats.invalidated_in_use);
+	bury(m, e);
+}
+
+IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell)
+{
+	return (uint32_t)(((cell + 1) * 0x9E3779B97F4A7C15u ^ (uint64_t)(level + 1) * 0xC2B2AE3D27D4EB4Fu) >> (64 - IBC_MEM_HEADS_LOG2));
+}
+
+static void expire_all(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	uint32_t high = load(m->high);
+
+	count(m->stats.scans);
+	for (uint32_t i = 0; i < high; i++)
+		expire(m, &m->entry[i], lo, hi);
+}
+
+/* Walks the cells of one level. False: there are more cells than entries, or the lists are being changed. */
+static int expire_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_t hi, uint32_t *steps)
+{
+	uint64_t first = lo >> IBC_MEM_CELL_SHIFT(level), last = (hi - 1) >> IBC_MEM_CELL_SHIFT(level);
+
+	if (last - first >= *steps)
+		return 0;
+	for (uint64_t cell = first; cell <= last; cell++) {
+		for (uint32_t n = load(m->heads[ibc_mem_hash(level, cell)]); n; n = load(m->entry[(n - 1) / 2].next[(n - 1) % 2])) {
+			if (!--*steps)
+				return 0;
+			expire(m, &m->entry[(n - 1) / 2], lo, hi);
+		}
+	}
+	return 1;
+}
+
+/* An entry of size s stands in the one or two cells it touches of the level whose cells are at least s, so a
+ * range meets it in a few lists however many entries there are elsewhere. A list that changed under the walk
+ * may have led astray: then every slot is looked at, which needs no list. */
+IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	uint32_t live = load(m->live), steps = 2 * live + 64;
+	uint64_t epoch = load(m->epoch);
+
+	if (!live || lo >= hi)
+		return;
+	for (uint32_t levels = load(m->levels); levels; levels &= levels - 1) {
+		if (!expire_level(m, (uint32_t)__builtin_ctz(levels), lo, hi, &steps)) {
+			expire_all(m, lo, hi);
+			return;
+		}
+	}
+	if (unlikely(load(m->epoch) != epoch))
+		expire_all(m, lo, hi);
+}
+
+/* ---- telling Go, once the call is over ---- */
+
+static void wake(int32_t efd)
+{
+	uint64_t one = 1;
+
+	if (efd)
+		ibc_sys(SYS_write, efd - 1, (long)&one, sizeof one, 0, 0, 0);
+}
+
+IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m)
+{
+	if (likely(!load(m->signal)))
+		return;
+	for (uint64_t who = __atomic_exchange_n(&m->signal, 0, __ATOMIC_SEQ_CST); who; who &= who - 1)
+		wake(load(m->watcher[__builtin_ctzll(who)].efd));
+}
+
+/* A bounded queue of many writers and one reader. A slot's sequence is kept relative to its index, so that
+ * zeroed memory is an empty ring. What does not fit is counted; the reader then tells its readers to look anew. */
+IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi)
+{
+	struct ibc_mem_record *r;
+	uint64_t turn;
+
+	if (likely(!load(m->ring_on)))
+		return;
+	turn = load(m->ring_tail);
+	for (;;) {
+		r = &m->ring[turn % IBC_MEM_RING];
+		int64_t ahead = (int64_t)(load(r->seq) + turn % IBC_MEM_RING - turn);
+
+		if (ahead < 0) {
+			add(m->ring_lost, 1);
+			return;
+		}
+		if (ahead > 0)
+			turn = load(m->ring_tail);
+		else if (cas(m->ring_tail, &turn, turn + 1))
+			break;
+	}
+	r->event = event;
+	r->lo = lo;
+	r->hi = hi;
+	store(r->seq, turn + 1 - turn % IBC_MEM_RING);
+	if (!__atomic_exchange_n(&m->ring_wake, 1, __ATOMIC_SEQ_CST))
+		wake(load(m->ring_efd));
+}
