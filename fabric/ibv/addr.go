@@ -25,7 +25,8 @@ const (
 	addrFixed   = 54
 	psnMask     = 1<<24 - 1
 	flagGRH     = 1
-	maxPKeys    = 1 << 12
+	maxPKeys    = 1 << 12   // published; no port is known to have more
+	maxLanes    = 1<<16 - 1 // what the field holds
 )
 
 func (a *address) encode() []byte {
@@ -48,6 +49,7 @@ func (a *address) encode() []byte {
 	for len(keys) > 0 && keys[len(keys)-1] == 0 { // empty places at the end say nothing
 		keys = keys[:len(keys)-1]
 	}
+	keys = keys[:min(len(keys), maxPKeys)]
 	le.PutUint16(b[52:], uint16(len(keys)))
 	for _, k := range keys {
 		b = le.AppendUint16(b, k)

@@ -15,18 +15,26 @@ func (e *endpoint) closeRun() {
 	if e.runLink == none {
 		return
 	}
-	k := &e.links[e.runLink]
-	// It fails only for a closed queue pair or a full doorbell, neither of which can be: see room and release.
-	if err := e.bell.Send(k.qp, e.chain, e.runFirst, len(e.pending)-e.runFirst); err != nil {
-		panic(err)
-	}
+	e.queueRun(e.runFirst, len(e.pending))
 	e.runLink = none
 	e.runs++
 }
 
+// queueRun hands slots that go to one link to the doorbell.
+func (e *endpoint) queueRun(first, end int) {
+	k := e.linkOf(first)
+	// It fails only for a closed queue pair or a full doorbell, neither of which can be: see room and release.
+	if err := e.bell.Send(k.qp, e.chain, first, end-first); err != nil {
+		panic(err)
+	}
+}
+
+// linkOf is the link that a pending slot goes to.
+func (e *endpoint) linkOf(slot int) *link { return &e.links[e.wrs[e.pending[slot]].link] }
+
 // post rings the doorbell for what is pending.
 func (e *endpoint) post() error {
-	if len(e.pending) == 0 {
+	if len(e.pending)+len(e.owing) == 0 {
 		return nil
 	}
 	_, err := e.progress(0, 0)
@@ -34,8 +42,12 @@ func (e *endpoint) post() error {
 }
 
 // progress posts what is pending and polls within a budget, as Doorbell.Ring
-// does, and completes what came. The count is of completions.
+// does, and completes what came. The count is of completions. An error means
+// that polling failed and that nothing is out any more.
 func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
+	if len(e.owing) > 0 {
+		e.settle()
+	}
 	e.closeRun()
 	c := e.counters
 	if len(e.pending) > 0 {
@@ -46,14 +58,14 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 	}
 	n, err := e.bell.Ring(want, budget)
 	c.Requests += uint64(e.bell.Posted())
+	if n > 0 {
+		e.reap(e.bell.Completions())
+	}
 	if err != nil {
 		err = e.ringFailed(err)
 	}
 	e.pending, e.runs = e.pending[:0], 0
-	if n > 0 {
-		e.reap(e.bell.Completions())
-	}
-	if len(e.again)+len(e.dead) > 0 {
+	if len(e.again)+len(e.dead)+len(e.lost) > 0 {
 		e.afterwards()
 	}
 	return n, err
@@ -95,6 +107,7 @@ func (e *endpoint) retire(k *link, err error) {
 		k.tail = none
 	}
 	e.outstanding--
+	e.ended++
 	if k.outstanding--; k.outstanding == 0 {
 		k.silent = 0
 		moved := e.active[len(e.active)-1]
@@ -105,7 +118,7 @@ func (e *endpoint) retire(k *link, err error) {
 	var old uint64
 	if w.block != none {
 		switch {
-		case w.kind == kindGet && err == nil:
+		case w.kind == kindGet && err == nil && !(w.op != none && e.ops[w.op].abandoned):
 			copy(w.dst, e.slab.bytes(w.block, len(w.dst)))
 		case w.kind == kindAtomic:
 			old = e.word(w.block)
@@ -153,9 +166,48 @@ func (e *endpoint) countDone(err error) {
 	}
 }
 
-// afterwards does what must not be done while completions are read: it posts
-// swaps again, and tells of broken links.
+// owe notes that somebody waits for a link's last requests, which are silent.
+func (e *endpoint) owe(k *link) {
+	if !k.owes {
+		k.owes = true
+		e.owing = append(e.owing, k.rank)
+	}
+}
+
+// settle collects, for each link that owes one, a request that asks for a
+// completion: a write of nothing. A link without room keeps its debt until the
+// next time; sign has seen to it that something of it completes until then.
+func (e *endpoint) settle() {
+	left := e.owing[:0]
+	for _, r := range e.owing {
+		k := &e.links[r]
+		switch {
+		case k.silent == 0:
+			k.owes = false
+		case len(e.pending) == chainSlots || e.runs >= verbs.MaxBatch-1 ||
+			k.outstanding >= int32(e.net.cfg.Depth) || e.outstanding >= e.limit:
+			left = append(left, r)
+		default:
+			k.owes = false
+			slot := e.slot(k, none, kindFlush, none, false)
+			w := e.chain.WR(slot)
+			w.Opcode = verbs.OpWrite
+			w.SetNumSGE(0)
+			w.SetRemote(k.base, k.rkey)
+			e.sign(k, slot, true)
+		}
+	}
+	e.owing = left
+}
+
+// afterwards does what must not be done while completions are read: it takes
+// lost queue pairs from the device, posts swaps again, and tells of broken links.
 func (e *endpoint) afterwards() {
+	for len(e.lost) > 0 {
+		k := &e.links[e.lost[len(e.lost)-1]]
+		e.lost = e.lost[:len(e.lost)-1]
+		e.abandon(k)
+	}
 	for len(e.dead) > 0 {
 		k := &e.links[e.dead[len(e.dead)-1]]
 		e.dead = e.dead[:len(e.dead)-1]
@@ -182,28 +234,101 @@ func (e *endpoint) afterwards() {
 	}
 }
 
-// ringFailed ends what a failed ring did not post. When polling itself failed
-// every link is lost, since nobody will hear of completions any more.
+// ringFailed deals with the error of a ring. One that is returned means that
+// polling failed.
 func (e *endpoint) ringFailed(err error) error {
 	var refused *verbs.PostError
-	if !errors.As(err, &refused) {
-		for i := range e.links {
-			if e.links[i].qp != nil {
-				e.broken(&e.links[i], kindFlush, err)
-			}
-		}
-		for len(e.active) > 0 {
-			k := &e.links[e.active[0]]
-			e.retire(k, k.err)
-		}
-		return err
+	if errors.As(err, &refused) {
+		return e.refused(refused)
 	}
-	for _, w := range e.pending[refused.Posted:] {
-		k := &e.links[e.wrs[w].link]
-		e.broken(k, e.wrs[w].kind, err)
-		e.unlink(k, w)
+	return e.deaf(err)
+}
+
+// deaf loses every link, since nobody will hear of completions any more.
+func (e *endpoint) deaf(err error) error {
+	for i := range e.links {
+		if e.links[i].qp != nil {
+			e.broken(&e.links[i], kindFlush, err)
+		}
+	}
+	for len(e.active) > 0 {
+		k := &e.links[e.active[0]]
+		e.retire(k, k.err)
 	}
 	return err
+}
+
+// refused loses the link whose queue refused a request, and rings for the runs
+// that stood behind it, which the doorbell did not come to.
+func (e *endpoint) refused(why *verbs.PostError) error {
+	first := 0
+	for range why.Batch {
+		first = e.runEnd(first)
+	}
+	end := e.runEnd(first)
+	e.lose(first, max(first, why.Posted), end, why)
+	for first = end; first < len(e.pending); first = end {
+		end = e.runEnd(first)
+		if e.linkOf(first).err != nil {
+			e.lose(first, first, end, why)
+			continue
+		}
+		e.queueRun(first, end)
+		_, err := e.bell.Ring(0, 0)
+		e.counters.Requests += uint64(e.bell.Posted())
+		switch {
+		case err == nil:
+		case errors.As(err, &why):
+			e.lose(first, first+why.Posted, end, why)
+		default:
+			return e.deaf(err)
+		}
+	}
+	return nil
+}
+
+// runEnd is the end of the run of pending slots that begins at first.
+func (e *endpoint) runEnd(first int) int {
+	end := first + 1
+	for end < len(e.pending) && e.linkOf(end) == e.linkOf(first) {
+		end++
+	}
+	return end
+}
+
+// lose ends the requests of a run that were not posted, from unposted on, and
+// marks their link as lost.
+func (e *endpoint) lose(first, unposted, end int, cause error) {
+	k := e.linkOf(first)
+	e.broken(k, e.wrs[e.pending[first]].kind, cause)
+	for _, w := range e.pending[unposted:end] {
+		e.unlink(k, w)
+	}
+	e.lost = append(e.lost, k.rank)
+}
+
+// abandon takes a lost link's queue pair from the device, after which nothing of
+// it completes, and ends what was out. Requests that were posted before the
+// refused one may have been done; nobody will tell.
+func (e *endpoint) abandon(k *link) {
+	if err := k.qp.Reset(); err != nil {
+		e.net.log.Warn("ibv: queue pair that refuses work cannot be reset", "rank", k.rank, "err", err)
+	}
+	for {
+		n, err := e.bell.Ring(1, 0) // what completed before
+		if n > 0 {
+			e.reap(e.bell.Completions())
+		}
+		if err != nil {
+			_ = e.deaf(err) // each request tells
+		}
+		if n == 0 || err != nil {
+			break
+		}
+	}
+	for k.head != none {
+		e.retire(k, k.err)
+	}
 }
 
 // unlink ends a work request that was never posted, wherever it stands in its
@@ -225,7 +350,8 @@ func (e *endpoint) unlink(k *link, w int32) {
 }
 
 // noticeDowns breaks the links to ranks that somebody found dead. What is in
-// flight to them completes as flushed.
+// flight to them completes as flushed; silent requests that are done already
+// make no completion of their own and need one behind them.
 func (e *endpoint) noticeDowns() {
 	e.downSeen = e.net.downSeq.Load()
 	e.net.downs.Range(func(rank, cause any) bool {
@@ -236,6 +362,9 @@ func (e *endpoint) noticeDowns() {
 		k.err = &fabric.PeerDownError{Rank: int(k.rank), Op: "operation", Cause: cause.(error)}
 		if err := k.qp.ToError(); err != nil {
 			e.net.log.Warn("ibv: queue pair of a dead peer cannot be stopped", "rank", k.rank, "err", err)
+		}
+		if k.silent > 0 {
+			e.owe(k)
 		}
 		return true
 	})

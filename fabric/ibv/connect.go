@@ -20,6 +20,12 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	switch {
+	case n.closed:
+		return errClosed("connect")
+	case n.peers != nil:
+		return errors.New("ibv: connect: called before; it is called once")
+	}
 	if err := n.makeEndpoints(addrs); err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
@@ -30,6 +36,9 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	tables, err := exchange(ctx, encodeTable(qpns))
 	if err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
+	}
+	if len(tables) != n.cfg.Size {
+		return fmt.Errorf("ibv: connect: the exchange gave %d queue pair tables for %d ranks", len(tables), n.cfg.Size)
 	}
 	for lane, e := range n.all {
 		for rank := range n.peers {
@@ -179,5 +188,7 @@ func (e *endpoint) establish(qp *verbs.QP, peer *address, qpn uint32) error {
 		return err
 	}
 	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
-	return qp.ReadyToSend(verbs.RTSAttr{SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1))})
+	return qp.ReadyToSend(verbs.RTSAttr{
+		SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1)), Timeout: n.cfg.timeout, RetryCount: n.cfg.retries,
+	})
 }

@@ -3,6 +3,7 @@
 package ibv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -51,8 +52,11 @@ type endpoint struct {
 	runFirst int
 	runs     int
 
+	ended       uint64  // how many work requests ended; a wait for room looks at it
+	owing       []int32 // links that owe a completion for silent requests, see owe
 	again       []int32 // swaps to try again
 	dead        []int32 // links that broke and of which nobody was told
+	lost        []int32 // links whose queue pair refused work
 	implicitErr error   // first error of an implicit operation since Flush
 	lastOld     uint64  // the old value of the operation collected last
 }
@@ -67,6 +71,7 @@ type link struct {
 	silent      int32 // of them, those at the end that asked for no completion
 	head, tail  int32 // them, oldest first, through wr.next
 	place       int32 // in endpoint.active
+	owes        bool  // in endpoint.owing
 	err         error // *fabric.PeerDownError once broken
 }
 
@@ -153,17 +158,14 @@ func (e *endpoint) build() (err error) {
 	return nil
 }
 
-// drained reports whether nothing of an earlier lane is in flight.
-func (e *endpoint) drained() bool {
-	if e.bell == nil {
-		return true
-	}
-	for e.outstanding > 0 {
-		if n, err := e.progress(1, 0); n == 0 || err != nil {
-			break
+// drain waits until nothing of an earlier lane is in flight.
+func (e *endpoint) drain(ctx context.Context) error {
+	for p := (pacer{}); e.outstanding > 0; {
+		if err := e.turn(ctx, &p); err != nil && e.outstanding > 0 {
+			return err
 		}
 	}
-	return e.outstanding == 0
+	return nil
 }
 
 func (e *endpoint) unbuild() error {
@@ -238,7 +240,7 @@ func (e *endpoint) handle(i int32) fabric.Handle {
 // find returns the operation of a handle, or none when it is spent or foreign.
 func (e *endpoint) find(h fabric.Handle) int32 {
 	i := int64(uint32(h)) - 1
-	if i < 0 || i >= int64(len(e.ops)) || e.ops[i].generation != uint32(h>>32) {
+	if i < 0 || i >= int64(len(e.ops)) || !e.ops[i].live || e.ops[i].generation != uint32(h>>32) {
 		return none
 	}
 	return int32(i)

@@ -3,13 +3,16 @@
 package ibv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -40,6 +43,9 @@ type Config struct {
 	OnDown func(rank int, cause error)
 	// Log may be nil.
 	Log *slog.Logger
+
+	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
+	timeout, retries uint8
 }
 
 // Every figure of the data path, in one place.
@@ -48,12 +54,13 @@ const (
 	defaultDepth = 128
 	maxDepth     = 1 << 15
 
-	inlineWish  = 128     // bytes of a put that travel in the work request
-	copyMax     = 2 << 10 // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
-	maxPiece    = 1 << 20 // bytes of one work request: what a lost packet may cost to send again
-	signalEvery = 16      // of implicit operations, one completion for this many
-	chainSlots  = 64      // work requests of one doorbell
-	maxEntries  = 4096    // of a lane's completion queue, if the device gives as many
+	inlineWish  = 128             // bytes of a put that travel in the work request
+	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
+	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
+	signalEvery = 16              // of implicit operations, one completion for this many
+	chainSlots  = 64              // work requests of one doorbell
+	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
+	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
 
 	smallBlock = 256     // slab: words, small values
 	bigBlock   = 8 << 10 // slab: pieces of what is not registered
@@ -105,6 +112,7 @@ func (n *Network) init() (err error) {
 	if n.cfg.Lanes <= 0 {
 		n.cfg.Lanes = defaultLanes
 	}
+	n.cfg.Lanes = min(n.cfg.Lanes, maxLanes)
 	if n.cfg.Depth <= 0 {
 		n.cfg.Depth = defaultDepth
 	}
@@ -239,6 +247,9 @@ func (n *Network) Limits() fabric.Limits { return n.limits }
 
 // Reach reports whether there is a path to the port of the rank.
 func (n *Network) Reach(rank int, addr []byte) error {
+	if rank < 0 || rank >= n.cfg.Size {
+		return fmt.Errorf("%w: %w", &fabric.RankError{Op: "ibv: reach", Rank: rank, Size: n.cfg.Size}, fabric.ErrUnreachable)
+	}
 	a, err := decodeAddress(addr)
 	if err != nil {
 		return fmt.Errorf("ibv: address of rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
@@ -252,25 +263,46 @@ func (n *Network) Reach(rank int, addr []byte) error {
 	return nil
 }
 
-// NewLane returns an endpoint that nobody uses.
+// NewLane returns an endpoint that nobody uses. If that has work in flight of the
+// lane before, it waits for it a while.
 func (n *Network) NewLane() (fabric.Lane, error) {
+	e, err := n.take()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drainFor)
+	defer cancel()
+	if err := e.drain(ctx); err != nil {
+		n.giveBack(e)
+		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
+	}
+	if err := e.prepare(); err != nil {
+		n.giveBack(e)
+		return nil, err
+	}
+	return &lane{ep: e, counters: e.counters}, nil
+}
+
+// take takes the free endpoint that has least in flight.
+func (n *Network) take() (*endpoint, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed {
+	switch {
+	case n.closed:
 		return nil, errClosed("new lane")
+	case len(n.free) == 0:
+		return nil, fmt.Errorf("ibv: %w: all %d are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane, len(n.all))
 	}
+	best := 0
 	for i, e := range n.free {
-		if !e.drained() {
-			continue // still waits for what its last owner left
+		if e.outstanding < n.free[best].outstanding {
+			best = i
 		}
-		if err := e.prepare(); err != nil {
-			return nil, err
-		}
-		n.free = append(n.free[:i], n.free[i+1:]...)
-		n.open++
-		return &lane{ep: e, counters: e.counters}, nil
 	}
-	return nil, fmt.Errorf("ibv: %w: all %d are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane, len(n.all))
+	e := n.free[best]
+	n.free = slices.Delete(n.free, best, best+1)
+	n.open++
+	return e, nil
 }
 
 func (n *Network) giveBack(e *endpoint) {
@@ -282,6 +314,12 @@ func (n *Network) giveBack(e *endpoint) {
 
 // PeerDown makes operations to a rank fail, on every lane.
 func (n *Network) PeerDown(rank int, cause error) {
+	if rank < 0 || rank >= n.cfg.Size {
+		return
+	}
+	if cause == nil {
+		cause = errors.New("for a reason that nobody gave")
+	}
 	if _, known := n.downs.LoadOrStore(rank, cause); !known {
 		n.downSeq.Add(1)
 	}

@@ -109,14 +109,14 @@ func (e *endpoint) transfer(k *link, off uint64, buf []byte, f fabric.Flag, what
 		last := at+len(part) == len(buf)
 		if at > 0 {
 			if err := e.room(k); err != nil {
-				return fabric.Done, e.cutShort(o, int32((len(buf)-at+piece-1)/piece), err)
+				return fabric.Done, e.cutShort(k, o, int32((len(buf)-at+piece-1)/piece), buf, err)
 			}
 		}
 		if direct {
 			slot = e.slot(k, o, what, none, last)
 			e.chain.SetLocal(slot, local+uint64(at), uint32(len(part)), e.net.mr.LKey())
 		} else if slot, err = e.bounce(k, o, what, part, last); err != nil {
-			return fabric.Done, e.cutShort(o, int32((len(buf)-at+piece-1)/piece), err)
+			return fabric.Done, e.cutShort(k, o, int32((len(buf)-at+piece-1)/piece), buf, err)
 		}
 		w := e.chain.WR(slot)
 		w.Opcode = verbs.OpWrite
@@ -192,7 +192,7 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	}
 	slot, err := e.postAtomic(k, o, code == fabric.FetchAdd)
 	if err != nil {
-		return 0, fabric.Done, e.cutShort(o, 1, err)
+		return 0, fabric.Done, e.cutShort(k, o, 1, nil, err)
 	}
 	h, err := e.commit(k, o, slot, f)
 	return e.lastOld, h, err
@@ -263,9 +263,11 @@ func (e *endpoint) refuse(err error) error {
 	return err
 }
 
-// cutShort ends an operation whose last pieces cannot be posted.
-func (e *endpoint) cutShort(o, missing int32, err error) error {
+// cutShort ends an operation on buf whose last pieces cannot be posted. A get's
+// buffer is the caller's again.
+func (e *endpoint) cutShort(k *link, o, missing int32, buf []byte, err error) error {
 	if o == none {
+		e.forget(k, buf)
 		return e.refuse(err)
 	}
 	p := &e.ops[o]
@@ -279,6 +281,17 @@ func (e *endpoint) cutShort(o, missing int32, err error) error {
 		return e.refuse(err)
 	}
 	return err
+}
+
+// forget keeps what is in flight on a link from being copied into buf.
+func (e *endpoint) forget(k *link, buf []byte) {
+	for i := k.head; i != none; i = e.wrs[i].next {
+		w := &e.wrs[i]
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(w.dst))) - uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
+		if len(w.dst) > 0 && at < uintptr(len(buf)) {
+			w.dst = nil
+		}
+	}
 }
 
 // slot takes the next slot of the chain for a work request to k. room has made
@@ -337,7 +350,7 @@ func (e *endpoint) commit(k *link, o int32, slot int, f fabric.Flag) (fabric.Han
 	}
 	var err error
 	if f&fabric.Blocking != 0 && o != none {
-		_, err = e.progress(1, pollBudget)
+		_, err = e.progress(1, firstBudget)
 	} else if e.outstanding >= pollAt {
 		_, err = e.progress(1, 0)
 	} else {
@@ -345,7 +358,7 @@ func (e *endpoint) commit(k *link, o int32, slot int, f fabric.Flag) (fabric.Han
 	}
 	switch {
 	case o == none:
-		return fabric.Done, err
+		return fabric.Done, nil // it was collected: Flush tells of its error, and nobody else
 	case e.ops[o].parts == 0:
 		return fabric.Done, e.collect(o)
 	case err != nil:

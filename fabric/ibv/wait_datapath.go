@@ -21,6 +21,10 @@ const (
 	pollBudget = 20 * time.Microsecond
 	// pollAt is from how many work requests out on a post also polls.
 	pollAt = 2 * signalEvery
+	// firstBudget is the stay in C of the call that posts a blocking operation:
+	// as long as most take, even over Soft-RoCE. The scheduler hands the
+	// processor of a goroutine in C to others when there are any.
+	firstBudget = 100 * time.Microsecond
 	// spinFor is how long a wait polls before it parks.
 	spinFor = 400 * time.Microsecond
 	// parkFor bounds one parking, after which the wait looks around.
@@ -51,18 +55,26 @@ func (e *endpoint) room(k *link) error {
 // request out completes or fails within the device's retries.
 func (e *endpoint) stall(k *link) error {
 	e.counters.Stalls++
-	for p := (pacer{}); ; {
-		n, err := e.progress(1, pollBudget)
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			return k.err
-		}
-		if err := e.pause(context.Background(), &p); err != nil {
+	ended := e.ended
+	for p := (pacer{}); e.ended == ended && k.err == nil; {
+		if err := e.turn(context.Background(), &p); err != nil {
 			return err
 		}
 	}
+	return k.err
+}
+
+// turn is one turn of a wait for completions.
+func (e *endpoint) turn(ctx context.Context, p *pacer) error {
+	n, err := e.progress(1, pollBudget)
+	if n == 0 && err == nil {
+		return e.pause(ctx, p)
+	}
+	*p = pacer{}
+	if err == nil && ctx.Err() != nil { // swaps may meet with completions without end
+		err = context.Cause(ctx)
+	}
+	return err
 }
 
 // pacer paces one wait for completions.
@@ -160,15 +172,7 @@ func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 		return 0, errSpent
 	}
 	for p := (pacer{}); e.ops[o].parts > 0; {
-		n, err := e.progress(1, pollBudget)
-		if n > 0 {
-			p = pacer{}
-			continue
-		}
-		if err == nil {
-			err = e.pause(ctx, &p)
-		}
-		if err != nil && e.ops[o].parts > 0 {
+		if err := e.turn(ctx, &p); err != nil && e.ops[o].parts > 0 {
 			return 0, err
 		}
 	}
@@ -188,19 +192,9 @@ func (l *lane) Flush(ctx context.Context) error {
 	if e == nil {
 		return errClosed("flush")
 	}
-	if err := e.askAll(); err != nil {
-		return err
-	}
+	e.askAll()
 	for p := (pacer{}); e.outstanding > 0; {
-		n, err := e.progress(1, pollBudget)
-		if n > 0 {
-			p = pacer{}
-			continue
-		}
-		if err == nil {
-			err = e.pause(ctx, &p)
-		}
-		if err != nil && e.outstanding > 0 {
+		if err := e.turn(ctx, &p); err != nil && e.outstanding > 0 {
 			return err
 		}
 	}
@@ -209,32 +203,13 @@ func (l *lane) Flush(ctx context.Context) error {
 	return err
 }
 
-// askAll makes every link's last work request one that asks for a completion,
-// by a write of nothing behind those that do not.
-func (e *endpoint) askAll() error {
-	for asked := true; asked; {
-		asked = false // room may shuffle the list of active links: look until none is silent
-		for i := 0; i < len(e.active); i++ {
-			k := &e.links[e.active[i]]
-			if k.silent == 0 || k.err != nil {
-				continue
-			}
-			if err := e.room(k); err != nil {
-				if k.err != nil {
-					continue // what is out completes as flushed
-				}
-				return err
-			}
-			slot := e.slot(k, none, kindFlush, none, false)
-			w := e.chain.WR(slot)
-			w.Opcode = verbs.OpWrite
-			w.SetNumSGE(0)
-			w.SetRemote(k.base, k.rkey)
-			e.sign(k, slot, true)
-			asked = true
+// askAll makes every link whose last requests are silent owe a completion.
+func (e *endpoint) askAll() {
+	for _, r := range e.active {
+		if k := &e.links[r]; k.silent > 0 {
+			e.owe(k)
 		}
 	}
-	return e.post()
 }
 
 // Poll makes progress without waiting.
@@ -328,7 +303,8 @@ func (l *lane) Close() error {
 	}
 	l.ep = nil
 	e.batching = false
-	err := e.askAll()
+	e.askAll()
+	err := e.post()
 	for i := range e.ops {
 		if o := &e.ops[i]; o.live && o.parts == 0 {
 			e.freeOpAt(int32(i))

@@ -1,0 +1,26 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"testing"
+
+	"github.com/ibconduit/conduit/fabric/fabrictest"
+)
+
+func TestContract(t *testing.T) {
+	fabrictest.Run(t, fabrictest.Options{
+		New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, Config{}) },
+		Checks: 20, Rounds: 50, SegmentSize: segmentBytes,
+	})
+}
+
+// The smallest queue makes every operation wait for the one before it.
+func TestContractWithATinyQueue(t *testing.T) {
+	fabrictest.Run(t, fabrictest.Options{
+		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
+			return makeRanks(t, n, size, Config{Depth: 2})
+		},
+		Checks: 5, Rounds: 10, SegmentSize: segmentBytes / 4,
+	})
+}

@@ -1,0 +1,436 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+var errKilled = errors.New("it was killed")
+
+// deaths records what OnDown is told.
+type deaths struct {
+	mu   sync.Mutex
+	told map[int][]error
+}
+
+func (d *deaths) onDown(rank int, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.told == nil {
+		d.told = map[int][]error{}
+	}
+	d.told[rank] = append(d.told[rank], cause)
+}
+
+func (d *deaths) of(rank int) []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.told[rank]
+}
+
+// down fails the test unless err says that the rank is down, for that cause.
+func (r *rig) down(what string, err error, rank int, cause error) {
+	r.Helper()
+	var pd *fabric.PeerDownError
+	if !errors.As(err, &pd) || pd.Rank != rank || !errors.Is(err, cause) {
+		r.Errorf("%s: got %v, want rank %d down because of %v", what, err, rank, cause)
+	}
+}
+
+// mute makes a rank deaf to another's first lane, as if its host had died: its
+// device answers nothing.
+func (r *rig) mute(rank, to int) {
+	r.Helper()
+	r.must("stop of a queue pair", r.nets[rank].all[0].links[to].qp.ToError())
+}
+
+// Silent requests that are complete already make no completion when their queue
+// pair is stopped.
+func TestPeerDownAfterSilentPutsEndsTheFlush(t *testing.T) {
+	for _, puts := range []uint64{1, 3, 15, 17} {
+		r := newRig(t, 3, Config{})
+		l := r.lane(0)
+		for i := range puts {
+			_, err := l.Put(1, 0, word(i+1), fabric.Implicit)
+			r.must("put", err)
+		}
+		r.await(1, 0, puts)
+		time.Sleep(50 * time.Millisecond) // for the last acknowledgement
+		r.nets[0].PeerDown(1, errKilled)
+		_, err := l.Put(2, 0, word(1), fabric.Implicit) // the lane notices
+		r.must("put to another", err)
+		if err := l.Flush(r.ctx); err != nil && !errors.Is(err, fabric.ErrPeerDown) {
+			t.Fatalf("%d silent puts, then a death: flush: %v", puts, err)
+		}
+		r.must("second flush", l.Flush(r.ctx))
+		r.idle(l)
+	}
+}
+
+func TestAnErrorKnownBeforePostingIsNotRepeatedAtFlush(t *testing.T) {
+	r := newRig(t, 3, Config{})
+	l := r.lane(0)
+	r.nets[0].PeerDown(1, errKilled)
+	_, err := l.Put(1, 0, word(1), fabric.Implicit)
+	r.down("implicit put", err, 1, errKilled)
+	_, err = l.Get(1, segmentBytes, make([]byte, 1), fabric.Implicit)
+	var be *fabric.BoundsError
+	if !errors.As(err, &be) {
+		t.Errorf("get beyond the segment: %v", err)
+	}
+	r.must("flush", l.Flush(r.ctx))
+	r.must("close", l.Close())
+}
+
+func TestPeerDownWithoutACauseOrARankIsHarmless(t *testing.T) {
+	r := newRig(t, 2, Config{})
+	l := r.lane(0)
+	for _, rank := range []int{-1, 2, 1 << 40} {
+		r.nets[0].PeerDown(rank, errKilled)
+	}
+	_, err := l.Put(1, 0, word(1), fabric.Implicit)
+	r.must("put", err)
+	r.must("flush", l.Flush(r.ctx))
+	r.nets[0].PeerDown(1, nil)
+	if _, err := l.Put(1, 0, word(1), 0); !errors.Is(err, fabric.ErrPeerDown) || errors.Unwrap(err) == nil {
+		t.Errorf("put to a rank that died of nothing: %v", err)
+	}
+}
+
+// What waits for room, or for an outcome, is told of a death at once, however
+// long the device would try.
+func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
+	big := make([]byte, 40*bigBlock)
+	for name, op := range map[string]func(r *rig, l *lane) error{
+		"long put in pieces": func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, big, 0))(l) },
+		"long get in pieces": func(r *rig, l *lane) error { return r.whole(l.Get(1, 0, big, 0))(l) },
+		"implicit put":       func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, big, fabric.Implicit))(l) },
+		"implicit get":       func(r *rig, l *lane) error { return r.whole(l.Get(1, 0, big, fabric.Implicit))(l) },
+		"blocking put":       func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Blocking))(l) },
+		"silent puts":        func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Implicit))(l) },
+		"swap": func(r *rig, l *lane) error {
+			_, h, err := l.Atomic(fabric.Swap, 1, 0, 1, 0, 0)
+			return r.whole(h, err)(l)
+		},
+		"batch": func(r *rig, l *lane) error {
+			l.Begin()
+			for i := range 30 {
+				if _, err := l.Put(1+i%2, 8, word(1), fabric.Flag(i%2)*fabric.Implicit); err != nil {
+					return errors.Join(err, l.End())
+				}
+			}
+			return r.whole(fabric.Done, l.End())(l)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d deaths
+			r := newRig(t, 3, Config{Depth: 6, Lanes: 1, OnDown: d.onDown})
+			l := r.lane(0)
+			r.mute(1, 0)
+			timer := time.AfterFunc(50*time.Millisecond, func() {
+				r.nets[0].PeerDown(1, errKilled)
+				r.nets[0].PeerDown(1, errors.New("told again"))
+			})
+			defer timer.Stop()
+			r.down(name, op(r, l), 1, errKilled)
+			_ = l.Flush(r.ctx) // of those that had no handle, one may be left
+			r.must("flush", l.Flush(r.ctx))
+			for i := range l.ep.ops {
+				if o := &l.ep.ops[i]; o.live && name == "batch" {
+					o.abandoned = true // nobody kept their handles
+					if o.parts == 0 {
+						l.ep.freeOpAt(int32(i))
+					}
+				}
+			}
+			r.idle(l)
+			_, err := l.Put(2, 0, word(7), fabric.Implicit)
+			r.must("put to the living", err)
+			r.must("flush", l.Flush(r.ctx))
+			if r.word(2, 0) != 7 {
+				t.Error("the living rank has nothing")
+			}
+		})
+	}
+}
+
+// whole follows an operation to its end, wherever its error comes out.
+func (r *rig) whole(h fabric.Handle, err error) func(l *lane) error {
+	return func(l *lane) error {
+		if err == nil {
+			_, err = l.Wait(r.ctx, h)
+		}
+		if err == nil {
+			err = l.Flush(r.ctx)
+		}
+		return err
+	}
+}
+
+// A get that cannot be posted to its end fails; its first pieces are out by then,
+// and arrive. Its buffer is the caller's again.
+func TestAGetCutShortLeavesItsBufferAlone(t *testing.T) {
+	for _, f := range []fabric.Flag{0, fabric.Implicit} {
+		r := newRig(t, 2, Config{Depth: 8, Lanes: 1})
+		l := r.lane(0)
+		for i := range r.segs[1] {
+			r.segs[1][i] = 0xAA
+		}
+		bufs := [3][]byte{}
+		l.Begin()
+		for i := range bufs {
+			bufs[i] = make([]byte, 2*bigBlock)
+			h, err := l.Get(1, 0, bufs[i], f)
+			r.must("get", err)
+			if i == 1 {
+				_ = l.ep.cutShort(&l.ep.links[1], l.ep.find(h), 0, bufs[i], errKilled)
+			}
+		}
+		r.must("end", l.End())
+		_ = l.Flush(r.ctx)
+		for i, want := range [3]byte{0xAA, 0, 0xAA} {
+			if bufs[i][0] != want || bufs[i][len(bufs[i])-1] != want {
+				t.Errorf("flags %d: buffer %d has %#x and %#x", f, i, bufs[i][0], bufs[i][len(bufs[i])-1])
+			}
+		}
+	}
+}
+
+// quick makes the device give up on a silent peer within a fraction of a second.
+func quick(cfg Config) Config {
+	cfg.timeout, cfg.retries = 12, 1
+	return cfg
+}
+
+func TestASilentPeerIsFoundDownByTheDevice(t *testing.T) {
+	var d deaths
+	r := newRig(t, 3, quick(Config{Depth: 8, Lanes: 1, OnDown: d.onDown}))
+	l := r.lane(0)
+	r.mute(1, 0)
+	var hs []fabric.Handle
+	var first error
+	for i := range 30 { // more than the queue holds
+		h, err := l.Put(1, 0, word(1), fabric.Flag(i%2)*fabric.Implicit)
+		if err != nil {
+			first = err
+			break
+		}
+		hs = append(hs, h)
+	}
+	for _, h := range hs {
+		if _, err := l.Wait(r.ctx, h); err != nil && first == nil {
+			first = err
+		}
+	}
+	r.down("operations", first, 1, verbs.StatusRetryExceeded)
+	if err := l.Flush(r.ctx); err != nil {
+		r.down("flush", err, 1, verbs.StatusRetryExceeded)
+	}
+	r.must("second flush", l.Flush(r.ctx))
+	r.idle(l)
+	if told := d.of(1); len(told) == 0 || !errors.Is(told[0], verbs.StatusRetryExceeded) {
+		t.Errorf("OnDown was told %v", told)
+	}
+	if len(d.of(0))+len(d.of(2)) != 0 {
+		t.Error("OnDown was told of the living")
+	}
+	// Other lanes and later ones know it too.
+	_, err := r.lane2(l, 0).Put(1, 0, word(1), 0)
+	r.down("a later lane", err, 1, verbs.StatusRetryExceeded)
+}
+
+// lane2 closes a lane and opens another.
+func (r *rig) lane2(l *lane, rank int) *lane {
+	r.Helper()
+	r.must("close", l.Close())
+	return r.lane(rank)
+}
+
+func TestAnAccessTheTargetRefusesIsADeath(t *testing.T) {
+	var d deaths
+	r := newRig(t, 3, Config{Lanes: 1, OnDown: d.onDown})
+	l := r.lane(0)
+	r.must("deregistration", r.nets[1].mr.Close())
+	for i := range 3 {
+		_, err := l.Put(1, 0, word(uint64(i)), fabric.Implicit)
+		r.must("put", err)
+	}
+	err := l.Flush(r.ctx)
+	r.down("flush", err, 1, verbs.StatusRemoteAccess)
+	if !errors.Is(err, unix.EACCES) {
+		t.Errorf("%v does not wrap EACCES", err)
+	}
+	r.must("second flush", l.Flush(r.ctx))
+	r.idle(l)
+	if len(d.of(1)) == 0 {
+		t.Error("OnDown was not told")
+	}
+	// Somebody's later word does not replace the first cause.
+	r.nets[0].PeerDown(1, errKilled)
+	_, err = l.Get(1, 0, make([]byte, 8), 0)
+	r.down("get", err, 1, verbs.StatusRemoteAccess)
+}
+
+// A queue that is fuller than the lane believes refuses a work request: that
+// peer is lost, the others' requests of the same doorbell are not.
+func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
+	for _, c := range []struct {
+		f    fabric.Flag
+		puts int // 16: those before the refused one are all silent
+	}{{fabric.Implicit, 22}, {fabric.Implicit, 16}, {0, 22}} {
+		f := c.f
+		var d deaths
+		r := newRig(t, 8, Config{Depth: 8, Lanes: 1, OnDown: d.onDown}) // 8: a large completion queue, so that requests are silent
+		l := r.lane(0)
+		l.ep.net.cfg.Depth = 32 // the device's queue has 8, or what it rounded them up to
+		l.Begin()
+		var hs [][2]int
+		put := func(peer, k int) {
+			h, err := l.Put(peer, uint64(8*k), word(uint64(k)+1), f)
+			r.must("put", err)
+			hs = append(hs, [2]int{peer, int(h)})
+		}
+		put(3, 0)
+		for k := range c.puts {
+			put(1, k)
+		}
+		put(2, 0)
+		if c.puts > signalEvery {
+			put(1, c.puts)
+		}
+		put(3, 1)
+		if l.ep.outstanding > l.ep.limit {
+			t.Fatalf("%d requests out with a limit of %d", l.ep.outstanding, l.ep.limit)
+		}
+		_ = l.End()
+		failed := 0
+		for _, h := range hs {
+			_, err := l.Wait(r.ctx, fabric.Handle(h[1]))
+			var refused *verbs.PostError
+			switch {
+			case err == nil:
+			case h[0] != 1 || !errors.As(err, &refused) || !errors.Is(err, unix.ENOMEM):
+				t.Errorf("put to rank %d: %v", h[0], err)
+			default:
+				failed++
+			}
+		}
+		err := l.Flush(r.ctx)
+		if f == 0 {
+			r.must("flush", err)
+			if failed == 0 {
+				t.Error("nothing failed")
+			}
+		} else {
+			r.down("flush", err, 1, unix.ENOMEM)
+		}
+		r.must("second flush", l.Flush(r.ctx))
+		r.idle(l)
+		if r.word(2, 0) != 1 || r.word(3, 0) != 1 || r.word(3, 8) != 2 {
+			t.Error("puts to the other ranks were lost")
+		}
+		if len(d.of(1)) == 0 || len(d.of(2))+len(d.of(3)) != 0 {
+			t.Errorf("OnDown was told %v", d.told)
+		}
+		mixed(r, l, 100, []int{0, 2})
+		r.idle(l)
+	}
+}
+
+// A completion queue that ran over hears of nothing any more: all fail, nothing
+// waits for ever.
+func TestALostCompletionQueueFailsEverything(t *testing.T) {
+	const ranks = 5
+	r := newRig(t, ranks, Config{Depth: 64, Lanes: 1})
+	l := r.lane(0)
+	e := l.ep
+	e.net.cfg.Depth = 127 // more than the queue was made for, so that it runs over
+	e.wrs = make([]wr, 1000)
+	e.shrink(1000)
+	l.Begin()
+	var hs []fabric.Handle
+	for i := range 127 * ranks {
+		h, err := l.Put(i%ranks, 0, word(1), 0)
+		if err != nil {
+			break
+		}
+		hs = append(hs, h)
+	}
+	_ = l.End()
+	for !e.cq.Overrun() {
+		if r.ctx.Err() != nil {
+			t.Skipf("the device's queue of %d entries took %d completions", e.cq.Cap(), len(hs))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	lost := 0
+	for _, h := range hs {
+		if _, err := l.Wait(r.ctx, h); errors.Is(err, verbs.ErrOverrun) && errors.Is(err, fabric.ErrPeerDown) {
+			lost++
+		} else if err != nil {
+			t.Fatalf("wait: %v", err)
+		}
+	}
+	if lost == 0 {
+		t.Error("nothing was lost")
+	}
+	_ = l.Flush(r.ctx)
+	r.must("the test's patience", r.ctx.Err())
+	if _, err := l.Put(0, 0, word(1), 0); !errors.Is(err, verbs.ErrOverrun) {
+		t.Errorf("a later put: %v", err)
+	}
+	r.idle(l)
+}
+
+// A lane that is closed with work for a dead peer in flight serves again once the
+// device has given up.
+func TestALaneClosedWithWorkForADeadPeerServesAgain(t *testing.T) {
+	r := newRig(t, 3, quick(Config{Depth: 4, Lanes: 1}))
+	r.mute(1, 0)
+	l := r.lane(0)
+	for i := range 4 {
+		_, err := l.Put(1, 0, word(1), fabric.Flag(i%2)*fabric.Implicit)
+		r.must("put", err)
+	}
+	if err := l.Close(); err != nil { // it waits for nothing, but may know already
+		r.down("close", err, 1, verbs.StatusRetryExceeded)
+	}
+	l = r.lane(0)
+	if _, err := l.Put(1, 0, word(1), 0); !errors.Is(err, fabric.ErrPeerDown) {
+		t.Errorf("put: %v", err)
+	}
+	mixed(r, l, 100, []int{0, 2})
+	r.idle(l)
+}
+
+func TestWaitWordEndsWithAPutOfTheOwnLane(t *testing.T) {
+	r := newRig(t, 2, Config{})
+	l := r.lane(0)
+	l.Begin() // collected, not posted: the wait must post it
+	_, err := l.Put(0, 8, word(3), fabric.Implicit)
+	r.must("put", err)
+	_, err = l.Put(1, 8, word(4), fabric.Implicit)
+	r.must("put", err)
+	ctx, cancel := context.WithTimeout(r.ctx, patience/2)
+	defer cancel()
+	w := wordAt(r.segs[0], 8)
+	r.must("wait for a word", l.WaitWord(ctx, w, fabric.Equal, 3, nil))
+	r.must("end", l.End())
+	r.await(1, 8, 4)
+	stopped := errors.New("stopped")
+	if err := l.WaitWord(ctx, w, fabric.Greater, 3, func() error { return stopped }); !errors.Is(err, stopped) {
+		t.Errorf("%v", err)
+	}
+	r.must("flush", l.Flush(r.ctx))
+	r.idle(l)
+}

@@ -1,0 +1,9 @@
+package ibv
+
+import (
+	"testing"
+
+	"github.com/ibconduit/conduit/internal/handle/handletest"
+)
+
+func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
