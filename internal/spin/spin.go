@@ -1,8 +1,9 @@
 // Package spin paces a loop that waits for memory another processor writes.
 //
 // A waiter first spins, then lets other goroutines run, then gives the core to
-// other processes, and at last sleeps a millisecond at a time. It never sleeps
-// for less: a shorter time.Sleep comes back about a millisecond late anyway.
+// other processes, and at last sleeps, for an eighth of the time it has waited
+// but never for less than a millisecond: a shorter time.Sleep comes back about a
+// millisecond late anyway.
 package spin
 
 import (
@@ -23,10 +24,11 @@ type Waiter struct {
 }
 
 const (
-	spins     = 256                    // turns of the caller's loop before the clock is read
-	yieldFor  = 200 * time.Microsecond // how long goroutines are yielded to
-	schedFor  = 20 * time.Millisecond  // how long processes are yielded to
-	sleepTick = time.Millisecond
+	spins    = 2048                   // turns of the caller's loop before the clock is read
+	yieldFor = 200 * time.Microsecond // how long goroutines are yielded to
+	schedFor = 2 * time.Millisecond   // how long processes are yielded to
+	sleepMin = time.Millisecond
+	sleepMax = 10 * time.Millisecond
 )
 
 // Pause gives way a little more each time. It reports true when enough time
@@ -47,7 +49,7 @@ func (w *Waiter) Pause() bool {
 		// sched_yield(2): under Soft-RoCE and in crowded jobs the peer needs this very core.
 		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	default:
-		time.Sleep(sleepTick)
+		time.Sleep(min(max(waited/8, sleepMin), sleepMax))
 	}
 	return true
 }
