@@ -53,8 +53,6 @@ func call(t testing.TB, event uint32, args ...uintptr) uintptr {
 // remap puts fresh pages at [lo, hi), by a call that nobody hears of: what is there was unmapped before.
 func remap(t testing.TB, lo, hi uintptr) {
 	t.Helper()
-	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, lo, hi-lo, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0); errno != 0 {
-		t.Fatal(errno)
-	}
+	mapAt(t, lo, hi-lo, rw)
 	stamp(lo, hi)
 }

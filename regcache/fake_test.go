@@ -186,18 +186,41 @@ func ptr(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a
 
 const rw = unix.PROT_READ | unix.PROT_WRITE
 
-// reserve takes addresses that nobody else will be given while the test runs, and stamps the pages.
+// arena are addresses that nobody else is given while the tests run. Each is used once: what was discarded a
+// moment ago is not cached for a while.
+var arena struct {
+	once sync.Once
+	at   uintptr
+}
+
+const arenaBytes = 1 << 40
+
+// reserve maps pages of their own, and stamps them.
 func reserve(t testing.TB, pages int) uintptr {
 	t.Helper()
+	arena.once.Do(func() {
+		p, err := unix.MmapPtr(-1, 0, nil, arenaBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arena.at = uintptr(p)
+	})
 	n := uintptr(pages) * page
-	p, err := unix.MmapPtr(-1, 0, nil, n, rw, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
+	p := atomic.AddUintptr(&arena.at, n+page) - n - page
+	mapAt(t, p, n, rw)
+	t.Cleanup(func() { mapAt(t, p, n, unix.PROT_NONE) })
+	stamp(p, p+n)
+	return p
+}
+
+// mapAt puts fresh pages at [lo, lo+n), by a call that hooks do not hear of.
+func mapAt(t testing.TB, lo, n uintptr, prot uintptr) {
+	t.Helper()
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED
+	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, lo, n, prot, flags, ^uintptr(0), 0); errno != 0 {
+		t.Fatal(errno)
 	}
-	t.Cleanup(func() { unix.MunmapPtr(p, n) })
-	unix.RawSyscall(unix.SYS_MADVISE, uintptr(p), n, unix.MADV_NOHUGEPAGE)
-	stamp(uintptr(p), uintptr(p)+n)
-	return uintptr(p)
+	unix.RawSyscall(unix.SYS_MADVISE, lo, n, unix.MADV_NOHUGEPAGE)
 }
 
 func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {

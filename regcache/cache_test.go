@@ -1,0 +1,550 @@
+//go:build linux
+
+package regcache
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents"
+)
+
+// cached is a cache for memory that nobody takes away behind its back, or a skip where nothing is watched.
+func cached(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
+	t.Helper()
+	c := newCache(t, f, append([]func(*Config){func(c *Config) { c.Origin = Mapped }}, edit...)...)
+	if s := c.Status().Origins[Mapped]; s.Mode != Cached {
+		t.Skip("nothing is cached here: ", s.Why)
+	}
+	return c
+}
+
+func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
+	f := newFake()
+	c := newCache(t, f)
+	p := ptr(reserve(t, 1))
+	for name, get := range map[string]func() (Region, error){
+		"nothing":           func() (Region, error) { return c.Get(p, 0, LocalWrite) },
+		"nil":               func() (Region, error) { return c.Get(nil, 1, LocalWrite) },
+		"beyond memory":     func() (Region, error) { return c.Get(p, math.MaxUint64, LocalWrite) },
+		"unknown access":    func() (Region, error) { return c.Get(p, 1, 1<<20) },
+		"unknown origin":    func() (Region, error) { return c.GetFrom(numOrigins, p, 1, LocalWrite) },
+		"origin as a shift": func() (Region, error) { return c.GetFrom(32, p, 1, LocalWrite) },
+	} {
+		if _, err := get(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v, want EINVAL", name, err)
+		}
+	}
+	for name, cfg := range map[string]Config{
+		"no registrar": {}, "regions": {Registrar: f, MaxRegions: -1}, "bytes": {Registrar: f, MaxBytes: -1}, "origin": {Registrar: f, Origin: 99},
+	} {
+		if _, err := New(cfg); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("New with wrong %s: %v", name, err)
+		}
+	}
+	if s := c.Stats(); s.Gets != 0 || s.Registered != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestMisuseOfPutPanics(t *testing.T) {
+	c := newCache(t, newFake(), func(c *Config) { c.Uncached = true })
+	r := mustGet(t, c, reserve(t, 1), 8, LocalWrite)
+	mustPut(t, c, r)
+	for name, r := range map[string]Region{"zero": {}, "second": r} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s Put did not panic", name)
+				}
+			}()
+			c.Put(r)
+		}()
+	}
+}
+
+func TestCloseRefusesWhileRegionsAreInUse(t *testing.T) {
+	for _, uncached := range []bool{false, true} {
+		f := newFake()
+		c := newCache(t, f, func(c *Config) { c.Uncached, c.Origin = uncached, Mapped })
+		p := reserve(t, 1)
+		r := mustGet(t, c, p, 8, LocalWrite)
+		if err := c.Close(); !errors.Is(err, ErrBusy) {
+			t.Errorf("Close while in use: %v", err)
+		}
+		mustPut(t, c, mustGet(t, c, p, 8, LocalWrite)) // it goes on
+		mustPut(t, c, r)
+		for range 2 {
+			if err := c.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+		if _, err := c.Get(ptr(p), 8, LocalWrite); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Get after Close: %v", err)
+		}
+	}
+}
+
+func TestAHitServesOnlyWhatWasRegistered(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := reserve(t, 8)
+	key := getPut(t, c, p+page, 2*uint64(page), LocalWrite|RemoteRead)
+	for _, x := range []struct {
+		at     uintptr
+		n      uint64
+		access Access
+		same   bool
+	}{
+		{p + page, 1, LocalWrite, true},
+		{p + page + 5, 100, RemoteRead, true},
+		{p + 3*page - 1, 1, LocalWrite | RemoteRead, true},
+		{p + page, 2 * uint64(page), 0, true},
+		{p + 3*page, 1, 0, false},
+		{p + page - 1, 1, 0, false},
+	} {
+		r := mustGet(t, c, x.at, x.n, x.access)
+		m := f.mr(t, r)
+		if (r.LKey == key) != x.same || x.access&^m.access != 0 || m.lo > x.at || m.lo+uintptr(m.n) < x.at+uintptr(x.n) {
+			t.Errorf("%+v: got key %d (first %d) of [%#x,%#x) for %v", x, r.LKey, key, m.lo, m.lo+uintptr(m.n), m.access)
+		}
+		mustPut(t, c, r)
+	}
+	if c.Status().Origins[Any].Mode == Cached {
+		r, err := c.GetFrom(Any, ptr(p+page), 8, LocalWrite)
+		if err != nil || r.LKey == key {
+			t.Errorf("memory of unknown origin got what is watched for less: %v", err)
+		}
+		mustPut(t, c, r)
+	}
+}
+
+func TestNoCachingIsSlowAndRight_17(t *testing.T) {
+	try := func(t *testing.T, c *Cache, f *fake, why string) {
+		p := reserve(t, 2)
+		for range 3 {
+			r := mustGet(t, c, p+3, 100, RemoteWrite)
+			if m := f.mr(t, r); m.lo != p+3 || m.n != 100 || !m.lands(p+3, 100) {
+				t.Errorf("registered %#x, %d bytes", m.lo, m.n)
+			}
+			mustPut(t, c, r)
+			if n, _ := f.registered(); n != 0 {
+				t.Errorf("%d registrations after Put", n)
+			}
+		}
+		if s := c.Stats(); s.Uncached != 3 || s.Gets != 3 || s.Puts != 3 || s.Registered != 3 {
+			t.Errorf("%+v", s)
+		}
+		for _, o := range c.Status().Origins {
+			if o.Mode != PerOperation || !strings.Contains(o.Why, why) {
+				t.Errorf("%v: %v, %q", o.Origin, o.Mode, o.Why)
+			}
+		}
+	}
+	t.Run("Config", func(t *testing.T) {
+		f := newFake()
+		try(t, newCache(t, f, func(c *Config) { c.Uncached = true }), f, "Config.Uncached")
+	})
+	t.Run("environment", func(t *testing.T) {
+		t.Setenv(Env, "off")
+		f := newFake()
+		try(t, newCache(t, f), f, Env)
+		t.Setenv(Env, "perhaps")
+		if _, err := New(Config{Registrar: f}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s=perhaps: %v", Env, err)
+		}
+	})
+	if _, somewhere := memevents.Status().Covered(); somewhere == 0 {
+		f := newFake()
+		try(t, newCache(t, f), f, "nobody sees")
+	}
+}
+
+// Without monitors, and in a program without C, the tests of this file hold too.
+func TestOtherProgramsWork_17(t *testing.T) {
+	if os.Getenv("IBCONDUIT_TEST_REGCACHE_CHILD") != "" {
+		return
+	}
+	const those = "TestWhat|TestMisuse|TestClose|TestNoCaching|TestEnomem|TestGoHeap|TestPool|TestOther"
+	child := func(t *testing.T, binary string, env ...string) {
+		cmd := exec.Command(binary, "-test.run", those, "-test.count=1")
+		cmd.Env = append(os.Environ(), append(env, "IBCONDUIT_TEST_REGCACHE_CHILD=1")...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("no monitors", func(t *testing.T) { child(t, self, "IBCONDUIT_MEM_EVENTS=no") })
+	t.Run("no C", func(t *testing.T) {
+		gocmd, err := exec.LookPath("go")
+		if err != nil || testing.Short() {
+			t.Skip("no go command to build it with")
+		}
+		out := t.TempDir() + "/regcache.test"
+		cmd := exec.Command(gocmd, "test", "-c", "-o", out, ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v:\n%s", err, text)
+		}
+		child(t, out)
+	})
+}
+
+func TestWhatWasUnusedForLongestGoesFirst_18(t *testing.T) {
+	f := newFake()
+	c := cached(t, f, func(c *Config) { c.MaxRegions = 3 })
+	p := reserve(t, 16)
+	at := func(i int) uintptr { return p + uintptr(i)*2*page }
+	keys := map[int]uint32{}
+	for i := range 3 {
+		keys[i] = getPut(t, c, at(i), 8, LocalWrite)
+	}
+	busy := mustGet(t, c, at(1), 8, LocalWrite)
+	getPut(t, c, at(0), 8, LocalWrite)           // 2 is now the oldest, then 1, which is in use
+	keys[3] = getPut(t, c, at(3), 8, LocalWrite) // evicts 2
+	f.mr(t, busy)
+	if getPut(t, c, at(3), 8, LocalWrite) != keys[3] { // after 0: hits are ordered by the misses between them
+		t.Error("what was used last is gone")
+	}
+	if s := c.Stats(); s.Evicted != 1 || s.Live != 3 {
+		t.Errorf("%+v", s)
+	}
+	keys[4] = getPut(t, c, at(4), 8, LocalWrite) // evicts 0: the one in use is passed over
+	f.mr(t, busy)
+	if getPut(t, c, at(3), 8, LocalWrite) != keys[3] {
+		t.Error("3 is gone before 0, which was older")
+	}
+	mustPut(t, c, busy)
+	if getPut(t, c, at(1), 8, LocalWrite) != busy.LKey {
+		t.Error("the one that was in use is gone")
+	}
+	if n, _ := f.registered(); n != 3 {
+		t.Errorf("%d registrations, want 3", n)
+	}
+}
+
+func TestLimitsHoldWhateverIsInUse_18(t *testing.T) {
+	f := newFake()
+	c := cached(t, f, func(c *Config) { c.MaxBytes = 4 * int64(page) })
+	p := reserve(t, 32)
+	a := mustGet(t, c, p, 2*uint64(page), LocalWrite)
+	b := mustGet(t, c, p+4*page, 2*uint64(page), LocalWrite)
+	r := mustGet(t, c, p+8*page, uint64(page), LocalWrite) // no room: for this operation
+	if s := c.Stats(); s.Bytes != 4*int64(page) || s.Uncached != 1 || s.Crowded != 1 {
+		t.Errorf("%+v", s)
+	}
+	for _, r := range []Region{a, b, r} {
+		mustPut(t, c, r)
+	}
+	getPut(t, c, p+8*page, 3*uint64(page), LocalWrite) // evicts both
+	getPut(t, c, p+16*page, 5*uint64(page), LocalWrite)
+	if n, bytes := f.registered(); n != 1 || bytes != 3*int64(page) {
+		t.Errorf("%d registrations of %d bytes", n, bytes)
+	}
+}
+
+func TestEnomemEvictsAndTriesAgain_18(t *testing.T) {
+	f := newFake()
+	f.limit = 4 * int64(page)
+	c := newCache(t, f, func(c *Config) { c.Origin = Mapped })
+	p := reserve(t, 64)
+	for i := range 8 {
+		getPut(t, c, p+uintptr(i)*2*page, uint64(page), LocalWrite)
+	}
+	a := mustGet(t, c, p+32*page, 3*uint64(page), LocalWrite)
+	for range 2 {
+		if _, err := c.Get(ptr(p+40*page), 2*uint64(page), LocalWrite); !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("beside what is in use: %v, want ENOMEM", err)
+		}
+	}
+	mustPut(t, c, a)
+	getPut(t, c, p+40*page, 2*uint64(page), LocalWrite) // the failure was not remembered
+	checkStats(t, c)
+	if _, err := c.Get(ptr(p+48*page), 5*uint64(page), LocalWrite); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("more than there is: %v, want ENOMEM", err)
+	}
+	if n := c.Clear(); n != 0 {
+		t.Errorf("%d left", n)
+	}
+}
+
+func TestWhatFailedIsTriedAgain_18(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := reserve(t, 1)
+	var err error = syscall.EACCES
+	f.fail.Store(&err)
+	for range 2 {
+		if _, err := c.Get(ptr(p), 8, LocalWrite); !errors.Is(err, syscall.EACCES) {
+			t.Errorf("%v, want EACCES", err)
+		}
+	}
+	f.fail.Store(nil)
+	getPut(t, c, p, 8, LocalWrite)
+	if s := c.Stats(); s.RegisterErrors != 2 || s.Misses != 1 || s.Gets != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOverlappingRangesMerge_19(t *testing.T) {
+	type span struct{ from, pages uintptr }
+	for _, x := range []struct {
+		name        string
+		have        []span
+		get, merged span
+		merges      uint64
+	}{
+		{"left", []span{{4, 4}}, span{2, 4}, span{2, 6}, 1},
+		{"right", []span{{4, 4}}, span{6, 4}, span{4, 6}, 1},
+		{"around", []span{{4, 4}}, span{2, 8}, span{2, 8}, 1},
+		{"bridging two", []span{{0, 4}, {8, 4}}, span{3, 6}, span{0, 12}, 2},
+		{"a chain", []span{{0, 4}, {6, 4}, {12, 2}}, span{3, 10}, span{0, 14}, 3},
+		{"neighbours stay apart", []span{{0, 4}}, span{4, 4}, span{4, 4}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			f := newFake()
+			c := cached(t, f)
+			p := reserve(t, 16)
+			for _, s := range x.have {
+				getPut(t, c, p+s.from*page, uint64(s.pages*page), LocalWrite)
+			}
+			r := mustGet(t, c, p+x.get.from*page, uint64(x.get.pages*page), RemoteRead)
+			m := f.mr(t, r)
+			if m.lo != p+x.merged.from*page || m.n != uint64(x.merged.pages*page) {
+				t.Errorf("registered pages %d to %d", (m.lo-p)/page, (m.lo-p+uintptr(m.n))/page)
+			}
+			if want := RemoteRead | LocalWrite; x.merges > 0 && m.access != want {
+				t.Errorf("access %v, want %v", m.access, want)
+			}
+			mustPut(t, c, r)
+			if s := c.Stats(); s.Merged != x.merges {
+				t.Errorf("merged %d, want %d", s.Merged, x.merges)
+			}
+			for _, s := range x.have {
+				if getPut(t, c, p+s.from*page, uint64(s.pages*page), LocalWrite) != r.LKey && x.merges > 0 {
+					t.Error("the merged registration does not serve what it replaced")
+				}
+			}
+		})
+	}
+}
+
+func TestAUnionThatDoesNotRegisterGivesTheExactRange_19(t *testing.T) {
+	for name, prot := range map[string]int{"not mapped": -1, "PROT_NONE": unix.PROT_NONE, "read-only": unix.PROT_READ} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := cached(t, f)
+			p := reserve(t, 12)
+			getPut(t, c, p, 4*uint64(page), LocalWrite)
+			// Behind the cache's back, as mprotect is.
+			if prot < 0 {
+				unix.RawSyscall(unix.SYS_MUNMAP, p, page, 0)
+				defer mapAt(t, p, page, rw)
+			} else if err := unix.Mprotect(unsafe.Slice((*byte)(ptr(p)), page), prot); err != nil {
+				t.Fatal(err)
+			}
+			r := mustGet(t, c, p+3*page, 4*uint64(page), LocalWrite)
+			if m := f.mr(t, r); m.lo != p+3*page || m.n != 4*uint64(page) || !m.lands(p+3*page, 4*uint64(page)) {
+				t.Errorf("registered pages %d to %d", (m.lo-p)/page, (m.lo-p+uintptr(m.n))/page)
+			}
+			mustPut(t, c, r)
+		})
+	}
+}
+
+func TestCallersThatMissTogetherRegisterOnce(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := reserve(t, 4)
+	started, leave := make(chan struct{}), make(chan struct{})
+	f.before = func(lo, hi uintptr) { close(started); <-leave }
+	var wg sync.WaitGroup
+	keys := make([]uint32, 8)
+	get := func(i int) {
+		wg.Go(func() {
+			r, err := c.Get(ptr(p), 8, LocalWrite)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			keys[i] = r.LKey
+			c.Put(r)
+		})
+	}
+	get(0)
+	<-started
+	for i := range keys[1:] {
+		get(i + 1)
+	}
+	// Whether they wait or come later: there is one registration.
+	runtime.Gosched()
+	close(leave)
+	wg.Wait()
+	if k := slices.Compact(keys); len(k) != 1 || c.Stats().Registered != 1 {
+		t.Errorf("keys %v, %d registrations", k, c.Stats().Registered)
+	}
+}
+
+func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
+	for _, o := range []Origin{GoHeap, Any} {
+		t.Run(o.String(), func(t *testing.T) {
+			f := newFake()
+			c := newCache(t, f, func(c *Config) { c.Origin = o })
+			mode := c.Status().Origins[o].Mode
+			const n = 1 << 20
+			seen := map[uintptr]bool{}
+			reused := 0
+			for i := range 40 {
+				b := make([]byte, n)
+				at := uintptr(unsafe.Pointer(&b[0]))
+				if seen[at] {
+					reused++
+				}
+				seen[at] = true
+				for j := uintptr(0); j < n; j += page {
+					*(*uint64)(unsafe.Pointer(&b[j])) = stamps.Add(1) << 8
+				}
+				r, err := c.Get(unsafe.Pointer(&b[0]), n, LocalWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !f.mr(t, r).lands(at, n) {
+					// The runtime may hand out an object's pages again while they are registered: the
+					// same pages with other stamps. Only other pages are stale.
+					if !sameFrames(c, r, at, n) {
+						t.Fatalf("round %d (%v): stale", i, mode)
+					}
+				}
+				mustPut(t, c, r)
+				runtime.KeepAlive(b)
+				b = nil
+				debug.FreeOSMemory()
+			}
+			if mode == KeptAlive && reused > 0 {
+				t.Error("an object was not kept alive")
+			}
+			t.Logf("%v: %d of 40 at an address seen before; %+v", mode, reused, c.Stats())
+		})
+	}
+}
+
+// sameFrames compares the page frames of a verifying cache; without the right to see them nothing can be said.
+func sameFrames(c *Cache, r Region, lo, n uintptr) bool {
+	if r.e.frames == nil {
+		return c.frames == nil
+	}
+	return c.verifyFrames(&request{lo: lo, n: uint64(n)}, r.e) == nil
+}
+
+func TestVerifyFindsOtherPages(t *testing.T) {
+	f := newFake()
+	c, err := New(Config{Registrar: f, Origin: Mapped, Verify: true})
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("needs CAP_SYS_ADMIN: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { finish(t, c, f) })
+	if s := c.Status().Origins[Mapped]; s.Mode != Cached {
+		t.Skip("nothing is cached here: ", s.Why)
+	}
+	p := reserve(t, 4)
+	key := getPut(t, c, p, 4*uint64(page), LocalWrite)
+	if getPut(t, c, p, 4*uint64(page), LocalWrite) != key {
+		t.Error("no hit")
+	}
+	keep := make([]byte, page) // the old frame must not come back at once
+	copy(keep, unsafe.Slice((*byte)(ptr(p+2*page)), page))
+	q := reserve(t, 1)
+	if _, _, errno := unix.RawSyscall6(unix.SYS_MREMAP, p+2*page, page, page, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	mapAt(t, p+2*page, page, rw)
+	stamp(p+2*page, p+3*page)
+	if _, err := c.Get(ptr(p), 4*uint64(page), LocalWrite); !errors.Is(err, ErrStale) {
+		t.Errorf("after a change that nobody heard of: %v, want ErrStale", err)
+	}
+	getPut(t, c, p, uint64(page), LocalWrite) // the other pages are right
+}
+
+func TestManyCachesShareTheTable(t *testing.T) {
+	p := reserve(t, 4)
+	for range 5 {
+		f := newFake()
+		c := cached(t, f)
+		getPut(t, c, p, 8, LocalWrite)
+		if s := c.Stats(); s.Misses != 1 || s.Live != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+func TestProgramsAreStartedUnderLoad_21(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := reserve(t, 100)
+	for i := range 100 {
+		getPut(t, c, p+uintptr(i)*page, uint64(page), LocalWrite)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := uintptr(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				r, err := c.Get(ptr(p+i%100*page), 8, LocalWrite)
+				if err != nil || !f.mr(t, r).lands(p+i%100*page, 8) {
+					t.Errorf("%v", err)
+				}
+				c.Put(r)
+			}
+		}
+	})
+	for range 20 {
+		if out, err := exec.Command("/bin/true").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if s := c.Stats(); s.Invalidated != 0 || s.Registered != s.Misses {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestStatusSaysWhy(t *testing.T) {
+	c := newCache(t, newFake())
+	s := c.Status()
+	for _, o := range s.Origins {
+		if (o.Mode == Cached) != (o.Why == "") {
+			t.Errorf("%v: %v, %q", o.Origin, o.Mode, o.Why)
+		}
+	}
+	if text := s.String(); !strings.Contains(text, "memory go-heap") || !strings.Contains(text, "munmap") {
+		t.Error(text)
+	}
+	time.Sleep(1100 * time.Millisecond) // what was discarded a moment ago, by tests before this one, is not watched yet
+	if again := c.Retest(); fmt.Sprint(again.Origins) != fmt.Sprint(s.Origins) {
+		t.Errorf("%v, then %v", s.Origins, again.Origins)
+	}
+}

@@ -1,0 +1,377 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package regcache
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// way is how a call is made: by the libc's symbol, or straight to the kernel.
+type way struct {
+	t   testing.TB
+	raw bool
+}
+
+func (w way) call(event uint32, nr uintptr, args ...uintptr) uintptr {
+	w.t.Helper()
+	var ret uintptr
+	var errno syscall.Errno
+	if w.raw {
+		a := append(args, 0, 0, 0, 0, 0, 0)
+		ret, _, errno = unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5])
+	} else {
+		ret, errno = cCall(event, args...)
+	}
+	if errno != 0 {
+		w.t.Fatalf("call %d: %v", event, errno)
+	}
+	return ret
+}
+
+func (w way) supported(event uint32, nr uintptr, args ...uintptr) {
+	w.t.Helper()
+	a := append(args, 0, 0, 0, 0, 0, 0)
+	if _, _, errno := unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); errno == unix.EINVAL || errno == unix.ENOSYS {
+		w.t.Skip("this kernel does not know the call")
+	}
+}
+
+const changePages = 8
+
+// change is a way of losing pages. It starts with memory at some address, calls f when it may be registered,
+// takes the pages away, and leaves others at the same address, which it returns.
+type change struct {
+	name   string
+	kernel bool // userfaultfd tells of the raw call
+	run    func(w way, f func(lo, hi uintptr))
+}
+
+// simple is a change by one call, after which the pages are stamped anew.
+func simple(do func(w way, lo, n uintptr)) func(way, func(lo, hi uintptr)) {
+	return func(w way, f func(lo, hi uintptr)) {
+		p := reserve(w.t, changePages)
+		n := uintptr(changePages) * page
+		f(p, p+n)
+		do(w, p, n)
+		stamp(p, p+n)
+	}
+}
+
+func advise(advice uintptr) func(way, uintptr, uintptr) {
+	return func(w way, lo, n uintptr) { w.call(cMadvise, unix.SYS_MADVISE, lo, n, advice) }
+}
+
+var changes = []change{
+	{"munmap", true, simple(func(w way, lo, n uintptr) {
+		w.call(cMunmap, unix.SYS_MUNMAP, lo, n)
+		remap(w.t, lo, lo+n)
+	})},
+	{"mmap over it", true, simple(func(w way, lo, n uintptr) {
+		w.call(cMmap, unix.SYS_MMAP, lo, n, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0)
+	})},
+	{"MADV_DONTNEED", true, simple(advise(unix.MADV_DONTNEED))},
+	{"MADV_DONTNEED_LOCKED", true, simple(func(w way, lo, n uintptr) {
+		q := reserve(w.t, 1)
+		w.supported(cMadvise, unix.SYS_MADVISE, q, page, unix.MADV_DONTNEED_LOCKED)
+		w.call(cMadvise, unix.SYS_MADVISE, lo, n, unix.MADV_DONTNEED_LOCKED)
+	})},
+	{"MADV_REMOVE of shared memory", true, func(w way, f func(lo, hi uintptr)) {
+		p, n := reserve(w.t, changePages), uintptr(changePages)*page
+		w.call(cMmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
+		stamp(p, p+n)
+		f(p, p+n)
+		w.call(cMadvise, unix.SYS_MADVISE, p, n, unix.MADV_REMOVE)
+		stamp(p, p+n)
+	}},
+	{"MADV_GUARD_INSTALL", false, simple(func(w way, lo, n uintptr) {
+		const install, remove = 102, 103 // Linux 6.13, include/uapi/asm-generic/mman-common.h
+		q := reserve(w.t, 1)
+		w.supported(cMadvise, unix.SYS_MADVISE, q, page, install)
+		w.call(cMadvise, unix.SYS_MADVISE, lo, n, install)
+		w.call(cMadvise, unix.SYS_MADVISE, lo, n, remove)
+	})},
+	{"process_madvise of itself", true, simple(func(w way, lo, n uintptr) {
+		fd, err := unix.PidfdOpen(os.Getpid(), 0)
+		if err != nil {
+			w.t.Skip("no pidfd: ", err)
+		}
+		defer unix.Close(fd)
+		q := reserve(w.t, 1)
+		v := &[2][2]uintptr{{q, page}, {lo, n}}
+		w.supported(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), 1, unix.MADV_DONTNEED, 0)
+		w.call(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(&v[1])), 1, unix.MADV_DONTNEED, 0)
+	})},
+	{"mremap away", true, simple(func(w way, lo, n uintptr) {
+		w.call(cMremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, reserve(w.t, changePages))
+		remap(w.t, lo, lo+n)
+	})},
+	{"mremap of the pages away", true, simple(func(w way, lo, n uintptr) {
+		w.call(cMremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED|unix.MREMAP_DONTUNMAP, reserve(w.t, changePages))
+	})},
+	{"mremap onto it", true, func(w way, f func(lo, hi uintptr)) {
+		p, q, n := reserve(w.t, changePages), reserve(w.t, changePages), uintptr(changePages)*page
+		f(q, q+n)
+		w.call(cMremap, unix.SYS_MREMAP, p, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q)
+		remap(w.t, p, p+n)
+	}},
+	{"mremap that shrinks", true, func(w way, f func(lo, hi uintptr)) {
+		p, n := reserve(w.t, changePages), uintptr(changePages)*page
+		f(p, p+n)
+		w.call(cMremap, unix.SYS_MREMAP, p, n, n/2, 0)
+		remap(w.t, p+n/2, p+n)
+	}},
+	{"remap_file_pages", false, func(w way, f func(lo, hi uintptr)) {
+		p, n := reserve(w.t, changePages), uintptr(changePages)*page
+		w.call(cMmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
+		stamp(p, p+n)
+		f(p, p+n)
+		const cRemapFilePages = 9
+		w.call(cRemapFilePages, unix.SYS_REMAP_FILE_PAGES, p, page, 0, 1, 0)
+	}},
+	{"shmdt", false, func(w way, f func(lo, hi uintptr)) {
+		n := uintptr(changePages) * page
+		p := call(w.t, cShmat, uintptr(shmSegment(w.t)), 0, 0)
+		stamp(p, p+n)
+		f(p, p+n)
+		w.call(cShmdt, unix.SYS_SHMDT, p)
+		remap(w.t, p, p+n)
+		w.t.Cleanup(func() { unix.MunmapPtr(ptr(p), n) })
+	}},
+	{"shmat over it, address rounded", false, simple(func(w way, lo, n uintptr) {
+		const shmRnd, shmRemap = 0o20000, 0o40000 // shmop(2)
+		w.call(cShmat, unix.SYS_SHMAT, uintptr(shmSegment(w.t)), lo+123, shmRnd|shmRemap)
+	})},
+	{"brk down", true, func(w way, f func(lo, hi uintptr)) {
+		n := uintptr(changePages) * page
+		old := call(w.t, cSbrk, 2*n)
+		lo := (old + page - 1) &^ (page - 1)
+		stamp(lo, lo+n)
+		f(lo, lo+n)
+		if now := call(w.t, cSbrk, 0); now != old+2*n {
+			w.t.Skip("somebody else moved the break meanwhile")
+		}
+		w.call(cBrk, unix.SYS_BRK, lo)
+		w.call(cBrk, unix.SYS_BRK, old+2*n)
+		stamp(lo, lo+n)
+	}},
+	{"sbrk down", false, func(w way, f func(lo, hi uintptr)) {
+		if w.raw {
+			w.t.Skip("sbrk is no system call")
+		}
+		n := uintptr(changePages) * page
+		old := call(w.t, cSbrk, 2*n)
+		lo := (old + page - 1) &^ (page - 1)
+		stamp(lo, lo+n)
+		f(lo, lo+n)
+		if call(w.t, cSbrk, -(2*n)) != old+2*n || call(w.t, cSbrk, 2*n) != old {
+			w.t.Skip("somebody else moved the break meanwhile")
+		}
+		stamp(lo, lo+n)
+	}},
+}
+
+func shmSegment(t testing.TB) int {
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, int(changePages*page), unix.IPC_CREAT|0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
+	return id
+}
+
+// across registers, changes and gets again. It returns whether the second Get found the first registration, and
+// whether its operations land in the pages that are there now.
+func across(t *testing.T, x change, raw bool, o Origin) (same, lands bool) {
+	f := newFake()
+	c := newCache(t, f, func(c *Config) { c.Origin = o })
+	var lo, hi uintptr
+	var first uint32
+	x.run(way{t, raw}, func(l, h uintptr) {
+		lo, hi = l, h
+		first = getPut(t, c, lo, uint64(hi-lo), LocalWrite)
+		if again := getPut(t, c, lo, uint64(hi-lo), LocalWrite); again != first && c.Status().Origins[o].Mode == Cached {
+			t.Fatal("not cached before the change")
+		}
+	})
+	r := mustGet(t, c, lo, uint64(hi-lo), LocalWrite)
+	defer mustPut(t, c, r)
+	return r.LKey == first, f.mr(t, r).lands(lo, uint64(hi-lo))
+}
+
+// The acceptance tests carry the numbers of their list.
+
+func TestEveryChangeThroughTheLibcEndsARegistration_01_02(t *testing.T) {
+	if m := newCache(t, newFake()).Status().Origins[Mapped]; m.Mode != Cached {
+		t.Skip("not cached here: ", m.Why)
+	}
+	for _, x := range changes {
+		t.Run(x.name, func(t *testing.T) {
+			if same, lands := across(t, x, false, Mapped); same || !lands {
+				t.Errorf("the same registration: %v; lands in the new pages: %v", same, lands)
+			}
+		})
+	}
+}
+
+// The control: what nobody hears of must lose the data, else the tests beside it prove nothing.
+func TestAChangeThatNobodyHearsOfLosesTheData_01_02(t *testing.T) {
+	if verifying {
+		t.Skip("this build finds it")
+	}
+	if m := newCache(t, newFake()).Status().Origins[Mapped]; m.Mode != Cached {
+		t.Skip("not cached here: ", m.Why)
+	}
+	for _, x := range changes {
+		t.Run(x.name, func(t *testing.T) {
+			if same, lands := across(t, x, true, Mapped); !same || lands {
+				t.Errorf("the same registration: %v; lands in the new pages: %v", same, lands)
+			}
+		})
+	}
+}
+
+// Raw system calls are seen by userfaultfd; without it memory of Go's mappings is registered per operation.
+func TestRawSystemCallsLeaveNothingStale_04(t *testing.T) {
+	for _, o := range []Origin{GoMapped, Any} {
+		for _, x := range changes {
+			if !x.kernel {
+				continue
+			}
+			t.Run(o.String()+"/"+x.name, func(t *testing.T) {
+				if same, lands := across(t, x, true, o); same || !lands {
+					t.Errorf("the same registration: %v; lands in the new pages: %v", same, lands)
+				}
+			})
+		}
+	}
+}
+
+func TestAPartTakenAwayEndsTheWholeRegistration_05(t *testing.T) {
+	const pages = 64
+	cases := []struct {
+		name string
+		do   func(t *testing.T, p uintptr) // p: 64 registered pages with 2 free ones on either side
+		ends bool
+	}{
+		{"one page in the middle", func(t *testing.T, p uintptr) { call(t, cMunmap, p+31*page, page) }, true},
+		{"one byte of it", func(t *testing.T, p uintptr) { call(t, cMunmap, p+31*page, 1) }, true},
+		{"no multiple of a page", func(t *testing.T, p uintptr) { call(t, cMunmap, p+30*page, page+1) }, true},
+		{"from its last page on", func(t *testing.T, p uintptr) { call(t, cMunmap, p+63*page, 2*page) }, true},
+		{"one byte into its first page", func(t *testing.T, p uintptr) { call(t, cMunmap, p-page, page+1) }, true},
+		{"exactly behind its end", func(t *testing.T, p uintptr) { call(t, cMunmap, p+64*page, page) }, false},
+		{"exactly before its start", func(t *testing.T, p uintptr) { call(t, cMunmap, p-page, page) }, false},
+		{"beyond the end of memory", func(t *testing.T, p uintptr) {
+			if _, errno := cCall(cMunmap, p+page, ^uintptr(0)-page); errno != unix.EINVAL {
+				t.Errorf("errno %v, want EINVAL", errno)
+			}
+		}, true},
+	}
+	for _, x := range cases {
+		t.Run(x.name, func(t *testing.T) {
+			f := newFake()
+			c := newCache(t, f, func(c *Config) { c.Origin = Mapped })
+			all := reserve(t, pages+4)
+			p := all + 2*page
+			first := getPut(t, c, p, pages*uint64(page), LocalWrite)
+			x.do(t, p)
+			remap(t, all, all+(pages+4)*page)
+			if !x.ends { // put back what was registered, so that the hit below is no lie
+				c.Clear()
+				first = getPut(t, c, p, pages*uint64(page), LocalWrite)
+				x.do(t, p)
+			}
+			r := mustGet(t, c, p, pages*uint64(page), LocalWrite)
+			if (r.LKey == first) == x.ends {
+				t.Errorf("the same registration: %v", r.LKey == first)
+			}
+			if !f.mr(t, r).lands(p, pages*uint64(page)) {
+				t.Error("does not land")
+			}
+			mustPut(t, c, r)
+			remap(t, all, all+(pages+4)*page)
+		})
+	}
+}
+
+func TestAFailedCallLeavesTheCacheRight_07(t *testing.T) {
+	f := newFake()
+	c := newCache(t, f, func(c *Config) { c.Origin = Mapped })
+	p, n := reserve(t, 4), uint64(4*page)
+	for _, x := range []struct {
+		name  string
+		errno syscall.Errno
+		do    func() syscall.Errno
+	}{
+		{"munmap of no page", unix.EINVAL, func() syscall.Errno { _, e := cCall(cMunmap, p+1, page); return e }},
+		{"mmap of no file", unix.EBADF, func() syscall.Errno {
+			_, e := cCall(cMmap, p, page, rw, unix.MAP_PRIVATE|unix.MAP_FIXED, 1<<20, 0)
+			return e
+		}},
+	} {
+		getPut(t, c, p, n, LocalWrite)
+		if errno := x.do(); errno != x.errno {
+			t.Errorf("%s: %v, want %v", x.name, errno, x.errno)
+		}
+		r := mustGet(t, c, p, n, LocalWrite)
+		if !f.mr(t, r).lands(p, n) {
+			t.Errorf("%s: does not land", x.name)
+		}
+		mustPut(t, c, r)
+		checkStats(t, c)
+	}
+}
+
+func TestMemoryInUseStaysRegisteredUntilPut_09(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		f := newFake()
+		c := newCache(t, f, func(c *Config) { c.Origin, c.Strict = Mapped, strict })
+		p, n := reserve(t, 16), uint64(16*page)
+		a, b := mustGet(t, c, p, n, LocalWrite), mustGet(t, c, p, n, LocalWrite)
+		call(t, cMunmap, p, uintptr(n))
+		remap(t, p, p+uintptr(n))
+		other := mustGet(t, c, p, n, LocalWrite)
+		if other.LKey == a.LKey || !f.mr(t, other).lands(p, n) {
+			t.Error("handed out again")
+		}
+		f.mr(t, a) // still there
+		if s := c.Stats(); s.Dead != 1 || s.DeadBytes != int64(n) || s.Live != 1 {
+			t.Errorf("%+v", s)
+		}
+		for i, r := range []Region{a, b} {
+			f.mr(t, r)
+			err := c.Put(r)
+			if strict != errors.Is(err, ErrInvalidated) {
+				t.Errorf("strict %v: Put %d: %v", strict, i, err)
+			}
+		}
+		if count, _ := f.registered(); count != 1 {
+			t.Errorf("%d registrations after the last Put, want 1", count)
+		}
+		mustPut(t, c, other)
+		if s := c.Stats(); s.InvalidatedInUse != 1 || s.Invalidated != 1 || s.Puts != s.Gets {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+func TestMprotectIsNotNoticed_20(t *testing.T) {
+	f := newFake()
+	c := newCache(t, f, func(c *Config) { c.Origin = Mapped })
+	p, n := reserve(t, 2), uint64(2*page)
+	first := getPut(t, c, p, n, RemoteWrite)
+	if err := unix.Mprotect(unsafe.Slice((*byte)(ptr(p)), n), unix.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	if again := getPut(t, c, p, n, RemoteWrite); again != first {
+		t.Error("the registration did not outlive mprotect")
+	}
+	if _, err := c.Get(ptr(p), n, RemoteAtomic); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("new access to memory that lacks it: %v, want EFAULT", err)
+	}
+}
