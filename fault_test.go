@@ -253,7 +253,7 @@ func TestRunLocalReportsARankThatFails(t *testing.T) {
 			}
 			return withWorker(j, func(w *Worker) error { return w.WaitUntil(context.Background(), 0, Equal, 1) })
 		})
-		if err == nil || !strings.Contains(err.Error(), "rank 0: conduit: the job was cancelled: enough") {
+		if err == nil || !strings.Contains(err.Error(), "conduit: the job was cancelled: enough") {
 			t.Errorf("a cancelled RunLocal whose ranks wait for ever: %v", err)
 		}
 	})

@@ -8,8 +8,7 @@ package verbs
 #include "ibc_verbs.h"
 
 // They write to memory they are given and call nothing back; results of the data path stand in C memory.
-#cgo noescape ibc_ring
-#cgo nocallback ibc_ring
+#cgo nocallback ibc_ring_at
 #cgo noescape ibc_poll
 #cgo nocallback ibc_poll
 #cgo nocallback ibc_ticks

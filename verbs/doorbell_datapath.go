@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/handle"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // MaxBatch is how many sub-chains one ring of a doorbell posts.
@@ -29,14 +30,14 @@ type DoorbellConfig struct {
 	PollEvery   int // with a watched word: looks at the word per poll of the CQ; 0 means 1024, as a poll costs about as much as a hundred looks
 }
 
-// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine at a time; use by two at once is an ErrConcurrent.
+// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an ErrConcurrent.
 //
 // Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains' slots must stay as they are until their requests complete,
 // except inline data and the requests themselves, which are copied by the post.
 type Doorbell struct {
 	object
 	cq   *CQ
-	busy atomic.Bool
+	user owner.Guard // the goroutine in Ring, in the debug build
 	mem  []byte
 	d    *C.struct_ibc_doorbell
 	wcs  []WC
@@ -152,7 +153,7 @@ func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 		return 0, err
 	}
 	n, err := d.ring(want, budget, C.IBC_WATCH_NONE)
-	d.busy.Store(false)
+	d.user.Exit()
 	return n, err
 }
 
@@ -178,17 +179,17 @@ func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, 
 	n, err = d.ring(want, budget, C.uint32_t(until))
 	met = d.d.met != 0
 	d.word = nil
-	d.busy.Store(false)
+	d.user.Exit()
 	return n, met, err
 }
 
-// enter detects use by two goroutines, and after Close.
+// enter detects use by two goroutines, in the debug build, and after Close.
 func (d *Doorbell) enter() error {
-	if !d.busy.CompareAndSwap(false, true) {
+	if d.user.Enter() != nil {
 		return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
 	}
 	if d.d == nil {
-		d.busy.Store(false)
+		d.user.Exit()
 		return d.closedError("ring")
 	}
 	return nil
@@ -197,7 +198,8 @@ func (d *Doorbell) enter() error {
 func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, error) {
 	c := d.d
 	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS)), watch
-	C.ibc_ring(c)
+	// As a number: a pointer to C memory would be looked up in Go's heap at each call.
+	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(c))))
 	n := int(c.completed)
 	var err error
 	if c.post_errno != 0 || c.poll_errno != 0 || d.cq.overrun.Load() {
@@ -322,13 +324,15 @@ func (d *Doorbell) Stats() (s DoorbellStats) {
 	return s
 }
 
-// Close frees the doorbell and forgets what was queued. It is refused with ErrBusy while another goroutine rings it.
+// Close frees the doorbell and forgets what was queued. In the debug build it is refused with ErrBusy while another goroutine rings it.
 func (d *Doorbell) Close() error {
 	return d.close(func() error {
-		if !d.busy.CompareAndSwap(false, true) {
-			return d.object.busy("a ring is in progress", "let it end first")
+		if owner.Checked {
+			if d.user.Enter() != nil {
+				return d.busy("a ring is in progress", "let it end first")
+			}
+			defer d.user.Exit()
 		}
-		defer d.busy.Store(false)
 		d.letGo()
 		mem := d.mem
 		d.mem, d.d, d.wcs = nil, nil, nil

@@ -184,8 +184,10 @@ static void wait(struct ibc_doorbell *d)
 	}
 }
 
-void ibc_ring(struct ibc_doorbell *d)
+void ibc_ring_at(uintptr_t doorbell)
 {
+	struct ibc_doorbell *d = (struct ibc_doorbell *)doorbell;
+
 	d->posted = d->completed = d->met = 0;
 	d->post_errno = d->poll_errno = 0;
 	add(&d->n_rings, 1);

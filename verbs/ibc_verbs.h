@@ -59,7 +59,7 @@ struct ibc_batch {
 
 enum ibc_watch { IBC_WATCH_NONE, IBC_WATCH_DIFFERS, IBC_WATCH_AT_LEAST, IBC_WATCH_EQUALS };
 
-/* Everything one call of ibc_ring reads and writes. It never moves, and has one owner. */
+/* Everything one call of ibc_ring_at reads and writes. It never moves, and has one owner. */
 struct ibc_doorbell {
 	/* set up once */
 	struct ibv_cq *cq;
@@ -92,7 +92,7 @@ struct ibc_doorbell {
 	struct ibc_batch batch[IBC_MAX_BATCH];
 };
 
-void ibc_ring(struct ibc_doorbell *d);
+void ibc_ring_at(uintptr_t doorbell); /* struct ibc_doorbell */
 
 /* The processor's counter, which runs at a constant rate on all that have RDMA adapters. */
 uint64_t ibc_ticks(void);

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -47,25 +46,6 @@ type Config struct {
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
 	timeout, retries uint8
 }
-
-// Every figure of the data path, in one place.
-const (
-	defaultLanes = 2
-	defaultDepth = 128
-	maxDepth     = 1 << 15
-
-	inlineWish  = 128             // bytes of a put that travel in the work request
-	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
-	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
-	signalEvery = 16              // of implicit operations, one completion for this many
-	chainSlots  = 64              // work requests of one doorbell
-	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
-	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
-
-	smallBlock = 256     // slab: words, small values
-	bigBlock   = 8 << 10 // slab: pieces of what is not registered
-	bigBlocks  = 32      // 256 KiB in flight, enough for 100 Gb/s at 20 us
-)
 
 // Network is a rank's attachment to a device.
 type Network struct {

@@ -16,24 +16,6 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-const (
-	// pollBudget is one stay in C: short enough for the scheduler and the collector.
-	pollBudget = 20 * time.Microsecond
-	// pollAt is from how many work requests out on a post also polls.
-	pollAt = 2 * signalEvery
-	// firstBudget is the stay in C of the call that posts a blocking operation:
-	// as long as most take, even over Soft-RoCE. The scheduler hands the
-	// processor of a goroutine in C to others when there are any.
-	firstBudget = 100 * time.Microsecond
-	// spinFor is how long a wait polls before it parks.
-	spinFor = 400 * time.Microsecond
-	// parkFor bounds one parking, after which the wait looks around.
-	parkFor = 10 * time.Millisecond
-	// wordPolls is how many rounds of waiting for a word go by between polls
-	// for completions: polling costs more than it brings.
-	wordPolls = 64
-)
-
 var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
 
 // room makes sure that one more work request to k can be posted.

@@ -1,0 +1,41 @@
+package ibv
+
+import "time"
+
+// Every figure of the data path, in one place.
+const (
+	defaultLanes = 2
+	defaultDepth = 128
+	maxDepth     = 1 << 15
+
+	inlineWish  = 128             // bytes of a put that travel in the work request
+	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
+	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
+	signalEvery = 16              // of implicit operations, one completion for this many
+	chainSlots  = 64              // work requests of one doorbell
+	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
+	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
+
+	smallBlock = 256     // slab: words, small values
+	bigBlock   = 8 << 10 // slab: pieces of what is not registered
+	bigBlocks  = 32      // 256 KiB in flight, enough for 100 Gb/s at 20 us
+)
+
+// How waits go about it.
+const (
+	// pollBudget is one stay in C: short enough for the scheduler and the collector.
+	pollBudget = 20 * time.Microsecond
+	// pollAt is from how many work requests out on a post also polls.
+	pollAt = 2 * signalEvery
+	// firstBudget is the stay in C of the call that posts a blocking operation:
+	// as long as most take, even over Soft-RoCE. The scheduler hands the
+	// processor of a goroutine in C to others when there are any.
+	firstBudget = 100 * time.Microsecond
+	// spinFor is how long a wait polls before it parks.
+	spinFor = 400 * time.Microsecond
+	// parkFor bounds one parking, after which the wait looks around.
+	parkFor = 10 * time.Millisecond
+	// wordPolls is how many rounds of waiting for a word go by between polls
+	// for completions: polling costs more than it brings.
+	wordPolls = 64
+)
