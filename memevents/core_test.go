@@ -266,8 +266,8 @@ type change struct {
 	name  string
 	pages int // of the range that is registered at p
 	do    func(t *testing.T, p uintptr)
-	moved int  // pages after p where the registered range begins
-	keeps bool // it happens to keep the contents, or makes them unreadable: the control cannot lose them
+	told  uint64 // how many ranges hooks announce before it happens, besides those of putting new memory there
+	keeps bool   // it happens to keep the contents, or makes them unreadable: the control cannot lose them
 }
 
 func sharedPages(t *testing.T, pages int) uintptr {
@@ -321,7 +321,7 @@ var changes = []change{
 	}},
 	{name: "mremap onto", do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
-	}},
+	}, told: 2},
 	{name: "mremap grows and moves", do: func(t *testing.T, p uintptr) {
 		if must(t, callMremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
 			t.Fatal("it did not move")
@@ -331,7 +331,7 @@ var changes = []change{
 	{name: "mremap shrinks", pages: 4, do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, p, 4*pageSize, pageSize, 0)
 		remap(t, page(p, 1), 3)
-	}},
+	}, told: 1},
 	{name: "process_madvise", do: func(t *testing.T, p uintptr) {
 		iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(ptr(p))), Len: uint64(pageSize)}
 		_, errno := cCall(callProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
@@ -356,7 +356,11 @@ func Test01And02ChangesInvalidateAndTheControlLosesData(t *testing.T) {
 				t.Fatal("no hit before the change")
 			}
 			ref.Release()
+			announced := ReadStats().Unmaps
 			c.do(t, p)
+			if n := ReadStats().Unmaps - announced; n < max(c.told, 1) {
+				t.Errorf("%d ranges announced, want %d", n, max(c.told, 1))
+			}
 			if ref.Acquire() {
 				t.Error("a hit after the change")
 			}

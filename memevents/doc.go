@@ -49,13 +49,45 @@
 //
 //   - symbols: this package's C code defines mmap, munmap, mremap, madvise, brk, sbrk, shmat, shmdt, process_madvise
 //     and remap_file_pages in the executable; every library calls them, and the Go runtime for its arenas.
-//   - preload: the same code as libmemevents.so in LD_PRELOAD, for programs in which Go is a plugin or a library.
-//     When it is there its table is used, and the executable's own hooks pass on to it: each event counts once.
+//   - preload: the same code as libmemevents.so (build.sh) in LD_PRELOAD, for programs in which Go is a plugin or
+//     a library. When it is there its table is used, and the hooks of the Go image pass on to it: each event
+//     counts once.
+//   - reloc: where symbols do not lead here and nothing is preloaded, the relocations of all loaded objects are
+//     changed, and those of objects that dlopen brings later. What the libc loads by itself (name services,
+//     character sets) is found by Retest.
 //   - userfaultfd: the kernel tells, also of raw system calls and of what the libc does inside, for ranges that
-//     it can watch; a thread of C reads.
+//     it can watch: memory without a file behind it, and shared memory. A thread of C reads. Wants CAP_SYS_PTRACE,
+//     access to /dev/userfaultfd or a kernel that gives its restricted mode to everybody.
+//   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where userfaultfd is forbidden.
+//     amd64 only, done before main and never undone.
 //
 // Each is tested by real calls at the start, and by Retest: Status says which class is covered by whom, or why
-// by nobody.
+// by nobody. Calls go on to whoever defines them next, so other interposers keep working.
 //
-// Calls go on to whoever defines them next, so other interposers keep working.
+// Environment: IBCONDUIT_MEM_EVENTS, IBCONDUIT_MEM_MONITORS, IBCONDUIT_MEM_LOG_LEVEL; see EnvEvents and its
+// neighbours.
+//
+// # What nobody sees
+//
+//   - ftruncate, fallocate(PUNCH_HOLE) of a shared file by descriptor: Truncate is never covered.
+//   - mprotect: a registration outlives it, and devices go on writing to pages that the program may not.
+//   - System V segments and guards (MADV_GUARD_INSTALL) by raw system calls.
+//   - A range that one thread unmaps by a raw call, and another maps again by a raw call before the kernel has
+//     told: between the two a hit is possible for the microseconds that the reader takes to wake.
+//   - The files' own initialised data in libraries that are unloaded: Claim refuses RawUnmap there.
+//
+// Discarding by raw calls (madvise of the Go runtime) is told before it happens and its end is not: such a
+// range refuses claims for a second, with ErrChanging.
+//
+// # Rules for what runs inside a hook
+//
+// A hook may run on any thread, in a signal handler, before any constructor, and inside the Go runtime's own mmap
+// with its locks held. It calls no Go, no malloc, no stdio, no dlsym and no lock, waits for nothing, leaves errno
+// alone, and never deregisters. ibc_mem_path.h repeats this where it binds, and a test reads the object files.
+// Handlers in C (ibc_mem_add_handler) are bound by the same.
+//
+// # Fork
+//
+// In the child of a fork nothing here is true: hooks pass on, and NewWatcher, Claim and Subscribe fail with
+// ErrForked. Children that exec (os/exec) need nothing.
 package memevents

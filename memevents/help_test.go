@@ -13,6 +13,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func split(s string) []string { return strings.Fields(s) }
@@ -72,4 +75,32 @@ func vmFlags(t *testing.T, p uintptr) string {
 	}
 	t.Fatalf("no mapping at %#x", p)
 	return ""
+}
+
+// forbidUserfaultfd installs a seccomp filter for all threads of this process: userfaultfd and the opening of
+// its device by ioctl fail with EPERM, as under the usual filters of container runtimes.
+func forbidUserfaultfd() error {
+	const (
+		load, jumpEqual, ret = 0x20, 0x15, 0x06 // BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
+		allow, deny          = 0x7fff0000, 0x00050000 | uint32(unix.EPERM)
+		argument1            = 16 + 8 // of struct seccomp_data: the low half, on little-endian machines
+		newUserfaultfd       = 0xaa00 // USERFAULTFD_IOC_NEW
+	)
+	filter := []unix.SockFilter{
+		{Code: load, K: 0}, // the system call's number
+		{Code: jumpEqual, K: unix.SYS_USERFAULTFD, Jt: 4},
+		{Code: jumpEqual, K: unix.SYS_IOCTL, Jf: 2},
+		{Code: load, K: argument1},
+		{Code: jumpEqual, K: newUserfaultfd, Jt: 1},
+		{Code: ret, K: allow},
+		{Code: ret, K: deny},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
+		return errno
+	}
+	return nil
 }

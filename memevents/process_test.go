@@ -4,6 +4,7 @@ package memevents
 
 import (
 	"bytes"
+	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -583,6 +584,40 @@ func init() {
 	}
 }
 
+// Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel could tell of
+// is refused.
+func Test17WhereUserfaultfdIsFilteredTheReportSaysWhy(t *testing.T) {
+	out := runHelper(t, nil, "unprivileged")
+	for _, want := range []string{"monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func init() {
+	// unprivileged: without system calls that open a userfaultfd, as container runtimes filter them.
+	helpers["unprivileged"] = func([]string) error {
+		if err := forbidUserfaultfd(); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		fmt.Print(Status())
+		p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
+		if _, err := w.Claim(p, p+pageSize, 0, ForGoMap); errors.Is(err, ErrUnwatched) {
+			fmt.Println("ForGoMap refused")
+		}
+		if r, err := w.Claim(p, p+pageSize, 0, CalledFromC); err == nil {
+			fmt.Println("CalledFromC claimed")
+			w.Retire(r)
+		}
+		return nil
+	}
+}
+
 func Test17StaticBinary(t *testing.T) {
 	out, err := exec.Command(artifact(t, "static", "CGO_ENABLED=0")).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("not built")) || !bytes.Contains(out, []byte("claim: memevents: claim: changes of the range would not be noticed")) {
@@ -721,6 +756,44 @@ func init() {
 		}
 		if seen < 100 {
 			return fmt.Errorf("only %d of 1000 were watched", seen)
+		}
+		return nil
+	}
+}
+
+// A child of fork has a copy of the table and shares the descriptors: its hooks must not touch the parent's.
+func Test21ForkedChildLeavesTheParentAlone(t *testing.T) {
+	runHelper(t, []string{onlySymbols}, "fork", artifact(t, "foreign.so"))
+}
+
+func init() {
+	helpers["fork"] = func(args []string) error {
+		if _, err := cLoad(args[0]); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{MaxDeadBytes: -1})
+		if err != nil {
+			return err
+		}
+		p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
+		r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+		if err != nil || !w.Publish(r) {
+			return fmt.Errorf("not published: %v", err)
+		}
+		if status := cFunc("ibc_foreign_fork", p, pageSize); status != 0 {
+			return fmt.Errorf("the child ended with status %#x", status)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if err := w.Wait(ctx); err == nil {
+			return errors.New("the child's munmap woke the parent")
+		}
+		if !r.Acquire() {
+			return errors.New("the child's munmap invalidated the parent's entry")
+		}
+		cCall(callMunmap, p, pageSize) // the control: the parent's own does both
+		if err := w.Wait(context.Background()); err != nil || r.Acquire() {
+			return fmt.Errorf("the parent's munmap: %v", err)
 		}
 		return nil
 	}

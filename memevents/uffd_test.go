@@ -25,6 +25,22 @@ func needUffd(t testing.TB) {
 	}
 }
 
+// drained waits until the reader has dealt with an entry that is gone, and retires it.
+func drained(t *testing.T, w *Watcher, r Ref) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		for _, dead := range w.Drain(nil) {
+			w.Retire(dead)
+			if dead == r {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never drained: ", r)
+		}
+	}
+}
+
 // Calls that no hook sees, with the control that memory without a watch keeps its entry.
 func Test04RawCallsAreSeenByUserfaultfd(t *testing.T) {
 	needUffd(t)
@@ -103,16 +119,29 @@ func Test04SyscallPackageAndFreeOSMemory(t *testing.T) {
 	if r.Acquire() {
 		t.Error("a hit after syscall.Munmap")
 	}
-	sweep(t, w)
+	drained(t, w, r)
 
-	r = watchDropped(t, w)
-	debug.FreeOSMemory()
+	dropped := make(chan Ref)
+	go func() { dropped <- watchDropped(t, w) }()
+	r = <-dropped
+	lo, _ := r.Range()
+	gone := false
+	for range 100 { // until the collector has found it dead
+		debug.FreeOSMemory()
+		if gone = *ptr(lo)&0xff != 1; gone {
+			break
+		}
+	}
+	if !gone {
+		t.Fatal("the memory never went back to the system: nothing was tested")
+	}
 	if r.Acquire() {
 		t.Error("a hit on Go memory that went back to the system")
 		r.Release()
+		evict(t, w, r)
+		return
 	}
-	evict(t, w, r)
-	sweep(t, w)
+	drained(t, w, r)
 }
 
 // watchDropped watches Go memory that nobody refers to any more.
@@ -123,7 +152,8 @@ func watchDropped(t *testing.T, w *Watcher) Ref {
 	for i := range heap {
 		heap[i] = 1
 	}
-	p := (uintptr(unsafe.Pointer(&heap[0])) + 1<<20) &^ (pageSize - 1)
+	// In the middle: what comes first a processor may keep for its next allocations.
+	p := (uintptr(unsafe.Pointer(&heap[0])) + 16<<20) &^ (pageSize - 1)
 	r := watch(t, w, p, page(p, 16), ForGoHeap)
 	runtime.KeepAlive(heap)
 	return r
@@ -175,13 +205,7 @@ func Test13SlowReaderBlocksTheCallAndNotTheTruth(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		// Out of the reader's way, before the next round.
-		for deadline := time.Now().Add(5 * time.Second); len(w.Drain(nil)) == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("never drained")
-			}
-		}
-		w.Retire(r)
+		drained(t, w, r)
 	}
 }
 
@@ -240,5 +264,5 @@ func Test04DiscardedRangeStaysClosedForAWhile(t *testing.T) {
 	if !Changing(p, page(p, 1)) {
 		t.Error("open at once")
 	}
-	sweep(t, w)
+	drained(t, w, r)
 }

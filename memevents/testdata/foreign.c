@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <signal.h>
 #include <malloc.h>
@@ -144,3 +145,17 @@ __attribute__((constructor(101))) static void early(void)
 }
 
 __attribute__((destructor)) static void late(void) { early(); }
+
+/* ---- fork ---- */
+
+/* A child that unmaps a range of its own copy; returns its wait status. */
+long ibc_foreign_fork(long addr, long len)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(munmap((void *)addr, (size_t)len) ? 1 : 0);
+	waitpid(pid, &status, 0);
+	return status;
+}
