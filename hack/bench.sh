@@ -32,5 +32,9 @@ else
 fi
 
 echo "== shared memory"
-"$ibbench" lat --fabric shm ${extra[@]+"${extra[@]}"} -o "$out/shm.json" </dev/null
+# A put and a get as one call sees them, then the round trip between two processes.
+"$ibbench" lat put --ack --fabric shm --sizes 8,4K,64K ${extra[@]+"${extra[@]}"} -o "$out/shm-put.json" </dev/null
+"$ibbench" lat get --fabric shm --sizes 8,4K,64K ${extra[@]+"${extra[@]}"} -o "$out/shm-get.json" </dev/null
+"$ibbench" lat amo --fabric shm ${extra[@]+"${extra[@]}"} -o "$out/shm-amo.json" </dev/null
+"$ibbench" lat put --fabric shm --sizes 8,4K,64K ${extra[@]+"${extra[@]}"} -o "$out/shm-pingpong.json" </dev/null
 echo "results: ${out#"$PWD/"}"

@@ -24,9 +24,9 @@ type Waiter struct {
 }
 
 const (
-	spins    = 2048                   // turns of the caller's loop before the clock is read
-	yieldFor = 200 * time.Microsecond // how long goroutines are yielded to
-	schedFor = 2 * time.Millisecond   // how long processes are yielded to
+	spins    = 2048                  // turns of the caller's loop before the clock is read
+	yieldFor = 20 * time.Microsecond // how long goroutines are yielded to
+	schedFor = 2 * time.Millisecond  // how long processes are yielded to
 	sleepMin = time.Millisecond
 	sleepMax = 10 * time.Millisecond
 )
