@@ -1,0 +1,221 @@
+//go:build linux && cgo
+
+package twohosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ibconduit/conduit"
+)
+
+// Variables that tell the test binary to be a rank, and for how many rounds.
+const (
+	envProgram = "IBCONDUIT_TEST_PROGRAM"
+	envRounds  = "IBCONDUIT_TEST_ROUNDS"
+)
+
+// rankPatience bounds a rank's life: the device may take half a minute to notice
+// a death.
+const rankPatience = 3 * time.Minute
+
+// rankMain joins the job of the environment, runs a program and returns the exit
+// code. A rank that finds another one down says so and succeeds: the test knows
+// whether it should have.
+func rankMain(program string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), rankPatience)
+	defer cancel()
+	rounds, err := strconv.Atoi(os.Getenv(envRounds))
+	if err != nil {
+		fmt.Println(err)
+		return 2
+	}
+	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second})
+	if err != nil {
+		fmt.Println("join:", err)
+		return 1
+	}
+	w, err := j.NewWorker()
+	if err == nil {
+		w.SetContext(ctx)
+		err = programs[program](ctx, j, w, rounds)
+		err = errors.Join(err, w.Close())
+	}
+	var down *conduit.PeerDownError
+	switch {
+	case errors.As(err, &down):
+		fmt.Printf("rank %d: found rank %d down: %v\n", j.Rank(), down.Rank, err)
+		_ = j.Close() // the dead cannot take part
+		return 0
+	case err == nil:
+		err = j.Close()
+	}
+	if err != nil {
+		fmt.Printf("rank %d: %v\n", j.Rank(), err)
+		return 1
+	}
+	fmt.Printf("rank %d: done\n", j.Rank())
+	return 0
+}
+
+const (
+	segmentBytes = 8 << 20
+	counterOff   = 0    // of every segment: a word that all add to
+	swapOff      = 8    // one that all swap
+	casOff       = 16   // one that all add to by compare-swap
+	countsOff    = 64   // a word for each rank
+	blockOff     = 4096 // then a block for each rank
+	blockBytes   = 1 << 20
+)
+
+var programs = map[string]func(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error{
+	"exchange": exchange,
+	"traffic":  traffic,
+}
+
+func block(rank int) uint64 { return blockOff + uint64(rank)*blockBytes }
+
+// pattern is content that depends on the seed and on every place.
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	x := uint64(seed)*0x9e3779b97f4a7c15 + 1
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x)
+	}
+	return b
+}
+
+// exchange: everybody writes to and reads from everybody, blocks of every size
+// class, and all do atomics on words of rank 0, which must add up.
+func exchange(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
+	for r := range j.Size() {
+		fmt.Printf("rank %d: reaches rank %d over %s\n", j.Rank(), r, j.FabricTo(r))
+	}
+	for i, n := range []int{1, 8, 80, 300, 4096, 4097, 65_537, blockBytes} {
+		mine := func(from, to int) []byte { return pattern(n, 1000*i+10*from+to) }
+		for r := range j.Size() {
+			if err := conduit.PutSlice(w, conduit.At[byte](r, block(j.Rank())), mine(j.Rank(), r)); err != nil {
+				return err
+			}
+		}
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+		got := make([]byte, n)
+		for r := range j.Size() {
+			if !slices.Equal(j.Segment()[block(r):][:n], mine(r, j.Rank())) {
+				return fmt.Errorf("the %d bytes that rank %d put are wrong", n, r)
+			}
+			// What a third rank put there.
+			third := (r + 1) % j.Size()
+			if err := conduit.GetSlice(w, got, conduit.At[byte](r, block(third))); err != nil {
+				return err
+			}
+			if !slices.Equal(got, mine(third, r)) {
+				return fmt.Errorf("%d bytes got from rank %d are wrong", n, r)
+			}
+		}
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+	}
+	return atomics(ctx, j, w, rounds)
+}
+
+// atomics of all ranks, on the host of the words or not, must not lose one
+// another's.
+func atomics(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
+	var sum, expected uint64 // of what swaps took out, and of what they put in
+	for k := range rounds {
+		if _, err := conduit.FetchAdd(w, conduit.At[uint64](0, counterOff), 1); err != nil {
+			return err
+		}
+		token := uint64(j.Rank()*rounds + k + 1)
+		old, err := conduit.Swap(w, conduit.At[uint64](0, swapOff), token)
+		if err != nil {
+			return err
+		}
+		sum, expected = sum+old, expected+token
+		for guess := uint64(0); ; {
+			old, err := conduit.CompareSwap(w, conduit.At[uint64](0, casOff), guess, guess+1)
+			if err != nil {
+				return err
+			}
+			if old == guess {
+				break
+			}
+			guess = old
+		}
+	}
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	all, err := conduit.AllGatherValue(ctx, j, [2]uint64{sum, expected})
+	if err != nil {
+		return err
+	}
+	left, err := conduit.Get(w, conduit.At[uint64](0, swapOff))
+	if err != nil {
+		return err
+	}
+	sum, expected = left, 0
+	for _, v := range all {
+		sum, expected = sum+v[0], expected+v[1]
+	}
+	if sum != expected {
+		return fmt.Errorf("swaps took out %d in total and put in %d", sum, expected)
+	}
+	for _, off := range []uint64{counterOff, casOff} {
+		got, err := conduit.Get(w, conduit.At[uint64](0, off))
+		if err != nil {
+			return err
+		}
+		if got != uint64(rounds*j.Size()) {
+			return fmt.Errorf("%d additions to the word at %d gave %d", rounds*j.Size(), off, got)
+		}
+	}
+	return j.Barrier(ctx)
+}
+
+// traffic between each rank and all others in turn, with every byte and every
+// count looked at, until the rounds are over or somebody is down.
+func traffic(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("rank %d: traffic\n", j.Rank())
+	got := make([]byte, 64<<10)
+	for i := range rounds {
+		to := (j.Rank() + 1 + i%(j.Size()-1)) % j.Size()
+		want := pattern(1+(i*7919)%len(got), i)
+		if err := conduit.PutSlice(w, conduit.At[byte](to, block(j.Rank())), want); err != nil {
+			return err
+		}
+		if err := w.Flush(ctx); err != nil {
+			return err
+		}
+		if err := conduit.GetSlice(w, got[:len(want)], conduit.At[byte](to, block(j.Rank()))); err != nil {
+			return err
+		}
+		if !slices.Equal(got[:len(want)], want) {
+			return fmt.Errorf("round %d: %d bytes came back different", i, len(want))
+		}
+		// A request that is sent twice must not be done twice.
+		old, err := conduit.FetchAdd(w, conduit.At[uint64](to, countsOff+8*uint64(j.Rank())), 1)
+		if err != nil {
+			return err
+		}
+		if done := uint64(i / (j.Size() - 1)); old != done {
+			return fmt.Errorf("round %d: %d additions were done before, want %d", i, old, done)
+		}
+	}
+	return j.Barrier(ctx)
+}

@@ -1,0 +1,194 @@
+//go:build linux && cgo
+
+package twohosts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/hack/softroce"
+)
+
+func TestMain(m *testing.M) {
+	if p := os.Getenv(envProgram); p != "" {
+		os.Exit(rankMain(p))
+	}
+	os.Exit(m.Run())
+}
+
+// job is a running job; its ranks print into outs.
+type job struct {
+	*testing.T
+	ctx   context.Context
+	ranks []*softroce.Cmd
+	outs  []*output
+}
+
+// output collects what a rank prints.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// start starts a job whose rank r is on host hosts[r], in the way of people
+// without a launcher: TCP by environment.
+func start(t *testing.T, c *softroce.Cluster, program, fabric string, rounds int, hosts ...int) *job {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), rankPatience+time.Minute)
+	t.Cleanup(cancel)
+	j := &job{T: t, ctx: ctx}
+	for r, h := range hosts {
+		cmd, out := c.Host(h).Command(exe), &output{}
+		cmd.Stdout, cmd.Stderr = out, out
+		cmd.Env = append(c.Host(h).Environ(), envProgram+"="+program, fmt.Sprintf("%s=%d", envRounds, rounds),
+			fmt.Sprintf("IBCONDUIT_RANK=%d", r), fmt.Sprintf("IBCONDUIT_SIZE=%d", len(hosts)),
+			"IBCONDUIT_ADDR=10.0.1.1:7101", "IBCONDUIT_SECRET="+strings.Repeat("5ec4e7", 8), "IBCONDUIT_FABRIC="+fabric)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		j.ranks, j.outs = append(j.ranks, cmd), append(j.outs, out)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for r, out := range j.outs {
+				t.Logf("rank %d on vm%d printed:\n%s", r, hosts[r], out)
+			}
+		}
+	})
+	return j
+}
+
+// says waits until a rank has printed a text.
+func (j *job) says(rank int, text string) {
+	j.Helper()
+	for !strings.Contains(j.outs[rank].String(), text) {
+		if j.ctx.Err() != nil {
+			j.Fatalf("rank %d did not say %q", rank, text)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// end waits for the ranks that are named, which must succeed.
+func (j *job) end(ranks ...int) {
+	j.Helper()
+	for _, r := range ranks {
+		if err := j.ranks[r].Wait(j.ctx); err != nil {
+			j.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// all are done, and nobody was found down.
+func (j *job) all() {
+	j.Helper()
+	for r := range j.ranks {
+		j.end(r)
+		if want := fmt.Sprintf("rank %d: done\n", r); !strings.Contains(j.outs[r].String(), want) {
+			j.Errorf("rank %d did not say %q", r, want)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endless rounds: until somebody is down.
+const endless = 1 << 30
+
+// One cluster serves all: what breaks a host comes last.
+func TestTwoHosts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots two VMs; not with -short")
+	}
+	c, err := softroce.Start(t.Context(), softroce.Config{Hosts: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+
+	t.Run("puts, gets and atomics between two kernels are exact", func(t *testing.T) {
+		j := start(t, c, "exchange", "auto", 100, 0, 1)
+		j.all()
+		if !strings.Contains(j.outs[0].String(), "reaches rank 1 over ibv") {
+			t.Error("rank 0 does not reach rank 1 over verbs")
+		}
+	})
+	t.Run("atomics of ranks on both hosts add up, though memory is shared within one", func(t *testing.T) {
+		j := start(t, c, "exchange", "auto", 50, 0, 0, 1, 1)
+		j.all()
+		for r, network := range []string{"shm", "shm", "ibv", "ibv"} {
+			if want := fmt.Sprintf("reaches rank %d over %s", r, network); !strings.Contains(j.outs[1].String(), want) {
+				t.Errorf("rank 1 did not say that it %s", want)
+			}
+		}
+	})
+	t.Run("lost packets do not change a byte nor a count", func(t *testing.T) {
+		must(t, c.Drop(0, 1, 0.01))
+		defer c.Restore(0, 1)
+		before := c.Link(0, 1).Dropped + c.Link(1, 0).Dropped
+		start(t, c, "traffic", "auto", 40, 0, 1).all()
+		if c.Link(0, 1).Dropped+c.Link(1, 0).Dropped == before {
+			t.Error("no packet was lost: nothing was proved")
+		}
+	})
+	t.Run("a cable that is plugged in again goes unnoticed", func(t *testing.T) {
+		j := start(t, c, "traffic", "auto", 60, 0, 1)
+		j.says(0, "traffic")
+		j.says(1, "traffic")
+		must(t, c.Cut(0, 1))
+		time.Sleep(2 * time.Second) // less than a device tries
+		if j.outs[0].String() != "rank 0: traffic\n" {
+			t.Errorf("rank 0 did not wait: %s", j.outs[0])
+		}
+		must(t, c.Restore(0, 1))
+		j.all()
+	})
+	t.Run("a cut cable makes each host find the other's ranks down", func(t *testing.T) {
+		j := start(t, c, "traffic", "auto", endless, 0, 1)
+		j.says(0, "traffic")
+		j.says(1, "traffic")
+		must(t, c.Cut(0, 1))
+		defer c.Restore(0, 1)
+		j.says(0, "rank 0: found rank 1 down")
+		j.says(1, "rank 1: found rank 0 down")
+		j.end(0, 1)
+	})
+	t.Run("a host without power is found down by all ranks of the other", func(t *testing.T) {
+		j := start(t, c, "traffic", "auto", endless, 0, 0, 1)
+		for r := range j.ranks {
+			j.says(r, "traffic")
+		}
+		must(t, c.Kill(1))
+		for _, r := range []int{0, 1} {
+			j.says(r, fmt.Sprintf("rank %d: found rank 2 down", r))
+		}
+		j.end(0, 1)
+	})
+}
