@@ -66,12 +66,11 @@ type Network struct {
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
-	mu      sync.Mutex
-	all     []*endpoint
-	free    []*endpoint
-	open    int
-	closed  bool
-	closeFn func() error
+	mu     sync.Mutex
+	all    []*endpoint
+	free   []*endpoint
+	open   int
+	closed bool
 }
 
 var _ fabric.Network = (*Network)(nil)

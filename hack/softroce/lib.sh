@@ -1,6 +1,7 @@
+# shellcheck shell=sh disable=SC2034 # its users read the variables
 # Shared by setup.sh, teardown.sh and status; sourced.
 
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd -P)
+here=$(CDPATH="" cd -- "$(dirname -- "$0")" && pwd -P)
 # What setup.sh made, a line each. In /run, because a restart undoes it all.
 state=${IBCONDUIT_SOFTROCE_STATE:-/run/ibconduit-softroce}
 

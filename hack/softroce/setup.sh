@@ -6,6 +6,7 @@
 #
 # Exit codes: 0 the device is usable; 2 wrong use; 3 this kernel has no rdma_rxe; 4 not permitted; 1 anything else.
 set -eu
+# shellcheck source=hack/softroce/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
 case ${1:-} in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Removes what setup.sh made, and nothing else: a device that was there before stays. Idempotent. As root.
 set -eu
+# shellcheck source=hack/softroce/lib.sh
 . "$(dirname -- "$0")/lib.sh"
 
 [ -s "$state" ] || { echo "nothing to remove: setup.sh made nothing since the last boot"; exit 0; }

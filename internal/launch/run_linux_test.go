@@ -108,14 +108,14 @@ func TestSecretIsInThePipeAndNotInTheEnvironment(t *testing.T) {
 func TestVariablesOfAnOuterJobAreRemoved(t *testing.T) {
 	r := sh(t, 2, `env | grep ^IBCONDUIT_ | sort`, func(c *Config) {
 		c.Env = []string{"PATH=" + os.Getenv("PATH"), "IBCONDUIT_RANK=7", "IBCONDUIT_SIZE=9", "IBCONDUIT_SECRET=outer",
-			"IBCONDUIT_SECRET_FILE=/outer", "IBCONDUIT_LISTEN_FD=9", "IBCONDUIT_BOOTSTRAP=pmi1", "IBCONDUIT_OTHER=kept"}
+			"IBCONDUIT_SECRET_FILE=/outer", "IBCONDUIT_LISTEN_FD=9", "IBCONDUIT_BOOTSTRAP=pmi1", "IBCONDUIT_TEST_OTHER=kept"}
 	})
 	for _, outer := range []string{"=7", "=9", "outer", "pmi1"} {
 		if strings.Contains(r.out, outer) {
 			t.Errorf("%q reached a rank:\n%s", outer, r.out)
 		}
 	}
-	if strings.Count(r.out, "IBCONDUIT_OTHER=kept") != 2 || strings.Count(r.out, "LISTEN_FD") != 1 {
+	if strings.Count(r.out, "IBCONDUIT_TEST_OTHER=kept") != 2 || strings.Count(r.out, "LISTEN_FD") != 1 {
 		t.Errorf("%s", r.out)
 	}
 }
