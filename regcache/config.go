@@ -20,9 +20,10 @@ type Config struct {
 	Registrar Registrar
 	// MaxRegions bounds the registrations kept. Default DefaultMaxRegions.
 	MaxRegions int
-	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for longest goes; a range
+	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for longest goes (uses between
+	// two misses count as one moment); a range
 	// that does not fit beside what is in use is registered for one operation.
-	// Default: a quarter of the physical memory, or half of RLIMIT_MEMLOCK if that is less.
+	// Default: a quarter of the physical memory, or half of RLIMIT_MEMLOCK if that applies and is less.
 	MaxBytes int64
 	// MaxDeadBytes: when more bytes than that were invalidated, they are deregistered in the background, without any
 	// Get or Put. In bytes. Default memevents.DefaultMaxDeadBytes; negative: at once.

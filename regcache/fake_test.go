@@ -203,7 +203,7 @@ func reserve(t testing.TB, pages int) uintptr {
 		if err != nil {
 			t.Fatal(err)
 		}
-		arena.at = uintptr(p)
+		arena.at = uintptr(p) + page // hooks take more than asked for at addresses that may be of huge pages
 	})
 	n := uintptr(pages) * page
 	p := atomic.AddUintptr(&arena.at, n+page) - n - page

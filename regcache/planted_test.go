@@ -14,25 +14,33 @@ import (
 // planted are faults in package memevents, each of which a test of this package must notice: tests that pass
 // whatever happens are worth nothing.
 var planted = []struct {
-	name, right, wrong string
-	test               string // that must fail
+	name  string
+	edits []edit
+	test  string // that must fail
 }{
 	{
 		name:  "lookups skip the gate",
-		right: "gate.Load()&1 != 0 || ", wrong: "",
-		test: "TestTheGateHoldsBackLookups_14",
+		edits: []edit{{"gate.Load()&1 != 0 || ", ""}},
+		test:  "TestTheGateHoldsBackLookups_14",
 	},
 	{
 		name:  "registrations skip the windows",
-		right: "from == 1 || (from && from < hi && load(m->window[i].hi) > lo)", wrong: "from == 2",
-		test: "TestNothingIsCachedBetweenNoticeAndChange_08",
+		edits: []edit{{"from == 1 || (from && from < hi && load(m->window[i].hi) > lo)", "from == 2"}},
+		test:  "TestNothingIsCachedBetweenNoticeAndChange_08",
 	},
 	{
-		name:  "mremap's fixed destination is forgotten",
-		right: "take(p, huge_rounded(m, c->u.mremap.to, new_len));", wrong: ";",
+		name: "mremap's fixed destination is forgotten",
+		edits: []edit{
+			// Not in the self-test, which notices it and leaves the work to userfaultfd.
+			{"take(p, huge_rounded(m, c->u.mremap.to, new_len));", "if (load(m->test_tid)) take(p, huge_rounded(m, c->u.mremap.to, new_len));"},
+			{"if (fresh(c, p, r))", "if (0 && fresh(c, p, r))"}, // else a place that came from nowhere is told of afterwards
+		},
 		test: "TestModelOfCallsThroughTheLibc_24",
 	},
 }
+
+// edit replaces a line of package memevents.
+type edit struct{ right, wrong string }
 
 func TestPlantedFaultsAreNoticed_24(t *testing.T) {
 	gocmd, err := exec.LookPath("go")
@@ -44,7 +52,7 @@ func TestPlantedFaultsAreNoticed_24(t *testing.T) {
 	}
 	for _, x := range planted {
 		t.Run(x.name, func(t *testing.T) {
-			binary := buildWith(t, gocmd, x.right, x.wrong)
+			binary := buildWith(t, gocmd, x.edits)
 			out, err := exec.Command(binary, "-test.run", x.test, "-test.count=1", "-test.timeout=60s").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "stale") {
 				t.Errorf("not noticed: %v\n%s", err, out)
@@ -53,23 +61,30 @@ func TestPlantedFaultsAreNoticed_24(t *testing.T) {
 	}
 }
 
-// buildWith builds the tests of this package with one line of package memevents replaced.
-func buildWith(t *testing.T, gocmd, right, wrong string) string {
+// buildWith builds the tests of this package with lines of package memevents replaced.
+func buildWith(t *testing.T, gocmd string, edits []edit) string {
 	t.Helper()
-	path, text := fileWith(t, right)
 	dir := t.TempDir()
-	bad := filepath.Join(dir, filepath.Base(path))
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: bad}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{bad: strings.Replace(text, right, wrong, 1), filepath.Join(dir, "overlay.json"): string(overlay)} {
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+	replace := map[string]string{}
+	for _, x := range edits {
+		path, text := fileWith(t, x.right)
+		if replace[path] != "" {
+			t.Fatalf("two edits of %s", path)
+		}
+		replace[path] = filepath.Join(dir, filepath.Base(path))
+		if err := os.WriteFile(replace[path], []byte(strings.Replace(text, x.right, x.wrong, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	binary := filepath.Join(dir, "planted.test")
-	if out, err := exec.Command(gocmd, "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, ".").CombinedOutput(); err != nil {
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "planted.test")
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(gocmd, "test", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	return binary
