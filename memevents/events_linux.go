@@ -62,8 +62,11 @@ func startPump(m *C.struct_ibc_mem) error {
 		u32(&m.ring_on).Store(0)
 		return err
 	}
+	var old [128]C.struct_ibc_mem_taken
 	ctx, cancel := context.WithCancel(context.Background())
 	pump.subs, pump.stop, pump.exited = map[*Subscription]struct{}{}, cancel, make(chan struct{})
+	for C.ibc_mem_ring_take(m, &old[0], C.uint32_t(len(old))) == C.uint32_t(len(old)) { // of the last subscribers
+	}
 	pump.lost = u64(&m.ring_lost).Load()
 	go runPump(ctx, m, f, pump.exited)
 	return nil

@@ -5,6 +5,7 @@ package memevents
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -55,6 +56,17 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
+}
+
+// claimSoon claims the page at p, as soon as nobody of this process is changing memory there.
+func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
+	for range 5000 {
+		if r, err = w.Claim(p, p+pageSize, 0, need); !errors.Is(err, ErrChanging) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return r, err
 }
 
 // vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before it.

@@ -132,7 +132,7 @@ func init() {
 		debug.SetGCPercent(-1) // the runtime's own calls count too
 		time.Sleep(10 * time.Millisecond)
 		p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
-		r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+		r, err := claimSoon(w, p, CalledFromC)
 		if err != nil {
 			return fmt.Errorf("%w\n%v", err, Status())
 		}
@@ -250,7 +250,9 @@ func init() {
 			}
 			return nil
 		}
-		get()
+		for len(entries) == 0 {
+			get()
+		}
 		setOrder(order)
 		stopAt(p)
 		done := make(chan struct{})
@@ -407,7 +409,7 @@ func init() {
 			block := cFunc("ibc_foreign_malloc", size)
 			lo := (block + size/2) &^ (pageSize - 1)
 			*ptr(lo) = 1
-			r, err := w.Claim(lo, lo+pageSize, 0, ForMalloc)
+			r, err := claimSoon(w, lo, ForMalloc)
 			if errors.Is(err, ErrUnwatched) {
 				return "refused", nil
 			}
@@ -510,7 +512,7 @@ func init() {
 		}
 		claim := func(when string) {
 			p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
-			r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+			r, err := claimSoon(w, p, CalledFromC)
 			switch {
 			case err == nil:
 				w.Retire(r)
@@ -610,7 +612,7 @@ func init() {
 		if _, err := w.Claim(p, p+pageSize, 0, ForGoMap); errors.Is(err, ErrUnwatched) {
 			fmt.Println("ForGoMap refused")
 		}
-		if r, err := w.Claim(p, p+pageSize, 0, CalledFromC); err == nil {
+		if r, err := claimSoon(w, p, CalledFromC); err == nil {
 			fmt.Println("CalledFromC claimed")
 			w.Retire(r)
 		}
@@ -681,7 +683,7 @@ func init() {
 			return err
 		}
 		p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
-		r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+		r, err := claimSoon(w, p, CalledFromC)
 		if err != nil {
 			return err
 		}
@@ -776,7 +778,7 @@ func init() {
 			return err
 		}
 		p, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
-		r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+		r, err := claimSoon(w, p, CalledFromC)
 		if err != nil || !w.Publish(r) {
 			return fmt.Errorf("not published: %v", err)
 		}

@@ -104,6 +104,23 @@ func Test04RawCallsAreSeenByUserfaultfd(t *testing.T) {
 	}
 }
 
+// Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is there now.
+func Test04AMappingAtAFreePlaceEndsWhatWasThere(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	p := mapPages(t, 1)
+	r := watch(t, w, p, page(p, 1), CalledFromC)
+	unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+	if !r.Valid() {
+		t.Fatal("seen at once: this test proves nothing")
+	}
+	remap(t, p, 1)
+	if r.Valid() {
+		t.Error("valid on a mapping that came later")
+	}
+	evict(t, w, r)
+	sweep(t, w)
+}
+
 func Test04SyscallPackageAndFreeOSMemory(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
