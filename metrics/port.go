@@ -4,7 +4,6 @@ import (
 	"strconv"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 // portSource reads the kernel's counters of the ports that a job uses.
@@ -14,7 +13,7 @@ type portSource struct {
 }
 
 func newPortSource(ports []conduit.DevicePort) portSource {
-	return portSource{ports: ports, read: verbs.PortCounters}
+	return portSource{ports: ports, read: readPort}
 }
 
 // ibtaOctets are the counters of the IBTA whose unit is four octets

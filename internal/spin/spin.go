@@ -9,8 +9,6 @@ package spin
 import (
 	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Waiter paces one wait. The zero value is ready; Reset starts another wait.
@@ -47,7 +45,7 @@ func (w *Waiter) Pause() bool {
 		runtime.Gosched()
 	case waited < schedFor:
 		// sched_yield(2): under Soft-RoCE and in crowded jobs the peer needs this very core.
-		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		yieldCore()
 	default:
 		time.Sleep(min(max(waited/8, sleepMin), sleepMax))
 	}
