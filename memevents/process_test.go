@@ -57,6 +57,7 @@ func artifact(t testing.TB, name string, env ...string) string {
 			t.Fatal(err)
 		}
 		built.dir, built.done = dir, map[string]bool{}
+		cleanup = func() { os.RemoveAll(dir) }
 	}
 	out := filepath.Join(built.dir, name)
 	if built.done[name] {
