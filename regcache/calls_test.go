@@ -3,6 +3,7 @@
 package regcache
 
 import (
+	"runtime/debug"
 	"syscall"
 	"testing"
 	_ "unsafe" // for go:linkname
@@ -56,3 +57,12 @@ func remap(t testing.TB, lo, hi uintptr) {
 	mapAt(t, lo, hi-lo, rw)
 	stamp(lo, hi)
 }
+
+func protect(t testing.TB, lo, n, prot uintptr) {
+	t.Helper()
+	if _, _, errno := unix.RawSyscall(unix.SYS_MPROTECT, lo, n, prot); errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+func freeOSMemory() { debug.FreeOSMemory() }

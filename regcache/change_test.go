@@ -52,6 +52,14 @@ type change struct {
 	run    func(w way, f func(lo, hi uintptr))
 }
 
+// bytes is how many can be written and read back: remap_file_pages shows one page at two addresses.
+func (x change) bytes() int {
+	if x.name == "remap_file_pages" {
+		return int(page)
+	}
+	return changePages * int(page)
+}
+
 // simple is a change by one call, after which the pages are stamped anew.
 func simple(do func(w way, lo, n uintptr)) func(way, func(lo, hi uintptr)) {
 	return func(w way, f func(lo, hi uintptr)) {

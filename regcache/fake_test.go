@@ -120,18 +120,26 @@ func (m *fakeMR) lands(lo uintptr, n uint64) bool {
 // probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we would crash.
 type probe struct{ r, w int }
 
-var probes = sync.Pool{New: func() any {
+// probes are the idle ones. There are as many as threads ever touched memory at once.
+var probes = make(chan *probe, 256)
+
+func takeProbe() *probe {
+	select {
+	case p := <-probes:
+		return p
+	default:
+	}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		panic(err)
 	}
 	return &probe{p[0], p[1]}
-}}
+}
 
 // touch reads the stamp of each page of [lo, hi), and writes into each page if asked to.
 func touch(lo, hi uintptr, write bool) ([]uint64, error) {
-	p := probes.Get().(*probe)
-	defer probes.Put(p)
+	p := takeProbe()
+	defer func() { probes <- p }()
 	var stamps []uint64
 	for a := lo &^ (page - 1); a < hi; a += page {
 		s, err := p.peek(a)
