@@ -22,10 +22,11 @@ help: ## list the targets
 setup: ## install what this machine lacks (Debian, Ubuntu; root or sudo)
 	@$(call install,)
 
-build: ## build the programs into build/bin
+build: ## build the programs into build/bin, and build/libmemevents.so
 	@$(call install,build go)
 	@mkdir -p build/bin
-	@$(if $(wildcard cmd),go build -buildvcs=$(VCS) -o build/bin/ ./cmd/...,echo "no programs yet")
+	@go build -buildvcs=$(VCS) -o build/bin/ ./cmd/...
+	@memevents/build.sh -o build/libmemevents.so
 
 bench: ## install, build, and measure latency on the best network there is (BENCHFLAGS=...)
 	@$(call install,build rdma go)
