@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"errors"
+	"runtime"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -68,7 +69,18 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 	if len(e.again)+len(e.dead)+len(e.lost) > 0 {
 		e.afterwards()
 	}
+	if e.rings++; e.rings%ringsPerClock == 0 {
+		e.yieldNowAndThen()
+	}
 	return n, err
+}
+
+// yieldNowAndThen lets the scheduler see this goroutine once in yieldEvery.
+func (e *endpoint) yieldNowAndThen() {
+	if now := time.Now(); now.Sub(e.yielded) >= yieldEvery {
+		runtime.Gosched()
+		e.yielded = now
+	}
 }
 
 // reap retires the work requests that completed, and those before them on the
@@ -133,7 +145,9 @@ func (e *endpoint) retire(k *link, err error) {
 			e.implicitErr = err
 		}
 	}
-	w.dst = nil
+	if w.dst != nil {
+		w.dst = nil
+	}
 	w.next, e.freeWR = e.freeWR, i
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +44,8 @@ type endpoint struct {
 	outstanding int32 // work requests collected or posted and not complete
 	limit       int32 // of outstanding: the completion queue's capacity
 	downSeen    uint32
+	rings       uint32    // calls into C
+	yielded     time.Time // when the scheduler last saw the goroutine
 	batching    bool
 
 	// Slots of the chain that wait for the doorbell, and the run of them that
@@ -220,7 +223,8 @@ func (e *endpoint) newOp(rank int, parts int32) int32 {
 		e.freeOp = e.ops[i].next
 	}
 	o := &e.ops[i]
-	*o = op{generation: o.generation, next: none, live: true, parts: parts, rank: int32(rank)}
+	// Atomic sets what else it needs; freeOpAt has cleared the error.
+	o.next, o.live, o.abandoned, o.swap, o.parts, o.rank, o.old = none, true, false, false, parts, int32(rank), 0
 	return i
 }
 

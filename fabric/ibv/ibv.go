@@ -49,17 +49,18 @@ type Config struct {
 
 // Network is a rank's attachment to a device.
 type Network struct {
-	cfg    Config
-	log    *slog.Logger
-	dev    *verbs.Context
-	pd     *verbs.PD
-	mr     *verbs.MR
-	port   verbs.PortAttr
-	self   address
-	path   verbs.PathEnd
-	limits fabric.Limits
-	inline int
-	piece  int // bytes of the largest work request
+	cfg     Config
+	log     *slog.Logger
+	dev     *verbs.Context
+	pd      *verbs.PD
+	mr      *verbs.MR
+	port    verbs.PortAttr
+	self    address
+	path    verbs.PathEnd
+	limits  fabric.Limits
+	inline  int
+	atomics bool // the device has them
+	piece   int  // bytes of the largest work request
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
@@ -100,6 +101,7 @@ func (n *Network) init() (err error) {
 		return err
 	}
 	attr := n.dev.Attr()
+	n.atomics = attr.AtomicCap != verbs.AtomicNone
 	n.cfg.Depth = min(n.cfg.Depth, maxDepth, attr.MaxQPWR)
 	if n.pd, err = n.dev.AllocPD(); err != nil {
 		return err

@@ -176,7 +176,7 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 		return 0, fabric.Done, &fabric.AlignError{Op: code.String(), Rank: peer, Off: off, Align: 8}
 	case !code.Valid():
 		return 0, fabric.Done, fmt.Errorf("ibv: no atomic operation %d", code)
-	case e.net.atomicAccess() == 0:
+	case !e.net.atomics:
 		return 0, fabric.Done, fmt.Errorf("ibv: %s: device %s has no atomics: %w", code, e.net.dev.Name(), verbs.ErrNotSupported)
 	}
 	f &^= fabric.Implicit
@@ -300,7 +300,7 @@ func (e *endpoint) slot(k *link, o int32, what kind, block int32, last bool) int
 	i := e.freeWR
 	w := &e.wrs[i]
 	e.freeWR = w.next
-	*w = wr{next: none, link: k.rank, op: o, block: block, last: last, kind: what}
+	w.next, w.link, w.op, w.block, w.last, w.kind = none, k.rank, o, block, last, what // dst was cleared by retire
 	if k.tail == none {
 		k.head = i
 	} else {

@@ -14,9 +14,9 @@ type slab struct {
 
 // blockList hands out blocks of one size.
 type blockList struct {
-	offset, size int
-	free         []int32
-	total        int
+	offset int     // of the first, in the slab
+	free   []int32 // slab offsets
+	total  int
 }
 
 // none is the absent block, work request or operation.
@@ -32,9 +32,9 @@ func newSlab(mem []byte, lkey uint32, smalls int) slab {
 func slabBytes(smalls int) int { return smalls*smallBlock + bigBlocks*bigBlock }
 
 func newBlockList(offset, size, n int) blockList {
-	l := blockList{offset: offset, size: size, total: n, free: make([]int32, n)}
+	l := blockList{offset: offset, total: n, free: make([]int32, n)}
 	for i := range l.free {
-		l.free[i] = int32(n - 1 - i)
+		l.free[i] = int32(offset + (n-1-i)*size)
 	}
 	return l
 }
@@ -57,7 +57,7 @@ func (l *blockList) take() int32 {
 	i := len(l.free) - 1
 	b := l.free[i]
 	l.free = l.free[:i]
-	return int32(l.offset) + b*int32(l.size)
+	return b
 }
 
 // give takes back the block at a slab offset.
@@ -66,7 +66,7 @@ func (s *slab) give(off int32) {
 	if int(off) >= s.big.offset {
 		l = &s.big
 	}
-	l.free = append(l.free, (off-int32(l.offset))/int32(l.size))
+	l.free = append(l.free, off)
 }
 
 // bytes is a block's first n bytes.

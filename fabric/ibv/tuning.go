@@ -31,6 +31,13 @@ const (
 	// as long as most take, even over Soft-RoCE. The scheduler hands the
 	// processor of a goroutine in C to others when there are any.
 	firstBudget = 100 * time.Microsecond
+	// yieldEvery is how often runtime.Gosched is called between operations that never wait. A goroutine that is not
+	// seen to schedule for 10 ms has its processor taken by the runtime's monitor, which then looks again every 20 us
+	// (sysmon and retake in runtime/proc.go): its wake-ups cost a Soft-RoCE VM half a core. Oftener is no
+	// better: each Gosched wakes an idle thread that looks for work.
+	yieldEvery = 4 * time.Millisecond
+	// ringsPerClock is how many calls into C go by between looks at the clock for it.
+	ringsPerClock = 16
 	// spinFor is how long a wait polls before it parks.
 	spinFor = 400 * time.Microsecond
 	// parkFor bounds one parking, after which the wait looks around.
