@@ -57,7 +57,8 @@
 //
 // Between [Lane.Begin] and [Lane.End] operations are collected and then posted
 // together: one doorbell, one crossing into C. A lane posts early when its
-// queue is full. Errors found while posting name the operation by its index.
+// queue is full. An operation that the device refuses when the batch is posted
+// fails by itself, at its handle or at Flush; the others of the batch are posted.
 //
 // # Ownership
 //
