@@ -21,9 +21,9 @@ type perftestCmd struct {
 	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
 	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes of put and get. Default: 8,4K for lat, 64K for bw."`
-	Iters   int64         `placeholder:"N" help:"Iterations of each measurement. Default: 1000 for lat, 500 for bw."`
+	Iters   int64         `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
-	Timeout time.Duration `default:"60s" placeholder:"D" help:"End a pair of processes after this time. Default: 60s."`
+	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a pair of processes after this time. Default: 3m."`
 	Args    string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
 	CPU     string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
 	Assert  []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
@@ -68,7 +68,7 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
 	}
 	proto := plan.Point{Kind: c.Kind, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: c.Iters, Batch: 1}
-	sizes, iters := "8,4K", int64(1000)
+	sizes, iters := "8,4K", int64(20000)
 	if c.Kind == plan.BW {
 		proto.Depth, proto.Batch = perftestDepth, 0
 		sizes, iters = "64K", 500
