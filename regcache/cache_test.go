@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,20 @@ func cached(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 	if s := c.Status().Origins[Mapped]; s.Mode != Cached {
 		t.Skip("nothing is cached here: ", s.Why)
 	}
+	settle(t)
 	return c
+}
+
+// settle waits until no discard lingers over the arena. Those of tests before this one do for a second, and where
+// there were many at a time they cover more than they discarded (memevents, ibc_mem_uffd.c).
+func settle(t testing.TB) {
+	t.Helper()
+	at := atomic.LoadUintptr(&arena.at)
+	for deadline := time.Now().Add(10 * time.Second); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the address space is still changing after 10 s")
+		}
+	}
 }
 
 func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
@@ -469,6 +483,7 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 		t.Skip("nothing is cached here: ", s.Why)
 	}
 	p := reserve(t, 4)
+	settle(t)
 	key := getPut(t, c, p, 4*uint64(page), LocalWrite)
 	if getPut(t, c, p, 4*uint64(page), LocalWrite) != key {
 		t.Error("no hit")
@@ -529,7 +544,8 @@ func TestProgramsAreStartedUnderLoad_21(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if s := c.Stats(); s.Invalidated != 0 || s.Registered != s.Misses {
+	// The runtime's scavenger may discard pages of its own meanwhile, and a get beside them is then not cached.
+	if s := c.Stats(); s.Invalidated != 0 || s.Registered != s.Misses+s.Uncached {
 		t.Errorf("%+v", s)
 	}
 }
