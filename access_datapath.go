@@ -1,7 +1,6 @@
 package conduit
 
 import (
-	"context"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -175,8 +174,12 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) error {
 		}
 		return err
 	}
-	if err != nil || h == fabric.Done {
+	if err != nil {
+		w.scratch = nil // pieces may have been posted before it failed
 		return err
+	}
+	if h == fabric.Done {
+		return nil
 	}
 	return w.settle(pe.data, h)
 }
@@ -192,7 +195,9 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	}
 	buf := w.lay(int(n))
 	h, err := pe.data.Get(rank, p.off, buf, fabric.Blocking)
-	if err == nil && h != fabric.Done {
+	if err != nil {
+		w.scratch = nil // pieces may have been posted before it failed
+	} else if h != fabric.Done {
 		err = w.settle(pe.data, h)
 	}
 	if err == nil && n > 0 {
@@ -222,13 +227,4 @@ func (w *Worker) settle(l fabric.Lane, h fabric.Handle) error {
 		w.scratch = nil
 	}
 	return err
-}
-
-// waitHandle collects an asynchronous operation.
-func (w *Worker) waitHandle(ctx context.Context, l fabric.Lane, h fabric.Handle) (uint64, error) {
-	if err := w.enter("wait"); err != nil {
-		return 0, err
-	}
-	defer w.guard.Exit()
-	return l.Wait(ctx, h)
 }

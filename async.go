@@ -25,8 +25,12 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if p.err != nil || p.h == fabric.Done {
 		return p.err
 	}
-	old, err := p.w.waitHandle(ctx, p.lane, p.h)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if err := p.w.enter("wait"); err != nil {
+		return err
+	}
+	defer p.w.guard.Exit()
+	old, err := p.lane.Wait(ctx, p.h)
+	if err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return err
 	}
 	p.h, p.old, p.err = fabric.Done, old, err
@@ -64,7 +68,7 @@ func (p *Promise[T]) Wait(ctx context.Context) (T, error) {
 	fetch := p.err == nil && p.h != fabric.Done
 	if err := p.Pending.Wait(ctx); err != nil {
 		if p.h == fabric.Done {
-			p.discard()
+			p.abandon()
 		}
 		var zero T
 		return zero, err
@@ -82,8 +86,8 @@ func (p *Promise[T]) Test() (bool, error) {
 	switch {
 	case done && err == nil && fetch:
 		p.collect()
-	case err != nil:
-		p.discard()
+	case done && err != nil:
+		p.abandon()
 	}
 	return done, err
 }
@@ -97,15 +101,15 @@ func (p *Promise[T]) collect() {
 	case p.large != nil:
 		p.value = *p.large
 	}
-	p.discard()
-}
-
-func (p *Promise[T]) discard() {
 	if p.slot != nil {
 		p.w.slots.put(p.slot)
 	}
 	p.slot, p.large = nil, nil
 }
+
+// abandon forgets where a get that failed was to arrive. Pieces of it may still
+// arrive: nobody else gets the place.
+func (p *Promise[T]) abandon() { p.slot, p.large = nil, nil }
 
 // PutAsync starts a put of v.
 func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
@@ -178,7 +182,7 @@ func GetAsync[T any](w *Worker, p Ptr[T]) Promise[T] {
 	r.h, r.err = pe.data.Get(rank, p.off, dst, 0)
 	switch {
 	case r.err != nil:
-		r.discard()
+		r.abandon()
 	case r.h == fabric.Done:
 		r.collect()
 	}
