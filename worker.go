@@ -200,8 +200,8 @@ func (w *Worker) Poll() error {
 
 // Chain collects the operations that fn starts on w and posts them together:
 // one doorbell, one call into the driver. The operations to one rank keep their order. fn
-// must not wait for any of them. When fn fails, what it collected before is posted all the same.
-func (w *Worker) Chain(fn func() error) error {
+// must not wait for any of them. When fn fails, or panics, what it collected before is posted all the same.
+func (w *Worker) Chain(fn func() error) (err error) {
 	if w.peers == nil {
 		return errClosed("chain", "worker")
 	}
@@ -212,14 +212,15 @@ func (w *Worker) Chain(fn func() error) error {
 	for _, l := range w.lanes {
 		l.Begin()
 	}
-	err := fn()
-	w.inChain = false
-	for _, l := range w.lanes {
-		if e := l.End(); e != nil && err == nil {
-			err = e
+	defer func() {
+		w.inChain = false
+		for _, l := range w.lanes {
+			if e := l.End(); e != nil && err == nil {
+				err = e
+			}
 		}
-	}
-	return err
+	}()
+	return fn()
 }
 
 // Cond is a comparison for WaitUntil.
