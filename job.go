@@ -20,7 +20,7 @@ type Job struct {
 
 	boot     bootstrap.Bootstrap
 	seg      *segment.Mapping
-	networks []fabric.Network // fastest first; fixed, under mu, before Join returns
+	networks []fabric.Network // fastest first; fixed, under downMu, before Join returns
 	routes   []route          // by rank
 	copyMax  int              // the least Limits.CopyMax of the networks
 	coll     *collectives
@@ -28,10 +28,14 @@ type Job struct {
 	downs atomic.Uint32 // how many ranks are down
 	down  sync.Map      // rank (int) -> cause (error)
 
+	// downMu is taken last, and no network is called under it: lanes tell of
+	// deaths from inside calls that are made under mu.
+	downMu sync.Mutex
+	latest int // the rank whose death was found out last; under downMu
+
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
 	retired Stats // of workers that were closed
-	latest  int   // the rank whose death was found out last
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
@@ -155,8 +159,8 @@ func (j *Job) anyDown(op string) error {
 
 // lastDown is the death that was found out last.
 func (j *Job) lastDown(op string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.downMu.Lock()
+	defer j.downMu.Unlock()
 	return &PeerDownError{Rank: j.latest, Op: op, Cause: j.downCause(j.latest)}
 }
 
@@ -165,15 +169,15 @@ func (j *Job) markDown(rank int, cause error) {
 	if rank < 0 || rank >= j.size || rank == j.rank {
 		return
 	}
-	j.mu.Lock()
+	j.downMu.Lock()
 	if _, known := j.down.LoadOrStore(rank, cause); known {
-		j.mu.Unlock()
+		j.downMu.Unlock()
 		return
 	}
 	j.latest = rank
 	j.downs.Add(1)
 	networks := slices.Clone(j.networks)
-	j.mu.Unlock()
+	j.downMu.Unlock()
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
 	for _, n := range networks {
 		n.PeerDown(rank, cause)
@@ -183,9 +187,9 @@ func (j *Job) markDown(rank int, cause error) {
 // addNetwork brings a network in, and tells it of the deaths so far: they may be
 // found out while others are still connecting.
 func (j *Job) addNetwork(n fabric.Network) {
-	j.mu.Lock()
+	j.downMu.Lock()
 	j.networks = append(j.networks, n)
-	j.mu.Unlock()
+	j.downMu.Unlock()
 	for rank, cause := range j.DownRanks() {
 		n.PeerDown(rank, cause)
 	}
@@ -252,10 +256,12 @@ func (j *Job) shutdown(failed bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), j.cfg.CloseTimeout)
 	defer cancel()
-	err := j.coll.barrier(ctx, "close")
+	err := j.coll.last(ctx)
 	if errors.Is(err, ErrPeerDown) || errors.Is(err, ErrCollective) {
 		// The deaths were reported where they mattered; leaving is what is left to do.
 		err = nil
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
 	}
 	return errors.Join(err, j.release())
 }

@@ -1,0 +1,247 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// slowLane never completes a get before ready is set, and counts what is posted
+// and never flushed.
+type slowLane struct {
+	fabric.Lane
+	dst     []byte
+	ready   bool
+	getErr  error
+	batch   bool
+	pending int
+	lost    *atomic.Int64 // operations in flight when the lane closed
+}
+
+func (l *slowLane) Mapped(int) []byte { return nil }
+
+func (l *slowLane) Get(_ int, _ uint64, dst []byte, _ fabric.Flag) (fabric.Handle, error) {
+	l.dst = dst
+	if l.getErr != nil {
+		return fabric.Done, l.getErr
+	}
+	return 7, nil
+}
+
+func (l *slowLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	l.pending++
+	return l.Lane.Put(peer, off, src, f)
+}
+
+func (l *slowLane) Wait(ctx context.Context, _ fabric.Handle) (uint64, error) {
+	if !l.ready {
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}
+	return 0, nil
+}
+
+func (l *slowLane) Test(fabric.Handle) (uint64, bool, error) { return 0, l.ready, nil }
+
+func (l *slowLane) Flush(ctx context.Context) error {
+	l.pending = 0
+	return l.Lane.Flush(ctx)
+}
+
+func (l *slowLane) Begin() { l.batch = true; l.Lane.Begin() }
+
+func (l *slowLane) End() error { l.batch = false; return l.Lane.End() }
+
+func (l *slowLane) Close() error {
+	if l.lost != nil {
+		l.lost.Add(int64(l.pending))
+	}
+	return l.Lane.Close()
+}
+
+// slow makes a worker of a job of one rank reach everything through a slowLane.
+func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
+	t.Helper()
+	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(_ context.Context, j *Job) error {
+		return withWorker(j, func(w *Worker) error {
+			l := &slowLane{Lane: w.lanes[0]}
+			w.lanes[0] = l
+			for r := range w.peers {
+				w.peers[r].data = l
+			}
+			w.refresh()
+			return fn(w, l)
+		})
+	})
+}
+
+func TestAPromiseOutlivesAWaitWhoseContextEndsWithACauseOfItsOwn(t *testing.T) {
+	slow(t, func(w *Worker, l *slowLane) error {
+		p := GetAsync(w, At[int64](0, 0))
+		cause := errors.New("enough of this")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		if _, err := p.Wait(ctx); !errors.Is(err, cause) {
+			t.Errorf("wait: %v", err)
+		}
+		first := l.dst
+		GetAsync(w, At[int64](0, 8)) // must not arrive where the first one does
+		if &first[0] == &l.dst[0] {
+			t.Error("the place of a get in flight was given to another")
+		}
+		first[0], l.ready = 42, true
+		if v, err := p.Wait(context.Background()); v != 42 || err != nil {
+			t.Errorf("waited for again: %d, %v", v, err)
+		}
+		return nil
+	})
+}
+
+func TestAPromiseOutlivesACallOfASecondGoroutine(t *testing.T) {
+	if !owner.Checked {
+		t.Skip("calls of a second goroutine are refused with -tags debug only")
+	}
+	slow(t, func(w *Worker, l *slowLane) error {
+		p := GetAsync(w, At[int64](0, 0))
+		if err := w.guard.Enter(); err != nil { // as if another goroutine were inside
+			return err
+		}
+		_, terr := p.Test()
+		_, werr := p.Wait(context.Background())
+		w.guard.Exit()
+		if !errors.Is(terr, ErrConcurrent) || !errors.Is(werr, ErrConcurrent) {
+			t.Errorf("test: %v; wait: %v", terr, werr)
+		}
+		l.dst[0], l.ready = 42, true
+		if v, err := p.Wait(context.Background()); v != 42 || err != nil {
+			t.Errorf("wait after that: %d, %v", v, err)
+		}
+		return nil
+	})
+}
+
+func TestAGetThatFailsHalfWayKeepsItsBuffer(t *testing.T) {
+	slow(t, func(w *Worker, l *slowLane) error {
+		l.getErr = errors.New("the second piece could not be posted")
+		if _, err := Get(w, At[int64](0, 0)); !errors.Is(err, l.getErr) {
+			t.Errorf("get: %v", err)
+		}
+		first := l.dst
+		if _, err := Get(w, At[int64](0, 0)); !errors.Is(err, l.getErr) {
+			t.Errorf("get: %v", err)
+		}
+		if &first[0] == &l.dst[0] {
+			t.Error("Get used a buffer into which an earlier one may still arrive")
+		}
+		GetAsync(w, At[int64](0, 0))
+		first = l.dst
+		GetAsync(w, At[int64](0, 0))
+		if &first[0] == &l.dst[0] {
+			t.Error("GetAsync used a place where an earlier one may still arrive")
+		}
+		return nil
+	})
+}
+
+func TestAPanicEndsAChain(t *testing.T) {
+	slow(t, func(w *Worker, l *slowLane) error {
+		func() {
+			defer func() { recover() }()
+			w.Chain(func() error { panic("in the middle") })
+		}()
+		if l.batch {
+			t.Error("the lane still collects")
+		}
+		return w.Chain(func() error { return nil })
+	})
+}
+
+// TestCloseLeavesNothingUnsaid: what a closing rank tells the others last must
+// have left before its lanes are closed, or they wait in vain.
+func TestCloseLeavesNothingUnsaid(t *testing.T) {
+	var lost atomic.Int64
+	runLocal(t, 3, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(_ context.Context, j *Job) error {
+		for n, l := range j.coll.lanes {
+			j.coll.lanes[n] = &slowLane{Lane: l, lost: &lost}
+		}
+		return nil
+	})
+	if n := lost.Load(); n != 0 {
+		t.Errorf("%d puts of the last barrier were not complete when the lanes were closed", n)
+	}
+}
+
+func TestCloseSaysThatItWaitedForTheOthers(t *testing.T) {
+	closed := make(chan struct{})
+	err := RunLocalConfig(t.Context(), 2, Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}, func(j *Job) error {
+		if j.Rank() == 1 {
+			<-closed
+			return nil
+		}
+		defer close(closed)
+		err := j.Close()
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "CloseTimeout") {
+			t.Errorf("close: %v", err)
+		}
+		return nil
+	})
+	if !errors.Is(err, context.DeadlineExceeded) { // Close returns the same again
+		t.Error(err)
+	}
+}
+
+// heraldNetwork tells of a death while a lane is opened and closed, as verbs
+// does when what an earlier lane left in flight fails.
+type heraldNetwork struct {
+	fabric.Network
+	j *Job
+}
+
+type heraldLane struct {
+	fabric.Lane
+	j *Job
+}
+
+func (n heraldNetwork) NewLane() (fabric.Lane, error) {
+	n.j.markDown(1, errors.New("found out while opening"))
+	l, err := n.Network.NewLane()
+	return heraldLane{l, n.j}, err
+}
+
+func (n heraldNetwork) Close() error { return nil }
+
+func (l heraldLane) Close() error {
+	l.j.markDown(2, errors.New("found out while closing"))
+	return l.Lane.Close()
+}
+
+func TestADeathFoundWhileAWorkerOpensOrClosesHangsNothing(t *testing.T) {
+	cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 100 * time.Millisecond, Getenv: noEnv}
+	err := RunLocalConfig(t.Context(), 3, cfg, func(j *Job) error {
+		if j.Rank() != 0 {
+			return nil
+		}
+		j.addNetwork(heraldNetwork{j.networks[0], j})
+		done := make(chan error, 1)
+		go func() { done <- withWorker(j, func(*Worker) error { return nil }) }()
+		select {
+		case err := <-done:
+			if n := len(j.DownRanks()); n != 2 {
+				t.Errorf("%d ranks are down", n)
+			}
+			return err
+		case <-time.After(10 * time.Second):
+			panic("NewWorker or Worker.Close hangs")
+		}
+	})
+	// The other ranks are alive: they wait for rank 0, which takes them for dead.
+	if err != nil && (!errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "rank 0: ")) {
+		t.Error(err)
+	}
+}
