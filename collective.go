@@ -189,17 +189,6 @@ func (c *collectives) barrier(ctx context.Context, op string) error {
 	return c.run(ctx, op, func() error { return c.disseminate(ctx) })
 }
 
-// last is the barrier after which the lanes are closed. What this rank still has
-// to tell the others would be lost with them, hence the flush.
-func (c *collectives) last(ctx context.Context) error {
-	return c.run(ctx, "close", func() error {
-		if err := c.disseminate(ctx); err != nil {
-			return err
-		}
-		return c.flush(ctx)
-	})
-}
-
 // Barrier blocks until every rank has called it. It does not complete a
 // worker's implicit operations: Flush them first where that matters. When a rank
 // dies, or ctx ends the wait, the error says so and later collective operations

@@ -256,7 +256,7 @@ func (j *Job) shutdown(failed bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), j.cfg.CloseTimeout)
 	defer cancel()
-	err := j.coll.last(ctx)
+	err := j.coll.barrier(ctx, "close")
 	if errors.Is(err, ErrPeerDown) || errors.Is(err, ErrCollective) {
 		// The deaths were reported where they mattered; leaving is what is left to do.
 		err = nil
