@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -83,7 +84,9 @@ func TestVMReturnsTheExitCodeAndPrintsOnlyTheCommandsOutput(t *testing.T) {
 	cmd, stdout, stderr := vm(t, "run", "-e", "COLOUR=green", "--", "sh", "-c", "echo $COLOUR; echo $PWD; echo bad >&2; exit 42")
 	cmd.Dir = t.TempDir()
 	err := cmd.Run()
-	if exitCode(err) != 42 || stdout.String() != "green\n"+cmd.Dir+"\n" || stderr.String() != "bad\n" {
+	// That it waits for another VM depends on the machine, and is the one thing it may say.
+	said := regexp.MustCompile(`(?m)^softroce: waiting for another VM .*\n`).ReplaceAllString(stderr.String(), "")
+	if exitCode(err) != 42 || stdout.String() != "green\n"+cmd.Dir+"\n" || said != "bad\n" {
 		t.Fatal(err, stdout, stderr)
 	}
 }
