@@ -1,0 +1,185 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Messenger is the two-sided half of a network: ports that exchange messages.
+// Package am is written against it.
+type Messenger interface {
+	Network
+
+	// NewPort opens port i of this rank, which talks to port i of every peer.
+	// Nobody is connected by it: a connection is made when the first message
+	// goes to a peer. NewPort may be called before a peer has opened its own;
+	// messages wait for it.
+	NewPort(i int, cfg PortConfig) (Port, error)
+
+	// MessageLimits are fixed from construction on.
+	MessageLimits() MessageLimits
+}
+
+// MessageLimits are what a network's ports can do.
+type MessageLimits struct {
+	MaxMessage int // largest SlotSize in bytes
+	MaxNote    int // largest note in bytes, at least 64
+	MaxSlots   int // receive buffers of one port
+	Ports      int // ports of one rank; 0 means no limit
+}
+
+// PortConfig sizes a port. Both ends of a pair must agree on SlotSize.
+type PortConfig struct {
+	Slots    int // receive buffers, all posted when NewPort returns
+	SlotSize int // bytes of one, and the largest message
+	Sends    int // send buffers of SlotSize
+	// Reserved of the send buffers are given out by Reserve only with Urgent, so
+	// that whoever must answer can. Less than Sends.
+	Reserved int
+}
+
+// SendBuf is a send buffer in the caller's hands: Data is memory that the
+// device reads, SlotSize bytes. It goes back with Send or Release.
+type SendBuf struct {
+	Data []byte
+	ID   int32
+}
+
+// SendFlag modifies Reserve and Send.
+type SendFlag uint8
+
+const (
+	// Urgent may use the reserved send buffers.
+	Urgent SendFlag = 1 << iota
+	// More says that another Send follows at once: the message may wait for it,
+	// or for Kick, before it is posted.
+	More
+	// Solicited wakes a receiver that sleeps in Wait. Without it a message may
+	// stay unnoticed until somebody there polls.
+	Solicited
+)
+
+// ErrAgain is wrapped when a port cannot take something now: poll, then try again.
+var ErrAgain = errors.New("fabric: try again after polling")
+
+// Write is a one-sided write that goes before a message to the same peer: its
+// bytes are in the peer's segment when the message is delivered.
+type Write struct {
+	Off uint64 // in the peer's segment
+	Src []byte // must stay unchanged until the event Sent with the message's cookie
+}
+
+// EventKind is what an Event tells.
+type EventKind uint8
+
+const (
+	// Arrived: a message from Peer lies in Slot. Its Data stay the caller's until
+	// Post gives the slot back.
+	Arrived EventKind = iota + 1
+	// NoteArrived: an unreliable note; Data are valid until the next Poll.
+	NoteArrived
+	// Sent: the message with Cookie (non-zero) is complete at the peer's side, or
+	// Err says why it never will be. Each such message has exactly one.
+	Sent
+	// Up: a connection to Peer is made; Epoch counts its connections from 1.
+	Up
+	// Idle: the connection to Peer was closed because too many are open, by either
+	// end. Nothing was in flight. The next message opens another, with the next Epoch.
+	Idle
+	// Down: Peer is dead, Err says how it was found out. It is the last event of Peer.
+	Down
+)
+
+// Event is one thing that happened at a port.
+type Event struct {
+	Kind   EventKind
+	Peer   int
+	Slot   int32  // of Arrived
+	Epoch  uint32 // of Arrived, Up, Idle: the connection's number, from 1, equal at both ends
+	Cookie uint64 // of Sent
+	Data   []byte // of Arrived, NoteArrived
+	Err    error  // of Sent, Down
+}
+
+// Port exchanges messages with the ports of the same number at the peers.
+//
+// Messages between two ranks arrive in the order in which they were sent,
+// exactly once, within one connection; a connection closes only when nothing is
+// in flight on it. A message consumes one receive slot of the peer. Who sends must know
+// that a slot is posted (package flow): a network never buffers on its own, and
+// over verbs a message without a slot is a receiver-not-ready event, which the
+// counter RNR shows and which the protocols above never cause.
+//
+// Notes are datagrams without a slot: lost when the receiver has no room, at times
+// duplicated or reordered. They need no connection.
+//
+// Poll and Wait belong to one goroutine at a time. All other methods may be
+// called from any goroutine, also while another polls.
+type Port interface {
+	// Reserve takes a send buffer, or returns an error that wraps ErrAgain.
+	Reserve(f SendFlag) (SendBuf, error)
+	// Release gives a buffer back unused.
+	Release(b SendBuf)
+
+	// Send sends the first n bytes of b to a peer, behind w if it is not nil, and
+	// takes the buffer. A cookie other than 0 asks for a Sent event. To a peer
+	// that is not connected the message waits for the connection, which Send
+	// starts. ErrAgain: the queue to this peer is full, the buffer stays the
+	// caller's. *PeerDownError, *RankError, *BoundsError: likewise.
+	Send(peer int, b SendBuf, n int, w *Write, cookie uint64, f SendFlag) error
+	// Kick posts what More held back.
+	Kick() error
+
+	// Note sends an unreliable datagram of at most MaxNote bytes. The bytes are
+	// copied. It may vanish.
+	Note(peer int, data []byte) error
+
+	// Poll makes progress, for at most about budget when nothing happens, and fills
+	// events; it returns as soon as there is one. Over verbs it is one call into C.
+	Poll(events []Event, budget time.Duration) (int, error)
+	// Post gives receive slots back to the device.
+	Post(slots ...int32) error
+
+	// Wait sleeps until Poll may find something, Wake was called, or ctx is done:
+	// then it returns its cause. What happened between the last Poll and Wait ends
+	// it at once. It may end without a reason.
+	Wait(ctx context.Context) error
+	// Wake ends a Wait, now or the next one. It does not block and may be called
+	// from anywhere.
+	Wake()
+
+	// Now is the network's time since an arbitrary origin: the clock of every
+	// time-out of the protocols above. In a simulation it is virtual.
+	Now() time.Duration
+	// After has Wait end no later than at t on this clock, once.
+	After(t time.Duration)
+
+	// Connected returns to how many peers connections are open.
+	Connected() int
+	// Disconnect closes the connection to an idle peer, if nothing is in flight on
+	// it: an event Idle at both ends. It only starts that.
+	Disconnect(peer int) error
+
+	// Stats are the port's counters, at any time.
+	Stats() PortStats
+
+	// Close ends the port. What is in flight may or may not arrive; no event tells.
+	Close() error
+}
+
+// PortStats count from NewPort on.
+type PortStats struct {
+	Sends, SendBytes       uint64 // messages
+	Arrivals, ArrivalBytes uint64
+	Notes, NotesArrived    uint64
+	NotesDropped           uint64 // by this end: malformed, or no room
+	Writes, WriteBytes     uint64
+	Doorbells, Polls       uint64
+	Connects, Accepts      uint64 // connections opened from here, from the peer
+	Handshakes             uint64 // datagrams of connection making, repeats included
+	Disconnects            uint64
+	RNR                    uint64 // messages that met no slot; must stay 0
+	Posted                 int    // receive slots posted now
+	FreeSends              int
+}
