@@ -92,10 +92,3 @@ func callsSeen(event uint32) uint64 { return u64(&table().stats.calls[event]).Lo
 func stopAt(addr uintptr)   { u64(&table().test_addr).Store(uint64(addr)) }
 func stopped() uint32       { return u32(&table().test_at).Load() }
 func goOnFrom(stage uint32) { u32(&table().test_at).CompareAndSwap(stage, 0) }
-
-// benchCycles unmaps nothing n times in C, through the hook and straight to the kernel: nanoseconds of each.
-func benchCycles(n int) (hooked, raw int64) {
-	var ns [2]C.uint64_t
-	C.ibc_mem_cycles(table(), C.uint64_t(n), &ns[0])
-	return int64(ns[0]), int64(ns[1])
-}

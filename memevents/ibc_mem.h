@@ -248,7 +248,8 @@ enum ibc_mem_try {
 IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int own, void *target, int *err);
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
 IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
-IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, uint64_t *ns);
+IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const intptr_t *args, int *err);
+IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64_t *ns);
 IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why);
 IBC_HIDDEN int ibc_mem_unload(void *lib);
 IBC_HIDDEN void *ibc_mem_symbol(const char *name);

@@ -5,6 +5,8 @@ package memevents
 import (
 	"context"
 	"runtime"
+	"time"
+	"unsafe"
 )
 
 // Slots is how many ranges can be watched at once.
@@ -81,6 +83,19 @@ func AdviseHuge(uint64) {}
 func Protect(lo, hi uintptr) (unprotect func(), err error) {
 	return nil, &Error{Op: "protect", Err: ErrNotSupported, Detail: notBuilt}
 }
+
+// Map is not supported in this build.
+func Map(n uintptr) (unsafe.Pointer, error) {
+	return nil, &Error{Op: "mmap", Err: ErrNotSupported, Detail: notBuilt}
+}
+
+// Unmap is not supported in this build.
+func Unmap(p unsafe.Pointer, n uintptr) error {
+	return &Error{Op: "munmap", Err: ErrNotSupported, Detail: notBuilt}
+}
+
+// TimeUnmap measures nothing: there are no hooks.
+func TimeUnmap(int, bool) (hooked, raw time.Duration) { return 0, 0 }
 
 // Subscription delivers events: none in this build.
 type Subscription struct{}
