@@ -72,7 +72,9 @@ func Get[T any](w *Worker, p Ptr[T]) (T, error) {
 	return getValue(w, p)
 }
 
-// PutSlice writes src at p and the elements that follow, and returns when they are there.
+// PutSlice writes src at p and the elements that follow, and returns when they are
+// there. When the worker's context ends first, the network may still read src until
+// Flush returns.
 func PutSlice[T any](w *Worker, p Ptr[T], src []T) error {
 	return putSlice(w, p, src, fabric.Blocking).finish(w)
 }
@@ -83,7 +85,8 @@ func PutSliceNBI[T any](w *Worker, p Ptr[T], src []T) error {
 	return putSlice(w, p, src, fabric.Implicit).err
 }
 
-// GetSlice reads len(dst) elements from p on.
+// GetSlice reads len(dst) elements from p on. When the worker's context ends first, dst
+// is the network's until Flush returns.
 func GetSlice[T any](w *Worker, dst []T, p Ptr[T]) error {
 	return getSlice(w, dst, p, fabric.Blocking).finish(w)
 }
@@ -149,7 +152,7 @@ func (p Pending) finish(w *Worker) error {
 	if p.err != nil || p.h == fabric.Done {
 		return p.err
 	}
-	_, err := p.lane.Wait(w.ctx, p.h)
+	_, err := w.await(p.lane, p.h)
 	return err
 }
 
@@ -222,9 +225,19 @@ func (w *Worker) lay(n int) []byte {
 // settle waits for an operation on the scratch buffer. When the wait ends
 // early the buffer is still the network's: the next value gets another.
 func (w *Worker) settle(l fabric.Lane, h fabric.Handle) error {
-	_, err := l.Wait(w.ctx, h)
+	_, err := w.await(l, h)
 	if err != nil {
 		w.scratch = nil
 	}
 	return err
+}
+
+// await ends a blocking operation. When the worker's context ends first, nobody
+// will ask for the handle again.
+func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
+	old, err := l.Wait(w.ctx, h)
+	if err != nil {
+		l.Abandon(h)
+	}
+	return old, err
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Pending is an operation in flight. Wait or Test collects it, once; both are
-// calls on its worker. The zero Pending is complete.
+// calls on its worker. A copy is the same operation: collect it through one of
+// them. The zero Pending is complete.
 type Pending struct {
 	w    *Worker
 	lane fabric.Lane
@@ -54,14 +55,23 @@ func (p *Pending) Test() (bool, error) {
 	return false, nil
 }
 
-// Promise is an operation in flight that yields a value.
+// Promise is an operation in flight that yields a value. Do not copy one: the
+// value arrives in a place that belongs to the first that is waited for. go vet
+// finds copies.
 type Promise[T any] struct {
+	_ noCopy
 	Pending
 	value T
 	slot  *slot // where a get's bytes arrive
 	large *T    // the same, for values that no slot holds
 	word  bool  // the value is an atomic's old word
 }
+
+// noCopy is what go vet takes for a lock, see its analyser copylocks.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
 
 // Wait blocks until the value is there.
 func (p *Promise[T]) Wait(ctx context.Context) (T, error) {
@@ -146,11 +156,10 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 
 // GetAsync starts a get of the value at p. A T of up to 64 bytes costs no
 // allocation.
-func GetAsync[T any](w *Worker, p Ptr[T]) Promise[T] {
-	var r Promise[T]
+func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 	if owner.Checked {
 		if r.err = w.guard.Enter(); r.err != nil {
-			return r
+			return
 		}
 		defer w.guard.Exit()
 	}
@@ -159,16 +168,16 @@ func GetAsync[T any](w *Worker, p Ptr[T]) Promise[T] {
 		r.value = *(*T)(q)
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(n)
-		return r
+		return
 	}
 	if p.node == badType {
 		r.err = typeError[T]()
-		return r
+		return
 	}
 	pe, rank, err := w.reach("get", p.node, p.off, uint64(n))
 	if err != nil {
 		r.err = err
-		return r
+		return
 	}
 	r.w, r.lane = w, pe.data
 	var dst []byte
@@ -186,7 +195,7 @@ func GetAsync[T any](w *Worker, p Ptr[T]) Promise[T] {
 	case r.h == fabric.Done:
 		r.collect()
 	}
-	return r
+	return
 }
 
 // PutSliceAsync starts a put of src, which must not change until it is complete.

@@ -82,7 +82,7 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 	if err != nil || h == fabric.Done {
 		return old, err
 	}
-	return l.Wait(w.ctx, h)
+	return w.await(l, h)
 }
 
 func (w *Worker) atomicStart(op fabric.AtomicOp, node uint32, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Lane, fabric.Handle, error) {

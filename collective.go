@@ -19,11 +19,13 @@ import (
 //	0       32 x 64         barrier: word r is written by the rank 2^r before, with
 //	                        the number of the barrier it is in; one cache line each
 //	4096    8               broadcast: the number of the chunk that lies in the box
+//	8184    8               broadcast: how many bytes the root sends in all
 //	8192    64 KiB          the box: a chunk of a broadcast or an all-gather
 const (
 	sysRounds    = 32
 	sysLine      = 64
 	sysChunkWord = 4096
+	sysTotal     = sysBox - 8 // in front of the box: both travel in one put
 	sysBox       = 8192
 	sysBoxSize   = 64 << 10
 	systemBytes  = sysBox + sysBoxSize
@@ -189,6 +191,16 @@ func (c *collectives) barrier(ctx context.Context, op string) error {
 	return c.run(ctx, op, func() error { return c.disseminate(ctx) })
 }
 
+// last is the barrier of Close. It returns when its own words have arrived too.
+func (c *collectives) last(ctx context.Context) error {
+	return c.run(ctx, "close", func() error {
+		if err := c.disseminate(ctx); err != nil {
+			return err
+		}
+		return c.flush(ctx)
+	})
+}
+
 // Barrier blocks until every rank has called it. It does not complete a
 // worker's implicit operations: Flush them first where that matters. When a rank
 // dies, or ctx ends the wait, the error says so and later collective operations
@@ -196,38 +208,47 @@ func (c *collectives) barrier(ctx context.Context, op string) error {
 func (j *Job) Barrier(ctx context.Context) error { return j.coll.barrier(ctx, "barrier") }
 
 // Broadcast copies root's buf into every rank's buf, which must be equally long
-// everywhere.
+// everywhere. A rank whose buf is not gets a *LengthError; its buf is unchanged, the
+// others have theirs, and the job goes on.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
 	if root < 0 || root >= j.size {
 		return &RankError{Op: "broadcast", Rank: root, Size: j.size}
 	}
-	return j.coll.run(ctx, "broadcast", func() error {
-		for len(buf) > 0 {
-			n := min(len(buf), sysBoxSize)
-			if err := j.coll.broadcastChunk(ctx, root, buf[:n]); err != nil {
-				return err
-			}
-			buf = buf[n:]
+	total := uint64(len(buf))
+	err := j.coll.run(ctx, "broadcast", func() (err error) {
+		for at := uint64(0); err == nil && (at == 0 || at < total); at += sysBoxSize {
+			total, err = j.coll.broadcastChunk(ctx, root, buf, at)
 		}
-		return nil
+		return err
 	})
+	if err == nil && total != uint64(len(buf)) {
+		err = &LengthError{Op: "broadcast", Rank: j.rank, Len: uint64(len(buf)), Root: root, RootLen: total}
+	}
+	return err
 }
 
-// broadcastChunk sends one box full down a binomial tree. The barrier at the
-// end frees the boxes for the next.
-func (c *collectives) broadcastChunk(ctx context.Context, root int, chunk []byte) error {
+// broadcastChunk sends one box full, what buf has from at on, down a binomial tree,
+// and returns how many bytes the root sends in all. A rank with another length
+// passes on what it gets and keeps nothing. The barrier at the end frees the boxes
+// for the next.
+func (c *collectives) broadcastChunk(ctx context.Context, root int, buf []byte, at uint64) (total uint64, err error) {
 	n := c.job.size
 	me := (c.job.rank - root + n) % n // the root is 0 in the tree
 	c.chunks++
-	box := c.area()[sysBox : sysBox+len(chunk)]
+	area := c.area()
 	if me == 0 {
-		copy(box, chunk)
+		total = uint64(len(buf))
+		binary.NativeEndian.PutUint64(area[sysTotal:], total)
+		copy(area[sysBox:], piece(buf, int(at)))
 	} else {
 		if err := c.await(ctx, sysChunkWord, c.chunks); err != nil {
-			return err
+			return 0, err
 		}
-		copy(chunk, box)
+		if total = binary.NativeEndian.Uint64(area[sysTotal:]); total == uint64(len(buf)) {
+			copy(piece(buf, int(at)), area[sysBox:])
+		}
 	}
+	box := area[sysTotal : sysBox+min(total-min(at, total), sysBoxSize)]
 	// A node's children differ from it in one bit below its lowest set bit.
 	low := bits.TrailingZeros(uint(me))
 	if me == 0 {
@@ -236,20 +257,20 @@ func (c *collectives) broadcastChunk(ctx context.Context, root int, chunk []byte
 	for b := low - 1; b >= 0; b-- {
 		if child := me + 1<<b; child < n {
 			if err := c.give((child+root)%n, box); err != nil {
-				return err
+				return 0, err
 			}
 		}
 	}
 	if err := c.flush(ctx); err != nil {
-		return err
+		return 0, err
 	}
-	return c.disseminate(ctx)
+	return total, c.disseminate(ctx)
 }
 
-// give puts a chunk and then its number, in that order, into a rank's box.
+// give puts a chunk with the total, and then its number, into a rank's box.
 func (c *collectives) give(rank int, box []byte) error {
 	at := c.job.routes[rank].system
-	if _, err := c.to(rank).Put(rank, at+sysBox, box, fabric.Implicit); err != nil {
+	if _, err := c.to(rank).Put(rank, at+sysTotal, box, fabric.Implicit); err != nil {
 		return err
 	}
 	return c.put8(rank, sysChunkWord, c.chunks)

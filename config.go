@@ -133,7 +133,7 @@ func (c *Config) validate() error {
 	switch {
 	case c.SegmentSize < 0:
 		return bad("SegmentSize", c.SegmentSize, "0 or more bytes")
-	case c.SegmentShare < 0 || c.SegmentShare > 1:
+	case !(c.SegmentShare >= 0 && c.SegmentShare <= 1): // NaN too
 		return bad("SegmentShare", c.SegmentShare, "a share between 0 and 1")
 	case c.SegmentShare > 0 && c.SegmentSize > 0:
 		return bad("SegmentShare", c.SegmentShare, "0 when SegmentSize is set")

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -40,6 +41,26 @@ var (
 	// abandoned on this rank: the ranks no longer agree on how many they have done.
 	ErrCollective = errors.New("conduit: an earlier collective operation was abandoned")
 )
+
+// LengthError says that a rank's buffer in a collective operation is not as long
+// as the root's.
+type LengthError struct {
+	Op      string
+	Rank    int // whose buffer is another
+	Len     uint64
+	Root    int
+	RootLen uint64
+}
+
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("conduit: %s: rank %d has a buffer of %d bytes, root %d sends %d: they must be equal",
+		e.Op, e.Rank, e.Len, e.Root, e.RootLen)
+}
+
+// errCancelled says that the context of RunLocal ended.
+func errCancelled(life context.Context) error {
+	return fmt.Errorf("conduit: the job was cancelled: %w", context.Cause(life))
+}
 
 // errClosed says that something was used after its Close; it matches
 // os.ErrClosed.

@@ -35,12 +35,13 @@ type Job struct {
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
+	opening int   // workers that NewWorker is about to return
 	retired Stats // of workers that were closed
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
-	cancelled atomic.Pointer[error] // why RunLocal wants the rank to end
-	closing   chan struct{}         // closed when Close has heard of everybody
+	life      context.Context // bounds whatever the rank waits for: RunLocal's, else Background
+	closing   chan struct{}   // closed when Close has heard of everybody
 	watchers  sync.WaitGroup
 	closeOnce sync.Once
 	closeErr  error
@@ -214,8 +215,8 @@ func (j *Job) watch() {
 
 // checkOpen lets waits end when the job is closed or cancelled under them.
 func (j *Job) checkOpen() error {
-	if why := j.cancelled.Load(); why != nil {
-		return fmt.Errorf("conduit: the job was cancelled: %w", *why)
+	if j.life.Err() != nil {
+		return errCancelled(j.life)
 	}
 	select {
 	case <-j.closing:
@@ -231,7 +232,7 @@ func (j *Job) checkOpen() error {
 // again does nothing and returns the same. After Close the segment is gone.
 func (j *Job) Close() error {
 	j.mu.Lock()
-	if n := len(j.workers); n > 0 && !j.closed {
+	if n := len(j.workers) + j.opening; n > 0 && !j.closed {
 		j.mu.Unlock()
 		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
 	}
@@ -254,16 +255,31 @@ func (j *Job) shutdown(failed bool) error {
 	if failed {
 		return j.release()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), j.cfg.CloseTimeout)
+	return errors.Join(j.gather(), j.release())
+}
+
+// gather waits until every rank has called Close and nothing that they told each
+// other to that end is in flight any more: a queue pair that is closed over a
+// barrier's last words loses them, and a peer waits in vain. The bootstrap's
+// barrier comes last since it needs no queue pair.
+func (j *Job) gather() error {
+	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
-	err := j.coll.barrier(ctx, "close")
-	if errors.Is(err, ErrPeerDown) || errors.Is(err, ErrCollective) {
-		// The deaths were reported where they mattered; leaving is what is left to do.
-		err = nil
-	} else if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+	err := j.coll.last(ctx)
+	if err == nil && j.size > 1 {
+		err = j.boot.Barrier(ctx)
 	}
-	return errors.Join(err, j.release())
+	switch {
+	case err == nil:
+	case j.life.Err() != nil:
+		return fmt.Errorf("conduit: close: %w", errCancelled(j.life))
+	case errors.Is(err, ErrPeerDown), errors.Is(err, ErrCollective), errors.As(err, new(*bootstrap.LostError)):
+		// The deaths were reported where they mattered; leaving is what is left to do.
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+	}
+	return err
 }
 
 // release gives everything back, in whatever state Join or Close left it.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
@@ -28,10 +29,10 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 		return nil, err
 	}
 	// The bootstrap's own time ends first, so that its verdict on who is missing reaches everybody.
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+verdictGrace,
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v: %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
+	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
 	if err := j.join(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("conduit: join: %w", err), j.release())
 	}

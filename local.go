@@ -15,8 +15,12 @@ import (
 // of its own. It serves unit tests, and programs that use goroutines as ranks.
 // RunLocal returns when every fn has, with the errors of all ranks joined. A
 // rank whose fn fails, panics or exits (t.FailNow) counts as dead: the others
-// are told, as if it had been a process. When ctx ends, whatever a rank waits for
-// fails with its cause.
+// are told, as if it had been a process.
+//
+// When ctx ends, whatever a rank waits for fails with its cause. That includes
+// the wait in Close, which a rank whose fn has returned is in, until all others have
+// returned too: such a rank leaves at once, and RunLocal's error says that it did. A fn
+// that waits for nothing of the conduit's has to look at ctx itself.
 func RunLocal(ctx context.Context, n int, fn func(*Job) error) error {
 	return RunLocalConfig(ctx, n, Config{}, fn)
 }
@@ -56,28 +60,17 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		boot.Abort(1, err.Error())
 		return err
 	}
+	job.life = ctx
 	err = errExited
-	ended := make(chan struct{})
-	var watch sync.WaitGroup
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
-		close(ended)
-		watch.Wait()
 		if err != nil {
 			job.fail()
 			boot.Abort(1, err.Error()) // marks this rank as dead
 		}
 		err = errors.Join(err, job.closeWorkers(), job.Close())
 	}()
-	watch.Go(func() {
-		select {
-		case <-ctx.Done():
-			why := context.Cause(ctx)
-			job.cancelled.Store(&why)
-		case <-ended:
-		}
-	})
 	return fn(job)
 }

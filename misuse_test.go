@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,16 +11,14 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// slowLane never completes a get before ready is set, and counts what is posted
-// and never flushed.
+// slowLane never completes a get or an atomic before ready is set.
 type slowLane struct {
 	fabric.Lane
-	dst     []byte
-	ready   bool
-	getErr  error
-	batch   bool
-	pending int
-	lost    *atomic.Int64 // operations in flight when the lane closed
+	dst       []byte
+	ready     bool
+	abandoned []fabric.Handle
+	getErr    error
+	batch     bool
 }
 
 func (l *slowLane) Mapped(int) []byte { return nil }
@@ -34,11 +31,6 @@ func (l *slowLane) Get(_ int, _ uint64, dst []byte, _ fabric.Flag) (fabric.Handl
 	return 7, nil
 }
 
-func (l *slowLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
-	l.pending++
-	return l.Lane.Put(peer, off, src, f)
-}
-
 func (l *slowLane) Wait(ctx context.Context, _ fabric.Handle) (uint64, error) {
 	if !l.ready {
 		<-ctx.Done()
@@ -47,23 +39,17 @@ func (l *slowLane) Wait(ctx context.Context, _ fabric.Handle) (uint64, error) {
 	return 0, nil
 }
 
-func (l *slowLane) Test(fabric.Handle) (uint64, bool, error) { return 0, l.ready, nil }
-
-func (l *slowLane) Flush(ctx context.Context) error {
-	l.pending = 0
-	return l.Lane.Flush(ctx)
+func (l *slowLane) Atomic(fabric.AtomicOp, int, uint64, uint64, uint64, fabric.Flag) (uint64, fabric.Handle, error) {
+	return 0, 7, nil
 }
+
+func (l *slowLane) Abandon(h fabric.Handle) { l.abandoned = append(l.abandoned, h) }
+
+func (l *slowLane) Test(fabric.Handle) (uint64, bool, error) { return 0, l.ready, nil }
 
 func (l *slowLane) Begin() { l.batch = true; l.Lane.Begin() }
 
 func (l *slowLane) End() error { l.batch = false; return l.Lane.End() }
-
-func (l *slowLane) Close() error {
-	if l.lost != nil {
-		l.lost.Add(int64(l.pending))
-	}
-	return l.Lane.Close()
-}
 
 // slow makes a worker of a job of one rank reach everything through a slowLane.
 func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
@@ -73,7 +59,7 @@ func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 			l := &slowLane{Lane: w.lanes[0]}
 			w.lanes[0] = l
 			for r := range w.peers {
-				w.peers[r].data = l
+				w.peers[r].data, w.peers[r].amo = l, l
 			}
 			w.refresh()
 			return fn(w, l)

@@ -70,15 +70,24 @@ func (m *mappedCounters) load() fabric.Counters {
 // all are open the error wraps ErrNoWorker.
 func (j *Job) NewWorker() (*Worker, error) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	if j.closed {
+		j.mu.Unlock()
 		return nil, errClosed("NewWorker", "job")
 	}
-	w := &Worker{job: j, ctx: context.Background(), downs: &j.downs, downTold: j.downs.Load()}
+	j.opening++
+	j.mu.Unlock()
+	// Without the lock: a device may take seconds to be done with the lane's last user.
+	w := &Worker{job: j, ctx: j.life, downs: &j.downs, downTold: j.downs.Load()}
 	w.waitStop = w.stopWaiting
-	if err := w.open(); err != nil {
-		w.release()
-		return nil, fmt.Errorf("conduit: new worker: %w", err)
+	err := w.open()
+	if err != nil {
+		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.release())
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.opening--
+	if err != nil {
+		return nil, err
 	}
 	j.workers[w] = struct{}{}
 	return w, nil
@@ -156,8 +165,10 @@ func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
-// first of all. An operation whose context ends returns its error; the
-// operation itself may still take effect.
+// first of all. An operation whose context ends returns its cause; the
+// operation itself may still take effect, and slices that were given to it are the
+// network's until Flush returns. Without it nothing bounds them but the job: in
+// RunLocal, its context.
 func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
 
 // Job is the job that the worker belongs to.

@@ -137,6 +137,11 @@ type Lane interface {
 	// stays valid and its buffers stay the network's.
 	Wait(ctx context.Context, h Handle) (old uint64, err error)
 
+	// Abandon spends a handle whose result nobody wants any more. The operation
+	// goes on and its buffers stay the network's until Flush returns; its error is
+	// counted and reported nowhere. A handle that is spent already is left alone.
+	Abandon(h Handle)
+
 	// Flush blocks until every operation of the lane is complete, and returns
 	// the first error of an implicit operation since the last Flush. Handles
 	// stay collectable.
@@ -147,14 +152,16 @@ type Lane interface {
 
 	// WaitWord blocks until *word, an aligned word of the local segment that a
 	// peer writes, fulfils the condition, or ctx is done, or stop returns an
-	// error (asked now and then; may be nil). It makes progress meanwhile.
+	// error (asked now and then; may be nil). It makes progress meanwhile. As with Wait
+	// and Flush, the error of a context is its cause.
 	WaitWord(ctx context.Context, word *uint64, c Cond, value uint64, stop func() error) error
 
 	// Mapped returns the peer's segment if loads and stores reach it, else nil.
 	// Plain accesses through it are complete at once.
 	Mapped(peer int) []byte
 
-	// Counters are the lane's own; the owner writes, anybody may Load.
+	// Counters are the lane's own; the owner writes, anybody may Load. After Close
+	// they may be another lane's: read them before.
 	Counters() *Counters
 
 	// Close waits for nothing: operations in flight are abandoned, their

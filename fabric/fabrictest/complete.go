@@ -209,11 +209,13 @@ func fill(b []byte, v byte) {
 	}
 }
 
-// waitContext: a wait that its context ends leaves the operation going.
+// waitContext: a wait that its context ends leaves the operation going, and tells
+// the context's cause.
 func (g *group) waitContext() {
 	l := g.lane(0)
-	over, cancel := context.WithCancel(g.ctx)
-	cancel()
+	over, cancel := context.WithCancelCause(g.ctx)
+	cause := errors.New("enough")
+	cancel(cause)
 	src := g.random(g.o.SegmentSize / 4)
 	for range 20 {
 		h, err := l.Put(1, 0, src, 0)
@@ -221,17 +223,53 @@ func (g *group) waitContext() {
 		if _, err = l.Wait(over, h); err == nil {
 			continue // it was complete: the handle is spent
 		}
-		if !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, cause) {
 			g.Fatalf("wait with a cancelled context: %v", err)
 		}
 		_, err = l.Wait(g.ctx, h)
 		g.must("second wait", err)
 	}
-	if err := l.Flush(over); err != nil && !errors.Is(err, context.Canceled) {
+	if err := l.Flush(over); err != nil && !errors.Is(err, cause) {
 		g.Fatalf("flush with a cancelled context: %v", err)
 	}
 	g.must("flush", l.Flush(g.ctx))
 	g.same("segment", g.ranks[1].Segment[:len(src)], src)
+}
+
+// abandoned: what nobody asks for any more is done all the same, and Flush waits
+// for it. The handles are spent.
+func (g *group) abandoned() {
+	l := g.lane(0)
+	n := min(g.many(), 100)
+	src, dst := g.random(n*64), make([]byte, n*64)
+	copy(g.ranks[1].Segment[len(src):], src)
+	l.Begin()
+	var hs []fabric.Handle
+	for i := range n {
+		part := 64 * i
+		h, err := l.Put(1, uint64(part), src[part:part+64], 0)
+		g.must("put", err)
+		hs = append(hs, h)
+		h, err = l.Get(1, uint64(len(src)+part), dst[part:part+64], 0)
+		g.must("get", err)
+		hs = append(hs, h)
+	}
+	for _, h := range hs {
+		l.Abandon(h)
+	}
+	g.must("end of a batch", l.End())
+	g.must("flush", l.Flush(g.ctx))
+	g.same("segment", g.ranks[1].Segment[:len(src)], src)
+	g.identities(l.Counters().Load())
+	for _, h := range hs {
+		l.Abandon(h)
+		if h == fabric.Done {
+			continue
+		}
+		if _, err := l.Wait(g.ctx, h); err == nil {
+			g.Fatalf("an abandoned handle can be waited for")
+		}
+	}
 }
 
 // waitWord: every condition, a word that changes, a context and a stop.
@@ -256,6 +294,12 @@ func (g *group) waitWord() {
 	defer cancel()
 	if err := l.WaitWord(over, word, fabric.Equal, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
 		g.Fatalf("wait with a deadline: %v", err)
+	}
+	cause := errors.New("enough")
+	ended, end := context.WithCancelCause(g.ctx)
+	end(cause)
+	if err := l.WaitWord(ended, word, fabric.Equal, 1, nil); !errors.Is(err, cause) {
+		g.Fatalf("wait with a context that has a cause: %v", err)
 	}
 	// A peer's put ends the wait, also one that has gone to sleep.
 	peer := g.lane(1)

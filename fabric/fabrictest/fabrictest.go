@@ -101,6 +101,7 @@ var cases = []check{
 	{"BatchesMayBeLargerThanDepth", (*group).largeBatches},
 	{"SourceMayBeReusedWhenPromised", (*group).sourceReuse},
 	{"WaitEndsWithItsContext", (*group).waitContext},
+	{"AbandonedOperationsAreDoneByFlush", (*group).abandoned},
 	{"WaitWordHonoursConditionContextAndStop", (*group).waitWord},
 
 	{"AtomicsOfManyLanesAddUp", (*group).concurrentAtomics},

@@ -22,6 +22,7 @@ type fault struct {
 	wait    func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
 	word    func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
 	end     func(l *faultyLane) error
+	abandon func(l *faultyLane, h fabric.Handle)
 	mapped  func(l *faultyLane, peer int) []byte
 	down    func(n *faultyNet, rank int, cause error)
 	reach   func(n *faultyNet, rank int, addr []byte) error
@@ -133,6 +134,14 @@ func (l *faultyLane) End() error {
 		return l.end(l)
 	}
 	return l.Lane.End()
+}
+
+func (l *faultyLane) Abandon(h fabric.Handle) {
+	if l.abandon != nil {
+		l.abandon(l, h)
+		return
+	}
+	l.Lane.Abandon(h)
 }
 
 func (l *faultyLane) Mapped(peer int) []byte {
@@ -313,6 +322,30 @@ var faults = []fault{
 			defer cancel()
 			return l.Lane.WaitWord(ctx, word, c, v, nil)
 		},
+	},
+	{
+		name:   "waiting for a word hides the cause of the context's end",
+		caught: []string{"WaitWordHonoursConditionContextAndStop"},
+		word: func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error {
+			if err := l.Lane.WaitWord(ctx, word, c, v, stop); err == nil || ctx.Err() == nil {
+				return err
+			}
+			return ctx.Err()
+		},
+	},
+	{
+		name:   "what is abandoned is not done",
+		caught: []string{"AbandonedOperationsAreDoneByFlush"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Handle(len(l.held)), nil
+		},
+		abandon: func(l *faultyLane, h fabric.Handle) {
+			if h != fabric.Done && int(h) <= len(l.held) {
+				l.held[h-1] = func() error { return nil }
+			}
+		},
+		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
 	},
 	{
 		name:   "waiting for a word ends at once",

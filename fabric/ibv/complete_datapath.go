@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
@@ -255,21 +256,27 @@ func (e *endpoint) ringFailed(err error) error {
 	if errors.As(err, &refused) {
 		return e.refused(refused)
 	}
-	return e.deaf(err)
+	return e.goDeaf(err)
 }
 
-// deaf loses every link, since nobody will hear of completions any more.
-func (e *endpoint) deaf(err error) error {
+// goDeaf loses every link of this lane, since it will hear of no completions any
+// more. The peers are alive for all we know, and nobody is told otherwise: when it
+// is the device that has gone, each lane finds out by itself.
+func (e *endpoint) goDeaf(err error) error {
+	if e.deaf == nil {
+		e.deaf = fmt.Errorf("ibv: the lane is lost, close it and open another: %w", err)
+		e.net.log.Warn("ibv: a lane is lost", "lane", e.index, "err", err)
+	}
 	for i := range e.links {
-		if e.links[i].qp != nil {
-			e.broken(&e.links[i], kindFlush, err)
+		if k := &e.links[i]; k.qp != nil && k.err == nil {
+			k.err = e.deaf
 		}
 	}
 	for len(e.active) > 0 {
 		k := &e.links[e.active[0]]
 		e.retire(k, k.err)
 	}
-	return err
+	return e.deaf
 }
 
 // refused loses the link whose queue refused a request, and rings for the runs
@@ -295,7 +302,7 @@ func (e *endpoint) refused(why *verbs.PostError) error {
 		case errors.As(err, &why):
 			e.lose(first, first+why.Posted, end, why)
 		default:
-			return e.deaf(err)
+			return e.goDeaf(err)
 		}
 	}
 	return nil
@@ -334,7 +341,7 @@ func (e *endpoint) abandon(k *link) {
 			e.reap(e.bell.Completions())
 		}
 		if err != nil {
-			_ = e.deaf(err) // each request tells
+			_ = e.goDeaf(err) // each request tells
 		}
 		if n == 0 || err != nil {
 			break

@@ -30,10 +30,14 @@
 //
 // A queue pair that reports an error is of no more use: every operation on it,
 // in flight and later, fails with *fabric.PeerDownError whose cause is the
-// completion's status, and Config.OnDown is told. With the default timeouts a
+// completion's status, and Config.OnDown is told, once for each peer. With the default timeouts a
 // silent peer is noticed after 7 retries of 1 to 4 seconds each (IBTA 1.4 vol. 1
 // §9.7.6.1.3); when somebody else notices earlier, PeerDown ends the wait at
 // once.
+//
+// A lane whose completion queue cannot be read is lost, and only it: what is in
+// flight on it and all later operations fail with the reason, no peer is taken for
+// dead, and the endpoint serves no other lane.
 //
 // # Wire formats
 //

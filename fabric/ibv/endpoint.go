@@ -60,6 +60,7 @@ type endpoint struct {
 	again       []int32 // swaps to try again
 	dead        []int32 // links that broke and of which nobody was told
 	lost        []int32 // links whose queue pair refused work
+	deaf        error   // why the completion queue cannot be read any more
 	implicitErr error   // first error of an implicit operation since Flush
 	lastOld     uint64  // the old value of the operation collected last
 }
@@ -75,7 +76,7 @@ type link struct {
 	head, tail  int32 // them, oldest first, through wr.next
 	place       int32 // in endpoint.active
 	owes        bool  // in endpoint.owing
-	err         error // *fabric.PeerDownError once broken
+	err         error // once broken: *fabric.PeerDownError, or the endpoint's deaf
 }
 
 // wr is what is known of a work request in flight.
@@ -237,6 +238,16 @@ func (e *endpoint) freeOpAt(i int32) {
 	e.freeOp = i
 }
 
+// abandonOp gives an operation back, at once or when its last piece ends: nobody will
+// collect it. Its handle is spent.
+func (e *endpoint) abandonOp(i int32) {
+	if e.ops[i].parts == 0 {
+		e.freeOpAt(i)
+	} else {
+		e.ops[i].abandoned = true
+	}
+}
+
 func (e *endpoint) handle(i int32) fabric.Handle {
 	return fabric.Handle(e.ops[i].generation)<<32 | fabric.Handle(i+1)
 }
@@ -244,7 +255,7 @@ func (e *endpoint) handle(i int32) fabric.Handle {
 // find returns the operation of a handle, or none when it is spent or foreign.
 func (e *endpoint) find(h fabric.Handle) int32 {
 	i := int64(uint32(h)) - 1
-	if i < 0 || i >= int64(len(e.ops)) || !e.ops[i].live || e.ops[i].generation != uint32(h>>32) {
+	if i < 0 || i >= int64(len(e.ops)) || !e.ops[i].live || e.ops[i].abandoned || e.ops[i].generation != uint32(h>>32) {
 		return none
 	}
 	return int32(i)

@@ -5,6 +5,7 @@ package ibv
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -347,13 +348,17 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 	}
 }
 
-// A completion queue that ran over hears of nothing any more: all fail, nothing
-// waits for ever.
-func TestALostCompletionQueueFailsEverything(t *testing.T) {
+// A completion queue that ran over hears of nothing any more: all that the lane
+// does fails, nothing waits for ever. Nobody is dead, and the other lane goes on.
+func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
 	const ranks = 5
-	r := newRig(t, ranks, Config{Depth: 64, Lanes: 1})
-	l := r.lane(0)
+	var d deaths
+	r := newRig(t, ranks, Config{Depth: 64, Lanes: 2, OnDown: d.onDown})
+	l, other := r.lane(0), r.lane(0)
 	e := l.ep
+	if most := 127 * ranks; e.cq.Cap() >= most {
+		t.Fatalf("a completion queue of %d entries takes all that %d queue pairs can complete, %d: raise the number of ranks", e.cq.Cap(), ranks, most)
+	}
 	e.net.cfg.Depth = 127 // more than the queue was made for, so that it runs over
 	e.wrs = make([]wr, 1000)
 	e.shrink(1000)
@@ -369,13 +374,13 @@ func TestALostCompletionQueueFailsEverything(t *testing.T) {
 	_ = l.End()
 	for !e.cq.Overrun() {
 		if r.ctx.Err() != nil {
-			t.Skipf("the device's queue of %d entries took %d completions", e.cq.Cap(), len(hs))
+			t.Fatalf("the device's queue of %d entries took %d completions", e.cq.Cap(), len(hs))
 		}
 		time.Sleep(time.Millisecond)
 	}
 	lost := 0
 	for _, h := range hs {
-		if _, err := l.Wait(r.ctx, h); errors.Is(err, verbs.ErrOverrun) && errors.Is(err, fabric.ErrPeerDown) {
+		if _, err := l.Wait(r.ctx, h); errors.Is(err, verbs.ErrOverrun) && !errors.Is(err, fabric.ErrPeerDown) {
 			lost++
 		} else if err != nil {
 			t.Fatalf("wait: %v", err)
@@ -390,6 +395,93 @@ func TestALostCompletionQueueFailsEverything(t *testing.T) {
 		t.Errorf("a later put: %v", err)
 	}
 	r.idle(l)
+	if d.told != nil || r.nets[0].downSeq.Load() != 0 {
+		t.Errorf("OnDown was told %v", d.told)
+	}
+	e.net.cfg.Depth = 64
+	mixed(r, other, 100, []int{0, 1, 4})
+	_ = l.Close()
+	if _, err := r.nets[0].NewLane(); !errors.Is(err, fabric.ErrNoLane) || !strings.Contains(err.Error(), "of 2, 1 are lost") {
+		t.Errorf("a new lane where one is lost and one is open: %v", err)
+	}
+}
+
+// Two lanes find the same death, one after the other.
+func TestADeathIsToldOnce(t *testing.T) {
+	var d deaths
+	r := newRig(t, 2, quick(Config{Lanes: 2, OnDown: d.onDown}))
+	lanes := []*lane{r.lane(0), r.lane(0)}
+	var hs []fabric.Handle
+	for i, l := range lanes {
+		r.must("stop of a queue pair", r.nets[1].all[i].links[0].qp.ToError())
+		h, err := l.Put(1, 0, word(1), 0)
+		r.must("put", err)
+		hs = append(hs, h)
+	}
+	for i, l := range lanes {
+		_, err := l.Wait(r.ctx, hs[i])
+		r.down("put", err, 1, verbs.StatusRetryExceeded)
+		r.must("flush", l.Flush(r.ctx))
+	}
+	if told := d.of(1); len(told) != 1 {
+		t.Errorf("OnDown was told %d times: %v", len(told), told)
+	}
+	// What the network was told itself is no news.
+	r = newRig(t, 2, quick(Config{Lanes: 1, OnDown: d.onDown}))
+	l := r.lane(0)
+	r.mute(1, 0)
+	r.nets[0].PeerDown(1, errKilled)
+	_, err := l.Put(1, 0, word(1), 0)
+	r.down("put", err, 1, errKilled)
+	if told := d.of(1); len(told) != 1 {
+		t.Errorf("OnDown was told again: %v", told)
+	}
+}
+
+// What was abandoned gives its record back when it ends, well or not.
+func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
+	r := newRig(t, 3, quick(Config{Depth: 64, Lanes: 1}))
+	l := r.lane(0)
+	dst := make([]byte, 3*bigBlock)
+	peers := []int{1, 2}
+	round := func() {
+		l.Begin() // so that nothing is done when it is abandoned
+		var hs []fabric.Handle
+		for _, peer := range peers {
+			p, err := l.Put(peer, 0, word(1), 0)
+			r.must("put", err)
+			g, err := l.Get(peer, 0, dst, 0)
+			r.must("get", err)
+			_, s, err := l.Atomic(fabric.Swap, peer, 8, 7, 0, 0)
+			r.must("swap", err)
+			hs = append(hs, p, g, s)
+		}
+		for _, h := range hs {
+			l.Abandon(h)
+			l.Abandon(h)
+			if _, err := l.Wait(r.ctx, h); !errors.Is(err, errSpent) {
+				t.Errorf("wait for what was abandoned: %v", err)
+			}
+		}
+		r.must("end", l.End())
+		_ = l.Flush(r.ctx)
+		r.idle(l)
+	}
+	round()
+	ops := len(l.ep.ops)
+	round()
+	if len(l.ep.ops) != ops {
+		t.Errorf("%d records, %d after the first round", len(l.ep.ops), ops)
+	}
+	_, h, err := l.Atomic(fabric.FetchAdd, 1, 16, 1, 0, 0)
+	r.must("atomic", err)
+	for l.ep.outstanding > 0 { // it is complete, and still to be collected
+		r.must("poll", l.Poll())
+	}
+	l.Abandon(h)
+	r.idle(l)
+	r.mute(1, 0)
+	round()
 }
 
 // A lane that is closed with work for a dead peer in flight serves again once the

@@ -37,8 +37,8 @@ type Config struct {
 	// Depth is how many work requests a lane keeps in flight to one peer.
 	// Default: 128.
 	Depth int
-	// OnDown is told of a peer that the device found dead; it may be called
-	// from any goroutine that uses a lane. May be nil.
+	// OnDown is told once of each peer that the device found dead before PeerDown
+	// told of it; it may be called from any goroutine that uses a lane. May be nil.
 	OnDown func(rank int, cause error)
 	// Log may be nil.
 	Log *slog.Logger
@@ -71,6 +71,7 @@ type Network struct {
 	all    []*endpoint
 	free   []*endpoint
 	open   int
+	lost   int // endpoints that are of no more use
 	closed bool
 }
 
@@ -257,6 +258,10 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 		n.giveBack(e)
 		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
 	}
+	if e.deaf != nil {
+		n.giveBack(e)
+		return n.NewLane()
+	}
 	if err := e.prepare(); err != nil {
 		n.giveBack(e)
 		return nil, err
@@ -271,6 +276,8 @@ func (n *Network) take() (*endpoint, error) {
 	switch {
 	case n.closed:
 		return nil, errClosed("new lane")
+	case len(n.free) == 0 && n.lost > 0:
+		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read", fabric.ErrNoLane, len(n.all), n.lost)
 	case len(n.free) == 0:
 		return nil, fmt.Errorf("ibv: %w: all %d are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane, len(n.all))
 	}
@@ -289,27 +296,35 @@ func (n *Network) take() (*endpoint, error) {
 func (n *Network) giveBack(e *endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.free = append(n.free, e)
+	if e.deaf == nil {
+		n.free = append(n.free, e)
+	} else {
+		n.lost++
+	}
 	n.open--
 }
 
 // PeerDown makes operations to a rank fail, on every lane.
-func (n *Network) PeerDown(rank int, cause error) {
+func (n *Network) PeerDown(rank int, cause error) { n.markDown(rank, cause) }
+
+// markDown reports whether it was the first to know.
+func (n *Network) markDown(rank int, cause error) bool {
 	if rank < 0 || rank >= n.cfg.Size {
-		return
+		return false
 	}
 	if cause == nil {
 		cause = errors.New("for a reason that nobody gave")
 	}
-	if _, known := n.downs.LoadOrStore(rank, cause); !known {
-		n.downSeq.Add(1)
+	if _, known := n.downs.LoadOrStore(rank, cause); known {
+		return false
 	}
+	n.downSeq.Add(1)
+	return true
 }
 
 // found records a peer's death that a lane noticed.
 func (n *Network) found(rank int, cause error) {
-	n.PeerDown(rank, cause)
-	if n.cfg.OnDown != nil && rank != n.cfg.Rank {
+	if n.markDown(rank, cause) && n.cfg.OnDown != nil && rank != n.cfg.Rank {
 		n.cfg.OnDown(rank, cause)
 	}
 }

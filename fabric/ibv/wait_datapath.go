@@ -162,6 +162,22 @@ func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 	return e.lastOld, err
 }
 
+// Abandon leaves an operation to itself: its record is given back with its last piece.
+func (l *lane) Abandon(h fabric.Handle) {
+	if owner.Checked {
+		if l.guard.Enter() != nil {
+			return
+		}
+		defer l.guard.Exit()
+	}
+	if l.ep == nil {
+		return
+	}
+	if o := l.ep.find(h); o != none {
+		l.ep.abandonOp(o)
+	}
+}
+
 // Flush blocks until nothing of the lane is in flight.
 func (l *lane) Flush(ctx context.Context) error {
 	if owner.Checked {
@@ -288,10 +304,8 @@ func (l *lane) Close() error {
 	e.askAll()
 	err := e.post()
 	for i := range e.ops {
-		if o := &e.ops[i]; o.live && o.parts == 0 {
-			e.freeOpAt(int32(i))
-		} else if o.live {
-			o.abandoned = true
+		if e.ops[i].live {
+			e.abandonOp(int32(i))
 		}
 	}
 	if err == nil {

@@ -110,6 +110,9 @@ func (l *lane) Wait(_ context.Context, h fabric.Handle) (uint64, error) {
 	return 0, l.collect("wait", h)
 }
 
+// Abandon has nothing to give up: every handle is Done.
+func (l *lane) Abandon(fabric.Handle) {}
+
 // Poll has no progress to make.
 func (l *lane) Poll() error { return l.usable("poll") }
 
@@ -136,8 +139,8 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		if !l.waiter.Pause() {
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if stop != nil {
 			if err := stop(); err != nil {

@@ -1,0 +1,64 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// A buffer of another length is the mistake of one rank: it is told, with both
+// lengths, the others get what the root sent, and all of them stay in step.
+func TestABroadcastIntoABufferOfAnotherLengthIsRefused(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const n, root = 5, 3
+		for _, c := range []struct{ root, other int }{
+			{100, 200}, {200, 100}, {100, 0}, {0, 100},
+			{sysBoxSize, sysBoxSize + 1}, {sysBoxSize + 1, sysBoxSize}, {3*sysBoxSize + 5, 7}, {7, 3*sysBoxSize + 5},
+		} {
+			for _, odd := range []int{0, 4, 2} { // in the tree ranks 2, 1 and 4: a node with children, and two leaves
+				runLocal(t, n, cfg, func(ctx context.Context, j *Job) error {
+					buf := make([]byte, c.root)
+					switch j.Rank() {
+					case odd:
+						buf = make([]byte, c.other)
+					case root:
+						pattern(buf, 1)
+					}
+					err := j.Broadcast(ctx, root, buf)
+					switch {
+					case j.Rank() == odd:
+						var le *LengthError
+						want := LengthError{"broadcast", odd, uint64(c.other), root, uint64(c.root)}
+						if !errors.As(err, &le) || *le != want {
+							return fmt.Errorf("%d bytes into %d: %v, want %+v", c.root, c.other, err, want)
+						}
+						for i, b := range buf {
+							if b != 0 {
+								return fmt.Errorf("byte %d of the wrong buffer was written", i)
+							}
+						}
+					case err != nil:
+						return fmt.Errorf("%d bytes, and %d on rank %d: %w", c.root, c.other, odd, err)
+					default:
+						if err := samePattern(buf, 1); err != nil {
+							return err
+						}
+					}
+					v, err := BroadcastValue(ctx, j, odd, j.Rank()*10)
+					if err == nil && v != odd*10 {
+						err = fmt.Errorf("the next broadcast gave %d", v)
+					}
+					return errors.Join(err, j.Barrier(ctx))
+				})
+			}
+		}
+	})
+}
+
+func TestTheErrorOfABroadcastNamesBothLengthsAndTheRank(t *testing.T) {
+	const want = "conduit: broadcast: rank 2 has a buffer of 100 bytes, root 0 sends 200: they must be equal"
+	if got := (&LengthError{"broadcast", 2, 100, 0, 200}).Error(); got != want {
+		t.Errorf("%q", got)
+	}
+}

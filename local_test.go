@@ -1,0 +1,232 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// A rank that has returned waits in Close for the others, and is no longer
+// there to look at its context.
+func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Getenv, cfg.CloseTimeout = noEnv, time.Hour
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		enough := errors.New("enough")
+		first := make(chan *Job, 1)
+		err := RunLocalConfig(ctx, 2, cfg, func(j *Job) error {
+			if j.Rank() == 0 {
+				first <- j
+				return nil
+			}
+			j0 := <-first // computes, and asks the conduit for nothing
+			time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
+			select {
+			case <-j0.closing:
+				return nil
+			case <-time.After(30 * time.Second):
+				return errors.New("rank 0 still waits")
+			}
+		})
+		if err := wantErr(err, enough, "rank 0: conduit: close: conduit: the job was cancelled: enough"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
+	slow(t, func(w *Worker, l *slowLane) error {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		enough := errors.New("enough")
+		cancel(enough)
+		w.job.life = ctx
+		other, err := w.job.NewWorker()
+		if err != nil {
+			return err
+		}
+		if other.ctx != ctx {
+			t.Error("a worker's calls are not bounded by the job's context")
+		}
+		w.job.life = context.Background() // or Close would not wait
+		return other.Close()
+	})
+}
+
+// Get, GetSlice, FetchAdd and the others hand their handle back when the worker's
+// context ends: nobody else can.
+func TestABlockingCallThatItsContextEndsAbandonsItsHandle(t *testing.T) {
+	slow(t, func(w *Worker, l *slowLane) error {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		enough := errors.New("enough")
+		cancel(enough)
+		w.SetContext(ctx)
+		p := At[int64](0, 0)
+		for what, f := range map[string]func() error{
+			"Get":      func() error { _, err := Get(w, p); return err },
+			"GetSlice": func() error { return GetSlice(w, make([]int64, 4), p) },
+			"FetchAdd": func() error { _, err := FetchAdd(w, p, 1); return err },
+		} {
+			l.abandoned = nil
+			if err := f(); !errors.Is(err, enough) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if len(l.abandoned) != 1 || l.abandoned[0] != 7 {
+				t.Errorf("%s abandoned %v", what, l.abandoned)
+			}
+		}
+		return nil
+	})
+}
+
+// blockedNetwork opens a lane when it is let.
+type blockedNetwork struct {
+	fabric.Network
+	inside, let chan struct{}
+}
+
+func (n blockedNetwork) NewLane() (fabric.Lane, error) {
+	close(n.inside)
+	<-n.let
+	return nil, fabric.ErrNoLane
+}
+
+func TestAWorkerThatOpensSlowlyHoldsUpNobody(t *testing.T) {
+	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		n := blockedNetwork{j.networks[0], make(chan struct{}), make(chan struct{})}
+		sound := j.networks
+		j.networks = []fabric.Network{n}
+		opened := make(chan error, 1)
+		go func() { _, err := j.NewWorker(); opened <- err }()
+		<-n.inside
+		j.networks = sound
+		others := make(chan error, 1)
+		go func() {
+			j.Stats()
+			j.OpenWorkers()
+			others <- errors.Join(w.Close(), wantErr(j.Close(), ErrBusy, "1 workers"))
+		}()
+		select {
+		case err = <-others:
+		case <-time.After(20 * time.Second):
+			err = errors.New("other calls wait for NewWorker")
+		}
+		close(n.let)
+		return errors.Join(err, wantErr(<-opened, fabric.ErrNoLane))
+	})
+}
+
+// lastBarrier looks at the job when the bootstrap's barrier is entered.
+type lastBarrier struct {
+	bootstrap.Bootstrap
+	look func()
+}
+
+func (b *lastBarrier) Barrier(ctx context.Context) error {
+	if b.look != nil {
+		b.look()
+	}
+	return b.Bootstrap.Barrier(ctx)
+}
+
+// What a closing rank tells the others last must have arrived before its lanes
+// are closed, and no rank may close a lane while another one's words are on their
+// way to it: so all flush, then meet where no lane is needed.
+func TestCloseLeavesNothingUnsaid(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const n = 3
+		met := make(chan bool, n)
+		boots := bootstrap.NewGroup(n)
+		errs := make(chan error, n)
+		for r := range n {
+			go func() {
+				b := &lastBarrier{Bootstrap: boots[r]}
+				c := cfg
+				c.Bootstrap, c.Getenv = b, noEnv
+				j, err := Join(testContext(t), c)
+				if err != nil {
+					errs <- err
+					return
+				}
+				b.look = func() {
+					c := j.Stats()[cfg.Fabric]
+					met <- c.Puts+c.Gets+c.Atomics == c.Completed && len(j.coll.lanes) > 0
+				}
+				errs <- j.Close()
+			}()
+		}
+		for range n {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if len(met) != n {
+			t.Fatalf("%d of %d ranks met once more before they closed", len(met), n)
+		}
+		for range n {
+			if !<-met {
+				t.Error("words of the last barrier were still on their way")
+			}
+		}
+	})
+}
+
+// A rank that dies while the others wait for it in Close costs no more time
+// than it takes to be found dead.
+func TestCloseDoesNotWaitForTheDead(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		const n = 4
+		boots := bootstrap.NewGroup(n)
+		errs := make(chan error, n)
+		for r := range n {
+			go func() {
+				c := cfg
+				c.Bootstrap, c.Getenv, c.CloseTimeout = boots[r], noEnv, time.Hour
+				j, err := Join(testContext(t), c)
+				if err == nil && r == 2 {
+					time.Sleep(20 * time.Millisecond) // the others are in Close, some of them
+					boots[r].Abort(1, "dies instead of closing")
+					j.fail()
+				}
+				if err == nil {
+					err = j.Close()
+				}
+				errs <- err
+			}()
+		}
+		for range n {
+			select {
+			case err := <-errs:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("a rank waits for the dead one")
+			}
+		}
+	})
+}
+
+func TestShareAndTimesAtTheEdgesOfTheirTypes(t *testing.T) {
+	_, err := Config{SegmentShare: math.NaN(), Getenv: noEnv}.withDefaults()
+	var ce *ConfigError
+	if !errors.As(err, &ce) || ce.Field != "SegmentShare" {
+		t.Errorf("a share that is no number: %v", err)
+	}
+	j, err := Join(t.Context(), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, JoinTimeout: math.MaxInt64, CloseTimeout: math.MaxInt64})
+	if err != nil {
+		t.Fatalf("the longest time there is: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
