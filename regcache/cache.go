@@ -27,15 +27,17 @@ type Cache struct {
 	watched [numOrigins]atomic.Bool
 	pid     int
 
+	closing sync.Mutex // one Close at a time
 	mu      sync.Mutex
 	closed  bool
+	getting int // Gets that register
 	index   index
 	lru     lru
-	slots   []*entry // by tag
-	tags    []uint32 // free ones
-	dying   []*entry // drained or evicted, and in use
-	ending  int      // about to be deregistered
-	ended   sync.Cond
+	slots   []*entry        // by tag
+	tags    []uint32        // free ones
+	dying   []*entry        // drained or evicted, and in use
+	ending  int             // about to be deregistered
+	ended   sync.Cond       // ending or getting has become less
 	drained []memevents.Ref // scratch of sweep
 	flights []*flight
 	regions int   // registered or about to be, and not yet deregistered
@@ -97,6 +99,9 @@ func (c *Cache) look(r memevents.Report) {
 // Retest tests again whether all changes are noticed: another library may have replaced the hooks since. What is
 // no longer watched is no longer cached from then on, and what was cached under it is dropped.
 func (c *Cache) Retest() Status {
+	if c.forked() {
+		return c.Status()
+	}
 	r := memevents.Retest()
 	_, somewhere := r.Covered()
 	c.look(r)
@@ -113,14 +118,23 @@ func (c *Cache) Retest() Status {
 	return c.Status()
 }
 
-// Close deregisters everything. It refuses with ErrBusy while regions are in use. It is idempotent.
+// Close deregisters everything. It refuses with ErrBusy while regions are in use, and the cache goes on; a Get that
+// comes while it makes sure may fail with os.ErrClosed all the same. It is idempotent.
 func (c *Cache) Close() error {
+	if c.forked() {
+		return errForked("close")
+	}
+	c.closing.Lock()
+	defer c.closing.Unlock()
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return nil
 	}
 	c.closed = true // nothing new comes in
+	for c.getting > 0 {
+		c.ended.Wait()
+	}
 	c.mu.Unlock()
 	c.clear()
 	c.mu.Lock()
@@ -145,6 +159,9 @@ func (c *Cache) Close() error {
 
 // clear evicts all that is idle.
 func (c *Cache) clear() {
+	if c.forked() {
+		return
+	}
 	c.mu.Lock()
 	c.lru.oldest(func(e *entry) bool { c.evict(e); return true })
 	c.index.prune()
@@ -159,6 +176,14 @@ func (c *Cache) Clear() (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.regions
+}
+
+// forked: this is the child of a fork. The registrations are the parent's, whom calls of the child would reach by
+// the descriptor that both have.
+func (c *Cache) forked() bool { return os.Getpid() != c.pid }
+
+func errForked(op string) error {
+	return &Error{Op: op, Err: memevents.ErrForked, Remedy: "start the program anew with exec"}
 }
 
 func errClosed(op string) error { return &Error{Op: op, Err: os.ErrClosed} }

@@ -7,7 +7,8 @@ import (
 
 // index finds entries by address. Entries may overlap. It belongs to the cache's lock.
 type index struct {
-	items []item // by lo
+	items   []item // by lo
+	dropped []*entry
 }
 
 type item struct {
@@ -34,13 +35,50 @@ func (x *index) insert(e *entry) {
 	}
 }
 
-// prune removes the entries that are no longer to be found.
+// drop notes an entry that is no longer to be found. It is in the way until prune.
+func (x *index) drop(e *entry) { x.dropped = append(x.dropped, e) }
+
+// fewDropped is how many removals cost less than looking at every item.
+const fewDropped = 8
+
+// prune removes what was dropped.
 func (x *index) prune() {
-	x.items = slices.DeleteFunc(x.items, func(i item) bool { return i.e.gone })
+	if len(x.dropped) > fewDropped {
+		x.items = slices.DeleteFunc(x.items, func(i item) bool { return i.e.gone })
+		for i := range x.items {
+			x.items[i].reach = 0
+		}
+		x.mend(0)
+	} else {
+		for _, e := range x.dropped {
+			x.remove(e)
+		}
+	}
+	clear(x.dropped)
+	x.dropped = x.dropped[:0]
+}
+
+func (x *index) remove(e *entry) {
+	at := x.above(e.lo) - 1
+	for x.items[at].e != e {
+		at--
+	}
+	x.items = slices.Delete(x.items, at, at+1)
+	x.mend(at)
+}
+
+// mend sets reach right from at on, as far as it is wrong.
+func (x *index) mend(at int) {
 	reach := uintptr(0)
-	for i := range x.items {
-		reach = max(reach, x.items[i].hi)
-		x.items[i].reach = reach
+	if at > 0 {
+		reach = x.items[at-1].reach
+	}
+	for ; at < len(x.items); at++ {
+		reach = max(reach, x.items[at].hi)
+		if x.items[at].reach == reach {
+			return
+		}
+		x.items[at].reach = reach
 	}
 }
 

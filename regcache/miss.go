@@ -77,32 +77,47 @@ func (c *Cache) miss(q request) (Region, error) {
 		case wait != nil:
 			<-wait.done
 			continue
-		case f == nil:
-			return c.single(&q, nil)
 		}
-		e, err = c.admit(&q)
-		c.land(f)
-		switch {
-		case e != nil:
-			return e.region(q.p), nil
-		case err != nil && !temporary(err):
-			return Region{}, err
-		}
-		return c.single(&q, err)
+		r, err := c.make(&q, f)
+		c.got()
+		return r, err
 	}
+}
+
+// make registers, for the cache if there is a flight, else for one operation.
+func (c *Cache) make(q *request, f *flight) (Region, error) {
+	if f == nil {
+		return c.single(q, nil)
+	}
+	e, err := c.admit(q)
+	c.land(f)
+	switch {
+	case e != nil:
+		return e.region(q.p), nil
+	case err != nil && !temporary(err):
+		return Region{}, err
+	}
+	return c.single(q, err)
+}
+
+// got ends what search began when it returned no entry and none to wait for.
+func (c *Cache) got() {
+	c.mu.Lock()
+	c.getting--
+	c.mu.Unlock()
+	c.ended.Broadcast()
 }
 
 // search returns an entry with a reference, or a flight of the caller's own, or one to wait for, or nothing:
 // then the range is for one operation. It sweeps, as every miss must.
 func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, err error) {
+	if c.forked() { // before the lock, whose holder may not be here to give it back
+		return nil, nil, nil, errForked("get")
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return nil, nil, nil, errClosed("get")
-	}
-	if os.Getpid() != c.pid {
-		c.mu.Unlock()
-		return nil, nil, nil, &Error{Op: "get", Err: memevents.ErrForked, Remedy: "start the program anew with exec"}
 	}
 	dead := c.sweep()
 	c.age.Add(2)
@@ -116,6 +131,9 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 			own = &flight{lo: q.lo &^ pageMask, hi: q.lo + uintptr(q.n), can: q.want(), done: make(chan struct{})}
 			c.flights = append(c.flights, own)
 		}
+	}
+	if e == nil && wait == nil {
+		c.getting++
 	}
 	c.mu.Unlock()
 	c.deregister(dead)
@@ -169,7 +187,7 @@ func temporary(err error) bool {
 // then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
 	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need}
-	if exact.hi == 0 { // the last page of memory
+	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
 		return nil, errCrowded
 	}
 	if union, ok := c.union(exact); ok {
@@ -245,7 +263,7 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 // claim evicts one entry if the table of the process is full.
 func (c *Cache) claim(e *entry) (memevents.Ref, error) {
 	ref, err := c.w.Claim(e.lo, e.hi, e.tag, e.need)
-	if errors.Is(err, memevents.ErrFull) && c.makeRoom(0) > 0 {
+	if errors.Is(err, memevents.ErrFull) && c.makeRoom(0) {
 		ref, err = c.w.Claim(e.lo, e.hi, e.tag, e.need)
 	}
 	return ref, err
@@ -281,9 +299,13 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	return true
 }
 
-// supersede evicts the entries that a new one serves for.
+// supersede evicts the entries that a new one serves for. Of what is evicted, changes are heard no more: a strict
+// cache owes its users their news.
 func (c *Cache) supersede(by *entry) (n int) {
 	c.index.overlapping(by.lo, by.hi, func(e *entry) {
+		if c.cfg.Strict && e.ref.Refs() > 0 {
+			return
+		}
 		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evict(e) {
 			n++
 		}
@@ -294,12 +316,24 @@ func (c *Cache) supersede(by *entry) (n int) {
 	return n
 }
 
+// What one Get frees may be taken by another, so one try after eviction is not enough; a few tell that the
+// memory is in use.
+const (
+	registerTries = 8
+	everything    = 1 << 62 // bytes
+)
+
 // register calls the Registrar; when that lacks memory and insist is set, it evicts and tries again.
 func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR, error) {
 	mr, err := c.cfg.Registrar.Register(addr, n, access)
-	for room := int64(n); err != nil && exhausted(err) && insist && c.makeRoom(room) > 0; room = 1 << 62 {
+	room := int64(min(n, everything))
+	for range registerTries {
+		if err == nil || !exhausted(err) || !insist || !c.makeRoom(room) {
+			break
+		}
 		c.stats.retries.Add(1)
 		mr, err = c.cfg.Registrar.Register(addr, n, access)
+		room = everything
 	}
 	if err != nil {
 		c.stats.registerErrors.Add(1)
@@ -311,7 +345,6 @@ func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR
 
 // single registers for one operation: exactly the range.
 func (c *Cache) single(q *request, why error) (Region, error) {
-	// The caller may close the cache only when its Gets are over.
 	mr, err := c.register(q.lo, q.n, q.access.full(), true)
 	runtime.KeepAlive(q.p)
 	if err != nil {

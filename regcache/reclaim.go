@@ -72,6 +72,7 @@ func (c *Cache) evict(e *entry) bool {
 		return false // Drain delivers it
 	}
 	e.evicted, e.gone = true, true
+	c.index.drop(e)
 	c.dying = append(c.dying, e)
 	c.stats.evicted++
 	return true
@@ -93,13 +94,18 @@ func (c *Cache) evictIdle(bytes int64, count int) []*entry {
 	return c.sweep()
 }
 
-// makeRoom deregisters idle entries, of so many bytes and one at least, and returns how many there were.
-func (c *Cache) makeRoom(bytes int64) int {
+// makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that somebody else
+// deregisters. False: there are none.
+func (c *Cache) makeRoom(bytes int64) bool {
 	c.mu.Lock()
 	idle := c.evictIdle(bytes, 1)
+	others := len(idle) == 0 && c.ending > 0
+	if others {
+		c.ended.Wait()
+	}
 	c.mu.Unlock()
 	c.deregister(idle)
-	return len(idle)
+	return others || len(idle) > 0
 }
 
 // sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
@@ -113,6 +119,7 @@ func (c *Cache) sweep() (idle []*entry) {
 		}
 		c.lru.remove(e)
 		e.gone = true
+		c.index.drop(e)
 		c.dying = append(c.dying, e)
 		c.stats.invalidated++
 	}
@@ -159,6 +166,9 @@ func (c *Cache) closeMR(mr MR) error {
 
 // reap deregisters what is dead.
 func (c *Cache) reap() {
+	if c.forked() {
+		return
+	}
 	c.mu.Lock()
 	idle := c.sweep()
 	c.mu.Unlock()
@@ -168,6 +178,9 @@ func (c *Cache) reap() {
 // putChanged is Put of what is no longer valid, or was for one operation.
 func (c *Cache) putChanged(r Region) error {
 	e := r.e
+	if c.forked() {
+		return errForked("put")
+	}
 	if e.ref.IsZero() {
 		return c.putSingle(e)
 	}
