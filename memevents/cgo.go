@@ -58,8 +58,18 @@ func (r Ref) slot(m *C.struct_ibc_mem) C.uint32_t {
 	return C.uint32_t((uintptr(unsafe.Pointer(r.e)) - uintptr(unsafe.Pointer(&m.entry[0]))) / unsafe.Sizeof(entry{}))
 }
 
+// forked: this process is the child of a fork.
+func forked(m *C.struct_ibc_mem) bool { return u32(&m.forked).Load() != 0 }
+
+func errForked(op string) error {
+	return &Error{Op: op, Err: ErrForked, Remedy: "start the program anew with exec"}
+}
+
 // Verify checks the invariants of the table. For tests; it takes time and wants no changes meanwhile.
 func Verify() error {
+	if forked(table()) {
+		return errForked("verify")
+	}
 	if bad := C.ibc_mem_verify(table()); bad != nil {
 		return &Error{Op: "verify", Detail: C.GoString(bad)}
 	}

@@ -7,28 +7,30 @@ type Class uint8
 
 // The classes, by who calls what.
 const (
-	Munmap     Class = iota // C code: munmap
-	MmapFixed               // C code: mmap with MAP_FIXED over memory
-	Mremap                  // C code: mremap, the old range and a fixed destination
-	Madvise                 // C code: madvise that discards pages
-	Brk                     // C code: brk and sbrk
-	Shm                     // C code: shmdt, shmat with SHM_REMAP
-	RemapFile               // C code: remap_file_pages
-	Guard                   // C code: madvise with MADV_GUARD_INSTALL
-	LibcFree                // inside the libc: free of a large block, realloc, stacks of threads
-	LibcBrk                 // inside the libc: malloc_trim and free, which lower the break
-	RawUnmap                // no libc: munmap, mremap, mmap of package syscall; the loader's dlclose
-	RawDiscard              // no libc: madvise of package syscall and of the Go runtime (debug.FreeOSMemory, the scavenger)
-	RawGuard                // no libc: MADV_GUARD_INSTALL
-	RawShm                  // no libc: shmdt, shmat with SHM_REMAP
-	Truncate                // ftruncate, fallocate of a shared file by descriptor: no monitor sees it
+	Munmap       Class = iota // C code: munmap
+	MmapFixed                 // C code: mmap with MAP_FIXED over memory
+	Mremap                    // C code: mremap, the old range and a fixed destination
+	Madvise                   // C code: madvise that discards pages
+	Brk                       // C code: brk and sbrk
+	Shm                       // C code: shmdt, shmat with SHM_REMAP
+	RemapFile                 // C code: remap_file_pages
+	Guard                     // C code: madvise with MADV_GUARD_INSTALL
+	LibcFree                  // inside the libc: free of a large block, realloc, stacks of threads
+	LibcBrk                   // inside the libc: malloc_trim and free, which lower the break
+	RawUnmap                  // no libc: munmap, mremap, mmap of package syscall; the loader's dlclose
+	RawDiscard                // no libc: madvise of package syscall and of the Go runtime (debug.FreeOSMemory, the scavenger)
+	RawGuard                  // no libc: MADV_GUARD_INSTALL
+	RawShm                    // no libc: shmdt, shmat with SHM_REMAP
+	RawRemapFile              // no libc: remap_file_pages
+	Truncate                  // ftruncate, fallocate of a shared file by descriptor: no monitor sees it
 	numClasses
 )
 
 var classNames = [numClasses]string{
 	Munmap: "munmap", MmapFixed: "mmap-fixed", Mremap: "mremap", Madvise: "madvise", Brk: "brk", Shm: "shm",
 	RemapFile: "remap_file_pages", Guard: "guard", LibcFree: "libc-free", LibcBrk: "libc-brk",
-	RawUnmap: "raw-unmap", RawDiscard: "raw-discard", RawGuard: "raw-guard", RawShm: "raw-shm", Truncate: "truncate",
+	RawUnmap: "raw-unmap", RawDiscard: "raw-discard", RawGuard: "raw-guard", RawShm: "raw-shm",
+	RawRemapFile: "raw-remap_file", Truncate: "truncate",
 }
 
 func (c Class) String() string {
@@ -61,7 +63,7 @@ const (
 	// ForGoHeap is for memory of the Go heap that nothing keeps alive.
 	ForGoHeap = CalledFromC | 1<<RawDiscard
 	// ForAny is for memory of unknown origin. It leaves out what no monitor can see, or what is so rare that
-	// it is the program's to avoid: RawGuard, RawShm, Truncate; the package documentation names them.
+	// it is the program's to avoid: RawGuard, RawShm, RawRemapFile, Truncate; the package documentation names them.
 	ForAny = ForMalloc | ForGoMap
 )
 

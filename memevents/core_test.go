@@ -343,7 +343,7 @@ var changes = []change{
 }
 
 // Each change, with a cache that listens and, as control, one that does not and must lose data.
-func Test01And02ChangesInvalidateAndTheControlLosesData(t *testing.T) {
+func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
@@ -374,7 +374,7 @@ func Test01And02ChangesInvalidateAndTheControlLosesData(t *testing.T) {
 	}
 }
 
-func Test02MadviseRemoveOfSharedMemory(t *testing.T) {
+func TestMadviseRemoveOfSharedMemory_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := sharedPages(t, 1)
 	reg := register(p, 1)
@@ -400,7 +400,7 @@ func attach(t *testing.T, at, flags uintptr) (id int, p uintptr) {
 	return id, p
 }
 
-func Test02SharedSegments(t *testing.T) {
+func TestSharedSegments_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	const remapFlag, rounded = 0o40000, 0o20000 // SHM_REMAP, SHM_RND of shmat(2)
 
@@ -440,7 +440,7 @@ func Test02SharedSegments(t *testing.T) {
 }
 
 // A program's break belongs to malloc: another process tries it, where nobody uses malloc.
-func Test02BreakGoesDown(t *testing.T) { runHelper(t, nil, "break") }
+func TestBreakGoesDown_02(t *testing.T) { runHelper(t, nil, "break") }
 
 func init() {
 	helpers["break"] = func([]string) error {
@@ -486,7 +486,7 @@ func init() {
 	}
 }
 
-func Test05PartialRanges(t *testing.T) {
+func TestPartialRanges_05(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	for _, c := range []struct {
 		name         string
@@ -514,7 +514,7 @@ func Test05PartialRanges(t *testing.T) {
 	}
 }
 
-func Test06FailuresAndHarmlessAdviceKeepResultAndErrno(t *testing.T) {
+func TestFailuresAndHarmlessAdviceKeepResultAndErrno_06(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 2)
 	r := watch(t, w, p, page(p, 2), CalledFromC)
@@ -553,7 +553,7 @@ func Test06FailuresAndHarmlessAdviceKeepResultAndErrno(t *testing.T) {
 }
 
 // A registrar that sleeps while the memory is discarded must not get a valid entry.
-func Test08ChangeDuringRegistration(t *testing.T) {
+func TestChangeDuringRegistration_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	r, err := w.Claim(p, page(p, 1), 0, CalledFromC)
@@ -573,7 +573,7 @@ func Test08ChangeDuringRegistration(t *testing.T) {
 }
 
 // While a change is in progress nobody is made to wait: a registration of the range is refused, others go on.
-func Test08ClaimDuringChangeIsRefusedAtOnce(t *testing.T) {
+func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p, other := mapPages(t, 1), mapPages(t, 1)
 	id := windowOpen(p, page(p, 1))
@@ -588,7 +588,7 @@ func Test08ClaimDuringChangeIsRefusedAtOnce(t *testing.T) {
 	evict(t, w, watch(t, w, p, page(p, 1), CalledFromC))
 }
 
-func Test08MoreChangesAtOnceThanWindowsCloseEverything(t *testing.T) {
+func TestMoreChangesAtOnceThanWindowsCloseEverything_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	var ids []uint32
@@ -690,7 +690,7 @@ func TestRacingRegistrarsNeverKeepAStaleEntry(t *testing.T) {
 	t.Log(hits.Load(), "hits")
 }
 
-func Test12DeadEntriesAreBoundedAndWakeTheOwner(t *testing.T) {
+func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: int64(3 * pageSize)})
 	p := mapPages(t, 4)
 	refs := make([]Ref, 4)
@@ -718,7 +718,7 @@ func Test12DeadEntriesAreBoundedAndWakeTheOwner(t *testing.T) {
 	}
 }
 
-func Test12ManyCyclesLeaveNothingBehind(t *testing.T) {
+func TestManyCyclesLeaveNothingBehind_12(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	elsewhere := reserve(t, pageSize)
 	r := watch(t, w, elsewhere, elsewhere+pageSize, CalledFromC)
@@ -759,7 +759,7 @@ func residentKB(t *testing.T) int {
 }
 
 // One entry on the dead list is one entry, however often its range changes.
-func Test12AnEntryDiesOnce(t *testing.T) {
+func TestAnEntryDiesOnce_12(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	r := watch(t, w, p, page(p, 1), CalledFromC)
@@ -781,7 +781,7 @@ func Test12AnEntryDiesOnce(t *testing.T) {
 }
 
 // Lists are right whatever the sizes and places of the entries.
-func Test26GridAgreesWithALinearSearch(t *testing.T) {
+func TestGridAgreesWithALinearSearch_26(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	rnd := newRand(t)
 	base := reserve(t, 1<<37)
@@ -819,7 +819,7 @@ func Test26GridAgreesWithALinearSearch(t *testing.T) {
 	evict(t, w, refs...)
 }
 
-func Test26HugeUnmapAndCrowdedPlaceAreBounded(t *testing.T) {
+func TestHugeUnmapAndCrowdedPlaceAreBounded_26(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	const half = 32 << 30
 	base := reserve(t, 2*half)

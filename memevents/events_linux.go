@@ -37,8 +37,8 @@ func Subscribe(buffer int) (*Subscription, error) {
 		buffer = DefaultEventBuffer
 	}
 	m := table()
-	if u32(&m.forked).Load() != 0 {
-		return nil, &Error{Op: "subscribe", Err: ErrForked, Remedy: "start the program anew with exec"}
+	if forked(m) {
+		return nil, errForked("subscribe")
 	}
 	Status()
 	pump.mu.Lock()

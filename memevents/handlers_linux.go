@@ -22,6 +22,9 @@ func Protect(lo, hi uintptr) (unprotect func(), err error) {
 		return nil, &Error{Op: "protect", Errno: syscall.EINVAL, Detail: fmt.Sprintf("[%#x,%#x) is not a range", lo, hi)}
 	}
 	m := table()
+	if forked(m) {
+		return nil, errForked("protect")
+	}
 	id := C.ibc_mem_protect(m, C.uint64_t(lo), C.uint64_t(hi))
 	if id < 0 {
 		return nil, &Error{Op: "protect", Err: ErrFull, Detail: fmt.Sprintf("%d ranges are protected", C.IBC_MEM_PROTECTED), Remedy: "unprotect one"}

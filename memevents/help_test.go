@@ -116,3 +116,10 @@ func forbidUserfaultfd() error {
 	}
 	return nil
 }
+
+// sliceRange are the arguments of a claim of the whole pages of Go memory.
+func sliceRange(b []byte) (lo, hi uintptr, tag uint32, need Classes) {
+	lo = (uintptr(unsafe.Pointer(&b[0])) + pageSize - 1) &^ (pageSize - 1)
+	hi = (uintptr(unsafe.Pointer(&b[0])) + uintptr(len(b))) &^ (pageSize - 1)
+	return lo, hi, 0, ForGoHeap
+}

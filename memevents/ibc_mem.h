@@ -12,13 +12,15 @@
 
 /* ---- what can be configured at build time ---- */
 
-#define IBC_MEM_VERSION 1u          /* of the layout below; two images share a table only if it is equal */
+#define IBC_MEM_VERSION 2u          /* of the layout below; two images share a table only if it is equal */
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
+#define IBC_MEM_SPARE 8u            /* slots kept for the self-test, which must find room in a full table */
 #define IBC_MEM_HEADS_LOG2 15       /* lists of the grid */
 #define IBC_MEM_HEADS (1u << IBC_MEM_HEADS_LOG2)
 #define IBC_MEM_WINDOWS 128u        /* calls that change memory at once before they count as "everything" */
-#define IBC_MEM_LINGER 16u          /* discards told by userfaultfd before they happen */
+#define IBC_MEM_LINGER 32u          /* ranges of discards told by userfaultfd before they happen */
 #define IBC_MEM_WATCHERS 64u        /* bits of one word */
+#define IBC_MEM_NOBODY IBC_MEM_WATCHERS /* whose entries are the self-test's: never VALID, so on no dead list */
 #define IBC_MEM_RING 4096u          /* events on the way to Go */
 #define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
 #define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */
@@ -98,7 +100,8 @@ struct ibc_mem_entry {
 	uint32_t tag;          /* the owner's name for it */
 	uint64_t lo, hi;       /* page-rounded; change only while FREE */
 	uint32_t dead_next;    /* slot + 1 on the owner's dead list */
-	uint8_t watcher, level, nodes, pad;
+	uint8_t watcher, level, nodes;
+	uint8_t uffd;          /* userfaultfd tells of it */
 	uint32_t next[2];      /* node + 1; a node is slot * 2 + {0, 1} */
 	uint32_t head[2];      /* the lists the nodes are on */
 };
@@ -145,7 +148,7 @@ struct ibc_mem {
 
 	uint64_t signal;       /* bit per watcher to be woken when the call is over */
 	uint32_t overflow;     /* windows that found no slot: "everything" */
-	uint32_t linger_at;
+	uint32_t pad;
 	struct ibc_mem_linger linger[IBC_MEM_LINGER];
 
 	struct ibc_mem_handler *handlers;
@@ -170,7 +173,7 @@ struct ibc_mem {
 	struct ibc_mem_watcher watcher[IBC_MEM_WATCHERS];
 	struct ibc_mem_record ring[IBC_MEM_RING];
 	uint32_t heads[IBC_MEM_HEADS];
-	struct ibc_mem_entry entry[IBC_MEM_SLOTS] __attribute__((aligned(64)));
+	struct ibc_mem_entry entry[IBC_MEM_SLOTS + IBC_MEM_SPARE] __attribute__((aligned(64)));
 };
 
 /* ---- the data path (ibc_mem_path.h says what may stand there); beside these the libc's names ---- */
@@ -200,8 +203,15 @@ enum { IBC_MEM_OK, IBC_MEM_FULL, IBC_MEM_CHANGING, IBC_MEM_FORKED, IBC_MEM_UNWAT
 
 IBC_HIDDEN int ibc_mem_watcher_open(struct ibc_mem *m, uint64_t dead_limit);
 IBC_HIDDEN int ibc_mem_watcher_close(struct ibc_mem *m, uint32_t watcher);
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, uint32_t *slot);
-IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+
+/* Which changes in progress forbid a claim. */
+enum ibc_mem_look {
+	IBC_MEM_LOOK_NOT,   /* none: the claimer mapped the range itself and told nobody */
+	IBC_MEM_LOOK_CALLS, /* those inside a hook, of which beginning and end are known */
+	IBC_MEM_LOOK_ALL,   /* also discards told by userfaultfd, of which the end is not known */
+};
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot);
+IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look);
 IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
 IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap);
@@ -236,6 +246,7 @@ IBC_HIDDEN int ibc_mem_patch_state(const char **why);
 
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
+IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_gate_wait(struct ibc_mem *m);
 
@@ -245,7 +256,7 @@ enum ibc_mem_try {
 	IBC_MEM_TRY_MUNMAP, IBC_MEM_TRY_MMAP, IBC_MEM_TRY_MREMAP, IBC_MEM_TRY_MADVISE, IBC_MEM_TRY_BRK, IBC_MEM_TRY_SHM,
 	IBC_MEM_TRY_REMAP, IBC_MEM_TRY_GUARD, IBC_MEM_TRY_FREE, IBC_MEM_TRY_LIBC_BRK,
 };
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int own, void *target, int *err);
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, int own, void *target, int *err);
 IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
 IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
 IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const intptr_t *args, int *err);

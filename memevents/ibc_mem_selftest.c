@@ -97,7 +97,6 @@ IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const i
 
 struct trial {
 	struct ibc_mem *m;
-	uint32_t watcher;
 	int raw, uffd, err;
 	void *target; /* the definition to call; NULL: that of the symbol */
 	int own;      /* where relocations lead here and symbols do not: our definitions in the symbols' place */
@@ -122,21 +121,23 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
-/* Watches a range; -1 if it cannot be. */
+/* Watches a range; -1 if it cannot be. The range is the test's own, so what else changes does not matter; but
+ * what was unmapped here before, by the trial before this, may still have to be dealt with. */
 static int64_t watch(struct trial *t, uintptr_t at, size_t len)
 {
 	uint32_t slot;
-	int err;
 
-	for (int tries = 0; tries < 100; tries++) { /* others may be changing memory */
-		err = ibc_mem_claim(t->m, t->watcher, at, at + len, 0, t->uffd, &slot);
-		if (err == IBC_MEM_OK)
-			return slot;
-		if (err != IBC_MEM_CHANGING)
-			break;
-		usleep(1000);
+	ibc_mem_gate_wait(t->m);
+	switch (ibc_mem_claim(t->m, IBC_MEM_NOBODY, at, at + len, 0, t->uffd, IBC_MEM_LOOK_NOT, &slot)) {
+	case IBC_MEM_OK:
+		return slot;
+	case IBC_MEM_FULL:
+		t->err = ENOSPC;
+		break;
+	case IBC_MEM_UNWATCHED:
+		t->err = EOPNOTSUPP;
+		break;
 	}
-	t->err = EAGAIN;
 	return -1;
 }
 
@@ -234,15 +235,16 @@ static int try_shm(struct trial *t)
 	return ok;
 }
 
+/* The second page of a shared mapping comes to stand in the place of the first. */
 static int try_remap(struct trial *t)
 {
-	uintptr_t p = (uintptr_t)map(t->page);
+	uintptr_t p = (uintptr_t)ibc_sys(SYS_mmap, 0, (long)(2 * t->page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	int64_t slot = watch(t, p, t->page);
 	int ok;
 
-	call(t, IBC_MEM_REMAP_FILE_PAGES, (intptr_t)p, (intptr_t)t->page, 0, 0, 0, 0);
+	call(t, IBC_MEM_REMAP_FILE_PAGES, (intptr_t)p, (intptr_t)t->page, 0, 1, 0, 0);
 	ok = noticed(t, slot);
-	unmap(p, t->page);
+	unmap(p, 2 * t->page);
 	return ok;
 }
 
@@ -282,10 +284,23 @@ static int try_libc_brk(struct trial *t)
 
 enum { GUARD_INSTALL = 102 }; /* Linux 6.13; older kernels refuse it, after the hook */
 
-/* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it did. */
-IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, int raw, int uffd, int own, void *target, int *err)
+/* A stale entry alone could be another thread's doing (its event, of what stood there before, came late). */
+static int came_by(const struct trial *t, uint32_t what)
 {
-	struct trial t = {.m = m, .watcher = watcher, .raw = raw, .uffd = uffd, .own = own, .target = target, .page = load(m->page)};
+	static const uint32_t event[] = {
+		[IBC_MEM_TRY_MUNMAP] = IBC_MEM_MUNMAP, [IBC_MEM_TRY_MMAP] = IBC_MEM_MMAP, [IBC_MEM_TRY_MREMAP] = IBC_MEM_MREMAP,
+		[IBC_MEM_TRY_MADVISE] = IBC_MEM_MADVISE, [IBC_MEM_TRY_BRK] = IBC_MEM_BRK, [IBC_MEM_TRY_SHM] = IBC_MEM_SHMDT,
+		[IBC_MEM_TRY_REMAP] = IBC_MEM_REMAP_FILE_PAGES, [IBC_MEM_TRY_GUARD] = IBC_MEM_MADVISE,
+		[IBC_MEM_TRY_FREE] = IBC_MEM_MUNMAP, [IBC_MEM_TRY_LIBC_BRK] = IBC_MEM_SBRK,
+	};
+
+	return t->uffd || load(t->m->test_seen[event[what]]);
+}
+
+/* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it did. */
+IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, int own, void *target, int *err)
+{
+	struct trial t = {.m = m, .raw = raw, .uffd = uffd, .own = own, .target = target, .page = load(m->page)};
 	int ok = 0;
 
 	for (int i = 0; i < IBC_MEM_EVENTS; i++)
@@ -303,6 +318,7 @@ IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t watcher, uint32_t what, i
 	case IBC_MEM_TRY_FREE: ok = try_free(&t); break;
 	case IBC_MEM_TRY_LIBC_BRK: ok = try_libc_brk(&t); break;
 	}
+	ok = ok && came_by(&t, what);
 	store(m->test_tid, 0);
 	*err = t.err;
 	return ok;

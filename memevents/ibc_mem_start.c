@@ -23,12 +23,19 @@ IBC_HIDDEN const char *const ibc_mem_name[IBC_MEM_NATIVE] = {
 
 IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void) { return &ibc_mem_own; }
 
-/* A child of fork has other memory and other registrations: its hooks only pass on. Children that share the
- * memory until they exec (vfork, posix_spawn, os/exec) do not come by here. */
+static void orphan(struct ibc_mem *m)
+{
+	__atomic_store_n(&m->forked, 1, __ATOMIC_SEQ_CST);
+	__atomic_or_fetch(&m->gate, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A child of fork has other memory and other registrations: its hooks only pass on, and the gate stays odd for
+ * good (the thread that makes it even is not here), so that no Acquire finds the copied table's entries valid.
+ * Children that share the memory until they exec (vfork, posix_spawn, os/exec) do not come by here. */
 static void in_child(void)
 {
-	__atomic_store_n(&ibc_mem_own.forked, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&ibc_mem_use->forked, 1, __ATOMIC_SEQ_CST);
+	orphan(&ibc_mem_own);
+	orphan(ibc_mem_use);
 }
 
 static uint32_t log_level(const char *name)

@@ -112,12 +112,14 @@ static void erase(struct ibc_mem *m, struct ibc_mem_entry *e)
 
 /* ---- entries ---- */
 
-static struct ibc_mem_entry *unused(struct ibc_mem *m)
+static struct ibc_mem_entry *unused(struct ibc_mem *m, uint32_t watcher)
 {
 	struct ibc_mem_entry *e;
 
+	if (load(m->live) >= IBC_MEM_SLOTS && watcher != IBC_MEM_NOBODY)
+		return NULL;
 	if (!m->free_head)
-		return m->high < IBC_MEM_SLOTS ? &m->entry[m->high] : NULL;
+		return m->high < IBC_MEM_SLOTS + IBC_MEM_SPARE ? &m->entry[m->high] : NULL;
 	e = &m->entry[m->free_head - 1];
 	m->free_head = e->dead_next;
 	return e;
@@ -131,10 +133,14 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Is any part of the range changing right now, as far as anybody can tell? */
-IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+/* Is any part of the range changing right now, as far as anybody can tell? A gate that is odd means that
+ * somewhere something is, and not that an entry could be missed: what the reader is about to deal with it
+ * announces (linger) before it looks for entries. */
+IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look)
 {
-	if (load(m->overflow) || (load(m->gate) & 1))
+	if (look == IBC_MEM_LOOK_NOT)
+		return 0;
+	if (load(m->overflow))
 		return 1;
 	for (uint32_t i = 0; i < IBC_MEM_WINDOWS; i++) {
 		uint64_t from = load(m->window[i].lo);
@@ -144,6 +150,10 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 		if (from == 1 || (from && from < hi && load(m->window[i].hi) > lo))
 			return 1;
 	}
+	if (look == IBC_MEM_LOOK_CALLS)
+		return 0;
+	if (load(m->gate) & 1)
+		return 1;
 	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++) {
 		uint64_t until = load(m->linger[i].until_ns);
 
@@ -153,16 +163,77 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 	return 0;
 }
 
+/* ---- what the kernel need not tell of any more ---- */
+
+static int told_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
+{
+	return e->uffd && (load(e->state) & 3) != IBC_MEM_FREE && e->lo < hi && e->hi > lo;
+}
+
+/* Looks in the cells of one level. False: there are more cells than entries. */
+static int find_in_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_t hi, struct ibc_mem_entry **found)
+{
+	uint64_t first = lo >> IBC_MEM_CELL_SHIFT(level), last = (hi - 1) >> IBC_MEM_CELL_SHIFT(level);
+
+	if (last - first >= m->high)
+		return 0;
+	for (uint64_t cell = first; cell <= last && !*found; cell++)
+		for (uint32_t n = m->heads[ibc_mem_hash(level, cell)]; n && !*found; n = m->entry[(n - 1) / 2].next[(n - 1) % 2])
+			if (told_by_kernel(&m->entry[(n - 1) / 2], lo, hi))
+				*found = &m->entry[(n - 1) / 2];
+	return 1;
+}
+
+/* Some entry that overlaps and needs the kernel, or NULL. */
+static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	struct ibc_mem_entry *found = NULL;
+	uint32_t levels = m->levels;
+
+	while (levels && !found && find_in_level(m, (uint32_t)__builtin_ctz(levels), lo, hi, &found))
+		levels &= levels - 1;
+	for (uint32_t i = 0; levels && i < m->high && !found; i++) /* the walk gave up */
+		if (told_by_kernel(&m->entry[i], lo, hi))
+			found = &m->entry[i];
+	return found;
+}
+
+/* Each stretch that the kernel tells of is a mapping of its own in its books, of which a process may have 65530
+ * (vm.max_map_count): so it tells of no more than what entries need. Under the lock, or the kernel could be told
+ * to stop after the next claimer asked it to begin. A range between very many others is left as it is. */
+static void unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi, int *budget)
+{
+	while (lo < hi && (*budget)-- > 0) {
+		struct ibc_mem_entry *e = find_told(m, lo, hi);
+
+		if (!e) {
+			ibc_mem_uffd_unwatch(m, lo, hi);
+			return;
+		}
+		if (lo < e->lo)
+			unwatch(m, lo, e->lo, budget);
+		lo = e->hi;
+	}
+}
+
 /* The entry is the caller's alone: PENDING or STALE, not on a dead list, no references. The next use of the
  * slot has another generation, so that nobody's old handle fits it. */
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot)
 {
 	struct ibc_mem_entry *e = &m->entry[slot];
 
+	if (load(m->forked)) /* and whoever held the lock is not here to give it back */
+		return;
 	lock(m);
 	store(e->state, ((load(e->state) >> 2) + 1) << 2 | IBC_MEM_FREE);
 	erase(m, e);
 	add(m->live, -1);
+	if (e->uffd) {
+		int budget = 64;
+
+		e->uffd = 0;
+		unwatch(m, e->lo, e->hi, &budget);
+	}
 	e->dead_next = m->free_head;
 	m->free_head = slot + 1;
 	unlock(m);
@@ -171,20 +242,21 @@ IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot)
 static void count_refused(struct ibc_mem *m) { __atomic_add_fetch(&m->stats.refused, 1, __ATOMIC_RELAXED); }
 
 /* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no entry. */
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, uint32_t *slot)
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot)
 {
 	struct ibc_mem_entry *e;
 
 	if (load(m->forked))
 		return IBC_MEM_FORKED;
 	lock(m);
-	e = unused(m);
+	e = unused(m, watcher);
 	if (!e) {
 		unlock(m);
 		return IBC_MEM_FULL;
 	}
 	e->tag = tag;
 	e->watcher = (uint8_t)watcher;
+	e->uffd = uffd != 0;
 	store(e->lo, lo);
 	store(e->hi, hi);
 	insert(m, e);
@@ -198,7 +270,7 @@ IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, u
 		ibc_mem_retire(m, *slot);
 		return IBC_MEM_UNWATCHED;
 	}
-	if (!ibc_mem_changing(m, lo, hi))
+	if (!ibc_mem_changing(m, lo, hi, look))
 		return IBC_MEM_OK;
 	ibc_mem_retire(m, *slot);
 	count_refused(m);
@@ -212,6 +284,8 @@ IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t 
 	struct ibc_mem_watcher *w = &m->watcher[watcher];
 	uint32_t n = 0;
 
+	if (load(m->forked))
+		return 0;
 	lock(m);
 	store(w->signalled, 0); /* before the list is looked at: what comes later signals anew */
 	while (n < cap) {
@@ -254,7 +328,7 @@ IBC_HIDDEN uint32_t ibc_mem_ring_take(struct ibc_mem *m, struct ibc_mem_taken *o
 
 static int listed(struct ibc_mem *m, const struct ibc_mem_entry *e, uint32_t k)
 {
-	uint32_t node = (uint32_t)(e - m->entry) * 2 + k + 1, steps = 2 * IBC_MEM_SLOTS;
+	uint32_t node = (uint32_t)(e - m->entry) * 2 + k + 1, steps = 2 * (IBC_MEM_SLOTS + IBC_MEM_SPARE);
 
 	for (uint32_t n = m->heads[e->head[k]]; n && steps; n = m->entry[(n - 1) / 2].next[(n - 1) % 2], steps--)
 		if (n == node)

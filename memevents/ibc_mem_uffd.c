@@ -47,21 +47,31 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Slots that are still needed are widened rather than given up. */
+/* How much larger slot l becomes by taking in the range; nothing if it is no longer needed. */
+static uint64_t growth(const struct ibc_mem_linger *l, uint64_t now, uint64_t lo, uint64_t hi)
+{
+	uint64_t from = l->lo < lo ? l->lo : lo, to = l->hi > hi ? l->hi : hi;
+
+	return l->until_ns > now ? (to - from) - (l->hi - l->lo) : 0;
+}
+
+/* Goes where it closes least beside itself. A slot that is still needed is widened, never given up. The reader
+ * alone writes here. */
 static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
-	struct ibc_mem_linger *l = &m->linger[m->linger_at++ % IBC_MEM_LINGER];
+	struct ibc_mem_linger *best = &m->linger[0];
 	uint64_t now = now_ns();
 
-	if (load(l->until_ns) > now) {
-		if (l->lo < lo)
-			lo = l->lo;
-		if (l->hi > hi)
-			hi = l->hi;
+	for (uint32_t i = 1; i < IBC_MEM_LINGER; i++)
+		if (growth(&m->linger[i], now, lo, hi) < growth(best, now, lo, hi))
+			best = &m->linger[i];
+	if (best->until_ns > now) {
+		lo = best->lo < lo ? best->lo : lo;
+		hi = best->hi > hi ? best->hi : hi;
 	}
-	store(l->lo, lo);
-	store(l->hi, hi);
-	store(l->until_ns, now + LINGER_NS);
+	store(best->lo, lo);
+	store(best->hi, hi);
+	store(best->until_ns, now + LINGER_NS);
 }
 
 /* The call that discarded this range has returned: it need not stay closed. */
@@ -207,13 +217,23 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 
 /* ---- use ---- */
 
-/* 1 when the kernel will tell of the whole range. What was registered stays so until it is unmapped. */
+/* 1 when the kernel will tell of the whole range, until it is unmapped or nobody watches it any more. */
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct uffdio_register r = {.range = {lo, hi - lo}, .mode = UFFDIO_REGISTER_MODE_WP};
 	int fd = load(m->uffd) - 1;
 
 	return fd >= 0 && ioctl(fd, UFFDIO_REGISTER, &r) == 0;
+}
+
+/* The kernel need not tell of the range any more. Where the memory has become another userfaultfd's meanwhile,
+ * older kernels would end that one's watch: so it is asked for anew first, which fails there. */
+IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+{
+	struct uffdio_range r = {lo, hi - lo};
+
+	if (ibc_mem_uffd_watch(m, lo, hi))
+		ioctl(load(m->uffd) - 1, UFFDIO_UNREGISTER, &r);
 }
 
 /* Until what was read before this call is dealt with; bounded. */

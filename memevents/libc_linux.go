@@ -2,8 +2,12 @@
 
 package memevents
 
-// #include "ibc_mem.h"
-// #include <sys/mman.h>
+/*
+#include "ibc_mem.h"
+#include <sys/mman.h>
+#cgo noescape ibc_mem_call_hook
+#cgo nocallback ibc_mem_call_hook
+*/
 import "C"
 
 import (
@@ -17,7 +21,7 @@ import (
 // itself, which hooks do not see; memory of Map that goes through Unmap may be cached as regcache.Mapped also
 // where there is no userfaultfd.
 func Map(n uintptr) (unsafe.Pointer, error) {
-	p, errno := hookCall(C.IBC_MEM_MMAP, 0, C.intptr_t(n), C.PROT_READ|C.PROT_WRITE, C.MAP_PRIVATE|C.MAP_ANONYMOUS, -1, 0)
+	p, errno := hookCall(C.IBC_MEM_MMAP, [6]C.intptr_t{0, C.intptr_t(n), C.PROT_READ | C.PROT_WRITE, C.MAP_PRIVATE | C.MAP_ANONYMOUS, -1})
 	if errno != 0 {
 		return nil, &Error{Op: "mmap", Errno: errno, Detail: fmt.Sprintf("%d bytes", n)}
 	}
@@ -26,14 +30,14 @@ func Map(n uintptr) (unsafe.Pointer, error) {
 
 // Unmap unmaps n bytes at p, rounded up to pages, in such a way that hooks see it.
 func Unmap(p unsafe.Pointer, n uintptr) error {
-	if _, errno := hookCall(C.IBC_MEM_MUNMAP, C.intptr_t(uintptr(p)), C.intptr_t(n), 0, 0, 0, 0); errno != 0 {
+	if _, errno := hookCall(C.IBC_MEM_MUNMAP, [6]C.intptr_t{C.intptr_t(uintptr(p)), C.intptr_t(n)}); errno != 0 {
 		return &Error{Op: "munmap", Errno: errno, Detail: fmt.Sprintf("%d bytes at %p", n, p)}
 	}
 	return nil
 }
 
 // hookCall makes a call through the hook of the table that counts, whoever the symbols lead to.
-func hookCall(event C.uint32_t, args ...C.intptr_t) (C.intptr_t, syscall.Errno) {
+func hookCall(event C.uint32_t, args [6]C.intptr_t) (C.intptr_t, syscall.Errno) {
 	var err C.int
 	ret := C.ibc_mem_call_hook(table(), event, &args[0], &err)
 	return ret, syscall.Errno(err)

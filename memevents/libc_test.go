@@ -33,6 +33,17 @@ func TestMemoryOfMapIsWatchedWithoutTheKernelsHelp(t *testing.T) {
 	}
 }
 
+func TestMapAndUnmapDoNotAllocate(t *testing.T) {
+	if n := testing.AllocsPerRun(100, func() {
+		p, err := Map(pageSize)
+		if err != nil || Unmap(p, pageSize) != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func TestMapAndUnmapSayWhatFailed(t *testing.T) {
 	if _, err := Map(1 << 60); !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("map: %v", err)

@@ -118,11 +118,6 @@ func (s *monitorSet) startUffd(m *C.struct_ibc_mem) {
 }
 
 func symbolsLeadHere(m *C.struct_ibc_mem) bool {
-	id := C.ibc_mem_watcher_open(m, ^C.uint64_t(0))
-	if id < 0 {
-		return false
-	}
-	defer C.ibc_mem_watcher_close(m, C.uint32_t(id))
-	ok, _ := try(m, C.uint32_t(id), trial{what: C.IBC_MEM_TRY_MUNMAP})
+	ok, _ := try(m, trial{what: C.IBC_MEM_TRY_MUNMAP})
 	return ok
 }

@@ -93,7 +93,7 @@ const (
 
 // ---- each event once, whoever else is there ----
 
-func Test16PreloadedLibraryIsUsedAndEachEventCountsOnce(t *testing.T) {
+func TestPreloadedLibraryIsUsedAndEachEventCountsOnce_16(t *testing.T) {
 	out := runHelper(t, []string{preload(t, "libmemevents.so"), onlySymbols}, "once")
 	if !strings.Contains(out, "by preload") {
 		t.Errorf("%s", out)
@@ -103,7 +103,7 @@ func Test16PreloadedLibraryIsUsedAndEachEventCountsOnce(t *testing.T) {
 	}
 }
 
-func Test16OtherInterposersKeepTheirCalls(t *testing.T) {
+func TestOtherInterposersKeepTheirCalls_16(t *testing.T) {
 	for _, libs := range [][]string{{"counter.so"}, {"counter.so", "libmemevents.so"}, {"libmemevents.so", "counter.so"}} {
 		t.Run(strings.Join(libs, " "), func(t *testing.T) {
 			runHelper(t, []string{preload(t, libs...), onlySymbols}, "once", "counter")
@@ -111,7 +111,7 @@ func Test16OtherInterposersKeepTheirCalls(t *testing.T) {
 	}
 }
 
-func Test16Jemalloc(t *testing.T) {
+func TestJemalloc_16(t *testing.T) {
 	found, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2")
 	if len(found) == 0 {
 		t.Skip("no libjemalloc.so.2 (package libjemalloc2)")
@@ -203,7 +203,7 @@ func init() {
 
 // ---- the order of things ----
 
-func Test08OnlyTheShippedOrderSurvives(t *testing.T) {
+func TestOnlyTheShippedOrderSurvives_08(t *testing.T) {
 	env := []string{preload(t, "testmodes.so"), onlySymbols}
 	for order, name := range []string{"shipped", "before only", "after only", "before and after"} {
 		out, err := tryHelper(t, env, "order", fmt.Sprint(order))
@@ -282,7 +282,7 @@ func init() {
 // ---- what a hook may call ----
 
 // What a hook calls beside the next definition would hang or crash some day, on some thread.
-func Test11HooksCallNothingButTheNextDefinition(t *testing.T) {
+func TestHooksCallNothingButTheNextDefinition_11(t *testing.T) {
 	dir := artifact(t, "path.objects")
 	defined, undefined := map[string]bool{}, map[string][]string{}
 	for _, name := range pathObjects {
@@ -317,7 +317,7 @@ func Test11HooksCallNothingButTheNextDefinition(t *testing.T) {
 	}
 }
 
-func Test10HooksNeverCallMalloc(t *testing.T) {
+func TestHooksNeverCallMalloc_10(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the libc's text is patched on amd64 only")
 	}
@@ -329,7 +329,7 @@ func Test10HooksNeverCallMalloc(t *testing.T) {
 }
 
 // The strict malloc must be able to catch a call.
-func Test10StrictMallocIsInForce(t *testing.T) {
+func TestStrictMallocIsInForce_10(t *testing.T) {
 	out, err := tryHelper(t, []string{preload(t, "testmodes.so", "strict.so"), onlySymbols}, "strict")
 	if err == nil || !strings.Contains(out, "called from a hook") {
 		t.Errorf("%v\n%s", err, out)
@@ -344,7 +344,7 @@ func init() {
 	}
 }
 
-func Test11HooksInsideTheRuntimesOwnCalls(t *testing.T) {
+func TestHooksInsideTheRuntimesOwnCalls_11(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := reserve(t, 1000*pageSize)
 	refs := make([]Ref, 1000)
@@ -373,7 +373,7 @@ func Test11HooksInsideTheRuntimesOwnCalls(t *testing.T) {
 
 // ---- inside the libc ----
 
-func Test03InsideTheLibc(t *testing.T) {
+func TestInsideTheLibc_03(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	for _, c := range []struct {
 		name, env string
@@ -450,7 +450,7 @@ func init() {
 
 // ---- somebody spoils the hooks ----
 
-func Test15OverwrittenHooksAreFoundAndTurnTheCacheOff(t *testing.T) {
+func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	f, err := elf.Open(foreign)
 	if err != nil {
@@ -467,7 +467,7 @@ func Test15OverwrittenHooksAreFoundAndTurnTheCacheOff(t *testing.T) {
 		}
 		t.Run(c.how, func(t *testing.T) {
 			out := runHelper(t, []string{onlySymbols}, "spoil", foreign, c.how, fmt.Sprint(slotOfSymbol(t, f, "munmap")))
-			for _, want := range []string{"before: claimed", "after: refused", "lost " + c.lost, "kept " + c.kept} {
+			for _, want := range []string{"before: claimed", "after: refused", "lost " + c.lost, "kept " + c.kept, "another caller's entry: stale, drained, told"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
@@ -525,6 +525,19 @@ func init() {
 			}
 		}
 		claim("before")
+		// Another caller's, on memory that nobody touches.
+		other, err := NewWatcher(WatcherConfig{MaxDeadBytes: -1})
+		if err != nil {
+			return err
+		}
+		q, _ := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
+		held, err := claimSoon(other, q, CalledFromC)
+		if err != nil || !other.Publish(held) {
+			return fmt.Errorf("not published: %v", err)
+		}
+		if Retest(); !held.Valid() {
+			return errors.New("a Retest that lost nothing invalidated an entry")
+		}
 		var offset uintptr
 		fmt.Sscan(args[2], &offset)
 		var errno uintptr
@@ -547,13 +560,18 @@ func init() {
 			fmt.Println(word, c.Class, c.Why)
 		}
 		claim("after")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if told := other.Wait(ctx); !held.Acquire() && told == nil && len(other.Drain(nil)) == 1 {
+			fmt.Println("another caller's entry: stale, drained, told")
+		}
 		return nil
 	}
 }
 
 // ---- nothing works, and nothing breaks ----
 
-func Test17WithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid(t *testing.T) {
+func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
 	for _, c := range []struct{ env, why string }{
 		{EnvMonitors + "=none", "not chosen"},
 		{EnvEvents + "=no", "switched off"},
@@ -589,7 +607,7 @@ func init() {
 
 // Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel could tell of
 // is refused.
-func Test17WhereUserfaultfdIsFilteredTheReportSaysWhy(t *testing.T) {
+func TestWhereUserfaultfdIsFilteredTheReportSaysWhy_17(t *testing.T) {
 	out := runHelper(t, nil, "unprivileged")
 	for _, want := range []string{"monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed"} {
 		if !strings.Contains(out, want) {
@@ -621,14 +639,14 @@ func init() {
 	}
 }
 
-func Test17StaticBinary(t *testing.T) {
+func TestStaticBinary_17(t *testing.T) {
 	out, err := exec.Command(artifact(t, "static", "CGO_ENABLED=0")).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("not built")) || !bytes.Contains(out, []byte("claim: memevents: claim: changes of the range would not be noticed")) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-func Test17PositionIndependentExecutable(t *testing.T) {
+func TestPositionIndependentExecutable_17(t *testing.T) {
 	out, err := exec.Command(artifact(t, "pie")).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("munmap           symbols")) || !bytes.Contains(out, []byte("claim: ok")) {
 		t.Errorf("%v\n%s", err, out)
@@ -637,7 +655,7 @@ func Test17PositionIndependentExecutable(t *testing.T) {
 
 // In a C program that loads Go, the program's and the libc's symbols come first: relocations are changed, and
 // those of libraries that come later.
-func Test17SharedLibraryInACProgram(t *testing.T) {
+func TestSharedLibraryInACProgram_17(t *testing.T) {
 	host, lib, foreign := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so")
 	run := func(env ...string) string {
 		cmd := exec.Command(host, lib, foreign)
@@ -659,7 +677,7 @@ func Test17SharedLibraryInACProgram(t *testing.T) {
 	}
 }
 
-func Test17Plugin(t *testing.T) {
+func TestPlugin_17(t *testing.T) {
 	cmd := exec.Command(artifact(t, "pluginhost"), artifact(t, "plugin.so"))
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
 	out, err := cmd.CombinedOutput()
@@ -670,7 +688,7 @@ func Test17Plugin(t *testing.T) {
 
 // ---- at odd times ----
 
-func Test22SignalHandlerThatUnmapsInsideAHook(t *testing.T) {
+func TestSignalHandlerThatUnmapsInsideAHook_22(t *testing.T) {
 	runHelper(t, []string{onlySymbols}, "signals", artifact(t, "foreign.so"))
 }
 
@@ -699,7 +717,7 @@ func init() {
 }
 
 // The libraries' constructors run before ours, their destructors after main; Go's exit runs none, C's does.
-func Test23BeforeConstructorsAndAfterMain(t *testing.T) {
+func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
 	runHelper(t, []string{preload(t, "foreign.so", "libmemevents.so"), onlySymbols}, "once")
 	cmd := exec.Command(artifact(t, "host"), "exit")
 	cmd.Env = append(os.Environ(), preload(t, "libmemevents.so", "foreign.so"))
@@ -710,7 +728,7 @@ func Test23BeforeConstructorsAndAfterMain(t *testing.T) {
 
 // The loader unmaps a library by raw calls of its own. The kernel can tell of that for memory without a file
 // behind it; initialised data has one, and is refused.
-func Test23UnloadedLibrary(t *testing.T) {
+func TestUnloadedLibrary_23(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "unload", artifact(t, "foreign.so"))
 }
@@ -765,7 +783,7 @@ func init() {
 }
 
 // A child of fork has a copy of the table and shares the descriptors: its hooks must not touch the parent's.
-func Test21ForkedChildLeavesTheParentAlone(t *testing.T) {
+func TestForkedChildLeavesTheParentAlone_21(t *testing.T) {
 	runHelper(t, []string{onlySymbols}, "fork", artifact(t, "foreign.so"))
 }
 

@@ -32,12 +32,20 @@ func Status() Report {
 }
 
 // Retest tests again. Somebody may have overwritten the hooks since; what is no longer seen is no longer
-// covered, and Claim refuses accordingly from then on.
+// covered, and Claim refuses accordingly from then on. Where something was lost, every entry of the process
+// becomes stale: changes may have passed it by already, and its owners are to register anew for what is left.
 func Retest() Report {
 	Status()
 	tested.mu.Lock()
 	defer tested.mu.Unlock()
+	everywhere, somewhere := covered()
 	selfTest()
+	e, s := covered()
+	if everywhere&^e|somewhere&^s != 0 {
+		// After the two sets changed: who claims meanwhile either is met here or sees them.
+		C.ibc_mem_invalidate(table(), 0, ^C.uint64_t(0))
+		C.ibc_mem_signal(table())
+	}
 	return *tested.report
 }
 
@@ -59,7 +67,7 @@ var trials = []struct {
 	{C.IBC_MEM_TRY_MADVISE, C.IBC_MEM_MADVISE, Madvise, RawDiscard},
 	{C.IBC_MEM_TRY_BRK, -1, Brk, numClasses},
 	{C.IBC_MEM_TRY_SHM, -1, Shm, RawShm},
-	{C.IBC_MEM_TRY_REMAP, -1, RemapFile, numClasses},
+	{C.IBC_MEM_TRY_REMAP, C.IBC_MEM_REMAP_FILE_PAGES, RemapFile, RawRemapFile},
 	{C.IBC_MEM_TRY_GUARD, C.IBC_MEM_MADVISE, Guard, RawGuard},
 	{C.IBC_MEM_TRY_FREE, -1, LibcFree, numClasses},
 	{C.IBC_MEM_TRY_LIBC_BRK, -1, LibcBrk, numClasses},
@@ -69,23 +77,16 @@ var trials = []struct {
 func selfTest() {
 	m := table()
 	r := &Report{Monitors: monitors.list(), Classes: make([]Coverage, numClasses)}
-	id := C.ibc_mem_watcher_open(m, ^C.uint64_t(0))
 	off := monitors.off
-	switch {
-	case u32(&m.forked).Load() != 0:
+	if forked(m) {
 		off = "this process is the child of a fork"
-	case id < 0:
-		off = "all watchers are in use"
 	}
 	for c := range r.Classes {
 		r.Classes[c] = Coverage{Class: Class(c), Why: off}
 	}
 	if off == "" {
-		found := runTrials(m, C.uint32_t(id))
+		found := runTrials(m)
 		found.fill(r)
-	}
-	if id >= 0 {
-		C.ibc_mem_watcher_close(m, C.uint32_t(id))
 	}
 	tested.report = r
 	everywhere, somewhere := r.Covered()
@@ -99,10 +100,10 @@ type findings struct {
 	why             [numClasses]string
 }
 
-func runTrials(m *C.struct_ibc_mem, id C.uint32_t) (f findings) {
+func runTrials(m *C.struct_ibc_mem) (f findings) {
 	rawMissed := Classes(0)
 	for _, t := range trials {
-		if why := tryHooks(m, id, t.what, t.event); why == "" {
+		if why := tryHooks(m, t.what, t.event); why == "" {
 			f.hooked |= Set(t.called)
 		} else {
 			f.why[t.called] = why
@@ -110,30 +111,34 @@ func runTrials(m *C.struct_ibc_mem, id C.uint32_t) (f findings) {
 		if !monitors.uffd.Active {
 			continue
 		}
-		if ok, _ := try(m, id, trial{what: t.what, uffd: true}); ok {
+		if ok, _ := try(m, trial{what: t.what, uffd: true}); ok {
 			f.watched |= Set(t.called)
 		}
 		if t.raw == numClasses {
 			continue
 		}
-		if ok, _ := try(m, id, trial{what: t.what, raw: true, uffd: true}); ok {
+		if ok, _ := try(m, trial{what: t.what, raw: true, uffd: true}); ok {
 			f.watched |= Set(t.raw)
 		} else {
 			rawMissed |= Set(t.raw) // one of several that make up the class
 		}
 	}
 	f.watched &^= rawMissed
-	// To the kernel, lowering the break is unmapping like any other (mm/mmap.c, sys_brk).
+	// To the kernel, lowering the break is unmapping like any other (mm/mmap.c, sys_brk), and an allocator has
+	// no other ways than these, whenever it takes them.
 	if f.watched.Has(Set(RawUnmap)) {
-		f.watched |= Set(Brk, LibcBrk)
+		f.watched |= Set(Brk)
+	}
+	if f.watched.Has(Set(RawUnmap, RawDiscard)) {
+		f.watched |= Set(LibcFree, LibcBrk)
 	}
 	return f
 }
 
 // tryHooks makes the call through the symbol, and through each relocation of it in this process, which
 // somebody may have changed. It returns what was not noticed.
-func tryHooks(m *C.struct_ibc_mem, id C.uint32_t, what uint32, event int) (missed string) {
-	if ok, err := try(m, id, trial{what: what, own: monitors.reloc.Active && !inLibc(what)}); !ok && err != 0 {
+func tryHooks(m *C.struct_ibc_mem, what uint32, event int) (missed string) {
+	if ok, err := try(m, trial{what: what, own: monitors.reloc.Active && !inLibc(what)}); !ok && err != 0 {
 		return fmt.Sprintf("the test's call failed: %v", err)
 	} else if !ok {
 		return "calls of other libraries do not come by"
@@ -144,7 +149,7 @@ func tryHooks(m *C.struct_ibc_mem, id C.uint32_t, what uint32, event int) (misse
 	var targets [16]unsafe.Pointer
 	n := C.ibc_mem_targets(C.uint32_t(event), &targets[0], C.uint32_t(len(targets)))
 	for _, target := range targets[:n] {
-		if ok, _ := try(m, id, trial{what: what, target: target}); !ok {
+		if ok, _ := try(m, trial{what: what, target: target}); !ok {
 			return fmt.Sprintf("a library's relocation leads to %#x, and not here", uintptr(target))
 		}
 	}
@@ -162,9 +167,9 @@ type trial struct {
 	target    unsafe.Pointer // the definition to call; nil: the symbol's
 }
 
-func try(m *C.struct_ibc_mem, id C.uint32_t, t trial) (bool, syscall.Errno) {
+func try(m *C.struct_ibc_mem, t trial) (bool, syscall.Errno) {
 	var err C.int
-	ok := C.ibc_mem_try(m, id, C.uint32_t(t.what), cbool(t.raw), cbool(t.uffd), cbool(t.own), t.target, &err)
+	ok := C.ibc_mem_try(m, C.uint32_t(t.what), cbool(t.raw), cbool(t.uffd), cbool(t.own), t.target, &err)
 	return ok != 0, syscall.Errno(err)
 }
 
@@ -194,7 +199,7 @@ func (f *findings) explain(c Class) string {
 	switch c {
 	case Truncate:
 		return "nothing tells of it: do not shrink or punch files whose mappings are registered"
-	case RawShm, RawGuard:
+	case RawShm, RawGuard, RawRemapFile:
 		return "the kernel tells nobody of it; hooks see only calls through the libc"
 	case RawUnmap, RawDiscard:
 		return "hooks do not see it; userfaultfd: " + monitors.uffd.Why

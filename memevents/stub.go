@@ -28,6 +28,11 @@ func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: notBuilt}
 }
 
+// ClaimLive refuses likewise.
+func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
+	return w.Claim(lo, hi, tag, need)
+}
+
 // Publish has nothing to publish.
 func (w *Watcher) Publish(Ref) bool { return false }
 

@@ -8,13 +8,16 @@ import (
 	"testing"
 )
 
-func Test17WithoutCgoEverythingIsRefusedAndNothingBreaks(t *testing.T) {
+func TestWithoutCgoEverythingIsRefusedAndNothingBreaks_17(t *testing.T) {
 	w, err := NewWatcher(WatcherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err := w.Claim(4096, 8192, 0, 0); !errors.Is(err, ErrUnwatched) || r.Acquire() {
 		t.Error("claim:", err)
+	}
+	if r, err := w.ClaimLive(4096, 8192, 0, 0); !errors.Is(err, ErrUnwatched) || r.Acquire() {
+		t.Error("claim of live memory:", err)
 	}
 	if len(w.Drain(nil)) != 0 || w.Close() != nil {
 		t.Error("drain or close")

@@ -42,7 +42,7 @@ func drained(t *testing.T, w *Watcher, r Ref) {
 }
 
 // Calls that no hook sees, with the control that memory without a watch keeps its entry.
-func Test04RawCallsAreSeenByUserfaultfd(t *testing.T) {
+func TestRawCallsAreSeenByUserfaultfd_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	raw := func(nr uintptr, args ...uintptr) {
@@ -105,7 +105,7 @@ func Test04RawCallsAreSeenByUserfaultfd(t *testing.T) {
 }
 
 // Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is there now.
-func Test04AMappingAtAFreePlaceEndsWhatWasThere(t *testing.T) {
+func TestAMappingAtAFreePlaceEndsWhatWasThere_04(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	r := watch(t, w, p, page(p, 1), CalledFromC)
@@ -121,7 +121,7 @@ func Test04AMappingAtAFreePlaceEndsWhatWasThere(t *testing.T) {
 	sweep(t, w)
 }
 
-func Test04SyscallPackageAndFreeOSMemory(t *testing.T) {
+func TestSyscallPackageAndFreeOSMemory_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	b, err := syscall.Mmap(-1, 0, int(pageSize), rw, anonymous)
@@ -177,7 +177,7 @@ func watchDropped(t *testing.T, w *Watcher) Ref {
 }
 
 // The reader is a thread of C: with one processor and the collector at work nothing hangs.
-func Test13CollectorAndReaderOnOneProcessor(t *testing.T) {
+func TestCollectorAndReaderOnOneProcessor_13(t *testing.T) {
 	needUffd(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := newWatcher(t, WatcherConfig{})
@@ -205,7 +205,7 @@ func Test13CollectorAndReaderOnOneProcessor(t *testing.T) {
 }
 
 // A reader that is late holds up the unmapper and not the truth: from the moment the call can return, no hit.
-func Test13SlowReaderBlocksTheCallAndNotTheTruth(t *testing.T) {
+func TestSlowReaderBlocksTheCallAndNotTheTruth_13(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	setReaderDelay(20000)
@@ -227,7 +227,7 @@ func Test13SlowReaderBlocksTheCallAndNotTheTruth(t *testing.T) {
 }
 
 // The same thread unmaps, maps anew and asks. A reader that acted without the gate would let some hits pass.
-func Test14GateStopsHitsWhileEventsAreTaken(t *testing.T) {
+func TestGateStopsHitsWhileEventsAreTaken_14(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	runtime.LockOSThread()
@@ -268,7 +268,7 @@ func Test14GateStopsHitsWhileEventsAreTaken(t *testing.T) {
 }
 
 // Discarding is told before it happens: for a while the range is closed to new claims.
-func Test04DiscardedRangeStaysClosedForAWhile(t *testing.T) {
+func TestDiscardedRangeStaysClosedForAWhile_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)

@@ -29,8 +29,8 @@ type Watcher struct {
 // NewWatcher makes a watcher. The first call of the process tests the monitors; see Status.
 func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	m := table()
-	if u32(&m.forked).Load() != 0 {
-		return nil, &Error{Op: "new watcher", Err: ErrForked, Remedy: "start the program anew with exec"}
+	if forked(m) {
+		return nil, errForked("new watcher")
 	}
 	Status()
 	id := C.ibc_mem_watcher_open(m, C.uint64_t(cfg.deadLimit()))
@@ -75,6 +75,9 @@ func failed(op string, err error, detail, remedy string) error {
 
 // Close gives the watcher back. It refuses with ErrBusy while entries are claimed. It is idempotent.
 func (w *Watcher) Close() error {
+	if forked(w.m) {
+		return errForked("close watcher")
+	}
 	if !w.closed.CompareAndSwap(false, true) {
 		return nil
 	}
@@ -90,6 +93,18 @@ func (w *Watcher) Close() error {
 // caller's own. On success the caller registers, then calls Publish, or Retire if registering failed.
 // On any error it registers for this operation only, or not at all.
 func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
+	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_ALL)
+}
+
+// ClaimLive is Claim for a range of which every page is in use by the caller until Publish: live objects,
+// allocated blocks, maps that no other thread of the program discards meanwhile. It is not for a range that was
+// widened over pages of which the caller knows nothing, such as those between two registrations. In return it
+// is not refused because of the discards whose end nobody tells; the package documentation says why it is safe.
+func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
+	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_CALLS)
+}
+
+func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (Ref, error) {
 	page := uintptr(os.Getpagesize())
 	from, to := lo&^(page-1), (hi+page-1)&^(page-1)
 	switch {
@@ -100,11 +115,11 @@ func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	}
 	everywhere, somewhere := covered()
 	if missing := need &^ somewhere; missing != 0 {
-		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: "nobody sees " + missing.String(), Remedy: "see Status"}
+		return Ref{}, errUnseen(missing)
 	}
 	var slot C.uint32_t
 	uffd := cbool(need&^everywhere != 0)
-	switch C.ibc_mem_claim(w.m, w.id, C.uint64_t(from), C.uint64_t(to), C.uint32_t(tag), uffd, &slot) {
+	switch C.ibc_mem_claim(w.m, w.id, C.uint64_t(from), C.uint64_t(to), C.uint32_t(tag), uffd, look, &slot) {
 	case C.IBC_MEM_UNWATCHED:
 		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
 	case C.IBC_MEM_FULL:
@@ -112,10 +127,19 @@ func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	case C.IBC_MEM_CHANGING:
 		return Ref{}, errChanging
 	case C.IBC_MEM_FORKED:
-		return Ref{}, &Error{Op: "claim", Err: ErrForked, Remedy: "start the program anew with exec"}
+		return Ref{}, errForked("claim")
+	}
+	// A Retest that loses a class invalidates what is claimed, after it said so here.
+	if e, s := covered(); need&(everywhere&^e|somewhere&^s) != 0 {
+		C.ibc_mem_retire(w.m, slot)
+		return Ref{}, errUnseen(need & (everywhere&^e | somewhere&^s))
 	}
 	e := slotOf(w.m, slot)
 	return Ref{e: e, valid: e.state.Load()&^3 | valid}, nil
+}
+
+func errUnseen(missing Classes) error {
+	return &Error{Op: "claim", Err: ErrUnwatched, Detail: "nobody sees " + missing.String(), Remedy: "see Status"}
 }
 
 // It is met on a busy path, and always reads the same.
@@ -125,6 +149,9 @@ var errChanging error = &Error{Op: "claim", Err: ErrChanging}
 // caller. False means that the range changed while it was being registered: the caller deregisters and
 // Retires, and may try once more.
 func (w *Watcher) Publish(r Ref) bool {
+	if forked(w.m) {
+		return false
+	}
 	r.e.refs.Add(1)
 	if r.e.state.CompareAndSwap(r.valid&^3|pending, r.valid) {
 		return true
@@ -174,7 +201,12 @@ func (w *Watcher) Dead() (ranges int, bytes int64) {
 
 // Wait returns nil when more than MaxDeadBytes are dead, which it reports once until the next Drain; otherwise
 // the context's error, or os.ErrClosed.
-func (w *Watcher) Wait(ctx context.Context) error { return waitEvent(ctx, w.wakeup) }
+func (w *Watcher) Wait(ctx context.Context) error {
+	if forked(w.m) { // the descriptor is the parent's too, whose event this would take
+		return errForked("wait")
+	}
+	return waitEvent(ctx, w.wakeup)
+}
 
 // waitEvent waits for an eventfd in the runtime's poller.
 func waitEvent(ctx context.Context, f *os.File) error {
@@ -196,5 +228,5 @@ func Generation() uint64 { return u64(&table().generation).Load() }
 
 // Changing reports whether some part of the range is being changed at this moment.
 func Changing(lo, hi uintptr) bool {
-	return C.ibc_mem_changing(table(), C.uint64_t(lo), C.uint64_t(hi)) != 0
+	return C.ibc_mem_changing(table(), C.uint64_t(lo), C.uint64_t(hi), C.IBC_MEM_LOOK_ALL) != 0 || forked(table())
 }
