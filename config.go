@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -52,6 +53,16 @@ type Config struct {
 	// QueueDepth is how many operations a worker keeps in flight to one peer
 	// over verbs. Range 4 to 8192. Default: IBCONDUIT_QUEUE_DEPTH, else 128.
 	QueueDepth int
+	// ZeroCopyMin is from how many bytes on a put or get over verbs moves the program's own memory, what lies
+	// outside the segment, without a copy: it is registered, and the registration is kept while nothing
+	// changes the memory. Shorter ones are copied through buffers that are registered for good. In bytes, from
+	// 1 up (what is copied for other reasons, 2 KiB and less, stays so); -1: never. Default:
+	// IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, or "never"), else a measured crossover, which is larger where
+	// registrations cannot be kept. Job.Registrations tells what is done.
+	ZeroCopyMin int64
+	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong; other values let
+	// registrations be kept where userfaultfd is forbidden, and wrong ones lose data. Default: regcache.Any.
+	BufferOrigin regcache.Origin
 
 	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
 	// else 60 s.
@@ -111,6 +122,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.QueueDepth == 0 {
 		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth)
 	}
+	if c.ZeroCopyMin == 0 {
+		c.ZeroCopyMin = env.threshold("IBCONDUIT_ZEROCOPY_MIN")
+	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)
 	}
@@ -145,6 +159,10 @@ func (c *Config) validate() error {
 		return bad("Workers", c.Workers, fmt.Sprintf("1 to %d", maxWorkers))
 	case c.QueueDepth < 4 || c.QueueDepth > maxQueueDepth:
 		return bad("QueueDepth", c.QueueDepth, fmt.Sprintf("4 to %d", maxQueueDepth))
+	case c.ZeroCopyMin < -1:
+		return bad("ZeroCopyMin", c.ZeroCopyMin, "a number of bytes, 0 (automatic) or -1 (never)")
+	case c.BufferOrigin > regcache.Mapped:
+		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:
@@ -227,6 +245,22 @@ func (e *environment) bytes(key string, def int64) int64 {
 	if err != nil {
 		e.fail(key, v, "a number of bytes such as 1073741824, 64M or 1G")
 		return def
+	}
+	return n
+}
+
+// threshold is a number of bytes from 1 up, -1 for "never", or 0.
+func (e *environment) threshold(key string) int64 {
+	v := e.str(key, "")
+	switch v {
+	case "":
+		return 0
+	case "never", "-1":
+		return -1
+	}
+	n, err := ParseBytes(v)
+	if err != nil || n == 0 {
+		e.fail(key, v, `a number of bytes from 1 up such as 65536 or 64K, or "never"`)
 	}
 	return n
 }

@@ -14,6 +14,7 @@ func newIBV(j *Job) (fabric.Network, error) {
 		Rank: j.rank, Size: j.size, Segment: j.seg,
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
 		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth,
+		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
 		OnDown: j.markDown, Log: j.cfg.Logger,
 	})
 }

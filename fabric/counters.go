@@ -17,10 +17,13 @@ type Counters struct {
 	Inline    uint64 // puts whose payload travelled in the work request
 	Bounced   uint64 // puts and gets copied through the slab
 	Direct    uint64 // puts and gets on registered or mapped memory
+	ZeroCopy  uint64 // puts and gets on the program's own memory, registered for them
 	Doorbells uint64 // calls that posted work requests
 	Requests  uint64 // work requests posted, chunks and flushes included
 	Polls     uint64 // calls that polled for completions
 	Stalls    uint64 // posts that had to wait for room in a queue
+
+	Unregistered uint64 // of Bounced, those without a copy but for want of a registration
 }
 
 // Load reads a consistent value of each counter; the set is not a snapshot.
@@ -36,10 +39,13 @@ func (c *Counters) Load() Counters {
 		Inline:    atomic.LoadUint64(&c.Inline),
 		Bounced:   atomic.LoadUint64(&c.Bounced),
 		Direct:    atomic.LoadUint64(&c.Direct),
+		ZeroCopy:  atomic.LoadUint64(&c.ZeroCopy),
 		Doorbells: atomic.LoadUint64(&c.Doorbells),
 		Requests:  atomic.LoadUint64(&c.Requests),
 		Polls:     atomic.LoadUint64(&c.Polls),
 		Stalls:    atomic.LoadUint64(&c.Stalls),
+
+		Unregistered: atomic.LoadUint64(&c.Unregistered),
 	}
 }
 
@@ -55,9 +61,11 @@ func (c Counters) Add(d Counters) Counters {
 	c.Inline += d.Inline
 	c.Bounced += d.Bounced
 	c.Direct += d.Direct
+	c.ZeroCopy += d.ZeroCopy
 	c.Doorbells += d.Doorbells
 	c.Requests += d.Requests
 	c.Polls += d.Polls
 	c.Stalls += d.Stalls
+	c.Unregistered += d.Unregistered
 	return c
 }

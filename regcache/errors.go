@@ -15,6 +15,8 @@ var (
 	// ErrStale means that a registration of the cache is not of the pages that the addresses mean: a fault of this
 	// package, or a change that nothing can notice (see the package documentation). Only a verifying cache finds it.
 	ErrStale = errors.New("the registration is of other pages than the addresses")
+	// ErrNotKept means that a registration of the range would be for one operation only, which GetKept does not make.
+	ErrNotKept = errors.New("the registration cannot be kept")
 	// ErrBusy means that Close was refused because regions or buffers are in use.
 	ErrBusy = errors.New("in use")
 	// ErrNotSupported means that this build or system cannot do it.

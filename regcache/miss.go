@@ -19,6 +19,7 @@ type request struct {
 	lo     uintptr
 	n      uint64
 	access Access
+	kept   bool // not for one operation
 }
 
 func (q *request) want() ability { return asked(q.o, q.access) }
@@ -343,8 +344,11 @@ func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR
 	return mr, nil
 }
 
-// single registers for one operation: exactly the range.
+// single registers for one operation: exactly the range. Who wants a registration that is kept gets none.
 func (c *Cache) single(q *request, why error) (Region, error) {
+	if q.kept {
+		return Region{}, notKept(q, why)
+	}
 	mr, err := c.register(q.lo, q.n, q.access.full(), true)
 	runtime.KeepAlive(q.p)
 	if err != nil {

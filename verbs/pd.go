@@ -60,31 +60,28 @@ type MR struct {
 	access     Access
 }
 
-// Register pins length bytes at addr. The memory must stay mapped until Close: the device goes on reaching the old pages after an munmap.
-//
-// Memory of the Go heap is not refused, but must be kept reachable and must not be a goroutine's stack; it is regcache that knows for how long it may be used.
-func (p *PD) Register(addr unsafe.Pointer, length uint64, access Access) (*MR, error) {
+func (p *PD) register(addr uintptr, length uint64, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if access&AccessOnDemand != 0 && p.dev.attr.ODP.General == 0 {
 		return nil, lacks(op, p.dev.info.Name, "on-demand paging")
 	}
-	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR", name: fmt.Sprintf("MR of %d bytes at %p", length, addr)}}
+	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR", name: fmt.Sprintf("MR of %d bytes at %#x", length, addr)}}
 	if err := m.adopt(op); err != nil {
 		return nil, err
 	}
-	c, err := C.ibc_reg_mr(p.c, C.uintptr_t(uintptr(addr)), C.size_t(length), C.int(access))
+	c, err := C.ibc_reg_mr(p.c, C.uintptr_t(addr), C.size_t(length), C.int(access))
 	if c == nil {
 		m.orphan(m.parents)
 		return nil, p.explainReg(op, addr, length, access, errnoPtr(err))
 	}
-	m.c, m.addr, m.length, m.access = c, uint64(uintptr(addr)), length, access
+	m.c, m.addr, m.length, m.access = c, uint64(addr), length, access
 	m.lkey, m.rkey = uint32(c.lkey), uint32(c.rkey)
 	m.handle = handle.New(m, "MR", m.name)
 	return m, nil
 }
 
-func (p *PD) explainReg(op string, addr unsafe.Pointer, length uint64, access Access, errno syscall.Errno) error {
-	e := p.fail(op, errno, fmt.Sprintf("%d bytes at %p with access %s", length, addr, access), "")
+func (p *PD) explainReg(op string, addr uintptr, length uint64, access Access, errno syscall.Errno) error {
+	e := p.fail(op, errno, fmt.Sprintf("%d bytes at %#x with access %s", length, addr, access), "")
 	attr := &p.dev.attr
 	switch {
 	case attr.MaxMRSize != 0 && length > attr.MaxMRSize:

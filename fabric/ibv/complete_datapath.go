@@ -148,6 +148,10 @@ func (e *endpoint) retire(k *link, err error) {
 	}
 	if w.dst != nil {
 		w.dst = nil
+		if w.hold != 0 {
+			e.letGo(w.hold-1, 1)
+			w.hold = 0
+		}
 	}
 	w.next, e.freeWR = e.freeWR, i
 }
@@ -274,7 +278,10 @@ func (e *endpoint) goDeaf(err error) error {
 	}
 	for len(e.active) > 0 {
 		k := &e.links[e.active[0]]
-		e.retire(k, k.err)
+		e.takeFromDevice(k)
+		for k.head != none {
+			e.retire(k, k.err)
+		}
 	}
 	return e.deaf
 }
@@ -332,9 +339,7 @@ func (e *endpoint) lose(first, unposted, end int, cause error) {
 // it completes, and ends what was out. Requests that were posted before the
 // refused one may have been done; nobody will tell.
 func (e *endpoint) abandon(k *link) {
-	if err := k.qp.Reset(); err != nil {
-		e.net.log.Warn("ibv: queue pair that refuses work cannot be reset", "rank", k.rank, "err", err)
-	}
+	e.takeFromDevice(k)
 	for {
 		n, err := e.bell.Ring(1, 0) // what completed before
 		if n > 0 {
@@ -349,6 +354,19 @@ func (e *endpoint) abandon(k *link) {
 	}
 	for k.head != none {
 		e.retire(k, k.err)
+	}
+}
+
+// takeFromDevice resets a link's queue pair: the device works on it no more, and the memory of its requests is their
+// callers' again. Where that fails, registrations stay until the endpoint is released.
+func (e *endpoint) takeFromDevice(k *link) {
+	err := k.qp.Reset()
+	if err == nil {
+		return
+	}
+	e.net.log.Warn("ibv: lost queue pair cannot be reset", "rank", k.rank, "err", err)
+	for i := k.head; i != none; i = e.wrs[i].next {
+		e.wrs[i].hold = 0
 	}
 }
 

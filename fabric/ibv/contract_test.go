@@ -1,4 +1,4 @@
-//go:build linux && cgo
+//go:build linux && cgo && (amd64 || arm64)
 
 package ibv
 
@@ -9,6 +9,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
+	still(t)
 	fabrictest.Run(t, fabrictest.Options{
 		New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, Config{}) },
 		Checks: 20, Rounds: 50, SegmentSize: segmentBytes,
@@ -17,6 +18,7 @@ func TestContract(t *testing.T) {
 
 // The smallest queue makes every operation wait for the one before it.
 func TestContractWithATinyQueue(t *testing.T) {
+	still(t)
 	fabrictest.Run(t, fabrictest.Options{
 		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
 			return makeRanks(t, n, size, Config{Depth: 2})

@@ -41,6 +41,9 @@ type endpoint struct {
 	freeOp int32   // list through op.next
 	active []int32 // links with work requests out
 
+	holds    []hold // registrations that work requests use
+	freeHold int32  // list through hold.next
+
 	outstanding int32 // work requests collected or posted and not complete
 	limit       int32 // of outstanding: the completion queue's capacity
 	downSeen    uint32
@@ -87,7 +90,8 @@ type wr struct {
 	block int32 // of the slab, or none
 	last  bool  // the last piece of its operation
 	kind  kind
-	dst   []byte // where a bounced get's bytes go
+	hold  int32  // index+1 of the registration that it uses; 0: none. Only where dst is set
+	dst   []byte // where a bounced get's bytes go, or the memory under hold
 }
 
 type kind uint8
@@ -157,7 +161,7 @@ func (e *endpoint) build() (err error) {
 		e.wrs[i].next = int32(i) + 1
 	}
 	e.wrs[len(e.wrs)-1].next = none
-	e.freeWR, e.freeOp, e.runLink = 0, none, none
+	e.freeWR, e.freeOp, e.freeHold, e.runLink = 0, none, none, none
 	e.pending = make([]int32, 0, chainSlots)
 	return nil
 }
@@ -204,6 +208,7 @@ func (e *endpoint) release() error {
 	if e.mirror != nil {
 		errs = append(errs, e.mirror.Close())
 	}
+	e.putBackAll()
 	errs = append(errs, e.unbuild())
 	if e.cq != nil {
 		errs = append(errs, e.cq.Close())

@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
 	"github.com/ibconduit/conduit/verbs"
 )
@@ -37,6 +38,12 @@ type Config struct {
 	// Depth is how many work requests a lane keeps in flight to one peer.
 	// Default: 128.
 	Depth int
+	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes directly from or to that
+	// memory, registered for it, instead of through the lane's slab. Default: a measured crossover, which
+	// depends on whether registrations can be kept (see tuning.go). Negative: never.
+	ZeroCopyMin int64
+	// Origin says where such memory comes from; see package regcache. Default: anywhere.
+	Origin regcache.Origin
 	// OnDown is told once of each peer that the device found dead before PeerDown
 	// told of it; it may be called from any goroutine that uses a lane. May be nil.
 	OnDown func(rank int, cause error)
@@ -61,6 +68,10 @@ type Network struct {
 	inline  int
 	atomics bool // the device has them
 	piece   int  // bytes of the largest work request
+
+	cache     *regcache.Cache // of registrations of the program's own memory; nil: never registered
+	zeroMin   atomic.Int64    // bytes from which on it is
+	singleMin atomic.Int64    // bytes from which on also for one operation
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
@@ -111,6 +122,9 @@ func (n *Network) init() (err error) {
 	n.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)),
 		verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|n.atomicAccess())
 	if err != nil {
+		return err
+	}
+	if err := n.openCache(); err != nil {
 		return err
 	}
 	pkeys, err := n.dev.PKeys(n.port.Port)
@@ -350,6 +364,7 @@ func (n *Network) release() error {
 		errs = append(errs, e.release())
 	}
 	n.all, n.free = nil, nil
+	errs = append(errs, n.closeCache())
 	if n.mr != nil {
 		errs = append(errs, n.mr.Close())
 	}

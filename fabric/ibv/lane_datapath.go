@@ -87,20 +87,34 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	return e.transfer(k, off, dst, f, kindGet)
 }
 
-// transfer moves buf piece by piece: directly where the device reaches it, else
-// through the slab.
+// transfer moves buf piece by piece: directly where the device reaches it, or
+// can be made to, else through the slab.
 func (e *endpoint) transfer(k *link, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
 	local, direct := e.net.local(buf)
 	direct = direct && (what == kindGet || len(buf) > copyMax)
-	piece := e.net.piece
-	if !direct {
+	lkey, piece, held := e.net.mr.LKey(), e.net.piece, none
+	if !direct && int64(len(buf)) >= e.net.zeroMin.Load() {
+		var err error
+		if held, err = e.register(buf, what); err != nil {
+			return fabric.Done, e.refuse(err)
+		}
+	}
+	switch {
+	case direct:
+		e.counters.Direct++
+	case held != none:
+		e.counters.ZeroCopy++
+		direct, lkey = true, e.holds[held].region.LKey
+	default:
 		piece = bigBlock
 		e.counters.Bounced++
-	} else {
-		e.counters.Direct++
 	}
-	o, err := e.begin(k, int32((len(buf)+piece-1)/piece), f)
+	parts := int32((len(buf) + piece - 1) / piece)
+	o, err := e.begin(k, parts, f)
 	if err != nil {
+		if held != none {
+			e.letGo(held, parts)
+		}
 		return fabric.Done, e.refuse(err)
 	}
 	slot := 0
@@ -109,12 +123,19 @@ func (e *endpoint) transfer(k *link, off uint64, buf []byte, f fabric.Flag, what
 		last := at+len(part) == len(buf)
 		if at > 0 {
 			if err := e.room(k); err != nil {
-				return fabric.Done, e.cutShort(k, o, int32((len(buf)-at+piece-1)/piece), buf, err)
+				missing := int32((len(buf) - at + piece - 1) / piece)
+				if held != none {
+					e.withdraw(k, held, missing)
+				}
+				return fabric.Done, e.cutShort(k, o, missing, buf, err)
 			}
 		}
 		if direct {
 			slot = e.slot(k, o, what, none, last)
-			e.chain.SetLocal(slot, local+uint64(at), uint32(len(part)), e.net.mr.LKey())
+			e.chain.SetLocal(slot, local+uint64(at), uint32(len(part)), lkey)
+			if held != none {
+				e.keep(held, part)
+			}
 		} else if slot, err = e.bounce(k, o, what, part, last); err != nil {
 			return fabric.Done, e.cutShort(k, o, int32((len(buf)-at+piece-1)/piece), buf, err)
 		}
@@ -288,7 +309,7 @@ func (e *endpoint) forget(k *link, buf []byte) {
 	for i := k.head; i != none; i = e.wrs[i].next {
 		w := &e.wrs[i]
 		at := uintptr(unsafe.Pointer(unsafe.SliceData(w.dst))) - uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
-		if len(w.dst) > 0 && at < uintptr(len(buf)) {
+		if len(w.dst) > 0 && w.hold == 0 && at < uintptr(len(buf)) {
 			w.dst = nil
 		}
 	}

@@ -71,6 +71,7 @@ func makeRanks(t fabrictest.T, n, size int, cfg Config) []fabrictest.Rank {
 			if err := nets[r].Close(); err != nil {
 				t.Error(err)
 			}
+			noRegistrationIsLeft(t, nets[r].(*Network))
 		})
 		ranks[r] = fabrictest.Rank{Net: nets[r], Segment: m.Bytes()}
 	}
@@ -78,6 +79,16 @@ func makeRanks(t fabrictest.T, n, size int, cfg Config) []fabrictest.Rank {
 		t.Fatal(err)
 	}
 	return ranks
+}
+
+// noRegistrationIsLeft checks that each registration that an operation took was given back.
+func noRegistrationIsLeft(t fabrictest.T, n *Network) {
+	if n.cache == nil {
+		return
+	}
+	if s := n.cache.Stats(); s.Puts != s.Gets || s.Live+s.Dead != 0 || s.Registered != s.Deregistered {
+		t.Errorf("registrations after Close: %+v", s)
+	}
 }
 
 // lane opens a lane that is verified and closed at the end of the test.
@@ -129,6 +140,7 @@ func verify(t testing.TB, e *endpoint) {
 	used, free := make([]bool, len(e.wrs)), 0
 	blocks := 0
 	sum := int32(0)
+	holds := make([]int32, len(e.holds))
 	active := map[int32]bool{}
 	for i, r := range e.active {
 		if active[r] || int(e.links[r].place) != i {
@@ -150,6 +162,12 @@ func verify(t testing.TB, e *endpoint) {
 			if e.wrs[i].block != none {
 				blocks++
 			}
+			if h := e.wrs[i].hold; h != 0 {
+				holds[h-1]++
+				if e.wrs[i].dst == nil {
+					t.Errorf("work request %d has a registration, and nothing to end its use by", i)
+				}
+			}
 			n++
 		}
 		if n != k.outstanding || last != k.tail || (n > 0) != active[int32(r)] || k.silent > n {
@@ -168,6 +186,17 @@ func verify(t testing.TB, e *endpoint) {
 	}
 	if got := len(e.slab.small.free) + len(e.slab.big.free) + blocks; got != e.slab.small.total+e.slab.big.total {
 		t.Errorf("%d blocks free and in use of %d", got, e.slab.small.total+e.slab.big.total)
+	}
+	for i := e.freeHold; i != none; i = e.holds[i].next {
+		if holds[i] != 0 {
+			t.Fatalf("hold %d is free and in use, or free twice", i)
+		}
+		holds[i] = -1
+	}
+	for i, n := range holds {
+		if n == 0 || max(n, 0) != e.holds[i].parts {
+			t.Errorf("hold %d is used by %d work requests, and says %d", i, n, e.holds[i].parts)
+		}
 	}
 	freeOps := map[int32]bool{}
 	for i := e.freeOp; i != none; i = e.ops[i].next {

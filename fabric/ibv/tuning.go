@@ -16,6 +16,11 @@ const (
 	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
 	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
 
+	// From these sizes on the program's own memory is registered rather than copied: where registrations are kept, and
+	// where each operation makes its own.
+	zeroCopyMin       = 32 << 10
+	zeroCopyMinSingle = 1 << 20
+
 	smallBlock = 256     // slab: words, small values
 	bigBlock   = 8 << 10 // slab: pieces of what is not registered
 	bigBlocks  = 32      // 256 KiB in flight, enough for 100 Gb/s at 20 us

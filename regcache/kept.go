@@ -1,0 +1,25 @@
+package regcache
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// GetKept is Get for callers who can do without a registration: where it would be for one operation only, as for
+// memory that is not watched or that is being changed, it registers nothing and fails with ErrNotKept.
+func (c *Cache) GetKept(p unsafe.Pointer, n uint64, access Access) (Region, error) {
+	e := c.hints.find(uintptr(p), n, asked(c.origin, access))
+	if e == nil || e.frames != nil || !e.ref.Acquire() {
+		return c.miss(request{o: c.origin, p: p, lo: uintptr(p), n: n, access: access, kept: true})
+	}
+	c.hit(e)
+	return e.region(p), nil
+}
+
+func notKept(q *request, why error) error {
+	e := &Error{Op: "get", Err: ErrNotKept, Detail: fmt.Sprintf("memory of origin %v; Status tells more", q.o)}
+	if why != nil {
+		e.Detail = why.Error()
+	}
+	return e
+}
