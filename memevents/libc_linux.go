@@ -7,6 +7,8 @@ package memevents
 #include <sys/mman.h>
 #cgo noescape ibc_mem_call_hook
 #cgo nocallback ibc_mem_call_hook
+#cgo noescape ibc_mem_cycles
+#cgo nocallback ibc_mem_cycles
 */
 import "C"
 

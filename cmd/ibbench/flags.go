@@ -157,8 +157,12 @@ func (o output) writers(io streams) (report.Tee, []float64, error) {
 
 // assertions reads --assert.
 func (c *common) assertions(kind string) ([]plan.Assertion, error) {
+	return assertions(c.Assert, kind)
+}
+
+func assertions(texts []string, kind string) ([]plan.Assertion, error) {
 	var as []plan.Assertion
-	for _, s := range c.Assert {
+	for _, s := range texts {
 		a, err := plan.ParseAssertion(s, kind)
 		if err != nil {
 			return nil, fmt.Errorf("--assert: %w", err)

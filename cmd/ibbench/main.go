@@ -37,6 +37,7 @@ type cli struct {
 	BW       bwCmd       `cmd:"" name:"bw" help:"Bandwidth of put or get."`
 	Rate     rateCmd     `cmd:"" help:"Operations per second against depth and lanes."`
 	Perftest perftestCmd `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
+	MR       mrCmd       `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
 	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
 }
 
@@ -118,5 +119,5 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		return nil, exitUsage, true
 	}
 	name, _, _ := strings.Cut(parsed.Command(), " ")
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "doctor": &c.Doctor}[name], 0, false
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "doctor": &c.Doctor}[name], 0, false
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// clockCost is what one reading of the clock takes in ns, the median of a few
+// ClockCost is what one reading of the clock takes in ns, the median of a few
 // averages.
-func clockCost() float64 {
+func ClockCost() float64 {
 	const runs, reads = 9, 1000
 	var costs []float64
 	for range runs {
@@ -29,8 +29,8 @@ const (
 	maxBatch       = 1 << 16
 )
 
-// batchFor chooses how many operations of opNS each make a sample.
-func batchFor(opNS, clockNS float64) int {
+// BatchFor chooses how many operations of opNS each make a sample.
+func BatchFor(opNS, clockNS float64) int {
 	if opNS >= clockTolerance*clockNS {
 		return 1
 	}

@@ -110,7 +110,7 @@ func (s *session) chooseBatch(pt plan.Point, l *latency, p *pace, n int) {
 		for _, t := range l.samples(n) {
 			last.Add(t)
 		}
-		batch = batchFor(max(last.Percentile(50), 0.1), s.clockNS)
+		batch = BatchFor(max(last.Percentile(50), 0.1), s.clockNS)
 	}
 	p.perNS *= float64(batch) / float64(l.batch)
 	l.batch = batch

@@ -192,7 +192,7 @@ func TestSamplesHoldAsManyOperationsAsTheClockNeeds(t *testing.T) {
 	}{
 		{1000, 25, 1}, {500, 25, 1}, {499, 25, 8}, {4, 25, 1024}, {100, 25, 32}, {0.0001, 25, maxBatch}, {1, 0, 1},
 	} {
-		got := batchFor(c.op, c.clock)
+		got := BatchFor(c.op, c.clock)
 		if got != c.want {
 			t.Errorf("%v ns with a clock of %v ns: %d operations, want %d", c.op, c.clock, got, c.want)
 		}

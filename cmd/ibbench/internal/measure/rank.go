@@ -135,7 +135,7 @@ func (s *session) open(env *report.Env) error {
 		return nil
 	}
 	s.env = env
-	s.clockNS = clockCost()
+	s.clockNS = ClockCost()
 	s.env.ClockNS = report.Round3(s.clockNS)
 	s.env.Fabric = s.job.FabricTo(s.job.Size() - 1)
 	if devs := s.job.Info().Devices; len(devs) > 0 && s.env.Fabric == "ibv" {

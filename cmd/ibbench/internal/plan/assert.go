@@ -21,6 +21,7 @@ type Assertion struct {
 // Gi are powers of 1024, a small b is a bit.
 var (
 	timeUnits = map[string]float64{"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+	sizeUnits = map[string]float64{"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 	bwUnits   = map[string]float64{
 		"B/s": 1, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "KiB/s": 1 << 10, "MiB/s": 1 << 20, "GiB/s": 1 << 30,
 		"b/s": 1. / 8, "Kb/s": 1e3 / 8, "Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8,
@@ -61,6 +62,8 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 		return map[string]float64{"x": 1}, nil
 	case kind == BW && metric == "bw":
 		return bwUnits, nil
+	case strings.HasPrefix(kind, MR):
+		return mrUnits(kind, metric)
 	case (kind == BW || kind == Rate) && metric == "rate":
 		return rateUnits, nil
 	case kind == Lat && (metric == "min" || metric == "mean" || metric == "max"):
@@ -76,6 +79,9 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 }
 
 func example(kind string) string {
+	if strings.HasPrefix(kind, MR) {
+		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
+	}
 	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
 }
 

@@ -51,6 +51,22 @@ func Counts(what, s string, limit int64) ([]int, error) {
 	return out, err
 }
 
+// Regions reads a list of numbers of registrations: in the form of Sizes, and 0.
+func Regions(s string) (out []int, err error) {
+	for item := range strings.SplitSeq(s, ",") {
+		some := []int{0}
+		if strings.TrimSpace(item) != "0" {
+			if some, err = Counts("regions", item, MaxRegions); err != nil {
+				return nil, err
+			}
+		}
+		if out = append(out, some...); len(out) > maxList {
+			return nil, fmt.Errorf("regions: more than %d of them", maxList)
+		}
+	}
+	return out, nil
+}
+
 // maxList bounds how much a list may hold: a sweep of more is a mistake.
 const maxList = 1024
 

@@ -64,6 +64,9 @@ type Point struct {
 	PerSecond float64 `json:"rate,omitempty"`      // open loop: operations started per second; 0: closed loop
 	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
+
+	Regions int   `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
+	Cycles  int64 `json:"cycles,omitempty"`  // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
 // Limits of a plan.
@@ -91,6 +94,8 @@ func (p Point) PingPong() bool { return p.Kind == Lat && p.Op == Put && !p.Ack }
 // Definition says what the point's numbers mean.
 func (p Point) Definition() string {
 	switch {
+	case p.Kind == MR:
+		return DefOp
 	case p.Kind != Lat:
 		return DefRate
 	case p.PingPong() && p.PerSecond > 0:

@@ -39,7 +39,10 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += "Ack"
 	}
 	name += fmt.Sprintf("/fabric=%s/size=%d", s.Env.Fabric, s.Size)
-	if s.Plan.Kind != plan.Lat {
+	switch {
+	case s.MR != nil && s.Op != plan.Reg:
+		name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
+	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
 	}
 	line := fmt.Sprintf("%s%s-%d\t%d", name, impl, s.Env.GoMaxProcs, max(r.Count, 1))
@@ -55,6 +58,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		line += "\t" + plain(Round3(r.Mean/1e6)) + " MB/s"
 	default:
 		line += "\t" + plain(r.Mean) + " op/s"
+	}
+	if s.MR != nil {
+		line += mrBench(s.MR)
 	}
 	_, err := fmt.Fprintln(b.w, line)
 	return err

@@ -71,6 +71,9 @@ func (t *table) row(s *Series) (names, values []string) {
 	if s.Kind == KindPerftest {
 		t.peer(s, number, integer)
 	}
+	if s.MR != nil {
+		t.mr(s, add, number, integer)
+	}
 	return names, values
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,9 +100,42 @@ func peers() []*Series {
 	return []*Series{s, b}
 }
 
+func registrations(op string) (all []*Series) {
+	assert := map[string]string{plan.Reg: "p99<1ms", plan.Hit: "allocs<=0", plan.Churn: "rss<512KiB"}[op]
+	for i, fabric := range []string{"ibv", Fake} {
+		if op == plan.Reg && fabric == Fake {
+			continue // there is none
+		}
+		s := latency(fabric, op, 4096, 1+63*i, 40)
+		s.Kind, s.Intervals, s.Env.To, s.Env.Ranks, s.Env.Hosts = plan.MR, nil, s.Env.From, 1, 1
+		s.Plan = plan.Point{Kind: plan.MR, Op: op, Size: 4096, Duration: time.Second, Depth: 1, Lanes: 1, Chain: 1}
+		s.Definition = s.Plan.Definition()
+		s.MR = &MR{Registrar: []string{"rxe0", Fake}[i]}
+		switch op {
+		case plan.Reg:
+			s.MR.Reg = &Reg{Register: Figures{40000, 41000, 90000}, Deregister: Figures{17000, 18000, 30000}, Copy: Figures{1300.5, 1400, 2000}, HitNS: 27.5}
+			s.Notes = []string{"crossover: somewhere"}
+		case plan.Hit:
+			s.Plan.Regions = 16
+			s.MR.Hit = &Hit{Percent: 99.95, AllocsPerOp: 0.001}
+		case plan.Churn:
+			s.Plan.Regions, s.Plan.Cycles = 1000*i, 40000
+			s.MR.Churn = &Churn{
+				Raw: Figures{180.5, 190, 400}, Overhead: Spread{60, -1.5, 75}, Cycle: Figures{2100, 2200, 5000}, RawCycle: Figures{2000, 2100, 4900}, Ratio: Spread{1.05, 0.98, 1.2},
+				RSSGrowth: 64 << 10, HeapGrowth: 4096, DeadMax: 1000 * i, Misses: 40000 * int64(i),
+			}
+		}
+		s.Check([]plan.Assertion{must(plan.ParseAssertion(assert, plan.MRKind(op)))})
+		all = append(all, s)
+	}
+	return all
+}
+
 func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
 	for name, series := range map[string]func() []*Series{
-		"sweep": sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers,
+		"mr-reg": func() []*Series { return registrations(plan.Reg) }, "mr-hit": func() []*Series { return registrations(plan.Hit) },
+		"mr-churn": func() []*Series { return registrations(plan.Churn) },
+		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers,
 	} {
 		for _, format := range Formats {
 			var out bytes.Buffer
@@ -141,7 +175,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestJSONIsReadBackUnchanged(t *testing.T) {
-	for _, s := range append(append(sweep(), throughput()...), peers()...) {
+	for _, s := range slices.Concat(sweep(), throughput(), peers(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn)) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)

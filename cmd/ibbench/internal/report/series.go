@@ -29,6 +29,7 @@ type Series struct {
 	Intervals  []Interval  `json:"intervals,omitempty"`
 	Perftest   *Perftest   `json:"perftest,omitempty"`
 	Ratio      *Ratio      `json:"ratio,omitempty"`
+	MR         *MR         `json:"mr,omitempty"`
 	Asserts    []Assert    `json:"asserts,omitempty"`
 	Notes      []string    `json:"notes,omitempty"`
 }
@@ -177,6 +178,9 @@ func (s *Series) metric(a plan.Assertion) float64 {
 	r := &s.Result
 	if s.Ratio != nil {
 		return map[string]*Spread{"p50": s.Ratio.P50, "mean": s.Ratio.Mean, "bw": s.Ratio.Mean, "p99": s.Ratio.P99}[a.Metric].Median
+	}
+	if v, ok := s.MR.metric(a.Metric); ok {
+		return v
 	}
 	switch a.Metric {
 	case "min":

@@ -46,7 +46,11 @@ func (t *text) Close() error {
 	}
 	for _, s := range t.all {
 		for _, a := range s.Asserts {
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), sizeText(s.Size), s.value(a.Value, a.Text))
+			at := sizeText(s.Size)
+			if s.Plan.Regions > 0 {
+				at += fmt.Sprintf(" with %d regions", s.Plan.Regions)
+			}
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.value(a.Value, a.Text))
 		}
 	}
 	for _, n := range notes(t.all) {
@@ -67,6 +71,10 @@ func (s *Series) value(v float64, assertion string) string {
 	switch {
 	case s.Ratio != nil:
 		return fmt.Sprintf("%.3f x", v)
+	case s.MR != nil:
+		metric, _, _ := strings.Cut(assertion, "<")
+		metric, _, _ = strings.Cut(metric, ">")
+		return mrValue(v, strings.TrimSpace(metric))
 	case s.Result.Unit == "ns":
 		return micros(v) + " us"
 	case strings.HasPrefix(assertion, "bw"):
@@ -78,6 +86,9 @@ func (s *Series) value(v float64, assertion string) string {
 // header is the line above a table: operation, fabric, device, from -> to, MTU,
 // depth, definition.
 func header(s *Series) string {
+	if s.MR != nil {
+		return mrHeader(s)
+	}
 	e := s.Env
 	parts := []string{s.Kind + " " + opName(s), "fabric " + e.Fabric}
 	if d := e.Device; d != nil {
@@ -117,6 +128,8 @@ func opName(s *Series) string {
 // columns and row must agree.
 func (t *text) columns(s *Series) string {
 	switch {
+	case s.MR != nil:
+		return t.mrColumns(s)
 	case s.Kind == KindPerftest && s.Result.Unit == "ns":
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
 			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
@@ -135,6 +148,8 @@ func (t *text) columns(s *Series) string {
 func (t *text) row(s *Series) string {
 	r := &s.Result
 	switch {
+	case s.MR != nil:
+		return t.mrRow(s)
 	case s.Kind == KindPerftest:
 		return peerRow(s)
 	case s.Kind != plan.Lat:
@@ -184,7 +199,10 @@ func notes(all []*Series) (out []string) {
 		}
 	}
 	for _, s := range all {
-		if s.Env.ClockNS > 0 {
+		switch {
+		case s.Env.ClockNS > 0 && s.MR != nil:
+			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
+		case s.Env.ClockNS > 0:
 			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric, s.Env.ClockNS))
 		}
 	}

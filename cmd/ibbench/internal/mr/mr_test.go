@@ -1,0 +1,266 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package mr
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/regcache"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func point(op string, regions int) plan.Point {
+	return plan.Point{Kind: plan.MR, Op: op, Size: 4096, Regions: regions, Iters: 40, WarmupIters: 5, Depth: 1, Lanes: 1, Chain: 1}
+}
+
+func measured(t *testing.T, pt plan.Point) *report.Series {
+	t.Helper()
+	var all []*report.Series
+	err := Run(t.Context(), newFake("for a test"), Options{Points: []plan.Point{pt}, Pct: []float64{50, 99}, Seed: 1, Series: func(s *report.Series) error {
+		all = append(all, s)
+		return nil
+	}})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d series, %v", len(all), err)
+	}
+	s := all[0]
+	if s.Result.Count != pt.Iters || s.Result.Mean <= 0 || s.Definition != plan.DefOp || s.MR.Registrar != report.Fake || s.Env.Fabric != report.Fake || s.Env.ClockNS <= 0 {
+		t.Errorf("%+v of %+v", s.Result, s.Env)
+	}
+	return s
+}
+
+func TestHitsAreHitsAndAllocateNothing(t *testing.T) {
+	for _, regions := range []int{1, 300} {
+		s := measured(t, point(plan.Hit, regions))
+		// The measurement itself allocates a little, and only once.
+		if h := s.MR.Hit; h.Percent != 100 || h.AllocsPerOp > 1 || s.Result.Errors != 0 {
+			t.Errorf("%d regions: %+v", regions, h)
+		}
+	}
+}
+
+func TestChurnMissesWheneverMemoryWasTakenAway(t *testing.T) {
+	pt := point(plan.Churn, 20)
+	pt.Cycles = 2000
+	s := measured(t, pt)
+	c := s.MR.Churn
+	if c.Misses+c.Uncached != pt.Cycles || c.Stale != 0 || s.Result.Errors != 0 {
+		t.Errorf("%d misses and %d uncached of %d, %d stale", c.Misses, c.Uncached, pt.Cycles, c.Stale)
+	}
+	if c.DeadMax < 1 || c.DeadMax > pt.Regions {
+		t.Errorf("%d dead registrations of %d regions", c.DeadMax, pt.Regions)
+	}
+	if c.Raw.P50 <= 0 || c.Cycle.P50 <= c.Raw.P50 || c.RawCycle.P50 <= c.Raw.P50 || c.Ratio.Median <= 0 || c.Overhead.Min > c.Overhead.Max {
+		t.Errorf("figures that cannot be: %+v", c)
+	}
+}
+
+func TestWithoutRegionsOnlyThePriceIsMeasured(t *testing.T) {
+	pt := point(plan.Churn, 0)
+	pt.Cycles = 100
+	if c := measured(t, pt).MR.Churn; c.Misses != 0 || c.DeadMax != 0 || c.Raw.P50 <= 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// rig is the middle of a churn, for faults to be planted in.
+func rig(t *testing.T, regions int) *churn {
+	t.Helper()
+	pt := point(plan.Churn, regions)
+	s := &session{ctx: t.Context(), reg: newFake("for a test")}
+	mem, err := mapRanges(regions, stride(pt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &witness{Registrar: s.reg, pages: map[uint32]uint64{}}
+	c, err := s.cache(pt, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), mem.close()); err != nil {
+			t.Error(err)
+		}
+		if len(w.pages) != 0 {
+			t.Errorf("%d registrations are left", len(w.pages))
+		}
+	})
+	return &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: &report.Churn{}}
+}
+
+func TestAStaleRegistrationIsCounted(t *testing.T) {
+	k := rig(t, 2)
+	for i := range k.mem.at {
+		if err := k.use(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As if range 1 had another page and nobody had heard of it.
+	*(*uint64)(k.mem.at[1]) = 1000
+	for i := range k.mem.at {
+		if err := k.use(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k.out.Stale != 1 {
+		t.Errorf("%d stale registrations, want 1", k.out.Stale)
+	}
+}
+
+func TestMemoryThatStaysIsResident(t *testing.T) {
+	k := rig(t, 1)
+	const kept = 300
+	before, err := k.settle(k.silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leak, err := mapRanges(kept, page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := resident()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grown := after - before; grown < int64(kept*page) {
+		t.Errorf("%d bytes are there, %d more are resident", kept*page, grown)
+	}
+	if err := leak.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTimedLoopsDoNotAllocate(t *testing.T) {
+	k := rig(t, 4)
+	h := &hits{cache: k.c, at: k.mem.at, size: 4096}
+	into := &slab{mem: make([]byte, slabBytes)}
+	src := unsafe.Slice((*byte)(k.mem.at[0]), 4096)
+	for name, f := range map[string]func() error{
+		"hits":         func() error { return h.run(10) },
+		"registration": func() error { _, _, err := registration(plain{}, uintptr(k.mem.at[0]), 4096); return err },
+		"copy":         func() error { into.copy(src); return nil },
+		"prices":       func() error { memevents.TimeUnmap(1, true); return nil },
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	// Last, since a range that was taken away is not hit again.
+	if n := testing.AllocsPerRun(100, func() {
+		if err := k.mem.churn(0); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("churn: %v allocations", n)
+	}
+}
+
+// plain is a registrar, and a registration, of nothing.
+type plain struct{}
+
+func (p plain) Register(uintptr, uint64, regcache.Access) (regcache.MR, error) { return p, nil }
+func (plain) LKey() uint32                                                     { return 0 }
+func (plain) RKey() uint32                                                     { return 0 }
+func (plain) Close() error                                                     { return nil }
+
+func TestCopiesGoRoundTheSlab(t *testing.T) {
+	into := &slab{mem: make([]byte, slabBytes)}
+	src := make([]byte, slabBytes+3*slabPiece+5)
+	for i := range src {
+		src[i] = byte(i / slabPiece)
+	}
+	into.copy(src)
+	for i, want := range map[int]byte{0: slabBytes / slabPiece, 3 * slabPiece: slabBytes/slabPiece + 3, 4 * slabPiece: 4, slabBytes - 1: slabBytes/slabPiece - 1} {
+		if into.mem[i] != want {
+			t.Errorf("byte %d is of piece %d, want %d", i, into.mem[i], want)
+		}
+	}
+	if into.at != 4*slabPiece {
+		t.Errorf("the next copy goes to %d, want behind the last piece", into.at)
+	}
+}
+
+func TestCrossoverIsWhereCopyingStaysDearer(t *testing.T) {
+	costs := func(copies ...float64) (all []cost) {
+		for i, c := range copies {
+			all = append(all, cost{size: 4096 << i, copy: c, registration: 100, hit: 10})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		copies    []float64
+		reg, hits string
+	}{
+		{[]float64{1, 20, 200}, "registration for one operation from 16384 bytes on", "a hit from 8192 bytes on"},
+		{[]float64{20, 30, 40}, "less than a registration for one operation at every size", "more than a hit at every size"},
+		{[]float64{1, 150, 50, 200}, "registration for one operation from 32768 bytes on", "a hit from 8192 bytes on"},
+	} {
+		if got := crossover(costs(c.copies...)); !strings.Contains(got, c.reg) || !strings.Contains(got, c.hits) {
+			t.Errorf("%v: %q, want %q and %q", c.copies, got, c.reg, c.hits)
+		}
+	}
+}
+
+func TestOneInterruptionDoesNotChangeACompare(t *testing.T) {
+	var pairs [][2]float64
+	for range 100 {
+		pairs = append(pairs, [2]float64{110, 100})
+	}
+	pairs[50] = [2]float64{1e9, 1}
+	got := overParts(pairs, func(h, r float64) float64 { return h - r })
+	if got != (report.Spread{Median: 10, Min: 10, Max: 10}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAnEndedContextEndsAMeasurement(t *testing.T) {
+	for _, op := range []string{plan.Hit, plan.Churn} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		pt := point(op, 5)
+		pt.Iters, pt.Duration, pt.Cycles = 0, time.Hour, 1<<30
+		err := Run(ctx, newFake("for a test"), Options{Points: []plan.Point{pt}, Series: func(*report.Series) error { return nil }})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}
+
+func TestWhatFailsIsSaidWithItsPlace(t *testing.T) {
+	pt := point(plan.Hit, memevents.Slots+1)
+	if err := Run(t.Context(), newFake("for a test"), Options{Points: []plan.Point{pt}}); err == nil || !strings.Contains(err.Error(), "a process can watch") {
+		t.Errorf("%v", err)
+	}
+	pt = point(plan.Hit, 1<<10)
+	pt.Size = 1 << 40
+	if err := Run(t.Context(), newFake("for a test"), Options{Points: []plan.Point{pt}}); !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "1024 regions") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestWithoutADeviceOnlyRegNeedsOne(t *testing.T) {
+	if _, err := Open("no_such_device", "auto", false, false); err == nil {
+		t.Error("a device that was named and is not there was replaced")
+	}
+	r, err := Open("", "auto", true, false)
+	if err != nil || r.Name() != report.Fake || !strings.Contains(r.Why, "registers nothing") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

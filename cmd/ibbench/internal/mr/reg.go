@@ -1,0 +1,99 @@
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// cost of a size, in ns.
+type cost struct {
+	size                    int64
+	registration, copy, hit float64
+}
+
+// regPoint times the registration of one range whose pages are there, copying it, and a hit.
+func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
+	mem, err := mapRanges(1, stride(pt))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mem.close()) }()
+	mem.populate()
+	both, register, deregister := stats.New(room(pt), 1, false), stats.New(room(pt), 1, false), stats.New(room(pt), 1, false)
+	err = s.sampling(pt, func(warm bool) error {
+		r, d, err := registration(s.reg, uintptr(mem.at[0]), uint64(pt.Size))
+		if err == nil && !warm {
+			both.Add(r + d)
+			register.Add(r)
+			deregister.Add(d)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	series.Result, series.Hist = report.Latency(both, s.opts.Pct, 1), both.Hist()
+	m := &report.Reg{Register: figures(register), Deregister: figures(deregister)}
+	series.MR.Reg = m
+	if err := s.alternatives(pt, mem, m); err != nil {
+		return err
+	}
+	s.costs = append(s.costs, cost{size: pt.Size, registration: both.Percentile(50), copy: m.Copy.P50, hit: m.HitNS})
+	return nil
+}
+
+// alternatives to registering: to copy, and to find it registered.
+func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err error) {
+	pt.Duration, pt.Warmup, pt.WarmupIters = pt.Duration/4, pt.Warmup/4, min(pt.WarmupIters, 10)
+	src := unsafe.Slice((*byte)(mem.at[0]), pt.Size)
+	into := &slab{mem: make([]byte, slabBytes)}
+	copies, _, err := s.batches(pt, func(k int) error {
+		for range k {
+			into.copy(src)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.Copy = figures(copies)
+	c, err := s.cache(pt, s.reg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	h := &hits{cache: c, at: mem.at, size: uint64(pt.Size)}
+	if len(uncached(c)) > 0 {
+		return nil // there are none
+	}
+	found, _, err := s.batches(pt, h.run)
+	if err != nil {
+		return err
+	}
+	m.HitNS = report.Round3(found.Percentile(50))
+	return nil
+}
+
+// crossover says from which of the measured sizes on a copy costs this processor more than the alternatives.
+func crossover(costs []cost) string {
+	from := func(what string, of func(cost) float64) string {
+		at := int64(-1)
+		for i := len(costs) - 1; i >= 0 && of(costs[i]) > 0 && costs[i].copy >= of(costs[i]); i-- {
+			at = costs[i].size
+		}
+		switch {
+		case at < 0:
+			return "less than " + what + " at every size measured"
+		case at == costs[0].size:
+			return "more than " + what + " at every size measured"
+		}
+		return fmt.Sprintf("more than %s from %d bytes on", what, at)
+	}
+	return "crossover: copying into registered memory costs " + from("a registration for one operation", func(c cost) float64 { return c.registration }) +
+		", and " + from("a hit", func(c cost) float64 { return c.hit }) + "; that is this processor's time, the wire's is not in it"
+}

@@ -1,0 +1,185 @@
+package mr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/regcache"
+)
+
+// Options say what to measure. Progress may be nil.
+type Options struct {
+	Points   []plan.Point
+	Pct      []float64
+	Seed     uint64
+	Progress func(text string)
+	Series   func(*report.Series) error
+}
+
+// session is one run.
+type session struct {
+	ctx     context.Context
+	opts    Options
+	reg     *Registrar
+	env     *report.Env
+	clockNS float64
+	costs   []cost // of reg
+}
+
+// Run measures the points and reports each.
+func Run(ctx context.Context, reg *Registrar, opts Options) error {
+	if memevents.Slots == 0 {
+		_, err := memevents.Map(1) // which says why this build has none
+		return err
+	}
+	s := &session{ctx: ctx, opts: opts, reg: reg, clockNS: measure.ClockCost()}
+	s.env = s.describe()
+	for i, pt := range opts.Points {
+		if opts.Progress != nil {
+			opts.Progress(fmt.Sprintf("[%d/%d] mr %s, size %d, %d regions", i+1, len(opts.Points), pt.Op, pt.Size, pt.Regions))
+		}
+		if err := s.point(pt, i == len(opts.Points)-1); err != nil {
+			return fmt.Errorf("mr %s at size %d, %d regions: %w", pt.Op, pt.Size, pt.Regions, err)
+		}
+	}
+	return nil
+}
+
+func (s *session) describe() *report.Env {
+	f := machine.Local()
+	e := &report.Env{
+		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
+		Go: f.Go, Commit: f.Commit, Modified: f.Modified, Fabric: "ibv", Device: s.reg.Device,
+		From: f.Host, To: f.Host, Ranks: 1, Hosts: 1, Launcher: "self", ClockNS: report.Round3(s.clockNS),
+	}
+	if s.reg.Device == nil {
+		e.Fabric = report.Fake
+	}
+	return e
+}
+
+func (s *session) point(pt plan.Point, last bool) (err error) {
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
+	series := &report.Series{MR: &report.MR{Registrar: s.reg.Name()}}
+	switch pt.Op {
+	case plan.Reg:
+		err = s.regPoint(pt, series)
+	case plan.Hit:
+		err = s.hitPoint(pt, series)
+	default:
+		err = s.churnPoint(pt, series)
+	}
+	if err != nil {
+		return err
+	}
+	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
+	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+	if s.reg.Device == nil {
+		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is the cache and the hooks alone")
+	}
+	if n := series.Result.Errors; n > 0 {
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %d times the cache returned a registration of other pages than the range has", n))
+	}
+	if last && pt.Op == plan.Reg {
+		series.Notes = append(series.Notes, crossover(s.costs))
+	}
+	return s.opts.Series(series)
+}
+
+// keep is how many samples are kept as they are.
+const keep = 1 << 20
+
+func room(pt plan.Point) int64 {
+	if pt.Iters > 0 {
+		return min(pt.Iters, keep)
+	}
+	return keep
+}
+
+// sampling calls one for each sample: first to warm up, then until the point's iterations or its time are over.
+func (s *session) sampling(pt plan.Point, one func(warm bool) error) error {
+	begin := now()
+	for n := int64(0); n < pt.WarmupIters || now()-begin < int64(pt.Warmup); n++ {
+		if err := errors.Join(s.ctx.Err(), one(true)); err != nil {
+			return err
+		}
+	}
+	begin = now()
+	for n := int64(0); (pt.Iters == 0 || n < pt.Iters) && (pt.Duration == 0 || now()-begin < int64(pt.Duration)); n++ {
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		if err := one(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batches times calls of op, each of which does as many operations as it is told, so many to a sample that the
+// clock does not count.
+func (s *session) batches(pt plan.Point, op func(k int) error) (all *stats.Samples, batch int, err error) {
+	batch = pt.Batch
+	if batch == 0 {
+		if batch, err = s.learn(op); err != nil {
+			return nil, 0, err
+		}
+	}
+	all = stats.New(room(pt), float64(batch), batch > 1)
+	err = s.sampling(pt, func(warm bool) error {
+		begin := now()
+		err := op(batch)
+		if took := now() - begin; !warm {
+			all.Add(took)
+		}
+		return err
+	})
+	return all, batch, err
+}
+
+// learn chooses a batch from a few short samples.
+func (s *session) learn(op func(k int) error) (int, error) {
+	const samples, each = 50, 4
+	first := stats.New(samples, each, false)
+	for range samples {
+		begin := now()
+		if err := op(each); err != nil {
+			return 0, err
+		}
+		first.Add(now() - begin)
+	}
+	return measure.BatchFor(max(first.Percentile(50), 0.1), s.clockNS), nil
+}
+
+func figures(s *stats.Samples) report.Figures {
+	return report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
+}
+
+// cache makes one that has room for the point's regions.
+func (s *session) cache(pt plan.Point, r regcache.Registrar) (*regcache.Cache, error) {
+	if pt.Regions > memevents.Slots {
+		return nil, fmt.Errorf("%d regions: a process can watch %d", pt.Regions, memevents.Slots)
+	}
+	return regcache.New(regcache.Config{
+		Registrar: r, Origin: regcache.Mapped, MaxRegions: max(pt.Regions, 1), MaxBytes: int64(stride(pt)) * int64(max(pt.Regions, 1)),
+	})
+}
+
+// uncached says why a cache does not cache, if it does not.
+func uncached(c *regcache.Cache) []string {
+	if o := c.Status().Origins[regcache.Mapped]; o.Mode != regcache.Cached {
+		return []string{"nothing is cached here: " + o.Why}
+	}
+	return nil
+}

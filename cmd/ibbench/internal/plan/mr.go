@@ -1,0 +1,67 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MR measures registrations of the program's own memory. Its points are of one process and need no Plan.
+const MR = "mr"
+
+// Operations of MR.
+const (
+	Reg   = "reg"   // registering and deregistering
+	Hit   = "hit"   // Get and Put of what the cache holds
+	Churn = "churn" // unmapping while a cache listens
+)
+
+// MRKind is the kind of assertions about an operation of MR, as "overhead<300ns".
+func MRKind(op string) string { return MR + " " + op }
+
+// Limits of MR.
+const (
+	MaxRegions = 1 << 16
+	MaxCycles  = 1 << 30
+)
+
+// ValidateMR returns the first thing that is wrong with a point of MR.
+func (p Point) ValidateMR() error {
+	switch {
+	case p.Size < 1 || p.Size > MaxSize:
+		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)
+	case p.Regions < 0 || p.Regions > MaxRegions:
+		return fmt.Errorf("%d regions: want 0 to %d", p.Regions, MaxRegions)
+	case p.Op == Hit && p.Regions == 0:
+		return errors.New("0 regions: a hit needs 1")
+	case p.Op != Reg && p.Size*int64(max(p.Regions, 1)) > maxRegistered:
+		return fmt.Errorf("%d regions of %d bytes: more than 64G in all", p.Regions, p.Size)
+	case p.Cycles < 0 || p.Cycles > MaxCycles:
+		return fmt.Errorf("%d cycles: want 0 to %d", p.Cycles, MaxCycles)
+	}
+	return nil
+}
+
+const maxRegistered = 64 << 30
+
+// mrUnits are the units of a metric of MR.
+func mrUnits(kind, metric string) (map[string]float64, error) {
+	op := strings.TrimPrefix(kind, MR+" ")
+	switch {
+	case metric == "min" || metric == "mean" || metric == "max", op == Churn && metric == "overhead":
+		return timeUnits, nil
+	case op == Churn && metric == "ratio":
+		return map[string]float64{"x": 1}, nil
+	case op == Churn && metric == "rss":
+		return sizeUnits, nil
+	case op == Hit && metric == "hits":
+		return map[string]float64{"%": 1}, nil
+	case op == Hit && metric == "allocs":
+		return map[string]float64{"": 1}, nil
+	case strings.HasPrefix(metric, "p"):
+		_, err := percentile(metric[1:])
+		return timeUnits, err
+	}
+	return nil, fmt.Errorf("%s has no metric %q; it has min, mean, max, percentiles such as p99.9%s", kind, metric,
+		map[string]string{Hit: ", hits and allocs", Churn: ", overhead, ratio and rss"}[op])
+}

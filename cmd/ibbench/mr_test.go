@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+	"github.com/ibconduit/conduit/memevents"
+)
+
+// needHooks skips in builds that measure no registrations; TestABuildWithoutHooksSaysSo is for those.
+func needHooks(t *testing.T) {
+	if memevents.Slots == 0 {
+		t.Skip("this build has no memory events")
+	}
+}
+
+var briefly = []string{"--iters", "30", "--warmup", "0", "--warmup-iters", "3"}
+
+func mrSeries(t *testing.T, args ...string) []report.Series {
+	t.Helper()
+	out, errs, code := ibbench(t, append(append([]string{"mr"}, args...), append(briefly, "--format", "json", "-q")...)...)
+	if code != 0 || errs != "" {
+		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
+	}
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	var all []report.Series
+	if err := d.Decode(&all); err != nil {
+		t.Fatalf("%v in %q", err, out)
+	}
+	for _, s := range all {
+		if s.Schema != report.Schema || s.Kind != "mr" || s.MR == nil || s.Env.Kernel == "" || s.Result.Count != 30 || s.Result.Errors != 0 || s.Result.Min > s.Result.Max {
+			t.Errorf("%v: %+v", args, s)
+		}
+	}
+	return all
+}
+
+func TestMRSweepsSizesAndRegions(t *testing.T) {
+	needHooks(t)
+	for _, c := range []struct {
+		args   []string
+		points int
+	}{
+		{[]string{"hit", "--fake", "--sizes", "100,4K", "--regions", "1,8"}, 4},
+		{[]string{"hit", "--fake", "--size", "1M", "--regions", "1..4"}, 3},
+		{[]string{"churn", "--fake", "--cycles", "50", "--regions", "0,5"}, 2},
+	} {
+		all := mrSeries(t, c.args...)
+		if len(all) != c.points {
+			t.Fatalf("%v: %d series", c.args, len(all))
+		}
+		for _, s := range all {
+			if s.MR.Registrar != "fake" || s.Env.Fabric != "fake" || s.Env.Device != nil || (s.MR.Hit != nil) != (s.Op == "hit") || (s.MR.Churn != nil) != (s.Op == "churn") {
+				t.Errorf("%v: %+v", c.args, s.MR)
+			}
+			if !strings.Contains(strings.Join(s.Notes, "\n"), "fake that registers nothing") {
+				t.Errorf("%v: no note says that the registrar is a fake: %q", c.args, s.Notes)
+			}
+		}
+	}
+}
+
+func TestMRInEveryFormat(t *testing.T) {
+	needHooks(t)
+	for format, want := range map[string]string{"text": "regions", "csv": "overhead", "bench": "BenchmarkMrChurn/fabric=fake/size=4096/regions=5", "ndjson": `"rss_growth"`} {
+		args := append([]string{"mr", "churn", "--fake", "--regions", "5", "--cycles", "20", "--format", format}, briefly...)
+		out, errs, code := ibbench(t, args...)
+		if code != 0 || !strings.Contains(out, want) || !strings.Contains(errs, "registers nothing: asked for") {
+			t.Errorf("%s: exit code %d, %q, %q", format, code, out, errs)
+		}
+		if format == "csv" {
+			if rows, err := csv.NewReader(strings.NewReader(out)).ReadAll(); err != nil || len(rows) != 2 {
+				t.Errorf("%v, %d rows", err, len(rows))
+			}
+		}
+	}
+}
+
+func TestMRExitCodes(t *testing.T) {
+	needHooks(t)
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"hit --fake --regions 4 --assert hits>=100% --assert p50<1s", 0, ""},
+		{"hit --fake --regions 4 --assert p50<0.001ns", 1, ""},
+		{"churn --fake --regions 4 --cycles 10 --assert overhead<1s --assert ratio<1000x --assert rss<1GiB", 0, ""},
+		{"churn --fake --regions 4 --cycles 10 --assert ratio<0.0001x", 1, ""},
+		{"hit --fake --assert overhead<1ns", 2, "no metric"},
+		{"churn --fake --assert rss<512", 2, "number with its unit"},
+		{"reg --fake", 2, "it needs a device"},
+		{"reg --regions 5", 2, "hit and churn"},
+		{"hit --fake --regions 0", 2, "a hit needs 1"},
+		{"hit --fake --regions 60000 --size 1G", 2, "64G"},
+		{"hit --fake --sizes 0", 2, "--sizes"},
+		{"hit --fake --regions many", 2, "--regions"},
+		{"churn --fake --cycles -1", 2, "cycles"},
+		{"frob", 2, "frob"},
+		{"reg -d no_such_device", 3, "ibbench doctor"},
+		{"hit -d no_such_device", 3, "no_such_device"},
+		{"hit --fake --regions 60000", 3, "a process can watch"},
+	} {
+		_, errs, code := ibbench(t, append(append([]string{"mr"}, strings.Fields(c.args)...), append(briefly, "-q")...)...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit code %d, want %d; standard error %q should hold %q", c.args, code, c.code, errs, c.says)
+		}
+	}
+}
+
+func TestMRIsOfOneProcess(t *testing.T) {
+	var errs strings.Builder
+	code, err := launch.Run(t.Context(), launch.Config{
+		N: 2, Path: os.Args[0], Args: []string{"mr", "hit", "--fake"}, Env: append(os.Environ(), asProgram+"=1"), Stderr: &errs,
+	})
+	if code != exitUsage || err != nil || !strings.Contains(errs.String(), "without a launcher") {
+		t.Errorf("exit code %d, %v, %q", code, err, errs.String())
+	}
+}
+
+func TestABuildWithoutHooksSaysSo(t *testing.T) {
+	if memevents.Slots > 0 {
+		t.Skip("this build has memory events")
+	}
+	_, errs, code := ibbench(t, "mr", "hit", "--fake")
+	if code != exitSetup || !strings.Contains(errs, "cgo") {
+		t.Errorf("exit code %d, %q", code, errs)
+	}
+}
+
+func TestMRRegistersWithTheDevice(t *testing.T) {
+	dev := rdmatest.Device(t)
+	regs := mrSeries(t, "reg", "-d", dev, "--sizes", "4K,1M")
+	if len(regs) != 2 || !strings.Contains(strings.Join(regs[1].Notes, "\n"), "crossover: ") {
+		t.Fatalf("%d series, %+v", len(regs), regs)
+	}
+	for _, s := range regs {
+		r := s.MR.Reg
+		if s.MR.Registrar != dev || s.Env.Device == nil || r.Register.P50 <= 0 || r.Deregister.P50 <= 0 || r.Copy.P50 <= 0 || r.HitNS <= 0 || s.Result.P["50"] < r.Register.P50 {
+			t.Errorf("%+v", s.MR.Reg)
+		}
+	}
+	if h := mrSeries(t, "hit", "-d", dev, "--regions", "16")[0].MR; h.Registrar != dev || h.Hit.Percent != 100 {
+		t.Errorf("%+v", h)
+	}
+	c := mrSeries(t, "churn", "-d", dev, "--regions", "16", "--cycles", "200")[0].MR
+	if c.Registrar != dev || c.Churn.Misses+c.Churn.Uncached != 200 || c.Churn.Stale != 0 || c.Churn.DeadMax > 16 {
+		t.Errorf("%+v", c.Churn)
+	}
+}
