@@ -134,6 +134,66 @@ long ibc_foreign_churn(long n)
 	return 0;
 }
 
+/* ---- a thread whose stack is too large for the libc to keep (40 MiB, nptl/nptl-stack.h) ---- */
+
+static pthread_t stack_thread;
+static pthread_mutex_t stack_hold = PTHREAD_MUTEX_INITIALIZER;
+static char *volatile stack_place;
+
+static void *on_stack(void *arg)
+{
+	char here[4 * 4096];
+
+	for (size_t i = 0; i < sizeof here; i += 4096)
+		((volatile char *)here)[i] = 1;
+	__atomic_store_n(&stack_place, here + 4096, __ATOMIC_SEQ_CST);
+	pthread_mutex_lock(&stack_hold);
+	pthread_mutex_unlock(&stack_hold);
+	return arg;
+}
+
+/* Returns an address inside the thread's stack. */
+long ibc_foreign_thread(void)
+{
+	pthread_attr_t attr;
+
+	pthread_mutex_lock(&stack_hold);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 64 << 20);
+	if (pthread_create(&stack_thread, &attr, on_stack, NULL))
+		return 0;
+	while (!__atomic_load_n(&stack_place, __ATOMIC_SEQ_CST))
+		usleep(100);
+	return (long)stack_place;
+}
+
+long ibc_foreign_thread_end(void)
+{
+	pthread_mutex_unlock(&stack_hold);
+	return pthread_join(stack_thread, NULL);
+}
+
+/* ---- a heap that is trimmed ---- */
+
+static char *blocks[64];
+
+/* Returns an address inside the heap that trim gives back. */
+long ibc_foreign_fill(void)
+{
+	for (int i = 0; i < 64; i++) {
+		blocks[i] = malloc(64 << 10);
+		memset(blocks[i], 1, 64 << 10);
+	}
+	return (long)blocks[48];
+}
+
+long ibc_foreign_empty(void)
+{
+	for (int i = 0; i < 64; i++)
+		free(blocks[i]);
+	return malloc_trim(0);
+}
+
 /* ---- hooks before and after everything ---- */
 
 __attribute__((constructor(101))) static void early(void)
@@ -159,3 +219,6 @@ long ibc_foreign_fork(long addr, long len)
 	waitpid(pid, &status, 0);
 	return status;
 }
+
+/* fork itself: 0 in the child, which goes on in Go. */
+long ibc_foreign_bare_fork(void) { return fork(); }
