@@ -40,6 +40,8 @@ func cCall(event uint32, args ...uintptr) (uintptr, syscall.Errno) {
 	return uintptr(ret), syscall.Errno(err)
 }
 
+func eventName(event uint32) string { return C.GoString(C.ibc_mem_name[event]) }
+
 // Parts of the hook, for tests.
 func windowOpen(lo, hi uintptr) uint32 {
 	return uint32(C.ibc_mem_window_open(table(), C.uint64_t(lo), C.uint64_t(hi)))

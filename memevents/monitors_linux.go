@@ -2,12 +2,16 @@
 
 package memevents
 
-// #include "ibc_mem.h"
+/*
+#include "ibc_mem.h"
+#include <stdlib.h>
+*/
 import "C"
 
 import (
 	"fmt"
 	"syscall"
+	"unsafe"
 )
 
 // monitorSet are the ways of hearing of events, in the order in which they are tried.
@@ -74,6 +78,8 @@ func (s *monitorSet) startHooks(m *C.struct_ibc_mem, c Config) {
 		s.symbols.Active, s.symbols.Why = true, "defined in this executable"
 	case leads:
 		u32(&m.standby).Store(1)
+	case staticExecutable():
+		s.symbols.Why = "the executable is linked statically: there is no loader whose symbols could be tested"
 	default:
 		s.symbols.Why = "other definitions of munmap come before those of this image"
 	}
@@ -115,6 +121,12 @@ func (s *monitorSet) startUffd(m *C.struct_ibc_mem) {
 		return
 	}
 	s.uffd.Active, s.uffd.Why = true, "the kernel tells of all but guards and System V segments"
+}
+
+func staticExecutable() bool {
+	name := C.CString("munmap")
+	defer C.free(unsafe.Pointer(name))
+	return C.ibc_mem_symbol(name) == nil
 }
 
 func symbolsLeadHere(m *C.struct_ibc_mem) bool {

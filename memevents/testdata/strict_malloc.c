@@ -1,4 +1,4 @@
-/* A malloc that cannot be called from a hook: it aborts while the thread's flag is set that test builds of the
+/* A malloc, and a deregistration, that cannot be called from a hook: they abort while the thread's flag is set that test builds of the
  * hooks keep. */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@ static long calls;
 
 static void check(void)
 {
-	static const char text[] = "malloc or free called from a hook\n";
+	static const char text[] = "malloc, free or ibv_dereg_mr called from a hook\n";
 
 	__atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
 	if (ibc_mem_in_hook && write(2, text, sizeof text - 1))
@@ -23,6 +23,8 @@ void *malloc(size_t n) { check(); return __libc_malloc(n); }
 void *calloc(size_t n, size_t m) { check(); return __libc_calloc(n, m); }
 void *realloc(void *p, size_t n) { check(); return __libc_realloc(p, n); }
 void free(void *p) { check(); __libc_free(p); }
+
+int ibv_dereg_mr(void *mr) { check(); return mr != NULL; }
 
 /* So that a test knows that it was in force. */
 long ibc_strict_calls(void) { return calls; }
