@@ -26,7 +26,7 @@ the program cannot be executed, 127 when it does not exist, 80 for wrong usage.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
 ranks; a second SIGINT kills them. When one rank fails, the others have --grace
 to end by themselves, then SIGTERM and --grace again, then SIGKILL. No rank
-outlives ibrun. Rank 0 reads ibrun's standard input, the others read nothing.`
+outlives ibrun, and nothing that a rank started, even if ibrun is killed. Rank 0 reads ibrun's standard input, the others read nothing.`
 
 type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
@@ -37,7 +37,10 @@ type command struct {
 	Program []string      `arg:"" passthrough:"partial" help:"Program and its arguments."`
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	launch.GuardMain()
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
 
 func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	var cmd command
@@ -60,7 +63,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
 		RankEnv: func(int) []string { return cmd.Env }, Prefix: cmd.prefix(),
 		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
-		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true,
+		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true, Guard: true,
 	})
 	if err != nil {
 		report(err.Error())

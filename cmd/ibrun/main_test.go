@@ -327,14 +327,16 @@ func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
 	}
 }
 
-// A grandchild in the rank's group, one in a session of its own, and one of
-// whom even the parent has ended.
+// grandchildren are scripts that print the numbers of what they start: one in the rank's
+// group, one in a session of its own, and one of whom even the parent has ended.
+var grandchildren = map[string]string{
+	"in the group":          "sleep 600 & echo $!",
+	"in another session":    "setsid sh -c 'echo $$ >&3; exec sleep 600' 3>&1 >/dev/null 2>&1 & sleep 0.3",
+	"of a parent that left": "(setsid sh -c '(exec sleep 600) & echo $!' &) ; sleep 0.3",
+}
+
 func TestGrandchildrenEndWithTheJob(t *testing.T) {
-	for name, script := range map[string]string{
-		"in the group":          "sleep 600 & echo $!",
-		"in another session":    "setsid sh -c 'echo $$ >&3; exec sleep 600' 3>&1 >/dev/null 2>&1 & sleep 0.3",
-		"of a parent that left": "(setsid sh -c '(echo $$; exec sleep 600) & echo $!' &) ; sleep 0.3",
-	} {
+	for name, script := range grandchildren {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := finish(t, nil, "-n", "2", "--no-prefix", "sh", "-c", script)
 			if code != 0 || len(lines(out)) < 2 {
@@ -348,6 +350,35 @@ func TestGrandchildrenEndWithTheJob(t *testing.T) {
 				gone(t, pid)
 			}
 		})
+	}
+}
+
+func TestGrandchildrenEndWithAnIbrunThatIsKilled(t *testing.T) {
+	for name, script := range grandchildren {
+		t.Run(name, func(t *testing.T) {
+			cmd, _, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", script+"; sleep 600")
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			for _, pid := range pids {
+				gone(t, pid)
+			}
+		})
+	}
+}
+
+// The guard is of no use once the job has ended, and ends with it.
+func TestTheGuardEndsWithTheJob(t *testing.T) {
+	code, out, errs := finish(t, nil, "sh", "-c", `for p in /proc/[0-9]*; do
+		tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "^ibrun-guard $IBCONDUIT_JOB " && echo ${p#/proc/}; done; true`)
+	if code != 0 || len(lines(out)) != 1 {
+		t.Fatalf("code %d, guards %q, %s", code, out, errs)
+	}
+	pid, err := strconv.Atoi(lines(out)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("guard %d is still there: %v", pid, err)
 	}
 }
 

@@ -8,8 +8,10 @@
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
 // process dies, however it dies (PR_SET_PDEATHSIG). What a rank started and
-// moved out of its group is killed with Config.Adopt, unless the launching
-// process itself was killed by SIGKILL.
+// moved out of its group is killed with Config.Adopt. What ranks started is killed
+// with Config.Guard even if the launching process is killed by SIGKILL; what survives
+// then is only a process that was also started with an environment without
+// IBCONDUIT_JOB, or as another user.
 package launch
 
 import (
@@ -60,6 +62,9 @@ type Config struct {
 	// behind, and kills that at the end. For programs that do nothing but
 	// launch one job, as all other children of the process die too.
 	Adopt bool
+	// Guard starts a process of this program beside the job that kills what the
+	// ranks started if this process is killed. main must begin with GuardMain.
+	Guard bool
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -53,6 +53,13 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		}
 		defer endAdopted()
 	}
+	if cfg.Guard {
+		g, err := startGuard(h.job)
+		if err != nil {
+			return 126, fmt.Errorf("launch: guard: %w", err)
+		}
+		defer g.dismiss()
+	}
 	d, err := watchDeaths()
 	if err != nil {
 		return 126, err

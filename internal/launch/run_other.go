@@ -13,3 +13,6 @@ import (
 func Run(context.Context, Config) (code int, err error) {
 	return 126, fmt.Errorf("launch: on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
+
+// GuardMain does nothing: there are no guards.
+func GuardMain() {}
