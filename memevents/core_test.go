@@ -580,6 +580,9 @@ func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 	if _, err := w.Claim(p, page(p, 1), 0, CalledFromC); !errors.Is(err, ErrChanging) {
 		t.Error("claim of a changing range:", err)
 	}
+	if _, err := w.ClaimLive(p, page(p, 1), 0, CalledFromC); !errors.Is(err, ErrChanging) {
+		t.Error("claim of live memory in a changing range:", err)
+	}
 	if !Changing(p, page(p, 1)) || Changing(other, page(other, 1)) {
 		t.Error("Changing is wrong")
 	}

@@ -19,6 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// long: tests that have a short form in the suite run their full one.
+func long() bool { return os.Getenv("IBCONDUIT_TEST_LONG") == "1" }
+
 func split(s string) []string { return strings.Fields(s) }
 
 func indexOf(refs []Ref, r Ref) int { return slices.Index(refs, r) }
@@ -48,7 +51,11 @@ func runHelper(t *testing.T, env []string, name string, args ...string) string {
 
 func tryHelper(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	limit := time.Minute
+	if long() {
+		limit = 5 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"helper", name}, args...)...)
 	cmd.Env = append(os.Environ(), env...)

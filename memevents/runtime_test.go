@@ -1,0 +1,299 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The Go runtime as the one who discards and maps: in processes of their own, so that a hang is an end by the
+// clock and not the suite's.
+
+// ---- the scavenger ----
+
+// Go memory that was dropped goes back to the system behind everybody's back. Nothing valid may be left on it:
+// because userfaultfd told, or because nothing was claimed. The control claims as if only C code discarded.
+func TestScavengedMemoryIsNoHit_04(t *testing.T) {
+	for _, c := range []struct{ name, monitors, need, want string }{
+		{"userfaultfd", "symbols,userfaultfd", "go heap", "no stale hit"},
+		{"policy", "symbols", "go heap", "refused"},
+		{"control", "symbols", "called from c", "stale hit on"},
+	} {
+		for _, preloaded := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s preload=%v", c.name, preloaded), func(t *testing.T) {
+				env := []string{EnvMonitors + "=" + c.monitors}
+				if preloaded {
+					env = append(env, preload(t, "libmemevents.so"))
+				}
+				if c.name == "userfaultfd" {
+					needUffd(t)
+				}
+				if out := runHelper(t, env, "scavenge", c.need); !strings.Contains(out, c.want) {
+					t.Errorf("no %q in %q", c.want, out)
+				}
+			})
+		}
+	}
+}
+
+func init() {
+	helpers["scavenge"] = func(args []string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		pagemap, err := os.Open("/proc/self/pagemap")
+		if err != nil {
+			return err
+		}
+		need := ForGoHeap
+		if args[0] == "called from c" {
+			need = CalledFromC
+		}
+		debug.SetMemoryLimit(24 << 20) // so that the scavenger has work
+		s := scavenging{w: w, pagemap: pagemap, need: need}
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && s.stale == ""; {
+			if err := s.round(); errors.Is(err, ErrUnwatched) {
+				fmt.Println("refused")
+				return nil
+			}
+		}
+		switch {
+		case s.stale != "":
+			fmt.Println(s.stale)
+		case s.gone == 0:
+			return fmt.Errorf("of %d ranges none went back to the system: nothing was tested", s.watched)
+		default:
+			fmt.Printf("no stale hit, %d ranges, %d discarded\n", s.watched, s.gone)
+		}
+		return nil
+	}
+}
+
+type scavenging struct {
+	w             *Watcher
+	pagemap       *os.File
+	need          Classes
+	live          []Ref
+	watched, gone int
+	stale         string
+}
+
+// round watches some Go memory, drops it and looks for a while at what is still valid.
+func (s *scavenging) round() error {
+	for range 4 {
+		heap := make([]byte, 4<<20)
+		for i := 0; i < len(heap); i += int(pageSize) {
+			heap[i] = 1
+		}
+		lo, hi, _, _ := sliceRange(heap)
+		r, err := s.w.ClaimLive(lo, hi, 0, s.need)
+		if err != nil {
+			return err
+		}
+		if s.w.Publish(r) {
+			r.Release()
+			s.live = append(s.live, r)
+			s.watched++
+		} else {
+			s.w.Retire(r)
+		}
+		runtime.KeepAlive(heap)
+	}
+	runtime.GC()
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		s.look()
+	}
+	for _, r := range s.w.Drain(nil) {
+		s.gone++
+		s.w.Retire(r)
+	}
+	return nil
+}
+
+// look finds a valid entry of which a page is no longer there. All pages were written to before, so one that
+// is missing was discarded, and the entry should have been stale before that.
+func (s *scavenging) look() {
+	valid := s.live[:0]
+	for _, r := range s.live {
+		if !r.Valid() {
+			continue
+		}
+		valid = append(valid, r)
+		if !s.missing(r) || !r.Acquire() {
+			continue
+		}
+		r.Release()
+		s.stale = fmt.Sprintf("stale hit on %v", r)
+	}
+	s.live = valid
+}
+
+// missing reports whether a page of the range is neither present nor swapped out (pagemap, proc(5)).
+func (s *scavenging) missing(r Ref) bool {
+	lo, hi := r.Range()
+	bits := make([]byte, (hi-lo)/pageSize*8)
+	if _, err := s.pagemap.ReadAt(bits, int64(lo/pageSize)*8); err != nil {
+		return false
+	}
+	for ; len(bits) > 0; bits = bits[8:] {
+		if binary.LittleEndian.Uint64(bits)>>62 == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ---- nothing hangs ----
+
+// The reader is a thread of C: with one processor, and with two, the collector and the kernel's events go on
+// side by side. A reader that is a goroutine hangs here at once.
+func TestCollectorAndReaderDoNotWaitForEachOther_13(t *testing.T) {
+	needUffd(t)
+	duration := 10 * time.Second
+	if long() {
+		duration = time.Minute
+	}
+	var wg sync.WaitGroup
+	for _, procs := range []string{"1", "2"} {
+		wg.Go(func() {
+			out, err := tryHelper(t, []string{"GOMAXPROCS=" + procs}, "collect", duration.String())
+			if err != nil {
+				t.Errorf("GOMAXPROCS=%s: %v\n%s", procs, err, out)
+			}
+			t.Logf("GOMAXPROCS=%s: %s", procs, out)
+		})
+	}
+	wg.Wait()
+}
+
+func init() {
+	helpers["collect"] = func(args []string) error {
+		duration, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					runtime.GC()
+				}
+			}
+		})
+		_, before := readerEvents()
+		rounds := 0
+		for end := time.Now().Add(duration); time.Now().Before(end); rounds++ {
+			heap := make([]byte, 4<<20)
+			heap[0], heap[len(heap)-1] = 1, 1
+			if r, err := w.ClaimLive(sliceRange(heap)); err == nil {
+				if w.Publish(r) {
+					r.Release()
+				} else {
+					w.Retire(r)
+				}
+			}
+			runtime.KeepAlive(heap)
+			heap = nil
+			debug.FreeOSMemory()
+			for _, r := range w.Drain(nil) {
+				w.Retire(r)
+			}
+		}
+		close(stop)
+		wg.Wait()
+		_, after := readerEvents()
+		fmt.Printf("%d rounds, %d discards told of", rounds, after-before)
+		if after == before {
+			return errors.New("no discarded memory was told of: nothing was tested")
+		}
+		return Verify()
+	}
+}
+
+// ---- the runtime's own mmap ----
+
+// The runtime maps memory with its locks held, in the middle of a collection, through our hook: with ranges
+// watched, a handler in place and a subscriber to tell.
+func TestTheRuntimesOwnMmapInsideTheHook_11(t *testing.T) {
+	calls := 1000
+	if long() {
+		calls = 100000
+	}
+	for _, procs := range []string{"1", "2"} {
+		out := runHelper(t, []string{"GOMAXPROCS=" + procs}, "grow", strconv.Itoa(calls))
+		t.Logf("GOMAXPROCS=%s: %s", procs, out)
+	}
+}
+
+func init() {
+	helpers["grow"] = func(args []string) error {
+		want, err := strconv.ParseUint(args[0], 10, 64)
+		if err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		AdviseHuge(1 << 40) // a handler that looks at every mmap
+		sub, err := Subscribe(0)
+		if err != nil {
+			return err
+		}
+		defer sub.Close()
+		go func() {
+			for range sub.Events() {
+			}
+		}()
+		p, _ := cCall(callMmap, 0, 1000*pageSize, rw, anonymous, noFD, 0)
+		var refs []Ref
+		for i := range 1000 {
+			r, err := claimSoon(w, page(p, i), CalledFromC)
+			if err != nil || !w.Publish(r) {
+				return fmt.Errorf("not published: %v", err)
+			}
+			r.Release()
+			refs = append(refs, r)
+		}
+		// Addresses are what is used up: nobody writes to this memory.
+		before := callsSeen(callMmap)
+		var keep [][]byte
+		for i := 0; callsSeen(callMmap)-before < want; i++ {
+			keep = append(keep, make([]byte, 4<<20))
+			if i%64 == 0 {
+				go runtime.GC()
+			}
+			if uint64(i) > 20*want {
+				return fmt.Errorf("only %d calls in %d allocations", callsSeen(callMmap)-before, i)
+			}
+		}
+		runtime.KeepAlive(keep)
+		for _, r := range refs {
+			if !r.Valid() {
+				return fmt.Errorf("the runtime's calls invalidated %v", r)
+			}
+		}
+		fmt.Printf("%d calls of mmap", callsSeen(callMmap)-before)
+		return Verify()
+	}
+}
