@@ -51,6 +51,18 @@ type stream struct {
 	Chain int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
 }
 
+// local is the flag that says which memory puts send from and gets read into.
+type local struct {
+	Local string `default:"segment" enum:"segment,own" help:"Memory that puts send from and gets read into: segment, or own: the program's own, from Go's heap, which over verbs is registered from a size on and copied below it (IBCONDUIT_ZEROCOPY_MIN). Default: segment."`
+}
+
+func (l local) where() string {
+	if l.Local == plan.Own {
+		return plan.Own
+	}
+	return ""
+}
+
 // points crosses sizes, depths and lanes.
 func (t timing) points(proto plan.Point, sizes []int64, depths, lanes []int) ([]plan.Point, error) {
 	switch {

@@ -13,6 +13,7 @@ type latCmd struct {
 	timing
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas" help:"put, get, amo or cas."`
 	Sizes string `aliases:"size" default:"8..4K" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Default: 8..4K."`
+	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
 	Depth int    `default:"1" placeholder:"N" help:"Operations in flight. Default: 1."`
 	Rate  string `placeholder:"R" help:"Open loop: start R operations per second, as 200k, and time each from when it was due."`
@@ -28,7 +29,7 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
-	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: c.Depth, Lanes: 1, Chain: 1, Batch: c.Batch}
+	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: c.Depth, Lanes: 1, Chain: 1, Batch: c.Batch, Local: c.where()}
 	if c.Ack && c.Op != plan.Put {
 		return nil, fmt.Errorf("--ack is for put; lat %s is always timed until it is complete", c.Op)
 	}

@@ -12,7 +12,7 @@ func TestLatencyOverVerbs(t *testing.T) {
 		{"lat", "put", "--sizes", "1,8,9,100,4K,64K"}, {"lat", "put", "--ack", "--sizes", "8,4K"},
 		{"lat", "get", "--sizes", "8,4K"}, {"lat", "amo"}, {"lat", "cas"}, {"lat", "get", "--size", "64", "--depth", "8"},
 		{"bw", "put", "--sizes", "64,64K"}, {"bw", "get", "--sizes", "64K", "--depth", "4,32"}, {"rate", "put", "--depth", "4,64", "--chain", "4"},
-		{"rate", "amo", "--depth", "16", "--lanes", "2"},
+		{"rate", "amo", "--depth", "16", "--lanes", "2"}, {"bw", "put", "--local", "own", "--sizes", "64,64K"}, {"lat", "get", "--local", "own", "--sizes", "64K"},
 	} {
 		for _, s := range series(t, append(args, "-d", dev, "--fabric", "ibv", "--iters", "100", "--warmup", "0", "--warmup-iters", "20")...) {
 			if s.Env.Fabric != "ibv" || s.Env.Device == nil || s.Env.Device.Name != dev || s.Env.Device.MTU == 0 || s.Env.Device.GID == "" {

@@ -29,18 +29,17 @@ func (s *session) latencyPoint(pt plan.Point) (*report.Series, error) {
 func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 	size := uint64(pt.Size)
 	end := (size + 7) &^ 7 // messages end with an aligned word
-	seg := s.job.Segment()
 	l := &latency{
 		ctx: s.ctx, w: s.workers[0], size: size, depth: pt.Depth, batch: 1, t: s.stamps,
 		begin: a.remote + end - size, mark: a.remote + end - 8, mask: ^uint64(0),
-		src:  seg[a.local+end-size : a.local+end],
+		src:  s.local[end-size : end],
 		word: conduit.At[uint64](peer, a.remote+end-8),
 	}
 	if size < 8 {
 		l.mask = 1<<(8*size) - 1
 	}
 	l.dst = conduit.At[byte](peer, l.begin)
-	l.tail = (*uint64)(unsafe.Pointer(&seg[a.local+end-8]))
+	l.tail = (*uint64)(unsafe.Pointer(&s.local[end-8]))
 	l.body = l.src[:max(size, 8)-8]
 	l.pending = make([]conduit.Pending, pt.Depth)
 	l.posted = make([]int64, pt.Depth)

@@ -37,7 +37,7 @@ type latency struct {
 
 	dst  conduit.Ptr[byte]   // the peer's place for the message
 	word conduit.Ptr[uint64] // the word that ends it
-	src  []byte              // the message, in this rank's segment
+	src  []byte              // the message, in the local memory
 	body []byte              // the message without its last word
 	tail *uint64             // the last word of src
 	sink uint64

@@ -89,7 +89,9 @@ func TestAPlanForAnotherNumberOfRanksIsRefused(t *testing.T) {
 func TestWrongBytesAreCounted(t *testing.T) {
 	ack := lat(plan.Put, 24)
 	ack.Ack = true
-	for _, pt := range []plan.Point{lat(plan.Put, 3), lat(plan.Put, 8), lat(plan.Put, 24), ack, lat(plan.Get, 24), lat(plan.AMO, 8), lat(plan.CAS, 8)} {
+	own := lat(plan.Get, 24)
+	own.Local = plan.Own
+	for _, pt := range []plan.Point{own, lat(plan.Put, 3), lat(plan.Put, 8), lat(plan.Put, 24), ack, lat(plan.Get, 24), lat(plan.AMO, 8), lat(plan.CAS, 8)} {
 		for _, fault := range []bool{false, true} {
 			ranks(t, planOf(pt), func(s *session) error {
 				a := s.prepare(pt)
@@ -133,10 +135,27 @@ func (s *session) plant(pt plan.Point, l *latency) {
 	}
 }
 
+func TestLocalMemoryIsTheSegmentsUnlessItIsToBeTheProgramsOwn(t *testing.T) {
+	pt := plan.Point{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 2, Chain: 1, Iters: 10}
+	for _, where := range []string{"", plan.Own} {
+		pt.Local = where
+		ranks(t, planOf(pt), func(s *session) error {
+			a := s.prepare(pt)
+			me := s.newSenders(pt, a, 1)
+			s.job.Segment()[a.local+uint64(pt.Window())] = 77
+			if inside := me.lanes[1].local[0] == 77; inside != (where == "") {
+				return fmt.Errorf("--local %q: in the segment: %v", where, inside)
+			}
+			return s.job.Barrier(s.ctx)
+		})
+	}
+}
+
 func TestThroughputsCountWrongSlots(t *testing.T) {
 	for _, pt := range []plan.Point{
 		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
 		{Kind: plan.BW, Op: plan.Get, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
+		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10, Local: plan.Own},
 		{Kind: plan.Rate, Op: plan.AMO, Size: 8, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
 	} {
 		for _, fault := range []bool{false, true} {

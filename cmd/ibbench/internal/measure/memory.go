@@ -25,12 +25,16 @@ func pattern(b []byte, seed uint64, rank int) {
 	_, _ = src.Read(b) // never fails
 }
 
-// prepare lays the pattern where bytes come from and zeros where they arrive.
+// prepare lays the pattern where bytes come from and zeros where they arrive, and chooses the local memory.
 // The words of atomics begin at zero.
 func (s *session) prepare(pt plan.Point) areas {
 	a := areasOf(pt)
 	seg := s.job.Segment()
 	remote, local := seg[a.remote:a.remote+a.size], seg[a.local:a.local+a.size]
+	if pt.Local == plan.Own {
+		local = make([]byte, a.size)
+	}
+	s.local = local
 	clear(remote)
 	clear(local)
 	switch pt.Op {

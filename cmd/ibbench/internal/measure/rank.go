@@ -35,6 +35,7 @@ type session struct {
 	env     *report.Env // on rank 0
 	clockNS float64
 	stamps  []int64 // readings of one stretch
+	local   []byte  // what this rank sends from or reads into at the point
 }
 
 // maxStretch bounds the samples between two broadcasts.

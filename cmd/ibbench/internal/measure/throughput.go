@@ -69,7 +69,6 @@ func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
 		parts = plan.DefaultIntervals
 	}
 	me := &senders{parts: parts}
-	seg := s.job.Segment()
 	limit := s.plan.QueueDepth()
 	for i := range pt.Lanes {
 		at := uint64(pt.Window()) * uint64(i)
@@ -78,7 +77,7 @@ func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
 			size: int(pt.Size), stride: int(pt.Stride()),
 			dst:    conduit.At[byte](peer, a.remote+at),
 			word:   conduit.At[uint64](peer, a.remote+at),
-			local:  seg[a.local+at : a.local+at+uint64(pt.Window())],
+			local:  s.local[at : at+uint64(pt.Window())],
 			stamps: make([]int64, parts+1), counts: make([]int, parts),
 		}
 		// The lane itself keeps as many in flight as it was opened for; fewer

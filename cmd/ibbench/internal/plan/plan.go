@@ -22,6 +22,9 @@ const (
 	CAS = "cas" // compare-and-swap
 )
 
+// Own is memory of the program's own, from Go's heap.
+const Own = "own"
+
 // Definitions: what one number is the time of, or the amount of.
 const (
 	DefHalf = "rtt/2" // half of a ping-pong through memory
@@ -55,6 +58,8 @@ type Point struct {
 	Lanes int  `json:"lanes"` // workers per sending rank, each in a goroutine
 	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
 	Bidi  bool `json:"bidi,omitempty"`
+
+	Local string `json:"local,omitempty"` // memory that puts send from and gets read into: Own, or the segment
 
 	Iters       int64         `json:"iters,omitempty"`       // samples; 0: until Duration is over
 	Duration    time.Duration `json:"duration_ns,omitempty"` // of the measurement; 0: until Iters are done
@@ -125,6 +130,9 @@ func (p Point) Name() string {
 	}
 	if p.Bidi {
 		s += " --bidi"
+	}
+	if p.Local != "" {
+		s += " --local " + p.Local
 	}
 	return s
 }
@@ -240,6 +248,10 @@ func (p Point) validate() error {
 		return errors.New("several operations per sample need depth 1")
 	case p.Bidi && p.Kind != BW:
 		return errors.New("--bidi is for bw")
+	case p.Local != "" && p.Local != Own:
+		return fmt.Errorf("local memory %q: want %s, or nothing for the segment", p.Local, Own)
+	case p.Local != "" && p.Op != Put && p.Op != Get:
+		return errors.New("--local is for put and get")
 	}
 	return nil
 }

@@ -169,6 +169,8 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"neither a number":           func(p *Plan) { p.Points[0].Iters = 0 },
 		"want 1 to the depth":        func(p *Plan) { p.Points[1].Chain = 65 },
 		"--rate needs":               func(p *Plan) { p.Points[1].PerSecond = 5 },
+		"--local is for put and get": func(p *Plan) { p.Points[0].Op, p.Points[0].Local = AMO, Own },
+		"local memory \"heap\"":      func(p *Plan) { p.Points[1].Local = "heap" },
 	} {
 		p := valid()
 		spoil(p)

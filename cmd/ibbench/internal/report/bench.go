@@ -45,6 +45,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
 	}
+	if s.Plan.Local != "" {
+		name += "/local=" + s.Plan.Local
+	}
 	line := fmt.Sprintf("%s%s-%d\t%d", name, impl, s.Env.GoMaxProcs, max(r.Count, 1))
 	switch {
 	case r.Unit == "ns":

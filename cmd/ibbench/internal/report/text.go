@@ -122,6 +122,9 @@ func opName(s *Series) string {
 	if s.Plan.Bidi {
 		name += " --bidi"
 	}
+	if s.Plan.Local != "" {
+		name += " --local " + s.Plan.Local
+	}
 	return name
 }
 
