@@ -1,0 +1,629 @@
+package flow
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// ends are a pool of rank 0 and the purse of rank 1 for it, connected.
+type ends struct {
+	t     testing.TB
+	pool  *Pool
+	purse *Sender
+	back  *Sender // rank 0's purse for rank 1, which fills the other half of headers
+	there *Pool   // rank 1's pool
+}
+
+func connect(t testing.TB, cfg PoolConfig) *ends {
+	t.Helper()
+	if cfg.Peers == 0 {
+		cfg.Peers = 2
+	}
+	e := &ends{t: t, pool: newPool(t, cfg), there: newPool(t, cfg)}
+	e.purse, e.back = newSender(t, 0, cfg), newSender(t, 1, cfg)
+	if err := errors.Join(e.pool.Open(1, 1, 0), e.there.Open(0, 1, 0), e.purse.Open(1), e.back.Open(1)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func newPool(t testing.TB, cfg PoolConfig) *Pool {
+	t.Helper()
+	p, err := NewPool(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if t, ok := t.(*testing.T); ok {
+		t.Cleanup(func() {
+			if err := p.Check(); err != nil && !t.Failed() {
+				t.Error(err)
+			}
+		})
+	}
+	return p
+}
+
+func newSender(t testing.TB, peer int, cfg PoolConfig) *Sender {
+	t.Helper()
+	c, err := NewSenderConfig(cfg.Config, cfg.Credits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewSender(peer, c)
+}
+
+// ask carries a control message from the purse to the pool.
+func (e *ends) ask(now time.Duration) Header {
+	e.t.Helper()
+	var h Header
+	e.there.Fill(0, &h, now)
+	e.purse.FillControl(&h, now)
+	must(e.t, e.pool.Apply(1, &h, now))
+	must(e.t, e.back.Apply(&h, now))
+	return h
+}
+
+// tell carries a control message from the pool to the purse.
+func (e *ends) tell(now time.Duration) Header {
+	e.t.Helper()
+	var h Header
+	e.pool.Fill(1, &h, now)
+	e.back.FillControl(&h, now)
+	must(e.t, e.purse.Apply(&h, now))
+	must(e.t, e.there.Apply(0, &h, now))
+	return h
+}
+
+// send carries one request.
+func (e *ends) send(now time.Duration) Header {
+	e.t.Helper()
+	epoch, err := e.purse.Take(now)
+	must(e.t, err)
+	var h Header
+	e.there.Fill(0, &h, now)
+	e.purse.Fill(&h, now)
+	must(e.t, e.pool.Arrived(1, epoch, now))
+	must(e.t, e.pool.Apply(1, &h, now))
+	must(e.t, e.pool.Reposted(1, now))
+	must(e.t, e.pool.BeforeHandlers())
+	return h
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func violates(t *testing.T, err error, peer int, rule string) {
+	t.Helper()
+	var v *ViolationError
+	if !errors.As(err, &v) || v.Peer != peer || !strings.Contains(v.Error(), rule) {
+		t.Errorf("got %v, want that peer %d %s", err, peer, rule)
+	}
+}
+
+func TestWishesRideOnMessagesBelowHalfAndWantAnAnswerBelowAQuarter(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 64, Config: Config{Initial: 8, Window: 8}})
+	e.tell(0)
+	var wants, answers []int
+	for i := 1; i <= 8; i++ {
+		h := e.send(0)
+		if h.Want != 0 {
+			wants = append(wants, i)
+		}
+		if h.Answer {
+			answers = append(answers, i)
+		}
+		if _, ok := e.pool.NextControl(); ok != h.Answer && len(answers) < 2 && i < 7 {
+			t.Errorf("after message %d, which asks %v, a control message is due: %v", i, h.Answer, ok)
+		}
+	}
+	if len(wants) != 5 || wants[0] != 4 || len(answers) != 1 || answers[0] != 6 {
+		t.Errorf("wishes on messages %v, answers wanted on %v: want from 4 (half of 8 left) and once on 6 (a quarter)", wants, answers)
+	}
+	if _, err := e.purse.Take(0); !errors.Is(err, ErrNoCredit) {
+		t.Errorf("the ninth of eight credits: %v", err)
+	}
+	e.tell(0)
+	if e.purse.Balance() == 0 {
+		t.Error("the answer brought nothing")
+	}
+}
+
+func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 8, Config: Config{Initial: -1, Retry: 10}})
+	if e.purse.Asks(0) {
+		t.Error("asks though nobody wants to send")
+	}
+	if _, err := e.purse.Take(5); !errors.Is(err, ErrNoCredit) {
+		t.Fatalf("Take: %v", err)
+	}
+	var asked []time.Duration
+	for now := time.Duration(5); now < 1000; now++ {
+		if e.purse.Asks(now) {
+			asked = append(asked, now)
+			var h Header
+			e.purse.FillControl(&h, now) // and it is lost
+			if !h.Answer || h.Want == 0 {
+				t.Fatalf("question %+v", h)
+			}
+		}
+	}
+	// 10 << 1 after the first, doubling up to 10 << 5.
+	want := []time.Duration{5, 25, 65, 145, 305, 625, 945}
+	if len(asked) != len(want) || asked[6] != want[6] || asked[1] != want[1] {
+		t.Errorf("asked at %v, want %v", asked, want)
+	}
+	var no *NoCreditError
+	if err := e.purse.Explain(1000); !errors.As(err, &no) || !errors.Is(err, ErrNoCredit) || no.For != 995 || no.Asked != 55 || no.Asks != 7 {
+		t.Errorf("explained as %+v (%v)", no, err)
+	}
+	e.ask(1000)
+	e.tell(1000)
+	if e.purse.Balance() == 0 || e.purse.Asks(1e9) {
+		t.Errorf("after the answer the balance is %d, asks %v", e.purse.Balance(), e.purse.Asks(1e9))
+	}
+}
+
+// Both ends are dry and ask for answers. If each answer asked again, they would go on at
+// the speed of the wire.
+func TestTwoDryEndsDoNotAnswerOneAnotherForEver(t *testing.T) {
+	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, Retry: 1000}})
+	for _, p := range []*Pool{e.pool, e.there} { // somebody else has the only credit
+		must(t, p.Open(2, 1, 0))
+		must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
+	}
+	e.purse.Take(0)
+	e.back.Take(0)
+	e.ask(0)
+	e.tell(0)
+	for range 10 {
+		_, here := e.pool.NextControl()
+		_, there := e.there.NextControl()
+		if !here && !there && !e.purse.Asks(0) && !e.back.Asks(0) {
+			return
+		}
+		e.ask(0)
+		e.tell(0)
+	}
+	t.Error("there is always something more to say")
+}
+
+func TestLostRepeatedAndLateHeadersChangeNothing(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 16, Config: Config{Initial: 4, Window: 8}})
+	var first, second Header
+	e.pool.Fill(1, &first, 0)
+	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 8}, 0))
+	e.pool.Fill(1, &second, 0)
+	for i, h := range []Header{second, first, second, second, first} {
+		must(t, e.purse.Apply(&h, 0))
+		if e.purse.Balance() != 8 {
+			t.Fatalf("balance %d after header %d, want 8", e.purse.Balance(), i)
+		}
+	}
+	// A return, heard twice, and once more after it was granted again.
+	e.pool.recallFrom(e.pool.account(1), 3, 0)
+	e.tell(0)
+	var back, old Header
+	old = Header{Epoch: 1}
+	e.purse.FillControl(&back, 0)
+	for _, h := range []Header{back, old, back} {
+		must(t, e.pool.Apply(1, &h, 0))
+	}
+	if a := e.pool.account(1); a.held() != 5 || a.recalling() {
+		t.Errorf("the pool thinks that %d are held, want 5", a.held())
+	}
+	must(t, Reconcile(e.pool.Account(1), e.purse.Account(), 0))
+}
+
+func TestGrantAndRecallThatArriveTogetherLetTheWaitingSenderSend(t *testing.T) {
+	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, RecallAfter: 10}})
+	must(t, e.pool.Open(2, 1, 0))
+	e.purse.Take(0)
+	e.ask(0)
+	must(t, e.pool.Apply(2, &Header{Epoch: 1, Want: 1}, 0)) // another one waits
+	e.pool.Tick(50)                                         // the grant is still on its way, which took 50
+	h := e.tell(50)
+	if h.Granted != 1 || h.Recall != 1 {
+		t.Fatalf("header %+v, want grant and recall in one", h)
+	}
+	if e.purse.Balance() != 1 {
+		t.Fatal("given back before anybody could use it: with such a network nobody ever sends")
+	}
+	e.ask(50)
+	// Nobody came for it.
+	e.pool.Tick(100)
+	e.tell(100)
+	if e.purse.Balance() != 0 {
+		t.Error("kept for ever")
+	}
+	e.ask(100)
+	if e.pool.account(2).held() != 1 {
+		t.Error("the other one did not get it")
+	}
+}
+
+func TestAPeerThatHoldsUnusedCreditsWhileOthersStarveIsRecalled(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, RecallAfter: 10, Retry: 20}})
+	for peer := 1; peer < 4; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4}, 0))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 3))
+	if _, ok := p.NextControl(); ok {
+		t.Error("something to tell before the time is over")
+	}
+	if at, ok := p.Due(); !ok || at != 10 {
+		t.Errorf("due at %v (%v), want 10", at, ok)
+	}
+	p.Tick(10)
+	peer, ok := p.NextControl()
+	var h Header
+	p.Fill(peer, &h, 10)
+	if !ok || peer != 1 || h.Recall != 4 || !h.Extended || !h.Answer {
+		t.Fatalf("told peer %d (%v): %+v, want a recall of 4 from peer 1", peer, ok, h)
+	}
+	if at, ok := p.Due(); !ok || at != 30 {
+		t.Errorf("due at %v (%v), want the repetition at 30", at, ok)
+	}
+	p.Tick(30)
+	if peer, ok := p.NextControl(); !ok || peer != 1 {
+		t.Error("the recall was not repeated")
+	}
+	// It used 1 meanwhile and gives 3 back.
+	must(t, p.Apply(1, &Header{Epoch: 1, Extended: true, Returned: 3, Seen: 4}, 31))
+	if a, b := p.account(1).held(), p.account(2).held(); a != 1 || b != 1 {
+		t.Errorf("held %d and %d, want 1 and 1", a, b)
+	}
+}
+
+func TestABusyPeerGivesBackWhatExceedsItsPartWhileOthersStarve(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 4, Credits: 8, Config: Config{Initial: -1, RecallAfter: time.Hour}})
+	for peer := 1; peer < 4; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 8}, 0))
+	p.free, p.bare = 0, p.free // the rest is in messages that are being posted again
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
+	held := p.account(1).held()
+	must(t, p.Arrived(1, 1, 1))
+	a := p.account(1)
+	if want := held - 1 - 8/2; !a.recalling() || int(a.counted) != want {
+		t.Errorf("of %d credits %d are asked back, want %d", held-1, a.counted, want)
+	}
+}
+
+func TestHungryPeersComeBeforeThoseThatWantMore(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, Window: 4}})
+	for peer := 1; peer < 4; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 3}, 0))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4}, 1)) // wants more
+	must(t, p.Apply(3, &Header{Epoch: 1, Want: 1}, 2)) // has none
+	must(t, p.Arrived(1, 1, 3))
+	must(t, p.Reposted(1, 3))
+	if a, b := p.account(1).held(), p.account(3).held(); a != 2 || b != 1 {
+		t.Errorf("the credit went to peer 1 (%d) instead of peer 3 (%d)", a, b)
+	}
+}
+
+func TestACreditIsNotGrantedAgainBeforeItsBufferIsPosted(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 1, Config: Config{Initial: 1}})
+	e.tell(0)
+	epoch, err := e.purse.Take(0)
+	must(t, err)
+	must(t, e.pool.Arrived(1, epoch, 0))
+	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 1, Answer: true}, 0))
+	if held := e.pool.account(1).held(); held != 0 {
+		t.Errorf("%d credits granted for a buffer that is taken", held)
+	}
+	var missing *NotPostedError
+	if err := e.pool.BeforeHandlers(); !errors.As(err, &missing) || missing.Buffers != 1 {
+		t.Errorf("handlers may run: %v", err)
+	}
+	must(t, e.pool.Reposted(1, 0))
+	must(t, e.pool.BeforeHandlers())
+	if held := e.pool.account(1).held(); held != 1 {
+		t.Errorf("%d credits granted after it was posted, want 1", held)
+	}
+	if e.pool.Reposted(1, 0) == nil {
+		t.Error("a buffer that no message took counted as posted again")
+	}
+}
+
+func TestReplyBuffersBoundUnansweredRequests(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 4, Replies: 2})
+	epoch, err := e.pool.ReserveReply(1)
+	must(t, err)
+	_, err = e.pool.ReserveReply(1)
+	must(t, err)
+	if _, err := e.pool.ReserveReply(1); !errors.Is(err, ErrNoReply) {
+		t.Errorf("a third of two: %v", err)
+	}
+	must(t, e.pool.ReplyArrived(1, 1))
+	if _, err := e.pool.ReserveReply(1); !errors.Is(err, ErrNoReply) {
+		t.Errorf("reserved before its buffer was posted again: %v", err)
+	}
+	must(t, e.pool.Reposted(1, 0))
+	if !e.pool.CancelReply(1, epoch) {
+		t.Error("not cancelled")
+	}
+	violates(t, e.pool.ReplyArrived(1, 1), 1, "sent a reply to no request")
+	must(t, e.pool.Reposted(1, 0))
+	if e.pool.replies.free != 2 {
+		t.Errorf("%d reply buffers free at the end, want 2", e.pool.replies.free)
+	}
+}
+
+func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 8, Replies: 2, Config: Config{Initial: 4}})
+	e.tell(0)
+	epoch, err := e.purse.Take(0)
+	must(t, err)
+	replyEpoch, err := e.pool.ReserveReply(1)
+	must(t, err)
+	if credits, replies := e.pool.Close(1, 0); credits != 4 || replies != 1 {
+		t.Errorf("%d credits and %d replies came back, want 4 and 1", credits, replies)
+	}
+	if credits, replies := e.pool.Close(1, 0); credits != 0 || replies != 0 {
+		t.Errorf("a second time %d and %d", credits, replies)
+	}
+	if n := e.purse.Close(); n != 3 || e.purse.Close() != 0 {
+		t.Errorf("%d unused credits ended, want 3, once", n)
+	}
+	if e.purse.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) {
+		t.Error("cancelled after the end")
+	}
+	if _, err := e.purse.Take(0); !errors.Is(err, ErrNotOpen) {
+		t.Errorf("Take: %v", err)
+	}
+	// The next connection owes nothing to the last.
+	must(t, errors.Join(e.pool.Open(1, 2, 0), e.purse.Open(2)))
+	if e.purse.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) || e.purse.Balance() != 0 {
+		t.Error("something of connection 1 counts in connection 2")
+	}
+	if err := e.pool.Arrived(1, 1, 0); !errors.Is(err, ErrStale) {
+		t.Errorf("message of connection 1: %v", err)
+	}
+	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 8, Extended: true, Returned: 4}, 0))
+	must(t, e.purse.Apply(&Header{Epoch: 1, Granted: 8}, 0))
+	if e.purse.Balance() != 0 || e.pool.account(1).held() != 4 {
+		t.Error("headers of connection 1 were believed")
+	}
+	if p, s := e.pool.Stats().Stale, e.purse.Stats().Stale; p != 2 || s != 1 {
+		t.Errorf("stale counted %d and %d times, want 2 and 1", p, s)
+	}
+	must(t, e.pool.Reposted(1, 0))
+	if e.pool.Open(1, 2, 0) == nil || e.purse.Open(2) == nil || e.purse.Open(1) == nil {
+		t.Error("a number was used twice")
+	}
+}
+
+func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 16, Config: Config{Initial: 4, Window: 8}})
+	e.tell(0)
+	for _, h := range []Header{
+		{Epoch: 1, Extended: true, Returned: 5},
+		{Epoch: 1, Extended: true, Returned: 1<<31 - 1},
+		{Epoch: 1, Want: 8, Extended: true, Returned: 5},
+	} {
+		violates(t, e.pool.Apply(1, &h, 0), 1, "returned credits it never had")
+	}
+	violates(t, e.pool.Apply(1, &Header{Epoch: 1, Extended: true, Seen: 1}, 0), 1, "never made")
+	if e.pool.account(1).held() != 4 || e.pool.account(1).target != 4 {
+		t.Error("the pool's books have changed")
+	}
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
+	if e.purse.Balance() != 4 {
+		t.Error("the purse has changed")
+	}
+	// Wishes beyond the window are cut.
+	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: MaxWindow}, 0))
+	if held := e.pool.account(1).held(); held != 8 {
+		t.Errorf("%d credits held, the window is 8", held)
+	}
+	for _, peer := range []int{-1, 2, math.MaxInt} {
+		if err := e.pool.Arrived(peer, 1, 0); !errors.Is(err, ErrStale) {
+			t.Errorf("message of peer %d: %v", peer, err)
+		}
+		must(t, e.pool.Apply(peer, &Header{Epoch: 1, Want: 3}, 0))
+		must(t, e.pool.Reposted(1, 0))
+		if e.pool.Open(peer, 1, 0) == nil {
+			t.Errorf("opened peer %d", peer)
+		}
+	}
+}
+
+// A message without a credit took a buffer that another one was promised. Until another is
+// posted, no credit may be granted in its place.
+func TestAnIntrudersBufferIsReplacedBeforeMoreIsGranted(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 3, Credits: 2, Config: Config{Initial: -1}})
+	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 0)))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
+	violates(t, p.Arrived(1, 1, 0), 1, "without a credit")
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 1}, 0))
+	if held := p.account(1).held(); held != 0 {
+		t.Errorf("%d granted with %d posted for %d held", held, p.Posted(), p.held)
+	}
+	must(t, p.Reposted(1, 0))
+	if held := p.account(1).held(); held != 1 || p.Posted() != 2 {
+		t.Errorf("%d granted after it was replaced, %d posted", held, p.Posted())
+	}
+}
+
+func TestAControlMessageOfTheNextConnectionOpensIt(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 2, Credits: 2})
+	open := func(wire uint16, want uint32, ok bool) {
+		t.Helper()
+		if got, is := p.Opens(1, &Header{Epoch: wire}); is != ok || ok && got != want {
+			t.Errorf("epoch %d on the wire opens %d (%v), want %d (%v)", wire, got, is, want, ok)
+		}
+	}
+	open(1, 1, true)
+	open(0, 0, false)
+	must(t, p.Open(1, 65534, 0))
+	open(65535, 0, false) // while one is open it does not
+	p.Close(1, 0)
+	open(65535, 65535, true)
+	open(1, 65537, true)
+	open(65534, 0, false)
+	open(65533, 0, false)
+}
+
+func TestHoldersNameWhoKeepsOthersWaiting(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 20, Credits: 12, Replies: 1, Config: Config{Initial: -1, RecallAfter: 100}})
+	for peer := 1; peer < 20; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	must(t, p.Apply(3, &Header{Epoch: 1, Want: 12}, 10))
+	for peer := 5; peer < 15; peer++ {
+		must(t, p.Apply(peer, &Header{Epoch: 1, Want: 2}, 20))
+	}
+	_, err := p.ReserveReply(7)
+	must(t, err)
+	p.Tick(200)
+	h := p.Holders(nil, 200)
+	if len(h) != 11 || h[0] != (Holder{Peer: 3, Credits: 12, Idle: 190, Recalled: true}) ||
+		h[1] != (Holder{Peer: 7, Replies: 1, Idle: 200, Wants: 2, Waiting: 180}) {
+		t.Fatalf("holders %+v", h)
+	}
+	s := p.Describe(200)
+	for _, want := range []string{"0 of 12 credits free", "peer 3 holds 12 credits and 0 replies, idle for 190ns, does not answer the recall", "peer 7 holds 0 credits and 1 replies", "and 3 more peers"} {
+		if !strings.Contains(s, want) {
+			t.Errorf("%q does not say %q", s, want)
+		}
+	}
+}
+
+func TestConfigurationsAreChecked(t *testing.T) {
+	for _, c := range []PoolConfig{
+		{}, {Peers: 1}, {Credits: 1}, {Peers: 1, Credits: -1}, {Peers: 1, Credits: 1 << 31}, {Peers: 1, Credits: 1, Replies: -1},
+		{Peers: 1, Credits: 1, Config: Config{Window: MaxWindow + 1}}, {Peers: 1, Credits: 1, Config: Config{Window: -1}},
+		{Peers: 1, Credits: 9, Config: Config{Window: 2, Initial: 3}}, {Peers: 1, Credits: 9, Config: Config{Initial: -2}},
+		{Peers: 1, Credits: 9, Config: Config{Retry: -1}}, {Peers: 1, Credits: 9, Config: Config{RecallAfter: -1}},
+	} {
+		if _, err := NewPool(c); err == nil || !strings.HasPrefix(err.Error(), "flow: ") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	p := newPool(t, PoolConfig{Peers: 1, Credits: 1000})
+	if c := p.Config(); c.Window != 64 || c.Initial != 2 || c.RecallAfter != time.Millisecond || c.Retry != 4*time.Millisecond {
+		t.Errorf("defaults %+v", c)
+	}
+}
+
+func TestAPeerWithoutConnectionCostsTwelveBytes(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 1000, Credits: 1})
+	if n := int(unsafe.Sizeof(p.peers[0]) + unsafe.Sizeof(p.last[0])); n > 12 || len(p.peers) != 1000 || len(p.last) != 1000 {
+		t.Errorf("%d bytes", n)
+	}
+	if n := unsafe.Sizeof(account{}) + unsafe.Sizeof(Sender{}); n > 320 {
+		t.Errorf("a connected one costs %d", n)
+	}
+}
+
+func TestTheWayOfAMessageAllocatesNothing(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 4, Replies: 4})
+	e.tell(0)
+	var wire [ExtendedSize]byte
+	if n := testing.AllocsPerRun(1000, func() { roundTrip(e, &wire) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	e.pool.Close(1, 0)
+	e.purse.Close()
+	must(t, e.purse.Open(2))
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := e.purse.Take(0); err == nil {
+			t.Fatal("a credit from nowhere")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations without credit", n)
+	}
+}
+
+// roundTrip is a request and its reply, with all that both ends do about credits.
+func roundTrip(e *ends, wire *[ExtendedSize]byte) {
+	epoch, err := e.purse.Take(0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	_, err = e.there.ReserveReply(0)
+	var h, got Header
+	e.there.Fill(0, &h, 0)
+	e.purse.Fill(&h, 0)
+	n := h.Encode(wire[:])
+	_, err2 := got.Decode(wire[:n])
+	err3 := e.pool.Arrived(1, epoch, 0)
+	if err != nil || err2 != nil || err3 != nil || e.pool.Apply(1, &got, 0) != nil || e.back.Apply(&got, 0) != nil || e.pool.Reposted(1, 0) != nil || e.pool.BeforeHandlers() != nil {
+		e.t.Fatal("request")
+	}
+	var r Header
+	e.pool.Fill(1, &r, 0)
+	e.back.Fill(&r, 0)
+	n = r.Encode(wire[:])
+	_, err = got.Decode(wire[:n])
+	if err != nil || e.there.ReplyArrived(0, epoch) != nil || e.there.Apply(0, &got, 0) != nil || e.purse.Apply(&got, 0) != nil || e.there.Reposted(1, 0) != nil {
+		e.t.Fatal("reply")
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	e := connect(b, PoolConfig{Credits: 4})
+	e.tell(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		epoch, _ := e.purse.Take(0)
+		e.purse.Cancel(epoch)
+	}
+}
+
+// One message at its receiver: arrival, wish, repost, grant.
+func BenchmarkArrived(b *testing.B) {
+	p := newPool(b, PoolConfig{Peers: 2, Credits: 64})
+	must(b, p.Open(1, 1, 0))
+	h := Header{Epoch: 1, Want: 32}
+	must(b, p.Apply(1, &h, 0))
+	b.ReportAllocs()
+	for b.Loop() {
+		if p.Arrived(1, 1, 0) != nil || p.Apply(1, &h, 0) != nil || p.Reposted(1, 0) != nil {
+			b.Fatal("refused")
+		}
+	}
+}
+
+// The same when 1000 peers share 64 credits, each arrival from the next in turn.
+func BenchmarkArrivedOfMany(b *testing.B) {
+	const peers = 1000
+	p := newPool(b, PoolConfig{Peers: peers, Credits: 64, Config: Config{Initial: -1, RecallAfter: time.Hour}})
+	h := Header{Epoch: 1, Want: 8}
+	for i := range peers {
+		must(b, errors.Join(p.Open(i, 1, 0), p.Apply(i, &h, 0)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		i := int(p.holders.head.peer)
+		if p.Arrived(i, 1, 0) != nil || p.Apply(i, &h, 0) != nil || p.Reposted(1, 0) != nil {
+			b.Fatal("refused")
+		}
+	}
+}
+
+func BenchmarkRequestAndReply(b *testing.B) {
+	e := connect(b, PoolConfig{Credits: 4, Replies: 4})
+	e.tell(0)
+	var wire [ExtendedSize]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		roundTrip(e, &wire)
+	}
+}
