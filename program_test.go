@@ -38,7 +38,11 @@ func rankMain(what string) int {
 		if err != nil {
 			size = 1 << 20
 		}
-		j, err := Join(ctx, Config{SegmentSize: size, CloseTimeout: 3 * time.Second})
+		closing, err := time.ParseDuration(os.Getenv("CONDUIT_TEST_CLOSE"))
+		if err != nil {
+			closing = 3 * time.Second
+		}
+		j, err := Join(ctx, Config{SegmentSize: size, CloseTimeout: closing})
 		if err != nil {
 			return err
 		}
@@ -56,6 +60,8 @@ var programs = map[string]func(ctx context.Context, j *Job) error{
 	"exchange":   exchangeProgram,
 	"die-before": func(ctx context.Context, j *Job) error { return j.Barrier(ctx) },
 	"die-after":  dieProgram,
+	"exit":       exitProgram,
+	"wait":       waitProgram,
 	"strangers":  func(ctx context.Context, j *Job) error { return exchangeProgram(ctx, j) },
 }
 
