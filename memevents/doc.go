@@ -9,7 +9,7 @@
 //
 // A Watcher is one cache's share of the table. An entry goes FREE, PENDING, VALID, STALE, FREE:
 //
-//	ref, err := w.Claim(lo, hi, tag, need)       // PENDING
+//	ref, err := w.Claim(lo, hi, tag, need)       // PENDING; or ClaimLive, see "Discards by raw calls"
 //	if err != nil { ... }                        // ErrChanging, ErrFull, ErrUnwatched: register for this operation only
 //	mr, err := register(lo, hi)
 //	if err != nil { w.Retire(ref) }              // FREE again
@@ -62,22 +62,42 @@
 //     amd64 only, done before main and never undone.
 //
 // Each is tested by real calls at the start, and by Retest: Status says which class is covered by whom, or why
-// by nobody. Calls go on to whoever defines them next, so other interposers keep working.
+// by nobody. A Retest that finds a class lost makes every entry stale. Calls go on to whoever defines them next, so other interposers keep working.
 //
 // Environment: IBCONDUIT_MEM_EVENTS, IBCONDUIT_MEM_MONITORS, IBCONDUIT_MEM_LOG_LEVEL; see EnvEvents and its
 // neighbours.
 //
-// # What nobody sees
+// # What is not noticed
 //
 //   - ftruncate, fallocate(PUNCH_HOLE) of a shared file by descriptor: Truncate is never covered.
 //   - mprotect: a registration outlives it, and devices go on writing to pages that the program may not.
-//   - System V segments and guards (MADV_GUARD_INSTALL) by raw system calls.
+//   - By raw system calls: guards (MADV_GUARD_INSTALL), System V segments (shmdt, shmat with SHM_REMAP) and
+//     remap_file_pages. The kernel unmaps for these without a word to userfaultfd (ipc/shm.c, mm/mmap.c pass no
+//     list for its events). RawGuard, RawShm and RawRemapFile are never covered.
 //   - A range that one thread unmaps by a raw call, and another maps again by a raw call before the kernel has
 //     told: between the two a hit is possible for the microseconds that the reader takes to wake.
 //   - The files' own initialised data in libraries that are unloaded: Claim refuses RawUnmap there.
 //
-// Discarding by raw calls (madvise of the Go runtime) is told before it happens and its end is not: such a
-// range refuses claims for a second, with ErrChanging.
+// Each of them is the program's to avoid for memory that it communicates from.
+//
+// # Discards by raw calls
+//
+// madvise of the Go runtime (debug.FreeOSMemory, the scavenger) and of package syscall is told before it happens,
+// so an entry that stands there is stale in time. The trouble is with a claim that comes between the telling and
+// the end of the call, for nothing tells of the end: the caller wakes when its event is read, takes the lock of
+// the address space, and then discards (fs/userfaultfd.c, userfaultfd_remove; mm/madvise.c). What the kernel
+// shows of it (mmap_changing, by EAGAIN of UFFDIO_WRITEPROTECT) ends before that lock is taken, so waiting for
+// it and for the lock proves nothing about a caller that is preempted in between; and the event does not name
+// the caller, whose return could otherwise be watched for. So Claim refuses such a range, with ErrChanging, for a
+// second after the telling; 32 ranges are kept, and widened where there are more. That a thread which is ready
+// to run is run for some microseconds within a second is an assumption. It is the only one of its kind here.
+//
+// ClaimLive needs neither. Whoever discards pages has them to himself meanwhile: the Go runtime marks pages as
+// allocated before it gives them back and as free only afterwards (runtime, pageAlloc.scavengeOne), so no page of
+// a live object is ever in a discard that has begun; malloc implementations do the same, under a lock or by
+// taking the extent off their lists. A range of live memory therefore meets no discard but one that the program
+// makes itself, of memory that it is communicating from at that moment. What is told after the claim ends the
+// entry like any other. Only a range that was widened over memory of others, as by merging, needs Claim.
 //
 // # Rules for what runs inside a hook
 //
@@ -88,6 +108,7 @@
 //
 // # Fork
 //
-// In the child of a fork nothing here is true: hooks pass on, and NewWatcher, Claim and Subscribe fail with
-// ErrForked. Children that exec (os/exec) need nothing.
+// In the child of a fork nothing here is true. Its hooks pass on, its copy of the table finds nothing valid
+// (Acquire and Publish fail), and every call that can fail does so with ErrForked; Retire and Drain do nothing.
+// Children that share the memory until they exec (vfork, posix_spawn, os/exec) need nothing.
 package memevents

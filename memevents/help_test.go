@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// long: tests that have a short form in the suite run their full one.
+// long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
 func long() bool { return os.Getenv("IBCONDUIT_TEST_LONG") == "1" }
 
 func split(s string) []string { return strings.Fields(s) }

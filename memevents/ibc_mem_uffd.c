@@ -9,8 +9,9 @@
  * The call goes on as soon as its event is read, before the reader has acted on it. So the reader makes the
  * gate odd before it reads and even when all it has read is dealt with; Acquire turns away at an odd gate.
  *
- * MADV_DONTNEED and its like are told before the pages go, and nothing tells when they are gone. Their range
- * stays closed to new claims for a while: LINGER_NS. */
+ * MADV_DONTNEED and its like are told before the pages go, and nothing tells when they are gone (doc.go says
+ * why it cannot be found out). Their range stays closed for a while, LINGER_NS, to claims of memory that somebody
+ * else may be discarding. */
 #include "ibc_mem.h"
 #include "ibc_mem_arch.h"
 
