@@ -111,7 +111,7 @@ func examine(ctx context.Context, m *machine, opts Options) Report {
 		x.processors, x.clock, x.cgroups, x.hugePages, x.numa, x.files, x.capabilities,
 	}
 	if opts.Fabric != "shm" {
-		steps = append(steps, x.library, x.devices, x.memlock, x.software, x.perftest)
+		steps = append(steps, x.library, x.devices, x.memlock, x.memoryEvents, x.software, x.perftest)
 	}
 	for _, step := range steps {
 		if ctx.Err() != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
+	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -43,6 +44,7 @@ var update = flag.Bool("update", false, "rewrite the reports in testdata")
 //	device NAME FIRMWARE
 //	port NAME N STATE LINK LID MTU MAXMTU WIDTH SPEED
 //	gid NAME N INDEX TYPE ADDRESS [NETDEV]
+//	events NAME                           memevents.Status as testdata/events/NAME.txt; else all.txt
 type fixture struct {
 	m       *machine
 	opts    Options
@@ -56,6 +58,7 @@ type fixture struct {
 	mapping error
 	limits  map[string][2]uint64
 	vars    map[string]string
+	events  string
 }
 
 func readFixture(t *testing.T, file string) (*fixture, *txtar.Archive) {
@@ -64,12 +67,13 @@ func readFixture(t *testing.T, file string) (*fixture, *txtar.Archive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{fs: fstest.MapFS{}, pinMax: 1 << 40, denied: map[string]error{}, vars: map[string]string{},
+	f := &fixture{events: "all", fs: fstest.MapFS{}, pinMax: 1 << 40, denied: map[string]error{}, vars: map[string]string{},
 		limits: map[string][2]uint64{"memlock": {unlimited, unlimited}, "nofile": {65536, 65536}}}
 	f.m = &machine{arch: "x86_64", cpus: 8, uid: 0, lookup: f.lookup, rlimit: f.rlimit, open: f.open,
 		share: func() error { return f.share }, mapping: func(int64) error { return f.mapping },
 		clock: func() time.Duration { return 25 }, devices: func() ([]device, error) { return slices.Clone(f.devs), f.err }, pin: f.pin}
 	f.m.FS = f.fs
+	f.m.events = func() memevents.Report { return recordedEvents(t, f.events) }
 	for n, line := range slices.Collect(strings.Lines(string(a.Comment))) {
 		if err := f.fact(strings.Fields(line)); err != nil {
 			t.Fatalf("%s:%d: %v", file, n+1, err)
@@ -136,6 +140,8 @@ func (f *fixture) fact(w []string) (err error) {
 		f.pinMax, f.raised = number(w[1]), len(w) > 2
 	case "library":
 		f.err = errors.New(rest)
+	case "events":
+		f.events = rest
 	case "device":
 		f.devs = append(f.devs, device{Name: w[1], Firmware: w[2]})
 	case "port":
@@ -159,6 +165,35 @@ func (f *fixture) fact(w []string) (err error) {
 		return fmt.Errorf("unknown fact %q", w[0])
 	}
 	return nil
+}
+
+// recordedEvents reads what a program printed of memevents.Status.
+func recordedEvents(t *testing.T, name string) (r memevents.Report) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/events/" + name + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := map[string]memevents.Class{}
+	for c := memevents.Class(0); c.String() != "unknown class"; c++ {
+		classes[c.String()] = c
+	}
+	for line := range strings.Lines(string(text)) {
+		w := strings.Fields(line)
+		why := strings.Join(w[3:], " ")
+		switch c, known := classes[w[1]]; {
+		case w[0] == "monitor":
+			r.Monitors = append(r.Monitors, memevents.Monitor{Name: w[1], Active: w[2] == "on", Why: why})
+		case !known:
+			t.Fatalf("%s: there is no class %s", name, w[1])
+		default:
+			r.Classes = append(r.Classes, memevents.Coverage{Class: c, By: strings.TrimPrefix(w[2], "-"), Why: why})
+		}
+	}
+	if len(r.Classes) != len(classes) {
+		t.Fatalf("%s: %d of %d classes; record it again", name, len(r.Classes), len(classes))
+	}
+	return r
 }
 
 func mtuCode(bytes uint64) verbs.MTU {
@@ -266,6 +301,20 @@ func TestTheRemedyFitsTheMachine(t *testing.T) {
 		{"no-shared-memory", "shared-memory", Fail, "operation not permitted", "seccomp"},
 		{"half-launched", "launcher", Fail, "only one of RANK and WORLD_SIZE is set", "IBCONDUIT_BOOTSTRAP=self"},
 		{"batch-script", "launcher", Warn, "SLURM_JOB_ID=53", "IBCONDUIT_BOOTSTRAP=self"},
+		{"infiniband", "events-c", OK, "munmap mmap-fixed mremap madvise brk shm remap_file_pages by symbols", ""},
+		{"infiniband", "events-go", OK, "raw-unmap raw-discard by userfaultfd", ""},
+		{"infiniband", "events-rare", OK, "guard by symbols; raw-guard raw-shm", ""},
+		{"kubernetes", "events-malloc", Warn, "nobody sees libc-free libc-brk (userfaultfd: operation not permitted)", "seccompProfile"},
+		{"kubernetes", "events-malloc", Warn, "registered for each operation", "IBCONDUIT_MEM_MONITORS=auto,patch"},
+		{"kubernetes", "events-go", Warn, "nobody sees raw-unmap raw-discard", "Unconfined"},
+		{"quota", "events-go", Warn, "operation not permitted", "docker run --device /dev/userfaultfd"},
+		{"old-kernel", "events-go", Warn, "operation not permitted", "sudo sysctl -w vm.unprivileged_userfaultfd=1"},
+		{"old-kernel", "events-malloc", OK, "libc-free libc-brk by patch", ""},
+		{"service", "events-go", Warn, "operation not permitted", "sudo chmod 0666 /dev/userfaultfd"},
+		{"events-off", "events", Warn, "switched off (IBCONDUIT_MEM_EVENTS=no)", "unset IBCONDUIT_MEM_EVENTS"},
+		{"events-symbols", "events-go", Warn, "not chosen", "add userfaultfd to it"},
+		{"events-static", "events", Warn, "not built", "CGO_ENABLED=1"},
+		{"events-library", "events-c", Warn, "nobody sees shm remap_file_pages", "ibrun --preload"},
 		{"memlock-raised", "memlock", OK, "registered 256 MiB on rxe0 with the soft limit raised", ""},
 	} {
 		f, _ := readFixture(t, "testdata/"+c.machine+".txtar")
@@ -308,7 +357,7 @@ func TestWithoutFabricIBVNothingIsSaidOfRDMA(t *testing.T) {
 	f.opts.Fabric = "shm"
 	r := examine(t.Context(), f.m, f.opts)
 	for _, c := range r.Checks {
-		if slices.Contains([]string{"libibverbs", "device", "memlock", "perftest", "soft-roce", "vm"}, c.Name) {
+		if slices.Contains([]string{"libibverbs", "device", "memlock", "events-c", "events-go", "perftest", "soft-roce", "vm"}, c.Name) {
 			t.Errorf("with fabric shm: %+v", c)
 		}
 	}
