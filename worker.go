@@ -44,6 +44,7 @@ type peer struct {
 	size       uint64         // bytes at base; 0 when not mapped
 	cpuAtomics bool           // atomics on base are allowed
 	user       uint64         // the segment's size, mapped or not
+	down       bool           // as of downSeen
 	data, amo  fabric.Lane
 }
 
@@ -124,7 +125,7 @@ func (w *Worker) refresh() {
 	for r := range w.peers {
 		p := &w.peers[r]
 		p.base, p.size, p.cpuAtomics = nil, 0, false
-		if w.job.downCause(r) != nil {
+		if p.down = w.job.downCause(r) != nil; p.down {
 			continue
 		}
 		if mem := p.data.Mapped(r); mem != nil {
@@ -135,9 +136,23 @@ func (w *Worker) refresh() {
 	w.downSeen = seen
 }
 
+// near returns the peer, or nil if anything is wrong.
+func (w *Worker) near(node uint32, off, n uint64) *peer {
+	if i := uint(node) - 1; i < uint(len(w.peers)) {
+		p := &w.peers[i]
+		if n <= p.user && off <= p.user-n && !p.down && w.downSeen == w.downs.Load() {
+			return p
+		}
+	}
+	return nil
+}
+
 // reach returns the peer for an operation that goes through a lane, after all
 // checks that a global pointer needs.
 func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error) {
+	if p := w.near(node, off, n); p != nil {
+		return p, int(node) - 1, nil
+	}
 	if w.peers == nil {
 		return nil, 0, errClosed(op, "worker")
 	}

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -171,6 +172,49 @@ func TestDoorbellRefusesSlotsThatAreNotThereAndMoreThanItHolds(t *testing.T) {
 	}
 }
 
+func TestCallPostsOneRequestAndWaitsForIt(t *testing.T) {
+	r := newRig(t)
+	a, b := r.pair(endConfig{})
+	r.fillWrites(a, Signaled)
+	for _, slot := range []int{0, 3, a.send.Slots() - 1} {
+		if n := must(a.bell.Call(a.qp, a.send, slot, patience))(t); n != 1 || a.bell.Posted() != 1 {
+			t.Fatalf("slot %d: %d posted, %d completed", slot, a.bell.Posted(), n)
+		}
+		if wc := a.bell.Completions()[0]; wc.WRID != uint64(slot) || wc.Err() != nil || *r.word(4096 + 8*slot) != uint64(slot+1) {
+			t.Errorf("slot %d: %s, wrote %d", slot, describe(wc), *r.word(4096 + 8*slot))
+		}
+	}
+	// What was queued before goes too, and first.
+	check(t, a.bell.Send(a.qp, a.send, 1, 1))
+	for got := must(a.bell.Call(a.qp, a.send, 2, patience))(t); got < 2; got += must(a.bell.Ring(1, patience))(t) {
+	}
+	if *r.word(4096 + 8*1) != 2 || *r.word(4096 + 8*2) != 3 {
+		t.Error("a request queued before a call, or the call's own, was not posted")
+	}
+	// A request that is refused is named.
+	a.send.WR(6).Flags |= Inline
+	a.send.SGEs(6)[0].Length = 1 << 20
+	_, err := a.bell.Call(a.qp, a.send, 6, patience)
+	var e *PostError
+	if !errors.As(err, &e) || e.Slot != 6 || e.WRID != 6 || e.Posted != 0 || e.Queue != a.qp.name {
+		t.Errorf("refused: %v", err)
+	}
+	for _, slot := range []int{-1, a.send.Slots()} {
+		if _, err := a.bell.Call(a.qp, a.send, slot, 0); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("slot %d: %v, want EINVAL", slot, err)
+		}
+	}
+	// A call that gave up leaves nothing behind that keeps its queue from closing.
+	check(t, b.qp.Reset())
+	if n := must(a.bell.Call(a.qp, a.send, 0, time.Millisecond))(t); n != 0 {
+		t.Errorf("%d completions of a request that nobody answers", n)
+	}
+	check(t, a.qp.Close())
+	if _, err := a.bell.Call(a.qp, a.send, 0, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after the queue's close: %v, want %v", err, os.ErrClosed)
+	}
+}
+
 func TestRingWithoutCompletionsReturnsWhenTheBudgetIsSpent(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
@@ -277,6 +321,9 @@ func TestUseOfADoorbellByTwoGoroutinesIsDetectedInTheDebugBuild(t *testing.T) {
 	if _, err := a.bell.Ring(1, 0); !errors.Is(err, ErrConcurrent) {
 		t.Errorf("%v, want %v", err, ErrConcurrent)
 	}
+	if _, err := a.bell.Call(a.qp, a.send, 0, 0); !errors.Is(err, ErrConcurrent) {
+		t.Errorf("call: %v, want %v", err, ErrConcurrent)
+	}
 	if err := a.bell.Close(); !errors.Is(err, ErrBusy) {
 		t.Errorf("close: %v, want %v", err, ErrBusy)
 	}
@@ -351,6 +398,9 @@ func TestPostAndPollDoNotAllocate(t *testing.T) {
 			if a.bell.Completions()[i].Err() != nil {
 				failed++
 			}
+		}
+		if n, err := a.bell.Call(a.qp, a.send, 0, patience); n != 1 || err != nil {
+			failed++
 		}
 		if _, met, err := a.bell.RingUntil(word, UntilDiffers, ^uint64(0), 1, time.Millisecond); !met || err != nil {
 			failed++

@@ -59,7 +59,12 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 		c.Polls++
 	}
 	n, err := e.bell.Ring(want, budget)
-	c.Requests += uint64(e.bell.Posted())
+	return n, e.rung(n, err)
+}
+
+// rung enters into the books what a ring brought.
+func (e *endpoint) rung(n int, err error) error {
+	e.counters.Requests += uint64(e.bell.Posted())
 	if n > 0 {
 		e.reap(e.bell.Completions())
 	}
@@ -73,7 +78,7 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 	if e.rings++; e.rings%ringsPerClock == 0 {
 		e.yieldNowAndThen()
 	}
-	return n, err
+	return err
 }
 
 // yieldNowAndThen lets the scheduler see this goroutine once in yieldEvery.

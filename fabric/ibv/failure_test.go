@@ -179,10 +179,10 @@ func (r *rig) whole(h fabric.Handle, err error) func(l *lane) error {
 }
 
 // A get that cannot be posted to its end fails; its first pieces are out by then,
-// and arrive. Its buffer is the caller's again.
+// and arrive in the slab. Its buffer is the caller's again.
 func TestAGetCutShortLeavesItsBufferAlone(t *testing.T) {
 	for _, f := range []fabric.Flag{0, fabric.Implicit} {
-		r := newRig(t, 2, Config{Depth: 8, Lanes: 1})
+		r := newRig(t, 2, Config{Depth: 8, Lanes: 1, ZeroCopyMin: -1})
 		l := r.lane(0)
 		for i := range r.segs[1] {
 			r.segs[1][i] = 0xAA

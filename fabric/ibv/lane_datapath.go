@@ -46,6 +46,9 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, nil
 	case n <= e.net.inline:
 		c.Inline++
+		if e.alone(f) {
+			return e.inlineAlone(k, off, src)
+		}
 		o, err := e.begin(k, 1, f)
 		if err != nil {
 			return fabric.Done, e.refuse(err)
@@ -108,6 +111,9 @@ func (e *endpoint) transfer(k *link, off uint64, buf []byte, f fabric.Flag, what
 	default:
 		piece = bigBlock
 		e.counters.Bounced++
+	}
+	if held == none && len(buf) <= piece && e.alone(f) {
+		return e.transferAlone(k, off, buf, what, local, lkey, direct)
 	}
 	parts := int32((len(buf) + piece - 1) / piece)
 	o, err := e.begin(k, parts, f)
@@ -202,6 +208,9 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	}
 	f &^= fabric.Implicit
 	e.counters.Atomics++
+	if code != fabric.Swap && e.alone(f) {
+		return e.atomicAlone(k, off, operand, compare, code == fabric.FetchAdd)
+	}
 	o, err := e.begin(k, 1, f)
 	if err != nil {
 		return 0, fabric.Done, e.refuse(err)
@@ -377,9 +386,16 @@ func (e *endpoint) commit(k *link, o int32, slot int, f fabric.Flag) (fabric.Han
 	} else {
 		err = e.post()
 	}
-	switch {
-	case o == none:
+	if o == none {
 		return fabric.Done, nil // it was collected: Flush tells of its error, and nobody else
+	}
+	return e.settled(o, err)
+}
+
+// settled is the answer to who started an operation: its outcome if it is
+// complete, or its handle. err is of the ring.
+func (e *endpoint) settled(o int32, err error) (fabric.Handle, error) {
+	switch {
 	case e.ops[o].parts == 0:
 		return fabric.Done, e.collect(o)
 	case err != nil:

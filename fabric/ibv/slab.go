@@ -60,12 +60,20 @@ func (l *blockList) take() int32 {
 	return b
 }
 
+// next is the block that take would return.
+func (l *blockList) next() int32 { return l.free[len(l.free)-1] }
+
+// listAt is the class of the block at a slab offset.
+func (s *slab) listAt(off int32) *blockList {
+	if int(off) >= s.big.offset {
+		return &s.big
+	}
+	return &s.small
+}
+
 // give takes back the block at a slab offset.
 func (s *slab) give(off int32) {
-	l := &s.small
-	if int(off) >= s.big.offset {
-		l = &s.big
-	}
+	l := s.listAt(off)
 	l.free = append(l.free, off)
 }
 

@@ -1,10 +1,27 @@
 package measure
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // epoch of the readings.
-var epoch = time.Now()
+var epoch, origin = time.Now(), ticks()
 
-// now is a monotonic reading in ns. time.Since of a time with a monotonic part
-// reads one clock, time.Now two.
-func now() int64 { return int64(time.Since(epoch)) }
+// perTick is ns per tick of the processor's counter, in 32.32 fixed point; 0:
+// the counter is not the clock.
+var perTick = func() uint64 {
+	if !countsTime() {
+		return 0
+	}
+	return tickNS()
+}()
+
+// now is a monotonic reading in ns.
+func now() int64 {
+	if perTick != 0 {
+		hi, lo := bits.Mul64(ticks()-origin, perTick)
+		return int64(hi<<32 | lo>>32)
+	}
+	return int64(time.Since(epoch)) // reads one clock, where time.Now reads two
+}
