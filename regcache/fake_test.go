@@ -23,6 +23,8 @@ var page = uintptr(os.Getpagesize())
 type fake struct {
 	limit  int64 // bytes; 0: none
 	before func(lo, hi uintptr)
+	ending func(m *fakeMR) // before one is deregistered
+	failed func()          // after memory was found lacking
 	fail   atomic.Pointer[error]
 
 	mu     sync.Mutex
@@ -54,23 +56,38 @@ func (f *fake) Register(addr uintptr, n uint64, access Access) (MR, error) {
 	if err != nil {
 		return nil, err
 	}
+	m := f.take(&fakeMR{f: f, lo: addr, n: n, access: access, stamps: stamps})
+	if m == nil {
+		if f.failed != nil {
+			f.failed()
+		}
+		return nil, syscall.ENOMEM
+	}
+	return m, nil
+}
+
+// take opens a registration, or returns nil where there is no room.
+func (f *fake) take(m *fakeMR) *fakeMR {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
-	if f.limit > 0 && f.bytes+int64(n) > f.limit {
-		return nil, syscall.ENOMEM
+	if f.limit > 0 && f.bytes+int64(m.n) > f.limit {
+		return nil
 	}
 	f.serial++
-	f.bytes += int64(n)
-	m := &fakeMR{f: f, lo: addr, n: n, access: access, key: f.serial, stamps: stamps}
+	f.bytes += int64(m.n)
+	m.key = f.serial
 	f.open[m.key] = m
-	return m, nil
+	return m
 }
 
 func (m *fakeMR) LKey() uint32 { return m.key }
 func (m *fakeMR) RKey() uint32 { return m.key }
 
 func (m *fakeMR) Close() error {
+	if m.f.ending != nil {
+		m.f.ending(m)
+	}
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	if m.f.open[m.key] != m {

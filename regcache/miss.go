@@ -57,6 +57,7 @@ type plan struct {
 	need   memevents.Classes
 	keep   unsafe.Pointer
 	merges bool
+	live   bool // all pages are of objects in use, which the runtime does not discard
 }
 
 func (p *plan) bytes() int64 { return int64(p.hi - p.lo) }
@@ -187,7 +188,7 @@ func temporary(err error) bool {
 // overlap first: a range of which a part is not mapped, or not with the same access, does not register, and
 // then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
-	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need}
+	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap}
 	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
 		return nil, errCrowded
 	}
@@ -222,7 +223,7 @@ func (c *Cache) union(p plan) (plan, bool) {
 			p.lo, p.hi = min(p.lo, e.lo), max(p.hi, e.hi)
 			p.access |= e.can.access()
 			p.need |= e.need
-			p.merges, again = true, true
+			p.merges, p.live, again = true, false, true
 		})
 	}
 	return p, p.merges && p.bytes() <= c.cfg.MaxBytes
@@ -240,7 +241,7 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 			return nil, err
 		}
 		var ref memevents.Ref
-		if ref, err = c.claim(e); err != nil {
+		if ref, err = c.claim(e, p.live); err != nil {
 			c.unreserve(e)
 			return nil, err
 		}
@@ -262,10 +263,15 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 }
 
 // claim evicts one entry if the table of the process is full.
-func (c *Cache) claim(e *entry) (memevents.Ref, error) {
-	ref, err := c.w.Claim(e.lo, e.hi, e.tag, e.need)
-	if errors.Is(err, memevents.ErrFull) && c.makeRoom(0) {
-		ref, err = c.w.Claim(e.lo, e.hi, e.tag, e.need)
+func (c *Cache) claim(e *entry, live bool) (memevents.Ref, error) {
+	claim := c.w.Claim
+	if live {
+		claim = c.w.ClaimLive
+	}
+	before := c.stats.deregistered.Load()
+	ref, err := claim(e.lo, e.hi, e.tag, e.need)
+	if errors.Is(err, memevents.ErrFull) && c.makeRoom(0, before) {
+		ref, err = claim(e.lo, e.hi, e.tag, e.need)
 	}
 	return ref, err
 }
@@ -326,13 +332,15 @@ const (
 
 // register calls the Registrar; when that lacks memory and insist is set, it evicts and tries again.
 func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR, error) {
+	before := c.stats.deregistered.Load()
 	mr, err := c.cfg.Registrar.Register(addr, n, access)
 	room := int64(min(n, everything))
 	for range registerTries {
-		if err == nil || !exhausted(err) || !insist || !c.makeRoom(room) {
+		if err == nil || !exhausted(err) || !insist || !c.makeRoom(room, before) {
 			break
 		}
 		c.stats.retries.Add(1)
+		before = c.stats.deregistered.Load()
 		mr, err = c.cfg.Registrar.Register(addr, n, access)
 		room = everything
 	}

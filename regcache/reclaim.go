@@ -95,17 +95,16 @@ func (c *Cache) evictIdle(bytes int64, count int) []*entry {
 }
 
 // makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that somebody else
-// deregisters. False: there are none.
-func (c *Cache) makeRoom(bytes int64) bool {
+// deregisters. False: there are none, and there were none since before, a count of deregistrations.
+func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	c.mu.Lock()
 	idle := c.evictIdle(bytes, 1)
-	others := len(idle) == 0 && c.ending > 0
-	if others {
+	if len(idle) == 0 && c.ending > 0 {
 		c.ended.Wait()
 	}
 	c.mu.Unlock()
 	c.deregister(idle)
-	return others || len(idle) > 0
+	return c.stats.deregistered.Load() != before
 }
 
 // sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
