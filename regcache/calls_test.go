@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 	"syscall"
 	"testing"
-	_ "unsafe" // for go:linkname
+	"unsafe" // for go:linkname
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +26,29 @@ func windowOpen(lo, hi uintptr) uint32
 
 //go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
 func windowClose(id uint32)
+
+// cLoad loads a library, and cFunc calls a function of the program or of one that was loaded.
+//
+//go:linkname cLoad github.com/ibconduit/conduit/memevents.cLoad
+func cLoad(path string) (unsafe.Pointer, error)
+
+//go:linkname cFunc github.com/ibconduit/conduit/memevents.cFunc
+func cFunc(name string, args ...uintptr) uintptr
+
+// setOrder chooses the order of notice and change in a test build of the hooks; stopAt makes them stop before and
+// after the kernel's work on the range at addr, where stopped says which, until goOnFrom.
+//
+//go:linkname setOrder github.com/ibconduit/conduit/memevents.setOrder
+func setOrder(order uint32)
+
+//go:linkname stopAt github.com/ibconduit/conduit/memevents.stopAt
+func stopAt(addr uintptr)
+
+//go:linkname stopped github.com/ibconduit/conduit/memevents.stopped
+func stopped() uint32
+
+//go:linkname goOnFrom github.com/ibconduit/conduit/memevents.goOnFrom
+func goOnFrom(stage uint32)
 
 // Events of enum ibc_mem_event_type.
 const (

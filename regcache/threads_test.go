@@ -1,0 +1,103 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package regcache
+
+import (
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// What testdata/threads.c agrees with.
+const (
+	cThreads     = 4
+	cThreadPages = 16
+)
+
+// library compiles a library of testdata.
+func library(t testing.TB, source string) string {
+	t.Helper()
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no C compiler: ", err)
+	}
+	out := t.TempDir() + "/lib.so"
+	if text, err := exec.Command(cc, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o", out, source, "-lpthread", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return out
+}
+
+// threads runs 4 threads of C that change pages by calls of their own, and 8 goroutines that call f for a
+// range of them and what tells whether that thread has changed any meanwhile.
+func threads(t *testing.T, d time.Duration, f func(lo uintptr, pages int, turn *atomic.Uint64)) {
+	if _, err := cLoad(library(t, "testdata/threads.c")); err != nil {
+		t.Fatal(err)
+	}
+	p := reserve(t, cThreads*cThreadPages)
+	if cFunc("ibc_threads_start", p) != 0 {
+		t.Fatal("no threads")
+	}
+	end := time.Now().Add(d)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		rnd := &rand{*seed<<8 + uint64(g) + 1}
+		turns := [cThreads]*atomic.Uint64{}
+		for i := range turns {
+			turns[i] = (*atomic.Uint64)(ptr(cFunc("ibc_threads_turn", uintptr(i))))
+		}
+		wg.Go(func() {
+			for time.Now().Before(end) && !t.Failed() {
+				i, from := rnd.below(cThreads), rnd.below(cThreadPages)
+				f(p+uintptr(i*cThreadPages+from)*page, 1+rnd.below(cThreadPages-from), turns[i])
+			}
+		})
+	}
+	wg.Wait()
+	if n := cFunc("ibc_threads_stop"); n < 100 {
+		t.Errorf("%d changes: nothing was tried", n)
+	}
+}
+
+// A thread that did not change its pages from before the Get until they were looked at must find its own.
+func TestEightGoroutinesAndFourCThreads_24(t *testing.T) {
+	fake := newFake()
+	c := cached(t, fake, func(c *Config) { c.MaxRegions, c.MaxDeadBytes = 12, int64(16*page) })
+	var checked, gets atomic.Uint64
+	threads(t, stressFor(t, time.Second), func(lo uintptr, pages int, turn *atomic.Uint64) {
+		n := uint64(pages) * uint64(page)
+		before := turn.Load()
+		r, err := c.Get(ptr(lo), n, LocalWrite)
+		if err != nil {
+			if turn.Load() == before && before&1 == 0 { // else they were not mapped at that moment
+				t.Error(err)
+			}
+			return
+		}
+		gets.Add(1)
+		mr := fake.mr(t, r)
+		now, err := touch(lo, lo+uintptr(n), false)
+		if turn.Load() == before && before&1 == 0 {
+			for i, s := range now {
+				// 0: registered before its owner wrote to it
+				if was := mr.stamps[int((lo-mr.lo)/page)+i]; was != 0 && was != s {
+					t.Errorf("stale: page %d of %d is %#x, registered as %#x", i, pages, s, was)
+				}
+				checked.Add(1)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if err := c.Put(r); err != nil {
+			t.Error(err)
+		}
+	})
+	s := c.Stats()
+	if s.Gets != gets.Load() || s.Puts != s.Gets || checked.Load() == 0 || s.Hits == 0 || s.Invalidated == 0 {
+		t.Errorf("%d gets, %d pages checked: %+v", gets.Load(), checked.Load(), s)
+	}
+	t.Logf("%d pages checked, %+v", checked.Load(), s)
+}
