@@ -3,6 +3,7 @@
 package memevents
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -136,7 +137,11 @@ func TestLifeOfAnEntry(t *testing.T) {
 		t.Fatal("the release of a valid entry says it is dead")
 	}
 	r.Acquire()
+	before := ReadStats()
 	must(t, callMunmap, page(p, 1), pageSize)
+	if s := ReadStats(); s.Invalidated != before.Invalidated+1 || s.InvalidatedInUse != before.InvalidatedInUse+1 {
+		t.Errorf("invalidated %d, in use %d: want one more of each than %d, %d", s.Invalidated, s.InvalidatedInUse, before.Invalidated, before.InvalidatedInUse)
+	}
 	if r.Acquire() || r.Valid() {
 		t.Fatal("acquired after a page was unmapped")
 	}
@@ -422,8 +427,12 @@ func TestSharedSegments_02(t *testing.T) {
 	first := watch(t, w, room, page(room, 1), CalledFromC)
 	over := watch(t, w, page(room, 3), page(room, 4), CalledFromC)
 	beyond := watch(t, w, page(room, 4), page(room, 5), CalledFromC)
+	announced := ReadStats().Unmaps
 	if _, at := attach(t, page(room, 1)+17, remapFlag|rounded); at != page(room, 1) {
 		t.Fatalf("attached at %#x", at)
+	}
+	if ReadStats().Unmaps == announced {
+		t.Error("shmat with SHM_REMAP was not announced before it happened")
 	}
 	if over.Acquire() {
 		t.Error("a hit after shmat with SHM_REMAP")
@@ -707,7 +716,9 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 		t.Error("woken at the limit")
 	}
 	must(t, callMadvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
-	if err := w.Wait(t.Context()); err != nil {
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.Wait(soon); err != nil {
 		t.Fatal(err)
 	}
 	if n, bytes := w.Dead(); n != 4 || bytes != 4*int64(pageSize) {

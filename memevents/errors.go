@@ -2,9 +2,9 @@ package memevents
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"syscall"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Sentinels for errors.Is. Those of Claim all mean: do without the cache this time.
@@ -34,30 +34,8 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "memevents: %s", e.Op)
-	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
-	}
-	if e.Errno != 0 {
-		fmt.Fprintf(&b, ": %v", e.Errno)
-	}
-	if e.Detail != "" {
-		fmt.Fprintf(&b, ": %s", e.Detail)
-	}
-	if e.Remedy != "" {
-		fmt.Fprintf(&b, " (%s)", e.Remedy)
-	}
-	return b.String()
+	return errtext.Join("memevents: "+e.Op, e.Remedy, e.Err, e.Errno, e.Detail)
 }
 
-func (e *Error) Unwrap() []error {
-	var errs []error
-	if e.Err != nil {
-		errs = append(errs, e.Err)
-	}
-	if e.Errno != 0 {
-		errs = append(errs, e.Errno)
-	}
-	return errs
-}
+// Unwrap lets errors.Is find the sentinel and the errno.
+func (e *Error) Unwrap() []error { return errtext.Causes(e.Err, e.Errno) }

@@ -489,6 +489,43 @@ func init() {
 	}
 }
 
+// The patched text ends in the kernel, where nobody but the hook turns a result into errno.
+func TestFailuresThroughPatchedTextKeepTheirErrno_06(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the libc's text is patched on amd64 only")
+	}
+	runHelper(t, []string{EnvMonitors + "=patch"}, "errno")
+}
+
+func init() {
+	helpers["errno"] = func([]string) error {
+		Status()
+		p, _ := cCall(callMmap, 0, 2*pageSize, rw, anonymous, noFD, 0)
+		for _, c := range []struct {
+			name  string
+			event uint32
+			args  []uintptr
+			errno unix.Errno
+		}{
+			{"mmap", callMmap, []uintptr{p, pageSize, rw, anonymous | unix.MAP_FIXED_NOREPLACE, noFD, 0}, unix.EEXIST},
+			{"munmap", callMunmap, []uintptr{p + 1, pageSize}, unix.EINVAL},
+			{"madvise", callMadvise, []uintptr{p, pageSize, 4242}, unix.EINVAL},
+			{"mremap", callMremap, []uintptr{p + 1, pageSize, pageSize, 0}, unix.EINVAL},
+			{"shmdt", callShmdt, []uintptr{p + 1}, unix.EINVAL},
+			{"brk", callBrk, []uintptr{1 << 62}, unix.ENOMEM},
+		} {
+			calls := callsSeen(c.event)
+			if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
+				return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
+			}
+			if callsSeen(c.event) != calls+1 {
+				return fmt.Errorf("%s did not come by once", c.name)
+			}
+		}
+		return nil
+	}
+}
+
 // ---- somebody spoils the hooks ----
 
 func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
