@@ -2,9 +2,9 @@ package regcache
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"syscall"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Sentinels for errors.Is. A closed cache is reported as os.ErrClosed, a child of fork as memevents.ErrForked.
@@ -33,31 +33,8 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "regcache: %s", e.Op)
-	if e.Detail != "" {
-		fmt.Fprintf(&b, ": %s", e.Detail)
-	}
-	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
-	}
-	if e.Errno != 0 {
-		fmt.Fprintf(&b, ": %v", e.Errno)
-	}
-	if e.Remedy != "" {
-		fmt.Fprintf(&b, " (%s)", e.Remedy)
-	}
-	return b.String()
+	return errtext.Join("regcache: "+e.Op, e.Remedy, e.Detail, e.Err, e.Errno)
 }
 
 // Unwrap lets errors.Is find the cause and the errno.
-func (e *Error) Unwrap() []error {
-	var errs []error
-	if e.Err != nil {
-		errs = append(errs, e.Err)
-	}
-	if e.Errno != 0 {
-		errs = append(errs, e.Errno)
-	}
-	return errs
-}
+func (e *Error) Unwrap() []error { return errtext.Causes(e.Err, e.Errno) }

@@ -1,17 +1,16 @@
 package segment
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 // machine reads the limits of this process on this machine. root is put before
@@ -44,9 +43,8 @@ func (m machine) limits() (limits, error) {
 	if err := m.readStatus(&l); err != nil {
 		return l, err
 	}
-	var err error
-	l.cgroups, err = m.cgroups()
-	return l, err
+	l.cgroups = m.cgroups()
+	return l, nil
 }
 
 // raiseMemlock raises the soft limit of the whole process to the hard one.
@@ -129,121 +127,9 @@ func (m machine) table(name string) (map[string]uint64, error) {
 
 // cgroups returns the memory limits that are set, from the process's own
 // cgroup up to the root that this mount namespace sees.
-func (m machine) cgroups() ([]cgroupLimit, error) {
-	mounts, err := m.cgroupMounts()
-	if err != nil {
-		return nil, err
+func (m machine) cgroups() (set []cgroupLimit) {
+	for _, l := range (sysinfo.Root{FS: os.DirFS(m.root + "/")}).MemoryLimits() {
+		set = append(set, cgroupLimit{l.Group, l.Limit, l.Used, l.Reclaimable})
 	}
-	b, err := os.ReadFile(m.root + "/proc/self/cgroup")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // kernel without cgroups
-	} else if err != nil {
-		return nil, fmt.Errorf("segment: cgroup of the process: %w", err)
-	}
-	var found []cgroupLimit
-	for line := range strings.Lines(string(b)) {
-		// hierarchy:controllers:path, cgroups(7)
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		v2 := f[0] == "0" && f[1] == ""
-		if !v2 && !hasWord(f[1], "memory") {
-			continue
-		}
-		for _, mt := range mounts {
-			if mt.v2 == v2 {
-				found = append(found, m.walk(mt, f[2])...)
-			}
-		}
-	}
-	return found, nil
-}
-
-type cgroupMount struct {
-	root, point string
-	v2          bool
-}
-
-// cgroupMounts finds the hierarchies that have memory limits in mountinfo
-// (proc_pid_mountinfo(5)): "id parent dev root point options [tags] - type source superoptions".
-func (m machine) cgroupMounts() ([]cgroupMount, error) {
-	b, err := os.ReadFile(m.root + "/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("segment: mounts of the process: %w", err)
-	}
-	var out []cgroupMount
-	s := bufio.NewScanner(bytes.NewReader(b))
-	for s.Scan() {
-		left, right, ok := strings.Cut(s.Text(), " - ")
-		l, r := strings.Fields(left), strings.Fields(right)
-		if !ok || len(l) < 5 || len(r) < 3 {
-			continue
-		}
-		switch {
-		case r[0] == "cgroup2":
-			out = append(out, cgroupMount{l[3], l[4], true})
-		case r[0] == "cgroup" && hasWord(r[2], "memory"):
-			out = append(out, cgroupMount{l[3], l[4], false})
-		}
-	}
-	return out, s.Err()
-}
-
-// walk reads the limits from dir, a path in the hierarchy, up to its mount.
-func (m machine) walk(mt cgroupMount, dir string) []cgroupLimit {
-	// A container sees the mount's root as "/", its own path perhaps in full.
-	if mt.root != "/" {
-		dir = strings.TrimPrefix(dir, mt.root)
-	}
-	dir = path.Clean("/" + dir)
-	limitFile, usedFile, cacheKey := "memory.max", "memory.current", "inactive_file"
-	if !mt.v2 {
-		limitFile, usedFile, cacheKey = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-	}
-	var out []cgroupLimit
-	for {
-		at := m.root + path.Join(mt.point, dir)
-		// v1 writes "no limit" as the largest multiple of a page below 1<<63.
-		if limit, ok := readFigure(path.Join(at, limitFile)); ok && limit < 1<<62 {
-			used, _ := readFigure(path.Join(at, usedFile))
-			out = append(out, cgroupLimit{dir, limit, used, readStat(path.Join(at, "memory.stat"), cacheKey)})
-		}
-		if dir == "/" {
-			return out
-		}
-		dir = path.Dir(dir)
-	}
-}
-
-// readFigure reads a file that holds one number; "max" and absence are not ok.
-func readFigure(name string) (uint64, bool) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
-	return n, err == nil
-}
-
-// readStat reads one line "key figure" of a memory.stat; 0 when there is none.
-func readStat(name, key string) uint64 {
-	b, _ := os.ReadFile(name)
-	for line := range strings.Lines(string(b)) {
-		if k, v, _ := strings.Cut(strings.TrimSpace(line), " "); k == key {
-			n, _ := strconv.ParseUint(v, 10, 64)
-			return n
-		}
-	}
-	return 0
-}
-
-// hasWord reports whether a comma-separated list holds word.
-func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
+	return set
 }

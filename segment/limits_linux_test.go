@@ -201,11 +201,8 @@ func TestCgroupLimitsAreFoundUpToTheRoot(t *testing.T) {
 	write(t, root, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
 	write(t, root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n")
 	write(t, root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "10\n")
-	got, err := machine{root}.cgroups()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []cgroupLimit{{"/", 2000, 10, 0}, {"/slice", 1000, 700, 60}}
+	got := machine{root}.cgroups()
+	want := []cgroupLimit{{"/docker/x", 2000, 10, 0}, {"/slice", 1000, 700, 60}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

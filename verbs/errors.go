@@ -3,8 +3,9 @@ package verbs
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Sentinels for errors.Is. A closed object is reported as os.ErrClosed, an expired wait as the context's error.
@@ -39,40 +40,18 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "verbs: %s", e.Op)
+	head := "verbs: " + e.Op
 	switch {
 	case e.Object != "" && e.Device != "":
-		fmt.Fprintf(&b, " on %s of %s", e.Object, e.Device)
+		head += " on " + e.Object + " of " + e.Device
 	case e.Object != "" || e.Device != "":
-		fmt.Fprintf(&b, " on %s%s", e.Object, e.Device)
+		head += " on " + e.Object + e.Device
 	}
-	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
-	}
-	if e.Errno != 0 {
-		fmt.Fprintf(&b, ": %v", e.Errno)
-	}
-	if e.Detail != "" {
-		fmt.Fprintf(&b, ": %s", e.Detail)
-	}
-	if e.Remedy != "" {
-		fmt.Fprintf(&b, " (%s)", e.Remedy)
-	}
-	return b.String()
+	return errtext.Join(head, e.Remedy, e.Err, e.Errno, e.Detail)
 }
 
-// Unwrap lets errors.Is find the errno and the sentinel.
-func (e *Error) Unwrap() []error {
-	var errs []error
-	if e.Errno != 0 {
-		errs = append(errs, e.Errno)
-	}
-	if e.Err != nil {
-		errs = append(errs, e.Err)
-	}
-	return errs
-}
+// Unwrap lets errors.Is find the sentinel and the errno.
+func (e *Error) Unwrap() []error { return errtext.Causes(e.Err, e.Errno) }
 
 // PostError says which work request of a doorbell's call was refused. Those before it, of the same and of earlier sub-chains, were posted; it and all after it were not.
 type PostError struct {

@@ -95,27 +95,36 @@ func (r Root) CPUQuota() (cpus float64, group string) {
 	return cpus, group
 }
 
-// MemoryRoom is how many bytes the tightest memory limit leaves, clean page
-// cache counted as free. ok is false when there is no limit.
-func (r Root) MemoryRoom() (room, limit uint64, group string, ok bool) {
+// MemoryLimit is the memory limit of one group, in bytes.
+type MemoryLimit struct {
+	Group       string
+	Limit, Used uint64
+	Reclaimable uint64 // part of Used that is clean page cache
+}
+
+// MemoryLimits are the limits that are set, of the process's own group first.
+func (r Root) MemoryLimits() (set []MemoryLimit) {
 	for _, g := range r.Cgroups("memory") {
 		max, used, cache := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 		if g.V2 {
 			max, used, cache = "memory.max", "memory.current", "inactive_file"
 		}
-		l, set := r.Figure(g.Dir + "/" + max)
 		// v1 writes "no limit" as the largest multiple of a page below 1<<63.
-		if !set || l >= 1<<62 {
-			continue
+		if limit, ok := r.Figure(g.Dir + "/" + max); ok && limit < 1<<62 {
+			u, _ := r.Figure(g.Dir + "/" + used)
+			set = append(set, MemoryLimit{g.Path, limit, u, min(r.stat(g.Dir+"/memory.stat", cache), u)})
 		}
-		u, _ := r.Figure(g.Dir + "/" + used)
-		c := min(r.stat(g.Dir+"/memory.stat", cache), u)
-		left := uint64(0)
-		if u-c < l {
-			left = l - (u - c)
-		}
+	}
+	return set
+}
+
+// MemoryRoom is how many bytes the tightest memory limit leaves, clean page
+// cache counted as free. ok is false when there is no limit.
+func (r Root) MemoryRoom() (room, limit uint64, group string, ok bool) {
+	for _, l := range r.MemoryLimits() {
+		left := l.Limit - min(l.Used-l.Reclaimable, l.Limit)
 		if !ok || left < room {
-			room, limit, group, ok = left, l, g.Path, true
+			room, limit, group, ok = left, l.Limit, l.Group, true
 		}
 	}
 	return room, limit, group, ok

@@ -1,0 +1,35 @@
+// Package errtext puts the errors of the lower packages into words and into
+// chains, so that they read alike.
+package errtext
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Join writes "head: part: part (remedy)". What is empty, nil or errno 0 is left out.
+func Join(head, remedy string, parts ...any) string {
+	var b strings.Builder
+	b.WriteString(head)
+	for _, p := range parts {
+		if p != nil && p != "" && p != syscall.Errno(0) {
+			fmt.Fprintf(&b, ": %v", p)
+		}
+	}
+	if remedy != "" {
+		fmt.Fprintf(&b, " (%s)", remedy)
+	}
+	return b.String()
+}
+
+// Causes are what errors.Is and errors.As look into: a sentinel or cause, and an errno.
+func Causes(err error, errno syscall.Errno) (causes []error) {
+	if err != nil {
+		causes = append(causes, err)
+	}
+	if errno != 0 {
+		causes = append(causes, errno)
+	}
+	return causes
+}
