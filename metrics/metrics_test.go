@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/regcache"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -193,6 +194,7 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 	local(t, 1, func(j *conduit.Job) error {
 		c := NewCollector(j)
 		c.members[0].sources[1] = portSource{ports: []conduit.DevicePort{{Device: "mlx5_0", Port: 1}}, read: fixedCounters}
+		c.members[0].sources = append(c.members[0].sources, SourceFunc(func(add func(Figure)) { registrations(regcache.Stats{}, add) }))
 		problems, err := testutil.CollectAndLint(c)
 		for _, p := range problems {
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -201,6 +203,41 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 			t.Errorf("only %d series were linted", n)
 		}
 		return err
+	})
+}
+
+func TestEachFigureOfARegistrationCacheHasItsSeries(t *testing.T) {
+	local(t, 1, func(j *conduit.Job) error {
+		c := NewCollector(j)
+		stats := regcache.Stats{
+			Hits: 1, Misses: 2, Uncached: 3, Registered: 4, Deregistered: 5, RegisterErrors: 6, Live: 7, Dead: 8, Bytes: 9, DeadBytes: 10,
+			Invalidated: 11, InvalidatedInUse: 12, Evicted: 13, Merged: 14,
+		}
+		c.members[0].sources = []Source{SourceFunc(func(add func(Figure)) { registrations(stats, add) })}
+		got, err := gather(c)
+		if err != nil {
+			return err
+		}
+		for name, want := range map[string]float64{
+			`registration_lookups_total{rank="0",result="hit"}`: 1, `registration_lookups_total{rank="0",result="miss"}`: 2,
+			`registration_lookups_total{rank="0",result="uncached"}`: 3, `registrations_made_total{rank="0"}`: 4,
+			`registrations_ended_total{rank="0"}`: 5, `registration_errors_total{rank="0"}`: 6,
+			`registrations{rank="0",state="live"}`: 7, `registrations{rank="0",state="dead"}`: 8,
+			`registered_bytes{rank="0"}`: 9, `registered_dead_bytes{rank="0"}`: 10,
+			`registrations_dropped_total{rank="0",reason="invalidated"}`: 11, `registrations_invalidated_in_use_total{rank="0"}`: 12,
+			`registrations_dropped_total{rank="0",reason="evicted"}`: 13, `registrations_merged_total{rank="0"}`: 14,
+		} {
+			if v, ok := got[prefix+name]; !ok || v != want {
+				return fmt.Errorf("%s is %v (present: %v), want %v", name, v, ok, want)
+			}
+		}
+		for _, name := range []string{`memory_events_total{event="kernel",rank="0"}`, `memory_events_total{event="map",rank="0"}`,
+			`memory_events_total{event="unmap",rank="0"}`, `memory_ranges_invalidated_total{rank="0"}`, `memory_claims_refused_total{rank="0"}`, `memory_ranges_watched{rank="0"}`} {
+			if _, ok := got[prefix+name]; !ok {
+				return fmt.Errorf("no series %s", name)
+			}
+		}
+		return nil
 	})
 }
 

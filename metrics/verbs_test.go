@@ -74,3 +74,73 @@ func TestOverVerbsOperationsAreExactAndThePortCountsPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestOverVerbsRegistrationsAreCounted(t *testing.T) {
+	dev := rdmatest.Device(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cfg := conduit.Config{SegmentSize: 4 << 20, Fabric: conduit.FabricIBV, Device: dev, ZeroCopyMin: 4096}
+	var last *Collector
+	err := conduit.RunLocalConfig(ctx, 2, cfg, func(j *conduit.Job) error {
+		if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+			return err
+		}
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		last = NewCollector(j)
+		before, err := gather(last)
+		if err != nil {
+			return err
+		}
+		const puts = 5
+		own := make([]byte, 100_000)
+		for range puts {
+			if err := conduit.PutSlice(w, conduit.At[byte](1, 0), own); err != nil {
+				return err
+			}
+		}
+		if err := conduit.PutSlice(w, conduit.At[byte](1, 0), own[:1000]); err != nil {
+			return err
+		}
+		after, err := gather(last)
+		if err != nil {
+			return err
+		}
+		grew := func(name string) float64 { return after[name] - before[name] }
+		for name, want := range map[string]float64{
+			`ibconduit_transfers_total{network="ibv",path="zerocopy",rank="0"}`: puts,
+			`ibconduit_transfers_total{network="ibv",path="bounced",rank="0"}`:  1,
+			`ibconduit_transfers_unregistered_total{network="ibv",rank="0"}`:    0,
+			`ibconduit_registration_errors_total{rank="0"}`:                     0,
+			`ibconduit_registrations_invalidated_in_use_total{rank="0"}`:        0,
+		} {
+			if got := grew(name); got != want {
+				return fmt.Errorf("%s grew by %v, want %v", name, got, want)
+			}
+		}
+		// What the runtime does meanwhile decides how many of them are hits.
+		uses := 0.0
+		for _, result := range []string{"hit", "miss", "uncached"} {
+			uses += grew(`ibconduit_registration_lookups_total{rank="0",result="` + result + `"}`)
+		}
+		there := grew(`ibconduit_registrations{rank="0",state="live"}`) + grew(`ibconduit_registrations{rank="0",state="dead"}`)
+		made, ended := grew(`ibconduit_registrations_made_total{rank="0"}`), grew(`ibconduit_registrations_ended_total{rank="0"}`)
+		if uses != puts || made < 1 || made-ended != there {
+			return fmt.Errorf("%v uses of %v registrations, %v ended, %v are there", uses, made, ended, there)
+		}
+		if there > 0 && after[`ibconduit_registered_bytes{rank="0"}`] < float64(len(own)) {
+			return fmt.Errorf("%v bytes are registered", after[`ibconduit_registered_bytes{rank="0"}`])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := gather(last) // a scrape after Close
+	if err != nil || closed[`ibconduit_registrations{rank="0",state="live"}`] != 0 || closed[`ibconduit_registrations_made_total{rank="0"}`] == 0 {
+		t.Errorf("after Close: %v, %v", closed, err)
+	}
+}

@@ -8,7 +8,8 @@
 // queue pairs' inline capacity travels in the work request. A longer one, up to
 // Limits.CopyMax, or from memory that is not registered, is copied through the
 // lane's slab, in pieces if need be. What lies in the segment is sent from where
-// it lies. Gets and atomics arrive in the slab, or directly in the segment.
+// it lies, and so is, from Network.ZeroCopyMin on, the program's own memory; see below.
+// Gets arrive in the slab or directly in such memory, atomics in the slab.
 // Transfers longer than the device's largest message, or than a mebibyte, are
 // cut; a piece is never larger than what a lost packet should cost.
 //
@@ -18,6 +19,18 @@
 // queue, the slab or the completion queue is half full every request asks for one, so that a full
 // one always drains. The lane never has more requests out than the completion
 // queue has entries, failed ones included: it cannot overrun.
+//
+// # The program's own memory
+//
+// A put or get of at least Network.ZeroCopyMin bytes of memory outside the segment, wherever it comes from, is
+// registered through the network's regcache.Cache, and the registration is kept for the next one while nothing
+// changes the memory. What cannot be kept is registered for the operation if it is large, else copied; what cannot be registered is
+// copied, and counted in Counters.Unregistered. No operation fails for want of a registration.
+//
+// A registration, and with it the memory, is held until the last work request of the operation has ended: complete,
+// failed, flushed because its peer died, or left by a lane that was closed, at the latest when the Network is
+// closed. A wait that a context ends gives nothing back: the operation goes on. The program may unmap memory under
+// an operation: it ends in the pages that were registered. An operation that fails when it is posted has left its buffer.
 //
 // # Waiting
 //
