@@ -315,6 +315,104 @@ func TestHungryPeersComeBeforeThoseThatWantMore(t *testing.T) {
 	}
 }
 
+func TestCreditsThatComeBackGoInEqualPartsToWhoWaitsAndTheyAreTold(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 4, Credits: 8, Config: Config{Initial: -1, RecallAfter: time.Hour}})
+	for peer := 1; peer < 4; peer++ {
+		must(t, p.Open(peer, 1, 0))
+		must(t, p.Apply(peer, &Header{Epoch: 1, Want: 8, Answer: true}, 0))
+	}
+	if peer, ok := p.NextControl(); !ok || peer != 1 {
+		t.Fatalf("told peer %d (%v), want 1", peer, ok)
+	}
+	p.Fill(1, &Header{}, 0)
+	if peer, ok := p.NextControl(); ok {
+		t.Fatalf("peer %d is told that there is nothing", peer)
+	}
+	p.Close(1, 0)
+	if a, b := p.account(2).held(), p.account(3).held(); a != 4 || b != 4 {
+		t.Errorf("%d and %d credits, want 4 each", a, b)
+	}
+	for _, want := range []int{2, 3} {
+		if peer, ok := p.NextControl(); !ok || peer != want {
+			t.Errorf("told peer %d (%v), want %d", peer, ok, want)
+		}
+		p.Fill(want, &Header{}, 0)
+	}
+}
+
+func TestAPeerThatNeverAnswersARecallDoesNotKeepOthersFromBeingAsked(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: 2, RecallAfter: 10, Retry: 20}})
+	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 1), p.Open(3, 1, 2)))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 2}, 2))
+	must(t, p.Apply(3, &Header{Epoch: 1, Want: 1}, 2))
+	p.Tick(20)
+	if !p.account(1).recalling() || p.account(2).recalling() {
+		t.Fatal("want a recall of peer 1 alone")
+	}
+	p.Tick(40)
+	if !p.account(2).recalling() {
+		t.Error("peer 1 is waited for, for ever")
+	}
+}
+
+func TestAGrantThatWasLostIsToldAgainWhenAskedFor(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
+	e.purse.Take(0)
+	e.ask(0)
+	e.pool.Fill(1, &Header{}, 0) // lost
+	if _, ok := e.pool.NextControl(); ok {
+		t.Fatal("told twice unasked")
+	}
+	now := e.purse.cfg.Retry * 2
+	if !e.purse.Asks(now) {
+		t.Fatal("does not ask again")
+	}
+	e.ask(now)
+	if _, ok := e.pool.NextControl(); !ok {
+		t.Fatal("no answer")
+	}
+	e.tell(now)
+	if e.purse.Balance() == 0 {
+		t.Error("still nothing")
+	}
+}
+
+func TestAnAnswerToARecallThatWasLostIsGivenAgain(t *testing.T) {
+	recalled := func() *ends {
+		e := connect(t, PoolConfig{Credits: 4, Config: Config{Initial: 4}})
+		e.tell(0)
+		e.pool.recallFrom(e.pool.account(1), 4, 0)
+		e.tell(0)
+		if !e.purse.Asks(0) {
+			t.Fatal("no answer")
+		}
+		e.purse.FillControl(&Header{}, 0) // lost
+		if e.purse.Asks(0) {
+			t.Fatal("answers twice unasked")
+		}
+		return e
+	}
+	e := recalled()
+	e.pool.ask(e.pool.account(1), 10)
+	e.tell(10)
+	if !e.purse.Asks(10) {
+		t.Error("no answer to the repetition")
+	}
+	e.ask(10)
+	if held := e.pool.account(1).held(); held != 0 {
+		t.Errorf("%d held", held)
+	}
+	// Nobody else wants any, so the pool does not repeat. It believes that the sender has
+	// four, the sender has none and asks: that must set it right.
+	e = recalled()
+	e.purse.Take(10)
+	e.ask(10)
+	e.tell(10)
+	if e.purse.Balance() == 0 {
+		t.Error("the sender gets nothing, though all is free")
+	}
+}
+
 func TestACreditIsNotGrantedAgainBeforeItsBufferIsPosted(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 1, Config: Config{Initial: 1}})
 	e.tell(0)
