@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,8 @@ const description = `Start the ranks of a job on this host and wait for them.
 
 The exit code is that of the first rank that failed, 128 and the signal where
 it was killed, or 0. Further codes: 124 when --timeout ended the job, 126 when
-the program cannot be executed, 127 when it does not exist, 80 for wrong usage.
+the program cannot be executed, 127 when it does not exist, 80 for wrong usage
+or when there is nothing to --preload.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
 ranks; a second SIGINT kills them. When one rank fails, the others have --grace
@@ -32,6 +34,7 @@ type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
 	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank."`
 	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
+	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib and in build/, or where IBCONDUIT_MEMEVENTS_LIB says."`
 	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
 	Grace   time.Duration `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
 	Program []string      `arg:"" passthrough:"partial" help:"Program and its arguments."`
@@ -48,6 +51,11 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	if done {
 		return code
 	}
+	env, err := cmd.env()
+	if err != nil {
+		fmt.Fprintf(stderr, "ibrun: %v\n", err)
+		return 80
+	}
 	ctx := context.Background()
 	if cmd.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -59,9 +67,9 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	defer signal.Stop(signals)
 
 	report := func(text string) { fmt.Fprintln(stderr, "ibrun: "+text) }
-	code, err := launch.Run(ctx, launch.Config{
+	code, err = launch.Run(ctx, launch.Config{
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
-		RankEnv: func(int) []string { return cmd.Env }, Prefix: cmd.prefix(),
+		RankEnv: func(int) []string { return env }, Prefix: cmd.prefix(),
 		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
 		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true, Guard: true,
 	})
@@ -114,6 +122,21 @@ func (c *command) check() error {
 		}
 	}
 	return nil
+}
+
+// env are the variables to add for all ranks.
+func (c *command) env() ([]string, error) {
+	if !c.Preload {
+		return c.Env, nil
+	}
+	before := os.Getenv("LD_PRELOAD")
+	for _, kv := range c.Env {
+		if v, ok := strings.CutPrefix(kv, "LD_PRELOAD="); ok {
+			before = v
+		}
+	}
+	kv, err := preload(before)
+	return append(slices.Clone(c.Env), kv), err
 }
 
 // prefix aligns the numbers: "[ 3] ".

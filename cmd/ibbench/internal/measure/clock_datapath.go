@@ -17,6 +17,9 @@ var perTick = func() uint64 {
 	return tickNS()
 }()
 
+// Now is a monotonic reading in ns, for measurements of other packages.
+func Now() int64 { return now() }
+
 // now is a monotonic reading in ns.
 func now() int64 {
 	if perTick != 0 {

@@ -1,17 +1,13 @@
 package mr
 
 import (
-	"time"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/regcache"
 )
 
-// epoch of the readings.
-var epoch = time.Now()
-
-// now is a monotonic reading in ns.
-func now() int64 { return int64(time.Since(epoch)) }
+func now() int64 { return measure.Now() }
 
 // access of what is registered.
 const access = regcache.LocalWrite
