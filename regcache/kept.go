@@ -5,8 +5,13 @@ import (
 	"unsafe"
 )
 
-// GetKept is Get for callers who can do without a registration: where it would be for one operation only, as for
-// memory that is not watched or that is being changed, it registers nothing and fails with ErrNotKept.
+// GetKept is Get for the buffer of an operation that can do without a registration: where that would be for one
+// operation only, as for memory that is not watched or that is being changed, it registers nothing and fails with
+// ErrNotKept.
+//
+// The range must be in use until GetKept returns: of each page a byte belongs to a live object, an allocated block or a
+// mapping that no other goroutine or thread discards meanwhile. It is not refused then because of discards nearby
+// whose end nobody tells (see memevents.Watcher.ClaimLive).
 func (c *Cache) GetKept(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	e := c.hints.find(uintptr(p), n, asked(c.origin, access))
 	if e == nil || e.frames != nil || !e.ref.Acquire() {

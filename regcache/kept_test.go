@@ -5,6 +5,10 @@ package regcache
 import (
 	"errors"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents"
 )
 
 func TestGetKeptMakesNoRegistrationForOneOperation(t *testing.T) {
@@ -44,5 +48,32 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 	}
 	if s := c.Stats(); s.Hits != 2 || s.Misses != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A discard by a raw call is told before it happens and its end is not: who knows the range to be in use need not wait.
+func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
+	c := newCache(t, newFake())
+	if c.Status().Origins[Any].Mode != Cached {
+		t.Skip("no userfaultfd: nothing lingers")
+	}
+	p := reserve(t, 8)
+	w := reserve(t, 1)
+	getPut(t, c, w, 8, LocalWrite) // userfaultfd takes the arena
+	mustPut(t, c, mustGet(t, c, p, uint64(8*page), LocalWrite))
+	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, p, 8*page, unix.MADV_DONTNEED); errno != 0 {
+		t.Fatal(errno)
+	}
+	if !memevents.Changing(p, p+8*page) {
+		t.Fatal("the discard does not linger: this test proves nothing")
+	}
+	before := c.Stats()
+	r, err := c.GetKept(ptr(p), uint64(8*page), LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, c, r)
+	if s := c.Stats(); s.Misses != before.Misses+1 || s.Uncached != before.Uncached {
+		t.Errorf("before %+v, after %+v", before, s)
 	}
 }

@@ -19,7 +19,7 @@ type request struct {
 	lo     uintptr
 	n      uint64
 	access Access
-	kept   bool // not for one operation
+	kept   bool // not for one operation; its pages are in use
 }
 
 func (q *request) want() ability { return asked(q.o, q.access) }
@@ -188,7 +188,7 @@ func temporary(err error) bool {
 // overlap first: a range of which a part is not mapped, or not with the same access, does not register, and
 // then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
-	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap}
+	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap || q.kept}
 	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
 		return nil, errCrowded
 	}

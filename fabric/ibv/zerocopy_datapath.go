@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"context"
+	"errors"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/regcache"
@@ -27,12 +28,10 @@ func (e *endpoint) register(buf []byte, what kind) (int32, error) {
 	if what == kindGet {
 		access = regcache.LocalWrite
 	}
-	var r regcache.Region
-	var err error
-	if c, n := e.net.cache, len(buf); int64(n) >= e.net.singleMin.Load() {
-		r, err = c.Get(unsafe.Pointer(unsafe.SliceData(buf)), uint64(n), access)
-	} else {
-		r, err = c.GetKept(unsafe.Pointer(unsafe.SliceData(buf)), uint64(n), access)
+	p, n := unsafe.Pointer(unsafe.SliceData(buf)), uint64(len(buf))
+	r, err := e.net.cache.GetKept(p, n, access)
+	if err != nil && int64(n) >= e.net.singleMin.Load() && errors.Is(err, regcache.ErrNotKept) {
+		r, err = e.net.cache.Get(p, n, access)
 	}
 	if err != nil {
 		if fatal(err) {
