@@ -5,8 +5,11 @@ package twohosts
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -53,18 +56,22 @@ func (o *output) String() string {
 func start(t *testing.T, c *softroce.Cluster, program, fabric string, rounds int, hosts ...int) *job {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	return launch(t, c, []string{envProgram + "=" + program, fmt.Sprintf("%s=%d", envRounds, rounds), "IBCONDUIT_FABRIC=" + fabric}, hosts, exe)
+}
+
+// launch starts any program so.
+func launch(t *testing.T, c *softroce.Cluster, env []string, hosts []int, exe string, args ...string) *job {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rankPatience+time.Minute)
 	t.Cleanup(cancel)
 	j := &job{T: t, ctx: ctx}
 	for r, h := range hosts {
-		cmd, out := c.Host(h).Command(exe), &output{}
+		cmd, out := c.Host(h).Command(append([]string{exe}, args...)...), &output{}
 		cmd.Stdout, cmd.Stderr = out, out
-		cmd.Env = append(c.Host(h).Environ(), envProgram+"="+program, fmt.Sprintf("%s=%d", envRounds, rounds),
-			fmt.Sprintf("IBCONDUIT_RANK=%d", r), fmt.Sprintf("IBCONDUIT_SIZE=%d", len(hosts)),
-			"IBCONDUIT_ADDR=10.0.1.1:7101", "IBCONDUIT_SECRET="+strings.Repeat("5ec4e7", 8), "IBCONDUIT_FABRIC="+fabric)
+		cmd.Env = append(c.Host(h).Environ(), fmt.Sprintf("IBCONDUIT_RANK=%d", r), fmt.Sprintf("IBCONDUIT_SIZE=%d", len(hosts)),
+			"IBCONDUIT_ADDR=10.0.1.1:7101", "IBCONDUIT_SECRET="+strings.Repeat("5ec4e7", 8))
+		cmd.Env = append(cmd.Env, env...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -112,6 +119,17 @@ func (j *job) all() {
 	}
 }
 
+// ibbench builds it.
+func ibbench(t *testing.T) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "ibbench")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", exe, "github.com/ibconduit/conduit/cmd/ibbench").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return exe
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -146,6 +164,29 @@ func TestTwoHosts(t *testing.T) {
 		for r, network := range []string{"shm", "shm", "ibv", "ibv"} {
 			if want := fmt.Sprintf("reaches rank %d over %s", r, network); !strings.Contains(j.outs[1].String(), want) {
 				t.Errorf("rank 1 did not say that it %s", want)
+			}
+		}
+	})
+	t.Run("ibbench measures between two kernels", func(t *testing.T) {
+		exe := ibbench(t)
+		for _, op := range []string{"put", "get", "amo"} {
+			j := launch(t, c, nil, []int{0, 1}, exe, "lat", op, "--fabric", "ibv", "--size", "8", "--iters", "50", "--format", "json", "-q")
+			j.end(0, 1)
+			var series []struct {
+				Op     string
+				Env    struct{ Fabric, From, To string }
+				Result struct {
+					Count, Errors int
+					P             map[string]float64
+				}
+			}
+			out := j.outs[0].String()
+			if err := json.Unmarshal([]byte(out), &series); err != nil || len(series) != 1 {
+				t.Fatalf("%v; rank 0 printed\n%s", err, out)
+			}
+			if s := series[0]; s.Op != op || s.Env.Fabric != "ibv" || s.Env.From != "vm0 rank 0" || s.Env.To != "vm1 rank 1" ||
+				s.Result.Count != 50 || s.Result.Errors != 0 || s.Result.P["50"] <= 0 {
+				t.Errorf("%+v", s)
 			}
 		}
 	})
