@@ -11,6 +11,22 @@ import (
 	"unsafe"
 )
 
+// Nothing else in the gate builds with the tag.
+func TestTheOtherBuildsPassTheirTests(t *testing.T) {
+	for _, tags := range []string{"biglock", "biglock,debug"} {
+		if out, err := exec.Command("go", "test", "-count=1", "-tags", tags, ".").CombinedOutput(); err != nil {
+			t.Errorf("go test -tags %s: %v\n%s", tags, err, out)
+		}
+	}
+	for _, arch := range []string{"arm64", "riscv64"} { // g from assembly, and not
+		cmd := exec.Command("go", "vet", "-tags", "biglock", ".")
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("GOARCH=%s go vet: %v\n%s", arch, err, out)
+		}
+	}
+}
+
 func TestTheReleaseMutexIsASyncMutex(t *testing.T) {
 	if got, want := unsafe.Sizeof(Mutex{}), unsafe.Sizeof(sync.Mutex{}); got != want {
 		t.Errorf("%d bytes, sync.Mutex has %d", got, want)
