@@ -537,7 +537,7 @@ func TestProgramsAreStartedUnderLoad_21(t *testing.T) {
 			}
 		}
 	})
-	for range 20 {
+	for range 100 {
 		if out, err := exec.Command("/bin/true").CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}

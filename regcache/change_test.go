@@ -4,12 +4,16 @@ package regcache
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents"
 )
 
 // way is how a call is made: by the libc's symbol, or straight to the kernel.
@@ -34,11 +38,20 @@ func (w way) call(event uint32, nr uintptr, args ...uintptr) uintptr {
 	return ret
 }
 
-func (w way) supported(event uint32, nr uintptr, args ...uintptr) {
-	w.t.Helper()
-	a := append(args, 0, 0, 0, 0, 0, 0)
-	if _, _, errno := unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]); errno == unix.EINVAL || errno == unix.ENOSYS {
-		w.t.Skip("this kernel does not know the call")
+// since skips where the kernel is older than the one that knows the call; a later one must know it.
+func since(t testing.TB, what string, major, minor int) {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var have [2]int
+	if _, err := fmt.Sscanf(release, "%d.%d", &have[0], &have[1]); err != nil {
+		t.Fatalf("%q: %v", release, err)
+	}
+	if have[0] < major || have[0] == major && have[1] < minor {
+		t.Skipf("%s came with Linux %d.%d; this is %s", what, major, minor, release)
 	}
 }
 
@@ -75,6 +88,9 @@ func advise(advice uintptr) func(way, uintptr, uintptr) {
 	return func(w way, lo, n uintptr) { w.call(cMadvise, unix.SYS_MADVISE, lo, n, advice) }
 }
 
+// libcOnly is no system call, so there is no raw one.
+const libcOnly = "sbrk down"
+
 var changes = []change{
 	{"munmap", true, simple(func(w way, lo, n uintptr) {
 		w.call(cMunmap, unix.SYS_MUNMAP, lo, n)
@@ -85,8 +101,7 @@ var changes = []change{
 	})},
 	{"MADV_DONTNEED", true, simple(advise(unix.MADV_DONTNEED))},
 	{"MADV_DONTNEED_LOCKED", true, simple(func(w way, lo, n uintptr) {
-		q := reserve(w.t, 1)
-		w.supported(cMadvise, unix.SYS_MADVISE, q, page, unix.MADV_DONTNEED_LOCKED)
+		since(w.t, "MADV_DONTNEED_LOCKED", 5, 18)
 		w.call(cMadvise, unix.SYS_MADVISE, lo, n, unix.MADV_DONTNEED_LOCKED)
 	})},
 	{"MADV_REMOVE of shared memory", true, func(w way, f func(lo, hi uintptr)) {
@@ -99,21 +114,19 @@ var changes = []change{
 	}},
 	{"MADV_GUARD_INSTALL", false, simple(func(w way, lo, n uintptr) {
 		const install, remove = 102, 103 // Linux 6.13, include/uapi/asm-generic/mman-common.h
-		q := reserve(w.t, 1)
-		w.supported(cMadvise, unix.SYS_MADVISE, q, page, install)
+		since(w.t, "MADV_GUARD_INSTALL", 6, 13)
 		w.call(cMadvise, unix.SYS_MADVISE, lo, n, install)
 		w.call(cMadvise, unix.SYS_MADVISE, lo, n, remove)
 	})},
 	{"process_madvise of itself", true, simple(func(w way, lo, n uintptr) {
+		since(w.t, "discarding by process_madvise of oneself", 6, 13)
 		fd, err := unix.PidfdOpen(os.Getpid(), 0)
 		if err != nil {
-			w.t.Skip("no pidfd: ", err)
+			w.t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		q := reserve(w.t, 1)
-		v := &[2][2]uintptr{{q, page}, {lo, n}}
-		w.supported(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), 1, unix.MADV_DONTNEED, 0)
-		w.call(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(&v[1])), 1, unix.MADV_DONTNEED, 0)
+		v := &[2]uintptr{lo, n}
+		w.call(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(v)), 1, unix.MADV_DONTNEED, 0)
 	})},
 	{"mremap away", true, simple(func(w way, lo, n uintptr) {
 		w.call(cMremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, reserve(w.t, changePages))
@@ -168,10 +181,7 @@ var changes = []change{
 		w.call(cBrk, unix.SYS_BRK, old+2*n)
 		stamp(lo, lo+n)
 	}},
-	{"sbrk down", false, func(w way, f func(lo, hi uintptr)) {
-		if w.raw {
-			w.t.Skip("sbrk is no system call")
-		}
+	{libcOnly, false, func(w way, f func(lo, hi uintptr)) {
 		n := uintptr(changePages) * page
 		old := call(w.t, cSbrk, 2*n)
 		lo := (old + page - 1) &^ (page - 1)
@@ -240,6 +250,9 @@ func TestAChangeThatNobodyHearsOfLosesTheData_01_02(t *testing.T) {
 		t.Skip("not cached here: ", m.Why)
 	}
 	for _, x := range changes {
+		if x.name == libcOnly {
+			continue
+		}
 		t.Run(x.name, func(t *testing.T) {
 			if same, lands := across(t, x, true, Mapped); !same || lands {
 				t.Errorf("the same registration: %v; lands in the new pages: %v", same, lands)
@@ -385,5 +398,106 @@ func TestMprotectIsNotNoticed_20(t *testing.T) {
 	}
 	if _, err := c.Get(ptr(p), n, RemoteAtomic); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("new access to memory that lacks it: %v, want EFAULT", err)
+	}
+}
+
+// Calls that fail, and advice that leaves the contents: the result and errno are the kernel's, and nothing ends.
+func TestHarmlessCallsEndNothing_06(t *testing.T) {
+	const populate, collapse = 22, 25 // include/uapi/asm-generic/mman-common.h
+	for _, x := range []struct {
+		name  string
+		errno []syscall.Errno // what the kernel may say; 0: nothing
+		do    func(p, n uintptr) syscall.Errno
+	}{
+		{"MAP_FIXED_NOREPLACE over it", []syscall.Errno{unix.EEXIST}, func(p, n uintptr) syscall.Errno {
+			_, e := cCall(cMmap, p, n, rw, anonymous|unix.MAP_FIXED|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+			return e
+		}},
+		{"munmap of nothing", []syscall.Errno{unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMunmap, p, 0); return e }},
+		{"mremap in its place", []syscall.Errno{0, unix.ENOMEM}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMremap, p, n, n, 0); return e }},
+		{"WILLNEED", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_WILLNEED); return e }},
+		{"HUGEPAGE", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_HUGEPAGE); return e }},
+		{"COLD", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_COLD); return e }},
+		{"POPULATE_READ", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, populate); return e }},
+		{"COLLAPSE", []syscall.Errno{0, unix.EINVAL, unix.EAGAIN, unix.EBUSY}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, collapse); return e }},
+	} {
+		f := newFake()
+		c := cached(t, f)
+		p, n := reserve(t, 4), 4*page
+		first := getPut(t, c, p, uint64(n), LocalWrite)
+		if errno := x.do(p, n); !slices.Contains(x.errno, errno) {
+			t.Errorf("%s: %v, want one of %v", x.name, errno, x.errno)
+		}
+		r := mustGet(t, c, p, uint64(n), LocalWrite)
+		if r.LKey != first || !f.mr(t, r).lands(p, uint64(n)) {
+			t.Errorf("%s: the same registration: %v; lands: %v", x.name, r.LKey == first, f.mr(t, r).lands(p, uint64(n)))
+		}
+		mustPut(t, c, r)
+	}
+}
+
+func TestMoreAccessIsANewRegistration_19(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p, n := reserve(t, 4), 4*uint64(page)
+	readable := getPut(t, c, p, n, RemoteRead)
+	r := mustGet(t, c, p, n, RemoteWrite)
+	if r.LKey == readable || f.mr(t, r).access&(RemoteWrite|LocalWrite) != RemoteWrite|LocalWrite {
+		t.Errorf("access %v", f.mr(t, r).access)
+	}
+	mustPut(t, c, r)
+	protect(t, p, page, unix.PROT_READ)
+	if _, err := c.Get(ptr(p), n, RemoteWrite|RemoteAtomic); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("more access than the memory has: %v, want EFAULT", err)
+	}
+}
+
+// A merged registration ends when a part goes that only the other user asked for.
+func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := reserve(t, 8)
+	getPut(t, c, p, 4*uint64(page), LocalWrite)
+	merged := getPut(t, c, p+3*page, 5*uint64(page), LocalWrite)
+	if f.mr(t, Region{LKey: merged}).n != 8*uint64(page) {
+		t.Fatal("not merged")
+	}
+	call(t, cMunmap, p, page)
+	remap(t, p, p+page)
+	r := mustGet(t, c, p+4*page, 4*uint64(page), LocalWrite)
+	if r.LKey == merged || !f.mr(t, r).lands(p+4*page, 4*uint64(page)) {
+		t.Error("the merged registration goes on")
+	}
+	mustPut(t, c, r)
+}
+
+// What is counted bounds the work: calls beside a thousand registrations look at no slot of the table beyond those
+// near them, and one call that takes all ends each once.
+func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
+	const regions = 4000
+	f := newFake()
+	c := cached(t, f, func(c *Config) { c.MaxRegions = regions })
+	other, p := reserve(t, 1), reserve(t, 2*regions)
+	for i := range uintptr(regions) { // every other page: all in a few places of 2 MiB
+		getPut(t, c, p+2*i*page, 8, LocalWrite)
+	}
+	before := memevents.ReadStats()
+	for range 1000 {
+		call(t, cMadvise, other, page, unix.MADV_DONTNEED)
+	}
+	after := memevents.ReadStats()
+	if n := after.TableScans - before.TableScans; n > 10 { // other threads register and unmap at times
+		t.Errorf("%d of 1000 calls looked at the whole table", n)
+	}
+	if s := c.Stats(); s.Invalidated != 0 || s.Live != regions {
+		t.Errorf("calls elsewhere ended registrations: %+v", s)
+	}
+	call(t, cMmap, p, 64<<30, unix.PROT_NONE, anonymous|unix.MAP_FIXED|unix.MAP_NORESERVE, ^uintptr(0), 0)
+	getPut(t, c, other, 8, LocalWrite) // sweeps
+	if s := c.Stats(); s.Invalidated != regions || s.Dead != 0 || s.Live != 1 {
+		t.Errorf("%+v", s)
+	}
+	if n, _ := f.registered(); n != 1 {
+		t.Errorf("%d registrations are left", n)
 	}
 }

@@ -6,4 +6,7 @@ import (
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 )
 
-func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	prepare()
+	handletest.VerifyTestMain(m)
+}
