@@ -290,7 +290,7 @@ func (g *group) waitWord() {
 		}
 	}
 	*word = 0
-	over, cancel := context.WithTimeout(g.ctx, 10*time.Millisecond)
+	over, cancel := g.o.Host.WithTimeout(g.ctx, 10*time.Millisecond)
 	defer cancel()
 	if err := l.WaitWord(over, word, fabric.Equal, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
 		g.Fatalf("wait with a deadline: %v", err)
@@ -303,17 +303,17 @@ func (g *group) waitWord() {
 	}
 	// A peer's put ends the wait, also one that has gone to sleep.
 	peer := g.lane(1)
-	sent := make(chan error, 1)
-	go func() {
-		time.Sleep(30 * time.Millisecond)
+	g.each(2, func(ctx context.Context, side int) error {
+		if side == 0 {
+			return l.WaitWord(ctx, word, fabric.Equal, 9, nil)
+		}
+		g.o.Host.Sleep(30 * time.Millisecond)
 		h, err := peer.Put(0, 64, word8(9), 0)
 		if err == nil {
-			_, err = peer.Wait(g.ctx, h)
+			_, err = peer.Wait(ctx, h)
 		}
-		sent <- err
-	}()
-	g.must("wait for a peer's put", l.WaitWord(g.ctx, word, fabric.Equal, 9, nil))
-	g.must("the peer's put", <-sent)
+		return err
+	})
 	if got := atomic.LoadUint64(word); got != 9 {
 		g.Fatalf("word is %d", got)
 	}

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,6 +67,9 @@ type Options struct {
 
 	// Patience bounds each wait; default one minute.
 	Patience time.Duration
+
+	// Host runs the checks; default goroutines, in real time.
+	Host Host
 }
 
 // Run checks the whole contract.
@@ -124,14 +126,20 @@ func (c check) run(t T, o Options) {
 	o.SegmentSize = orDefault(o.SegmentSize, 4<<20)
 	o.Rounds = orDefault(o.Rounds, 500)
 	o.Patience = orDefault(o.Patience, time.Minute)
+	o.Host = hostOr(o.Host)
 	g := &group{T: t, o: o, ranks: o.New(t, o.Ranks, o.SegmentSize), rng: rand.New(rand.NewPCG(1, 2))}
 	if len(g.ranks) != o.Ranks {
 		t.Fatalf("the factory made %d ranks, want %d", len(g.ranks), o.Ranks)
 	}
-	var cancel context.CancelFunc
-	g.ctx, cancel = context.WithTimeout(t.Context(), o.Patience)
-	defer cancel()
-	c.f(g)
+	err := o.Host.Main(func() {
+		var cancel context.CancelFunc
+		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Patience)
+		defer cancel()
+		c.f(g)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func orDefault[N int | time.Duration](v, d N) N {
@@ -235,22 +243,18 @@ func (g *group) random(n int) []byte {
 // many is a count well above what fits a lane at once, but bounded.
 func (g *group) many() int { return min(3*g.ranks[0].Net.Limits().Depth+1, 1000) }
 
-// each runs f once per index in its own goroutine and fails with their errors.
+// each runs f once per index, all at the same time, and fails with their errors.
 // The first error ends the others' waits.
 func (g *group) each(n int, f func(ctx context.Context, i int) error) {
 	g.Helper()
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
 	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			if errs[i] = f(ctx, i); errs[i] != nil {
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
+	g.o.Host.Concurrently(n, func(i int) {
+		if errs[i] = f(ctx, i); errs[i] != nil {
+			cancel()
+		}
+	})
 	g.must("concurrent operations", errors.Join(errs...))
 }
 

@@ -36,6 +36,10 @@ type recorder struct {
 
 // record runs one check and says whether it failed.
 func record(t *testing.T, c check, o Options) (failed bool, log string) {
+	return recordFunc(t, func(r *recorder) { c.run(r, o) })
+}
+
+func recordFunc(t *testing.T, f func(r *recorder)) (failed bool, log string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := &recorder{t: t, ctx: ctx}
@@ -43,7 +47,7 @@ func record(t *testing.T, c check, o Options) (failed bool, log string) {
 	go func() { // FailNow ends the goroutine
 		defer close(done)
 		defer r.cleanUp()
-		c.run(r, o)
+		f(r)
 	}()
 	<-done
 	return r.failed, r.log.String()

@@ -3,7 +3,6 @@ package fabrictest
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -172,7 +171,7 @@ func (g *group) flushOrders() {
 	g.each(2, func(ctx context.Context, i int) error {
 		mine, other := uint64(64*i), uint64(64*(1-i))
 		for k := range rounds {
-			if err := meet(ctx, &arrived, int64(2*(k+1))); err != nil {
+			if err := g.meet(ctx, &arrived, int64(2*(k+1))); err != nil {
 				return err
 			}
 			base := uint64(k * pair)
@@ -200,11 +199,11 @@ func (g *group) flushOrders() {
 }
 
 // meet lets goroutines go on together, as closely as can be.
-func meet(ctx context.Context, arrived *atomic.Int64, all int64) error {
+func (g *group) meet(ctx context.Context, arrived *atomic.Int64, all int64) error {
 	arrived.Add(1)
 	for spins := 0; arrived.Load() < all; spins++ {
 		if spins%1000 == 999 {
-			runtime.Gosched()
+			g.o.Host.Yield()
 			if err := ctx.Err(); err != nil {
 				return err
 			}

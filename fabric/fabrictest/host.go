@@ -1,0 +1,49 @@
+package fabrictest
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Host runs what a check does. A simulated network has one of its own, in which time is
+// virtual and the functions are tasks of the simulation.
+type Host interface {
+	// Main runs a check, which may end with FailNow. The error says that it could not be run to its end.
+	Main(check func()) error
+	// Concurrently runs f once per index, all at the same time, until all have returned.
+	Concurrently(n int, f func(i int))
+	// WithTimeout is context.WithTimeout.
+	WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc)
+	// Sleep is time.Sleep.
+	Sleep(d time.Duration)
+	// Yield lets the others go on for a moment.
+	Yield()
+}
+
+func hostOr(h Host) Host {
+	if h == nil {
+		return goroutines{}
+	}
+	return h
+}
+
+// goroutines is the host of networks that are real.
+type goroutines struct{}
+
+func (goroutines) Main(check func()) error { check(); return nil }
+func (goroutines) Sleep(d time.Duration)   { time.Sleep(d) }
+func (goroutines) Yield()                  { runtime.Gosched() }
+
+func (goroutines) Concurrently(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+func (goroutines) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(parent, d)
+}

@@ -1,0 +1,402 @@
+package fabrictest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// MessageRank is one rank of a group whose network carries messages.
+type MessageRank struct {
+	Net     fabric.Messenger
+	Segment []byte // as in Rank
+}
+
+// MessageOptions say how the contract of fabric.Messenger is checked.
+type MessageOptions struct {
+	// New is as in Options. Ports that are open when a check ends are closed before the networks.
+	New func(t T, n int, size int) []MessageRank
+
+	Ranks    int           // default 3, at least 3
+	Rounds   int           // repetitions; default 300
+	Patience time.Duration // bounds each check; default one minute
+	Host     Host          // default goroutines, in real time
+}
+
+// RunMessages checks the contract of ports.
+func RunMessages(t *testing.T, o MessageOptions) {
+	for _, c := range messageCases {
+		t.Run(c.name, func(t *testing.T) { c.run(t, o) })
+	}
+}
+
+type messageCheck struct {
+	name string
+	f    func(*office)
+}
+
+var messageCases = []messageCheck{
+	{"MessagesArriveInOrderExactlyOnce", (*office).order},
+	{"WritesArriveBeforeTheirMessages", (*office).writes},
+	{"DisconnectingLosesNothing", (*office).disconnecting},
+
+	{"ReservedBuffersAreForTheUrgent", (*office).reserve},
+	{"WrongSendsAreRefusedAndChangeNothing", (*office).refusals},
+	{"FullQueuesAnswerErrAgain", (*office).fullQueue},
+	{"MissingSlotsAreCounted", (*office).missingSlots},
+	{"KickPostsWhatMoreHeldBack", (*office).kick},
+
+	{"ConnectionsAreMadeByTheFirstMessage", (*office).firstMessage},
+	{"CrossingFirstMessagesMakeOneConnection", (*office).crossing},
+	{"IdleConnectionsOpenAgainWithTheNextEpoch", (*office).idle},
+	{"MessagesWaitForThePeersPort", (*office).latePort},
+
+	{"NotesVanishButNeverLie", (*office).notes},
+
+	{"SolicitedMessagesEndWait", (*office).pingPong},
+	{"WakeIsNeverLost", (*office).wake},
+	{"AfterEndsWait", (*office).after},
+	{"PortWaitEndsWithItsContext", (*office).portContext},
+
+	{"DownIsTheLastEventOfAPeer", (*office).down},
+	{"ClosedPortsRefuse", (*office).closedPort},
+}
+
+// The sizes of the ports of most checks.
+const (
+	slotSize  = 512
+	slotCount = 24
+	sendCount = 16
+)
+
+// run makes a group and checks one clause on it.
+func (c messageCheck) run(t T, o MessageOptions) {
+	o.Ranks = max(3, orDefault(o.Ranks, 3))
+	o.Rounds = orDefault(o.Rounds, 300)
+	o.Patience = orDefault(o.Patience, time.Minute)
+	o.Host = hostOr(o.Host)
+	const segmentSize = 64 << 10
+	g := &office{T: t, o: o, ranks: o.New(t, o.Ranks, segmentSize), rng: rand.New(rand.NewPCG(3, 4))}
+	err := o.Host.Main(func() {
+		var cancel context.CancelFunc
+		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Patience)
+		defer cancel()
+		c.f(g)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// office is a group under one check.
+type office struct {
+	T
+	o       MessageOptions
+	ctx     context.Context
+	ranks   []MessageRank
+	rng     *rand.Rand
+	clerks  []*clerk
+	drained []atomic.Uint64 // messages of rank i that rank j has consumed, at i*ranks+j
+}
+
+func (g *office) must(what string, err error) {
+	g.Helper()
+	if err != nil {
+		g.Fatalf("%s: %v", what, err)
+	}
+}
+
+// open opens port 0 of all ranks.
+func (g *office) open() []*clerk {
+	g.Helper()
+	for r := range g.ranks {
+		g.openOne(r, fabric.PortConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount, Reserved: 2})
+	}
+	return g.clerks
+}
+
+func (g *office) openOne(rank int, cfg fabric.PortConfig) *clerk {
+	g.Helper()
+	p, err := g.ranks[rank].Net.NewPort(0, cfg)
+	if err != nil {
+		g.Fatalf("port of rank %d: %v", rank, err)
+	}
+	g.Cleanup(func() { _ = p.Close() })
+	n := len(g.ranks)
+	if g.drained == nil {
+		g.drained = make([]atomic.Uint64, n*n)
+	}
+	c := &clerk{g: g, rank: rank, p: p, cfg: cfg, events: make([]fabric.Event, 8), peers: make([]ledger, n),
+		cookies: make(map[uint64]int), held: make(map[int32][]byte), rng: rand.New(rand.NewPCG(5, uint64(rank)))}
+	g.clerks = append(g.clerks, c)
+	return c
+}
+
+// clerk works at the port of one rank. It checks of every event what the contract says of all.
+type clerk struct {
+	g      *office
+	rank   int
+	p      fabric.Port
+	cfg    fabric.PortConfig
+	events []fabric.Event
+	peers  []ledger
+	rng    *rand.Rand
+
+	cookie  uint64           // the last one used
+	cookies map[uint64]int   // to whom messages went that are not Sent yet
+	errors  int              // Sent events with an error
+	held    map[int32][]byte // slots in hand, and what they must hold
+	slots   []int32          // of them, in order of arrival
+	from    map[int32]int    // whose they are
+	keep    int              // how many slots to keep in hand before posting
+	notes   int
+	onNote  func(e fabric.Event) error
+	onMail  func(e fabric.Event, seq uint64) error
+}
+
+// ledger is what one rank knows of another.
+type ledger struct {
+	sent, arrived uint64
+	epoch         uint32 // of the last connection
+	open, down    bool
+	ups, idles    int
+}
+
+// letter writes a message: who, which, and a body that follows from both.
+func letter(b []byte, from, to int, seq uint64) {
+	binary.LittleEndian.PutUint64(b, seq)
+	b[8], b[9] = byte(from), byte(to)
+	for i := headLen; i < len(b); i++ {
+		b[i] = byte(seq)*31 + byte(from)*7 + byte(i)
+	}
+}
+
+const headLen = 10
+
+// send sends the next message to a peer if a slot must be free there. It reports
+// whether it did.
+func (c *clerk) send(peer, n int, w *fabric.Write, cookie bool, f fabric.SendFlag) (bool, error) {
+	size := len(c.g.ranks)
+	l := &c.peers[peer]
+	if l.sent-c.g.drained[c.rank*size+peer].Load() >= uint64(c.cfg.Slots/size) {
+		return false, nil
+	}
+	b, err := c.p.Reserve(f)
+	if errors.Is(err, fabric.ErrAgain) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	letter(b.Data[:n], c.rank, peer, l.sent+1)
+	id := uint64(0)
+	if cookie {
+		c.cookie++
+		id = c.cookie<<8 | uint64(c.rank) + 1
+	}
+	switch err := c.p.Send(peer, b, n, w, id, f); {
+	case errors.Is(err, fabric.ErrAgain):
+		c.p.Release(b)
+		return false, nil
+	case err != nil:
+		c.p.Release(b)
+		return false, err
+	}
+	l.sent++
+	if cookie {
+		c.cookies[id] = peer
+	}
+	return true, nil
+}
+
+// poll makes progress and checks what happened.
+func (c *clerk) poll(budget time.Duration) (int, error) {
+	n, err := c.p.Poll(c.events, budget)
+	if err != nil {
+		return 0, err
+	}
+	if n < 0 || n > len(c.events) {
+		return 0, fmt.Errorf("rank %d: Poll filled %d of %d events", c.rank, n, len(c.events))
+	}
+	for _, e := range c.events[:n] {
+		if err := c.take(e); err != nil {
+			return n, fmt.Errorf("rank %d: event of kind %d from rank %d: %w", c.rank, e.Kind, e.Peer, err)
+		}
+	}
+	return n, nil
+}
+
+func (c *clerk) take(e fabric.Event) error {
+	if e.Peer < 0 || e.Peer >= len(c.peers) {
+		return errors.New("there is no such rank")
+	}
+	l := &c.peers[e.Peer]
+	if l.down {
+		return errors.New("it comes after Down")
+	}
+	switch e.Kind {
+	case fabric.Arrived:
+		return c.arrived(e, l)
+	case fabric.NoteArrived:
+		c.notes++
+		if c.onNote != nil {
+			return c.onNote(e)
+		}
+	case fabric.Sent:
+		peer, ok := c.cookies[e.Cookie]
+		if !ok || peer != e.Peer {
+			return fmt.Errorf("cookie %#x is not awaited from this rank", e.Cookie)
+		}
+		delete(c.cookies, e.Cookie)
+		if e.Err != nil {
+			c.errors++
+		}
+	case fabric.Up:
+		if l.open || e.Epoch != l.epoch+1 {
+			return fmt.Errorf("epoch %d follows %d, which is open: %v", e.Epoch, l.epoch, l.open)
+		}
+		l.open, l.epoch = true, e.Epoch
+		l.ups++
+	case fabric.Idle:
+		if !l.open || e.Epoch != l.epoch {
+			return fmt.Errorf("epoch %d ends, %d was the last, which is open: %v", e.Epoch, l.epoch, l.open)
+		}
+		l.open = false
+		l.idles++
+	case fabric.Down:
+		for id, peer := range c.cookies {
+			if peer == e.Peer {
+				return fmt.Errorf("the message with cookie %#x has no end", id)
+			}
+		}
+		if e.Err == nil {
+			return errors.New("no cause")
+		}
+		l.down = true
+	default:
+		return errors.New("there is no such kind")
+	}
+	return nil
+}
+
+func (c *clerk) arrived(e fabric.Event, l *ledger) error {
+	if !l.open || e.Epoch != l.epoch {
+		return fmt.Errorf("a message of epoch %d while %d was the last one up, and is open: %v", e.Epoch, l.epoch, l.open)
+	}
+	if e.Slot < 0 || int(e.Slot) >= c.cfg.Slots || c.held[e.Slot] != nil {
+		return fmt.Errorf("slot %d is not one of the %d or is in use", e.Slot, c.cfg.Slots)
+	}
+	if len(e.Data) < headLen || len(e.Data) > c.cfg.SlotSize {
+		return fmt.Errorf("%d bytes", len(e.Data))
+	}
+	seq := binary.LittleEndian.Uint64(e.Data)
+	if l.arrived++; seq != l.arrived {
+		return fmt.Errorf("message %d came where %d should", seq, l.arrived)
+	}
+	want := make([]byte, len(e.Data))
+	letter(want, e.Peer, c.rank, seq)
+	if err := differ(e.Data, want); err != nil {
+		return err
+	}
+	if c.from == nil {
+		c.from = make(map[int32]int)
+	}
+	c.held[e.Slot], c.from[e.Slot] = e.Data, e.Peer
+	c.slots = append(c.slots, e.Slot)
+	if c.onMail != nil {
+		if err := c.onMail(e, seq); err != nil {
+			return err
+		}
+	}
+	return c.post(c.keep)
+}
+
+// post gives slots back until only so many are in hand. What they hold must be what came.
+func (c *clerk) post(keep int) error {
+	for len(c.slots) > keep {
+		id := c.slots[0]
+		c.slots = c.slots[1:]
+		data, from := c.held[id], c.from[id]
+		want := make([]byte, len(data))
+		letter(want, from, c.rank, binary.LittleEndian.Uint64(data))
+		if err := differ(data, want); err != nil {
+			return fmt.Errorf("slot %d changed before it was posted: %w", id, err)
+		}
+		delete(c.held, id)
+		if err := c.p.Post(id); err != nil {
+			return err
+		}
+		c.g.drained[from*len(c.g.ranks)+c.rank].Add(1)
+	}
+	return nil
+}
+
+// work runs a step of every clerk again and again, and polls, until all of them say that they
+// are done. A clerk that is goes on polling.
+func (g *office) work(step func(c *clerk) (done bool, err error)) {
+	g.Helper()
+	ctx, cancel := context.WithCancel(g.ctx)
+	defer cancel()
+	var left atomic.Int64
+	left.Store(int64(len(g.clerks)))
+	errs := make([]error, len(g.clerks))
+	g.o.Host.Concurrently(len(g.clerks), func(i int) {
+		defer cancelOn(&errs[i], cancel)
+		c, done := g.clerks[i], false
+		for left.Load() > 0 {
+			d, err := step(c)
+			if err == nil && d && !done {
+				done = true
+				left.Add(-1)
+			}
+			if err == nil {
+				_, err = c.poll(100 * time.Microsecond)
+			}
+			if err == nil && ctx.Err() != nil {
+				err = fmt.Errorf("rank %d was not done: %w", c.rank, context.Cause(ctx))
+			}
+			if err != nil {
+				errs[i] = err
+				return
+			}
+		}
+	})
+	g.must("work", errors.Join(errs...))
+}
+
+func cancelOn(err *error, cancel func()) {
+	if *err != nil {
+		cancel()
+	}
+}
+
+// settled reports whether a clerk waits for nothing more.
+func (c *clerk) settled() bool { return len(c.cookies) == 0 }
+
+// expect is work until a condition holds at all clerks, or at those that are named.
+func (g *office) expect(holds func(c *clerk) bool) {
+	g.Helper()
+	g.work(func(c *clerk) (bool, error) { return holds(c), nil })
+}
+
+// balance checks the counters when nothing is in flight.
+func (g *office) balance() {
+	g.Helper()
+	var sends, bytes, arrivals, arrived, rnr uint64
+	for _, c := range g.clerks {
+		s := c.p.Stats()
+		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals, arrived+s.ArrivalBytes, rnr+s.RNR
+		if s.Posted != c.cfg.Slots-len(c.slots) || s.FreeSends != c.cfg.Sends {
+			g.Fatalf("rank %d has %d slots posted and %d send buffers free, want %d and %d", c.rank, s.Posted, s.FreeSends, c.cfg.Slots-len(c.slots), c.cfg.Sends)
+		}
+	}
+	if sends != arrivals || bytes != arrived || rnr != 0 {
+		g.Fatalf("%d messages of %d bytes were sent, %d of %d arrived, %d met no slot", sends, bytes, arrivals, arrived, rnr)
+	}
+}

@@ -1,0 +1,108 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// down: every message to a dead rank has its one end, then the rank has its own, and
+// everybody else goes on.
+func (g *office) down() {
+	g.open()
+	a, c := g.clerks[0], g.clerks[2]
+	g.deliver(a, 1)
+	cause := errors.New("it was killed")
+	for range 6 { // as many as the queue takes
+		_, err := a.send(1, slotSize, nil, true, fabric.Solicited)
+		g.must("send", err)
+	}
+	if a.settled() {
+		g.Fatalf("no message was taken")
+	}
+	g.ranks[0].Net.PeerDown(1, cause)
+	g.ranks[0].Net.PeerDown(1, errors.New("told again"))
+	others := []*clerk{a, c}
+	g.with(others, func() {
+		g.expect(func(x *clerk) bool { return x != a || x.peers[1].down && x.settled() })
+		if a.p.Connected() != 0 {
+			g.Fatalf("a dead rank is connected")
+		}
+		b, err := a.p.Reserve(0)
+		g.must("reserve", err)
+		for what, err := range map[string]error{"send": a.p.Send(1, b, headLen, nil, 9, 0), "note": a.p.Note(1, b.Data[:headLen])} {
+			var pd *fabric.PeerDownError
+			if !errors.As(err, &pd) || pd.Rank != 1 || !errors.Is(err, cause) {
+				g.Fatalf("%s to a dead rank: %v, want a *PeerDownError with the first cause", what, err)
+			}
+		}
+		a.p.Release(b)
+		g.deliver(a, 2)
+		g.deliver(c, 0)
+	})
+	if n := a.p.Stats().FreeSends; n != sendCount {
+		g.Fatalf("%d send buffers are free, want %d: death keeps some", n, sendCount)
+	}
+}
+
+// with leaves only some clerks at work.
+func (g *office) with(clerks []*clerk, f func()) {
+	all := g.clerks
+	g.clerks = clerks
+	defer func() { g.clerks = all }()
+	f()
+}
+
+// closedPort: everything is refused, also what waits, and the network can go.
+func (g *office) closedPort() {
+	g.open()
+	a := g.clerks[0]
+	g.deliver(a, 1)
+	if err := g.ranks[0].Net.Close(); !errors.Is(err, fabric.ErrBusy) {
+		g.Fatalf("close of a network with an open port: %v, want ErrBusy", err)
+	}
+	g.deliver(a, 2) // the refusal broke nothing
+	held, err := a.p.Reserve(0)
+	g.must("reserve", err)
+	g.each(2, func(ctx context.Context, i int) error {
+		if i == 0 {
+			g.o.Host.Sleep(3 * time.Millisecond)
+			return a.p.Close()
+		}
+		for {
+			if err := a.p.Wait(ctx); errors.Is(err, os.ErrClosed) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if _, err := a.poll(0); errors.Is(err, os.ErrClosed) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+	})
+	g.must("second close", a.p.Close())
+	a.p.Release(held)
+	_, rerr := a.p.Reserve(0)
+	_, perr := a.p.Poll(a.events, 0)
+	for what, err := range map[string]error{
+		"reserve": rerr, "poll": perr, "send": a.p.Send(1, held, 1, nil, 0, 0), "kick": a.p.Kick(), "note": a.p.Note(1, []byte{1}),
+		"post": a.p.Post(0), "wait": a.p.Wait(g.ctx), "disconnect": a.p.Disconnect(1),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			g.Fatalf("%s at a closed port: %v, want os.ErrClosed", what, err)
+		}
+	}
+	a.p.Wake()
+	a.p.After(0)
+	for _, c := range g.clerks[1:] {
+		g.must("close of a port", c.p.Close())
+	}
+	for _, r := range g.ranks {
+		g.must("close of a network", r.Net.Close())
+	}
+}

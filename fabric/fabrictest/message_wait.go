@@ -1,0 +1,176 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// pingPong: two ranks that sleep until the other's message wakes them. One that is lost
+// stops both.
+func (g *office) pingPong() {
+	clerks := g.open()[:2]
+	g.each(2, func(ctx context.Context, i int) error {
+		c, peer := clerks[i], 1-i
+		for round := range uint64(g.o.Rounds) {
+			if i == 0 {
+				if err := c.insist(ctx, peer); err != nil {
+					return err
+				}
+			}
+			for c.peers[peer].arrived <= round {
+				n, err := c.poll(0)
+				if err == nil && n == 0 {
+					err = c.p.Wait(ctx)
+				}
+				if err != nil {
+					return fmt.Errorf("rank %d, round %d: %w", i, round, err)
+				}
+			}
+			if i == 1 {
+				if err := c.insist(ctx, peer); err != nil {
+					return err
+				}
+			}
+		}
+		// The last answer may still need this end's help.
+		for left := c.peers[peer].sent; c.g.drained[c.rank*len(g.ranks)+peer].Load() < left; {
+			if _, err := c.poll(100 * time.Microsecond); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+}
+
+// insist sends one solicited message.
+func (c *clerk) insist(ctx context.Context, peer int) error {
+	for {
+		ok, err := c.send(peer, headLen, nil, false, fabric.Solicited)
+		if ok || err != nil {
+			return err
+		}
+		if _, err := c.poll(10 * time.Microsecond); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// each is group.each.
+func (g *office) each(n int, f func(ctx context.Context, i int) error) {
+	g.Helper()
+	ctx, cancel := context.WithCancel(g.ctx)
+	defer cancel()
+	errs := make([]error, n)
+	g.o.Host.Concurrently(n, func(i int) {
+		if errs[i] = f(ctx, i); errs[i] != nil {
+			cancel()
+		}
+	})
+	g.must("concurrent work", errors.Join(errs...))
+}
+
+// wake: before a Wait or during it, each Wake ends one.
+func (g *office) wake() {
+	c := g.open()[0]
+	c.p.Wake()
+	g.must("wait after a wake", c.p.Wait(g.ctx))
+	var asked, seen atomic.Int64
+	g.each(2, func(ctx context.Context, i int) error {
+		for k := range int64(g.o.Rounds) {
+			if i == 0 {
+				asked.Store(k + 1)
+				c.p.Wake()
+				for seen.Load() <= k {
+					if ctx.Err() != nil {
+						return context.Cause(ctx)
+					}
+					g.o.Host.Yield()
+				}
+				continue
+			}
+			for asked.Load() <= k {
+				if err := c.p.Wait(ctx); err != nil {
+					return fmt.Errorf("wake %d was lost: %w", k, err)
+				}
+			}
+			seen.Store(k + 1)
+			if k%3 == 0 {
+				g.o.Host.Yield() // the next one comes before the Wait
+			}
+		}
+		return nil
+	})
+}
+
+// after: Wait ends though nothing happens, not for a time past only.
+func (g *office) after() {
+	p := g.open()[0].p
+	for _, d := range []time.Duration{0, -time.Second, 10 * time.Microsecond, 5 * time.Millisecond} {
+		at := p.Now() + d
+		p.After(at + 3*time.Millisecond)
+		p.After(at) // the earlier one counts, and the other still does
+		for _, at := range []time.Duration{at, at + 3*time.Millisecond} {
+			for p.Now() < at {
+				g.must("wait for a time", p.Wait(g.ctx))
+			}
+		}
+	}
+	p.After(p.Now() - 1)
+	g.must("wait for a time that is over", p.Wait(g.ctx))
+	a := p.Now()
+	g.o.Host.Sleep(2 * time.Millisecond)
+	if b := p.Now(); b-a < time.Millisecond {
+		g.Fatalf("2 ms took %v on the port's clock", b-a)
+	}
+}
+
+// portContext: the cause comes out.
+func (g *office) portContext() {
+	p := g.open()[0].p
+	cause := errors.New("enough")
+	over, cancel := context.WithCancelCause(g.ctx)
+	cancel(cause)
+	timed, stop := g.o.Host.WithTimeout(g.ctx, 5*time.Millisecond)
+	defer stop()
+	for _, x := range []struct {
+		ctx  context.Context
+		want error
+	}{{over, cause}, {timed, context.DeadlineExceeded}} {
+		var err error
+		for range 10_000 { // it may end without a reason at times
+			if err = p.Wait(x.ctx); err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, x.want) {
+			g.Fatalf("wait: %v, want %v", err, x.want)
+		}
+	}
+	// And while it waits.
+	late, cancel := context.WithCancelCause(g.ctx)
+	g.each(2, func(_ context.Context, i int) error {
+		if i == 0 {
+			g.o.Host.Sleep(5 * time.Millisecond)
+			cancel(cause)
+			return nil
+		}
+		for {
+			if err := p.Wait(late); errors.Is(err, cause) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+	})
+}

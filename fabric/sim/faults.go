@@ -1,0 +1,184 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// way is what lies between the ranks.
+type way struct {
+	cuts    map[pair]struct{}
+	islands map[int32]int32 // by rank; 0 for those that are not listed
+	island  int32           // the last one
+	delays  map[pair]int64
+	stalls  []*timer // wait for a way; those without a deadline no longer do
+}
+
+// pair is two ranks, the lower first.
+type pair struct{ lo, hi int32 }
+
+func pairOf(a, b int32) pair { return pair{min(a, b), max(a, b)} }
+
+// blocked reports whether nothing that a sends reaches b.
+func (w *World) blocked(a, b int32) bool {
+	return w.ranks[b].dead || w.ranks[b].net.state == closed || w.severed(a, b)
+}
+
+// blockedBack is blocked for the answer that a waits for. The device of a rank that dies just
+// then has sent it; one that must be sent again needs the rank.
+func (w *World) blockedBack(t *timer, a, b int32) bool {
+	return w.severed(a, b) || t.deadline != 0 && w.blocked(a, b)
+}
+
+// severed reports whether there is no way between two ranks.
+func (w *World) severed(a, b int32) bool {
+	if len(w.way.islands) > 0 && w.way.islands[a] != w.way.islands[b] {
+		return true
+	}
+	if len(w.way.cuts) > 0 {
+		_, cut := w.way.cuts[pairOf(a, b)]
+		return cut
+	}
+	return false
+}
+
+// transit is when n bytes that a sends now are at b.
+func (w *World) transit(a, b int32, n int) int64 {
+	r := &w.ranks[a]
+	r.egress = max(r.egress, w.now) + int64(float64(n)*1e9/w.cfg.Bandwidth)
+	if a == b {
+		return r.egress + w.rng.upTo(w.cfg.Jitter)
+	}
+	return r.egress + w.lag(a, b) + w.rng.upTo(w.cfg.Jitter)
+}
+
+// lag is the latency from one rank to another.
+func (w *World) lag(a, b int32) int64 {
+	d := int64(w.cfg.Latency)
+	if len(w.way.delays) > 0 {
+		d += w.way.delays[pairOf(a, b)]
+	}
+	return d
+}
+
+// verdict is what becomes of reliable traffic that is due.
+type verdict uint8
+
+const (
+	pass verdict = iota
+	hold         // the timer was set again
+	lost         // nothing came through for too long
+)
+
+// passes asks whether reliable traffic from a to b, or back, whose timer fired, comes through.
+func (w *World) passes(t *timer, a, b int32, blocked bool) verdict {
+	switch {
+	case !blocked:
+		t.deadline = 0
+		return pass
+	case t.deadline == 0:
+		// Half of the time-out and more: devices round theirs (IBTA vol 1 §9.7.6.1.3
+		// allows up to four times the value).
+		t.deadline = w.now + int64(w.cfg.RetryTimeout)/2 + w.rng.upTo(w.cfg.RetryTimeout/2)
+		w.way.stalls = append(w.way.stalls, t)
+		w.emit(markStall, a, b, uint64(t.deadline), 0)
+	case w.now >= t.deadline:
+		t.deadline = 0
+		return lost
+	}
+	w.arm(t, t.deadline)
+	return hold
+}
+
+// opened sends what waits for a way once more, in order.
+func (w *World) opened() {
+	keep := w.way.stalls[:0]
+	for _, t := range w.way.stalls {
+		if t.deadline == 0 || !t.armed() {
+			continue
+		}
+		keep = append(keep, t)
+		w.arm(t, w.now+int64(w.cfg.Latency)+w.rng.upTo(w.cfg.Jitter))
+	}
+	clear(w.way.stalls[len(keep):])
+	w.way.stalls = keep
+}
+
+// fault notes in the trace what was done to the world. Ranks that do not exist are a mistake of the caller.
+func (w *World) fault(what uint64, a, b int, x int64) {
+	if a < 0 || a >= len(w.ranks) || b < 0 || b >= len(w.ranks) {
+		panic(fmt.Sprintf("sim: no rank %d or %d in a world of %d", a, b, len(w.ranks)))
+	}
+	w.emit(markFault, int32(a), int32(b), what, uint64(x))
+}
+
+// Cut lets nothing pass between two ranks until Restore.
+func (w *World) Cut(a, b int) {
+	w.fault(1, a, b, 0)
+	if w.way.cuts == nil {
+		w.way.cuts = make(map[pair]struct{})
+	}
+	w.way.cuts[pairOf(int32(a), int32(b))] = struct{}{}
+}
+
+// Restore undoes Cut.
+func (w *World) Restore(a, b int) {
+	w.fault(2, a, b, 0)
+	delete(w.way.cuts, pairOf(int32(a), int32(b)))
+	w.opened()
+}
+
+// Partition moves the ranks to an island of their own: nothing passes between it and the others, until Heal.
+func (w *World) Partition(ranks ...int) {
+	if w.way.islands == nil {
+		w.way.islands = make(map[int32]int32)
+	}
+	w.way.island++
+	for _, r := range ranks {
+		w.fault(3, r, r, int64(w.way.island))
+		w.way.islands[int32(r)] = w.way.island
+	}
+}
+
+// Heal joins all islands.
+func (w *World) Heal() {
+	w.fault(4, 0, 0, 0)
+	w.way.islands = nil
+	w.opened()
+}
+
+// Delay adds d to the latency between two ranks, from now on. 0 takes it away.
+func (w *World) Delay(a, b int, d time.Duration) {
+	w.fault(5, a, b, int64(d))
+	if w.way.delays == nil {
+		w.way.delays = make(map[pair]int64)
+	}
+	w.way.delays[pairOf(int32(a), int32(b))] = int64(max(0, d))
+}
+
+// Slow makes every Poll of a rank's ports take d longer, from now on.
+func (w *World) Slow(rank int, d time.Duration) {
+	w.fault(6, rank, rank, int64(d))
+	w.ranks[rank].slow = max(0, d)
+}
+
+var errSilent = errors.New("sim: nothing came back in time")
+
+// Kill stops a rank where it is. Its tasks do not run on, but for their deferred
+// calls, at the end of Run, which then have no effect on the world.
+func (w *World) Kill(rank int) {
+	w.fault(7, rank, rank, 0)
+	r := &w.ranks[rank]
+	if r.dead {
+		return
+	}
+	r.dead = true
+	for t := w.tasks.first; t != nil; t = t.succ {
+		if t.r == r {
+			t.frozen = true
+			w.live--
+		}
+	}
+	r.net.die()
+}

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/handle/handletest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	handletest.VerifyTestMain(m)
+}
+
+var (
+	seedFlag  = flag.Uint64("sim.seed", 0, "run the random worlds of the tests with this seed only, and print their traces")
+	seedsFlag = flag.Int("sim.seeds", 20, "number of random worlds in each test")
+)
+
+// seeds runs a test for many seeds, or for the one that is asked for, and then with its trace.
+func seeds(t *testing.T, run func(t *testing.T, cfg Config)) {
+	t.Helper()
+	if *seedFlag != 0 {
+		run(t, Config{Seed: *seedFlag, Trace: os.Stdout})
+		return
+	}
+	for seed := range uint64(*seedsFlag) {
+		t.Run(fmt.Sprintf("seed=%d", seed+1), func(t *testing.T) { run(t, Config{Seed: seed + 1}) })
+	}
+}
+
+func newWorld(t testing.TB, cfg Config) *World {
+	t.Helper()
+	w, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ConnectAll()
+	return w
+}
+
+// mail is random traffic: every rank sends count messages to random peers, and each
+// receiver checks that those of one sender come in order. Receivers grant nothing: what
+// they have posted is always enough, or RNR shows that it was not.
+type mail struct {
+	count, batch, size int
+	slots              int
+	port               int
+	lossy              bool // peers may die: do not wait for all
+}
+
+func (m mail) run(w *World) error {
+	total := make([]int, w.Size()) // messages that each rank should get
+	got := 0
+	want := m.count * w.Size()
+	return w.Run(func(ctx context.Context, r *Rank) error {
+		p, err := r.Net().NewPort(m.port, fabric.PortConfig{Slots: m.slots, SlotSize: m.size, Sends: 2 * m.batch})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		next := make(map[int]uint32) // to each peer
+		last := make(map[int]uint32) // from each
+		events := make([]fabric.Event, 2*m.batch)
+		left, busy := m.count, 0
+		for got < want {
+			for left > 0 {
+				b, err := p.Reserve(0)
+				if errors.Is(err, fabric.ErrAgain) {
+					break
+				} else if err != nil {
+					return err
+				}
+				peer := r.Rand().IntN(r.Size())
+				next[peer]++
+				binary.LittleEndian.PutUint32(b.Data, next[peer])
+				f := fabric.Solicited
+				if r.Rand().IntN(2) == 0 && left > 1 {
+					f |= fabric.More
+				}
+				if err := p.Send(peer, b, 4+r.Rand().IntN(m.size-3), nil, 0, f); err != nil {
+					if !errors.Is(err, fabric.ErrAgain) {
+						return err
+					}
+					next[peer]--
+					p.Release(b)
+					break
+				}
+				total[peer]++
+				left--
+			}
+			if err := p.Kick(); err != nil {
+				return err
+			}
+			n, err := p.Poll(events, 1000)
+			if err != nil {
+				return err
+			}
+			for _, e := range events[:n] {
+				if e.Kind != fabric.Arrived {
+					continue
+				}
+				last[e.Peer]++
+				if k := binary.LittleEndian.Uint32(e.Data); k != last[e.Peer] {
+					return fmt.Errorf("message %d of rank %d came in place of %d", k, e.Peer, last[e.Peer])
+				}
+				if err := p.Post(e.Slot); err != nil {
+					return err
+				}
+				got++
+			}
+			if n == 0 && left == 0 {
+				busy++
+				if err := r.Sleep(ctx, 10_000); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// traceOf runs a world and returns its trace, its hash and its error.
+func traceOf(t testing.TB, cfg Config, run func(w *World) error) (string, uint64, error) {
+	t.Helper()
+	var b bytes.Buffer
+	cfg.Trace = &b
+	w := newWorld(t, cfg)
+	err := run(w)
+	return b.String(), w.TraceHash(), err
+}

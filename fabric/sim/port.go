@@ -1,0 +1,254 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// port exchanges messages. Its connections are in conn.go, the way of a message in
+// port_datapath.go.
+type port struct {
+	n      *Network
+	num    int
+	cfg    fabric.PortConfig
+	stats  fabric.PortStats
+	closed bool
+
+	slots  []buffer
+	posted []int32 // the slots that wait for a message; the last is the next
+	sends  []buffer
+	free   []int32 // send buffers
+
+	conns          map[int32]*conn
+	oldest, newest *conn // of them, by use
+	open           int   // of them, those that nobody closes
+	up             int   // of them, those that are made
+	held           []*conn
+
+	q     ring[fabric.Event]
+	notes ring[*datagram] // of the events NoteArrived in q
+	lent  []*datagram     // of those that the last Poll returned
+
+	woken   bool
+	starved bool // somebody was told ErrAgain
+	waiter  *task
+	polls   bool // the waiter is in Poll
+	alarms  []int64
+	alarm   timer
+}
+
+// buffer is a send buffer or a slot. Its memory is made when it is first used.
+type buffer struct {
+	data  []byte
+	used  int32
+	state bufferState
+}
+
+type bufferState uint8
+
+const (
+	free  bufferState = iota // a slot: posted
+	ours                     // the program's
+	wired                    // a send buffer on its way
+)
+
+var _ fabric.Port = (*port)(nil)
+
+// NewPort opens a port.
+func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+	switch {
+	case n.state != joined:
+		return nil, fmt.Errorf("sim: NewPort needs a connected network: %w", os.ErrClosed)
+	case n.r.dead:
+		return nil, errKilled
+	case i < 0 || i >= maxPorts:
+		return nil, fmt.Errorf("sim: no port %d (ports are 0 to %d)", i, maxPorts-1)
+	case i < len(n.ports) && n.ports[i] != nil:
+		return nil, fmt.Errorf("sim: port %d of rank %d was opened before", i, n.r.id)
+	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
+		return nil, fmt.Errorf("sim: a port has 1 to %d slots of 1 to %d bytes, not %d of %d", maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
+	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
+		return nil, fmt.Errorf("sim: a port has 1 to %d send buffers and reserves fewer than all, not %d and %d", maxSlots, cfg.Sends, cfg.Reserved)
+	}
+	for len(n.ports) <= i {
+		n.ports = append(n.ports, nil)
+	}
+	p := &port{n: n, num: i, cfg: cfg, conns: make(map[int32]*conn),
+		slots: make([]buffer, cfg.Slots), posted: make([]int32, cfg.Slots),
+		sends: make([]buffer, cfg.Sends), free: make([]int32, cfg.Sends)}
+	for i := range p.posted {
+		p.posted[i] = int32(cfg.Slots - 1 - i)
+	}
+	for i := range p.free {
+		p.free[i] = int32(cfg.Sends - 1 - i)
+	}
+	p.alarm.owner = p
+	n.ports[i] = p
+	n.open++
+	return p, nil
+}
+
+// port is the port of a number, and whether it was ever opened.
+func (n *Network) port(i int) (p *port, known bool) {
+	if i >= len(n.ports) || n.ports[i] == nil {
+		return nil, n.state == closed
+	}
+	return n.ports[i], true
+}
+
+func (p *port) usable(op string) error {
+	if p.closed {
+		return fmt.Errorf("sim: %s: port %d: %w", op, p.num, os.ErrClosed)
+	}
+	if p.n.r.dead {
+		return errKilled
+	}
+	return nil
+}
+
+// memory is a buffer's, made when it is first asked for.
+func (p *port) memory(b *buffer) []byte {
+	if b.data == nil {
+		b.data = make([]byte, p.cfg.SlotSize)
+	}
+	return b.data
+}
+
+// Wait sleeps until something happens that a sleeper is told.
+func (p *port) Wait(ctx context.Context) error {
+	if err := p.usable("wait"); err != nil {
+		return err
+	}
+	w := p.n.r.w
+	t, err := w.task("wait")
+	if err != nil {
+		return err
+	}
+	if p.woken || p.q.len() > 0 || w.rng.below(64) == 0 { // the contract allows an end without reason
+		p.woken = false
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := p.sleep(t, false, reason{"waits at port", p.num}, ctx, forever); err != nil {
+		return err
+	}
+	if !p.woken && p.q.len() == 0 && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	p.woken = false
+	return p.usable("wait")
+}
+
+// sleep is park, until something happens at the port.
+func (p *port) sleep(t *task, polls bool, why reason, ctx context.Context, until int64) error {
+	if p.waiter != nil {
+		return fmt.Errorf("sim: Poll or Wait of port %d by two tasks at a time: %s and %s", p.num, p.waiter, t)
+	}
+	p.waiter, p.polls = t, polls
+	err := t.park(why, ctx, until)
+	p.waiter = nil
+	return err
+}
+
+// Wake ends a Wait.
+func (p *port) Wake() {
+	p.woken = true
+	p.n.r.w.wake(p.waiter)
+}
+
+// Now is the time on the rank's own clock.
+func (p *port) Now() time.Duration { return time.Duration(p.n.r.w.now + p.n.r.origin) }
+
+// After sets an alarm.
+func (p *port) After(at time.Duration) {
+	x := int64(at) - p.n.r.origin
+	if x <= p.n.r.w.now {
+		p.Wake()
+		return
+	}
+	i, found := slices.BinarySearch(p.alarms, x)
+	if found || p.closed {
+		return
+	}
+	p.alarms = slices.Insert(p.alarms, i, x)
+	p.n.r.w.arm(&p.alarm, p.alarms[0])
+}
+
+// fire is the first alarm.
+func (p *port) fire(*timer) {
+	w := p.n.r.w
+	k := 0
+	for k < len(p.alarms) && p.alarms[k] <= w.now {
+		k++
+	}
+	p.alarms = slices.Delete(p.alarms, 0, k)
+	if len(p.alarms) > 0 {
+		w.arm(&p.alarm, p.alarms[0])
+	}
+	p.Wake()
+}
+
+// Connected counts the connections that are made.
+func (p *port) Connected() int { return p.up }
+
+// Stats are a copy.
+func (p *port) Stats() fabric.PortStats {
+	s := p.stats
+	s.Posted, s.FreeSends = len(p.posted), len(p.free)
+	return s
+}
+
+// Close forgets everything. Who sends to the port finds the rank down.
+func (p *port) Close() error {
+	if p.closed {
+		return nil
+	}
+	w := p.n.r.w
+	p.closed = true
+	p.n.open--
+	w.disarm(&p.alarm)
+	for p.oldest != nil {
+		p.oldest.remove()
+	}
+	p.q, p.posted, p.free, p.slots, p.sends, p.held = ring[fabric.Event]{}, nil, nil, nil, nil, nil
+	for p.notes.len() > 0 {
+		w.recycle(p.notes.pop())
+	}
+	p.returnNotes()
+	p.Wake()
+	return nil
+}
+
+// peerDown ends what there is with a dead rank. Down is the last event of it.
+func (p *port) peerDown(rank int32, cause error) {
+	if c := p.conns[rank]; c != nil {
+		for c.out.len() > 0 {
+			p.sent(c, c.out.pop(), &fabric.PeerDownError{Rank: int(rank), Op: "send", Cause: cause})
+		}
+		p.held = slices.DeleteFunc(p.held, func(h *conn) bool { return h == c })
+		c.remove()
+	}
+	p.tell(fabric.Event{Kind: fabric.Down, Peer: int(rank), Err: cause}, true)
+}
+
+// die keeps a random part of the messages on their way, and nothing else.
+func (p *port) die() {
+	w := p.n.r.w
+	for c := p.oldest; c != nil; c = c.newer {
+		w.disarm(&c.hand)
+		w.disarm(&c.ack)
+		keep := c.landed + int(w.rng.below(int64(c.posted-c.landed)+1))
+		c.out.truncate(keep)
+		if c.posted = keep; keep == c.landed {
+			w.disarm(&c.arrive)
+		}
+	}
+	w.disarm(&p.alarm)
+}
