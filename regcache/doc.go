@@ -19,8 +19,9 @@
 // no later Get returns the MR, and it is deregistered after the last Put. Put reports this with ErrInvalidated
 // if Config.Strict is set, and Stats counts it in either case.
 //
-// The keys reach whole pages: up to a page less a byte before and behind the range. Who must not show a
-// neighbour to the peer uses memory of whole pages, or a Pool. A registration for one operation is exact.
+// The keys reach at least the range, and may reach more: whole pages, and whatever overlapping ranges this cache was
+// asked for, with the access of all of them together, for such ranges are merged. Who must not show a neighbour to
+// the peer uses a cache of its own, or a Pool. A registration for one operation is exact.
 //
 // # Where memory comes from
 //
@@ -40,9 +41,13 @@
 //   - madvise(MADV_GUARD_INSTALL), remap_file_pages, shmdt and shmat(SHM_REMAP) made without the libc: the kernel
 //     tells nobody.
 //
+// A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let
+// go of it (Clear): that one gets EBUSY. What another watches already is registered per operation.
+//
 // # Fork
 //
-// os/exec needs nothing. A child that C code forks has no cache: its calls fail with memevents.ErrForked.
+// os/exec needs nothing. A child that C code forks has no cache: its calls fail with memevents.ErrForked, and end
+// nothing of the parent's.
 //
 // # Order of use
 //
