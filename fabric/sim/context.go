@@ -5,32 +5,50 @@ import (
 	"time"
 )
 
-// vctx is a context whose deadline is virtual. Unlike the standard library's it tells those
-// derived from it at once, in the same instant, and never from another goroutine.
+// vctx is a context whose deadline is virtual. Whatever ends it, those derived from it end in
+// the same instant, and no goroutine is needed for that.
+//
+// What the standard library derives from a context of its own it cancels within the call that
+// cancels the first. Hence the one within: inner is a standard context, which the derived ones find; its
+// parent is a source, a context that says what Err should be.
 type vctx struct {
-	w       *World
-	parent  context.Context
-	timer   timer
-	done    chan struct{}
-	err     error
-	cause   error
-	waiters []*task
-	after   []*after // in the order in which they came
-	detach  func() bool
-	adopted bool            // is in World.adopted
-	shadow  context.Context // where context.Cause finds a cause that differs from Err
-	shade   context.CancelCauseFunc
+	context.Context                         // inner
+	stop            context.CancelCauseFunc // ends inner as cancelled
+	w               *World
+	parent          context.Context
+	timer           timer
+	source          source
+	over            bool
+	waiters         []*task
+	children        []*vctx // in the order in which they came
+	from            *vctx   // of whom it is a child
+	adopted         bool    // is in World.adopted
 }
 
-type after struct{ f func() }
-
 type vctxKey struct{}
+
+// source is the parent of a vctx's inner context.
+type source struct {
+	context.Context // the parent's values
+	done            chan struct{}
+	err             error
+	end             func() // ends inner with err
+}
+
+func (s *source) Done() <-chan struct{} { return s.done }
+func (s *source) Err() error            { return s.err }
+
+// AfterFunc is looked for by package context, which needs no goroutine then.
+func (s *source) AfterFunc(f func()) (stop func() bool) {
+	s.end = f
+	return func() bool { return true }
+}
 
 // WithTimeout is context.WithTimeout in virtual time. The context's Deadline method knows nothing
 // of it: it is not on the machine's clock.
 func (w *World) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	c := w.newContext(parent)
-	if c.err == nil {
+	if !c.over {
 		c.timer.owner = c
 		w.arm(&c.timer, w.now+int64(max(0, d)))
 	}
@@ -40,10 +58,6 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (context.Co
 // WithCancel is context.WithCancelCause; whoever waits with the context need not be searched for.
 func (w *World) WithCancel(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	c := w.newContext(parent)
-	c.shadow, c.shade = context.WithCancelCause(context.WithoutCancel(parent))
-	if c.err != nil {
-		c.shade(c.cause)
-	}
 	return c, func(cause error) { c.cancel(context.Canceled, cause) }
 }
 
@@ -60,19 +74,19 @@ func (r *Rank) WithCancel(parent context.Context) (context.Context, context.Canc
 // newContext returns a context that ends with its parent.
 func (w *World) newContext(parent context.Context) *vctx {
 	c := &vctx{w: w, parent: parent}
-	if parent.Done() == nil {
-		return c
-	}
-	if parent.Err() != nil {
+	c.source = source{Context: context.WithoutCancel(parent), done: make(chan struct{})}
+	c.Context, c.stop = context.WithCancelCause(&c.source)
+	switch p := virtual(parent); {
+	case parent.Err() != nil:
 		c.cancel(parent.Err(), context.Cause(parent))
-		return c
+	case parent.Done() == nil:
+	case p != nil:
+		c.from = p
+		p.children = append(p.children, c)
+	default:
+		c.adopted = true
+		w.adopted = append(w.adopted, c)
 	}
-	if p := virtual(parent); p != nil {
-		c.detach = p.AfterFunc(func() { c.cancel(parent.Err(), context.Cause(parent)) })
-		return c
-	}
-	c.adopted = true
-	w.adopted = append(w.adopted, c)
 	return c
 }
 
@@ -90,25 +104,19 @@ func virtual(ctx context.Context) *vctx {
 // Deadline knows none: see WithTimeout.
 func (c *vctx) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done is made for those who ask.
-func (c *vctx) Done() <-chan struct{} {
-	if c.done == nil {
-		c.done = make(chan struct{})
-		if c.err != nil {
-			close(c.done)
-		}
-	}
-	return c.done
-}
-
 // Err notices the end of a parent of the standard library.
 func (c *vctx) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+// look ends the context if its parent has ended.
+func (c *vctx) look() {
 	if c.adopted {
 		if err := c.parent.Err(); err != nil {
 			c.cancel(err, context.Cause(c.parent))
 		}
 	}
-	return c.err
 }
 
 // Value finds the context itself, for those derived from it.
@@ -116,75 +124,52 @@ func (c *vctx) Value(key any) any {
 	if key == (vctxKey{}) {
 		return c
 	}
-	if c.shadow != nil {
-		return c.shadow.Value(key)
-	}
-	return c.parent.Value(key)
-}
-
-// AfterFunc lets package context cancel what is derived without a goroutine.
-func (c *vctx) AfterFunc(f func()) (stop func() bool) {
-	if c.err != nil {
-		f()
-		return func() bool { return false }
-	}
-	a := &after{f}
-	c.after = append(c.after, a)
-	return func() bool {
-		for i, b := range c.after {
-			if a == b {
-				c.after = append(c.after[:i], c.after[i+1:]...)
-				return true
-			}
-		}
-		return false
-	}
+	return c.Context.Value(key)
 }
 
 // fire is the deadline.
 func (c *vctx) fire(*timer) {
 	c.w.emit(markExpire, -1, -1, 0, 0)
-	c.cancel(context.DeadlineExceeded, nil)
+	c.cancel(context.DeadlineExceeded, context.DeadlineExceeded)
 }
 
 // cancel ends the context and tells everybody.
 func (c *vctx) cancel(err, cause error) {
-	if c.err != nil {
+	if c.over {
 		return
 	}
-	c.err = err
-	if c.cause = cause; cause == nil {
-		c.cause = err
-	}
-	if c.shade != nil {
-		c.shade(c.cause)
-	}
+	c.over = true
 	c.w.heap.remove(&c.timer)
-	if c.done != nil {
-		close(c.done)
-	}
-	if c.detach != nil {
-		c.detach()
-	}
-	if c.adopted {
-		c.leave()
+	c.leave()
+	if err == context.Canceled {
+		c.stop(cause)
+	} else {
+		// package context asks the source for Err, and for the cause whom its values name.
+		why, because := context.WithCancelCause(c.source.Context)
+		because(cause)
+		c.source.Context, c.source.err = why, err
+		c.source.end()
 	}
 	for _, t := range c.waiters {
 		c.w.wake(t)
 	}
-	for len(c.after) > 0 {
-		a := c.after[0]
-		c.after = c.after[1:]
-		a.f()
+	for len(c.children) > 0 {
+		c.children[0].cancel(err, context.Cause(c)) // takes itself out
 	}
 }
 
-// leave takes the context out of those whose parents are looked at.
+// leave takes the context out of the list in which its end is looked for.
 func (c *vctx) leave() {
-	c.adopted = false
-	for i, d := range c.w.adopted {
+	list := &c.w.adopted
+	if c.from != nil {
+		list = &c.from.children
+	} else if !c.adopted {
+		return
+	}
+	c.adopted, c.from = false, nil
+	for i, d := range *list {
 		if c == d {
-			c.w.adopted = append(c.w.adopted[:i], c.w.adopted[i+1:]...)
+			*list = append((*list)[:i], (*list)[i+1:]...)
 			return
 		}
 	}

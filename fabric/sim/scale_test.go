@@ -1,11 +1,69 @@
 package sim
 
 import (
+	"context"
+	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/fabric"
 )
+
+// heapBytes is what lives on the heap and on stacks.
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// perRank is the memory of a rank in a world of n with a port, and the tasks' stacks.
+func perRank(t *testing.T, n, peers int) int64 {
+	before := heapBytes()
+	w := newWorld(t, Config{Ranks: n, Seed: 1})
+	var after int64
+	w.At(time.Millisecond, func() { after = heapBytes() })
+	err := w.Run(func(ctx context.Context, r *Rank) error {
+		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 8, SlotSize: 64, Sends: 8})
+		if err != nil {
+			return err
+		}
+		for k := range peers {
+			if err := send(p, (r.ID()+k+1)%n, 0); err != nil {
+				return err
+			}
+		}
+		return r.Sleep(ctx, 2*time.Millisecond)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.KeepAlive(w)
+	return (after - before) / int64(n)
+}
+
+// An unconnected peer costs nothing: a rank among 10,000 is no larger than one among 500.
+func TestMemoryOfARankDoesNotGrowWithTheWorld(t *testing.T) {
+	_ = perRank(t, 500, 0) // what the runtime keeps
+	small, large := perRank(t, 500, 0), perRank(t, 10_000, 0)
+	connected := perRank(t, 2000, 8)
+	t.Logf("%d bytes a rank among 500, %d among 10,000; %d with 16 connected peers", small, large, connected)
+	if large > small+small/4 {
+		t.Errorf("%d bytes a rank among 10,000, %d among 500", large, small)
+	}
+	if limit := large + 16*2048; connected > limit {
+		t.Errorf("%d bytes with 16 connected peers, want at most %d", connected, limit)
+	}
+}
+
+func TestTenThousandRanksExchangeRandomMail(t *testing.T) {
+	w := newWorld(t, Config{Ranks: 10_000, Seed: 1, Connections: 64})
+	if err := (mail{count: 10, batch: 8, size: 16, slots: 64}).run(w); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // cpu is the processor time of the process.
 func cpu() time.Duration {
@@ -16,28 +74,30 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// BenchmarkMessages counts messages from Send to Post, each checked by its receiver. In
+// the first worlds the same few pairs talk; in the last nearly every message makes a connection.
 func BenchmarkMessages(b *testing.B) {
 	for _, c := range []struct {
-		name  string
-		ranks int
-		m     mail
+		name         string
+		ranks, peers int
 	}{
-		{"ranks=2", 2, mail{batch: 16, size: 32, slots: 64}},
-		{"ranks=100", 100, mail{batch: 16, size: 32, slots: 64}},
-		{"ranks=10000", 10000, mail{batch: 16, size: 32, slots: 64}},
+		{"ranks=2", 2, 1},
+		{"ranks=100", 100, 8},
+		{"ranks=10000/peers=8", 10_000, 8},
+		{"ranks=10000/peers=all", 10_000, 0},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			w := newWorld(b, Config{Ranks: c.ranks, Seed: 1, Connections: 0})
-			m := c.m
-			m.count = max(1, b.N/c.ranks)
-			b.ResetTimer()
+			w := newWorld(b, Config{Ranks: c.ranks, Seed: 1})
+			m := mail{batch: 16, size: 32, slots: 256, peers: c.peers, count: max(1, b.N/c.ranks)}
 			before := cpu()
+			b.ResetTimer()
 			if err := m.run(w); err != nil {
 				b.Fatal(err)
 			}
-			b.ReportMetric(float64(m.count*c.ranks)/b.Elapsed().Seconds(), "messages/s")
-			b.ReportMetric(float64(w.Events())/b.Elapsed().Seconds(), "events/s")
-			b.ReportMetric(float64(cpu()-before)/float64(m.count*c.ranks), "cpu-ns/message")
+			n := float64(m.count * c.ranks)
+			b.ReportMetric(n/b.Elapsed().Seconds(), "messages/s")
+			b.ReportMetric(float64(cpu()-before)/n, "cpu-ns/message")
+			b.ReportMetric(float64(w.Events())/n, "events/message")
 			b.ReportMetric(float64(w.RNR()), "rnr")
 		})
 	}

@@ -24,7 +24,8 @@ type task struct {
 	parks  int  // after the end
 	broken error
 
-	next       func() (struct{}, bool)
+	f          func() error
+	next       func() (struct{}, bool) // nil: has not begun
 	yield      func(struct{}) bool
 	prev, succ *task // in World.tasks
 
@@ -105,22 +106,24 @@ func (w *World) spawn(r *Rank, name string, ctx *vctx, f func(context.Context) e
 	w.serial++
 	t := &task{w: w, r: r, name: name, serial: uint32(w.serial)}
 	t.timer.owner = t
-	t.next, _ = iter.Pull(func(yield func(struct{}) bool) {
-		t.yield = yield
-		defer t.end()
-		if t.gone() != nil {
-			return
-		}
-		w.emit(markStart, t.id(), -1, uint64(t.serial), 0)
-		if err := f(ctx); err != nil && t.gone() == nil {
-			w.errs = append(w.errs, fmt.Errorf("%s: %w", t, err))
-		}
-	})
+	t.f = func() error { return f(ctx) }
 	w.tasks.add(t)
 	if t.frozen = r != nil && r.dead; !t.frozen {
 		w.live++
 	}
 	w.runq.push(t)
+}
+
+// begin makes the coroutine. A task that never runs has none.
+func (t *task) begin() {
+	t.next, _ = iter.Pull(func(yield func(struct{}) bool) {
+		t.yield = yield
+		defer t.end()
+		t.w.emit(markStart, t.id(), -1, uint64(t.serial), 0)
+		if err := t.f(); err != nil && t.gone() == nil {
+			t.w.errs = append(t.w.errs, fmt.Errorf("%s: %w", t, err))
+		}
+	})
 }
 
 // end is deferred: the task returned, panicked, or ended its test.
@@ -176,6 +179,9 @@ func (w *World) resume(t *task) {
 		w.touch(t.r)
 	}
 	defer func() { w.current = nil }()
+	if t.next == nil {
+		t.begin()
+	}
 	t.next()
 	if t.broken != nil {
 		panic(t.broken)
@@ -283,6 +289,10 @@ func (w *World) unwind() {
 		}
 	}()
 	for t := w.tasks.first; t != nil; t = w.tasks.first {
+		if t.next == nil {
+			w.tasks.remove(t)
+			continue
+		}
 		w.current = t
 		t.next()
 	}

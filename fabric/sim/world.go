@@ -154,6 +154,7 @@ func (w *World) ConnectAll() {
 // run lets everything happen until no task is left.
 func (w *World) run() error {
 	if w.ended != nil {
+		w.unwind()
 		return fmt.Errorf("sim: the world has ended: %w", w.ended)
 	}
 	if w.current != nil {
