@@ -26,8 +26,8 @@ type entry struct {
 	c          *Cache
 	frames     []uint64 // page frames at registration, for Config.Verify; else nil
 
-	stamp      atomic.Uint64 // when it was last used
-	hits, puts atomic.Uint64
+	stamp atomic.Uint64 // when it was last used
+	hits  atomic.Uint64
 
 	// Of the cache's lock.
 	mr      MR
@@ -49,6 +49,9 @@ func (e *entry) serves(lo uintptr, n uint64, want ability) bool {
 func (e *entry) region(p unsafe.Pointer) Region {
 	return Region{LKey: e.lkey, RKey: e.rkey, e: e, p: p}
 }
+
+// puts are the uses that have ended: the first, which registered, and the hits, less those that go on.
+func (e *entry) puts() uint64 { return e.hits.Load() + 1 - uint64(e.ref.Refs()) }
 
 // hit counts and dates a use.
 func (c *Cache) hit(e *entry) {
@@ -129,7 +132,6 @@ func (c *Cache) Put(r Region) error {
 	if !e.ref.Valid() {
 		return c.putChanged(r)
 	}
-	e.puts.Add(1)
 	if e.ref.Release() {
 		c.reap()
 	}

