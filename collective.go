@@ -191,14 +191,19 @@ func (c *collectives) barrier(ctx context.Context, op string) error {
 	return c.run(ctx, op, func() error { return c.disseminate(ctx) })
 }
 
-// last is the barrier of Close. It returns when its own words have arrived too.
+// last is the barrier of Close. Unlike the others it does not mind that an earlier
+// collective operation was abandoned.
 func (c *collectives) last(ctx context.Context) error {
-	return c.run(ctx, "close", func() error {
-		if err := c.disseminate(ctx); err != nil {
-			return err
-		}
-		return c.flush(ctx)
-	})
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { c.turn <- struct{}{} }()
+	if err := c.job.anyDown("close"); err != nil {
+		return err
+	}
+	return c.job.boot.Barrier(ctx)
 }
 
 // Barrier blocks until every rank has called it. It does not complete a

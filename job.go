@@ -31,7 +31,8 @@ type Job struct {
 	// downMu is taken last, and no network is called under it: lanes tell of
 	// deaths from inside calls that are made under mu.
 	downMu sync.Mutex
-	latest int // the rank whose death was found out last; under downMu
+	latest int                // the rank whose death was found out last; under downMu
+	leave  context.CancelFunc // ends Close's wait; nil before; under downMu
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
@@ -178,6 +179,9 @@ func (j *Job) markDown(rank int, cause error) {
 	j.latest = rank
 	j.downs.Add(1)
 	networks := slices.Clone(j.networks)
+	if j.leave != nil {
+		j.leave()
+	}
 	j.downMu.Unlock()
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
 	for _, n := range networks {
@@ -258,26 +262,31 @@ func (j *Job) shutdown(failed bool) error {
 	return errors.Join(j.gather(), j.release())
 }
 
-// gather waits until every rank has called Close and nothing that they told each
-// other to that end is in flight any more: a queue pair that is closed over a
-// barrier's last words loses them, and a peer waits in vain. The bootstrap's
-// barrier comes last since it needs no queue pair.
+// gather waits until every rank has called Close. It is the bootstrap's barrier:
+// what it tells needs no queue pair, so that none has to outlive it, and behind it no
+// rank waits for a word of another any more. A rank that is found dead meanwhile
+// ends it.
 func (j *Job) gather() error {
+	if j.size == 1 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
+	j.downMu.Lock()
+	j.leave = cancel
+	j.downMu.Unlock()
 	err := j.coll.last(ctx)
-	if err == nil && j.size > 1 {
-		err = j.boot.Barrier(ctx)
-	}
 	switch {
 	case err == nil:
 	case j.life.Err() != nil:
 		return fmt.Errorf("conduit: close: %w", errCancelled(j.life))
-	case errors.Is(err, ErrPeerDown), errors.Is(err, ErrCollective), errors.As(err, new(*bootstrap.LostError)):
+	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
 		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+	case ctx.Err() != nil:
+		return fmt.Errorf("conduit: close: %w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+	case errors.As(err, new(*bootstrap.LostError)):
+		return nil // a rank that has died, gave up waiting, or left because of a death
 	}
 	return err
 }

@@ -138,10 +138,9 @@ func (b *lastBarrier) Barrier(ctx context.Context) error {
 	return b.Bootstrap.Barrier(ctx)
 }
 
-// What a closing rank tells the others last must have arrived before its lanes
-// are closed, and no rank may close a lane while another one's words are on their
-// way to it: so all flush, then meet where no lane is needed.
-func TestCloseLeavesNothingUnsaid(t *testing.T) {
+// No rank may close a lane while another one's words are on their way to it, or wait
+// for words of a lane that is closed: all meet where no lane is needed.
+func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 3
 		met := make(chan bool, n)
@@ -158,10 +157,9 @@ func TestCloseLeavesNothingUnsaid(t *testing.T) {
 					return
 				}
 				b.look = func() {
-					c := j.Stats()[cfg.Fabric]
-					met <- c.Puts+c.Gets+c.Atomics == c.Completed && len(j.coll.lanes) > 0
+					met <- len(j.coll.lanes) > 0
 				}
-				errs <- j.Close()
+				errs <- errors.Join(j.Barrier(testContext(t)), j.Close())
 			}()
 		}
 		for range n {
@@ -174,9 +172,32 @@ func TestCloseLeavesNothingUnsaid(t *testing.T) {
 		}
 		for range n {
 			if !<-met {
-				t.Error("words of the last barrier were still on their way")
+				t.Error("lanes were closed before")
 			}
 		}
+	})
+}
+
+// A rank that abandoned a collective operation still lets the others come to the
+// end of what they do with it, and takes no longer itself.
+func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.CloseTimeout = time.Hour
+		runLocal(t, 3, cfg, func(ctx context.Context, j *Job) error {
+			if j.Rank() == 0 {
+				begun, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+				defer cancel()
+				return wantErr(j.Barrier(begun), context.DeadlineExceeded)
+			}
+			return withWorker(j, func(w *Worker) error {
+				time.Sleep(50 * time.Millisecond) // rank 0 is in Close
+				v, err := FetchAdd(w, At[uint64](0, 0), 1)
+				if err == nil && v > 1 {
+					err = errors.New("too much was added")
+				}
+				return err
+			})
+		})
 	})
 }
 

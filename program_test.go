@@ -145,8 +145,23 @@ func dieProgram(ctx context.Context, j *Job) error {
 			return fmt.Errorf("second barrier with a dead rank: %w", err)
 		}
 		fmt.Printf("rank %d found rank 1 down\n", j.Rank())
-		return nil
+		return meetSurvivors(ctx, w)
 	})
+}
+
+// meetSurvivors waits until all ranks but 1 of 4 have come this far: Close waits for
+// nobody once a rank is dead, and whoever leaves can no longer be reached.
+func meetSurvivors(ctx context.Context, w *Worker) error {
+	for _, r := range []int{0, 2, 3} {
+		if _, err := FetchAdd(w, At[uint64](r, 24), 1); err != nil {
+			return fmt.Errorf("a living rank %d: %w", r, err)
+		}
+	}
+	for {
+		if err := w.WaitUntil(ctx, 24, GreaterEqual, 3); !errors.Is(err, ErrPeerDown) {
+			return err
+		}
+	}
 }
 
 // output collects what ranks print.
