@@ -61,9 +61,10 @@ func (c *Cache) hit(e *entry) {
 	}
 }
 
-// hints find the entry that last served a page, or a larger cell for larger entries. A hint may be wrong.
+// hints find the entry that last served a page, or a larger cell for larger entries. A hint may be wrong. Pages have
+// two places each, so that most of DefaultMaxRegions small ranges have one to themselves.
 type hints struct {
-	page [4096]atomic.Pointer[entry]
+	page [8192][2]atomic.Pointer[entry]
 	mid  [512]atomic.Pointer[entry]
 	top  [64]atomic.Pointer[entry]
 }
@@ -73,8 +74,8 @@ const (
 	golden                        = 0x9E3779B97F4A7C15
 )
 
-func (h *hints) atPage(a uintptr) *atomic.Pointer[entry] {
-	return &h.page[uint64(a>>pageShift)*golden>>(64-12)]
+func (h *hints) atPage(a uintptr) *[2]atomic.Pointer[entry] {
+	return &h.page[uint64(a>>pageShift)*golden>>(64-13)]
 }
 func (h *hints) atMid(a uintptr) *atomic.Pointer[entry] {
 	return &h.mid[uint64(a>>midShift)*golden>>(64-9)]
@@ -84,7 +85,11 @@ func (h *hints) atTop(a uintptr) *atomic.Pointer[entry] {
 }
 
 func (h *hints) find(lo uintptr, n uint64, want ability) *entry {
-	if e := h.atPage(lo).Load(); e != nil && e.serves(lo, n, want) {
+	page := h.atPage(lo)
+	if e := page[0].Load(); e != nil && e.serves(lo, n, want) {
+		return e
+	}
+	if e := page[1].Load(); e != nil && e.serves(lo, n, want) {
 		return e
 	}
 	if e := h.atMid(lo).Load(); e != nil && e.serves(lo, n, want) {
@@ -97,14 +102,18 @@ func (h *hints) find(lo uintptr, n uint64, want ability) *entry {
 }
 
 func (h *hints) learn(lo uintptr, e *entry) {
-	at := h.atPage(lo)
 	switch size := e.hi - e.lo; {
 	case size >= 1<<topShift:
-		at = h.atTop(lo)
+		h.atTop(lo).Store(e)
 	case size >= 1<<midShift:
-		at = h.atMid(lo)
+		h.atMid(lo).Store(e)
+	default: // the newer of the two that were there stays
+		page := h.atPage(lo)
+		if old := page[0].Load(); old != e {
+			page[1].Store(old)
+			page[0].Store(e)
+		}
 	}
-	at.Store(e)
 }
 
 // Get returns a registration of n bytes at p that allows at least the given access. Each Region goes to Put once,
