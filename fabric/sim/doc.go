@@ -27,6 +27,13 @@
 // for when nothing can happen any more ([DeadlockError]), and at the limits of
 // time and of events ([LimitError]).
 //
+// # Replay
+//
+// [World.TraceHash] is a hash of all events so far; [Config.Trace] gets them as text,
+// one line each: virtual nanoseconds, kind, rank, peer (-1: none) and two numbers that depend on the kind. A
+// program that fails says its seed; the same seed with a Trace shows the run. The package's own tests
+// take the seed as -sim.seed and print the trace.
+//
 // # Model
 //
 // A message takes the time its bytes need at [Config.Bandwidth] behind what the
@@ -38,7 +45,7 @@
 //
 // Within what package fabric leaves open the world is unkind. Sources of large
 // puts and of writes are read when they arrive, not when they are posted. Destinations
-// of gets hold garbage until the get is complete. Long puts land in two
+// of gets hold garbage until the bytes come. Long puts land in two
 // pieces. Buffers and slots are overwritten once they are the network's again.
 // Messages sent with More stay until a Send without it, or Kick. A message that
 // is not Solicited does not end a Wait that has begun. Wait ends without reason

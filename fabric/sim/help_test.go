@@ -130,3 +130,44 @@ func traceOf(t testing.TB, cfg Config, run func(w *World) error) (string, uint64
 	err := run(w)
 	return b.String(), w.TraceHash(), err
 }
+
+// verify checks what must hold of every port at any time.
+func verify(t testing.TB, w *World) {
+	t.Helper()
+	for i := range w.ranks {
+		for _, p := range w.ranks[i].net.ports {
+			if p == nil || p.closed {
+				continue
+			}
+			open, made, listed, flying := 0, 0, 0, 0
+			for c := p.oldest; c != nil; c = c.newer {
+				listed++
+				flying += c.out.len()
+				if p.conns[c.peer] != c || c.landed > c.posted || c.posted > c.out.len() {
+					t.Fatalf("rank %d, connection to %d: %d landed of %d posted of %d", i, c.peer, c.landed, c.posted, c.out.len())
+				}
+				if c.state != closing {
+					open++
+				}
+				if c.state == up {
+					made++
+					if c.far.state != gone && c.far.epoch != c.epoch {
+						t.Fatalf("rank %d is at epoch %d with rank %d, which is at %d", i, c.epoch, c.peer, c.far.epoch)
+					}
+				}
+			}
+			if listed != len(p.conns) || open != p.open || made != p.up {
+				t.Fatalf("rank %d counts %d connections, %d of them open and %d up; it has %d, %d and %d", i, len(p.conns), p.open, p.up, listed, open, made)
+			}
+			taken := 0
+			for _, b := range p.sends {
+				if b.state != free {
+					taken++
+				}
+			}
+			if taken+len(p.free) != p.cfg.Sends || flying > taken {
+				t.Fatalf("rank %d: %d send buffers are taken and %d free of %d, with %d messages", i, taken, len(p.free), p.cfg.Sends, flying)
+			}
+		}
+	}
+}

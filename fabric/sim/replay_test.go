@@ -16,6 +16,7 @@ import (
 // death. Nothing that goes wrong is an error here, only a difference between two runs.
 func storm(w *World) error {
 	w.At(30*time.Microsecond, func() { w.Cut(0, 1) })
+	w.At(300*time.Microsecond, func() { w.Delay(5, 6, time.Microsecond) })
 	w.At(90*time.Microsecond, func() { w.Restore(0, 1) })
 	w.At(50*time.Microsecond, func() { w.Slow(2, 3*time.Microsecond) })
 	w.At(120*time.Microsecond, func() { w.Kill(w.Size() - 1) })
@@ -160,6 +161,9 @@ func TestRandomMailArrivesUnderEverySeed(t *testing.T) {
 		cfg.Notes = Notes{Loss: 0.2, Dup: 0.2}
 		cfg.HandshakeTries = 60
 		w := newWorld(t, cfg)
+		for k := range 20 {
+			w.At(time.Duration(k*50)*time.Microsecond, func() { verify(t, w) })
+		}
 		w.At(20*time.Microsecond, func() { w.Cut(1, 2) })
 		w.At(400*time.Microsecond, func() { w.Restore(1, 2) })
 		w.At(50*time.Microsecond, func() { w.Partition(3, 4, 5) })

@@ -60,7 +60,7 @@ func TestMemoryOfARankDoesNotGrowWithTheWorld(t *testing.T) {
 
 func TestTenThousandRanksExchangeRandomMail(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 10_000, Seed: 1, Connections: 64})
-	if err := (mail{count: 10, batch: 8, size: 16, slots: 64}).run(w); err != nil {
+	if err := (mail{count: 4, batch: 4, size: 16, slots: 64}).run(w); err != nil {
 		t.Fatal(err)
 	}
 }
