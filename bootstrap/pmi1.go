@@ -78,10 +78,26 @@ func (p *pmi1) openFD(env environment) error {
 	return nil
 }
 
+// dialLauncher dials a launcher that names its host. On a host whose own name
+// no resolver knows, as in many containers, that name means this host.
+func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	var unknown *net.DNSError
+	if err == nil || !errors.As(err, &unknown) {
+		return c, err
+	}
+	host, port, split := net.SplitHostPort(addr)
+	if split != nil || host != own {
+		return nil, fmt.Errorf("%w; is the launcher's host in this host's /etc/hosts?", err)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+}
+
 // openPort dials the launcher, which then tells rank and size: four lines,
 // the last of them debug.
 func (p *pmi1) openPort(ctx context.Context, env environment) error {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", env.get("PMI_PORT"))
+	own, _ := os.Hostname()
+	c, err := dialLauncher(ctx, env.get("PMI_PORT"), own)
 	if err != nil {
 		return fmt.Errorf("PMI_PORT=%s: %w", env.get("PMI_PORT"), err)
 	}

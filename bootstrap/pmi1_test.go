@@ -382,3 +382,22 @@ func TestPMIHeadsThatDoNotAddUpAreRefused(t *testing.T) {
 		t.Errorf("%d %d %x %v", p, n, sum, err)
 	}
 }
+
+// Hydra gives its host's name with the port, and in a container without a hosts file nobody knows that name.
+func TestALauncherOnAHostThatNobodyCanNameIsReached(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	const name = "no-such-host.invalid" // RFC 2606 §2
+	c, err := dialLauncher(t.Context(), name+":"+port, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if _, err := dialLauncher(t.Context(), name+":"+port, "another"); err == nil || !strings.Contains(err.Error(), "/etc/hosts") {
+		t.Errorf("another host's name: %v, want the remedy", err)
+	}
+}

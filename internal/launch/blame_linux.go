@@ -17,7 +17,8 @@ const settleTime = 100 * time.Millisecond
 type blame struct {
 	deaths *deaths
 	failed []*rank
-	others int // ranks that had not ended when the first failure was seen
+	others int       // ranks that had not ended when the first failure was seen
+	until  time.Time // when ranks are told to end, after which their ends say nothing
 	first  *rank
 	told   bool
 }
@@ -33,6 +34,23 @@ func (b *blame) ended(k *rank, alive int) bool {
 	}
 	b.others = alive
 	return true
+}
+
+// waitsFor reports whether a rank that has not ended began to end before all
+// that have failed: on a busy machine a process takes its time to die.
+func (b *blame) waitsFor(ranks []*rank) bool {
+	first := math.MaxInt
+	for _, k := range b.failed {
+		if n, ok := b.deaths.place(k); ok {
+			first = min(first, n)
+		}
+	}
+	for _, k := range ranks {
+		if n, ok := b.deaths.place(k); ok && !k.ended && n < first {
+			return true
+		}
+	}
+	return false
 }
 
 // settle decides, once: whoever was killed by a signal that is never an answer

@@ -33,7 +33,8 @@ type rank struct {
 	reaped bool // its pid, and that of its group, may belong to others now
 	status syscall.WaitStatus
 	order  int64 // in which ranks were seen to end, from 1
-	dry    bool  // all output has been taken; belongs to run.see
+	ended  bool  // run.see has heard of its end, as of dry
+	dry    bool  // all output has been taken
 }
 
 // handover is what a rank gets beyond its output: the job's secret and, for

@@ -152,11 +152,17 @@ func (r *run) see(ctx context.Context, err error) error {
 				break
 			}
 			alive--
+			ev.rank.ended = true
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				settle.Reset(settleTime)
+				r.blame.until = time.Now().Add(r.cfg.Grace - 2*settleTime)
 				end(syscall.SIGTERM, r.cfg.Grace)
 			}
 		case <-settle.C:
+			if time.Now().Before(r.blame.until) && r.blame.waitsFor(r.ranks) {
+				settle.Reset(settleTime)
+				break
+			}
 			r.blame.settle()
 		case s := <-r.cfg.Signals:
 			r.forward(s)

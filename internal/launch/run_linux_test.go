@@ -361,6 +361,21 @@ func TestNoDescriptorStaysBehind(t *testing.T) {
 // peer that exits on that can be waited for first. Here a helper keeps the
 // end of rank 0 from being seen, as many threads would: the rank's output ends
 // at once, the rank itself ends after its peer.
+// A process closes its output early in its death, and on a busy machine the rest takes long.
+func TestWhoTakesLongToDieIsStillTheFirst(t *testing.T) {
+	r := sh(t, 2, `if test $IBCONDUIT_RANK = 0; then exec >&- 2>&-; sleep 1; exit 3; fi; sleep 0.3; exit 1`,
+		func(c *Config) { c.Grace = 20 * time.Second })
+	if r.code != 3 {
+		t.Errorf("%+v, want the code of rank 0", r)
+	}
+	// Who closed its output and goes on is not waited for beyond the time to end.
+	r = sh(t, 2, `if test $IBCONDUIT_RANK = 0; then exec >&- 2>&-; sleep 60; exit 3; fi; sleep 0.3; exit 1`,
+		func(c *Config) { c.Grace = time.Second })
+	if r.code != 1 {
+		t.Errorf("%+v, want the code of rank 1", r)
+	}
+}
+
 func TestFirstIsWhoBeganToEndFirst(t *testing.T) {
 	r := sh(t, 2, `
 		if test $IBCONDUIT_RANK = 0; then
