@@ -65,7 +65,7 @@ func TestContract(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := &rig{cfg: c.cfg}
-			fabrictest.Run(t, fabrictest.Options{New: h.ranks, Host: h, SegmentSize: 1 << 20, Rounds: 200})
+			fabrictest.Run(t, fabrictest.Options{New: h.ranks, Host: h, SegmentSize: 1 << 20, Rounds: rounds, Checks: checks})
 		})
 	}
 }
@@ -83,7 +83,7 @@ func TestMessageContract(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := &rig{cfg: c.cfg}
-			fabrictest.RunMessages(t, fabrictest.MessageOptions{New: h.messengers, Host: h})
+			fabrictest.RunMessages(t, fabrictest.MessageOptions{New: h.messengers, Host: h, Rounds: messageRounds})
 		})
 	}
 }
