@@ -39,5 +39,5 @@ func (h *Host) WithTimeout(parent context.Context, d time.Duration) (context.Con
 // Sleep lets virtual time pass.
 func (h *Host) Sleep(d time.Duration) { _ = h.W.Sleep(context.Background(), d) }
 
-// Yield lets a moment pass.
-func (h *Host) Yield() { h.Sleep(h.W.cfg.PollCost) }
+// Yield lets a microsecond pass.
+func (h *Host) Yield() { h.Sleep(time.Microsecond) }
