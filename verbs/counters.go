@@ -42,3 +42,24 @@ func portCounters(root, device string, port int) (map[string]uint64, error) {
 	}
 	return out, nil
 }
+
+// PortCounter reads one of them, by name, without reading the others. One that the driver does not keep is an error.
+func PortCounter(device string, port int, name string) (uint64, error) {
+	return portCounter(sysClass, device, port, name)
+}
+
+func portCounter(root, device string, port int, name string) (uint64, error) {
+	const op = "read port counter"
+	if device == "" || device != filepath.Base(device) || name == "" || name != filepath.Base(name) {
+		return 0, &Error{Op: op, Device: device, Err: ErrNoDevice, Detail: name}
+	}
+	var err error
+	for _, sub := range []string{"hw_counters", "counters"} {
+		var b []byte
+		if b, err = os.ReadFile(filepath.Join(root, device, "ports", strconv.Itoa(port), sub, name)); err != nil {
+			continue
+		}
+		return strconv.ParseUint(strings.TrimSpace(string(b)), 0, 64)
+	}
+	return 0, &Error{Op: op, Device: device, Errno: errnoOf(err), Detail: fmt.Sprintf("port %d, %s", port, name)}
+}

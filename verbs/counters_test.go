@@ -47,3 +47,29 @@ func TestPortCountersReadsBothDirectoriesAndToleratesWhatIsMissing(t *testing.T)
 		t.Errorf("the cause must be there: %v", err)
 	}
 }
+
+func TestPortCounterReadsOneAndPrefersTheDrivers(t *testing.T) {
+	root := t.TempDir()
+	for path, text := range map[string]string{"hw_counters/both": "2\n", "counters/both": "1\n", "counters/one": "3\n", "counters/bad": "N/A\n"} {
+		p := filepath.Join(root, "rxe0/ports/1", path)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]uint64{"both": 2, "one": 3} {
+		if got, err := portCounter(root, "rxe0", 1, name); err != nil || got != want {
+			t.Errorf("%s: %d, %v; want %d", name, got, err, want)
+		}
+	}
+	for _, c := range [][2]string{{"rxe0", "bad"}, {"rxe0", "missing"}, {"rxe0", ""}, {"rxe0", "../hw_counters/both"}, {"../rxe0", "both"}, {"", "both"}} {
+		if got, err := portCounter(root, c[0], 1, c[1]); err == nil {
+			t.Errorf("%q of %q: %d", c[1], c[0], got)
+		}
+	}
+	if _, err := portCounter(root, "rxe0", 1, "missing"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the cause must be there: %v", err)
+	}
+}

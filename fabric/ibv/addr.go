@@ -122,7 +122,7 @@ func Software(device string) bool {
 }
 
 // qpTableVersion is the version of the queue pair table.
-const qpTableVersion = 1
+const qpTableVersion = 2
 
 // encodeTable lays out queue pair numbers, lane by lane, rank by rank.
 func encodeTable(qpns [][]uint32) []byte {

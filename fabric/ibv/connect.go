@@ -33,19 +33,24 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	for i, e := range n.all {
 		qpns[i] = e.numbers()
 	}
-	tables, err := exchange(ctx, encodeTable(qpns))
+	n.listen()
+	tables, err := exchange(ctx, n.portTable().append(encodeTable(qpns)))
 	if err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
 	if len(tables) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: the exchange gave %d queue pair tables for %d ranks", len(tables), n.cfg.Size)
 	}
+	if err := n.learnPorts(tables); err != nil {
+		return fmt.Errorf("ibv: connect: %w", err)
+	}
+	lanesEnd := 1 + 4*len(n.all)*n.cfg.Size
 	for lane, e := range n.all {
 		for rank := range n.peers {
 			if n.peers[rank].lanes == 0 {
 				continue
 			}
-			qpn, err := tableEntry(tables[rank], len(n.all), n.cfg.Size, lane, n.cfg.Rank)
+			qpn, err := tableEntry(tables[rank][:lanesEnd], len(n.all), n.cfg.Size, lane, n.cfg.Rank)
 			if err == nil {
 				err = e.connect(rank, qpn)
 			}

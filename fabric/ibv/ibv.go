@@ -50,8 +50,13 @@ type Config struct {
 	// Log may be nil.
 	Log *slog.Logger
 
+	// Messages says how ports connect. The same on all ranks.
+	Messages MessageConfig
+
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
 	timeout, retries uint8
+	// For tests: one of so many datagrams of connection making is not sent; 0: all are.
+	dropOneIn uint32
 }
 
 // Network is a rank's attachment to a device.
@@ -78,6 +83,14 @@ type Network struct {
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
+	listeners []listener // by port
+	qkey      uint32     // of this rank's datagrams
+	qkeys     []uint32   // by rank, from Connect on
+	portQPNs  []uint32   // of datagram queue pairs, by rank and port
+
+	portsMu sync.Mutex
+	ports   []*port // open ones
+
 	mu     sync.Mutex
 	all    []*endpoint
 	free   []*endpoint
@@ -86,7 +99,7 @@ type Network struct {
 	closed bool
 }
 
-var _ fabric.Network = (*Network)(nil)
+var _ fabric.Messenger = (*Network)(nil)
 
 // New opens the device and registers the segment.
 func New(cfg Config) (*Network, error) {
@@ -105,6 +118,7 @@ func (n *Network) init() (err error) {
 		n.cfg.Lanes = defaultLanes
 	}
 	n.cfg.Lanes = min(n.cfg.Lanes, maxLanes)
+	n.cfg.Messages.fill()
 	if n.cfg.Depth <= 0 {
 		n.cfg.Depth = defaultDepth
 	}
@@ -333,6 +347,7 @@ func (n *Network) markDown(rank int, cause error) bool {
 		return false
 	}
 	n.downSeq.Add(1)
+	n.wakePorts()
 	return true
 }
 
@@ -343,15 +358,15 @@ func (n *Network) found(rank int, cause error) {
 	}
 }
 
-// Close closes everything. It fails with fabric.ErrBusy while lanes are open.
+// Close closes everything. It fails with fabric.ErrBusy while lanes or ports are open.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil
 	}
-	if n.open > 0 {
-		return fmt.Errorf("ibv: close: %w: %d lanes are open", fabric.ErrBusy, n.open)
+	if ports := n.openPorts(); n.open+ports > 0 {
+		return fmt.Errorf("ibv: close: %w: %d lanes and %d ports are open", fabric.ErrBusy, n.open, ports)
 	}
 	n.closed = true
 	return n.release()
@@ -364,6 +379,9 @@ func (n *Network) release() error {
 		errs = append(errs, e.release())
 	}
 	n.all, n.free = nil, nil
+	for i := range n.listeners {
+		errs = append(errs, n.listeners[i].release())
+	}
 	errs = append(errs, n.closeCache())
 	if n.mr != nil {
 		errs = append(errs, n.mr.Close())

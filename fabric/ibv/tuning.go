@@ -53,3 +53,30 @@ const (
 	// for completions: polling costs more than it brings.
 	wordPolls = 64
 )
+
+// Figures of the ports.
+const (
+	defaultPorts          = 1
+	defaultConnectTimeout = 60 * time.Second
+	defaultKeepalive      = 5 * time.Second
+
+	listenEntries = 256 // of a port's completion queue until the port is opened and says what it needs
+	dgramRecvs    = 128 // datagrams that may arrive between two polls
+	dgramSends    = 64  // and be on their way out
+	handlesMax    = 256 // address handles kept: one for each peer device, not for each rank
+
+	portQueue  = 64  // messages to one peer that are not complete
+	portDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for what keeps the connection
+	portSignal = 8   // of messages that nobody waits for, one completion for this many
+
+	// A message without a slot is a mistake of the protocol above. It shows in PortStats.RNR, in a delay that
+	// nobody overlooks, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1 table 45).
+	portRNRTimer = 22
+
+	askFirst = time.Millisecond       // until a datagram of connection making is repeated; doubles
+	askMost  = 128 * time.Millisecond // at most
+	// restAfterStay is for how long a connection is left alone whose end said that it is in use.
+	restAfterStay = 5 * time.Millisecond
+	// timersEvery is how many polls with events go by between looks at the clock for the timers.
+	timersEvery = 16
+)

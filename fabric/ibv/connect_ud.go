@@ -1,0 +1,588 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// conn is this end of a connection. The poller makes and ends it; what else may look at it does so under the port's mu.
+// A rank without one costs a peer, 16 bytes.
+type conn struct {
+	rank   int32
+	state  connState
+	active bool // this end asked
+	epoch  uint32
+	qp     *verbs.QP
+	base   uint64 // the peer's segment
+	rkey   uint32
+
+	// Messages, oldest first, through message.next: first those on their way, then those queued.
+	head, tail int32
+	first      int32 // of those queued
+	count      int32 // of all
+	queued     int32
+	wrs        int32 // work requests on their way
+	silent     int32 // of the messages on their way, those at the end that asked for no completion
+	touched    bool  // a touch is among them
+	ready      bool  // in port.ready
+	busy       bool  // something happened since the last look of keepalive
+	parting    bool  // to be closed as soon as nothing is in flight
+	used       uint64
+	refused    error // why the queue pair is of no more use
+
+	sent, arrived uint32 // messages of this connection
+
+	// Handshake.
+	waits      bool // in port.asking
+	tries      uint8
+	psn        uint32
+	far        uint32 // the peer's queue pair
+	attempt    uint32 // closing: of this end
+	declined   uint32 // the last attempt of the peer that this end did not agree to
+	since      time.Duration
+	next       time.Duration // when to say it again
+	restsUntil time.Duration // not to be closed for lack of use before
+}
+
+type connState uint8
+
+const (
+	connWanted    connState = iota // somebody has something to send; the poller will ask
+	connAsking                     // asked, and asks again
+	connAnswering                  // answered, and does not know yet whether that came
+	connUp
+	connClosing // asked whether it may be closed
+	connGone
+)
+
+const never = time.Duration(math.MaxInt64)
+
+var (
+	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; is its port open, and does somebody poll it?")
+	errMisfit   = errors.New("ibv: the two ends of a port differ in the size of their slots")
+)
+
+// newConn adds a connection. mu is held.
+func (p *port) newConn(rank int32, state connState) *conn {
+	a := &p.n.peers[rank]
+	c := &conn{rank: rank, state: state, base: a.base, rkey: a.rkey, head: none, tail: none, first: none}
+	p.peers[rank].conn = c
+	if state == connWanted {
+		p.wanted = append(p.wanted, c)
+	}
+	return c
+}
+
+// makeAndPart does what reaping and other goroutines left to the poller: it makes connections and ends them.
+func (p *port) makeAndPart() {
+	p.mu.Lock()
+	for len(p.control)+len(p.wanted)+len(p.parting)+len(p.broken) > 0 {
+		control, wanted, parting, broken := p.control, p.wanted, p.parting, p.broken
+		p.control, p.wanted, p.parting, p.broken = nil, nil, nil, nil
+		p.mu.Unlock()
+		for _, c := range broken {
+			p.n.found(int(c.rank), c.refused)
+		}
+		if len(broken) > 0 {
+			p.noticeDowns()
+		}
+		for i := range control {
+			p.answer(&control[i])
+		}
+		for _, c := range wanted {
+			p.ask(c)
+		}
+		p.mu.Lock()
+		for _, c := range parting {
+			p.part(c)
+		}
+	}
+	if len(p.staged)+len(p.ready) > 0 {
+		_ = p.flush() // the next turn tells
+	}
+	p.mu.Unlock()
+}
+
+// tell sends a datagram of the handshake. mu is held.
+func (p *port) tell(c *conn, d datagram) {
+	p.count.handshakes.Add(1)
+	d.to = uint32(c.rank)
+	if d.epoch == 0 {
+		d.epoch = c.epoch
+	}
+	if k := p.n.cfg.dropOneIn; k > 0 && rand.Uint32N(k) == 0 {
+		p.dropped++
+		return
+	}
+	p.say(d) // without room it is as good as lost
+}
+
+// repeat says what the state of a connection has to say. mu is held.
+func (p *port) repeat(c *conn) {
+	d := datagram{qpn: 0, psn: c.psn, slotSize: uint32(p.cfg.SlotSize)}
+	if c.qp != nil {
+		d.qpn = c.qp.Num()
+	}
+	switch c.state {
+	case connAsking:
+		d.kind = sayRequest
+	case connAnswering:
+		d.kind = sayReply
+	case connClosing:
+		d = datagram{kind: sayClose, attempt: c.attempt, sent: c.sent, arrived: c.arrived}
+	default:
+		return
+	}
+	p.tell(c, d)
+}
+
+// begin says it for the first time, and has it repeated. mu is held.
+func (p *port) begin(c *conn) {
+	c.tries, c.since = 0, p.Now()
+	c.next = c.since + askFirst
+	if !c.waits {
+		c.waits = true
+		p.asking = append(p.asking, c)
+	}
+	p.repeat(c)
+}
+
+// ask makes the queue pair of a connection that somebody wants, and asks the peer.
+func (p *port) ask(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.state != connWanted {
+		return // the peer asked first, or is dead
+	}
+	c.epoch = p.peers[c.rank].epoch + 1
+	c.active = true
+	p.mu.Unlock()
+	err := p.makeQP(c)
+	if err == nil && int(c.rank) == p.n.cfg.Rank {
+		err = p.connectQP(c, c.qp.Num(), c.psn)
+	}
+	p.mu.Lock()
+	switch {
+	case err != nil:
+		p.lose(c, err)
+	case int(c.rank) == p.n.cfg.Rank:
+		p.peers[c.rank].epoch = c.epoch
+		p.made(c)
+	default:
+		c.state = connAsking
+		p.begin(c)
+	}
+}
+
+// makeQP makes the queue pair of a connection.
+func (p *port) makeQP(c *conn) error {
+	n := p.n
+	path, err := verbs.ComputePath(n.path, n.peers[c.rank].end)
+	if err != nil {
+		return err
+	}
+	cq := p.listener.cq
+	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, SRQ: p.srq, MaxSendWR: portDepth, MaxInline: p.inline})
+	if err != nil {
+		return err
+	}
+	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, PKeyIndex: path.PKeyIndex, Access: verbs.AccessRemoteWrite}); err != nil {
+		return errors.Join(err, qp.Close())
+	}
+	c.psn = rand.Uint32() & psnMask
+	p.mu.Lock()
+	c.qp = qp
+	p.byQPN[qp.Num()] = c
+	p.mu.Unlock()
+	return nil
+}
+
+// connectQP brings it into the state in which it sends.
+func (p *port) connectQP(c *conn, qpn, psn uint32) error {
+	n := p.n
+	path, err := verbs.ComputePath(n.path, n.peers[c.rank].end)
+	if err != nil {
+		return err
+	}
+	err = c.qp.ReadyToReceive(verbs.RTRAttr{
+		AV: path.AV, PathMTU: path.MTU, DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: portRNRTimer,
+	})
+	if err != nil {
+		return err
+	}
+	c.far = qpn
+	return c.qp.ReadyToSend(verbs.RTSAttr{
+		SQPSN: c.psn, MaxReadAtomic: 1, Timeout: n.cfg.timeout, RetryCount: n.cfg.retries, RNRRetry: verbs.RNRRetryForever,
+	})
+}
+
+// answer deals with a datagram of the handshake.
+func (p *port) answer(d *datagram) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := &p.peers[d.from]
+	if at.down || int(d.from) == p.n.cfg.Rank {
+		return
+	}
+	c := at.conn
+	switch d.kind {
+	case sayRequest:
+		p.requested(at, d)
+	case sayReply:
+		p.replied(at, d)
+	case sayReady:
+		if c != nil && c.state == connAnswering && c.epoch == d.epoch {
+			p.made(c)
+		}
+	case sayRefusal:
+		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.epoch == d.epoch {
+			p.lose(c, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, p.cfg.SlotSize, d.slotSize))
+		}
+	case sayClose:
+		p.askedToClose(at, d)
+	case sayClosed:
+		if c != nil && c.state == connClosing && c.epoch == d.epoch {
+			p.shut(c)
+		}
+	case sayStay:
+		if c != nil && c.state == connClosing && c.epoch == d.epoch && c.attempt == d.attempt {
+			c.state, c.parting = connUp, false
+			c.restsUntil = p.Now() + restAfterStay
+			p.open.Add(1)
+			p.markReady(c)
+		}
+	}
+}
+
+// requested is the arrival of a peer's request: a new one, the repetition of one that was answered, or a late copy.
+func (p *port) requested(at *peer, d *datagram) {
+	c := at.conn
+	if c != nil && c.state == connClosing && d.epoch == c.epoch+1 {
+		p.shut(c) // the peer would not ask if it had not agreed
+		c = at.conn
+	}
+	switch {
+	case c != nil && c.state == connAnswering && c.epoch == d.epoch && c.far == d.qpn:
+		p.repeat(c) // the reply was lost, perhaps
+		return
+	case d.epoch != at.epoch+1:
+		return
+	case c == nil:
+		c = p.newConn(int32(d.from), connGone) // until it is accepted
+	case c.state == connAsking && uint32(p.n.cfg.Rank) > d.from: // both ask at once: the lower rank does, the other answers
+	case c.state != connWanted:
+		return
+	}
+	if int(d.slotSize) != p.cfg.SlotSize {
+		p.tell(c, datagram{kind: sayRefusal, epoch: d.epoch, slotSize: uint32(p.cfg.SlotSize)})
+		p.lose(c, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, p.cfg.SlotSize, d.slotSize))
+		return
+	}
+	c.state, c.active, c.epoch = connAnswering, false, d.epoch
+	p.mu.Unlock()
+	var err error
+	if c.qp == nil {
+		err = p.makeQP(c)
+	}
+	if err == nil {
+		err = p.connectQP(c, d.qpn, d.psn)
+	}
+	p.mu.Lock()
+	if err != nil {
+		p.lose(c, err)
+		return
+	}
+	at.epoch = d.epoch
+	p.begin(c)
+}
+
+// replied is the arrival of the answer to a request.
+func (p *port) replied(at *peer, d *datagram) {
+	c := at.conn
+	switch {
+	case c == nil || !c.active || c.epoch != d.epoch:
+	case c.state == connAsking && int(d.slotSize) != p.cfg.SlotSize:
+		p.lose(c, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, p.cfg.SlotSize, d.slotSize))
+	case c.state == connAsking:
+		p.mu.Unlock()
+		err := p.connectQP(c, d.qpn, d.psn)
+		p.mu.Lock()
+		if err != nil {
+			p.lose(c, err)
+			return
+		}
+		at.epoch = c.epoch
+		p.tell(c, datagram{kind: sayReady})
+		p.made(c)
+	case c.state == connUp || c.state == connClosing:
+		p.tell(c, datagram{kind: sayReady}) // the first was lost, perhaps
+	}
+}
+
+// made is when this end knows that both are ready. mu is held.
+func (p *port) made(c *conn) {
+	c.state, c.busy = connUp, true
+	p.clock++
+	c.used = p.clock
+	p.open.Add(1)
+	if c.active {
+		p.count.connects.Add(1)
+	} else {
+		p.count.accepts.Add(1)
+	}
+	p.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.rank), Epoch: c.epoch})
+	p.markReady(c)
+	p.trimAt = 0
+}
+
+// Disconnect starts to close an idle connection.
+func (p *port) Disconnect(rank int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usable("disconnect"); err != nil {
+		return err
+	}
+	if err := p.reach("disconnect", rank); err != nil {
+		return err
+	}
+	if c := p.peers[rank].conn; c != nil && c.state == connUp && c.queued == 0 && !c.parting {
+		c.parting = true
+		p.parting = append(p.parting, c)
+		if p.sleeping {
+			p.Wake()
+		}
+	}
+	return nil
+}
+
+// part closes a connection if nothing of it is in flight. Messages that asked for no completion may have arrived
+// long ago: a touch tells, and end tries again. mu is held.
+func (p *port) part(c *conn) {
+	switch {
+	case c.state != connUp || c.refused != nil || !c.parting:
+	case c.count > 0:
+		if c.silent > 0 {
+			p.touch(c)
+		}
+		if !c.touched {
+			c.parting = false // it is in use
+		}
+	case int(c.rank) == p.n.cfg.Rank:
+		if c.parting = false; c.sent == c.arrived {
+			p.closing(c)
+			p.shut(c)
+		}
+	default:
+		c.parting = false
+		p.closing(c)
+		c.attempt++
+		p.begin(c)
+	}
+}
+
+// closing is when no more is posted on a connection. mu is held.
+func (p *port) closing(c *conn) {
+	c.state = connClosing
+	p.open.Add(-1)
+}
+
+// askedToClose answers the peer that has nothing in flight: this end agrees if it has neither, and if all messages
+// of both were taken. Who did not agree to an attempt must not agree to a late copy of it: the peer goes on.
+func (p *port) askedToClose(at *peer, d *datagram) {
+	c := at.conn
+	if c == nil || c.state == connWanted || c.state == connAsking {
+		if d.epoch <= at.epoch { // it was closed before; the answer was lost
+			p.tell(&conn{rank: int32(d.from)}, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+		}
+		return
+	}
+	if c.epoch != d.epoch {
+		if d.epoch < c.epoch {
+			p.tell(c, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+		}
+		return
+	}
+	if c.state == connAnswering {
+		p.made(c) // it would not close what is not open
+	}
+	inFlight := c.count > 0 && c.state == connUp
+	agreed := !inFlight && c.refused == nil && c.sent == d.arrived && c.arrived == d.sent && d.attempt > c.declined &&
+		(c.state == connUp || c.state == connClosing)
+	if agreed {
+		if c.state == connUp {
+			p.closing(c)
+		}
+		p.tell(c, datagram{kind: sayClosed, attempt: d.attempt})
+		p.shut(c)
+		return
+	}
+	c.declined = max(c.declined, d.attempt)
+	if c.silent > 0 {
+		p.touch(c) // the next attempt finds it idle
+	}
+	p.tell(c, datagram{kind: sayStay, attempt: d.attempt})
+}
+
+// shut is when this end knows that both agree. What was queued meanwhile needs another connection. mu is held.
+func (p *port) shut(c *conn) {
+	p.count.disconnects.Add(1)
+	p.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.rank), Epoch: c.epoch})
+	p.forget(c)
+	if c.count == 0 {
+		return
+	}
+	next := p.newConn(c.rank, connWanted)
+	next.head, next.tail, next.first, next.count, next.queued, next.used = c.head, c.tail, c.first, c.count, c.queued, c.used
+	for i := next.head; i != none; i = p.msgs[i].next {
+		p.msgs[i].conn = next
+	}
+	c.head, c.tail, c.count, c.queued = none, none, 0, 0
+}
+
+// forget ends a connection: the device reaches nothing through it any more. mu is held.
+func (p *port) forget(c *conn) {
+	c.state = connGone
+	if p.peers[c.rank].conn == c {
+		p.peers[c.rank].conn = nil
+	}
+	if c.qp == nil {
+		return
+	}
+	delete(p.byQPN, c.qp.Num())
+	if err := c.qp.Close(); err != nil {
+		p.n.log.Warn("ibv: queue pair of a connection", "rank", c.rank, "err", err)
+	}
+}
+
+// noticeDowns ends what there is with ranks that somebody found dead.
+func (p *port) noticeDowns() {
+	p.downSeen = p.n.downSeq.Load()
+	p.n.downs.Range(func(rank, cause any) bool {
+		p.bury(rank.(int), cause.(error))
+		return true
+	})
+}
+
+// bury ends what there is with a dead rank. Every message has its one end before the rank has its own.
+func (p *port) bury(rank int, cause error) {
+	if p.served(rank) != nil || p.peers[rank].down {
+		return
+	}
+	p.mu.Lock()
+	c := p.peers[rank].conn
+	p.mu.Unlock()
+	if c != nil && c.qp != nil {
+		// The slot of a message that was cut off comes back as flushed; what arrived whole is still delivered.
+		if err := c.qp.ToError(); err != nil {
+			p.n.log.Warn("ibv: queue pair of a dead rank cannot be stopped", "rank", rank, "err", err)
+		}
+		_, _ = p.turn(pollBudget) // the next turn tells
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c != nil {
+		if c.state == connUp {
+			p.open.Add(-1)
+		}
+		p.forget(c)
+		for c.head != none {
+			p.endMessage(c, &fabric.PeerDownError{Rank: rank, Op: "send", Cause: cause})
+		}
+	}
+	p.peers[rank].down = true
+	p.events.push(fabric.Event{Kind: fabric.Down, Peer: rank, Err: cause})
+}
+
+// timers repeats what had no answer, closes idle connections when there are too many, and tries those that are silent.
+func (p *port) timers(now time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asking = slices.DeleteFunc(p.asking, func(c *conn) bool {
+		c.waits = c.state == connAsking || c.state == connAnswering || c.state == connClosing
+		return !c.waits
+	})
+	for _, c := range p.asking {
+		switch {
+		case now < c.next:
+		case now-c.since >= p.n.cfg.Messages.ConnectTimeout:
+			p.lose(c, errNoAnswer)
+			c.next = never
+		default:
+			c.tries++
+			c.next = now + min(askFirst<<min(c.tries, 16), askMost)
+			p.repeat(c)
+		}
+	}
+	if now >= p.trimAt {
+		p.trim(now)
+	}
+	if every := p.n.cfg.Messages.Keepalive; every > 0 && now >= p.keepAt {
+		p.keepAt = now + every
+		for _, c := range p.byQPN {
+			if !c.busy && c.state == connUp && c.count == 0 {
+				p.touch(c)
+			}
+			c.busy = false
+		}
+	}
+}
+
+// nextTimer is when timers has something to do.
+func (p *port) nextTimer() time.Duration {
+	at := never
+	for _, c := range p.asking {
+		if c.state != connUp && c.state != connGone {
+			at = min(at, c.next)
+		}
+	}
+	if len(p.byQPN) > 0 {
+		at = min(at, p.trimAt)
+		if p.n.cfg.Messages.Keepalive > 0 {
+			at = min(at, p.keepAt)
+		}
+	}
+	return at
+}
+
+// trim closes the idle connections that were not used for longest, if there are too many. It looks again while
+// there are: those that are in use now become idle.
+func (p *port) trim(now time.Duration) {
+	p.trimAt = never
+	limit := p.n.cfg.Messages.Connections
+	excess := int(p.open.Load()) - limit
+	if limit <= 0 || excess <= 0 {
+		return
+	}
+	p.trimAt = now + askFirst
+	var idle []*conn
+	for _, c := range p.byQPN {
+		if c.state == connUp && c.refused == nil && c.queued == 0 && now >= c.restsUntil {
+			idle = append(idle, c)
+		}
+	}
+	slices.SortFunc(idle, func(a, b *conn) int { return cmp.Compare(a.used, b.used) })
+	for _, c := range idle[:min(excess, len(idle))] {
+		c.parting = true
+		p.part(c)
+	}
+}
+
+// connsWithSilence are the connections on which messages wait for a completion that nobody asked for.
+func (p *port) connsWithSilence() (cs []*conn) {
+	for _, c := range p.byQPN {
+		if c.silent > 0 {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}

@@ -1,0 +1,156 @@
+package ibv
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// datagram is what ports say to one another outside of connections; the package
+// comment has the wire format.
+type datagram struct {
+	kind     datagramKind
+	port     uint16
+	from, to uint32
+	epoch    uint32
+
+	qpn, psn, slotSize uint32 // request, reply; refusal: slotSize
+	attempt            uint32 // close, closed, stay
+	sent, arrived      uint32 // close: messages of this connection
+
+	note []byte
+}
+
+type datagramKind uint8
+
+const (
+	sayNote    datagramKind = iota + 1
+	sayRequest              // connect with me
+	sayReply                // I will; my queue pair is ready
+	sayReady                // your reply came, so is mine
+	sayRefusal              // we do not fit
+	sayClose                // I have nothing in flight; shall we close?
+	sayClosed               // I have closed
+	sayStay                 // I have something in flight; stay
+	sayEnd
+)
+
+const (
+	datagramVersion = 1
+	datagramHeader  = 16
+	datagramFixed   = 32                           // of all kinds but notes
+	datagramMax     = 256                          // the smallest MTU of all
+	maxNote         = datagramMax - datagramHeader // bytes
+	grhBytes        = 40                           // a received datagram begins with room for a GRH (IBTA 1.4 vol. 1 §11.4.1.2)
+)
+
+// encode writes the datagram to b, which has datagramMax bytes, and returns its length.
+func (d *datagram) encode(b []byte) int {
+	le := binary.LittleEndian
+	b[0], b[1] = datagramVersion, byte(d.kind)
+	le.PutUint16(b[2:], d.port)
+	le.PutUint32(b[4:], d.from)
+	le.PutUint32(b[8:], d.to)
+	le.PutUint32(b[12:], d.epoch)
+	if d.kind == sayNote {
+		return datagramHeader + copy(b[datagramHeader:datagramMax], d.note)
+	}
+	clear(b[datagramHeader:datagramFixed])
+	switch d.kind {
+	case sayRequest, sayReply, sayRefusal:
+		le.PutUint32(b[16:], d.qpn)
+		le.PutUint32(b[20:], d.psn)
+		le.PutUint32(b[24:], d.slotSize)
+	case sayClose, sayClosed, sayStay:
+		le.PutUint32(b[16:], d.attempt)
+		le.PutUint32(b[20:], d.sent)
+		le.PutUint32(b[24:], d.arrived)
+	}
+	return datagramFixed
+}
+
+// decodeDatagram reads one from b, which it keeps for a note's bytes.
+func decodeDatagram(b []byte) (d datagram, err error) {
+	switch {
+	case len(b) < datagramHeader || len(b) > datagramMax:
+		return d, fmt.Errorf("datagram of %d bytes", len(b))
+	case b[0] != datagramVersion:
+		return d, fmt.Errorf("datagram of version %d, this is version %d: mixed binaries", b[0], datagramVersion)
+	}
+	le := binary.LittleEndian
+	d = datagram{kind: datagramKind(b[1]), port: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]), epoch: le.Uint32(b[12:])}
+	if d.kind == sayNote {
+		d.note = b[datagramHeader:len(b):len(b)]
+		return d, nil
+	}
+	switch {
+	case d.kind == 0 || d.kind >= sayEnd:
+		return d, fmt.Errorf("datagram of kind %d", d.kind)
+	case len(b) != datagramFixed:
+		return d, fmt.Errorf("datagram of kind %d with %d bytes", d.kind, len(b))
+	case d.epoch == 0:
+		return d, fmt.Errorf("datagram of kind %d without an epoch", d.kind)
+	}
+	switch d.kind {
+	case sayRequest, sayReply:
+		d.qpn, d.psn, d.slotSize = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
+		if d.qpn == 0 || d.qpn > psnMask || d.psn > psnMask {
+			return d, fmt.Errorf("datagram with queue pair %#x and packet sequence number %#x", d.qpn, d.psn)
+		}
+	case sayRefusal:
+		d.slotSize = le.Uint32(b[24:])
+	case sayClose, sayClosed, sayStay:
+		d.attempt, d.sent, d.arrived = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
+	}
+	return d, nil
+}
+
+// sentFrom reports whether a datagram came from that port: grh are the first bytes of
+// its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the last 20 bytes
+// of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header, which agree about the source.
+func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
+	if peer.LinkLayer != verbs.LinkEthernet {
+		if withGRH {
+			return verbs.GID(grh[8:24]) == peer.GID
+		}
+		return lid == peer.LID
+	}
+	if a := peer.GID.Addr(); peer.GIDType == verbs.GIDTypeRoCEv2 && a.Is4() {
+		return grh[20]>>4 == 4 && [4]byte(grh[32:36]) == a.As4()
+	}
+	return verbs.GID(grh[8:24]) == peer.GID
+}
+
+// portTable is the part of the exchanged table about ports: the Q_Key of a rank's datagram queue pairs, and their numbers.
+type portTable struct {
+	qkey uint32
+	qpns []uint32
+}
+
+// append adds it to the queue pair table.
+func (t *portTable) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, t.qkey)
+	for _, q := range t.qpns {
+		b = binary.LittleEndian.AppendUint32(b, q)
+	}
+	return b
+}
+
+// decodePortTable reads it behind lanes*size queue pair numbers. A number may be 0: that port cannot be opened there.
+func decodePortTable(b []byte, lanes, size, ports int) (t portTable, err error) {
+	at := 1 + 4*lanes*size
+	if len(b) != at+4+4*ports || b[0] != qpTableVersion {
+		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), at+4+4*ports, qpTableVersion)
+	}
+	le := binary.LittleEndian
+	t.qkey = le.Uint32(b[at:])
+	for i := range ports {
+		q := le.Uint32(b[at+4+4*i:])
+		if q > psnMask {
+			return t, fmt.Errorf("queue pair number %#x for port %d", q, i)
+		}
+		t.qpns = append(t.qpns, q)
+	}
+	return t, nil
+}
