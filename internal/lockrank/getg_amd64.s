@@ -1,5 +1,3 @@
-//go:build biglock
-
 #include "textflag.h"
 
 // The assembler's (TLS) is where the runtime keeps g (go doc: "A Quick Guide to Go's Assembler").

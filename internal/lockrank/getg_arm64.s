@@ -1,5 +1,3 @@
-//go:build biglock
-
 #include "textflag.h"
 
 // func getg() uintptr

@@ -1,0 +1,246 @@
+package am
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// Call sends a request and waits for its reply.
+func (h *Handler) Call(ctx context.Context, l *Lane, rank int, args ...uint64) (Reply, error) {
+	return h.call(ctx, l, rank, Payload{}, args)
+}
+
+// CallWith is Call with a payload. If ctx ends the wait for the reply to a Long, the network may
+// read the payload until the lane is closed: use Start to know better.
+func (h *Handler) CallWith(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) (Reply, error) {
+	return h.call(ctx, l, rank, p, args)
+}
+
+// Post sends a request to which nobody wants a reply. Without an error the message is the
+// network's; if the rank dies before it arrives nobody is told but by later operations.
+func (h *Handler) Post(ctx context.Context, l *Lane, rank int, args ...uint64) error {
+	return h.post(ctx, l, rank, Payload{}, args)
+}
+
+// PostWith is Post with a payload, which may be reused when it returns.
+func (h *Handler) PostWith(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) error {
+	return h.post(ctx, l, rank, p, args)
+}
+
+// TryPost is Post that does not wait: it returns the obstacle instead, one of ErrNoBuffer,
+// ErrNotConnected, ErrNoCredit, ErrQueueFull, unwrapped. It makes no progress.
+func (h *Handler) TryPost(l *Lane, rank int, args ...uint64) error {
+	return h.tryPost(l, rank, Payload{}, args)
+}
+
+// TryPostWith is TryPost with a payload, which may be reused when it returns. A Long must
+// not be larger than Lane.MaxMedium: it is copied.
+func (h *Handler) TryPostWith(l *Lane, rank int, p Payload, args ...uint64) error {
+	return h.tryPost(l, rank, p, args)
+}
+
+// Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers.
+func (h *Handler) Start(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) (*Pending, error) {
+	w := l.newWaiter()
+	if err := h.start(ctx, l, rank, p, args, w); err != nil {
+		return nil, err
+	}
+	return &Pending{l: l, w: w}, nil
+}
+
+// check is at the head of every operation.
+func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) error {
+	if err := l.mayUse(op); err != nil {
+		return err
+	}
+	if h.table != l.table {
+		return fmt.Errorf("am: %s %q: the handler is of another table than the lane: register it in Config.Table", op, h.name)
+	}
+	if rank < 0 || rank >= len(l.peers) {
+		return &fabric.RankError{Op: op, Rank: rank, Size: len(l.peers)}
+	}
+	return l.checkParts(p, args)
+}
+
+func (h *Handler) call(ctx context.Context, l *Lane, rank int, p Payload, args []uint64) (Reply, error) {
+	w := l.waiter()
+	if err := h.start(ctx, l, rank, p, args, w); err != nil {
+		l.recycle(w)
+		return Reply{}, err
+	}
+	return h.conclude(ctx, l, rank, w)
+}
+
+// conclude waits for the reply and takes the waiter back.
+func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter) (Reply, error) {
+	err := l.finish(ctx, w)
+	if err != nil {
+		l.mu.Lock()
+		if !l.calls.abandon(w) {
+			err = nil // it ended meanwhile, after all
+		}
+		l.mu.Unlock()
+		if err != nil {
+			l.recycle(w)
+			return Reply{}, h.failed("call", rank, err)
+		}
+	}
+	r, err := w.reply, w.err
+	l.recycle(w)
+	return r, err
+}
+
+// start sends the request of a call.
+func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args []uint64, w *waiter) error {
+	if err := h.check("call", l, rank, p, args); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return h.failed("call", rank, context.Cause(ctx))
+	}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args, wants: true, w: w}
+	l.begin(w, "call", h, rank)
+	if rank == l.cfg.Rank {
+		return l.here(&o)
+	}
+	peer, err := l.peer(rank)
+	if err != nil {
+		return err
+	}
+	if err := l.send(ctx, peer, &o, w); err != nil {
+		return h.failed("call", rank, err)
+	}
+	l.begin(w, "call", h, rank)
+	return nil
+}
+
+// finish waits for the end of a call.
+func (l *Lane) finish(ctx context.Context, w *waiter) error {
+	for !w.done.Load() {
+		if err := l.await(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Handler) post(ctx context.Context, l *Lane, rank int, p Payload, args []uint64) error {
+	if err := h.check("post", l, rank, p, args); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return h.failed("post", rank, context.Cause(ctx))
+	}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args}
+	return h.postOut(ctx, l, rank, &o)
+}
+
+func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing) error {
+	if rank == l.cfg.Rank {
+		return l.here(o)
+	}
+	peer, err := l.peer(rank)
+	if err != nil {
+		return err
+	}
+	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
+	if !large {
+		l.takeOver(o)
+		if err = l.attempt(peer, o, nil); err == nil {
+			return nil
+		}
+		if !passing(err) {
+			return h.failed("post", rank, err)
+		}
+	}
+	w := l.waiter()
+	l.begin(w, "post", h, rank)
+	if large {
+		o.w = w
+	}
+	err = l.send(ctx, peer, o, w)
+	if err == nil && large {
+		err = l.drain(w)
+	}
+	l.recycle(w)
+	return h.failed("post", rank, err)
+}
+
+// drain waits until the network has done with a payload, which its finite retries bound.
+func (l *Lane) drain(w *waiter) error {
+	if err := l.finish(context.Background(), w); err != nil {
+		l.mu.Lock()
+		lost := l.calls.abandon(w)
+		l.mu.Unlock()
+		if lost {
+			return err
+		}
+	}
+	return w.err
+}
+
+// takeOver copies the payload of a Long, so that nobody waits for the network to have done with it.
+func (l *Lane) takeOver(o *outgoing) {
+	if o.cat == long && len(o.payload) > 0 {
+		o.payload, o.own = append([]byte(nil), o.payload...), true
+	}
+}
+
+func (h *Handler) tryPost(l *Lane, rank int, p Payload, args []uint64) error {
+	if err := h.check("post", l, rank, p, args); err != nil {
+		return err
+	}
+	if p.cat == long && len(p.bytes) > l.cfg.MaxMedium {
+		return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.cfg.MaxMedium, "use Post or Start"}
+	}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args}
+	if rank == l.cfg.Rank {
+		return l.here(&o)
+	}
+	peer, err := l.peer(rank)
+	if err != nil {
+		return err
+	}
+	l.takeOver(&o)
+	return l.attempt(peer, &o, nil)
+}
+
+// failed says which operation failed; nil stays nil, and what says it by itself stays as it is.
+func (h *Handler) failed(op string, rank int, err error) error {
+	var stall *StallError
+	if err == nil || errors.As(err, &stall) {
+		return err
+	}
+	return &opError{op: op, handler: h.name, rank: rank, err: err}
+}
+
+// Pending is a call that was started. One goroutine at a time uses it.
+type Pending struct {
+	l *Lane
+	w *waiter
+}
+
+// Test reports whether the call has ended, and how. It makes no progress.
+func (p *Pending) Test() (r Reply, done bool, err error) {
+	if !p.w.done.Load() {
+		return Reply{}, false, nil
+	}
+	return p.w.reply, true, p.w.err
+}
+
+// Wait waits for the end of the call. After an error of ctx, or a *StallError, the call is still in
+// flight: Wait again, or forget it.
+func (p *Pending) Wait(ctx context.Context) (Reply, error) {
+	if err := p.l.mayUse("wait for a call"); err != nil {
+		return Reply{}, err
+	}
+	lockrank.MustHoldNone("wait for a call")
+	if err := p.l.finish(ctx, p.w); err != nil && !p.w.done.Load() {
+		return Reply{}, p.w.h.failed("call", p.w.rank, err)
+	}
+	return p.w.reply, p.w.err
+}

@@ -1,0 +1,125 @@
+package am
+
+import (
+	"slices"
+	"time"
+)
+
+// entry is what a lane waits for on behalf of one message: its reply, or that the network
+// has done with its payload.
+type entry struct {
+	gen   uint32
+	next  int32 // free ones
+	peer  int32
+	at    time.Duration // since when
+	needs need
+	w     *waiter // who wants to hear it; nil: nobody any more
+	keep  []byte  // payload that the lane owns
+}
+
+type need uint8
+
+const (
+	needReply need = 1 << iota
+	needSent
+)
+
+// calls are a lane's entries, under its lock. Tokens and cookies name them: the generation in
+// the upper half, the index from 1 on in the lower.
+type calls struct {
+	e      []entry
+	free   int32 // index from 1 on
+	awaits int   // entries that need a reply
+	writes int   // that need Sent
+}
+
+func (c *calls) add(w *waiter, peer int, n need, keep []byte, now time.Duration) uint64 {
+	if c.free == 0 {
+		c.e = append(c.e, entry{})
+		c.free = int32(len(c.e))
+	}
+	i := c.free
+	e := &c.e[i-1]
+	c.free = e.next
+	e.gen++
+	e.peer, e.at, e.needs, e.w, e.keep = int32(peer), now, n, w, keep
+	c.count(n, 1)
+	return uint64(e.gen)<<32 | uint64(i)
+}
+
+func (c *calls) count(n need, by int) {
+	if n&needReply != 0 {
+		c.awaits += by
+	}
+	if n&needSent != 0 {
+		c.writes += by
+	}
+}
+
+// find returns the entry that a peer names, or nil if it has no right to.
+func (c *calls) find(token uint64, peer int) *entry {
+	i, gen := uint32(token), uint32(token>>32)
+	if i == 0 || int64(i) > int64(len(c.e)) {
+		return nil
+	}
+	e := &c.e[i-1]
+	if e.gen != gen || e.needs == 0 || int(e.peer) != peer {
+		return nil
+	}
+	return e
+}
+
+// settle ends a part of what entry i needs. When that was all the entry is free, and who
+// waits for it, if somebody still does, is done and returned to be woken.
+func (c *calls) settle(i int32, n need) *waiter {
+	e := &c.e[i-1]
+	n &= e.needs
+	c.count(n, -1)
+	e.needs &^= n
+	if n == 0 || e.needs != 0 {
+		return nil
+	}
+	w := e.w
+	e.w, e.keep = nil, nil
+	e.next, c.free = c.free, i
+	if w != nil {
+		w.token = 0
+		w.done.Store(true)
+	}
+	return w
+}
+
+// withdraw frees entry i, whose message was not sent.
+func (c *calls) withdraw(i int32) {
+	e := &c.e[i-1]
+	w := e.w
+	e.w = nil
+	c.settle(i, needReply|needSent)
+	if w != nil {
+		w.token = 0
+	}
+}
+
+// abandon has nobody wait for an entry any more. False: it has ended.
+func (c *calls) abandon(w *waiter) bool {
+	if w.token == 0 {
+		return false
+	}
+	c.e[index(w.token)-1].w = nil
+	w.token = 0
+	return true
+}
+
+// index is the entry that a token names.
+func index(token uint64) int32 { return int32(uint32(token)) }
+
+// silent are the ranks of which replies are awaited since before a time, but for one.
+func (c *calls) silent(but int, since time.Duration) (ranks []int) {
+	for i := range c.e {
+		e := &c.e[i]
+		if e.needs&needReply != 0 && e.at <= since && int(e.peer) != but && !slices.Contains(ranks, int(e.peer)) {
+			ranks = append(ranks, int(e.peer))
+		}
+	}
+	return ranks
+}

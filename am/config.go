@@ -1,0 +1,142 @@
+package am
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+)
+
+// The knobs that no user needs to turn.
+const (
+	// pollBudget is for how long one Poll looks before it returns empty-handed.
+	pollBudget = 15 * time.Microsecond
+	// eventsPerPoll bounds what one goroutine takes on at once.
+	eventsPerPoll = 32
+	// retryAfter is when whoever found no send buffer looks again in event mode: a
+	// buffer that becomes free wakes nobody.
+	retryAfter = time.Millisecond
+	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
+	attendMost = 16 * time.Millisecond
+	// maxFailure is the most text that a failure carries.
+	maxFailure = 512
+)
+
+// Config are the parameters of a lane. The zero value of a field is its default. All
+// ranks must have the same Credits, MaxMedium and Flow.
+type Config struct {
+	Rank int // this rank
+	Size int // ranks in the job
+
+	// Table are the handlers. nil: Default.
+	Table *Table
+	// Segment is this rank's segment, into which Long messages write. nil: they are refused.
+	Segment []byte
+
+	// Credits are the receive buffers for requests, shared by all peers: 1 and more. 0: 256.
+	Credits int
+	// Replies are the receive buffers for replies, which bound the unanswered calls
+	// of this rank: 1 and more. 0: 128.
+	Replies int
+	// Spares are receive buffers that handlers may keep while others are posted in their
+	// place; beyond, payloads are copied. 0: 16. -1: none.
+	Spares int
+	// MaxMedium is the largest payload of a Medium message in bytes. 0: 4096.
+	MaxMedium int
+	// Sends are the send buffers that requests use: 1 and more. 0: 64.
+	Sends int
+	// ReplySends are send buffers for replies in addition. Replies beyond wait in memory. 0: 16.
+	ReplySends int
+	// Flow are the parameters of credits.
+	Flow flow.Config
+
+	// SpinFor is for how long a goroutine that waits polls without anything happening
+	// before it sleeps. 0: 75 µs, and no time at all with less than two processors. -1: no time.
+	SpinFor time.Duration
+	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
+	// -1: there is no attendant, messages are handled while somebody waits or polls.
+	AttendAfter time.Duration
+	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
+	StallAfter time.Duration
+	// PingAfter is after what time without a reply a rank is sent a message, of which the network learns
+	// whether it lives. 0: 1 s. -1: never.
+	PingAfter time.Duration
+	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
+	DeferFor time.Duration
+	// CloseAfter bounds for how long Close waits for handlers that run. 0: 10 s.
+	CloseAfter time.Duration
+
+	// Host runs goroutines. nil: the Go runtime.
+	Host Host
+	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it
+	// broke the protocol. It must not block nor use the lane.
+	OnClosed func(rank int, cause error)
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// populate fills in the defaults and checks.
+func (c *Config) populate() error {
+	if c.Table == nil {
+		c.Table = Default
+	}
+	if c.Host == nil {
+		c.Host = goroutines{}
+	}
+	orDefault(&c.Credits, 256)
+	orDefault(&c.Replies, 128)
+	orDefault(&c.Spares, 16)
+	orDefault(&c.MaxMedium, 4096)
+	orDefault(&c.Sends, 64)
+	orDefault(&c.ReplySends, 16)
+	if c.SpinFor == 0 && runtime.GOMAXPROCS(0) >= 2 { // which follows the quota of the control group
+		c.SpinFor = 75 * time.Microsecond
+	}
+	orDefault(&c.AttendAfter, time.Millisecond)
+	orDefault(&c.StallAfter, time.Minute)
+	orDefault(&c.PingAfter, time.Second)
+	orDefault(&c.DeferFor, 30*time.Second)
+	orDefault(&c.CloseAfter, 10*time.Second)
+	c.Spares, c.SpinFor, c.StallAfter = max(c.Spares, 0), max(c.SpinFor, 0), max(c.StallAfter, 0)
+	if c.AttendAfter > 0 {
+		c.AttendAfter = max(c.AttendAfter, time.Millisecond) // shorter sleeps come back a millisecond late anyway
+	}
+	switch {
+	case c.Size < 1 || c.Rank < 0 || c.Rank >= c.Size:
+		return fmt.Errorf("am: rank %d in a job of %d ranks: ranks are 0 to size-1", c.Rank, c.Size)
+	case c.Credits < 1 || c.Replies < 1 || c.Sends < 1 || c.ReplySends < 1 || c.MaxMedium < maxFailure:
+		return fmt.Errorf("am: %d credits, %d replies, %d and %d send buffers, MaxMedium %d: at least 1 each, and %d bytes",
+			c.Credits, c.Replies, c.Sends, c.ReplySends, c.MaxMedium, maxFailure)
+	}
+	return nil
+}
+
+// port is what the lane needs of the network.
+func (c *Config) port() fabric.PortConfig {
+	return fabric.PortConfig{
+		Slots:    c.Credits + c.Replies + c.Spares,
+		SlotSize: c.MaxMedium + overhead,
+		Sends:    c.Sends + c.ReplySends,
+		Reserved: c.ReplySends,
+	}
+}
+
+func (c *Config) fits(m fabric.MessageLimits) error {
+	p := c.port()
+	switch {
+	case p.SlotSize > m.MaxMessage:
+		return &SizeError{"Config.MaxMedium", c.MaxMedium, m.MaxMessage - overhead, "send more by Long messages"}
+	case p.Slots > m.MaxSlots:
+		return &SizeError{"Config.Credits, Replies and Spares together", p.Slots, m.MaxSlots, "choose fewer"}
+	case m.MaxNote < headSize:
+		return &SizeError{"a control message", headSize, m.MaxNote, "the network's notes are too short for active messages"}
+	}
+	return nil
+}

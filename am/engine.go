@@ -1,0 +1,268 @@
+package am
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// engine is who makes progress: one goroutine leads, which means that it polls; the others
+// park until their own business is done or the lead is free. Who leaves the lead
+// and goes wakes one of them.
+//
+// No wake-up is lost: whoever parks is in the list first, and then tries for the lead and looks
+// at its signal once more; whoever leaves gives up the lead first, and then looks at
+// the list.
+type engine struct {
+	lead      atomic.Bool
+	parked    atomic.Int32  // length of Lane.parked
+	rounds    atomic.Uint64 // polls
+	armed     atomic.Int64  // the time given to the port's After last
+	event     time.Duration // of the last event; of who leads
+	attends   atomic.Bool   // the attendant leads
+	attendant *waiter       // nil: there is none
+	closing   atomic.Bool
+	gone      atomic.Bool // the attendant
+	closed    atomic.Bool
+}
+
+func (l *Lane) tryLead() bool { return l.engine.lead.CompareAndSwap(false, true) }
+func (l *Lane) leave()        { l.engine.lead.Store(false) }
+
+// handOver wakes one of those who are parked, if nobody leads.
+func (l *Lane) handOver() {
+	if planted == noHandOver || l.engine.parked.Load() == 0 || l.engine.lead.Load() {
+		return
+	}
+	l.mu.Lock()
+	if w := l.parked.head; w != nil {
+		l.unpark(w)
+		w.wake(l)
+		l.stats.handOvers.Add(1)
+	}
+	l.mu.Unlock()
+}
+
+// unpark takes w out of the list of those who are parked, with the lane's lock.
+func (l *Lane) unpark(w *waiter) {
+	w.leave(parked)
+	l.engine.parked.Store(int32(l.parked.n))
+}
+
+// await makes progress until w is signalled, ctx ends, w waits for too long or the lane
+// is closed. Without an error the caller looks for itself whether it has what it waited for.
+func (l *Lane) await(ctx context.Context, w *waiter) error {
+	lockrank.MustHoldNone("wait for a lane")
+	defer l.handOver()
+	l.stats.waits.Add(1)
+	for !w.signal.Swap(false) {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if l.engine.closing.Load() {
+			return l.ended()
+		}
+		if err := l.stalled(w); err != nil {
+			return err
+		}
+		if planted != noPoll && l.tryLead() {
+			l.run(l.collect(ctx, w, false))
+			continue
+		}
+		if err := l.park(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// park sleeps until somebody wakes w.
+func (l *Lane) park(ctx context.Context, w *waiter) error {
+	l.mu.Lock()
+	l.parked.add(w, parked)
+	l.engine.parked.Store(int32(l.parked.n))
+	if w.since != 0 {
+		if at := w.since + l.cfg.StallAfter; l.stallDue == 0 || at < l.stallDue {
+			l.stallDue = at
+			l.arm(at)
+		}
+	}
+	l.mu.Unlock()
+	w.mode.Store(parks)
+	var err error
+	if !w.signal.Load() && !l.engine.closing.Load() && (l.engine.lead.Load() || planted == noPoll) {
+		if l.engine.attends.Load() {
+			l.engine.attendant.wake(l)
+		}
+		l.stats.parks.Add(1)
+		err = w.parker.Park(ctx)
+	}
+	w.mode.Store(runs)
+	l.mu.Lock()
+	l.unpark(w)
+	l.mu.Unlock()
+	return err
+}
+
+// collect polls until there are handlers to run or w has reason to look. The caller
+// leads, and does not any more when it returns.
+func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
+	b, from := l.batch(), l.port.Now()
+	for {
+		l.round(b, l.budget(sleep))
+		if b.n > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w) {
+			break
+		}
+		if sleep || l.port.Now()-max(from, l.engine.event) >= l.cfg.SpinFor {
+			if sleep && l.engine.parked.Load() > 0 { // somebody polls better than the attendant
+				break
+			}
+			l.sleep(ctx, w)
+			continue
+		}
+		l.cfg.Host.Yield()
+	}
+	l.leave()
+	if b.n > 0 && (l.engine.attendant == nil || sleep) {
+		l.handOver() // handlers may take their time
+	}
+	return b
+}
+
+func (l *Lane) budget(sleep bool) time.Duration {
+	if sleep || l.cfg.SpinFor == 0 {
+		return 0
+	}
+	return pollBudget
+}
+
+// round polls once and takes what there is.
+func (l *Lane) round(b *batch, budget time.Duration) {
+	n, err := l.port.Poll(b.events[:], budget)
+	l.stats.polls.Add(1)
+	l.engine.rounds.Add(1)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	now := l.port.Now()
+	if n > 0 {
+		l.engine.event = now
+		l.process(b, n, now)
+	}
+	l.serve(now)
+}
+
+// sleep waits in the port until something arrives. w is told by the port's Wake.
+func (l *Lane) sleep(ctx context.Context, w *waiter) {
+	at := l.due(l.port.Now())
+	if w.since != 0 {
+		at = sooner(at, w.since+l.cfg.StallAfter)
+	}
+	l.arm(at)
+	w.mode.Store(sleeps)
+	if !w.signal.Load() && !l.engine.closing.Load() {
+		l.stats.sleeps.Add(1)
+		if err := l.port.Wait(ctx); err != nil && ctx.Err() == nil {
+			l.fail(err)
+		}
+	}
+	w.mode.Store(runs)
+}
+
+// overdue reports whether w waits for too long.
+func (l *Lane) overdue(w *waiter) bool {
+	return w.since != 0 && l.port.Now()-w.since >= l.cfg.StallAfter
+}
+
+// begin says what a goroutine is about to wait for, from now on.
+func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) {
+	w.op, w.h, w.rank, w.since = op, h, rank, 0
+	if l.cfg.StallAfter > 0 {
+		w.since = max(1, l.port.Now())
+	}
+}
+
+// attend leads when nobody else has for a while, so that handlers run while the program computes.
+func (l *Lane) attend() {
+	e := &l.engine
+	defer e.gone.Store(true)
+	pause := l.cfg.AttendAfter
+	for !e.closing.Load() {
+		seen := e.rounds.Load()
+		l.cfg.Host.Sleep(pause)
+		if e.rounds.Load() != seen {
+			pause = l.cfg.AttendAfter
+			continue
+		}
+		if !l.tryLead() { // somebody sleeps who will be woken by what arrives
+			pause = min(2*pause, max(attendMost, l.cfg.AttendAfter))
+			continue
+		}
+		pause = l.cfg.AttendAfter
+		l.attendNow()
+	}
+}
+
+// attendNow leads until somebody else wants to. The caller leads.
+func (l *Lane) attendNow() {
+	e := &l.engine
+	w := e.attendant
+	e.attends.Store(true)
+	for {
+		w.signal.Store(false)
+		l.run(l.collect(context.Background(), w, true))
+		if e.closing.Load() || e.parked.Load() > 0 || !l.tryLead() {
+			break
+		}
+	}
+	e.attends.Store(false)
+	l.handOver()
+}
+
+// Test makes progress once, and reports whether a handler ran.
+func (l *Lane) Test() (bool, error) {
+	if err := l.mayUse("test"); err != nil {
+		return false, err
+	}
+	lockrank.MustHoldNone("poll a lane")
+	if !l.tryLead() {
+		return false, nil // somebody else does
+	}
+	b := l.batch()
+	l.round(b, 0)
+	l.leave()
+	n := b.n
+	l.run(b)
+	l.handOver()
+	return n > 0, l.ended()
+}
+
+// Serve makes progress until ctx ends, whose cause it returns, or the lane is closed. A rank
+// that does nothing but serve others calls it.
+func (l *Lane) Serve(ctx context.Context) error {
+	if err := l.mayUse("serve"); err != nil {
+		return err
+	}
+	w := l.waiter()
+	defer l.recycle(w)
+	for {
+		if err := l.await(ctx, w); err != nil {
+			return err
+		}
+	}
+}
+
+// Poke has whoever sleeps for the lane look at once.
+func (l *Lane) Poke() { l.port.Wake() }
+
+// mayUse is at the head of whatever communicates.
+func (l *Lane) mayUse(op string) error {
+	lockrank.CheckCommunication(op)
+	if l.table.running.here() {
+		return ErrInHandler
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package am
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+)
+
+// The reasons for which the try-forms refuse, in the order in which they are met. They
+// are what the other forms wait for.
+var (
+	// ErrNotConnected: the rank was never heard of; it has been asked for credits.
+	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")
+	// ErrNoCredit: the rank grants no more now, or others wait in front.
+	ErrNoCredit = flow.ErrNoCredit
+	// ErrNoReply: too many calls are unanswered.
+	ErrNoReply = flow.ErrNoReply
+	// ErrNoBuffer: every send buffer is in use.
+	ErrNoBuffer = fmt.Errorf("am: no send buffer is free: %w", fabric.ErrAgain)
+	// ErrQueueFull: the network's queue to the rank.
+	ErrQueueFull = fmt.Errorf("am: the queue to the rank is full: %w", fabric.ErrAgain)
+)
+
+var (
+	// ErrClosed says that the lane is closed, or was while something was under way.
+	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
+	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.
+	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
+	// ErrAnswered says that a call has had its one reply.
+	ErrAnswered = errors.New("am: the call is answered already: a handler replies at most once")
+	// ErrOver says that a Call was used after its handler returned, or after Defer.
+	ErrOver = errors.New("am: the handler has returned or deferred its reply: use the Token of Defer")
+	// ErrExpired says that a deferred reply came too late: the caller has been told so.
+	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
+	// ErrBusy says that a lane cannot be closed while the program holds memory of it.
+	ErrBusy = fmt.Errorf("am: close: %w", fabric.ErrBusy)
+)
+
+// MessageError says that something arrived which no correct rank sends.
+type MessageError struct {
+	Peer  int    // who sent it
+	Rule  string // what it does
+	Got   uint64
+	Limit uint64 // what would have been right, or the most that would
+}
+
+func broken(rule string, got, limit int) error {
+	return &MessageError{Peer: -1, Rule: rule, Got: uint64(got), Limit: uint64(limit)}
+}
+
+func (e *MessageError) Error() string {
+	return fmt.Sprintf("am: a message of rank %d %s: %d, right is %d", e.Peer, e.Rule, e.Got, e.Limit)
+}
+
+// Reason is why a call has no reply.
+type Reason uint8
+
+// The reasons.
+const (
+	Panicked Reason = iota + 1 // the handler did
+	Refused                    // the message names what the rank does not have: a handler, a part of the segment
+	NoAnswer                   // the reply was deferred and did not come in time
+	TooLarge                   // the reply did not fit
+	numReason
+)
+
+func (r Reason) String() string {
+	switch r {
+	case Panicked:
+		return "panicked"
+	case Refused:
+		return "was refused"
+	case NoAnswer:
+		return "deferred its reply and gave none"
+	case TooLarge:
+		return "made a reply that cannot be sent"
+	}
+	return fmt.Sprintf("failed for reason %d", uint8(r))
+}
+
+// RemoteError is the answer to a call that its handler did not give.
+type RemoteError struct {
+	Rank    int
+	Handler string
+	Reason  Reason
+	Text    string // what the handler panicked with, or what was refused
+}
+
+func (e *RemoteError) Error() string {
+	return fmt.Sprintf("am: handler %q on rank %d %v: %s", e.Handler, e.Rank, e.Reason, e.Text)
+}
+
+// StallError says that something was waited for longer than Config.StallAfter.
+type StallError struct {
+	Op       string // what was tried
+	Rank     int
+	Resource string        // what it waits for
+	Holder   string        // who has it, as far as this rank can tell
+	Queue    int           // how many wait for the same
+	For      time.Duration // since when
+}
+
+func (e *StallError) Error() string {
+	return fmt.Sprintf("am: %s to rank %d waits for %s since %v, with %d in the queue: %s (Config.StallAfter bounds this)",
+		e.Op, e.Rank, e.Resource, e.For, e.Queue, e.Holder)
+}
+
+// TableError says that two ranks do not have the same handlers.
+type TableError struct {
+	Rank        int    // the other rank
+	Index       int    // of the first difference, in the order of names; -1: not a handler
+	Here, There string // what each has there; empty: nothing
+}
+
+func (e *TableError) Error() string {
+	remedy := "start the same program on all ranks"
+	if e.Index < 0 {
+		return fmt.Sprintf("am: this rank has %s, rank %d has %s: %s", e.Here, e.Rank, e.There, remedy)
+	}
+	return fmt.Sprintf("am: handler %d is %q here and %q on rank %d: %s", e.Index, e.Here, e.There, e.Rank, remedy)
+}
+
+// SizeError says that something does not fit.
+type SizeError struct {
+	What      string
+	Size, Max int
+	Remedy    string
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("am: %s of %d, at most %d fit: %s", e.What, e.Size, e.Max, e.Remedy)
+}
+
+// InFlightError says what had not ended when a lane was closed, or was given up waiting for.
+type InFlightError struct {
+	Op       string
+	Calls    int // without a reply
+	Writes   int // Long messages whose payload the network may still read
+	Owed     int // deferred replies
+	Unsent   int // replies that found no send buffer
+	Handlers int // that run
+	Cause    error
+}
+
+func (e *InFlightError) Error() string {
+	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d deferred and %d unsent replies in flight, %d handlers running",
+		e.Op, e.Calls, e.Writes, e.Owed, e.Unsent, e.Handlers)
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap gives the cause.
+func (e *InFlightError) Unwrap() error { return e.Cause }
+
+// opError says which operation failed.
+type opError struct {
+	op, handler string
+	rank        int
+	err         error
+}
+
+func (e *opError) Error() string {
+	return fmt.Sprintf("am: %s %q to rank %d: %v", e.op, e.handler, e.rank, e.err)
+}
+func (e *opError) Unwrap() error { return e.err }

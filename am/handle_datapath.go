@@ -1,0 +1,105 @@
+package am
+
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// run runs the handlers of a batch, and takes it back. The caller does not lead.
+func (l *Lane) run(b *batch) {
+	for i := range b.work[:b.n] {
+		w := &b.work[i]
+		l.handle(w)
+		if w.slot >= 0 {
+			if err := l.port.Post(w.slot); err != nil {
+				l.fail(err)
+			}
+			l.stats.posted.Add(1)
+			l.lent.Add(-1)
+		}
+	}
+	if planted == spareLate {
+		l.repost(b, l.port.Now())
+	}
+	b.n = 0
+	l.mu.Lock()
+	l.batches = append(l.batches, b)
+	l.mu.Unlock()
+}
+
+// handle runs the handler of one request, if what the request names is there.
+func (l *Lane) handle(w *work) {
+	h := l.table.find(w.head.handler)
+	if err := l.locate(h, w); err != nil {
+		l.stats.refused.Add(1)
+		l.report(w.rank, of(w.rank, err))
+		if w.head.wants {
+			_ = l.refuse(w.rank, w.head.token, Refused, err.Error())
+		}
+		return
+	}
+	l.handling.Add(1)
+	c := &w.call
+	*c = Call{l: l, h: h, head: &w.head, rank: w.rank, payload: w.payload}
+	l.invoke(c)
+	l.handling.Add(-1)
+	if c.state == fresh && w.head.wants {
+		_ = c.Reply() // what went wrong is counted
+	}
+	c.state = over
+	l.stats.handled.Add(1)
+}
+
+// locate checks what a request refers to.
+func (l *Lane) locate(h *Handler, w *work) error {
+	if h == nil {
+		return broken("names a handler that is not there", int(w.head.handler), len(l.table.sorted)-1)
+	}
+	if w.head.cat != long {
+		return nil
+	}
+	off, n, size := w.head.off, uint64(w.head.length), uint64(len(l.cfg.Segment))
+	if off > size || n > size-off {
+		return &MessageError{Peer: -1, Rule: "writes beyond the segment", Got: off + n, Limit: size}
+	}
+	w.payload = l.cfg.Segment[off : off+n : off+n]
+	return nil
+}
+
+// invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on.
+func (l *Lane) invoke(c *Call) {
+	lockrank.EnterHandler(c.h.name)
+	mark := l.table.running.enter()
+	defer func() {
+		l.table.running.leave(mark)
+		v := recover()
+		if v == nil {
+			lockrank.LeaveHandler()
+			return
+		}
+		if _, ok := v.(*lockrank.Violation); ok {
+			panic(v)
+		}
+		lockrank.LeaveHandler()
+		l.panicked(c, v)
+	}()
+	c.h.f(c)
+}
+
+func (l *Lane) panicked(c *Call, v any) {
+	l.stats.panics.Add(1)
+	text := fmt.Sprint(v)
+	l.report(c.rank, &RemoteError{Rank: l.cfg.Rank, Handler: c.h.name, Reason: Panicked, Text: text})
+	if c.state == fresh && c.head.wants {
+		c.state = replied
+		_ = l.refuse(c.rank, c.head.token, Panicked, text)
+	}
+}
+
+// refuse sends a failure.
+func (l *Lane) refuse(rank int, token uint64, why Reason, text string) error {
+	text = text[:min(len(text), maxFailure)]
+	args := [1]uint64{uint64(why)}
+	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(text), args: args[:]})
+}

@@ -1,0 +1,53 @@
+package am
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// Host is what a lane runs in: goroutines and real time, or a simulation.
+type Host interface {
+	// Go starts a goroutine.
+	Go(name string, f func())
+	// NewParker returns one that nobody uses.
+	NewParker() Parker
+	// Sleep lets at least d pass.
+	Sleep(d time.Duration)
+	// Yield lets others run.
+	Yield()
+}
+
+// Parker lets one goroutine wait for another.
+type Parker interface {
+	// Park waits for Unpark, or for the end of ctx, whose cause it returns. It may end without reason.
+	Park(ctx context.Context) error
+	// Unpark ends one Park, the present or the next one. It does not block.
+	Unpark()
+}
+
+// goroutines is the host of everything but simulations.
+type goroutines struct{}
+
+func (goroutines) Go(_ string, f func()) { go f() }
+func (goroutines) Sleep(d time.Duration) { time.Sleep(d) }
+func (goroutines) Yield()                { runtime.Gosched() }
+func (goroutines) NewParker() Parker     { return make(parker, 1) }
+
+type parker chan struct{}
+
+func (p parker) Park(ctx context.Context) error {
+	select {
+	case <-p:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p parker) Unpark() {
+	select {
+	case p <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,165 @@
+package am
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/lockrank"
+	"github.com/ibconduit/conduit/internal/lockrank/errring"
+)
+
+// Lane sends and receives the active messages of one port. Any number of goroutines
+// may use it.
+type Lane struct {
+	port  fabric.Port
+	cfg   Config
+	table *Table
+	hash  uint32 // of the table, on every message
+	purse *flow.Config
+	peers []atomic.Pointer[peer] // by rank; nil: never heard of
+
+	mu        lockrank.Mutex // Pool
+	pool      *flow.Pool
+	calls     calls
+	waiting   list // for send buffers
+	replyless list // for reply buffers
+	parked    list
+	asking    []*peer // whose credits Tick must look after
+	late      []*letter
+	owed      []*Token
+	owedDue   time.Duration // the earliest deadline; 0: none
+	pingDue   time.Duration // when those of whom replies are awaited are looked at; 0: there are none
+	stallDue  time.Duration // when the watchdog looks at who is parked; 0: nobody is
+	idle      []*waiter     // free ones
+	batches   []*batch      // free ones
+	end       error         // not nil: the lane is closed, or its port failed
+
+	engine   engine
+	lent     atomic.Int32 // receive buffers that handlers keep
+	handling atomic.Int32 // handlers that run
+	prepared atomic.Int32 // send buffers in the program's hands
+	stats    counters
+	ring     errring.Ring
+}
+
+// peer is what a lane knows of one rank that it has heard of.
+type peer struct {
+	mu      lockrank.Mutex // Endpoint[rank]
+	rank    int
+	purse   *flow.Sender
+	heard   bool // it has granted something
+	asking  bool // is in Lane.asking
+	down    error
+	full    bool // the network's queue was
+	waiting list // for credits, or room in the queue
+	note    [headSize]byte
+}
+
+// Open opens port i of a network for active messages. Its peers open theirs with the
+// same number. Nobody is connected by it.
+func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
+	if err := cfg.populate(); err != nil {
+		return nil, err
+	}
+	if err := cfg.fits(net.MessageLimits()); err != nil {
+		return nil, fmt.Errorf("am: open port %d of %s: %w", i, net.Name(), err)
+	}
+	pool, err := flow.NewPool(flow.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits, Replies: cfg.Replies})
+	if err != nil {
+		return nil, err
+	}
+	purse, err := flow.NewSenderConfig(cfg.Flow, cfg.Credits)
+	if err != nil {
+		return nil, err
+	}
+	port, err := net.NewPort(i, cfg.port())
+	if err != nil {
+		return nil, fmt.Errorf("am: open port %d of %s: %w", i, net.Name(), err)
+	}
+	l := &Lane{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
+		peers: make([]atomic.Pointer[peer], cfg.Size)}
+	l.mu.Init(lockrank.Pool, 0)
+	l.engine.event = port.Now()
+	if cfg.AttendAfter > 0 {
+		l.engine.attendant = l.newWaiter()
+		cfg.Host.Go("attendant", l.attend)
+	}
+	return l, nil
+}
+
+// peer returns what is known of a rank, from now on something.
+func (l *Lane) peer(rank int) (*peer, error) {
+	if rank < 0 || rank >= len(l.peers) {
+		return nil, &fabric.RankError{Op: "am", Rank: rank, Size: len(l.peers)}
+	}
+	if p := l.peers[rank].Load(); p != nil {
+		return p, nil
+	}
+	p := &peer{rank: rank, purse: flow.NewSender(rank, l.purse)}
+	p.mu.Init(lockrank.Endpoint, rank)
+	if !l.peers[rank].CompareAndSwap(nil, p) {
+		p = l.peers[rank].Load()
+	}
+	return p, nil
+}
+
+// known is peer for a rank that the network names.
+func (l *Lane) known(rank int) *peer {
+	p, err := l.peer(rank)
+	if err != nil {
+		panic(fmt.Sprintf("am: an event of rank %d, which does not exist", rank)) // a mistake of the network
+	}
+	return p
+}
+
+// open begins the connection of credits, if it was not begun. The peer's lock is held.
+func (l *Lane) open(p *peer, now time.Duration) error {
+	if p.purse.Epoch() != 0 {
+		return nil
+	}
+	if err := p.purse.Open(connection); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pool.Open(p.rank, connection, now)
+}
+
+// waiter returns a free one.
+func (l *Lane) waiter() *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := len(l.idle) - 1; k >= 0 {
+		w := l.idle[k]
+		l.idle = l.idle[:k]
+		return w
+	}
+	return l.newWaiter()
+}
+
+func (l *Lane) newWaiter() *waiter { return &waiter{parker: l.cfg.Host.NewParker()} }
+
+// recycle takes back a waiter that is in no list and no entry.
+func (l *Lane) recycle(w *waiter) {
+	w.done.Store(false)
+	w.signal.Store(false)
+	w.reply, w.err, w.token, w.h, w.since = Reply{}, nil, 0, nil, 0
+	l.mu.Lock()
+	l.idle = append(l.idle, w)
+	l.mu.Unlock()
+}
+
+// report keeps an error for diagnostics.
+func (l *Lane) report(rank int, err error) { l.ring.Add(l.port.Now(), rank, err) }
+
+// Rank is this rank.
+func (l *Lane) Rank() int { return l.cfg.Rank }
+
+// Size is the number of ranks.
+func (l *Lane) Size() int { return l.cfg.Size }
+
+// MaxMedium is the largest payload of a Medium message in bytes.
+func (l *Lane) MaxMedium() int { return l.cfg.MaxMedium }

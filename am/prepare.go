@@ -1,0 +1,168 @@
+package am
+
+import (
+	"context"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// Prepared is a Medium request whose payload the program writes where the device reads it. It ends with
+// Commit, CommitCall or Cancel. One goroutine at a time uses it. A lane with
+// prepared messages cannot be closed.
+type Prepared struct {
+	l    *Lane
+	h    *Handler
+	rank int
+	size int
+	buf  fabric.SendBuf
+	over bool
+}
+
+// Prepare takes a send buffer for a payload of size bytes, and waits for it if need be.
+func (h *Handler) Prepare(ctx context.Context, l *Lane, rank, size int) (*Prepared, error) {
+	p, err := h.TryPrepare(l, rank, size)
+	if err != ErrNoBuffer {
+		return p, err
+	}
+	peer, w := l.known(rank), l.waiter()
+	l.begin(w, "prepare", h, rank)
+	b, err := l.waitBuffer(ctx, w)
+	l.unqueue(peer, w)
+	l.recycle(w)
+	if err != nil {
+		return nil, h.failed("prepare", rank, err)
+	}
+	return h.prepared(l, rank, size, b), nil
+}
+
+// waitBuffer waits in the queue for a send buffer.
+func (l *Lane) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error) {
+	for {
+		l.join(&l.waiting, w, atLane)
+		l.arm(l.port.Now() + retryAfter)
+		l.mu.Lock()
+		b, err := l.reserve(w)
+		l.mu.Unlock()
+		if err != ErrNoBuffer {
+			return b, err
+		}
+		if err := l.await(ctx, w); err != nil {
+			return fabric.SendBuf{}, err
+		}
+	}
+}
+
+// TryPrepare is Prepare that returns ErrNoBuffer instead of waiting.
+func (h *Handler) TryPrepare(l *Lane, rank, size int) (*Prepared, error) {
+	if err := h.check("prepare", l, rank, Payload{}, nil); err != nil {
+		return nil, err
+	}
+	if size < 0 || size > l.cfg.MaxMedium {
+		return nil, &SizeError{"a Medium payload in bytes", size, l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+	}
+	l.mu.Lock()
+	b, err := l.reserve(nil)
+	l.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return h.prepared(l, rank, size, b), nil
+}
+
+func (h *Handler) prepared(l *Lane, rank, size int, b fabric.SendBuf) *Prepared {
+	l.prepared.Add(1)
+	return &Prepared{l: l, h: h, rank: rank, size: size, buf: b}
+}
+
+// Bytes is where the payload goes, until the end of the Prepared.
+func (p *Prepared) Bytes() []byte {
+	if p.over {
+		return nil
+	}
+	return p.buf.Data[headSize : headSize+p.size : headSize+p.size]
+}
+
+// Cancel gives the buffer back unused. It does nothing after the end.
+func (p *Prepared) Cancel() {
+	if !p.over {
+		p.l.port.Release(p.buf)
+		p.end()
+	}
+}
+
+func (p *Prepared) end() {
+	p.over = true
+	p.l.prepared.Add(-1)
+}
+
+// out is the message; its payload is in the buffer.
+func (p *Prepared) out(args []uint64) outgoing {
+	return outgoing{kind: request, cat: medium, handler: p.h.index, payload: p.Bytes(), args: args, buf: &p.buf}
+}
+
+// ready is check, for a Prepared that must not have ended.
+func (p *Prepared) ready(args []uint64) error {
+	if p.over {
+		return ErrOver
+	}
+	return p.h.check("commit", p.l, p.rank, Payload{}, args)
+}
+
+// Commit sends the message like Post. Whatever it returns, the Prepared has ended.
+func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
+	if err := p.ready(args); err != nil {
+		p.Cancel()
+		return err
+	}
+	o := p.out(args)
+	return p.settle(p.h.postOut(ctx, p.l, p.rank, &o))
+}
+
+// TryCommit sends the message like TryPost. After an error the Prepared is what it was.
+func (p *Prepared) TryCommit(args ...uint64) error {
+	if err := p.ready(args); err != nil {
+		return err
+	}
+	o := p.out(args)
+	if p.rank == p.l.cfg.Rank {
+		return p.settle(p.l.here(&o))
+	}
+	err := p.l.attempt(p.l.known(p.rank), &o, nil)
+	if err == nil {
+		p.end()
+	}
+	return err
+}
+
+// CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has ended.
+func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error) {
+	if err := p.ready(args); err != nil {
+		p.Cancel()
+		return Reply{}, err
+	}
+	o := p.out(args)
+	w := p.l.waiter()
+	o.wants, o.w = true, w
+	p.l.begin(w, "call", p.h, p.rank)
+	var err error
+	if p.rank == p.l.cfg.Rank {
+		err = p.l.here(&o)
+	} else {
+		err = p.l.send(ctx, p.l.known(p.rank), &o, w)
+	}
+	if err = p.settle(err); err != nil {
+		p.l.recycle(w)
+		return Reply{}, p.h.failed("call", p.rank, err)
+	}
+	p.l.begin(w, "call", p.h, p.rank)
+	return p.h.conclude(ctx, p.l, p.rank, w)
+}
+
+// settle ends the Prepared: the network has the buffer, unless it was not sent, or not needed.
+func (p *Prepared) settle(err error) error {
+	if err != nil || p.rank == p.l.cfg.Rank {
+		p.l.port.Release(p.buf)
+	}
+	p.end()
+	return err
+}

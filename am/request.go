@@ -1,0 +1,138 @@
+package am
+
+import "fmt"
+
+// Payload is what a message carries beside its arguments. The zero value is nothing.
+type Payload struct {
+	cat   category
+	bytes []byte
+	off   uint64
+}
+
+// Medium carries bytes that the handler is lent while it runs, at most Lane.MaxMedium.
+func Medium(b []byte) Payload { return Payload{cat: medium, bytes: b} }
+
+// Long carries bytes to an offset of the target's segment, where they are before the handler
+// runs.
+func Long(off uint64, b []byte) Payload { return Payload{cat: long, bytes: b, off: off} }
+
+// Reply is what a call came back with. Its zero value is the reply of a handler that made none.
+type Reply struct {
+	// Data is the payload: the caller's own of a Medium, a part of this rank's segment of a Long.
+	Data []byte
+	n    uint8
+	args [MaxArgs]uint64
+}
+
+// Len is the number of arguments.
+func (r *Reply) Len() int { return int(r.n) }
+
+// Arg returns argument i, and 0 for one that the reply does not have.
+func (r *Reply) Arg(i int) uint64 {
+	if uint(i) >= uint(r.n) {
+		return 0
+	}
+	return r.args[i]
+}
+
+// Args are all arguments.
+func (r *Reply) Args() []uint64 { return r.args[:r.n] }
+
+func (r *Reply) set(h *head, payload []byte) {
+	r.n, r.args, r.Data = h.nargs, h.args, nil
+	switch {
+	case h.cat == medium:
+		r.Data = append([]byte{}, payload...)
+	case h.cat == long:
+		r.Data = payload
+	}
+}
+
+// Call is a request that arrived, while its handler runs. Nothing of it may be kept.
+type Call struct {
+	l       *Lane
+	h       *Handler
+	head    *head
+	rank    int
+	payload []byte
+	state   callState
+}
+
+type callState uint8
+
+const (
+	fresh callState = iota
+	replied
+	deferred
+	over
+)
+
+// From is the rank that sent the request.
+func (c *Call) From() int { return c.rank }
+
+// Lane is where it arrived.
+func (c *Call) Lane() *Lane { return c.l }
+
+// Len is the number of arguments.
+func (c *Call) Len() int { return int(c.head.nargs) }
+
+// Arg returns argument i, and 0 for one that the request does not have.
+func (c *Call) Arg(i int) uint64 {
+	if uint(i) >= uint(c.head.nargs) {
+		return 0
+	}
+	return c.head.args[i]
+}
+
+// Args are all arguments, lent.
+func (c *Call) Args() []uint64 { return c.head.args[:c.head.nargs] }
+
+// Payload are the bytes of a Medium, lent, or the part of the segment that a Long wrote.
+func (c *Call) Payload() []byte { return c.payload }
+
+// Offset is where in the segment a Long wrote, and whether it is one.
+func (c *Call) Offset() (off uint64, ok bool) { return c.head.off, c.head.cat == long }
+
+// Wanted reports whether the caller waits for a reply. To others a reply is dropped.
+func (c *Call) Wanted() bool { return c.head.wants }
+
+// Reply answers with arguments only.
+func (c *Call) Reply(args ...uint64) error { return c.answer(Payload{}, args) }
+
+// ReplyWith answers with a payload, which may be reused at once.
+func (c *Call) ReplyWith(p Payload, args ...uint64) error { return c.answer(p, args) }
+
+func (c *Call) answer(p Payload, args []uint64) error {
+	switch c.state {
+	case replied:
+		return ErrAnswered
+	case deferred, over:
+		return ErrOver
+	}
+	if err := c.l.checkParts(p, args); err != nil {
+		return err
+	}
+	c.state = replied
+	if !c.head.wants {
+		c.l.stats.unwanted.Add(1)
+		return nil
+	}
+	return c.l.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off, args: args})
+}
+
+const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)
+
+func (l *Lane) checkParts(p Payload, args []uint64) error {
+	switch {
+	case len(args) > MaxArgs:
+		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}
+	case p.cat == medium && len(p.bytes) > l.cfg.MaxMedium:
+		return &SizeError{"a Medium payload in bytes", len(p.bytes), l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+	case len(p.bytes) > maxLong:
+		return &SizeError{"a Long payload in bytes", len(p.bytes), maxLong, "send it in parts"}
+	}
+	return nil
+}
+
+// String names the request, for messages to people.
+func (c *Call) String() string { return fmt.Sprintf("%q of rank %d", c.h.name, c.rank) }

@@ -1,0 +1,358 @@
+package am
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// outgoing is a message that is to be sent.
+type outgoing struct {
+	kind    kind
+	cat     category
+	handler uint16
+	token   uint64 // of the call that a reply ends
+	payload []byte
+	off     uint64 // of a Long
+	args    []uint64
+	wants   bool            // a reply
+	w       *waiter         // who waits for the reply, or for the network to have done with the payload
+	buf     *fabric.SendBuf // prepared: the payload is in it
+	own     bool            // the payload is the lane's: it is kept until the network has done with it
+}
+
+// attempt sends a request if everything that it needs is there. w is who waits already, or nil.
+// The errors are those of the try-forms; it changes nothing then.
+func (l *Lane) attempt(p *peer, o *outgoing, w *waiter) error {
+	p.mu.Lock()
+	err := l.launch(p, o, w)
+	p.mu.Unlock()
+	if err == nil {
+		l.sent(o)
+		return nil
+	}
+	if err == ErrNoCredit || err == ErrNotConnected {
+		l.stats.noCredit.Add(1)
+		l.ask(p)
+	}
+	return err
+}
+
+// reserve takes a send buffer for a request, unless others wait for one. The lane's lock is held.
+func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
+	if l.end != nil {
+		return fabric.SendBuf{}, l.end
+	}
+	if l.waiting.blocks(w) {
+		return fabric.SendBuf{}, ErrNoBuffer
+	}
+	b, err := l.port.Reserve(0)
+	if err != nil && errors.Is(err, fabric.ErrAgain) {
+		l.stats.noBuffer.Add(1)
+		return b, ErrNoBuffer
+	}
+	return b, err
+}
+
+// launch takes what the request needs and sends it. The peer's lock is held.
+func (l *Lane) launch(p *peer, o *outgoing, w *waiter) error {
+	if p.down != nil {
+		return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
+	}
+	now := l.port.Now()
+	if err := l.open(p, now); err != nil {
+		return err
+	}
+	if p.waiting.blocks(w) {
+		return ErrNoCredit
+	}
+	epoch, err := p.purse.Take(now)
+	if err != nil {
+		l.lookAfter(p)
+		if !p.heard {
+			return ErrNotConnected
+		}
+		return err
+	}
+	h := head{kind: o.kind, cat: o.cat, wants: o.wants, nargs: uint8(len(o.args)), handler: o.handler,
+		length: uint32(len(o.payload)), off: o.off}
+	var b fabric.SendBuf
+	if o.buf != nil {
+		b = *o.buf
+	}
+	cookie, err := l.acquire(p, o, w, &h, &b, now)
+	if err != nil {
+		p.purse.Cancel(epoch)
+		return err
+	}
+	p.purse.Fill(&h.credit, now)
+	if err := l.emit(p, o, &h, &b, cookie); err != nil {
+		p.purse.Cancel(epoch)
+		l.withdraw(p, o, &h, cookie)
+		if o.buf == nil {
+			l.port.Release(b)
+		}
+		return err
+	}
+	return nil
+}
+
+// acquire takes the buffers of a request and enters it, with the lane's lock. The order, credit before
+// reply before send buffer, is also that of the queues: who waits for the later keeps its
+// turn for the earlier, and never the other way round.
+func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o.wants {
+		if l.replyless.blocks(w) {
+			return 0, ErrNoReply
+		}
+		if _, err := l.pool.ReserveReply(p.rank); err != nil {
+			l.stats.noReply.Add(1)
+			return 0, err
+		}
+	}
+	if o.buf == nil {
+		if *b, err = l.reserve(w); err != nil {
+			if o.wants {
+				l.pool.CancelReply(p.rank, connection)
+			}
+			return 0, err
+		}
+	}
+	return l.enter(p, o, h, now), nil
+}
+
+// enter makes the entry that a message needs, and writes what the pool has to say into its header.
+func (l *Lane) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
+	if need := needOf(o); need != 0 {
+		var keep []byte
+		if o.own {
+			keep = o.payload
+		}
+		token := l.calls.add(o.w, p.rank, need, keep, now)
+		if need&needSent != 0 {
+			cookie = token
+		}
+		if o.wants {
+			h.token = token
+		}
+		if o.w != nil {
+			o.w.token = token
+		}
+	}
+	l.pool.Fill(p.rank, &h.credit, now)
+	return cookie
+}
+
+func needOf(o *outgoing) (n need) {
+	if o.wants {
+		n |= needReply
+	}
+	if o.cat == long && len(o.payload) > 0 {
+		n |= needSent
+	}
+	return n
+}
+
+// withdraw undoes enter.
+func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.wants {
+		l.pool.CancelReply(p.rank, connection)
+		cookie = h.token
+	}
+	if cookie != 0 {
+		l.calls.withdraw(index(cookie))
+	}
+}
+
+// emit writes the message and hands it to the network.
+func (l *Lane) emit(p *peer, o *outgoing, h *head, b *fabric.SendBuf, cookie uint64) error {
+	if o.cat == medium && o.buf == nil {
+		copy(b.Data[headSize:], o.payload)
+	}
+	n := h.size()
+	h.encode(b.Data[:n], l.hash, o.args)
+	var err error
+	if cookie != 0 {
+		err = l.port.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, sendFlags)
+	} else {
+		err = l.port.Send(p.rank, *b, n, nil, 0, sendFlags)
+	}
+	if err != nil && errors.Is(err, fabric.ErrAgain) {
+		l.stats.queueFull.Add(1)
+		return ErrQueueFull
+	}
+	return err
+}
+
+// Any receiver may sleep, and one that does not is not disturbed.
+const sendFlags = fabric.Solicited
+
+// sent counts.
+func (l *Lane) sent(o *outgoing) {
+	if o.wants {
+		l.stats.calls.Add(1)
+	} else if o.kind == request {
+		l.stats.posts.Add(1)
+	} else if o.kind == ping {
+		l.stats.pings.Add(1)
+	}
+	if o.cat == long && len(o.payload) > 0 {
+		l.stats.writes.Add(1)
+	}
+}
+
+// passing reports whether an obstacle goes away by itself.
+func passing(err error) bool {
+	switch err {
+	case ErrNoBuffer, ErrNotConnected, ErrNoCredit, ErrNoReply, ErrQueueFull:
+		return true
+	}
+	return false
+}
+
+// send sends a request as soon as it can. w waits, if need be; it is o.w for a call.
+func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, w *waiter) error {
+	defer l.unqueue(p, w)
+	for first := true; ; first = false {
+		err := l.attempt(p, o, w)
+		if err == nil || !passing(err) {
+			return err
+		}
+		if !first || planted == noLook { // it was in the queue when it looked
+			if err := l.await(ctx, w); err != nil {
+				return err
+			}
+		}
+		l.queue(p, w, err)
+	}
+}
+
+// queue has a waiter told when an obstacle may be gone. Whoever asks next is behind it.
+func (l *Lane) queue(p *peer, w *waiter, why error) {
+	switch why {
+	case ErrNoBuffer:
+		l.join(&l.waiting, w, atLane)
+	case ErrNoReply:
+		l.quit(w, atLane)
+		l.join(&l.replyless, w, atReplies)
+	default: // it needs its turn here before one there
+		l.quit(w, atLane, atReplies)
+		p.mu.Lock()
+		if why == ErrQueueFull {
+			p.full = true
+			l.lookAfter(p)
+		}
+		p.waiting.add(w, atPeer)
+		p.mu.Unlock()
+	}
+	if why == ErrNoBuffer || why == ErrQueueFull { // nobody tells when these come free
+		l.arm(l.port.Now() + retryAfter)
+	}
+}
+
+func (l *Lane) join(q *list, w *waiter, kind int) {
+	l.mu.Lock()
+	q.add(w, kind)
+	l.mu.Unlock()
+}
+
+// quit takes a waiter out of queues of the lane, and tells who is next.
+func (l *Lane) quit(w *waiter, kinds ...int) {
+	for _, kind := range kinds {
+		if q := w.links[kind].in; q != nil {
+			l.mu.Lock()
+			w.leave(kind)
+			q.wake(l)
+			l.mu.Unlock()
+		}
+	}
+}
+
+// unqueue takes a waiter out of all queues, and tells who is next.
+func (l *Lane) unqueue(p *peer, w *waiter) {
+	l.quit(w, atLane, atReplies)
+	if w.links[atPeer].in != nil {
+		p.mu.Lock()
+		w.leave(atPeer)
+		p.waiting.wake(l)
+		p.mu.Unlock()
+	}
+}
+
+// reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever
+// handles a message never waits.
+func (l *Lane) reply(rank int, o *outgoing) error {
+	p := l.known(rank)
+	if rank == l.cfg.Rank {
+		return l.replyHere(o)
+	}
+	if o.cat == long && !o.own && len(o.payload) > 0 {
+		o.payload, o.own = append([]byte(nil), o.payload...), true
+	}
+	err := l.tryReply(p, o)
+	if err == ErrNoBuffer || err == ErrQueueFull {
+		return l.keep(p, o)
+	}
+	l.replied(o, err)
+	return err
+}
+
+// tryReply needs a buffer and nothing else.
+func (l *Lane) tryReply(p *peer, o *outgoing) error {
+	b, err := l.port.Reserve(fabric.Urgent)
+	if err != nil {
+		if errors.Is(err, fabric.ErrAgain) {
+			return ErrNoBuffer
+		}
+		return err
+	}
+	p.mu.Lock()
+	err = l.launchReply(p, o, &b)
+	p.mu.Unlock()
+	if err != nil {
+		l.port.Release(b)
+	}
+	return err
+}
+
+func (l *Lane) launchReply(p *peer, o *outgoing, b *fabric.SendBuf) error {
+	if p.down != nil {
+		return &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
+	}
+	now := l.port.Now()
+	if planted == replyTakesCredit {
+		if _, err := p.purse.Take(now); err != nil {
+			return ErrNoBuffer
+		}
+	}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(o.args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	l.mu.Lock()
+	if err := l.end; err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	cookie := l.enter(p, o, &h, now)
+	l.mu.Unlock()
+	p.purse.Fill(&h.credit, now)
+	if err := l.emit(p, o, &h, b, cookie); err != nil {
+		l.withdraw(p, o, &h, cookie)
+		return err
+	}
+	return nil
+}
+
+// replied counts what became of an owed reply.
+func (l *Lane) replied(o *outgoing, err error) {
+	if err != nil {
+		l.stats.nowhere.Add(1)
+		return
+	}
+	l.stats.answered.Add(1)
+	l.sent(o)
+}

@@ -1,0 +1,272 @@
+package am
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// serve does what is due: credits asked for and granted, replies that found no buffer, deadlines.
+// The caller leads.
+func (l *Lane) serve(now time.Duration) {
+	l.controls(now)
+	l.askAll(now)
+	l.sendLate()
+	l.expire(now)
+	l.watch(now)
+	l.pingAll(now)
+	l.mu.Lock()
+	l.waiting.wake(l)
+	l.mu.Unlock()
+}
+
+// controls sends the control messages that the pool names.
+func (l *Lane) controls(now time.Duration) {
+	last := -1
+	for {
+		l.mu.Lock()
+		l.pool.Tick(now)
+		rank, ok := l.pool.NextControl()
+		l.mu.Unlock()
+		if !ok || rank == last { // the network refused, or the peer died meanwhile
+			return
+		}
+		last = rank
+		p := l.known(rank)
+		p.mu.Lock()
+		l.tell(p, now)
+		p.mu.Unlock()
+	}
+}
+
+// tell sends a control message. The peer's lock is held.
+func (l *Lane) tell(p *peer, now time.Duration) {
+	if p.down != nil || p.purse.Epoch() == 0 {
+		return
+	}
+	h := head{kind: control}
+	l.mu.Lock()
+	l.pool.Fill(p.rank, &h.credit, now)
+	l.mu.Unlock()
+	p.purse.FillControl(&h.credit, now)
+	h.encode(p.note[:], l.hash, nil)
+	l.stats.controls.Add(1)
+	if err := l.port.Note(p.rank, p.note[:]); err != nil && !errors.Is(err, fabric.ErrAgain) {
+		l.report(p.rank, fmt.Errorf("am: control message: %w", err)) // it may get lost in any case
+	}
+}
+
+// ask sends a question if one is due.
+func (l *Lane) ask(p *peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := l.port.Now(); p.down == nil && p.purse.Asks(now) {
+		l.tell(p, now)
+	}
+	if at, ok := p.purse.Due(); ok {
+		l.arm(at)
+	}
+}
+
+// lookAfter has askAll look at a peer, if there is reason. The peer's lock is held.
+func (l *Lane) lookAfter(p *peer) {
+	_, due := p.purse.Due()
+	if p.asking || !due && !p.full && !p.purse.Asks(0) {
+		return
+	}
+	p.asking = true
+	l.mu.Lock()
+	l.asking = append(l.asking, p)
+	l.mu.Unlock()
+}
+
+// askAll repeats questions, and has those look whose queue was full.
+func (l *Lane) askAll(now time.Duration) {
+	l.mu.Lock()
+	n := len(l.asking)
+	l.mu.Unlock()
+	for range n {
+		l.mu.Lock()
+		p := l.asking[0]
+		k := copy(l.asking, l.asking[1:])
+		l.asking[k] = nil
+		l.asking = l.asking[:k]
+		l.mu.Unlock()
+		p.mu.Lock()
+		if p.down == nil && p.purse.Asks(now) {
+			l.tell(p, now)
+		}
+		if p.full {
+			p.full = p.waiting.head != nil
+			p.waiting.wake(l)
+		}
+		p.asking = false
+		l.lookAfter(p)
+		p.mu.Unlock()
+	}
+}
+
+// due is when serve has something to do by the passing of time alone, 0: never.
+func (l *Lane) due(now time.Duration) (at time.Duration) {
+	l.mu.Lock()
+	asking := len(l.asking) > 0
+	if t, ok := l.pool.Due(); ok {
+		at = t
+	}
+	if l.waiting.n > 0 || len(l.late) > 0 {
+		at = sooner(at, now+retryAfter)
+	}
+	at = sooner(sooner(at, l.owedDue), l.stallDue)
+	if l.calls.awaits > 0 {
+		at = sooner(at, l.pingDue)
+	}
+	l.mu.Unlock()
+	if !asking {
+		return at
+	}
+	l.mu.Lock()
+	peers := l.asking
+	for i := 0; i < len(peers) && i < 64; i++ { // the others are looked at when these are
+		p := peers[i]
+		if !p.mu.TryLock() {
+			at = sooner(at, now+retryAfter)
+			continue
+		}
+		if t, ok := p.purse.Due(); ok {
+			at = sooner(at, t)
+		}
+		if p.full {
+			at = sooner(at, now+retryAfter)
+		}
+		p.mu.Unlock()
+	}
+	l.mu.Unlock()
+	return at
+}
+
+// sooner is the earlier of two times of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// arm has whoever sleeps in the port's Wait come back in time.
+func (l *Lane) arm(at time.Duration) {
+	if at == 0 {
+		return
+	}
+	now := l.port.Now()
+	for {
+		old := time.Duration(l.engine.armed.Load())
+		if old > now && old <= at {
+			return
+		}
+		if l.engine.armed.CompareAndSwap(int64(old), int64(at)) {
+			l.port.After(at)
+			return
+		}
+	}
+}
+
+// letter is a reply that waits for a send buffer.
+type letter struct {
+	p *peer
+	o outgoing
+}
+
+// keep has a reply wait. It is bounded by what its caller has reserved for replies.
+func (l *Lane) keep(p *peer, o *outgoing) error {
+	x := &letter{p: p, o: *o}
+	x.o.args = append([]uint64(nil), o.args...)
+	if !o.own {
+		x.o.payload = append([]byte(nil), o.payload...)
+		x.o.own = o.cat == long
+	}
+	l.mu.Lock()
+	if err := l.end; err != nil {
+		l.mu.Unlock()
+		l.stats.nowhere.Add(1)
+		return err
+	}
+	l.late = append(l.late, x)
+	l.mu.Unlock()
+	l.stats.queued.Add(1)
+	l.arm(l.port.Now() + retryAfter)
+	return nil
+}
+
+// sendLate sends the replies that wait, in order, as far as there are buffers.
+func (l *Lane) sendLate() {
+	l.mu.Lock()
+	n := len(l.late)
+	l.mu.Unlock()
+	for range n {
+		l.mu.Lock()
+		if len(l.late) == 0 {
+			l.mu.Unlock()
+			return
+		}
+		x := l.late[0]
+		l.late = l.late[1:]
+		l.mu.Unlock()
+		err := l.tryReply(x.p, &x.o)
+		if err == ErrNoBuffer || err == ErrQueueFull {
+			l.mu.Lock()
+			l.late = append(l.late, x)
+			l.mu.Unlock()
+			if err == ErrNoBuffer {
+				return
+			}
+			continue
+		}
+		l.replied(&x.o, err)
+	}
+}
+
+// watch wakes those who are parked for too long: they know what for.
+func (l *Lane) watch(now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stallDue == 0 || now < l.stallDue {
+		return
+	}
+	l.stallDue = 0
+	for w := l.parked.head; w != nil; w = w.links[parked].next {
+		if w.since == 0 {
+			continue
+		}
+		if at := w.since + l.cfg.StallAfter; at <= now {
+			w.wake(l)
+		} else {
+			l.stallDue = sooner(l.stallDue, at)
+		}
+	}
+}
+
+// pingAll sends to those of whom a reply is awaited for long: a connection on which nothing moves
+// tells nothing of the death of the other end.
+func (l *Lane) pingAll(now time.Duration) {
+	l.mu.Lock()
+	if l.calls.awaits == 0 || l.cfg.PingAfter < 0 {
+		l.pingDue = 0
+		l.mu.Unlock()
+		return
+	}
+	if l.pingDue == 0 {
+		l.pingDue = now + l.cfg.PingAfter
+	}
+	if now < l.pingDue {
+		l.mu.Unlock()
+		return
+	}
+	l.pingDue = now + l.cfg.PingAfter
+	ranks := l.calls.silent(l.cfg.Rank, now-l.cfg.PingAfter)
+	l.mu.Unlock()
+	for _, rank := range ranks {
+		_ = l.attempt(l.known(rank), &outgoing{kind: ping}, nil) // without a credit or a buffer there is traffic enough
+	}
+}

@@ -1,0 +1,42 @@
+package am
+
+import "fmt"
+
+// stalled returns a *StallError if w waits for too long.
+func (l *Lane) stalled(w *waiter) error {
+	if !l.overdue(w) {
+		return nil
+	}
+	l.stats.stalls.Add(1)
+	now := l.port.Now()
+	e := &StallError{Op: fmt.Sprintf("%s %q", w.op, w.h.name), Rank: w.rank, For: now - w.since}
+	switch {
+	case w.links[atPeer].in != nil && w.links[atLane].in == nil && w.links[atReplies].in == nil:
+		p := l.known(w.rank)
+		p.mu.Lock()
+		e.Queue = p.waiting.n
+		e.Resource, e.Holder = "room in the network's queue", "messages to this rank that are under way"
+		if err := p.purse.Explain(now); !p.full {
+			e.Resource, e.Holder = "a credit", err.Error()
+		}
+		p.mu.Unlock()
+	case w.links[atLane].in != nil:
+		l.mu.Lock()
+		e.Resource, e.Queue, e.Holder = "a send buffer", l.waiting.n, fmt.Sprintf("the network, and %d prepared messages", l.prepared.Load())
+		l.mu.Unlock()
+	case w.links[atReplies].in != nil:
+		l.mu.Lock()
+		e.Resource, e.Queue, e.Holder = "a buffer for the reply", l.replyless.n, l.pool.Describe(now)
+		l.mu.Unlock()
+	default:
+		l.mu.Lock()
+		e.Queue = l.calls.awaits
+		e.Resource, e.Holder = "the reply", "the handler there, or a rank that does not poll"
+		if w.op == "post" {
+			e.Resource, e.Holder = "the end of a write", "the network"
+		}
+		l.mu.Unlock()
+	}
+	l.report(w.rank, e)
+	return e
+}

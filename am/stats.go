@@ -1,0 +1,134 @@
+package am
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/lockrank/errring"
+)
+
+// counters are written by anybody.
+type counters struct {
+	calls, posts                              atomic.Uint64
+	replied, failed, dead, ended, late        atomic.Uint64
+	requests, handled, refused, panics        atomic.Uint64
+	wanted, answered, nowhere, unwanted       atomic.Uint64
+	replies, ignored, broken, notes, badNotes atomic.Uint64
+	controls, copies, queued, expired         atomic.Uint64
+	noCredit, noBuffer, noReply, queueFull    atomic.Uint64
+	waits, parks, sleeps, stalls, handOvers   atomic.Uint64
+	posted, polls, closed                     atomic.Uint64
+	writes, written, local, pings, pinged     atomic.Uint64
+}
+
+// Stats count from Open on. Check tells which identities hold between them.
+type Stats struct {
+	// Of this rank's requests.
+	Calls, Posts  uint64 // sent
+	Replied       uint64 // calls that have a reply
+	Failed        uint64 // that have a *RemoteError
+	Dead          uint64 // whose peer died, or was cut off
+	Ended         uint64 // that the closing of the lane ended
+	CallsInFlight int    // the others
+	Late          uint64 // of those with a reply: nobody waited any more
+
+	// Of what arrived.
+	Arrived  uint64 // messages of other ranks
+	Local    uint64 // requests and replies to itself, not counted in Arrived
+	Requests uint64
+	Handled  uint64 // requests whose handler ran
+	Refused  uint64 // that named what is not there
+	Panics   uint64 // of handlers
+	Replies  uint64 // replies and failures
+	Broken   uint64 // messages against the protocol
+	Ignored  uint64 // messages of peers that are dead or cut off
+	Notes    uint64 // control messages
+	BadNotes uint64 // of them, against the protocol
+	Copies   uint64 // payloads copied because all spares were in use
+
+	// Of what this rank replies.
+	Wanted   uint64 // requests to be answered
+	Answered uint64 // replies and failures sent
+	Nowhere  uint64 // that could not be sent: the peer is dead, or the lane closed
+	Unwanted uint64 // made for requests that want none
+	Owed     int    // not made yet: deferred, or their handlers run
+	Unsent   int    // made, waiting for a send buffer
+	Queued   uint64 // replies that ever did
+	Expired  uint64 // deferred ones that came too late
+
+	// Long messages.
+	Writes         uint64 // whose end the network tells
+	Written        uint64 // told
+	WritesInFlight int
+
+	// Waits: attempts that met an obstacle, and what became of them.
+	NoCredit, NoBuffer, NoReply, QueueFull uint64
+	Pings, Pinged                          uint64 // messages to find out whether a peer lives, sent and arrived
+	Waits                                  uint64 // that did more than one look
+	Parks, Sleeps                          uint64 // of goroutines that did not lead, that did
+	Stalls, HandOvers                      uint64
+	Polls, Controls                        uint64
+	Posted                                 uint64 // receive buffers given back
+	Closed                                 uint64 // peers dead or cut off
+
+	Lent, Handling, Prepared int // receive buffers with handlers, handlers that run, send buffers with the program
+	Pool                     flow.PoolStats
+	Port                     fabric.PortStats
+}
+
+// Stats reads the counters.
+func (l *Lane) Stats() Stats {
+	c := &l.stats
+	s := Stats{
+		Replied: c.replied.Load(), Failed: c.failed.Load(), Dead: c.dead.Load(), Ended: c.ended.Load(), Late: c.late.Load(),
+		Requests: c.requests.Load(), Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(),
+		Replies: c.replies.Load(), Broken: c.broken.Load(), Ignored: c.ignored.Load(), Notes: c.notes.Load(), BadNotes: c.badNotes.Load(),
+		Copies: c.copies.Load(), Wanted: c.wanted.Load(), Answered: c.answered.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
+		Queued: c.queued.Load(), Expired: c.expired.Load(), Written: c.written.Load(),
+		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
+		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
+		Polls: c.polls.Load(), Controls: c.controls.Load(), Posted: c.posted.Load(), Closed: c.closed.Load(),
+		Lent: int(l.lent.Load()), Handling: int(l.handling.Load()), Prepared: int(l.prepared.Load()),
+	}
+	s.Port = l.port.Stats()
+	s.Local, s.Pings, s.Pinged = c.local.Load(), c.pings.Load(), c.pinged.Load()
+	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Calls, s.Posts, s.Writes = c.calls.Load(), c.posts.Load(), c.writes.Load()
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.calls.awaits, l.calls.writes, len(l.late)
+	s.Owed = int(int64(c.wanted.Load()) - int64(c.answered.Load()) - int64(c.nowhere.Load()) - int64(len(l.late)))
+	s.Pool = l.pool.Stats()
+	return s
+}
+
+// Check returns an error unless the identities between the counters hold that hold
+// whenever nobody is just using the lane.
+func (s *Stats) Check() error {
+	for _, c := range [...]struct {
+		rule      string
+		got, want uint64
+	}{
+		{"calls = replied + failed + dead + ended + in flight", s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
+		{"requests = handled + refused", s.Handled + s.Refused, s.Requests},
+		{"replies = calls replied + failed", s.Replied + s.Failed, s.Replies},
+		{"messages arrived = receive buffers given back + lent", s.Posted + uint64(s.Lent), s.Arrived},
+		{"writes = written + in flight", s.Written + uint64(s.WritesInFlight), s.Writes},
+		{"messages that met no buffer", s.Port.RNR, 0},
+	} {
+		if c.got != c.want {
+			return fmt.Errorf("am: %s: %d, want %d", c.rule, c.got, c.want)
+		}
+	}
+	if s.Owed < 0 || s.CallsInFlight < 0 || s.Lent < 0 || s.Prepared < 0 || s.WritesInFlight < 0 {
+		return fmt.Errorf("am: a count is negative: %d owed, %d calls and %d writes in flight, %d lent, %d prepared",
+			s.Owed, s.CallsInFlight, s.WritesInFlight, s.Lent, s.Prepared)
+	}
+	return nil
+}
+
+// Errors are the last errors of the lane that no caller was told, the oldest first: what
+// arrived broken, handlers that panicked, peers that died.
+func (l *Lane) Errors() []errring.Entry { return l.ring.Snapshot() }

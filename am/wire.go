@@ -1,0 +1,210 @@
+package am
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/ibconduit/conduit/flow"
+)
+
+// Version is that of the format of messages, which the package comment describes.
+const Version = 1
+
+// MaxArgs is how many arguments a message has at most.
+const MaxArgs = 16
+
+const (
+	headSize = 48
+	offSize  = 8           // of a Long's offset
+	argsSize = 8 * MaxArgs // at most
+	overhead = headSize + offSize + argsSize
+	creditAt = 24
+	creditTo = creditAt + flow.ExtendedSize
+
+	// connection is the number of the only connection of credits with a peer. It lasts
+	// from the first message until the peer's death, across the network's connections.
+	connection = 1
+)
+
+type kind uint8
+
+const (
+	request kind = iota + 1
+	reply
+	failure // in place of a reply: the reason as argument, the text as payload
+	control // a note: credits only
+	ping    // takes a credit and says nothing: it finds out whether the peer lives
+	kinds
+)
+
+type category uint8
+
+const (
+	short category = iota
+	medium
+	long
+	categories
+)
+
+const (
+	categoryMask = 3
+	wantsBit     = 4
+	flagMask     = categoryMask | wantsBit
+)
+
+// head is a message without its payload.
+type head struct {
+	kind    kind
+	cat     category
+	wants   bool // a request that will be answered
+	nargs   uint8
+	handler uint16
+	token   uint64 // of the call; 0: nobody waits
+	length  uint32 // of the payload, wherever it is
+	off     uint64 // of a Long's, in the receiver's segment
+	credit  flow.Header
+	args    [MaxArgs]uint64
+}
+
+// size is the encoded length.
+func (h *head) size() int { return sizeOf(h.cat, int(h.length), int(h.nargs)) }
+
+func sizeOf(cat category, length, nargs int) int {
+	n := headSize + 8*nargs
+	switch cat {
+	case medium:
+		n += length
+	case long:
+		n += offSize
+	}
+	return n
+}
+
+// encode writes everything but the payload of a Medium, which lies at headSize, to dst,
+// which has size bytes.
+func (h *head) encode(dst []byte, table uint32, args []uint64) {
+	le := binary.LittleEndian
+	flags := byte(h.cat)
+	if h.wants {
+		flags |= wantsBit
+	}
+	_ = dst[headSize-1]
+	dst[0], dst[1], dst[2], dst[3] = Version, byte(h.kind), flags, h.nargs
+	le.PutUint16(dst[4:], h.handler)
+	le.PutUint16(dst[6:], 0)
+	le.PutUint64(dst[8:], h.token)
+	le.PutUint32(dst[16:], h.length)
+	le.PutUint32(dst[20:], table)
+	n := h.credit.Encode(dst[creditAt:creditTo])
+	clear(dst[creditAt+n : headSize])
+	at := headSize
+	switch h.cat {
+	case medium:
+		at += int(h.length)
+	case long:
+		le.PutUint64(dst[at:], h.off)
+		at += offSize
+	}
+	for i, a := range args {
+		le.PutUint64(dst[at+8*i:], a)
+	}
+}
+
+// decode reads a message, and returns the payload of one that carries it. Whatever it
+// accepts, encode would write the same: no byte is without a meaning or a check.
+// What the numbers refer to is for others to check.
+func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
+	le := binary.LittleEndian
+	if len(src) < headSize {
+		return nil, broken("is shorter than its head", len(src), headSize)
+	}
+	if src[0] != Version {
+		return nil, broken("has another version", int(src[0]), Version)
+	}
+	if t := le.Uint32(src[20:]); t != table {
+		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
+	}
+	flags := src[2]
+	h.kind, h.cat, h.wants = kind(src[1]), category(flags&categoryMask), flags&wantsBit != 0
+	h.nargs, h.handler = src[3], le.Uint16(src[4:])
+	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
+	n, err := h.credit.Decode(src[creditAt:creditTo])
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case h.kind == 0 || h.kind >= kinds:
+		return nil, broken("is of an unknown kind", int(h.kind), int(kinds)-1)
+	case h.cat >= categories || flags&^byte(flagMask) != 0:
+		return nil, broken("has unknown flags", int(flags), flagMask)
+	case h.nargs > MaxArgs:
+		return nil, broken("has too many arguments", int(h.nargs), MaxArgs)
+	case src[6] != 0 || src[7] != 0 || nonZero(src[creditAt+n:headSize]):
+		return nil, broken("has bytes set that mean nothing", 1, 0)
+	case h.credit.Epoch != connection:
+		return nil, broken("belongs to another connection", int(h.credit.Epoch), connection)
+	}
+	if err := h.checkKind(); err != nil {
+		return nil, err
+	}
+	return h.decodeBody(src)
+}
+
+// checkKind holds the fields against the kind.
+func (h *head) checkKind() error {
+	switch h.kind {
+	case request:
+		if (h.token != 0) != h.wants {
+			return broken("wants a reply without a token, or the reverse", 1, 0)
+		}
+	case reply, failure:
+		if h.wants || h.handler != 0 || h.token == 0 {
+			return broken("is a reply with the fields of a request", int(h.handler), 0)
+		}
+		if h.kind == failure && (h.cat != medium || h.nargs != 1) {
+			return broken("is a failure of another form", int(h.nargs), 1)
+		}
+	case control, ping:
+		if h.wants || h.handler != 0 || h.token != 0 || h.nargs != 0 || h.cat != short {
+			return broken("has more than credits", int(h.nargs), 0)
+		}
+	}
+	if h.cat == short && h.length != 0 {
+		return broken("is short and has a payload", int(h.length), 0)
+	}
+	return nil
+}
+
+func (h *head) decodeBody(src []byte) (payload []byte, err error) {
+	if h.cat == medium && uint64(h.length) > uint64(len(src)) {
+		return nil, broken("has a payload beyond its end", int(h.length), len(src))
+	}
+	if n := h.size(); n != len(src) {
+		return nil, broken("has another length than its parts", len(src), n)
+	}
+	at := headSize
+	switch h.cat {
+	case medium:
+		payload = src[at : at+int(h.length) : at+int(h.length)]
+		at += int(h.length)
+	case long:
+		h.off = binary.LittleEndian.Uint64(src[at:])
+		if h.off > math.MaxUint64-uint64(h.length) {
+			return nil, &MessageError{Rule: "has an offset beyond every segment", Got: h.off, Limit: math.MaxUint64 - uint64(h.length)}
+		}
+		at += offSize
+	}
+	for i := range int(h.nargs) {
+		h.args[i] = binary.LittleEndian.Uint64(src[at+8*i:])
+	}
+	return payload, nil
+}
+
+func nonZero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return true
+		}
+	}
+	return false
+}
