@@ -78,11 +78,18 @@ func (w *Worker) word(node uint32, off uint64) *uint64 {
 }
 
 func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare uint64) (uint64, error) {
-	old, l, h, err := w.atomicStart(op, node, off, operand, compare, fabric.Blocking)
+	pe, rank := w.near(node, off, 8), int(node)-1
+	if pe == nil {
+		var err error
+		if pe, rank, err = w.reach(op.String(), node, off, 8); err != nil {
+			return 0, err
+		}
+	}
+	old, h, err := pe.amo.Atomic(op, rank, off, operand, compare, fabric.Blocking)
 	if err != nil || h == fabric.Done {
 		return old, err
 	}
-	return w.await(l, h)
+	return w.await(pe.amo, h)
 }
 
 func (w *Worker) atomicStart(op fabric.AtomicOp, node uint32, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Lane, fabric.Handle, error) {

@@ -88,7 +88,7 @@ func (e *endpoint) call(k *link) (int, error) {
 	w := e.chain.WR(0)
 	w.WRID = uint64(e.freeWR) // the one that book would give it
 	w.Flags |= verbs.Signaled
-	n, err := e.bell.Call(k.qp, e.chain, 0, firstBudget)
+	n, err := e.bell.Call(k.qp, e.chain, 0, 1, 1, firstBudget)
 	c := e.counters
 	c.Doorbells++
 	c.Polls++

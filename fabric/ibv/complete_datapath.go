@@ -50,7 +50,6 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 	if len(e.owing) > 0 {
 		e.settle()
 	}
-	e.closeRun()
 	c := e.counters
 	if len(e.pending) > 0 {
 		c.Doorbells++
@@ -58,7 +57,16 @@ func (e *endpoint) progress(want int, budget time.Duration) (int, error) {
 	if want > 0 {
 		c.Polls++
 	}
-	n, err := e.bell.Ring(want, budget)
+	var n int
+	var err error
+	if e.runs == 0 && e.runLink != none { // all that is pending goes to one link
+		k := &e.links[e.runLink]
+		e.runLink, e.runs = none, 1
+		n, err = e.bell.Call(k.qp, e.chain, 0, len(e.pending), want, budget)
+	} else {
+		e.closeRun()
+		n, err = e.bell.Ring(want, budget)
+	}
 	return n, e.rung(n, err)
 }
 

@@ -33,13 +33,17 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 	if e == nil {
 		return fabric.Done, errClosed("put")
 	}
-	k, err := e.to("put", peer, off, uint64(len(src)))
-	if err != nil {
-		return fabric.Done, err
+	n := uint64(len(src))
+	k := e.near(peer, off, n)
+	if k == nil {
+		var err error
+		if k, err = e.to("put", peer, off, n); err != nil {
+			return fabric.Done, err
+		}
 	}
 	c := e.counters
 	c.Puts++
-	c.PutBytes += uint64(len(src))
+	c.PutBytes += n
 	switch n := len(src); {
 	case n == 0:
 		c.Completed++
@@ -76,14 +80,18 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	if e == nil {
 		return fabric.Done, errClosed("get")
 	}
-	k, err := e.to("get", peer, off, uint64(len(dst)))
-	if err != nil {
-		return fabric.Done, err
+	n := uint64(len(dst))
+	k := e.near(peer, off, n)
+	if k == nil {
+		var err error
+		if k, err = e.to("get", peer, off, n); err != nil {
+			return fabric.Done, err
+		}
 	}
 	c := e.counters
 	c.Gets++
-	c.GetBytes += uint64(len(dst))
-	if len(dst) == 0 {
+	c.GetBytes += n
+	if n == 0 {
 		c.Completed++
 		return fabric.Done, nil
 	}
@@ -195,10 +203,14 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	if e == nil {
 		return 0, fabric.Done, errClosed("atomic")
 	}
-	k, err := e.to(code.String(), peer, off, 8)
+	k := e.near(peer, off, 8)
+	if k == nil {
+		var err error
+		if k, err = e.to(code.String(), peer, off, 8); err != nil {
+			return 0, fabric.Done, err
+		}
+	}
 	switch {
-	case err != nil:
-		return 0, fabric.Done, err
 	case off%8 != 0 || k.base%8 != 0:
 		return 0, fabric.Done, &fabric.AlignError{Op: code.String(), Rank: peer, Off: off, Align: 8}
 	case !code.Valid():
@@ -248,6 +260,17 @@ func (e *endpoint) postAtomic(k *link, o int32, add bool) (int, error) {
 		e.chain.WR(slot).SetCompareSwap(k.base+p.offset, k.rkey, p.compare, p.operand)
 	}
 	return slot, nil
+}
+
+// near is to without the words for what is wrong: then it returns nil.
+func (e *endpoint) near(peer int, off, n uint64) *link {
+	if uint(peer) < uint(len(e.links)) {
+		k := &e.links[peer]
+		if n <= k.size && off <= k.size-n && k.qp != nil && k.err == nil && e.downSeen == e.net.downSeq.Load() {
+			return k
+		}
+	}
+	return nil
 }
 
 // to checks an operation's target.
