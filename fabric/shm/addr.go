@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	addrVersion = 1
+	addrVersion = 2 // 2: packets of ports
 	addrLen     = 116
 	addrSummed  = addrLen - 8
 )

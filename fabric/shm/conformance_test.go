@@ -2,6 +2,7 @@ package shm
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
@@ -10,6 +11,25 @@ import (
 
 func TestContract(t *testing.T) {
 	fabrictest.Run(t, fabrictest.Options{New: newRanks})
+}
+
+func TestMessageContract(t *testing.T) {
+	setNapLimit(t, time.Hour) // a lost wake-up must show
+	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: newMessageRanks})
+}
+
+func setNapLimit(t testing.TB, d time.Duration) {
+	was := napLimit
+	napLimit = d
+	t.Cleanup(func() { napLimit = was })
+}
+
+func newMessageRanks(t fabrictest.T, n, size int) []fabrictest.MessageRank {
+	ranks := make([]fabrictest.MessageRank, n)
+	for i, r := range newRanks(t, n, size) {
+		ranks[i] = fabrictest.MessageRank{Net: r.Net.(*Network), Segment: r.Segment}
+	}
+	return ranks
 }
 
 // newRanks is the suite's factory.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/segment"
@@ -95,4 +97,9 @@ func newLane(t testing.TB, n *Network) *lane {
 		}
 	})
 	return l.(*lane)
+}
+
+// loadWord reads an aligned word that a peer writes.
+func loadWord(b []byte) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(b))))
 }

@@ -9,8 +9,11 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -51,6 +54,13 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
+	portMu sync.Mutex
+	ports  [maxPorts]*port // by number; those that were opened, open or not
+	asks   [maxPorts][]ask // for ports that were not
+	open   int             // ports; with mu
+
+	start    time.Time
+	crowded  bool // more ranks than cores
 	closing  atomic.Bool
 	watchers sync.WaitGroup
 	tracked  *handle.Handle
@@ -87,6 +97,10 @@ type peer struct {
 	mapping *segment.Mapping // its segment mapped here; nil for this rank
 	conn    *net.UnixConn    // open as long as both live
 	cause   atomic.Pointer[error]
+	accused atomic.Bool // of breaking the rules of ports
+	gone    atomic.Bool // no thread of it touches shared memory any more
+	sending sync.Mutex  // of packets that must get through
+	raw     syscall.RawConn
 }
 
 var _ fabric.Network = (*Network)(nil)
@@ -105,7 +119,7 @@ func New(cfg Config) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, targets: make([]target, cfg.Size), peers: make([]peer, cfg.Size)}
+	n := &Network{cfg: cfg, targets: make([]target, cfg.Size), peers: make([]peer, cfg.Size), start: time.Now()}
 	job := sha256.Sum256([]byte(cfg.Job))
 	n.self = addr{rank: uint32(cfg.Rank), pid: uint32(os.Getpid()), place: where, job: id(job[:16]),
 		length: uint64(cfg.Segment.Len())}
@@ -157,7 +171,13 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 		n.state = failed
 		return err
 	}
-	n.state = joined
+	ranks := 0
+	for r := range known {
+		if known[r] != nil {
+			ranks++
+		}
+	}
+	n.state, n.crowded = joined, ranks > runtime.NumCPU()
 	for r := range known {
 		if known[r] != nil {
 			n.attach(r)
@@ -195,6 +215,7 @@ func (n *Network) attach(rank int) {
 	mem := n.cfg.Segment.Bytes()
 	if rank != n.cfg.Rank {
 		mem = p.mapping.Bytes()
+		p.raw, _ = p.conn.SyscallConn() // fails only for no connection at all
 	}
 	t.base, t.size = unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem))
 	if !t.state.CompareAndSwap(absent, up) {
@@ -220,7 +241,15 @@ func (n *Network) markDown(rank int, cause error) bool {
 		return false
 	}
 	n.targets[rank].state.Store(down)
+	n.eachPort(func(p *port) { p.peerDown(rank, cause) })
 	return true
+}
+
+// foundDown is markDown by what this network has seen itself.
+func (n *Network) foundDown(rank int, cause error) {
+	if n.markDown(rank, cause) && n.cfg.OnDown != nil {
+		n.cfg.OnDown(rank, cause)
+	}
 }
 
 // NewLane opens a lane. There is no limit on their number.
@@ -258,8 +287,8 @@ func (n *Network) shut() (first bool, err error) {
 		return false, nil
 	case n.state == joining:
 		return false, fmt.Errorf("shm: Close during Connect: %w; cancel its context first", fabric.ErrBusy)
-	case n.lanes > 0:
-		return false, fmt.Errorf("shm: Close with %d open lanes: %w", n.lanes, fabric.ErrBusy)
+	case n.lanes > 0 || n.open > 0:
+		return false, fmt.Errorf("shm: Close with %d open lanes and %d open ports: %w", n.lanes, n.open, fabric.ErrBusy)
 	}
 	n.state = closed
 	return true, nil
@@ -282,6 +311,12 @@ func (n *Network) leave(goodbye bool) error {
 		}
 	}
 	n.watchers.Wait()
+	for i := range n.asks {
+		for _, a := range n.asks[i] {
+			a.drop()
+		}
+		n.asks[i] = nil
+	}
 	for r := range n.peers {
 		n.targets[r].state.Store(absent)
 		if m := n.peers[r].mapping; m != nil {

@@ -34,7 +34,7 @@ type child struct {
 }
 
 // startJob runs a role on every rank but the first, which is the test's own.
-func startJob(t *testing.T, size int, role string, onDown func(int, error)) (*Network, []*child) {
+func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Network, []*child) {
 	t.Helper()
 	m := mapSegment(t, childSegment)
 	n, err := New(Config{Rank: 0, Size: size, Segment: m, Job: "processes", OnDown: onDown})
@@ -71,7 +71,7 @@ func startJob(t *testing.T, size int, role string, onDown func(int, error)) (*Ne
 	return n, kids
 }
 
-func startChild(t *testing.T, rank, size int, role string) *child {
+func startChild(t testing.TB, rank, size int, role string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "IBCONDUIT_TEST_ROLE="+role, fmt.Sprint("IBCONDUIT_TEST_RANK=", rank), fmt.Sprint("IBCONDUIT_TEST_SIZE=", size))
@@ -95,7 +95,7 @@ func startChild(t *testing.T, rank, size int, role string) *child {
 }
 
 // line is the next line that the child writes.
-func (c *child) line(t *testing.T) string {
+func (c *child) line(t testing.TB) string {
 	t.Helper()
 	watchdog := time.AfterFunc(patience, func() { c.cmd.Process.Kill() })
 	defer watchdog.Stop()
@@ -106,7 +106,7 @@ func (c *child) line(t *testing.T) string {
 }
 
 // finish lets the child close in order and checks that it found nothing wrong.
-func (c *child) finish(t *testing.T) {
+func (c *child) finish(t testing.TB) {
 	t.Helper()
 	c.in.Close()
 	if err := c.cmd.Wait(); err != nil {
@@ -162,7 +162,7 @@ func childRun(role string) error {
 		fillPattern(m.Bytes(), uint64(rank))
 	case "sitter":
 	default:
-		err = fmt.Errorf("no role %q", role)
+		return errors.Join(childPort(n, role, in), l.Close(), n.Close(), m.Close())
 	}
 	if err != nil {
 		return err

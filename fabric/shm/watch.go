@@ -6,34 +6,56 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// watch waits for the end of a peer and tells how it came. It ends with the
-// connection.
+// watch obeys the packets of a peer, waits for its end and tells how it came. It ends
+// with the connection.
 func (n *Network) watch(rank int) {
-	c := n.peers[rank].conn
-	c.SetDeadline(time.Time{})
-	var b [2]byte
-	got, err := c.Read(b[:])
-	switch {
-	case n.closing.Load():
-		return // nothing that happens now is news
-	case err == nil && got == 1 && b[0] == kindGoodbye:
-		return
-	case err == nil:
-		err = fmt.Errorf("shm: it sent %d bytes that are no goodbye", got)
-	case errors.Is(err, io.EOF):
-		err = fmt.Errorf("shm: the process ended without a goodbye: %w", err)
-	default:
-		err = fmt.Errorf("shm: its connection broke: %w", err)
+	p := &n.peers[rank]
+	p.conn.SetDeadline(time.Time{})
+	b, oob := make([]byte, noteHead+maxNote+1), make([]byte, unix.CmsgSpace(4))
+	for {
+		data, fds, err := readPacket(p.conn, b, oob)
+		switch {
+		case n.closing.Load():
+			closeAll(fds)
+			return // nothing that happens now is news
+		case err == nil && len(data) == 1 && data[0] == kindGoodbye && len(fds) == 0:
+			p.gone.Store(true)
+			n.eachPort(func(q *port) { q.peerLeft(rank) })
+			return
+		case err == nil && len(data) > 0:
+			err = n.obey(rank, data, fds)
+		case errors.Is(err, io.EOF) || err == nil: // an empty packet is the end, too (recv(2))
+			closeAll(fds)
+			p.gone.Store(true)
+			n.foundDown(rank, fmt.Errorf("shm: the process ended without a goodbye: %w", io.EOF))
+			n.eachPort((*port).nudge) // it may have been down before, and now its cells come back
+			return
+		case errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET):
+			p.gone.Store(errors.Is(err, unix.ECONNRESET))
+			n.foundDown(rank, fmt.Errorf("shm: its connection broke: %w", err))
+			n.eachPort((*port).nudge)
+			return
+		default:
+			err = fmt.Errorf("shm: its connection broke: %w", err)
+		}
+		if err != nil { // it goes on reading: the end of the process is still to be learnt
+			n.foundDown(rank, err)
+		}
 	}
-	if n.markDown(rank, err) && n.cfg.OnDown != nil {
-		n.cfg.OnDown(rank, err)
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
 	}
 }
 
 // sayGoodbye tells a peer that the end of the connection is no death. The
-// packet always fits: nothing else is ever sent after the greeting.
+// packet fits unless the peer has stopped to read.
 func sayGoodbye(c *net.UnixConn) {
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = c.Write([]byte{kindGoodbye}) // a peer that is dead already needs none

@@ -1,0 +1,207 @@
+package shm
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/segment"
+)
+
+// ring is a port's receive side in shared memory: cells in which the owner posts slots and
+// senders leave messages, then the slots. doc.go has the layout and the rules. The owner
+// and each sender have one of their own, over their own mapping of the same memory.
+//
+// Nothing that is read from the memory is trusted. Sizes, masks and addresses are those
+// that were agreed on when the ring was opened.
+type ring struct {
+	mem   *segment.Mapping
+	head  *ringHead
+	cells unsafe.Pointer
+	slots unsafe.Pointer
+	mask  uint64 // cells - 1
+	count uint32 // slots
+	size  uint32 // bytes of a slot that a message may use
+	pitch uint64 // bytes from slot to slot
+}
+
+// ringHead is the first part of the memory.
+type ringHead struct {
+	magic   [4]byte
+	version uint32
+	slots   uint32
+	size    uint32
+	_       [48]byte
+	tail    uint64 // ticket of the next cell to claim; senders advance it
+	_       [56]byte
+	armed   uint32 // the owner sleeps; who clears it wakes it
+	closed  uint32 // the owner takes no more
+	_       [120]byte
+}
+
+// cell carries one message, or points to the slot that does.
+type cell struct {
+	word   uint64
+	slot   uint32 // written by the owner
+	n      uint32 // the rest is written by the sender: bytes of the message
+	epoch  uint32 // of its connection
+	seq    uint32 // number within the connection, from 0
+	inline [inlineMax]byte
+}
+
+const (
+	ringMagic   = "ibcR"
+	ringVersion = 1
+	headSize    = 256
+	cellSize    = 128 // two lines that processors fetch together
+	inlineMax   = cellSize - 24
+	lineSize    = 64
+)
+
+var (
+	_ [headSize - unsafe.Sizeof(ringHead{})]byte
+	_ [unsafe.Sizeof(ringHead{}) - headSize]byte
+	_ [cellSize - unsafe.Sizeof(cell{})]byte
+	_ [unsafe.Sizeof(cell{}) - cellSize]byte
+)
+
+// States of a cell.
+const (
+	posted  = iota // a slot waits for a message
+	claimed        // a sender writes
+	full           // the message is there
+	taken          // given up: the owner posts the slot anew
+)
+
+// maxRank fits the rank's part of a word.
+const maxRank = 1<<30 - 1
+
+// wordOf is a cell's word: ticket modulo 2^32, state, rank of the sender.
+func wordOf(ticket uint64, state, rank uint32) uint64 {
+	return ticket<<32 | uint64(state)<<30 | uint64(rank)
+}
+
+func wordTicket(w uint64) uint32 { return uint32(w >> 32) }
+func wordState(w uint64) uint32  { return uint32(w) >> 30 }
+func wordRank(w uint64) uint32   { return uint32(w) & maxRank }
+
+// plan is the geometry of a ring and its length in bytes.
+func (r *ring) plan(slots, size int) (length int64) {
+	cells := uint64(1) << bits.Len64(uint64(slots-1))
+	r.mask, r.count, r.size = cells-1, uint32(slots), uint32(size)
+	r.pitch = (uint64(size) + lineSize - 1) &^ (lineSize - 1)
+	return int64(headSize + cells*cellSize + uint64(slots)*r.pitch)
+}
+
+// place finds the parts of the mapped memory.
+func (r *ring) place(m *segment.Mapping) {
+	base := unsafe.Pointer(unsafe.SliceData(m.Bytes()))
+	r.mem, r.head = m, (*ringHead)(base)
+	r.cells = unsafe.Add(base, headSize)
+	r.slots = unsafe.Add(r.cells, (r.mask+1)*cellSize)
+}
+
+// makeRing makes the owner's.
+func makeRing(slots, size int) (*ring, error) {
+	r := new(ring)
+	m, err := segment.Map(segment.Config{Size: r.plan(slots, size), Shared: true, HugePages: segment.Off})
+	if err != nil {
+		return nil, fmt.Errorf("shm: memory of a port with %d slots of %d bytes: %w", slots, size, err)
+	}
+	r.place(m)
+	copy(r.head.magic[:], ringMagic)
+	r.head.version, r.head.slots, r.head.size = ringVersion, uint32(slots), uint32(size)
+	for t := range r.mask + 1 { // a cell that was never posted is one of the lap before
+		r.cell(t).word = wordOf(t-(r.mask+1), taken, 0)
+	}
+	return r, nil
+}
+
+// openRing maps a peer's.
+func openRing(fd, slots, size int) (*ring, error) {
+	r := new(ring)
+	m, err := segment.MapFD(fd, r.plan(slots, size))
+	if err != nil {
+		return nil, err
+	}
+	r.place(m)
+	h := r.head
+	if string(h.magic[:]) != ringMagic || h.version != ringVersion || h.slots != uint32(slots) || h.size != uint32(size) {
+		_ = m.Close()
+		return nil, fmt.Errorf("shm: what a peer handed over is no port with %d slots of %d bytes", slots, size)
+	}
+	return r, nil
+}
+
+func (r *ring) close() error { return r.mem.Close() }
+
+// cell is the one of a ticket.
+func (r *ring) cell(ticket uint64) *cell {
+	return (*cell)(unsafe.Add(r.cells, (ticket&r.mask)*cellSize))
+}
+
+// slot is the memory of a slot that exists.
+func (r *ring) slot(id, n uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(r.slots, uint64(id)*r.pitch)), n)
+}
+
+// put leaves a message in the next posted slot. It is false if there is none.
+func (r *ring) put(rank, epoch, seq uint32, data []byte) bool {
+	c, ticket := r.claim(rank)
+	if c == nil {
+		return false
+	}
+	mine := wordOf(ticket, claimed, rank)
+	c.n, c.epoch, c.seq = uint32(len(data)), epoch, seq
+	if len(data) <= inlineMax {
+		copy(c.inline[:], data)
+	} else {
+		id := atomic.LoadUint32(&c.slot)
+		if id >= r.count { // somebody has scribbled
+			atomic.CompareAndSwapUint64(&c.word, mine, wordOf(ticket, taken, 0))
+			return false
+		}
+		copy(r.slot(id, uint32(len(data))), data)
+	}
+	// It fails when the owner has given up the cell: then the message is not there.
+	return atomic.CompareAndSwapUint64(&c.word, mine, wordOf(ticket, full, rank))
+}
+
+// claim takes the next posted cell. From then on it is known whose it is.
+func (r *ring) claim(rank uint32) (*cell, uint64) {
+	// The bound ends what only a tail that somebody scribbles on could keep going.
+	for range r.mask + 1024 {
+		t := atomic.LoadUint64(&r.head.tail)
+		c := r.cell(t)
+		w := atomic.LoadUint64(&c.word)
+		switch late := int32(wordTicket(w) - uint32(t)); {
+		case late < 0: // of the lap before: nothing is posted here yet
+			return nil, 0
+		case late > 0: // others were faster, by a lap
+		case w != wordOf(t, posted, 0):
+			// Whoever claimed it has not got to this line, and perhaps never will.
+			atomic.CompareAndSwapUint64(&r.head.tail, t, t+1)
+		case atomic.CompareAndSwapUint64(&c.word, w, wordOf(t, claimed, rank)):
+			atomic.CompareAndSwapUint64(&r.head.tail, t, t+1)
+			return c, t
+		}
+	}
+	return nil, 0
+}
+
+// post offers a slot in the cell of a ticket.
+func (r *ring) post(ticket uint64, id uint32) {
+	c := r.cell(ticket)
+	c.slot = id
+	atomic.StoreUint64(&c.word, wordOf(ticket, posted, 0))
+}
+
+// giveUp takes a cell out of the senders' hands. It is false if it changed meanwhile.
+func (r *ring) giveUp(ticket, was uint64) bool {
+	if !atomic.CompareAndSwapUint64(&r.cell(ticket).word, was, wordOf(ticket, taken, 0)) {
+		return false
+	}
+	atomic.CompareAndSwapUint64(&r.head.tail, ticket, ticket+1)
+	return true
+}
