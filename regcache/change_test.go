@@ -501,3 +501,53 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 		t.Errorf("%d registrations are left", n)
 	}
 }
+
+// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that moment, and comes
+// before the registration, would be watched by nobody: so the union wants all that it joins to be valid still.
+func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
+	f := newFake()
+	c := newCache(t, f, func(c *Config) { c.MaxRegions = 2 })
+	if m := c.Status().Origins[Any]; m.Mode != Cached {
+		t.Skip("not cached here: ", m.Why)
+	}
+	settle(t)
+	p, other := reserve(t, 4), reserve(t, 1)
+	last := p + 3*page
+	getPut(t, c, other, 8, LocalWrite) // makes room for the union, which is the moment for the hole
+	getPut(t, c, p+2*page, 2*uint64(page), LocalWrite)
+	raw := func(nr, lo, n uintptr) {
+		if _, _, errno := unix.RawSyscall(nr, lo, n, 0); errno != 0 {
+			t.Error(errno)
+		}
+	}
+	holes, fills := 0, 0
+	f.ending = func(m *fakeMR) {
+		if m.lo == other {
+			holes++
+			raw(unix.SYS_MUNMAP, last, page)
+		}
+	}
+	f.before = func(lo, hi uintptr) {
+		if fills == 0 {
+			fills++
+			mapAt(t, last, page, rw)
+			stamp(last, last+page)
+		}
+	}
+	r := mustGet(t, c, p, 3*uint64(page), LocalWrite)
+	f.ending, f.before = nil, nil
+	if holes != 1 || fills != 1 {
+		t.Fatalf("%d holes, %d fills: nothing was tested", holes, fills)
+	}
+	mustPut(t, c, r)
+	mustPut(t, c, mustGet(t, c, last, 8, LocalWrite))
+
+	raw(unix.SYS_MUNMAP, last, page)
+	mapAt(t, last, page, rw)
+	stamp(last, last+page)
+	r = mustGet(t, c, last, 8, LocalWrite)
+	if !f.mr(t, r).lands(last, 8) {
+		t.Error("a stale hit on a page that was a hole when the union was claimed")
+	}
+	mustPut(t, c, r)
+}

@@ -56,8 +56,8 @@ type plan struct {
 	access Access
 	need   memevents.Classes
 	keep   unsafe.Pointer
-	merges bool
-	live   bool // all pages are of objects in use, which the runtime does not discard
+	joins  []*entry // what a union reaches over
+	live   bool     // all pages are of objects in use, which the runtime does not discard
 }
 
 func (p *plan) bytes() int64 { return int64(p.hi - p.lo) }
@@ -223,10 +223,18 @@ func (c *Cache) union(p plan) (plan, bool) {
 			p.lo, p.hi = min(p.lo, e.lo), max(p.hi, e.hi)
 			p.access |= e.can.access()
 			p.need |= e.need
-			p.merges, p.live, again = true, false, true
+			p.joins, p.live, again = append(p.joins, e), false, true
 		})
 	}
-	return p, p.merges && p.bytes() <= c.cfg.MaxBytes
+	return p, p.joins != nil && p.bytes() <= c.cfg.MaxBytes
+}
+
+// stands reports whether what a union joins is valid still. It is asked after the claim: userfaultfd watches what is mapped
+// at that moment, and a page that was a hole then and is mapped before the registration would be watched by nobody. Pages
+// of the exact range are mapped by the caller's word, all others by that of these entries: one that became a hole
+// before the claim has ended its entry, and one that did later ends the claim.
+func (p *plan) stands() bool {
+	return !slices.ContainsFunc(p.joins, func(e *entry) bool { return !e.ref.Valid() })
 }
 
 // enter carries out a plan: claim, register, publish. insist: when there is no room, evict what is idle.
@@ -244,6 +252,11 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 		if ref, err = c.claim(e, p.live); err != nil {
 			c.unreserve(e)
 			return nil, err
+		}
+		if !p.stands() {
+			c.w.Retire(ref)
+			c.unreserve(e)
+			return nil, errChanged
 		}
 		var mr MR
 		if mr, err = c.register(p.lo, uint64(p.bytes()), p.access, insist); err != nil {
