@@ -105,10 +105,8 @@ func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
 
 func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
 	t.Helper()
-	// Others of this process may be changing memory: the test's own threads, the runtime. What was unmapped here
-	// before may be told of late, which ends a claim: it is tried once more, as a cache does.
-	deadline := time.Now().Add(5 * time.Second)
-	for late := 0; late < 3; runtime.Gosched() {
+	// Others of this process may be changing memory: the test's own threads, the runtime.
+	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
 		r, err := w.Claim(lo, hi, 7, need)
 		switch {
 		case err == nil && w.Publish(r):
@@ -116,13 +114,11 @@ func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
 			return r
 		case err == nil:
 			w.Retire(r)
-			late++
+			t.Fatal("the range changed while it was being registered")
 		case !errors.Is(err, ErrChanging) || time.Now().After(deadline):
 			t.Fatal(err)
 		}
 	}
-	t.Fatal("the range changed while it was being registered, three times")
-	return Ref{}
 }
 
 func TestLifeOfAnEntry(t *testing.T) {
@@ -520,6 +516,41 @@ func TestPartialRanges_05(t *testing.T) {
 				t.Errorf("stale: %v, want %v", !r.Valid(), c.stale)
 			}
 			evict(t, w, r)
+			sweep(t, w)
+		})
+	}
+}
+
+// The kernel may discard up to the end of a huge page, whose size is not known: all sizes that divide the address count.
+func TestDiscardsAreRoundedToHugePages_05(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	const huge = 2 << 20
+	at := (reserve(t, 4*huge) + 2*huge - 1) &^ (huge - 1)
+	if at&(1<<30-1) == 0 {
+		at += huge // a page of 1 GiB could begin there
+	}
+	for _, c := range []struct {
+		name         string
+		advice, from uintptr
+		stale        bool
+	}{
+		{"MADV_DONTNEED", unix.MADV_DONTNEED, at, true},
+		{"MADV_DONTNEED_LOCKED", madvDontneedLocked, at, true},
+		{"MADV_DONTNEED where no huge page begins", unix.MADV_DONTNEED, at + pageSize, false},
+		{"MADV_WILLNEED", unix.MADV_WILLNEED, at, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := watch(t, w, at-pageSize, at, CalledFromC)
+			last := watch(t, w, at+huge-pageSize, at+huge, CalledFromC)
+			beyond := watch(t, w, at+huge, at+huge+pageSize, CalledFromC)
+			must(t, callMadvise, c.from, pageSize, c.advice)
+			if last.Valid() == c.stale {
+				t.Errorf("the huge page's last page is stale: %v, want %v", !last.Valid(), c.stale)
+			}
+			if !before.Valid() || !beyond.Valid() {
+				t.Error("more than the huge page was taken")
+			}
+			evict(t, w, before, last, beyond)
 			sweep(t, w)
 		})
 	}

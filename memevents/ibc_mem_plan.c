@@ -23,17 +23,31 @@ static struct ibc_mem_range rounded(struct ibc_mem *m, const volatile void *addr
 	return (struct ibc_mem_range){lo & ~mask, (hi + mask) & ~mask};
 }
 
+/* The largest size of huge pages that divides the address, or 1. Sizes: Documentation/admin-guide/mm/hugetlbpage.rst and
+ * Documentation/arch/arm64/hugetlbpage.rst of Linux 6.18, of all base page sizes. */
+static uint64_t huge_page_at(uint64_t lo)
+{
+#if defined(__aarch64__)
+	static const uint8_t log2_size[] = {34, 30, 29, 25, 21, 16};
+#else
+	static const uint8_t log2_size[] = {30, 21};
+#endif
+
+	for (uint32_t i = 0; i < sizeof log2_size; i++)
+		if (!(lo & ((1ull << log2_size[i]) - 1)))
+			return 1ull << log2_size[i];
+	return 1;
+}
+
 /* The kernel rounds some lengths up to the huge page that a mapping may have. Its size is not known here, but
  * divides the address. Taking too much is safe. */
 static struct ibc_mem_range huge_rounded(struct ibc_mem *m, const volatile void *addr, uint64_t len)
 {
 	struct ibc_mem_range r = rounded(m, addr, len);
-	uint64_t align = r.lo & -r.lo;
+	uint64_t huge = huge_page_at(r.lo);
 
-	if (align > 1ull << 30)
-		align = 1ull << 30;
-	if (align >= 1ull << 21 && r.hi + align - 1 > r.hi)
-		r.hi = (r.hi + align - 1) & ~(align - 1);
+	if (r.hi + huge - 1 > r.hi)
+		r.hi = (r.hi + huge - 1) & ~(huge - 1);
 	return r;
 }
 
@@ -152,9 +166,10 @@ IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, st
 			plan_brk(m, from + (uint64_t)c->u.sbrk.by, from, p);
 		}
 		break;
-	case IBC_MEM_MADVISE:
+	case IBC_MEM_MADVISE: /* of huge pages Linux 5.18 to 6.0 discards what it rounds up to, later ones what they round
+	                       * down to (mm/madvise.c, madvise_dontneed_free_valid_vma; madvise(2) says up) */
 		if (c->u.madvise.len && !advice_keeps(c->u.madvise.advice))
-			take(p, rounded(m, c->u.madvise.addr, c->u.madvise.len));
+			take(p, huge_rounded(m, c->u.madvise.addr, c->u.madvise.len));
 		break;
 	case IBC_MEM_PROCESS_MADVISE: /* whose process and which ranges would have to be asked first: take all */
 		if (!advice_keeps(c->u.process_madvise.advice))

@@ -28,6 +28,7 @@
 #define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
 #define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
 #define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
+#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 #define LINGER_NS 1000000000u /* what the kernel has left to do takes microseconds; this allows for a thread that is not run */
 
@@ -75,12 +76,16 @@ static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 	store(best->until_ns, now + LINGER_NS);
 }
 
-/* The call that discarded this range has returned: it need not stay closed. */
+/* The call that discarded this range has returned: it need not stay closed. A slot that the reader has widened or
+ * given to another range meanwhile has another time, and keeps it. */
 IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
-	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++)
+	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++) {
+		uint64_t until = load(m->linger[i].until_ns);
+
 		if (load(m->linger[i].lo) == lo && load(m->linger[i].hi) == hi)
-			store(m->linger[i].until_ns, 0);
+			(void)cas(m->linger[i].until_ns, &until, 0);
+	}
 }
 
 static void gone(struct ibc_mem *m, uint64_t lo, uint64_t hi)
@@ -118,6 +123,16 @@ static void delay(const struct ibc_mem *m)
 		nanosleep(&t, NULL);
 }
 
+/* Somebody has closed the descriptor, as programs do that close all there are. The kernel tells no more: nothing
+ * stays valid, and what needs the kernel is watched no more. */
+static void lost(struct ibc_mem *m)
+{
+	store(m->uffd, 0);
+	ibc_mem_invalidate(m, 0, UINT64_MAX);
+	ibc_mem_signal(m);
+	ibc_mem_log(m, IBC_MEM_LOG_ERROR, "the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
+}
+
 static void *reader(void *arg)
 {
 	struct ibc_mem *m = arg;
@@ -133,12 +148,16 @@ static void *reader(void *arg)
 		delay(m);
 		add(m->gate, 1);
 		n = read(fd, msg, sizeof msg); /* lets the callers go */
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			break;
 		delay(m);
 		for (ssize_t i = 0; i < n / (ssize_t)sizeof *msg; i++)
 			take(m, &msg[i]);
 		add(m->gate, 1);
 		ibc_mem_signal(m);
 	}
+	lost(m);
+	add(m->gate, 1);
 	return NULL;
 }
 
@@ -175,11 +194,14 @@ static int start_reader(struct ibc_mem *m)
 	int err;
 
 	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, 64 << 10);
 	sigfillset(&all); /* no signal handler may run here: Go's would wait for the runtime */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(&thread, &attr, reader, m);
+	if (err == EINVAL) /* the program's thread-local storage alone is larger */
+		err = pthread_create(&thread, NULL, reader, m);
+	if (!err)
+		pthread_detach(thread);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return err;

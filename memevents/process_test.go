@@ -31,6 +31,7 @@ var artifacts = map[string][]string{
 	"testmodes.so":    {"./build.sh", "-o", "$OUT", "-DIBC_MEM_TEST_MODES"},
 	"counter.so":      {"gcc", "-shared", "-fPIC", "-O2", "-D_GNU_SOURCE", "-o", "$OUT", "testdata/counter.c", "-ldl"},
 	"foreign.so":      {"gcc", "-shared", "-fPIC", "-O2", "-fno-builtin", "-D_GNU_SOURCE", "-Wl,-z,now", "-o", "$OUT", "testdata/foreign.c", "-lpthread"},
+	"bigtls.so":       {"gcc", "-shared", "-fPIC", "-O2", "-ftls-model=initial-exec", "-o", "$OUT", "testdata/bigtls.c"},
 	"strict.so":       {"gcc", "-shared", "-fPIC", "-O2", "-fno-builtin", "-D_GNU_SOURCE", "-Wl,-z,lazy", "-o", "$OUT", "testdata/strict_malloc.c"},
 	"objects":         {"sh", "-c", "mkdir -p $OUT && for f in ibc_mem_*.c; do gcc -std=c11 -D_GNU_SOURCE -O2 -fPIC -c -o $OUT/${f%.c}.o $f || exit; done"},
 	"static":          {"go", "build", "-o", "$OUT", "./testdata/report"},

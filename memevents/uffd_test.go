@@ -4,8 +4,10 @@ package memevents
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -205,7 +207,7 @@ func TestGateStopsHitsWhileEventsAreTaken_14(t *testing.T) {
 	if long() {
 		rounds = 1e6
 	}
-	if stale, _ := unmapAndAsk(t, rounds); stale != 0 {
+	if stale, _, _ := unmapAndAsk(t, rounds); stale != 0 {
 		t.Errorf("%d stale hits in %d rounds", stale, rounds)
 	}
 }
@@ -215,7 +217,7 @@ func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 	needUffd(t)
 	setReaderDelay(500)
 	defer setReaderDelay(0)
-	stale, ungated := unmapAndAsk(t, 200)
+	stale, ungated, _ := unmapAndAsk(t, 200)
 	if stale != 0 {
 		t.Errorf("%d stale hits", stale)
 	}
@@ -224,8 +226,20 @@ func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 	}
 }
 
-// unmapAndAsk counts the hits after a raw munmap, and those that there would have been without the gate.
-func unmapAndAsk(t *testing.T, rounds int) (stale, ungated int) {
+// The event of what stood there before may meet a claim that has begun and not yet looked at the gate. Such a claim is
+// refused, and does not end in a registration for nothing.
+func TestAClaimThatALateEventMetIsRefused_14(t *testing.T) {
+	needUffd(t)
+	setReaderDelay(200)
+	defer setReaderDelay(0)
+	if _, _, late := unmapAndAsk(t, 500); late != 0 {
+		t.Errorf("%d claims succeeded though their range had been told of as gone", late)
+	}
+}
+
+// unmapAndAsk counts the hits after a raw munmap, those that there would have been without the gate, and the claims
+// that were met by an event of the mapping before.
+func unmapAndAsk(t *testing.T, rounds int) (stale, ungated, late int) {
 	t.Helper()
 	w := newWatcher(t, WatcherConfig{})
 	runtime.LockOSThread()
@@ -239,6 +253,7 @@ func unmapAndAsk(t *testing.T, rounds int) (stale, ungated int) {
 		}
 		if !w.Publish(r) {
 			w.Retire(r)
+			late++
 			continue
 		}
 		r.Release()
@@ -262,7 +277,76 @@ func unmapAndAsk(t *testing.T, rounds int) (stale, ungated int) {
 	if done != rounds {
 		t.Errorf("%d of %d rounds", done, rounds)
 	}
-	return stale, ungated
+	return stale, ungated, late
+}
+
+// A program that closes all descriptors closes ours: then what the kernel was to tell of is no longer valid, nor can be
+// claimed, and the reader is at rest. What hooks see goes on.
+func TestClosedDescriptorEndsWhatTheKernelWatched_17(t *testing.T) {
+	needUffd(t)
+	if out := runHelper(t, nil, "closeall"); !strings.Contains(out, "closed the descriptor") {
+		t.Errorf("nothing was said: %q", out)
+	}
+}
+
+func init() {
+	helpers["closeall"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p, _ := cCall(callMmap, 0, 2*pageSize, rw, anonymous, noFD, 0)
+		r, err := claimSoon(w, p, ForGoMap)
+		if err != nil || !w.Publish(r) {
+			return fmt.Errorf("not published: %v", err)
+		}
+		r.Release()
+		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
+			return err
+		}
+		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		for end := time.Now().Add(5 * time.Second); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				return errors.New("valid still, or the gate stays odd")
+			}
+		}
+		if _, err := claimSoon(w, page(p, 1), ForGoMap); !errors.Is(err, ErrUnwatched) {
+			return fmt.Errorf("claim of what the kernel is to watch: %v", err)
+		}
+		c, err := claimSoon(w, page(p, 1), CalledFromC)
+		if err != nil || !w.Publish(c) {
+			return fmt.Errorf("claim of what hooks see: %v", err)
+		}
+		if c.Release(); !c.Acquire() {
+			return errors.New("no hit on what hooks see")
+		}
+		if _, somewhere := Retest().Covered(); somewhere.Has(Set(RawUnmap)) || !somewhere.Has(CalledFromC) {
+			return fmt.Errorf("covered: %v", somewhere)
+		}
+		return nil
+	}
+}
+
+// Thread-local storage is taken from a thread's stack.
+func TestReaderStartsInAProgramWithMuchThreadLocalStorage_17(t *testing.T) {
+	needUffd(t)
+	out := runHelper(t, []string{preload(t, "bigtls.so")}, "monitors")
+	if !strings.Contains(out, MonitorUserfaultfd+" active") {
+		t.Error(out)
+	}
+}
+
+func init() {
+	helpers["monitors"] = func([]string) error {
+		for _, m := range Status().Monitors {
+			if m.Active {
+				fmt.Println(m.Name, "active")
+			} else {
+				fmt.Println(m.Name, m.Why)
+			}
+		}
+		return nil
+	}
 }
 
 // Discarding is told before it happens and its end is not: for a while the range is closed to claims. Not to those
