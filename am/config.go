@@ -18,6 +18,8 @@ const (
 	// retryAfter is when whoever found no send buffer looks again in event mode: a
 	// buffer that becomes free wakes nobody.
 	retryAfter = time.Millisecond
+	// fullFor is for how long a queue of the network that was full is left alone.
+	fullFor = 20 * time.Microsecond
 	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
 	attendMost = 16 * time.Millisecond
 	// maxFailure is the most text that a failure carries.

@@ -53,8 +53,9 @@ type peer struct {
 	heard   bool // it has granted something
 	asking  bool // is in Lane.asking
 	down    error
-	full    bool // the network's queue was
-	waiting list // for credits, or room in the queue
+	full    bool          // the network's queue was
+	fullAt  time.Duration // when that was seen last
+	waiting list          // for credits, or room in the queue
 	note    [headSize]byte
 }
 

@@ -168,6 +168,9 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	if cookie != 0 {
 		l.calls.withdraw(index(cookie))
 	}
+	if h.wants {
+		l.replyless.wake(l)
+	}
 }
 
 // emit writes the message and hands it to the network.
@@ -219,33 +222,35 @@ func passing(err error) bool {
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call.
 func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, w *waiter) error {
 	defer l.unqueue(p, w)
-	for first := true; ; first = false {
+	for {
 		err := l.attempt(p, o, w)
 		if err == nil || !passing(err) {
 			return err
 		}
-		if !first || planted == noLook { // it was in the queue when it looked
-			if err := l.await(ctx, w); err != nil {
-				return err
-			}
+		if joined := l.queue(p, w, err); joined && planted != noLook {
+			continue // what it waits for may have come before it was in the queue
 		}
-		l.queue(p, w, err)
+		if err := l.await(ctx, w); err != nil {
+			return err
+		}
 	}
 }
 
-// queue has a waiter told when an obstacle may be gone. Whoever asks next is behind it.
-func (l *Lane) queue(p *peer, w *waiter, why error) {
+// queue has a waiter told when an obstacle may be gone. Whoever asks next is behind it. False: it was
+// in that queue.
+func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 	switch why {
 	case ErrNoBuffer:
-		l.join(&l.waiting, w, atLane)
+		joined = l.join(&l.waiting, w, atLane)
 	case ErrNoReply:
 		l.quit(w, atLane)
-		l.join(&l.replyless, w, atReplies)
+		joined = l.join(&l.replyless, w, atReplies)
 	default: // it needs its turn here before one there
 		l.quit(w, atLane, atReplies)
+		joined = w.links[atPeer].in == nil
 		p.mu.Lock()
 		if why == ErrQueueFull {
-			p.full = true
+			p.full, p.fullAt = true, l.port.Now()
 			l.lookAfter(p)
 		}
 		p.waiting.add(w, atPeer)
@@ -254,12 +259,18 @@ func (l *Lane) queue(p *peer, w *waiter, why error) {
 	if why == ErrNoBuffer || why == ErrQueueFull { // nobody tells when these come free
 		l.arm(l.port.Now() + retryAfter)
 	}
+	return joined
 }
 
-func (l *Lane) join(q *list, w *waiter, kind int) {
+// join puts w in a queue of the lane. False: it was there.
+func (l *Lane) join(q *list, w *waiter, kind int) (joined bool) {
+	if w.links[kind].in != nil {
+		return false
+	}
 	l.mu.Lock()
 	q.add(w, kind)
 	l.mu.Unlock()
+	return true
 }
 
 // quit takes a waiter out of queues of the lane, and tells who is next.

@@ -98,7 +98,7 @@ func (l *Lane) askAll(now time.Duration) {
 		if p.down == nil && p.purse.Asks(now) {
 			l.tell(p, now)
 		}
-		if p.full {
+		if p.full && now-p.fullAt >= fullFor {
 			p.full = p.waiting.head != nil
 			p.waiting.wake(l)
 		}
