@@ -38,11 +38,15 @@ func RunLocalConfig(ctx context.Context, n int, cfg Config, fn func(*Job) error)
 	var ranks sync.WaitGroup
 	for r := range n {
 		ranks.Go(func() {
+			err := errExited // and that it stays if fn does not return
+			defer func() {
+				if err != nil {
+					errs[r] = fmt.Errorf("rank %d: %w", r, err)
+				}
+			}()
 			c := cfg
 			c.Bootstrap = boots[r]
-			if err := runRank(ctx, c, fn); err != nil {
-				errs[r] = fmt.Errorf("rank %d: %w", r, err)
-			}
+			err = runRank(ctx, c, fn)
 		})
 	}
 	ranks.Wait()

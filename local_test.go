@@ -3,7 +3,9 @@ package conduit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"runtime"
 	"testing"
 	"time"
 
@@ -198,6 +200,46 @@ func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 				return err
 			})
 		})
+	})
+}
+
+// Whatever waits for the ranks returns their errors, also of one that never returned.
+func TestARankThatExitsIsAnErrorOfRunLocal(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		err := RunLocalConfig(testContext(t), n, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv}, func(j *Job) error {
+			if j.Rank() == n-1 {
+				runtime.Goexit()
+			}
+			return nil
+		})
+		if err := wantErr(err, errExited, fmt.Sprintf("rank %d: ", n-1)); err != nil {
+			t.Errorf("%d ranks: %v", n, err)
+		}
+	}
+}
+
+// Who gives up in Close is gone, whatever its program makes of the error: a rank
+// that needs it must not wait for ever.
+func TestARankThatGaveUpClosingIsDownForTheOthers(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.CloseTimeout, cfg.Getenv = 50*time.Millisecond, noEnv
+		ctx := testContext(t)
+		others := make(chan error, 2)
+		err := RunLocalConfig(ctx, 3, cfg, func(j *Job) error {
+			if j.Rank() == 2 {
+				return wantErr(j.Close(), context.DeadlineExceeded, "CloseTimeout")
+			}
+			others <- wantErr(j.Barrier(ctx), ErrPeerDown, "rank 2")
+			return nil
+		})
+		for range 2 {
+			if err := <-others; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := wantErr(err, context.DeadlineExceeded, "rank 2: conduit: close"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -35,7 +35,8 @@ type Bootstrap interface {
 	// a member of NewGroup, which it only marks as dead.
 	Abort(code int, msg string)
 	// Lost delivers, once for each rank, the deaths that this backend
-	// notices after New. A rank that called Close did not die. The channel
+	// notices after New. A rank that called Close did not die, unless it had given
+	// up a collective before: then it left without the others. The channel
 	// never blocks the backend, is closed by Close, and may never deliver.
 	Lost() <-chan Loss
 

@@ -19,7 +19,8 @@
 //     fails a collective in progress with os.ErrClosed.
 //   - Blobs that are passed in are not kept; slices that are returned belong
 //     to the caller.
-//   - A rank that ends without Close is a loss: over TCP and in a group all
+//   - A rank that ends without Close is a loss, and so is one that closes after
+//     it gave up a collective: over TCP and in a group all
 //     others learn it from Lost and from failed collectives, as long as rank 0
 //     has not closed, since it is rank 0 that sees the deaths. When rank 0
 //     itself dies, all others say so. A PMI launcher ends the job by itself,

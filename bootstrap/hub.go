@@ -145,11 +145,7 @@ func (h *hub) giveUp(rank int, seq uint32, why *cause) {
 func (h *hub) fail(rank int, why *cause) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.state[rank] == ended:
-	case h.state[rank] == mute && !why.fatal():
-		h.state[rank], h.deliver[rank] = ended, nil // the others were told already
-	default:
+	if h.state[rank] != ended {
 		h.drop(rank, why)
 	}
 }

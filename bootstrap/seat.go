@@ -33,11 +33,12 @@ type seat struct {
 	done   chan struct{} // closed with the seat
 	lost   chan Loss
 	dead   []bool // ranks already reported on lost
+	mute   []bool // ranks that gave up, or did what nobody expected, but live
 }
 
 func newSeat(rank, size int) *seat {
 	// At most one loss per rank: the channel never blocks its sender.
-	return &seat{rank: rank, size: size, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size)}
+	return &seat{rank: rank, size: size, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
 }
 
 // collective contributes a blob and waits for everybody else's.
@@ -117,7 +118,7 @@ func (s *seat) deliver(ev event) {
 		return
 	}
 	if f := ev.failure; f != nil {
-		if f.why.fatal() && !s.dead[f.rank] {
+		if s.gone(f) && !s.dead[f.rank] {
 			s.dead[f.rank] = true
 			s.lost <- Loss{f.rank, f.err()}
 		}
@@ -131,6 +132,18 @@ func (s *seat) deliver(ev event) {
 		s.call <- ev
 		s.call = nil
 	}
+}
+
+// gone reports whether a failure is a loss. A goodbye is one only of a rank that had
+// given up before: it waits for the others no more, who may still need it.
+func (s *seat) gone(f *failure) bool {
+	switch f.why.kind {
+	case causeGaveUp, causeMisuse:
+		s.mute[f.rank] = true
+	case causeLeft:
+		return s.mute[f.rank]
+	}
+	return f.why.fatal()
 }
 
 // close ends the seat; why is said to the others.

@@ -564,6 +564,36 @@ func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
 	}
 }
 
+// Whoever still works would wait for a rank that left without it for ever.
+func TestWhoLeavesAfterGivingUpIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() []Bootstrap{
+		"tcp":   func() []Bootstrap { return joined(t, 3) },
+		"group": func() []Bootstrap { return NewGroup(3) },
+	} {
+		for _, impatient := range []int{0, 2} {
+			ranks := start()
+			ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
+			defer cancel()
+			if err := ranks[impatient].Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: barrier without the others: %v", name, err)
+			}
+			if err := ranks[impatient].Close(); err != nil {
+				t.Error(err)
+			}
+			for r, b := range ranks {
+				if r == impatient {
+					continue
+				}
+				if l := lossOf(t, b); l.Rank != impatient || !errors.Is(l.Cause, ErrLeft) {
+					t.Errorf("%s: rank %d: %+v", name, r, l)
+				}
+			}
+			closeAll(ranks)
+		}
+	}
+}
+
 func TestTCPAbortIsALossWithItsCodeAndMessage(t *testing.T) {
 	t.Parallel()
 	ranks := joined(t, 3)
