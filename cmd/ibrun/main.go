@@ -115,10 +115,16 @@ func (c *command) check() error {
 		return fmt.Errorf("-n %d: need at least 1 rank", c.Ranks)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace=%v: need a time above 0", c.Grace)
+	case c.Timeout < 0:
+		return fmt.Errorf("--timeout=%v: need a time above 0, or 0 for never", c.Timeout)
 	}
 	for _, kv := range c.Env {
-		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
+		k, _, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok || k == "":
 			return fmt.Errorf("--env=%s: want K=V", kv)
+		case launch.Sets(k):
+			return fmt.Errorf("--env=%s: ibrun itself sets %s for each rank", kv, k)
 		}
 	}
 	return nil

@@ -225,7 +225,9 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"-n", "0", "true"}, 80, "need at least 1 rank"},
 		{[]string{"-n", "many", "true"}, 80, "ibrun --help"},
 		{[]string{"--env", "novalue", "true"}, 80, "want K=V"},
+		{[]string{"--env", "IBCONDUIT_SIZE=5", "true"}, 80, "ibrun itself sets IBCONDUIT_SIZE"},
 		{[]string{"--grace", "0s", "true"}, 80, "need a time above 0"},
+		{[]string{"--timeout=-5s", "true"}, 80, "need a time above 0"},
 		{[]string{"--no-such-flag", "true"}, 80, "unknown flag"},
 		{[]string{"--help"}, 0, ""},
 	} {

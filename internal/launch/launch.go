@@ -35,7 +35,7 @@ type Config struct {
 	// Env of all ranks, as "K=V". Variables by which an outer job identifies
 	// its ranks are removed. Default: os.Environ().
 	Env []string
-	// RankEnv adds variables for one rank. May be nil.
+	// RankEnv adds variables for one rank, none of those that Sets names. May be nil.
 	RankEnv func(rank int) []string
 	// Dir is the working directory. Default: that of this process.
 	Dir string
@@ -65,6 +65,16 @@ type Config struct {
 	// Guard starts a process of this program beside the job that kills what the
 	// ranks started if this process is killed. main must begin with GuardMain.
 	Guard bool
+}
+
+// Sets reports whether Run itself tells a rank the variable: with another value the
+// ranks would not find each other, nor what they started the guard.
+func Sets(variable string) bool {
+	switch variable {
+	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD":
+		return true
+	}
+	return false
 }
 
 func (c Config) withDefaults() (Config, error) {
