@@ -172,6 +172,9 @@ func (c *Cache) clear() {
 
 // Clear deregisters all that is idle, and returns how many registrations are left.
 func (c *Cache) Clear() (left int) {
+	if c.forked() { // before the lock, as in search
+		return 0
+	}
 	c.clear()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents"
 )
 
 const hugePage = 2 << 20 // MAP_HUGE_2MB: mmap(2)
@@ -18,14 +20,22 @@ func mapRegistered(n int, huge bool) ([]byte, error) {
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	const prot = unix.PROT_READ | unix.PROT_WRITE
 	if huge && n%hugePage == 0 {
-		mem, err := unix.Mmap(-1, 0, n, prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB|unix.MAP_POPULATE)
+		mem, err := mapBytes(n, prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB|unix.MAP_POPULATE)
 		if err == nil {
 			return mem, nil
 		}
 		return mapAligned(n, prot, flags)
 	}
-	mem, err := unix.Mmap(-1, 0, n, prot, flags)
-	return mem, mapError(n, err)
+	return mapBytes(n, prot, flags)
+}
+
+// mapBytes is not unix.Mmap, which keeps a table of its own of what it maps.
+func mapBytes(n, prot, flags int) ([]byte, error) {
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), prot, flags)
+	if err != nil {
+		return nil, mapError(n, err)
+	}
+	return unsafe.Slice((*byte)(p), n), nil
 }
 
 // mapAligned maps at a multiple of the huge page and asks for such.
@@ -50,17 +60,17 @@ func mapAligned(n, prot, flags int) ([]byte, error) {
 }
 
 func mapError(n int, err error) error {
-	if err == nil {
-		return nil
-	}
 	var errno syscall.Errno
 	errors.As(err, &errno)
 	return &Error{Op: "mmap", Errno: errno, Detail: fmt.Sprintf("%d bytes", n)}
 }
 
+// unmapRegistered lets the hooks see it: a cache may have registrations of the same memory, of those to whom it was lent.
 func unmapRegistered(mem []byte) error {
-	if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem))); err != nil {
-		return os.NewSyscallError("munmap", err)
+	p := unsafe.Pointer(unsafe.SliceData(mem))
+	err := memevents.Unmap(p, uintptr(len(mem)))
+	if errors.Is(err, memevents.ErrNotSupported) {
+		err = os.NewSyscallError("munmap", unix.MunmapPtr(p, uintptr(len(mem))))
 	}
-	return nil
+	return err
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func newPool(t testing.TB, f *fake, edit ...func(*PoolConfig)) *Pool {
@@ -205,4 +207,41 @@ func BenchmarkPool(b *testing.B) {
 		}
 		p.Free(x)
 	}
+}
+
+// Who gives a pool's buffer to a cache of memory that only the libc unmaps must not meet what comes after it there.
+func TestPoolUnmapsSoThatCachesHearOfIt(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	p := newPool(t, newFake())
+	const size = 3 << 20
+	b, err := p.Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lo := uintptr(b.Addr())
+	stamp(lo, lo+size)
+	before := getPut(t, c, lo, size, LocalWrite)
+	if getPut(t, c, lo, size, LocalWrite) != before {
+		t.Fatal("not cached: nothing was tested")
+	}
+	if err := p.Free(b); err != nil {
+		t.Fatal(err)
+	}
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE // somebody else may have come there
+	if _, err := unix.MmapPtr(-1, 0, ptr(lo), size, rw, flags); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.MunmapPtr(ptr(lo), size); err != nil {
+			t.Error(err)
+		}
+	}()
+	stamp(lo, lo+size)
+	r := mustGet(t, c, lo, size, LocalWrite)
+	if !f.mr(t, r).lands(lo, size) {
+		t.Error("a stale hit where the pool's buffer was")
+	}
+	mustPut(t, c, r)
+	c.Clear()
 }
