@@ -71,6 +71,7 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	sizes, iters := "8,4K", int64(20000)
 	if c.Kind == plan.BW {
 		proto.Depth, proto.Batch = perftestDepth, 0
+		proto.Place = true // perftest moves on within a page only, which larger messages do not
 		sizes, iters = "64K", 500
 	}
 	if c.Sizes != "" {

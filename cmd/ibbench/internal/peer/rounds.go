@@ -236,8 +236,12 @@ func (x *contest) terms() string {
 			theirs += fmt.Sprintf(", %s %s", key, v)
 		}
 	}
-	return fmt.Sprintf("%s; ours: %d iterations after a few untimed ones, depth %d, inlining and signalling as the library does; two processes each, one device",
-		theirs, x.point.Iters, x.point.Depth)
+	place := ""
+	if x.point.Place {
+		place = "all at one place, "
+	}
+	return fmt.Sprintf("%s; ours: %d iterations after a few untimed ones, depth %d, %sinlining and signalling as the library does; two processes each, one device",
+		theirs, x.point.Iters, x.point.Depth, place)
 }
 
 // medians of the rounds that count.

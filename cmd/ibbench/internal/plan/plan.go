@@ -58,6 +58,7 @@ type Point struct {
 	Lanes int  `json:"lanes"` // workers per sending rank, each in a goroutine
 	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
 	Bidi  bool `json:"bidi,omitempty"`
+	Place bool `json:"same_place,omitempty"` // all operations at one place, as perftest's; else they cycle through Slots
 
 	Local string `json:"local,omitempty"` // memory that puts send from and gets read into: Own, or the segment
 
@@ -142,7 +143,7 @@ func (p Point) Stride() int64 { return (p.Size + cacheLine - 1) &^ (cacheLine - 
 
 // Slots is how many places a lane cycles through.
 func (p Point) Slots() int {
-	if p.Kind == Lat {
+	if p.Kind == Lat || p.Place {
 		return 1
 	}
 	return int(max(1, min(int64(p.Depth), windowBytes/p.Stride())))
