@@ -39,6 +39,7 @@ type conn struct {
 	parting    bool  // to be closed as soon as nothing is in flight
 	used       uint64
 	refused    error // why the queue pair is of no more use
+	trouble    error // why it could not be made yet
 
 	sent, arrived uint32 // messages of this connection
 
@@ -120,11 +121,13 @@ func (p *port) tell(c *conn, d datagram) {
 	if d.epoch == 0 {
 		d.epoch = c.epoch
 	}
-	if k := p.n.cfg.dropOneIn; k > 0 && rand.Uint32N(k) == 0 {
-		p.dropped++
+	if p.n.cfg.mangle == nil {
+		p.say(d) // without room it is as good as lost
 		return
 	}
-	p.say(d) // without room it is as good as lost
+	for _, d := range p.n.cfg.mangle(d) {
+		p.say(d)
+	}
 }
 
 // repeat says what the state of a connection has to say. mu is held.
@@ -149,12 +152,16 @@ func (p *port) repeat(c *conn) {
 // begin says it for the first time, and has it repeated. mu is held.
 func (p *port) begin(c *conn) {
 	c.tries, c.since = 0, p.Now()
-	c.next = c.since + askFirst
+	p.repeatLater(c, askFirst)
+	p.repeat(c)
+}
+
+func (p *port) repeatLater(c *conn, after time.Duration) {
+	c.next = p.Now() + after
 	if !c.waits {
 		c.waits = true
 		p.asking = append(p.asking, c)
 	}
-	p.repeat(c)
 }
 
 // ask makes the queue pair of a connection that somebody wants, and asks the peer.
@@ -167,14 +174,18 @@ func (p *port) ask(c *conn) {
 	c.epoch = p.peers[c.rank].epoch + 1
 	c.active = true
 	p.mu.Unlock()
-	err := p.makeQP(c)
-	if err == nil && int(c.rank) == p.n.cfg.Rank {
-		err = p.connectQP(c, c.qp.Num(), c.psn)
+	c.trouble = p.makeQP(c)
+	if c.trouble == nil && int(c.rank) == p.n.cfg.Rank {
+		c.trouble = p.connectQP(c, c.qp.Num(), c.psn)
 	}
 	p.mu.Lock()
 	switch {
-	case err != nil:
-		p.lose(c, err)
+	case c.trouble != nil:
+		p.dropQP(c)
+		if !c.waits {
+			c.since = p.Now()
+		}
+		p.repeatLater(c, askMost)
 	case int(c.rank) == p.n.cfg.Rank:
 		p.peers[c.rank].epoch = c.epoch
 		p.made(c)
@@ -205,6 +216,18 @@ func (p *port) makeQP(c *conn) error {
 	p.byQPN[qp.Num()] = c
 	p.mu.Unlock()
 	return nil
+}
+
+// dropQP closes what makeQP made. mu is held.
+func (p *port) dropQP(c *conn) {
+	if c.qp == nil {
+		return
+	}
+	delete(p.byQPN, c.qp.Num())
+	if err := c.qp.Close(); err != nil {
+		p.n.log.Warn("ibv: queue pair of a connection", "rank", c.rank, "err", err)
+	}
+	c.qp = nil
 }
 
 // connectQP brings it into the state in which it sends.
@@ -258,6 +281,7 @@ func (p *port) answer(d *datagram) {
 		if c != nil && c.state == connClosing && c.epoch == d.epoch && c.attempt == d.attempt {
 			c.state, c.parting = connUp, false
 			c.restsUntil = p.Now() + restAfterStay
+			p.trimAt = min(p.trimAt, c.restsUntil) // it was not counted while it was closing
 			p.open.Add(1)
 			p.markReady(c)
 		}
@@ -290,16 +314,23 @@ func (p *port) requested(at *peer, d *datagram) {
 	}
 	c.state, c.active, c.epoch = connAnswering, false, d.epoch
 	p.mu.Unlock()
-	var err error
+	c.trouble = nil
 	if c.qp == nil {
-		err = p.makeQP(c)
+		c.trouble = p.makeQP(c)
 	}
-	if err == nil {
-		err = p.connectQP(c, d.qpn, d.psn)
+	if c.trouble == nil {
+		c.trouble = p.connectQP(c, d.qpn, d.psn)
 	}
 	p.mu.Lock()
-	if err != nil {
-		p.lose(c, err)
+	if c.trouble != nil { // the peer will ask again
+		p.n.log.Warn("ibv: a connection could not be accepted", "rank", c.rank, "err", c.trouble)
+		p.dropQP(c)
+		if c.state = connGone; c.count > 0 {
+			c.state = connWanted
+			p.repeatLater(c, askMost)
+		} else {
+			at.conn = nil
+		}
 		return
 	}
 	at.epoch = d.epoch
@@ -315,11 +346,10 @@ func (p *port) replied(at *peer, d *datagram) {
 		p.lose(c, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, p.cfg.SlotSize, d.slotSize))
 	case c.state == connAsking:
 		p.mu.Unlock()
-		err := p.connectQP(c, d.qpn, d.psn)
+		c.trouble = p.connectQP(c, d.qpn, d.psn)
 		p.mu.Lock()
-		if err != nil {
-			p.lose(c, err)
-			return
+		if c.trouble != nil {
+			return // the peer will answer again
 		}
 		at.epoch = c.epoch
 		p.tell(c, datagram{kind: sayReady})
@@ -455,13 +485,7 @@ func (p *port) forget(c *conn) {
 	if p.peers[c.rank].conn == c {
 		p.peers[c.rank].conn = nil
 	}
-	if c.qp == nil {
-		return
-	}
-	delete(p.byQPN, c.qp.Num())
-	if err := c.qp.Close(); err != nil {
-		p.n.log.Warn("ibv: queue pair of a connection", "rank", c.rank, "err", err)
-	}
+	p.dropQP(c)
 }
 
 // noticeDowns ends what there is with ranks that somebody found dead.
@@ -508,15 +532,18 @@ func (p *port) timers(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asking = slices.DeleteFunc(p.asking, func(c *conn) bool {
-		c.waits = c.state == connAsking || c.state == connAnswering || c.state == connClosing
+		c.waits = c.state != connUp && c.state != connGone
 		return !c.waits
 	})
 	for _, c := range p.asking {
 		switch {
 		case now < c.next:
 		case now-c.since >= p.n.cfg.Messages.ConnectTimeout:
-			p.lose(c, errNoAnswer)
+			p.lose(c, cmp.Or(c.trouble, errNoAnswer))
 			c.next = never
+		case c.state == connWanted:
+			c.next = never
+			p.wanted = append(p.wanted, c)
 		default:
 			c.tries++
 			c.next = now + min(askFirst<<min(c.tries, 16), askMost)

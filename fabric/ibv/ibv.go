@@ -55,8 +55,8 @@ type Config struct {
 
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
 	timeout, retries uint8
-	// For tests: one of so many datagrams of connection making is not sent; 0: all are.
-	dropOneIn uint32
+	// For tests: what is sent in the place of a datagram of connection making.
+	mangle func(datagram) []datagram
 }
 
 // Network is a rank's attachment to a device.

@@ -1,0 +1,292 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// The memory of a rank that is never talked to.
+func TestARankWithoutAConnectionCostsAtMost64Bytes(t *testing.T) {
+	const ports = 2
+	if n := unsafe.Sizeof(peer{}) + 4 /* Q_Key */ + 4*ports; n > 64 {
+		t.Errorf("%d bytes", n)
+	}
+	if n := unsafe.Sizeof(conn{}); n > 256 {
+		t.Errorf("a connection costs %d bytes beside its queue pair", n)
+	}
+}
+
+func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
+	for _, asker := range []int{0, 1} {
+		m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 4, SlotSize: 64, Sends: 2})
+		m.posts[1].p.cfg.SlotSize = 32
+		m.work(func(o *office) (bool, error) {
+			if o.rank == asker && o.sent[1-asker] == 0 {
+				_, err := o.send(1-asker, 8, true, 0)
+				return false, err
+			}
+			return o.down[1-o.rank] != nil, nil
+		})
+		for _, o := range m.posts {
+			if !errors.Is(o.down[1-o.rank], errMisfit) {
+				t.Errorf("rank %d: %v", o.rank, o.down[1-o.rank])
+			}
+		}
+	}
+}
+
+// Buffers of messages that asked for no completion come back when somebody needs them, however many connections hold them.
+func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
+	m := newMail(t, 6, Config{Lanes: 1}, fabric.PortConfig{Slots: 48, SlotSize: 512, Sends: 4})
+	rounds := 0
+	m.work(func(o *office) (bool, error) {
+		if o.rank != 0 || rounds == 40 {
+			return true, nil
+		}
+		if ok, err := o.send(1+rounds%5, 500, false, 0); err != nil || !ok {
+			return false, err
+		}
+		rounds++
+		return false, nil
+	})
+}
+
+// datagramsOf sends raw bytes from one rank's datagram queue pair to another's port.
+func (m *mail) raw(from, to int, b []byte) {
+	m.Helper()
+	p := m.posts[from].p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.say(datagram{kind: sayReady, to: uint32(to), epoch: 1}) {
+		m.Fatal("no room for a datagram")
+	}
+	slot := p.slots - 1
+	sge := &p.chain.SGEs(slot)[0]
+	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(p.mem)), uintptr(sge.Addr)-uintptr(unsafe.Pointer(unsafe.SliceData(p.mem))))), datagramMax), b)
+	sge.Length = uint32(len(b))
+	m.must("flush", p.flush())
+}
+
+func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
+	m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	ok := datagram{kind: sayNote, from: 2, to: 0, note: []byte("hello")}
+	change := func(f func(*datagram)) []byte {
+		d := ok
+		f(&d)
+		return encoded(d)
+	}
+	bad := [][]byte{
+		{}, {datagramVersion}, bytes.Repeat([]byte{0xFF}, 200), encoded(ok)[:datagramHeader-1],
+		change(func(d *datagram) { d.from = 1 }), // from another rank's queue pair
+		change(func(d *datagram) { d.from = 0 }),
+		change(func(d *datagram) { d.from = 3 }),
+		change(func(d *datagram) { d.from = 1<<32 - 1 }),
+		change(func(d *datagram) { d.to = 1 }),
+		change(func(d *datagram) { d.port = 1 }),
+		change(func(d *datagram) { *d = datagram{kind: sayClose, from: 1, epoch: 1, attempt: 9, sent: 1, arrived: 1} }),
+	}
+	for _, b := range bad {
+		m.raw(2, 0, b)
+	}
+	m.raw(2, 0, encoded(ok))
+	m.work(func(o *office) (bool, error) {
+		s := m.posts[0].p.Stats()
+		return s.NotesArrived == 1 && s.NotesDropped == uint64(len(bad)), nil
+	})
+	// What is well made and makes no sense is ignored.
+	for kind := sayRequest; kind < sayEnd; kind++ {
+		for _, epoch := range []uint32{1, 2, 3, 1<<32 - 1} {
+			if kind == sayClose && epoch == 1 {
+				continue // that is a question, which is answered
+			}
+			if kind == sayRequest && epoch == 2 {
+				continue
+			}
+			m.raw(2, 0, encoded(datagram{kind: kind, from: 2, to: 0, epoch: epoch, qpn: 5, psn: 6, slotSize: 512, attempt: 3, sent: 77, arrived: 88}))
+		}
+		m.work(func(o *office) (bool, error) { return true, nil })
+	}
+	m.exchange(20)
+	m.agree()
+	for _, o := range m.posts {
+		for peer, e := range o.epoch {
+			if peer != o.rank && (e != 1 || !o.open[peer]) {
+				t.Errorf("rank %d is at epoch %d with rank %d, open: %v", o.rank, e, peer, o.open[peer])
+			}
+		}
+	}
+}
+
+// Whatever way the source of a write takes, its bytes are there when the message is.
+func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
+	for _, zero := range []int64{0, -1} {
+		m := newMail(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.PortConfig{Slots: 8, SlotSize: 256, Sends: 4})
+		m.nets[0].piece = 8 << 10 // longer ones are cut
+		a, b := m.posts[0], m.posts[1]
+		sources := map[lentHow][]byte{
+			lentNothing: {}, lentInline: make([]byte, 9), lentBuffer: make([]byte, 200),
+			lentSegment: m.segs[0][4096:][:5000], lentRegion: make([]byte, 100<<10),
+		}
+		if zero < 0 {
+			sources[lentCopy] = sources[lentRegion]
+			delete(sources, lentRegion)
+		}
+		for how, src := range sources {
+			for i := range src {
+				src[i] = byte(i) * 5
+			}
+			if l := a.p.lend(src, 8); l.how != how {
+				t.Errorf("%d bytes go way %d, want %d", len(src), l.how, how)
+			} else {
+				a.p.giveBack(&l)
+			}
+			clear(m.segs[1])
+			buf, err := a.p.Reserve(0)
+			m.must("reserve", err)
+			seq := a.sent[1] + 1
+			a.sent[1] = seq
+			fillLetter(buf.Data[:8], 0, 1, seq)
+			a.cookies[seq] = 1
+			m.must("send", a.p.Send(1, buf, 8, &fabric.Write{Off: 1000, Src: src}, seq, 0))
+			m.work(func(o *office) (bool, error) {
+				if o == b && b.arrived[0] == seq && !bytes.Equal(m.segs[1][1000:][:len(src)], src) {
+					return false, fmt.Errorf("way %d: the message is there, its write is not", how)
+				}
+				return m.taken[1].Load() == seq && len(o.cookies) == 0, nil
+			})
+			if m.segs[1][999] != 0 || m.segs[1][1000+len(src)] != 0 {
+				t.Errorf("way %d: bytes beside the write changed", how)
+			}
+		}
+		// More than the queue takes at once.
+		buf, err := a.p.Reserve(0)
+		m.must("reserve", err)
+		var be *fabric.BoundsError
+		m.nets[0].piece = 64
+		if err := a.p.Send(1, buf, 8, &fabric.Write{Src: m.segs[0][:64*portDepth]}, 7, 0); !errors.As(err, &be) {
+			t.Errorf("a write of more work requests than a queue has: %v", err)
+		}
+		a.p.Release(buf)
+	}
+}
+
+// A queue pair that refuses work takes only its own peer down; what was rung for with it goes.
+func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
+	m := newMail(t, 4, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	m.live = func(rank int) bool { return rank != 2 }
+	a := m.posts[0]
+	m.must("reset", a.p.peers[2].conn.qp.Reset())
+	for _, peer := range []int{1, 2, 3, 2, 1} {
+		_, err := a.send(peer, 400, true, fabric.More)
+		m.must("send", err)
+	}
+	m.must("kick", a.p.Kick())
+	m.work(func(o *office) (bool, error) { return o != a || a.down[2] != nil && len(a.cookies) == 0, nil })
+	if len(a.failed) != 2 || m.posts[1].arrived[0] != 3 || m.posts[3].arrived[0] != 2 {
+		t.Errorf("%d messages failed, rank 1 got %d, rank 3 got %d", len(a.failed), m.posts[1].arrived[0], m.posts[3].arrived[0])
+	}
+}
+
+// Senders that do not poll, and a poller that sleeps whenever it can.
+func TestManySendersAndASleepingPoller(t *testing.T) {
+	const senders, each = 4, 50
+	m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 64, SlotSize: 256, Sends: 8})
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	var got, sent atomic.Int64
+	var wg, pollers sync.WaitGroup
+	for _, o := range m.posts {
+		pollers.Go(func() {
+			for ctx.Err() == nil {
+				n, err := o.p.Poll(o.events[:], 0)
+				for _, e := range o.events[:n] {
+					switch e.Kind {
+					case fabric.Arrived:
+						got.Add(1)
+						if err == nil {
+							err = o.p.Post(e.Slot)
+						}
+					case fabric.Sent:
+						sent.Add(1)
+						if e.Err != nil {
+							err = e.Err
+						}
+					}
+				}
+				if err == nil && n == 0 {
+					if err = o.p.Wait(ctx); ctx.Err() != nil {
+						err = nil
+					}
+				}
+				if err != nil {
+					t.Error(err)
+					cancel()
+				}
+			}
+		})
+	}
+	for s := range senders {
+		wg.Go(func() {
+			p := m.posts[s%2].p
+			for i := 0; i < each && ctx.Err() == nil; {
+				b, err := p.Reserve(0)
+				if err == nil {
+					if err = p.Send(1-s%2, b, 8+i*4, nil, uint64(s*each+i+1), fabric.Solicited); err != nil {
+						p.Release(b)
+					}
+				}
+				switch {
+				case err == nil:
+					i++
+				case errors.Is(err, fabric.ErrAgain):
+					time.Sleep(time.Millisecond) // only the poller makes room
+				default:
+					t.Error(err)
+					cancel()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for got.Load() < senders*each || sent.Load() < senders*each {
+		if ctx.Err() != nil {
+			t.Fatalf("%d messages arrived and %d are complete, of %d", got.Load(), sent.Load(), senders*each)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	pollers.Wait()
+}
+
+func TestTwoPortsOfARankAreApart(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Ports: 2}}, mailConfig)
+	for r := range 2 {
+		p, err := m.nets[r].NewPort(1, mailConfig)
+		m.must("second port", err)
+		m.Cleanup(func() { m.must("close", p.Close()) })
+		if _, err := m.nets[r].NewPort(1, mailConfig); err == nil {
+			t.Error("a port was opened twice")
+		}
+		if _, err := m.nets[r].NewPort(2, mailConfig); err == nil {
+			t.Error("a port too many was opened")
+		}
+	}
+	m.exchange(10)
+	m.agree()
+	if n := m.nets[0].ports[1].Connected(); n != 0 {
+		t.Errorf("the other port has %d connections", n)
+	}
+}
