@@ -65,6 +65,9 @@ type Config struct {
 	// PingAfter is after what time without a reply a rank is sent a message, of which the network learns
 	// whether it lives. 0: 1 s. -1: never.
 	PingAfter time.Duration
+	// SilentAfter is for how long a rank may leave questions for credits unanswered before it is taken for dead: a
+	// rank that lives answers, its attendant does. 0: 30 s. -1: for ever.
+	SilentAfter time.Duration
 	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
 	DeferFor time.Duration
 	// CloseAfter bounds for how long Close waits for handlers that run. 0: 10 s.
@@ -103,6 +106,7 @@ func (c *Config) populate() error {
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)
 	orDefault(&c.StallAfter, time.Minute)
+	orDefault(&c.SilentAfter, 30*time.Second)
 	orDefault(&c.PingAfter, time.Second)
 	orDefault(&c.DeferFor, 30*time.Second)
 	orDefault(&c.CloseAfter, 10*time.Second)

@@ -103,6 +103,7 @@ func (l *Lane) arrived(b *batch, e *fabric.Event, now time.Duration) {
 	b.taken++
 	p.mu.Lock()
 	closed := p.down != nil
+	p.quiet = 0
 	var call *waiter
 	if err == nil && w.head.kind == control {
 		err = broken("is a note and takes a buffer", int(control), 0)
@@ -235,6 +236,7 @@ func (l *Lane) noted(e *fabric.Event, now time.Duration) {
 		p.mu.Unlock()
 		return
 	}
+	p.quiet = 0
 	err := l.open(p, now)
 	if err == nil {
 		l.mu.Lock()

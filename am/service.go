@@ -51,6 +51,9 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 	l.pool.Fill(p.rank, &h.credit, now)
 	l.mu.Unlock()
 	p.purse.FillControl(&h.credit, now)
+	if h.credit.Answer && p.quiet == 0 {
+		p.quiet = now
+	}
 	h.encode(p.note[:], l.hash, nil)
 	l.stats.controls.Add(1)
 	if err := l.port.Note(p.rank, p.note[:]); err != nil && !errors.Is(err, fabric.ErrAgain) {
@@ -99,12 +102,16 @@ func (l *Lane) askAll(now time.Duration) {
 			l.tell(p, now)
 		}
 		if p.full && now-p.fullAt >= fullFor {
-			p.full = p.waiting.head != nil
+			p.full = false
 			p.waiting.wake(l)
 		}
+		silent := p.quiet != 0 && now-p.quiet >= l.cfg.SilentAfter && l.cfg.SilentAfter > 0
 		p.asking = false
 		l.lookAfter(p)
 		p.mu.Unlock()
+		if silent {
+			l.cut(p, fmt.Errorf("am: rank %d answers no question since %v (Config.SilentAfter)", p.rank, l.cfg.SilentAfter))
+		}
 	}
 }
 
@@ -267,6 +274,10 @@ func (l *Lane) pingAll(now time.Duration) {
 	ranks := l.calls.silent(l.cfg.Rank, now-l.cfg.PingAfter)
 	l.mu.Unlock()
 	for _, rank := range ranks {
-		_ = l.attempt(l.known(rank), &outgoing{kind: ping}, nil) // without a credit or a buffer there is traffic enough
+		switch l.attempt(l.known(rank), &outgoing{kind: ping}, nil) {
+		case ErrNoCredit, ErrNotConnected:
+			// Closing an idle connection takes no credit, and tells as much. The next message opens another.
+			_ = l.port.Disconnect(rank)
+		}
 	}
 }

@@ -125,6 +125,7 @@ func (g *group) open(cfg am.Config) {
 	for i, r := range g.ranks {
 		c := cfg
 		c.Rank, c.Size, c.Table, c.Segment, c.Host = i, len(g.ranks), g.table, r.Segment, r.Host
+		c.SilentAfter = g.o.Patience / 8
 		c.StallAfter = g.o.Patience / 4 // says more than the end of the context
 		l, err := am.Open(r.Net, 0, c)
 		if err != nil {
