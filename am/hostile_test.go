@@ -1,0 +1,274 @@
+package am
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+)
+
+// scripted is a port that delivers what a test writes, and keeps the books of slots.
+type scripted struct {
+	fabric.Port
+	mu     sync.Mutex
+	cfg    fabric.PortConfig
+	events []fabric.Event
+	ours   map[int32]bool
+	free   []int32
+	sent   [][]byte
+	notes  [][]byte
+	down   map[int]bool
+}
+
+type scriptedNet struct {
+	fabric.Messenger
+	p *scripted
+}
+
+func (n scriptedNet) Name() string { return "scripted" }
+func (n scriptedNet) MessageLimits() fabric.MessageLimits {
+	return fabric.MessageLimits{MaxMessage: 1 << 20, MaxNote: 64, MaxSlots: 1 << 16}
+}
+func (n scriptedNet) NewPort(_ int, cfg fabric.PortConfig) (fabric.Port, error) {
+	n.p.cfg, n.p.ours, n.p.down = cfg, map[int32]bool{}, map[int]bool{}
+	for i := range cfg.Slots {
+		n.p.free = append(n.p.free, int32(i))
+	}
+	return n.p, nil
+}
+
+func (p *scripted) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
+	return fabric.SendBuf{Data: make([]byte, p.cfg.SlotSize)}, nil
+}
+func (p *scripted) Release(fabric.SendBuf) {}
+func (p *scripted) Send(_ int, b fabric.SendBuf, n int, w *fabric.Write, _ uint64, _ fabric.SendFlag) error {
+	p.sent = append(p.sent, b.Data[:n])
+	return nil
+}
+func (p *scripted) Note(_ int, b []byte) error {
+	p.notes = append(p.notes, append([]byte(nil), b...))
+	return nil
+}
+func (p *scripted) Poll(e []fabric.Event, _ time.Duration) (int, error) {
+	n := copy(e, p.events)
+	p.events = p.events[n:]
+	return n, nil
+}
+func (p *scripted) Post(slots ...int32) error {
+	for _, s := range slots {
+		if !p.ours[s] {
+			return fmt.Errorf("slot %d was posted twice", s)
+		}
+		delete(p.ours, s)
+		p.free = append(p.free, s)
+	}
+	return nil
+}
+func (p *scripted) Wake()                   {}
+func (p *scripted) Now() time.Duration      { return time.Hour }
+func (p *scripted) After(time.Duration)     {}
+func (p *scripted) Disconnect(int) error    { return nil }
+func (p *scripted) Close() error            { return nil }
+func (p *scripted) Stats() fabric.PortStats { return fabric.PortStats{Posted: len(p.free)} }
+
+func (p *scripted) arrive(t *testing.T, from int, b []byte) {
+	t.Helper()
+	if len(p.free) == 0 {
+		t.Fatal("every slot is kept")
+	}
+	s := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.ours[s] = true
+	p.events = append(p.events, fabric.Event{Kind: fabric.Arrived, Peer: from, Slot: s, Epoch: 1, Data: append([]byte(nil), b...)})
+}
+
+func (p *scripted) note(from int, b []byte) {
+	p.events = append(p.events, fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: append([]byte(nil), b...)})
+}
+
+// target is a lane whose peers are the test.
+func target(t *testing.T, cut *[]error) (*Lane, *scripted, *int) {
+	t.Helper()
+	ran := new(int)
+	table := NewTable()
+	table.Handle("run", func(*Call) { *ran++ })
+	p := &scripted{}
+	l, err := Open(scriptedNet{p: p}, 0, Config{Rank: 0, Size: 4, Table: table, Segment: make([]byte, 100), AttendAfter: -1, Credits: 8, Replies: 4,
+		OnClosed: func(rank int, cause error) { *cut = append(*cut, cause) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, p, ran
+}
+
+func (l *Lane) pollAll(t *testing.T, p *scripted) {
+	t.Helper()
+	for len(p.events) > 0 {
+		if _, err := l.Test(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hello opens the connection of credits.
+func hello(t *testing.T, l *Lane, p *scripted, from int) {
+	t.Helper()
+	h := head{kind: control, credit: flow.Header{Epoch: connection, Want: 4, Answer: true, Granted: 2}}
+	b := make([]byte, headSize)
+	h.encode(b, l.hash, nil)
+	p.note(from, b)
+	l.pollAll(t, p)
+}
+
+func message(l *Lane, h head, payload []byte) []byte {
+	h.credit.Epoch = connection
+	b := make([]byte, h.size())
+	if h.cat == medium {
+		copy(b[headSize:], payload)
+	}
+	h.encode(b, l.hash, h.args[:h.nargs])
+	return b
+}
+
+func TestWhatNoCorrectRankSendsCutsTheSenderOffAndNobodyElse(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		bytes func(l *Lane) []byte
+		open  bool
+	}{
+		{"a request without a connection", func(l *Lane) []byte { return message(l, head{kind: request}, nil) }, false},
+		{"a reply without a connection", func(l *Lane) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, false},
+		{"a reply to no call", func(l *Lane) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, true},
+		{"another version", func(l *Lane) []byte { b := message(l, head{kind: request}, nil); b[0] = 9; return b }, true},
+		{"another table", func(l *Lane) []byte { b := message(l, head{kind: request}, nil); b[20]++; return b }, true},
+		{"a control message that takes a slot", func(l *Lane) []byte { return message(l, head{kind: control}, nil) }, true},
+		{"nothing", func(*Lane) []byte { return nil }, true},
+		{"credits beyond the window", func(l *Lane) []byte {
+			return message(l, head{kind: request, credit: flow.Header{Granted: 1 << 20}}, nil)
+		}, true},
+		{"credits returned that it never had", func(l *Lane) []byte {
+			return message(l, head{kind: request, credit: flow.Header{Granted: 2, Extended: true, Returned: 99}}, nil)
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var cut []error
+			l, p, ran := target(t, &cut)
+			if c.open {
+				hello(t, l, p, 1)
+			}
+			hello(t, l, p, 2)
+			p.arrive(t, 1, c.bytes(l))
+			l.pollAll(t, p)
+			if len(cut) != 1 || *ran != 0 {
+				t.Fatalf("cut off for %v, %d handlers ran", cut, *ran)
+			}
+			var e *MessageError
+			var v *flow.ViolationError
+			if errors.As(cut[0], &e) && e.Peer != 1 || errors.As(cut[0], &v) && v.Peer != 1 {
+				t.Fatalf("the error does not name rank 1: %v", cut[0])
+			}
+			p.arrive(t, 1, message(l, head{kind: request}, nil)) // ignored from now on
+			p.arrive(t, 2, message(l, head{kind: request}, nil))
+			l.pollAll(t, p)
+			s := l.Stats()
+			if *ran != 1 || s.Broken != 1 || s.Ignored != 1 || s.Handled != 1 {
+				t.Fatalf("%d handlers ran; %+v", *ran, s)
+			}
+			if err := errors.Join(s.Check(), l.pool.Check()); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.table.find(0).TryPost(l, 1); !errors.Is(err, fabric.ErrPeerDown) {
+				t.Fatalf("post to the rank that was cut off: %v", err)
+			}
+			if len(p.free) != p.cfg.Slots {
+				t.Fatalf("%d of %d slots are posted", len(p.free), p.cfg.Slots)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotThereIsRefusedAndTheConnectionGoesOn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		h    head
+	}{
+		{"handler", head{kind: request, handler: 1}},
+		{"segment", head{kind: request, cat: long, off: 99, length: 2}},
+		{"segment, far", head{kind: request, cat: long, off: 1 << 63, length: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var cut []error
+			l, p, ran := target(t, &cut)
+			hello(t, l, p, 1)
+			p.sent = nil
+			p.arrive(t, 1, message(l, c.h, nil))
+			c.h.wants, c.h.token = true, 77
+			p.arrive(t, 1, message(l, c.h, nil))
+			l.pollAll(t, p)
+			var got head
+			if len(p.sent) != 1 {
+				t.Fatalf("%d messages were sent, want a failure", len(p.sent))
+			}
+			text, err := got.decode(p.sent[0], l.hash)
+			if err != nil || got.kind != failure || got.token != 77 || Reason(got.args[0]) != Refused || len(text) == 0 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if s := l.Stats(); len(cut) != 0 || *ran != 0 || s.Refused != 2 || s.Check() != nil || len(l.Errors()) != 2 {
+				t.Fatalf("%v, %+v", cut, s)
+			}
+		})
+	}
+}
+
+func TestBrokenNotesAreCountedAndDropped(t *testing.T) {
+	var cut []error
+	l, p, _ := target(t, &cut)
+	for _, b := range [][]byte{nil, {1}, make([]byte, headSize), message(l, head{kind: request}, nil)} {
+		p.note(1, b)
+	}
+	l.pollAll(t, p)
+	if s := l.Stats(); s.BadNotes != 4 || len(cut) != 0 {
+		t.Fatalf("%+v, %v", s, cut)
+	}
+}
+
+// Whatever bytes arrive, nothing breaks, and every slot comes back.
+func FuzzArrivals(f *testing.F) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 20 {
+		h, payload, _ := random(rng)
+		f.Add(encoded(&h, payload, h.args[:h.nargs]), false)
+		f.Add(encoded(&h, payload, h.args[:h.nargs]), true)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, note bool) {
+		var cut []error
+		l, p, _ := target(t, &cut)
+		if len(b) > 24 {
+			b[20], b[21], b[22], b[23] = byte(l.hash), byte(l.hash>>8), byte(l.hash>>16), byte(l.hash>>24)
+		}
+		hello(t, l, p, 1)
+		for range 3 {
+			if len(b) > p.cfg.SlotSize {
+				return
+			}
+			if note {
+				p.note(1, b)
+			} else {
+				p.arrive(t, 1, b)
+			}
+			l.pollAll(t, p)
+		}
+		s := l.Stats()
+		if err := errors.Join(s.Check(), l.pool.Check()); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.free) != p.cfg.Slots {
+			t.Fatalf("%d of %d slots are posted", len(p.free), p.cfg.Slots)
+		}
+	})
+}

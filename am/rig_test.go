@@ -1,0 +1,47 @@
+package am_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/handle/handletest"
+)
+
+func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
+
+// lanes opens one lane per rank of a network in memory, and closes them.
+func lanes(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Lane {
+	t.Helper()
+	all := make([]*am.Lane, n)
+	for i := range all {
+		c := cfg
+		c.Rank, c.Size, c.Segment = i, n, m.Rank(i).Segment
+		l, err := am.Open(m.Rank(i), 0, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i] = l
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return all
+}
+
+// bounded is a context for a test.
+func bounded(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
