@@ -551,3 +551,30 @@ func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	}
 	mustPut(t, c, r)
 }
+
+// What is deregistered in the background is no call of the program's, so the figures add up meanwhile.
+func TestFiguresAddUpWhileRegistrationsEnd_24(t *testing.T) {
+	f := newFake()
+	c := cached(t, f)
+	const regions = 2000
+	p := reserve(t, 2*regions)
+	for i := range uintptr(regions) {
+		getPut(t, c, p+2*i*page, 8, LocalWrite)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if left := c.Clear(); left != 0 {
+			t.Errorf("%d are left", left)
+		}
+	}()
+	for looking := true; looking && !t.Failed(); {
+		select {
+		case <-done:
+			looking = false
+		default:
+			checkStats(t, c)
+		}
+	}
+	<-done
+}

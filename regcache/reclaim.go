@@ -139,9 +139,10 @@ func (c *Cache) sweep() (idle []*entry) {
 // deregister ends entries that sweep returned.
 func (c *Cache) deregister(idle []*entry) {
 	for _, e := range idle {
-		c.closeMR(e.mr)
+		c.endMR(e.mr)
 		c.w.Retire(e.ref)
 		c.mu.Lock()
+		c.stats.deregistered.Add(1) // together with forget, for who reads the figures
 		c.stats.hits += e.hits.Load()
 		c.stats.puts += e.hits.Load() + 1 // nobody uses it
 		c.forget(e)
@@ -154,12 +155,18 @@ func (c *Cache) deregister(idle []*entry) {
 }
 
 func (c *Cache) closeMR(mr MR) error {
+	err := c.endMR(mr)
+	c.stats.deregistered.Add(1)
+	return err
+}
+
+// endMR leaves the counting to the caller.
+func (c *Cache) endMR(mr MR) error {
 	err := mr.Close()
 	if err != nil {
 		err = &Error{Op: "deregister", Err: err}
 		c.stats.deregErr.set(err)
 	}
-	c.stats.deregistered.Add(1)
 	return err
 }
 
