@@ -56,8 +56,9 @@
 //     changed, and those of objects that dlopen brings later. What the libc loads by itself (name services,
 //     character sets) is found by Retest.
 //   - userfaultfd: the kernel tells, also of raw system calls and of what the libc does inside, for ranges that
-//     it can watch: memory without a file behind it, and shared memory. A thread of C reads. Wants CAP_SYS_PTRACE,
-//     access to /dev/userfaultfd or a kernel that gives its restricted mode to everybody.
+//     it can watch: memory without a file behind it, and shared memory; of huge pages (MAP_HUGETLB) whole ones only.
+//     A thread of C reads. Wants CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted
+//     mode to everybody. A program that closes its descriptor ends it.
 //   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where userfaultfd is forbidden.
 //     amd64 only, done before main and never undone.
 //
@@ -76,6 +77,8 @@
 //     list for its events). RawGuard, RawShm and RawRemapFile are never covered.
 //   - A range that one thread unmaps by a raw call, and another maps again by a raw call before the kernel has
 //     told: between the two a hit is possible for the microseconds that the reader takes to wake.
+//   - A hole in a range while it is claimed. userfaultfd watches what is mapped at that moment, and what comes into the
+//     hole by a raw call afterwards is watched by nobody: all of a claimed range has to be mapped.
 //   - The files' own initialised data in libraries that are unloaded: Claim refuses RawUnmap there.
 //
 // Each of them is the program's to avoid for memory that it communicates from.

@@ -241,8 +241,8 @@ IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot)
 
 static void count_refused(struct ibc_mem *m) { __atomic_add_fetch(&m->stats.refused, 1, __ATOMIC_RELAXED); }
 
-/* A change that was told before this claim ends it like any other while the claim still looks. Then there is nothing
- * to be registered for. */
+/* The event of what stood there before may meet a claim that still looks for it at the gate. Then there is nothing to
+ * be registered for. */
 static int still_pending(const struct ibc_mem_entry *e) { return (load(e->state) & 3) == IBC_MEM_PENDING; }
 
 /* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no entry. */
@@ -274,7 +274,7 @@ IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, u
 		ibc_mem_retire(m, *slot);
 		return IBC_MEM_UNWATCHED;
 	}
-	if (!ibc_mem_changing(m, lo, hi, look) && (look == IBC_MEM_LOOK_NOT || still_pending(e)))
+	if (!ibc_mem_changing(m, lo, hi, look) && (look != IBC_MEM_LOOK_ALL || still_pending(e)))
 		return IBC_MEM_OK;
 	ibc_mem_retire(m, *slot);
 	count_refused(m);

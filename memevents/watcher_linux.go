@@ -88,7 +88,7 @@ func (w *Watcher) Close() error {
 	return w.wakeup.Close()
 }
 
-// Claim announces that the pages of [lo, hi) are about to be registered, and returns the entry that will tell
+// Claim announces that the pages of [lo, hi), all of them mapped, are about to be registered, and returns the entry that will tell
 // whether they are still the same. need is what the caller cannot rule out for this memory. The tag is the
 // caller's own. On success the caller registers, then calls Publish, or Retire if registering failed.
 // On any error it registers for this operation only, or not at all.
