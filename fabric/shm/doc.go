@@ -2,7 +2,7 @@
 // segments of the others and reaches them with plain loads, stores and the
 // processor's atomics.
 //
-// Every operation is complete when its call returns, whatever its length;
+// Every operation of a lane is complete when its call returns, whatever its length;
 // every handle is [fabric.Done]. A put, get or atomic allocates nothing and
 // enters neither the kernel nor C.
 //
@@ -36,9 +36,101 @@
 // they hold is whatever the dead rank left. A rank that closes its Network
 // says goodbye and is not reported; its segment, too, stays mapped in its peers.
 //
+// # Messages
+//
+// A port ([Network.NewPort]) owns a mailbox: a sealed memfd with the receive slots, into
+// which the senders write. A sender claims the next posted slot with one compare-and-swap that
+// names it, copies the message, and publishes it with another; the message is complete, and its
+// send buffer free, when Send returns, unless it must wait. No message enters the kernel but
+// to wake a receiver that sleeps. Memory is that of the slots, whatever the number of ranks; a
+// connected peer costs a few hundred bytes and a mapping, any other 8 bytes.
+//
+// A message that meets no posted slot waits in its send buffer, is counted once in RNR
+// by its sender, and is tried again by each Poll, Kick and Wait of the sender. Its order is kept.
+//
+// A write before a message is a copy into the peer's segment, done before a slot is claimed.
+// [fabric.More] holds nothing back, [fabric.Solicited] decides whether a sleeper is woken.
+// Doorbells count these wake-ups.
+//
+// Event.Data is memory of the mailbox, where any process of the same user that holds
+// it could still write: who decodes it copies a field before it checks it.
+//
+// Notes go through a ring of their own in the same mailbox, and over the socket
+// of the pair to a peer that has not handed over its mailbox. A full ring loses them: counted by the sender
+// where it sees it, else by the receiver.
+//
+// # Connections
+//
+// A connection of two ports is an agreement, with a number, that both count messages from 0. It
+// is made and closed by packets over the socket of the pair, which the goroutine obeys that
+// watches for the peer's death; Poll is not needed for it. Ports hand each other their mailboxes when they connect for
+// the first time, and keep them mapped. One that asks for a port that is not open yet waits.
+// Who sends to a port that was closed gets a [*fabric.PeerDownError] and Down, at that port alone; who does
+// not send learns nothing.
+//
+// # Sleeping
+//
+// Wait parks the goroutine; no thread waits. The sleeper sets a flag in its mailbox and looks once more;
+// a sender publishes and then looks at the flag. Whoever clears the flag sends
+// a packet over the socket. A sleeper looks by itself four times a second, because a
+// sender may be stopped between its message and its packet.
+//
+// # Enemies and the dead
+//
+// All senders can write to all of a mailbox; it keeps out mistakes and tells them, it is no border
+// between enemies, who run as the same user anyway. Nothing read from it is an address, an
+// index or a length before it was compared with what the reader knows by itself: the
+// owner keeps in private which slot lies in which cell. Each message carries its
+// number, so that none is lost, repeated or exchanged in silence. A message that lies about itself
+// ends its sender; a cell that nobody can have left so is given up, and its slot
+// posted again; a tail that cannot be is put right. Packets that mean nothing end their sender.
+//
+// A sender that is killed while it writes leaves a cell that says whose it is. When the connection of the
+// pair has ended, and thus all threads of the process, the owner posts the slot anew.
+// A rank that others report dead may still run: its cell waits until then. So does one of a process
+// that is stopped (SIGSTOP) in the middle of a message, and the messages behind it with it.
+//
+// # Memory of a mailbox
+//
+// Version 1, in the processor's byte order. C is the smallest power of two that is not less than the
+// number of slots S; P is the slot size rounded up to 64.
+//
+//	  0   4  "ibcR"
+//	  4   4  version
+//	  8   4  S
+//	 12   4  slot size in bytes
+//	 64   8  tail: ticket of the next cell to claim
+//	128   4  armed: 1 while the owner sleeps
+//	132   4  closed: 1 when the owner takes no more
+//	192   8  tail of the notes
+//	256      C cells of 128 bytes, then S slots of P bytes: messages
+//	         64 cells of 128 bytes, then 64 slots of 256 bytes: notes
+//
+// A cell:
+//
+//	 0   8  word: ticket modulo 2^32 in bits 63 to 32, state in 31 and 30, rank of the sender in 29 to 0
+//	 8   4  slot, written by the owner
+//	12   4  bytes of the message
+//	16   4  number of the connection; 0 in a note
+//	20   4  number of the message within it, from 0; 0 in a note
+//	24 104  the message, if it is no longer; else it lies in the slot
+//
+// Tickets count cells without end; that of ticket t is t modulo C. State of a cell and what may
+// happen to it, for the cell of ticket t:
+//
+//	older ticket  --owner-->  t, posted (0)     after its slot was given back
+//	posted        --sender->  claimed (1)       compare-and-swap; then tail from t to t+1, by it or by whoever finds the cell claimed
+//	claimed       --sender->  full (2)          compare-and-swap, after the rest of the cell and the slot
+//	any of these  --owner-->  taken (3)         given up; then tail from t to t+1
+//
+// Words, tails and flags are accessed by sequentially consistent atomics, all else by plain ones:
+// what the owner wrote before it posted is seen by who claims; what a sender wrote before full is seen
+// by the owner that read full. The owner looks at cells in the order of tickets, hence
+// messages of one sender stay in order.
+//
 // # Wire formats
 //
-// Numbers are little-endian. Address, version 1, 116 bytes:
+// Numbers are little-endian. Address, version 2, 116 bytes:
 //
 //	 0  4  "ibcS"
 //	 4  1  version
@@ -66,5 +158,18 @@
 //	16 16  cookie of the receiver
 //	32 16  cookie of the sender
 //
-// Goodbye, one packet: 1 byte, 3. Nothing else is ever sent.
+// Goodbye, one packet: 1 byte, 3. Nothing follows it.
+//
+// Packets of ports, 20 bytes:
+//
+//	 0  1  kind: 4 ask, 5 answer, 6 close, 7 yes, 8 no, 9 port closed, 10 wake
+//	 1  3  zero
+//	 4  4  port
+//	 8  4  number of the connection
+//	12  4  ask, answer: slots; close: messages sent
+//	16  4  ask, answer: bytes of a slot; close: messages taken
+//
+// The first ask or answer of a port to a peer brings the mailbox's descriptor.
+//
+// Note: 1 byte, 11; 3 zeros; port (4 bytes); up to 256 bytes.
 package shm

@@ -43,10 +43,13 @@ type port struct {
 
 	polling sync.Mutex // held by Poll; Close waits for it
 	guard   owner.Guard
-	count   *pollCounts // written by who holds polling
-	lent    []int32     // notes of the last Poll
+	count   *pollCounts   // written by who holds polling
+	lent    []int32       // notes of the last Poll
+	idle    time.Duration // that Poll has spent since there was something
 
-	receive receiver
+	box     *mailbox
+	receive receiver // of messages
+	noted   receiver // of notes
 	sends   sender
 
 	mu     sync.Mutex
@@ -137,16 +140,18 @@ func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
 }
 
 func newPort(n *Network, num int, cfg fabric.PortConfig) (*port, error) {
-	r, err := makeRing(cfg.Slots, cfg.SlotSize)
+	box, err := makeMailbox(cfg.Slots, cfg.SlotSize)
 	if err != nil {
 		return nil, err
 	}
 	count, free, err := offheap.Alloc[pollCounts]()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("shm: counters of a port: %w", err), r.close())
+		return nil, errors.Join(fmt.Errorf("shm: counters of a port: %w", err), box.close())
 	}
-	p := &port{n: n, num: num, cfg: cfg, rank: uint32(n.cfg.Rank), links: make([]atomic.Pointer[link], n.cfg.Size), count: count, freeIt: free}
-	p.receive.open(r, cfg.Slots)
+	p := &port{n: n, num: num, cfg: cfg, rank: uint32(n.cfg.Rank), box: box,
+		links: make([]atomic.Pointer[link], n.cfg.Size), count: count, freeIt: free}
+	p.receive.open(&box.ring)
+	p.noted.open(&box.note)
 	p.sends.open(cfg)
 	p.sleeper.open()
 	p.sendWakeTo = wakePacket(num)
@@ -221,7 +226,7 @@ func (p *port) refuse(op string, peer int) error {
 	return nil
 }
 
-// Note sends a datagram over the connection of the pair. It is lost when that is full.
+// Note sends a datagram. It is lost when there is no room.
 func (p *port) Note(peer int, data []byte) error {
 	if err := p.usable("note"); err != nil {
 		return err
@@ -232,18 +237,44 @@ func (p *port) Note(peer int, data []byte) error {
 	if len(data) > maxNote {
 		return fmt.Errorf("shm: note: %w", &fabric.BoundsError{Op: "note", Rank: peer, Len: uint64(len(data)), Size: maxNote})
 	}
-	if l := p.links[peer].Load(); l != nil {
-		if cause := l.cause.Load(); cause != nil {
-			return &fabric.PeerDownError{Rank: peer, Op: "note", Cause: *cause}
-		}
+	sent, err := p.bringNote(peer, data)
+	if err != nil {
+		return err
 	}
 	p.posts.notes.Add(1)
-	if peer == p.n.cfg.Rank {
-		p.noteArrives(peer, data)
-	} else if !p.n.peers[peer].sendNote(p.num, data) {
+	if !sent {
 		p.posts.notesDropped.Add(1)
 	}
 	return nil
+}
+
+// bringNote leaves a note in the peer's mailbox, or sends it over the socket to a peer
+// that has not handed over one.
+func (p *port) bringNote(peer int, data []byte) (sent bool, err error) {
+	if peer == p.n.cfg.Rank {
+		p.noteArrives(peer, data)
+		return true, nil
+	}
+	l := p.links[peer].Load()
+	if l == nil {
+		return p.n.peers[peer].sendNote(p.num, data), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.state == linkDown:
+		return false, &fabric.PeerDownError{Rank: peer, Op: "note", Cause: *l.cause.Load()}
+	case !p.alive.Load():
+		return false, p.usable("note")
+	case l.far == nil:
+		return p.n.peers[peer].sendNote(p.num, data), nil
+	case !l.far.note.put(p.rank, 0, 0, data):
+		return false, nil
+	}
+	if atomic.LoadUint32(&l.far.head.armed) != 0 {
+		l.wakePeer()
+	}
+	return true, nil
 }
 
 // noteArrives keeps a note for the next Poll, if there is room.
@@ -340,14 +371,14 @@ func (p *port) Close() error {
 func (p *port) free() error {
 	var errs []error
 	p.alive.Store(false)
-	atomic.StoreUint32(&p.receive.ring.head.closed, 1)
+	atomic.StoreUint32(&p.box.head.closed, 1)
 	for i := range p.links {
 		if l := p.links[i].Load(); l != nil {
 			errs = append(errs, l.close())
 		}
 	}
 	p.receive.mu.Lock()
-	errs = append(errs, p.receive.ring.close())
+	errs = append(errs, p.box.close())
 	last := *p.count
 	p.count = &last
 	p.freeIt()

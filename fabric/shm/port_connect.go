@@ -27,12 +27,12 @@ type link struct {
 
 	mu      sync.Mutex
 	state   linkState
-	gave    bool   // the peer has this port's memory
-	stalled bool   // in p.queued
-	epoch   uint32 // of the last connection, or the one that is asked for
-	sent    uint32 // messages of this connection that are with the peer
-	far     *ring  // the peer's port; nil until it is handed over
-	first   int32  // of the messages that wait
+	gave    bool     // the peer has this port's memory
+	stalled bool     // in p.queued
+	epoch   uint32   // of the last connection, or the one that is asked for
+	sent    uint32   // messages of this connection that are with the peer
+	far     *mailbox // the peer's; nil until it is handed over
+	first   int32    // of the messages that wait
 	last    int32
 	waiting int
 
@@ -162,7 +162,7 @@ func (l *link) askLocked() {
 	p := l.p
 	l.epoch++
 	if l.self() {
-		l.far = p.receive.ring
+		l.far = p.box
 		p.posts.connects.Add(1)
 		l.upLocked()
 		l.flushLocked()
@@ -180,7 +180,7 @@ func (l *link) askLocked() {
 func (l *link) speakLocked(kind byte) {
 	fd := -1
 	if !l.gave {
-		l.gave, fd = true, l.p.receive.ring.mem.FD()
+		l.gave, fd = true, l.p.box.mem.FD()
 	}
 	l.p.posts.handshakes.Add(1)
 	l.tellLocked(packet{kind: kind, a: uint32(l.p.cfg.Slots), b: uint32(l.p.cfg.SlotSize)}, fd)
@@ -254,7 +254,7 @@ func (l *link) close() error {
 type ask struct {
 	from int
 	packet
-	far *ring
+	far *mailbox
 }
 
 // asked takes a peer's ASK or ANSWER.

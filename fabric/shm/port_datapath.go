@@ -14,7 +14,7 @@ import (
 
 // receiver is the owner's view of its ring.
 type receiver struct {
-	ring   *ring
+	*ring
 	mu     sync.Mutex
 	head   uint64 // ticket of the next message; written by who polls, with mu
 	next   uint64 // ticket of the next slot that is posted
@@ -24,21 +24,21 @@ type receiver struct {
 
 // These are told often, hence not made anew.
 var (
-	errNoBuffer  = fmt.Errorf("shm: reserve: no send buffer is free: %w", fabric.ErrAgain)
-	errQueueFull = fmt.Errorf("shm: send: the queue to the rank is full: %w", fabric.ErrAgain)
+	errLongNote = fmt.Errorf("shm: a note of more than %d bytes", maxNote)
+	errNoBuffer = fmt.Errorf("shm: reserve: no send buffer is free: %w", fabric.ErrAgain)
 )
 
-func (r *receiver) open(g *ring, slots int) {
-	r.ring, r.slotOf, r.lent = g, make([]uint32, g.mask+1), make([]bool, slots)
-	for id := range uint32(slots) {
+func (r *receiver) open(g *ring) {
+	r.ring, r.slotOf, r.lent = g, make([]uint32, g.mask+1), make([]bool, g.count)
+	for id := range g.count {
 		r.postLocked(id)
 	}
 }
 
 func (r *receiver) postLocked(id uint32) {
 	r.lent[id] = false
-	r.slotOf[r.next&r.ring.mask] = id
-	r.ring.post(r.next, id)
+	r.slotOf[r.next&r.mask] = id
+	r.post(r.next, id)
 	r.next++
 }
 
@@ -176,7 +176,7 @@ func (p *port) Kick() error {
 
 const (
 	pollTurns = 64                    // looks between two looks at the clock
-	yieldFrom = 20 * time.Microsecond // of idling, before others run in between
+	yieldFrom = 20 * time.Microsecond // of idling, over all Polls, before others run in between
 )
 
 // Poll returns events, or none after budget.
@@ -200,33 +200,36 @@ func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 		p.retry()
 	}
 	n, err := p.look(events)
-	if n > 0 || err != nil || budget <= 0 {
-		return n, err
+	if n == 0 && err == nil && budget > 0 {
+		n, err = p.lookFor(events, budget)
 	}
-	return p.lookFor(events, budget)
+	if n > 0 {
+		p.idle = 0
+	}
+	return n, err
 }
 
 // lookFor looks until there is something or the time is over.
 func (p *port) lookFor(events []fabric.Event, budget time.Duration) (int, error) {
 	start := time.Now()
+	before := p.idle
 	for {
 		for range pollTurns {
 			if n, err := p.look(events); n > 0 || err != nil {
 				return n, err
 			}
 		}
-		idle := time.Since(start)
-		if idle >= budget {
+		spent := time.Since(start)
+		if p.idle = before + spent; spent >= budget {
 			return 0, nil
 		}
 		if p.stuck.Load() > 0 {
 			p.retry()
 		}
-		if idle >= yieldFrom || p.n.crowded {
+		if p.idle >= yieldFrom || p.n.crowded {
+			p.mend()
 			runtime.Gosched()
-		}
-		if p.n.crowded {
-			yieldCore()
+			yieldCore() // the peer may need this very core
 		}
 	}
 }
@@ -238,11 +241,18 @@ func (p *port) look(events []fabric.Event) (n int, err error) {
 			return 0, err
 		}
 	}
-	r := &p.receive
-	if w := atomic.LoadUint64(&r.ring.cell(r.head).word); w != wordOf(r.head, posted, 0) {
+	if p.receive.stirs() {
 		n += p.harvest(events[n:])
 	}
+	if p.noted.stirs() {
+		p.harvestNotes() // into the queue
+	}
 	return n, nil
+}
+
+// stirs is false while the slot at the head waits for a message.
+func (r *receiver) stirs() bool {
+	return atomic.LoadUint64(&r.cell(r.head).word) != wordOf(r.head, posted, 0)
 }
 
 // harvest takes messages out of the ring.
@@ -253,13 +263,13 @@ func (p *port) harvest(events []fabric.Event) (n int) {
 	bytes := uint64(0)
 loop:
 	for n < len(events) && r.head != r.next {
-		c := r.ring.cell(r.head)
+		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
 		switch p.judge(w, r.head) {
 		case cellEmpty:
 			break loop
 		case cellBroken:
-			if p.skipLocked(w) {
+			if r.skipLocked(w) {
 				p.posts.repairs.Add(1)
 			}
 		case cellFull:
@@ -271,13 +281,57 @@ loop:
 			case msgEarly:
 				break loop
 			case msgBad:
-				p.skipLocked(w)
+				r.skipLocked(w)
 			}
 		}
 	}
 	p.count.arrivals += uint64(n)
 	p.count.bytes += bytes
 	return n
+}
+
+// mend puts a tail right that cannot be: senders would find no slot for ever.
+func (p *port) mend() {
+	for _, r := range []*receiver{&p.receive, &p.noted} {
+		r.mu.Lock()
+		if t := atomic.LoadUint64(r.tail); t-r.head > r.next-r.head {
+			atomic.CompareAndSwapUint64(r.tail, t, r.head)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// harvestNotes queues the notes in their ring.
+func (p *port) harvestNotes() {
+	r := &p.noted
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		c := r.cell(r.head)
+		w := atomic.LoadUint64(&c.word)
+		switch p.judge(w, r.head) {
+		case cellEmpty:
+			return
+		case cellBroken:
+			if r.skipLocked(w) {
+				p.posts.repairs.Add(1)
+			}
+		case cellFull:
+			var b [maxNote]byte
+			n, id := atomic.LoadUint32(&c.n), r.slotOf[r.head&r.mask]
+			if n > maxNote {
+				n = 0
+				p.violated(int(wordRank(w)), errLongNote)
+			} else if n <= inlineMax {
+				copy(b[:n], c.inline[:])
+			} else {
+				copy(b[:n], r.slot(id, n))
+			}
+			r.head++
+			r.postLocked(id)
+			p.noteArrives(int(wordRank(w)), b[:n])
+		}
+	}
 }
 
 // What a cell is to the owner.
@@ -310,12 +364,11 @@ func (p *port) judge(w, head uint64) int {
 
 // skipLocked gives up the cell at the head and posts its slot again, behind the others.
 // It is false if the cell changed meanwhile.
-func (p *port) skipLocked(w uint64) bool {
-	r := &p.receive
-	if !r.ring.giveUp(r.head, w) {
+func (r *receiver) skipLocked(w uint64) bool {
+	if !r.giveUp(r.head, w) {
 		return false
 	}
-	id := r.slotOf[r.head&r.ring.mask]
+	id := r.slotOf[r.head&r.mask]
 	r.head++
 	r.postLocked(id)
 	return true
@@ -336,12 +389,12 @@ func (p *port) take(c *cell, from int, e *fabric.Event) int {
 		return p.strange(from, epoch)
 	}
 	r := &p.receive
-	if seq != l.next || n > r.ring.size {
-		p.violated(from, fmt.Errorf("shm: message %d of %d bytes came where number %d should, of at most %d", seq, n, l.next, r.ring.size))
+	if seq != l.next || n > r.size {
+		p.violated(from, fmt.Errorf("shm: message %d of %d bytes came where number %d should, of at most %d", seq, n, l.next, r.size))
 		return msgBad
 	}
-	id := r.slotOf[r.head&r.ring.mask]
-	data := r.ring.slot(id, n)
+	id := r.slotOf[r.head&r.mask]
+	data := r.slot(id, n)
 	if n <= inlineMax {
 		copy(data, c.inline[:n])
 	}

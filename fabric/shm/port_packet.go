@@ -137,7 +137,7 @@ func (n *Network) asked(from int, k packet, fds []int) error {
 	a := ask{from: from, packet: k}
 	if len(fds) == 1 {
 		var err error
-		if a.far, err = openRing(fds[0], int(k.a), int(k.b)); err != nil {
+		if a.far, err = openMailbox(fds[0], int(k.a), int(k.b)); err != nil {
 			return err
 		}
 	}

@@ -93,7 +93,8 @@ func (p *port) arm(on bool) {
 		if on {
 			flag = 1
 		}
-		atomic.StoreUint32(&p.receive.ring.head.armed, flag)
+		atomic.StoreUint32(&p.box.head.armed, flag)
+		p.mend()
 	}
 }
 
@@ -107,17 +108,22 @@ func (p *port) ready() bool {
 	return p.attention.Load() > 0 || p.alarmed() || p.arrived()
 }
 
-// arrived reports whether Poll would find something in the ring.
+// arrived reports whether Poll would find something in the mailbox.
 func (p *port) arrived() bool {
 	p.polling.Lock()
 	defer p.polling.Unlock()
 	if !p.alive.Load() {
 		return true
 	}
-	r := &p.receive
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.head != r.next && p.judge(atomic.LoadUint64(&r.ring.cell(r.head).word), r.head) != cellEmpty
+	for _, r := range []*receiver{&p.receive, &p.noted} {
+		r.mu.Lock()
+		found := r.head != r.next && p.judge(atomic.LoadUint64(&r.cell(r.head).word), r.head) != cellEmpty
+		r.mu.Unlock()
+		if found {
+			return true
+		}
+	}
+	return false
 }
 
 // alarmed takes the alarms that are due.

@@ -9,35 +9,44 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// ring is a port's receive side in shared memory: cells in which the owner posts slots and
-// senders leave messages, then the slots. doc.go has the layout and the rules. The owner
-// and each sender have one of their own, over their own mapping of the same memory.
+// mailbox is a port's receive side in shared memory: a ring for messages and a small one
+// for notes. doc.go has the layout and the rules. The owner and each sender have one of
+// their own, over their own mapping of the same memory.
 //
 // Nothing that is read from the memory is trusted. Sizes, masks and addresses are those
-// that were agreed on when the ring was opened.
+// that were agreed on when the mailbox was opened.
+type mailbox struct {
+	mem  *segment.Mapping
+	head *boxHead
+	ring // of messages
+	note ring
+}
+
+// boxHead is the first part of the memory.
+type boxHead struct {
+	magic    [4]byte
+	version  uint32
+	slots    uint32
+	size     uint32
+	_        [48]byte
+	tail     uint64 // ticket of the next cell to claim; senders advance it
+	_        [56]byte
+	armed    uint32 // the owner sleeps; who clears it wakes it
+	closed   uint32 // the owner takes no more
+	_        [56]byte
+	noteTail uint64
+	_        [56]byte
+}
+
+// ring is cells in which the owner posts slots and senders leave messages, and the slots.
 type ring struct {
-	mem   *segment.Mapping
-	head  *ringHead
+	tail  *uint64
 	cells unsafe.Pointer
 	slots unsafe.Pointer
 	mask  uint64 // cells - 1
 	count uint32 // slots
 	size  uint32 // bytes of a slot that a message may use
 	pitch uint64 // bytes from slot to slot
-}
-
-// ringHead is the first part of the memory.
-type ringHead struct {
-	magic   [4]byte
-	version uint32
-	slots   uint32
-	size    uint32
-	_       [48]byte
-	tail    uint64 // ticket of the next cell to claim; senders advance it
-	_       [56]byte
-	armed   uint32 // the owner sleeps; who clears it wakes it
-	closed  uint32 // the owner takes no more
-	_       [120]byte
 }
 
 // cell carries one message, or points to the slot that does.
@@ -51,17 +60,18 @@ type cell struct {
 }
 
 const (
-	ringMagic   = "ibcR"
-	ringVersion = 1
-	headSize    = 256
-	cellSize    = 128 // two lines that processors fetch together
-	inlineMax   = cellSize - 24
-	lineSize    = 64
+	boxMagic   = "ibcR"
+	boxVersion = 1
+	noteSlots  = 64
+	headSize   = 256
+	cellSize   = 128 // two lines that processors fetch together
+	inlineMax  = cellSize - 24
+	lineSize   = 64
 )
 
 var (
-	_ [headSize - unsafe.Sizeof(ringHead{})]byte
-	_ [unsafe.Sizeof(ringHead{}) - headSize]byte
+	_ [headSize - unsafe.Sizeof(boxHead{})]byte
+	_ [unsafe.Sizeof(boxHead{}) - headSize]byte
 	_ [cellSize - unsafe.Sizeof(cell{})]byte
 	_ [unsafe.Sizeof(cell{}) - cellSize]byte
 )
@@ -86,55 +96,66 @@ func wordTicket(w uint64) uint32 { return uint32(w >> 32) }
 func wordState(w uint64) uint32  { return uint32(w) >> 30 }
 func wordRank(w uint64) uint32   { return uint32(w) & maxRank }
 
-// plan is the geometry of a ring and its length in bytes.
+// plan is the geometry of a mailbox and its length in bytes.
+func (b *mailbox) plan(slots, size int) (length int64) {
+	return headSize + b.ring.plan(slots, size) + b.note.plan(noteSlots, maxNote)
+}
+
 func (r *ring) plan(slots, size int) (length int64) {
 	cells := uint64(1) << bits.Len64(uint64(slots-1))
 	r.mask, r.count, r.size = cells-1, uint32(slots), uint32(size)
 	r.pitch = (uint64(size) + lineSize - 1) &^ (lineSize - 1)
-	return int64(headSize + cells*cellSize + uint64(slots)*r.pitch)
+	return int64(cells*cellSize + uint64(slots)*r.pitch)
 }
 
 // place finds the parts of the mapped memory.
-func (r *ring) place(m *segment.Mapping) {
+func (b *mailbox) place(m *segment.Mapping) {
 	base := unsafe.Pointer(unsafe.SliceData(m.Bytes()))
-	r.mem, r.head = m, (*ringHead)(base)
-	r.cells = unsafe.Add(base, headSize)
-	r.slots = unsafe.Add(r.cells, (r.mask+1)*cellSize)
+	b.mem, b.head = m, (*boxHead)(base)
+	b.ring.place(unsafe.Add(base, headSize), &b.head.tail)
+	b.note.place(unsafe.Add(b.ring.slots, uint64(b.ring.count)*b.ring.pitch), &b.head.noteTail)
 }
 
-// makeRing makes the owner's.
-func makeRing(slots, size int) (*ring, error) {
-	r := new(ring)
-	m, err := segment.Map(segment.Config{Size: r.plan(slots, size), Shared: true, HugePages: segment.Off})
+func (r *ring) place(at unsafe.Pointer, tail *uint64) {
+	r.tail, r.cells, r.slots = tail, at, unsafe.Add(at, (r.mask+1)*cellSize)
+}
+
+// makeMailbox makes the owner's.
+func makeMailbox(slots, size int) (*mailbox, error) {
+	b := new(mailbox)
+	m, err := segment.Map(segment.Config{Size: b.plan(slots, size), Shared: true, HugePages: segment.Off})
 	if err != nil {
 		return nil, fmt.Errorf("shm: memory of a port with %d slots of %d bytes: %w", slots, size, err)
 	}
-	r.place(m)
-	copy(r.head.magic[:], ringMagic)
-	r.head.version, r.head.slots, r.head.size = ringVersion, uint32(slots), uint32(size)
-	for t := range r.mask + 1 { // a cell that was never posted is one of the lap before
-		r.cell(t).word = wordOf(t-(r.mask+1), taken, 0)
+	b.place(m)
+	h := b.head
+	copy(h.magic[:], boxMagic)
+	h.version, h.slots, h.size = boxVersion, uint32(slots), uint32(size)
+	for _, r := range []*ring{&b.ring, &b.note} {
+		for t := range r.mask + 1 { // a cell that was never posted is one of the lap before
+			r.cell(t).word = wordOf(t-(r.mask+1), taken, 0)
+		}
 	}
-	return r, nil
+	return b, nil
 }
 
-// openRing maps a peer's.
-func openRing(fd, slots, size int) (*ring, error) {
-	r := new(ring)
-	m, err := segment.MapFD(fd, r.plan(slots, size))
+// openMailbox maps a peer's.
+func openMailbox(fd, slots, size int) (*mailbox, error) {
+	b := new(mailbox)
+	m, err := segment.MapFD(fd, b.plan(slots, size))
 	if err != nil {
 		return nil, err
 	}
-	r.place(m)
-	h := r.head
-	if string(h.magic[:]) != ringMagic || h.version != ringVersion || h.slots != uint32(slots) || h.size != uint32(size) {
+	b.place(m)
+	h := b.head
+	if string(h.magic[:]) != boxMagic || h.version != boxVersion || h.slots != uint32(slots) || h.size != uint32(size) {
 		_ = m.Close()
 		return nil, fmt.Errorf("shm: what a peer handed over is no port with %d slots of %d bytes", slots, size)
 	}
-	return r, nil
+	return b, nil
 }
 
-func (r *ring) close() error { return r.mem.Close() }
+func (b *mailbox) close() error { return b.mem.Close() }
 
 // cell is the one of a ticket.
 func (r *ring) cell(ticket uint64) *cell {
@@ -172,7 +193,7 @@ func (r *ring) put(rank, epoch, seq uint32, data []byte) bool {
 func (r *ring) claim(rank uint32) (*cell, uint64) {
 	// The bound ends what only a tail that somebody scribbles on could keep going.
 	for range r.mask + 1024 {
-		t := atomic.LoadUint64(&r.head.tail)
+		t := atomic.LoadUint64(r.tail)
 		c := r.cell(t)
 		w := atomic.LoadUint64(&c.word)
 		switch late := int32(wordTicket(w) - uint32(t)); {
@@ -181,9 +202,9 @@ func (r *ring) claim(rank uint32) (*cell, uint64) {
 		case late > 0: // others were faster, by a lap
 		case w != wordOf(t, posted, 0):
 			// Whoever claimed it has not got to this line, and perhaps never will.
-			atomic.CompareAndSwapUint64(&r.head.tail, t, t+1)
+			atomic.CompareAndSwapUint64(r.tail, t, t+1)
 		case atomic.CompareAndSwapUint64(&c.word, w, wordOf(t, claimed, rank)):
-			atomic.CompareAndSwapUint64(&r.head.tail, t, t+1)
+			atomic.CompareAndSwapUint64(r.tail, t, t+1)
 			return c, t
 		}
 	}
@@ -202,6 +223,6 @@ func (r *ring) giveUp(ticket, was uint64) bool {
 	if !atomic.CompareAndSwapUint64(&r.cell(ticket).word, was, wordOf(ticket, taken, 0)) {
 		return false
 	}
-	atomic.CompareAndSwapUint64(&r.head.tail, ticket, ticket+1)
+	atomic.CompareAndSwapUint64(r.tail, ticket, ticket+1)
 	return true
 }

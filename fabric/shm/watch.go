@@ -16,6 +16,7 @@ func (n *Network) watch(rank int) {
 	p := &n.peers[rank]
 	p.conn.SetDeadline(time.Time{})
 	b, oob := make([]byte, noteHead+maxNote+1), make([]byte, unix.CmsgSpace(4))
+	reset := false
 	for {
 		data, fds, err := readPacket(p.conn, b, oob)
 		switch {
@@ -34,10 +35,13 @@ func (n *Network) watch(rank int) {
 			n.foundDown(rank, fmt.Errorf("shm: the process ended without a goodbye: %w", io.EOF))
 			n.eachPort((*port).nudge) // it may have been down before, and now its cells come back
 			return
+		case errors.Is(err, unix.ECONNRESET) && !reset:
+			// It closed the connection without having read all packets. What it sent before
+			// is still to be read, perhaps a goodbye: the kernel tells the error first.
+			reset = true
+			continue
 		case errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET):
-			p.gone.Store(errors.Is(err, unix.ECONNRESET))
 			n.foundDown(rank, fmt.Errorf("shm: its connection broke: %w", err))
-			n.eachPort((*port).nudge)
 			return
 		default:
 			err = fmt.Errorf("shm: its connection broke: %w", err)

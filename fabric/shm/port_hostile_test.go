@@ -1,0 +1,313 @@
+package shm
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// pair is two connected ports, of which the first is about to be attacked by the second's process.
+func pair(t testing.TB) (victim, enemy *port) {
+	t.Helper()
+	p := openPorts(t, 2, smallPort)
+	e := mail(t, p[1], p[0], 200)
+	if err := p[0].Post(e.Slot); err != nil {
+		t.Fatal(err)
+	}
+	if err := p[1].Note(0, []byte("so that no ticket is 0")); err != nil {
+		t.Fatal(err)
+	}
+	for p[0].noted.head == 0 {
+		if _, err := p[0].Poll(make([]fabric.Event, 1), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p[0], p[1]
+}
+
+// far is rank 0's mailbox as another sees it.
+func far(p *port) *mailbox {
+	l := p.link(0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.far
+}
+
+// settle polls until all slots of the victim are posted and as many cells were repaired as should be.
+func settle(t testing.TB, p *port, repairs uint64) {
+	t.Helper()
+	var events [8]fabric.Event
+	for end := time.Now().Add(patience); p.posts.repairs.Load() < repairs || p.Stats().Posted != p.cfg.Slots; {
+		n, err := p.Poll(events[:], time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events[:n] {
+			if e.Kind == fabric.Arrived {
+				t.Errorf("a message of %d bytes came out of a broken cell", len(e.Data))
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d repairs of %d, %+v", p.posts.repairs.Load(), repairs, p.Stats())
+		}
+	}
+}
+
+// A message that lies about itself ends its sender, and costs the receiver no slot.
+func TestMessagesThatLieEndTheirSender(t *testing.T) {
+	for what, lie := range map[string]func(c *cell, l *link){
+		"one byte too long":  func(c *cell, l *link) { c.n = 513 },
+		"as long as can be":  func(c *cell, l *link) { c.n = math.MaxUint32 },
+		"another connection": func(c *cell, l *link) { c.epoch++ },
+		"none":               func(c *cell, l *link) { c.epoch = 0 },
+		"a message again":    func(c *cell, l *link) { c.seq-- },
+		"a message missing":  func(c *cell, l *link) { c.seq++ },
+	} {
+		victim, enemy := pair(t)
+		l := enemy.link(0)
+		l.mu.Lock()
+		c, ticket := l.far.claim(enemy.rank)
+		c.n, c.epoch, c.seq = 8, l.epoch, l.sent
+		lie(c, l)
+		atomic.StoreUint64(&c.word, wordOf(ticket, full, enemy.rank))
+		l.mu.Unlock()
+		if e := last(t, victim); e.Peer != 1 || e.Err == nil {
+			t.Errorf("%s: %+v", what, e)
+		}
+		settle(t, victim, 0)
+	}
+}
+
+// A cell that says what cannot be is skipped, its slot is posted again, and the next message comes.
+func TestCellsThatCannotBeAreRepaired(t *testing.T) {
+	for what, word := range map[string]func(h uint64) uint64{
+		"zero":                func(h uint64) uint64 { return 0 },
+		"ones":                func(h uint64) uint64 { return math.MaxUint64 },
+		"a later ticket":      func(h uint64) uint64 { return wordOf(h+8, posted, 0) },
+		"posted by a rank":    func(h uint64) uint64 { return wordOf(h, posted, 1) },
+		"claimed by nobody":   func(h uint64) uint64 { return wordOf(h, claimed, 2) },
+		"full of nobody":      func(h uint64) uint64 { return wordOf(h, full, maxRank) },
+		"taken":               func(h uint64) uint64 { return wordOf(h, taken, 0) },
+		"full of the victim":  func(h uint64) uint64 { return wordOf(h, full, 0) },
+		"a note's of nowhere": func(h uint64) uint64 { return wordOf(h, full, 3) },
+	} {
+		victim, enemy := pair(t)
+		for _, r := range []*receiver{&victim.receive, &victim.noted} {
+			if what == "full of the victim" && r == &victim.noted {
+				continue // a note to oneself is none
+			}
+			far, was := far(enemy), victim.posts.repairs.Load()
+			ring := &far.ring
+			if r == &victim.noted {
+				ring = &far.note
+			}
+			atomic.StoreUint64(&ring.cell(r.head).word, word(r.head))
+			want := was + 1
+			if what == "full of the victim" {
+				want = was
+			}
+			settle(t, victim, want)
+		}
+		if e := mail(t, enemy, victim, 100); len(e.Data) != 100 {
+			t.Errorf("%s: %d bytes", what, len(e.Data))
+		}
+	}
+}
+
+func TestSenderBelievesNoSlotNumber(t *testing.T) {
+	victim, enemy := pair(t) // here the receiver lies to the sender
+	for _, id := range []uint32{8, math.MaxUint32} {
+		atomic.StoreUint32(&victim.receive.cell(victim.receive.head).slot, id)
+		e := mail(t, enemy, victim, 500) // found out, and sent again
+		if len(e.Data) != 500 {
+			t.Errorf("%d bytes", len(e.Data))
+		}
+		if err := victim.Post(e.Slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := victim.posts.repairs.Load(); r != 2 {
+		t.Errorf("%d cells were repaired, want 2", r)
+	}
+}
+
+func TestTailThatCannotBeIsPutRight(t *testing.T) {
+	victim, enemy := pair(t)
+	for _, tail := range []uint64{0, math.MaxUint64, 1 << 40} {
+		atomic.StoreUint64(victim.receive.tail, tail)
+		e := mail(t, enemy, victim, 8)
+		if err := victim.Post(e.Slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An enemy writes anything anywhere into the mailbox while others send. Whatever comes out of
+// it is within the mailbox.
+func TestScribblersCannotMakePollLeaveTheMailbox(t *testing.T) {
+	p := openPorts(t, 3, smallPort)
+	victim, enemy, friend := p[0], p[1], p[2]
+	for _, q := range p[1:] {
+		if err := victim.Post(mail(t, q, victim, 8).Slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rng := rand.New(rand.NewPCG(6, 7))
+	mem := far(enemy).mem.Bytes()
+	cells := headSize + int(victim.receive.mask+1)*cellSize
+	x := &correspondent{p: victim}
+	lent := make(map[int32]bool)
+	for range 20_000 {
+		at := rng.IntN(len(mem)) &^ 7
+		if rng.IntN(4) > 0 {
+			at = rng.IntN(cells) &^ 7
+		}
+		w := (*uint64)(unsafe.Pointer(victim.at(at)))
+		switch rng.IntN(3) {
+		case 0:
+			atomic.StoreUint64(w, rng.Uint64())
+		case 1: // nearly right
+			atomic.StoreUint64(w, wordOf(victim.receive.head+uint64(rng.IntN(3)), uint32(rng.IntN(4)), uint32(rng.IntN(4))))
+		case 2:
+			atomic.AddUint64(w, 1<<rng.IntN(64))
+		}
+		if b, err := friend.Reserve(0); err == nil {
+			if friend.Send(0, b, 1+rng.IntN(512), nil, 0, 0) != nil {
+				friend.Release(b)
+			}
+		}
+		n, err := victim.Poll(x.events[:], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range x.events[:n] {
+			if e.Kind != fabric.Arrived {
+				continue
+			}
+			if lent[e.Slot] || e.Slot < 0 || int(e.Slot) >= smallPort.Slots || len(e.Data) > smallPort.SlotSize || e.Peer < 0 || e.Peer > 2 {
+				t.Fatalf("slot %d, lent: %v, %d bytes of rank %d", e.Slot, lent[e.Slot], len(e.Data), e.Peer)
+			}
+			lent[e.Slot] = true
+		}
+		for id := range lent {
+			if rng.IntN(2) == 0 {
+				if err := victim.Post(id); err != nil {
+					t.Fatal(err)
+				}
+				delete(lent, id)
+			}
+		}
+		if err := friend.Kick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if victim.posts.repairs.Load() == 0 {
+		t.Error("nothing had to be repaired: the test does not scribble where it hurts")
+	}
+}
+
+// at is an aligned place of the port's memory.
+func (p *port) at(off int) *byte { return &p.box.mem.Bytes()[off] }
+
+func TestPacketsThatMeanNothingEndTheirSender(t *testing.T) {
+	k := func(kind byte, port, epoch, a, b uint32) []byte {
+		x := packet{kind: kind, port: port, epoch: epoch, a: a, b: b}.encode()
+		return x[:]
+	}
+	for what, b := range map[string][]byte{
+		"short":                     k(kindAsk, 0, 1, 8, 512)[:19],
+		"long":                      append(k(kindAsk, 0, 1, 8, 512), 0),
+		"kind":                      k(kindNote+1, 0, 1, 8, 512),
+		"port":                      k(kindAsk, maxPorts, 1, 8, 512),
+		"ask without a port":        k(kindAsk, 0, 2, 8, 512),
+		"no slots":                  k(kindAsk, 0, 2, 0, 512),
+		"too many slots":            k(kindAsk, 0, 2, maxSlots+1, 512),
+		"slots without size":        k(kindAsk, 0, 2, 8, 0),
+		"answer to no question":     k(kindAnswer, 5, 1, 8, 512),
+		"wake of a port never seen": k(kindWake, 5, 0, 0, 0),
+		"long note":                 append([]byte{kindNote, 0, 0, 0, 0, 0, 0, 0}, make([]byte, maxNote+1)...),
+		"note to port 99":           {kindNote, 0, 0, 0, 99, 0, 0, 0, 1},
+	} {
+		p := openPorts(t, 3, smallPort)
+		if _, err := p[1].n.peers[0].conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if e := last(t, p[0]); e.Peer != 1 {
+			t.Errorf("%s: %+v", what, e)
+		}
+		var pd *fabric.PeerDownError
+		if err := p[0].Note(1, nil); !errors.As(err, &pd) {
+			t.Errorf("%s: note to who sent it: %v", what, err)
+		}
+		if e := mail(t, p[2], p[0], 8); e.Peer != 2 {
+			t.Errorf("%s: message of rank %d", what, e.Peer)
+		}
+	}
+}
+
+func FuzzPacket(f *testing.F) {
+	for kind := range byte(kindNote + 2) {
+		b := packet{kind: kind, port: 1, epoch: 2, a: 3, b: 4}.encode()
+		f.Add(b[:])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, err := decodePacket(b)
+		if err != nil {
+			return
+		}
+		if again := k.encode(); string(again[:]) != string(b) {
+			t.Errorf("%x is not the encoding of %+v", b, k)
+		}
+	})
+}
+
+// FuzzMailbox writes into the mailbox of a rank that sends to itself.
+func FuzzMailbox(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 0, 0, 0, 0, 255, 1, 2})
+	f.Add([]byte{3, 0, 64, 0, 1, 128, 1, 3, 1, 0, 9, 2})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		n, _ := newNetworks(t, 1, 4096, t.Name(), nil)
+		if err := n[0].Connect(t.Context(), [][]byte{n[0].Addr()}, nil); err != nil {
+			t.Fatal(err)
+		}
+		p := openPort(t, n[0], fabric.PortConfig{Slots: 3, SlotSize: 150, Sends: 2})
+		var events [2]fabric.Event
+		for len(script) >= 4 {
+			op, at, v := script[0]%4, int(script[1])<<8|int(script[2]), script[3]
+			script = script[4:]
+			switch op {
+			case 0:
+				mem := p.box.mem.Bytes()
+				mem[at%len(mem)] = v
+			case 1:
+				if b, err := p.Reserve(0); err == nil && p.Send(0, b, int(v)%151, nil, 0, 0) != nil {
+					p.Release(b)
+				}
+			case 2:
+				_ = p.Note(0, make([]byte, v))
+			case 3:
+				k, err := p.Poll(events[:], 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range events[:k] {
+					if e.Kind == fabric.Arrived {
+						if len(e.Data) > 150 {
+							t.Fatalf("%d bytes in a slot of 150", len(e.Data))
+						}
+						if err := p.Post(e.Slot); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				_ = p.Kick()
+			}
+		}
+	})
+}
