@@ -102,16 +102,16 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 	if ctx.Err() != nil {
 		return h.failed("call", rank, context.Cause(ctx))
 	}
-	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args, wants: true, w: w}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, wants: true, w: w}
 	l.begin(w, "call", h, rank)
 	if rank == l.cfg.Rank {
-		return l.here(&o)
+		return l.here(&o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
 		return err
 	}
-	if err := l.send(ctx, peer, &o, w); err != nil {
+	if err := l.send(ctx, peer, &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
 	l.begin(w, "call", h, rank)
@@ -135,13 +135,13 @@ func (h *Handler) post(ctx context.Context, l *Lane, rank int, p Payload, args [
 	if ctx.Err() != nil {
 		return h.failed("post", rank, context.Cause(ctx))
 	}
-	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args}
-	return h.postOut(ctx, l, rank, &o)
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
+	return h.postOut(ctx, l, rank, &o, args)
 }
 
-func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing) error {
+func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing, args []uint64) error {
 	if rank == l.cfg.Rank {
-		return l.here(o)
+		return l.here(o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
@@ -150,7 +150,7 @@ func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing) e
 	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
 	if !large {
 		l.takeOver(o)
-		if err = l.attempt(peer, o, nil); err == nil {
+		if err = l.attempt(peer, o, args, nil); err == nil {
 			return nil
 		}
 		if !passing(err) {
@@ -162,7 +162,7 @@ func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing) e
 	if large {
 		o.w = w
 	}
-	err = l.send(ctx, peer, o, w)
+	err = l.send(ctx, peer, o, args, w)
 	if err == nil && large {
 		err = l.drain(w)
 	}
@@ -197,16 +197,16 @@ func (h *Handler) tryPost(l *Lane, rank int, p Payload, args []uint64) error {
 	if p.cat == long && len(p.bytes) > l.cfg.MaxMedium {
 		return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.cfg.MaxMedium, "use Post or Start"}
 	}
-	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, args: args}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
 	if rank == l.cfg.Rank {
-		return l.here(&o)
+		return l.here(&o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
 		return err
 	}
 	l.takeOver(&o)
-	return l.attempt(peer, &o, nil)
+	return l.attempt(peer, &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.

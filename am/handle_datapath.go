@@ -11,8 +11,8 @@ func (l *Lane) run(b *batch) {
 	for i := range b.work[:b.n] {
 		w := &b.work[i]
 		l.handle(w)
-		if w.slot >= 0 {
-			if err := l.port.Post(w.slot); err != nil {
+		if b.slots[0] = w.slot; w.slot >= 0 {
+			if err := l.port.Post(b.slots[:1]...); err != nil {
 				l.fail(err)
 			}
 			l.stats.posted.Add(1)
@@ -101,5 +101,5 @@ func (l *Lane) panicked(c *Call, v any) {
 func (l *Lane) refuse(rank int, token uint64, why Reason, text string) error {
 	text = text[:min(len(text), maxFailure)]
 	args := [1]uint64{uint64(why)}
-	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(text), args: args[:]})
+	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(text)}, args[:])
 }

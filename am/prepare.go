@@ -96,8 +96,8 @@ func (p *Prepared) end() {
 }
 
 // out is the message; its payload is in the buffer.
-func (p *Prepared) out(args []uint64) outgoing {
-	return outgoing{kind: request, cat: medium, handler: p.h.index, payload: p.Bytes(), args: args, buf: &p.buf}
+func (p *Prepared) out() outgoing {
+	return outgoing{kind: request, cat: medium, handler: p.h.index, payload: p.Bytes(), buf: &p.buf}
 }
 
 // ready is check, for a Prepared that must not have ended.
@@ -114,8 +114,8 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 		p.Cancel()
 		return err
 	}
-	o := p.out(args)
-	return p.settle(p.h.postOut(ctx, p.l, p.rank, &o))
+	o := p.out()
+	return p.settle(p.h.postOut(ctx, p.l, p.rank, &o, args))
 }
 
 // TryCommit sends the message like TryPost. After an error the Prepared is what it was.
@@ -123,11 +123,11 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 	if err := p.ready(args); err != nil {
 		return err
 	}
-	o := p.out(args)
+	o := p.out()
 	if p.rank == p.l.cfg.Rank {
-		return p.settle(p.l.here(&o))
+		return p.settle(p.l.here(&o, args))
 	}
-	err := p.l.attempt(p.l.known(p.rank), &o, nil)
+	err := p.l.attempt(p.l.known(p.rank), &o, args, nil)
 	if err == nil {
 		p.end()
 	}
@@ -140,15 +140,15 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 		p.Cancel()
 		return Reply{}, err
 	}
-	o := p.out(args)
+	o := p.out()
 	w := p.l.waiter()
 	o.wants, o.w = true, w
 	p.l.begin(w, "call", p.h, p.rank)
 	var err error
 	if p.rank == p.l.cfg.Rank {
-		err = p.l.here(&o)
+		err = p.l.here(&o, args)
 	} else {
-		err = p.l.send(ctx, p.l.known(p.rank), &o, w)
+		err = p.l.send(ctx, p.l.known(p.rank), &o, args, w)
 	}
 	if err = p.settle(err); err != nil {
 		p.l.recycle(w)

@@ -117,7 +117,7 @@ func (c *Call) answer(p Payload, args []uint64) error {
 		c.l.stats.unwanted.Add(1)
 		return nil
 	}
-	return c.l.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off, args: args})
+	return c.l.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
 }
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)

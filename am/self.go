@@ -3,7 +3,7 @@ package am
 import "github.com/ibconduit/conduit/fabric"
 
 // here runs the handler of a request to this rank, on the caller's goroutine.
-func (l *Lane) here(o *outgoing) error {
+func (l *Lane) here(o *outgoing, args []uint64) error {
 	l.mu.Lock()
 	if err := l.end; err != nil {
 		l.mu.Unlock()
@@ -16,7 +16,7 @@ func (l *Lane) here(o *outgoing) error {
 	b := l.batch()
 	w := &b.work[0]
 	w.head.kind, w.head.cat, w.head.wants, w.head.token = request, o.cat, o.wants, 0
-	w.head.nargs, w.head.handler = uint8(len(o.args)), o.handler
+	w.head.nargs, w.head.handler = uint8(len(args)), o.handler
 	w.head.length, w.head.off = uint32(len(o.payload)), o.off
 	if o.wants {
 		w.head.token = o.w.token
@@ -25,7 +25,7 @@ func (l *Lane) here(o *outgoing) error {
 	} else {
 		l.stats.posts.Add(1)
 	}
-	copy(w.head.args[:], o.args)
+	copy(w.head.args[:], args)
 	w.rank, w.payload, w.slot = l.cfg.Rank, o.payload, -1
 	if o.cat == long {
 		if fabric.CheckRange("write", l.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(l.cfg.Segment))) == nil {
@@ -40,16 +40,17 @@ func (l *Lane) here(o *outgoing) error {
 }
 
 // replyHere ends a call of this rank to itself.
-func (l *Lane) replyHere(o *outgoing) error {
+func (l *Lane) replyHere(o *outgoing, args []uint64) error {
 	if o.cat == long {
 		if err := fabric.CheckRange("reply", l.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(l.cfg.Segment))); err != nil {
-			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error()), args: []uint64{uint64(TooLarge)}}
+			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error())}
+			args = []uint64{uint64(TooLarge)}
 		} else {
 			copy(l.cfg.Segment[o.off:], o.payload)
 		}
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(o.args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
-	copy(h.args[:], o.args)
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	copy(h.args[:], args)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w, err := l.answered(l.cfg.Rank, &h, o.payload)

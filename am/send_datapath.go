@@ -8,15 +8,15 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// outgoing is a message that is to be sent.
+// outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here, the
+// payload that is, moves to the heap.
 type outgoing struct {
 	kind    kind
 	cat     category
 	handler uint16
 	token   uint64 // of the call that a reply ends
 	payload []byte
-	off     uint64 // of a Long
-	args    []uint64
+	off     uint64          // of a Long
 	wants   bool            // a reply
 	w       *waiter         // who waits for the reply, or for the network to have done with the payload
 	buf     *fabric.SendBuf // prepared: the payload is in it
@@ -25,9 +25,9 @@ type outgoing struct {
 
 // attempt sends a request if everything that it needs is there. w is who waits already, or nil.
 // The errors are those of the try-forms; it changes nothing then.
-func (l *Lane) attempt(p *peer, o *outgoing, w *waiter) error {
+func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	p.mu.Lock()
-	err := l.launch(p, o, w)
+	err := l.launch(p, o, args, w)
 	p.mu.Unlock()
 	if err == nil {
 		l.sent(o)
@@ -57,7 +57,7 @@ func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
 }
 
 // launch takes what the request needs and sends it. The peer's lock is held.
-func (l *Lane) launch(p *peer, o *outgoing, w *waiter) error {
+func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
 	}
@@ -76,7 +76,7 @@ func (l *Lane) launch(p *peer, o *outgoing, w *waiter) error {
 		}
 		return err
 	}
-	h := head{kind: o.kind, cat: o.cat, wants: o.wants, nargs: uint8(len(o.args)), handler: o.handler,
+	h := head{kind: o.kind, cat: o.cat, wants: o.wants, nargs: uint8(len(args)), handler: o.handler,
 		length: uint32(len(o.payload)), off: o.off}
 	var b fabric.SendBuf
 	if o.buf != nil {
@@ -88,7 +88,7 @@ func (l *Lane) launch(p *peer, o *outgoing, w *waiter) error {
 		return err
 	}
 	p.purse.Fill(&h.credit, now)
-	if err := l.emit(p, o, &h, &b, cookie); err != nil {
+	if err := l.emit(p, o, args, &h, &b, cookie); err != nil {
 		p.purse.Cancel(epoch)
 		l.withdraw(p, o, &h, cookie)
 		if o.buf == nil {
@@ -174,12 +174,12 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 }
 
 // emit writes the message and hands it to the network.
-func (l *Lane) emit(p *peer, o *outgoing, h *head, b *fabric.SendBuf, cookie uint64) error {
+func (l *Lane) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64) error {
 	if o.cat == medium && o.buf == nil {
 		copy(b.Data[headSize:], o.payload)
 	}
 	n := h.size()
-	h.encode(b.Data[:n], l.hash, o.args)
+	h.encode(b.Data[:n], l.hash, args)
 	var err error
 	if cookie != 0 {
 		err = l.port.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, sendFlags)
@@ -220,10 +220,10 @@ func passing(err error) bool {
 }
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call.
-func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, w *waiter) error {
+func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	defer l.unqueue(p, w)
 	for {
-		err := l.attempt(p, o, w)
+		err := l.attempt(p, o, args, w)
 		if err == nil || !passing(err) {
 			return err
 		}
@@ -298,24 +298,24 @@ func (l *Lane) unqueue(p *peer, w *waiter) {
 
 // reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever
 // handles a message never waits.
-func (l *Lane) reply(rank int, o *outgoing) error {
+func (l *Lane) reply(rank int, o *outgoing, args []uint64) error {
 	p := l.known(rank)
 	if rank == l.cfg.Rank {
-		return l.replyHere(o)
+		return l.replyHere(o, args)
 	}
 	if o.cat == long && !o.own && len(o.payload) > 0 {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
-	err := l.tryReply(p, o)
+	err := l.tryReply(p, o, args)
 	if err == ErrNoBuffer || err == ErrQueueFull {
-		return l.keep(p, o)
+		return l.keep(p, o, args)
 	}
 	l.replied(o, err)
 	return err
 }
 
 // tryReply needs a buffer and nothing else.
-func (l *Lane) tryReply(p *peer, o *outgoing) error {
+func (l *Lane) tryReply(p *peer, o *outgoing, args []uint64) error {
 	b, err := l.port.Reserve(fabric.Urgent)
 	if err != nil {
 		if errors.Is(err, fabric.ErrAgain) {
@@ -324,7 +324,7 @@ func (l *Lane) tryReply(p *peer, o *outgoing) error {
 		return err
 	}
 	p.mu.Lock()
-	err = l.launchReply(p, o, &b)
+	err = l.launchReply(p, o, args, &b)
 	p.mu.Unlock()
 	if err != nil {
 		l.port.Release(b)
@@ -332,7 +332,7 @@ func (l *Lane) tryReply(p *peer, o *outgoing) error {
 	return err
 }
 
-func (l *Lane) launchReply(p *peer, o *outgoing, b *fabric.SendBuf) error {
+func (l *Lane) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
 	}
@@ -342,7 +342,7 @@ func (l *Lane) launchReply(p *peer, o *outgoing, b *fabric.SendBuf) error {
 			return ErrNoBuffer
 		}
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(o.args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
 	l.mu.Lock()
 	if err := l.end; err != nil {
 		l.mu.Unlock()
@@ -351,7 +351,7 @@ func (l *Lane) launchReply(p *peer, o *outgoing, b *fabric.SendBuf) error {
 	cookie := l.enter(p, o, &h, now)
 	l.mu.Unlock()
 	p.purse.Fill(&h.credit, now)
-	if err := l.emit(p, o, &h, b, cookie); err != nil {
+	if err := l.emit(p, o, args, &h, b, cookie); err != nil {
 		l.withdraw(p, o, &h, cookie)
 		return err
 	}

@@ -181,14 +181,14 @@ func (l *Lane) arm(at time.Duration) {
 
 // letter is a reply that waits for a send buffer.
 type letter struct {
-	p *peer
-	o outgoing
+	p    *peer
+	o    outgoing
+	args []uint64
 }
 
 // keep has a reply wait. It is bounded by what its caller has reserved for replies.
-func (l *Lane) keep(p *peer, o *outgoing) error {
-	x := &letter{p: p, o: *o}
-	x.o.args = append([]uint64(nil), o.args...)
+func (l *Lane) keep(p *peer, o *outgoing, args []uint64) error {
+	x := &letter{p: p, o: *o, args: append([]uint64(nil), args...)}
 	if !o.own {
 		x.o.payload = append([]byte(nil), o.payload...)
 		x.o.own = o.cat == long
@@ -220,7 +220,7 @@ func (l *Lane) sendLate() {
 		x := l.late[0]
 		l.late = l.late[1:]
 		l.mu.Unlock()
-		err := l.tryReply(x.p, &x.o)
+		err := l.tryReply(x.p, &x.o, x.args)
 		if err == ErrNoBuffer || err == ErrQueueFull {
 			l.mu.Lock()
 			l.late = append(l.late, x)
@@ -274,7 +274,7 @@ func (l *Lane) pingAll(now time.Duration) {
 	ranks := l.calls.silent(l.cfg.Rank, now-l.cfg.PingAfter)
 	l.mu.Unlock()
 	for _, rank := range ranks {
-		switch l.attempt(l.known(rank), &outgoing{kind: ping}, nil) {
+		switch l.attempt(l.known(rank), &outgoing{kind: ping}, nil, nil) {
 		case ErrNoCredit, ErrNotConnected:
 			// Closing an idle connection takes no credit, and tells as much. The next message opens another.
 			_ = l.port.Disconnect(rank)

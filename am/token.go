@@ -84,7 +84,7 @@ func (t *Token) answer(p Payload, args []uint64) error {
 		t.l.stats.unwanted.Add(1)
 		return nil
 	}
-	return t.l.reply(t.rank, &outgoing{kind: reply, cat: p.cat, token: t.token, payload: p.bytes, off: p.off, args: args})
+	return t.l.reply(t.rank, &outgoing{kind: reply, cat: p.cat, token: t.token, payload: p.bytes, off: p.off}, args)
 }
 
 // take ends the token in a way, or says how it ended.

@@ -1,0 +1,5 @@
+//go:build !debug
+
+package am_test
+
+const checked = false

@@ -1,0 +1,273 @@
+package am_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+func TestHandlersRunWhileTheProgramComputes(t *testing.T) {
+	table := am.NewTable()
+	var ran atomic.Uint64
+	h := table.Handle("count", func(*am.Call) { ran.Add(1) })
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	for range 3 {
+		before := ran.Load()
+		if err := h.Post(bounded(t), l[0], 1); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the handler runs though rank 1 does not poll", func() bool { return ran.Load() == before+1 })
+	}
+}
+
+func TestWithoutAnAttendantNothingRunsUntilSomebodyPolls(t *testing.T) {
+	table := am.NewTable()
+	var ran atomic.Uint64
+	h := table.Handle("count", func(*am.Call) { ran.Add(1) })
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
+	ctx, cancel := context.WithCancelCause(bounded(t))
+	served := make(chan error, 1)
+	go func() { served <- l[1].Serve(ctx) }()
+	if err := h.Post(ctx, l[0], 1); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Serve runs the handler", func() bool { return ran.Load() == 1 })
+	enough := errors.New("enough")
+	cancel(enough)
+	if err := <-served; !errors.Is(err, enough) {
+		t.Fatalf("Serve ended with %v", err)
+	}
+	if err := h.Post(bounded(t), l[0], 1); err != nil {
+		t.Fatal(err)
+	}
+	if ran.Load() != 1 {
+		t.Fatal("a handler ran by itself")
+	}
+	eventually(t, "Test runs the handler", func() bool {
+		some, err := l[1].Test()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return some && ran.Load() == 2
+	})
+}
+
+// A handler takes its time; calls that others wait for end meanwhile.
+func TestASlowHandlerHoldsUpNobody(t *testing.T) {
+	table := am.NewTable()
+	release := make(chan struct{})
+	slow := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
+	fast := table.Handle("fast", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	for _, attend := range []time.Duration{0, -1} {
+		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend})
+		ctx := bounded(t)
+		var wg sync.WaitGroup
+		serve, stop := context.WithCancel(ctx)
+		for range 3 {
+			wg.Go(func() { _ = l[1].Serve(serve) })
+		}
+		p, err := slow.Start(ctx, l[0], 1, am.Payload{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint64(50) {
+			if r, err := fast.Call(ctx, l[0], 1, i); err != nil || r.Arg(0) != i {
+				t.Fatal(r.Arg(0), err)
+			}
+		}
+		if _, done, _ := p.Test(); done {
+			t.Fatal("the slow call has ended")
+		}
+		release <- struct{}{}
+		if _, err := p.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		wg.Wait()
+	}
+}
+
+func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
+	if checked {
+		t.Skip("the debug build panics: see TestDebugBuildPanics")
+	}
+	table := am.NewTable()
+	var l []*am.Lane
+	var got []error
+	var h *am.Handler
+	h = table.Handle("bad", func(c *am.Call) {
+		_, err := h.Call(context.Background(), c.Lane(), 1-c.Lane().Rank())
+		_, err2 := h.Prepare(context.Background(), c.Lane(), 0, 1)
+		_, err3 := c.Lane().Test()
+		got = []error{err, err2, err3, h.Post(context.Background(), c.Lane(), 0), h.TryPost(c.Lane(), 0),
+			c.Lane().Serve(context.Background()), c.Lane().Quiesce(context.Background()), c.Lane().Close()}
+		_ = c.Reply(1)
+	})
+	l = lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	for to := range 2 {
+		got = nil
+		if r, err := h.Call(bounded(t), l[0], to); err != nil || r.Arg(0) != 1 {
+			t.Fatal(r.Arg(0), err)
+		}
+		for i, err := range got {
+			if !errors.Is(err, am.ErrInHandler) {
+				t.Errorf("operation %d in a handler of rank %d: %v", i, to, err)
+			}
+		}
+		if len(got) == 0 {
+			t.Fatal("no handler ran")
+		}
+	}
+}
+
+func TestTheWatchdogNamesWhatIsWaitedFor(t *testing.T) {
+	table := am.NewTable()
+	hold := table.Handle("hold", func(c *am.Call) { c.Defer(time.Hour) })
+	cfg := am.Config{Table: table, StallAfter: 50 * time.Millisecond, Credits: 2, Replies: 2, Sends: 2}
+	l := lanes(t, amtest.NewMemory(3, 64), 3, cfg)
+	ctx := bounded(t)
+	var e *am.StallError
+	_, err := hold.Call(ctx, l[0], 1)
+	if !errors.As(err, &e) || e.Resource != "the reply" || e.Rank != 1 || e.For < cfg.StallAfter || !strings.Contains(e.Op, "hold") {
+		t.Fatalf("a reply that does not come: %v", err)
+	}
+	if _, err = hold.Call(ctx, l[0], 1); !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	if _, err = hold.Call(ctx, l[0], 2); !errors.As(err, &e) || e.Resource != "a buffer for the reply" || !strings.Contains(e.Holder, "peer 1 holds") {
+		t.Fatalf("no reply buffer: %v", err)
+	}
+	var lent []*am.Prepared
+	for range 2 {
+		p, err := hold.Prepare(ctx, l[0], 1, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lent = append(lent, p)
+	}
+	if _, err := hold.TryPrepare(l[0], 1, 10); err != am.ErrNoBuffer {
+		t.Fatalf("no send buffer: %v", err)
+	}
+	if _, err = hold.Prepare(ctx, l[0], 1, 10); !errors.As(err, &e) || e.Resource != "a send buffer" || !strings.Contains(e.Holder, "2 prepared") {
+		t.Fatalf("no send buffer: %v", err)
+	}
+	for _, p := range lent {
+		p.Cancel()
+	}
+	if s := l[0].Stats(); s.Stalls != 4 {
+		t.Fatalf("%d stalls were counted", s.Stalls)
+	}
+}
+
+func TestTheWatchdogExplainsMissingCredits(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	m := amtest.NewMemory(2, 64)
+	m.NoteLoss = 1 // the question never arrives
+	l := lanes(t, m, 2, am.Config{Table: table, StallAfter: 50 * time.Millisecond})
+	if err := h.TryPost(l[0], 1); err != am.ErrNotConnected {
+		t.Fatal(err)
+	}
+	var e *am.StallError
+	if err := h.Post(bounded(t), l[0], 1); !errors.As(err, &e) || e.Resource != "a credit" || !strings.Contains(e.Holder, "0 granted") || !strings.Contains(e.Holder, "asked") {
+		t.Fatal(err)
+	}
+}
+
+func TestASilentRankIsTakenForDead(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	m := amtest.NewMemory(2, 64)
+	m.NoteLoss = 1
+	told := make(chan int, 1)
+	l := lanes(t, m, 2, am.Config{Table: table, SilentAfter: 50 * time.Millisecond, OnClosed: func(rank int, _ error) { told <- rank }})
+	if err := h.Post(bounded(t), l[0], 1); !errors.Is(err, fabric.ErrPeerDown) || !strings.Contains(err.Error(), "answers no question") {
+		t.Fatal(err)
+	}
+	if rank := <-told; rank != 1 {
+		t.Fatal(rank)
+	}
+}
+
+func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
+	table := am.NewTable()
+	hold := table.Handle("hold", func(c *am.Call) { c.Defer(time.Hour) })
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Replies: 2, CloseAfter: 20 * time.Millisecond})
+	ctx := bounded(t)
+	errs := make(chan error, 4)
+	for range 4 { // two wait for replies, two for reply buffers
+		go func() { _, err := hold.Call(ctx, l[0], 1); errs <- err }()
+	}
+	eventually(t, "two calls are in flight", func() bool { return l[0].Stats().CallsInFlight == 2 })
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	var rest *am.InFlightError
+	if err := l[0].Quiesce(short); !errors.As(err, &rest) || rest.Calls != 2 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Quiesce: %v", err)
+	}
+	p, err := hold.TryPrepare(l[0], 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l[0].Close(); !errors.Is(err, fabric.ErrBusy) {
+		t.Fatalf("Close with a prepared message: %v", err)
+	}
+	for range 4 {
+		if err := <-errs; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a pending call ended with %v", err)
+		}
+	}
+	p.Cancel()
+	if err := l[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l[0].Close(); err != nil {
+		t.Fatalf("second Close: %v", err)
+	}
+	if err := hold.Post(ctx, l[0], 1); !errors.Is(err, os.ErrClosed) {
+		t.Fatalf("post afterwards: %v", err)
+	}
+	if err := l[1].Close(); !errors.As(err, &rest) || rest.Owed != 2 {
+		t.Fatalf("Close with owed replies: %v", err)
+	}
+	s := l[0].Stats()
+	if err := s.Check(); err != nil || s.Ended != 2 {
+		t.Fatal(s.Ended, err)
+	}
+}
+
+// Followers are many and wake-ups few: whoever leaves the lead wakes one.
+func TestTheLeadIsHandedOverToOne(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	ctx := bounded(t)
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for i := range uint64(100) {
+				if r, err := h.Call(ctx, l[0], 1, i); err != nil || r.Arg(0) != i {
+					t.Error(r.Arg(0), err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s := l[0].Stats()
+	if s.HandOvers > s.Waits+s.Parks {
+		t.Errorf("%d hand-overs for %d waits", s.HandOvers, s.Waits)
+	}
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+}
