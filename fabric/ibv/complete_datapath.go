@@ -291,7 +291,7 @@ func (e *endpoint) goDeaf(err error) error {
 	}
 	for len(e.active) > 0 {
 		k := &e.links[e.active[0]]
-		e.takeFromDevice(k)
+		_ = e.takeFromDevice(k) // it has warned
 		for k.head != none {
 			e.retire(k, k.err)
 		}
@@ -350,9 +350,14 @@ func (e *endpoint) lose(first, unposted, end int, cause error) {
 
 // abandon takes a lost link's queue pair from the device, after which nothing of
 // it completes, and ends what was out. Requests that were posted before the
-// refused one may have been done; nobody will tell.
+// refused one may have been done; nobody will tell. A queue pair that cannot be taken
+// from the device may still write into blocks that others would get, and complete
+// what is in no book any more: the lane is lost.
 func (e *endpoint) abandon(k *link) {
-	e.takeFromDevice(k)
+	if err := e.takeFromDevice(k); err != nil {
+		_ = e.goDeaf(err) // each request tells
+		return
+	}
 	for {
 		n, err := e.bell.Ring(1, 0) // what completed before
 		if n > 0 {
@@ -372,15 +377,16 @@ func (e *endpoint) abandon(k *link) {
 
 // takeFromDevice resets a link's queue pair: the device works on it no more, and the memory of its requests is their
 // callers' again. Where that fails, registrations stay until the endpoint is released.
-func (e *endpoint) takeFromDevice(k *link) {
+func (e *endpoint) takeFromDevice(k *link) error {
 	err := k.qp.Reset()
 	if err == nil {
-		return
+		return nil
 	}
 	e.net.log.Warn("ibv: lost queue pair cannot be reset", "rank", k.rank, "err", err)
 	for i := k.head; i != none; i = e.wrs[i].next {
 		e.wrs[i].hold = 0
 	}
+	return err
 }
 
 // unlink ends a work request that was never posted, wherever it stands in its

@@ -5,6 +5,7 @@ package ibv
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -345,6 +346,33 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 		}
 		mixed(r, l, 100, []int{0, 2})
 		r.idle(l)
+	}
+}
+
+// The device may still answer on a queue pair that it does not give back: neither
+// its blocks nor its numbers may serve other requests.
+func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
+	var d deaths
+	r := newRig(t, 3, Config{OnDown: d.onDown})
+	l := r.lane(0)
+	r.mute(1, 0)
+	h, err := l.Get(1, 0, make([]byte, 64), fabric.Blocking)
+	r.must("get", err)
+	e, k := l.ep, &l.ep.links[1]
+	r.must("close the queue pair under the lane", k.qp.Close()) // so that Reset fails
+	e.broken(k, kindGet, errKilled)
+	e.lost = append(e.lost, k.rank)
+	e.afterwards()
+	if e.deaf == nil || !errors.Is(e.deaf, os.ErrClosed) {
+		t.Errorf("the lane goes on: %v", e.deaf)
+	}
+	_, err = l.Wait(r.ctx, h)
+	r.down("wait", err, 1, errKilled)
+	if _, err := l.Put(2, 0, word(1), fabric.Blocking); !errors.Is(err, os.ErrClosed) || errors.Is(err, fabric.ErrPeerDown) {
+		t.Errorf("put to another rank on a lost lane: %v", err)
+	}
+	if e.outstanding != 0 || len(d.of(1)) != 1 || len(d.of(2)) != 0 {
+		t.Errorf("%d out; told %v", e.outstanding, d.told)
 	}
 }
 
