@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,7 +49,7 @@ func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
 
 // Buffers of messages that asked for no completion come back when somebody needs them, however many connections hold them.
 func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
-	m := newMail(t, 6, Config{Lanes: 1}, fabric.PortConfig{Slots: 48, SlotSize: 512, Sends: 4})
+	m := newMail(t, 6, Config{Lanes: 1}, fabric.PortConfig{Slots: 48, SlotSize: 512, Sends: 4, Reserved: 3})
 	rounds := 0
 	m.work(func(o *office) (bool, error) {
 		if o.rank != 0 || rounds == 40 {
@@ -62,7 +63,7 @@ func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
 	})
 }
 
-// datagramsOf sends raw bytes from one rank's datagram queue pair to another's port.
+// raw sends bytes from one rank's datagram queue pair to another's port.
 func (m *mail) raw(from, to int, b []byte) {
 	m.Helper()
 	p := m.posts[from].p
@@ -289,4 +290,139 @@ func TestTwoPortsOfARankAreApart(t *testing.T) {
 	if n := m.nets[0].ports[1].Connected(); n != 0 {
 		t.Errorf("the other port has %d connections", n)
 	}
+}
+
+// only lets some ranks work.
+func (m *mail) only(ranks ...int) {
+	m.live = func(rank int) bool { return slices.Contains(ranks, rank) }
+}
+
+// captured holds back the first datagram of a kind that a rank sends.
+type captured struct {
+	kind datagramKind
+	mu   sync.Mutex
+	d    *datagram
+}
+
+func (c *captured) mangle(d datagram) []datagram {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d.kind == c.kind && c.d == nil {
+		c.d = &d
+		return nil
+	}
+	return []datagram{d}
+}
+
+func (c *captured) get() *datagram {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.d
+}
+
+// Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side and which rank 0
+// had not seen. The two counts of messages tell.
+func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	late := &captured{kind: sayClose}
+	m.nets[0].cfg.mangle = late.mangle
+	a, b := m.posts[0], m.posts[1]
+	m.must("disconnect", a.p.Disconnect(1))
+	m.only(0)
+	m.work(func(*office) (bool, error) {
+		if late.get() == nil {
+			return false, a.p.Disconnect(1)
+		}
+		return true, nil
+	})
+	m.only(1)
+	m.work(func(*office) (bool, error) {
+		if b.sent[0] == 1 {
+			_, err := b.send(0, 100, true, 0)
+			return false, err
+		}
+		return len(b.cookies) == 0, nil
+	})
+	answers := b.p.Stats().Handshakes
+	d := *late.get()
+	d.from = 0
+	m.raw(0, 1, encoded(d))
+	m.work(func(*office) (bool, error) { return b.p.Stats().Handshakes > answers, nil })
+	if b.idles != 0 || !b.open[0] {
+		t.Error("the connection was closed under a message")
+	}
+	m.only(0, 1)
+	m.work(func(o *office) (bool, error) { return b.delivered(), nil })
+	if a.arrived[1] != 2 {
+		t.Errorf("%d messages arrived, want 2", a.arrived[1])
+	}
+}
+
+// While a connection is being closed it does not count; when the peer needs it, it counts again.
+func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
+	m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
+	lost := &captured{kind: sayClose}
+	m.connectAll()
+	net := m.nets[0]
+	net.cfg.mangle = lost.mangle
+	net.cfg.Messages.Connections = 1
+	a := m.posts[0]
+	a.p.trimAt = 0
+	m.only(0)
+	m.work(func(*office) (bool, error) { return lost.get() != nil && a.p.trimAt == never, nil })
+	d := *lost.get()
+	from := int(d.to)
+	m.raw(from, 0, encoded(datagram{kind: sayStay, from: uint32(from), to: 0, epoch: d.epoch, attempt: d.attempt}))
+	m.only(0, 1, 2)
+	m.work(func(o *office) (bool, error) { return o != a || a.p.Connected() == 1 && a.idles == 1, nil })
+	m.exchange(5)
+	m.agree()
+}
+
+// Nothing but its own completion can wake this poller: it had armed for messages only.
+func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, mailConfig)
+	m.connectAll()
+	o := m.posts[0]
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	var ended atomic.Uint64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			n, err := o.p.Poll(o.events[:], 0)
+			for _, e := range o.events[:n] {
+				if e.Kind == fabric.Sent && e.Err == nil {
+					ended.Store(e.Cookie)
+				}
+			}
+			if err == nil && n == 0 {
+				err = o.p.Wait(ctx)
+			}
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range uint64(8) {
+		for asleep := false; !asleep && m.ctx.Err() == nil; time.Sleep(time.Millisecond) {
+			o.p.mu.Lock()
+			asleep = o.p.sleeping && !o.p.armedAny
+			o.p.mu.Unlock()
+		}
+		time.Sleep(2 * time.Millisecond) // from armed to parked
+		b, err := o.p.Reserve(0)
+		m.must("reserve", err)
+		m.must("send", o.p.Send(1, b, 300, nil, i+1, 0))
+		for ended.Load() != i+1 {
+			if m.ctx.Err() != nil {
+				t.Fatalf("nobody learned that message %d is complete", i+1)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	cancel()
+	wg.Wait()
 }

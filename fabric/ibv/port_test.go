@@ -414,7 +414,7 @@ func TestMoreIdleConnectionsThanTheLimitAreClosedUnderTraffic(t *testing.T) {
 
 func TestEagerPortsConnectToAllWithoutAMessage(t *testing.T) {
 	const n = 4
-	m := newMail(t, n, Config{Lanes: 1, Messages: MessageConfig{Eager: true}}, mailConfig)
+	m := newMail(t, n, Config{Lanes: 1, Messages: MessageConfig{Eager: true}, mangle: newStorm().mangle}, mailConfig)
 	m.work(func(o *office) (bool, error) { return o.p.Connected() == n-1, nil })
 	m.agree()
 }
