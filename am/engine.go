@@ -18,6 +18,7 @@ import (
 type engine struct {
 	lead      atomic.Bool
 	parked    atomic.Int32  // length of Lane.parked
+	active    atomic.Int32  // length of Lane.active
 	rounds    atomic.Uint64 // polls
 	armed     atomic.Int64  // the time given to the port's After last
 	event     time.Duration // of the last event; of who leads
@@ -66,6 +67,9 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 		}
 		if err := l.stalled(w); err != nil {
 			return err
+		}
+		if l.help() {
+			continue
 		}
 		if planted != noPoll && l.tryLead() {
 			l.run(l.collect(ctx, w, false))
@@ -193,7 +197,7 @@ func (l *Lane) attend() {
 	for !e.closing.Load() {
 		seen := e.rounds.Load()
 		l.cfg.Host.Sleep(pause)
-		if e.rounds.Load() != seen {
+		if l.help() || e.rounds.Load() != seen {
 			pause = l.cfg.AttendAfter
 			continue
 		}

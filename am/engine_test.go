@@ -68,7 +68,7 @@ func TestASlowHandlerHoldsUpNobody(t *testing.T) {
 	slow := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
 	fast := table.Handle("fast", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	for _, attend := range []time.Duration{0, -1} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend})
+		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend, StallAfter: 2 * time.Second})
 		ctx := bounded(t)
 		var wg sync.WaitGroup
 		serve, stop := context.WithCancel(ctx)

@@ -2,28 +2,95 @@ package am
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// run runs the handlers of a batch, and takes it back. The caller does not lead.
+// run runs the handlers of a batch, and takes it back. The caller does not lead. Others help if one
+// of the handlers takes its time: the requests behind it do not wait for it.
 func (l *Lane) run(b *batch) {
-	for i := range b.work[:b.n] {
-		w := &b.work[i]
-		l.handle(w)
-		if b.slots[0] = w.slot; w.slot >= 0 {
-			if err := l.port.Post(b.slots[:1]...); err != nil {
-				l.fail(err)
+	if b.n == 0 {
+		l.retire(b)
+		return
+	}
+	b.claimed.Store(0)
+	b.finished.Store(0)
+	if b.n > 1 {
+		l.mu.Lock()
+		l.active = append(l.active, b)
+		l.engine.active.Store(int32(len(l.active)))
+		l.mu.Unlock()
+	}
+	for {
+		i := int(b.claimed.Add(1)) - 1
+		if i >= b.n {
+			break
+		}
+		l.runOne(b, i)
+	}
+	l.finished(b)
+}
+
+// help runs handlers of batches of others. It reports whether there were some.
+func (l *Lane) help() (some bool) {
+	for l.engine.active.Load() > 0 {
+		b, i := l.claim()
+		if b == nil {
+			break
+		}
+		some = true
+		l.runOne(b, i)
+	}
+	return some
+}
+
+// claim finds a request whose handler nobody has begun.
+func (l *Lane) claim() (*batch, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.active {
+		if int(b.claimed.Load()) < b.n {
+			if i := int(b.claimed.Add(1)) - 1; i < b.n {
+				return b, i // which keeps it from being retired
 			}
-			l.stats.posted.Add(1)
-			l.lent.Add(-1)
 		}
 	}
+	return nil, 0
+}
+
+// runOne runs a handler of a batch.
+func (l *Lane) runOne(b *batch, i int) {
+	w := &b.work[i]
+	l.handle(w)
+	if w.slot[0] >= 0 {
+		if err := l.port.Post(w.slot[:]...); err != nil {
+			l.fail(err)
+		}
+		l.stats.posted.Add(1)
+		l.lent.Add(-1)
+	}
+	l.finished(b)
+}
+
+// finished is called for each handler of a batch, and by who took it on. The last one retires it.
+func (l *Lane) finished(b *batch) {
+	if int(b.finished.Add(1)) == b.n+1 {
+		l.retire(b)
+	}
+}
+
+// retire takes a batch back.
+func (l *Lane) retire(b *batch) {
 	if planted == spareLate {
 		l.repost(b, l.port.Now())
 	}
-	b.n = 0
 	l.mu.Lock()
+	if i := slices.Index(l.active, b); i >= 0 {
+		l.active = slices.Delete(l.active, i, i+1)
+		l.engine.active.Store(int32(len(l.active)))
+	}
+	b.n = 0
 	l.batches = append(l.batches, b)
 	l.mu.Unlock()
 }

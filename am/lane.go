@@ -35,6 +35,7 @@ type Lane struct {
 	stallDue  time.Duration // when the watchdog looks at who is parked; 0: nobody is
 	idle      []*waiter     // free ones
 	batches   []*batch      // free ones
+	active    []*batch      // those with several handlers that run
 	end       error         // not nil: the lane is closed, or its port failed
 
 	engine   engine

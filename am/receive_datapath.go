@@ -1,6 +1,7 @@
 package am
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -9,13 +10,14 @@ import (
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
 // of it, whose handlers it runs.
 type batch struct {
-	events [eventsPerPoll]fabric.Event
-	slots  [eventsPerPoll]int32 // to be posted
-	work   [eventsPerPoll]work
-	nslots int
-	n      int  // of work
-	taken  int  // receive buffers that messages took
-	freed  bool // some were for replies
+	events            [eventsPerPoll]fabric.Event
+	slots             [eventsPerPoll]int32 // to be posted
+	work              [eventsPerPoll]work
+	nslots            int
+	n                 int          // of work
+	taken             int          // receive buffers that messages took
+	claimed, finished atomic.Int32 // of work
+	freed             bool         // some were for replies
 }
 
 // work is a request whose handler is to run.
@@ -23,7 +25,7 @@ type work struct {
 	head    head
 	rank    int
 	payload []byte
-	slot    int32 // that the payload lies in, to be posted afterwards; -1: none
+	slot    [1]int32 // that the payload lies in, to be posted afterwards; -1: none
 	call    Call
 	copied  []byte // memory for a payload whose slot was needed
 }
@@ -98,7 +100,7 @@ func (l *Lane) repost(b *batch, now time.Duration) {
 func (l *Lane) arrived(b *batch, e *fabric.Event, now time.Duration) {
 	p := l.known(e.Peer)
 	w := &b.work[b.n]
-	w.rank, w.slot = e.Peer, -1
+	w.rank, w.slot[0] = e.Peer, -1
 	payload, err := w.head.decode(e.Data, l.hash)
 	b.taken++
 	p.mu.Lock()
@@ -207,7 +209,7 @@ func (l *Lane) accept(w *work, payload []byte, slot int32) (keep bool) {
 	case len(payload) == 0:
 		w.payload = nil
 	case int(l.lent.Add(1)) <= l.cfg.Spares:
-		w.payload, w.slot = payload, slot
+		w.payload, w.slot[0] = payload, slot
 		return true
 	default:
 		l.lent.Add(-1)

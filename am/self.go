@@ -26,7 +26,7 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 		l.stats.posts.Add(1)
 	}
 	copy(w.head.args[:], args)
-	w.rank, w.payload, w.slot = l.cfg.Rank, o.payload, -1
+	w.rank, w.payload, w.slot[0] = l.cfg.Rank, o.payload, -1
 	if o.cat == long {
 		if fabric.CheckRange("write", l.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(l.cfg.Segment))) == nil {
 			copy(l.cfg.Segment[o.off:], o.payload) // else the handler's lookup refuses it
