@@ -71,6 +71,11 @@ func TestWrongOperationsAreRefused(t *testing.T) {
 				if err := w.WaitUntil(ctx, size, Equal, 0); !errors.As(err, &bounds) {
 					return fmt.Errorf("wait outside the segment: %v", err)
 				}
+				short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+				defer cancel()
+				if err := w.WaitUntil(short, 0, Less+1, 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
+					return fmt.Errorf("wait for a condition that there is not: %v", err)
+				}
 				if n := w.Stats()[cfg.Fabric]; n.Puts+n.Gets+n.Atomics != 0 {
 					return fmt.Errorf("refused operations were counted as started: %+v", n)
 				}

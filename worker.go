@@ -274,6 +274,9 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	defer w.guard.Exit()
+	if !c.Valid() {
+		return fmt.Errorf("conduit: wait-until: no condition %d", c)
+	}
 	seg := w.job.seg.User()
 	if err := fabric.CheckWord("wait-until", w.job.rank, off, uint64(len(seg))); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -187,6 +188,9 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 		return detected{}, false, fmt.Errorf("%s=%d and %s=%d: ranks go from 0 to size-1", rankVar, d.rank, sizeVar, d.size)
 	}
 	if a := env.get("IBCONDUIT_ADDR"); a != "" {
+		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
+			return detected{}, false, fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777", a)
+		}
 		d.addr = a
 	}
 	if j := env.get("IBCONDUIT_JOB"); j != "" {

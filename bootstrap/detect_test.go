@@ -46,6 +46,8 @@ func TestDetection(t *testing.T) {
 		{what: "rank outside", env: with(addr, []string{"IBCONDUIT_RANK", "4", "IBCONDUIT_SIZE", "4"}), err: "ranks go from 0 to size-1"},
 		{what: "rank is no number", env: with(addr, []string{"IBCONDUIT_RANK", "-1", "IBCONDUIT_SIZE", "4"}), err: `IBCONDUIT_RANK="-1" is not a number`},
 		{what: "no address", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4"}, err: "set IBCONDUIT_ADDR=host:port"},
+		{what: "an address without a port", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", "n0"}, err: `IBCONDUIT_ADDR="n0": want host:port`},
+		{what: "an address without a host", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", ":7777"}, err: `IBCONDUIT_ADDR=":7777": want host:port`},
 
 		{what: "Hydra", env: pmi, want: "pmi1 (PMI_FD)"},
 		{what: "Hydra by port", env: []string{"PMI_PORT", "vm:35613", "PMI_ID", "0"}, want: "pmi1 (PMI_PORT)"},

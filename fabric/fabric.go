@@ -183,6 +183,9 @@ const (
 	Less
 )
 
+// Valid reports whether c is one of the constants.
+func (c Cond) Valid() bool { return c <= Less }
+
 // Holds reports whether word c value.
 func (c Cond) Holds(word, value uint64) bool {
 	switch c {

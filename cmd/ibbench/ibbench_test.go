@@ -192,6 +192,7 @@ func TestExitCodes(t *testing.T) {
 		{"lat put --sizes 64..8", 2, "goes down"},
 		{"lat put --size 2G", 2, "want 1 to"},
 		{"lat frob", 2, "frob"},
+		{"lat amo --sizes 4", 2, "8 bytes"},
 		{"lat amo --assert p99", 2, "METRIC"},
 		{"lat amo --assert bw>1GB/s", 2, "no metric"},
 		{"lat amo -o result.html", 2, ".json"},

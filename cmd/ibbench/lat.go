@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
@@ -19,6 +20,9 @@ type latCmd struct {
 	Rate  string `placeholder:"R" help:"Open loop: start R operations per second, as 200k, and time each from when it was due."`
 	Batch int    `placeholder:"N" help:"Operations per sample. Default: as few as the clock allows."`
 }
+
+// latSizes is the default of Sizes.
+const latSizes = "8..4K"
 
 func (c *latCmd) run(ctx context.Context, io streams) error {
 	points, err := c.points()
@@ -39,12 +43,14 @@ func (c *latCmd) points() ([]plan.Point, error) {
 			return nil, fmt.Errorf("--rate: %w", err)
 		}
 	}
-	sizes := []int64{8}
-	if !proto.Atomic() {
-		var err error
-		if sizes, err = plan.Sizes(c.Sizes); err != nil {
-			return nil, fmt.Errorf("--sizes: %w", err)
-		}
+	sizes, err := plan.Sizes(c.Sizes)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--sizes: %w", err)
+	case proto.Atomic() && c.Sizes != latSizes && !slices.Equal(sizes, []int64{8}):
+		return nil, fmt.Errorf("--sizes %s: atomics work on 8 bytes", c.Sizes)
+	case proto.Atomic():
+		sizes = []int64{8}
 	}
 	return c.timing.points(proto, sizes, []int{c.Depth}, []int{1})
 }
