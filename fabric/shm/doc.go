@@ -121,7 +121,7 @@
 //	older ticket  --owner-->  t, posted (0)     after its slot was given back
 //	posted        --sender->  claimed (1)       compare-and-swap; then tail from t to t+1, by it or by whoever finds the cell claimed
 //	claimed       --sender->  full (2)          compare-and-swap, after the rest of the cell and the slot
-//	any of these  --owner-->  taken (3)         given up; then tail from t to t+1
+//	any of these  --owner-->  taken (3)         given up; tail as before, by who finds it so
 //
 // Words, tails and flags are accessed by sequentially consistent atomics, all else by plain ones:
 // what the owner wrote before it posted is seen by who claims; what a sender wrote before full is seen

@@ -89,7 +89,6 @@ type correspondent struct {
 	p      *port
 	events [64]fabric.Event
 	slots  [64]int32
-	open   int // peers that are not down
 }
 
 // send sends to a peer as soon as it can.

@@ -218,11 +218,8 @@ func (r *ring) post(ticket uint64, id uint32) {
 	atomic.StoreUint64(&c.word, wordOf(ticket, posted, 0))
 }
 
-// giveUp takes a cell out of the senders' hands. It is false if it changed meanwhile.
+// giveUp takes a cell out of the senders' hands, who go on to the next. It is false if it
+// changed meanwhile.
 func (r *ring) giveUp(ticket, was uint64) bool {
-	if !atomic.CompareAndSwapUint64(&r.cell(ticket).word, was, wordOf(ticket, taken, 0)) {
-		return false
-	}
-	atomic.CompareAndSwapUint64(r.tail, ticket, ticket+1)
-	return true
+	return atomic.CompareAndSwapUint64(&r.cell(ticket).word, was, wordOf(ticket, taken, 0))
 }
