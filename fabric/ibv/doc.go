@@ -52,6 +52,66 @@
 // flight on it and all later operations fail with the reason, no peer is taken for
 // dead, and the endpoint serves no other lane.
 //
+// # Messages
+//
+// A port (Network.NewPort) has one shared receive queue with the slots, a queue pair for each connected peer, one
+// for datagrams, and one completion queue for all. The queue pair for datagrams is made in Connect, which tells the
+// peers its number; until the port is opened nothing is posted to it, and who asks for a connection asks again.
+//
+// Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a doorbell of their own; the
+// poller polls with another, without the lock. A turn of Poll is one call into C when there is something to post and something
+// to take, one when there is nothing to post, else two: the posts, then the polling budget. Slots that Post gave back
+// are on the device before any message that is sent later.
+//
+// Up to the inline capacity a message leaves its buffer at the post. A message with a cookie or with a write asks for a
+// completion, of the others every 8th, and all when buffers or records become scarce. Where somebody waits for what was
+// silent (a buffer, a connection to be closed) a write of nothing asks for all before it. A write in front of a
+// message goes, in this order: in the work request, from the segment, from what the message leaves of
+// its send buffer, from registered memory, from a copy.
+//
+// At most 64 messages to a peer are queued or on their way. A message without a slot is repeated every 20 ms without end and
+// counted in PortStats.RNR. RC gives no completion for it: the figure is the device's (send_rnr_err, out_of_buffer) since
+// the port was opened, and other ports of the same device show in it. A device without such a counter shows 0.
+//
+// A rank that a port has no connection with costs it 24 bytes (with one port), a connection 168 and a queue pair
+// of 160 send requests. Of address handles there is one for each device of peers, at most 256.
+//
+// # Connections of ports
+//
+// All of it happens in Poll and Wait. Datagrams get lost: who waits for an answer repeats itself after 1 ms, then after
+// twice as long each time up to 128 ms, and takes the peer for dead after MessageConfig.ConnectTimeout.
+//
+//	            Send                   reply / ready, Up
+//	(none) --------------> asking --------------------------> up <------------+
+//	  ^ ^                    | request of a lower rank        |  |            |
+//	  | |  request / reply   v                                |  | Disconnect,|
+//	  | +---------------> answering --------------------------+  | too many / | stay
+//	  |                          ready, or a message / Up        | close      |
+//	  |                                                          v            |
+//	  +------ closed, or the peer's close, or its next ------ closing --------+
+//	          request / Idle
+//	  ^                                                          |
+//	  +--- a close with equal counts, nothing in flight / closed, Idle --- (up)
+//
+// (event / what is said and told; PeerDown, and the end of the patience, lead from everywhere to Down.)
+//
+// Connections of a pair are numbered from 1; a request carries the next number, and one with another number is a late
+// copy. Who asked is up when the reply comes, and sends; who answered is up when it hears of that, be it by a
+// message. When both ask, the request of the lower rank counts and the higher rank answers it. A copy of an answered request, or
+// of a reply, has the answer repeated.
+//
+// An end closes only a connection on which nothing of its own is on its way. It says how many messages it sent and got; the
+// peer agrees if it has nothing on its way either and the counts match, so that no message is lost in a
+// completion queue. An attempt that the peer did not agree to it never agrees to later: the asker goes on after "stay". What
+// is sent meanwhile waits, and opens the next connection.
+//
+// A datagram is believed only if its source queue pair and its GID or LID are those that the rank published; it
+// needs the Q_Key, 31 random bits. All others are counted in PortStats.NotesDropped.
+//
+// An error of a connection's queue pair is the peer's death, and so is no answer to the keepalive, a write of nothing on
+// a connection that was idle for MessageConfig.Keepalive. Of a peer that dies in the midst of a
+// message of several packets the slot comes back if the device flushes it.
+//
 // # Wire formats
 //
 // The address of a rank (version 1), little-endian:
@@ -74,7 +134,27 @@
 //	48      4      rkey of the segment
 //	52      2      number of P_Keys, then 2 bytes each
 //
-// The queue pair table (version 1), exchanged in Connect: one byte version,
+// The queue pair table (version 2), exchanged in Connect, little-endian: one byte version,
 // then 4 bytes for each lane and rank, lane by lane: the number of the queue
-// pair that this rank made for that lane and rank.
+// pair that this rank made for that lane and rank; then 4 bytes Q_Key of this rank's datagrams, and 4 bytes for each
+// port: the number of its queue pair for datagrams, 0 if the port cannot be opened.
+//
+// A datagram between ports (version 1), little-endian, at most 256 bytes behind the 40 of the GRH:
+//
+//	offset  bytes  meaning
+//	0       1      version, 1
+//	1       1      kind: 1 note, 2 request, 3 reply, 4 ready, 5 refusal, 6 close, 7 closed, 8 stay
+//	2       2      port
+//	4       4      rank that sends
+//	8       4      rank to which it goes
+//	12      4      number of the connection, from 1; of a note 0
+//
+// A note goes on with its bytes, to the end. All others have 32 bytes; what is not used is 0:
+//
+//	request, reply, refusal:    16  4  number of the queue pair (24 bits; refusal: 0)
+//	                            20  4  first packet sequence number (24 bits; refusal: 0)
+//	                            24  4  bytes of a slot, which must be equal at both ends
+//	close, closed, stay:        16  4  attempt, from 1
+//	                            20  4  close: messages that the sender sent on this connection, modulo 2^32
+//	                            24  4  close: messages that it got
 package ibv

@@ -23,7 +23,7 @@ func TestARankWithoutAConnectionCostsAtMost64Bytes(t *testing.T) {
 	if n := unsafe.Sizeof(peer{}) + 4 /* Q_Key */ + 4*ports; n > 64 {
 		t.Errorf("%d bytes", n)
 	}
-	if n := unsafe.Sizeof(conn{}); n > 256 {
+	if n := unsafe.Sizeof(conn{}); n > 192 {
 		t.Errorf("a connection costs %d bytes beside its queue pair", n)
 	}
 }
