@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,6 +47,12 @@ func Parse(text string) (*Output, error) {
 	return nil, fmt.Errorf("no table of results in %q", tail(text))
 }
 
+// used are the columns that are read.
+var used = []string{
+	"#bytes", "#iterations", "BW_average[MB/sec]", "BW_peak[MB/sec]",
+	"t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%percentile[usec]",
+}
+
 // row reads the figures below the columns' names.
 func (o *Output) row(columns, fields []string) error {
 	if len(fields) < len(columns) {
@@ -55,7 +62,10 @@ func (o *Output) row(columns, fields []string) error {
 	for i, c := range columns {
 		f, err := strconv.ParseFloat(fields[i], 64)
 		if err != nil || !(f >= 0) || f > 1e15 {
-			return fmt.Errorf("column %s: %q is not a figure", c, fields[i])
+			if slices.Contains(used, c) { // of the others t_stdev may be -nan
+				return fmt.Errorf("column %s: %q is not a figure", c, fields[i])
+			}
+			continue
 		}
 		v[c] = f
 	}

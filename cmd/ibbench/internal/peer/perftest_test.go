@@ -82,6 +82,19 @@ func TestOutputWithoutFiguresIsAnErrorThatQuotesIt(t *testing.T) {
 	}
 }
 
+// perftest takes the root of a sum that rounding has made negative.
+func TestADeviationThatIsNoNumberIsNoError(t *testing.T) {
+	text := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99%percentile[usec]   99.9%percentile[usec]\n" +
+		" 8       20000          25.50          1203.00      28.25              29.00            -nan            75.00                   nan\n"
+	o, err := Parse(text)
+	if err != nil || o.Figures.P50 != 28250 || o.Figures.P99 != 75000 || o.Iters != 20000 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := Parse(strings.Replace(text, "28.25", "-nan", 1)); err == nil || !strings.Contains(err.Error(), "t_typical") {
+		t.Errorf("a figure that is read: %v", err)
+	}
+}
+
 func FuzzParseFindsFiguresOrSaysWhyNot(f *testing.F) {
 	for _, n := range []string{"write_lat_8.txt", "write_bw.txt", "unknown_device.txt"} {
 		f.Add(captured(f, n))
