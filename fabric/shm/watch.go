@@ -17,6 +17,7 @@ func (n *Network) watch(rank int) {
 	p.conn.SetDeadline(time.Time{})
 	b, oob := make([]byte, noteHead+maxNote+1), make([]byte, unix.CmsgSpace(4))
 	reset := false
+	var broken *net.OpError
 	for {
 		data, fds, err := readPacket(p.conn, b, oob)
 		switch {
@@ -40,11 +41,10 @@ func (n *Network) watch(rank int) {
 			// is still to be read, perhaps a goodbye: the kernel tells the error first.
 			reset = true
 			continue
-		case errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET):
+		case errors.As(err, &broken):
+			p.gone.Store(errors.Is(err, unix.ECONNRESET))
 			n.foundDown(rank, fmt.Errorf("shm: its connection broke: %w", err))
 			return
-		default:
-			err = fmt.Errorf("shm: its connection broke: %w", err)
 		}
 		if err != nil { // it goes on reading: the end of the process is still to be learnt
 			n.foundDown(rank, err)
