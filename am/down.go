@@ -41,14 +41,14 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 	}
 	l.mu.Lock()
 	l.pool.Close(p.rank, now)
-	if planted == doubleReturn {
-		_ = l.pool.Open(p.rank, connection+1, now)
-	}
 	needs := needReply
 	if dead {
 		needs |= needSent
 	}
 	l.endCalls(p.rank, needs, &fabric.PeerDownError{Rank: p.rank, Op: "call", Cause: cause}, &l.stats.dead)
+	if f := l.calls.free; planted == doubleReturn && f != 0 {
+		l.calls.e[f-1].next = f
+	}
 	l.dropOwed(p.rank)
 	l.replyless.wake(l)
 	l.mu.Unlock()

@@ -31,28 +31,6 @@ func TestSpareLateIsCaught(t *testing.T) {
 	t.Log(err)
 }
 
-func TestDoubleReturnIsCaught(t *testing.T) {
-	plant(t, doubleReturn)
-	var cut []error
-	l, p, _ := target(t, &cut)
-	hello(t, l, p, 1)
-	p.events = append(p.events, fabric.Event{Kind: fabric.Down, Peer: 1, Err: os.ErrDeadlineExceeded})
-	l.pollAll(t, p)
-	if err := restAfterDeath(l, 1); err == nil {
-		t.Fatal("the death gave credits back twice, and nobody noticed")
-	}
-}
-
-// restAfterDeath checks that nothing of a dead rank is left in the books.
-func restAfterDeath(l *Lane, rank int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, open := l.pool.Epoch(rank); open {
-		return errors.New("a dead rank has a connection of credits")
-	}
-	return l.pool.Check()
-}
-
 // stuck are the faults that make a job stand still: whoever waits is told.
 func TestWhatStandsStillIsReported(t *testing.T) {
 	for _, c := range []struct {

@@ -8,8 +8,8 @@ const (
 	noFault          fault = iota
 	replyTakesCredit       // two ranks that call one another stand still
 	spareLate              // handlers run before the buffers of their messages are posted again
-	doubleReturn           // a death gives credits back twice
-	noLook                 // a waiter sleeps without a last look
+	doubleReturn           // a death frees the entry of a call twice
+	noLook                 // a waiter sleeps without a last look at what it joined a queue for
 	noHandOver             // who leads leaves without a word
 	noPoll                 // a wait does not poll
 )

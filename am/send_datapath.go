@@ -227,6 +227,9 @@ func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w 
 		if err == nil || !passing(err) {
 			return err
 		}
+		if planted == noLook { // there is all the time in the world to miss it
+			l.cfg.Host.Sleep(time.Millisecond)
+		}
 		if joined := l.queue(p, w, err); joined && planted != noLook {
 			continue // what it waits for may have come before it was in the queue
 		}

@@ -182,6 +182,10 @@ func (p *Pool) applyReturn(a *account, h *Header, now time.Duration) error {
 	}
 	if acked > 0 {
 		a.acked = h.Seen
+		if h.Want == 0 { // it gave back what it does not need: an old wish would have it granted again, and so on
+			a.target = uint16(a.held())
+			a.leave(queueing)
+		}
 	}
 	if !a.recalling() {
 		p.settle(a)
