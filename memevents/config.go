@@ -71,13 +71,28 @@ func (c Config) validate() error {
 	return nil
 }
 
+// switchedOff reads EnvEvents. What it cannot mean is an error: who writes it wants something else than the default.
+func switchedOff(v string) (bool, error) {
+	switch strings.ToLower(v) {
+	case "", "yes", "on", "true", "1":
+		return false, nil
+	case "no", "off", "false", "0":
+		return true, nil
+	}
+	return false, &Error{Op: "configure", Detail: fmt.Sprintf("%s=%q", EnvEvents, v), Remedy: "use yes or no"}
+}
+
 // takeConfig returns the choice, which is final from then on, and what is wrong with it.
 func takeConfig() (Config, error) {
 	config.mu.Lock()
 	defer config.mu.Unlock()
 	config.used = true
 	if !config.set {
-		config.c.Off = os.Getenv(EnvEvents) == "no"
+		off, err := switchedOff(os.Getenv(EnvEvents))
+		if err != nil {
+			return Config{Off: true}, err
+		}
+		config.c.Off = off
 	}
 	if config.c.Monitors == nil {
 		if list := os.Getenv(EnvMonitors); list != "" {

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -75,9 +76,10 @@ static int asked(const char *list)
 /* After start (101), which finds out who is next. */
 __attribute__((constructor(102))) static void patch_libc(void)
 {
-	const char *off = getenv("IBCONDUIT_MEM_EVENTS");
+	const char *events = getenv("IBCONDUIT_MEM_EVENTS");
+	int off = events && (!strcasecmp(events, "no") || !strcasecmp(events, "off") || !strcasecmp(events, "false") || !strcmp(events, "0"));
 
-	if ((off && !strcmp(off, "no")) || !asked(getenv("IBCONDUIT_MEM_MONITORS")))
+	if (off || !asked(getenv("IBCONDUIT_MEM_MONITORS")))
 		return;
 	if (ibc_mem_adopted()) { /* whose hooks do the work, and this work too */
 		reason = "the preloaded library sees to it";

@@ -654,6 +654,8 @@ func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
 	for _, c := range []struct{ env, why string }{
 		{EnvMonitors + "=none", "not chosen"},
 		{EnvEvents + "=no", "switched off"},
+		{EnvEvents + "=Off", "switched off"},
+		{EnvEvents + "=nein", "use yes or no"},
 		{EnvMonitors + "=symbls", `there is no monitor "symbls"`},
 	} {
 		out := runHelper(t, []string{c.env}, "refused")
