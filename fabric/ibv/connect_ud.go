@@ -33,6 +33,7 @@ type conn struct {
 	queued     int32
 	wrs        int32 // work requests on their way
 	silent     int32 // of the messages on their way, those at the end that asked for no completion
+	holding    bool  // and some of those keep their buffers
 	touched    bool  // a touch is among them
 	ready      bool  // in port.ready
 	busy       bool  // something happened since the last look of keepalive
@@ -602,14 +603,4 @@ func (p *port) trim(now time.Duration) {
 		c.parting = true
 		p.part(c)
 	}
-}
-
-// connsWithSilence are the connections on which messages wait for a completion that nobody asked for.
-func (p *port) connsWithSilence() (cs []*conn) {
-	for _, c := range p.byQPN {
-		if c.silent > 0 {
-			cs = append(cs, c)
-		}
-	}
-	return cs
 }

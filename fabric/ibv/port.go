@@ -83,7 +83,6 @@ type port struct {
 	outAH      []*handleOf
 	handles    handles
 	clock      uint64 // of the use of connections
-	starved    bool   // somebody was told ErrAgain
 	sleeping   bool   // the poller is in Wait
 	armedAny   bool   // and any completion wakes it
 

@@ -99,7 +99,6 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	}
 	k := len(p.freeBufs) - 1
 	if k < least {
-		p.starve()
 		return fabric.SendBuf{}, errNoBuffer
 	}
 	id := p.freeBufs[k]
@@ -107,14 +106,6 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	p.bufs[id] = bufState{state: bufOurs}
 	p.count.freeSends.Add(-1)
 	return fabric.SendBuf{Data: p.sendBytes(id), ID: id}, nil
-}
-
-// starve has the poller ask for completions of what was sent in silence.
-func (p *port) starve() {
-	p.starved = true
-	if p.sleeping {
-		p.Wake()
-	}
 }
 
 // Release takes an unused buffer back. It panics if the buffer is not the caller's.
@@ -203,7 +194,6 @@ func (p *port) admit(rank int, b fabric.SendBuf, n int, l *lent) (*conn, error) 
 	}
 	c := p.peers[rank].conn
 	if c != nil && c.count >= portQueue || p.freeMsg == none {
-		p.starve()
 		return nil, errQueueFull
 	}
 	if c == nil {
@@ -403,12 +393,6 @@ func (p *port) prepare() {
 	for len(p.bare)+len(p.bareRecv) > 0 && p.deaf == nil {
 		p.stageRecvs()
 	}
-	if p.starved {
-		p.starved = false
-		for _, c := range p.connsWithSilence() {
-			p.touch(c)
-		}
-	}
 	ready := p.ready
 	p.ready, p.readySpare = p.readySpare[:0], ready
 	for _, c := range ready {
@@ -501,7 +485,7 @@ func (p *port) fillSlot(c *conn, m *message, piece int32) {
 		w.Opcode, w.Flags = verbs.OpWrite, verbs.Signaled
 		w.SetNumSGE(0)
 		w.SetRemote(c.base, c.rkey)
-		c.silent = 0
+		c.silent, c.holding = 0, false
 		return
 	}
 	w.Opcode = verbs.OpSend
@@ -524,10 +508,13 @@ func (p *port) fillSlot(c *conn, m *message, piece int32) {
 		m.buf = none
 	}
 	c.silent++
+	c.holding = c.holding || m.buf != none
+	// Nobody may ever send to this peer again: the last message of several tells when their buffers are free.
+	last := c.holding && c.queued == 1
 	scarce := m.buf != none && len(p.freeBufs) <= len(p.bufs)/2 || c.count > portQueue/2 || p.freeMsgs <= len(p.msgs)/2
-	if m.cookie != 0 || m.lent.how != lentNothing || c.silent >= portSignal || scarce {
+	if m.cookie != 0 || m.lent.how != lentNothing || c.silent >= portSignal || last || scarce {
 		w.Flags |= verbs.Signaled
-		c.silent = 0
+		c.silent, c.holding = 0, false
 	}
 }
 
@@ -746,7 +733,7 @@ func (p *port) endMessage(c *conn, err error) {
 		p.out -= m.wrs
 	}
 	if c.count--; c.count == c.queued {
-		c.silent = 0
+		c.silent, c.holding = 0, false
 	}
 	if m.touch {
 		c.touched = false
