@@ -146,7 +146,7 @@ func (l *Lane) invoke(c *Call) {
 			return
 		}
 		if _, ok := v.(*lockrank.Violation); ok {
-			panic(v)
+			defer panic(v) // whatever LeaveHandler finds in addition
 		}
 		lockrank.LeaveHandler()
 		l.panicked(c, v)

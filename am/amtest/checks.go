@@ -347,6 +347,7 @@ func (g *group) slice() {
 		}
 		_ = c.Reply(sum(c.Payload()), sum(g.ranks[c.Lane().Rank()].Segment))
 	})
+	quiet := g.table.Handle("quiet", func(*am.Call) {}) // what it wrote may be overwritten before it runs
 	g.open(am.Config{MaxMedium: 1024})
 	g.each(func(rank int, l *am.Lane) error {
 		rng, to := source(rank, 0), (rank+1)%len(g.lanes)
@@ -359,7 +360,7 @@ func (g *group) slice() {
 			var err error
 			var r am.Reply
 			if rng.IntN(3) == 0 {
-				if err = h.PostWith(g.ctx, l, to, am.Long(uint64(off), b), uint64(off)); err == nil {
+				if err = quiet.PostWith(g.ctx, l, to, am.Long(uint64(off), b)); err == nil {
 					want := append([]byte(nil), b...)
 					fill(b, 1) // it may be reused
 					b = want
