@@ -114,7 +114,7 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 	if err := l.send(ctx, peer, &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
-	l.begin(w, "call", h, rank)
+	l.beginAgain(w)
 	return nil
 }
 

@@ -183,7 +183,14 @@ func (l *Lane) overdue(w *waiter) bool {
 
 // begin says what a goroutine is about to wait for, from now on.
 func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) {
-	w.op, w.h, w.rank, w.since = op, h, rank, 0
+	w.op, w.h, w.rank = op, h, rank
+	l.beginAgain(w)
+}
+
+// beginAgain is begin for the next part of the same wait. Only since changes, which is the waiting goroutine's own:
+// whoever brings the answer reads the rest.
+func (l *Lane) beginAgain(w *waiter) {
+	w.since = 0
 	if l.cfg.StallAfter > 0 {
 		w.since = max(1, l.port.Now())
 	}

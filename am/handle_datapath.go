@@ -75,7 +75,8 @@ func (l *Lane) runOne(b *batch, i int) {
 
 // finished is called for each handler of a batch, and by who took it on. The last one retires it.
 func (l *Lane) finished(b *batch) {
-	if int(b.finished.Add(1)) == b.n+1 {
+	all := int32(b.n) + 1 // read first: once it is counted here, another may retire the batch
+	if b.finished.Add(1) == all {
 		l.retire(b)
 	}
 }

@@ -154,7 +154,7 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 		p.l.recycle(w)
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
-	p.l.begin(w, "call", p.h, p.rank)
+	p.l.beginAgain(w)
 	return p.h.conclude(ctx, p.l, p.rank, w)
 }
 
