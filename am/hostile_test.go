@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 // scripted is a port that delivers what a test writes, and keeps the books of slots.
 type scripted struct {
 	fabric.Port
-	mu     sync.Mutex
 	cfg    fabric.PortConfig
 	events []fabric.Event
 	ours   map[int32]bool

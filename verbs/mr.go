@@ -23,7 +23,7 @@ func (p *PD) Register(addr unsafe.Pointer, length uint64, access Access) (*MR, e
 
 // never is false, which the compiler does not know: what Register is given counts as escaping, and is so never on a
 // goroutine's stack, which moves.
-var (
-	never   bool
-	escaped unsafe.Pointer
-)
+var never bool
+
+//lint:ignore U1000 it is written, not read: see never
+var escaped unsafe.Pointer

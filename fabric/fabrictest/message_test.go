@@ -101,10 +101,9 @@ type faultyMessenger struct {
 type faultyPort struct {
 	fabric.Port
 	portFault
-	n      int // calls of the faulty method
-	held   []fabric.Event
-	opened []int
-	note2  []byte
+	n     int // calls of the faulty method
+	held  []fabric.Event
+	note2 []byte
 }
 
 func (n *faultyMessenger) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {

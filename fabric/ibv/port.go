@@ -118,9 +118,9 @@ const (
 
 // layout says where what lies in a port's memory.
 type layout struct {
-	slot, send, in, out int // offsets
-	stride              int // from slot to slot
-	bytes               int
+	send, in, out int // offsets; slots come first
+	stride        int // from slot to slot
+	bytes         int
 }
 
 const (

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -96,7 +97,8 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 	}
 	if f.flight >= l.n.r.w.cfg.Depth {
 		l.count.Stalls++
-		if err := l.until(nil, reason{"waits for room in the queue to rank", peer}, want{flow: f}); err != nil {
+		var unbounded context.Context // room comes, or the peer is found down
+		if err := l.until(unbounded, reason{"waits for room in the queue to rank", peer}, want{flow: f}); err != nil {
 			l.uncount(kind)
 			return nil, err
 		}

@@ -35,7 +35,6 @@ type World struct {
 	foreign []*task // wait with contexts of the standard library
 	adopted []*vctx // have parents of the standard library
 	touched []*Rank // whose segments may have changed
-	words   int     // tasks in WaitWord
 	way     way
 	links   map[link]uint32 // connections made so far
 	tickets uint64          // of handshakes

@@ -131,13 +131,15 @@ func TestCallsFromOutsideThatWouldWaitAreRefused(t *testing.T) {
 	}
 }
 
+type contextKey struct{}
+
 func TestVirtualContextsReplaceRealOnes(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 1})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
 		start := w.Now()
 		short, cancel := r.WithTimeout(ctx, 7*us)
 		defer cancel()
-		derived, stop := context.WithCancel(context.WithValue(short, "key", "value"))
+		derived, stop := context.WithCancel(context.WithValue(short, contextKey{}, "value"))
 		defer stop()
 		long, cancelLong := r.WithTimeout(derived, time.Hour)
 		defer cancelLong()
@@ -154,7 +156,7 @@ func TestVirtualContextsReplaceRealOnes(t *testing.T) {
 		if took := w.Now() - start; took != 7*us {
 			t.Errorf("a time-out of 7µs took %v", took)
 		}
-		if long.Value("key") != "value" {
+		if long.Value(contextKey{}) != "value" {
 			t.Errorf("values are lost")
 		}
 		// A cause comes out, also from a child, also when the standard library cancels.
