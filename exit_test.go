@@ -27,10 +27,10 @@ var ends = map[string]struct {
 }
 
 // exitProgram is a rank of a job whose rank 1 ends at a place in a way, both named by
-// CONDUIT_TEST_EXIT.
+// IBCONDUIT_TEST_EXIT.
 func exitProgram(ctx context.Context, j *Job) error {
 	fmt.Printf("pid %d\n", os.Getpid())
-	place, how, _ := strings.Cut(os.Getenv("CONDUIT_TEST_EXIT"), "/")
+	place, how, _ := strings.Cut(os.Getenv("IBCONDUIT_TEST_EXIT"), "/")
 	switch {
 	case place == "in Close":
 		return exitInClose(j, ends[how].do)
@@ -103,7 +103,7 @@ func TestHoweverARankEndsTheJobEndsWithTheRightCode(t *testing.T) {
 					continue // to the others' devices the rest is the same
 				}
 				t.Run(place+"/"+how, func(t *testing.T) {
-					env := rankEnv("exit", cfg, "CONDUIT_TEST_EXIT="+place+"/"+how, "CONDUIT_TEST_CLOSE=1h")
+					env := rankEnv("exit", cfg, "IBCONDUIT_TEST_EXIT="+place+"/"+how, "IBCONDUIT_TEST_CLOSE=1h")
 					want := end.code
 					if want == 0 && place != "in Close" {
 						want = 1 // the others', who miss it
@@ -175,7 +175,7 @@ func TestAnInterruptEndsAJobWhoseRanksWait(t *testing.T) {
 		}
 		out := &interrupter{text: "pid ", times: 3, signals: make(chan os.Signal, 1)}
 		code, err := launch.Run(testContext(t), launch.Config{
-			N: 3, Path: exe, Env: rankEnv("wait", cfg, "CONDUIT_TEST_CLOSE=1h"), Stdout: out, Stderr: out, Signals: out.signals,
+			N: 3, Path: exe, Env: rankEnv("wait", cfg, "IBCONDUIT_TEST_CLOSE=1h"), Stdout: out, Stderr: out, Signals: out.signals,
 		})
 		if err != nil || code != 130 {
 			t.Errorf("exit code %d, %v; want 130\n%s", code, err, out.String())

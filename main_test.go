@@ -15,9 +15,9 @@ import (
 )
 
 // The test binary is also the program that the launcher tests start: with
-// CONDUIT_TEST_RANK set it is a rank.
+// IBCONDUIT_TEST_RANK set it is a rank.
 func TestMain(m *testing.M) {
-	if what := os.Getenv("CONDUIT_TEST_RANK"); what != "" {
+	if what := os.Getenv("IBCONDUIT_TEST_RANK"); what != "" {
 		os.Exit(rankMain(what))
 	}
 	handletest.VerifyTestMain(m)

@@ -34,11 +34,11 @@ func rankMain(what string) int {
 				os.Exit(7)
 			}
 		}
-		size, err := strconv.ParseInt(os.Getenv("CONDUIT_TEST_SEGMENT"), 10, 64)
+		size, err := strconv.ParseInt(os.Getenv("IBCONDUIT_TEST_SEGMENT"), 10, 64)
 		if err != nil {
 			size = 1 << 20
 		}
-		closing, err := time.ParseDuration(os.Getenv("CONDUIT_TEST_CLOSE"))
+		closing, err := time.ParseDuration(os.Getenv("IBCONDUIT_TEST_CLOSE"))
 		if err != nil {
 			closing = 3 * time.Second
 		}
@@ -191,7 +191,7 @@ func rankEnv(program string, cfg Config, more ...string) []string {
 			env = append(env, kv)
 		}
 	}
-	env = append(env, "CONDUIT_TEST_RANK="+program, "IBCONDUIT_FABRIC="+cfg.Fabric, "IBCONDUIT_DEVICE="+cfg.Device)
+	env = append(env, "IBCONDUIT_TEST_RANK="+program, "IBCONDUIT_FABRIC="+cfg.Fabric, "IBCONDUIT_DEVICE="+cfg.Device)
 	return append(env, more...)
 }
 
