@@ -44,12 +44,18 @@ run() {
 
 stage_lint() { hack/lint.sh -o $out/lint.json; }
 
+# The tests of hack/ boot VMs, which wait for one another and take a core each: they come after the
+# others, one package at a time. They have no debug build and no benchmarks: once is enough.
 stage_race() {
-  packages >$out/packages && mapfile -t pkgs <$out/packages || return 1
-  run race -race "${pkgs[@]}"
+  packages >$out/packages || return 1
+  local pkgs hosts failed=0
+  mapfile -t pkgs < <(grep -v /hack/ $out/packages)
+  mapfile -t hosts < <(grep /hack/ $out/packages)
+  [ ${#pkgs[@]} = 0 ] || run race -race "${pkgs[@]}" || failed=1
+  [ ${#hosts[@]} = 0 ] || run hosts -race -p 1 "${hosts[@]}" || failed=1
+  return $failed
 }
 
-# The tests of hack/ boot VMs, and have no debug build and no benchmarks: once is enough.
 others() { # STAGE GO-TEST-ARGUMENTS...
   packages >$out/packages && mapfile -t pkgs < <(grep -v /hack/ $out/packages) || return 1
   [ ${#pkgs[@]} = 0 ] || run "$@" "${pkgs[@]}"
