@@ -32,6 +32,15 @@ func TestShortCallsAndPostsAllocateNothing(t *testing.T) {
 	if post != 0 {
 		t.Errorf("a post costs %v allocations", post)
 	}
+	var via am.Via = byRank{l[0], l[0]}
+	routed := testing.AllocsPerRun(2000, func() {
+		if r, err := h.Call(ctx, via, 1, 21); err != nil || r.Arg(0) != 42 {
+			t.Fatal(r.Arg(0), err)
+		}
+	})
+	if routed != 0 {
+		t.Errorf("a call through a Via that is no lane costs %v allocations", routed)
+	}
 	self := testing.AllocsPerRun(2000, func() {
 		if r, err := h.Call(ctx, l[0], 0, 21); err != nil || r.Arg(0) != 42 {
 			t.Fatal(r.Arg(0), err)

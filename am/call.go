@@ -10,41 +10,45 @@ import (
 )
 
 // Call sends a request and waits for its reply.
-func (h *Handler) Call(ctx context.Context, l *Lane, rank int, args ...uint64) (Reply, error) {
-	return h.call(ctx, l, rank, Payload{}, args)
+func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (Reply, error) {
+	return h.call(ctx, v, rank, Payload{}, args)
 }
 
 // CallWith is Call with a payload. If ctx ends the wait for the reply to a Long, the network may
 // read the payload until the lane is closed: use Start to know better.
-func (h *Handler) CallWith(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) (Reply, error) {
-	return h.call(ctx, l, rank, p, args)
+func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (Reply, error) {
+	return h.call(ctx, v, rank, p, args)
 }
 
 // Post sends a request to which nobody wants a reply. Without an error the message is the
 // network's; if the rank dies before it arrives nobody is told but by later operations.
-func (h *Handler) Post(ctx context.Context, l *Lane, rank int, args ...uint64) error {
-	return h.post(ctx, l, rank, Payload{}, args)
+func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) error {
+	return h.post(ctx, v, rank, Payload{}, args)
 }
 
 // PostWith is Post with a payload, which may be reused when it returns.
-func (h *Handler) PostWith(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) error {
-	return h.post(ctx, l, rank, p, args)
+func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
+	return h.post(ctx, v, rank, p, args)
 }
 
 // TryPost is Post that does not wait: it returns the obstacle instead, one of ErrNoBuffer,
 // ErrNotConnected, ErrNoCredit, ErrQueueFull, unwrapped. It makes no progress.
-func (h *Handler) TryPost(l *Lane, rank int, args ...uint64) error {
-	return h.tryPost(l, rank, Payload{}, args)
+func (h *Handler) TryPost(v Via, rank int, args ...uint64) error {
+	return h.tryPost(v, rank, Payload{}, args)
 }
 
 // TryPostWith is TryPost with a payload, which may be reused when it returns. A Long must
 // not be larger than Lane.MaxMedium: it is copied.
-func (h *Handler) TryPostWith(l *Lane, rank int, p Payload, args ...uint64) error {
-	return h.tryPost(l, rank, p, args)
+func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error {
+	return h.tryPost(v, rank, p, args)
 }
 
 // Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers.
-func (h *Handler) Start(ctx context.Context, l *Lane, rank int, p Payload, args ...uint64) (*Pending, error) {
+func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (*Pending, error) {
+	l := laneOf(v, rank)
+	if l == nil {
+		return nil, h.failed("call", rank, ErrNoLane)
+	}
 	w := l.newWaiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
 		return nil, err
@@ -66,7 +70,11 @@ func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) 
 	return l.checkParts(p, args)
 }
 
-func (h *Handler) call(ctx context.Context, l *Lane, rank int, p Payload, args []uint64) (Reply, error) {
+func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64) (Reply, error) {
+	l := laneOf(v, rank)
+	if l == nil {
+		return Reply{}, h.failed("call", rank, ErrNoLane)
+	}
 	w := l.waiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
 		l.recycle(w)
@@ -128,7 +136,11 @@ func (l *Lane) finish(ctx context.Context, w *waiter) error {
 	return nil
 }
 
-func (h *Handler) post(ctx context.Context, l *Lane, rank int, p Payload, args []uint64) error {
+func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []uint64) error {
+	l := laneOf(v, rank)
+	if l == nil {
+		return h.failed("post", rank, ErrNoLane)
+	}
 	if err := h.check("post", l, rank, p, args); err != nil {
 		return err
 	}
@@ -190,7 +202,11 @@ func (l *Lane) takeOver(o *outgoing) {
 	}
 }
 
-func (h *Handler) tryPost(l *Lane, rank int, p Payload, args []uint64) error {
+func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
+	l := laneOf(v, rank)
+	if l == nil {
+		return h.failed("post", rank, ErrNoLane)
+	}
 	if err := h.check("post", l, rank, p, args); err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@
 //	Medium  bytes that the handler is lent while it runs, at most Lane.MaxMedium
 //	Long    bytes that are at an offset of the target's segment before the handler runs
 //
+// It goes through a [Via]: a [Lane], or a worker or job of package conduit, which opens the lanes.
+//
 // Call waits for the reply, Start does not, Post wants none. A handler that makes no
 // reply to a call answers it with an empty one when it returns; with [Call.Defer] it
 // keeps the right and the duty to reply, for any goroutine, once, within a time. TryPost and its like

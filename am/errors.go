@@ -26,6 +26,8 @@ var (
 )
 
 var (
+	// ErrNoLane says that what a request was to go through has no lane to the rank.
+	ErrNoLane = errors.New("am: there is no lane to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
 	// ErrClosed says that the lane is closed, or was while something was under way.
 	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
 	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.

@@ -19,8 +19,9 @@ type Prepared struct {
 }
 
 // Prepare takes a send buffer for a payload of size bytes, and waits for it if need be.
-func (h *Handler) Prepare(ctx context.Context, l *Lane, rank, size int) (*Prepared, error) {
-	p, err := h.TryPrepare(l, rank, size)
+func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared, error) {
+	l := laneOf(v, rank)
+	p, err := h.tryPrepare(l, rank, size)
 	if err != ErrNoBuffer {
 		return p, err
 	}
@@ -53,7 +54,14 @@ func (l *Lane) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error
 }
 
 // TryPrepare is Prepare that returns ErrNoBuffer instead of waiting.
-func (h *Handler) TryPrepare(l *Lane, rank, size int) (*Prepared, error) {
+func (h *Handler) TryPrepare(v Via, rank, size int) (*Prepared, error) {
+	return h.tryPrepare(laneOf(v, rank), rank, size)
+}
+
+func (h *Handler) tryPrepare(l *Lane, rank, size int) (*Prepared, error) {
+	if l == nil {
+		return nil, h.failed("prepare", rank, ErrNoLane)
+	}
 	if err := h.check("prepare", l, rank, Payload{}, nil); err != nil {
 		return nil, err
 	}
