@@ -124,6 +124,29 @@ func (c *Config) populate() error {
 	return nil
 }
 
+// Term is a parameter that must be the same on all ranks.
+type Term struct {
+	Name  string // of the field
+	Value uint64
+}
+
+// Terms are the parameters that must be the same on all ranks, with their defaults; always the same ones in the
+// same order. The error is that of a configuration with which Open would fail on any network.
+func (c Config) Terms() ([]Term, error) {
+	c.Rank, c.Size = 0, 1
+	if err := c.populate(); err != nil {
+		return nil, err
+	}
+	f, err := flow.NewSenderConfig(c.Flow, c.Credits)
+	if err != nil {
+		return nil, err
+	}
+	return []Term{
+		{"Credits", uint64(c.Credits)}, {"MaxMedium", uint64(c.MaxMedium)}, {"Flow.Window", uint64(f.Window)}, {"Flow.Initial", uint64(f.Initial)},
+		{"Flow.RecallAfter", uint64(f.RecallAfter)}, {"Flow.Retry", uint64(f.Retry)},
+	}, nil
+}
+
 // port is what the lane needs of the network.
 func (c *Config) port() fabric.PortConfig {
 	return fabric.PortConfig{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // of says whose message it was.
@@ -21,6 +22,39 @@ func of(rank int, err error) error {
 // cut ends what there is with a peer that broke the protocol: its books cannot be trusted any
 // more. What still arrives from it is counted and dropped.
 func (l *Lane) cut(p *peer, why error) { l.down(p, of(p.rank, why), false) }
+
+// death is one that somebody else found out.
+type death struct {
+	rank  int
+	cause error
+	next  *death
+}
+
+// PeerDown tells the lane that a rank is dead, as somebody else found out: its calls end when somebody polls next, which this
+// brings about. It may be called with any lock held, and by the network.
+func (l *Lane) PeerDown(rank int, cause error) {
+	if rank < 0 || rank >= len(l.peers) || rank == l.cfg.Rank {
+		return
+	}
+	d := &death{rank: rank, cause: cause}
+	for d.next = l.deaths.Load(); !l.deaths.CompareAndSwap(d.next, d); d.next = l.deaths.Load() {
+	}
+	l.port.Wake()
+}
+
+// bury ends what there is with those whom PeerDown named. The caller leads.
+func (l *Lane) bury() {
+	if l.deaths.Load() == nil {
+		return
+	}
+	var first *death
+	for d := l.deaths.Swap(nil); d != nil; {
+		d.next, first, d = first, d, d.next // the last one told is the first in the list
+	}
+	for d := first; d != nil; d = d.next {
+		l.down(l.known(d.rank), d.cause, false) // the network itself tells how its writes ended
+	}
+}
 
 // down ends everything that has to do with a peer, once. dead says that the network knows of
 // it, and has ended its writes.
@@ -129,31 +163,72 @@ func (l *Lane) inFlight(op string) *InFlightError {
 	return e
 }
 
-// Quiesce waits until no call, write or owed reply of this rank is in flight. It does not
-// keep others from beginning some. When ctx ends first it returns an *InFlightError.
+// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
+// messages of this rank to their targets, and what had arrived here is handled. It does not keep others from
+// beginning some: when all ranks have returned from it and met, a second one handles what the others sent
+// before they met. When ctx ends first it returns an *InFlightError.
 func (l *Lane) Quiesce(ctx context.Context) error {
 	if err := l.mayUse("quiesce"); err != nil {
 		return err
 	}
-	w := l.waiter()
-	defer l.recycle(w)
-	for {
+	lockrank.MustHoldNone("quiesce")
+	for look := l.look(); ; {
 		l.mu.Lock()
 		rest, end := l.inFlight("quiesce"), l.end
 		l.mu.Unlock()
-		if rest == nil || end != nil {
+		if end != nil {
 			return end
 		}
+		unsent := l.unsent()
+		if rest == nil && unsent == 0 && l.stillSince(&look) {
+			return nil
+		}
 		if err := ctx.Err(); err != nil {
-			rest.Cause = context.Cause(ctx)
+			if rest == nil {
+				rest = &InFlightError{Op: "quiesce"}
+			}
+			rest.Messages, rest.Cause = unsent, context.Cause(ctx)
 			return rest
 		}
+		before := l.engine.rounds.Load()
 		if _, err := l.Test(); err != nil {
 			return err
 		}
-		// Handlers and deferred replies end without an event: look again soon.
-		l.cfg.Host.Sleep(time.Millisecond)
+		if rest != nil || unsent != 0 || l.engine.rounds.Load() == before {
+			// Handlers and deferred replies end without an event: look again soon.
+			l.port.Wake()
+			l.cfg.Host.Sleep(time.Millisecond)
+		}
 	}
+}
+
+// unsent counts the send buffers that the network has.
+func (l *Lane) unsent() int {
+	return l.cfg.Sends + l.cfg.ReplySends - int(l.prepared.Load()) - l.port.Stats().FreeSends
+}
+
+// glance is what had arrived at some time.
+type glance struct{ arrived, rounds uint64 }
+
+func (l *Lane) look() glance {
+	s := &l.stats
+	return glance{
+		arrived: s.requests.Load() + s.replies.Load() + s.pinged.Load() + s.broken.Load() + s.ignored.Load(),
+		rounds:  l.engine.rounds.Load(),
+	}
+}
+
+// stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
+// arrived is handled. Three polls tell: one may have been under way at the look, the second finds what was there then,
+// and what it found is counted before the third.
+func (l *Lane) stillSince(look *glance) bool {
+	now := l.look()
+	if now.arrived != look.arrived {
+		*look = now
+		return false
+	}
+	done := l.stats.handled.Load() + l.stats.refused.Load()
+	return now.rounds >= look.rounds+3 && l.stats.requests.Load() == done
 }
 
 // Close ends the lane. Everything pending gets ErrClosed. It returns an

@@ -156,6 +156,7 @@ func (l *Lane) round(b *batch, budget time.Duration) {
 		l.engine.event = now
 		l.process(b, n, now)
 	}
+	l.bury()
 	l.serve(now)
 }
 

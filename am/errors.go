@@ -145,12 +145,13 @@ type InFlightError struct {
 	Owed     int // deferred replies
 	Unsent   int // replies that found no send buffer
 	Handlers int // that run
+	Messages int // that the network has not brought to their targets; Quiesce tells
 	Cause    error
 }
 
 func (e *InFlightError) Error() string {
-	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d deferred and %d unsent replies in flight, %d handlers running",
-		e.Op, e.Calls, e.Writes, e.Owed, e.Unsent, e.Handlers)
+	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
+		e.Op, e.Calls, e.Writes, e.Messages, e.Owed, e.Unsent, e.Handlers)
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()
 	}

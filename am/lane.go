@@ -39,9 +39,10 @@ type Lane struct {
 	end       error         // not nil: the lane is closed, or its port failed
 
 	engine   engine
-	lent     atomic.Int32 // receive buffers that handlers keep
-	handling atomic.Int32 // handlers that run
-	prepared atomic.Int32 // send buffers in the program's hands
+	deaths   atomic.Pointer[death] // told by PeerDown
+	lent     atomic.Int32          // receive buffers that handlers keep
+	handling atomic.Int32          // handlers that run
+	prepared atomic.Int32          // send buffers in the program's hands
 	stats    counters
 	ring     errring.Ring
 }

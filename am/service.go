@@ -56,7 +56,10 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 	}
 	h.encode(p.note[:], l.hash, nil)
 	l.stats.controls.Add(1)
-	if err := l.port.Note(p.rank, p.note[:]); err != nil && !errors.Is(err, fabric.ErrAgain) {
+	switch err := l.port.Note(p.rank, p.note[:]); {
+	case errors.Is(err, fabric.ErrPeerDown): // which the network knew before it had the port
+		l.PeerDown(p.rank, err)
+	case err != nil && !errors.Is(err, fabric.ErrAgain):
 		l.report(p.rank, fmt.Errorf("am: control message: %w", err)) // it may get lost in any case
 	}
 }

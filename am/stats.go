@@ -2,6 +2,7 @@ package am
 
 import (
 	"fmt"
+	"reflect"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -102,6 +103,26 @@ func (l *Lane) Stats() Stats {
 	s.Owed = int(int64(c.wanted.Load()) - int64(c.answered.Load()) - int64(c.nowhere.Load()) - int64(len(l.late)))
 	s.Pool = l.pool.Stats()
 	return s
+}
+
+// Add returns the sums, field by field: what several lanes have done together.
+func (s Stats) Add(o Stats) Stats {
+	addFields(reflect.ValueOf(&s).Elem(), reflect.ValueOf(o))
+	return s
+}
+
+// addFields adds up structures of numbers.
+func addFields(to, from reflect.Value) {
+	for i := range to.NumField() {
+		switch f := to.Field(i); f.Kind() {
+		case reflect.Struct:
+			addFields(f, from.Field(i))
+		case reflect.Int:
+			f.SetInt(f.Int() + from.Field(i).Int())
+		default:
+			f.SetUint(f.Uint() + from.Field(i).Uint())
+		}
+	}
 }
 
 // Check returns an error unless the identities between the counters hold that hold

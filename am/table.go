@@ -153,6 +153,17 @@ func versions(b []byte) string {
 	return fmt.Sprintf("versions %d and %d of the formats of messages and credits", b[0], b[1])
 }
 
+// Len is the number of handlers that are registered.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byName)
+}
+
+// InHandler reports whether the calling goroutine runs a handler of the table. Who may wait asks
+// it: a handler must not.
+func (t *Table) InHandler() bool { return t.running.here() }
+
 // find returns nil for an index that no handler has.
 func (t *Table) find(index uint16) *Handler {
 	if int(index) >= len(t.sorted) {
