@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,6 +154,7 @@ type interrupter struct {
 	output
 	text    string
 	times   int
+	signal  syscall.Signal // 0: SIGINT
 	signals chan os.Signal
 }
 
@@ -160,7 +162,7 @@ func (i *interrupter) Write(b []byte) (int, error) {
 	n, err := i.output.Write(b)
 	if i.times > 0 && strings.Count(i.String(), i.text) >= i.times {
 		i.times = 0
-		i.signals <- syscall.SIGINT
+		i.signals <- cmp.Or(i.signal, syscall.SIGINT)
 	}
 	return n, err
 }

@@ -24,6 +24,7 @@ type Worker struct {
 	guard    owner.Guard
 
 	job     *Job
+	turn    int             // of the message lanes
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
@@ -76,9 +77,11 @@ func (j *Job) NewWorker() (*Worker, error) {
 		return nil, errClosed("NewWorker", "job")
 	}
 	j.opening++
+	turn := j.opened % j.cfg.MessageLanes
+	j.opened++
 	j.mu.Unlock()
 	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, ctx: j.life, downs: &j.downs, downTold: j.downs.Load()}
+	w := &Worker{job: j, turn: turn, ctx: j.life, downs: &j.downs}
 	w.waitStop = w.stopWaiting
 	err := w.open()
 	if err != nil {
@@ -267,8 +270,9 @@ const (
 // the same worker of that peer put before is then visible too.
 //
 // A rank that dies may be the one that was waited for: each death ends a
-// worker's wait, or its next one, once, with a *PeerDownError. Wait again if the word
-// can still come from somebody else.
+// worker's wait, or its next one, once, with a *PeerDownError; also the first wait of a
+// worker that was opened later, as the program may not have been told. Wait again if the
+// word can still come from somebody else.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err

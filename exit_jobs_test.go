@@ -1,0 +1,297 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/launch"
+)
+
+func init() { lives["ending"] = endingMain }
+
+// ending is a job of three ranks that ends in some way.
+type ending struct {
+	before func()                                  // of rank 1, instead of Join
+	part   func(ctx context.Context, j *Job) error // of each rank, between Join and Close
+	codes  []int                                   // those that the launcher may return
+	found  int                                     // how many ranks must find another one down; -1: it depends on who is faster
+	says   string                                  // what some rank must print besides
+	stuck  bool                                    // ranks must be ended by the launcher, which is told to be quick
+	signal syscall.Signal                          // to the launcher, when all ranks wait
+	grace  time.Duration                           // of CloseTimeout; 0: an hour
+	only   string                                  // the network, "" for all
+}
+
+// endings are what GASNet's testexit tries, as far as it makes sense for Go, and some more.
+var endings = map[string]ending{
+	"all exit at once":  {part: func(context.Context, *Job) error { os.Exit(5); return nil }, codes: []int{5}, found: -1},
+	"all abort at once": {part: func(_ context.Context, j *Job) error { j.Abort(7+j.Rank(), "mine"); return nil }, codes: []int{7, 8, 9}, found: -1},
+	"nobody closes": {only: FabricSHM, codes: []int{0}, part: func(ctx context.Context, j *Job) error {
+		err := meet(ctx, j)
+		if err == nil {
+			os.Exit(0)
+		}
+		return err
+	}},
+	"one returns from main while the others close": {codes: []int{0}, part: rank(1, func(ctx context.Context, j *Job) {
+		_ = meet(ctx, j)
+		os.Exit(0)
+	}, meet)},
+
+	"one exits while the others compute": {codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *Job) error {
+		for {
+			continue
+		}
+	})},
+	"one exits while the others sleep and ignore SIGTERM": {codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *Job) error {
+		signal.Ignore(syscall.SIGTERM)
+		select {}
+	})},
+	"one exits while the others are in a barrier": {codes: []int{4}, found: 2, part: rank(1, exits(4), barrier)},
+	"one exits while the others wait for a word":  {codes: []int{4}, found: 2, part: rank(1, exits(4), waitWord)},
+	"one exits before the others open a worker": {codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *Job) error {
+		for j.downCause(1) == nil {
+			time.Sleep(time.Millisecond)
+		}
+		return waitWord(ctx, j)
+	})},
+	"one exits while the others join":              {codes: []int{4}, found: 2, before: exitInJoin, part: barrier},
+	"rank 0 exits":                                 {codes: []int{4}, found: 2, part: rank(0, exits(4), barrier)},
+	"rank 0 is killed":                             {codes: []int{137}, found: 2, part: rank(0, kills(syscall.SIGKILL), barrier)},
+	"rank 0 aborts":                                {codes: []int{7}, found: 2, part: rank(0, aborts(7), barrier), says: "out of cheese"},
+	"one aborts while the others compute":          {codes: []int{7}, stuck: true, part: rank(1, aborts(7), func(context.Context, *Job) error { select {} })},
+	"one is sent SIGTERM":                          {codes: []int{143}, found: 2, part: rank(1, kills(syscall.SIGTERM), barrier)},
+	"one is sent SIGQUIT":                          {codes: []int{2}, found: 2, part: rank(1, kills(syscall.SIGQUIT), barrier), says: "SIGQUIT"},
+	"one is sent SIGABRT":                          {codes: []int{2}, found: 2, part: rank(1, kills(syscall.SIGABRT), barrier), says: "SIGABRT"},
+	"one reads from a nil pointer":                 {codes: []int{2}, found: 2, part: rank(1, func(_ context.Context, j *Job) { fmt.Println((*(**Job)(nil)).rank) }, barrier), says: "nil pointer dereference"},
+	"a goroutine panics while its rank is blocked": {codes: []int{2}, found: 2, part: rank(1, beside(func() { panic("mine") }), waitWord), says: "panic: mine"},
+	"a goroutine exits while its rank is blocked":  {codes: []int{4}, found: 2, part: rank(1, beside(func() { os.Exit(4) }), waitWord)},
+	"the second exits because the first did": {codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *Job) error {
+		if err := waitWord(ctx, j); j.Rank() == 2 {
+			found(j.Rank(), err)
+			os.Exit(6)
+		} else {
+			return err
+		}
+		return nil
+	})},
+
+	"one neither closes nor ends": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
+		part: rank(1, func(context.Context, *Job) { select {} }, nothing)},
+	"one is stopped": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
+		part: rank(1, kills(syscall.SIGSTOP), nothing)},
+
+	"SIGTERM to the launcher": {codes: []int{143}, signal: syscall.SIGTERM, part: blocked},
+	"SIGHUP to the launcher":  {codes: []int{129}, signal: syscall.SIGHUP, part: blocked},
+	"SIGTERM, which one ignores": {codes: []int{143}, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
+		if j.Rank() == 1 {
+			signal.Ignore(syscall.SIGTERM)
+			fmt.Println("waits")
+			select {}
+		}
+		return blocked(ctx, j)
+	}},
+	"SIGTERM, after which all close": {codes: []int{0}, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+		defer stop()
+		fmt.Println("waits")
+		<-ctx.Done()
+		return nil
+	}},
+}
+
+// rank has one rank do one thing, and the others another.
+func rank(r int, its func(context.Context, *Job), others func(context.Context, *Job) error) func(context.Context, *Job) error {
+	return func(ctx context.Context, j *Job) error {
+		if j.Rank() != r {
+			return others(ctx, j)
+		}
+		its(ctx, j)
+		return nil
+	}
+}
+
+func exits(code int) func(context.Context, *Job) {
+	return func(context.Context, *Job) { os.Exit(code) }
+}
+
+func kills(s syscall.Signal) func(context.Context, *Job) {
+	return func(context.Context, *Job) {
+		_ = syscall.Kill(os.Getpid(), s)
+		select {}
+	}
+}
+
+func aborts(code int) func(context.Context, *Job) {
+	return func(_ context.Context, j *Job) { j.Abort(code, "out of cheese") }
+}
+
+// beside ends the rank from a goroutine while the main one waits.
+func beside(end func()) func(context.Context, *Job) {
+	return func(ctx context.Context, j *Job) {
+		go func() {
+			for len(j.coll.turn) > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			end()
+		}()
+		_ = j.Barrier(ctx)
+	}
+}
+
+func nothing(context.Context, *Job) error { return nil }
+
+func barrier(ctx context.Context, j *Job) error { return j.Barrier(ctx) }
+
+func waitWord(ctx context.Context, j *Job) error {
+	return withWorker(j, func(w *Worker) error { return w.WaitUntil(ctx, 0, Equal, 1) })
+}
+
+// blocked: each rank waits for ever in its own way.
+func blocked(_ context.Context, j *Job) error {
+	fmt.Println("waits")
+	switch j.Rank() {
+	case 0:
+		return nil // into Close
+	case 1:
+		return j.Barrier(context.Background())
+	}
+	return waitWord(context.Background(), j)
+}
+
+// meet returns when every rank has come here, and needs nothing more from any.
+func meet(ctx context.Context, j *Job) error {
+	return withWorker(j, func(w *Worker) error {
+		for r := range j.Size() {
+			if _, err := FetchAdd(w, At[uint64](r, 0), 1); err != nil {
+				return err
+			}
+		}
+		for {
+			if err := w.WaitUntil(ctx, 0, GreaterEqual, uint64(j.Size())); !errors.Is(err, ErrPeerDown) {
+				return err
+			}
+		}
+	})
+}
+
+func exitInJoin() {
+	if _, err := bootstrap.New(context.Background(), bootstrap.Options{}); err != nil {
+		fmt.Println(err)
+		os.Exit(9)
+	}
+	os.Exit(4)
+}
+
+// found says if an error tells of another rank's end.
+func found(rank int, err error) {
+	var down *PeerDownError
+	var lost *bootstrap.LostError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		fmt.Printf("rank %d: waited in vain: %v\n", rank, err)
+	case errors.As(err, &down):
+		fmt.Printf("rank %d found rank %d down: %v\n", rank, down.Rank, err)
+	case errors.As(err, &lost):
+		fmt.Printf("rank %d found rank %d down: %v\n", rank, lost.Rank, err)
+	case err != nil:
+		fmt.Printf("rank %d: %v\n", rank, err)
+	}
+}
+
+// endingMain is a rank of TestEndings.
+func endingMain() int {
+	fmt.Printf("pid %d\n", os.Getpid())
+	e, me := endings[os.Getenv("IBCONDUIT_TEST_EXIT")], os.Getenv("IBCONDUIT_RANK")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if e.before != nil && me == "1" {
+		e.before()
+	}
+	closing := time.Hour
+	if e.grace != 0 {
+		closing = e.grace
+	}
+	j, err := Join(ctx, Config{SegmentSize: 1 << 20, CloseTimeout: closing})
+	if err != nil {
+		found(int(me[0]-'0'), err)
+		return 1
+	}
+	err = e.part(ctx, j)
+	err = errors.Join(err, j.Close())
+	found(j.Rank(), err)
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// run runs the job once.
+func (e *ending) run(t *testing.T, env []string) (out string, code int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &interrupter{text: "waits\n", signals: make(chan os.Signal, 1), signal: e.signal}
+	cfg := launch.Config{N: 3, Path: exe, Env: env, Stdout: w, Stderr: w, Signals: w.signals}
+	if e.signal != 0 {
+		w.times = 3
+	}
+	if e.stuck {
+		cfg.Grace = 500 * time.Millisecond
+	}
+	code, err = launch.Run(testContext(t), cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, w.String())
+	}
+	return w.String(), code
+}
+
+// check runs the job and compares its end with what it should be.
+func (e *ending) check(t *testing.T, env []string) {
+	t.Helper()
+	out, code := e.run(t, env)
+	for tries := 1; tries < 4 && code == 1 && !slices.Contains(e.codes, 1) && !slices.Contains(e.codes, 0); tries++ {
+		// See TestHoweverARankEndsTheJobEndsWithTheRightCode.
+		t.Logf("exit code %d, the survivors': once more", code)
+		out, code = e.run(t, env)
+	}
+	if !slices.Contains(e.codes, code) {
+		t.Errorf("exit code %d, want one of %d", code, e.codes)
+	}
+	if n := strings.Count(out, " found rank "); e.found >= 0 && n != e.found {
+		t.Errorf("%d ranks found another one down, want %d", n, e.found)
+	}
+	if !strings.Contains(out, e.says) {
+		t.Errorf("no rank said %q", e.says)
+	}
+	noneLeft(t, out, 3)
+	if t.Failed() {
+		t.Log(out)
+	}
+}
+
+// Whatever the ranks do, the job ends by itself within the launcher's times, with the right
+// code, no process is left, and who needed a rank that left is told so.
+func TestEveryEndOfAJobIsBoundedAndHasTheRightCode(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		for name, e := range endings {
+			if e.only != "" && e.only != cfg.Fabric {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				e.check(t, rankEnv("ending", cfg, "IBCONDUIT_TEST_EXIT="+name, "GORACE=atexit_sleep_ms=0"))
+			})
+		}
+	})
+}
