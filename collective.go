@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // The system area lies behind the user's bytes in each segment and belongs to
@@ -112,6 +114,10 @@ func (c *collectives) wordAt(off uint64) *uint64 {
 func (c *collectives) run(ctx context.Context, op string, fn func() error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("conduit: %s: %w", op, context.Cause(ctx))
+	}
+	lockrank.CheckCommunication(op)
+	if c.job.cfg.Handlers.InHandler() {
+		return fmt.Errorf("conduit: %s: %w", op, am.ErrInHandler)
 	}
 	select {
 	case <-c.turn:

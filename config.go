@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
@@ -64,11 +65,23 @@ type Config struct {
 	// registrations be kept where userfaultfd is forbidden, and wrong ones lose data. Default: regcache.Any.
 	BufferOrigin regcache.Origin
 
+	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run as soon as
+	// all ranks are together, which may be before Join has returned here. Default: am.Default, which am.Handle fills. A job
+	// whose table is empty when it is joined has no messages, and makes nothing for them.
+	Handlers *am.Table
+	// MessageLanes is how many lanes messages have on each network: workers share them in turn, lane k of a rank
+	// talks to lane k of the others. Each has its own receive buffers and its own lock. Range 1 to 64, equal on all
+	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_LANES, else GOMAXPROCS, at most 4.
+	MessageLanes int
+	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,
+	// Segment and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
+	Messages am.Config
+
 	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
 	// else 60 s.
 	JoinTimeout time.Duration
-	// CloseTimeout bounds how long Close waits for the other ranks. Default:
-	// 10 s.
+	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank
+	// that have not ended, the rest for the other ranks. Default: 10 s.
 	CloseTimeout time.Duration
 
 	// Bootstrap overrides the launcher that Join would find. Join takes
@@ -88,6 +101,7 @@ const (
 	defaultCloseTimeout = 10 * time.Second
 	maxWorkers          = 1024
 	maxQueueDepth       = 8192
+	maxMessageLanes     = 64
 )
 
 // ConfigError says which field, or which variable of the environment, is wrong.
@@ -124,6 +138,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ZeroCopyMin == 0 {
 		c.ZeroCopyMin = env.threshold("IBCONDUIT_ZEROCOPY_MIN")
+	}
+	if c.Handlers == nil {
+		c.Handlers = am.Default
+	}
+	if c.MessageLanes == 0 {
+		c.MessageLanes = env.integer("IBCONDUIT_MESSAGE_LANES", min(runtime.GOMAXPROCS(0), 4))
 	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)
@@ -163,6 +183,10 @@ func (c *Config) validate() error {
 		return bad("ZeroCopyMin", c.ZeroCopyMin, "a number of bytes, 0 (automatic) or -1 (never)")
 	case c.BufferOrigin > regcache.Mapped:
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
+	case c.MessageLanes < 1 || c.MessageLanes > maxMessageLanes:
+		return bad("MessageLanes", c.MessageLanes, fmt.Sprintf("1 to %d", maxMessageLanes))
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.OnClosed != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:

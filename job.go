@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/segment"
@@ -24,6 +25,8 @@ type Job struct {
 	routes   []route          // by rank
 	copyMax  int              // the least Limits.CopyMax of the networks
 	coll     *collectives
+	handlers int        // of active messages; 0: there are no lanes for them
+	lanes    []*am.Lane // MessageLanes for each of networks, in that order; fixed like these
 
 	downs atomic.Uint32 // how many ranks are down
 	down  sync.Map      // rank (int) -> cause (error)
@@ -37,10 +40,12 @@ type Job struct {
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
 	opening int   // workers that NewWorker is about to return
+	opened  int   // workers, ever
 	retired Stats // of workers that were closed
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
+	leaving   atomic.Bool     // Close was called
 	life      context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 	closing   chan struct{}   // closed when Close has heard of everybody
 	watchers  sync.WaitGroup
@@ -51,6 +56,7 @@ type Job struct {
 // route is how operations on one rank travel.
 type route struct {
 	data, amo  fabric.Network
+	net        int    // index of data among the networks
 	cpuAtomics bool   // amo works on mapped memory with the processor's atomics
 	user       uint64 // bytes of the rank's segment
 	system     uint64 // where its system area begins
@@ -178,7 +184,7 @@ func (j *Job) markDown(rank int, cause error) {
 	}
 	j.latest = rank
 	j.downs.Add(1)
-	networks := slices.Clone(j.networks)
+	networks, lanes := slices.Clone(j.networks), slices.Clone(j.lanes)
 	if j.leave != nil {
 		j.leave()
 	}
@@ -186,6 +192,9 @@ func (j *Job) markDown(rank int, cause error) {
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
 	for _, n := range networks {
 		n.PeerDown(rank, cause)
+	}
+	for _, l := range lanes {
+		l.PeerDown(rank, cause)
 	}
 }
 
@@ -234,13 +243,22 @@ func (j *Job) checkOpen() error {
 // until every rank has called it, since a peer may still read this segment. It
 // refuses with ErrBusy while workers are open, and then the job goes on. Closing
 // again does nothing and returns the same. After Close the segment is gone.
+//
+// Before it meets the others it waits for the messages of this rank, and afterwards it
+// runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
+// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them. While a rank
+// waits in Close its handlers run.
 func (j *Job) Close() error {
+	if j.cfg.Handlers.InHandler() {
+		return fmt.Errorf("conduit: close: %w", am.ErrInHandler)
+	}
 	j.mu.Lock()
 	if n := len(j.workers) + j.opening; n > 0 && !j.closed {
 		j.mu.Unlock()
 		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
 	}
 	j.closed = true
+	j.leaving.Store(true)
 	failed := j.failed
 	j.mu.Unlock()
 	j.closeOnce.Do(func() { j.closeErr = j.shutdown(failed) })
@@ -259,18 +277,31 @@ func (j *Job) shutdown(failed bool) error {
 	if failed {
 		return j.release()
 	}
-	return errors.Join(j.gather(), j.release())
+	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
+	defer cancel()
+	err := j.meet(ctx)
+	return errors.Join(err, j.release())
+}
+
+// meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release.
+func (j *Job) meet(ctx context.Context) error {
+	rest, err := j.quiesce(ctx)
+	if e := j.gather(ctx); e != nil || !rest || err != nil {
+		return errors.Join(err, e)
+	}
+	_, err = j.quiesce(ctx) // for what the others sent before they came
+	return err
 }
 
 // gather waits until every rank has called Close. It is the bootstrap's barrier:
 // what it tells needs no queue pair, so that none has to outlive it, and behind it no
 // rank waits for a word of another any more. A rank that is found dead meanwhile
 // ends it.
-func (j *Job) gather() error {
+func (j *Job) gather(ctx context.Context) error {
 	if j.size == 1 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	j.downMu.Lock()
 	j.leave = cancel
@@ -298,18 +329,21 @@ func (j *Job) release() error {
 	default:
 		close(j.closing)
 	}
-	var errs []error
+	errs := []error{j.closeLanes()}
+	held := errors.Is(errs[0], am.ErrBusy) // by a handler that does not end: it may use the segment
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
 	}
 	for _, n := range j.networks {
-		errs = append(errs, n.Close())
+		if !held {
+			errs = append(errs, n.Close())
+		}
 	}
 	if j.boot != nil {
 		errs = append(errs, j.boot.Close())
 	}
 	j.watchers.Wait()
-	if j.seg != nil {
+	if j.seg != nil && !held {
 		errs = append(errs, j.seg.Close())
 	}
 	return errors.Join(errs...)

@@ -67,6 +67,9 @@ func (j *Job) join(ctx context.Context) (err error) {
 	for _, n := range j.networks {
 		j.copyMax = min(j.copyMax, n.Limits().CopyMax)
 	}
+	if err := j.openLanes(); err != nil {
+		return err
+	}
 	j.watchers.Add(1)
 	go j.watch()
 	// Nobody may use a segment before its owner is ready to close it in order.
@@ -108,6 +111,10 @@ func (j *Job) mapSegment() (err error) {
 // outcome is the same on every rank since it is computed from the same answers.
 func (j *Job) connect(ctx context.Context) error {
 	hello := hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
+	if err := hello.describe(&j.cfg); err != nil {
+		return err
+	}
+	j.handlers = int(hello.handlers)
 	var local *shm.Network
 	if j.cfg.Fabric != FabricIBV {
 		var err error
@@ -196,7 +203,7 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 		}
 		rt := &j.routes[r]
 		if rt.data == nil {
-			rt.data = net
+			rt.data, rt.net = net, len(j.networks)-1
 		}
 		if !mixed || !global || rt.amo == nil {
 			rt.amo, rt.cpuAtomics = net, false
@@ -236,6 +243,10 @@ func (j *Job) anybody(ctx context.Context, mine bool) (bool, error) {
 type hello struct {
 	user, system uint64 // bytes of the user's segment; offset of the system area
 	workers      uint64
+	handlers     uint64   // how many; 0: no messages, and what follows is 0 too
+	lanes        uint64   // for messages
+	hash         uint64   // of the handlers
+	terms        []uint64 // am.Config.Terms
 	fabric       string
 	shm          []byte // address of fabric/shm, empty without
 }
@@ -243,16 +254,29 @@ type hello struct {
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, system, workers
+//	uvarint   user, system, workers, handlers, lanes, hash
+//	uvarint   length of terms, then each of them
 //	uvarint   length of fabric, then its bytes
 //	rest      shm
-const helloVersion = 1
+const helloVersion = 2
+
+// maxTerms bounds what a hello makes this rank keep.
+const maxTerms = 64
+
+func (h *hello) numbers() []*uint64 {
+	return []*uint64{&h.user, &h.system, &h.workers, &h.handlers, &h.lanes, &h.hash}
+}
 
 func (h hello) encode() []byte {
 	b := []byte{helloVersion}
-	for _, v := range []uint64{h.user, h.system, h.workers, uint64(len(h.fabric))} {
+	for _, v := range h.numbers() {
+		b = binary.AppendUvarint(b, *v)
+	}
+	b = binary.AppendUvarint(b, uint64(len(h.terms)))
+	for _, v := range h.terms {
 		b = binary.AppendUvarint(b, v)
 	}
+	b = binary.AppendUvarint(b, uint64(len(h.fabric)))
 	b = append(b, h.fabric...)
 	return append(b, h.shm...)
 }
@@ -262,16 +286,30 @@ func decodeHello(b []byte) (h hello, err error) {
 		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
 	}
 	b = b[1:]
-	var n uint64
-	for _, v := range []*uint64{&h.user, &h.system, &h.workers, &n} {
-		x, used := binary.Uvarint(b)
+	next := func() (v uint64) {
+		v, used := binary.Uvarint(b)
 		if used <= 0 {
-			return h, errors.New("truncated hello")
+			err, used = errors.New("truncated hello"), 0
 		}
-		*v, b = x, b[used:]
+		b = b[used:]
+		return v
 	}
-	if n > uint64(len(b)) {
-		return h, errors.New("truncated hello")
+	for _, v := range h.numbers() {
+		*v = next()
+	}
+	if n := next(); n <= maxTerms {
+		for range n {
+			h.terms = append(h.terms, next())
+		}
+	} else if err == nil {
+		err = fmt.Errorf("hello with %d terms", n)
+	}
+	n := next()
+	if err == nil && n > uint64(len(b)) {
+		err = errors.New("truncated hello")
+	}
+	if err != nil {
+		return hello{}, err
 	}
 	h.fabric, h.shm = string(b[:n]), b[n:]
 	if h.user > h.system || h.system > 1<<62 {
@@ -299,5 +337,5 @@ func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal", r, all[r].workers, first.workers)
 		}
 	}
-	return all, nil
+	return all, j.compareHandlers(ctx, all)
 }

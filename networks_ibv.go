@@ -10,11 +10,15 @@ import (
 // newIBV opens the device. One lane more than the workers may open serves the
 // collective operations.
 func newIBV(j *Job) (fabric.Network, error) {
+	messages := ibv.MessageConfig{Ports: -1}
+	if j.handlers > 0 {
+		messages.Ports = j.cfg.MessageLanes
+	}
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
 		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth,
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
-		OnDown: j.markDown, Log: j.cfg.Logger,
+		Messages: messages, OnDown: j.markDown, Log: j.cfg.Logger,
 	})
 }

@@ -143,7 +143,7 @@ func (c Config) Terms() ([]Term, error) {
 	}
 	return []Term{
 		{"Credits", uint64(c.Credits)}, {"MaxMedium", uint64(c.MaxMedium)}, {"Flow.Window", uint64(f.Window)}, {"Flow.Initial", uint64(f.Initial)},
-		{"Flow.RecallAfter", uint64(f.RecallAfter)}, {"Flow.Retry", uint64(f.Retry)},
+		{"Flow.RecallAfter (ns)", uint64(f.RecallAfter)}, {"Flow.Retry (ns)", uint64(f.Retry)},
 	}, nil
 }
 

@@ -14,7 +14,8 @@ import (
 
 // MessageConfig says how ports connect.
 type MessageConfig struct {
-	// Ports is how many ports a rank can open; the same on all ranks. Default: 1.
+	// Ports is how many ports a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing is
+	// made for them.
 	Ports int
 	// Connections is above how many connections a port closes idle ones, those that were not used for
 	// longest first. It is exceeded while all are in use. Default, 0: never.
@@ -30,10 +31,10 @@ type MessageConfig struct {
 }
 
 func (c *MessageConfig) fill() {
-	if c.Ports <= 0 {
+	if c.Ports == 0 {
 		c.Ports = defaultPorts
 	}
-	c.Ports = min(c.Ports, 1<<8)
+	c.Ports = min(max(c.Ports, 0), 1<<8)
 	if c.ConnectTimeout <= 0 {
 		c.ConnectTimeout = defaultConnectTimeout
 	}

@@ -1,0 +1,587 @@
+package conduit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/handle"
+)
+
+// everyFabric is fabrics, and the choice that Join makes itself.
+func everyFabric(t *testing.T, fn func(t *testing.T, cfg Config)) {
+	fabrics(t, fn)
+	t.Run(FabricAuto, func(t *testing.T) { fn(t, Config{Fabric: FabricAuto, SegmentSize: 4 << 20}) })
+}
+
+// neighbour is the next rank.
+func neighbour(j *Job) int { return (j.Rank() + 1) % j.Size() }
+
+func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
+	var posts, bytesPosted atomic.Uint64
+	table := am.NewTable()
+	sum := table.Handle("sum", func(c *am.Call) {
+		n := uint64(c.From())<<32 | uint64(c.Lane().Rank())<<48
+		for _, a := range c.Args() {
+			n += a
+		}
+		_ = c.Reply(n)
+	})
+	note := table.Handle("note", func(c *am.Call) { posts.Add(1); bytesPosted.Add(uint64(len(c.Payload()))) })
+	reverse := table.Handle("reverse", func(c *am.Call) {
+		b := bytes.Clone(c.Payload())
+		slices.Reverse(b)
+		_ = c.ReplyWith(am.Medium(b))
+	})
+	place := table.Handle("place", func(c *am.Call) {
+		off, long := c.Offset()
+		if !long || samePattern(c.Payload(), c.From()) != nil {
+			off = ^uint64(0)
+		}
+		_ = c.Reply(off)
+	})
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		const ranks = 3
+		posts.Store(0)
+		bytesPosted.Store(0)
+		cfg.Handlers = table
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			return withWorker(j, func(w *Worker) error {
+				for to := range ranks {
+					r, err := sum.Call(ctx, w, to, 1, 2, 3)
+					if want := uint64(to)<<48 | uint64(j.Rank())<<32 + 6; err != nil || r.Arg(0) != want {
+						return fmt.Errorf("sum at rank %d: %#x, %w; want %#x", to, r.Arg(0), err, want)
+					}
+					if err := note.PostWith(ctx, w, to, am.Medium(make([]byte, 10))); err != nil {
+						return err
+					}
+					if r, err = reverse.CallWith(ctx, w, to, am.Medium([]byte("abc"))); err != nil || string(r.Data) != "cba" {
+						return fmt.Errorf("reverse at rank %d: %q, %w", to, r.Data, err)
+					}
+					large := make([]byte, 100_000) // its own part of the segment
+					pattern(large, j.Rank())
+					at := uint64(1<<20 + 200_000*j.Rank())
+					if r, err = place.CallWith(ctx, w, to, am.Long(at, large)); err != nil || r.Arg(0) != at {
+						return fmt.Errorf("place at rank %d: %d, %w; want %d", to, int64(r.Arg(0)), err, at)
+					}
+				}
+				return j.Barrier(ctx)
+			})
+		})
+		if p, b := posts.Load(), bytesPosted.Load(); p != ranks*ranks || b != 10*ranks*ranks {
+			t.Errorf("%d posts with %d bytes were handled before Close returned, want %d with %d", p, b, ranks*ranks, 10*ranks*ranks)
+		}
+	})
+}
+
+func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.MessageLanes, cfg.Workers = table, 2, 4
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			var w [4]*Worker
+			for i := range w {
+				var err error
+				if w[i], err = j.NewWorker(); err != nil {
+					return err
+				}
+				defer w[i].Close()
+			}
+			other := neighbour(j)
+			if w[0].Lane(other) != j.Lane(other) || w[1].Lane(other) == w[0].Lane(other) || w[2].Lane(other) != w[0].Lane(other) || w[3].Lane(other) != w[1].Lane(other) {
+				return errors.New("workers do not take the two lanes in turn")
+			}
+			for i := range w {
+				for range i + 1 {
+					if _, err := h.Call(ctx, w[i], other); err != nil {
+						return err
+					}
+				}
+			}
+			if _, err := h.Call(ctx, j, other); err != nil { // without a worker
+				return err
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			a, b := w[0].Lane(other).Stats(), w[1].Lane(other).Stats()
+			if a.Calls != 1+3+1 || b.Calls != 2+4 || a.Requests != a.Calls || b.Requests != b.Calls {
+				return fmt.Errorf("lanes had %d and %d calls, %d and %d requests; want 5 and 6 of both", a.Calls, b.Calls, a.Requests, b.Requests)
+			}
+			if s := j.MessageStats()[j.FabricTo(other)]; s.Calls != 11 || s.Handled != 11 {
+				return fmt.Errorf("the sum has %d calls, %d handled, want 11 of each", s.Calls, s.Handled)
+			}
+			var bad *RankError
+			if _, err := h.Call(ctx, w[0], 2); !errors.As(err, &bad) {
+				return fmt.Errorf("a call to no rank: %w", err)
+			}
+			return j.Barrier(ctx)
+		})
+	})
+}
+
+// joinAll joins ranks with configurations of their own, which must all fail.
+func joinAll(t *testing.T, cfgs ...Config) []error {
+	t.Helper()
+	boots := bootstrap.NewGroup(len(cfgs))
+	errs := make([]error, len(cfgs))
+	var all sync.WaitGroup
+	for r, c := range cfgs {
+		all.Go(func() {
+			c.Bootstrap, c.Getenv = boots[r], noEnv
+			j, err := Join(testContext(t), c)
+			if err == nil {
+				t.Errorf("rank %d joined", r)
+				err = j.Close()
+			}
+			errs[r] = err
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func handlerTable(names ...string) *am.Table {
+	t := am.NewTable()
+	for _, n := range names {
+		t.Handle(n, func(*am.Call) {})
+	}
+	return t
+}
+
+func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		with := func(names ...string) Config { c := cfg; c.Handlers = handlerTable(names...); return c }
+		for r, err := range joinAll(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
+			want := `handler 1 is "free" here and "frei" on rank 2`
+			if r == 2 {
+				want = `handler 1 is "frei" here and "free" on rank 0`
+			}
+			var te *am.TableError
+			if !errors.As(err, &te) || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %s", r, err, want)
+			}
+		}
+		for r, err := range joinAll(t, with("a"), with(), with("a")) {
+			if want := "rank 1 has 0 handlers of active messages, rank 0 has 1"; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %s", r, err, want)
+			}
+		}
+	})
+}
+
+func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
+	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageLanes: 2}
+	for want, change := range map[string]func(*Config){
+		"rank 1 was configured with 3 message lanes, rank 0 with 2":                        func(c *Config) { c.MessageLanes = 3 },
+		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                  func(c *Config) { c.Messages.Credits = 17 },
+		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":             func(c *Config) { c.Messages.MaxMedium = 8192 },
+		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                func(c *Config) { c.Messages.Flow.Window = 5 },
+		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                func(c *Config) { c.Messages.Flow.Initial = -1 },
+		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000": func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
+	} {
+		odd := base
+		change(&odd)
+		for r, err := range joinAll(t, base, odd, base) {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %s", r, err, want)
+			}
+		}
+	}
+}
+
+func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
+	for want, c := range map[string]Config{
+		"MessageLanes is 65, want 1 to 64": {MessageLanes: 65},
+		"MessageLanes is -1, want 1 to 64": {MessageLanes: -1},
+		"Messages is set in Rank":          {Messages: am.Config{Size: 3}},
+		"MaxMedium 7":                      {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"a window of -1 credits":           {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+	} {
+		c.Getenv = noEnv
+		if j, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+			if err == nil {
+				_ = j.Close()
+			}
+		}
+	}
+	c, err := Config{Getenv: func(k string) (string, bool) { return "3", k == "IBCONDUIT_MESSAGE_LANES" }}.withDefaults()
+	if err != nil || c.MessageLanes != 3 {
+		t.Errorf("IBCONDUIT_MESSAGE_LANES=3 makes %d lanes, %v", c.MessageLanes, err)
+	}
+}
+
+func TestADeadRankEndsTheCallsToItAndOthersGoOn(t *testing.T) {
+	table := am.NewTable()
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	died := errors.New("died on purpose")
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.Getenv = table, noEnv
+		ctx := testContext(t)
+		var waiting sync.WaitGroup
+		waiting.Add(2)
+		err := RunLocalConfig(ctx, 3, cfg, func(j *Job) error {
+			if j.Rank() == 1 {
+				waiting.Wait()
+				return died
+			}
+			var down *PeerDownError
+			p, err := never.Start(ctx, j, 1, am.Payload{})
+			waiting.Done()
+			if err != nil {
+				return err
+			}
+			if _, err := p.Wait(ctx); !errors.As(err, &down) || down.Rank != 1 {
+				return fmt.Errorf("a call that was waiting: %w", err)
+			}
+			if _, err := echo.Call(ctx, j, 1, 1); !errors.As(err, &down) || down.Rank != 1 {
+				return fmt.Errorf("a call afterwards: %w", err)
+			}
+			if d := j.DownRanks(); len(d) != 1 || d[1] == nil {
+				return fmt.Errorf("ranks that are down: %v", d)
+			}
+			if err := wantErr(j.Barrier(ctx), ErrPeerDown, "rank 1"); err != nil {
+				return err
+			}
+			r, err := echo.Call(ctx, j, 2-j.Rank(), 7)
+			if err != nil || r.Arg(0) != 7 {
+				return fmt.Errorf("a call to a rank that lives: %d, %w", r.Arg(0), err)
+			}
+			return nil
+		})
+		if !errors.Is(err, died) || strings.Contains(err.Error(), "rank 0:") || strings.Contains(err.Error(), "rank 2:") {
+			t.Error(err)
+		}
+	})
+}
+
+// What a message lane finds out the whole job knows.
+func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
+	table := handlerTable("h")
+	cause := errors.New("it sent nonsense")
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.MessageLanes = table, 2
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+				return err
+			}
+			j.lanes[1].PeerDown(1, cause)
+			for len(j.DownRanks()) == 0 {
+				if ctx.Err() != nil {
+					return errors.New("the job never hears of it")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if err := wantErr(j.DownRanks()[1], cause); err != nil {
+				return err
+			}
+			for k, l := range j.lanes { // the other lane too
+				for l.Stats().Closed != 1 {
+					if ctx.Err() != nil {
+						return fmt.Errorf("lane %d has closed %d peers", k, l.Stats().Closed)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			return wantErr(j.Barrier(ctx), cause)
+		})
+	})
+}
+
+func TestHandlersRunWhileTheirRankWaitsOrComputes(t *testing.T) {
+	table := am.NewTable()
+	var ran atomic.Uint64
+	h := table.Handle("count", func(c *am.Call) { ran.Add(1); _ = c.Reply() })
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		for what, busy := range map[string]func(ctx context.Context, j *Job, called <-chan struct{}) error{
+			"in Barrier": func(ctx context.Context, j *Job, _ <-chan struct{}) error { return j.Barrier(ctx) },
+			"in Close":   func(context.Context, *Job, <-chan struct{}) error { return nil },
+			"computing":  func(_ context.Context, _ *Job, called <-chan struct{}) error { <-called; return nil },
+		} {
+			ran.Store(0)
+			called := make(chan struct{})
+			cfg.Handlers, cfg.CloseTimeout = table, time.Minute
+			runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+				if j.Rank() == 1 {
+					return busy(ctx, j, called)
+				}
+				time.Sleep(5 * time.Millisecond) // rank 1 is there, mostly
+				for range 3 {
+					if _, err := h.Call(ctx, j, 1); err != nil {
+						return fmt.Errorf("while rank 1 is %s: %w", what, err)
+					}
+				}
+				close(called)
+				if what == "in Barrier" {
+					return j.Barrier(ctx)
+				}
+				return nil
+			})
+			if n := ran.Load(); n != 3 {
+				t.Errorf("%s: %d handlers ran, want 3", what, n)
+			}
+		}
+	})
+}
+
+func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
+	table := am.NewTable()
+	var handled, answered atomic.Uint64
+	slow := table.Handle("slow", func(c *am.Call) {
+		tok := c.Defer(time.Minute)
+		time.AfterFunc(30*time.Millisecond, func() { _ = tok.Reply() })
+	})
+	post := table.Handle("post", func(*am.Call) { handled.Add(1) })
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		const ranks, posts = 3, 300
+		handled.Store(0)
+		answered.Store(0)
+		cfg.Handlers, cfg.CloseTimeout = table, time.Minute
+		var calls sync.WaitGroup
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			for to := range ranks {
+				p, err := slow.Start(ctx, j, to, am.Payload{})
+				if err != nil {
+					return err
+				}
+				calls.Go(func() {
+					if _, err := p.Wait(ctx); err == nil {
+						answered.Add(1)
+					}
+				})
+				for range posts {
+					if err := post.Post(ctx, j, to); err != nil {
+						return err
+					}
+				}
+			}
+			return nil // and Close at once
+		})
+		calls.Wait()
+		if h, a := handled.Load(), answered.Load(); h != ranks*ranks*posts || a != ranks*ranks {
+			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
+		}
+	})
+}
+
+func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
+	table := am.NewTable()
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.Getenv, cfg.CloseTimeout = table, noEnv, time.Second
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		var errs [2]error
+		var call error
+		var ranks sync.WaitGroup
+		for r := range 2 {
+			ranks.Go(func() {
+				c := cfg
+				c.Bootstrap = boots[r]
+				j, err := Join(ctx, c)
+				if err != nil {
+					errs[r] = err
+					return
+				}
+				var p *am.Pending
+				if r == 0 {
+					if p, err = never.Start(ctx, j, 1, am.Payload{}); err != nil {
+						errs[r] = err
+						return
+					}
+				}
+				errs[r] = j.Close()
+				if p != nil {
+					_, _, call = p.Test()
+				}
+			})
+		}
+		ranks.Wait()
+		var rest *am.InFlightError
+		if !errors.As(errs[0], &rest) || rest.Calls != 1 {
+			t.Errorf("rank 0 closed with %v", errs[0])
+		}
+		if !errors.As(errs[1], &rest) || rest.Owed != 1 {
+			t.Errorf("rank 1 closed with %v", errs[1])
+		}
+		for r, err := range errs {
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("rank %d did not meet the other: %v", r, err)
+			}
+		}
+		if err := wantErr(call, os.ErrClosed); err != nil {
+			t.Errorf("the call: %v", err)
+		}
+	})
+}
+
+func TestTwoJobsOfOneProcessHaveHandlersOfTheirOwn(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		var both sync.WaitGroup
+		for job := range uint64(2) {
+			table := am.NewTable()
+			if job == 1 {
+				table.Handle("a", func(*am.Call) {}) // so that indexes differ
+			}
+			who := table.Handle("who", func(c *am.Call) { _ = c.Reply(job) })
+			stranger := am.NewTable().Handle("who", func(*am.Call) {})
+			both.Go(func() {
+				c := cfg
+				c.Getenv, c.Handlers = noEnv, table
+				err := RunLocalConfig(testContext(t), 2, c, func(j *Job) error {
+					for range 100 {
+						if r, err := who.Call(t.Context(), j, neighbour(j)); err != nil || r.Arg(0) != job {
+							return fmt.Errorf("job %d was answered by job %d: %w", job, r.Arg(0), err)
+						}
+					}
+					if err := stranger.Post(t.Context(), j, 0); err == nil || !strings.Contains(err.Error(), "another table") {
+						return fmt.Errorf("a handler of another table: %w", err)
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	})
+}
+
+// portHandles are the objects that only messages need.
+func portHandles() (n int) {
+	for _, r := range handle.Live() {
+		if strings.Contains(r.Kind, "port") || r.Kind == "SRQ" || r.Kind == "AH" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
+	h := handlerTable("h")
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		for _, table := range []*am.Table{am.NewTable(), h} {
+			cfg.Handlers = table
+			runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+				with := table == h
+				if got := portHandles() > 0; got != with {
+					return fmt.Errorf("with handlers: %v, there are ports: %v", with, got)
+				}
+				if m := j.networks[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Ports != 0 {
+					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Ports)
+				}
+				if n := len(j.MessageStats()); n > 0 != with {
+					return fmt.Errorf("with handlers: %v, there are counters of %d networks", with, n)
+				}
+				if with {
+					return nil
+				}
+				if j.Lane(0) != nil {
+					return errors.New("there is a lane")
+				}
+				return withWorker(j, func(w *Worker) error {
+					stranger := handlerTable()
+					x := stranger.Handle("x", func(*am.Call) {})
+					return errors.Join(wantErr(x.Post(ctx, w, 0), am.ErrNoLane, "Config.Handlers"), wantErr(x.Post(ctx, j, 0), am.ErrNoLane, "Config.Handlers"))
+				})
+			})
+		}
+	})
+}
+
+func TestMessagesAfterCloseAreErrors(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers = table
+		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+			w, err := j.NewWorker()
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
+				return err
+			}
+			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoLane, "open"); err != nil {
+				return fmt.Errorf("through a closed worker: %w", err)
+			}
+			if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
+				return err
+			}
+			_, call := h.Call(ctx, j, 0)
+			_, start := h.Start(ctx, j, 0, am.Payload{})
+			_, prepare := h.Prepare(ctx, j, 0, 8)
+			for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
+				if err := wantErr(err, os.ErrClosed); err != nil {
+					return fmt.Errorf("request %d through a closed job: %w", i, err)
+				}
+			}
+			if s := j.MessageStats()[cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
+				return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
+			}
+			return nil
+		})
+	})
+}
+
+// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped.
+func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegment(t *testing.T) {
+	table := am.NewTable()
+	begun, end := make(chan struct{}), make(chan struct{})
+	h := table.Handle("h", func(*am.Call) { close(begun); <-end })
+	ctx := testContext(t)
+	j, err := Join(ctx, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1,
+		CloseTimeout: 20 * time.Millisecond, Messages: am.Config{CloseAfter: 20 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	posted := make(chan error, 1)
+	go func() { posted <- h.Post(ctx, j, 0) }() // a rank's request to itself runs the handler here
+	<-begun
+	if err := wantErr(j.Close(), ErrBusy, "1 handlers run"); err != nil {
+		t.Error(err)
+	}
+	j.Segment()[0] = 1 // still there
+	close(end)
+	if err := <-posted; err != nil {
+		t.Error(err)
+	}
+	// For the check of leaks; a program would end here.
+	if err := errors.Join(j.closeLanes(), j.networks[0].Close(), j.seg.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A message that arrives while the others still open their lanes waits for them, on the device too.
+func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.MessageLanes = table, 2
+		for range 5 {
+			runLocal(t, 3, cfg, func(ctx context.Context, j *Job) error {
+				_, err := h.Call(ctx, j, neighbour(j))
+				return err
+			})
+			if n := portHandles(); n != 0 {
+				t.Fatalf("%d objects of ports are left", n)
+			}
+		}
+	})
+}
