@@ -109,8 +109,10 @@ type RTSAttr struct {
 const (
 	// DefaultTimeout is 1.07 s. With 14 (67 ms, the value of most examples) a descheduled Soft-RoCE peer is declared dead.
 	DefaultTimeout = 18
-	// DefaultRetryCount is the largest value of the 3-bit field: a dead peer is reported after about 7 * 4 * 1.07 s at worst (IBTA 1.4 vol. 1 §9.7.6.1.3 allows up to four times the timeout).
-	DefaultRetryCount = 7
+	// DefaultRetryCount is the largest value that every device takes for a number: Soft-RoCE never counts down from 7 (Linux
+	// drivers/infiniband/sw/rxe/rxe_comp.c, COMPST_ERROR_RETRY), so that the death of a peer would never be reported. With 6 it is
+	// after about 7 * 1.07 s, and 4 times that at worst (IBTA 1.4 vol. 1 §9.7.6.1.3 allows up to four times the timeout).
+	DefaultRetryCount = 6
 	// DefaultRNRRetry is the largest finite value.
 	DefaultRNRRetry = 6
 	// RNRRetryForever makes a sender wait for a receive without end (IBTA 1.4 vol. 1 §9.7.5.2.8).

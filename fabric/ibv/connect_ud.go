@@ -38,6 +38,7 @@ type conn struct {
 	ready      bool  // in port.ready
 	busy       bool  // something happened since the last look of keepalive
 	parting    bool  // to be closed as soon as nothing is in flight
+	proven     bool  // and the peer's device has answered since that was decided
 	used       uint64
 	refused    error // why the queue pair is of no more use
 	trouble    error // why it could not be made yet
@@ -387,7 +388,7 @@ func (p *port) Disconnect(rank int) error {
 		return err
 	}
 	if c := p.peers[rank].conn; c != nil && c.state == connUp && c.queued == 0 && !c.parting {
-		c.parting = true
+		c.parting, c.proven = true, false
 		p.parting = append(p.parting, c)
 		if p.sleeping {
 			p.Wake()
@@ -397,7 +398,8 @@ func (p *port) Disconnect(rank int) error {
 }
 
 // part closes a connection if nothing of it is in flight. Messages that asked for no completion may have arrived
-// long ago: a touch tells, and end tries again. mu is held.
+// long ago: a touch tells, and completed tries again. A touch is also how a peer is found dead whose connection is to
+// be closed: nobody there answers the question, and whoever has to answer may take its time. mu is held.
 func (p *port) part(c *conn) {
 	switch {
 	case c.state != connUp || c.refused != nil || !c.parting:
@@ -414,6 +416,11 @@ func (p *port) part(c *conn) {
 			p.shut(c)
 		}
 	default:
+		if !c.proven {
+			if p.touch(c); c.touched {
+				return
+			}
+		}
 		c.parting = false
 		p.closing(c)
 		c.attempt++
@@ -600,7 +607,9 @@ func (p *port) trim(now time.Duration) {
 	}
 	slices.SortFunc(idle, func(a, b *conn) int { return cmp.Compare(a.used, b.used) })
 	for _, c := range idle[:min(excess, len(idle))] {
-		c.parting = true
+		if !c.parting {
+			c.parting, c.proven = true, false
+		}
 		p.part(c)
 	}
 }

@@ -713,6 +713,7 @@ func (p *port) completed(index int32, generation uint32, wc *verbs.WC) {
 	p.markReady(c)
 	c.busy = true
 	if c.parting && c.count == 0 {
+		c.proven = true
 		p.parting = append(p.parting, c)
 	}
 }

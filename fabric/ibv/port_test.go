@@ -490,6 +490,26 @@ func TestKeepaliveFindsADeadPeerWithoutTraffic(t *testing.T) {
 	}
 }
 
+// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it must poll for that. Its
+// device must answer at once.
+func TestClosingTheConnectionToADeadPeerFindsItDead(t *testing.T) {
+	cfg := hasty
+	cfg.Messages.Keepalive = -1
+	cfg.Messages.ConnectTimeout = time.Hour
+	m := newMail(t, 3, cfg, mailConfig)
+	m.connectAll()
+	m.live = func(rank int) bool { return rank != 1 }
+	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
+		m.must("stop of a queue pair", c.qp.ToError())
+	}
+	for _, o := range m.posts {
+		if o.rank != 1 {
+			m.must("disconnect", o.p.Disconnect(1))
+		}
+	}
+	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
+}
+
 // connectAll sends one message along each pair.
 func (m *mail) connectAll() {
 	m.Helper()
