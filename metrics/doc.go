@@ -15,6 +15,12 @@
 // label network names it. What describes a job, its size for instance, are
 // labels of ibconduit_job_info alone.
 //
+// # Messages
+//
+// ibconduit_message_... count the active messages of a job that has handlers, summed over its message lanes;
+// ibconduit_message_port_... what the network did for them. Of the identities that am.Stats.Check holds: calls sent =
+// calls ended + calls in flight; message_port_rnr_total is 0.
+//
 // # Ports
 //
 // ibconduit_port_... are read from the kernel for the ports that the job's

@@ -25,6 +25,9 @@ func (s jobSource) Figures(add func(Figure)) {
 	for name, c := range stats {
 		operations(name, c, add)
 	}
+	for name, m := range s.job.MessageStats() {
+		messages(name, m, add)
+	}
 	if r, ok := s.job.Registrations(); ok {
 		registrations(r.Stats, add)
 	}
