@@ -51,7 +51,9 @@
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
 // IBCONDUIT_SECRET_FD, _SECRET_FILE or _SECRET (in this order) give the secret;
-// IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_INSECURE=1
+// IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_LIFE_FD gives a
+// rank the end of a pipe to hold until it ends, by which the launcher knows who
+// ended first; IBCONDUIT_INSECURE=1
 // allows other addresses than loopback without a secret. Descriptors are
 // written as "4", or as "4:inode" so that a descriptor that has been closed
 // and used again is not taken for the launcher's.

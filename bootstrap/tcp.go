@@ -32,6 +32,7 @@ type rendezvous struct {
 	secret     []byte // nil: only on loopback, or insecure
 	insecure   bool
 	listener   *os.File // rank 0: inherited from the launcher, or nil
+	life       life
 	timeout    time.Duration
 	log        *slog.Logger
 	protocol   uint16         // of our frames; differs in tests only

@@ -17,6 +17,7 @@ type peer struct {
 	seat *seat
 	link *link
 	once sync.Once
+	life life
 	exit func(code int)
 }
 
@@ -36,6 +37,7 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		identity: identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true},
 		seat:     newSeat(rv.rank, rv.size),
 		link:     newLink(conn),
+		life:     rv.life,
 		exit:     rv.exit,
 	}
 	p.seat.up = p
@@ -214,6 +216,7 @@ func (p *peer) barrier(ctx context.Context) error {
 func (p *peer) lost() <-chan Loss { return p.seat.lost }
 
 func (p *peer) abort(code int, msg string) {
+	p.life.ending()
 	p.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	p.link.finish(goodbyeTime)
 	p.exit(code)

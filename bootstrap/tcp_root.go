@@ -430,6 +430,7 @@ func (r *root) shut() {
 }
 
 func (r *root) abort(code int, msg string) {
+	r.rv.life.ending()
 	r.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	r.shut()
 	r.rv.exit(code)

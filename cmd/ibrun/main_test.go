@@ -53,6 +53,10 @@ func rank(what string) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	if _, ok := outlived[what]; ok {
+		fmt.Println(outlive(ctx, what))
+		return 99
+	}
 	b, err := bootstrap.New(ctx, bootstrap.Options{Timeout: map[bool]time.Duration{true: time.Second}[what == "rank 1 never joins"]})
 	if err != nil {
 		fmt.Println(err)

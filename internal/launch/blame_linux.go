@@ -5,20 +5,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"syscall"
-	"time"
 )
-
-// settleTime is how long ranks that end after the first failure may still
-// turn out to have begun to end before it.
-const settleTime = 100 * time.Millisecond
 
 // blame finds the rank that failed first.
 type blame struct {
 	deaths *deaths
 	failed []*rank
-	others int       // ranks that had not ended when the first failure was seen
-	until  time.Time // when ranks are told to end, after which their ends say nothing
+	others int // ranks that had not ended when the first failure was seen
 	first  *rank
 	told   bool
 }
@@ -36,49 +29,38 @@ func (b *blame) ended(k *rank, alive int) bool {
 	return true
 }
 
-// waitsFor reports whether a rank that has not ended began to end before all
-// that have failed: on a busy machine a process takes its time to die.
-func (b *blame) waitsFor(ranks []*rank) bool {
-	first := math.MaxInt
-	for _, k := range b.failed {
-		if n, ok := b.deaths.place(k); ok {
-			first = min(first, n)
-		}
-	}
-	for _, k := range ranks {
-		if n, ok := b.deaths.place(k); ok && !k.ended && n < first {
-			return true
-		}
-	}
-	return false
-}
-
-// settle decides, once: whoever was killed by a signal that is never an answer
-// to a peer's end, then whoever began to end first, then whoever was seen first.
-func (b *blame) settle() {
+// settle decides as soon as no rank is left that began to end earlier and has not ended yet: what it ends with
+// is not known. On a busy machine a process takes its time to die.
+func (b *blame) settle(ranks []*rank) {
 	if b.first != nil || len(b.failed) == 0 {
 		return
 	}
-	rest := func(k *rank) int {
-		if k.status.Signaled() && slices.Contains(never, k.status.Signal()) {
-			return 0
+	first := slices.MinFunc(b.failed, b.compare)
+	for _, k := range ranks {
+		if !k.ended && b.place(k) < b.place(first) {
+			return
 		}
-		return 1
 	}
-	place := func(k *rank) int {
-		if n, ok := b.deaths.place(k); ok {
-			return n
-		}
-		return math.MaxInt
-	}
-	b.first = slices.MinFunc(b.failed, func(x, y *rank) int {
-		return cmp.Or(cmp.Compare(rest(x), rest(y)), cmp.Compare(place(x), place(y)), cmp.Compare(x.order, y.order))
-	})
+	b.first = first
 }
 
-// never do these signals follow from another rank's end.
-var never = []syscall.Signal{
-	syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU, syscall.SIGXFSZ,
+// decide is settle when there is no more time to wait: ranks are told to end, and their ends say nothing.
+func (b *blame) decide() {
+	if b.first == nil && len(b.failed) > 0 {
+		b.first = slices.MinFunc(b.failed, b.compare)
+	}
+}
+
+// compare: who began to end first, then who was seen first.
+func (b *blame) compare(x, y *rank) int {
+	return cmp.Or(cmp.Compare(b.place(x), b.place(y)), cmp.Compare(x.order, y.order))
+}
+
+func (b *blame) place(k *rank) int {
+	if n, ok := b.deaths.place(k); ok {
+		return n
+	}
+	return math.MaxInt
 }
 
 // report says which rank it was, once, after that rank's own last words.

@@ -71,7 +71,8 @@ type Config struct {
 // ranks would not find each other, nor what they started the guard.
 func Sets(variable string) bool {
 	switch variable {
-	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD":
+	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
+		"IBCONDUIT_LIFE_FD":
 		return true
 	}
 	return false

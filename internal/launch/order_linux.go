@@ -3,26 +3,33 @@ package launch
 import (
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// deaths tells in which order ranks began to end. The order in which they can
-// be waited for is another: a dying process closes its connections, on which
-// its peers give up and exit, well before it is a zombie itself, most of all
-// if it has many threads or much memory. But it closes its output at the same
-// time as its connections, and one epoll instance reports the ends of the
-// ranks' pipes in the order in which they came. A rank whose output is held by
-// a child of its own has no place in this order until that has ended too.
+// deaths tells in which order ranks began to end. The order in which they can be waited for is another: a
+// process closes its connections, on which its peers give up and exit, well before it is a zombie, most of
+// all if it has many threads or much memory, or if the machine is busy.
+//
+// Each rank holds the writing end of a pipe of its own, its life pipe, and nothing else does. One epoll
+// instance lists the ends of these pipes in the order in which they came (ep_poll_callback of fs/eventpoll.c
+// puts them at the tail of one list). A dying process closes its descriptors from the highest number down:
+// close_files (fs/file.c) goes up, but each fput (fs/file_table.c) is only put on a list of work that
+// task_work_run (kernel/task_work.c) takes from its head. So package bootstrap moves the pipe above all
+// other descriptors: its end is seen here before any peer sees the end of a connection.
+//
+// A rank that was told to end the job (Abort of package bootstrap) writes a byte before it tells anybody.
+//
+// A rank whose pipe is held by a child of its own has no place in the order until that has ended too.
 type deaths struct {
-	epoll int
-	stop  *os.File // closing it ends the goroutine
-	ended chan struct{}
+	poller *os.File // the epoll instance
 
-	mu    sync.Mutex
-	open  map[int32]*rank // by descriptor
-	left  map[*rank]int   // ends of output that are still open
+	mu    sync.Mutex // guards what follows, and who takes events
+	epoll int        // -1 once closed
+	ranks map[int32]*rank
 	order map[*rank]int
 }
 
@@ -31,29 +38,16 @@ func watchDeaths() (*deaths, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: epoll_create1: %w", err)
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
+	if err := unix.SetNonblock(epoll, true); err != nil { // so that Go's own poller waits for it
 		unix.Close(epoll)
-		return nil, fmt.Errorf("launch: %w", err)
+		return nil, fmt.Errorf("launch: epoll: %w", err)
 	}
-	d := &deaths{
-		epoll: epoll, stop: w, ended: make(chan struct{}),
-		open: map[int32]*rank{}, left: map[*rank]int{}, order: map[*rank]int{},
-	}
-	if err := d.add(r, nil); err != nil {
-		r.Close()
-		w.Close()
-		unix.Close(epoll)
-		return nil, err
-	}
-	go d.watch(r)
-	return d, nil
+	return &deaths{poller: os.NewFile(uintptr(epoll), "epoll"), epoll: epoll, ranks: map[int32]*rank{}, order: map[*rank]int{}}, nil
 }
 
-// add watches for the end of one pipe and for nothing else: no events are
-// asked for, and EPOLLHUP comes unasked (epoll_ctl(2)).
-func (d *deaths) add(pipe *os.File, k *rank) error {
-	raw, err := pipe.SyscallConn()
+// add watches the reading end of a rank's life pipe, which must stay open.
+func (d *deaths) add(k *rank) error {
+	raw, err := k.life.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -61,53 +55,87 @@ func (d *deaths) add(pipe *os.File, k *rank) error {
 	defer d.mu.Unlock()
 	var ctl error
 	err = raw.Control(func(fd uintptr) {
-		ctl = unix.EpollCtl(d.epoll, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(fd)})
-		d.open[int32(fd)] = k
+		d.ranks[int32(fd)] = k
+		ctl = unix.EpollCtl(d.epoll, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
 	})
-	if k != nil {
-		d.left[k]++
-	}
 	if err == nil && ctl != nil {
 		err = fmt.Errorf("launch: epoll_ctl: %w", ctl)
 	}
 	return err
 }
 
-func (d *deaths) watch(stop *os.File) {
-	defer close(d.ended)
-	defer stop.Close()
-	events := make([]unix.EpollEvent, 64)
-	for {
-		n, err := unix.EpollWait(d.epoll, events, -1)
-		if err != nil && err != unix.EINTR {
-			return
-		}
+// watch notes deaths as they come, until close. Without it a pipe that a living rank closed could be noted
+// only when that rank ends for another reason.
+func (d *deaths) watch() {
+	raw, err := d.poller.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(uintptr) bool {
 		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.take()
+		return false
+	})
+}
+
+// take notes what has come. The caller holds mu, so that no event is on its way from the kernel to a place.
+func (d *deaths) take() {
+	events := make([]unix.EpollEvent, 64)
+	for d.epoll >= 0 {
+		n, err := unix.EpollWait(d.epoll, events, 0)
+		if err == unix.EINTR {
+			continue
+		}
 		for _, ev := range events[:max(n, 0)] {
-			k := d.open[ev.Fd]
-			if k == nil {
-				d.mu.Unlock()
-				return
-			}
-			if d.left[k]--; d.left[k] == 0 {
+			k := d.ranks[ev.Fd]
+			if ev.Events&unix.EPOLLIN != 0 || k.dying() {
 				d.order[k] = len(d.order) + 1
 			}
 		}
-		d.mu.Unlock()
+		if n <= 0 {
+			return
+		}
 	}
 }
 
-// place of a rank in the order of deaths, from 1; ok is false when none is
-// known.
+// place of a rank in the order of deaths, from 1; ok is false when none is known. What happened before the
+// call is known to it.
 func (d *deaths) place(k *rank) (n int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.take()
 	n, ok = d.order[k]
 	return n, ok
 }
 
 func (d *deaths) close() {
-	_ = d.stop.Close()
-	<-d.ended
-	_ = unix.Close(d.epoll)
+	d.mu.Lock()
+	d.epoll = -1
+	d.mu.Unlock() // watch needs it to end, and Close waits for that
+	_ = d.poller.Close()
+}
+
+// exiting is PF_EXITING (include/linux/sched.h), which do_exit sets before it closes anything.
+const exiting = 0x4
+
+// dying tells a rank that ends from one that has only closed its life pipe, as a program that closes all
+// descriptors that it does not know does. It reads the flags from /proc/PID/stat (proc(5)): pid (comm) state
+// ppid pgrp session tty_nr tpgid flags ...
+func (r *rank) dying() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reaped {
+		return true
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	if err != nil {
+		return true // no /proc: most programs close nothing that they do not know
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(f) < 7 {
+		return true
+	}
+	flags, err := strconv.ParseUint(f[6], 10, 64)
+	return err != nil || flags&exiting != 0
 }

@@ -27,6 +27,7 @@ type rank struct {
 	number int
 	cmd    *exec.Cmd
 	pipes  []*os.File // our ends of its output
+	life   *os.File   // our end of the pipe that ends with it; see deaths
 	copies sync.WaitGroup
 
 	mu     sync.Mutex
@@ -76,7 +77,7 @@ func (h *handover) close() {
 // package bootstrap: they would contradict ours.
 var outer = []string{
 	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
-	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
+	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
 }
 
 func without(env, names []string) []string {
@@ -95,59 +96,31 @@ next:
 
 // startRank starts one child. The kernel ties its life to the calling thread:
 // the caller has locked it and keeps it until the child has ended.
-func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, errs *sink) (*rank, error) {
+func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, errs *sink) (_ *rank, err error) {
 	r := &rank{number: n, cmd: exec.Command(path, cfg.Args...)}
 	r.cmd.Args[0] = cfg.Path
 	r.cmd.Dir = cfg.Dir
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	r.cmd.Env = append(without(cfg.Env, outer),
+		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
+		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job)
 	if n == 0 && cfg.Stdin != nil {
 		r.cmd.Stdin = cfg.Stdin
 	}
-	var theirs []*os.File
+	theirs, err := r.connect(h)
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
 		}
+		if err != nil {
+			r.closePipes()
+		}
 	}()
-	secret, err := secretPipe(h.secret)
 	if err != nil {
 		return nil, err
 	}
-	theirs = append(theirs, secret)
-	const first = 3 // number of the first of ExtraFiles
-	r.cmd.ExtraFiles = []*os.File{secret}
-	r.cmd.Env = append(without(cfg.Env, outer),
-		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
-		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job,
-		"IBCONDUIT_SECRET_FD="+tagged(first, secret))
-	if n == 0 {
-		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, h.listener)
-		r.cmd.Env = append(r.cmd.Env, "IBCONDUIT_LISTEN_FD="+tagged(first+1, h.listener))
-	}
 	r.cmd.Env = append(r.cmd.Env, cfg.RankEnv(n)...)
-
-	for _, k := range []*sink{out, errs} {
-		ours, their, err := os.Pipe()
-		if err != nil {
-			r.closePipes()
-			return nil, err
-		}
-		theirs = append(theirs, their)
-		r.pipes = append(r.pipes, ours)
-		if k == out && r.cmd.Stdout == nil {
-			r.cmd.Stdout = their
-		} else {
-			r.cmd.Stderr = their
-		}
-	}
-	for _, p := range r.pipes {
-		if err := d.add(p, r); err != nil {
-			r.closePipes()
-			return nil, err
-		}
-	}
-	if err := r.cmd.Start(); err != nil {
-		r.closePipes()
+	if err = r.cmd.Start(); err != nil {
 		return nil, err
 	}
 	prefix := []byte(cfg.Prefix(n))
@@ -155,13 +128,56 @@ func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, err
 		s := &stream{sink: k, prefix: prefix}
 		r.copies.Go(func() { s.copy(r.pipes[i]) })
 	}
+	// A rank without a place in the order of deaths is better than no rank.
+	_ = d.add(r)
 	return r, nil
 }
 
+// connect makes the descriptors that the rank inherits; theirs are ours to close once it runs.
+func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
+	give := func(variable string, f *os.File) {
+		const first = 3 // number of the first of ExtraFiles
+		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(first+len(r.cmd.ExtraFiles), f))
+		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
+	}
+	pipe := func() (ours, their *os.File, err error) {
+		if ours, their, err = os.Pipe(); err == nil {
+			theirs = append(theirs, their)
+		}
+		return ours, their, err
+	}
+	secret, err := secretPipe(h.secret)
+	if err != nil {
+		return theirs, err
+	}
+	theirs = append(theirs, secret)
+	give("IBCONDUIT_SECRET_FD", secret)
+	if r.number == 0 {
+		give("IBCONDUIT_LISTEN_FD", h.listener)
+	}
+	var life *os.File
+	if r.life, life, err = pipe(); err != nil {
+		return theirs, err
+	}
+	give("IBCONDUIT_LIFE_FD", life)
+	for _, end := range []*io.Writer{&r.cmd.Stdout, &r.cmd.Stderr} {
+		ours, their, err := pipe()
+		if err != nil {
+			return theirs, err
+		}
+		r.pipes = append(r.pipes, ours)
+		*end = their
+	}
+	return theirs, nil
+}
+
+// closePipes when the job has ended, not before: epoll forgets what is closed, even
+// if it is about to report it.
 func (r *rank) closePipes() {
 	for _, p := range r.pipes {
 		_ = p.Close()
 	}
+	_ = r.life.Close() // of nil it does nothing
 }
 
 // secretPipe returns the reading end of a pipe that holds the secret.
@@ -222,8 +238,7 @@ func (r *rank) wait(orders *atomic.Int64) {
 }
 
 // drain takes the rest of the output, and stops where a process that left
-// the group holds the pipe open. The pipes stay open until the job has ended:
-// epoll forgets what is closed, even if it is about to report it.
+// the group holds the pipe open.
 func (r *rank) drain() {
 	cut := time.AfterFunc(drainTime, func() {
 		for _, p := range r.pipes {

@@ -65,6 +65,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		return 126, err
 	}
 	defer d.close()
+	go d.watch()
 	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}}
 	out := &sink{w: cfg.Stdout}
 	errs := out
@@ -131,9 +132,8 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 
 // see waits until all ranks have ended and hurries them where needed.
 func (r *run) see(ctx context.Context, err error) error {
-	hurry, settle := stopped(), stopped()
+	hurry := stopped()
 	defer hurry.Stop()
-	defer settle.Stop()
 	var next syscall.Signal
 	end := func(s syscall.Signal, after time.Duration) {
 		next = s
@@ -154,16 +154,9 @@ func (r *run) see(ctx context.Context, err error) error {
 			alive--
 			ev.rank.ended = true
 			if err == nil && r.blame.ended(ev.rank, alive) {
-				settle.Reset(settleTime)
-				r.blame.until = time.Now().Add(r.cfg.Grace - 2*settleTime)
 				end(syscall.SIGTERM, r.cfg.Grace)
 			}
-		case <-settle.C:
-			if time.Now().Before(r.blame.until) && r.blame.waitsFor(r.ranks) {
-				settle.Reset(settleTime)
-				break
-			}
-			r.blame.settle()
+			r.blame.settle(r.ranks)
 		case s := <-r.cfg.Signals:
 			r.forward(s)
 		case <-done:
@@ -173,6 +166,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			end(syscall.SIGTERM, 0)
 		case <-hurry.C:
+			r.blame.decide()
 			r.signal(next)
 			if next != syscall.SIGKILL {
 				end(syscall.SIGKILL, r.cfg.Grace)
@@ -180,7 +174,7 @@ func (r *run) see(ctx context.Context, err error) error {
 		}
 		r.blame.report(r.cfg.Report)
 	}
-	r.blame.settle()
+	r.blame.decide()
 	r.blame.report(r.cfg.Report)
 	return err
 }
