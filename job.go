@@ -11,6 +11,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -249,6 +250,7 @@ func (j *Job) checkOpen() error {
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them. While a rank
 // waits in Close its handlers run.
 func (j *Job) Close() error {
+	lockrank.CheckCommunication("close")
 	if j.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: close: %w", am.ErrInHandler)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/handle"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // everyFabric is fabrics, and the choice that Join makes itself.
@@ -353,7 +354,9 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 		answered.Store(0)
 		cfg.Handlers, cfg.CloseTimeout = table, time.Minute
 		var calls sync.WaitGroup
+		var jobs [ranks]*Job
 		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			jobs[j.Rank()] = j
 			for to := range ranks {
 				p, err := slow.Start(ctx, j, to, am.Payload{})
 				if err != nil {
@@ -375,6 +378,13 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 		calls.Wait()
 		if h, a := handled.Load(), answered.Load(); h != ranks*ranks*posts || a != ranks*ranks {
 			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
+		}
+		for r, j := range jobs { // the books balance, and no message met a rank without a buffer for it
+			for k, l := range j.lanes {
+				if s := l.Stats(); s.Check() != nil || len(j.DownRanks()) != 0 {
+					t.Errorf("rank %d lane %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
+				}
+			}
 		}
 	})
 }
@@ -584,4 +594,87 @@ func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A handler must not wait: who waits for it might be the one that it waits for.
+func TestAHandlerThatWaitsForTheJobGetsAnError(t *testing.T) {
+	if lockrank.Checked {
+		t.Skip("the debug build panics, as am's TestDebugBuildPanics shows")
+	}
+	table := am.NewTable()
+	var job atomic.Pointer[Job]
+	waits := table.Handle("waits", func(c *am.Call) {
+		j := job.Load()
+		barrier := j.Barrier(context.Background())
+		if err := errors.Join(wantErr(barrier, am.ErrInHandler), wantErr(j.Close(), am.ErrInHandler)); err != nil {
+			panic(err) // which the caller gets
+		}
+	})
+	runLocal(t, 2, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: table}, func(ctx context.Context, j *Job) error {
+		if j.Rank() == 0 {
+			job.Store(j)
+			if _, err := waits.Call(ctx, j, 0); err != nil {
+				return err
+			}
+		}
+		return j.Barrier(ctx) // works
+	})
+}
+
+// serveUntil polls for messages until it is told to stop.
+func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-done:
+			cancel(enough)
+		case <-ctx.Done():
+		}
+	}()
+	if err := j.Lane(j.Rank()).Serve(ctx); !errors.Is(err, enough) {
+		return err
+	}
+	return nil
+}
+
+// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has one.
+func BenchmarkMessage(b *testing.B) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC"), SegmentSize: 1 << 20, Handlers: table, MessageLanes: 1}
+	if cfg.Fabric == "" {
+		cfg.Fabric = FabricSHM
+	}
+	cfg.Messages.SpinFor = time.Minute
+	ctx, done := b.Context(), make(chan struct{})
+	err := RunLocalConfig(ctx, 2, cfg, func(j *Job) error {
+		if j.Rank() == 1 {
+			return serveUntil(ctx, j, done)
+		}
+		defer close(done)
+		return withWorker(j, func(w *Worker) error {
+			for _, c := range []struct {
+				name string
+				via  am.Via
+			}{{"lane", j.Lane(1)}, {"worker", w}, {"job", j}, {"self by lane", j.Lane(0)}, {"self by worker", w}} {
+				to := 1
+				if strings.HasPrefix(c.name, "self") {
+					to = 0
+				}
+				b.Run(c.name, func(b *testing.B) {
+					for b.Loop() {
+						if _, err := h.Call(ctx, c.via, to); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 }
