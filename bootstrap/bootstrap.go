@@ -35,9 +35,9 @@ type Bootstrap interface {
 	// a member of NewGroup, which it only marks as dead.
 	Abort(code int, msg string)
 	// Lost delivers, once for each rank, the deaths that this backend
-	// notices after New. A rank that called Close did not die, unless it had given
-	// up a collective before: then it left without the others. The channel
-	// never blocks the backend, is closed by Close, and may never deliver.
+	// notices after New. A rank that called Close did not die, unless it left without
+	// the others: it had given up a collective before, or somebody is lost. The
+	// channel never blocks the backend, is closed by Close, and may never deliver.
 	Lost() <-chan Loss
 
 	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".

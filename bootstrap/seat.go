@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -32,8 +33,9 @@ type seat struct {
 	closed bool
 	done   chan struct{} // closed with the seat
 	lost   chan Loss
-	dead   []bool // ranks already reported on lost
-	mute   []bool // ranks that gave up, or did what nobody expected, but live
+	dead   []bool     // ranks already reported on lost
+	left   []*failure // goodbyes that were no loss, as long as nobody is lost
+	mute   []bool     // ranks that gave up, or did what nobody expected, but live
 }
 
 func newSeat(rank, size int) *seat {
@@ -118,9 +120,11 @@ func (s *seat) deliver(ev event) {
 		return
 	}
 	if f := ev.failure; f != nil {
-		if s.gone(f) && !s.dead[f.rank] {
-			s.dead[f.rank] = true
-			s.lost <- Loss{f.rank, f.err()}
+		for _, l := range s.losses(f) {
+			if !s.dead[l.rank] {
+				s.dead[l.rank] = true
+				s.lost <- Loss{l.rank, l.err()}
+			}
 		}
 		if s.broken == nil {
 			s.broken = f.err()
@@ -134,16 +138,23 @@ func (s *seat) deliver(ev event) {
 	}
 }
 
-// gone reports whether a failure is a loss. A goodbye is one only of a rank that had
-// given up before: it waits for the others no more, who may still need it.
-func (s *seat) gone(f *failure) bool {
+// losses are what a failure makes known. A goodbye is a loss of a rank that had given up before: it waits for the
+// others no more, who may still need it. And none is in good order where anybody is lost, be it earlier or later:
+// the ranks could not agree to leave.
+func (s *seat) losses(f *failure) []*failure {
 	switch f.why.kind {
 	case causeGaveUp, causeMisuse:
 		s.mute[f.rank] = true
+		return nil
 	case causeLeft:
-		return s.mute[f.rank]
+		if !s.mute[f.rank] && !slices.Contains(s.dead, true) {
+			s.left = append(s.left, f)
+			return nil
+		}
 	}
-	return f.why.fatal()
+	all := append([]*failure{f}, s.left...)
+	s.left = nil
+	return all
 }
 
 // close ends the seat; why is said to the others.

@@ -1,0 +1,259 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestTCPDeathBeforeTheStartIsToldToAll(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	rvs := tcpRanks(t, 4, nil)
+	// Rank 3 says hello, is welcomed, and dies; rank 2 never comes.
+	conf, err := tlsFor([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		conn, err := dialRoot(ctx, rvs[3], conf)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // so that rank 1 arrives, most times
+		conn.NetConn().Close()
+	})
+	_, errs := join(ctx, []*rendezvous{rvs[0], rvs[1]})
+	for r, err := range errs {
+		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonDied, "rank 3 (", "went away before all ranks had arrived")
+	}
+	wg.Wait()
+}
+
+func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 2, nil)
+	conf, err := tlsFor([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.FileListener(rvs[0].listener)
+	rvs[0].listener.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // a rank 0 that dies after its welcome
+		c, err := ln.Accept()
+		ln.Close()
+		if err == nil {
+			s := tlsServer(c, conf)
+			_, _, _ = readFrame(s, maxHello)
+			_, _ = s.Write(finish(newFrame(frameWelcome, 0)))
+			c.Close()
+		}
+	}()
+	_, err = rvs[1].join(bounded(t))
+	var lost *LostError
+	if !errors.As(err, &lost) || lost.Rank != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []int{0, 3} {
+		for _, when := range []string{"during", "after"} {
+			t.Run(fmt.Sprintf("rank %d %s a Barrier", dead, when), func(t *testing.T) {
+				t.Parallel()
+				ctx := bounded(t)
+				ranks := joined(t, 5)
+				noErrors(t, onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }))
+				if when == "after" {
+					die(ranks[dead])
+				}
+				errs := onAll(ranks, func(b Bootstrap) error {
+					if b.Rank() == dead {
+						if when == "during" {
+							time.Sleep(50 * time.Millisecond)
+							die(b)
+						}
+						return nil
+					}
+					if when == "after" {
+						if l := lossOf(t, b); l.Rank != dead || !errors.As(l.Cause, new(*LostError)) {
+							t.Errorf("rank %d noticed %+v", b.Rank(), l)
+						}
+					}
+					return b.Barrier(ctx)
+				})
+				for r, err := range errs {
+					if r == dead {
+						continue
+					}
+					var lost *LostError
+					if !errors.As(err, &lost) || lost.Rank != dead {
+						t.Errorf("rank %d: %v", r, err)
+						continue
+					}
+					if dead != 0 && !strings.Contains(err.Error(), fmt.Sprintf("rank %d (%s) went away: ", dead, whoami())) {
+						t.Errorf("rank %d: %q does not say who went away", r, err)
+					}
+					if when == "during" {
+						if l := lossOf(t, ranks[r]); l.Rank != dead {
+							t.Errorf("rank %d noticed %+v", r, l)
+						}
+					}
+					if _, err := ranks[r].Exchange(ctx, nil); !errors.As(err, &lost) || lost.Rank != dead {
+						t.Errorf("rank %d: next Exchange: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestTCPGoodbyeIsNoLossButFailsWhoeverStillNeedsTheRank(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	for _, leaver := range []int{0, 2} {
+		ranks := joined(t, 3)
+		if err := ranks[leaver].Close(); err != nil {
+			t.Fatal(err)
+		}
+		for r, err := range onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }) {
+			switch {
+			case r == leaver && !errors.Is(err, os.ErrClosed):
+				t.Errorf("closed rank: %v", err)
+			case r != leaver && !errors.Is(err, ErrLeft):
+				t.Errorf("rank %d without %d: %v", r, leaver, err)
+			}
+		}
+		for r, b := range ranks {
+			b.Close()
+			if l, ok := <-b.Lost(); ok {
+				t.Errorf("rank %d took a goodbye for a loss: %v", r, l)
+			}
+		}
+	}
+}
+
+func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
+	t.Parallel()
+	ranks := joined(t, 4)
+	errs := onAll(ranks, func(b Bootstrap) error {
+		ctx, cancel := bounded(t), context.CancelFunc(func() {})
+		switch b.Rank() {
+		case 1:
+			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+		case 2:
+			return nil // never calls
+		}
+		defer cancel()
+		_, err := b.Exchange(ctx, nil)
+		return err
+	})
+	for _, r := range []int{0, 1, 3} {
+		var lost *LostError
+		if !errors.As(errs[r], &lost) || lost.Rank != 1 || !errors.Is(errs[r], ErrGaveUp) || !strings.Contains(errs[r].Error(), "rank 2") {
+			t.Errorf("rank %d: %v", r, errs[r])
+		}
+	}
+	if !errors.Is(errs[1], context.DeadlineExceeded) {
+		t.Errorf("rank 1: %v does not wrap its own deadline", errs[1])
+	}
+	closeAll(ranks)
+	for r, b := range ranks {
+		if l, ok := <-b.Lost(); ok {
+			t.Errorf("rank %d took an end of patience for a death: %v", r, l)
+		}
+	}
+}
+
+// Whoever still works would wait for a rank that left without it for ever.
+func TestWhoLeavesAfterGivingUpIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() []Bootstrap{
+		"tcp":   func() []Bootstrap { return joined(t, 3) },
+		"group": func() []Bootstrap { return NewGroup(3) },
+	} {
+		for _, impatient := range []int{0, 2} {
+			ranks := start()
+			ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
+			defer cancel()
+			if err := ranks[impatient].Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: barrier without the others: %v", name, err)
+			}
+			if err := ranks[impatient].Close(); err != nil {
+				t.Error(err)
+			}
+			for r, b := range ranks {
+				if r == impatient {
+					continue
+				}
+				if l := lossOf(t, b); l.Rank != impatient || !errors.Is(l.Cause, ErrLeft) {
+					t.Errorf("%s: rank %d: %+v", name, r, l)
+				}
+			}
+			closeAll(ranks)
+		}
+	}
+}
+
+func TestTCPAbortIsALossWithItsCodeAndMessage(t *testing.T) {
+	t.Parallel()
+	ranks := joined(t, 3)
+	ranks[2].Abort(7, "out of cheese")
+	for _, b := range ranks[:2] {
+		var abort *AbortError
+		if l := lossOf(t, b); l.Rank != 2 || !errors.As(l.Cause, &abort) || abort.Code != 7 || abort.Msg != "out of cheese" {
+			t.Errorf("rank %d: %+v", b.Rank(), l)
+		}
+	}
+}
+
+// Whoever waits for a word of a rank that left because of a death would wait for ever.
+func TestWhoLeavesWhereSomebodyIsLostIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() []Bootstrap{
+		"tcp":   func() []Bootstrap { return joined(t, 4) },
+		"group": func() []Bootstrap { return NewGroup(4) },
+	} {
+		for _, order := range []string{"death first", "goodbye first"} {
+			t.Run(name+"/"+order, func(t *testing.T) {
+				t.Parallel()
+				ranks := start()
+				defer closeAll(ranks)
+				dies := func() { ranks[3].Abort(7, "out of cheese") }
+				leaves := func() {
+					if err := ranks[2].Close(); err != nil {
+						t.Error(err)
+					}
+				}
+				if order == "death first" {
+					dies()
+					lossOf(t, ranks[1])
+					leaves()
+				} else {
+					leaves()
+					if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has heard of it
+						t.Errorf("barrier without rank 2: %v", err)
+					}
+					dies()
+					lossOf(t, ranks[1])
+				}
+				if l := lossOf(t, ranks[1]); l.Rank != 2 || !errors.Is(l.Cause, ErrLeft) {
+					t.Errorf("%+v, want rank 2, who left", l)
+				}
+			})
+		}
+	}
+}
