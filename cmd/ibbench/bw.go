@@ -11,15 +11,19 @@ type bwCmd struct {
 	common
 	timing
 	stream
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get" help:"put or get."`
-	Sizes string `aliases:"size" default:"64..4M" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M."`
-	Depth string `default:"64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128. Default: 64."`
+	Op    string `arg:"" optional:"" default:"put" enum:"put,get,am" help:"put, get, or am: Mediums to which nobody replies."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K."`
+	Depth string `default:"64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128; of am the send buffers of a lane, one depth. Default: 64."`
 	local
 	Bidi bool `help:"Both ranks of a pair send; the sum is reported."`
 }
 
 func (c *bwCmd) run(ctx context.Context, io streams) error {
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}, c.Sizes, c.Depth)
+	sizes, err := sizesOf(c.Op, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM])
+	if err != nil {
+		return usageError{err}
+	}
+	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}, sizes, c.Depth)
 	if err != nil {
 		return usageError{err}
 	}

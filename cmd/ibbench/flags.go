@@ -47,8 +47,9 @@ type timing struct {
 
 // stream are the flags of throughputs.
 type stream struct {
-	Lanes string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8. Default: 1."`
-	Chain int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
+	Lanes      string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8; of am the message lanes. Default: 1."`
+	Goroutines string `placeholder:"LIST" help:"am: goroutines that send, dealt out to the lanes, as 1 or 1..8. Default: as many as lanes."`
+	Chain      int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
 }
 
 // local is the flag that says which memory puts send from and gets read into.
@@ -63,43 +64,47 @@ func (l local) where() string {
 	return ""
 }
 
-// points crosses sizes, depths and lanes.
-func (t timing) points(proto plan.Point, sizes []int64, depths, lanes []int) ([]plan.Point, error) {
+// complete checks the flags and puts them into a point.
+func (t timing) complete(pt *plan.Point) error {
 	switch {
 	case t.Iters < 0:
-		return nil, fmt.Errorf("--iters %d: want 1 or more", t.Iters)
+		return fmt.Errorf("--iters %d: want 1 or more", t.Iters)
 	case t.Duration < 0:
-		return nil, fmt.Errorf("--duration %v: want a time above 0", t.Duration)
-	case t.Warmup < 0 || t.WarmupIters < 0:
-		return nil, fmt.Errorf("the warm-up is negative")
+		return fmt.Errorf("--duration %v: want a time above 0", t.Duration)
+	case t.Warmup < 0:
+		return fmt.Errorf("--warmup %v: want 0 or a time above it", t.Warmup)
+	case t.WarmupIters < 0:
+		return fmt.Errorf("--warmup-iters %d: want 0 or more", t.WarmupIters)
 	}
-	proto.Iters, proto.Duration = t.Iters, t.Duration
+	pt.Iters, pt.Duration = t.Iters, t.Duration
 	if t.Iters == 0 && t.Duration == 0 {
-		proto.Duration = time.Second
+		pt.Duration = time.Second
 	}
-	proto.Warmup, proto.WarmupIters = t.Warmup, t.WarmupIters
-	var points []plan.Point
-	for _, l := range lanes {
-		for _, d := range depths {
-			for _, n := range sizes {
-				pt := proto
-				pt.Lanes, pt.Depth, pt.Size = l, d, n
-				pt.Chain = min(max(pt.Chain, 1), d)
-				points = append(points, pt)
-			}
-		}
-	}
-	return points, nil
+	pt.Warmup, pt.WarmupIters = t.Warmup, t.WarmupIters
+	return nil
 }
 
-func (s stream) points(t timing, proto plan.Point, sizes, depth string) ([]plan.Point, error) {
-	ns, err := plan.Sizes(sizes)
-	if err != nil {
-		return nil, fmt.Errorf("--sizes: %w", err)
+// sizesOf reads --sizes. Without it they are byDefault, but for operations that have others.
+func sizesOf(op, sizes, byDefault string) ([]int64, error) {
+	read := plan.Sizes
+	switch op {
+	case plan.AM:
+		read = plan.Payloads
+	case plan.AMO, plan.CAS:
+		byDefault = "8"
 	}
-	if proto.Atomic() && !slices.Equal(ns, []int64{8}) {
+	list, err := read(cmp.Or(sizes, byDefault))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--sizes: %w", err)
+	case (op == plan.AMO || op == plan.CAS) && !slices.Equal(list, []int64{8}):
 		return nil, fmt.Errorf("--sizes %s: atomics work on 8 bytes", sizes)
 	}
+	return list, nil
+}
+
+// points crosses lanes, goroutines, depths and sizes.
+func (s stream) points(t timing, proto plan.Point, sizes []int64, depth string) (points []plan.Point, err error) {
 	depths, err := plan.Counts("depth", depth, plan.MaxDepth)
 	if err != nil {
 		return nil, fmt.Errorf("--depth: %w", err)
@@ -111,8 +116,42 @@ func (s stream) points(t timing, proto plan.Point, sizes, depth string) ([]plan.
 	if s.Chain < 1 || s.Chain > slices.Max(depths) {
 		return nil, fmt.Errorf("--chain %d: want 1 to the depth, %d", s.Chain, slices.Max(depths))
 	}
-	proto.Chain = s.Chain
-	return t.points(proto, ns, depths, lanes)
+	if err := t.complete(&proto); err != nil {
+		return nil, err
+	}
+	for _, l := range lanes {
+		goroutines, err := s.goroutines(proto.Op, l)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range goroutines {
+			for _, d := range depths {
+				for _, n := range sizes {
+					pt := proto
+					pt.Lanes, pt.Goroutines, pt.Depth, pt.Size, pt.Chain = l, g, d, n, min(s.Chain, d)
+					points = append(points, pt)
+				}
+			}
+		}
+	}
+	return points, nil
+}
+
+// goroutines that send on so many lanes; 0 where there is always one to a lane.
+func (s stream) goroutines(op string, lanes int) ([]int, error) {
+	switch {
+	case op != plan.AM && s.Goroutines != "":
+		return nil, fmt.Errorf("--goroutines %s: it is for am; the other operations have one to a lane", s.Goroutines)
+	case op != plan.AM:
+		return []int{0}, nil
+	case s.Goroutines == "":
+		return []int{lanes}, nil
+	}
+	list, err := plan.Counts("goroutines", s.Goroutines, plan.MaxGoroutines)
+	if err != nil {
+		return nil, fmt.Errorf("--goroutines: %w", err)
+	}
+	return list, nil
 }
 
 // plan completes the flags to a plan without a fabric.

@@ -59,24 +59,51 @@ func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// series runs the program for JSON, which must be the only thing it writes to
-// standard output.
-func series(t *testing.T, args ...string) []report.Series {
+// decoded runs the program for JSON, which must be the only thing it writes.
+func decoded(t *testing.T, args ...string) []report.Series {
 	t.Helper()
 	out, errs, code := ibbench(t, append(args, "--format", "json", "-q")...)
 	if code != 0 || errs != "" {
-		t.Fatalf("exit code %d, standard error %q", code, errs)
+		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
 	}
 	d := json.NewDecoder(strings.NewReader(out))
 	d.DisallowUnknownFields()
 	var all []report.Series
 	if err := d.Decode(&all); err != nil {
-		t.Fatalf("%v in %q", err, out)
+		t.Fatalf("%v: %v in %q", args, err, out)
 	}
+	return all
+}
+
+// series is decoded for measurements between ranks.
+func series(t *testing.T, args ...string) []report.Series {
+	t.Helper()
+	all := decoded(t, args...)
 	for _, s := range all {
 		check(t, s)
 	}
 	return all
+}
+
+// exit is how a command line ends.
+type exit struct {
+	args string
+	code int
+	says string // on standard error
+}
+
+// exits runs command lines, with further arguments, and compares how they end.
+func exits(t *testing.T, further []string, cases []exit) {
+	t.Helper()
+	for _, c := range cases {
+		_, errs, code := ibbench(t, append(strings.Fields(c.args), further...)...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit code %d, want %d; standard error %q should hold %q", c.args, code, c.code, errs, c.says)
+		}
+		if c.code == exitUsage && strings.Count(errs, "\n") != 1 {
+			t.Errorf("%s: the message is not one line: %q", c.args, errs)
+		}
+	}
 }
 
 // check tests what holds of every series.
@@ -166,6 +193,61 @@ func TestThroughputOverSharedMemory(t *testing.T) {
 	}
 }
 
+func TestMessagesOverSharedMemory(t *testing.T) {
+	for _, c := range []struct {
+		args       []string
+		definition string
+		sizes      []int64
+		count      int64
+	}{
+		{[]string{"lat", "am"}, "rtt", []int64{0}, 200},
+		{[]string{"lat", "am", "--sizes", "short,1,8,4K,20000"}, "rtt", []int64{0, 1, 8, 4096, 20000}, 200},
+		{[]string{"lat", "am", "--rate", "5k", "-n", "3"}, "rtt", []int64{0}, 200},
+		{[]string{"bw", "am", "--sizes", "1,4K", "--depth", "8"}, "throughput", []int64{1, 4096}, 200},
+		{[]string{"bw", "am", "--sizes", "4K", "--bidi", "-n", "4"}, "throughput", []int64{4096}, 800},
+		{[]string{"rate", "am", "--lanes", "2", "--goroutines", "1,3"}, "throughput", []int64{0, 0}, 0},
+		{[]string{"rate", "am", "--sizes", "8", "--lanes", "1,2"}, "throughput", []int64{8, 8}, 0},
+	} {
+		all := series(t, append(c.args, "--fabric", "shm", "--iters", "200", "--warmup", "1ms", "--warmup-iters", "20")...)
+		if len(all) != len(c.sizes) {
+			t.Fatalf("%v: %d series", c.args, len(all))
+		}
+		for i, s := range all {
+			m := s.AM
+			if s.Op != "am" || s.Size != c.sizes[i] || s.Definition != c.definition || c.count != 0 && s.Result.Count != c.count {
+				t.Errorf("%v: %s size %d, %s, %d samples", c.args, s.Op, s.Size, s.Definition, s.Result.Count)
+			}
+			if g := s.Plan.Goroutines; g != 0 && s.Result.Count != 200*int64(g)*int64(s.Env.Ranks/2)*(1+map[bool]int64{true: 1}[s.Plan.Bidi]) {
+				t.Errorf("%v: %d posts of %d goroutines", c.args, s.Result.Count, g)
+			}
+			if m == nil || m.Sent != m.Handled || m.Sent < uint64(s.Result.Count) || m.RNR != 0 {
+				t.Errorf("%v: %+v", c.args, m)
+			}
+		}
+	}
+}
+
+func TestARateOfMessagesIsATableOfLanesAndGoroutines(t *testing.T) {
+	out, errs, code := ibbench(t, "rate", "am", "--fabric", "shm", "--iters", "50", "--warmup", "0", "--lanes", "1..4", "--goroutines", "1,2", "-q")
+	_, table, _ := strings.Cut(out, "lanes down, goroutines across\n")
+	rows := strings.Split(table, "\n")
+	if code != 0 || len(rows) < 4 {
+		t.Fatalf("exit code %d, %q, %q", code, out, errs)
+	}
+	for i, want := range []string{"", "1", "2", "4"} {
+		if f := strings.Fields(rows[i]); len(f) < 2 || i > 0 && (len(f) != 3 || f[0] != want) {
+			t.Errorf("row %d: %q", i, rows[i])
+		}
+	}
+}
+
+func TestADurationBoundsOperationsThatTakeLonger(t *testing.T) {
+	s := series(t, "bw", "put", "--fabric", "shm", "--size", "64M", "--duration", "1ms", "--warmup", "1ms")[0]
+	if s.Result.Count > 8 { // 256 would be four times the depth
+		t.Errorf("%d operations of 64 MiB in %v", s.Result.Count, time.Duration(s.Result.ElapsedNS))
+	}
+}
+
 func TestADurationBoundsAMeasurement(t *testing.T) {
 	s := series(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "50ms", "--warmup", "0", "--warmup-iters", "0")[0]
 	var took int64
@@ -178,12 +260,20 @@ func TestADurationBoundsAMeasurement(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
-	quick := []string{"--fabric", "shm", "--iters", "50", "--warmup", "0", "-q"}
-	for _, c := range []struct {
-		args string
-		code int
-		says string
-	}{
+	exits(t, nil, []exit{
+		{"frob", 2, "frob"},
+		{"perftest lat --iters 2", 2, "at least 5"},
+		{"perftest lat --assert p99<5us", 2, "1.15x"},
+		{"perftest lat -d no_such_device", 3, "no_such_device"},
+		{"perftest lat --ops am,frob", 2, "put, get, amo, am"},
+	})
+	exits(t, []string{"--iters", "50", "--warmup", "0", "-q"}, []exit{
+		{"lat amo --fabric tcp", 2, "ibv, shm or auto"},
+		{"lat amo --fabric shm,shm", 2, "twice"},
+		{"lat amo --fabric ibv -d no_such_device", 3, "no_such_device"},
+		{"lat amo -d no_such_device", 3, "ibbench doctor"},
+	})
+	exits(t, []string{"--fabric", "shm", "--iters", "50", "--warmup", "0", "-q"}, []exit{
 		{"lat amo --assert p99<1000s --assert min>=0ns", 0, ""},
 		{"lat amo --assert p50<1000s --assert p99.99<0.001ns", 1, ""},
 		{"bw put --sizes 64 --assert bw>1000000GB/s", 1, ""},
@@ -200,38 +290,27 @@ func TestExitCodes(t *testing.T) {
 		{"lat get --ack", 2, "--ack is for put"},
 		{"lat amo -n 1", 2, "needs a peer"},
 		{"bw put -n 3", 2, "even number"},
-		{"lat amo --fabric tcp", 2, "ibv, shm or auto"},
-		{"lat amo --fabric shm,shm", 2, "twice"},
 		{"lat amo --pct 101", 2, "--pct"},
 		{"lat amo --cpu 5-2", 2, "--cpu"},
 		{"lat put --rate fast", 2, "--rate"},
 		{"lat amo --no-such-flag", 2, "--no-such-flag"},
-		{"frob", 2, "frob"},
-		{"perftest lat --iters 2", 2, "at least 5"},
-		{"perftest lat --assert p99<5us", 2, "1.15x"},
-		{"lat amo --fabric ibv -d no_such_device", 3, "no_such_device"},
-		{"lat amo -d no_such_device", 3, "ibbench doctor"},
-		{"perftest lat -d no_such_device", 3, "no_such_device"},
 		{"lat amo -o /no/such/directory/r.json", 3, "no such file"},
 		{"lat amo --cpu 1023", 3, "processors"},
 		{"lat amo --metrics 999.0.0.1:x", 3, "--metrics"},
-	} {
-		args := strings.Fields(c.args)
-		if args[0] != "frob" && args[0] != "perftest" {
-			rest := quick
-			if strings.Contains(c.args, "--fabric") || strings.Contains(c.args, "-d no_such") {
-				rest = quick[2:]
-			}
-			args = append(args, rest...)
-		}
-		_, errs, code := ibbench(t, args...)
-		if code != c.code || !strings.Contains(errs, c.says) {
-			t.Errorf("%s: exit code %d, want %d; standard error %q should hold %q", c.args, code, c.code, errs, c.says)
-		}
-		if c.code == exitUsage && strings.Count(errs, "\n") != 1 {
-			t.Errorf("%s: the message is not one line: %q", c.args, errs)
-		}
-	}
+		{"lat am --sizes 0", 2, "--sizes"},
+		{"lat am --depth 2", 2, "depth 1"},
+		{"lat am --sizes 2M", 2, "want short, or 1 byte to 1M"},
+		{"bw am --sizes short", 2, "use rate am"},
+		{"rate am --depth 1,4", 2, "one depth at a time"},
+		{"rate am --goroutines 0", 2, "--goroutines"},
+		{"rate put --goroutines 2", 2, "for am"},
+	})
+	exits(t, []string{"--fabric", "shm", "-q"}, []exit{
+		{"lat am --iters -5", 2, "--iters -5: want 1 or more"},
+		{"lat am --duration -5s", 2, "want a time above 0"},
+		{"lat am --warmup -1ms", 2, "--warmup -1ms"},
+		{"lat am --warmup-iters -1", 2, "--warmup-iters -1"},
+	})
 }
 
 func TestHelpIsNotAnError(t *testing.T) {

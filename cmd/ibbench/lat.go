@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
@@ -12,17 +11,14 @@ import (
 type latCmd struct {
 	common
 	timing
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas" help:"put, get, amo or cas."`
-	Sizes string `aliases:"size" default:"8..4K" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Default: 8..4K."`
+	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
 	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
 	Depth int    `default:"1" placeholder:"N" help:"Operations in flight. Default: 1."`
 	Rate  string `placeholder:"R" help:"Open loop: start R operations per second, as 200k, and time each from when it was due."`
 	Batch int    `placeholder:"N" help:"Operations per sample. Default: as few as the clock allows."`
 }
-
-// latSizes is the default of Sizes.
-const latSizes = "8..4K"
 
 func (c *latCmd) run(ctx context.Context, io streams) error {
 	points, err := c.points()
@@ -43,14 +39,16 @@ func (c *latCmd) points() ([]plan.Point, error) {
 			return nil, fmt.Errorf("--rate: %w", err)
 		}
 	}
-	sizes, err := plan.Sizes(c.Sizes)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("--sizes: %w", err)
-	case proto.Atomic() && c.Sizes != latSizes && !slices.Equal(sizes, []int64{8}):
-		return nil, fmt.Errorf("--sizes %s: atomics work on 8 bytes", c.Sizes)
-	case proto.Atomic():
-		sizes = []int64{8}
+	sizes, err := sizesOf(c.Op, c.Sizes, map[bool]string{true: "short", false: "8..4K"}[c.Op == plan.AM])
+	if err != nil {
+		return nil, err
 	}
-	return c.timing.points(proto, sizes, []int{c.Depth}, []int{1})
+	if err := c.timing.complete(&proto); err != nil {
+		return nil, err
+	}
+	var points []plan.Point
+	for _, proto.Size = range sizes {
+		points = append(points, proto)
+	}
+	return points, nil
 }

@@ -33,9 +33,9 @@ failed, 2 wrong usage, 3 nothing could be measured. Each flag can be set by a va
 
 // cli lists the commands; each has a file of its own.
 type cli struct {
-	Lat      latCmd      `cmd:"" help:"Latency of put (ping-pong, half a round trip), get, amo (fetch-and-add) or cas."`
-	BW       bwCmd       `cmd:"" name:"bw" help:"Bandwidth of put or get."`
-	Rate     rateCmd     `cmd:"" help:"Operations per second against depth and lanes."`
+	Lat      latCmd      `cmd:"" help:"Latency of put (ping-pong, half a round trip), get, amo (fetch-and-add) or cas; round trip of am, an active message."`
+	BW       bwCmd       `cmd:"" name:"bw" help:"Bandwidth of put, get or am."`
+	Rate     rateCmd     `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
 	Perftest perftestCmd `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
 	MR       mrCmd       `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
 	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
@@ -110,7 +110,7 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	if err != nil {
 		panic(err) // the struct tags are wrong
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(joinNegative(args))
 	if done {
 		return nil, code, true
 	}
@@ -120,4 +120,19 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	}
 	name, _, _ := strings.Cut(parsed.Command(), " ")
 	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "doctor": &c.Doctor}[name], 0, false
+}
+
+// joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message does not tell what
+// is wrong with the number.
+func joinNegative(args []string) (out []string) {
+	for _, a := range args {
+		last := len(out) - 1
+		if last >= 0 && strings.HasPrefix(out[last], "--") && !strings.Contains(out[last], "=") &&
+			len(a) > 1 && a[0] == '-' && a[1] >= '0' && a[1] <= '9' {
+			out[last] += "=" + a
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }

@@ -93,11 +93,12 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 		if c.Op == plan.Churn {
 			proto.Cycles = c.Cycles
 		}
-		some, err := c.timing.points(proto, sizes, []int{1}, []int{1})
-		if err != nil {
+		if err := c.timing.complete(&proto); err != nil {
 			return nil, nil, err
 		}
-		points = append(points, some...)
+		for _, proto.Size = range sizes {
+			points = append(points, proto)
+		}
 	}
 	for _, pt := range points {
 		if err := pt.ValidateMR(); err != nil {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,16 +24,7 @@ var briefly = []string{"--iters", "30", "--warmup", "0", "--warmup-iters", "3"}
 
 func mrSeries(t *testing.T, args ...string) []report.Series {
 	t.Helper()
-	out, errs, code := ibbench(t, append(append([]string{"mr"}, args...), append(briefly, "--format", "json", "-q")...)...)
-	if code != 0 || errs != "" {
-		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
-	}
-	d := json.NewDecoder(strings.NewReader(out))
-	d.DisallowUnknownFields()
-	var all []report.Series
-	if err := d.Decode(&all); err != nil {
-		t.Fatalf("%v in %q", err, out)
-	}
+	all := decoded(t, slices.Concat([]string{"mr"}, args, briefly)...)
 	for _, s := range all {
 		if s.Schema != report.Schema || s.Kind != "mr" || s.MR == nil || s.Env.Kernel == "" || s.Result.Count != 30 || s.Result.Errors != 0 || s.Result.Min > s.Result.Max {
 			t.Errorf("%v: %+v", args, s)
@@ -85,34 +76,25 @@ func TestMRInEveryFormat(t *testing.T) {
 
 func TestMRExitCodes(t *testing.T) {
 	needHooks(t)
-	for _, c := range []struct {
-		args string
-		code int
-		says string
-	}{
-		{"hit --fake --regions 4 --assert hits>=100% --assert p50<1s", 0, ""},
-		{"hit --fake --regions 4 --assert p50<0.001ns", 1, ""},
-		{"churn --fake --regions 4 --cycles 10 --assert overhead<1s --assert ratio<1000x --assert rss<1GiB", 0, ""},
-		{"churn --fake --regions 4 --cycles 10 --assert ratio<0.0001x", 1, ""},
-		{"hit --fake --assert overhead<1ns", 2, "no metric"},
-		{"churn --fake --assert rss<512", 2, "number with its unit"},
-		{"reg --fake", 2, "it needs a device"},
-		{"reg --regions 5", 2, "hit and churn"},
-		{"hit --fake --regions 0", 2, "a hit needs 1"},
-		{"hit --fake --regions 60000 --size 1G", 2, "64G"},
-		{"hit --fake --sizes 0", 2, "--sizes"},
-		{"hit --fake --regions many", 2, "--regions"},
-		{"churn --fake --cycles -1", 2, "cycles"},
-		{"frob", 2, "frob"},
-		{"reg -d no_such_device", 3, "ibbench doctor"},
-		{"hit -d no_such_device", 3, "no_such_device"},
-		{"hit --fake --regions 60000", 3, "a process can watch"},
-	} {
-		_, errs, code := ibbench(t, append(append([]string{"mr"}, strings.Fields(c.args)...), append(briefly, "-q")...)...)
-		if code != c.code || !strings.Contains(errs, c.says) {
-			t.Errorf("%s: exit code %d, want %d; standard error %q should hold %q", c.args, code, c.code, errs, c.says)
-		}
-	}
+	exits(t, append(briefly, "-q"), []exit{
+		{"mr hit --fake --regions 4 --assert hits>=100% --assert p50<1s", 0, ""},
+		{"mr hit --fake --regions 4 --assert p50<0.001ns", 1, ""},
+		{"mr churn --fake --regions 4 --cycles 10 --assert overhead<1s --assert ratio<1000x --assert rss<1GiB", 0, ""},
+		{"mr churn --fake --regions 4 --cycles 10 --assert ratio<0.0001x", 1, ""},
+		{"mr hit --fake --assert overhead<1ns", 2, "no metric"},
+		{"mr churn --fake --assert rss<512", 2, "number with its unit"},
+		{"mr reg --fake", 2, "it needs a device"},
+		{"mr reg --regions 5", 2, "hit and churn"},
+		{"mr hit --fake --regions 0", 2, "a hit needs 1"},
+		{"mr hit --fake --regions 60000 --size 1G", 2, "64G"},
+		{"mr hit --fake --sizes 0", 2, "--sizes"},
+		{"mr hit --fake --regions many", 2, "--regions"},
+		{"mr churn --fake --cycles -1", 2, "cycles"},
+		{"mr frob", 2, "frob"},
+		{"mr reg -d no_such_device", 3, "ibbench doctor"},
+		{"mr hit -d no_such_device", 3, "no_such_device"},
+		{"mr hit --fake --regions 60000", 3, "a process can watch"},
+	})
 }
 
 func TestMRIsOfOneProcess(t *testing.T) {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,10 +19,11 @@ import (
 // perftestCmd is ibbench perftest.
 type perftestCmd struct {
 	output
-	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw" help:"lat: put, get and fetch-and-add; bw: put and get."`
+	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages."`
+	Ops     string        `placeholder:"LIST" help:"Some of put, get, amo, am. Default: all."`
 	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
-	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes of put and get. Default: 8,4K for lat, 64K for bw."`
+	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
 	Iters   int64         `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
 	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a pair of processes after this time. Default: 3m."`
@@ -67,37 +70,17 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
 	}
-	proto := plan.Point{Kind: c.Kind, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: c.Iters, Batch: 1}
-	sizes, iters := "8,4K", int64(20000)
-	if c.Kind == plan.BW {
-		proto.Depth, proto.Batch = perftestDepth, 0
-		proto.Place = true // perftest moves on within a page only, which larger messages do not
-		sizes, iters = "64K", 500
-	}
-	if c.Sizes != "" {
-		sizes = c.Sizes
-	}
-	if proto.Iters == 0 {
-		proto.Iters = iters
-	}
-	if proto.Iters < 5 {
-		return nil, nil, fmt.Errorf("--iters %d: perftest wants at least 5", proto.Iters)
-	}
-	list, err := plan.Sizes(sizes)
+	ops, err := c.ops()
 	if err != nil {
-		return nil, nil, fmt.Errorf("--sizes: %w", err)
+		return nil, nil, err
 	}
 	var points []plan.Point
-	for _, op := range []string{plan.Put, plan.Get} {
-		for _, n := range list {
-			pt := proto
-			pt.Op, pt.Size = op, n
-			points = append(points, pt)
+	for _, op := range ops {
+		some, err := c.points(op)
+		if err != nil {
+			return nil, nil, err
 		}
-	}
-	if c.Kind == plan.Lat {
-		proto.Op, proto.Size = plan.AMO, 8
-		points = append(points, proto)
+		points = append(points, some...)
 	}
 	p, err := network{Device: c.Device, GID: c.GID, Ranks: 2, CPU: c.CPU, Seed: c.Seed}.plan(points)
 	if err != nil {
@@ -112,6 +95,56 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		as = append(as, a)
 	}
 	return p, as, nil
+}
+
+// ops are those of --ops, in the order in which they are measured.
+func (c *perftestCmd) ops() (ops []string, err error) {
+	all := []string{plan.Put, plan.Get, plan.AMO, plan.AM}
+	if c.Kind == plan.BW {
+		all = []string{plan.Put, plan.Get, plan.AM}
+	}
+	if c.Ops == "" {
+		return all, nil
+	}
+	asked := strings.Split(c.Ops, ",")
+	for _, op := range asked {
+		if !slices.Contains(all, op) {
+			return nil, fmt.Errorf("--ops %q: perftest %s compares %s", op, c.Kind, strings.Join(all, ", "))
+		}
+	}
+	return slices.DeleteFunc(all, func(op string) bool { return !slices.Contains(asked, op) }), nil
+}
+
+// points of one operation, in each size.
+func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
+	proto := plan.Point{Kind: c.Kind, Op: op, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: cmp.Or(c.Iters, 20000), Batch: 1}
+	sizes := "8,4K"
+	if c.Kind == plan.BW {
+		proto.Depth, proto.Batch, proto.Iters = perftestDepth, 0, cmp.Or(c.Iters, 500)
+		proto.Place = true // perftest moves on within a page only, which larger messages do not
+		sizes = "64K"
+	}
+	if proto.Iters < 5 {
+		return nil, fmt.Errorf("--iters %d: perftest wants at least 5", proto.Iters)
+	}
+	sizes = cmp.Or(c.Sizes, sizes)
+	switch op {
+	case plan.AMO:
+		sizes = "8"
+	case plan.AM:
+		sizes = cmp.Or(c.Sizes, map[string]string{plan.Lat: "short,4K", plan.BW: "4K"}[c.Kind])
+		if c.Kind == plan.BW {
+			proto.Place, proto.Goroutines = false, 1
+		}
+	}
+	list, err := sizesOf(op, sizes, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, proto.Size = range list {
+		points = append(points, proto)
+	}
+	return points, nil
 }
 
 func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([]*report.Series, error) {

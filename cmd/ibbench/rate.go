@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -11,13 +12,21 @@ type rateCmd struct {
 	common
 	timing
 	stream
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo" help:"put, get or amo."`
-	Sizes string `aliases:"size" default:"8" placeholder:"LIST" help:"Sizes in bytes. Default: 8."`
-	Depth string `default:"1,4,16,64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling). Default: 1,4,16,64."`
+	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,am" help:"put, get, amo, or am: posts, messages to which nobody replies."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes; of am also short. Default: 8; of am short."`
+	Depth string `placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling); of am the send buffers of a lane, one depth. Default: 1,4,16,64; of am 64."`
 }
 
 func (c *rateCmd) run(ctx context.Context, io streams) error {
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, c.Sizes, c.Depth)
+	sizes, depth := "8", "1,4,16,64"
+	if c.Op == plan.AM {
+		sizes, depth = "short", "64"
+	}
+	list, err := sizesOf(c.Op, c.Sizes, sizes)
+	if err != nil {
+		return usageError{err}
+	}
+	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, list, cmp.Or(c.Depth, depth))
 	if err != nil {
 		return usageError{err}
 	}

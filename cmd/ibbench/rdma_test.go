@@ -13,6 +13,7 @@ func TestLatencyOverVerbs(t *testing.T) {
 		{"lat", "get", "--sizes", "8,4K"}, {"lat", "amo"}, {"lat", "cas"}, {"lat", "get", "--size", "64", "--depth", "8"},
 		{"bw", "put", "--sizes", "64,64K"}, {"bw", "get", "--sizes", "64K", "--depth", "4,32"}, {"rate", "put", "--depth", "4,64", "--chain", "4"},
 		{"rate", "amo", "--depth", "16", "--lanes", "2"}, {"bw", "put", "--local", "own", "--sizes", "64,64K"}, {"lat", "get", "--local", "own", "--sizes", "64K"},
+		{"lat", "am", "--sizes", "short,8,4K"}, {"bw", "am", "--sizes", "64,4K", "--bidi"}, {"rate", "am", "--lanes", "1,2", "--goroutines", "1,4"},
 	} {
 		for _, s := range series(t, append(args, "-d", dev, "--fabric", "ibv", "--iters", "100", "--warmup", "0", "--warmup-iters", "20")...) {
 			if s.Env.Fabric != "ibv" || s.Env.Device == nil || s.Env.Device.Name != dev || s.Env.Device.MTU == 0 || s.Env.Device.GID == "" {
@@ -32,8 +33,8 @@ func TestWithADeviceTheBestNetworkIsVerbs(t *testing.T) {
 
 func TestPerftestIsComparedOnTheSameDevice(t *testing.T) {
 	dev := rdmatest.Device(t)
-	for kind, points := range map[string]int{"lat": 3, "bw": 2} {
-		size := map[string]string{"lat": "8", "bw": "64K"}[kind]
+	for kind, points := range map[string]int{"lat": 4, "bw": 3} {
+		size := map[string]string{"lat": "8", "bw": "4K"}[kind]
 		all := series(t, "perftest", kind, "-d", dev, "--rounds", "2", "--iters", "100", "--sizes", size)
 		if len(all) != points {
 			t.Fatalf("%s: %d series", kind, len(all))
@@ -42,6 +43,9 @@ func TestPerftestIsComparedOnTheSameDevice(t *testing.T) {
 			p := s.Perftest
 			if s.Kind != "perftest" || p == nil || s.Ratio == nil || s.Ratio.Mean.Median <= 0 || len(p.Rounds) < 2 || p.Settings["Device"] != dev || p.Version == "" {
 				t.Errorf("%s %s: %+v, ratio %+v", kind, s.Op, p, s.Ratio)
+			}
+			if s.Op == "am" && (p.Tool != "ib_send_"+kind || kind == "lat" && (p.Times != 2 || s.Definition != "rtt") || s.AM == nil || s.AM.RNR != 0) {
+				t.Errorf("%s: %s times %v, %s, %+v", s.Op, p.Tool, p.Times, s.Definition, s.AM)
 			}
 			if kind == "lat" && (s.Ratio.P50.Median <= 0 || s.Ratio.P99.Median <= 0) {
 				t.Errorf("%s: %+v", s.Op, s.Ratio)

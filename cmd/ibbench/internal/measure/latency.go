@@ -16,17 +16,33 @@ import (
 func (s *session) latencyPoint(pt plan.Point) (*report.Series, error) {
 	last := s.job.Size() - 1
 	a := s.prepare(pt)
+	peer := -1
 	switch s.job.Rank() {
 	case 0:
-		return s.leadLatency(pt, s.newLatency(pt, a, last))
+		peer = last
 	case last:
-		return nil, s.followLatency(pt, s.newLatency(pt, a, 0))
+		peer = 0
 	}
-	return nil, s.followLatency(pt, nil)
+	if pt.Op == plan.AM {
+		if err := s.prepareMessages(pt, a, peer); err != nil {
+			return nil, err
+		}
+	}
+	if peer < 0 {
+		return nil, s.followLatency(pt, nil)
+	}
+	l := s.newLatency(pt, a, peer)
+	if peer == last {
+		return s.leadLatency(pt, l)
+	}
+	return nil, s.followLatency(pt, l)
 }
 
 // newLatency prepares the side of a latency that talks to peer.
 func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
+	if pt.Op == plan.AM {
+		return s.newCalls(pt, peer)
+	}
 	size := uint64(pt.Size)
 	end := (size + 7) &^ 7 // messages end with an aligned word
 	l := &latency{
@@ -50,6 +66,14 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 	return l
 }
 
+// newCalls prepares the side of a round trip of active messages.
+func (s *session) newCalls(pt plan.Point, peer int) *latency {
+	return &latency{
+		ctx: s.ctx, w: s.workers[0], op: call, depth: 1, batch: 1, t: s.stamps,
+		calls: &caller{m: s.messages, lane: s.messages.lanes[0], peer: peer, payload: s.local[:pt.Size]},
+	}
+}
+
 // operation chooses the loop.
 func operation(pt plan.Point, ordered bool) op {
 	word := pt.Size == 8
@@ -70,6 +94,8 @@ func operation(pt plan.Point, ordered bool) op {
 		return getBytes
 	case pt.Op == plan.AMO:
 		return fetchAdd
+	case pt.Op == plan.AM:
+		return post
 	}
 	return compareSwap
 }
@@ -120,6 +146,9 @@ func (s *session) stretch(l *latency, p *pace, n int64) error {
 	if err := s.lead(command{N: n, Messages: l.messages(n), SleepNS: p.expect(n)}); err != nil {
 		return err
 	}
+	if l.calls != nil {
+		return l.calls.stretch(l, int(n))
+	}
 	return l.run(int(n))
 }
 
@@ -164,6 +193,9 @@ func (s *session) measureLatency(pt plan.Point, l *latency, p *pace) (*report.Se
 	series.Hist = all.Hist()
 	series.Notes = notesOf(pt, l, all, done, series.Intervals)
 	var err error
+	if pt.Op == plan.AM {
+		return series, s.reportCalls(pt, l, series)
+	}
 	series.Result.Errors, err = s.checkLatency(pt, l)
 	return series, err
 }
@@ -188,7 +220,7 @@ func notesOf(pt plan.Point, l *latency, all *stats.Samples, done int64, parts []
 
 // followLatency is the other side; l is nil on ranks that only wait.
 func (s *session) followLatency(pt plan.Point, l *latency) error {
-	active := l != nil && pt.PingPong()
+	active := l != nil && (pt.PingPong() || pt.Op == plan.AM)
 	for {
 		c, err := s.follow(!active)
 		if err != nil {
@@ -202,6 +234,9 @@ func (s *session) followLatency(pt plan.Point, l *latency) error {
 				return err
 			}
 		}
+	}
+	if pt.Op == plan.AM {
+		return s.reportCalls(pt, l, nil)
 	}
 	// Rank 0 may still be reading this segment; nothing changes it before the barrier.
 	return s.job.Barrier(s.ctx)

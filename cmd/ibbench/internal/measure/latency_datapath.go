@@ -20,6 +20,8 @@ const (
 	getBytes
 	fetchAdd
 	compareSwap
+	call
+	post
 )
 
 // latency is one side of a latency measurement.
@@ -43,6 +45,7 @@ type latency struct {
 	sink uint64
 
 	size, begin uint64
+	calls       *caller // of active messages
 
 	t       []int64 // readings of the clock, or durations in an open loop
 	elapsed int64   // of the last stretch
@@ -116,6 +119,8 @@ func (l *latency) repeat(k int) (err error) {
 			}
 			l.seq++
 		}
+	case call:
+		return l.calls.repeat(l.ctx, k)
 	default:
 		for range k {
 			l.seq++
@@ -132,6 +137,9 @@ func (l *latency) repeat(k int) (err error) {
 
 // respond answers k messages.
 func (l *latency) respond(k int64) error {
+	if l.calls != nil {
+		return l.calls.m.serve(l.ctx)
+	}
 	for range k {
 		l.seq++
 		if err := l.wait(); err != nil {

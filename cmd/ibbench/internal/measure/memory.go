@@ -38,7 +38,7 @@ func (s *session) prepare(pt plan.Point) areas {
 	clear(remote)
 	clear(local)
 	switch pt.Op {
-	case plan.Put:
+	case plan.Put, plan.AM:
 		pattern(local, s.plan.Seed, s.job.Rank())
 	case plan.Get:
 		pattern(remote, s.plan.Seed, s.job.Rank())

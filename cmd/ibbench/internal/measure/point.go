@@ -28,7 +28,7 @@ func (s *session) point(i int, pt plan.Point) error {
 	}
 	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
 	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
-	if n := series.Result.Errors; n > 0 {
+	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
 		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %d operations left wrong bytes", pt.Name(), pt.Size, n))
 	}
 	return s.out.Series(series)
@@ -43,8 +43,16 @@ type pace struct {
 // Stretches of a warm-up: the first is short, since nothing is known yet.
 const (
 	firstStretch  = 16
+	firstBytes    = 64 << 20 // that it moves at most, if that is one operation at least
 	warmupStretch = 100 * time.Millisecond
+
+	replyBytes = 64 << 20 // that replies to a stretch of calls bring at most
 )
+
+// first is how many samples the first stretch has.
+func (p *pace) first() int64 {
+	return min(firstStretch, max(1, firstBytes/max(p.pt.Size, 1)))
+}
 
 // learn takes the duration of a stretch into account.
 func (p *pace) learn(n int, elapsed int64) {
@@ -53,21 +61,25 @@ func (p *pace) learn(n int, elapsed int64) {
 
 // fit is how many samples take a given time.
 func (p *pace) fit(d time.Duration) int64 {
-	return int64(min(max(float64(d)/p.perNS, 1), maxStretch))
+	return int64(min(max(float64(d)/p.perNS, 1), float64(p.most())))
 }
 
 // warm is the next stretch of the warm-up, 0 when it is over: both its time
-// and its count are reached, and one stretch at least has been done.
+// and its count are reached, and one stretch at least has been done. It need not
+// reach its count where it would take longer than the measurement may.
 func (p *pace) warm(done, elapsed int64) int64 {
 	if done == 0 {
-		return firstStretch
+		return p.first()
 	}
 	left := max(int64(p.pt.Warmup)-elapsed, 0)
 	missing := max(p.pt.WarmupIters-done, 0)
+	if p.pt.Duration > 0 {
+		missing = min(missing, int64(max(float64(int64(p.pt.Duration)-elapsed)/p.perNS, 0)))
+	}
 	if left == 0 && missing == 0 {
 		return 0
 	}
-	return max(min(p.fit(warmupStretch), max(p.fit(time.Duration(left)), min(missing, maxStretch))), 1)
+	return max(min(p.fit(warmupStretch), max(p.fit(time.Duration(left)), min(missing, p.most()))), 1)
 }
 
 // next is the next stretch of the measurement, 0 when it is over. Of
@@ -91,7 +103,29 @@ func (p *pace) next(done, elapsed int64) int64 {
 		}
 		n = min(n, p.fit(min(p.pt.Duration/time.Duration(parts)+1, time.Duration(left))))
 	}
-	return min(n, maxStretch)
+	return min(n, p.most())
+}
+
+// most bounds a stretch: by the room for readings, and by what replies with a payload allocate meanwhile.
+func (p *pace) most() int64 {
+	if p.pt.Op == plan.AM && p.pt.Size > 0 {
+		return min(maxStretch, max(1, replyBytes/p.pt.Size))
+	}
+	return maxStretch
+}
+
+// stream is the only stretch of a throughput, per lane. It is four times the depth at least, since fewer would
+// measure filling and draining, unless that takes twice the time that was asked for.
+func (p *pace) stream() int64 {
+	if p.pt.Duration == 0 {
+		return p.pt.Iters
+	}
+	fit := float64(p.pt.Duration) / p.perNS
+	n := int64(max(fit, min(float64(4*p.pt.Depth), 2*fit), 1))
+	if p.pt.Iters > 0 {
+		n = min(n, p.pt.Iters)
+	}
+	return n
 }
 
 // expect is how long a stretch will take, for those who sleep meanwhile.

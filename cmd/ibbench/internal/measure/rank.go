@@ -36,6 +36,8 @@ type session struct {
 	clockNS float64
 	stamps  []int64 // readings of one stretch
 	local   []byte  // what this rank sends from or reads into at the point
+
+	messages *messages
 }
 
 // maxStretch bounds the samples between two broadcasts.
@@ -47,15 +49,17 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	if p.Ranks != boot.Size() {
 		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
 	}
-	s := &session{plan: p, out: out}
+	s := &session{plan: p, out: out, messages: newMessages()}
 	env, err := s.introduce(ctx, boot)
 	if err != nil {
 		return errors.Join(err, boot.Close())
 	}
-	s.job, err = conduit.Join(ctx, conduit.Config{
+	cfg := conduit.Config{
 		Bootstrap: boot, SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(),
 		Fabric: p.Fabric, Device: p.Device, GID: p.GID,
-	})
+	}
+	s.messages.configure(&cfg, p)
+	s.job, err = conduit.Join(ctx, cfg)
 	if err != nil {
 		return err
 	}

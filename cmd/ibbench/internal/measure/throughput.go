@@ -14,9 +14,10 @@ import (
 
 // senders is a rank's lanes, and what they did in one stretch.
 type senders struct {
-	lanes []*stream
-	ops   int64
-	parts int
+	lanes []*stream // of active messages one for each goroutine
+	ops   int64     // each has done
+	most  int       // parts of a stretch, if it has as many operations
+	parts int       // of the last stretch
 }
 
 // outcome is what each rank tells rank 0 of a stretch.
@@ -41,6 +42,11 @@ func (s *session) peerOf(pt plan.Point) (peer int, active bool) {
 func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 	a := s.prepare(pt)
 	peer, active := s.peerOf(pt)
+	if pt.Op == plan.AM {
+		if err := s.prepareMessages(pt, a, peer); err != nil {
+			return nil, err
+		}
+	}
 	var me *senders
 	if active {
 		me = s.newSenders(pt, a, peer)
@@ -49,36 +55,47 @@ func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 		return s.leadThroughput(pt, me, a, peer)
 	}
 	for {
-		c, err := s.follow(!active)
+		c, err := s.follow(!active && pt.Op != plan.AM)
 		if err != nil {
 			return nil, err
 		}
 		if c.N == 0 {
-			_, err := s.finish(pt, me, a, peer)
+			_, err := s.finish(pt, me, a, peer, nil)
 			return nil, err
 		}
-		if _, err := s.send(me, c.N); err != nil {
+		if _, err := s.send(pt, me, peer, c.N); err != nil {
 			return nil, err
 		}
 	}
 }
 
 func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
-	parts := pt.Intervals
-	if parts == 0 {
-		parts = plan.DefaultIntervals
+	me := &senders{most: pt.Intervals}
+	if me.most == 0 {
+		me.most = plan.DefaultIntervals
 	}
-	me := &senders{parts: parts}
+	if pt.Op == plan.AM {
+		me.lanes = s.newPosters(pt, peer)
+	} else {
+		me.lanes = s.newStreams(pt, a, peer)
+	}
+	for _, l := range me.lanes {
+		l.stamps, l.counts = make([]int64, me.most+1), make([]int, me.most)
+	}
+	return me
+}
+
+// newStreams makes a stream for each lane.
+func (s *session) newStreams(pt plan.Point, a areas, peer int) (all []*stream) {
 	limit := s.plan.QueueDepth()
 	for i := range pt.Lanes {
 		at := uint64(pt.Window()) * uint64(i)
 		l := &stream{
 			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(), chain: pt.Chain, depth: pt.Depth,
 			size: int(pt.Size), stride: int(pt.Stride()),
-			dst:    conduit.At[byte](peer, a.remote+at),
-			word:   conduit.At[uint64](peer, a.remote+at),
-			local:  s.local[at : at+uint64(pt.Window())],
-			stamps: make([]int64, parts+1), counts: make([]int, parts),
+			dst:   conduit.At[byte](peer, a.remote+at),
+			word:  conduit.At[uint64](peer, a.remote+at),
+			local: s.local[at : at+uint64(pt.Window())],
 		}
 		// The lane itself keeps as many in flight as it was opened for; fewer
 		// are counted here. An atomic's result must be fetched in any case.
@@ -86,9 +103,9 @@ func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
 			l.pending = make([]conduit.Pending, pt.Depth)
 		}
 		l.posting = l.postTodo
-		me.lanes = append(me.lanes, l)
+		all = append(all, l)
 	}
-	return me
+	return all
 }
 
 // leadThroughput warms up and measures in one stretch: what is in flight must
@@ -97,7 +114,7 @@ func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) 
 	p := &pace{pt: pt}
 	var done, elapsed int64
 	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
-		out, err := s.leadSend(me, p, n)
+		out, err := s.leadSend(pt, me, p, peer, n)
 		if err != nil {
 			return nil, err
 		}
@@ -106,14 +123,8 @@ func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) 
 		elapsed += took
 		p.learn(int(n), took)
 	}
-	n := pt.Iters
-	if pt.Duration > 0 {
-		fit := int64(float64(pt.Duration) / p.perNS)
-		if n == 0 || fit < n {
-			n = max(fit, int64(4*pt.Depth)) // fewer would measure filling and draining
-		}
-	}
-	out, err := s.leadSend(me, p, n)
+	n := p.stream()
+	out, err := s.leadSend(pt, me, p, peer, n)
 	if err != nil {
 		return nil, err
 	}
@@ -121,18 +132,18 @@ func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) 
 		return nil, err
 	}
 	series := seriesOf(pt, out, me.parts)
-	end, err := s.finish(pt, me, a, peer)
+	end, err := s.finish(pt, me, a, peer, series)
 	for _, o := range end {
 		series.Result.Errors += o.Wrong
 	}
 	return series, err
 }
 
-func (s *session) leadSend(me *senders, p *pace, n int64) ([]outcome, error) {
+func (s *session) leadSend(pt plan.Point, me *senders, p *pace, peer int, n int64) ([]outcome, error) {
 	if err := s.lead(command{N: n, SleepNS: p.expect(n)}); err != nil {
 		return nil, err
 	}
-	return s.send(me, n)
+	return s.send(pt, me, peer, n)
 }
 
 func longest(out []outcome) int64 {
@@ -182,7 +193,7 @@ func round(v float64) float64 { return float64(int64(v + 0.5)) }
 
 // send runs a stretch of n operations per lane and gathers all ranks'
 // outcomes.
-func (s *session) send(me *senders, n int64) ([]outcome, error) {
+func (s *session) send(pt plan.Point, me *senders, peer int, n int64) ([]outcome, error) {
 	var mine outcome
 	if me != nil {
 		if err := me.run(n); err != nil {
@@ -190,10 +201,16 @@ func (s *session) send(me *senders, n int64) ([]outcome, error) {
 		}
 		mine = me.outcome(n)
 	}
-	return s.gather(mine)
+	if pt.Op == plan.AM {
+		if err := s.attend(pt, me, peer); err != nil {
+			return nil, err
+		}
+	}
+	return gather(s, mine)
 }
 
-func (s *session) gather(mine outcome) ([]outcome, error) {
+// gather tells all ranks what each has to say.
+func gather[T any](s *session, mine T) ([]T, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
@@ -202,7 +219,7 @@ func (s *session) gather(mine outcome) ([]outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]outcome, len(blobs))
+	out := make([]T, len(blobs))
 	for r := range blobs {
 		if err := json.Unmarshal(blobs[r], &out[r]); err != nil {
 			return nil, fmt.Errorf("outcome of rank %d: %w", r, err)
@@ -214,6 +231,10 @@ func (s *session) gather(mine outcome) ([]outcome, error) {
 // run starts all lanes together and waits for them.
 func (me *senders) run(n int64) error {
 	me.ops += n
+	me.parts = int(min(int64(me.most), n)) // none is empty
+	for _, l := range me.lanes {
+		l.counts = l.counts[:me.parts]
+	}
 	errs := make([]error, len(me.lanes))
 	if len(me.lanes) == 1 {
 		return me.lanes[0].run(int(n))
@@ -252,15 +273,19 @@ func (me *senders) outcome(n int64) outcome {
 
 // finish checks the bytes on every rank that sent, and gathers what was wrong.
 // Rank 0 has announced the end of the point.
-func (s *session) finish(pt plan.Point, me *senders, a areas, peer int) ([]outcome, error) {
+func (s *session) finish(pt plan.Point, me *senders, a areas, peer int, series *report.Series) ([]outcome, error) {
 	var mine outcome
-	if me != nil {
+	if pt.Op == plan.AM {
+		if err := s.auditMessages(pt, series); err != nil {
+			return nil, err
+		}
+	} else if me != nil {
 		var err error
 		if mine.Wrong, err = s.checkSent(pt, me, a, peer); err != nil {
 			return nil, err
 		}
 	}
-	out, err := s.gather(mine)
+	out, err := gather(s, mine)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,8 @@ type stream struct {
 	todo    int // operations of the chain that is being posted
 	posting func() error
 
+	posts *poster // of active messages, which nothing of the above is for
+
 	stamps []int64 // readings of the clock at the ends of the parts
 	counts []int   // operations of each part
 }
@@ -56,6 +58,9 @@ func (s *stream) run(n int) error {
 
 // post starts n operations, a chain at a time.
 func (s *stream) post(n int) error {
+	if s.posts != nil {
+		return s.posts.post(s.ctx, n)
+	}
 	for n > 0 {
 		s.todo = min(s.chain, n)
 		n -= s.todo
@@ -142,6 +147,9 @@ func (s *stream) makeRoom(n int) error {
 
 // drain completes everything.
 func (s *stream) drain() error {
+	if s.posts != nil {
+		return s.posts.drain(s.ctx)
+	}
 	if s.pending != nil {
 		if err := s.makeRoom(len(s.pending)); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type contest struct {
 	rounds []report.Round
 	series *report.Series // ours, the last one
 	theirs *Output        // the last one
+	errors int64          // of ours, in all rounds
 	silent bool           // only there to tell whether the machine is quiet
 }
 
@@ -46,7 +48,11 @@ type contest struct {
 var tools = map[[2]string]string{
 	{plan.Lat, plan.Put}: "ib_write_lat", {plan.Lat, plan.Get}: "ib_read_lat", {plan.Lat, plan.AMO}: "ib_atomic_lat",
 	{plan.BW, plan.Put}: "ib_write_bw", {plan.BW, plan.Get}: "ib_read_bw",
+	{plan.Lat, plan.AM}: "ib_send_lat", {plan.BW, plan.AM}: "ib_send_bw",
 }
+
+// sendSize is what ib_send_lat is asked to send beside a Short, whose one argument has as many bytes.
+const sendSize = 8
 
 // Run compares, and returns a series for each point.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
@@ -120,7 +126,7 @@ func (c *Comparison) args(pt plan.Point) []string {
 	if pt.Atomic() {
 		args = append(args, "-A", "FETCH_AND_ADD")
 	} else {
-		args = append(args, "-s", strconv.FormatInt(pt.Size, 10))
+		args = append(args, "-s", strconv.FormatInt(cmp.Or(pt.Size, sendSize), 10))
 	}
 	return append(args, c.Extra...)
 }
@@ -157,15 +163,29 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(c.Plan.Points))
 	}
 	for i, x := range all {
-		r := report.Round{Theirs: theirs[i].Figures}
+		r := report.Round{Theirs: times(theirs[i].Figures, x.times())}
 		x.theirs = theirs[i]
 		if !x.silent {
 			x.series = ours[i]
+			x.errors += ours[i].Result.Errors
 			r.Ours = figures(&ours[i].Result)
 		}
 		x.rounds = append(x.rounds, r)
 	}
 	return nil
+}
+
+// times is what the tool's figures are multiplied by to be of our definition: ib_send_lat reports half of a round trip, as
+// all its kin do, and ours is a whole one.
+func (x *contest) times() float64 {
+	if x.point.Kind == plan.Lat && x.point.Op == plan.AM {
+		return 2
+	}
+	return 1
+}
+
+func times(f report.Figures, by float64) report.Figures {
+	return report.Figures{P50: f.P50 * by, Mean: f.Mean * by, P99: f.P99 * by}
 }
 
 func figures(r *report.Result) report.Figures {
@@ -204,6 +224,9 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s := x.series
 	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
 	p := &report.Perftest{Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
+	if p.Times = x.times(); p.Times == 1 {
+		p.Times = 0
+	}
 	for i, r := range x.rounds {
 		r.Discarded = !kept[i]
 		p.Rounds = append(p.Rounds, r)
@@ -214,6 +237,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s.Result = medians(p.Rounds, ours, unit)
 	p.Result = medians(p.Rounds, theirs, unit)
 	n := int64(count(kept))
+	s.Result.Errors = x.errors
 	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
 	s.Perftest = p
 	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
@@ -236,8 +260,14 @@ func (x *contest) terms() string {
 			theirs += fmt.Sprintf(", %s %s", key, v)
 		}
 	}
+	if by := x.times(); by != 1 {
+		theirs += fmt.Sprintf(", its figures times %.0f", by)
+	}
 	place := ""
-	if x.point.Place {
+	switch {
+	case x.point.Op == plan.AM:
+		place = "credits and a handler, "
+	case x.point.Place:
 		place = "all at one place, "
 	}
 	return fmt.Sprintf("%s; ours: %d iterations after a few untimed ones, depth %d, %sinlining and signalling as the library does; two processes each, one device",

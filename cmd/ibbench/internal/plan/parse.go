@@ -30,6 +30,11 @@ func Sizes(s string) ([]int64, error) {
 	})
 }
 
+// Payloads reads a list of payloads of active messages: in the form of Sizes, and "short", which is 0.
+func Payloads(s string) ([]int64, error) {
+	return orZero(s, "sizes", "short", Sizes)
+}
+
 // Counts reads a list of counts, for depths and lanes, in the form of Sizes.
 func Counts(what, s string, limit int64) ([]int, error) {
 	wide, err := list(s, what, func(item string) ([]int64, error) {
@@ -52,16 +57,21 @@ func Counts(what, s string, limit int64) ([]int, error) {
 }
 
 // Regions reads a list of numbers of registrations: in the form of Sizes, and 0.
-func Regions(s string) (out []int, err error) {
+func Regions(s string) ([]int, error) {
+	return orZero(s, "regions", "0", func(item string) ([]int, error) { return Counts("regions", item, MaxRegions) })
+}
+
+// orZero reads a list in which a word stands for 0.
+func orZero[N int | int64](s, what, zero string, read func(item string) ([]N, error)) (out []N, err error) {
 	for item := range strings.SplitSeq(s, ",") {
-		some := []int{0}
-		if strings.TrimSpace(item) != "0" {
-			if some, err = Counts("regions", item, MaxRegions); err != nil {
+		some := []N{0}
+		if strings.TrimSpace(item) != zero {
+			if some, err = read(item); err != nil {
 				return nil, err
 			}
 		}
 		if out = append(out, some...); len(out) > maxList {
-			return nil, fmt.Errorf("regions: more than %d of them", maxList)
+			return nil, fmt.Errorf("%s: more than %d of them", what, maxList)
 		}
 	}
 	return out, nil

@@ -20,6 +20,7 @@ const (
 	Get = "get"
 	AMO = "amo" // fetch-and-add
 	CAS = "cas" // compare-and-swap
+	AM  = "am"  // active messages
 )
 
 // Own is memory of the program's own, from Go's heap.
@@ -28,7 +29,7 @@ const Own = "own"
 // Definitions: what one number is the time of, or the amount of.
 const (
 	DefHalf = "rtt/2" // half of a ping-pong through memory
-	DefRTT  = "rtt"   // a whole ping-pong
+	DefRTT  = "rtt"   // a whole ping-pong; request and reply of an active message
 	DefOp   = "op"    // one operation, from its call to its completion
 	DefRate = "throughput"
 )
@@ -52,10 +53,13 @@ type Point struct {
 	Kind string `json:"kind"`
 	Op   string `json:"op"`
 	Ack  bool   `json:"ack,omitempty"` // lat put: blocking puts instead of a ping-pong
-	Size int64  `json:"size"`          // bytes
+	Size int64  `json:"size"`          // bytes; of am those of a Medium, and 0 for a Short
 
-	Depth int  `json:"depth"` // operations in flight per lane
-	Lanes int  `json:"lanes"` // workers per sending rank, each in a goroutine
+	Depth int `json:"depth"` // operations in flight per lane; of am its send buffers (bw, rate)
+	Lanes int `json:"lanes"` // workers per sending rank, each in a goroutine; of am the message lanes
+
+	Goroutines int `json:"goroutines,omitempty"` // that send active messages (bw, rate), dealt out to the lanes
+
 	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
 	Bidi  bool `json:"bidi,omitempty"`
 	Place bool `json:"same_place,omitempty"` // all operations at one place, as perftest's; else they cycle through Slots
@@ -83,6 +87,10 @@ const (
 	MaxIters = 1 << 40
 	MaxRanks = 4096
 
+	MaxMessageLanes = 64 // as conduit.Config.MessageLanes
+	MaxGoroutines   = 4096
+	MaxMedium       = 1 << 20 // the networks have limits of their own
+
 	// DefaultIntervals is the length of a series' time series.
 	DefaultIntervals = 10
 
@@ -108,6 +116,8 @@ func (p Point) Definition() string {
 		return DefRTT // a delay in a queue must not be halved
 	case p.PingPong():
 		return DefHalf
+	case p.Op == AM:
+		return DefRTT
 	}
 	return DefOp
 }
@@ -139,11 +149,11 @@ func (p Point) Name() string {
 }
 
 // Stride is the distance of two operations' places in memory.
-func (p Point) Stride() int64 { return (p.Size + cacheLine - 1) &^ (cacheLine - 1) }
+func (p Point) Stride() int64 { return (max(p.Size, 1) + cacheLine - 1) &^ (cacheLine - 1) }
 
 // Slots is how many places a lane cycles through.
 func (p Point) Slots() int {
-	if p.Kind == Lat || p.Place {
+	if p.Kind == Lat || p.Place || p.Op == AM {
 		return 1
 	}
 	return int(max(1, min(int64(p.Depth), windowBytes/p.Stride())))
@@ -178,7 +188,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Kind != Lat || pt.Depth > 1 {
+		if pt.Op != AM && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -186,6 +196,28 @@ func (p *Plan) QueueDepth() int {
 		n = max(n, 4) // the least that conduit.Config takes
 	}
 	return n
+}
+
+// Messages is what the job needs for active messages.
+type Messages struct {
+	Lanes  int // 0: the plan has none
+	Medium int // bytes of the largest payload
+	Depth  int // send buffers of a lane; 0: the library's default
+}
+
+// Messages sums up the points of active messages. A job opens its lanes once: Validate sees to it that
+// all points that send on them have one depth.
+func (p *Plan) Messages() (m Messages) {
+	for _, pt := range p.Points {
+		if pt.Op != AM {
+			continue
+		}
+		m.Lanes, m.Medium = max(m.Lanes, pt.Lanes), max(m.Medium, int(pt.Size))
+		if pt.Kind != Lat {
+			m.Depth = pt.Depth
+		}
+	}
+	return m
 }
 
 // Validate returns the first thing that is wrong.
@@ -208,19 +240,29 @@ func (p *Plan) Validate() error {
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
 			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
 		}
+		if d := p.Messages().Depth; pt.Op == AM && pt.Kind != Lat && pt.Depth != d {
+			return fmt.Errorf("%s: depths %d and %d: message lanes are opened once; measure one depth at a time", pt.Name(), pt.Depth, d)
+		}
 	}
 	return nil
 }
 
 func (p Point) validate() error {
 	lat := p.Kind == Lat
+	if p.Op == AM {
+		if err := p.validateAM(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case p.Kind != Lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Op != Put && p.Op != Get && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
-	case p.Size < 1 || p.Size > MaxSize:
+	case p.Op != AM && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)
+	case p.Op != AM && p.Goroutines != 0:
+		return errors.New("--goroutines is for am; the other operations have one to a lane")
 	case p.Atomic() && p.Size != 8:
 		return fmt.Errorf("size %d: atomics work on 8 bytes", p.Size)
 	case p.Depth < 1 || p.Depth > MaxDepth:
@@ -253,6 +295,28 @@ func (p Point) validate() error {
 		return fmt.Errorf("local memory %q: want %s, or nothing for the segment", p.Local, Own)
 	case p.Local != "" && p.Op != Put && p.Op != Get:
 		return errors.New("--local is for put and get")
+	}
+	return nil
+}
+
+// validateAM returns what is wrong with a point of active messages alone.
+func (p Point) validateAM() error {
+	lat := p.Kind == Lat
+	switch {
+	case p.Size < 0 || p.Size > MaxMedium:
+		return fmt.Errorf("size %d: want short, or 1 byte to 1M of a Medium", p.Size)
+	case p.Lanes > MaxMessageLanes:
+		return fmt.Errorf("%d lanes: want 1 to %d lanes of messages", p.Lanes, MaxMessageLanes)
+	case lat && p.Depth != 1:
+		return errors.New("a round trip has one call in flight, depth 1")
+	case lat && p.Goroutines != 0:
+		return errors.New("--goroutines is for bw and rate; a latency is that of one goroutine")
+	case !lat && (p.Goroutines < 1 || p.Goroutines > MaxGoroutines):
+		return fmt.Errorf("%d goroutines: want 1 to %d", p.Goroutines, MaxGoroutines)
+	case p.Kind == BW && p.Size == 0:
+		return errors.New("a Short has no bytes whose bandwidth could be measured; use rate am")
+	case p.Chain > 1 && !lat:
+		return errors.New("--chain is for put, get and amo; messages are sent one by one")
 	}
 	return nil
 }

@@ -32,6 +32,17 @@ func TestSizesAreListsAndDoublingRanges(t *testing.T) {
 	}
 }
 
+func TestPayloadsAreSizesOrShort(t *testing.T) {
+	if got, err := Payloads("short,8,1K..4K"); err != nil || !slices.Equal(got, []int64{0, 8, 1024, 2048, 4096}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, in := range []string{"", "0", "shorter", "short..8", "short,"} {
+		if got, err := Payloads(in); err == nil {
+			t.Errorf("Payloads(%q) = %v, want an error", in, got)
+		}
+	}
+}
+
 func TestCountsHaveALimit(t *testing.T) {
 	if got, err := Counts("depth", "1..8,100", 8192); err != nil || !slices.Equal(got, []int{1, 2, 4, 8, 100}) {
 		t.Errorf("got %v, %v", got, err)
@@ -170,7 +181,20 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"want 1 to the depth":        func(p *Plan) { p.Points[1].Chain = 65 },
 		"--rate needs":               func(p *Plan) { p.Points[1].PerSecond = 5 },
 		"--local is for put and get": func(p *Plan) { p.Points[0].Op, p.Points[0].Local = AMO, Own },
-		"local memory \"heap\"":      func(p *Plan) { p.Points[1].Local = "heap" },
+		"is for am":                  func(p *Plan) { p.Points[1].Goroutines = 2 },
+		"depth 1":                    func(p *Plan) { p.Points[0].Op, p.Points[0].Depth = AM, 2 },
+		"a latency is that of one":   func(p *Plan) { p.Points[0].Op, p.Points[0].Goroutines = AM, 1 },
+		"0 goroutines":               func(p *Plan) { p.Points[1].Op = AM },
+		"use rate am":                func(p *Plan) { p.Points[1].Op, p.Points[1].Size, p.Points[1].Goroutines = AM, 0, 1 },
+		"64 lanes":                   func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
+		"--chain is for":             func(p *Plan) { p.Points[1].Op, p.Points[1].Chain, p.Points[1].Goroutines = AM, 2, 1 },
+		"want short":                 func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AM, MaxMedium+1 },
+		"one depth at a time": func(p *Plan) {
+			p.Points[1].Op, p.Points[1].Goroutines = AM, 1
+			p.Points = append(p.Points, p.Points[1])
+			p.Points[2].Depth = 32
+		},
+		"local memory \"heap\"": func(p *Plan) { p.Points[1].Local = "heap" },
 	} {
 		p := valid()
 		spoil(p)
@@ -187,12 +211,30 @@ func TestDefinitionsSayWhatANumberIs(t *testing.T) {
 	for want, pt := range map[string]Point{
 		DefHalf: {Kind: Lat, Op: Put},
 		DefOp:   {Kind: Lat, Op: Put, Ack: true},
-		DefRTT:  {Kind: Lat, Op: Put, PerSecond: 100},
+		DefRTT:  {Kind: Lat, Op: AM},
 		DefRate: {Kind: BW, Op: Put},
 	} {
 		if got := pt.Definition(); got != want {
 			t.Errorf("%+v: %s, want %s", pt, got, want)
 		}
+	}
+	if got := (Point{Kind: Lat, Op: Put, PerSecond: 100}).Definition(); got != DefRTT {
+		t.Errorf("a paced ping-pong: %s", got)
+	}
+}
+
+func TestAJobOpensItsMessageLanesForTheLargestPoint(t *testing.T) {
+	p := valid()
+	if m := p.Messages(); m.Lanes != 0 {
+		t.Errorf("a plan without messages wants %+v", m)
+	}
+	p.Points = append(p.Points, Point{Kind: Lat, Op: AM, Size: 100, Depth: 1, Lanes: 1, Chain: 1, Iters: 1},
+		Point{Kind: Rate, Op: AM, Size: 8, Depth: 32, Lanes: 4, Goroutines: 8, Chain: 1, Iters: 1})
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	if m := p.Messages(); m != (Messages{Lanes: 4, Medium: 100, Depth: 32}) {
+		t.Errorf("%+v", m)
 	}
 }
 
@@ -218,6 +260,9 @@ func FuzzParsersNeverAcceptWhatTheyCannotMean(f *testing.F) {
 		}
 		if r, err := PerSecond(s); err == nil && !(r > 0 && finite(r)) {
 			t.Errorf("rate %v from %q", r, s)
+		}
+		if sizes, err := Payloads(s); err == nil && slices.Min(sizes) < 0 {
+			t.Errorf("payloads %v from %q", sizes, s)
 		}
 		_, _ = CPUs(s)
 		_, _ = Counts("depth", s, MaxDepth)

@@ -44,6 +44,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
 	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
+		if s.Op == plan.AM {
+			name += fmt.Sprintf("/goroutines=%d", s.Plan.Goroutines)
+		}
 	}
 	if s.Plan.Local != "" {
 		name += "/local=" + s.Plan.Local
@@ -64,6 +67,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	}
 	if s.MR != nil {
 		line += mrBench(s.MR)
+	}
+	if s.AM != nil && s.AM.AllocsPerOp != nil && impl != "/impl=perftest" {
+		line += "\t" + plain(*s.AM.AllocsPerOp) + " allocs/op"
 	}
 	_, err := fmt.Fprintln(b.w, line)
 	return err

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/csv"
 	"io"
 	"strconv"
@@ -57,6 +58,7 @@ func (t *table) row(s *Series) (names, values []string) {
 	integer("size", s.Size)
 	integer("depth", int64(s.Plan.Depth))
 	integer("lanes", int64(s.Plan.Lanes))
+	integer("goroutines", int64(cmp.Or(s.Plan.Goroutines, s.Plan.Lanes)))
 	add("unit", r.Unit)
 	integer("count", r.Count)
 	integer("errors", r.Errors)

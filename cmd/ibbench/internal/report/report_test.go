@@ -100,6 +100,31 @@ func peers() []*Series {
 	return []*Series{s, b}
 }
 
+// messages are round trips, posts of several goroutines on several lanes, and round trips beside perftest's.
+func messages() (all []*Series) {
+	allocs := 0.0
+	short, medium := latency("shm", plan.AM, 0, 1, 2), latency("shm", plan.AM, 4096, 1, 4)
+	for _, s := range []*Series{short, medium} {
+		s.AM = &AM{Sent: 1001, Handled: 1001, AllocsPerOp: &allocs}
+		s.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1s", plan.Lat))})
+		all = append(all, s)
+	}
+	medium.Result.Errors = 1
+	medium.Notes = []string{"ERRORS: lat am: 1 messages met no receive buffer (RNR)"}
+	for _, c := range [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}} {
+		s := throughput()[1]
+		s.Op, s.Size, s.Plan.Op, s.Plan.Size, s.Plan.Lanes, s.Plan.Goroutines = plan.AM, 0, plan.AM, 0, c[0], c[1]
+		s.Result.Mean *= float64(10*c[0] + c[1])
+		all = append(all, s)
+	}
+	bw := throughput()[0]
+	bw.Op, bw.Size, bw.Plan.Op, bw.Plan.Size, bw.Plan.Goroutines, bw.Asserts = plan.AM, 4096, plan.AM, 4096, 2, nil
+	p := peers()[0]
+	p.Op, p.Size, p.Plan.Op, p.Plan.Size = plan.AM, 0, plan.AM, 0
+	p.Definition, p.Perftest.Tool, p.Perftest.Times = p.Plan.Definition(), "ib_send_lat", 2
+	return append(all, bw, p)
+}
+
 func registrations(op string) (all []*Series) {
 	assert := map[string]string{plan.Reg: "p99<1ms", plan.Hit: "allocs<=0", plan.Churn: "rss<512KiB"}[op]
 	for i, fabric := range []string{"ibv", Fake} {
@@ -135,7 +160,7 @@ func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
 	for name, series := range map[string]func() []*Series{
 		"mr-reg": func() []*Series { return registrations(plan.Reg) }, "mr-hit": func() []*Series { return registrations(plan.Hit) },
 		"mr-churn": func() []*Series { return registrations(plan.Churn) },
-		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers,
+		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers, "am": messages,
 	} {
 		for _, format := range Formats {
 			var out bytes.Buffer
@@ -175,7 +200,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestJSONIsReadBackUnchanged(t *testing.T) {
-	for _, s := range slices.Concat(sweep(), throughput(), peers(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn)) {
+	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn)) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
@@ -247,6 +272,13 @@ func TestAFailedAssertionIsSeen(t *testing.T) {
 	}
 	if sweep()[0].Failed() {
 		t.Error("an assertion that holds has failed")
+	}
+}
+
+func TestWrongMessagesFailTheProgramWithoutAnAssertion(t *testing.T) {
+	all := messages()
+	if all[0].Failed() || !all[1].Failed() {
+		t.Errorf("failed: %v, %v", all[0].Failed(), all[1].Failed())
 	}
 }
 

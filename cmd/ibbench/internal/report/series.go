@@ -30,6 +30,7 @@ type Series struct {
 	Perftest   *Perftest   `json:"perftest,omitempty"`
 	Ratio      *Ratio      `json:"ratio,omitempty"`
 	MR         *MR         `json:"mr,omitempty"`
+	AM         *AM         `json:"am,omitempty"`
 	Asserts    []Assert    `json:"asserts,omitempty"`
 	Notes      []string    `json:"notes,omitempty"`
 }
@@ -109,8 +110,9 @@ type Perftest struct {
 	Tool      string            `json:"tool"`
 	Version   string            `json:"version"`
 	Args      []string          `json:"args"`
-	Settings  map[string]string `json:"settings"` // as the tool printed them
-	Result    Result            `json:"result"`   // medians of the rounds
+	Settings  map[string]string `json:"settings"`        // as the tool printed them
+	Times     float64           `json:"times,omitempty"` // what its figures were multiplied by, to be of the same definition
+	Result    Result            `json:"result"`          // medians of the rounds
 	Rounds    []Round           `json:"rounds"`
 	Discarded int               `json:"discarded"` // rounds thrown away since somebody else had the cores
 }
@@ -196,8 +198,11 @@ func (s *Series) metric(a plan.Assertion) float64 {
 	return r.P[Key(p)]
 }
 
-// Failed reports whether an assertion does not hold.
+// Failed reports whether an assertion does not hold, or what was measured did something wrong.
 func (s *Series) Failed() bool {
+	if s.Result.Errors > 0 {
+		return true
+	}
 	for _, a := range s.Asserts {
 		if !a.OK {
 			return true

@@ -44,9 +44,10 @@ func (t *text) Close() error {
 	if len(t.all) == 1 && t.all[0].Hist != nil && t.all[0].Kind == plan.Lat {
 		t.printf("\n%s", bars(t.all[0]))
 	}
+	t.grid()
 	for _, s := range t.all {
 		for _, a := range s.Asserts {
-			at := sizeText(s.Size)
+			at := s.sizeText()
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %d regions", s.Plan.Regions)
 			}
@@ -111,7 +112,18 @@ func header(s *Series) string {
 	case s.Plan.Kind == plan.Lat:
 		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth))
 	}
-	return strings.Join(append(parts, s.Definition), ", ")
+	return strings.Join(append(parts, definition(s)), ", ")
+}
+
+// definition of a series' numbers, with what they are to be compared with where that is not plain.
+func definition(s *Series) string {
+	switch {
+	case s.Op != plan.AM || s.Plan.Kind != plan.Lat:
+		return s.Definition
+	case s.Kind == KindPerftest:
+		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Perftest.Times, s.Perftest.Tool)
+	}
+	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
 }
 
 func opName(s *Series) string {
@@ -138,6 +150,8 @@ func (t *text) columns(s *Series) string {
 			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
 	case s.Kind == KindPerftest:
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s  %s", "size", "rounds", "ours", "perftest", "ratio", "range", "unit")
+	case s.Kind != plan.Lat && s.Op == plan.AM:
+		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "goroutines", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
 	case s.Kind != plan.Lat:
 		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
 	}
@@ -160,10 +174,14 @@ func (t *text) row(s *Series) string {
 		if s.Kind == plan.Rate {
 			unit = "Mop/s"
 		}
-		return fmt.Sprintf("%8s %6d %6d %10d %10s %10s %10s %10s  %-5s %11s", sizeText(s.Size), s.Plan.Depth, s.Plan.Lanes, r.Count,
+		lanes := fmt.Sprintf("%6d", s.Plan.Lanes)
+		if s.Op == plan.AM {
+			lanes += fmt.Sprintf(" %10d", s.Plan.Goroutines)
+		}
+		return fmt.Sprintf("%8s %6d %s %10d %10s %10s %10s %10s  %-5s %11s", s.sizeText(), s.Plan.Depth, lanes, r.Count,
 			mega(r.Min), mega(r.P["50"]), mega(r.Max), mega(r.Mean), unit, mega(r.PerSecond))
 	}
-	line := fmt.Sprintf("%8s %9d %9s", sizeText(s.Size), r.Count, micros(r.Min))
+	line := fmt.Sprintf("%8s %9d %9s", s.sizeText(), r.Count, micros(r.Min))
 	for _, p := range t.pct {
 		line += fmt.Sprintf(" %9s", micros(r.P[Key(p)]))
 	}
@@ -174,9 +192,9 @@ func peerRow(s *Series) string {
 	r, p, ratio := &s.Result, &s.Perftest.Result, s.Ratio
 	rounds := len(s.Perftest.Rounds) - s.Perftest.Discarded
 	if r.Unit != "ns" {
-		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", sizeText(s.Size), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
+		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", s.sizeText(), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
 	}
-	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", sizeText(s.Size), rounds,
+	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", s.sizeText(), rounds,
 		micros(r.P["50"]), micros(p.P["50"]), ratio.P50.Median, span(ratio.P50),
 		micros(r.Mean), micros(p.Mean), ratio.Mean.Median,
 		micros(r.P["99"]), micros(p.P["99"]), ratio.P99.Median)
@@ -210,6 +228,14 @@ func notes(all []*Series) (out []string) {
 		}
 	}
 	return out
+}
+
+// sizeText names the size of a series.
+func (s *Series) sizeText() string {
+	if s.Op == plan.AM && s.Size == 0 {
+		return "short"
+	}
+	return sizeText(s.Size)
 }
 
 // sizeText prints a size as users write it.

@@ -1,0 +1,5 @@
+//go:build race || debug
+
+package measure
+
+const allocationsCount = false

@@ -1,0 +1,262 @@
+package measure
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// messages is a rank's part in active messages: the handlers, and what they found. The handlers'
+// loops are in am_datapath.go.
+type messages struct {
+	table *am.Table
+	echo  *am.Handler // answers with what it got
+	take  *am.Handler // counts what it got
+	taken *am.Handler // tells what take counted
+	over  *am.Handler // the peer has nothing more to send
+
+	lanes []*am.Lane // of one network
+
+	begun []am.Stats // when the point began
+
+	posts atomic.Pointer[posts] // of the point, set before a barrier that all messages follow
+	quit  chan struct{}         // holds a token once the peer has nothing more to send
+}
+
+// posts are what arrives at a point.
+type posts struct {
+	want  []byte        // payload of each
+	inbox []inbox       // of each goroutine that sends here
+	wrong atomic.Uint64 // those with other bytes than they should have
+}
+
+// newMessages registers the handlers: the table is this session's, since several ranks may live in
+// one process.
+func newMessages() *messages {
+	m := &messages{table: am.NewTable(), quit: make(chan struct{}, 1)}
+	m.echo = m.table.Handle("ibbench.echo", m.onEcho)
+	m.take = m.table.Handle("ibbench.take", m.onTake)
+	m.taken = m.table.Handle("ibbench.taken", m.onTaken)
+	m.over = m.table.Handle("ibbench.over", m.onOver)
+	return m
+}
+
+// configure asks for what the plan's messages need. All ranks have the same plan.
+func (m *messages) configure(cfg *conduit.Config, p *plan.Plan) {
+	need := p.Messages()
+	if need.Lanes == 0 {
+		return
+	}
+	cfg.Handlers, cfg.MessageLanes = m.table, need.Lanes
+	cfg.Messages.MaxMedium = max(need.Medium, defaultMedium)
+	cfg.Messages.Sends = need.Depth
+}
+
+// defaultMedium is am.Config.MaxMedium where no point needs more.
+const defaultMedium = 4096
+
+// open finds the lanes to the peer: worker i has lane i.
+func (m *messages) open(workers []*conduit.Worker, peer, n int) error {
+	m.lanes = nil
+	for _, w := range workers[:n] {
+		l := w.Lane(peer)
+		if l == nil || slices.Contains(m.lanes, l) {
+			return fmt.Errorf("the job has fewer message lanes to rank %d than the %d of the plan", peer, n)
+		}
+		m.lanes = append(m.lanes, l)
+	}
+	return nil
+}
+
+// prepareMessages readies the handlers for a point before anybody sends.
+func (s *session) prepareMessages(pt plan.Point, a areas, peer int) error {
+	m := s.messages
+	if m.begun = nil; peer < 0 {
+		return s.job.Barrier(s.ctx)
+	}
+	if err := m.open(s.workers, peer, pt.Lanes); err != nil {
+		return err
+	}
+	m.posts.Store(&posts{want: s.expected(a, peer)[:pt.Size], inbox: make([]inbox, max(pt.Goroutines, 1))})
+	m.begun = m.stats()
+	return s.job.Barrier(s.ctx)
+}
+
+func (m *messages) stats() (all []am.Stats) {
+	for _, l := range m.lanes {
+		all = append(all, l.Stats())
+	}
+	return all
+}
+
+// serve handles messages on all lanes until the peer says that there are no more of a stretch.
+func (m *messages) serve(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	errs := make([]error, len(m.lanes))
+	for i, l := range m.lanes {
+		serving.Go(func() {
+			if err := l.Serve(ctx); ctx.Err() == nil {
+				errs[i] = err
+				stop()
+			}
+		})
+	}
+	select {
+	case <-m.quit:
+	case <-ctx.Done():
+	}
+	cause := ctx.Err()
+	stop()
+	serving.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return cause
+}
+
+// finish tells the peer that this side has sent everything of a stretch.
+func (m *messages) finish(ctx context.Context, peer int) error {
+	_, err := m.over.Call(ctx, m.lanes[0], peer)
+	return err
+}
+
+// stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the payloads of
+// replies. Those are collected in between, since the collector is off while the clock runs.
+func (c *caller) stretch(l *latency, n int) error {
+	if len(c.payload) > 0 {
+		runtime.GC()
+	}
+	var before, after runtime.MemStats
+	first := c.number
+	runtime.ReadMemStats(&before)
+	if err := l.run(n); err != nil {
+		return err
+	}
+	runtime.ReadMemStats(&after)
+	c.allocs = float64(after.Mallocs-before.Mallocs) / float64(c.number-first)
+	return c.m.finish(l.ctx, c.peer)
+}
+
+// reportCalls ends a point of round trips. Rank 0 has the series.
+func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) error {
+	if series != nil {
+		series.Result.Errors = l.calls.wrong
+	}
+	if err := s.auditMessages(pt, series); err != nil {
+		return err
+	}
+	if series != nil {
+		allocs := report.Round3(l.calls.allocs)
+		series.AM.AllocsPerOp = &allocs
+	}
+	return s.job.Barrier(s.ctx)
+}
+
+// attend ends a stretch of posts: the peer hears that this rank's are over, and this one serves until its
+// peer's are.
+func (s *session) attend(pt plan.Point, me *senders, peer int) error {
+	if me != nil {
+		if err := s.messages.finish(s.ctx, peer); err != nil {
+			return err
+		}
+	}
+	if me != nil && !pt.Bidi {
+		return nil
+	}
+	return s.messages.serve(s.ctx)
+}
+
+// newPosters makes the goroutines that send, with a lane each.
+func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
+	m := s.messages
+	for i := range pt.Goroutines {
+		p := &poster{m: m, lane: m.lanes[i%len(m.lanes)], peer: peer, id: uint64(i), payload: s.local[:pt.Size]}
+		all = append(all, &stream{ctx: s.ctx, op: post, posts: p})
+	}
+	return all
+}
+
+// settled is how long the books of a lane may take to balance after the last message: control messages
+// may be on their way.
+const settled = 2 * time.Second
+
+// audit is what each rank tells rank 0 of a point's messages.
+type audit struct {
+	Wrong uint64
+	Books string // what does not balance
+	Lanes report.AM
+}
+
+// audited sums up what this rank's lanes did at the point. The messages have all been handled.
+func (m *messages) audited(ctx context.Context) audit {
+	a := audit{Wrong: m.posts.Load().wrong.Load()}
+	limit := time.Now().Add(settled)
+	for i, l := range m.lanes {
+		now := l.Stats()
+		err := now.Check()
+		for err != nil && now.Port.RNR == 0 && time.Now().Before(limit) && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+			now = l.Stats()
+			err = now.Check()
+		}
+		if err != nil {
+			a.Books = err.Error()
+		}
+		was := &m.begun[i]
+		a.Lanes.Add(&report.AM{
+			Sent: now.Calls + now.Posts - was.Calls - was.Posts, Handled: now.Handled - was.Handled, RNR: now.Port.RNR - was.Port.RNR,
+			NoCredit: now.NoCredit - was.NoCredit, NoBuffer: now.NoBuffer - was.NoBuffer, NoReply: now.NoReply - was.NoReply, QueueFull: now.QueueFull - was.QueueFull,
+			Controls: now.Controls - was.Controls, Copies: now.Copies - was.Copies, Parks: now.Parks - was.Parks, Sleeps: now.Sleeps - was.Sleeps,
+			HandOvers: now.HandOvers - was.HandOvers,
+		})
+	}
+	return a
+}
+
+// auditMessages gathers what all ranks found. Rank 0 writes it into the series, if there is one: what is not as it
+// should be counts as errors.
+func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
+	var mine audit
+	if s.messages.begun != nil {
+		mine = s.messages.audited(s.ctx)
+	}
+	audits, err := gather(s, mine)
+	if err != nil || series == nil {
+		return err
+	}
+	sum := &report.AM{}
+	for r, a := range audits {
+		sum.Add(&a.Lanes)
+		series.Result.Errors += int64(a.Wrong)
+		if a.Books != "" {
+			series.Result.Errors++
+			series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: rank %d: %s", r, a.Books))
+		}
+	}
+	series.AM = sum
+	if sum.RNR > 0 {
+		series.Result.Errors += int64(sum.RNR)
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d messages met no receive buffer (RNR)", pt.Name(), sum.RNR))
+	}
+	if sum.Sent != sum.Handled {
+		series.Result.Errors++
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d requests were sent, %d were handled", pt.Name(), sum.Sent, sum.Handled))
+	}
+	if lockrank.OneLock {
+		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+func sending(kind string, size int64, lanes, goroutines int) plan.Point {
+	return plan.Point{Kind: kind, Op: plan.AM, Size: size, Depth: 16, Lanes: lanes, Goroutines: goroutines, Chain: 1, Iters: 200}
+}
+
+// pair is a job of two ranks of this process, each with handlers of its own.
+func pair(t *testing.T, p *plan.Plan, fn func(s *session) error) {
+	t.Helper()
+	errs := make([]error, 2)
+	var members sync.WaitGroup
+	for r, boot := range bootstrap.NewGroup(2) {
+		members.Go(func() {
+			s := &session{ctx: t.Context(), plan: p, messages: newMessages()}
+			cfg := conduit.Config{Bootstrap: boot, Fabric: p.Fabric, SegmentSize: p.SegmentSize(), Workers: p.Lanes()}
+			s.messages.configure(&cfg, p)
+			if s.job, errs[r] = conduit.Join(t.Context(), cfg); errs[r] != nil {
+				return
+			}
+			errs[r] = s.open(&report.Env{})
+			if errs[r] == nil {
+				errs[r] = fn(s)
+			}
+			errs[r] = errors.Join(errs[r], s.close(nil))
+		})
+	}
+	members.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWrongMessagesAreCounted plants a fault on one side: rank 0 must hear of it.
+func TestWrongMessagesAreCounted(t *testing.T) {
+	for name, plant := range map[string]func(m *messages){
+		"none": func(*messages) {},
+		"a payload has other bytes": func(m *messages) {
+			x := m.posts.Load()
+			m.posts.Store(&posts{inbox: x.inbox, want: append([]byte{x.want[0] + 1}, x.want[1:]...)})
+		},
+		"a request nobody asked for": func(m *messages) {
+			if err := m.take.Post(t.Context(), m.lanes[0], 0, 1<<40); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		pt := sending(plan.BW, 100, 1, 2)
+		pair(t, planOf(pt), func(s *session) error {
+			peer, active := s.peerOf(pt)
+			if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
+				return err
+			}
+			var me *senders
+			if active {
+				me = s.newSenders(pt, areasOf(pt), peer)
+			} else {
+				plant(s.messages)
+			}
+			if err := s.job.Barrier(s.ctx); err != nil {
+				return err
+			}
+			if _, err := s.send(pt, me, peer, 130); err != nil {
+				return err
+			}
+			series := &report.Series{}
+			if err := s.auditMessages(pt, series); err != nil {
+				return err
+			}
+			if s.job.Rank() == 0 && (series.Result.Errors != 0) != (name != "none") {
+				return fmt.Errorf("%s: %d errors, %+v, %q", name, series.Result.Errors, series.AM, series.Notes)
+			}
+			return s.job.Barrier(s.ctx)
+		})
+	}
+}
+
+func TestRepliesThatAreNotTheRequestsOwnAreCounted(t *testing.T) {
+	for _, size := range []int64{0, 100} {
+		pt := lat(plan.AM, size)
+		pair(t, planOf(pt), func(s *session) error {
+			peer := 1 - s.job.Rank()
+			if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
+				return err
+			}
+			if s.job.Rank() == 1 {
+				return errors.Join(s.messages.serve(s.ctx), s.job.Barrier(s.ctx))
+			}
+			c := s.newCalls(pt, peer).calls
+			if err := c.repeat(s.ctx, 3); err != nil || c.wrong != 0 {
+				return fmt.Errorf("%d wrong, %w", c.wrong, err)
+			}
+			c.m.echo = c.m.taken // answers with something else
+			if err := c.repeat(s.ctx, 3); err != nil || c.wrong != 3 {
+				return fmt.Errorf("%d of 3 wrong replies were counted, %w", c.wrong, err)
+			}
+			return errors.Join(c.m.finish(s.ctx, peer), s.job.Barrier(s.ctx))
+		})
+	}
+}
+
+func TestASumOfNumbersTellsALostPostFromADoubleOne(t *testing.T) {
+	var b inbox
+	for i := range uint64(1000) {
+		if b.sum.Load() != inboxAfter(i) {
+			t.Fatalf("after %d posts", i)
+		}
+		b.sum.Add(i<<32 + 1)
+	}
+	b.sum.Add(3<<32 + 1)        // 3 twice
+	b.sum.Add(^uint64(4 << 32)) // 4 lost: minus (4<<32 + 1)
+	if b.sum.Load() == inboxAfter(1000) {
+		t.Error("one post that came twice hides one that was lost")
+	}
+}
+
+func TestMessagesNeedAsManyLanesAsThePlanHas(t *testing.T) {
+	pt := sending(plan.Rate, 0, 2, 2)
+	pair(t, planOf(pt), func(s *session) error {
+		err := s.messages.open(append(s.workers[:1:1], s.workers[0]), 1-s.job.Rank(), 2)
+		if err == nil || !strings.Contains(err.Error(), "fewer message lanes") {
+			return fmt.Errorf("two workers with one lane: %v", err)
+		}
+		return errors.Join(s.messages.open(s.workers, 1-s.job.Rank(), 2), s.job.Barrier(s.ctx))
+	})
+}
+
+func TestAShortCallAllocatesNothing(t *testing.T) {
+	if !allocationsCount {
+		t.Skip("this build's checks allocate")
+	}
+	pt := lat(plan.AM, 0)
+	pt.Iters = 5000
+	var got *report.Series
+	var members sync.WaitGroup
+	errs := make([]error, 2)
+	for r, boot := range bootstrap.NewGroup(2) {
+		members.Go(func() {
+			errs[r] = Rank(t.Context(), boot, planOf(pt), Events{Progress: func(string) {}, Series: func(s *report.Series) error { got = s; return nil }})
+		})
+	}
+	members.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	// Both ranks are of this process: what they do besides is counted, too, sleeping for one.
+	if got.AM == nil || *got.AM.AllocsPerOp > 0.2 {
+		t.Errorf("%+v", got.AM)
+	}
+}
