@@ -76,7 +76,7 @@ type Config struct {
 	// Host runs goroutines. nil: the Go runtime.
 	Host Host
 	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it
-	// broke the protocol. It must not block nor use the lane.
+	// broke the protocol, before any call to it ends. It must not block nor use the lane.
 	OnClosed func(rank int, cause error)
 }
 

@@ -57,16 +57,22 @@ func (l *Lane) bury() {
 }
 
 // down ends everything that has to do with a peer, once. dead says that the network knows of
-// it, and has ended its writes.
+// it, and has ended its writes. OnClosed is told first: whoever learns of the death by a call finds that
+// the rest of the program knows. The caller leads.
 func (l *Lane) down(p *peer, cause error, dead bool) {
 	if cause == nil {
 		cause = errors.New("the network gave no cause")
 	}
 	p.mu.Lock()
-	if p.down != nil {
-		p.mu.Unlock()
-		return
+	known := p.down != nil
+	p.mu.Unlock()
+	if known {
+		return // who leads is the only one to find out
 	}
+	if f := l.cfg.OnClosed; f != nil {
+		f(p.rank, cause)
+	}
+	p.mu.Lock()
 	p.down = cause
 	now := l.port.Now()
 	p.purse.Close()
@@ -89,9 +95,6 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 	p.mu.Unlock()
 	l.stats.closed.Add(1)
 	l.report(p.rank, fmt.Errorf("am: rank %d is closed: %w", p.rank, cause))
-	if f := l.cfg.OnClosed; f != nil {
-		f(p.rank, cause)
-	}
 }
 
 // endCalls ends what is in flight to a rank, or to all, with the lane's lock.

@@ -80,6 +80,7 @@ type Network struct {
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
+	telling sync.Mutex    // one death after the other is told of, before it is entered here
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
@@ -333,29 +334,29 @@ func (n *Network) giveBack(e *endpoint) {
 }
 
 // PeerDown makes operations to a rank fail, on every lane.
-func (n *Network) PeerDown(rank int, cause error) { n.markDown(rank, cause) }
-
-// markDown reports whether it was the first to know.
-func (n *Network) markDown(rank int, cause error) bool {
+func (n *Network) PeerDown(rank int, cause error) {
 	if rank < 0 || rank >= n.cfg.Size {
-		return false
+		return
 	}
 	if cause == nil {
 		cause = errors.New("for a reason that nobody gave")
 	}
 	if _, known := n.downs.LoadOrStore(rank, cause); known {
-		return false
+		return
 	}
 	n.downSeq.Add(1)
 	n.wakePorts()
-	return true
 }
 
-// found records a peer's death that a lane noticed.
+// found records a peer's death that a lane or a port noticed. OnDown is told before any operation fails: whoever
+// learns of the death by one finds that the rest of the program knows.
 func (n *Network) found(rank int, cause error) {
-	if n.markDown(rank, cause) && n.cfg.OnDown != nil && rank != n.cfg.Rank {
+	n.telling.Lock()
+	defer n.telling.Unlock()
+	if _, known := n.downs.Load(rank); !known && n.cfg.OnDown != nil && rank != n.cfg.Rank {
 		n.cfg.OnDown(rank, cause)
 	}
+	n.PeerDown(rank, cause)
 }
 
 // Close closes everything. It fails with fabric.ErrBusy while lanes or ports are open.

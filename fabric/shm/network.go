@@ -54,6 +54,8 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
+	telling sync.Mutex // one death after the other is told of, before it is entered here
+
 	portMu sync.Mutex
 	ports  [maxPorts]*port // by number; those that were opened, open or not
 	asks   [maxPorts][]ask // for ports that were not
@@ -227,29 +229,29 @@ func (n *Network) attach(rank int) {
 }
 
 // PeerDown makes operations on the rank fail. It does not call OnDown.
-func (n *Network) PeerDown(rank int, cause error) { n.markDown(rank, cause) }
-
-// markDown reports whether it was the first to know.
-func (n *Network) markDown(rank int, cause error) bool {
+func (n *Network) PeerDown(rank int, cause error) {
 	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank {
-		return false
+		return
 	}
 	if cause == nil {
 		cause = errors.New("reported without a cause")
 	}
 	if !n.peers[rank].cause.CompareAndSwap(nil, &cause) {
-		return false
+		return
 	}
 	n.targets[rank].state.Store(down)
 	n.eachPort(func(p *port) { p.peerDown(rank, cause) })
-	return true
 }
 
-// foundDown is markDown by what this network has seen itself.
+// foundDown is PeerDown by what this network has seen itself. OnDown is told before any operation fails: whoever
+// learns of the death by one finds that the rest of the program knows.
 func (n *Network) foundDown(rank int, cause error) {
-	if n.markDown(rank, cause) && n.cfg.OnDown != nil {
+	n.telling.Lock()
+	defer n.telling.Unlock()
+	if n.cfg.OnDown != nil && n.peers[rank].cause.Load() == nil {
 		n.cfg.OnDown(rank, cause)
 	}
+	n.PeerDown(rank, cause)
 }
 
 // NewLane opens a lane. There is no limit on their number.
