@@ -27,7 +27,7 @@ type Job struct {
 	copyMax  int              // the least Limits.CopyMax of the networks
 	coll     *collectives
 	handlers int        // of active messages; 0: there are no lanes for them
-	lanes    []*am.Lane // MessageLanes for each of networks, in that order; fixed like these
+	lanes    []*am.Lane // MessageLanes for each of networks, in that order; fixed before Join returns
 
 	downs atomic.Uint32 // how many ranks are down
 	down  sync.Map      // rank (int) -> cause (error)
@@ -185,17 +185,14 @@ func (j *Job) markDown(rank int, cause error) {
 	}
 	j.latest = rank
 	j.downs.Add(1)
-	networks, lanes := slices.Clone(j.networks), slices.Clone(j.lanes)
+	networks := slices.Clone(j.networks)
 	if j.leave != nil {
 		j.leave()
 	}
 	j.downMu.Unlock()
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
 	for _, n := range networks {
-		n.PeerDown(rank, cause)
-	}
-	for _, l := range lanes {
-		l.PeerDown(rank, cause)
+		n.PeerDown(rank, cause) // whose ports tell the message lanes
 	}
 }
 

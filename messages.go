@@ -64,20 +64,10 @@ func (j *Job) openLanes() error {
 			if err != nil {
 				return fmt.Errorf("message lane %d of %d (Config.MessageLanes): %w", k, j.cfg.MessageLanes, err)
 			}
-			j.addLane(l)
+			j.lanes = append(j.lanes, l)
 		}
 	}
 	return nil
-}
-
-// addLane is addNetwork for a message lane.
-func (j *Job) addLane(l *am.Lane) {
-	j.downMu.Lock()
-	j.lanes = append(j.lanes, l)
-	j.downMu.Unlock()
-	for rank, cause := range j.DownRanks() {
-		l.PeerDown(rank, cause)
-	}
 }
 
 // cutOff is told by a message lane whose peer is dead, or broke the protocol.

@@ -389,6 +389,47 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 	})
 }
 
+// A post that is sent when its target is in Close already, and has nobody who polls, is handled all the same.
+func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
+	table := am.NewTable()
+	var handled atomic.Uint64
+	h := table.Handle("h", func(*am.Call) { handled.Add(1) })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		handled.Store(0)
+		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.Messages.AttendAfter = table, noEnv, 1, -1
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		served, meets := make(chan struct{}), make(chan struct{})
+		errs := make(chan error, 2)
+		for r := range 2 {
+			go func() {
+				b := &lastBarrier{Bootstrap: boots[r]}
+				c := cfg
+				c.Bootstrap = b
+				j, err := Join(ctx, c)
+				switch {
+				case err != nil:
+				case r == 1:
+					b.look = func() { close(meets) }
+					err = errors.Join(serveUntil(ctx, j, served), j.Close())
+				default:
+					_, err = h.Call(ctx, j, 1) // after it there are credits
+					close(served)
+					<-meets
+					err = errors.Join(err, h.TryPost(j, 1), j.Close())
+				}
+				errs <- err
+			}()
+		}
+		if err := errors.Join(<-errs, <-errs); err != nil {
+			t.Error(err)
+		}
+		if n := handled.Load(); n != 2 {
+			t.Errorf("%d of 2 requests were handled", n)
+		}
+	})
+}
+
 func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
 	table := am.NewTable()
 	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
