@@ -53,24 +53,30 @@
 //     a library. When it is there its table is used, and the hooks of the Go image pass on to it: each event
 //     counts once.
 //   - reloc: where symbols do not lead here and nothing is preloaded, the relocations of all loaded objects are
-//     changed, and those of objects that dlopen brings later. What the libc loads by itself (name services,
-//     character sets) is found by Retest.
+//     changed, and those of objects that dlopen brings later. What constructors of those unmap is not seen: every
+//     entry becomes stale when such a dlopen returns. What the libc loads by itself (name services, character sets)
+//     is found by Retest.
 //   - userfaultfd: the kernel tells, also of raw system calls and of what the libc does inside, for ranges that
 //     it can watch: memory without a file behind it, and shared memory; of huge pages (MAP_HUGETLB) whole ones only.
 //     A thread of C reads. Wants CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted
-//     mode to everybody. A program that closes its descriptor ends it.
+//     mode to everybody. A program that closes its descriptor ends it: nothing that needed it stays valid, and a
+//     file that gets its number is not read.
 //   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where userfaultfd is forbidden.
 //     amd64 only, done before main and never undone.
 //
 // Each is tested by real calls at the start, and by Retest: Status says which class is covered by whom, or why
-// by nobody. A Retest that finds a class lost makes every entry stale. Calls go on to whoever defines them next, so other interposers keep working.
+// by nobody. A Retest that finds a class lost makes every entry stale. Calls go on to whoever defines them next, or to
+// whom relocations led before they were changed, so other interposers keep working. A relocation that somebody changes
+// later stays his, which Retest finds. The C library is glibc; others are not tested.
 //
 // Environment: IBCONDUIT_MEM_EVENTS, IBCONDUIT_MEM_MONITORS, IBCONDUIT_MEM_LOG_LEVEL; see EnvEvents and its
 // neighbours.
 //
 // # What is not noticed
 //
-//   - ftruncate, fallocate(PUNCH_HOLE) of a shared file by descriptor: Truncate is never covered.
+//   - ftruncate, fallocate(PUNCH_HOLE) of a mapped file by descriptor, by whatever process: Truncate is never covered.
+//   - MADV_REMOVE on another mapping of the same file, which it takes the pages from too, by another process or by a raw
+//     call. Called through the libc it makes every entry stale, for nobody knows where the file is mapped.
 //   - mprotect: a registration outlives it, and devices go on writing to pages that the program may not.
 //   - By raw system calls: guards (MADV_GUARD_INSTALL), System V segments (shmdt, shmat with SHM_REMAP) and
 //     remap_file_pages. The kernel unmaps for these without a word to userfaultfd (ipc/shm.c, mm/mmap.c pass no
@@ -81,7 +87,8 @@
 //     hole by a raw call afterwards is watched by nobody: all of a claimed range has to be mapped.
 //   - The files' own initialised data in libraries that are unloaded: Claim refuses RawUnmap there.
 //
-// Each of them is the program's to avoid for memory that it communicates from.
+// Each of them is the program's to avoid for memory that it communicates from. An madvise that io_uring carries out is a
+// raw call in all this.
 //
 // # Discards by raw calls
 //
@@ -113,5 +120,6 @@
 //
 // In the child of a fork nothing here is true. Its hooks pass on, its copy of the table finds nothing valid
 // (Acquire and Publish fail), and every call that can fail does so with ErrForked; Retire and Drain do nothing.
-// Children that share the memory until they exec (vfork, posix_spawn, os/exec) need nothing.
+// Children that share the memory until they exec (vfork, posix_spawn, os/exec) need nothing. A child of _Fork(3) or of
+// the bare system call, which run no handlers of pthread_atfork(3), is not told from its parent: it must not call this package.
 package memevents

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,110 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+var pageSize = uintptr(unix.Getpagesize())
+
+const (
+	rw        = unix.PROT_READ | unix.PROT_WRITE
+	anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	noFD      = ^uintptr(0)
+)
+
+// stress is how long tests of races run: IBCONDUIT_STRESS, or short.
+func stress(short time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("IBCONDUIT_STRESS")); err == nil {
+		return d
+	}
+	return short
+}
+
+func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {
+	t.Helper()
+	w, err := NewWatcher(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Verify(); err != nil {
+			t.Error(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// sweep retires what was invalidated, and reports how much.
+func sweep(t testing.TB, w *Watcher) int {
+	t.Helper()
+	dead := w.Drain(nil)
+	for _, r := range dead {
+		if r.Refs() != 0 {
+			t.Fatalf("%v has %d references", r, r.Refs())
+		}
+		w.Retire(r)
+	}
+	return len(dead)
+}
+
+// evict ends an entry that is valid.
+func evict(t testing.TB, w *Watcher, refs ...Ref) {
+	t.Helper()
+	for _, r := range refs {
+		if w.Evict(r) {
+			w.Retire(r)
+		}
+	}
+}
+
+// must makes a call as C code would, and fails the test if it fails.
+func must(t testing.TB, event uint32, args ...uintptr) uintptr {
+	t.Helper()
+	ret, errno := cCall(event, args...)
+	if errno != 0 {
+		t.Fatalf("call %d%x: %v", event, args, errno)
+	}
+	return ret
+}
+
+// mapPages maps pages by C and unmaps them, whatever stands there, in the end.
+func mapPages(t testing.TB, pages int) uintptr {
+	t.Helper()
+	p := must(t, callMmap, 0, uintptr(pages)*pageSize, rw, anonymous, noFD, 0)
+	t.Cleanup(func() { cCall(callMunmap, p, uintptr(pages)*pageSize) })
+	return p
+}
+
+// reserve takes addresses without memory. They are the test's to claim and unmap.
+func reserve(t testing.TB, bytes uintptr) uintptr {
+	t.Helper()
+	p := must(t, callMmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
+	t.Cleanup(func() { cCall(callMunmap, p, bytes) })
+	return p
+}
+
+func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
+
+func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
+
+func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
+	t.Helper()
+	// Others of this process may be changing memory: the test's own threads, the runtime.
+	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+		r, err := w.Claim(lo, hi, 7, need)
+		switch {
+		case err == nil && w.Publish(r):
+			r.Release()
+			return r
+		case err == nil:
+			w.Retire(r)
+			t.Fatal("the range changed while it was being registered")
+		case !errors.Is(err, ErrChanging) || time.Now().After(deadline):
+			t.Fatal(err)
+		}
+	}
+}
 
 // long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
 func long() bool { return os.Getenv("IBCONDUIT_TEST_LONG") == "1" }
@@ -55,6 +160,7 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	if long() {
 		limit = 5 * time.Minute
 	}
+	limit += stress(0)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"helper", name}, args...)...)
@@ -63,6 +169,28 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
+}
+
+// newPages maps pages by C in a helper, where nobody unmaps them in the end.
+func newPages(n int) uintptr {
+	p, errno := cCall(callMmap, 0, uintptr(n)*pageSize, rw, anonymous, noFD, 0)
+	if errno != 0 {
+		panic(errno)
+	}
+	return p
+}
+
+// published is an entry for the page at p, without a reference.
+func published(w *Watcher, p uintptr, need Classes) (Ref, error) {
+	r, err := claimSoon(w, p, need)
+	if err != nil {
+		return r, fmt.Errorf("claim: %w", err)
+	}
+	if !w.Publish(r) {
+		return r, errors.New("not published: the page changed meanwhile")
+	}
+	r.Release()
+	return r, nil
 }
 
 // claimSoon claims the page at p, as soon as nobody of this process is changing memory there.
@@ -96,24 +224,31 @@ func vmFlags(t *testing.T, p uintptr) string {
 	return ""
 }
 
-// forbidUserfaultfd installs a seccomp filter for all threads of this process: userfaultfd and the opening of
-// its device by ioctl fail with EPERM, as under the usual filters of container runtimes.
-func forbidUserfaultfd() error {
-	const (
-		load, jumpEqual, ret = 0x20, 0x15, 0x06 // BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
-		allow, deny          = 0x7fff0000, 0x00050000 | uint32(unix.EPERM)
-		argument1            = 16 + 8 // of struct seccomp_data: the low half, on little-endian machines
-		newUserfaultfd       = 0xaa00 // USERFAULTFD_IOC_NEW
-	)
-	filter := []unix.SockFilter{
-		{Code: load, K: 0}, // the system call's number
-		{Code: jumpEqual, K: unix.SYS_USERFAULTFD, Jt: 4},
-		{Code: jumpEqual, K: unix.SYS_IOCTL, Jf: 2},
-		{Code: load, K: argument1},
-		{Code: jumpEqual, K: newUserfaultfd, Jt: 1},
-		{Code: ret, K: allow},
-		{Code: ret, K: deny},
-	}
+// What filters look at: struct seccomp_data (seccomp(2)), of the arguments the low half on little-endian machines.
+const (
+	callNumber     = 0
+	secondArgument = 24
+)
+
+func bpfLoad(at uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
+}
+
+// bpfIf goes on so many steps later when the word is k, or is not.
+func bpfIf(k uint32, equal, other uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: equal, Jf: other}
+}
+
+func bpfAllow() unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
+}
+
+func bpfFail(errno unix.Errno) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)}
+}
+
+// installFilter installs a seccomp filter for all threads of this process.
+func installFilter(filter []unix.SockFilter) error {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
@@ -122,6 +257,26 @@ func forbidUserfaultfd() error {
 		return errno
 	}
 	return nil
+}
+
+// forbidUserfaultfd makes userfaultfd and the opening of its device by ioctl fail with EPERM, as under the usual filters of
+// container runtimes.
+func forbidUserfaultfd() error {
+	const newUserfaultfd = 0xaa00 // USERFAULTFD_IOC_NEW
+	return installFilter([]unix.SockFilter{
+		bpfLoad(callNumber), bpfIf(unix.SYS_USERFAULTFD, 4, 0), bpfIf(unix.SYS_IOCTL, 0, 2),
+		bpfLoad(secondArgument), bpfIf(newUserfaultfd, 1, 0),
+		bpfAllow(), bpfFail(unix.EPERM),
+	})
+}
+
+// forbidSmallMaps makes every mmap of one or two pages fail with ENOMEM, for all threads and for good.
+func forbidSmallMaps() error {
+	return installFilter([]unix.SockFilter{
+		bpfLoad(callNumber), bpfIf(unix.SYS_MMAP, 0, 3),
+		bpfLoad(secondArgument), bpfIf(uint32(pageSize), 2, 0), bpfIf(2*uint32(pageSize), 1, 0),
+		bpfAllow(), bpfFail(unix.ENOMEM),
+	})
 }
 
 // sliceRange are the arguments of a claim of the whole pages of Go memory.

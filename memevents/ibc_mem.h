@@ -12,7 +12,7 @@
 
 /* ---- what can be configured at build time ---- */
 
-#define IBC_MEM_VERSION 2u          /* of the layout below; two images share a table only if it is equal */
+#define IBC_MEM_VERSION 3u          /* of the layout below; two images share a table only if it is equal */
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
 #define IBC_MEM_SPARE 8u            /* slots kept for the self-test, which must find room in a full table */
 #define IBC_MEM_HEADS_LOG2 15       /* lists of the grid */
@@ -137,6 +137,7 @@ struct ibc_mem {
 	uint64_t gate;         /* odd while userfaultfd events are being taken */
 	int32_t uffd;          /* descriptor + 1; 0 none */
 	uint32_t uffd_delay_us; /* tests make the reader slow */
+	uint64_t uffd_dev, uffd_ino; /* of the descriptor: another file may come to have its number */
 	uint64_t generation;   /* counts invalidated ranges */
 
 	uint32_t live, high;   /* entries not FREE; slots ever used */
@@ -167,6 +168,7 @@ struct ibc_mem {
 	uint32_t ring_on, ring_wake;
 	int32_t ring_efd;      /* eventfd + 1, as above */
 	uint64_t ring_tail, ring_head, ring_lost;
+	uint64_t event_dev, event_ino; /* of eventfds, which all have one inode */
 
 	struct ibc_mem_stats stats;
 	struct ibc_mem_window window[IBC_MEM_WINDOWS] __attribute__((aligned(64)));

@@ -91,12 +91,12 @@ IBC_EXPORT long ibc_mem_test_break_rules(void)
 #define leave() ((void)0)
 #endif
 
-static int fresh(const struct ibc_mem_call *c, const struct ibc_mem_plan *p, struct ibc_mem_range r)
+static int fresh(const struct ibc_mem_plan *p, struct ibc_mem_range r)
 {
 	for (uint32_t i = 0; i < p->n; i++)
 		if (r.lo >= p->gone[i].lo && r.lo < p->gone[i].hi)
 			return 0;
-	return c->event != IBC_MEM_MREMAP || c->result != (intptr_t)c->u.mremap.old;
+	return 1;
 }
 
 /* A place that was free a moment ago cannot have been registered as it is now: whatever is watched there was
@@ -110,9 +110,15 @@ static void arrived(struct ibc_mem *m, const struct ibc_mem_call *c, const struc
 	r = ibc_mem_brought(m, c, p);
 	if (r.lo >= r.hi)
 		return;
-	if (fresh(c, p, r))
+	if (fresh(p, r))
 		ibc_mem_invalidate(m, r.lo, r.hi);
 	vm_event(m, IBC_MEM_VM_MAPPED, r);
+}
+
+/* What a planned range closes and ends; the range itself is what is told. */
+static struct ibc_mem_range struck(const struct ibc_mem_plan *p, uint32_t i)
+{
+	return p->everywhere ? (struct ibc_mem_range){0, UINT64_MAX} : p->gone[i];
 }
 
 static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct ibc_mem_plan *p)
@@ -129,10 +135,12 @@ static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct ibc_me
 		}
 	}
 	for (uint32_t i = 0; i < p->n; i++) {
+		struct ibc_mem_range r = struck(p, i);
+
 		if (order(m) == ORDER_SHIPPED)
-			window[i] = ibc_mem_window_open(m, p->gone[i].lo, p->gone[i].hi);
+			window[i] = ibc_mem_window_open(m, r.lo, r.hi);
 		if (order(m) != ORDER_AFTER)
-			ibc_mem_invalidate(m, p->gone[i].lo, p->gone[i].hi);
+			ibc_mem_invalidate(m, r.lo, r.hi);
 		vm_event(m, IBC_MEM_VM_UNMAPPED, p->gone[i]);
 	}
 	stop(m, p, 1);

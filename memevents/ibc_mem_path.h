@@ -22,7 +22,9 @@
 struct ibc_mem_plan {
 	struct ibc_mem_range gone[2];
 	uint32_t n;
+	uint32_t everywhere; /* other mappings of the same file lose their pages too, wherever they are */
 	uint64_t shm_len; /* of the segment that shmat attaches */
+	uint64_t was_brk; /* before brk */
 };
 
 /* ibc_mem_plan.c */

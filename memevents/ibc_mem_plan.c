@@ -138,7 +138,7 @@ static void plan_shmdt(struct ibc_mem *m, const struct ibc_mem_call *c, struct i
 
 IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, struct ibc_mem_plan *p)
 {
-	p->n = 0;
+	p->n = p->everywhere = 0;
 	switch (c->event) {
 	case IBC_MEM_MMAP:
 		plan_mmap(m, c, p);
@@ -157,7 +157,8 @@ IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, st
 		plan_shmdt(m, c, p);
 		break;
 	case IBC_MEM_BRK:
-		plan_brk(m, (uintptr_t)c->u.brk.addr, ibc_raw_brk(), p);
+		p->was_brk = ibc_raw_brk();
+		plan_brk(m, (uintptr_t)c->u.brk.addr, p->was_brk, p);
 		break;
 	case IBC_MEM_SBRK:
 		if (c->u.sbrk.by < 0) {
@@ -170,6 +171,7 @@ IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, st
 	                       * down to (mm/madvise.c, madvise_dontneed_free_valid_vma; madvise(2) says up) */
 		if (c->u.madvise.len && !advice_keeps(c->u.madvise.advice))
 			take(p, huge_rounded(m, c->u.madvise.addr, c->u.madvise.len));
+		p->everywhere = c->u.madvise.advice == MADV_REMOVE;
 		break;
 	case IBC_MEM_PROCESS_MADVISE: /* whose process and which ranges would have to be asked first: take all */
 		if (!advice_keeps(c->u.process_madvise.advice))
@@ -208,6 +210,27 @@ static void forget_segment(struct ibc_mem *m, uint64_t lo)
 	}
 }
 
+/* Whole pages of what came behind old, which shares its last page. */
+static struct ibc_mem_range behind(struct ibc_mem *m, uint64_t old, uint64_t new)
+{
+	struct ibc_mem_range r = rounded(m, (void *)(uintptr_t)old, new > old ? new - old : 0);
+
+	if (old & (page_of(m) - 1))
+		r.lo += page_of(m);
+	return r;
+}
+
+/* What stays where it was was not brought. The place of a moved segment says nothing about its size any more. */
+static struct ibc_mem_range mremap_brought(struct ibc_mem *m, const struct ibc_mem_call *c)
+{
+	uint64_t at = (uint64_t)c->result;
+
+	if (at == (uintptr_t)c->u.mremap.old)
+		return behind(m, at + c->u.mremap.old_len, at + c->u.mremap.new_len);
+	forget_segment(m, at);
+	return rounded(m, (void *)c->result, c->u.mremap.new_len);
+}
+
 IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p)
 {
 	void *at = (void *)c->result;
@@ -216,16 +239,18 @@ IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct 
 	case IBC_MEM_MMAP:
 		return rounded(m, at, c->u.mmap.len);
 	case IBC_MEM_MREMAP:
-		return rounded(m, at, c->u.mremap.new_len);
+		return mremap_brought(m, c);
 	case IBC_MEM_SHMAT:
 		remember_segment(m, (uint64_t)c->result, p->shm_len);
 		return rounded(m, at, p->shm_len);
 	case IBC_MEM_SHMDT:
 		forget_segment(m, (uintptr_t)c->u.shmdt.addr);
 		break;
+	case IBC_MEM_BRK:
+		return behind(m, p->was_brk, (uintptr_t)c->u.brk.addr);
 	case IBC_MEM_SBRK:
 		if (c->u.sbrk.by > 0)
-			return rounded(m, at, (uint64_t)c->u.sbrk.by);
+			return behind(m, (uint64_t)c->result, (uint64_t)c->result + (uint64_t)c->u.sbrk.by);
 	}
 	return (struct ibc_mem_range){0, 0};
 }

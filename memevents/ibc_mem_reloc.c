@@ -31,6 +31,7 @@
 struct walk {
 	void (*visit)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
 	int err;
+	int first;              /* the start, and no later library */
 	uint32_t event, n, cap; /* of targets */
 	void **out;
 };
@@ -140,6 +141,37 @@ static int set_slot(const struct dl_phdr_info *o, void **slot, void *to)
 static void *our_dlopen(const char *file, int flags);
 static void *(*next_dlopen)(const char *file, int flags); /* this image's own relocation will be changed too */
 
+static void *defined[IBC_MEM_NATIVE][2]; /* by the objects after this image, and by the program and what it was linked to */
+static struct ibc_mem_range program;     /* the executable in memory */
+
+static int inside(const struct dl_phdr_info *o, const void *p)
+{
+	for (int i = 0; i < o->dlpi_phnum; i++)
+		if (o->dlpi_phdr[i].p_type == PT_LOAD && (uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
+			return 1;
+	return 0;
+}
+
+/* Where the loader lets an entry lead: to a definition, to the object's own code that resolves it, or to that of the
+ * executable (the address of a function that a program without position-independent code takes). */
+static int usual(const struct dl_phdr_info *o, int event, const void *p)
+{
+	return p == defined[event][0] || p == defined[event][1] || p == ibc_mem_next[event] || inside(o, p) ||
+	       ((uintptr_t)p >= program.lo && (uintptr_t)p < program.hi);
+}
+
+/* Somebody else has changed the entry. Who was there before us comes after us now. Who came later may pass on to us, and
+ * calling him would go round in circles: he keeps the entry, and the self-test finds out what he does. */
+static int foreign(const struct walk *w, const struct dl_phdr_info *o, int event, void *p)
+{
+	if (event < 0 || usual(o, event, p))
+		return 0;
+	if (!w->first || (ibc_mem_next[event] != defined[event][0] && ibc_mem_next[event] != defined[event][1]))
+		return 1;
+	__atomic_store_n(&ibc_mem_next[event], p, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
 static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
 	int event = event_of(name), err;
@@ -147,7 +179,7 @@ static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name
 
 	if (!strcmp(name, "dlopen"))
 		to = (void *)(uintptr_t)our_dlopen;
-	if (!to || __atomic_load_n(slot, __ATOMIC_SEQ_CST) == to)
+	if (!to || __atomic_load_n(slot, __ATOMIC_SEQ_CST) == to || foreign(w, o, event, *slot))
 		return;
 	err = set_slot(o, slot, to);
 	if (err)
@@ -216,9 +248,9 @@ static int in_run_path(const char *file, void *caller, char *path, size_t cap)
 	return !exists_in(getenv("LD_LIBRARY_PATH"), file, origin, path, cap) && exists_in(runpath, file, origin, path, cap);
 }
 
-static uint32_t repatch(int *err)
+static uint32_t repatch(int first, int *err)
 {
-	struct walk w = {.visit = patch};
+	struct walk w = {.visit = patch, .first = first};
 
 	dl_iterate_phdr(walk_object, &w);
 	*err = w.err;
@@ -236,7 +268,11 @@ static void *our_dlopen(const char *file, int flags)
 	else
 		ret = next_dlopen(file, flags);
 	if (ret) {
-		repatch(&err);
+		/* Constructors have run meanwhile, and perhaps threads of theirs: nobody knows what they took away. */
+		if (repatch(0, &err)) {
+			ibc_mem_invalidate(ibc_mem_use, 0, UINT64_MAX);
+			ibc_mem_signal(ibc_mem_use);
+		}
 		if (err)
 			ibc_mem_log(ibc_mem_use, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", err);
 	}
@@ -244,6 +280,42 @@ static void *our_dlopen(const char *file, int flags)
 }
 
 /* ---- the two uses ---- */
+
+static int find_program(struct dl_phdr_info *o, size_t size, void *arg)
+{
+	(void)size;
+	(void)arg;
+	program.lo = UINT64_MAX;
+	for (int i = 0; i < o->dlpi_phnum; i++) {
+		uintptr_t lo = o->dlpi_addr + o->dlpi_phdr[i].p_vaddr, hi = lo + o->dlpi_phdr[i].p_memsz;
+
+		if (o->dlpi_phdr[i].p_type != PT_LOAD)
+			continue;
+		program.lo = lo < program.lo ? lo : program.lo;
+		program.hi = hi > program.hi ? hi : program.hi;
+	}
+	return 1; /* the executable is the first */
+}
+
+/* Who would be called if this image were not there comes next: an interposer that the program preloads is not after this
+ * image, which is loaded later, but before it. */
+static void find_definitions(void)
+{
+	void *all = dlopen(NULL, RTLD_NOW);
+	Dl_info own, other;
+
+	dl_iterate_phdr(find_program, NULL);
+	for (int i = 0; i < IBC_MEM_NATIVE; i++) {
+		defined[i][0] = defined[i][1] = dlsym(RTLD_NEXT, ibc_mem_name[i]);
+		if (all && dlsym(all, ibc_mem_name[i]))
+			defined[i][1] = dlsym(all, ibc_mem_name[i]);
+		if (defined[i][1] == defined[i][0] || !dladdr(ibc_mem_hook[i], &own) || !dladdr(defined[i][1], &other) || own.dli_fbase == other.dli_fbase)
+			continue;
+		__atomic_store_n(&ibc_mem_next[i], defined[i][1], __ATOMIC_SEQ_CST);
+	}
+	if (all)
+		dlclose(all);
+}
 
 /* Returns 0 or an errno; *slots is how many entries were changed. */
 IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
@@ -255,7 +327,8 @@ IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
 	if (!next.p)
 		return ENOSYS;
 	next_dlopen = next.f;
-	*slots = repatch(&err);
+	find_definitions();
+	*slots = repatch(1, &err);
 	return err;
 }
 

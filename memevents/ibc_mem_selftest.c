@@ -103,10 +103,18 @@ struct trial {
 	size_t page;
 };
 
-static intptr_t map(size_t len)
+/* 0: the kernel maps nothing more. */
+static uintptr_t map_as(struct trial *t, size_t len, int flags)
 {
-	return ibc_sys(SYS_mmap, 0, (long)len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long p = ibc_sys(SYS_mmap, 0, (long)len, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+
+	if (!ibc_sys_failed(p))
+		return (uintptr_t)p;
+	t->err = (int)-p;
+	return 0;
 }
+
+static uintptr_t map(struct trial *t) { return map_as(t, t->page, MAP_PRIVATE); }
 
 static void unmap(uintptr_t at, size_t len) { ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
@@ -157,19 +165,25 @@ static int noticed(struct trial *t, int64_t slot)
 
 static int try_munmap(struct trial *t)
 {
-	uintptr_t p = (uintptr_t)map(t->page);
-	int64_t slot = watch(t, p, t->page);
+	uintptr_t p = map(t);
+	int64_t slot;
 
+	if (!p)
+		return 0;
+	slot = watch(t, p, t->page);
 	call(t, IBC_MEM_MUNMAP, (intptr_t)p, (intptr_t)t->page, 0, 0, 0, 0);
 	return noticed(t, slot);
 }
 
 static int try_mmap(struct trial *t)
 {
-	uintptr_t p = (uintptr_t)map(t->page);
-	int64_t slot = watch(t, p, t->page);
+	uintptr_t p = map(t);
+	int64_t slot;
 	int ok;
 
+	if (!p)
+		return 0;
+	slot = watch(t, p, t->page);
 	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	ok = noticed(t, slot);
 	unmap(p, t->page);
@@ -179,10 +193,17 @@ static int try_mmap(struct trial *t)
 /* From p to q, over what is there: both must be noticed. */
 static int try_mremap(struct trial *t)
 {
-	uintptr_t p = (uintptr_t)map(t->page), q = (uintptr_t)map(t->page);
-	int64_t from = watch(t, p, t->page), to = watch(t, q, t->page);
+	uintptr_t p = map(t), q = p ? map(t) : 0;
+	int64_t from, to;
 	int ok;
 
+	if (!q) {
+		if (p)
+			unmap(p, t->page);
+		return 0;
+	}
+	from = watch(t, p, t->page);
+	to = watch(t, q, t->page);
 	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page, MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
 	ok = noticed(t, from);
 	ok &= noticed(t, to);
@@ -192,10 +213,12 @@ static int try_mremap(struct trial *t)
 
 static int try_advice(struct trial *t, int advice)
 {
-	uintptr_t p = (uintptr_t)map(t->page);
+	uintptr_t p = map(t);
 	int64_t slot;
 	int ok;
 
+	if (!p)
+		return 0;
 	*(volatile char *)p = 1;
 	slot = watch(t, p, t->page);
 	call(t, IBC_MEM_MADVISE, (intptr_t)p, (intptr_t)t->page, advice, 0, 0, 0);
@@ -238,10 +261,13 @@ static int try_shm(struct trial *t)
 /* The second page of a shared mapping comes to stand in the place of the first. */
 static int try_remap(struct trial *t)
 {
-	uintptr_t p = (uintptr_t)ibc_sys(SYS_mmap, 0, (long)(2 * t->page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int64_t slot = watch(t, p, t->page);
+	uintptr_t p = map_as(t, 2 * t->page, MAP_SHARED);
+	int64_t slot;
 	int ok;
 
+	if (!p)
+		return 0;
+	slot = watch(t, p, t->page);
 	call(t, IBC_MEM_REMAP_FILE_PAGES, (intptr_t)p, (intptr_t)t->page, 0, 1, 0, 0);
 	ok = noticed(t, slot);
 	unmap(p, 2 * t->page);

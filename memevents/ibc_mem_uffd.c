@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -123,11 +124,23 @@ static void delay(const struct ibc_mem *m)
 		nanosleep(&t, NULL);
 }
 
+/* Is the descriptor still ours? The program may have closed it and opened something else, which is not ours to read.
+ * Each userfaultfd has an inode of its own since Linux 5.12 (fs/userfaultfd.c, anon_inode_create_getfile). */
+static int ours(struct ibc_mem *m, int fd)
+{
+	struct stat s;
+
+	return fd >= 0 && !fstat(fd, &s) && s.st_dev == load(m->uffd_dev) && s.st_ino == load(m->uffd_ino);
+}
+
 /* Somebody has closed the descriptor, as programs do that close all there are. The kernel tells no more: nothing
  * stays valid, and what needs the kernel is watched no more. */
-static void lost(struct ibc_mem *m)
+static void lost(struct ibc_mem *m, int fd)
 {
-	store(m->uffd, 0);
+	int32_t was = fd + 1;
+
+	if (!cas(m->uffd, &was, 0)) /* found out before */
+		return;
 	ibc_mem_invalidate(m, 0, UINT64_MAX);
 	ibc_mem_signal(m);
 	ibc_mem_log(m, IBC_MEM_LOG_ERROR, "the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
@@ -139,7 +152,7 @@ static void *reader(void *arg)
 	int fd = load(m->uffd) - 1;
 	struct uffd_msg msg[16];
 
-	for (;;) {
+	while (ours(m, fd)) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		ssize_t n;
 
@@ -147,17 +160,18 @@ static void *reader(void *arg)
 			continue;
 		delay(m);
 		add(m->gate, 1);
-		n = read(fd, msg, sizeof msg); /* lets the callers go */
-		if (n < 0 && errno != EAGAIN && errno != EINTR)
+		if (!ours(m, fd))
 			break;
+		n = read(fd, msg, sizeof msg); /* lets the callers go */
 		delay(m);
 		for (ssize_t i = 0; i < n / (ssize_t)sizeof *msg; i++)
 			take(m, &msg[i]);
 		add(m->gate, 1);
 		ibc_mem_signal(m);
 	}
-	lost(m);
-	add(m->gate, 1);
+	lost(m, fd);
+	if (load(m->gate) & 1)
+		add(m->gate, 1);
 	return NULL;
 }
 
@@ -210,6 +224,7 @@ static int start_reader(struct ibc_mem *m)
 /* Returns 0 or an errno; *step is the call that failed. Once started it stays. */
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 {
+	struct stat s;
 	struct uffdio_api api = {
 		.api = UFFD_API,
 		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP,
@@ -223,11 +238,13 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	if (fd < 0)
 		return errno;
 	*step = "UFFDIO_API";
-	if (ioctl(fd, UFFDIO_API, &api) < 0) {
+	if (ioctl(fd, UFFDIO_API, &api) < 0 || fstat(fd, &s) < 0) {
 		err = errno;
 		close(fd);
 		return err;
 	}
+	store(m->uffd_dev, s.st_dev);
+	store(m->uffd_ino, s.st_ino);
 	store(m->uffd, fd + 1);
 	*step = "pthread_create";
 	err = start_reader(m);
@@ -246,7 +263,11 @@ IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 	struct uffdio_register r = {.range = {lo, hi - lo}, .mode = UFFDIO_REGISTER_MODE_WP};
 	int fd = load(m->uffd) - 1;
 
-	return fd >= 0 && ioctl(fd, UFFDIO_REGISTER, &r) == 0;
+	if (fd >= 0 && !ours(m, fd))
+		lost(m, fd);
+	else if (fd >= 0)
+		return ioctl(fd, UFFDIO_REGISTER, &r) == 0;
+	return 0;
 }
 
 /* The kernel need not tell of the range any more. Where the memory has become another userfaultfd's meanwhile,

@@ -7,6 +7,8 @@
  * work would stay valid for ever. */
 #include "ibc_mem_path.h"
 
+#include <sys/stat.h>
+
 /* ---- windows ---- */
 
 IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t hi)
@@ -132,11 +134,16 @@ IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 
 /* ---- telling Go, once the call is over ---- */
 
-static void wake(int32_t efd)
+/* The program may have closed the descriptor, and have a file of its own under that number now: nothing is written to that.
+ * What shares the inode with eventfds is none that keeps data (fs/anon_inodes.c). */
+static void wake(const struct ibc_mem *m, int32_t efd)
 {
 	uint64_t one = 1;
+	struct stat s;
 
-	if (efd)
+	if (!efd || ibc_sys_failed(ibc_sys(SYS_fstat, efd - 1, (long)&s, 0, 0, 0, 0)))
+		return;
+	if (s.st_dev == load(m->event_dev) && s.st_ino == load(m->event_ino))
 		ibc_sys(SYS_write, efd - 1, (long)&one, sizeof one, 0, 0, 0);
 }
 
@@ -145,7 +152,7 @@ IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m)
 	if (likely(!load(m->signal)))
 		return;
 	for (uint64_t who = __atomic_exchange_n(&m->signal, 0, __ATOMIC_SEQ_CST); who; who &= who - 1)
-		wake(load(m->watcher[__builtin_ctzll(who)].efd));
+		wake(m, load(m->watcher[__builtin_ctzll(who)].efd));
 }
 
 /* A bounded queue of many writers and one reader. A slot's sequence is kept relative to its index, so that
@@ -176,5 +183,5 @@ IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, u
 	r->hi = hi;
 	store(r->seq, turn + 1 - turn % IBC_MEM_RING);
 	if (!__atomic_exchange_n(&m->ring_wake, 1, __ATOMIC_SEQ_CST))
-		wake(load(m->ring_efd));
+		wake(m, load(m->ring_efd));
 }

@@ -265,14 +265,13 @@ func init() {
 			for range sub.Events() {
 			}
 		}()
-		p, _ := cCall(callMmap, 0, 1000*pageSize, rw, anonymous, noFD, 0)
+		p := newPages(1000)
 		var refs []Ref
 		for i := range 1000 {
-			r, err := claimSoon(w, page(p, i), CalledFromC)
-			if err != nil || !w.Publish(r) {
-				return fmt.Errorf("not published: %v", err)
+			r, err := published(w, page(p, i), CalledFromC)
+			if err != nil {
+				return err
 			}
-			r.Release()
 			refs = append(refs, r)
 		}
 		// Addresses are what is used up: nobody writes to this memory.

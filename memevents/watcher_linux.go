@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -56,6 +57,13 @@ func eventFile(efd *C.int32_t, what string) (*os.File, error) {
 		if err != nil {
 			return nil, failed("eventfd", err, what, "raise the limit of open files (ulimit -n)")
 		}
+		var s unix.Stat_t
+		if err := unix.Fstat(fd, &s); err != nil {
+			unix.Close(fd)
+			return nil, failed("fstat", err, what, "")
+		}
+		u64(&table().event_dev).Store(uint64(s.Dev))
+		u64(&table().event_ino).Store(s.Ino)
 		if !i32(efd).CompareAndSwap(0, int32(fd)+1) {
 			unix.Close(fd)
 		}
@@ -149,7 +157,7 @@ var errChanging error = &Error{Op: "claim", Err: ErrChanging}
 // caller. False means that the range changed while it was being registered: the caller deregisters and
 // Retires, and may try once more.
 func (w *Watcher) Publish(r Ref) bool {
-	if forked(w.m) {
+	if forked(w.m) || !gatePassed(w.m) {
 		return false
 	}
 	r.e.refs.Add(1)
@@ -158,6 +166,23 @@ func (w *Watcher) Publish(r Ref) bool {
 	}
 	r.e.refs.Add(-1)
 	return false
+}
+
+// gatePassed waits until what userfaultfd had told before the call is dealt with: the calls that it told of may have
+// returned. False: the reader has not moved for a second.
+func gatePassed(m *C.struct_ibc_mem) bool {
+	g := gate.Load()
+	for i := 0; g&1 != 0 && gate.Load() == g; i++ {
+		switch {
+		case i < 1000:
+			runtime.Gosched()
+		case i == 1000:
+			C.ibc_mem_gate_wait(m)
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // Evict takes an entry out of use because its owner wants to. True: from now on Acquire fails, and the caller
@@ -180,7 +205,9 @@ func (w *Watcher) Retire(r Ref) {
 // caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if there are any.
 func (w *Watcher) Drain(dst []Ref) []Ref {
 	var slots [64]C.uint32_t
-	for u32(&w.m.watcher[w.id].dead_head).Load() != 0 {
+	d := &w.m.watcher[w.id]
+	// signalled alone: a hook sets it late, when the list was drained already. Left standing, it would keep the next wake back.
+	for u32(&d.dead_head).Load() != 0 || u32(&d.signalled).Load() != 0 {
 		n := C.ibc_mem_drain(w.m, w.id, &slots[0], C.uint32_t(len(slots)))
 		for _, slot := range slots[:n] {
 			e := slotOf(w.m, slot)

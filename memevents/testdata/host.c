@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,8 +19,9 @@ static void *load(const char *path)
 int main(int argc, char **argv)
 {
 	unsigned char (*watch)(uintptr_t, uintptr_t), (*valid)(void);
-	long (*unmap)(long, long);
+	long (*unmap)(long, long), (*counter)(long), counted;
 	void *p, *go, *other;
+	char place[32];
 
 	if (argc < 3) /* "exit": only begins and ends */
 		return 0;
@@ -34,12 +36,23 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		_exit(0);
 	}
+	snprintf(place, sizeof place, "%p", p);
+	setenv("IBC_TEST_UNMAP", place, 1); /* for a library whose constructor unmaps */
 	other = load(argv[2]);
 	if (!other)
 		return 1;
+	if (dlsym(other, "ibc_ctor_unmapped")) {
+		puts(valid() ? "constructor: missed" : "constructor: noticed");
+		fflush(stdout);
+		_exit(0);
+	}
 	*(void **)&unmap = dlsym(other, "ibc_foreign_munmap");
+	*(void **)&counter = dlsym(RTLD_DEFAULT, "ibc_counter"); /* an interposer that counts munmap */
+	counted = counter ? counter(0) : 0;
 	if (unmap((long)p, 4096))
 		return 1;
+	if (counter)
+		printf("interposer: %ld\n", counter(0) - counted);
 	puts(valid() ? "later library: missed" : "later library: noticed");
 	fflush(stdout);
 	_exit(0);

@@ -1,0 +1,343 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// registration is a fake memory region. It knows what a device would see: the stamp that stood in each page
+// when it was "registered". A page that was replaced has another, or none.
+type registration struct {
+	p      uintptr
+	stamps []uint64
+}
+
+var lastStamp atomic.Uint64
+
+func register(p uintptr, pages int) registration {
+	r := registration{p: p}
+	for i := range pages {
+		s := lastStamp.Add(1)<<8 | 0xa5
+		atomic.StoreUint64(ptr(page(p, i)), s)
+		r.stamps = append(r.stamps, s)
+	}
+	return r
+}
+
+// lies reports that the memory is not what was registered: what a device writes would be lost.
+func (r registration) lies() bool {
+	for i, s := range r.stamps {
+		if atomic.LoadUint64(ptr(page(r.p, i))) != s {
+			return true
+		}
+	}
+	return false
+}
+
+// change is one way to take memory away.
+type change struct {
+	name  string
+	pages int // of the range that is registered at p
+	do    func(t *testing.T, p uintptr)
+	told  uint64 // how many ranges hooks announce before it happens, besides those of putting new memory there
+	keeps bool   // it happens to keep the contents, or makes them unreadable: the control cannot lose them
+}
+
+func sharedPages(t *testing.T, pages int) uintptr {
+	t.Helper()
+	p := must(t, callMmap, 0, uintptr(pages)*pageSize, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS, noFD, 0)
+	t.Cleanup(func() { cCall(callMunmap, p, uintptr(pages)*pageSize) })
+	return p
+}
+
+func remap(t *testing.T, p uintptr, pages int) {
+	t.Helper()
+	must(t, callMmap, p, uintptr(pages)*pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0)
+}
+
+func advice(a uintptr) func(*testing.T, uintptr) {
+	return func(t *testing.T, p uintptr) { must(t, callMadvise, p, pageSize, a) }
+}
+
+const (
+	madvGuardInstall     = 102 // include/uapi/asm-generic/mman-common.h, Linux 6.13
+	madvDontneedLocked   = 24
+	mremapMaymove        = 1
+	mremapFixed          = 2
+	processMadviseSelfFD = ^uintptr(10000) + 1 // PIDFD_SELF of Linux 6.14 is -10000 (include/uapi/linux/pidfd.h)
+)
+
+var changes = []change{
+	{name: "munmap and mmap", do: func(t *testing.T, p uintptr) {
+		must(t, callMunmap, p, pageSize)
+		remap(t, p, 1)
+	}},
+	{name: "mmap fixed", do: func(t *testing.T, p uintptr) {
+		must(t, callMmap, p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+	}},
+	{name: "MADV_DONTNEED", do: advice(unix.MADV_DONTNEED)},
+	{name: "MADV_DONTNEED_LOCKED", do: advice(madvDontneedLocked)},
+	{name: "MADV_FREE", do: advice(unix.MADV_FREE), keeps: true},
+	{name: "guard", do: advice(madvGuardInstall), keeps: true},
+	{name: "unknown advice", keeps: true, do: func(t *testing.T, p uintptr) { cCall(callMadvise, p, pageSize, 12345) }},
+	{name: "one page in the middle", pages: 64, do: func(t *testing.T, p uintptr) {
+		must(t, callMunmap, page(p, 31), 1)
+		remap(t, page(p, 31), 1)
+	}},
+	{name: "length not a multiple of pages", pages: 2, do: func(t *testing.T, p uintptr) {
+		must(t, callMadvise, p, pageSize+1, unix.MADV_DONTNEED)
+	}},
+	{name: "mremap away", do: func(t *testing.T, p uintptr) {
+		to := mapPages(t, 1)
+		must(t, callMremap, p, pageSize, pageSize, mremapMaymove|mremapFixed, to)
+		remap(t, p, 1)
+	}},
+	{name: "mremap onto", do: func(t *testing.T, p uintptr) {
+		must(t, callMremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
+	}, told: 2},
+	{name: "mremap grows and moves", do: func(t *testing.T, p uintptr) {
+		if must(t, callMremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
+			t.Fatal("it did not move")
+		}
+		remap(t, p, 1)
+	}},
+	{name: "mremap shrinks", pages: 4, do: func(t *testing.T, p uintptr) {
+		must(t, callMremap, p, 4*pageSize, pageSize, 0)
+		remap(t, page(p, 1), 3)
+	}, told: 1},
+	{name: "process_madvise", do: func(t *testing.T, p uintptr) {
+		iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(ptr(p))), Len: uint64(pageSize)}
+		_, errno := cCall(callProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
+		runtime.KeepAlive(&iov)
+		if errno != 0 { // kernels before 6.14 refuse it: do what it would have done, past all hooks
+			unix.RawSyscall(unix.SYS_MADVISE, p, pageSize, unix.MADV_DONTNEED)
+		}
+	}},
+}
+
+// Each change, with a cache that listens and, as control, one that does not and must lose data.
+func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	for _, c := range changes {
+		t.Run(c.name, func(t *testing.T) {
+			pages := max(c.pages, 1)
+			// Neighbours keep the address from being merged with or taken by something else.
+			p := page(mapPages(t, pages+2), 1)
+			reg := register(p, pages)
+			ref := watch(t, w, p, page(p, pages), CalledFromC|Set(Guard))
+			if !ref.Acquire() {
+				t.Fatal("no hit before the change")
+			}
+			ref.Release()
+			announced := ReadStats().Unmaps
+			c.do(t, p)
+			if n := ReadStats().Unmaps - announced; n < max(c.told, 1) {
+				t.Errorf("%d ranges announced, want %d", n, max(c.told, 1))
+			}
+			if ref.Acquire() {
+				t.Error("a hit after the change")
+			}
+			if n := sweep(t, w); n != 1 {
+				t.Errorf("%d entries invalidated, want 1", n)
+			}
+			if !c.keeps && !reg.lies() {
+				t.Error("control: the memory is still what was registered, so this test cannot fail")
+			}
+		})
+	}
+}
+
+func TestMadviseRemoveOfSharedMemory_02(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	p := sharedPages(t, 1)
+	reg := register(p, 1)
+	ref := watch(t, w, p, page(p, 1), CalledFromC)
+	must(t, callMadvise, p, pageSize, unix.MADV_REMOVE)
+	if ref.Acquire() || sweep(t, w) != 1 {
+		t.Error("a hit after the change")
+	}
+	if !reg.lies() {
+		t.Error("control: nothing was lost")
+	}
+}
+
+func attach(t *testing.T, at, flags uintptr) (id int, p uintptr) {
+	t.Helper()
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 3*int(pageSize), unix.IPC_CREAT|0o600)
+	if errors.Is(err, unix.ENOSYS) {
+		t.Skip("this kernel has no System V shared memory")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
+	p = must(t, callShmat, uintptr(id), at, flags)
+	t.Cleanup(func() { cCall(callShmdt, p) })
+	return id, p
+}
+
+func TestSharedSegments_02(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	const remapFlag, rounded = 0o40000, 0o20000 // SHM_REMAP, SHM_RND of shmat(2)
+
+	_, p := attach(t, 0, 0)
+	inside := watch(t, w, page(p, 2), page(p, 3), CalledFromC)
+	other := mapPages(t, 1)
+	outside := watch(t, w, other, page(other, 1), CalledFromC)
+	must(t, callShmdt, p)
+	if inside.Acquire() {
+		t.Error("a hit after shmdt")
+	}
+	if !outside.Acquire() {
+		t.Error("shmdt took more than the segment")
+	} else {
+		outside.Release()
+	}
+
+	room := mapPages(t, 5)
+	first := watch(t, w, room, page(room, 1), CalledFromC)
+	over := watch(t, w, page(room, 3), page(room, 4), CalledFromC)
+	beyond := watch(t, w, page(room, 4), page(room, 5), CalledFromC)
+	announced := ReadStats().Unmaps
+	if _, at := attach(t, page(room, 1)+17, remapFlag|rounded); at != page(room, 1) {
+		t.Fatalf("attached at %#x", at)
+	}
+	if ReadStats().Unmaps == announced {
+		t.Error("shmat with SHM_REMAP was not announced before it happened")
+	}
+	if over.Acquire() {
+		t.Error("a hit after shmat with SHM_REMAP")
+	}
+	for _, r := range []Ref{first, beyond} {
+		if !r.Acquire() {
+			t.Error("shmat with SHM_REMAP took more than the segment:", r)
+			continue
+		}
+		r.Release()
+	}
+	evict(t, w, outside, first, beyond)
+	sweep(t, w)
+}
+
+// A program's break belongs to malloc: another process tries it, where nobody uses malloc.
+func TestBreakGoesDown_02(t *testing.T) { runHelper(t, nil, "break") }
+
+func init() {
+	helpers["break"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		runtime.LockOSThread()
+		for _, down := range []struct {
+			name string
+			call func(end uintptr) unix.Errno
+		}{
+			{"sbrk", func(uintptr) unix.Errno { _, e := cCall(callSbrk, ^(2*pageSize)+1); return e }},
+			{"brk", func(end uintptr) unix.Errno { _, e := cCall(callBrk, end-2*pageSize); return e }},
+		} {
+			if _, errno := cCall(callSbrk, 4*pageSize); errno != 0 {
+				return errno
+			}
+			end, _ := cCall(callSbrk, 0)
+			top := end &^ (pageSize - 1)
+			low, err := w.Claim(top-3*pageSize, top-2*pageSize, 0, CalledFromC)
+			if err != nil {
+				return err
+			}
+			high, err := w.Claim(top-pageSize, top, 0, CalledFromC)
+			if err != nil {
+				return err
+			}
+			if !w.Publish(low) || !w.Publish(high) {
+				return errors.New("not published")
+			}
+			if errno := down.call(end); errno != 0 {
+				return errno
+			}
+			if high.Valid() {
+				return errors.New(down.name + ": valid above the break")
+			}
+			if !low.Valid() {
+				return errors.New(down.name + ": took more than it lowered")
+			}
+		}
+		return nil
+	}
+}
+
+// A segment that was moved to where a smaller one was attached: shmdt takes all of it.
+func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8*int(pageSize), unix.IPC_CREAT|0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
+	large := must(t, callShmat, uintptr(id), 0, 0)
+	room := mapPages(t, 8)
+	must(t, callMunmap, room, 8*pageSize)
+	attach(t, room, 0) // 3 pages, which go by munmap
+	must(t, callMunmap, room, 3*pageSize)
+	must(t, callMremap, large, 8*pageSize, 8*pageSize, mremapMaymove|mremapFixed, room)
+	reg := register(room, 8)
+	r := watch(t, w, page(room, 6), page(room, 7), CalledFromC)
+	must(t, callShmdt, room)
+	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, room, 8*pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	if !reg.lies() {
+		t.Error("control: nothing was lost")
+	}
+	if r.Acquire() {
+		t.Error("a hit after shmdt")
+		r.Release()
+	}
+	evict(t, w, r)
+	sweep(t, w)
+	cCall(callMunmap, room, 8*pageSize)
+}
+
+// MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)). What subscribers and
+// handlers hear of is the range of the call.
+func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
+	w := newWatcher(t, WatcherConfig{})
+	fd, err := unix.MemfdCreate("twice", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, int64(pageSize)); err != nil {
+		t.Fatal(err)
+	}
+	var at [2]uintptr
+	for i := range at {
+		at[i] = must(t, callMmap, 0, pageSize, rw, unix.MAP_SHARED, uintptr(fd), 0)
+		defer cCall(callMunmap, at[i], pageSize)
+	}
+	protected := mapPages(t, 1)
+	unprotect, err := Protect(protected, page(protected, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unprotect()
+	reg := register(at[0], 1)
+	r := watch(t, w, at[0], page(at[0], 1), CalledFromC)
+	must(t, callMadvise, at[1], pageSize, unix.MADV_REMOVE)
+	if !reg.lies() {
+		t.Error("control: nothing was lost")
+	}
+	if r.Acquire() {
+		t.Error("a hit after the file lost the page")
+		r.Release()
+	}
+	evict(t, w, r)
+	sweep(t, w)
+}

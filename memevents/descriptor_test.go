@@ -1,0 +1,147 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program that closes all descriptors closes ours: then what the kernel was to tell of is no longer valid, nor can be
+// claimed, and the reader is at rest. What hooks see goes on.
+func TestClosedDescriptorEndsWhatTheKernelWatched_17(t *testing.T) {
+	needUffd(t)
+	if out := runHelper(t, nil, "closeall"); !strings.Contains(out, "closed the descriptor") {
+		t.Errorf("nothing was said: %q", out)
+	}
+}
+
+func init() {
+	helpers["closeall"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(2)
+		r, err := published(w, p, ForGoMap)
+		if err != nil {
+			return err
+		}
+		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
+			return err
+		}
+		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		for end := time.Now().Add(5 * time.Second); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				return errors.New("valid still, or the gate stays odd")
+			}
+		}
+		if _, err := claimSoon(w, page(p, 1), ForGoMap); !errors.Is(err, ErrUnwatched) {
+			return fmt.Errorf("claim of what the kernel is to watch: %v", err)
+		}
+		c, err := claimSoon(w, page(p, 1), CalledFromC)
+		if err != nil || !w.Publish(c) {
+			return fmt.Errorf("claim of what hooks see: %v", err)
+		}
+		if c.Release(); !c.Acquire() {
+			return errors.New("no hit on what hooks see")
+		}
+		if _, somewhere := Retest().Covered(); somewhere.Has(Set(RawUnmap)) || !somewhere.Has(CalledFromC) {
+			return fmt.Errorf("covered: %v", somewhere)
+		}
+		return nil
+	}
+}
+
+// Our descriptor may not only be closed: the next file that the program opens takes its number. What that file holds is the
+// program's, and what the kernel was to tell of is over.
+func TestAnotherFileInTheDescriptorsPlaceIsNotRead_17(t *testing.T) {
+	needUffd(t)
+	for _, when := range []string{"before a claim", "before an event"} {
+		t.Run(when, func(t *testing.T) {
+			if out := runHelper(t, nil, "reusefd", when); !strings.Contains(out, "descriptor of userfaultfd") {
+				t.Errorf("nothing was said: %q", out)
+			}
+		})
+	}
+}
+
+func init() {
+	helpers["reusefd"] = func(args []string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(2)
+		r, err := published(w, p, ForGoMap)
+		if err != nil {
+			return err
+		}
+		text := strings.Repeat("of the program", 100)
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK); err != nil {
+			return err
+		}
+		if _, err := unix.Write(pipe[1], []byte(text)); err != nil {
+			return err
+		}
+		if err := unix.Dup2(pipe[0], int(i32(&table().uffd).Load())-1); err != nil {
+			return err
+		}
+		if args[0] == "before a claim" {
+			if _, err := claimSoon(w, page(p, 1), ForGoMap); !errors.Is(err, ErrUnwatched) {
+				return fmt.Errorf("claim of what the kernel is to watch: %v", err)
+			}
+		} else {
+			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		}
+		for end := time.Now().Add(5 * time.Second); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				return errors.New("valid still, or the gate stays odd")
+			}
+		}
+		left := make([]byte, 2*len(text))
+		if n, err := unix.Read(pipe[0], left); err != nil || string(left[:n]) != text {
+			return fmt.Errorf("%d of %d bytes are left in the program's pipe: %v", n, len(text), err)
+		}
+		return nil
+	}
+}
+
+// Hooks wake Go through descriptors too: never a file that has come in their place.
+func TestNothingIsWrittenToAFileInTheEventsPlace_17(t *testing.T) { runHelper(t, nil, "reuseevent") }
+
+func init() {
+	helpers["reuseevent"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{MaxDeadBytes: -1})
+		if err != nil {
+			return err
+		}
+		p := newPages(1)
+		r, err := published(w, p, CalledFromC)
+		if err != nil {
+			return err
+		}
+		file, err := unix.MemfdCreate("the program's", 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Dup2(file, int(i32(&w.m.watcher[w.id].efd).Load())-1); err != nil {
+			return err
+		}
+		cCall(callMunmap, p, pageSize)
+		var s unix.Stat_t
+		if err := unix.Fstat(file, &s); err != nil || r.Valid() || u32(&w.m.watcher[w.id].signalled).Load() == 0 {
+			return fmt.Errorf("no event was due: %v", err)
+		}
+		if s.Size != 0 {
+			return fmt.Errorf("%d bytes were written to the program's file", s.Size)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,140 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPreloadedLibraryIsUsedAndEachEventCountsOnce_16(t *testing.T) {
+	out := runHelper(t, []string{preload(t, "libmemevents.so"), onlySymbols}, "once")
+	if !strings.Contains(out, "by preload") {
+		t.Errorf("%s", out)
+	}
+	if out := runHelper(t, []string{onlySymbols}, "once"); !strings.Contains(out, "by symbols") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestOtherInterposersKeepTheirCalls_16(t *testing.T) {
+	for _, libs := range [][]string{{"counter.so"}, {"counter.so", "libmemevents.so"}, {"libmemevents.so", "counter.so"}} {
+		t.Run(strings.Join(libs, " "), func(t *testing.T) {
+			runHelper(t, []string{preload(t, libs...), onlySymbols}, "once", "counter")
+		})
+	}
+}
+
+func TestJemalloc_16(t *testing.T) {
+	found, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2")
+	if len(found) == 0 {
+		t.Skip("no libjemalloc.so.2 (package libjemalloc2)")
+	}
+	for _, libs := range [][]string{{found[0]}, {"libmemevents.so", found[0]}} {
+		runHelper(t, []string{preload(t, libs...), onlySymbols}, "once")
+		out := runHelper(t, []string{preload(t, libs...)}, "churn", artifact(t, "foreign.so"))
+		if strings.Contains(out, "monitor userfaultfd  on") && !strings.Contains(out, "libc-free        userfaultfd") {
+			t.Errorf("this allocator gives back when it likes, and the kernel tells of it all the same:\n%s", out)
+		}
+	}
+}
+
+func init() {
+	// once: of one call, this package sees one event, and the other interposer one. Calls of the runtime count too, so
+	// a round in which it made some says nothing.
+	helpers["once"] = func(args []string) error {
+		runtime.LockOSThread()
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		debug.SetGCPercent(-1)
+		for range 20 {
+			if err = eachOnce(w, len(args) > 0); err == nil {
+				fmt.Println("by", Status().Classes[Munmap].By)
+				return nil
+			}
+		}
+		return fmt.Errorf("%w\n%v", err, Status())
+	}
+	// churn: eight threads in malloc, while ranges are watched.
+	helpers["churn"] = func(args []string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		if _, err := cLoad(args[0]); err != nil {
+			return err
+		}
+		deregister, deregistered := cSymbol("ibc_strict_calls") != nil, 0
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				p := newPages(1)
+				if r, err := w.Claim(p, p+pageSize, 0, 0); err == nil && !w.Publish(r) {
+					w.Retire(r)
+				}
+				cCall(callMunmap, p, pageSize)
+				for _, r := range w.Drain(nil) {
+					for r.Refs() > 0 {
+						r.Release()
+					}
+					if deregister {
+						cFunc("ibv_dereg_mr", 0)
+						deregistered++
+					}
+					w.Retire(r)
+				}
+			}
+		}()
+		cFunc("ibc_foreign_churn", 300)
+		close(stop)
+		<-done
+		if deregister && deregistered > 0 && cFunc("ibc_strict_calls") > 0 {
+			fmt.Println("strict malloc in force, deregistered")
+		}
+		fmt.Print(Status())
+		return Verify()
+	}
+}
+
+func eachOnce(w *Watcher, counter bool) error {
+	p := newPages(1)
+	r, err := published(w, p, CalledFromC)
+	if err != nil {
+		return err
+	}
+	other := func(which uintptr) uintptr {
+		if !counter {
+			return 0
+		}
+		return cFunc("ibc_counter", which)
+	}
+	munmaps, madvises := callsSeen(callMunmap), callsSeen(callMadvise)
+	counted, countedAdvice, gen := other(0), other(1), Generation()
+	cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
+	cCall(callMunmap, p, pageSize)
+	if a, b := callsSeen(callMunmap)-munmaps, callsSeen(callMadvise)-madvises; a != 1 || b != 1 {
+		return fmt.Errorf("saw %d munmap and %d madvise, want 1 and 1", a, b)
+	}
+	if Generation()-gen != 1 || r.Valid() {
+		return errors.New("the range was not invalidated once")
+	}
+	if a, b := other(0)-counted, other(1)-countedAdvice; counter && (a != 1 || b != 1) {
+		return fmt.Errorf("the other interposer saw %d munmap and %d madvise, want 1 and 1", a, b)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
+	for _, c := range []struct{ env, why string }{
+		{EnvMonitors + "=none", "not chosen"},
+		{EnvEvents + "=no", "switched off"},
+		{EnvEvents + "=Off", "switched off"},
+		{EnvEvents + "=nein", "use yes or no"},
+		{EnvMonitors + "=symbls", `there is no monitor "symbls"`},
+	} {
+		out := runHelper(t, []string{c.env}, "refused")
+		if !strings.Contains(out, c.why) || !strings.Contains(out, "refused") {
+			t.Errorf("%s:\n%s", c.env, out)
+		}
+	}
+}
+
+func init() {
+	helpers["refused"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(1)
+		_, err = w.Claim(p, p+pageSize, 0, CalledFromC)
+		if !errors.Is(err, ErrUnwatched) {
+			return fmt.Errorf("claim: %v", err)
+		}
+		fmt.Println("refused", err)
+		fmt.Print(Retest())
+		cCall(callMunmap, p, pageSize)
+		if len(w.Drain(nil)) != 0 {
+			return errors.New("drained something")
+		}
+		return w.Close()
+	}
+}
+
+// Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel could tell of
+// is refused.
+func TestWhereUserfaultfdIsFilteredTheReportSaysWhy_17(t *testing.T) {
+	out := runHelper(t, nil, "unprivileged")
+	for _, want := range []string{"monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func init() {
+	// unprivileged: without system calls that open a userfaultfd, as container runtimes filter them.
+	helpers["unprivileged"] = func([]string) error {
+		if err := forbidUserfaultfd(); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		fmt.Print(Status())
+		p := newPages(1)
+		if _, err := w.Claim(p, p+pageSize, 0, ForGoMap); errors.Is(err, ErrUnwatched) {
+			fmt.Println("ForGoMap refused")
+		}
+		if r, err := claimSoon(w, p, CalledFromC); err == nil {
+			fmt.Println("CalledFromC claimed")
+			w.Retire(r)
+		}
+		return nil
+	}
+}
+
+func TestStaticBinary_17(t *testing.T) {
+	out, err := exec.Command(artifact(t, "static", "CGO_ENABLED=0")).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("not built")) || !bytes.Contains(out, []byte("claim: memevents: claim: changes of the range would not be noticed")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// With cgo and without a loader the hooks cannot be tested, so nothing is claimed on their word.
+func TestStaticBinaryWithCgo_17(t *testing.T) {
+	out, err := exec.Command(artifact(t, "staticcgo")).CombinedOutput()
+	for _, want := range []string{"monitor symbols      off  the executable is linked statically", "claim: memevents: claim: changes of the range would not be noticed"} {
+		if err != nil || !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q: %v\n%s", want, err, out)
+		}
+	}
+}
+
+func TestPositionIndependentExecutable_17(t *testing.T) {
+	out, err := exec.Command(artifact(t, "pie")).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("munmap           symbols")) || !bytes.Contains(out, []byte("claim: ok")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// In a C program that loads Go, the program's and the libc's symbols come first: relocations are changed, and
+// those of libraries that come later.
+func TestSharedLibraryInACProgram_17(t *testing.T) {
+	host, lib, foreign := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so")
+	run := func(env ...string) string {
+		cmd := exec.Command(host, lib, foreign)
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %v\n%s", env, err, out)
+		}
+		return string(out)
+	}
+	if out := run(EnvMonitors + "=symbols,reloc"); !strings.Contains(out, "munmap           reloc") || !strings.Contains(out, "later library: noticed") {
+		t.Errorf("%s", out)
+	}
+	if out := run(EnvMonitors + "=symbols"); strings.Contains(out, "munmap           symbols") || !strings.Contains(out, "later library: refused") {
+		t.Errorf("%s", out)
+	}
+	if out := run(preload(t, "libmemevents.so"), EnvMonitors+"=symbols"); !strings.Contains(out, "munmap           preload") || !strings.Contains(out, "later library: noticed") {
+		t.Errorf("%s", out)
+	}
+}
+
+// Where relocations are changed, the calls of whoever they led to before go on to him.
+func TestRelocationsThatLedElsewhereStillLeadThere_16(t *testing.T) {
+	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc", preload(t, "counter.so"))
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"munmap           reloc", "interposer: 1\n", "later library: noticed"} {
+		if err != nil || !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q: %v\n%s", want, err, out)
+		}
+	}
+}
+
+func TestPlugin_17(t *testing.T) {
+	cmd := exec.Command(artifact(t, "pluginhost"), artifact(t, "plugin.so"))
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("munmap           reloc")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A library's constructor runs before the library's relocations can be changed. What it takes away is over when dlopen returns.
+func TestConstructorOfALaterLibraryThatUnmaps_17(t *testing.T) {
+	host, lib, ctor := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "ctor.so")
+	cmd := exec.Command(host, lib, ctor)
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "constructor: noticed") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Where the kernel maps nothing more (vm.max_map_count, RLIMIT_AS) the self-test covers nothing, and harms nobody.
+func TestSelfTestWithoutMemoryCoversNothing_17(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector maps pages for itself, and dies where it cannot")
+	}
+	if out := runHelper(t, nil, "nomaps"); !strings.Contains(out, "cannot allocate memory") {
+		t.Errorf("the report does not say why:\n%s", out)
+	}
+}
+
+func init() {
+	helpers["nomaps"] = func([]string) error {
+		if _, somewhere := Status().Covered(); !somewhere.Has(CalledFromC) {
+			return fmt.Errorf("covered at first: %v", somewhere)
+		}
+		if err := forbidSmallMaps(); err != nil {
+			return err
+		}
+		r := Retest()
+		if _, somewhere := r.Covered(); somewhere.Has(Set(Munmap)) || somewhere.Has(Set(Madvise)) || somewhere.Has(Set(RawUnmap)) {
+			return fmt.Errorf("covered: %v", somewhere)
+		}
+		fmt.Print(r)
+		return nil
+	}
+}

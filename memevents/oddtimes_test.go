@@ -1,0 +1,103 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+func TestSignalHandlerThatUnmapsInsideAHook_22(t *testing.T) {
+	runHelper(t, []string{onlySymbols}, "signals", artifact(t, "foreign.so"))
+}
+
+func init() {
+	helpers["signals"] = func(args []string) error {
+		if _, err := cLoad(args[0]); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(1)
+		r, err := claimSoon(w, p, CalledFromC)
+		if err != nil {
+			return err
+		}
+		if n := cFunc("ibc_foreign_signals", 20000); n == 0 {
+			return errors.New("no handler ran: nothing was tested")
+		}
+		if !w.Publish(r) {
+			return errors.New("somebody else's calls invalidated the entry")
+		}
+		return Verify()
+	}
+}
+
+// The libraries' constructors run before ours, their destructors after main; Go's exit runs none, C's does.
+func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
+	runHelper(t, []string{preload(t, "foreign.so", "libmemevents.so"), onlySymbols}, "once")
+	cmd := exec.Command(artifact(t, "host"), "exit")
+	cmd.Env = append(os.Environ(), preload(t, "libmemevents.so", "foreign.so"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The loader unmaps a library by raw calls of its own. The kernel can tell of that for memory without a file
+// behind it; initialised data has one, and is refused.
+func TestUnloadedLibrary_23(t *testing.T) {
+	needUffd(t)
+	runHelper(t, nil, "unload", artifact(t, "foreign.so"))
+}
+
+func init() {
+	helpers["unload"] = func(args []string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		seen := 0
+		for range 1000 {
+			lib, err := cLoad(args[0])
+			if err != nil {
+				return err
+			}
+			inside := func(bss uintptr) uintptr {
+				return (cFunc("ibc_foreign_address", bss) + 2*pageSize) &^ (pageSize - 1)
+			}
+			data := inside(0)
+			if _, err := w.Claim(data, data+pageSize, 0, Set(RawUnmap)); !errors.Is(err, ErrUnwatched) {
+				return fmt.Errorf("initialised data: %v", err)
+			}
+			bss := inside(1)
+			*ptr(bss) = 1
+			r, err := claimSoon(w, bss, Set(RawUnmap))
+			if err != nil {
+				return err
+			}
+			if !w.Publish(r) { // the last library's end was told of late
+				w.Retire(r)
+				cUnload(lib)
+				continue
+			}
+			r.Release()
+			cUnload(lib)
+			if r.Acquire() {
+				return errors.New("a hit on an unloaded library")
+			}
+			seen++
+			for _, r := range w.Drain(nil) {
+				w.Retire(r)
+			}
+		}
+		if seen < 900 {
+			return fmt.Errorf("only %d of 1000 were watched", seen)
+		}
+		return nil
+	}
+}
