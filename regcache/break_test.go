@@ -176,9 +176,7 @@ func TestOddRangesAreRefusedOrRight(t *testing.T) {
 func TestWatchingLeavesNoMappingsBehind(t *testing.T) {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.MaxRegions = 16 })
-	if m := c.Status().Origins[Any]; m.Mode != Cached {
-		t.Skip("not cached here: ", m.Why)
-	}
+	needCached(t, c, Any)
 	const places = 2000
 	p := reserve(t, 2*places)
 	before := mappings(t)
@@ -204,9 +202,7 @@ func mappings(t testing.TB) int {
 
 // What one registration no longer needs to hear of, another may.
 func TestWhatOthersWatchStaysWatched(t *testing.T) {
-	if m := newCache(t, newFake()).Status().Origins[Any]; m.Mode != Cached {
-		t.Skip("not cached here: ", m.Why)
-	}
+	needCached(t, newCache(t, newFake()), Any)
 	for _, x := range []struct{ from, to uintptr }{{0, 12}, {0, 6}, {6, 12}, {4, 8}, {5, 6}} {
 		a, b := newCache(t, newFake()), newCache(t, newFake())
 		settle(t)
@@ -229,9 +225,7 @@ func TestWhatOthersWatchStaysWatched(t *testing.T) {
 // The program's own userfaultfd may watch memory that comes where ours watched.
 func TestAnotherUserfaultfdKeepsItsMemory(t *testing.T) {
 	c := newCache(t, newFake())
-	if m := c.Status().Origins[Any]; m.Mode != Cached {
-		t.Skip("not cached here: ", m.Why)
-	}
+	needCached(t, c, Any)
 	settle(t)
 	p := reserve(t, 4)
 	getPut(t, c, p, 4*uint64(page), LocalWrite)

@@ -37,7 +37,8 @@
 //   - mprotect. A page that was writable when it was registered stays so for the device: the bytes arrive, also
 //     where the program itself may only read (so it is in the kernel, and in the caches of other libraries).
 //     A Get with access that the memory lacks now, and that no earlier Get asked for, fails.
-//   - ftruncate and fallocate(FALLOC_FL_PUNCH_HOLE) of a mapped file, by its descriptor.
+//   - ftruncate and fallocate(FALLOC_FL_PUNCH_HOLE) of a mapped file, by its descriptor, and MADV_REMOVE on another
+//     mapping of it, by another process or without the libc.
 //   - madvise(MADV_GUARD_INSTALL), remap_file_pages, shmdt and shmat(SHM_REMAP) made without the libc: the kernel
 //     tells nobody.
 //

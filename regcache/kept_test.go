@@ -54,9 +54,7 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 // A discard by a raw call is told before it happens and its end is not: who knows the range to be in use need not wait.
 func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 	c := newCache(t, newFake())
-	if c.Status().Origins[Any].Mode != Cached {
-		t.Skip("no userfaultfd: nothing lingers")
-	}
+	needCached(t, c, Any)
 	p := reserve(t, 8)
 	w := reserve(t, 1)
 	getPut(t, c, w, 8, LocalWrite) // userfaultfd takes the arena

@@ -233,16 +233,12 @@ func (m *model) finish() {
 }
 
 func TestModelOfCallsThroughTheLibc_24(t *testing.T) {
-	if s := newCache(t, newFake()).Status().Origins[Mapped]; s.Mode != Cached {
-		t.Skip("not cached here: ", s.Why)
-	}
+	needCached(t, newCache(t, newFake()), Mapped)
 	newModel(t, Mapped, false).run(stressFor(t, 1500*time.Millisecond))
 }
 
 func TestModelOfRawCalls_24(t *testing.T) {
-	if s := newCache(t, newFake()).Status().Origins[Any]; s.Mode != Cached {
-		t.Skip("not cached here: ", s.Why)
-	}
+	needCached(t, newCache(t, newFake()), Any)
 	newModel(t, Any, true).run(stressFor(t, 1500*time.Millisecond))
 }
 

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents"
 )
 
 // The tests of this package in other processes, under other conditions.
@@ -33,6 +35,23 @@ func prepare() {
 	if fd, _, errno := unix.RawSyscall(unix.SYS_USERFAULTFD, 1, 0, 0); errno != unix.EPERM {
 		panic(fmt.Sprintf("userfaultfd is not forbidden: %d, %v", fd, errno))
 	}
+}
+
+// mustWatch reports whether this process has to be able to watch memory of the origin: by its own hooks, or by a userfaultfd
+// that a plain call of it gets.
+func mustWatch(o Origin) bool {
+	if os.Getenv(memevents.EnvEvents) != "" || os.Getenv(memevents.EnvMonitors) != "" {
+		return false
+	}
+	if o == Mapped {
+		return true
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0) // UFFD_USER_MODE_ONLY
+	if errno != 0 {
+		return false
+	}
+	unix.Close(int(fd))
+	return true
 }
 
 // forbidUserfaultfd makes the system call, and the ioctl of its device, fail with EPERM in all threads.
