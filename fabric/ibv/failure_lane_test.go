@@ -1,0 +1,208 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// whole follows an operation to its end, wherever its error comes out.
+func (r *rig) whole(h fabric.Handle, err error) func(l *lane) error {
+	return func(l *lane) error {
+		if err == nil {
+			_, err = l.Wait(r.ctx, h)
+		}
+		if err == nil {
+			err = l.Flush(r.ctx)
+		}
+		return err
+	}
+}
+
+// A get that cannot be posted to its end fails; its first pieces are out by then,
+// and arrive in the slab. Its buffer is the caller's again.
+func TestAGetCutShortLeavesItsBufferAlone(t *testing.T) {
+	for _, f := range []fabric.Flag{0, fabric.Implicit} {
+		r := newRig(t, 2, Config{Depth: 8, Lanes: 1, ZeroCopyMin: -1})
+		l := r.lane(0)
+		for i := range r.segs[1] {
+			r.segs[1][i] = 0xAA
+		}
+		bufs := [3][]byte{}
+		l.Begin()
+		for i := range bufs {
+			bufs[i] = make([]byte, 2*bigBlock)
+			h, err := l.Get(1, 0, bufs[i], f)
+			r.must("get", err)
+			if i == 1 {
+				_ = l.ep.cutShort(&l.ep.links[1], l.ep.find(h), 0, bufs[i], errKilled)
+			}
+		}
+		r.must("end", l.End())
+		_ = l.Flush(r.ctx)
+		for i, want := range [3]byte{0xAA, 0, 0xAA} {
+			if bufs[i][0] != want || bufs[i][len(bufs[i])-1] != want {
+				t.Errorf("flags %d: buffer %d has %#x and %#x", f, i, bufs[i][0], bufs[i][len(bufs[i])-1])
+			}
+		}
+	}
+}
+
+// The device may still answer on a queue pair that it does not give back: neither
+// its blocks nor its numbers may serve other requests.
+func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
+	var d deaths
+	r := newRig(t, 3, Config{OnDown: d.onDown})
+	l := r.lane(0)
+	r.mute(1, 0)
+	h, err := l.Get(1, 0, make([]byte, 64), fabric.Blocking)
+	r.must("get", err)
+	e, k := l.ep, &l.ep.links[1]
+	r.must("close the queue pair under the lane", k.qp.Close()) // so that Reset fails
+	e.broken(k, kindGet, errKilled)
+	e.lost = append(e.lost, k.rank)
+	e.afterwards()
+	if e.deaf == nil || !errors.Is(e.deaf, os.ErrClosed) {
+		t.Errorf("the lane goes on: %v", e.deaf)
+	}
+	_, err = l.Wait(r.ctx, h)
+	r.down("wait", err, 1, errKilled)
+	if _, err := l.Put(2, 0, word(1), fabric.Blocking); !errors.Is(err, os.ErrClosed) || errors.Is(err, fabric.ErrPeerDown) {
+		t.Errorf("put to another rank on a lost lane: %v", err)
+	}
+	if e.outstanding != 0 || len(d.of(1)) != 1 || len(d.of(2)) != 0 {
+		t.Errorf("%d out; told %v", e.outstanding, d.told)
+	}
+}
+
+// A completion queue that ran over hears of nothing any more: all that the lane
+// does fails, nothing waits for ever. Nobody is dead, and the other lane goes on.
+func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
+	const ranks = 5
+	var d deaths
+	r := newRig(t, ranks, Config{Depth: 64, Lanes: 2, OnDown: d.onDown})
+	l, other := r.lane(0), r.lane(0)
+	e := l.ep
+	if most := 127 * ranks; e.cq.Cap() >= most {
+		t.Fatalf("a completion queue of %d entries takes all that %d queue pairs can complete, %d: raise the number of ranks", e.cq.Cap(), ranks, most)
+	}
+	e.net.cfg.Depth = 127 // more than the queue was made for, so that it runs over
+	e.wrs = make([]wr, 1000)
+	e.shrink(1000)
+	l.Begin()
+	var hs []fabric.Handle
+	for i := range 127 * ranks {
+		h, err := l.Put(i%ranks, 0, word(1), 0)
+		if err != nil {
+			break
+		}
+		hs = append(hs, h)
+	}
+	_ = l.End()
+	for !e.cq.Overrun() {
+		if r.ctx.Err() != nil {
+			t.Fatalf("the device's queue of %d entries took %d completions", e.cq.Cap(), len(hs))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	lost := 0
+	for _, h := range hs {
+		if _, err := l.Wait(r.ctx, h); errors.Is(err, verbs.ErrOverrun) && !errors.Is(err, fabric.ErrPeerDown) {
+			lost++
+		} else if err != nil {
+			t.Fatalf("wait: %v", err)
+		}
+	}
+	if lost == 0 {
+		t.Error("nothing was lost")
+	}
+	_ = l.Flush(r.ctx)
+	r.must("the test's patience", r.ctx.Err())
+	if _, err := l.Put(0, 0, word(1), 0); !errors.Is(err, verbs.ErrOverrun) {
+		t.Errorf("a later put: %v", err)
+	}
+	r.idle(l)
+	if d.told != nil || r.nets[0].downSeq.Load() != 0 {
+		t.Errorf("OnDown was told %v", d.told)
+	}
+	e.net.cfg.Depth = 64
+	mixed(r, other, 100, []int{0, 1, 4})
+	_ = l.Close()
+	if _, err := r.nets[0].NewLane(); !errors.Is(err, fabric.ErrNoLane) || !strings.Contains(err.Error(), "of 2, 1 are lost") {
+		t.Errorf("a new lane where one is lost and one is open: %v", err)
+	}
+}
+
+// What was abandoned gives its record back when it ends, well or not.
+func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
+	r := newRig(t, 3, quick(Config{Depth: 64, Lanes: 1}))
+	l := r.lane(0)
+	dst := make([]byte, 3*bigBlock)
+	peers := []int{1, 2}
+	round := func() {
+		l.Begin() // so that nothing is done when it is abandoned
+		var hs []fabric.Handle
+		for _, peer := range peers {
+			p, err := l.Put(peer, 0, word(1), 0)
+			r.must("put", err)
+			g, err := l.Get(peer, 0, dst, 0)
+			r.must("get", err)
+			_, s, err := l.Atomic(fabric.Swap, peer, 8, 7, 0, 0)
+			r.must("swap", err)
+			hs = append(hs, p, g, s)
+		}
+		for _, h := range hs {
+			l.Abandon(h)
+			l.Abandon(h)
+			if _, err := l.Wait(r.ctx, h); !errors.Is(err, errSpent) {
+				t.Errorf("wait for what was abandoned: %v", err)
+			}
+		}
+		r.must("end", l.End())
+		_ = l.Flush(r.ctx)
+		r.idle(l)
+	}
+	round()
+	ops := len(l.ep.ops)
+	round()
+	if len(l.ep.ops) != ops {
+		t.Errorf("%d records, %d after the first round", len(l.ep.ops), ops)
+	}
+	_, h, err := l.Atomic(fabric.FetchAdd, 1, 16, 1, 0, 0)
+	r.must("atomic", err)
+	for l.ep.outstanding > 0 { // it is complete, and still to be collected
+		r.must("poll", l.Poll())
+	}
+	l.Abandon(h)
+	r.idle(l)
+	r.mute(1, 0)
+	round()
+}
+
+// A lane that is closed with work for a dead peer in flight serves again once the
+// device has given up.
+func TestALaneClosedWithWorkForADeadPeerServesAgain(t *testing.T) {
+	r := newRig(t, 3, quick(Config{Depth: 4, Lanes: 1}))
+	r.mute(1, 0)
+	l := r.lane(0)
+	for i := range 4 {
+		_, err := l.Put(1, 0, word(1), fabric.Flag(i%2)*fabric.Implicit)
+		r.must("put", err)
+	}
+	if err := l.Close(); err != nil { // it waits for nothing, but may know already
+		r.down("close", err, 1, verbs.StatusRetryExceeded)
+	}
+	l = r.lane(0)
+	if _, err := l.Put(1, 0, word(1), 0); !errors.Is(err, fabric.ErrPeerDown) {
+		t.Errorf("put: %v", err)
+	}
+	mixed(r, l, 100, []int{0, 2})
+	r.idle(l)
+}
