@@ -30,10 +30,15 @@ const (
 
 // stress is how long tests of races run: IBCONDUIT_STRESS, or short.
 func stress(short time.Duration) time.Duration {
-	if d, err := time.ParseDuration(os.Getenv("IBCONDUIT_STRESS")); err == nil {
-		return d
+	v := os.Getenv("IBCONDUIT_STRESS")
+	if v == "" {
+		return short
 	}
-	return short
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }
 
 func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {

@@ -117,10 +117,20 @@ func (s *monitorSet) startPatch() {
 func (s *monitorSet) startUffd(m *C.struct_ibc_mem) {
 	var step *C.char
 	if err := C.ibc_mem_uffd_start(m, &step); err != 0 {
-		s.uffd.Why = fmt.Sprintf("%s: %v (grant CAP_SYS_PTRACE or access to /dev/userfaultfd)", C.GoString(step), syscall.Errno(err))
+		s.uffd.Why = fmt.Sprintf("%s: %v (%s)", C.GoString(step), syscall.Errno(err), uffdRemedy(syscall.Errno(err)))
 		return
 	}
 	s.uffd.Active, s.uffd.Why = true, "the kernel tells of all but guards and System V segments"
+}
+
+func uffdRemedy(err syscall.Errno) string {
+	switch err {
+	case syscall.EMFILE, syscall.ENFILE:
+		return "raise the limit of open files (ulimit -n)"
+	case syscall.ENOSYS:
+		return "the kernel is built without userfaultfd, or a filter hides it"
+	}
+	return "grant CAP_SYS_PTRACE or access to /dev/userfaultfd"
 }
 
 func staticExecutable() bool {

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSignalHandlerThatUnmapsInsideAHook_22(t *testing.T) {
@@ -99,5 +102,68 @@ func init() {
 			return fmt.Errorf("only %d of 1000 were watched", seen)
 		}
 		return nil
+	}
+}
+
+// The libc changes the user of all threads by a signal to each, and waits for all: the reader, which takes no signals, too.
+func TestChangingTheGroupDoesNotWaitForTheReader_22(t *testing.T) {
+	needUffd(t)
+	runHelper(t, nil, "setgid")
+}
+
+func init() {
+	helpers["setgid"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(1)
+		r, err := published(w, p, ForGoMap)
+		if err != nil {
+			return err
+		}
+		for range 100 {
+			if err := unix.Setgid(unix.Getgid()); err != nil { // the libc's, where there is one
+				return err
+			}
+		}
+		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		if r.Acquire() {
+			return errors.New("the reader tells no more")
+		}
+		return nil
+	}
+}
+
+// Without descriptors nothing is watched that needs one, and the reasons say how to have more.
+func TestWithoutDescriptorsTheReasonIsSaid_17(t *testing.T) {
+	if out := runHelper(t, nil, "nofiles"); strings.Count(out, "ulimit -n") < 2 {
+		t.Error(out)
+	}
+}
+
+func init() {
+	helpers["nofiles"] = func([]string) error {
+		var old unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			return err
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}); err != nil {
+			return err
+		}
+		_, err := NewWatcher(WatcherConfig{})
+		if !errors.Is(err, unix.EMFILE) {
+			return fmt.Errorf("new watcher: %v", err)
+		}
+		fmt.Println(err)
+		fmt.Print(Status())
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		return w.Close()
 	}
 }

@@ -5,6 +5,8 @@ package regcache
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -281,5 +283,111 @@ func TestDeviceAdviceThatKeepsThePagesKeepsTheData_06(t *testing.T) {
 	}
 	if s := c.Stats(); s.Misses > 2 || s.Invalidated != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// What the kernel does with pages by itself passes pinned ones over: merging equal ones (KSM), compaction, and mprotect that takes
+// all access away and gives it back.
+func TestDeviceTheKernelsOwnMovesKeepTheData_06(t *testing.T) {
+	w := newWire(t)
+	c := deviceCache(t, w, Mapped)
+	const pages = 64
+	p, n := reserve(t, 2*pages), pages*int(page)
+	for i := range 2 * pages {
+		clear(unsafe.Slice((*byte)(ptr(p+uintptr(i)*page)), page)) // all equal: worth merging
+	}
+	if r := mustGet(t, c, p, uint64(n), RemoteWrite|RemoteRead); c.Put(r) != nil {
+		t.Fatal("put")
+	}
+	before := c.Stats().Misses
+	for _, x := range []struct {
+		name string
+		do   func(t *testing.T)
+	}{
+		{"merging", func(t *testing.T) { mergePages(t, p, 2*uintptr(n)) }},
+		{"compaction", func(t *testing.T) {
+			if err := os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0); err != nil {
+				t.Skip(err)
+			}
+		}},
+		{"mprotect", func(t *testing.T) {
+			for _, prot := range []int{unix.PROT_NONE, rw} {
+				if _, _, errno := unix.Syscall(unix.SYS_MPROTECT, p, uintptr(n), uintptr(prot)); errno != 0 {
+					t.Fatal(errno)
+				}
+			}
+		}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			x.do(t)
+			if !w.arrives(c, p, n, 3) || !w.leaves(c, p, n, 5) {
+				t.Error("the bytes are not where they belong")
+			}
+		})
+	}
+	if s := c.Stats(); s.Misses != before || s.Invalidated != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// mergePages lets KSM pass over the range twice (Documentation/admin-guide/mm/ksm.rst).
+func mergePages(t *testing.T, lo, n uintptr) {
+	t.Helper()
+	const at = "/sys/kernel/mm/ksm/"
+	if _, err := os.Stat(at); err != nil {
+		t.Skip("this kernel does not merge pages: ", err)
+	}
+	if _, errno := cCall(cMadvise, lo, n, unix.MADV_MERGEABLE); errno != 0 {
+		t.Fatal(errno)
+	}
+	scans := func() (n int) {
+		text := must(os.ReadFile(at + "full_scans"))(t)
+		if _, err := fmt.Sscan(string(text), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for name, value := range map[string]string{"pages_to_scan": "10000", "sleep_millisecs": "1", "run": "1"} {
+		old, err := os.ReadFile(at + name)
+		if err == nil {
+			err = os.WriteFile(at+name, []byte(value), 0)
+		}
+		if err != nil {
+			t.Skip("KSM is not ours to switch on: ", err)
+		}
+		defer os.WriteFile(at+name, bytes.TrimSpace(old), 0)
+	}
+	first := scans()
+	eventually(t, "KSM passes twice", func() bool { return scans() >= first+3 })
+}
+
+// A page that was never written when it was registered for reading alone is the zero page, if the kernel does not take care.
+func TestDeviceReadsWhatIsWrittenAfterTheRegistration_20(t *testing.T) {
+	w := newWire(t)
+	c := deviceCache(t, w, Mapped)
+	p := call(t, cMmap, 0, 4*page, rw, anonymous, ^uintptr(0), 0)
+	t.Cleanup(func() { cCall(cMunmap, p, 4*page) })
+	n := 4 * int(page)
+	read := func() []byte {
+		b := must(w.pool.Alloc(n))(t)
+		defer w.pool.Free(b)
+		r := mustGet(t, c, p, uint64(n), RemoteRead)
+		w.post(verbs.OpRead, b, p, r.RKey)
+		w.wait()
+		mustPut(t, c, r)
+		return bytes.Clone(b.Bytes())
+	}
+	if !bytes.Equal(read(), make([]byte, n)) {
+		t.Error("fresh memory is not zero")
+	}
+	mine := unsafe.Slice((*byte)(ptr(p)), n)
+	for i := range mine {
+		mine[i] = byte(i * 3)
+	}
+	if !bytes.Equal(read(), mine) {
+		t.Error("the device reads other pages than the processor writes")
+	}
+	if s := c.Stats(); s.Hits != 1 {
+		t.Errorf("no hit: nothing was tested: %+v", s)
 	}
 }
