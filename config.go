@@ -67,10 +67,11 @@ type Config struct {
 
 	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run as soon as
 	// all ranks are together, which may be before Join has returned here. Default: am.Default, which am.Handle fills. A job
-	// whose table is empty when it is joined has no messages, and makes nothing for them.
+	// whose table is empty when it is joined has no messages, and makes nothing for them. With several ranks in one
+	// process (RunLocal) a handler learns from Call.Lane().Rank() where it runs.
 	Handlers *am.Table
 	// MessageLanes is how many lanes messages have on each network: workers share them in turn, lane k of a rank
-	// talks to lane k of the others. Each has its own receive buffers and its own lock. Range 1 to 64, equal on all
+	// talks to lane k of the others. Each has its own lock, goroutine, and buffers, 2 MiB by default. Range 1 to 64, equal on all
 	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_LANES, else GOMAXPROCS, at most 4.
 	MessageLanes int
 	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,

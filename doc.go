@@ -46,9 +46,22 @@
 // type invalid and its use is a [*TypeError]. Buffers of slice operations may be
 // Go memory. The segment is outside the Go heap, see [Job.Segment].
 //
+// # Messages
+//
+// Ranks run functions on one another: package am. Its handlers are registered before Join ([Config].Handlers), the
+// same on all ranks; a request goes through a Worker or a Job, which have a lane to every rank:
+//
+//	var sum = am.Handle("sum", func(c *am.Call) { _ = c.Reply(c.Arg(0) + c.Arg(1)) })
+//	...
+//	r, err := sum.Call(ctx, w, rank, 20, 22)
+//
+// Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or Close. They must
+// not wait themselves: Barrier and its kind, and Close, return am.ErrInHandler there. A Long message writes into
+// [Job.Segment].
+//
 // # Failure
 //
-// A rank that dies makes operations to it fail with an error that matches
+// A rank that dies makes operations and calls to it fail with an error that matches
 // [ErrPeerDown], and collective operations too; everything else goes on. No call waits for
 // ever: collective ones take a context, Get and Put have the worker's
 // ([Worker.SetContext]).

@@ -77,7 +77,7 @@ func (j *Job) join(ctx context.Context) (err error) {
 		return err
 	}
 	j.cfg.Logger.Info("joined", "rank", j.rank, "size", j.size, "job", j.boot.JobID(), "bootstrap", j.boot.Name(),
-		"networks", j.networkNames(), "segment", j.seg.Len(), "page", j.seg.PageSize())
+		"networks", j.networkNames(), "handlers", j.handlers, "messageLanes", len(j.lanes), "segment", j.seg.Len(), "page", j.seg.PageSize())
 	return nil
 }
 

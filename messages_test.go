@@ -434,7 +434,7 @@ func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T
 	table := am.NewTable()
 	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
 	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers, cfg.Getenv, cfg.CloseTimeout = table, noEnv, time.Second
+		cfg.Handlers, cfg.Getenv, cfg.CloseTimeout = table, noEnv, 4*time.Second
 		ctx := testContext(t)
 		boots := bootstrap.NewGroup(2)
 		var errs [2]error
