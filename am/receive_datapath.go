@@ -193,9 +193,9 @@ func (l *Lane) answered(rank int, h *head, payload []byte) (*waiter, error) {
 
 // credited tells who waits for a credit that there is one.
 func (l *Lane) credited(p *peer) {
-	if p.purse.Balance() > 0 {
+	if k := p.purse.Balance(); k > 0 {
 		p.heard = true
-		p.waiting.wake(l)
+		p.waiting.wakeSome(l, atPeer, k)
 	}
 	l.lookAfter(p)
 }

@@ -65,7 +65,7 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if err := l.open(p, now); err != nil {
 		return err
 	}
-	if p.waiting.blocks(w) {
+	if p.waiting.lacks(w, atPeer, p.purse.Balance()) {
 		return ErrNoCredit
 	}
 	epoch, err := p.purse.Take(now)
@@ -294,9 +294,26 @@ func (l *Lane) unqueue(p *peer, w *waiter) {
 	if w.links[atPeer].in != nil {
 		p.mu.Lock()
 		w.leave(atPeer)
-		p.waiting.wake(l)
+		l.next(p)
 		p.mu.Unlock()
 	}
+}
+
+// next has those look who wait for a peer and can go on now, or asks for credits for them. The peer's lock is held.
+func (l *Lane) next(p *peer) {
+	if p.waiting.n == 0 {
+		return
+	}
+	if k := p.purse.Balance(); k > 0 || p.purse.Epoch() == 0 {
+		p.waiting.wakeSome(l, atPeer, max(k, 1))
+		return
+	}
+	now := l.port.Now()
+	_, _ = p.purse.Take(now) // there is none: it notes that somebody wants one
+	if p.purse.Asks(now) {
+		l.tell(p, now)
+	}
+	l.lookAfter(p)
 }
 
 // reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever

@@ -106,5 +106,24 @@ func (l *list) wake(lane *Lane) {
 	}
 }
 
+// wakeSome has the first k look.
+func (l *list) wakeSome(lane *Lane, kind, k int) {
+	for w := l.head; w != nil && k > 0; w, k = w.links[kind].next, k-1 {
+		w.wake(lane)
+	}
+}
+
 // blocks reports whether w may not go on because others wait in front of it.
 func (l *list) blocks(w *waiter) bool { return l.head != nil && l.head != w }
+
+// lacks is blocks where it is known how many there are of what they wait for: w may go on if enough is left for
+// all who wait. Else each message of several goroutines would be a turn of its own, with a wake-up.
+func (l *list) lacks(w *waiter, kind, there int) bool {
+	if !l.blocks(w) {
+		return false
+	}
+	if w != nil && w.links[kind].in == l {
+		there++ // its own part is among theirs
+	}
+	return there <= l.n
+}
