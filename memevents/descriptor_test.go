@@ -51,8 +51,12 @@ func init() {
 		if c.Release(); !c.Acquire() {
 			return errors.New("no hit on what hooks see")
 		}
-		if _, somewhere := Retest().Covered(); somewhere.Has(Set(RawUnmap)) || !somewhere.Has(CalledFromC) {
+		report := Retest()
+		if _, somewhere := report.Covered(); somewhere.Has(Set(RawUnmap)) || !somewhere.Has(CalledFromC) {
 			return fmt.Errorf("covered: %v", somewhere)
+		}
+		if why := report.Classes[RawUnmap].Why; !strings.Contains(why, "closed its descriptor") {
+			return fmt.Errorf("the report says: %s", why)
 		}
 		return nil
 	}

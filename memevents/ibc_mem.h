@@ -247,6 +247,7 @@ IBC_HIDDEN int ibc_mem_patch_state(const char **why);
 /* ---- ibc_mem_uffd.c: the kernel tells, by userfaultfd ---- */
 
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
+IBC_HIDDEN int ibc_mem_uffd_alive(struct ibc_mem *m);
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi);

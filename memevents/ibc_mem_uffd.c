@@ -257,17 +257,26 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 
 /* ---- use ---- */
 
+/* The descriptor, or -1: it was never opened, or is lost. */
+static int descriptor(struct ibc_mem *m)
+{
+	int fd = load(m->uffd) - 1;
+
+	if (fd < 0 || ours(m, fd))
+		return fd;
+	lost(m, fd);
+	return -1;
+}
+
+IBC_HIDDEN int ibc_mem_uffd_alive(struct ibc_mem *m) { return descriptor(m) >= 0; }
+
 /* 1 when the kernel will tell of the whole range, until it is unmapped or nobody watches it any more. */
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct uffdio_register r = {.range = {lo, hi - lo}, .mode = UFFDIO_REGISTER_MODE_WP};
-	int fd = load(m->uffd) - 1;
+	int fd = descriptor(m);
 
-	if (fd >= 0 && !ours(m, fd))
-		lost(m, fd);
-	else if (fd >= 0)
-		return ioctl(fd, UFFDIO_REGISTER, &r) == 0;
-	return 0;
+	return fd >= 0 && ioctl(fd, UFFDIO_REGISTER, &r) == 0;
 }
 
 /* The kernel need not tell of the range any more. Where the memory has become another userfaultfd's meanwhile,

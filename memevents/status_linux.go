@@ -76,6 +76,9 @@ var trials = []struct {
 // selfTest makes the calls, and makes what it found the truth for Claim.
 func selfTest() {
 	m := table()
+	if monitors.uffd.Active && C.ibc_mem_uffd_alive(m) == 0 {
+		monitors.uffd.Active, monitors.uffd.Why = false, "the program has closed its descriptor"
+	}
 	r := &Report{Monitors: monitors.list(), Classes: make([]Coverage, numClasses)}
 	off := monitors.off
 	if forked(m) {
