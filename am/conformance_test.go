@@ -9,7 +9,6 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // memory is the rig of the smallest network.
@@ -59,35 +58,20 @@ func (r *simulation) ranks(t fabrictest.T, n, size int) []amtest.Rank {
 
 func (r *simulation) kill(i int) { r.W.Kill(i) }
 
-// notChecked leaves a long simulation to the other builds: a lock of the debug build reads the goroutine's stack,
-// which takes microseconds, and a simulated second has millions of them.
-func notChecked(t *testing.T) {
-	t.Helper()
-	if lockrank.Checked {
-		t.Skip("too long with checked locks; the other builds run it")
-	}
-}
-
 func TestConformanceInSimulation(t *testing.T) {
-	rounds := 60
-	if lockrank.Checked {
-		rounds = 1
-	}
 	for _, c := range []struct {
-		name string
-		cfg  sim.Config
+		name   string
+		cfg    sim.Config
+		rounds int
 	}{
-		{"Default", sim.Config{Seed: 1}},
-		{"FewConnections", sim.Config{Seed: 2, Connections: 1}},
-		{"LossyNotesShallowQueues", sim.Config{Seed: 3, Queue: 2, Notes: sim.Notes{Loss: 0.3, Dup: 0.3}, HandshakeTries: 60}},
-		{"WildJitter", sim.Config{Seed: 4, Jitter: time.Millisecond}},
+		{"Default", sim.Config{Seed: 1}, 60},
+		{"FewConnections", sim.Config{Seed: 2, Connections: 1}, 60},
+		{"LossyNotesShallowQueues", sim.Config{Seed: 3, Queue: 2, Notes: sim.Notes{Loss: 0.3, Dup: 0.3}, HandshakeTries: 60}, 60},
+		{"WildJitter", sim.Config{Seed: 4, Jitter: time.Millisecond}, 15}, // a millisecond has many polls
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name != "Default" {
-				notChecked(t)
-			}
 			r := &simulation{cfg: c.cfg}
-			amtest.Run(t, amtest.Options{New: r.ranks, Kill: r.kill, Host: r, Rounds: rounds})
+			amtest.Run(t, amtest.Options{New: r.ranks, Kill: r.kill, Host: r, Rounds: c.rounds})
 		})
 	}
 }

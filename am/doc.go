@@ -44,6 +44,8 @@
 //
 // Who waits holds its turn for a credit while it waits for a reply buffer, and both while it waits for a
 // send buffer, never the other way round; so queues have no cycles, and nobody is overtaken for ever.
+// Prepare takes the send buffer first: a commit that has to wait moves its payload to memory and gives
+// the buffer back.
 //
 // # Progress
 //

@@ -3,6 +3,7 @@ package am_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -269,5 +270,39 @@ func TestTheLeadIsHandedOverToOne(t *testing.T) {
 	}
 	if err := s.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A request waits for the only send buffer, which is prepared, and has its turn at the peer before whoever commits that.
+func TestCommitDoesNotWaitBehindThoseWhoWaitForItsBuffer(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("echo", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload())) })
+	for name, commit := range map[string]func(ctx context.Context, p *am.Prepared) error{
+		"Commit": func(ctx context.Context, p *am.Prepared) error { return p.Commit(ctx) },
+		"CommitCall": func(ctx context.Context, p *am.Prepared) error {
+			r, err := p.CommitCall(ctx)
+			if err == nil && string(r.Data) != "prepared" {
+				err = fmt.Errorf("%q came back", r.Data)
+			}
+			return err
+		},
+	} {
+		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Sends: 1, StallAfter: 5 * time.Second})
+		ctx := bounded(t)
+		p, err := h.Prepare(ctx, l[0], 1, len("prepared"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(p.Bytes(), "prepared")
+		behind := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, l[0], 1); behind <- err }()
+		eventually(t, "a call waits for the buffer", func() bool { return l[0].Stats().NoBuffer > 0 })
+		if err := commit(ctx, p); err != nil {
+			t.Errorf("%s: %v", name, err)
+			p.Cancel()
+		}
+		if err := <-behind; err != nil {
+			t.Errorf("the call in front, %s: %v", name, err)
+		}
 	}
 }

@@ -92,10 +92,15 @@ func (p *Prepared) Bytes() []byte {
 
 // Cancel gives the buffer back unused. It does nothing after the end.
 func (p *Prepared) Cancel() {
-	if !p.over {
-		p.l.port.Release(p.buf)
-		p.end()
+	if p.over {
+		return
 	}
+	l := p.l
+	l.port.Release(p.buf)
+	p.end()
+	l.mu.Lock()
+	l.waiting.wake(l)
+	l.mu.Unlock()
 }
 
 func (p *Prepared) end() {
@@ -123,7 +128,10 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 		return err
 	}
 	o := p.out()
-	return p.settle(p.h.postOut(ctx, p.l, p.rank, &o, args))
+	if err := p.first(&o, args, nil); !passing(err) {
+		return p.h.failed("post", p.rank, err)
+	}
+	return p.h.postOut(ctx, p.l, p.rank, &o, args)
 }
 
 // TryCommit sends the message like TryPost. After an error the Prepared is what it was.
@@ -133,7 +141,7 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 	}
 	o := p.out()
 	if p.rank == p.l.cfg.Rank {
-		return p.settle(p.l.here(&o, args))
+		return p.here(&o, args)
 	}
 	err := p.l.attempt(p.l.known(p.rank), &o, args, nil)
 	if err == nil {
@@ -152,13 +160,11 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 	w := p.l.waiter()
 	o.wants, o.w = true, w
 	p.l.begin(w, "call", p.h, p.rank)
-	var err error
-	if p.rank == p.l.cfg.Rank {
-		err = p.l.here(&o, args)
-	} else {
+	err := p.first(&o, args, w)
+	if passing(err) {
 		err = p.l.send(ctx, p.l.known(p.rank), &o, args, w)
 	}
-	if err = p.settle(err); err != nil {
+	if err != nil {
 		p.l.recycle(w)
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
@@ -166,11 +172,27 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 	return p.h.conclude(ctx, p.l, p.rank, w)
 }
 
-// settle ends the Prepared: the network has the buffer, unless it was not sent, or not needed.
-func (p *Prepared) settle(err error) error {
-	if err != nil || p.rank == p.l.cfg.Rank {
-		p.l.port.Release(p.buf)
+// first tries to send the message out of its buffer, and ends the Prepared. If that has to wait, the payload moves to memory and
+// the buffer goes back: those in front who wait for a buffer would never get this one, nor this one its turn.
+func (p *Prepared) first(o *outgoing, args []uint64, w *waiter) error {
+	if p.rank == p.l.cfg.Rank {
+		return p.here(o, args)
 	}
-	p.end()
+	err := p.l.attempt(p.l.known(p.rank), o, args, w)
+	if err == nil {
+		p.end()
+		return nil
+	}
+	if passing(err) {
+		o.payload, o.buf = append([]byte(nil), o.payload...), nil
+	}
+	p.Cancel()
+	return err
+}
+
+// here is for this rank: the buffer is not needed.
+func (p *Prepared) here(o *outgoing, args []uint64) error {
+	err := p.l.here(o, args)
+	p.Cancel()
 	return err
 }

@@ -1,7 +1,7 @@
 // Package amtest checks that active messages work over a network, as package fabrictest
 // does for lanes. Its checks follow the list of GASNet's tests of active messages
-// (testcore1 to 5, testtoken, testalltoall, testimm, testcontend, testslice) and
-// add what package am promises beyond.
+// (testcore1 to 5, testtoken, testalltoall, testimm, testcontend, testthreads, testlockcontend, testbarrier,
+// testslice; testhsl is for the debug build, and in the tests of package am) and add what package am promises beyond.
 //
 // Each check ends with the books: nothing is in flight, the counters' identities hold
 // on every rank and across ranks, every buffer is back, and no message ever met a
@@ -53,10 +53,14 @@ var checks = []check{
 	{"Core1EveryPutAndGetByMessagesIsRight", (*group).core1, false},
 	{"Core2PayloadsOfAllSizesFixedAndNegotiated", (*group).core2, false},
 	{"Core3EveryCategoryEveryNumberOfArgumentsEveryReply", (*group).core3, false},
+	{"Core4EveryFormOfEveryRequestTimesEveryReply", (*group).core4, false},
 	{"TokenTellsWhoWhatAndWhere", (*group).token, false},
 	{"AlltoallInThreePatterns", (*group).alltoall, false},
 	{"ImmediateNeverWaitsAndLosesNothing", (*group).immediate, false},
+	{"BarriersOfMessagesHoldUntilAllHaveCome", (*group).barrier, false},
 	{"ContendManyGoroutinesOnOneLane", (*group).contend, false},
+	{"ThreadsDoEverythingAtOnce", (*group).threads, false},
+	{"LocksAreSharedByHandlersAndGoroutines", (*group).locks, false},
 	{"SliceRandomPartsOfSegments", (*group).slice, false},
 	{"DeferredRepliesComeOnceOrExpire", (*group).deferred, false},
 	{"PanicsAreErrorsOfTheCaller", (*group).panics, false},
@@ -84,7 +88,7 @@ func (c check) run(t fabrictest.T, o Options) {
 	set(&o.Rounds, 100)
 	set(&o.Patience, time.Minute)
 	if o.Host == nil {
-		o.Host = goroutines{}
+		o.Host = fabrictest.Goroutines()
 	}
 	g := &group{T: t, o: o, table: am.NewTable(), rng: rand.New(rand.NewPCG(7, 8)), dead: make(map[int]bool)}
 	g.ranks = o.New(t, max(3, o.Ranks), segmentSize)

@@ -126,7 +126,9 @@ func (c check) run(t T, o Options) {
 	o.SegmentSize = orDefault(o.SegmentSize, 4<<20)
 	o.Rounds = orDefault(o.Rounds, 500)
 	o.Patience = orDefault(o.Patience, time.Minute)
-	o.Host = hostOr(o.Host)
+	if o.Host == nil {
+		o.Host = Goroutines()
+	}
 	g := &group{T: t, o: o, ranks: o.New(t, o.Ranks, o.SegmentSize), rng: rand.New(rand.NewPCG(1, 2))}
 	if len(g.ranks) != o.Ranks {
 		t.Fatalf("the factory made %d ranks, want %d", len(g.ranks), o.Ranks)

@@ -22,14 +22,9 @@ type Host interface {
 	Yield()
 }
 
-func hostOr(h Host) Host {
-	if h == nil {
-		return goroutines{}
-	}
-	return h
-}
+// Goroutines is the host of networks that are real: goroutines, in real time.
+func Goroutines() Host { return goroutines{} }
 
-// goroutines is the host of networks that are real.
 type goroutines struct{}
 
 func (goroutines) Main(check func()) error { check(); return nil }

@@ -81,7 +81,9 @@ func (c messageCheck) run(t T, o MessageOptions) {
 	o.Ranks = max(3, orDefault(o.Ranks, 3))
 	o.Rounds = orDefault(o.Rounds, 300)
 	o.Patience = orDefault(o.Patience, time.Minute)
-	o.Host = hostOr(o.Host)
+	if o.Host == nil {
+		o.Host = Goroutines()
+	}
 	const segmentSize = 64 << 10
 	g := &office{T: t, o: o, ranks: o.New(t, o.Ranks, segmentSize), rng: rand.New(rand.NewPCG(3, 4))}
 	err := o.Host.Main(func() {

@@ -12,9 +12,10 @@ import (
 )
 
 // goroutine is what one goroutine holds. Only that goroutine touches it; it is in
-// the table while there is something to know.
+// the table while there is something to know. One that ends with a lock held leaves its record to
+// whoever gets its g: the place that the next complaint names is the one to look at.
 type goroutine struct {
-	id       uint64
+	g        uintptr
 	held     []*holding // in the order taken
 	handlers []handler
 }
@@ -22,7 +23,6 @@ type goroutine struct {
 // holding is one lock held, immutable: others read it through Mutex.holder.
 type holding struct {
 	mutex *Mutex
-	owner uint64
 	pcs   [4]uintptr
 	n     int
 }
@@ -32,29 +32,29 @@ type handler struct {
 	before int // locks held when it began
 }
 
-var goroutines sync.Map // id to *goroutine
+var goroutines sync.Map // Goroutine() to *goroutine
 
 // self returns the calling goroutine's record.
 func self() *goroutine {
-	id := goroutineID()
-	if g, ok := goroutines.Load(id); ok {
+	key := Goroutine()
+	if g, ok := goroutines.Load(key); ok {
 		return g.(*goroutine)
 	}
-	g := &goroutine{id: id}
-	goroutines.Store(id, g)
+	g := &goroutine{g: key}
+	goroutines.Store(key, g)
 	return g
 }
 
 // forget removes a record that says nothing, so that goroutines that end leave none.
 func (g *goroutine) forget() {
 	if len(g.held) == 0 && len(g.handlers) == 0 {
-		goroutines.Delete(g.id)
+		goroutines.Delete(g.g)
 	}
 }
 
-// goroutineID reads the number in "goroutine 18 [running]:", the first line of a
-// stack's text (runtime.Stack). The runtime offers no other way; it costs about a microsecond.
-func goroutineID() uint64 {
+// number reads the number in "goroutine 18 [running]:", the first line of a stack's text (runtime.Stack), for
+// complaints: it walks the whole stack, which takes 10 µs and more.
+func number() uint64 {
 	var buf [40]byte
 	text := buf[:runtime.Stack(buf[:], false)]
 	digits, _, _ := bytes.Cut(bytes.TrimPrefix(text, []byte("goroutine ")), []byte(" "))
@@ -69,13 +69,13 @@ func goroutineID() uint64 {
 func (g *goroutine) mayLock(m *Mutex) {
 	for _, h := range g.held {
 		if !m.above(h.mutex) {
-			panic(&Violation{Inversion, fmt.Sprintf("goroutine %d wants %v and has %v: take %v first, or unlock before", g.id, m, h, m)})
+			panic(&Violation{Inversion, fmt.Sprintf("goroutine %d wants %v and has %v: take %v first, or unlock before", number(), m, h, m)})
 		}
 	}
 }
 
 func (g *goroutine) push(m *Mutex) {
-	h := &holding{mutex: m, owner: g.id}
+	h := &holding{mutex: m}
 	h.n = runtime.Callers(3, h.pcs[:]) // without Callers, push and the Mutex's method
 	g.held = append(g.held, h)
 	m.holder.Store(h)
@@ -91,9 +91,9 @@ func (g *goroutine) pop(m *Mutex) {
 		}
 	}
 	g.forget()
-	text := fmt.Sprintf("goroutine %d unlocks %v, which is free", g.id, m)
+	text := fmt.Sprintf("goroutine %d unlocks %v, which is free", number(), m)
 	if h := m.holder.Load(); h != nil {
-		text = fmt.Sprintf("goroutine %d unlocks what goroutine %d holds, %v: who locks unlocks", g.id, h.owner, h)
+		text = fmt.Sprintf("goroutine %d unlocks what another holds, %v: who locks unlocks", number(), h)
 	}
 	panic(&Violation{NotHeld, text})
 }
