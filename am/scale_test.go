@@ -111,7 +111,7 @@ func (x traffic) run(t *testing.T) {
 }
 
 func TestThousandsOfRanksRandomAllToAll(t *testing.T) {
-	ranks := 2000
+	ranks := manyRanks
 	if testing.Short() {
 		ranks = 200
 	}

@@ -137,15 +137,15 @@ func (g *group) core4() {
 	g.open(am.Config{MaxMedium: mostMedium, Credits: 6, Replies: 2, Spares: 1, Sends: 3, ReplySends: 1})
 	step := 1
 	if g.o.Rounds < 20 {
-		step = 5
+		step = 8
 	}
 	g.each(func(rank int, l *am.Lane) error {
 		rng := source(rank, 4)
 		want := make([]uint64, len(g.lanes))
 		for nargs := 0; nargs <= am.MaxArgs; nargs += step {
 			for _, r := range requests(rank, nargs, rng.Uint64()) {
+				to := g.other(rank, rng)
 				for a := range answers {
-					to := g.other(rank, rng)
 					if err := g.ask(handlers[a], l, to, a, r); err != nil {
 						return fmt.Errorf("%v, reply %d, to rank %d: %w", r, a, to, err)
 					}

@@ -453,7 +453,8 @@ func (p *port) askedToClose(at *peer, d *datagram) {
 	if c.state == connAnswering {
 		p.made(c) // it would not close what is not open
 	}
-	inFlight := c.count > 0 && c.state == connUp
+	mere := c.count == 1 && c.touched // which leaves nothing behind
+	inFlight := c.count > 0 && !mere && c.state == connUp
 	agreed := !inFlight && c.refused == nil && c.sent == d.arrived && c.arrived == d.sent && d.attempt > c.declined &&
 		(c.state == connUp || c.state == connClosing)
 	if agreed {
@@ -461,6 +462,9 @@ func (p *port) askedToClose(at *peer, d *datagram) {
 			p.closing(c)
 		}
 		p.tell(c, datagram{kind: sayClosed, attempt: d.attempt})
+		if mere {
+			p.endMessage(c, nil)
+		}
 		p.shut(c)
 		return
 	}
