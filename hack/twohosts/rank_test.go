@@ -9,9 +9,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/am"
 )
 
 // Variables that tell the test binary to be a rank, and for how many rounds.
@@ -35,7 +37,11 @@ func rankMain(program string) int {
 		fmt.Println(err)
 		return 2
 	}
-	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second})
+	handlers := am.NewTable() // none: the other programs use no messages
+	if program == "messages" {
+		handlers = table
+	}
+	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second, Handlers: handlers})
 	if err != nil {
 		fmt.Println("join:", err)
 		return 1
@@ -76,6 +82,7 @@ const (
 var programs = map[string]func(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error{
 	"exchange": exchange,
 	"traffic":  traffic,
+	"messages": messages,
 }
 
 func block(rank int) uint64 { return blockOff + uint64(rank)*blockBytes }
@@ -216,6 +223,71 @@ func traffic(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int)
 		if done := uint64(i / (j.Size() - 1)); old != done {
 			return fmt.Errorf("round %d: %d additions were done before, want %d", i, old, done)
 		}
+	}
+	return j.Barrier(ctx)
+}
+
+// What ranks run on one another: each counts the requests of each.
+var (
+	table = am.NewTable()
+	done  [8]atomic.Uint64 // by the rank that asked
+
+	// echo returns a Medium, or what a Long wrote, with how many requests came before.
+	echo = table.Handle("echo", func(c *am.Call) {
+		before := done[c.From()].Add(1) - 1
+		if off, long := c.Offset(); long {
+			_ = c.ReplyWith(am.Long(off, c.Payload()), before)
+			return
+		}
+		_ = c.ReplyWith(am.Medium(c.Payload()), before)
+	})
+	// note is counted only.
+	note = table.Handle("note", func(c *am.Call) { noted[c.From()].Add(1) })
+	// notes tells how many there were.
+	notes = table.Handle("notes", func(c *am.Call) { _ = c.Reply(noted[c.From()].Load()) })
+	noted [8]atomic.Uint64
+)
+
+// messages between each rank and all, itself too, with every byte looked at and every handler counted, until the
+// rounds are over or somebody is down.
+func messages(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("rank %d: traffic\n", j.Rank())
+	for i := range rounds {
+		to := i % j.Size()
+		body := am.Medium
+		want := pattern(1+(i*7919)%4096, i)
+		if i/j.Size()%2 == 1 {
+			want = pattern(1+(i*7919)%(256<<10), i)
+			body = func(b []byte) am.Payload { return am.Long(block(j.Rank()), b) }
+		}
+		r, err := echo.CallWith(ctx, w, to, body(want))
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(r.Data, want) || r.Arg(0) != uint64(i/j.Size()) {
+			return fmt.Errorf("round %d: %d bytes for %d, the same: %v; %d requests before, want %d", i, len(r.Data), len(want), slices.Equal(r.Data, want), r.Arg(0), i/j.Size())
+		}
+		if err := note.Post(ctx, w, to); err != nil {
+			return err
+		}
+	}
+	for to := range j.Size() { // each was handled once, sooner or later
+		want := uint64((rounds + j.Size() - 1 - to) / j.Size())
+		for got := uint64(0); got != want; time.Sleep(time.Millisecond) {
+			r, err := notes.Call(ctx, w, to)
+			if got = r.Arg(0); err != nil || got > want {
+				return fmt.Errorf("%d of %d posts were handled at rank %d: %w", got, want, to, err)
+			}
+		}
+	}
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	for network, s := range j.MessageStats() {
+		fmt.Printf("rank %d: %d requests over %s, %d messages met no buffer\n", j.Rank(), s.Calls+s.Posts, network, s.Port.RNR)
 	}
 	return j.Barrier(ctx)
 }

@@ -167,6 +167,21 @@ func TestTwoHosts(t *testing.T) {
 			}
 		}
 	})
+	t.Run("messages go by shared memory within a host and over the device between hosts", func(t *testing.T) {
+		j := start(t, c, "messages", "auto", 40, 0, 0, 1, 1)
+		j.all()
+		for r, out := range j.outs {
+			for _, network := range []string{"shm", "ibv"} { // two ranks by either, ten rounds each: a call and a post, and at least one question
+				var n, rnr int
+				for line := range strings.Lines(out.String()) {
+					_, _ = fmt.Sscanf(line, fmt.Sprintf("rank %d: %%d requests over %s, %%d messages met no buffer", r, network), &n, &rnr)
+				}
+				if n < 2*(2*10+1) || rnr != 0 {
+					t.Errorf("rank %d sent %d requests over %s, want at least %d; %d messages met no buffer", r, n, network, 2*(2*10+1), rnr)
+				}
+			}
+		}
+	})
 	t.Run("ibbench measures between two kernels", func(t *testing.T) {
 		exe := ibbench(t)
 		for _, op := range []string{"put", "get", "amo"} {
@@ -195,6 +210,7 @@ func TestTwoHosts(t *testing.T) {
 		defer c.Restore(0, 1)
 		before := c.Link(0, 1).Dropped + c.Link(1, 0).Dropped
 		start(t, c, "traffic", "auto", 40, 0, 1).all()
+		start(t, c, "messages", "auto", 40, 0, 1).all()
 		if c.Link(0, 1).Dropped+c.Link(1, 0).Dropped == before {
 			t.Error("no packet was lost: nothing was proved")
 		}
@@ -213,6 +229,16 @@ func TestTwoHosts(t *testing.T) {
 	})
 	t.Run("a cut cable makes each host find the other's ranks down", func(t *testing.T) {
 		j := start(t, c, "traffic", "auto", endless, 0, 1)
+		j.says(0, "traffic")
+		j.says(1, "traffic")
+		must(t, c.Cut(0, 1))
+		defer c.Restore(0, 1)
+		j.says(0, "rank 0: found rank 1 down")
+		j.says(1, "rank 1: found rank 0 down")
+		j.end(0, 1)
+	})
+	t.Run("a cut cable ends the calls to the other host", func(t *testing.T) {
+		j := start(t, c, "messages", "auto", endless, 0, 1)
 		j.says(0, "traffic")
 		j.says(1, "traffic")
 		must(t, c.Cut(0, 1))
