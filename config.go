@@ -75,7 +75,7 @@ type Config struct {
 	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_LANES, else GOMAXPROCS, at most 4.
 	MessageLanes int
 	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,
-	// Segment and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
+	// Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
 
 	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
@@ -186,8 +186,8 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageLanes < 1 || c.MessageLanes > maxMessageLanes:
 		return bad("MessageLanes", c.MessageLanes, fmt.Sprintf("1 to %d", maxMessageLanes))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.OnClosed != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:

@@ -53,7 +53,8 @@ func (j *Job) openLanes() error {
 		return nil
 	}
 	cfg := j.cfg.Messages
-	cfg.Rank, cfg.Size, cfg.Table, cfg.Segment, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.seg.User(), j.cutOff
+	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.cutOff
+	cfg.Segment, cfg.SegmentSize = j.seg.User(), j.SegmentSize // the system areas are not for messages
 	for _, n := range j.networks {
 		m, ok := n.(fabric.Messenger)
 		if !ok {

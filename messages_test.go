@@ -87,6 +87,48 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 	})
 }
 
+// Behind the user's bytes lies what collective operations live on.
+func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	back := table.Handle("back", func(c *am.Call) {
+		if err := c.ReplyWith(am.Long(c.Arg(0), make([]byte, 8))); err != nil {
+			_ = c.ReplyWith(am.Medium([]byte(err.Error())))
+		}
+	})
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.SegmentSize = table, 1<<16
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			to, end := neighbour(j), j.SegmentSize(neighbour(j))
+			j.seg.System()[sysBox] = 0x5a
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			var bounds *BoundsError
+			for _, off := range []uint64{end - 7, end, j.routes[to].system + sysBox, ^uint64(0) - 3} {
+				_, call := h.CallWith(ctx, j, to, am.Long(off, make([]byte, 8)))
+				post := h.PostWith(ctx, j, to, am.Long(off, make([]byte, 8)))
+				if !errors.As(call, &bounds) || !errors.As(post, &bounds) {
+					return fmt.Errorf("at %d: %w, %w", off, call, post)
+				}
+				if r, err := back.Call(ctx, j, to, off); err != nil || !strings.Contains(string(r.Data), "segment") {
+					return fmt.Errorf("a reply at %d: %q, %w", off, r.Data, err)
+				}
+			}
+			if _, err := h.CallWith(ctx, j, to, am.Long(end-8, make([]byte, 8))); err != nil {
+				return fmt.Errorf("the last bytes: %w", err)
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			if b := j.seg.System()[sysBox]; b != 0x5a {
+				return fmt.Errorf("the system area was written: %#x", b)
+			}
+			return nil
+		})
+	})
+}
+
 func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })

@@ -67,7 +67,7 @@ func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) 
 	if rank < 0 || rank >= len(l.peers) {
 		return &fabric.RankError{Op: op, Rank: rank, Size: len(l.peers)}
 	}
-	return l.checkParts(p, args)
+	return l.checkParts(rank, p, args)
 }
 
 func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64) (Reply, error) {

@@ -36,6 +36,9 @@ type Config struct {
 	Table *Table
 	// Segment is this rank's segment, into which Long messages write. nil: they are refused.
 	Segment []byte
+	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is less than the
+	// network would allow. It is asked before each. nil: all.
+	SegmentSize func(rank int) uint64
 
 	// Credits are the receive buffers for requests, shared by all peers: 1 and more. 0: 256.
 	Credits int

@@ -1,6 +1,10 @@
 package am
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit/fabric"
+)
 
 // Payload is what a message carries beside its arguments. The zero value is nothing.
 type Payload struct {
@@ -109,7 +113,7 @@ func (c *Call) answer(p Payload, args []uint64) error {
 	case deferred, over:
 		return ErrOver
 	}
-	if err := c.l.checkParts(p, args); err != nil {
+	if err := c.l.checkParts(c.rank, p, args); err != nil {
 		return err
 	}
 	c.state = replied
@@ -122,7 +126,7 @@ func (c *Call) answer(p Payload, args []uint64) error {
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)
 
-func (l *Lane) checkParts(p Payload, args []uint64) error {
+func (l *Lane) checkParts(rank int, p Payload, args []uint64) error {
 	switch {
 	case len(args) > MaxArgs:
 		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}
@@ -130,6 +134,8 @@ func (l *Lane) checkParts(p Payload, args []uint64) error {
 		return &SizeError{"a Medium payload in bytes", len(p.bytes), l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
 	case len(p.bytes) > maxLong:
 		return &SizeError{"a Long payload in bytes", len(p.bytes), maxLong, "send it in parts"}
+	case p.cat == long && l.cfg.SegmentSize != nil:
+		return fabric.CheckRange("write", rank, p.off, uint64(len(p.bytes)), l.cfg.SegmentSize(rank))
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (t *Token) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
 func (t *Token) ReplyWith(p Payload, args ...uint64) error { return t.answer(p, args) }
 
 func (t *Token) answer(p Payload, args []uint64) error {
-	if err := t.l.checkParts(p, args); err != nil {
+	if err := t.l.checkParts(t.rank, p, args); err != nil {
 		return err
 	}
 	if err := t.take(tokenAnswered); err != nil {
