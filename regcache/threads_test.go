@@ -40,23 +40,33 @@ func threads(t *testing.T, d time.Duration, f func(lo uintptr, pages int, turn *
 	if cFunc("ibc_threads_start", p) != 0 {
 		t.Fatal("no threads")
 	}
+	turns := [cThreads]*atomic.Uint64{}
+	for i := range turns {
+		turns[i] = (*atomic.Uint64)(ptr(cFunc("ibc_threads_turn", uintptr(i))))
+	}
+	const few = 100
+	changes := func() (n uint64) { // two turns each
+		for _, turn := range turns {
+			n += turn.Load() / 2
+		}
+		return n
+	}
 	end := time.Now().Add(d)
+	goesOn := func() bool { // a busy machine takes longer until something has happened
+		return time.Now().Before(end) || changes() < few && time.Now().Before(end.Add(time.Minute))
+	}
 	var wg sync.WaitGroup
 	for g := range 8 {
 		rnd := &rand{*seed<<8 + uint64(g) + 1}
-		turns := [cThreads]*atomic.Uint64{}
-		for i := range turns {
-			turns[i] = (*atomic.Uint64)(ptr(cFunc("ibc_threads_turn", uintptr(i))))
-		}
 		wg.Go(func() {
-			for time.Now().Before(end) && !t.Failed() {
+			for goesOn() && !t.Failed() {
 				i, from := rnd.below(cThreads), rnd.below(cThreadPages)
 				f(p+uintptr(i*cThreadPages+from)*page, 1+rnd.below(cThreadPages-from), turns[i])
 			}
 		})
 	}
 	wg.Wait()
-	if n := cFunc("ibc_threads_stop"); n < 100 {
+	if n := cFunc("ibc_threads_stop"); n < few {
 		t.Errorf("%d changes: nothing was tried", n)
 	}
 }
