@@ -568,7 +568,8 @@ func (p *port) timers(now time.Duration) {
 	if every := p.n.cfg.Messages.Keepalive; every > 0 && now >= p.keepAt {
 		p.keepAt = now + every
 		for _, c := range p.byQPN {
-			if !c.busy && c.state == connUp && c.count == 0 {
+			// Of messages that asked for no completion nobody hears whether they arrived. Of all others the device tells.
+			if !c.busy && c.state == connUp && c.count == c.silent {
 				p.touch(c)
 			}
 			c.busy = false

@@ -469,12 +469,29 @@ func TestAPeerThatAnswersNoAttemptToConnectIsDown(t *testing.T) {
 var hasty = Config{Lanes: 1, timeout: 11, retries: 1}
 
 func TestKeepaliveFindsADeadPeerWithoutTraffic(t *testing.T) {
+	t.Run("behind messages that told of their end", func(t *testing.T) { findByKeepalive(t, 0) })
+	t.Run("behind messages that did not", func(t *testing.T) { findByKeepalive(t, 3) })
+}
+
+// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask for no completion.
+func findByKeepalive(t *testing.T, silent int) {
 	cfg := hasty
 	cfg.Messages.Keepalive = 20 * time.Millisecond
 	var d deaths
 	cfg.OnDown = d.onDown
 	m := newMail(t, 3, cfg, mailConfig)
 	m.connectAll()
+	for range silent {
+		for _, o := range m.posts {
+			for peer := range m.posts {
+				if peer != o.rank {
+					_, err := o.send(peer, 8, false, 0)
+					m.must("send", err)
+				}
+			}
+		}
+		m.work(func(o *office) (bool, error) { return o.delivered(), nil })
+	}
 	m.live = func(rank int) bool { return rank != 1 }
 	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
 		m.must("stop of a queue pair", c.qp.ToError())
