@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, in stages; all of them without arguments. The last line counts.
 #
-#   hack/test.sh [STAGE...]      stages: lint race debug plain vm
+#   hack/test.sh [STAGE...]      stages: lint race debug plain builds vm
 #
 # A stage that fails does not keep the others from running; the exit status tells.
 # PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
@@ -66,6 +66,18 @@ stage_debug() { others debug -tags debug; }
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
 stage_plain() { others plain -bench . -benchtime 1x; }
 
+# The builds for tests: with mistakes planted into active messages, each of which the suite must find, and with one
+# lock in the place of many.
+stage_builds() {
+  local module=github.com/ibconduit/conduit want rc=0
+  packages >$out/packages || return 1
+  mapfile -t want < <(grep -xE "$module/am" $out/packages)
+  [ ${#want[@]} = 0 ] || run amfault -tags amfault -run 'Planted|IsCaught|IsReported' "${want[@]}" || rc=1
+  mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|fabric/shm)" $out/packages)
+  [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
+  return $rc
+}
+
 # One VM after the other (-p 1): two on two cores would only disturb each other.
 # All is compiled before, on all cores.
 stage_vm() {
@@ -80,10 +92,10 @@ stage_vm() {
   IBCONDUIT_REQUIRE_RDMA=1 run vm -p 1 -bench . -benchtime 1x -exec "$PWD/hack/softroce/vm -mem 4096" "${pkgs[@]}"
 }
 
-[ $# -gt 0 ] || set -- lint race debug plain vm
+[ $# -gt 0 ] || set -- lint race debug plain builds vm
 failed=()
 for stage; do
-  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain vm)" >&2; exit 2; }
+  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds vm)" >&2; exit 2; }
   echo "== $stage"
   start=$SECONDS
   "stage_$stage" || failed+=("$stage")
