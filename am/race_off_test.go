@@ -2,4 +2,9 @@
 
 package am_test
 
-const manyRanks = 2000
+// How much is simulated.
+const (
+	manyRanks = 2000
+	killSeeds = 5
+	volume    = 200_000
+)

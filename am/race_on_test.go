@@ -2,5 +2,9 @@
 
 package am_test
 
-// manyRanks is less with the race detector, which is some ten times slower.
-const manyRanks = 300
+// How much is simulated: less with the race detector, which is some ten times slower.
+const (
+	manyRanks = 300
+	killSeeds = 1
+	volume    = 20_000
+)

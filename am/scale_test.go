@@ -14,99 +14,186 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// traffic is random traffic of many ranks on few buffers.
+// traffic is random traffic of many ranks in a simulation.
 type traffic struct {
-	cfg      sim.Config
-	calls    int   // of each rank
-	kill     []int // who dies meanwhile
-	slow     []int // who polls slowly
-	deadline time.Duration
+	cfg   sim.Config
+	lane  am.Config // those buffers that are 0 are few
+	calls int       // requests of each rank
+	posts bool      // not only calls, and Long payloads, which need segments
+	kill  []int     // who dies meanwhile
+	slow  []int     // who polls slowly
+	stall time.Duration
 }
 
-// run returns the lanes at rest, and how often messages met no buffer.
-func (x traffic) run(t *testing.T) {
+// outcome is what traffic left behind, with all lanes at rest.
+type outcome struct {
+	traffic
+	err      error
+	rnr      uint64     // messages that met no buffer
+	live     []*am.Lane // of the ranks that were not killed
+	ended    int64      // requests of theirs
+	died     int64      // requests, of whomever, that found their rank dead
+	messages uint64     // that the live ranks sent, replies included
+}
+
+// load is a traffic that runs.
+type load struct {
+	traffic
+	dead        map[int]bool
+	lanes       []*am.Lane
+	left        atomic.Int64 // ranks that are not done; -1: something went wrong
+	ended, died atomic.Int64
+	echo, count *am.Handler
+	long        *am.Handler
+}
+
+func (x traffic) run(t *testing.T) *outcome {
 	t.Helper()
 	w, err := sim.New(x.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.ConnectAll()
+	r := &load{traffic: x, dead: map[int]bool{}, lanes: make([]*am.Lane, x.cfg.Ranks)}
+	r.register()
+	for i, rank := range x.slow {
+		w.Slow(rank, time.Duration(1+i)*20*time.Microsecond)
+	}
+	for i, rank := range x.kill {
+		r.dead[rank] = true
+		w.At(time.Duration(1+i)*300*time.Microsecond, func() { w.Kill(rank) })
+	}
+	r.left.Store(int64(x.cfg.Ranks - len(x.kill)))
+	o := &outcome{traffic: x, err: w.Run(r.rank), rnr: w.RNR()}
+	o.ended, o.died = r.ended.Load(), r.died.Load()
+	for i, l := range r.lanes {
+		if l != nil && !r.dead[i] {
+			o.live = append(o.live, l)
+			o.messages += l.Stats().Port.Sends
+		}
+	}
+	return o
+}
+
+func (r *load) register() {
 	table := am.NewTable()
-	h := table.Handle("echo", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload()), c.Arg(0)) })
-	for i, r := range x.slow {
-		w.Slow(r, time.Duration(1+i)*20*time.Microsecond)
+	r.echo = table.Handle("echo", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload()), c.Arg(0)) })
+	r.count = table.Handle("count", func(*am.Call) {})
+	r.long = table.Handle("long", func(c *am.Call) { _ = c.Reply(c.Arg(0), uint64(len(c.Payload()))) })
+	c := &r.lane
+	c.Table, c.StallAfter, c.SilentAfter, c.PingAfter = table, r.stall, r.stall/2, r.stall/8
+	for _, x := range []struct {
+		v *int
+		n int
+	}{{&c.Credits, 16}, {&c.Replies, 8}, {&c.Spares, 4}, {&c.Sends, 8}, {&c.ReplySends, 4}, {&c.MaxMedium, 512}} {
+		if *x.v == 0 {
+			*x.v = x.n
+		}
 	}
-	dead := map[int]bool{}
-	for i, r := range x.kill {
-		dead[r] = true
-		w.At(time.Duration(1+i)*300*time.Microsecond, func() { w.Kill(r) })
-	}
-	lanes := make([]*am.Lane, x.cfg.Ranks)
-	var left, ended, died atomic.Int64
-	left.Store(int64(x.cfg.Ranks - len(x.kill)))
-	err = w.Run(func(ctx context.Context, r *sim.Rank) error {
-		l, err := am.Open(r.Net(), 0, am.Config{Rank: r.ID(), Size: r.Size(), Table: table, Host: amtest.SimHost(r), Credits: 16, Replies: 8, Spares: 4,
-			Sends: 8, ReplySends: 4, MaxMedium: 512, StallAfter: x.deadline, SilentAfter: x.deadline / 2, PingAfter: x.deadline / 8})
-		if err != nil {
-			return err
-		}
-		lanes[r.ID()] = l
-		for i := range uint64(x.calls) {
-			to := r.Rand().IntN(r.Size())
-			b := make([]byte, r.Rand().IntN(100))
-			reply, err := h.CallWith(ctx, l, to, am.Medium(b), i)
-			switch {
-			case err == nil && reply.Arg(0) == i && len(reply.Data) == len(b):
-			case dead[to] && errors.Is(err, fabric.ErrPeerDown):
-				died.Add(1)
-			default:
-				left.Store(-1) // the others need not go on
-				return fmt.Errorf("call %d to rank %d: %w", i, to, err)
-			}
-			if !dead[r.ID()] {
-				ended.Add(1)
-			}
-		}
-		if dead[r.ID()] { // it has to die first
-			return r.Sleep(ctx, time.Hour)
-		}
-		left.Add(-1)
-		for left.Load() > 0 {
-			if err := r.Sleep(ctx, time.Millisecond); err != nil {
-				return err
-			}
-		}
-		if err := r.Sleep(ctx, 2*time.Millisecond); err != nil { // control messages may be on their way
-			return err
-		}
-		return l.Close()
-	})
+}
+
+// rank is the life of one rank.
+func (r *load) rank(ctx context.Context, s *sim.Rank) error {
+	cfg := r.lane
+	cfg.Rank, cfg.Size, cfg.Host, cfg.Segment = s.ID(), s.Size(), amtest.SimHost(s), s.Segment()
+	l, err := am.Open(s.Net(), 0, cfg)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if n := w.RNR(); n != 0 {
-		t.Errorf("%d messages met no buffer", n)
-	}
-	if want := int64((x.cfg.Ranks - len(x.kill)) * x.calls); ended.Load() != want {
-		t.Errorf("%d calls ended, want %d", ended.Load(), want)
-	}
-	var live []*am.Lane
-	for i, l := range lanes {
-		if dead[i] {
-			continue
+	r.lanes[s.ID()] = l
+	for i := range uint64(r.calls) {
+		to := s.Rand().IntN(s.Size())
+		err := r.request(ctx, s, l, to, i)
+		switch {
+		case err == nil:
+		case r.dead[to] && errors.Is(err, fabric.ErrPeerDown):
+			r.died.Add(1)
+		default:
+			r.left.Store(-1) // the others need not go on
+			return fmt.Errorf("request %d to rank %d: %w", i, to, err)
 		}
-		live = append(live, l)
+		if !r.dead[s.ID()] {
+			r.ended.Add(1)
+		}
+	}
+	if r.dead[s.ID()] { // it has to die first
+		return s.Sleep(ctx, time.Hour)
+	}
+	r.left.Add(-1)
+	for r.left.Load() > 0 {
+		if err := s.Sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := l.Quiesce(ctx); err != nil {
+		return err
+	}
+	if err := s.Sleep(ctx, 5*time.Millisecond); err != nil { // control messages may be on their way
+		return err
+	}
+	return l.Close()
+}
+
+// request sends one of a random kind and checks its reply.
+func (r *load) request(ctx context.Context, s *sim.Rank, l *am.Lane, to int, i uint64) error {
+	b := make([]byte, s.Rand().IntN(100))
+	kind := 0
+	if r.posts {
+		kind = s.Rand().IntN(4)
+	}
+	switch kind {
+	case 1:
+		return r.count.PostWith(ctx, l, to, am.Medium(b), i)
+	case 2:
+		reply, err := r.long.CallWith(ctx, l, to, am.Long(uint64(s.ID()%8)*128, b), i)
+		if err == nil && (reply.Arg(0) != i || reply.Arg(1) != uint64(len(b))) {
+			err = fmt.Errorf("reply %v to %d bytes", reply.Args(), len(b))
+		}
+		return err
+	}
+	reply, err := r.echo.CallWith(ctx, l, to, am.Medium(b), i)
+	if err == nil && (reply.Arg(0) != i || len(reply.Data) != len(b)) {
+		err = fmt.Errorf("reply %v with %d bytes to %d", reply.Args(), len(reply.Data), len(b))
+	}
+	return err
+}
+
+// allEnded checks that every request of a live rank ended with its reply, or with the death of its target.
+func (o *outcome) allEnded(t *testing.T) {
+	t.Helper()
+	if o.err != nil {
+		t.Fatalf("seed %d: %v", o.cfg.Seed, o.err)
+	}
+	if want := int64((o.cfg.Ranks - len(o.kill)) * o.calls); o.ended != want {
+		t.Errorf("seed %d: %d requests ended, want %d", o.cfg.Seed, o.ended, want)
+	}
+	if len(o.kill) == 0 && o.died != 0 {
+		t.Errorf("seed %d: %d requests found their rank dead, and all live", o.cfg.Seed, o.died)
+	}
+}
+
+// noneMetNoBuffer checks the counters of receivers that were not ready.
+func (o *outcome) noneMetNoBuffer(t *testing.T) {
+	t.Helper()
+	if o.rnr != 0 {
+		t.Errorf("seed %d: %d messages met no buffer", o.cfg.Seed, o.rnr)
+	}
+}
+
+// booksAgree checks the identities between the counters of every rank, and without deaths those between ranks.
+func (o *outcome) booksAgree(t *testing.T) {
+	t.Helper()
+	for _, l := range o.live {
 		s := l.Stats()
 		if err := s.Check(); err != nil || s.CallsInFlight != 0 || s.Broken != 0 {
-			t.Fatalf("rank %d: %v, %+v", i, err, s)
+			t.Fatalf("seed %d, rank %d: %v, %+v", o.cfg.Seed, l.Rank(), err, s)
 		}
 	}
-	if len(x.kill) == 0 {
-		if err := am.Reconcile(live); err != nil {
-			t.Error(err)
-		}
-	} else {
-		t.Logf("%d calls found their rank dead", died.Load())
+	if len(o.kill) > 0 {
+		return
+	}
+	if err := am.Reconcile(o.live); err != nil {
+		t.Errorf("seed %d: %v", o.cfg.Seed, err)
 	}
 }
 
@@ -115,19 +202,36 @@ func TestThousandsOfRanksRandomAllToAll(t *testing.T) {
 	if testing.Short() {
 		ranks = 200
 	}
-	traffic{cfg: sim.Config{Ranks: ranks, Seed: 21}, calls: 10, deadline: 10 * time.Second}.run(t)
+	o := traffic{cfg: sim.Config{Ranks: ranks, Seed: 21}, calls: 10, stall: 10 * time.Second}.run(t)
+	o.allEnded(t)
+	o.noneMetNoBuffer(t)
+	o.booksAgree(t)
 }
 
 func TestSlowReceiversDelayOnlyThemselves(t *testing.T) {
-	traffic{cfg: sim.Config{Ranks: 100, Seed: 22}, calls: 30, slow: []int{3, 50, 51}, deadline: 10 * time.Second}.run(t)
+	o := traffic{cfg: sim.Config{Ranks: 100, Seed: 22}, calls: 30, slow: []int{3, 50, 51}, stall: 10 * time.Second}.run(t)
+	o.allEnded(t)
+	o.noneMetNoBuffer(t)
+	o.booksAgree(t)
 }
 
 func TestLimitedConnectionsAndLostNotes(t *testing.T) {
-	traffic{cfg: sim.Config{Ranks: 100, Seed: 23, Connections: 3, Notes: sim.Notes{Loss: 0.2, Dup: 0.2}, HandshakeTries: 60}, calls: 20, deadline: 30 * time.Second}.run(t)
+	o := traffic{cfg: sim.Config{Ranks: 100, Seed: 23, Connections: 3, Notes: sim.Notes{Loss: 0.2, Dup: 0.2}, HandshakeTries: 60}, calls: 20, stall: 30 * time.Second}.run(t)
+	o.allEnded(t)
+	o.noneMetNoBuffer(t)
+	o.booksAgree(t)
 }
 
 func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
-	for seed := range uint64(5) {
-		traffic{cfg: sim.Config{Ranks: 60, Seed: 30 + seed, MaxEvents: 4e6}, calls: 40, kill: []int{7, 8, 40}, deadline: 20 * time.Second}.run(t)
+	died := int64(0)
+	for seed := range uint64(killSeeds) {
+		o := traffic{cfg: sim.Config{Ranks: 60, Seed: 30 + seed, MaxEvents: 4e6}, calls: 40, kill: []int{7, 8, 40}, stall: 20 * time.Second}.run(t)
+		o.allEnded(t)
+		o.noneMetNoBuffer(t)
+		o.booksAgree(t)
+		died += o.died
+	}
+	if died == 0 {
+		t.Error("nobody called the dead: this test shows nothing")
 	}
 }
