@@ -52,7 +52,8 @@
 // them; and while peers wait, a peer that used none for Config.RecallAfter is
 // asked to give back what it has ([Header].Recall), and a busy one what exceeds its
 // part. The answer says how many it could give back; the others are in messages, and
-// come back with them. A peer that does not answer is asked again, and others as well.
+// come back with them. A peer that does not answer is asked again, and others as well. An answer
+// without a wish ends the wish that the peer had.
 //
 // # Replies
 //

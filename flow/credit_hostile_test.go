@@ -1,0 +1,61 @@
+package flow
+
+import (
+	"errors"
+	"math"
+	"testing"
+)
+
+func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 16, Config: Config{Initial: 4, Window: 8}})
+	e.tell(0)
+	for _, h := range []Header{
+		{Epoch: 1, Extended: true, Returned: 5},
+		{Epoch: 1, Extended: true, Returned: 1<<31 - 1},
+		{Epoch: 1, Want: 8, Extended: true, Returned: 5},
+	} {
+		violates(t, e.pool.Apply(1, &h, 0), 1, "returned credits it never had")
+	}
+	violates(t, e.pool.Apply(1, &Header{Epoch: 1, Extended: true, Seen: 1}, 0), 1, "never made")
+	if e.pool.account(1).held() != 4 || e.pool.account(1).target != 4 {
+		t.Error("the pool's books have changed")
+	}
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
+	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
+	if e.purse.Balance() != 4 {
+		t.Error("the purse has changed")
+	}
+	// Wishes beyond the window are cut.
+	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: MaxWindow}, 0))
+	if held := e.pool.account(1).held(); held != 8 {
+		t.Errorf("%d credits held, the window is 8", held)
+	}
+	for _, peer := range []int{-1, 2, math.MaxInt} {
+		if err := e.pool.Arrived(peer, 1, 0); !errors.Is(err, ErrStale) {
+			t.Errorf("message of peer %d: %v", peer, err)
+		}
+		must(t, e.pool.Apply(peer, &Header{Epoch: 1, Want: 3}, 0))
+		must(t, e.pool.Reposted(1, 0))
+		if e.pool.Open(peer, 1, 0) == nil {
+			t.Errorf("opened peer %d", peer)
+		}
+	}
+}
+
+// A message without a credit took a buffer that another one was promised. Until another is
+// posted, no credit may be granted in its place.
+func TestAnIntrudersBufferIsReplacedBeforeMoreIsGranted(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 3, Credits: 2, Config: Config{Initial: -1}})
+	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 0)))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
+	violates(t, p.Arrived(1, 1, 0), 1, "without a credit")
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 1}, 0))
+	if held := p.account(1).held(); held != 0 {
+		t.Errorf("%d granted with %d posted for %d held", held, p.Posted(), p.held)
+	}
+	must(t, p.Reposted(1, 0))
+	if held := p.account(1).held(); held != 1 || p.Posted() != 2 {
+		t.Errorf("%d granted after it was replaced, %d posted", held, p.Posted())
+	}
+}
