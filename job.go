@@ -35,6 +35,7 @@ type Job struct {
 	// downMu is taken last, and no network is called under it: lanes tell of
 	// deaths from inside calls that are made under mu.
 	downMu sync.Mutex
+	first  int                // the rank whose death was found out first; fixed before downs counts it
 	latest int                // the rank whose death was found out last; under downMu
 	leave  context.CancelFunc // ends Close's wait; nil before; under downMu
 
@@ -152,18 +153,13 @@ func (j *Job) downCause(rank int) error {
 	return nil
 }
 
-// anyDown is the first reason that some rank is dead, for operations that need
-// all of them.
+// anyDown is the death that was found out first, for operations that need all ranks: those who leave
+// because of it are found down as well, and it is what they leave for.
 func (j *Job) anyDown(op string) error {
 	if j.downs.Load() == 0 {
 		return nil
 	}
-	for r := range j.size {
-		if c := j.downCause(r); c != nil {
-			return &PeerDownError{Rank: r, Op: op, Cause: c}
-		}
-	}
-	return nil
+	return &PeerDownError{Rank: j.first, Op: op, Cause: j.downCause(j.first)}
 }
 
 // lastDown is the death that was found out last.
@@ -183,7 +179,9 @@ func (j *Job) markDown(rank int, cause error) {
 		j.downMu.Unlock()
 		return
 	}
-	j.latest = rank
+	if j.latest = rank; j.downs.Load() == 0 {
+		j.first = rank
+	}
 	j.downs.Add(1)
 	networks := slices.Clone(j.networks)
 	if j.leave != nil {

@@ -148,6 +148,28 @@ func TestAPanicEndsAChain(t *testing.T) {
 	})
 }
 
+// Ranks leave because of a death, and are found down then: what the others are told is the death.
+func TestCollectiveOperationsNameTheRankThatDiedFirst(t *testing.T) {
+	ctx := testContext(t)
+	died := errors.New("died on purpose")
+	err := RunLocalConfig(ctx, 4, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv}, func(j *Job) error {
+		if j.Rank() != 3 {
+			return j.Barrier(ctx)
+		}
+		j.markDown(2, died)
+		j.markDown(0, errors.New("it left"))
+		j.markDown(1, errors.New("it left"))
+		var down *PeerDownError
+		if err := j.Barrier(ctx); !errors.As(err, &down) || down.Rank != 2 || !errors.Is(err, died) {
+			t.Errorf("Barrier: %v, want rank 2 down", err)
+		}
+		return died
+	})
+	if !errors.Is(err, died) {
+		t.Error(err)
+	}
+}
+
 func TestCloseSaysThatItWaitedForTheOthers(t *testing.T) {
 	closed := make(chan struct{})
 	err := RunLocalConfig(t.Context(), 2, Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}, func(j *Job) error {
