@@ -180,10 +180,10 @@ func (c *cause) Error() string {
 	switch {
 	case c.kind == causeAbort:
 		return (&AbortError{int(c.code), c.text}).Error()
-	case c.kind == causeLeft:
-		return ErrLeft.Error()
 	case c.text != "":
 		return c.text
+	case c.kind == causeLeft:
+		return ErrLeft.Error()
 	}
 	return fmt.Sprintf("cause %d", c.kind)
 }

@@ -69,7 +69,7 @@ func (j *job) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	if len(blob) > MaxBlob {
 		return nil, fmt.Errorf("bootstrap: Exchange of %d bytes: at most %d go at once", len(blob), MaxBlob)
 	}
-	if err := j.begin(ctx); err != nil {
+	if err := j.begin(ctx, opExchange); err != nil {
 		return nil, err
 	}
 	defer func() { <-j.turn }()
@@ -92,7 +92,7 @@ func (j *job) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 }
 
 func (j *job) Barrier(ctx context.Context) error {
-	if err := j.begin(ctx); err != nil {
+	if err := j.begin(ctx, opBarrier); err != nil {
 		return err
 	}
 	defer func() { <-j.turn }()
@@ -104,14 +104,14 @@ func (j *job) Barrier(ctx context.Context) error {
 }
 
 // begin takes the turn: collectives of one rank run one after the other.
-func (j *job) begin(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
+func (j *job) begin(ctx context.Context, o op) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("bootstrap: %v of rank %d came too late: %w", o, j.Rank(), context.Cause(ctx))
 	}
 	select {
 	case j.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("bootstrap: another collective of this rank is in progress: %w", ctx.Err())
+		return fmt.Errorf("bootstrap: another collective of this rank is in progress: %w", context.Cause(ctx))
 	}
 	j.mu.Lock()
 	closed := j.closed

@@ -123,7 +123,7 @@ func (s *seat) deliver(ev event) {
 		for _, l := range s.losses(f) {
 			if !s.dead[l.rank] {
 				s.dead[l.rank] = true
-				s.lost <- Loss{l.rank, l.err()}
+				s.lost <- l.loss()
 			}
 		}
 		if s.broken == nil {
@@ -155,6 +155,15 @@ func (s *seat) losses(f *failure) []*failure {
 	all := append([]*failure{f}, s.left...)
 	s.left = nil
 	return all
+}
+
+// loss words a failure for Lost.
+func (f *failure) loss() Loss {
+	why := f.why
+	if why.kind == causeLeft {
+		why = &cause{kind: causeLeft, text: "left the job without the others"}
+	}
+	return Loss{f.rank, (&failure{f.rank, f.who, why}).err()}
 }
 
 // close ends the seat; why is said to the others.

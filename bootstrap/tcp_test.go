@@ -237,21 +237,19 @@ func TestTCPLateDiallerStillHearsTheVerdict(t *testing.T) {
 			ctx := bounded(t)
 			rvs := tcpRanks(t, 5, nil)
 			spoil(rvs)
-			late := rvs[4]
-			rvs[4] = nil
 			var wg sync.WaitGroup
-			wg.Go(func() {
-				// The verdict falls as soon as the four have met.
-				time.Sleep(graceTime / 2)
-				_, err := late.join(ctx)
-				refusal(t, "late rank", err, map[string]Reason{"duplicate": ReasonDuplicate, "foreign": ReasonForeign}[name])
-			})
-			_, errs := join(ctx, rvs)
-			for i, err := range errs[:4] {
-				if err == nil {
-					t.Errorf("process %d joined", i)
-				}
+			told := make(chan struct{}, 4) // rank 0 is the last: it stays to answer the late
+			for i, rv := range rvs[:4] {
+				wg.Go(func() {
+					if _, err := rv.join(ctx); err == nil {
+						t.Errorf("process %d joined", i)
+					}
+					told <- struct{}{}
+				})
 			}
+			<-told
+			_, err := rvs[4].join(ctx)
+			refusal(t, "late rank", err, map[string]Reason{"duplicate": ReasonDuplicate, "foreign": ReasonForeign}[name])
 			wg.Wait()
 		})
 	}
