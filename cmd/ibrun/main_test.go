@@ -266,12 +266,12 @@ func TestPrefix(t *testing.T) {
 	for want, args := range map[string][]string{
 		"x\n":                     {"echo", "x"},
 		"[0] x\n":                 {"--prefix", "echo", "x"},
-		"[0] 0\n[1] 1\n":          {"-n", "2", "sh", "-c", "sleep 0.$IBCONDUIT_RANK; echo $IBCONDUIT_RANK"},
-		"0\n1\n":                  {"-n", "2", "--no-prefix", "sh", "-c", "sleep 0.$IBCONDUIT_RANK; echo $IBCONDUIT_RANK"},
+		"[0] 0\n[1] 1\n":          {"-n", "2", "sh", "-c", "echo $IBCONDUIT_RANK"},
+		"0\n1\n":                  {"-n", "2", "--no-prefix", "sh", "-c", "echo $IBCONDUIT_RANK"},
 		"[ 0] x\n":                {"-n", "11", "sh", "-c", "test $IBCONDUIT_RANK != 0 || echo x"},
 		strings.Repeat("z", 3000): {"sh", "-c", "head -c 3000 /dev/zero | tr '\\0' z"},
 	} {
-		if code, out, errs := finish(t, nil, args...); code != 0 || out != want {
+		if code, out, errs := finish(t, nil, args...); code != 0 || !slices.Equal(lines(out), lines(want)) {
 			t.Errorf("%q: code %d, %q, want %q; %s", args, code, out, want, errs)
 		}
 	}
@@ -325,9 +325,14 @@ func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
 }
 
 func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
-	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", "trap '' INT; echo $$; while :; do sleep 0.05; done")
+	dir := t.TempDir()
+	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+dir, "sh", "-c",
+		"trap '>$D/$IBCONDUIT_RANK' INT; echo $$; while :; do sleep 0.05; done")
 	_ = cmd.Process.Signal(syscall.SIGINT)
-	time.Sleep(100 * time.Millisecond) // two that are pending at once are one
+	deadline := time.Now().Add(30 * time.Second)
+	for ranks, _ := os.ReadDir(dir); len(ranks) < 2 && time.Now().Before(deadline); ranks, _ = os.ReadDir(dir) {
+		time.Sleep(time.Millisecond) // two that are pending at once are one
+	}
 	_ = cmd.Process.Signal(syscall.SIGINT)
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 137 || !strings.Contains(errs.String(), "second interrupt") {
@@ -338,18 +343,21 @@ func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
 	}
 }
 
+// shows waits until a file holds a number, and prints it.
+const shows = "while ! test -s $F; do sleep 0.01; done; cat $F"
+
 // grandchildren are scripts that print the numbers of what they start: one in the rank's
 // group, one in a session of its own, and one of whom even the parent has ended.
 var grandchildren = map[string]string{
 	"in the group":          "sleep 600 & echo $!",
-	"in another session":    "setsid sh -c 'echo $$ >&3; exec sleep 600' 3>&1 >/dev/null 2>&1 & sleep 0.3",
-	"of a parent that left": "(setsid sh -c '(exec sleep 600) & echo $!' &) ; sleep 0.3",
+	"in another session":    "F=$D/$IBCONDUIT_RANK; export F; setsid sh -c 'echo $$ >$F; exec sleep 600' >/dev/null 2>&1 & " + shows,
+	"of a parent that left": "F=$D/$IBCONDUIT_RANK; export F; (setsid sh -c '(exec sleep 600) & echo $! >$F' &) ; " + shows,
 }
 
 func TestGrandchildrenEndWithTheJob(t *testing.T) {
 	for name, script := range grandchildren {
 		t.Run(name, func(t *testing.T) {
-			code, out, errs := finish(t, nil, "-n", "2", "--no-prefix", "sh", "-c", script)
+			code, out, errs := finish(t, nil, "-n", "2", "--no-prefix", "--env", "D="+t.TempDir(), "sh", "-c", script)
 			if code != 0 || len(lines(out)) < 2 {
 				t.Fatalf("code %d, %q, %s", code, out, errs)
 			}
@@ -367,7 +375,7 @@ func TestGrandchildrenEndWithTheJob(t *testing.T) {
 func TestGrandchildrenEndWithAnIbrunThatIsKilled(t *testing.T) {
 	for name, script := range grandchildren {
 		t.Run(name, func(t *testing.T) {
-			cmd, _, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", script+"; sleep 600")
+			cmd, _, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+t.TempDir(), "sh", "-c", script+"; sleep 600")
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			for _, pid := range pids {
