@@ -98,7 +98,7 @@ func TestOverrunOfACQIsAnEventAndAnErrorFromThenOn(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{cq: CQConfig{Entries: 2}})
 	if a.cq.Cap() > 15 {
-		t.Skipf("the device gave %d entries", a.cq.Cap())
+		rdmatest.Lacks(t, r.ctx.Name(), "CQ that is so small")
 	}
 	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
 	w := a.send.WR(0)

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+
+	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
 func TestWriteAndReadMoveBytes(t *testing.T) {
@@ -98,7 +100,7 @@ func TestWriteWithImmConsumesAReceiveAndWritesElsewhere(t *testing.T) {
 func TestAtomicsReturnTheOldValueAndChangeTheWord(t *testing.T) {
 	r := newRig(t)
 	if r.ctx.Attr().AtomicCap == AtomicNone {
-		t.Skip("the device has no atomics")
+		rdmatest.Lacks(t, r.ctx.Name(), "atomics")
 	}
 	a, _ := r.pair(endConfig{})
 	old, word := r.word(0), r.word(4096)
@@ -193,7 +195,7 @@ func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
 func TestMemoryWindowGrantsAPartUntilItIsInvalidated(t *testing.T) {
 	r := newRig(t)
 	if r.ctx.Attr().Flags&FlagMemWindowType2B == 0 {
-		t.Skip("the device has no memory windows of type 2B")
+		rdmatest.Lacks(t, r.ctx.Name(), "memory windows of type 2B")
 	}
 	a, b := r.pair(endConfig{})
 	mem := mapped(t, 8192)

@@ -31,6 +31,16 @@ func Device(t testing.TB) string {
 	return ""
 }
 
+// Lacks skips a test for what the device that Device returned cannot do. Soft-RoCE can do all that tests ask for: there
+// it fails, so that an attribute that is read wrongly hides nothing.
+func Lacks(t testing.TB, device, what string) {
+	t.Helper()
+	if strings.HasPrefix(device, "rxe") {
+		t.Fatalf("%s has no %s, as every Soft-RoCE device has", device, what)
+	}
+	t.Skipf("%s has no %s", device, what)
+}
+
 func find(getenv func(string) string, devices []string) (name, why string) {
 	if want := getenv(EnvDevice); want != "" {
 		for _, d := range devices {
