@@ -77,6 +77,10 @@ type Config struct {
 	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,
 	// Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
+	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so that the
+	// death of a host is noticed: at most twice this and the time of the device's retries later. Negative: never. Default:
+	// IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
+	Keepalive time.Duration
 
 	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
 	// else 60 s.
@@ -100,6 +104,7 @@ const (
 	defaultQueueDepth   = 128
 	defaultJoinTimeout  = 60 * time.Second
 	defaultCloseTimeout = 10 * time.Second
+	defaultKeepalive    = 5 * time.Second
 	maxWorkers          = 1024
 	maxQueueDepth       = 8192
 	maxMessageLanes     = 64
@@ -145,6 +150,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MessageLanes == 0 {
 		c.MessageLanes = env.integer("IBCONDUIT_MESSAGE_LANES", min(runtime.GOMAXPROCS(0), 4))
+	}
+	if c.Keepalive == 0 {
+		c.Keepalive = env.duration("IBCONDUIT_KEEPALIVE", defaultKeepalive)
 	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)

@@ -37,11 +37,7 @@ func rankMain(program string) int {
 		fmt.Println(err)
 		return 2
 	}
-	handlers := am.NewTable() // none: the other programs use no messages
-	if program == "messages" {
-		handlers = table
-	}
-	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second, Handlers: handlers})
+	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second, Handlers: handlers[program]})
 	if err != nil {
 		fmt.Println("join:", err)
 		return 1
@@ -83,7 +79,12 @@ var programs = map[string]func(ctx context.Context, j *conduit.Job, w *conduit.W
 	"exchange": exchange,
 	"traffic":  traffic,
 	"messages": messages,
+	"mixed":    mixed,
+	"silent":   silent,
 }
+
+// handlers of the programs that use messages.
+var handlers = map[string]*am.Table{"messages": table, "mixed": mixedTable, "silent": mixedTable}
 
 func block(rank int) uint64 { return blockOff + uint64(rank)*blockBytes }
 

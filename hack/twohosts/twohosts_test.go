@@ -98,6 +98,16 @@ func (j *job) says(rank int, text string) {
 	}
 }
 
+// line is the first line of what a rank printed that has a text.
+func (j *job) line(rank int, text string) string {
+	for l := range strings.Lines(j.outs[rank].String()) {
+		if strings.Contains(l, text) {
+			return strings.TrimSpace(l)
+		}
+	}
+	return ""
+}
+
 // end waits for the ranks that are named, which must succeed.
 func (j *job) end(ranks ...int) {
 	j.Helper()

@@ -1,0 +1,103 @@
+//go:build linux && cgo
+
+package twohosts
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/hack/softroce"
+)
+
+// started waits until all ranks are together and begin.
+func (j *job) started() {
+	j.Helper()
+	for r := range j.ranks {
+		j.says(r, "traffic")
+	}
+}
+
+// find waits until the ranks that are named have found others down and gone on among themselves, and logs how long the
+// slowest took to find out.
+func (j *job) find(down string, survivors string, ranks ...int) {
+	j.Helper()
+	begun := time.Now()
+	for _, r := range ranks {
+		j.says(r, fmt.Sprintf("rank %d: found ranks %s down", r, down))
+		j.Logf("rank %d noticed after %.1f s: %s", r, time.Since(begun).Seconds(), j.line(r, "found ranks"))
+	}
+	for _, r := range ranks {
+		j.says(r, fmt.Sprintf("rank %d: survives with %s\n", r, survivors))
+	}
+	j.end(ranks...)
+}
+
+// One cluster serves all: what breaks a host comes last.
+func TestMessagesBetweenTwoHosts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots two VMs; not with -short")
+	}
+	c, err := softroce.Start(t.Context(), softroce.Config{Hosts: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+
+	t.Run("of every kind arrive once, with their bytes", func(t *testing.T) {
+		start(t, c, "mixed", "auto", 15, 0, 0, 1, 1).all()
+	})
+	t.Run("are not lost with packets", func(t *testing.T) {
+		must(t, c.Drop(0, 1, 0.01))
+		defer c.Restore(0, 1)
+		before := c.Link(0, 1).Dropped + c.Link(1, 0).Dropped
+		start(t, c, "mixed", "auto", 40, 0, 1).all()
+		if c.Link(0, 1).Dropped+c.Link(1, 0).Dropped == before {
+			t.Error("no packet was lost: nothing was proved")
+		}
+	})
+	t.Run("go on when a cable is plugged in again", func(t *testing.T) {
+		j := start(t, c, "mixed", "auto", 80, 0, 1)
+		j.started()
+		must(t, c.Cut(0, 1))
+		cut := time.Now()
+		time.Sleep(2 * time.Second) // less than a device tries
+		must(t, c.Restore(0, 1))
+		t.Logf("the cable was out for %.1f s", time.Since(cut).Seconds())
+		j.all()
+		t.Logf("all done after %.1f s: %+v, %+v", time.Since(cut).Seconds(), c.Link(0, 1), c.Link(1, 0))
+	})
+	t.Run("end by a cut cable, and go on among the ranks of each side", func(t *testing.T) {
+		j := start(t, c, "mixed", "ibv", endless, 0, 0, 1)
+		j.started()
+		must(t, c.Cut(0, 1))
+		defer c.Restore(0, 1)
+		j.find("[2]", "[0 1]", 0, 1)
+		j.says(2, "rank 2: survives with [2]\n")
+		j.end(2)
+	})
+	t.Run("are not needed to find a cut cable", func(t *testing.T) {
+		t.Setenv("IBCONDUIT_KEEPALIVE", "1s")
+		j := start(t, c, "silent", "auto", 0, 0, 1)
+		j.started()
+		must(t, c.Cut(0, 1))
+		defer c.Restore(0, 1)
+		begun := time.Now()
+		for r := range 2 {
+			j.says(r, fmt.Sprintf("rank %d: found rank %d down", r, 1-r))
+			line := j.line(r, "found rank")
+			t.Logf("rank %d noticed after %.1f s: %s", r, time.Since(begun).Seconds(), line)
+			if !strings.Contains(line, "verbs:") {
+				t.Errorf("rank %d was told by somebody before its keepalive told it", r)
+			}
+		}
+		j.end(0, 1)
+	})
+	t.Run("go on among the ranks of one host when the other loses power", func(t *testing.T) {
+		j := start(t, c, "mixed", "auto", endless, 0, 0, 1)
+		j.started()
+		must(t, c.Kill(1))
+		j.find("[2]", "[0 1]", 0, 1)
+	})
+}
