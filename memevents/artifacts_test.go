@@ -19,6 +19,8 @@ var artifacts = map[string][]string{
 	"counter.so":      {"gcc", "-shared", "-fPIC", "-O2", "-D_GNU_SOURCE", "-o", "$OUT", "testdata/counter.c", "-ldl"},
 	"foreign.so":      {"gcc", "-shared", "-fPIC", "-O2", "-fno-builtin", "-D_GNU_SOURCE", "-Wl,-z,now", "-o", "$OUT", "testdata/foreign.c", "-lpthread"},
 	"ctor.so":         {"gcc", "-shared", "-fPIC", "-O2", "-o", "$OUT", "testdata/ctor.c"},
+	"past.so":         {"gcc", "-shared", "-fPIC", "-O2", "-D_GNU_SOURCE", "-DPAST", "-o", "$OUT", "testdata/past.c"},
+	"usespast.so":     {"sh", "-c", "gcc -shared -fPIC -O2 -o $OUT testdata/past.c -Wl,--no-as-needed $(dirname $OUT)/past.so"},
 	"bigtls.so":       {"gcc", "-shared", "-fPIC", "-O2", "-ftls-model=initial-exec", "-o", "$OUT", "testdata/bigtls.c"},
 	"strict.so":       {"gcc", "-shared", "-fPIC", "-O2", "-fno-builtin", "-D_GNU_SOURCE", "-Wl,-z,lazy", "-o", "$OUT", "testdata/strict_malloc.c"},
 	"objects":         {"sh", "-c", "mkdir -p $OUT && for f in ibc_mem_*.c; do gcc -std=c11 -D_GNU_SOURCE -O2 -fPIC -c -o $OUT/${f%.c}.o $f || exit; done"},

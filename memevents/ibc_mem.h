@@ -149,7 +149,7 @@ struct ibc_mem {
 
 	uint64_t signal;       /* bit per watcher to be woken when the call is over */
 	uint32_t overflow;     /* windows that found no slot: "everything" */
-	uint32_t pad;
+	uint32_t doubt;        /* a library has come whose calls may not come by: the next claim tests anew */
 	struct ibc_mem_linger linger[IBC_MEM_LINGER];
 
 	struct ibc_mem_handler *handlers;

@@ -32,6 +32,7 @@ struct walk {
 	void (*visit)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
 	int err;
 	int first;              /* the start, and no later library */
+	uint32_t left;          /* entries that do not lead here, since somebody else has them or they cannot be changed */
 	uint32_t event, n, cap; /* of targets */
 	void **out;
 };
@@ -179,13 +180,19 @@ static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name
 
 	if (!strcmp(name, "dlopen"))
 		to = (void *)(uintptr_t)our_dlopen;
-	if (!to || __atomic_load_n(slot, __ATOMIC_SEQ_CST) == to || foreign(w, o, event, *slot))
+	if (!to || __atomic_load_n(slot, __ATOMIC_SEQ_CST) == to)
 		return;
+	if (foreign(w, o, event, *slot)) {
+		w->left++;
+		return;
+	}
 	err = set_slot(o, slot, to);
-	if (err)
+	if (err) {
 		w->err = err;
-	else
+		w->left++;
+	} else {
 		w->n++;
+	}
 }
 
 /* ---- dlopen ---- */
@@ -248,34 +255,44 @@ static int in_run_path(const char *file, void *caller, char *path, size_t cap)
 	return !exists_in(getenv("LD_LIBRARY_PATH"), file, origin, path, cap) && exists_in(runpath, file, origin, path, cap);
 }
 
-static uint32_t repatch(int first, int *err)
+static uint32_t known_left; /* those that the self-test has heard of */
+
+static struct walk repatch(int first)
 {
 	struct walk w = {.visit = patch, .first = first};
 
 	dl_iterate_phdr(walk_object, &w);
-	*err = w.err;
-	return w.n;
+	return w;
+}
+
+/* Constructors have run meanwhile, and perhaps threads of theirs: nobody knows what they took away. */
+static void after_dlopen(const char *file)
+{
+	struct ibc_mem *m = ibc_mem_use;
+	struct walk w = repatch(0);
+	int news = __atomic_exchange_n(&known_left, w.left, __ATOMIC_SEQ_CST) != w.left;
+
+	if (w.err)
+		ibc_mem_log(m, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", w.err);
+	if (news)
+		__atomic_store_n(&m->doubt, 1, __ATOMIC_SEQ_CST);
+	if (w.n || news) {
+		ibc_mem_invalidate(m, 0, UINT64_MAX);
+		ibc_mem_signal(m);
+	}
 }
 
 static void *our_dlopen(const char *file, int flags)
 {
 	char path[PATH_MAX];
 	void *ret;
-	int err;
 
 	if (file && in_run_path(file, __builtin_return_address(0), path, sizeof path))
 		ret = next_dlopen(path, flags);
 	else
 		ret = next_dlopen(file, flags);
-	if (ret) {
-		/* Constructors have run meanwhile, and perhaps threads of theirs: nobody knows what they took away. */
-		if (repatch(0, &err)) {
-			ibc_mem_invalidate(ibc_mem_use, 0, UINT64_MAX);
-			ibc_mem_signal(ibc_mem_use);
-		}
-		if (err)
-			ibc_mem_log(ibc_mem_use, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", err);
-	}
+	if (ret)
+		after_dlopen(file);
 	return ret;
 }
 
@@ -321,15 +338,17 @@ static void find_definitions(void)
 IBC_HIDDEN int ibc_mem_reloc_start(uint32_t *slots)
 {
 	union { void *p; void *(*f)(const char *, int); } next = {.p = dlsym(RTLD_NEXT, "dlopen")};
-	int err;
+	struct walk w;
 
 	*slots = 0;
 	if (!next.p)
 		return ENOSYS;
 	next_dlopen = next.f;
 	find_definitions();
-	*slots = repatch(1, &err);
-	return err;
+	w = repatch(1);
+	known_left = w.left;
+	*slots = w.n;
+	return w.err;
 }
 
 static void collect(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)

@@ -142,6 +142,24 @@ func TestRelocationsThatLedElsewhereStillLeadThere_16(t *testing.T) {
 	}
 }
 
+// A later library may be bound to a definition that passes by here. Then nothing stays valid, and the next claim tests anew.
+func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
+	artifact(t, "past.so")
+	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "usespast.so"))
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc", "IBC_TEST_DEEPBIND=1")
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"munmap           reloc", "later library: noticed", "no longer watched", "needs nothing: <nil>"} {
+		if err != nil || !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q: %v\n%s", want, err, out)
+		}
+	}
+	cmd = exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
+	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("watched again")) {
+		t.Errorf("a library that does not: %v\n%s", err, out)
+	}
+}
+
 func TestPlugin_17(t *testing.T) {
 	cmd := exec.Command(artifact(t, "pluginhost"), artifact(t, "plugin.so"))
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")

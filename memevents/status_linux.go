@@ -79,6 +79,7 @@ func selfTest() {
 	if monitors.uffd.Active && C.ibc_mem_uffd_alive(m) == 0 {
 		monitors.uffd.Active, monitors.uffd.Why = false, "the program has closed its descriptor"
 	}
+	u32(&m.doubt).Store(0) // before the trials: what comes meanwhile is tested by the next claim
 	r := &Report{Monitors: monitors.list(), Classes: make([]Coverage, numClasses)}
 	off := monitors.off
 	if forked(m) {

@@ -121,6 +121,9 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 	case lo >= hi || to < hi:
 		return Ref{}, &Error{Op: "claim", Errno: syscall.EINVAL, Detail: fmt.Sprintf("[%#x,%#x) is not a range", lo, hi)}
 	}
+	if u32(&w.m.doubt).Load() != 0 {
+		Retest()
+	}
 	everywhere, somewhere := covered()
 	if missing := need &^ somewhere; missing != 0 {
 		return Ref{}, errUnseen(missing)
@@ -136,6 +139,10 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 		return Ref{}, errChanging
 	case C.IBC_MEM_FORKED:
 		return Ref{}, errForked("claim")
+	}
+	if u32(&w.m.doubt).Load() != 0 { // a library came since
+		C.ibc_mem_retire(w.m, slot)
+		return Ref{}, errChanging
 	}
 	// A Retest that loses a class invalidates what is claimed, after it said so here.
 	if e, s := covered(); need&(everywhere&^e|somewhere&^s) != 0 {

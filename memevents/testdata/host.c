@@ -9,7 +9,7 @@
 
 static void *load(const char *path)
 {
-	void *lib = dlopen(path, RTLD_NOW);
+	void *lib = dlopen(path, RTLD_NOW | (getenv("IBC_TEST_DEEPBIND") ? RTLD_DEEPBIND : 0));
 
 	if (!lib)
 		printf("%s\n", dlerror());
@@ -54,6 +54,9 @@ int main(int argc, char **argv)
 	if (counter)
 		printf("interposer: %ld\n", counter(0) - counted);
 	puts(valid() ? "later library: missed" : "later library: noticed");
+	fflush(stdout);
+	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	puts(watch((uintptr_t)p, 4096) ? "watched again" : "no longer watched");
 	fflush(stdout);
 	_exit(0);
 }

@@ -23,7 +23,8 @@ func IbcWatch(p, n uintptr) bool {
 		return false
 	}
 	if ref, err = w.Claim(p, p+n, 0, memevents.CalledFromC); err != nil {
-		fmt.Println(err)
+		_, needless := w.Claim(p, p+n, 0, 0)
+		fmt.Printf("%v; a claim that needs nothing: %v\n", err, needless)
 		return false
 	}
 	return w.Publish(ref)
