@@ -41,7 +41,8 @@ const (
 	// yieldEvery is how often runtime.Gosched is called between operations that never wait. A goroutine that is not
 	// seen to schedule for 10 ms has its processor taken by the runtime's monitor, which then looks again every 20 us
 	// (sysmon and retake in runtime/proc.go): its wake-ups cost a Soft-RoCE VM half a core. Oftener is no
-	// better: each Gosched wakes an idle thread that looks for work.
+	// better: each Gosched wakes an idle thread that looks for work. Timers run then too: a program that only looks at
+	// ctx.Err between operations sees a deadline that late.
 	yieldEvery = 4 * time.Millisecond
 	// ringsPerClock is how many calls into C go by between looks at the clock for it.
 	ringsPerClock = 16

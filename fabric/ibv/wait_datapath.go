@@ -258,14 +258,26 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 				return err
 			}
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := overdue(ctx); err != nil {
+			return err
 		}
 		if stop != nil {
 			if err := stop(); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from running
+// the context's timer for milliseconds, so past its deadline it gets the chance.
+func overdue(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
+		runtime.Gosched()
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return nil
 }
