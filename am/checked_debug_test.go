@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/am/amtest"
@@ -14,37 +15,72 @@ import (
 
 const checked = true
 
-// A request to itself runs its handler here, so the panic comes up here.
+// What handlers and callers must not do with locks and lanes panics, and says which rule was broken. A request to itself
+// runs its handler here, so the panic comes up here.
 func TestDebugBuildPanics(t *testing.T) {
-	var l []*am.Lane
-	var mu lockrank.Mutex
-	mu.Init(lockrank.HeapGlobal, 0)
-	table := am.NewTable()
 	var h *am.Handler
-	post := table.Handle("posts", func(c *am.Call) { _ = h.Post(context.Background(), c.Lane(), 1) })
-	poll := table.Handle("polls", func(c *am.Call) { _, _ = c.Lane().Test() })
-	lock := table.Handle("keeps a lock", func(*am.Call) { mu.Lock() })
+	var outer, inner, theirs lockrank.Mutex
+	outer.Init(lockrank.HeapLocal, 0)
+	inner.Init(lockrank.Limit, 0)
+	theirs.Init(lockrank.HeapGlobal, 0)
+	taken := make(chan struct{})
+	go func() { theirs.Lock(); close(taken) }() // a goroutine that keeps it
+	<-taken
+	bg := context.Background()
+	table := am.NewTable()
+	l := func(c *am.Call) *am.Lane { return c.Lane() }
+	in := map[string]*am.Handler{} // each handler breaks the rule of its name
+	for name, f := range map[string]func(c *am.Call){
+		"posts":                  func(c *am.Call) { _ = h.Post(bg, l(c), 1) },
+		"calls":                  func(c *am.Call) { _, _ = h.Call(bg, l(c), 1) },
+		"prepares":               func(c *am.Call) { _, _ = h.Prepare(bg, l(c), 1, 1) },
+		"polls":                  func(c *am.Call) { _, _ = l(c).Test() },
+		"serves":                 func(c *am.Call) { _ = l(c).Serve(bg) },
+		"quiesces":               func(c *am.Call) { _ = l(c).Quiesce(bg) },
+		"closes":                 func(c *am.Call) { _ = l(c).Close() },
+		"leaves a lock":          func(*am.Call) { outer.Lock() },
+		"inverts two locks":      func(*am.Call) { inner.Lock(); defer inner.Unlock(); outer.Lock() },
+		"locks twice":            func(*am.Call) { outer.Lock(); defer outer.Unlock(); outer.Lock() },
+		"unlocks what is free":   func(*am.Call) { outer.Unlock() },
+		"unlocks what others do": func(*am.Call) { theirs.Unlock() },
+	} {
+		in[name] = table.Handle(name, f)
+	}
 	h = table.Handle("h", func(*am.Call) {})
-	l = lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	lane := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, CloseAfter: time.Millisecond})[0] // what panicked never ends
+	handler := func(name string) func() { return func() { _ = in[name].Post(bounded(t), lane, 0) } }
+	held := func(f func()) func() { return func() { outer.Lock(); defer outer.Unlock(); f() } }
 	for _, c := range []struct {
 		name string
 		rule lockrank.Rule
 		f    func()
 	}{
-		{"post in a handler", lockrank.InHandler, func() { _ = post.Post(bounded(t), l[0], 0) }},
-		{"poll in a handler", lockrank.InHandler, func() { _ = poll.Post(bounded(t), l[0], 0) }},
-		{"lock left by a handler", lockrank.HeldByHandler, func() { defer mu.Unlock(); _ = lock.Post(bounded(t), l[0], 0) }},
-		{"wait with a lock", lockrank.HeldInWait, func() { mu.Lock(); defer mu.Unlock(); _, _ = h.Call(bounded(t), l[0], 1) }},
+		{"post in a handler", lockrank.InHandler, handler("posts")},
+		{"call in a handler", lockrank.InHandler, handler("calls")},
+		{"prepare in a handler", lockrank.InHandler, handler("prepares")},
+		{"poll in a handler", lockrank.InHandler, handler("polls")},
+		{"serve in a handler", lockrank.InHandler, handler("serves")},
+		{"quiesce in a handler", lockrank.InHandler, handler("quiesces")},
+		{"close in a handler", lockrank.InHandler, handler("closes")},
+		{"lock left by a handler", lockrank.HeldByHandler, func() { defer outer.Unlock(); handler("leaves a lock")() }},
+		{"inversion in a handler", lockrank.Inversion, handler("inverts two locks")},
+		{"lock taken twice in a handler", lockrank.Inversion, handler("locks twice")},
+		{"unlock of a free lock in a handler", lockrank.NotHeld, handler("unlocks what is free")},
+		{"unlock of another's lock in a handler", lockrank.NotHeld, handler("unlocks what others do")},
+		{"call with a lock", lockrank.HeldInWait, held(func() { _, _ = h.Call(bounded(t), lane, 1) })},
+		{"poll with a lock", lockrank.HeldInWait, held(func() { _, _ = lane.Test() })},
+		{"serve with a lock", lockrank.HeldInWait, held(func() { _ = lane.Serve(bounded(t)) })},
+		{"quiesce with a lock", lockrank.HeldInWait, held(func() { _ = lane.Quiesce(bounded(t)) })},
 	} {
-		func() {
+		t.Run(c.name, func(t *testing.T) {
 			defer func() {
 				var v *lockrank.Violation
 				if err, _ := recover().(error); !errors.As(err, &v) || v.Rule != c.rule {
-					t.Errorf("%s: %v", c.name, err)
+					t.Errorf("got %v, want rule %v", err, c.rule)
 				}
 			}()
 			c.f()
-			t.Errorf("%s: no panic", c.name)
-		}()
+			t.Error("no panic")
+		})
 	}
 }

@@ -60,7 +60,7 @@ const (
 	Solicited
 )
 
-// ErrAgain is wrapped when a port cannot take something now: poll, then try again.
+// ErrAgain is wrapped when a port cannot take something now: poll, or wait, then try again.
 var ErrAgain = errors.New("fabric: try again after polling")
 
 // Write is a one-sided write that goes before a message to the same peer: its
@@ -82,12 +82,14 @@ const (
 	// Sent: the message with Cookie (non-zero) is complete at the peer's side, or
 	// Err says why it never will be. Each such message has exactly one.
 	Sent
-	// Up: a connection to Peer is made; Epoch counts its connections from 1.
+	// Up: a connection to Peer is made; Epoch counts its connections from 1. It comes
+	// before the first message of the connection.
 	Up
 	// Idle: the connection to Peer was closed because too many are open, by either
 	// end. Nothing was in flight. The next message opens another, with the next Epoch.
 	Idle
-	// Down: Peer is dead, Err says how it was found out. It is the last event of Peer.
+	// Down: Peer is dead, Err says how it was found out. It is the last event of Peer, and
+	// comes once, whether there was ever a connection or not.
 	Down
 )
 
@@ -123,7 +125,8 @@ type Port interface {
 	Release(b SendBuf)
 
 	// Send sends the first n bytes of b to a peer, behind w if it is not nil, and
-	// takes the buffer. A cookie other than 0 asks for a Sent event. To a peer
+	// takes the buffer. It comes back to who polls, also when no event tells of the
+	// message and nothing follows it. A cookie other than 0 asks for a Sent event. To a peer
 	// that is not connected the message waits for the connection, which Send
 	// starts. ErrAgain: the queue to this peer is full, the buffer stays the
 	// caller's. *PeerDownError, *RankError, *BoundsError: likewise.
@@ -143,7 +146,7 @@ type Port interface {
 
 	// Wait sleeps until Poll may find something, Wake was called, or ctx is done:
 	// then it returns its cause. What happened between the last Poll and Wait ends
-	// it at once. It may end without a reason.
+	// it at once. For who was told ErrAgain it ends when there is room again. It may end without a reason.
 	Wait(ctx context.Context) error
 	// Wake ends a Wait, now or the next one. It does not block and may be called
 	// from anywhere.
@@ -152,7 +155,8 @@ type Port interface {
 	// Now is the network's time since an arbitrary origin: the clock of every
 	// time-out of the protocols above. In a simulation it is virtual.
 	Now() time.Duration
-	// After has Wait end no later than at t on this clock, once.
+	// After has Wait end no later than at t on this clock, once. Several times may be set, in any
+	// order: each of them counts.
 	After(t time.Duration)
 
 	// Connected returns to how many peers connections are open.
@@ -181,5 +185,5 @@ type PortStats struct {
 	Disconnects            uint64
 	RNR                    uint64 // messages that met no slot; must stay 0
 	Posted                 int    // receive slots posted now
-	FreeSends              int
+	FreeSends              int    // send buffers that nobody has, the reserved ones included; all of them when nothing is in flight
 }

@@ -13,7 +13,6 @@ package fabrictest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -249,15 +248,7 @@ func (g *group) many() int { return min(3*g.ranks[0].Net.Limits().Depth+1, 1000)
 // The first error ends the others' waits.
 func (g *group) each(n int, f func(ctx context.Context, i int) error) {
 	g.Helper()
-	ctx, cancel := context.WithCancel(g.ctx)
-	defer cancel()
-	errs := make([]error, n)
-	g.o.Host.Concurrently(n, func(i int) {
-		if errs[i] = f(ctx, i); errs[i] != nil {
-			cancel()
-		}
-	})
-	g.must("concurrent operations", errors.Join(errs...))
+	g.must("concurrent operations", together(g.ctx, g.o.Host, n, f))
 }
 
 // property checks f for random inputs, as many as the options say.

@@ -2,6 +2,7 @@ package fabrictest
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -41,4 +42,17 @@ func (goroutines) Concurrently(n int, f func(i int)) {
 
 func (goroutines) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(parent, d)
+}
+
+// together runs f once per index, all at the same time. The first error ends the others' context.
+func together(ctx context.Context, h Host, n int, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, n)
+	h.Concurrently(n, func(i int) {
+		if errs[i] = f(ctx, i); errs[i] != nil {
+			cancel()
+		}
+	})
+	return errors.Join(errs...)
 }

@@ -52,6 +52,7 @@ var messageCases = []messageCheck{
 	{"FullQueuesAnswerErrAgain", (*office).fullQueue},
 	{"MissingSlotsAreCounted", (*office).missingSlots},
 	{"KickPostsWhatMoreHeldBack", (*office).kick},
+	{"SilentMessagesGiveTheirBuffersBack", (*office).silent},
 
 	{"ConnectionsAreMadeByTheFirstMessage", (*office).firstMessage},
 	{"CrossingFirstMessagesMakeOneConnection", (*office).crossing},
@@ -63,9 +64,11 @@ var messageCases = []messageCheck{
 	{"SolicitedMessagesEndWait", (*office).pingPong},
 	{"WakeIsNeverLost", (*office).wake},
 	{"AfterEndsWait", (*office).after},
+	{"WaitEndsWhenAFullPortHasRoom", (*office).full},
 	{"PortWaitEndsWithItsContext", (*office).portContext},
 
 	{"DownIsTheLastEventOfAPeer", (*office).down},
+	{"DownComesOfRanksThatWereNeverConnected", (*office).downUnmet},
 	{"ClosedPortsRefuse", (*office).closedPort},
 }
 

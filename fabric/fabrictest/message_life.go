@@ -48,6 +48,22 @@ func (g *office) down() {
 	}
 }
 
+// downUnmet: the death of a rank to which nothing was sent is told like others, and only to who was told.
+func (g *office) downUnmet() {
+	a := g.open()[0]
+	cause := errors.New("it was killed")
+	g.ranks[0].Net.PeerDown(1, cause)
+	g.expect(func(x *clerk) bool { return x != a || x.peers[1].down })
+	var pd *fabric.PeerDownError
+	if err := a.p.Note(1, make([]byte, headLen)); !errors.As(err, &pd) || !errors.Is(err, cause) {
+		g.Fatalf("note to a dead rank: %v", err)
+	}
+	if c := g.clerks[2]; a.peers[1].ups != 0 || c.peers[1].down {
+		g.Fatalf("rank 0 was connected to rank 1 %d times; rank 2 thinks that it is down: %v", a.peers[1].ups, c.peers[1].down)
+	}
+	g.with([]*clerk{a, g.clerks[2]}, func() { g.deliver(a, 2) })
+}
+
 // with leaves only some clerks at work.
 func (g *office) with(clerks []*clerk, f func()) {
 	all := g.clerks

@@ -165,3 +165,25 @@ func (g *office) kick() {
 	}
 	g.must("kick without anything", c.p.Kick())
 }
+
+// silent: messages of which no event tells, the last one to a peer among them, give their buffers back to who polls.
+func (g *office) silent() {
+	a := g.open()[0]
+	for _, burst := range []int{1, 2, 7} {
+		sent := 0
+		g.work(func(c *clerk) (bool, error) {
+			if c != a {
+				return true, nil
+			}
+			for sent < burst {
+				ok, err := c.send(1+sent%2, slotSize, nil, false, 0)
+				if !ok || err != nil {
+					return false, err
+				}
+				sent++
+			}
+			return g.consumed(a) && a.p.Stats().FreeSends == sendCount, nil
+		})
+	}
+	g.balance()
+}

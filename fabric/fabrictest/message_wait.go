@@ -66,18 +66,10 @@ func (c *clerk) insist(ctx context.Context, peer int) error {
 	}
 }
 
-// each is group.each.
+// each runs f once per index, all at the same time, and ends the others' context when one fails.
 func (g *office) each(n int, f func(ctx context.Context, i int) error) {
 	g.Helper()
-	ctx, cancel := context.WithCancel(g.ctx)
-	defer cancel()
-	errs := make([]error, n)
-	g.o.Host.Concurrently(n, func(i int) {
-		if errs[i] = f(ctx, i); errs[i] != nil {
-			cancel()
-		}
-	})
-	g.must("concurrent work", errors.Join(errs...))
+	g.must("concurrent work", together(g.ctx, g.o.Host, n, f))
 }
 
 // wake: before a Wait or during it, each Wake ends one.
@@ -119,7 +111,8 @@ func (g *office) after() {
 	for _, d := range []time.Duration{0, -time.Second, 10 * time.Microsecond, 5 * time.Millisecond} {
 		at := p.Now() + d
 		p.After(at + 3*time.Millisecond)
-		p.After(at) // the earlier one counts, and the other still does
+		p.After(at) // the earlier one counts, and the others still do
+		p.After(at + time.Hour)
 		for _, at := range []time.Duration{at, at + 3*time.Millisecond} {
 			for p.Now() < at {
 				g.must("wait for a time", p.Wait(g.ctx))
@@ -133,6 +126,56 @@ func (g *office) after() {
 	if b := p.Now(); b-a < time.Millisecond {
 		g.Fatalf("2 ms took %v on the port's clock", b-a)
 	}
+}
+
+// full: who was told ErrAgain may wait for room. Nothing arrives meanwhile, and no event is asked for.
+func (g *office) full() {
+	cfg := fabric.PortConfig{Slots: 3 * slotCount, SlotSize: slotSize, Sends: 4, Reserved: 1}
+	a, b := g.openOne(0, cfg), g.openOne(1, cfg)
+	g.deliver(a, 1)
+	want, times := a.peers[1].sent+uint64(g.o.Rounds), 0
+	g.each(2, func(ctx context.Context, i int) error {
+		if i == 1 {
+			return b.until(ctx, func() bool { return b.peers[0].arrived >= want })
+		}
+		for a.peers[1].sent < want {
+			ok, err := a.send(1, slotSize, nil, false, fabric.Solicited)
+			if err != nil {
+				return err
+			}
+			switch room := a.peers[1].sent-g.drained[1].Load() < uint64(cfg.Slots/len(g.ranks)); {
+			case ok:
+			case room: // then it is the port that is full
+				times++
+				if err := a.p.Wait(ctx); err != nil {
+					return fmt.Errorf("after %d messages the port was full, and there was never room again: %w", a.peers[1].sent, err)
+				}
+				if _, err := a.poll(0); err != nil {
+					return err
+				}
+			default:
+				g.o.Host.Yield()
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+	g.Logf("the port was full %d times", times)
+}
+
+// until polls until something holds.
+func (c *clerk) until(ctx context.Context, holds func() bool) error {
+	for !holds() {
+		if _, err := c.poll(100 * time.Microsecond); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // portContext: the cause comes out.
