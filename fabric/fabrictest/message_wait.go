@@ -139,13 +139,11 @@ func (g *office) full() {
 			return b.until(ctx, func() bool { return b.peers[0].arrived >= want })
 		}
 		for a.peers[1].sent < want {
-			ok, err := a.send(1, slotSize, nil, false, fabric.Solicited)
-			if err != nil {
+			if a.peers[1].sent-g.drained[1].Load() >= uint64(cfg.Slots/len(g.ranks)) { // no slot is known to be free
+				g.o.Host.Yield()
+			} else if ok, err := a.send(1, slotSize, nil, false, fabric.Solicited); err != nil {
 				return err
-			}
-			switch room := a.peers[1].sent-g.drained[1].Load() < uint64(cfg.Slots/len(g.ranks)); {
-			case ok:
-			case room: // then it is the port that is full
+			} else if !ok {
 				times++
 				if err := a.p.Wait(ctx); err != nil {
 					return fmt.Errorf("after %d messages the port was full, and there was never room again: %w", a.peers[1].sent, err)
@@ -153,8 +151,6 @@ func (g *office) full() {
 				if _, err := a.poll(0); err != nil {
 					return err
 				}
-			default:
-				g.o.Host.Yield()
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
