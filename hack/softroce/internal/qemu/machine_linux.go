@@ -176,7 +176,7 @@ func (s *Spec) args() []string {
 	}
 	params := kernelArgs
 	if s.Accel == TCG {
-		params += tcgArgs
+		params += tcgArgs + clockArgs()
 	}
 	a := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none",
