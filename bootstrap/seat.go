@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -34,6 +34,7 @@ type seat struct {
 	done   chan struct{} // closed with the seat
 	lost   chan Loss
 	dead   []bool     // ranks already reported on lost
+	first  *failure   // by which somebody was lost first
 	left   []*failure // goodbyes that were no loss, as long as nobody is lost
 	mute   []bool     // ranks that gave up, or did what nobody expected, but live
 }
@@ -123,7 +124,7 @@ func (s *seat) deliver(ev event) {
 		for _, l := range s.losses(f) {
 			if !s.dead[l.rank] {
 				s.dead[l.rank] = true
-				s.lost <- l.loss()
+				s.lost <- s.loss(l)
 			}
 		}
 		if s.broken == nil {
@@ -147,21 +148,27 @@ func (s *seat) losses(f *failure) []*failure {
 		s.mute[f.rank] = true
 		return nil
 	case causeLeft:
-		if !s.mute[f.rank] && !slices.Contains(s.dead, true) {
+		if !s.mute[f.rank] && s.first == nil {
 			s.left = append(s.left, f)
 			return nil
 		}
+	}
+	if s.first == nil {
+		s.first = f
 	}
 	all := append([]*failure{f}, s.left...)
 	s.left = nil
 	return all
 }
 
-// loss words a failure for Lost.
-func (f *failure) loss() Loss {
+// loss words a failure for Lost. Who left because of another names that one: it is what the user looks for.
+func (s *seat) loss(f *failure) Loss {
 	why := f.why
 	if why.kind == causeLeft {
 		why = &cause{kind: causeLeft, text: "left the job without the others"}
+		if s.first != f {
+			why.text += ", for " + strings.TrimPrefix(s.first.err().Error(), "bootstrap: ")
+		}
 	}
 	return Loss{f.rank, (&failure{f.rank, f.who, why}).err()}
 }

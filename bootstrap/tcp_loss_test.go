@@ -250,7 +250,7 @@ func TestWhoLeavesWhereSomebodyIsLostIsALoss(t *testing.T) {
 					dies()
 					lossOf(t, ranks[1])
 				}
-				if l := lossOf(t, ranks[1]); l.Rank != 2 || !errors.Is(l.Cause, ErrLeft) || !strings.Contains(l.Cause.Error(), "left the job without the others") {
+				if l := lossOf(t, ranks[1]); l.Rank != 2 || !errors.Is(l.Cause, ErrLeft) || !strings.Contains(l.Cause.Error(), "left the job without the others, for rank 3 ") {
 					t.Errorf("%+v, want rank 2, who left", l)
 				}
 			})
