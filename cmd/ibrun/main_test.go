@@ -33,6 +33,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(asRank) == "counts":
 		os.Exit(counts())
+	case os.Getenv(asRank) == "messages":
+		os.Exit(messages())
 	case os.Getenv(asRank) != "":
 		os.Exit(rank(os.Getenv(asRank)))
 	case os.Getenv(asIbrun) != "":
