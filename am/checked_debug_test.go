@@ -5,6 +5,7 @@ package am_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +24,12 @@ func TestDebugBuildPanics(t *testing.T) {
 	outer.Init(lockrank.HeapLocal, 0)
 	inner.Init(lockrank.Limit, 0)
 	theirs.Init(lockrank.HeapGlobal, 0)
-	taken := make(chan struct{})
-	go func() { theirs.Lock(); close(taken) }() // a goroutine that keeps it
+	taken, done := make(chan struct{}), make(chan struct{})
+	var keeper sync.WaitGroup
+	// It ends without the lock: what a goroutine keeps is held against the one that gets its memory.
+	keeper.Go(func() { theirs.Lock(); defer theirs.Unlock(); close(taken); <-done })
+	defer keeper.Wait()
+	defer close(done)
 	<-taken
 	bg := context.Background()
 	table := am.NewTable()

@@ -22,6 +22,8 @@ const (
 	fullFor = 20 * time.Microsecond
 	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
 	attendMost = 16 * time.Millisecond
+	// spinMost is to how many times SpinFor the polling before a sleep grows.
+	spinMost = 8
 	// maxFailure is the most text that a failure carries.
 	maxFailure = 512
 )
@@ -58,7 +60,8 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening
-	// before it sleeps. 0: 75 µs, and no time at all with less than two processors. -1: no time.
+	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that. 0: 75 µs, and
+	// no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant, messages are handled while somebody waits or polls.

@@ -22,6 +22,7 @@ type engine struct {
 	rounds    atomic.Uint64 // polls
 	armed     atomic.Int64  // the time given to the port's After last
 	event     time.Duration // of the last event; of who leads
+	spin      time.Duration // for how long to poll without one before sleeping; of who leads
 	attends   atomic.Bool   // the attendant leads
 	attendant *waiter       // nil: there is none
 	closing   atomic.Bool
@@ -58,15 +59,17 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for a lane")
 	defer l.handOver()
 	l.stats.waits.Add(1)
-	for !w.signal.Swap(false) {
+	for again := false; !w.signal.Swap(false); again = true {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
 		if l.engine.closing.Load() {
 			return l.ended()
 		}
-		if err := l.stalled(w); err != nil {
-			return err
+		if again {
+			if err := l.stalled(w); err != nil {
+				return err
+			}
 		}
 		if l.help() {
 			continue
@@ -113,17 +116,22 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 // collect polls until there are handlers to run or w has reason to look. The caller
 // leads, and does not any more when it returns.
 func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
-	b, from := l.batch(), l.port.Now()
+	b, from := l.batch(), time.Duration(-1)
 	for {
-		l.round(b, l.budget(sleep))
-		if b.n > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w) {
+		now := l.round(b, l.budget(sleep))
+		if b.n > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
 			break
 		}
-		if sleep || l.port.Now()-max(from, l.engine.event) >= l.cfg.SpinFor {
+		if from < 0 {
+			from = now
+		}
+		if sleep || now-max(from, l.engine.event) >= l.engine.spin {
 			if sleep && l.engine.parked.Load() > 0 { // somebody polls better than the attendant
 				break
 			}
-			l.sleep(ctx, w)
+			if slept := l.sleep(ctx, w); !sleep {
+				l.adapt(slept)
+			}
 			continue
 		}
 		l.cfg.Host.Yield()
@@ -142,27 +150,41 @@ func (l *Lane) budget(sleep bool) time.Duration {
 	return pollBudget
 }
 
-// round polls once and takes what there is.
-func (l *Lane) round(b *batch, budget time.Duration) {
+// adapt chooses for how long to poll from how long the last sleep took: what a little more polling would have met
+// is no reason to sleep, since to fall asleep and to be woken costs more. KVM does the same (Linux,
+// Documentation/virt/kvm/halt-polling.rst).
+func (l *Lane) adapt(slept time.Duration) {
+	e := &l.engine
+	if slept < spinMost*l.cfg.SpinFor {
+		e.spin = min(2*e.spin, spinMost*l.cfg.SpinFor)
+	} else {
+		e.spin = max(e.spin/2, l.cfg.SpinFor)
+	}
+}
+
+// round polls once and takes what there is. It returns the time.
+func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
 	l.stats.polls.Add(1)
 	l.engine.rounds.Add(1)
+	now := l.port.Now()
 	if err != nil {
 		l.fail(err)
-		return
+		return now
 	}
-	now := l.port.Now()
 	if n > 0 {
 		l.engine.event = now
 		l.process(b, n, now)
 	}
 	l.bury()
 	l.serve(now)
+	return now
 }
 
-// sleep waits in the port until something arrives. w is told by the port's Wake.
-func (l *Lane) sleep(ctx context.Context, w *waiter) {
-	at := l.due(l.port.Now())
+// sleep waits in the port until something arrives, and returns for how long it did. w is told by the port's Wake.
+func (l *Lane) sleep(ctx context.Context, w *waiter) time.Duration {
+	began := l.port.Now()
+	at := l.due(began)
 	if w.since != 0 {
 		at = sooner(at, w.since+l.cfg.StallAfter)
 	}
@@ -175,11 +197,12 @@ func (l *Lane) sleep(ctx context.Context, w *waiter) {
 		}
 	}
 	w.mode.Store(runs)
+	return l.port.Now() - began
 }
 
 // overdue reports whether w waits for too long.
-func (l *Lane) overdue(w *waiter) bool {
-	return w.since != 0 && l.port.Now()-w.since >= l.cfg.StallAfter
+func (l *Lane) overdue(w *waiter, now time.Duration) bool {
+	return w.since != 0 && now-w.since >= l.cfg.StallAfter
 }
 
 // begin says what a goroutine is about to wait for, from now on.

@@ -86,6 +86,11 @@ func (l *Lane) retire(b *batch) {
 	if planted == spareLate {
 		l.repost(b, l.port.Now())
 	}
+	if b.n <= 1 { // nobody else knows of it
+		if b.n = 0; l.nextBatch.CompareAndSwap(nil, b) {
+			return
+		}
+	}
 	l.mu.Lock()
 	if i := slices.Index(l.active, b); i >= 0 {
 		l.active = slices.Delete(l.active, i, i+1)

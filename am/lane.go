@@ -38,6 +38,9 @@ type Lane struct {
 	active    []*batch      // those with several handlers that run
 	end       error         // not nil: the lane is closed, or its port failed
 
+	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
+	nextBatch atomic.Pointer[batch]  // likewise
+
 	engine   engine
 	deaths   atomic.Pointer[death] // told by PeerDown
 	lent     atomic.Int32          // receive buffers that handlers keep
@@ -86,7 +89,7 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 	l := &Lane{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
 		peers: make([]atomic.Pointer[peer], cfg.Size)}
 	l.mu.Init(lockrank.Pool, 0)
-	l.engine.event = port.Now()
+	l.engine.event, l.engine.spin = port.Now(), cfg.SpinFor
 	if cfg.AttendAfter > 0 {
 		l.engine.attendant = l.newWaiter()
 		cfg.Host.Go("attendant", l.attend)
@@ -134,6 +137,9 @@ func (l *Lane) open(p *peer, now time.Duration) error {
 
 // waiter returns a free one.
 func (l *Lane) waiter() *waiter {
+	if w := l.nextIdle.Swap(nil); w != nil {
+		return w
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := len(l.idle) - 1; k >= 0 {
@@ -151,6 +157,9 @@ func (l *Lane) recycle(w *waiter) {
 	w.done.Store(false)
 	w.signal.Store(false)
 	w.reply, w.err, w.token, w.h, w.since = Reply{}, nil, 0, nil, 0
+	if l.nextIdle.CompareAndSwap(nil, w) {
+		return
+	}
 	l.mu.Lock()
 	l.idle = append(l.idle, w)
 	l.mu.Unlock()

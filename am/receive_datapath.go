@@ -32,6 +32,9 @@ type work struct {
 
 // batch returns a free one.
 func (l *Lane) batch() *batch {
+	if b := l.nextBatch.Swap(nil); b != nil {
+		return b
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := len(l.batches) - 1; k >= 0 {

@@ -9,8 +9,14 @@ import (
 )
 
 // serve does what is due: credits asked for and granted, replies that found no buffer, deadlines.
-// The caller leads.
+// The caller leads. Mostly nothing is, which one look tells.
 func (l *Lane) serve(now time.Duration) {
+	l.mu.Lock()
+	nothing := l.nothingDue(now)
+	l.mu.Unlock()
+	if nothing {
+		return
+	}
 	l.controls(now)
 	l.askAll(now)
 	l.sendLate()
@@ -20,6 +26,12 @@ func (l *Lane) serve(now time.Duration) {
 	l.mu.Lock()
 	l.waiting.wake(l)
 	l.mu.Unlock()
+}
+
+// nothingDue reports whether nothing of what serve does is due, with the lane's lock.
+func (l *Lane) nothingDue(now time.Duration) bool {
+	return l.pool.Idle() && len(l.asking) == 0 && len(l.late) == 0 && l.waiting.head == nil &&
+		(l.owedDue == 0 || now < l.owedDue) && (l.stallDue == 0 || now < l.stallDue) && !l.pingIsDue(now)
 }
 
 // controls sends the control messages that the pool names.
@@ -257,19 +269,23 @@ func (l *Lane) watch(now time.Duration) {
 	}
 }
 
-// pingAll sends to those of whom a reply is awaited for long: a connection on which nothing moves
-// tells nothing of the death of the other end.
-func (l *Lane) pingAll(now time.Duration) {
-	l.mu.Lock()
+// pingIsDue keeps the time of the next look at those of whom replies are awaited, with the lane's lock.
+func (l *Lane) pingIsDue(now time.Duration) bool {
 	if l.calls.awaits == 0 || l.cfg.PingAfter < 0 {
 		l.pingDue = 0
-		l.mu.Unlock()
-		return
+		return false
 	}
 	if l.pingDue == 0 {
 		l.pingDue = now + l.cfg.PingAfter
 	}
-	if now < l.pingDue {
+	return now >= l.pingDue
+}
+
+// pingAll sends to those of whom a reply is awaited for long: a connection on which nothing moves
+// tells nothing of the death of the other end.
+func (l *Lane) pingAll(now time.Duration) {
+	l.mu.Lock()
+	if !l.pingIsDue(now) {
 		l.mu.Unlock()
 		return
 	}

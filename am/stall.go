@@ -4,11 +4,11 @@ import "fmt"
 
 // stalled returns a *StallError if w waits for too long.
 func (l *Lane) stalled(w *waiter) error {
-	if !l.overdue(w) {
+	now := l.port.Now()
+	if !l.overdue(w, now) {
 		return nil
 	}
 	l.stats.stalls.Add(1)
-	now := l.port.Now()
 	e := &StallError{Op: fmt.Sprintf("%s %q", w.op, w.h.name), Rank: w.rank, For: now - w.since}
 	switch {
 	case w.links[atPeer].in != nil && w.links[atLane].in == nil && w.links[atReplies].in == nil:

@@ -238,6 +238,9 @@ func (p *Pool) NextControl() (peer int, ok bool) {
 // Tick does what is due by the passing of time.
 func (p *Pool) Tick(now time.Duration) { p.starve(now) }
 
+// Idle reports whether neither Tick nor NextControl has anything to do, at whatever time.
+func (p *Pool) Idle() bool { return p.hungry.n == 0 && p.out.head == nil }
+
 // Due is when Tick has something to do, if ever.
 func (p *Pool) Due() (at time.Duration, ok bool) {
 	if p.hungry.n == 0 {
