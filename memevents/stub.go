@@ -36,6 +36,9 @@ func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, erro
 // Publish has nothing to publish.
 func (w *Watcher) Publish(Ref) bool { return false }
 
+// Settle has nothing to wait for.
+func (w *Watcher) Settle() {}
+
 // Evict has nothing to evict.
 func (w *Watcher) Evict(Ref) bool { return false }
 

@@ -162,7 +162,7 @@ var errChanging error = &Error{Op: "claim", Err: ErrChanging}
 
 // Publish makes the entry of a finished registration available to Acquire, and acquires it once for the
 // caller. False means that the range changed while it was being registered: the caller deregisters and
-// Retires, and may try once more.
+// Retires, and may try once more. It waits, for some microseconds, while events of userfaultfd are being dealt with.
 func (w *Watcher) Publish(r Ref) bool {
 	if forked(w.m) || !gatePassed(w.m) {
 		return false
@@ -174,6 +174,9 @@ func (w *Watcher) Publish(r Ref) bool {
 	r.e.refs.Add(-1)
 	return false
 }
+
+// Settle does the waiting of Publish beforehand: for an owner that publishes under a lock.
+func (w *Watcher) Settle() { gatePassed(w.m) }
 
 // gatePassed waits until what userfaultfd had told before the call is dealt with: the calls that it told of may have
 // returned. False: the reader has not moved for a second.

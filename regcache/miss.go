@@ -264,6 +264,7 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 			c.unreserve(e)
 			return nil, err
 		}
+		c.w.Settle()
 		if c.publish(q, e, ref, mr) {
 			return e, nil
 		}
