@@ -51,3 +51,10 @@ func verbsProcesses(t *testing.T, size, victim int) {
 func TestProcessesOverVerbsGetEveryAnswer(t *testing.T) { verbsProcesses(t, 3, -1) }
 
 func TestAKilledProcessOverVerbsEndsItsCallsAndNoOthers(t *testing.T) { verbsProcesses(t, 4, 2) }
+
+func BenchmarkVerbs(b *testing.B) {
+	device := rdmatest.Device(b)
+	benchmark(b, &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
+		return newIbv(rank, size, m, device, ibv.MessageConfig{})
+	}})
+}
