@@ -21,8 +21,8 @@ func CheckBooks(l *Lane) error {
 	if n := l.cfg.Sends + l.cfg.ReplySends; s.FreeSends != n {
 		return fmt.Errorf("am: %d send buffers are free, of %d", s.FreeSends, n)
 	}
-	if l.waiting.n+l.replyless.n+l.parked.n > 1 { // the attendant may be
-		return fmt.Errorf("am: %d wait for send buffers, %d for reply buffers, %d are parked", l.waiting.n, l.replyless.n, l.parked.n)
+	if l.waiting.Len()+l.replyless.Len()+l.parked.Len() > 1 { // the attendant may be
+		return fmt.Errorf("am: %d wait for send buffers, %d for reply buffers, %d are parked", l.waiting.Len(), l.replyless.Len(), l.parked.Len())
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 	p.down = cause
 	now := l.port.Now()
 	p.purse.Close()
-	for w := p.waiting.head; w != nil; w = w.links[atPeer].next {
+	for w := p.waiting.First(); w != nil; w = w.links[atPeer].Next() {
 		w.wake(l)
 	}
 	l.mu.Lock()
@@ -147,7 +147,7 @@ func (l *Lane) shut(cause error) *InFlightError {
 	l.dropOwed(-1)
 	l.stats.nowhere.Add(uint64(len(l.late)))
 	l.late = nil
-	for w := l.parked.head; w != nil; w = w.links[parked].next {
+	for w := l.parked.First(); w != nil; w = w.links[parked].Next() {
 		w.wake(l)
 	}
 	if w := l.engine.attendant; w != nil {

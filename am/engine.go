@@ -39,7 +39,7 @@ func (l *Lane) handOver() {
 		return
 	}
 	l.mu.Lock()
-	if w := l.parked.head; w != nil {
+	if w := l.parked.First(); w != nil {
 		l.unpark(w)
 		w.wake(l)
 		l.stats.handOvers.Add(1)
@@ -50,7 +50,7 @@ func (l *Lane) handOver() {
 // unpark takes w out of the list of those who are parked, with the lane's lock.
 func (l *Lane) unpark(w *waiter) {
 	w.leave(parked)
-	l.engine.parked.Store(int32(l.parked.n))
+	l.engine.parked.Store(int32(l.parked.Len()))
 }
 
 // await makes progress until w is signalled, ctx ends, w waits for too long or the lane
@@ -89,7 +89,7 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 func (l *Lane) park(ctx context.Context, w *waiter) error {
 	l.mu.Lock()
 	l.parked.add(w, parked)
-	l.engine.parked.Store(int32(l.parked.n))
+	l.engine.parked.Store(int32(l.parked.Len()))
 	if w.since != 0 {
 		if at := w.since + l.cfg.StallAfter; l.stallDue == 0 || at < l.stallDue {
 			l.stallDue = at

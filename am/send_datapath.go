@@ -250,7 +250,7 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 		joined = l.join(&l.replyless, w, atReplies)
 	default: // it needs its turn here before one there
 		l.quit(w, atLane, atReplies)
-		joined = w.links[atPeer].in == nil
+		joined = !w.waits(atPeer)
 		p.mu.Lock()
 		if why == ErrQueueFull {
 			p.full, p.fullAt = true, l.port.Now()
@@ -267,7 +267,7 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 
 // join puts w in a queue of the lane. False: it was there.
 func (l *Lane) join(q *list, w *waiter, kind int) (joined bool) {
-	if w.links[kind].in != nil {
+	if w.waits(kind) {
 		return false
 	}
 	l.mu.Lock()
@@ -279,10 +279,12 @@ func (l *Lane) join(q *list, w *waiter, kind int) (joined bool) {
 // quit takes a waiter out of queues of the lane, and tells who is next.
 func (l *Lane) quit(w *waiter, kinds ...int) {
 	for _, kind := range kinds {
-		if q := w.links[kind].in; q != nil {
+		if q := w.links[kind].In(); q != nil {
 			l.mu.Lock()
 			w.leave(kind)
-			q.wake(l)
+			if first := q.First(); first != nil {
+				first.wake(l)
+			}
 			l.mu.Unlock()
 		}
 	}
@@ -291,7 +293,7 @@ func (l *Lane) quit(w *waiter, kinds ...int) {
 // unqueue takes a waiter out of all queues, and tells who is next.
 func (l *Lane) unqueue(p *peer, w *waiter) {
 	l.quit(w, atLane, atReplies)
-	if w.links[atPeer].in != nil {
+	if w.waits(atPeer) {
 		p.mu.Lock()
 		w.leave(atPeer)
 		l.next(p)
@@ -301,7 +303,7 @@ func (l *Lane) unqueue(p *peer, w *waiter) {
 
 // next has those look who wait for a peer and can go on now, or asks for credits for them. The peer's lock is held.
 func (l *Lane) next(p *peer) {
-	if p.waiting.n == 0 {
+	if p.waiting.Len() == 0 {
 		return
 	}
 	if k := p.purse.Balance(); k > 0 || p.purse.Epoch() == 0 {

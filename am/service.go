@@ -137,7 +137,7 @@ func (l *Lane) due(now time.Duration) (at time.Duration) {
 	if t, ok := l.pool.Due(); ok {
 		at = t
 	}
-	if l.waiting.n > 0 || len(l.late) > 0 {
+	if l.waiting.Len() > 0 || len(l.late) > 0 {
 		at = sooner(at, now+retryAfter)
 	}
 	at = sooner(sooner(at, l.owedDue), l.stallDue)
@@ -257,7 +257,7 @@ func (l *Lane) watch(now time.Duration) {
 		return
 	}
 	l.stallDue = 0
-	for w := l.parked.head; w != nil; w = w.links[parked].next {
+	for w := l.parked.First(); w != nil; w = w.links[parked].Next() {
 		if w.since == 0 {
 			continue
 		}

@@ -11,22 +11,22 @@ func (l *Lane) stalled(w *waiter) error {
 	l.stats.stalls.Add(1)
 	e := &StallError{Op: fmt.Sprintf("%s %q", w.op, w.h.name), Rank: w.rank, For: now - w.since}
 	switch {
-	case w.links[atPeer].in != nil && w.links[atLane].in == nil && w.links[atReplies].in == nil:
+	case w.waits(atPeer) && !w.waits(atLane) && !w.waits(atReplies):
 		p := l.known(w.rank)
 		p.mu.Lock()
-		e.Queue = p.waiting.n
+		e.Queue = p.waiting.Len()
 		e.Resource, e.Holder = "room in the network's queue", "messages to this rank that are under way"
 		if err := p.purse.Explain(now); !p.full {
 			e.Resource, e.Holder = "a credit", err.Error()
 		}
 		p.mu.Unlock()
-	case w.links[atLane].in != nil:
+	case w.waits(atLane):
 		l.mu.Lock()
-		e.Resource, e.Queue, e.Holder = "a send buffer", l.waiting.n, fmt.Sprintf("the network, and %d prepared messages", l.prepared.Load())
+		e.Resource, e.Queue, e.Holder = "a send buffer", l.waiting.Len(), fmt.Sprintf("the network, and %d prepared messages", l.prepared.Load())
 		l.mu.Unlock()
-	case w.links[atReplies].in != nil:
+	case w.waits(atReplies):
 		l.mu.Lock()
-		e.Resource, e.Queue, e.Holder = "a buffer for the reply", l.replyless.n, l.pool.Describe(now)
+		e.Resource, e.Queue, e.Holder = "a buffer for the reply", l.replyless.Len(), l.pool.Describe(now)
 		l.mu.Unlock()
 	default:
 		l.mu.Lock()

@@ -3,6 +3,8 @@ package am
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // waiter is a goroutine that waits for something of a lane.
@@ -10,7 +12,7 @@ type waiter struct {
 	parker Parker
 	signal atomic.Bool // it has reason to look
 	mode   atomic.Uint32
-	links  [numLists]link
+	links  [numLists]queue.Link[waiter]
 
 	// What it does, for the watchdog. Its goroutine writes them while it is in no list.
 	op    string
@@ -52,69 +54,38 @@ const (
 	numLists
 )
 
-type link struct {
-	prev, next *waiter
-	in         *list
-}
-
 // list is a queue of waiters.
-type list struct {
-	head, tail *waiter
-	n          int
+type list struct{ queue.List[waiter] }
+
+// add puts w at the end, unless it is in a list of the kind.
+func (l *list) add(w *waiter, kind int) {
+	if !w.waits(kind) {
+		l.Add(&w.links[kind], w)
+	}
 }
 
-func (l *list) add(w *waiter, kind int) {
-	k := &w.links[kind]
-	if k.in != nil {
-		return
-	}
-	k.in, k.prev = l, l.tail
-	if l.tail == nil {
-		l.head = w
-	} else {
-		l.tail.links[kind].next = w
-	}
-	l.tail = w
-	l.n++
-}
+// waits reports whether w is in a list of the kind.
+func (w *waiter) waits(kind int) bool { return w.links[kind].In() != nil }
 
 // leave takes w out of its list of the kind, if it is in one.
-func (w *waiter) leave(kind int) {
-	k := &w.links[kind]
-	l := k.in
-	if l == nil {
-		return
-	}
-	if k.prev == nil {
-		l.head = k.next
-	} else {
-		k.prev.links[kind].next = k.next
-	}
-	if k.next == nil {
-		l.tail = k.prev
-	} else {
-		k.next.links[kind].prev = k.prev
-	}
-	*k = link{}
-	l.n--
-}
+func (w *waiter) leave(kind int) { w.links[kind].Leave() }
 
 // wake has the first one look.
 func (l *list) wake(lane *Lane) {
-	if l.head != nil {
-		l.head.wake(lane)
+	if w := l.First(); w != nil {
+		w.wake(lane)
 	}
 }
 
 // wakeSome has the first k look.
 func (l *list) wakeSome(lane *Lane, kind, k int) {
-	for w := l.head; w != nil && k > 0; w, k = w.links[kind].next, k-1 {
+	for w := l.First(); w != nil && k > 0; w, k = w.links[kind].Next(), k-1 {
 		w.wake(lane)
 	}
 }
 
 // blocks reports whether w may not go on because others wait in front of it.
-func (l *list) blocks(w *waiter) bool { return l.head != nil && l.head != w }
+func (l *list) blocks(w *waiter) bool { return l.Len() > 0 && l.First() != w }
 
 // lacks is blocks where it is known how many there are of what they wait for: w may go on if enough is left for
 // all who wait. Else each message of several goroutines would be a turn of its own, with a wake-up.
@@ -122,8 +93,8 @@ func (l *list) lacks(w *waiter, kind, there int) bool {
 	if !l.blocks(w) {
 		return false
 	}
-	if w != nil && w.links[kind].in == l {
+	if w != nil && w.links[kind].In() == &l.List {
 		there++ // its own part is among theirs
 	}
-	return there <= l.n
+	return there <= l.Len()
 }

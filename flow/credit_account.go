@@ -1,10 +1,14 @@
 package flow
 
-import "time"
+import (
+	"time"
+
+	"github.com/ibconduit/conduit/internal/queue"
+)
 
 // account is what a Pool knows of one connected peer.
 type account struct {
-	links [numLinks]link
+	links [numLinks]queue.Link[account]
 
 	// Totals of the connection; held = granted - arrived - returned.
 	granted  uint32
@@ -42,51 +46,16 @@ const (
 	numLinks
 )
 
-type link struct {
-	prev, next *account
-	in         *list
-}
-
-// list is a doubly linked list through the accounts' links of one kind.
+// list is a queue of accounts, through their links of one kind.
 type list struct {
-	head, tail *account
-	n          int
-	kind       int
+	queue.List[account]
+	kind int
 }
 
 // add puts a at the end, out of whatever list of the kind it is in.
-func (l *list) add(a *account) {
-	a.leave(l.kind)
-	k := &a.links[l.kind]
-	k.in, k.prev = l, l.tail
-	if l.tail == nil {
-		l.head = a
-	} else {
-		l.tail.links[l.kind].next = a
-	}
-	l.tail = a
-	l.n++
-}
+func (l *list) add(a *account) { l.Add(&a.links[l.kind], a) }
 
 // leave takes a out of its list of the kind, if it is in one.
-func (a *account) leave(kind int) {
-	k := &a.links[kind]
-	l := k.in
-	if l == nil {
-		return
-	}
-	if k.prev == nil {
-		l.head = k.next
-	} else {
-		k.prev.links[kind].next = k.next
-	}
-	if k.next == nil {
-		l.tail = k.prev
-	} else {
-		k.next.links[kind].prev = k.prev
-	}
-	*k = link{}
-	l.n--
-}
+func (a *account) leave(kind int) { a.links[kind].Leave() }
 
-func (a *account) isIn(l *list) bool { return a.links[l.kind].in == l }
+func (a *account) isIn(l *list) bool { return a.links[l.kind].In() == &l.List }

@@ -47,11 +47,11 @@ func (p *Pool) Check() error {
 		{"credits held by all accounts = held", held, p.held},
 		{"replies reserved by all accounts = reserved", reserved, p.replies.reserved},
 		{"credits asked back of all accounts = recalling", counted, p.recalling},
-		{"accounts in holders", holders, p.holders.n},
-		{"accounts in recalled", recalled, p.recalled.n},
-		{"accounts in hungry", hungry, p.hungry.n},
-		{"accounts in topping", topping, p.topping.n},
-		{"accounts in out", out, p.out.n},
+		{"accounts in holders", holders, p.holders.Len()},
+		{"accounts in recalled", recalled, p.recalled.Len()},
+		{"accounts in hungry", hungry, p.hungry.Len()},
+		{"accounts in topping", topping, p.topping.Len()},
+		{"accounts in out", out, p.out.Len()},
 	} {
 		if c.Got != c.Want {
 			return &c

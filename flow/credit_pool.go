@@ -77,7 +77,7 @@ func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin, acked: origin, lastUse: now}
 	p.peers[peer] = a
 	a.target = uint16(p.cfg.Initial)
-	if n := min(p.cfg.Initial, p.spare()-p.cfg.Credits/reserveShare); n > 0 && p.hungry.n == 0 {
+	if n := min(p.cfg.Initial, p.spare()-p.cfg.Credits/reserveShare); n > 0 && p.hungry.Len() == 0 {
 		p.grant(a, n, now)
 	}
 	return nil
@@ -228,11 +228,11 @@ func (p *Pool) Fill(peer int, h *Header, now time.Duration) {
 // Fill and Sender.FillControl. It names the same peer until Fill was called, for
 // this or for a message that goes to the peer anyway.
 func (p *Pool) NextControl() (peer int, ok bool) {
-	if p.out.head == nil {
+	if p.out.Len() == 0 {
 		return 0, false
 	}
 	p.stats.Controls++
-	return int(p.out.head.peer), true
+	return int(p.out.First().peer), true
 }
 
 // Tick does what is due by the passing of time.
@@ -243,13 +243,13 @@ func (p *Pool) Idle() bool { return p.hungry.n == 0 && p.out.head == nil }
 
 // Due is when Tick has something to do, if ever.
 func (p *Pool) Due() (at time.Duration, ok bool) {
-	if p.hungry.n == 0 {
+	if p.hungry.Len() == 0 {
 		return 0, false
 	}
-	if a := p.recalled.head; a != nil {
+	if a := p.recalled.First(); a != nil {
 		at, ok = a.recallAt+p.cfg.Retry, true
 	}
-	if a := p.holders.head; a != nil && p.recalling < p.hungry.n {
+	if a := p.holders.First(); a != nil && p.recalling < p.hungry.Len() {
 		if t := a.lastUse + p.cfg.RecallAfter; !ok || t < at {
 			at, ok = t, true
 		}
@@ -259,16 +259,16 @@ func (p *Pool) Due() (at time.Duration, ok bool) {
 
 // starve has peers give back what they do not use, when others have none.
 func (p *Pool) starve(now time.Duration) {
-	if p.hungry.n == 0 {
+	if p.hungry.Len() == 0 {
 		return
 	}
-	for a := p.recalled.head; a != nil && now-a.recallAt >= p.cfg.Retry; a = p.recalled.head {
+	for a := p.recalled.First(); a != nil && now-a.recallAt >= p.cfg.Retry; a = p.recalled.First() {
 		p.stats.Retries++
 		p.settle(a) // it may never answer: ask others too
 		p.ask(a, now)
 	}
-	for p.recalling < p.hungry.n {
-		a := p.holders.head
+	for p.recalling < p.hungry.Len() {
+		a := p.holders.First()
 		if a == nil || now-a.lastUse < p.cfg.RecallAfter {
 			return
 		}

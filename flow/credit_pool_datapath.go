@@ -21,7 +21,7 @@ func (p *Pool) Arrived(peer int, epoch uint32, now time.Duration) error {
 	a.lastUse = now
 	if a.isIn(&p.holders) {
 		p.holders.add(a) // behind those that are silent for longer
-		if p.hungry.n > p.recalling {
+		if p.hungry.Len() > p.recalling {
 			p.share(a, now)
 		}
 	}
@@ -117,14 +117,14 @@ func (p *Pool) spare() int { return p.free - p.extra }
 
 // pump grants what can be granted: to the hungry first, who came first, in equal parts.
 func (p *Pool) pump(now time.Duration) {
-	for p.hungry.n > 0 && p.spare() > 0 {
-		p.grant(p.hungry.head, max(1, p.spare()/p.hungry.n), now)
+	for p.hungry.Len() > 0 && p.spare() > 0 {
+		p.grant(p.hungry.First(), max(1, p.spare()/p.hungry.Len()), now)
 	}
 	reserve := p.cfg.Credits / reserveShare
-	for p.hungry.n == 0 && p.topping.n > 0 && p.spare() > reserve {
-		p.grant(p.topping.head, max(1, (p.spare()-reserve)/p.topping.n), now)
+	for p.hungry.Len() == 0 && p.topping.Len() > 0 && p.spare() > reserve {
+		p.grant(p.topping.First(), max(1, (p.spare()-reserve)/p.topping.Len()), now)
 	}
-	if p.hungry.n > 0 {
+	if p.hungry.Len() > 0 {
 		p.starve(now)
 	}
 }
@@ -161,7 +161,7 @@ func (p *Pool) queue(a *account, now time.Duration) {
 		l = &p.hungry
 	}
 	if !a.isIn(l) {
-		if a.links[queueing].in == nil {
+		if a.links[queueing].In() == nil {
 			a.since = now
 		}
 		l.add(a)
@@ -183,7 +183,7 @@ func (p *Pool) emptied(a *account, now time.Duration) {
 
 // share has a, which is busy, give back what it holds beyond its part.
 func (p *Pool) share(a *account, now time.Duration) {
-	part := max(1, p.cfg.Credits/(p.holders.n+p.recalled.n+p.hungry.n))
+	part := max(1, p.cfg.Credits/(p.holders.Len()+p.recalled.Len()+p.hungry.Len()))
 	if n := a.held() - part; n > 0 {
 		p.recallFrom(a, n, now)
 	}

@@ -438,7 +438,7 @@ func BenchmarkArrivedOfMany(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		i := int(p.holders.head.peer)
+		i := int(p.holders.First().peer)
 		if p.Arrived(i, 1, 0) != nil || p.Apply(i, &h, 0) != nil || p.Reposted(1, 0) != nil {
 			b.Fatal("refused")
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // conn is one end of a connection.
@@ -17,7 +18,7 @@ type conn struct {
 	epoch  uint32
 	ticket uint64 // of the handshake
 
-	older, newer *conn // by use
+	use queue.Link[conn]
 
 	out             ring[message] // first those that landed, then those on the wire, then those to be posted
 	landed          int
@@ -55,7 +56,7 @@ func (p *port) newConn(peer int32) *conn {
 	c := &conn{p: p, peer: peer}
 	c.arrive.owner, c.ack.owner, c.hand.owner = c, c, c
 	p.conns[peer] = c
-	p.append(c)
+	p.byUse.Add(&c.use, c)
 	p.open++
 	return c
 }
@@ -234,7 +235,7 @@ func (p *port) trim() {
 	if limit == 0 || p.open <= limit {
 		return
 	}
-	for c := p.oldest; c != nil && p.open > limit; c = c.newer {
+	for c := p.byUse.First(); c != nil && p.open > limit; c = c.use.Next() {
 		if c.state == up && c.out.len() == 0 {
 			c.close()
 		}
@@ -331,37 +332,12 @@ func (c *conn) remove() {
 	}
 	c.state, c.out = gone, ring[message]{}
 	delete(p.conns, c.peer)
-	p.unlink(c)
+	c.use.Leave()
 }
 
 // used makes the connection the one that was used last.
 func (p *port) used(c *conn) {
-	if p.newest != c && c.state != gone {
-		p.unlink(c)
-		p.append(c)
+	if c.state != gone {
+		p.byUse.Add(&c.use, c)
 	}
-}
-
-func (p *port) append(c *conn) {
-	c.older, c.newer = p.newest, nil
-	if p.newest != nil {
-		p.newest.newer = c
-	} else {
-		p.oldest = c
-	}
-	p.newest = c
-}
-
-func (p *port) unlink(c *conn) {
-	if c.older != nil {
-		c.older.newer = c.newer
-	} else {
-		p.oldest = c.newer
-	}
-	if c.newer != nil {
-		c.newer.older = c.older
-	} else {
-		p.newest = c.older
-	}
-	c.older, c.newer = nil, nil
 }

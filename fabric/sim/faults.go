@@ -174,7 +174,7 @@ func (w *World) Kill(rank int) {
 		return
 	}
 	r.dead = true
-	for t := w.tasks.first; t != nil; t = t.succ {
+	for t := w.tasks.First(); t != nil; t = t.listed.Next() {
 		if t.r == r {
 			t.frozen = true
 			w.live--

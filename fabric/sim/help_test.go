@@ -140,7 +140,7 @@ func verify(t testing.TB, w *World) {
 				continue
 			}
 			open, made, listed, flying := 0, 0, 0, 0
-			for c := p.oldest; c != nil; c = c.newer {
+			for c := p.byUse.First(); c != nil; c = c.use.Next() {
 				listed++
 				flying += c.out.len()
 				if p.conns[c.peer] != c || c.landed > c.posted || c.posted > c.out.len() {

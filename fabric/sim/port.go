@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // port exchanges messages. Its connections are in conn.go, the way of a message in
@@ -24,11 +25,11 @@ type port struct {
 	sends  []buffer
 	free   []int32 // send buffers
 
-	conns          map[int32]*conn
-	oldest, newest *conn // of them, by use
-	open           int   // of them, those that nobody closes
-	up             int   // of them, those that are made
-	held           []*conn
+	conns map[int32]*conn
+	byUse queue.List[conn] // of them, the one that was used last at the end
+	open  int              // of them, those that nobody closes
+	up    int              // of them, those that are made
+	held  []*conn
 
 	q     ring[fabric.Event]
 	notes ring[*datagram] // of the events NoteArrived in q
@@ -214,8 +215,8 @@ func (p *port) Close() error {
 	p.closed = true
 	p.n.open--
 	w.disarm(&p.alarm)
-	for p.oldest != nil {
-		p.oldest.remove()
+	for c := p.byUse.First(); c != nil; c = p.byUse.First() {
+		c.remove()
 	}
 	p.q, p.posted, p.free, p.slots, p.sends, p.held = ring[fabric.Event]{}, nil, nil, nil, nil, nil
 	for p.notes.len() > 0 {
@@ -241,7 +242,7 @@ func (p *port) peerDown(rank int32, cause error) {
 // die keeps a random part of the messages on their way, and nothing else.
 func (p *port) die() {
 	w := p.n.r.w
-	for c := p.oldest; c != nil; c = c.newer {
+	for c := p.byUse.First(); c != nil; c = c.use.Next() {
 		w.disarm(&c.hand)
 		w.disarm(&c.ack)
 		keep := c.landed + int(w.rng.below(int64(c.posted-c.landed)+1))

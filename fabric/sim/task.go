@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // task is one coroutine. One runs at a time, from one call that waits to the next.
@@ -24,10 +25,10 @@ type task struct {
 	parks  int  // after the end
 	broken error
 
-	f          func() error
-	next       func() (struct{}, bool) // nil: has not begun
-	yield      func(struct{}) bool
-	prev, succ *task // in World.tasks
+	f      func() error
+	next   func() (struct{}, bool) // nil: has not begun
+	yield  func(struct{}) bool
+	listed queue.Link[task] // in World.tasks
 
 	timer timer
 	why   reason
@@ -70,32 +71,6 @@ type word struct {
 
 func (x *word) holds() bool { return x.c.Holds(atomic.LoadUint64(x.p), x.value) }
 
-// tasks is a list in the order of their starts.
-type tasks struct{ first, last *task }
-
-func (l *tasks) add(t *task) {
-	if t.prev = l.last; t.prev != nil {
-		t.prev.succ = t
-	} else {
-		l.first = t
-	}
-	l.last = t
-}
-
-func (l *tasks) remove(t *task) {
-	if t.prev != nil {
-		t.prev.succ = t.succ
-	} else {
-		l.first = t.succ
-	}
-	if t.succ != nil {
-		t.succ.prev = t.prev
-	} else {
-		l.last = t.prev
-	}
-	t.prev, t.succ = nil, nil
-}
-
 // unwound is what a task panics with that goes on after the end of its world.
 type unwound struct{}
 
@@ -107,7 +82,7 @@ func (w *World) spawn(r *Rank, name string, ctx *vctx, f func(context.Context) e
 	t := &task{w: w, r: r, name: name, serial: uint32(w.serial)}
 	t.timer.owner = t
 	t.f = func() error { return f(ctx) }
-	w.tasks.add(t)
+	w.tasks.Add(&t.listed, t)
 	if t.frozen = r != nil && r.dead; !t.frozen {
 		w.live++
 	}
@@ -134,7 +109,7 @@ func (t *task) end() {
 		}
 	}
 	t.state = over
-	t.w.tasks.remove(t)
+	t.listed.Leave()
 	if !t.frozen {
 		t.w.live--
 	}
@@ -288,9 +263,9 @@ func (w *World) unwind() {
 			w.unwind()
 		}
 	}()
-	for t := w.tasks.first; t != nil; t = w.tasks.first {
+	for t := w.tasks.First(); t != nil; t = w.tasks.First() {
 		if t.next == nil {
-			w.tasks.remove(t)
+			t.listed.Leave()
 			continue
 		}
 		w.current = t
@@ -343,7 +318,7 @@ func (w *World) limit(what string) error {
 // waiting describes the tasks of ranks that live.
 func (w *World) waiting() (n int, lines []string) {
 	const most = 32
-	for t := w.tasks.first; t != nil; t = t.succ {
+	for t := w.tasks.First(); t != nil; t = t.listed.Next() {
 		if t.frozen {
 			continue
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // World is a job of ranks, their network and its clock. It belongs to one
@@ -25,9 +27,9 @@ type World struct {
 
 	runq    ring[*task]
 	current *task
-	tasks   tasks // all that have not ended
-	live    int   // of them, those of ranks that live
-	quiet   int   // looks of periodic timers since something else happened
+	tasks   queue.List[task] // all that have not ended, in the order of their starts
+	live    int              // of them, those of ranks that live
+	quiet   int              // looks of periodic timers since something else happened
 	errs    []error
 	fatal   error // ends the run
 	ended   error // what parked tasks are told then

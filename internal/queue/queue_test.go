@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+type element struct{ a, b Link[element] }
+
+func contents(l *List[element], link func(e *element) *Link[element]) (all []*element) {
+	for e := l.First(); e != nil; e = link(e).Next() {
+		all = append(all, e)
+	}
+	return all
+}
+
+func TestRandomOperationsKeepTheOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var lists [2]List[element]
+	var model [2][]*element
+	elements := make([]element, 12)
+	link := func(e *element) *Link[element] { return &e.a }
+	for step := range 20000 {
+		e, i := &elements[rng.IntN(len(elements))], rng.IntN(2)
+		for j := range model {
+			model[j] = slices.DeleteFunc(model[j], func(x *element) bool { return x == e })
+		}
+		if rng.IntN(3) == 0 {
+			e.a.Leave()
+			e.a.Leave() // which does nothing
+		} else {
+			lists[i].Add(&e.a, e)
+			model[i] = append(model[i], e)
+			if e.a.In() != &lists[i] {
+				t.Fatalf("step %d: it is in another list", step)
+			}
+		}
+		for j := range lists {
+			if got := contents(&lists[j], link); !slices.Equal(got, model[j]) || lists[j].Len() != len(got) {
+				t.Fatalf("step %d: list %d has %d elements, want %d in the order of their coming", step, j, lists[j].Len(), len(model[j]))
+			}
+		}
+	}
+}
+
+func TestAnElementCanBeInAListOfEachOfItsLinks(t *testing.T) {
+	var one, two List[element]
+	var e element
+	one.Add(&e.a, &e)
+	two.Add(&e.b, &e)
+	e.a.Leave()
+	if one.First() != nil || one.Len() != 0 || e.a.In() != nil || e.a.Next() != nil || two.First() != &e {
+		t.Error("leaving one list is leaving the other")
+	}
+}
