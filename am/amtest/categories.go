@@ -135,9 +135,12 @@ func (g *group) core4() {
 		})
 	}
 	g.open(am.Config{MaxMedium: mostMedium, Credits: 6, Replies: 2, Spares: 1, Sends: 3, ReplySends: 1})
-	step := 1
-	if g.o.Rounds < 20 {
-		step = 8
+	step := am.MaxArgs // fewer rounds try fewer numbers of arguments, none and all of them always
+	switch {
+	case g.o.Rounds >= 60:
+		step = 1
+	case g.o.Rounds >= 20:
+		step = 4
 	}
 	g.each(func(rank int, l *am.Lane) error {
 		rng := source(rank, 4)
