@@ -59,6 +59,7 @@ type peer struct {
 	asking  bool // is in Lane.asking
 	down    error
 	quiet   time.Duration // since when its questions have no answer; 0: there are none
+	asked   time.Duration // the last of them
 	full    bool          // the network's queue was
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue

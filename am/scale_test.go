@@ -235,3 +235,43 @@ func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 		t.Error("nobody called the dead: this test shows nothing")
 	}
 }
+
+// A rank dies with all credits of another, which never sends it anything: only those who wait for the credits miss it.
+func TestCreditsOfADeadRankThatNobodySendsToComeBack(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	w, err := sim.New(sim.Config{Ranks: 3, Seed: 1, MaxTime: 5 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ConnectAll()
+	err = w.Run(func(ctx context.Context, s *sim.Rank) error {
+		l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 3, Table: table, Host: amtest.SimHost(s), Credits: 2, StallAfter: 20 * time.Second, SilentAfter: time.Second})
+		if err != nil {
+			return err
+		}
+		switch s.ID() {
+		case 1:
+			if _, err := h.Call(ctx, l, 0, 1); err != nil {
+				return err
+			}
+			w.Kill(1)
+			return s.Sleep(ctx, time.Hour)
+		case 2:
+			if err := s.Sleep(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+			if r, err := h.Call(ctx, l, 0, 2); err != nil || r.Arg(0) != 2 {
+				return fmt.Errorf("the call of a rank that lives: %v, %w", r.Args(), err)
+			}
+		default:
+			if err := s.Sleep(ctx, 30*time.Second); err != nil {
+				return err
+			}
+		}
+		return l.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

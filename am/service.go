@@ -30,7 +30,7 @@ func (l *Lane) serve(now time.Duration) {
 
 // nothingDue reports whether nothing of what serve does is due, with the lane's lock.
 func (l *Lane) nothingDue(now time.Duration) bool {
-	return l.pool.Idle() && len(l.asking) == 0 && len(l.late) == 0 && l.waiting.head == nil &&
+	return l.pool.Idle() && len(l.asking) == 0 && len(l.late) == 0 && l.waiting.First() == nil &&
 		(l.owedDue == 0 || now < l.owedDue) && (l.stallDue == 0 || now < l.stallDue) && !l.pingIsDue(now)
 }
 
@@ -49,7 +49,11 @@ func (l *Lane) controls(now time.Duration) {
 		p := l.known(rank)
 		p.mu.Lock()
 		l.tell(p, now)
+		silent := l.silent(p, now)
 		p.mu.Unlock()
+		if silent { // what it holds is missed by others
+			l.cutSilent(p)
+		}
 	}
 }
 
@@ -63,8 +67,11 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 	l.pool.Fill(p.rank, &h.credit, now)
 	l.mu.Unlock()
 	p.purse.FillControl(&h.credit, now)
-	if h.credit.Answer && p.quiet == 0 {
-		p.quiet = now
+	if h.credit.Answer {
+		if p.quiet == 0 || now-p.asked >= l.forgotten() {
+			p.quiet = now
+		}
+		p.asked = now
 	}
 	h.encode(p.note[:], l.hash, nil)
 	l.stats.controls.Add(1)
@@ -74,6 +81,19 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 	case err != nil && !errors.Is(err, fabric.ErrAgain):
 		l.report(p.rank, fmt.Errorf("am: control message: %w", err)) // it may get lost in any case
 	}
+}
+
+// silent reports whether a peer has no answer for too long to questions that are still repeated: one that was lost and is
+// not asked any more says nothing. The peer's lock is held.
+func (l *Lane) silent(p *peer, now time.Duration) bool {
+	return l.cfg.SilentAfter > 0 && p.quiet != 0 && now-p.quiet >= l.cfg.SilentAfter && now-p.asked < l.forgotten()
+}
+
+// forgotten is the age of a question that nobody repeats.
+func (l *Lane) forgotten() time.Duration { return max(l.cfg.SilentAfter/4, time.Second) }
+
+func (l *Lane) cutSilent(p *peer) {
+	l.cut(p, fmt.Errorf("am: rank %d answers no question since %v (Config.SilentAfter)", p.rank, l.cfg.SilentAfter))
 }
 
 // ask sends a question if one is due.
@@ -120,12 +140,12 @@ func (l *Lane) askAll(now time.Duration) {
 			p.full = false
 			p.waiting.wake(l)
 		}
-		silent := p.quiet != 0 && now-p.quiet >= l.cfg.SilentAfter && l.cfg.SilentAfter > 0
+		silent := l.silent(p, now)
 		p.asking = false
 		l.lookAfter(p)
 		p.mu.Unlock()
 		if silent {
-			l.cut(p, fmt.Errorf("am: rank %d answers no question since %v (Config.SilentAfter)", p.rank, l.cfg.SilentAfter))
+			l.cutSilent(p)
 		}
 	}
 }

@@ -239,7 +239,7 @@ func (p *Pool) NextControl() (peer int, ok bool) {
 func (p *Pool) Tick(now time.Duration) { p.starve(now) }
 
 // Idle reports whether neither Tick nor NextControl has anything to do, at whatever time.
-func (p *Pool) Idle() bool { return p.hungry.n == 0 && p.out.head == nil }
+func (p *Pool) Idle() bool { return p.hungry.Len() == 0 && p.out.Len() == 0 }
 
 // Due is when Tick has something to do, if ever.
 func (p *Pool) Due() (at time.Duration, ok bool) {
