@@ -162,6 +162,7 @@ func (c *Cache) clear() {
 	if c.forked() {
 		return
 	}
+	c.w.Settle() // an entry whose event is being dealt with can neither be evicted nor drained
 	c.mu.Lock()
 	c.lru.oldest(func(e *entry) bool { c.evict(e); return true })
 	c.index.prune()
@@ -178,6 +179,9 @@ func (c *Cache) Clear() (left int) {
 	c.clear()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for c.ending > 0 { // by somebody else
+		c.ended.Wait()
+	}
 	return c.regions
 }
 
