@@ -28,9 +28,11 @@
 //
 // Handlers are registered by name before the job starts, in a [Table]; all ranks have the same, which
 // Hash and Check compare. They run on whatever goroutine polls. They may reply, look up, and lock briefly.
+// So nobody may send, wait or poll with a lock held that a handler takes: the handler may run right there, and would wait for ever.
 // They must not send requests, wait or poll: nothing they do may need a message to
 // arrive. The debug build panics on it, the release build returns ErrInHandler. A panic
-// is recovered and becomes the caller's error, or is kept ([Lane.Errors]) where there is none.
+// is recovered and becomes the caller's error, or is kept ([Lane.Errors]) where there is none. One that ends its
+// goroutine (runtime.Goexit, FailNow of a test) panics, as the goroutine is not its own.
 //
 // A request of a rank to itself runs its handler on the caller's goroutine.
 //

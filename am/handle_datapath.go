@@ -116,7 +116,6 @@ func (l *Lane) handle(w *work) {
 	c := &w.call
 	*c = Call{l: l, h: h, head: &w.head, rank: w.rank, payload: w.payload}
 	l.invoke(c)
-	l.handling.Add(-1)
 	if c.state == fresh && w.head.wants {
 		_ = c.Reply() // what went wrong is counted
 	}
@@ -140,15 +139,21 @@ func (l *Lane) locate(h *Handler, w *work) error {
 	return nil
 }
 
-// invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on.
+// invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on. A handler that
+// ends the goroutine ends one that is not its own, perhaps the only one that polls: what would hang later stops here.
 func (l *Lane) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := l.table.running.enter()
+	returned := false
 	defer func() {
+		l.handling.Add(-1)
 		l.table.running.leave(mark)
 		v := recover()
 		if v == nil {
 			lockrank.LeaveHandler()
+			if !returned {
+				panic(fmt.Sprintf("am: handler %q called runtime.Goexit, as a test's FailNow and Fatal do: it runs on a goroutine of others; return instead", c.h.name))
+			}
 			return
 		}
 		if _, ok := v.(*lockrank.Violation); ok {
@@ -158,6 +163,7 @@ func (l *Lane) invoke(c *Call) {
 		l.panicked(c, v)
 	}()
 	c.h.f(c)
+	returned = true
 }
 
 func (l *Lane) panicked(c *Call, v any) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -227,5 +228,19 @@ func TestTermsAreWhatRanksMustAgreeOn(t *testing.T) {
 	}
 	if _, err := (am.Config{MaxMedium: 1}).Terms(); err == nil {
 		t.Error("a configuration with which no lane opens has terms")
+	}
+}
+
+func TestAHandlerThatEndsItsGoroutineIsAPanicThatSaysSo(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("quits", func(*am.Call) { runtime.Goexit() })
+	ls := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	said := make(chan any)
+	go func() {
+		defer func() { said <- recover() }()
+		_, _ = h.Call(bounded(t), ls[0], 0) // to itself, so that it runs here
+	}()
+	if v := <-said; v == nil || !strings.Contains(v.(string), `"quits" called runtime.Goexit`) {
+		t.Errorf("panicked with %v", v)
 	}
 }
