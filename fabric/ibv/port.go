@@ -23,7 +23,8 @@ import (
 // port is one port of a rank: a shared receive queue with the slots, a queue pair
 // per connected peer, and one for datagrams, all on one completion queue.
 //
-// The way of a message is in port_datapath.go, connections are in connect_ud.go, waits in port_wait.go.
+// A message goes through port_send_datapath.go, port_datapath.go (what is posted) and port_poll_datapath.go; connections are made
+// in connect_ud.go and closed in connect_close.go; waits are in port_wait.go.
 type port struct {
 	n      *Network
 	num    int
