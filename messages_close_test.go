@@ -1,0 +1,237 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/bootstrap"
+)
+
+func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
+	table := am.NewTable()
+	var handled, answered atomic.Uint64
+	slow := table.Handle("slow", func(c *am.Call) {
+		tok := c.Defer(time.Minute)
+		time.AfterFunc(30*time.Millisecond, func() { _ = tok.Reply() })
+	})
+	post := table.Handle("post", func(*am.Call) { handled.Add(1) })
+	everyFabric(t, func(t *testing.T, cfg Config) {
+		const ranks, posts = 3, 300
+		handled.Store(0)
+		answered.Store(0)
+		cfg.Handlers, cfg.CloseTimeout = table, time.Minute
+		var calls sync.WaitGroup
+		var jobs [ranks]*Job
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			jobs[j.Rank()] = j
+			for to := range ranks {
+				p, err := slow.Start(ctx, j, to, am.Payload{})
+				if err != nil {
+					return err
+				}
+				calls.Go(func() {
+					if _, err := p.Wait(ctx); err == nil {
+						answered.Add(1)
+					}
+				})
+				for range posts {
+					if err := post.Post(ctx, j, to); err != nil {
+						return err
+					}
+				}
+			}
+			return nil // and Close at once
+		})
+		calls.Wait()
+		if h, a := handled.Load(), answered.Load(); h != ranks*ranks*posts || a != ranks*ranks {
+			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
+		}
+		for r, j := range jobs { // the books balance, and no message met a rank without a buffer for it
+			for k, l := range j.lanes {
+				if s := l.Stats(); s.Check() != nil || len(j.DownRanks()) != 0 {
+					t.Errorf("rank %d lane %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
+				}
+			}
+		}
+	})
+}
+
+// A post that is sent when its target is in Close already, and has nobody who polls, is handled all the same.
+func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
+	table := am.NewTable()
+	var handled atomic.Uint64
+	h := table.Handle("h", func(*am.Call) { handled.Add(1) })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		handled.Store(0)
+		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.Messages.AttendAfter = table, noEnv, 1, -1
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		served, meets := make(chan struct{}), make(chan struct{})
+		errs := make(chan error, 2)
+		for r := range 2 {
+			go func() {
+				b := &lastBarrier{Bootstrap: boots[r]}
+				c := cfg
+				c.Bootstrap = b
+				j, err := Join(ctx, c)
+				switch {
+				case err != nil:
+				case r == 1:
+					b.look = func() { close(meets) }
+					err = errors.Join(serveUntil(ctx, j, served), j.Close())
+				default:
+					_, err = h.Call(ctx, j, 1) // after it there are credits
+					close(served)
+					<-meets
+					err = errors.Join(err, h.TryPost(j, 1), j.Close())
+				}
+				errs <- err
+			}()
+		}
+		if err := errors.Join(<-errs, <-errs); err != nil {
+			t.Error(err)
+		}
+		if n := handled.Load(); n != 2 {
+			t.Errorf("%d of 2 requests were handled", n)
+		}
+	})
+}
+
+func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
+	table := am.NewTable()
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.Getenv, cfg.CloseTimeout = table, noEnv, 4*time.Second
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		var errs [2]error
+		var call error
+		var ranks sync.WaitGroup
+		for r := range 2 {
+			ranks.Go(func() {
+				c := cfg
+				c.Bootstrap = boots[r]
+				j, err := Join(ctx, c)
+				if err != nil {
+					errs[r] = err
+					return
+				}
+				var p *am.Pending
+				if r == 0 {
+					if p, err = never.Start(ctx, j, 1, am.Payload{}); err != nil {
+						errs[r] = err
+						return
+					}
+				}
+				errs[r] = j.Close()
+				if p != nil {
+					_, _, call = p.Test()
+				}
+			})
+		}
+		ranks.Wait()
+		var rest *am.InFlightError
+		if !errors.As(errs[0], &rest) || rest.Calls != 1 {
+			t.Errorf("rank 0 closed with %v", errs[0])
+		}
+		if !errors.As(errs[1], &rest) || rest.Owed != 1 {
+			t.Errorf("rank 1 closed with %v", errs[1])
+		}
+		for r, err := range errs {
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("rank %d did not meet the other: %v", r, err)
+			}
+		}
+		if err := wantErr(call, os.ErrClosed); err != nil {
+			t.Errorf("the call: %v", err)
+		}
+	})
+}
+
+func TestMessagesAfterCloseAreErrors(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(*am.Call) {})
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers = table
+		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+			w, err := j.NewWorker()
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
+				return err
+			}
+			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoLane, "open"); err != nil {
+				return fmt.Errorf("through a closed worker: %w", err)
+			}
+			if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
+				return err
+			}
+			_, call := h.Call(ctx, j, 0)
+			_, start := h.Start(ctx, j, 0, am.Payload{})
+			_, prepare := h.Prepare(ctx, j, 0, 8)
+			for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
+				if err := wantErr(err, os.ErrClosed); err != nil {
+					return fmt.Errorf("request %d through a closed job: %w", i, err)
+				}
+			}
+			if s := j.MessageStats()[cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
+				return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
+			}
+			return nil
+		})
+	})
+}
+
+// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped.
+func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegment(t *testing.T) {
+	table := am.NewTable()
+	begun, end := make(chan struct{}), make(chan struct{})
+	h := table.Handle("h", func(*am.Call) { close(begun); <-end })
+	ctx := testContext(t)
+	j, err := Join(ctx, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1,
+		CloseTimeout: 20 * time.Millisecond, Messages: am.Config{CloseAfter: 20 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	posted := make(chan error, 1)
+	go func() { posted <- h.Post(ctx, j, 0) }() // a rank's request to itself runs the handler here
+	<-begun
+	if err := wantErr(j.Close(), ErrBusy, "1 handlers run"); err != nil {
+		t.Error(err)
+	}
+	j.Segment()[0] = 1 // still there
+	close(end)
+	if err := <-posted; err != nil {
+		t.Error(err)
+	}
+	// For the check of leaks; a program would end here.
+	if err := errors.Join(j.closeLanes(), j.networks[0].Close(), j.seg.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A message that arrives while the others still open their lanes waits for them, on the device too.
+func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Handlers, cfg.MessageLanes = table, 2
+		for range 5 {
+			runLocal(t, 3, cfg, func(ctx context.Context, j *Job) error {
+				_, err := h.Call(ctx, j, neighbour(j))
+				return err
+			})
+			if n := portHandles(); n != 0 {
+				t.Fatalf("%d objects of ports are left", n)
+			}
+		}
+	})
+}

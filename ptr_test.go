@@ -1,0 +1,63 @@
+package conduit
+
+import (
+	"testing"
+	"unsafe"
+)
+
+func TestPtrArithmeticStaysWithinOrIsRefused(t *testing.T) {
+	p := At[int32](2, 100)
+	for _, c := range []struct {
+		got  Ptr[int32]
+		rank int
+		off  uint64
+	}{
+		{p, 2, 100}, {p.Add(3), 2, 112}, {p.Add(-25), 2, 0}, {p.Add(0), 2, 100},
+		{p.Add(-26), 2, ^uint64(0)}, {p.Add(int(^uint(0) >> 1)), 2, ^uint64(0)}, {p.Add(-int(^uint(0)>>1) - 1), 2, ^uint64(0)},
+		{At[int32](-1, 8), -1, 8}, {At[int32](MaxRanks, 8), -1, 8}, {Ptr[int32]{}.Add(5), -1, 0},
+	} {
+		if c.got.Rank() != c.rank || c.got.Offset() != c.off {
+			t.Errorf("%v: rank %d offset %d, want %d and %d", c.got, c.got.Rank(), c.got.Offset(), c.rank, c.off)
+		}
+	}
+	if !(Ptr[int]{}).IsNull() || At[int](0, 0).IsNull() {
+		t.Error("null is the zero Ptr and nothing else")
+	}
+	if q := Cast[byte](p); q.Rank() != 2 || q.Offset() != 100 || !Cast[byte](Ptr[int]{}).IsNull() {
+		t.Errorf("cast gives %v", q)
+	}
+}
+
+func TestSizeofTypesWithoutPointers(t *testing.T) {
+	type good struct {
+		A [4]uint16
+		B struct{ C complex128 }
+		_ [0]func()
+	}
+	type bad struct {
+		A int
+		B [2]struct{ S string }
+	}
+	if !pointerFree[good]() || !pointerFree[uintptr]() || !pointerFree[struct{}]() {
+		t.Error("a type without pointers is refused")
+	}
+	if pointerFree[bad]() || pointerFree[*int]() || pointerFree[[]int]() || pointerFree[any]() || pointerFree[unsafe.Pointer]() || pointerFree[map[int]int]() {
+		t.Error("a type with pointers is taken")
+	}
+	if err := typeError[bad](); err == nil || err.Error() != "conduit: conduit.bad cannot be transferred: T.B[0].S (string) holds a pointer" {
+		t.Errorf("message: %v", err)
+	}
+}
+
+func TestBytesOfSizes(t *testing.T) {
+	for s, want := range map[string]int64{"0": 0, "8": 8, "64K": 64 << 10, "1m": 1 << 20, "2GiB": 2 << 30, "3kB": 3 << 10, " 5T ": 5 << 40} {
+		if n, err := ParseBytes(s); err != nil || n != want {
+			t.Errorf("%q: %d, %v, want %d", s, n, err, want)
+		}
+	}
+	for _, s := range []string{"", "K", "-1", "1.5G", "9223372036854775808", "9000000000G", "1KK", "x"} {
+		if n, err := ParseBytes(s); err == nil {
+			t.Errorf("%q is taken as %d", s, n)
+		}
+	}
+}
