@@ -24,6 +24,10 @@ const (
 	attendMost = 16 * time.Millisecond
 	// spinMost is to how many times SpinFor the polling before a sleep grows.
 	spinMost = 8
+	// longest is what longer times are taken for, 18 years, so that sums of times do not overflow.
+	longest = time.Duration(1 << 59)
+	// attendStep is the longest sleep of the attendant, who has to see that the lane is closed.
+	attendStep = 100 * time.Millisecond
 	// maxFailure is the most text that a failure carries.
 	maxFailure = 512
 )
@@ -64,7 +68,8 @@ type Config struct {
 	// no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
-	// -1: there is no attendant, messages are handled while somebody waits or polls.
+	// -1: there is no attendant, messages are handled while somebody waits or polls. Close may take up to 0.1 s longer
+	// where it is long.
 	AttendAfter time.Duration
 	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
 	StallAfter time.Duration
@@ -120,12 +125,17 @@ func (c *Config) populate() error {
 	if c.AttendAfter > 0 {
 		c.AttendAfter = max(c.AttendAfter, time.Millisecond) // shorter sleeps come back a millisecond late anyway
 	}
+	for _, d := range []*time.Duration{&c.SpinFor, &c.AttendAfter, &c.StallAfter, &c.PingAfter, &c.SilentAfter, &c.DeferFor, &c.CloseAfter} {
+		*d = min(*d, longest)
+	}
 	switch {
 	case c.Size < 1 || c.Rank < 0 || c.Rank >= c.Size:
 		return fmt.Errorf("am: rank %d in a job of %d ranks: ranks are 0 to size-1", c.Rank, c.Size)
 	case c.Credits < 1 || c.Replies < 1 || c.Sends < 1 || c.ReplySends < 1 || c.MaxMedium < maxFailure:
 		return fmt.Errorf("am: %d credits, %d replies, %d and %d send buffers, MaxMedium %d: at least 1 each, and %d bytes",
 			c.Credits, c.Replies, c.Sends, c.ReplySends, c.MaxMedium, maxFailure)
+	case c.DeferFor < 0 || c.CloseAfter < 0:
+		return fmt.Errorf("am: DeferFor %v, CloseAfter %v: neither may be negative", c.DeferFor, c.CloseAfter)
 	}
 	return nil
 }

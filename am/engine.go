@@ -227,7 +227,9 @@ func (l *Lane) attend() {
 	pause := l.cfg.AttendAfter
 	for !e.closing.Load() {
 		seen := e.rounds.Load()
-		l.cfg.Host.Sleep(pause)
+		for rest := pause; rest > 0 && !e.closing.Load(); rest -= attendStep {
+			l.cfg.Host.Sleep(min(rest, attendStep))
+		}
 		if l.help() || e.rounds.Load() != seen {
 			pause = l.cfg.AttendAfter
 			continue

@@ -21,6 +21,9 @@ type Prepared struct {
 // Prepare takes a send buffer for a payload of size bytes, and waits for it if need be.
 func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared, error) {
 	l := laneOf(v, rank)
+	if ctx.Err() != nil {
+		return nil, h.failed("prepare", rank, context.Cause(ctx))
+	}
 	p, err := h.tryPrepare(l, rank, size)
 	if err != ErrNoBuffer {
 		return p, err
@@ -46,6 +49,9 @@ func (l *Lane) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error
 		l.mu.Unlock()
 		if err != ErrNoBuffer {
 			return b, err
+		}
+		if err := l.stalled(w); err != nil {
+			return fabric.SendBuf{}, err
 		}
 		if err := l.await(ctx, w); err != nil {
 			return fabric.SendBuf{}, err
@@ -114,16 +120,19 @@ func (p *Prepared) out() outgoing {
 }
 
 // ready is check, for a Prepared that must not have ended.
-func (p *Prepared) ready(args []uint64) error {
+func (p *Prepared) ready(ctx context.Context, args []uint64) error {
 	if p.over {
 		return ErrOver
+	}
+	if ctx.Err() != nil {
+		return p.h.failed("commit", p.rank, context.Cause(ctx))
 	}
 	return p.h.check("commit", p.l, p.rank, Payload{}, args)
 }
 
 // Commit sends the message like Post. Whatever it returns, the Prepared has ended.
 func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
-	if err := p.ready(args); err != nil {
+	if err := p.ready(ctx, args); err != nil {
 		p.Cancel()
 		return err
 	}
@@ -136,12 +145,16 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 
 // TryCommit sends the message like TryPost. After an error the Prepared is what it was.
 func (p *Prepared) TryCommit(args ...uint64) error {
-	if err := p.ready(args); err != nil {
+	if err := p.ready(context.Background(), args); err != nil {
 		return err
 	}
 	o := p.out()
 	if p.rank == p.l.cfg.Rank {
-		return p.here(&o, args)
+		err := p.l.here(&o, args)
+		if err == nil {
+			p.Cancel() // the buffer was not needed
+		}
+		return err
 	}
 	err := p.l.attempt(p.l.known(p.rank), &o, args, nil)
 	if err == nil {
@@ -152,7 +165,7 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 
 // CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has ended.
 func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error) {
-	if err := p.ready(args); err != nil {
+	if err := p.ready(ctx, args); err != nil {
 		p.Cancel()
 		return Reply{}, err
 	}

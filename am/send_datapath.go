@@ -34,6 +34,9 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 		return nil
 	}
 	if err == ErrNoCredit || err == ErrNotConnected {
+		if end := l.ended(); end != nil { // no credit will come any more
+			return end
+		}
 		l.stats.noCredit.Add(1)
 		l.ask(p)
 	}
@@ -232,6 +235,9 @@ func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w 
 		}
 		if joined := l.queue(p, w, err); joined && planted != noLook {
 			continue // what it waits for may have come before it was in the queue
+		}
+		if err := l.stalled(w); err != nil { // who is woken in vain again and again waits all the same
+			return err
 		}
 		if err := l.await(ctx, w); err != nil {
 			return err

@@ -38,7 +38,7 @@ func (c *Call) Defer(d time.Duration) *Token {
 	if d <= 0 {
 		d = l.cfg.DeferFor
 	}
-	t := &Token{l: l, h: c.h, rank: c.rank, token: c.head.token, at: max(1, l.port.Now()+d)}
+	t := &Token{l: l, h: c.h, rank: c.rank, token: c.head.token, at: max(1, l.port.Now()+min(d, longest))}
 	if t.token == 0 {
 		return t
 	}
