@@ -98,6 +98,9 @@ func orDefault[T comparable](v *T, d T) {
 	}
 }
 
+// most bounds each number of a configuration, so that sums and sizes do not overflow; networks bound them further.
+const most = 1 << 30
+
 // populate fills in the defaults and checks.
 func (c *Config) populate() error {
 	if c.Table == nil {
@@ -134,6 +137,9 @@ func (c *Config) populate() error {
 	case c.Credits < 1 || c.Replies < 1 || c.Sends < 1 || c.ReplySends < 1 || c.MaxMedium < maxFailure:
 		return fmt.Errorf("am: %d credits, %d replies, %d and %d send buffers, MaxMedium %d: at least 1 each, and %d bytes",
 			c.Credits, c.Replies, c.Sends, c.ReplySends, c.MaxMedium, maxFailure)
+	case max(c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium) > most:
+		return fmt.Errorf("am: %d credits, %d replies, %d spares, %d and %d send buffers, MaxMedium %d: at most %d each",
+			c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium, most)
 	case c.DeferFor < 0 || c.CloseAfter < 0:
 		return fmt.Errorf("am: DeferFor %v, CloseAfter %v: neither may be negative", c.DeferFor, c.CloseAfter)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +52,22 @@ func TestNegativeTimesThatMeanNothingAreRefused(t *testing.T) {
 	for _, cfg := range []am.Config{{DeferFor: -1}, {CloseAfter: -1}} {
 		if _, err := cfg.Terms(); err == nil {
 			t.Errorf("accepted: DeferFor %v, CloseAfter %v", cfg.DeferFor, cfg.CloseAfter)
+		}
+	}
+}
+
+func TestNumbersWhoseSumsOverflowAreRefused(t *testing.T) {
+	net := amtest.NewMemory(1, 64).Rank(0)
+	for _, cfg := range []am.Config{
+		{Credits: math.MaxInt}, {Replies: math.MaxInt}, {Spares: math.MaxInt}, {Sends: math.MaxInt}, {ReplySends: math.MaxInt}, {MaxMedium: math.MaxInt},
+	} {
+		cfg.Size, cfg.Table = 1, am.NewTable()
+		l, err := am.Open(net, 0, cfg)
+		if err == nil {
+			err = l.Close()
+			t.Errorf("accepted: %+v, %v", cfg, err)
+		} else if !strings.Contains(err.Error(), strconv.Itoa(math.MaxInt)) || strings.Contains(err.Error(), "-") {
+			t.Errorf("the error does not name what was asked for: %v", err)
 		}
 	}
 }
