@@ -146,10 +146,11 @@ func forkAndLook(w *Watcher, refs []Ref, unfinished Ref, fresh uintptr) error {
 	unix.Close(pipe[1])
 	said := make([]byte, 512)
 	fds := []unix.PollFd{{Fd: int32(pipe[0]), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 2000)
-	if n == 0 {
-		unix.Kill(pid, unix.SIGKILL)
+	n, err := 0, error(nil)
+	for until := time.Now().Add(2 * time.Second); n <= 0 && time.Now().Before(until); { // signals of the runtime end it early
+		n, err = unix.Poll(fds, 100)
 	}
+	unix.Kill(pid, unix.SIGKILL) // it has spoken, or hangs
 	unix.Wait4(pid, nil, 0, nil)
 	if n != 1 {
 		return fmt.Errorf("%w: %v", errSilent, err)

@@ -172,6 +172,7 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	cmd.Env = append(os.Environ(), env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = 5 * time.Second // a child that the helper forked may hold them
 	err := cmd.Run()
 	return out.String(), err
 }
