@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -271,7 +272,12 @@ func TestKilledProcessIsReportedAndItsMemoryStaysReadable(t *testing.T) {
 		t.Fatal("nobody noticed the death")
 	}
 	var pd *fabric.PeerDownError
-	if _, err := l.Put(2, 0, []byte{1}, 0); !errors.As(err, &pd) || pd.Rank != 2 || pd.Op != "put" {
+	_, err := l.Put(2, 0, []byte{42}, 0)
+	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); { // OnDown is told before operations fail
+		runtime.Gosched()
+		_, err = l.Put(2, 0, []byte{42}, 0)
+	}
+	if !errors.As(err, &pd) || pd.Rank != 2 || pd.Op != "put" {
 		t.Errorf("put to the dead: %v", err)
 	}
 	if mem[0] != 42 || mem[len(mem)-1] != 0 {
