@@ -18,7 +18,7 @@ import (
 type engine struct {
 	lead      atomic.Bool
 	parked    atomic.Int32  // length of Lane.parked
-	active    atomic.Int32  // length of Lane.active
+	unclaimed atomic.Int32  // requests of Lane.active whose handlers nobody has begun
 	rounds    atomic.Uint64 // polls
 	armed     atomic.Int64  // the time given to the port's After last
 	event     time.Duration // of the last event; of who leads
@@ -119,7 +119,7 @@ func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 	b, from := l.batch(), time.Duration(-1)
 	for {
 		now := l.round(b, l.budget(sleep))
-		if b.n > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
+		if b.n > 0 || l.engine.unclaimed.Load() > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
 			break
 		}
 		if from < 0 {
@@ -136,6 +136,7 @@ func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 		}
 		l.cfg.Host.Yield()
 	}
+	l.offer(b)
 	l.leave()
 	if b.n > 0 && (l.engine.attendant == nil || sleep) {
 		l.handOver() // handlers may take their time
@@ -251,6 +252,7 @@ func (l *Lane) attendNow() {
 	for {
 		w.signal.Store(false)
 		l.run(l.collect(context.Background(), w, true))
+		l.help()
 		if e.closing.Load() || e.parked.Load() > 0 || !l.tryLead() {
 			break
 		}
@@ -270,6 +272,7 @@ func (l *Lane) Test() (bool, error) {
 	}
 	b := l.batch()
 	l.round(b, 0)
+	l.offer(b)
 	l.leave()
 	n := b.n
 	l.run(b)

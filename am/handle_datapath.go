@@ -7,24 +7,29 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// run runs the handlers of a batch, and takes it back. The caller does not lead. Others help if one
+// offer lets others help with a batch. The caller leads still: whoever leads after it knows of the work, and does not sleep
+// while some of it waits behind a handler that takes its time.
+func (l *Lane) offer(b *batch) {
+	b.claimed.Store(0)
+	b.finished.Store(0)
+	if b.n > 1 {
+		l.mu.Lock()
+		l.active = append(l.active, b)
+		l.engine.unclaimed.Add(int32(b.n))
+		l.mu.Unlock()
+	}
+}
+
+// run runs the handlers of a batch that was offered, and takes it back. The caller does not lead. Others help if one
 // of the handlers takes its time: the requests behind it do not wait for it.
 func (l *Lane) run(b *batch) {
 	if b.n == 0 {
 		l.retire(b)
 		return
 	}
-	b.claimed.Store(0)
-	b.finished.Store(0)
-	if b.n > 1 {
-		l.mu.Lock()
-		l.active = append(l.active, b)
-		l.engine.active.Store(int32(len(l.active)))
-		l.mu.Unlock()
-	}
 	for {
-		i := int(b.claimed.Add(1)) - 1
-		if i >= b.n {
+		i, ok := l.claimOf(b)
+		if !ok {
 			break
 		}
 		l.runOne(b, i)
@@ -32,9 +37,21 @@ func (l *Lane) run(b *batch) {
 	l.finished(b)
 }
 
+// claimOf takes on the next request of a batch, if there is one.
+func (l *Lane) claimOf(b *batch) (int, bool) {
+	i := int(b.claimed.Add(1)) - 1
+	if i >= b.n {
+		return 0, false
+	}
+	if b.n > 1 {
+		l.engine.unclaimed.Add(-1)
+	}
+	return i, true
+}
+
 // help runs handlers of batches of others. It reports whether there were some.
 func (l *Lane) help() (some bool) {
-	for l.engine.active.Load() > 0 {
+	for l.engine.unclaimed.Load() > 0 {
 		b, i := l.claim()
 		if b == nil {
 			break
@@ -51,7 +68,7 @@ func (l *Lane) claim() (*batch, int) {
 	defer l.mu.Unlock()
 	for _, b := range l.active {
 		if int(b.claimed.Load()) < b.n {
-			if i := int(b.claimed.Add(1)) - 1; i < b.n {
+			if i, ok := l.claimOf(b); ok {
 				return b, i // which keeps it from being retired
 			}
 		}
@@ -94,7 +111,6 @@ func (l *Lane) retire(b *batch) {
 	l.mu.Lock()
 	if i := slices.Index(l.active, b); i >= 0 {
 		l.active = slices.Delete(l.active, i, i+1)
-		l.engine.active.Store(int32(len(l.active)))
 	}
 	b.n = 0
 	l.batches = append(l.batches, b)

@@ -35,6 +35,7 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 	l.stats.requests.Add(1)
 	l.stats.local.Add(1)
 	b.n = 1
+	l.offer(b)
 	l.run(b)
 	return nil
 }
