@@ -42,6 +42,7 @@ type load struct {
 	dead        map[int]bool
 	lanes       []*am.Lane
 	left        atomic.Int64 // ranks that are not done; -1: something went wrong
+	unquiet     atomic.Int64 // ranks whose messages have not all arrived
 	ended, died atomic.Int64
 	echo, count *am.Handler
 	long        *am.Handler
@@ -64,6 +65,7 @@ func (x traffic) run(t *testing.T) *outcome {
 		w.At(time.Duration(1+i)*300*time.Microsecond, func() { w.Kill(rank) })
 	}
 	r.left.Store(int64(x.cfg.Ranks - len(x.kill)))
+	r.unquiet.Store(r.left.Load())
 	o := &outcome{traffic: x, err: w.Run(r.rank), rnr: w.RNR()}
 	o.ended, o.died = r.ended.Load(), r.died.Load()
 	for i, l := range r.lanes {
@@ -126,7 +128,14 @@ func (r *load) rank(ctx context.Context, s *sim.Rank) error {
 		}
 	}
 	if err := l.Quiesce(ctx); err != nil {
+		r.unquiet.Store(-1) // the others need not wait
 		return err
+	}
+	r.unquiet.Add(-1)
+	for r.unquiet.Load() > 0 { // who closes before a post to it has found a connection never hears of it
+		if err := s.Sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
 	}
 	if err := s.Sleep(ctx, 5*time.Millisecond); err != nil { // control messages may be on their way
 		return err
