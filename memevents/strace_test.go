@@ -98,9 +98,9 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 	case "stack":
 		at = cFunc("ibc_foreign_thread")
 		act = func() { cFunc("ibc_foreign_thread_end") }
-	case "free":
-		at = cFunc("ibc_foreign_malloc", 1<<20)
-	case "realloc": // a block with a map of its own, grown until it moves
+	case "free": // a block with a map of its own, as all above 32 MiB (mallopt(3), M_MMAP_THRESHOLD): others may stay in the heap
+		at = cFunc("ibc_foreign_malloc", 33<<20)
+	case "realloc": // likewise, grown until it moves
 		at = cFunc("ibc_foreign_malloc", 40<<20)
 		act = func() {
 			for size := uintptr(80 << 20); size <= 20<<30 && cFunc("ibc_foreign_realloc", at, size) == at; size *= 2 {
