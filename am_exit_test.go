@@ -162,8 +162,10 @@ var messageEndings = map[string]ending{
 				return err
 			}
 		}
-		for w.job.rank == 1 && exitHangs.Load() == 0 {
-			time.Sleep(time.Millisecond)
+		if w.job.rank == 1 {
+			if err := until(ctx, "a handler hangs", func() bool { return exitHangs.Load() > 0 }); err != nil {
+				return err
+			}
 		}
 		return echoes(ctx, w, 3) // the handler that hangs holds nobody else up
 	})},
@@ -210,13 +212,7 @@ func gather(ctx context.Context, w *Worker, phase int, ranks ...int) error {
 }
 
 func met(ctx context.Context, phase, n int) error {
-	for int(exitMet[phase].Load()) < n {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return nil
+	return until(ctx, "all are here", func() bool { return int(exitMet[phase].Load()) >= n })
 }
 
 // gatherThenOneMayLeave: when rank 1 returns from it, all ranks are together and none needs it any more: a reply that is
@@ -316,8 +312,8 @@ func callsBothWays(then func(context.Context, *Worker, []*am.Pending) error) fun
 				return err
 			}
 		}
-		for int(exitOwes.Load()) < len(p) && w.job.downCause(1) == nil {
-			time.Sleep(time.Millisecond)
+		if err := until(ctx, "it owes every rank a reply", func() bool { return int(exitOwes.Load()) >= len(p) || w.job.knowsDown(1) }); err != nil {
+			return err
 		}
 		return then(ctx, w, p)
 	}

@@ -63,8 +63,8 @@ var endings = map[string]ending{
 	"one exits while the others are in a barrier": {codes: []int{4}, found: 2, part: rank(1, exits(4), barrier)},
 	"one exits while the others wait for a word":  {codes: []int{4}, found: 2, part: rank(1, exits(4), waitWord)},
 	"one exits before the others open a worker": {codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *Job) error {
-		for j.downCause(1) == nil {
-			time.Sleep(time.Millisecond)
+		if err := until(ctx, "rank 1 is down", func() bool { return j.knowsDown(1) }); err != nil {
+			return err
 		}
 		return waitWord(ctx, j)
 	})},
@@ -143,10 +143,9 @@ func aborts(code int) func(context.Context, *Job) {
 func beside(end func()) func(context.Context, *Job) {
 	return func(ctx context.Context, j *Job) {
 		go func() {
-			for len(j.coll.turn) > 0 {
-				time.Sleep(time.Millisecond)
+			if until(ctx, "the barrier has begun", j.collecting) == nil {
+				end()
 			}
-			end()
 		}()
 		_ = j.Barrier(ctx)
 	}

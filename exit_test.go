@@ -34,7 +34,7 @@ func exitProgram(ctx context.Context, j *Job) error {
 	place, how, _ := strings.Cut(os.Getenv("IBCONDUIT_TEST_EXIT"), "/")
 	switch {
 	case place == "in Close":
-		return exitInClose(j, ends[how].do)
+		return exitInClose(ctx, j, ends[how].do)
 	case j.Rank() != 1:
 		return outlive(ctx, j)
 	case place == "before its first use":
@@ -76,19 +76,17 @@ func outlive(ctx context.Context, j *Job) error {
 }
 
 // exitInClose: rank 1 ends while it waits in Close for rank 2, and rank 0 for both.
-func exitInClose(j *Job, end func()) error {
+func exitInClose(ctx context.Context, j *Job, end func()) error {
 	switch j.Rank() {
 	case 1:
 		go j.Close()
-		for len(j.coll.turn) > 0 {
-			time.Sleep(time.Millisecond)
+		if err := until(ctx, "it is in Close", j.inClose); err != nil {
+			return err
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // mostly rank 0 is there then, too
 		end()
 	case 2:
-		for j.downCause(1) == nil {
-			time.Sleep(time.Millisecond)
-		}
+		return until(ctx, "rank 1 is down", func() bool { return j.knowsDown(1) })
 	}
 	return nil
 }

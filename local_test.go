@@ -185,14 +185,19 @@ func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.CloseTimeout = time.Hour
+		first := make(chan *Job, 2)
 		runLocal(t, 3, cfg, func(ctx context.Context, j *Job) error {
 			if j.Rank() == 0 {
+				first <- j
+				first <- j
 				begun, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 				defer cancel()
 				return wantErr(j.Barrier(begun), context.DeadlineExceeded)
 			}
 			return withWorker(j, func(w *Worker) error {
-				time.Sleep(50 * time.Millisecond) // rank 0 is in Close
+				if err := until(ctx, "rank 0 is in Close", (<-first).inClose); err != nil {
+					return err
+				}
 				v, err := FetchAdd(w, At[uint64](0, 0), 1)
 				if err == nil && v > 1 {
 					err = errors.New("too much was added")
@@ -249,14 +254,21 @@ func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 4
 		boots := bootstrap.NewGroup(n)
-		errs := make(chan error, n)
+		ctx, errs, others := testContext(t), make(chan error, n), make(chan *Job, n)
 		for r := range n {
 			go func() {
 				c := cfg
 				c.Bootstrap, c.Getenv, c.CloseTimeout = boots[r], noEnv, time.Hour
-				j, err := Join(testContext(t), c)
+				j, err := Join(ctx, c)
+				if err == nil && r != 2 {
+					others <- j
+				}
 				if err == nil && r == 2 {
-					time.Sleep(20 * time.Millisecond) // the others are in Close, some of them
+					for range n - 1 {
+						if err := until(ctx, "the others are in Close", (<-others).inClose); err != nil {
+							t.Error(err)
+						}
+					}
 					boots[r].Abort(1, "dies instead of closing")
 					j.fail()
 				}

@@ -83,6 +83,26 @@ func samePattern(b []byte, seed int) error {
 	return nil
 }
 
+// until waits for what another rank or goroutine brings about.
+func until(ctx context.Context, what string, holds func() bool) error {
+	for !holds() {
+		if ctx.Err() != nil {
+			return fmt.Errorf("never: %s: %w", what, context.Cause(ctx))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// collecting reports whether the rank is in a collective operation.
+func (j *Job) collecting() bool { return len(j.coll.turn) == 0 }
+
+// inClose reports whether the rank has called Close and waits for the others.
+func (j *Job) inClose() bool { return j.leaving.Load() && j.collecting() }
+
+// knowsDown reports whether the job knows that a rank is down.
+func (j *Job) knowsDown(rank int) bool { return j.downCause(rank) != nil }
+
 // wantErr returns an error unless err matches the target and mentions every text.
 func wantErr(err, target error, texts ...string) error {
 	if !errors.Is(err, target) {

@@ -228,21 +228,15 @@ func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
 				return err
 			}
 			j.lanes[1].PeerDown(1, cause)
-			for len(j.DownRanks()) == 0 {
-				if ctx.Err() != nil {
-					return errors.New("the job never hears of it")
-				}
-				time.Sleep(time.Millisecond)
+			if err := until(ctx, "the job hears of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
+				return err
 			}
 			if err := wantErr(j.DownRanks()[1], cause); err != nil {
 				return err
 			}
 			for k, l := range j.lanes { // the other lane too
-				for l.Stats().Closed != 1 {
-					if ctx.Err() != nil {
-						return fmt.Errorf("lane %d has closed %d peers", k, l.Stats().Closed)
-					}
-					time.Sleep(time.Millisecond)
+				if err := until(ctx, fmt.Sprintf("lane %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
+					return err
 				}
 			}
 			return wantErr(j.Barrier(ctx), cause)
@@ -255,19 +249,26 @@ func TestHandlersRunWhileTheirRankWaitsOrComputes(t *testing.T) {
 	var ran atomic.Uint64
 	h := table.Handle("count", func(c *am.Call) { ran.Add(1); _ = c.Reply() })
 	everyFabric(t, func(t *testing.T, cfg Config) {
-		for what, busy := range map[string]func(ctx context.Context, j *Job, called <-chan struct{}) error{
-			"in Barrier": func(ctx context.Context, j *Job, _ <-chan struct{}) error { return j.Barrier(ctx) },
-			"in Close":   func(context.Context, *Job, <-chan struct{}) error { return nil },
-			"computing":  func(_ context.Context, _ *Job, called <-chan struct{}) error { <-called; return nil },
+		for what, c := range map[string]struct {
+			busy func(ctx context.Context, j *Job, called <-chan struct{}) error
+			is   func(*Job) bool
+		}{
+			"in Barrier": {func(ctx context.Context, j *Job, _ <-chan struct{}) error { return j.Barrier(ctx) }, (*Job).collecting},
+			"in Close":   {func(context.Context, *Job, <-chan struct{}) error { return nil }, (*Job).inClose},
+			"computing":  {func(_ context.Context, _ *Job, called <-chan struct{}) error { <-called; return nil }, func(*Job) bool { return true }},
 		} {
 			ran.Store(0)
-			called := make(chan struct{})
+			called, callee := make(chan struct{}), make(chan *Job, 1)
 			cfg.Handlers, cfg.CloseTimeout = table, time.Minute
 			runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 				if j.Rank() == 1 {
-					return busy(ctx, j, called)
+					callee <- j
+					return c.busy(ctx, j, called)
 				}
-				time.Sleep(5 * time.Millisecond) // rank 1 is there, mostly
+				other := <-callee
+				if err := until(ctx, "rank 1 is "+what, func() bool { return c.is(other) }); err != nil {
+					return err
+				}
 				for range 3 {
 					if _, err := h.Call(ctx, j, 1); err != nil {
 						return fmt.Errorf("while rank 1 is %s: %w", what, err)

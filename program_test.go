@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/hydratest"
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
@@ -29,9 +30,9 @@ func rankMain(what string) int {
 	defer cancel()
 	rank := "?"
 	err := func() error {
-		if what == "die-before" {
-			if os.Getenv("IBCONDUIT_RANK") == "1" {
-				os.Exit(7)
+		if f := prologues[what]; f != nil && os.Getenv("IBCONDUIT_RANK") == "1" {
+			if err := f(ctx); err != nil {
+				return err
 			}
 		}
 		size, err := strconv.ParseInt(os.Getenv("IBCONDUIT_TEST_SEGMENT"), 10, 64)
@@ -62,7 +63,34 @@ var programs = map[string]func(ctx context.Context, j *Job) error{
 	"die-after":  dieProgram,
 	"exit":       exitProgram,
 	"wait":       waitProgram,
-	"strangers":  func(ctx context.Context, j *Job) error { return exchangeProgram(ctx, j) },
+	"strangers":  exchangeProgram,
+}
+
+// prologues are what rank 1 does before it joins.
+var prologues = map[string]func(ctx context.Context) error{
+	"die-before": func(context.Context) error { os.Exit(7); return nil },
+	"strangers":  callAsStrangers,
+}
+
+// strangers stay connected as long as the process lives.
+var strangers []net.Conn
+
+// callAsStrangers has strangers connect to the rendezvous, say something or nothing, and stay.
+func callAsStrangers(ctx context.Context) error {
+	for _, say := range []string{"", "GET / HTTP/1.0\r\n\r\n", strings.Repeat("\x16\x03\x01", 40000)} {
+		var c net.Conn
+		err := until(ctx, "rank 0 listens", func() (ok bool) {
+			var err error
+			c, err = net.DialTimeout("tcp", os.Getenv("IBCONDUIT_ADDR"), time.Second)
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+		_, _ = io.WriteString(c, say) // rank 0 may hang up before it has heard all
+		strangers = append(strangers, c)
+	}
+	return nil
 }
 
 // exchangeProgram prints on rank 0 what every rank found, from content that
@@ -230,13 +258,7 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 			}
 		})
 		t.Run("mpiexec.hydra", func(t *testing.T) {
-			hydra, err := exec.LookPath("mpiexec.hydra")
-			if err != nil {
-				if os.Getenv("IBCONDUIT_REQUIRE_HYDRA") == "1" {
-					t.Fatal(err)
-				}
-				t.Skip(err)
-			}
+			hydra := hydratest.Mpiexec(t)
 			for _, args := range [][]string{{"-n", "4", exe}, {"-pmi-port", "-n", "4", exe}} {
 				cmd := exec.CommandContext(testContext(t), hydra, args...)
 				cmd.Env = rankEnv("exchange", cfg)
@@ -246,7 +268,7 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 			}
 		})
 		t.Run("TCP by environment", func(t *testing.T) {
-			outs, errs := tcpRanks(t, 4, "exchange", cfg, nil)
+			outs, errs := tcpRanks(t, 4, "exchange", cfg)
 			for r := range outs {
 				if errs[r] != nil {
 					t.Errorf("rank %d: %v\n%s", r, errs[r], outs[r])
@@ -260,9 +282,8 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 }
 
 // tcpRanks starts the ranks as somebody without a launcher would, and returns
-// what each printed. meanwhile, if not nil, is called with the address once
-// all were started.
-func tcpRanks(t *testing.T, n int, program string, cfg Config, meanwhile func(addr string), more ...string) ([]string, []error) {
+// what each printed.
+func tcpRanks(t *testing.T, n int, program string, cfg Config, more ...string) ([]string, []error) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -285,9 +306,6 @@ func tcpRanks(t *testing.T, n int, program string, cfg Config, meanwhile func(ad
 			outs[r], errs[r] = string(out), err
 		})
 	}
-	if meanwhile != nil {
-		meanwhile(addr)
-	}
 	ranks.Wait()
 	return outs, errs
 }
@@ -305,7 +323,7 @@ func freeAddr(t *testing.T) string {
 // and then say who is missing.
 func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
-		outs, errs := tcpRanks(t, 3, "die-before", cfg, nil, "IBCONDUIT_JOIN_TIMEOUT=3s")
+		outs, errs := tcpRanks(t, 3, "die-before", cfg, "IBCONDUIT_JOIN_TIMEOUT=3s")
 		for _, r := range []int{0, 2} {
 			if errs[r] == nil || !strings.Contains(outs[r], "missing rank 1") {
 				t.Errorf("rank %d: %v, and did not say that rank 1 is missing:\n%s", r, errs[r], outs[r])
@@ -344,20 +362,7 @@ func TestARankThatDiesAfterJoinIsFoundDownByAll(t *testing.T) {
 // A stranger at the rendezvous port neither joins nor disturbs.
 func TestAStrangerAtTheRendezvousPortIsIgnored(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
-		outs, errs := tcpRanks(t, 3, "strangers", cfg, func(addr string) {
-			for _, say := range []string{"", "GET / HTTP/1.0\r\n\r\n", strings.Repeat("\x16\x03\x01", 40000)} {
-				for range 100 {
-					c, err := net.DialTimeout("tcp", addr, time.Second)
-					if err != nil {
-						time.Sleep(10 * time.Millisecond) // rank 0 does not listen yet
-						continue
-					}
-					_, _ = io.WriteString(c, say)
-					t.Cleanup(func() { c.Close() })
-					break
-				}
-			}
-		})
+		outs, errs := tcpRanks(t, 3, "strangers", cfg)
 		for r, err := range errs {
 			if err != nil {
 				t.Errorf("rank %d: %v\n%s", r, err, outs[r])

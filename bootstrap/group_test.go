@@ -138,9 +138,7 @@ func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
 	defer closeAll(ranks)
 	first := make(chan error)
 	go func() { first <- ranks[0].Barrier(ctx) }()
-	for len(ranks[0].(*job).turn) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	inCollective(t, ranks[0])
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
 	if err := ranks[0].Barrier(short); !errors.Is(err, context.DeadlineExceeded) {
@@ -160,9 +158,7 @@ func TestCloseIsIdempotentAndEndsACollective(t *testing.T) {
 	defer closeAll(ranks)
 	first := make(chan error)
 	go func() { first <- ranks[0].Barrier(ctx) }()
-	for len(ranks[0].(*job).turn) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	inCollective(t, ranks[0])
 	for range 2 {
 		if err := ranks[0].Close(); err != nil {
 			t.Error(err)

@@ -7,25 +7,21 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/hydratest"
 )
 
 // hydra runs the test binary's exchange helper under mpiexec.hydra.
 func hydra(t *testing.T, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("mpiexec.hydra")
-	if err != nil {
-		if os.Getenv("IBCONDUIT_REQUIRE_HYDRA") == "1" {
-			t.Fatalf("IBCONDUIT_REQUIRE_HYDRA=1, but: %v (apt-get install mpich)", err)
-		}
-		t.Skip("no mpiexec.hydra; IBCONDUIT_REQUIRE_HYDRA=1 makes this an error")
-	}
+	mpiexec := hydratest.Mpiexec(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, append(args, self)...)
+	cmd := exec.CommandContext(ctx, mpiexec, append(args, self)...)
 	cmd.Env = append(os.Environ(), helperVar+"=exchange")
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()

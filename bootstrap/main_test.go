@@ -94,6 +94,17 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
+// inCollective waits until a collective operation of the rank has begun.
+func inCollective(t *testing.T, b Bootstrap) {
+	t.Helper()
+	for ctx := bounded(t); len(b.(*job).turn) == 0; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Error("no collective operation begins")
+			return
+		}
+	}
+}
+
 // quiet keeps warnings out of the test's output.
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 

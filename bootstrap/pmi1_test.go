@@ -304,9 +304,7 @@ func TestPMI1CloseEndsABarrier(t *testing.T) {
 	ranks := s.ranks(t)
 	first := make(chan error)
 	go func() { first <- ranks[0].Barrier(bounded(t)) }()
-	for len(ranks[0].(*job).turn) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	inCollective(t, ranks[0])
 	if err := ranks[0].Close(); err != nil {
 		t.Error(err)
 	}

@@ -83,7 +83,11 @@ func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
 				errs := onAll(ranks, func(b Bootstrap) error {
 					if b.Rank() == dead {
 						if when == "during" {
-							time.Sleep(50 * time.Millisecond)
+							for _, other := range ranks {
+								if other != b {
+									inCollective(t, other)
+								}
+							}
 							die(b)
 						}
 						return nil

@@ -130,8 +130,8 @@ func shoot(e *end, value uint64, word *uint64, until uint64, budget time.Duratio
 const envPonger = "IBCONDUIT_TEST_PONGER"
 
 // startPonger starts this test binary as the other side, and connects the end to it.
-func startPonger(b *testing.B, r *rig, e *end) card {
-	cmd := exec.Command(os.Args[0], "-test.run=^TestPonger$")
+func startPonger(b testing.TB, r *rig, e *end) card {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestTwoProcessesWriteToEachOther$")
 	cmd.Env = append(os.Environ(), envPonger+"=1", rdmatest.EnvDevice+"="+r.ctx.Name())
 	cmd.Stderr = os.Stderr
 	in := must(cmd.StdinPipe())(b)
@@ -150,11 +150,30 @@ func startPonger(b *testing.B, r *rig, e *end) card {
 	return peer
 }
 
-// TestPonger is the other side of BenchmarkPingPong8, in a process of its own.
-func TestPonger(t *testing.T) {
-	if os.Getenv(envPonger) != "1" {
-		t.Skip("a part of BenchmarkPingPong8")
+// TestTwoProcessesWriteToEachOther is the loop of BenchmarkPingPong8, and the other process of both.
+func TestTwoProcessesWriteToEachOther(t *testing.T) {
+	if os.Getenv(envPonger) == "1" {
+		pong(t)
+		return
 	}
+	r := newRig(t)
+	e := r.newEnd(endConfig{})
+	peer := startPonger(t, r, e)
+	r.pinger(e, peer)
+	const rounds = 100
+	word := r.word(4096)
+	for n := uint64(1); n <= rounds; n++ {
+		if _, met, err := shoot(e, n, word, n, patience); !met || err != nil {
+			t.Fatal(n, met, err)
+		}
+	}
+	if got := atomic.LoadUint64(word); got != rounds {
+		t.Errorf("the other process answered %d times, want %d", got, rounds)
+	}
+}
+
+// pong writes back whatever word arrives, until standard input ends.
+func pong(t *testing.T) {
 	r := newRig(t)
 	e := r.newEnd(endConfig{})
 	var peer card

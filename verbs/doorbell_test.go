@@ -309,8 +309,7 @@ func TestRingUntilReturnsWhenAPeersPutChangesTheWord(t *testing.T) {
 
 func TestUseOfADoorbellByTwoGoroutinesIsDetectedInTheDebugBuild(t *testing.T) {
 	if !owner.Checked {
-		t.Log("the release build does not look; run with -tags debug")
-		return
+		t.Skip("the release build does not look")
 	}
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})

@@ -33,7 +33,7 @@ type Options struct {
 	// New makes a group of n connected ranks with segments of size bytes. What it opens, it
 	// closes in t.Cleanup; lanes are closed before.
 	New func(t fabrictest.T, n, size int) []Rank
-	// Kill makes rank i of the last group die. nil: checks of death are left out.
+	// Kill makes rank i of the last group die.
 	Kill func(i int)
 
 	Ranks    int             // default 4, at least 3
@@ -46,38 +46,32 @@ type Options struct {
 type check struct {
 	name string
 	f    func(*group)
-	kill bool
 }
 
 var checks = []check{
-	{"Core1EveryPutAndGetByMessagesIsRight", (*group).core1, false},
-	{"Core2PayloadsOfAllSizesFixedAndNegotiated", (*group).core2, false},
-	{"Core3EveryCategoryEveryNumberOfArgumentsEveryReply", (*group).core3, false},
-	{"Core4EveryFormOfEveryRequestTimesEveryReply", (*group).core4, false},
-	{"TokenTellsWhoWhatAndWhere", (*group).token, false},
-	{"AlltoallInThreePatterns", (*group).alltoall, false},
-	{"ImmediateNeverWaitsAndLosesNothing", (*group).immediate, false},
-	{"BarriersOfMessagesHoldUntilAllHaveCome", (*group).barrier, false},
-	{"ContendManyGoroutinesOnOneLane", (*group).contend, false},
-	{"ThreadsDoEverythingAtOnce", (*group).threads, false},
-	{"LocksAreSharedByHandlersAndGoroutines", (*group).locks, false},
-	{"SliceRandomPartsOfSegments", (*group).slice, false},
-	{"DeferredRepliesComeOnceOrExpire", (*group).deferred, false},
-	{"PanicsAreErrorsOfTheCaller", (*group).panics, false},
-	{"CancelledCallsLeaveNothingBehind", (*group).cancelled, false},
-	{"SelfIsARankLikeOthers", (*group).self, false},
-	{"DeathEndsEveryCallOnce", (*group).death, true},
+	{"Core1EveryPutAndGetByMessagesIsRight", (*group).core1},
+	{"Core2PayloadsOfAllSizesFixedAndNegotiated", (*group).core2},
+	{"Core3EveryCategoryEveryNumberOfArgumentsEveryReply", (*group).core3},
+	{"Core4EveryFormOfEveryRequestTimesEveryReply", (*group).core4},
+	{"TokenTellsWhoWhatAndWhere", (*group).token},
+	{"AlltoallInThreePatterns", (*group).alltoall},
+	{"ImmediateNeverWaitsAndLosesNothing", (*group).immediate},
+	{"BarriersOfMessagesHoldUntilAllHaveCome", (*group).barrier},
+	{"ContendManyGoroutinesOnOneLane", (*group).contend},
+	{"ThreadsDoEverythingAtOnce", (*group).threads},
+	{"LocksAreSharedByHandlersAndGoroutines", (*group).locks},
+	{"SliceRandomPartsOfSegments", (*group).slice},
+	{"DeferredRepliesComeOnceOrExpire", (*group).deferred},
+	{"PanicsAreErrorsOfTheCaller", (*group).panics},
+	{"CancelledCallsLeaveNothingBehind", (*group).cancelled},
+	{"SelfIsARankLikeOthers", (*group).self},
+	{"DeathEndsEveryCallOnce", (*group).death},
 }
 
 // Run runs all checks.
 func Run(t *testing.T, o Options) {
 	for _, c := range checks {
-		t.Run(c.name, func(t *testing.T) {
-			if c.kill && o.Kill == nil {
-				t.Skip("this rig kills nobody")
-			}
-			c.run(t, o)
-		})
+		t.Run(c.name, func(t *testing.T) { c.run(t, o) })
 	}
 }
 

@@ -1,0 +1,352 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// mail is a rig whose ranks have a port each, and the books of who sent what to whom.
+type mail struct {
+	*rig
+	posts []*office
+	taken []atomic.Uint64 // messages of rank i that rank j has posted back, at i*n+j
+	live  func(rank int) bool
+}
+
+// office is a rank's port and what it knows.
+type office struct {
+	m       *mail
+	rank    int
+	p       *port
+	rng     *rand.Rand
+	sent    []uint64
+	arrived []uint64
+	epoch   []uint32
+	open    []bool
+	down    []error
+	idles   int
+	cookies map[uint64]int
+	failed  []error // of Sent
+	events  [16]fabric.Event
+}
+
+func newMail(t testing.TB, n int, cfg Config, pc fabric.PortConfig) *mail {
+	t.Helper()
+	m := &mail{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
+	for r := range n {
+		m.openPort(r, pc)
+	}
+	return m
+}
+
+func (m *mail) openPort(rank int, pc fabric.PortConfig) *office {
+	m.Helper()
+	n := len(m.nets)
+	p, err := m.nets[rank].NewPort(0, pc)
+	m.must("new port", err)
+	o := &office{m: m, rank: rank, p: p.(*port), rng: rand.New(rand.NewPCG(9, uint64(rank))), sent: make([]uint64, n), arrived: make([]uint64, n),
+		epoch: make([]uint32, n), open: make([]bool, n), down: make([]error, n), cookies: map[uint64]int{}}
+	m.posts = append(m.posts, o)
+	m.Cleanup(func() {
+		verifyPort(m.TB, o.p)
+		if err := p.Close(); err != nil {
+			m.Error(err)
+		}
+	})
+	return o
+}
+
+var mailConfig = fabric.PortConfig{Slots: 32, SlotSize: 512, Sends: 16, Reserved: 2}
+
+// send sends the next message to a peer, if one of its part of the peer's slots is free.
+func (o *office) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, error) {
+	n := len(o.sent)
+	if o.sent[peer]-o.m.taken[o.rank*n+peer].Load() >= uint64(o.p.cfg.Slots/n) {
+		return false, nil
+	}
+	b, err := o.p.Reserve(0)
+	if errors.Is(err, fabric.ErrAgain) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	seq := o.sent[peer] + 1
+	fillLetter(b.Data[:size], o.rank, peer, seq)
+	id := uint64(0)
+	if cookie {
+		id = seq<<16 | uint64(peer)<<8 | 1
+	}
+	if err := o.p.Send(peer, b, size, nil, id, f); err != nil {
+		o.p.Release(b)
+		if errors.Is(err, fabric.ErrAgain) {
+			return false, nil
+		}
+		return false, err
+	}
+	o.sent[peer] = seq
+	if cookie {
+		o.cookies[id] = peer
+	}
+	return true, nil
+}
+
+func fillLetter(b []byte, from, to int, seq uint64) {
+	binary.LittleEndian.PutUint64(b, seq)
+	for i := 8; i < len(b); i++ {
+		b[i] = byte(seq)*29 + byte(from)*7 + byte(to)*3 + byte(i)
+	}
+}
+
+// poll takes what there is and checks it.
+func (o *office) poll(budget time.Duration) error {
+	n, err := o.p.Poll(o.events[:], budget)
+	if err != nil {
+		return err
+	}
+	for _, e := range o.events[:n] {
+		if err := o.take(e); err != nil {
+			return fmt.Errorf("rank %d: event %d of rank %d, epoch %d: %w", o.rank, e.Kind, e.Peer, e.Epoch, err)
+		}
+	}
+	return nil
+}
+
+func (o *office) take(e fabric.Event) error {
+	if o.down[e.Peer] != nil {
+		return errors.New("it comes after Down")
+	}
+	switch e.Kind {
+	case fabric.Arrived:
+		o.arrived[e.Peer]++
+		if !o.open[e.Peer] || e.Epoch != o.epoch[e.Peer] {
+			return fmt.Errorf("the connection is %v, of epoch %d", o.open[e.Peer], o.epoch[e.Peer])
+		}
+		want := make([]byte, len(e.Data))
+		fillLetter(want, e.Peer, o.rank, o.arrived[e.Peer])
+		if string(want) != string(e.Data) {
+			return fmt.Errorf("message %d of %d bytes came where %d should, or damaged", binary.LittleEndian.Uint64(e.Data), len(e.Data), o.arrived[e.Peer])
+		}
+		if err := o.p.Post(e.Slot); err != nil {
+			return err
+		}
+		o.m.taken[e.Peer*len(o.sent)+o.rank].Add(1)
+	case fabric.Sent:
+		if o.cookies[e.Cookie] != e.Peer || e.Cookie == 0 {
+			return fmt.Errorf("cookie %#x is not awaited", e.Cookie)
+		}
+		delete(o.cookies, e.Cookie)
+		if e.Err != nil {
+			o.failed = append(o.failed, e.Err)
+		}
+	case fabric.Up:
+		if o.open[e.Peer] || e.Epoch != o.epoch[e.Peer]+1 {
+			return fmt.Errorf("after epoch %d, open: %v", o.epoch[e.Peer], o.open[e.Peer])
+		}
+		o.open[e.Peer], o.epoch[e.Peer] = true, e.Epoch
+	case fabric.Idle:
+		if !o.open[e.Peer] || e.Epoch != o.epoch[e.Peer] {
+			return fmt.Errorf("at epoch %d, open: %v", o.epoch[e.Peer], o.open[e.Peer])
+		}
+		o.open[e.Peer] = false
+		o.idles++
+	case fabric.Down:
+		for _, peer := range o.cookies {
+			if peer == e.Peer {
+				return errors.New("a message to it has no end")
+			}
+		}
+		o.down[e.Peer], o.open[e.Peer] = e.Err, false
+	}
+	return nil
+}
+
+// work runs step on every rank that takes part, with polls between, until all say that they are done; they go on polling until then.
+func (m *mail) work(step func(o *office) (bool, error)) {
+	m.Helper()
+	var left atomic.Int64
+	var wg sync.WaitGroup
+	var failed atomic.Bool
+	errs := make([]error, len(m.posts))
+	for _, o := range m.posts {
+		if m.live(o.rank) {
+			left.Add(1)
+		}
+	}
+	for i, o := range m.posts {
+		if !m.live(o.rank) {
+			continue
+		}
+		wg.Go(func() {
+			for done := false; left.Load() > 0 && !failed.Load() && m.ctx.Err() == nil; {
+				d, err := step(o)
+				if err == nil {
+					err = o.poll(50 * time.Microsecond)
+				}
+				if errs[i] = err; err != nil {
+					failed.Store(true)
+				}
+				if d && !done {
+					done = true
+					left.Add(-1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	m.must("work", errors.Join(errs...))
+	if m.ctx.Err() != nil {
+		for _, o := range m.posts {
+			m.Logf("rank %d: sent %v arrived %v epochs %v open %v cookies %d %+v", o.rank, o.sent, o.arrived, o.epoch, o.open, len(o.cookies), o.p.Stats())
+		}
+		m.Fatal("not done in time")
+	}
+}
+
+// exchange has every rank send so many messages to random others, and waits until all have arrived.
+func (m *mail) exchange(count int) {
+	m.Helper()
+	n := len(m.nets)
+	left := make([]int, n)
+	m.work(func(o *office) (bool, error) {
+		for left[o.rank] < count {
+			peer := (o.rank + 1 + o.rng.IntN(n-1)) % n
+			ok, err := o.send(peer, 8+o.rng.IntN(o.p.cfg.SlotSize-8), o.rng.IntN(3) == 0, fabric.SendFlag(o.rng.IntN(2))*fabric.More)
+			if err != nil {
+				return false, err
+			}
+			if !ok {
+				break
+			}
+			left[o.rank]++
+		}
+		return left[o.rank] == count && len(o.cookies) == 0 && o.delivered(), nil
+	})
+}
+
+func (o *office) delivered() bool {
+	for peer, sent := range o.sent {
+		if o.m.taken[o.rank*len(o.sent)+peer].Load() != sent {
+			return false
+		}
+	}
+	return true
+}
+
+// agree checks that both ends of every pair number and count alike, and that no message met no slot.
+func (m *mail) agree() {
+	m.Helper()
+	connects, accepts := uint64(0), uint64(0)
+	for _, o := range m.posts {
+		s := o.p.Stats()
+		connects, accepts = connects+s.Connects, accepts+s.Accepts
+		if s.RNR != 0 {
+			m.Errorf("rank %d: %d messages met no slot", o.rank, s.RNR)
+		}
+		for peer, q := range m.posts {
+			if o.epoch[peer] != q.epoch[o.rank] {
+				m.Errorf("rank %d is at epoch %d with rank %d, which is at %d", o.rank, o.epoch[peer], peer, q.epoch[o.rank])
+			}
+		}
+	}
+	if connects != accepts {
+		m.Errorf("%d connections were opened and %d accepted", connects, accepts)
+	}
+}
+
+// verifyPort checks a port's books: every record, buffer and slot is in one place, and the sums agree.
+func verifyPort(t testing.TB, p *port) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.deaf != nil {
+		return
+	}
+	used, bufs := make([]bool, len(p.msgs)), len(p.freeBufs)
+	out, records := int32(0), 0
+	for rank := range p.peers {
+		c := p.peers[rank].conn
+		if c == nil {
+			continue
+		}
+		count, wrs := int32(0), int32(0)
+		for i := c.head; i != none && count <= c.count; i = p.msgs[i].next {
+			m := &p.msgs[i]
+			if used[i] || m.conn != c {
+				t.Fatalf("record %d is in two lists, or of another connection", i)
+			}
+			used[i] = true
+			if m.buf != none {
+				bufs++
+			}
+			if count < c.count-c.queued {
+				wrs += m.wrs
+			} else if count == c.count-c.queued && c.first != i {
+				t.Errorf("rank %d: the first queued message is %d, not %d", rank, i, c.first)
+			}
+			count++
+		}
+		if count != c.count || wrs != c.wrs || c.queued < 0 || c.queued > c.count {
+			t.Errorf("rank %d lists %d messages with %d work requests, and says %d with %d, %d queued", rank, count, wrs, c.count, c.wrs, c.queued)
+		}
+		out += wrs
+		records += int(count)
+	}
+	free := 0
+	for i := p.freeMsg; i != none && free <= len(p.msgs); i = p.msgs[i].next {
+		if used[i] {
+			t.Fatalf("record %d is free and in use", i)
+		}
+		free++
+	}
+	if free+records != len(p.msgs) || free != p.freeMsgs || out != p.out {
+		t.Errorf("%d records free (%d) and %d in use of %d; %d work requests out, the port says %d", free, p.freeMsgs, records, len(p.msgs), out, p.out)
+	}
+	for _, b := range p.bufs {
+		if b.state == bufOurs {
+			bufs++
+		}
+	}
+	if bufs != len(p.bufs) || int(p.count.freeSends.Load()) != len(p.freeBufs) {
+		t.Errorf("%d of %d send buffers are somewhere, %d free, %d counted", bufs, len(p.bufs), len(p.freeBufs), p.count.freeSends.Load())
+	}
+	ours := 0
+	for _, o := range p.slotOurs {
+		if o {
+			ours++
+		}
+	}
+	if ours != int(p.count.posted.Load()) {
+		t.Errorf("%d slots are the device's, %d counted", ours, p.count.posted.Load())
+	}
+}
+
+// connectAll sends one message along each pair.
+func (m *mail) connectAll() {
+	m.Helper()
+	m.work(func(o *office) (bool, error) {
+		for peer := range o.sent {
+			if o.sent[peer] == 0 && peer != o.rank {
+				if _, err := o.send(peer, 8, true, 0); err != nil {
+					return false, err
+				}
+			}
+		}
+		return len(o.cookies) == 0 && o.delivered(), nil
+	})
+}
+
+// only lets some ranks work.
+func (m *mail) only(ranks ...int) {
+	m.live = func(rank int) bool { return slices.Contains(ranks, rank) }
+}

@@ -1,0 +1,145 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// hasty are time-outs of the device that a test can wait for: 8 ms, once.
+var hasty = Config{Lanes: 1, timeout: 11, retries: 1}
+
+// A peer whose port is open and that nobody polls is alive for all its device knows.
+func TestAPeerThatAnswersNoAttemptToConnectIsDown(t *testing.T) {
+	m := newMail(t, 3, Config{Lanes: 1, Messages: MessageConfig{ConnectTimeout: 200 * time.Millisecond}}, mailConfig)
+	m.live = func(rank int) bool { return rank != 1 }
+	m.work(func(o *office) (bool, error) {
+		if o.rank == 0 && o.sent[1] < 4 && o.down[1] == nil {
+			_, err := o.send(1, 400, true, 0)
+			return false, err
+		}
+		return o.rank != 0 || o.down[1] != nil && len(o.cookies) == 0, nil
+	})
+	o := m.posts[0]
+	if len(o.failed) != 4 || !errors.Is(o.down[1], errNoAnswer) {
+		t.Errorf("%d of 4 messages failed, the rank is down because of %v", len(o.failed), o.down[1])
+	}
+	for _, err := range o.failed {
+		m.down("message", err, 1, errNoAnswer)
+	}
+	if o.p.Stats().FreeSends != mailConfig.Sends {
+		t.Errorf("%d send buffers are free", o.p.Stats().FreeSends)
+	}
+}
+
+func TestKeepaliveFindsADeadPeerWithoutTraffic(t *testing.T) {
+	t.Run("behind messages that told of their end", func(t *testing.T) { findByKeepalive(t, 0) })
+	t.Run("behind messages that did not", func(t *testing.T) { findByKeepalive(t, 3) })
+}
+
+// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask for no completion.
+func findByKeepalive(t *testing.T, silent int) {
+	cfg := hasty
+	cfg.Messages.Keepalive = 20 * time.Millisecond
+	var d deaths
+	cfg.OnDown = d.onDown
+	m := newMail(t, 3, cfg, mailConfig)
+	m.connectAll()
+	for range silent {
+		for _, o := range m.posts {
+			for peer := range m.posts {
+				if peer != o.rank {
+					_, err := o.send(peer, 8, false, 0)
+					m.must("send", err)
+				}
+			}
+		}
+		m.work(func(o *office) (bool, error) { return o.delivered(), nil })
+	}
+	m.live = func(rank int) bool { return rank != 1 }
+	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
+		m.must("stop of a queue pair", c.qp.ToError())
+	}
+	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
+	if m.posts[0].down[2] != nil || !m.posts[0].open[2] || len(d.of(1)) != 2 || len(d.of(2)) != 0 {
+		t.Errorf("rank 2 is down at rank 0: %v; OnDown was told of rank 1 %d times, of rank 2 %d times", m.posts[0].down[2], len(d.of(1)), len(d.of(2)))
+	}
+	for _, e := range m.posts {
+		if e.rank != 1 && !errors.Is(e.down[1], fabric.ErrPeerDown) && e.down[1] == nil {
+			t.Errorf("rank %d has no cause", e.rank)
+		}
+	}
+}
+
+// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it must poll for that. Its
+// device must answer at once.
+func TestClosingTheConnectionToADeadPeerFindsItDead(t *testing.T) {
+	cfg := hasty
+	cfg.Messages.Keepalive = -1
+	cfg.Messages.ConnectTimeout = time.Hour
+	m := newMail(t, 3, cfg, mailConfig)
+	m.connectAll()
+	m.live = func(rank int) bool { return rank != 1 }
+	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
+		m.must("stop of a queue pair", c.qp.ToError())
+	}
+	for _, o := range m.posts {
+		if o.rank != 1 {
+			m.must("disconnect", o.p.Disconnect(1))
+		}
+	}
+	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
+}
+
+// A port that closes while everybody sends to it: each message has its end, and the others go on.
+func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
+	m := newMail(t, 4, hasty, mailConfig)
+	m.connectAll()
+	closed := false
+	m.work(func(o *office) (bool, error) {
+		if o.rank == 0 {
+			if o.arrived[1] > 5 && o.arrived[2] > 5 {
+				closed = true
+			}
+			return closed, nil
+		}
+		_, err := o.send(0, 500, true, 0)
+		return true, err
+	})
+	// Their messages are on their way when it goes.
+	for _, o := range m.posts[1:] {
+		for range 4 {
+			_, err := o.send(0, 500, true, 0)
+			m.must("send", err)
+		}
+	}
+	m.must("close", m.posts[0].p.Close())
+	m.live = func(rank int) bool { return rank != 0 }
+	m.work(func(o *office) (bool, error) {
+		if o.down[0] == nil {
+			_, err := o.send(0, 500, true, 0)
+			if errors.Is(err, fabric.ErrPeerDown) {
+				err = nil
+			}
+			return false, err
+		}
+		return len(o.cookies) == 0, nil
+	})
+	for _, o := range m.posts[1:] {
+		if len(o.failed) == 0 || o.p.Stats().FreeSends != mailConfig.Sends {
+			t.Errorf("rank %d: %d messages failed, %d send buffers are free", o.rank, len(o.failed), o.p.Stats().FreeSends)
+		}
+	}
+	got := m.posts[1].arrived[2]
+	m.work(func(o *office) (bool, error) {
+		if o.rank == 2 && m.posts[2].sent[1] < got+10 {
+			_, err := o.send(1, 500, true, 0)
+			return false, err
+		}
+		return len(o.cookies) == 0, nil
+	})
+}

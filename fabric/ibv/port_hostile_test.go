@@ -1,0 +1,76 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"bytes"
+	"testing"
+	"unsafe"
+)
+
+// raw sends bytes from one rank's datagram queue pair to another's port.
+func (m *mail) raw(from, to int, b []byte) {
+	m.Helper()
+	p := m.posts[from].p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.say(datagram{kind: sayReady, to: uint32(to), epoch: 1}) {
+		m.Fatal("no room for a datagram")
+	}
+	slot := p.slots - 1
+	sge := &p.chain.SGEs(slot)[0]
+	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(p.mem)), uintptr(sge.Addr)-uintptr(unsafe.Pointer(unsafe.SliceData(p.mem))))), datagramMax), b)
+	sge.Length = uint32(len(b))
+	m.must("flush", p.flush())
+}
+
+func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
+	m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	ok := datagram{kind: sayNote, from: 2, to: 0, note: []byte("hello")}
+	change := func(f func(*datagram)) []byte {
+		d := ok
+		f(&d)
+		return encoded(d)
+	}
+	bad := [][]byte{
+		{}, {datagramVersion}, bytes.Repeat([]byte{0xFF}, 200), encoded(ok)[:datagramHeader-1],
+		change(func(d *datagram) { d.from = 1 }), // from another rank's queue pair
+		change(func(d *datagram) { d.from = 0 }),
+		change(func(d *datagram) { d.from = 3 }),
+		change(func(d *datagram) { d.from = 1<<32 - 1 }),
+		change(func(d *datagram) { d.to = 1 }),
+		change(func(d *datagram) { d.port = 1 }),
+		change(func(d *datagram) { *d = datagram{kind: sayClose, from: 1, epoch: 1, attempt: 9, sent: 1, arrived: 1} }),
+	}
+	for _, b := range bad {
+		m.raw(2, 0, b)
+	}
+	m.raw(2, 0, encoded(ok))
+	m.work(func(o *office) (bool, error) {
+		s := m.posts[0].p.Stats()
+		return s.NotesArrived == 1 && s.NotesDropped == uint64(len(bad)), nil
+	})
+	// What is well made and makes no sense is ignored.
+	for kind := sayRequest; kind < sayEnd; kind++ {
+		for _, epoch := range []uint32{1, 2, 3, 1<<32 - 1} {
+			if kind == sayClose && epoch == 1 {
+				continue // that is a question, which is answered
+			}
+			if kind == sayRequest && epoch == 2 {
+				continue
+			}
+			m.raw(2, 0, encoded(datagram{kind: kind, from: 2, to: 0, epoch: epoch, qpn: 5, psn: 6, slotSize: 512, attempt: 3, sent: 77, arrived: 88}))
+		}
+		m.work(func(o *office) (bool, error) { return true, nil })
+	}
+	m.exchange(20)
+	m.agree()
+	for _, o := range m.posts {
+		for peer, e := range o.epoch {
+			if peer != o.rank && (e != 1 || !o.open[peer]) {
+				t.Errorf("rank %d is at epoch %d with rank %d, open: %v", o.rank, e, peer, o.open[peer])
+			}
+		}
+	}
+}
