@@ -12,16 +12,24 @@ type teller struct {
 	add     func(Figure)
 }
 
-func (t teller) figure(kind Kind, name, help string, v float64, labels []string) {
+func (t teller) figure(kind Kind, name, help string, v float64, labels ...string) {
 	t.add(Figure{Name: name, Help: help, Kind: kind, Value: v, Labels: append([]string{"network", t.network}, labels...)})
 }
 
-func (t teller) count(name, help string, v uint64, labels ...string) {
-	t.figure(Counter, name, help, float64(v), labels)
+func (t teller) count(name, help string, v uint64) { t.figure(Counter, name, help, float64(v)) }
+
+func (t teller) gauge(name, help string, v int) { t.figure(Gauge, name, help, float64(v)) }
+
+// sample is a counter under one value of its label.
+type sample struct {
+	labelValue string
+	count      uint64
 }
 
-func (t teller) gauge(name, help string, v int, labels ...string) {
-	t.figure(Gauge, name, help, float64(v), labels)
+func (t teller) counts(name, help, label string, samples ...sample) {
+	for _, s := range samples {
+		t.figure(Counter, name, help, float64(s.count), label, s.labelValue)
+	}
 }
 
 // messages are the counters of the active messages over one network.
@@ -36,14 +44,10 @@ func messages(network string, s am.Stats, add func(Figure)) {
 
 // sentMessages are this rank's requests and replies.
 func sentMessages(t teller, s *am.Stats) {
-	const sent = "Requests sent: calls, which want a reply, and posts, which do not."
-	t.count("message_requests_sent_total", sent, s.Calls, "kind", "call")
-	t.count("message_requests_sent_total", sent, s.Posts, "kind", "post")
-	const ended = "Calls by how they ended: with a reply, with a failure of the handler, because the rank died or was cut off, or because the lane was closed."
-	t.count("message_calls_ended_total", ended, s.Replied, "how", "reply")
-	t.count("message_calls_ended_total", ended, s.Failed, "how", "failure")
-	t.count("message_calls_ended_total", ended, s.Dead, "how", "peer_down")
-	t.count("message_calls_ended_total", ended, s.Ended, "how", "closed")
+	t.counts("message_requests_sent_total", "Requests sent: calls, which want a reply, and posts, which do not.",
+		"kind", sample{"call", s.Calls}, sample{"post", s.Posts})
+	t.counts("message_calls_ended_total", "Calls by how they ended: with a reply, with a failure of the handler, because the rank died or was cut off, or because the lane was closed.",
+		"how", sample{"reply", s.Replied}, sample{"failure", s.Failed}, sample{"peer_down", s.Dead}, sample{"closed", s.Ended})
 	t.count("message_replies_late_total", "Calls that ended when nobody waited any more.", s.Late)
 	t.gauge("message_calls_in_flight", "Calls without a reply so far.", s.CallsInFlight)
 	t.count("message_writes_total", "Payloads of Long messages written into segments.", s.Writes)
@@ -51,11 +55,8 @@ func sentMessages(t teller, s *am.Stats) {
 	t.gauge("message_sends_prepared", "Send buffers in the program's hands.", s.Prepared)
 
 	t.count("message_replies_wanted_total", "Requests arrived that want a reply.", s.Wanted)
-	const replies = "Replies and failures by where they went: sent, nowhere because the rank died or the lane was closed, dropped because nobody wanted them, or too late after they were deferred."
-	t.count("message_replies_total", replies, s.Answered, "where", "sent")
-	t.count("message_replies_total", replies, s.Nowhere, "where", "nowhere")
-	t.count("message_replies_total", replies, s.Unwanted, "where", "unwanted")
-	t.count("message_replies_total", replies, s.Expired, "where", "expired")
+	t.counts("message_replies_total", "Replies and failures by where they went: sent, nowhere because the rank died or the lane was closed, dropped because nobody wanted them, or too late after they were deferred.",
+		"where", sample{"sent", s.Answered}, sample{"nowhere", s.Nowhere}, sample{"unwanted", s.Unwanted}, sample{"expired", s.Expired})
 	t.count("message_replies_queued_total", "Replies that had to wait for a send buffer.", s.Queued)
 	t.gauge("message_replies_unsent", "Replies that wait for a send buffer.", s.Unsent)
 	t.gauge("message_replies_owed", "Replies not made yet: deferred ones, and those of handlers that run.", s.Owed)
@@ -63,49 +64,41 @@ func sentMessages(t teller, s *am.Stats) {
 
 // arrivedMessages are what came, and what became of it.
 func arrivedMessages(t teller, s *am.Stats) {
-	const requests = "Requests arrived: handled, or refused because they name what is not there."
-	t.count("message_requests_arrived_total", requests, s.Handled, "result", "handled")
-	t.count("message_requests_arrived_total", requests, s.Refused, "result", "refused")
+	t.counts("message_requests_arrived_total", "Requests arrived: handled, or refused because they name what is not there.",
+		"result", sample{"handled", s.Handled}, sample{"refused", s.Refused})
 	t.count("message_replies_arrived_total", "Replies and failures arrived.", s.Replies)
 	t.count("message_local_total", "Requests and replies of the rank to itself, which use no network.", s.Local)
 	t.count("message_handler_panics_total", "Handlers that panicked.", s.Panics)
 	t.gauge("message_handlers_running", "Handlers that run.", s.Handling)
 	t.gauge("message_slots_lent", "Receive buffers that handlers use.", s.Lent)
 	t.count("message_copies_total", "Payloads copied because all spare receive buffers were in use.", s.Copies)
-	const dropped = "What was dropped: messages that break the protocol, control messages that do, and messages of ranks that are dead or cut off."
-	t.count("message_dropped_total", dropped, s.Broken, "reason", "broken")
-	t.count("message_dropped_total", dropped, s.BadNotes, "reason", "broken_control")
-	t.count("message_dropped_total", dropped, s.Ignored, "reason", "peer_closed")
+	t.counts("message_dropped_total", "What was dropped: messages that break the protocol, control messages that do, and messages of ranks that are dead or cut off.",
+		"reason", sample{"broken", s.Broken}, sample{"broken_control", s.BadNotes}, sample{"peer_closed", s.Ignored})
 	t.count("message_peers_closed_total", "Ranks found dead or cut off, counted at each lane.", s.Closed)
 }
 
 // messageProgress is what waiting and polling did.
 func messageProgress(t teller, s *am.Stats) {
-	const obstacles = "Attempts to send that met an obstacle: no credit of the receiver, no buffer for the reply, no send buffer, or a full queue of the network."
-	t.count("message_obstacles_total", obstacles, s.NoCredit, "missing", "credit")
-	t.count("message_obstacles_total", obstacles, s.NoReply, "missing", "reply_buffer")
-	t.count("message_obstacles_total", obstacles, s.NoBuffer, "missing", "send_buffer")
-	t.count("message_obstacles_total", obstacles, s.QueueFull, "missing", "queue")
+	t.counts("message_obstacles_total", "Attempts to send that met an obstacle: no credit of the receiver, no buffer for the reply, no send buffer, or a full queue of the network.",
+		"missing", sample{"credit", s.NoCredit}, sample{"reply_buffer", s.NoReply}, sample{"send_buffer", s.NoBuffer}, sample{"queue", s.QueueFull})
 	t.count("message_waits_total", "Waits for replies, credits and buffers.", s.Waits)
-	const slept = "Times that a waiting goroutine slept: parked while another polled, or itself in the network."
-	t.count("message_sleeps_total", slept, s.Parks, "where", "parked")
-	t.count("message_sleeps_total", slept, s.Sleeps, "where", "network")
+	t.counts("message_sleeps_total", "Times that a waiting goroutine slept: parked while another polled, or itself in the network.",
+		"where", sample{"parked", s.Parks}, sample{"network", s.Sleeps})
 	t.count("message_hand_overs_total", "Times that polling was handed to a goroutine that was parked.", s.HandOvers)
 	t.count("message_stalls_total", "Waits that ended because they took too long.", s.Stalls)
 	t.count("message_polls_total", "Calls that polled for messages.", s.Polls)
 	const control = "Messages of the protocol itself: those about credits, and those to find out whether a rank lives."
-	t.count("message_control_sent_total", control, s.Controls, "kind", "credit")
-	t.count("message_control_sent_total", control, s.Pings, "kind", "ping")
-	t.count("message_control_arrived_total", control, s.Notes, "kind", "credit")
-	t.count("message_control_arrived_total", control, s.Pinged, "kind", "ping")
+	t.counts("message_control_sent_total", control,
+		"kind", sample{"credit", s.Controls}, sample{"ping", s.Pings})
+	t.counts("message_control_arrived_total", control,
+		"kind", sample{"credit", s.Notes}, sample{"ping", s.Pinged})
 }
 
 // messageCredits are the books of the receive buffers.
 func messageCredits(t teller, s *flow.PoolStats) {
 	t.count("message_credits_granted_total", "Credits granted to other ranks.", s.Granted)
-	const back = "Credits that came back unused: given back, or of a connection that ended."
-	t.count("message_credits_returned_total", back, s.Returned, "how", "returned")
-	t.count("message_credits_returned_total", back, s.Reclaimed, "how", "reclaimed")
+	t.counts("message_credits_returned_total", "Credits that came back unused: given back, or of a connection that ended.",
+		"how", sample{"returned", s.Returned}, sample{"reclaimed", s.Reclaimed})
 	t.count("message_credit_recalls_total", "Times that a rank was asked to give credits back.", s.Recalls)
 	t.count("message_credit_recall_repeats_total", "Repetitions of such questions.", s.Retries)
 	t.count("message_credit_controls_total", "Control messages that granting and recalling asked for.", s.Controls)
@@ -115,23 +108,18 @@ func messageCredits(t teller, s *flow.PoolStats) {
 
 // messagePorts are what the network did for the messages.
 func messagePorts(t teller, s *fabric.PortStats) {
-	const packets = "Messages that the network carried, replies and pings included."
-	t.count("message_port_messages_total", packets, s.Sends, "direction", "sent")
-	t.count("message_port_messages_total", packets, s.Arrivals, "direction", "arrived")
-	const volume = "Their bytes, headers included."
-	t.count("message_port_bytes_total", volume, s.SendBytes, "direction", "sent")
-	t.count("message_port_bytes_total", volume, s.ArrivalBytes, "direction", "arrived")
-	const notes = "Unreliable datagrams: sent, arrived, or dropped on arrival."
-	t.count("message_port_notes_total", notes, s.Notes, "direction", "sent")
-	t.count("message_port_notes_total", notes, s.NotesArrived, "direction", "arrived")
-	t.count("message_port_notes_total", notes, s.NotesDropped, "direction", "dropped")
+	t.counts("message_port_messages_total", "Messages that the network carried, replies and pings included.",
+		"direction", sample{"sent", s.Sends}, sample{"arrived", s.Arrivals})
+	t.counts("message_port_bytes_total", "Their bytes, headers included.",
+		"direction", sample{"sent", s.SendBytes}, sample{"arrived", s.ArrivalBytes})
+	t.counts("message_port_notes_total", "Unreliable datagrams: sent, arrived, or dropped on arrival.",
+		"direction", sample{"sent", s.Notes}, sample{"arrived", s.NotesArrived}, sample{"dropped", s.NotesDropped})
 	t.count("message_port_writes_total", "Writes that went in front of messages.", s.Writes)
 	t.count("message_port_write_bytes_total", "Their bytes.", s.WriteBytes)
 	t.count("message_port_doorbells_total", "Calls that posted messages, or woke their receivers.", s.Doorbells)
 	t.count("message_port_polls_total", "Times that the network looked for events.", s.Polls)
-	const connections = "Connections opened, by who asked."
-	t.count("message_port_connections_total", connections, s.Connects, "by", "this_rank")
-	t.count("message_port_connections_total", connections, s.Accepts, "by", "peer")
+	t.counts("message_port_connections_total", "Connections opened, by who asked.",
+		"by", sample{"this_rank", s.Connects}, sample{"peer", s.Accepts})
 	t.count("message_port_handshakes_total", "Datagrams of connection making, repetitions included.", s.Handshakes)
 	t.count("message_port_disconnects_total", "Connections closed because they were idle.", s.Disconnects)
 	t.count("message_port_rnr_total", "Messages that met no receive buffer. It stays 0; over verbs it counts those of the whole device port.", s.RNR)
