@@ -60,6 +60,8 @@ const (
 	MaxBlob = 64 << 20
 	// MaxResult is the largest sum of all ranks' blobs, in bytes.
 	MaxResult = 1 << 30
+	// MaxRanks is the largest job that can meet over TCP: rank 0 has a connection to each of the others.
+	MaxRanks = 1 << 20
 )
 
 // Options say how New finds the job. The zero value reads the process's own

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -41,7 +42,7 @@ func (env environment) number(name string) (int, error) {
 	v := env.get(name)
 	n, err := strconv.ParseUint(v, 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("%s=%q is not a number", name, v)
+		return 0, fmt.Errorf("%s=%q is not a number from 0 to %d", name, v, math.MaxInt32)
 	}
 	return int(n), nil
 }
@@ -185,12 +186,16 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 	if d.size, err = env.number(sizeVar); err != nil {
 		return detected{}, false, err
 	}
+	if d.size > MaxRanks {
+		return detected{}, false, fmt.Errorf("%s=%d: at most %d ranks can meet over TCP", sizeVar, d.size, MaxRanks)
+	}
 	if d.size < 1 || d.rank >= d.size {
 		return detected{}, false, fmt.Errorf("%s=%d and %s=%d: ranks go from 0 to size-1", rankVar, d.rank, sizeVar, d.size)
 	}
 	if a := env.get("IBCONDUIT_ADDR"); a != "" {
-		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
-			return detected{}, false, fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777", a)
+		host, port, err := net.SplitHostPort(a)
+		if n, e := strconv.ParseUint(port, 10, 16); err != nil || host == "" || e != nil || n == 0 {
+			return detected{}, false, fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777, with a port from 1 to 65535", a)
 		}
 		d.addr = a
 	}

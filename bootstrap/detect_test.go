@@ -1,17 +1,9 @@
 package bootstrap
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestDetection(t *testing.T) {
@@ -47,6 +39,10 @@ func TestDetection(t *testing.T) {
 		{what: "rank is no number", env: with(addr, []string{"IBCONDUIT_RANK", "-1", "IBCONDUIT_SIZE", "4"}), err: `IBCONDUIT_RANK="-1" is not a number`},
 		{what: "no address", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4"}, err: "set IBCONDUIT_ADDR=host:port"},
 		{what: "an address without a port", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", "n0"}, err: `IBCONDUIT_ADDR="n0": want host:port`},
+		{what: "a port that there is not", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", "n0:99999"}, err: "a port from 1 to 65535"},
+		{what: "a port that is no number", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", "n0:rdma"}, err: "a port from 1 to 65535"},
+		{what: "more ranks than can meet", env: with(addr, []string{"IBCONDUIT_RANK", "0", "IBCONDUIT_SIZE", "2147483647"}), err: "IBCONDUIT_SIZE=2147483647: at most 1048576 ranks"},
+		{what: "more ranks than a number holds", env: with(addr, []string{"IBCONDUIT_RANK", "0", "IBCONDUIT_SIZE", "99999999999"}), err: "is not a number from 0 to 2147483647"},
 		{what: "an address without a host", env: []string{"IBCONDUIT_RANK", "1", "IBCONDUIT_SIZE", "4", "IBCONDUIT_ADDR", ":7777"}, err: `IBCONDUIT_ADDR=":7777": want host:port`},
 
 		{what: "Hydra", env: pmi, want: "pmi1 (PMI_FD)"},
@@ -115,120 +111,8 @@ func TestDetection(t *testing.T) {
 	}
 }
 
-func TestSecretComesFromThePipeBeforeTheFileBeforeTheEnvironment(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("secret from the file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	vars := []string{"IBCONDUIT_SECRET", "secret from the environment"}
-	check := func(want string) {
-		t.Helper()
-		got, err := readSecret(env(vars...))
-		if err != nil || string(got) != want {
-			t.Errorf("%q, %v; want %q", got, err, want)
-		}
-	}
-	check("secret from the environment")
-	vars = append(vars, "IBCONDUIT_SECRET_FILE", file)
-	check("secret from the file")
-	fd := pipeWith(t, "secret from the pipe")
-	vars = append(vars, "IBCONDUIT_SECRET_FD", strconv.Itoa(fd))
-	check("secret from the pipe")
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
-		t.Errorf("the pipe is still open for children: %v", err)
-	}
-}
-
-// pipeWith returns the number of a pipe's reading end, owned by nobody.
-func pipeWith(t *testing.T, text string) int {
-	t.Helper()
-	var p [2]int
-	if err := unix.Pipe2(p[:], 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Write(p[1], []byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(p[1])
-	return p[0]
-}
-
 func TestShortSecretIsRefused(t *testing.T) {
 	if _, err := readSecret(env("IBCONDUIT_SECRET", "password")); err == nil || !strings.Contains(err.Error(), "openssl rand -hex 32") {
 		t.Errorf("%v", err)
-	}
-}
-
-// A number in the environment outlives the file it meant: the tag keeps us
-// from reading, and closing, somebody else's file.
-func TestDescriptorThatWasUsedAgainIsNotTaken(t *testing.T) {
-	first := pipeWith(t, "the launcher's")
-	var st unix.Stat_t
-	if err := unix.Fstat(first, &st); err != nil {
-		t.Fatal(err)
-	}
-	tag := strconv.Itoa(first) + ":" + strconv.Itoa(int(st.Ino))
-	second := pipeWith(t, "somebody else's text")
-	if err := unix.Dup2(second, first); err != nil { // the number now means the second pipe
-		t.Fatal(err)
-	}
-	unix.Close(second)
-	defer unix.Close(first)
-	if s, err := readSecret(env("IBCONDUIT_SECRET_FD", tag)); !errors.Is(err, unix.EBADF) {
-		t.Errorf("read %q, %v", s, err)
-	}
-	b := make([]byte, 15)
-	if n, err := unix.Read(first, b); err != nil || string(b[:n]) != "somebody else's" {
-		t.Errorf("the other file was touched: %q, %v", b[:n], err)
-	}
-}
-
-func TestInheritedPMIDescriptorsAreClosedOnExec(t *testing.T) {
-	fd := pipeWith(t, "")
-	defer unix.Close(fd)
-	control := pipeWith(t, "")
-	defer unix.Close(control)
-	if _, err := detect(env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "1", "HYDI_CONTROL_FD", strconv.Itoa(control))); err != nil {
-		t.Fatal(err)
-	}
-	for _, fd := range []int{fd, control} {
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-			t.Errorf("descriptor %d: flags %d, %v", fd, flags, err)
-		}
-	}
-}
-
-func TestTwoJobsInOneProcessReadTheirOwnEnvironments(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	rvs := append(tcpRanks(t, 2, nil), tcpRanks(t, 2, nil)...)
-	all, errs := make([]Bootstrap, 4), make([]error, 4)
-	done := make(chan int)
-	for i, rv := range rvs {
-		vars := []string{
-			"IBCONDUIT_RANK", strconv.Itoa(rv.rank), "IBCONDUIT_SIZE", "2", "IBCONDUIT_ADDR", rv.addr,
-			"IBCONDUIT_SECRET", testSecret, "IBCONDUIT_JOB", strconv.Itoa(i / 2),
-		}
-		if rv.rank == 0 {
-			fd, err := unix.Dup(int(rv.listener.Fd()))
-			rv.listener.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			vars = append(vars, "IBCONDUIT_LISTEN_FD", strconv.Itoa(fd))
-		}
-		go func() {
-			all[i], errs[i] = New(ctx, Options{Lookup: env(vars...), Log: quiet})
-			done <- i
-		}()
-	}
-	for range all {
-		<-done
-	}
-	defer closeAll(all)
-	noErrors(t, errs)
-	noErrors(t, onAll(all, func(b Bootstrap) error { return checkExchanges(ctx, b) }))
-	if all[0].JobID() != "0" || all[3].JobID() != "1" || all[0].Name() != "launch (IBCONDUIT_RANK)" {
-		t.Errorf("%q %q %q", all[0].JobID(), all[3].JobID(), all[0].Name())
 	}
 }

@@ -2,10 +2,12 @@ package bootstrap
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -77,6 +79,34 @@ func adoptFD(variable, spec string) (*os.File, error) {
 	}
 	unix.CloseOnExec(fd)
 	return os.NewFile(uintptr(fd), variable), nil
+}
+
+// inherited reads from a descriptor that was adopted, for some time at most. It may be a blocking one, which has no
+// deadlines, and must stay so: other processes may share it.
+func inherited(f *os.File, patience time.Duration) io.Reader {
+	return &pollReader{f, time.Now().Add(patience)}
+}
+
+type pollReader struct {
+	f     *os.File
+	until time.Time
+}
+
+func (p *pollReader) Read(b []byte) (int, error) {
+	ready := []unix.PollFd{{Fd: int32(p.f.Fd()), Events: unix.POLLIN}}
+	for {
+		left := time.Until(p.until)
+		if left <= 0 {
+			return 0, os.ErrDeadlineExceeded
+		}
+		switch n, err := unix.Poll(ready, int(left.Milliseconds())+1); {
+		case err == unix.EINTR || err == nil && n == 0:
+		case err != nil:
+			return 0, os.NewSyscallError("poll", err)
+		default:
+			return p.f.Read(b)
+		}
+	}
 }
 
 // closeOnExec keeps an inherited descriptor from our children; a number that

@@ -5,8 +5,10 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"time"
 )
 
 func raiseMemlock(uint64) uint64 { return noLimit }
@@ -16,6 +18,9 @@ func userTimeout(*net.TCPConn, int) {}
 func adoptFD(variable, spec string) (*os.File, error) {
 	return nil, fmt.Errorf("%s=%s: descriptors are inherited on linux only: %w", variable, spec, errors.ErrUnsupported)
 }
+
+// inherited is not reached: nothing was adopted.
+func inherited(f *os.File, _ time.Duration) io.Reader { return f }
 
 func closeOnExec(string) {}
 

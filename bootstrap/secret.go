@@ -13,19 +13,25 @@ import (
 	"io"
 	"math/big"
 	"os"
+	"syscall"
 	"time"
 )
 
 // minSecret bytes; `openssl rand -hex 32` gives 64.
 const minSecret = 16
 
-// fdReadTimeout bounds the wait for a launcher that does not close its pipe.
-const fdReadTimeout = 5 * time.Second
+// secretTime bounds the wait for whoever writes the secret and does not close the pipe.
+const secretTime = 5 * time.Second
+
+// maxSecret bytes are read at most.
+const maxSecret = 64 << 10
 
 // readSecret finds the job's secret, or nil if there is none. The pipe is the
 // best place: a file stays, and the environment of a process can be read in
 // /proc by its user and is handed to every child.
-func readSecret(env environment) ([]byte, error) {
+func readSecret(env environment) ([]byte, error) { return readSecretWithin(env, secretTime) }
+
+func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	var raw []byte
 	var from string
 	if spec := env.get("IBCONDUIT_SECRET_FD"); spec != "" {
@@ -35,14 +41,13 @@ func readSecret(env environment) ([]byte, error) {
 			return nil, err
 		}
 		defer f.Close()
-		_ = f.SetReadDeadline(time.Now().Add(fdReadTimeout)) // a regular file has none
-		if raw, err = io.ReadAll(io.LimitReader(f, maxHello)); err != nil {
+		if raw, err = io.ReadAll(io.LimitReader(inherited(f, patience), maxSecret+1)); err != nil {
 			return nil, fmt.Errorf("%s=%s: %w", from, spec, err)
 		}
 	} else if path := env.get("IBCONDUIT_SECRET_FILE"); path != "" {
 		from = "IBCONDUIT_SECRET_FILE"
 		var err error
-		if raw, err = os.ReadFile(path); err != nil {
+		if raw, err = readSecretFile(path, patience); err != nil {
 			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 	} else if s := env.get("IBCONDUIT_SECRET"); s != "" {
@@ -50,11 +55,25 @@ func readSecret(env environment) ([]byte, error) {
 	} else {
 		return nil, nil
 	}
+	if len(raw) > maxSecret {
+		return nil, fmt.Errorf("the secret from %s has more than %d bytes", from, maxSecret)
+	}
 	raw = bytes.TrimSpace(raw)
 	if len(raw) < minSecret {
 		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: openssl rand -hex 32", from, len(raw), minSecret)
 	}
 	return raw, nil
+}
+
+// readSecretFile takes no longer and no more than what it is told, whatever the path leads to: a fifo, a device.
+func readSecretFile(path string, patience time.Duration) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo is opened without waiting for its writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	_ = f.SetReadDeadline(time.Now().Add(patience)) // regular files have none, and need none
+	return io.ReadAll(io.LimitReader(f, maxSecret+1))
 }
 
 // errNotOurs: the other side proved that it has another secret, or none.
