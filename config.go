@@ -105,10 +105,30 @@ const (
 	defaultJoinTimeout  = 60 * time.Second
 	defaultCloseTimeout = 10 * time.Second
 	defaultKeepalive    = 5 * time.Second
+	maxPort             = 255
 	maxWorkers          = 1024
+	minQueueDepth       = 4
 	maxQueueDepth       = 8192
 	maxMessageLanes     = 64
 )
+
+const (
+	wantFabric = "auto, ibv or shm"
+	wantGID    = `a GID table index or "auto"`
+)
+
+func isFabric(s string) bool {
+	switch strings.ToLower(s) {
+	case FabricAuto, FabricIBV, FabricSHM:
+		return true
+	}
+	return false
+}
+
+func isGID(s string) bool {
+	n, err := strconv.Atoi(s)
+	return s == "auto" || err == nil && n >= 0
+}
 
 // ConfigError says which field, or which variable of the environment, is wrong.
 type ConfigError struct {
@@ -130,17 +150,24 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SegmentSize == 0 && c.SegmentShare == 0 {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
 	}
-	c.Fabric = strings.ToLower(orString(c.Fabric, env.str("IBCONDUIT_FABRIC", FabricAuto)))
-	c.Device = orString(c.Device, env.str("IBCONDUIT_DEVICE", ""))
-	c.GID = orString(c.GID, env.str("IBCONDUIT_GID", "auto"))
+	if c.Fabric == "" {
+		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
+	}
+	c.Fabric = strings.ToLower(c.Fabric)
+	if c.Device == "" {
+		c.Device = env.str("IBCONDUIT_DEVICE", "")
+	}
+	if c.GID == "" {
+		c.GID = env.checked("IBCONDUIT_GID", "auto", isGID, wantGID)
+	}
 	if c.Port == 0 {
-		c.Port = env.integer("IBCONDUIT_PORT", 0)
+		c.Port = env.integer("IBCONDUIT_PORT", 0, 0, maxPort)
 	}
 	if c.Workers == 0 {
-		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8))
+		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8), 1, maxWorkers)
 	}
 	if c.QueueDepth == 0 {
-		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth)
+		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth, minQueueDepth, maxQueueDepth)
 	}
 	if c.ZeroCopyMin == 0 {
 		c.ZeroCopyMin = env.threshold("IBCONDUIT_ZEROCOPY_MIN")
@@ -149,7 +176,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Handlers = am.Default
 	}
 	if c.MessageLanes == 0 {
-		c.MessageLanes = env.integer("IBCONDUIT_MESSAGE_LANES", min(runtime.GOMAXPROCS(0), 4))
+		c.MessageLanes = env.integer("IBCONDUIT_MESSAGE_LANES", min(runtime.GOMAXPROCS(0), 4), 1, maxMessageLanes)
 	}
 	if c.Keepalive == 0 {
 		c.Keepalive = env.duration("IBCONDUIT_KEEPALIVE", defaultKeepalive)
@@ -180,14 +207,16 @@ func (c *Config) validate() error {
 		return bad("SegmentShare", c.SegmentShare, "a share between 0 and 1")
 	case c.SegmentShare > 0 && c.SegmentSize > 0:
 		return bad("SegmentShare", c.SegmentShare, "0 when SegmentSize is set")
-	case c.Fabric != FabricAuto && c.Fabric != FabricIBV && c.Fabric != FabricSHM:
-		return bad("Fabric", strconv.Quote(c.Fabric), "auto, ibv or shm")
-	case c.Port < 0 || c.Port > 255:
-		return bad("Port", c.Port, "0 (automatic) to 255")
+	case !isFabric(c.Fabric):
+		return bad("Fabric", strconv.Quote(c.Fabric), wantFabric)
+	case !isGID(c.GID):
+		return bad("GID", strconv.Quote(c.GID), wantGID)
+	case c.Port < 0 || c.Port > maxPort:
+		return bad("Port", c.Port, fmt.Sprintf("0 (automatic) to %d", maxPort))
 	case c.Workers < 1 || c.Workers > maxWorkers:
 		return bad("Workers", c.Workers, fmt.Sprintf("1 to %d", maxWorkers))
-	case c.QueueDepth < 4 || c.QueueDepth > maxQueueDepth:
-		return bad("QueueDepth", c.QueueDepth, fmt.Sprintf("4 to %d", maxQueueDepth))
+	case c.QueueDepth < minQueueDepth || c.QueueDepth > maxQueueDepth:
+		return bad("QueueDepth", c.QueueDepth, fmt.Sprintf("%d to %d", minQueueDepth, maxQueueDepth))
 	case c.ZeroCopyMin < -1:
 		return bad("ZeroCopyMin", c.ZeroCopyMin, "a number of bytes, 0 (automatic) or -1 (never)")
 	case c.BufferOrigin > regcache.Mapped:
@@ -201,11 +230,6 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	if c.GID != "auto" {
-		if n, err := strconv.Atoi(c.GID); err != nil || n < 0 {
-			return bad("GID", strconv.Quote(c.GID), `a GID table index or "auto"`)
-		}
-	}
 	return nil
 }
 
@@ -217,14 +241,8 @@ func (c *Config) gidIndex() int {
 	return -1
 }
 
-func orString(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// environment reads typed variables and keeps the first error.
+// environment reads typed variables and keeps the first error. What it refuses is told under the variable's name:
+// the user has not set the field.
 type environment struct {
 	lookup func(string) (string, bool)
 	err    error
@@ -243,14 +261,22 @@ func (e *environment) fail(key, value, want string) {
 	}
 }
 
-func (e *environment) integer(key string, def int) int {
+func (e *environment) checked(key, def string, valid func(string) bool, want string) string {
+	v := e.str(key, def)
+	if !valid(v) {
+		e.fail(key, v, want)
+	}
+	return v
+}
+
+func (e *environment) integer(key string, def, least, most int) int {
 	v := e.str(key, "")
 	if v == "" {
 		return def
 	}
 	n, err := strconv.Atoi(v)
-	if err != nil {
-		e.fail(key, v, "an integer")
+	if err != nil || n < least || n > most {
+		e.fail(key, v, fmt.Sprintf("an integer from %d to %d", least, most))
 		return def
 	}
 	return n

@@ -1,7 +1,9 @@
 package conduit
 
 import (
+	"errors"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -20,4 +22,28 @@ func FuzzHello(f *testing.F) {
 			t.Errorf("%+v comes back as %+v, %v", h, again, err)
 		}
 	})
+}
+
+func FuzzWordOnADevice(f *testing.F) {
+	f.Add([]byte{deviceLocal, 1, 2, 3})
+	f.Add(noDevice(errors.New("the port is down")))
+	f.Add([]byte{deviceMissing, 0, '\n', 0xff})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		said := [][]byte{{deviceGlobal, 7}, b}
+		global, err := openDevices(said)
+		if err == nil && (len(said[1]) != len(b)-1 || global && b[0] != deviceGlobal) {
+			t.Errorf("%x: an address of %x, global %v", b, said[1], global)
+		}
+		if err != nil && (!strings.HasPrefix(err.Error(), "rank 1") || strings.ContainsAny(err.Error(), "\x00\n\x1b") || len(err.Error()) > 2*maxReason) {
+			t.Errorf("%x: %q", b, err)
+		}
+	})
+}
+
+func TestWhyARankHasNoDeviceIsToldToTheOthers(t *testing.T) {
+	_, err := openDevices([][]byte{{deviceLocal, 1}, noDevice(errors.New("ibv: rxe0 port 1 is down (ip link set eth0 up)"))})
+	if want := "rank 1 has no usable verbs device: ibv: rxe0 port 1 is down (ip link set eth0 up)"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
 }

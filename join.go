@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -176,26 +179,23 @@ func (j *Job) newSHM() (*shm.Network, error) {
 // each other (IBTA vol 1 §9.4.5), unless every device says so.
 func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error) error {
 	net, err := newIBV(j)
-	if err != nil && far >= 0 {
-		err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", far, why[far], err)
-	}
-	var blob []byte
+	var mine []byte
 	if err == nil {
 		j.addNetwork(net)
-		blob = append([]byte{boolByte(net.Limits().CPUAtomics)}, net.Addr()...)
+		mine = deviceOf(net)
+	} else {
+		mine = noDevice(err)
+		if far >= 0 {
+			err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", far, why[far], err)
+		}
 	}
-	// A rank without a device says so in the exchange, so that all of them fail, by name.
-	addrs, xerr := j.boot.Exchange(ctx, blob)
+	addrs, xerr := j.boot.Exchange(ctx, mine)
 	if err = errors.Join(err, xerr); err != nil {
 		return err
 	}
-	global := true
-	for r, a := range addrs {
-		if len(a) == 0 {
-			return fmt.Errorf("rank %d has no usable verbs device; its own message says why", r)
-		}
-		global = global && a[0] == 1
-		addrs[r] = a[1:]
+	global, err := openDevices(addrs)
+	if err != nil {
+		return err
 	}
 	for r := range addrs {
 		if err := net.Reach(r, addrs[r]); err != nil {
@@ -210,6 +210,56 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 		}
 	}
 	return net.Connect(ctx, addrs, j.boot.Exchange)
+}
+
+// What a rank says of its device: one byte, and then its address, or why it has none. A rank without a device says so
+// in the exchange so that all ranks fail, by name and with the reason.
+const (
+	deviceLocal   = iota // its atomics are atomic among themselves
+	deviceGlobal         // also with the processor's
+	deviceMissing        // followed by the reason
+)
+
+// maxReason bounds what of a reason travels.
+const maxReason = 512
+
+func deviceOf(n fabric.Network) []byte {
+	kind := byte(deviceLocal)
+	if n.Limits().CPUAtomics {
+		kind = deviceGlobal
+	}
+	return append([]byte{kind}, n.Addr()...)
+}
+
+func noDevice(why error) []byte {
+	text := why.Error()
+	return append([]byte{deviceMissing}, text[:min(len(text), maxReason)]...)
+}
+
+// openDevices leaves the addresses in what the ranks said. global: the atomics of all devices are atomic with the processor's.
+func openDevices(said [][]byte) (global bool, err error) {
+	global = true
+	for r, s := range said {
+		switch {
+		case len(s) == 0 || s[0] > deviceMissing:
+			return false, fmt.Errorf("rank %d: malformed word on its verbs device: %.16x", r, s)
+		case s[0] == deviceMissing:
+			return false, fmt.Errorf("rank %d has no usable verbs device: %s", r, printable(s[1:]))
+		}
+		global = global && s[0] == deviceGlobal
+		said[r] = s[1:]
+	}
+	return global, nil
+}
+
+// printable is text of another rank, which may be anything, for an error.
+func printable(b []byte) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(string(b[:min(len(b), maxReason)]), ""))
 }
 
 func boolByte(b bool) byte {
