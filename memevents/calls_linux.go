@@ -49,6 +49,10 @@ func windowOpen(lo, hi uintptr) uint32 {
 
 func windowClose(id uint32) { C.ibc_mem_window_close(table(), C.uint32_t(id)) }
 
+// What C code of the executable calls to add a handler.
+func rootAt() uintptr       { return uintptr(C.ibc_mem_root_v1) }
+func addHandlerAt() uintptr { return uintptr(C.ibc_mem_add_handler) }
+
 // cLoad loads a library and returns its handle.
 func cLoad(path string) (unsafe.Pointer, error) {
 	p := C.CString(path)

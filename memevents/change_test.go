@@ -4,6 +4,7 @@ package memevents
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -268,6 +269,50 @@ func init() {
 			if !low.Valid() {
 				return errors.New(down.name + ": took more than it lowered")
 			}
+		}
+		return nil
+	}
+}
+
+// The libc's sbrk counts from where it believes the break to be. Where somebody has moved it by a raw call, going up by
+// the libc's count may mean going down.
+func TestSbrkFromWhereTheLibcBelievesTheBreakToBe_02(t *testing.T) { runHelper(t, nil, "rawbreak") }
+
+func init() {
+	helpers["rawbreak"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		runtime.LockOSThread()
+		for _, by := range []int{int(pageSize), -int(pageSize)} {
+			if _, errno := cCall(callSbrk, 4*pageSize); errno != 0 {
+				return errno
+			}
+			libc, _ := cCall(callSbrk, 0)
+			top := (libc + pageSize - 1) &^ (pageSize - 1)
+			if now, _, _ := unix.RawSyscall(unix.SYS_BRK, top+8*pageSize, 0, 0); now != top+8*pageSize {
+				return fmt.Errorf("the break is %#x", now)
+			}
+			low, err := published(w, top-3*pageSize, CalledFromC)
+			if err != nil {
+				return err
+			}
+			mid, err := published(w, top+2*pageSize, CalledFromC)
+			if err != nil {
+				return err
+			}
+			if _, errno := cCall(callSbrk, uintptr(by)); errno != 0 {
+				return errno
+			}
+			if now, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0); now >= top+2*pageSize {
+				return fmt.Errorf("the break is %#x: nothing was tested", now)
+			}
+			if mid.Valid() || !low.Valid() {
+				return fmt.Errorf("sbrk(%d): valid above the break %v, below %v", by, mid.Valid(), low.Valid())
+			}
+			w.Evict(low)
+			w.Retire(low)
 		}
 		return nil
 	}

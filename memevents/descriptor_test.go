@@ -3,6 +3,7 @@
 package memevents
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -145,6 +146,68 @@ func init() {
 		}
 		if s.Size != 0 {
 			return fmt.Errorf("%d bytes were written to the program's file", s.Size)
+		}
+		return nil
+	}
+}
+
+// The next owner of a watcher's place must not read from a file that has come in the descriptor's.
+func TestNothingIsReadFromAFileInTheEventsPlace_17(t *testing.T) {
+	runHelper(t, nil, "reuseread", "watcher")
+	runHelper(t, nil, "reuseread", "subscription")
+}
+
+func init() {
+	helpers["reuseread"] = func(args []string) error {
+		efd := &table().ring_efd
+		open := func() error {
+			s, err := Subscribe(0)
+			if err == nil {
+				s.Close()
+			}
+			return err
+		}
+		if args[0] == "watcher" {
+			efd = &table().watcher[0].efd
+			open = func() error {
+				w, err := NewWatcher(WatcherConfig{MaxDeadBytes: -1})
+				if err != nil {
+					return err
+				}
+				p := newPages(1)
+				if _, err := published(w, p, CalledFromC); err != nil {
+					return err
+				}
+				cCall(callMunmap, p, pageSize)
+				if err := w.Wait(context.Background()); err != nil {
+					return err
+				}
+				for _, r := range w.Drain(nil) {
+					w.Retire(r)
+				}
+				return w.Close()
+			}
+		}
+		if err := open(); err != nil {
+			return err
+		}
+		const text = "of the program, as you see"
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK); err != nil {
+			return err
+		}
+		if _, err := unix.Write(pipe[1], []byte(text)); err != nil {
+			return err
+		}
+		if err := unix.Dup2(pipe[0], int(i32(efd).Load())-1); err != nil {
+			return err
+		}
+		if err := open(); err != nil {
+			return err
+		}
+		left := make([]byte, 2*len(text))
+		if n, err := unix.Read(pipe[0], left); err != nil || string(left[:n]) != text {
+			return fmt.Errorf("%q is left in the program's pipe: %v", left[:max(n, 0)], err)
 		}
 		return nil
 	}

@@ -54,7 +54,8 @@
 //     counts once.
 //   - reloc: where symbols do not lead here and nothing is preloaded, the relocations of all loaded objects are
 //     changed, and those of objects that dlopen brings later. What constructors of those unmap is not seen: every
-//     entry becomes stale when such a dlopen returns. One that is bound to another definition makes the next claim test anew. What the libc loads by itself (name services, character sets)
+//     entry becomes stale when such a dlopen returns. Addresses of calls that libraries keep in initialised data are changed too,
+//     those that their code has copied elsewhere by then are not. One that is bound to another definition makes the next claim test anew. What the libc loads by itself (name services, character sets)
 //     is found by Retest.
 //   - userfaultfd: the kernel tells, also of raw system calls and of what the libc does inside, for ranges that
 //     it can watch: memory without a file behind it, and shared memory; of huge pages (MAP_HUGETLB) whole ones only.

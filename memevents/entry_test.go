@@ -96,6 +96,30 @@ func TestWatcherRefusesToCloseWithEntries(t *testing.T) {
 	}
 }
 
+func TestAClosedWatcherTakesNothingFromTheNextOwnerOfItsPlace(t *testing.T) {
+	old, err := NewWatcher(WatcherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := newWatcher(t, WatcherConfig{})
+	if w.id != old.id {
+		t.Skip("the place was taken by another")
+	}
+	p := mapPages(t, 1)
+	watch(t, w, p, page(p, 1), CalledFromC)
+	must(t, callMunmap, p, pageSize)
+	if dead := old.Drain(nil); len(dead) != 0 {
+		t.Errorf("drained %v of another watcher", dead)
+	}
+	if ranges, bytes := old.Dead(); ranges != 0 || bytes != 0 {
+		t.Errorf("%d ranges, %d bytes are dead in a closed watcher", ranges, bytes)
+	}
+	sweep(t, w)
+}
+
 func TestFullTableIsAnError(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)

@@ -166,6 +166,24 @@ func TestProtectedRangeIsNotUnmapped(t *testing.T) {
 	}
 }
 
+func TestUnprotectingTwiceLeavesOthersProtected(t *testing.T) {
+	p := mapPages(t, 2)
+	first, err := Protect(p, page(p, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first()
+	second, err := Protect(page(p, 1), page(p, 2)) // in the place of the first
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second()
+	first()
+	if _, errno := cCall(callMunmap, page(p, 1), pageSize); errno != unix.EPERM {
+		t.Errorf("munmap of the second range: %v, want EPERM", errno)
+	}
+}
+
 func TestHugeAdviceForLargeMaps(t *testing.T) {
 	AdviseHuge(8 << 20)
 	defer AdviseHuge(0)

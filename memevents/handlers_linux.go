@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"syscall"
 )
 
@@ -30,5 +31,5 @@ func Protect(lo, hi uintptr) (unprotect func(), err error) {
 	if id < 0 {
 		return nil, &Error{Op: "protect", Err: ErrFull, Detail: fmt.Sprintf("%d ranges are protected", C.IBC_MEM_PROTECTED), Remedy: "unprotect one"}
 	}
-	return func() { C.ibc_mem_unprotect(m, id) }, nil
+	return sync.OnceFunc(func() { C.ibc_mem_unprotect(m, id) }), nil
 }

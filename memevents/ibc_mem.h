@@ -10,9 +10,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- what can be configured at build time ---- */
 
-#define IBC_MEM_VERSION 3u          /* of the layout below; two images share a table only if it is equal */
+#define IBC_MEM_VERSION 4u          /* of the layout below; two images share a table only if it is equal */
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
 #define IBC_MEM_SPARE 8u            /* slots kept for the self-test, which must find room in a full table */
 #define IBC_MEM_HEADS_LOG2 15       /* lists of the grid */
@@ -81,6 +85,7 @@ struct ibc_mem_call {
  * answers no other of its part runs. VM_UNMAPPED is told before the call: to handlers of priority < 0 before
  * anything is invalidated, and they may refuse the call (done, err); to the others when the range is closed and
  * its entries are stale. VM_MAPPED is told after success.
+ * A handler that maps or unmaps meets itself there: it asks the kernel (syscall(2)), or knows its own calls.
  * A handler stays in place for good (a hook may stand on it); events = 0 switches it off. */
 struct ibc_mem_handler {
 	struct ibc_mem_handler *next;
@@ -125,7 +130,7 @@ struct ibc_mem_stats {
 	uint64_t invalidated, invalidated_in_use, invalidated_pending, scans, overflows;
 	uint64_t uffd_unmap, uffd_remove, uffd_remap;
 	uint64_t refused;      /* claims of ranges that were changing */
-	uint64_t protected;    /* calls that would have unmapped protected memory */
+	uint64_t spared;       /* calls that would have unmapped protected memory */
 };
 
 /* All zero is a usable state: hooks run before the constructor that fills in version and size. */
@@ -133,6 +138,8 @@ struct ibc_mem {
 	uint32_t version, size;
 	uint32_t standby;      /* another image's hooks do the work */
 	uint32_t forked;       /* this is the child of a fork: nothing here is true any more */
+	uint32_t taken;        /* Go has come: there may be watchers, and a reader */
+	uint32_t spare;
 	uint64_t page;         /* 0: not known yet */
 	uint64_t gate;         /* odd while userfaultfd events are being taken */
 	int32_t uffd;          /* descriptor + 1; 0 none */
@@ -268,5 +275,9 @@ IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why);
 IBC_HIDDEN int ibc_mem_unload(void *lib);
 IBC_HIDDEN void *ibc_mem_symbol(const char *name);
 IBC_HIDDEN long ibc_mem_call_symbol(void *f, long a, long b, long c);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

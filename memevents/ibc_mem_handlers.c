@@ -64,7 +64,7 @@ static void refuse(struct ibc_mem_call *c, void *arg)
 		if (load(m->protect[i].lo) < c->u.vm.hi && load(m->protect[i].hi) > c->u.vm.lo) {
 			c->done = 1;
 			c->err = EPERM;
-			__atomic_add_fetch(&m->stats.protected, 1, __ATOMIC_RELAXED);
+			__atomic_add_fetch(&m->stats.spared, 1, __ATOMIC_RELAXED);
 			return;
 		}
 	}

@@ -30,9 +30,11 @@ static intptr_t kernel_brk(uint64_t to)
 	return 0;
 }
 
+IBC_HIDDEN uint64_t ibc_mem_libc_brk(void) { return &__curbrk && __curbrk ? (uintptr_t)__curbrk : ibc_raw_brk(); }
+
 static intptr_t kernel_sbrk(intptr_t by)
 {
-	uint64_t from = &__curbrk && __curbrk ? (uintptr_t)__curbrk : ibc_raw_brk();
+	uint64_t from = ibc_mem_libc_brk();
 
 	if (by && kernel_brk(from + (uint64_t)by))
 		return -1;

@@ -33,6 +33,7 @@ IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct 
 
 /* ibc_mem_next.c */
 IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c);
+IBC_HIDDEN uint64_t ibc_mem_libc_brk(void); /* from where its sbrk counts */
 static inline uint64_t ibc_raw_brk(void) { return (uint64_t)ibc_sys(SYS_brk, 0, 0, 0, 0, 0, 0); }
 
 #endif

@@ -105,6 +105,15 @@ static void plan_brk(struct ibc_mem *m, uint64_t to, uint64_t from, struct ibc_m
 		take(p, rounded(m, (void *)(uintptr_t)to, from - to));
 }
 
+/* Where a raw call has moved the break, going up from the libc's idea of it may mean going down. */
+static void plan_sbrk(struct ibc_mem *m, intptr_t by, struct ibc_mem_plan *p)
+{
+	uint64_t from = ibc_mem_libc_brk(), to = from + (uint64_t)by;
+
+	if ((by > 0) == (to > from)) /* else it is beyond all addresses, and the call fails */
+		plan_brk(m, to, ibc_raw_brk(), p);
+}
+
 static uint64_t shm_len(int id)
 {
 	struct shmid_ds ds;
@@ -161,11 +170,8 @@ IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, st
 		plan_brk(m, (uintptr_t)c->u.brk.addr, p->was_brk, p);
 		break;
 	case IBC_MEM_SBRK:
-		if (c->u.sbrk.by < 0) {
-			uint64_t from = ibc_raw_brk();
-
-			plan_brk(m, from + (uint64_t)c->u.sbrk.by, from, p);
-		}
+		if (c->u.sbrk.by)
+			plan_sbrk(m, c->u.sbrk.by, p);
 		break;
 	case IBC_MEM_MADVISE: /* of huge pages Linux 5.18 to 6.0 discards what it rounds up to, later ones what they round
 	                       * down to (mm/madvise.c, madvise_dontneed_free_valid_vma; madvise(2) says up) */

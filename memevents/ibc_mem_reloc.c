@@ -21,15 +21,18 @@
 #if defined(__x86_64__)
 #define JUMP_SLOT R_X86_64_JUMP_SLOT
 #define GLOB_DAT R_X86_64_GLOB_DAT
+#define POINTER R_X86_64_64
 #else
 #define JUMP_SLOT R_AARCH64_JUMP_SLOT
 #define GLOB_DAT R_AARCH64_GLOB_DAT
+#define POINTER R_AARCH64_ABS64
 #endif
 
 /* ---- walking the entries ---- */
 
 struct walk {
 	void (*visit)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
+	void (*pointer)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot); /* the same for data that was given an address */
 	int err;
 	int first;              /* the start, and no later library */
 	uint32_t left;          /* entries that do not lead here, since somebody else has them or they cannot be changed */
@@ -75,9 +78,13 @@ static void walk_table(struct walk *w, const struct dl_phdr_info *o, const struc
 {
 	for (size_t i = 0; r && i < size / sizeof *r; i++) {
 		uint64_t type = ELF64_R_TYPE(r[i].r_info);
+		const char *name = d->strings + d->symbols[ELF64_R_SYM(r[i].r_info)].st_name;
+		void **slot = (void **)(o->dlpi_addr + r[i].r_offset);
 
 		if (type == JUMP_SLOT || type == GLOB_DAT)
-			w->visit(w, o, d->strings + d->symbols[ELF64_R_SYM(r[i].r_info)].st_name, (void **)(o->dlpi_addr + r[i].r_offset));
+			w->visit(w, o, name, slot);
+		else if (type == POINTER && !r[i].r_addend && w->pointer)
+			w->pointer(w, o, name, slot);
 	}
 }
 
@@ -195,6 +202,28 @@ static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name
 	}
 }
 
+static int writable(const struct dl_phdr_info *o, const void *p)
+{
+	for (int i = 0; i < o->dlpi_phnum; i++)
+		if (o->dlpi_phdr[i].p_type == PT_LOAD && (o->dlpi_phdr[i].p_flags & PF_W) && (uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
+			return 1;
+	return 0;
+}
+
+/* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word is the program's own, and may
+ * hold anything by now: it is changed only where it holds what the loader wrote, and never called. */
+static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
+{
+	int event = event_of(name);
+	void *is;
+
+	if (event < 0 || (uintptr_t)slot % sizeof *slot || !writable(o, slot))
+		return;
+	is = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
+	if (is && (is == defined[event][0] || is == defined[event][1] || is == ibc_mem_next[event]) && !set_slot(o, slot, ibc_mem_hook[event]))
+		w->n++;
+}
+
 /* ---- dlopen ---- */
 
 static int exists_in(const char *dirs, const char *file, const char *origin, char *path, size_t cap)
@@ -259,7 +288,7 @@ static uint32_t known_left; /* those that the self-test has heard of */
 
 static struct walk repatch(int first)
 {
-	struct walk w = {.visit = patch, .first = first};
+	struct walk w = {.visit = patch, .pointer = patch_pointer, .first = first};
 
 	dl_iterate_phdr(walk_object, &w);
 	return w;

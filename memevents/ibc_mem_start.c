@@ -21,10 +21,23 @@ IBC_HIDDEN const char *const ibc_mem_name[IBC_MEM_NATIVE] = {
 	[IBC_MEM_REMAP_FILE_PAGES] = "remap_file_pages",
 };
 
-IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void) { return &ibc_mem_own; }
+/* Of several images in a process, what each returns comes to be the same. */
+IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void) { return __atomic_load_n(&ibc_mem_use, __ATOMIC_SEQ_CST); }
+
+/* Calls of other threads that were on their way at the fork never end here. */
+static void begin_anew(struct ibc_mem *m)
+{
+	memset(m->window, 0, sizeof m->window);
+	m->overflow = 0;
+	m->signal = m->handler_lock = 0;
+}
 
 static void orphan(struct ibc_mem *m)
 {
+	if (!__atomic_load_n(&m->taken, __ATOMIC_SEQ_CST)) { /* nobody was told anything that is no longer true */
+		begin_anew(m);
+		return;
+	}
 	__atomic_store_n(&m->forked, 1, __ATOMIC_SEQ_CST);
 	__atomic_or_fetch(&m->gate, 1, __ATOMIC_SEQ_CST);
 }
@@ -75,6 +88,19 @@ static struct ibc_mem *other(void *where)
 	return m != &ibc_mem_own && m->version == IBC_MEM_VERSION && m->size == sizeof *m ? m : NULL;
 }
 
+/* Handlers that came before us. A hook of ours that walks the chain now goes on in the other. */
+static void hand_over_handlers(struct ibc_mem *to)
+{
+	struct ibc_mem_handler *h = __atomic_exchange_n(&ibc_mem_own.handlers, NULL, __ATOMIC_SEQ_CST);
+
+	while (h) {
+		struct ibc_mem_handler *next = h->next;
+
+		ibc_mem_add_handler(to, h);
+		h = next;
+	}
+}
+
 static void choose(void)
 {
 	void *program = dlopen(NULL, RTLD_NOW); /* RTLD_DEFAULT begins with a library's own symbols if it was linked so */
@@ -86,6 +112,7 @@ static void choose(void)
 		return;
 	__atomic_store_n(&ibc_mem_use, m, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&ibc_mem_own.standby, 1, __ATOMIC_SEQ_CST);
+	hand_over_handlers(m);
 }
 #endif
 
@@ -96,7 +123,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 IBC_HIDDEN struct ibc_mem *ibc_mem_adopt(void)
 {
 	pthread_once(&once, choose);
+	__atomic_store_n(&ibc_mem_use->taken, 1, __ATOMIC_SEQ_CST);
 	return ibc_mem_use;
 }
 
-IBC_HIDDEN int ibc_mem_adopted(void) { return ibc_mem_adopt() != &ibc_mem_own; }
+IBC_HIDDEN int ibc_mem_adopted(void)
+{
+	pthread_once(&once, choose);
+	return ibc_mem_use != &ibc_mem_own;
+}

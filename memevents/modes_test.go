@@ -160,6 +160,35 @@ func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 	}
 }
 
+// A library may keep the address of a call in its data, and call through that.
+func TestPointersInALibrarysDataLeadHere_17(t *testing.T) {
+	for _, order := range []string{"later", "earlier"} {
+		cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "pointers.so"))
+		cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
+		if order == "earlier" {
+			cmd.Env = append(cmd.Env, preload(t, "pointers.so"))
+		}
+		out, err := cmd.CombinedOutput()
+		for _, want := range []string{"munmap           reloc", "library: noticed", "watched again"} {
+			if err != nil || !bytes.Contains(out, []byte(want)) {
+				t.Errorf("%s: no %q: %v\n%s", order, want, err, out)
+			}
+		}
+	}
+}
+
+// A program that forks before Go comes, as servers do, has as good a table as any: the preloaded library's was used by nobody.
+func TestPreloadedLibraryServesAChildThatForkedBeforeGoCame_21(t *testing.T) {
+	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols", preload(t, "libmemevents.so"), "IBC_TEST_FORK=1")
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"munmap           preload", "later library: noticed", "watched again"} {
+		if err != nil || !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q: %v\n%s", want, err, out)
+		}
+	}
+}
+
 func TestPlugin_17(t *testing.T) {
 	cmd := exec.Command(artifact(t, "pluginhost"), artifact(t, "plugin.so"))
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")

@@ -19,7 +19,7 @@ func ReadStats() Stats {
 		Unmaps:            read(&s.calls[C.IBC_MEM_VM_UNMAPPED]),
 		Maps:              read(&s.calls[C.IBC_MEM_VM_MAPPED]),
 		KernelEvents:      read(&s.uffd_unmap) + read(&s.uffd_remove) + read(&s.uffd_remap),
-		ProtectedRefusals: read(&s.protected),
+		ProtectedRefusals: read(&s.spared),
 		TableScans:        read(&s.scans),
 		WindowOverflows:   read(&s.overflows),
 		RingLost:          read(&m.ring_lost),

@@ -52,7 +52,7 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 // eventFile returns a file for the eventfd that hooks write to, which it makes at the first time. Hooks may hold
 // its number for a while, so the number stays taken for good and the file is a duplicate.
 func eventFile(efd *C.int32_t, what string) (*os.File, error) {
-	if i32(efd).Load() == 0 {
+	if was := i32(efd).Load(); was == 0 || !isEventfd(int(was)-1) {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		if err != nil {
 			return nil, failed("eventfd", err, what, "raise the limit of open files (ulimit -n)")
@@ -64,7 +64,7 @@ func eventFile(efd *C.int32_t, what string) (*os.File, error) {
 		}
 		u64(&table().event_dev).Store(uint64(s.Dev))
 		u64(&table().event_ino).Store(s.Ino)
-		if !i32(efd).CompareAndSwap(0, int32(fd)+1) {
+		if !i32(efd).CompareAndSwap(was, int32(fd)+1) {
 			unix.Close(fd)
 		}
 	}
@@ -73,6 +73,12 @@ func eventFile(efd *C.int32_t, what string) (*os.File, error) {
 		return nil, failed("dup", err, what, "raise the limit of open files (ulimit -n)")
 	}
 	return os.NewFile(uintptr(fd), "memevents "+what), nil
+}
+
+// isEventfd: the program may have closed the descriptor, and have another file in its place.
+func isEventfd(fd int) bool {
+	to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return err == nil && to == "anon_inode:[eventfd]"
 }
 
 func failed(op string, err error, detail, remedy string) error {
@@ -215,6 +221,9 @@ func (w *Watcher) Retire(r Ref) {
 // caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if there are any.
 func (w *Watcher) Drain(dst []Ref) []Ref {
 	var slots [64]C.uint32_t
+	if w.closed.Load() { // its place may be another's
+		return dst
+	}
 	d := &w.m.watcher[w.id]
 	// signalled alone: a hook sets it late, when the list was drained already. Left standing, it would keep the next wake back.
 	for u32(&d.dead_head).Load() != 0 || u32(&d.signalled).Load() != 0 {
@@ -232,6 +241,9 @@ func (w *Watcher) Drain(dst []Ref) []Ref {
 
 // Dead says what waits to be drained. The two numbers are read one after the other.
 func (w *Watcher) Dead() (ranges int, bytes int64) {
+	if w.closed.Load() {
+		return 0, 0
+	}
 	d := &w.m.watcher[w.id]
 	return int(u64(&d.dead_count).Load()), int64(u64(&d.dead_bytes).Load())
 }

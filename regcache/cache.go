@@ -30,7 +30,8 @@ type Cache struct {
 	closing sync.Mutex // one Close at a time
 	mu      sync.Mutex
 	closed  bool
-	getting int // Gets that register
+	over    bool // closed for good: the watcher's place is another's
+	getting int  // Gets that register
 	index   index
 	lru     lru
 	slots   []*entry        // by tag
@@ -142,7 +143,7 @@ func (c *Cache) Close() error {
 		c.ended.Wait()
 	}
 	busy := c.regions + int(c.singles.Load())
-	c.closed = busy == 0
+	c.closed, c.over = busy == 0, busy == 0
 	c.mu.Unlock()
 	if busy > 0 {
 		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy), Remedy: "complete their operations first"}

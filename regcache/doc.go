@@ -43,12 +43,13 @@
 //     tells nobody.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let
-// go of it (Clear): that one gets EBUSY. What another watches already is registered per operation.
+// go of it (Clear): that one gets EBUSY. What another watches already is registered per operation. One mremap that moves several
+// mappings (Linux 6.17) is refused by the kernel, with EFAULT, where it meets a watched range.
 //
 // # Fork
 //
 // os/exec needs nothing. A child that C code forks has no cache: its calls fail with memevents.ErrForked, and end
-// nothing of the parent's.
+// nothing of the parent's; nor do those of its copy of a Pool.
 //
 // # Order of use
 //

@@ -36,6 +36,7 @@ type PoolConfig struct {
 type Pool struct {
 	cfg    PoolConfig
 	handle *handle.Handle
+	pid    int
 
 	mu     sync.Mutex
 	closed bool
@@ -94,7 +95,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = defaultMaxBytes()
 	}
-	p := &Pool{cfg: cfg, slabs: map[*slab]struct{}{}}
+	p := &Pool{cfg: cfg, slabs: map[*slab]struct{}{}, pid: os.Getpid()}
 	p.handle = handle.New(p, "buffer pool", "")
 	return p, nil
 }
@@ -190,6 +191,9 @@ func (p *Pool) full(n int) error {
 }
 
 func (p *Pool) mapBytes(n int) (*slab, error) {
+	if p.forked() {
+		return nil, errForked("alloc")
+	}
 	if int64(n) > p.cfg.MaxBytes-p.bytes {
 		return nil, p.full(n)
 	}
@@ -211,6 +215,9 @@ func (p *Pool) mapBytes(n int) (*slab, error) {
 
 // unmap gives a slab back. What the device may still reach stays mapped.
 func (p *Pool) unmap(s *slab) error {
+	if p.forked() {
+		return errForked("free")
+	}
 	if err := s.mr.Close(); err != nil {
 		return &Error{Op: "deregister", Err: err}
 	}
@@ -221,6 +228,9 @@ func (p *Pool) unmap(s *slab) error {
 
 // Close unmaps everything. It refuses with ErrBusy while buffers are in use. It is idempotent.
 func (p *Pool) Close() error {
+	if p.forked() {
+		return errForked("close pool")
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -238,6 +248,9 @@ func (p *Pool) Close() error {
 	p.handle.Close()
 	return errors.Join(errs...)
 }
+
+// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they are reached.
+func (p *Pool) forked() bool { return os.Getpid() != p.pid }
 
 // PoolStats are the figures of a pool.
 type PoolStats struct {

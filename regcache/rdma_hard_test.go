@@ -126,12 +126,16 @@ func TestDeviceAChildOfForkIsRefusedAndHarmsNothing_21(t *testing.T) {
 	}
 	held := mustGet(t, c, p, uint64(page), RemoteWrite)
 	single := must(c.GetFrom(Mapped, ptr(p+page), 8, RemoteWrite))(t)
+	large := alloc(t, w.pool, 4<<20)
 	code := inChild(t, func() int {
 		bad := 0
 		for i, err := range []func() error{
 			func() error { _, err := c.Get(ptr(p), uint64(page), RemoteWrite); return err },   // would be a hit
 			func() error { _, err := c.Get(ptr(p), 2*uint64(page), RemoteWrite); return err }, // would be a miss
 			func() error { return c.Close() },
+			func() error { _, err := w.pool.Alloc(4 << 20); return err },
+			func() error { return w.pool.Free(large) },
+			func() error { return w.pool.Close() },
 		} {
 			if !errors.Is(err(), memevents.ErrForked) {
 				bad |= 1 << i
@@ -147,6 +151,9 @@ func TestDeviceAChildOfForkIsRefusedAndHarmsNothing_21(t *testing.T) {
 	}
 	mustPut(t, c, held)
 	mustPut(t, c, single)
+	if err := w.pool.Free(large); err != nil {
+		t.Errorf("the parent's buffer: %v", err)
+	}
 	before := c.Stats().Registered
 	if !w.arrives(c, p, int(page), 2) || c.Stats().Registered != before {
 		t.Error("the parent's registration is gone")

@@ -110,6 +110,9 @@ func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 // sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
 // The caller gives them to deregister without the lock.
 func (c *Cache) sweep() (idle []*entry) {
+	if c.over {
+		return nil
+	}
 	c.drained = c.w.Drain(c.drained[:0])
 	for _, ref := range c.drained {
 		e := c.slots[ref.Tag()]

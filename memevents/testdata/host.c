@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void *load(const char *path)
@@ -25,6 +26,13 @@ int main(int argc, char **argv)
 
 	if (argc < 3) /* "exit": only begins and ends */
 		return 0;
+	if (getenv("IBC_TEST_FORK")) { /* a server that goes into the background, or a worker of one */
+		int status;
+		pid_t pid = fork();
+
+		if (pid)
+			return waitpid(pid, &status, 0) == pid && !status ? 0 : 1;
+	}
 	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	go = load(argv[1]);
 	if (!go)

@@ -1,0 +1,66 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package memevents
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A library of C or C++ has its handlers called, in the order of their priorities, whichever image's hooks are the ones
+// that work, and whether it came before Go looked for them or after.
+func TestHandlersOfALibraryAreCalledInOrder_16(t *testing.T) {
+	for _, lib := range []string{"handler.so", "handlercc.so"} {
+		for _, hooks := range []string{"symbols", "preload"} {
+			for _, when := range []string{"before", "after"} {
+				t.Run(lib+" "+hooks+" "+when, func(t *testing.T) {
+					env := []string{onlySymbols}
+					if hooks == "preload" {
+						env = append(env, preload(t, "libmemevents.so"))
+					}
+					runHelper(t, env, "handlers", artifact(t, lib), when)
+				})
+			}
+		}
+	}
+}
+
+func init() {
+	helpers["handlers"] = func(args []string) error {
+		if args[1] == "after" {
+			Status()
+		}
+		if _, err := cLoad(args[0]); err != nil {
+			return err
+		}
+		p := newPages(1)
+		if cSymbol("ibc_mem_root_v1") != nil {
+			cFunc("ibc_handler_add", p)
+		} else { // they are the executable's, which does not export them
+			cFunc("ibc_handler_add", p, rootAt(), addHandlerAt())
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		r, err := published(w, p, CalledFromC)
+		if err != nil {
+			return err
+		}
+		cFunc("ibc_handler_refuse", 1)
+		if _, errno := cCall(callMunmap, p, pageSize); errno != unix.EBUSY || !r.Valid() {
+			return fmt.Errorf("munmap that a handler refuses: %v; valid %v", errno, r.Valid())
+		}
+		cFunc("ibc_handler_refuse", 0)
+		cFunc("ibc_handler_order")
+		if _, errno := cCall(callMunmap, p, pageSize); errno != 0 || r.Valid() {
+			return fmt.Errorf("munmap: %v; valid %v", errno, r.Valid())
+		}
+		if got := cFunc("ibc_handler_order"); got != 1234 {
+			return fmt.Errorf("the handlers ran in the order %d, want 1234, each once", got)
+		}
+		return nil
+	}
+}

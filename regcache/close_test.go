@@ -1,0 +1,76 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package regcache
+
+import (
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The table has room for a number of caches, and the next gets a closed one's place: what is called on the old one takes
+// nothing from the new.
+func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
+	for name, do := range map[string]func(*Cache){
+		"Clear":  func(c *Cache) { c.Clear() },
+		"Retest": func(c *Cache) { c.Retest() },
+		"reap":   func(c *Cache) { c.reap() }, // a Put that is overtaken by Close
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := cached(t, newFake())
+			getPut(t, old, reserve(t, 1), 8, LocalWrite)
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f := newFake()
+			c := cached(t, f)
+			p := reserve(t, 1)
+			getPut(t, c, p, 8, LocalWrite)
+			call(t, cMunmap, p, page)
+			do(old)
+			mapAt(t, p, page, rw)
+			stamp(p, p+page)
+			r := mustGet(t, c, p, 8, LocalWrite)
+			if !f.mr(t, r).lands(p, 8) {
+				t.Error("stale")
+			}
+			mustPut(t, c, r)
+			if s := c.Stats(); s.Invalidated != 1 || s.Deregistered != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Close is tried until nothing is in use, by one goroutine, while others end their operations on what was changed meanwhile.
+func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
+	for range 200 {
+		f := newFake()
+		c := cached(t, f)
+		const n = 8
+		p := reserve(t, n)
+		var regions [n]Region
+		for i := range regions {
+			regions[i] = mustGet(t, c, p+uintptr(i)*page, 8, LocalWrite)
+		}
+		call(t, cMadvise, p, n*page, unix.MADV_DONTNEED)
+		var puts sync.WaitGroup
+		for _, r := range regions {
+			puts.Go(func() { c.Put(r) })
+		}
+		for c.Close() != nil {
+		}
+		next, err := New(Config{Registrar: newFake()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		puts.Wait()
+		if s := c.Stats(); s.Registered != s.Deregistered || s.Live != 0 {
+			t.Fatalf("%+v", s)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
