@@ -26,7 +26,8 @@ func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) err
 	return h.post(ctx, v, rank, Payload{}, args)
 }
 
-// PostWith is Post with a payload, which may be reused when it returns.
+// PostWith is Post with a payload, which may be reused when it returns. But after a *StallError or ErrClosed the
+// network may read that of a Long larger than Lane.MaxMedium until the lane is closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
 	return h.post(ctx, v, rank, p, args)
 }
@@ -176,6 +177,7 @@ func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing, a
 	}
 	err = l.send(ctx, peer, o, args, w)
 	if err == nil && large {
+		l.beginAgain(w)
 		err = l.drain(w)
 	}
 	l.recycle(w)
@@ -255,6 +257,9 @@ func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 		return Reply{}, err
 	}
 	lockrank.MustHoldNone("wait for a call")
+	if !p.w.done.Load() {
+		p.l.beginAgain(p.w)
+	}
 	if err := p.l.finish(ctx, p.w); err != nil && !p.w.done.Load() {
 		return Reply{}, p.w.h.failed("call", p.w.rank, err)
 	}

@@ -230,8 +230,7 @@ func (l *Lane) stillSince(look *glance) bool {
 		*look = now
 		return false
 	}
-	done := l.stats.handled.Load() + l.stats.refused.Load()
-	return now.rounds >= look.rounds+3 && l.stats.requests.Load() == done
+	return now.rounds >= look.rounds+3 && l.stats.requests.Load() == l.done()
 }
 
 // Close ends the lane. Everything pending gets ErrClosed. It returns an
@@ -243,23 +242,19 @@ func (l *Lane) Close() error {
 		return err
 	}
 	rest := l.shut(ErrClosed)
-	e := &l.engine
+	l.letFinish()
 	const step = time.Millisecond
-	for waited := time.Duration(0); ; waited += step {
-		attended := e.attendant == nil || e.gone.Load()
-		if attended && e.parked.Load() == 0 && l.handling.Load() == 0 && l.lent.Load() == 0 && l.prepared.Load() == 0 && l.tryLead() {
-			break // for good
-		}
-		if e.closed.Load() {
+	for waited := time.Duration(0); !l.takeLast(); waited += step {
+		if l.engine.closed.Load() {
 			return nil
 		}
 		if waited >= l.cfg.CloseAfter {
-			return fmt.Errorf("am: %d handlers run and %d messages are prepared, after %v: %w", l.handling.Load(), l.prepared.Load(), waited, ErrBusy)
+			return fmt.Errorf("%w, after %v: %s", ErrBusy, waited, l.users())
 		}
 		l.port.Wake()
 		l.cfg.Host.Sleep(step)
 	}
-	e.closed.Store(true)
+	l.engine.closed.Store(true)
 	if err := l.port.Close(); err != nil {
 		return err
 	}
@@ -267,4 +262,51 @@ func (l *Lane) Close() error {
 		return rest
 	}
 	return nil
+}
+
+// letFinish waits for messages that are being handed to the port, whose memory ends with it. Who comes later sees
+// that the lane has ended.
+func (l *Lane) letFinish() {
+	for i := range l.peers {
+		if p := l.peers[i].Load(); p != nil {
+			p.mu.Lock()
+			//lint:ignore SA2001 to wait is all that is wanted
+			p.mu.Unlock()
+		}
+	}
+}
+
+// takeLast takes the lead for good, if nobody uses the lane any more. Nothing arrives while it looks.
+func (l *Lane) takeLast() bool {
+	e := &l.engine
+	if e.attendant != nil && !e.gone.Load() || e.parked.Load() > 0 || l.prepared.Load() > 0 || !l.tryLead() {
+		return false
+	}
+	if l.stats.requests.Load() == l.done() && l.handling.Load() == 0 && l.lent.Load() == 0 {
+		return true
+	}
+	l.leave()
+	return false
+}
+
+// done counts the requests that are dealt with.
+func (l *Lane) done() uint64 { return l.stats.handled.Load() + l.stats.refused.Load() }
+
+// users says who keeps a lane from being closed.
+func (l *Lane) users() string {
+	e := &l.engine
+	s := fmt.Sprintf("%d handlers run, %d messages are prepared", l.handling.Load(), l.prepared.Load())
+	if n := int64(l.stats.requests.Load()-l.done()) - int64(l.handling.Load()); n > 0 {
+		s += fmt.Sprintf(", %d handlers are yet to run", n)
+	}
+	if n := e.parked.Load(); n > 0 {
+		s += fmt.Sprintf(", %d goroutines wait", n)
+	}
+	if e.attendant != nil && !e.gone.Load() {
+		s += ", the attendant has not ended"
+	}
+	if e.lead.Load() {
+		s += ", somebody polls"
+	}
+	return s
 }

@@ -268,6 +268,9 @@ func (l *Lane) Test() (bool, error) {
 	}
 	lockrank.MustHoldNone("poll a lane")
 	if !l.tryLead() {
+		if l.engine.closing.Load() {
+			return false, l.ended()
+		}
 		return false, nil // somebody else does
 	}
 	b := l.batch()

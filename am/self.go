@@ -12,6 +12,8 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 	if o.wants {
 		o.w.token = l.calls.add(o.w, l.cfg.Rank, needReply, nil, l.port.Now())
 	}
+	l.stats.requests.Add(1) // from here on Close waits
+	l.stats.local.Add(1)
 	l.mu.Unlock()
 	b := l.batch()
 	w := &b.work[0]
@@ -32,8 +34,6 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 			copy(l.cfg.Segment[o.off:], o.payload) // else the handler's lookup refuses it
 		}
 	}
-	l.stats.requests.Add(1)
-	l.stats.local.Add(1)
 	b.n = 1
 	l.offer(b)
 	l.run(b)

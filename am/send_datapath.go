@@ -108,6 +108,9 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.end != nil {
+		return 0, l.end
+	}
 	if o.wants {
 		if l.replyless.blocks(w) {
 			return 0, ErrNoReply

@@ -1,0 +1,176 @@
+package am
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// closable is a scripted port that knows whether it was closed, and stops a Send on request.
+type closable struct {
+	*scripted
+	closed  atomic.Bool
+	at      chan struct{} // told when a Send has begun; nil: none is stopped
+	proceed chan struct{} // lets it go on
+}
+
+func (p *closable) Close() error { p.closed.Store(true); return nil }
+
+func (p *closable) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+	if p.at != nil {
+		p.at <- struct{}{}
+		<-p.proceed
+	}
+	if p.closed.Load() {
+		panic("a message is written into the memory of a port that is closed")
+	}
+	return p.scripted.Send(peer, b, n, w, cookie, f)
+}
+
+// closableOver replaces the port of a lane that nobody uses yet.
+func closableOver(l *Lane, p *scripted) *closable {
+	c := &closable{scripted: p}
+	l.port = c
+	return c
+}
+
+// A request that arrived, whose handler the goroutine that polled has not begun, may refer to the segment.
+func TestCloseWaitsForRequestsWhoseHandlersNobodyHasBegun(t *testing.T) {
+	var cut []error
+	l, s, ran := target(t, &cut)
+	p := closableOver(l, s)
+	l.cfg.CloseAfter = 20 * time.Millisecond
+	hello(t, l, s, 1)
+	s.arrive(t, 1, message(l, head{kind: request}, nil))
+	if !l.tryLead() {
+		t.Fatal("somebody leads")
+	}
+	b := l.batch()
+	l.round(b, 0)
+	l.offer(b)
+	l.leave()
+	if err := l.Close(); !errors.Is(err, ErrBusy) || p.closed.Load() {
+		t.Fatalf("Close with a handler to come: %v, the port is closed: %v", err, p.closed.Load())
+	}
+	l.run(b)
+	if err := l.Close(); err != nil || *ran != 1 || !p.closed.Load() {
+		t.Fatalf("%v; %d handlers ran", err, *ran)
+	}
+}
+
+// Over verbs the send buffers are unmapped by the port's Close.
+func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
+	for _, kind := range []string{"post", "reply"} {
+		t.Run(kind, func(t *testing.T) {
+			var cut []error
+			l, s, _ := target(t, &cut)
+			p := closableOver(l, s)
+			hello(t, l, s, 1)
+			var send func() error
+			if kind == "post" {
+				send = func() error { return l.table.find(0).Post(context.Background(), l, 1) }
+			} else {
+				send = func() error { return l.refuse(1, 7, NoAnswer, "late") }
+			}
+			p.at, p.proceed = make(chan struct{}), make(chan struct{})
+			sent, closed := make(chan error), make(chan error)
+			go func() { sent <- send() }()
+			<-p.at
+			go func() { closed <- l.Close() }()
+			for !l.engine.closing.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			select {
+			case <-closed:
+				t.Error("Close did not wait")
+			case <-time.After(20 * time.Millisecond):
+			}
+			close(p.proceed)
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+			if !t.Failed() {
+				<-closed
+			}
+		})
+	}
+}
+
+func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	l.cfg.CloseAfter = 20 * time.Millisecond
+	hello(t, l, s, 1) // so that there is a credit
+	h := l.table.find(0)
+	ctx := t.Context()
+	for name, commit := range map[string]func(*Prepared) error{
+		"TryCommit":  func(p *Prepared) error { return p.TryCommit() },
+		"Commit":     func(p *Prepared) error { return p.Commit(ctx) },
+		"CommitCall": func(p *Prepared) error { _, err := p.CommitCall(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := h.Prepare(ctx, l, 1, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Cancel()
+			before := len(s.sent)
+			l.shut(ErrClosed)
+			if err := commit(p); !errors.Is(err, ErrClosed) || len(s.sent) != before {
+				t.Errorf("%v, and %d messages were sent", err, len(s.sent)-before)
+			}
+			l.mu.Lock()
+			l.end = nil // as it was, for the next
+			l.engine.closing.Store(false)
+			l.mu.Unlock()
+		})
+	}
+}
+
+func TestTestSaysThatTheLaneIsClosed(t *testing.T) {
+	var cut []error
+	l, _, _ := target(t, &cut)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Test(); !errors.Is(err, ErrClosed) {
+		t.Errorf("a loop that polls until there is an error would go on for ever: %v", err)
+	}
+}
+
+// ticking is a scripted port on which each look at the clock takes a millisecond.
+type ticking struct {
+	*scripted
+	now time.Duration
+}
+
+func (p *ticking) Now() time.Duration         { p.now += time.Millisecond; return p.now }
+func (p *ticking) Wait(context.Context) error { return nil }
+
+func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	l.port = &ticking{scripted: s, now: time.Hour}
+	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
+	hello(t, l, s, 1)
+	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var polls [2]uint64
+	for i := range polls {
+		before := l.stats.polls.Load()
+		var stall *StallError
+		if _, err := p.Wait(t.Context()); !errors.As(err, &stall) {
+			t.Fatal(err)
+		}
+		polls[i] = l.stats.polls.Load() - before
+	}
+	if polls[1] < polls[0]/2 {
+		t.Errorf("the first Wait polled %d times before it gave up, the second %d", polls[0], polls[1])
+	}
+}
