@@ -114,7 +114,6 @@ func (l *Lane) arrived(b *batch, e *fabric.Event, now time.Duration) {
 		err = broken("is a note and takes a buffer", int(control), 0)
 	}
 	if call, err = l.account(p, w, payload, err, now); err == nil {
-		err = p.purse.Apply(&w.head.credit, now)
 		l.credited(p)
 	}
 	p.mu.Unlock()
@@ -145,7 +144,7 @@ func (l *Lane) arrived(b *batch, e *fabric.Event, now time.Duration) {
 }
 
 // account enters a message into the books, and a reply into its call. The error is one of
-// the message: whatever it says, its buffer is gone and must be accounted for.
+// the message: whatever it says, its buffer is gone and must be accounted for. The peer's lock is held.
 func (l *Lane) account(p *peer, w *work, payload []byte, bad error, now time.Duration) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,6 +159,9 @@ func (l *Lane) account(p *peer, w *work, payload []byte, bad error, now time.Dur
 	}
 	if err == nil {
 		err = l.pool.Apply(p.rank, &w.head.credit, now)
+	}
+	if err == nil { // before a call ends: a message that breaks the protocol ends none
+		err = p.purse.Apply(&w.head.credit, now)
 	}
 	if err != nil || w.head.kind == request || w.head.kind == ping {
 		return nil, err

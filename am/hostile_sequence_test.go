@@ -1,0 +1,125 @@
+package am
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+)
+
+// enemy makes messages that are right but for a few fields.
+type enemy struct {
+	*rand.Rand
+	tokens []uint64 // of calls, answered or not
+}
+
+func pick[T any](e *enemy, usual T, others ...T) T {
+	if e.IntN(4) > 0 {
+		return usual
+	}
+	return others[e.IntN(len(others))]
+}
+
+func (e *enemy) message(l *Lane) []byte {
+	h := head{kind: kind(1 + e.IntN(5)), cat: category(e.IntN(3)), nargs: uint8(e.IntN(4))}
+	h.token = pick(e, e.tokens[e.IntN(len(e.tokens))], 0, 1, 1<<32|1, math.MaxUint64)
+	switch h.kind {
+	case request:
+		if h.wants = e.IntN(2) == 0; !h.wants {
+			h.token = 0
+		}
+		h.handler = pick[uint16](e, 0, 1, math.MaxUint16)
+	case failure:
+		h.cat, h.nargs = medium, 1
+		h.args[0] = e.Uint64()
+	case control, ping:
+		h.cat, h.nargs, h.token = short, 0, 0
+	}
+	if h.cat != short {
+		h.length = uint32(e.IntN(40))
+		h.off = pick[uint64](e, uint64(e.IntN(50)), 99, 100, 101, 1<<32, 1<<63, math.MaxUint64)
+	}
+	h.credit = flow.Header{Epoch: connection, Want: uint16(e.IntN(9)), Answer: e.IntN(3) == 0, Granted: uint32(e.IntN(9))}
+	if e.IntN(3) == 0 {
+		h.credit.Extended = true
+		h.credit.Recall, h.credit.Returned, h.credit.Seen = uint32(e.IntN(3)), uint32(e.IntN(3)), uint32(e.IntN(3))
+	}
+	b := make([]byte, h.size())
+	h.encode(b, l.hash, h.args[:h.nargs])
+	if e.IntN(12) == 0 { // a byte that does not fit the others
+		b[e.IntN(len(b))] = byte(e.Uint32())
+	}
+	switch e.IntN(40) {
+	case 0:
+		b = b[:e.IntN(len(b))]
+	case 1:
+		b = append(b, make([]byte, e.IntN(20))...)
+	}
+	return b
+}
+
+// Whatever a rank sends, in whatever order, while calls to it are in flight and replies to it are owed: the books balance, every
+// buffer comes back, every call to it ends, and another rank is served as before.
+func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
+	cutOff, survived := 0, 0
+	for seed := range uint64(3000) {
+		var cut []error
+		l, p, _ := target(t, &cut)
+		e := &enemy{rand.New(rand.NewPCG(seed, 1)), []uint64{7}}
+		hello(t, l, p, 1)
+		hello(t, l, p, 2)
+		h := l.table.find(0)
+		var calls []*Pending
+		for range 1 + e.IntN(12) {
+			if e.IntN(3) == 0 {
+				w := l.newWaiter()
+				l.begin(w, "call", h, 1)
+				o := outgoing{kind: request, wants: true, w: w}
+				if e.IntN(4) == 0 {
+					o.cat, o.payload = long, []byte("x")
+				}
+				switch err := l.attempt(l.known(1), &o, nil, w); {
+				case err == nil:
+					calls, e.tokens = append(calls, &Pending{l, w}), append(e.tokens, w.token)
+				case !passing(err) && !errors.Is(err, fabric.ErrPeerDown):
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+			if b := e.message(l); e.IntN(4) == 0 {
+				p.note(1, b)
+			} else {
+				p.arrive(t, 1, b)
+			}
+			l.pollAll(t, p)
+		}
+		hello(t, l, p, 2)
+		handled := l.Stats().Handled
+		p.arrive(t, 2, message(l, head{kind: request}, nil))
+		l.pollAll(t, p)
+		if s := l.Stats(); s.Handled != handled+1 || len(p.free) != p.cfg.Slots || errors.Join(s.Check(), l.pool.Check()) != nil {
+			t.Fatalf("seed %d: rank 2 is not served, or the books are wrong: %+v, %v, %v", seed, s, s.Check(), l.pool.Check())
+		}
+		if len(cut) > 1 || len(cut) == 1 && !errors.As(cut[0], new(*MessageError)) && !errors.As(cut[0], new(*flow.ViolationError)) {
+			t.Fatalf("seed %d: cut off for %v", seed, cut)
+		}
+		if len(cut) == 1 {
+			cutOff++
+			for _, c := range calls {
+				if c.w.done.Load() || l.calls.e[index(c.w.token)-1].needs == needSent {
+					continue // the network tells the end of a write
+				}
+				t.Fatalf("seed %d: a call to the rank that was cut off goes on", seed)
+			}
+		} else {
+			survived++
+		}
+		_ = l.Close()
+	}
+	t.Logf("%d were cut off", cutOff)
+	if cutOff < 100 || survived < 10 {
+		t.Errorf("%d ranks were cut off, %d were not: the test tests nothing", cutOff, survived)
+	}
+}
