@@ -251,7 +251,8 @@ func (p *Pending) Test() (r Reply, done bool, err error) {
 }
 
 // Wait waits for the end of the call. After an error of ctx, or a *StallError, the call is still in
-// flight: Wait again, or forget it.
+// flight: Wait again, for as long again, or forget it. A call that has ended stays so: Wait returns the same
+// at once, also when the lane is closed.
 func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 	if err := p.l.mayUse("wait for a call"); err != nil {
 		return Reply{}, err

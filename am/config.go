@@ -49,16 +49,17 @@ type Config struct {
 	// Credits are the receive buffers for requests, shared by all peers: 1 and more. 0: 256.
 	Credits int
 	// Replies are the receive buffers for replies, which bound the unanswered calls
-	// of this rank: 1 and more. 0: 128.
+	// of this rank, those included that nobody waits for any more: 1 and more. 0: 128.
 	Replies int
 	// Spares are receive buffers that handlers may keep while others are posted in their
 	// place; beyond, payloads are copied. 0: 16. -1: none.
 	Spares int
-	// MaxMedium is the largest payload of a Medium message in bytes. 0: 4096.
+	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's largest message
+	// leaves, which the error of Open names. 0: 4096.
 	MaxMedium int
 	// Sends are the send buffers that requests use: 1 and more. 0: 64.
 	Sends int
-	// ReplySends are send buffers for replies in addition. Replies beyond wait in memory. 0: 16.
+	// ReplySends are send buffers for replies in addition: 1 and more. Replies beyond wait in memory. 0: 16.
 	ReplySends int
 	// Flow are the parameters of credits.
 	Flow flow.Config

@@ -12,12 +12,13 @@
 // It goes through a [Via]: a [Lane], or a worker or job of package conduit, which opens the lanes.
 //
 // Call waits for the reply, Start does not, Post wants none. A handler that makes no
-// reply to a call answers it with an empty one when it returns; with [Call.Defer] it
+// reply to a call answers it with an empty one when it returns, or with a failure if the reply that it tried
+// to make did not fit; with [Call.Defer] it
 // keeps the right and the duty to reply, for any goroutine, once, within a time. TryPost and its like
 // never wait: they return the obstacle. Prepare lends the memory that the device reads, for the program
 // to write a payload in place.
 //
-// A call ends exactly once: with its reply, a *RemoteError (the handler panicked, gave no reply in time,
+// A call ends exactly once: with its reply, a *RemoteError (the handler panicked, gave no reply in time or one that cannot be sent,
 // or the request names what is not there), a *fabric.PeerDownError, ErrClosed, or, for its caller only, the
 // end of the context or a *StallError; what comes later is dropped. A post without an error
 // has been given to the network, which delivers it unless one of the two ranks dies.

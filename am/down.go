@@ -236,7 +236,7 @@ func (l *Lane) stillSince(look *glance) bool {
 // Close ends the lane. Everything pending gets ErrClosed. It returns an
 // *InFlightError if that was something, which is for the caller to judge: a lane is closed
 // in good order after Quiesce and a barrier. With handlers that do not end, or memory lent by Prepare, it
-// wraps ErrBusy, and the port stays open: call it again. A second Close is nil.
+// wraps ErrBusy after Config.CloseAfter, and the port stays open: call it again. A second Close is nil.
 func (l *Lane) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err

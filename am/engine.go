@@ -304,7 +304,7 @@ func (l *Lane) Poke() { l.port.Wake() }
 // mayUse is at the head of whatever communicates.
 func (l *Lane) mayUse(op string) error {
 	lockrank.CheckCommunication(op)
-	if l.table.running.here() {
+	if running.here() {
 		return ErrInHandler
 	}
 	return nil

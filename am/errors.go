@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
@@ -34,11 +35,12 @@ var (
 	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
 	// ErrAnswered says that a call has had its one reply.
 	ErrAnswered = errors.New("am: the call is answered already: a handler replies at most once")
-	// ErrOver says that a Call was used after its handler returned, or after Defer.
-	ErrOver = errors.New("am: the handler has returned or deferred its reply: use the Token of Defer")
+	// ErrOver says that a Call was used after its handler returned, or after Defer; or a Prepared after its end.
+	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the Token of Defer; a prepared message is committed or cancelled once")
 	// ErrExpired says that a deferred reply came too late: the caller has been told so.
 	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
-	// ErrBusy says that a lane cannot be closed while the program holds memory of it.
+	// ErrBusy says that a lane cannot be closed while its handlers run, or the program is in it or holds memory of
+	// it; the text of Close's error says which.
 	ErrBusy = fmt.Errorf("am: close: %w", fabric.ErrBusy)
 )
 
@@ -89,7 +91,19 @@ type RemoteError struct {
 	Rank    int
 	Handler string
 	Reason  Reason
-	Text    string // what the handler panicked with, or what was refused
+	Text    string // what the handler panicked with, or what was refused; its first 512 bytes
+}
+
+// clip shortens text to what a failure carries, between two characters.
+func clip(text string) string {
+	if len(text) <= maxFailure {
+		return text
+	}
+	n := maxFailure
+	for n > maxFailure-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
 }
 
 func (e *RemoteError) Error() string {

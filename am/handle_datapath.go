@@ -133,7 +133,7 @@ func (l *Lane) handle(w *work) {
 	*c = Call{l: l, h: h, head: &w.head, rank: w.rank, payload: w.payload}
 	l.invoke(c)
 	if c.state == fresh && w.head.wants {
-		_ = c.Reply() // what went wrong is counted
+		_ = c.replyForHandler() // what went wrong is counted
 	}
 	c.state = over
 	l.stats.handled.Add(1)
@@ -159,11 +159,11 @@ func (l *Lane) locate(h *Handler, w *work) error {
 // ends the goroutine ends one that is not its own, perhaps the only one that polls: what would hang later stops here.
 func (l *Lane) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
-	mark := l.table.running.enter()
+	mark := running.enter()
 	returned := false
 	defer func() {
 		l.handling.Add(-1)
-		l.table.running.leave(mark)
+		running.leave(mark)
 		v := recover()
 		if v == nil {
 			lockrank.LeaveHandler()
@@ -184,7 +184,7 @@ func (l *Lane) invoke(c *Call) {
 
 func (l *Lane) panicked(c *Call, v any) {
 	l.stats.panics.Add(1)
-	text := fmt.Sprint(v)
+	text := clip(fmt.Sprint(v))
 	l.report(c.rank, &RemoteError{Rank: l.cfg.Rank, Handler: c.h.name, Reason: Panicked, Text: text})
 	if c.state == fresh && c.head.wants {
 		c.state = replied
@@ -194,7 +194,6 @@ func (l *Lane) panicked(c *Call, v any) {
 
 // refuse sends a failure.
 func (l *Lane) refuse(rank int, token uint64, why Reason, text string) error {
-	text = text[:min(len(text), maxFailure)]
 	args := [1]uint64{uint64(why)}
-	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(text)}, args[:])
+	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
 }

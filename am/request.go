@@ -60,6 +60,7 @@ type Call struct {
 	rank    int
 	payload []byte
 	state   callState
+	unfit   error // of the last reply that the handler tried to make
 }
 
 type callState uint8
@@ -100,7 +101,8 @@ func (c *Call) Offset() (off uint64, ok bool) { return c.head.off, c.head.cat ==
 // Wanted reports whether the caller waits for a reply. To others a reply is dropped.
 func (c *Call) Wanted() bool { return c.head.wants }
 
-// Reply answers with arguments only.
+// Reply answers with arguments only. After an error the handler may reply with less; if it does not, the caller is told
+// of the error.
 func (c *Call) Reply(args ...uint64) error { return c.answer(Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.
@@ -113,8 +115,8 @@ func (c *Call) answer(p Payload, args []uint64) error {
 	case deferred, over:
 		return ErrOver
 	}
-	if err := c.l.checkParts(c.rank, p, args); err != nil {
-		return err
+	if c.unfit = c.l.checkParts(c.rank, p, args); c.unfit != nil {
+		return c.unfit
 	}
 	c.state = replied
 	if !c.head.wants {
@@ -122,6 +124,15 @@ func (c *Call) answer(p Payload, args []uint64) error {
 		return nil
 	}
 	return c.l.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
+}
+
+// replyForHandler is for one that returned without a reply: an empty one, or that its own did not fit.
+func (c *Call) replyForHandler() error {
+	if c.unfit == nil {
+		return c.Reply()
+	}
+	c.state = replied
+	return c.l.refuse(c.rank, c.head.token, TooLarge, c.unfit.Error())
 }
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)

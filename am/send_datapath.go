@@ -341,6 +341,15 @@ func (l *Lane) reply(rank int, o *outgoing, args []uint64) error {
 	if err == ErrNoBuffer || err == ErrQueueFull {
 		return l.keep(p, o, args)
 	}
+	return l.concludeReply(rank, o, err)
+}
+
+// concludeReply is what follows when a reply was sent or cannot be. Who waits for one that the network refuses is told.
+func (l *Lane) concludeReply(rank int, o *outgoing, err error) error {
+	if err != nil && o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && l.ended() == nil {
+		_ = l.refuse(rank, o.token, TooLarge, err.Error())
+		return err
+	}
 	l.replied(o, err)
 	return err
 }

@@ -23,9 +23,24 @@ func (l *Lane) serve(now time.Duration) {
 	l.expire(now)
 	l.watch(now)
 	l.pingAll(now)
+	l.offerBuffer()
+}
+
+// offerBuffer has the first who waits for a send buffer look, if there is one: nobody tells when one comes free. Who
+// was woken without one would look again and again, and keep who leads from sleeping.
+func (l *Lane) offerBuffer() {
 	l.mu.Lock()
-	l.waiting.wake(l)
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if l.waiting.First() == nil {
+		return
+	}
+	b, err := l.port.Reserve(0)
+	if err == nil {
+		l.port.Release(b)
+	}
+	if !errors.Is(err, fabric.ErrAgain) {
+		l.waiting.wake(l)
+	}
 }
 
 // nothingDue reports whether nothing of what serve does is due, with the lane's lock.
@@ -265,7 +280,7 @@ func (l *Lane) sendLate() {
 			}
 			continue
 		}
-		l.replied(&x.o, err)
+		_ = l.concludeReply(x.p.rank, &x.o, err) // who waits is told
 	}
 }
 

@@ -39,8 +39,6 @@ type Table struct {
 	byName map[string]*Handler
 	sorted []*Handler // by name; not nil once the table is fixed
 	hash   uint64
-
-	running inside
 }
 
 // Default is the table of the function Handle, for programs with one set of handlers.
@@ -160,9 +158,9 @@ func (t *Table) Len() int {
 	return len(t.byName)
 }
 
-// InHandler reports whether the calling goroutine runs a handler of the table. Who may wait asks
+// InHandler reports whether the calling goroutine runs a handler, of whatever table. Who may wait asks
 // it: a handler must not.
-func (t *Table) InHandler() bool { return t.running.here() }
+func (t *Table) InHandler() bool { return running.here() }
 
 // find returns nil for an index that no handler has.
 func (t *Table) find(index uint16) *Handler {

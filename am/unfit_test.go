@@ -1,0 +1,67 @@
+package am_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/am/amtest"
+)
+
+func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {
+	table := am.NewTable()
+	far := table.Handle("long beyond the segment", func(c *am.Call) { _ = c.ReplyWith(am.Long(60, make([]byte, 8))) })
+	later := table.Handle("the same, deferred", func(c *am.Call) {
+		tok := c.Defer(0)
+		go func() { _ = tok.ReplyWith(am.Long(60, make([]byte, 8))) }()
+	})
+	big := table.Handle("large", func(c *am.Call) { _ = c.ReplyWith(am.Medium(make([]byte, c.Lane().MaxMedium()+1))) })
+	many := table.Handle("many arguments", func(c *am.Call) { _ = c.Reply(make([]uint64, am.MaxArgs+1)...) })
+	again := table.Handle("again with less", func(c *am.Call) {
+		if c.Reply(make([]uint64, am.MaxArgs+1)...) == nil {
+			panic("17 arguments fit")
+		}
+		_ = c.Reply(7)
+	})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	for to := range l {
+		for _, h := range []*am.Handler{far, later, big, many} {
+			var re *am.RemoteError
+			if r, err := h.Call(bounded(t), l[0], to); !errors.As(err, &re) || re.Reason != am.TooLarge || re.Text == "" {
+				t.Errorf("%s on rank %d: %v, %v", h.Name(), to, r, err)
+			}
+		}
+		if r, err := again.Call(bounded(t), l[0], to); err != nil || r.Arg(0) != 7 {
+			t.Errorf("on rank %d: %v, %v", to, r, err)
+		}
+		for _, x := range l {
+			if s := x.Stats(); s.Check() != nil || s.Owed != 0 {
+				t.Errorf("%v; %d replies are owed", s.Check(), s.Owed)
+			}
+		}
+	}
+}
+
+func TestTheTextOfAPanicIsCutBetweenCharacters(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("h", func(c *am.Call) { panic(strings.Repeat("x", int(c.Arg(0))) + strings.Repeat("é", 1<<20)) })
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	for to := range l {
+		for pad := range uint64(2) {
+			_, err := h.Call(bounded(t), l[0], to, pad)
+			var re *am.RemoteError
+			if !errors.As(err, &re) || len(re.Text) < 500 || len(re.Text) > 512 || !utf8.ValidString(re.Text) {
+				t.Errorf("%d bytes of text, %q", len(fmt.Sprint(err)), fmt.Sprint(err)[:80])
+			}
+		}
+		for _, e := range l[to].Errors() {
+			if n := len(e.Err.Error()); n > 1000 {
+				t.Errorf("rank %d keeps an error of %d bytes", to, n)
+			}
+		}
+	}
+}
