@@ -56,7 +56,7 @@
 //	r, err := sum.Call(ctx, w, rank, 20, 22)
 //
 // Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or Close. They must
-// not wait themselves: Barrier and its kind, and Close, return am.ErrInHandler there. A Long message writes into
+// not wait themselves: Barrier and its kind, WaitUntil, and Close, return am.ErrInHandler there. A Long message writes into
 // [Job.Segment].
 //
 // # Failure

@@ -368,6 +368,9 @@ func decodeHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
+// setWhereHostsDiffer is the remedy where a default comes from the host.
+const setWhereHostsDiffer = "the default follows GOMAXPROCS, and so the quota of the control group: set it where hosts differ"
+
 func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 	blobs, err := j.boot.Exchange(ctx, mine.encode())
 	if err != nil {
@@ -382,9 +385,10 @@ func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 		// Compared with rank 0 so that every rank prints the same.
 		switch first := all[0]; {
 		case all[r].fabric != first.fabric:
-			return nil, fmt.Errorf("rank %d was configured with fabric %q, rank 0 with %q: they must be equal", r, all[r].fabric, first.fabric)
+			return nil, fmt.Errorf("rank %d was configured with fabric %q, rank 0 with %q: they must be equal (Config.Fabric, IBCONDUIT_FABRIC)", r, all[r].fabric, first.fabric)
 		case all[r].workers != first.workers:
-			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal", r, all[r].workers, first.workers)
+			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal (Config.Workers, IBCONDUIT_WORKERS; %s)",
+				r, all[r].workers, first.workers, setWhereHostsDiffer)
 		}
 	}
 	return all, j.compareHandlers(ctx, all)

@@ -153,8 +153,8 @@ func (j *Job) compareHandlers(ctx context.Context, all []hello) error {
 		case h.hash != first.hash:
 			return j.nameDifference(ctx, r, all)
 		case h.lanes != first.lanes:
-			return fmt.Errorf("rank %d was configured with %d message lanes, rank 0 with %d: they must be equal (Config.MessageLanes, IBCONDUIT_MESSAGE_LANES)",
-				r, h.lanes, first.lanes)
+			return fmt.Errorf("rank %d was configured with %d message lanes, rank 0 with %d: they must be equal (Config.MessageLanes, IBCONDUIT_MESSAGE_LANES; %s)",
+				r, h.lanes, first.lanes, setWhereHostsDiffer)
 		default:
 			if err := j.compareTerms(r, h.terms, first.terms); err != nil {
 				return err

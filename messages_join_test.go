@@ -67,14 +67,15 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 }
 
 func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
-	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageLanes: 2}
+	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageLanes: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
-		"rank 1 was configured with 3 message lanes, rank 0 with 2":                        func(c *Config) { c.MessageLanes = 3 },
-		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                  func(c *Config) { c.Messages.Credits = 17 },
-		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":             func(c *Config) { c.Messages.MaxMedium = 8192 },
-		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                func(c *Config) { c.Messages.Flow.Window = 5 },
-		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                func(c *Config) { c.Messages.Flow.Initial = -1 },
-		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000": func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
+		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                  func(c *Config) { c.Workers = 3 },
+		"rank 1 was configured with 3 message lanes, rank 0 with 2: they must be equal (Config.MessageLanes, IBCONDUIT_MESSAGE_LANES; the default follows GOMAXPROCS": func(c *Config) { c.MessageLanes = 3 },
+		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                             func(c *Config) { c.Messages.Credits = 17 },
+		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                        func(c *Config) { c.Messages.MaxMedium = 8192 },
+		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                           func(c *Config) { c.Messages.Flow.Window = 5 },
+		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                           func(c *Config) { c.Messages.Flow.Initial = -1 },
+		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                            func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
 	} {
 		odd := base
 		change(&odd)

@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
 )
@@ -273,6 +275,8 @@ const (
 // worker's wait, or its next one, once, with a *PeerDownError; also the first wait of a
 // worker that was opened later, as the program may not have been told. Wait again if the
 // word can still come from somebody else.
+//
+// A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err
@@ -288,6 +292,10 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
+	}
+	lockrank.CheckCommunication("wait-until")
+	if w.job.cfg.Handlers.InHandler() {
+		return fmt.Errorf("conduit: wait-until: %w", am.ErrInHandler)
 	}
 	return w.waiter.WaitWord(ctx, word, c, value, w.waitStop)
 }

@@ -22,6 +22,8 @@ const (
 	// A question that stays unanswered is repeated after Retry, twice that, and so
 	// on until Retry << maxBackoff.
 	maxBackoff = 5
+	// longest is what longer times are taken for, 104 days, so that sums and backoffs do not overflow.
+	longest = time.Duration(1 << 53)
 )
 
 // Config are the parameters of credits. Both ends of every pair must have the same.
@@ -71,6 +73,7 @@ func (c Config) withDefaults(credits int) (Config, error) {
 	case c.RecallAfter < 0 || c.Retry < 0:
 		return c, fmt.Errorf("flow: negative time (RecallAfter %v, Retry %v)", c.RecallAfter, c.Retry)
 	}
+	c.RecallAfter, c.Retry = min(c.RecallAfter, longest), min(c.Retry, longest)
 	return c, nil
 }
 

@@ -41,6 +41,7 @@ func (c *MessageConfig) fill() {
 	if c.Keepalive == 0 {
 		c.Keepalive = defaultKeepalive
 	}
+	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
 // listener is what a port needs before it is opened: the queue pair for
