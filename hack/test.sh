@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 . hack/common.sh
 
 out=build/test
+module=github.com/ibconduit/conduit
 read -ra extra <<<"${TESTFLAGS-}"
 rm -rf $out
 mkdir -p $out build/bin
@@ -28,7 +29,7 @@ if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 # shellcheck disable=SC2086 # PKGS is a list
 packages() {
   local format='{{.ImportPath}}'
-  [ "${1-}" = -rdma ] && format='{{range .TestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/ibconduit/conduit/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}'
+  [ "${1-}" = -rdma ] && format='{{range .TestImports}}{{if eq . "'$module'/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "'$module'/internal/rdmatest"}}{{$.ImportPath}}{{"\n"}}{{end}}{{end}}'
   local list
   list=$(go list -f "$format" ${PKGS:-./...}) || return 1
   sort -u <<<"$list" | sed '/^$/d'
@@ -69,7 +70,7 @@ stage_plain() { others plain -bench . -benchtime 1x; }
 # The builds for tests: with mistakes planted into active messages, each of which the suite must find, and with one
 # lock in the place of many. And the build without cgo, which has no verbs and no memory events.
 stage_builds() {
-  local module=github.com/ibconduit/conduit want rc=0
+  local want rc=0
   packages >$out/packages || return 1
   mapfile -t want < <(grep -xE "$module/am" $out/packages)
   [ ${#want[@]} = 0 ] || run amfault -tags amfault -run 'Planted|IsCaught|IsReported' "${want[@]}" || rc=1
@@ -81,7 +82,7 @@ stage_builds() {
 }
 
 # One VM after the other (-p 1): two on two cores would only disturb each other.
-# All is compiled before, on all cores.
+# All is compiled before, on all cores. The debug build looks at what is given to the device, too.
 stage_vm() {
   if host_device && [ -z "${IBCONDUIT_TEST_VM-}" ]; then
     echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
@@ -91,7 +92,12 @@ stage_vm() {
   [ ${#pkgs[@]} -gt 0 ] || { echo "[vm] no package here asks for a device"; return 0; }
   echo "[vm] ${pkgs[*]}"
   go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
-  IBCONDUIT_REQUIRE_RDMA=1 run vm -p 1 -bench . -benchtime 1x -exec "$PWD/hack/softroce/vm -mem 4096" "${pkgs[@]}"
+  local -x IBCONDUIT_REQUIRE_RDMA=1
+  local vm="$PWD/hack/softroce/vm -mem 4096" checked rc=0
+  run vm -p 1 -bench . -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
+  mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
+  [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -tags debug -exec "$vm" "${checked[@]}" || rc=1
+  return $rc
 }
 
 [ $# -gt 0 ] || set -- lint race debug plain builds vm

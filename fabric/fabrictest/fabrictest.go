@@ -67,6 +67,10 @@ type Options struct {
 	// Patience bounds each wait; default one minute.
 	Patience time.Duration
 
+	// LargeAllocates leaves out that large transfers of the program's own memory allocate nothing: a build whose checks of
+	// registrations do.
+	LargeAllocates bool
+
 	// Host runs the checks; default goroutines, in real time.
 	Host Host
 }

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric/fabrictest"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 func TestContract(t *testing.T) {
 	still(t)
 	fabrictest.Run(t, fabrictest.Options{
 		New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, Config{}) },
-		Checks: 20, Rounds: 50, SegmentSize: segmentBytes,
+		Checks: 20, Rounds: 50, SegmentSize: segmentBytes, LargeAllocates: owner.Checked,
 	})
 }
 
@@ -23,6 +24,6 @@ func TestContractWithATinyQueue(t *testing.T) {
 		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
 			return makeRanks(t, n, size, Config{Depth: 2})
 		},
-		Checks: 5, Rounds: 10, SegmentSize: segmentBytes / 4,
+		Checks: 5, Rounds: 10, SegmentSize: segmentBytes / 4, LargeAllocates: owner.Checked,
 	})
 }

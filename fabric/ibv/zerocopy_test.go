@@ -159,7 +159,7 @@ func TestContractWithoutCopies(t *testing.T) {
 		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
 			return makeRanks(t, n, size, Config{ZeroCopyMin: 1, Depth: 8})
 		},
-		Checks: 10, Rounds: 30, SegmentSize: segmentBytes,
+		Checks: 10, Rounds: 30, SegmentSize: segmentBytes, LargeAllocates: owner.Checked,
 	})
 }
 
