@@ -1,14 +1,13 @@
 package amtest_test
 
 import (
-	"bufio"
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // The tests of this file have each rank in a process of its own. The test binary is started again
@@ -23,37 +22,17 @@ const (
 
 // child is a rank in another process.
 type child struct {
+	*proctest.Child
 	rank int
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
 }
 
 func startChild(t *testing.T, role string, rank, size, victim int) *child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envRole+"="+role, fmt.Sprint(envRank, "=", rank), fmt.Sprint(envSize, "=", size), fmt.Sprint(envVictim, "=", victim))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	watchdog := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
-	t.Cleanup(func() {
-		watchdog.Stop()
-		_ = cmd.Process.Kill() // an error means that it has ended
-		_ = cmd.Wait()
-	})
-	c := &child{rank: rank, cmd: cmd, in: in, out: bufio.NewScanner(out)}
-	c.out.Buffer(nil, 1<<20)
-	return c
+	c := proctest.Start(t, envRole+"="+role, fmt.Sprint(envRank, "=", rank), fmt.Sprint(envSize, "=", size), fmt.Sprint(envVictim, "=", victim))
+	watchdog := time.AfterFunc(2*patience, func() { _ = c.Cmd.Process.Kill() })
+	t.Cleanup(func() { watchdog.Stop() })
+	c.Out.Buffer(nil, 1<<20)
+	return &child{c, rank}
 }
 
 // runJob runs ranks in processes until all but the victim have ended well.
@@ -73,27 +52,27 @@ func gatherOnce(t *testing.T, kids []*child, size int) (left []*child) {
 	t.Helper()
 	blobs := make([]string, size)
 	for _, c := range kids {
-		if !c.out.Scan() {
-			if err := c.cmd.Wait(); err != nil || c.out.Err() != nil {
-				t.Fatalf("rank %d: %v, %v", c.rank, err, c.out.Err())
+		if !c.Out.Scan() {
+			if err := c.Cmd.Wait(); err != nil || c.Out.Err() != nil {
+				t.Fatalf("rank %d: %v, %v", c.rank, err, c.Out.Err())
 			}
 			continue
 		}
 		var blob string
-		switch n, _ := fmt.Sscanf(c.out.Text(), "gather %s", &blob); {
+		switch n, _ := fmt.Sscanf(c.Out.Text(), "gather %s", &blob); {
 		case n == 1:
 			blobs[c.rank] = blob
 			left = append(left, c)
-		case c.out.Text() == "kill":
-			_ = c.cmd.Process.Kill()
-			_ = c.cmd.Wait()
+		case c.Out.Text() == "kill":
+			_ = c.Cmd.Process.Kill()
+			_ = c.Cmd.Wait()
 		default:
-			t.Fatalf("rank %d says %q", c.rank, c.out.Text())
+			t.Fatalf("rank %d says %q", c.rank, c.Out.Text())
 		}
 	}
 	for _, c := range left {
 		for _, b := range blobs {
-			fmt.Fprintln(c.in, b)
+			fmt.Fprintln(c.In, b)
 		}
 	}
 	return left

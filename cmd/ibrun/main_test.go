@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // The test binary is also ibrun, and a rank of a job: what it is to be stands
@@ -122,22 +123,6 @@ func lines(s string) []string {
 	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	slices.Sort(l)
 	return l
-}
-
-// gone waits until a process has ended, or is a zombie of a parent that does
-// not look.
-func gone(t *testing.T, pid int) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || bytes.Contains(stat, []byte(") Z ")) {
-			return
-		}
-		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatalf("process %d is still there: %s", pid, stat)
-		}
-	}
 }
 
 // watch collects output and tells when it holds n lines.
@@ -310,7 +295,7 @@ func TestKillingIbrunLeavesNoRank(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	for _, pid := range pids {
-		gone(t, pid)
+		proctest.Gone(t, pid)
 	}
 }
 
@@ -322,7 +307,7 @@ func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
 		t.Errorf("code %d; %s", code, errs)
 	}
 	for _, pid := range pids {
-		gone(t, pid)
+		proctest.Gone(t, pid)
 	}
 }
 
@@ -341,7 +326,7 @@ func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
 		t.Errorf("code %d; %s", code, errs)
 	}
 	for _, pid := range pids {
-		gone(t, pid)
+		proctest.Gone(t, pid)
 	}
 }
 
@@ -368,7 +353,7 @@ func TestGrandchildrenEndWithTheJob(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				gone(t, pid)
+				proctest.Gone(t, pid)
 			}
 		})
 	}
@@ -381,7 +366,7 @@ func TestGrandchildrenEndWithAnIbrunThatIsKilled(t *testing.T) {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			for _, pid := range pids {
-				gone(t, pid)
+				proctest.Gone(t, pid)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // messages is a rank that calls all others without end, until one is down.
@@ -59,7 +60,7 @@ func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
 				t.Errorf("code %d, want %d; %s", got, code, errs)
 			}
 			for _, pid := range pids {
-				gone(t, pid)
+				proctest.Gone(t, pid)
 			}
 		})
 	}
@@ -80,6 +81,6 @@ func TestTheCodeIsThatOfTheRankThatWasKilledAmidstMessages(t *testing.T) {
 		t.Errorf("code %d, want 137; %s", code, errs)
 	}
 	for _, pid := range pids {
-		gone(t, pid)
+		proctest.Gone(t, pid)
 	}
 }

@@ -277,7 +277,7 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 	x := newInbox(p)
 	x.until(t, "messages of all", func() bool { return min(x.seq[1], x.seq[2], x.seq[3], x.seq[4]) > 200 })
 	for _, victim := range []int{2, 4} {
-		if err := kids[victim-1].cmd.Process.Kill(); err != nil {
+		if err := kids[victim-1].Cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		was := [2]uint64{x.seq[1], x.seq[3]}
@@ -286,7 +286,7 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 		})
 	}
 	for _, survivor := range []int{1, 3} {
-		if err := kids[survivor-1].cmd.Process.Signal(unix.SIGKILL); err != nil {
+		if err := kids[survivor-1].Cmd.Process.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +305,7 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 	}
 	lines := make(chan string, 2)
 	for _, c := range kids {
-		go func() { c.out.Scan(); lines <- c.out.Text() }()
+		go func() { c.Out.Scan(); lines <- c.Out.Text() }()
 	}
 	for claims := 0; claims < 2; {
 		if _, err := x.take(time.Millisecond, nil); err != nil {
@@ -319,10 +319,10 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 		default:
 		}
 	}
-	if err := kids[0].cmd.Process.Kill(); err != nil {
+	if err := kids[0].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := kids[1].cmd.Process.Kill(); err != nil {
+	if err := kids[1].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(patience); p.posts.repairs.Load() < 2; {

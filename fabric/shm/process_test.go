@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/proctest"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -28,10 +28,8 @@ const childSegment = 1 << 20
 
 // child is a rank in another process.
 type child struct {
+	*proctest.Child
 	rank int
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
 }
 
 // startJob runs a role on every rank but the first, which is the test's own.
@@ -61,7 +59,7 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 	}
 	for _, c := range kids {
 		for _, a := range addrs {
-			fmt.Fprintln(c.in, hex.EncodeToString(a))
+			fmt.Fprintln(c.In, hex.EncodeToString(a))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -74,43 +72,25 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 
 func startChild(t testing.TB, rank, size int, role string) *child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "IBCONDUIT_TEST_ROLE="+role, fmt.Sprint("IBCONDUIT_TEST_RANK=", rank), fmt.Sprint("IBCONDUIT_TEST_SIZE=", size))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill() // an error means that it has ended
-		cmd.Wait()
-	})
-	return &child{rank, cmd, in, bufio.NewScanner(out)}
+	return &child{proctest.Start(t, "IBCONDUIT_TEST_ROLE="+role, fmt.Sprint("IBCONDUIT_TEST_RANK=", rank), fmt.Sprint("IBCONDUIT_TEST_SIZE=", size)), rank}
 }
 
 // line is the next line that the child writes.
 func (c *child) line(t testing.TB) string {
 	t.Helper()
-	watchdog := time.AfterFunc(patience, func() { c.cmd.Process.Kill() })
+	watchdog := time.AfterFunc(patience, func() { c.Cmd.Process.Kill() })
 	defer watchdog.Stop()
-	if !c.out.Scan() {
-		t.Fatalf("rank %d ended before it wrote a line: %v", c.rank, c.out.Err())
+	if !c.Out.Scan() {
+		t.Fatalf("rank %d ended before it wrote a line: %v", c.rank, c.Out.Err())
 	}
-	return c.out.Text()
+	return c.Out.Text()
 }
 
 // finish lets the child close in order and checks that it found nothing wrong.
 func (c *child) finish(t testing.TB) {
 	t.Helper()
-	c.in.Close()
-	if err := c.cmd.Wait(); err != nil {
+	c.In.Close()
+	if err := c.Cmd.Wait(); err != nil {
 		t.Errorf("rank %d: %v", c.rank, err)
 	}
 }
@@ -260,7 +240,7 @@ func TestKilledProcessIsReportedAndItsMemoryStaysReadable(t *testing.T) {
 	}
 	mem := l.Mapped(2)
 	mem[0] = 42
-	if err := kids[1].cmd.Process.Kill(); err != nil {
+	if err := kids[1].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	select {

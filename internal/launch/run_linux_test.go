@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/internal/proctest"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -53,25 +54,6 @@ func lines(s string) []string {
 	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	slices.Sort(l)
 	return l
-}
-
-// gone waits until a process has ended. A zombie has ended too: it waits for
-// its parent, which for an orphan may be a container's idle init.
-func gone(t *testing.T, pid int) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			return
-		}
-		if i := bytes.LastIndexByte(stat, ')'); i > 0 && len(stat) > i+2 && stat[i+2] == 'Z' {
-			return
-		}
-		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatalf("process %d is still there: %s", pid, stat)
-		}
-	}
 }
 
 func number(t *testing.T, s string) int {
@@ -189,7 +171,7 @@ func TestRankThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for _, l := range lines(r.out) {
-		gone(t, number(t, l))
+		proctest.Gone(t, number(t, l))
 	}
 }
 
@@ -230,7 +212,7 @@ func TestWhatARankLeavesInItsGroupIsKilled(t *testing.T) {
 		t.Fatalf("%q", pids)
 	}
 	for _, p := range pids {
-		gone(t, number(t, p))
+		proctest.Gone(t, number(t, p))
 	}
 }
 
@@ -240,7 +222,7 @@ func TestJobEndsThoughAStrayHoldsTheOutput(t *testing.T) {
 		func(c *Config) { c.Dir = t.TempDir() })
 	pid := number(t, r.out)
 	_ = syscall.Kill(pid, syscall.SIGKILL)
-	gone(t, pid)
+	proctest.Gone(t, pid)
 	if r.code != 0 || r.err != nil {
 		t.Errorf("%+v", r)
 	}
