@@ -22,10 +22,10 @@ help: ## list the targets
 setup: ## install what this machine lacks (Debian, Ubuntu; root or sudo)
 	@$(call install,)
 
-build: ## build the programs into build/bin, and build/libmemevents.so
+build: ## build the programs and examples into build/bin, and build/libmemevents.so
 	@$(call install,build go)
 	@mkdir -p build/bin
-	@go build -buildvcs=$(VCS) -o build/bin/ ./cmd/...
+	@go build -buildvcs=$(VCS) -o build/bin/ ./cmd/... ./examples/...
 	@memevents/build.sh -o build/libmemevents.so
 
 bench: ## install, build, and measure latency on the best network there is (BENCHFLAGS=...)

@@ -28,13 +28,14 @@ or when there is nothing to --preload.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
 ranks; a second SIGINT kills them. When one rank fails, the others have --grace
 to end by themselves, then SIGTERM and --grace again, then SIGKILL. No rank
-outlives ibrun, and nothing that a rank started, even if ibrun is killed. Rank 0 reads ibrun's standard input, the others read nothing.`
+outlives ibrun, and nothing that a rank started, even if ibrun is killed.
+Rank 0 reads ibrun's standard input, the others read nothing.`
 
 type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
 	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank."`
 	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
-	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib and in build/, or where IBCONDUIT_MEMEVENTS_LIB says."`
+	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
 	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
 	Grace   time.Duration `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
 	Program []string      `arg:"" passthrough:"partial" help:"Program and its arguments."`

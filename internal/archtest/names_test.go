@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,6 +16,9 @@ var (
 	identifier = regexp.MustCompile(`^\(?\*?([A-Za-z_]\w*)\)?((?:\.[A-Za-z_]\w*)*)(?:\(\)|\{.*\})?$`)
 	source     = regexp.MustCompile(`[\w./*-]*\w\.(?:go|c|h|sh|md)\b`)
 	word       = regexp.MustCompile(`\w+`)
+	// The pattern of go test, up to the names of subtests.
+	runs     = regexp.MustCompile(`-run[ =]'?([^\s'/` + "`" + `]+)`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test\w+)`)
 )
 
 // mentionRule: the files and the names of the code that documents mention are there. A name that was changed everywhere but in
@@ -76,5 +80,39 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			name:  "commands are not names",
 			files: map[string]string{"a.md": "`make x` and `a-b`\n```\nnever.go `Gone`\n```\n"},
 		},
+	)
+}
+
+// commandRule: each alternative of a -run in a document chooses a test.
+func commandRule(tr *tree) (violations []string) {
+	var tests []string
+	for name, text := range tr.files {
+		if strings.HasSuffix(name, "_test.go") {
+			for _, m := range testFunc.FindAllStringSubmatch(text, -1) {
+				tests = append(tests, m[1])
+			}
+		}
+	}
+	for _, name := range documents(tr) {
+		for _, m := range runs.FindAllStringSubmatch(tr.files[name], -1) {
+			for _, one := range strings.Split(m[1], "|") {
+				pattern, err := regexp.Compile(one)
+				if err != nil || !slices.ContainsFunc(tests, pattern.MatchString) {
+					violations = append(violations, fmt.Sprintf("%s: -run %s chooses no test (%v)", name, one, err))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+func TestCommandsInDocumentsRunTests(t *testing.T) {
+	check(t, commandRule,
+		planted{
+			name:  "no such test",
+			files: map[string]string{"a.md": "```\ngo test -run 'Put|Get/shm' .\n```", "a_test.go": "func TestPuts() {}"},
+			want:  []string{"a.md: -run Get chooses no test"},
+		},
+		planted{name: "right", files: map[string]string{"a.md": "`go test -run Put`", "a_test.go": "func TestPuts() {}"}},
 	)
 }
