@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -92,7 +93,7 @@ func (h hello) encode() []byte {
 func decodeHello(b []byte) (hello, error) {
 	d := decoder{b: b}
 	if d.u32() != helloMagic && d.err == nil {
-		return hello{}, fmt.Errorf("not a hello of this library")
+		return hello{}, errors.New("not a hello of this library")
 	}
 	h := hello{protocol: d.u16(), rank: d.u32(), pid: d.u32(), host: d.str()}
 	if h.protocol == protocol {

@@ -21,7 +21,8 @@ type DeviceInfo struct {
 	SysPath   string // of the device in sysfs
 }
 
-// DeviceAttr holds the limits of a device, asked once when it is opened. A limit is an upper bound for one resource alone; many cannot be had together.
+// DeviceAttr holds the limits of a device, asked once when it is opened. A limit is an upper bound for one resource
+// alone; many cannot be had together.
 type DeviceAttr struct {
 	FirmwareVersion string
 	NodeGUID        GUID

@@ -58,8 +58,8 @@ func BenchmarkWrite8Batch16(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 between two processes: each writes to the other when its own word has changed.
-// p50-ns and p99-ns are of half a round trip, as perftest prints them.
+// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 between two processes: each writes to the other when
+// its own word has changed. p50-ns and p99-ns are of half a round trip, as perftest prints them.
 func BenchmarkPingPong8(b *testing.B) {
 	r := newRig(b)
 	e := r.newEnd(endConfig{})

@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// MaxChainSlots bounds the number of slots of a chain: the largest queue a device may have (2^24 work requests) is far above what anybody posts.
+// MaxChainSlots bounds the number of slots of a chain: the largest queue a device may have (2^24 work requests) is far
+// above what anybody posts.
 const MaxChainSlots = 1 << 20
 
 const cacheLine = 64

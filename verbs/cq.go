@@ -51,9 +51,11 @@ func (x *Context) CreateCompChannel() (*CompChannel, error) {
 	return h, nil
 }
 
-// Wait returns the next CQ that has made an event since it was armed, or the context's error. One goroutine waits at a time; a second gets ErrConcurrent.
+// Wait returns the next CQ that has made an event since it was armed, or the context's error. One goroutine waits at a
+// time; a second gets ErrConcurrent.
 //
-// An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion between the last poll and the arming is slept through.
+// An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion between the last poll
+// and the arming is slept through.
 func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	const op = "wait for completion"
 	if err := h.use(op); err != nil {

@@ -228,14 +228,17 @@ func (x *Context) PKeys(port int) ([]uint16, error) {
 	return keys, nil
 }
 
-// Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends the goroutine that takes events and closes the channel of events.
+// Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends the goroutine that
+// takes events and closes the channel of events.
 func (x *Context) Close() error { return x.close(x.destroy) }
 
-// GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs with os/exec always is: Go's fork shares the parent's memory until exec.
+// GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs with os/exec always
+// is: Go's fork shares the parent's memory until exec.
 func GetForkStatus() ForkStatus { return ForkStatus(C.ibv_is_fork_initialized()) }
 
-// InitFork makes forks without exec safe on kernels that need it, at the price of one madvise per registration. C libraries in the process may fork so; Go does not.
-// It must be called before the first registration, and does nothing where GetForkStatus says ForkUnneeded.
+// InitFork makes forks without exec safe on kernels that need it, at the price of one madvise per registration. C
+// libraries in the process may fork so; Go does not. It must be called before the first registration, and does nothing
+// where GetForkStatus says ForkUnneeded.
 func InitFork() error {
 	if GetForkStatus() != ForkDisabled {
 		return nil

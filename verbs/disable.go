@@ -6,8 +6,9 @@ import (
 	"syscall"
 )
 
-// EnvDisable names the environment variable that switches features of devices off, to find out which of them a problem comes from: a comma-separated list of
-// atomics, inline, mw, odp and srq. It is read when a device is opened; the device then looks as if it had none of them.
+// EnvDisable names the environment variable that switches features of devices off, to find out which of them a problem
+// comes from: a comma-separated list of atomics, inline, mw, odp and srq. It is read when a device is opened; the
+// device then looks as if it had none of them.
 const EnvDisable = "IBCONDUIT_VERBS_DISABLE"
 
 // disable takes features away from the limits of a device.

@@ -30,10 +30,11 @@ type DoorbellConfig struct {
 	PollEvery   int // with a watched word: looks at the word per poll of the CQ; 0 means 1024, as a poll costs about as much as a hundred looks
 }
 
-// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an ErrConcurrent.
+// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine
+// at a time; in the debug build (-tags debug) use by two at once is an ErrConcurrent.
 //
-// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains' slots must stay as they are until their requests complete,
-// except inline data and the requests themselves, which are copied by the post.
+// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains' slots must stay as
+// they are until their requests complete, except inline data and the requests themselves, which are copied by the post.
 type Doorbell struct {
 	object
 	cq   *CQ
@@ -144,8 +145,9 @@ func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, b queuedBatch, n 
 	d.d.batches = i + 1
 }
 
-// Ring posts what was queued, then polls until want completions have come or the budget has passed, and returns how many came, at most the configured number.
-// It polls at least once, unless want is 0: then it only posts. Completions returns them.
+// Ring posts what was queued, then polls until want completions have come or the budget has passed, and returns how
+// many came, at most the configured number. It polls at least once, unless want is 0: then it only posts. Completions
+// returns them.
 //
 // An error of the post is a *PostError; completions that came are returned beside it.
 func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
@@ -157,8 +159,8 @@ func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 	return n, err
 }
 
-// Call posts n requests of a chain, from slot first on and around its end, then polls until want completions have come or the budget has passed: Send and Ring in
-// fewer steps, for a doorbell in which nothing is queued.
+// Call posts n requests of a chain, from slot first on and around its end, then polls until want completions have come
+// or the budget has passed: Send and Ring in fewer steps, for a doorbell in which nothing is queued.
 func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
 	last := first + n - 1
 	if d.d == nil || d.d.batches != 0 || c.closed || first < 0 || n < 1 || last >= len(c.wrs) || !q.guard.enter() {
@@ -205,8 +207,10 @@ const (
 	UntilEquals  Until = C.IBC_WATCH_EQUALS   // word == value
 )
 
-// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which a peer's put may bring about. With want 0 it does not poll at all.
-// It reports whether the condition held; Seen is the word's value then. The word belongs in a segment, not in the Go heap. It is read with acquire order: what the peer wrote before it, on one QP, is there.
+// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which a peer's put may
+// bring about. With want 0 it does not poll at all. It reports whether the condition held; Seen is the word's value
+// then. The word belongs in a segment, not in the Go heap. It is read with acquire order: what the peer wrote before
+// it, on one QP, is there.
 func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
 	if err := d.enter(); err != nil {
 		return 0, false, err

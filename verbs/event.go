@@ -23,7 +23,8 @@ import (
 // eventBacklog bounds how many asynchronous events wait to be read. They are rare; when nobody reads, the oldest is dropped and counted.
 const eventBacklog = 256
 
-// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is set; none, when the object was closed meanwhile.
+// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is set; none, when the
+// object was closed meanwhile.
 type Event struct {
 	Type EventType
 	Port int // of port events
@@ -146,7 +147,8 @@ func (s *eventSource) deliver(ev Event) {
 	}
 }
 
-// pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a thread. The library keeps its own descriptor.
+// pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a thread. The library
+// keeps its own descriptor.
 func pollable(fd int, name string) (*os.File, error) {
 	if errno := C.ibc_set_nonblock(C.int(fd)); errno != 0 {
 		return nil, syscall.Errno(errno)

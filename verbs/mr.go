@@ -13,7 +13,8 @@ func (p *PD) RegisterRange(addr uintptr, length uint64, access Access) (*MR, err
 
 // Register pins length bytes at addr. The memory must stay mapped until Close: the device goes on reaching the old pages after an munmap.
 //
-// Memory of the Go heap is not refused, but must be kept reachable and must not be a goroutine's stack; it is regcache that knows for how long it may be used.
+// Memory of the Go heap is not refused, but must be kept reachable and must not be a goroutine's stack; it is regcache
+// that knows for how long it may be used.
 func (p *PD) Register(addr unsafe.Pointer, length uint64, access Access) (*MR, error) {
 	if never {
 		escaped = addr

@@ -14,8 +14,9 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// MW is a memory window of type 2: a key for a part of a region, given and taken back by work requests, without a system call.
-// The key is valid for peers of the QP that bound it, from that request's completion until LOCAL_INV. It belongs to one goroutine at a time.
+// MW is a memory window of type 2: a key for a part of a region, given and taken back by work requests, without a
+// system call. The key is valid for peers of the QP that bound it, from that request's completion until LOCAL_INV. It
+// belongs to one goroutine at a time.
 type MW struct {
 	object
 	c    *C.struct_ibv_mw

@@ -104,7 +104,8 @@ func TestFullChannelOfEventsLosesTheOldestAndCountsThem(t *testing.T) {
 }
 
 func TestTicksRunAtTheMeasuredRate(t *testing.T) {
-	// A bound so wide that only a wrong unit or a counter that stands still can break it: a machine may take the processor away at any time.
+	// A bound so wide that only a wrong unit or a counter that stands still can break it: a machine may take the
+	// processor away at any time.
 	rate := ticksPerMicrosecond()
 	start, from := time.Now(), ticks()
 	time.Sleep(20 * time.Millisecond)

@@ -81,8 +81,9 @@ type Path struct {
 	PKeyIndex uint16
 }
 
-// ComputePath works out, without asking a subnet manager, the way from the local port to the remote one: LID or GID, P_Key, the smaller MTU and the lower rate.
-// On fabrics whose subnet manager assigns service levels per path, set local.SL.
+// ComputePath works out, without asking a subnet manager, the way from the local port to the remote one: LID or GID,
+// P_Key, the smaller MTU and the lower rate. On fabrics whose subnet manager assigns service levels per path, set
+// local.SL.
 func ComputePath(local, remote PathEnd) (Path, error) {
 	fail := func(detail, remedy string) (Path, error) {
 		return Path{}, &Error{Op: "compute path", Errno: syscall.EHOSTUNREACH, Err: ErrNoPath, Detail: detail, Remedy: remedy}

@@ -128,8 +128,9 @@ type transition struct {
 	required, optional AttrMask
 }
 
-// transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it.
-// Any state may also go to RESET and to ERR, with no attribute but the state.
+// transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the kernel's qp_state_table
+// (drivers/infiniband/core/verbs.c) give it. Any state may also go to RESET and to ERR, with no attribute but the
+// state.
 var transitions = map[[2]QPState]map[QPType]transition{
 	{StateReset, StateInit}: {
 		UD: {required: AttrPKeyIndex | AttrPort | AttrQKey},
@@ -179,8 +180,8 @@ func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	return tr, ok
 }
 
-// ExplainModify says what is wrong with the attributes of a change of a QP from one state to another: missing ones, superfluous ones, or the change itself.
-// It returns "" when mask is one that the change takes.
+// ExplainModify says what is wrong with the attributes of a change of a QP from one state to another: missing ones,
+// superfluous ones, or the change itself. It returns "" when mask is one that the change takes.
 func ExplainModify(t QPType, from, to QPState, mask AttrMask) string {
 	tr, ok := transitionFor(t, from, to)
 	if !ok {

@@ -7,7 +7,8 @@ import (
 	"weak"
 )
 
-// registry finds the Go object of an event from the number that its C object carries. It holds its objects weakly, so that a forgotten one is noticed.
+// registry finds the Go object of an event from the number that its C object carries. It holds its objects weakly, so
+// that a forgotten one is noticed.
 type registry struct {
 	mu   sync.Mutex
 	next uint64

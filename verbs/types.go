@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// The numbers below are the ABI of libibverbs (infiniband/verbs.h) and of the kernel (include/uapi/rdma/ib_user_verbs.h); layout.go asserts them at compile time.
+// The numbers below are the ABI of libibverbs (infiniband/verbs.h) and of the kernel
+// (include/uapi/rdma/ib_user_verbs.h); layout.go asserts them at compile time.
 
 // enumString names v, or prints it as a number.
 func enumString(kind string, names map[int]string, v int) string {

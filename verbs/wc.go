@@ -69,7 +69,8 @@ func (o WCOpcode) String() string {
 	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
 }
 
-// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3 and §11.6.2). It is an error value, so errors.Is(err, verbs.StatusRemoteAccess) works.
+// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3 and §11.6.2). It is an error value, so
+// errors.Is(err, verbs.StatusRemoteAccess) works.
 type WCStatus uint32
 
 const (
@@ -154,7 +155,8 @@ func (s WCStatus) Errno() syscall.Errno {
 	return syscall.EIO
 }
 
-// WCError is a completion that reports a failure. The opcode of the request is the poster's knowledge: the device does not tell it for a failure.
+// WCError is a completion that reports a failure. The opcode of the request is the poster's knowledge: the device does
+// not tell it for a failure.
 type WCError struct {
 	WRID      uint64
 	Status    WCStatus

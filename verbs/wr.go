@@ -38,8 +38,9 @@ type SGE struct {
 	LKey   uint32
 }
 
-// SendWR is a send work request, in the layout of struct ibv_send_wr. It lives in the memory of a SendChain, which keeps its link and its scatter list.
-// Set what stays once, and what varies before each post; every setter is a few plain stores.
+// SendWR is a send work request, in the layout of struct ibv_send_wr. It lives in the memory of a SendChain, which
+// keeps its link and its scatter list. Set what stays once, and what varies before each post; every setter is a few
+// plain stores.
 type SendWR struct {
 	WRID   uint64
 	next   uintptr

@@ -1,10 +1,11 @@
 package ibv
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/verbs"
@@ -105,11 +106,14 @@ func ranked(infos []verbs.DeviceInfo) []string {
 	for i, d := range infos {
 		names[i] = d.Name
 	}
-	sort.Slice(names, func(i, k int) bool {
-		if si, sk := Software(names[i]), Software(names[k]); si != sk {
-			return sk
+	class := func(name string) int {
+		if Software(name) {
+			return 1
 		}
-		return names[i] < names[k]
+		return 0
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(a, b))
 	})
 	return names
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 
@@ -70,7 +71,7 @@ func decodeAddr(b []byte) (addr, error) {
 		return a, fmt.Errorf("malformed address of %d bytes", len(b))
 	}
 	if sum := sha256.Sum256(b[:addrSummed]); string(sum[:8]) != string(b[addrSummed:]) {
-		return a, fmt.Errorf("damaged address")
+		return a, errors.New("damaged address")
 	}
 	le := binary.LittleEndian
 	a.rank = le.Uint32(b[8:])

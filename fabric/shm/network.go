@@ -158,7 +158,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 	n.mu.Lock()
 	if n.state != fresh {
 		n.mu.Unlock()
-		return fmt.Errorf("shm: Connect was called before, or after Close")
+		return errors.New("shm: Connect was called before, or after Close")
 	}
 	n.state = joining
 	n.mu.Unlock()

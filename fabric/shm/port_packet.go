@@ -203,7 +203,7 @@ func readPacket(c *net.UnixConn, b, oob []byte) (data []byte, fds []int, err err
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		return nil, nil, fmt.Errorf("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it brought a descriptor")
+		return nil, nil, errors.New("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it brought a descriptor")
 	}
 	return b[:n], fds, nil
 }

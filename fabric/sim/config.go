@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -56,7 +57,7 @@ func (c *Config) populate() error {
 	case c.Notes.Loss < 0 || c.Notes.Loss > 1 || c.Notes.Dup < 0 || c.Notes.Dup > 1:
 		return fmt.Errorf("sim: Config.Notes: loss %g and duplication %g are no probabilities", c.Notes.Loss, c.Notes.Dup)
 	case c.Bandwidth < 0 || math.IsNaN(c.Bandwidth) || c.Latency < 0 || c.RetryTimeout < 0 || c.RNRDelay < 0 || c.HandshakeTimeout < 0 || c.MaxTime < 0:
-		return fmt.Errorf("sim: Config has a negative bandwidth or duration")
+		return errors.New("sim: Config has a negative bandwidth or duration")
 	}
 	def(&c.Latency, 1500*time.Nanosecond)
 	def(&c.Jitter, c.Latency)

@@ -4,14 +4,16 @@
 // An object that becomes garbage while its handle is open is a leak: it is counted, and reported through the function given to OnLeak.
 // With tracking on (tests, debugging) every open handle is also listed by Live together with the stack that created it.
 //
-// The tracker never closes anything by itself: an object whose memory a NIC may still write must be closed by somebody who knows that it is quiet.
+// The tracker never closes anything by itself: an object whose memory a NIC may still write must be closed by somebody
+// who knows that it is quiet.
 package handle
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,7 +72,8 @@ func (r Record) String() string {
 // Track switches the recording of creation stacks for handles made from now on, and returns the previous setting.
 func Track(on bool) (was bool) { return tracking.Swap(on) }
 
-// OnLeak sets the function that is told of each leaked handle, on a goroutine of the runtime; nil restores the default, a line on standard error.
+// OnLeak sets the function that is told of each leaked handle, on a goroutine of the runtime; nil restores the default,
+// a line on standard error.
 func OnLeak(f func(Record)) {
 	if f == nil {
 		onLeak.Store(nil)
@@ -113,7 +116,7 @@ func Live() []Record {
 	for s := range live {
 		rs = append(rs, s.record())
 	}
-	sort.Slice(rs, func(i, j int) bool { return rs[i].Serial < rs[j].Serial })
+	slices.SortFunc(rs, func(a, b Record) int { return cmp.Compare(a.Serial, b.Serial) })
 	return rs
 }
 

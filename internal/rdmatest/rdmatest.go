@@ -16,8 +16,9 @@ const (
 	sysClass = "/sys/class/infiniband"
 )
 
-// Device returns the name of the device to test on: the one that IBCONDUIT_TEST_DEVICE names, else a software device (rxe, siw), else the first.
-// Without a device the test is skipped, or fails when IBCONDUIT_REQUIRE_RDMA is 1. In a build without verbs it is skipped.
+// Device returns the name of the device to test on: the one that IBCONDUIT_TEST_DEVICE names, else a software device
+// (rxe, siw), else the first. Without a device the test is skipped, or fails when IBCONDUIT_REQUIRE_RDMA is 1. In a
+// build without verbs it is skipped.
 func Device(t testing.TB) string {
 	t.Helper()
 	if !verbsBuilt {
