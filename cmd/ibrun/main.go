@@ -114,6 +114,8 @@ func (c *command) check() error {
 		return errors.New("no program to run")
 	case c.Ranks < 1:
 		return fmt.Errorf("-n %d: need at least 1 rank", c.Ranks)
+	case c.Ranks > launch.MaxRanks:
+		return fmt.Errorf("-n %d: at most %d ranks can meet", c.Ranks, launch.MaxRanks)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace=%v: need a time above 0", c.Grace)
 	case c.Timeout < 0:

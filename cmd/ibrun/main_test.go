@@ -21,6 +21,7 @@ import (
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/proctest"
+	"github.com/ibconduit/conduit/internal/launch"
 )
 
 // The test binary is also ibrun, and a rank of a job: what it is to be stands
@@ -214,6 +215,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"--timeout", "200ms", "sleep", "60"}, 124, "not finished within 200ms"},
 		{nil, 80, "ibrun --help"},
 		{[]string{"-n", "0", "true"}, 80, "need at least 1 rank"},
+		{[]string{"-n", "9223372036854775807", "true"}, 80, "at most 1048576 ranks"},
 		{[]string{"-n", "many", "true"}, 80, "ibrun --help"},
 		{[]string{"--env", "novalue", "true"}, 80, "want K=V"},
 		{[]string{"--env", "IBCONDUIT_SIZE=5", "true"}, 80, "ibrun itself sets IBCONDUIT_SIZE"},
@@ -229,6 +231,22 @@ func TestExitCodes(t *testing.T) {
 		if len(c.args) > 0 && c.args[0] == "--help" && !strings.Contains(out, "Usage: ibrun") {
 			t.Errorf("help: %s", out)
 		}
+	}
+}
+
+func TestTheLimitOfRanksIsThatOfTheBootstrap(t *testing.T) {
+	if launch.MaxRanks != bootstrap.MaxRanks {
+		t.Errorf("%d ranks are started, %d can meet", launch.MaxRanks, bootstrap.MaxRanks)
+	}
+}
+
+func TestMoreRanksThanThereAreDescriptorsForSayWhatToRaise(t *testing.T) {
+	self, _ := os.Executable()
+	cmd := ibrun(t, nil)
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 64 && exec "$0" -n 100 sleep 600`, self}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 126 || !strings.Contains(string(out), "too many open files") || !strings.Contains(string(out), "raise ulimit -n") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -21,12 +21,16 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
+// MaxRanks is how many ranks package bootstrap lets meet; a host has processes for a part of them.
+const MaxRanks = 1 << 20
+
 // Config says what to run. Path and N are needed.
 type Config struct {
-	// N is the number of ranks, at least 1.
+	// N is the number of ranks, from 1 to MaxRanks.
 	N int
 	// Path is the program; without a slash it is looked up in PATH.
 	Path string
@@ -82,6 +86,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.N < 1 {
 		return c, fmt.Errorf("launch: %d ranks: need at least 1", c.N)
 	}
+	if c.N > MaxRanks {
+		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
+	}
 	if c.Env == nil {
 		c.Env = os.Environ()
 	}
@@ -114,7 +121,17 @@ type StartError struct {
 }
 
 func (e *StartError) Error() string {
-	return fmt.Sprintf("launch: rank %d: %s: %v", e.Rank, e.Path, e.Err)
+	return fmt.Sprintf("launch: rank %d: %s: %v%s", e.Rank, e.Path, e.Err, e.remedy())
+}
+
+func (e *StartError) remedy() string {
+	switch {
+	case errors.Is(e.Err, syscall.EMFILE):
+		return " (each rank takes three or four descriptors of the launcher: raise ulimit -n, or start fewer ranks)"
+	case errors.Is(e.Err, syscall.EAGAIN):
+		return " (the user, or the container, may have no more processes: raise ulimit -u or pids.max, or start fewer ranks)"
+	}
+	return ""
 }
 
 func (e *StartError) Unwrap() error { return e.Err }
