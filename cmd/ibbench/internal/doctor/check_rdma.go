@@ -281,12 +281,33 @@ func (x *examination) gid(name string, p port, netdev string) bool {
 		return false
 	}
 	detail := name + ": " + strings.Join(brief(c.Reasons), "; ")
+	if x.lostAddress(c, netdev) {
+		x.missing("gid", fmt.Sprintf("%s; but %s has no such address any more: it cannot be reached", detail, netdev),
+			x.sudo(fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", netdev)))
+		return false
+	}
 	local := c.GID.Addr().IsLinkLocalUnicast() || c.Type == verbs.GIDTypeRoCEv1
 	if p.Attr.LinkLayer == verbs.LinkEthernet && local {
 		x.warn("gid", detail, x.sudo(fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", orWord(netdev, "INTERFACE"))))
 		return true
 	}
 	x.ok("gid", detail)
+	return true
+}
+
+// lostAddress: the kernel keeps a port's link-local GID, which it makes of the hardware address, in the table whether or not
+// the interface has that address (default GIDs, drivers/infiniband/core/roce_gid_mgmt.c). All others go with their address.
+func (x *examination) lostAddress(c verbs.GIDChoice, netdev string) bool {
+	a := c.GID.Addr()
+	if c.Type != verbs.GIDTypeRoCEv2 || !a.Is6() || !a.IsLinkLocalUnicast() || !x.Exists("/sys/class/net/"+netdev) {
+		return false
+	}
+	own := fmt.Sprintf("%x", a.As16())
+	for line := range strings.Lines(x.Text("/proc/net/if_inet6")) { // address, index, prefix, scope, flags, interface
+		if w := strings.Fields(line); len(w) == 6 && w[0] == own && w[5] == netdev {
+			return false
+		}
+	}
 	return true
 }
 
