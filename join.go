@@ -33,7 +33,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	}
 	// The bootstrap's own time ends first, so that its verdict on who is missing reaches everybody.
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
-		fmt.Errorf("not all ranks joined within %v: %w", cfg.JoinTimeout, context.DeadlineExceeded))
+		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
 	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
 	if err := j.join(ctx); err != nil {
@@ -178,7 +178,9 @@ func (j *Job) newSHM() (*shm.Network, error) {
 // a device's atomics and the processor's on one word would not be atomic to
 // each other (IBTA vol 1 §9.4.5), unless every device says so.
 func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error) error {
+	began := time.Now()
 	net, err := newIBV(j)
+	took := time.Since(began)
 	var mine []byte
 	if err == nil {
 		j.addNetwork(net)
@@ -190,6 +192,10 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 		}
 	}
 	addrs, xerr := j.boot.Exchange(ctx, mine)
+	if xerr != nil && took > j.cfg.JoinTimeout/2 { // not the other ranks were slow
+		xerr = fmt.Errorf("opening the device and registering the segment of %d bytes took %v of the %v to join: %w",
+			j.seg.Len(), took.Round(time.Millisecond), j.cfg.JoinTimeout, xerr)
+	}
 	if err = errors.Join(err, xerr); err != nil {
 		return err
 	}
