@@ -38,6 +38,7 @@ type Job struct {
 	first  int                // the rank whose death was found out first; fixed before downs counts it
 	latest int                // the rank whose death was found out last; under downMu
 	leave  context.CancelFunc // ends Close's wait; nil before; under downMu
+	left   []int              // ranks whose goodbye was heard and is not known to be a loss; under downMu
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
@@ -192,7 +193,39 @@ func (j *Job) markDown(rank int, cause error) {
 	for _, n := range networks {
 		n.PeerDown(rank, cause) // whose ports tell the message lanes
 	}
+	if rank == 0 {
+		j.losesLeavers()
+	}
 }
+
+// markLeft hears that a rank of this host has closed the job.
+func (j *Job) markLeft(rank int) {
+	j.downMu.Lock()
+	j.left = append(j.left, rank)
+	j.downMu.Unlock()
+	j.losesLeavers()
+}
+
+// losesLeavers: where a rank is lost nobody leaves in good order. That is the bootstrap's to tell, but over TCP it hears of it
+// through rank 0 alone.
+func (j *Job) losesLeavers() {
+	if j.downCause(0) == nil {
+		return
+	}
+	j.downMu.Lock()
+	left := j.left
+	j.left = nil
+	j.downMu.Unlock()
+	for _, rank := range left {
+		j.markDown(rank, leftAlone{})
+	}
+}
+
+// leftAlone is the cause where a rank left that others may still need.
+type leftAlone struct{}
+
+func (leftAlone) Error() string { return "left the job without the others, after rank 0 was lost" }
+func (leftAlone) Unwrap() error { return bootstrap.ErrLeft }
 
 // addNetwork brings a network in, and tells it of the deaths so far: they may be
 // found out while others are still connecting.

@@ -170,7 +170,8 @@ func (j *Job) connect(ctx context.Context) error {
 }
 
 func (j *Job) newSHM() (*shm.Network, error) {
-	return shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(), OnDown: j.markDown})
+	return shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
+		OnDown: j.markDown, OnLeft: j.markLeft})
 }
 
 // connectVerbs brings the device in for the ranks that shared memory does not

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so hears of it.
@@ -50,6 +53,43 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 			if err := Put(w, At[uint64](0, 0), 1); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to tell it.
+func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
+	const ranks = 3
+	ctx := testContext(t)
+	addr := freeAddr(t)
+	var all sync.WaitGroup
+	for r := range ranks {
+		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
+		cfg := Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond, Getenv: func(k string) (string, bool) { v, ok := vars[k]; return v, ok }}
+		all.Go(func() {
+			j, err := Join(ctx, cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			err = withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
+			if e := j.Close(); r != 0 {
+				err = errors.Join(err, e)
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// leaveAfter: rank r returns when it knows that the r ranks before it have left.
+func leaveAfter(ctx context.Context, w *Worker) error {
+	for len(w.Job().DownRanks()) < w.Job().Rank() {
+		if err := w.WaitUntil(ctx, 0, Equal, 1); !errors.Is(err, ErrPeerDown) {
+			return fmt.Errorf("%w, want a rank down; so far: %v", err, w.Job().DownRanks())
 		}
 	}
 	return nil

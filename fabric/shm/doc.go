@@ -34,7 +34,7 @@
 // [*fabric.PeerDownError] from then on. The peer's segment stays mapped until
 // Close, so that slices from [fabric.Lane.Mapped] remain valid memory; what
 // they hold is whatever the dead rank left. A rank that closes its Network
-// says goodbye and is not reported; its segment, too, stays mapped in its peers.
+// says goodbye, is told to OnLeft, and is not dead; its segment, too, stays mapped in its peers.
 //
 // # Messages
 //

@@ -37,6 +37,9 @@ type Config struct {
 	// OnDown, if not nil, is called once for each rank that died, from another
 	// goroutine. It may call the Network, but not wait for Close.
 	OnDown func(rank int, cause error)
+
+	// OnLeft, if not nil, is called once for each rank that said goodbye, as OnDown is.
+	OnLeft func(rank int)
 }
 
 // Network is one rank's attachment to the memory of the others. It implements

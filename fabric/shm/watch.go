@@ -27,6 +27,9 @@ func (n *Network) watch(rank int) {
 		case err == nil && len(data) == 1 && data[0] == kindGoodbye && len(fds) == 0:
 			p.gone.Store(true)
 			n.eachPort(func(q *port) { q.peerLeft(rank) })
+			if n.cfg.OnLeft != nil {
+				n.cfg.OnLeft(rank)
+			}
 			return
 		case err == nil && len(data) > 0:
 			err = n.obey(rank, data, fds)
