@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ibconduit/conduit/bootstrap"
-	"github.com/ibconduit/conduit/internal/proctest"
 	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // The test binary is also ibrun, and a rank of a job: what it is to be stands
