@@ -65,6 +65,27 @@ func gather(cs ...prometheus.Collector) (map[string]float64, error) {
 	return out, nil
 }
 
+// operate returns rank 0's series before and after it used a worker. The other ranks are there when it begins.
+func operate(ctx context.Context, j *conduit.Job, use func(w *conduit.Worker) error) (before, after map[string]float64, err error) {
+	if err := j.Barrier(ctx); err != nil || j.Rank() != 0 {
+		return nil, nil, err
+	}
+	w, err := j.NewWorker()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer w.Close()
+	c := NewCollector(j)
+	if before, err = gather(c); err != nil {
+		return nil, nil, err
+	}
+	if err := use(w); err != nil {
+		return nil, nil, err
+	}
+	after, err = gather(c)
+	return before, after, err
+}
+
 // mustGrow checks how much each series of want grew.
 func mustGrow(before, after, want map[string]float64) error {
 	var errs []error
@@ -86,41 +107,27 @@ func mustGrow(before, after, want map[string]float64) error {
 
 func TestKnownOperationsGiveExactCounters(t *testing.T) {
 	local(t, 2, func(j *conduit.Job) error {
-		if err := j.Barrier(t.Context()); err != nil {
-			return err
-		}
-		if j.Rank() == 1 {
+		before, after, err := operate(t.Context(), j, func(w *conduit.Worker) error {
+			word := conduit.At[int64](1, 0)
+			for i := range int64(3) {
+				if err := conduit.Put(w, word, i); err != nil {
+					return err
+				}
+			}
+			if v, err := conduit.Get(w, word); err != nil || v != 2 {
+				return fmt.Errorf("got %d, %v", v, err)
+			}
+			if err := conduit.PutSlice(w, conduit.At[byte](1, 64), make([]byte, 1000)); err != nil {
+				return err
+			}
+			for range 5 {
+				if _, err := conduit.FetchAdd(w, word, 1); err != nil {
+					return err
+				}
+			}
 			return nil
-		}
-		w, err := j.NewWorker()
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		c := NewCollector(j)
-		before, err := gather(c)
-		if err != nil {
-			return err
-		}
-		word := conduit.At[int64](1, 0)
-		for i := range int64(3) {
-			if err := conduit.Put(w, word, i); err != nil {
-				return err
-			}
-		}
-		if v, err := conduit.Get(w, word); err != nil || v != 2 {
-			return fmt.Errorf("got %d, %v", v, err)
-		}
-		if err := conduit.PutSlice(w, conduit.At[byte](1, 64), make([]byte, 1000)); err != nil {
-			return err
-		}
-		for range 5 {
-			if _, err := conduit.FetchAdd(w, word, 1); err != nil {
-				return err
-			}
-		}
-		after, err := gather(c)
-		if err != nil {
+		})
+		if err != nil || j.Rank() != 0 {
 			return err
 		}
 		return mustGrow(before, after, map[string]float64{

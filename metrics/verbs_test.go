@@ -16,33 +16,19 @@ func TestOverVerbsOperationsAreExactAndThePortCountsPackets(t *testing.T) {
 	defer cancel()
 	cfg := conduit.Config{SegmentSize: 1 << 20, Fabric: conduit.FabricIBV, Device: dev}
 	err := conduit.RunLocalConfig(ctx, 2, cfg, func(j *conduit.Job) error {
-		if err := j.Barrier(ctx); err != nil {
-			return err
-		}
-		if j.Rank() == 1 {
-			return nil
-		}
-		w, err := j.NewWorker()
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		c := NewCollector(j)
-		before, err := gather(c)
-		if err != nil {
-			return err
-		}
 		const puts = 10
-		for i := range int64(puts) {
-			if err := conduit.Put(w, conduit.At[int64](1, 0), i); err != nil {
-				return err
+		before, after, err := operate(ctx, j, func(w *conduit.Worker) error {
+			for i := range int64(puts) {
+				if err := conduit.Put(w, conduit.At[int64](1, 0), i); err != nil {
+					return err
+				}
 			}
-		}
-		if v, err := conduit.Get(w, conduit.At[int64](1, 0)); err != nil || v != puts-1 {
-			return fmt.Errorf("got %d, %v", v, err)
-		}
-		after, err := gather(c)
-		if err != nil {
+			if v, err := conduit.Get(w, conduit.At[int64](1, 0)); err != nil || v != puts-1 {
+				return fmt.Errorf("got %d, %v", v, err)
+			}
+			return nil
+		})
+		if err != nil || j.Rank() != 0 {
 			return err
 		}
 		for name, want := range map[string]float64{
