@@ -186,7 +186,7 @@ func (l *Lane) panicked(c *Call, v any) {
 	l.stats.panics.Add(1)
 	text := clip(fmt.Sprint(v))
 	l.report(c.rank, &RemoteError{Rank: l.cfg.Rank, Handler: c.h.name, Reason: Panicked, Text: text})
-	if c.state == fresh && c.head.wants {
+	if c.head.wants && (c.state == fresh || c.state == deferred && c.token.take(tokenAnswered) == nil) {
 		c.state = replied
 		_ = l.refuse(c.rank, c.head.token, Panicked, text)
 	}

@@ -60,7 +60,8 @@ type Call struct {
 	rank    int
 	payload []byte
 	state   callState
-	unfit   error // of the last reply that the handler tried to make
+	unfit   error  // of the last reply that the handler tried to make
+	token   *Token // of Defer
 }
 
 type callState uint8

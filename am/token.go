@@ -28,7 +28,7 @@ const (
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor.
-// After it the caller is told that there is none. Who gets nil has replied already.
+// After it the caller is told that there is none, and at once if the handler panics. Who gets nil has replied already.
 func (c *Call) Defer(d time.Duration) *Token {
 	if c.state != fresh {
 		return nil
@@ -39,6 +39,7 @@ func (c *Call) Defer(d time.Duration) *Token {
 		d = l.cfg.DeferFor
 	}
 	t := &Token{l: l, h: c.h, rank: c.rank, token: c.head.token, at: max(1, l.port.Now()+min(d, longest))}
+	c.token = t
 	if t.token == 0 {
 		return t
 	}

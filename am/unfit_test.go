@@ -65,3 +65,29 @@ func TestTheTextOfAPanicIsCutBetweenCharacters(t *testing.T) {
 		}
 	}
 }
+
+func TestAPanicAfterDeferIsTheCallersErrorAtOnce(t *testing.T) {
+	table := am.NewTable()
+	var tok *am.Token
+	h := table.Handle("h", func(c *am.Call) {
+		tok = c.Defer(time.Hour)
+		panic("out of cheese")
+	})
+	answered := table.Handle("answered before", func(c *am.Call) {
+		_ = c.Defer(time.Hour).Reply(7)
+		panic("out of cheese")
+	})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	for to := range l {
+		var re *am.RemoteError
+		if _, err := h.Call(bounded(t), l[0], to); !errors.As(err, &re) || re.Reason != am.Panicked || re.Text != "out of cheese" {
+			t.Errorf("rank %d: %v", to, err)
+		}
+		if err := tok.Reply(); !errors.Is(err, am.ErrAnswered) {
+			t.Errorf("the token afterwards: %v", err)
+		}
+		if r, err := answered.Call(bounded(t), l[0], to); err != nil || r.Arg(0) != 7 {
+			t.Errorf("rank %d: %v, %v", to, r, err)
+		}
+	}
+}
