@@ -139,7 +139,7 @@ struct ibc_mem {
 	uint32_t standby;      /* another image's hooks do the work */
 	uint32_t forked;       /* this is the child of a fork: nothing here is true any more */
 	uint32_t taken;        /* Go has come: there may be watchers, and a reader */
-	uint32_t spare;
+	uint32_t let_go;       /* the reader of userfaultfd is at its end */
 	uint64_t page;         /* 0: not known yet */
 	uint64_t gate;         /* odd while userfaultfd events are being taken */
 	int32_t uffd;          /* descriptor + 1; 0 none */

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
@@ -35,6 +36,12 @@
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE (1u << 1)
 #endif
 #ifndef USERFAULTFD_IOC_NEW
 #define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
@@ -172,7 +179,26 @@ static void *reader(void *arg)
 	lost(m, fd);
 	if (load(m->gate) & 1)
 		add(m->gate, 1);
+	store(m->let_go, 1); /* now that nothing is valid, those who wait for the reader may go */
+	ibc_sys(SYS_futex, (long)&m->let_go, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
 	return NULL;
+}
+
+/* Has the descriptor in a table of its own, where the program cannot close it. Else the end of the file would let go
+ * whoever waits for the reader, as soon as its poll returns and before it has said that anything changes. Where the kernel is
+ * before Linux 5.9, or a filter forbids it, that instant remains. */
+static void *keeper(void *arg)
+{
+	struct ibc_mem *m = arg;
+	int fd = load(m->uffd) - 1;
+
+	if (fd < 0 || ibc_sys_failed(ibc_sys(SYS_close_range, fd + 1, -1u, CLOSE_RANGE_UNSHARE, 0, 0, 0)))
+		return NULL;
+	if (fd > 0)
+		ibc_sys(SYS_close_range, 0, fd - 1, 0, 0, 0, 0);
+	while (!load(m->let_go))
+		ibc_sys(SYS_futex, (long)&m->let_go, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+	return NULL; /* with the thread goes its table */
 }
 
 /* ---- starting ---- */
@@ -200,7 +226,7 @@ static int open_uffd(void)
 	return (int)fd;
 }
 
-static int start_reader(struct ibc_mem *m)
+static int start_thread(void *(*run)(void *), struct ibc_mem *m)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -211,9 +237,9 @@ static int start_reader(struct ibc_mem *m)
 	pthread_attr_setstacksize(&attr, 64 << 10);
 	sigfillset(&all); /* no signal handler may run here: Go's would wait for the runtime */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&thread, &attr, reader, m);
+	err = pthread_create(&thread, &attr, run, m);
 	if (err == EINVAL) /* the program's thread-local storage alone is larger */
-		err = pthread_create(&thread, NULL, reader, m);
+		err = pthread_create(&thread, NULL, run, m);
 	if (!err)
 		pthread_detach(thread);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -247,12 +273,14 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	store(m->uffd_ino, s.st_ino);
 	store(m->uffd, fd + 1);
 	*step = "pthread_create";
-	err = start_reader(m);
+	err = start_thread(reader, m);
 	if (err) {
 		store(m->uffd, 0);
 		close(fd);
+		return err;
 	}
-	return err;
+	(void)start_thread(keeper, m); /* without it little is lost */
+	return 0;
 }
 
 /* ---- use ---- */
