@@ -59,7 +59,7 @@
 //     is found by Retest.
 //   - userfaultfd: the kernel tells, also of raw system calls and of what the libc does inside, for ranges that
 //     it can watch: memory without a file behind it, and shared memory; of huge pages (MAP_HUGETLB) whole ones only.
-//     A thread of C reads. Wants CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted
+//     A thread of C reads, and another holds the file. Wants CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted
 //     mode to everybody. A program that closes its descriptor ends it: nothing that needed it stays valid, and a
 //     file that gets its number is not read.
 //   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where userfaultfd is forbidden.

@@ -1,5 +1,7 @@
 //go:build linux && cgo && (amd64 || arm64)
 
+// What callers should not do, and what several do at once.
+
 package regcache
 
 import (
@@ -17,44 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// What callers should not do, and what several do at once.
-
-func TestCloseWaitsForAGetThatRegisters(t *testing.T) {
-	for _, origin := range []Origin{Mapped, Any} {
-		f := newFake()
-		c := newCache(t, f, func(c *Config) { c.Origin, c.Uncached = origin, origin == Any })
-		p := reserve(t, 1)
-		registering, goOn := make(chan struct{}), make(chan struct{})
-		f.before = func(lo, hi uintptr) { close(registering); <-goOn }
-		got := make(chan Region)
-		go func() {
-			r, err := c.Get(ptr(p), 8, LocalWrite)
-			if err != nil {
-				t.Errorf("%v: a Get that came before Close: %v", origin, err)
-			}
-			got <- r
-		}()
-		<-registering
-		closed := make(chan error)
-		go func() { closed <- c.Close() }()
-		eventually(t, "Close has begun", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.closed })
-		select {
-		case err := <-closed:
-			t.Errorf("%v: Close did not wait: %v", origin, err)
-		default:
-		}
-		close(goOn)
-		r := <-got
-		if err := <-closed; !errors.Is(err, ErrBusy) {
-			t.Errorf("%v: Close while the region is out: %v, want ErrBusy", origin, err)
-		}
-		f.before = nil
-		f.mr(t, r)
-		mustPut(t, c, r)
-		getPut(t, c, p, 8, LocalWrite) // it goes on
-	}
-}
 
 // Two Gets need the room of one idle registration. The one that finds none is not told that memory lacks.
 func TestGetsThatLackMemoryShareWhatIsIdle_18(t *testing.T) {

@@ -438,41 +438,6 @@ func TestHarmlessCallsEndNothing_06(t *testing.T) {
 	}
 }
 
-func TestMoreAccessIsANewRegistration_19(t *testing.T) {
-	f := newFake()
-	c := cached(t, f)
-	p, n := reserve(t, 4), 4*uint64(page)
-	readable := getPut(t, c, p, n, RemoteRead)
-	r := mustGet(t, c, p, n, RemoteWrite)
-	if r.LKey == readable || f.mr(t, r).access&(RemoteWrite|LocalWrite) != RemoteWrite|LocalWrite {
-		t.Errorf("access %v", f.mr(t, r).access)
-	}
-	mustPut(t, c, r)
-	protect(t, p, page, unix.PROT_READ)
-	if _, err := c.Get(ptr(p), n, RemoteWrite|RemoteAtomic); !errors.Is(err, unix.EFAULT) {
-		t.Errorf("more access than the memory has: %v, want EFAULT", err)
-	}
-}
-
-// A merged registration ends when a part goes that only the other user asked for.
-func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
-	f := newFake()
-	c := cached(t, f)
-	p := reserve(t, 8)
-	getPut(t, c, p, 4*uint64(page), LocalWrite)
-	merged := getPut(t, c, p+3*page, 5*uint64(page), LocalWrite)
-	if f.mr(t, Region{LKey: merged}).n != 8*uint64(page) {
-		t.Fatal("not merged")
-	}
-	call(t, cMunmap, p, page)
-	remap(t, p, p+page)
-	r := mustGet(t, c, p+4*page, 4*uint64(page), LocalWrite)
-	if r.LKey == merged || !f.mr(t, r).lands(p+4*page, 4*uint64(page)) {
-		t.Error("the merged registration goes on")
-	}
-	mustPut(t, c, r)
-}
-
 // What is counted bounds the work: calls beside a thousand registrations look at no slot of the table beyond those
 // near them, and one call that takes all ends each once.
 func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
@@ -502,54 +467,6 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 	if n, _ := f.registered(); n != 1 {
 		t.Errorf("%d registrations are left", n)
 	}
-}
-
-// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that moment, and comes
-// before the registration, would be watched by nobody: so the union wants all that it joins to be valid still.
-func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
-	f := newFake()
-	c := newCache(t, f, func(c *Config) { c.MaxRegions = 2 })
-	needCached(t, c, Any)
-	settle(t)
-	p, other := reserve(t, 4), reserve(t, 1)
-	last := p + 3*page
-	getPut(t, c, other, 8, LocalWrite) // makes room for the union, which is the moment for the hole
-	getPut(t, c, p+2*page, 2*uint64(page), LocalWrite)
-	raw := func(nr, lo, n uintptr) {
-		if _, _, errno := unix.RawSyscall(nr, lo, n, 0); errno != 0 {
-			t.Error(errno)
-		}
-	}
-	holes, fills := 0, 0
-	f.ending = func(m *fakeMR) {
-		if m.lo == other {
-			holes++
-			raw(unix.SYS_MUNMAP, last, page)
-		}
-	}
-	f.before = func(lo, hi uintptr) {
-		if fills == 0 {
-			fills++
-			mapAt(t, last, page, rw)
-			stamp(last, last+page)
-		}
-	}
-	r := mustGet(t, c, p, 3*uint64(page), LocalWrite)
-	f.ending, f.before = nil, nil
-	if holes != 1 || fills != 1 {
-		t.Fatalf("%d holes, %d fills: nothing was tested", holes, fills)
-	}
-	mustPut(t, c, r)
-	mustPut(t, c, mustGet(t, c, last, 8, LocalWrite))
-
-	raw(unix.SYS_MUNMAP, last, page)
-	mapAt(t, last, page, rw)
-	stamp(last, last+page)
-	r = mustGet(t, c, last, 8, LocalWrite)
-	if !f.mr(t, r).lands(last, 8) {
-		t.Error("a stale hit on a page that was a hole when the union was claimed")
-	}
-	mustPut(t, c, r)
 }
 
 // What is deregistered in the background is no call of the program's, so the figures add up meanwhile.
