@@ -86,6 +86,8 @@
 //     told: between the two a hit is possible for the microseconds that the reader takes to wake.
 //   - A hole in a range while it is claimed. userfaultfd watches what is mapped at that moment, and what comes into the
 //     hole by a raw call afterwards is watched by nobody: all of a claimed range has to be mapped.
+//   - Calls of libraries that come after the test and are bound past the symbols (RTLD_DEEPBIND), until the next Retest; those in a
+//     namespace of their own (dlmopen), for good. Only userfaultfd tells of what they do.
 //   - The files' own initialised data in libraries that are unloaded: Claim refuses RawUnmap there.
 //
 // Each of them is the program's to avoid for memory that it communicates from. An madvise that io_uring carries out is a
