@@ -23,7 +23,6 @@ check_gofmt() {
 
 check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}"; }
 
-# Without cgo, and on systems that have no verbs, everything compiles and says at run time what is missing.
 # Without cgo everything builds and vets on Linux; elsewhere the libraries build, so that programs which
 # import them compile, and say at run time what is missing.
 check_nocgo() {

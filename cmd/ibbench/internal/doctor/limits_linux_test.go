@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -13,20 +15,27 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// TestAsChild is not a test by itself: it is what
-// TestAMemlockOf64KiBIsReported starts under its limit.
-func TestAsChild(t *testing.T) {
-	if os.Getenv("IBCONDUIT_TEST_DOCTOR_CHILD") != "1" {
-		return
+const envReport = "IBCONDUIT_TEST_DOCTOR_REPORT"
+
+// The test binary is also a doctor that writes its report to a file, for a test that starts it under other limits.
+func TestMain(m *testing.M) {
+	report := os.Getenv(envReport)
+	if report == "" {
+		os.Exit(m.Run())
 	}
-	f, err := os.Create(os.Getenv("IBCONDUIT_TEST_DOCTOR_REPORT"))
+	if err := reportTo(report); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func reportTo(name string) error {
+	f, err := os.Create(name)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	defer f.Close()
-	if _, err := Run(t.Context(), f, Options{Format: "json"}); err != nil {
-		t.Fatal(err)
-	}
+	_, runErr := Run(context.Background(), f, Options{Format: "json"})
+	return errors.Join(runErr, f.Close())
 }
 
 // With a device memory is really registered, until the kernel refuses; without
@@ -43,10 +52,10 @@ func TestAMemlockOf64KiBIsReported(t *testing.T) {
 		// The bounding set takes the capability from root at exec; SYS_RESOURCE could raise the limit.
 		argv = append(argv, "setpriv", "--bounding-set=-ipc_lock,-sys_resource", "--inh-caps=-ipc_lock,-sys_resource")
 	}
-	argv = append(argv, exe, "-test.run=^TestAsChild$")
+	argv = append(argv, exe)
 	report := t.TempDir() + "/report.json"
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "IBCONDUIT_TEST_DOCTOR_CHILD=1", "IBCONDUIT_TEST_DOCTOR_REPORT="+report)
+	cmd.Env = append(os.Environ(), envReport+"="+report)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
 	}
