@@ -293,6 +293,26 @@ func TestAnUnknownDeviceIsNamedWithThoseThereAre(t *testing.T) {
 	}
 }
 
+// The others can do nothing about it but read why.
+func TestARankWhoseSegmentIsRefusedFailsTheOthersWithItsReason(t *testing.T) {
+	boots := bootstrap.NewGroup(3)
+	errs := make([]error, len(boots))
+	var ranks sync.WaitGroup
+	for r, b := range boots {
+		cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20, Getenv: noEnv, Bootstrap: b}
+		if r == 1 {
+			cfg.SegmentSize = 1 << 50
+		}
+		ranks.Go(func() { _, errs[r] = Join(testContext(t), cfg) })
+	}
+	ranks.Wait()
+	for r, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "bytes asked for") || r != 1 && !strings.Contains(err.Error(), "rank 1: it cannot take part") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
 // The others have a device: without the reason their users would look at the wrong host.
 func TestARankWithoutItsDeviceFailsTheOthersWithItsReason(t *testing.T) {
 	dev := rdmatest.Device(t)

@@ -58,7 +58,7 @@ func (j *Job) join(ctx context.Context) (err error) {
 		return fmt.Errorf("a job of %d ranks; at most %d can be addressed", j.size, MaxRanks)
 	}
 	if err := j.mapSegment(); err != nil {
-		return err
+		return j.excuse(ctx, err)
 	}
 	if err := j.connect(ctx); err != nil {
 		return err
@@ -115,14 +115,14 @@ func (j *Job) mapSegment() (err error) {
 func (j *Job) connect(ctx context.Context) error {
 	hello := hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
 	if err := hello.describe(&j.cfg); err != nil {
-		return err
+		return j.excuse(ctx, err)
 	}
 	j.handlers = int(hello.handlers)
 	var local *shm.Network
 	if j.cfg.Fabric != FabricIBV {
 		var err error
 		if local, err = j.newSHM(); err != nil {
-			return err
+			return j.excuse(ctx, err)
 		}
 		j.addNetwork(local)
 		hello.shm = local.Addr()
@@ -167,6 +167,18 @@ func (j *Job) connect(ctx context.Context) error {
 		return j.connectVerbs(ctx, local != nil, far, unreachable)
 	}
 	return nil
+}
+
+// excuse tells the others, in the place of a hello, why this rank cannot take part: they fail by its name and reason
+// instead of for a rank that went away. It returns the reason.
+func (j *Job) excuse(ctx context.Context, why error) error {
+	if j.size > 1 {
+		ctx, cancel := context.WithTimeout(ctx, verdictGrace)
+		defer cancel()
+		text := why.Error()
+		_, _ = j.boot.Exchange(ctx, append([]byte{helloExcuse}, text[:min(len(text), maxReason)]...))
+	}
+	return why
 }
 
 func (j *Job) newSHM() (*shm.Network, error) {
@@ -315,7 +327,15 @@ type hello struct {
 //	uvarint   length of terms, then each of them
 //	uvarint   length of fabric, then its bytes
 //	rest      shm
-const helloVersion = 2
+//
+// or, from a rank that cannot take part:
+//
+//	1 byte    helloExcuse
+//	rest      the reason, text
+const (
+	helloVersion = 2
+	helloExcuse  = 0xff
+)
 
 // maxTerms bounds what a hello makes this rank keep.
 const maxTerms = 64
@@ -339,6 +359,9 @@ func (h hello) encode() []byte {
 }
 
 func decodeHello(b []byte) (h hello, err error) {
+	if len(b) > 0 && b[0] == helloExcuse {
+		return h, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
+	}
 	if len(b) == 0 || b[0] != helloVersion {
 		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
 	}
