@@ -10,14 +10,16 @@ import (
 )
 
 // Call sends a request and waits for its reply.
-func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (Reply, error) {
-	return h.call(ctx, v, rank, Payload{}, args)
+func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r Reply, err error) {
+	err = h.call(ctx, v, rank, Payload{}, args, &r)
+	return r, err
 }
 
 // CallWith is Call with a payload. If ctx ends the wait for the reply to a Long, the network may
 // read the payload until the lane is closed: use Start to know better.
-func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (Reply, error) {
-	return h.call(ctx, v, rank, p, args)
+func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (r Reply, err error) {
+	err = h.call(ctx, v, rank, p, args, &r)
+	return r, err
 }
 
 // Post sends a request to which nobody wants a reply. Without an error the message is the
@@ -71,21 +73,22 @@ func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) 
 	return l.checkParts(rank, p, args)
 }
 
-func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64) (Reply, error) {
+// call fills in a zero reply.
+func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64, r *Reply) error {
 	l := laneOf(v, rank)
 	if l == nil {
-		return Reply{}, h.failed("call", rank, ErrNoLane)
+		return h.failed("call", rank, ErrNoLane)
 	}
 	w := l.waiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
 		l.recycle(w)
-		return Reply{}, err
+		return err
 	}
-	return h.conclude(ctx, l, rank, w)
+	return h.conclude(ctx, l, rank, w, r)
 }
 
 // conclude waits for the reply and takes the waiter back.
-func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter) (Reply, error) {
+func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter, r *Reply) error {
 	err := l.finish(ctx, w)
 	if err != nil {
 		l.mu.Lock()
@@ -95,12 +98,14 @@ func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter) (R
 		l.mu.Unlock()
 		if err != nil {
 			l.recycle(w)
-			return Reply{}, h.failed("call", rank, err)
+			return h.failed("call", rank, err)
 		}
 	}
-	r, err := w.reply, w.err
+	r.Data, r.n = w.reply.Data, w.reply.n
+	copy(r.args[:], w.reply.Args())
+	err = w.err
 	l.recycle(w)
-	return r, err
+	return err
 }
 
 // start sends the request of a call.
@@ -112,7 +117,7 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 		return h.failed("call", rank, context.Cause(ctx))
 	}
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, wants: true, w: w}
-	l.begin(w, "call", h, rank)
+	o.at = l.begin(w, "call", h, rank)
 	if rank == l.cfg.Rank {
 		return l.here(&o, args)
 	}
@@ -123,13 +128,12 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 	if err := l.send(ctx, peer, &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
-	l.beginAgain(w)
 	return nil
 }
 
 // finish waits for the end of a call.
 func (l *Lane) finish(ctx context.Context, w *waiter) error {
-	for !w.done.Load() {
+	for !w.over() {
 		if err := l.await(ctx, w); err != nil {
 			return err
 		}
@@ -244,7 +248,7 @@ type Pending struct {
 
 // Test reports whether the call has ended, and how. It makes no progress.
 func (p *Pending) Test() (r Reply, done bool, err error) {
-	if !p.w.done.Load() {
+	if !p.w.over() {
 		return Reply{}, false, nil
 	}
 	return p.w.reply, true, p.w.err
@@ -258,10 +262,10 @@ func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 		return Reply{}, err
 	}
 	lockrank.MustHoldNone("wait for a call")
-	if !p.w.done.Load() {
+	if !p.w.over() {
 		p.l.beginAgain(p.w)
 	}
-	if err := p.l.finish(ctx, p.w); err != nil && !p.w.done.Load() {
+	if err := p.l.finish(ctx, p.w); err != nil && !p.w.over() {
 		return Reply{}, p.w.h.failed("call", p.w.rank, err)
 	}
 	return p.w.reply, p.w.err

@@ -70,7 +70,7 @@ func (c *calls) find(token uint64, peer int) *entry {
 }
 
 // settle ends a part of what entry i needs. When that was all the entry is free, and who
-// waits for it, if somebody still does, is done and returned to be woken.
+// waits for it, if somebody still does, is told and returned to be roused.
 func (c *calls) settle(i int32, n need) *waiter {
 	e := &c.e[i-1]
 	n &= e.needs
@@ -84,7 +84,7 @@ func (c *calls) settle(i int32, n need) *waiter {
 	e.next, c.free = c.free, i
 	if w != nil {
 		w.token = 0
-		w.done.Store(true)
+		w.state.Or(signalled | ended)
 	}
 	return w
 }

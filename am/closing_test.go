@@ -163,12 +163,12 @@ func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
 	}
 	var polls [2]uint64
 	for i := range polls {
-		before := l.stats.polls.Load()
+		before := l.rounds()
 		var stall *StallError
 		if _, err := p.Wait(t.Context()); !errors.As(err, &stall) {
 			t.Fatal(err)
 		}
-		polls[i] = l.stats.polls.Load() - before
+		polls[i] = l.rounds() - before
 	}
 	if polls[1] < polls[0]/2 {
 		t.Errorf("the first Wait polled %d times before it gave up, the second %d", polls[0], polls[1])

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -98,7 +97,7 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 }
 
 // endCalls ends what is in flight to a rank, or to all, with the lane's lock.
-func (l *Lane) endCalls(rank int, n need, cause error, count *atomic.Uint64) {
+func (l *Lane) endCalls(rank int, n need, cause error, count *uint64) {
 	for i := range l.calls.e {
 		e := &l.calls.e[i]
 		n := n & e.needs
@@ -106,16 +105,16 @@ func (l *Lane) endCalls(rank int, n need, cause error, count *atomic.Uint64) {
 			continue
 		}
 		if n&needReply != 0 {
-			count.Add(1)
+			*count++
 		}
 		if n&needSent != 0 {
-			l.stats.written.Add(1)
+			l.stats.written++
 		}
 		if e.w != nil && e.w.err == nil {
 			e.w.err = cause
 		}
 		if w := l.calls.settle(int32(i+1), n); w != nil {
-			w.wake(l)
+			w.rouse(l)
 		}
 	}
 }
@@ -159,7 +158,7 @@ func (l *Lane) shut(cause error) *InFlightError {
 
 // inFlight counts what has not ended, with the lane's lock; nil: nothing.
 func (l *Lane) inFlight(op string) *InFlightError {
-	e := &InFlightError{Op: op, Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: int(l.handling.Load())}
+	e := &InFlightError{Op: op, Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: l.handling()}
 	if *e == (InFlightError{Op: op}) {
 		return nil
 	}
@@ -193,11 +192,11 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 			rest.Messages, rest.Cause = unsent, context.Cause(ctx)
 			return rest
 		}
-		before := l.engine.rounds.Load()
+		before := l.rounds()
 		if _, err := l.Test(); err != nil {
 			return err
 		}
-		if rest != nil || unsent != 0 || l.engine.rounds.Load() == before {
+		if rest != nil || unsent != 0 || l.rounds() == before {
 			// Handlers and deferred replies end without an event: look again soon.
 			l.port.Wake()
 			l.cfg.Host.Sleep(time.Millisecond)
@@ -210,15 +209,22 @@ func (l *Lane) unsent() int {
 	return l.cfg.Sends + l.cfg.ReplySends - int(l.prepared.Load()) - l.port.Stats().FreeSends
 }
 
-// glance is what had arrived at some time.
-type glance struct{ arrived, rounds uint64 }
+// glance is what had arrived at some time, and how many of the handlers run.
+type glance struct {
+	arrived, rounds uint64
+	running         int
+}
 
 func (l *Lane) look() glance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	s := &l.stats
-	return glance{
-		arrived: s.requests.Load() + s.replies.Load() + s.pinged.Load() + s.broken.Load() + s.ignored.Load(),
-		rounds:  l.engine.rounds.Load(),
-	}
+	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, rounds: s.polls, running: l.handling()}
+}
+
+// handling counts the requests whose handlers have not ended, with the lane's lock.
+func (l *Lane) handling() int {
+	return int(l.stats.requests - l.stats.handled.Load() - l.stats.refused.Load())
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
@@ -230,7 +236,7 @@ func (l *Lane) stillSince(look *glance) bool {
 		*look = now
 		return false
 	}
-	return now.rounds >= look.rounds+3 && l.stats.requests.Load() == l.done()
+	return now.rounds >= look.rounds+3 && now.running == 0
 }
 
 // Close ends the lane. Everything pending gets ErrClosed. It returns an
@@ -282,23 +288,20 @@ func (l *Lane) takeLast() bool {
 	if e.attendant != nil && !e.gone.Load() || e.parked.Load() > 0 || l.prepared.Load() > 0 || !l.tryLead() {
 		return false
 	}
-	if l.stats.requests.Load() == l.done() && l.handling.Load() == 0 && l.lent.Load() == 0 {
+	l.mu.Lock()
+	still := l.handling() == 0 && l.lent == 0
+	l.mu.Unlock()
+	if still {
 		return true
 	}
 	l.leave()
 	return false
 }
 
-// done counts the requests that are dealt with.
-func (l *Lane) done() uint64 { return l.stats.handled.Load() + l.stats.refused.Load() }
-
 // users says who keeps a lane from being closed.
 func (l *Lane) users() string {
 	e := &l.engine
-	s := fmt.Sprintf("%d handlers run, %d messages are prepared", l.handling.Load(), l.prepared.Load())
-	if n := int64(l.stats.requests.Load()-l.done()) - int64(l.handling.Load()); n > 0 {
-		s += fmt.Sprintf(", %d handlers are yet to run", n)
-	}
+	s := fmt.Sprintf("%d handlers run or are yet to run, %d messages are prepared", l.look().running, l.prepared.Load())
 	if n := e.parked.Load(); n > 0 {
 		s += fmt.Sprintf(", %d goroutines wait", n)
 	}

@@ -17,14 +17,17 @@ import (
 // the list.
 type engine struct {
 	lead      atomic.Bool
-	parked    atomic.Int32  // length of Lane.parked
-	unclaimed atomic.Int32  // requests of Lane.active whose handlers nobody has begun
-	rounds    atomic.Uint64 // polls
-	armed     atomic.Int64  // the time given to the port's After last
-	event     time.Duration // of the last event; of who leads
-	spin      time.Duration // for how long to poll without one before sleeping; of who leads
-	attends   atomic.Bool   // the attendant leads
-	attendant *waiter       // nil: there is none
+	parked    atomic.Int32 // length of Lane.parked
+	unclaimed atomic.Int32 // requests of Lane.active whose handlers nobody has begun
+	armed     atomic.Int64 // the time given to the port's After last
+
+	// Of who leads.
+	event time.Duration // when the last event came
+	spin  time.Duration // for how long to poll without one before sleeping
+	spare *batch        // the last one, if nothing came with it
+
+	attends   atomic.Bool // the attendant leads
+	attendant *waiter     // nil: there is none
 	closing   atomic.Bool
 	gone      atomic.Bool // the attendant
 	closed    atomic.Bool
@@ -59,7 +62,7 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for a lane")
 	defer l.handOver()
 	l.stats.waits.Add(1)
-	for again := false; !w.signal.Swap(false); again = true {
+	for again := false; !w.hear(); again = true {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
@@ -99,7 +102,7 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 	l.mu.Unlock()
 	w.mode.Store(parks)
 	var err error
-	if !w.signal.Load() && !l.engine.closing.Load() && (l.engine.lead.Load() || planted == noPoll) {
+	if !w.told() && !l.engine.closing.Load() && (l.engine.lead.Load() || planted == noPoll) {
 		if l.engine.attends.Load() {
 			l.engine.attendant.wake(l)
 		}
@@ -113,13 +116,13 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 	return err
 }
 
-// collect polls until there are handlers to run or w has reason to look. The caller
+// collect polls until there are handlers to run, which it returns, or w has reason to look. The caller
 // leads, and does not any more when it returns.
 func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
-	b, from := l.batch(), time.Duration(-1)
+	b, from := l.leaderBatch(), time.Duration(-1)
 	for {
 		now := l.round(b, l.budget(sleep))
-		if b.n > 0 || l.engine.unclaimed.Load() > 0 || w.signal.Load() || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
+		if b.n > 0 || w.told() || l.engine.unclaimed.Load() > 0 || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
 			break
 		}
 		if from < 0 {
@@ -136,9 +139,8 @@ func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 		}
 		l.cfg.Host.Yield()
 	}
-	l.offer(b)
-	l.leave()
-	if b.n > 0 && (l.engine.attendant == nil || sleep) {
+	b = l.leaveWith(b)
+	if b != nil && (l.engine.attendant == nil || sleep) {
 		l.handOver() // handlers may take their time
 	}
 	return b
@@ -166,8 +168,6 @@ func (l *Lane) adapt(slept time.Duration) {
 // round polls once and takes what there is. It returns the time.
 func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
-	l.stats.polls.Add(1)
-	l.engine.rounds.Add(1)
 	now := l.port.Now()
 	if err != nil {
 		l.fail(err)
@@ -175,10 +175,15 @@ func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 	}
 	if n > 0 {
 		l.engine.event = now
-		l.process(b, n, now)
+	}
+	due, err := l.process(b, n, now)
+	if err != nil {
+		l.fail(err)
 	}
 	l.bury()
-	l.serve(now)
+	if due {
+		l.serve(now)
+	}
 	return now
 }
 
@@ -191,7 +196,7 @@ func (l *Lane) sleep(ctx context.Context, w *waiter) time.Duration {
 	}
 	l.arm(at)
 	w.mode.Store(sleeps)
-	if !w.signal.Load() && !l.engine.closing.Load() {
+	if !w.told() && !l.engine.closing.Load() {
 		l.stats.sleeps.Add(1)
 		if err := l.port.Wait(ctx); err != nil && ctx.Err() == nil {
 			l.fail(err)
@@ -206,19 +211,28 @@ func (l *Lane) overdue(w *waiter, now time.Duration) bool {
 	return w.since != 0 && now-w.since >= l.cfg.StallAfter
 }
 
-// begin says what a goroutine is about to wait for, from now on.
-func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) {
+// begin says what a goroutine is about to wait for, from now on. It returns the time.
+func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
 	w.op, w.h, w.rank = op, h, rank
-	l.beginAgain(w)
+	return l.beginAgain(w)
 }
 
 // beginAgain is begin for the next part of the same wait. Only since changes, which is the waiting goroutine's own:
 // whoever brings the answer reads the rest.
-func (l *Lane) beginAgain(w *waiter) {
+func (l *Lane) beginAgain(w *waiter) time.Duration {
+	now := max(1, l.port.Now())
 	w.since = 0
 	if l.cfg.StallAfter > 0 {
-		w.since = max(1, l.port.Now())
+		w.since = now
 	}
+	return now
+}
+
+// rounds counts the polls.
+func (l *Lane) rounds() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats.polls
 }
 
 // attend leads when nobody else has for a while, so that handlers run while the program computes.
@@ -227,11 +241,11 @@ func (l *Lane) attend() {
 	defer e.gone.Store(true)
 	pause := l.cfg.AttendAfter
 	for !e.closing.Load() {
-		seen := e.rounds.Load()
+		seen := l.rounds()
 		for rest := pause; rest > 0 && !e.closing.Load(); rest -= attendStep {
 			l.cfg.Host.Sleep(min(rest, attendStep))
 		}
-		if l.help() || e.rounds.Load() != seen {
+		if l.help() || l.rounds() != seen {
 			pause = l.cfg.AttendAfter
 			continue
 		}
@@ -250,7 +264,7 @@ func (l *Lane) attendNow() {
 	w := e.attendant
 	e.attends.Store(true)
 	for {
-		w.signal.Store(false)
+		w.state.Store(0)
 		l.run(l.collect(context.Background(), w, true))
 		l.help()
 		if e.closing.Load() || e.parked.Load() > 0 || !l.tryLead() {
@@ -273,14 +287,13 @@ func (l *Lane) Test() (bool, error) {
 		}
 		return false, nil // somebody else does
 	}
-	b := l.batch()
+	b := l.leaderBatch()
 	l.round(b, 0)
-	l.offer(b)
-	l.leave()
-	n := b.n
+	b = l.leaveWith(b)
+	some := b != nil // nobody else's after run
 	l.run(b)
 	l.handOver()
-	return n > 0, l.ended()
+	return some, l.ended()
 }
 
 // Serve makes progress until ctx ends, whose cause it returns, or the lane is closed. A rank

@@ -10,9 +10,9 @@ import (
 // offer lets others help with a batch. The caller leads still: whoever leads after it knows of the work, and does not sleep
 // while some of it waits behind a handler that takes its time.
 func (l *Lane) offer(b *batch) {
-	b.claimed.Store(0)
-	b.finished.Store(0)
 	if b.n > 1 {
+		b.claimed.Store(0)
+		b.finished.Store(0)
 		l.mu.Lock()
 		l.active = append(l.active, b)
 		l.engine.unclaimed.Add(int32(b.n))
@@ -20,10 +20,28 @@ func (l *Lane) offer(b *batch) {
 	}
 }
 
-// run runs the handlers of a batch that was offered, and takes it back. The caller does not lead. Others help if one
-// of the handlers takes its time: the requests behind it do not wait for it.
+// leaveWith gives the lead up with what the last round brought: a batch that is offered, or nil if nothing is to be
+// done.
+func (l *Lane) leaveWith(b *batch) *batch {
+	if b.n == 0 && b.taken == 0 {
+		l.engine.spare, b = b, nil
+	} else {
+		l.offer(b)
+	}
+	l.leave()
+	return b
+}
+
+// run runs the handlers of a batch that was offered, if there is one, and takes it back. The caller does not lead. Others
+// help if one of the handlers takes its time: the requests behind it do not wait for it.
 func (l *Lane) run(b *batch) {
-	if b.n == 0 {
+	if b == nil {
+		return
+	}
+	if b.n <= 1 { // nobody else knows of it
+		if b.n == 1 {
+			l.runOne(&b.work[0])
+		}
 		l.retire(b)
 		return
 	}
@@ -32,20 +50,19 @@ func (l *Lane) run(b *batch) {
 		if !ok {
 			break
 		}
-		l.runOne(b, i)
+		l.runOne(&b.work[i])
+		l.finished(b)
 	}
 	l.finished(b)
 }
 
-// claimOf takes on the next request of a batch, if there is one.
+// claimOf takes on the next request of a batch that is offered, if there is one.
 func (l *Lane) claimOf(b *batch) (int, bool) {
 	i := int(b.claimed.Add(1)) - 1
 	if i >= b.n {
 		return 0, false
 	}
-	if b.n > 1 {
-		l.engine.unclaimed.Add(-1)
-	}
+	l.engine.unclaimed.Add(-1)
 	return i, true
 }
 
@@ -57,7 +74,8 @@ func (l *Lane) help() (some bool) {
 			break
 		}
 		some = true
-		l.runOne(b, i)
+		l.runOne(&b.work[i])
+		l.finished(b)
 	}
 	return some
 }
@@ -76,18 +94,19 @@ func (l *Lane) claim() (*batch, int) {
 	return nil, 0
 }
 
-// runOne runs a handler of a batch.
-func (l *Lane) runOne(b *batch, i int) {
-	w := &b.work[i]
+// runOne runs the handler of a request, and gives back the buffer that it was lent.
+func (l *Lane) runOne(w *work) {
 	l.handle(w)
-	if w.slot[0] >= 0 {
-		if err := l.port.Post(w.slot[:]...); err != nil {
-			l.fail(err)
-		}
-		l.stats.posted.Add(1)
-		l.lent.Add(-1)
+	if w.slot[0] < 0 {
+		return
 	}
-	l.finished(b)
+	if err := l.port.Post(w.slot[:]...); err != nil {
+		l.fail(err)
+	}
+	l.mu.Lock()
+	l.stats.posted++
+	l.lent--
+	l.mu.Unlock()
 }
 
 // finished is called for each handler of a batch, and by who took it on. The last one retires it.
@@ -101,9 +120,11 @@ func (l *Lane) finished(b *batch) {
 // retire takes a batch back.
 func (l *Lane) retire(b *batch) {
 	if planted == spareLate {
-		l.repost(b, l.port.Now())
+		l.mu.Lock()
+		_ = l.repost(b, l.port.Now())
+		l.mu.Unlock()
 	}
-	if b.n <= 1 { // nobody else knows of it
+	if b.n <= 1 {
 		if b.n = 0; l.nextBatch.CompareAndSwap(nil, b) {
 			return
 		}
@@ -128,7 +149,6 @@ func (l *Lane) handle(w *work) {
 		}
 		return
 	}
-	l.handling.Add(1)
 	c := &w.call
 	*c = Call{l: l, h: h, head: &w.head, rank: w.rank, payload: w.payload}
 	l.invoke(c)
@@ -162,17 +182,18 @@ func (l *Lane) invoke(c *Call) {
 	mark := running.enter()
 	returned := false
 	defer func() {
-		l.handling.Add(-1)
 		running.leave(mark)
 		v := recover()
 		if v == nil {
 			lockrank.LeaveHandler()
 			if !returned {
+				l.stats.handled.Add(1)
 				panic(fmt.Sprintf("am: handler %q called runtime.Goexit, as a test's FailNow and Fatal do: it runs on a goroutine of others; return instead", c.h.name))
 			}
 			return
 		}
 		if _, ok := v.(*lockrank.Violation); ok {
+			l.stats.handled.Add(1)
 			defer panic(v) // whatever LeaveHandler finds in addition
 		}
 		lockrank.LeaveHandler()

@@ -108,7 +108,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		if len(cut) == 1 {
 			cutOff++
 			for _, c := range calls {
-				if c.w.done.Load() || l.calls.e[index(c.w.token)-1].needs == needSent {
+				if c.w.over() || l.calls.e[index(c.w.token)-1].needs == needSent {
 					continue // the network tells the end of a write
 				}
 				t.Fatalf("seed %d: a call to the rank that was cut off goes on", seed)

@@ -8,9 +8,9 @@ import (
 )
 
 // inside knows the goroutines that run handlers, so that a handler which communicates
-// gets an error in the release build as well.
+// gets an error in the release build as well. A slot that was used once is never 0 again: in front of the
+// first 0 of its probes a goroutine finds its mark, if it has one.
 type inside struct {
-	n     atomic.Int32
 	slots [128]atomic.Uintptr
 	many  atomic.Int32 // of more
 	more  sync.Map     // those that found no slot
@@ -19,7 +19,10 @@ type inside struct {
 // running are all of the process: a handler of one job must not wait for another job either.
 var running inside
 
-const insideProbes = 8
+const (
+	insideProbes = 8
+	nobody       = 1 // in a slot that was used; no g has this address
+)
 
 func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
 	return &s.slots[(int(g>>7)+i)%len(s.slots)] // a g is larger than 128 bytes
@@ -29,36 +32,34 @@ func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
 func (s *inside) enter() *atomic.Uintptr {
 	g := lockrank.Goroutine()
 	for i := range insideProbes {
-		if x := s.slot(g, i); x.CompareAndSwap(0, g) {
-			s.n.Add(1)
+		x := s.slot(g, i)
+		if v := x.Load(); v <= nobody && x.CompareAndSwap(v, g) {
 			return x
 		}
 	}
 	s.more.Store(g, nil)
 	s.many.Add(1)
-	s.n.Add(1)
 	return nil
 }
 
 func (s *inside) leave(x *atomic.Uintptr) {
 	if x != nil {
-		x.Store(0)
+		x.Store(nobody)
 	} else {
 		s.more.Delete(lockrank.Goroutine())
 		s.many.Add(-1)
 	}
-	s.n.Add(-1)
 }
 
 // here reports whether the calling goroutine runs a handler.
 func (s *inside) here() bool {
-	if s.n.Load() == 0 {
-		return false
-	}
 	g := lockrank.Goroutine()
 	for i := range insideProbes {
-		if s.slot(g, i).Load() == g {
+		switch s.slot(g, i).Load() {
+		case g:
 			return true
+		case 0:
+			return false
 		}
 	}
 	if s.many.Load() == 0 {

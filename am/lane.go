@@ -37,14 +37,13 @@ type Lane struct {
 	batches   []*batch      // free ones
 	active    []*batch      // those with several handlers that run
 	end       error         // not nil: the lane is closed, or its port failed
+	lent      int           // receive buffers that handlers keep
 
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
 	nextBatch atomic.Pointer[batch]  // likewise
 
 	engine   engine
 	deaths   atomic.Pointer[death] // told by PeerDown
-	lent     atomic.Int32          // receive buffers that handlers keep
-	handling atomic.Int32          // handlers that run
 	prepared atomic.Int32          // send buffers in the program's hands
 	stats    counters
 	ring     errring.Ring
@@ -63,7 +62,10 @@ type peer struct {
 	full    bool          // the network's queue was
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
-	note    [headSize]byte
+
+	head head                      // of the message that is being sent
+	owed bool                      // its header says what a control message would say otherwise
+	text [headSize + argsSize]byte // of one without a payload
 }
 
 // Open opens port i of a network for active messages. Its peers open theirs with the
@@ -155,9 +157,9 @@ func (l *Lane) newWaiter() *waiter { return &waiter{parker: l.cfg.Host.NewParker
 
 // recycle takes back a waiter that is in no list and no entry.
 func (l *Lane) recycle(w *waiter) {
-	w.done.Store(false)
-	w.signal.Store(false)
-	w.reply, w.err, w.token, w.h, w.since = Reply{}, nil, 0, nil, 0
+	w.state.Store(0)
+	w.reply.reset()
+	w.err, w.token, w.h, w.since = nil, 0, nil, 0
 	if l.nextIdle.CompareAndSwap(nil, w) {
 		return
 	}

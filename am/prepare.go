@@ -164,7 +164,7 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 }
 
 // CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has ended.
-func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error) {
+func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err error) {
 	if err := p.ready(ctx, args); err != nil {
 		p.Cancel()
 		return Reply{}, err
@@ -172,8 +172,8 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 	o := p.out()
 	w := p.l.waiter()
 	o.wants, o.w = true, w
-	p.l.begin(w, "call", p.h, p.rank)
-	err := p.first(&o, args, w)
+	o.at = p.l.begin(w, "call", p.h, p.rank)
+	err = p.first(&o, args, w)
 	if passing(err) {
 		err = p.l.send(ctx, p.l.known(p.rank), &o, args, w)
 	}
@@ -181,8 +181,8 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (Reply, error
 		p.l.recycle(w)
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
-	p.l.beginAgain(w)
-	return p.h.conclude(ctx, p.l, p.rank, w)
+	err = p.h.conclude(ctx, p.l, p.rank, w, &r)
+	return r, err
 }
 
 // first tries to send the message out of its buffer, and ends the Prepared. If that has to wait, the payload moves to memory and

@@ -30,6 +30,15 @@ type work struct {
 	copied  []byte // memory for a payload whose slot was needed
 }
 
+// leaderBatch is batch for who leads.
+func (l *Lane) leaderBatch() *batch {
+	b := l.engine.spare
+	if l.engine.spare = nil; b == nil {
+		b = l.batch()
+	}
+	return b
+}
+
 // batch returns a free one.
 func (l *Lane) batch() *batch {
 	if b := l.nextBatch.Swap(nil); b != nil {
@@ -45,180 +54,204 @@ func (l *Lane) batch() *batch {
 	return new(batch)
 }
 
-// process takes events in the order of the rules of package flow: books first, then
-// buffers are posted again, then handlers run, which is for the caller.
-func (l *Lane) process(b *batch, n int, now time.Duration) {
-	for i := range b.events[:n] {
-		e := &b.events[i]
-		switch e.Kind {
-		case fabric.Arrived:
-			l.arrived(b, e, now)
-		case fabric.NoteArrived:
-			l.noted(e, now)
-		case fabric.Sent:
-			l.written(e)
-		case fabric.Down:
-			l.down(l.known(e.Peer), e.Err, true)
+// process takes the events of a round in the order of the rules of package flow: books first, then buffers are
+// posted again, then handlers run, which is for the caller. It reports whether serve has something to do.
+func (l *Lane) process(b *batch, n int, now time.Duration) (due bool, err error) {
+	for events := b.events[:n]; len(events) > 0; {
+		k := 1
+		if events[0].Kind != fabric.Arrived {
+			l.happened(&events[0], now)
+		} else if k = l.arrivals(b, events, now); k == len(events) {
+			return l.settle(b, now)
+		} else {
+			l.mu.Unlock()
 		}
-		// Up and Idle change nothing: credits outlive the network's connections.
+		events = events[k:]
 	}
-	if planted != spareLate {
-		l.repost(b, now)
-	}
-	if b.n > 0 {
-		l.mu.Lock()
-		err := l.pool.BeforeHandlers()
-		l.mu.Unlock()
-		if err != nil {
-			l.fail(err)
-		}
-	}
+	l.mu.Lock()
+	return l.settle(b, now)
 }
 
-// repost gives back the buffers that nobody needs. The others have spares in their place.
-func (l *Lane) repost(b *batch, now time.Duration) {
+// happened takes an event that is no message.
+func (l *Lane) happened(e *fabric.Event, now time.Duration) {
+	switch e.Kind {
+	case fabric.NoteArrived:
+		l.noted(e, now)
+	case fabric.Sent:
+		l.written(e)
+	case fabric.Down:
+		l.down(l.known(e.Peer), e.Err, true)
+	}
+	// Up and Idle change nothing: credits outlive the network's connections.
+}
+
+// settle ends a round, with the lane's lock, which it gives up.
+func (l *Lane) settle(b *batch, now time.Duration) (due bool, err error) {
+	if planted != spareLate {
+		err = l.repost(b, now)
+	}
+	if err == nil && b.n > 0 {
+		err = l.pool.BeforeHandlers()
+	}
+	l.stats.polls++
+	due = !l.nothingDue(now)
+	l.mu.Unlock()
+	return due, err
+}
+
+// repost gives back the buffers that nobody needs, with the lane's lock. The others have spares in their place.
+func (l *Lane) repost(b *batch, now time.Duration) error {
 	if b.taken == 0 {
-		return
+		return nil
 	}
 	if b.nslots > 0 {
 		if err := l.port.Post(b.slots[:b.nslots]...); err != nil {
-			l.fail(err)
-			return
+			return err
 		}
-		l.stats.posted.Add(uint64(b.nslots))
+		l.stats.posted += uint64(b.nslots)
 	}
-	l.mu.Lock()
 	err := l.pool.Reposted(b.taken, now)
 	if b.freed {
 		l.replyless.wake(l)
 	}
-	l.mu.Unlock()
-	if err != nil {
-		l.fail(err)
-	}
 	b.taken, b.nslots, b.freed = 0, 0, false
+	return err
 }
 
-// arrived takes one message.
-func (l *Lane) arrived(b *batch, e *fabric.Event, now time.Duration) {
-	p := l.known(e.Peer)
+// arrivals takes the messages at the head of events that are of one peer, in one look at its books and the lane's. It
+// returns how many, and holds the lane's lock then.
+func (l *Lane) arrivals(b *batch, events []fabric.Event, now time.Duration) (n int) {
+	p := l.known(events[0].Peer)
+	var bad error
+	p.mu.Lock()
+	l.mu.Lock()
+	for n < len(events) && bad == nil && events[n].Kind == fabric.Arrived && events[n].Peer == p.rank {
+		bad = l.arrived(b, p, &events[n], now)
+		n++
+	}
+	l.credited(p)
+	p.mu.Unlock()
+	if bad != nil {
+		l.mu.Unlock()
+		l.cut(p, bad)
+		l.mu.Lock()
+	}
+	return n
+}
+
+// arrived takes one message, with the locks of its peer and the lane. The error is the peer's: it is to be cut off.
+func (l *Lane) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
 	w := &b.work[b.n]
 	w.rank, w.slot[0] = e.Peer, -1
 	payload, err := w.head.decode(e.Data, l.hash)
 	b.taken++
-	p.mu.Lock()
-	closed := p.down != nil
 	p.quiet = 0
-	var call *waiter
 	if err == nil && w.head.kind == control {
 		err = broken("is a note and takes a buffer", int(control), 0)
 	}
-	if call, err = l.account(p, w, payload, err, now); err == nil {
-		l.credited(p)
-	}
-	p.mu.Unlock()
-	if call != nil {
-		call.wake(l)
-	}
+	err = l.account(p, &w.head, payload, err, now)
 	keep := false
 	switch {
-	case closed:
-		l.stats.ignored.Add(1)
+	case p.down != nil:
+		l.stats.ignored++
+		err = nil
 	case err != nil:
-		l.stats.broken.Add(1)
-		l.cut(p, err)
+		l.stats.broken++
 	case w.head.kind == request:
-		l.stats.requests.Add(1)
+		l.stats.requests++
 		keep = l.accept(w, payload, e.Slot)
 		b.n++
 	case w.head.kind == ping:
-		l.stats.pinged.Add(1)
+		l.stats.pinged++
 	default:
-		l.stats.replies.Add(1)
+		l.stats.replies++
 		b.freed = true
 	}
 	if !keep {
 		b.slots[b.nslots] = e.Slot
 		b.nslots++
 	}
+	return err
 }
 
 // account enters a message into the books, and a reply into its call. The error is one of
-// the message: whatever it says, its buffer is gone and must be accounted for. The peer's lock is held.
-func (l *Lane) account(p *peer, w *work, payload []byte, bad error, now time.Duration) (*waiter, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var err error
-	if bad == nil && (w.head.kind == reply || w.head.kind == failure) {
+// the message: whatever it says, its buffer is gone and must be accounted for. The locks of the peer and the lane are held.
+func (l *Lane) account(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
+	if bad == nil && (h.kind == reply || h.kind == failure) {
 		err = l.pool.ReplyArrived(p.rank, connection)
 	} else {
 		err = l.pool.Arrived(p.rank, connection, now)
 	}
 	if bad != nil {
-		return nil, bad
+		return bad
 	}
 	if err == nil {
-		err = l.pool.Apply(p.rank, &w.head.credit, now)
+		err = l.pool.Apply(p.rank, &h.credit, now)
 	}
 	if err == nil { // before a call ends: a message that breaks the protocol ends none
-		err = p.purse.Apply(&w.head.credit, now)
+		err = p.purse.Apply(&h.credit, now)
 	}
-	if err != nil || w.head.kind == request || w.head.kind == ping {
-		return nil, err
+	if err != nil || h.kind == request || h.kind == ping {
+		return err
 	}
-	return l.answered(p.rank, &w.head, payload)
+	return l.answered(p.rank, h, payload)
 }
 
 // answered ends a call, with the lane's lock.
-func (l *Lane) answered(rank int, h *head, payload []byte) (*waiter, error) {
+func (l *Lane) answered(rank int, h *head, payload []byte) error {
 	e := l.calls.find(h.token, rank)
 	if e == nil || e.needs&needReply == 0 {
-		return nil, &MessageError{Rule: "replies to no call", Got: h.token}
+		return &MessageError{Rule: "replies to no call", Got: h.token}
 	}
 	if h.cat == long {
 		if h.off > uint64(len(l.cfg.Segment)) || uint64(h.length) > uint64(len(l.cfg.Segment))-h.off {
-			return nil, &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(l.cfg.Segment))}
+			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(l.cfg.Segment))}
 		}
 		payload = l.cfg.Segment[h.off : h.off+uint64(h.length)]
 	}
 	if h.kind == failure {
-		l.stats.failed.Add(1)
+		l.stats.failed++
 	} else {
-		l.stats.replied.Add(1)
+		l.stats.replied++
 	}
 	if w := e.w; w == nil {
-		l.stats.late.Add(1)
+		l.stats.late++
 	} else if h.kind == failure {
 		w.err = &RemoteError{Rank: rank, Handler: w.h.name, Reason: Reason(h.args[0]), Text: string(payload)}
 	} else {
 		w.reply.set(h, payload)
 	}
-	return l.calls.settle(index(h.token), needReply), nil
+	if w := l.calls.settle(index(h.token), needReply); w != nil {
+		w.rouse(l)
+	}
+	return nil
 }
 
-// credited tells who waits for a credit that there is one.
+// credited tells who waits for a credit that there is one, with the locks of the peer and the lane.
 func (l *Lane) credited(p *peer) {
 	if k := p.purse.Balance(); k > 0 {
 		p.heard = true
 		p.waiting.wakeSome(l, atPeer, k)
 	}
-	l.lookAfter(p)
+	if p.wantsLook() {
+		l.enlist(p)
+	}
 }
 
-// accept decides where a request's payload is while its handler runs, and whether its buffer is kept.
+// accept decides where a request's payload is while its handler runs, and whether its buffer is kept. The lane's lock is held.
 func (l *Lane) accept(w *work, payload []byte, slot int32) (keep bool) {
 	if w.head.wants {
-		l.stats.wanted.Add(1)
+		l.stats.wanted++
 	}
 	switch {
 	case len(payload) == 0:
 		w.payload = nil
-	case int(l.lent.Add(1)) <= l.cfg.Spares:
+	case l.lent < l.cfg.Spares:
+		l.lent++
 		w.payload, w.slot[0] = payload, slot
 		return true
 	default:
-		l.lent.Add(-1)
-		l.stats.copies.Add(1)
+		l.stats.copies++
 		w.copied = append(w.copied[:0], payload...)
 		w.payload = w.copied
 	}
@@ -247,12 +280,11 @@ func (l *Lane) noted(e *fabric.Event, now time.Duration) {
 	err := l.open(p, now)
 	if err == nil {
 		l.mu.Lock()
-		err = l.pool.Apply(p.rank, &h.credit, now)
+		if err = l.pool.Apply(p.rank, &h.credit, now); err == nil {
+			err = p.purse.Apply(&h.credit, now)
+			l.credited(p)
+		}
 		l.mu.Unlock()
-	}
-	if err == nil {
-		err = p.purse.Apply(&h.credit, now)
-		l.credited(p)
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -269,13 +301,13 @@ func (l *Lane) written(e *fabric.Event) {
 		l.mu.Unlock()
 		return
 	}
-	l.stats.written.Add(1)
+	l.stats.written++
 	if e.Err != nil && x.w != nil && x.w.err == nil {
 		x.w.err = e.Err
 	}
 	w := l.calls.settle(index(e.Cookie), needSent)
 	l.mu.Unlock()
 	if w != nil {
-		w.wake(l)
+		w.rouse(l)
 	}
 }

@@ -42,14 +42,22 @@ func (r *Reply) Arg(i int) uint64 {
 // Args are all arguments.
 func (r *Reply) Args() []uint64 { return r.args[:r.n] }
 
+// set fills in a zero reply.
 func (r *Reply) set(h *head, payload []byte) {
-	r.n, r.args, r.Data = h.nargs, h.args, nil
+	r.n = h.nargs
+	copy(r.args[:], h.args[:h.nargs])
 	switch {
 	case h.cat == medium:
 		r.Data = append([]byte{}, payload...)
 	case h.cat == long:
 		r.Data = payload
 	}
+}
+
+// reset makes a reply zero again.
+func (r *Reply) reset() {
+	clear(r.args[:r.n])
+	r.n, r.Data = 0, nil
 }
 
 // Call is a request that arrived, while its handler runs. Nothing of it may be kept.

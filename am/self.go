@@ -11,9 +11,13 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 	}
 	if o.wants {
 		o.w.token = l.calls.add(o.w, l.cfg.Rank, needReply, nil, l.port.Now())
+		l.stats.calls++
+		l.stats.wanted++
+	} else {
+		l.stats.posts++
 	}
-	l.stats.requests.Add(1) // from here on Close waits
-	l.stats.local.Add(1)
+	l.stats.requests++ // from here on Close waits
+	l.stats.local++
 	l.mu.Unlock()
 	b := l.batch()
 	w := &b.work[0]
@@ -22,10 +26,6 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 	w.head.length, w.head.off = uint32(len(o.payload)), o.off
 	if o.wants {
 		w.head.token = o.w.token
-		l.stats.wanted.Add(1)
-		l.stats.calls.Add(1)
-	} else {
-		l.stats.posts.Add(1)
 	}
 	copy(w.head.args[:], args)
 	w.rank, w.payload, w.slot[0] = l.cfg.Rank, o.payload, -1
@@ -54,16 +54,12 @@ func (l *Lane) replyHere(o *outgoing, args []uint64) error {
 	copy(h.args[:], args)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w, err := l.answered(l.cfg.Rank, &h, o.payload)
-	if err != nil { // the lane was closed meanwhile
+	if err := l.answered(l.cfg.Rank, &h, o.payload); err != nil { // the lane was closed meanwhile
 		l.stats.nowhere.Add(1)
 		return ErrClosed
 	}
-	l.stats.replies.Add(1)
-	l.stats.local.Add(1)
-	l.stats.answered.Add(1)
-	if w != nil {
-		w.wake(l)
-	}
+	l.stats.replies++
+	l.stats.local++
+	l.stats.answered++
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
 )
 
 // outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here, the
@@ -21,6 +22,7 @@ type outgoing struct {
 	w       *waiter         // who waits for the reply, or for the network to have done with the payload
 	buf     *fabric.SendBuf // prepared: the payload is in it
 	own     bool            // the payload is the lane's: it is kept until the network has done with it
+	at      time.Duration   // when the first attempt is made, if that is known
 }
 
 // attempt sends a request if everything that it needs is there. w is who waits already, or nil.
@@ -29,10 +31,6 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	p.mu.Lock()
 	err := l.launch(p, o, args, w)
 	p.mu.Unlock()
-	if err == nil {
-		l.sent(o)
-		return nil
-	}
 	if err == ErrNoCredit || err == ErrNotConnected {
 		if end := l.ended(); end != nil { // no credit will come any more
 			return end
@@ -43,20 +41,37 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	return err
 }
 
-// reserve takes a send buffer for a request, unless others wait for one. The lane's lock is held.
-func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
+// mayReserve is nil unless others wait for send buffers. The lane's lock is held.
+func (l *Lane) mayReserve(w *waiter) error {
 	if l.end != nil {
-		return fabric.SendBuf{}, l.end
+		return l.end
 	}
 	if l.waiting.blocks(w) {
-		return fabric.SendBuf{}, ErrNoBuffer
+		return ErrNoBuffer
+	}
+	return nil
+}
+
+// reserve takes a send buffer for a request, unless others wait for one. The lane's lock is held.
+func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
+	if err := l.mayReserve(w); err != nil {
+		return fabric.SendBuf{}, err
 	}
 	b, err := l.port.Reserve(0)
-	if err != nil && errors.Is(err, fabric.ErrAgain) {
+	return b, l.obstacle(err)
+}
+
+// obstacle is what stands in the way where the network cannot take something now, and err where that is something else.
+func (l *Lane) obstacle(err error) error {
+	switch {
+	case err == nil || !errors.Is(err, fabric.ErrAgain):
+		return err
+	case errors.Is(err, fabric.ErrNoBuffer):
 		l.stats.noBuffer.Add(1)
-		return b, ErrNoBuffer
+		return ErrNoBuffer
 	}
-	return b, err
+	l.stats.queueFull.Add(1)
+	return ErrQueueFull
 }
 
 // launch takes what the request needs and sends it. The peer's lock is held.
@@ -64,7 +79,7 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
 	}
-	now := l.port.Now()
+	now := l.date(p, o)
 	if err := l.open(p, now); err != nil {
 		return err
 	}
@@ -79,27 +94,45 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 		}
 		return err
 	}
-	h := head{kind: o.kind, cat: o.cat, wants: o.wants, nargs: uint8(len(args)), handler: o.handler,
-		length: uint32(len(o.payload)), off: o.off}
-	var b fabric.SendBuf
+	h := p.heading(o, len(args))
+	b := fabric.SendBuf{ID: fabric.Copied}
 	if o.buf != nil {
 		b = *o.buf
 	}
-	cookie, err := l.acquire(p, o, w, &h, &b, now)
+	cookie, err := l.acquire(p, o, w, h, &b, now)
 	if err != nil {
 		p.purse.Cancel(epoch)
 		return err
 	}
 	p.purse.Fill(&h.credit, now)
-	if err := l.emit(p, o, args, &h, &b, cookie); err != nil {
+	if err := l.emit(p, o, args, h, &b, cookie, sendFlags); err != nil {
+		l.withdraw(p, o, h, cookie)
 		p.purse.Cancel(epoch)
-		l.withdraw(p, o, &h, cookie)
-		if o.buf == nil {
+		if o.buf == nil && b.ID != fabric.Copied {
 			l.port.Release(b)
 		}
 		return err
 	}
 	return nil
+}
+
+// date is the time of an attempt; 0 where nobody looks at it, since a clock costs as much as two locks. The peer's lock
+// is held.
+func (l *Lane) date(p *peer, o *outgoing) time.Duration {
+	now := o.at
+	o.at = 0 // the next attempt is made later
+	if now == 0 && (o.wants || o.cat == long || !p.purse.Ample()) {
+		now = l.port.Now()
+	}
+	return now
+}
+
+// heading is the head of a message to a peer, but for tokens and credits. It is valid as long as the peer's lock is held.
+func (p *peer) heading(o *outgoing, nargs int) *head {
+	h := &p.head
+	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler
+	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, flow.Header{}
+	return h
 }
 
 // acquire takes the buffers of a request and enters it, with the lane's lock. The order, credit before
@@ -121,7 +154,12 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 		}
 	}
 	if o.buf == nil {
-		if *b, err = l.reserve(w); err != nil {
+		if o.cat == short { // it is copied
+			err = l.mayReserve(w)
+		} else {
+			*b, err = l.reserve(w)
+		}
+		if err != nil {
 			if o.wants {
 				l.pool.CancelReply(p.rank, connection)
 			}
@@ -131,8 +169,9 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 	return l.enter(p, o, h, now), nil
 }
 
-// enter makes the entry that a message needs, and writes what the pool has to say into its header.
+// enter counts a message, makes the entry that it needs, and writes what the pool has to say into its header.
 func (l *Lane) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
+	l.count(o, 1)
 	if need := needOf(o); need != 0 {
 		var keep []byte
 		if o.own {
@@ -149,7 +188,7 @@ func (l *Lane) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie u
 			o.w.token = token
 		}
 	}
-	l.pool.Fill(p.rank, &h.credit, now)
+	p.owed = l.pool.Fill(p.rank, &h.credit, now)
 	return cookie
 }
 
@@ -163,10 +202,28 @@ func needOf(o *outgoing) (n need) {
 	return n
 }
 
-// withdraw undoes enter.
+// count counts messages of a kind, with the lane's lock.
+func (l *Lane) count(o *outgoing, by uint64) {
+	switch c := &l.stats; {
+	case o.wants:
+		c.calls += by
+	case o.kind == request:
+		c.posts += by
+	case o.kind == ping:
+		c.pings += by
+	default:
+		c.answered += by
+	}
+	if o.cat == long && len(o.payload) > 0 {
+		l.stats.writes += by
+	}
+}
+
+// withdraw undoes enter, and what the purse has told. The peer's lock is held.
 func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.count(o, ^uint64(0))
 	if h.wants {
 		l.pool.CancelReply(p.rank, connection)
 		cookie = h.token
@@ -174,47 +231,33 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	if cookie != 0 {
 		l.calls.withdraw(index(cookie))
 	}
-	if h.wants {
-		l.replyless.wake(l)
+	if p.owed {
+		l.pool.Unsaid(p.rank, &h.credit)
+	}
+	p.purse.Unsaid(&h.credit)
+	if first := l.replyless.First(); h.wants && first != nil && first != o.w { // who is first itself keeps its turn
+		first.wake(l)
 	}
 }
 
-// emit writes the message and hands it to the network.
-func (l *Lane) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64) error {
-	if o.cat == medium && o.buf == nil {
+// emit writes the message and hands it to the network. The peer's lock is held.
+func (l *Lane) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) error {
+	switch {
+	case o.cat == short:
+		b.Data = p.text[:]
+	case o.cat == medium && o.buf == nil:
 		copy(b.Data[headSize:], o.payload)
 	}
 	n := h.size()
 	h.encode(b.Data[:n], l.hash, args)
-	var err error
 	if cookie != 0 {
-		err = l.port.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, sendFlags)
-	} else {
-		err = l.port.Send(p.rank, *b, n, nil, 0, sendFlags)
+		return l.obstacle(l.port.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, f))
 	}
-	if err != nil && errors.Is(err, fabric.ErrAgain) {
-		l.stats.queueFull.Add(1)
-		return ErrQueueFull
-	}
-	return err
+	return l.obstacle(l.port.Send(p.rank, *b, n, nil, 0, f))
 }
 
 // Any receiver may sleep, and one that does not is not disturbed.
 const sendFlags = fabric.Solicited
-
-// sent counts.
-func (l *Lane) sent(o *outgoing) {
-	if o.wants {
-		l.stats.calls.Add(1)
-	} else if o.kind == request {
-		l.stats.posts.Add(1)
-	} else if o.kind == ping {
-		l.stats.pings.Add(1)
-	}
-	if o.cat == long && len(o.payload) > 0 {
-		l.stats.writes.Add(1)
-	}
-}
 
 // passing reports whether an obstacle goes away by itself.
 func passing(err error) bool {
@@ -225,14 +268,22 @@ func passing(err error) bool {
 	return false
 }
 
-// send sends a request as soon as it can. w waits, if need be; it is o.w for a call.
+// send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on from then.
 func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
+	err := l.attempt(p, o, args, w)
+	if err == nil || !passing(err) {
+		return err
+	}
+	if err = l.sendLater(ctx, p, o, args, w, err); err == nil {
+		l.beginAgain(w)
+	}
+	return err
+}
+
+// sendLater is send after a first attempt that met an obstacle.
+func (l *Lane) sendLater(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter, err error) error {
 	defer l.unqueue(p, w)
-	for {
-		err := l.attempt(p, o, args, w)
-		if err == nil || !passing(err) {
-			return err
-		}
+	for ; passing(err); err = l.attempt(p, o, args, w) {
 		if planted == noLook { // there is all the time in the world to miss it
 			l.cfg.Host.Sleep(time.Millisecond)
 		}
@@ -246,6 +297,7 @@ func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w 
 			return err
 		}
 	}
+	return err
 }
 
 // queue has a waiter told when an obstacle may be gone. Whoever asks next is behind it. False: it was
@@ -346,27 +398,30 @@ func (l *Lane) reply(rank int, o *outgoing, args []uint64) error {
 
 // concludeReply is what follows when a reply was sent or cannot be. Who waits for one that the network refuses is told.
 func (l *Lane) concludeReply(rank int, o *outgoing, err error) error {
-	if err != nil && o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && l.ended() == nil {
+	if err == nil {
+		return nil
+	}
+	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && l.ended() == nil {
 		_ = l.refuse(rank, o.token, TooLarge, err.Error())
 		return err
 	}
-	l.replied(o, err)
+	l.stats.nowhere.Add(1)
 	return err
 }
 
 // tryReply needs a buffer and nothing else.
 func (l *Lane) tryReply(p *peer, o *outgoing, args []uint64) error {
-	b, err := l.port.Reserve(fabric.Urgent)
-	if err != nil {
-		if errors.Is(err, fabric.ErrAgain) {
-			return ErrNoBuffer
+	b := fabric.SendBuf{ID: fabric.Copied}
+	var err error
+	if o.cat != short {
+		if b, err = l.port.Reserve(fabric.Urgent); err != nil {
+			return l.obstacle(err)
 		}
-		return err
 	}
 	p.mu.Lock()
 	err = l.launchReply(p, o, args, &b)
 	p.mu.Unlock()
-	if err != nil {
+	if err != nil && b.ID != fabric.Copied {
 		l.port.Release(b)
 	}
 	return err
@@ -376,34 +431,24 @@ func (l *Lane) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBu
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
 	}
-	now := l.port.Now()
+	now := l.date(p, o)
 	if planted == replyTakesCredit {
 		if _, err := p.purse.Take(now); err != nil {
 			return ErrNoBuffer
 		}
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	h := p.heading(o, len(args))
 	l.mu.Lock()
 	if err := l.end; err != nil {
 		l.mu.Unlock()
 		return err
 	}
-	cookie := l.enter(p, o, &h, now)
+	cookie := l.enter(p, o, h, now)
 	l.mu.Unlock()
 	p.purse.Fill(&h.credit, now)
-	if err := l.emit(p, o, args, &h, b, cookie); err != nil {
-		l.withdraw(p, o, &h, cookie)
-		return err
-	}
-	return nil
-}
-
-// replied counts what became of an owed reply.
-func (l *Lane) replied(o *outgoing, err error) {
+	err := l.emit(p, o, args, h, b, cookie, sendFlags|fabric.Urgent)
 	if err != nil {
-		l.stats.nowhere.Add(1)
-		return
+		l.withdraw(p, o, h, cookie)
 	}
-	l.stats.answered.Add(1)
-	l.sent(o)
+	return err
 }

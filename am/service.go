@@ -9,14 +9,8 @@ import (
 )
 
 // serve does what is due: credits asked for and granted, replies that found no buffer, deadlines.
-// The caller leads. Mostly nothing is, which one look tells.
+// The caller leads, and has seen that something is.
 func (l *Lane) serve(now time.Duration) {
-	l.mu.Lock()
-	nothing := l.nothingDue(now)
-	l.mu.Unlock()
-	if nothing {
-		return
-	}
 	l.controls(now)
 	l.askAll(now)
 	l.sendLate()
@@ -88,9 +82,9 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 		}
 		p.asked = now
 	}
-	h.encode(p.note[:], l.hash, nil)
+	h.encode(p.text[:headSize], l.hash, nil)
 	l.stats.controls.Add(1)
-	switch err := l.port.Note(p.rank, p.note[:]); {
+	switch err := l.port.Note(p.rank, p.text[:headSize]); {
 	case errors.Is(err, fabric.ErrPeerDown): // which the network knew before it had the port
 		l.PeerDown(p.rank, err)
 	case err != nil && !errors.Is(err, fabric.ErrAgain):
@@ -125,14 +119,21 @@ func (l *Lane) ask(p *peer) {
 
 // lookAfter has askAll look at a peer, if there is reason. The peer's lock is held.
 func (l *Lane) lookAfter(p *peer) {
-	_, due := p.purse.Due()
-	if p.asking || !due && !p.full && !p.purse.Asks(0) {
+	if !p.wantsLook() {
 		return
 	}
-	p.asking = true
 	l.mu.Lock()
-	l.asking = append(l.asking, p)
+	l.enlist(p)
 	l.mu.Unlock()
+}
+
+// wantsLook reports whether a peer ought to be among those that askAll looks at, and is not. Its lock is held.
+func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.purse.Restless()) }
+
+// enlist has askAll look at a peer, with its lock and the lane's.
+func (l *Lane) enlist(p *peer) {
+	p.asking = true
+	l.asking = append(l.asking, p)
 }
 
 // askAll repeats questions, and has those look whose queue was full.

@@ -10,18 +10,18 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
-// counters are written by anybody.
+// counters are those of Stats. What each message changes is counted under a lock that is held anyway.
 type counters struct {
-	calls, posts                              atomic.Uint64
-	replied, failed, dead, ended, late        atomic.Uint64
-	requests, handled, refused, panics        atomic.Uint64
-	wanted, answered, nowhere, unwanted       atomic.Uint64
-	replies, ignored, broken, notes, badNotes atomic.Uint64
-	controls, copies, queued, expired         atomic.Uint64
-	noCredit, noBuffer, noReply, queueFull    atomic.Uint64
-	waits, parks, sleeps, stalls, handOvers   atomic.Uint64
-	posted, polls, closed                     atomic.Uint64
-	writes, written, local, pings, pinged     atomic.Uint64
+	// Under the lane's lock.
+	calls, posts, pings, writes, answered       uint64
+	replied, failed, dead, ended, late, written uint64
+	requests, replies, pinged, ignored, broken  uint64
+	wanted, copies, posted, polls, local        uint64
+
+	handled, refused, panics, nowhere, unwanted        atomic.Uint64
+	notes, badNotes, controls, queued, expired, closed atomic.Uint64
+	noCredit, noBuffer, noReply, queueFull             atomic.Uint64
+	waits, parks, sleeps, stalls, handOvers            atomic.Uint64
 }
 
 // Stats count from Open on. Check tells which identities hold between them.
@@ -74,7 +74,7 @@ type Stats struct {
 	Posted                                 uint64 // receive buffers given back
 	Closed                                 uint64 // peers dead or cut off
 
-	Lent, Handling, Prepared int // receive buffers with handlers, handlers that run, send buffers with the program
+	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program
 	Pool                     flow.PoolStats
 	Port                     fabric.PortStats
 }
@@ -82,26 +82,24 @@ type Stats struct {
 // Stats reads the counters.
 func (l *Lane) Stats() Stats {
 	c := &l.stats
-	s := Stats{
-		Replied: c.replied.Load(), Failed: c.failed.Load(), Dead: c.dead.Load(), Ended: c.ended.Load(), Late: c.late.Load(),
-		Requests: c.requests.Load(), Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(),
-		Replies: c.replies.Load(), Broken: c.broken.Load(), Ignored: c.ignored.Load(), Notes: c.notes.Load(), BadNotes: c.badNotes.Load(),
-		Copies: c.copies.Load(), Wanted: c.wanted.Load(), Answered: c.answered.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
-		Queued: c.queued.Load(), Expired: c.expired.Load(), Written: c.written.Load(),
-		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Polls: c.polls.Load(), Controls: c.controls.Load(), Posted: c.posted.Load(), Closed: c.closed.Load(),
-		Lent: int(l.lent.Load()), Handling: int(l.handling.Load()), Prepared: int(l.prepared.Load()),
-	}
-	s.Port = l.port.Stats()
-	s.Local, s.Pings, s.Pinged = c.local.Load(), c.pings.Load(), c.pinged.Load()
-	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local
+	port := l.port.Stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Calls, s.Posts, s.Writes = c.calls.Load(), c.posts.Load(), c.writes.Load()
+	s := Stats{
+		Calls: c.calls, Posts: c.posts, Pings: c.pings, Writes: c.writes, Answered: c.answered,
+		Replied: c.replied, Failed: c.failed, Dead: c.dead, Ended: c.ended, Late: c.late, Written: c.written,
+		Requests: c.requests, Replies: c.replies, Pinged: c.pinged, Ignored: c.ignored, Broken: c.broken,
+		Wanted: c.wanted, Copies: c.copies, Posted: c.posted, Polls: c.polls, Local: c.local,
+		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
+		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
+		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
+		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
+		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Port: port,
+	}
+	s.Handling = int(s.Requests - s.Handled - s.Refused)
+	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local
 	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.calls.awaits, l.calls.writes, len(l.late)
-	s.Owed = int(int64(c.wanted.Load()) - int64(c.answered.Load()) - int64(c.nowhere.Load()) - int64(len(l.late)))
-	s.Pool = l.pool.Stats()
+	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.late)))
 	return s
 }
 

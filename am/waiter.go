@@ -10,7 +10,7 @@ import (
 // waiter is a goroutine that waits for something of a lane.
 type waiter struct {
 	parker Parker
-	signal atomic.Bool // it has reason to look
+	state  atomic.Uint32 // signalled, ended
 	mode   atomic.Uint32
 	links  [numLists]queue.Link[waiter]
 
@@ -20,23 +20,33 @@ type waiter struct {
 	rank  int
 	since time.Duration // 0: it may wait as long as it likes
 
-	// The end of its call: written under the lane's lock, read after done.
-	done  atomic.Bool
+	// The end of its call: written under the lane's lock, read once it has ended.
 	reply Reply
 	err   error
 	token uint64 // of its entry; 0: none
 }
 
+// What a waiter is told.
+const (
+	signalled = 1 << iota // it has reason to look
+	ended                 // its call has ended
+)
+
 // Where a waiter is, for whoever wakes it.
 const (
-	runs   = iota // it will look at signal before it sleeps
+	runs   = iota // it will look at its state before it sleeps
 	parks         // in its parker
 	sleeps        // it leads, and is in the port's Wait
 )
 
 // wake has the waiter look. Anybody may call it, also with locks held.
 func (w *waiter) wake(l *Lane) {
-	w.signal.Store(true)
+	w.state.Or(signalled)
+	w.rouse(l)
+}
+
+// rouse has a waiter that was told something look, if it sleeps.
+func (w *waiter) rouse(l *Lane) {
 	switch w.mode.Load() {
 	case parks:
 		w.parker.Unpark()
@@ -44,6 +54,18 @@ func (w *waiter) wake(l *Lane) {
 		l.port.Wake()
 	}
 }
+
+// told reports whether the waiter has reason to look. It asks nobody to keep still: most looks come too early.
+func (w *waiter) told() bool { return w.state.Load()&signalled != 0 }
+
+// hear is told, and takes the signal. That of the end stays.
+func (w *waiter) hear() bool {
+	s := w.state.Load()
+	return s&ended != 0 || s&signalled != 0 && w.state.And(^uint32(signalled))&signalled != 0
+}
+
+// over reports whether its call has ended.
+func (w *waiter) over() bool { return w.state.Load()&ended != 0 }
 
 // A waiter can be in one list of each kind.
 const (

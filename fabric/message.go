@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -46,11 +47,27 @@ type SendBuf struct {
 	ID   int32
 }
 
+// Copied is the ID of a SendBuf that is no send buffer: its Data are any memory of the caller, which Send has
+// copied when it returns, and which takes no Write and no cookie. A message that cannot go at once takes a send buffer,
+// as Reserve with the same flags would: then Send may fail with ErrNoBuffer.
+const Copied int32 = -1
+
+// CheckCopied returns an error unless what Send is given with a Copied is in order.
+func CheckCopied(peer int, b SendBuf, n int, w *Write, cookie uint64) error {
+	if n < 0 || n > len(b.Data) {
+		return &BoundsError{Op: "send", Rank: peer, Len: uint64(n), Size: uint64(len(b.Data))}
+	}
+	if w != nil || cookie != 0 {
+		return errors.New("fabric: send: a message that is copied takes neither a write nor a cookie")
+	}
+	return nil
+}
+
 // SendFlag modifies Reserve and Send.
 type SendFlag uint8
 
 const (
-	// Urgent may use the reserved send buffers.
+	// Urgent may use the reserved send buffers: with Reserve, and with Send of what is Copied.
 	Urgent SendFlag = 1 << iota
 	// More says that another Send follows at once: the message may wait for it,
 	// or for Kick, before it is posted.
@@ -62,6 +79,9 @@ const (
 
 // ErrAgain is wrapped when a port cannot take something now: poll, or wait, then try again.
 var ErrAgain = errors.New("fabric: try again after polling")
+
+// ErrNoBuffer is wrapped when no send buffer is free. It is an ErrAgain.
+var ErrNoBuffer = fmt.Errorf("no send buffer is free: %w", ErrAgain)
 
 // Write is a one-sided write that goes before a message to the same peer: its
 // bytes are in the peer's segment when the message is delivered.
@@ -119,13 +139,13 @@ type Event struct {
 // Poll and Wait belong to one goroutine at a time. All other methods may be
 // called from any goroutine, also while another polls.
 type Port interface {
-	// Reserve takes a send buffer, or returns an error that wraps ErrAgain.
+	// Reserve takes a send buffer, or returns an error that wraps ErrNoBuffer.
 	Reserve(f SendFlag) (SendBuf, error)
 	// Release gives a buffer back unused.
 	Release(b SendBuf)
 
 	// Send sends the first n bytes of b to a peer, behind w if it is not nil, and
-	// takes the buffer. It comes back to who polls, also when no event tells of the
+	// takes the buffer, if b is one and not Copied. It comes back to who polls, also when no event tells of the
 	// message and nothing follows it. A cookie other than 0 asks for a Sent event. To a peer
 	// that is not connected the message waits for the connection, which Send
 	// starts. ErrAgain: the queue to this peer is full, the buffer stays the

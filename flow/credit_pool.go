@@ -208,19 +208,29 @@ func (p *Pool) settle(a *account) {
 	a.counted = 0
 }
 
-// Fill writes what this end has to tell as a receiver into a header for the peer.
-func (p *Pool) Fill(peer int, h *Header, now time.Duration) {
+// Fill writes what this end has to tell as a receiver into a header for the peer. It reports whether NextControl would
+// have named the peer: a message that is not sent after all is Unsaid then.
+func (p *Pool) Fill(peer int, h *Header, now time.Duration) (due bool) {
 	a := p.account(peer)
 	if a == nil {
-		return
+		return false
 	}
 	h.Epoch, h.Granted, h.Recall = uint16(a.epoch), a.granted, a.recall
-	if a.isIn(&p.out) {
+	if due = a.isIn(&p.out); due {
 		a.leave(sending)
 		if a.answer {
 			h.Extended, h.Answer = true, true
 			a.answer = false
 		}
+	}
+	return due
+}
+
+// Unsaid has NextControl name a peer again: the header for which Fill reported so was not sent.
+func (p *Pool) Unsaid(peer int, h *Header) {
+	if a := p.account(peer); a != nil && h.Epoch == uint16(a.epoch) {
+		a.answer = a.answer || h.Answer && a.recalling()
+		p.out.add(a)
 	}
 }
 

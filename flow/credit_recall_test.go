@@ -257,3 +257,40 @@ func TestIdlePeersThatGaveBackAreNotGrantedAndRecalledInTurns(t *testing.T) {
 		t.Errorf("something is still due at %v", at)
 	}
 }
+
+func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
+	e.purse.Take(0)
+	e.ask(0)
+	var h Header
+	if !e.pool.Fill(1, &h, 0) {
+		t.Fatal("the grant that was asked for is not due")
+	}
+	if e.pool.Unsaid(1, &h); !due(e.pool, 1) {
+		t.Error("the grant is not told again")
+	}
+	e.tell(0)
+
+	account := e.pool.account(1)
+	e.pool.recallFrom(account, 1, 0)
+	h = Header{}
+	e.pool.Fill(1, &h, 0)
+	if e.pool.Unsaid(1, &h); !due(e.pool, 1) || !account.answer {
+		t.Error("the recall is not made again")
+	}
+	e.tell(0)
+
+	h = Header{}
+	e.purse.Fill(&h, 0)
+	if !h.Extended || e.purse.Asks(0) {
+		t.Fatal("the message does not answer the recall")
+	}
+	if e.purse.Unsaid(&h); !e.purse.Asks(0) {
+		t.Error("the recall is not answered again")
+	}
+}
+
+func due(p *Pool, peer int) bool {
+	rank, ok := p.NextControl()
+	return ok && rank == peer
+}

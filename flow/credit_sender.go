@@ -160,6 +160,9 @@ func (s *Sender) Asks(now time.Duration) bool {
 	return ok && now >= at
 }
 
+// Restless reports whether Asks is true now or will be by the passing of time.
+func (s *Sender) Restless() bool { return s.answer || s.dry && s.epoch != 0 }
+
 // Due is when Asks will next be true by the passing of time, if ever.
 func (s *Sender) Due() (at time.Duration, ok bool) {
 	switch {

@@ -14,6 +14,9 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 	return s.epoch, nil
 }
 
+// Ample reports whether there are so many credits that neither Take nor Fill looks at the time.
+func (s *Sender) Ample() bool { return int(s.granted-s.taken-s.returned-1)*softShare > int(s.window) }
+
 // empty notes that somebody wanted to send, which is what asks are made of.
 func (s *Sender) empty(now time.Duration) error {
 	if s.epoch == 0 {
@@ -38,6 +41,15 @@ func (s *Sender) Cancel(epoch uint32) bool {
 	s.taken--
 	s.stats.Taken--
 	return true
+}
+
+// Unsaid is for the header of a message that was not sent after all: what Fill told is to be told again.
+func (s *Sender) Unsaid(h *Header) {
+	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
+		return
+	}
+	s.answer = s.answer || h.Extended
+	s.asked = s.asked && !h.Answer
 }
 
 // Fill writes this end's wish into the header of a message to the peer, after Take.

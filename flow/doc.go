@@ -78,7 +78,7 @@
 //
 //	ReserveReply       if it will be answered
 //	Take               ErrNoCredit: poll, send what Asks says, try again
-//	Pool.Fill, Sender.Fill, Header.Encode; send; on failure Cancel, CancelReply
+//	Pool.Fill, Sender.Fill, Header.Encode; send; on failure Cancel, CancelReply, Unsaid of both
 //
 // Every header is filled by both the Pool and the Sender of the pair. Between
 // messages [Pool.Due] and [Sender.Due] say when Tick and Asks want to be called.

@@ -177,6 +177,10 @@ func (p *memoryPort) usable(op string) error {
 func (p *memoryPort) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	p.r.m.mu.Lock()
 	defer p.r.m.mu.Unlock()
+	return p.reserve(f)
+}
+
+func (p *memoryPort) reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usable("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
@@ -186,14 +190,17 @@ func (p *memoryPort) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	}
 	k := len(p.free) - 1
 	if k < least {
-		return fabric.SendBuf{}, errFull
+		return fabric.SendBuf{}, errNoBuffer
 	}
 	id := p.free[k]
 	p.free, p.taken[id] = p.free[:k], true
 	return fabric.SendBuf{Data: p.sends[id], ID: id}, nil
 }
 
-var errFull = fmt.Errorf("memory: full: %w", fabric.ErrAgain)
+var (
+	errFull     = fmt.Errorf("memory: full: %w", fabric.ErrAgain)
+	errNoBuffer = fmt.Errorf("memory: %w", fabric.ErrNoBuffer)
+)
 
 func (p *memoryPort) Release(b fabric.SendBuf) {
 	p.r.m.mu.Lock()
@@ -215,6 +222,25 @@ func (p *memoryPort) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, co
 	m := p.r.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if b.ID != fabric.Copied {
+		return p.send(peer, b, n, w, cookie)
+	}
+	if err := fabric.CheckCopied(peer, b, n, w, cookie); err != nil {
+		return err
+	}
+	own, err := p.reserve(f)
+	if err != nil {
+		return err
+	}
+	copy(own.Data, b.Data[:n])
+	if err = p.send(peer, own, n, nil, 0); err != nil {
+		p.release(own.ID)
+	}
+	return err
+}
+
+func (p *memoryPort) send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64) error {
+	m := p.r.m
 	if err := p.usable("send"); err != nil {
 		return err
 	}

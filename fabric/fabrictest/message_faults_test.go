@@ -152,6 +152,16 @@ var portFaults = []portFault{
 		},
 	},
 	{
+		name:   "bytes to be copied are read after Send",
+		caught: []string{"MessagesArriveInOrderExactlyOnce"},
+		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+			if b.ID == fabric.Copied {
+				b.Data = make([]byte, n) // what the caller makes of them
+			}
+			return p.Port.Send(peer, b, n, w, cookie, f)
+		},
+	},
+	{
 		name:   "a full queue takes messages and loses them",
 		caught: []string{"FullQueuesAnswerErrAgain"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {

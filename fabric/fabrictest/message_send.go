@@ -25,8 +25,13 @@ func (g *office) reserve() {
 				fill(b.Data, byte(len(all)))
 				all = append(all, b)
 			}
-			if _, err := p.Reserve(f); !errors.Is(err, fabric.ErrAgain) {
-				g.Fatalf("with %d of %d buffers taken: %v, want ErrAgain", len(all), sendCount, err)
+			if _, err := p.Reserve(f); !errors.Is(err, fabric.ErrNoBuffer) {
+				g.Fatalf("with %d of %d buffers taken: %v, want ErrNoBuffer", len(all), sendCount, err)
+			}
+			// Nobody is connected: a message that is copied would have to wait in a buffer.
+			copied := fabric.SendBuf{Data: make([]byte, headLen), ID: fabric.Copied}
+			if err := p.Send(1, copied, headLen, nil, 0, f); !errors.Is(err, fabric.ErrNoBuffer) {
+				g.Fatalf("a copied message with %d of %d buffers taken: %v, want ErrNoBuffer", len(all), sendCount, err)
 			}
 		}
 		take(sendCount-2, 0)
@@ -69,6 +74,21 @@ func (g *office) refusals() {
 		if x.rank && !errors.As(err, &re) || !x.rank && !errors.As(err, &be) {
 			g.Fatalf("send of %d bytes to rank %d, behind %v: %v", x.n, x.peer, x.w, err)
 		}
+	}
+	copied := fabric.SendBuf{Data: make([]byte, headLen), ID: fabric.Copied}
+	for _, x := range []struct {
+		peer, n int
+		w       *fabric.Write
+		cookie  uint64
+	}{
+		{peer: -1, n: 1}, {peer: 1, n: headLen + 1}, {peer: 1, n: -1}, {peer: 1, n: 1, cookie: 7}, {peer: 1, n: 1, w: &fabric.Write{Src: []byte{1}}},
+	} {
+		if err := c.p.Send(x.peer, copied, x.n, x.w, x.cookie, 0); err == nil || errors.Is(err, fabric.ErrAgain) {
+			g.Fatalf("send of %d copied bytes to rank %d, behind %v, cookie %d: %v", x.n, x.peer, x.w, x.cookie, err)
+		}
+	}
+	if n := c.p.Stats().FreeSends; n != sendCount-1 {
+		g.Fatalf("%d buffers are free after what was refused, want %d", n, sendCount-1)
 	}
 	if s := c.p.Stats(); s.Sends != 0 || s.SendBytes != 0 || s.Writes != 0 || c.p.Connected() != 0 {
 		g.Fatalf("what was refused was counted: %+v, %d connections", s, c.p.Connected())

@@ -155,7 +155,8 @@ func (p *port) bury(rank int, cause error) {
 		if err := c.qp.ToError(); err != nil {
 			p.n.log.Warn("ibv: queue pair of a dead rank cannot be stopped", "rank", rank, "err", err)
 		}
-		_, _ = p.turn(pollBudget) // the next turn tells
+		p.mu.Lock()
+		_, _, _ = p.turn(pollBudget) // the next turn tells
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -87,7 +87,7 @@ func (p *port) newConn(rank int32, state connState) *conn {
 // makeAndPart does what reaping and other goroutines left to the poller: it makes connections and ends them.
 func (p *port) makeAndPart() {
 	p.mu.Lock()
-	for len(p.control)+len(p.wanted)+len(p.parting)+len(p.broken) > 0 {
+	for p.unsettled() {
 		control, wanted, parting, broken := p.control, p.wanted, p.parting, p.broken
 		p.control, p.wanted, p.parting, p.broken = nil, nil, nil, nil
 		p.mu.Unlock()
@@ -113,6 +113,14 @@ func (p *port) makeAndPart() {
 	}
 	p.mu.Unlock()
 }
+
+// unsettled reports whether there are connections to be made or ended. mu is held.
+func (p *port) unsettled() bool {
+	return len(p.control)+len(p.wanted)+len(p.parting)+len(p.broken) > 0
+}
+
+// owes reports whether makeAndPart has something to do. mu is held.
+func (p *port) owes() bool { return p.unsettled() || len(p.staged)+len(p.ready) > 0 }
 
 // tell sends a datagram of the handshake. mu is held.
 func (p *port) tell(c *conn, d datagram) {

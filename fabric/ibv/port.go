@@ -138,13 +138,14 @@ func newLayout(cfg fabric.PortConfig) (l layout) {
 	return l
 }
 
-// portCounters are read at any time.
+// portCounters are those of Stats. What each message changes is counted under mu.
 type portCounters struct {
-	sends, sendBytes, arrivals, arrivalBytes   atomic.Uint64
+	sends, sendBytes, arrivals, arrivalBytes uint64
+	writes, writeBytes, doorbells, polls     uint64
+	posted                                   int
+
 	notes, notesArrived, notesDropped          atomic.Uint64
-	writes, writeBytes, doorbells, polls       atomic.Uint64
 	connects, accepts, handshakes, disconnects atomic.Uint64
-	posted, freeSends                          atomic.Int64
 }
 
 // NewPort opens a port. Connect must have returned.
@@ -254,8 +255,7 @@ func (p *port) makeTables() error {
 	for i := range p.bufs {
 		p.freeBufs = append(p.freeBufs, int32(cfg.Sends-1-i))
 	}
-	p.count.posted.Store(int64(cfg.Slots))
-	p.count.freeSends.Store(int64(cfg.Sends))
+	p.count.posted = cfg.Slots
 	return nil
 }
 
@@ -293,15 +293,20 @@ func (p *port) usable(op string) error {
 	return p.deaf
 }
 
+// occupied says why the caller cannot be the poller.
+func (p *port) occupied(op string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return p.errClosed(op)
+	}
+	return fmt.Errorf("ibv: %s: port %d: %w", op, p.num, owner.ErrConcurrent)
+}
+
 // enter makes the caller the poller. One goroutine at a time is.
 func (p *port) enter(op string) error {
 	if !p.poller.TryLock() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.closed {
-			return p.errClosed(op)
-		}
-		return fmt.Errorf("ibv: %s: port %d: %w", op, p.num, owner.ErrConcurrent)
+		return p.occupied(op)
 	}
 	p.mu.Lock()
 	err := p.usable(op)
@@ -317,13 +322,16 @@ func (p *port) Connected() int { return int(p.open.Load()) }
 
 // Stats read the counters.
 func (p *port) Stats() fabric.PortStats {
+	rnr := p.rnr.read()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	c := &p.count
 	return fabric.PortStats{
-		Sends: c.sends.Load(), SendBytes: c.sendBytes.Load(), Arrivals: c.arrivals.Load(), ArrivalBytes: c.arrivalBytes.Load(),
+		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
-		Writes: c.writes.Load(), WriteBytes: c.writeBytes.Load(), Doorbells: c.doorbells.Load(), Polls: c.polls.Load(),
+		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
 		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
-		RNR: p.rnr.read(), Posted: int(c.posted.Load()), FreeSends: int(c.freeSends.Load()),
+		RNR: rnr, Posted: c.posted, FreeSends: len(p.freeBufs),
 	}
 }
 

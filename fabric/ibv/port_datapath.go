@@ -59,7 +59,7 @@ const (
 
 // These are told often, hence not made anew.
 var (
-	errNoBuffer  = fmt.Errorf("ibv: reserve: no send buffer is free: %w", fabric.ErrAgain)
+	errNoBuffer  = fmt.Errorf("ibv: reserve: %w", fabric.ErrNoBuffer)
 	errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
 )
 
@@ -98,7 +98,7 @@ func (p *port) Post(slots ...int32) error {
 		}
 		p.slotOurs[i] = true
 		p.bare = append(p.bare, i)
-		p.count.posted.Add(1)
+		p.count.posted++
 	}
 	if p.sleeping {
 		return p.flush()
@@ -280,7 +280,7 @@ func (p *port) fillSlot(c *conn, m *message, piece int32) {
 
 // ring posts what is staged and, with want 1, takes completions that there are already.
 func (p *port) ring(want int) {
-	p.count.doorbells.Add(1)
+	p.count.doorbells++
 	n, err := p.tx.Ring(want, 0)
 	if n > 0 {
 		p.taken = append(p.taken, p.tx.Completions()...)

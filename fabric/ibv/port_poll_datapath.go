@@ -12,20 +12,25 @@ import (
 // Poll posts what waits and takes what there is, in one call into C, and if that is nothing polls in another
 // until the budget has passed.
 func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
-	if err := p.enter("poll"); err != nil {
-		return 0, err
+	if !p.poller.TryLock() {
+		return 0, p.occupied("poll")
 	}
 	defer p.poller.Unlock()
-	p.count.polls.Add(1)
+	p.mu.Lock()
+	if err := p.usable("poll"); err != nil {
+		p.mu.Unlock()
+		return 0, err
+	}
+	p.count.polls++
 	p.returnNotes()
-	if p.events.len() == 0 {
-		if err := p.progress(budget); err != nil {
-			return 0, err
-		}
+	if p.events.len() > 0 {
+		p.mu.Unlock()
+	} else if err := p.progress(budget); err != nil {
+		return 0, err
 	}
 	n := min(len(events), p.events.len())
 	for i := range n {
-		events[i] = p.events.pop()
+		p.events.pop(&events[i])
 		if events[i].Kind == fabric.NoteArrived {
 			p.lent = append(p.lent, events[i].Slot)
 			events[i].Slot = 0
@@ -34,61 +39,61 @@ func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	return n, nil
 }
 
-// returnNotes takes back the buffers of the notes that the last Poll returned.
+// returnNotes takes back the buffers of the notes that the last Poll returned. mu is held.
 func (p *port) returnNotes() {
-	if len(p.lent) > 0 {
-		p.mu.Lock()
-		p.bareRecv = append(p.bareRecv, p.lent...)
-		p.mu.Unlock()
-		p.lent = p.lent[:0]
-	}
+	p.bareRecv = append(p.bareRecv, p.lent...)
+	p.lent = p.lent[:0]
 }
 
-// progress is one turn of the poller.
+// progress is one turn of the poller, with mu, which it gives up.
 func (p *port) progress(budget time.Duration) error {
-	n, err := p.turn(budget)
+	n, more, err := p.turn(budget)
 	if err != nil {
 		return err
 	}
 	if p.downSeen != p.n.downSeq.Load() {
 		p.noticeDowns()
+		more = true
 	}
 	if p.polls++; n == 0 || p.polls%timersEvery == 0 {
 		p.timers(p.Now())
+		more = true
 	}
-	p.makeAndPart()
+	if more {
+		p.makeAndPart()
+	}
 	return nil
 }
 
-// turn posts, polls within the budget, and takes what came. The count is of completions.
-func (p *port) turn(budget time.Duration) (int, error) {
-	p.mu.Lock()
+// turn posts, polls within the budget, and takes what came, with mu, which it gives up. The count is of completions;
+// more says that there is work for makeAndPart.
+func (p *port) turn(budget time.Duration) (n int, more bool, err error) {
 	p.prepare()
 	if len(p.staged) > 0 {
 		p.ring(1)
 	}
-	err := p.deaf
-	n := len(p.taken)
-	if n > 0 {
+	err = p.deaf
+	if n = len(p.taken); n > 0 {
 		p.reap(p.taken)
 		p.taken = p.taken[:0]
 	}
+	more = p.owes()
 	p.mu.Unlock()
 	if n > 0 || err != nil {
-		return n, err
+		return n, more, err
 	}
-	if n, err = p.bell.Ring(1, budget); n > 0 {
-		p.mu.Lock()
-		p.reap(p.bell.Completions())
-		p.mu.Unlock()
+	if n, err = p.bell.Ring(1, budget); n == 0 && err == nil {
+		return 0, more, nil
 	}
+	p.mu.Lock()
+	p.reap(p.bell.Completions())
 	if err != nil {
-		p.mu.Lock()
 		p.goDeaf(err)
 		err = p.deaf
-		p.mu.Unlock()
 	}
-	return n, err
+	more = p.owes()
+	p.mu.Unlock()
+	return n, more, err
 }
 
 // reap deals with completions. mu is held.
@@ -127,9 +132,9 @@ func (p *port) landed(slot int32, wc *verbs.WC) {
 	p.clock++
 	c.used = p.clock
 	p.slotOurs[slot] = false
-	p.count.posted.Add(-1)
-	p.count.arrivals.Add(1)
-	p.count.arrivalBytes.Add(uint64(wc.ByteLen))
+	p.count.posted--
+	p.count.arrivals++
+	p.count.arrivalBytes += uint64(wc.ByteLen)
 	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.rank), Slot: slot, Epoch: c.epoch, Data: p.slotBytes(slot)[:wc.ByteLen:wc.ByteLen]})
 }
 
@@ -249,7 +254,7 @@ func (p *port) understand(b []byte, wc *verbs.WC) (d datagram, ok bool) {
 
 // eventRing is a queue of events.
 type eventRing struct {
-	buf  []fabric.Event
+	buf  []fabric.Event // a power of two
 	head int
 	n    int
 }
@@ -260,18 +265,17 @@ func (r *eventRing) push(e fabric.Event) {
 	if r.n == len(r.buf) {
 		bigger := make([]fabric.Event, max(64, 2*len(r.buf)))
 		for i := range r.n {
-			bigger[i] = r.buf[(r.head+i)%len(r.buf)]
+			bigger[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
 		}
 		r.buf, r.head = bigger, 0
 	}
-	r.buf[(r.head+r.n)%len(r.buf)] = e
+	r.buf[(r.head+r.n)&(len(r.buf)-1)] = e
 	r.n++
 }
 
-func (r *eventRing) pop() fabric.Event {
-	e := r.buf[r.head]
-	r.buf[r.head] = fabric.Event{}
-	r.head = (r.head + 1) % len(r.buf)
+func (r *eventRing) pop(to *fabric.Event) {
+	e := &r.buf[r.head]
+	*to, *e = *e, fabric.Event{}
+	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.n--
-	return e
 }

@@ -11,14 +11,18 @@ import (
 
 // Reserve takes a send buffer.
 func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reserve(f)
+}
+
+func (p *port) reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if err := p.usable("reserve"); err != nil {
+		return fabric.SendBuf{}, err
+	}
 	least := p.cfg.Reserved
 	if f&fabric.Urgent != 0 {
 		least = 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.usable("reserve"); err != nil {
-		return fabric.SendBuf{}, err
 	}
 	k := len(p.freeBufs) - 1
 	if k < least {
@@ -27,7 +31,6 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	id := p.freeBufs[k]
 	p.freeBufs = p.freeBufs[:k]
 	p.bufs[id] = bufState{state: bufOurs}
-	p.count.freeSends.Add(-1)
 	return fabric.SendBuf{Data: p.sendBytes(id), ID: id}, nil
 }
 
@@ -54,7 +57,6 @@ func (p *port) mine(op string, b fabric.SendBuf) error {
 func (p *port) freeBuf(id int32) {
 	p.bufs[id] = bufState{}
 	p.freeBufs = append(p.freeBufs, id)
-	p.count.freeSends.Add(1)
 }
 
 // Send queues a message and, unless More follows, posts it.
@@ -68,9 +70,19 @@ func (p *port) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie u
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	copied := b.ID == fabric.Copied
+	if copied {
+		var err error
+		if b, err = p.takeIn(rank, b, n, w, cookie, f); err != nil {
+			return err
+		}
+	}
 	c, err := p.admit(rank, b, n, &l)
 	if err != nil {
 		p.giveBack(&l)
+		if copied {
+			p.freeBuf(b.ID)
+		}
 		return err
 	}
 	i := p.newMessage(c)
@@ -83,16 +95,29 @@ func (p *port) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie u
 		}
 		m.off, m.lent = w.Off, l
 		m.wrs += p.pieces(len(w.Src))
-		p.count.writes.Add(1)
-		p.count.writeBytes.Add(uint64(len(w.Src)))
+		p.count.writes++
+		p.count.writeBytes += uint64(len(w.Src))
 	}
-	p.count.sends.Add(1)
-	p.count.sendBytes.Add(uint64(n))
+	p.count.sends++
+	p.count.sendBytes += uint64(n)
 	c.parting = false
 	if f&fabric.More == 0 {
 		_ = p.flush() // the message is taken; Poll tells of a port that is lost
 	}
 	return nil
+}
+
+// takeIn puts bytes that are to be copied into a send buffer. Where they go from within the request it is free again when
+// they are posted.
+func (p *port) takeIn(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) (fabric.SendBuf, error) {
+	if err := fabric.CheckCopied(rank, b, n, w, cookie); err != nil {
+		return fabric.SendBuf{}, err
+	}
+	own, err := p.reserve(f)
+	if err == nil {
+		copy(own.Data, b.Data[:n])
+	}
+	return own, err
 }
 
 // admit checks everything that Send is given; the error changes nothing. The connection is begun if there is none.

@@ -58,7 +58,9 @@ func (p *port) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	p.mu.Lock()
 	p.returnNotes()
+	p.mu.Unlock()
 	err := p.sleep(ctx)
 	p.mu.Lock()
 	p.sleeping, p.armedAny = false, false
@@ -81,7 +83,8 @@ func (p *port) sleep(ctx context.Context) error {
 		return err
 	}
 	// What came between the last poll and the arming makes no event.
-	n, err := p.turn(0)
+	p.mu.Lock()
+	n, _, err := p.turn(0)
 	p.makeAndPart()
 	if n > 0 || err != nil || p.downSeen != p.n.downSeq.Load() {
 		return err

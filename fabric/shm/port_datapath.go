@@ -25,7 +25,7 @@ type receiver struct {
 // These are told often, hence not made anew.
 var (
 	errLongNote = fmt.Errorf("shm: a note of more than %d bytes", maxNote)
-	errNoBuffer = fmt.Errorf("shm: reserve: no send buffer is free: %w", fabric.ErrAgain)
+	errNoBuffer = fmt.Errorf("shm: reserve: %w", fabric.ErrNoBuffer)
 )
 
 func (r *receiver) open(g *ring) {
@@ -76,12 +76,17 @@ func (p *port) Release(b fabric.SendBuf) {
 
 // Send leaves the message with the peer, or queues it.
 func (p *port) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-	if err := p.checkSend(peer, b, n, w); err != nil {
+	if err := p.checkSend(peer, b, n, w, cookie); err != nil {
 		return err
 	}
 	l := p.link(peer)
 	l.mu.Lock()
 	if err := l.sendableLocked(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	if b.ID == fabric.Copied {
+		err := l.passLocked(b.Data[:n], f)
 		l.mu.Unlock()
 		return err
 	}
@@ -105,14 +110,38 @@ func (p *port) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie u
 	return nil
 }
 
-func (p *port) checkSend(peer int, b fabric.SendBuf, n int, w *fabric.Write) error {
+// passLocked leaves a message that is in no send buffer with the peer, or queues it in one.
+func (l *link) passLocked(data []byte, f fabric.SendFlag) error {
+	p := l.p
+	if l.waiting == 0 && l.state == linkUp && l.far != nil && l.far.put(p.rank, l.epoch, l.sent, data) {
+		l.passedLocked(f)
+	} else {
+		b, err := p.Reserve(f)
+		if err != nil {
+			return err
+		}
+		m := &p.sends.bufs[b.ID]
+		m.state.Store(bufWired)
+		m.n, m.cookie, m.flags, m.missed, m.behind = int32(copy(b.Data, data)), 0, f, false, false
+		l.queueLocked(b.ID, m)
+	}
+	l.sends++
+	l.sendBytes += uint64(len(data))
+	return nil
+}
+
+func (p *port) checkSend(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64) error {
 	if !p.alive.Load() {
 		return p.usable("send")
 	}
 	if uint(peer) >= uint(len(p.links)) || p.n.targets[peer].state.Load() != up {
 		return p.refuse("send", peer)
 	}
-	if uint(b.ID) >= uint(len(p.sends.bufs)) {
+	if b.ID == fabric.Copied {
+		if err := fabric.CheckCopied(peer, b, n, w, cookie); err != nil {
+			return err
+		}
+	} else if uint(b.ID) >= uint(len(p.sends.bufs)) {
 		return fmt.Errorf("shm: send: send buffer %d is not the caller's", b.ID)
 	}
 	if n < 0 || n > p.cfg.SlotSize {
@@ -138,12 +167,17 @@ func (l *link) postLocked(id int32, m *sendBuf) bool {
 	if !l.far.put(l.p.rank, l.epoch, l.sent, m.data[:m.n]) {
 		return false
 	}
-	l.sent++
-	if m.flags&fabric.Solicited != 0 && atomic.LoadUint32(&l.far.head.armed) != 0 {
-		l.wakePeer()
-	}
+	l.passedLocked(m.flags)
 	l.p.finish(l.peer, id, m, nil)
 	return true
+}
+
+// passedLocked counts a message that is with the peer, and wakes it if it sleeps.
+func (l *link) passedLocked(f fabric.SendFlag) {
+	l.sent++
+	if f&fabric.Solicited != 0 && atomic.LoadUint32(&l.far.head.armed) != 0 {
+		l.wakePeer()
+	}
 }
 
 // wakePeer wakes a peer that sleeps, once.

@@ -20,7 +20,7 @@ type message struct {
 
 // These are told often, hence not made anew.
 var (
-	errNoBuffer  = fmt.Errorf("sim: reserve: no send buffer is free: %w", fabric.ErrAgain)
+	errNoBuffer  = fmt.Errorf("sim: reserve: %w", fabric.ErrNoBuffer)
 	errQueueFull = fmt.Errorf("sim: send: the queue to the rank is full: %w", fabric.ErrAgain)
 )
 
@@ -80,6 +80,24 @@ func (p *port) give(id int32) {
 
 // Send queues a message, and posts it unless More follows.
 func (p *port) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+	if b.ID != fabric.Copied {
+		return p.send(peer, b, n, wr, cookie, f)
+	}
+	if err := fabric.CheckCopied(peer, b, n, wr, cookie); err != nil {
+		return err
+	}
+	own, err := p.Reserve(f)
+	if err != nil {
+		return err
+	}
+	copy(own.Data, b.Data[:n])
+	if err = p.send(peer, own, n, nil, 0, f); err != nil {
+		p.Release(own)
+	}
+	return err
+}
+
+func (p *port) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	if err := p.checkSend(peer, b, n, wr); err != nil {
 		return err
 	}

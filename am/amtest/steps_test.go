@@ -1,0 +1,85 @@
+package amtest_test
+
+import (
+	"testing"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/fabrictest"
+	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// BenchmarkSteps is what a message costs its processors at both ends together: one goroutine plays both ranks, so that
+// nothing waits, no line moves between caches, and a busy machine disturbs little.
+func BenchmarkSteps(b *testing.B) {
+	g := &group{make: func(t fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
+		return shm.New(shm.Config{Rank: rank, Size: size, Segment: m, Job: t.Name()})
+	}}
+	table := am.NewTable()
+	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
+	count := table.Handle("count", func(*am.Call) {})
+	var ls [2]*am.Lane
+	for i, r := range g.ranks(b, 2, 1<<16) {
+		var err error
+		if ls[i], err = am.Open(r.Net, 0, am.Config{Rank: i, Size: 2, Table: table, Segment: r.Segment, AttendAfter: -1}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	step := func(l *am.Lane) {
+		if _, err := l.Test(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	call := func() {
+		p, err := double.Start(b.Context(), ls[0], 1, am.Payload{}, 21)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for done := false; !done; _, done, err = p.Test() {
+			step(ls[1])
+			step(ls[0])
+		}
+	}
+	post := func() {
+		for count.TryPost(ls[0], 1, 1) != nil {
+			step(ls[1])
+			step(ls[0])
+		}
+		step(ls[1])
+		step(ls[0])
+	}
+	connected := make(chan struct{})
+	go func() { // the first call waits for its credit
+		defer close(connected)
+		if _, err := double.Call(b.Context(), ls[0], 1, 21); err != nil {
+			b.Error(err)
+		}
+	}()
+	for waiting := true; waiting; {
+		select {
+		case <-connected:
+			waiting = false
+		default:
+			step(ls[1])
+		}
+	}
+	for _, m := range []struct {
+		name string
+		f    func()
+	}{{"Call", call}, {"Post", post}} {
+		b.Run(m.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				m.f()
+			}
+		})
+	}
+	for _, l := range ls {
+		if err := l.Close(); err != nil {
+			b.Error(err)
+		}
+	}
+	_ = amtest.Rank{}
+}
