@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -34,14 +35,23 @@ func outside(a uintptr, n int) []byte {
 
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
+// nextMap is where mapped maps: far from what the kernel gives to those who name no address. The hole that remap leaves for an
+// instant must not be filled by the runtime, whose pages would be replaced.
+var nextMap atomic.Uintptr
+
+const firstMap = 0x500000000000
+
 // mapped maps memory by a raw system call, as package syscall does.
 func mapped(t testing.TB, n int) []byte {
 	t.Helper()
-	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
+	size := (uintptr(n) + 1<<21 - 1) &^ (1<<21 - 1)
+	at := firstMap + nextMap.Add(size) - size
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
+	if got, _, errno := unix.Syscall6(unix.SYS_MMAP, at, uintptr(n), prot, flags, ^uintptr(0), 0); errno != 0 || got != at {
+		t.Fatal(errno)
 	}
-	t.Cleanup(func() { _ = unix.Munmap(b) })
+	t.Cleanup(func() { unix.Syscall(unix.SYS_MUNMAP, at, uintptr(n), 0) })
+	b := outside(at, n)
 	settle(t, b)
 	return b
 }
@@ -49,7 +59,7 @@ func mapped(t testing.TB, n int) []byte {
 // remap puts fresh pages where b is, by munmap and mmap of the libc, or raw.
 func remap(t testing.TB, b []byte, raw bool) {
 	t.Helper()
-	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
 	a, n := addr(b), uintptr(len(b))
 	if raw {
 		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, a, n, 0); errno != 0 {
