@@ -133,6 +133,7 @@ func (c *Cache) Close() error {
 		return nil
 	}
 	c.closed = true // nothing new comes in
+	defer c.stayOpen()
 	for c.getting > 0 {
 		c.ended.Wait()
 	}
@@ -143,7 +144,7 @@ func (c *Cache) Close() error {
 		c.ended.Wait()
 	}
 	busy := c.regions + int(c.singles.Load())
-	c.closed, c.over = busy == 0, busy == 0
+	c.over = busy == 0
 	c.mu.Unlock()
 	if busy > 0 {
 		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy), Remedy: "complete their operations first"}
@@ -156,6 +157,13 @@ func (c *Cache) Close() error {
 		err = &Error{Op: "close", Err: err}
 	}
 	return errors.Join(err, c.frames.Close(), c.stats.deregErr.get())
+}
+
+// stayOpen lets the cache go on after a Close that refused, or that a registration's Close ended with a panic.
+func (c *Cache) stayOpen() {
+	c.mu.Lock()
+	c.closed = c.over
+	c.mu.Unlock()
 }
 
 // clear evicts all that is idle.

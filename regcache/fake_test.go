@@ -24,6 +24,7 @@ type fake struct {
 	limit  int64 // bytes; 0: none
 	before func(lo, hi uintptr)
 	ending func(m *fakeMR) // before one is deregistered
+	ended  func()          // after one was
 	failed func()          // after memory was found lacking
 	fail   atomic.Pointer[error]
 
@@ -88,6 +89,14 @@ func (m *fakeMR) Close() error {
 	if m.f.ending != nil {
 		m.f.ending(m)
 	}
+	err := m.drop()
+	if m.f.ended != nil {
+		m.f.ended()
+	}
+	return err
+}
+
+func (m *fakeMR) drop() error {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	if m.f.open[m.key] != m {

@@ -80,19 +80,18 @@ func (c *Cache) miss(q request) (Region, error) {
 			<-wait.done
 			continue
 		}
-		r, err := c.make(&q, f)
-		c.got()
-		return r, err
+		return c.make(&q, f)
 	}
 }
 
-// make registers, for the cache if there is a flight, else for one operation.
+// make registers, for the cache if there is a flight, else for one operation. Here and below what has begun is ended by
+// defer: a Registrar may panic, and its caller may go on.
 func (c *Cache) make(q *request, f *flight) (Region, error) {
+	defer c.got()
 	if f == nil {
 		return c.single(q, nil)
 	}
-	e, err := c.admit(q)
-	c.land(f)
+	e, err := c.fly(q, f)
 	switch {
 	case e != nil:
 		return e.region(q.p), nil
@@ -100,6 +99,12 @@ func (c *Cache) make(q *request, f *flight) (Region, error) {
 		return Region{}, err
 	}
 	return c.single(q, err)
+}
+
+// fly admits. Who waited for the flight looks again, whatever has come of it.
+func (c *Cache) fly(q *request, f *flight) (*entry, error) {
+	defer c.land(f)
+	return c.admit(q)
 }
 
 // got ends what search began when it returned no entry and none to wait for.
@@ -111,17 +116,17 @@ func (c *Cache) got() {
 }
 
 // search returns an entry with a reference, or a flight of the caller's own, or one to wait for, or nothing:
-// then the range is for one operation. It sweeps, as every miss must.
+// then the range is for one operation. It reaps, as every miss must.
 func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, err error) {
 	if c.forked() { // before the lock, whose holder may not be here to give it back
 		return nil, nil, nil, errForked("get")
 	}
+	c.reap()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
-		c.mu.Unlock()
 		return nil, nil, nil, errClosed("get")
 	}
-	dead := c.sweep()
 	c.age.Add(2)
 	if e = c.index.acquire(q.lo, q.n, q.want()); e != nil {
 		c.hints.learn(q.lo, e)
@@ -137,8 +142,6 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	if e == nil && wait == nil {
 		c.getting++
 	}
-	c.mu.Unlock()
-	c.deregister(dead)
 	return e, own, wait, nil
 }
 
@@ -237,43 +240,50 @@ func (p *plan) stands() bool {
 	return !slices.ContainsFunc(p.joins, func(e *entry) bool { return !e.ref.Valid() })
 }
 
-// enter carries out a plan: claim, register, publish. insist: when there is no room, evict what is idle.
+// enter carries out a plan. insist: when there is no room, evict what is idle.
 func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
-	var err error
-	for range 2 { // a change meanwhile is rare; two in a row are a pattern
-		e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need, keep: p.keep, place: -1}
-		if p.keep != nil {
-			e.can |= asked(GoHeap, 0)
-		}
-		if err = c.reserve(e); err != nil {
-			return nil, err
-		}
-		var ref memevents.Ref
-		if ref, err = c.claim(e, p.live); err != nil {
-			c.unreserve(e)
-			return nil, err
-		}
-		if !p.stands() {
-			c.w.Retire(ref)
-			c.unreserve(e)
-			return nil, errChanged
-		}
-		var mr MR
-		if mr, err = c.register(p.lo, uint64(p.bytes()), p.access, insist); err != nil {
-			c.w.Retire(ref)
-			c.unreserve(e)
-			return nil, err
-		}
-		c.w.Settle()
-		if c.publish(q, e, ref, mr) {
-			return e, nil
-		}
-		c.closeMR(mr)
-		c.w.Retire(ref)
-		c.unreserve(e)
-		err = errChanged
+	e, err := c.try(q, &p, insist)
+	if errors.Is(err, errChanged) { // a change meanwhile is rare; two in a row are a pattern
+		e, err = c.try(q, &p, insist)
 	}
-	return nil, err
+	return e, err
+}
+
+// try claims, registers and publishes.
+func (c *Cache) try(q *request, p *plan, insist bool) (*entry, error) {
+	e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need, keep: p.keep, place: -1}
+	if p.keep != nil {
+		e.can |= asked(GoHeap, 0)
+	}
+	published := false
+	undo := func(f func()) {
+		if !published {
+			f()
+		}
+	}
+	if err := c.reserve(e); err != nil {
+		return nil, err
+	}
+	defer undo(func() { c.unreserve(e) })
+	ref, err := c.claim(e, p.live)
+	if err != nil {
+		return nil, err
+	}
+	defer undo(func() { c.w.Retire(ref) })
+	if !p.stands() {
+		return nil, errChanged
+	}
+	mr, err := c.register(p.lo, uint64(p.bytes()), p.access, insist)
+	if err != nil {
+		return nil, err
+	}
+	defer undo(func() { c.closeMR(mr) })
+	c.w.Settle()
+	if published = c.publish(q, e, ref, mr); !published {
+		return nil, errChanged
+	}
+	c.reapHolding(e)
+	return e, nil
 }
 
 // claim evicts one entry if the table of the process is full.
@@ -296,14 +306,15 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	if c.frames != nil {
 		frames = c.frames.read(e.lo, e.hi)
 	}
+	lkey, rkey := mr.LKey(), mr.RKey()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	// Written under the lock, before anybody can learn of the entry: what is exchanged through the table alone
 	// is not ordered in the eyes of the race detector.
-	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, mr.LKey(), mr.RKey(), frames
+	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, lkey, rkey, frames
 	e.stamp.Store(c.age.Load())
 	if !c.w.Publish(ref) {
 		c.stats.changed++
-		c.mu.Unlock()
 		return false
 	}
 	c.stats.misses++
@@ -311,12 +322,7 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	c.index.insert(e)
 	c.lru.add(e)
 	c.hints.learn(q.lo, e)
-	dead := c.sweep()
-	c.mu.Unlock()
-	if merged > 0 {
-		c.stats.merged.Add(uint64(merged))
-	}
-	c.deregister(dead)
+	c.stats.merged.Add(uint64(merged))
 	return true
 }
 
@@ -376,8 +382,8 @@ func (c *Cache) single(q *request, why error) (Region, error) {
 	if err != nil {
 		return Region{}, err
 	}
+	e := &entry{c: c, lo: q.lo, hi: q.lo + uintptr(q.n), lkey: mr.LKey(), rkey: mr.RKey(), mr: mr, keep: q.p, place: -1}
 	c.singles.Add(1)
 	c.stats.single(why)
-	e := &entry{c: c, lo: q.lo, hi: q.lo + uintptr(q.n), lkey: mr.LKey(), rkey: mr.RKey(), mr: mr, keep: q.p, place: -1}
 	return e.region(q.p), nil
 }

@@ -190,7 +190,7 @@ func (p *Pool) full(n int) error {
 		Remedy: "free buffers, or raise PoolConfig.MaxBytes"}
 }
 
-func (p *Pool) mapBytes(n int) (*slab, error) {
+func (p *Pool) mapBytes(n int) (_ *slab, err error) {
 	if p.forked() {
 		return nil, errForked("alloc")
 	}
@@ -202,11 +202,17 @@ func (p *Pool) mapBytes(n int) (*slab, error) {
 		return nil, err
 	}
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	registered := false
+	defer func() {
+		if !registered { // refused, or the Registrar has panicked
+			err = errors.Join(err, unmapRegistered(mem))
+		}
+	}()
 	mr, err := p.cfg.Registrar.Register(addr, uint64(len(mem)), p.cfg.Access.full())
 	if err != nil {
-		err = &Error{Op: "register", Err: err, Detail: fmt.Sprintf("%d bytes of a pool", len(mem))}
-		return nil, errors.Join(err, unmapRegistered(mem))
+		return nil, &Error{Op: "register", Err: err, Detail: fmt.Sprintf("%d bytes of a pool", len(mem))}
 	}
+	registered = true
 	s := &slab{mem: mem, mr: mr}
 	p.slabs[s] = struct{}{}
 	p.bytes += int64(len(mem))

@@ -23,7 +23,7 @@ func (c *Cache) reserve(e *entry) error {
 			c.book(e)
 		}
 		c.mu.Unlock()
-		c.deregister(idle)
+		c.deregisterFor(e, room, idle)
 		if room {
 			return nil
 		}
@@ -32,6 +32,18 @@ func (c *Cache) reserve(e *entry) error {
 		}
 	}
 	return errCrowded
+}
+
+// deregisterFor is deregister for a new entry, which gives its room back if a registration's Close panics.
+func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
+	done := false
+	defer func() {
+		if booked && !done {
+			c.unreserve(e)
+		}
+	}()
+	c.deregister(idle)
+	done = true
 }
 
 // book takes the room.
@@ -141,8 +153,25 @@ func (c *Cache) sweep() (idle []*entry) {
 
 // deregister ends entries that sweep returned.
 func (c *Cache) deregister(idle []*entry) {
-	for _, e := range idle {
-		c.endMR(e.mr)
+	if len(idle) == 0 {
+		return
+	}
+	defer func() { // what is left, where a Close has panicked, is for the next sweep
+		c.mu.Lock()
+		c.ending -= len(idle)
+		c.dying = append(c.dying, idle...)
+		c.mu.Unlock()
+		c.ended.Broadcast()
+	}()
+	for len(idle) > 0 {
+		e := idle[0]
+		idle = idle[1:]
+		c.end(e)
+	}
+}
+
+func (c *Cache) end(e *entry) {
+	defer func() {
 		c.w.Retire(e.ref)
 		c.mu.Lock()
 		c.stats.deregistered.Add(1) // together with forget, for who reads the figures
@@ -151,16 +180,13 @@ func (c *Cache) deregister(idle []*entry) {
 		c.forget(e)
 		c.ending--
 		c.mu.Unlock()
-	}
-	if len(idle) > 0 {
-		c.ended.Broadcast()
-	}
+	}()
+	c.endMR(e.mr)
 }
 
 func (c *Cache) closeMR(mr MR) error {
-	err := c.endMR(mr)
-	c.stats.deregistered.Add(1)
-	return err
+	defer c.stats.deregistered.Add(1)
+	return c.endMR(mr)
 }
 
 // endMR leaves the counting to the caller.
@@ -182,6 +208,18 @@ func (c *Cache) reap() {
 	idle := c.sweep()
 	c.mu.Unlock()
 	c.deregister(idle)
+}
+
+// reapHolding is reap for the caller's new entry, to whom nobody would give the Region if a registration's Close panics.
+func (c *Cache) reapHolding(e *entry) {
+	done := false
+	defer func() {
+		if !done {
+			e.ref.Release()
+		}
+	}()
+	c.reap()
+	done = true
 }
 
 // putChanged is Put of what is no longer valid, or was for one operation.
@@ -221,7 +259,6 @@ func (c *Cache) putSingle(e *entry) error {
 	if mr == nil {
 		panic("regcache: a Region was given to Put twice")
 	}
-	err := c.closeMR(mr)
-	c.singles.Add(-1)
-	return err
+	defer c.singles.Add(-1)
+	return c.closeMR(mr)
 }

@@ -40,7 +40,8 @@ func (a Access) String() string {
 type Registrar interface {
 	// Register pins n bytes at addr. The address is a number, not a pointer: a range that joins several may begin
 	// in memory that Go's collector has taken back since, where a Go pointer must not point.
-	// Errors that wrap ENOMEM or EAGAIN make the cache evict what is idle and try again.
+	// Errors that wrap ENOMEM or EAGAIN make the cache evict what is idle and try again. A panic, here or in MR.Close,
+	// goes on to the caller of the cache, which stays whole; callers that waited for the registration make their own.
 	Register(addr uintptr, n uint64, access Access) (MR, error)
 }
 
