@@ -11,6 +11,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -171,6 +172,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ZeroCopyMin == 0 {
 		c.ZeroCopyMin = env.threshold("IBCONDUIT_ZEROCOPY_MIN")
+	}
+	for _, v := range memevents.Variables() { // read there, wanted here in time
+		env.checked(v.Name, "", v.Valid, v.Want)
 	}
 	if c.Handlers == nil {
 		c.Handlers = am.Default

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Environment variables. They are read once; Configure comes before them.
@@ -61,14 +62,19 @@ func Configure(c Config) error {
 
 func (c Config) validate() error {
 	for _, name := range c.Monitors {
-		if !slices.Contains([]string{"auto", "none", MonitorSymbols, MonitorReloc, MonitorPatch, MonitorUserfaultfd}, name) {
-			return &Error{
-				Op: "configure", Detail: fmt.Sprintf("there is no monitor %q", name),
-				Remedy: "use auto, none, or some of symbols, reloc, userfaultfd, patch",
-			}
+		if !isMonitor(name) {
+			return noMonitor(name, "")
 		}
 	}
 	return nil
+}
+
+func noMonitor(name, where string) error {
+	return &Error{Op: "configure", Detail: fmt.Sprintf("there is no monitor %q%s", name, where), Remedy: "use " + wantMonitors}
+}
+
+func isMonitor(name string) bool {
+	return slices.Contains([]string{"auto", "none", MonitorSymbols, MonitorReloc, MonitorPatch, MonitorUserfaultfd}, name)
 }
 
 // switchedOff reads EnvEvents. What it cannot mean is an error: who writes it wants something else than the default.
@@ -80,6 +86,44 @@ func switchedOff(v string) (bool, error) {
 		return true, nil
 	}
 	return false, &Error{Op: "configure", Detail: fmt.Sprintf("%s=%q", EnvEvents, v), Remedy: "use yes or no"}
+}
+
+// Variable is one of the environment. Nothing of an unknown value is guessed: with one in EnvEvents or EnvMonitors
+// nothing is watched, with one in EnvLogLevel its default holds; caches and jobs refuse to start with any.
+type Variable struct {
+	Name  string
+	Want  string                  // its values, for a message
+	Valid func(value string) bool // empty is as good as not set
+}
+
+const wantMonitors = "auto, none, or a list of symbols, reloc, userfaultfd, patch with commas and without spaces"
+
+// Variables are those of this package.
+func Variables() []Variable {
+	return []Variable{
+		{EnvEvents, "yes or no", func(v string) bool { _, err := switchedOff(v); return err == nil }},
+		{EnvMonitors, wantMonitors, func(v string) bool {
+			return v == "" || !slices.ContainsFunc(strings.Split(v, ","), func(name string) bool { return !isMonitor(name) })
+		}},
+		{EnvLogLevel, "off, error, warn, info or debug", func(v string) bool {
+			return v == "" || slices.Contains([]string{"off", "error", "warn", "info", "debug"}, v) // ibc_mem_start.c, log_level
+		}},
+	}
+}
+
+// CheckEnvironment refuses values that mean nothing, of the variables that count: Configure comes before two of them.
+func CheckEnvironment() error {
+	config.mu.Lock()
+	events, monitors := config.set, config.set && config.c.Monitors != nil
+	config.mu.Unlock()
+	for _, v := range Variables() {
+		value := os.Getenv(v.Name)
+		if v.Valid(value) || v.Name == EnvEvents && events || v.Name == EnvMonitors && monitors {
+			continue
+		}
+		return &Error{Op: "configure", Errno: syscall.EINVAL, Detail: fmt.Sprintf("%s=%q", v.Name, value), Remedy: "use " + v.Want}
+	}
+	return nil
 }
 
 // takeConfig returns the choice, which is final from then on, and what is wrong with it.
@@ -98,8 +142,11 @@ func takeConfig() (Config, error) {
 		if list := os.Getenv(EnvMonitors); list != "" {
 			config.c.Monitors = strings.Split(list, ",")
 		}
+		if i := slices.IndexFunc(config.c.Monitors, func(name string) bool { return !isMonitor(name) }); i >= 0 {
+			return config.c, noMonitor(config.c.Monitors[i], " ("+EnvMonitors+")")
+		}
 	}
-	return config.c, config.c.validate()
+	return config.c, nil
 }
 
 // wants reports whether a monitor was chosen.

@@ -18,7 +18,7 @@ func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
 		{EnvEvents + "=no", "switched off"},
 		{EnvEvents + "=Off", "switched off"},
 		{EnvEvents + "=nein", "use yes or no"},
-		{EnvMonitors + "=symbls", `there is no monitor "symbls"`},
+		{EnvMonitors + "=symbls", `there is no monitor "symbls" (` + EnvMonitors + `)`},
 	} {
 		out := runHelper(t, []string{c.env}, "refused")
 		if !strings.Contains(out, c.why) || !strings.Contains(out, "refused") {

@@ -65,6 +65,9 @@ func (c *Config) validate() error {
 	if c.MaxBytes == 0 {
 		c.MaxBytes = defaultMaxBytes()
 	}
+	if err := memevents.CheckEnvironment(); err != nil {
+		return &Error{Op: "new cache", Err: err}
+	}
 	switch v := os.Getenv(Env); v {
 	case "", "on":
 	case "off":

@@ -28,6 +28,11 @@ var eventGroups = []struct {
 // memoryEvents reports, for each group of calls that can take registered memory away, who would tell the
 // registration cache. It speaks of this program: others are seen alike if they were built alike.
 func (x *examination) memoryEvents() {
+	for _, v := range memevents.Variables() {
+		if !v.Valid(x.env(v.Name)) {
+			x.fail("events-env", fmt.Sprintf("%s=%q means nothing: jobs do not start", v.Name, x.env(v.Name)), "unset "+v.Name+", or set it to "+v.Want)
+		}
+	}
 	r := x.events()
 	if why, off := nothingWatched(r); off {
 		x.warn("events", "changes of the address space are not watched ("+why+"): nothing can be cached, each operation on the program's own memory registers it",
@@ -115,7 +120,7 @@ func (x *examination) eventRemedy(r memevents.Report, group, missing memevents.C
 	switch {
 	case strings.HasPrefix(uffd.Why, "not built"):
 		return "build programs with cgo (CGO_ENABLED=1 and a C compiler) for linux/amd64 or linux/arm64: a static binary has no libc whose calls could be seen"
-	case x.env(memevents.EnvEvents) == "no":
+	case x.env(memevents.EnvEvents) != "" && len(r.Classes) > 0 && strings.Contains(r.Classes[0].Why, memevents.EnvEvents):
 		return "unset " + memevents.EnvEvents
 	case group == memevents.CalledFromC && x.env(memevents.EnvMonitors) != "":
 		return "unset " + memevents.EnvMonitors
