@@ -37,12 +37,13 @@ type common struct {
 	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
 }
 
-// timing are the flags that say how long to measure.
+// timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is refused, from a flag
+// that was left out.
 type timing struct {
-	Iters       int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
-	Duration    time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`
-	Warmup      time.Duration `default:"200ms" placeholder:"D" help:"Warm up each point for at least this long. Default: 200ms."`
-	WarmupIters int64         `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
+	Iters       *int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
+	Duration    *time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`
+	Warmup      time.Duration  `default:"200ms" placeholder:"D" help:"Warm up each point for at least this long. Default: 200ms."`
+	WarmupIters int64          `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
 }
 
 // stream are the flags of throughputs.
@@ -67,18 +68,23 @@ func (l local) where() string {
 // complete checks the flags and puts them into a point.
 func (t timing) complete(pt *plan.Point) error {
 	switch {
-	case t.Iters < 0:
-		return fmt.Errorf("--iters %d: want 1 or more", t.Iters)
-	case t.Duration < 0:
-		return fmt.Errorf("--duration %v: want a time above 0", t.Duration)
+	case t.Iters != nil && *t.Iters < 1:
+		return fmt.Errorf("--iters %d: want 1 or more; without it as many as fit into --duration", *t.Iters)
+	case t.Duration != nil && *t.Duration <= 0:
+		return fmt.Errorf("--duration %v: want a time above 0; without it 1s, or what --iters take", *t.Duration)
 	case t.Warmup < 0:
 		return fmt.Errorf("--warmup %v: want 0 or a time above it", t.Warmup)
 	case t.WarmupIters < 0:
 		return fmt.Errorf("--warmup-iters %d: want 0 or more", t.WarmupIters)
 	}
-	pt.Iters, pt.Duration = t.Iters, t.Duration
-	if t.Iters == 0 && t.Duration == 0 {
+	switch {
+	case t.Duration != nil:
+		pt.Duration = *t.Duration
+	case t.Iters == nil:
 		pt.Duration = time.Second
+	}
+	if t.Iters != nil {
+		pt.Iters = *t.Iters
 	}
 	pt.Warmup, pt.WarmupIters = t.Warmup, t.WarmupIters
 	return nil

@@ -263,6 +263,8 @@ func TestExitCodes(t *testing.T) {
 	exits(t, nil, []exit{
 		{"frob", 2, "frob"},
 		{"perftest lat --iters 2", 2, "at least 5"},
+		{"perftest lat --iters 0", 2, "at least 5"},
+		{"mr hit --fake --iters 0", 2, "--iters 0"},
 		{"perftest lat --assert p99<5us", 2, "1.15x"},
 		{"perftest lat -d no_such_device", 3, "no_such_device"},
 		{"perftest lat --ops am,frob", 2, "put, get, amo, am"},
@@ -308,6 +310,8 @@ func TestExitCodes(t *testing.T) {
 	exits(t, []string{"--fabric", "shm", "-q"}, []exit{
 		{"lat am --iters -5", 2, "--iters -5: want 1 or more"},
 		{"lat am --duration -5s", 2, "want a time above 0"},
+		{"lat am --iters 0", 2, "--iters 0: want 1 or more"},
+		{"bw put --duration 0", 2, "--duration 0s: want a time above 0"},
 		{"lat am --warmup -1ms", 2, "--warmup -1ms"},
 		{"lat am --warmup-iters -1", 2, "--warmup-iters -1"},
 	})
@@ -417,19 +421,62 @@ func TestCountersAreServedWhileMeasuring(t *testing.T) {
 	interrupt(t, cmd, stderr)
 }
 
-// interrupt ends the program as Ctrl-C does; it must leave no rank behind.
+func TestASignalIsTheExitCodeAndJSONIsWhole(t *testing.T) {
+	for sig, want := range map[syscall.Signal]struct {
+		code int
+		says string
+	}{syscall.SIGINT: {130, "interrupted"}, syscall.SIGTERM: {143, "terminated"}} {
+		cmd := program(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0", "--format", "json")
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		stderr, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for lines := bufio.NewScanner(stderr); lines.Scan() && !strings.Contains(lines.Text(), "metrics at "); {
+		}
+		end(t, cmd, stderr, sig, want.code, want.says)
+		var all []report.Series
+		if err := json.Unmarshal(out.Bytes(), &all); err != nil || all == nil || len(all) != 0 {
+			t.Errorf("%v: %v, %d series in %q", sig, err, len(all), out.String())
+		}
+	}
+}
+
+// The others hear of it at once: they once waited for the first point until rank 0 had waited for them to close.
+func TestWhatRankZeroCannotDoIsSaidOnceByAllRanksOfALauncher(t *testing.T) {
+	var out, errs bytes.Buffer
+	code, err := launch.Run(t.Context(), launch.Config{
+		N: 3, Path: os.Args[0], Args: []string{"lat", "get", "--fabric", "shm", "--metrics", "127.0.0.1:99999"},
+		Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
+	})
+	if code != exitSetup || err != nil || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "--metrics: ") {
+		t.Errorf("exit code %d, %v, %q", code, err, errs.String())
+	}
+}
+
+// interrupt ends the program as Ctrl-C does.
 func interrupt(t *testing.T, cmd *exec.Cmd, stderr io.Reader) {
+	t.Helper()
+	end(t, cmd, stderr, syscall.SIGINT, 130, "interrupted")
+}
+
+// end ends the program by a signal; it must leave no rank behind.
+func end(t *testing.T, cmd *exec.Cmd, stderr io.Reader, sig syscall.Signal, want int, says string) {
 	t.Helper()
 	ranks := childrenOf(t, cmd.Process.Pid)
 	if len(ranks) != 2 {
 		t.Errorf("%d ranks are running", len(ranks))
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := cmd.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
 	rest, _ := io.ReadAll(stderr)
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(string(rest), "interrupted") {
+	if code := cmd.ProcessState.ExitCode(); code != want || !strings.Contains(string(rest), says) {
 		t.Errorf("exit code %d, %q", code, rest)
 	}
 	for _, pid := range ranks {

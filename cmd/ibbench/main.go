@@ -20,7 +20,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // an assertion or a comparison failed
 	exitUsage  = 2
-	exitSetup  = 3 // nothing could be measured; the message says what to do
+	exitSetup  = 3   // nothing could be measured; the message says what to do
+	exitSignal = 128 // plus the number of the signal that ended it
 )
 
 const description = `Measure the conduit: latency, bandwidth, message rate, and how they compare with perftest's.
@@ -29,7 +30,7 @@ Without a launcher it starts a second rank on this machine and measures on the b
 (hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
 
 Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
-failed, 2 wrong usage, 3 nothing could be measured. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.`
+failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.`
 
 // cli lists the commands; each has a file of its own.
 type cli struct {
@@ -74,14 +75,43 @@ func run(args []string, io streams) int {
 	if done {
 		return code
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signalled(context.Background())
 	defer stop()
 	err := cmd.run(ctx, io)
-	if ctx.Err() != nil {
-		fmt.Fprintln(io.err, "ibbench: interrupted")
-		return 128 + int(syscall.SIGINT)
+	var sig signalError
+	if errors.As(context.Cause(ctx), &sig) {
+		fmt.Fprintf(io.err, "ibbench: %v\n", sig)
+		return exitSignal + int(sig)
 	}
 	return exitCode(err, io)
+}
+
+// signalError is the signal that ended the program.
+type signalError syscall.Signal
+
+func (e signalError) Error() string {
+	if syscall.Signal(e) == syscall.SIGINT {
+		return "interrupted"
+	}
+	return syscall.Signal(e).String()
+}
+
+// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause tells which it was.
+func signalled(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	came := make(chan os.Signal, 1)
+	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		select {
+		case sig := <-came:
+			cancel(signalError(sig.(syscall.Signal)))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(came)
+		cancel(nil)
+	}
 }
 
 // exitCode explains an error and turns it into a code.

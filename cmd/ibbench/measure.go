@@ -85,7 +85,7 @@ func (c *common) lead(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Pla
 	if err := adapt(p, boot, fabrics); err != nil {
 		return errors.Join(err, boot.Close())
 	}
-	return measure.Rank(ctx, boot, p, events)
+	return quietly(measure.Rank(ctx, boot, p, events))
 }
 
 // follow is any other rank under a launcher.
@@ -95,7 +95,15 @@ func (c *common) follow(ctx context.Context, boot bootstrap.Bootstrap, p *plan.P
 		// Rank 0 says the same.
 		return errors.Join(boot.Close(), codeError(exitUsage))
 	}
-	return measure.Rank(ctx, boot, p, measure.Events{})
+	return quietly(measure.Rank(ctx, boot, p, measure.Events{}))
+}
+
+// quietly leaves it to another rank to say what is wrong.
+func quietly(err error) error {
+	if errors.Is(err, measure.ErrElsewhere) {
+		return codeError(exitSetup)
+	}
+	return err
 }
 
 // adapt fits the plan to the launcher's job.

@@ -24,7 +24,7 @@ type perftestCmd struct {
 	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
 	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
-	Iters   int64         `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
+	Iters   *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
 	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a pair of processes after this time. Default: 3m."`
 	Args    string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
@@ -117,12 +117,15 @@ func (c *perftestCmd) ops() (ops []string, err error) {
 
 // points of one operation, in each size.
 func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
-	proto := plan.Point{Kind: c.Kind, Op: op, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: cmp.Or(c.Iters, 20000), Batch: 1}
+	proto := plan.Point{Kind: c.Kind, Op: op, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
 	sizes := "8,4K"
 	if c.Kind == plan.BW {
-		proto.Depth, proto.Batch, proto.Iters = perftestDepth, 0, cmp.Or(c.Iters, 500)
+		proto.Depth, proto.Batch, proto.Iters = perftestDepth, 0, 500
 		proto.Place = true // perftest moves on within a page only, which larger messages do not
 		sizes = "64K"
+	}
+	if c.Iters != nil {
+		proto.Iters = *c.Iters
 	}
 	if proto.Iters < 5 {
 		return nil, fmt.Errorf("--iters %d: perftest wants at least 5", proto.Iters)

@@ -118,8 +118,8 @@ func rankMain() int {
 	if err == nil {
 		return exitOK
 	}
-	// When a peer has died, the peer's own message is the one that tells why.
-	if !errors.Is(err, conduit.ErrPeerDown) && ctx.Err() == nil {
+	// When a peer has died or failed, the peer's own message is the one that tells why.
+	if !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
 	}
 	return exitSetup

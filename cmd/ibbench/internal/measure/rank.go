@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,15 +69,10 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	s.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
 	go s.watch(stop)
-	if err := s.open(env); err != nil {
+	served, err := s.ready(env)
+	defer served()
+	if err := s.agree(err); err != nil {
 		return err
-	}
-	if s.job.Rank() == 0 && p.Metrics != "" {
-		served, err := s.serve()
-		if err != nil {
-			return err
-		}
-		defer served()
 	}
 	for i, pt := range p.Points {
 		if err := s.point(i, pt); err != nil {
@@ -84,6 +80,29 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 		}
 	}
 	return nil
+}
+
+// ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the reason.
+var ErrElsewhere = errors.New("another rank cannot measure")
+
+// ready does what comes before the points and may fail on one rank alone. The function it returns ends it.
+func (s *session) ready(env *report.Env) (served func(), err error) {
+	if err := s.open(env); err != nil || s.job.Rank() != 0 || s.plan.Metrics == "" {
+		return func() {}, err
+	}
+	return s.serve()
+}
+
+// agree ends all ranks where one of them has failed: the others would wait for the first point, and it for them to close.
+func (s *session) agree(failed error) error {
+	verdicts, err := conduit.AllGatherValue(s.ctx, s.job, failed != nil)
+	switch {
+	case failed != nil:
+		return failed
+	case err == nil && slices.Contains(verdicts, true):
+		return ErrElsewhere
+	}
+	return err
 }
 
 // introduce tells the ranks about each other before there is a job, and binds
@@ -175,7 +194,7 @@ func (s *session) watch(stop context.CancelCauseFunc) {
 func (s *session) serve() (func(), error) {
 	l, err := net.Listen("tcp", s.plan.Metrics)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics: %w", err)
+		return func() {}, fmt.Errorf("--metrics: %w", err)
 	}
 	s.out.Line(fmt.Sprintf("metrics at http://%s/metrics", l.Addr()))
 	ctx, cancel := context.WithCancel(s.ctx)

@@ -104,7 +104,7 @@ type ndjson struct{ e *json.Encoder }
 func (n *ndjson) Add(s *Series) error { return n.e.Encode(s) }
 func (n *ndjson) Close() error        { return nil }
 
-// jsonArray writes one array of all series, each on a line.
+// jsonArray writes one array of all series, each on a line: an empty one where nothing was measured.
 type jsonArray struct {
 	w     io.Writer
 	lines [][]byte
@@ -117,6 +117,10 @@ func (j *jsonArray) Add(s *Series) error {
 }
 
 func (j *jsonArray) Close() error {
+	if len(j.lines) == 0 {
+		_, err := fmt.Fprintln(j.w, "[]")
+		return err
+	}
 	_, err := fmt.Fprintf(j.w, "[\n%s\n]\n", bytes.Join(j.lines, []byte(",\n")))
 	return err
 }
