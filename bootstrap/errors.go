@@ -79,12 +79,16 @@ type JoinError struct {
 
 func (e *JoinError) Error() string { return "bootstrap: " + e.Text }
 
-// Unwrap gives context.DeadlineExceeded where ranks were missing.
-func (e *JoinError) Unwrap() error {
-	if e.Reason == ReasonMissing {
-		return context.DeadlineExceeded
+// Unwrap gives the cause of rank 0's context where that ended, and context.DeadlineExceeded where ranks were missing.
+func (e *JoinError) Unwrap() []error {
+	var errs []error
+	if e.cause != nil {
+		errs = append(errs, e.cause)
 	}
-	return e.cause
+	if e.Reason == ReasonMissing {
+		errs = append(errs, context.DeadlineExceeded)
+	}
+	return errs
 }
 
 // MismatchError says that the ranks do not fit together: other builds, page

@@ -49,7 +49,7 @@ func listenRemedy(err error) string {
 }
 
 func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
-	ctx, cancel := context.WithTimeout(ctx, rv.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, rv.timeout, errOwnTime)
 	defer cancel()
 	ln, err := rv.listen(ctx)
 	if err != nil {
@@ -118,7 +118,10 @@ func (r *root) hearBad() {
 	}
 }
 
-// timeout words the verdict of a deadline. It wraps the context's error only
+// errOwnTime is the cause where the time to join is over, and not the caller's context.
+var errOwnTime = fmt.Errorf("the time to join is over: %w", context.DeadlineExceeded)
+
+// timeout words the verdict of a deadline. To the other ranks the context's error goes only
 // in text: the ranks at fault are what matters.
 func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 	r.mu.Lock()
@@ -131,9 +134,11 @@ func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 	}
 	e := &JoinError{Reason: ReasonMissing, Ranks: missing}
 	when := "within " + after.String()
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e.cause = context.Cause(ctx)
-		e.Reason, when = ReasonGaveUp, "before rank 0 gave up ("+context.Cause(ctx).Error()+")"
+	if cause := context.Cause(ctx); !errors.Is(cause, errOwnTime) {
+		e.cause = cause
+		if when = "before rank 0 gave up (" + cause.Error() + ")"; !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.Reason = ReasonGaveUp
+		}
 	}
 	e.Text = fmt.Sprintf("%d of %d ranks arrived %s; missing %s", r.arrived, r.rv.size, when, rankList(missing))
 	if len(r.refused) > 0 {

@@ -161,6 +161,21 @@ func TestTCPMissingRankIsNamedByAllSurvivors(t *testing.T) {
 	}
 }
 
+// The caller's context may end before the time to join: the verdict tells of that one, not of the other.
+func TestTCPACallersDeadlineIsTheCauseOfTheVerdict(t *testing.T) {
+	t.Parallel()
+	enough := errors.New("the caller has waited enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, enough)
+	defer cancel()
+	rvs := tcpRanks(t, 2, nil)
+	rvs[1] = nil
+	_, errs := join(ctx, rvs)
+	refusal(t, "rank 0", errs[0], ReasonMissing, "1 of 2 ranks arrived", enough.Error(), "missing rank 1")
+	if err := errs[0]; !errors.Is(err, enough) || !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "30s") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A rank that has arrived must not be blamed, however long it has waited: its
 // connection had once the same deadline as the listener.
 func TestTCPDeadlineBlamesTheMissingRankNotTheEarlyOne(t *testing.T) {
