@@ -109,6 +109,9 @@ func (c *collectives) wordAt(off uint64) *uint64 {
 	return (*uint64)(unsafe.Pointer(&c.area()[off]))
 }
 
+// errTurn is why an operation did not begin.
+var errTurn = errors.New("waiting for another collective operation of this rank")
+
 // run gives fn its turn. Once one was abandoned, ranks disagree about how many
 // there were, and all later ones fail.
 func (c *collectives) run(ctx context.Context, op string, fn func() error) error {
@@ -122,7 +125,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return fmt.Errorf("conduit: %s: waiting for another collective operation of this rank: %w", op, context.Cause(ctx))
+		return fmt.Errorf("conduit: %s: %w: %w", op, errTurn, context.Cause(ctx))
 	}
 	defer func() { c.turn <- struct{}{} }()
 	if c.closed {
@@ -203,7 +206,7 @@ func (c *collectives) last(ctx context.Context) error {
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("%w: %w", errTurn, context.Cause(ctx))
 	}
 	defer func() { c.turn <- struct{}{} }()
 	if err := c.job.anyDown("close"); err != nil {

@@ -334,6 +334,33 @@ func TestARankWithoutItsDeviceFailsTheOthersWithItsReason(t *testing.T) {
 	}
 }
 
+// oneExchange is a bootstrap in which the others have given up after the hellos, when this rank says what its device is.
+type oneExchange struct {
+	bootstrap.Bootstrap
+	done bool
+}
+
+func (b *oneExchange) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	if b.done {
+		return nil, bootstrap.ErrGaveUp
+	}
+	b.done = true
+	return b.Bootstrap.Exchange(ctx, blob)
+}
+
+func TestAJoinThatRunsOutOfTimeForASlowDeviceSaysSo(t *testing.T) {
+	for timeout, slow := range map[time.Duration]bool{time.Nanosecond: true, time.Hour: false} {
+		_, err := Join(t.Context(), Config{Fabric: FabricIBV, SegmentSize: 1 << 20, Getenv: noEnv, JoinTimeout: timeout,
+			Bootstrap: &oneExchange{Bootstrap: bootstrap.NewGroup(1)[0]}})
+		if err := wantErr(err, bootstrap.ErrGaveUp); err != nil {
+			t.Error(err)
+		}
+		if said := err != nil && strings.Contains(err.Error(), "opening the device and registering the segment of "); said != slow {
+			t.Errorf("of %v to join: %v", timeout, err)
+		}
+	}
+}
+
 func TestNoDeviceAtAllSaysWhatToDo(t *testing.T) {
 	infos, err := verbs.Devices()
 	if len(infos) > 0 {

@@ -48,12 +48,15 @@ type Job struct {
 	closed  bool
 	failed  bool // this rank leaves without waiting for the others
 
-	leaving   atomic.Bool     // Close was called
-	life      context.Context // bounds whatever the rank waits for: RunLocal's, else Background
-	closing   chan struct{}   // closed when Close has heard of everybody
-	watchers  sync.WaitGroup
-	closeOnce sync.Once
-	closeErr  error
+	leaving  atomic.Bool     // Close was called
+	life     context.Context // bounds whatever the rank waits for: RunLocal's, else Background
+	closing  chan struct{}   // closed when Close has heard of everybody
+	watchers sync.WaitGroup
+
+	closeMu  sync.Mutex // held by whoever closes
+	shut     bool       // Close has left the job
+	held     bool       // by a handler that did not end; the networks and the segment are not closed yet
+	closeErr error
 }
 
 // route is how operations on one rank travel.
@@ -271,7 +274,8 @@ func (j *Job) checkOpen() error {
 // Close leaves the job. It is collective: it waits, at most Config.CloseTimeout,
 // until every rank has called it, since a peer may still read this segment. It
 // refuses with ErrBusy while workers are open, and then the job goes on. Closing
-// again does nothing and returns the same. After Close the segment is gone.
+// again does nothing and returns the same. After Close the segment is gone. Only where a handler does not end Close leaves the
+// job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended.
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
@@ -291,7 +295,15 @@ func (j *Job) Close() error {
 	j.leaving.Store(true)
 	failed := j.failed
 	j.mu.Unlock()
-	j.closeOnce.Do(func() { j.closeErr = j.shutdown(failed) })
+	j.closeMu.Lock()
+	defer j.closeMu.Unlock()
+	switch {
+	case !j.shut:
+		j.shut = true
+		j.closeErr = j.shutdown(failed)
+	case j.held:
+		j.closeErr = j.releaseHeld()
+	}
 	return j.closeErr
 }
 
@@ -344,6 +356,8 @@ func (j *Job) gather(ctx context.Context) error {
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
 		return nil
+	case errors.Is(err, errTurn):
+		return fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
 	case ctx.Err() != nil:
 		return fmt.Errorf("conduit: close: %w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
 	case errors.As(err, new(*bootstrap.LostError)):
@@ -360,23 +374,38 @@ func (j *Job) release() error {
 		close(j.closing)
 	}
 	errs := []error{j.closeLanes()}
-	held := errors.Is(errs[0], am.ErrBusy) // by a handler that does not end: it may use the segment
+	j.held = errors.Is(errs[0], am.ErrBusy)
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
 	}
-	for _, n := range j.networks {
-		if !held {
-			errs = append(errs, n.Close())
-		}
+	if !j.held {
+		errs = append(errs, j.closeNetworks())
 	}
 	if j.boot != nil {
 		errs = append(errs, j.boot.Close())
 	}
 	j.watchers.Wait()
-	if j.seg != nil && !held {
+	if j.seg != nil && !j.held {
 		errs = append(errs, j.seg.Close())
 	}
 	return errors.Join(errs...)
+}
+
+func (j *Job) closeNetworks() error {
+	var errs []error
+	for _, n := range j.networks {
+		errs = append(errs, n.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// releaseHeld gives back what release could not.
+func (j *Job) releaseHeld() error {
+	err := j.closeLanes()
+	if j.held = errors.Is(err, am.ErrBusy); j.held {
+		return err
+	}
+	return errors.Join(err, j.closeNetworks(), j.seg.Close())
 }
 
 // closeWorkers closes workers that a rank function left open, so that the job

@@ -19,7 +19,8 @@ import (
 //
 // When ctx ends, whatever a rank waits for fails with its cause. That includes
 // the wait in Close, which a rank whose fn has returned is in, until all others have
-// returned too: such a rank leaves at once, and RunLocal's error says that it did. A fn
+// returned too: such a rank leaves at once, and RunLocal's error says that it did. Requests of
+// package am are the exception, they wait for the context that they were given: give them ctx. A fn
 // that waits for nothing of the conduit's has to look at ctx itself.
 func RunLocal(ctx context.Context, n int, fn func(*Job) error) error {
 	return RunLocalConfig(ctx, n, Config{}, fn)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,6 +207,34 @@ func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 				return err
 			})
 		})
+	})
+}
+
+func TestCloseThatWaitsForTheRanksOwnCollectiveSaysSo(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Getenv, cfg.CloseTimeout = noEnv, 20*time.Millisecond
+		ctx := testContext(t)
+		left := make(chan struct{})
+		var closing, barrier error
+		_ = RunLocalConfig(ctx, 2, cfg, func(j *Job) error {
+			if j.Rank() == 1 {
+				<-left // computes, and is in no barrier
+				return nil
+			}
+			defer close(left)
+			ended := make(chan error, 1)
+			go func() { ended <- j.Barrier(ctx) }()
+			if err := until(ctx, "the barrier has begun", func() bool { return len(j.coll.turn) == 0 }); err != nil {
+				return err
+			}
+			closing = j.Close()
+			barrier = <-ended
+			return nil
+		})
+		err := errors.Join(wantErr(closing, context.DeadlineExceeded, "another collective operation of this rank"), wantErr(barrier, os.ErrClosed))
+		if err != nil || strings.Contains(closing.Error(), "not every rank") {
+			t.Error(errors.Join(err, closing))
+		}
 	})
 }
 

@@ -118,7 +118,10 @@ func (j *Job) closeLanes() error {
 				"lane", i%j.cfg.MessageLanes, "kept", len(e), "last", last.Err)
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, am.ErrBusy):
+		return fmt.Errorf("conduit: close: %w; the segment stays: close again when they have ended", err)
+	case err != nil:
 		return fmt.Errorf("conduit: close: %w", err)
 	}
 	return nil
