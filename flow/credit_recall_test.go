@@ -290,6 +290,28 @@ func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
 	}
 }
 
+// Nobody hears of a wish that goes with a message that the network refuses, however often it does.
+func TestAMessageThatIsRefusedAgainAndAgainDoesNotWidenTheWish(t *testing.T) {
+	e := connect(t, PoolConfig{Credits: 64, Config: Config{Window: 64, Initial: 4}})
+	e.tell(0)
+	for e.purse.Balance() > 2 {
+		_, err := e.purse.Take(0)
+		must(t, err)
+	}
+	before := *e.purse
+	for range 8 {
+		epoch, err := e.purse.Take(0)
+		must(t, err)
+		var h Header
+		e.purse.Fill(&h, 0)
+		e.purse.Unsaid(&h)
+		e.purse.Cancel(epoch)
+	}
+	if e.purse.want != before.want || e.purse.asked != before.asked || e.purse.answer != before.answer {
+		t.Errorf("it wants %d, asked %v, answers %v; before the attempts %d, %v, %v", e.purse.want, e.purse.asked, e.purse.answer, before.want, before.asked, before.answer)
+	}
+}
+
 func due(p *Pool, peer int) bool {
 	rank, ok := p.NextControl()
 	return ok && rank == peer

@@ -31,11 +31,19 @@ type Sender struct {
 	asked  bool // an answer to a message or a question is due
 	answer bool // the peer waits for ours
 
+	unsaid wish // before the last Fill
+
 	dryAt   time.Duration // of the first failure
 	grantAt time.Duration // when the last grant arrived
 	askedAt time.Duration // of the last question
 
 	stats SenderStats
+}
+
+// wish is what Fill changes, for a message that is not sent after all.
+type wish struct {
+	want          uint16
+	asked, answer bool
 }
 
 // SenderStats count over all connections.

@@ -15,7 +15,7 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 }
 
 // Ample reports whether there are so many credits that neither Take nor Fill looks at the time.
-func (s *Sender) Ample() bool { return int(s.granted-s.taken-s.returned-1)*softShare > int(s.window) }
+func (s *Sender) Ample() bool { return (s.Balance()-1)*softShare > int(s.window) }
 
 // empty notes that somebody wanted to send, which is what asks are made of.
 func (s *Sender) empty(now time.Duration) error {
@@ -43,17 +43,18 @@ func (s *Sender) Cancel(epoch uint32) bool {
 	return true
 }
 
-// Unsaid is for the header of a message that was not sent after all: what Fill told is to be told again.
+// Unsaid is for the header that Fill has just written, if the message was not sent after all: what it told is to be told
+// again.
 func (s *Sender) Unsaid(h *Header) {
 	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
 		return
 	}
-	s.answer = s.answer || h.Extended
-	s.asked = s.asked && !h.Answer
+	s.want, s.asked, s.answer = s.unsaid.want, s.unsaid.asked, s.answer || s.unsaid.answer
 }
 
 // Fill writes this end's wish into the header of a message to the peer, after Take.
 func (s *Sender) Fill(h *Header, now time.Duration) {
+	s.unsaid = wish{s.want, s.asked, s.answer}
 	s.fillAnswer(h)
 	balance, window := int(s.granted-s.taken-s.returned), int(s.window)
 	if balance*softShare > window {
