@@ -92,7 +92,10 @@ func (p *port) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie 
 	}
 	copy(own.Data, b.Data[:n])
 	if err = p.send(peer, own, n, nil, 0, f); err != nil {
+		starved := p.starved
+		p.starved = false // no room has come by giving back what was free before
 		p.Release(own)
+		p.starved = starved
 	}
 	return err
 }
