@@ -41,10 +41,11 @@ func (l *Lane) PeerDown(rank int, cause error) {
 	l.port.Wake()
 }
 
-// bury ends what there is with those whom PeerDown named. The caller leads.
-func (l *Lane) bury() {
+// bury ends what there is with those whom PeerDown named, if there are any: what they held may be due to others. The
+// caller leads.
+func (l *Lane) bury() (some bool) {
 	if l.deaths.Load() == nil {
-		return
+		return false
 	}
 	var first *death
 	for d := l.deaths.Swap(nil); d != nil; {
@@ -53,6 +54,7 @@ func (l *Lane) bury() {
 	for d := first; d != nil; d = d.next {
 		l.down(l.known(d.rank), d.cause, false) // the network itself tells how its writes ended
 	}
+	return true
 }
 
 // down ends everything that has to do with a peer, once. dead says that the network knows of

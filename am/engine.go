@@ -180,8 +180,7 @@ func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 	if err != nil {
 		l.fail(err)
 	}
-	l.bury()
-	if due {
+	if l.bury() || due {
 		l.serve(now)
 	}
 	return now

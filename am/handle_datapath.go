@@ -142,11 +142,11 @@ func (l *Lane) retire(b *batch) {
 func (l *Lane) handle(w *work) {
 	h := l.table.find(w.head.handler)
 	if err := l.locate(h, w); err != nil {
-		l.stats.refused.Add(1)
 		l.report(w.rank, of(w.rank, err))
 		if w.head.wants {
 			_ = l.refuse(w.rank, w.head.token, Refused, err.Error())
 		}
+		l.stats.refused.Add(1) // now Close and Quiesce need not wait for it
 		return
 	}
 	c := &w.call

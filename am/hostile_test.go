@@ -45,7 +45,7 @@ func (p *scripted) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
 }
 func (p *scripted) Release(fabric.SendBuf) {}
 func (p *scripted) Send(_ int, b fabric.SendBuf, n int, w *fabric.Write, _ uint64, _ fabric.SendFlag) error {
-	p.sent = append(p.sent, b.Data[:n])
+	p.sent = append(p.sent, append([]byte(nil), b.Data[:n]...)) // what was copied is overwritten
 	return nil
 }
 func (p *scripted) Note(_ int, b []byte) error {

@@ -21,7 +21,7 @@ var running inside
 
 const (
 	insideProbes = 8
-	nobody       = 1 // in a slot that was used; no g has this address
+	nobody       = ^uintptr(0) // in a slot that was used: neither the address of a g nor a goroutine's number
 )
 
 func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
@@ -29,11 +29,12 @@ func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
 }
 
 // enter marks the calling goroutine, which leave gets the result of.
-func (s *inside) enter() *atomic.Uintptr {
-	g := lockrank.Goroutine()
+func (s *inside) enter() *atomic.Uintptr { return s.mark(lockrank.Goroutine()) }
+
+func (s *inside) mark(g uintptr) *atomic.Uintptr {
 	for i := range insideProbes {
 		x := s.slot(g, i)
-		if v := x.Load(); v <= nobody && x.CompareAndSwap(v, g) {
+		if v := x.Load(); (v == 0 || v == nobody) && x.CompareAndSwap(v, g) {
 			return x
 		}
 	}
@@ -52,8 +53,9 @@ func (s *inside) leave(x *atomic.Uintptr) {
 }
 
 // here reports whether the calling goroutine runs a handler.
-func (s *inside) here() bool {
-	g := lockrank.Goroutine()
+func (s *inside) here() bool { return s.marked(lockrank.Goroutine()) }
+
+func (s *inside) marked(g uintptr) bool {
 	for i := range insideProbes {
 		switch s.slot(g, i).Load() {
 		case g:

@@ -33,7 +33,8 @@ type work struct {
 // leaderBatch is batch for who leads.
 func (l *Lane) leaderBatch() *batch {
 	b := l.engine.spare
-	if l.engine.spare = nil; b == nil {
+	l.engine.spare = nil
+	if b == nil {
 		b = l.batch()
 	}
 	return b
@@ -58,15 +59,16 @@ func (l *Lane) batch() *batch {
 // posted again, then handlers run, which is for the caller. It reports whether serve has something to do.
 func (l *Lane) process(b *batch, n int, now time.Duration) (due bool, err error) {
 	for events := b.events[:n]; len(events) > 0; {
-		k := 1
 		if events[0].Kind != fabric.Arrived {
 			l.happened(&events[0], now)
-		} else if k = l.arrivals(b, events, now); k == len(events) {
-			return l.settle(b, now)
-		} else {
-			l.mu.Unlock()
+			events = events[1:]
+			continue
 		}
-		events = events[k:]
+		events = events[l.arrivals(b, events, now):]
+		if len(events) == 0 { // as it is mostly: the lock is held
+			return l.settle(b, now)
+		}
+		l.mu.Unlock()
 	}
 	l.mu.Lock()
 	return l.settle(b, now)

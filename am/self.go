@@ -9,8 +9,10 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 		l.mu.Unlock()
 		return err
 	}
+	token := uint64(0)
 	if o.wants {
-		o.w.token = l.calls.add(o.w, l.cfg.Rank, needReply, nil, l.port.Now())
+		token = l.calls.add(o.w, l.cfg.Rank, needReply, nil, l.port.Now())
+		o.w.token = token // which Close takes away
 		l.stats.calls++
 		l.stats.wanted++
 	} else {
@@ -21,12 +23,9 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 	l.mu.Unlock()
 	b := l.batch()
 	w := &b.work[0]
-	w.head.kind, w.head.cat, w.head.wants, w.head.token = request, o.cat, o.wants, 0
+	w.head.kind, w.head.cat, w.head.wants, w.head.token = request, o.cat, o.wants, token
 	w.head.nargs, w.head.handler = uint8(len(args)), o.handler
 	w.head.length, w.head.off = uint32(len(o.payload)), o.off
-	if o.wants {
-		w.head.token = o.w.token
-	}
 	copy(w.head.args[:], args)
 	w.rank, w.payload, w.slot[0] = l.cfg.Rank, o.payload, -1
 	if o.cat == long {

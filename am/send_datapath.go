@@ -219,6 +219,17 @@ func (l *Lane) count(o *outgoing, by uint64) {
 	}
 }
 
+// uncountEnd undoes what endCalls counted of a message, with the lane's lock.
+func (l *Lane) uncountEnd(o *outgoing) {
+	need := needOf(o)
+	if need&needReply != 0 {
+		l.stats.ended--
+	}
+	if need&needSent != 0 {
+		l.stats.written--
+	}
+}
+
 // withdraw undoes enter, and what the purse has told. The peer's lock is held.
 func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	l.mu.Lock()
@@ -228,8 +239,12 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 		l.pool.CancelReply(p.rank, connection)
 		cookie = h.token
 	}
-	if cookie != 0 {
+	switch {
+	case cookie == 0:
+	case l.calls.find(cookie, p.rank) != nil:
 		l.calls.withdraw(index(cookie))
+	default: // Close has ended what was not sent
+		l.uncountEnd(o)
 	}
 	if p.owed {
 		l.pool.Unsaid(p.rank, &h.credit)

@@ -244,20 +244,27 @@ func (l *Lane) keep(p *peer, o *outgoing, args []uint64) error {
 		x.o.payload = append([]byte(nil), o.payload...)
 		x.o.own = o.cat == long
 	}
-	l.mu.Lock()
-	if err := l.end; err != nil {
-		l.mu.Unlock()
-		l.stats.nowhere.Add(1)
+	if err := l.putLate(x); err != nil {
 		return err
 	}
-	l.late = append(l.late, x)
-	l.mu.Unlock()
 	l.stats.queued.Add(1)
 	l.arm(l.port.Now() + retryAfter)
 	return nil
 }
 
-// sendLate sends the replies that wait, in order, as far as there are buffers.
+// putLate puts a reply behind those that wait. Once the lane has ended it goes nowhere.
+func (l *Lane) putLate(x *letter) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		l.stats.nowhere.Add(1)
+		return l.end
+	}
+	l.late = append(l.late, x)
+	return nil
+}
+
+// sendLate sends the replies that wait, as far as there are buffers.
 func (l *Lane) sendLate() {
 	l.mu.Lock()
 	n := len(l.late)
@@ -273,10 +280,7 @@ func (l *Lane) sendLate() {
 		l.mu.Unlock()
 		err := l.tryReply(x.p, &x.o, x.args)
 		if err == ErrNoBuffer || err == ErrQueueFull {
-			l.mu.Lock()
-			l.late = append(l.late, x)
-			l.mu.Unlock()
-			if err == ErrNoBuffer {
+			if l.putLate(x) != nil || err == ErrNoBuffer {
 				return
 			}
 			continue

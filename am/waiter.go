@@ -55,10 +55,11 @@ func (w *waiter) rouse(l *Lane) {
 	}
 }
 
-// told reports whether the waiter has reason to look. It asks nobody to keep still: most looks come too early.
+// told reports whether the waiter has reason to look. It only reads: most looks come too early, and a write would take
+// the word from whoever is to wake the waiter. An end signals as well.
 func (w *waiter) told() bool { return w.state.Load()&signalled != 0 }
 
-// hear is told, and takes the signal. That of the end stays.
+// hear is told, and takes the signal, so that the next wait is for another. That of the end stays: nothing follows it.
 func (w *waiter) hear() bool {
 	s := w.state.Load()
 	return s&ended != 0 || s&signalled != 0 && w.state.And(^uint32(signalled))&signalled != 0
