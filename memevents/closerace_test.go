@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,4 +61,60 @@ func threads() map[int]bool {
 		}
 	}
 	return all
+}
+
+// Who closes all descriptors has often forked before. The child must not keep the descriptor open: nobody would read from it any
+// more, and the parent's next call on watched memory would wait until the child ends.
+func TestAForkedChildDoesNotKeepTheClosedDescriptorOpen_21(t *testing.T) {
+	needUffd(t)
+	runHelper(t, nil, "closefork", artifact(t, "foreign.so"))
+	runHelper(t, []string{preload(t, "libmemevents.so")}, "closefork", artifact(t, "foreign.so"))
+}
+
+func init() {
+	helpers["closefork"] = func(args []string) error {
+		if _, err := cLoad(args[0]); err != nil {
+			return err
+		}
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(2)
+		if _, err := published(w, p, ForGoMap); err != nil {
+			return err
+		}
+		if err := forkUntilExit(); err != nil {
+			return err
+		}
+		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
+			return err
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+		}()
+		select {
+		case <-done:
+			return nil
+		case <-time.After(10 * time.Second):
+			return errors.New("munmap waits")
+		}
+	}
+}
+
+// forkUntilExit forks a child that ends with this process.
+func forkUntilExit() error {
+	var pipe [2]int
+	if err := unix.Pipe(pipe[:]); err != nil {
+		return err
+	}
+	if pid := int32(cFunc("ibc_foreign_bare_fork")); pid == 0 {
+		var end [1]byte
+		unix.RawSyscall(unix.SYS_CLOSE, uintptr(pipe[1]), 0, 0)
+		unix.RawSyscall(unix.SYS_READ, uintptr(pipe[0]), uintptr(unsafe.Pointer(&end)), 1)
+		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+	return unix.Close(pipe[0])
 }

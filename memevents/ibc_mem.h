@@ -233,6 +233,7 @@ IBC_HIDDEN uint32_t ibc_mem_ring_take(struct ibc_mem *m, struct ibc_mem_taken *o
 /* ---- ibc_mem_handlers.c ---- */
 
 IBC_EXPORT void ibc_mem_add_handler(struct ibc_mem *m, struct ibc_mem_handler *h);
+IBC_HIDDEN void ibc_mem_lock_handlers(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_advise_huge(struct ibc_mem *m, uint64_t min);
 IBC_HIDDEN int ibc_mem_protect(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_unprotect(struct ibc_mem *m, int id);
@@ -255,6 +256,7 @@ IBC_HIDDEN int ibc_mem_patch_state(const char **why);
 
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
 IBC_HIDDEN int ibc_mem_uffd_alive(struct ibc_mem *m);
+IBC_HIDDEN void ibc_mem_uffd_in_child(struct ibc_mem *m);
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi);

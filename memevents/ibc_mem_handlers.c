@@ -9,13 +9,33 @@
 #define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
 #define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
+IBC_HIDDEN void ibc_mem_lock_handlers(struct ibc_mem *m)
+{
+	while (__atomic_exchange_n(&m->handler_lock, 1, __ATOMIC_SEQ_CST))
+		ibc_sys(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+}
+
+/* The chain that counts, locked. Who asked for the table before another image's was chosen has this image's still. */
+static struct ibc_mem *locked(struct ibc_mem *m)
+{
+	struct ibc_mem *use;
+
+	ibc_mem_lock_handlers(m);
+	use = load(ibc_mem_use);
+	if (m != &ibc_mem_own || m == use)
+		return m;
+	store(m->handler_lock, 0);
+	ibc_mem_lock_handlers(use);
+	return use;
+}
+
 /* In ascending order of priority. The handler belongs to the chain from then on. Hooks walk it meanwhile. */
 IBC_EXPORT void ibc_mem_add_handler(struct ibc_mem *m, struct ibc_mem_handler *h)
 {
-	struct ibc_mem_handler **at = &m->handlers;
+	struct ibc_mem_handler **at;
 
-	while (__atomic_exchange_n(&m->handler_lock, 1, __ATOMIC_SEQ_CST))
-		ibc_sys(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	m = locked(m);
+	at = &m->handlers;
 	while (*at && (*at)->priority <= h->priority)
 		at = &(*at)->next;
 	store(h->next, *at);

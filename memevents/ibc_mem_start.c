@@ -39,6 +39,7 @@ static void orphan(struct ibc_mem *m)
 		return;
 	}
 	__atomic_store_n(&m->forked, 1, __ATOMIC_SEQ_CST);
+	ibc_mem_uffd_in_child(m);
 	__atomic_or_fetch(&m->gate, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -91,8 +92,11 @@ static struct ibc_mem *other(void *where)
 /* Handlers that came before us. A hook of ours that walks the chain now goes on in the other. */
 static void hand_over_handlers(struct ibc_mem *to)
 {
-	struct ibc_mem_handler *h = __atomic_exchange_n(&ibc_mem_own.handlers, NULL, __ATOMIC_SEQ_CST);
+	struct ibc_mem_handler *h;
 
+	ibc_mem_lock_handlers(&ibc_mem_own); /* who adds one now has seen the choice, or is seen here */
+	h = __atomic_exchange_n(&ibc_mem_own.handlers, NULL, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&ibc_mem_own.handler_lock, 0, __ATOMIC_SEQ_CST);
 	while (h) {
 		struct ibc_mem_handler *next = h->next;
 

@@ -283,6 +283,16 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	return 0;
 }
 
+/* A child of fork that kept it open would keep the parent's callers waiting after the parent has closed it. */
+IBC_HIDDEN void ibc_mem_uffd_in_child(struct ibc_mem *m)
+{
+	int fd = load(m->uffd) - 1;
+
+	if (ours(m, fd))
+		ibc_sys(SYS_close, fd, 0, 0, 0, 0, 0);
+	store(m->uffd, 0);
+}
+
 /* ---- use ---- */
 
 /* The descriptor, or -1: it was never opened, or is lost. */

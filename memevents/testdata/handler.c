@@ -34,7 +34,7 @@ static void refuse(struct ibc_mem_call *call, void *arg)
 
 static long digits[] = {1, 2, 3, 4};
 static struct ibc_mem_handler handlers[4], refusing;
-static struct ibc_mem *(*root)(void);
+static struct ibc_mem *table; /* asked for once, as a library may */
 static void (*add_handler)(struct ibc_mem *, struct ibc_mem_handler *);
 
 static void add(struct ibc_mem_handler *h, int32_t priority, uint64_t events, void (*fn)(struct ibc_mem_call *, void *), void *arg)
@@ -43,13 +43,13 @@ static void add(struct ibc_mem_handler *h, int32_t priority, uint64_t events, vo
 	h->events = events;
 	h->fn = fn;
 	h->arg = arg;
-	add_handler(root(), h);
+	add_handler(table, h);
 }
 
 long ibc_handler_add(long at, long root_at, long add_at)
 {
 	place = (uintptr_t)at;
-	root = root_at ? (struct ibc_mem * (*)(void)) root_at : ibc_mem_root_v1;
+	table = root_at ? ((struct ibc_mem * (*)(void)) root_at)() : ibc_mem_root_v1();
 	add_handler = add_at ? (void (*)(struct ibc_mem *, struct ibc_mem_handler *))add_at : ibc_mem_add_handler;
 	add(&handlers[3], 7, 1u << IBC_MEM_MUNMAP, note, &digits[3]);
 	add(&handlers[0], -5, 1u << IBC_MEM_MUNMAP, note, &digits[0]);
