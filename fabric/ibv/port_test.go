@@ -66,6 +66,22 @@ func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
 	})
 }
 
+// A device may take nothing from within the request, or less than the shortest message of those above.
+func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
+	for _, inline := range []int{0, 16, inlineWish} {
+		t.Run(fmt.Sprint(inline), func(t *testing.T) {
+			m := &mail{rig: newRig(t, 3, Config{Lanes: 1}), taken: make([]atomic.Uint64, 9), live: func(int) bool { return true }}
+			for r, n := range m.nets {
+				n.inline = min(n.inline, inline)
+				m.openPort(r, fabric.PortConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
+			}
+			m.exchange(300)
+			m.agree()
+			m.work(func(o *office) (bool, error) { return o.p.Stats().FreeSends == o.p.cfg.Sends, nil })
+		})
+	}
+}
+
 // Whatever way the source of a write takes, its bytes are there when the message is.
 func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 	for _, zero := range []int64{0, -1} {
