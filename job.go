@@ -272,10 +272,10 @@ func (j *Job) checkOpen() error {
 }
 
 // Close leaves the job. It is collective: it waits, at most Config.CloseTimeout,
-// until every rank has called it, since a peer may still read this segment. It
-// refuses with ErrBusy while workers are open, and then the job goes on. Closing
-// again does nothing and returns the same. After Close the segment is gone. Only where a handler does not end Close leaves the
-// job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended.
+// until every rank has called it, since a peer may still read this segment; if they have not, up
+// to 2 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
+// on. Closing again does nothing and returns the same. After Close the segment is gone. Only where a handler does not
+// end Close leaves the job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended.
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that

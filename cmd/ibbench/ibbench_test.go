@@ -264,6 +264,7 @@ func TestExitCodes(t *testing.T) {
 		{"frob", 2, "frob"},
 		{"perftest lat --iters 2", 2, "at least 5"},
 		{"perftest lat --iters 0", 2, "at least 5"},
+		{"perftest lat --timeout 0", 2, "--timeout 0s: want"},
 		{"mr hit --fake --iters 0", 2, "--iters 0"},
 		{"perftest lat --assert p99<5us", 2, "1.15x"},
 		{"perftest lat -d no_such_device", 3, "no_such_device"},

@@ -70,6 +70,9 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
 	}
+	if c.Timeout <= 0 {
+		return nil, nil, fmt.Errorf("--timeout %v: want a time above 0", c.Timeout)
+	}
 	ops, err := c.ops()
 	if err != nil {
 		return nil, nil, err
