@@ -122,12 +122,14 @@ static int event_of(const char *name)
 
 /* ---- changing them ---- */
 
-static int relro(const struct dl_phdr_info *o, uintptr_t p)
+/* Whether the loader has made the page read-only after relocation. It rounds both ends down (elf/dl-reloc.c of glibc,
+ * _dl_protect_relro): what shares its page with data that is written stays writable. */
+static int relro(const struct dl_phdr_info *o, uintptr_t p, uintptr_t page)
 {
 	for (int i = 0; i < o->dlpi_phnum; i++) {
-		uintptr_t lo = o->dlpi_addr + o->dlpi_phdr[i].p_vaddr;
+		uintptr_t lo = o->dlpi_addr + o->dlpi_phdr[i].p_vaddr, hi = lo + o->dlpi_phdr[i].p_memsz;
 
-		if (o->dlpi_phdr[i].p_type == PT_GNU_RELRO && p >= lo && p < lo + o->dlpi_phdr[i].p_memsz)
+		if (o->dlpi_phdr[i].p_type == PT_GNU_RELRO && p >= (lo & ~(page - 1)) && p < (hi & ~(page - 1)))
 			return 1;
 	}
 	return 0;
@@ -136,7 +138,7 @@ static int relro(const struct dl_phdr_info *o, uintptr_t p)
 static int set_slot(const struct dl_phdr_info *o, void **slot, void *to)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), lo = (uintptr_t)slot & ~(page - 1);
-	int ro = relro(o, (uintptr_t)slot);
+	int ro = relro(o, (uintptr_t)slot, page);
 
 	if (ro && mprotect((void *)lo, page, PROT_READ | PROT_WRITE))
 		return errno;

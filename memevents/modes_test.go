@@ -4,10 +4,14 @@ package memevents
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -157,6 +161,35 @@ func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
 	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("watched again")) {
 		t.Errorf("a library that does not: %v\n%s", err, out)
+	}
+}
+
+// Where pages are larger than a library was linked for, its part that is read-only after relocation ends within a page, and
+// the loader leaves that page writable.
+func TestAPageThatTheLoaderLeavesWritableStaysSo_17(t *testing.T) {
+	lib, err := os.ReadFile(artifact(t, "pointers.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(lib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_GNU_RELRO })
+	if i < 0 {
+		t.Fatal("nothing of the library is read-only after relocation")
+	}
+	const headers, size, memsz = 0x20, 56, 40 // of Elf64_Ehdr.e_phoff, Elf64_Phdr, its p_memsz (elf(5))
+	at := int(binary.NativeEndian.Uint64(lib[headers:])) + i*size + memsz
+	binary.NativeEndian.PutUint64(lib[at:], f.Progs[i].Memsz+256)
+	path := filepath.Join(t.TempDir(), "pointers.so")
+	if err := os.WriteFile(path, lib, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), path)
+	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
+	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("later library: noticed")) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
