@@ -83,7 +83,8 @@
 //     remap_file_pages. The kernel unmaps for these without a word to userfaultfd (ipc/shm.c, mm/mmap.c pass no
 //     list for its events). RawGuard, RawShm and RawRemapFile are never covered.
 //   - A range that one thread unmaps by a raw call, and another maps again by a raw call before the kernel has
-//     told: between the two a hit is possible for the microseconds that the reader takes to wake.
+//     told: between the two a hit is possible until the reader has woken, which takes microseconds, and
+//     on a busy machine was seen to take more than a millisecond.
 //   - A hole in a range while it is claimed. userfaultfd watches what is mapped at that moment, and what comes into the
 //     hole by a raw call afterwards is watched by nobody: all of a claimed range has to be mapped.
 //   - Calls of libraries that come after the test and are bound past the symbols (RTLD_DEEPBIND), until the next Retest; those in a

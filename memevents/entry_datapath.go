@@ -54,10 +54,15 @@ func (r Ref) Acquire() bool {
 }
 
 // Release gives a reference back. It reports whether it was the last of an entry that is no longer valid:
-// then somebody has to deregister and Retire it.
+// then somebody has to deregister and Retire it. Beyond what was acquired it panics: while the entry exists
+// and nobody else holds it, or when its slot is another range's.
 func (r Ref) Release() (dead bool) {
+	if r.e.state.Load()>>2 != r.valid>>2 { // who holds a reference keeps the generation
+		panic(fmt.Sprintf("memevents: %v released after its end", r))
+	}
 	n := r.e.refs.Add(-1)
 	if n < 0 {
+		r.e.refs.Add(1) // the next range in the slot must not suffer
 		panic(fmt.Sprintf("memevents: %v released more often than acquired", r))
 	}
 	return n == 0 && r.e.state.Load() != r.valid

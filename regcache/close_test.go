@@ -44,6 +44,38 @@ func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
 	}
 }
 
+// The slot of a range that has ended is the next one's, perhaps another cache's.
+func TestASecondPutTakesNothingFromTheNextInItsPlace(t *testing.T) {
+	again := func(c *Cache, r Region) {
+		defer func() {
+			if recover() == nil {
+				t.Error("a second Put went unnoticed")
+			}
+		}()
+		_ = c.Put(r)
+	}
+	a, b := cached(t, newFake()), cached(t, newFake())
+	ra := mustGet(t, a, reserve(t, 1), 8, LocalWrite)
+	mustPut(t, a, ra)
+	again(a, ra) // while the entry is there
+	a.Clear()
+	p := reserve(t, 1)
+	rb := mustGet(t, b, p, 8, LocalWrite)
+	again(a, ra)
+	if err := b.Close(); !errors.Is(err, ErrBusy) {
+		t.Errorf("Close with a Region in use: %v", err)
+	}
+	mustPut(t, b, rb)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	c := cached(t, newFake())
+	getPut(t, c, p, 8, LocalWrite)
+	if left := c.Clear(); left != 0 {
+		t.Errorf("%d registrations are left", left)
+	}
+}
+
 // Close is tried until nothing is in use, by one goroutine, while others end their operations on what was changed meanwhile.
 func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 	for range 200 {

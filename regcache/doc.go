@@ -41,6 +41,9 @@
 //     mapping of it, by another process or without the libc.
 //   - madvise(MADV_GUARD_INSTALL), remap_file_pages, shmdt and shmat(SHM_REMAP) made without the libc: the kernel
 //     tells nobody.
+//   - Memory that one thread unmaps by a raw system call, and another maps again by a raw call before the kernel has told
+//     of the first: package memevents says more. Goroutines that map and unmap the same addresses without the libc
+//     (unix.Mmap, unix.Munmap) and communicate from them need one lock around these calls.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let
 // go of it (Clear): that one gets EBUSY. What another watches already is registered per operation. One mremap that moves several
@@ -48,8 +51,8 @@
 //
 // # Fork
 //
-// os/exec needs nothing. A child that C code forks has no cache: its calls fail with memevents.ErrForked, and end
-// nothing of the parent's; nor do those of its copy of a Pool.
+// os/exec needs nothing. A child that C code forks has no cache: a Get fails with memevents.ErrForked, and whatever
+// it gives back or closes ends nothing of the parent's; nor do the calls of its copy of a Pool.
 //
 // # Order of use
 //
