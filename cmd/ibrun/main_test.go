@@ -317,6 +317,22 @@ func TestKillingIbrunLeavesNoRank(t *testing.T) {
 	}
 }
 
+func TestKillingIbrunLeavesNothingOfAJobInsideTheJob(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // who is killed first is chance
+		cmd, _, pids := started(t, 4, "-n", "1", "--no-prefix", self, "-n", "2", "--no-prefix", "sh", "-c",
+			"setsid sh -c 'echo $$; exec sleep 60' & echo $$; exec sleep 60")
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for _, pid := range pids {
+			proctest.Gone(t, pid)
+		}
+	}
+}
+
 func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
 	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
 	_ = cmd.Process.Signal(syscall.SIGINT)

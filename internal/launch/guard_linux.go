@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -34,6 +36,7 @@ func startGuard(job string) (*guard, error) {
 	g.cmd.Args = []string{guardName, job}
 	g.cmd.Stdin = r
 	g.cmd.Dir = "/"
+	g.cmd.Env = unmarked(os.Environ())
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := g.cmd.Start(); err != nil {
 		w.Close()
@@ -41,6 +44,13 @@ func startGuard(job string) (*guard, error) {
 	}
 	return g, nil
 }
+
+// unmarked is an environment without a job's id: the guard of a job inside another must outlive what the other's guard kills.
+func unmarked(env []string) []string {
+	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
+}
+
+const jobMark = "IBCONDUIT_JOB="
 
 // dismiss ends the guard: the job has ended.
 func (g *guard) dismiss() {
@@ -66,7 +76,7 @@ func GuardMain() {
 // environment, as all descendants of a rank are unless somebody cleared it. It goes on
 // until there is none; the bound is for a tree that grows faster than it is cut.
 func killJob(job string) {
-	mark := []byte("IBCONDUIT_JOB=" + job)
+	mark := []byte(jobMark + job)
 	for range 100 {
 		found := false
 		stats, _ := filepath.Glob("/proc/[0-9]*/environ")
