@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
@@ -29,6 +30,7 @@ func Put[T any](w *Worker, p Ptr[T], v T) error {
 		defer w.guard.Exit()
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
+		shm.OrderStores()
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
@@ -46,6 +48,7 @@ func PutNBI[T any](w *Worker, p Ptr[T], v T) error {
 		defer w.guard.Exit()
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
+		shm.OrderStores()
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
@@ -65,6 +68,7 @@ func Get[T any](w *Worker, p Ptr[T]) (T, error) {
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
 		v = *(*T)(q)
+		shm.OrderLoads()
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(unsafe.Sizeof(v))
 		return v, nil
@@ -106,6 +110,7 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 	}
 	b := bytesOf(src)
 	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
+		shm.OrderStores()
 		copy(unsafe.Slice((*byte)(q), len(b)), b)
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(len(b))
@@ -132,6 +137,7 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 	b := bytesOf(dst)
 	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
 		copy(b, unsafe.Slice((*byte)(q), len(b)))
+		shm.OrderLoads()
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(len(b))
 		return Pending{}

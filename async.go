@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
@@ -131,6 +132,7 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 	}
 	n := unsafe.Sizeof(v)
 	if q := w.at(p.node, p.off, uint64(n)); q != nil {
+		shm.OrderStores()
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(n)
@@ -166,6 +168,7 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 	n := unsafe.Sizeof(r.value)
 	if q := w.at(p.node, p.off, uint64(n)); q != nil {
 		r.value = *(*T)(q)
+		shm.OrderLoads()
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(n)
 		return
