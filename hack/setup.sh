@@ -138,7 +138,7 @@ ensure_go() {
   command -v apt-get >/dev/null || die "$(go_remedy)"
   have_lists || apt_update || true
   local p
-  p=$(apt-cache pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' | sort -rV | head -n1)
+  p=$(apt-cache pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' | sort -rV | head -n1) || true # there may be none
   if [ -n "$p" ] && at_least "$(echo "$p" | sed 's/^golang-//; s/-go$//')" $oldest; then
     apt_install "$p" || true
     g=/usr/lib/${p%-go}/bin/go
