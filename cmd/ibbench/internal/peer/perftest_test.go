@@ -126,7 +126,8 @@ func TestARoundOffTheMedianByMoreThanHalfIsThrownAway(t *testing.T) {
 	}{
 		{[]float64{10, 11, 12, 100, 9}, []bool{true, true, true, false, true}},
 		{[]float64{10, 10, 4.9, 10}, []bool{true, true, false, true}},
-		{[]float64{10, 15, 10}, []bool{true, true, true}}, // exactly half is not more
+		{[]float64{10, 15, 10}, []bool{true, true, true}},               // exactly half is not more
+		{[]float64{10, 200, 10, 210}, []bool{true, false, true, false}}, // a machine that was busy half of the time
 		{[]float64{7}, []bool{true}},
 		{nil, []bool{}},
 	} {
