@@ -30,7 +30,9 @@ func Put[T any](w *Worker, p Ptr[T], v T) error {
 		defer w.guard.Exit()
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
-		shm.OrderStores()
+		if shm.Reorders {
+			shm.OrderStores()
+		}
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
@@ -48,7 +50,9 @@ func PutNBI[T any](w *Worker, p Ptr[T], v T) error {
 		defer w.guard.Exit()
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
-		shm.OrderStores()
+		if shm.Reorders {
+			shm.OrderStores()
+		}
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
@@ -68,7 +72,9 @@ func Get[T any](w *Worker, p Ptr[T]) (T, error) {
 	}
 	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
 		v = *(*T)(q)
-		shm.OrderLoads()
+		if shm.Reorders {
+			shm.OrderLoads()
+		}
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(unsafe.Sizeof(v))
 		return v, nil
@@ -110,7 +116,9 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 	}
 	b := bytesOf(src)
 	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
-		shm.OrderStores()
+		if shm.Reorders {
+			shm.OrderStores()
+		}
 		copy(unsafe.Slice((*byte)(q), len(b)), b)
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(len(b))
@@ -137,7 +145,9 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 	b := bytesOf(dst)
 	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
 		copy(b, unsafe.Slice((*byte)(q), len(b)))
-		shm.OrderLoads()
+		if shm.Reorders {
+			shm.OrderLoads()
+		}
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(len(b))
 		return Pending{}

@@ -132,7 +132,9 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 	}
 	n := unsafe.Sizeof(v)
 	if q := w.at(p.node, p.off, uint64(n)); q != nil {
-		shm.OrderStores()
+		if shm.Reorders {
+			shm.OrderStores()
+		}
 		*(*T)(q) = v
 		w.mapped.puts++
 		w.mapped.putBytes += uint64(n)
@@ -168,7 +170,9 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 	n := unsafe.Sizeof(r.value)
 	if q := w.at(p.node, p.off, uint64(n)); q != nil {
 		r.value = *(*T)(q)
-		shm.OrderLoads()
+		if shm.Reorders {
+			shm.OrderLoads()
+		}
 		w.mapped.gets++
 		w.mapped.getBytes += uint64(n)
 		return

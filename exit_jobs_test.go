@@ -30,7 +30,7 @@ type ending struct {
 	found  int                                     // how many ranks must find another one down; -1: it depends on who is faster
 	says   string                                  // what some rank must print besides
 	stuck  bool                                    // ranks must be ended by the launcher, which is told to be quick
-	signal syscall.Signal                          // to the launcher, when all ranks wait
+	signal syscall.Signal                          // to the launcher, when all ranks wait; it forwards it to one after another
 	grace  time.Duration                           // CloseTimeout; 0: an hour
 	shm    bool                                    // over shared memory only: to a device it is like another one
 }
@@ -94,9 +94,9 @@ var endings = map[string]ending{
 	"one is stopped": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
 		part: rank(1, kills(syscall.SIGSTOP), nothing)},
 
-	"SIGTERM to the launcher": {shm: true, codes: []int{143}, signal: syscall.SIGTERM, part: blocked},
-	"SIGHUP to the launcher":  {shm: true, codes: []int{129}, signal: syscall.SIGHUP, part: blocked},
-	"SIGTERM, which one ignores": {shm: true, codes: []int{143}, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
+	"SIGTERM to the launcher": {shm: true, codes: []int{143}, found: -1, signal: syscall.SIGTERM, part: blocked},
+	"SIGHUP to the launcher":  {shm: true, codes: []int{129}, found: -1, signal: syscall.SIGHUP, part: blocked},
+	"SIGTERM, which one ignores": {shm: true, codes: []int{143}, found: -1, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
 		if j.Rank() == 1 {
 			signal.Ignore(syscall.SIGTERM)
 			fmt.Println("waits")

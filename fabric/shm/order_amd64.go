@@ -15,3 +15,7 @@ func fullFence() {
 	var word uint64
 	atomic.AddUint64(&word, 0)
 }
+
+// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
+// constant, so that the shortest puts stay as short where they do not.
+const Reorders = false

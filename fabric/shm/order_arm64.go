@@ -11,3 +11,7 @@ func orderLoads() // DMB ISHLD
 
 //go:noescape
 func fullFence() // DMB ISH
+
+// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
+// constant, so that the shortest puts stay as short where they do not.
+const Reorders = true

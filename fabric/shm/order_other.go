@@ -12,3 +12,7 @@ var fence atomic.Uint64
 func orderStores() { fence.Add(0) }
 func orderLoads()  { fence.Add(0) }
 func fullFence()   { fence.Add(0) }
+
+// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
+// constant, so that the shortest puts stay as short where they do not.
+const Reorders = true

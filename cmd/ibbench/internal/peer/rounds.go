@@ -196,7 +196,7 @@ func figures(r *report.Result) report.Figures {
 }
 
 // judge says which rounds count: those whose ib_write_lat is within half of the
-// median.
+// median, which of an even number is the faster one of the two in the middle.
 func judge(rounds []report.Round) []bool {
 	var v []float64
 	for _, r := range rounds {
