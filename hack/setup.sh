@@ -43,8 +43,14 @@ list() { local g; for g in "$@"; do packages "$g"; done | tr ' ' '\n' | grep . |
 
 missing() { local p; for p in $(list "$@"); do is_installed "$p" || echo "$p"; done; }
 
+# sudo clears the environment, of which apt-get needs the way out where there is a proxy.
 as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"; else sudo DEBIAN_FRONTEND=noninteractive "$@"; fi
+  local v keep=(DEBIAN_FRONTEND=noninteractive)
+  if [ "$(id -u)" = 0 ]; then "$@"; return; fi
+  for v in http_proxy https_proxy ftp_proxy no_proxy; do
+    [ -z "${!v-}" ] || keep+=("$v=${!v}")
+  done
+  sudo "${keep[@]}" "$@"
 }
 
 updated=no

@@ -17,11 +17,18 @@ missing() {
 	done
 }
 
+# sudo clears the environment, of which apt-get needs the way out where there is a proxy.
 as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
-		echo "packages.sh: run as root: $*" >&2
-		exit 1
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+		return
 	fi
+	command -v sudo >/dev/null || { echo "packages.sh: run as root: $*" >&2; exit 1; }
+	for v in http_proxy https_proxy ftp_proxy no_proxy; do
+		eval "value=\${$v-}"
+		[ -z "$value" ] || set -- "$v=$value" "$@"
+	done
+	sudo "$@"
 }
 
 # Package lists are absent in a fresh container and useless when older than the mirror's state.

@@ -10,7 +10,7 @@
 // process dies, however it dies (PR_SET_PDEATHSIG). What a rank started and
 // moved out of its group is killed with Config.Adopt. What ranks started is killed
 // with Config.Guard even if the launching process is killed by SIGKILL; what survives
-// then is only a process that was also started with an environment without
+// then is only a process that was started with an environment without
 // IBCONDUIT_JOB, or as another user.
 package launch
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -131,4 +132,17 @@ func TestLockIsExclusiveAndEndsWithItsRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
+	for _, v := range []string{"https_proxy", "ftp_proxy", "no_proxy"} {
+		t.Setenv(v, "")
+	}
+	t.Setenv("http_proxy", "http://proxy:3128")
+	if got, want := strings.Join(asRoot(1000, "apt-get", "update"), " "), "sudo -n http_proxy=http://proxy:3128 apt-get update"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := strings.Join(asRoot(0, "apt-get", "update"), " "); got != "apt-get update" {
+		t.Errorf("root is to run %q", got)
+	}
 }

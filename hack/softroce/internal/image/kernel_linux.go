@@ -135,14 +135,25 @@ func dependencies(ctx context.Context, name string, want *regexp.Regexp) (names 
 
 // aptUpdate fetches package lists; they are empty on a fresh container.
 func aptUpdate(ctx context.Context) error {
-	argv := []string{"apt-get", "update", "-qq"}
-	if os.Geteuid() != 0 {
-		argv = append([]string{"sudo", "-n"}, argv...)
-	}
+	argv := asRoot(os.Geteuid(), "apt-get", "update", "-qq")
 	if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		return fmt.Errorf("softroce: apt has no kernel in its lists, and refreshing them failed: %w; run as root: apt-get update\n%s", err, tail(out, 10))
 	}
 	return nil
+}
+
+// asRoot is argv for this user. sudo clears the environment, of which apt-get needs the way out where there is a proxy.
+func asRoot(euid int, argv ...string) []string {
+	if euid == 0 {
+		return argv
+	}
+	sudo := []string{"sudo", "-n"}
+	for _, v := range []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy"} {
+		if value := os.Getenv(v); value != "" {
+			sudo = append(sudo, v+"="+value)
+		}
+	}
+	return append(sudo, argv...)
 }
 
 // download fetches one package into dir and returns its file name.
