@@ -69,7 +69,7 @@ func TestASlowHandlerHoldsUpNobody(t *testing.T) {
 	slow := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
 	fast := table.Handle("fast", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	for _, attend := range []time.Duration{0, -1} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend, StallAfter: 2 * time.Second})
+		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend, StallAfter: 20 * time.Second})
 		ctx := bounded(t)
 		var wg sync.WaitGroup
 		serve, stop := context.WithCancel(ctx)
@@ -137,14 +137,24 @@ func TestTheWatchdogNamesWhatIsWaitedFor(t *testing.T) {
 	l := lanes(t, amtest.NewMemory(3, 64), 3, cfg)
 	ctx := bounded(t)
 	var e *am.StallError
-	_, err := hold.Call(ctx, l[0], 1)
+	stalls := uint64(0)
+	call := func(rank int) (err error) {
+		for {
+			_, err = hold.Call(ctx, l[0], rank)
+			stalls++
+			if !errors.As(err, &e) || e.Resource != "a credit" { // which a busy machine may be late to bring
+				return err
+			}
+		}
+	}
+	err := call(1)
 	if !errors.As(err, &e) || e.Resource != "the reply" || e.Rank != 1 || e.For < cfg.StallAfter || !strings.Contains(e.Op, "hold") {
 		t.Fatalf("a reply that does not come: %v", err)
 	}
-	if _, err = hold.Call(ctx, l[0], 1); !errors.As(err, &e) {
+	if err = call(1); !errors.As(err, &e) || e.Resource != "the reply" {
 		t.Fatal(err)
 	}
-	if _, err = hold.Call(ctx, l[0], 2); !errors.As(err, &e) || e.Resource != "a buffer for the reply" || !strings.Contains(e.Holder, "peer 1 holds") {
+	if err = call(2); !errors.As(err, &e) || e.Resource != "a buffer for the reply" || !strings.Contains(e.Holder, "peer 1 holds") {
 		t.Fatalf("no reply buffer: %v", err)
 	}
 	var lent []*am.Prepared
@@ -161,11 +171,12 @@ func TestTheWatchdogNamesWhatIsWaitedFor(t *testing.T) {
 	if _, err = hold.Prepare(ctx, l[0], 1, 10); !errors.As(err, &e) || e.Resource != "a send buffer" || !strings.Contains(e.Holder, "2 prepared") {
 		t.Fatalf("no send buffer: %v", err)
 	}
+	stalls++
 	for _, p := range lent {
 		p.Cancel()
 	}
-	if s := l[0].Stats(); s.Stalls != 4 {
-		t.Fatalf("%d stalls were counted", s.Stalls)
+	if s := l[0].Stats(); s.Stalls != stalls {
+		t.Fatalf("%d stalls of %d were counted", s.Stalls, stalls)
 	}
 }
 
@@ -237,6 +248,7 @@ func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 	if err := hold.Post(ctx, l[0], 1); !errors.Is(err, os.ErrClosed) {
 		t.Fatalf("post afterwards: %v", err)
 	}
+	eventually(t, "both requests have been handled", func() bool { return l[1].Stats().Owed == 2 })
 	if err := l[1].Close(); !errors.As(err, &rest) || rest.Owed != 2 {
 		t.Fatalf("Close with owed replies: %v", err)
 	}
@@ -287,7 +299,7 @@ func TestCommitDoesNotWaitBehindThoseWhoWaitForItsBuffer(t *testing.T) {
 			return err
 		},
 	} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Sends: 1, StallAfter: 5 * time.Second})
+		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Sends: 1, StallAfter: 20 * time.Second})
 		ctx := bounded(t)
 		p, err := h.Prepare(ctx, l[0], 1, len("prepared"))
 		if err != nil {

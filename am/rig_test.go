@@ -31,7 +31,7 @@ func lanes(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Lane {
 
 // bounded is a context for a test.
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -39,7 +39,7 @@ func bounded(t testing.TB) context.Context {
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("in vain: %s", what)
 		}

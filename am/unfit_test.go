@@ -27,7 +27,7 @@ func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {
 		}
 		_ = c.Reply(7)
 	})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
 	for to := range l {
 		for _, h := range []*am.Handler{far, later, big, many} {
 			var re *am.RemoteError
@@ -77,7 +77,7 @@ func TestAPanicAfterDeferIsTheCallersErrorAtOnce(t *testing.T) {
 		_ = c.Defer(time.Hour).Reply(7)
 		panic("out of cheese")
 	})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
 	for to := range l {
 		var re *am.RemoteError
 		if _, err := h.Call(bounded(t), l[0], to); !errors.As(err, &re) || re.Reason != am.Panicked || re.Text != "out of cheese" {

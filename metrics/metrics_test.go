@@ -466,7 +466,7 @@ func TestServeAnswersUntilItsContextEnds(t *testing.T) {
 		defer cancel()
 		served := make(chan error, 1)
 		go func() { served <- ServeListener(ctx, l, NewCollector(j)) }()
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 		resp, err := client.Get("http://" + l.Addr().String() + "/metrics")
 		if err != nil {
 			return err

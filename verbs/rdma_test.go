@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait of the tests: a TCG virtual machine beside other work can be slow.
-const patience = 20 * time.Second
+const patience = 45 * time.Second
 
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
