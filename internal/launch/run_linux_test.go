@@ -49,6 +49,25 @@ func sh(t *testing.T, n int, script string, change func(*Config)) result {
 	return r
 }
 
+// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing else says which of them is
+// quicker. One is gone when the launcher has waited for it.
+const meeting = `
+	come() { echo $$ >new.$IBCONDUIT_RANK; mv new.$IBCONDUIT_RANK pid.$IBCONDUIT_RANK; }
+	await() { while ! test -e pid.$1; do sleep 0.01; done; }
+	gone() { await $1; while kill -0 $(cat pid.$1) 2>/dev/null; do sleep 0.01; done; }
+`
+
+// meet runs n ranks of a script that uses these functions.
+func meet(t *testing.T, n int, script string, change func(*Config)) result {
+	t.Helper()
+	return sh(t, n, meeting+script, func(c *Config) {
+		c.Dir = t.TempDir()
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
 // lines sorts the output: ranks speak in any order.
 func lines(s string) []string {
 	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
@@ -159,14 +178,14 @@ func TestFailureIsReportedWithRankPidAndWhatFollows(t *testing.T) {
 // The survivors hear of a death from the rendezvous and say so: they must
 // have the time.
 func TestSurvivorsMaySpeakBeforeTheyAreEnded(t *testing.T) {
-	r := sh(t, 2, `test $IBCONDUIT_RANK = 0 && exit 5; sleep 0.3; echo rank 0 went away; exit 6`, func(c *Config) { c.Grace = 20 * time.Second })
+	r := meet(t, 2, `come; test $IBCONDUIT_RANK = 0 && exit 5; gone 0; sleep 0.3; echo rank 0 went away; exit 6`, func(c *Config) { c.Grace = 40 * time.Second })
 	if r.code != 5 || r.out != "rank 0 went away\n" {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestRankThatIgnoresSIGTERMIsKilled(t *testing.T) {
-	r := sh(t, 3, `trap "" TERM; test $IBCONDUIT_RANK = 0 && exit 2; echo $$; while :; do sleep 1; done`, nil)
+	r := meet(t, 3, `trap "" TERM; test $IBCONDUIT_RANK = 0 && { await 1; await 2; exit 2; }; echo $$; come; while :; do sleep 1; done`, nil)
 	if r.code != 2 || r.err != nil {
 		t.Errorf("%+v", r)
 	}
@@ -346,20 +365,20 @@ const (
 )
 
 func TestFirstIsWhoSaidThatItEndsThoughItTakesLong(t *testing.T) {
-	script := `if test $IBCONDUIT_RANK = 0; then ` + sayEnding + ` sleep %d; exit 3; fi; sleep 0.3; exit 1`
-	if r := sh(t, 2, fmt.Sprintf(script, 1), func(c *Config) { c.Grace = 20 * time.Second }); r.code != 3 {
+	script := `if test $IBCONDUIT_RANK = 0; then ` + sayEnding + ` come; sleep %d; exit 3; fi; await 0; exit 1`
+	if r := meet(t, 2, fmt.Sprintf(script, 1), func(c *Config) { c.Grace = 40 * time.Second }); r.code != 3 {
 		t.Errorf("%+v, want the code of rank 0", r)
 	}
 	// It is not waited for beyond the time to end.
-	if r := sh(t, 2, fmt.Sprintf(script, 60), func(c *Config) { c.Grace = time.Second }); r.code != 1 {
+	if r := meet(t, 2, fmt.Sprintf(script, 60), func(c *Config) { c.Grace = time.Second }); r.code != 1 {
 		t.Errorf("%+v, want the code of rank 1", r)
 	}
 }
 
 // Some programs close every descriptor that they do not know.
 func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
-	r := sh(t, 2, `if test $IBCONDUIT_RANK = 0; then `+closeLife+` while ! test -e over; do sleep 0.01; done; sleep 0.2; exit 3; fi
-		sleep 0.1; >over; exit 1`, func(c *Config) { c.Dir, c.Grace = t.TempDir(), 20*time.Second })
+	r := meet(t, 2, `if test $IBCONDUIT_RANK = 0; then `+closeLife+` come; gone 1; sleep 0.2; exit 3; fi
+		await 0; sleep 0.1; come; exit 1`, func(c *Config) { c.Grace = 40 * time.Second })
 	if r.code != 1 {
 		t.Errorf("%+v, want the code of rank 1", r)
 	}
