@@ -76,7 +76,7 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 	rv := &rendezvous{
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
 		insecure: d.env.get("IBCONDUIT_INSECURE") == "1",
-		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, exit: os.Exit,
+		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, grace: graceTime, exit: os.Exit,
 		life: holdLife(d.env),
 	}
 	var err error

@@ -69,17 +69,20 @@ func TestTCPStrangerNeverEndsTheJob(t *testing.T) {
 
 func TestTCPStrangersAreCountedAndReported(t *testing.T) {
 	t.Parallel()
-	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.timeout = time.Second })
-	rvs[2] = nil
-	for range 2 {
-		c, err := net.Dial("tcp", rvs[0].addr)
-		if err != nil {
-			t.Fatal(err)
+	_, errs := patiently(func(timeout time.Duration) []error {
+		rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.timeout = timeout })
+		rvs[2] = nil
+		for range 2 {
+			c, err := net.Dial("tcp", rvs[0].addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
 		}
-		defer c.Close()
-		_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-	}
-	_, errs := join(bounded(t), rvs)
+		_, errs := join(bounded(t), rvs)
+		return errs
+	}, 2)
 	for r := range 2 {
 		refusal(t, fmt.Sprintf("rank %d", r), errs[r], ReasonMissing, "missing rank 2",
 			"refused: 127.0.0.1: tls: first record does not look like a TLS handshake (2 times)")
@@ -209,7 +212,8 @@ func TestTCPCollectiveOutOfTurnFailsTheJobNamingTheRank(t *testing.T) {
 
 func TestTCPHelloAboveItsLimitIsRefused(t *testing.T) {
 	t.Parallel()
-	rvs := tcpRanks(t, 2, func(_ int, rv *rendezvous) { rv.timeout = time.Second })
+	ctx, over := context.WithCancelCause(bounded(t))
+	rvs := tcpRanks(t, 2, nil)
 	conf, err := tlsFor([]byte(testSecret))
 	if err != nil {
 		t.Fatal(err)
@@ -219,6 +223,7 @@ func TestTCPHelloAboveItsLimitIsRefused(t *testing.T) {
 		raw, err := net.Dial("tcp", rvs[0].addr)
 		if err != nil {
 			t.Error(err)
+			over(err)
 			return
 		}
 		defer raw.Close()
@@ -227,8 +232,9 @@ func TestTCPHelloAboveItsLimitIsRefused(t *testing.T) {
 		binary.LittleEndian.PutUint32(b[1:], maxHello+1)
 		_, _ = c.Write(b)
 		_, _ = c.Read(make([]byte, 1)) // until rank 0 hangs up
+		over(errOwnTime)
 	})
-	_, errs := join(bounded(t), rvs[:1])
+	_, errs := join(ctx, rvs[:1])
 	refusal(t, "rank 0", errs[0], ReasonMissing, fmt.Sprintf("of %d bytes, at most %d", maxHello+1, maxHello))
 	wg.Wait()
 }

@@ -105,6 +105,39 @@ func inCollective(t *testing.T, b Bootstrap) {
 	}
 }
 
+// contributed waits until so many ranks have brought their part to the collective that is open, at the hub where rank 0 is.
+func contributed(t *testing.T, rank0 Bootstrap, n int) {
+	t.Helper()
+	var h *hub
+	switch be := rank0.(*job).be.(type) {
+	case *member:
+		h = be.seat.up.(hubUplink).hub
+	case *root:
+		h = be.hub
+	}
+	count := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.count
+	}
+	for ctx := bounded(t); count() < n; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Errorf("%d of %d ranks contribute", count(), n)
+			return
+		}
+	}
+}
+
+// endsWhen is a context that ends as by a deadline, once a function has returned: how long that takes is not known.
+func endsWhen(parent context.Context, f func()) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	go func() {
+		f()
+		cancel(context.DeadlineExceeded)
+	}()
+	return ctx
+}
+
 // quiet keeps warnings out of the test's output.
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 

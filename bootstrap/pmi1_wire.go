@@ -80,8 +80,8 @@ func (p *pmiConn) call(ctx context.Context, request, answer string) (pmiLine, er
 
 func (p *pmiConn) exchange(ctx context.Context, request, answer string) (pmiLine, error) {
 	defer p.endWith(ctx)()
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	if request != "" {
 		if _, err := io.WriteString(p.conn, request+"\n"); err != nil {

@@ -25,6 +25,7 @@ const echoWait = 500 * time.Millisecond
 type seat struct {
 	rank, size int
 	up         uplink
+	echo       time.Duration // echoWait; longer in tests only
 
 	mu     sync.Mutex
 	seq    uint32
@@ -41,7 +42,7 @@ type seat struct {
 
 func newSeat(rank, size int) *seat {
 	// At most one loss per rank: the channel never blocks its sender.
-	return &seat{rank: rank, size: size, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
+	return &seat{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
 }
 
 // collective contributes a blob and waits for everybody else's.
@@ -72,7 +73,7 @@ func (s *seat) collective(ctx context.Context, o op, blob []byte) ([][]byte, err
 func (s *seat) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([][]byte, error) {
 	err := context.Cause(ctx)
 	s.up.giveUp(seq, &cause{kind: causeGaveUp, text: fmt.Sprintf("gave up %v %d: %v", o, seq, err), err: err})
-	t := time.NewTimer(echoWait)
+	t := time.NewTimer(s.echo)
 	defer t.Stop()
 	select {
 	case ev := <-call:

@@ -37,6 +37,8 @@ type rendezvous struct {
 	log        *slog.Logger
 	protocol   uint16         // of our frames; differs in tests only
 	handshake  time.Duration  // of one connection; shorter in tests only
+	grace      time.Duration  // for late diallers; longer in tests only
+	answered   chan struct{}  // closed when nobody dials any more, which only tests know
 	exit       func(code int) // os.Exit, except in tests
 }
 

@@ -154,14 +154,14 @@ func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
 	t.Parallel()
 	ranks := joined(t, 4)
 	errs := onAll(ranks, func(b Bootstrap) error {
-		ctx, cancel := bounded(t), context.CancelFunc(func() {})
+		ctx := bounded(t)
 		switch b.Rank() {
 		case 1:
-			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+			b.(*job).be.(*peer).seat.echo = time.Minute
+			ctx = endsWhen(ctx, func() { contributed(t, ranks[0], 3) })
 		case 2:
 			return nil // never calls
 		}
-		defer cancel()
 		_, err := b.Exchange(ctx, nil)
 		return err
 	})
@@ -191,8 +191,7 @@ func TestWhoLeavesAfterGivingUpIsALoss(t *testing.T) {
 	} {
 		for _, impatient := range []int{0, 2} {
 			ranks := start()
-			ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
-			defer cancel()
+			ctx := endsWhen(bounded(t), func() { inCollective(t, ranks[impatient]) })
 			if err := ranks[impatient].Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: barrier without the others: %v", name, err)
 			}

@@ -136,7 +136,7 @@ func awaitWelcome(conn *tls.Conn) error {
 // have started later than we: our own clock only guards against a rank 0 that
 // hangs.
 func awaitStart(ctx context.Context, rv *rendezvous, conn *tls.Conn) (start, error) {
-	guard := 2*rv.timeout + graceTime
+	guard := 2*rv.timeout + rv.grace
 	ctx, cancel := context.WithTimeoutCause(ctx, guard, fmt.Errorf("rank 0 came to no verdict within %v", guard))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })

@@ -402,10 +402,11 @@ func (r *root) ended(rank int, err error) {
 // endListening answers late diallers for a grace time, then closes the port
 // and all connections that have not said who they are.
 func (r *root) endListening() {
-	t := time.NewTimer(graceTime)
+	t := time.NewTimer(r.rv.grace)
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-r.rv.answered:
 	case <-r.seat.done:
 	}
 	_ = r.ln.Close()
