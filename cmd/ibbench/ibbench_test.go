@@ -249,14 +249,20 @@ func TestADurationBoundsOperationsThatTakeLonger(t *testing.T) {
 }
 
 func TestADurationBoundsAMeasurement(t *testing.T) {
-	s := series(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "50ms", "--warmup", "0", "--warmup-iters", "0")[0]
-	var took int64
-	for _, i := range s.Intervals {
-		took += i.ElapsedNS
+	for _, d := range []time.Duration{50 * time.Millisecond, 400 * time.Millisecond, 3200 * time.Millisecond} {
+		s := series(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", d.String(), "--warmup", "0", "--warmup-iters", "0")[0]
+		var took int64
+		for _, i := range s.Intervals {
+			took += i.ElapsedNS
+		}
+		switch n := len(s.Intervals); {
+		case s.Result.Count == 0:
+			t.Errorf("no samples in %d intervals, %v", n, time.Duration(took))
+		case n > 1:
+			return
+		}
 	}
-	if s.Result.Count == 0 || len(s.Intervals) < 2 {
-		t.Errorf("%d samples in %d intervals, %v", s.Result.Count, len(s.Intervals), time.Duration(took))
-	}
+	t.Error("each measurement was one interval, which nothing bounds") // one alone may be held up by other programs
 }
 
 func TestExitCodes(t *testing.T) {
