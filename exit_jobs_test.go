@@ -243,7 +243,7 @@ func (e *ending) run(t *testing.T, env []string) (out string, code int) {
 		t.Fatal(err)
 	}
 	w := &interrupter{text: "waits\n", signals: make(chan os.Signal, 1), signal: e.signal}
-	cfg := launch.Config{N: 3, Path: exe, Env: env, Stdout: w, Stderr: w, Signals: w.signals}
+	cfg := launch.Config{N: 3, Path: exe, Env: env, Stdout: w, Stderr: w, Signals: w.signals, Grace: endByThemselves}
 	if e.signal != 0 {
 		w.times = 3
 	}

@@ -220,9 +220,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 				if err := wantErr(j.Barrier(short), context.DeadlineExceeded); err != nil {
 					return fmt.Errorf("a barrier that was too late to begin: %w", err)
 				}
-				begun, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-				defer cancel()
-				if err := wantErr(j.Barrier(begun), context.DeadlineExceeded); err != nil {
+				if err := wantErr(j.Barrier(collectedFor(ctx, j)), context.DeadlineExceeded); err != nil {
 					return err
 				}
 				if err := wantErr(j.Barrier(ctx), ErrCollective); err != nil {

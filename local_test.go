@@ -192,9 +192,7 @@ func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 			if j.Rank() == 0 {
 				first <- j
 				first <- j
-				begun, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
-				defer cancel()
-				return wantErr(j.Barrier(begun), context.DeadlineExceeded)
+				return wantErr(j.Barrier(collectedFor(ctx, j)), context.DeadlineExceeded)
 			}
 			return withWorker(j, func(w *Worker) error {
 				if err := until(ctx, "rank 0 is in Close", (<-first).inClose); err != nil {
