@@ -37,7 +37,7 @@ func rankMain(program string) int {
 		fmt.Println(err)
 		return 2
 	}
-	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 5 * time.Second, Handlers: handlers[program]})
+	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: segmentBytes, CloseTimeout: 20 * time.Second, Handlers: handlers[program]})
 	if err != nil {
 		fmt.Println("join:", err)
 		return 1
