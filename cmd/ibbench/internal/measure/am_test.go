@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bootstrap"
@@ -18,7 +19,7 @@ func sending(kind string, size int64, lanes, goroutines int) plan.Point {
 }
 
 // pair is a job of two ranks of this process, each with handlers of its own.
-func pair(t *testing.T, p *plan.Plan, fn func(s *session) error) {
+func pair(t *testing.T, p *plan.Plan, fn func(s *session) error, change ...func(*conduit.Config)) {
 	t.Helper()
 	errs := make([]error, 2)
 	var members sync.WaitGroup
@@ -27,6 +28,9 @@ func pair(t *testing.T, p *plan.Plan, fn func(s *session) error) {
 			s := &session{ctx: t.Context(), plan: p, messages: newMessages()}
 			cfg := conduit.Config{Bootstrap: boot, Fabric: p.Fabric, SegmentSize: p.SegmentSize(), Workers: p.Lanes()}
 			s.messages.configure(&cfg, p)
+			for _, f := range change {
+				f(&cfg)
+			}
 			if s.job, errs[r] = conduit.Join(t.Context(), cfg); errs[r] != nil {
 				return
 			}
@@ -142,21 +146,22 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 		t.Skip("this build's checks allocate")
 	}
 	pt := lat(plan.AM, 0)
-	pt.Iters = 5000
-	var got *report.Series
-	var members sync.WaitGroup
-	errs := make([]error, 2)
-	for r, boot := range bootstrap.NewGroup(2) {
-		members.Go(func() {
-			errs[r] = Rank(t.Context(), boot, planOf(pt), Events{Progress: func(string) {}, Series: func(s *report.Series) error { got = s; return nil }})
-		})
-	}
-	members.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	// Both ranks are of this process: what they do besides is counted, too, sleeping for one.
-	if got.AM == nil || *got.AM.AllocsPerOp > 0.2 {
-		t.Errorf("%+v", got.AM)
-	}
+	pair(t, planOf(pt), func(s *session) error {
+		peer := 1 - s.job.Rank()
+		if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
+			return err
+		}
+		if s.job.Rank() == 1 {
+			return errors.Join(s.messages.serve(s.ctx), s.job.Barrier(s.ctx))
+		}
+		l := s.newCalls(pt, peer)
+		if err := errors.Join(l.calls.repeat(s.ctx, 100), l.calls.stretch(l, 2000)); err != nil {
+			return err
+		}
+		// Both ranks are of this process: what they do besides is counted, too.
+		if l.calls.allocs > 0.2 {
+			return fmt.Errorf("%v allocations for a call", l.calls.allocs)
+		}
+		return s.job.Barrier(s.ctx)
+	}, func(cfg *conduit.Config) { cfg.Messages.SpinFor = time.Minute }) // waking who sleeps allocates
 }
