@@ -83,8 +83,8 @@ type Config struct {
 	// IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
 
-	// JoinTimeout bounds Join. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration),
-	// else 60 s.
+	// JoinTimeout bounds Join, which may take 5 s more to hear from the others who
+	// is missing. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
 	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank
 	// that have not ended, the rest for the other ranks. Default: 10 s.
