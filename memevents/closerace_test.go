@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,23 +97,21 @@ func init() {
 		select {
 		case <-done:
 			return nil
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			return errors.New("munmap waits")
 		}
 	}
 }
 
-// forkUntilExit forks a child that ends with this process.
+// forkUntilExit forks a child that ends with this process. It is one of C: Go hangs in a child that has no other thread, where
+// another had the only processor.
 func forkUntilExit() error {
 	var pipe [2]int
 	if err := unix.Pipe(pipe[:]); err != nil {
 		return err
 	}
-	if pid := int32(cFunc("ibc_foreign_bare_fork")); pid == 0 {
-		var end [1]byte
-		unix.RawSyscall(unix.SYS_CLOSE, uintptr(pipe[1]), 0, 0)
-		unix.RawSyscall(unix.SYS_READ, uintptr(pipe[0]), uintptr(unsafe.Pointer(&end)), 1)
-		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	if pid := int32(cFunc("ibc_foreign_fork_until", uintptr(pipe[0]), uintptr(pipe[1]))); pid < 0 {
+		return errors.New("fork failed")
 	}
 	return unix.Close(pipe[0])
 }

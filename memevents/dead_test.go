@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +26,7 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 		t.Error("woken at the limit")
 	}
 	must(t, callMadvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
-	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := w.Wait(soon); err != nil {
 		t.Fatal(err)
@@ -122,7 +121,7 @@ func TestAnEmptyDrainMakesReadyForTheNextWake_12(t *testing.T) {
 		t.Fatal("drained something")
 	}
 	must(t, callMadvise, p, pageSize, unix.MADV_DONTNEED)
-	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := w.Wait(soon); err != nil {
 		t.Error("not woken:", err)

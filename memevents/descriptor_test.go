@@ -37,7 +37,7 @@ func init() {
 			return err
 		}
 		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
-		for end := time.Now().Add(5 * time.Second); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return errors.New("valid still, or the gate stays odd")
 			}
@@ -105,7 +105,7 @@ func init() {
 		} else {
 			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
 		}
-		for end := time.Now().Add(5 * time.Second); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return errors.New("valid still, or the gate stays odd")
 			}

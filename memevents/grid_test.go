@@ -24,12 +24,12 @@ func TestGridAgreesWithALinearSearch_26(t *testing.T) {
 		for i, r := range refs {
 			before[i] = r.Valid()
 		}
-		cCall(callMunmap, lo, hi-lo)
+		vacate(t, lo, hi-lo)
 		rounded := (hi + pageSize - 1) &^ (pageSize - 1)
 		for i, r := range refs {
 			from, to := r.Range()
 			if want := before[i] && !(from < rounded && to > lo); r.Valid() != want {
-				t.Fatalf("unmapping [%#x,%#x): %v valid %v, want %v", lo, rounded, r, r.Valid(), want)
+				t.Fatalf("emptying [%#x,%#x): %v valid %v, want %v", lo, rounded, r, r.Valid(), want)
 			}
 		}
 		for _, dead := range w.Drain(nil) { // and new ones in their place
@@ -55,7 +55,7 @@ func TestHugeUnmapAndCrowdedPlaceAreBounded_26(t *testing.T) {
 		refs = append(refs, watch(t, w, lo, lo+pageSize, CalledFromC))
 	}
 	before := ReadStats().TableScans
-	must(t, callMunmap, base, half) // beside them: all slots are looked at, once
+	vacate(t, base, half) // beside them: all slots are looked at, once
 	if n := ReadStats().TableScans - before; n != 1 {
 		t.Errorf("%d scans of the table", n)
 	}
@@ -64,7 +64,7 @@ func TestHugeUnmapAndCrowdedPlaceAreBounded_26(t *testing.T) {
 			t.Fatal("invalidated by its neighbour:", r)
 		}
 	}
-	must(t, callMunmap, base, 2*half)
+	vacate(t, base, 2*half)
 	if n := len(w.Drain(nil)); n != len(refs) {
 		t.Errorf("%d of %d invalidated", n, len(refs))
 	}

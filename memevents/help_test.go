@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -27,6 +28,9 @@ const (
 	anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	noFD      = ^uintptr(0)
 )
+
+// patience bounds what must happen soon but is not timed.
+const patience = time.Minute
 
 // stress is how long tests of races run: IBCONDUIT_STRESS, or short.
 func stress(short time.Duration) time.Duration {
@@ -91,20 +95,48 @@ func must(t testing.TB, event uint32, args ...uintptr) uintptr {
 	return ret
 }
 
-// mapPages maps pages by C and unmaps them, whatever stands there, in the end.
+// arena are addresses that nobody else is given. What a test unmaps among them leaves a hole of a few pages: elsewhere it
+// would be part of the free address space, where the next stack of a thread comes, to be unmapped by the end of the test.
+var arena struct {
+	once sync.Once
+	at   uintptr // the end of what is taken
+}
+
+const arenaBytes = 1 << 40
+
+// mapPages maps pages by C, and takes away whatever stands there in the end.
 func mapPages(t testing.TB, pages int) uintptr {
 	t.Helper()
-	p := must(t, callMmap, 0, uintptr(pages)*pageSize, rw, anonymous, noFD, 0)
-	t.Cleanup(func() { cCall(callMunmap, p, uintptr(pages)*pageSize) })
+	arena.once.Do(func() {
+		p := must(t, callMmap, 0, arenaBytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
+		arena.at = p
+	})
+	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a range.
+	const huge = 2 << 20
+	n := uintptr(pages) * pageSize
+	p := arena.at + pageSize
+	if last := (p + n) &^ (huge - 1); p <= last {
+		p = last + pageSize
+	}
+	arena.at = p + n
+	must(t, callMmap, p, n, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+	t.Cleanup(func() { must(t, callMmap, p, n, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0) })
 	return p
 }
 
-// reserve takes addresses without memory. They are the test's to claim and unmap.
+// reserve takes addresses without memory. They are the test's to claim. What it unmaps there before the end may become
+// somebody else's: vacate is for that.
 func reserve(t testing.TB, bytes uintptr) uintptr {
 	t.Helper()
 	p := must(t, callMmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
 	t.Cleanup(func() { cCall(callMunmap, p, bytes) })
 	return p
+}
+
+// vacate takes reserved addresses' pages away, as unmapping does, and keeps the addresses.
+func vacate(t testing.TB, lo, bytes uintptr) {
+	t.Helper()
+	must(t, callMmap, lo, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0)
 }
 
 func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
@@ -114,7 +146,7 @@ func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
 func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
 	t.Helper()
 	// Others of this process may be changing memory: the test's own threads, the runtime.
-	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		r, err := w.Claim(lo, hi, 7, need)
 		switch {
 		case err == nil && w.Publish(r):
@@ -161,7 +193,7 @@ func runHelper(t *testing.T, env []string, name string, args ...string) string {
 
 func tryHelper(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	limit := time.Minute
+	limit := 2 * time.Minute
 	if long() {
 		limit = 5 * time.Minute
 	}
@@ -201,13 +233,11 @@ func published(w *Watcher, p uintptr, need Classes) (Ref, error) {
 
 // claimSoon claims the page at p, as soon as nobody of this process is changing memory there.
 func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
-	for range 5000 {
-		if r, err = w.Claim(p, p+pageSize, 0, need); !errors.Is(err, ErrChanging) {
-			break
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if r, err = w.Claim(p, p+pageSize, 0, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
+			return r, err
 		}
-		time.Sleep(time.Millisecond)
 	}
-	return r, err
 }
 
 // vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before it.

@@ -112,12 +112,16 @@ func init() {
 			{"shmdt", callShmdt, []uintptr{p + 1}, unix.EINVAL},
 			{"brk", callBrk, []uintptr{1 << 62}, unix.ENOMEM},
 		} {
-			calls := callsSeen(c.event)
-			if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
-				return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
+			seen := uint64(0)
+			for try := 0; seen != 1 && try < 20; try++ { // the runtime may make calls at the same time
+				calls := callsSeen(c.event)
+				if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
+					return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
+				}
+				seen = callsSeen(c.event) - calls
 			}
-			if callsSeen(c.event) != calls+1 {
-				return fmt.Errorf("%s did not come by once", c.name)
+			if seen != 1 {
+				return fmt.Errorf("%s came by %d times, not once", c.name, seen)
 			}
 		}
 		return nil

@@ -214,6 +214,9 @@ func race(w *Watcher, base uintptr, d time.Duration) (hits int64, err error) {
 	threads(3, func(r *raced, _ int) error { return r.lookUp(&count) })
 	threads(2, func(r *raced, round int) error { return r.replace(round%2 == 0) })
 	time.Sleep(d)
+	for end := time.Now().Add(patience); count.Load() == 0 && failed.Load() == nil && time.Now().Before(end); { // a busy machine takes longer
+		time.Sleep(time.Millisecond)
+	}
 	close(stop)
 	wg.Wait()
 	for i := range ranges {

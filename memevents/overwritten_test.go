@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -125,7 +124,7 @@ func init() {
 			fmt.Println(word, c.Class, c.Why)
 		}
 		claim("after")
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if told := other.Wait(ctx); !held.Acquire() && told == nil && len(other.Drain(nil)) == 1 {
 			fmt.Println("another caller's entry: stale, drained, told")

@@ -39,7 +39,7 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 		defer cCall(callMunmap, page(p, i), pageSize)
 	}
 	gone := 0
-	for deadline := time.Now().Add(10 * time.Second); gone < len(refs) && time.Now().Before(deadline); runtime.Gosched() {
+	for deadline := time.Now().Add(patience); gone < len(refs) && time.Now().Before(deadline); runtime.Gosched() {
 		gone += sweep(t, w)
 	}
 	if gone != len(refs) {

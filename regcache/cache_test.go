@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,10 +49,12 @@ func needCached(t testing.TB, c *Cache, o Origin) {
 // there were many at a time they cover more than they discarded (memevents, ibc_mem_uffd.c).
 func settle(t testing.TB) {
 	t.Helper()
-	at := atomic.LoadUintptr(&arena.at)
-	for deadline := time.Now().Add(10 * time.Second); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
+	arena.mu.Lock()
+	at := arena.at
+	arena.mu.Unlock()
+	for deadline := time.Now().Add(patience); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the address space is still changing after 10 s")
+			t.Fatal("the address space is still changing after ", patience)
 		}
 	}
 }

@@ -224,7 +224,8 @@ const rw = unix.PROT_READ | unix.PROT_WRITE
 // moment ago is not cached for a while.
 var arena struct {
 	once sync.Once
-	at   uintptr
+	mu   sync.Mutex
+	at   uintptr // the end of what is taken
 }
 
 const arenaBytes = 1 << 40
@@ -237,10 +238,20 @@ func reserve(t testing.TB, pages int) uintptr {
 		if err != nil {
 			t.Fatal(err)
 		}
-		arena.at = uintptr(p) + page // hooks take more than asked for at addresses that may be of huge pages
+		arena.at = uintptr(p)
 	})
+	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a range smaller than those.
+	const huge = 2 << 20
 	n := uintptr(pages) * page
-	p := atomic.AddUintptr(&arena.at, n+page) - n - page
+	arena.mu.Lock()
+	p := arena.at + page
+	if last := (p + n) &^ (huge - 1); p <= last && n < huge {
+		p = last + page
+	} else if p%huge == 0 {
+		p += page
+	}
+	arena.at = p + n
+	arena.mu.Unlock()
 	mapAt(t, p, n, rw)
 	t.Cleanup(func() { mapAt(t, p, n, unix.PROT_NONE) })
 	stamp(p, p+n)
@@ -323,12 +334,15 @@ func getPut(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) uint32 
 	return r.LKey
 }
 
+// patience bounds what must happen soon but is not timed.
+const patience = time.Minute
+
 // eventually waits for what another goroutine or thread is about to do.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within %v", what, patience)
 		}
 	}
 }

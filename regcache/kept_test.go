@@ -58,20 +58,23 @@ func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 	p := reserve(t, 8)
 	w := reserve(t, 1)
 	getPut(t, c, w, 8, LocalWrite) // userfaultfd takes the arena
-	mustPut(t, c, mustGet(t, c, p, uint64(8*page), LocalWrite))
-	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, p, 8*page, unix.MADV_DONTNEED); errno != 0 {
-		t.Fatal(errno)
+	for range 20 {                 // a busy machine may let the while pass in which it lingers
+		mustPut(t, c, mustGet(t, c, p, uint64(8*page), LocalWrite))
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, p, 8*page, unix.MADV_DONTNEED); errno != 0 {
+			t.Fatal(errno)
+		}
+		before := c.Stats()
+		r, err := c.GetKept(ptr(p), uint64(8*page), LocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustPut(t, c, r)
+		if s := c.Stats(); s.Misses != before.Misses+1 || s.Uncached != before.Uncached {
+			t.Errorf("before %+v, after %+v", before, s)
+		}
+		if memevents.Changing(p, p+8*page) {
+			return
+		}
 	}
-	if !memevents.Changing(p, p+8*page) {
-		t.Fatal("the discard does not linger: this test proves nothing")
-	}
-	before := c.Stats()
-	r, err := c.GetKept(ptr(p), uint64(8*page), LocalWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustPut(t, c, r)
-	if s := c.Stats(); s.Misses != before.Misses+1 || s.Uncached != before.Uncached {
-		t.Errorf("before %+v, after %+v", before, s)
-	}
+	t.Fatal("the discard does not linger: this test proves nothing")
 }

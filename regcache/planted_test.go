@@ -51,7 +51,7 @@ func TestPlantedFaultsAreNoticed_24(t *testing.T) {
 	for _, x := range planted {
 		t.Run(x.name, func(t *testing.T) {
 			binary := buildWith(t, gocmd, x.edits)
-			out, err := exec.Command(binary, "-test.run", x.test, "-test.count=1", "-test.timeout=60s").CombinedOutput()
+			out, err := exec.Command(binary, "-test.run", x.test, "-test.count=1", "-test.timeout=5m").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "stale") {
 				t.Errorf("not noticed: %v\n%s", err, out)
 			}

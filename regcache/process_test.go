@@ -84,7 +84,7 @@ func forbidUserfaultfd() error {
 // again runs tests in a process of their own, and returns what it printed.
 func again(t *testing.T, binary string, env []string, tests string, flags ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, append([]string{"-test.run", tests, "-test.count=1", "-test.timeout=100s", "-test.v"}, flags...)...)
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"-test.run", tests, "-test.count=1", "-test.timeout=5m", "-test.v"}, flags...)...)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -223,7 +223,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 		mustPut(t, c, r)
 	}
 	stage := func(n uint32) {
-		for end := time.Now().Add(20 * time.Second); stopped() != n; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); stopped() != n; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				panic("the hook does not stop") // the other thread may stand in it
 			}

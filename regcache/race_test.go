@@ -84,11 +84,18 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	for range 1000 {
 		cycle()
 	}
-	before := resident(t)
-	for range 40000 {
-		cycle()
+	const most = 512 << 10
+	grown := int64(most + 1)
+	for range 5 { // what the cycles leave behind is left each time; what the runtime or the race detector takes, once
+		before := resident(t)
+		for range 40000 {
+			cycle()
+		}
+		if grown = resident(t) - before; grown <= most {
+			break
+		}
 	}
-	if grown := resident(t) - before; grown > 512<<10 {
+	if grown > most {
 		t.Errorf("%d bytes more are resident", grown)
 	}
 	if s := c.Stats(); s.Dead != 1 {

@@ -5,7 +5,6 @@ package regcache
 import (
 	"bytes"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/rdmatest"
@@ -106,7 +105,7 @@ func (w *wire) post(op verbs.Opcode, b *Buffer, addr uintptr, rkey uint32) {
 // wait ends it: it must have been a success.
 func (w *wire) wait() {
 	w.t.Helper()
-	if n := must(w.bell.Ring(1, 20*time.Second))(w.t); n != 1 {
+	if n := must(w.bell.Ring(1, patience))(w.t); n != 1 {
 		w.t.Fatalf("%d completions, want 1", n)
 	}
 	if err := w.bell.Completions()[0].Err(); err != nil {
@@ -133,6 +132,9 @@ func deviceCache(t testing.TB, w *wire, o Origin) *Cache {
 	t.Helper()
 	c := must(New(Config{Registrar: w.d, Origin: o, MaxBytes: 1 << 30}))(t)
 	closing(t, c)
+	if o == Mapped {
+		settle(t)
+	}
 	return c
 }
 

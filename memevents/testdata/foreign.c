@@ -220,5 +220,20 @@ long ibc_foreign_fork(long addr, long len)
 	return status;
 }
 
+/* A child that ends when nobody else has the end of the pipe to which one writes; returns its number. */
+long ibc_foreign_fork_until(long from, long to)
+{
+	pid_t pid = fork();
+	char end;
+
+	if (!pid) {
+		close((int)to);
+		while (read((int)from, &end, 1) < 0 && errno == EINTR)
+			;
+		_exit(0);
+	}
+	return pid;
+}
+
 /* fork itself: 0 in the child, which goes on in Go. */
 long ibc_foreign_bare_fork(void) { return fork(); }
