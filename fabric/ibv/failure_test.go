@@ -166,7 +166,7 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 
 // quick makes the device give up on a silent peer within a fraction of a second.
 func quick(cfg Config) Config {
-	cfg.timeout, cfg.retries = 12, 1
+	cfg.timeout, cfg.retries = 14, 2
 	return cfg
 }
 
