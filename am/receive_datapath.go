@@ -209,7 +209,7 @@ func (l *Lane) answered(rank int, h *head, payload []byte) error {
 		if h.off > uint64(len(l.cfg.Segment)) || uint64(h.length) > uint64(len(l.cfg.Segment))-h.off {
 			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(l.cfg.Segment))}
 		}
-		payload = l.cfg.Segment[h.off : h.off+uint64(h.length)]
+		payload = l.cfg.Segment[h.off : h.off+uint64(h.length) : h.off+uint64(h.length)]
 	}
 	if h.kind == failure {
 		l.stats.failed++

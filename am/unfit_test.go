@@ -46,6 +46,28 @@ func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// Who appends to a payload gets memory of its own.
+func TestPayloadsEndWhereTheMessageDoes(t *testing.T) {
+	table := am.NewTable()
+	grow := table.Handle("grow", func(c *am.Call) {
+		_ = append(c.Payload(), "xxxx"...)
+		_ = c.ReplyWith(am.Long(8, []byte("reply")))
+	})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	for to := range l {
+		mine := []byte("payload, and what the caller keeps behind it")
+		for _, p := range []am.Payload{am.Medium(mine[:7]), am.Long(32, mine[:7])} {
+			r, err := grow.CallWith(bounded(t), l[0], to, p)
+			if err != nil || string(r.Data) != "reply" || cap(r.Data) != len(r.Data) {
+				t.Errorf("rank %d replies %q with room for %d: %v", to, r.Data, cap(r.Data), err)
+			}
+		}
+		if string(mine) != "payload, and what the caller keeps behind it" {
+			t.Errorf("a handler of rank %d left its caller with %q", to, mine)
+		}
+	}
+}
+
 func TestTheTextOfAPanicIsCutBetweenCharacters(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { panic(strings.Repeat("x", int(c.Arg(0))) + strings.Repeat("é", 1<<20)) })

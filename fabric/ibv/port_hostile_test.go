@@ -4,8 +4,11 @@ package ibv
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"unsafe"
+
+	"github.com/ibconduit/conduit/verbs"
 )
 
 // raw sends bytes from one rank's datagram queue pair to another's port.
@@ -71,6 +74,39 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 			if peer != o.rank && (e != 1 || !o.open[peer]) {
 				t.Errorf("rank %d is at epoch %d with rank %d, open: %v", o.rank, e, peer, o.open[peer])
 			}
+		}
+	}
+}
+
+// writeWithImmediate has a rank write to another's segment over the connection of their ports, which takes a receive buffer
+// there and puts nothing into it.
+func (m *mail) writeWithImmediate(from, to, n int) {
+	m.Helper()
+	p := m.posts[from].p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.must("flush", p.flush())
+	c := p.peers[to].conn
+	w := p.chain.WR(p.slots)
+	w.WRID, w.Opcode, w.Flags = uint64(len(p.msgs)), verbs.OpWriteImm, verbs.Signaled // of no message
+	w.SetImm(1)
+	w.SetRemote(c.base, c.rkey)
+	p.chain.SetLocal(p.slots, addrOf(p.outBytes(0)), uint32(n), p.mr.LKey())
+	p.slots++
+	p.stage(run{conn: c, first: p.slots - 1, n: 1})
+	m.must("flush", p.flush())
+}
+
+// What lies in the receive buffer is what somebody else sent before.
+func TestAWriteWithImmediateDataIsNoMessage(t *testing.T) {
+	for _, n := range []int{8, 100} {
+		m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
+		m.connectAll()
+		m.exchange(50) // so that each buffer has had a message
+		m.writeWithImmediate(2, 0, n)
+		m.work(func(o *office) (bool, error) { return o.rank != 0 || o.down[2] != nil, nil }) // take complains of a message
+		if err := m.posts[0].down[2]; !errors.Is(err, errImmediate) || m.posts[0].down[1] != nil {
+			t.Errorf("a write of %d bytes: rank 2 is down because of %v, rank 1 of %v", n, err, m.posts[0].down[1])
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package ibv
 
 import (
+	"errors"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -114,6 +115,8 @@ func (p *port) reap(wcs []verbs.WC) {
 	}
 }
 
+var errImmediate = errors.New("ibv: it took a receive buffer by a write with immediate data, which no rank does")
+
 // landed is the arrival of a message.
 func (p *port) landed(slot int32, wc *verbs.WC) {
 	c := p.byQPN[wc.QPNum]
@@ -122,6 +125,11 @@ func (p *port) landed(slot int32, wc *verbs.WC) {
 		if c != nil && wc.Status != verbs.StatusFlushed {
 			p.lose(c, wc.Err())
 		}
+		return
+	}
+	if wc.Opcode != verbs.WCRecv { // the slot holds what came before
+		p.bare = append(p.bare, slot)
+		p.lose(c, errImmediate)
 		return
 	}
 	if c.state == connAnswering {
