@@ -176,6 +176,7 @@ func (c Config) withDefaults() (Config, error) {
 	for _, v := range memevents.Variables() { // read there, wanted here in time
 		env.checked(v.Name, "", v.Valid, v.Want)
 	}
+	env.checked(regcache.Env, "", regcache.ValidEnv, regcache.WantEnv)
 	if c.Handlers == nil {
 		c.Handlers = am.Default
 	}

@@ -116,7 +116,7 @@ func TestTheProgramsOwnMemoryGoesWithoutACopyOverVerbs(t *testing.T) {
 }
 
 func TestAJobDoesNotStartWithAVariableOfMemoryEventsThatMeansNothing(t *testing.T) {
-	for _, name := range []string{"IBCONDUIT_MEM_EVENTS", "IBCONDUIT_MEM_MONITORS", "IBCONDUIT_MEM_LOG_LEVEL"} {
+	for _, name := range []string{"IBCONDUIT_MEM_EVENTS", "IBCONDUIT_MEM_MONITORS", "IBCONDUIT_MEM_LOG_LEVEL", "IBCONDUIT_REGCACHE"} {
 		_, err := Config{Getenv: func(key string) (string, bool) { return "dunno", key == name }}.withDefaults()
 		var ce *ConfigError
 		if !errors.As(err, &ce) || ce.Field != name || ce.Value != `"dunno"` || ce.Want == "" {

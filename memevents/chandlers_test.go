@@ -61,6 +61,10 @@ func init() {
 		if got := cFunc("ibc_handler_order"); got != 1234 {
 			return fmt.Errorf("the handlers ran in the order %d, want 1234, each once", got)
 		}
+		cFunc("ibc_handler_deny", 1)
+		if ret, errno := cCall(callMunmap, p, pageSize); ret != ^uintptr(0) || errno != unix.EDOM {
+			return fmt.Errorf("munmap that a handler answers after the kernel: %d, %v", int(ret), errno)
+		}
 		return nil
 	}
 }

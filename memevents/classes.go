@@ -62,6 +62,9 @@ const (
 	ForGoMap = CalledFromC | 1<<RawUnmap | 1<<RawDiscard
 	// ForGoHeap is for memory of the Go heap that nothing keeps alive.
 	ForGoHeap = CalledFromC | 1<<RawDiscard
+	// UnmappedLate are the classes of which userfaultfd tells when the addresses are free already, which a hook never does.
+	// Where only it covers them, Acquire alone proves nothing to who has mapped the range meanwhile; see Late and Watcher.Told.
+	UnmappedLate = CalledFromC&^(1<<Madvise) | 1<<LibcFree | 1<<LibcBrk | 1<<RawUnmap
 	// ForAny is for memory of unknown origin. It leaves out what no monitor can see, or what is so rare that
 	// it is the program's to avoid: RawGuard, RawShm, RawRemapFile, Truncate; the package documentation names them.
 	ForAny = ForMalloc | ForGoMap

@@ -61,10 +61,18 @@ func Configure(c Config) error {
 }
 
 func (c Config) validate() error {
-	for _, name := range c.Monitors {
+	return checkMonitors(c.Monitors, "")
+}
+
+// checkMonitors refuses unknown names, and none beside others.
+func checkMonitors(names []string, where string) error {
+	for _, name := range names {
 		if !isMonitor(name) {
-			return noMonitor(name, "")
+			return noMonitor(name, where)
 		}
+	}
+	if len(names) > 1 && slices.Contains(names, "none") {
+		return &Error{Op: "configure", Detail: "none stands beside other monitors" + where, Remedy: "use " + wantMonitors}
 	}
 	return nil
 }
@@ -103,7 +111,7 @@ func Variables() []Variable {
 	return []Variable{
 		{EnvEvents, "yes or no", func(v string) bool { _, err := switchedOff(v); return err == nil }},
 		{EnvMonitors, wantMonitors, func(v string) bool {
-			return v == "" || !slices.ContainsFunc(strings.Split(v, ","), func(name string) bool { return !isMonitor(name) })
+			return v == "" || checkMonitors(strings.Split(v, ","), "") == nil
 		}},
 		{EnvLogLevel, "off, error, warn, info or debug", func(v string) bool {
 			return v == "" || slices.Contains([]string{"off", "error", "warn", "info", "debug"}, v) // ibc_mem_start.c, log_level
@@ -142,8 +150,8 @@ func takeConfig() (Config, error) {
 		if list := os.Getenv(EnvMonitors); list != "" {
 			config.c.Monitors = strings.Split(list, ",")
 		}
-		if i := slices.IndexFunc(config.c.Monitors, func(name string) bool { return !isMonitor(name) }); i >= 0 {
-			return config.c, noMonitor(config.c.Monitors[i], " ("+EnvMonitors+")")
+		if err := checkMonitors(config.c.Monitors, " ("+EnvMonitors+")"); err != nil {
+			return config.c, err
 		}
 	}
 	return config.c, nil

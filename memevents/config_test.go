@@ -17,7 +17,7 @@ func TestAValueThatMeansNothingIsRefusedWithTheVariableAndItsValues(t *testing.T
 		bad  map[string]string // to what the text has to say
 	}{
 		{EnvEvents, []string{"", "yes", "ON", "true", "1", "no", "Off", "false", "0"}, map[string]string{"nein": "yes or no", " no": "yes or no"}},
-		{EnvMonitors, []string{"", "auto", "none", "auto,patch", "symbols,reloc,userfaultfd"}, map[string]string{"symbls": "symbols, reloc, userfaultfd, patch", "auto, patch": "without spaces", "auto,": "a list"}},
+		{EnvMonitors, []string{"", "auto", "none", "auto,patch", "symbols,reloc,userfaultfd"}, map[string]string{"symbls": "symbols, reloc, userfaultfd, patch", "auto, patch": "without spaces", "auto,": "a list", "none,auto": "none, or a list", "patch,none": "none, or a list"}},
 		{EnvLogLevel, []string{"", "off", "error", "warn", "info", "debug"}, map[string]string{"loud": "off, error, warn, info or debug", "3": "debug"}},
 	} {
 		for _, value := range c.good {

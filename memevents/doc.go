@@ -42,7 +42,8 @@
 // # What a hit proves
 //
 // Every change whose call returned before Acquire was called, and whose class was in need, has made the entry
-// stale before that Acquire looked. A change in progress during Acquire may or may not be seen, which is the
+// stale before that Acquire looked. Where the kernel alone tells of an unmapping, one whose call has not returned may have
+// freed addresses for others: they ask Told before. Any other change in progress during Acquire may or may not be seen, which is the
 // program's own race: it unmaps memory that it communicates from. No later hit is wrong because of it.
 //
 // # Monitors
@@ -82,9 +83,8 @@
 //   - By raw system calls: guards (MADV_GUARD_INSTALL), System V segments (shmdt, shmat with SHM_REMAP) and
 //     remap_file_pages. The kernel unmaps for these without a word to userfaultfd (ipc/shm.c, mm/mmap.c pass no
 //     list for its events). RawGuard, RawShm and RawRemapFile are never covered.
-//   - A range that one thread unmaps by a raw call, and another maps again by a raw call before the kernel has
-//     told: between the two a hit is possible until the reader has woken, which takes microseconds, and
-//     on a busy machine was seen to take more than a millisecond.
+//   - By Acquire alone: a range that one thread unmaps by a raw call or inside the libc (free), and that another maps anew
+//     so before the kernel has told. See "Unmapping by raw calls".
 //   - A hole in a range while it is claimed. userfaultfd watches what is mapped at that moment, and what comes into the
 //     hole by a raw call afterwards is watched by nobody: all of a claimed range has to be mapped.
 //   - Calls of libraries that come after the test and are bound past the symbols (RTLD_DEEPBIND), until the next Retest; those in a
@@ -93,6 +93,19 @@
 //
 // Each of them is the program's to avoid for memory that it communicates from. An madvise that io_uring carries out is a
 // raw call in all this.
+//
+// # Unmapping by raw calls
+//
+// userfaultfd tells of an munmap or mremap when the addresses are free already, and then wakes the reader. Another thread may
+// have mapped them by then, and ask for what is there now: two threads that take large blocks from malloc do so all the time.
+// Nothing in the process's memory has changed at that moment, so no look at the table can help; only the kernel
+// knows, which counts such unmappings from before their addresses are free (mmap_changing, raised under the lock
+// that whoever maps them must take) until after their events were read. So who hits on behalf of memory that can go in this way
+// asks it, Told, and then acquires: what was counted then makes a miss; of what was not, the gate and the entry say
+// the rest. Late says which classes are in question; a Claim needs
+// no question, for its pages are registered after it. Before Linux 5.15 the kernel's count is a flag, which the first of
+// several unmappings clears. A kernel that fails to lower it again (after an mremap that failed; fixed in 2026) makes
+// WaitTold fail for good, and each operation register.
 //
 // # Discards by raw calls
 //

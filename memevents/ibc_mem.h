@@ -81,8 +81,9 @@ struct ibc_mem_call {
 
 /* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers. Forbidden to them:
  * Go, malloc, stdio, dlsym, locks that others hold while they (un)map, ibv_dereg_mr, changing errno.
- * Those of priority < 0 run before the kernel's part, the others after it, in ascending order; after one that
- * answers no other of its part runs. VM_UNMAPPED is told before the call: to handlers of priority < 0 before
+ * Those of priority < 0 run before the kernel's part, the others after it, in ascending order. One that
+ * answers before it is the last of its part, and the kernel is not asked; those after it run all the same, and there the first that
+ * answers what nobody had answered is the last. VM_UNMAPPED is told before the call: to handlers of priority < 0 before
  * anything is invalidated, and they may refuse the call (done, err); to the others when the range is closed and
  * its entries are stale. VM_MAPPED is told after success.
  * A handler that maps or unmaps meets itself there: it asks the kernel (syscall(2)), or knows its own calls.

@@ -154,6 +154,15 @@ static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct ibc_me
 	}
 }
 
+/* A handler has answered. */
+static void answer(struct ibc_mem_call *c)
+{
+	if (!c->done || !c->err)
+		return;
+	errno = c->err;
+	c->result = -1;
+}
+
 static intptr_t run(struct ibc_mem_call *c)
 {
 	struct ibc_mem *m = &ibc_mem_own;
@@ -170,12 +179,13 @@ static intptr_t run(struct ibc_mem_call *c)
 		ibc_mem_plan(m, c, &p);
 		unmap(m, c, &p);
 		arrived(m, c, &p);
-	} else if (c->err) { /* a handler answered */
-		errno = c->err;
-		c->result = -1;
+	} else {
+		answer(c);
 	}
-	if (unlikely(load(m->handlers) != NULL))
+	if (unlikely(load(m->handlers) != NULL)) {
 		handle(m, c, 1);
+		answer(c);
+	}
 	ibc_mem_signal(m);
 	leave();
 	return c->result;

@@ -13,11 +13,11 @@ import (
 	"unsafe"
 )
 
-// tested is what the last self-test found. Claim reads the two sets on every call.
+// tested is what the last self-test found. Claim and Late read the sets on every call.
 var tested struct {
-	mu                    sync.Mutex
-	report                *Report
-	everywhere, somewhere atomic.Uint32
+	mu                          sync.Mutex
+	report                      *Report
+	everywhere, somewhere, late atomic.Uint32
 }
 
 // Status returns what the self-test found at the first call, or at the last Retest.
@@ -94,6 +94,7 @@ func selfTest() {
 	}
 	tested.report = r
 	everywhere, somewhere := r.Covered()
+	tested.late.Store(uint32(somewhere &^ everywhere & UnmappedLate)) // before a Claim relies on userfaultfd in a hook's place
 	tested.everywhere.Store(uint32(everywhere))
 	tested.somewhere.Store(uint32(somewhere))
 }

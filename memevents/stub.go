@@ -36,6 +36,15 @@ func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, erro
 // Publish has nothing to publish.
 func (w *Watcher) Publish(Ref) bool { return false }
 
+// Late is nothing: nobody tells of anything.
+func Late() Classes { return 0 }
+
+// Told has nobody to ask.
+func (w *Watcher) Told() bool { return false }
+
+// WaitTold has nobody to ask.
+func (w *Watcher) WaitTold() bool { return false }
+
 // Settle has nothing to wait for.
 func (w *Watcher) Settle() {}
 

@@ -11,6 +11,12 @@ import (
 // Env switches caching off when it is "off": every registration is then for one operation.
 const Env = "IBCONDUIT_REGCACHE"
 
+// WantEnv names the values of Env, for a message.
+const WantEnv = "on or off"
+
+// ValidEnv reports whether a value of Env means something. Empty is as good as not set.
+func ValidEnv(v string) bool { return v == "" || v == "on" || v == "off" }
+
 // DefaultMaxRegions is half of what the whole process can watch, so that two caches fit.
 const DefaultMaxRegions = 8192
 
@@ -68,12 +74,10 @@ func (c *Config) validate() error {
 	if err := memevents.CheckEnvironment(); err != nil {
 		return &Error{Op: "new cache", Err: err}
 	}
-	switch v := os.Getenv(Env); v {
-	case "", "on":
-	case "off":
-		c.Uncached = true
-	default:
-		return bad("%s=%q: it is on or off", Env, v)
+	v := os.Getenv(Env)
+	if !ValidEnv(v) {
+		return bad("%s=%q: it is %s", Env, v, WantEnv)
 	}
+	c.Uncached = c.Uncached || v == "off"
 	return nil
 }

@@ -19,7 +19,8 @@ type request struct {
 	lo     uintptr
 	n      uint64
 	access Access
-	kept   bool // not for one operation; its pages are in use
+	kept   bool  // not for one operation; its pages are in use
+	why    error // found by search: why it is for one operation
 }
 
 func (q *request) want() ability { return asked(q.o, q.access) }
@@ -89,7 +90,7 @@ func (c *Cache) miss(q request) (Region, error) {
 func (c *Cache) make(q *request, f *flight) (Region, error) {
 	defer c.got()
 	if f == nil {
-		return c.single(q, nil)
+		return c.single(q, q.why)
 	}
 	e, err := c.fly(q, f)
 	switch {
@@ -121,6 +122,10 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	if c.forked() { // before the lock, whose holder may not be here to give it back
 		return nil, nil, nil, errForked("get")
 	}
+	told := !mustAsk(q.o) || c.w.WaitTold()
+	if !told {
+		q.why = memevents.ErrChanging
+	}
 	c.reap()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,9 +133,12 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 		return nil, nil, nil, errClosed("get")
 	}
 	c.age.Add(2)
-	if e = c.index.acquire(q.lo, q.n, q.want()); e != nil {
+	if told {
+		e = c.index.acquire(q.lo, q.n, q.want())
+	}
+	if e != nil {
 		c.hints.learn(q.lo, e)
-	} else if c.watched[q.o].Load() {
+	} else if told && c.watched[q.o].Load() {
 		f := c.flightOver(q)
 		if f != nil && !waited {
 			wait = f

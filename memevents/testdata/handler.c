@@ -32,8 +32,18 @@ static void refuse(struct ibc_mem_call *call, void *arg)
 	call->err = EBUSY;
 }
 
+/* Answers after the kernel. */
+static void deny(struct ibc_mem_call *call, void *arg)
+{
+	(void)arg;
+	if ((uintptr_t)call->u.munmap.addr != place)
+		return;
+	call->done = 1;
+	call->err = EDOM;
+}
+
 static long digits[] = {1, 2, 3, 4};
-static struct ibc_mem_handler handlers[4], refusing;
+static struct ibc_mem_handler handlers[4], refusing, denying;
 static struct ibc_mem *table; /* asked for once, as a library may */
 static void (*add_handler)(struct ibc_mem *, struct ibc_mem_handler *);
 
@@ -63,6 +73,14 @@ long ibc_handler_refuse(long on)
 	if (!refusing.fn)
 		add(&refusing, 0 - 9, 0, refuse, 0);
 	refusing.events = on ? 1u << IBC_MEM_VM_UNMAPPED : 0;
+	return 0;
+}
+
+long ibc_handler_deny(long on)
+{
+	if (!denying.fn)
+		add(&denying, 99, 0, deny, 0);
+	denying.events = on ? 1u << IBC_MEM_MUNMAP : 0;
 	return 0;
 }
 
