@@ -63,7 +63,8 @@ type Config struct {
 	// registrations cannot be kept. Job.Registrations tells what is done.
 	ZeroCopyMin int64
 	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong; other values let
-	// registrations be kept where userfaultfd is forbidden, and wrong ones lose data. Default: regcache.Any.
+	// registrations be kept where userfaultfd is forbidden, some (regcache.GoHeap, regcache.Mapped) save a look-up its system
+	// call of 0.3 us, and wrong ones lose data. Default: regcache.Any.
 	BufferOrigin regcache.Origin
 
 	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run as soon as

@@ -43,7 +43,7 @@
 //     tells nobody.
 //
 // Where only userfaultfd tells of some way in which memory of an origin is unmapped (Any, Malloc and GoMapped by default),
-// a Get asks the kernel before it hits, by one system call of 0.1 to 0.2 us: another thread may have freed the addresses an
+// a Get asks the kernel before it hits, by one system call of some 0.3 us: another thread may have freed the addresses an
 // instant ago (memevents.Watcher.Told). Mapped and GoHeap need no question, nor Malloc where the libc's text is patched.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let

@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/mr"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/regcache"
 )
 
 // mrCmd is ibbench mr.
@@ -21,6 +22,7 @@ type mrCmd struct {
 	Fake    bool     `help:"hit, churn: a registrar that registers nothing, though there is a device."`
 	Sizes   string   `aliases:"size" placeholder:"LIST" help:"Bytes of a range, as 4K or 4K..64M (doubling). Default: 4K..64M for reg, else 4K."`
 	Regions string   `placeholder:"LIST" help:"hit, churn: ranges that are registered meanwhile, as 1000 or 1..4096. Default: 1,16,256,4096 for hit, 0,1000 for churn."`
+	Origin  string   `default:"mapped" enum:"any,go-mapped,malloc,mapped" help:"hit: where the cache is told that the memory comes from: any, go-mapped, malloc, mapped. Default: mapped; of the others a lookup asks the kernel."`
 	Cycles  int64    `default:"40000" placeholder:"N" help:"churn: cycles of unmapping and mapping after which memory is counted. Default: 40000."`
 	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<1ms'; hit: 'hits>99%', 'allocs<=0'; churn: 'overhead<300ns', 'ratio<1.1x', 'rss<512KiB'. Repeatable."`
 	Quiet   bool     `short:"q" help:"No progress on standard error."`
@@ -78,6 +80,9 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 	if c.Regions != "" && c.Op == plan.Reg {
 		return nil, nil, errors.New("--regions is for hit and churn; reg registers one range at a time")
 	}
+	if c.Origin != regcache.Mapped.String() && c.Op != plan.Hit {
+		return nil, nil, errors.New("--origin is for hit")
+	}
 	sizes, err := plan.Sizes(cmp.Or(c.Sizes, map[string]string{plan.Reg: "4K..64M", plan.Hit: "4K", plan.Churn: "4K"}[c.Op]))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--sizes: %w", err)
@@ -90,8 +95,11 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 	}
 	for _, n := range regions {
 		proto := plan.Point{Kind: plan.MR, Op: c.Op, Regions: n, Depth: 1, Lanes: 1, Chain: 1}
-		if c.Op == plan.Churn {
+		switch c.Op {
+		case plan.Churn:
 			proto.Cycles = c.Cycles
+		case plan.Hit:
+			proto.Origin = c.Origin
 		}
 		if err := c.timing.complete(&proto); err != nil {
 			return nil, nil, err

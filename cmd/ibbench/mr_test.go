@@ -85,6 +85,8 @@ func TestMRExitCodes(t *testing.T) {
 		{"mr churn --fake --assert rss<512", 2, "number with its unit"},
 		{"mr reg --fake", 2, "it needs a device"},
 		{"mr reg --regions 5", 2, "hit and churn"},
+		{"mr churn --origin any", 2, "--origin"},
+		{"mr hit --fake --origin stack", 2, "--origin"},
 		{"mr hit --fake --regions 0", 2, "a hit needs 1"},
 		{"mr hit --fake --regions 60000 --size 1G", 2, "64G"},
 		{"mr hit --fake --sizes 0", 2, "--sizes"},

@@ -33,7 +33,7 @@ func (s *session) churnPoint(pt plan.Point, series *report.Series) (err error) {
 			return err
 		}
 	}
-	series.MR.Churn, series.Notes = k.out, uncached(c)
+	series.MR.Churn, series.Notes = k.out, uncached(c, pt)
 	hooked, err := k.prices()
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/regcache"
 )
 
 // hitPoint times Get and Put of ranges that are registered, in an order that no cache line foresees.
@@ -44,13 +45,16 @@ func (s *session) hitPoint(pt plan.Point, series *report.Series) (err error) {
 		Percent:     report.Round3(100 * float64(after.Hits-before.Hits) / float64(max(gets, 1))),
 		AllocsPerOp: report.Round3(float64(mallocs) / float64(max(gets, 1))),
 	}
-	series.Notes = hitNotes(pt, batch, series.MR.Hit, uncached(c), after.Crowded-before.Crowded)
+	series.Notes = hitNotes(pt, batch, series.MR.Hit, uncached(c, pt), after.Crowded-before.Crowded)
 	return nil
 }
 
 func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uint64) (notes []string) {
 	if batch > 1 {
 		notes = append(notes, fmt.Sprintf("%d operations per sample, since one is too short for the clock; the tail is averaged", batch))
+	}
+	if o := origin(pt); o != regcache.Mapped {
+		notes = append(notes, "the cache is told that the memory is of origin "+o.String())
 	}
 	notes = append(notes, why...)
 	if h.Percent < 100 && crowded > 0 {

@@ -53,6 +53,17 @@ func TestHitsAreHitsAndAllocateNothing(t *testing.T) {
 	}
 }
 
+func TestTheOriginIsWhatTheCacheIsTold(t *testing.T) {
+	for _, o := range []regcache.Origin{regcache.Any, regcache.GoMapped, regcache.Malloc, regcache.Mapped} {
+		pt := point(plan.Hit, 3)
+		pt.Origin = o.String()
+		s := measured(t, pt)
+		if said := strings.Contains(strings.Join(s.Notes, "\n"), "of origin "+o.String()); said != (o != regcache.Mapped) || origin(pt) != o {
+			t.Errorf("%v is measured as %v: %q", o, origin(pt), s.Notes)
+		}
+	}
+}
+
 func TestChurnMissesWheneverMemoryWasTakenAway(t *testing.T) {
 	pt := point(plan.Churn, 20)
 	pt.Cycles = 2000

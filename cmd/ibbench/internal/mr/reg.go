@@ -68,7 +68,7 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	h := &hits{cache: c, at: mem.at, size: uint64(pt.Size)}
-	if len(uncached(c)) > 0 {
+	if len(uncached(c, pt)) > 0 {
 		return nil // there are none
 	}
 	found, _, err := s.batches(pt, h.run)

@@ -166,19 +166,29 @@ func figures(s *stats.Samples) report.Figures {
 	return report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
 }
 
+// origin is what the cache is told of the ranges; they are mapped by C code.
+func origin(pt plan.Point) regcache.Origin {
+	for _, o := range []regcache.Origin{regcache.Any, regcache.GoMapped, regcache.Malloc} {
+		if pt.Origin == o.String() {
+			return o
+		}
+	}
+	return regcache.Mapped
+}
+
 // cache makes one that has room for the point's regions.
 func (s *session) cache(pt plan.Point, r regcache.Registrar) (*regcache.Cache, error) {
 	if pt.Regions > memevents.Slots {
 		return nil, fmt.Errorf("%d regions: a process can watch %d", pt.Regions, memevents.Slots)
 	}
 	return regcache.New(regcache.Config{
-		Registrar: r, Origin: regcache.Mapped, MaxRegions: max(pt.Regions, 1), MaxBytes: int64(stride(pt)) * int64(max(pt.Regions, 1)),
+		Registrar: r, Origin: origin(pt), MaxRegions: max(pt.Regions, 1), MaxBytes: int64(stride(pt)) * int64(max(pt.Regions, 1)),
 	})
 }
 
 // uncached says why a cache does not cache, if it does not.
-func uncached(c *regcache.Cache) []string {
-	if o := c.Status().Origins[regcache.Mapped]; o.Mode != regcache.Cached {
+func uncached(c *regcache.Cache, pt plan.Point) []string {
+	if o := c.Status().Origins[origin(pt)]; o.Mode != regcache.Cached {
 		return []string{"nothing is cached here: " + o.Why}
 	}
 	return nil

@@ -75,8 +75,9 @@ type Point struct {
 	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
 
-	Regions int   `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
-	Cycles  int64 `json:"cycles,omitempty"`  // mr churn: of unmapping and mapping again, whose memory is counted
+	Regions int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
+	Origin  string `json:"origin,omitempty"`  // mr hit: where the cache is told that they come from
+	Cycles  int64  `json:"cycles,omitempty"`  // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
 // Limits of a plan.
