@@ -92,12 +92,12 @@ func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
 // Hooks never wait for the ring: what does not fit is counted, from many threads too.
 func TestRingOverflowIsCountedAndNothingElseIsLost(t *testing.T) {
 	const threads, each = 4, 5000
+	p := mapPages(t, threads) // over reserved addresses, an event of its own
 	s, err := Subscribe(2 * threads * each)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	p := mapPages(t, threads)
 	var wg sync.WaitGroup
 	for i := range threads {
 		wg.Go(func() {
