@@ -5,6 +5,7 @@ package memevents
 import (
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -21,19 +22,26 @@ func Late() Classes { return Classes(tested.late.Load()) }
 // were read, and refuses with EAGAIN while there are any, before it looks at the request (fs/userfaultfd.c, mmap_changing).
 // The request is one that it refuses with EINVAL otherwise. It costs a system call, which never waits. False also
 // where nothing can be asked.
-func (w *Watcher) Told() bool {
+func (w *Watcher) Told() bool { return w.ask() == syscall.EINVAL }
+
+func (w *Watcher) ask() syscall.Errno {
 	fd := i32(&w.m.uffd).Load() - 1
 	_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(fd), writeProtect, uintptr(unsafe.Pointer(&noBytes)))
-	return errno == syscall.EINVAL
+	return errno
 }
 
-// WaitTold waits until Told, for about as long as a registration takes. False: not yet.
+// WaitTold waits until Told, for about as long as a registration takes; where others compute, for one turn of theirs. False: not yet,
+// or there is nobody to ask.
 func (w *Watcher) WaitTold() bool {
-	for range 100 {
-		if w.Told() {
+	for end := time.Now().Add(100 * time.Microsecond); time.Now().Before(end); {
+		switch w.ask() {
+		case syscall.EINVAL:
 			return true
+		case syscall.EAGAIN:
+			runtime.Gosched()
+		default:
+			return false
 		}
-		runtime.Gosched()
 	}
 	return false
 }

@@ -116,9 +116,9 @@ func (h *hints) learn(lo uintptr, e *entry) {
 	}
 }
 
-// mustAsk: of some ways in which memory of the origin is unmapped only userfaultfd tells, and when the addresses are free
-// already. Who has mapped them anew asks the kernel first, and then the entry: a reference without is none to what is there now.
-func mustAsk(o Origin) bool { return o < numOrigins && origins[o].need&memevents.Late() != 0 }
+// mustAsk: of some ways in which memory is unmapped only userfaultfd tells, and when the addresses are free already. Who has
+// mapped them anew, of whatever origin, asks the kernel first, and then the entry: a reference without is none to what is there now.
+func mustAsk(need memevents.Classes) bool { return need&memevents.Late() != 0 }
 
 // Get returns a registration of n bytes at p that allows at least the given access. Each Region goes to Put once,
 // when its operations have completed.
@@ -129,7 +129,7 @@ func (c *Cache) Get(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 // GetFrom is Get for memory of a given origin.
 func (c *Cache) GetFrom(o Origin, p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	e := c.hints.find(uintptr(p), n, asked(o, access))
-	if e == nil || e.frames != nil || mustAsk(o) && !c.w.Told() || !e.ref.Acquire() {
+	if e == nil || e.frames != nil || mustAsk(e.need) && !c.w.Told() || !e.ref.Acquire() {
 		return c.miss(request{o: o, p: p, lo: uintptr(p), n: n, access: access})
 	}
 	c.hit(e)

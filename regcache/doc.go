@@ -44,7 +44,8 @@
 //
 // Where only userfaultfd tells of some way in which memory of an origin is unmapped (Any, Malloc and GoMapped by default),
 // a Get asks the kernel before it hits, by one system call of some 0.3 us: another thread may have freed the addresses an
-// instant ago (memevents.Watcher.Told). Mapped and GoHeap need no question, nor Malloc where the libc's text is patched.
+// instant ago (memevents.Watcher.Told). What was registered for Mapped
+// or GoHeap needs no question, nor for Malloc where the libc's text is patched.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let
 // go of it (Clear): that one gets EBUSY. What another watches already is registered per operation. One mremap that moves several

@@ -83,9 +83,9 @@ func (x *index) mend(at int) {
 }
 
 // acquire returns an entry that serves the range, with a reference.
-func (x *index) acquire(lo uintptr, n uint64, want ability) *entry {
+func (x *index) acquire(lo uintptr, n uint64, want ability, told bool) *entry {
 	for i := x.above(lo) - 1; i >= 0 && x.items[i].reach > lo; i-- {
-		if e := x.items[i].e; e.serves(lo, n, want) && e.ref.Acquire() {
+		if e := x.items[i].e; e.serves(lo, n, want) && (told || !mustAsk(e.need)) && e.ref.Acquire() {
 			return e
 		}
 	}

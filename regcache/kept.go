@@ -14,7 +14,7 @@ import (
 // whose end nobody tells (see memevents.Watcher.ClaimLive).
 func (c *Cache) GetKept(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	e := c.hints.find(uintptr(p), n, asked(c.origin, access))
-	if e == nil || e.frames != nil || mustAsk(c.origin) && !c.w.Told() || !e.ref.Acquire() {
+	if e == nil || e.frames != nil || mustAsk(e.need) && !c.w.Told() || !e.ref.Acquire() {
 		return c.miss(request{o: c.origin, p: p, lo: uintptr(p), n: n, access: access, kept: true})
 	}
 	c.hit(e)

@@ -122,8 +122,8 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	if c.forked() { // before the lock, whose holder may not be here to give it back
 		return nil, nil, nil, errForked("get")
 	}
-	told := !mustAsk(q.o) || c.w.WaitTold()
-	if !told {
+	told := memevents.Late() == 0 || c.w.WaitTold()
+	if !told && mustAsk(origins[q.o].need) {
 		q.why = memevents.ErrChanging
 	}
 	c.reap()
@@ -133,12 +133,10 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 		return nil, nil, nil, errClosed("get")
 	}
 	c.age.Add(2)
-	if told {
-		e = c.index.acquire(q.lo, q.n, q.want())
-	}
+	e = c.index.acquire(q.lo, q.n, q.want(), told)
 	if e != nil {
 		c.hints.learn(q.lo, e)
-	} else if told && c.watched[q.o].Load() {
+	} else if q.why == nil && c.watched[q.o].Load() {
 		f := c.flightOver(q)
 		if f != nil && !waited {
 			wait = f

@@ -22,6 +22,27 @@ func TestWhatTheKernelHasNotToldYetIsNotHit(t *testing.T) {
 	}
 }
 
+// What comes may be of another origin, of which nothing else is to be asked: memory that nobody will take away.
+func TestWhatTheKernelHasNotToldYetIsNotHitByMemoryThatStays(t *testing.T) {
+	f := newFake()
+	c := cached(t, f, func(c *Config) { c.Origin = Any })
+	p := reserve(t, 1)
+	was := getPut(t, c, p, 8, LocalWrite)
+	setReaderDelay(100_000)
+	defer setReaderDelay(0)
+	defer takeOver(t, p)()
+	for _, o := range []Origin{Mapped, GoHeap} {
+		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.LKey == was || !f.mr(t, r).lands(p, 8) {
+			t.Errorf("%v: registration %d of the pages before was hit", o, r.LKey)
+		}
+		mustPut(t, c, r)
+	}
+}
+
 func unmapUntold(t *testing.T, o Origin, kept bool) {
 	f := newFake()
 	c := cached(t, f, func(c *Config) { c.Origin = o })
@@ -34,18 +55,7 @@ func unmapUntold(t *testing.T, o Origin, kept bool) {
 
 	setReaderDelay(100_000)
 	defer setReaderDelay(0)
-	var freed sync.WaitGroup
-	freed.Go(func() { unix.Syscall(unix.SYS_MUNMAP, p, page, 0) }) // returns when it is told
-	defer freed.Wait()
-	for end := time.Now().Add(20 * time.Second); ; {
-		const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
-		if _, _, errno := unix.Syscall6(unix.SYS_MMAP, p, page, rw, flags, ^uintptr(0), 0); errno == 0 {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(errno)
-		}
-	}
-	stamp(p, p+page)
+	defer takeOver(t, p)()
 	r, err := get(ptr(p), 8, LocalWrite)
 	if err != nil && !kept {
 		t.Fatal(err)
@@ -57,4 +67,23 @@ func unmapUntold(t *testing.T, o Origin, kept bool) {
 		t.Errorf("registration %d of the pages before was hit", r.LKey)
 	}
 	mustPut(t, c, r)
+}
+
+// takeOver has one thread unmap a page, and another map it as soon as the kernel lets it, which is before it has told of the first.
+// What it returns waits for that.
+func takeOver(t *testing.T, p uintptr) (wait func()) {
+	t.Helper()
+	var freed sync.WaitGroup
+	freed.Go(func() { unix.Syscall(unix.SYS_MUNMAP, p, page, 0) }) // returns when it is told
+	for end := time.Now().Add(20 * time.Second); ; {
+		const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
+		_, _, errno := unix.Syscall6(unix.SYS_MMAP, p, page, rw, flags, ^uintptr(0), 0)
+		if errno == 0 {
+			stamp(p, p+page)
+			return freed.Wait
+		}
+		if time.Now().After(end) {
+			t.Fatal(errno)
+		}
+	}
 }
