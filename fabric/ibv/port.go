@@ -126,7 +126,11 @@ type layout struct {
 
 const (
 	portLine = 64
-	inStride = (grhBytes + datagramMax + portLine - 1) / portLine * portLine
+	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe, Linux 6.1): there is room
+	// for the largest, which is of one packet.
+	inStride = (grhBytes + packetMax + portLine - 1) / portLine * portLine
+	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the largest MTU.
+	packetMax = 4096
 )
 
 func newLayout(cfg fabric.PortConfig) (l layout) {

@@ -22,7 +22,11 @@ func (m *mail) raw(from, to int, b []byte) {
 	}
 	slot := p.slots - 1
 	sge := &p.chain.SGEs(slot)[0]
-	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(p.mem)), uintptr(sge.Addr)-uintptr(unsafe.Pointer(unsafe.SliceData(p.mem))))), datagramMax), b)
+	if len(b) > datagramMax { // than a place to send from; what is in it is of no matter
+		sge.Addr = addrOf(p.mem)
+	} else {
+		copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(p.mem)), uintptr(sge.Addr)-uintptr(unsafe.Pointer(unsafe.SliceData(p.mem))))), datagramMax), b)
+	}
 	sge.Length = uint32(len(b))
 	m.must("flush", p.flush())
 }
@@ -37,7 +41,7 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 		return encoded(d)
 	}
 	bad := [][]byte{
-		{}, {datagramVersion}, bytes.Repeat([]byte{0xFF}, 200), encoded(ok)[:datagramHeader-1],
+		{}, {datagramVersion}, bytes.Repeat([]byte{0xFF}, 200), make([]byte, datagramMax+1), make([]byte, 1024), make([]byte, packetMax), encoded(ok)[:datagramHeader-1],
 		change(func(d *datagram) { d.from = 1 }), // from another rank's queue pair
 		change(func(d *datagram) { d.from = 0 }),
 		change(func(d *datagram) { d.from = 3 }),
@@ -99,7 +103,7 @@ func (m *mail) writeWithImmediate(from, to, n int) {
 
 // What lies in the receive buffer is what somebody else sent before.
 func TestAWriteWithImmediateDataIsNoMessage(t *testing.T) {
-	for _, n := range []int{8, 100} {
+	for _, n := range []int{8, 100, 1000} {
 		m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
 		m.connectAll()
 		m.exchange(50) // so that each buffer has had a message

@@ -120,14 +120,14 @@ var errImmediate = errors.New("ibv: it took a receive buffer by a write with imm
 // landed is the arrival of a message.
 func (p *port) landed(slot int32, wc *verbs.WC) {
 	c := p.byQPN[wc.QPNum]
-	if c == nil || c.state == connGone || wc.Status != verbs.StatusSuccess || int(wc.ByteLen) > p.cfg.SlotSize {
+	if c == nil || c.state == connGone || wc.Status != verbs.StatusSuccess {
 		p.bare = append(p.bare, slot)
 		if c != nil && wc.Status != verbs.StatusFlushed {
 			p.lose(c, wc.Err())
 		}
 		return
 	}
-	if wc.Opcode != verbs.WCRecv { // the slot holds what came before
+	if wc.Opcode != verbs.WCRecv || int(wc.ByteLen) > p.cfg.SlotSize { // the slot holds what came before
 		p.bare = append(p.bare, slot)
 		p.lose(c, errImmediate)
 		return

@@ -296,7 +296,7 @@ func (p *port) harvest(events []fabric.Event) (n int) {
 	defer r.mu.Unlock()
 	bytes := uint64(0)
 loop:
-	for n < len(events) && r.head != r.next {
+	for looks := r.count; n < len(events) && r.head != r.next && looks > 0; looks-- { // else who scribbles all the time keeps it for ever
 		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
 		switch p.judge(w, r.head) {
@@ -340,7 +340,7 @@ func (p *port) harvestNotes() {
 	r := &p.noted
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for {
+	for range noteSlots { // likewise
 		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
 		switch p.judge(w, r.head) {
@@ -378,7 +378,7 @@ const (
 // judge looks at the word of the cell at the head, in which a slot was posted.
 func (p *port) judge(w, head uint64) int {
 	r := wordRank(w)
-	if wordTicket(w) != uint32(head) || r >= uint32(len(p.links)) {
+	if wordTicket(w) != uint32(head) || r >= uint32(len(p.links)) || wordState(w) != posted && p.n.targets[r].state.Load() == absent {
 		return cellBroken
 	}
 	switch wordState(w) {

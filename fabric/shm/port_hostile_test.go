@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -310,4 +311,52 @@ func FuzzMailbox(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whatever another process writes into the rings all the time: a Poll looks at each cell once.
+func TestAScribblerDoesNotKeepPoll(t *testing.T) {
+	victim, enemy := pair(t)
+	f := far(enemy)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop.Store(true)
+	for _, r := range []*ring{&f.ring, &f.note} {
+		wg.Go(func() {
+			for !stop.Load() {
+				for i := range r.mask + 1 {
+					atomic.StoreUint64(&r.cell(i).word, 0)
+				}
+			}
+		})
+	}
+	var events [8]fabric.Event
+	for repairs := victim.posts.repairs.Load() + 10_000; victim.posts.repairs.Load() < repairs; {
+		cells, notes := victim.receive.head, victim.noted.head
+		if _, err := victim.Poll(events[:], 0); err != nil {
+			t.Fatal(err)
+		}
+		if cells, notes = victim.receive.head-cells, victim.noted.head-notes; cells > uint64(victim.cfg.Slots) || notes > noteSlots {
+			t.Fatalf("one Poll went over %d cells of %d, and %d notes of %d", cells, victim.cfg.Slots, notes, noteSlots)
+		}
+	}
+}
+
+// A cell may name a rank that has no place here, as those of other hosts: none of them can have left it so, and none is blamed.
+func TestCellsOfRanksThatAreNotServedAreGivenUp(t *testing.T) {
+	for _, state := range []uint32{full, claimed} {
+		nets, addrs := newNetworks(t, 3, 4096, t.Name(), func(at, rank int, cause error) { t.Errorf("rank %d finds rank %d down: %v", at, rank, cause) })
+		addrs[2] = nil
+		if err := connect(t.Context(), nets[:2], addrs); err != nil {
+			t.Fatal(err)
+		}
+		victim, enemy := openPort(t, nets[0], smallPort), openPort(t, nets[1], smallPort)
+		if err := victim.Post(mail(t, enemy, victim, 200).Slot); err != nil {
+			t.Fatal(err)
+		}
+		cell := far(enemy).cell(victim.receive.head)
+		atomic.StoreUint64(&cell.word, wordOf(victim.receive.head, state, 2))
+		settle(t, victim, 1)
+		mail(t, enemy, victim, 200)
+	}
 }
