@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so hears of it.
@@ -62,7 +64,7 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
 	const ranks = 3
 	ctx := testContext(t)
-	addr := freeAddr(t)
+	addr := proctest.HeldAddr(t)
 	var all sync.WaitGroup
 	for r := range ranks {
 		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}

@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/hydratest"
 	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // rankMain is the life of this binary as a rank: it joins the job that its
@@ -299,7 +298,7 @@ func tcpRanks(t *testing.T, n int, program string, cfg Config, more ...string) (
 	if err := os.WriteFile(secret, []byte(strings.Repeat("5ec4e7", 8)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addr := freeAddr(t)
+	addr := proctest.HeldAddr(t)
 	outs, errs := make([]string, n), make([]error, n)
 	var ranks sync.WaitGroup
 	for r := range n {
@@ -314,24 +313,6 @@ func tcpRanks(t *testing.T, n int, program string, cfg Config, more ...string) (
 	}
 	ranks.Wait()
 	return outs, errs
-}
-
-// freeAddr is an address at which rank 0 can listen. Until the test ends its port is taken, by a socket that does not listen: with
-// SO_REUSEADDR, which net.Listen sets as well, who names the port may bind it too, and the kernel gives it to nobody who does not.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.CloseOnExec(s)
-	t.Cleanup(func() { unix.Close(s) })
-	err = errors.Join(unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(s, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	name, nameless := unix.Getsockname(s)
-	if err := errors.Join(err, nameless); err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
 // Without a launcher that sees the death, the others wait for the join's time

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 const testSecret = "0123456789abcdef0123456789abcdef"
@@ -369,7 +369,7 @@ func TestTCPNoRankZeroSaysWhereAndWhy(t *testing.T) {
 	t.Parallel()
 	rvs := tcpRanks(t, 2, func(_ int, rv *rendezvous) { rv.timeout = time.Second })
 	rvs[0].listener.Close()
-	rvs[1].addr = closedPort(t)
+	rvs[1].addr = proctest.HeldAddr(t)
 	_, err := rvs[1].join(bounded(t))
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%v, want a deadline", err)
@@ -379,25 +379,6 @@ func TestTCPNoRankZeroSaysWhereAndWhy(t *testing.T) {
 			t.Errorf("%q lacks %q", err, w)
 		}
 	}
-}
-
-// closedPort is an address where nobody listens, nor will: its port is taken.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.CloseOnExec(s)
-	t.Cleanup(func() { unix.Close(s) })
-	if err := unix.Bind(s, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
 func TestTCPNameThatDoesNotResolveIsTriedUntilTheDeadline(t *testing.T) {

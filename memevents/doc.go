@@ -104,8 +104,8 @@
 // asks it, Told, and then acquires: what was counted then makes a miss; of what was not, the gate and the entry say
 // the rest. Late says which classes are in question; a Claim needs
 // no question, for its pages are registered after it. Before Linux 5.15 the kernel's count is a flag, which the first of
-// several unmappings clears. A kernel that fails to lower it again (after an mremap that failed; fixed in 2026) makes
-// WaitTold fail for good, and each operation register.
+// several unmappings clears. Should a kernel not lower it again, WaitTold fails from then on, and
+// each operation registers.
 //
 // # Discards by raw calls
 //
