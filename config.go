@@ -163,7 +163,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.GID = env.checked("IBCONDUIT_GID", "auto", isGID, wantGID)
 	}
 	if c.Port == 0 {
-		c.Port = env.integer("IBCONDUIT_PORT", 0, 0, maxPort)
+		c.Port = env.integer("IBCONDUIT_PORT", 0, 1, maxPort)
 	}
 	if c.Workers == 0 {
 		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8), 1, maxWorkers)

@@ -170,7 +170,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		"log variable":            {Config{}, map[string]string{"IBCONDUIT_LOG": "loud"}, "IBCONDUIT_LOG"},
 		"fabric variable":         {Config{}, map[string]string{"IBCONDUIT_FABRIC": "tcp"}, `IBCONDUIT_FABRIC is "tcp", want auto, ibv or shm`},
 		"GID variable":            {Config{}, map[string]string{"IBCONDUIT_GID": "-1"}, `IBCONDUIT_GID is "-1", want a GID table index`},
-		"port variable":           {Config{}, map[string]string{"IBCONDUIT_PORT": "256"}, `IBCONDUIT_PORT is "256", want an integer from 0 to 255`},
+		"port variable":           {Config{}, map[string]string{"IBCONDUIT_PORT": "256"}, `IBCONDUIT_PORT is "256", want an integer from 1 to 255`},
 		"worker variable":         {Config{}, map[string]string{"IBCONDUIT_WORKERS": "0"}, `IBCONDUIT_WORKERS is "0", want an integer from 1 to 1024`},
 		"depth variable":          {Config{}, map[string]string{"IBCONDUIT_QUEUE_DEPTH": "deep"}, `IBCONDUIT_QUEUE_DEPTH is "deep", want an integer from 4 to 8192`},
 		"lanes variable":          {Config{}, map[string]string{"IBCONDUIT_MESSAGE_LANES": "65"}, `IBCONDUIT_MESSAGE_LANES is "65", want an integer from 1 to 64`},

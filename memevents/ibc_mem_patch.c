@@ -66,11 +66,12 @@ static int patch_all(void)
 }
 #endif
 
-static int asked(const char *list)
+static int names(const char *list, const char *name)
 {
-	const char *p = list ? strstr(list, "patch") : NULL;
+	const char *p = list ? strstr(list, name) : NULL;
+	size_t n = strlen(name);
 
-	return p && (p == list || p[-1] == ',') && (!p[5] || p[5] == ',');
+	return p && (p == list || p[-1] == ',') && (!p[n] || p[n] == ',');
 }
 
 /* After start (101), which finds out who is next. */
@@ -79,7 +80,9 @@ __attribute__((constructor(102))) static void patch_libc(void)
 	const char *events = getenv("IBCONDUIT_MEM_EVENTS");
 	int off = events && (!strcasecmp(events, "no") || !strcasecmp(events, "off") || !strcasecmp(events, "false") || !strcmp(events, "0"));
 
-	if (off || !asked(getenv("IBCONDUIT_MEM_MONITORS")))
+	const char *monitors = getenv("IBCONDUIT_MEM_MONITORS");
+
+	if (off || !names(monitors, "patch") || names(monitors, "none")) /* none beside others is refused later, in Go */
 		return;
 	if (ibc_mem_adopted()) { /* whose hooks do the work, and this work too */
 		reason = "the preloaded library sees to it";

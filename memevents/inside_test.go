@@ -87,6 +87,27 @@ func init() {
 	}
 }
 
+// The text is patched before Go could refuse a list.
+func TestTheTextIsPatchedOnlyWhereThatIsAllThatIsSaid(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the libc's text is patched on amd64 only")
+	}
+	for list, want := range map[string]string{"patch": "true", "auto,patch": "true", "auto": "false", "none,patch": "false", "patch,none": "false"} {
+		if out := strings.Fields(runHelper(t, []string{EnvMonitors + "=" + list}, "patched"))[0]; out != want {
+			t.Errorf("%s: patched is %s, want %s", list, out, want)
+		}
+	}
+}
+
+func init() {
+	helpers["patched"] = func([]string) error {
+		var s monitorSet
+		s.startPatch()
+		fmt.Println(s.patch.Active, s.patch.Why)
+		return nil
+	}
+}
+
 // The patched text ends in the kernel, where nobody but the hook turns a result into errno.
 func TestFailuresThroughPatchedTextKeepTheirErrno_06(t *testing.T) {
 	if runtime.GOARCH != "amd64" {

@@ -64,12 +64,11 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	c := newCache(t, f)
 	p := ptr(reserve(t, 1))
 	for name, get := range map[string]func() (Region, error){
-		"nothing":           func() (Region, error) { return c.Get(p, 0, LocalWrite) },
-		"nil":               func() (Region, error) { return c.Get(nil, 1, LocalWrite) },
-		"beyond memory":     func() (Region, error) { return c.Get(p, math.MaxUint64, LocalWrite) },
-		"unknown access":    func() (Region, error) { return c.Get(p, 1, 1<<20) },
-		"unknown origin":    func() (Region, error) { return c.GetFrom(numOrigins, p, 1, LocalWrite) },
-		"origin as a shift": func() (Region, error) { return c.GetFrom(32, p, 1, LocalWrite) },
+		"nothing":        func() (Region, error) { return c.Get(p, 0, LocalWrite) },
+		"nil":            func() (Region, error) { return c.Get(nil, 1, LocalWrite) },
+		"beyond memory":  func() (Region, error) { return c.Get(p, math.MaxUint64, LocalWrite) },
+		"unknown access": func() (Region, error) { return c.Get(p, 1, 1<<20) },
+		"unknown origin": func() (Region, error) { return c.GetFrom(numOrigins, p, 1, LocalWrite) },
 	} {
 		if _, err := get(); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v, want EINVAL", name, err)
@@ -84,6 +83,24 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	}
 	if s := c.Stats(); s.Gets != 0 || s.Registered != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A hit looks at one bit for the origin.
+func TestAnUnknownOriginDoesNotHit(t *testing.T) {
+	c := newCache(t, newFake())
+	p := reserve(t, 1)
+	for o := range numOrigins {
+		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustPut(t, c, r)
+	}
+	for o := int(numOrigins); o < 256; o++ {
+		if _, err := c.GetFrom(Origin(o), ptr(p), 8, LocalWrite); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("origin %d: %v, want EINVAL", o, err)
+		}
 	}
 }
 

@@ -47,7 +47,8 @@ func (o Origin) String() string {
 // ability is what an entry can serve: access in the low half, a bit for each origin in the high half.
 type ability uint64
 
-func asked(o Origin, access Access) ability { return ability(access) | 1<<(32+o&31) }
+// asked has for an origin that is none the last bit, which no entry has.
+func asked(o Origin, access Access) ability { return ability(access) | 1<<(32+min(o, 31)) }
 
 func (a ability) access() Access { return Access(uint32(a)) }
 

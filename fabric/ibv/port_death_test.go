@@ -120,6 +120,12 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 	}
 	m.must("close", m.posts[0].p.Close())
 	m.live = func(rank int) bool { return rank != 0 }
+	for _, o := range m.posts[1:] { // who has not polled since does not know
+		m.taken[o.rank*len(m.posts)].Store(o.sent[0])
+		if ok, err := o.send(0, 500, true, 0); !ok || err != nil {
+			t.Fatalf("rank %d could not send: %v", o.rank, err)
+		}
+	}
 	m.work(func(o *office) (bool, error) {
 		if o.down[0] == nil {
 			_, err := o.send(0, 500, true, 0)

@@ -211,6 +211,7 @@ func (p *port) Kick() error {
 const (
 	pollTurns = 64                    // looks between two looks at the clock
 	yieldFrom = 20 * time.Microsecond // of idling, over all Polls, before others run in between
+	mendEvery = 256                   // Polls: those that bring nothing may all be too short to idle
 )
 
 // Poll returns events, or none after budget.
@@ -239,6 +240,8 @@ func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	}
 	if n > 0 {
 		p.idle = 0
+	} else if p.count.polls%mendEvery == 0 {
+		p.mend()
 	}
 	return n, err
 }
@@ -324,12 +327,19 @@ loop:
 	return n
 }
 
-// mend puts a tail right that cannot be: senders would find no slot for ever.
+// mend puts right what would leave senders without a slot for ever, or a message behind a cell that nobody fills: a tail
+// that is not among the posted cells, or has passed one that nobody has claimed. Who dies between a claim and the tail leaves
+// the former, too.
 func (p *port) mend() {
 	for _, r := range []*receiver{&p.receive, &p.noted} {
 		r.mu.Lock()
-		if t := atomic.LoadUint64(r.tail); t-r.head > r.next-r.head {
+		t := atomic.LoadUint64(r.tail) // before the cells, which are claimed first
+		if t-r.head > r.next-r.head {
 			atomic.CompareAndSwapUint64(r.tail, t, r.head)
+		} else {
+			for t != r.head && !r.stirs() && r.skipLocked(wordOf(r.head, posted, 0)) {
+				p.posts.repairs.Add(1)
+			}
 		}
 		r.mu.Unlock()
 	}

@@ -140,11 +140,29 @@ func TestSenderBelievesNoSlotNumber(t *testing.T) {
 
 func TestTailThatCannotBeIsPutRight(t *testing.T) {
 	victim, enemy := pair(t)
-	for _, tail := range []uint64{0, math.MaxUint64, 1 << 40} {
-		atomic.StoreUint64(victim.receive.tail, tail)
-		e := mail(t, enemy, victim, 8)
-		if err := victim.Post(e.Slot); err != nil {
-			t.Fatal(err)
+	r := &victim.receive
+	for _, budget := range []time.Duration{0, time.Microsecond, time.Millisecond} { // none is too short to notice
+		for what, tail := range map[string]func() uint64{
+			"0":                                 func() uint64 { return 0 },
+			"the last":                          func() uint64 { return math.MaxUint64 },
+			"far ahead":                         func() uint64 { return 1 << 40 },
+			"behind":                            func() uint64 { return r.head - 1 },
+			"beyond a cell that nobody claimed": func() uint64 { return r.head + 1 },
+			"the end":                           func() uint64 { return r.next },
+			"beyond the end":                    func() uint64 { return r.next + 1 },
+		} {
+			t.Logf("%s with a budget of %v", what, budget)
+			b, err := enemy.Reserve(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			atomic.StoreUint64(r.tail, tail())
+			if err := enemy.Send(int(victim.rank), b, 8, nil, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := victim.Post(arrivalPolled(t, enemy, victim, budget).Slot); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

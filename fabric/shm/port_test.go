@@ -44,6 +44,12 @@ func mail(t testing.TB, from, to *port, size int) fabric.Event {
 
 func arrival(t testing.TB, from, to *port) fabric.Event {
 	t.Helper()
+	return arrivalPolled(t, from, to, 10*time.Microsecond)
+}
+
+// arrivalPolled is arrival where the receiver's polls have a budget.
+func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Event {
+	t.Helper()
 	var e [1]fabric.Event
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		if from != to {
@@ -51,7 +57,7 @@ func arrival(t testing.TB, from, to *port) fabric.Event {
 				t.Fatal(err)
 			}
 		}
-		n, err := to.Poll(e[:], 10*time.Microsecond)
+		n, err := to.Poll(e[:], budget)
 		if err != nil {
 			t.Fatal(err)
 		}
