@@ -3,6 +3,7 @@ package am
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,6 +99,40 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 				<-closed
 			}
 		})
+	}
+}
+
+// A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation mode): whoever unlocks it
+// stops right there. So Close looks at the lane as soon as Prepare has taken a buffer.
+func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	p := closableOver(l, s)
+	l.cfg.CloseAfter = 20 * time.Millisecond
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	queued := func() { time.Sleep(3 * time.Millisecond) } // beyond the millisecond that counts as long
+	prepared, closed := make(chan *Prepared, 1), make(chan error, 1)
+	l.mu.Lock()
+	go func() {
+		b, err := l.table.find(0).TryPrepare(l, 1, 8)
+		if err != nil {
+			t.Error(err)
+		}
+		prepared <- b
+	}()
+	queued()
+	go func() { closed <- l.Close() }()
+	queued()
+	l.mu.Unlock()
+	l.mu.Lock() // who is woken finds it taken, and wants it handed over
+	queued()
+	l.mu.Unlock()
+	if err := <-closed; !errors.Is(err, ErrBusy) || p.closed.Load() {
+		t.Errorf("Close while the program has a buffer: %v, the port is closed: %v", err, p.closed.Load())
+	}
+	(<-prepared).Cancel()
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -44,9 +44,7 @@ func (l *Lane) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error
 	for {
 		l.join(&l.waiting, w, atLane)
 		l.arm(l.port.Now() + retryAfter)
-		l.mu.Lock()
-		b, err := l.reserve(w)
-		l.mu.Unlock()
+		b, err := l.reservePrepared(w)
 		if err != ErrNoBuffer {
 			return b, err
 		}
@@ -74,17 +72,25 @@ func (h *Handler) tryPrepare(l *Lane, rank, size int) (*Prepared, error) {
 	if size < 0 || size > l.cfg.MaxMedium {
 		return nil, &SizeError{"a Medium payload in bytes", size, l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
 	}
-	l.mu.Lock()
-	b, err := l.reserve(nil)
-	l.mu.Unlock()
+	b, err := l.reservePrepared(nil)
 	if err != nil {
 		return nil, err
 	}
 	return h.prepared(l, rank, size, b), nil
 }
 
+// reservePrepared is reserve for the program. The buffer is counted before anybody can end the lane: Close takes its memory.
+func (l *Lane) reservePrepared(w *waiter) (fabric.SendBuf, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, err := l.reserve(w)
+	if err == nil {
+		l.prepared.Add(1)
+	}
+	return b, err
+}
+
 func (h *Handler) prepared(l *Lane, rank, size int, b fabric.SendBuf) *Prepared {
-	l.prepared.Add(1)
 	return &Prepared{l: l, h: h, rank: rank, size: size, buf: b}
 }
 
