@@ -65,8 +65,8 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening
-	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that. 0: 75 µs, and
-	// no time at all with less than two processors. -1: no time.
+	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that. 0: 75 µs, and, unless
+	// there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant, messages are handled while somebody waits or polls. Close may take up to 0.1 s longer
@@ -116,7 +116,8 @@ func (c *Config) populate() error {
 	orDefault(&c.MaxMedium, 4096)
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
-	if c.SpinFor == 0 && runtime.GOMAXPROCS(0) >= 2 { // which follows the quota of the control group
+	// GOMAXPROCS follows the quota of the control group; a simulation must not depend on the machine.
+	if _, real := c.Host.(goroutines); c.SpinFor == 0 && (!real || runtime.GOMAXPROCS(0) >= 2) {
 		c.SpinFor = 75 * time.Microsecond
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type outcome struct {
 	traffic
 	err      error
 	rnr      uint64     // messages that met no buffer
+	hash     uint64     // of the world's trace
 	live     []*am.Lane // of the ranks that were not killed
 	ended    int64      // requests of theirs
 	died     int64      // requests, of whomever, that found their rank dead
@@ -66,7 +68,7 @@ func (x traffic) run(t *testing.T) *outcome {
 	}
 	r.left.Store(int64(x.cfg.Ranks - len(x.kill)))
 	r.unquiet.Store(r.left.Load())
-	o := &outcome{traffic: x, err: w.Run(r.rank), rnr: w.RNR()}
+	o := &outcome{traffic: x, err: w.Run(r.rank), rnr: w.RNR(), hash: w.TraceHash()}
 	o.ended, o.died = r.ended.Load(), r.died.Load()
 	for i, l := range r.lanes {
 		if l != nil && !r.dead[i] {
@@ -207,11 +209,11 @@ func (o *outcome) booksAgree(t *testing.T) {
 }
 
 func TestThousandsOfRanksRandomAllToAll(t *testing.T) {
-	ranks := manyRanks
+	ranks := *ranksFlag
 	if testing.Short() {
 		ranks = 200
 	}
-	o := traffic{cfg: sim.Config{Ranks: ranks, Seed: 21}, calls: 10, stall: 10 * time.Second}.run(t)
+	o := traffic{cfg: sim.Config{Ranks: ranks, Seed: 21}, calls: 10, slow: []int{3, 50, 51}, stall: 10 * time.Second}.run(t)
 	o.allEnded(t)
 	o.noneMetNoBuffer(t)
 	o.booksAgree(t)
@@ -242,6 +244,24 @@ func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 	}
 	if died == 0 {
 		t.Error("nobody called the dead: this test shows nothing")
+	}
+}
+
+// The lanes of a simulated job add nothing of the machine's: a seed names their run, too.
+func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	var first *outcome
+	for _, procs := range []int{1, 2, 4, 2} {
+		runtime.GOMAXPROCS(procs)
+		o := traffic{cfg: sim.Config{Ranks: 20, Seed: 24, SegmentSize: 1024, Connections: 4, Notes: sim.Notes{Loss: 0.1, Dup: 0.1}, HandshakeTries: 60},
+			calls: 50, posts: true, kill: []int{7}, slow: []int{3}, stall: 30 * time.Second}.run(t)
+		o.allEnded(t)
+		if first == nil {
+			first = o
+		}
+		if o.hash != first.hash || o.messages != first.messages {
+			t.Errorf("with GOMAXPROCS=%d %d messages and trace %#x, with 1 %d and %#x", procs, o.messages, o.hash, first.messages, first.hash)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package am_test
 import (
 	"flag"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 var (
 	messagesFlag = flag.Uint64("messages", 0, "simulated messages of TestRandomWorldsKeepTheirBooks (default 200000; 20000 with -race or -short)")
 	seedFlag     = flag.Uint64("seed", 1, "its first seed")
+	traceFlag    = flag.Bool("trace", false, "print the traces of its worlds")
+	ranksFlag    = flag.Int("ranks", manyRanks, "ranks of TestThousandsOfRanksRandomAllToAll")
 )
 
 // randomWorld is a job of a random shape: from plenty to one buffer of a kind, with and without losses, slow ranks and deaths.
@@ -52,7 +55,11 @@ func TestRandomWorldsKeepTheirBooks(t *testing.T) {
 	}
 	done, died, seed, from := uint64(0), int64(0), *seedFlag, time.Now()
 	for ; done < want && !t.Failed(); seed++ {
-		o := randomWorld(seed).run(t)
+		x := randomWorld(seed)
+		if *traceFlag {
+			x.cfg.Trace = os.Stdout
+		}
+		o := x.run(t)
 		o.allEnded(t)
 		o.noneMetNoBuffer(t)
 		o.booksAgree(t)
