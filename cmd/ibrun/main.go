@@ -69,7 +69,17 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
 
-	report := func(text string) { fmt.Fprintln(stderr, "ibrun: "+text) }
+	report := func(text string) {
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			fmt.Fprintln(stderr, "ibrun: "+text)
+		}()
+		select {
+		case <-said:
+		case <-time.After(time.Second): // nobody reads it, and the ranks must be ended all the same
+		}
+	}
 	code, err = launch.Run(ctx, launch.Config{
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
 		RankEnv: func(int) []string { return env }, Prefix: cmd.prefix(),

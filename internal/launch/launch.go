@@ -55,7 +55,8 @@ type Config struct {
 	Report func(message string)
 
 	// Grace is how long the others may take to end by themselves when a rank
-	// has failed, and again after SIGTERM, before SIGKILL. It must exceed the
+	// has failed, and again after SIGTERM, before SIGKILL; and, where the job was
+	// told to end, how long whoever reads the output. It must exceed the
 	// time in which a rank says why it ends; package bootstrap takes up to
 	// 3 s where a rank is missing. Default: 4 s.
 	Grace time.Duration

@@ -94,9 +94,11 @@ func (k *sink) write(s *stream, text []byte) {
 }
 
 // end finishes a last line that was given a prefix; without prefixes the
-// output stays as the program wrote it.
+// output stays as the program wrote it. Where a write does not come back nothing is left to do.
 func (k *sink) end() error {
-	k.mu.Lock()
+	if !k.mu.TryLock() {
+		return nil
+	}
 	defer k.mu.Unlock()
 	if k.err == nil && k.partial != nil && len(k.partial.prefix) > 0 {
 		_, k.err = k.w.Write([]byte{'\n'})

@@ -130,7 +130,10 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 	return <-started
 }
 
-// see waits until all ranks have ended and hurries them where needed.
+var errUnread = errors.New("launch: the rest of the output is lost: nobody reads it")
+
+// see waits until all ranks have ended and hurries them where needed. Their output may take its time, unless
+// the job was told to end.
 func (r *run) see(ctx context.Context, err error) error {
 	hurry := stopped()
 	defer hurry.Stop()
@@ -140,10 +143,15 @@ func (r *run) see(ctx context.Context, err error) error {
 		hurry.Reset(after)
 	}
 	done := ctx.Done()
+	told := false // to end, from outside
+	var giveUp <-chan time.Time
 	if err != nil {
 		end(syscall.SIGTERM, 0)
 	}
 	for alive, wet := len(r.ranks), len(r.ranks); wet > 0; {
+		if told && alive == 0 && giveUp == nil {
+			giveUp = time.After(r.cfg.Grace)
+		}
 		select {
 		case ev := <-r.events:
 			if ev.dry {
@@ -159,8 +167,9 @@ func (r *run) see(ctx context.Context, err error) error {
 			r.blame.settle(r.ranks)
 		case s := <-r.cfg.Signals:
 			r.forward(s)
+			told = told || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
 		case <-done:
-			done = nil
+			done, told = nil, true
 			if err == nil {
 				err = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
 			}
@@ -171,6 +180,9 @@ func (r *run) see(ctx context.Context, err error) error {
 			if next != syscall.SIGKILL {
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
+		case <-giveUp:
+			r.blame.decide()
+			return errors.Join(err, errUnread)
 		}
 		r.blame.report(r.cfg.Report)
 	}

@@ -272,6 +272,31 @@ func TestSecondInterruptKills(t *testing.T) {
 	}
 }
 
+// unread is an output that nobody reads until it is released.
+type unread struct {
+	written sync.Once
+	then    func()
+	release chan struct{}
+}
+
+func (w *unread) Write(p []byte) (int, error) {
+	w.written.Do(w.then)
+	<-w.release
+	return len(p), nil
+}
+
+func TestWhoIsToldToEndDoesNotWaitForAReader(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	out := &unread{then: func() { signals <- syscall.SIGTERM }, release: make(chan struct{})}
+	release := sync.OnceFunc(func() { close(out.release) })
+	defer release()
+	defer time.AfterFunc(30*time.Second, release).Stop()
+	r := sh(t, 2, `echo ready; exec sleep 600`, func(c *Config) { c.Signals, c.Stdout = signals, out })
+	if r.code != 143 || !errors.Is(r.err, errUnread) {
+		t.Errorf("%+v", r)
+	}
+}
+
 // trigger acts once it has seen the word ready often enough.
 type trigger struct {
 	mu   sync.Mutex
