@@ -155,8 +155,7 @@ func (p *port) bury(rank int, cause error) {
 		if err := c.qp.ToError(); err != nil {
 			p.n.log.Warn("ibv: queue pair of a dead rank cannot be stopped", "rank", rank, "err", err)
 		}
-		p.mu.Lock()
-		_, _, _ = p.turn(pollBudget) // the next turn tells
+		p.drain()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,6 +170,19 @@ func (p *port) bury(rank int, cause error) {
 	}
 	p.peers[rank].down = true
 	p.events.push(fabric.Event{Kind: fabric.Down, Peer: rank, Err: cause})
+}
+
+// drain takes all that the completion queue holds, before a queue pair is closed: some devices forget what is left of it
+// then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of rdma-core).
+func (p *port) drain() {
+	for left := p.listener.cq.Cap(); left > 0; {
+		p.mu.Lock()
+		n, _, _ := p.turn(pollBudget) // of an error the next turn tells
+		if n == 0 {
+			return
+		}
+		left -= n
+	}
 }
 
 // timers repeats what had no answer, closes idle connections when there are too many, and tries those that are silent.

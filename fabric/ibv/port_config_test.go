@@ -16,3 +16,14 @@ func TestTheLongestKeepaliveIsNeverDue(t *testing.T) {
 		t.Errorf("%v after %v is %v", c.Keepalive, now, now+c.Keepalive)
 	}
 }
+
+// Under traffic nobody sleeps, for hours perhaps, while more alarms are set.
+func TestAlarmsThatNobodyWaitsForDoNotPileUp(t *testing.T) {
+	p := &port{origin: time.Now().Add(-time.Hour)}
+	for i := range 1000 {
+		p.After(time.Duration(i) * time.Millisecond)
+	}
+	if n := len(p.alarms); n > 2 {
+		t.Errorf("%d alarms are kept that were due long ago", n)
+	}
+}

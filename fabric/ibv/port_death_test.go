@@ -150,3 +150,26 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 		return len(o.cookies) == 0, nil
 	})
 }
+
+// Nobody polls while a rank sends and dies: its messages lie in the completion queue, more of them than one look takes.
+func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
+	const count = 200
+	m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
+	m.connectAll()
+	m.only(1)
+	m.work(func(o *office) (bool, error) {
+		for o.sent[0] <= count { // one is connectAll's
+			ok, err := o.send(0, 8, true, 0)
+			if !ok || err != nil {
+				return false, err
+			}
+		}
+		return len(o.cookies) == 0, nil
+	})
+	m.nets[0].PeerDown(1, errors.New("it died"))
+	m.only(0)
+	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
+	if got := m.posts[0].arrived[1]; got != count+1 {
+		t.Errorf("%d messages of %d were told of", got, count+1)
+	}
+}

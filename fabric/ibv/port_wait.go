@@ -16,6 +16,9 @@ func (p *port) Now() time.Duration { return time.Since(p.origin) }
 // After sets an alarm.
 func (p *port) After(t time.Duration) {
 	p.alarmMu.Lock()
+	for now := p.Now(); len(p.alarms) > 1 && p.alarms[1] <= now; { // one that is due is enough, where nobody waits
+		p.alarms = slices.Delete(p.alarms, 0, 1)
+	}
 	i, found := slices.BinarySearch(p.alarms, t)
 	if !found {
 		p.alarms = slices.Insert(p.alarms, i, t)
