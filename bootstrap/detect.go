@@ -77,8 +77,9 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
 		insecure: d.env.get("IBCONDUIT_INSECURE") == "1",
 		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, grace: graceTime, exit: os.Exit,
-		life: holdLife(d.env),
+		life: holdLife(d.env), ended: openEnded(d.env),
 	}
+	defer rv.ended.close()
 	var err error
 	if rv.secret, err = readSecret(d.env); err != nil {
 		return nil, err

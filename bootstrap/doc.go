@@ -53,7 +53,10 @@
 // IBCONDUIT_SECRET_FD, _SECRET_FILE or _SECRET (in this order) give the secret;
 // IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_LIFE_FD gives a
 // rank the end of a pipe to hold until it ends, by which the launcher knows who
-// ended first; IBCONDUIT_INSECURE=1
+// ended first; IBCONDUIT_ENDED_FD is a file to which the launcher adds a line for
+// each rank that has ended, as "2 exit status 3", by which New fails at once when a
+// rank will never come, or 1 s later where rank 0 does not say it;
+// IBCONDUIT_INSECURE=1
 // allows other addresses than loopback without a secret. Descriptors are
 // written as "4", or as "4:inode" so that a descriptor that has been closed
 // and used again is not taken for the launcher's.

@@ -33,6 +33,7 @@ type rendezvous struct {
 	insecure   bool
 	listener   *os.File // rank 0: inherited from the launcher, or nil
 	life       life
+	ended      *endedList
 	timeout    time.Duration
 	log        *slog.Logger
 	protocol   uint16         // of our frames; differs in tests only

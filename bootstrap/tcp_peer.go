@@ -48,6 +48,8 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 // dialRoot tries until rank 0 has welcomed us, or refused us, or the time is
 // over. Rank 0 may start last, and its name may appear in DNS later still.
 func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
+	ctx, stop := rv.ended.unlessEnded(ctx, rv.grace)
+	defer stop()
 	begun := time.Now()
 	pause := dialFirst
 	var last error
@@ -74,6 +76,9 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 			continue
 		case <-ctx.Done():
 			t.Stop()
+		}
+		if errors.As(context.Cause(ctx), &verdict) {
+			return nil, verdict
 		}
 		return nil, fmt.Errorf("rank %d: no rank 0 at %s within %v: %w (%w)",
 			rv.rank, rv.addr, time.Since(begun).Round(time.Millisecond), last, context.Cause(ctx))

@@ -73,6 +73,11 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	r.hub.attach(0, whoami(), r.hearOwn)
 	r.handlers.Add(1)
 	go r.accept()
+	go func() {
+		if e := rv.ended.await(ctx, r.here); e != nil {
+			r.decide(e)
+		}
+	}()
 
 	select {
 	case <-r.decided:
@@ -87,6 +92,13 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	r.endListening()
 	r.shut()
 	return nil, r.verdict
+}
+
+// here: of the end of such a rank its connection tells.
+func (r *root) here(rank int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return rank < len(r.links) && r.links[rank] != nil
 }
 
 // hearOwn takes the hub's events for rank 0. Bad news waits until it is on its

@@ -2,8 +2,8 @@
 // their end.
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret
-// through a pipe, and, if it is rank 0, a listening socket, so that no port
-// can be taken in between. Lines of output are kept whole.
+// through a pipe, a file that lists the ranks that have ended, and, if it is
+// rank 0, a listening socket, so that no port can be taken in between. Lines of output are kept whole.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
@@ -77,7 +77,7 @@ type Config struct {
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD":
+		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD":
 		return true
 	}
 	return false

@@ -38,11 +38,12 @@ type rank struct {
 	dry    bool  // all output has been taken
 }
 
-// handover is what a rank gets beyond its output: the job's secret and, for
-// rank 0, the listener.
+// handover is what a rank gets beyond its output: the job's secret, the list of
+// who has ended and, for rank 0, the listener.
 type handover struct {
 	addr, job, secret string
 	listener          *os.File
+	ended             *endedList
 }
 
 // newHandover opens the rendezvous. The listener is bound before any rank
@@ -78,6 +79,7 @@ func (h *handover) close() {
 var outer = []string{
 	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
 	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
+	"IBCONDUIT_ENDED_FD",
 }
 
 func without(env, names []string) []string {
@@ -160,6 +162,9 @@ func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
 		return theirs, err
 	}
 	give("IBCONDUIT_LIFE_FD", life)
+	if h.ended != nil {
+		give("IBCONDUIT_ENDED_FD", h.ended.file)
+	}
 	for _, end := range []*io.Writer{&r.cmd.Stdout, &r.cmd.Stderr} {
 		ours, their, err := pipe()
 		if err != nil {

@@ -18,6 +18,7 @@ type run struct {
 	ranks  []*rank
 	events chan event // two for each rank, in order
 	blame  blame
+	list   *endedList
 	ints   int // SIGINTs so far
 }
 
@@ -66,7 +67,9 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	}
 	defer d.close()
 	go d.watch()
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}}
+	h.ended = newEndedList()
+	defer h.ended.close()
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended}
 	out := &sink{w: cfg.Stdout}
 	errs := out
 	if !same(cfg.Stdout, cfg.Stderr) {
@@ -161,6 +164,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			alive--
 			ev.rank.ended = true
+			r.list.add(ev.rank)
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
 			}

@@ -109,14 +109,15 @@ func TestSecretIsInThePipeAndNotInTheEnvironment(t *testing.T) {
 func TestVariablesOfAnOuterJobAreRemoved(t *testing.T) {
 	r := sh(t, 2, `env | grep ^IBCONDUIT_ | sort`, func(c *Config) {
 		c.Env = []string{"PATH=" + os.Getenv("PATH"), "IBCONDUIT_RANK=7", "IBCONDUIT_SIZE=9", "IBCONDUIT_SECRET=outer",
-			"IBCONDUIT_SECRET_FILE=/outer", "IBCONDUIT_LISTEN_FD=9", "IBCONDUIT_LIFE_FD=9", "IBCONDUIT_BOOTSTRAP=pmi1", "IBCONDUIT_TEST_OTHER=kept"}
+			"IBCONDUIT_SECRET_FILE=/outer", "IBCONDUIT_LISTEN_FD=9", "IBCONDUIT_LIFE_FD=9", "IBCONDUIT_ENDED_FD=9", "IBCONDUIT_BOOTSTRAP=pmi1", "IBCONDUIT_TEST_OTHER=kept"}
 	})
 	for _, outer := range []string{"=7", "=9\n", "outer", "pmi1"} {
 		if strings.Contains(r.out, outer) {
 			t.Errorf("%q reached a rank:\n%s", outer, r.out)
 		}
 	}
-	if strings.Count(r.out, "IBCONDUIT_TEST_OTHER=kept") != 2 || strings.Count(r.out, "LISTEN_FD") != 1 || strings.Count(r.out, "LIFE_FD") != 2 {
+	if strings.Count(r.out, "IBCONDUIT_TEST_OTHER=kept") != 2 || strings.Count(r.out, "LISTEN_FD") != 1 || strings.Count(r.out, "LIFE_FD") != 2 ||
+		strings.Count(r.out, "ENDED_FD") != 2 {
 		t.Errorf("%s", r.out)
 	}
 }
@@ -380,6 +381,20 @@ func TestNoDescriptorStaysBehind(t *testing.T) {
 	}
 	if after := count(); after > before {
 		t.Errorf("%d descriptors, %d before", after, before)
+	}
+}
+
+func TestRanksFindInTheirListWhoHasEndedAndHow(t *testing.T) {
+	r := meet(t, 4, `list=/proc/self/fd/${IBCONDUIT_ENDED_FD%%:*}
+		ended() { while test $(wc -l <$list) -lt $1; do sleep 0.01; done; }
+		case $IBCONDUIT_RANK in
+		0) exit 3;;
+		1) ended 1; exit 0;;
+		2) ended 2; kill -9 $$;;
+		3) ended 3; cat $list;;
+		esac`, func(c *Config) { c.Grace = 40 * time.Second })
+	if want := "0 exit status 3\n1 exit status 0\n2 signal: killed\n"; r.code != 3 || r.out != want {
+		t.Errorf("%+v, want the list\n%s", r, want)
 	}
 }
 

@@ -1,0 +1,96 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// endedLook is how often a rank that joins looks who has ended.
+const endedLook = 100 * time.Millisecond
+
+// endedMost is how much of the launcher's list is read, in bytes.
+const endedMost = 1 << 20
+
+// endedList is a file in which the launcher names the ranks that have ended, in their order, as "2 exit status 3\n":
+// nothing else tells of a rank that ends before it has made a connection. nil: the launcher gave none.
+type endedList struct{ file *os.File }
+
+// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not missed.
+func openEnded(env environment) *endedList {
+	const variable = "IBCONDUIT_ENDED_FD"
+	spec := env.get(variable)
+	if spec == "" {
+		return nil
+	}
+	f, err := adoptFD(variable, spec)
+	if err != nil {
+		return nil
+	}
+	return &endedList{f}
+}
+
+func (l *endedList) close() {
+	if l != nil {
+		_ = l.file.Close()
+	}
+}
+
+// await returns why the job cannot start once a rank has ended that is not here, or nil when the context ends.
+func (l *endedList) await(ctx context.Context, here func(rank int) bool) *JoinError {
+	if l == nil {
+		return nil
+	}
+	look := time.NewTicker(endedLook)
+	defer look.Stop()
+	for {
+		if e := l.first(here); e != nil {
+			return e
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// first names the first rank that has ended and is not here.
+func (l *endedList) first(here func(rank int) bool) *JoinError {
+	// ReadAt: all ranks share the file and its offset.
+	text, _ := io.ReadAll(io.NewSectionReader(l.file, 0, endedMost))
+	for line := range strings.Lines(string(text)) {
+		number, how, _ := strings.Cut(line, " ")
+		rank, err := strconv.ParseUint(number, 10, 31)
+		how, whole := strings.CutSuffix(how, "\n")
+		if err == nil && whole && !here(int(rank)) {
+			return &JoinError{Reason: ReasonDied, Ranks: []int{int(rank)},
+				Text: fmt.Sprintf("rank %d ended before all ranks had arrived: %s", rank, how)}
+		}
+	}
+	return nil
+}
+
+// unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start any more. Rank 0 has
+// its time to say so itself, and may know more; but it may have ended too, or not join for long.
+func (l *endedList) unlessEnded(ctx context.Context, patience time.Duration) (context.Context, func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		e := l.await(ctx, func(int) bool { return false })
+		if e == nil {
+			return
+		}
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			end(e)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
+}

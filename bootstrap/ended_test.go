@@ -1,0 +1,90 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// listOf is a launcher's list, to which it may add.
+func listOf(t *testing.T, text string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(t.TempDir(), "list"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	add(t, f, text)
+	return f
+}
+
+func add(t *testing.T, f *os.File, text string) {
+	t.Helper()
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheFirstWhoEndedAndIsNotHereIsNamed(t *testing.T) {
+	here := func(rank int) bool { return rank == 1 }
+	for text, want := range map[string]string{
+		"":                                      "",
+		"2 exit status 3":                       "", // the rest of the line is on its way
+		"2 exit status 3\n":                     "bootstrap: rank 2 ended before all ranks had arrived: exit status 3",
+		"4 signal: killed\n2 exit status 3\n":   "bootstrap: rank 4 ended before all ranks had arrived: signal: killed",
+		"1 exit status 0\n2 signal: killed\n":   "bootstrap: rank 2 ended before all ranks had arrived: signal: killed",
+		"-1 exit status 0\nnot a list\n\n 2 \n": "",
+	} {
+		got := ""
+		if e := (&endedList{listOf(t, text)}).first(here); e != nil {
+			got = e.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestTCPRankThatEndedBeforeItArrivedIsNamedByAll(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"before", "while"} {
+		t.Run(when+" the others join", func(t *testing.T) {
+			t.Parallel()
+			file := listOf(t, "")
+			rvs := tcpRanks(t, 4, func(_ int, rv *rendezvous) { rv.ended = &endedList{file} })
+			rvs[2] = nil
+			if when == "before" {
+				add(t, file, "2 exit status 3\n")
+			} else {
+				time.AfterFunc(2*endedLook, func() { add(t, file, "2 exit status 3\n") })
+			}
+			_, errs := join(bounded(t), rvs)
+			for r, err := range errs {
+				if r != 2 {
+					refusal(t, fmt.Sprintf("rank %d", r), err, ReasonDied, "bootstrap: rank 2 ended before all ranks had arrived: exit status 3")
+				}
+			}
+		})
+	}
+}
+
+// Rank 0 may be what ended, or not join for long: its listener is there, and nobody answers.
+func TestTCPRankThatRankZeroDoesNotAnswerSaysWhoEnded(t *testing.T) {
+	t.Parallel()
+	file := listOf(t, "2 exit status 3\n0 exit status 1\n")
+	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.ended, rv.grace = &endedList{file}, 50*time.Millisecond })
+	defer rvs[0].listener.Close()
+	_, err := rvs[1].join(bounded(t))
+	refusal(t, "rank 1", err, ReasonDied, "bootstrap: rank 2 ended before all ranks had arrived: exit status 3")
+}
+
+func TestAwaitingAnEndEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(bounded(t))
+	time.AfterFunc(2*endedLook, cancel)
+	if e := (&endedList{listOf(t, "")}).await(ctx, nil); e != nil {
+		t.Error(e)
+	}
+}
