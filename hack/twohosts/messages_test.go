@@ -4,6 +4,7 @@ package twohosts
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,10 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 		j.end(2)
 	})
 	t.Run("are not needed to find a cut cable", func(t *testing.T) {
-		t.Setenv("IBCONDUIT_KEEPALIVE", "1s")
+		other := os.Getenv("IBCONDUIT_KEEPALIVE") // of whoever measures that
+		if other == "" {
+			t.Setenv("IBCONDUIT_KEEPALIVE", "1s")
+		}
 		j := start(t, c, "silent", "auto", 0, 0, 1)
 		j.started()
 		must(t, c.Cut(0, 1))
@@ -88,7 +92,7 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 			j.says(r, fmt.Sprintf("rank %d: found rank %d down", r, 1-r))
 			line := j.line(r, "found rank")
 			t.Logf("rank %d noticed after %.1f s: %s", r, time.Since(begun).Seconds(), line)
-			if !strings.Contains(line, "verbs:") {
+			if other == "" && !strings.Contains(line, "verbs:") {
 				t.Errorf("rank %d was told by somebody before its keepalive told it", r)
 			}
 		}
