@@ -46,7 +46,7 @@ check_arm64() {
   $cc -shared -o $lib/libibverbs.so -x c /dev/null || return 1
   CC=$cc CGO_ENABLED=1 GOOS=linux GOARCH=arm64 \
     CGO_CFLAGS="-O2 -idirafter /usr/include" \
-    CGO_LDFLAGS="-L$PWD/$lib -Wl,--unresolved-symbols=ignore-all" \
+    CGO_LDFLAGS="'-L$PWD/$lib' -Wl,--unresolved-symbols=ignore-all" \
     go build "${pkgs[@]}"
 }
 
