@@ -28,9 +28,9 @@ or when there is nothing to --preload.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
 ranks; a second SIGINT kills them. When one rank fails, the others have --grace
 to end by themselves, then SIGTERM and --grace again, then SIGKILL. No rank
-outlives ibrun, and nothing that a rank started, even if ibrun is killed: then
-only what was started as another user, or with an environment without
-IBCONDUIT_JOB, goes on.
+outlives ibrun, and nothing that a rank started but what runs as another user;
+if ibrun is killed, what was started with an environment without IBCONDUIT_JOB
+goes on too.
 Rank 0 reads ibrun's standard input, the others read nothing.`
 
 type command struct {

@@ -22,17 +22,20 @@ func adopt() error {
 
 // endAdopted kills what the ranks left outside their groups. Killing one
 // hands its children to us, so it goes on until there are none; the bound is
-// for a tree that grows faster than it is cut.
+// for a tree that grows faster than it is cut. What runs as another user, as a
+// setuid program does, is neither killed nor waited for.
 func endAdopted() {
 	for range 100 {
-		pids := children()
-		if len(pids) == 0 {
+		var killed []int
+		for _, pid := range children() {
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed = append(killed, pid)
+			}
+		}
+		if len(killed) == 0 {
 			return
 		}
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		for _, pid := range pids {
+		for _, pid := range killed {
 			var ws syscall.WaitStatus
 			for _, err := syscall.Wait4(pid, &ws, 0, nil); err == syscall.EINTR; {
 				_, err = syscall.Wait4(pid, &ws, 0, nil)

@@ -64,8 +64,8 @@ type Config struct {
 	// caller has set up the channel with signal.Notify. May be nil.
 	Signals <-chan os.Signal
 	// Adopt makes this process the parent of everything that the ranks leave
-	// behind, and kills that at the end. For programs that do nothing but
-	// launch one job, as all other children of the process die too.
+	// behind, and kills that at the end, unless it runs as another user. For programs
+	// that do nothing but launch one job, as all other children of the process die too.
 	Adopt bool
 	// Guard starts a process of this program beside the job that kills what the
 	// ranks started if this process is killed. main must begin with GuardMain.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -422,4 +423,38 @@ func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
 	if r.code != 1 {
 		t.Errorf("%+v, want the code of rank 1", r)
 	}
+}
+
+// A rank may leave a setuid program behind, which ignores what an ordinary user's launcher sends it.
+func TestWhatCannotBeKilledIsNotWaitedFor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("starts a process as another user, which takes root")
+	}
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and its lack of CAP_KILL with it
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		err := unix.Capget(&header, &caps[0])
+		caps[0].Effective &^= 1 << unix.CAP_KILL
+		if err = errors.Join(err, unix.Capset(&header, &caps[0])); err == nil {
+			endAdopted()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the launcher waits for a process that it may not kill")
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
 }
