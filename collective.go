@@ -155,10 +155,10 @@ func (c *collectives) await(ctx context.Context, off, v uint64) error {
 
 // stop ends a wait that cannot come to its end.
 func (c *collectives) stop() error {
-	if err := c.job.anyDown("wait"); err != nil {
+	if err := c.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
 		return err
 	}
-	return c.job.checkOpen()
+	return c.job.anyDown("wait")
 }
 
 // put8 starts a put of one word into another rank's system area.

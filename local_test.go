@@ -44,6 +44,34 @@ func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
 	})
 }
 
+// Ranks that leave because the context has ended are found down by those who still wait.
+func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		cfg.Getenv = noEnv
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		enough := errors.New("enough")
+		_ = RunLocalConfig(ctx, 2, cfg, func(j *Job) error { // its errors are those of a rank that was taken for dead
+			w, err := j.NewWorker()
+			if err != nil {
+				return err
+			}
+			if j.Rank() > 0 {
+				return w.Close()
+			}
+			cancel(enough)
+			j.markDown(1, errors.New("it left"))
+			if err := w.WaitUntil(context.Background(), 0, Equal, 1); !errors.Is(err, enough) {
+				t.Errorf("a wait for a word ended with %v", err)
+			}
+			if err := j.coll.stop(); !errors.Is(err, enough) {
+				t.Errorf("a wait in a collective operation ends with %v", err)
+			}
+			return w.Close()
+		})
+	})
+}
+
 func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())

@@ -189,6 +189,9 @@ func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error
 // operation itself may still take effect, and slices that were given to it are the
 // network's until Flush returns. Without it nothing bounds them but the job: in
 // RunLocal, its context.
+//
+// One wait looks at no context: over verbs, for room for the rest of an operation, or for a further one, when Config.QueueDepth requests
+// to the rank or 256 KiB that are copied are in flight. It ends when one of them does, at the latest with the device's retries.
 func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
 
 // Job is the job that the worker belongs to.
@@ -302,11 +305,14 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 
 // stopWaiting says why a wait for a word is better ended.
 func (w *Worker) stopWaiting() error {
+	if err := w.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
+		return err
+	}
 	if n := w.downs.Load(); n != w.downTold {
 		w.downTold = n
 		return w.job.lastDown("wait-until")
 	}
-	return w.job.checkOpen()
+	return nil
 }
 
 // Stats are the worker's counters. It may be called from any goroutine, until
