@@ -36,7 +36,8 @@ type Config struct {
 	MaxDeadBytes int64
 	// Origin is what Get assumes. Default Any.
 	Origin Origin
-	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since Get. Ranges that are
+	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since Get; also for one whose
+	// registration reaches further and lost pages there, which may have been a neighbour's. Ranges that are
 	// registered for one operation, and those that Retest drops, are not watched, so of them nothing is said.
 	Strict bool
 	// Verify compares the page frames behind a range with those registered at each hit, and fails with ErrStale

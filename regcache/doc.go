@@ -17,7 +17,7 @@
 // registered. The memory must stay allocated until Put; a Region keeps an object of the Go heap reachable.
 // If the program takes pages of it away meanwhile, operations in flight end in the pages that were registered,
 // no later Get returns the MR, and it is deregistered after the last Put. Put reports this with ErrInvalidated
-// if Config.Strict is set, and Stats counts it in either case.
+// if Config.Strict is set, and Stats counts it in either case; both speak of all that the keys reach.
 //
 // The keys reach at least the range, and may reach more: whole pages, and whatever overlapping ranges this cache was
 // asked for, with the access of all of them together, for such ranges are merged. Who must not show a neighbour to
@@ -48,8 +48,12 @@
 // or GoHeap needs no question, nor for Malloc where the libc's text is patched.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until the cache has let
-// go of it (Clear): that one gets EBUSY. What another watches already is registered per operation. One mremap that moves several
-// mappings (Linux 6.17) is refused by the kernel, with EFAULT, where it meets a watched range.
+// go of it (Clear): that one gets EBUSY. What another watches already is registered per operation.
+//
+// To the kernel a watched part of a mapping is a mapping of its own. Where only a part was asked for, an mremap that moves
+// or grows the whole fails with EFAULT until the cache has let go (Clear), and later too if pages were first touched
+// meanwhile; realloc copies instead. Who moves memory asks for all of it, or as Mapped where that is true, of which hooks tell. One
+// mremap that moves several mappings (Linux 6.17) is refused likewise where it meets a watched range.
 //
 // # Fork
 //

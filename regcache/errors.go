@@ -9,8 +9,8 @@ import (
 
 // Sentinels for errors.Is. A closed cache is reported as os.ErrClosed, a child of fork as memevents.ErrForked.
 var (
-	// ErrInvalidated means that pages of a range were taken away while operations on it were in flight. What they
-	// moved is where the pages went.
+	// ErrInvalidated means that pages of a range, or of what is registered together with it, were taken away while operations
+	// were in flight. What they moved of such pages is where those went.
 	ErrInvalidated = errors.New("the memory was taken away during the operation")
 	// ErrStale means that a registration of the cache is not of the pages that the addresses mean: a fault of this
 	// package, or a change that nothing can notice (see the package documentation). Only a verifying cache finds it.
