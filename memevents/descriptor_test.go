@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ func init() {
 // program's, and what the kernel was to tell of is over.
 func TestAnotherFileInTheDescriptorsPlaceIsNotRead_17(t *testing.T) {
 	needUffd(t)
-	for _, when := range []string{"before a claim", "before an event"} {
+	for _, when := range []string{"before a claim", "before an event", "with nothing to read"} {
 		t.Run(when, func(t *testing.T) {
 			if out := runHelper(t, nil, "reusefd", when); !strings.Contains(out, "descriptor of userfaultfd") {
 				t.Errorf("nothing was said: %q", out)
@@ -92,24 +93,29 @@ func init() {
 		if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK); err != nil {
 			return err
 		}
+		if args[0] == "with nothing to read" {
+			text = ""
+		}
 		if _, err := unix.Write(pipe[1], []byte(text)); err != nil {
 			return err
 		}
 		if err := unix.Dup2(pipe[0], int(i32(&table().uffd).Load())-1); err != nil {
 			return err
 		}
+		var freed sync.WaitGroup
 		if args[0] == "before a claim" {
 			if _, err := claimSoon(w, page(p, 1), ForGoMap); !errors.Is(err, ErrUnwatched) {
 				return fmt.Errorf("claim of what the kernel is to watch: %v", err)
 			}
 		} else {
-			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+			freed.Go(func() { unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0) }) // waits for the reader
 		}
 		for end := time.Now().Add(patience); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return errors.New("valid still, or the gate stays odd")
 			}
 		}
+		freed.Wait()
 		left := make([]byte, 2*len(text))
 		if n, err := unix.Read(pipe[0], left); err != nil || string(left[:n]) != text {
 			return fmt.Errorf("%d of %d bytes are left in the program's pipe: %v", n, len(text), err)

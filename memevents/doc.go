@@ -62,7 +62,8 @@
 //     it can watch: memory without a file behind it, and shared memory; of huge pages (MAP_HUGETLB) whole ones only.
 //     A thread of C reads, and another holds the file. Wants CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted
 //     mode to everybody. A program that closes its descriptor ends it: nothing that needed it stays valid, and a
-//     file that gets its number is not read. A userfaultfd of its own that gets it is asked by Told, for the moment until the reader has woken.
+//     file that gets its number is not read; the reader looks for that once a second, and who waits for it goes on then. A userfaultfd of
+//     the program's own that gets the number is asked by Told until then.
 //   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where userfaultfd is forbidden.
 //     amd64 only, done before main and never undone.
 //

@@ -34,6 +34,10 @@
 
 #define LINGER_NS 1000000000u /* what the kernel has left to do takes microseconds; this allows for a thread that is not run */
 
+/* At each wake poll takes the file that has the number then (fs/select.c, do_poll): one that the program has put there, and that has
+ * nothing to read, would let the reader sleep on, and with it everybody who waits for it. */
+#define LOOK_AGAIN_MS 1000
+
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
@@ -163,7 +167,7 @@ static void *reader(void *arg)
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		ssize_t n;
 
-		if (poll(&p, 1, -1) < 1)
+		if (poll(&p, 1, LOOK_AGAIN_MS) < 1)
 			continue;
 		delay(m);
 		add(m->gate, 1);
