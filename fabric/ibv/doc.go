@@ -61,7 +61,7 @@
 // Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a doorbell of their own; the
 // poller polls with another, without the lock. A turn of Poll is one call into C when there is something to post and something
 // to take, one when there is nothing to post, else two: the posts, then the polling budget. Slots that Post gave back
-// are on the device before any message that is sent later.
+// are on the device before any message or note that is sent later.
 //
 // Up to the inline capacity a message leaves its buffer at the post. A message with a cookie or with a write asks for a
 // completion, of the others every 8th, the last of those that are posted together if any of them keeps its buffer, and

@@ -85,7 +85,7 @@ func (p *port) outBytes(i int32) []byte {
 
 func addrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// Post gives slots back. They are on the device before any message that is sent after it, and at the next Poll at the latest.
+// Post gives slots back. They are on the device before any message or note that is sent after it, and at the next Poll at the latest.
 func (p *port) Post(slots ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -234,6 +234,7 @@ func (p *port) Note(rank int, data []byte) error {
 		return &fabric.BoundsError{Op: "note", Rank: rank, Len: uint64(len(data)), Size: maxNote}
 	}
 	p.count.notes.Add(1)
+	p.prepare() // slots go first: the note may tell of them
 	if !p.say(datagram{kind: sayNote, to: uint32(rank), note: data}) {
 		p.count.notesDropped.Add(1)
 	}

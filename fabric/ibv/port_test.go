@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -269,6 +270,29 @@ func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// What a note tells is that slots were given back: the answer may be there before the doorbell has come to the next queue.
+func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	p := m.posts[0].p
+	for p.mu.Lock(); len(p.bare) == 0; p.mu.Lock() {
+		p.mu.Unlock()
+		_, err := m.posts[1].send(0, 8, false, 0)
+		m.must("send", err)
+		m.must("poll", m.posts[1].poll(0))
+		m.must("poll", m.posts[0].poll(time.Millisecond)) // which gives the slot back
+	}
+	p.mu.Unlock()
+	m.must("note", p.Note(1, []byte("send")))
+	var kinds []runKind
+	for _, r := range p.staged[:2] { // posted, in this order
+		kinds = append(kinds, r.kind)
+	}
+	if want := []runKind{runSlots, runDatagrams}; !slices.Equal(kinds, want) {
+		t.Errorf("runs of kinds %v were posted, want %v", kinds, want)
+	}
 }
 
 func TestTwoPortsOfARankAreApart(t *testing.T) {
