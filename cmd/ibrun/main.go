@@ -25,12 +25,13 @@ it was killed, or 0. Further codes: 124 when --timeout ended the job, 126 when
 the program cannot be executed, 127 when it does not exist, 80 for wrong usage
 or when there is nothing to --preload.
 
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to all
-ranks; a second SIGINT kills them. When one rank fails, the others have --grace
-to end by themselves, then SIGTERM and --grace again, then SIGKILL. No rank
-outlives ibrun, and nothing that a rank started but what runs as another user;
-if ibrun is killed, what was started with an environment without IBCONDUIT_JOB
-goes on too.
+SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2 and, unless under nohup, SIGHUP are
+forwarded to all ranks; a second SIGINT kills them. When one rank fails, the
+others have --grace to end by themselves, then SIGTERM and --grace again, then
+SIGKILL. A job that is told to end gives --grace to a reader of its output that
+has stopped. No rank outlives ibrun, and nothing that a rank started but what
+runs as another user; if ibrun is killed, what was started with an environment
+without IBCONDUIT_JOB goes on too.
 Rank 0 reads ibrun's standard input, the others read nothing.`
 
 type command struct {
@@ -66,7 +67,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		defer cancel()
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
+	signal.Notify(signals, forwarded()...)
 	defer signal.Stop(signals)
 
 	report := func(text string) {

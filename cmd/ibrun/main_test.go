@@ -358,6 +358,24 @@ func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
 	}
 }
 
+// Of signals that wait together the lower number comes first: SIGHUP is 1.
+func TestUnderNohupAHangupReachesNobody(t *testing.T) {
+	cmd := ibrun(t, nil, "-n", "2", "--no-prefix", "sh", "-c", "trap 'exit 0' USR1; echo $$; while :; do sleep 0.05; done")
+	w, errs := newWatch(2), &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = w, errs
+	cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
+	cmd.Path = "/bin/sh"
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.numbers(t)
+	_ = cmd.Process.Signal(syscall.SIGHUP)
+	_ = cmd.Process.Signal(syscall.SIGUSR1)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v; %s", err, errs)
+	}
+}
+
 func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
 	dir := t.TempDir()
 	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+dir, "sh", "-c",

@@ -4,4 +4,4 @@ package main
 
 import "os"
 
-var forwarded = []os.Signal{os.Interrupt}
+func forwarded() []os.Signal { return []os.Signal{os.Interrupt} }
