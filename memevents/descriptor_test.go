@@ -218,3 +218,32 @@ func init() {
 		return nil
 	}
 }
+
+// What the program has in the descriptor's place tells nothing, whatever it answers.
+func TestAnotherFileInTheDescriptorsPlaceHasNotTold_17(t *testing.T) {
+	needUffd(t)
+	runHelper(t, nil, "asksanother")
+}
+
+func init() {
+	helpers["asksanother"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		if !w.Told() {
+			return errors.New("not told, though nothing was unmapped")
+		}
+		other, err := unix.Open("/dev/urandom", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Dup2(other, int(i32(&table().uffd).Load())-1); err != nil {
+			return err
+		}
+		if w.Told() || w.WaitTold() {
+			return errors.New("told by a file that is no userfaultfd")
+		}
+		return nil
+	}
+}

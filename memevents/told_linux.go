@@ -6,13 +6,13 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
-// struct uffdio_writeprotect of no bytes, and its request (include/uapi/linux/userfaultfd.h).
-var noBytes [3]uint64
-
-const writeProtect = 0xc018aa06
+// UFFDIO_WRITEPROTECT (include/uapi/linux/userfaultfd.h), and where no program can have its argument.
+const (
+	writeProtect = 0xc018aa06
+	nowhere      = ^uintptr(0)
+)
 
 // Late are the classes of UnmappedLate that only userfaultfd tells of.
 func Late() Classes { return Classes(tested.late.Load()) }
@@ -20,13 +20,14 @@ func Late() Classes { return Classes(tested.late.Load()) }
 // Told reports whether userfaultfd has told of every unmapping by raw calls that had freed its addresses when Told was
 // called. The kernel counts those that it has not told of, from before their addresses are free until after their events
 // were read, and refuses with EAGAIN while there are any, before it looks at the request (fs/userfaultfd.c, mmap_changing).
-// The request is one that it refuses with EINVAL otherwise. It costs a system call, which never waits. False also
+// The request is one that it refuses with EFAULT otherwise: EINVAL is what other files say to requests that they do not know
+// (drivers/char/random.c), should one have come in the descriptor's place. It costs a system call, which never waits. False also
 // where nothing can be asked.
-func (w *Watcher) Told() bool { return w.ask() == syscall.EINVAL }
+func (w *Watcher) Told() bool { return w.ask() == syscall.EFAULT }
 
 func (w *Watcher) ask() syscall.Errno {
 	fd := i32(&w.m.uffd).Load() - 1
-	_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(fd), writeProtect, uintptr(unsafe.Pointer(&noBytes)))
+	_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(fd), writeProtect, nowhere)
 	return errno
 }
 
@@ -35,7 +36,7 @@ func (w *Watcher) ask() syscall.Errno {
 func (w *Watcher) WaitTold() bool {
 	for end := time.Now().Add(100 * time.Microsecond); time.Now().Before(end); {
 		switch w.ask() {
-		case syscall.EINVAL:
+		case syscall.EFAULT:
 			return true
 		case syscall.EAGAIN:
 			runtime.Gosched()
