@@ -159,7 +159,7 @@ func (j *Job) connect(ctx context.Context) error {
 				j.routes[r].cpuAtomics = true
 			}
 		}
-		if err := local.Connect(ctx, addrs, j.boot.Exchange); err != nil {
+		if err := j.connectLocal(ctx, local, addrs); err != nil {
 			return err
 		}
 	}
@@ -167,6 +167,28 @@ func (j *Job) connect(ctx context.Context) error {
 		return j.connectVerbs(ctx, local != nil, far, unreachable)
 	}
 	return nil
+}
+
+// connectLocal gives up when the bootstrap tells of a death: who is dead does not come, and nothing else would say so before
+// the time to join is over.
+func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]byte) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	listened := make(chan struct{})
+	go func() {
+		defer close(listened)
+		select {
+		case l, ok := <-j.boot.Lost():
+			if ok {
+				j.markDown(l.Rank, l.Cause)
+				cancel(l.Cause)
+			}
+		case <-ctx.Done():
+		}
+	}()
+	err := local.Connect(ctx, addrs, j.boot.Exchange)
+	cancel(nil)
+	<-listened
+	return err
 }
 
 // excuse tells the others, in the place of a hello, why this rank cannot take part: they fail by its name and reason
