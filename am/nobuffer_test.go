@@ -58,3 +58,37 @@ func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
 		})
 	}
 }
+
+// single has one send buffer for all.
+type single struct {
+	*scripted
+	out int
+}
+
+func (p *single) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if p.out > 0 {
+		return fabric.SendBuf{}, fmt.Errorf("single: %w", fabric.ErrNoBuffer)
+	}
+	p.out++
+	return p.scripted.Reserve(f)
+}
+func (p *single) Release(fabric.SendBuf) { p.out-- }
+
+// A rank that answers all the time would send nothing else.
+func TestAReplyLeavesABufferToARequestThatWaits(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	p := &single{scripted: s}
+	l.port = p
+	hello(t, l, s, 1)
+	w := l.waiter()
+	l.join(&l.waiting, w, atLane)
+	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: []byte("bytes")}
+	if err := l.tryReply(l.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
+		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
+	}
+	l.quit(w, atLane)
+	if err := l.tryReply(l.known(1), answer, nil); err != nil || p.out != 1 {
+		t.Errorf("a reply when nobody waits: %v, with %d buffers out", err, p.out)
+	}
+}

@@ -424,12 +424,26 @@ func (l *Lane) concludeReply(rank int, o *outgoing, err error) error {
 	return err
 }
 
+// reserveUrgent takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a rank that
+// answers all the time would send nothing else.
+func (l *Lane) reserveUrgent() (fabric.SendBuf, error) {
+	l.mu.Lock()
+	waits := l.waiting.First() != nil
+	l.mu.Unlock()
+	if waits {
+		if theirs, err := l.port.Reserve(0); err == nil {
+			defer l.port.Release(theirs)
+		}
+	}
+	return l.port.Reserve(fabric.Urgent)
+}
+
 // tryReply needs a buffer and nothing else.
 func (l *Lane) tryReply(p *peer, o *outgoing, args []uint64) error {
 	b := fabric.SendBuf{ID: fabric.Copied}
 	var err error
 	if o.cat != short {
-		if b, err = l.port.Reserve(fabric.Urgent); err != nil {
+		if b, err = l.reserveUrgent(); err != nil {
 			return l.obstacle(err)
 		}
 	}

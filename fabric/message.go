@@ -36,7 +36,7 @@ type PortConfig struct {
 	SlotSize int // bytes of one, and the largest message
 	Sends    int // send buffers of SlotSize
 	// Reserved of the send buffers are given out by Reserve only with Urgent, so
-	// that whoever must answer can. Less than Sends.
+	// that whoever must answer can; of all others together at most the rest are out. Less than Sends.
 	Reserved int
 }
 

@@ -36,6 +36,15 @@ func (g *office) reserve() {
 		}
 		take(sendCount-2, 0)
 		take(2, fabric.Urgent)
+		p.Release(all[0]) // those that are out with Urgent count for nobody else
+		b, err := p.Reserve(fabric.Urgent)
+		g.must("reserve", err)
+		p.Release(all[1])
+		again, err := p.Reserve(0)
+		g.must("reserve beside more urgent ones than are reserved", err)
+		fill(b.Data, 0)
+		fill(again.Data, 1)
+		all[0], all[1] = b, again
 		for i, b := range all {
 			for _, x := range b.Data {
 				if x != byte(i) {

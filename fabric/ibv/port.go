@@ -66,6 +66,7 @@ type port struct {
 	peers      []peer // by rank
 	bufs       []bufState
 	freeBufs   []int32
+	common     int // of bufs, in use without Urgent
 	msgs       []message
 	freeMsg    int32
 	freeMsgs   int
@@ -105,8 +106,9 @@ type peer struct {
 }
 
 type bufState struct {
-	state bufUse
-	write bool // a write's bytes lie behind the message
+	state  bufUse
+	write  bool // a write's bytes lie behind the message
+	urgent bool // it was reserved so
 }
 
 type bufUse uint8

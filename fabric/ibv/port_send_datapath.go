@@ -20,17 +20,17 @@ func (p *port) reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usable("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
-	least := p.cfg.Reserved
-	if f&fabric.Urgent != 0 {
-		least = 0
-	}
+	urgent := f&fabric.Urgent != 0
 	k := len(p.freeBufs) - 1
-	if k < least {
+	if k < 0 || !urgent && p.common == len(p.bufs)-p.cfg.Reserved {
 		return fabric.SendBuf{}, errNoBuffer
 	}
 	id := p.freeBufs[k]
 	p.freeBufs = p.freeBufs[:k]
-	p.bufs[id] = bufState{state: bufOurs}
+	p.bufs[id] = bufState{state: bufOurs, urgent: urgent}
+	if !urgent {
+		p.common++
+	}
 	return fabric.SendBuf{Data: p.sendBytes(id), ID: id}, nil
 }
 
@@ -55,6 +55,9 @@ func (p *port) mine(op string, b fabric.SendBuf) error {
 }
 
 func (p *port) freeBuf(id int32) {
+	if !p.bufs[id].urgent {
+		p.common--
+	}
 	p.bufs[id] = bufState{}
 	p.freeBufs = append(p.freeBufs, id)
 }
@@ -88,7 +91,8 @@ func (p *port) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie u
 	i := p.newMessage(c)
 	m := &p.msgs[i]
 	m.buf, m.n, m.wrs, m.cookie, m.solicited = b.ID, int32(n), 1, cookie, f&fabric.Solicited != 0
-	p.bufs[b.ID] = bufState{state: bufSent, write: l.how == lentBuffer}
+	s := &p.bufs[b.ID]
+	s.state, s.write = bufSent, l.how == lentBuffer
 	if w != nil {
 		if l.how == lentBuffer {
 			copy(p.sendBytes(b.ID)[n:], w.Src)

@@ -78,9 +78,10 @@ type postCounts struct {
 
 // sender is the send buffers.
 type sender struct {
-	bufs []sendBuf
-	mu   sync.Mutex
-	free []int32
+	bufs   []sendBuf
+	mu     sync.Mutex
+	free   []int32
+	common int // in use without Urgent
 }
 
 // sendBuf is one of them, and the message in it while it waits.
@@ -90,6 +91,7 @@ type sendBuf struct {
 	next   int32 // of the link's queue, or -1
 	n      int32
 	flags  fabric.SendFlag
+	urgent bool // reserved so; with sender.mu
 	missed bool // counted as RNR
 	behind bool // w has yet to be written
 	cookie uint64
@@ -203,6 +205,9 @@ func (s *sender) give(id int32) {
 	b.w.Src = nil
 	b.state.Store(bufFree)
 	s.mu.Lock()
+	if !b.urgent {
+		s.common--
+	}
 	s.free = append(s.free, id)
 	s.mu.Unlock()
 }

@@ -47,21 +47,21 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if !p.alive.Load() {
 		return fabric.SendBuf{}, p.usable("reserve")
 	}
-	least := p.cfg.Reserved
-	if f&fabric.Urgent != 0 {
-		least = 0
-	}
+	urgent := f&fabric.Urgent != 0
 	s := &p.sends
 	s.mu.Lock()
 	k := len(s.free) - 1
-	if k < least {
+	if k < 0 || !urgent && s.common == len(s.bufs)-p.cfg.Reserved {
 		s.mu.Unlock()
 		return fabric.SendBuf{}, errNoBuffer
 	}
 	id := s.free[k]
 	s.free = s.free[:k]
-	s.mu.Unlock()
 	b := &s.bufs[id]
+	if b.urgent = urgent; !urgent {
+		s.common++
+	}
+	s.mu.Unlock()
 	b.state.Store(bufOurs)
 	return fabric.SendBuf{Data: b.data, ID: id}, nil
 }

@@ -24,6 +24,7 @@ type port struct {
 	posted []int32 // the slots that wait for a message; the last is the next
 	sends  []buffer
 	free   []int32 // send buffers
+	common int     // of them, in use without Urgent
 
 	conns map[int32]*conn
 	byUse queue.List[conn] // of them, the one that was used last at the end
@@ -45,9 +46,10 @@ type port struct {
 
 // buffer is a send buffer or a slot. Its memory is made when it is first used.
 type buffer struct {
-	data  []byte
-	used  int32
-	state bufferState
+	data   []byte
+	used   int32
+	state  bufferState
+	urgent bool // it was reserved so
 }
 
 type bufferState uint8

@@ -29,12 +29,9 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usable("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
-	least := p.cfg.Reserved
-	if f&fabric.Urgent != 0 {
-		least = 0
-	}
+	urgent := f&fabric.Urgent != 0
 	k := len(p.free) - 1
-	if k < least {
+	if k < 0 || !urgent && p.common == len(p.sends)-p.cfg.Reserved {
 		p.starved = true
 		return fabric.SendBuf{}, errNoBuffer
 	}
@@ -42,6 +39,9 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	p.free = p.free[:k]
 	b := &p.sends[id]
 	b.state = ours
+	if b.urgent = urgent; !urgent {
+		p.common++
+	}
 	return fabric.SendBuf{Data: p.memory(b), ID: id}, nil
 }
 
@@ -71,6 +71,9 @@ func (p *port) give(id int32) {
 	b := &p.sends[id]
 	scribble(b.data[:b.used])
 	b.state, b.used = free, 0
+	if !b.urgent {
+		p.common--
+	}
 	p.free = append(p.free, id)
 	if p.starved {
 		p.starved = false
