@@ -24,7 +24,7 @@ var (
 	exitLeave  = exitTable.Handle("exit", func(c *am.Call) { os.Exit(int(c.Args()[0])) })
 	exitKill   = exitTable.Handle("kill", func(*am.Call) { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} })
 	exitPanic  = exitTable.Handle("panic", func(*am.Call) { panic("out of cheese") })
-	exitAbort  = exitTable.Handle("abort", func(c *am.Call) { exitJob.Load().Abort(int(c.Args()[0]), "from a handler") })
+	exitAbort  = exitTable.Handle("abort", func(c *am.Call) { exitingJob().Abort(int(c.Args()[0]), "from a handler") })
 	exitHang   = exitTable.Handle("hang", func(*am.Call) { exitHangs.Add(1); select {} })
 	exitNever  = exitTable.Handle("never", func(c *am.Call) { exitOwes.Add(1); c.Defer(time.Hour) })
 	exitGather = exitTable.Handle("gather", func(c *am.Call) { exitMet[c.Arg(0)].Add(1) })
@@ -33,6 +33,14 @@ var (
 	exitHangs, exitOwes atomic.Int32
 	exitMet             [phases]atomic.Int32
 )
+
+// exitingJob is this rank's job. A request may be handled before the program has what Join returns.
+func exitingJob() *Job {
+	for exitJob.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return exitJob.Load()
+}
 
 // When ranks meet.
 const (

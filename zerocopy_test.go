@@ -83,14 +83,21 @@ func TestTheProgramsOwnMemoryGoesWithoutACopyOverVerbs(t *testing.T) {
 				err = withWorker(j, func(w *Worker) error {
 					src, dst := make([]byte, n), make([]byte, n)
 					pattern(src, 5)
-					put := PutSliceAsync(w, At[byte](1, 64), src)
-					if err := put.Wait(ctx); err != nil {
-						return err
+					// While a change of memory is under way, as the collector makes them, a copy serves.
+					for i := 0; i == 0 || min >= 0 && i < 100 && j.Stats()["ibv"].ZeroCopy < 2; i++ {
+						clear(dst)
+						put := PutSliceAsync(w, At[byte](1, 64), src)
+						if err := put.Wait(ctx); err != nil {
+							return err
+						}
+						if err := GetSlice(w, dst, At[byte](1, 64)); err != nil {
+							return err
+						}
+						if err := samePattern(dst, 5); err != nil {
+							return err
+						}
 					}
-					if err := GetSlice(w, dst, At[byte](1, 64)); err != nil {
-						return err
-					}
-					return samePattern(dst, 5)
+					return nil
 				})
 				if err != nil {
 					return err

@@ -119,6 +119,7 @@ func (r *rig) out() uint64 { s := r.regs(); return s.Gets - s.Puts }
 func TestContentOfTheProgramsOwnMemory(t *testing.T) {
 	r := newRig(t, 2, Config{ZeroCopyMin: 4096})
 	r.cached()
+	still(t)
 	l := r.lane(0)
 	const n = 600 << 10
 	cmem := cFunc("malloc", n)
@@ -202,6 +203,7 @@ func TestTheThresholdDecides(t *testing.T) {
 	}{{0, zeroCopyMin}, {-1, math.MaxInt64}, {1, copyMax + 1}, {10_000, 10_000}} {
 		t.Run(fmt.Sprint(c.min), func(t *testing.T) {
 			r := newRig(t, 2, Config{ZeroCopyMin: c.min})
+			still(t)
 			if got := r.nets[0].ZeroCopyMin(); got != c.from {
 				t.Fatalf("zero-copy begins at %d bytes, want %d", got, c.from)
 			}
@@ -320,6 +322,7 @@ func TestAnOperationKeepsItsMemoryReachable(t *testing.T) {
 // A goroutine's stack moves when it grows. What goes to a lane must not: the compiler puts it on the heap.
 func TestWhatGoesToALaneIsNotOnAStack(t *testing.T) {
 	r := newRig(t, 2, Config{ZeroCopyMin: 1})
+	still(t)
 	l := r.lane(0)
 	moved := make(chan [2]bool)
 	go func() { // a fresh goroutine has a small stack

@@ -25,7 +25,7 @@ const (
 )
 
 // port is the two-sided half of a rank. Its connections are in port_connect.go, Wait in
-// port_wait.go, the way of a message in port_datapath.go.
+// port_wait.go, the way of a message in port_send_datapath.go and port_datapath.go.
 //
 // Locks, in order: polling, link.mu, mu; polling, receive.mu. A function whose name ends in Locked wants
 // the lock of the link.
