@@ -209,13 +209,19 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	return out.String(), err
 }
 
-// newPages maps pages by C in a helper, where nobody unmaps them in the end.
+// newPages maps pages by C in a helper, where nobody unmaps them in the end. A few have no multiple of 2 MiB among them
+// nor shortly below, where the next is mapped: hooks take a call there to mean a whole huge page.
 func newPages(n int) uintptr {
-	p, errno := cCall(callMmap, 0, uintptr(n)*pageSize, rw, anonymous, noFD, 0)
-	if errno != 0 {
-		panic(errno)
+	const huge, below = 2 << 20, 64
+	for {
+		p, errno := cCall(callMmap, 0, uintptr(n)*pageSize, rw, anonymous, noFD, 0)
+		if errno != 0 {
+			panic(errno)
+		}
+		if first, last := p-below*pageSize-1, p+uintptr(n-1)*pageSize; n > below || first/huge == last/huge {
+			return p
+		}
 	}
-	return p
 }
 
 // published is an entry for the page at p, without a reference.
