@@ -94,7 +94,7 @@ stage_vm() {
   go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
   local -x IBCONDUIT_REQUIRE_RDMA=1
   local vm="'$PWD/hack/softroce/vm' -mem 4096" checked rc=0 # go splits it at blanks, outside of quotes
-  run vm -p 1 -bench . -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
+  run vm -timeout 20m -p 1 -bench . -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
   mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -tags debug -exec "$vm" "${checked[@]}" || rc=1
   return $rc
