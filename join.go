@@ -174,20 +174,31 @@ func (j *Job) connect(ctx context.Context) error {
 func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]byte) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	listened := make(chan struct{})
+	var lost error
 	go func() {
 		defer close(listened)
 		select {
 		case l, ok := <-j.boot.Lost():
 			if ok {
 				j.markDown(l.Rank, l.Cause)
-				cancel(l.Cause)
+				lost = l.Cause
+				cancel(lost)
 			}
 		case <-ctx.Done():
 		}
 	}()
 	err := local.Connect(ctx, addrs, j.boot.Exchange)
+	if err != nil { // who has heard of a death leaves, which others may notice before they hear of it
+		select {
+		case <-listened:
+		case <-time.After(time.Second):
+		}
+	}
 	cancel(nil)
 	<-listened
+	if err != nil && lost != nil && !errors.Is(err, lost) {
+		return fmt.Errorf("%w: %w", lost, err)
+	}
 	return err
 }
 
