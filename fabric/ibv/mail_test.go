@@ -216,7 +216,7 @@ func (m *mail) work(step func(o *office) (bool, error)) {
 	m.must("work", errors.Join(errs...))
 	if m.ctx.Err() != nil {
 		for _, o := range m.posts {
-			m.Logf("rank %d: sent %v arrived %v epochs %v open %v cookies %d %+v", o.rank, o.sent, o.arrived, o.epoch, o.open, len(o.cookies), o.p.Stats())
+			m.Logf("rank %d: sent %v arrived %v epochs %v open %v down %v cookies %d %+v", o.rank, o.sent, o.arrived, o.epoch, o.open, o.down, len(o.cookies), o.p.Stats())
 		}
 		m.Fatal("not done in time")
 	}

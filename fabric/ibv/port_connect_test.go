@@ -47,7 +47,7 @@ func (s *storm) delaying(d datagram) []datagram {
 	return out
 }
 
-// captured holds back the first datagram of a kind that a rank sends.
+// captured holds back the first datagram of a kind that a rank sends, and its repetitions.
 type captured struct {
 	kind datagramKind
 	mu   sync.Mutex
@@ -57,11 +57,14 @@ type captured struct {
 func (c *captured) mangle(d datagram) []datagram {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d.kind == c.kind && c.d == nil {
+	switch {
+	case d.kind == c.kind && c.d == nil:
 		c.d = &d
-		return nil
+	case c.d != nil && d.kind == c.kind && d.to == c.d.to && d.epoch == c.d.epoch && d.attempt == c.d.attempt:
+	default:
+		return []datagram{d}
 	}
-	return []datagram{d}
+	return nil
 }
 
 func (c *captured) get() *datagram {

