@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -37,7 +39,11 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	defer cancel()
 	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
 	if err := j.join(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("conduit: join: %w", err), j.release())
+		failed := fmt.Errorf("conduit: join: %w", err)
+		if j.boot != nil { // first: the end of a connection would not say why
+			failed = errors.Join(failed, j.boot.Fail(err))
+		}
+		return nil, errors.Join(failed, j.release())
 	}
 	return j, nil
 }
@@ -169,8 +175,8 @@ func (j *Job) connect(ctx context.Context) error {
 	return nil
 }
 
-// connectLocal gives up when the bootstrap tells of a death: who is dead does not come, and nothing else would say so before
-// the time to join is over.
+// connectLocal gives up when the bootstrap tells of a rank that died or failed: it does not come, and nothing else would say so
+// before the time to join is over.
 func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]byte) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	listened := make(chan struct{})
@@ -188,7 +194,7 @@ func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]by
 		}
 	}()
 	err := local.Connect(ctx, addrs, j.boot.Exchange)
-	if err != nil { // who has heard of a death leaves, which others may notice before they hear of it
+	if leftByPeer(err) { // for a death of which it has heard, or because it failed: that word may still be on its way
 		select {
 		case <-listened:
 		case <-time.After(time.Second):
@@ -200,6 +206,11 @@ func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]by
 		return fmt.Errorf("%w: %w", lost, err)
 	}
 	return err
+}
+
+// leftByPeer reports whether err is what one sees of a peer's end.
+func leftByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // excuse tells the others, in the place of a hello, why this rank cannot take part: they fail by its name and reason

@@ -3,6 +3,7 @@ package conduit
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,39 +11,57 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// dyingBootstrap dies when the ranks have told one another who they are, before it meets any over a network.
-type dyingBootstrap struct {
+// failingBootstrap fails when the ranks have told one another who they are, before it meets any over a network.
+type failingBootstrap struct {
 	bootstrap.Bootstrap
+	fail      func() error
 	exchanges int
 }
 
-var errDied = errors.New("it died")
+var errFailed = errors.New("it has failed")
 
-func (d *dyingBootstrap) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
-	all, err := d.Bootstrap.Exchange(ctx, blob)
-	if d.exchanges++; err == nil && d.exchanges == 2 {
-		d.Abort(1, errDied.Error())
-		return nil, errDied
+func (f *failingBootstrap) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	all, err := f.Bootstrap.Exchange(ctx, blob)
+	if f.exchanges++; err == nil && f.exchanges == 2 {
+		err = f.fail()
 	}
 	return all, err
 }
 
-func TestRanksThatConnectHearOfADeathAtOnce(t *testing.T) {
-	boots := bootstrap.NewGroup(3)
-	boots[2] = &dyingBootstrap{Bootstrap: boots[2]}
-	var ranks sync.WaitGroup
-	for r, b := range boots {
-		ranks.Go(func() {
-			job, err := Join(t.Context(), Config{Getenv: noEnv, Bootstrap: b, SegmentSize: 1 << 16, Fabric: FabricAuto, JoinTimeout: 10 * time.Second})
-			var lost *bootstrap.LostError
-			switch {
-			case err == nil:
-				t.Errorf("rank %d joined", r)
-				_ = job.Close()
-			case r < 2 && (!errors.As(err, &lost) || lost.Rank != 2):
-				t.Errorf("rank %d: %v", r, err)
+func TestRanksThatConnectHearAtOnceWhyAnotherDoesNot(t *testing.T) {
+	for how, want := range map[string]string{"it died": " aborted the job with code 1: it has failed", "it lives": " failed: it has failed"} {
+		t.Run(how, func(t *testing.T) {
+			boots := bootstrap.NewGroup(4)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			boots[2] = &failingBootstrap{Bootstrap: boots[2], fail: func() error {
+				if how == "it lives" {
+					cancel(errFailed)
+					return nil
+				}
+				boots[2].Abort(1, errFailed.Error())
+				return errFailed
+			}}
+			var ranks sync.WaitGroup
+			for r, b := range boots {
+				ctx := ctx
+				if r != 2 {
+					ctx = t.Context()
+				}
+				ranks.Go(func() {
+					job, err := Join(ctx, Config{Getenv: noEnv, Bootstrap: b, SegmentSize: 1 << 16, Fabric: FabricAuto, JoinTimeout: 10 * time.Second})
+					var lost *bootstrap.LostError
+					switch {
+					case err == nil:
+						t.Errorf("rank %d joined", r)
+						_ = job.Close()
+					case r == 2 && !errors.Is(err, errFailed),
+						r != 2 && (!errors.As(err, &lost) || lost.Rank != 2 || !strings.HasSuffix(lost.Error(), want)):
+						t.Errorf("rank %d: %v", r, err)
+					}
+				})
 			}
+			ranks.Wait()
 		})
 	}
-	ranks.Wait()
 }

@@ -42,6 +42,8 @@ type Bootstrap interface {
 
 	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".
 	Name() string
+	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason.
+	Fail(why error) error
 	// Close says goodbye and frees everything; a second Close does nothing.
 	// It does not wait for the other ranks: call Barrier first when they
 	// must all have come this far.
@@ -51,7 +53,7 @@ type Bootstrap interface {
 // Loss is the death of one rank.
 type Loss struct {
 	Rank  int
-	Cause error // wraps io.EOF, a network errno, or *AbortError
+	Cause error // wraps io.EOF, a network errno, ErrFailed, or *AbortError
 }
 
 // Limits on what is exchanged.

@@ -19,7 +19,7 @@
 //     fails a collective in progress with os.ErrClosed.
 //   - Blobs that are passed in are not kept; slices that are returned belong
 //     to the caller.
-//   - A rank that ends without Close is a loss, and so is one that closes after
+//   - A rank that ends without Close is a loss, and so is one that calls Fail, or closes after
 //     it gave up a collective: over TCP and in a group all
 //     others learn it from Lost and from failed collectives, as long as rank 0
 //     has not closed, since it is rank 0 that sees the deaths. When rank 0
@@ -91,7 +91,7 @@
 //	4     refused     rank    reason u8 (Reason), count u32, ranks at fault u32 each, text str
 //	5     contribute  rank 0  op u8 (1 Exchange, 2 Barrier), collective number u32 from 1, sealed blob
 //	6     outcome     rank    op u8, collective number u32, count u32, for each rank: length u32, sealed blob
-//	7     failure     both    rank u32, cause u8 (1 death, 2 left, 3 gave up, 4 abort, 5 misuse),
+//	7     failure     both    rank u32, cause u8 (1 death, 2 left, 3 gave up, 4 abort, 5 misuse, 6 failed),
 //	                          abort code u32, who str, text str. To rank 0 only about the sender.
 //	8     give up     rank 0  collective number u32, text str: the context of the sender ended
 //

@@ -16,6 +16,8 @@ var (
 	ErrLeft = errors.New("left the job in good order")
 	// ErrGaveUp is the cause when a rank's context ended inside a collective.
 	ErrGaveUp = errors.New("gave up waiting")
+	// ErrFailed is the cause when a rank had called Fail.
+	ErrFailed = errors.New("failed")
 	// ErrMisuse is the cause when ranks call different collectives.
 	ErrMisuse = errors.New("collectives do not match")
 	// ErrCorrupt is the cause when a blob did not survive its transport.
@@ -26,7 +28,7 @@ var (
 type LostError struct {
 	Rank  int
 	Who   string // host and pid, where known
-	Cause error  // io.EOF, ErrLeft, ErrGaveUp, ErrMisuse, *AbortError, ...
+	Cause error  // io.EOF, ErrLeft, ErrGaveUp, ErrFailed, ErrMisuse, *AbortError, ...
 }
 
 func (e *LostError) Error() string {
@@ -35,7 +37,7 @@ func (e *LostError) Error() string {
 		who = " (" + e.Who + ")"
 	}
 	verb := " went away: "
-	if c, ok := e.Cause.(*cause); ok && !c.fatal() || errors.As(e.Cause, new(*AbortError)) {
+	if c, ok := e.Cause.(*cause); ok && c.kind != causeDeath || errors.As(e.Cause, new(*AbortError)) {
 		verb = " "
 	}
 	return fmt.Sprintf("bootstrap: rank %d%s%s%v", e.Rank, who, verb, e.Cause)
@@ -166,6 +168,7 @@ const (
 	causeGaveUp                      // a collective's context ended
 	causeAbort                       // Abort
 	causeMisuse                      // wrong collective, or a bad message
+	causeFailed                      // Fail
 	causeEnd                         // first invalid value
 )
 
@@ -177,8 +180,14 @@ type cause struct {
 	err  error // what this process saw itself; not sent
 }
 
-// fatal: the process is gone or about to be.
-func (c *cause) fatal() bool { return c.kind == causeDeath || c.kind == causeAbort }
+// ends: nothing more comes from the rank.
+func (c *cause) ends() bool {
+	switch c.kind {
+	case causeDeath, causeLeft, causeAbort, causeFailed:
+		return true
+	}
+	return false
+}
 
 func (c *cause) Error() string {
 	switch {
@@ -205,6 +214,8 @@ func (c *cause) Unwrap() error {
 		return &AbortError{int(c.code), c.text}
 	case causeMisuse:
 		return ErrMisuse
+	case causeFailed:
+		return ErrFailed
 	}
 	if c.err != nil {
 		return c.err

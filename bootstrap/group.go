@@ -66,7 +66,7 @@ func (m *member) abort(code int, msg string) {
 
 func (m *member) lost() <-chan Loss { return m.seat.lost }
 
-func (m *member) close() error {
-	m.seat.close(&cause{kind: causeLeft})
+func (m *member) close(why *cause) error {
+	m.seat.close(why)
 	return nil
 }

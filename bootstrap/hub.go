@@ -156,7 +156,7 @@ func (h *hub) misuse(rank int, format string, args ...any) {
 
 func (h *hub) drop(rank int, why *cause) {
 	h.state[rank] = mute
-	if why.fatal() || why.kind == causeLeft {
+	if why.ends() {
 		h.state[rank], h.deliver[rank] = ended, nil
 	}
 	h.tell(event{failure: &failure{rank, h.who[rank], why}})

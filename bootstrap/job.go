@@ -18,7 +18,7 @@ type backend interface {
 	barrier(ctx context.Context) error
 	abort(code int, msg string) // ends the process, unless in a group
 	lost() <-chan Loss
-	close() error
+	close(why *cause) error // said to the others
 }
 
 // identity is what a backend knows of this rank.
@@ -194,7 +194,13 @@ func (j *job) Abort(code int, msg string) {
 	j.be.abort(code, msg)
 }
 
-func (j *job) Close() error {
+func (j *job) Close() error { return j.leave(&cause{kind: causeLeft}) }
+
+func (j *job) Fail(why error) error {
+	return j.leave(&cause{kind: causeFailed, text: "failed: " + why.Error()})
+}
+
+func (j *job) leave(why *cause) error {
 	j.mu.Lock()
 	if j.closed {
 		j.mu.Unlock()
@@ -202,7 +208,7 @@ func (j *job) Close() error {
 	}
 	j.closed = true
 	j.mu.Unlock()
-	if err := j.be.close(); err != nil {
+	if err := j.be.close(why); err != nil {
 		return fmt.Errorf("bootstrap: close: %w", err)
 	}
 	return nil

@@ -68,6 +68,41 @@ func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
 	}
 }
 
+func TestWhyARankFailedIsToldToAllOthers(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T, int) []Bootstrap{"tcp": joined, "group": func(_ *testing.T, n int) []Bootstrap { return NewGroup(n) }} {
+		for _, bad := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%s rank %d", name, bad), func(t *testing.T) {
+				t.Parallel()
+				ctx := bounded(t)
+				ranks := start(t, 5)
+				defer closeAll(ranks)
+				errs := onAll(ranks, func(b Bootstrap) error {
+					if b.Rank() == bad {
+						return b.Fail(errors.New("no more memory"))
+					}
+					return b.Barrier(ctx)
+				})
+				for r, err := range errs {
+					if r == bad {
+						if err != nil {
+							t.Errorf("Fail: %v", err)
+						}
+						continue
+					}
+					loss := lossOf(t, ranks[r])
+					for _, err := range []error{err, loss.Cause} {
+						var lost *LostError
+						if !errors.As(err, &lost) || lost.Rank != bad || !errors.Is(err, ErrFailed) || !strings.HasSuffix(err.Error(), " failed: no more memory") {
+							t.Errorf("rank %d: %v", r, err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
 func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
 	t.Parallel()
 	for _, dead := range []int{0, 3} {

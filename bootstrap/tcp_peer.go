@@ -227,8 +227,8 @@ func (p *peer) abort(code int, msg string) {
 	p.exit(code)
 }
 
-func (p *peer) close() error {
-	p.seat.close(&cause{kind: causeLeft})
+func (p *peer) close(why *cause) error {
+	p.seat.close(why)
 	p.once.Do(func() { p.link.finish(goodbyeTime) })
 	return nil
 }

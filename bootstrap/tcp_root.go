@@ -454,8 +454,8 @@ func (r *root) abort(code int, msg string) {
 	r.rv.exit(code)
 }
 
-func (r *root) close() error {
-	r.seat.close(&cause{kind: causeLeft})
+func (r *root) close(why *cause) error {
+	r.seat.close(why)
 	r.shut()
 	return nil
 }
