@@ -124,7 +124,7 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 		w.mapped.putBytes += uint64(len(b))
 		return Pending{}
 	}
-	if p.node == badType {
+	if p.node&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
 	pe, rank, err := w.reach("put", p.node, p.off, uint64(len(b)))
@@ -152,7 +152,7 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 		w.mapped.getBytes += uint64(len(b))
 		return Pending{}
 	}
-	if p.node == badType {
+	if p.node&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
 	pe, rank, err := w.reach("get", p.node, p.off, uint64(len(b)))
@@ -174,7 +174,7 @@ func (p Pending) finish(w *Worker) error {
 
 // putValue lays v where a lane can read it and posts it.
 func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) error {
-	if p.node == badType {
+	if p.node&badType != 0 {
 		return typeError[T]()
 	}
 	n := unsafe.Sizeof(v)
@@ -204,7 +204,7 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) error {
 }
 
 func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
-	if p.node == badType {
+	if p.node&badType != 0 {
 		return v, typeError[T]()
 	}
 	n := unsafe.Sizeof(v)

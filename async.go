@@ -140,7 +140,7 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 		w.mapped.putBytes += uint64(n)
 		return Pending{}
 	}
-	if p.node == badType {
+	if p.node&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
 	pe, rank, err := w.reach("put", p.node, p.off, uint64(n))
@@ -177,7 +177,7 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 		w.mapped.getBytes += uint64(n)
 		return
 	}
-	if p.node == badType {
+	if p.node&badType != 0 {
 		r.err = typeError[T]()
 		return
 	}

@@ -12,32 +12,36 @@ import (
 // null. It is a value, may be compared with ==, copied, and sent to other ranks
 // (as Rank and Offset).
 type Ptr[T any] struct {
-	node uint32 // rank+1, or 0: null, or badType
+	_    [0]*T  // no Ptr converts to another, which At has not checked
+	node uint32 // rank+1, or 0: null, or badRank; with badType
 	off  uint64
 }
 
-// badType marks a Ptr to a type that may not be transferred.
-const badType = ^uint32(0)
+const (
+	badType = 1 << 31 // of a Ptr to a type that may not be transferred
+	badRank = badType - 1
+)
 
 // MaxRanks is the largest number of ranks that a Ptr can address.
-const MaxRanks = int(badType - 1)
+const MaxRanks = badRank - 1
 
 // At returns the global pointer to the T at byte offset off of rank's segment.
 // Whether the rank exists and the T lies in its segment is checked when the
 // pointer is used. T must hold no Go pointers.
 func At[T any](rank int, off uint64) Ptr[T] {
+	p := Ptr[T]{node: badRank, off: off}
+	if rank >= 0 && rank < MaxRanks {
+		p.node = uint32(rank) + 1
+	}
 	if !pointerFree[T]() {
-		return Ptr[T]{node: badType, off: off}
+		p.node |= badType
 	}
-	if rank < 0 || rank >= MaxRanks {
-		return Ptr[T]{node: badType - 1, off: off}
-	}
-	return Ptr[T]{node: uint32(rank) + 1, off: off}
+	return p
 }
 
 // Rank is the rank that p points to; -1 when p is null or invalid.
 func (p Ptr[T]) Rank() int {
-	if p.node >= badType-1 {
+	if p.node >= badRank {
 		return -1
 	}
 	return int(p.node) - 1
@@ -78,12 +82,12 @@ func (p Ptr[T]) String() string {
 	return fmt.Sprintf("%d:%#x", p.Rank(), p.off)
 }
 
-// Cast returns p as a pointer to another type at the same place.
+// Cast returns p as a pointer to another type at the same place. Only U must hold no Go pointers.
 func Cast[U, T any](p Ptr[T]) Ptr[U] {
 	if p.IsNull() {
 		return Ptr[U]{}
 	}
-	return At[U](p.Rank(), p.off)
+	return At[U](int(p.node&^badType)-1, p.off)
 }
 
 // TypeError says that a type cannot be transferred because it holds pointers,

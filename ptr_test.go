@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"reflect"
 	"testing"
 	"unsafe"
 )
@@ -25,6 +26,18 @@ func TestPtrArithmeticStaysWithinOrIsRefused(t *testing.T) {
 	}
 	if q := Cast[byte](p); q.Rank() != 2 || q.Offset() != 100 || !Cast[byte](Ptr[int]{}).IsNull() {
 		t.Errorf("cast gives %v", q)
+	}
+	if q := Cast[int](Cast[*int](At[int](2, 100))); q != At[int](2, 100) {
+		t.Errorf("cast from a type with pointers gives %v", q)
+	}
+	if q := Cast[*int](At[int](-1, 100)); q.Rank() != -1 || Cast[int](q) != At[int](-1, 100) {
+		t.Errorf("cast of a rank that cannot be gives %v", q)
+	}
+	if reflect.TypeFor[Ptr[int]]().ConvertibleTo(reflect.TypeFor[Ptr[*int]]()) {
+		t.Error("a Ptr converts to one that was not checked")
+	}
+	if n := unsafe.Sizeof(p); n != 16 {
+		t.Errorf("a Ptr has %d bytes", n)
 	}
 }
 

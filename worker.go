@@ -166,7 +166,7 @@ func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error
 	}
 	rank := int(node) - 1
 	if rank >= len(w.peers) {
-		if node >= badType-1 {
+		if node >= badRank {
 			rank = -1
 		}
 		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
