@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -66,6 +67,46 @@ func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
 	if !errors.As(err, &lost) || lost.Rank != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("%v", err)
 	}
+}
+
+// Rank 0 has a rank's hello and is slow: who dialled again would be a second process to it.
+func TestTCPRankWhoseHelloIsOnItsWayDialsOnce(t *testing.T) {
+	t.Parallel()
+	rvs := tcpRanks(t, 2, func(_ int, rv *rendezvous) { rv.handshake = 500 * time.Millisecond })
+	conf, err := tlsFor([]byte(testSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.FileListener(rvs[0].listener)
+	rvs[0].listener.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	var hellos atomic.Int32
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				s := tlsServer(c, conf)
+				if _, _, err := readFrame(s, maxHello); err == nil {
+					hellos.Add(1)
+					time.Sleep(4 * rvs[1].handshake)
+					_, _ = s.Write(append(finish(newFrame(frameWelcome, 0)), start{job: "test", localSize: 2}.encode()...))
+					_, _, _ = readFrame(s, maxHello)
+				}
+			}()
+		}
+	}()
+	b, err := rvs[1].join(bounded(t))
+	if n := hellos.Load(); err != nil || n != 1 {
+		t.Fatalf("%v, after %d hellos", err, n)
+	}
+	noErrors(t, []error{b.close(&cause{kind: causeLeft})})
 }
 
 func TestWhyARankFailedIsToldToAllOthers(t *testing.T) {

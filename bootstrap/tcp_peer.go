@@ -88,10 +88,12 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 // errUntrusted marks an address that we may not talk to without a secret.
 var errUntrusted = errors.New("address needs a secret")
 
+// dialOnce has 2 handshake times up to its hello. After that rank 0 may have seated this rank, and would take another dial for
+// a second process.
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
+	dialCtx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", rv.addr)
+	raw, err := new(net.Dialer).DialContext(dialCtx, "tcp", rv.addr)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +102,7 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 		return nil, fmt.Errorf("%w: %w", errUntrusted, err)
 	}
 	tune(raw)
-	conn, err := clientHandshake(ctx, raw, conf)
+	conn, err := clientHandshake(dialCtx, raw, conf)
 	if err != nil {
 		return nil, err
 	}
