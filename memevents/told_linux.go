@@ -34,15 +34,13 @@ func (w *Watcher) ask() syscall.Errno {
 // WaitTold waits until Told, for about as long as a registration takes; where others compute, for one turn of theirs. False: not yet,
 // or there is nobody to ask.
 func (w *Watcher) WaitTold() bool {
-	for end := time.Now().Add(100 * time.Microsecond); time.Now().Before(end); {
-		switch w.ask() {
-		case syscall.EFAULT:
-			return true
-		case syscall.EAGAIN:
-			runtime.Gosched()
-		default:
+	for end := time.Now().Add(100 * time.Microsecond); ; runtime.Gosched() {
+		over := time.Now().After(end) // seen before it asks: a turn may be longer than that
+		if errno := w.ask(); errno != syscall.EAGAIN {
+			return errno == syscall.EFAULT
+		}
+		if over {
 			return false
 		}
 	}
-	return false
 }

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -190,6 +191,43 @@ func TestSlowReaderBlocksTheCallAndNotTheTruth_13(t *testing.T) {
 		wg.Wait()
 		drained(t, w, r)
 	}
+}
+
+// Where others compute, one turn of theirs is longer than all the time that WaitTold has: it asks after it.
+func TestWhatIsToldDuringATurnOfOthersIsKnownAfterIt_14(t *testing.T) {
+	needUffd(t)
+	w := newWatcher(t, WatcherConfig{})
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	setReaderDelay(50000)
+	defer setReaderDelay(0)
+	for range 20 {
+		p := mapPages(t, 1)
+		r := watch(t, w, p, page(p, 1), ForGoMap)
+		var others sync.WaitGroup
+		var returned, end atomic.Bool
+		others.Go(func() {
+			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+			returned.Store(true)
+		})
+		for w.Told() && !returned.Load() {
+			runtime.Gosched()
+		}
+		for range 8 { // 10 ms each (forcePreemptNS of runtime/proc.go)
+			others.Go(func() {
+				for !end.Load() {
+				}
+			})
+		}
+		untold, asked := !w.Told(), time.Now()
+		told, turn := w.WaitTold(), time.Since(asked)
+		end.Store(true)
+		others.Wait()
+		drained(t, w, r)
+		if untold && told && turn > time.Millisecond {
+			return
+		}
+	}
+	t.Error("what was not told before a turn of others was never told after it")
 }
 
 // The same thread unmaps, maps anew and asks.
