@@ -58,13 +58,17 @@ func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 	p := reserve(t, 8)
 	w := reserve(t, 1)
 	getPut(t, c, w, 8, LocalWrite) // userfaultfd takes the arena
-	for range 20 {                 // a busy machine may let the while pass in which it lingers
+	var refused error
+	for range 20 { // a busy machine may let the while pass in which it lingers
 		mustPut(t, c, mustGet(t, c, p, uint64(8*page), LocalWrite))
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, p, 8*page, unix.MADV_DONTNEED); errno != 0 {
 			t.Fatal(errno)
 		}
 		before := c.Stats()
 		r, err := c.GetKept(ptr(p), uint64(8*page), LocalWrite)
+		if refused = err; errors.Is(err, ErrNotKept) { // the runtime may be discarding elsewhere
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,5 +80,5 @@ func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("the discard does not linger: this test proves nothing")
+	t.Fatalf("each time the discard does not linger, which proves nothing, or it is refused: %v", refused)
 }

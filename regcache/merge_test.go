@@ -114,6 +114,16 @@ func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
 // userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that moment, and comes
 // before the registration, would be watched by nobody: so the union wants all that it joins to be valid still.
 func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
+	for range 20 {
+		if unionOfAHole(t) {
+			return
+		}
+	}
+	t.Fatal("no union had a hole, each time: nothing was tested")
+}
+
+// unionOfAHole is false where a registration was for one operation only, as while the runtime discards: then there is no union.
+func unionOfAHole(t *testing.T) bool {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.MaxRegions = 2 })
 	needCached(t, c, Any)
@@ -143,10 +153,10 @@ func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	}
 	r := mustGet(t, c, p, 3*uint64(page), LocalWrite)
 	f.ending, f.before = nil, nil
-	if holes != 1 || fills != 1 {
-		t.Fatalf("%d holes, %d fills: nothing was tested", holes, fills)
-	}
 	mustPut(t, c, r)
+	if holes != 1 || fills != 1 {
+		return false
+	}
 	mustPut(t, c, mustGet(t, c, last, 8, LocalWrite))
 
 	raw(unix.SYS_MUNMAP, last, page)
@@ -157,4 +167,5 @@ func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 		t.Error("a stale hit on a page that was a hole when the union was claimed")
 	}
 	mustPut(t, c, r)
+	return true
 }
