@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
@@ -82,6 +84,32 @@ func init() {
 			fmt.Println("CalledFromC claimed")
 			w.Retire(r)
 		}
+		return nil
+	}
+}
+
+// So does the kernel on arm64 before Linux 6.10. No privilege helps.
+func TestWhereUserfaultfdCannotWriteProtectTheReportSaysWhy_17(t *testing.T) {
+	needUffd(t)
+	out := runHelper(t, nil, "nowriteprotect")
+	for _, want := range []string{"UFFDIO_API: invalid argument (the kernel's has no write-protect mode", "class   raw-unmap        -"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func init() {
+	helpers["nowriteprotect"] = func([]string) error {
+		const uffdioAPI = 0xc018aa3f
+		if err := installFilter([]unix.SockFilter{
+			bpfLoad(callNumber), bpfIf(unix.SYS_IOCTL, 0, 2),
+			bpfLoad(secondArgument), bpfIf(uffdioAPI, 1, 0),
+			bpfAllow(), bpfFail(unix.EINVAL),
+		}); err != nil {
+			return err
+		}
+		fmt.Print(Status())
 		return nil
 	}
 }

@@ -129,6 +129,8 @@ func uffdRemedy(err syscall.Errno) string {
 		return "raise the limit of open files (ulimit -n)"
 	case syscall.ENOSYS:
 		return "the kernel is built without userfaultfd, or a filter hides it"
+	case syscall.EINVAL: // of UFFDIO_API; CONFIG_HAVE_ARCH_USERFAULTFD_WP
+		return "the kernel's has no write-protect mode, which needs Linux 5.7 or later on amd64, 6.10 or later on arm64"
 	}
 	return "grant CAP_SYS_PTRACE or access to /dev/userfaultfd"
 }

@@ -146,7 +146,7 @@ func (x *examination) userfaultfdRemedy(why string) string {
 	case strings.Contains(why, syscall.ENOSYS.Error()):
 		return "a kernel with CONFIG_USERFAULTFD=y"
 	case strings.Contains(why, syscall.EINVAL.Error()):
-		return "Linux 5.7 or later, with CONFIG_USERFAULTFD=y and write protection (CONFIG_HAVE_ARCH_USERFAULTFD_WP)"
+		return "Linux 5.7 or later (on arm64 6.10 or later), with CONFIG_USERFAULTFD=y"
 	case !strings.Contains(why, syscall.EPERM.Error()) && !strings.Contains(why, syscall.EACCES.Error()):
 		return "as said there"
 	case strings.HasPrefix(container, "Kubernetes"):
