@@ -52,8 +52,9 @@
 //
 // To the kernel a watched part of a mapping is a mapping of its own. Where only a part was asked for, an mremap that moves
 // or grows the whole fails with EFAULT until the cache has let go (Clear), and later too if pages were first touched
-// meanwhile; realloc copies instead. Who moves memory asks for all of it, or as Mapped where that is true, of which hooks tell. One
-// mremap that moves several mappings (Linux 6.17) is refused likewise where it meets a watched range.
+// meanwhile; realloc copies instead. Who moves memory asks for all of it, or as Mapped where that is true, of which hooks tell.
+// Since Linux 6.17 an mremap with MREMAP_FIXED that keeps the length may move several mappings: it too fails with EFAULT where it
+// meets a watched range, and by then it has moved what lies before.
 //
 // # Fork
 //
