@@ -108,10 +108,12 @@ static uintptr_t map_as(struct trial *t, size_t len, int flags)
 {
 	long p = ibc_sys(SYS_mmap, 0, (long)len, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
 
-	if (!ibc_sys_failed(p))
-		return (uintptr_t)p;
-	t->err = (int)-p;
-	return 0;
+	if (ibc_sys_failed(p)) {
+		t->err = (int)-p;
+		return 0;
+	}
+	ibc_sys(SYS_munlock, p, (long)len, 0, 0, 0, 0); /* after mlockall(MCL_FUTURE) the kernel would refuse to discard it */
+	return (uintptr_t)p;
 }
 
 static uintptr_t map(struct trial *t) { return map_as(t, t->page, MAP_PRIVATE); }

@@ -4,6 +4,7 @@ package memevents
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -137,5 +138,31 @@ func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
 		if wrong := somewhere & Set(RawGuard, RawShm, RawRemapFile, Truncate); wrong != 0 {
 			t.Fatalf("%v reported as seen", wrong)
 		}
+	}
+}
+
+// A program that locks all that it maps may discard it still (MADV_DONTNEED_LOCKED, and after munlock), and is told of it.
+func TestRetestInAProgramThatLocksItsMemoryLosesNothing_15(t *testing.T) {
+	needUffd(t)
+	h, d := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capget(&h, &d[0]); err != nil {
+		t.Fatal(err)
+	}
+	if d[0].Effective&(1<<unix.CAP_IPC_LOCK) == 0 {
+		t.Skip("needs CAP_IPC_LOCK: the runtime's own maps would meet RLIMIT_MEMLOCK")
+	}
+	runHelper(t, nil, "lockedmemory")
+}
+
+func init() {
+	helpers["lockedmemory"] = func([]string) error {
+		before := Status()
+		if err := unix.Mlockall(unix.MCL_FUTURE); err != nil {
+			return err
+		}
+		if gone := lost(before, Retest()); gone != 0 {
+			return fmt.Errorf("lost %v\n%v", gone, Status())
+		}
+		return nil
 	}
 }
