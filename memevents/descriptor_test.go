@@ -219,6 +219,52 @@ func init() {
 	}
 }
 
+// The reader says what has happened, and does not wait until somebody listens: callers wait for it.
+func TestTheReaderDoesNotWaitForStandardError_17(t *testing.T) {
+	needUffd(t)
+	runHelper(t, nil, "fullstderr")
+}
+
+func init() {
+	helpers["fullstderr"] = func([]string) error {
+		w, err := NewWatcher(WatcherConfig{})
+		if err != nil {
+			return err
+		}
+		p := newPages(1)
+		if _, err := published(w, p, ForGoMap); err != nil {
+			return err
+		}
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK); err != nil {
+			return err
+		}
+		for err == nil {
+			_, err = unix.Write(pipe[1], make([]byte, 4096))
+		}
+		if _, err := unix.FcntlInt(uintptr(pipe[1]), unix.F_SETFL, 0); err != nil {
+			return err
+		}
+		if err := unix.Dup2(pipe[1], 2); err != nil {
+			return err
+		}
+		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
+			return err
+		}
+		freed := make(chan struct{})
+		go func() {
+			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+			close(freed)
+		}()
+		select {
+		case <-freed:
+			return nil
+		case <-time.After(patience):
+			return errors.New("a call that unmaps waits for who reads standard error")
+		}
+	}
+}
+
 // What the program has in the descriptor's place tells nothing, whatever it answers.
 func TestAnotherFileInTheDescriptorsPlaceHasNotTold_17(t *testing.T) {
 	needUffd(t)
