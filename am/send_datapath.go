@@ -83,7 +83,7 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if err := l.open(p, now); err != nil {
 		return err
 	}
-	if p.waiting.lacks(w, atPeer, p.purse.Balance()) {
+	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) { // who waits may wait for what the ping finds out
 		return ErrNoCredit
 	}
 	epoch, err := p.purse.Take(now)
@@ -154,10 +154,11 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 		}
 	}
 	if o.buf == nil {
-		if o.cat == short { // it is copied
-			err = l.mayReserve(w)
-		} else {
+		switch {
+		case o.cat != short:
 			*b, err = l.reserve(w)
+		case o.kind != ping: // what is short is copied
+			err = l.mayReserve(w)
 		}
 		if err != nil {
 			if o.wants {
