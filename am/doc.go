@@ -78,6 +78,8 @@
 // unused bytes that are set, a request without a credit, a reply to no call) cuts the sender off, with a *[MessageError] or
 // *[flow.ViolationError] in Lane.Errors and for Config.OnClosed. A request that names a handler or a part of the segment that is
 // not there is refused; the connection goes on. Notes are unauthenticated, so broken ones are counted and dropped.
+// Who calls and takes no replies is granted no credits while more of them wait than this rank's Config.Replies: they fill the send
+// buffers, but not the memory.
 //
 // # Wire format
 //

@@ -62,6 +62,7 @@ type peer struct {
 	full    bool          // the network's queue was
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
+	late    int           // of Lane.late; under the lane's lock
 
 	head head                      // of the message that is being sent
 	owed bool                      // its header says what a control message would say otherwise

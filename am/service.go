@@ -8,12 +8,12 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// serve does what is due: credits asked for and granted, replies that found no buffer, deadlines.
+// serve does what is due: replies that found no buffer, credits asked for and granted, deadlines.
 // The caller leads, and has seen that something is.
 func (l *Lane) serve(now time.Duration) {
+	l.sendLate() // replies carry credits, too
 	l.controls(now)
 	l.askAll(now)
-	l.sendLate()
 	l.expire(now)
 	l.watch(now)
 	l.pingAll(now)
@@ -247,9 +247,19 @@ func (l *Lane) keep(p *peer, o *outgoing, args []uint64) error {
 	if err := l.putLate(x); err != nil {
 		return err
 	}
+	l.keeps(p, 1)
 	l.stats.queued.Add(1)
 	l.arm(l.port.Now() + retryAfter)
 	return nil
+}
+
+// keeps counts the replies that wait for a peer. While more wait than this rank would itself await, it is granted no
+// credits: one that takes no replies would have them fill the memory.
+func (l *Lane) keeps(p *peer, more int) {
+	l.mu.Lock()
+	p.late += more
+	l.pool.Bar(p.rank, p.late > l.cfg.Replies, l.port.Now())
+	l.mu.Unlock()
 }
 
 // putLate puts a reply behind those that wait. Once the lane has ended it goes nowhere.
@@ -285,6 +295,7 @@ func (l *Lane) sendLate() {
 			}
 			continue
 		}
+		l.keeps(x.p, -1)
 		_ = l.concludeReply(x.p.rank, &x.o, err) // who waits is told
 	}
 }

@@ -25,6 +25,7 @@ type account struct {
 	counted uint16 // its part of Pool.recalling
 	urgent  bool   // it waits for a grant: tell it by a control message
 	answer  bool   // the next header shall ask for an answer to the recall
+	barred  bool   // it is granted nothing
 
 	lastUse  time.Duration // last arrival or grant
 	recallAt time.Duration // when it was last asked to give back

@@ -59,3 +59,25 @@ func TestAnIntrudersBufferIsReplacedBeforeMoreIsGranted(t *testing.T) {
 		t.Errorf("%d granted after it was replaced, %d posted", held, p.Posted())
 	}
 }
+
+// Others get what it does not, and its questions have answers: it must not take this end for dead.
+func TestWhoIsBarredIsGrantedNothingAndHearsSo(t *testing.T) {
+	p := newPool(t, PoolConfig{Peers: 3, Credits: 8, Config: Config{Initial: 1, Window: 4}})
+	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 0)))
+	p.Bar(1, true, 0)
+	must(t, errors.Join(p.Arrived(1, 1, 0), p.Reposted(1, 0)))
+	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4, Answer: true}, 0))
+	must(t, p.Apply(2, &Header{Epoch: 1, Want: 4}, 0))
+	if a, b := p.account(1).held(), p.account(2).held(); a != 0 || b != 4 {
+		t.Errorf("who is barred holds %d credits, another %d, want 0 and 4", a, b)
+	}
+	if peer, ok := p.NextControl(); peer != 1 || !ok {
+		t.Error("its question has no answer")
+	}
+	must(t, p.Check())
+	p.Bar(1, false, 0)
+	if held := p.account(1).held(); held != 4 {
+		t.Errorf("who is let in again holds %d credits, want 4", held)
+	}
+	must(t, p.Check())
+}

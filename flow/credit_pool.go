@@ -202,6 +202,18 @@ func (p *Pool) applyReturn(a *account, h *Header, now time.Duration) error {
 	return nil
 }
 
+// Bar has a peer granted nothing, whatever it wishes, until it is let in again. What it holds it may use, and its questions are
+// answered.
+func (p *Pool) Bar(peer int, bar bool, now time.Duration) {
+	a := p.account(peer)
+	if a == nil || a.barred == bar {
+		return
+	}
+	a.barred = bar
+	p.queue(a, now)
+	p.pump(now)
+}
+
 // settle ends the hope for credits asked back of a.
 func (p *Pool) settle(a *account) {
 	p.recalling -= int(a.counted)

@@ -150,11 +150,11 @@ func (p *Pool) grant(a *account, n int, now time.Duration) {
 }
 
 // queue puts a where it belongs: hungry without credits, topping with fewer than it
-// wants, or nowhere.
+// wants, or nowhere, as when it is barred.
 func (p *Pool) queue(a *account, now time.Duration) {
 	l := &p.topping
 	switch held := a.held(); {
-	case held >= int(a.target):
+	case held >= int(a.target) || a.barred:
 		a.leave(queueing)
 		return
 	case held == 0:

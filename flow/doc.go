@@ -105,6 +105,8 @@
 //
 // # Hostile peers
 //
+// Who does not take its replies is kept from making more calls by [Pool.Bar], which grants it nothing.
+//
 // A header that grants beyond the window, returns credits that the peer never had,
 // or answers a recall that was never made is refused whole, with a [*ViolationError]
 // that names the peer. A request without a credit and a reply without a

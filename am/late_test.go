@@ -1,0 +1,60 @@
+package am
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// choked sends no reply until it is told to, as when those before are never taken.
+type choked struct {
+	*scripted
+	free bool
+}
+
+func (p *choked) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if !p.free {
+		return fabric.SendBuf{}, fabric.ErrNoBuffer
+	}
+	return p.scripted.Reserve(f)
+}
+
+// A rank that calls all the time and takes no reply would have them fill the memory.
+func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	p := &choked{scripted: s}
+	l.port = p
+	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte("bytes"))) }
+	hello(t, l, s, 1)
+	calls := func(from, most int) (n int) {
+		for ; n < most && l.pool.Account(from).Granted > l.pool.Account(from).Used; n++ {
+			h := head{kind: request, wants: true, token: 1<<32 | 1}
+			h.credit.Want = 4
+			s.arrive(t, from, message(l, h, nil))
+			l.pollAll(t, s)
+		}
+		return n
+	}
+	n, most := calls(1, 1000), l.cfg.Replies+l.purse.Window+1
+	if s := l.Stats(); n > most || n <= l.cfg.Replies || s.Unsent != n || len(cut) != 0 {
+		t.Errorf("%d calls came, and %d replies wait for a rank that takes none, want at most %d; cut off: %v", n, s.Unsent, most, cut)
+	}
+	hello(t, l, s, 2)
+	if n := calls(2, 3); n != 3 {
+		t.Errorf("another rank could make %d calls, want 3", n)
+	}
+	p.free = true
+	hello(t, l, s, 2) // replies go out as soon as there is something to poll
+	if s := l.Stats(); s.Unsent != 0 {
+		t.Errorf("%d replies wait when there are buffers", s.Unsent)
+	}
+	if n := calls(1, 100); n != 100 {
+		t.Errorf("a rank that takes its replies again could make %d calls, want 100", n)
+	}
+	s2 := l.Stats()
+	if err := errors.Join(s2.Check(), l.pool.Check()); err != nil {
+		t.Error(err)
+	}
+}
