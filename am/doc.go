@@ -50,6 +50,10 @@
 // Prepare takes the send buffer first: a commit that has to wait moves its payload to memory and gives
 // the buffer back.
 //
+// When deferred replies come is for the program to see to. Where they wait for requests of the rank that they go to, as that of
+// a lock waits for the unlock, Config.Replies must be at least the calls that may wait at once: one that finds no reply buffer
+// holds its turn, and requests to that rank, posts too, may wait behind it.
+//
 // # Progress
 //
 // One goroutine leads: it polls the port, 15 µs at a time, and gives way in between. The others park; whoever leaves the
