@@ -51,8 +51,8 @@
 // the buffer back.
 //
 // When deferred replies come is for the program to see to. Where they wait for requests of the rank that they go to, as that of
-// a lock waits for the unlock, Config.Replies must be at least the calls that may wait at once: one that finds no reply buffer
-// holds its turn, and requests to that rank, posts too, may wait behind it.
+// a lock waits for the unlock, these should be posts, which pass calls that wait for a reply buffer. Where they are calls,
+// Config.Replies must be more than the calls that may wait at once.
 //
 // # Progress
 //

@@ -83,7 +83,8 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if err := l.open(p, now); err != nil {
 		return err
 	}
-	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) { // who waits may wait for what the ping finds out
+	// Who waits may wait for what the ping finds out.
+	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) && !l.passes(p, o, w) {
 		return ErrNoCredit
 	}
 	epoch, err := p.purse.Take(now)
@@ -116,6 +117,16 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	return nil
 }
 
+// passes reports whether a request may go past those who wait for credits. The peer's lock is held.
+func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
+	if o.wants {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return p.waiting.passes(w, p.purse.Balance())
+}
+
 // date is the time of an attempt; 0 where nobody looks at it, since a clock costs as much as two locks. The peer's lock
 // is held.
 func (l *Lane) date(p *peer, o *outgoing) time.Duration {
@@ -137,7 +148,7 @@ func (p *peer) heading(o *outgoing, nargs int) *head {
 
 // acquire takes the buffers of a request and enters it, with the lane's lock. The order, credit before
 // reply before send buffer, is also that of the queues: who waits for the later keeps its
-// turn for the earlier, and never the other way round.
+// turn for the earlier, and never the other way round. Requests that want no reply pass it there.
 func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -299,6 +310,7 @@ func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w 
 // sendLater is send after a first attempt that met an obstacle.
 func (l *Lane) sendLater(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter, err error) error {
 	defer l.unqueue(p, w)
+	w.calls = o.wants
 	for ; passing(err); err = l.attempt(p, o, args, w) {
 		if planted == noLook { // there is all the time in the world to miss it
 			l.cfg.Host.Sleep(time.Millisecond)
@@ -324,7 +336,11 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 		joined = l.join(&l.waiting, w, atLane)
 	case ErrNoReply:
 		l.quit(w, atLane)
-		joined = l.join(&l.replyless, w, atReplies)
+		if joined = l.join(&l.replyless, w, atReplies); joined && w.waits(atPeer) {
+			p.mu.Lock()
+			l.wakePassing(p)
+			p.mu.Unlock()
+		}
 	default: // it needs its turn here before one there
 		l.quit(w, atLane, atReplies)
 		joined = !w.waits(atPeer)
@@ -385,6 +401,7 @@ func (l *Lane) next(p *peer) {
 	}
 	if k := p.purse.Balance(); k > 0 || p.purse.Epoch() == 0 {
 		p.waiting.wakeSome(l, atPeer, max(k, 1))
+		l.wakePassing(p)
 		return
 	}
 	now := l.port.Now()
@@ -393,6 +410,13 @@ func (l *Lane) next(p *peer) {
 		l.tell(p, now)
 	}
 	l.lookAfter(p)
+}
+
+// wakePassing has those look who may pass others that wait for a peer. The peer's lock is held.
+func (l *Lane) wakePassing(p *peer) {
+	l.mu.Lock()
+	p.waiting.wakePassing(l, p.purse.Balance())
+	l.mu.Unlock()
 }
 
 // reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever

@@ -14,10 +14,11 @@ type waiter struct {
 	mode   atomic.Uint32
 	links  [numLists]queue.Link[waiter]
 
-	// What it does, for the watchdog. Its goroutine writes them while it is in no list.
+	// What it does, for the watchdog and those behind it. Its goroutine writes them while it is in no list.
 	op    string
 	h     *Handler
 	rank  int
+	calls bool          // what it waits to send wants a reply
 	since time.Duration // 0: it may wait as long as it likes
 
 	// The end of its call: written under the lane's lock, read once it has ended.
@@ -120,4 +121,35 @@ func (l *list) lacks(w *waiter, kind, there int) bool {
 		there++ // its own part is among theirs
 	}
 	return there <= l.Len()
+}
+
+// passes reports whether w, whose message wants no reply, may go past the calls of a peer's list, of which the first waits for a
+// reply buffer: it keeps its turn here, and the reply that ends another call may depend on what w sends. There must be enough
+// for all in front of w that may do so too. The locks of the peer and the lane are held.
+func (l *list) passes(w *waiter, there int) bool {
+	if !l.passable() {
+		return false
+	}
+	for v := l.First(); v != nil && v != w; v = v.links[atPeer].Next() {
+		if !v.calls {
+			there--
+		}
+	}
+	return there > 0
+}
+
+// passable: see passes.
+func (l *list) passable() bool { return l.Len() > 0 && l.First().waits(atReplies) }
+
+// wakePassing has the first k look that may pass.
+func (l *list) wakePassing(lane *Lane, k int) {
+	if !l.passable() {
+		return
+	}
+	for w := l.First(); w != nil && k > 0; w = w.links[atPeer].Next() {
+		if !w.calls {
+			w.wake(lane)
+			k--
+		}
+	}
 }
