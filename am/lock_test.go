@@ -82,3 +82,66 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 		}
 	}
 }
+
+// A call needs a credit and a reply buffer at once. Posts take all credits that they are left, calls to another rank the reply
+// buffer, and both come again and again.
+func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
+	const posters, calls = 6, 50
+	for _, credits := range []int{1, 2, 8} {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%d credits, seed %d", credits, seed), func(t *testing.T) {
+				table := am.NewTable()
+				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
+				note := table.Handle("note", func(*am.Call) {})
+				over, posts := false, 0
+				w, err := sim.New(sim.Config{Ranks: 3, Seed: seed, MaxTime: 2 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.ConnectAll()
+				err = w.Run(func(ctx context.Context, s *sim.Rank) error {
+					l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 3, Table: table, Host: amtest.SimHost(s), Credits: credits, Replies: 1, StallAfter: -1})
+					if err != nil {
+						return err
+					}
+					left := posters + 2
+					again := func(name string, once func(ctx context.Context) error) {
+						s.Go(name, func(ctx context.Context) error {
+							defer func() { left-- }()
+							for !over {
+								if err := once(ctx); err != nil {
+									return err
+								}
+							}
+							return nil
+						})
+					}
+					if s.ID() == 0 {
+						for range posters {
+							again("poster", func(ctx context.Context) error { posts++; return note.Post(ctx, l, 1) })
+						}
+						for range 2 {
+							again("caller of another rank", func(ctx context.Context) error { _, err := echo.Call(ctx, l, 2); return err })
+						}
+						for range calls {
+							if _, err := echo.Call(ctx, l, 1); err != nil {
+								return err
+							}
+						}
+						over = true
+					}
+					for !over || s.ID() == 0 && left > 0 {
+						if err := s.Sleep(ctx, time.Millisecond); err != nil {
+							return err
+						}
+					}
+					return l.Close()
+				})
+				t.Logf("%v of virtual time, %d posts", w.Now(), posts)
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}

@@ -115,6 +115,9 @@ func (l *Lane) ask(p *peer) {
 	if at, ok := p.purse.Due(); ok {
 		l.arm(at)
 	}
+	if p.held {
+		l.arm(p.past + passEvery)
+	}
 }
 
 // lookAfter has askAll look at a peer, if there is reason. The peer's lock is held.
@@ -128,7 +131,7 @@ func (l *Lane) lookAfter(p *peer) {
 }
 
 // wantsLook reports whether a peer ought to be among those that askAll looks at, and is not. Its lock is held.
-func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.purse.Restless()) }
+func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.held || p.purse.Restless()) }
 
 // enlist has askAll look at a peer, with its lock and the lane's.
 func (l *Lane) enlist(p *peer) {
@@ -136,7 +139,7 @@ func (l *Lane) enlist(p *peer) {
 	l.asking = append(l.asking, p)
 }
 
-// askAll repeats questions, and has those look whose queue was full.
+// askAll repeats questions, and has those look whose queue was full, or who were held back.
 func (l *Lane) askAll(now time.Duration) {
 	l.mu.Lock()
 	n := len(l.asking)
@@ -155,6 +158,10 @@ func (l *Lane) askAll(now time.Duration) {
 		if p.full && now-p.fullAt >= fullFor {
 			p.full = false
 			p.waiting.wake(l)
+		}
+		if p.held && now-p.past >= passEvery {
+			p.held = false
+			l.wakePassing(p)
 		}
 		silent := l.silent(p, now)
 		p.asking = false
@@ -197,6 +204,9 @@ func (l *Lane) due(now time.Duration) (at time.Duration) {
 		}
 		if p.full {
 			at = sooner(at, now+retryAfter)
+		}
+		if p.held {
+			at = sooner(at, p.past+passEvery)
 		}
 		p.mu.Unlock()
 	}

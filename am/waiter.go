@@ -123,22 +123,22 @@ func (l *list) lacks(w *waiter, kind, there int) bool {
 	return there <= l.Len()
 }
 
-// passes reports whether w, whose message wants no reply, may go past the calls of a peer's list, of which the first waits for a
-// reply buffer: it keeps its turn here, and the reply that ends another call may depend on what w sends. There must be enough
-// for all in front of w that may do so too. The locks of the peer and the lane are held.
-func (l *list) passes(w *waiter, there int) bool {
+// left is how much of what there is w may take that wants no reply, with the calls of a peer's list in front of it of which the first
+// waits for a reply buffer: it keeps its turn here, and the reply that ends another call may depend on what w sends. All in
+// front of w that may do so too have their parts. 0: it has to wait. The locks of the peer and the lane are held.
+func (l *list) left(w *waiter, there int) int {
 	if !l.passable() {
-		return false
+		return 0
 	}
-	for v := l.First(); v != nil && v != w; v = v.links[atPeer].Next() {
+	for v := l.First(); v != nil && v != w && there > 0; v = v.links[atPeer].Next() {
 		if !v.calls {
 			there--
 		}
 	}
-	return there > 0
+	return max(there, 0)
 }
 
-// passable: see passes.
+// passable: see left.
 func (l *list) passable() bool { return l.Len() > 0 && l.First().waits(atReplies) }
 
 // wakePassing has the first k look that may pass.
