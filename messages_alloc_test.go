@@ -22,6 +22,7 @@ func TestACallAndAPostThroughAWorkerAllocateNothing(t *testing.T) {
 		}
 		cfg.Handlers, cfg.MessageLanes = table, 1
 		cfg.Messages.SpinFor = time.Minute // waking who sleeps allocates
+		cfg.Messages.AttendAfter = -1      // the attendant sleeps in the port, and leads where a busy processor keeps others from it
 		done := make(chan struct{})
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			if j.Rank() == 1 {
