@@ -158,6 +158,7 @@ func (l *Lane) askAll(now time.Duration) {
 		if p.full && now-p.fullAt >= fullFor {
 			p.full = false
 			p.waiting.wake(l)
+			l.wakePassing(p)
 		}
 		if p.held && now-p.past >= passEvery {
 			p.held = false

@@ -1,0 +1,50 @@
+package am
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// stuffed has no room for a message until it is told otherwise.
+type stuffed struct {
+	*scripted
+	full bool
+	now  time.Duration
+}
+
+func (p *stuffed) Now() time.Duration { return p.now }
+
+func (p *stuffed) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+	if p.full {
+		return fabric.ErrAgain
+	}
+	return p.scripted.Send(peer, b, n, w, cookie, f)
+}
+
+// The call in front of it waits for a reply buffer, which may depend on the post.
+func TestAPostThatPassesLooksAgainWhenThereIsRoomInTheQueue(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	port := &stuffed{scripted: s, full: true, now: time.Hour}
+	l.port = port
+	hello(t, l, s, 1)
+	p := l.known(1)
+	call, post := l.newWaiter(), l.newWaiter()
+	call.calls = true
+	p.waiting.add(call, atPeer)
+	l.replyless.add(call, atReplies)
+	err := l.attempt(p, &outgoing{kind: request}, nil, post)
+	if err != ErrQueueFull {
+		t.Fatalf("a post that meets a full queue: %v", err)
+	}
+	l.queue(p, post, err)
+	port.full, port.now = false, port.now+fullFor
+	if _, err := l.Test(); err != nil {
+		t.Fatal(err)
+	}
+	if !post.told() {
+		t.Error("nobody told the post that there is room")
+	}
+}
