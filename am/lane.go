@@ -63,7 +63,6 @@ type peer struct {
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
 	held    bool          // somebody would pass them by the last credit
-	past    time.Duration // when the last credit went past them
 	late    int           // of Lane.late; under the lane's lock
 
 	head head                      // of the message that is being sent

@@ -84,27 +84,29 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 }
 
 // A call needs a credit and a reply buffer at once. Posts take all credits that they are left, calls to another rank the reply
-// buffer, and both come again and again.
+// buffer, and both come again and again. A credit may be away for longer than it is left to the call.
 func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
-	const posters, calls = 6, 50
-	for _, credits := range []int{1, 2, 8} {
+	const posters, calls = 6, 20
+	for _, c := range []struct {
+		credits int
+		latency time.Duration
+	}{{1, 0}, {2, 0}, {8, 0}, {1, 100 * time.Microsecond}, {2, 100 * time.Microsecond}, {8, 100 * time.Microsecond}} {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%d credits, seed %d", credits, seed), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d credits, latency %v, seed %d", c.credits, c.latency, seed), func(t *testing.T) {
 				table := am.NewTable()
 				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 				note := table.Handle("note", func(*am.Call) {})
-				over, posts := false, 0
-				w, err := sim.New(sim.Config{Ranks: 3, Seed: seed, MaxTime: 2 * time.Second})
+				over, left, posts := false, posters+2, 0
+				w, err := sim.New(sim.Config{Ranks: 3, Seed: seed, Latency: c.latency, MaxTime: 5 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				w.ConnectAll()
 				err = w.Run(func(ctx context.Context, s *sim.Rank) error {
-					l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 3, Table: table, Host: amtest.SimHost(s), Credits: credits, Replies: 1, StallAfter: -1})
+					l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 3, Table: table, Host: amtest.SimHost(s), Credits: c.credits, Replies: 1, StallAfter: -1})
 					if err != nil {
 						return err
 					}
-					left := posters + 2
 					again := func(name string, once func(ctx context.Context) error) {
 						s.Go(name, func(ctx context.Context) error {
 							defer func() { left-- }()
@@ -130,7 +132,7 @@ func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
 						}
 						over = true
 					}
-					for !over || s.ID() == 0 && left > 0 {
+					for !over || left > 0 {
 						if err := s.Sleep(ctx, time.Millisecond); err != nil {
 							return err
 						}

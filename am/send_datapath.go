@@ -83,11 +83,9 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if err := l.open(p, now); err != nil {
 		return err
 	}
-	passes := false
-	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) { // who waits may wait for what the ping finds out
-		if passes = l.passes(p, o, w); !passes {
-			return ErrNoCredit
-		}
+	// Who waits may wait for what the ping finds out.
+	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) && !l.passes(p, o, w) {
+		return ErrNoCredit
 	}
 	epoch, err := p.purse.Take(now)
 	if err != nil {
@@ -116,14 +114,12 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 		}
 		return err
 	}
-	if passes && p.purse.Balance() == 0 {
-		p.past = l.port.Now()
-	}
 	return nil
 }
 
-// passes reports whether a request may go past those who wait for credits. It leaves them one: the first needs it together with
-// its reply buffer. Where no more than one is ever granted, the last goes once in passEvery. The peer's lock is held.
+// passes reports whether a request may go past those who wait for credits. It leaves them one for passAfter:
+// the first needs it together with its reply buffer. After that it goes, or nobody would where no more than one is granted. The
+// peer's lock is held.
 func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 	if o.wants {
 		return false
@@ -131,13 +127,16 @@ func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 	l.mu.Lock()
 	left := p.waiting.left(w, p.purse.Balance())
 	l.mu.Unlock()
-	if left == 1 && l.port.Now()-p.past < passEvery {
+	if left == 1 && l.port.Now() < p.passable() {
 		p.held = true
 		l.lookAfter(p)
 		return false
 	}
 	return left > 0
 }
+
+// passable is when the last credit has been there for long enough to go past those who wait. The peer's lock is held.
+func (p *peer) passable() time.Duration { return p.purse.LastGrant() + passAfter }
 
 // date is the time of an attempt; 0 where nobody looks at it, since a clock costs as much as two locks. The peer's lock
 // is held.

@@ -116,7 +116,7 @@ func (l *Lane) ask(p *peer) {
 		l.arm(at)
 	}
 	if p.held {
-		l.arm(p.past + passEvery)
+		l.arm(p.passable())
 	}
 }
 
@@ -160,7 +160,7 @@ func (l *Lane) askAll(now time.Duration) {
 			p.waiting.wake(l)
 			l.wakePassing(p)
 		}
-		if p.held && now-p.past >= passEvery {
+		if p.held && now >= p.passable() {
 			p.held = false
 			l.wakePassing(p)
 		}
@@ -207,7 +207,7 @@ func (l *Lane) due(now time.Duration) (at time.Duration) {
 			at = sooner(at, now+retryAfter)
 		}
 		if p.held {
-			at = sooner(at, p.past+passEvery)
+			at = sooner(at, p.passable())
 		}
 		p.mu.Unlock()
 	}
