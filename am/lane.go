@@ -62,6 +62,7 @@ type peer struct {
 	full    bool          // the network's queue was
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
+	posts   list          // those of waiting whose messages want no reply
 	held    bool          // somebody would pass them by the last credit
 	late    int           // of Lane.late; under the lane's lock
 

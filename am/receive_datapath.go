@@ -234,7 +234,7 @@ func (l *Lane) credited(p *peer) {
 	if k := p.purse.Balance(); k > 0 {
 		p.heard = true
 		p.waiting.wakeSome(l, atPeer, k)
-		p.waiting.wakePassing(l, k)
+		p.wakePassing(l, k)
 	}
 	if p.wantsLook() {
 		l.enlist(p)

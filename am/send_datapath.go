@@ -125,7 +125,7 @@ func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 		return false
 	}
 	l.mu.Lock()
-	left := p.waiting.left(w, p.purse.Balance())
+	left := p.left(w, p.purse.Balance())
 	l.mu.Unlock()
 	if left == 1 && l.port.Now() < p.passable() {
 		p.held = true
@@ -361,6 +361,9 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 			l.lookAfter(p)
 		}
 		p.waiting.add(w, atPeer)
+		if !w.calls {
+			p.posts.add(w, atPosts)
+		}
 		p.mu.Unlock()
 	}
 	if why == ErrNoBuffer || why == ErrQueueFull { // nobody tells when these come free
@@ -400,6 +403,7 @@ func (l *Lane) unqueue(p *peer, w *waiter) {
 	if w.waits(atPeer) {
 		p.mu.Lock()
 		w.leave(atPeer)
+		w.leave(atPosts)
 		l.next(p)
 		p.mu.Unlock()
 	}
@@ -426,7 +430,7 @@ func (l *Lane) next(p *peer) {
 // wakePassing has those look who may pass others that wait for a peer. The peer's lock is held.
 func (l *Lane) wakePassing(p *peer) {
 	l.mu.Lock()
-	p.waiting.wakePassing(l, p.purse.Balance())
+	p.wakePassing(l, p.purse.Balance())
 	l.mu.Unlock()
 }
 

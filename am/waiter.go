@@ -72,6 +72,7 @@ func (w *waiter) over() bool { return w.state.Load()&ended != 0 }
 // A waiter can be in one list of each kind.
 const (
 	atPeer    = iota // for credits of a peer; under the peer's lock
+	atPosts          // those of atPeer whose messages want no reply; likewise
 	atLane           // for send buffers; under the lane's lock
 	atReplies        // for reply buffers; likewise
 	parked           // for the lead, or the end of a call; likewise
@@ -126,30 +127,22 @@ func (l *list) lacks(w *waiter, kind, there int) bool {
 // left is how much of what there is w may take that wants no reply, with the calls of a peer's list in front of it of which the first
 // waits for a reply buffer: it keeps its turn here, and the reply that ends another call may depend on what w sends. All in
 // front of w that may do so too have their parts. 0: it has to wait. The locks of the peer and the lane are held.
-func (l *list) left(w *waiter, there int) int {
-	if !l.passable() {
+func (p *peer) left(w *waiter, there int) int {
+	if !p.bypassable() {
 		return 0
 	}
-	for v := l.First(); v != nil && v != w && there > 0; v = v.links[atPeer].Next() {
-		if !v.calls {
-			there--
-		}
+	for v := p.posts.First(); v != nil && v != w && there > 0; v = v.links[atPosts].Next() {
+		there--
 	}
-	return max(there, 0)
+	return there
 }
 
-// passable: see left.
-func (l *list) passable() bool { return l.Len() > 0 && l.First().waits(atReplies) }
+// bypassable: see left.
+func (p *peer) bypassable() bool { return p.waiting.Len() > 0 && p.waiting.First().waits(atReplies) }
 
-// wakePassing has the first k look that may pass.
-func (l *list) wakePassing(lane *Lane, k int) {
-	if !l.passable() {
-		return
-	}
-	for w := l.First(); w != nil && k > 0; w = w.links[atPeer].Next() {
-		if !w.calls {
-			w.wake(lane)
-			k--
-		}
+// wakePassing has the first k look that may pass. The locks of the peer and the lane are held.
+func (p *peer) wakePassing(l *Lane, k int) {
+	if p.bypassable() {
+		p.posts.wakeSome(l, atPosts, k)
 	}
 }
