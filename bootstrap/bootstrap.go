@@ -42,7 +42,7 @@ type Bootstrap interface {
 
 	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".
 	Name() string
-	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason.
+	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason, which is not nil.
 	Fail(why error) error
 	// Close says goodbye and frees everything; a second Close does nothing.
 	// It does not wait for the other ranks: call Barrier first when they
