@@ -48,3 +48,34 @@ func TestAPostThatPassesLooksAgainWhenThereIsRoomInTheQueue(t *testing.T) {
 		t.Error("nobody told the post that there is room")
 	}
 }
+
+// The call in front of it wants no credit as long as it has no reply buffer. The grant that the last credit's message asked for may
+// be lost, or that credit have been asked back.
+func TestAPostBehindACallThatWaitsForAReplyBufferAsksForCredits(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	port := &stuffed{scripted: s, now: time.Hour}
+	l.port = port
+	hello(t, l, s, 1)
+	p := l.known(1)
+	call := l.newWaiter()
+	p.waiting.add(call, atPeer)
+	l.replyless.add(call, atReplies)
+	port.now += passAfter
+	for p.purse.Balance() > 0 {
+		if err := l.attempt(p, &outgoing{kind: request}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.attempt(p, &outgoing{kind: request}, nil, nil); err != ErrNoCredit {
+		t.Fatalf("a post without a credit: %v", err)
+	}
+	before := len(s.notes)
+	port.now += time.Second
+	if _, err := l.Test(); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.notes) == before {
+		t.Error("nobody asks for a credit")
+	}
+}

@@ -83,8 +83,9 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if err := l.open(p, now); err != nil {
 		return err
 	}
-	// Who waits may wait for what the ping finds out.
-	if o.kind != ping && p.waiting.lacks(w, atPeer, p.purse.Balance()) && !l.passes(p, o, w) {
+	// Who waits may wait for what the ping finds out. Where there is no credit at all, Take notes that one is wanted: the first who
+	// waits may do so for a reply buffer, and want none yet.
+	if k := p.purse.Balance(); k > 0 && o.kind != ping && p.waiting.lacks(w, atPeer, k) && !l.passes(p, o, w) {
 		return ErrNoCredit
 	}
 	epoch, err := p.purse.Take(now)
