@@ -92,3 +92,18 @@ func TestAReplyLeavesABufferToARequestThatWaits(t *testing.T) {
 		t.Errorf("a reply when nobody waits: %v, with %d buffers out", err, p.out)
 	}
 }
+
+// The first in the queue may wait for long: the reply buffers may be those of calls to ranks that live.
+func TestWhoWaitsForAReplyBufferIsToldOfTheDeathBehindOthers(t *testing.T) {
+	var cut []error
+	l, _, _ := target(t, &cut)
+	first, second := l.waiter(), l.waiter()
+	l.begin(first, "call", l.table.find(0), 2)
+	l.begin(second, "call", l.table.find(0), 1)
+	l.join(&l.replyless, first, atReplies)
+	l.join(&l.replyless, second, atReplies)
+	l.down(l.known(1), nil, true)
+	if !second.told() {
+		t.Error("who waits to call a rank that died is not told")
+	}
+}
