@@ -20,8 +20,6 @@ const (
 	retryAfter = time.Millisecond
 	// fullFor is for how long a queue of the network that was full is left alone.
 	fullFor = 20 * time.Microsecond
-	// passAfter is for how long the last credit is left to a call that waits for it and a reply buffer.
-	passAfter = 200 * time.Microsecond
 	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
 	attendMost = 16 * time.Millisecond
 	// spinMost is to how many times SpinFor the polling before a sleep grows.

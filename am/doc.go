@@ -46,7 +46,8 @@
 // polls or has somebody poll for it.
 //
 // Who waits holds its turn for a credit while it waits for a reply buffer, and both while it waits for a
-// send buffer, never the other way round; so queues have no cycles, and nobody is overtaken for ever.
+// send buffer, never the other way round; so queues have no cycles, and nobody is overtaken for ever. One exception:
+// the first who waits for a credit takes its reply buffer when its turn for that comes, and keeps it. No credit depends on one.
 // Prepare takes the send buffer first: a commit that has to wait moves its payload to memory and gives
 // the buffer back.
 //

@@ -63,7 +63,6 @@ type peer struct {
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
 	posts   list          // those of waiting whose messages want no reply
-	held    bool          // somebody would pass them by the last credit
 	late    int           // of Lane.late; under the lane's lock
 
 	head head                      // of the message that is being sent

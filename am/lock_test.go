@@ -12,12 +12,20 @@ import (
 )
 
 // A lock is a call whose reply is deferred until the lock is free, its unlock a post. More goroutines want it than there are
-// reply buffers: those that find none keep their turn for a credit, and the unlocks pass them.
+// reply buffers: those that find none keep their turn for a credit, and the unlocks pass them. Rivals are ranks that post to the
+// one with the lock: it asks idle credits back for them.
 func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 	const users, times = 30, 10
-	for _, c := range []struct{ credits, replies int }{{4, 8}, {1, 1}, {1, 8}, {4, 1}, {2, 29}} {
+	for _, c := range []struct {
+		credits, replies, rivals int
+		hold                     time.Duration // the lock, at most
+	}{
+		{4, 8, 0, 20 * time.Microsecond}, {1, 1, 0, 20 * time.Microsecond}, {1, 8, 0, 20 * time.Microsecond}, {4, 1, 0, 20 * time.Microsecond},
+		{2, 29, 0, 20 * time.Microsecond}, {1, 1, 2, 6 * time.Millisecond}, {2, 2, 2, 6 * time.Millisecond}, {4, 1, 3, 6 * time.Millisecond},
+	} {
 		for seed := range uint64(8) {
-			t.Run(fmt.Sprintf("%d credits, %d replies, seed %d", c.credits, c.replies, seed), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d credits, %d replies, %d rivals, seed %d", c.credits, c.replies, c.rivals, seed), func(t *testing.T) {
+				ranks := 2 + c.rivals
 				var waiting []*am.Token
 				held, holders, done := false, 0, 0
 				table := am.NewTable()
@@ -36,17 +44,18 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 						_ = next.Reply()
 					}
 				})
-				w, err := sim.New(sim.Config{Ranks: 2, Seed: seed, MaxTime: 5 * time.Minute})
+				note := table.Handle("note", func(*am.Call) {})
+				w, err := sim.New(sim.Config{Ranks: ranks, Seed: seed, MaxTime: 5 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				w.ConnectAll()
 				err = w.Run(func(ctx context.Context, s *sim.Rank) error {
-					l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 2, Table: table, Host: amtest.SimHost(s), Credits: c.credits, Replies: c.replies, StallAfter: -1})
+					l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: ranks, Table: table, Host: amtest.SimHost(s), Credits: c.credits, Replies: c.replies, StallAfter: -1})
 					if err != nil {
 						return err
 					}
-					for i := range users * (1 - s.ID()) {
+					for i := range users * max(0, 1-s.ID()) {
 						s.Go(fmt.Sprint("user ", i), func(ctx context.Context) error {
 							for range times {
 								if _, err := lock.Call(ctx, l, 1); err != nil {
@@ -55,7 +64,7 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 								if holders++; holders > 1 {
 									t.Errorf("%d hold the lock", holders)
 								}
-								err := s.Sleep(ctx, time.Duration(s.Rand().IntN(20))*time.Microsecond)
+								err := s.Sleep(ctx, time.Duration(s.Rand().Int64N(int64(c.hold))))
 								holders--
 								if err != nil {
 									return err
@@ -69,7 +78,12 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 						})
 					}
 					for done < users {
-						if err := s.Sleep(ctx, time.Millisecond); err != nil {
+						if s.ID() > 1 {
+							if err := note.Post(ctx, l, 1); err != nil {
+								return err
+							}
+						}
+						if err := s.Sleep(ctx, time.Duration(1+s.Rand().IntN(1000))*time.Microsecond); err != nil {
 							return err
 						}
 					}
@@ -83,20 +97,23 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 	}
 }
 
-// A call needs a credit and a reply buffer at once. Posts take all credits that they are left, calls to another rank the reply
-// buffer, and both come again and again. A credit may be away for longer than it is left to the call.
+// A call needs a credit and a reply buffer at once. Posts take all credits as they come, calls to another rank the reply
+// buffers, and both come again and again. However far the ranks are from each other, the call has its turn.
 func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
 	const posters, calls = 6, 20
 	for _, c := range []struct {
-		credits int
-		latency time.Duration
-	}{{1, 0}, {2, 0}, {8, 0}, {1, 100 * time.Microsecond}, {2, 100 * time.Microsecond}, {8, 100 * time.Microsecond}} {
+		credits, callers int // of another rank
+		latency          time.Duration
+	}{
+		{1, 2, 0}, {2, 2, 0}, {8, 2, 0}, {1, 2, 100 * time.Microsecond}, {2, 2, 100 * time.Microsecond}, {8, 2, 100 * time.Microsecond},
+		{8, 2, time.Millisecond}, {8, 8, time.Millisecond}, {1, 8, 5 * time.Millisecond},
+	} {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%d credits, latency %v, seed %d", c.credits, c.latency, seed), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d credits, %d callers, latency %v, seed %d", c.credits, c.callers, c.latency, seed), func(t *testing.T) {
 				table := am.NewTable()
 				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 				note := table.Handle("note", func(*am.Call) {})
-				over, left, posts := false, posters+2, 0
+				over, left, posts := false, posters+c.callers, 0
 				w, err := sim.New(sim.Config{Ranks: 3, Seed: seed, Latency: c.latency, MaxTime: 5 * time.Second})
 				if err != nil {
 					t.Fatal(err)
@@ -122,7 +139,7 @@ func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
 						for range posters {
 							again("poster", func(ctx context.Context) error { posts++; return note.Post(ctx, l, 1) })
 						}
-						for range 2 {
+						for range c.callers {
 							again("caller of another rank", func(ctx context.Context) error { _, err := echo.Call(ctx, l, 2); return err })
 						}
 						for range calls {

@@ -61,7 +61,6 @@ func TestAPostBehindACallThatWaitsForAReplyBufferAsksForCredits(t *testing.T) {
 	call := l.newWaiter()
 	p.waiting.add(call, atPeer)
 	l.replyless.add(call, atReplies)
-	port.now += passAfter
 	for p.purse.Balance() > 0 {
 		if err := l.attempt(p, &outgoing{kind: request}, nil, nil); err != nil {
 			t.Fatal(err)
@@ -78,4 +77,59 @@ func TestAPostBehindACallThatWaitsForAReplyBufferAsksForCredits(t *testing.T) {
 	if len(s.notes) == before {
 		t.Error("nobody asks for a credit")
 	}
+}
+
+// The buffer is reserved before the call has a credit, and comes back if it never has one.
+func TestWhoIsFirstForBothKeepsTheReplyBufferUntilThereIsACredit(t *testing.T) {
+	for _, sent := range []bool{true, false} {
+		var cut []error
+		l, s, _ := target(t, &cut)
+		hello(t, l, s, 1)
+		p := l.known(1)
+		call := l.newWaiter()
+		call.calls = true
+		p.waiting.add(call, atPeer)
+		l.replyless.add(call, atReplies)
+		o := &outgoing{kind: request, wants: true, w: call}
+		var epochs []uint32
+		for p.purse.Balance() > 0 {
+			e, err := p.purse.Take(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			epochs = append(epochs, e)
+		}
+		if err := l.attempt(p, o, nil, call); err != ErrNoCredit {
+			t.Fatalf("a call without a credit: %v", err)
+		}
+		if l.queue(p, call, ErrNoCredit) || call.waits(atReplies) || p.bypassable() {
+			t.Fatalf("with the buffer it waits for a credit and nothing else, and nobody passes it")
+		}
+		if n := l.freeReplies(1); n != 3 {
+			t.Fatalf("%d reply buffers are free, want 3 of 4", n)
+		}
+		if sent {
+			p.purse.Cancel(epochs[0])
+			if err := l.attempt(p, o, nil, call); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.unqueue(p, call)
+		if n, want := l.freeReplies(1), 4-l.calls.awaits; n != want {
+			t.Errorf("sent: %v, %d reply buffers are free, want %d", sent, n, want)
+		}
+	}
+}
+
+// freeReplies is how many reply buffers a peer might reserve.
+func (l *Lane) freeReplies(peer int) (n int) {
+	for ; ; n++ {
+		if _, err := l.pool.ReserveReply(peer); err != nil {
+			break
+		}
+	}
+	for range n {
+		l.pool.CancelReply(peer, connection)
+	}
+	return n
 }

@@ -94,6 +94,9 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 		if !p.heard {
 			return ErrNotConnected
 		}
+		if o.wants {
+			l.reserveEarly(p, w)
+		}
 		return err
 	}
 	h := p.heading(o, len(args))
@@ -118,26 +121,34 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	return nil
 }
 
-// passes reports whether a request may go past those who wait for credits. It leaves them one for passAfter:
-// the first needs it together with its reply buffer. After that it goes, or nobody would where no more than one is granted. The
-// peer's lock is held.
+// passes reports whether a request may go past those who wait for credits. The peer's lock is held.
 func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 	if o.wants {
 		return false
 	}
 	l.mu.Lock()
-	left := p.left(w, p.purse.Balance())
-	l.mu.Unlock()
-	if left == 1 && l.port.Now() < p.passable() {
-		p.held = true
-		l.lookAfter(p)
-		return false
-	}
-	return left > 0
+	defer l.mu.Unlock()
+	return p.left(w, p.purse.Balance()) > 0
 }
 
-// passable is when the last credit has been there for long enough to go past those who wait. The peer's lock is held.
-func (p *peer) passable() time.Duration { return p.purse.LastGrant() + passAfter }
+// reserveEarly takes the reply buffer for who is first in both queues and has no credit, since messages that passed it took all: if it
+// gave up its turn for the one it might find the other gone when it comes back, without end. It may keep the buffer: no credit
+// depends on one. From then on nobody passes it. The peer's lock is held.
+func (l *Lane) reserveEarly(p *peer, w *waiter) {
+	if w == nil || p.waiting.First() != w {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.replyless.First() != w {
+		return
+	}
+	if _, err := l.pool.ReserveReply(p.rank); err == nil {
+		w.reserved = true
+		w.leave(atReplies)
+		l.replyless.wake(l)
+	}
+}
 
 // date is the time of an attempt; 0 where nobody looks at it, since a clock costs as much as two locks. The peer's lock
 // is held.
@@ -160,14 +171,15 @@ func (p *peer) heading(o *outgoing, nargs int) *head {
 
 // acquire takes the buffers of a request and enters it, with the lane's lock. The order, credit before
 // reply before send buffer, is also that of the queues: who waits for the later keeps its
-// turn for the earlier, and never the other way round. Requests that want no reply pass it there.
+// turn for the earlier, and never the other way round but for reserveEarly. Requests that want no reply pass it there.
 func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
 		return 0, l.end
 	}
-	if o.wants {
+	early := w != nil && w.reserved
+	if o.wants && !early {
 		if l.replyless.blocks(w) {
 			return 0, ErrNoReply
 		}
@@ -184,11 +196,14 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 			err = l.mayReserve(w)
 		}
 		if err != nil {
-			if o.wants {
+			if o.wants && !early {
 				l.pool.CancelReply(p.rank, connection)
 			}
 			return 0, err
 		}
+	}
+	if early {
+		w.reserved = false
 	}
 	return l.enter(p, o, h, now), nil
 }
@@ -354,9 +369,12 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 			p.mu.Unlock()
 		}
 	default: // it needs its turn here before one there
-		l.quit(w, atLane, atReplies)
-		joined = !w.waits(atPeer)
 		p.mu.Lock()
+		l.quit(w, atLane)
+		if why != ErrNoCredit || p.waiting.First() != w { // see reserveEarly
+			l.quit(w, atReplies)
+		}
+		joined = !w.waits(atPeer)
 		if why == ErrQueueFull {
 			p.full, p.fullAt = true, l.port.Now()
 			l.lookAfter(p)
@@ -401,6 +419,13 @@ func (l *Lane) quit(w *waiter, kinds ...int) {
 // unqueue takes a waiter out of all queues, and tells who is next.
 func (l *Lane) unqueue(p *peer, w *waiter) {
 	l.quit(w, atLane, atReplies)
+	if w.reserved {
+		w.reserved = false
+		l.mu.Lock()
+		l.pool.CancelReply(p.rank, connection)
+		l.replyless.wake(l)
+		l.mu.Unlock()
+	}
 	if w.waits(atPeer) {
 		p.mu.Lock()
 		w.leave(atPeer)

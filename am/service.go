@@ -115,9 +115,6 @@ func (l *Lane) ask(p *peer) {
 	if at, ok := p.purse.Due(); ok {
 		l.arm(at)
 	}
-	if p.held {
-		l.arm(p.passable())
-	}
 }
 
 // lookAfter has askAll look at a peer, if there is reason. The peer's lock is held.
@@ -131,7 +128,7 @@ func (l *Lane) lookAfter(p *peer) {
 }
 
 // wantsLook reports whether a peer ought to be among those that askAll looks at, and is not. Its lock is held.
-func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.held || p.purse.Restless()) }
+func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.purse.Restless()) }
 
 // enlist has askAll look at a peer, with its lock and the lane's.
 func (l *Lane) enlist(p *peer) {
@@ -139,7 +136,7 @@ func (l *Lane) enlist(p *peer) {
 	l.asking = append(l.asking, p)
 }
 
-// askAll repeats questions, and has those look whose queue was full, or who were held back.
+// askAll repeats questions, and has those look whose queue was full.
 func (l *Lane) askAll(now time.Duration) {
 	l.mu.Lock()
 	n := len(l.asking)
@@ -158,10 +155,6 @@ func (l *Lane) askAll(now time.Duration) {
 		if p.full && now-p.fullAt >= fullFor {
 			p.full = false
 			p.waiting.wake(l)
-			l.wakePassing(p)
-		}
-		if p.held && now >= p.passable() {
-			p.held = false
 			l.wakePassing(p)
 		}
 		silent := l.silent(p, now)
@@ -205,9 +198,6 @@ func (l *Lane) due(now time.Duration) (at time.Duration) {
 		}
 		if p.full {
 			at = sooner(at, now+retryAfter)
-		}
-		if p.held {
-			at = sooner(at, p.passable())
 		}
 		p.mu.Unlock()
 	}

@@ -105,9 +105,6 @@ func (s *Sender) Epoch() uint32 { return s.epoch }
 // Balance is how many messages may be sent now.
 func (s *Sender) Balance() int { return int(s.granted - s.taken - s.returned) }
 
-// LastGrant is when the peer granted something last, 0: never.
-func (s *Sender) LastGrant() time.Duration { return s.grantAt }
-
 // Stats are the counters.
 func (s *Sender) Stats() SenderStats { return s.stats }
 
