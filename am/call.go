@@ -134,7 +134,11 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 // finish waits for the end of a call.
 func (l *Lane) finish(ctx context.Context, w *waiter) error {
 	for !w.over() {
-		if err := l.await(ctx, w); err != nil {
+		err := l.await(ctx, w)
+		if err == nil && !w.over() { // the watchdog has woken it
+			err = l.stalled(w)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -210,3 +210,42 @@ func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
 		t.Errorf("the first Wait polled %d times before it gave up, the second %d", polls[0], polls[1])
 	}
 }
+
+// timed is a scripted port whose clock the test moves.
+type timed struct {
+	*scripted
+	now atomic.Int64
+}
+
+func (p *timed) Now() time.Duration { return time.Duration(p.now.Load()) }
+
+// The watchdog wakes it, and it cannot look for itself.
+func TestACallThatStallsWhileAnotherGoroutinePollsEnds(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	port := &timed{scripted: s}
+	port.now.Store(int64(time.Hour))
+	l.port = port
+	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
+	hello(t, l, s, 1)
+	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.tryLead() {
+		t.Fatal("somebody polls")
+	}
+	defer l.leave()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	end := make(chan error)
+	go func() { _, err := p.Wait(ctx); end <- err }()
+	for l.engine.parked.Load() == 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	l.watch(time.Duration(port.now.Add(int64(time.Second))))
+	var stall *StallError
+	if err := <-end; !errors.As(err, &stall) {
+		t.Errorf("a reply that does not come: %v", err)
+	}
+}
