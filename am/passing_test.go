@@ -121,6 +121,42 @@ func TestWhoIsFirstForBothKeepsTheReplyBufferUntilThereIsACredit(t *testing.T) {
 	}
 }
 
+// Room in the network's queue comes and goes as credits do, and posts pass a call that is back in the queue for reply buffers.
+func TestWhoFindsTheQueueFullKeepsItsReplyBuffer(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	port := &stuffed{scripted: s, full: true, now: time.Hour}
+	l.port = port
+	hello(t, l, s, 1)
+	p := l.known(1)
+	call, next := l.newWaiter(), l.newWaiter()
+	call.calls = true
+	p.waiting.add(call, atPeer)
+	l.replyless.add(call, atReplies)
+	l.replyless.add(next, atReplies)
+	o := &outgoing{kind: request, wants: true, w: call}
+	for range 2 {
+		if err := l.attempt(p, o, nil, call); err != ErrQueueFull {
+			t.Fatalf("a call that meets a full queue: %v", err)
+		}
+		l.queue(p, call, ErrQueueFull)
+		if n := l.freeReplies(1); n != 3 || p.bypassable() {
+			t.Fatalf("%d reply buffers are free, want 3 of 4; others pass: %v", n, p.bypassable())
+		}
+	}
+	if !next.told() {
+		t.Error("nobody told the next who waits for a reply buffer")
+	}
+	port.full = false
+	if err := l.attempt(p, o, nil, call); err != nil {
+		t.Fatalf("there is room: %v", err)
+	}
+	l.unqueue(p, call)
+	if n := l.freeReplies(1); n != 3 {
+		t.Errorf("%d reply buffers are free, want 3 of 4", n)
+	}
+}
+
 // freeReplies is how many reply buffers a peer might reserve.
 func (l *Lane) freeReplies(peer int) (n int) {
 	for ; ; n++ {

@@ -275,8 +275,13 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	defer l.mu.Unlock()
 	l.count(o, ^uint64(0))
 	if h.wants {
-		l.pool.CancelReply(p.rank, connection)
 		cookie = h.token
+		if w := o.w; w != nil && p.waiting.First() == w { // see reserveEarly
+			w.reserved = true
+			w.leave(atReplies)
+		} else {
+			l.pool.CancelReply(p.rank, connection)
+		}
 	}
 	switch {
 	case cookie == 0:

@@ -21,7 +21,7 @@ type waiter struct {
 	calls bool          // what it waits to send wants a reply
 	since time.Duration // 0: it may wait as long as it likes
 
-	reserved bool // it has the buffer for its reply, and no credit: see reserveEarly
+	reserved bool // it has the buffer for its reply, and waits for something else: see reserveEarly
 
 	// The end of its call: written under the lane's lock, read once it has ended.
 	reply Reply
