@@ -121,6 +121,38 @@ func TestWhoIsFirstForBothKeepsTheReplyBufferUntilThereIsACredit(t *testing.T) {
 	}
 }
 
+// Who was in front of it gives up between its look and its return to the queues: it is first for both then, and nobody would tell it.
+func TestWhoBecomesFirstForBothMeanwhileTakesTheReplyBuffer(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	hello(t, l, s, 1)
+	p := l.known(1)
+	front, call, next := l.newWaiter(), l.newWaiter(), l.newWaiter()
+	call.calls = true
+	p.waiting.add(front, atPeer)
+	p.waiting.add(call, atPeer)
+	l.replyless.add(call, atReplies)
+	l.replyless.add(next, atReplies)
+	for p.purse.Balance() > 0 {
+		if _, err := p.purse.Take(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := l.attempt(p, &outgoing{kind: request, wants: true, w: call}, nil, call)
+	if err != ErrNoCredit {
+		t.Fatalf("a call without a credit: %v", err)
+	}
+	l.unqueue(p, front)
+	l.queue(p, call, err)
+	if n := l.freeReplies(1); n != 3 || call.waits(atReplies) || !next.told() {
+		t.Errorf("%d of 4 reply buffers are free, the call waits for one: %v, the next who does was told: %v", n, call.waits(atReplies), next.told())
+	}
+	l.unqueue(p, call)
+	if n := l.freeReplies(1); n != 4 {
+		t.Errorf("%d of 4 reply buffers came back", n)
+	}
+}
+
 // Room in the network's queue comes and goes as credits do, and posts pass a call that is back in the queue for reply buffers.
 func TestWhoFindsTheQueueFullKeepsItsReplyBuffer(t *testing.T) {
 	var cut []error

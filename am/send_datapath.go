@@ -94,9 +94,6 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 		if !p.heard {
 			return ErrNotConnected
 		}
-		if o.wants {
-			l.reserveEarly(p, w)
-		}
 		return err
 	}
 	h := p.heading(o, len(args))
@@ -135,9 +132,6 @@ func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 // gave up its turn for the one it might find the other gone when it comes back, without end. It may keep the buffer: no credit
 // depends on one. From then on nobody passes it. The peer's lock is held.
 func (l *Lane) reserveEarly(p *peer, w *waiter) {
-	if w == nil || p.waiting.First() != w {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.replyless.First() != w {
@@ -376,7 +370,9 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 	default: // it needs its turn here before one there
 		p.mu.Lock()
 		l.quit(w, atLane)
-		if why != ErrNoCredit || p.waiting.First() != w { // see reserveEarly
+		if why == ErrNoCredit && p.waiting.First() == w {
+			l.reserveEarly(p, w)
+		} else {
 			l.quit(w, atReplies)
 		}
 		joined = !w.waits(atPeer)
