@@ -92,11 +92,8 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 	}
 	l.dropOwed(p.rank)
 	l.replyless.wake(l)
-	for w := l.replyless.First(); w != nil; w = w.links[atReplies].Next() {
-		if w.rank == p.rank { // the replies of others may be far away
-			w.wake(l)
-		}
-	}
+	l.replyless.wakeOf(l, atReplies, p.rank) // the replies of others may be far away, and what their messages hold
+	l.waiting.wakeOf(l, atLane, p.rank)
 	l.mu.Unlock()
 	p.mu.Unlock()
 	l.stats.closed.Add(1)

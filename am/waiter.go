@@ -111,6 +111,15 @@ func (l *list) wakeSome(lane *Lane, kind, k int) {
 	}
 }
 
+// wakeOf has those look who want to send to a rank.
+func (l *list) wakeOf(lane *Lane, kind, rank int) {
+	for w := l.First(); w != nil; w = w.links[kind].Next() {
+		if w.rank == rank {
+			w.wake(lane)
+		}
+	}
+}
+
 // blocks reports whether w may not go on because others wait in front of it.
 func (l *list) blocks(w *waiter) bool { return l.Len() > 0 && l.First() != w }
 
