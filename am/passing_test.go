@@ -23,18 +23,25 @@ func (p *stuffed) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cooki
 	return p.scripted.Send(peer, b, n, w, cookie, f)
 }
 
+// callInFront introduces rank 1, and puts a call to it in front of those who wait for its credits and for reply buffers.
+func callInFront(t *testing.T, l *Lane, s *scripted) (*peer, *waiter) {
+	t.Helper()
+	hello(t, l, s, 1)
+	p, call := l.known(1), l.newWaiter()
+	call.calls = true
+	p.waiting.add(call, atPeer)
+	l.replyless.add(call, atReplies)
+	return p, call
+}
+
 // The call in front of it waits for a reply buffer, which may depend on the post.
 func TestAPostThatPassesLooksAgainWhenThereIsRoomInTheQueue(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	port := &stuffed{scripted: s, full: true, now: time.Hour}
 	l.port = port
-	hello(t, l, s, 1)
-	p := l.known(1)
-	call, post := l.newWaiter(), l.newWaiter()
-	call.calls = true
-	p.waiting.add(call, atPeer)
-	l.replyless.add(call, atReplies)
+	p, _ := callInFront(t, l, s)
+	post := l.newWaiter()
 	err := l.attempt(p, &outgoing{kind: request}, nil, post)
 	if err != ErrQueueFull {
 		t.Fatalf("a post that meets a full queue: %v", err)
@@ -56,11 +63,7 @@ func TestAPostBehindACallThatWaitsForAReplyBufferAsksForCredits(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	port := &stuffed{scripted: s, now: time.Hour}
 	l.port = port
-	hello(t, l, s, 1)
-	p := l.known(1)
-	call := l.newWaiter()
-	p.waiting.add(call, atPeer)
-	l.replyless.add(call, atReplies)
+	p, _ := callInFront(t, l, s)
 	for p.purse.Balance() > 0 {
 		if err := l.attempt(p, &outgoing{kind: request}, nil, nil); err != nil {
 			t.Fatal(err)
@@ -84,12 +87,7 @@ func TestWhoIsFirstForBothKeepsTheReplyBufferUntilThereIsACredit(t *testing.T) {
 	for _, sent := range []bool{true, false} {
 		var cut []error
 		l, s, _ := target(t, &cut)
-		hello(t, l, s, 1)
-		p := l.known(1)
-		call := l.newWaiter()
-		call.calls = true
-		p.waiting.add(call, atPeer)
-		l.replyless.add(call, atReplies)
+		p, call := callInFront(t, l, s)
 		o := &outgoing{kind: request, wants: true, w: call}
 		var epochs []uint32
 		for p.purse.Balance() > 0 {
@@ -159,12 +157,8 @@ func TestWhoFindsTheQueueFullKeepsItsReplyBuffer(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	port := &stuffed{scripted: s, full: true, now: time.Hour}
 	l.port = port
-	hello(t, l, s, 1)
-	p := l.known(1)
-	call, next := l.newWaiter(), l.newWaiter()
-	call.calls = true
-	p.waiting.add(call, atPeer)
-	l.replyless.add(call, atReplies)
+	p, call := callInFront(t, l, s)
+	next := l.newWaiter()
 	l.replyless.add(next, atReplies)
 	o := &outgoing{kind: request, wants: true, w: call}
 	for range 2 {
