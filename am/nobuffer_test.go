@@ -112,3 +112,45 @@ func TestWhoWaitsForABufferIsToldOfTheDeathBehindOthers(t *testing.T) {
 		}
 	}
 }
+
+// hooked tells when receive buffers are about to be posted again, with the lane's lock held.
+type hooked struct {
+	*scripted
+	before func()
+}
+
+func (p *hooked) Post(slots ...int32) error {
+	p.before()
+	return p.scripted.Post(slots...)
+}
+
+// The death tells it before the buffer of the broken reply is posted again: it may look in between, in vain.
+func TestTheBufferOfABrokenReplyIsTold(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	hello(t, l, s, 1)
+	call := l.newWaiter()
+	if err := l.attempt(l.known(1), &outgoing{kind: request, wants: true, w: call}, nil, call); err != nil {
+		t.Fatal(err)
+	}
+	next := l.newWaiter()
+	l.join(&l.replyless, next, atReplies)
+	l.port = &hooked{s, func() {
+		if next.hear(); l.freeReplies(2) != 0 {
+			t.Fatal("test: it finds a buffer")
+		}
+	}}
+	if err := l.pool.Open(2, connection, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // the others
+		if _, err := l.pool.ReserveReply(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.arrive(t, 1, message(l, head{kind: reply, token: call.token + 1}, nil))
+	l.pollAll(t, s)
+	if n := l.freeReplies(2); len(cut) != 1 || n != 1 || !next.told() {
+		t.Errorf("%d peers were cut off, %d reply buffers are free, who waits for one was told: %v", len(cut), n, next.told())
+	}
+}

@@ -159,6 +159,7 @@ func (l *Lane) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) er
 		err = nil
 	case err != nil:
 		l.stats.broken++
+		b.freed = true // it may be a reply
 	case w.head.kind == request:
 		l.stats.requests++
 		keep = l.accept(w, payload, e.Slot)
