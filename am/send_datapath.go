@@ -268,10 +268,11 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count(o, ^uint64(0))
+	tell := h.wants // those who wait for reply buffers
 	if h.wants {
 		cookie = h.token
 		if w := o.w; w != nil && p.waiting.First() == w { // see reserveEarly
-			w.reserved = true
+			w.reserved, tell = true, w.waits(atReplies) // else it had the buffer before, and none is free
 			w.leave(atReplies)
 		} else {
 			l.pool.CancelReply(p.rank, connection)
@@ -288,7 +289,7 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 		l.pool.Unsaid(p.rank, &h.credit)
 	}
 	p.purse.Unsaid(&h.credit)
-	if first := l.replyless.First(); h.wants && first != nil && first != o.w { // who is first itself keeps its turn
+	if first := l.replyless.First(); tell && first != nil && first != o.w { // who is first itself keeps its turn
 		first.wake(l)
 	}
 }
