@@ -78,7 +78,8 @@ type Config struct {
 	// whether it lives. 0: 1 s. -1: never.
 	PingAfter time.Duration
 	// SilentAfter is for how long a rank may leave questions for credits unanswered before it is taken for dead: a
-	// rank that lives answers, its attendant does. 0: 30 s. -1: for ever.
+	// rank that lives answers, its attendant does. 0: 30 s. -1: for ever. As questions come ever more rarely, it is at
+	// least 256 times Flow.Retry where that is more than 15 ms.
 	SilentAfter time.Duration
 	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
 	DeferFor time.Duration

@@ -94,6 +94,9 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 	l := &Lane{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
 		peers: make([]atomic.Pointer[peer], cfg.Size)}
 	l.mu.Init(lockrank.Pool, 0)
+	if slow := purse.Slowest(); cfg.SilentAfter > 0 && l.forgotten() < 2*slow {
+		l.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
+	}
 	l.engine.event, l.engine.spin = port.Now(), cfg.SpinFor
 	if cfg.AttendAfter > 0 {
 		l.engine.attendant = l.newWaiter()

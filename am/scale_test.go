@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/flow"
 )
 
 // traffic is random traffic of many ranks in a simulation.
@@ -302,5 +303,37 @@ func TestCreditsOfADeadRankThatNobodySendsToComeBack(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Questions that are repeated rarely are no less unanswered.
+func TestWhoNeverAnswersIsTakenForDeadHoweverRarelyItIsAsked(t *testing.T) {
+	for _, c := range []struct{ retry, silent, most time.Duration }{
+		{0, 0, 40 * time.Second},
+		{250 * time.Millisecond, 0, 3 * time.Minute},
+		{40 * time.Millisecond, 2 * time.Second, 30 * time.Second},
+		{5 * time.Second, 0, time.Hour},
+	} {
+		table := am.NewTable()
+		note := table.Handle("note", func(*am.Call) {})
+		w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: c.most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ConnectAll()
+		w.Kill(1)
+		err = w.Run(func(ctx context.Context, s *sim.Rank) error {
+			l, err := am.Open(s.Net(), 0, am.Config{Rank: 0, Size: 2, Table: table, Host: amtest.SimHost(s), StallAfter: -1, SilentAfter: c.silent, Flow: flow.Config{Retry: c.retry}})
+			if err != nil {
+				return err
+			}
+			if err := note.Post(ctx, l, 1); !errors.Is(err, fabric.ErrPeerDown) {
+				return err
+			}
+			return l.Close()
+		})
+		if err != nil {
+			t.Errorf("asked again after %v, dead after %v: %v", c.retry, c.silent, err)
+		}
 	}
 }

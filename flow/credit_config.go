@@ -41,6 +41,9 @@ type Config struct {
 	Retry time.Duration
 }
 
+// Slowest is the longest time after which an unanswered question is repeated. The defaults are filled in.
+func (c *Config) Slowest() time.Duration { return c.Retry << maxBackoff }
+
 // PoolConfig are the parameters of a receiver's pool.
 type PoolConfig struct {
 	Config
