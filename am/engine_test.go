@@ -318,3 +318,42 @@ func TestCommitDoesNotWaitBehindThoseWhoWaitForItsBuffer(t *testing.T) {
 		}
 	}
 }
+
+// A request has its turn for the only credit and waits for the only send buffer, which is prepared: without its message there will
+// be none.
+func TestTryCommitPassesWhoWaitsForItsBuffer(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("nothing", func(*am.Call) {})
+	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Credits: 1, Sends: 1, AttendAfter: -1})
+	ctx := bounded(t)
+	look := func() {
+		for _, l := range l {
+			if _, err := l.Test(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "the credit is taken", func() bool { look(); return h.TryPost(l[0], 1) == nil })
+	p, err := h.Prepare(ctx, l[0], 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Cancel()
+	before := l[0].Stats()
+	front := make(chan error, 1)
+	go func() { front <- h.PostWith(ctx, l[0], 1, am.Medium([]byte("in front"))) }()
+	eventually(t, "a post waits for a credit", func() bool { return l[0].Stats().NoCredit > before.NoCredit })
+	eventually(t, "it has its turn, and no buffer", func() bool { look(); return l[0].Stats().NoBuffer > before.NoBuffer })
+	for tries := 1; ; tries++ {
+		if err := p.TryCommit(); err == nil {
+			break
+		} else if tries == 1000 {
+			t.Fatalf("tried %d times: %v", tries, err)
+		}
+		look()
+	}
+	eventually(t, "the post in front is sent", func() bool { look(); return len(front) > 0 })
+	if err := <-front; err != nil {
+		t.Error(err)
+	}
+}

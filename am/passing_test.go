@@ -183,6 +183,48 @@ func TestWhoFindsTheQueueFullKeepsItsReplyBuffer(t *testing.T) {
 	}
 }
 
+// Everybody whom a prepared message may wait for may wait for its buffer, perhaps through others.
+func TestAPreparedPostPassesWhereSomebodyWaitsForABuffer(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		replies bool // the first who waits at the peer does so for a reply buffer
+		lane    bool // somebody waits for a send buffer
+		others  int  // send buffers that are not prepared
+		want    error
+	}{
+		{"for a reply buffer, others for a send buffer", true, true, 0, nil},
+		{"for a reply buffer, others for a send buffer that will come", true, true, 1, ErrNoCredit},
+		{"for a reply buffer", true, false, 0, ErrNoCredit},
+		{"for a credit, which is there, others for a send buffer", false, true, 0, ErrNoCredit},
+	} {
+		var cut []error
+		l, s, _ := target(t, &cut)
+		hello(t, l, s, 1)
+		p := l.known(1)
+		first := l.newWaiter()
+		p.waiting.add(first, atPeer)
+		if c.replies {
+			l.replyless.add(first, atReplies)
+		}
+		for range p.purse.Balance() { // posts that may take all credits
+			w := l.newWaiter()
+			p.waiting.add(w, atPeer)
+			p.posts.add(w, atPosts)
+			if c.lane {
+				l.waiting.add(w, atLane)
+			}
+		}
+		b, err := s.Reserve(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.prepared.Store(int32(l.cfg.Sends - c.others))
+		if err := l.attempt(p, &outgoing{kind: request, cat: medium, buf: &b, keeps: true}, nil, nil); err != c.want {
+			t.Errorf("a prepared post behind one that waits %s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
 // freeReplies is how many reply buffers a peer might reserve.
 func (l *Lane) freeReplies(peer int) (n int) {
 	for ; ; n++ {

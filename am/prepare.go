@@ -155,6 +155,7 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 		return err
 	}
 	o := p.out()
+	o.keeps = true
 	if p.rank == p.l.cfg.Rank {
 		err := p.l.here(&o, args)
 		if err == nil {

@@ -21,6 +21,7 @@ type outgoing struct {
 	wants   bool            // a reply
 	w       *waiter         // who waits for the reply, or for the network to have done with the payload
 	buf     *fabric.SendBuf // prepared: the payload is in it
+	keeps   bool            // buf, if it cannot be sent now
 	own     bool            // the payload is the lane's: it is kept until the network has done with it
 	at      time.Duration   // when the first attempt is made, if that is known
 }
@@ -118,13 +119,17 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	return nil
 }
 
-// passes reports whether a request may go past those who wait for credits. The peer's lock is held.
+// passes reports whether a request may go past those who wait for credits. One that keeps its buffer may where all are kept and somebody
+// waits for one, unless the first of them has all but the credit: nobody would go on without it. The peer's lock is held.
 func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 	if o.wants {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if o.keeps && int(l.prepared.Load()) == l.cfg.Sends && l.waiting.First() != nil && (p.bypassable() || p.waiting.First().waits(atLane)) {
+		return true
+	}
 	return p.left(w, p.purse.Balance()) > 0
 }
 
