@@ -14,7 +14,7 @@ import (
 var (
 	messagesFlag = flag.Uint64("messages", 0, "simulated messages of TestRandomWorldsKeepTheirBooks (default 200000; 20000 with -race or -short)")
 	seedFlag     = flag.Uint64("seed", 1, "its first seed")
-	traceFlag    = flag.Bool("trace", false, "print the traces of its worlds")
+	traceFlag    = flag.Bool("events", false, "print the traces of its worlds")
 	ranksFlag    = flag.Int("ranks", manyRanks, "ranks of TestThousandsOfRanksRandomAllToAll")
 )
 
@@ -66,4 +66,13 @@ func TestRandomWorldsKeepTheirBooks(t *testing.T) {
 		done, died = done+o.messages, died+o.died
 	}
 	t.Logf("%d messages in worlds of seeds %d to %d, %.0f a second; %d requests found their rank dead", done, *seedFlag, seed-1, float64(done)/time.Since(from).Seconds(), died)
+}
+
+// Unless they stand behind -args.
+func TestGoTestKeepsNoFlagOfThisPackageToItself(t *testing.T) {
+	flag.VisitAll(func(f *flag.Flag) {
+		if flag.Lookup("test."+f.Name) != nil {
+			t.Errorf("go test takes -%s for its own", f.Name)
+		}
+	})
 }
