@@ -37,7 +37,8 @@ type port struct {
 	lent  []*datagram     // of those that the last Poll returned
 
 	woken   bool
-	starved bool // somebody was told ErrAgain
+	starved bool // somebody was told that no send buffer is free
+	full    bool // somebody was told that the queue to a rank is full
 	waiter  *task
 	polls   bool // the waiter is in Poll
 	alarms  []int64

@@ -112,7 +112,7 @@ func (p *port) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie 
 		c = p.connect(int32(peer))
 	}
 	if c.out.len() >= p.n.r.w.cfg.Queue {
-		p.starved = true
+		p.full = true
 		return errQueueFull
 	}
 	m := message{buf: b.ID, n: int32(n), cookie: cookie, solicited: f&fabric.Solicited != 0}
@@ -245,6 +245,10 @@ func (c *conn) acked() {
 // sent ends a message.
 func (p *port) sent(c *conn, m message, err error) {
 	p.give(m.buf)
+	if p.full {
+		p.full = false
+		p.Wake()
+	}
 	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
 	if m.cookie != 0 {
 		p.tell(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)

@@ -3,14 +3,21 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// What was copied for nothing goes back, which is no room.
-func TestWhoCopiesIntoAFullQueueSleepsUntilThereIsRoom(t *testing.T) {
+// The buffer of a message that the queue did not take goes back, which is no room.
+func TestWhoSendsIntoAFullQueueSleepsUntilThereIsRoom(t *testing.T) {
+	for _, copied := range []bool{true, false} {
+		t.Run(fmt.Sprintf("copied=%v", copied), func(t *testing.T) { sendIntoFullQueue(t, copied) })
+	}
+}
+
+func sendIntoFullQueue(t *testing.T, copied bool) {
 	const queue, size = 2, 64
 	w := newWorld(t, Config{Seed: 1, Ranks: 2, Queue: queue})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
@@ -34,7 +41,18 @@ func TestWhoCopiesIntoAFullQueueSleepsUntilThereIsRoom(t *testing.T) {
 			return nil
 		}
 		send := func() error {
-			return p.Send(1, fabric.SendBuf{Data: make([]byte, size), ID: fabric.Copied}, size, nil, 0, fabric.Solicited)
+			b := fabric.SendBuf{Data: make([]byte, size), ID: fabric.Copied}
+			if !copied {
+				var err error
+				if b, err = p.Reserve(0); err != nil {
+					return err
+				}
+			}
+			err := p.Send(1, b, size, nil, 0, fabric.Solicited)
+			if err != nil && !copied {
+				p.Release(b)
+			}
+			return err
 		}
 		for range queue {
 			if err := send(); err != nil {
