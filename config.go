@@ -83,6 +83,13 @@ type Config struct {
 	// death of a host is noticed: at most twice this and the time of the device's retries later. Negative: never. Default:
 	// IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
+	// MaxConnections is above how many connections to other ranks a lane of messages closes idle ones over verbs, those that were
+	// not used for longest first; the next message opens them again. It is exceeded while all are in use. Negative: never. Range to
+	// 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
+	MaxConnections int
+	// ConnectAll has each lane of messages begin to connect to all ranks over verbs when it is opened, in Join, rather than to
+	// each with the first message. Join does not wait for it. Default: IBCONDUIT_CONNECT_ALL (1 or 0), else false.
+	ConnectAll bool
 
 	// JoinTimeout bounds Join, which may take 5 s more to hear from the others who
 	// is missing. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
@@ -112,6 +119,7 @@ const (
 	minQueueDepth       = 4
 	maxQueueDepth       = 8192
 	maxMessageLanes     = 64
+	maxConnections      = 1 << 20 // as many as there are ranks
 )
 
 const (
@@ -131,6 +139,8 @@ func isGID(s string) bool {
 	n, err := strconv.Atoi(s)
 	return s == "auto" || err == nil && n >= 0
 }
+
+func isBit(s string) bool { return s == "0" || s == "1" }
 
 // ConfigError says which field, or which variable of the environment, is wrong.
 type ConfigError struct {
@@ -187,6 +197,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Keepalive == 0 {
 		c.Keepalive = env.duration("IBCONDUIT_KEEPALIVE", defaultKeepalive)
 	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = env.integer("IBCONDUIT_MAX_CONNECTIONS", -1, 1, maxConnections)
+	}
+	if !c.ConnectAll {
+		c.ConnectAll = env.checked("IBCONDUIT_CONNECT_ALL", "0", isBit, "0 or 1") == "1"
+	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)
 	}
@@ -231,6 +247,8 @@ func (c *Config) validate() error {
 		return bad("MessageLanes", c.MessageLanes, fmt.Sprintf("1 to %d", maxMessageLanes))
 	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.MaxConnections > maxConnections:
+		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:

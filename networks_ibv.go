@@ -10,7 +10,7 @@ import (
 // newIBV opens the device. One lane more than the workers may open serves the
 // collective operations.
 func newIBV(j *Job) (fabric.Network, error) {
-	messages := ibv.MessageConfig{Ports: -1, Keepalive: j.cfg.Keepalive}
+	messages := ibv.MessageConfig{Ports: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
 	if j.handlers > 0 {
 		messages.Ports = j.cfg.MessageLanes
 	}

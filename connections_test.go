@@ -1,0 +1,98 @@
+package conduit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+)
+
+func TestConnectionsAreAsTheFieldSaysElseTheVariable(t *testing.T) {
+	for _, c := range []struct {
+		field     int
+		all       bool
+		variables map[string]string
+		want      int
+		wantAll   bool
+		wrong     string
+	}{
+		{want: -1},
+		{field: 3, all: true, variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "5", "IBCONDUIT_CONNECT_ALL": "0"}, want: 3, wantAll: true},
+		{variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "5", "IBCONDUIT_CONNECT_ALL": "1"}, want: 5, wantAll: true},
+		{variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "0"}, wrong: "IBCONDUIT_MAX_CONNECTIONS"},
+		{variables: map[string]string{"IBCONDUIT_CONNECT_ALL": "yes"}, wrong: "IBCONDUIT_CONNECT_ALL"},
+		{field: 1<<20 + 1, wrong: "MaxConnections"},
+	} {
+		cfg, err := Config{MaxConnections: c.field, ConnectAll: c.all, Getenv: func(k string) (string, bool) {
+			v, ok := c.variables[k]
+			return v, ok
+		}}.withDefaults()
+		if c.wrong != "" {
+			if e, ok := err.(*ConfigError); !ok || e.Field != c.wrong {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil || cfg.MaxConnections != c.want || cfg.ConnectAll != c.wantAll {
+			t.Errorf("%+v: %d, %v, %v", c, cfg.MaxConnections, cfg.ConnectAll, err)
+		}
+	}
+}
+
+// connections returns how many connections of messages a rank has seen opened over verbs, and how many it closed.
+func connections(j *Job) (opened, closed uint64) {
+	s := j.MessageStats()[FabricIBV].Port
+	return s.Connects + s.Accepts, s.Disconnects
+}
+
+// becomes waits for what happens without a message.
+func becomes(ctx context.Context, j *Job, what string, done func() bool) error {
+	for !done() {
+		if ctx.Err() != nil {
+			opened, closed := connections(j)
+			return fmt.Errorf("%s: %d connections were opened and %d closed", what, opened, closed)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
+	const ranks = 4
+	dev := rdmatest.Device(t)
+	for _, all := range []bool{true, false} {
+		cfg := Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, MessageLanes: 2, Handlers: handlerTable("h"), ConnectAll: all}
+		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+			if !all {
+				if opened, _ := connections(j); opened != 0 {
+					return fmt.Errorf("rank %d has opened %d connections without a message", j.Rank(), opened)
+				}
+				return nil
+			}
+			return becomes(ctx, j, "both lanes to all others", func() bool { opened, _ := connections(j); return opened == 2*(ranks-1) })
+		})
+	}
+}
+
+func TestMessagesCloseIdleConnectionsAboveTheLimit(t *testing.T) {
+	const ranks = 4
+	table := am.NewTable()
+	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
+	cfg := Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 1 << 20, MessageLanes: 1, Handlers: table, MaxConnections: 1}
+	runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+		for range 3 {
+			for to := range ranks {
+				if r, err := double.Call(ctx, j, to, uint64(to)); err != nil || r.Arg(0) != 2*uint64(to) {
+					return fmt.Errorf("call to rank %d: %v, %w", to, r.Arg(0), err)
+				}
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+		}
+		return becomes(ctx, j, "one at most stays open", func() bool { opened, closed := connections(j); return opened-closed <= 1 })
+	})
+}
