@@ -92,20 +92,22 @@ func decodeHeader(b []byte) (header, error) {
 // every rank sees the same headers, so every rank comes to the same words.
 func compare(headers []header) error {
 	var e MismatchError
-	check := func(field string, value func(header) string) {
+	check := func(field, todo string, value func(header) string) {
 		if d, differ := differences(field, headers, value); differ {
+			d.Remedy = todo
 			e.Differences = append(e.Differences, d)
 		}
 	}
-	check("wire version", func(h header) string { return strconv.Itoa(int(h.version)) })
+	const same = "remedy: start the same program file everywhere"
+	check("wire version", same, func(h header) string { return strconv.Itoa(int(h.version)) })
 	if len(e.Differences) > 0 { // the other fields of a foreign version are unknown
 		return &e
 	}
-	check("build", func(h header) string { return strconv.Quote(h.build) })
-	check("job", func(h header) string { return strconv.Quote(h.job) })
-	check("size", func(h header) string { return strconv.Itoa(int(h.size)) })
-	check("page size", func(h header) string { return strconv.Itoa(int(h.pageSize)) })
-	check("byte order", func(h header) string {
+	check("build", same, func(h header) string { return strconv.Quote(h.build) })
+	check("job", "remedy: give each job an address of its own, and all its ranks one IBCONDUIT_JOB", func(h header) string { return strconv.Quote(h.job) })
+	check("size", "", func(h header) string { return strconv.Itoa(int(h.size)) })
+	check("page size", "", func(h header) string { return strconv.Itoa(int(h.pageSize)) })
+	check("byte order", "", func(h header) string {
 		if h.bigEndian {
 			return "big-endian"
 		}

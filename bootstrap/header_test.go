@@ -43,9 +43,9 @@ func TestHeaderComparisonNamesFieldValuesAndRanks(t *testing.T) {
 		change func(h *header)
 		words  string
 	}{
-		{func(h *header) { h.version = 2 }, "wire version is 1 on ranks 0,1,3,4, 2 on rank 2"},
-		{func(h *header) { h.build = "b2" }, `build is "b1" on ranks 0,1,3,4, "b2" on rank 2`},
-		{func(h *header) { h.job = "j2" }, `job is "j1" on ranks 0,1,3,4, "j2" on rank 2`},
+		{func(h *header) { h.version = 2 }, "wire version is 1 on ranks 0,1,3,4, 2 on rank 2 (remedy: start the same program file everywhere)"},
+		{func(h *header) { h.build = "b2" }, `build is "b1" on ranks 0,1,3,4, "b2" on rank 2 (remedy: start the same program file everywhere)`},
+		{func(h *header) { h.job = "j2" }, `job is "j1" on ranks 0,1,3,4, "j2" on rank 2 (remedy: give each job an address of its own`},
 		{func(h *header) { h.size = 6 }, "size is 5 on ranks 0,1,3,4, 6 on rank 2"},
 		{func(h *header) { h.pageSize = 65536 }, "page size is 4096 on ranks 0,1,3,4, 65536 on rank 2"},
 		{func(h *header) { h.bigEndian = true }, "byte order is little-endian on ranks 0,1,3,4, big-endian on rank 2"},
