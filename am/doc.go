@@ -49,7 +49,8 @@
 // send buffer, never the other way round; so queues have no cycles, and nobody is overtaken for ever. One exception:
 // the first who waits for a credit takes its reply buffer when its turn for that comes, and keeps it. No credit depends on one.
 // Prepare takes the send buffer first: a commit that has to wait moves its payload to memory and gives
-// the buffer back. TryCommit keeps it; where all are kept so, it goes past those who wait for one.
+// the buffer back. TryCommit keeps it; where all are kept so, it goes past those who wait for one, and does so again and again as
+// long as credits are few.
 //
 // When deferred replies come is for the program to see to. Where they wait for requests of the rank that they go to, as that of
 // a lock waits for the unlock, these should be posts, which pass calls that wait for a reply buffer. Where they are calls,

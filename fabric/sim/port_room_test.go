@@ -19,7 +19,7 @@ func TestWhoSendsIntoAFullQueueSleepsUntilThereIsRoom(t *testing.T) {
 
 func sendIntoFullQueue(t *testing.T, copied bool) {
 	const queue, size = 2, 64
-	w := newWorld(t, Config{Seed: 1, Ranks: 2, Queue: queue})
+	w := newWorld(t, Config{Seed: 1, Ranks: 2, Queue: queue, MaxTime: time.Second})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
 		if r.ID() == 1 {
 			if err := r.Sleep(ctx, time.Millisecond); err != nil {
