@@ -308,7 +308,7 @@ func (n *Network) take() (*endpoint, error) {
 	case len(n.free) == 0 && n.lost > 0:
 		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read", fabric.ErrNoLane, len(n.all), n.lost)
 	case len(n.free) == 0:
-		return nil, fmt.Errorf("ibv: %w: all %d are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane, len(n.all))
+		return nil, fmt.Errorf("ibv: %w: all are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane)
 	}
 	best := 0
 	for i, e := range n.free {

@@ -75,7 +75,7 @@ func (p *port) give(id int32) {
 		p.common--
 	}
 	p.free = append(p.free, id)
-	if p.starved {
+	if p.starved && (!b.urgent || len(p.free) == 1) { // one more of those for replies is no room for others
 		p.starved = false
 		p.Wake()
 	}

@@ -80,3 +80,33 @@ func sendIntoFullQueue(t *testing.T, copied bool) {
 		t.Error(err)
 	}
 }
+
+// Who was told that the buffers for everybody are in use gives back an urgent one, which was free before.
+func TestAnUrgentBufferThatComesBackIsNoRoomForOthers(t *testing.T) {
+	w := newWorld(t, Config{Seed: 1, Ranks: 1})
+	err := w.Run(func(ctx context.Context, r *Rank) error {
+		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 1, SlotSize: 64, Sends: 3, Reserved: 2})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if _, err := p.Reserve(0); err != nil {
+			return err
+		}
+		if _, err := p.Reserve(0); !errors.Is(err, fabric.ErrNoBuffer) {
+			t.Errorf("the buffers for everybody are in use: %v", err)
+		}
+		b, err := p.Reserve(fabric.Urgent)
+		if err != nil {
+			return err
+		}
+		p.Release(b)
+		if p.(*port).woken {
+			t.Error("it is woken")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
