@@ -337,3 +337,70 @@ func TestWhoNeverAnswersIsTakenForDeadHoweverRarelyItIsAsked(t *testing.T) {
 		}
 	}
 }
+
+// Who sleeps for the lane since before the call had no reason to come back.
+func TestARankThatOwesAReplyIsPingedThoughWhoLeadsSleptAtTheCall(t *testing.T) {
+	for name, x := range map[string]struct {
+		serve bool // somebody does, besides
+		wait  func(ctx context.Context, s *sim.Rank, p *am.Pending) error
+	}{
+		"Call, another goroutine serves": {true, func(ctx context.Context, _ *sim.Rank, p *am.Pending) error {
+			_, err := p.Wait(ctx)
+			return err
+		}},
+		"Start, the attendant polls": {false, func(ctx context.Context, s *sim.Rank, p *am.Pending) error {
+			for {
+				if _, done, err := p.Test(); done {
+					return err
+				}
+				if err := s.Sleep(ctx, time.Millisecond); err != nil {
+					return err
+				}
+			}
+		}},
+	} {
+		table := am.NewTable()
+		note := table.Handle("note", func(*am.Call) {})
+		never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+		w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ConnectAll()
+		w.At(200*time.Millisecond, func() { w.Kill(1) })
+		err = w.Run(func(ctx context.Context, s *sim.Rank) error {
+			l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 2, Table: table, Host: amtest.SimHost(s), StallAfter: -1})
+			if err != nil {
+				return err
+			}
+			if s.ID() == 1 {
+				return s.Sleep(ctx, time.Hour)
+			}
+			if x.serve {
+				s.Go("serve", func(ctx context.Context) error {
+					if err := l.Serve(ctx); !errors.Is(err, am.ErrClosed) {
+						return err
+					}
+					return nil
+				})
+			}
+			if err := note.Post(ctx, l, 1); err != nil { // else credits are to come first
+				return err
+			}
+			if err := s.Sleep(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+			p, err := never.Start(ctx, l, 1, am.Payload{})
+			if err != nil {
+				return err
+			}
+			if err := x.wait(ctx, s, p); !errors.Is(err, fabric.ErrPeerDown) {
+				return fmt.Errorf("the call ended with %w", err)
+			}
+			return l.Close()
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

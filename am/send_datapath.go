@@ -221,6 +221,10 @@ func (l *Lane) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie u
 		}
 		if o.wants {
 			h.token = token
+			if l.pingDue == 0 && l.cfg.PingAfter > 0 { // who leads may sleep since before, when no reply was awaited
+				l.pingDue = now + l.cfg.PingAfter
+				l.armFrom(now, l.pingDue)
+			}
 		}
 		if o.w != nil {
 			o.w.token = token

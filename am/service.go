@@ -215,10 +215,13 @@ func sooner(a, b time.Duration) time.Duration {
 
 // arm has whoever sleeps in the port's Wait come back in time.
 func (l *Lane) arm(at time.Duration) {
-	if at == 0 {
-		return
+	if at != 0 {
+		l.armFrom(l.port.Now(), at)
 	}
-	now := l.port.Now()
+}
+
+// armFrom is arm for who knows the time.
+func (l *Lane) armFrom(now, at time.Duration) {
 	for {
 		old := time.Duration(l.engine.armed.Load())
 		if old > now && old <= at {
