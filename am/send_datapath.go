@@ -462,6 +462,9 @@ func (l *Lane) next(p *peer) {
 		l.tell(p, now)
 	}
 	l.lookAfter(p)
+	if at, ok := p.purse.Due(); ok { // who leads may sleep since before
+		l.arm(at)
+	}
 }
 
 // wakePassing has those look who may pass others that wait for a peer. The peer's lock is held.
