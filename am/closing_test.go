@@ -102,6 +102,45 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 	}
 }
 
+// copying is a port that needs no buffers for its messages, and learns of one at each Kick that it has arrived.
+type copying struct {
+	*scripted
+	unconfirmed int
+	lost        bool // none arrives
+}
+
+func (p *copying) Stats() fabric.PortStats {
+	return fabric.PortStats{FreeSends: p.cfg.Sends, Unconfirmed: p.unconfirmed}
+}
+
+func (p *copying) Kick() error {
+	if !p.lost {
+		p.unconfirmed--
+	}
+	return nil
+}
+
+// The packet of a post may get lost, and is sent again as long as the connection is there.
+func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	p := &copying{scripted: s, unconfirmed: 3}
+	l.port = p
+	if err := l.Quiesce(context.Background()); err != nil || p.unconfirmed != 0 {
+		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
+	}
+	p.unconfirmed, p.lost = 2, true
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	var rest *InFlightError
+	if err := l.Quiesce(ctx); !errors.As(err, &rest) || rest.Messages != 2 {
+		t.Errorf("with 2 messages that do not arrive: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation mode): whoever unlocks it
 // stops right there. So Close looks at the lane as soon as Prepare has taken a buffer.
 func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {

@@ -208,9 +208,14 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 	}
 }
 
-// unsent counts the send buffers that the network has.
+// unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
+// that it has copied, about which it finds out when asked.
 func (l *Lane) unsent() int {
-	return l.cfg.Sends + l.cfg.ReplySends - int(l.prepared.Load()) - l.port.Stats().FreeSends
+	s := l.port.Stats()
+	if s.Unconfirmed > 0 {
+		_ = l.port.Kick() // Poll tells of a port that is lost
+	}
+	return l.cfg.Sends + l.cfg.ReplySends - int(l.prepared.Load()) - s.FreeSends + s.Unconfirmed
 }
 
 // glance is what had arrived at some time, and how many of the handlers run.

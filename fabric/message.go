@@ -151,7 +151,7 @@ type Port interface {
 	// starts. ErrAgain: the queue to this peer is full, the buffer stays the
 	// caller's. *PeerDownError, *RankError, *BoundsError: likewise.
 	Send(peer int, b SendBuf, n int, w *Write, cookie uint64, f SendFlag) error
-	// Kick posts what More held back.
+	// Kick posts what More held back, and has the network find out about what is Unconfirmed.
 	Kick() error
 
 	// Note sends an unreliable datagram of at most MaxNote bytes. The bytes are
@@ -206,4 +206,5 @@ type PortStats struct {
 	RNR                    uint64 // messages that met no slot; must stay 0
 	Posted                 int    // receive slots posted now
 	FreeSends              int    // send buffers that nobody has, the reserved ones included; all of them when nothing is in flight
+	Unconfirmed            int    // messages that need no send buffer any more and may not have arrived; Kick, and polling, bring it to 0
 }

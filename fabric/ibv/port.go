@@ -332,12 +332,18 @@ func (p *port) Stats() fabric.PortStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &p.count
+	unconfirmed := 0
+	for i := range p.msgs {
+		if m := &p.msgs[i]; m.conn != nil && m.buf == none && !m.touch {
+			unconfirmed++
+		}
+	}
 	return fabric.PortStats{
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
 		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
 		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
-		RNR: rnr, Posted: c.posted, FreeSends: len(p.freeBufs),
+		RNR: rnr, Posted: c.posted, FreeSends: len(p.freeBufs), Unconfirmed: unconfirmed,
 	}
 }
 

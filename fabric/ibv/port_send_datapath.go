@@ -214,12 +214,17 @@ func (p *port) touch(c *conn) {
 	m.touch, m.wrs = true, 1
 }
 
-// Kick posts what More held back.
+// Kick posts what More held back, and touches the connections with messages that asked for no completion.
 func (p *port) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable("kick"); err != nil {
 		return err
+	}
+	for i := range p.msgs {
+		if c := p.msgs[i].conn; c != nil && c.silent > 0 {
+			p.touch(c)
+		}
 	}
 	return p.flush()
 }

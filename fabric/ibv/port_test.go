@@ -154,6 +154,30 @@ func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
+// Messages that leave their buffers at once ask for no completion. The third one finds no slot, as one whose packet is lost finds no receiver.
+func TestAKickFindsOutWhatHasArrived(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.PortConfig{Slots: 2, SlotSize: 64, Sends: 4})
+	m.connectAll()
+	m.only(0)
+	a := m.posts[0]
+	for range 3 {
+		seq := a.sent[1] + 1
+		b := make([]byte, 8)
+		fillLetter(b, 0, 1, seq)
+		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, 0))
+		a.sent[1] = seq
+	}
+	m.must("kick", a.p.Kick())
+	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); {
+		m.must("poll", a.poll(0))
+	}
+	if s := a.p.Stats(); s.FreeSends != 4 || s.Unconfirmed == 0 {
+		t.Errorf("%d send buffers are free, %d messages may not have arrived, with one that has not", s.FreeSends, s.Unconfirmed)
+	}
+	m.only(0, 1)
+	m.work(func(*office) (bool, error) { return a.p.Stats().Unconfirmed == 0 && a.delivered(), nil })
+}
+
 // Senders that do not poll, and a poller that sleeps whenever it can.
 func TestManySendersAndASleepingPoller(t *testing.T) {
 	const senders, each = 4, 50

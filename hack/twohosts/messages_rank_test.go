@@ -183,6 +183,38 @@ func silent(ctx context.Context, j *conduit.Job, w *conduit.Worker, _ int) error
 	return nil
 }
 
+var (
+	farewellTable = am.NewTable()
+	bye           = farewellTable.Handle("bye", func(c *am.Call) { fmt.Printf("rank %d: %d of rank %d arrived\n", c.Lane().Rank(), c.Arg(0), c.From()) })
+)
+
+// farewell has rank 0 post a few words and leave while the cable is out; the others wait for it in Close.
+func farewell(ctx context.Context, j *conduit.Job, w *conduit.Worker, words int) error {
+	if j.Rank() == 0 {
+		if err := bye.Post(ctx, w, 1, 0); err != nil { // it makes the connection
+			return err
+		}
+	}
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("rank %d: traffic\n", j.Rank())
+	if j.Rank() != 0 {
+		return nil
+	}
+	time.Sleep(farewellAfter)
+	for i := range words {
+		if err := bye.Post(ctx, w, 1, uint64(i+1)); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("rank %d: leaves\n", j.Rank())
+	return nil
+}
+
+// farewellAfter is the time to cut a cable.
+const farewellAfter = 4 * time.Second
+
 // arrivedOnce: what all posted has arrived everywhere, no more and no less.
 func arrivedOnce(ctx context.Context, j *conduit.Job, sent map[int]uint64) error {
 	mine := make([]byte, 8*j.Size())

@@ -69,6 +69,22 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 		j.all()
 		t.Logf("all done after %.1f s: %+v, %+v", time.Since(cut).Seconds(), c.Link(0, 1), c.Link(1, 0))
 	})
+	t.Run("arrive though their sender leaves while the cable is out", func(t *testing.T) {
+		j := start(t, c, "farewell", "auto", 3, 0, 1)
+		j.started()
+		j.says(1, "rank 1: 0 of rank 0 arrived\n")
+		time.Sleep(farewellAfter / 4) // rank 1 has come to Close, and said so
+		must(t, c.Cut(0, 1))
+		j.says(0, "rank 0: leaves\n")
+		time.Sleep(time.Second) // less than a device tries
+		must(t, c.Restore(0, 1))
+		j.all()
+		for i := range 4 {
+			if said := fmt.Sprintf("rank 1: %d of rank 0 arrived\n", i); !strings.Contains(j.outs[1].String(), said) {
+				t.Errorf("rank 1 did not say %q", said)
+			}
+		}
+	})
 	t.Run("end by a cut cable, and go on among the ranks of each side", func(t *testing.T) {
 		j := start(t, c, "mixed", "ibv", endless, 0, 0, 1)
 		j.started()

@@ -81,10 +81,11 @@ var programs = map[string]func(ctx context.Context, j *conduit.Job, w *conduit.W
 	"messages": messages,
 	"mixed":    mixed,
 	"silent":   silent,
+	"farewell": farewell,
 }
 
 // handlers of the programs that use messages.
-var handlers = map[string]*am.Table{"messages": table, "mixed": mixedTable, "silent": mixedTable}
+var handlers = map[string]*am.Table{"messages": table, "mixed": mixedTable, "silent": mixedTable, "farewell": farewellTable}
 
 func block(rank int) uint64 { return blockOff + uint64(rank)*blockBytes }
 
