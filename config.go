@@ -84,8 +84,8 @@ type Config struct {
 	// IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
 	// MaxConnections is above how many connections to other ranks a lane of messages closes idle ones over verbs, those that were
-	// not used for longest first; the next message opens them again. It is exceeded while all are in use. Negative: never. Range to
-	// 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
+	// not used for longest first; the next message opens them again, and Keepalive does not try them meanwhile. It is exceeded while
+	// all are in use. Negative: never. Range to 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
 	MaxConnections int
 	// ConnectAll has each lane of messages begin to connect to all ranks over verbs when it is opened, in Join, rather than to
 	// each with the first message. Join does not wait for it. Default: IBCONDUIT_CONNECT_ALL (1 or 0), else false.
