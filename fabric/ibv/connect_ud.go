@@ -172,6 +172,14 @@ func (p *port) repeatLater(c *conn, after time.Duration) {
 	}
 }
 
+// tryLater has a connection that cannot be made for the moment asked for again. mu is held.
+func (p *port) tryLater(c *conn) {
+	if !c.waits {
+		c.since = p.Now()
+	}
+	p.repeatLater(c, askMost)
+}
+
 // ask makes the queue pair of a connection that somebody wants, and asks the peer.
 func (p *port) ask(c *conn) {
 	p.mu.Lock()
@@ -190,10 +198,7 @@ func (p *port) ask(c *conn) {
 	switch {
 	case c.trouble != nil:
 		p.dropQP(c)
-		if !c.waits {
-			c.since = p.Now()
-		}
-		p.repeatLater(c, askMost)
+		p.tryLater(c)
 	case int(c.rank) == p.n.cfg.Rank:
 		p.peers[c.rank].epoch = c.epoch
 		p.made(c)
@@ -335,7 +340,7 @@ func (p *port) requested(at *peer, d *datagram) {
 		p.dropQP(c)
 		if c.state = connGone; c.count > 0 {
 			c.state = connWanted
-			p.repeatLater(c, askMost)
+			p.tryLater(c)
 		} else {
 			at.conn = nil
 		}

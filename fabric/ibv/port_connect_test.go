@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -185,6 +186,36 @@ func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
 	m.work(func(o *office) (bool, error) { return o != a || a.p.Connected() == 1 && a.idles == 1, nil })
 	m.exchange(5)
 	m.agree()
+}
+
+// A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its own, has ConnectTimeout to get one,
+// however old its port is.
+func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	a, b := m.posts[0], m.posts[1]
+	b.p.origin = b.p.origin.Add(-2 * defaultConnectTimeout)
+	way := &m.nets[1].peers[0].end
+	mtu := way.ActiveMTU
+	way.ActiveMTU = 0 // there is none
+	m.only(0)
+	m.work(func(*office) (bool, error) {
+		if a.sent[1] == 0 {
+			_, err := a.send(1, 8, true, 0)
+			return false, err
+		}
+		return a.p.Stats().Handshakes > 2, nil // it has asked, and asks again
+	})
+	_, err := b.send(0, 8, true, 0)
+	m.must("send", err)
+	m.only(1) // each of rank 0's requests would put off the next attempt
+	until := time.Now().Add(3 * askMost)
+	m.work(func(*office) (bool, error) { return time.Now().After(until) || b.down[0] != nil, nil })
+	way.ActiveMTU = mtu
+	m.only(0, 1)
+	m.work(func(o *office) (bool, error) { return b.down[0] != nil || len(o.cookies) == 0 && o.delivered(), nil })
+	if b.down[0] != nil {
+		t.Errorf("after %v: %v", 3*askMost, b.down[0])
+	}
 }
 
 func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
