@@ -11,22 +11,6 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// lateHost is a machine on which it takes a while until who was woken runs.
-type lateHost struct{ am.Host }
-
-func (h lateHost) NewParker() am.Parker { return lateParker{h.Host.NewParker(), h.Host} }
-
-type lateParker struct {
-	am.Parker
-	h am.Host
-}
-
-func (p lateParker) Park(ctx context.Context) error {
-	err := p.Parker.Park(ctx)
-	p.h.Sleep(3 * time.Millisecond)
-	return err
-}
-
 // Of two calls that wait for credits the first takes the only one, when who leads sleeps already. What it asked for on behalf of
 // the other gets lost on its way here.
 func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
@@ -45,7 +29,7 @@ func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
 		}
 	})
 	err = w.Run(func(ctx context.Context, s *sim.Rank) error {
-		l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 2, Table: table, Host: lateHost{amtest.SimHost(s)}, Credits: 1, Replies: 2,
+		l, err := am.Open(s.Net(), 0, am.Config{Rank: s.ID(), Size: 2, Table: table, Host: lateHost{amtest.SimHost(s), s, 6 * time.Millisecond}, Credits: 1, Replies: 2,
 			SpinFor: -1, AttendAfter: 50 * time.Millisecond, StallAfter: -1, PingAfter: -1})
 		if err != nil {
 			return err

@@ -41,6 +41,8 @@ func randomWorld(seed uint64) traffic {
 	if rng.IntN(4) == 0 && x.cfg.Ranks > 2 {
 		x.kill = []int{1}
 	}
+	x.workers, x.serve, x.fickle = pick(1, 1, 2, 5), rng.IntN(4) == 0, rng.IntN(2) == 0
+	x.late = time.Duration(pick(0, 0, 30, 3000)) * time.Microsecond
 	return x
 }
 
