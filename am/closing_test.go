@@ -206,6 +206,27 @@ func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 	}
 }
 
+// Close has ended the call, and somebody polls once more.
+func TestWhoRepliesWhileTheLaneIsClosedIsNotCutOff(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	hello(t, l, s, 1)
+	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := message(l, head{kind: reply, token: p.w.token}, nil)
+	l.shut(ErrClosed)
+	s.arrive(t, 1, answer)
+	if _, err := l.Test(); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	st := l.Stats()
+	if err := st.Check(); err != nil || len(cut) != 0 || st.Broken != 0 || st.Ended != 1 || st.Ignored != 1 {
+		t.Errorf("cut off: %v; %d calls ended, %d messages were broken, %d ignored; %v", cut, st.Ended, st.Broken, st.Ignored, err)
+	}
+}
+
 func TestTestSaysThatTheLaneIsClosed(t *testing.T) {
 	var cut []error
 	l, _, _ := target(t, &cut)

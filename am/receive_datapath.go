@@ -154,7 +154,7 @@ func (l *Lane) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) er
 	err = l.account(p, &w.head, payload, err, now)
 	keep := false
 	switch {
-	case p.down != nil:
+	case p.down != nil || err != nil && l.end != nil: // Close has ended the calls: a reply finds none
 		l.stats.ignored++
 		err = nil
 	case err != nil:
