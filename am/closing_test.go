@@ -141,6 +141,67 @@ func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
 	}
 }
 
+// reserving is a port that counts its send buffers, and stops when one was given back or sent.
+type reserving struct {
+	*scripted
+	used atomic.Int32
+	gone func() // a buffer
+}
+
+func (p *reserving) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	p.used.Add(1)
+	return p.scripted.Reserve(f)
+}
+
+func (p *reserving) Release(fabric.SendBuf) { p.used.Add(-1); p.gone() }
+
+func (p *reserving) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.SendFlag) error {
+	p.Release(fabric.SendBuf{}) // it arrives at once
+	return nil
+}
+
+func (p *reserving) Stats() fabric.PortStats {
+	return fabric.PortStats{FreeSends: p.cfg.Sends - int(p.used.Load())}
+}
+
+// What is prepared does not count as on its way; its end must not hide another message.
+func TestQuiesceWaitsForAMessageWhileAnotherPreparedOneEnds(t *testing.T) {
+	for name, end := range map[string]func(*Prepared) error{
+		"Cancel":    func(p *Prepared) error { p.Cancel(); return nil },
+		"Commit":    func(p *Prepared) error { return p.Commit(context.Background()) },
+		"TryCommit": func(p *Prepared) error { return p.TryCommit() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if lockrank.OneLock {
+				t.Skip("with one lock Quiesce cannot look in between")
+			}
+			var cut []error
+			l, s, _ := target(t, &cut)
+			p := &reserving{scripted: s}
+			l.port = p
+			hello(t, l, s, 1)
+			p.used.Store(1) // a message that does not arrive
+			b, err := l.table.find(0).TryPrepare(l, 1, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			quiet := make(chan error, 1)
+			p.gone = func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+				go func() { defer cancel(); quiet <- l.Quiesce(ctx) }()
+				time.Sleep(100 * time.Millisecond) // it may have to wait for what is held here
+			}
+			if err := end(b); err != nil {
+				t.Fatal(err)
+			}
+			var rest *InFlightError
+			if err := <-quiet; !errors.As(err, &rest) || rest.Messages == 0 {
+				t.Errorf("with a message that does not arrive: %v", err)
+			}
+		})
+	}
+}
+
 // A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation mode): whoever unlocks it
 // stops right there. So Close looks at the lane as soon as Prepare has taken a buffer.
 func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {

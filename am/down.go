@@ -211,11 +211,13 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 // unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
 // that it has copied, about which it finds out when asked.
 func (l *Lane) unsent() int {
-	s := l.port.Stats()
+	l.mu.Lock() // no buffer changes from one count to the other
+	s, prepared := l.port.Stats(), int(l.prepared.Load())
+	l.mu.Unlock()
 	if s.Unconfirmed > 0 {
 		_ = l.port.Kick() // Poll tells of a port that is lost
 	}
-	return l.cfg.Sends + l.cfg.ReplySends - int(l.prepared.Load()) - s.FreeSends + s.Unconfirmed
+	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
 }
 
 // glance is what had arrived at some time, and how many of the handlers run.

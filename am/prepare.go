@@ -108,16 +108,12 @@ func (p *Prepared) Cancel() {
 		return
 	}
 	l := p.l
-	l.port.Release(p.buf)
-	p.end()
+	p.over = true
 	l.mu.Lock()
+	l.port.Release(p.buf)
+	l.prepared.Add(-1)
 	l.waiting.wake(l)
 	l.mu.Unlock()
-}
-
-func (p *Prepared) end() {
-	p.over = true
-	p.l.prepared.Add(-1)
 }
 
 // out is the message; its payload is in the buffer.
@@ -164,9 +160,7 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 		return err
 	}
 	err := p.l.attempt(p.l.known(p.rank), &o, args, nil)
-	if err == nil {
-		p.end()
-	}
+	p.over = err == nil
 	return err
 }
 
@@ -200,7 +194,7 @@ func (p *Prepared) first(o *outgoing, args []uint64, w *waiter) error {
 	}
 	err := p.l.attempt(p.l.known(p.rank), o, args, w)
 	if err == nil {
-		p.end()
+		p.over = true
 		return nil
 	}
 	if passing(err) {

@@ -204,6 +204,9 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 	if early {
 		w.reserved = false
 	}
+	if o.buf != nil { // now: the message may have arrived when Send returns, and Quiesce adds up what is prepared and what is free
+		l.prepared.Add(-1)
+	}
 	return l.enter(p, o, h, now), nil
 }
 
@@ -277,6 +280,9 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count(o, ^uint64(0))
+	if o.buf != nil {
+		l.prepared.Add(1)
+	}
 	tell := h.wants // those who wait for reply buffers
 	if h.wants {
 		cookie = h.token
