@@ -202,6 +202,61 @@ func TestQuiesceWaitsForAMessageWhileAnotherPreparedOneEnds(t *testing.T) {
 	}
 }
 
+// stopping is a port without send buffers for replies, which may stop who asks for one.
+type stopping struct {
+	*scripted
+	asked func()
+}
+
+func (p *stopping) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if f&fabric.Urgent == 0 {
+		return p.scripted.Reserve(f)
+	}
+	p.asked()
+	return fabric.SendBuf{}, fabric.ErrNoBuffer
+}
+
+func (p *stopping) Stats() fabric.PortStats { return fabric.PortStats{FreeSends: p.cfg.Sends} }
+
+// While it is tried again it is in no list.
+func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte{1})) }
+	p := &stopping{scripted: s, asked: func() {}}
+	l.port = p
+	hello(t, l, s, 1)
+	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
+	l.pollAll(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	quiet := make(chan error, 1)
+	before := l.rounds()
+	go func() { quiet <- l.Quiesce(ctx) }()
+	for l.rounds() < before+5 || !l.tryLead() {
+		time.Sleep(time.Millisecond)
+	}
+	var early []error
+	p.asked = func() {
+		select {
+		case err := <-quiet:
+			early = append(early, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	l.sendLate()
+	p.asked = func() {}
+	l.leave()
+	if len(early) > 0 {
+		t.Fatalf("with a reply that has no buffer yet: %v", early)
+	}
+	cancel()
+	var rest *InFlightError
+	if err := <-quiet; !errors.As(err, &rest) || rest.Unsent != 1 {
+		t.Error(err)
+	}
+}
+
 // A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation mode): whoever unlocks it
 // stops right there. So Close looks at the lane as soon as Prepare has taken a buffer.
 func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {

@@ -180,18 +180,18 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 	lockrank.MustHoldNone("quiesce")
 	for look := l.look(); ; {
 		l.mu.Lock()
-		rest, end := l.inFlight("quiesce"), l.end
+		rest, owes, end := l.inFlight("quiesce"), l.owes(), l.end
 		l.mu.Unlock()
 		if end != nil {
 			return end
 		}
 		unsent := l.unsent()
-		if rest == nil && unsent == 0 && l.stillSince(&look) {
+		if rest == nil && owes == 0 && unsent == 0 && l.stillSince(&look) {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			if rest == nil {
-				rest = &InFlightError{Op: "quiesce"}
+				rest = &InFlightError{Op: "quiesce", Unsent: owes}
 			}
 			rest.Messages, rest.Cause = unsent, context.Cause(ctx)
 			return rest
@@ -200,7 +200,7 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 		if _, err := l.Test(); err != nil {
 			return err
 		}
-		if rest != nil || unsent != 0 || l.rounds() == before {
+		if rest != nil || owes != 0 || unsent != 0 || l.rounds() == before {
 			// Handlers and deferred replies end without an event: look again soon.
 			l.port.Wake()
 			l.cfg.Host.Sleep(time.Millisecond)
@@ -231,6 +231,12 @@ func (l *Lane) look() glance {
 	defer l.mu.Unlock()
 	s := &l.stats
 	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, rounds: s.polls, running: l.handling()}
+}
+
+// owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
+// lane's lock is held.
+func (l *Lane) owes() int {
+	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
 }
 
 // handling counts the requests whose handlers have not ended, with the lane's lock.
