@@ -189,6 +189,9 @@ func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 // sleep waits in the port until something arrives, and returns for how long it did. w is told by the port's Wake.
 func (l *Lane) sleep(ctx context.Context, w *waiter) time.Duration {
 	began := l.port.Now()
+	if old := l.engine.armed.Load(); time.Duration(old) <= began { // it has rung: who knows an earlier time would rely on it
+		l.engine.armed.CompareAndSwap(old, 0)
+	}
 	at := l.due(began)
 	if w.since != 0 {
 		at = sooner(at, w.since+l.cfg.StallAfter)

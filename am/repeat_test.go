@@ -8,6 +8,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
@@ -78,6 +79,83 @@ func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
 		}
 		w.Kill(1)
 		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// descheduled is a network at whose ports a goroutine that has read the clock may stop right there.
+type descheduled struct {
+	fabric.Messenger
+	stop *func()
+}
+
+func (n descheduled) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+	p, err := n.Messenger.NewPort(i, cfg)
+	return descheduledPort{p, n.stop}, err
+}
+
+type descheduledPort struct {
+	fabric.Port
+	stop *func()
+}
+
+func (p descheduledPort) Now() time.Duration {
+	now := p.Port.Now()
+	if stop := *p.stop; stop != nil {
+		*p.stop = nil
+		stop()
+	}
+	return now
+}
+
+// Between the beginning of a call and its message who leads wakes for the last time, as nothing is awaited.
+func TestARankThatOwesAReplyIsPingedThoughTheCallWasSlow(t *testing.T) {
+	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ConnectAll()
+	table := am.NewTable()
+	echo := table.Handle("echo", func(*am.Call) {})
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	w.At(1500*time.Millisecond, func() { w.Kill(1) })
+	err = w.Run(func(ctx context.Context, s *sim.Rank) error {
+		var stop func()
+		l, err := am.Open(descheduled{s.Net(), &stop}, 0, am.Config{Rank: s.ID(), Size: 2, Table: table, Host: amtest.SimHost(s), StallAfter: -1})
+		if err != nil {
+			return err
+		}
+		if s.ID() == 1 {
+			return s.Sleep(ctx, time.Hour)
+		}
+		s.Go("serve", func(ctx context.Context) error {
+			if err := l.Serve(ctx); !errors.Is(err, am.ErrClosed) {
+				return err
+			}
+			return nil
+		})
+		for range 2 { // the first asks for credits
+			if err := s.Sleep(ctx, 10*time.Millisecond); err != nil {
+				return err
+			}
+			if _, err := echo.Call(ctx, l, 1); err != nil {
+				return err
+			}
+		}
+		if err := s.Sleep(ctx, 950*time.Millisecond); err != nil {
+			return err
+		}
+		stop = func() { err = s.Sleep(ctx, 100*time.Millisecond) }
+		p, e := never.Start(ctx, l, 1, am.Payload{})
+		if err = errors.Join(err, e); err != nil {
+			return err
+		}
+		if _, err := p.Wait(ctx); !errors.Is(err, fabric.ErrPeerDown) {
+			t.Errorf("the call ended with %v", err)
+		}
+		return l.Close()
 	})
 	if err != nil {
 		t.Error(err)
