@@ -170,7 +170,7 @@ func (l *Lane) inFlight(op string) *InFlightError {
 }
 
 // Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
-// messages of this rank to their targets, and what had arrived here is handled. It does not keep others from
+// requests of this rank to their targets, and what had arrived here is handled. It does not keep others from
 // beginning some: when all ranks have returned from it and met, a second one handles what the others sent
 // before they met. When ctx ends first it returns an *InFlightError.
 func (l *Lane) Quiesce(ctx context.Context) error {

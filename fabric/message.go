@@ -206,5 +206,5 @@ type PortStats struct {
 	RNR                    uint64 // messages that met no slot; must stay 0
 	Posted                 int    // receive slots posted now
 	FreeSends              int    // send buffers that nobody has, the reserved ones included; all of them when nothing is in flight
-	Unconfirmed            int    // messages that need no send buffer any more and may not have arrived; Kick, and polling, bring it to 0
+	Unconfirmed            int    // messages without Urgent that need no send buffer any more and may not have arrived; Kick, and polling, bring it to 0
 }

@@ -66,7 +66,7 @@
 // Up to the inline capacity a message leaves its buffer at the post. A message with a cookie or with a write asks for a
 // completion, of the others every 8th, the last of those that are posted together if any of them keeps its buffer, and
 // all when buffers or records become scarce. A connection that is to be closed behind silent messages gets a write of nothing
-// that asks for a completion, and so does each with silent messages at Kick. A write in front of a
+// that asks for a completion, and so does each with silent messages that are not Urgent at Kick. A write in front of a
 // message goes, in this order: in the work request, from the segment, from what the message leaves of
 // its send buffer, from registered memory, from a copy.
 //

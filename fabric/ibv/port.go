@@ -334,7 +334,7 @@ func (p *port) Stats() fabric.PortStats {
 	c := &p.count
 	unconfirmed := 0
 	for i := range p.msgs {
-		if m := &p.msgs[i]; m.conn != nil && m.buf == none && !m.touch {
+		if p.msgs[i].unconfirmed() {
 			unconfirmed++
 		}
 	}

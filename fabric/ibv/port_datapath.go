@@ -22,10 +22,15 @@ type message struct {
 	wrs        int32 // work requests
 	touch      bool
 	solicited  bool
+	urgent     bool
 	cookie     uint64
 	off        uint64 // of the write
 	lent       lent   // the write's source
 }
+
+// unconfirmed reports whether a message needs no send buffer any more, and may not have arrived. It answers if it is urgent: who waits
+// for the answer sees to that, and who does not may be gone, and would be found dead.
+func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && !m.touch && !m.urgent }
 
 // What a work request identifier names, in its highest bits. A message's carries the record's generation too: the
 // completion of a request whose connection is gone must not end another's.

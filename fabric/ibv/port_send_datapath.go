@@ -93,6 +93,7 @@ func (p *port) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie u
 	m.buf, m.n, m.wrs, m.cookie, m.solicited = b.ID, int32(n), 1, cookie, f&fabric.Solicited != 0
 	s := &p.bufs[b.ID]
 	s.state, s.write = bufSent, l.how == lentBuffer
+	m.urgent = s.urgent
 	if w != nil {
 		if l.how == lentBuffer {
 			copy(p.sendBytes(b.ID)[n:], w.Src)
@@ -214,7 +215,7 @@ func (p *port) touch(c *conn) {
 	m.touch, m.wrs = true, 1
 }
 
-// Kick posts what More held back, and touches the connections with messages that asked for no completion.
+// Kick posts what More held back, and touches the connections with unconfirmed messages that asked for no completion.
 func (p *port) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,8 +223,8 @@ func (p *port) Kick() error {
 		return err
 	}
 	for i := range p.msgs {
-		if c := p.msgs[i].conn; c != nil && c.silent > 0 {
-			p.touch(c)
+		if m := &p.msgs[i]; m.unconfirmed() && m.conn.silent > 0 {
+			p.touch(m.conn)
 		}
 	}
 	return p.flush()

@@ -178,6 +178,27 @@ func TestAKickFindsOutWhatHasArrived(t *testing.T) {
 	m.work(func(*office) (bool, error) { return a.p.Stats().Unconfirmed == 0 && a.delivered(), nil })
 }
 
+// What is urgent answers. Who was answered may have closed its port, and would be found dead.
+func TestAKickAsksNothingAboutAnswers(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, mailConfig)
+	m.connectAll()
+	a := m.posts[0]
+	for range 3 {
+		seq := a.sent[1] + 1
+		b := make([]byte, 8)
+		fillLetter(b, 0, 1, seq)
+		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, fabric.Urgent))
+		a.sent[1] = seq
+	}
+	m.work(func(*office) (bool, error) { return a.delivered(), nil })
+	m.must("close", m.posts[1].p.Close())
+	m.only(0)
+	m.must("kick", a.p.Kick())
+	if s := a.p.Stats(); s.Unconfirmed != 0 || a.p.peers[1].conn.touched {
+		t.Errorf("%d messages may not have arrived, and it is asked about them: %v", s.Unconfirmed, a.p.peers[1].conn.touched)
+	}
+}
+
 // Senders that do not poll, and a poller that sleeps whenever it can.
 func TestManySendersAndASleepingPoller(t *testing.T) {
 	const senders, each = 4, 50
