@@ -125,5 +125,5 @@ func messagePorts(t teller, s *fabric.PortStats) {
 	t.count("message_port_rnr_total", "Messages that met no receive buffer. It stays 0; over verbs it counts those of the whole device port.", s.RNR)
 	t.gauge("message_port_slots_posted", "Receive buffers that are posted.", s.Posted)
 	t.gauge("message_port_sends_free", "Send buffers that are free.", s.FreeSends)
-	t.gauge("message_port_unconfirmed", "Messages that need no send buffer any more and may not have arrived.", s.Unconfirmed)
+	t.gauge("message_port_unconfirmed", "Messages, replies apart, that need no send buffer any more and may not have arrived.", s.Unconfirmed)
 }
