@@ -172,7 +172,8 @@ func (l *Lane) inFlight(op string) *InFlightError {
 // Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
 // requests of this rank to their targets, and what had arrived here is handled. It does not keep others from
 // beginning some: when all ranks have returned from it and met, a second one handles what the others sent
-// before they met. When ctx ends first it returns an *InFlightError.
+// before they met. A reply that is just being handed to the network may be missed: who waits for it has not returned from its own
+// Quiesce. When ctx ends first it returns an *InFlightError.
 func (l *Lane) Quiesce(ctx context.Context) error {
 	if err := l.mayUse("quiesce"); err != nil {
 		return err

@@ -44,7 +44,7 @@ type Stats struct {
 	Panics   uint64 // of handlers
 	Replies  uint64 // replies and failures
 	Broken   uint64 // messages against the protocol
-	Ignored  uint64 // messages of peers that are dead or cut off, and replies to calls that the closing of the lane ended
+	Ignored  uint64 // messages of peers that are dead or cut off, and replies that come after the lane has ended their calls
 	Notes    uint64 // control messages
 	BadNotes uint64 // of them, against the protocol
 	Copies   uint64 // payloads copied because all spares were in use
