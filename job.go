@@ -280,7 +280,8 @@ func (j *Job) checkOpen() error {
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them. While a rank
-// waits in Close its handlers run.
+// waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
+// are refused with an error that wraps ErrClosed.
 func (j *Job) Close() error {
 	lockrank.CheckCommunication("close")
 	if j.cfg.Handlers.InHandler() {
@@ -326,44 +327,63 @@ func (j *Job) shutdown(failed bool) error {
 }
 
 // meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release.
+//
+// While a rank waits for the others its handlers run, and what goroutines of theirs do for somebody's call may be requests. At the
+// first meeting these calls have ended. From then on requests are refused; at the second none is on its way any more, and nobody
+// asks another, who may have closed its lanes.
 func (j *Job) meet(ctx context.Context) error {
-	rest, err := j.quiesce(ctx)
-	if e := j.gather(ctx); e != nil || !rest || err != nil {
-		return errors.Join(err, e)
+	half, quarter := j.cfg.CloseTimeout/2, j.cfg.CloseTimeout/4
+	busy, err := j.calm(ctx, half, (*am.Lane).Quiesce)
+	met, e := j.gather(ctx, "called Close")
+	err = errors.Join(err, e)
+	if met && len(j.lanes) > 0 {
+		steps := []func(*am.Lane, context.Context) error{(*am.Lane).EndRequests, (*am.Lane).Quiesce}
+		if busy { // with a call that has been waited for long enough
+			steps = steps[:1]
+		}
+		for _, step := range steps {
+			if _, e := j.calm(ctx, quarter, step); err == nil {
+				err = e
+			}
+		}
+		_, e = j.gather(ctx, "ended what it had begun before Close")
+		err = errors.Join(err, e)
 	}
-	_, err = j.quiesce(ctx) // for what the others sent before they came
+	if _, e := j.calm(ctx, quarter, (*am.Lane).Drain); err == nil {
+		err = e
+	}
 	return err
 }
 
-// gather waits until every rank has called Close. It is the bootstrap's barrier:
-// what it tells needs no queue pair, so that none has to outlive it, and behind it no
-// rank waits for a word of another any more. A rank that is found dead meanwhile
+// gather waits until every rank has done something, and reports whether all have. It is the bootstrap's barrier:
+// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead meanwhile
 // ends it.
-func (j *Job) gather(ctx context.Context) error {
+func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	if j.size == 1 {
-		return nil
+		return true, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	j.downMu.Lock()
 	j.leave = cancel
 	j.downMu.Unlock()
-	err := j.coll.last(ctx)
+	err = j.coll.last(ctx)
 	switch {
 	case err == nil:
+		return true, nil
 	case j.life.Err() != nil:
-		return fmt.Errorf("conduit: close: %w", errCancelled(j.life))
+		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
-		return nil
+		return false, nil
 	case errors.Is(err, errTurn):
-		return fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
 	case ctx.Err() != nil:
-		return fmt.Errorf("conduit: close: %w: not every rank has called Close within %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+		return false, fmt.Errorf("conduit: close: %w: not every rank has %s within %v (Config.CloseTimeout)", err, done, j.cfg.CloseTimeout)
 	case errors.As(err, new(*bootstrap.LostError)):
-		return nil // a rank that has died, gave up waiting, or left because of a death
+		return false, nil // a rank that has died, gave up waiting, or left because of a death
 	}
-	return err
+	return false, err
 }
 
 // release gives everything back, in whatever state Join or Close left it.

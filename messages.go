@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
@@ -90,22 +91,22 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 	return errors.Join(errs...)
 }
 
-// quiesce waits until the messages of this rank have ended, and reports whether they have. It does not take longer than
-// half of the time, so that a rank with a call that nobody answers meets the others nevertheless: what is in
-// flight then is counted when the lanes are closed. The error is that of a lane that is of no use any more.
-func (j *Job) quiesce(ctx context.Context) (rest bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
+// calm waits for something of all lanes, not longer than a part of CloseTimeout, so that a rank with a call that nobody answers, or a
+// handler that does not end, meets the others nevertheless. What is in flight then, and the lane is busy, is counted when it is
+// closed. The error is that of a lane that is of no use any more.
+func (j *Job) calm(ctx context.Context, most time.Duration, wait func(*am.Lane, context.Context) error) (busy bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	var busy atomic.Bool
+	var some atomic.Bool
 	err = j.eachLane(func(l *am.Lane) error {
-		err := l.Quiesce(ctx)
+		err := wait(l, ctx)
 		if errors.As(err, new(*am.InFlightError)) {
-			busy.Store(true)
+			some.Store(true)
 			return nil
 		}
 		return err
 	})
-	return !busy.Load(), err
+	return some.Load(), err
 }
 
 // closeLanes closes the message lanes, and tells what they kept to themselves.

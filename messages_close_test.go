@@ -84,7 +84,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 				switch {
 				case err != nil:
 				case r == 1:
-					b.look = func() { close(meets) }
+					b.look = sync.OnceFunc(func() { close(meets) })
 					err = errors.Join(serveUntil(ctx, j, served), j.Close())
 				default:
 					_, err = h.Call(ctx, j, 1) // after it there are credits
@@ -97,6 +97,107 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 		}
 		if err := errors.Join(<-errs, <-errs); err != nil {
 			t.Error(err)
+		}
+		if n := handled.Load(); n != 2 {
+			t.Errorf("%d of 2 requests were handled", n)
+		}
+	})
+}
+
+// The first meeting in Close is of ranks whose goroutines may still send.
+func TestRequestsBetweenTheMeetingsOfCloseArriveAndLaterOnesAreRefused(t *testing.T) {
+	table := am.NewTable()
+	var handled atomic.Uint64
+	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		handled.Store(0)
+		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout = table, noEnv, 1, time.Minute
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		errs := make(chan error, 4)
+		for r := range 2 {
+			go func() {
+				b := &lastBarrier{Bootstrap: boots[r]}
+				c := cfg
+				c.Bootstrap = b
+				j, err := Join(ctx, c)
+				if err != nil {
+					errs <- err
+					return
+				}
+				meetings := 0
+				b.look = func() {
+					switch meetings++; meetings {
+					case 1:
+						errs <- errors.Join(h.Post(ctx, j, 1-r), h.Post(ctx, j, 1-r)) // the last one is not confirmed by another
+					case 2:
+						s := j.MessageStats()[cfg.Fabric]
+						if n := s.Port.Unconfirmed; n != 0 {
+							t.Errorf("rank %d: %d messages may not have arrived, and their targets close", r, n)
+						}
+						if err := wantErr(h.Post(ctx, j, 1-r), os.ErrClosed, "Close"); err != nil {
+							t.Errorf("a post that would not arrive: %v", err)
+						}
+					}
+				}
+				_, err = h.Call(ctx, j, 1-r)
+				err = errors.Join(err, j.Close())
+				if meetings != 2 {
+					t.Errorf("rank %d met the other %d times", r, meetings)
+				}
+				errs <- err
+			}()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := handled.Load(); n != 6 {
+			t.Errorf("%d of 6 requests were handled", n)
+		}
+	})
+}
+
+// Others' posts are handled also by a rank that has given up waiting for a call of its own.
+func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testing.T) {
+	table := am.NewTable()
+	var handled atomic.Uint64
+	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	fabrics(t, func(t *testing.T, cfg Config) {
+		handled.Store(0)
+		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, noEnv, 1, 8*time.Second, -1
+		ctx := testContext(t)
+		boots := bootstrap.NewGroup(2)
+		served, meets := make(chan struct{}), make(chan struct{})
+		var errs [2]error
+		var ranks sync.WaitGroup
+		for r := range 2 {
+			ranks.Go(func() {
+				b := &lastBarrier{Bootstrap: boots[r]}
+				c := cfg
+				c.Bootstrap = b
+				j, err := Join(ctx, c)
+				switch {
+				case err != nil:
+				case r == 1:
+					b.look = sync.OnceFunc(func() { close(meets) })
+					_, err = never.Start(ctx, j, 1, am.Payload{}) // to itself, so that the other owes nothing
+					err = errors.Join(err, serveUntil(ctx, j, served), j.Close())
+				default:
+					_, err = h.Call(ctx, j, 1) // after it there are credits
+					close(served)
+					<-meets
+					err = errors.Join(err, h.TryPost(j, 1), j.Close())
+				}
+				errs[r] = err
+			})
+		}
+		ranks.Wait()
+		var rest *am.InFlightError
+		if errs[0] != nil || !errors.As(errs[1], &rest) || rest.Calls != 1 || errors.Is(errs[1], context.DeadlineExceeded) {
+			t.Errorf("the ranks closed with %v", errs)
 		}
 		if n := handled.Load(); n != 2 {
 			t.Errorf("%d of 2 requests were handled", n)

@@ -180,13 +180,16 @@ func TestADeadRankEndsTheCallsToItAndOthersGoOn(t *testing.T) {
 	everyFabric(t, func(t *testing.T, cfg Config) {
 		cfg.Handlers, cfg.Getenv = table, noEnv
 		ctx := testContext(t)
-		var waiting sync.WaitGroup
+		var waiting, going sync.WaitGroup
 		waiting.Add(2)
+		going.Add(2)
 		err := RunLocalConfig(ctx, 3, cfg, func(j *Job) error {
 			if j.Rank() == 1 {
 				waiting.Wait()
 				return died
 			}
+			defer going.Wait() // a job that has lost a rank is left without waiting for the others
+			defer going.Done()
 			var down *PeerDownError
 			p, err := never.Start(ctx, j, 1, am.Payload{})
 			waiting.Done()

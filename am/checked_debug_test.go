@@ -42,6 +42,8 @@ func TestDebugBuildPanics(t *testing.T) {
 		"polls":                  func(c *am.Call) { _, _ = l(c).Test() },
 		"serves":                 func(c *am.Call) { _ = l(c).Serve(bg) },
 		"quiesces":               func(c *am.Call) { _ = l(c).Quiesce(bg) },
+		"ends requests":          func(c *am.Call) { _ = l(c).EndRequests(bg) },
+		"drains":                 func(c *am.Call) { _ = l(c).Drain(bg) },
 		"closes":                 func(c *am.Call) { _ = l(c).Close() },
 		"leaves a lock":          func(*am.Call) { outer.Lock() },
 		"inverts two locks":      func(*am.Call) { inner.Lock(); defer inner.Unlock(); outer.Lock() },
@@ -76,6 +78,8 @@ func TestDebugBuildPanics(t *testing.T) {
 		{"poll with a lock", lockrank.HeldInWait, held(func() { _, _ = lane.Test() })},
 		{"serve with a lock", lockrank.HeldInWait, held(func() { _ = lane.Serve(bounded(t)) })},
 		{"quiesce with a lock", lockrank.HeldInWait, held(func() { _ = lane.Quiesce(bounded(t)) })},
+		{"end requests with a lock", lockrank.HeldInWait, held(func() { _ = lane.EndRequests(bounded(t)) })},
+		{"drain with a lock", lockrank.HeldInWait, held(func() { _ = lane.Drain(bounded(t)) })},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func() {

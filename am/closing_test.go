@@ -216,8 +216,6 @@ func (p *stopping) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	return fabric.SendBuf{}, fabric.ErrNoBuffer
 }
 
-func (p *stopping) Stats() fabric.PortStats { return fabric.PortStats{FreeSends: p.cfg.Sends} }
-
 // While it is tried again it is in no list.
 func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 	var cut []error

@@ -1,13 +1,11 @@
 package am
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // of says whose message it was.
@@ -137,14 +135,14 @@ func (l *Lane) ended() error {
 }
 
 // shut wakes everybody with an error, once, and returns what was in flight.
-func (l *Lane) shut(cause error) *InFlightError {
+func (l *Lane) shut(cause error) (rest InFlightError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
-		return nil
+		return rest
 	}
 	l.end = cause
-	rest := l.inFlight("close")
+	rest = l.inFlight()
 	l.engine.closing.Store(true)
 	l.endCalls(-1, needReply|needSent, cause, &l.stats.ended)
 	l.dropOwed(-1)
@@ -160,113 +158,16 @@ func (l *Lane) shut(cause error) *InFlightError {
 	return rest
 }
 
-// inFlight counts what has not ended, with the lane's lock; nil: nothing.
-func (l *Lane) inFlight(op string) *InFlightError {
-	e := &InFlightError{Op: op, Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: l.handling()}
-	if *e == (InFlightError{Op: op}) {
-		return nil
-	}
-	return e
-}
-
-// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
-// requests of this rank to their targets, and what had arrived here is handled. It does not keep others from
-// beginning some: when all ranks have returned from it and met, a second one handles what the others sent
-// before they met. A reply that is just being handed to the network may be missed: who waits for it has not returned from its own
-// Quiesce. When ctx ends first it returns an *InFlightError.
-func (l *Lane) Quiesce(ctx context.Context) error {
-	if err := l.mayUse("quiesce"); err != nil {
-		return err
-	}
-	lockrank.MustHoldNone("quiesce")
-	for look := l.look(); ; {
-		l.mu.Lock()
-		rest, owes, end := l.inFlight("quiesce"), l.owes(), l.end
-		l.mu.Unlock()
-		if end != nil {
-			return end
-		}
-		unsent := l.unsent()
-		if rest == nil && owes == 0 && unsent == 0 && l.stillSince(&look) {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			if rest == nil {
-				rest = &InFlightError{Op: "quiesce", Unsent: owes}
-			}
-			rest.Messages, rest.Cause = unsent, context.Cause(ctx)
-			return rest
-		}
-		before := l.rounds()
-		if _, err := l.Test(); err != nil {
-			return err
-		}
-		if rest != nil || owes != 0 || unsent != 0 || l.rounds() == before {
-			// Handlers and deferred replies end without an event: look again soon.
-			l.port.Wake()
-			l.cfg.Host.Sleep(time.Millisecond)
-		}
-	}
-}
-
-// unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
-// that it has copied, about which it finds out when asked.
-func (l *Lane) unsent() int {
-	l.mu.Lock() // no buffer changes from one count to the other
-	s, prepared := l.port.Stats(), int(l.prepared.Load())
-	l.mu.Unlock()
-	if s.Unconfirmed > 0 {
-		_ = l.port.Kick() // Poll tells of a port that is lost
-	}
-	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
-}
-
-// glance is what had arrived at some time, and how many of the handlers run.
-type glance struct {
-	arrived, rounds uint64
-	running         int
-}
-
-func (l *Lane) look() glance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := &l.stats
-	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, rounds: s.polls, running: l.handling()}
-}
-
-// owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
-// lane's lock is held.
-func (l *Lane) owes() int {
-	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
-}
-
-// handling counts the requests whose handlers have not ended, with the lane's lock.
-func (l *Lane) handling() int {
-	return int(l.stats.requests - l.stats.handled.Load() - l.stats.refused.Load())
-}
-
-// stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
-// arrived is handled. Three polls tell: one may have been under way at the look, the second finds what was there then,
-// and what it found is counted before the third.
-func (l *Lane) stillSince(look *glance) bool {
-	now := l.look()
-	if now.arrived != look.arrived {
-		*look = now
-		return false
-	}
-	return now.rounds >= look.rounds+3 && now.running == 0
-}
-
 // Close ends the lane. Everything pending gets ErrClosed. It returns an
 // *InFlightError if that was something, which is for the caller to judge: a lane is closed
-// in good order after Quiesce and a barrier. With handlers that do not end, or memory lent by Prepare, it
+// in good order as Quiesce says. With handlers that do not end, or memory lent by Prepare, it
 // wraps ErrBusy after Config.CloseAfter, and the port stays open: call it again. A second Close is nil.
 func (l *Lane) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err
 	}
 	rest := l.shut(ErrClosed)
-	l.letFinish()
+	l.eachPeer(func(*peer) {}) // messages that are being handed to the port, whose memory ends with it, come first
 	const step = time.Millisecond
 	for waited := time.Duration(0); !l.takeLast(); waited += step {
 		if l.engine.closed.Load() {
@@ -282,19 +183,20 @@ func (l *Lane) Close() error {
 	if err := l.port.Close(); err != nil {
 		return err
 	}
-	if rest != nil {
-		return rest
+	if rest != (InFlightError{}) {
+		rest.Op = "close"
+		return &rest
 	}
 	return nil
 }
 
-// letFinish waits for messages that are being handed to the port, whose memory ends with it. Who comes later sees
-// that the lane has ended.
-func (l *Lane) letFinish() {
+// eachPeer calls f with each peer and its lock. Who is sending to it has the message in the network then; who comes later sees what was
+// set before.
+func (l *Lane) eachPeer(f func(*peer)) {
 	for i := range l.peers {
 		if p := l.peers[i].Load(); p != nil {
 			p.mu.Lock()
-			//lint:ignore SA2001 to wait is all that is wanted
+			f(p)
 			p.mu.Unlock()
 		}
 	}

@@ -110,7 +110,8 @@ func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 		_, err2 := h.Prepare(context.Background(), c.Lane(), 0, 1)
 		_, err3 := c.Lane().Test()
 		got = []error{err, err2, err3, h.Post(context.Background(), c.Lane(), 0), h.TryPost(c.Lane(), 0),
-			c.Lane().Serve(context.Background()), c.Lane().Quiesce(context.Background()), c.Lane().Close()}
+			c.Lane().Serve(context.Background()), c.Lane().Quiesce(context.Background()), c.Lane().EndRequests(context.Background()),
+			c.Lane().Drain(context.Background()), c.Lane().Close()}
 		_ = c.Reply(1)
 	})
 	l = lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})

@@ -31,6 +31,8 @@ var (
 	ErrNoLane = errors.New("am: there is no lane to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
 	// ErrClosed says that the lane is closed, or was while something was under way.
 	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
+	// errSealed is for requests behind EndRequests.
+	errSealed = fmt.Errorf("%w: this rank sends no requests any more, since all have called Close (EndRequests)", ErrClosed)
 	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.
 	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
 	// ErrAnswered says that a call has had its one reply.
@@ -159,7 +161,7 @@ type InFlightError struct {
 	Owed     int // deferred replies
 	Unsent   int // replies that found no send buffer
 	Handlers int // that run
-	Messages int // that the network has not brought to their targets; Quiesce tells
+	Messages int // that the network has not brought to their targets; Quiesce and EndRequests tell
 	Cause    error
 }
 

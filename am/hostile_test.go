@@ -67,12 +67,14 @@ func (p *scripted) Post(slots ...int32) error {
 	}
 	return nil
 }
-func (p *scripted) Wake()                   {}
-func (p *scripted) Now() time.Duration      { return time.Hour }
-func (p *scripted) After(time.Duration)     {}
-func (p *scripted) Disconnect(int) error    { return nil }
-func (p *scripted) Close() error            { return nil }
-func (p *scripted) Stats() fabric.PortStats { return fabric.PortStats{Posted: len(p.free)} }
+func (p *scripted) Wake()                {}
+func (p *scripted) Now() time.Duration   { return time.Hour }
+func (p *scripted) After(time.Duration)  {}
+func (p *scripted) Disconnect(int) error { return nil }
+func (p *scripted) Close() error         { return nil }
+func (p *scripted) Stats() fabric.PortStats {
+	return fabric.PortStats{Posted: len(p.free), FreeSends: p.cfg.Sends}
+}
 
 func (p *scripted) arrive(t *testing.T, from int, b []byte) {
 	t.Helper()

@@ -83,6 +83,9 @@ func (h *Handler) tryPrepare(l *Lane, rank, size int) (*Prepared, error) {
 func (l *Lane) reservePrepared(w *waiter) (fabric.SendBuf, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.refusal(request); err != nil {
+		return fabric.SendBuf{}, err
+	}
 	b, err := l.reserve(w)
 	if err == nil {
 		l.prepared.Add(1)

@@ -66,12 +66,12 @@ func (l *Lane) process(b *batch, n int, now time.Duration) (due bool, err error)
 		}
 		events = events[l.arrivals(b, events, now):]
 		if len(events) == 0 { // as it is mostly: the lock is held
-			return l.settle(b, now)
+			return l.settle(b, n, now)
 		}
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
-	return l.settle(b, now)
+	return l.settle(b, n, now)
 }
 
 // happened takes an event that is no message.
@@ -87,8 +87,8 @@ func (l *Lane) happened(e *fabric.Event, now time.Duration) {
 	// Up and Idle change nothing: credits outlive the network's connections.
 }
 
-// settle ends a round, with the lane's lock, which it gives up.
-func (l *Lane) settle(b *batch, now time.Duration) (due bool, err error) {
+// settle ends a round that brought n events, with the lane's lock, which it gives up.
+func (l *Lane) settle(b *batch, n int, now time.Duration) (due bool, err error) {
 	if planted != spareLate {
 		err = l.repost(b, now)
 	}
@@ -96,6 +96,9 @@ func (l *Lane) settle(b *batch, now time.Duration) (due bool, err error) {
 		err = l.pool.BeforeHandlers()
 	}
 	l.stats.polls++
+	if n == 0 {
+		l.stats.empty++
+	}
 	due = !l.nothingDue(now)
 	l.mu.Unlock()
 	return due, err

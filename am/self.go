@@ -5,7 +5,7 @@ import "github.com/ibconduit/conduit/fabric"
 // here runs the handler of a request to this rank, on the caller's goroutine.
 func (l *Lane) here(o *outgoing, args []uint64) error {
 	l.mu.Lock()
-	if err := l.end; err != nil {
+	if err := l.refusal(o.kind); err != nil {
 		l.mu.Unlock()
 		return err
 	}

@@ -33,13 +33,24 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	err := l.launch(p, o, args, w)
 	p.mu.Unlock()
 	if err == ErrNoCredit || err == ErrNotConnected {
-		if end := l.ended(); end != nil { // no credit will come any more
+		l.mu.Lock()
+		end := l.refusal(o.kind)
+		l.mu.Unlock()
+		if end != nil { // no credit will come any more, or be of use
 			return end
 		}
 		l.stats.noCredit.Add(1)
 		l.ask(p)
 	}
 	return err
+}
+
+// refusal is why nothing of a kind is sent any more, or nil. The lane's lock is held.
+func (l *Lane) refusal(k kind) error {
+	if l.end == nil && l.sealed && k == request {
+		return errSealed
+	}
+	return l.end
 }
 
 // mayReserve is nil unless others wait for send buffers. The lane's lock is held.
@@ -174,8 +185,8 @@ func (p *peer) heading(o *outgoing, nargs int) *head {
 func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end != nil {
-		return 0, l.end
+	if err := l.refusal(o.kind); err != nil {
+		return 0, err
 	}
 	early := w != nil && w.reserved
 	if o.wants && !early {

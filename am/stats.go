@@ -17,6 +17,7 @@ type counters struct {
 	replied, failed, dead, ended, late, written uint64
 	requests, replies, pinged, ignored, broken  uint64
 	wanted, copies, posted, polls, local        uint64
+	empty                                       uint64 // polls that brought nothing
 
 	handled, refused, panics, nowhere, unwanted        atomic.Uint64
 	notes, badNotes, controls, queued, expired, closed atomic.Uint64

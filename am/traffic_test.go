@@ -148,6 +148,9 @@ func (r *load) rank(ctx context.Context, s *sim.Rank) error {
 			return err
 		}
 	}
+	if err := l.Drain(ctx); err != nil {
+		return err
+	}
 	if err := s.Sleep(ctx, 5*time.Millisecond); err != nil { // control messages may be on their way
 		return err
 	}

@@ -128,8 +128,8 @@ func TestARankWhoseNotesTheNetworkRefusesAsDeadIsDead(t *testing.T) {
 	}
 }
 
-// Posts have no reply: when all have returned from Quiesce, and met, and returned from it again, all are handled.
-func TestTwiceQuiesceHandlesEveryPost(t *testing.T) {
+// Posts have no reply: when all have returned from Quiesce, and met, Drain handles them.
+func TestDrainHandlesEveryPost(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(*am.Call) { time.Sleep(time.Millisecond); ran.Add(1) })
@@ -160,7 +160,7 @@ func TestTwiceQuiesceHandlesEveryPost(t *testing.T) {
 	if err := <-posted; err != nil {
 		t.Fatal(err)
 	}
-	if err := l[1].Quiesce(bounded(t)); err != nil {
+	if err := l[1].Drain(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	if ran.Load() != posts {

@@ -46,9 +46,16 @@ func (p *port) returnNotes() {
 	p.lent = p.lent[:0]
 }
 
-// progress is one turn of the poller, with mu, which it gives up.
+// progress is one turn of the poller, and further ones as long as completions come that are no events, with mu, which it gives up: where
+// Poll returns nothing there was nothing.
 func (p *port) progress(budget time.Duration) error {
 	n, more, err := p.turn(budget)
+	for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
+		var also bool
+		p.mu.Lock()
+		n, also, err = p.turn(0)
+		more = more || also
+	}
 	if err != nil {
 		return err
 	}

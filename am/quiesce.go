@@ -1,0 +1,138 @@
+package am
+
+import (
+	"context"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
+// requests of this rank to their targets, and what had arrived here is handled. It does not keep this rank's goroutines
+// or others from beginning some; what waits for a credit or a buffer has not begun. A reply that is just being handed to the network may
+// be missed: who waits for it has not returned from its own Quiesce. When ctx ends first it returns an *InFlightError.
+//
+// Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain, Close. Where some may still send there
+// are two barriers: Quiesce, a barrier, EndRequests, a barrier, Drain, Close. The barrier must not need the lanes.
+func (l *Lane) Quiesce(ctx context.Context) error {
+	return l.calm(ctx, "quiesce", l.unfinished, l.stillSince)
+}
+
+// EndRequests has all requests of this rank refused with ErrClosed from now on, those that wait for a credit or a buffer
+// included, and waits until the network has brought those that were sent to their targets. It does not wait for the answers, which
+// come as before; handlers run and reply. When ctx ends first it returns an *InFlightError; requests stay refused.
+func (l *Lane) EndRequests(ctx context.Context) error {
+	if err := l.mayUse("end requests"); err != nil {
+		return err
+	}
+	lockrank.MustHoldNone("end requests")
+	l.mu.Lock()
+	l.sealed = true
+	l.waiting.wakeSome(l, atLane, l.waiting.Len())
+	l.replyless.wakeSome(l, atReplies, l.replyless.Len())
+	l.mu.Unlock()
+	l.eachPeer(func(p *peer) { p.waiting.wakeSome(l, atPeer, p.waiting.Len()) })
+	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
+}
+
+// Drain polls until what has arrived here is handled, and nothing more comes. It waits for nothing that this
+// rank has in flight, and asks no other rank for anything: behind a barrier behind Quiesce the others may close their lanes
+// meanwhile. When ctx ends first it returns an *InFlightError.
+func (l *Lane) Drain(ctx context.Context) error {
+	return l.calm(ctx, "drain", func() InFlightError { return InFlightError{Handlers: l.look().running} }, l.stillSince)
+}
+
+// calm polls until nothing is left, and nothing arrives any more.
+func (l *Lane) calm(ctx context.Context, op string, left func() InFlightError, still func(*glance) bool) error {
+	if err := l.mayUse(op); err != nil {
+		return err
+	}
+	lockrank.MustHoldNone(op)
+	for look := l.look(); ; {
+		rest := left()
+		none := rest == InFlightError{}
+		if end := l.ended(); end != nil {
+			return end
+		}
+		if none && (still == nil || still(&look)) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			rest.Op, rest.Cause = op, context.Cause(ctx)
+			return &rest
+		}
+		before := l.rounds()
+		if _, err := l.Test(); err != nil {
+			return err
+		}
+		if !none || l.rounds() == before {
+			// Handlers and deferred replies end without an event: look again soon.
+			l.port.Wake()
+			l.cfg.Host.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// unfinished is what Quiesce waits for beside arrivals.
+func (l *Lane) unfinished() InFlightError {
+	l.mu.Lock()
+	rest, owes := l.inFlight(), l.owes()
+	l.mu.Unlock()
+	if rest == (InFlightError{}) {
+		rest.Unsent = owes
+	}
+	rest.Messages = l.unsent()
+	return rest
+}
+
+// inFlight counts what has not ended, with the lane's lock.
+func (l *Lane) inFlight() InFlightError {
+	return InFlightError{Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: l.handling()}
+}
+
+// unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
+// that it has copied, about which it finds out when asked.
+func (l *Lane) unsent() int {
+	l.mu.Lock() // no buffer changes from one count to the other
+	s, prepared := l.port.Stats(), int(l.prepared.Load())
+	l.mu.Unlock()
+	if s.Unconfirmed > 0 {
+		_ = l.port.Kick() // Poll tells of a port that is lost
+	}
+	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
+}
+
+// owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
+// lane's lock is held.
+func (l *Lane) owes() int {
+	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
+}
+
+// handling counts the requests whose handlers have not ended, with the lane's lock.
+func (l *Lane) handling() int {
+	return int(l.stats.requests - l.stats.handled.Load() - l.stats.refused.Load())
+}
+
+// glance is what had arrived at some time, and how many of the handlers run.
+type glance struct {
+	arrived, empty uint64
+	running        int
+}
+
+func (l *Lane) look() glance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &l.stats
+	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, empty: s.empty, running: l.handling()}
+}
+
+// stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
+// arrived is handled. Three polls that bring nothing tell: one may have been under way at the look, and see fabric.Port.Poll.
+func (l *Lane) stillSince(look *glance) bool {
+	now := l.look()
+	if now.arrived != look.arrived {
+		*look = now
+		return false
+	}
+	return now.empty >= look.empty+3 && now.running == 0
+}
