@@ -281,7 +281,7 @@ func (j *Job) checkOpen() error {
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
-// are refused with an error that wraps ErrClosed.
+// are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
 	lockrank.CheckCommunication("close")
 	if j.cfg.Handlers.InHandler() {
