@@ -15,8 +15,8 @@ func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r 
 	return r, err
 }
 
-// CallWith is Call with a payload. If ctx ends the wait for the reply to a Long, the network may
-// read the payload until the lane is closed: use Start to know better.
+// CallWith is Call with a payload. If something else than its reply ends a call with a Long (ctx, a *StallError,
+// ErrClosed), the network may read the payload until the lane is closed: use Start to know better.
 func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (r Reply, err error) {
 	err = h.call(ctx, v, rank, p, args, &r)
 	return r, err

@@ -188,7 +188,9 @@ func TestQuiesceWaitsForAMessageWhileAnotherPreparedOneEnds(t *testing.T) {
 			quiet := make(chan error, 1)
 			p.gone = func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-				go func() { defer cancel(); quiet <- l.Quiesce(ctx) }()
+				begun := make(chan struct{})
+				go func() { defer cancel(); close(begun); quiet <- l.Quiesce(ctx) }()
+				<-begun
 				time.Sleep(100 * time.Millisecond) // it may have to wait for what is held here
 			}
 			if err := end(b); err != nil {
