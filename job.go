@@ -367,6 +367,9 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	j.downMu.Lock()
 	j.leave = cancel
 	j.downMu.Unlock()
+	for _, l := range j.lanes { // so that handlers run here though an attendant would come late, or never
+		go func() { _ = l.Serve(ctx) }() // in a handler that does not end it stays; the lane's Close counts that
+	}
 	err = j.coll.last(ctx)
 	switch {
 	case err == nil:

@@ -251,18 +251,21 @@ func TestHandlersRunWhileTheirRankWaitsOrComputes(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(c *am.Call) { ran.Add(1); _ = c.Reply() })
+	closes := func(context.Context, *Job, <-chan struct{}) error { return nil }
 	everyFabric(t, func(t *testing.T, cfg Config) {
 		for what, c := range map[string]struct {
-			busy func(ctx context.Context, j *Job, called <-chan struct{}) error
-			is   func(*Job) bool
+			attend time.Duration
+			busy   func(ctx context.Context, j *Job, called <-chan struct{}) error
+			is     func(*Job) bool
 		}{
-			"in Barrier": {func(ctx context.Context, j *Job, _ <-chan struct{}) error { return j.Barrier(ctx) }, (*Job).collecting},
-			"in Close":   {func(context.Context, *Job, <-chan struct{}) error { return nil }, (*Job).inClose},
-			"computing":  {func(_ context.Context, _ *Job, called <-chan struct{}) error { <-called; return nil }, func(*Job) bool { return true }},
+			"in Barrier":                     {0, func(ctx context.Context, j *Job, _ <-chan struct{}) error { return j.Barrier(ctx) }, (*Job).collecting},
+			"in Close":                       {0, closes, (*Job).inClose},
+			"in Close, without an attendant": {-1, closes, (*Job).inClose},
+			"computing":                      {0, func(_ context.Context, _ *Job, called <-chan struct{}) error { <-called; return nil }, func(*Job) bool { return true }},
 		} {
 			ran.Store(0)
 			called, callee := make(chan struct{}), make(chan *Job, 1)
-			cfg.Handlers, cfg.CloseTimeout = table, time.Minute
+			cfg.Handlers, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, time.Minute, c.attend
 			runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 				if j.Rank() == 1 {
 					callee <- j

@@ -70,7 +70,7 @@ type Config struct {
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant, messages are handled while somebody waits for the lane or polls it, which no collective operation
-	// does: who does neither for SilentAfter may be taken for dead. Close may take up to 0.1 s longer where it is long.
+	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Close may take up to 0.1 s longer where it is long.
 	AttendAfter time.Duration
 	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
 	StallAfter time.Duration
