@@ -92,19 +92,24 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 }
 
 // calm waits for something of all lanes, not longer than a part of CloseTimeout, so that a rank with a call that nobody answers, or a
-// handler that does not end, meets the others nevertheless. What is in flight then, and the lane is busy, is counted when it is
-// closed. The error is that of a lane that is of no use any more.
+// handler that does not end, meets the others nevertheless. A lane is busy that has something in flight then; its Close counts it. The
+// error is that of a lane that is of no use any more.
 func (j *Job) calm(ctx context.Context, most time.Duration, wait func(*am.Lane, context.Context) error) (busy bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	var some atomic.Bool
 	err = j.eachLane(func(l *am.Lane) error {
-		err := wait(l, ctx)
-		if errors.As(err, new(*am.InFlightError)) {
-			some.Store(true)
-			return nil
+		ended := make(chan error, 1)
+		go func() { ended <- wait(l, ctx) }() // it polls, and may run a handler that does not end
+		select {
+		case err := <-ended:
+			if !errors.As(err, new(*am.InFlightError)) {
+				return err
+			}
+		case <-ctx.Done():
 		}
-		return err
+		some.Store(true)
+		return nil
 	})
 	return some.Load(), err
 }

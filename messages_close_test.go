@@ -325,6 +325,59 @@ func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *test
 	}
 }
 
+// Close itself polls, and may be the one who runs the handler.
+func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
+	for name, attend := range map[string]time.Duration{"attendant": time.Hour, "none": -1} { // neither is quicker than Close
+		t.Run(name, func(t *testing.T) {
+			fabrics(t, func(t *testing.T, cfg Config) {
+				table := am.NewTable()
+				end := make(chan struct{})
+				hang := table.Handle("hang", func(*am.Call) { <-end })
+				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
+				cfg.Handlers, cfg.Getenv, cfg.CloseTimeout, cfg.MessageLanes = table, noEnv, 4*time.Second, 1
+				cfg.Messages = am.Config{AttendAfter: attend, CloseAfter: 20 * time.Millisecond}
+				ctx := testContext(t)
+				boots := bootstrap.NewGroup(2)
+				served, idle, posted := make(chan struct{}), make(chan struct{}), make(chan struct{})
+				var errs [2]error
+				var ranks sync.WaitGroup
+				for r := range 2 {
+					ranks.Go(func() {
+						c := cfg
+						c.Bootstrap = boots[r]
+						j, err := Join(ctx, c)
+						if err != nil {
+							errs[r] = err
+							return
+						}
+						if r == 1 {
+							err = serveUntil(ctx, j, served)
+							close(idle)
+							<-posted
+							errs[r] = errors.Join(err, j.Close())
+							close(end)
+							if err := until(ctx, "the handler's end", func() bool { return j.Close() == nil }); err != nil {
+								t.Error(err)
+							}
+							return
+						}
+						_, err = echo.Call(ctx, j, 1) // after it there are credits
+						close(served)
+						<-idle
+						errs[r] = errors.Join(err, hang.Post(ctx, j, 1))
+						close(posted)
+						errs[r] = errors.Join(errs[r], j.Close())
+					})
+				}
+				ranks.Wait()
+				if err := wantErr(errs[1], ErrBusy, "1 handlers run", "close again"); err != nil || errs[0] != nil {
+					t.Errorf("the ranks closed with %v", errs)
+				}
+			})
+		})
+	}
+}
+
 // A message that arrives while the others still open their lanes waits for them, on the device too.
 func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()

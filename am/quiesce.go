@@ -8,7 +8,7 @@ import (
 )
 
 // Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
-// requests of this rank to their targets, and what had arrived here is handled. It does not keep this rank's goroutines
+// requests of this rank to their targets, and what had arrived here is handled; it may run these handlers itself. It does not keep this rank's goroutines
 // or others from beginning some; what waits for a credit or a buffer has not begun. A reply that is just being handed to the network may
 // be missed: who waits for it has not returned from its own Quiesce. When ctx ends first it returns an *InFlightError.
 //
@@ -35,7 +35,7 @@ func (l *Lane) EndRequests(ctx context.Context) error {
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
 }
 
-// Drain polls until what has arrived here is handled, and nothing more comes. It waits for nothing that this
+// Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
 // rank has in flight, and asks no other rank for anything: behind a barrier behind Quiesce the others may close their lanes
 // meanwhile. When ctx ends first it returns an *InFlightError.
 func (l *Lane) Drain(ctx context.Context) error {
