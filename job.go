@@ -332,26 +332,33 @@ func (j *Job) shutdown(failed bool) error {
 // first meeting these calls have ended. From then on requests are refused; at the second none is on its way any more, and nobody
 // asks another, who may have closed its lanes.
 func (j *Job) meet(ctx context.Context) error {
-	half, quarter := j.cfg.CloseTimeout/2, j.cfg.CloseTimeout/4
-	busy, err := j.calm(ctx, half, (*am.Lane).Quiesce)
+	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
+	defer cancel()
+	busy, err := j.calm(own, (*am.Lane).Quiesce)
 	met, e := j.gather(ctx, "called Close")
 	err = errors.Join(err, e)
 	if met && len(j.lanes) > 0 {
-		steps := []func(*am.Lane, context.Context) error{(*am.Lane).EndRequests, (*am.Lane).Quiesce}
-		if busy { // with a call that has been waited for long enough
-			steps = steps[:1]
-		}
-		for _, step := range steps {
-			if _, e := j.calm(ctx, quarter, step); err == nil {
-				err = e
-			}
-		}
+		err = errors.Join(err, j.endRequests(ctx, busy != nil))
 		_, e = j.gather(ctx, "ended what it had begun before Close")
 		err = errors.Join(err, e)
 	}
-	if _, e := j.calm(ctx, quarter, (*am.Lane).Drain); err == nil {
+	theirs, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
+	defer cancel()
+	if _, e := j.calm(theirs, (*am.Lane).Drain); err == nil {
 		err = e
 	}
+	return err
+}
+
+// endRequests is the part of Close between the meetings. busy: with a call that has been waited for long enough.
+func (j *Job) endRequests(ctx context.Context, busy bool) error {
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
+	defer cancel()
+	lost, err := j.calm(ctx, (*am.Lane).EndRequests)
+	if err = errors.Join(err, lost); err != nil || busy {
+		return err
+	}
+	_, err = j.calm(ctx, (*am.Lane).Quiesce)
 	return err
 }
 

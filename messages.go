@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
@@ -91,27 +90,39 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 	return errors.Join(errs...)
 }
 
-// calm waits for something of all lanes, not longer than a part of CloseTimeout, so that a rank with a call that nobody answers, or a
-// handler that does not end, meets the others nevertheless. A lane is busy that has something in flight then; its Close counts it. The
-// error is that of a lane that is of no use any more.
-func (j *Job) calm(ctx context.Context, most time.Duration, wait func(*am.Lane, context.Context) error) (busy bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	var some atomic.Bool
+// calm waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
+// end, meets the others nevertheless. busy is what lanes have in flight then; their Close counts it again, but for messages that may
+// not have arrived. The other error is that of a lane that is of no use any more.
+func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy, err error) {
+	var mu sync.Mutex
 	err = j.eachLane(func(l *am.Lane) error {
-		ended := make(chan error, 1)
-		go func() { ended <- wait(l, ctx) }() // it polls, and may run a handler that does not end
-		select {
-		case err := <-ended:
-			if !errors.As(err, new(*am.InFlightError)) {
-				return err
-			}
-		case <-ctx.Done():
+		err := within(ctx, func() error { return wait(l, ctx) })
+		if !errors.As(err, new(*am.InFlightError)) {
+			return err
 		}
-		some.Store(true)
+		mu.Lock()
+		busy = errors.Join(busy, err)
+		mu.Unlock()
 		return nil
 	})
-	return some.Load(), err
+	return busy, err
+}
+
+// within is f, which ends with ctx unless it runs a handler that does not.
+func within(ctx context.Context, f func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(100 * time.Millisecond): // it has had time to see that
+		return &am.InFlightError{Op: "close", Handlers: 1, Cause: context.Cause(ctx)}
+	}
 }
 
 // closeLanes closes the message lanes, and tells what they kept to themselves.

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/fabric"
 )
 
 func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
@@ -375,6 +378,43 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// uncertain is a network whose messages nobody confirms.
+type uncertain struct{ fabric.Messenger }
+
+type uncertainPort struct{ fabric.Port }
+
+func (n uncertain) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+	p, err := n.Messenger.NewPort(i, cfg)
+	return uncertainPort{p}, err
+}
+
+func (p uncertainPort) Stats() fabric.PortStats {
+	s := p.Port.Stats()
+	s.Unconfirmed = 3
+	return s
+}
+
+func TestCloseTellsOfMessagesThatMayNotHaveArrived(t *testing.T) {
+	table := am.NewTable()
+	table.Handle("h", func(*am.Call) {})
+	j, err := Join(testContext(t), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1, CloseTimeout: 400 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := am.Open(uncertain{amtest.NewMemory(1, 64).Rank(0)}, 0, am.Config{Size: 1, Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.lanes[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	j.lanes[0] = l
+	var rest *am.InFlightError
+	if err := j.Close(); !errors.As(err, &rest) || rest.Messages != 3 || !strings.Contains(err.Error(), "3 messages") {
+		t.Error(err)
 	}
 }
 
