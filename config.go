@@ -95,8 +95,8 @@ type Config struct {
 	// is missing. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
 	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank
-	// that have not ended, a quarter for those that it sends until all ranks have called Close, a quarter for what others have sent
-	// it; what is left of each for the other ranks. Default: 10 s.
+	// that have not ended, a quarter for those that it sends until all ranks have called Close, the rest for the other
+	// ranks and for what they have sent. Default: 10 s.
 	CloseTimeout time.Duration
 
 	// Bootstrap overrides the launcher that Join would find. Join takes

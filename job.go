@@ -323,14 +323,13 @@ func (j *Job) shutdown(failed bool) error {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
 	err := j.meet(ctx)
-	return errors.Join(err, j.release())
+	return errors.Join(j.release(), err) // what counts calls is found first
 }
 
 // meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release.
 //
-// While a rank waits for the others its handlers run, and what goroutines of theirs do for somebody's call may be requests. At the
-// first meeting these calls have ended. From then on requests are refused; at the second none is on its way any more, and nobody
-// asks another, who may have closed its lanes.
+// While a rank waits its handlers run, and the goroutines that they start may send requests. Behind the first meeting requests are
+// refused; at the second none is on its way any more, and behind it no rank asks another, who may have closed its lanes.
 func (j *Job) meet(ctx context.Context) error {
 	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
 	defer cancel()
@@ -338,31 +337,41 @@ func (j *Job) meet(ctx context.Context) error {
 	met, e := j.gather(ctx, "called Close")
 	err = errors.Join(err, e)
 	if met && len(j.lanes) > 0 {
-		err = errors.Join(err, j.endRequests(ctx, busy != nil))
-		_, e = j.gather(ctx, "ended what it had begun before Close")
-		err = errors.Join(err, e)
+		late, e := j.endRequests(ctx, busy)
+		if err == nil { // a lane that is of no use any more says so each time
+			err = e
+		}
+		met, e = j.gather(ctx, "ended what it had begun before Close")
+		err = errors.Join(append(late, err, e)...)
 	}
-	theirs, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
-	defer cancel()
-	if _, e := j.calm(theirs, (*am.Lane).Drain); err == nil {
+	unhandled, e := j.calm(ctx, (*am.Lane).Drain)
+	if !met {
+		return err // what arrived is of ranks that have left
+	}
+	if err == nil {
 		err = e
 	}
-	return err
+	return errors.Join(append(unhandled, err)...)
 }
 
-// endRequests is the part of Close between the meetings. busy: with a call that has been waited for long enough.
-func (j *Job) endRequests(ctx context.Context, busy bool) error {
+// endRequests is the part of Close between the meetings, for lanes of which some had something in flight before. late is what may not
+// have arrived.
+func (j *Job) endRequests(ctx context.Context, before []error) (late []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
 	defer cancel()
-	lost, err := j.calm(ctx, (*am.Lane).EndRequests)
-	if err = errors.Join(err, lost); err != nil || busy {
-		return err
+	if late, err = j.calm(ctx, (*am.Lane).EndRequests); err != nil {
+		return late, err
+	}
+	for _, e := range before {
+		if rest := (*am.InFlightError)(nil); errors.As(e, &rest) && rest.Calls+rest.Owed+rest.Handlers > 0 {
+			return late, nil // with what was waited for long enough
+		}
 	}
 	_, err = j.calm(ctx, (*am.Lane).Quiesce)
-	return err
+	return late, err
 }
 
-// gather waits until every rank has done something, and reports whether all have. It is the bootstrap's barrier:
+// gather waits until every rank has come here, and reports whether all have; done is what an error says of the others. It is the bootstrap's barrier:
 // what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead meanwhile
 // ends it.
 func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {

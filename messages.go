@@ -91,9 +91,9 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 }
 
 // calm waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
-// end, meets the others nevertheless. busy is what lanes have in flight then; their Close counts it again, but for messages that may
-// not have arrived. The other error is that of a lane that is of no use any more.
-func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy, err error) {
+// end, meets the others nevertheless. busy are the *am.InFlightErrors of lanes: their Close counts again what it can. The other
+// error is that of a lane that is of no use any more.
+func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = j.eachLane(func(l *am.Lane) error {
 		err := within(ctx, func() error { return wait(l, ctx) })
@@ -101,7 +101,7 @@ func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) err
 			return err
 		}
 		mu.Lock()
-		busy = errors.Join(busy, err)
+		busy = append(busy, err)
 		mu.Unlock()
 		return nil
 	})
@@ -120,7 +120,7 @@ func within(ctx context.Context, f func() error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(100 * time.Millisecond): // it has had time to see that
+	case <-time.After(500 * time.Millisecond): // it has had time to see that
 		return &am.InFlightError{Op: "close", Handlers: 1, Cause: context.Cause(ctx)}
 	}
 }

@@ -117,22 +117,24 @@ func TestRequestsBetweenTheMeetingsOfCloseArriveAndLaterOnesAreRefused(t *testin
 		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout = table, noEnv, 1, time.Minute
 		ctx := testContext(t)
 		boots := bootstrap.NewGroup(2)
-		errs := make(chan error, 4)
+		var ranks sync.WaitGroup
 		for r := range 2 {
-			go func() {
+			ranks.Go(func() {
 				b := &lastBarrier{Bootstrap: boots[r]}
 				c := cfg
 				c.Bootstrap = b
 				j, err := Join(ctx, c)
 				if err != nil {
-					errs <- err
+					t.Error(err)
 					return
 				}
 				meetings := 0
 				b.look = func() {
 					switch meetings++; meetings {
 					case 1:
-						errs <- errors.Join(h.Post(ctx, j, 1-r), h.Post(ctx, j, 1-r)) // the last one is not confirmed by another
+						if err := errors.Join(h.Post(ctx, j, 1-r), h.Post(ctx, j, 1-r)); err != nil {
+							t.Error(err)
+						}
 					case 2:
 						s := j.MessageStats()[cfg.Fabric]
 						if n := s.Port.Unconfirmed; n != 0 {
@@ -144,18 +146,12 @@ func TestRequestsBetweenTheMeetingsOfCloseArriveAndLaterOnesAreRefused(t *testin
 					}
 				}
 				_, err = h.Call(ctx, j, 1-r)
-				err = errors.Join(err, j.Close())
-				if meetings != 2 {
-					t.Errorf("rank %d met the other %d times", r, meetings)
+				if err := errors.Join(err, j.Close()); err != nil || meetings != 2 {
+					t.Errorf("rank %d met the other %d times: %v", r, meetings, err)
 				}
-				errs <- err
-			}()
+			})
 		}
-		for range 4 {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
-		}
+		ranks.Wait()
 		if n := handled.Load(); n != 6 {
 			t.Errorf("%d of 6 requests were handled", n)
 		}
@@ -381,40 +377,57 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 	}
 }
 
-// uncertain is a network whose messages nobody confirms.
-type uncertain struct{ fabric.Messenger }
-
-type uncertainPort struct{ fabric.Port }
-
-func (n uncertain) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
-	p, err := n.Messenger.NewPort(i, cfg)
-	return uncertainPort{p}, err
+// odd is a network whose ports are not as others.
+type odd struct {
+	fabric.Messenger
+	port func(fabric.Port) fabric.Port
 }
 
-func (p uncertainPort) Stats() fabric.PortStats {
+func (n odd) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+	p, err := n.Messenger.NewPort(i, cfg)
+	return n.port(p), err
+}
+
+// uncertain confirms no message.
+type uncertain struct{ fabric.Port }
+
+func (p uncertain) Stats() fabric.PortStats {
 	s := p.Port.Stats()
 	s.Unconfirmed = 3
 	return s
 }
 
-func TestCloseTellsOfMessagesThatMayNotHaveArrived(t *testing.T) {
+// noisy is never silent.
+type noisy struct{ fabric.Port }
+
+func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
+	events[0] = fabric.Event{Kind: fabric.NoteArrived, Data: []byte("noise")}
+	return 1, nil
+}
+
+func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
-	j, err := Join(testContext(t), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1, CloseTimeout: 400 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := am.Open(uncertain{amtest.NewMemory(1, 64).Rank(0)}, 0, am.Config{Size: 1, Table: table})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := j.lanes[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	j.lanes[0] = l
-	var rest *am.InFlightError
-	if err := j.Close(); !errors.As(err, &rest) || rest.Messages != 3 || !strings.Contains(err.Error(), "3 messages") {
-		t.Error(err)
+	for op, port := range map[string]func(fabric.Port) fabric.Port{
+		"end requests with 0 calls, 0 writes, 3 messages": func(p fabric.Port) fabric.Port { return uncertain{p} },
+		"drain": func(p fabric.Port) fabric.Port { return noisy{p} },
+	} {
+		j, err := Join(testContext(t), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1, CloseTimeout: 400 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := am.Open(odd{amtest.NewMemory(1, 64).Rank(0), port}, 0, am.Config{Size: 1, Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.lanes[0].Close(); err != nil {
+			t.Fatal(err)
+		}
+		j.lanes[0] = l
+		err = j.Close()
+		if !errors.As(err, new(*am.InFlightError)) || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), op) {
+			t.Errorf("want one that says %q: %v", op, err)
+		}
 	}
 }
 

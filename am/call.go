@@ -186,14 +186,14 @@ func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing, a
 	err = l.send(ctx, peer, o, args, w)
 	if err == nil && large {
 		l.beginAgain(w)
-		err = l.drain(w)
+		err = l.awaitRead(w)
 	}
 	l.recycle(w)
 	return h.failed("post", rank, err)
 }
 
-// drain waits until the network has done with a payload, which its finite retries bound.
-func (l *Lane) drain(w *waiter) error {
+// awaitRead waits until the network has done with a payload, which its finite retries bound.
+func (l *Lane) awaitRead(w *waiter) error {
 	if err := l.finish(context.Background(), w); err != nil {
 		l.mu.Lock()
 		lost := l.calls.abandon(w)

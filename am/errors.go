@@ -32,7 +32,7 @@ var (
 	// ErrClosed says that the lane is closed, or was while something was under way.
 	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
 	// errSealed is for requests behind EndRequests.
-	errSealed = fmt.Errorf("%w: this rank sends no requests any more, since all have called Close (EndRequests)", ErrClosed)
+	errSealed = fmt.Errorf("%w: this rank sends no requests any more (EndRequests; a job's Close, once all ranks have called it)", ErrClosed)
 	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.
 	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
 	// ErrAnswered says that a call has had its one reply.

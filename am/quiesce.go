@@ -8,12 +8,12 @@ import (
 )
 
 // Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
-// requests of this rank to their targets, and what had arrived here is handled; it may run these handlers itself. It does not keep this rank's goroutines
-// or others from beginning some; what waits for a credit or a buffer has not begun. A reply that is just being handed to the network may
+// requests of this rank to their targets, and what had arrived here is handled; it may run these handlers itself. It does not keep
+// anybody from beginning some; what waits for a credit or a buffer has not begun. A reply that is just being handed to the network may
 // be missed: who waits for it has not returned from its own Quiesce. When ctx ends first it returns an *InFlightError.
 //
 // Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain, Close. Where some may still send there
-// are two barriers: Quiesce, a barrier, EndRequests, a barrier, Drain, Close. The barrier must not need the lanes.
+// are two barriers: Quiesce, a barrier, EndRequests, Quiesce, a barrier, Drain, Close. The barrier must not need the lanes.
 func (l *Lane) Quiesce(ctx context.Context) error {
 	return l.calm(ctx, "quiesce", l.unfinished, l.stillSince)
 }
@@ -37,7 +37,7 @@ func (l *Lane) EndRequests(ctx context.Context) error {
 
 // Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
 // rank has in flight, and asks no other rank for anything: behind a barrier behind Quiesce the others may close their lanes
-// meanwhile. When ctx ends first it returns an *InFlightError.
+// meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
 func (l *Lane) Drain(ctx context.Context) error {
 	return l.calm(ctx, "drain", func() InFlightError { return InFlightError{Handlers: l.look().running} }, l.stillSince)
 }

@@ -159,8 +159,8 @@ type Port interface {
 	Note(peer int, data []byte) error
 
 	// Poll makes progress, for at most about budget when nothing happens, and fills
-	// events; it returns as soon as there is one. Over verbs it is one call into C. When two in turn return none, nothing had come
-	// before the first.
+	// events; it returns as soon as there is one. Over verbs it is mostly one call into C. What had come before
+	// a Poll that returns none, the next one returns, unless it lies behind a message that is still being written.
 	Poll(events []Event, budget time.Duration) (int, error)
 	// Post gives receive slots back to the device.
 	Post(slots ...int32) error

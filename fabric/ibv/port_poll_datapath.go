@@ -10,7 +10,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// Poll posts what waits and takes what there is, in one call into C, and if that is nothing polls in another
+// Poll posts what waits and takes what there is, mostly in one call into C, and if that is nothing polls in another
 // until the budget has passed.
 func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	if !p.poller.TryLock() {
@@ -46,7 +46,7 @@ func (p *port) returnNotes() {
 	p.lent = p.lent[:0]
 }
 
-// progress is one turn of the poller, and further ones as long as completions come that are no events, with mu, which it gives up: where
+// progress is one turn of the poller, and further ones as long as completions come that are no events, with mu, which it gives up: when
 // Poll returns nothing there was nothing.
 func (p *port) progress(budget time.Duration) error {
 	n, more, err := p.turn(budget)

@@ -178,6 +178,37 @@ func TestAKickFindsOutWhatHasArrived(t *testing.T) {
 	m.work(func(*office) (bool, error) { return a.p.Stats().Unconfirmed == 0 && a.delivered(), nil })
 }
 
+// The ends of its own notes are as many completions as a ring takes at once.
+func TestAPollThatBringsNothingHasLeftNothingBehind(t *testing.T) {
+	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m.connectAll()
+	a, b := m.posts[0].p, m.posts[1]
+	for range 100 {
+		m.must("poll", m.posts[0].poll(0)) // nothing is under way
+	}
+	for notes := a.Stats().NotesDropped; a.Stats().NotesDropped == notes; { // until all buffers are out
+		m.must("note", a.Note(1, []byte("note")))
+	}
+	if n := len(a.freeOut); n != 0 {
+		t.Fatalf("%d buffers for notes are free", n)
+	}
+	if ok, err := b.send(0, 8, true, 0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	m.only(1)
+	m.work(func(o *office) (bool, error) { return len(o.cookies) == 0, nil }) // it has arrived
+	for {
+		n, err := a.Poll(m.posts[0].events[:], 0)
+		m.must("poll", err)
+		if n == 0 {
+			t.Fatal("a poll brought nothing, with a message that had arrived")
+		}
+		if m.posts[0].events[0].Kind == fabric.Arrived {
+			return
+		}
+	}
+}
+
 // What is urgent answers. Who was answered may have closed its port, and would be found dead.
 func TestAKickAsksNothingAboutAnswers(t *testing.T) {
 	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, mailConfig)
