@@ -279,7 +279,8 @@ func (j *Job) checkOpen() error {
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
-// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them. While a rank
+// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; it tells also of messages
+// that may not have arrived, or been handled, within CloseTimeout. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
 // are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
@@ -345,8 +346,8 @@ func (j *Job) meet(ctx context.Context) error {
 		err = errors.Join(append(late, err, e)...)
 	}
 	unhandled, e := j.calm(ctx, (*am.Lane).Drain)
-	if !met {
-		return err // what arrived is of ranks that have left
+	if !met || j.life.Err() != nil {
+		return err // which tells why, but where a death is, that was told
 	}
 	if err == nil {
 		err = e

@@ -431,6 +431,17 @@ func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T
 	}
 }
 
+func TestCloseOfOneRankIsNilThoughItsContextHasEnded(t *testing.T) {
+	table := am.NewTable()
+	table.Handle("h", func(*am.Call) {})
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	err := RunLocalConfig(ctx, 1, Config{Fabric: FabricSHM, Getenv: noEnv, Handlers: table}, func(*Job) error { cancel(); return nil })
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A message that arrives while the others still open their lanes waits for them, on the device too.
 func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
