@@ -323,15 +323,20 @@ func (j *Job) shutdown(failed bool) error {
 	}
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
-	err := j.meet(ctx)
-	return errors.Join(j.release(), err) // what counts calls is found first
+	unhandled, err := j.meet(ctx)
+	errs := []error{j.release(), err} // errors.As finds what counts calls first
+	if !j.held {                      // else it says which handlers have not ended
+		errs = append(errs, unhandled...)
+	}
+	return errors.Join(errs...)
 }
 
-// meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release.
+// meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release; unhandled is what arrived
+// and was not handled in time.
 //
 // While a rank waits its handlers run, and the goroutines that they start may send requests. Behind the first meeting requests are
 // refused; at the second none is on its way any more, and behind it no rank asks another, who may have closed its lanes.
-func (j *Job) meet(ctx context.Context) error {
+func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
 	defer cancel()
 	busy, err := j.calm(own, (*am.Lane).Quiesce)
@@ -345,14 +350,14 @@ func (j *Job) meet(ctx context.Context) error {
 		met, e = j.gather(ctx, "ended what it had begun before Close")
 		err = errors.Join(append(late, err, e)...)
 	}
-	unhandled, e := j.calm(ctx, (*am.Lane).Drain)
+	unhandled, e = j.calm(ctx, (*am.Lane).Drain)
 	if !met || j.life.Err() != nil {
-		return err // which tells why, but where a death is, that was told
+		return nil, err // nothing was promised: a death was told where it mattered, and who cancels the job does not wait
 	}
 	if err == nil {
 		err = e
 	}
-	return errors.Join(append(unhandled, err)...)
+	return unhandled, err
 }
 
 // endRequests is the part of Close between the meetings, for lanes of which some had something in flight before. late is what may not

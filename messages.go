@@ -96,7 +96,7 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = j.eachLane(func(l *am.Lane) error {
-		err := within(ctx, func() error { return wait(l, ctx) })
+		err := j.within(ctx, func() error { return wait(l, ctx) })
 		if !errors.As(err, new(*am.InFlightError)) {
 			return err
 		}
@@ -109,7 +109,7 @@ func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) err
 }
 
 // within is f, which ends with ctx unless it runs a handler that does not.
-func within(ctx context.Context, f func() error) error {
+func (j *Job) within(ctx context.Context, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	select {
@@ -120,7 +120,7 @@ func within(ctx context.Context, f func() error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(500 * time.Millisecond): // it has had time to see that
+	case <-time.After(min(j.cfg.CloseTimeout/8, time.Second)): // it has had time to see that
 		return &am.InFlightError{Op: "close", Handlers: 1, Cause: context.Cause(ctx)}
 	}
 }

@@ -166,12 +166,20 @@ type InFlightError struct {
 }
 
 func (e *InFlightError) Error() string {
-	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
-		e.Op, e.Calls, e.Writes, e.Messages, e.Owed, e.Unsent, e.Handlers)
+	s := fmt.Sprintf("am: %s was given up before all that had arrived was handled", e.Op)
+	counts := *e
+	if counts.Op, counts.Cause = "", nil; counts != (InFlightError{}) {
+		s = e.counts()
+	}
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()
 	}
 	return s
+}
+
+func (e *InFlightError) counts() string {
+	return fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
+		e.Op, e.Calls, e.Writes, e.Messages, e.Owed, e.Unsent, e.Handlers)
 }
 
 // Unwrap gives the cause.

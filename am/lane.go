@@ -38,6 +38,7 @@ type Lane struct {
 	active    []*batch      // those with several handlers that run
 	end       error         // not nil: the lane is closed, or its port failed
 	sealed    bool          // requests are refused
+	mute      bool          // nobody is pinged
 	lent      int           // receive buffers that handlers keep
 
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock

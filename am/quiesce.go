@@ -36,9 +36,16 @@ func (l *Lane) EndRequests(ctx context.Context) error {
 }
 
 // Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
-// rank has in flight, and asks no other rank for anything: behind a barrier behind Quiesce the others may close their lanes
-// meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
+// rank has in flight, and from now on asks no other rank whether it lives: behind a barrier behind Quiesce the others may close their
+// lanes meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
 func (l *Lane) Drain(ctx context.Context) error {
+	if err := l.mayUse("drain"); err != nil {
+		return err
+	}
+	lockrank.MustHoldNone("drain")
+	l.mu.Lock()
+	l.mute = true // else one that has closed would be found dead, and Close not count the calls to it
+	l.mu.Unlock()
 	return l.calm(ctx, "drain", func() InFlightError { return InFlightError{Handlers: l.look().running} }, l.stillSince)
 }
 
@@ -127,7 +134,8 @@ func (l *Lane) look() glance {
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
-// arrived is handled. Three polls that bring nothing tell: one may have been under way at the look, and see fabric.Port.Poll.
+// arrived is handled. Three polls that bring nothing tell: one may have been under way at the look, and what had come before
+// the second comes with the third at the latest. What lies behind a message that is still being written has not arrived.
 func (l *Lane) stillSince(look *glance) bool {
 	now := l.look()
 	if now.arrived != look.arrived {

@@ -326,7 +326,7 @@ func (l *Lane) watch(now time.Duration) {
 
 // pingIsDue keeps the time of the next look at those of whom replies are awaited, with the lane's lock.
 func (l *Lane) pingIsDue(now time.Duration) bool {
-	if l.calls.awaits == 0 || l.cfg.PingAfter < 0 {
+	if l.calls.awaits == 0 || l.cfg.PingAfter < 0 || l.mute {
 		l.pingDue = 0
 		return false
 	}
