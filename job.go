@@ -351,8 +351,8 @@ func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 		err = errors.Join(append(late, err, e)...)
 	}
 	unhandled, e = j.calm(ctx, (*am.Lane).Drain)
-	if !met || j.life.Err() != nil {
-		return nil, err // nothing was promised: a death was told where it mattered, and who cancels the job does not wait
+	if !met || j.size == 1 && j.life.Err() != nil {
+		return nil, err // a death was told where it mattered, and to itself a rank sends nothing that lies unhandled
 	}
 	if err == nil {
 		err = e

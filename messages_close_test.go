@@ -334,7 +334,7 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 				hang := table.Handle("hang", func(*am.Call) { <-end })
 				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 				cfg.Handlers, cfg.Getenv, cfg.CloseTimeout, cfg.MessageLanes = table, noEnv, 4*time.Second, 1
-				cfg.Messages = am.Config{AttendAfter: attend, CloseAfter: 20 * time.Millisecond}
+				cfg.Messages = am.Config{AttendAfter: attend, CloseAfter: time.Second} // an attendant looks every 0.1 s whether it is to end
 				ctx := testContext(t)
 				boots := bootstrap.NewGroup(2)
 				served, idle, posted := make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -20,14 +20,15 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 
 // EndRequests has all requests of this rank refused with ErrClosed from now on, those that wait for a credit or a buffer
 // included, and waits until the network has brought those that were sent to their targets. It does not wait for the answers, which
-// come as before; handlers run and reply. When ctx ends first it returns an *InFlightError; requests stay refused.
+// come as before, though no other rank is pinged from now on; handlers run and reply. When ctx ends first it returns an
+// *InFlightError; requests stay refused.
 func (l *Lane) EndRequests(ctx context.Context) error {
 	if err := l.mayUse("end requests"); err != nil {
 		return err
 	}
 	lockrank.MustHoldNone("end requests")
 	l.mu.Lock()
-	l.sealed = true
+	l.sealed, l.mute = true, true
 	l.waiting.wakeSome(l, atLane, l.waiting.Len())
 	l.replyless.wakeSome(l, atReplies, l.replyless.Len())
 	l.mu.Unlock()
@@ -36,7 +37,7 @@ func (l *Lane) EndRequests(ctx context.Context) error {
 }
 
 // Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
-// rank has in flight, and from now on asks no other rank whether it lives: behind a barrier behind Quiesce the others may close their
+// rank has in flight, and from now on pings no other rank: behind a barrier behind Quiesce the others may close their
 // lanes meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
 func (l *Lane) Drain(ctx context.Context) error {
 	if err := l.mayUse("drain"); err != nil {

@@ -74,24 +74,30 @@ func TestDrainAsksNobodyAndWaitsForNothingOfThisRank(t *testing.T) {
 }
 
 // A ping would find one dead that has closed, and end the calls that Close is to count.
-func TestDrainPingsNobody(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	p := &timed{scripted: s}
-	p.now.Store(int64(time.Hour))
-	l.port = p
-	hello(t, l, s, 1)
-	if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
-		t.Fatal(err)
-	}
-	before := len(s.sent)
-	p.now.Add(int64(l.cfg.PingAfter + 1))
-	if err := l.Drain(t.Context()); err != nil || len(s.sent) != before {
-		t.Errorf("%v, and %d messages were sent", err, len(s.sent)-before)
-	}
-	var rest *InFlightError
-	if err := l.Close(); !errors.As(err, &rest) || rest.Calls != 1 {
-		t.Error(err)
+func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
+	for name, leave := range map[string]func(*Lane, context.Context) error{"EndRequests": (*Lane).EndRequests, "Drain": (*Lane).Drain} {
+		t.Run(name, func(t *testing.T) {
+			var cut []error
+			l, s, _ := target(t, &cut)
+			p := &timed{scripted: s}
+			p.now.Store(int64(time.Hour))
+			l.port = p
+			hello(t, l, s, 1)
+			if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
+				t.Fatal(err)
+			}
+			before := len(s.sent)
+			p.now.Add(int64(l.cfg.PingAfter + 1))
+			err := leave(l, t.Context())
+			_, poll := l.Test()
+			if err := errors.Join(err, poll); err != nil || len(s.sent) != before {
+				t.Errorf("%v, and %d messages were sent", err, len(s.sent)-before)
+			}
+			var rest *InFlightError
+			if err := l.Close(); !errors.As(err, &rest) || rest.Calls != 1 {
+				t.Error(err)
+			}
+		})
 	}
 }
 
