@@ -72,7 +72,17 @@ func (c *Cluster) start(ctx context.Context) error {
 	errs := make([]error, len(c.hosts))
 	var all sync.WaitGroup
 	for i, h := range c.hosts {
-		all.Go(func() { errs[i] = h.boot(ctx, c.cfg) })
+		all.Go(func() {
+			if errs[i] = h.boot(ctx, c.cfg); errs[i] == nil || !h.hangs(ctx) || c.lan != nil { // the card is the first machine's
+				return
+			}
+			fmt.Fprintf(c.cfg.Log, "softroce: VM %d says nothing for %v and is started once more\n", i, c.cfg.Timeout)
+			h.machine.Kill()
+			if h, errs[i] = c.launch(i, im, accel); errs[i] == nil {
+				c.hosts[i] = h
+				errs[i] = h.boot(ctx, c.cfg)
+			}
+		})
 	}
 	all.Wait()
 	return errors.Join(errs...)

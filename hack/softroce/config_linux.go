@@ -36,7 +36,8 @@ type Config struct {
 	Dir   string    // build folder; default IBCONDUIT_VM_DIR, or build/softroce of the repository
 	Log   io.Writer // progress of slow steps and reasons for waiting; default os.Stderr
 
-	image *image.Image // set by tests
+	image    *image.Image // set by tests
+	launched func(*Host)  // likewise
 }
 
 func (c *Config) populate() error {

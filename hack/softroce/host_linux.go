@@ -47,7 +47,11 @@ func (c *Cluster) launch(i int, im *image.Image, accel string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{c: c, index: i, machine: m}, nil
+	h := &Host{c: c, index: i, machine: m}
+	if f := c.cfg.launched; f != nil {
+		f(h)
+	}
+	return h, nil
 }
 
 func shares(dirs []string) (list []wire.Share) {
@@ -70,6 +74,12 @@ func (h *Host) boot(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("softroce: VM %d did not come up: %w\n%w", h.index, err, h.explain())
 	}
 	return nil
+}
+
+// hangs reports whether a guest that did not come up in its time runs and has said nothing. Under TCG, where others want the
+// cores too, a kernel may stop early in its boot, now and then, without a word.
+func (h *Host) hangs(ctx context.Context) bool {
+	return ctx.Err() == nil && h.client == nil && h.Alive()
 }
 
 func (h *Host) setup(cfg Config) *wire.Setup {
