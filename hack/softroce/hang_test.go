@@ -11,6 +11,9 @@ import (
 )
 
 func TestAGuestThatHangsInItsBootIsStartedOnceMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a VM; not with -short")
+	}
 	var log bytes.Buffer
 	launches := 0
 	c, err := Start(t.Context(), Config{NoRDMA: true, Timeout: 40 * time.Second, Log: &log, launched: func(h *Host) {
