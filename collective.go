@@ -204,9 +204,13 @@ func (c *collectives) barrier(ctx context.Context, op string) error {
 // collective operation was abandoned.
 func (c *collectives) last(ctx context.Context) error {
 	select {
-	case <-c.turn:
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errTurn, context.Cause(ctx))
+	case <-c.turn: // also when ctx has ended: the error is to name what is waited for
+	default:
+		select {
+		case <-c.turn:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errTurn, context.Cause(ctx))
+		}
 	}
 	defer func() { c.turn <- struct{}{} }()
 	if err := c.job.anyDown("close"); err != nil {

@@ -96,7 +96,8 @@ type Config struct {
 	JoinTimeout time.Duration
 	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank
 	// that have not ended, a quarter for those that it sends until all ranks have called Close, the rest for the other
-	// ranks and for what they have sent. Default: 10 s.
+	// ranks and for what they have sent. Where Close runs a handler itself that hangs, each may take an eighth longer, a second at
+	// most; Messages.CloseAfter comes after it. Default: 10 s.
 	CloseTimeout time.Duration
 
 	// Bootstrap overrides the launcher that Join would find. Join takes

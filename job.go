@@ -275,12 +275,13 @@ func (j *Job) checkOpen() error {
 // until every rank has called it, since a peer may still read this segment; if they have not, up
 // to 2 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
 // on. Closing again does nothing and returns the same. After Close the segment is gone. Only where a handler does not
-// end Close leaves the job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended.
+// end Close leaves the job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended, until
+// the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
-// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; it tells also of messages
-// that may not have arrived, or been handled, within CloseTimeout. While a rank
+// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is down it tells also of
+// messages that may not have arrived, or been handled, within CloseTimeout. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
 // are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
@@ -339,7 +340,7 @@ func (j *Job) shutdown(failed bool) error {
 func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
 	defer cancel()
-	busy, err := j.calm(own, (*am.Lane).Quiesce)
+	busy, err := j.awaitLanes(own, (*am.Lane).Quiesce)
 	met, e := j.gather(ctx, "called Close")
 	err = errors.Join(err, e)
 	if met && len(j.lanes) > 0 {
@@ -350,7 +351,7 @@ func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 		met, e = j.gather(ctx, "ended what it had begun before Close")
 		err = errors.Join(append(late, err, e)...)
 	}
-	unhandled, e = j.calm(ctx, (*am.Lane).Drain)
+	unhandled, e = j.awaitLanes(ctx, (*am.Lane).Drain)
 	if !met || j.size == 1 && j.life.Err() != nil {
 		return nil, err // a death was told where it mattered, and to itself a rank sends nothing that lies unhandled
 	}
@@ -365,7 +366,7 @@ func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 func (j *Job) endRequests(ctx context.Context, before []error) (late []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
 	defer cancel()
-	if late, err = j.calm(ctx, (*am.Lane).EndRequests); err != nil {
+	if late, err = j.awaitLanes(ctx, (*am.Lane).EndRequests); err != nil {
 		return late, err
 	}
 	for _, e := range before {
@@ -373,7 +374,7 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 			return late, nil // with what was waited for long enough
 		}
 	}
-	_, err = j.calm(ctx, (*am.Lane).Quiesce)
+	_, err = j.awaitLanes(ctx, (*am.Lane).Quiesce)
 	return late, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,34 +171,51 @@ func (b *lastBarrier) Barrier(ctx context.Context) error {
 	return b.Bootstrap.Barrier(ctx)
 }
 
+// receive waits for c, or for the end of ctx.
+func receive(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns their errors by rank.
+func observed(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job, *lastBarrier) error) []error {
+	t.Helper()
+	ctx := testContext(t)
+	boots := bootstrap.NewGroup(ranks)
+	errs := make([]error, ranks)
+	var all sync.WaitGroup
+	for r := range ranks {
+		all.Go(func() {
+			c, b := cfg, &lastBarrier{Bootstrap: boots[r]}
+			c.Bootstrap = b
+			j, err := Join(ctx, c)
+			if err == nil {
+				err = run(ctx, j, b)
+			}
+			errs[r] = err
+		})
+	}
+	all.Wait()
+	return errs
+}
+
 // No rank may close a lane while another one's words are on their way to it, or wait
 // for words of a lane that is closed: all meet where no lane is needed.
 func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 3
 		met := make(chan bool, n)
-		boots := bootstrap.NewGroup(n)
-		errs := make(chan error, n)
-		for r := range n {
-			go func() {
-				b := &lastBarrier{Bootstrap: boots[r]}
-				c := cfg
-				c.Bootstrap, c.Getenv = b, noEnv
-				j, err := Join(testContext(t), c)
-				if err != nil {
-					errs <- err
-					return
-				}
-				b.look = func() {
-					met <- len(j.coll.lanes) > 0
-				}
-				errs <- errors.Join(j.Barrier(testContext(t)), j.Close())
-			}()
-		}
-		for range n {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
+		cfg.Getenv = noEnv
+		errs := observed(t, n, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			b.look = func() { met <- len(j.coll.lanes) > 0 }
+			return errors.Join(j.Barrier(ctx), j.Close())
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
 		}
 		if len(met) != n {
 			t.Fatalf("%d of %d ranks met once more before they closed", len(met), n)

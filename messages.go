@@ -90,10 +90,10 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 	return errors.Join(errs...)
 }
 
-// calm waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
+// awaitLanes waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
 // end, meets the others nevertheless. busy are the *am.InFlightErrors of lanes: their Close counts again what it can. The other
 // error is that of a lane that is of no use any more.
-func (j *Job) calm(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy []error, err error) {
+func (j *Job) awaitLanes(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = j.eachLane(func(l *am.Lane) error {
 		err := j.within(ctx, func() error { return wait(l, ctx) })

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 )
 
@@ -74,31 +73,17 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
 		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.Messages.AttendAfter = table, noEnv, 1, -1
-		ctx := testContext(t)
-		boots := bootstrap.NewGroup(2)
 		served, meets := make(chan struct{}), make(chan struct{})
-		errs := make(chan error, 2)
-		for r := range 2 {
-			go func() {
-				b := &lastBarrier{Bootstrap: boots[r]}
-				c := cfg
-				c.Bootstrap = b
-				j, err := Join(ctx, c)
-				switch {
-				case err != nil:
-				case r == 1:
-					b.look = sync.OnceFunc(func() { close(meets) })
-					err = errors.Join(serveUntil(ctx, j, served), j.Close())
-				default:
-					_, err = h.Call(ctx, j, 1) // after it there are credits
-					close(served)
-					<-meets
-					err = errors.Join(err, h.TryPost(j, 1), j.Close())
-				}
-				errs <- err
-			}()
-		}
-		if err := errors.Join(<-errs, <-errs); err != nil {
+		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			if j.Rank() == 1 {
+				b.look = sync.OnceFunc(func() { close(meets) })
+				return errors.Join(serveUntil(ctx, j, served), j.Close())
+			}
+			_, err := h.Call(ctx, j, 1) // after it there are credits
+			close(served)
+			return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
+		})
+		if err := errors.Join(errs...); err != nil {
 			t.Error(err)
 		}
 		if n := handled.Load(); n != 2 {
@@ -115,43 +100,33 @@ func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
 		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout = table, noEnv, 1, time.Minute
-		ctx := testContext(t)
-		boots := bootstrap.NewGroup(2)
-		var ranks sync.WaitGroup
-		for r := range 2 {
-			ranks.Go(func() {
-				b := &lastBarrier{Bootstrap: boots[r]}
-				c := cfg
-				c.Bootstrap = b
-				j, err := Join(ctx, c)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				meetings := 0
-				b.look = func() {
-					switch meetings++; meetings {
-					case 1:
-						if err := errors.Join(h.Post(ctx, j, 1-r), h.Post(ctx, j, 1-r)); err != nil {
-							t.Error(err)
-						}
-					case 2:
-						s := j.MessageStats()[cfg.Fabric]
-						if n := s.Port.Unconfirmed; n != 0 {
-							t.Errorf("rank %d: %d messages may not have arrived, and their targets close", r, n)
-						}
-						if err := wantErr(h.Post(ctx, j, 1-r), os.ErrClosed, "Close"); err != nil {
-							t.Errorf("a post that would not arrive: %v", err)
-						}
+		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			other, meetings := 1-j.Rank(), 0
+			b.look = func() {
+				switch meetings++; meetings {
+				case 1:
+					if err := errors.Join(h.Post(ctx, j, other), h.Post(ctx, j, other)); err != nil {
+						t.Error(err)
+					}
+				case 2:
+					s := j.MessageStats()[cfg.Fabric]
+					if n := s.Port.Unconfirmed; n != 0 {
+						t.Errorf("rank %d: %d messages may not have arrived, and their targets close", j.Rank(), n)
+					}
+					if err := wantErr(h.Post(ctx, j, other), os.ErrClosed, "Close"); err != nil {
+						t.Errorf("a post that would not arrive: %v", err)
 					}
 				}
-				_, err = h.Call(ctx, j, 1-r)
-				if err := errors.Join(err, j.Close()); err != nil || meetings != 2 {
-					t.Errorf("rank %d met the other %d times: %v", r, meetings, err)
-				}
-			})
+			}
+			_, err := h.Call(ctx, j, other)
+			if err = errors.Join(err, j.Close()); meetings != 2 {
+				t.Errorf("rank %d met the other %d times", j.Rank(), meetings)
+			}
+			return err
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
 		}
-		ranks.Wait()
 		if n := handled.Load(); n != 6 {
 			t.Errorf("%d of 6 requests were handled", n)
 		}
@@ -167,33 +142,17 @@ func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testi
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
 		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, noEnv, 1, 8*time.Second, -1
-		ctx := testContext(t)
-		boots := bootstrap.NewGroup(2)
 		served, meets := make(chan struct{}), make(chan struct{})
-		var errs [2]error
-		var ranks sync.WaitGroup
-		for r := range 2 {
-			ranks.Go(func() {
-				b := &lastBarrier{Bootstrap: boots[r]}
-				c := cfg
-				c.Bootstrap = b
-				j, err := Join(ctx, c)
-				switch {
-				case err != nil:
-				case r == 1:
-					b.look = sync.OnceFunc(func() { close(meets) })
-					_, err = never.Start(ctx, j, 1, am.Payload{}) // to itself, so that the other owes nothing
-					err = errors.Join(err, serveUntil(ctx, j, served), j.Close())
-				default:
-					_, err = h.Call(ctx, j, 1) // after it there are credits
-					close(served)
-					<-meets
-					err = errors.Join(err, h.TryPost(j, 1), j.Close())
-				}
-				errs[r] = err
-			})
-		}
-		ranks.Wait()
+		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			if j.Rank() == 1 {
+				b.look = sync.OnceFunc(func() { close(meets) })
+				_, err := never.Start(ctx, j, 1, am.Payload{}) // to itself, so that the other owes nothing
+				return errors.Join(err, serveUntil(ctx, j, served), j.Close())
+			}
+			_, err := h.Call(ctx, j, 1) // after it there are credits
+			close(served)
+			return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
+		})
 		var rest *am.InFlightError
 		if errs[0] != nil || !errors.As(errs[1], &rest) || rest.Calls != 1 || errors.Is(errs[1], context.DeadlineExceeded) {
 			t.Errorf("the ranks closed with %v", errs)
@@ -206,37 +165,23 @@ func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testi
 
 func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
 	table := am.NewTable()
-	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	asked := make(chan struct{}, 1)
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour); asked <- struct{}{} })
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Handlers, cfg.Getenv, cfg.CloseTimeout = table, noEnv, 4*time.Second
-		ctx := testContext(t)
-		boots := bootstrap.NewGroup(2)
-		var errs [2]error
 		var call error
-		var ranks sync.WaitGroup
-		for r := range 2 {
-			ranks.Go(func() {
-				c := cfg
-				c.Bootstrap = boots[r]
-				j, err := Join(ctx, c)
-				if err != nil {
-					errs[r] = err
-					return
-				}
-				var p *am.Pending
-				if r == 0 {
-					if p, err = never.Start(ctx, j, 1, am.Payload{}); err != nil {
-						errs[r] = err
-						return
-					}
-				}
-				errs[r] = j.Close()
-				if p != nil {
-					_, _, call = p.Test()
-				}
-			})
-		}
-		ranks.Wait()
+		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, _ *lastBarrier) error {
+			if j.Rank() == 1 {
+				return errors.Join(receive(ctx, asked), j.Close())
+			}
+			p, err := never.Start(ctx, j, 1, am.Payload{})
+			if err != nil {
+				return err
+			}
+			err = j.Close()
+			_, _, call = p.Test()
+			return err
+		})
 		var rest *am.InFlightError
 		if !errors.As(errs[0], &rest) || rest.Calls != 1 {
 			t.Errorf("rank 0 closed with %v", errs[0])
@@ -335,40 +280,24 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 				cfg.Handlers, cfg.Getenv, cfg.CloseTimeout, cfg.MessageLanes = table, noEnv, 4*time.Second, 1
 				cfg.Messages = am.Config{AttendAfter: attend, CloseAfter: time.Second} // an attendant looks every 0.1 s whether it is to end
-				ctx := testContext(t)
-				boots := bootstrap.NewGroup(2)
 				served, idle, posted := make(chan struct{}), make(chan struct{}), make(chan struct{})
-				var errs [2]error
-				var ranks sync.WaitGroup
-				for r := range 2 {
-					ranks.Go(func() {
-						c := cfg
-						c.Bootstrap = boots[r]
-						j, err := Join(ctx, c)
-						if err != nil {
-							errs[r] = err
-							return
+				errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, _ *lastBarrier) error {
+					if j.Rank() == 1 {
+						err := serveUntil(ctx, j, served)
+						close(idle)
+						err = errors.Join(err, receive(ctx, posted), j.Close())
+						close(end)
+						if err := until(ctx, "the handler's end", func() bool { return j.Close() == nil }); err != nil {
+							t.Error(err)
 						}
-						if r == 1 {
-							err = serveUntil(ctx, j, served)
-							close(idle)
-							<-posted
-							errs[r] = errors.Join(err, j.Close())
-							close(end)
-							if err := until(ctx, "the handler's end", func() bool { return j.Close() == nil }); err != nil {
-								t.Error(err)
-							}
-							return
-						}
-						_, err = echo.Call(ctx, j, 1) // after it there are credits
-						close(served)
-						<-idle
-						errs[r] = errors.Join(err, hang.Post(ctx, j, 1))
-						close(posted)
-						errs[r] = errors.Join(errs[r], j.Close())
-					})
-				}
-				ranks.Wait()
+						return err
+					}
+					_, err := echo.Call(ctx, j, 1) // after it there are credits
+					close(served)
+					err = errors.Join(err, receive(ctx, idle), hang.Post(ctx, j, 1))
+					close(posted)
+					return errors.Join(err, j.Close())
+				})
 				if err := wantErr(errs[1], ErrBusy, "1 handlers run", "close again"); err != nil || errs[0] != nil {
 					t.Errorf("the ranks closed with %v", errs)
 				}

@@ -16,7 +16,7 @@ func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r 
 }
 
 // CallWith is Call with a payload. If something else than its reply ends a call with a Long (ctx, a *StallError,
-// ErrClosed), the network may read the payload until the lane is closed: use Start to know better.
+// ErrClosed), the network may read the payload until the lane is closed: Start's Pending can be waited for again.
 func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (r Reply, err error) {
 	err = h.call(ctx, v, rank, p, args, &r)
 	return r, err
@@ -46,7 +46,8 @@ func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error 
 	return h.tryPost(v, rank, p, args)
 }
 
-// Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers.
+// Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers. The payload of a Medium may be
+// reused when it returns, that of a Long when the call has ended, or when the lane is closed where ErrClosed ended it.
 func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (*Pending, error) {
 	l := laneOf(v, rank)
 	if l == nil {

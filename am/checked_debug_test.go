@@ -68,6 +68,8 @@ func TestDebugBuildPanics(t *testing.T) {
 		{"poll in a handler", lockrank.InHandler, handler("polls")},
 		{"serve in a handler", lockrank.InHandler, handler("serves")},
 		{"quiesce in a handler", lockrank.InHandler, handler("quiesces")},
+		{"end requests in a handler", lockrank.InHandler, handler("ends requests")},
+		{"drain in a handler", lockrank.InHandler, handler("drains")},
 		{"close in a handler", lockrank.InHandler, handler("closes")},
 		{"lock left by a handler", lockrank.HeldByHandler, func() { defer outer.Unlock(); handler("leaves a lock")() }},
 		{"inversion in a handler", lockrank.Inversion, handler("inverts two locks")},
@@ -79,6 +81,7 @@ func TestDebugBuildPanics(t *testing.T) {
 		{"serve with a lock", lockrank.HeldInWait, held(func() { _ = lane.Serve(bounded(t)) })},
 		{"quiesce with a lock", lockrank.HeldInWait, held(func() { _ = lane.Quiesce(bounded(t)) })},
 		{"end requests with a lock", lockrank.HeldInWait, held(func() { _ = lane.EndRequests(bounded(t)) })},
+		{"close with a lock", lockrank.HeldInWait, held(func() { _ = lane.Close() })},
 		{"drain with a lock", lockrank.HeldInWait, held(func() { _ = lane.Drain(bounded(t)) })},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -70,7 +70,8 @@ type Config struct {
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant, messages are handled while somebody waits for the lane or polls it, which no collective operation
-	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Close may take up to 0.1 s longer where it is long.
+	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Where it is long, Close waits for up to 0.1 s
+	// until the attendant sees that it is to end.
 	AttendAfter time.Duration
 	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
 	StallAfter time.Duration
@@ -83,7 +84,7 @@ type Config struct {
 	SilentAfter time.Duration
 	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
 	DeferFor time.Duration
-	// CloseAfter bounds for how long Close waits for handlers that run. 0: 10 s.
+	// CloseAfter bounds for how long Close waits for handlers that run, and for the attendant (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
 	// Host runs goroutines. nil: the Go runtime.

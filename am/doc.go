@@ -74,7 +74,7 @@
 // one, with a credit of before. So credits cannot end with the network's connections.
 //
 // A peer is dead when the network says so (event Down). As a silent connection tells nothing, a rank that
-// owes a reply for Config.PingAfter is sent a ping; a rank that leaves questions for credits unanswered for
+// owes a reply for Config.PingAfter is sent a ping, until EndRequests or Drain; a rank that leaves questions for credits unanswered for
 // Config.SilentAfter is taken for dead. A peer that breaks the protocol is cut off likewise.
 // Either way all calls to it end, all credits come back, deferred replies to it go nowhere, once, and others go on.
 //

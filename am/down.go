@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // of says whose message it was.
@@ -134,15 +135,17 @@ func (l *Lane) ended() error {
 	return l.end
 }
 
-// shut wakes everybody with an error, once, and returns what was in flight.
-func (l *Lane) shut(cause error) (rest InFlightError) {
+// shut wakes everybody with an error, once.
+func (l *Lane) shut(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
-		return rest
+		return
 	}
 	l.end = cause
-	rest = l.inFlight()
+	if cause == ErrClosed {
+		l.rest = l.inFlight()
+	}
 	l.engine.closing.Store(true)
 	l.endCalls(-1, needReply|needSent, cause, &l.stats.ended)
 	l.dropOwed(-1)
@@ -155,18 +158,19 @@ func (l *Lane) shut(cause error) (rest InFlightError) {
 		w.wake(l)
 	}
 	l.port.Wake()
-	return rest
 }
 
-// Close ends the lane. Everything pending gets ErrClosed. It returns an
+// Close ends the lane. Everything pending gets ErrClosed. Its error wraps an
 // *InFlightError if that was something, which is for the caller to judge: a lane is closed
 // in good order as Quiesce says. With handlers that do not end, or memory lent by Prepare, it
-// wraps ErrBusy after Config.CloseAfter, and the port stays open: call it again. A second Close is nil.
+// wraps ErrBusy after Config.CloseAfter, and the port stays open: call it again. What else was in flight is told by the Close that
+// succeeds; one after that is nil.
 func (l *Lane) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err
 	}
-	rest := l.shut(ErrClosed)
+	lockrank.MustHoldNone("close")
+	l.shut(ErrClosed)
 	l.eachPeer(func(*peer) {}) // messages that are being handed to the port, whose memory ends with it, come first
 	const step = time.Millisecond
 	for waited := time.Duration(0); !l.takeLast(); waited += step {
@@ -174,20 +178,24 @@ func (l *Lane) Close() error {
 			return nil
 		}
 		if waited >= l.cfg.CloseAfter {
+			l.mu.Lock()
+			l.rest.Handlers = 0 // of them this error tells
+			l.mu.Unlock()
 			return fmt.Errorf("%w, after %v: %s", ErrBusy, waited, l.users())
 		}
 		l.port.Wake()
 		l.cfg.Host.Sleep(step)
 	}
 	l.engine.closed.Store(true)
-	if err := l.port.Close(); err != nil {
-		return err
-	}
+	err := l.port.Close()
+	l.mu.Lock()
+	rest := l.rest
+	l.mu.Unlock()
 	if rest != (InFlightError{}) {
 		rest.Op = "close"
-		return &rest
+		return errors.Join(err, &rest)
 	}
-	return nil
+	return err
 }
 
 // eachPeer calls f with each peer and its lock. Who is sending to it has the message in the network then; who comes later sees what was

@@ -37,6 +37,7 @@ type Lane struct {
 	batches   []*batch      // free ones
 	active    []*batch      // those with several handlers that run
 	end       error         // not nil: the lane is closed, or its port failed
+	rest      InFlightError // what Close ended, for the one that succeeds to tell
 	sealed    bool          // requests are refused
 	mute      bool          // nobody is pinged
 	lent      int           // receive buffers that handlers keep

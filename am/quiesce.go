@@ -20,8 +20,8 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 
 // EndRequests has all requests of this rank refused with ErrClosed from now on, those that wait for a credit or a buffer
 // included, and waits until the network has brought those that were sent to their targets. It does not wait for the answers, which
-// come as before, though no other rank is pinged from now on; handlers run and reply. When ctx ends first it returns an
-// *InFlightError; requests stay refused.
+// come as before; handlers run and reply. No other rank is pinged from now on, so bound a Quiesce behind it: it may wait for one that
+// died silently. When ctx ends first it returns an *InFlightError; requests stay refused.
 func (l *Lane) EndRequests(ctx context.Context) error {
 	if err := l.mayUse("end requests"); err != nil {
 		return err

@@ -90,6 +90,9 @@ func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 			p.now.Add(int64(l.cfg.PingAfter + 1))
 			err := leave(l, t.Context())
 			_, poll := l.Test()
+			if err := l.attempt(l.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
+				t.Errorf("a ping: %v", err)
+			}
 			if err := errors.Join(err, poll); err != nil || len(s.sent) != before {
 				t.Errorf("%v, and %d messages were sent", err, len(s.sent)-before)
 			}

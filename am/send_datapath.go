@@ -47,7 +47,7 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 
 // refusal is why nothing of a kind is sent any more, or nil. The lane's lock is held.
 func (l *Lane) refusal(k kind) error {
-	if l.end == nil && l.sealed && k == request {
+	if l.end == nil && (l.sealed && k == request || l.mute && k == ping) {
 		return errSealed
 	}
 	return l.end

@@ -1,7 +1,8 @@
 // Package amtest checks that active messages work over a network, as package fabrictest
 // does for lanes. Its checks follow the list of GASNet's tests of active messages
 // (testcore1 to 5, testtoken, testalltoall, testimm, testcontend, testthreads, testlockcontend, testbarrier,
-// testslice; testhsl is for the debug build, and in the tests of package am) and add what package am promises beyond.
+// testslice; testhsl is for the debug build, and in the tests of package am; testexit is of processes, and in the tests of package
+// conduit) and add what package am promises beyond.
 //
 // Each check ends with the books: nothing is in flight, the counters' identities hold
 // on every rank and across ranks, every buffer is back, and no message ever met a

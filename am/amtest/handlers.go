@@ -84,7 +84,7 @@ func (g *group) deferred() {
 		with(func() { tokens[rank] = append(tokens[rank], t) })
 	})
 	g.open(am.Config{})
-	var left atomic.Int32
+	var left, expired atomic.Int32
 	left.Store(int32(len(g.lanes)))
 	answer := func(rank int) error {
 		for left.Load() > 0 && g.ctx.Err() == nil {
@@ -123,12 +123,16 @@ func (g *group) deferred() {
 			switch {
 			case err == nil && r.Arg(0) == uint64(rank)+100:
 			case rank%2 == 0 && errors.As(err, &late) && late.Reason == am.NoAnswer && late.Rank == to:
+				expired.Add(1)
 			default:
 				return fmt.Errorf("deferred reply: %v, %w", r.Args(), err)
 			}
 		}
 		return nil
 	})
+	if expired.Load() == 0 {
+		g.Fatalf("no reply came too late: nothing was proved of those")
+	}
 }
 
 // panics has handlers panic; the caller hears it, and everything goes on.

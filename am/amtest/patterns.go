@@ -62,7 +62,11 @@ func (g *group) immediate() {
 		rng := source(rank, 0)
 		for i := range g.o.Rounds {
 			for k := 0; ; k++ {
+				before := l.Stats().Waits
 				err := g.tryOne(h, l, g.other(rank, rng), i%4)
+				if n := l.Stats().Waits; n != before {
+					return fmt.Errorf("form %d waited %d times", i%4, n-before)
+				}
 				if err == nil {
 					sent.Add(1)
 					break

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"sync"
 	"time"
 
@@ -27,7 +28,8 @@ type Cluster struct {
 	closed sync.Once
 }
 
-// Start boots the guests and returns when every one has its device. ctx bounds the start, waiting for other VMs
+// Start boots the guests and returns when every one has its device. One guest alone that runs for Config.Timeout and says
+// nothing is started once more, so that a start may take twice as long. ctx bounds the start, waiting for other VMs
 // included; it does not end the cluster, Close does. The end of this process ends the guests too.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg.ReadWrite = append([]string(nil), cfg.ReadWrite...)
@@ -63,7 +65,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 	}
 	for i := range c.cfg.Hosts {
-		h, err := c.launch(i, im, accel)
+		h, err := c.launch(i, strconv.Itoa(i), im, accel)
 		if err != nil {
 			return err
 		}
@@ -73,12 +75,13 @@ func (c *Cluster) start(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, h := range c.hosts {
 		all.Go(func() {
-			if errs[i] = h.boot(ctx, c.cfg); errs[i] == nil || !h.hangs(ctx) || c.lan != nil { // the card is the first machine's
+			errs[i] = h.boot(ctx, c.cfg)
+			if !h.hangs(ctx, errs[i]) || c.lan != nil { // the card is the first machine's
 				return
 			}
-			fmt.Fprintf(c.cfg.Log, "softroce: VM %d says nothing for %v and is started once more\n", i, c.cfg.Timeout)
+			fmt.Fprintf(c.cfg.Log, "%v\nsoftroce: VM %d runs and has said nothing; it is started once more\n", errs[i], i)
 			h.machine.Kill()
-			if h, errs[i] = c.launch(i, im, accel); errs[i] == nil {
+			if h, errs[i] = c.launch(i, fmt.Sprintf("%d-again", i), im, accel); errs[i] == nil {
 				c.hosts[i] = h
 				errs[i] = h.boot(ctx, c.cfg)
 			}

@@ -34,12 +34,16 @@ var (
 	ErrKilled = errors.New("it was killed on request")
 )
 
+// errLate is in the error of a boot that Config.Timeout has ended.
+var errLate = errors.New("not up in time")
+
 // Address of host i of a cluster with several hosts, without prefix length.
 func Address(i int) string { return fmt.Sprintf("10.0.1.%d", i+1) }
 
-func (c *Cluster) launch(i int, im *image.Image, accel string) (*Host, error) {
+// launch starts the machine of guest i; its logs bear the name.
+func (c *Cluster) launch(i int, name string, im *image.Image, accel string) (*Host, error) {
 	s := qemu.Spec{Kernel: im.Kernel, Initrd: im.Initrd, Accel: accel, CPUs: c.cfg.CPUs, MemoryMB: c.cfg.MemoryMB,
-		Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: strconv.Itoa(i)}
+		Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: name}
 	if c.lan != nil {
 		s.NIC, s.MAC, s.MTU = c.lan.Port(i), lan.MAC(i).String(), MTU
 	}
@@ -63,7 +67,7 @@ func shares(dirs []string) (list []wire.Share) {
 
 // boot waits for the agent and has it build the guest's world.
 func (h *Host) boot(ctx context.Context, cfg Config) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("not up within %v", cfg.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: %v have passed", errLate, cfg.Timeout))
 	defer cancel()
 	client, _, err := remote.Dial(ctx, h.machine.Port)
 	if err == nil {
@@ -76,10 +80,10 @@ func (h *Host) boot(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// hangs reports whether a guest that did not come up in its time runs and has said nothing. Under TCG, where others want the
-// cores too, a kernel may stop early in its boot, now and then, without a word.
-func (h *Host) hangs(ctx context.Context) bool {
-	return ctx.Err() == nil && h.client == nil && h.Alive()
+// hangs reports whether a guest whose boot ended with err runs and has said nothing in all its time, neither a greeting nor
+// a word on its console. Under TCG, where others want the cores too, a kernel may stop so early in its boot, now and then.
+func (h *Host) hangs(ctx context.Context, err error) bool {
+	return errors.Is(err, errLate) && ctx.Err() == nil && h.client == nil && h.Alive() && h.machine.Tail("console", 1) == ""
 }
 
 func (h *Host) setup(cfg Config) *wire.Setup {

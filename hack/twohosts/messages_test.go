@@ -59,29 +59,32 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 		}
 	})
 	t.Run("go on when a cable is plugged in again", func(t *testing.T) {
-		j := start(t, c, "mixed", "auto", 80, 0, 1)
-		j.started()
-		must(t, c.Cut(0, 1))
-		cut := time.Now()
-		time.Sleep(2 * time.Second) // less than a device tries
-		must(t, c.Restore(0, 1))
-		t.Logf("the cable was out for %.1f s", time.Since(cut).Seconds())
-		j.all()
-		t.Logf("all done after %.1f s: %+v, %+v", time.Since(cut).Seconds(), c.Link(0, 1), c.Link(1, 0))
+		if !replug(t, c, "mixed", 80) && !replug(t, c, "mixed", 800) { // they may be over before the cable is out
+			t.Error("rank 0 did not wait")
+		}
 	})
 	t.Run("arrive though their sender leaves while the cable is out", func(t *testing.T) {
-		j := start(t, c, "farewell", "auto", 3, 0, 1)
-		j.started()
-		j.says(1, "rank 1: 0 of rank 0 arrived\n")
-		time.Sleep(farewellAfter / 4) // rank 1 has come to Close, and said so
-		must(t, c.Cut(0, 1))
-		j.says(0, "rank 0: leaves\n")
-		time.Sleep(time.Second) // less than a device tries
-		must(t, c.Restore(0, 1))
-		j.all()
-		for i := range 4 {
-			if said := fmt.Sprintf("rank 1: %d of rank 0 arrived\n", i); !strings.Contains(j.outs[1].String(), said) {
-				t.Errorf("rank 1 did not say %q", said)
+		held := func() bool {
+			j := start(t, c, "farewell", "auto", 3, 0, 1)
+			j.started()
+			j.says(1, "rank 1: 0 of rank 0 arrived\n")
+			time.Sleep(farewellAfter / 4) // rank 1 has come to Close, and said so
+			must(t, c.Cut(0, 1))
+			j.says(0, "rank 0: leaves\n")
+			time.Sleep(time.Second) // less than a device tries
+			early := strings.Contains(j.outs[1].String(), "rank 1: 1 of rank 0 arrived\n")
+			must(t, c.Restore(0, 1))
+			j.all()
+			for i := range 4 {
+				if said := fmt.Sprintf("rank 1: %d of rank 0 arrived\n", i); !strings.Contains(j.outs[1].String(), said) {
+					t.Errorf("rank 1 did not say %q", said)
+				}
+			}
+			return !early
+		}
+		for tries := 1; !held(); tries++ { // the cable may come out late on a busy machine
+			if tries == 2 {
+				t.Fatal("the words were there before the cable was out")
 			}
 		}
 	})
