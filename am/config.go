@@ -22,8 +22,6 @@ const (
 	fullFor = 20 * time.Microsecond
 	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
 	attendMost = 16 * time.Millisecond
-	// spinMost is to how many times SpinFor the polling before a sleep grows.
-	spinMost = 8
 	// longest is what longer times are taken for, 18 years, so that sums of times do not overflow.
 	longest = time.Duration(1 << 59)
 	// attendStep is the longest sleep of the attendant, who has to see that the lane is closed.
@@ -65,8 +63,9 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening
-	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that. 0: 75 µs, and, unless
-	// there is a Host, no time at all with less than two processors. -1: no time.
+	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that, and up to 20 ms while trials
+	// (Stats.Trials) show that messages come clearly sooner so, as on a virtual machine that is slow to wake up. 0: 75 µs,
+	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant, messages are handled while somebody waits for the lane or polls it, which no collective operation

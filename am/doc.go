@@ -60,7 +60,8 @@
 //
 // One goroutine leads: it polls the port, 15 µs at a time, and gives way in between. The others park; whoever leaves the
 // lead wakes one. Handlers run after the lead was given up. When nothing happened for Config.SpinFor the leader
-// sleeps in the port. When nobody leads for Config.AttendAfter, because the program computes, an attendant goroutine does, and
+// sleeps in the port; where messages turn out to come clearly sooner when it polls, it does so for longer. When nobody leads
+// for Config.AttendAfter, because the program computes, an attendant goroutine does, and
 // steps back as soon as somebody waits. Lane.Serve, Test and Poke are for programs that want
 // to do it themselves. Every message is sent Solicited: its receiver may sleep.
 //

@@ -22,9 +22,9 @@ type engine struct {
 	armed     atomic.Int64 // the time given to the port's After last
 
 	// Of who leads.
-	event time.Duration // when the last event came
-	spin  time.Duration // for how long to poll without one before sleeping
-	spare *batch        // the last one, if nothing came with it
+	event    time.Duration // when the last event came
+	patience patience      // for how long to poll without one before sleeping
+	spare    *batch        // the last one, if nothing came with it
 
 	attends   atomic.Bool // the attendant leads
 	attendant *waiter     // nil: there is none
@@ -119,28 +119,39 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 // collect polls until there are handlers to run, which it returns, or w has reason to look. The caller
 // leads, and does not any more when it returns.
 func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
-	b, from := l.leaderBatch(), time.Duration(-1)
+	b, e := l.leaderBatch(), &l.engine
+	from, slept := time.Duration(-1), time.Duration(0)
+	var now time.Duration
 	for {
-		now := l.round(b, l.budget(sleep))
-		if b.n > 0 || w.told() || l.engine.unclaimed.Load() > 0 || ctx.Err() != nil || l.engine.closing.Load() || l.overdue(w, now) {
+		now = l.round(b, l.budget(sleep))
+		if b.n > 0 || w.told() || e.unclaimed.Load() > 0 || ctx.Err() != nil || e.closing.Load() || l.overdue(w, now) {
 			break
 		}
 		if from < 0 {
 			from = now
 		}
-		if sleep || now-max(from, l.engine.event) >= l.engine.spin {
-			if sleep && l.engine.parked.Load() > 0 { // somebody polls better than the attendant
+		if sleep || now-max(from, e.event) >= e.patience.now {
+			if sleep && e.parked.Load() > 0 { // somebody polls better than the attendant
 				break
 			}
-			if slept := l.sleep(ctx, w); !sleep {
-				l.adapt(slept)
+			d := l.sleep(ctx, w)
+			if slept += d; !sleep {
+				e.patience.slept(d)
 			}
 			continue
 		}
 		l.cfg.Host.Yield()
 	}
+	if e.event == now && !sleep {
+		if from < 0 {
+			from = now
+		}
+		if e.patience.waited(now-from, slept) {
+			l.stats.trials.Add(1)
+		}
+	}
 	b = l.leaveWith(b)
-	if b != nil && (l.engine.attendant == nil || sleep) {
+	if b != nil && (e.attendant == nil || sleep) {
 		l.handOver() // handlers may take their time
 	}
 	return b
@@ -151,18 +162,6 @@ func (l *Lane) budget(sleep bool) time.Duration {
 		return 0
 	}
 	return pollBudget
-}
-
-// adapt chooses for how long to poll from how long the last sleep took: what a little more polling would have met
-// is no reason to sleep, since to fall asleep and to be woken costs more. KVM does the same (Linux,
-// Documentation/virt/kvm/halt-polling.rst).
-func (l *Lane) adapt(slept time.Duration) {
-	e := &l.engine
-	if slept < spinMost*l.cfg.SpinFor {
-		e.spin = min(2*e.spin, spinMost*l.cfg.SpinFor)
-	} else {
-		e.spin = max(e.spin/2, l.cfg.SpinFor)
-	}
 }
 
 // round polls once and takes what there is. It returns the time.

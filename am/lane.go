@@ -100,7 +100,7 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 	if slow := purse.Slowest(); cfg.SilentAfter > 0 && l.forgotten() < 2*slow {
 		l.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
 	}
-	l.engine.event, l.engine.spin = port.Now(), cfg.SpinFor
+	l.engine.event, l.engine.patience = port.Now(), newPatience(cfg.SpinFor)
 	if cfg.AttendAfter > 0 {
 		l.engine.attendant = l.newWaiter()
 		cfg.Host.Go("attendant", l.attend)

@@ -22,7 +22,7 @@ type counters struct {
 	handled, refused, panics, nowhere, unwanted        atomic.Uint64
 	notes, badNotes, controls, queued, expired, closed atomic.Uint64
 	noCredit, noBuffer, noReply, queueFull             atomic.Uint64
-	waits, parks, sleeps, stalls, handOvers            atomic.Uint64
+	waits, parks, sleeps, trials, stalls, handOvers    atomic.Uint64
 }
 
 // Stats count from Open on. Check tells which identities hold between them.
@@ -70,6 +70,7 @@ type Stats struct {
 	Pings, Pinged                          uint64 // messages to find out whether a peer lives, sent and arrived
 	Waits                                  uint64 // that did more than one look
 	Parks, Sleeps                          uint64 // of goroutines that did not lead, that did
+	Trials                                 uint64 // of longer polling, where sleeps were long
 	Stalls, HandOvers                      uint64
 	Polls, Controls                        uint64
 	Posted                                 uint64 // receive buffers given back
@@ -94,7 +95,7 @@ func (l *Lane) Stats() Stats {
 		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
+		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Trials: c.trials.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
 		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Port: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)

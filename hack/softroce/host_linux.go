@@ -81,7 +81,7 @@ func (h *Host) boot(ctx context.Context, cfg Config) error {
 }
 
 // hangs reports whether a guest whose boot ended with err runs and has said nothing in all its time, neither a greeting nor
-// a word on its console. Under TCG, where others want the cores too, a kernel may stop so early in its boot, now and then.
+// a word on its console.
 func (h *Host) hangs(ctx context.Context, err error) bool {
 	return errors.Is(err, errLate) && ctx.Err() == nil && h.client == nil && h.Alive() && h.machine.Tail("console", 1) == ""
 }

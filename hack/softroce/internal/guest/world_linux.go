@@ -60,7 +60,10 @@ func buildWorld(s *wire.Setup) error {
 			return err
 		}
 	}
-	return setupNetwork(s)
+	if err := setupNetwork(s); err != nil {
+		return err
+	}
+	return onlineCPUs() // last: see there
 }
 
 // enterRoot puts the host's root, read-only, under an overlay in memory, and makes that the root of this process.

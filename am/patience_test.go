@@ -1,0 +1,159 @@
+package am
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestPollingBeforeASleepGrowsWhileSleepsAreShorterThanItCouldBe(t *testing.T) {
+	const first = 75 * time.Microsecond
+	p := newPatience(first)
+	after := func(slept time.Duration, times int) time.Duration {
+		for range times {
+			p.slept(slept)
+		}
+		return p.now
+	}
+	if d := after(100*time.Microsecond, 1); d != 2*first {
+		t.Errorf("after one short sleep: %v", d)
+	}
+	if d := after(100*time.Microsecond, 20); d != spinMost*first {
+		t.Errorf("after many short sleeps: %v", d)
+	}
+	if d := after(spinMost*first, 1); d != spinMost*first/2 {
+		t.Errorf("after a sleep that polling would not have met the end of: %v", d)
+	}
+	if d := after(time.Second, 20); d != first {
+		t.Errorf("after many long sleeps: %v", d)
+	}
+	p = newPatience(0)
+	for range 2 * fewTrials {
+		p.waited(time.Millisecond, time.Millisecond)
+	}
+	if d := after(time.Microsecond, 20); d != 0 {
+		t.Errorf("who is not to poll does for %v", d)
+	}
+}
+
+// sleeper waits for messages in a time that only messages and waking up take.
+type sleeper struct {
+	patience
+	now    time.Duration
+	polled time.Duration
+	wakes  func() time.Duration // what waking up takes
+}
+
+// meet waits for a message that comes at a time.
+func (s *sleeper) meet(at time.Duration) {
+	began, polls := s.now, s.patience.now
+	if at <= began {
+		s.waited(0, 0)
+		return
+	}
+	if at-began <= polls {
+		s.now, s.polled = at, s.polled+at-began
+		s.waited(at-began, 0)
+		return
+	}
+	s.polled += polls
+	s.now = at + s.wakes()
+	slept := s.now - began - polls
+	s.slept(slept)
+	s.waited(s.now-began, slept)
+}
+
+// about draws from half to one and a half of d.
+func about(r *rand.Rand, d time.Duration) time.Duration {
+	return d/2 + time.Duration(r.Int64N(int64(d)))
+}
+
+func TestRanksThatAnswerEachOtherPollWhereWakingUpTakesLong(t *testing.T) {
+	const wire = 50 * time.Microsecond
+	for _, wake := range []time.Duration{700 * time.Microsecond, 2 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond} {
+		for seed := range uint64(20) {
+			t.Run(fmt.Sprintf("%v/%d", wake, seed), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 0))
+				var ranks [2]*sleeper
+				for i := range ranks {
+					ranks[i] = &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return about(r, wake) }}
+				}
+				trips := func(n int) time.Duration {
+					began := ranks[0].now
+					for range n {
+						ranks[1].meet(ranks[0].now + wire)
+						ranks[0].meet(ranks[1].now + wire)
+					}
+					return (ranks[0].now - began) / time.Duration(n)
+				}
+				if d := trips(fewTrials / 2); d < wake {
+					t.Fatalf("at first a round trip took %v, and nobody slept", d)
+				}
+				trips(1000)
+				if d := trips(1000); d > 4*wire {
+					t.Errorf("at last a round trip takes %v", d)
+				}
+				// The program does something else, and nothing comes.
+				for range 10 {
+					for _, s := range ranks {
+						s.meet(s.now + time.Second)
+					}
+				}
+				for i, s := range ranks {
+					if s.patience.now != s.base || s.before != 0 {
+						t.Errorf("rank %d goes on polling for %v", i, s.patience.now)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
+	const waits = 20000
+	for _, c := range []struct {
+		name string
+		next func(r *rand.Rand, i int) time.Duration
+	}{
+		{"at random, every 2 ms", func(r *rand.Rand, _ int) time.Duration { return time.Duration(r.ExpFloat64() * 2e6) }},
+		{"at random, every 5 ms", func(r *rand.Rand, _ int) time.Duration { return time.Duration(r.ExpFloat64() * 5e6) }},
+		{"every 3 ms", func(*rand.Rand, int) time.Duration { return 3 * time.Millisecond }},
+		{"about every 10 ms", func(r *rand.Rand, _ int) time.Duration { return about(r, 10*time.Millisecond) }},
+		{"ten at once", func(_ *rand.Rand, i int) time.Duration {
+			if i%10 == 0 {
+				return 5 * time.Millisecond
+			}
+			return 0
+		}},
+		{"some at once", func(r *rand.Rand, _ int) time.Duration {
+			if r.IntN(10) == 0 {
+				return about(r, 10*time.Millisecond)
+			}
+			return 0
+		}},
+	} {
+		for seed := range uint64(10) {
+			t.Run(fmt.Sprintf("%s/%d", c.name, seed), func(t *testing.T) {
+				polled := func(every int) float64 {
+					r := rand.New(rand.NewPCG(seed, 1))
+					s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
+					s.every = every
+					at := time.Duration(0)
+					for i := range waits {
+						at += c.next(r, i)
+						s.meet(at)
+					}
+					return float64(s.polled) / float64(s.now)
+				}
+				never, sometimes := polled(waits+1), polled(fewTrials)
+				if sometimes > never+0.1 {
+					t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
+				}
+				if sometimes == never {
+					t.Error("there was no trial")
+				}
+			})
+		}
+	}
+}
