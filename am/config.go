@@ -63,7 +63,7 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening
-	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that, and up to 20 ms while trials
+	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that, and up to 30 ms while trials
 	// (Stats.Trials) show that messages come clearly sooner so, as on a virtual machine that is slow to wake up. 0: 75 µs,
 	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration

@@ -120,17 +120,26 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 // leads, and does not any more when it returns.
 func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 	b, e := l.leaderBatch(), &l.engine
-	from, slept := time.Duration(-1), time.Duration(0)
-	var now time.Duration
+	from, slept := time.Duration(-1), time.Duration(0) // of the wait for the next event, which begins with a poll in vain
 	for {
-		now = l.round(b, l.budget(sleep))
-		if b.n > 0 || w.told() || e.unclaimed.Load() > 0 || ctx.Err() != nil || e.closing.Load() || l.overdue(w, now) {
+		now := l.round(b, l.budget(sleep))
+		done := b.n > 0 || w.told() || e.unclaimed.Load() > 0 || ctx.Err() != nil || e.closing.Load() || l.overdue(w, now)
+		if event := e.event == now; !sleep && (event || done && from >= 0) {
+			if from < 0 {
+				from = now
+			}
+			if e.patience.waited(now-from, slept, event) {
+				l.stats.trials.Add(1)
+			}
+			from, slept = -1, 0
+		}
+		if done {
 			break
 		}
 		if from < 0 {
 			from = now
 		}
-		if sleep || now-max(from, e.event) >= e.patience.now {
+		if sleep || now-from >= e.patience.now {
 			if sleep && e.parked.Load() > 0 { // somebody polls better than the attendant
 				break
 			}
@@ -141,14 +150,6 @@ func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 			continue
 		}
 		l.cfg.Host.Yield()
-	}
-	if e.event == now && !sleep {
-		if from < 0 {
-			from = now
-		}
-		if e.patience.waited(now-from, slept) {
-			l.stats.trials.Add(1)
-		}
 	}
 	b = l.leaveWith(b)
 	if b != nil && (e.attendant == nil || sleep) {

@@ -9,39 +9,40 @@ import "time"
 //
 // Where to be woken takes long itself that does not help, and long sleeps hide why they are long. On a virtual machine whose
 // host has other work it takes milliseconds: two ranks that answer each other sleep at every message, although
-// each would have the answer at once if only both polled (docs/performance.md). No clock tells the time that
-// a message took from that in which its receiver woke up. So it is tried out: after a window of waits most of which is long sleeps, it polls for
-// twice as long as these took, and stays with that while waits turn out clearly shorter. Where messages come when they come, they
-// do not, and the next trial comes after twice as many waits.
+// each would have the answer at once if only both polled. No clock tells the time that
+// a message took from that in which its receiver woke up. So it is tried out: after some long sleeps it polls for
+// twice as long as these took, and stays with that while it has to wait clearly less for each message. Where messages come when
+// they come it has not, and the next trial comes after twice as many. What waits took before is measured again now and then.
 type patience struct {
 	base time.Duration // Config.SpinFor; 0: never poll
 	now  time.Duration // for how long to poll
 	most time.Duration // what it grows to
 
-	waits  window        // since the last trial, or of the one that is on
+	waits  window        // since the last trial, or in the window of the one that is on
 	asleep window        // those of waits with sleeps; counted between trials
-	before time.Duration // during a trial: what waits took before it; else 0
+	before time.Duration // during a trial: what each message took before it; else 0
 	passed int           // windows of the trial that is on
-	every  int           // waits until the next trial
+	spent  time.Duration // waits of the trial that is on
+	every  int           // messages until the next trial
 }
 
 const (
 	// spinMost is to how many times SpinFor the polling grows without a trial.
 	spinMost = 8
-	// longWait is the longest wait that may be one for who wakes up, and bounds the polling.
-	longWait = 20 * time.Millisecond
-	// A trial comes after fewTrials to rareTrials waits, and is judged over firstWindow of them, then over each nextWindow.
+	// longWait is the longest wait that may be one for who wakes up, and bounds the polling. Longer ones count as long.
+	longWait = 30 * time.Millisecond
+	// A trial comes after fewTrials to rareTrials messages, is judged over firstWindow of them and then over each
+	// nextWindow, and lasts for trialLife times what a message took before.
 	fewTrials, rareTrials   = 32, 2048
 	firstWindow, nextWindow = 16, 64
+	trialLife               = 512
 )
 
-// window adds up waits.
+// window adds up waits for messages.
 type window struct {
-	n   int
+	n   int // messages
 	sum time.Duration
 }
-
-func (w *window) add(d time.Duration) { w.n++; w.sum += d }
 
 func (w *window) mean() time.Duration { return w.sum / time.Duration(max(1, w.n)) }
 
@@ -61,28 +62,32 @@ func (p *patience) slept(d time.Duration) {
 	}
 }
 
-// waited is told of each wait that a message ended: for how long nothing came, and how much of that is sleeps. It reports
+// waited is told of each wait: how long it was, how much of that were sleeps, and whether an event ended it. It reports
 // whether a trial begins.
-func (p *patience) waited(d, slept time.Duration) bool {
-	switch {
-	case p.base == 0 || d > longWait: // the program's own pause
-	case p.before == 0:
-		p.waits.add(d)
-		if slept > 0 {
-			p.asleep.add(d)
-		}
-		return p.waits.n >= p.every && p.consider()
-	default:
-		p.waits.add(d)
-		p.judge()
+func (p *patience) waited(d, slept time.Duration, event bool) bool {
+	if p.base == 0 {
+		return false
 	}
-	return false
+	d = min(d, longWait)
+	p.waits.sum += d
+	if event {
+		p.waits.n++
+	}
+	if p.before != 0 {
+		p.judge(d)
+		return false
+	}
+	if slept > 0 {
+		p.asleep.n++
+		p.asleep.sum += d
+	}
+	return p.waits.n >= p.every && p.consider()
 }
 
-// consider begins a trial where long sleeps make up the waits.
+// consider begins a trial where sleeps are long, but not longer than waking up takes anywhere.
 func (p *patience) consider() bool {
 	long := p.asleep.mean()
-	worth := long > spinMost*p.base && 2*p.asleep.sum > p.waits.sum
+	worth := long > spinMost*p.base && 4*long < 3*longWait
 	if worth {
 		p.before, p.most = max(1, p.waits.mean()), min(2*long, longWait)
 		p.now = p.most
@@ -92,25 +97,27 @@ func (p *patience) consider() bool {
 }
 
 // judge ends a trial as soon as it is known that it does not pay. Where two ranks sleep in turn, one of them that polls saves half.
-func (p *patience) judge() {
+func (p *patience) judge(d time.Duration) {
 	n := nextWindow
 	if p.passed == 0 {
 		n = firstWindow
 	}
+	p.spent += d
 	switch {
 	case 4*p.waits.sum > 3*time.Duration(n)*p.before:
 		p.every = min(2*p.every, rareTrials)
 		p.rest()
+	case p.spent > trialLife*p.before:
+		p.every = fewTrials / 2
+		p.rest()
 	case p.waits.n >= n:
-		if p.passed++; p.passed > 1 { // the first may be chance
-			p.every = fewTrials
-		}
+		p.passed++
 		p.waits = window{}
 	}
 }
 
 // rest goes back to short polling.
 func (p *patience) rest() {
-	p.now, p.most, p.before, p.passed = p.base, spinMost*p.base, 0, 0
+	p.now, p.most, p.before, p.passed, p.spent = p.base, spinMost*p.base, 0, 0, 0
 	p.waits, p.asleep = window{}, window{}
 }

@@ -30,7 +30,7 @@ func TestPollingBeforeASleepGrowsWhileSleepsAreShorterThanItCouldBe(t *testing.T
 	}
 	p = newPatience(0)
 	for range 2 * fewTrials {
-		p.waited(time.Millisecond, time.Millisecond)
+		p.waited(time.Millisecond, time.Millisecond, true)
 	}
 	if d := after(time.Microsecond, 20); d != 0 {
 		t.Errorf("who is not to poll does for %v", d)
@@ -49,19 +49,19 @@ type sleeper struct {
 func (s *sleeper) meet(at time.Duration) {
 	began, polls := s.now, s.patience.now
 	if at <= began {
-		s.waited(0, 0)
+		s.waited(0, 0, true)
 		return
 	}
 	if at-began <= polls {
 		s.now, s.polled = at, s.polled+at-began
-		s.waited(at-began, 0)
+		s.waited(at-began, 0, true)
 		return
 	}
 	s.polled += polls
 	s.now = at + s.wakes()
 	slept := s.now - began - polls
 	s.slept(slept)
-	s.waited(s.now-began, slept)
+	s.waited(s.now-began, slept, true)
 }
 
 // about draws from half to one and a half of d.
@@ -112,25 +112,47 @@ func TestRanksThatAnswerEachOtherPollWhereWakingUpTakesLong(t *testing.T) {
 
 func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
 	const waits = 20000
+	random := func(r *rand.Rand, mean time.Duration) time.Duration {
+		return time.Duration(r.ExpFloat64() * float64(mean))
+	}
 	for _, c := range []struct {
 		name string
+		more float64 // part of the time that trials may poll
 		next func(r *rand.Rand, i int) time.Duration
 	}{
-		{"at random, every 2 ms", func(r *rand.Rand, _ int) time.Duration { return time.Duration(r.ExpFloat64() * 2e6) }},
-		{"at random, every 5 ms", func(r *rand.Rand, _ int) time.Duration { return time.Duration(r.ExpFloat64() * 5e6) }},
-		{"every 3 ms", func(*rand.Rand, int) time.Duration { return 3 * time.Millisecond }},
-		{"about every 10 ms", func(r *rand.Rand, _ int) time.Duration { return about(r, 10*time.Millisecond) }},
-		{"ten at once", func(_ *rand.Rand, i int) time.Duration {
+		{"at random, every 2 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return random(r, 2*time.Millisecond) }},
+		{"at random, every 5 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return random(r, 5*time.Millisecond) }},
+		{"every 3 ms", 0.05, func(*rand.Rand, int) time.Duration { return 3 * time.Millisecond }},
+		{"about every 10 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return about(r, 10*time.Millisecond) }},
+		{"ten at once", 0.05, func(_ *rand.Rand, i int) time.Duration {
 			if i%10 == 0 {
 				return 5 * time.Millisecond
 			}
 			return 0
 		}},
-		{"some at once", func(r *rand.Rand, _ int) time.Duration {
+		{"some at once", 0.1, func(r *rand.Rand, _ int) time.Duration {
 			if r.IntN(10) == 0 {
 				return about(r, 10*time.Millisecond)
 			}
 			return 0
+		}},
+		{"rarer and rarer", 0.05, func(_ *rand.Rand, i int) time.Duration {
+			if i < 40 {
+				return 12 * time.Millisecond
+			}
+			return 40 * time.Millisecond
+		}},
+		{"suddenly more often", 0.2, func(_ *rand.Rand, i int) time.Duration {
+			if i < 40 {
+				return 12 * time.Millisecond
+			}
+			return 5 * time.Millisecond
+		}},
+		{"often and rarely in turns", 0.2, func(r *rand.Rand, i int) time.Duration {
+			if i%2000 < 1000 {
+				return random(r, 8*time.Millisecond)
+			}
+			return random(r, 2*time.Millisecond)
 		}},
 	} {
 		for seed := range uint64(10) {
@@ -147,13 +169,22 @@ func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
 					return float64(s.polled) / float64(s.now)
 				}
 				never, sometimes := polled(waits+1), polled(fewTrials)
-				if sometimes > never+0.1 {
+				if sometimes > never+c.more {
 					t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
 				}
 				if sometimes == never {
 					t.Error("there was no trial")
 				}
 			})
+		}
+	}
+}
+
+func TestForRareMessagesNothingIsTried(t *testing.T) {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
+	for range 10 * fewTrials {
+		if s.meet(s.now + time.Second); s.before != 0 {
+			t.Fatalf("it polls for %v", s.patience.now)
 		}
 	}
 }

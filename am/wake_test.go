@@ -3,6 +3,7 @@ package am_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func (p latePort) Wait(ctx context.Context) error {
 
 // Two ranks that answer each other sleep at each message at first, since each wakes up too late for the other.
 func TestRanksThatWakeUpLateFindThatPollingPays(t *testing.T) {
-	const late = 3 * time.Millisecond
+	const late, waits = 3 * time.Millisecond, 200
 	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +47,7 @@ func TestRanksThatWakeUpLateFindThatPollingPays(t *testing.T) {
 	echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 	var first, last time.Duration
 	var stats am.Stats
+	var idle uint64
 	err = w.Run(func(ctx context.Context, s *sim.Rank) error {
 		l, err := am.Open(lateNet{s.Net(), s, late}, 0,
 			am.Config{Rank: s.ID(), Size: 2, Table: table, Host: amtest.SimHost(s), AttendAfter: -1})
@@ -73,10 +75,22 @@ func TestRanksThatWakeUpLateFindThatPollingPays(t *testing.T) {
 		if _, err = trips(500); err != nil {
 			return err
 		}
-		last, err = trips(100)
+		if last, err = trips(100); err != nil {
+			return err
+		}
 		stats = l.Stats()
+		// Nothing comes any more, and no wait is long enough for a sleep.
+		for range waits {
+			short, cancel := w.WithTimeout(ctx, 5*time.Millisecond)
+			err := l.Serve(short)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("serving for a while: %w", err)
+			}
+		}
+		idle = l.Stats().Sleeps - stats.Sleeps
 		w.Kill(1)
-		return err
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +100,9 @@ func TestRanksThatWakeUpLateFindThatPollingPays(t *testing.T) {
 	}
 	if last > late/10 {
 		t.Errorf("a round trip takes %v, at first %v; %d trials, %d sleeps", last, first, stats.Trials, stats.Sleeps)
+	}
+	if idle < waits/2 {
+		t.Errorf("in %d waits of 5 ms in which nothing came it slept %d times", waits, idle)
 	}
 	if stats.Trials == 0 {
 		t.Error("no trial was counted")

@@ -24,7 +24,7 @@ type Config struct {
 	MemoryMB  int           // per guest, MiB, at least 256; default 2048 for one guest, 1024 for more
 	NoRDMA    bool          // leave out the RDMA drivers and the device
 	HugePages int           // 2 MiB pages reserved in each guest; default 0
-	Append    string        // further kernel parameters
+	Append    string        // further kernel parameters; not maxcpus: the guest starts all CPUs
 	ReadWrite []string      // host directories that the guests may write to
 	Seed      uint64        // of the draws for Drop; default 1
 	Timeout   time.Duration // for one boot of a guest, without waiting for others' VMs; default 2 minutes; see Start

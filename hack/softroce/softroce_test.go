@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -254,6 +255,11 @@ rdma link add mine type rxe netdev veth1
 ls /sys/class/infiniband`
 		if out := output(t, h, "sh", "-c", script); !strings.HasPrefix(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:], "mine") {
 			t.Fatal(out)
+		}
+	})
+	t.Run("has all its processors", func(t *testing.T) {
+		if out, want := strings.TrimSpace(output(t, h, "nproc")), strconv.Itoa(min(2, runtime.NumCPU())); out != want {
+			t.Fatalf("%s processors, want %s", out, want)
 		}
 	})
 	t.Run("says what the console said when its kernel panics", func(t *testing.T) {

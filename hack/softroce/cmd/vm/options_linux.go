@@ -58,7 +58,7 @@ func newOptions() *options {
 	f.Var(&o.rw, "rw", "host `directory` that the command may write to; repeatable")
 	f.Var(&o.fetch, "fetch", "file or directory, `path` in the VM, copied to the same path here at the end; repeatable")
 	f.StringVar(&o.chdir, "C", "", "working `directory` of the command (default: this one)")
-	f.StringVar(&o.kernel, "append", "", "further kernel `parameters`")
+	f.StringVar(&o.kernel, "append", "", "further kernel `parameters`, but maxcpus (see -cpus)")
 	return o
 }
 

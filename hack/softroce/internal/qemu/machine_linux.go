@@ -36,11 +36,11 @@ const kernelArgs = "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notes
 const tcgArgs = " tsc=reliable no_timer_check lpj=10000000"
 
 // oneCPU has a guest of several processors boot on one; the agent starts the others when all is set up. A kernel rewrites
-// its own code as it boots (static keys: text_poke_bp in arch/x86/kernel/alternative.c), through a breakpoint while other
-// processors run. Where one of these translates the page at that moment, QEMU 7.2 keeps the translation with the
-// breakpoint, and the guest meets it for ever: it hangs in its boot, silent or with reports of RCU stalls. On two cores
-// with six guests at once 2 boots in 70 did so, both at sched_clock_tick. noreplace-smp: else the kernel drops the lock
-// prefixes and rewrites them later.
+// its own code as it boots, through a breakpoint (static keys: text_poke_bp in arch/x86/kernel/alternative.c). Where another
+// processor translates the place at that moment, QEMU 7.2 keeps the translation with the breakpoint, and the guest meets it for
+// ever: it hangs, silent or with reports of RCU stalls. With six guests at once on two cores 2 boots of 111 did, both at the
+// same place, and none of 146 that began so. What the kernel rewrites later stays exposed; that is little. noreplace-smp: else
+// the kernel drops the lock prefixes and puts them back later.
 const oneCPU = " maxcpus=1 noreplace-smp"
 
 // Spec says what to start.
