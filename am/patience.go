@@ -21,7 +21,6 @@ type patience struct {
 	waits  window        // since the last trial, or in the window of the one that is on
 	asleep window        // those of waits with sleeps; counted between trials
 	before time.Duration // during a trial: what each message took before it; else 0
-	passed int           // windows of the trial that is on
 	spent  time.Duration // waits of the trial that is on
 	every  int           // messages until the next trial
 }
@@ -31,11 +30,11 @@ const (
 	spinMost = 8
 	// longWait is the longest wait that may be one for who wakes up, and bounds the polling. Longer ones count as long.
 	longWait = 30 * time.Millisecond
-	// A trial comes after fewTrials to rareTrials messages, is judged over firstWindow of them and then over each
-	// nextWindow, and lasts for trialLife times what a message took before.
-	fewTrials, rareTrials   = 32, 2048
-	firstWindow, nextWindow = 16, 64
-	trialLife               = 512
+	// A trial comes after fewTrials to rareTrials messages, is judged over each trialWindow of them, and lasts for trialLife
+	// times what a message took before.
+	fewTrials, rareTrials = 32, 2048
+	trialWindow           = 64
+	trialLife             = 512
 )
 
 // window adds up waits for messages.
@@ -98,26 +97,21 @@ func (p *patience) consider() bool {
 
 // judge ends a trial as soon as it is known that it does not pay. Where two ranks sleep in turn, one of them that polls saves half.
 func (p *patience) judge(d time.Duration) {
-	n := nextWindow
-	if p.passed == 0 {
-		n = firstWindow
-	}
 	p.spent += d
 	switch {
-	case 4*p.waits.sum > 3*time.Duration(n)*p.before:
+	case 4*p.waits.sum > 3*trialWindow*p.before:
 		p.every = min(2*p.every, rareTrials)
 		p.rest()
 	case p.spent > trialLife*p.before:
 		p.every = fewTrials / 2
 		p.rest()
-	case p.waits.n >= n:
-		p.passed++
+	case p.waits.n >= trialWindow:
 		p.waits = window{}
 	}
 }
 
 // rest goes back to short polling.
 func (p *patience) rest() {
-	p.now, p.most, p.before, p.passed, p.spent = p.base, spinMost*p.base, 0, 0, 0
+	p.now, p.most, p.before, p.spent = p.base, spinMost*p.base, 0, 0
 	p.waits, p.asleep = window{}, window{}
 }
