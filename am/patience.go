@@ -11,7 +11,7 @@ import "time"
 // host has other work it takes milliseconds: two ranks that answer each other sleep at every message, although
 // each would have the answer at once if only both polled. No clock tells the time that
 // a message took from that in which its receiver woke up. So it is tried out: after some long sleeps it polls for
-// twice as long as these took, and stays with that while it has to wait clearly less for each message. Where messages come when
+// twice as long as these took, and stays with that while it has to wait clearly less for each event. Where messages come when
 // they come it has not, and the next trial comes after twice as many. What waits took before is measured again now and then.
 type patience struct {
 	base time.Duration // Config.SpinFor; 0: never poll
@@ -19,27 +19,27 @@ type patience struct {
 	most time.Duration // what it grows to
 
 	waits  window        // since the last trial, or in the window of the one that is on
-	asleep window        // those of waits with sleeps; counted between trials
-	before time.Duration // during a trial: what each message took before it; else 0
+	asleep window        // those of waits with sleeps that an event ended; counted between trials
+	before time.Duration // during a trial: what each event took before it; else 0
 	spent  time.Duration // waits of the trial that is on
-	every  int           // messages until the next trial
+	every  int           // sleeps until the next trial
 }
 
 const (
 	// spinMost is to how many times SpinFor the polling grows without a trial.
 	spinMost = 8
-	// longWait is the longest wait that may be one for who wakes up, and bounds the polling. Longer ones count as long.
+	// longWait is the longest wait that may be one for who wakes up, and bounds the polling of trials. Longer ones count as long.
 	longWait = 30 * time.Millisecond
-	// A trial comes after fewTrials to rareTrials messages, is judged over each trialWindow of them, and lasts for trialLife
-	// times what a message took before.
+	// A trial comes after fewTrials to rareTrials sleeps, so that what was before it has enough of the pauses between bursts.
+	// It is judged over each trialWindow events, and lasts for trialLife times what one took before.
 	fewTrials, rareTrials = 32, 2048
 	trialWindow           = 64
 	trialLife             = 512
 )
 
-// window adds up waits for messages.
+// window adds up waits for events.
 type window struct {
-	n   int // messages
+	n   int // events
 	sum time.Duration
 }
 
@@ -76,11 +76,11 @@ func (p *patience) waited(d, slept time.Duration, event bool) bool {
 		p.judge(d)
 		return false
 	}
-	if slept > 0 {
+	if slept > 0 && event {
 		p.asleep.n++
 		p.asleep.sum += d
 	}
-	return p.waits.n >= p.every && p.consider()
+	return p.asleep.n >= p.every && p.consider()
 }
 
 // consider begins a trial where sleeps are long, but not longer than waking up takes anywhere.
@@ -88,7 +88,7 @@ func (p *patience) consider() bool {
 	long := p.asleep.mean()
 	worth := long > spinMost*p.base && 4*long < 3*longWait
 	if worth {
-		p.before, p.most = max(1, p.waits.mean()), min(2*long, longWait)
+		p.before, p.most = min(max(1, p.waits.mean()), longWait), min(2*long, longWait)
 		p.now = p.most
 	}
 	p.waits, p.asleep = window{}, window{}

@@ -130,6 +130,18 @@ func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
 			}
 			return 0
 		}},
+		{"a hundred at once", 0.05, func(_ *rand.Rand, i int) time.Duration {
+			if i%100 == 0 {
+				return 5 * time.Millisecond
+			}
+			return 0
+		}},
+		{"a hundred one after another", 0.05, func(r *rand.Rand, i int) time.Duration {
+			if i%100 == 0 {
+				return about(r, 10*time.Millisecond)
+			}
+			return 10 * time.Microsecond
+		}},
 		{"some at once", 0.1, func(r *rand.Rand, _ int) time.Duration {
 			if r.IntN(10) == 0 {
 				return about(r, 10*time.Millisecond)
@@ -186,5 +198,23 @@ func TestForRareMessagesNothingIsTried(t *testing.T) {
 		if s.meet(s.now + time.Second); s.before != 0 {
 			t.Fatalf("it polls for %v", s.patience.now)
 		}
+	}
+}
+
+func TestWaitsInVainDoNotProlongATrial(t *testing.T) {
+	p := newPatience(75 * time.Microsecond)
+	for i := range 10 * fewTrials {
+		p.waited(5*time.Millisecond, 5*time.Millisecond, true)
+		if p.before != 0 {
+			break
+		}
+		for range 1000 * i {
+			if p.waited(5*time.Millisecond, 5*time.Millisecond, false); p.before != 0 {
+				t.Fatal("a trial began without an event")
+			}
+		}
+	}
+	if p.before == 0 || p.before > longWait {
+		t.Errorf("a message took %v before", p.before)
 	}
 }
