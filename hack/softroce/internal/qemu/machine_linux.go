@@ -39,7 +39,7 @@ const tcgArgs = " tsc=reliable no_timer_check lpj=10000000"
 // its own code as it boots, through a breakpoint (static keys: text_poke_bp in arch/x86/kernel/alternative.c). Where another
 // processor translates the place at that moment, QEMU 7.2 keeps the translation with the breakpoint, and the guest meets it for
 // ever: it hangs, silent or with reports of RCU stalls. With six guests at once on two cores 2 boots of 111 did, both at the
-// same place, and none of 146 that began so. What the kernel rewrites later stays exposed; that is little. noreplace-smp: else
+// same place, and none of 319 that began so. What the kernel rewrites later stays exposed; that is little. noreplace-smp: else
 // the kernel drops the lock prefixes and puts them back later.
 const oneCPU = " maxcpus=1 noreplace-smp"
 
