@@ -23,6 +23,7 @@ type engine struct {
 
 	// Of who leads.
 	event    time.Duration // when the last event came
+	taken    int           // events of the last poll
 	patience patience      // for how long to poll without one before sleeping
 	spare    *batch        // the last one, if nothing came with it
 
@@ -124,11 +125,11 @@ func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 	for {
 		now := l.round(b, l.budget(sleep))
 		done := b.n > 0 || w.told() || e.unclaimed.Load() > 0 || ctx.Err() != nil || e.closing.Load() || l.overdue(w, now)
-		if event := e.event == now; !sleep && (event || done && from >= 0) {
+		if !sleep && (e.taken > 0 || done && from >= 0) {
 			if from < 0 {
 				from = now
 			}
-			if e.patience.waited(now-from, slept, event) {
+			if e.patience.waited(now-from, slept, e.taken) {
 				l.stats.trials.Add(1)
 			}
 			from, slept = -1, 0
@@ -169,6 +170,7 @@ func (l *Lane) budget(sleep bool) time.Duration {
 func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
 	now := l.port.Now()
+	l.engine.taken = n
 	if err != nil {
 		l.fail(err)
 		return now

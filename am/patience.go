@@ -11,7 +11,7 @@ import "time"
 // host has other work it takes milliseconds: two ranks that answer each other sleep at every message, although
 // each would have the answer at once if only both polled. No clock tells the time that
 // a message took from that in which its receiver woke up. So it is tried out: after some long sleeps it polls for
-// twice as long as these took, and stays with that while it has to wait clearly less for each event. Where messages come when
+// twice as long as these took, and stays with that while it has to wait clearly less for each message. Where messages come when
 // they come it has not, and the next trial comes after twice as many. What waits took before is measured again now and then.
 type patience struct {
 	base time.Duration // Config.SpinFor; 0: never poll
@@ -19,8 +19,10 @@ type patience struct {
 	most time.Duration // what it grows to
 
 	waits  window        // since the last trial, or in the window of the one that is on
-	asleep window        // those of waits with sleeps that an event ended; counted between trials
+	asleep window        // those of waits with sleeps, each as one; counted between trials
+	vain   time.Duration // waits since the last event; counted between trials
 	before time.Duration // during a trial: what each event took before it; else 0
+	per    int           // events for each sleep before it
 	spent  time.Duration // waits of the trial that is on
 	every  int           // sleeps until the next trial
 }
@@ -30,8 +32,8 @@ const (
 	spinMost = 8
 	// longWait is the longest wait that may be one for who wakes up, and bounds the polling of trials. Longer ones count as long.
 	longWait = 30 * time.Millisecond
-	// A trial comes after fewTrials to rareTrials sleeps, so that what was before it has enough of the pauses between bursts.
-	// It is judged over each trialWindow events, and lasts for trialLife times what one took before.
+	// A trial comes after fewTrials to rareTrials sleeps. It is judged over trialWindow times the events for which there was
+	// one sleep before, so that pauses between bursts count, and lasts for trialLife times what these took.
 	fewTrials, rareTrials = 32, 2048
 	trialWindow           = 64
 	trialLife             = 512
@@ -39,7 +41,7 @@ const (
 
 // window adds up waits for events.
 type window struct {
-	n   int // events
+	n   int // events: one poll may bring several
 	sum time.Duration
 }
 
@@ -61,25 +63,30 @@ func (p *patience) slept(d time.Duration) {
 	}
 }
 
-// waited is told of each wait: how long it was, how much of that were sleeps, and whether an event ended it. It reports
+// waited is told of each wait: how long it was, how much of that were sleeps, and how many events it brought. It reports
 // whether a trial begins.
-func (p *patience) waited(d, slept time.Duration, event bool) bool {
+func (p *patience) waited(d, slept time.Duration, events int) bool {
 	if p.base == 0 {
 		return false
 	}
-	d = min(d, longWait)
-	p.waits.sum += d
-	if event {
-		p.waits.n++
-	}
 	if p.before != 0 {
+		d = min(d, longWait)
+		p.waits.n += events
+		p.waits.sum += d
 		p.judge(d)
 		return false
 	}
-	if slept > 0 && event {
-		p.asleep.n++
-		p.asleep.sum += d
+	p.vain = min(p.vain+min(d, longWait), longWait)
+	if events == 0 {
+		return false
 	}
+	p.waits.n += events
+	p.waits.sum += p.vain
+	if slept > 0 {
+		p.asleep.n++
+		p.asleep.sum += p.vain
+	}
+	p.vain = 0
 	return p.asleep.n >= p.every && p.consider()
 }
 
@@ -88,30 +95,31 @@ func (p *patience) consider() bool {
 	long := p.asleep.mean()
 	worth := long > spinMost*p.base && 4*long < 3*longWait
 	if worth {
-		p.before, p.most = min(max(1, p.waits.mean()), longWait), min(2*long, longWait)
+		p.before, p.per, p.most = max(1, p.waits.mean()), max(1, p.waits.n/p.asleep.n), min(2*long, longWait)
 		p.now = p.most
 	}
 	p.waits, p.asleep = window{}, window{}
 	return worth
 }
 
-// judge ends a trial as soon as it is known that it does not pay. Where two ranks sleep in turn, one of them that polls saves half.
+// judge ends a trial as soon as it is known that it does not pay. Where two ranks sleep in turn, one of them that polls may save half.
 func (p *patience) judge(d time.Duration) {
+	n := trialWindow * p.per
 	p.spent += d
 	switch {
-	case 4*p.waits.sum > 3*trialWindow*p.before:
+	case 4*p.waits.sum > 3*time.Duration(n)*p.before:
 		p.every = min(2*p.every, rareTrials)
 		p.rest()
-	case p.spent > trialLife*p.before:
+	case p.spent > trialLife*time.Duration(p.per)*p.before:
 		p.every = fewTrials / 2
 		p.rest()
-	case p.waits.n >= trialWindow:
+	case p.waits.n >= n:
 		p.waits = window{}
 	}
 }
 
 // rest goes back to short polling.
 func (p *patience) rest() {
-	p.now, p.most, p.before, p.spent = p.base, spinMost*p.base, 0, 0
+	p.now, p.most, p.before, p.spent, p.vain = p.base, spinMost*p.base, 0, 0, 0
 	p.waits, p.asleep = window{}, window{}
 }

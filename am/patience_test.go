@@ -30,7 +30,7 @@ func TestPollingBeforeASleepGrowsWhileSleepsAreShorterThanItCouldBe(t *testing.T
 	}
 	p = newPatience(0)
 	for range 2 * fewTrials {
-		p.waited(time.Millisecond, time.Millisecond, true)
+		p.waited(time.Millisecond, time.Millisecond, 1)
 	}
 	if d := after(time.Microsecond, 20); d != 0 {
 		t.Errorf("who is not to poll does for %v", d)
@@ -46,22 +46,40 @@ type sleeper struct {
 }
 
 // meet waits for a message that comes at a time.
-func (s *sleeper) meet(at time.Duration) {
-	began, polls := s.now, s.patience.now
-	if at <= began {
-		s.waited(0, 0, true)
-		return
+func (s *sleeper) meet(at time.Duration) { s.take([]time.Duration{at}) }
+
+// take waits for the first of some messages, and returns how many it finds.
+func (s *sleeper) take(at []time.Duration) (n int) {
+	began, slept := s.now, time.Duration(0)
+	if at[0] > began {
+		s.now, slept = at[0], s.wait(at[0]-began)
+		if slept > 0 {
+			d := s.wakes()
+			s.now, slept = s.now+d, slept+d
+			s.slept(slept)
+		}
 	}
-	if at-began <= polls {
-		s.now, s.polled = at, s.polled+at-began
-		s.waited(at-began, 0, true)
-		return
+	for n < len(at) && n < eventsPerPoll && at[n] <= s.now {
+		n++
 	}
+	s.waited(s.now-began, slept, n)
+	return n
+}
+
+// wait polls, and returns for how long it would have to sleep.
+func (s *sleeper) wait(d time.Duration) time.Duration {
+	polls := min(d, s.patience.now)
 	s.polled += polls
-	s.now = at + s.wakes()
-	slept := s.now - began - polls
-	s.slept(slept)
-	s.waited(s.now-began, slept, true)
+	return d - polls
+}
+
+// vain waits for messages that do not come.
+func (s *sleeper) vain(d time.Duration) {
+	slept := s.wait(d)
+	if s.now += d; slept > 0 {
+		s.slept(slept)
+	}
+	s.waited(d, slept, 0)
 }
 
 // about draws from half to one and a half of d.
@@ -111,76 +129,91 @@ func TestRanksThatAnswerEachOtherPollWhereWakingUpTakesLong(t *testing.T) {
 }
 
 func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
-	const waits = 20000
+	const pauses = 4000 // seven trials
 	random := func(r *rand.Rand, mean time.Duration) time.Duration {
 		return time.Duration(r.ExpFloat64() * float64(mean))
 	}
 	for _, c := range []struct {
 		name string
+		size int     // messages for each pause, about
 		more float64 // part of the time that trials may poll
 		next func(r *rand.Rand, i int) time.Duration
 	}{
-		{"at random, every 2 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return random(r, 2*time.Millisecond) }},
-		{"at random, every 5 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return random(r, 5*time.Millisecond) }},
-		{"every 3 ms", 0.05, func(*rand.Rand, int) time.Duration { return 3 * time.Millisecond }},
-		{"about every 10 ms", 0.05, func(r *rand.Rand, _ int) time.Duration { return about(r, 10*time.Millisecond) }},
-		{"ten at once", 0.05, func(_ *rand.Rand, i int) time.Duration {
+		{"at random, every 2 ms", 1, 0.1, func(r *rand.Rand, _ int) time.Duration { return random(r, 2*time.Millisecond) }},
+		{"at random, every 5 ms", 1, 0.1, func(r *rand.Rand, _ int) time.Duration { return random(r, 5*time.Millisecond) }},
+		{"every 3 ms", 1, 0.1, func(*rand.Rand, int) time.Duration { return 3 * time.Millisecond }},
+		{"about every 10 ms", 1, 0.1, func(r *rand.Rand, _ int) time.Duration { return about(r, 10*time.Millisecond) }},
+		{"ten at once", 10, 0.1, func(_ *rand.Rand, i int) time.Duration {
 			if i%10 == 0 {
 				return 5 * time.Millisecond
 			}
 			return 0
 		}},
-		{"a hundred at once", 0.05, func(_ *rand.Rand, i int) time.Duration {
+		{"three one after another", 3, 0.1, func(_ *rand.Rand, i int) time.Duration {
+			if i%3 == 0 {
+				return 2 * time.Millisecond
+			}
+			return 30 * time.Microsecond
+		}},
+		{"two one after another", 2, 0.1, func(r *rand.Rand, i int) time.Duration {
+			if i%2 == 0 {
+				return about(r, 5*time.Millisecond)
+			}
+			return 20 * time.Microsecond
+		}},
+		{"a hundred at once", 100, 0.1, func(_ *rand.Rand, i int) time.Duration {
 			if i%100 == 0 {
 				return 5 * time.Millisecond
 			}
 			return 0
 		}},
-		{"a hundred one after another", 0.05, func(r *rand.Rand, i int) time.Duration {
+		{"a hundred one after another", 100, 0.1, func(r *rand.Rand, i int) time.Duration {
 			if i%100 == 0 {
 				return about(r, 10*time.Millisecond)
 			}
 			return 10 * time.Microsecond
 		}},
-		{"some at once", 0.1, func(r *rand.Rand, _ int) time.Duration {
+		{"some at once", 10, 0.1, func(r *rand.Rand, _ int) time.Duration {
 			if r.IntN(10) == 0 {
 				return about(r, 10*time.Millisecond)
 			}
 			return 0
 		}},
-		{"rarer and rarer", 0.05, func(_ *rand.Rand, i int) time.Duration {
+		{"rarer and rarer", 1, 0.1, func(_ *rand.Rand, i int) time.Duration {
 			if i < 40 {
 				return 12 * time.Millisecond
 			}
 			return 40 * time.Millisecond
 		}},
-		{"suddenly more often", 0.2, func(_ *rand.Rand, i int) time.Duration {
+		{"suddenly more often", 5, 0.2, func(_ *rand.Rand, i int) time.Duration {
 			if i < 40 {
 				return 12 * time.Millisecond
 			}
 			return 5 * time.Millisecond
 		}},
-		{"often and rarely in turns", 0.2, func(r *rand.Rand, i int) time.Duration {
+		{"often and rarely in turns", 5, 0.2, func(r *rand.Rand, i int) time.Duration {
 			if i%2000 < 1000 {
 				return random(r, 8*time.Millisecond)
 			}
 			return random(r, 2*time.Millisecond)
 		}},
 	} {
-		for seed := range uint64(10) {
+		for seed := range uint64(5) {
 			t.Run(fmt.Sprintf("%s/%d", c.name, seed), func(t *testing.T) {
 				polled := func(every int) float64 {
 					r := rand.New(rand.NewPCG(seed, 1))
-					s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
+					s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 200 * time.Microsecond }}
 					s.every = every
-					at := time.Duration(0)
-					for i := range waits {
-						at += c.next(r, i)
-						s.meet(at)
+					at := make([]time.Duration, pauses*c.size)
+					for i := range at {
+						at[i] = at[max(i-1, 0)] + c.next(r, i)
+					}
+					for len(at) > 0 {
+						at = at[s.take(at):]
 					}
 					return float64(s.polled) / float64(s.now)
 				}
-				never, sometimes := polled(waits+1), polled(fewTrials)
+				never, sometimes := polled(1<<30), polled(fewTrials)
 				if sometimes > never+c.more {
 					t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
 				}
@@ -201,20 +234,52 @@ func TestForRareMessagesNothingIsTried(t *testing.T) {
 	}
 }
 
-func TestWaitsInVainDoNotProlongATrial(t *testing.T) {
-	p := newPatience(75 * time.Microsecond)
-	for i := range 10 * fewTrials {
-		p.waited(5*time.Millisecond, 5*time.Millisecond, true)
-		if p.before != 0 {
-			break
-		}
-		for range 1000 * i {
-			if p.waited(5*time.Millisecond, 5*time.Millisecond, false); p.before != 0 {
-				t.Fatal("a trial began without an event")
+func TestWaitsInVainAreNoReasonToPoll(t *testing.T) {
+	polled := func(every int) float64 {
+		s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
+		s.every = every
+		for range 20 {
+			for range 1000 {
+				s.meet(s.now + 3*time.Millisecond)
+			}
+			for range 100 {
+				s.vain(10 * time.Millisecond)
 			}
 		}
+		return float64(s.polled) / float64(s.now)
 	}
-	if p.before == 0 || p.before > longWait {
-		t.Errorf("a message took %v before", p.before)
+	if never, sometimes := polled(1<<30), polled(fewTrials); sometimes > never+0.05 || sometimes == never {
+		t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
+	}
+}
+
+func TestRanksThatAnswerBurstsPollWhereWakingUpTakesLong(t *testing.T) {
+	const wire, wake, burst = 50 * time.Microsecond, 2 * time.Millisecond, 100
+	var ranks [2]*sleeper
+	for i := range ranks {
+		ranks[i] = &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return wake }}
+	}
+	ranks[1].every *= 2 // their trials begin apart
+	send := func(from, to *sleeper) {
+		at := make([]time.Duration, burst)
+		for i := range at {
+			at[i] = from.now + wire + time.Duration(i)*10*time.Microsecond
+		}
+		for len(at) > 0 {
+			at = at[to.take(at):]
+		}
+	}
+	trips := func(n int) time.Duration {
+		began := ranks[0].now
+		for range n {
+			send(ranks[0], ranks[1])
+			send(ranks[1], ranks[0])
+		}
+		return (ranks[0].now - began) / time.Duration(n)
+	}
+	first := trips(fewTrials / 2)
+	trips(1000)
+	if last := trips(1000); first < 2*wake || last > 3*wake/2 {
+		t.Errorf("a round trip takes %v, at first %v", last, first)
 	}
 }
