@@ -59,7 +59,10 @@ func (p *patience) slept(d time.Duration) {
 	}
 	p.now = max(p.now/2, p.base)
 	if p.before != 0 && p.now == p.base {
-		p.rest() // nothing comes any more: no fault of the trial's
+		if 4*(p.waits.sum+longWait) > 3*time.Duration(p.waits.n+1)*p.before { // nothing comes any more, and it was no better before
+			p.every = min(2*p.every, rareTrials)
+		}
+		p.rest()
 	}
 }
 

@@ -283,3 +283,24 @@ func TestRanksThatAnswerBurstsPollWhereWakingUpTakesLong(t *testing.T) {
 		t.Errorf("a round trip takes %v, at first %v", last, first)
 	}
 }
+
+func TestTrialsThatAPauseEndsBecomeRareToo(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 0))
+	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 200 * time.Microsecond }}
+	for range 300 {
+		for range 66 + r.IntN(8) {
+			s.meet(s.now + about(r, 10*time.Millisecond))
+		}
+		// Timers end its sleeps, all of one wait for a message.
+		began := s.now
+		slept := s.wait(time.Second)
+		for range 10 {
+			s.now += 100 * time.Millisecond
+			s.slept(100 * time.Millisecond)
+		}
+		s.waited(s.now-began, slept, 1)
+	}
+	if f := float64(s.polled) / float64(s.now); f > 0.06 {
+		t.Errorf("%.3f of the time polled", f)
+	}
+}
