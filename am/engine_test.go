@@ -259,30 +259,55 @@ func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 	}
 }
 
-// Followers are many and wake-ups few: whoever leaves the lead wakes one.
+// Followers are many and wake-ups few: who leaves the lead since its own call has ended wakes one, not all.
 func TestTheLeadIsHandedOverToOne(t *testing.T) {
+	const calls = 6
+	owed := make(chan *am.Token, calls)
 	table := am.NewTable()
-	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	hold := table.Handle("hold", func(c *am.Call) { owed <- c.Defer(time.Minute) })
+	nothing := table.Handle("nothing", func(*am.Call) {})
+	m := amtest.NewMemory(2, 64)
+	var l [2]*am.Lane
+	for i, attend := range []time.Duration{time.Minute, 0} { // only who calls leads the lane of rank 0
+		var err error
+		if l[i], err = am.Open(m.Rank(i), 0, am.Config{Rank: i, Size: 2, Table: table, Segment: m.Rank(i).Segment, AttendAfter: attend}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l[i].Close() })
+	}
 	ctx := bounded(t)
-	var wg sync.WaitGroup
-	for range 32 {
-		wg.Go(func() {
-			for i := range uint64(100) {
-				if r, err := h.Call(ctx, l[0], 1, i); err != nil || r.Arg(0) != i {
-					t.Error(r.Arg(0), err)
-					return
-				}
-			}
+	if _, err := nothing.Call(ctx, l[0], 1); err != nil { // or the first call would wait twice, for its credit too
+		t.Fatal(err)
+	}
+	slept := l[0].Stats().Sleeps
+	ended := make(chan error, calls)
+	for i := range uint64(calls) {
+		go func() { _, err := hold.Call(ctx, l[0], 1); ended <- err }()
+		eventually(t, "the first leads and sleeps, the others are parked", func() bool {
+			s := l[0].Stats()
+			return s.CallsInFlight == int(i)+1 && s.Sleeps > slept && s.Parks == i
 		})
 	}
-	wg.Wait()
-	s := l[0].Stats()
-	if s.HandOvers > s.Waits+s.Parks {
-		t.Errorf("%d hand-overs for %d waits", s.HandOvers, s.Waits)
+	end := func() {
+		if err := (<-owed).Reply(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
-	if err := s.Check(); err != nil {
-		t.Error(err)
+	end() // the first
+	eventually(t, "the lead has been handed over", func() bool { return l[0].Stats().HandOvers > 0 })
+	time.Sleep(20 * time.Millisecond) // time to park again, for those who were woken and are not needed
+	// Another may be woken while the first has not taken the lead yet.
+	if s := l[0].Stats(); s.Parks >= calls-1+s.HandOvers {
+		t.Errorf("handed over %d times; %d of %d others parked again", s.HandOvers, s.Parks-(calls-1), calls-1)
+	}
+	for range calls - 1 {
+		end() // somebody leads always
+	}
+	if s := l[0].Stats(); s.Check() != nil {
+		t.Error(s.Check())
 	}
 }
 
