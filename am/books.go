@@ -32,10 +32,11 @@ func CheckBooks(l *Lane) error {
 func Reconcile(lanes []*Lane) error {
 	for from, a := range lanes {
 		for to, b := range lanes {
-			p := a.peers[to].Load()
-			if p == nil || from == to {
+			at := a.peers.Find(to)
+			if at == nil || at.Load() == nil || from == to {
 				continue
 			}
+			p := at.Load()
 			p.mu.Lock()
 			purse := p.purse.Account()
 			p.mu.Unlock()

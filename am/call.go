@@ -68,8 +68,8 @@ func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) 
 	if h.table != l.table {
 		return fmt.Errorf("am: %s %q: the handler is of another table than the lane: register it in Config.Table", op, h.name)
 	}
-	if rank < 0 || rank >= len(l.peers) {
-		return &fabric.RankError{Op: op, Rank: rank, Size: len(l.peers)}
+	if rank < 0 || rank >= l.peers.Len() {
+		return &fabric.RankError{Op: op, Rank: rank, Size: l.peers.Len()}
 	}
 	return l.checkParts(rank, p, args)
 }

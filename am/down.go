@@ -31,7 +31,7 @@ type death struct {
 // PeerDown tells the lane that a rank is dead, as somebody else found out: its calls end when somebody polls next, which this
 // brings about. It may be called with any lock held, and by the network.
 func (l *Lane) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(l.peers) || rank == l.cfg.Rank {
+	if rank < 0 || rank >= l.peers.Len() || rank == l.cfg.Rank {
 		return
 	}
 	d := &death{rank: rank, cause: cause}
@@ -201,8 +201,8 @@ func (l *Lane) Close() error {
 // eachPeer calls f with each peer and its lock. Who is sending to it has the message in the network then; who comes later sees what was
 // set before.
 func (l *Lane) eachPeer(f func(*peer)) {
-	for i := range l.peers {
-		if p := l.peers[i].Load(); p != nil {
+	for _, at := range l.peers.All() {
+		if p := at.Load(); p != nil {
 			p.mu.Lock()
 			f(p)
 			p.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
+	"github.com/ibconduit/conduit/internal/sparse"
 )
 
 // Lane sends and receives the active messages of one port. Any number of goroutines
@@ -19,7 +20,7 @@ type Lane struct {
 	table *Table
 	hash  uint32 // of the table, on every message
 	purse *flow.Config
-	peers []atomic.Pointer[peer] // by rank; nil: never heard of
+	peers sparse.Array[atomic.Pointer[peer]] // by rank; nil: never heard of
 
 	mu        lockrank.Mutex // Pool
 	pool      *flow.Pool
@@ -95,7 +96,7 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 		return nil, fmt.Errorf("am: open port %d of %s: %w", i, net.Name(), err)
 	}
 	l := &Lane{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
-		peers: make([]atomic.Pointer[peer], cfg.Size)}
+		peers: sparse.Make[atomic.Pointer[peer]](cfg.Size)}
 	l.mu.Init(lockrank.Pool, 0)
 	if slow := purse.Slowest(); cfg.SilentAfter > 0 && l.forgotten() < 2*slow {
 		l.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
@@ -110,16 +111,18 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 
 // peer returns what is known of a rank, from now on something.
 func (l *Lane) peer(rank int) (*peer, error) {
-	if rank < 0 || rank >= len(l.peers) {
-		return nil, &fabric.RankError{Op: "am", Rank: rank, Size: len(l.peers)}
+	if at := l.peers.Find(rank); at != nil {
+		if p := at.Load(); p != nil {
+			return p, nil
+		}
 	}
-	if p := l.peers[rank].Load(); p != nil {
-		return p, nil
+	if rank < 0 || rank >= l.peers.Len() {
+		return nil, &fabric.RankError{Op: "am", Rank: rank, Size: l.peers.Len()}
 	}
-	p := &peer{rank: rank, purse: flow.NewSender(rank, l.purse)}
+	at, p := l.peers.At(rank), &peer{rank: rank, purse: flow.NewSender(rank, l.purse)}
 	p.mu.Init(lockrank.Endpoint, rank)
-	if !l.peers[rank].CompareAndSwap(nil, p) {
-		p = l.peers[rank].Load()
+	if !at.CompareAndSwap(nil, p) {
+		p = at.Load()
 	}
 	return p, nil
 }

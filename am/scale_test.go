@@ -54,6 +54,26 @@ func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 	}
 }
 
+// A lane among a million ranks is as large as one among two, but for a quarter of a byte for each here and in flow.
+func TestALaneDoesNotGrowWithTheRanksItNeverHearsOf(t *testing.T) {
+	table := am.NewTable()
+	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	opened := func(size int) float64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		l := lanesOf(t, amtest.NewMemory(2, 64), 2, size, am.Config{Table: table})
+		if _, err := h.Call(bounded(t), l[0], 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		return float64(after.TotalAlloc-before.TotalAlloc) / 2
+	}
+	const many = 1 << 20
+	if n := (opened(many) - opened(2)) / many; n > 0.75 {
+		t.Errorf("%.2f bytes for each of %d others", n, many)
+	}
+}
+
 // The lanes of a simulated job add nothing of the machine's: a seed names their run, too.
 func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))

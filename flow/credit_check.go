@@ -19,7 +19,8 @@ func (p *Pool) Check() error {
 		return err
 	}
 	var held, reserved, counted, holders, recalled, hungry, topping, out int
-	for peer, a := range p.peers {
+	for peer, e := range p.peers.All() {
+		a := e.account
 		if a == nil {
 			continue
 		}

@@ -3,14 +3,15 @@ package flow
 import (
 	"fmt"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/sparse"
 )
 
 // Pool is a receiver's books of its posted buffers: which peer may use how many. See
 // the package comment. Its owner serialises all calls.
 type Pool struct {
 	cfg   PoolConfig
-	peers []*account // nil without a connection
-	last  []uint32   // the number of each peer's last connection
+	peers sparse.Array[entry]
 
 	// Credits: Credits = free + held + bare.
 	free int // nobody has them
@@ -28,6 +29,12 @@ type Pool struct {
 	out       list // to be told something by a control message
 
 	stats PoolStats
+}
+
+// entry is what a pool knows of a peer.
+type entry struct {
+	account *account // nil without a connection
+	last    uint32   // the number of its last connection
 }
 
 // PoolStats count from NewPool on.
@@ -50,7 +57,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg, peers: make([]*account, cfg.Peers), last: make([]uint32, cfg.Peers), free: cfg.Credits}
+	p := &Pool{cfg: cfg, peers: sparse.Make[entry](cfg.Peers), free: cfg.Credits}
 	p.replies.free = cfg.Replies
 	p.holders.kind, p.recalled.kind = holding, holding
 	p.hungry.kind, p.topping.kind = queueing, queueing
@@ -66,16 +73,17 @@ func (p *Pool) Open(peer int, epoch uint32, now time.Duration) error {
 
 // openAt starts the totals somewhere else than at 0, which tests of their wrap-around use.
 func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
-	if peer < 0 || peer >= len(p.peers) {
-		return fmt.Errorf("flow: open peer %d of %d: no such peer", peer, len(p.peers))
+	if peer < 0 || peer >= p.peers.Len() {
+		return fmt.Errorf("flow: open peer %d of %d: no such peer", peer, p.peers.Len())
 	}
-	if epoch == 0 || ahead(epoch, p.last[peer]) <= 0 {
-		return fmt.Errorf("flow: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, p.last[peer])
+	e := p.peers.At(peer)
+	if epoch == 0 || ahead(epoch, e.last) <= 0 {
+		return fmt.Errorf("flow: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
 	}
 	p.Close(peer, now)
-	p.last[peer] = epoch
+	e.last = epoch
 	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin, acked: origin, lastUse: now}
-	p.peers[peer] = a
+	e.account = a
 	a.target = uint16(p.cfg.Initial)
 	if n := min(p.cfg.Initial, p.spare()-p.cfg.Credits/reserveShare); n > 0 && p.hungry.Len() == 0 {
 		p.grant(a, n, now)
@@ -102,25 +110,26 @@ func (p *Pool) Close(peer int, now time.Duration) (credits, replies int) {
 	p.replies.reserved -= replies
 	p.replies.free += replies
 	p.stats.Reclaimed += uint64(credits)
-	p.peers[peer] = nil
+	p.peers.At(peer).account = nil
 	p.pump(now)
 	return credits, replies
 }
 
 // account returns nil for a peer without a connection.
 func (p *Pool) account(peer int) *account {
-	if peer < 0 || peer >= len(p.peers) {
-		return nil
+	if e := p.peers.Find(peer); e != nil {
+		return e.account
 	}
-	return p.peers[peer]
+	return nil
 }
 
 // Epoch is the number of a peer's connection or, without one, of its last; 0: never.
 func (p *Pool) Epoch(peer int) (epoch uint32, open bool) {
-	if peer < 0 || peer >= len(p.peers) {
+	e := p.peers.Find(peer)
+	if e == nil {
 		return 0, false
 	}
-	return p.last[peer], p.peers[peer] != nil
+	return e.last, e.account != nil
 }
 
 // Opens tells which connection a peer begins with the header of a control message
@@ -128,7 +137,7 @@ func (p *Pool) Epoch(peer int) (epoch uint32, open bool) {
 // earlier connection. Numbers may skip up to 2^15.
 func (p *Pool) Opens(peer int, h *Header) (epoch uint32, ok bool) {
 	last, open := p.Epoch(peer)
-	if open || peer < 0 || peer >= len(p.peers) {
+	if open || peer < 0 || peer >= p.peers.Len() {
 		return 0, false
 	}
 	d := int16(h.Epoch - uint16(last))

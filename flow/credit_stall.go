@@ -22,7 +22,8 @@ type Holder struct {
 // Holders appends the peers that hold or want something to dst: who holds most first.
 func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 	first := len(dst)
-	for peer, a := range p.peers {
+	for peer, e := range p.peers.All() {
+		a := e.account
 		if a == nil {
 			continue
 		}

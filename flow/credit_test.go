@@ -2,6 +2,7 @@ package flow
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -349,10 +350,20 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}
 }
 
-func TestAPeerWithoutConnectionCostsTwelveBytes(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 1000, Credits: 1})
-	if n := int(unsafe.Sizeof(p.peers[0]) + unsafe.Sizeof(p.last[0])); n > 12 || len(p.peers) != 1000 || len(p.last) != 1000 {
-		t.Errorf("%d bytes", n)
+// Memory must not grow with those that a rank never hears of.
+func TestAPeerThatNeverHadAConnectionCostsNothing(t *testing.T) {
+	const peers = 1 << 20
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := newPool(t, PoolConfig{Peers: peers, Credits: 1})
+	must(t, p.Open(peers-1, 1, 0))
+	must(t, p.Check())
+	runtime.ReadMemStats(&after)
+	if n := float64(after.TotalAlloc-before.TotalAlloc) / peers; n > 0.5 {
+		t.Errorf("%.2f bytes for each of %d", n, peers)
+	}
+	if n := unsafe.Sizeof(entry{}); n > 16 {
+		t.Errorf("one without a connection costs %d bytes in a page that others use", n)
 	}
 	if n := unsafe.Sizeof(account{}) + unsafe.Sizeof(Sender{}); n > 320 {
 		t.Errorf("a connected one costs %d", n)
