@@ -34,6 +34,8 @@ const (
 	longWait = 30 * time.Millisecond
 	// A trial comes after fewTrials to rareTrials sleeps. It is judged over trialWindow times the events for which there was
 	// one sleep before, so that pauses between bursts count, and lasts for trialLife times what these took.
+	// A long life keeps trials rare that seem to pay because the program came to a part with more messages: they fail in the next. Where
+	// parts last for seconds, each change to one with more messages may cost one life.
 	fewTrials, rareTrials = 32, 2048
 	trialWindow           = 64
 	trialLife             = 512

@@ -225,6 +225,26 @@ func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
 	}
 }
 
+// A trial that begins in the quieter part seems to pay in the other: one life for each cycle.
+func TestATrialThatOnlySeemsToPayEndsWithItsLife(t *testing.T) {
+	polled := func(every int) float64 {
+		s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 200 * time.Microsecond }}
+		s.every = every
+		for range 8 {
+			for range 1000 {
+				s.meet(s.now + 16*time.Millisecond)
+			}
+			for range 5000 {
+				s.meet(s.now + 5*time.Millisecond)
+			}
+		}
+		return float64(s.polled) / float64(s.now)
+	}
+	if never, sometimes := polled(1<<30), polled(fewTrials); sometimes > never+0.2 || sometimes == never {
+		t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
+	}
+}
+
 func TestForRareMessagesNothingIsTried(t *testing.T) {
 	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
 	for range 10 * fewTrials {
