@@ -245,6 +245,21 @@ func TestATrialThatOnlySeemsToPayEndsWithItsLife(t *testing.T) {
 	}
 }
 
+// A part of the program in which nobody sleeps says nothing of the sleeps after it.
+func TestTrialsAreNoLongerForWhatWasBeforeTheSleeps(t *testing.T) {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 200 * time.Microsecond }}
+	for s.now < time.Minute {
+		s.meet(s.now + 60*time.Microsecond)
+	}
+	busy := s.polled
+	for s.now < 3*time.Minute {
+		s.meet(s.now + 3*time.Millisecond)
+	}
+	if d := s.polled - busy; d > 15*time.Second || s.every == fewTrials {
+		t.Errorf("polled for %v of two minutes, the next trial after %d sleeps", d, s.every)
+	}
+}
+
 func TestForRareMessagesNothingIsTried(t *testing.T) {
 	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 60 * time.Microsecond }}
 	for range 10 * fewTrials {
