@@ -65,7 +65,7 @@ type Config struct {
 	// SpinFor is for how long a goroutine that waits polls without anything happening
 	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that, and up to 30 ms in trials
 	// (Stats.Trials), which go on while messages come clearly sooner so, as on a virtual machine that is slow to wake up. There is none
-	// where messages come less often than every 22 ms, as when each passes many ranks that are slow to wake up. 0: 75 µs,
+	// where the waits for each sleep add up to 22 ms, as when each message passes many ranks that are slow to wake up. 0: 75 µs,
 	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.

@@ -339,3 +339,165 @@ func TestTrialsThatAPauseEndsBecomeRareToo(t *testing.T) {
 		t.Errorf("%.3f of the time polled", f)
 	}
 }
+
+// pingPong returns two ranks that answer each other, and a function for some round trips that returns what one takes.
+func pingPong(wire, wake time.Duration) (ranks [2]*sleeper, trips func(n int) time.Duration) {
+	for i := range ranks {
+		ranks[i] = &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return wake }}
+	}
+	return ranks, func(n int) time.Duration {
+		began := ranks[0].now
+		for range n {
+			ranks[1].meet(ranks[0].now + wire)
+			ranks[0].meet(ranks[1].now + wire)
+		}
+		return (ranks[0].now - began) / time.Duration(n)
+	}
+}
+
+// A rank computes between bursts of round trips, and both had come to the rarest trials by then.
+func TestPausesDoNotEndPollingThatPays(t *testing.T) {
+	for _, x := range []struct {
+		wake   time.Duration
+		trips  int
+		sleeps int // of the other's wait during a pause
+	}{
+		{8 * time.Millisecond, 30, 1},
+		{4 * time.Millisecond, 100, 1},
+		{2 * time.Millisecond, 300, 1},
+		{2 * time.Millisecond, 300, 10},
+	} {
+		ranks, trips := pingPong(50*time.Microsecond, x.wake)
+		for _, s := range ranks {
+			s.every = rareTrials
+		}
+		burst := func() time.Duration {
+			const pause = 200 * time.Millisecond
+			ranks[0].now += pause
+			if x.sleeps > 1 {
+				s := ranks[1]
+				if slept := s.wait(pause); slept > 0 {
+					for range x.sleeps {
+						s.slept(slept / time.Duration(x.sleeps))
+					}
+					s.now += pause
+					s.waited(pause, slept, 0)
+				}
+			}
+			return trips(x.trips)
+		}
+		for ranks[0].now < 10*time.Minute {
+			burst()
+		}
+		fast, n := 0, 0
+		for ; ranks[0].now < 15*time.Minute; n++ {
+			if burst() < x.wake/2 {
+				fast++
+			}
+		}
+		if 10*fast < 7*n {
+			t.Errorf("wake-ups of %v, pauses of %d sleeps: %d of %d bursts of %d are fast", x.wake, x.sleeps, fast, n, x.trips)
+		}
+	}
+}
+
+func TestABusyPartDoesNotKeepWhatComesAfterItSlow(t *testing.T) {
+	ranks, trips := pingPong(50*time.Microsecond, 4*time.Millisecond)
+	for ranks[0].now < time.Minute {
+		for _, s := range ranks {
+			s.meet(s.now + 60*time.Microsecond)
+		}
+	}
+	trips(1000)
+	if d := trips(1000); d > time.Millisecond {
+		t.Errorf("a round trip takes %v", d)
+	}
+}
+
+// A wait that ends before its message has come, as with a deadline, has slept for it too.
+func TestSleepsOfWaitsInVainCountForTheNextMessage(t *testing.T) {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond)}
+	for i := range fewTrials {
+		if s.before != 0 {
+			t.Fatal("a trial after ", i)
+		}
+		s.waited(3*time.Millisecond, 3*time.Millisecond, 0)
+		s.waited(0, 0, 1)
+	}
+	if s.before == 0 {
+		t.Error("no trial")
+	}
+}
+
+func TestHowRareTrialsAre(t *testing.T) {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 0 }}
+	for range 20 * rareTrials {
+		s.meet(s.now + 5*time.Millisecond) // whoever polls for it or not
+	}
+	if s.every != rareTrials {
+		t.Errorf("after trials in vain the next comes after %d sleeps", s.every)
+	}
+	for s.before == 0 {
+		s.meet(s.now + 5*time.Millisecond)
+	}
+	if s.patience.now != 10*time.Millisecond {
+		t.Errorf("sleeps of 5 ms are a reason to poll for %v", s.patience.now)
+	}
+	for s.before != 0 {
+		s.meet(s.now + time.Millisecond)
+	}
+	if s.every != fewTrials/2 {
+		t.Errorf("after a trial that paid the next comes after %d sleeps", s.every)
+	}
+	for s.before == 0 {
+		s.meet(s.now + 20*time.Millisecond)
+	}
+	if s.patience.now != longWait {
+		t.Errorf("sleeps of 20 ms are a reason to poll for %v", s.patience.now)
+	}
+}
+
+// trial returns who polls for 10 ms on trial, since messages came every 5 ms.
+func trial() *sleeper {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return 0 }}
+	for s.before == 0 {
+		s.meet(s.now + 5*time.Millisecond)
+	}
+	return s
+}
+
+func TestAMessageEndsWhatAPauseTookFromATrial(t *testing.T) {
+	s := trial()
+	polls := s.patience.now
+	s.vain(time.Second)
+	if s.patience.now != polls/2 {
+		t.Fatalf("after a sleep it polls for %v, for %v before", s.patience.now, polls)
+	}
+	s.meet(s.now + time.Millisecond)
+	if s.patience.now != polls {
+		t.Errorf("after a message that polling met it polls for %v, for %v before the pause", s.patience.now, polls)
+	}
+}
+
+// What the window says in which a pause came counts less than one that was better as a whole.
+func TestATrialThatPaidIsNoneInVainBecauseOfAPause(t *testing.T) {
+	s := trial()
+	for range trialWindow + 1 {
+		s.meet(s.now + time.Millisecond)
+	}
+	for s.before != 0 {
+		s.slept(time.Second)
+	}
+	if s.every != fewTrials/2 {
+		t.Errorf("the next trial comes after %d sleeps", s.every)
+	}
+}
+
+func TestWhereSleepsAreShortNothingIsTried(t *testing.T) {
+	s := &sleeper{patience: newPatience(75 * time.Microsecond)}
+	for range 10 * fewTrials {
+		if s.waited(spinMost*s.base, spinMost*s.base, 1); s.before != 0 {
+			t.Fatalf("it polls for %v", s.patience.now)
+		}
+	}
+}
