@@ -24,7 +24,7 @@ type patience struct {
 	dozed  bool          // vain has sleeps
 	before time.Duration // during a trial: what was waited for each event before it; else 0
 	each   time.Duration // and for each wait with sleeps, those without before it included
-	per    int           // events for each of these
+	enough int           // events in a window: as many as trialWindow of these brought
 	spent  time.Duration // waits of the trial that is on
 	every  int           // sleeps until the next trial
 }
@@ -111,7 +111,8 @@ func (p *patience) consider() bool {
 	long, each := p.asleep.mean(), p.waits.sum/time.Duration(p.asleep.n)
 	worth := long > spinMost*p.base && 4*each < 3*longWait
 	if worth {
-		p.before, p.each, p.per, p.most = max(1, p.waits.mean()), each, max(1, p.waits.n/p.asleep.n), min(2*long, longWait)
+		p.before, p.each, p.enough = max(1, p.waits.mean()), each, trialWindow*p.waits.n/p.asleep.n
+		p.most = min(2*long, longWait)
 		p.now = p.most
 	}
 	p.waits, p.asleep = window{}, window{}
@@ -128,7 +129,7 @@ func (p *patience) judge(d time.Duration) {
 	case p.spent > trialLife*p.each:
 		p.every = fewTrials / 2
 		p.rest()
-	case p.waits.n >= trialWindow*p.per:
+	case p.waits.n >= p.enough:
 		p.waits = window{}
 	}
 }

@@ -225,6 +225,33 @@ func TestMessagesThatComeWhenTheyComeAreNotPolledFor(t *testing.T) {
 	}
 }
 
+// One and a half events for each sleep are one and a half: judged by one for each, a third less time would seem to be enough.
+func TestPartsOfAnEventForEachSleepCount(t *testing.T) {
+	for _, gap := range []time.Duration{1100, 1300, 1450, 1700, 2100, 2500, 3500} {
+		gap *= time.Microsecond
+		for seed := range uint64(5) {
+			t.Run(fmt.Sprintf("%v/%d", gap, seed), func(t *testing.T) {
+				polled := func(every int) float64 {
+					r := rand.New(rand.NewPCG(seed, 2))
+					s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return about(r, 2*time.Millisecond) }}
+					s.every = every
+					at := make([]time.Duration, 100_000)
+					for i := range at {
+						at[i] = time.Duration(i) * gap
+					}
+					for len(at) > 0 {
+						at = at[s.take(at):]
+					}
+					return float64(s.polled) / float64(s.now)
+				}
+				if never, sometimes := polled(1<<30), polled(fewTrials); sometimes > never+0.1 {
+					t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
+				}
+			})
+		}
+	}
+}
+
 // A trial that begins in the quieter part seems to pay in the other: one life for each cycle.
 func TestATrialThatOnlySeemsToPayEndsWithItsLife(t *testing.T) {
 	polled := func(every int) float64 {
