@@ -24,7 +24,7 @@ type patience struct {
 	dozed  bool          // vain has sleeps
 	before time.Duration // during a trial: what was waited for each event before it; else 0
 	each   time.Duration // and for each wait with sleeps, those without before it included
-	enough int           // events in a window: as many as trialWindow of these brought
+	enough int           // events in a window: as many as came with trialWindow of these
 	spent  time.Duration // waits of the trial that is on
 	every  int           // sleeps until the next trial
 }

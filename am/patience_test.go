@@ -244,8 +244,12 @@ func TestPartsOfAnEventForEachSleepCount(t *testing.T) {
 					}
 					return float64(s.polled) / float64(s.now)
 				}
-				if never, sometimes := polled(1<<30), polled(fewTrials); sometimes > never+0.1 {
+				never, sometimes := polled(1<<30), polled(fewTrials)
+				if sometimes > never+0.1 {
 					t.Errorf("%.3f of the time polled, %.3f without trials", sometimes, never)
+				}
+				if sometimes == never {
+					t.Error("there was no trial")
 				}
 			})
 		}
