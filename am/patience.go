@@ -11,8 +11,8 @@ import "time"
 // host has other work it takes milliseconds: two ranks that answer each other sleep at every message, although
 // each would have the answer at once if only both polled. No clock tells the time that
 // a message took from that in which its receiver woke up. So it is tried out: after some long sleeps it polls for
-// twice as long as these took, and stays with that while it has to wait clearly less for each message, through pauses of a few sleeps too. Where messages come when
-// they come it has not, and the next trial comes after twice as many. What waits took before is measured again now and then.
+// twice as long as these took, and stays with that while it has to wait clearly less for each message, through pauses of four to eight long sleeps too.
+// Where messages come when they come it has not, as a rule, and the next trial comes after twice as many. What waits took before is measured again now and then.
 type patience struct {
 	base time.Duration // Config.SpinFor; 0: never poll
 	now  time.Duration // for how long to poll
@@ -26,6 +26,7 @@ type patience struct {
 	each   time.Duration // and for each wait with sleeps, those without before it included
 	enough int           // events in a window: as many as came with trialWindow of these
 	spent  time.Duration // waits of the trial that is on
+	met    int           // events of it
 	every  int           // sleeps until the next trial
 }
 
@@ -34,7 +35,7 @@ const (
 	spinMost = 8
 	// longWait is the longest wait that may be one for who wakes up, and bounds the polling of trials. Longer ones count as long.
 	longWait = 30 * time.Millisecond
-	// A trial comes after fewTrials to rareTrials waits with sleeps, or half of fewTrials after one that paid. It is judged over trialWindow times the events for which there was
+	// A trial comes after fewTrials to rareTrials waits with sleeps, or half of fewTrials after a whole life. It is judged over trialWindow times the events for which there was
 	// one sleep before, so that pauses between bursts count, and lasts for trialLife times what these took.
 	// A long life keeps trials rare that seem to pay because the program came to a part with more messages: they fail in the next. Where
 	// parts last for seconds and take turns, each change to one with more messages may cost one life. Of such programs drawn at random a tenth of the time
@@ -64,11 +65,12 @@ func (p *patience) slept(d time.Duration) {
 	}
 	p.now = max(p.now/2, p.base)
 	if p.before != 0 && p.now == p.base {
-		// Nothing comes any more.
-		if first := p.spent == p.waits.sum; first && 4*(p.waits.sum+longWait) > 3*time.Duration(p.waits.n+1)*p.before {
-			p.every = min(2*p.every, rareTrials) // and it was no better until now
+		// Nothing comes any more. Where bursts and quiet parts of some sleeps take turns, what was before is measured over enough of them not to begin and
+		// end with a quiet part: it would be more than it is on the average, and each trial seem to pay.
+		if 4*(p.spent+longWait) > 3*time.Duration(p.met+1)*p.before {
+			p.every = min(2*p.every, rareTrials)
 		} else {
-			p.every = fewTrials / 2
+			p.every = max(p.every/2, 2*fewTrials)
 		}
 		p.rest()
 	}
@@ -83,6 +85,7 @@ func (p *patience) waited(d, slept time.Duration, events int) bool {
 	if p.before != 0 {
 		d = min(d, longWait)
 		p.waits.n += events
+		p.met += events
 		p.waits.sum += d
 		if events > 0 && slept == 0 { // a pause's sleep is forgotten
 			p.now = p.most
@@ -136,6 +139,6 @@ func (p *patience) judge(d time.Duration) {
 
 // rest goes back to short polling.
 func (p *patience) rest() {
-	p.now, p.most, p.before, p.spent, p.vain, p.dozed = p.base, spinMost*p.base, 0, 0, 0, false
+	p.now, p.most, p.before, p.spent, p.met, p.vain, p.dozed = p.base, spinMost*p.base, 0, 0, 0, 0, false
 	p.waits, p.asleep = window{}, window{}
 }

@@ -516,11 +516,48 @@ func TestATrialThatPaidIsNoneInVainBecauseOfAPause(t *testing.T) {
 	for range trialWindow + 1 {
 		s.meet(s.now + time.Millisecond)
 	}
+	s.every = rareTrials
 	for s.before != 0 {
 		s.slept(time.Second)
 	}
-	if s.every != fewTrials/2 {
+	if s.every != rareTrials/2 {
 		t.Errorf("the next trial comes after %d sleeps", s.every)
+	}
+	for s.before == 0 {
+		s.meet(s.now + 5*time.Millisecond)
+	}
+	for s.before != 0 { // nothing comes at all
+		s.slept(time.Second)
+	}
+	if s.every != rareTrials {
+		t.Errorf("after a trial in vain the next comes after %d sleeps", s.every)
+	}
+}
+
+// The first windows of a trial in a burst are better than what was before, quiet parts too; the quiet part ends it.
+func TestTrialsInBurstsBetweenQuietPartsAreNotSooner(t *testing.T) {
+	for _, x := range []struct {
+		wake, gap, quiet time.Duration
+		burst, rest      int
+	}{
+		{62 * time.Microsecond, 843 * time.Microsecond, 28 * time.Millisecond, 104, 12},
+		{6436 * time.Microsecond, 710 * time.Microsecond, 45 * time.Millisecond, 651, 14},
+		{2 * time.Millisecond, 1763 * time.Microsecond, 99 * time.Millisecond, 570, 9},
+	} {
+		s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return x.wake }}
+		for due := time.Duration(0); s.now < 5*time.Minute; {
+			for range x.burst {
+				due += x.gap
+				s.meet(due)
+			}
+			for range x.rest {
+				due += x.quiet
+				s.meet(due)
+			}
+		}
+		if f := float64(s.polled) / float64(s.now); f > 0.2 {
+			t.Errorf("%+v: %.3f of the time polled", x, f)
+		}
 	}
 }
 
