@@ -133,7 +133,8 @@ type Lane interface {
 	Test(h Handle) (old uint64, done bool, err error)
 
 	// Wait blocks until the operation is complete, ctx is done, or the peer is
-	// found dead. When ctx ends the wait the operation goes on: the handle
+	// found dead; that ctx was cancelled may be noticed up to 10 ms late. When
+	// ctx ends the wait the operation goes on: the handle
 	// stays valid and its buffers stay the network's.
 	Wait(ctx context.Context, h Handle) (old uint64, err error)
 

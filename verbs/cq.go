@@ -15,18 +15,41 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/ibconduit/conduit/internal/handle"
 )
+
+var errTimeOver = errors.New("verbs: the time of a wait is over")
 
 // CompChannel wakes goroutines that wait for completions, through the Go runtime's poller: no thread is blocked.
 type CompChannel struct {
 	object
 	c       *C.struct_ibv_comp_channel
 	f       *os.File
-	waiting sync.Mutex // held by the one goroutine in Wait
+	waiting sync.Mutex // held by the one goroutine in Wait or WaitFor
+	taken   *cqEvents
+}
+
+// cqEvents are what a wait takes from the kernel: made once, so that it allocates nothing. They do not point to their channel, or a
+// forgotten one would never be noticed.
+type cqEvents struct {
+	c       *C.struct_ibv_comp_channel
+	raw     syscall.RawConn
 	ids     [16]C.uint64_t
-	pending []C.uint64_t // of ids: taken from the kernel, not yet returned
+	n       C.int
+	errno   syscall.Errno
+	pending []C.uint64_t // of ids: not yet returned
+	take    func(uintptr) bool
+}
+
+func newCQEvents(c *C.struct_ibv_comp_channel, raw syscall.RawConn) *cqEvents {
+	e := &cqEvents{c: c, raw: raw}
+	e.take = func(uintptr) bool {
+		e.errno = syscall.Errno(C.ibc_get_cq_events(e.c, &e.ids[0], C.int(len(e.ids)), &e.n))
+		return e.errno != syscall.EAGAIN && e.errno != syscall.EINTR
+	}
+	return e
 }
 
 // CreateCompChannel makes a completion channel.
@@ -46,7 +69,14 @@ func (x *Context) CreateCompChannel() (*CompChannel, error) {
 		h.orphan(h.parents)
 		return nil, x.fail(op, errnoOf(err), "", "")
 	}
-	h.c = c
+	raw, err := h.f.SyscallConn()
+	if err != nil {
+		h.f.Close()
+		C.ibv_destroy_comp_channel(c)
+		h.orphan(h.parents)
+		return nil, x.fail(op, errnoOf(err), "", "")
+	}
+	h.c, h.taken = c, newCQEvents(c, raw)
 	h.handle = handle.New(h, h.kind, x.info.Name)
 	return h, nil
 }
@@ -57,6 +87,28 @@ func (x *Context) CreateCompChannel() (*CompChannel, error) {
 // An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion between the last poll
 // and the arming is slept through.
 func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	return h.await(func() error { return waitRead(ctx, h.f, h.taken.raw, h.taken.take) })
+}
+
+// WaitFor is Wait with a time in place of a context: it returns nil and no error when that is over. It allocates nothing.
+func (h *CompChannel) WaitFor(d time.Duration) (*CQ, error) {
+	return h.await(func() error {
+		if err := h.f.SetReadDeadline(time.Now().Add(d)); err != nil {
+			return err
+		}
+		err := h.taken.raw.Read(h.taken.take)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errTimeOver
+		}
+		if e := h.f.SetReadDeadline(time.Time{}); e != nil {
+			return e
+		}
+		return err
+	})
+}
+
+// await returns a CQ that has made an event. It calls wait, which fills h.taken, where none is known yet.
+func (h *CompChannel) await(wait func() error) (*CQ, error) {
 	const op = "wait for completion"
 	if err := h.use(op); err != nil {
 		return nil, err
@@ -66,29 +118,25 @@ func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 		return nil, &Error{Op: op, Device: h.dev.info.Name, Object: h.name, Err: ErrConcurrent}
 	}
 	defer h.waiting.Unlock()
-	for {
-		for len(h.pending) > 0 {
-			id := uint64(h.pending[0])
-			h.pending = h.pending[1:]
+	for e := h.taken; ; {
+		for len(e.pending) > 0 {
+			id := uint64(e.pending[0])
+			e.pending = e.pending[1:]
 			if q := get(h.dev.reg, h.dev.reg.cqs, id); q != nil {
 				return q, nil
 			}
 		}
-		var n C.int
-		var errno syscall.Errno
-		err := waitRead(ctx, h.f, func() bool {
-			errno = syscall.Errno(C.ibc_get_cq_events(h.c, &h.ids[0], C.int(len(h.ids)), &n))
-			return errno != syscall.EAGAIN && errno != syscall.EINTR
-		})
-		switch {
+		switch err := wait(); {
+		case err == errTimeOver:
+			return nil, nil
 		case errors.Is(err, os.ErrClosed):
 			return nil, h.closedError(op)
 		case err != nil:
 			return nil, &Error{Op: op, Device: h.dev.info.Name, Object: h.name, Err: err}
-		case errno != 0:
-			return nil, h.fail(op, errno, "", "")
+		case e.errno != 0:
+			return nil, h.fail(op, e.errno, "", "")
 		}
-		h.pending = h.ids[:n]
+		e.pending = e.ids[:e.n]
 	}
 }
 

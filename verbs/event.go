@@ -166,13 +166,9 @@ func pollable(fd int, name string) (*os.File, error) {
 	return f, nil
 }
 
-// waitRead calls try whenever f is readable until it returns true, the context ends or f is closed. One caller at a time.
-func waitRead(ctx context.Context, f *os.File, try func() bool) error {
+// waitRead calls try whenever f, which raw belongs to, is readable until it returns true, the context ends or f is closed. One caller at a time.
+func waitRead(ctx context.Context, f *os.File, raw syscall.RawConn, try func(uintptr) bool) error {
 	if err := ctx.Err(); err != nil {
-		return err
-	}
-	raw, err := f.SyscallConn()
-	if err != nil {
 		return err
 	}
 	if ctx.Done() != nil {
@@ -188,7 +184,7 @@ func waitRead(ctx context.Context, f *os.File, try func() bool) error {
 			}
 		}()
 	}
-	err = raw.Read(func(uintptr) bool { return try() })
+	err := raw.Read(try)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return context.Cause(ctx)
 	}

@@ -114,6 +114,48 @@ func TestWaitEndsWithItsContextAndCanBeCalledAgain(t *testing.T) {
 	}
 }
 
+func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
+	r := newRig(t)
+	ch, a, b := r.channelled()
+	const d = 5 * time.Millisecond
+	began := time.Now()
+	if n := testing.AllocsPerRun(20, func() {
+		if cq, err := ch.WaitFor(d); cq != nil || err != nil {
+			t.Fatalf("without an event: %v, %v", cq, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if took := time.Since(began); took < 21*d {
+		t.Errorf("21 waits for %v took %v", d, took)
+	}
+	for _, d := range []time.Duration{0, -time.Second} {
+		if cq, err := ch.WaitFor(d); cq != nil || err != nil {
+			t.Errorf("for %v: %v, %v", d, cq, err)
+		}
+	}
+	send := func() {
+		check(t, b.cq.Arm(false))
+		r.postRecv(b, 4096, 64, 1)
+		a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
+		r.postSend(a, func(w *SendWR) { w.Opcode = OpSend })
+	}
+	send()
+	if cq, err := ch.WaitFor(time.Minute); err != nil || cq != b.cq {
+		t.Errorf("with an event: %v, %v", cq, err)
+	}
+	r.ok(a)
+	r.ok(b)
+	// The time of the wait before is over, and no deadline of the next.
+	if cq, err := ch.WaitFor(d); cq != nil || err != nil {
+		t.Errorf("afterwards: %v, %v", cq, err)
+	}
+	send()
+	if cq, err := ch.Wait(within(t)); err != nil || cq != b.cq {
+		t.Errorf("with a context: %v, %v", cq, err)
+	}
+}
+
 func TestSecondWaiterIsRefusedAndABusyChannelDoesNotClose(t *testing.T) {
 	r := newRig(t)
 	ch := must(r.ctx.CreateCompChannel())(t)

@@ -36,7 +36,8 @@
 //
 // A wait polls in C for up to 20 microseconds at a time, then lets other
 // goroutines run; when nothing came for a while it arms the completion queue and parks in the Go
-// runtime's poller. A post that finds its queue full waits in the same way; it
+// runtime's poller, without allocating. From there it looks around every 10 ms: at a deadline it wakes, that its
+// context was cancelled it notices then. A post that finds its queue full waits in the same way; it
 // ends because the device's retries do.
 //
 // # Failure

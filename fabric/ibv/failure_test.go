@@ -300,6 +300,7 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 		if len(d.of(1)) == 0 || len(d.of(2))+len(d.of(3)) != 0 {
 			t.Errorf("OnDown was told %v", d.told)
 		}
+		l.ep.net.cfg.Depth = 8
 		mixed(r, l, 100, []int{0, 2})
 		r.idle(l)
 	}

@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -430,3 +431,23 @@ func windowOpen(lo, hi uintptr) uint32
 
 //go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
 func windowClose(id uint32)
+
+// A slow answer is slept for, and on a kernel that works at requests in a thread of its own even large puts are.
+func TestSleepingDoesNotAllocate(t *testing.T) {
+	r := newRig(t, 2, Config{})
+	l := r.lane(0)
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+	defer cancel()
+	if n := testing.AllocsPerRun(20, func() { r.must("park", l.ep.park(ctx)) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	soon, cancel := context.WithTimeout(r.ctx, time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	for soon.Err() == nil {
+		r.must("park", l.ep.park(soon))
+	}
+	if d := time.Since(began); d >= parkFor {
+		t.Errorf("a deadline of 1 ms was slept through for %v", d)
+	}
+}

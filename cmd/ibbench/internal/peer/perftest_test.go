@@ -95,6 +95,16 @@ func TestADeviationThatIsNoNumberIsNoError(t *testing.T) {
 	}
 }
 
+// perftest 25.01 calls its unit by its right name.
+func TestTheNewerNameOfTheUnitIsKnown(t *testing.T) {
+	text := " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n" +
+		" 4096       100              58.22              51.50                0.013185\n"
+	o, err := Parse(text)
+	if err != nil || o.Figures.Mean != 51.5*(1<<20) || o.Max != 58.22*(1<<20) || o.Iters != 100 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 func FuzzParseFindsFiguresOrSaysWhyNot(f *testing.F) {
 	for _, n := range []string{"write_lat_8.txt", "write_bw.txt", "unknown_device.txt"} {
 		f.Add(captured(f, n))
