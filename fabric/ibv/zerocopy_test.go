@@ -441,13 +441,17 @@ func TestSleepingDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(20, func() { r.must("park", l.ep.park(ctx)) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	soon, cancel := context.WithTimeout(r.ctx, time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	for soon.Err() == nil {
-		r.must("park", l.ep.park(soon))
+	least := time.Hour // the guest may be slow once
+	for range 10 {
+		soon, cancel := context.WithTimeout(r.ctx, time.Millisecond)
+		began := time.Now()
+		for soon.Err() == nil {
+			r.must("park", l.ep.park(soon))
+		}
+		least = min(least, time.Since(began))
+		cancel()
 	}
-	if d := time.Since(began); d >= parkFor {
-		t.Errorf("a deadline of 1 ms was slept through for %v", d)
+	if least >= parkFor {
+		t.Errorf("a deadline of 1 ms was slept through for %v", least)
 	}
 }
