@@ -221,8 +221,8 @@ func (c *collectives) last(ctx context.Context) error {
 
 // Barrier blocks until every rank has called it. It does not complete a
 // worker's implicit operations: Flush them first where that matters. When a rank
-// dies, or ctx ends the wait, the error says so and later collective operations
-// fail with ErrCollective.
+// dies, or ctx ends the wait, while this rank takes part, the error says so and later collective operations
+// fail with ErrCollective. Where the death was known before, they fail with its *PeerDownError.
 func (j *Job) Barrier(ctx context.Context) error { return j.coll.barrier(ctx, "barrier") }
 
 // Broadcast copies root's buf into every rank's buf, which must be equally long
@@ -294,7 +294,8 @@ func (c *collectives) give(rank int, box []byte) error {
 	return c.put8(rank, sysChunkWord, c.chunks)
 }
 
-// AllGather returns every rank's blob, indexed by rank. Lengths may differ.
+// AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at most 4 GiB; with more
+// it fails on every rank, and later collective operations with ErrCollective.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	all := make([][]byte, j.size)
 	err := j.coll.run(ctx, "all-gather", func() error {

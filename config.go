@@ -26,8 +26,8 @@ const (
 // Config says how to join a job. The zero value is useful. Variables of the
 // environment named below override a zero field, never a set one.
 type Config struct {
-	// SegmentSize is this rank's segment in bytes, from 0 up; ranks may differ. Default:
-	// IBCONDUIT_SEGMENT_SIZE (bytes, or with a suffix K, M, G), else 64 MiB.
+	// SegmentSize is this rank's segment in bytes, from 1 up; ranks may differ. Default (0):
+	// IBCONDUIT_SEGMENT_SIZE (bytes, or with a suffix K, M, G, T; 0 is a rank without a segment), else 64 MiB.
 	SegmentSize int64
 	// SegmentShare, between 0 and 1, gives the size as a share of the memory
 	// this process may use instead. Default: 0, use SegmentSize.
@@ -59,7 +59,7 @@ type Config struct {
 	// outside the segment, without a copy: it is registered, and the registration is kept while nothing
 	// changes the memory. Shorter ones are copied through buffers that are registered for good. In bytes, from
 	// 1 up (what is copied for other reasons, 2 KiB and less, stays so); -1: never. Default:
-	// IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, or "never"), else a measured crossover, which is larger where
+	// IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, T, or "never"), else a measured crossover, which is larger where
 	// registrations cannot be kept. Job.Registrations tells what is done.
 	ZeroCopyMin int64
 	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong; other values let
@@ -226,7 +226,7 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.SegmentSize < 0:
-		return bad("SegmentSize", c.SegmentSize, "0 or more bytes")
+		return bad("SegmentSize", c.SegmentSize, "1 byte or more, or 0 for the default")
 	case !(c.SegmentShare >= 0 && c.SegmentShare <= 1): // NaN too
 		return bad("SegmentShare", c.SegmentShare, "a share between 0 and 1")
 	case c.SegmentShare > 0 && c.SegmentSize > 0:

@@ -56,13 +56,13 @@
 //	r, err := sum.Call(ctx, w, rank, 20, 22)
 //
 // Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or Close. They must
-// not wait themselves: Barrier and its kind, WaitUntil, and Close, return am.ErrInHandler there. A Long message writes into
+// not wait themselves: Barrier and its kind, WaitUntil, and Close, return am.ErrInHandler there, and panic in the debug build. A Long message writes into
 // [Job.Segment].
 //
 // # Failure
 //
 // A rank that dies makes operations and calls to it fail with an error that matches
-// [ErrPeerDown], and collective operations too; everything else goes on. No call waits for
-// ever: collective ones take a context, Get and Put have the worker's
+// [ErrPeerDown], and collective operations too; everything else goes on. Every wait can be
+// bounded: collective operations, calls and WaitUntil take a context, Get and Put have the worker's
 // ([Worker.SetContext]).
 package conduit

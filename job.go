@@ -105,8 +105,9 @@ func (j *Job) FabricTo(rank int) string {
 // among its own operations.
 func (j *Job) CPUAtomics() bool { return j.routes[j.rank].cpuAtomics }
 
-// Abort ends the whole job at once through the launcher, with an exit code and
-// a message, and does not return.
+// Abort writes msg to standard error, exits this process with code, and has the launcher end the job where it can: a PMI
+// launcher and ibrun do. Over TCP the other ranks find this one down, with msg. It does not return, but in
+// [RunLocal], where it only marks the rank as dead.
 func (j *Job) Abort(code int, msg string) { j.boot.Abort(code, msg) }
 
 // Stats are counters by network name.
@@ -275,8 +276,8 @@ func (j *Job) checkOpen() error {
 // until every rank has called it, since a peer may still read this segment; if they have not, up
 // to 2 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
 // on. Closing again does nothing and returns the same. After Close the segment is gone. Only where a handler does not
-// end Close leaves the job, but not the memory that the handler may use, and returns ErrBusy: close again when it has ended, until
-// the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
+// end, or a message is prepared and not sent, Close leaves the job, but not the memory that these may use, and returns an error that
+// matches [am.ErrBusy] too: close again when they have ended, until the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that

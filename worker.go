@@ -70,8 +70,8 @@ func (m *mappedCounters) load() fabric.Counters {
 	return c
 }
 
-// NewWorker opens a worker. Over verbs there are Config.Workers of them; when
-// all are open the error wraps ErrNoWorker.
+// NewWorker opens a worker. Over verbs there are Config.Workers of them; when none is to be had
+// the error wraps ErrNoWorker. There it waits up to 2 s while the device still works off what a closed worker left.
 func (j *Job) NewWorker() (*Worker, error) {
 	j.mu.Lock()
 	if j.closed {

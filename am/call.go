@@ -28,8 +28,9 @@ func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) err
 	return h.post(ctx, v, rank, Payload{}, args)
 }
 
-// PostWith is Post with a payload, which may be reused when it returns. But after a *StallError or ErrClosed the
-// network may read that of a Long larger than Lane.MaxMedium until the lane is closed.
+// PostWith is Post with a payload, which may be reused when it returns: of a Long larger than Lane.MaxMedium it waits until the network
+// has read it, which Config.StallAfter bounds and ctx does not. After a *StallError or ErrClosed the network may read that
+// until the lane is closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
 	return h.post(ctx, v, rank, p, args)
 }

@@ -279,7 +279,8 @@ func (l *Lane) attendNow() {
 	l.handOver()
 }
 
-// Test makes progress once, and reports whether a handler ran.
+// Test makes progress once, unless another goroutine does, and reports whether a handler ran. It does not wait. Errors: ErrInHandler,
+// ErrClosed, or what made the network fail.
 func (l *Lane) Test() (bool, error) {
 	if err := l.mayUse("test"); err != nil {
 		return false, err

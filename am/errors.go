@@ -18,7 +18,7 @@ var (
 	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")
 	// ErrNoCredit: the rank grants no more now, or others wait in front.
 	ErrNoCredit = flow.ErrNoCredit
-	// ErrNoReply: too many calls are unanswered.
+	// ErrNoReply: too many calls are unanswered. Only calls meet it, and they wait: it is counted, in Stats.NoReply.
 	ErrNoReply = flow.ErrNoReply
 	// ErrNoBuffer: every send buffer is in use.
 	ErrNoBuffer = fmt.Errorf("am: no send buffer is free: %w", fabric.ErrAgain)
@@ -119,11 +119,11 @@ type StallError struct {
 	Resource string        // what it waits for
 	Holder   string        // who has it, as far as this rank can tell
 	Queue    int           // how many wait for the same
-	For      time.Duration // since when
+	For      time.Duration // for how long
 }
 
 func (e *StallError) Error() string {
-	return fmt.Sprintf("am: %s to rank %d waits for %s since %v, with %d in the queue: %s (Config.StallAfter bounds this)",
+	return fmt.Sprintf("am: %s to rank %d waits for %s for %v, with %d in the queue: %s (Config.StallAfter bounds this)",
 		e.Op, e.Rank, e.Resource, e.For, e.Queue, e.Holder)
 }
 

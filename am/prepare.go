@@ -7,7 +7,7 @@ import (
 )
 
 // Prepared is a Medium request whose payload the program writes where the device reads it. It ends with
-// Commit, CommitCall or Cancel. One goroutine at a time uses it. A lane with
+// Commit, CommitCall or Cancel, or a TryCommit without an error. One goroutine at a time uses it. A lane with
 // prepared messages cannot be closed.
 type Prepared struct {
 	l    *Lane

@@ -17,7 +17,7 @@ type Payload struct {
 func Medium(b []byte) Payload { return Payload{cat: medium, bytes: b} }
 
 // Long carries bytes to an offset of the target's segment, where they are before the handler
-// runs.
+// runs: at most 2^31-1, which one write over verbs carries.
 func Long(off uint64, b []byte) Payload { return Payload{cat: long, bytes: b, off: off} }
 
 // Reply is what a call came back with. Its zero value is the reply of a handler that made none.

@@ -71,8 +71,10 @@ type Stats struct {
 	Waits                                  uint64 // that did more than one look
 	Parks, Sleeps                          uint64 // of goroutines that did not lead, that did
 	Trials                                 uint64 // of longer polling, where sleeps were long
-	Stalls, HandOvers                      uint64
-	Polls, Controls                        uint64
+	Stalls                                 uint64 // waits longer than Config.StallAfter
+	HandOvers                              uint64 // wake-ups of one who polls next, by who stops
+	Polls                                  uint64
+	Controls                               uint64 // control messages sent; Notes are those that arrived
 	Posted                                 uint64 // receive buffers given back
 	Closed                                 uint64 // peers dead or cut off
 
@@ -150,6 +152,10 @@ func (s *Stats) Check() error {
 	return nil
 }
 
-// Errors are the last errors of the lane that no caller was told, the oldest first: what
+// ErrorEntry is an error with its number, from 0, the rank that it is about (-1: none), and the time since the network was
+// opened.
+type ErrorEntry = errring.Entry
+
+// Errors are the last errors of the lane that no caller was told, at most 1024, the oldest first: what
 // arrived broken, handlers that panicked, peers that died.
-func (l *Lane) Errors() []errring.Entry { return l.ring.Snapshot() }
+func (l *Lane) Errors() []ErrorEntry { return l.ring.Snapshot() }

@@ -33,7 +33,7 @@ type Handler struct {
 func (h *Handler) Name() string { return h.name }
 
 // Table is a set of handlers. All ranks of a job have the same: register handlers
-// in package variables or init functions. Its first use, by Open or by Hash, fixes it.
+// in package variables or init functions. Its first use, by Open, Hash, Encode or Check, fixes it.
 type Table struct {
 	mu     sync.Mutex // of registration, before there is a lane
 	byName map[string]*Handler

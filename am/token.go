@@ -28,7 +28,7 @@ const (
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor.
-// After it the caller is told that there is none, and at once if the handler panics. Who gets nil has replied already.
+// After it the caller is told that there is none, and at once if the handler panics. It is nil where the call was replied to, or deferred, before.
 func (c *Call) Defer(d time.Duration) *Token {
 	if c.state != fresh {
 		return nil
@@ -68,7 +68,8 @@ func (c *Call) Defer(d time.Duration) *Token {
 func (t *Token) From() int { return t.rank }
 
 // Reply answers with arguments only. A second reply is ErrAnswered, a late one ErrExpired, one
-// to a dead rank a *fabric.PeerDownError.
+// to a dead rank a *fabric.PeerDownError, one after the lane's end ErrClosed. After a *SizeError, or an error of a Long's range,
+// another reply may be tried.
 func (t *Token) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.

@@ -26,6 +26,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, w.Close()) }() // before the job
 	right := (job.Rank() + 1) % job.Size()
 	err = conduit.Put(w, conduit.At[int64](right, 8), int64(job.Rank()))
 	_, countErr := conduit.FetchAdd(w, conduit.At[int64](0, 0), 1) // a counter at rank 0
@@ -35,5 +36,5 @@ func run(ctx context.Context) (err error) {
 	left, err := conduit.Get(w, conduit.At[int64](job.Rank(), 8))
 	count, countErr := conduit.Get(w, conduit.At[int64](0, 0))
 	fmt.Printf("rank %d of %d: my left neighbour is %d; %d were here\n", job.Rank(), job.Size(), left, count)
-	return errors.Join(err, countErr, w.Close())
+	return errors.Join(err, countErr)
 }

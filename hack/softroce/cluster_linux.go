@@ -121,7 +121,7 @@ func (c *Cluster) takeSlot(ctx context.Context) (err error) {
 	var late *time.Timer
 	c.unlock, err = image.LockOne(ctx, slots, func() {
 		late = time.AfterFunc(10*time.Second, func() {
-			fmt.Fprintf(c.cfg.Log, "softroce: waiting for another VM of this machine to end (IBCONDUIT_VM_SLOTS allows more than one)\n")
+			fmt.Fprintf(c.cfg.Log, "softroce: waiting for another VM of the same build folder to end (IBCONDUIT_VM_SLOTS allows more than one)\n")
 		})
 	})
 	if late != nil {

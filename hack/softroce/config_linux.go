@@ -30,7 +30,7 @@ type Config struct {
 	Timeout   time.Duration // for one boot of a guest, without waiting for others' VMs; default 2 minutes; see Start
 	// Accel is "tcg", "kvm", or "" for KVM where it proves to boot and TCG elsewhere. The default is IBCONDUIT_VM_ACCEL.
 	Accel string
-	// Slots is how many clusters may run at once on this host, over all processes; a further one waits. The default is
+	// Slots is how many clusters of one Dir may run at once on this host, over all processes; a further one waits. The default is
 	// IBCONDUIT_VM_SLOTS, or 1: VMs that share cores are slower together than in turn.
 	Slots int
 	Dir   string    // build folder; default IBCONDUIT_VM_DIR, or build/softroce of the repository
