@@ -145,7 +145,7 @@ type Lane interface {
 
 	// Flush blocks until every operation of the lane is complete, and returns
 	// the first error of an implicit operation since the last Flush. Handles
-	// stay collectable.
+	// stay collectable. That ctx was cancelled may be noticed up to 10 ms late.
 	Flush(ctx context.Context) error
 
 	// Poll makes progress without waiting.

@@ -41,6 +41,8 @@ type cqEvents struct {
 	errno   syscall.Errno
 	pending []C.uint64_t // of ids: not yet returned
 	take    func(uintptr) bool
+	look    func(uintptr) // take, into found
+	found   bool
 }
 
 func newCQEvents(c *C.struct_ibv_comp_channel, raw syscall.RawConn) *cqEvents {
@@ -49,6 +51,7 @@ func newCQEvents(c *C.struct_ibv_comp_channel, raw syscall.RawConn) *cqEvents {
 		e.errno = syscall.Errno(C.ibc_get_cq_events(e.c, &e.ids[0], C.int(len(e.ids)), &e.n))
 		return e.errno != syscall.EAGAIN && e.errno != syscall.EINTR
 	}
+	e.look = func(fd uintptr) { e.found = e.take(fd) }
 	return e
 }
 
@@ -90,15 +93,20 @@ func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	return h.await(func() error { return waitRead(ctx, h.f, h.taken.raw, h.taken.take) })
 }
 
-// WaitFor is Wait with a time in place of a context: it returns nil and no error when that is over. It allocates nothing.
+// WaitFor is Wait with a time in place of a context: it returns nil and no error when that is over. With none left it
+// looks, and returns at once. It allocates nothing.
 func (h *CompChannel) WaitFor(d time.Duration) (*CQ, error) {
+	end := time.Now().Add(d)
 	return h.await(func() error {
-		if err := h.f.SetReadDeadline(time.Now().Add(d)); err != nil {
+		if err := h.f.SetReadDeadline(end); err != nil {
 			return err
 		}
 		err := h.taken.raw.Read(h.taken.take)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = errTimeOver
+			// Read does not look where the time is over before it begins.
+			if err = h.taken.raw.Control(h.taken.look); err == nil && !h.taken.found {
+				err = errTimeOver
+			}
 		}
 		if e := h.f.SetReadDeadline(time.Time{}); e != nil {
 			return e

@@ -52,9 +52,9 @@
 //
 // Ring and RingUntil occupy a thread for their budget: keep it in microseconds, at most milliseconds, and come back.
 // The wait is a spin, in C, that never sleeps. CompChannel.Wait parks the goroutine in the runtime's poller until its
-// context ends. Opening, registering and creating take the time of system calls. Everything else returns at once. The
-// context's one goroutine takes asynchronous events; a reader of Events that does not come loses the oldest, and
-// EventsLost counts them.
+// context ends, CompChannel.WaitFor for a time. Opening, registering and creating take the time of system calls.
+// Everything else returns at once. The context's one goroutine takes asynchronous events; a reader of Events that does
+// not come loses the oldest, and EventsLost counts them.
 //
 // # Memory
 //

@@ -146,6 +146,18 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	}
 	r.ok(a)
 	r.ok(b)
+	send()
+	r.ok(a)
+	r.ok(b)
+	for began := time.Now(); ; runtime.Gosched() { // the event may be a little later than the completion
+		if cq, err := ch.WaitFor(0); err != nil || cq == b.cq {
+			check(t, err)
+			break
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("who waits for no time does not see an event")
+		}
+	}
 	// The time of the wait before is over, and no deadline of the next.
 	if cq, err := ch.WaitFor(d); cq != nil || err != nil {
 		t.Errorf("afterwards: %v, %v", cq, err)

@@ -95,7 +95,8 @@ func (e *endpoint) park(ctx context.Context) error {
 	}
 	d := parkFor
 	if end, ok := ctx.Deadline(); ok {
-		d = min(d, time.Until(end))
+		// By its own clock the context may end later: do not spin until then.
+		d = min(d, max(time.Until(end), time.Millisecond))
 	}
 	_, err := e.channel.WaitFor(d)
 	return err
