@@ -66,11 +66,12 @@ func (p *patience) slept(d time.Duration) {
 	p.now = max(p.now/2, p.base)
 	if p.before != 0 && p.now == p.base {
 		// Nothing comes any more. Where bursts and quiet parts of some sleeps take turns, what was before is measured over enough of them not to begin and
-		// end with a quiet part: it would be more than it is on the average, and each trial seem to pay.
+		// end with a quiet part: it would be more than it is on the average, and each trial seem to pay. Over more than that it is measured no better, and
+		// bursts that polling makes shorter are slow for longer.
 		if 4*(p.spent+longWait) > 3*time.Duration(p.met+1)*p.before {
 			p.every = min(2*p.every, rareTrials)
 		} else {
-			p.every = max(p.every/2, 2*fewTrials)
+			p.every = max(p.every/2, fewTrials)
 		}
 		p.rest()
 	}

@@ -397,6 +397,8 @@ func TestPausesDoNotEndPollingThatPays(t *testing.T) {
 		{4 * time.Millisecond, 100, 1},
 		{2 * time.Millisecond, 300, 1},
 		{2 * time.Millisecond, 300, 10},
+		{2 * time.Millisecond, 100, 10},
+		{4 * time.Millisecond, 100, 10},
 	} {
 		ranks, trips := pingPong(50*time.Microsecond, x.wake)
 		for _, s := range ranks {
@@ -532,6 +534,17 @@ func TestATrialThatPaidIsNoneInVainBecauseOfAPause(t *testing.T) {
 	if s.every != rareTrials {
 		t.Errorf("after a trial in vain the next comes after %d sleeps", s.every)
 	}
+	s = trial()
+	every := s.every
+	for range trialWindow + 1 { // hardly better, and with the pause no better
+		s.meet(s.now + 7*time.Millisecond/2)
+	}
+	for s.before != 0 {
+		s.slept(time.Second)
+	}
+	if s.every != 2*every {
+		t.Errorf("after a trial that hardly paid the next comes after %d sleeps", s.every)
+	}
 }
 
 // The first windows of a trial in a burst are better than what was before, quiet parts too; the quiet part ends it.
@@ -541,22 +554,25 @@ func TestTrialsInBurstsBetweenQuietPartsAreNotSooner(t *testing.T) {
 		burst, rest      int
 	}{
 		{62 * time.Microsecond, 843 * time.Microsecond, 28 * time.Millisecond, 104, 12},
-		{6436 * time.Microsecond, 710 * time.Microsecond, 45 * time.Millisecond, 651, 14},
 		{2 * time.Millisecond, 1763 * time.Microsecond, 99 * time.Millisecond, 570, 9},
 	} {
-		s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return x.wake }}
-		for due := time.Duration(0); s.now < 5*time.Minute; {
-			for range x.burst {
-				due += x.gap
-				s.meet(due)
+		polled := func(every int) float64 {
+			s := &sleeper{patience: newPatience(75 * time.Microsecond), wakes: func() time.Duration { return x.wake }}
+			s.every = every
+			for due := time.Duration(0); s.now < 5*time.Minute; {
+				for range x.burst {
+					due += x.gap
+					s.meet(due)
+				}
+				for range x.rest {
+					due += x.quiet
+					s.meet(due)
+				}
 			}
-			for range x.rest {
-				due += x.quiet
-				s.meet(due)
-			}
+			return float64(s.polled) / float64(s.now)
 		}
-		if f := float64(s.polled) / float64(s.now); f > 0.2 {
-			t.Errorf("%+v: %.3f of the time polled", x, f)
+		if never, sometimes := polled(1<<30), polled(fewTrials); sometimes > never+0.2 || sometimes == never {
+			t.Errorf("%+v: %.3f of the time polled, %.3f without trials", x, sometimes, never)
 		}
 	}
 }
