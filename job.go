@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
@@ -35,10 +36,10 @@ type Job struct {
 	// downMu is taken last, and no network is called under it: lanes tell of
 	// deaths from inside calls that are made under mu.
 	downMu sync.Mutex
-	first  int                // the rank whose death was found out first; fixed before downs counts it
-	latest int                // the rank whose death was found out last; under downMu
-	leave  context.CancelFunc // ends Close's wait; nil before; under downMu
-	left   []int              // ranks whose goodbye was heard and is not known to be a loss; under downMu
+	first  int    // the rank whose death was found out first; fixed before downs counts it
+	latest int    // the rank whose death was found out last; under downMu
+	leave  func() // ends Close's wait, soon; nil before; under downMu
+	left   []int  // ranks whose goodbye was heard and is not known to be a loss; under downMu
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
@@ -55,8 +56,11 @@ type Job struct {
 
 	closeMu  sync.Mutex // held by whoever closes
 	shut     bool       // Close has left the job
+	alone    error      // why it leaves without the others, who may still need it
 	held     bool       // by a handler that did not end; the networks and the segment are not closed yet
 	closeErr error
+
+	aborted atomic.Pointer[bootstrap.AbortError] // in RunLocal
 }
 
 // route is how operations on one rank travel.
@@ -106,9 +110,13 @@ func (j *Job) FabricTo(rank int) string {
 func (j *Job) CPUAtomics() bool { return j.routes[j.rank].cpuAtomics }
 
 // Abort writes msg to standard error, exits this process with code, and has the launcher end the job where it can: a PMI
-// launcher and ibrun do. Over TCP the other ranks find this one down, with msg. It does not return, but in
-// [RunLocal], where it only marks the rank as dead.
-func (j *Job) Abort(code int, msg string) { j.boot.Abort(code, msg) }
+// launcher and ibrun do. A code whose lowest 8 bits are 0, as 0 or 256, would be that of a good end: 1 in its place. Over TCP the other ranks
+// find this one down, with msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's error has a
+// *bootstrap.AbortError for it.
+func (j *Job) Abort(code int, msg string) {
+	j.aborted.CompareAndSwap(nil, &bootstrap.AbortError{Code: code, Msg: msg})
+	j.boot.Abort(code, msg)
+}
 
 // Stats are counters by network name.
 type Stats map[string]fabric.Counters
@@ -379,9 +387,13 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 	return late, err
 }
 
+// deathNews is for how long a rank that leaves because of a death waits for the bootstrap to tell all of that: who it leaves behind is to hear
+// of the dead rank first, not of this one.
+const deathNews = time.Second
+
 // gather waits until every rank has come here, and reports whether all have; done is what an error says of the others. It is the bootstrap's barrier:
-// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead meanwhile
-// ends it.
+// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead
+// ends it: at once where the bootstrap tells of that, else after deathNews.
 func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	if j.size == 1 {
 		return true, nil
@@ -389,15 +401,21 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	j.downMu.Lock()
-	j.leave = cancel
+	j.leave = func() { time.AfterFunc(deathNews, cancel) }
+	if j.downs.Load() > 0 {
+		j.leave()
+	}
 	j.downMu.Unlock()
 	for _, l := range j.lanes { // so that handlers run here though an attendant would come late, or never
 		go func() { _ = l.Serve(ctx) }() // in a handler that does not end it stays; the lane's Close counts that
 	}
 	err = j.coll.last(ctx)
+	if j.alone = err; err != nil && j.downs.Load() > 0 {
+		j.alone = j.anyDown("close")
+	}
 	switch {
 	case err == nil:
-		return true, nil
+		return j.downs.Load() == 0, nil
 	case j.life.Err() != nil:
 		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
 	case j.downs.Load() > 0:
@@ -406,7 +424,8 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	case errors.Is(err, errTurn):
 		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
 	case ctx.Err() != nil:
-		return false, fmt.Errorf("conduit: close: %w: not every rank has %s within %v (Config.CloseTimeout)", err, done, j.cfg.CloseTimeout)
+		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
+		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	case errors.As(err, new(*bootstrap.LostError)):
 		return false, nil // a rank that has died, gave up waiting, or left because of a death
 	}
@@ -428,7 +447,11 @@ func (j *Job) release() error {
 	if !j.held {
 		errs = append(errs, j.closeNetworks())
 	}
-	if j.boot != nil {
+	switch {
+	case j.boot == nil:
+	case j.alone != nil:
+		errs = append(errs, j.boot.Leave(j.alone))
+	default:
 		errs = append(errs, j.boot.Close())
 	}
 	j.watchers.Wait()

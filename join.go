@@ -54,6 +54,9 @@ const verdictGrace = 5 * time.Second
 
 func (j *Job) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
+		if ctx.Err() != nil { // rank 0 would seem to be missing
+			return context.Cause(ctx)
+		}
 		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
 		if err != nil {
 			return err

@@ -60,24 +60,48 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 	return nil
 }
 
-// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to tell it.
-func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
-	const ranks = 3
+// The death may be one that only this rank has found out, as by Config.Messages.SilentAfter.
+func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
+	for _, leaver := range []int{0, 2} {
+		t.Run(fmt.Sprint("rank ", leaver), func(t *testing.T) {
+			const ranks = 3
+			var met sync.WaitGroup
+			met.Add(ranks)
+			overTCP(t, ranks, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
+				met.Done()
+				met.Wait()
+				if j.Rank() == leaver {
+					j.markDown(1, errors.New("it says nothing"))
+					return j.Close()
+				}
+				return errors.Join(withWorker(j, func(w *Worker) error {
+					if err := w.WaitUntil(ctx, 0, Equal, 1); !errors.Is(err, ErrPeerDown) {
+						return fmt.Errorf("%w, want rank %d down", err, leaver)
+					}
+					if why := j.DownRanks()[leaver]; why == nil || !strings.Contains(why.Error(), "it says nothing") {
+						return fmt.Errorf("%v, want rank %d down", j.DownRanks(), leaver)
+					}
+					return nil
+				}), j.Close())
+			})
+		})
+	}
+}
+
+// overTCP runs a job of ranks of this process that meet over TCP.
+func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
+	t.Helper()
 	ctx := testContext(t)
 	addr := proctest.HeldAddr(t)
 	var all sync.WaitGroup
 	for r := range ranks {
 		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
-		cfg := Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond, Getenv: func(k string) (string, bool) { v, ok := vars[k]; return v, ok }}
+		c := cfg
+		c.Getenv = func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
 		all.Go(func() {
-			j, err := Join(ctx, cfg)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			err = withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
-			if e := j.Close(); r != 0 {
-				err = errors.Join(err, e)
+			j, err := Join(ctx, c)
+			if err == nil {
+				err = run(ctx, j)
 			}
 			if err != nil {
 				t.Errorf("rank %d: %v", r, err)
@@ -85,6 +109,17 @@ func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to tell it.
+func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
+	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
+		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
+		if e := j.Close(); j.Rank() != 0 {
+			err = errors.Join(err, e)
+		}
+		return err
+	})
 }
 
 // leaveAfter: rank r returns when it knows that the r ranks before it have left.

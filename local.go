@@ -14,7 +14,7 @@ import (
 // rank, each in a goroutine of its own, as Join's caller would be in a process
 // of its own. It serves unit tests, and programs that use goroutines as ranks.
 // RunLocal returns when every fn has, with the errors of all ranks joined. A
-// rank whose fn fails, panics or exits (t.FailNow) counts as dead: the others
+// rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead: the others
 // are told, as if it had been a process.
 //
 // When ctx ends, whatever a rank waits for fails with its cause. That includes
@@ -70,6 +70,9 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		if a := job.aborted.Load(); a != nil {
+			err = errors.Join(a, err)
 		}
 		if err != nil {
 			job.fail()

@@ -379,3 +379,18 @@ func TestShareAndTimesAtTheEdgesOfTheirTypes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestRunLocalTellsOfAnAbort(t *testing.T) {
+	for _, ranks := range []int{1, 3} {
+		err := RunLocal(testContext(t), ranks, func(j *Job) error {
+			if j.Rank() == 0 {
+				j.Abort(3, "out of cheese")
+			}
+			return nil
+		})
+		var abort *bootstrap.AbortError
+		if !errors.As(err, &abort) || *abort != (bootstrap.AbortError{Code: 3, Msg: "out of cheese"}) || strings.Contains(err.Error(), "closed") {
+			t.Errorf("%d ranks: %v", ranks, err)
+		}
+	}
+}

@@ -156,6 +156,6 @@ func (s *Stats) Check() error {
 // opened.
 type ErrorEntry = errring.Entry
 
-// Errors are the last errors of the lane that no caller was told, at most 1024, the oldest first: what
-// arrived broken, handlers that panicked, peers that died.
+// Errors are the last errors of the lane that this rank's callers were not told, at most 1024, the oldest first: what
+// arrived broken, handlers that panicked here, peers that died.
 func (l *Lane) Errors() []ErrorEntry { return l.ring.Snapshot() }

@@ -31,12 +31,13 @@ type Bootstrap interface {
 	Barrier(ctx context.Context) error
 
 	// Abort ends the job as far as the backend can, writes msg to standard
-	// error and exits the process with code. It does not return, except for
+	// error and exits the process with code, or with 1 where the code's lowest 8 bits, all
+	// that a process can tell, are 0. It does not return, except for
 	// a member of NewGroup, which it only marks as dead.
 	Abort(code int, msg string)
 	// Lost delivers, once for each rank, the deaths that this backend
 	// notices after New. A rank that called Close did not die, unless it left without
-	// the others: it had given up a collective before, or somebody is lost. The
+	// the others: it called Leave, had given up a collective before, or somebody is lost. The
 	// channel never blocks the backend, is closed by Close, and may never deliver.
 	Lost() <-chan Loss
 
@@ -44,6 +45,9 @@ type Bootstrap interface {
 	Name() string
 	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason, which is not nil.
 	Fail(why error) error
+	// Leave is Close for a rank that waits for the others no more, who may still need it: over TCP and in a group they lose it at once, for
+	// this reason, which is not nil.
+	Leave(why error) error
 	// Close says goodbye and frees everything; a second Close does nothing.
 	// It does not wait for the other ranks: call Barrier first when they
 	// must all have come this far.

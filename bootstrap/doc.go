@@ -19,7 +19,7 @@
 //     fails a collective in progress with os.ErrClosed.
 //   - Blobs that are passed in are not kept; slices that are returned belong
 //     to the caller.
-//   - A rank that ends without Close is a loss, and so is one that calls Fail, or closes after
+//   - A rank that ends without Close is a loss, and so is one that calls Fail or Leave, or closes after
 //     it gave up a collective: over TCP and in a group all
 //     others learn it from Lost and from failed collectives, as long as rank 0
 //     has not closed, since it is rank 0 that sees the deaths. When rank 0

@@ -188,6 +188,9 @@ func localPlace(hosts []string, rank int) (local, size int) {
 }
 
 func (j *job) Abort(code int, msg string) {
+	if code&0xff == 0 { // or it would look like a good end
+		code = 1
+	}
 	if _, inGroup := j.be.(*member); !inGroup || j.be.(*member).exit != nil {
 		fmt.Fprintf(os.Stderr, "rank %d: abort with code %d: %s\n", j.Rank(), code, msg)
 	}
@@ -198,6 +201,10 @@ func (j *job) Close() error { return j.leave(&cause{kind: causeLeft}) }
 
 func (j *job) Fail(why error) error {
 	return j.leave(&cause{kind: causeFailed, text: "failed: " + why.Error()})
+}
+
+func (j *job) Leave(why error) error {
+	return j.leave(&cause{kind: causeLeft, text: leftAlone + ": " + why.Error()})
 }
 
 func (j *job) leave(why *cause) error {

@@ -140,7 +140,7 @@ func (s *seat) deliver(ev event) {
 	}
 }
 
-// losses are what a failure makes known. A goodbye is a loss of a rank that had given up before: it waits for the
+// losses are what a failure makes known. A goodbye is a loss of a rank that says so, or had given up before: it waits for the
 // others no more, who may still need it. And none is in good order where anybody is lost, be it earlier or later:
 // the ranks could not agree to leave.
 func (s *seat) losses(f *failure) []*failure {
@@ -149,7 +149,7 @@ func (s *seat) losses(f *failure) []*failure {
 		s.mute[f.rank] = true
 		return nil
 	case causeLeft:
-		if !s.mute[f.rank] && s.first == nil {
+		if !s.mute[f.rank] && s.first == nil && f.why.text == "" {
 			s.left = append(s.left, f)
 			return nil
 		}
@@ -162,16 +162,22 @@ func (s *seat) losses(f *failure) []*failure {
 	return all
 }
 
+// leftAlone is what is said of who left but not in good order.
+const leftAlone = "left the job without the others"
+
 // loss words a failure for Lost. Who left because of another names that one: it is what the user looks for.
 func (s *seat) loss(f *failure) Loss {
-	why := f.why
-	if why.kind == causeLeft {
-		why = &cause{kind: causeLeft, text: "left the job without the others"}
-		if s.first != f {
-			why.text += ", for " + strings.TrimPrefix(s.first.err().Error(), "bootstrap: ")
+	worded := func(f *failure, more string) *LostError {
+		why := f.why
+		if why.kind == causeLeft && (why.text == "" || more != "") {
+			why = &cause{kind: causeLeft, text: leftAlone + more}
 		}
+		return (&failure{f.rank, f.who, why}).err()
 	}
-	return Loss{f.rank, (&failure{f.rank, f.who, why}).err()}
+	if s.first == f {
+		return Loss{f.rank, worded(f, "")}
+	}
+	return Loss{f.rank, worded(f, ", for "+strings.TrimPrefix(worded(s.first, "").Error(), "bootstrap: "))}
 }
 
 // close ends the seat; why is said to the others.

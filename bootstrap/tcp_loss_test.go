@@ -336,3 +336,41 @@ func TestWhoLeavesWhereSomebodyIsLostIsALoss(t *testing.T) {
 		}
 	}
 }
+
+// Only it knows why; who still needs it has to hear of that.
+func TestWhoLeavesAloneIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func() []Bootstrap{
+		"tcp":   func() []Bootstrap { return joined(t, 4) },
+		"group": func() []Bootstrap { return NewGroup(4) },
+	} {
+		for _, leaver := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s/rank %d", name, leaver), func(t *testing.T) {
+				t.Parallel()
+				ranks := start()
+				defer closeAll(ranks)
+				noErrors(t, []error{ranks[3].Close()})
+				if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has heard of it
+					t.Errorf("barrier without rank 3: %v", err)
+				}
+				noErrors(t, []error{ranks[leaver].Leave(errors.New("rank 3 is deaf"))})
+				if l := lossOf(t, ranks[1]); l.Rank != leaver || !errors.Is(l.Cause, ErrLeft) || !strings.HasSuffix(l.Cause.Error(), " left the job without the others: rank 3 is deaf") {
+					t.Errorf("%+v, want rank %d, who left", l, leaver)
+				}
+				if l := lossOf(t, ranks[1]); l.Rank != 3 || !errors.Is(l.Cause, ErrLeft) || !strings.HasSuffix(l.Cause.Error(), " left the job without the others: rank 3 is deaf") {
+					t.Errorf("%+v, want rank 3, who left before", l)
+				}
+			})
+		}
+	}
+}
+
+func TestNoAbortLooksLikeAGoodEnd(t *testing.T) {
+	for code, want := range map[int]int{0: 1, 256: 1, -512: 1, 1: 1, 7: 7, 255: 255, 257: 257, -1: -1} {
+		m, got := newSelf(), 0
+		m.exit = func(code int) { got = code }
+		if newJob(m, "self", Options{}.withDefaults()).Abort(code, "out of cheese"); got != want {
+			t.Errorf("abort with %d ends with %d, want %d", code, got, want)
+		}
+	}
+}
