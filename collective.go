@@ -213,6 +213,9 @@ func (c *collectives) last(ctx context.Context) error {
 		}
 	}
 	defer func() { c.turn <- struct{}{} }()
+	if err := c.job.anyDown("close"); err != nil {
+		return err
+	}
 	return c.job.boot.Barrier(ctx)
 }
 

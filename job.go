@@ -36,10 +36,10 @@ type Job struct {
 	// downMu is taken last, and no network is called under it: lanes tell of
 	// deaths from inside calls that are made under mu.
 	downMu sync.Mutex
-	first  int    // the rank whose death was found out first; fixed before downs counts it
-	latest int    // the rank whose death was found out last; under downMu
-	leave  func() // ends Close's wait, soon; nil before; under downMu
-	left   []int  // ranks whose goodbye was heard and is not known to be a loss; under downMu
+	first  int                     // the rank whose death was found out first; fixed before downs counts it
+	latest int                     // the rank whose death was found out last; under downMu
+	leave  context.CancelCauseFunc // ends Close's wait; nil before; under downMu
+	left   []int                   // ranks whose goodbye was heard and is not known to be a loss; under downMu
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
@@ -52,6 +52,7 @@ type Job struct {
 	leaving  atomic.Bool     // Close was called
 	life     context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 	closing  chan struct{}   // closed when Close has heard of everybody
+	told     chan struct{}   // closed when the bootstrap has told of a death
 	watchers sync.WaitGroup
 
 	closeMu  sync.Mutex // held by whoever closes
@@ -114,7 +115,7 @@ func (j *Job) CPUAtomics() bool { return j.routes[j.rank].cpuAtomics }
 // find this one down, with msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's error has a
 // *bootstrap.AbortError for it.
 func (j *Job) Abort(code int, msg string) {
-	j.aborted.CompareAndSwap(nil, &bootstrap.AbortError{Code: code, Msg: msg})
+	j.aborted.CompareAndSwap(nil, &bootstrap.AbortError{Code: bootstrap.AbortCode(code), Msg: msg})
 	j.boot.Abort(code, msg)
 }
 
@@ -198,7 +199,7 @@ func (j *Job) markDown(rank int, cause error) {
 	j.downs.Add(1)
 	networks := slices.Clone(j.networks)
 	if j.leave != nil {
-		j.leave()
+		j.leave(&PeerDownError{Rank: rank, Op: "close", Cause: cause})
 	}
 	j.downMu.Unlock()
 	j.cfg.Logger.Warn("rank is down", "rank", rank, "cause", cause)
@@ -253,7 +254,7 @@ func (j *Job) addNetwork(n fabric.Network) {
 // watch passes the launcher's news of deaths on until the job closes.
 func (j *Job) watch() {
 	defer j.watchers.Done()
-	lost := j.boot.Lost()
+	lost, told := j.boot.Lost(), false
 	for {
 		select {
 		case l, ok := <-lost:
@@ -261,6 +262,10 @@ func (j *Job) watch() {
 				return
 			}
 			j.markDown(l.Rank, l.Cause)
+			if !told {
+				told = true
+				close(j.told)
+			}
 		case <-j.closing:
 			return
 		}
@@ -334,6 +339,7 @@ func (j *Job) shutdown(failed bool) error {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
 	unhandled, err := j.meet(ctx)
+	j.awaitNews(ctx)
 	errs := []error{j.release(), err} // errors.As finds what counts calls first
 	if !j.held {                      // else it says which handlers have not ended
 		errs = append(errs, unhandled...)
@@ -387,39 +393,48 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 	return late, err
 }
 
-// deathNews is for how long a rank that leaves because of a death waits for the bootstrap to tell all of that: who it leaves behind is to hear
+// deathNews is for how long a rank that leaves because of a death waits for the bootstrap to tell of that: who it leaves behind is to hear
 // of the dead rank first, not of this one.
 const deathNews = time.Second
 
+func (j *Job) awaitNews(ctx context.Context) {
+	if j.alone == nil || j.downs.Load() == 0 {
+		return
+	}
+	t := time.NewTimer(deathNews)
+	defer t.Stop()
+	select {
+	case <-j.told:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
 // gather waits until every rank has come here, and reports whether all have; done is what an error says of the others. It is the bootstrap's barrier:
-// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead
-// ends it: at once where the bootstrap tells of that, else after deathNews.
+// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead meanwhile
+// ends it.
 func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	if j.size == 1 {
 		return true, nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	j.downMu.Lock()
-	j.leave = func() { time.AfterFunc(deathNews, cancel) }
-	if j.downs.Load() > 0 {
-		j.leave()
-	}
+	j.leave = cancel
 	j.downMu.Unlock()
 	for _, l := range j.lanes { // so that handlers run here though an attendant would come late, or never
 		go func() { _ = l.Serve(ctx) }() // in a handler that does not end it stays; the lane's Close counts that
 	}
 	err = j.coll.last(ctx)
-	if j.alone = err; err != nil && j.downs.Load() > 0 {
-		j.alone = j.anyDown("close")
-	}
+	j.alone = err
 	switch {
 	case err == nil:
-		return j.downs.Load() == 0, nil
+		return true, nil
 	case j.life.Err() != nil:
 		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
+		j.alone = j.anyDown("close")
 		return false, nil
 	case errors.Is(err, errTurn):
 		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
@@ -427,7 +442,8 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
 		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	case errors.As(err, new(*bootstrap.LostError)):
-		return false, nil // a rank that has died, gave up waiting, or left because of a death
+		j.alone = nil
+		return false, nil // a rank that has died, gave up waiting, or left because of a death, and says so itself
 	}
 	return false, err
 }
@@ -441,17 +457,16 @@ func (j *Job) release() error {
 	}
 	errs := []error{j.closeLanes()}
 	j.held = errors.Is(errs[0], am.ErrBusy)
+	if j.alone != nil { // before the networks end: that would not say why
+		errs = append(errs, j.boot.Leave(j.alone))
+	}
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
 	}
 	if !j.held {
 		errs = append(errs, j.closeNetworks())
 	}
-	switch {
-	case j.boot == nil:
-	case j.alone != nil:
-		errs = append(errs, j.boot.Leave(j.alone))
-	default:
+	if j.boot != nil {
 		errs = append(errs, j.boot.Close())
 	}
 	j.watchers.Wait()

@@ -37,7 +37,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{})}
+	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{}), told: make(chan struct{})}
 	if err := j.join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
 		if j.boot != nil { // first: the end of a connection would not say why
@@ -54,9 +54,6 @@ const verdictGrace = 5 * time.Second
 
 func (j *Job) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
-		if ctx.Err() != nil { // rank 0 would seem to be missing
-			return context.Cause(ctx)
-		}
 		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
 		if err != nil {
 			return err

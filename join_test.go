@@ -65,14 +65,3 @@ func TestRanksThatConnectHearAtOnceWhyAnotherDoesNot(t *testing.T) {
 		})
 	}
 }
-
-func TestAJoinThatHasNoTimeDoesNotSeekRankZero(t *testing.T) {
-	vars := map[string]string{"IBCONDUIT_RANK": "1", "IBCONDUIT_SIZE": "2", "IBCONDUIT_ADDR": "127.0.0.1:1"}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("out of cheese")
-	cancel(cause)
-	j, err := Join(ctx, Config{SegmentSize: 4096, Getenv: func(k string) (string, bool) { v, ok := vars[k]; return v, ok }})
-	if j != nil || !errors.Is(err, cause) || strings.Contains(err.Error(), "rank 0") {
-		t.Errorf("%v, %v", j, err)
-	}
-}

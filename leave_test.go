@@ -88,6 +88,42 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 	}
 }
 
+// A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what both say is why.
+func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
+	for _, inClose := range []bool{false, true} {
+		t.Run(fmt.Sprintf("in Close %v", inClose), func(t *testing.T) {
+			const ranks = 4
+			var met sync.WaitGroup
+			met.Add(ranks)
+			overTCP(t, ranks, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
+				met.Done()
+				met.Wait()
+				switch j.Rank() {
+				case 2: // finds rank 1 down
+					found := func() { j.markDown(1, errors.New("it says nothing")) }
+					if inClose {
+						time.AfterFunc(300*time.Millisecond, found)
+					} else {
+						found()
+					}
+					return j.Close()
+				case 3:
+					return j.Close()
+				}
+				for len(j.DownRanks()) < 2 && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				first, others := j.anyDown("wait"), j.DownRanks()
+				var down *PeerDownError
+				if !errors.As(first, &down) || down.Rank != 2 || !strings.Contains(first.Error(), "it says nothing") || others[3] == nil || !strings.Contains(others[3].Error(), "for rank 2") {
+					return fmt.Errorf("%w, %v, want rank 2 down first, and rank 3 for it", first, others)
+				}
+				return j.Close()
+			})
+		})
+	}
+}
+
 // overTCP runs a job of ranks of this process that meet over TCP.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
 	t.Helper()

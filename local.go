@@ -71,14 +71,14 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
-		if a := job.aborted.Load(); a != nil {
-			err = errors.Join(a, err)
-		}
-		if err != nil {
+		if err != nil || job.aborted.Load() != nil {
 			job.fail()
-			boot.Abort(1, err.Error()) // marks this rank as dead
+			boot.Abort(1, fmt.Sprint(err)) // marks this rank as dead
 		}
 		err = errors.Join(err, job.closeWorkers(), job.Close())
+		if a := job.aborted.Load(); a != nil { // also by a handler in Close
+			err = errors.Join(a, err)
+		}
 	}()
 	return fn(job)
 }

@@ -9,9 +9,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -382,15 +384,52 @@ func TestShareAndTimesAtTheEdgesOfTheirTypes(t *testing.T) {
 
 func TestRunLocalTellsOfAnAbort(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
-		err := RunLocal(testContext(t), ranks, func(j *Job) error {
+		for code, want := range map[int]int{3: 3, 256: 1} {
+			err := RunLocal(testContext(t), ranks, func(j *Job) error {
+				if j.Rank() == 0 {
+					j.Abort(code, "out of cheese")
+				}
+				return nil
+			})
+			wantAbort(t, err, want)
+			if err != nil && strings.Contains(err.Error(), "closed") {
+				t.Errorf("%d ranks: %v", ranks, err)
+			}
+		}
+	}
+}
+
+func wantAbort(t *testing.T, err error, code int) {
+	t.Helper()
+	var abort *bootstrap.AbortError
+	if !errors.As(err, &abort) || *abort != (bootstrap.AbortError{Code: code, Msg: "out of cheese"}) {
+		t.Errorf("%v, want the abort with code %d", err, code)
+	}
+}
+
+func TestRunLocalTellsOfAnAbortInClose(t *testing.T) {
+	for _, ranks := range []int{2, 3} {
+		table := am.NewTable()
+		var job atomic.Pointer[Job]
+		abort := table.Handle("abort", func(*am.Call) {
+			for j := job.Load(); !j.leaving.Load(); {
+				time.Sleep(time.Millisecond)
+			}
+			job.Load().Abort(3, "out of cheese")
+		})
+		ctx := testContext(t)
+		err := RunLocalConfig(ctx, ranks, Config{SegmentSize: 4096, Handlers: table}, func(j *Job) error {
 			if j.Rank() == 0 {
-				j.Abort(3, "out of cheese")
+				job.Store(j)
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			if j.Rank() > 0 {
+				return abort.Post(ctx, j, 0)
 			}
 			return nil
 		})
-		var abort *bootstrap.AbortError
-		if !errors.As(err, &abort) || *abort != (bootstrap.AbortError{Code: 3, Msg: "out of cheese"}) || strings.Contains(err.Error(), "closed") {
-			t.Errorf("%d ranks: %v", ranks, err)
-		}
+		wantAbort(t, err, 3)
 	}
 }

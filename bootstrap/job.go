@@ -187,10 +187,16 @@ func localPlace(hosts []string, rank int) (local, size int) {
 	return local, size
 }
 
-func (j *job) Abort(code int, msg string) {
-	if code&0xff == 0 { // or it would look like a good end
-		code = 1
+// AbortCode is the code that Abort ends the process with: never one that would look like a good end.
+func AbortCode(code int) int {
+	if code&0xff == 0 {
+		return 1
 	}
+	return code
+}
+
+func (j *job) Abort(code int, msg string) {
+	code = AbortCode(code)
 	if _, inGroup := j.be.(*member); !inGroup || j.be.(*member).exit != nil {
 		fmt.Fprintf(os.Stderr, "rank %d: abort with code %d: %s\n", j.Rank(), code, msg)
 	}
