@@ -55,10 +55,11 @@ type Job struct {
 	told     chan struct{}   // closed when the bootstrap has told of a death
 	watchers sync.WaitGroup
 
-	closeMu  sync.Mutex // held by whoever closes
-	shut     bool       // Close has left the job
-	alone    error      // why it leaves without the others, who may still need it
-	held     bool       // by a handler that did not end; the networks and the segment are not closed yet
+	closeMu  sync.Mutex    // held by whoever closes
+	shut     bool          // Close has left the job
+	alone    error         // why it leaves without the others, who may still need it
+	news     time.Duration // for how long it waits before for the bootstrap to tell of a death
+	held     bool          // by a handler that did not end; the networks and the segment are not closed yet
 	closeErr error
 
 	aborted atomic.Pointer[bootstrap.AbortError] // in RunLocal
@@ -398,10 +399,10 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 const deathNews = time.Second
 
 func (j *Job) awaitNews(ctx context.Context) {
-	if j.alone == nil || j.downs.Load() == 0 {
+	if j.alone == nil || j.news == 0 {
 		return
 	}
-	t := time.NewTimer(deathNews)
+	t := time.NewTimer(j.news)
 	defer t.Stop()
 	select {
 	case <-j.told:
@@ -434,7 +435,7 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
-		j.alone = j.anyDown("close")
+		j.alone, j.news = j.anyDown("close"), deathNews
 		return false, nil
 	case errors.Is(err, errTurn):
 		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
@@ -442,8 +443,13 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
 		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	case errors.As(err, new(*bootstrap.LostError)):
-		j.alone = nil
-		return false, nil // a rank that has died, gave up waiting, or left because of a death, and says so itself
+		// A rank that has died, gave up waiting, or left because of a death, and says so itself: through rank 0, which has to stay for that.
+		if j.rank == 0 {
+			j.news = 2 * deathNews
+		} else {
+			j.alone = nil
+		}
+		return false, nil
 	}
 	return false, err
 }
@@ -455,11 +461,13 @@ func (j *Job) release() error {
 	default:
 		close(j.closing)
 	}
-	errs := []error{j.closeLanes()}
-	j.held = errors.Is(errs[0], am.ErrBusy)
-	if j.alone != nil { // before the networks end: that would not say why
+	var errs []error
+	if j.alone != nil { // first: handlers may take their time, and the end of a network would not say why
 		errs = append(errs, j.boot.Leave(j.alone))
 	}
+	lanes := j.closeLanes()
+	errs = append(errs, lanes)
+	j.held = errors.Is(lanes, am.ErrBusy)
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
 	}

@@ -124,6 +124,45 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 	}
 }
 
+// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves because of a death, or gave up.
+func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			const ranks = 4
+			var met sync.WaitGroup
+			met.Add(ranks)
+			overTCP(t, ranks, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
+				met.Done()
+				met.Wait()
+				switch j.Rank() {
+				case 2:
+					if timeout == 0 {
+						time.AfterFunc(300*time.Millisecond, func() { j.markDown(1, errors.New("it says nothing")) })
+						return j.Close()
+					}
+					if err := j.Close(); !errors.Is(err, context.DeadlineExceeded) {
+						return fmt.Errorf("%w, want the end of CloseTimeout", err)
+					}
+					return nil
+				case 0:
+					time.Sleep(timeout / 4)
+					return j.Close()
+				}
+				err := withWorker(j, func(w *Worker) error {
+					for len(j.DownRanks()) < 2 {
+						if err := w.WaitUntil(ctx, 0, Equal, 1); !errors.Is(err, ErrPeerDown) {
+							return fmt.Errorf("%w, want ranks down", err)
+						}
+					}
+					return nil
+				})
+				_ = j.Close()
+				return err
+			})
+		})
+	}
+}
+
 // overTCP runs a job of ranks of this process that meet over TCP.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
 	t.Helper()

@@ -71,9 +71,13 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
-		if err != nil || job.aborted.Load() != nil {
+		// Abort marks this rank as dead.
+		if a := job.aborted.Load(); a != nil {
 			job.fail()
-			boot.Abort(1, fmt.Sprint(err)) // marks this rank as dead
+			boot.Abort(a.Code, a.Msg)
+		} else if err != nil {
+			job.fail()
+			boot.Abort(1, err.Error())
 		}
 		err = errors.Join(err, job.closeWorkers(), job.Close())
 		if a := job.aborted.Load(); a != nil { // also by a handler in Close
