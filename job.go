@@ -428,6 +428,7 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 	}
 	err = j.coll.last(ctx)
 	j.alone = err
+	var lost *bootstrap.LostError
 	switch {
 	case err == nil:
 		return true, nil
@@ -439,10 +440,7 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		return false, nil
 	case errors.Is(err, errTurn):
 		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
-	case ctx.Err() != nil:
-		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
-		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
-	case errors.As(err, new(*bootstrap.LostError)):
+	case errors.As(err, &lost) && lost.Rank != j.rank:
 		// A rank that has died, gave up waiting, or left because of a death, and says so itself: through rank 0, which has to stay for that.
 		if j.rank == 0 {
 			j.news = 2 * deathNews
@@ -450,6 +448,9 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 			j.alone = nil
 		}
 		return false, nil
+	case ctx.Err() != nil:
+		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
+		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	}
 	return false, err
 }
