@@ -64,12 +64,7 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 	for _, leaver := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", leaver), func(t *testing.T) {
-			const ranks = 3
-			var met sync.WaitGroup
-			met.Add(ranks)
-			overTCP(t, ranks, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
-				met.Done()
-				met.Wait()
+			overTCP(t, 3, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				if j.Rank() == leaver {
 					j.markDown(1, errors.New("it says nothing"))
 					return j.Close()
@@ -92,12 +87,7 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 	for _, inClose := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in Close %v", inClose), func(t *testing.T) {
-			const ranks = 4
-			var met sync.WaitGroup
-			met.Add(ranks)
-			overTCP(t, ranks, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
-				met.Done()
-				met.Wait()
+			overTCP(t, 4, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				switch j.Rank() {
 				case 2: // finds rank 1 down
 					found := func() { j.markDown(1, errors.New("it says nothing")) }
@@ -128,12 +118,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			const ranks = 4
-			var met sync.WaitGroup
-			met.Add(ranks)
-			overTCP(t, ranks, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
-				met.Done()
-				met.Wait()
+			overTCP(t, 4, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
 				switch j.Rank() {
 				case 2:
 					if timeout == 0 {
@@ -163,18 +148,21 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 	}
 }
 
-// overTCP runs a job of ranks of this process that meet over TCP.
+// overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
 	t.Helper()
 	ctx := testContext(t)
 	addr := proctest.HeldAddr(t)
-	var all sync.WaitGroup
+	var all, met sync.WaitGroup
+	met.Add(ranks)
 	for r := range ranks {
 		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
 		c := cfg
 		c.Getenv = func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
 		all.Go(func() {
 			j, err := Join(ctx, c)
+			met.Done()
+			met.Wait()
 			if err == nil {
 				err = run(ctx, j)
 			}
