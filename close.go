@@ -64,8 +64,14 @@ func (j *Job) shutdown(failed bool) error {
 	}
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
+	before := j.downs.Load()
 	unhandled, err := j.meet(ctx)
-	j.awaitNews(ctx)
+	if told := j.awaitNews(ctx); !told && before == 0 {
+		// Found here, and by nobody else who would tell the program, or the launcher.
+		if down := j.anyDown("close"); down != nil {
+			err = errors.Join(err, fmt.Errorf("conduit: %w", down))
+		}
+	}
 	errs := []error{j.release(), err} // errors.As finds what counts calls first
 	if !j.held {                      // else it says which handlers have not ended
 		errs = append(errs, unhandled...)
@@ -123,10 +129,11 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 // of the dead rank first, not of this one.
 const deathNews = time.Second
 
-// awaitNews waits, before this rank says goodbye, as long as gather found that it has to.
-func (j *Job) awaitNews(ctx context.Context) {
+// awaitNews waits, before this rank says goodbye, as long as gather found that it has to, and reports whether the bootstrap has told of a
+// death; true where nothing is to be told.
+func (j *Job) awaitNews(ctx context.Context) (told bool) {
 	if j.alone == nil || j.news == 0 {
-		return
+		return true
 	}
 	t := time.NewTimer(j.news)
 	defer t.Stop()
@@ -134,6 +141,12 @@ func (j *Job) awaitNews(ctx context.Context) {
 	case <-j.told:
 	case <-t.C:
 	case <-ctx.Done():
+	}
+	select {
+	case <-j.told:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -153,20 +166,26 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		go func() { _ = l.Serve(ctx) }() // in a handler that does not end it stays; the lane's Close counts that
 	}
 	err = j.coll.last(ctx)
+	if err == nil {
+		return true, nil
+	}
 	j.alone = err
 	var lost *bootstrap.LostError
+	others := errors.As(err, &lost) && lost.Rank != j.rank
+	late := !others && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrPeerDown)
 	switch {
-	case err == nil:
-		return true, nil
 	case j.life.Err() != nil:
 		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
+	case late && errors.Is(err, errTurn):
+		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
+	case late: // whoever is found down since may have left because this rank gave up: nobody else says why
+		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
+		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
 		j.alone, j.news = j.anyDown("close"), deathNews
 		return false, nil
-	case errors.Is(err, errTurn):
-		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
-	case errors.As(err, &lost) && lost.Rank != j.rank:
+	case others:
 		// A rank that has died, gave up waiting, or left because of a death, and says so itself: through rank 0, which has to stay for that.
 		if j.rank == 0 {
 			j.news = 2 * deathNews
@@ -174,9 +193,6 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 			j.alone = nil
 		}
 		return false, nil
-	case ctx.Err() != nil:
-		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
-		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	}
 	return false, err
 }

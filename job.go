@@ -250,20 +250,20 @@ func (j *Job) addNetwork(n fabric.Network) {
 }
 
 // watch passes the launcher's news of deaths on until the job closes.
-func (j *Job) watch() {
+func (j *Job) watch(lost <-chan bootstrap.Loss) {
 	defer j.watchers.Done()
-	lost, told := j.boot.Lost(), false
+	told := false
 	for {
 		select {
 		case l, ok := <-lost:
 			if !ok {
 				return
 			}
-			j.markDown(l.Rank, l.Cause)
 			if !told {
 				told = true
 				close(j.told)
 			}
+			j.markDown(l.Rank, l.Cause)
 		case <-j.closing:
 			return
 		}

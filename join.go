@@ -80,7 +80,7 @@ func (j *Job) join(ctx context.Context) (err error) {
 		return err
 	}
 	j.watchers.Add(1)
-	go j.watch()
+	go j.watch(j.boot.Lost())
 	// Nobody may use a segment before its owner is ready to close it in order.
 	if err := j.boot.Barrier(ctx); err != nil {
 		return err

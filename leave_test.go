@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
@@ -47,9 +48,8 @@ func TestWhoLeavesBecauseOfADeathIsFoundDown(t *testing.T) {
 // waitForWhoLeft waits for a word that rank 0 never writes.
 func waitForWhoLeft(ctx context.Context, w *Worker) error {
 	for _, rank := range []int{2, 0} {
-		var down *PeerDownError
-		if err := w.WaitUntil(ctx, 8, Equal, 1); !errors.As(err, &down) || down.Rank != rank {
-			return fmt.Errorf("%w, want rank %d down", err, rank)
+		if err := wantDown(rank, w.WaitUntil(ctx, 8, Equal, 1)); err != nil {
+			return err
 		}
 		if rank == 2 {
 			if err := Put(w, At[uint64](0, 0), 1); err != nil {
@@ -91,11 +91,11 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 				switch j.Rank() {
 				case 2: // finds rank 1 down
 					found := func() { j.markDown(1, errors.New("it says nothing")) }
-					if inClose {
+					if inClose { // nobody else tells of it
 						time.AfterFunc(300*time.Millisecond, found)
-					} else {
-						found()
+						return wantDown(1, j.Close())
 					}
+					found()
 					return j.Close()
 				case 3:
 					return j.Close()
@@ -123,7 +123,7 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 				case 2:
 					if timeout == 0 {
 						time.AfterFunc(300*time.Millisecond, func() { j.markDown(1, errors.New("it says nothing")) })
-						return j.Close()
+						return wantDown(1, j.Close())
 					}
 					if err := j.Close(); !errors.Is(err, context.DeadlineExceeded) {
 						return fmt.Errorf("%w, want the end of CloseTimeout", err)
@@ -146,6 +146,41 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hastyBootstrap has another rank leave, and be found down, in the moment in which this one gives up.
+type hastyBootstrap struct {
+	bootstrap.Bootstrap
+	j *Job
+}
+
+func (b hastyBootstrap) Barrier(ctx context.Context) error {
+	err := b.Bootstrap.Barrier(ctx)
+	b.j.markDown(2, bootstrap.ErrLeft)
+	return err
+}
+
+// Each could take the other's goodbye for the death that somebody else tells of: the job would end as if all were well.
+func TestWhoGivesUpInCloseSaysSoThoughAnotherIsFoundDown(t *testing.T) {
+	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
+	err := RunLocalConfig(testContext(t), 3, cfg, func(j *Job) error {
+		if j.Rank() == 0 {
+			j.boot = hastyBootstrap{j.boot, j}
+		} else {
+			<-j.told // of rank 0
+		}
+		return nil // into Close
+	})
+	if err == nil || !strings.Contains(err.Error(), "rank 0: ") || !strings.Contains(err.Error(), "not every rank has called Close") {
+		t.Errorf("%v, want that rank 0 waited in vain", err)
+	}
+}
+
+func wantDown(rank int, err error) error {
+	if down := (*PeerDownError)(nil); !errors.As(err, &down) || down.Rank != rank {
+		return fmt.Errorf("%w, want rank %d down", err, rank)
+	}
+	return nil
 }
 
 // overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
