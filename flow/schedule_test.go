@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/internal/handle/handletest"
+	"github.com/ibconduit/conduit/internal/racetest"
 )
 
 var (
@@ -34,7 +35,7 @@ func TestRandomSchedulesKeepTheBooks(t *testing.T) {
 	n := *steps
 	if n == 0 {
 		n = 10_000_000
-		if raceEnabled || testing.Short() {
+		if racetest.Enabled || testing.Short() {
 			n = 1_000_000
 		}
 	}

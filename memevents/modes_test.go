@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ibconduit/conduit/internal/racetest"
 	"golang.org/x/sys/unix"
 )
 
@@ -272,7 +273,7 @@ func TestConstructorOfALaterLibraryThatUnmaps_17(t *testing.T) {
 
 // Where the kernel maps nothing more (vm.max_map_count, RLIMIT_AS) the self-test covers nothing, and harms nobody.
 func TestSelfTestWithoutMemoryCoversNothing_17(t *testing.T) {
-	if raceDetector {
+	if racetest.Enabled {
 		t.Skip("the race detector maps pages for itself, and dies where it cannot")
 	}
 	if out := runHelper(t, nil, "nomaps"); !strings.Contains(out, "cannot allocate memory") {
