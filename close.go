@@ -21,7 +21,9 @@ import (
 // Before it meets the others it waits for the messages of this rank, and afterwards it
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is down it tells also of
-// messages that may not have arrived, or been handled, within CloseTimeout. While a rank
+// messages that may not have arrived, or been handled, within CloseTimeout. A death ends the wait, and is no error of Close where
+// an operation before has told of it, or the bootstrap tells all ranks; one that only the network finds, while this rank waits, is a
+// *PeerDownError. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
 // are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
