@@ -52,9 +52,14 @@ func TestProcessesOverVerbsGetEveryAnswer(t *testing.T) { verbsProcesses(t, 3, -
 
 func TestAKilledProcessOverVerbsEndsItsCallsAndNoOthers(t *testing.T) { verbsProcesses(t, 4, 2) }
 
-func BenchmarkVerbs(b *testing.B) {
+func BenchmarkVerbs(b *testing.B) { benchmark(b, verbsGroup(b)) }
+
+// With Soft-RoCE what the device does is in it: it works in the system calls of who posts.
+func BenchmarkVerbsSteps(b *testing.B) { steps(b, verbsGroup(b)) }
+
+func verbsGroup(b *testing.B) *group {
 	device := rdmatest.Device(b)
-	benchmark(b, &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
+	return &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 		return newIbv(rank, size, m, device, ibv.MessageConfig{})
-	}})
+	}}
 }

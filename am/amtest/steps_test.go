@@ -6,16 +6,18 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
-	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/segment"
 )
 
-// BenchmarkSteps is what a message costs its processors at both ends together: one goroutine plays both ranks, so that
-// nothing waits, no line moves between caches, and a busy machine disturbs little.
 func BenchmarkSteps(b *testing.B) {
-	g := &group{make: func(t fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
-		return shm.New(shm.Config{Rank: rank, Size: size, Segment: m, Job: t.Name()})
-	}}
+	steps(b, &group{make: func(t fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
+		return newShm(rank, size, m, t.Name())
+	}})
+}
+
+// steps measures what a message costs its processors at both ends together: one goroutine plays both ranks, so that
+// nothing waits, no line moves between caches, and a busy machine disturbs little.
+func steps(b *testing.B, g *group) {
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	count := table.Handle("count", func(*am.Call) {})
