@@ -13,7 +13,7 @@ import (
 
 // Close leaves the job. It is collective: it waits, at most Config.CloseTimeout,
 // until every rank has called it, since a peer may still read this segment; if they have not, up
-// to 2 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
+// to 2.5 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
 // on. Closing again does nothing and returns the same. After Close the segment is gone. Only where a handler does not
 // end, or a message is prepared and not sent, Close leaves the job, but not the memory that these may use, and returns an error that
 // matches [am.ErrBusy] too: close again when they have ended, until the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
@@ -22,7 +22,7 @@ import (
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is down it tells also of
 // messages that may not have arrived, or been handled, within CloseTimeout. A death ends the wait, and is no error of Close where
-// an operation before has told of it, or the bootstrap tells all ranks; one that only the network finds, while this rank waits, is a
+// it was found before (DownRanks has it), or the bootstrap tells all ranks of it; one that only the network finds, while this rank waits, is a
 // *PeerDownError. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
 // are refused with an error that wraps [am.ErrClosed].
@@ -47,7 +47,7 @@ func (j *Job) Close() error {
 		j.shut = true
 		j.closeErr = j.shutdown(failed)
 	case j.held:
-		j.closeErr = j.releaseHeld()
+		j.closeErr = errors.Join(j.releaseHeld(), j.meetErr)
 	}
 	return j.closeErr
 }
@@ -68,12 +68,11 @@ func (j *Job) shutdown(failed bool) error {
 	defer cancel()
 	before := j.downs.Load()
 	unhandled, err := j.meet(ctx)
-	if told := j.awaitNews(ctx); !told && before == 0 {
+	if !j.awaitNews(ctx) && before == 0 {
 		// Found here, and by nobody else who would tell the program, or the launcher.
-		if down := j.anyDown("close"); down != nil {
-			err = errors.Join(err, fmt.Errorf("conduit: %w", down))
-		}
+		err = errors.Join(err, fmt.Errorf("conduit: %w", j.anyDown("close")))
 	}
+	j.meetErr = err
 	errs := []error{j.release(), err} // errors.As finds what counts calls first
 	if !j.held {                      // else it says which handlers have not ended
 		errs = append(errs, unhandled...)
@@ -131,24 +130,29 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 // of the dead rank first, not of this one.
 const deathNews = time.Second
 
-// awaitNews waits, before this rank says goodbye, as long as gather found that it has to, and reports whether the bootstrap has told of a
-// death; true where nothing is to be told.
-func (j *Job) awaitNews(ctx context.Context) (told bool) {
-	if j.alone == nil || j.news == 0 {
+// awaitNews waits, before this rank says goodbye, as long as gather found that it has to. It is false where that is because of a death of
+// which only the network has told.
+func (j *Job) awaitNews(ctx context.Context) bool {
+	if j.stay == 0 {
 		return true
 	}
-	t := time.NewTimer(j.news)
-	defer t.Stop()
-	select {
-	case <-j.told:
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	select {
-	case <-j.told:
-		return true
-	default:
-		return false
+	ctx, cancel := context.WithTimeout(ctx, j.stay)
+	defer cancel()
+	for {
+		j.downMu.Lock()
+		heard, news := len(j.told) > 0, j.news
+		if j.found {
+			heard = j.told[j.first]
+		}
+		j.downMu.Unlock()
+		if heard {
+			return true
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return !j.found
+		}
 	}
 }
 
@@ -185,12 +189,12 @@ func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
 		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
 	case j.downs.Load() > 0:
 		// The deaths were reported where they mattered; leaving is what is left to do.
-		j.alone, j.news = j.anyDown("close"), deathNews
+		j.alone, j.stay, j.found = j.anyDown("close"), deathNews, true
 		return false, nil
 	case others:
 		// A rank that has died, gave up waiting, or left because of a death, and says so itself: through rank 0, which has to stay for that.
 		if j.rank == 0 {
-			j.news = 2 * deathNews
+			j.stay = 2 * deathNews
 		} else {
 			j.alone = nil
 		}

@@ -37,6 +37,8 @@ type Job struct {
 	latest int                     // the rank whose death was found out last; under downMu
 	leave  context.CancelCauseFunc // ends Close's wait; nil before; under downMu
 	left   []int                   // ranks whose goodbye was heard and is not known to be a loss; under downMu
+	told   map[int]bool            // ranks of whose end the bootstrap has told; under downMu
+	news   chan struct{}           // closed, and made anew, when it tells of one more; under downMu
 
 	mu      sync.Mutex // guards what follows
 	workers map[*Worker]struct{}
@@ -49,14 +51,15 @@ type Job struct {
 	leaving  atomic.Bool     // Close was called
 	life     context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 	closing  chan struct{}   // closed when Close has heard of everybody
-	told     chan struct{}   // closed when the bootstrap has told of a death
 	watchers sync.WaitGroup
 
 	closeMu  sync.Mutex    // held by whoever closes
 	shut     bool          // Close has left the job
 	alone    error         // why it leaves without the others, who may still need it
-	news     time.Duration // for how long it waits before for the bootstrap to tell of a death
+	stay     time.Duration // for how long it waits before for the bootstrap to tell of a death
+	found    bool          // which is that of rank first; else anybody's
 	held     bool          // by a handler that did not end; the networks and the segment are not closed yet
+	meetErr  error         // what went wrong before, which no later Close takes back
 	closeErr error
 
 	aborted atomic.Pointer[bootstrap.AbortError] // in RunLocal
@@ -252,17 +255,17 @@ func (j *Job) addNetwork(n fabric.Network) {
 // watch passes the launcher's news of deaths on until the job closes.
 func (j *Job) watch(lost <-chan bootstrap.Loss) {
 	defer j.watchers.Done()
-	told := false
 	for {
 		select {
 		case l, ok := <-lost:
 			if !ok {
 				return
 			}
-			if !told {
-				told = true
-				close(j.told)
-			}
+			j.downMu.Lock()
+			j.told[l.Rank] = true
+			close(j.news)
+			j.news = make(chan struct{})
+			j.downMu.Unlock()
 			j.markDown(l.Rank, l.Cause)
 		case <-j.closing:
 			return

@@ -37,7 +37,8 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{}), told: make(chan struct{})}
+	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{}),
+		told: make(map[int]bool), news: make(chan struct{})}
 	if err := j.join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
 		if j.boot != nil { // first: the end of a connection would not say why

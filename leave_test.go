@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/proctest"
 )
@@ -90,12 +93,11 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				switch j.Rank() {
 				case 2: // finds rank 1 down
-					found := func() { j.markDown(1, errors.New("it says nothing")) }
 					if inClose { // nobody else tells of it
-						time.AfterFunc(300*time.Millisecond, found)
+						finds(j, 1, 300*time.Millisecond)
 						return wantDown(1, j.Close())
 					}
-					found()
+					j.markDown(1, errors.New("it says nothing"))
 					return j.Close()
 				case 3:
 					return j.Close()
@@ -122,7 +124,7 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 				switch j.Rank() {
 				case 2:
 					if timeout == 0 {
-						time.AfterFunc(300*time.Millisecond, func() { j.markDown(1, errors.New("it says nothing")) })
+						finds(j, 1, 300*time.Millisecond)
 						return wantDown(1, j.Close())
 					}
 					if err := j.Close(); !errors.Is(err, context.DeadlineExceeded) {
@@ -167,7 +169,9 @@ func TestWhoGivesUpInCloseSaysSoThoughAnotherIsFoundDown(t *testing.T) {
 		if j.Rank() == 0 {
 			j.boot = hastyBootstrap{j.boot, j}
 		} else {
-			<-j.told // of rank 0
+			for len(j.DownRanks()) == 0 { // rank 0
+				time.Sleep(time.Millisecond)
+			}
 		}
 		return nil // into Close
 	})
@@ -183,8 +187,109 @@ func wantDown(rank int, err error) error {
 	return nil
 }
 
+// notComing are jobs of which the last rank does not close; part is what the others do before they close.
+var notComing = map[string]struct {
+	ranks int
+	cfg   func(rank int) Config // may be nil
+	part  func(*Job)
+	runs  int // by chance one of many
+}{
+	"who finds it, and then rank 0's time is over": {3, nil, func(j *Job) {
+		if j.Rank() == 1 {
+			time.Sleep(300 * time.Millisecond)
+			finds(j, 2, 300*time.Millisecond)
+		}
+	}, 1},
+	"who finds it has a handler that takes long": {3, func(int) Config {
+		return Config{SegmentSize: 4096, CloseTimeout: 10 * time.Second, Handlers: slowTable}
+	}, func(j *Job) {
+		if j.Rank() == 0 {
+			time.AfterFunc(100*time.Millisecond, func() { _ = slowHandler.Post(context.Background(), j, 1) })
+		} else {
+			finds(j, 2, 400*time.Millisecond)
+		}
+	}, 1},
+	"who finds it, and in the same moment another one's time is over": {4, func(rank int) Config {
+		if rank == 2 {
+			return Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}
+		}
+		return Config{SegmentSize: 4096, CloseTimeout: 3 * time.Second}
+	}, func(j *Job) {
+		if j.Rank() == 1 {
+			finds(j, 3, 100*time.Millisecond+time.Duration(rand.IntN(600)-200)*time.Microsecond)
+		}
+	}, 8},
+	"who finds it, and then another one ends": {4, nil, func(j *Job) {
+		switch j.Rank() {
+		case 1:
+			finds(j, 3, 200*time.Millisecond)
+		case 2:
+			time.Sleep(500 * time.Millisecond)
+			_ = j.boot.Fail(errors.New("as one that exits")) // which says nothing of the others
+		}
+	}, 1},
+	"a handler keeps Close from its end, which is called again": {2, func(int) Config {
+		return Config{SegmentSize: 4096, CloseTimeout: 300 * time.Millisecond, Handlers: slowTable, Messages: am.Config{CloseAfter: 300 * time.Millisecond}}
+	}, func(j *Job) {
+		go func() { _ = slowHandler.Post(context.Background(), j, 0) }() // of itself
+		time.Sleep(50 * time.Millisecond)
+		for errors.Is(j.Close(), am.ErrBusy) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}, 1},
+}
+
+var (
+	slowTable   = am.NewTable()
+	slowHandler = slowTable.Handle("slow", func(*am.Call) { time.Sleep(3 * time.Second) })
+)
+
+// finds has the network of this rank alone find another one down.
+func finds(j *Job, rank int, after time.Duration) {
+	time.AfterFunc(after, func() { j.markDown(rank, errors.New("it says nothing")) })
+}
+
+// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well, and its launcher wait for ever.
+func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
+	for name, c := range notComing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := c.cfg
+			if cfg == nil {
+				cfg = func(int) Config { return Config{SegmentSize: 4096, CloseTimeout: time.Second} }
+			}
+			for range c.runs {
+				var others sync.WaitGroup
+				others.Add(c.ranks - 1)
+				errs := make([]error, c.ranks)
+				overTCPWith(t, c.ranks, cfg, func(_ context.Context, j *Job) error {
+					if j.Rank() == c.ranks-1 {
+						others.Wait()
+						_ = j.Close()
+						return nil
+					}
+					defer others.Done()
+					c.part(j)
+					if err := j.Close(); !errors.Is(err, os.ErrClosed) { // it has not ended before
+						errs[j.Rank()] = err
+					}
+					return nil
+				})
+				if errors.Join(errs...) == nil {
+					t.Error("nobody said it")
+				}
+			}
+		})
+	}
+}
+
 // overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
+	t.Helper()
+	overTCPWith(t, ranks, func(int) Config { return cfg }, run)
+}
+
+func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(context.Context, *Job) error) {
 	t.Helper()
 	ctx := testContext(t)
 	addr := proctest.HeldAddr(t)
@@ -192,7 +297,7 @@ func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job
 	met.Add(ranks)
 	for r := range ranks {
 		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
-		c := cfg
+		c := cfg(r)
 		c.Getenv = func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
 		all.Go(func() {
 			j, err := Join(ctx, c)
