@@ -52,7 +52,7 @@ func TestCloseWaitsForRequestsWhoseHandlersNobodyHasBegun(t *testing.T) {
 		t.Fatal("somebody leads")
 	}
 	b := l.batch()
-	l.round(b, 0)
+	l.round(b, 0, 0)
 	l.offer(b)
 	l.leave()
 	if err := l.Close(); !errors.Is(err, ErrBusy) || p.closed.Load() {

@@ -24,6 +24,7 @@ type engine struct {
 	// Of who leads.
 	event    time.Duration // when the last event came
 	taken    int           // events of the last poll
+	waits    uint64        // that settle has not counted yet
 	patience patience      // for how long to poll without one before sleeping
 	spare    *batch        // the last one, if nothing came with it
 
@@ -62,7 +63,6 @@ func (l *Lane) unpark(w *waiter) {
 func (l *Lane) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for a lane")
 	defer l.handOver()
-	l.stats.waits.Add(1)
 	for again := false; !w.hear(); again = true {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -79,19 +79,25 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 			continue
 		}
 		if planted != noPoll && l.tryLead() {
+			if !again {
+				l.engine.waits++
+			}
 			l.run(l.collect(ctx, w, false))
 			continue
 		}
-		if err := l.park(ctx, w); err != nil {
+		if err := l.park(ctx, w, !again); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// park sleeps until somebody wakes w.
-func (l *Lane) park(ctx context.Context, w *waiter) error {
+// park sleeps until somebody wakes w. It is a wait of its own if it is the first.
+func (l *Lane) park(ctx context.Context, w *waiter, first bool) error {
 	l.mu.Lock()
+	if first {
+		l.stats.waits++
+	}
 	l.parked.add(w, parked)
 	l.engine.parked.Store(int32(l.parked.Len()))
 	if w.since != 0 {
@@ -122,8 +128,11 @@ func (l *Lane) park(ctx context.Context, w *waiter) error {
 func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
 	b, e := l.leaderBatch(), &l.engine
 	from, slept := time.Duration(-1), time.Duration(0) // of the wait for the next event, which begins with a poll in vain
+	known := w.began
+	w.began = 0
 	for {
-		now := l.round(b, l.budget(sleep))
+		now := l.round(b, l.budget(sleep), known)
+		known = 0
 		done := b.n > 0 || w.told() || e.unclaimed.Load() > 0 || ctx.Err() != nil || e.closing.Load() || l.overdue(w, now)
 		if !sleep && (e.taken > 0 || done && from >= 0) {
 			if from < 0 {
@@ -166,10 +175,14 @@ func (l *Lane) budget(sleep bool) time.Duration {
 	return pollBudget
 }
 
-// round polls once and takes what there is. It returns the time.
-func (l *Lane) round(b *batch, budget time.Duration) time.Duration {
+// round polls once and takes what there is. It returns the time, which is known if it is not 0 and something comes at once: within
+// the budget nothing depends on it, and a clock costs as much as two locks.
+func (l *Lane) round(b *batch, budget, known time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
-	now := l.port.Now()
+	now := known
+	if now == 0 || n == 0 {
+		now = l.port.Now()
+	}
 	l.engine.taken = n
 	if err != nil {
 		l.fail(err)
@@ -225,7 +238,7 @@ func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
 // whoever brings the answer reads the rest.
 func (l *Lane) beginAgain(w *waiter) time.Duration {
 	now := max(1, l.port.Now())
-	w.since = 0
+	w.since, w.began = 0, now
 	if l.cfg.StallAfter > 0 {
 		w.since = now
 	}
@@ -293,7 +306,7 @@ func (l *Lane) Test() (bool, error) {
 		return false, nil // somebody else does
 	}
 	b := l.leaderBatch()
-	l.round(b, 0)
+	l.round(b, 0, 0)
 	b = l.leaveWith(b)
 	some := b != nil // nobody else's after run
 	l.run(b)

@@ -170,7 +170,7 @@ func (l *Lane) newWaiter() *waiter { return &waiter{parker: l.cfg.Host.NewParker
 func (l *Lane) recycle(w *waiter) {
 	w.state.Store(0)
 	w.reply.reset()
-	w.err, w.token, w.h, w.since = nil, 0, nil, 0
+	w.err, w.token, w.h, w.since, w.began = nil, 0, nil, 0, 0
 	if l.nextIdle.CompareAndSwap(nil, w) {
 		return
 	}

@@ -96,6 +96,8 @@ func (l *Lane) settle(b *batch, n int, now time.Duration) (due bool, err error) 
 		err = l.pool.BeforeHandlers()
 	}
 	l.stats.polls++
+	l.stats.waits += l.engine.waits
+	l.engine.waits = 0
 	if n == 0 {
 		l.stats.empty++
 	}

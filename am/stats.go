@@ -18,11 +18,12 @@ type counters struct {
 	requests, replies, pinged, ignored, broken  uint64
 	wanted, copies, posted, polls, local        uint64
 	empty                                       uint64 // polls that brought nothing
+	waits                                       uint64
 
 	handled, refused, panics, nowhere, unwanted        atomic.Uint64
 	notes, badNotes, controls, queued, expired, closed atomic.Uint64
 	noCredit, noBuffer, noReply, queueFull             atomic.Uint64
-	waits, parks, sleeps, trials, stalls, handOvers    atomic.Uint64
+	parks, sleeps, trials, stalls, handOvers           atomic.Uint64
 }
 
 // Stats count from Open on. Check tells which identities hold between them.
@@ -97,7 +98,7 @@ func (l *Lane) Stats() Stats {
 		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits.Load(), Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Trials: c.trials.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
+		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Trials: c.trials.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
 		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Port: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)

@@ -21,6 +21,10 @@ const (
 	creditAt = 24
 	creditTo = creditAt + flow.ExtendedSize
 
+	creditPlace      = headSize - creditAt // what is behind the header is zero
+	_           uint = creditPlace - (flow.HeaderSize + 16)
+	_           uint = flow.HeaderSize + 16 - creditPlace
+
 	// connection is the number of the only connection of credits with a peer. It lasts
 	// from the first message until the peer's death, across the network's connections.
 	connection = 1
@@ -96,7 +100,12 @@ func (h *head) encode(dst []byte, table uint32, args []uint64) {
 	le.PutUint32(dst[16:], h.length)
 	le.PutUint32(dst[20:], table)
 	n := h.credit.Encode(dst[creditAt:creditTo])
-	clear(dst[creditAt+n : headSize])
+	if n == flow.HeaderSize {
+		le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+		le.PutUint64(dst[headSize-8:], 0)
+	} else {
+		clear(dst[creditAt+n : headSize])
+	}
 	at := headSize
 	switch h.cat {
 	case medium:
@@ -139,7 +148,7 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 		return nil, broken("has unknown flags", int(flags), flagMask)
 	case h.nargs > MaxArgs:
 		return nil, broken("has too many arguments", int(h.nargs), MaxArgs)
-	case src[6] != 0 || src[7] != 0 || nonZero(src[creditAt+n:headSize]):
+	case src[6] != 0 || src[7] != 0 || nonZero(src[creditAt:headSize], n):
 		return nil, broken("has bytes set that mean nothing", 1, 0)
 	case h.credit.Epoch != connection:
 		return nil, broken("belongs to another connection", int(h.credit.Epoch), connection)
@@ -200,8 +209,12 @@ func (h *head) decodeBody(src []byte) (payload []byte, err error) {
 	return payload, nil
 }
 
-func nonZero(b []byte) bool {
-	for _, x := range b {
+// nonZero reports whether a byte behind the first n of a credit header's place is set; n is the header's size.
+func nonZero(b []byte, n int) bool {
+	if n == flow.HeaderSize { // as it is mostly
+		return binary.LittleEndian.Uint64(b[n:])|binary.LittleEndian.Uint64(b[creditPlace-8:]) != 0
+	}
+	for _, x := range b[n:] {
 		if x != 0 {
 			return true
 		}
