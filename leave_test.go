@@ -244,9 +244,15 @@ var (
 	slowHandler = slowTable.Handle("slow", func(*am.Call) { time.Sleep(3 * time.Second) })
 )
 
-// finds has the network of this rank alone find another one down.
+// finds has the network of this rank alone find another one down, when this one has been in Close for a while.
 func finds(j *Job, rank int, after time.Duration) {
-	time.AfterFunc(after, func() { j.markDown(rank, errors.New("it says nothing")) })
+	go func() {
+		for !j.leaving.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(after)
+		j.markDown(rank, errors.New("it says nothing"))
+	}()
 }
 
 // Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well, and its launcher wait for ever.
