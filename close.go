@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
@@ -22,8 +23,8 @@ import (
 // runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
 // nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is down it tells also of
 // messages that may not have arrived, or been handled, within CloseTimeout. A death ends the wait, and is no error of Close where
-// it was found before (DownRanks has it), or the bootstrap tells all ranks of it; one that only the network finds, while this rank waits, is a
-// *PeerDownError. While a rank
+// it was found before (DownRanks has it), or is the end of a process, or the bootstrap tells all ranks of it; one that only the network finds, while
+// this rank waits, is a *PeerDownError. While a rank
 // waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
 // are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
@@ -69,8 +70,10 @@ func (j *Job) shutdown(failed bool) error {
 	before := j.downs.Load()
 	unhandled, err := j.meet(ctx)
 	if !j.awaitNews(ctx) && before == 0 {
-		// Found here, and by nobody else who would tell the program, or the launcher.
-		err = errors.Join(err, fmt.Errorf("conduit: %w", j.anyDown("close")))
+		// Found here, and by nobody else who would tell the program. The end of a process is seen by whoever has started it.
+		if down := j.anyDown("close"); !errors.Is(down, io.EOF) {
+			err = errors.Join(err, fmt.Errorf("conduit: %w", down))
+		}
 	}
 	j.meetErr = err
 	errs := []error{j.release(), err} // errors.As finds what counts calls first

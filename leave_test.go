@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -288,6 +289,24 @@ func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who has started the process sees its end, with the code that it has: it is no error of those who are in Close, however slow the bootstrap is.
+func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
+	var others sync.WaitGroup
+	others.Add(2)
+	overTCP(t, 3, Config{SegmentSize: 4096}, func(_ context.Context, j *Job) error {
+		if j.Rank() == 2 { // which the bootstrap takes for one that lives
+			others.Wait()
+			_ = j.Close()
+			return nil
+		}
+		defer others.Done()
+		if j.Rank() == 1 {
+			time.AfterFunc(100*time.Millisecond, func() { j.markDown(2, fmt.Errorf("it has ended: %w", io.EOF)) })
+		}
+		return j.Close()
+	})
 }
 
 // overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
