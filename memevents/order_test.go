@@ -30,6 +30,9 @@ func TestOnlyTheShippedOrderSurvives_08(t *testing.T) {
 	}
 }
 
+// farAway is an address between Go's heap and what is mapped without a wish, not at the edge of a huge page.
+const farAway = 0x5000_0010_0000
+
 func init() {
 	helpers["order"] = func(args []string) error {
 		w, err := NewWatcher(WatcherConfig{})
@@ -38,7 +41,11 @@ func init() {
 		}
 		var order uint32
 		fmt.Sscan(args[0], &order)
-		p := newPages(1)
+		// Where no other mapping of the process comes while the page is gone: the kernel gives addresses from the top down.
+		p, errno := cCall(callMmap, farAway, pageSize, rw, anonymous, noFD, 0)
+		if errno != 0 {
+			return errno
+		}
 		var entries []raceEntry
 		// The miss path of a cache: an entry, or none if the range is changing.
 		get := func() {
