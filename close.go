@@ -151,10 +151,12 @@ func (j *Job) awaitNews(ctx context.Context) bool {
 		if heard {
 			return true
 		}
+		if ctx.Err() != nil {
+			return !j.found
+		}
 		select {
 		case <-news:
-		case <-ctx.Done():
-			return !j.found
+		case <-ctx.Done(): // looks once more
 		}
 	}
 }
@@ -218,7 +220,6 @@ func (j *Job) release() error {
 		errs = append(errs, j.boot.Leave(j.alone))
 	}
 	lanes := j.closeLanes()
-	errs = append(errs, lanes)
 	j.held = errors.Is(lanes, am.ErrBusy)
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
@@ -233,7 +234,11 @@ func (j *Job) release() error {
 	if j.seg != nil && !j.held {
 		errs = append(errs, j.seg.Close())
 	}
-	return errors.Join(errs...)
+	rest := errors.Join(errs...)
+	if j.held {
+		j.meetErr = errors.Join(rest, j.meetErr)
+	}
+	return errors.Join(lanes, rest)
 }
 
 func (j *Job) closeNetworks() error {

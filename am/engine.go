@@ -63,6 +63,8 @@ func (l *Lane) unpark(w *waiter) {
 func (l *Lane) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for a lane")
 	defer l.handOver()
+	began, counted := w.began, false
+	w.began = 0
 	for again := false; !w.hear(); again = true {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -76,18 +78,18 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 			}
 		}
 		if l.help() {
+			began = 0 // it may have taken long
 			continue
 		}
 		if planted != noPoll && l.tryLead() {
-			if !again {
+			if !counted {
 				l.engine.waits++
 			}
-			l.run(l.collect(ctx, w, false))
-			continue
-		}
-		if err := l.park(ctx, w, !again); err != nil {
+			l.run(l.collect(ctx, w, began, false))
+		} else if err := l.park(ctx, w, !counted); err != nil {
 			return err
 		}
+		began, counted = 0, true
 	}
 	return nil
 }
@@ -124,12 +126,10 @@ func (l *Lane) park(ctx context.Context, w *waiter, first bool) error {
 }
 
 // collect polls until there are handlers to run, which it returns, or w has reason to look. The caller
-// leads, and does not any more when it returns.
-func (l *Lane) collect(ctx context.Context, w *waiter, sleep bool) *batch {
+// leads, and does not any more when it returns. known is the time, if that is known; else 0.
+func (l *Lane) collect(ctx context.Context, w *waiter, known time.Duration, sleep bool) *batch {
 	b, e := l.leaderBatch(), &l.engine
 	from, slept := time.Duration(-1), time.Duration(0) // of the wait for the next event, which begins with a poll in vain
-	known := w.began
-	w.began = 0
 	for {
 		now := l.round(b, l.budget(sleep), known)
 		known = 0
@@ -175,8 +175,8 @@ func (l *Lane) budget(sleep bool) time.Duration {
 	return pollBudget
 }
 
-// round polls once and takes what there is. It returns the time, which is known if it is not 0 and something comes at once: within
-// the budget nothing depends on it, and a clock costs as much as two locks.
+// round polls once and takes what there is. It returns the time: what was known when it began, if that is not 0 and something comes within
+// the budget. Then the time is behind by that much and no more, which recalls of credits and the like do not mind; a clock costs as much as two locks.
 func (l *Lane) round(b *batch, budget, known time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
 	now := known
@@ -238,7 +238,7 @@ func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
 // whoever brings the answer reads the rest.
 func (l *Lane) beginAgain(w *waiter) time.Duration {
 	now := max(1, l.port.Now())
-	w.since, w.began = 0, now
+	w.since, w.began = 0, 0
 	if l.cfg.StallAfter > 0 {
 		w.since = now
 	}
@@ -282,7 +282,7 @@ func (l *Lane) attendNow() {
 	e.attends.Store(true)
 	for {
 		w.state.Store(0)
-		l.run(l.collect(context.Background(), w, true))
+		l.run(l.collect(context.Background(), w, 0, true))
 		l.help()
 		if e.closing.Load() || e.parked.Load() > 0 || !l.tryLead() {
 			break

@@ -350,7 +350,11 @@ func passing(err error) bool {
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on from then.
 func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
+	began := o.at
 	err := l.attempt(p, o, args, w)
+	if err == nil && o.cat == short { // others are copied, which may take long
+		w.began = began
+	}
 	if err == nil || !passing(err) {
 		return err
 	}

@@ -20,7 +20,7 @@ type waiter struct {
 	rank  int
 	calls bool          // what it waits to send wants a reply
 	since time.Duration // 0: it may wait as long as it likes
-	began time.Duration // when it began, if that was just now; else 0
+	began time.Duration // when it began, if its Short has just been sent without a wait, and nothing happened since; else 0
 
 	reserved bool // it has the buffer for its reply, and waits for something else: see reserveEarly
 
