@@ -91,7 +91,7 @@ func (j *Job) shutdown(failed bool) error {
 func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
 	defer cancel()
-	busy, err := j.awaitLanes(own, (*am.Lane).Quiesce)
+	busy, err := j.awaitLanes(own, (*am.Endpoint).Quiesce)
 	met, e := j.gather(ctx, "called Close")
 	err = errors.Join(err, e)
 	if met && len(j.lanes) > 0 {
@@ -102,7 +102,7 @@ func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 		met, e = j.gather(ctx, "ended what it had begun before Close")
 		err = errors.Join(append(late, err, e)...)
 	}
-	unhandled, e = j.awaitLanes(ctx, (*am.Lane).Drain)
+	unhandled, e = j.awaitLanes(ctx, (*am.Endpoint).Drain)
 	if !met || j.size == 1 && j.life.Err() != nil {
 		return nil, err // a death was told where it mattered, and to itself a rank sends nothing that lies unhandled
 	}
@@ -117,7 +117,7 @@ func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
 func (j *Job) endRequests(ctx context.Context, before []error) (late []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
 	defer cancel()
-	if late, err = j.awaitLanes(ctx, (*am.Lane).EndRequests); err != nil {
+	if late, err = j.awaitLanes(ctx, (*am.Endpoint).EndRequests); err != nil {
 		return late, err
 	}
 	for _, e := range before {
@@ -125,7 +125,7 @@ func (j *Job) endRequests(ctx context.Context, before []error) (late []error, er
 			return late, nil // with what was waited for long enough
 		}
 	}
-	_, err = j.awaitLanes(ctx, (*am.Lane).Quiesce)
+	_, err = j.awaitLanes(ctx, (*am.Endpoint).Quiesce)
 	return late, err
 }
 

@@ -70,12 +70,12 @@ type Config struct {
 	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run as soon as
 	// all ranks are together, which may be before Join has returned here. Default: am.Default, which am.Handle fills. A job
 	// whose table is empty when it is joined has no messages, and makes nothing for them. With several ranks in one
-	// process (RunLocal) a handler learns from Call.Lane().Rank() where it runs.
+	// process (RunLocal) a handler learns from Call.Endpoint().Rank() where it runs.
 	Handlers *am.Table
-	// MessageLanes is how many lanes messages have on each network: workers share them in turn, lane k of a rank
+	// MessageEndpoints is how many lanes messages have on each network: workers share them in turn, lane k of a rank
 	// talks to lane k of the others. Each has its own lock, goroutine, and buffers, 2 MiB by default. Range 1 to 64, equal on all
-	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_LANES, else GOMAXPROCS, at most 4.
-	MessageLanes int
+	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
+	MessageEndpoints int
 	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,
 	// Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
@@ -120,7 +120,7 @@ const (
 	maxWorkers          = 1024
 	minQueueDepth       = 4
 	maxQueueDepth       = 8192
-	maxMessageLanes     = 64
+	maxMessageEndpoints = 64
 	maxConnections      = 1 << 20 // as many as there are ranks
 )
 
@@ -193,8 +193,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Handlers == nil {
 		c.Handlers = am.Default
 	}
-	if c.MessageLanes == 0 {
-		c.MessageLanes = env.integer("IBCONDUIT_MESSAGE_LANES", min(runtime.GOMAXPROCS(0), 4), 1, maxMessageLanes)
+	if c.MessageEndpoints == 0 {
+		c.MessageEndpoints = env.integer("IBCONDUIT_MESSAGE_ENDPOINTS", min(runtime.GOMAXPROCS(0), 4), 1, maxMessageEndpoints)
 	}
 	if c.Keepalive == 0 {
 		c.Keepalive = env.duration("IBCONDUIT_KEEPALIVE", defaultKeepalive)
@@ -245,8 +245,8 @@ func (c *Config) validate() error {
 		return bad("ZeroCopyMin", c.ZeroCopyMin, "a number of bytes, 0 (automatic) or -1 (never)")
 	case c.BufferOrigin > regcache.Mapped:
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
-	case c.MessageLanes < 1 || c.MessageLanes > maxMessageLanes:
-		return bad("MessageLanes", c.MessageLanes, fmt.Sprintf("1 to %d", maxMessageLanes))
+	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
+		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
 	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
 	case c.MaxConnections > maxConnections:

@@ -64,7 +64,7 @@ func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
 	const ranks = 4
 	dev := rdmatest.Device(t)
 	for _, all := range []bool{true, false} {
-		cfg := Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, MessageLanes: 2, Handlers: handlerTable("h"), ConnectAll: all}
+		cfg := Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, MessageEndpoints: 2, Handlers: handlerTable("h"), ConnectAll: all}
 		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
 			if !all {
 				if opened, _ := connections(j); opened != 0 {
@@ -81,7 +81,7 @@ func TestMessagesCloseIdleConnectionsAboveTheLimit(t *testing.T) {
 	const ranks = 4
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
-	cfg := Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 1 << 20, MessageLanes: 1, Handlers: table, MaxConnections: 1}
+	cfg := Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 1 << 20, MessageEndpoints: 1, Handlers: table, MaxConnections: 1}
 	runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
 		for range 3 {
 			for to := range ranks {

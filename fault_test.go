@@ -173,7 +173,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		"port variable":           {Config{}, map[string]string{"IBCONDUIT_PORT": "256"}, `IBCONDUIT_PORT is "256", want an integer from 1 to 255`},
 		"worker variable":         {Config{}, map[string]string{"IBCONDUIT_WORKERS": "0"}, `IBCONDUIT_WORKERS is "0", want an integer from 1 to 1024`},
 		"depth variable":          {Config{}, map[string]string{"IBCONDUIT_QUEUE_DEPTH": "deep"}, `IBCONDUIT_QUEUE_DEPTH is "deep", want an integer from 4 to 8192`},
-		"lanes variable":          {Config{}, map[string]string{"IBCONDUIT_MESSAGE_LANES": "65"}, `IBCONDUIT_MESSAGE_LANES is "65", want an integer from 1 to 64`},
+		"lanes variable":          {Config{}, map[string]string{"IBCONDUIT_MESSAGE_ENDPOINTS": "65"}, `IBCONDUIT_MESSAGE_ENDPOINTS is "65", want an integer from 1 to 64`},
 		"field, not its variable": {Config{Workers: -1}, map[string]string{"IBCONDUIT_WORKERS": "0"}, "Workers is -1, want 1 to 1024"},
 	} {
 		c.cfg.Getenv = func(k string) (string, bool) { v, ok := c.env[k]; return v, ok }

@@ -24,8 +24,8 @@ type Job struct {
 	routes   []route          // by rank
 	copyMax  int              // the least Limits.CopyMax of the networks
 	coll     *collectives
-	handlers int        // of active messages; 0: there are no lanes for them
-	lanes    []*am.Lane // MessageLanes for each of networks, in that order; fixed before Join returns
+	handlers int            // of active messages; 0: there are no lanes for them
+	lanes    []*am.Endpoint // MessageEndpoints for each of networks, in that order; fixed before Join returns
 
 	downs atomic.Uint32 // how many ranks are down
 	down  sync.Map      // rank (int) -> cause (error)

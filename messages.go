@@ -12,28 +12,28 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Lane makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It returns the lane of the
+// Endpoint makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It returns the lane of the
 // network by which the rank's data go, nil in a job without handlers and of a worker that is closed. The lane
 // is the job's, shared with other workers and still there after the worker's Close; any goroutine may use it.
-func (w *Worker) Lane(rank int) *am.Lane {
+func (w *Worker) Endpoint(rank int) *am.Endpoint {
 	if w.peers == nil {
 		return nil
 	}
 	return w.job.laneTo(w.turn, rank)
 }
 
-// Lane makes a job an [am.Via], for goroutines that have no worker: any number of them may use it.
-func (j *Job) Lane(rank int) *am.Lane { return j.laneTo(0, rank) }
+// Endpoint makes a job an [am.Via], for goroutines that have no worker: any number of them may use it.
+func (j *Job) Endpoint(rank int) *am.Endpoint { return j.laneTo(0, rank) }
 
 // laneTo is message lane k to a rank, nil in a job without handlers.
-func (j *Job) laneTo(k, rank int) *am.Lane {
+func (j *Job) laneTo(k, rank int) *am.Endpoint {
 	if len(j.lanes) == 0 {
 		return nil
 	}
 	if uint(rank) >= uint(len(j.routes)) {
 		return j.lanes[k] // which says that there is no such rank
 	}
-	return j.lanes[j.routes[rank].net*j.cfg.MessageLanes+k]
+	return j.lanes[j.routes[rank].net*j.cfg.MessageEndpoints+k]
 }
 
 // MessageStats are the counters of active messages by network, summed over the lanes; empty in a job without
@@ -41,7 +41,7 @@ func (j *Job) laneTo(k, rank int) *am.Lane {
 func (j *Job) MessageStats() map[string]am.Stats {
 	all := make(map[string]am.Stats)
 	for i, l := range j.lanes {
-		name := j.networks[i/j.cfg.MessageLanes].Name()
+		name := j.networks[i/j.cfg.MessageEndpoints].Name()
 		all[name] = all[name].Add(l.Stats())
 	}
 	return all
@@ -60,10 +60,10 @@ func (j *Job) openLanes() error {
 		if !ok {
 			return fmt.Errorf("network %s carries no active messages", n.Name())
 		}
-		for k := range j.cfg.MessageLanes {
+		for k := range j.cfg.MessageEndpoints {
 			l, err := am.Open(m, k, cfg)
 			if err != nil {
-				return fmt.Errorf("message lane %d of %d (Config.MessageLanes): %w", k, j.cfg.MessageLanes, err)
+				return fmt.Errorf("message lane %d of %d (Config.MessageEndpoints): %w", k, j.cfg.MessageEndpoints, err)
 			}
 			j.lanes = append(j.lanes, l)
 		}
@@ -80,7 +80,7 @@ func (j *Job) cutOff(rank int, cause error) {
 }
 
 // eachLane calls f for all message lanes at the same time.
-func (j *Job) eachLane(f func(*am.Lane) error) error {
+func (j *Job) eachLane(f func(*am.Endpoint) error) error {
 	errs := make([]error, len(j.lanes))
 	var all sync.WaitGroup
 	for i, l := range j.lanes {
@@ -93,9 +93,9 @@ func (j *Job) eachLane(f func(*am.Lane) error) error {
 // awaitLanes waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
 // end, meets the others nevertheless. busy are the *am.InFlightErrors of lanes: their Close counts again what it can. The other
 // error is that of a lane that is of no use any more.
-func (j *Job) awaitLanes(ctx context.Context, wait func(*am.Lane, context.Context) error) (busy []error, err error) {
+func (j *Job) awaitLanes(ctx context.Context, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
-	err = j.eachLane(func(l *am.Lane) error {
+	err = j.eachLane(func(l *am.Endpoint) error {
 		err := j.within(ctx, func() error { return wait(l, ctx) })
 		if !errors.As(err, new(*am.InFlightError)) {
 			return err
@@ -127,12 +127,12 @@ func (j *Job) within(ctx context.Context, f func() error) error {
 
 // closeLanes closes the message lanes, and tells what they kept to themselves.
 func (j *Job) closeLanes() error {
-	err := j.eachLane((*am.Lane).Close)
+	err := j.eachLane((*am.Endpoint).Close)
 	for i, l := range j.lanes {
 		if e := l.Errors(); len(e) > 0 {
 			last := e[len(e)-1]
-			j.cfg.Logger.Warn("active messages met errors that no caller was told", "network", j.networks[i/j.cfg.MessageLanes].Name(),
-				"lane", i%j.cfg.MessageLanes, "kept", len(e), "last", last.Err)
+			j.cfg.Logger.Warn("active messages met errors that no caller was told", "network", j.networks[i/j.cfg.MessageEndpoints].Name(),
+				"lane", i%j.cfg.MessageEndpoints, "kept", len(e), "last", last.Err)
 		}
 	}
 	switch {
@@ -154,7 +154,7 @@ func (h *hello) describe(cfg *Config) error {
 		return fmt.Errorf("Config.Messages: %w", err)
 	}
 	h.hash = cfg.Handlers.Hash()
-	h.handlers, h.lanes = uint64(cfg.Handlers.Len()), uint64(cfg.MessageLanes)
+	h.handlers, h.lanes = uint64(cfg.Handlers.Len()), uint64(cfg.MessageEndpoints)
 	for _, t := range terms {
 		h.terms = append(h.terms, t.Value)
 	}
@@ -173,7 +173,7 @@ func (j *Job) compareHandlers(ctx context.Context, all []hello) error {
 		case h.hash != first.hash:
 			return j.nameDifference(ctx, r, all)
 		case h.lanes != first.lanes:
-			return fmt.Errorf("rank %d was configured with %d message lanes, rank 0 with %d: they must be equal (Config.MessageLanes, IBCONDUIT_MESSAGE_LANES; %s)",
+			return fmt.Errorf("rank %d was configured with %d message lanes, rank 0 with %d: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; %s)",
 				r, h.lanes, first.lanes, setWhereHostsDiffer)
 		default:
 			if err := j.compareTerms(r, h.terms, first.terms); err != nil {

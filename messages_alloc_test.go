@@ -20,7 +20,7 @@ func TestACallAndAPostThroughAWorkerAllocateNothing(t *testing.T) {
 		if cfg.Fabric == FabricIBV {
 			runs = 300
 		}
-		cfg.Handlers, cfg.MessageLanes = table, 1
+		cfg.Handlers, cfg.MessageEndpoints = table, 1
 		cfg.Messages.SpinFor = time.Minute // waking who sleeps allocates
 		cfg.Messages.AttendAfter = -1      // the attendant sleeps in the port, and leads where a busy processor keeps others from it
 		done := make(chan struct{})

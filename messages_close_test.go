@@ -72,7 +72,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	h := table.Handle("h", func(*am.Call) { handled.Add(1) })
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
-		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.Messages.AttendAfter = table, noEnv, 1, -1
+		cfg.Handlers, cfg.Getenv, cfg.MessageEndpoints, cfg.Messages.AttendAfter = table, noEnv, 1, -1
 		served, meets := make(chan struct{}), make(chan struct{})
 		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
 			if j.Rank() == 1 {
@@ -99,7 +99,7 @@ func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.
 	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
-		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout = table, noEnv, 1, time.Minute
+		cfg.Handlers, cfg.Getenv, cfg.MessageEndpoints, cfg.CloseTimeout = table, noEnv, 1, time.Minute
 		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
 			other, meetings := 1-j.Rank(), 0
 			b.look = func() {
@@ -141,7 +141,7 @@ func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testi
 	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
 	fabrics(t, func(t *testing.T, cfg Config) {
 		handled.Store(0)
-		cfg.Handlers, cfg.Getenv, cfg.MessageLanes, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, noEnv, 1, 8*time.Second, -1
+		cfg.Handlers, cfg.Getenv, cfg.MessageEndpoints, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, noEnv, 1, 8*time.Second, -1
 		served, meets := make(chan struct{}), make(chan struct{})
 		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
 			if j.Rank() == 1 {
@@ -213,7 +213,7 @@ func TestMessagesAfterCloseAreErrors(t *testing.T) {
 			if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
 				return err
 			}
-			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoLane, "open"); err != nil {
+			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoEndpoint, "open"); err != nil {
 				return fmt.Errorf("through a closed worker: %w", err)
 			}
 			if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
@@ -241,7 +241,7 @@ func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *test
 	begun, end := make(chan struct{}), make(chan struct{})
 	h := table.Handle("h", func(*am.Call) { close(begun); <-end })
 	ctx := testContext(t)
-	j, err := Join(ctx, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1,
+	j, err := Join(ctx, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageEndpoints: 1,
 		CloseTimeout: 20 * time.Millisecond, Messages: am.Config{CloseAfter: 20 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 				end := make(chan struct{})
 				hang := table.Handle("hang", func(*am.Call) { <-end })
 				echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
-				cfg.Handlers, cfg.Getenv, cfg.CloseTimeout, cfg.MessageLanes = table, noEnv, 4*time.Second, 1
+				cfg.Handlers, cfg.Getenv, cfg.CloseTimeout, cfg.MessageEndpoints = table, noEnv, 4*time.Second, 1
 				cfg.Messages = am.Config{AttendAfter: attend, CloseAfter: time.Second} // an attendant looks every 0.1 s whether it is to end
 				served, idle, posted := make(chan struct{}), make(chan struct{}), make(chan struct{})
 				errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, _ *lastBarrier) error {
@@ -309,25 +309,25 @@ func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
 // odd is a network whose ports are not as others.
 type odd struct {
 	fabric.Messenger
-	port func(fabric.Port) fabric.Port
+	port func(fabric.Endpoint) fabric.Endpoint
 }
 
-func (n odd) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
-	p, err := n.Messenger.NewPort(i, cfg)
+func (n odd) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+	p, err := n.Messenger.NewEndpoint(i, cfg)
 	return n.port(p), err
 }
 
 // uncertain confirms no message.
-type uncertain struct{ fabric.Port }
+type uncertain struct{ fabric.Endpoint }
 
-func (p uncertain) Stats() fabric.PortStats {
+func (p uncertain) Stats() fabric.EndpointStats {
 	s := p.Port.Stats()
 	s.Unconfirmed = 3
 	return s
 }
 
 // noisy is never silent.
-type noisy struct{ fabric.Port }
+type noisy struct{ fabric.Endpoint }
 
 func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
 	events[0] = fabric.Event{Kind: fabric.NoteArrived, Data: []byte("noise")}
@@ -337,11 +337,11 @@ func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
 func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
-	for op, port := range map[string]func(fabric.Port) fabric.Port{
-		"end requests with 0 calls, 0 writes, 3 messages":            func(p fabric.Port) fabric.Port { return uncertain{p} },
-		"drain was given up before all that had arrived was handled": func(p fabric.Port) fabric.Port { return noisy{p} },
+	for op, port := range map[string]func(fabric.Endpoint) fabric.Endpoint{
+		"end requests with 0 calls, 0 writes, 3 messages":            func(p fabric.Endpoint) fabric.Endpoint { return uncertain{p} },
+		"drain was given up before all that had arrived was handled": func(p fabric.Endpoint) fabric.Endpoint { return noisy{p} },
 	} {
-		j, err := Join(testContext(t), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageLanes: 1, CloseTimeout: 2 * time.Second})
+		j, err := Join(testContext(t), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageEndpoints: 1, CloseTimeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +376,7 @@ func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
 	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers, cfg.MessageLanes = table, 2
+		cfg.Handlers, cfg.MessageEndpoints = table, 2
 		for range 5 {
 			runLocal(t, 3, cfg, func(ctx context.Context, j *Job) error {
 				_, err := h.Call(ctx, j, neighbour(j))

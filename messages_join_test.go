@@ -67,15 +67,15 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 }
 
 func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
-	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageLanes: 2, Workers: 2}
+	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageEndpoints: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
-		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                  func(c *Config) { c.Workers = 3 },
-		"rank 1 was configured with 3 message lanes, rank 0 with 2: they must be equal (Config.MessageLanes, IBCONDUIT_MESSAGE_LANES; the default follows GOMAXPROCS": func(c *Config) { c.MessageLanes = 3 },
-		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                             func(c *Config) { c.Messages.Credits = 17 },
-		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                        func(c *Config) { c.Messages.MaxMedium = 8192 },
-		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                           func(c *Config) { c.Messages.Flow.Window = 5 },
-		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                           func(c *Config) { c.Messages.Flow.Initial = -1 },
-		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                            func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
+		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                          func(c *Config) { c.Workers = 3 },
+		"rank 1 was configured with 3 message lanes, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
+		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                     func(c *Config) { c.Messages.Credits = 17 },
+		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                func(c *Config) { c.Messages.MaxMedium = 8192 },
+		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                   func(c *Config) { c.Messages.Flow.Window = 5 },
+		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                                   func(c *Config) { c.Messages.Flow.Initial = -1 },
+		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                                    func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
 	} {
 		odd := base
 		change(&odd)
@@ -89,11 +89,11 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 
 func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
-		"MessageLanes is 65, want 1 to 64": {MessageLanes: 65},
-		"MessageLanes is -1, want 1 to 64": {MessageLanes: -1},
-		"Messages is set in Rank":          {Messages: am.Config{Size: 3}},
-		"MaxMedium 7":                      {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
-		"a window of -1 credits":           {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"MessageEndpoints is 65, want 1 to 64": {MessageEndpoints: 65},
+		"MessageEndpoints is -1, want 1 to 64": {MessageEndpoints: -1},
+		"Messages is set in Rank":              {Messages: am.Config{Size: 3}},
+		"MaxMedium 7":                          {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"a window of -1 credits":               {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 	} {
 		c.Getenv = noEnv
 		if j, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
@@ -103,9 +103,9 @@ func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 			}
 		}
 	}
-	c, err := Config{Getenv: func(k string) (string, bool) { return "3", k == "IBCONDUIT_MESSAGE_LANES" }}.withDefaults()
-	if err != nil || c.MessageLanes != 3 {
-		t.Errorf("IBCONDUIT_MESSAGE_LANES=3 makes %d lanes, %v", c.MessageLanes, err)
+	c, err := Config{Getenv: func(k string) (string, bool) { return "3", k == "IBCONDUIT_MESSAGE_ENDPOINTS" }}.withDefaults()
+	if err != nil || c.MessageEndpoints != 3 {
+		t.Errorf("IBCONDUIT_MESSAGE_ENDPOINTS=3 makes %d lanes, %v", c.MessageEndpoints, err)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
 				if got := portHandles() > 0; got != with {
 					return fmt.Errorf("with handlers: %v, there are ports: %v", with, got)
 				}
-				if m := j.networks[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Ports != 0 {
-					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Ports)
+				if m := j.networks[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
+					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Endpoints)
 				}
 				if n := len(j.MessageStats()); n > 0 != with {
 					return fmt.Errorf("with handlers: %v, there are counters of %d networks", with, n)
@@ -138,13 +138,13 @@ func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
 				if with {
 					return nil
 				}
-				if j.Lane(0) != nil {
+				if j.Endpoint(0) != nil {
 					return errors.New("there is a lane")
 				}
 				return withWorker(j, func(w *Worker) error {
 					stranger := handlerTable()
 					x := stranger.Handle("x", func(*am.Call) {})
-					return errors.Join(wantErr(x.Post(ctx, w, 0), am.ErrNoLane, "Config.Handlers"), wantErr(x.Post(ctx, j, 0), am.ErrNoLane, "Config.Handlers"))
+					return errors.Join(wantErr(x.Post(ctx, w, 0), am.ErrNoEndpoint, "Config.Handlers"), wantErr(x.Post(ctx, j, 0), am.ErrNoEndpoint, "Config.Handlers"))
 				})
 			})
 		}

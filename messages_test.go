@@ -30,7 +30,7 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 	var posts, bytesPosted atomic.Uint64
 	table := am.NewTable()
 	sum := table.Handle("sum", func(c *am.Call) {
-		n := uint64(c.From())<<32 | uint64(c.Lane().Rank())<<48
+		n := uint64(c.From())<<32 | uint64(c.Endpoint().Rank())<<48
 		for _, a := range c.Args() {
 			n += a
 		}
@@ -129,7 +129,7 @@ func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })
 	everyFabric(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers, cfg.MessageLanes, cfg.Workers = table, 2, 4
+		cfg.Handlers, cfg.MessageEndpoints, cfg.Workers = table, 2, 4
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			var w [4]*Worker
 			for i := range w {
@@ -140,7 +140,7 @@ func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
 				defer w[i].Close()
 			}
 			other := neighbour(j)
-			if w[0].Lane(other) != j.Lane(other) || w[1].Lane(other) == w[0].Lane(other) || w[2].Lane(other) != w[0].Lane(other) || w[3].Lane(other) != w[1].Lane(other) {
+			if w[0].Endpoint(other) != j.Endpoint(other) || w[1].Endpoint(other) == w[0].Endpoint(other) || w[2].Endpoint(other) != w[0].Endpoint(other) || w[3].Endpoint(other) != w[1].Endpoint(other) {
 				return errors.New("workers do not take the two lanes in turn")
 			}
 			for i := range w {
@@ -156,7 +156,7 @@ func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
-			a, b := w[0].Lane(other).Stats(), w[1].Lane(other).Stats()
+			a, b := w[0].Endpoint(other).Stats(), w[1].Endpoint(other).Stats()
 			if a.Calls != 1+3+1 || b.Calls != 2+4 || a.Requests != a.Calls || b.Requests != b.Calls {
 				return fmt.Errorf("lanes had %d and %d calls, %d and %d requests; want 5 and 6 of both", a.Calls, b.Calls, a.Requests, b.Requests)
 			}
@@ -225,7 +225,7 @@ func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
 	table := handlerTable("h")
 	cause := errors.New("it sent nonsense")
 	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers, cfg.MessageLanes = table, 2
+		cfg.Handlers, cfg.MessageEndpoints = table, 2
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
 				return err
@@ -363,7 +363,7 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 		case <-ctx.Done():
 		}
 	}()
-	if err := j.Lane(j.Rank()).Serve(ctx); !errors.Is(err, enough) {
+	if err := j.Endpoint(j.Rank()).Serve(ctx); !errors.Is(err, enough) {
 		return err
 	}
 	return nil
@@ -373,7 +373,7 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 func BenchmarkMessage(b *testing.B) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
-	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC"), SegmentSize: 1 << 20, Handlers: table, MessageLanes: 1}
+	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC"), SegmentSize: 1 << 20, Handlers: table, MessageEndpoints: 1}
 	if cfg.Fabric == "" {
 		cfg.Fabric = FabricSHM
 	}
@@ -388,7 +388,7 @@ func BenchmarkMessage(b *testing.B) {
 			for _, c := range []struct {
 				name string
 				via  am.Via
-			}{{"lane", j.Lane(1)}, {"worker", w}, {"job", j}, {"self by lane", j.Lane(0)}, {"self by worker", w}} {
+			}{{"lane", j.Endpoint(1)}, {"worker", w}, {"job", j}, {"self by lane", j.Endpoint(0)}, {"self by worker", w}} {
 				to := 1
 				if strings.HasPrefix(c.name, "self") {
 					to = 0

@@ -21,7 +21,7 @@ func TestAHandlerThatWaitsForAWordGetsAnError(t *testing.T) {
 		errs <- w.WaitUntil(ctx, 0, Equal, 1)
 		errs <- w.WaitUntil(ctx, 0, Equal, 0)
 	})
-	runLocal(t, 1, Config{Fabric: FabricSHM, Handlers: table, MessageLanes: 1}, func(ctx context.Context, j *Job) error {
+	runLocal(t, 1, Config{Fabric: FabricSHM, Handlers: table, MessageEndpoints: 1}, func(ctx context.Context, j *Job) error {
 		return withWorker(j, func(mine *Worker) error {
 			w = mine
 			_, err := h.Call(ctx, j, 0)

@@ -10,9 +10,9 @@ import (
 // newIBV opens the device. One lane more than the workers may open serves the
 // collective operations.
 func newIBV(j *Job) (fabric.Network, error) {
-	messages := ibv.MessageConfig{Ports: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
+	messages := ibv.MessageConfig{Endpoints: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
 	if j.handlers > 0 {
-		messages.Ports = j.cfg.MessageLanes
+		messages.Endpoints = j.cfg.MessageEndpoints
 	}
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,

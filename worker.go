@@ -79,7 +79,7 @@ func (j *Job) NewWorker() (*Worker, error) {
 		return nil, errClosed("NewWorker", "job")
 	}
 	j.opening++
-	turn := j.opened % j.cfg.MessageLanes
+	turn := j.opened % j.cfg.MessageEndpoints
 	j.opened++
 	j.mu.Unlock()
 	// Without the lock: a device may take seconds to be done with the lane's last user.

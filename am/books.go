@@ -8,7 +8,7 @@ import (
 
 // CheckBooks compares a lane's books of credits and buffers with themselves. Tests call it
 // when the lane is at rest.
-func CheckBooks(l *Lane) error {
+func CheckBooks(l *Endpoint) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.pool.Check(); err != nil {
@@ -29,7 +29,7 @@ func CheckBooks(l *Lane) error {
 
 // Reconcile compares the books of all pairs of a job with one another, when all lanes are at
 // rest: every credit is in exactly one place.
-func Reconcile(lanes []*Lane) error {
+func Reconcile(lanes []*Endpoint) error {
 	for from, a := range lanes {
 		for to, b := range lanes {
 			at := a.peers.Find(to)

@@ -28,7 +28,7 @@ func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) err
 	return h.post(ctx, v, rank, Payload{}, args)
 }
 
-// PostWith is Post with a payload, which may be reused when it returns: of a Long larger than Lane.MaxMedium it waits until the network
+// PostWith is Post with a payload, which may be reused when it returns: of a Long larger than Endpoint.MaxMedium it waits until the network
 // has read it, which Config.StallAfter bounds and ctx does not. After a *StallError or ErrClosed the network may read that
 // until the lane is closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
@@ -42,7 +42,7 @@ func (h *Handler) TryPost(v Via, rank int, args ...uint64) error {
 }
 
 // TryPostWith is TryPost with a payload, which may be reused when it returns. A Long must
-// not be larger than Lane.MaxMedium: it is copied.
+// not be larger than Endpoint.MaxMedium: it is copied.
 func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error {
 	return h.tryPost(v, rank, p, args)
 }
@@ -52,7 +52,7 @@ func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error 
 func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (*Pending, error) {
 	l := laneOf(v, rank)
 	if l == nil {
-		return nil, h.failed("call", rank, ErrNoLane)
+		return nil, h.failed("call", rank, ErrNoEndpoint)
 	}
 	w := l.newWaiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
@@ -62,7 +62,7 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 }
 
 // check is at the head of every operation.
-func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) error {
+func (h *Handler) check(op string, l *Endpoint, rank int, p Payload, args []uint64) error {
 	if err := l.mayUse(op); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (h *Handler) check(op string, l *Lane, rank int, p Payload, args []uint64) 
 func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64, r *Reply) error {
 	l := laneOf(v, rank)
 	if l == nil {
-		return h.failed("call", rank, ErrNoLane)
+		return h.failed("call", rank, ErrNoEndpoint)
 	}
 	w := l.waiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
@@ -90,7 +90,7 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []u
 }
 
 // conclude waits for the reply and takes the waiter back.
-func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter, r *Reply) error {
+func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter, r *Reply) error {
 	err := l.finish(ctx, w)
 	if err != nil {
 		l.mu.Lock()
@@ -111,7 +111,7 @@ func (h *Handler) conclude(ctx context.Context, l *Lane, rank int, w *waiter, r 
 }
 
 // start sends the request of a call.
-func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args []uint64, w *waiter) error {
+func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p Payload, args []uint64, w *waiter) error {
 	if err := h.check("call", l, rank, p, args); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (h *Handler) start(ctx context.Context, l *Lane, rank int, p Payload, args 
 }
 
 // finish waits for the end of a call.
-func (l *Lane) finish(ctx context.Context, w *waiter) error {
+func (l *Endpoint) finish(ctx context.Context, w *waiter) error {
 	for !w.over() {
 		err := l.await(ctx, w)
 		if err == nil && !w.over() { // the watchdog has woken it
@@ -150,7 +150,7 @@ func (l *Lane) finish(ctx context.Context, w *waiter) error {
 func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []uint64) error {
 	l := laneOf(v, rank)
 	if l == nil {
-		return h.failed("post", rank, ErrNoLane)
+		return h.failed("post", rank, ErrNoEndpoint)
 	}
 	if err := h.check("post", l, rank, p, args); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []u
 	return h.postOut(ctx, l, rank, &o, args)
 }
 
-func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing, args []uint64) error {
+func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoing, args []uint64) error {
 	if rank == l.cfg.Rank {
 		return l.here(o, args)
 	}
@@ -195,7 +195,7 @@ func (h *Handler) postOut(ctx context.Context, l *Lane, rank int, o *outgoing, a
 }
 
 // awaitRead waits until the network has done with a payload, which its finite retries bound.
-func (l *Lane) awaitRead(w *waiter) error {
+func (l *Endpoint) awaitRead(w *waiter) error {
 	if err := l.finish(context.Background(), w); err != nil {
 		l.mu.Lock()
 		lost := l.calls.abandon(w)
@@ -208,7 +208,7 @@ func (l *Lane) awaitRead(w *waiter) error {
 }
 
 // takeOver copies the payload of a Long, so that nobody waits for the network to have done with it.
-func (l *Lane) takeOver(o *outgoing) {
+func (l *Endpoint) takeOver(o *outgoing) {
 	if o.cat == long && len(o.payload) > 0 {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
@@ -217,7 +217,7 @@ func (l *Lane) takeOver(o *outgoing) {
 func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
 	l := laneOf(v, rank)
 	if l == nil {
-		return h.failed("post", rank, ErrNoLane)
+		return h.failed("post", rank, ErrNoEndpoint)
 	}
 	if err := h.check("post", l, rank, p, args); err != nil {
 		return err
@@ -248,7 +248,7 @@ func (h *Handler) failed(op string, rank int, err error) error {
 
 // Pending is a call that was started. One goroutine at a time uses it.
 type Pending struct {
-	l *Lane
+	l *Endpoint
 	w *waiter
 }
 

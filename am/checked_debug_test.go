@@ -33,7 +33,7 @@ func TestDebugBuildPanics(t *testing.T) {
 	<-taken
 	bg := context.Background()
 	table := am.NewTable()
-	l := func(c *am.Call) *am.Lane { return c.Lane() }
+	l := func(c *am.Call) *am.Endpoint { return c.Endpoint() }
 	in := map[string]*am.Handler{} // each handler breaks the rule of its name
 	for name, f := range map[string]func(c *am.Call){
 		"posts":                  func(c *am.Call) { _ = h.Post(bg, l(c), 1) },

@@ -34,7 +34,7 @@ func (p *closable) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cook
 }
 
 // closableOver replaces the port of a lane that nobody uses yet.
-func closableOver(l *Lane, p *scripted) *closable {
+func closableOver(l *Endpoint, p *scripted) *closable {
 	c := &closable{scripted: p}
 	l.port = c
 	return c
@@ -109,8 +109,8 @@ type copying struct {
 	lost        bool // none arrives
 }
 
-func (p *copying) Stats() fabric.PortStats {
-	return fabric.PortStats{FreeSends: p.cfg.Sends, Unconfirmed: p.unconfirmed}
+func (p *copying) Stats() fabric.EndpointStats {
+	return fabric.EndpointStats{FreeSends: p.cfg.Sends, Unconfirmed: p.unconfirmed}
 }
 
 func (p *copying) Kick() error {
@@ -160,8 +160,8 @@ func (p *reserving) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric
 	return nil
 }
 
-func (p *reserving) Stats() fabric.PortStats {
-	return fabric.PortStats{FreeSends: p.cfg.Sends - int(p.used.Load())}
+func (p *reserving) Stats() fabric.EndpointStats {
+	return fabric.EndpointStats{FreeSends: p.cfg.Sends - int(p.used.Load())}
 }
 
 // What is prepared does not count as on its way; its end must not hide another message.

@@ -174,8 +174,8 @@ func (c Config) Terms() ([]Term, error) {
 }
 
 // port is what the lane needs of the network.
-func (c *Config) port() fabric.PortConfig {
-	return fabric.PortConfig{
+func (c *Config) port() fabric.EndpointConfig {
+	return fabric.EndpointConfig{
 		Slots:    c.Credits + c.Replies + c.Spares,
 		SlotSize: c.MaxMedium + overhead,
 		Sends:    c.Sends + c.ReplySends,

@@ -6,10 +6,10 @@
 // A request names a [Handler], carries up to [MaxArgs] arguments of 64 bits, and perhaps a payload:
 //
 //	Short   none
-//	Medium  bytes that the handler is lent while it runs, at most Lane.MaxMedium
+//	Medium  bytes that the handler is lent while it runs, at most Endpoint.MaxMedium
 //	Long    bytes that are at an offset of the target's segment before the handler runs
 //
-// It goes through a [Via]: a [Lane], or a worker or job of package conduit, which opens the lanes.
+// It goes through a [Via]: a [Endpoint], or a worker or job of package conduit, which opens the lanes.
 //
 // Call waits for the reply, Start does not, Post wants none. A handler that makes no
 // reply to a call answers it with an empty one when it returns, or with a failure if the reply that it tried
@@ -32,7 +32,7 @@
 // So nobody may send, wait or poll with a lock held that a handler takes: the handler may run right there, and would wait for ever.
 // They must not send requests, wait or poll: nothing they do may need a message to
 // arrive. The debug build panics on it, the release build returns ErrInHandler. A panic
-// is recovered and becomes the caller's error, or is kept ([Lane.Errors]) where there is none. One that ends its
+// is recovered and becomes the caller's error, or is kept ([Endpoint.Errors]) where there is none. One that ends its
 // goroutine (runtime.Goexit, FailNow of a test) panics, as the goroutine is not its own.
 //
 // A request of a rank to itself runs its handler on the caller's goroutine.
@@ -62,7 +62,7 @@
 // lead wakes one. Handlers run after the lead was given up. When nothing happened for Config.SpinFor the leader
 // sleeps in the port; where messages turn out to come clearly sooner when it polls, it does so for longer. When nobody leads
 // for Config.AttendAfter, because the program computes, an attendant goroutine does, and
-// steps back as soon as somebody waits. Lane.Serve, Test and Poke are for programs that want
+// steps back as soon as somebody waits. Endpoint.Serve, Test and Poke are for programs that want
 // to do it themselves. Every message is sent Solicited: its receiver may sleep.
 //
 // Time is the port's, so that a simulation replays.
@@ -83,7 +83,7 @@
 //
 // Nothing that arrives is believed. What no correct rank sends (another version or table, lengths that do not add up,
 // unused bytes that are set, a request without a credit, a reply to no call) cuts the sender off, with a *[MessageError] or
-// *[flow.ViolationError] in Lane.Errors and for Config.OnClosed. A request that names a handler or a part of the segment that is
+// *[flow.ViolationError] in Endpoint.Errors and for Config.OnClosed. A request that names a handler or a part of the segment that is
 // not there is refused; the connection goes on. Notes are unauthenticated, so broken ones are counted and dropped.
 // Who calls and takes no replies is granted no credits while more of them wait than this rank's Config.Replies: they fill the send
 // buffers, but not the memory.

@@ -19,7 +19,7 @@ func of(rank int, err error) error {
 
 // cut ends what there is with a peer that broke the protocol: its books cannot be trusted any
 // more. What still arrives from it is counted and dropped.
-func (l *Lane) cut(p *peer, why error) { l.down(p, of(p.rank, why), false) }
+func (l *Endpoint) cut(p *peer, why error) { l.down(p, of(p.rank, why), false) }
 
 // death is one that somebody else found out.
 type death struct {
@@ -30,7 +30,7 @@ type death struct {
 
 // PeerDown tells the lane that a rank is dead, as somebody else found out: its calls end when somebody polls next, which this
 // brings about. It may be called with any lock held, and by the network.
-func (l *Lane) PeerDown(rank int, cause error) {
+func (l *Endpoint) PeerDown(rank int, cause error) {
 	if rank < 0 || rank >= l.peers.Len() || rank == l.cfg.Rank {
 		return
 	}
@@ -42,7 +42,7 @@ func (l *Lane) PeerDown(rank int, cause error) {
 
 // bury ends what there is with those whom PeerDown named, if there are any: what they held may be due to others. The
 // caller leads.
-func (l *Lane) bury() (some bool) {
+func (l *Endpoint) bury() (some bool) {
 	if l.deaths.Load() == nil {
 		return false
 	}
@@ -59,7 +59,7 @@ func (l *Lane) bury() (some bool) {
 // down ends everything that has to do with a peer, once. dead says that the network knows of
 // it, and has ended its writes. OnClosed is told first: whoever learns of the death by a call finds that
 // the rest of the program knows. The caller leads.
-func (l *Lane) down(p *peer, cause error, dead bool) {
+func (l *Endpoint) down(p *peer, cause error, dead bool) {
 	if cause == nil {
 		cause = errors.New("the network gave no cause")
 	}
@@ -100,7 +100,7 @@ func (l *Lane) down(p *peer, cause error, dead bool) {
 }
 
 // endCalls ends what is in flight to a rank, or to all, with the lane's lock.
-func (l *Lane) endCalls(rank int, n need, cause error, count *uint64) {
+func (l *Endpoint) endCalls(rank int, n need, cause error, count *uint64) {
 	for i := range l.calls.e {
 		e := &l.calls.e[i]
 		n := n & e.needs
@@ -123,20 +123,20 @@ func (l *Lane) endCalls(rank int, n need, cause error, count *uint64) {
 }
 
 // fail ends the lane because its port does not work.
-func (l *Lane) fail(err error) {
+func (l *Endpoint) fail(err error) {
 	l.report(-1, err)
 	l.shut(fmt.Errorf("am: the lane's port failed: %w", err))
 }
 
 // ended is why the lane is of no use any more, or nil.
-func (l *Lane) ended() error {
+func (l *Endpoint) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.end
 }
 
 // shut wakes everybody with an error, once.
-func (l *Lane) shut(cause error) {
+func (l *Endpoint) shut(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
@@ -165,7 +165,7 @@ func (l *Lane) shut(cause error) {
 // in good order as Quiesce says. With handlers that do not end, or memory lent by Prepare, it
 // wraps ErrBusy after Config.CloseAfter, and the port stays open: call it again. What else was in flight is told by the Close that
 // succeeds; one after that is nil.
-func (l *Lane) Close() error {
+func (l *Endpoint) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (l *Lane) Close() error {
 
 // eachPeer calls f with each peer and its lock. Who is sending to it has the message in the network then; who comes later sees what was
 // set before.
-func (l *Lane) eachPeer(f func(*peer)) {
+func (l *Endpoint) eachPeer(f func(*peer)) {
 	for _, at := range l.peers.All() {
 		if p := at.Load(); p != nil {
 			p.mu.Lock()
@@ -211,7 +211,7 @@ func (l *Lane) eachPeer(f func(*peer)) {
 }
 
 // takeLast takes the lead for good, if nobody uses the lane any more. Nothing arrives while it looks.
-func (l *Lane) takeLast() bool {
+func (l *Endpoint) takeLast() bool {
 	e := &l.engine
 	if e.attendant != nil && !e.gone.Load() || e.parked.Load() > 0 || l.prepared.Load() > 0 || !l.tryLead() {
 		return false
@@ -227,7 +227,7 @@ func (l *Lane) takeLast() bool {
 }
 
 // users says who keeps a lane from being closed.
-func (l *Lane) users() string {
+func (l *Endpoint) users() string {
 	e := &l.engine
 	s := fmt.Sprintf("%d handlers run or are yet to run, %d messages are prepared", l.look().running, l.prepared.Load())
 	if n := e.parked.Load(); n > 0 {

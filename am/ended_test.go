@@ -12,7 +12,7 @@ import (
 // refusing closes its lane while it is given a message, which it has no room for.
 type refusing struct {
 	*scripted
-	l *Lane
+	l *Endpoint
 }
 
 func (p *refusing) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.SendFlag) error {
@@ -21,16 +21,16 @@ func (p *refusing) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.
 }
 
 func TestWhatTheNetworkRefusesWhileTheLaneIsClosedIsNotCounted(t *testing.T) {
-	for name, send := range map[string]func(l *Lane, h *Handler) error{
-		"call": func(l *Lane, h *Handler) error { _, err := h.Call(context.Background(), l, 1); return err },
-		"call with a Long": func(l *Lane, h *Handler) error {
+	for name, send := range map[string]func(l *Endpoint, h *Handler) error{
+		"call": func(l *Endpoint, h *Handler) error { _, err := h.Call(context.Background(), l, 1); return err },
+		"call with a Long": func(l *Endpoint, h *Handler) error {
 			_, err := h.CallWith(context.Background(), l, 1, Long(0, []byte{1}))
 			return err
 		},
-		"post of a Long":     func(l *Lane, h *Handler) error { return h.PostWith(context.Background(), l, 1, Long(0, []byte{1})) },
-		"post":               func(l *Lane, h *Handler) error { return h.Post(context.Background(), l, 1) },
-		"try to post":        func(l *Lane, h *Handler) error { return h.TryPost(l, 1) },
-		"try to post a Long": func(l *Lane, h *Handler) error { return h.TryPostWith(l, 1, Long(0, []byte{1})) },
+		"post of a Long":     func(l *Endpoint, h *Handler) error { return h.PostWith(context.Background(), l, 1, Long(0, []byte{1})) },
+		"post":               func(l *Endpoint, h *Handler) error { return h.Post(context.Background(), l, 1) },
+		"try to post":        func(l *Endpoint, h *Handler) error { return h.TryPost(l, 1) },
+		"try to post a Long": func(l *Endpoint, h *Handler) error { return h.TryPostWith(l, 1, Long(0, []byte{1})) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error

@@ -17,8 +17,8 @@ import (
 // the list.
 type engine struct {
 	lead      atomic.Bool
-	parked    atomic.Int32 // length of Lane.parked
-	unclaimed atomic.Int32 // requests of Lane.active whose handlers nobody has begun
+	parked    atomic.Int32 // length of Endpoint.parked
+	unclaimed atomic.Int32 // requests of Endpoint.active whose handlers nobody has begun
 	armed     atomic.Int64 // the time given to the port's After last
 
 	// Of who leads.
@@ -35,11 +35,11 @@ type engine struct {
 	closed    atomic.Bool
 }
 
-func (l *Lane) tryLead() bool { return l.engine.lead.CompareAndSwap(false, true) }
-func (l *Lane) leave()        { l.engine.lead.Store(false) }
+func (l *Endpoint) tryLead() bool { return l.engine.lead.CompareAndSwap(false, true) }
+func (l *Endpoint) leave()        { l.engine.lead.Store(false) }
 
 // handOver wakes one of those who are parked, if nobody leads.
-func (l *Lane) handOver() {
+func (l *Endpoint) handOver() {
 	if planted == noHandOver || l.engine.parked.Load() == 0 || l.engine.lead.Load() {
 		return
 	}
@@ -53,14 +53,14 @@ func (l *Lane) handOver() {
 }
 
 // unpark takes w out of the list of those who are parked, with the lane's lock.
-func (l *Lane) unpark(w *waiter) {
+func (l *Endpoint) unpark(w *waiter) {
 	w.leave(parked)
 	l.engine.parked.Store(int32(l.parked.Len()))
 }
 
 // await makes progress until w is signalled, ctx ends, w waits for too long or the lane
 // is closed. Without an error the caller looks for itself whether it has what it waited for.
-func (l *Lane) await(ctx context.Context, w *waiter) error {
+func (l *Endpoint) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for a lane")
 	defer l.handOver()
 	began, counted := w.began, false
@@ -95,7 +95,7 @@ func (l *Lane) await(ctx context.Context, w *waiter) error {
 }
 
 // park sleeps until somebody wakes w. It is a wait of its own if it is the first.
-func (l *Lane) park(ctx context.Context, w *waiter, first bool) error {
+func (l *Endpoint) park(ctx context.Context, w *waiter, first bool) error {
 	l.mu.Lock()
 	if first {
 		l.stats.waits++
@@ -127,7 +127,7 @@ func (l *Lane) park(ctx context.Context, w *waiter, first bool) error {
 
 // collect polls until there are handlers to run, which it returns, or w has reason to look. The caller
 // leads, and does not any more when it returns. known is the time, if that is known; else 0.
-func (l *Lane) collect(ctx context.Context, w *waiter, known time.Duration, sleep bool) *batch {
+func (l *Endpoint) collect(ctx context.Context, w *waiter, known time.Duration, sleep bool) *batch {
 	b, e := l.leaderBatch(), &l.engine
 	from, slept := time.Duration(-1), time.Duration(0) // of the wait for the next event, which begins with a poll in vain
 	for {
@@ -168,7 +168,7 @@ func (l *Lane) collect(ctx context.Context, w *waiter, known time.Duration, slee
 	return b
 }
 
-func (l *Lane) budget(sleep bool) time.Duration {
+func (l *Endpoint) budget(sleep bool) time.Duration {
 	if sleep || l.cfg.SpinFor == 0 {
 		return 0
 	}
@@ -177,7 +177,7 @@ func (l *Lane) budget(sleep bool) time.Duration {
 
 // round polls once and takes what there is. It returns the time: what was known when it began, if that is not 0 and something comes within
 // the budget. Then the time is behind by that much and no more, which recalls of credits and the like do not mind; a clock costs as much as two locks.
-func (l *Lane) round(b *batch, budget, known time.Duration) time.Duration {
+func (l *Endpoint) round(b *batch, budget, known time.Duration) time.Duration {
 	n, err := l.port.Poll(b.events[:], budget)
 	now := known
 	if now == 0 || n == 0 {
@@ -202,7 +202,7 @@ func (l *Lane) round(b *batch, budget, known time.Duration) time.Duration {
 }
 
 // sleep waits in the port until something arrives, and returns for how long it did. w is told by the port's Wake.
-func (l *Lane) sleep(ctx context.Context, w *waiter) time.Duration {
+func (l *Endpoint) sleep(ctx context.Context, w *waiter) time.Duration {
 	began := l.port.Now()
 	if old := l.engine.armed.Load(); time.Duration(old) <= began { // it has rung: who knows an earlier time would rely on it
 		l.engine.armed.CompareAndSwap(old, 0)
@@ -224,19 +224,19 @@ func (l *Lane) sleep(ctx context.Context, w *waiter) time.Duration {
 }
 
 // overdue reports whether w waits for too long.
-func (l *Lane) overdue(w *waiter, now time.Duration) bool {
+func (l *Endpoint) overdue(w *waiter, now time.Duration) bool {
 	return w.since != 0 && now-w.since >= l.cfg.StallAfter
 }
 
 // begin says what a goroutine is about to wait for, from now on. It returns the time.
-func (l *Lane) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
+func (l *Endpoint) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
 	w.op, w.h, w.rank = op, h, rank
 	return l.beginAgain(w)
 }
 
 // beginAgain is begin for the next part of the same wait. Only since changes, which is the waiting goroutine's own:
 // whoever brings the answer reads the rest.
-func (l *Lane) beginAgain(w *waiter) time.Duration {
+func (l *Endpoint) beginAgain(w *waiter) time.Duration {
 	now := max(1, l.port.Now())
 	w.since, w.began = 0, 0
 	if l.cfg.StallAfter > 0 {
@@ -246,14 +246,14 @@ func (l *Lane) beginAgain(w *waiter) time.Duration {
 }
 
 // rounds counts the polls.
-func (l *Lane) rounds() uint64 {
+func (l *Endpoint) rounds() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stats.polls
 }
 
 // attend leads when nobody else has for a while, so that handlers run while the program computes.
-func (l *Lane) attend() {
+func (l *Endpoint) attend() {
 	e := &l.engine
 	defer e.gone.Store(true)
 	pause := l.cfg.AttendAfter
@@ -276,7 +276,7 @@ func (l *Lane) attend() {
 }
 
 // attendNow leads until somebody else wants to. The caller leads.
-func (l *Lane) attendNow() {
+func (l *Endpoint) attendNow() {
 	e := &l.engine
 	w := e.attendant
 	e.attends.Store(true)
@@ -294,7 +294,7 @@ func (l *Lane) attendNow() {
 
 // Test makes progress once, unless another goroutine does, and reports whether a handler ran. It does not wait. Errors: ErrInHandler,
 // ErrClosed, or what made the network fail.
-func (l *Lane) Test() (bool, error) {
+func (l *Endpoint) Test() (bool, error) {
 	if err := l.mayUse("test"); err != nil {
 		return false, err
 	}
@@ -316,7 +316,7 @@ func (l *Lane) Test() (bool, error) {
 
 // Serve makes progress until ctx ends, whose cause it returns, or the lane is closed. A rank
 // that does nothing but serve others calls it.
-func (l *Lane) Serve(ctx context.Context) error {
+func (l *Endpoint) Serve(ctx context.Context) error {
 	if err := l.mayUse("serve"); err != nil {
 		return err
 	}
@@ -330,10 +330,10 @@ func (l *Lane) Serve(ctx context.Context) error {
 }
 
 // Poke has whoever sleeps for the lane look at once.
-func (l *Lane) Poke() { l.port.Wake() }
+func (l *Endpoint) Poke() { l.port.Wake() }
 
 // mayUse is at the head of whatever communicates.
-func (l *Lane) mayUse(op string) error {
+func (l *Endpoint) mayUse(op string) error {
 	lockrank.CheckCommunication(op)
 	if running.here() {
 		return ErrInHandler

@@ -102,16 +102,16 @@ func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 		t.Skip("the debug build panics: see TestDebugBuildPanics")
 	}
 	table := am.NewTable()
-	var l []*am.Lane
+	var l []*am.Endpoint
 	var got []error
 	var h *am.Handler
 	h = table.Handle("bad", func(c *am.Call) {
-		_, err := h.Call(context.Background(), c.Lane(), 1-c.Lane().Rank())
-		_, err2 := h.Prepare(context.Background(), c.Lane(), 0, 1)
-		_, err3 := c.Lane().Test()
-		got = []error{err, err2, err3, h.Post(context.Background(), c.Lane(), 0), h.TryPost(c.Lane(), 0),
-			c.Lane().Serve(context.Background()), c.Lane().Quiesce(context.Background()), c.Lane().EndRequests(context.Background()),
-			c.Lane().Drain(context.Background()), c.Lane().Close()}
+		_, err := h.Call(context.Background(), c.Endpoint(), 1-c.Endpoint().Rank())
+		_, err2 := h.Prepare(context.Background(), c.Endpoint(), 0, 1)
+		_, err3 := c.Endpoint().Test()
+		got = []error{err, err2, err3, h.Post(context.Background(), c.Endpoint(), 0), h.TryPost(c.Endpoint(), 0),
+			c.Endpoint().Serve(context.Background()), c.Endpoint().Quiesce(context.Background()), c.Endpoint().EndRequests(context.Background()),
+			c.Endpoint().Drain(context.Background()), c.Endpoint().Close()}
 		_ = c.Reply(1)
 	})
 	l = lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
@@ -262,12 +262,12 @@ func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 // Followers are many and wake-ups few: who leaves the lead since its own call has ended wakes one, not all.
 func TestTheLeadIsHandedOverToOne(t *testing.T) {
 	const calls = 6
-	owed := make(chan *am.Token, calls)
+	owed := make(chan *am.DeferredReply, calls)
 	table := am.NewTable()
 	hold := table.Handle("hold", func(c *am.Call) { owed <- c.Defer(time.Minute) })
 	nothing := table.Handle("nothing", func(*am.Call) {})
 	m := amtest.NewMemory(2, 64)
-	var l [2]*am.Lane
+	var l [2]*am.Endpoint
 	for i, attend := range []time.Duration{time.Minute, 0} { // only who calls leads the lane of rank 0
 		var err error
 		if l[i], err = am.Open(m.Rank(i), 0, am.Config{Rank: i, Size: 2, Table: table, Segment: m.Rank(i).Segment, AttendAfter: attend}); err != nil {

@@ -27,8 +27,8 @@ var (
 )
 
 var (
-	// ErrNoLane says that what a request was to go through has no lane to the rank.
-	ErrNoLane = errors.New("am: there is no lane to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
+	// ErrNoEndpoint says that what a request was to go through has no lane to the rank.
+	ErrNoEndpoint = errors.New("am: there is no lane to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
 	// ErrClosed says that the lane is closed, or was while something was under way.
 	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
 	// errSealed is for requests behind EndRequests.
@@ -38,7 +38,7 @@ var (
 	// ErrAnswered says that a call has had its one reply.
 	ErrAnswered = errors.New("am: the call is answered already: a handler replies at most once")
 	// ErrOver says that a Call was used after its handler returned, or after Defer; or a Prepared after its end.
-	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the Token of Defer; a prepared message is committed or cancelled once")
+	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the DeferredReply of Defer; a prepared message is committed or cancelled once")
 	// ErrExpired says that a deferred reply came too late: the caller has been told so.
 	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
 	// ErrBusy says that a lane cannot be closed while its handlers run, or the program is in it or holds memory of

@@ -9,7 +9,7 @@ import (
 
 // offer lets others help with a batch. The caller leads still: whoever leads after it knows of the work, and does not sleep
 // while some of it waits behind a handler that takes its time.
-func (l *Lane) offer(b *batch) {
+func (l *Endpoint) offer(b *batch) {
 	if b.n > 1 {
 		b.claimed.Store(0)
 		b.finished.Store(0)
@@ -22,7 +22,7 @@ func (l *Lane) offer(b *batch) {
 
 // leaveWith gives the lead up with what the last round brought: a batch that is offered, or nil if nothing is to be
 // done.
-func (l *Lane) leaveWith(b *batch) *batch {
+func (l *Endpoint) leaveWith(b *batch) *batch {
 	if b.n == 0 && b.taken == 0 {
 		l.engine.spare, b = b, nil
 	} else {
@@ -34,7 +34,7 @@ func (l *Lane) leaveWith(b *batch) *batch {
 
 // run runs the handlers of a batch that was offered, if there is one, and takes it back. The caller does not lead. Others
 // help if one of the handlers takes its time: the requests behind it do not wait for it.
-func (l *Lane) run(b *batch) {
+func (l *Endpoint) run(b *batch) {
 	if b == nil {
 		return
 	}
@@ -57,7 +57,7 @@ func (l *Lane) run(b *batch) {
 }
 
 // claimOf takes on the next request of a batch that is offered, if there is one.
-func (l *Lane) claimOf(b *batch) (int, bool) {
+func (l *Endpoint) claimOf(b *batch) (int, bool) {
 	i := int(b.claimed.Add(1)) - 1
 	if i >= b.n {
 		return 0, false
@@ -67,7 +67,7 @@ func (l *Lane) claimOf(b *batch) (int, bool) {
 }
 
 // help runs handlers of batches of others. It reports whether there were some.
-func (l *Lane) help() (some bool) {
+func (l *Endpoint) help() (some bool) {
 	for l.engine.unclaimed.Load() > 0 {
 		b, i := l.claim()
 		if b == nil {
@@ -81,7 +81,7 @@ func (l *Lane) help() (some bool) {
 }
 
 // claim finds a request whose handler nobody has begun.
-func (l *Lane) claim() (*batch, int) {
+func (l *Endpoint) claim() (*batch, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.active {
@@ -95,7 +95,7 @@ func (l *Lane) claim() (*batch, int) {
 }
 
 // runOne runs the handler of a request, and gives back the buffer that it was lent.
-func (l *Lane) runOne(w *work) {
+func (l *Endpoint) runOne(w *work) {
 	l.handle(w)
 	if w.slot[0] < 0 {
 		return
@@ -110,7 +110,7 @@ func (l *Lane) runOne(w *work) {
 }
 
 // finished is called for each handler of a batch, and by who took it on. The last one retires it.
-func (l *Lane) finished(b *batch) {
+func (l *Endpoint) finished(b *batch) {
 	all := int32(b.n) + 1 // read first: once it is counted here, another may retire the batch
 	if b.finished.Add(1) == all {
 		l.retire(b)
@@ -118,7 +118,7 @@ func (l *Lane) finished(b *batch) {
 }
 
 // retire takes a batch back.
-func (l *Lane) retire(b *batch) {
+func (l *Endpoint) retire(b *batch) {
 	if planted == spareLate {
 		l.mu.Lock()
 		_ = l.repost(b, l.port.Now())
@@ -139,7 +139,7 @@ func (l *Lane) retire(b *batch) {
 }
 
 // handle runs the handler of one request, if what the request names is there.
-func (l *Lane) handle(w *work) {
+func (l *Endpoint) handle(w *work) {
 	h := l.table.find(w.head.handler)
 	if err := l.locate(h, w); err != nil {
 		l.report(w.rank, of(w.rank, err))
@@ -160,7 +160,7 @@ func (l *Lane) handle(w *work) {
 }
 
 // locate checks what a request refers to.
-func (l *Lane) locate(h *Handler, w *work) error {
+func (l *Endpoint) locate(h *Handler, w *work) error {
 	if h == nil {
 		return broken("names a handler that is not there", int(w.head.handler), len(l.table.sorted)-1)
 	}
@@ -177,7 +177,7 @@ func (l *Lane) locate(h *Handler, w *work) error {
 
 // invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on. A handler that
 // ends the goroutine ends one that is not its own, perhaps the only one that polls: what would hang later stops here.
-func (l *Lane) invoke(c *Call) {
+func (l *Endpoint) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := running.enter()
 	returned := false
@@ -203,7 +203,7 @@ func (l *Lane) invoke(c *Call) {
 	returned = true
 }
 
-func (l *Lane) panicked(c *Call, v any) {
+func (l *Endpoint) panicked(c *Call, v any) {
 	l.stats.panics.Add(1)
 	text := clip(fmt.Sprint(v))
 	l.report(c.rank, &RemoteError{Rank: l.cfg.Rank, Handler: c.h.name, Reason: Panicked, Text: text})
@@ -214,7 +214,7 @@ func (l *Lane) panicked(c *Call, v any) {
 }
 
 // refuse sends a failure.
-func (l *Lane) refuse(rank int, token uint64, why Reason, text string) error {
+func (l *Endpoint) refuse(rank int, token uint64, why Reason, text string) error {
 	args := [1]uint64{uint64(why)}
 	return l.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
 }

@@ -23,7 +23,7 @@ func pick[T any](e *enemy, usual T, others ...T) T {
 	return others[e.IntN(len(others))]
 }
 
-func (e *enemy) message(l *Lane) []byte {
+func (e *enemy) message(l *Endpoint) []byte {
 	h := head{kind: kind(1 + e.IntN(5)), cat: category(e.IntN(3)), nargs: uint8(e.IntN(4))}
 	h.token = pick(e, e.tokens[e.IntN(len(e.tokens))], 0, 1, 1<<32|1, math.MaxUint64)
 	switch h.kind {

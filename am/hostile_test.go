@@ -13,8 +13,8 @@ import (
 
 // scripted is a port that delivers what a test writes, and keeps the books of slots.
 type scripted struct {
-	fabric.Port
-	cfg    fabric.PortConfig
+	fabric.Endpoint
+	cfg    fabric.EndpointConfig
 	events []fabric.Event
 	ours   map[int32]bool
 	free   []int32
@@ -32,7 +32,7 @@ func (n scriptedNet) Name() string { return "scripted" }
 func (n scriptedNet) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: 1 << 20, MaxNote: 64, MaxSlots: 1 << 16}
 }
-func (n scriptedNet) NewPort(_ int, cfg fabric.PortConfig) (fabric.Port, error) {
+func (n scriptedNet) NewEndpoint(_ int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	n.p.cfg, n.p.ours, n.p.down = cfg, map[int32]bool{}, map[int]bool{}
 	for i := range cfg.Slots {
 		n.p.free = append(n.p.free, int32(i))
@@ -72,8 +72,8 @@ func (p *scripted) Now() time.Duration   { return time.Hour }
 func (p *scripted) After(time.Duration)  {}
 func (p *scripted) Disconnect(int) error { return nil }
 func (p *scripted) Close() error         { return nil }
-func (p *scripted) Stats() fabric.PortStats {
-	return fabric.PortStats{Posted: len(p.free), FreeSends: p.cfg.Sends}
+func (p *scripted) Stats() fabric.EndpointStats {
+	return fabric.EndpointStats{Posted: len(p.free), FreeSends: p.cfg.Sends}
 }
 
 func (p *scripted) arrive(t *testing.T, from int, b []byte) {
@@ -92,7 +92,7 @@ func (p *scripted) note(from int, b []byte) {
 }
 
 // target is a lane whose peers are the test.
-func target(t *testing.T, cut *[]error) (*Lane, *scripted, *int) {
+func target(t *testing.T, cut *[]error) (*Endpoint, *scripted, *int) {
 	t.Helper()
 	ran := new(int)
 	table := NewTable()
@@ -106,7 +106,7 @@ func target(t *testing.T, cut *[]error) (*Lane, *scripted, *int) {
 	return l, p, ran
 }
 
-func (l *Lane) pollAll(t *testing.T, p *scripted) {
+func (l *Endpoint) pollAll(t *testing.T, p *scripted) {
 	t.Helper()
 	for len(p.events) > 0 {
 		if _, err := l.Test(); err != nil {
@@ -116,7 +116,7 @@ func (l *Lane) pollAll(t *testing.T, p *scripted) {
 }
 
 // hello opens the connection of credits.
-func hello(t *testing.T, l *Lane, p *scripted, from int) {
+func hello(t *testing.T, l *Endpoint, p *scripted, from int) {
 	t.Helper()
 	h := head{kind: control, credit: flow.Header{Epoch: connection, Want: 4, Answer: true, Granted: 2}}
 	b := make([]byte, headSize)
@@ -125,7 +125,7 @@ func hello(t *testing.T, l *Lane, p *scripted, from int) {
 	l.pollAll(t, p)
 }
 
-func message(l *Lane, h head, payload []byte) []byte {
+func message(l *Endpoint, h head, payload []byte) []byte {
 	h.credit.Epoch = connection
 	b := make([]byte, h.size())
 	if h.cat == medium {
@@ -138,20 +138,20 @@ func message(l *Lane, h head, payload []byte) []byte {
 func TestWhatNoCorrectRankSendsCutsTheSenderOffAndNobodyElse(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		bytes func(l *Lane) []byte
+		bytes func(l *Endpoint) []byte
 		open  bool
 	}{
-		{"a request without a connection", func(l *Lane) []byte { return message(l, head{kind: request}, nil) }, false},
-		{"a reply without a connection", func(l *Lane) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, false},
-		{"a reply to no call", func(l *Lane) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, true},
-		{"another version", func(l *Lane) []byte { b := message(l, head{kind: request}, nil); b[0] = 9; return b }, true},
-		{"another table", func(l *Lane) []byte { b := message(l, head{kind: request}, nil); b[20]++; return b }, true},
-		{"a control message that takes a slot", func(l *Lane) []byte { return message(l, head{kind: control}, nil) }, true},
-		{"nothing", func(*Lane) []byte { return nil }, true},
-		{"credits beyond the window", func(l *Lane) []byte {
+		{"a request without a connection", func(l *Endpoint) []byte { return message(l, head{kind: request}, nil) }, false},
+		{"a reply without a connection", func(l *Endpoint) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, false},
+		{"a reply to no call", func(l *Endpoint) []byte { return message(l, head{kind: reply, token: 1<<32 | 1}, nil) }, true},
+		{"another version", func(l *Endpoint) []byte { b := message(l, head{kind: request}, nil); b[0] = 9; return b }, true},
+		{"another table", func(l *Endpoint) []byte { b := message(l, head{kind: request}, nil); b[20]++; return b }, true},
+		{"a control message that takes a slot", func(l *Endpoint) []byte { return message(l, head{kind: control}, nil) }, true},
+		{"nothing", func(*Endpoint) []byte { return nil }, true},
+		{"credits beyond the window", func(l *Endpoint) []byte {
 			return message(l, head{kind: request, credit: flow.Header{Granted: 1 << 20}}, nil)
 		}, true},
-		{"credits returned that it never had", func(l *Lane) []byte {
+		{"credits returned that it never had", func(l *Endpoint) []byte {
 			return message(l, head{kind: request, credit: flow.Header{Granted: 2, Extended: true, Returned: 99}}, nil)
 		}, true},
 	} {

@@ -18,7 +18,7 @@ func TestEveryOneOfManyHandlersThatCommunicateGetsAnError(t *testing.T) {
 	var all sync.WaitGroup
 	together := make(chan struct{})
 	all.Add(many)
-	var another *am.Lane
+	var another *am.Endpoint
 	post := other.Handle("post", func(*am.Call) {})
 	h := table.Handle("h", func(*am.Call) {
 		all.Done()

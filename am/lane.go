@@ -12,10 +12,10 @@ import (
 	"github.com/ibconduit/conduit/internal/sparse"
 )
 
-// Lane sends and receives the active messages of one port. Any number of goroutines
+// Endpoint sends and receives the active messages of one port. Any number of goroutines
 // may use it.
-type Lane struct {
-	port  fabric.Port
+type Endpoint struct {
+	port  fabric.Endpoint
 	cfg   Config
 	table *Table
 	hash  uint32 // of the table, on every message
@@ -30,7 +30,7 @@ type Lane struct {
 	parked    list
 	asking    []*peer // whose credits Tick must look after
 	late      []*letter
-	owed      []*Token
+	owed      []*DeferredReply
 	owedDue   time.Duration // the earliest deadline; 0: none
 	pingDue   time.Duration // when those of whom replies are awaited are looked at; 0: there are none
 	stallDue  time.Duration // when the watchdog looks at who is parked; 0: nobody is
@@ -59,7 +59,7 @@ type peer struct {
 	rank    int
 	purse   *flow.Sender
 	heard   bool // it has granted something
-	asking  bool // is in Lane.asking
+	asking  bool // is in Endpoint.asking
 	down    error
 	quiet   time.Duration // since when its questions have no answer; 0: there are none
 	asked   time.Duration // the last of them
@@ -67,7 +67,7 @@ type peer struct {
 	fullAt  time.Duration // when that was seen last
 	waiting list          // for credits, or room in the queue
 	posts   list          // those of waiting whose messages want no reply
-	late    int           // of Lane.late; under the lane's lock
+	late    int           // of Endpoint.late; under the lane's lock
 
 	head head                      // of the message that is being sent
 	owed bool                      // its header says what a control message would say otherwise
@@ -76,7 +76,7 @@ type peer struct {
 
 // Open opens port i of a network for active messages. Its peers open theirs with the
 // same number. Nobody is connected by it.
-func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
+func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if err := cfg.populate(); err != nil {
 		return nil, err
 	}
@@ -91,11 +91,11 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := net.NewPort(i, cfg.port())
+	port, err := net.NewEndpoint(i, cfg.port())
 	if err != nil {
 		return nil, fmt.Errorf("am: open port %d of %s: %w", i, net.Name(), err)
 	}
-	l := &Lane{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
+	l := &Endpoint{port: port, cfg: cfg, table: cfg.Table, hash: uint32(cfg.Table.Hash()), purse: purse, pool: pool,
 		peers: sparse.Make[atomic.Pointer[peer]](cfg.Size)}
 	l.mu.Init(lockrank.Pool, 0)
 	if slow := purse.Slowest(); cfg.SilentAfter > 0 && l.forgotten() < 2*slow {
@@ -110,7 +110,7 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Lane, error) {
 }
 
 // peer returns what is known of a rank, from now on something.
-func (l *Lane) peer(rank int) (*peer, error) {
+func (l *Endpoint) peer(rank int) (*peer, error) {
 	if at := l.peers.Find(rank); at != nil {
 		if p := at.Load(); p != nil {
 			return p, nil
@@ -128,7 +128,7 @@ func (l *Lane) peer(rank int) (*peer, error) {
 }
 
 // known is peer for a rank that the network names.
-func (l *Lane) known(rank int) *peer {
+func (l *Endpoint) known(rank int) *peer {
 	p, err := l.peer(rank)
 	if err != nil {
 		panic(fmt.Sprintf("am: an event of rank %d, which does not exist", rank)) // a mistake of the network
@@ -137,7 +137,7 @@ func (l *Lane) known(rank int) *peer {
 }
 
 // open begins the connection of credits, if it was not begun. The peer's lock is held.
-func (l *Lane) open(p *peer, now time.Duration) error {
+func (l *Endpoint) open(p *peer, now time.Duration) error {
 	if p.purse.Epoch() != 0 {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (l *Lane) open(p *peer, now time.Duration) error {
 }
 
 // waiter returns a free one.
-func (l *Lane) waiter() *waiter {
+func (l *Endpoint) waiter() *waiter {
 	if w := l.nextIdle.Swap(nil); w != nil {
 		return w
 	}
@@ -164,10 +164,10 @@ func (l *Lane) waiter() *waiter {
 	return l.newWaiter()
 }
 
-func (l *Lane) newWaiter() *waiter { return &waiter{parker: l.cfg.Host.NewParker()} }
+func (l *Endpoint) newWaiter() *waiter { return &waiter{parker: l.cfg.Host.NewParker()} }
 
 // recycle takes back a waiter that is in no list and no entry.
-func (l *Lane) recycle(w *waiter) {
+func (l *Endpoint) recycle(w *waiter) {
 	w.state.Store(0)
 	w.reply.reset()
 	w.err, w.token, w.h, w.since, w.began = nil, 0, nil, 0, 0
@@ -180,13 +180,13 @@ func (l *Lane) recycle(w *waiter) {
 }
 
 // report keeps an error for diagnostics.
-func (l *Lane) report(rank int, err error) { l.ring.Add(l.port.Now(), rank, err) }
+func (l *Endpoint) report(rank int, err error) { l.ring.Add(l.port.Now(), rank, err) }
 
 // Rank is this rank.
-func (l *Lane) Rank() int { return l.cfg.Rank }
+func (l *Endpoint) Rank() int { return l.cfg.Rank }
 
 // Size is the number of ranks.
-func (l *Lane) Size() int { return l.cfg.Size }
+func (l *Endpoint) Size() int { return l.cfg.Size }
 
 // MaxMedium is the largest payload of a Medium message in bytes.
-func (l *Lane) MaxMedium() int { return l.cfg.MaxMedium }
+func (l *Endpoint) MaxMedium() int { return l.cfg.MaxMedium }

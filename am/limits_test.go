@@ -24,7 +24,7 @@ func TestADeferredReplyMayTakeTheLongestTimeThereIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := am.NewTable()
-			tokens := make(chan *am.Token, 1)
+			tokens := make(chan *am.DeferredReply, 1)
 			h := table.Handle("h", func(c *am.Call) { tokens <- c.Defer(time.Duration(c.Arg(0))) })
 			c.cfg.Table = table
 			l := lanes(t, amtest.NewMemory(2, 64), 2, c.cfg)

@@ -26,7 +26,7 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 		for seed := range uint64(8) {
 			t.Run(fmt.Sprintf("%d credits, %d replies, %d rivals, seed %d", c.credits, c.replies, c.rivals, seed), func(t *testing.T) {
 				ranks := 2 + c.rivals
-				var waiting []*am.Token
+				var waiting []*am.DeferredReply
 				held, holders, done := false, 0, 0
 				table := am.NewTable()
 				lock := table.Handle("lock", func(c *am.Call) {

@@ -95,9 +95,9 @@ func TestAReplyLeavesABufferToARequestThatWaits(t *testing.T) {
 
 // The first in the queue may wait for long: what it waits for may be with messages to ranks that live.
 func TestWhoWaitsForABufferIsToldOfTheDeathBehindOthers(t *testing.T) {
-	for kind, q := range map[int]func(l *Lane) *list{
-		atReplies: func(l *Lane) *list { return &l.replyless },
-		atLane:    func(l *Lane) *list { return &l.waiting },
+	for kind, q := range map[int]func(l *Endpoint) *list{
+		atReplies: func(l *Endpoint) *list { return &l.replyless },
+		atLane:    func(l *Endpoint) *list { return &l.waiting },
 	} {
 		var cut []error
 		l, _, _ := target(t, &cut)

@@ -24,7 +24,7 @@ func (p *stuffed) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cooki
 }
 
 // callInFront introduces rank 1, and puts a call to it in front of those who wait for its credits and for reply buffers.
-func callInFront(t *testing.T, l *Lane, s *scripted) (*peer, *waiter) {
+func callInFront(t *testing.T, l *Endpoint, s *scripted) (*peer, *waiter) {
 	t.Helper()
 	hello(t, l, s, 1)
 	p, call := l.known(1), l.newWaiter()
@@ -226,7 +226,7 @@ func TestAPreparedPostPassesWhereSomebodyWaitsForABuffer(t *testing.T) {
 }
 
 // freeReplies is how many reply buffers a peer might reserve.
-func (l *Lane) freeReplies(peer int) (n int) {
+func (l *Endpoint) freeReplies(peer int) (n int) {
 	for ; ; n++ {
 		if _, err := l.pool.ReserveReply(peer); err != nil {
 			break

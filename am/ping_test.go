@@ -7,10 +7,10 @@ import (
 
 // Who waits for a reply buffer keeps its turn for the only credit, and the rank that is to be tried may owe that reply.
 func TestAPingDoesNotWaitBehindThoseWhoMayWaitForWhatItFindsOut(t *testing.T) {
-	for name, queue := range map[string]func(l *Lane, w *waiter){
-		"nobody":        func(*Lane, *waiter) {},
-		"a credit":      func(l *Lane, w *waiter) { l.known(1).waiting.add(w, atPeer) },
-		"a send buffer": func(l *Lane, w *waiter) { l.join(&l.waiting, w, atLane) },
+	for name, queue := range map[string]func(l *Endpoint, w *waiter){
+		"nobody":        func(*Endpoint, *waiter) {},
+		"a credit":      func(l *Endpoint, w *waiter) { l.known(1).waiting.add(w, atPeer) },
+		"a send buffer": func(l *Endpoint, w *waiter) { l.join(&l.waiting, w, atLane) },
 	} {
 		var cut []error
 		l, s, _ := target(t, &cut)

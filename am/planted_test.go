@@ -49,14 +49,14 @@ func crowd(t *testing.T) {
 // leave has a goroutine wait that parked behind another, which leads and goes.
 func leave(t *testing.T) {
 	table := am.NewTable()
-	tokens := make(chan *am.Token, 2)
+	tokens := make(chan *am.DeferredReply, 2)
 	h := table.Handle("hold", func(c *am.Call) { tokens <- c.Defer(0) })
 	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	go func() { _ = l[1].Serve(ctx) }()
 	var ends [2]chan error
-	var held [2]*am.Token
+	var held [2]*am.DeferredReply
 	for i := range ends {
 		ends[i] = make(chan error, 1)
 		go func() { _, err := h.Call(ctx, l[0], 1); ends[i] <- err }()

@@ -10,7 +10,7 @@ import (
 // Commit, CommitCall or Cancel, or a TryCommit without an error. One goroutine at a time uses it. A lane with
 // prepared messages cannot be closed.
 type Prepared struct {
-	l    *Lane
+	l    *Endpoint
 	h    *Handler
 	rank int
 	size int
@@ -40,7 +40,7 @@ func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared
 }
 
 // waitBuffer waits in the queue for a send buffer.
-func (l *Lane) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error) {
+func (l *Endpoint) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error) {
 	for {
 		l.join(&l.waiting, w, atLane)
 		l.arm(l.port.Now() + retryAfter)
@@ -62,9 +62,9 @@ func (h *Handler) TryPrepare(v Via, rank, size int) (*Prepared, error) {
 	return h.tryPrepare(laneOf(v, rank), rank, size)
 }
 
-func (h *Handler) tryPrepare(l *Lane, rank, size int) (*Prepared, error) {
+func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 	if l == nil {
-		return nil, h.failed("prepare", rank, ErrNoLane)
+		return nil, h.failed("prepare", rank, ErrNoEndpoint)
 	}
 	if err := h.check("prepare", l, rank, Payload{}, nil); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (h *Handler) tryPrepare(l *Lane, rank, size int) (*Prepared, error) {
 }
 
 // reservePrepared is reserve for the program. The buffer is counted before anybody can end the lane: Close takes its memory.
-func (l *Lane) reservePrepared(w *waiter) (fabric.SendBuf, error) {
+func (l *Endpoint) reservePrepared(w *waiter) (fabric.SendBuf, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.refusal(request); err != nil {
@@ -93,7 +93,7 @@ func (l *Lane) reservePrepared(w *waiter) (fabric.SendBuf, error) {
 	return b, err
 }
 
-func (h *Handler) prepared(l *Lane, rank, size int, b fabric.SendBuf) *Prepared {
+func (h *Handler) prepared(l *Endpoint, rank, size int, b fabric.SendBuf) *Prepared {
 	return &Prepared{l: l, h: h, rank: rank, size: size, buf: b}
 }
 

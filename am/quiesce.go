@@ -14,7 +14,7 @@ import (
 //
 // Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain, Close. Where some may still send there
 // are two barriers: Quiesce, a barrier, EndRequests, Quiesce, a barrier, Drain, Close. The barrier must not need the lanes.
-func (l *Lane) Quiesce(ctx context.Context) error {
+func (l *Endpoint) Quiesce(ctx context.Context) error {
 	return l.calm(ctx, "quiesce", l.unfinished, l.stillSince)
 }
 
@@ -22,7 +22,7 @@ func (l *Lane) Quiesce(ctx context.Context) error {
 // included, and waits until the network has brought those that were sent to their targets. It does not wait for the answers, which
 // come as before; handlers run and reply. No other rank is pinged from now on, so bound a Quiesce behind it: it may wait for one that
 // died silently. When ctx ends first it returns an *InFlightError; requests stay refused.
-func (l *Lane) EndRequests(ctx context.Context) error {
+func (l *Endpoint) EndRequests(ctx context.Context) error {
 	if err := l.mayUse("end requests"); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (l *Lane) EndRequests(ctx context.Context) error {
 // Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
 // rank has in flight, and from now on pings no other rank: behind a barrier behind Quiesce the others may close their
 // lanes meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
-func (l *Lane) Drain(ctx context.Context) error {
+func (l *Endpoint) Drain(ctx context.Context) error {
 	if err := l.mayUse("drain"); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (l *Lane) Drain(ctx context.Context) error {
 }
 
 // calm polls until nothing is left, and nothing arrives any more.
-func (l *Lane) calm(ctx context.Context, op string, left func() InFlightError, still func(*glance) bool) error {
+func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightError, still func(*glance) bool) error {
 	if err := l.mayUse(op); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (l *Lane) calm(ctx context.Context, op string, left func() InFlightError, s
 }
 
 // unfinished is what Quiesce waits for beside arrivals.
-func (l *Lane) unfinished() InFlightError {
+func (l *Endpoint) unfinished() InFlightError {
 	l.mu.Lock()
 	rest, owes := l.inFlight(), l.owes()
 	l.mu.Unlock()
@@ -94,13 +94,13 @@ func (l *Lane) unfinished() InFlightError {
 }
 
 // inFlight counts what has not ended, with the lane's lock.
-func (l *Lane) inFlight() InFlightError {
+func (l *Endpoint) inFlight() InFlightError {
 	return InFlightError{Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: l.handling()}
 }
 
 // unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
 // that it has copied, about which it finds out when asked.
-func (l *Lane) unsent() int {
+func (l *Endpoint) unsent() int {
 	l.mu.Lock() // no buffer changes from one count to the other
 	s, prepared := l.port.Stats(), int(l.prepared.Load())
 	l.mu.Unlock()
@@ -112,12 +112,12 @@ func (l *Lane) unsent() int {
 
 // owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
 // lane's lock is held.
-func (l *Lane) owes() int {
+func (l *Endpoint) owes() int {
 	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
 }
 
 // handling counts the requests whose handlers have not ended, with the lane's lock.
-func (l *Lane) handling() int {
+func (l *Endpoint) handling() int {
 	return int(l.stats.requests - l.stats.handled.Load() - l.stats.refused.Load())
 }
 
@@ -127,7 +127,7 @@ type glance struct {
 	running        int
 }
 
-func (l *Lane) look() glance {
+func (l *Endpoint) look() glance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.stats
@@ -137,7 +137,7 @@ func (l *Lane) look() glance {
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
 // arrived is handled. Three polls that bring nothing tell: one may have been under way at the look, and what had come before
 // the second comes with the third at the latest. What lies behind a message that is still being written has not arrived.
-func (l *Lane) stillSince(look *glance) bool {
+func (l *Endpoint) stillSince(look *glance) bool {
 	now := l.look()
 	if now.arrived != look.arrived {
 		*look = now

@@ -75,7 +75,7 @@ func TestDrainAsksNobodyAndWaitsForNothingOfThisRank(t *testing.T) {
 
 // A ping would find one dead that has closed, and end the calls that Close is to count.
 func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
-	for name, leave := range map[string]func(*Lane, context.Context) error{"EndRequests": (*Lane).EndRequests, "Drain": (*Lane).Drain} {
+	for name, leave := range map[string]func(*Endpoint, context.Context) error{"EndRequests": (*Endpoint).EndRequests, "Drain": (*Endpoint).Drain} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
@@ -128,7 +128,7 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 
 // Polls take so many events at once: what lies behind many notes comes with none of the first.
 func TestAMessageBehindManyNotesIsHandled(t *testing.T) {
-	for name, wait := range map[string]func(*Lane, context.Context) error{"Quiesce": (*Lane).Quiesce, "Drain": (*Lane).Drain} {
+	for name, wait := range map[string]func(*Endpoint, context.Context) error{"Quiesce": (*Endpoint).Quiesce, "Drain": (*Endpoint).Drain} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
 			l, s, ran := target(t, &cut)

@@ -31,7 +31,7 @@ type work struct {
 }
 
 // leaderBatch is batch for who leads.
-func (l *Lane) leaderBatch() *batch {
+func (l *Endpoint) leaderBatch() *batch {
 	b := l.engine.spare
 	l.engine.spare = nil
 	if b == nil {
@@ -41,7 +41,7 @@ func (l *Lane) leaderBatch() *batch {
 }
 
 // batch returns a free one.
-func (l *Lane) batch() *batch {
+func (l *Endpoint) batch() *batch {
 	if b := l.nextBatch.Swap(nil); b != nil {
 		return b
 	}
@@ -57,7 +57,7 @@ func (l *Lane) batch() *batch {
 
 // process takes the events of a round in the order of the rules of package flow: books first, then buffers are
 // posted again, then handlers run, which is for the caller. It reports whether serve has something to do.
-func (l *Lane) process(b *batch, n int, now time.Duration) (due bool, err error) {
+func (l *Endpoint) process(b *batch, n int, now time.Duration) (due bool, err error) {
 	for events := b.events[:n]; len(events) > 0; {
 		if events[0].Kind != fabric.Arrived {
 			l.happened(&events[0], now)
@@ -75,7 +75,7 @@ func (l *Lane) process(b *batch, n int, now time.Duration) (due bool, err error)
 }
 
 // happened takes an event that is no message.
-func (l *Lane) happened(e *fabric.Event, now time.Duration) {
+func (l *Endpoint) happened(e *fabric.Event, now time.Duration) {
 	switch e.Kind {
 	case fabric.NoteArrived:
 		l.noted(e, now)
@@ -88,7 +88,7 @@ func (l *Lane) happened(e *fabric.Event, now time.Duration) {
 }
 
 // settle ends a round that brought n events, with the lane's lock, which it gives up.
-func (l *Lane) settle(b *batch, n int, now time.Duration) (due bool, err error) {
+func (l *Endpoint) settle(b *batch, n int, now time.Duration) (due bool, err error) {
 	if planted != spareLate {
 		err = l.repost(b, now)
 	}
@@ -107,7 +107,7 @@ func (l *Lane) settle(b *batch, n int, now time.Duration) (due bool, err error) 
 }
 
 // repost gives back the buffers that nobody needs, with the lane's lock. The others have spares in their place.
-func (l *Lane) repost(b *batch, now time.Duration) error {
+func (l *Endpoint) repost(b *batch, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (l *Lane) repost(b *batch, now time.Duration) error {
 
 // arrivals takes the messages at the head of events that are of one peer, in one look at its books and the lane's. It
 // returns how many, and holds the lane's lock then.
-func (l *Lane) arrivals(b *batch, events []fabric.Event, now time.Duration) (n int) {
+func (l *Endpoint) arrivals(b *batch, events []fabric.Event, now time.Duration) (n int) {
 	p := l.known(events[0].Peer)
 	var bad error
 	p.mu.Lock()
@@ -147,7 +147,7 @@ func (l *Lane) arrivals(b *batch, events []fabric.Event, now time.Duration) (n i
 }
 
 // arrived takes one message, with the locks of its peer and the lane. The error is the peer's: it is to be cut off.
-func (l *Lane) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
+func (l *Endpoint) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
 	w := &b.work[b.n]
 	w.rank, w.slot[0] = e.Peer, -1
 	payload, err := w.head.decode(e.Data, l.hash)
@@ -184,7 +184,7 @@ func (l *Lane) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) er
 
 // account enters a message into the books, and a reply into its call. The error is one of
 // the message: whatever it says, its buffer is gone and must be accounted for. The locks of the peer and the lane are held.
-func (l *Lane) account(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
+func (l *Endpoint) account(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
 	if bad == nil && (h.kind == reply || h.kind == failure) {
 		err = l.pool.ReplyArrived(p.rank, connection)
 	} else {
@@ -206,7 +206,7 @@ func (l *Lane) account(p *peer, h *head, payload []byte, bad error, now time.Dur
 }
 
 // answered ends a call, with the lane's lock.
-func (l *Lane) answered(rank int, h *head, payload []byte) error {
+func (l *Endpoint) answered(rank int, h *head, payload []byte) error {
 	e := l.calls.find(h.token, rank)
 	if e == nil || e.needs&needReply == 0 {
 		return &MessageError{Rule: "replies to no call", Got: h.token}
@@ -236,7 +236,7 @@ func (l *Lane) answered(rank int, h *head, payload []byte) error {
 }
 
 // credited tells who waits for a credit that there is one, with the locks of the peer and the lane.
-func (l *Lane) credited(p *peer) {
+func (l *Endpoint) credited(p *peer) {
 	if k := p.purse.Balance(); k > 0 {
 		p.heard = true
 		p.waiting.wakeSome(l, atPeer, k)
@@ -248,7 +248,7 @@ func (l *Lane) credited(p *peer) {
 }
 
 // accept decides where a request's payload is while its handler runs, and whether its buffer is kept. The lane's lock is held.
-func (l *Lane) accept(w *work, payload []byte, slot int32) (keep bool) {
+func (l *Endpoint) accept(w *work, payload []byte, slot int32) (keep bool) {
 	if w.head.wants {
 		l.stats.wanted++
 	}
@@ -268,7 +268,7 @@ func (l *Lane) accept(w *work, payload []byte, slot int32) (keep bool) {
 }
 
 // noted takes a control message.
-func (l *Lane) noted(e *fabric.Event, now time.Duration) {
+func (l *Endpoint) noted(e *fabric.Event, now time.Duration) {
 	p := l.known(e.Peer)
 	l.stats.notes.Add(1)
 	var h head
@@ -303,7 +303,7 @@ func (l *Lane) noted(e *fabric.Event, now time.Duration) {
 }
 
 // written ends what the network had to do with a payload.
-func (l *Lane) written(e *fabric.Event) {
+func (l *Endpoint) written(e *fabric.Event) {
 	l.mu.Lock()
 	x := l.calls.find(e.Cookie, e.Peer)
 	if x == nil || x.needs&needSent == 0 {

@@ -22,7 +22,7 @@ func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
 	w.ConnectAll()
 	table := am.NewTable()
 	note := table.Handle("note", func(*am.Call) {})
-	var owed []*am.Token
+	var owed []*am.DeferredReply
 	hold := table.Handle("hold", func(c *am.Call) {
 		if owed = append(owed, c.Defer(time.Hour)); len(owed) == 3 {
 			w.Cut(0, 1)
@@ -91,18 +91,18 @@ type descheduled struct {
 	stop *func()
 }
 
-func (n descheduled) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
-	p, err := n.Messenger.NewPort(i, cfg)
+func (n descheduled) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+	p, err := n.Messenger.NewEndpoint(i, cfg)
 	return descheduledPort{p, n.stop}, err
 }
 
 type descheduledPort struct {
-	fabric.Port
+	fabric.Endpoint
 	stop *func()
 }
 
 func (p descheduledPort) Now() time.Duration {
-	now := p.Port.Now()
+	now := p.Endpoint.Now()
 	if stop := *p.stop; stop != nil {
 		*p.stop = nil
 		stop()

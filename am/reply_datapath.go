@@ -8,7 +8,7 @@ import (
 
 // reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever
 // handles a message never waits.
-func (l *Lane) reply(rank int, o *outgoing, args []uint64) error {
+func (l *Endpoint) reply(rank int, o *outgoing, args []uint64) error {
 	p := l.known(rank)
 	if rank == l.cfg.Rank {
 		return l.replyHere(o, args)
@@ -24,7 +24,7 @@ func (l *Lane) reply(rank int, o *outgoing, args []uint64) error {
 }
 
 // concludeReply is what follows when a reply was sent or cannot be. Who waits for one that the network refuses is told.
-func (l *Lane) concludeReply(rank int, o *outgoing, err error) error {
+func (l *Endpoint) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (l *Lane) concludeReply(rank int, o *outgoing, err error) error {
 
 // reserveUrgent takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a rank that
 // answers all the time would send nothing else.
-func (l *Lane) reserveUrgent() (fabric.SendBuf, error) {
+func (l *Endpoint) reserveUrgent() (fabric.SendBuf, error) {
 	l.mu.Lock()
 	waits := l.waiting.First() != nil
 	l.mu.Unlock()
@@ -51,7 +51,7 @@ func (l *Lane) reserveUrgent() (fabric.SendBuf, error) {
 }
 
 // tryReply needs a buffer and nothing else.
-func (l *Lane) tryReply(p *peer, o *outgoing, args []uint64) error {
+func (l *Endpoint) tryReply(p *peer, o *outgoing, args []uint64) error {
 	b := fabric.SendBuf{ID: fabric.Copied}
 	var err error
 	if o.cat != short {
@@ -68,7 +68,7 @@ func (l *Lane) tryReply(p *peer, o *outgoing, args []uint64) error {
 	return err
 }
 
-func (l *Lane) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
+func (l *Endpoint) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
 	}

@@ -13,7 +13,7 @@ type Payload struct {
 	off   uint64
 }
 
-// Medium carries bytes that the handler is lent while it runs, at most Lane.MaxMedium.
+// Medium carries bytes that the handler is lent while it runs, at most Endpoint.MaxMedium.
 func Medium(b []byte) Payload { return Payload{cat: medium, bytes: b} }
 
 // Long carries bytes to an offset of the target's segment, where they are before the handler
@@ -62,14 +62,14 @@ func (r *Reply) reset() {
 
 // Call is a request that arrived, while its handler runs. Nothing of it may be kept.
 type Call struct {
-	l       *Lane
+	l       *Endpoint
 	h       *Handler
 	head    *head
 	rank    int
 	payload []byte
 	state   callState
-	unfit   error  // of the last reply that the handler tried to make
-	token   *Token // of Defer
+	unfit   error          // of the last reply that the handler tried to make
+	token   *DeferredReply // of Defer
 }
 
 type callState uint8
@@ -84,8 +84,8 @@ const (
 // From is the rank that sent the request.
 func (c *Call) From() int { return c.rank }
 
-// Lane is where it arrived.
-func (c *Call) Lane() *Lane { return c.l }
+// Endpoint is where it arrived.
+func (c *Call) Endpoint() *Endpoint { return c.l }
 
 // Len is the number of arguments.
 func (c *Call) Len() int { return int(c.head.nargs) }
@@ -146,7 +146,7 @@ func (c *Call) replyForHandler() error {
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)
 
-func (l *Lane) checkParts(rank int, p Payload, args []uint64) error {
+func (l *Endpoint) checkParts(rank int, p Payload, args []uint64) error {
 	switch {
 	case len(args) > MaxArgs:
 		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}

@@ -13,15 +13,15 @@ import (
 func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
 
 // lanes opens one lane per rank of a network in memory, and closes them.
-func lanes(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Lane {
+func lanes(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Endpoint {
 	t.Helper()
 	return lanesOf(t, m, n, n, cfg)
 }
 
 // lanesOf opens those of the first k of n ranks.
-func lanesOf(t testing.TB, m *amtest.Memory, k, n int, cfg am.Config) []*am.Lane {
+func lanesOf(t testing.TB, m *amtest.Memory, k, n int, cfg am.Config) []*am.Endpoint {
 	t.Helper()
-	all := make([]*am.Lane, k)
+	all := make([]*am.Endpoint, k)
 	for i := range all {
 		c := cfg
 		c.Rank, c.Size, c.Segment = i, n, m.Rank(i).Segment

@@ -13,23 +13,23 @@ import (
 // Who waits to send waits for nothing any more; what was sent ends as it would have, and the other rank's requests are handled.
 func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 	table := am.NewTable()
-	tokens := make(chan *am.Token, 8)
+	tokens := make(chan *am.DeferredReply, 8)
 	hold := table.Handle("hold", func(c *am.Call) { tokens <- c.Defer(time.Minute) })
 	echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	text := am.Medium([]byte("text"))
 	for _, c := range []struct {
 		what    string
 		cfg     am.Config
-		waits   func(ctx context.Context, l *am.Lane) error
+		waits   func(ctx context.Context, l *am.Endpoint) error
 		blocked func(s am.Stats) uint64
 	}{
-		{"for a reply buffer", am.Config{Replies: 1}, func(ctx context.Context, l *am.Lane) error { _, err := echo.Call(ctx, l, 1); return err },
+		{"for a reply buffer", am.Config{Replies: 1}, func(ctx context.Context, l *am.Endpoint) error { _, err := echo.Call(ctx, l, 1); return err },
 			func(s am.Stats) uint64 { return s.NoReply }},
-		{"for a send buffer", am.Config{Sends: 1}, func(ctx context.Context, l *am.Lane) error { return echo.PostWith(ctx, l, 1, text) },
+		{"for a send buffer", am.Config{Sends: 1}, func(ctx context.Context, l *am.Endpoint) error { return echo.PostWith(ctx, l, 1, text) },
 			func(s am.Stats) uint64 { return s.NoBuffer }},
-		{"to prepare", am.Config{Sends: 1}, func(ctx context.Context, l *am.Lane) error { _, err := echo.Prepare(ctx, l, 1, 4); return err },
+		{"to prepare", am.Config{Sends: 1}, func(ctx context.Context, l *am.Endpoint) error { _, err := echo.Prepare(ctx, l, 1, 4); return err },
 			func(s am.Stats) uint64 { return s.NoBuffer }},
-		{"for a connection", am.Config{}, func(ctx context.Context, l *am.Lane) error { return echo.Post(ctx, l, 2) },
+		{"for a connection", am.Config{}, func(ctx context.Context, l *am.Endpoint) error { return echo.Post(ctx, l, 2) },
 			func(s am.Stats) uint64 { return s.NoCredit }},
 	} {
 		t.Run(c.what, func(t *testing.T) {

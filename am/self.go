@@ -3,7 +3,7 @@ package am
 import "github.com/ibconduit/conduit/fabric"
 
 // here runs the handler of a request to this rank, on the caller's goroutine.
-func (l *Lane) here(o *outgoing, args []uint64) error {
+func (l *Endpoint) here(o *outgoing, args []uint64) error {
 	l.mu.Lock()
 	if err := l.refusal(o.kind); err != nil {
 		l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *Lane) here(o *outgoing, args []uint64) error {
 }
 
 // replyHere ends a call of this rank to itself.
-func (l *Lane) replyHere(o *outgoing, args []uint64) error {
+func (l *Endpoint) replyHere(o *outgoing, args []uint64) error {
 	if o.cat == long {
 		if err := fabric.CheckRange("reply", l.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(l.cfg.Segment))); err != nil {
 			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error())}

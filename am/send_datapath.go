@@ -28,7 +28,7 @@ type outgoing struct {
 
 // attempt sends a request if everything that it needs is there. w is who waits already, or nil.
 // The errors are those of the try-forms; it changes nothing then.
-func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
+func (l *Endpoint) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	p.mu.Lock()
 	err := l.launch(p, o, args, w)
 	p.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *Lane) attempt(p *peer, o *outgoing, args []uint64, w *waiter) error {
 }
 
 // refusal is why nothing of a kind is sent any more, or nil. The lane's lock is held.
-func (l *Lane) refusal(k kind) error {
+func (l *Endpoint) refusal(k kind) error {
 	if l.end == nil && (l.sealed && k == request || l.mute && k == ping) {
 		return errSealed
 	}
@@ -54,7 +54,7 @@ func (l *Lane) refusal(k kind) error {
 }
 
 // mayReserve is nil unless others wait for send buffers. The lane's lock is held.
-func (l *Lane) mayReserve(w *waiter) error {
+func (l *Endpoint) mayReserve(w *waiter) error {
 	if l.end != nil {
 		return l.end
 	}
@@ -65,7 +65,7 @@ func (l *Lane) mayReserve(w *waiter) error {
 }
 
 // reserve takes a send buffer for a request, unless others wait for one. The lane's lock is held.
-func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
+func (l *Endpoint) reserve(w *waiter) (fabric.SendBuf, error) {
 	if err := l.mayReserve(w); err != nil {
 		return fabric.SendBuf{}, err
 	}
@@ -74,7 +74,7 @@ func (l *Lane) reserve(w *waiter) (fabric.SendBuf, error) {
 }
 
 // obstacle is what stands in the way where the network cannot take something now, and err where that is something else.
-func (l *Lane) obstacle(err error) error {
+func (l *Endpoint) obstacle(err error) error {
 	switch {
 	case err == nil || !errors.Is(err, fabric.ErrAgain):
 		return err
@@ -87,7 +87,7 @@ func (l *Lane) obstacle(err error) error {
 }
 
 // launch takes what the request needs and sends it. The peer's lock is held.
-func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
+func (l *Endpoint) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	if p.down != nil {
 		return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
 	}
@@ -132,7 +132,7 @@ func (l *Lane) launch(p *peer, o *outgoing, args []uint64, w *waiter) error {
 
 // passes reports whether a request may go past those who wait for credits. One that keeps its buffer may where all are kept and somebody
 // waits for one, unless the first of them has all but the credit: nobody would go on without it. The peer's lock is held.
-func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
+func (l *Endpoint) passes(p *peer, o *outgoing, w *waiter) bool {
 	if o.wants {
 		return false
 	}
@@ -147,7 +147,7 @@ func (l *Lane) passes(p *peer, o *outgoing, w *waiter) bool {
 // reserveEarly takes the reply buffer for who is first in both queues and has no credit, since messages that passed it took all: if it
 // gave up its turn for the one it might find the other gone when it comes back, without end. It may keep the buffer: no credit
 // depends on one. From then on nobody passes it. The peer's lock is held.
-func (l *Lane) reserveEarly(p *peer, w *waiter) {
+func (l *Endpoint) reserveEarly(p *peer, w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.replyless.First() != w {
@@ -162,7 +162,7 @@ func (l *Lane) reserveEarly(p *peer, w *waiter) {
 
 // date is the time of an attempt; 0 where nobody looks at it, since a clock costs as much as two locks. The peer's lock
 // is held.
-func (l *Lane) date(p *peer, o *outgoing) time.Duration {
+func (l *Endpoint) date(p *peer, o *outgoing) time.Duration {
 	now := o.at
 	o.at = 0 // the next attempt is made later
 	if now == 0 && (o.wants || o.cat == long || !p.purse.Ample()) {
@@ -182,7 +182,7 @@ func (p *peer) heading(o *outgoing, nargs int) *head {
 // acquire takes the buffers of a request and enters it, with the lane's lock. The order, credit before
 // reply before send buffer, is also that of the queues: who waits for the later keeps its
 // turn for the earlier, and never the other way round but for reserveEarly. Requests that want no reply pass it there.
-func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
+func (l *Endpoint) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendBuf, now time.Duration) (cookie uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.refusal(o.kind); err != nil {
@@ -222,7 +222,7 @@ func (l *Lane) acquire(p *peer, o *outgoing, w *waiter, h *head, b *fabric.SendB
 }
 
 // enter counts a message, makes the entry that it needs, and writes what the pool has to say into its header.
-func (l *Lane) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
+func (l *Endpoint) enter(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
 	l.count(o, 1)
 	if need := needOf(o); need != 0 {
 		var keep []byte
@@ -259,7 +259,7 @@ func needOf(o *outgoing) (n need) {
 }
 
 // count counts messages of a kind, with the lane's lock.
-func (l *Lane) count(o *outgoing, by uint64) {
+func (l *Endpoint) count(o *outgoing, by uint64) {
 	switch c := &l.stats; {
 	case o.wants:
 		c.calls += by
@@ -276,7 +276,7 @@ func (l *Lane) count(o *outgoing, by uint64) {
 }
 
 // uncountEnd undoes what endCalls counted of a message, with the lane's lock.
-func (l *Lane) uncountEnd(o *outgoing) {
+func (l *Endpoint) uncountEnd(o *outgoing) {
 	need := needOf(o)
 	if need&needReply != 0 {
 		l.stats.ended--
@@ -287,7 +287,7 @@ func (l *Lane) uncountEnd(o *outgoing) {
 }
 
 // withdraw undoes enter, and what the purse has told. The peer's lock is held.
-func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
+func (l *Endpoint) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count(o, ^uint64(0))
@@ -321,7 +321,7 @@ func (l *Lane) withdraw(p *peer, o *outgoing, h *head, cookie uint64) {
 }
 
 // emit writes the message and hands it to the network. The peer's lock is held.
-func (l *Lane) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) error {
+func (l *Endpoint) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) error {
 	switch {
 	case o.cat == short:
 		b.Data = p.text[:]
@@ -349,7 +349,7 @@ func passing(err error) bool {
 }
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on from then.
-func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
+func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.attempt(p, o, args, w)
 	if err == nil && o.cat == short { // others are copied, which may take long
@@ -365,7 +365,7 @@ func (l *Lane) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w 
 }
 
 // sendLater is send after a first attempt that met an obstacle.
-func (l *Lane) sendLater(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter, err error) error {
+func (l *Endpoint) sendLater(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter, err error) error {
 	defer l.unqueue(p, w)
 	w.calls = o.wants
 	for ; passing(err); err = l.attempt(p, o, args, w) {
@@ -387,7 +387,7 @@ func (l *Lane) sendLater(ctx context.Context, p *peer, o *outgoing, args []uint6
 
 // queue has a waiter told when an obstacle may be gone. Whoever asks next is behind it. False: it was
 // in that queue.
-func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
+func (l *Endpoint) queue(p *peer, w *waiter, why error) (joined bool) {
 	switch why {
 	case ErrNoBuffer:
 		joined = l.join(&l.waiting, w, atLane)
@@ -424,7 +424,7 @@ func (l *Lane) queue(p *peer, w *waiter, why error) (joined bool) {
 }
 
 // join puts w in a queue of the lane. False: it was there.
-func (l *Lane) join(q *list, w *waiter, kind int) (joined bool) {
+func (l *Endpoint) join(q *list, w *waiter, kind int) (joined bool) {
 	if w.waits(kind) {
 		return false
 	}
@@ -435,7 +435,7 @@ func (l *Lane) join(q *list, w *waiter, kind int) (joined bool) {
 }
 
 // quit takes a waiter out of queues of the lane, and tells who is next.
-func (l *Lane) quit(w *waiter, kinds ...int) {
+func (l *Endpoint) quit(w *waiter, kinds ...int) {
 	for _, kind := range kinds {
 		if q := w.links[kind].In(); q != nil {
 			l.mu.Lock()
@@ -449,7 +449,7 @@ func (l *Lane) quit(w *waiter, kinds ...int) {
 }
 
 // unqueue takes a waiter out of all queues, and tells who is next.
-func (l *Lane) unqueue(p *peer, w *waiter) {
+func (l *Endpoint) unqueue(p *peer, w *waiter) {
 	l.quit(w, atLane, atReplies)
 	if w.reserved {
 		w.reserved = false
@@ -468,7 +468,7 @@ func (l *Lane) unqueue(p *peer, w *waiter) {
 }
 
 // next has those look who wait for a peer and can go on now, or asks for credits for them. The peer's lock is held.
-func (l *Lane) next(p *peer) {
+func (l *Endpoint) next(p *peer) {
 	if p.waiting.Len() == 0 {
 		return
 	}
@@ -489,7 +489,7 @@ func (l *Lane) next(p *peer) {
 }
 
 // wakePassing has those look who may pass others that wait for a peer. The peer's lock is held.
-func (l *Lane) wakePassing(p *peer) {
+func (l *Endpoint) wakePassing(p *peer) {
 	l.mu.Lock()
 	p.wakePassing(l, p.purse.Balance())
 	l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // serve does what is due: replies that found no buffer, credits asked for and granted, deadlines.
 // The caller leads, and has seen that something is.
-func (l *Lane) serve(now time.Duration) {
+func (l *Endpoint) serve(now time.Duration) {
 	l.sendLate() // replies carry credits, too
 	l.controls(now)
 	l.askAll(now)
@@ -22,7 +22,7 @@ func (l *Lane) serve(now time.Duration) {
 
 // offerBuffer has the first who waits for a send buffer look, if there is one: nobody tells when one comes free. Who
 // was woken without one would look again and again, and keep who leads from sleeping.
-func (l *Lane) offerBuffer() {
+func (l *Endpoint) offerBuffer() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting.First() == nil {
@@ -38,13 +38,13 @@ func (l *Lane) offerBuffer() {
 }
 
 // nothingDue reports whether nothing of what serve does is due, with the lane's lock.
-func (l *Lane) nothingDue(now time.Duration) bool {
+func (l *Endpoint) nothingDue(now time.Duration) bool {
 	return l.pool.Idle() && len(l.asking) == 0 && len(l.late) == 0 && l.waiting.First() == nil &&
 		(l.owedDue == 0 || now < l.owedDue) && (l.stallDue == 0 || now < l.stallDue) && !l.pingIsDue(now)
 }
 
 // controls sends the control messages that the pool names.
-func (l *Lane) controls(now time.Duration) {
+func (l *Endpoint) controls(now time.Duration) {
 	last := -1
 	for {
 		l.mu.Lock()
@@ -67,7 +67,7 @@ func (l *Lane) controls(now time.Duration) {
 }
 
 // tell sends a control message. The peer's lock is held.
-func (l *Lane) tell(p *peer, now time.Duration) {
+func (l *Endpoint) tell(p *peer, now time.Duration) {
 	if p.down != nil || p.purse.Epoch() == 0 {
 		return
 	}
@@ -94,19 +94,19 @@ func (l *Lane) tell(p *peer, now time.Duration) {
 
 // silent reports whether a peer has no answer for too long to questions that are still repeated: one that was lost and is
 // not asked any more says nothing. The peer's lock is held.
-func (l *Lane) silent(p *peer, now time.Duration) bool {
+func (l *Endpoint) silent(p *peer, now time.Duration) bool {
 	return l.cfg.SilentAfter > 0 && p.quiet != 0 && now-p.quiet >= l.cfg.SilentAfter && now-p.asked < l.forgotten()
 }
 
 // forgotten is the age of a question that nobody repeats.
-func (l *Lane) forgotten() time.Duration { return max(l.cfg.SilentAfter/4, time.Second) }
+func (l *Endpoint) forgotten() time.Duration { return max(l.cfg.SilentAfter/4, time.Second) }
 
-func (l *Lane) cutSilent(p *peer) {
+func (l *Endpoint) cutSilent(p *peer) {
 	l.cut(p, fmt.Errorf("am: rank %d answers no question since %v (Config.SilentAfter)", p.rank, l.cfg.SilentAfter))
 }
 
 // ask sends a question if one is due.
-func (l *Lane) ask(p *peer) {
+func (l *Endpoint) ask(p *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := l.port.Now(); p.down == nil && p.purse.Asks(now) {
@@ -118,7 +118,7 @@ func (l *Lane) ask(p *peer) {
 }
 
 // lookAfter has askAll look at a peer, if there is reason. The peer's lock is held.
-func (l *Lane) lookAfter(p *peer) {
+func (l *Endpoint) lookAfter(p *peer) {
 	if !p.wantsLook() {
 		return
 	}
@@ -131,13 +131,13 @@ func (l *Lane) lookAfter(p *peer) {
 func (p *peer) wantsLook() bool { return !p.asking && (p.full || p.purse.Restless()) }
 
 // enlist has askAll look at a peer, with its lock and the lane's.
-func (l *Lane) enlist(p *peer) {
+func (l *Endpoint) enlist(p *peer) {
 	p.asking = true
 	l.asking = append(l.asking, p)
 }
 
 // askAll repeats questions, and has those look whose queue was full.
-func (l *Lane) askAll(now time.Duration) {
+func (l *Endpoint) askAll(now time.Duration) {
 	l.mu.Lock()
 	n := len(l.asking)
 	l.mu.Unlock()
@@ -168,7 +168,7 @@ func (l *Lane) askAll(now time.Duration) {
 }
 
 // due is when serve has something to do by the passing of time alone, 0: never.
-func (l *Lane) due(now time.Duration) (at time.Duration) {
+func (l *Endpoint) due(now time.Duration) (at time.Duration) {
 	l.mu.Lock()
 	asking := len(l.asking) > 0
 	if t, ok := l.pool.Due(); ok {
@@ -214,14 +214,14 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // arm has whoever sleeps in the port's Wait come back in time.
-func (l *Lane) arm(at time.Duration) {
+func (l *Endpoint) arm(at time.Duration) {
 	if at != 0 {
 		l.armFrom(l.port.Now(), at)
 	}
 }
 
 // armFrom is arm for who knows the time.
-func (l *Lane) armFrom(now, at time.Duration) {
+func (l *Endpoint) armFrom(now, at time.Duration) {
 	for {
 		old := time.Duration(l.engine.armed.Load())
 		if old > now && old <= at {
@@ -242,7 +242,7 @@ type letter struct {
 }
 
 // keep has a reply wait. It is bounded by what its caller has reserved for replies.
-func (l *Lane) keep(p *peer, o *outgoing, args []uint64) error {
+func (l *Endpoint) keep(p *peer, o *outgoing, args []uint64) error {
 	x := &letter{p: p, o: *o, args: append([]uint64(nil), args...)}
 	if !o.own {
 		x.o.payload = append([]byte(nil), o.payload...)
@@ -259,7 +259,7 @@ func (l *Lane) keep(p *peer, o *outgoing, args []uint64) error {
 
 // keeps counts the replies that wait for a peer. While more wait than this rank would itself await, it is granted no
 // credits: one that takes no replies would have them fill the memory.
-func (l *Lane) keeps(p *peer, more int) {
+func (l *Endpoint) keeps(p *peer, more int) {
 	l.mu.Lock()
 	p.late += more
 	l.pool.Bar(p.rank, p.late > l.cfg.Replies, l.port.Now())
@@ -267,7 +267,7 @@ func (l *Lane) keeps(p *peer, more int) {
 }
 
 // putLate puts a reply behind those that wait. Once the lane has ended it goes nowhere.
-func (l *Lane) putLate(x *letter) error {
+func (l *Endpoint) putLate(x *letter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
@@ -279,7 +279,7 @@ func (l *Lane) putLate(x *letter) error {
 }
 
 // sendLate sends the replies that wait, as far as there are buffers.
-func (l *Lane) sendLate() {
+func (l *Endpoint) sendLate() {
 	l.mu.Lock()
 	n := len(l.late)
 	l.mu.Unlock()
@@ -305,7 +305,7 @@ func (l *Lane) sendLate() {
 }
 
 // watch wakes those who are parked for too long: they know what for.
-func (l *Lane) watch(now time.Duration) {
+func (l *Endpoint) watch(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stallDue == 0 || now < l.stallDue {
@@ -325,7 +325,7 @@ func (l *Lane) watch(now time.Duration) {
 }
 
 // pingIsDue keeps the time of the next look at those of whom replies are awaited, with the lane's lock.
-func (l *Lane) pingIsDue(now time.Duration) bool {
+func (l *Endpoint) pingIsDue(now time.Duration) bool {
 	if l.calls.awaits == 0 || l.cfg.PingAfter < 0 || l.mute {
 		l.pingDue = 0
 		return false
@@ -338,7 +338,7 @@ func (l *Lane) pingIsDue(now time.Duration) bool {
 
 // pingAll sends to those of whom a reply is awaited for long: a connection on which nothing moves
 // tells nothing of the death of the other end.
-func (l *Lane) pingAll(now time.Duration) {
+func (l *Endpoint) pingAll(now time.Duration) {
 	l.mu.Lock()
 	if !l.pingIsDue(now) {
 		l.mu.Unlock()

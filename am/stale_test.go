@@ -22,7 +22,7 @@ func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 	slow := table.Handle("slow", func(*am.Call) { begun.Add(1); time.Sleep(slowly) })
 	var dead atomic.Value
 	m := amtest.NewMemory(ranks, 64)
-	var ls [ranks]*am.Lane
+	var ls [ranks]*am.Endpoint
 	for i := range ls {
 		cfg := am.Config{Table: table, Rank: i, Size: ranks, Segment: m.Rank(i).Segment, Credits: 8, SilentAfter: slowly / 2}
 		if i == 0 { // polls when the test has it do so
@@ -81,7 +81,7 @@ func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 }
 
 // pollUntil polls a lane until f has returned.
-func pollUntil(t *testing.T, l *am.Lane, f func() error) {
+func pollUntil(t *testing.T, l *am.Endpoint, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() { cancel(f()) }()

@@ -3,7 +3,7 @@ package am
 import "fmt"
 
 // stalled returns a *StallError if w waits for too long.
-func (l *Lane) stalled(w *waiter) error {
+func (l *Endpoint) stalled(w *waiter) error {
 	now := l.port.Now()
 	if !l.overdue(w, now) {
 		return nil

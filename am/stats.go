@@ -81,11 +81,11 @@ type Stats struct {
 
 	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program
 	Pool                     flow.PoolStats
-	Port                     fabric.PortStats
+	Network                  fabric.EndpointStats
 }
 
 // Stats reads the counters.
-func (l *Lane) Stats() Stats {
+func (l *Endpoint) Stats() Stats {
 	c := &l.stats
 	port := l.port.Stats()
 	l.mu.Lock()
@@ -99,7 +99,7 @@ func (l *Lane) Stats() Stats {
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
 		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Trials: c.trials.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Port: port,
+		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local
@@ -140,7 +140,7 @@ func (s *Stats) Check() error {
 		{"replies = calls replied + failed", s.Replied + s.Failed, s.Replies},
 		{"messages arrived = receive buffers given back + lent", s.Posted + uint64(s.Lent), s.Arrived},
 		{"writes = written + in flight", s.Written + uint64(s.WritesInFlight), s.Writes},
-		{"messages that met no buffer", s.Port.RNR, 0},
+		{"messages that met no buffer", s.Network.RNR, 0},
 	} {
 		if c.got != c.want {
 			return fmt.Errorf("am: %s: %d, want %d", c.rule, c.got, c.want)
@@ -159,4 +159,4 @@ type ErrorEntry = errring.Entry
 
 // Errors are the last errors of the lane that this rank's callers were not told, at most 1024, the oldest first: what
 // arrived broken, handlers that panicked here, peers that died.
-func (l *Lane) Errors() []ErrorEntry { return l.ring.Snapshot() }
+func (l *Endpoint) Errors() []ErrorEntry { return l.ring.Snapshot() }

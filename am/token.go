@@ -7,15 +7,15 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Token is the right and the duty to reply to a call whose handler deferred it. Any goroutine may
+// DeferredReply is the right and the duty to reply to a call whose handler deferred it. Any goroutine may
 // use it, once.
-type Token struct {
-	l     *Lane
+type DeferredReply struct {
+	l     *Endpoint
 	h     *Handler
 	rank  int
 	token uint64 // 0: nobody wants it
 	at    time.Duration
-	index int // in Lane.owed
+	index int // in Endpoint.owed
 	state atomic.Int32
 }
 
@@ -29,7 +29,7 @@ const (
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor.
 // After it the caller is told that there is none, and at once if the handler panics. It is nil where the call was replied to, or deferred, before.
-func (c *Call) Defer(d time.Duration) *Token {
+func (c *Call) Defer(d time.Duration) *DeferredReply {
 	if c.state != fresh {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (c *Call) Defer(d time.Duration) *Token {
 	if d <= 0 {
 		d = l.cfg.DeferFor
 	}
-	t := &Token{l: l, h: c.h, rank: c.rank, token: c.head.token, at: max(1, l.port.Now()+min(d, longest))}
+	t := &DeferredReply{l: l, h: c.h, rank: c.rank, token: c.head.token, at: max(1, l.port.Now()+min(d, longest))}
 	c.token = t
 	if t.token == 0 {
 		return t
@@ -65,17 +65,17 @@ func (c *Call) Defer(d time.Duration) *Token {
 }
 
 // From is the rank that waits.
-func (t *Token) From() int { return t.rank }
+func (t *DeferredReply) From() int { return t.rank }
 
 // Reply answers with arguments only. A second reply is ErrAnswered, a late one ErrExpired, one
 // to a dead rank a *fabric.PeerDownError, one after the lane's end ErrClosed. After a *SizeError, or an error of a Long's range,
 // another reply may be tried.
-func (t *Token) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
+func (t *DeferredReply) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.
-func (t *Token) ReplyWith(p Payload, args ...uint64) error { return t.answer(p, args) }
+func (t *DeferredReply) ReplyWith(p Payload, args ...uint64) error { return t.answer(p, args) }
 
-func (t *Token) answer(p Payload, args []uint64) error {
+func (t *DeferredReply) answer(p Payload, args []uint64) error {
 	if err := t.l.checkParts(t.rank, p, args); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (t *Token) answer(p Payload, args []uint64) error {
 }
 
 // take ends the token in a way, or says how it ended.
-func (t *Token) take(as int32) error {
+func (t *DeferredReply) take(as int32) error {
 	if !t.state.CompareAndSwap(tokenOpen, as) {
 		switch t.state.Load() {
 		case tokenExpired:
@@ -112,7 +112,7 @@ func (t *Token) take(as int32) error {
 }
 
 // disown takes a token out of those that are owed, with the lane's lock.
-func (l *Lane) disown(t *Token) {
+func (l *Endpoint) disown(t *DeferredReply) {
 	last := len(l.owed) - 1
 	if last < 0 || t.index > last || l.owed[t.index] != t {
 		return
@@ -124,7 +124,7 @@ func (l *Lane) disown(t *Token) {
 }
 
 // dropOwed ends the tokens of a rank, or all of them, with the lane's lock.
-func (l *Lane) dropOwed(rank int) {
+func (l *Endpoint) dropOwed(rank int) {
 	as := tokenDead
 	if rank < 0 {
 		as = tokenEnded
@@ -139,7 +139,7 @@ func (l *Lane) dropOwed(rank int) {
 }
 
 // expire tells those whose deferred reply did not come in time.
-func (l *Lane) expire(now time.Duration) {
+func (l *Endpoint) expire(now time.Duration) {
 	for {
 		l.mu.Lock()
 		t := l.overdueToken(now)
@@ -153,7 +153,7 @@ func (l *Lane) expire(now time.Duration) {
 }
 
 // overdueToken takes one, with the lane's lock.
-func (l *Lane) overdueToken(now time.Duration) *Token {
+func (l *Endpoint) overdueToken(now time.Duration) *DeferredReply {
 	if l.owedDue == 0 || now < l.owedDue {
 		return nil
 	}

@@ -34,25 +34,25 @@ type traffic struct {
 type outcome struct {
 	traffic
 	err      error
-	rnr      uint64     // messages that met no buffer
-	hash     uint64     // of the world's trace
-	live     []*am.Lane // of the ranks that were not killed
-	ended    int64      // requests of theirs
-	died     int64      // requests, of whomever, that found their rank dead
-	messages uint64     // that the live ranks sent, replies included
+	rnr      uint64         // messages that met no buffer
+	hash     uint64         // of the world's trace
+	live     []*am.Endpoint // of the ranks that were not killed
+	ended    int64          // requests of theirs
+	died     int64          // requests, of whomever, that found their rank dead
+	messages uint64         // that the live ranks sent, replies included
 }
 
 // load is a traffic that runs.
 type load struct {
 	traffic
 	dead        map[int]bool
-	lanes       []*am.Lane
+	lanes       []*am.Endpoint
 	left        atomic.Int64 // goroutines that are not done; below 0: something went wrong
 	unquiet     atomic.Int64 // ranks whose messages have not all arrived
 	ended, died atomic.Int64
 	echo, count *am.Handler
 	long, hold  *am.Handler
-	held        [][]*am.Token // by rank
+	held        [][]*am.DeferredReply // by rank
 }
 
 func (x traffic) run(t *testing.T) *outcome {
@@ -63,7 +63,7 @@ func (x traffic) run(t *testing.T) *outcome {
 	}
 	w.ConnectAll()
 	x.workers = max(x.workers, 1)
-	r := &load{traffic: x, dead: map[int]bool{}, lanes: make([]*am.Lane, x.cfg.Ranks), held: make([][]*am.Token, x.cfg.Ranks)}
+	r := &load{traffic: x, dead: map[int]bool{}, lanes: make([]*am.Endpoint, x.cfg.Ranks), held: make([][]*am.DeferredReply, x.cfg.Ranks)}
 	r.register()
 	for i, rank := range x.slow {
 		w.Slow(rank, time.Duration(1+i)*20*time.Microsecond)
@@ -80,7 +80,7 @@ func (x traffic) run(t *testing.T) *outcome {
 	for i, l := range r.lanes {
 		if l != nil && !r.dead[i] {
 			o.live = append(o.live, l)
-			o.messages += l.Stats().Port.Sends
+			o.messages += l.Stats().Network.Sends
 		}
 	}
 	return o
@@ -92,7 +92,7 @@ func (r *load) register() {
 	r.count = table.Handle("count", func(*am.Call) {})
 	r.long = table.Handle("long", func(c *am.Call) { _ = c.Reply(c.Arg(0), uint64(len(c.Payload()))) })
 	r.hold = table.Handle("hold", func(c *am.Call) {
-		held := &r.held[c.Lane().Rank()]
+		held := &r.held[c.Endpoint().Rank()]
 		*held = append(*held, c.Defer(0))
 	})
 	c := &r.lane
@@ -158,7 +158,7 @@ func (r *load) rank(ctx context.Context, s *sim.Rank) error {
 }
 
 // work is what one goroutine of a rank sends.
-func (r *load) work(ctx context.Context, s *sim.Rank, l *am.Lane) error {
+func (r *load) work(ctx context.Context, s *sim.Rank, l *am.Endpoint) error {
 	for i := range uint64(r.calls / r.workers) {
 		to := s.Rand().IntN(s.Size())
 		err := r.request(ctx, s, l, to, i)
@@ -220,7 +220,7 @@ func (r *load) answer(ctx context.Context, s *sim.Rank) error {
 }
 
 // waver sends a request of a random kind in a way that may end before it is sent or answered.
-func (r *load) waver(ctx context.Context, s *sim.Rank, l *am.Lane, to int, i uint64) (err error) {
+func (r *load) waver(ctx context.Context, s *sim.Rank, l *am.Endpoint, to int, i uint64) (err error) {
 	short, cancel := s.WithTimeout(ctx, time.Duration(s.Rand().IntN(2000))*time.Microsecond)
 	defer cancel()
 	switch s.Rand().IntN(6) {
@@ -262,7 +262,7 @@ func (r *load) waver(ctx context.Context, s *sim.Rank, l *am.Lane, to int, i uin
 }
 
 // request sends one of a random kind and checks its reply.
-func (r *load) request(ctx context.Context, s *sim.Rank, l *am.Lane, to int, i uint64) error {
+func (r *load) request(ctx context.Context, s *sim.Rank, l *am.Endpoint, to int, i uint64) error {
 	b := make([]byte, s.Rand().IntN(100))
 	if r.fickle && s.Rand().IntN(3) == 0 {
 		return r.waver(ctx, s, l, to, i)

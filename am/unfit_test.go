@@ -19,7 +19,7 @@ func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {
 		tok := c.Defer(0)
 		go func() { _ = tok.ReplyWith(am.Long(60, make([]byte, 8))) }()
 	})
-	big := table.Handle("large", func(c *am.Call) { _ = c.ReplyWith(am.Medium(make([]byte, c.Lane().MaxMedium()+1))) })
+	big := table.Handle("large", func(c *am.Call) { _ = c.ReplyWith(am.Medium(make([]byte, c.Endpoint().MaxMedium()+1))) })
 	many := table.Handle("many arguments", func(c *am.Call) { _ = c.Reply(make([]uint64, am.MaxArgs+1)...) })
 	again := table.Handle("again with less", func(c *am.Call) {
 		if c.Reply(make([]uint64, am.MaxArgs+1)...) == nil {
@@ -90,7 +90,7 @@ func TestTheTextOfAPanicIsCutBetweenCharacters(t *testing.T) {
 
 func TestAPanicAfterDeferIsTheCallersErrorAtOnce(t *testing.T) {
 	table := am.NewTable()
-	var tok *am.Token
+	var tok *am.DeferredReply
 	h := table.Handle("h", func(c *am.Call) {
 		tok = c.Defer(time.Hour)
 		panic("out of cheese")

@@ -1,23 +1,23 @@
 package am
 
-// Via is what a request goes through: a *Lane itself, or a worker or job of package conduit, which has
+// Via is what a request goes through: a *Endpoint itself, or a worker or job of package conduit, which has
 // a lane for each network.
 type Via interface {
-	// Lane returns the lane to a rank; nil: there is none, and the request fails with ErrNoLane.
+	// Endpoint returns the lane to a rank; nil: there is none, and the request fails with ErrNoEndpoint.
 	// For a rank that does not exist it may return any, which says so.
-	Lane(rank int) *Lane
+	Endpoint(rank int) *Endpoint
 }
 
-// Lane makes a lane a Via: it goes to every rank.
-func (l *Lane) Lane(int) *Lane { return l }
+// Endpoint makes a lane a Via: it goes to every rank.
+func (l *Endpoint) Endpoint(int) *Endpoint { return l }
 
 // laneOf spares those who have a lane the call through the interface.
-func laneOf(v Via, rank int) *Lane {
-	if l, ok := v.(*Lane); ok {
+func laneOf(v Via, rank int) *Endpoint {
+	if l, ok := v.(*Endpoint); ok {
 		return l
 	}
 	if v == nil {
 		return nil
 	}
-	return v.Lane(rank)
+	return v.Endpoint(rank)
 }

@@ -16,9 +16,9 @@ import (
 )
 
 // byRank is a Via with a lane for each rank, as a job on several networks is one.
-type byRank []*am.Lane
+type byRank []*am.Endpoint
 
-func (v byRank) Lane(rank int) *am.Lane {
+func (v byRank) Endpoint(rank int) *am.Endpoint {
 	if rank < 0 || rank >= len(v) {
 		return v[0]
 	}
@@ -27,7 +27,7 @@ func (v byRank) Lane(rank int) *am.Lane {
 
 func TestARequestGoesThroughTheLaneThatItsViaNames(t *testing.T) {
 	table := am.NewTable()
-	h := table.Handle("where", func(c *am.Call) { _ = c.Reply(uint64(c.Lane().Rank()), uint64(c.From())) })
+	h := table.Handle("where", func(c *am.Call) { _ = c.Reply(uint64(c.Endpoint().Rank()), uint64(c.From())) })
 	one, other := lanes(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table}), lanes(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table})
 	v := byRank{one[0], one[0], other[0]}
 	for rank := range 3 {
@@ -51,7 +51,7 @@ func TestARequestGoesThroughTheLaneThatItsViaNames(t *testing.T) {
 func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	h := am.NewTable().Handle("nowhere", func(*am.Call) {})
 	ctx := context.Background()
-	for name, v := range map[string]am.Via{"nil": nil, "no lane": (*am.Lane)(nil), "a job without handlers": byRank{nil}} {
+	for name, v := range map[string]am.Via{"nil": nil, "no lane": (*am.Endpoint)(nil), "a job without handlers": byRank{nil}} {
 		_, call := h.Call(ctx, v, 0)
 		_, with := h.CallWith(ctx, v, 0, am.Medium(nil))
 		_, start := h.Start(ctx, v, 0, am.Payload{})
@@ -59,7 +59,7 @@ func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
 		_, tryPrepare := h.TryPrepare(v, 0, 8)
 		for i, err := range []error{call, with, start, prepare, tryPrepare, h.Post(ctx, v, 0), h.PostWith(ctx, v, 0, am.Medium(nil)),
 			h.TryPost(v, 0), h.TryPostWith(v, 0, am.Medium(nil))} {
-			if !errors.Is(err, am.ErrNoLane) {
+			if !errors.Is(err, am.ErrNoEndpoint) {
 				t.Errorf("%s, request %d: %v", name, i, err)
 			}
 		}
@@ -103,10 +103,10 @@ func TestADeathThatSomebodyElseFoundOutEndsTheCallsToThatRankAlone(t *testing.T)
 // refusing is a network that knew of a death before it had the port: no event tells, notes are refused.
 type refusing struct{ fabric.Messenger }
 
-type refusingPort struct{ fabric.Port }
+type refusingPort struct{ fabric.Endpoint }
 
-func (n refusing) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
-	p, err := n.Messenger.NewPort(i, cfg)
+func (n refusing) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+	p, err := n.Messenger.NewEndpoint(i, cfg)
 	return refusingPort{p}, err
 }
 

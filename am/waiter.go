@@ -44,13 +44,13 @@ const (
 )
 
 // wake has the waiter look. Anybody may call it, also with locks held.
-func (w *waiter) wake(l *Lane) {
+func (w *waiter) wake(l *Endpoint) {
 	w.state.Or(signalled)
 	w.rouse(l)
 }
 
 // rouse has a waiter that was told something look, if it sleeps.
-func (w *waiter) rouse(l *Lane) {
+func (w *waiter) rouse(l *Endpoint) {
 	switch w.mode.Load() {
 	case parks:
 		w.parker.Unpark()
@@ -99,21 +99,21 @@ func (w *waiter) waits(kind int) bool { return w.links[kind].In() != nil }
 func (w *waiter) leave(kind int) { w.links[kind].Leave() }
 
 // wake has the first one look.
-func (l *list) wake(lane *Lane) {
+func (l *list) wake(lane *Endpoint) {
 	if w := l.First(); w != nil {
 		w.wake(lane)
 	}
 }
 
 // wakeSome has the first k look.
-func (l *list) wakeSome(lane *Lane, kind, k int) {
+func (l *list) wakeSome(lane *Endpoint, kind, k int) {
 	for w := l.First(); w != nil && k > 0; w, k = w.links[kind].Next(), k-1 {
 		w.wake(lane)
 	}
 }
 
 // wakeOf has those look who want to send to a rank.
-func (l *list) wakeOf(lane *Lane, kind, rank int) {
+func (l *list) wakeOf(lane *Endpoint, kind, rank int) {
 	for w := l.First(); w != nil; w = w.links[kind].Next() {
 		if w.rank == rank {
 			w.wake(lane)
@@ -153,7 +153,7 @@ func (p *peer) left(w *waiter, there int) int {
 func (p *peer) bypassable() bool { return p.waiting.Len() > 0 && p.waiting.First().waits(atReplies) }
 
 // wakePassing has the first k look that may pass. The locks of the peer and the lane are held.
-func (p *peer) wakePassing(l *Lane, k int) {
+func (p *peer) wakePassing(l *Endpoint, k int) {
 	if p.bypassable() {
 		p.posts.wakeSome(l, atPosts, k)
 	}

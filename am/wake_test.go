@@ -20,18 +20,18 @@ type lateNet struct {
 	d time.Duration
 }
 
-func (n lateNet) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
-	p, err := n.Messenger.NewPort(i, cfg)
+func (n lateNet) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+	p, err := n.Messenger.NewEndpoint(i, cfg)
 	return latePort{p, n}, err
 }
 
 type latePort struct {
-	fabric.Port
+	fabric.Endpoint
 	net lateNet
 }
 
 func (p latePort) Wait(ctx context.Context) error {
-	return errors.Join(p.Port.Wait(ctx), p.net.r.Sleep(context.Background(), p.net.d))
+	return errors.Join(p.Endpoint.Wait(ctx), p.net.r.Sleep(context.Background(), p.net.d))
 }
 
 // Two ranks that answer each other sleep at each message at first, since each wakes up too late for the other.

@@ -12,11 +12,11 @@ import (
 type Messenger interface {
 	Network
 
-	// NewPort opens port i of this rank, which talks to port i of every peer.
+	// NewEndpoint opens port i of this rank, which talks to port i of every peer.
 	// Nobody is connected by it: a connection is made when the first message
-	// goes to a peer. NewPort may be called before a peer has opened its own;
+	// goes to a peer. NewEndpoint may be called before a peer has opened its own;
 	// messages wait for it.
-	NewPort(i int, cfg PortConfig) (Port, error)
+	NewEndpoint(i int, cfg EndpointConfig) (Endpoint, error)
 
 	// MessageLimits are fixed from construction on.
 	MessageLimits() MessageLimits
@@ -27,12 +27,12 @@ type MessageLimits struct {
 	MaxMessage int // largest SlotSize in bytes
 	MaxNote    int // largest note in bytes, at least 64
 	MaxSlots   int // receive buffers of one port
-	Ports      int // ports of one rank; 0 means no limit
+	Endpoints  int // ports of one rank; 0 means no limit
 }
 
-// PortConfig sizes a port. Both ends of a pair must agree on SlotSize.
-type PortConfig struct {
-	Slots    int // receive buffers, all posted when NewPort returns
+// EndpointConfig sizes a port. Both ends of a pair must agree on SlotSize.
+type EndpointConfig struct {
+	Slots    int // receive buffers, all posted when NewEndpoint returns
 	SlotSize int // bytes of one, and the largest message
 	Sends    int // send buffers of SlotSize
 	// Reserved of the send buffers are given out by Reserve only with Urgent, so
@@ -124,7 +124,7 @@ type Event struct {
 	Err    error  // of Sent, Down
 }
 
-// Port exchanges messages with the ports of the same number at the peers.
+// Endpoint exchanges messages with the ports of the same number at the peers.
 //
 // Messages between two ranks arrive in the order in which they were sent,
 // exactly once, within one connection; a connection closes only when nothing is
@@ -138,7 +138,7 @@ type Event struct {
 //
 // Poll and Wait belong to one goroutine at a time. All other methods may be
 // called from any goroutine, also while another polls.
-type Port interface {
+type Endpoint interface {
 	// Reserve takes a send buffer, or returns an error that wraps ErrNoBuffer.
 	Reserve(f SendFlag) (SendBuf, error)
 	// Release gives a buffer back unused.
@@ -187,14 +187,14 @@ type Port interface {
 	Disconnect(peer int) error
 
 	// Stats are the port's counters, at any time.
-	Stats() PortStats
+	Stats() EndpointStats
 
 	// Close ends the port. What is in flight may or may not arrive; no event tells.
 	Close() error
 }
 
-// PortStats count from NewPort on.
-type PortStats struct {
+// EndpointStats count from NewEndpoint on.
+type EndpointStats struct {
 	Sends, SendBytes       uint64 // messages
 	Arrivals, ArrivalBytes uint64
 	Notes, NotesArrived    uint64

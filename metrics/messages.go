@@ -108,7 +108,7 @@ func messageCredits(t teller, s *flow.PoolStats) {
 }
 
 // messagePorts are what the network did for the messages.
-func messagePorts(t teller, s *fabric.PortStats) {
+func messagePorts(t teller, s *fabric.EndpointStats) {
 	t.counts("message_port_messages_total", "Messages that the network carried, replies and pings included.",
 		"direction", sample{"sent", s.Sends}, sample{"arrived", s.Arrivals})
 	t.counts("message_port_bytes_total", "Their bytes, headers included.",

@@ -19,7 +19,7 @@ func TestKnownMessagesGiveExactCounters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cfg := shm
-	cfg.Handlers, cfg.MessageLanes = table, 2
+	cfg.Handlers, cfg.MessageEndpoints = table, 2
 	err := conduit.RunLocalConfig(ctx, 2, cfg, func(j *conduit.Job) error {
 		if j.Rank() == 1 {
 			return j.Barrier(ctx)

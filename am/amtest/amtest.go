@@ -114,7 +114,7 @@ type group struct {
 	rng   *rand.Rand
 	ranks []Rank
 	table *am.Table
-	lanes []*am.Lane
+	lanes []*am.Endpoint
 	dead  map[int]bool
 }
 
@@ -135,13 +135,13 @@ func (g *group) open(cfg am.Config) {
 }
 
 // each runs f for every rank at the same time.
-func (g *group) each(f func(rank int, l *am.Lane) error) {
+func (g *group) each(f func(rank int, l *am.Endpoint) error) {
 	g.Helper()
-	g.several(1, func(rank, _ int, l *am.Lane) error { return f(rank, l) })
+	g.several(1, func(rank, _ int, l *am.Endpoint) error { return f(rank, l) })
 }
 
 // several runs f for every rank n times at the same time.
-func (g *group) several(n int, f func(rank, i int, l *am.Lane) error) {
+func (g *group) several(n int, f func(rank, i int, l *am.Endpoint) error) {
 	g.Helper()
 	errs := make([]error, len(g.lanes)*n)
 	g.o.Host.Concurrently(len(errs), func(i int) {

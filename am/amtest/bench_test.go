@@ -10,8 +10,8 @@ import (
 )
 
 // lanes opens a lane on each of two ranks and has the second serve. Handlers are registered before.
-func lanes(b *testing.B, ranks []amtest.Rank, table *am.Table) *am.Lane {
-	var ls [2]*am.Lane
+func lanes(b *testing.B, ranks []amtest.Rank, table *am.Table) *am.Endpoint {
+	var ls [2]*am.Endpoint
 	for i, r := range ranks[:2] {
 		var err error
 		if ls[i], err = am.Open(r.Net, 0, am.Config{Rank: i, Size: len(ranks), Table: table, Segment: r.Segment}); err != nil {

@@ -23,7 +23,7 @@ func (g *group) core3() {
 			case 1:
 				p = am.Medium(back)
 			case 2:
-				p = am.Long(part+uint64(c.Lane().Rank())*1024, back)
+				p = am.Long(part+uint64(c.Endpoint().Rank())*1024, back)
 			}
 		}
 		if err := c.ReplyWith(p, args...); err != nil {
@@ -34,7 +34,7 @@ func (g *group) core3() {
 		}
 	})
 	g.open(am.Config{})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		rng := source(rank, 0)
 		for n := range am.MaxArgs + 1 {
 			for cat := range 3 {
@@ -53,7 +53,7 @@ func (g *group) core3() {
 	})
 }
 
-func (g *group) turn(h *am.Handler, rank int, l *am.Lane, to, nargs, cat int, first, seed uint64) error {
+func (g *group) turn(h *am.Handler, rank int, l *am.Endpoint, to, nargs, cat int, first, seed uint64) error {
 	args := make([]uint64, nargs)
 	for i := range args {
 		args[i] = first + uint64(i)*seed
@@ -123,11 +123,11 @@ func (g *group) core4() {
 		handlers[a] = g.table.Handle(fmt.Sprintf("answer %d", a), func(c *am.Call) {
 			_, isLong := c.Offset()
 			d := digest(isLong, c.Args(), c.Payload())
-			sums[c.From()*len(g.ranks)+c.Lane().Rank()].Add(d)
+			sums[c.From()*len(g.ranks)+c.Endpoint().Rank()].Add(d)
 			if a == answerNothing {
 				return
 			}
-			args, b, p := expected(a, d, c.Lane().Rank())
+			args, b, p := expected(a, d, c.Endpoint().Rank())
 			if err := c.ReplyWith(p, args...); err != nil {
 				panic(err)
 			}
@@ -142,7 +142,7 @@ func (g *group) core4() {
 	case g.o.Rounds >= 20:
 		step = 4
 	}
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		rng := source(rank, 4)
 		want := make([]uint64, len(g.lanes))
 		for nargs := 0; nargs <= am.MaxArgs; nargs += step {
@@ -246,7 +246,7 @@ func expected(a answer, d uint64, rank int) (args []uint64, b []byte, p am.Paylo
 }
 
 // ask sends a request and checks the reply, if it has one.
-func (g *group) ask(h *am.Handler, l *am.Lane, to int, a answer, r call) error {
+func (g *group) ask(h *am.Handler, l *am.Endpoint, to int, a answer, r call) error {
 	reply, err := g.submit(h, l, to, r)
 	if err != nil || !r.form.wants() {
 		return err
@@ -261,7 +261,7 @@ func (g *group) ask(h *am.Handler, l *am.Lane, to int, a answer, r call) error {
 	return nil
 }
 
-func (g *group) submit(h *am.Handler, l *am.Lane, to int, r call) (am.Reply, error) {
+func (g *group) submit(h *am.Handler, l *am.Endpoint, to int, r call) (am.Reply, error) {
 	switch r.form {
 	case byCall:
 		return h.CallWith(g.ctx, l, to, r.payload(), r.args...)
@@ -293,7 +293,7 @@ func (g *group) submit(h *am.Handler, l *am.Lane, to int, r call) (am.Reply, err
 }
 
 // insist tries something that does not wait until it is done, with progress in between.
-func (g *group) insist(l *am.Lane, try func() error) error {
+func (g *group) insist(l *am.Endpoint, try func() error) error {
 	for k := 0; ; k++ {
 		err := try()
 		if err == nil || !obstacle(err) {

@@ -34,7 +34,7 @@ type childRank struct {
 	in                 *bufio.Scanner
 	net                fabric.Messenger
 	seg                []byte
-	l                  *am.Lane
+	l                  *am.Endpoint
 	serving            atomic.Int64
 	echo, long, count  *am.Handler
 }

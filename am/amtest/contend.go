@@ -20,7 +20,7 @@ func (g *group) contend() {
 	want := uint64(0)
 	for n := 1; n <= 64; n *= 4 {
 		each := max(1, g.o.Rounds/n)
-		g.several(n, func(rank, i int, l *am.Lane) error {
+		g.several(n, func(rank, i int, l *am.Endpoint) error {
 			rng := source(rank, i)
 			for range each {
 				x := rng.Uint64() >> 1
@@ -49,11 +49,11 @@ func (g *group) threads() {
 		return &words[(from*len(g.ranks)+to)*count+int(i)]
 	}
 	add := g.table.Handle("add", func(c *am.Call) {
-		w := word(c.From(), c.Lane().Rank(), c.Arg(0))
+		w := word(c.From(), c.Endpoint().Rank(), c.Arg(0))
 		_ = c.ReplyWith(am.Medium(c.Payload()), w.Add(c.Arg(1)+uint64(len(c.Payload()))))
 	})
 	g.open(am.Config{MaxMedium: 1024, Credits: 5, Replies: 3, Spares: 1, Sends: 4, ReplySends: 1})
-	g.several(count, func(rank, i int, l *am.Lane) error {
+	g.several(count, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
 		sent := make([]uint64, len(g.lanes))
 		for k := range g.o.Rounds {
@@ -75,7 +75,7 @@ func (g *group) threads() {
 }
 
 // mix sends one request of a random kind with n bytes of payload. place is where its Long payloads go.
-func (g *group) mix(h *am.Handler, l *am.Lane, to, place int, i, x uint64, rng *rand.Rand) (n int, err error) {
+func (g *group) mix(h *am.Handler, l *am.Endpoint, to, place int, i, x uint64, rng *rand.Rand) (n int, err error) {
 	const room = 512
 	b := make([]byte, rng.IntN(room))
 	fill(b, rng.Uint64())
@@ -133,12 +133,12 @@ func (g *group) locks() {
 		x.outer.Unlock()
 	}
 	h := g.table.Handle("move", func(c *am.Call) {
-		move(&accounts[c.Lane().Rank()])
+		move(&accounts[c.Endpoint().Rank()])
 		_ = c.Reply()
 	})
 	g.open(am.Config{})
 	const count = 8
-	g.several(count, func(rank, i int, l *am.Lane) error {
+	g.several(count, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
 		for range g.o.Rounds {
 			if _, err := h.Call(g.ctx, l, rng.IntN(len(g.lanes))); err != nil {

@@ -15,17 +15,17 @@ func (g *group) core1() {
 	const block = 64
 	chain := make([]atomic.Uint64, len(g.ranks)) // of each rank, over what was put into it
 	put := g.table.Handle("put", func(c *am.Call) {
-		copy(g.ranks[c.Lane().Rank()].Segment[c.Arg(0):], c.Payload())
-		x := &chain[c.Lane().Rank()]
+		copy(g.ranks[c.Endpoint().Rank()].Segment[c.Arg(0):], c.Payload())
+		x := &chain[c.Endpoint().Rank()]
 		x.Store(x.Load()*31 + sum(c.Payload()))
 		_ = c.Reply(x.Load())
 	})
 	get := g.table.Handle("get", func(c *am.Call) {
 		off := c.Arg(0)
-		_ = c.ReplyWith(am.Medium(g.ranks[c.Lane().Rank()].Segment[off:off+c.Arg(1)]), off)
+		_ = c.ReplyWith(am.Medium(g.ranks[c.Endpoint().Rank()].Segment[off:off+c.Arg(1)]), off)
 	})
 	g.open(am.Config{})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		to, b, want := (rank+1)%len(g.lanes), make([]byte, block), uint64(0)
 		for i := range g.o.Rounds {
 			off := uint64(i * block % segmentSize)
@@ -53,7 +53,7 @@ func (g *group) core1() {
 func (g *group) core2() {
 	echo := g.table.Handle("echo", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload()), sum(c.Payload())) })
 	g.open(am.Config{MaxMedium: 1024, Credits: 8, Replies: 8, Spares: 2})
-	g.several(4, func(rank, i int, l *am.Lane) error {
+	g.several(4, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
 		b := make([]byte, 1024)
 		sizes := []int{0, 1, 7, 8, 9, 1023, 1024}
@@ -100,11 +100,11 @@ func (g *group) slice() {
 		if off, ok := c.Offset(); !ok || off != c.Arg(0) {
 			panic("not the offset")
 		}
-		_ = c.Reply(sum(c.Payload()), sum(g.ranks[c.Lane().Rank()].Segment))
+		_ = c.Reply(sum(c.Payload()), sum(g.ranks[c.Endpoint().Rank()].Segment))
 	})
 	quiet := g.table.Handle("quiet", func(*am.Call) {}) // what it wrote may be overwritten before it runs
 	g.open(am.Config{MaxMedium: 1024})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		rng, to := source(rank, 0), (rank+1)%len(g.lanes)
 		model := make([]byte, segmentSize)
 		for range g.o.Rounds {

@@ -23,7 +23,7 @@ func (g *group) token() {
 		if c.Wanted() {
 			flags |= 2
 		}
-		_ = c.Reply(uint64(c.From()), uint64(c.Lane().Rank()), uint64(c.Len()), uint64(len(c.Payload())), off, flags, c.Arg(99))
+		_ = c.Reply(uint64(c.From()), uint64(c.Endpoint().Rank()), uint64(c.Len()), uint64(len(c.Payload())), off, flags, c.Arg(99))
 		if err := c.Reply(1); !errors.Is(err, am.ErrAnswered) {
 			panic(fmt.Sprintf("a second reply: %v", err))
 		}
@@ -33,7 +33,7 @@ func (g *group) token() {
 	})
 	other := am.NewTable().Handle("stranger", func(*am.Call) {})
 	g.open(am.Config{})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		for to := range g.lanes {
 			for i, p := range []am.Payload{{}, am.Medium(make([]byte, 9)), am.Long(uint64(rank)*64, make([]byte, 7))} {
 				r, err := seen.CallWith(g.ctx, l, to, p, 5, 6)
@@ -62,7 +62,7 @@ func (g *group) token() {
 
 // deferred answers later, from elsewhere, and too late.
 func (g *group) deferred() {
-	tokens := make([][]*am.Token, len(g.ranks))
+	tokens := make([][]*am.DeferredReply, len(g.ranks))
 	var lock atomic.Int32 // the host's tasks may not block on a mutex; a turn of this is short
 	with := func(f func()) {
 		for !lock.CompareAndSwap(0, 1) {
@@ -80,7 +80,7 @@ func (g *group) deferred() {
 		if err := c.Reply(); !errors.Is(err, am.ErrOver) {
 			panic(fmt.Sprintf("reply after Defer: %v", err))
 		}
-		rank := c.Lane().Rank()
+		rank := c.Endpoint().Rank()
 		with(func() { tokens[rank] = append(tokens[rank], t) })
 	})
 	g.open(am.Config{})
@@ -88,7 +88,7 @@ func (g *group) deferred() {
 	left.Store(int32(len(g.lanes)))
 	answer := func(rank int) error {
 		for left.Load() > 0 && g.ctx.Err() == nil {
-			var t *am.Token
+			var t *am.DeferredReply
 			with(func() {
 				if n := len(tokens[rank]); n > 0 {
 					t, tokens[rank] = tokens[rank][n-1], tokens[rank][:n-1]
@@ -111,7 +111,7 @@ func (g *group) deferred() {
 		}
 		return nil
 	}
-	g.several(2, func(rank, i int, l *am.Lane) error {
+	g.several(2, func(rank, i int, l *am.Endpoint) error {
 		if i == 1 {
 			return answer(rank)
 		}
@@ -144,7 +144,7 @@ func (g *group) panics() {
 		_ = c.Reply(c.Arg(0))
 	})
 	g.open(am.Config{Credits: 2, Replies: 2})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		for to := range g.lanes {
 			for i := range uint64(10) {
 				r, err := h.Call(g.ctx, l, to, i)
@@ -175,7 +175,7 @@ func (g *group) panics() {
 func (g *group) self() {
 	h := g.table.Handle("mirror", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload()), c.Args()...) })
 	g.open(am.Config{})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		b := make([]byte, 300)
 		fill(b, uint64(rank))
 		r, err := h.CallWith(g.ctx, l, rank, am.Medium(b), 1, 2)

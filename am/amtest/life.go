@@ -16,7 +16,7 @@ func (g *group) cancelled() {
 	h := g.table.Handle("slow", func(c *am.Call) { c.Defer(10 * time.Millisecond) })
 	fast := g.table.Handle("fast", func(c *am.Call) { _ = c.Reply(7) })
 	g.open(am.Config{Credits: 2, Replies: 2, Sends: 2})
-	g.several(4, func(rank, i int, l *am.Lane) error {
+	g.several(4, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
 		for k := range max(1, g.o.Rounds/10) {
 			ctx, cancel := g.o.Host.WithTimeout(g.ctx, time.Duration(rng.IntN(3000))*time.Microsecond)
@@ -40,7 +40,7 @@ func (g *group) death() {
 	const victim = 1
 	var serving atomic.Uint64
 	h := g.table.Handle("serve", func(c *am.Call) {
-		if c.Lane().Rank() == victim && serving.Add(1) > 20 {
+		if c.Endpoint().Rank() == victim && serving.Add(1) > 20 {
 			c.Defer(0) // for ever
 			return
 		}
@@ -48,7 +48,7 @@ func (g *group) death() {
 	})
 	g.open(am.Config{Credits: 8, Replies: 8})
 	g.dead[victim] = true
-	g.several(4, func(rank, i int, l *am.Lane) error {
+	g.several(4, func(rank, i int, l *am.Endpoint) error {
 		if rank == victim {
 			for i == 0 && serving.Load() < 25 && g.ctx.Err() == nil {
 				g.o.Host.Sleep(time.Millisecond)

@@ -98,7 +98,7 @@ type mail struct {
 type memoryPort struct {
 	r       *MemoryRank
 	num     int
-	cfg     fabric.PortConfig
+	cfg     fabric.EndpointConfig
 	slots   [][]byte
 	posted  []int32
 	ours    []bool
@@ -112,12 +112,12 @@ type memoryPort struct {
 	down    map[int]error
 	kick    chan struct{}
 	start   time.Time
-	stats   fabric.PortStats
+	stats   fabric.EndpointStats
 	closed  bool
 }
 
-// NewPort opens a port.
-func (r *MemoryRank) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+// NewEndpoint opens a port.
+func (r *MemoryRank) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
 	if r.ports[i] != nil {
@@ -385,7 +385,7 @@ func (p *memoryPort) After(t time.Duration) { time.AfterFunc(t-p.Now(), p.Wake) 
 func (p *memoryPort) Connected() int        { return len(p.met) }
 func (p *memoryPort) Disconnect(int) error  { return nil }
 
-func (p *memoryPort) Stats() fabric.PortStats {
+func (p *memoryPort) Stats() fabric.EndpointStats {
 	p.r.m.mu.Lock()
 	defer p.r.m.mu.Unlock()
 	s := p.stats

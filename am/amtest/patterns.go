@@ -13,13 +13,13 @@ import (
 func (g *group) alltoall() {
 	counts := make([]atomic.Uint64, len(g.ranks)*len(g.ranks)) // from, to
 	h := g.table.Handle("count", func(c *am.Call) {
-		counts[c.From()*len(g.ranks)+c.Lane().Rank()].Add(c.Arg(0))
+		counts[c.From()*len(g.ranks)+c.Endpoint().Rank()].Add(c.Arg(0))
 		_ = c.Reply(c.Arg(0) + 1)
 	})
 	g.open(am.Config{Credits: 8, Replies: 4})
 	size := len(g.lanes)
 	for pattern := range 3 {
-		g.each(func(rank int, l *am.Lane) error {
+		g.each(func(rank int, l *am.Endpoint) error {
 			rng := source(rank, pattern)
 			order := rng.Perm(size)
 			for i := range size * max(1, g.o.Rounds/size) {
@@ -58,7 +58,7 @@ func (g *group) immediate() {
 	h := g.table.Handle("got", func(c *am.Call) { got.Add(c.Arg(0)) })
 	g.open(am.Config{Credits: 4, Sends: 4})
 	var sent, refused atomic.Uint64
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		rng := source(rank, 0)
 		for i := range g.o.Rounds {
 			for k := 0; ; k++ {
@@ -90,7 +90,7 @@ func (g *group) immediate() {
 	}
 }
 
-func (g *group) tryOne(h *am.Handler, l *am.Lane, to, form int) error {
+func (g *group) tryOne(h *am.Handler, l *am.Endpoint, to, form int) error {
 	switch form {
 	case 0:
 		return h.TryPost(l, to, 1)
@@ -120,10 +120,10 @@ func (g *group) barrier() {
 	}
 	came := make([]atomic.Uint64, g.o.Rounds) // ranks, by barrier
 	var handled atomic.Uint64
-	signal := g.table.Handle("signal", func(c *am.Call) { arrived[c.Arg(0)][c.Lane().Rank()].Add(1) })
+	signal := g.table.Handle("signal", func(c *am.Call) { arrived[c.Arg(0)][c.Endpoint().Rank()].Add(1) })
 	work := g.table.Handle("work", func(c *am.Call) { _ = c.Reply(handled.Add(1)) })
 	g.open(am.Config{Credits: 8, Replies: 2, Sends: 4})
-	g.each(func(rank int, l *am.Lane) error {
+	g.each(func(rank int, l *am.Endpoint) error {
 		rng := source(rank, 0)
 		for round := range g.o.Rounds {
 			if _, err := work.Call(g.ctx, l, g.other(rank, rng)); err != nil {
@@ -150,7 +150,7 @@ func (g *group) barrier() {
 }
 
 // until makes progress until something holds.
-func (g *group) until(l *am.Lane, holds func() bool) error {
+func (g *group) until(l *am.Endpoint, holds func() bool) error {
 	for k := 0; !holds(); k++ {
 		if g.ctx.Err() != nil {
 			return context.Cause(g.ctx)
@@ -163,7 +163,7 @@ func (g *group) until(l *am.Lane, holds func() bool) error {
 }
 
 // progress is one step of somebody who waits without a wait, for the k-th time: what takes long is slept for.
-func (g *group) progress(l *am.Lane, k int) error {
+func (g *group) progress(l *am.Endpoint, k int) error {
 	_, err := l.Test()
 	if k < 100 {
 		g.o.Host.Yield()

@@ -21,14 +21,14 @@ func steps(b *testing.B, g *group) {
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	count := table.Handle("count", func(*am.Call) {})
-	var ls [2]*am.Lane
+	var ls [2]*am.Endpoint
 	for i, r := range g.ranks(b, 2, 1<<16) {
 		var err error
 		if ls[i], err = am.Open(r.Net, 0, am.Config{Rank: i, Size: 2, Table: table, Segment: r.Segment, AttendAfter: -1}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	step := func(l *am.Lane) {
+	step := func(l *am.Endpoint) {
 		if _, err := l.Test(); err != nil {
 			b.Fatal(err)
 		}

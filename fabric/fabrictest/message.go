@@ -122,14 +122,14 @@ func (g *office) must(what string, err error) {
 func (g *office) open() []*clerk {
 	g.Helper()
 	for r := range g.ranks {
-		g.openOne(r, fabric.PortConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount, Reserved: 2})
+		g.openOne(r, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount, Reserved: 2})
 	}
 	return g.clerks
 }
 
-func (g *office) openOne(rank int, cfg fabric.PortConfig) *clerk {
+func (g *office) openOne(rank int, cfg fabric.EndpointConfig) *clerk {
 	g.Helper()
-	p, err := g.ranks[rank].Net.NewPort(0, cfg)
+	p, err := g.ranks[rank].Net.NewEndpoint(0, cfg)
 	if err != nil {
 		g.Fatalf("port of rank %d: %v", rank, err)
 	}
@@ -148,8 +148,8 @@ func (g *office) openOne(rank int, cfg fabric.PortConfig) *clerk {
 type clerk struct {
 	g      *office
 	rank   int
-	p      fabric.Port
-	cfg    fabric.PortConfig
+	p      fabric.Endpoint
+	cfg    fabric.EndpointConfig
 	events []fabric.Event
 	peers  []ledger
 	rng    *rand.Rand

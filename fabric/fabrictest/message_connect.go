@@ -110,7 +110,7 @@ func (g *office) idle() {
 
 // latePort: messages wait for it, however long that takes.
 func (g *office) latePort() {
-	c := g.openOne(0, fabric.PortConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
+	c := g.openOne(0, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
 	for range 3 {
 		ok, err := c.send(1, headLen, nil, true, fabric.Solicited)
 		g.must("send", err)
@@ -126,6 +126,6 @@ func (g *office) latePort() {
 	if c.settled() || c.peers[1].open {
 		g.Fatalf("messages arrived at a port that is not open")
 	}
-	g.openOne(1, fabric.PortConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
+	g.openOne(1, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
 	g.expect(func(x *clerk) bool { return x.rank != 0 || x.settled() && g.consumed(x) })
 }

@@ -71,29 +71,29 @@ var portFaults = []portFault{
 	{
 		name:   "send buffers are lost",
 		caught: []string{"MessagesArriveInOrderExactlyOnce", "DownIsTheLastEventOfAPeer", "SilentMessagesGiveTheirBuffersBack"},
-		stats:  func(s *fabric.PortStats) { s.FreeSends-- },
+		stats:  func(s *fabric.EndpointStats) { s.FreeSends-- },
 	},
 	{
 		name:   "writes are lost",
 		caught: []string{"WritesArriveBeforeTheirMessages"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, _ *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			return p.Port.Send(peer, b, n, nil, cookie, f)
+			return p.Endpoint.Send(peer, b, n, nil, cookie, f)
 		},
 	},
 	{
 		name:   "writes say Sent before they are read",
 		caught: []string{"WritesArriveBeforeTheirMessages"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			err := p.Port.Send(peer, b, n, w, 0, f)
+			err := p.Endpoint.Send(peer, b, n, w, 0, f)
 			if err == nil && cookie != 0 {
 				p.held = append(p.held, fabric.Event{Kind: fabric.Sent, Peer: peer, Cookie: cookie})
-				p.Port.Wake()
+				p.Endpoint.Wake()
 			}
 			return err
 		},
-		newPort: func(n *faultyMessenger, i int, cfg fabric.PortConfig) (fabric.Port, error) {
-			p, err := n.Messenger.NewPort(i, cfg)
-			return &earlySent{faultyPort{Port: p, portFault: n.portFault}}, err
+		newPort: func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+			p, err := n.Messenger.NewEndpoint(i, cfg)
+			return &earlySent{faultyPort{Endpoint: p, portFault: n.portFault}}, err
 		},
 	},
 	{
@@ -101,7 +101,7 @@ var portFaults = []portFault{
 		caught: []string{"DisconnectingLosesNothing"},
 		part: func(p *faultyPort, peer int) error {
 			p.n = peer + 1
-			return p.Port.Disconnect(peer)
+			return p.Endpoint.Disconnect(peer)
 		},
 		event: func(p *faultyPort, e *fabric.Event) bool {
 			if e.Kind == fabric.Arrived && p.n == e.Peer+1 {
@@ -121,21 +121,21 @@ var portFaults = []portFault{
 		name:   "everything is urgent",
 		caught: []string{"ReservedBuffersAreForTheUrgent"},
 		reserve: func(p *faultyPort, _ fabric.SendFlag) (fabric.SendBuf, error) {
-			return p.Port.Reserve(fabric.Urgent)
+			return p.Endpoint.Reserve(fabric.Urgent)
 		},
 	},
 	{
 		name:   "nothing is urgent",
 		caught: []string{"ReservedBuffersAreForTheUrgent"},
 		reserve: func(p *faultyPort, _ fabric.SendFlag) (fabric.SendBuf, error) {
-			return p.Port.Reserve(0)
+			return p.Endpoint.Reserve(0)
 		},
 	},
 	{
 		name:   "a wrong send eats the buffer",
 		caught: []string{"WrongSendsAreRefusedAndChangeNothing"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			err := p.Port.Send(peer, b, n, w, cookie, f)
+			err := p.Endpoint.Send(peer, b, n, w, cookie, f)
 			if err != nil && !errors.Is(err, fabric.ErrAgain) {
 				if p.n++; p.n == 1 {
 					p.Release(b)
@@ -148,7 +148,7 @@ var portFaults = []portFault{
 		name:   "long messages are cut",
 		caught: []string{"WrongSendsAreRefusedAndChangeNothing"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			return p.Port.Send(peer, b, min(n, len(b.Data)), w, cookie, f)
+			return p.Endpoint.Send(peer, b, min(n, len(b.Data)), w, cookie, f)
 		},
 	},
 	{
@@ -158,14 +158,14 @@ var portFaults = []portFault{
 			if b.ID == fabric.Copied {
 				b.Data = make([]byte, n) // what the caller makes of them
 			}
-			return p.Port.Send(peer, b, n, w, cookie, f)
+			return p.Endpoint.Send(peer, b, n, w, cookie, f)
 		},
 	},
 	{
 		name:   "a full queue takes messages and loses them",
 		caught: []string{"FullQueuesAnswerErrAgain"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			err := p.Port.Send(peer, b, n, w, cookie, f)
+			err := p.Endpoint.Send(peer, b, n, w, cookie, f)
 			if errors.Is(err, fabric.ErrAgain) {
 				p.Release(b)
 				return nil
@@ -176,12 +176,12 @@ var portFaults = []portFault{
 	{
 		name:   "missing slots are not counted",
 		caught: []string{"MissingSlotsAreCounted"},
-		stats:  func(s *fabric.PortStats) { s.RNR = 0 },
+		stats:  func(s *fabric.EndpointStats) { s.RNR = 0 },
 	},
 	{
 		name:   "slots are missing though they are posted",
 		caught: []string{"MessagesArriveInOrderExactlyOnce"},
-		stats:  func(s *fabric.PortStats) { s.RNR++ },
+		stats:  func(s *fabric.EndpointStats) { s.RNR++ },
 	},
 	{
 		name:   "a kick does nothing",
@@ -191,12 +191,12 @@ var portFaults = []portFault{
 	{
 		name:   "everybody is connected from the start",
 		caught: []string{"ConnectionsAreMadeByTheFirstMessage"},
-		stats:  func(s *fabric.PortStats) { s.Handshakes++ },
+		stats:  func(s *fabric.EndpointStats) { s.Handshakes++ },
 	},
 	{
 		name:   "both ends think that they began",
 		caught: []string{"ConnectionsAreMadeByTheFirstMessage"},
-		stats:  func(s *fabric.PortStats) { s.Connects, s.Accepts = s.Connects+s.Accepts, 0 },
+		stats:  func(s *fabric.EndpointStats) { s.Connects, s.Accepts = s.Connects+s.Accepts, 0 },
 	},
 	{
 		name:   "crossing requests make two connections",
@@ -235,7 +235,7 @@ var portFaults = []portFault{
 			if p.Connected() == 0 {
 				return &fabric.PeerDownError{Rank: peer, Op: "send"}
 			}
-			return p.Port.Send(peer, b, n, w, cookie, f)
+			return p.Endpoint.Send(peer, b, n, w, cookie, f)
 		},
 	},
 	{
@@ -252,9 +252,9 @@ var portFaults = []portFault{
 		note: func(p *faultyPort, peer int, data []byte) error {
 			was := p.note2
 			if p.note2 = data; was != nil && len(was) < len(data) {
-				return p.Port.Note(peer, was)
+				return p.Endpoint.Note(peer, was)
 			}
-			return p.Port.Note(peer, data)
+			return p.Endpoint.Note(peer, data)
 		},
 	},
 	{
@@ -266,7 +266,7 @@ var portFaults = []portFault{
 		name:   "solicited messages do not wake",
 		caught: []string{"SolicitedMessagesEndWait"},
 		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-			return p.Port.Send(peer, b, n, w, cookie, f&^fabric.Solicited)
+			return p.Endpoint.Send(peer, b, n, w, cookie, f&^fabric.Solicited)
 		},
 	},
 	{
@@ -274,7 +274,7 @@ var portFaults = []portFault{
 		caught: []string{"WakeIsNeverLost"},
 		wake: func(p *faultyPort) {
 			if p.n++; p.n%5 != 0 {
-				p.Port.Wake()
+				p.Endpoint.Wake()
 			}
 		},
 	},
@@ -293,7 +293,7 @@ var portFaults = []portFault{
 		caught: []string{"AfterEndsWait"},
 		after: func(p *faultyPort, t time.Duration) {
 			if p.n++; p.n%2 == 0 {
-				p.Port.After(t)
+				p.Endpoint.After(t)
 			}
 		},
 	},
@@ -301,16 +301,16 @@ var portFaults = []portFault{
 		name:   "who found the port full sleeps on",
 		caught: []string{"WaitEndsWhenAFullPortHasRoom"},
 		reserve: func(p *faultyPort, f fabric.SendFlag) (fabric.SendBuf, error) {
-			b, err := p.Port.Reserve(f)
+			b, err := p.Endpoint.Reserve(f)
 			if errors.Is(err, fabric.ErrAgain) {
 				p.n = 1
 			}
 			return b, err
 		},
 		wait: func(p *faultyPort, ctx context.Context) error {
-			err := p.Port.Wait(ctx)
+			err := p.Endpoint.Wait(ctx)
 			for p.n == 1 && err == nil {
-				err = p.Port.Wait(ctx)
+				err = p.Endpoint.Wait(ctx)
 			}
 			return err
 		},
@@ -318,13 +318,13 @@ var portFaults = []portFault{
 	{
 		name:   "Wait ignores its context",
 		caught: []string{"PortWaitEndsWithItsContext"},
-		wait:   func(p *faultyPort, ctx context.Context) error { return p.Port.Wait(context.WithoutCancel(ctx)) },
+		wait:   func(p *faultyPort, ctx context.Context) error { return p.Endpoint.Wait(context.WithoutCancel(ctx)) },
 	},
 	{
 		name:   "the cause of a context is lost",
 		caught: []string{"PortWaitEndsWithItsContext"},
 		wait: func(p *faultyPort, ctx context.Context) error {
-			err := p.Port.Wait(ctx)
+			err := p.Endpoint.Wait(ctx)
 			if err != nil && ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -373,7 +373,7 @@ var portFaults = []portFault{
 		name:   "waiting at a closed port is fine",
 		caught: []string{"ClosedPortsRefuse"},
 		wait: func(p *faultyPort, ctx context.Context) error {
-			err := p.Port.Wait(ctx)
+			err := p.Endpoint.Wait(ctx)
 			if errors.Is(err, os.ErrClosed) {
 				return nil
 			}
@@ -391,5 +391,5 @@ func (p *earlySent) Poll(events []fabric.Event, budget time.Duration) (int, erro
 	if n > 0 {
 		return n, nil
 	}
-	return p.Port.Poll(events, budget)
+	return p.Endpoint.Poll(events, budget)
 }

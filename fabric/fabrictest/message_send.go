@@ -111,7 +111,7 @@ func (g *office) refusals() {
 func (g *office) fullQueue() {
 	const many = 2000
 	sends := min(many, 4*slotCount)
-	c := g.openOne(0, fabric.PortConfig{Slots: slotCount, SlotSize: slotSize, Sends: sends, Reserved: 1})
+	c := g.openOne(0, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sends, Reserved: 1})
 	sent := 0
 	for {
 		b, err := c.p.Reserve(0)
@@ -134,7 +134,7 @@ func (g *office) fullQueue() {
 		g.Fatalf("the queue takes nothing")
 	}
 	c.peers[1].sent = uint64(sent)
-	g.openOne(1, fabric.PortConfig{Slots: sends, SlotSize: slotSize, Sends: 2})
+	g.openOne(1, fabric.EndpointConfig{Slots: sends, SlotSize: slotSize, Sends: 2})
 	g.expect(func(x *clerk) bool { return x.rank != 0 || g.consumed(x) })
 	// There is room again.
 	g.work(func(x *clerk) (bool, error) {
@@ -149,7 +149,7 @@ func (g *office) fullQueue() {
 
 // missingSlots: a message that meets no slot shows in RNR and arrives when there is one.
 func (g *office) missingSlots() {
-	cfg := fabric.PortConfig{Slots: 2, SlotSize: slotSize, Sends: 8}
+	cfg := fabric.EndpointConfig{Slots: 2, SlotSize: slotSize, Sends: 8}
 	a, b := g.openOne(0, cfg), g.openOne(1, cfg)
 	b.keep = 2
 	for k := range 3 {

@@ -83,11 +83,11 @@ type portFault struct {
 	wake    func(p *faultyPort)
 	after   func(p *faultyPort, t time.Duration)
 	now     func(p *faultyPort) time.Duration
-	stats   func(s *fabric.PortStats)
+	stats   func(s *fabric.EndpointStats)
 	kick    func(p *faultyPort) error
 	part    func(p *faultyPort, peer int) error
 	end     func(p *faultyPort) error
-	newPort func(n *faultyMessenger, i int, cfg fabric.PortConfig) (fabric.Port, error)
+	newPort func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error)
 	down    func(n *faultyMessenger, rank int, cause error)
 }
 
@@ -97,22 +97,22 @@ type faultyMessenger struct {
 }
 
 type faultyPort struct {
-	fabric.Port
+	fabric.Endpoint
 	portFault
 	n     int // calls of the faulty method
 	held  []fabric.Event
 	note2 []byte
 }
 
-func (n *faultyMessenger) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+func (n *faultyMessenger) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	if n.newPort != nil {
 		return n.newPort(n, i, cfg)
 	}
-	p, err := n.Messenger.NewPort(i, cfg)
+	p, err := n.Messenger.NewEndpoint(i, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &faultyPort{Port: p, portFault: n.portFault}, nil
+	return &faultyPort{Endpoint: p, portFault: n.portFault}, nil
 }
 
 func (n *faultyMessenger) PeerDown(rank int, cause error) {
@@ -124,7 +124,7 @@ func (n *faultyMessenger) PeerDown(rank int, cause error) {
 }
 
 func (p *faultyPort) Poll(events []fabric.Event, budget time.Duration) (int, error) {
-	n, err := p.Port.Poll(events, budget)
+	n, err := p.Endpoint.Poll(events, budget)
 	if p.event == nil {
 		return n, err
 	}
@@ -143,28 +143,28 @@ func (p *faultyPort) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, co
 	if p.send != nil {
 		return p.send(p, peer, b, n, w, cookie, f)
 	}
-	return p.Port.Send(peer, b, n, w, cookie, f)
+	return p.Endpoint.Send(peer, b, n, w, cookie, f)
 }
 
 func (p *faultyPort) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if p.reserve != nil {
 		return p.reserve(p, f)
 	}
-	return p.Port.Reserve(f)
+	return p.Endpoint.Reserve(f)
 }
 
 func (p *faultyPort) Note(peer int, data []byte) error {
 	if p.note != nil {
 		return p.note(p, peer, data)
 	}
-	return p.Port.Note(peer, data)
+	return p.Endpoint.Note(peer, data)
 }
 
 func (p *faultyPort) Wait(ctx context.Context) error {
 	if p.wait != nil {
 		return p.wait(p, ctx)
 	}
-	return p.Port.Wait(ctx)
+	return p.Endpoint.Wait(ctx)
 }
 
 func (p *faultyPort) Wake() {
@@ -172,7 +172,7 @@ func (p *faultyPort) Wake() {
 		p.wake(p)
 		return
 	}
-	p.Port.Wake()
+	p.Endpoint.Wake()
 }
 
 func (p *faultyPort) After(t time.Duration) {
@@ -180,18 +180,18 @@ func (p *faultyPort) After(t time.Duration) {
 		p.after(p, t)
 		return
 	}
-	p.Port.After(t)
+	p.Endpoint.After(t)
 }
 
 func (p *faultyPort) Now() time.Duration {
 	if p.now != nil {
 		return p.now(p)
 	}
-	return p.Port.Now()
+	return p.Endpoint.Now()
 }
 
-func (p *faultyPort) Stats() fabric.PortStats {
-	s := p.Port.Stats()
+func (p *faultyPort) Stats() fabric.EndpointStats {
+	s := p.Endpoint.Stats()
 	if p.stats != nil {
 		p.stats(&s)
 	}
@@ -202,21 +202,21 @@ func (p *faultyPort) Kick() error {
 	if p.kick != nil {
 		return p.kick(p)
 	}
-	return p.Port.Kick()
+	return p.Endpoint.Kick()
 }
 
 func (p *faultyPort) Disconnect(peer int) error {
 	if p.part != nil {
 		return p.part(p, peer)
 	}
-	return p.Port.Disconnect(peer)
+	return p.Endpoint.Disconnect(peer)
 }
 
 func (p *faultyPort) Close() error {
 	if p.end != nil {
 		return p.end(p)
 	}
-	return p.Port.Close()
+	return p.Endpoint.Close()
 }
 
 // nth is true at every n-th event of a kind.

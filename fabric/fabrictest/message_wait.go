@@ -130,7 +130,7 @@ func (g *office) after() {
 
 // full: who was told ErrAgain may wait for room. Nothing arrives meanwhile, and no event is asked for.
 func (g *office) full() {
-	cfg := fabric.PortConfig{Slots: 3 * slotCount, SlotSize: slotSize, Sends: 4, Reserved: 1}
+	cfg := fabric.EndpointConfig{Slots: 3 * slotCount, SlotSize: slotSize, Sends: 4, Reserved: 1}
 	a, b := g.openOne(0, cfg), g.openOne(1, cfg)
 	g.deliver(a, 1)
 	want, times := a.peers[1].sent+uint64(g.o.Rounds), 0

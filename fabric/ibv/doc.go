@@ -55,7 +55,7 @@
 //
 // # Messages
 //
-// A port (Network.NewPort) has one shared receive queue with the slots, a queue pair for each connected peer, one
+// A port (Network.NewEndpoint) has one shared receive queue with the slots, a queue pair for each connected peer, one
 // for datagrams, and one completion queue for all. The queue pair for datagrams is made in Connect, which tells the
 // peers its number; until the port is opened nothing is posted to it, and who asks for a connection asks again.
 //

@@ -42,7 +42,7 @@ type office struct {
 	events  [16]fabric.Event
 }
 
-func newMail(t testing.TB, n int, cfg Config, pc fabric.PortConfig) *mail {
+func newMail(t testing.TB, n int, cfg Config, pc fabric.EndpointConfig) *mail {
 	t.Helper()
 	m := &mail{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
 	for r := range n {
@@ -51,10 +51,10 @@ func newMail(t testing.TB, n int, cfg Config, pc fabric.PortConfig) *mail {
 	return m
 }
 
-func (m *mail) openPort(rank int, pc fabric.PortConfig) *office {
+func (m *mail) openPort(rank int, pc fabric.EndpointConfig) *office {
 	m.Helper()
 	n := len(m.nets)
-	p, err := m.nets[rank].NewPort(0, pc)
+	p, err := m.nets[rank].NewEndpoint(0, pc)
 	m.must("new port", err)
 	o := &office{m: m, rank: rank, p: p.(*port), rng: rand.New(rand.NewPCG(9, uint64(rank))), sent: make([]uint64, n), arrived: make([]uint64, n),
 		epoch: make([]uint32, n), open: make([]bool, n), down: make([]error, n), cookies: map[uint64]int{}}
@@ -68,7 +68,7 @@ func (m *mail) openPort(rank int, pc fabric.PortConfig) *office {
 	return o
 }
 
-var mailConfig = fabric.PortConfig{Slots: 32, SlotSize: 512, Sends: 16, Reserved: 2}
+var mailConfig = fabric.EndpointConfig{Slots: 32, SlotSize: 512, Sends: 16, Reserved: 2}
 
 // send sends the next message to a peer, if one of its part of the peer's slots is free.
 func (o *office) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, error) {

@@ -28,7 +28,7 @@ import (
 type port struct {
 	n      *Network
 	num    int
-	cfg    fabric.PortConfig
+	cfg    fabric.EndpointConfig
 	origin time.Time
 
 	listener *listener
@@ -135,7 +135,7 @@ const (
 	packetMax = 4096
 )
 
-func newLayout(cfg fabric.PortConfig) (l layout) {
+func newLayout(cfg fabric.EndpointConfig) (l layout) {
 	l.stride = (cfg.SlotSize + portLine - 1) / portLine * portLine
 	l.send = cfg.Slots * l.stride
 	l.in = l.send + cfg.Sends*l.stride
@@ -154,12 +154,12 @@ type portCounters struct {
 	connects, accepts, handshakes, disconnects atomic.Uint64
 }
 
-// NewPort opens a port. Connect must have returned.
-func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+// NewEndpoint opens a port. Connect must have returned.
+func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	limits := n.MessageLimits()
 	switch {
-	case i < 0 || i >= limits.Ports:
-		return nil, fmt.Errorf("ibv: no port %d (ports are 0 to %d, see MessageConfig.Ports)", i, limits.Ports-1)
+	case i < 0 || i >= limits.Endpoints:
+		return nil, fmt.Errorf("ibv: no port %d (ports are 0 to %d, see MessageConfig.Endpoints)", i, limits.Endpoints-1)
 	case cfg.Slots < 1 || cfg.Slots > limits.MaxSlots || cfg.SlotSize < 1 || cfg.SlotSize > limits.MaxMessage:
 		return nil, fmt.Errorf("ibv: a port has 1 to %d slots of 1 to %d bytes, not %d of %d", limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
 	case cfg.Sends < 1 || cfg.Sends > limits.MaxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
@@ -327,7 +327,7 @@ func (p *port) enter(op string) error {
 func (p *port) Connected() int { return int(p.open.Load()) }
 
 // Stats read the counters.
-func (p *port) Stats() fabric.PortStats {
+func (p *port) Stats() fabric.EndpointStats {
 	rnr := p.rnr.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,7 +338,7 @@ func (p *port) Stats() fabric.PortStats {
 			unconfirmed++
 		}
 	}
-	return fabric.PortStats{
+	return fabric.EndpointStats{
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
 		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,

@@ -220,7 +220,7 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 
 func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
 	for _, asker := range []int{0, 1} {
-		m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 4, SlotSize: 64, Sends: 2})
+		m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 4, SlotSize: 64, Sends: 2})
 		m.posts[1].p.cfg.SlotSize = 32
 		m.work(func(o *office) (bool, error) {
 			if o.rank == asker && o.sent[1-asker] == 0 {

@@ -154,7 +154,7 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 // Nobody polls while a rank sends and dies: its messages lie in the completion queue, more of them than one look takes.
 func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	const count = 200
-	m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
+	m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
 	m.connectAll()
 	m.only(1)
 	m.work(func(o *office) (bool, error) {

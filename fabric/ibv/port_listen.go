@@ -14,9 +14,9 @@ import (
 
 // MessageConfig says how ports connect.
 type MessageConfig struct {
-	// Ports is how many ports a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing is
+	// Endpoints is how many ports a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing is
 	// made for them.
-	Ports int
+	Endpoints int
 	// Connections is above how many connections a port closes idle ones, those that were not used for
 	// longest first. It is exceeded while all are in use. Default, 0: never.
 	Connections int
@@ -31,10 +31,10 @@ type MessageConfig struct {
 }
 
 func (c *MessageConfig) fill() {
-	if c.Ports == 0 {
-		c.Ports = defaultPorts
+	if c.Endpoints == 0 {
+		c.Endpoints = defaultEndpoints
 	}
-	c.Ports = min(max(c.Ports, 0), 1<<8)
+	c.Endpoints = min(max(c.Endpoints, 0), 1<<8)
 	if c.ConnectTimeout <= 0 {
 		c.ConnectTimeout = defaultConnectTimeout
 	}
@@ -58,7 +58,7 @@ type listener struct {
 // listen makes the listeners. A device that cannot is no reason not to connect the lanes.
 func (n *Network) listen() {
 	n.qkey = rand.Uint32() >> 1 // with the highest bit set it would be a privileged one (IBTA 1.4 vol. 1 §10.2.5)
-	n.listeners = make([]listener, n.cfg.Messages.Ports)
+	n.listeners = make([]listener, n.cfg.Messages.Endpoints)
 	for i := range n.listeners {
 		l := &n.listeners[i]
 		if err := l.make(n); err != nil {
@@ -127,7 +127,7 @@ func (n *Network) portTable() *portTable {
 
 // learnPorts reads what the others tell.
 func (n *Network) learnPorts(tables [][]byte) error {
-	ports := n.cfg.Messages.Ports
+	ports := n.cfg.Messages.Endpoints
 	n.qkeys, n.portQPNs = make([]uint32, n.cfg.Size), make([]uint32, n.cfg.Size*ports)
 	for rank, b := range tables {
 		if n.peers[rank].lanes == 0 {
@@ -150,7 +150,7 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 		MaxMessage: int(min(n.port.MaxMsgSize, 1<<20)),
 		MaxNote:    maxNote,
 		MaxSlots:   min(a.MaxSRQWR, a.MaxCQE/2),
-		Ports:      n.cfg.Messages.Ports,
+		Endpoints:  n.cfg.Messages.Endpoints,
 	}
 }
 

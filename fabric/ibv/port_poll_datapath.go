@@ -260,7 +260,7 @@ func (p *port) understand(b []byte, wc *verbs.WC) (d datagram, ok bool) {
 		return d, false
 	}
 	n := p.n
-	if wc.SrcQP != n.portQPNs[int(d.from)*n.cfg.Messages.Ports+p.num] ||
+	if wc.SrcQP != n.portQPNs[int(d.from)*n.cfg.Messages.Endpoints+p.num] ||
 		!sentFrom(&n.peers[d.from].end, b, wc.SLID, wc.Flags&verbs.WCWithGRH != 0) {
 		return d, false
 	}

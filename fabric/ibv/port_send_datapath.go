@@ -255,7 +255,7 @@ func (p *port) Note(rank int, data []byte) error {
 func (p *port) say(d datagram) bool {
 	rank := int(d.to)
 	n := p.n
-	qpn := n.portQPNs[rank*n.cfg.Messages.Ports+p.num]
+	qpn := n.portQPNs[rank*n.cfg.Messages.Endpoints+p.num]
 	if qpn == 0 || len(p.freeOut) == 0 || !p.room() {
 		return false
 	}

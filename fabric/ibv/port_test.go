@@ -53,7 +53,7 @@ func TestARankTalksToItself(t *testing.T) {
 
 // Buffers of messages that asked for no completion come back though nobody sends anything more, however many connections hold them.
 func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
-	m := newMail(t, 6, Config{Lanes: 1}, fabric.PortConfig{Slots: 48, SlotSize: 512, Sends: 16})
+	m := newMail(t, 6, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 48, SlotSize: 512, Sends: 16})
 	rounds := 0
 	m.work(func(o *office) (bool, error) {
 		if o.rank != 0 || rounds == 43 { // not a multiple of what asks for a completion by itself
@@ -74,7 +74,7 @@ func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
 			m := &mail{rig: newRig(t, 3, Config{Lanes: 1}), taken: make([]atomic.Uint64, 9), live: func(int) bool { return true }}
 			for r, n := range m.nets {
 				n.inline = min(n.inline, inline)
-				m.openPort(r, fabric.PortConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
+				m.openPort(r, fabric.EndpointConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
 			}
 			m.exchange(300)
 			m.agree()
@@ -86,7 +86,7 @@ func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
 // Whatever way the source of a write takes, its bytes are there when the message is.
 func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 	for _, zero := range []int64{0, -1} {
-		m := newMail(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.PortConfig{Slots: 8, SlotSize: 256, Sends: 4})
+		m := newMail(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.EndpointConfig{Slots: 8, SlotSize: 256, Sends: 4})
 		m.nets[0].piece = 8 << 10 // longer ones are cut
 		a, b := m.posts[0], m.posts[1]
 		sources := map[lentHow][]byte{
@@ -156,7 +156,7 @@ func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
 
 // Messages that leave their buffers at once ask for no completion. The third one finds no slot, as one whose packet is lost finds no receiver.
 func TestAKickFindsOutWhatHasArrived(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.PortConfig{Slots: 2, SlotSize: 64, Sends: 4})
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 2, SlotSize: 64, Sends: 4})
 	m.connectAll()
 	m.only(0)
 	a := m.posts[0]
@@ -233,7 +233,7 @@ func TestAKickAsksNothingAboutAnswers(t *testing.T) {
 // Senders that do not poll, and a poller that sleeps whenever it can.
 func TestManySendersAndASleepingPoller(t *testing.T) {
 	const senders, each = 4, 50
-	m := newMail(t, 2, Config{Lanes: 1}, fabric.PortConfig{Slots: 64, SlotSize: 256, Sends: 8})
+	m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 64, SlotSize: 256, Sends: 8})
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
 	var got, sent atomic.Int64
@@ -372,15 +372,15 @@ func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
 }
 
 func TestTwoPortsOfARankAreApart(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Ports: 2}}, mailConfig)
+	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Endpoints: 2}}, mailConfig)
 	for r := range 2 {
-		p, err := m.nets[r].NewPort(1, mailConfig)
+		p, err := m.nets[r].NewEndpoint(1, mailConfig)
 		m.must("second port", err)
 		m.Cleanup(func() { m.must("close", p.Close()) })
-		if _, err := m.nets[r].NewPort(1, mailConfig); err == nil {
+		if _, err := m.nets[r].NewEndpoint(1, mailConfig); err == nil {
 			t.Error("a port was opened twice")
 		}
-		if _, err := m.nets[r].NewPort(2, mailConfig); err == nil {
+		if _, err := m.nets[r].NewEndpoint(2, mailConfig); err == nil {
 			t.Error("a port too many was opened")
 		}
 	}

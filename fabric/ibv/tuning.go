@@ -57,7 +57,7 @@ const (
 
 // Figures of the ports.
 const (
-	defaultPorts          = 1
+	defaultEndpoints      = 1
 	defaultConnectTimeout = 60 * time.Second
 	defaultKeepalive      = 5 * time.Second
 

@@ -38,7 +38,7 @@
 //
 // # Messages
 //
-// A port ([Network.NewPort]) owns a mailbox: a sealed memfd with the receive slots, into
+// A port ([Network.NewEndpoint]) owns a mailbox: a sealed memfd with the receive slots, into
 // which the senders write. A sender claims the next posted slot with one compare-and-swap that
 // names it, copies the message, and publishes it with another; the message is complete, and its
 // send buffer free, when Send returns, unless it must wait. No message enters the kernel but

@@ -32,7 +32,7 @@ const (
 type port struct {
 	n     *Network
 	num   int
-	cfg   fabric.PortConfig
+	cfg   fabric.EndpointConfig
 	rank  uint32
 	links []atomic.Pointer[link] // by rank; nil until the first message
 	alive atomic.Bool
@@ -116,11 +116,11 @@ var _ fabric.Messenger = (*Network)(nil)
 
 // MessageLimits are those of a port's memory.
 func (n *Network) MessageLimits() fabric.MessageLimits {
-	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Ports: maxPorts}
+	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxPorts}
 }
 
-// NewPort opens a port. Each number can be opened once.
-func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+// NewEndpoint opens a port. Each number can be opened once.
+func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	switch {
 	case i < 0 || i >= maxPorts:
 		return nil, fmt.Errorf("shm: no port %d (ports are 0 to %d)", i, maxPorts-1)
@@ -141,7 +141,7 @@ func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
 	return p, nil
 }
 
-func newPort(n *Network, num int, cfg fabric.PortConfig) (*port, error) {
+func newPort(n *Network, num int, cfg fabric.EndpointConfig) (*port, error) {
 	box, err := makeMailbox(cfg.Slots, cfg.SlotSize)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (n *Network) enter(p *port) (asks []ask, err error) {
 	defer n.portMu.Unlock()
 	switch {
 	case n.state != joined:
-		return nil, fmt.Errorf("shm: NewPort needs a connected network: %w", os.ErrClosed)
+		return nil, fmt.Errorf("shm: NewEndpoint needs a connected network: %w", os.ErrClosed)
 	case n.ports[p.num] != nil:
 		return nil, fmt.Errorf("shm: port %d of rank %d was opened before", p.num, n.cfg.Rank)
 	}
@@ -189,7 +189,7 @@ func (n *Network) enter(p *port) (asks []ask, err error) {
 	return asks, nil
 }
 
-func (s *sender) open(cfg fabric.PortConfig) {
+func (s *sender) open(cfg fabric.EndpointConfig) {
 	pitch := (cfg.SlotSize + lineSize - 1) &^ (lineSize - 1)
 	mem := make([]byte, cfg.Sends*pitch)
 	s.bufs, s.free = make([]sendBuf, cfg.Sends), make([]int32, cfg.Sends)
@@ -332,9 +332,9 @@ func (p *port) Connected() int { return int(p.up.Load()) }
 func (p *port) Now() time.Duration { return time.Since(p.n.start) }
 
 // Stats are a copy. Doorbells are wake-ups of sleeping peers.
-func (p *port) Stats() fabric.PortStats {
+func (p *port) Stats() fabric.EndpointStats {
 	c := &p.posts
-	s := fabric.PortStats{
+	s := fabric.EndpointStats{
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
 		Doorbells: c.doorbells.Load(), RNR: c.rnr.Load(), Connects: c.connects.Load(), Accepts: c.accepts.Load(),
 		Handshakes: c.handshakes.Load(), Disconnects: c.closes.Load(),

@@ -295,7 +295,7 @@ func FuzzMailbox(f *testing.F) {
 		if err := n[0].Connect(t.Context(), [][]byte{n[0].Addr()}, nil); err != nil {
 			t.Fatal(err)
 		}
-		p := openPort(t, n[0], fabric.PortConfig{Slots: 3, SlotSize: 150, Sends: 2})
+		p := openPort(t, n[0], fabric.EndpointConfig{Slots: 3, SlotSize: 150, Sends: 2})
 		var events [2]fabric.Event
 		for len(script) >= 4 {
 			op, at, v := script[0]%4, int(script[1])<<8|int(script[2]), script[3]

@@ -17,11 +17,11 @@ import (
 
 // Ports of ranks in processes of their own; see process_test.go.
 
-var processPort = fabric.PortConfig{Slots: 64, SlotSize: 4096, Sends: 32}
+var processPort = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32}
 
-func openPort(t testing.TB, n *Network, cfg fabric.PortConfig) *port {
+func openPort(t testing.TB, n *Network, cfg fabric.EndpointConfig) *port {
 	t.Helper()
-	p, err := n.NewPort(0, cfg)
+	p, err := n.NewEndpoint(0, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func openPort(t testing.TB, n *Network, cfg fabric.PortConfig) *port {
 
 // childPort is the life of a rank that uses ports.
 func childPort(n *Network, role string, in *bufio.Scanner) error {
-	fp, err := n.NewPort(0, processPort)
+	fp, err := n.NewEndpoint(0, processPort)
 	if err != nil {
 		return err
 	}

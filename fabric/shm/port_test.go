@@ -15,7 +15,7 @@ import (
 )
 
 // openPorts joins ranks and opens port 0 of each.
-func openPorts(t testing.TB, n int, cfg fabric.PortConfig) []*port {
+func openPorts(t testing.TB, n int, cfg fabric.EndpointConfig) []*port {
 	t.Helper()
 	ports := make([]*port, n)
 	for r, net := range joinAll(t, n, 4096) {
@@ -24,7 +24,7 @@ func openPorts(t testing.TB, n int, cfg fabric.PortConfig) []*port {
 	return ports
 }
 
-var smallPort = fabric.PortConfig{Slots: 8, SlotSize: 512, Sends: 8}
+var smallPort = fabric.EndpointConfig{Slots: 8, SlotSize: 512, Sends: 8}
 
 // mail sends one message of a size from one port to another and polls both until it is there.
 func mail(t testing.TB, from, to *port, size int) fabric.Event {
@@ -70,7 +70,7 @@ func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Ev
 }
 
 func TestMessagesOfEverySizeAreExact(t *testing.T) {
-	p := openPorts(t, 2, fabric.PortConfig{Slots: 3, SlotSize: 300, Sends: 1})
+	p := openPorts(t, 2, fabric.EndpointConfig{Slots: 3, SlotSize: 300, Sends: 1})
 	for size := 0; size <= 300; size++ {
 		e := mail(t, p[0], p[1], size)
 		if len(e.Data) != size || cap(e.Data) != size || e.Peer != 0 || e.Epoch != 1 {
@@ -147,7 +147,7 @@ func TestSendPollAndPostAllocateNothing(t *testing.T) {
 // Eight goroutines at each of three ranks send to the other two, as fast as credits allow.
 func TestManySendersShareAPort(t *testing.T) {
 	const ranks, senders, each = 3, 8, 600
-	cfg := fabric.PortConfig{Slots: 32, SlotSize: 256, Sends: 12, Reserved: 2}
+	cfg := fabric.EndpointConfig{Slots: 32, SlotSize: 256, Sends: 12, Reserved: 2}
 	ports := openPorts(t, ranks, cfg)
 	var taken [ranks][senders * ranks][]uint64 // by receiver: numbers in order of arrival
 	var credits [ranks]atomic.Int64
@@ -230,7 +230,7 @@ func TestManySendersShareAPort(t *testing.T) {
 
 func TestSlotSizesMustAgree(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	a, b := openPort(t, nets[0], smallPort), openPort(t, nets[1], fabric.PortConfig{Slots: 8, SlotSize: 1024, Sends: 8})
+	a, b := openPort(t, nets[0], smallPort), openPort(t, nets[1], fabric.EndpointConfig{Slots: 8, SlotSize: 1024, Sends: 8})
 	buf, err := a.Reserve(0)
 	if err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func TestClosedPortIsTheEndOnlyForWhoSendsToIt(t *testing.T) {
 	}
 	p[0].Release(b)
 	mail(t, p[0], p[2], 8) // the others go on
-	if _, err := p[0].n.NewPort(0, smallPort); err == nil || !strings.Contains(err.Error(), "opened before") {
+	if _, err := p[0].n.NewEndpoint(0, smallPort); err == nil || !strings.Contains(err.Error(), "opened before") {
 		t.Errorf("a number was used twice: %v", err)
 	}
 }
@@ -337,7 +337,7 @@ func TestPortsOfOneRankAreApart(t *testing.T) {
 	var p [2][2]*port
 	for r, n := range nets {
 		for i := range 2 {
-			q, err := n.NewPort(i*7, smallPort)
+			q, err := n.NewEndpoint(i*7, smallPort)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,12 +13,12 @@ import (
 
 func wordOf(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
-var smallPort = fabric.PortConfig{Slots: 4, SlotSize: 16, Sends: 8}
+var smallPort = fabric.EndpointConfig{Slots: 4, SlotSize: 16, Sends: 8}
 
 // openPort opens port 0 of a rank that is closed when the world is.
-func openPort(t testing.TB, r *Rank) fabric.Port {
+func openPort(t testing.TB, r *Rank) fabric.Endpoint {
 	t.Helper()
-	p, err := r.Net().NewPort(0, smallPort)
+	p, err := r.Net().NewEndpoint(0, smallPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func openPort(t testing.TB, r *Rank) fabric.Port {
 }
 
 // until polls until an event of a kind comes.
-func until(ctx context.Context, p fabric.Port, kind fabric.EventKind) (fabric.Event, error) {
+func until(ctx context.Context, p fabric.Endpoint, kind fabric.EventKind) (fabric.Event, error) {
 	var e [1]fabric.Event
 	for {
 		n, err := p.Poll(e[:], 100*us)
@@ -42,7 +42,7 @@ func until(ctx context.Context, p fabric.Port, kind fabric.EventKind) (fabric.Ev
 	}
 }
 
-func send(p fabric.Port, peer int, cookie uint64) error {
+func send(p fabric.Endpoint, peer int, cookie uint64) error {
 	b, err := p.Reserve(0)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func send(p fabric.Port, peer int, cookie uint64) error {
 }
 
 // two runs programs of two ranks with ports.
-func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank, p fabric.Port) error) *World {
+func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank, p fabric.Endpoint) error) *World {
 	t.Helper()
 	cfg.Ranks, cfg.SegmentSize = len(programs), 64
 	w := newWorld(t, cfg)
@@ -69,7 +69,7 @@ func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank
 
 func TestCutShorterThanTheTimeoutDelaysOnly(t *testing.T) {
 	seeds(t, func(t *testing.T, cfg Config) {
-		w := two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Port) error {
+		w := two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 			if err := send(p, 1, 1); err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ func TestCutShorterThanTheTimeoutDelaysOnly(t *testing.T) {
 				return fmt.Errorf("a message took %v of virtual time through a cut of 200 ms", d)
 			}
 			return nil
-		}, func(ctx context.Context, _ *Rank, p fabric.Port) error {
+		}, func(ctx context.Context, _ *Rank, p fabric.Endpoint) error {
 			for range 2 {
 				if _, err := until(ctx, p, fabric.Arrived); err != nil {
 					return err
@@ -112,7 +112,7 @@ func TestPartitionLongerThanTheTimeoutIsADeath(t *testing.T) {
 				found++
 			}
 		}
-		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Port) error {
+		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 			if err := send(p, 1, 1); err != nil {
 				return err
 			}
@@ -135,7 +135,7 @@ func TestPartitionLongerThanTheTimeoutIsADeath(t *testing.T) {
 				return fmt.Errorf("a dead rank came back: %w", err)
 			}
 			return nil
-		}, func(ctx context.Context, _ *Rank, p fabric.Port) error {
+		}, func(ctx context.Context, _ *Rank, p fabric.Endpoint) error {
 			_, err := until(ctx, p, fabric.Arrived)
 			return err
 		})
@@ -148,7 +148,7 @@ func TestPartitionLongerThanTheTimeoutIsADeath(t *testing.T) {
 func TestKilledRankStopsAndTrafficFindsOut(t *testing.T) {
 	seeds(t, func(t *testing.T, cfg Config) {
 		steps := 0
-		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Port) error {
+		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 			l, err := r.Net().NewLane()
 			if err != nil {
 				return err
@@ -172,7 +172,7 @@ func TestKilledRankStopsAndTrafficFindsOut(t *testing.T) {
 				return fmt.Errorf("a dead rank took %d steps", steps-at)
 			}
 			return nil
-		}, func(ctx context.Context, r *Rank, _ fabric.Port) error {
+		}, func(ctx context.Context, r *Rank, _ fabric.Endpoint) error {
 			for {
 				if err := r.Sleep(ctx, us); err != nil {
 					return err
@@ -187,7 +187,7 @@ func TestKilledRankStopsAndTrafficFindsOut(t *testing.T) {
 func TestDeathLosesOnlyTheLastMessages(t *testing.T) {
 	seeds(t, func(t *testing.T, cfg Config) {
 		cfg.Notes.Jitter = 1
-		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Port) error {
+		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 			want := byte(1)
 			var e [1]fabric.Event
 			for r.World().Now() < time.Second {
@@ -206,7 +206,7 @@ func TestDeathLosesOnlyTheLastMessages(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(ctx context.Context, r *Rank, p fabric.Port) error {
+		}, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 			for k := byte(1); ; k++ {
 				b, err := p.Reserve(0)
 				if err == nil {
@@ -228,7 +228,7 @@ func TestDeathLosesOnlyTheLastMessages(t *testing.T) {
 }
 
 func TestMissingSlotIsCountedOnceForEachTry(t *testing.T) {
-	w := two(t, Config{Seed: 3}, func(ctx context.Context, r *Rank, p fabric.Port) error {
+	w := two(t, Config{Seed: 3}, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 		for k := range smallPort.Slots + 1 {
 			if err := send(p, 1, uint64(k+1)); err != nil {
 				return err
@@ -240,7 +240,7 @@ func TestMissingSlotIsCountedOnceForEachTry(t *testing.T) {
 			}
 		}
 		return nil
-	}, func(ctx context.Context, r *Rank, p fabric.Port) error {
+	}, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 		var held []int32
 		for range smallPort.Slots {
 			e, err := until(ctx, p, fabric.Arrived)

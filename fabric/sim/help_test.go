@@ -59,7 +59,7 @@ func (m mail) run(w *World) error {
 	got := 0
 	want := m.count * w.Size()
 	return w.Run(func(ctx context.Context, r *Rank) error {
-		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: m.slots, SlotSize: m.size, Sends: 2 * m.batch})
+		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: m.slots, SlotSize: m.size, Sends: 2 * m.batch})
 		if err != nil {
 			return err
 		}

@@ -112,7 +112,7 @@ func (n *Network) Limits() fabric.Limits {
 
 // MessageLimits are what a port's memory may be.
 func (n *Network) MessageLimits() fabric.MessageLimits {
-	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Ports: maxPorts}
+	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxPorts}
 }
 
 // PeerDown makes everything that has to do with the rank fail.

@@ -16,8 +16,8 @@ import (
 type port struct {
 	n      *Network
 	num    int
-	cfg    fabric.PortConfig
-	stats  fabric.PortStats
+	cfg    fabric.EndpointConfig
+	stats  fabric.EndpointStats
 	closed bool
 
 	slots  []buffer
@@ -61,13 +61,13 @@ const (
 	wired                    // a send buffer on its way
 )
 
-var _ fabric.Port = (*port)(nil)
+var _ fabric.Endpoint = (*port)(nil)
 
-// NewPort opens a port.
-func (n *Network) NewPort(i int, cfg fabric.PortConfig) (fabric.Port, error) {
+// NewEndpoint opens a port.
+func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	switch {
 	case n.state != joined:
-		return nil, fmt.Errorf("sim: NewPort needs a connected network: %w", os.ErrClosed)
+		return nil, fmt.Errorf("sim: NewEndpoint needs a connected network: %w", os.ErrClosed)
 	case n.r.dead:
 		return nil, errKilled
 	case i < 0 || i >= maxPorts:
@@ -203,7 +203,7 @@ func (p *port) fire(*timer) {
 func (p *port) Connected() int { return p.up }
 
 // Stats are a copy.
-func (p *port) Stats() fabric.PortStats {
+func (p *port) Stats() fabric.EndpointStats {
 	s := p.stats
 	s.Posted, s.FreeSends = len(p.posted), len(p.free)
 	return s

@@ -26,7 +26,7 @@ func sendIntoFullQueue(t *testing.T, copied bool) {
 				return err
 			}
 		}
-		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 4 * queue, SlotSize: size, Sends: 2 * queue})
+		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: 4 * queue, SlotSize: size, Sends: 2 * queue})
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func sendIntoFullQueue(t *testing.T, copied bool) {
 func TestAnUrgentBufferThatComesBackIsNoRoomForOthers(t *testing.T) {
 	w := newWorld(t, Config{Seed: 1, Ranks: 1})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
-		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 1, SlotSize: 64, Sends: 3, Reserved: 2})
+		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: 1, SlotSize: 64, Sends: 3, Reserved: 2})
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func storm(w *World) error {
 	w.At(200*time.Microsecond, func() { w.Partition(3, 4) })
 	w.At(260*time.Microsecond, func() { w.Heal() })
 	return w.Run(func(ctx context.Context, r *Rank) error {
-		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 16, SlotSize: 64, Sends: 8})
+		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: 16, SlotSize: 64, Sends: 8})
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func perRank(t *testing.T, n, peers int) int64 {
 	var after int64
 	w.At(time.Millisecond, func() { after = heapBytes() })
 	err := w.Run(func(ctx context.Context, r *Rank) error {
-		p, err := r.Net().NewPort(0, fabric.PortConfig{Slots: 8, SlotSize: 64, Sends: 8})
+		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: 8, SlotSize: 64, Sends: 8})
 		if err != nil {
 			return err
 		}

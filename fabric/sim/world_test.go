@@ -20,7 +20,7 @@ func TestDeadlockNamesWhatEachRankWaitsFor(t *testing.T) {
 		defer func() { ended++ }()
 		switch r.ID() {
 		case 0:
-			p, err := r.Net().NewPort(4, fabric.PortConfig{Slots: 1, SlotSize: 8, Sends: 1})
+			p, err := r.Net().NewEndpoint(4, fabric.EndpointConfig{Slots: 1, SlotSize: 8, Sends: 1})
 			if err != nil {
 				return err
 			}
@@ -221,16 +221,16 @@ func TestConfigIsChecked(t *testing.T) {
 func TestPortsCheckTheirUse(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 2})
 	n := w.Rank(0).Net()
-	for _, cfg := range []fabric.PortConfig{{}, {Slots: 1, SlotSize: 1}, {Slots: 1, SlotSize: 1, Sends: 1, Reserved: 1}} {
-		if _, err := n.NewPort(0, cfg); err == nil {
+	for _, cfg := range []fabric.EndpointConfig{{}, {Slots: 1, SlotSize: 1}, {Slots: 1, SlotSize: 1, Sends: 1, Reserved: 1}} {
+		if _, err := n.NewEndpoint(0, cfg); err == nil {
 			t.Errorf("%+v was accepted", cfg)
 		}
 	}
-	p, err := n.NewPort(0, fabric.PortConfig{Slots: 2, SlotSize: 8, Sends: 1})
+	p, err := n.NewEndpoint(0, fabric.EndpointConfig{Slots: 2, SlotSize: 8, Sends: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.NewPort(0, fabric.PortConfig{Slots: 2, SlotSize: 8, Sends: 1}); err == nil {
+	if _, err := n.NewEndpoint(0, fabric.EndpointConfig{Slots: 2, SlotSize: 8, Sends: 1}); err == nil {
 		t.Error("a port was opened twice")
 	}
 	if err := p.Post(0); err == nil {

@@ -185,7 +185,9 @@ func silent(ctx context.Context, j *conduit.Job, w *conduit.Worker, _ int) error
 
 var (
 	farewellTable = am.NewTable()
-	bye           = farewellTable.Handle("bye", func(c *am.Call) { fmt.Printf("rank %d: %d of rank %d arrived\n", c.Lane().Rank(), c.Arg(0), c.From()) })
+	bye           = farewellTable.Handle("bye", func(c *am.Call) {
+		fmt.Printf("rank %d: %d of rank %d arrived\n", c.Endpoint().Rank(), c.Arg(0), c.From())
+	})
 )
 
 // farewell has rank 0 post a few words and leave while the cable is out; the others wait for it in Close.
@@ -303,7 +305,7 @@ func meet(ctx context.Context, j *conduit.Job, w *conduit.Worker, phase int, ran
 // without a buffer.
 func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 	for r := range j.Size() {
-		l := w.Lane(r)
+		l := w.Endpoint(r)
 		if err := l.Quiesce(ctx); err != nil {
 			return err
 		}
@@ -315,7 +317,7 @@ func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 }
 
 // rests waits until the books are those of a lane at rest: others may still be sending.
-func rests(ctx context.Context, l *am.Lane) error {
+func rests(ctx context.Context, l *am.Endpoint) error {
 	until := time.Now().Add(20 * time.Second)
 	for {
 		s := l.Stats()

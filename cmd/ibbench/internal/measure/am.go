@@ -25,7 +25,7 @@ type messages struct {
 	taken *am.Handler // tells what take counted
 	over  *am.Handler // the peer has nothing more to send
 
-	lanes []*am.Lane // of one network
+	lanes []*am.Endpoint // of one network
 
 	begun []am.Stats // when the point began
 
@@ -57,7 +57,7 @@ func (m *messages) configure(cfg *conduit.Config, p *plan.Plan) {
 	if need.Lanes == 0 {
 		return
 	}
-	cfg.Handlers, cfg.MessageLanes = m.table, need.Lanes
+	cfg.Handlers, cfg.MessageEndpoints = m.table, need.Lanes
 	cfg.Messages.MaxMedium = max(need.Medium, defaultMedium)
 	cfg.Messages.Sends = need.Depth
 }
@@ -69,7 +69,7 @@ const defaultMedium = 4096
 func (m *messages) open(workers []*conduit.Worker, peer, n int) error {
 	m.lanes = nil
 	for _, w := range workers[:n] {
-		l := w.Lane(peer)
+		l := w.Endpoint(peer)
 		if l == nil || slices.Contains(m.lanes, l) {
 			return fmt.Errorf("the job has fewer message lanes to rank %d than the %d of the plan", peer, n)
 		}

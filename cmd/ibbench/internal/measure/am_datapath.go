@@ -58,7 +58,7 @@ func (m *messages) onOver(*am.Call) {
 // caller times round trips.
 type caller struct {
 	m       *messages
-	lane    *am.Lane
+	lane    *am.Endpoint
 	peer    int
 	payload []byte // empty: a Short
 	number  uint64
@@ -101,7 +101,7 @@ func (c *caller) mediums(ctx context.Context, k int) error {
 // poster sends the posts of one goroutine.
 type poster struct {
 	m       *messages
-	lane    *am.Lane
+	lane    *am.Endpoint
 	peer    int
 	id      uint64
 	payload []byte

@@ -88,9 +88,9 @@ const (
 	MaxIters = 1 << 40
 	MaxRanks = 4096
 
-	MaxMessageLanes = 64 // as conduit.Config.MessageLanes
-	MaxGoroutines   = 4096
-	MaxMedium       = 1 << 20 // the networks have limits of their own
+	MaxMessageEndpoints = 64 // as conduit.Config.MessageEndpoints
+	MaxGoroutines       = 4096
+	MaxMedium           = 1 << 20 // the networks have limits of their own
 
 	// DefaultIntervals is the length of a series' time series.
 	DefaultIntervals = 10
@@ -306,8 +306,8 @@ func (p Point) validateAM() error {
 	switch {
 	case p.Size < 0 || p.Size > MaxMedium:
 		return fmt.Errorf("size %d: want short, or 1 byte to 1M of a Medium", p.Size)
-	case p.Lanes > MaxMessageLanes:
-		return fmt.Errorf("%d lanes: want 1 to %d lanes of messages", p.Lanes, MaxMessageLanes)
+	case p.Lanes > MaxMessageEndpoints:
+		return fmt.Errorf("%d lanes: want 1 to %d lanes of messages", p.Lanes, MaxMessageEndpoints)
 	case lat && p.Depth != 1:
 		return errors.New("a round trip has one call in flight, depth 1")
 	case lat && p.Goroutines != 0:
