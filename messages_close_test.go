@@ -110,7 +110,7 @@ func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.
 					}
 				case 2:
 					s := j.MessageStats()[cfg.Fabric]
-					if n := s.Port.Unconfirmed; n != 0 {
+					if n := s.Network.Unconfirmed; n != 0 {
 						t.Errorf("rank %d: %d messages may not have arrived, and their targets close", j.Rank(), n)
 					}
 					if err := wantErr(h.Post(ctx, j, other), os.ErrClosed, "Close"); err != nil {
@@ -321,7 +321,7 @@ func (n odd) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, err
 type uncertain struct{ fabric.Endpoint }
 
 func (p uncertain) Stats() fabric.EndpointStats {
-	s := p.Port.Stats()
+	s := p.Endpoint.Stats()
 	s.Unconfirmed = 3
 	return s
 }

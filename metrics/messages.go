@@ -39,7 +39,7 @@ func messages(network string, s am.Stats, add func(Figure)) {
 	arrivedMessages(t, &s)
 	messageProgress(t, &s)
 	messageCredits(t, &s.Pool)
-	messagePorts(t, &s.Port)
+	messagePorts(t, &s.Network)
 }
 
 // sentMessages are this rank's requests and replies.

@@ -289,7 +289,7 @@ func messages(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int
 		return err
 	}
 	for network, s := range j.MessageStats() {
-		fmt.Printf("rank %d: %d requests over %s, %d messages met no buffer\n", j.Rank(), s.Calls+s.Posts, network, s.Port.RNR)
+		fmt.Printf("rank %d: %d requests over %s, %d messages met no buffer\n", j.Rank(), s.Calls+s.Posts, network, s.Network.RNR)
 	}
 	return j.Barrier(ctx)
 }

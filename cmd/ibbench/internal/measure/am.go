@@ -207,7 +207,7 @@ func (m *messages) audited(ctx context.Context) audit {
 	for i, l := range m.lanes {
 		now := l.Stats()
 		err := now.Check()
-		for err != nil && now.Port.RNR == 0 && time.Now().Before(limit) && ctx.Err() == nil {
+		for err != nil && now.Network.RNR == 0 && time.Now().Before(limit) && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 			now = l.Stats()
 			err = now.Check()
@@ -217,7 +217,7 @@ func (m *messages) audited(ctx context.Context) audit {
 		}
 		was := &m.begun[i]
 		a.Lanes.Add(&report.AM{
-			Sent: now.Calls + now.Posts - was.Calls - was.Posts, Handled: now.Handled - was.Handled, RNR: now.Port.RNR - was.Port.RNR,
+			Sent: now.Calls + now.Posts - was.Calls - was.Posts, Handled: now.Handled - was.Handled, RNR: now.Network.RNR - was.Network.RNR,
 			NoCredit: now.NoCredit - was.NoCredit, NoBuffer: now.NoBuffer - was.NoBuffer, NoReply: now.NoReply - was.NoReply, QueueFull: now.QueueFull - was.QueueFull,
 			Controls: now.Controls - was.Controls, Copies: now.Copies - was.Copies, Parks: now.Parks - was.Parks, Sleeps: now.Sleeps - was.Sleeps,
 			HandOvers: now.HandOvers - was.HandOvers,
