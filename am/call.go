@@ -121,7 +121,7 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p Payload, a
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, wants: true, w: w}
 	o.at = l.begin(w, "call", h, rank)
 	if rank == l.cfg.Rank {
-		return l.here(&o, args)
+		return l.sendToSelf(&o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
@@ -164,7 +164,7 @@ func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []u
 
 func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoing, args []uint64) error {
 	if rank == l.cfg.Rank {
-		return l.here(o, args)
+		return l.sendToSelf(o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
@@ -173,7 +173,7 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
 	if !large {
 		l.takeOver(o)
-		if err = l.attempt(peer, o, args, nil); err == nil {
+		if err = l.trySend(peer, o, args, nil); err == nil {
 			return nil
 		}
 		if !passing(err) {
@@ -227,14 +227,14 @@ func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
 	}
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
 	if rank == l.cfg.Rank {
-		return l.here(&o, args)
+		return l.sendToSelf(&o, args)
 	}
 	peer, err := l.peer(rank)
 	if err != nil {
 		return err
 	}
 	l.takeOver(&o)
-	return l.attempt(peer, &o, args, nil)
+	return l.trySend(peer, &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.

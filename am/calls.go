@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// entry is what a lane waits for on behalf of one message: its reply, or that the network
-// has done with its payload.
+// entry is what an endpoint waits for on behalf of one message: its reply, or that the network has
+// read its payload.
 type entry struct {
 	gen   uint32
 	next  int32 // free ones
 	peer  int32
 	at    time.Duration // since when
 	needs need
-	w     *waiter // who wants to hear it; nil: nobody any more
-	keep  []byte  // payload that the lane owns
+	w     *waiter // waits for it; nil: the caller has given up
+	keep  []byte  // payload that the endpoint owns
 }
 
 type need uint8
@@ -24,7 +24,7 @@ const (
 	needSent
 )
 
-// calls are a lane's entries, under its lock. Tokens and cookies name them: the generation in
+// calls are an endpoint's entries, under its lock. Tokens and cookies name them: the generation in
 // the upper half, the index from 1 on in the lower.
 type calls struct {
 	e      []entry
@@ -69,8 +69,8 @@ func (c *calls) find(token uint64, peer int) *entry {
 	return e
 }
 
-// settle ends a part of what entry i needs. When that was all the entry is free, and who
-// waits for it, if somebody still does, is told and returned to be roused.
+// settle ends a part of what entry i needs. When that was all the entry is free, and its waiter, if
+// there still is one, is signaled and returned to be resumed.
 func (c *calls) settle(i int32, n need) *waiter {
 	e := &c.e[i-1]
 	n &= e.needs
@@ -84,7 +84,7 @@ func (c *calls) settle(i int32, n need) *waiter {
 	e.next, c.free = c.free, i
 	if w != nil {
 		w.token = 0
-		w.state.Or(signalled | ended)
+		w.state.Or(signaled | ended)
 	}
 	return w
 }
@@ -100,7 +100,7 @@ func (c *calls) withdraw(i int32) {
 	}
 }
 
-// abandon has nobody wait for an entry any more. False: it has ended.
+// abandon takes a waiter from its entry. False: it has ended.
 func (c *calls) abandon(w *waiter) bool {
 	if w.token == 0 {
 		return false

@@ -36,7 +36,7 @@ func (p *closable) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cook
 // closableOver replaces the port of a lane that nobody uses yet.
 func closableOver(l *Endpoint, p *scripted) *closable {
 	c := &closable{scripted: p}
-	l.port = c
+	l.net = c
 	return c
 }
 
@@ -83,7 +83,7 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 			go func() { sent <- send() }()
 			<-p.at
 			go func() { closed <- l.Close() }()
-			for !l.engine.closing.Load() && !lockrank.OneLock { // with one lock Close cannot even begin
+			for !l.closing.Load() && !lockrank.OneLock { // with one lock Close cannot even begin
 				time.Sleep(time.Millisecond)
 			}
 			select {
@@ -125,7 +125,7 @@ func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := &copying{scripted: s, unconfirmed: 3}
-	l.port = p
+	l.net = p
 	if err := l.Quiesce(context.Background()); err != nil || p.unconfirmed != 0 {
 		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
 	}
@@ -178,7 +178,7 @@ func TestQuiesceWaitsForAMessageWhileAnotherPreparedOneEnds(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			p := &reserving{scripted: s}
-			l.port = p
+			l.net = p
 			hello(t, l, s, 1)
 			p.used.Store(1) // a message that does not arrive
 			b, err := l.table.find(0).TryPrepare(l, 1, 8)
@@ -224,7 +224,7 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte{1})) }
 	p := &stopping{scripted: s, asked: func() {}}
-	l.port = p
+	l.net = p
 	hello(t, l, s, 1)
 	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
 	l.pollAll(t, s)
@@ -316,7 +316,7 @@ func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 			}
 			l.mu.Lock()
 			l.end = nil // as it was, for the next
-			l.engine.closing.Store(false)
+			l.closing.Store(false)
 			l.mu.Unlock()
 		})
 	}
@@ -366,7 +366,7 @@ func (p *ticking) Wait(context.Context) error { return nil }
 func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
-	l.port = &ticking{scripted: s, now: time.Hour}
+	l.net = &ticking{scripted: s, now: time.Hour}
 	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
 	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
@@ -401,7 +401,7 @@ func TestACallThatStallsWhileAnotherGoroutinePollsEnds(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	port := &timed{scripted: s}
 	port.now.Store(int64(time.Hour))
-	l.port = port
+	l.net = port
 	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
 	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
@@ -416,7 +416,7 @@ func TestACallThatStallsWhileAnotherGoroutinePollsEnds(t *testing.T) {
 	defer cancel()
 	end := make(chan error)
 	go func() { _, err := p.Wait(ctx); end <- err }()
-	for l.engine.parked.Load() == 0 && ctx.Err() == nil {
+	for l.waiting.Load() == 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	l.watch(time.Duration(port.now.Add(int64(time.Second))))

@@ -57,15 +57,16 @@ type Config struct {
 	MaxMedium int
 	// Sends are the send buffers that requests use: 1 and more. 0: 64.
 	Sends int
+	// Prepares are the send buffers that the program may have in its hands (Prepare): less than Sends.
+	// 0: half of Sends. With Sends 1 there is none, and Prepare is an error.
+	Prepares int
 	// ReplySends are send buffers for replies in addition: 1 and more. Replies beyond wait in memory. 0: 16.
 	ReplySends int
 	// Flow are the parameters of credits.
 	Flow flow.Config
 
-	// SpinFor is for how long a goroutine that waits polls without anything happening
-	// before it sleeps. It becomes up to 8 times as long while sleeps turn out shorter than that, and up to 30 ms in trials
-	// (Stats.Trials), which go on while messages come clearly sooner so, as on a virtual machine that is slow to wake up. There is none
-	// where the waits for each sleep add up to 22 ms, as when each message passes many ranks that are slow to wake up. 0: 75 µs,
+	// SpinFor is for how long a goroutine that waits polls without anything happening before it sleeps.
+	// It doubles, up to 8 times as long, while sleeps turn out shorter than that. 0: 75 µs,
 	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
@@ -118,6 +119,7 @@ func (c *Config) populate() error {
 	orDefault(&c.MaxMedium, 4096)
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
+	orDefault(&c.Prepares, c.Sends/2)
 	// GOMAXPROCS follows the quota of the control group; a simulation must not depend on the machine.
 	if _, real := c.Host.(goroutines); c.SpinFor == 0 && (!real || runtime.GOMAXPROCS(0) >= 2) {
 		c.SpinFor = 75 * time.Microsecond
@@ -144,6 +146,8 @@ func (c *Config) populate() error {
 	case max(c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium) > most:
 		return fmt.Errorf("am: %d credits, %d replies, %d spares, %d and %d send buffers, MaxMedium %d: at most %d each",
 			c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium, most)
+	case c.Prepares < 0 || c.Prepares >= c.Sends:
+		return fmt.Errorf("am: %d send buffers for prepared messages, of %d: less than all (Config.Prepares, Sends)", c.Prepares, c.Sends)
 	case c.DeferFor < 0 || c.CloseAfter < 0:
 		return fmt.Errorf("am: DeferFor %v, CloseAfter %v: neither may be negative", c.DeferFor, c.CloseAfter)
 	}
@@ -173,8 +177,8 @@ func (c Config) Terms() ([]Term, error) {
 	}, nil
 }
 
-// port is what the lane needs of the network.
-func (c *Config) port() fabric.EndpointConfig {
+// endpoint is what the endpoint needs of the network.
+func (c *Config) endpoint() fabric.EndpointConfig {
 	return fabric.EndpointConfig{
 		Slots:    c.Credits + c.Replies + c.Spares,
 		SlotSize: c.MaxMedium + overhead,
@@ -184,7 +188,7 @@ func (c *Config) port() fabric.EndpointConfig {
 }
 
 func (c *Config) fits(m fabric.MessageLimits) error {
-	p := c.port()
+	p := c.endpoint()
 	switch {
 	case p.SlotSize > m.MaxMessage:
 		return &SizeError{"Config.MaxMedium", c.MaxMedium, m.MaxMessage - overhead, "send more by Long messages"}

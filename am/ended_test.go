@@ -36,7 +36,7 @@ func TestWhatTheNetworkRefusesWhileTheLaneIsClosedIsNotCounted(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			hello(t, l, s, 1)
-			l.port = &refusing{scripted: s, l: l}
+			l.net = &refusing{scripted: s, l: l}
 			if err := send(l, l.table.find(0)); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQueueFull) {
 				t.Fatal(err)
 			}
@@ -63,10 +63,10 @@ func TestAReplyThatWaitsForABufferWhileTheLaneIsClosedGoesNowhere(t *testing.T) 
 			l, s, _ := target(t, &cut)
 			hello(t, l, s, 1)
 			o := &outgoing{kind: reply, cat: p.cat, token: 1, payload: p.bytes}
-			if err := l.keep(l.known(1), o, nil); err != nil {
+			if err := l.postpone(l.known(1), o, nil); err != nil {
 				t.Fatal(err)
 			}
-			l.port = &refusing{scripted: s, l: l}
+			l.net = &refusing{scripted: s, l: l}
 			l.sendLate()
 			if got := l.Stats(); got.Unsent != 0 || got.Nowhere != 1 {
 				t.Errorf("%d replies wait in a lane that is closed, %d went nowhere", got.Unsent, got.Nowhere)
@@ -82,7 +82,7 @@ func TestCloseTakesTheTokenOfACallToItselfWhoseHandlerRuns(t *testing.T) {
 	table := l.table
 	h := table.find(0)
 	h.f = func(*Call) {
-		for !l.engine.closing.Load() {
+		for !l.closing.Load() {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -81,7 +81,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 				if e.IntN(4) == 0 {
 					o.cat, o.payload = long, []byte("x")
 				}
-				switch err := l.attempt(l.known(1), &o, nil, w); {
+				switch err := l.trySend(l.known(1), &o, nil, w); {
 				case err == nil:
 					calls, e.tokens = append(calls, &Pending{l, w}), append(e.tokens, w.token)
 				case !passing(err) && !errors.Is(err, fabric.ErrPeerDown):

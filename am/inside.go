@@ -16,8 +16,8 @@ type inside struct {
 	more  sync.Map     // those that found no slot
 }
 
-// running are all of the process: a handler of one job must not wait for another job either.
-var running inside
+// inHandler are all of the process: a handler of one job must not wait for another job either.
+var inHandler inside
 
 const (
 	insideProbes = 8

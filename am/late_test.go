@@ -25,7 +25,7 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := &choked{scripted: s}
-	l.port = p
+	l.net = p
 	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte("bytes"))) }
 	hello(t, l, s, 1)
 	calls := func(from, most int) (n int) {
@@ -37,7 +37,7 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 		}
 		return n
 	}
-	n, most := calls(1, 1000), l.cfg.Replies+l.purse.Window+1
+	n, most := calls(1, 1000), l.cfg.Replies+l.flow.Window+1
 	if s := l.Stats(); n > most || n <= l.cfg.Replies || s.Unsent != n || len(cut) != 0 {
 		t.Errorf("%d calls came, and %d replies wait for a rank that takes none, want at most %d; cut off: %v", n, s.Unsent, most, cut)
 	}

@@ -28,33 +28,19 @@ func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared
 	if err != ErrNoBuffer {
 		return p, err
 	}
-	peer, w := l.known(rank), l.waiter()
+	w := l.waiter()
+	defer l.recycle(w)
 	l.begin(w, "prepare", h, rank)
-	b, err := l.waitBuffer(ctx, w)
-	l.unqueue(peer, w)
-	l.recycle(w)
+	err = l.reserve(l.known(rank), &w.claim, l.acquirer.acquire)
+	if err == ErrNoBuffer {
+		if err = l.awaitClaim(ctx, w); err != nil {
+			l.abandon(w)
+		}
+	}
 	if err != nil {
 		return nil, h.failed("prepare", rank, err)
 	}
-	return h.prepared(l, rank, size, b), nil
-}
-
-// waitBuffer waits in the queue for a send buffer.
-func (l *Endpoint) waitBuffer(ctx context.Context, w *waiter) (fabric.SendBuf, error) {
-	for {
-		l.join(&l.waiting, w, atLane)
-		l.arm(l.port.Now() + retryAfter)
-		b, err := l.reservePrepared(w)
-		if err != ErrNoBuffer {
-			return b, err
-		}
-		if err := l.stalled(w); err != nil {
-			return fabric.SendBuf{}, err
-		}
-		if err := l.await(ctx, w); err != nil {
-			return fabric.SendBuf{}, err
-		}
-	}
+	return h.prepared(l, rank, size, w.claim.buf), nil
 }
 
 // TryPrepare is Prepare that returns ErrNoBuffer instead of waiting.
@@ -69,28 +55,34 @@ func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 	if err := h.check("prepare", l, rank, Payload{}, nil); err != nil {
 		return nil, err
 	}
+	if l.cfg.Prepares == 0 {
+		return nil, &SizeError{"messages prepared at once", 1, 0, "Config.Prepares must be at least 1, and less than Config.Sends"}
+	}
 	if size < 0 || size > l.cfg.MaxMedium {
 		return nil, &SizeError{"a Medium payload in bytes", size, l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
 	}
-	b, err := l.reservePrepared(nil)
-	if err != nil {
+	var c claim
+	if err := l.reserve(l.known(rank), &c, l.acquirer.try); err != nil {
 		return nil, err
 	}
-	return h.prepared(l, rank, size, b), nil
+	return h.prepared(l, rank, size, c.buf), nil
 }
 
-// reservePrepared is reserve for the program. The buffer is counted before anybody can end the lane: Close takes its memory.
-func (l *Endpoint) reservePrepared(w *waiter) (fabric.SendBuf, error) {
+// reserve takes a send buffer for the program, in a way of the acquirer's. The buffer is counted before
+// another goroutine can end the endpoint: Close takes its memory.
+func (l *Endpoint) reserve(p *peer, c *claim, take func(*claim) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.refusal(request); err != nil {
-		return fabric.SendBuf{}, err
+	if err := l.refusalLocked(request); err != nil {
+		return err
 	}
-	b, err := l.reserve(w)
-	if err == nil {
-		l.prepared.Add(1)
+	*c = claim{p: p, w: c.w}
+	c.needs[stagePrepare], c.needs[stageBuffer] = true, true
+	if !take(c) {
+		l.stats.noBuffer.Add(1)
+		return ErrNoBuffer
 	}
-	return b, err
+	return nil
 }
 
 func (h *Handler) prepared(l *Endpoint, rank, size int, b fabric.SendBuf) *Prepared {
@@ -113,9 +105,9 @@ func (p *Prepared) Cancel() {
 	l := p.l
 	p.over = true
 	l.mu.Lock()
-	l.port.Release(p.buf)
-	l.prepared.Add(-1)
-	l.waiting.wake(l)
+	l.net.Release(p.buf)
+	l.acquirer.serve(&l.acquirer.buffers)
+	l.acquirer.unprepare()
 	l.mu.Unlock()
 }
 
@@ -142,7 +134,7 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 		return err
 	}
 	o := p.out()
-	if err := p.first(&o, args, nil); !passing(err) {
+	if err := p.first(&o, args); !passing(err) {
 		return p.h.failed("post", p.rank, err)
 	}
 	return p.h.postOut(ctx, p.l, p.rank, &o, args)
@@ -154,15 +146,14 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 		return err
 	}
 	o := p.out()
-	o.keeps = true
 	if p.rank == p.l.cfg.Rank {
-		err := p.l.here(&o, args)
+		err := p.l.sendToSelf(&o, args)
 		if err == nil {
 			p.Cancel() // the buffer was not needed
 		}
 		return err
 	}
-	err := p.l.attempt(p.l.known(p.rank), &o, args, nil)
+	err := p.l.trySend(p.l.known(p.rank), &o, args, nil)
 	p.over = err == nil
 	return err
 }
@@ -177,7 +168,7 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 	w := p.l.waiter()
 	o.wants, o.w = true, w
 	o.at = p.l.begin(w, "call", p.h, p.rank)
-	err = p.first(&o, args, w)
+	err = p.first(&o, args)
 	if passing(err) {
 		err = p.l.send(ctx, p.l.known(p.rank), &o, args, w)
 	}
@@ -189,13 +180,13 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 	return r, err
 }
 
-// first tries to send the message out of its buffer, and ends the Prepared. If that has to wait, the payload moves to memory and
-// the buffer goes back: those in front who wait for a buffer would never get this one, nor this one its turn.
-func (p *Prepared) first(o *outgoing, args []uint64, w *waiter) error {
+// first tries to send the message out of its buffer, and ends the Prepared. A message that has to wait
+// copies its payload and gives the buffer back: it then queues like any other.
+func (p *Prepared) first(o *outgoing, args []uint64) error {
 	if p.rank == p.l.cfg.Rank {
-		return p.here(o, args)
+		return p.toSelf(o, args)
 	}
-	err := p.l.attempt(p.l.known(p.rank), o, args, w)
+	err := p.l.trySend(p.l.known(p.rank), o, args, nil)
 	if err == nil {
 		p.over = true
 		return nil
@@ -207,9 +198,9 @@ func (p *Prepared) first(o *outgoing, args []uint64, w *waiter) error {
 	return err
 }
 
-// here is for this rank: the buffer is not needed.
-func (p *Prepared) here(o *outgoing, args []uint64) error {
-	err := p.l.here(o, args)
+// toSelf is for this rank: the buffer is not needed.
+func (p *Prepared) toSelf(o *outgoing, args []uint64) error {
+	err := p.l.sendToSelf(o, args)
 	p.Cancel()
 	return err
 }

@@ -29,10 +29,13 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 	lockrank.MustHoldNone("end requests")
 	l.mu.Lock()
 	l.sealed, l.mute = true, true
-	l.waiting.wakeSome(l, atLane, l.waiting.Len())
-	l.replyless.wakeSome(l, atReplies, l.replyless.Len())
+	l.acquirer.unparkAll(nil)
 	l.mu.Unlock()
-	l.eachPeer(func(p *peer) { p.waiting.wakeSome(l, atPeer, p.waiting.Len()) })
+	l.eachPeer(func(p *peer) {
+		l.mu.Lock()
+		l.acquirer.unparkAll(p)
+		l.mu.Unlock()
+	})
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
 }
 
@@ -75,7 +78,7 @@ func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightErro
 		}
 		if !none || l.rounds() == before {
 			// Handlers and deferred replies end without an event: look again soon.
-			l.port.Wake()
+			l.net.Wake()
 			l.cfg.Host.Sleep(time.Millisecond)
 		}
 	}
@@ -84,7 +87,7 @@ func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightErro
 // unfinished is what Quiesce waits for beside arrivals.
 func (l *Endpoint) unfinished() InFlightError {
 	l.mu.Lock()
-	rest, owes := l.inFlight(), l.owes()
+	rest, owes := l.inFlightLocked(), l.owesLocked()
 	l.mu.Unlock()
 	if rest == (InFlightError{}) {
 		rest.Unsent = owes
@@ -93,32 +96,22 @@ func (l *Endpoint) unfinished() InFlightError {
 	return rest
 }
 
-// inFlight counts what has not ended, with the lane's lock.
-func (l *Endpoint) inFlight() InFlightError {
-	return InFlightError{Calls: l.calls.awaits, Writes: l.calls.writes, Owed: len(l.owed), Unsent: len(l.late), Handlers: l.handling()}
-}
-
 // unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
 // that it has copied, about which it finds out when asked.
 func (l *Endpoint) unsent() int {
 	l.mu.Lock() // no buffer changes from one count to the other
-	s, prepared := l.port.Stats(), int(l.prepared.Load())
+	s, prepared := l.net.Stats(), l.acquirer.prepared
 	l.mu.Unlock()
 	if s.Unconfirmed > 0 {
-		_ = l.port.Kick() // Poll tells of a port that is lost
+		_ = l.net.Kick() // Poll tells of a port that is lost
 	}
 	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
 }
 
 // owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
 // lane's lock is held.
-func (l *Endpoint) owes() int {
+func (l *Endpoint) owesLocked() int {
 	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
-}
-
-// handling counts the requests whose handlers have not ended, with the lane's lock.
-func (l *Endpoint) handling() int {
-	return int(l.stats.requests - l.stats.handled.Load() - l.stats.refused.Load())
 }
 
 // glance is what had arrived at some time, and how many of the handlers run.
@@ -131,7 +124,7 @@ func (l *Endpoint) look() glance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.stats
-	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, empty: s.empty, running: l.handling()}
+	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, empty: s.empty, running: l.handlingLocked()}
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever

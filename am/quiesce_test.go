@@ -42,7 +42,7 @@ func TestEndRequestsWaitsUntilTheMessagesHaveArrivedAndNotForCalls(t *testing.T)
 		t.Fatal(err)
 	}
 	p := &copying{scripted: s, unconfirmed: 3}
-	l.port = p
+	l.net = p
 	if err := l.EndRequests(t.Context()); err != nil || p.unconfirmed != 0 {
 		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
 	}
@@ -64,7 +64,7 @@ func TestDrainAsksNobodyAndWaitsForNothingOfThisRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &copying{scripted: s, unconfirmed: 2}
-	l.port = p
+	l.net = p
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -81,7 +81,7 @@ func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 			l, s, _ := target(t, &cut)
 			p := &timed{scripted: s}
 			p.now.Store(int64(time.Hour))
-			l.port = p
+			l.net = p
 			hello(t, l, s, 1)
 			if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 				t.Fatal(err)
@@ -90,7 +90,7 @@ func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 			p.now.Add(int64(l.cfg.PingAfter + 1))
 			err := leave(l, t.Context())
 			_, poll := l.Test()
-			if err := l.attempt(l.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
+			if err := l.trySend(l.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
 				t.Errorf("a ping: %v", err)
 			}
 			if err := errors.Join(err, poll); err != nil || len(s.sent) != before {

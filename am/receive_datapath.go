@@ -7,6 +7,15 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
+// inbox takes what arrives, and runs the handlers of requests.
+type inbox struct {
+	replier
+	unclaimed atomic.Int32          // requests of active whose handlers no goroutine has begun
+	active    []*batch              // those with several handlers that run; under the lock
+	batches   []*batch              // free ones; likewise
+	nextBatch atomic.Pointer[batch] // a free one that can be had without the lock
+}
+
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
 // of it, whose handlers it runs.
 type batch struct {
@@ -30,149 +39,112 @@ type work struct {
 	copied  []byte // memory for a payload whose slot was needed
 }
 
-// leaderBatch is batch for who leads.
-func (l *Endpoint) leaderBatch() *batch {
-	b := l.engine.spare
-	l.engine.spare = nil
-	if b == nil {
-		b = l.batch()
-	}
-	return b
-}
-
 // batch returns a free one.
-func (l *Endpoint) batch() *batch {
-	if b := l.nextBatch.Swap(nil); b != nil {
+func (x *inbox) batch() *batch {
+	if b := x.nextBatch.Swap(nil); b != nil {
 		return b
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := len(l.batches) - 1; k >= 0 {
-		b := l.batches[k]
-		l.batches = l.batches[:k]
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if k := len(x.batches) - 1; k >= 0 {
+		b := x.batches[k]
+		x.batches = x.batches[:k]
 		return b
 	}
 	return new(batch)
 }
 
-// process takes the events of a round in the order of the rules of package flow: books first, then buffers are
-// posted again, then handlers run, which is for the caller. It reports whether serve has something to do.
-func (l *Endpoint) process(b *batch, n int, now time.Duration) (due bool, err error) {
-	for events := b.events[:n]; len(events) > 0; {
-		if events[0].Kind != fabric.Arrived {
-			l.happened(&events[0], now)
-			events = events[1:]
-			continue
+// processLocked takes the events of a round: counts first, then buffers are posted again; the caller
+// runs the handlers. The lock is given up and taken where OnClosed is called.
+func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
+	for i := range b.events[:n] {
+		e := &b.events[i]
+		p := x.known(e.Peer)
+		var cause error
+		switch e.Kind {
+		case fabric.Arrived:
+			if cause = x.arrivedLocked(b, p, e, now); cause == nil {
+				x.creditedLocked(p)
+			}
+		case fabric.NoteArrived:
+			cause = x.notedLocked(p, e, now)
+		case fabric.Sent:
+			x.writtenLocked(e)
+		case fabric.Up:
+			x.acquirer.connect(p)
+		case fabric.Idle: // credits outlive the network's connections
+			x.acquirer.disconnect(p)
 		}
-		events = events[l.arrivals(b, events, now):]
-		if len(events) == 0 { // as it is mostly: the lock is held
-			return l.settle(b, n, now)
+		if cause != nil || e.Kind == fabric.Down {
+			x.mu.Unlock()
+			if cause != nil {
+				x.cut(p, cause)
+			} else {
+				x.down(p, e.Err, true)
+			}
+			x.mu.Lock()
 		}
-		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	return l.settle(b, n, now)
 }
 
-// happened takes an event that is no message.
-func (l *Endpoint) happened(e *fabric.Event, now time.Duration) {
-	switch e.Kind {
-	case fabric.NoteArrived:
-		l.noted(e, now)
-	case fabric.Sent:
-		l.written(e)
-	case fabric.Down:
-		l.down(l.known(e.Peer), e.Err, true)
+// settleLocked ends a round that brought n events. It reports whether the pool's rules hold.
+func (x *inbox) settleLocked(b *batch, n int, now time.Duration) (err error) {
+	if err = x.repostLocked(b, now); err == nil && b.n > 0 {
+		err = x.pool.BeforeHandlers()
 	}
-	// Up and Idle change nothing: credits outlive the network's connections.
-}
-
-// settle ends a round that brought n events, with the lane's lock, which it gives up.
-func (l *Endpoint) settle(b *batch, n int, now time.Duration) (due bool, err error) {
-	if planted != spareLate {
-		err = l.repost(b, now)
-	}
-	if err == nil && b.n > 0 {
-		err = l.pool.BeforeHandlers()
-	}
-	l.stats.polls++
-	l.stats.waits += l.engine.waits
-	l.engine.waits = 0
+	x.stats.polls++
 	if n == 0 {
-		l.stats.empty++
+		x.stats.empty++
 	}
-	due = !l.nothingDue(now)
-	l.mu.Unlock()
-	return due, err
+	return err
 }
 
-// repost gives back the buffers that nobody needs, with the lane's lock. The others have spares in their place.
-func (l *Endpoint) repost(b *batch, now time.Duration) error {
+// repostLocked gives back the buffers that no handler needs. The others have spares in their place.
+func (x *inbox) repostLocked(b *batch, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
 	if b.nslots > 0 {
-		if err := l.port.Post(b.slots[:b.nslots]...); err != nil {
+		if err := x.net.Post(b.slots[:b.nslots]...); err != nil {
 			return err
 		}
-		l.stats.posted += uint64(b.nslots)
+		x.stats.posted += uint64(b.nslots)
 	}
-	err := l.pool.Reposted(b.taken, now)
+	err := x.pool.Reposted(b.taken, now)
 	if b.freed {
-		l.replyless.wake(l)
+		x.acquirer.serve(&x.acquirer.replies)
 	}
 	b.taken, b.nslots, b.freed = 0, 0, false
 	return err
 }
 
-// arrivals takes the messages at the head of events that are of one peer, in one look at its books and the lane's. It
-// returns how many, and holds the lane's lock then.
-func (l *Endpoint) arrivals(b *batch, events []fabric.Event, now time.Duration) (n int) {
-	p := l.known(events[0].Peer)
-	var bad error
-	p.mu.Lock()
-	l.mu.Lock()
-	for n < len(events) && bad == nil && events[n].Kind == fabric.Arrived && events[n].Peer == p.rank {
-		bad = l.arrived(b, p, &events[n], now)
-		n++
-	}
-	l.credited(p)
-	p.mu.Unlock()
-	if bad != nil {
-		l.mu.Unlock()
-		l.cut(p, bad)
-		l.mu.Lock()
-	}
-	return n
-}
-
-// arrived takes one message, with the locks of its peer and the lane. The error is the peer's: it is to be cut off.
-func (l *Endpoint) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
+// arrivedLocked takes one message. The error is the peer's: it is to be cut off.
+func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
 	w := &b.work[b.n]
 	w.rank, w.slot[0] = e.Peer, -1
-	payload, err := w.head.decode(e.Data, l.hash)
+	payload, err := w.head.decode(e.Data, x.hash)
 	b.taken++
-	p.quiet = 0
+	p.silentAt = 0
 	if err == nil && w.head.kind == control {
 		err = broken("is a note and takes a buffer", int(control), 0)
 	}
-	err = l.account(p, &w.head, payload, err, now)
+	err = x.accountLocked(p, &w.head, payload, err, now)
 	keep := false
 	switch {
-	case p.down != nil || err != nil && l.end != nil: // Close has ended the calls: a reply finds none
-		l.stats.ignored++
+	case p.down != nil || err != nil && x.end != nil: // Close has ended the calls: a reply finds none
+		x.stats.ignored++
 		err = nil
 	case err != nil:
-		l.stats.broken++
+		x.stats.broken++
 		b.freed = true // it may be a reply
 	case w.head.kind == request:
-		l.stats.requests++
-		keep = l.accept(w, payload, e.Slot)
+		x.stats.requests++
+		keep = x.acceptLocked(w, payload, e.Slot)
 		b.n++
 	case w.head.kind == ping:
-		l.stats.pinged++
+		x.stats.pinged++
 	default:
-		l.stats.replies++
+		x.stats.replies++
 		b.freed = true
 	}
 	if !keep {
@@ -182,141 +154,101 @@ func (l *Endpoint) arrived(b *batch, p *peer, e *fabric.Event, now time.Duration
 	return err
 }
 
-// account enters a message into the books, and a reply into its call. The error is one of
-// the message: whatever it says, its buffer is gone and must be accounted for. The locks of the peer and the lane are held.
-func (l *Endpoint) account(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
+// accountLocked enters a message into the accounts, and a reply into its call. The error is one of the
+// message: whatever it says, its buffer is gone and must be accounted for.
+func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
 	if bad == nil && (h.kind == reply || h.kind == failure) {
-		err = l.pool.ReplyArrived(p.rank, connection)
+		err = x.pool.ReplyArrived(p.rank, connection)
 	} else {
-		err = l.pool.Arrived(p.rank, connection, now)
+		err = x.pool.Arrived(p.rank, connection, now)
 	}
 	if bad != nil {
 		return bad
 	}
 	if err == nil {
-		err = l.pool.Apply(p.rank, &h.credit, now)
+		err = x.pool.Apply(p.rank, &h.credit, now)
 	}
 	if err == nil { // before a call ends: a message that breaks the protocol ends none
-		err = p.purse.Apply(&h.credit, now)
+		err = p.credits.Apply(&h.credit, now)
 	}
 	if err != nil || h.kind == request || h.kind == ping {
 		return err
 	}
-	return l.answered(p.rank, h, payload)
+	return x.answeredLocked(p, p.rank, h, payload)
 }
 
-// answered ends a call, with the lane's lock.
-func (l *Endpoint) answered(rank int, h *head, payload []byte) error {
-	e := l.calls.find(h.token, rank)
-	if e == nil || e.needs&needReply == 0 {
-		return &MessageError{Rule: "replies to no call", Got: h.token}
+// creditedLocked serves requests that wait for credits of a peer.
+func (x *inbox) creditedLocked(p *peer) {
+	if p.credits.Balance() > 0 {
+		p.granted = true
+		x.acquirer.credited(p)
 	}
-	if h.cat == long {
-		if h.off > uint64(len(l.cfg.Segment)) || uint64(h.length) > uint64(len(l.cfg.Segment))-h.off {
-			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(l.cfg.Segment))}
-		}
-		payload = l.cfg.Segment[h.off : h.off+uint64(h.length) : h.off+uint64(h.length)]
-	}
-	if h.kind == failure {
-		l.stats.failed++
-	} else {
-		l.stats.replied++
-	}
-	if w := e.w; w == nil {
-		l.stats.late++
-	} else if h.kind == failure {
-		w.err = &RemoteError{Rank: rank, Handler: w.h.name, Reason: Reason(h.args[0]), Text: string(payload)}
-	} else {
-		w.reply.set(h, payload)
-	}
-	if w := l.calls.settle(index(h.token), needReply); w != nil {
-		w.rouse(l)
-	}
-	return nil
+	x.enlistLocked(p)
 }
 
-// credited tells who waits for a credit that there is one, with the locks of the peer and the lane.
-func (l *Endpoint) credited(p *peer) {
-	if k := p.purse.Balance(); k > 0 {
-		p.heard = true
-		p.waiting.wakeSome(l, atPeer, k)
-		p.wakePassing(l, k)
-	}
-	if p.wantsLook() {
-		l.enlist(p)
-	}
-}
-
-// accept decides where a request's payload is while its handler runs, and whether its buffer is kept. The lane's lock is held.
-func (l *Endpoint) accept(w *work, payload []byte, slot int32) (keep bool) {
+// acceptLocked decides where a request's payload is while its handler runs, and whether its buffer is
+// kept.
+func (x *inbox) acceptLocked(w *work, payload []byte, slot int32) (keep bool) {
 	if w.head.wants {
-		l.stats.wanted++
+		x.stats.wanted++
 	}
 	switch {
 	case len(payload) == 0:
 		w.payload = nil
-	case l.lent < l.cfg.Spares:
-		l.lent++
+	case x.lent < x.cfg.Spares:
+		x.lent++
 		w.payload, w.slot[0] = payload, slot
 		return true
 	default:
-		l.stats.copies++
+		x.stats.copies++
 		w.copied = append(w.copied[:0], payload...)
 		w.payload = w.copied
 	}
 	return false
 }
 
-// noted takes a control message.
-func (l *Endpoint) noted(e *fabric.Event, now time.Duration) {
-	p := l.known(e.Peer)
-	l.stats.notes.Add(1)
+// notedLocked takes a control message. The error is the peer's: it is to be cut off.
+func (x *inbox) notedLocked(p *peer, e *fabric.Event, now time.Duration) error {
+	x.stats.notes.Add(1)
 	var h head
-	if _, err := h.decode(e.Data, l.hash); err != nil || h.kind != control {
+	if _, err := h.decode(e.Data, x.hash); err != nil || h.kind != control {
 		if err == nil {
 			err = broken("is no control message and came as a note", int(h.kind), int(control))
 		}
-		l.stats.badNotes.Add(1) // anybody may have sent it: it is not held against the peer
-		l.report(e.Peer, of(e.Peer, err))
-		return
+		x.stats.badNotes.Add(1) // anybody may have sent it: it is not held against the peer
+		x.report(e.Peer, of(e.Peer, err))
+		return nil
 	}
-	p.mu.Lock()
-	if p.down != nil || e.Peer == l.cfg.Rank {
-		p.mu.Unlock()
-		return
+	if p.down != nil || e.Peer == x.cfg.Rank {
+		return nil
 	}
-	p.quiet = 0
-	err := l.open(p, now)
+	p.silentAt = 0
+	err := x.openLocked(p, now)
 	if err == nil {
-		l.mu.Lock()
-		if err = l.pool.Apply(p.rank, &h.credit, now); err == nil {
-			err = p.purse.Apply(&h.credit, now)
-			l.credited(p)
+		err = x.pool.Apply(p.rank, &h.credit, now)
+	}
+	if err == nil {
+		if err = p.credits.Apply(&h.credit, now); err == nil {
+			x.creditedLocked(p)
 		}
-		l.mu.Unlock()
 	}
-	p.mu.Unlock()
 	if err != nil {
-		l.stats.badNotes.Add(1)
-		l.cut(p, err)
+		x.stats.badNotes.Add(1)
 	}
+	return err
 }
 
-// written ends what the network had to do with a payload.
-func (l *Endpoint) written(e *fabric.Event) {
-	l.mu.Lock()
-	x := l.calls.find(e.Cookie, e.Peer)
-	if x == nil || x.needs&needSent == 0 {
-		l.mu.Unlock()
+// writtenLocked ends what the network had to do with a payload.
+func (x *inbox) writtenLocked(e *fabric.Event) {
+	c := x.calls.find(e.Cookie, e.Peer)
+	if c == nil || c.needs&needSent == 0 {
 		return
 	}
-	l.stats.written++
-	if e.Err != nil && x.w != nil && x.w.err == nil {
-		x.w.err = e.Err
+	x.stats.written++
+	if e.Err != nil && c.w != nil && c.w.err == nil {
+		c.w.err = e.Err
 	}
-	w := l.calls.settle(index(e.Cookie), needSent)
-	l.mu.Unlock()
-	if w != nil {
-		w.rouse(l)
+	if w := x.calls.settle(index(e.Cookie), needSent); w != nil {
+		w.resume()
 	}
 }

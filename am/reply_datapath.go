@@ -6,90 +6,176 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// reply sends a reply or a failure. Without a send buffer it waits in memory: so whoever
-// handles a message never waits.
-func (l *Endpoint) reply(rank int, o *outgoing, args []uint64) error {
-	p := l.known(rank)
-	if rank == l.cfg.Rank {
-		return l.replyHere(o, args)
+// replier sends replies. A reply takes neither place nor credit; without a send buffer it waits in
+// memory. So a handler never waits.
+type replier struct{ emitter }
+
+// reply sends a reply or a failure.
+func (r *replier) reply(rank int, o *outgoing, args []uint64) error {
+	if rank == r.cfg.Rank {
+		return r.replyToSelf(o, args)
 	}
 	if o.cat == long && !o.own && len(o.payload) > 0 {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
-	err := l.tryReply(p, o, args)
+	p := r.known(rank)
+	err := r.tryReply(p, o, args)
 	if err == ErrNoBuffer || err == ErrQueueFull {
-		return l.keep(p, o, args)
+		return r.postpone(p, o, args)
 	}
-	return l.concludeReply(rank, o, err)
+	return r.concludeReply(rank, o, err)
 }
 
-// concludeReply is what follows when a reply was sent or cannot be. Who waits for one that the network refuses is told.
-func (l *Endpoint) concludeReply(rank int, o *outgoing, err error) error {
+// refuse sends a failure.
+func (r *replier) refuse(rank int, token uint64, why Reason, text string) error {
+	args := [1]uint64{uint64(why)}
+	return r.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
+}
+
+// concludeReply is what follows when a reply was sent or cannot be: the caller is told of one that the
+// network refuses.
+func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
 	}
-	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && l.ended() == nil {
-		_ = l.refuse(rank, o.token, TooLarge, err.Error())
+	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && r.ended() == nil {
+		_ = r.refuse(rank, o.token, TooLarge, err.Error())
 		return err
 	}
-	l.stats.nowhere.Add(1)
+	r.stats.nowhere.Add(1)
 	return err
-}
-
-// reserveUrgent takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a rank that
-// answers all the time would send nothing else.
-func (l *Endpoint) reserveUrgent() (fabric.SendBuf, error) {
-	l.mu.Lock()
-	waits := l.waiting.First() != nil
-	l.mu.Unlock()
-	if waits {
-		if theirs, err := l.port.Reserve(0); err == nil {
-			defer l.port.Release(theirs)
-		}
-	}
-	return l.port.Reserve(fabric.Urgent)
 }
 
 // tryReply needs a buffer and nothing else.
-func (l *Endpoint) tryReply(p *peer, o *outgoing, args []uint64) error {
+func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
 	b := fabric.SendBuf{ID: fabric.Copied}
-	var err error
 	if o.cat != short {
-		if b, err = l.reserveUrgent(); err != nil {
-			return l.obstacle(err)
+		var err error
+		if b, err = r.net.Reserve(fabric.Urgent); err != nil {
+			return r.obstacle(err)
 		}
 	}
-	p.mu.Lock()
-	err = l.launchReply(p, o, args, &b)
-	p.mu.Unlock()
+	p.sending.Lock()
+	err := r.launchReply(p, o, args, &b)
+	p.sending.Unlock()
 	if err != nil && b.ID != fabric.Copied {
-		l.port.Release(b)
+		r.net.Release(b)
 	}
 	return err
 }
 
-func (l *Endpoint) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
-	if p.down != nil {
-		return &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
-	}
-	now := l.date(p, o)
-	if planted == replyTakesCredit {
-		if _, err := p.purse.Take(now); err != nil {
-			return ErrNoBuffer
-		}
-	}
+func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
 	h := p.heading(o, len(args))
-	l.mu.Lock()
-	if err := l.end; err != nil {
-		l.mu.Unlock()
+	r.mu.Lock()
+	if err := r.end; err != nil || p.down != nil {
+		r.mu.Unlock()
+		if err == nil {
+			err = &fabric.PeerDownError{Rank: p.rank, Op: "reply", Cause: p.down}
+		}
 		return err
 	}
-	cookie := l.enter(p, o, h, now)
-	l.mu.Unlock()
-	p.purse.Fill(&h.credit, now)
-	err := l.emit(p, o, args, h, b, cookie, sendFlags|fabric.Urgent)
+	now := r.dateLocked(p, o)
+	cookie := r.enterLocked(p, o, h, now)
+	p.credits.Fill(&h.credit, now)
+	r.mu.Unlock()
+	err := r.emit(p, o, args, h, b, cookie, sendFlags|fabric.Urgent)
 	if err != nil {
-		l.withdraw(p, o, h, cookie)
+		r.mu.Lock()
+		r.withdrawLocked(p, o, h, cookie)
+		p.credits.Unsaid(&h.credit)
+		r.mu.Unlock()
 	}
 	return err
+}
+
+// lateReply is a reply that waits for a send buffer.
+type lateReply struct {
+	p    *peer
+	o    outgoing
+	args []uint64
+}
+
+// postpone keeps a reply in memory. What its caller has reserved for replies bounds that.
+func (r *replier) postpone(p *peer, o *outgoing, args []uint64) error {
+	x := &lateReply{p: p, o: *o, args: append([]uint64(nil), args...)}
+	if !o.own {
+		x.o.payload = append([]byte(nil), o.payload...)
+		x.o.own = o.cat == long
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		r.stats.nowhere.Add(1)
+		return r.end
+	}
+	r.late = append(r.late, x)
+	r.countLateLocked(p, 1)
+	r.stats.queued.Add(1)
+	r.arm(r.net.Now() + retryAfter)
+	return nil
+}
+
+// countLateLocked counts the replies that wait for a peer. While more wait than this rank would itself
+// await, the peer is granted no credits: one that takes no replies would have them fill the memory.
+func (r *replier) countLateLocked(p *peer, more int) {
+	p.late += more
+	r.pool.Bar(p.rank, p.late > r.cfg.Replies, r.net.Now())
+}
+
+// sendLate sends the replies that wait, as far as there are buffers.
+func (r *replier) sendLate() {
+	r.mu.Lock()
+	n := len(r.late)
+	r.mu.Unlock()
+	for range n {
+		r.mu.Lock()
+		if len(r.late) == 0 {
+			r.mu.Unlock()
+			return
+		}
+		x := r.late[0]
+		r.late = r.late[1:]
+		r.mu.Unlock()
+		err := r.tryReply(x.p, &x.o, x.args)
+		r.mu.Lock()
+		if again := err == ErrNoBuffer || err == ErrQueueFull; again && r.end == nil {
+			r.late = append(r.late, x)
+			r.mu.Unlock()
+			if err == ErrNoBuffer {
+				return
+			}
+			continue
+		} else if again {
+			r.stats.nowhere.Add(1)
+			r.mu.Unlock()
+			return
+		}
+		r.countLateLocked(x.p, -1)
+		r.mu.Unlock()
+		_ = r.concludeReply(x.p.rank, &x.o, err) // the caller is told
+	}
+}
+
+// replyToSelf ends a call of this rank to itself.
+func (r *replier) replyToSelf(o *outgoing, args []uint64) error {
+	if o.cat == long {
+		if err := fabric.CheckRange("reply", r.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(r.cfg.Segment))); err != nil {
+			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error())}
+			args = []uint64{uint64(TooLarge)}
+		} else {
+			copy(r.cfg.Segment[o.off:], o.payload)
+		}
+	}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	copy(h.args[:], args)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.answeredLocked(nil, r.cfg.Rank, &h, o.payload); err != nil { // the endpoint was closed meanwhile
+		r.stats.nowhere.Add(1)
+		return ErrClosed
+	}
+	r.stats.replies++
+	r.stats.local++
+	r.stats.answered++
+	return nil
 }

@@ -62,7 +62,7 @@ func (r *Reply) reset() {
 
 // Call is a request that arrived, while its handler runs. Nothing of it may be kept.
 type Call struct {
-	l       *Endpoint
+	x       *inbox
 	h       *Handler
 	head    *head
 	rank    int
@@ -85,7 +85,7 @@ const (
 func (c *Call) From() int { return c.rank }
 
 // Endpoint is where it arrived.
-func (c *Call) Endpoint() *Endpoint { return c.l }
+func (c *Call) Endpoint() *Endpoint { return c.x.self }
 
 // Len is the number of arguments.
 func (c *Call) Len() int { return int(c.head.nargs) }
@@ -124,15 +124,15 @@ func (c *Call) answer(p Payload, args []uint64) error {
 	case deferred, over:
 		return ErrOver
 	}
-	if c.unfit = c.l.checkParts(c.rank, p, args); c.unfit != nil {
+	if c.unfit = c.x.checkParts(c.rank, p, args); c.unfit != nil {
 		return c.unfit
 	}
 	c.state = replied
 	if !c.head.wants {
-		c.l.stats.unwanted.Add(1)
+		c.x.stats.unwanted.Add(1)
 		return nil
 	}
-	return c.l.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
+	return c.x.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
 }
 
 // replyForHandler is for one that returned without a reply: an empty one, or that its own did not fit.
@@ -141,21 +141,21 @@ func (c *Call) replyForHandler() error {
 		return c.Reply()
 	}
 	c.state = replied
-	return c.l.refuse(c.rank, c.head.token, TooLarge, c.unfit.Error())
+	return c.x.refuse(c.rank, c.head.token, TooLarge, c.unfit.Error())
 }
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)
 
-func (l *Endpoint) checkParts(rank int, p Payload, args []uint64) error {
+func (c *core) checkParts(rank int, p Payload, args []uint64) error {
 	switch {
 	case len(args) > MaxArgs:
 		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}
-	case p.cat == medium && len(p.bytes) > l.cfg.MaxMedium:
-		return &SizeError{"a Medium payload in bytes", len(p.bytes), l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+	case p.cat == medium && len(p.bytes) > c.cfg.MaxMedium:
+		return &SizeError{"a Medium payload in bytes", len(p.bytes), c.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
 	case len(p.bytes) > maxLong:
 		return &SizeError{"a Long payload in bytes", len(p.bytes), maxLong, "send it in parts"}
-	case p.cat == long && l.cfg.SegmentSize != nil:
-		return fabric.CheckRange("write", rank, p.off, uint64(len(p.bytes)), l.cfg.SegmentSize(rank))
+	case p.cat == long && c.cfg.SegmentSize != nil:
+		return fabric.CheckRange("write", rank, p.off, uint64(len(p.bytes)), c.cfg.SegmentSize(rank))
 	}
 	return nil
 }

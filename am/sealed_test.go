@@ -16,7 +16,6 @@ func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 	tokens := make(chan *am.DeferredReply, 8)
 	hold := table.Handle("hold", func(c *am.Call) { tokens <- c.Defer(time.Minute) })
 	echo := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
-	text := am.Medium([]byte("text"))
 	for _, c := range []struct {
 		what    string
 		cfg     am.Config
@@ -25,9 +24,7 @@ func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 	}{
 		{"for a reply buffer", am.Config{Replies: 1}, func(ctx context.Context, l *am.Endpoint) error { _, err := echo.Call(ctx, l, 1); return err },
 			func(s am.Stats) uint64 { return s.NoReply }},
-		{"for a send buffer", am.Config{Sends: 1}, func(ctx context.Context, l *am.Endpoint) error { return echo.PostWith(ctx, l, 1, text) },
-			func(s am.Stats) uint64 { return s.NoBuffer }},
-		{"to prepare", am.Config{Sends: 1}, func(ctx context.Context, l *am.Endpoint) error { _, err := echo.Prepare(ctx, l, 1, 4); return err },
+		{"to prepare", am.Config{Sends: 2}, func(ctx context.Context, l *am.Endpoint) error { _, err := echo.Prepare(ctx, l, 1, 4); return err },
 			func(s am.Stats) uint64 { return s.NoBuffer }},
 		{"for a connection", am.Config{}, func(ctx context.Context, l *am.Endpoint) error { return echo.Post(ctx, l, 2) },
 			func(s am.Stats) uint64 { return s.NoCredit }},

@@ -3,40 +3,44 @@ package am
 import "fmt"
 
 // stalled returns a *StallError if w waits for too long.
-func (l *Endpoint) stalled(w *waiter) error {
-	now := l.port.Now()
-	if !l.overdue(w, now) {
+func (g *progress) stalled(w *waiter) error {
+	now := g.net.Now()
+	if !g.overdue(w, now) {
 		return nil
 	}
-	l.stats.stalls.Add(1)
+	g.stats.stalls.Add(1)
 	e := &StallError{Op: fmt.Sprintf("%s %q", w.op, w.h.name), Rank: w.rank, For: now - w.since}
-	switch {
-	case w.waits(atPeer) && !w.waits(atLane) && !w.waits(atReplies):
-		p := l.known(w.rank)
-		p.mu.Lock()
-		e.Queue = p.waiting.Len()
-		e.Resource, e.Holder = "room in the network's queue", "messages to this rank that are under way"
-		if err := p.purse.Explain(now); !p.full {
-			e.Resource, e.Holder = "a credit", err.Error()
-		}
-		p.mu.Unlock()
-	case w.waits(atLane):
-		l.mu.Lock()
-		e.Resource, e.Queue, e.Holder = "a send buffer", l.waiting.Len(), fmt.Sprintf("the network, and %d prepared messages", l.prepared.Load())
-		l.mu.Unlock()
-	case w.waits(atReplies):
-		l.mu.Lock()
-		e.Resource, e.Queue, e.Holder = "a buffer for the reply", l.replyless.Len(), l.pool.Describe(now)
-		l.mu.Unlock()
-	default:
-		l.mu.Lock()
-		e.Queue = l.calls.awaits
-		e.Resource, e.Holder = "the reply", "the handler there, or a rank that does not poll"
-		if w.op == "post" {
-			e.Resource, e.Holder = "the end of a write", "the network"
-		}
-		l.mu.Unlock()
-	}
-	l.report(w.rank, e)
+	g.mu.Lock()
+	g.explainLocked(e, w)
+	g.mu.Unlock()
+	g.report(w.rank, e)
 	return e
+}
+
+// explainLocked says what w waits for, and which holders there are as far as this rank can tell.
+func (g *progress) explainLocked(e *StallError, w *waiter) {
+	a, c, now := &g.acquirer, &w.claim, g.net.Now()
+	if q := c.waiting.In(); q != nil {
+		e.Queue = q.Len()
+		switch c.next {
+		case stagePlace:
+			e.Resource, e.Holder = "a place among the calls to the rank", fmt.Sprintf("%d calls that it has not answered", c.p.calls)
+		case stageReply:
+			e.Resource, e.Holder = "a buffer for the reply", g.pool.Describe(now)
+		case stageCredit:
+			e.Resource, e.Holder = "a credit", c.p.credits.Explain(now).Error()
+		case stageShare:
+			e.Resource, e.Holder = "a connection", fmt.Sprintf("%d messages to ranks that are not connected yet", a.shared)
+		case stageRoom:
+			e.Resource, e.Holder = "room in the network's queue", "messages to this rank that are in flight"
+		default:
+			e.Resource, e.Holder = "a send buffer", fmt.Sprintf("the network, and %d prepared messages", a.prepared)
+		}
+		return
+	}
+	e.Queue = g.calls.awaits
+	e.Resource, e.Holder = "the reply", "the handler there, or a rank that does not poll"
+	if w.op == "post" {
+		e.Resource, e.Holder = "the end of a write", "the network"
+	}
 }

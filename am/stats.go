@@ -23,7 +23,7 @@ type counters struct {
 	handled, refused, panics, nowhere, unwanted        atomic.Uint64
 	notes, badNotes, controls, queued, expired, closed atomic.Uint64
 	noCredit, noBuffer, noReply, queueFull             atomic.Uint64
-	parks, sleeps, trials, stalls, handOvers           atomic.Uint64
+	parks, sleeps, stalls, handOvers                   atomic.Uint64
 }
 
 // Stats count from Open on. Check tells which identities hold between them.
@@ -71,7 +71,6 @@ type Stats struct {
 	Pings, Pinged                          uint64 // messages to find out whether a peer lives, sent and arrived
 	Waits                                  uint64 // that did more than one look
 	Parks, Sleeps                          uint64 // of goroutines that did not lead, that did
-	Trials                                 uint64 // of longer polling, where sleeps were long
 	Stalls                                 uint64 // waits longer than Config.StallAfter
 	HandOvers                              uint64 // wake-ups of one who polls next, by who stops
 	Polls                                  uint64
@@ -87,7 +86,7 @@ type Stats struct {
 // Stats reads the counters.
 func (l *Endpoint) Stats() Stats {
 	c := &l.stats
-	port := l.port.Stats()
+	port := l.net.Stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Stats{
@@ -98,8 +97,8 @@ func (l *Endpoint) Stats() Stats {
 		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Trials: c.trials.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.lent, Prepared: int(l.prepared.Load()), Pool: l.pool.Stats(), Network: port,
+		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
+		Closed: c.closed.Load(), Lent: l.lent, Prepared: l.acquirer.prepared, Pool: l.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local

@@ -160,7 +160,7 @@ func (t *Table) Len() int {
 
 // InHandler reports whether the calling goroutine runs a handler, of whatever table. Who may wait asks
 // it: a handler must not.
-func (t *Table) InHandler() bool { return running.here() }
+func (t *Table) InHandler() bool { return inHandler.here() }
 
 // find returns nil for an index that no handler has.
 func (t *Table) find(index uint16) *Handler {

@@ -84,7 +84,6 @@ func messageProgress(t teller, s *am.Stats) {
 	t.count("message_waits_total", "Waits for replies, credits and buffers.", s.Waits)
 	t.counts("message_sleeps_total", "Times that a waiting goroutine slept: parked while another polled, or itself in the network.",
 		"where", sample{"parked", s.Parks}, sample{"network", s.Sleeps})
-	t.count("message_poll_trials_total", "Times that polling for longer was tried because sleeps were long.", s.Trials)
 	t.count("message_hand_overs_total", "Times that polling was handed to a goroutine that was parked.", s.HandOvers)
 	t.count("message_stalls_total", "Waits that ended because they took too long.", s.Stalls)
 	t.count("message_polls_total", "Calls that polled for messages.", s.Polls)

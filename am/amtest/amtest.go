@@ -188,7 +188,7 @@ func (g *group) books() error {
 		if s.Lent+s.Handling+s.Prepared+s.Unsent+s.Owed > 0 || s.Broken > 0 || s.BadNotes > 0 {
 			return fmt.Errorf("rank %d is not at rest: %+v", i, s)
 		}
-		if err := am.CheckBooks(l); err != nil {
+		if err := am.CheckAccounts(l); err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 		sent, arrived = sent+s.Calls+s.Posts, arrived+s.Requests

@@ -275,7 +275,7 @@ func (r *childRank) settle(ctx context.Context) error {
 func (r *childRank) check(s am.Stats) (err error) {
 	for range 2000 {
 		s = r.l.Stats()
-		if err = errors.Join(s.Check(), am.CheckBooks(r.l)); err == nil {
+		if err = errors.Join(s.Check(), am.CheckAccounts(r.l)); err == nil {
 			break
 		}
 		time.Sleep(time.Millisecond)

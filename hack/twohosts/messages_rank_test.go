@@ -323,7 +323,7 @@ func rests(ctx context.Context, l *am.Endpoint) error {
 		s := l.Stats()
 		err := s.Check()
 		if err == nil {
-			err = am.CheckBooks(l)
+			err = am.CheckAccounts(l)
 		}
 		if err == nil || time.Now().After(until) || ctx.Err() != nil {
 			return err

@@ -48,6 +48,19 @@ func (k *Link[T]) Leave() {
 	l.n--
 }
 
+// AddFirst is Add at the front.
+func (l *List[T]) AddFirst(k *Link[T], of *T) {
+	k.Leave()
+	k.of, k.in, k.next = of, l, l.head
+	if l.head == nil {
+		l.tail = k
+	} else {
+		l.head.prev = k
+	}
+	l.head = k
+	l.n++
+}
+
 // Len is the number of elements.
 func (l *List[T]) Len() int { return l.n }
 

@@ -1,0 +1,294 @@
+package am
+
+import (
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
+)
+
+// stage is a resource that a request needs. Requests take them in this order, without exceptions.
+// A request that waits for one holds those before it and none behind it, so no two requests wait
+// for each other. What ends each wait does not depend on requests that wait: replies end calls,
+// receivers give credits back, the network sends messages, and a program cannot prepare all buffers.
+type stage uint8
+
+const (
+	stagePlace   stage = iota // a call's place at its peer
+	stageReply                // the receive buffer for the reply
+	stageCredit               // the right to use one receive buffer of the peer
+	stageShare                // of the send buffers, for a peer that is not connected
+	stageRoom                 // in the network's queue to the peer
+	stagePrepare              // the right to keep a send buffer in the program's hands
+	stageBuffer               // a send buffer
+	acquired
+)
+
+// claim is what one request needs, and what it has of it: all stages before next.
+type claim struct {
+	p       *peer
+	needs   [acquired]bool
+	next    stage
+	share   uint32            // the connection that the share was taken for, counted from 1; 0: none
+	buf     fabric.SendBuf    // of stageBuffer
+	waiting queue.Link[claim] // in the queue of next
+	w       *waiter           // unparked when the claim is complete
+}
+
+// fifo is a queue of claims that wait for one resource.
+type fifo = queue.List[claim]
+
+// resources are the pools behind an acquirer. None of the methods waits.
+type resources interface {
+	takeReply(p *peer) bool
+	giveReply(p *peer)
+	takeCredit(p *peer) bool
+	giveCredit(p *peer)
+	takeBuffer() (fabric.SendBuf, bool)
+	giveBuffer(b fabric.SendBuf)
+}
+
+// acquirer gives requests what they need. Each resource has one queue, first come, first served; a
+// resource that comes back goes to the first in its queue, at once. An acquirer never waits: its
+// callers serialise all calls (the endpoint's lock).
+type acquirer struct {
+	from resources
+
+	places   int // the most calls to one peer that wait or are unanswered
+	shares   int // the most messages to peers that are not connected
+	prepares int // the most send buffers in the program's hands
+
+	shared   int // messages to peers that are not connected
+	prepared int
+
+	replies, shareless, unprepared, buffers fifo
+}
+
+// allotment is a peer's part of an acquirer.
+type allotment struct {
+	calls               int    // that have a place
+	connection          uint32 // counts the network's connections, from 1
+	connected           bool
+	shares              int  // of acquirer.shared
+	full                bool // the network's queue to the peer
+	place, credit, room fifo
+}
+
+// queueOf is where claims wait for a resource.
+func (a *acquirer) queueOf(c *claim) *fifo {
+	switch c.next {
+	case stagePlace:
+		return &c.p.place
+	case stageReply:
+		return &a.replies
+	case stageCredit:
+		return &c.p.credit
+	case stageShare:
+		return &a.shareless
+	case stageRoom:
+		return &c.p.room
+	case stagePrepare:
+		return &a.unprepared
+	}
+	return &a.buffers
+}
+
+// try takes all that c lacks, or changes nothing: then c.next is what was missing. It waits behind
+// the claims that are queued, but does not queue.
+func (a *acquirer) try(c *claim) bool {
+	had := c.next
+	if a.advance(c) {
+		return true
+	}
+	missing := c.next
+	a.retreat(c, had)
+	c.next = missing
+	return false
+}
+
+// acquire takes what c lacks as far as it is there, and queues c for the rest. It reports whether c
+// is complete; if not, its waiter is unparked when it is.
+func (a *acquirer) acquire(c *claim) bool {
+	if a.advance(c) {
+		return true
+	}
+	a.queueOf(c).Add(&c.waiting, c)
+	return false
+}
+
+// acquireFirst is acquire for a claim that has come back to a resource: it goes to the head.
+func (a *acquirer) acquireFirst(c *claim) bool {
+	if a.advance(c) {
+		return true
+	}
+	a.queueOf(c).AddFirst(&c.waiting, c)
+	return false
+}
+
+// advance takes what c lacks, in order, up to what is missing.
+func (a *acquirer) advance(c *claim) bool {
+	for ; c.next < acquired; c.next++ {
+		if c.needs[c.next] && !(a.queueOf(c).Len() == 0 && a.take(c)) {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes one resource of stage c.next, without regard to the queue.
+func (a *acquirer) take(c *claim) (ok bool) {
+	p := c.p
+	switch c.next {
+	case stagePlace:
+		if ok = p.calls < a.places; ok {
+			p.calls++
+		}
+	case stageReply:
+		ok = a.from.takeReply(p)
+	case stageCredit:
+		ok = a.from.takeCredit(p)
+	case stageShare:
+		if p.connected {
+			return true
+		}
+		if ok = a.shared < a.shares; ok {
+			a.shared++
+			p.shares++
+			c.share = p.connection + 1
+		}
+	case stageRoom:
+		ok = !p.full
+	case stagePrepare:
+		if ok = a.prepared < a.prepares; ok {
+			a.prepared++
+		}
+	case stageBuffer:
+		c.buf, ok = a.from.takeBuffer()
+	}
+	return ok
+}
+
+// serve gives what there is of a resource to those who wait for it. A claim that then misses
+// another one queues there.
+func (a *acquirer) serve(q *fifo) {
+	for c := q.First(); c != nil && a.take(c); c = q.First() {
+		a.passOn(c)
+	}
+}
+
+// passOn moves a claim that has what it waited for on to what comes next.
+func (a *acquirer) passOn(c *claim) {
+	c.waiting.Leave()
+	c.next++
+	if a.acquire(c) {
+		c.w.unpark()
+	}
+}
+
+// abandon ends a claim: it leaves its queue, and gives everything back. A dead peer's claim may have
+// kept those behind it.
+func (a *acquirer) abandon(c *claim) {
+	if c.waiting.In() != nil {
+		c.waiting.Leave()
+		a.serve(a.queueOf(c))
+	}
+	a.retreat(c, 0)
+}
+
+// retreat gives back what c holds from a stage on, the last first.
+func (a *acquirer) retreat(c *claim, to stage) {
+	for c.next > to {
+		c.next--
+		if c.needs[c.next] {
+			a.give(c)
+		}
+	}
+}
+
+// give gives back the resource of stage c.next.
+func (a *acquirer) give(c *claim) {
+	switch c.next {
+	case stagePlace:
+		a.leavePlace(c.p)
+	case stageReply:
+		a.from.giveReply(c.p)
+		a.serve(&a.replies)
+	case stageCredit:
+		a.from.giveCredit(c.p)
+		a.serve(&c.p.credit)
+	case stageShare:
+		if c.share == c.p.connection+1 && c.p.shares > 0 {
+			c.p.shares--
+			a.shared--
+			a.serve(&a.shareless)
+		}
+		c.share = 0
+	case stagePrepare:
+		a.unprepare()
+	case stageBuffer:
+		a.from.giveBuffer(c.buf)
+		c.buf = fabric.SendBuf{}
+		a.serve(&a.buffers)
+	}
+}
+
+// leavePlace ends a call's stay at its peer.
+func (a *acquirer) leavePlace(p *peer) {
+	p.calls--
+	a.serve(&p.place)
+}
+
+// unprepare takes a send buffer out of the program's hands.
+func (a *acquirer) unprepare() {
+	a.prepared--
+	a.serve(&a.unprepared)
+}
+
+// credited serves those who wait for credits of a peer, which has granted some.
+func (a *acquirer) credited(p *peer) { a.serve(&p.credit) }
+
+// roomAt serves those who wait for room in the queue to a peer.
+func (a *acquirer) roomAt(p *peer) {
+	p.full = false
+	a.serve(&p.room)
+}
+
+// connect notes that the network has a connection to a peer: what was sent to it is on its way.
+func (a *acquirer) connect(p *peer) {
+	p.connected = true
+	p.connection++
+	a.dropShares(p)
+}
+
+// disconnect notes that there is no connection to a peer any more.
+func (a *acquirer) disconnect(p *peer) { p.connected = false }
+
+// dropShares ends the shares of a peer that needs none any more, and serves those who wait for one.
+func (a *acquirer) dropShares(p *peer) {
+	a.shared -= p.shares
+	p.shares = 0
+	for c := a.shareless.First(); c != nil; {
+		next := c.waiting.Next()
+		if c.p == p && p.connected {
+			a.passOn(c)
+		}
+		c = next
+	}
+	a.serve(&a.shareless)
+}
+
+// unparkAll wakes all claims of a peer, or with nil all claims of the queues that peers share.
+func (a *acquirer) unparkAll(p *peer) {
+	queues := [...]*fifo{&a.replies, &a.shareless, &a.unprepared, &a.buffers, nil, nil, nil}
+	if p != nil {
+		queues[4], queues[5], queues[6] = &p.place, &p.credit, &p.room
+	}
+	for _, q := range queues {
+		if q == nil {
+			continue
+		}
+		for c := q.First(); c != nil; c = c.waiting.Next() {
+			if p == nil || c.p == p {
+				c.w.unpark()
+			}
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package am
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+)
+
+// emitter hands messages to the network. It never waits.
+type emitter struct{ core }
+
+// outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here, the
+// payload that is, moves to the heap.
+type outgoing struct {
+	kind    kind
+	cat     category
+	handler uint16
+	token   uint64 // of the call that a reply ends
+	payload []byte
+	off     uint64          // of a Long
+	wants   bool            // a reply
+	w       *waiter         // waits for the reply, or for the network to have read the payload
+	buf     *fabric.SendBuf // prepared: the payload is in it
+	own     bool            // the endpoint owns the payload and keeps it until the network has read it
+	at      time.Duration   // when the first attempt is made, if that is known
+}
+
+// Any receiver may sleep; one that does not is not disturbed.
+const sendFlags = fabric.Solicited
+
+// need sets what a request needs. A Short is copied by the network and takes no send buffer, unless
+// requests queue for one: the network may need one for it.
+func (e *emitter) needLocked(c *claim, p *peer, o *outgoing) {
+	c.p, c.next = p, 0
+	c.needs = [acquired]bool{
+		stagePlace: o.wants, stageReply: o.wants, stageCredit: true, stageShare: true, stageRoom: true,
+		stageBuffer: o.buf == nil && o.kind != ping && (o.cat != short || e.acquirer.buffers.Len() > 0),
+	}
+}
+
+// refusal is why no request to a peer is sent any more, or nil.
+func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
+	if err := e.refusalLocked(o.kind); err != nil {
+		return err
+	}
+	if p.down != nil {
+		return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
+	}
+	return nil
+}
+
+// trySend sends a request if everything that it needs is there. Else it returns the obstacle and
+// changes nothing; with a waiter the request is queued for what is missing.
+func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	e.mu.Lock()
+	if err := e.peerRefusalLocked(p, o); err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	now := e.dateLocked(p, o)
+	if err := e.openLocked(p, now); err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	k := &p.claim
+	if w != nil {
+		k = &w.claim
+	}
+	e.needLocked(k, p, o)
+	if w == nil && !e.acquirer.try(k) || w != nil && !e.acquirer.acquire(k) {
+		missing := k.next
+		e.mu.Unlock()
+		return e.obstacleAt(p, missing, o)
+	}
+	return e.launch(p, o, args, k, w != nil, now)
+}
+
+// sendAcquired sends a request whose claim is complete.
+func (e *emitter) sendAcquired(p *peer, o *outgoing, args []uint64, k *claim) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	e.mu.Lock()
+	if err := e.peerRefusalLocked(p, o); err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	return e.launch(p, o, args, k, true, e.dateLocked(p, o))
+}
+
+// obstacleAt names what is missing, and asks for credits where these are.
+func (e *emitter) obstacleAt(p *peer, missing stage, o *outgoing) error {
+	switch missing {
+	case stagePlace, stageReply:
+		e.stats.noReply.Add(1)
+		return ErrNoReply
+	case stageCredit:
+		e.stats.noCredit.Add(1)
+		if o.kind != ping {
+			e.askLocked(p)
+		}
+		if !p.granted {
+			return ErrNotConnected
+		}
+		return ErrNoCredit
+	case stageShare:
+		return ErrNotConnected
+	case stageRoom:
+		e.stats.queueFull.Add(1)
+		return ErrQueueFull
+	}
+	e.stats.noBuffer.Add(1)
+	return ErrNoBuffer
+}
+
+// launch sends a request with what its claim has. The peer's sending lock and the endpoint's lock are
+// held; the latter is given up. When the network has no room after all the claim falls back to that
+// stage, and queues there if it may.
+func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue bool, now time.Duration) error {
+	h := p.heading(o, len(args))
+	b := fabric.SendBuf{ID: fabric.Copied}
+	switch {
+	case o.buf != nil:
+		b = *o.buf
+		e.acquirer.unprepare() // now: the message may have arrived when Send returns, and Quiesce adds up what is prepared and what is free
+	case k.needs[stageBuffer]:
+		b = k.buf
+	}
+	cookie := e.enterLocked(p, o, h, now)
+	p.credits.Fill(&h.credit, now)
+	e.mu.Unlock()
+	err := e.emit(p, o, args, h, &b, cookie, sendFlags)
+	if err == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.withdrawLocked(p, o, h, cookie)
+	p.credits.Unsaid(&h.credit)
+	e.fallBackLocked(p, o, k, err, mayQueue)
+	return err
+}
+
+// fallBackLocked gives back what a request that was not sent does not keep.
+func (e *emitter) fallBackLocked(p *peer, o *outgoing, k *claim, err error, mayQueue bool) {
+	a := &e.acquirer
+	if o.buf != nil {
+		a.prepared++
+	}
+	to := stage(0)
+	switch {
+	case err == ErrQueueFull:
+		p.full, p.fullAt = true, e.net.Now()
+		e.enlistLocked(p)
+		e.arm(p.fullAt + retryAfter) // no event tells that there is room
+		to = stageRoom
+	case err == ErrNoBuffer: // of what is copied
+		to = stageBuffer
+	}
+	if to == 0 || !mayQueue {
+		a.retreat(k, 0)
+		return
+	}
+	a.retreat(k, to)
+	k.needs[stageBuffer] = k.needs[stageBuffer] || err == ErrNoBuffer
+	if a.acquireFirst(k) {
+		k.w.unpark()
+	}
+}
+
+// obstacle is what stands in the way where the network cannot take something now, and err where that
+// is something else.
+func (e *emitter) obstacle(err error) error {
+	switch {
+	case err == nil || !errors.Is(err, fabric.ErrAgain):
+		return err
+	case errors.Is(err, fabric.ErrNoBuffer):
+		e.stats.noBuffer.Add(1)
+		return ErrNoBuffer
+	}
+	e.stats.queueFull.Add(1)
+	return ErrQueueFull
+}
+
+// passing reports whether an obstacle goes away by itself.
+func passing(err error) bool {
+	switch err {
+	case ErrNoBuffer, ErrNotConnected, ErrNoCredit, ErrNoReply, ErrQueueFull:
+		return true
+	}
+	return false
+}
+
+// dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two locks.
+func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
+	now := o.at
+	o.at = 0 // the next attempt is made later
+	if now == 0 && (o.wants || o.cat == long || !p.credits.Ample()) {
+		now = e.net.Now()
+	}
+	return now
+}
+
+// heading is the head of a message to a peer, but for tokens and credits. It is valid as long as the
+// peer's sending lock is held.
+func (p *peer) heading(o *outgoing, nargs int) *head {
+	h := &p.head
+	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler
+	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, flow.Header{}
+	return h
+}
+
+// enterLocked counts a message, makes the entry that it needs, and writes what the pool has to say
+// into its header.
+func (e *emitter) enterLocked(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
+	e.countLocked(o, 1)
+	if need := needOf(o); need != 0 {
+		var keep []byte
+		if o.own {
+			keep = o.payload
+		}
+		token := e.calls.add(o.w, p.rank, need, keep, now)
+		if need&needSent != 0 {
+			cookie = token
+		}
+		if o.wants {
+			h.token = token
+			if e.pingDue == 0 && e.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
+				e.pingDue = now + e.cfg.PingAfter
+				e.armFrom(now, e.pingDue)
+			}
+		}
+		if o.w != nil {
+			o.w.token = token
+		}
+	}
+	p.owed = e.pool.Fill(p.rank, &h.credit, now)
+	return cookie
+}
+
+func needOf(o *outgoing) (n need) {
+	if o.wants {
+		n |= needReply
+	}
+	if o.cat == long && len(o.payload) > 0 {
+		n |= needSent
+	}
+	return n
+}
+
+// countLocked counts messages of a kind.
+func (e *emitter) countLocked(o *outgoing, by uint64) {
+	switch c := &e.stats; {
+	case o.wants:
+		c.calls += by
+	case o.kind == request:
+		c.posts += by
+	case o.kind == ping:
+		c.pings += by
+	default:
+		c.answered += by
+	}
+	if o.cat == long && len(o.payload) > 0 {
+		e.stats.writes += by
+	}
+}
+
+// withdrawLocked undoes enterLocked for a message that was not sent.
+func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) {
+	e.countLocked(o, ^uint64(0))
+	if h.wants {
+		cookie = h.token
+	}
+	switch {
+	case cookie == 0:
+	case e.calls.find(cookie, p.rank) != nil:
+		e.calls.withdraw(index(cookie))
+	default: // Close has ended what was not sent
+		need := needOf(o)
+		if need&needReply != 0 {
+			e.stats.ended--
+			p.calls++ // the claim gives the place back
+		}
+		if need&needSent != 0 {
+			e.stats.written--
+		}
+	}
+	if p.owed {
+		e.pool.Unsaid(p.rank, &h.credit)
+	}
+}
+
+// emit writes the message and hands it to the network. The peer's sending lock is held.
+func (e *emitter) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) error {
+	switch {
+	case o.cat == short && b.ID == fabric.Copied:
+		b.Data = p.text[:]
+	case o.cat == medium && o.buf == nil:
+		copy(b.Data[headSize:], o.payload)
+	}
+	n := h.size()
+	h.encode(b.Data[:n], e.hash, args)
+	if cookie != 0 {
+		return e.obstacle(e.net.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, f))
+	}
+	return e.obstacle(e.net.Send(p.rank, *b, n, nil, 0, f))
+}

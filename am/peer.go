@@ -1,0 +1,127 @@
+package am
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// peer is what an endpoint knows of one rank that it has sent to, or heard from.
+type peer struct {
+	rank int
+
+	sending lockrank.Mutex            // Endpoint[rank]: messages go to the network in the order of their credit headers
+	claim   claim                     // of a request that does not wait; under sending
+	head    head                      // of the message that is being sent; under sending
+	owed    bool                      // its header says what a control message would say otherwise; likewise
+	text    [headSize + argsSize]byte // of a message without a payload; likewise
+
+	// Under the endpoint's lock.
+	allotment
+	credits  *flow.Sender  // for messages to it
+	granted  bool          // it has ever granted a credit
+	asking   bool          // is in core.asking
+	down     error         // why it is dead or cut off; nil: it is not
+	silentAt time.Duration // since when its questions have no answer; 0: there are none
+	askedAt  time.Duration // the last of them
+	fullAt   time.Duration // when the network's queue was found full last
+	late     int           // replies of core.late to it
+}
+
+// peer returns what is known of a rank, from now on something.
+func (c *core) peer(rank int) (*peer, error) {
+	if at := c.peers.Find(rank); at != nil {
+		if p := at.Load(); p != nil {
+			return p, nil
+		}
+	}
+	if rank < 0 || rank >= c.peers.Len() {
+		return nil, &fabric.RankError{Op: "am", Rank: rank, Size: c.peers.Len()}
+	}
+	at, p := c.peers.At(rank), &peer{rank: rank, credits: flow.NewSender(rank, c.flow)}
+	p.sending.Init(lockrank.Endpoint, rank)
+	if !at.CompareAndSwap(nil, p) {
+		p = at.Load()
+	}
+	return p, nil
+}
+
+// known is peer for a rank that the network names.
+func (c *core) known(rank int) *peer {
+	p, err := c.peer(rank)
+	if err != nil {
+		panic(fmt.Sprintf("am: an event of rank %d, which does not exist", rank)) // a mistake of the network
+	}
+	return p
+}
+
+// openLocked begins the connection of credits with a peer, if it has not begun.
+func (c *core) openLocked(p *peer, now time.Duration) error {
+	if p.credits.Epoch() != 0 {
+		return nil
+	}
+	if err := p.credits.Open(connection); err != nil {
+		return err
+	}
+	return c.pool.Open(p.rank, connection, now)
+}
+
+// takeReply implements resources.
+func (c *core) takeReply(p *peer) bool {
+	_, err := c.pool.ReserveReply(p.rank)
+	return err == nil
+}
+
+// giveReply implements resources. The reservation of a dead peer has ended with it.
+func (c *core) giveReply(p *peer) { c.pool.CancelReply(p.rank, connection) }
+
+// takeCredit implements resources. The sender's account notes that a credit is wanted.
+func (c *core) takeCredit(p *peer) bool {
+	now := time.Duration(0)
+	if p.credits.Balance() == 0 {
+		now = c.net.Now()
+	}
+	if _, err := p.credits.Take(now); err == nil {
+		return true
+	}
+	c.enlistLocked(p)
+	return false
+}
+
+// giveCredit implements resources.
+func (c *core) giveCredit(p *peer) { p.credits.Cancel(connection) }
+
+// takeBuffer implements resources.
+func (c *core) takeBuffer() (fabric.SendBuf, bool) {
+	b, err := c.net.Reserve(0)
+	if err != nil {
+		c.arm(c.net.Now() + retryAfter) // no event tells that a buffer has come free
+	}
+	return b, err == nil
+}
+
+// giveBuffer implements resources.
+func (c *core) giveBuffer(b fabric.SendBuf) { c.net.Release(b) }
+
+// enlistLocked has the service look after a peer, if there is reason: questions to repeat, or a full queue.
+func (c *core) enlistLocked(p *peer) {
+	if !p.asking && (p.full || p.credits.Restless()) {
+		p.asking = true
+		c.asking = append(c.asking, p)
+	}
+}
+
+// eachPeer calls f with each peer, while no message is being sent to it. A message that is sent
+// later sees what was set before.
+func (c *core) eachPeer(f func(*peer)) {
+	for _, at := range c.peers.All() {
+		if p := at.Load(); p != nil {
+			p.sending.Lock()
+			f(p)
+			p.sending.Unlock()
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package am
+
+import (
+	"context"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on from
+// then. This and Prepare are the only places where a request waits.
+func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
+	began := o.at
+	err := l.trySend(p, o, args, w)
+	if err == nil && o.cat == short { // others are copied, which may take long
+		w.began = began
+	}
+	if !passing(err) {
+		return err
+	}
+	for passing(err) {
+		if err = l.awaitClaim(ctx, w); err == nil {
+			err = l.sendAcquired(p, o, args, &w.claim)
+		}
+	}
+	if err != nil {
+		l.abandon(w)
+		return err
+	}
+	l.beginAgain(w)
+	return nil
+}
+
+// awaitClaim waits until the claim of w is complete. On an error the caller abandons it.
+func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter) error {
+	for {
+		l.mu.Lock()
+		complete := w.claim.next == acquired
+		err := l.refusalLocked(request)
+		if p := w.claim.p; err == nil && p.down != nil {
+			err = &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
+		}
+		l.mu.Unlock()
+		if err != nil || complete {
+			return err
+		}
+		if err := l.stalled(w); err != nil {
+			return err
+		}
+		if err := l.await(ctx, w); err != nil {
+			return err
+		}
+	}
+}
+
+// abandon gives back what the claim of w has.
+func (l *Endpoint) abandon(w *waiter) {
+	l.mu.Lock()
+	l.acquirer.abandon(&w.claim)
+	l.mu.Unlock()
+}
