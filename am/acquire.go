@@ -104,6 +104,27 @@ func (a *acquirer) try(c *claim) bool {
 	return false
 }
 
+// commit is try for a prepared message whose payload lies in b. A message that has to wait gives its
+// buffer back, after keep has copied the payload: the requests in front of it may wait for a buffer.
+func (a *acquirer) commit(c *claim, b fabric.SendBuf, keep func()) bool {
+	if a.try(c) {
+		return true
+	}
+	keep()
+	a.cancel(b)
+	return false
+}
+
+// cancel takes a prepared buffer back.
+func (a *acquirer) cancel(b fabric.SendBuf) {
+	a.from.giveBuffer(b)
+	a.serve(&a.buffers)
+	a.unprepare()
+}
+
+// reply reports whether a reply to a peer may be sent now: always. It takes none of these resources.
+func (a *acquirer) reply(*peer) bool { return true }
+
 // acquire takes what c lacks as far as it is there, and queues c for the rest. It reports whether c
 // is complete; if not, its waiter is unparked when it is.
 func (a *acquirer) acquire(c *claim) bool {

@@ -23,6 +23,7 @@ type outgoing struct {
 	wants   bool            // a reply
 	w       *waiter         // waits for the reply, or for the network to have read the payload
 	buf     *fabric.SendBuf // prepared: the payload is in it
+	commits bool            // buf is given back, and the payload copied, if something is missing
 	own     bool            // the endpoint owns the payload and keeps it until the network has read it
 	at      time.Duration   // when the first attempt is made, if that is known
 }
@@ -71,12 +72,24 @@ func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error 
 		k = &w.claim
 	}
 	e.needLocked(k, p, o)
-	if w == nil && !e.acquirer.try(k) || w != nil && !e.acquirer.acquire(k) {
-		missing := k.next
+	if !e.takeLocked(k, o, w != nil) {
+		missing, granted := k.next, p.granted
 		e.mu.Unlock()
-		return e.obstacleAt(p, missing, o)
+		return e.obstacleAt(p, missing, granted, o)
 	}
 	return e.launch(p, o, args, k, w != nil, now)
+}
+
+// takeLocked takes what a request needs, in the way that suits it.
+func (e *emitter) takeLocked(k *claim, o *outgoing, mayQueue bool) bool {
+	switch a := &e.acquirer; {
+	case mayQueue:
+		return a.acquire(k)
+	case o.commits:
+		return a.commit(k, *o.buf, func() { o.payload, o.buf = append([]byte(nil), o.payload...), nil })
+	default:
+		return a.try(k)
+	}
 }
 
 // sendAcquired sends a request whose claim is complete.
@@ -92,7 +105,7 @@ func (e *emitter) sendAcquired(p *peer, o *outgoing, args []uint64, k *claim) er
 }
 
 // obstacleAt names what is missing, and asks for credits where these are.
-func (e *emitter) obstacleAt(p *peer, missing stage, o *outgoing) error {
+func (e *emitter) obstacleAt(p *peer, missing stage, granted bool, o *outgoing) error {
 	switch missing {
 	case stagePlace, stageReply:
 		e.stats.noReply.Add(1)
@@ -102,7 +115,7 @@ func (e *emitter) obstacleAt(p *peer, missing stage, o *outgoing) error {
 		if o.kind != ping {
 			e.askLocked(p)
 		}
-		if !p.granted {
+		if !granted {
 			return ErrNotConnected
 		}
 		return ErrNoCredit

@@ -105,9 +105,7 @@ func (p *Prepared) Cancel() {
 	l := p.l
 	p.over = true
 	l.mu.Lock()
-	l.net.Release(p.buf)
-	l.acquirer.serve(&l.acquirer.buffers)
-	l.acquirer.unprepare()
+	l.acquirer.cancel(p.buf)
 	l.mu.Unlock()
 }
 
@@ -181,20 +179,18 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 }
 
 // first tries to send the message out of its buffer, and ends the Prepared. A message that has to wait
-// copies its payload and gives the buffer back: it then queues like any other.
+// then queues like any other.
 func (p *Prepared) first(o *outgoing, args []uint64) error {
 	if p.rank == p.l.cfg.Rank {
 		return p.toSelf(o, args)
 	}
+	o.commits = true
 	err := p.l.trySend(p.l.known(p.rank), o, args, nil)
-	if err == nil {
-		p.over = true
-		return nil
-	}
-	if passing(err) {
+	o.commits = false
+	if p.over = o.buf == nil || err == nil; !p.over { // refused, or the network has no room
 		o.payload, o.buf = append([]byte(nil), o.payload...), nil
+		p.Cancel()
 	}
-	p.Cancel()
 	return err
 }
 

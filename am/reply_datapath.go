@@ -74,6 +74,10 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		}
 		return err
 	}
+	if !r.acquirer.reply(p) {
+		r.mu.Unlock()
+		return ErrNoBuffer
+	}
 	now := r.dateLocked(p, o)
 	cookie := r.enterLocked(p, o, h, now)
 	p.credits.Fill(&h.credit, now)
