@@ -43,10 +43,11 @@ type Bootstrap interface {
 
 	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".
 	Name() string
-	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason, which is not nil.
+	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at
+	// once, for this reason, which is not nil.
 	Fail(why error) error
-	// Leave is Close for a rank that waits for the others no more, who may still need it: over TCP and in a group they lose it at once, for
-	// this reason, which is not nil.
+	// Leave is Close for a rank that waits for the others no more, who may still need it: over TCP
+	// and in a group they lose it at once, for this reason, which is not nil.
 	Leave(why error) error
 	// Close says goodbye and frees everything; a second Close does nothing.
 	// It does not wait for the other ranks: call Barrier first when they
@@ -66,7 +67,8 @@ const (
 	MaxBlob = 64 << 20
 	// MaxResult is the largest sum of all ranks' blobs, in bytes.
 	MaxResult = 1 << 30
-	// MaxRanks is the largest job that can meet over TCP: rank 0 has a connection to each of the others.
+	// MaxRanks is the largest job that can meet over TCP: rank 0 has a connection to each of the
+	// others.
 	MaxRanks = 1 << 20
 )
 

@@ -16,11 +16,13 @@ const endedLook = 100 * time.Millisecond
 // endedMost is how much of the launcher's list is read, in bytes.
 const endedMost = 1 << 20
 
-// endedList is a file in which the launcher names the ranks that have ended, in their order, as "2 exit status 3\n":
-// nothing else tells of a rank that ends before it has made a connection. nil: the launcher gave none.
+// endedList is a file in which the launcher names the ranks that have ended, in their order, as "2
+// exit status 3\n": nothing else tells of a rank that ends before it has made a connection. nil:
+// the launcher gave none.
 type endedList struct{ file *os.File }
 
-// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not missed.
+// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not
+// missed.
 func openEnded(env environment) *endedList {
 	const variable = "IBCONDUIT_ENDED_FD"
 	spec := env.get(variable)
@@ -40,7 +42,8 @@ func (l *endedList) close() {
 	}
 }
 
-// await returns why the job cannot start once a rank has ended that is not here, or nil when the context ends.
+// await returns why the job cannot start once a rank has ended that is not here, or nil when the
+// context ends.
 func (l *endedList) await(ctx context.Context, here func(rank int) bool) *JoinError {
 	if l == nil {
 		return nil
@@ -75,8 +78,9 @@ func (l *endedList) first(here func(rank int) bool) *JoinError {
 	return nil
 }
 
-// unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start any more. Rank 0 has
-// its time to say so itself, and may know more; but it may have ended too, or not join for long.
+// unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start
+// any more. Rank 0 has its time to say so itself, and may know more; but it may have ended too, or
+// not join for long.
 func (l *endedList) unlessEnded(ctx context.Context, patience time.Duration) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {

@@ -81,7 +81,8 @@ type JoinError struct {
 
 func (e *JoinError) Error() string { return "bootstrap: " + e.Text }
 
-// Unwrap gives the cause of rank 0's context where that ended, and context.DeadlineExceeded where ranks were missing.
+// Unwrap gives the cause of rank 0's context where that ended, and context.DeadlineExceeded where
+// ranks were missing.
 func (e *JoinError) Unwrap() []error {
 	var errs []error
 	if e.cause != nil {

@@ -187,7 +187,8 @@ func localPlace(hosts []string, rank int) (local, size int) {
 	return local, size
 }
 
-// AbortCode is the code that Abort ends the process with: never one that would look like a good end.
+// AbortCode is the code that Abort ends the process with: never one that would look like a good
+// end.
 func AbortCode(code int) int {
 	if code&0xff == 0 {
 		return 1

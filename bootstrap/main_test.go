@@ -105,7 +105,8 @@ func inCollective(t *testing.T, b Bootstrap) {
 	}
 }
 
-// contributed waits until so many ranks have brought their part to the collective that is open, at the hub where rank 0 is.
+// contributed waits until so many ranks have brought their part to the collective that is open, at
+// the hub where rank 0 is.
 func contributed(t *testing.T, rank0 Bootstrap, n int) {
 	t.Helper()
 	var h *hub
@@ -128,7 +129,8 @@ func contributed(t *testing.T, rank0 Bootstrap, n int) {
 	}
 }
 
-// endsWhen is a context that ends as by a deadline, once a function has returned: how long that takes is not known.
+// endsWhen is a context that ends as by a deadline, once a function has returned: how long that
+// takes is not known.
 func endsWhen(parent context.Context, f func()) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	go func() {

@@ -286,7 +286,8 @@ func (p *pmi1) abort(code int, _ string) {
 	p.exit(code)
 }
 
-// close says goodbye: a rank that ends without it fails the job under Hydra. PMI has no word for why.
+// close says goodbye: a rank that ends without it fails the job under Hydra. PMI has no word for
+// why.
 func (p *pmi1) close(*cause) error {
 	var err error
 	p.closing.Do(func() {

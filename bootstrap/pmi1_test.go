@@ -379,7 +379,8 @@ func TestPMIHeadsThatDoNotAddUpAreRefused(t *testing.T) {
 	}
 }
 
-// Hydra gives its host's name with the port, and in a container without a hosts file nobody knows that name.
+// Hydra gives its host's name with the port, and in a container without a hosts file nobody knows
+// that name.
 func TestALauncherOnAHostThatNobodyCanNameIsReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -140,9 +140,9 @@ func (s *seat) deliver(ev event) {
 	}
 }
 
-// losses are what a failure makes known. A goodbye is a loss of a rank that says so, or had given up before: it waits for the
-// others no more, who may still need it. And none is in good order where anybody is lost, be it earlier or later:
-// the ranks could not agree to leave.
+// losses are what a failure makes known. A goodbye is a loss of a rank that says so, or had given
+// up before: it waits for the others no more, who may still need it. And none is in good order
+// where anybody is lost, be it earlier or later: the ranks could not agree to leave.
 func (s *seat) losses(f *failure) []*failure {
 	switch f.why.kind {
 	case causeGaveUp, causeMisuse:
@@ -165,7 +165,8 @@ func (s *seat) losses(f *failure) []*failure {
 // leftAlone is what is said of who left but not in good order.
 const leftAlone = "left the job without the others"
 
-// loss words a failure for Lost. Who left because of another names that one: it is what the user looks for.
+// loss words a failure for Lost. Who left because of another names that one: it is what the user
+// looks for.
 func (s *seat) loss(f *failure) Loss {
 	worded := func(f *failure, more string) *LostError {
 		why := f.why

@@ -65,7 +65,8 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	return raw, nil
 }
 
-// readSecretFile takes no longer and no more than what it is told, whatever the path leads to: a fifo, a device.
+// readSecretFile takes no longer and no more than what it is told, whatever the path leads to: a
+// fifo, a device.
 func readSecretFile(path string, patience time.Duration) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo is opened without waiting for its writer
 	if err != nil {

@@ -47,8 +47,8 @@ func tcpRanks(t *testing.T, n int, change func(rank int, rv *rendezvous)) []*ren
 	return rvs
 }
 
-// join joins all at once; entries that are nil stay away. A rank 0 that refuses has answered all of them when it ends,
-// however late they came.
+// join joins all at once; entries that are nil stay away. A rank 0 that refuses has answered all of
+// them when it ends, however late they came.
 func join(ctx context.Context, rvs []*rendezvous) ([]Bootstrap, []error) {
 	ranks, errs := make([]Bootstrap, len(rvs)), make([]error, len(rvs))
 	var wg, others sync.WaitGroup
@@ -164,8 +164,8 @@ func refusal(t *testing.T, who string, err error, want Reason, words ...string) 
 	}
 }
 
-// patiently gives ranks more and more time to join, until all have come in it who should: on a busy machine that may take long.
-// The last try counts in any case.
+// patiently gives ranks more and more time to join, until all have come in it who should: on a busy
+// machine that may take long. The last try counts in any case.
 func patiently(try func(timeout time.Duration) (errs []error), missing int) (timeout time.Duration, errs []error) {
 	for timeout = time.Second; ; timeout *= 4 {
 		errs = try(timeout)
@@ -191,7 +191,8 @@ func TestTCPMissingRankIsNamedByAllSurvivors(t *testing.T) {
 	}
 }
 
-// The caller's context may end before the time to join: the verdict tells of that one, not of the other.
+// The caller's context may end before the time to join: the verdict tells of that one, not of the
+// other.
 func TestTCPACallersDeadlineIsTheCauseOfTheVerdict(t *testing.T) {
 	t.Parallel()
 	enough := errors.New("the caller has waited enough")

@@ -427,7 +427,8 @@ func TestCountersAreServedWhileMeasuring(t *testing.T) {
 	interrupt(t, cmd, stderr)
 }
 
-// The others hear of it at once: they once waited for the first point until rank 0 had waited for them to close.
+// The others hear of it at once: they once waited for the first point until rank 0 had waited for
+// them to close.
 func TestWhatRankZeroCannotDoIsSaidOnceByAllRanksOfALauncher(t *testing.T) {
 	var out, errs bytes.Buffer
 	code, err := launch.Run(t.Context(), launch.Config{

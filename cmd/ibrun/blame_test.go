@@ -56,8 +56,9 @@ func outlive(ctx context.Context, what string) error {
 	return nil
 }
 
-// openConnection opens the writing end of the fifo as a high descriptor, and as a lower one a file that takes long
-// to close for its many pages: what has a still lower number is closed much later than the connection.
+// openConnection opens the writing end of the fifo as a high descriptor, and as a lower one a file
+// that takes long to close for its many pages: what has a still lower number is closed much later
+// than the connection.
 func openConnection(path string) error {
 	conn, err := unix.Open(path, unix.O_WRONLY, 0)
 	if err != nil {

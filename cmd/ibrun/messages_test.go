@@ -43,7 +43,8 @@ func messages() int {
 	return 1
 }
 
-// The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where it has one.
+// The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where
+// it has one.
 func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -63,8 +63,8 @@ func children(pid int) (found []int) {
 	return found
 }
 
-// eventually waits for what other processes do, as long as the test has time: another process may hold
-// the machine's one VM for minutes.
+// eventually waits for what other processes do, as long as the test has time: another process may
+// hold the machine's one VM for minutes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	end, bounded := t.Deadline()
@@ -90,7 +90,8 @@ func TestVMReturnsTheExitCodeAndPrintsOnlyTheCommandsOutput(t *testing.T) {
 	cmd, stdout, stderr := vm(t, "run", "-e", "COLOUR=green", "--", "sh", "-c", "echo $COLOUR; echo $PWD; echo bad >&2; exit 42")
 	cmd.Dir = t.TempDir()
 	err := cmd.Run()
-	// That it waits for another VM, or that a boot hung, depends on the machine, and is all it may say.
+	// That it waits for another VM, or that a boot hung, depends on the machine, and is all it may
+	// say.
 	said := softroce.Reports.ReplaceAllString(stderr.String(), "")
 	if exitCode(err) != 42 || stdout.String() != "green\n"+cmd.Dir+"\n" || said != "bad\n" {
 		t.Fatal(err, stdout, stderr)

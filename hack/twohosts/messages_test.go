@@ -20,8 +20,8 @@ func (j *job) started() {
 	}
 }
 
-// find waits until the ranks that are named have found others down and gone on among themselves, and logs how long the
-// slowest took to find out.
+// find waits until the ranks that are named have found others down and gone on among themselves,
+// and logs how long the slowest took to find out.
 func (j *job) find(down string, survivors string, ranks ...int) {
 	j.Helper()
 	begun := time.Now()

@@ -250,8 +250,8 @@ var (
 	noted [8]atomic.Uint64
 )
 
-// messages between each rank and all, itself too, with every byte looked at and every handler counted, until the
-// rounds are over or somebody is down.
+// messages between each rank and all, itself too, with every byte looked at and every handler
+// counted, until the rounds are over or somebody is down.
 func messages(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	if err := j.Barrier(ctx); err != nil {
 		return err

@@ -133,7 +133,8 @@ func (j *job) all() {
 	}
 }
 
-// replug has the cable out in the midst of a program, which notices nothing, and reports whether rank 0 had to wait for it.
+// replug has the cable out in the midst of a program, which notices nothing, and reports whether
+// rank 0 had to wait for it.
 func replug(t *testing.T, c *softroce.Cluster, program string, rounds int) bool {
 	t.Helper()
 	j := start(t, c, program, "auto", rounds, 0, 1)

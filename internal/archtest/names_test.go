@@ -12,7 +12,8 @@ import (
 var (
 	fenced = regexp.MustCompile("(?s)```.*?```")
 	inline = regexp.MustCompile("`([^`\n]*)`")
-	// A word, or words with points between, as Go and C write names; so also the name of a metric and its labels.
+	// A word, or words with points between, as Go and C write names; so also the name of a metric
+	// and its labels.
 	identifier = regexp.MustCompile(`^\(?\*?([A-Za-z_]\w*)\)?((?:\.[A-Za-z_]\w*)*)(?:\(\)|\{.*\})?$`)
 	source     = regexp.MustCompile(`[\w./*-]*\w\.(?:go|c|h|sh|md)\b`)
 	word       = regexp.MustCompile(`\w+`)
@@ -26,8 +27,8 @@ const vocabulary = "docs/vocabulary.md"
 
 var lastColumn = regexp.MustCompile(`(?m)\|[^|\n]*\|$`)
 
-// mentionRule: the files and the names of the code that documents mention are there. A name that was changed everywhere but in
-// a document is found; one that still means something else is not.
+// mentionRule: the files and the names of the code that documents mention are there. A name that
+// was changed everywhere but in a document is found; one that still means something else is not.
 func mentionRule(tr *tree) (violations []string) {
 	known := map[string]bool{}
 	var paths strings.Builder // each file's path between newlines, from the root

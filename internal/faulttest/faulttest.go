@@ -1,4 +1,5 @@
-// Package faulttest plants faults in copies of the project's sources, and demands that tests find them.
+// Package faulttest plants faults in copies of the project's sources, and demands that tests find
+// them.
 //
 // A fault replaces a few lines of a production file by wrong ones. The go command's -overlay
 // compiles the changed copy in the place of the file, so the product has no switch for faults:
@@ -86,7 +87,8 @@ func (s Suite) Check(t *testing.T, faults ...Fault) {
 	}
 }
 
-// ranOne is what the testing package prints of a test, not a subtest, that neither failed nor skipped.
+// ranOne is what the testing package prints of a test, not a subtest, that neither failed nor
+// skipped.
 var ranOne = regexp.MustCompile(`(?m)^--- PASS: `)
 
 func (s Suite) passes(ctx context.Context, dir string) error {

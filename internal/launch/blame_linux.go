@@ -29,8 +29,8 @@ func (b *blame) ended(k *rank, alive int) bool {
 	return true
 }
 
-// settle decides as soon as no rank is left that began to end earlier and has not ended yet: what it ends with
-// is not known. On a busy machine a process takes its time to die.
+// settle decides as soon as no rank is left that began to end earlier and has not ended yet: what
+// it ends with is not known. On a busy machine a process takes its time to die.
 func (b *blame) settle(ranks []*rank) {
 	if b.first != nil || len(b.failed) == 0 {
 		return
@@ -44,7 +44,8 @@ func (b *blame) settle(ranks []*rank) {
 	b.first = first
 }
 
-// decide is settle when there is no more time to wait: ranks are told to end, and their ends say nothing.
+// decide is settle when there is no more time to wait: ranks are told to end, and their ends say
+// nothing.
 func (b *blame) decide() {
 	if b.first == nil && len(b.failed) > 0 {
 		b.first = slices.MinFunc(b.failed, b.compare)

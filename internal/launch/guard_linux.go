@@ -45,7 +45,8 @@ func startGuard(job string) (*guard, error) {
 	return g, nil
 }
 
-// unmarked is an environment without a job's id: the guard of a job inside another must outlive what the other's guard kills.
+// unmarked is an environment without a job's id: the guard of a job inside another must outlive
+// what the other's guard kills.
 func unmarked(env []string) []string {
 	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
 }

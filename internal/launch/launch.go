@@ -1,9 +1,9 @@
 // Package launch starts the ranks of a job on this host and sees them to
 // their end.
 //
-// Each rank gets the variables that package bootstrap reads, the job's secret
-// through a pipe, a file that lists the ranks that have ended, and, if it is
-// rank 0, a listening socket, so that no port can be taken in between. Lines of output are kept whole.
+// Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
+// file that lists the ranks that have ended, and, if it is rank 0, a listening socket, so that no
+// port can be taken in between. Lines of output are kept whole.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching

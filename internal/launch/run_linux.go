@@ -135,8 +135,8 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 
 var errUnread = errors.New("launch: the rest of the output is lost: nobody reads it")
 
-// see waits until all ranks have ended and hurries them where needed. Their output may take its time, unless
-// the job was told to end.
+// see waits until all ranks have ended and hurries them where needed. Their output may take its
+// time, unless the job was told to end.
 func (r *run) see(ctx context.Context, err error) error {
 	hurry := stopped()
 	defer hurry.Stop()

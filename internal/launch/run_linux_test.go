@@ -50,8 +50,8 @@ func sh(t *testing.T, n int, script string, change func(*Config)) result {
 	return r
 }
 
-// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing else says which of them is
-// quicker. One is gone when the launcher has waited for it.
+// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing
+// else says which of them is quicker. One is gone when the launcher has waited for it.
 const meeting = `
 	come() { echo $$ >new.$IBCONDUIT_RANK; mv new.$IBCONDUIT_RANK pid.$IBCONDUIT_RANK; }
 	await() { while ! test -e pid.$1; do sleep 0.01; done; }
@@ -399,7 +399,8 @@ func TestRanksFindInTheirListWhoHasEndedAndHow(t *testing.T) {
 	}
 }
 
-// What package bootstrap does with the life pipe is tested with ibrun, where ranks have connections.
+// What package bootstrap does with the life pipe is tested with ibrun, where ranks have
+// connections.
 const (
 	sayEnding = `echo >&${IBCONDUIT_LIFE_FD%%:*};`
 	closeLife = `eval "exec ${IBCONDUIT_LIFE_FD%%:*}>&-";`
@@ -425,7 +426,8 @@ func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
 	}
 }
 
-// A rank may leave a setuid program behind, which ignores what an ordinary user's launcher sends it.
+// A rank may leave a setuid program behind, which ignores what an ordinary user's launcher sends
+// it.
 func TestWhatCannotBeKilledIsNotWaitedFor(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("starts a process as another user, which takes root")

@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldAddr is an address of the loopback at which nobody listens and a process that is told of it can. Until the test ends its port is
-// held by a socket that does not listen: with SO_REUSEADDR, which net.Listen sets as well, who names the port may bind it too, and the
-// kernel gives it to nobody who does not.
+// HeldAddr is an address of the loopback at which nobody listens and a process that is told of it
+// can. Until the test ends its port is held by a socket that does not listen: with SO_REUSEADDR,
+// which net.Listen sets as well, who names the port may bind it too, and the kernel gives it to
+// nobody who does not.
 func HeldAddr(t testing.TB) string {
 	t.Helper()
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)

@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// eventGroups are the classes that stand and fall together, as a user meets them, and what follows where nobody
-// sees one. Classes of no group are seen by few or nobody, wherever.
+// eventGroups are the classes that stand and fall together, as a user meets them, and what follows
+// where nobody sees one. Classes of no group are seen by few or nobody, wherever.
 var eventGroups = []struct {
 	name    string
 	calls   string
@@ -25,8 +25,9 @@ var eventGroups = []struct {
 	},
 }
 
-// memoryEvents reports, for each group of calls that can take registered memory away, who would tell the
-// registration cache. It speaks of this program: others are seen alike if they were built alike.
+// memoryEvents reports, for each group of calls that can take registered memory away, who would
+// tell the registration cache. It speaks of this program: others are seen alike if they were built
+// alike.
 func (x *examination) memoryEvents() {
 	for _, v := range memevents.Variables() {
 		if !v.Valid(x.env(v.Name)) {
@@ -136,10 +137,10 @@ func (x *examination) eventRemedy(r memevents.Report, group, missing memevents.C
 	return todo
 }
 
-// userfaultfdRemedy: the restricted mode, which suffices, is open to everybody since Linux 5.11 (Documentation/
-// admin-guide/sysctl/vm.rst, unprivileged_userfaultfd); /dev/userfaultfd exists since 6.1 and asks for its file's
-// permissions only. The default profiles of container runtimes leave userfaultfd out of what they allow, and
-// allow ioctl, which is how the device is used.
+// userfaultfdRemedy: the restricted mode, which suffices, is open to everybody since Linux 5.11
+// (Documentation/ admin-guide/sysctl/vm.rst, unprivileged_userfaultfd); /dev/userfaultfd exists
+// since 6.1 and asks for its file's permissions only. The default profiles of container runtimes
+// leave userfaultfd out of what they allow, and allow ioctl, which is how the device is used.
 func (x *examination) userfaultfdRemedy(why string) string {
 	container := x.Container(x.env)
 	switch {

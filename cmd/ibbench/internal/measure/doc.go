@@ -22,9 +22,10 @@
 //
 // # Active messages
 //
-// A rank that receives serves its lanes until the sender's last request of a stretch, which says so. A
-// stretch of posts ends when the peer has handled all of them. At the end of a point all ranks tell rank 0 what
-// their lanes counted: requests sent and handled must be as many, and none may have met no receive buffer.
+// A rank that receives serves its lanes until the sender's last request of a stretch, which says
+// so. A stretch of posts ends when the peer has handled all of them. At the end of a point all
+// ranks tell rank 0 what their lanes counted: requests sent and handled must be as many, and none
+// may have met no receive buffer.
 //
 // # Memory
 //

@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/regcache"
 )
 
-// hitPoint times Get and Put of ranges that are registered, in an order that no cache line foresees.
+// hitPoint times Get and Put of ranges that are registered, in an order that no cache line
+// foresees.
 func (s *session) hitPoint(pt plan.Point, series *report.Series) (err error) {
 	gap := stride(pt) + page // what lies next to each other would be registered by itself all the same; this is plainer
 	mem, err := mapRanges(1, gap*uintptr(pt.Regions))

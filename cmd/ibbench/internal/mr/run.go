@@ -107,7 +107,8 @@ func room(pt plan.Point) int64 {
 	return keep
 }
 
-// sampling calls one for each sample: first to warm up, then until the point's iterations or its time are over.
+// sampling calls one for each sample: first to warm up, then until the point's iterations or its
+// time are over.
 func (s *session) sampling(pt plan.Point, one func(warm bool) error) error {
 	begin := now()
 	for n := int64(0); n < pt.WarmupIters || now()-begin < int64(pt.Warmup); n++ {
@@ -127,8 +128,8 @@ func (s *session) sampling(pt plan.Point, one func(warm bool) error) error {
 	return nil
 }
 
-// batches times calls of op, each of which does as many operations as it is told, so many to a sample that the
-// clock does not count.
+// batches times calls of op, each of which does as many operations as it is told, so many to a
+// sample that the clock does not count.
 func (s *session) batches(pt plan.Point, op func(k int) error) (all *stats.Samples, batch int, err error) {
 	batch = pt.Batch
 	if batch == 0 {

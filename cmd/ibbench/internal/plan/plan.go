@@ -206,8 +206,8 @@ type Messages struct {
 	Depth  int // send buffers of a lane; 0: the library's default
 }
 
-// Messages sums up the points of active messages. A job opens its lanes once: Validate sees to it that
-// all points that send on them have one depth.
+// Messages sums up the points of active messages. A job opens its lanes once: Validate sees to it
+// that all points that send on them have one depth.
 func (p *Plan) Messages() (m Messages) {
 	for _, pt := range p.Points {
 		if pt.Op != AM {

@@ -6,8 +6,8 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
-// AM is what the lanes of all ranks did at a point of active messages, those of its warm-up and of its
-// own bookkeeping included.
+// AM is what the lanes of all ranks did at a point of active messages, those of its warm-up and of
+// its own bookkeeping included.
 type AM struct {
 	Sent        uint64   `json:"sent"`    // requests
 	Handled     uint64   `json:"handled"` // of them

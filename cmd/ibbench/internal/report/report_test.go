@@ -100,7 +100,8 @@ func peers() []*Series {
 	return []*Series{s, b}
 }
 
-// messages are round trips, posts of several goroutines on several lanes, and round trips beside perftest's.
+// messages are round trips, posts of several goroutines on several lanes, and round trips beside
+// perftest's.
 func messages() (all []*Series) {
 	allocs := 0.0
 	short, medium := latency("shm", plan.AM, 0, 1, 2), latency("shm", plan.AM, 4096, 1, 4)

@@ -44,7 +44,8 @@ func TestPrepareKeepsAnImageWhoseInputsAreTheSame(t *testing.T) {
 	if im, err := Prepare(t.Context(), o); err != nil || im.Release != "1" || im.Kernel != filepath.Join(made, "vmlinux") {
 		t.Fatal(im, err)
 	}
-	// Another agent is another image; that it cannot be unpacked from an empty package shows that it was tried.
+	// Another agent is another image; that it cannot be unpacked from an empty package shows that
+	// it was tried.
 	if err := os.WriteFile(agent, []byte("b"), 0o755); err != nil {
 		t.Fatal(err)
 	}
