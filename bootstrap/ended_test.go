@@ -48,7 +48,7 @@ func TestTheFirstWhoEndedAndIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-func TestTCPRankThatEndedBeforeItArrivedIsNamedByAll(t *testing.T) {
+func TestTCPAllNameARankThatEndedBeforeArrival(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"before", "while"} {
 		t.Run(when+" the others join", func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestTCPRankThatEndedBeforeItArrivedIsNamedByAll(t *testing.T) {
 }
 
 // Rank 0 may be what ended, or not join for long: its listener is there, and nobody answers.
-func TestTCPRankThatRankZeroDoesNotAnswerSaysWhoEnded(t *testing.T) {
+func TestTCPUnansweredRankNamesTheEndedOne(t *testing.T) {
 	t.Parallel()
 	file := listOf(t, "2 exit status 3\n0 exit status 1\n")
 	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.ended, rv.grace = &endedList{file}, 50*time.Millisecond })

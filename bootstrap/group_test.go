@@ -106,7 +106,7 @@ func TestGroupCancelUnblocksTheOthersNamingTheRank(t *testing.T) {
 	}
 }
 
-func TestGroupDifferentCollectivesAreAnErrorOnEveryRank(t *testing.T) {
+func TestGroupDifferentCollectivesFailOnEveryRank(t *testing.T) {
 	ctx := bounded(t)
 	ranks := NewGroup(3)
 	defer closeAll(ranks)

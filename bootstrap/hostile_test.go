@@ -91,7 +91,7 @@ func TestTCPStrangersAreCountedAndReported(t *testing.T) {
 
 // More silent strangers than handshakes at a time: the ranks wait in the
 // backlog until the strangers' time is over, and the job still starts.
-func TestTCPStartsDespiteMoreSilentStrangersThanSlots(t *testing.T) {
+func TestTCPStartsDespiteManySilentStrangers(t *testing.T) {
 	t.Parallel()
 	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.handshake = 500 * time.Millisecond })
 	for range handshakesMax + 8 {
@@ -180,7 +180,7 @@ func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 	}
 }
 
-func TestTCPCollectiveOutOfTurnFailsTheJobNamingTheRank(t *testing.T) {
+func TestTCPCollectiveOutOfTurnFailsTheJob(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string][]byte{
 		"number":       encodeContribute(opBarrier, 7, nil),

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSecretComesFromThePipeBeforeTheFileBeforeTheEnvironment(t *testing.T) {
+func TestSecretIsReadFromPipeThenFileThenVariable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(file, []byte("secret from the file\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestInheritedPMIDescriptorsAreClosedOnExec(t *testing.T) {
 	}
 }
 
-func TestTwoJobsInOneProcessReadTheirOwnEnvironments(t *testing.T) {
+func TestTwoJobsOfAProcessHaveOwnEnvironments(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	rvs := append(tcpRanks(t, 2, nil), tcpRanks(t, 2, nil)...)

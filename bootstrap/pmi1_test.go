@@ -181,7 +181,7 @@ func (s *fakePMI) ranks(t *testing.T) []Bootstrap {
 
 // Both measured limits: values of 512 characters pass where 1024, which the
 // servers announce, are cut by the one and never answered by the other.
-func TestPMI1ExchangesBlobsWithinTheRealLimitsOfServers(t *testing.T) {
+func TestPMI1ExchangesBlobsWithinServersLimits(t *testing.T) {
 	for name, change := range map[string]func(*fakePMI){
 		"no limit":                     func(*fakePMI) {},
 		"Hydra cuts at 1023":           func(s *fakePMI) { s.cutAt = 1023 },
@@ -381,7 +381,7 @@ func TestPMIHeadsThatDoNotAddUpAreRefused(t *testing.T) {
 
 // Hydra gives its host's name with the port, and in a container without a hosts file nobody knows
 // that name.
-func TestALauncherOnAHostThatNobodyCanNameIsReached(t *testing.T) {
+func TestLauncherOnAnUnresolvableHostIsReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -201,7 +201,7 @@ func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
 	}
 }
 
-func TestTCPGoodbyeIsNoLossButFailsWhoeverStillNeedsTheRank(t *testing.T) {
+func TestTCPCloseIsNoLossButFailsLaterCollectives(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
 	for _, leaver := range []int{0, 2} {

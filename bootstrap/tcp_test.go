@@ -209,7 +209,7 @@ func TestTCPACallersDeadlineIsTheCauseOfTheVerdict(t *testing.T) {
 
 // A rank that has arrived must not be blamed, however long it has waited: its
 // connection had once the same deadline as the listener.
-func TestTCPDeadlineBlamesTheMissingRankNotTheEarlyOne(t *testing.T) {
+func TestTCPDeadlineNamesTheMissingRank(t *testing.T) {
 	t.Parallel()
 	_, errs := patiently(func(timeout time.Duration) []error {
 		rvs := tcpRanks(t, 3, func(r int, rv *rendezvous) { rv.timeout = time.Duration(3-r) * timeout }) // rank 1 is less patient than rank 0
@@ -382,7 +382,7 @@ func TestTCPNoRankZeroSaysWhereAndWhy(t *testing.T) {
 	}
 }
 
-func TestTCPNameThatDoesNotResolveIsTriedUntilTheDeadline(t *testing.T) {
+func TestTCPUnresolvedNameIsRetriedUntilDeadline(t *testing.T) {
 	t.Parallel()
 	rv := &rendezvous{rank: 1, size: 2, addr: "rank0.invalid:7777", secret: []byte(testSecret), timeout: 300 * time.Millisecond, log: quiet, protocol: protocol, handshake: handshakeTime}
 	_, err := rv.join(bounded(t))

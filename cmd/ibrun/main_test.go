@@ -253,7 +253,7 @@ func TestTheLimitOfRanksIsThatOfTheBootstrap(t *testing.T) {
 	}
 }
 
-func TestMoreRanksThanThereAreDescriptorsForSayWhatToRaise(t *testing.T) {
+func TestTooFewDescriptorsSayWhatToRaise(t *testing.T) {
 	self, _ := os.Executable()
 	cmd := ibrun(t, nil)
 	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 64 && exec "$0" -n 100 sleep 600`, self}
@@ -330,7 +330,7 @@ func TestKillingIbrunLeavesNoRank(t *testing.T) {
 	}
 }
 
-func TestKillingIbrunLeavesNothingOfAJobInsideTheJob(t *testing.T) {
+func TestKillingIbrunAlsoEndsAJobInsideTheJob(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -376,7 +376,7 @@ func TestUnderNohupAHangupReachesNobody(t *testing.T) {
 	}
 }
 
-func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
+func TestSecondInterruptKillsRemainingRanks(t *testing.T) {
 	dir := t.TempDir()
 	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+dir, "sh", "-c",
 		"trap '>$D/$IBCONDUIT_RANK' INT; echo $$; while :; do sleep 0.05; done")

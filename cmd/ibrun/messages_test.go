@@ -45,7 +45,7 @@ func messages() int {
 
 // The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where
 // it has one.
-func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
+func TestASignalEndsAJobWithMessagesInFlight(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
 }
 
 // What ibrun returns is the code of the rank that was killed, not that of those who missed it.
-func TestTheCodeIsThatOfTheRankThatWasKilledAmidstMessages(t *testing.T) {
+func TestTheExitCodeIsThatOfTheKilledRank(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

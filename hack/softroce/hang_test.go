@@ -55,7 +55,7 @@ func TestAGuestThatHangsInItsBootIsStartedOnceMore(t *testing.T) {
 	}
 }
 
-func TestAGuestThatFailsOtherwiseInItsBootIsNotStartedAgain(t *testing.T) {
+func TestAnotherBootFailureIsNotRetried(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a VM; not with -short")
 	}

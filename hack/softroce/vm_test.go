@@ -80,7 +80,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestVMReturnsTheExitCodeAndPrintsOnlyTheCommandsOutput(t *testing.T) {
+func TestVMReturnsTheCommandsCodeAndOutput(t *testing.T) {
 	if !testing.Short() { // what it says while it builds is not the point here
 		prepare, _, stderr := vm(t, "prepare")
 		if err := prepare.Run(); err != nil {
@@ -105,7 +105,7 @@ func TestVMEndsItsGuestAtTheTimeLimit(t *testing.T) {
 	}
 }
 
-func TestVMLeavesNoGuestBehindWhenItIsInterruptedOrKilled(t *testing.T) {
+func TestVMLeavesNoGuestBehind(t *testing.T) {
 	for _, c := range []struct {
 		sig  syscall.Signal
 		code int
@@ -152,7 +152,7 @@ func TestVMEndsWhenItsParentDies(t *testing.T) {
 	eventually(t, "qemu ends", func() bool { return !exists(qemu[0]) })
 }
 
-func TestGoTestExecRunsInTheGuestAndBringsProfilesBack(t *testing.T) {
+func TestGoTestExecBringsProfilesBack(t *testing.T) {
 	tool, _, _ := vm(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{

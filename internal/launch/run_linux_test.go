@@ -165,7 +165,7 @@ func TestCodeIsThatOfTheFirstRankThatFailed(t *testing.T) {
 	}
 }
 
-func TestFailureIsReportedWithRankPidAndWhatFollows(t *testing.T) {
+func TestFailureNamesRankPidAndWhatFollows(t *testing.T) {
 	r := sh(t, 4, `test $IBCONDUIT_RANK != 2 || { echo $$; exit 3; }; sleep 60`, nil)
 	want := fmt.Sprintf("rank 2 (pid %d): exit status 3; ending the other 3 ranks", number(t, r.out))
 	if r.msg != want {
@@ -205,7 +205,7 @@ func TestContextEndsTheJob(t *testing.T) {
 	}
 }
 
-func TestProgramThatDoesNotExistIs127AndOneThatCannotRunIs126(t *testing.T) {
+func TestExitCodesOfProgramsThatDoNotStart(t *testing.T) {
 	dir := t.TempDir()
 	plain, empty := dir+"/plain", dir+"/empty"
 	if err := errors.Join(os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o644), os.WriteFile(empty, []byte("\x7fELF?"), 0o755)); err != nil {
@@ -418,7 +418,7 @@ func TestFirstIsWhoSaidThatItEndsThoughItTakesLong(t *testing.T) {
 }
 
 // Some programs close every descriptor that they do not know.
-func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
+func TestClosingTheLifePipeIsNotTheFirstEnd(t *testing.T) {
 	r := meet(t, 2, `if test $IBCONDUIT_RANK = 0; then `+closeLife+` come; gone 1; sleep 0.2; exit 3; fi
 		await 0; sleep 0.1; come; exit 1`, func(c *Config) { c.Grace = 40 * time.Second })
 	if r.code != 1 {

@@ -66,7 +66,7 @@ func TestSoftDependenciesThatComeFirstAreFound(t *testing.T) {
 	}
 }
 
-func TestModuleThatIsMissingIsAnErrorUnlessOptionalOrBuiltIn(t *testing.T) {
+func TestAMissingModuleIsAnErrorUnlessOptional(t *testing.T) {
 	m := &moduleSet{paths: map[string]string{}, builtin: map[string]bool{"virtio_pci": true}}
 	if l, err := m.closure(t.Context(), []string{"virtio-pci", "crc32_generic"}, map[string]bool{}); err != nil || len(l) != 0 {
 		t.Error(l, err)

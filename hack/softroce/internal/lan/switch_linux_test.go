@@ -90,7 +90,7 @@ func TestCutLinkCarriesNothingAndOthersGoOn(t *testing.T) {
 	}
 }
 
-func TestEveryFrameIsCountedOnceAndLossFollowsTheSeed(t *testing.T) {
+func TestFramesAreCountedAndLossFollowsTheSeed(t *testing.T) {
 	const n = 400
 	run := func() Stats {
 		s, ends := join(t, 2)

@@ -17,8 +17,8 @@
 //
 //	Hello    guest to host, first frame: JSON [Greeting]
 //	Open     host to guest: JSON [Request]
-//	Data     first payload byte is the stream (0 stdin, 1 stdout, 2 stderr); no bytes after it: end of the stream
-//	Credit   first payload byte is the stream, then uint32: so many bytes were consumed and may be sent again
+//	Data     stream (0 stdin, 1 stdout, 2 stderr) in 1 byte, bytes; none: end of the stream
+//	Credit   stream in 1 byte, uint32: so many bytes were consumed, and may be sent again
 //	Signal   host to guest: uint32 signal number for the command's process group
 //	Exit     guest to host: JSON [Result]; no frame of the exchange follows from the guest
 //
