@@ -45,7 +45,7 @@
 //	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
 //	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
 //	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
-//	8  none                                             a job of one rank; warns of a launcher's traces
+//	8  none                                             one rank; warns of a launcher's traces
 //
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;

@@ -14,7 +14,7 @@ type life int
 const lifeNumber = 1 << 14
 
 // holdLife takes the pipe that the launcher gave. What is not there is not missed: this may be a
-// second job of the process, or a child that inherited the variable alone.
+// second job of the process, or a child that inherited only the variable.
 func holdLife(env environment) life {
 	const variable = "IBCONDUIT_LIFE_FD"
 	spec := env.get(variable)
@@ -43,9 +43,9 @@ func highest() int {
 	return int(min(limit.Cur, lifeNumber)) - 1
 }
 
-// ending tells the launcher that this rank ends the job, before any peer can hear of it.
+// ending tells the launcher that this rank ends the job, before any peer can notice.
 func (l life) ending() {
 	if l > 0 {
-		_, _ = unix.Write(int(l), []byte{1}) // without a launcher there is nobody to tell
+		_, _ = unix.Write(int(l), []byte{1}) // an error: there is no launcher
 	}
 }
