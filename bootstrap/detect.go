@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// environment is the launcher's word, read through an injected function.
+// environment reads the launcher's variables through an injected function.
 type environment func(name string) (string, bool)
 
 func (env environment) get(name string) string {

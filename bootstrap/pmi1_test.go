@@ -23,7 +23,7 @@ type fakePMI struct {
 	size      int
 	cutAt     int    // Hydra 4.0.2: longer values are cut to this in silence; 0: never
 	lineLimit int    // Slurm 22.05: longer lines are never answered; 0: none
-	permute   bool   // keys in reverse order, and some that nobody asked for
+	permute   bool   // keys in reverse order, and some that were not asked for
 	announce  int    // vallen_max; 0: 1024
 	refuse    string // the command that fails with rc=-1
 
@@ -379,8 +379,8 @@ func TestPMIHeadsThatDoNotAddUpAreRefused(t *testing.T) {
 	}
 }
 
-// Hydra gives its host's name with the port, and in a container without a hosts file nobody knows
-// that name.
+// Hydra gives its host's name with the port, and a container without a hosts file does not
+// resolve that name.
 func TestLauncherOnAnUnresolvableHostIsReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -284,17 +284,19 @@ func TestTCPALateDiallerGetsTheVerdict(t *testing.T) {
 			rvs := tcpRanks(t, 5, nil)
 			misfits[name].spoil(rvs)
 			var wg sync.WaitGroup
-			late := make(chan struct{}, 4) // rank 0 is the last: it stays to answer the late
+			ended := make(chan struct{}, 4) // rank 0 is the last: it stays to answer the late
 			for i, rv := range rvs[:4] {
 				wg.Go(func() {
 					if _, err := rv.join(ctx); err == nil {
 						t.Errorf("process %d joined", i)
 					}
-					late <- struct{}{}
+					ended <- struct{}{}
 				})
 			}
-			<-late
+			<-ended
 			_, err := rvs[4].join(ctx)
+			<-ended
+			<-ended
 			close(rvs[0].answered)
 			refusal(t, "late rank", err, misfits[name].reason)
 			wg.Wait()

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 read -ra pkgs <<<"${PKGS:-./...}"
 
-# What is or will be in the repository, whoever has not committed it yet.
+# What is or will be in the repository, committed or not.
 files() { git ls-files -co --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && printf '%s\n' "$f"; done; }
 
 check_gofmt() {

@@ -261,7 +261,7 @@ func TestADurationBoundsAMeasurement(t *testing.T) {
 			return
 		}
 	}
-	t.Error("each measurement was one interval, which nothing bounds") // one alone may be held up by other programs
+	t.Error("each measurement was one interval, which nothing bounds") // a single one may be held up by other programs
 }
 
 func TestExitCodes(t *testing.T) {
@@ -427,8 +427,8 @@ func TestCountersAreServedWhileMeasuring(t *testing.T) {
 	interrupt(t, cmd, stderr)
 }
 
-// The others hear of it at once: they once waited for the first point until rank 0 had waited for
-// them to close.
+// The others learn of it at once, instead of waiting for the first point until rank 0 has waited
+// for them to close.
 func TestAFailureOfRankZeroIsReportedOncePerRank(t *testing.T) {
 	var out, errs bytes.Buffer
 	code, err := launch.Run(t.Context(), launch.Config{

@@ -72,7 +72,7 @@ func openConnection(path string) error {
 		unix.Dup3(conn, 200, 0), unix.Close(conn), unix.Dup3(pages, 100, 0), unix.Close(pages))
 }
 
-// A peer that reacts may be gone before the launcher can wait for who it reacted to.
+// A peer that reacts may be gone before the launcher can wait for the rank that it reacted to.
 func TestTheCodeIsNotThatOfARankThatReacted(t *testing.T) {
 	self, _ := os.Executable()
 	for what, o := range outlived {

@@ -67,7 +67,7 @@ func TestASignalEndsAJobWithMessagesInFlight(t *testing.T) {
 	}
 }
 
-// What ibrun returns is the code of the rank that was killed, not that of those who missed it.
+// What ibrun returns is the code of the rank that was killed, not that of the others.
 func TestTheExitCodeIsThatOfTheKilledRank(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

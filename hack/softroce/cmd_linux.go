@@ -50,8 +50,8 @@ func (e *ExitError) Error() string {
 // Command returns a command for the guest, not started.
 func (h *Host) Command(argv ...string) *Cmd { return &Cmd{Argv: argv, h: h} }
 
-// Environ returns the environment that commands get by default: of this process what says who and
-// where one is, all of IBCONDUIT_ and Go's; the guest's place in the cluster; and
+// Environ returns the environment that commands get by default: of this process the user, the host
+// and the paths, all of IBCONDUIT_ and Go's; the guest's place in the cluster; and
 // IBCONDUIT_REQUIRE_RDMA=1, so that a test cannot skip.
 func (h *Host) Environ() []string {
 	env := []string{

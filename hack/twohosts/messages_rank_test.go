@@ -138,8 +138,8 @@ func answer(r *am.Reply, err error, n, seed int) error {
 	return nil
 }
 
-// mixed is traffic of every kind of message, after which every post has arrived once and all books
-// are right. If a rank dies in its midst the others go on without it.
+// mixed is traffic of every kind of message, after which every post has arrived once and all
+// accounts are right. If a rank dies in its midst the others go on without it.
 func mixed(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	ranks := make([]int, j.Size())
 	for r := range ranks {
@@ -159,11 +159,11 @@ func mixed(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) e
 	if err := arrivedOnce(ctx, j, sent); err != nil {
 		return err
 	}
-	return checkBooks(ctx, j, w)
+	return checkAccounts(ctx, j, w)
 }
 
-// silent connects everybody to everybody, and then waits without a word for what a keepalive finds
-// out.
+// silent connects every rank to all others, and then waits, without sending, for what a keepalive
+// finds.
 func silent(ctx context.Context, j *conduit.Job, w *conduit.Worker, _ int) error {
 	if _, err := mixedTraffic(ctx, j, w, 1, []int{0, 1, 2}[:j.Size()]); err != nil {
 		return err
@@ -242,7 +242,7 @@ func arrivedOnce(ctx context.Context, j *conduit.Job, sent map[int]uint64) error
 }
 
 // survive: the ranks that live exchange as many messages again, and every credit and buffer comes
-// back. Without another error it returns the one that told of the death.
+// back. Without another error it returns the one that names the death.
 func survive(ctx context.Context, j *conduit.Job, w *conduit.Worker, found error) error {
 	for {
 		fmt.Printf("rank %d: found ranks %v down: %v\n", j.Rank(), dead(j), found)
@@ -276,7 +276,7 @@ func among(ctx context.Context, j *conduit.Job, w *conduit.Worker, living []int)
 	if err := meet(ctx, j, w, 1, living); err != nil {
 		return err
 	}
-	return checkBooks(ctx, j, w)
+	return checkAccounts(ctx, j, w)
 }
 
 func dead(j *conduit.Job) (ranks []int) {
@@ -303,9 +303,9 @@ func meet(ctx context.Context, j *conduit.Job, w *conduit.Worker, phase int, ran
 	return nil
 }
 
-// checkBooks comes to a rest and looks at every lane's counters and credits. No message may have
-// met a receiver without a buffer.
-func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
+// checkAccounts waits until all rest and looks at every endpoint's counters and credits. No message
+// may have met a receiver without a buffer.
+func checkAccounts(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 	for r := range j.Size() {
 		l := w.Endpoint(r)
 		if err := l.Quiesce(ctx); err != nil {
@@ -318,7 +318,7 @@ func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 	return nil
 }
 
-// rests waits until the books are those of a lane at rest: others may still be sending.
+// rests waits until the account is that of an endpoint at rest: others may still be sending.
 func rests(ctx context.Context, l *am.Endpoint) error {
 	until := time.Now().Add(20 * time.Second)
 	for {

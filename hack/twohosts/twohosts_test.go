@@ -122,7 +122,7 @@ func (j *job) end(ranks ...int) {
 	}
 }
 
-// all are done, and nobody was found down.
+// all are done, and no rank was found down.
 func (j *job) all() {
 	j.Helper()
 	for r := range j.ranks {
@@ -169,7 +169,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// endless rounds: until somebody is down.
+// endless rounds: until a rank is down.
 const endless = 1 << 30
 
 // One cluster serves all: what breaks a host comes last.

@@ -6,7 +6,7 @@
 // handle is also listed by Live together with the stack that created it.
 //
 // The tracker never closes anything by itself: an object whose memory a NIC may still write must be
-// closed by somebody who knows that it is quiet.
+// closed by code that knows that it is quiet.
 package handle
 
 import (
@@ -75,7 +75,7 @@ func (r Record) String() string {
 // previous setting.
 func Track(on bool) (was bool) { return tracking.Swap(on) }
 
-// OnLeak sets the function that is told of each leaked handle, on a goroutine of the runtime; nil
+// OnLeak sets the function that receives each leaked handle, on a goroutine of the runtime; nil
 // restores the default, a line on standard error.
 func OnLeak(f func(Record)) {
 	if f == nil {

@@ -53,7 +53,7 @@ func TestALineAboveTheLimitIsPassedOn(t *testing.T) {
 	if got.Len() == 0 || len(a.held) > 0 {
 		t.Fatalf("%d bytes are kept back, %d were handed on", len(a.held), got.Len())
 	}
-	a.take([]byte(long + "+\n")) // nobody came between
+	a.take([]byte(long + "+\n")) // no other rank wrote between
 	a.take([]byte(long))
 	b.take([]byte("b\n"))
 	a.take([]byte("rest\n"))

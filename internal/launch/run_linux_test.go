@@ -69,7 +69,7 @@ func meet(t *testing.T, n int, script string, change func(*Config)) result {
 	})
 }
 
-// lines sorts the output: ranks speak in any order.
+// lines sorts the output: ranks write in any order.
 func lines(s string) []string {
 	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	slices.Sort(l)
@@ -177,7 +177,7 @@ func TestFailureNamesRankPidAndWhatFollows(t *testing.T) {
 	}
 }
 
-// The survivors hear of a death from the rendezvous and say so: they must
+// The survivors learn of a death from the rendezvous and report it: they must
 // have the time.
 func TestSurvivorsMaySpeakBeforeTheyAreEnded(t *testing.T) {
 	r := meet(t, 2, `come; test $IBCONDUIT_RANK = 0 && exit 5; gone 0; sleep 0.3; echo rank 0 went away; exit 6`, func(c *Config) { c.Grace = 40 * time.Second })
@@ -274,7 +274,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	}
 }
 
-// unread is an output that nobody reads until it is released.
+// unread is an output that is not read until it is released.
 type unread struct {
 	written sync.Once
 	then    func()
@@ -287,7 +287,7 @@ func (w *unread) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhoIsToldToEndDoesNotWaitForAReader(t *testing.T) {
+func TestAJobThatIsEndedWaitsForNoReader(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	out := &unread{then: func() { signals <- syscall.SIGTERM }, release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(out.release) })
@@ -385,7 +385,7 @@ func TestNoDescriptorStaysBehind(t *testing.T) {
 	}
 }
 
-func TestRanksFindInTheirListWhoHasEndedAndHow(t *testing.T) {
+func TestRanksFindInTheirListWhichHaveEnded(t *testing.T) {
 	r := meet(t, 4, `list=/proc/self/fd/${IBCONDUIT_ENDED_FD%%:*}
 		ended() { while test $(wc -l <$list) -lt $1; do sleep 0.01; done; }
 		case $IBCONDUIT_RANK in
@@ -406,7 +406,7 @@ const (
 	closeLife = `eval "exec ${IBCONDUIT_LIFE_FD%%:*}>&-";`
 )
 
-func TestFirstIsWhoSaidThatItEndsThoughItTakesLong(t *testing.T) {
+func TestTheRankThatReportedItsEndIsTheFirst(t *testing.T) {
 	script := `if test $IBCONDUIT_RANK = 0; then ` + sayEnding + ` come; sleep %d; exit 3; fi; await 0; exit 1`
 	if r := meet(t, 2, fmt.Sprintf(script, 1), func(c *Config) { c.Grace = 40 * time.Second }); r.code != 3 {
 		t.Errorf("%+v, want the code of rank 0", r)

@@ -256,7 +256,7 @@ func (x *examination) portRemedy(a verbs.PortAttr, netdev string) string {
 		}
 		return x.sudo("ip link set "+netdev+" up") + "; then look at the cable and the switch"
 	case a.State == verbs.PortInit || a.State == verbs.PortArmed:
-		return "no subnet manager has activated it: start opensm on one host, or ask who runs the switch"
+		return "no subnet manager has activated it: start opensm on one host, or ask the switch's administrator"
 	}
 	return "look at the cable (ibstat says what the port sees)"
 }

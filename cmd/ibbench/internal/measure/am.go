@@ -78,7 +78,7 @@ func (m *messages) open(workers []*conduit.Worker, peer, n int) error {
 	return nil
 }
 
-// prepareMessages readies the handlers for a point before anybody sends.
+// prepareMessages readies the handlers for a point before any rank sends.
 func (s *session) prepareMessages(pt plan.Point, a areas, peer int) error {
 	m := s.messages
 	if m.begun = nil; peer < 0 {
@@ -166,7 +166,7 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 	return s.job.Barrier(s.ctx)
 }
 
-// attend ends a stretch of posts: the peer hears that this rank's are over, and this one serves
+// attend ends a stretch of posts: the peer learns that this rank's are over, and this one serves
 // until its peer's are.
 func (s *session) attend(pt plan.Point, me *senders, peer int) error {
 	if me != nil {
@@ -190,8 +190,8 @@ func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
 	return all
 }
 
-// settled is how long the books of a lane may take to balance after the last message: control
-// messages may be on their way.
+// settled is how long the account of an endpoint may take to balance after the last message:
+// control messages may be on their way.
 const settled = 2 * time.Second
 
 // audit is what each rank tells rank 0 of a point's messages.

@@ -129,5 +129,5 @@ func (p *pace) stream() int64 {
 	return n
 }
 
-// expect is how long a stretch will take, for those who sleep meanwhile.
+// expect is how long a stretch will take, for ranks that sleep meanwhile.
 func (p *pace) expect(n int64) int64 { return int64(float64(n) * p.perNS) }

@@ -86,7 +86,7 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 // reason.
 var ErrElsewhere = errors.New("another rank cannot measure")
 
-// ready does what comes before the points and may fail on one rank alone. The function it returns
+// ready does what comes before the points and may fail on one rank only. The function it returns
 // ends it.
 func (s *session) ready(env *report.Env) (served func(), err error) {
 	if err := s.open(env); err != nil || s.job.Rank() != 0 || s.plan.Metrics == "" {

@@ -63,7 +63,7 @@ const (
 	parts = 10 // of the time
 )
 
-// prices compares hooked and raw calls, for half of the time each: of munmap alone, and of whole
+// prices compares hooked and raw calls, for half of the time each: of munmap only, and of whole
 // cycles.
 func (k *churn) prices() (hooked *stats.Samples, err error) {
 	pt := k.pt

@@ -55,7 +55,7 @@ func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uin
 		notes = append(notes, fmt.Sprintf("%d operations per sample, since one is too short for the clock; the tail is averaged", batch))
 	}
 	if o := origin(pt); o != regcache.Mapped {
-		notes = append(notes, "the cache is told that the memory is of origin "+o.String())
+		notes = append(notes, "the memory is given to the cache as of origin "+o.String())
 	}
 	notes = append(notes, why...)
 	if h.Percent < 100 && crowded > 0 {

@@ -252,7 +252,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, somebody else had the processors", p.Discarded, len(kept)))
+		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
 }

@@ -22,7 +22,7 @@ import (
 // its pipes.
 const outputGrace = time.Second
 
-// processTable knows the agent's own children: as init it also inherits everybody's orphans and
+// processTable knows the agent's own children: as init it also inherits all orphans and
 // must reap them, so one goroutine waits for all and passes on the statuses of ours.
 type processTable struct {
 	mu   sync.Mutex

@@ -102,7 +102,8 @@ func Start(s Spec) (*Machine, error) {
 	if s.NIC != nil {
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.NIC)
 	}
-	// Its own group: a terminal's interrupt is for us, who then end it. Pdeathsig: see run.
+	// Its own group: a terminal's interrupt is for this process, which then ends it. Pdeathsig: see
+	// run.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go m.run(started)

@@ -133,7 +133,7 @@ func (r *Receiver) CopyTo(dst io.Writer) error {
 		}
 		var n [4]byte
 		binary.LittleEndian.PutUint32(n[:], uint32(len(chunk)))
-		// A failure shows at the reader of the connection; here there is nobody to tell.
+		// A failure shows at the reader of the connection; here it cannot be reported.
 		_ = r.w.Write(KindCredit, r.id, []byte{r.stream}, n[:])
 		spare = chunk
 	}
