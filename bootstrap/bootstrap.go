@@ -10,7 +10,7 @@ import (
 )
 
 // Bootstrap is a rank's connection to the launcher's exchange, or to ours.
-// The package documentation says who may call what, and when.
+// The package documentation says what may be called when.
 type Bootstrap interface {
 	// Rank is this process's number, from 0 to Size-1.
 	Rank() int
@@ -32,23 +32,24 @@ type Bootstrap interface {
 
 	// Abort ends the job as far as the backend can, writes msg to standard
 	// error and exits the process with code, or with 1 where the code's lowest 8 bits, all
-	// that a process can tell, are 0. It does not return, except for
+	// that an exit status has, are 0. It does not return, except for
 	// a member of NewGroup, which it only marks as dead.
 	Abort(code int, msg string)
 	// Lost delivers, once for each rank, the deaths that this backend
 	// notices after New. A rank that called Close did not die, unless it left without
-	// the others: it called Leave, had given up a collective before, or somebody is lost. The
+	// the others: it called Leave, had given up a collective before, or a rank is lost. The
 	// channel never blocks the backend, is closed by Close, and may never deliver.
 	Lost() <-chan Loss
 
 	// Name is the backend and what it was chosen by, as "pmi1 (PMI_FD)".
 	Name() string
-	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at once, for this reason, which is not nil.
+	// Fail is Close for a rank that cannot go on: over TCP and in a group the others lose it at
+	// once, for this reason, which is not nil.
 	Fail(why error) error
-	// Leave is Close for a rank that waits for the others no more, who may still need it: over TCP and in a group they lose it at once, for
-	// this reason, which is not nil.
+	// Leave is Close for a rank that does not wait for the others, which may still need it: over
+	// TCP and in a group they lose it at once, for this reason, which is not nil.
 	Leave(why error) error
-	// Close says goodbye and frees everything; a second Close does nothing.
+	// Close leaves the job and frees everything; a second Close does nothing.
 	// It does not wait for the other ranks: call Barrier first when they
 	// must all have come this far.
 	Close() error
@@ -66,7 +67,8 @@ const (
 	MaxBlob = 64 << 20
 	// MaxResult is the largest sum of all ranks' blobs, in bytes.
 	MaxResult = 1 << 30
-	// MaxRanks is the largest job that can meet over TCP: rank 0 has a connection to each of the others.
+	// MaxRanks is the largest job that can meet over TCP: rank 0 has a connection to each of the
+	// others.
 	MaxRanks = 1 << 20
 )
 

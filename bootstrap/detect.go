@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// environment is the launcher's word, read through an injected function.
+// environment reads the launcher's variables through an injected function.
 type environment func(name string) (string, bool)
 
 func (env environment) get(name string) string {
@@ -169,7 +169,7 @@ func fromOwn(env environment) (detected, bool, error) {
 	case env.has("IBCONDUIT_RANK") && !env.has("IBCONDUIT_SIZE"):
 		return detected{}, false, errors.New("IBCONDUIT_RANK is set without IBCONDUIT_SIZE")
 	case !env.has("IBCONDUIT_RANK"):
-		return detected{}, false, nil // IBCONDUIT_SIZE alone completes an Indexed Job
+		return detected{}, false, nil // IBCONDUIT_SIZE only completes an Indexed Job
 	}
 	d := detected{by: "IBCONDUIT_RANK", backend: "tcp"}
 	if env.any("IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
@@ -284,7 +284,7 @@ func fromIndexedJob(env environment) (detected, bool, error) {
 }
 
 // fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
-// describe ranks that nobody has started.
+// describe ranks that were not started.
 func fromSlurm(env environment) (detected, bool, error) {
 	if !env.has("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
 		return detected{}, false, nil

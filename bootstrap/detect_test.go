@@ -75,7 +75,7 @@ func TestDetection(t *testing.T) {
 		{what: "srun with an address", env: with(slurmStep, addr), want: "tcp (SLURM_PROCID) 1/4@n0:7777 4.0"},
 		{what: "srun without PMI", env: slurmStep, err: "use srun --mpi=pmi2"},
 		{what: "srun of one task", env: []string{"SLURM_JOB_ID", "4", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, want: "tcp (SLURM_PROCID) 0/1@ 4.0"},
-		{what: "batch script: believes nobody's SLURM_NTASKS", env: []string{"SLURM_JOB_ID", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
+		{what: "batch script: does not believe SLURM_NTASKS", env: []string{"SLURM_JOB_ID", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
 			want: "self", warn: "start the program with srun"},
 
 		{what: "override: self", env: with(pmi, []string{"IBCONDUIT_BOOTSTRAP", "self"}), want: "self (IBCONDUIT_BOOTSTRAP)"},

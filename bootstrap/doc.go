@@ -19,13 +19,12 @@
 //     fails a collective in progress with os.ErrClosed.
 //   - Blobs that are passed in are not kept; slices that are returned belong
 //     to the caller.
-//   - A rank that ends without Close is a loss, and so is one that calls Fail or Leave, or closes after
-//     it gave up a collective: over TCP and in a group all
-//     others learn it from Lost and from failed collectives, as long as rank 0
-//     has not closed, since it is rank 0 that sees the deaths. When rank 0
-//     itself dies, all others say so. A PMI launcher ends the job by itself,
-//     and Lost stays silent. A host that vanishes without a word is noticed
-//     after about 25 s.
+//   - A rank that ends without Close is a loss, and so is one that calls Fail
+//     or Leave, or closes after it gave up a collective. Over TCP and in a
+//     group all others learn it from Lost and from failed collectives, as long
+//     as rank 0 has not closed, since rank 0 sees the deaths. When rank 0
+//     itself dies, all others report it. A PMI launcher ends the job by itself,
+//     and Lost stays silent. A host that vanishes is noticed after about 25 s.
 //
 // The first Exchange carries a header of each rank. Every rank compares all of
 // them and returns the same MismatchError when builds, jobs, sizes, page
@@ -41,29 +40,28 @@
 //
 //	1  IBCONDUIT_RANK IBCONDUIT_SIZE IBCONDUIT_ADDR     TCP; ibrun sets these
 //	2  PMI_FD PMI_RANK PMI_SIZE, or PMI_PORT PMI_ID     PMI-1: Hydra, srun --mpi=pmi2
-//	3  PMIX_RANK PMIX_NAMESPACE                         not built in yet: an error, unless a later row applies
+//	3  PMIX_RANK PMIX_NAMESPACE                         an error, unless a later row applies
 //	4  OMPI_COMM_WORLD_RANK .._SIZE, IBCONDUIT_ADDR     TCP
 //	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
 //	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
 //	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
-//	8  none                                             a job of one rank, with a warning if a launcher's traces are seen
+//	8  none                                             one rank; warns of a launcher's traces
 //
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
 // IBCONDUIT_SECRET_FD, _SECRET_FILE or _SECRET (in this order) give the secret;
 // IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_LIFE_FD gives a
-// rank the end of a pipe to hold until it ends, by which the launcher knows who
-// ended first; IBCONDUIT_ENDED_FD is a file to which the launcher adds a line for
-// each rank that has ended, as "2 exit status 3", by which New fails at once when a
-// rank will never come, or 1 s later where rank 0 does not say it;
-// IBCONDUIT_INSECURE=1
-// allows other addresses than loopback without a secret. Descriptors are
-// written as "4", or as "4:inode" so that a descriptor that has been closed
+// rank the end of a pipe to hold until it ends, by which the launcher knows the
+// order of the ends; IBCONDUIT_ENDED_FD is a file to which the launcher adds a
+// line for each rank that has ended, as "2 exit status 3", so that New fails at
+// once when a rank will never come, or 1 s later where rank 0 does not report it;
+// IBCONDUIT_INSECURE=1 allows other addresses than loopback without a secret.
+// Descriptors are written as "4", or as "4:inode" so that a descriptor that has been closed
 // and used again is not taken for the launcher's.
 //
 // # Security
 //
-// Whoever joins a job gets the keys to its memory. PMI trusts the launcher and
+// A process that joins a job gets the keys to its memory. PMI trusts the launcher and
 // opens no port. TCP asks for a secret of at least 16 random bytes, from which
 // every rank derives the same ed25519 key; both sides of each connection prove
 // possession of it in TLS 1.3, which also encrypts. The certificate shows the
@@ -72,7 +70,7 @@
 // are no secrets. Without a secret only loopback is allowed, where every user
 // of the machine could join.
 //
-// Rank 0 binds its rendezvous address alone. A stranger at the port never ends
+// Rank 0 binds its rendezvous address only. A stranger at the port never ends
 // the job: it has 5 s to authenticate and to say a hello of at most 64 kB, at
 // most 64 try at a time, and it is named when ranks are missing. The secret's
 // pipe is closed once read, and inherited descriptors are closed on exec;
@@ -89,10 +87,13 @@
 //	2     welcome     rank    nothing: the hello was accepted, others are awaited
 //	3     start       rank    job str, local rank u32, local size u32: all have arrived
 //	4     refused     rank    reason u8 (Reason), count u32, ranks at fault u32 each, text str
-//	5     contribute  rank 0  op u8 (1 Exchange, 2 Barrier), collective number u32 from 1, sealed blob
-//	6     outcome     rank    op u8, collective number u32, count u32, for each rank: length u32, sealed blob
-//	7     failure     both    rank u32, cause u8 (1 death, 2 left, 3 gave up, 4 abort, 5 misuse, 6 failed),
-//	                          abort code u32, who str, text str. To rank 0 only about the sender.
+//	5     contribute  rank 0  op u8 (1 Exchange, 2 Barrier), collective number u32 from 1,
+//	                          sealed blob
+//	6     outcome     rank    op u8, collective number u32, count u32,
+//	                          for each rank: length u32, sealed blob
+//	7     failure     both    rank u32, cause u8 (1 death, 2 left, 3 gave up, 4 abort, 5 misuse,
+//	                          6 failed), abort code u32, process str (host and pid), text str.
+//	                          To rank 0 only about the sender.
 //	8     give up     rank 0  collective number u32, text str: the context of the sender ended
 //
 // A sealed blob is the same over every backend:
@@ -101,8 +102,9 @@
 //	exchange    u32   number of the Exchange, from 1
 //	head bytes  u32   length of the header; 0 but in the first Exchange
 //	header            magic u32 "IBCH", version u16 = 1, flags u16 (1: big-endian host),
-//	                  rank u32, size u32, pid u32 | page size u32, memlock limit u64, memlock need u64,
-//	                  build str, job str, host str, host id str. Left of | is the same in all versions.
+//	                  rank u32, size u32, pid u32 | page size u32, memlock limit u64,
+//	                  memlock need u64, build str, job str, host str, host id str.
+//	                  Left of | is the same in all versions.
 //	blob              to the end
 //
 // Over PMI-1 a sealed blob is base64url text in values of 512 characters:

@@ -10,17 +10,19 @@ import (
 	"time"
 )
 
-// endedLook is how often a rank that joins looks who has ended.
+// endedLook is how often a rank that joins reads which ranks have ended.
 const endedLook = 100 * time.Millisecond
 
 // endedMost is how much of the launcher's list is read, in bytes.
 const endedMost = 1 << 20
 
-// endedList is a file in which the launcher names the ranks that have ended, in their order, as "2 exit status 3\n":
-// nothing else tells of a rank that ends before it has made a connection. nil: the launcher gave none.
+// endedList is a file in which the launcher names the ranks that have ended, in their order, as "2
+// exit status 3\n": nothing else reports a rank that ends before it has connected. nil:
+// the launcher gave none.
 type endedList struct{ file *os.File }
 
-// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not missed.
+// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not
+// missed.
 func openEnded(env environment) *endedList {
 	const variable = "IBCONDUIT_ENDED_FD"
 	spec := env.get(variable)
@@ -40,15 +42,16 @@ func (l *endedList) close() {
 	}
 }
 
-// await returns why the job cannot start once a rank has ended that is not here, or nil when the context ends.
-func (l *endedList) await(ctx context.Context, here func(rank int) bool) *JoinError {
+// await returns why the job cannot start once a rank has ended that had not arrived, or nil when
+// the context ends.
+func (l *endedList) await(ctx context.Context, arrived func(rank int) bool) *JoinError {
 	if l == nil {
 		return nil
 	}
 	look := time.NewTicker(endedLook)
 	defer look.Stop()
 	for {
-		if e := l.first(here); e != nil {
+		if e := l.first(arrived); e != nil {
 			return e
 		}
 		select {
@@ -59,15 +62,15 @@ func (l *endedList) await(ctx context.Context, here func(rank int) bool) *JoinEr
 	}
 }
 
-// first names the first rank that has ended and is not here.
-func (l *endedList) first(here func(rank int) bool) *JoinError {
+// first names the first rank that has ended and had not arrived.
+func (l *endedList) first(arrived func(rank int) bool) *JoinError {
 	// ReadAt: all ranks share the file and its offset.
 	text, _ := io.ReadAll(io.NewSectionReader(l.file, 0, endedMost))
 	for line := range strings.Lines(string(text)) {
 		number, how, _ := strings.Cut(line, " ")
 		rank, err := strconv.ParseUint(number, 10, 31)
 		how, whole := strings.CutSuffix(how, "\n")
-		if err == nil && whole && !here(int(rank)) {
+		if err == nil && whole && !arrived(int(rank)) {
 			return &JoinError{Reason: ReasonDied, Ranks: []int{int(rank)},
 				Text: fmt.Sprintf("rank %d ended before all ranks had arrived: %s", rank, how)}
 		}
@@ -75,8 +78,9 @@ func (l *endedList) first(here func(rank int) bool) *JoinError {
 	return nil
 }
 
-// unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start any more. Rank 0 has
-// its time to say so itself, and may know more; but it may have ended too, or not join for long.
+// unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start
+// any more. It waits first for rank 0 to report it, which may know more; but rank 0 may have ended
+// too, or join late.
 func (l *endedList) unlessEnded(ctx context.Context, patience time.Duration) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {

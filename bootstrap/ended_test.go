@@ -28,18 +28,18 @@ func add(t *testing.T, f *os.File, text string) {
 	}
 }
 
-func TestTheFirstWhoEndedAndIsNotHereIsNamed(t *testing.T) {
-	here := func(rank int) bool { return rank == 1 }
+func TestTheFirstEndedRankNotArrivedIsNamed(t *testing.T) {
+	arrived := func(rank int) bool { return rank == 1 }
 	for text, want := range map[string]string{
 		"":                                      "",
-		"2 exit status 3":                       "", // the rest of the line is on its way
+		"2 exit status 3":                       "", // the rest of the line is to come
 		"2 exit status 3\n":                     "bootstrap: rank 2 ended before all ranks had arrived: exit status 3",
 		"4 signal: killed\n2 exit status 3\n":   "bootstrap: rank 4 ended before all ranks had arrived: signal: killed",
 		"1 exit status 0\n2 signal: killed\n":   "bootstrap: rank 2 ended before all ranks had arrived: signal: killed",
 		"-1 exit status 0\nnot a list\n\n 2 \n": "",
 	} {
 		got := ""
-		if e := (&endedList{listOf(t, text)}).first(here); e != nil {
+		if e := (&endedList{listOf(t, text)}).first(arrived); e != nil {
 			got = e.Error()
 		}
 		if got != want {
@@ -48,7 +48,7 @@ func TestTheFirstWhoEndedAndIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-func TestTCPRankThatEndedBeforeItArrivedIsNamedByAll(t *testing.T) {
+func TestTCPAllNameARankThatEndedBeforeArrival(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"before", "while"} {
 		t.Run(when+" the others join", func(t *testing.T) {
@@ -71,8 +71,8 @@ func TestTCPRankThatEndedBeforeItArrivedIsNamedByAll(t *testing.T) {
 	}
 }
 
-// Rank 0 may be what ended, or not join for long: its listener is there, and nobody answers.
-func TestTCPRankThatRankZeroDoesNotAnswerSaysWhoEnded(t *testing.T) {
+// Rank 0 may have ended too, or join late: its listener is there, and does not answer.
+func TestTCPUnansweredRankNamesTheEndedOne(t *testing.T) {
 	t.Parallel()
 	file := listOf(t, "2 exit status 3\n0 exit status 1\n")
 	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.ended, rv.grace = &endedList{file}, 50*time.Millisecond })

@@ -70,7 +70,7 @@ const (
 	ReasonStarted                     // the job had already begun
 )
 
-// JoinError fails New on every rank that can be told, with the same text.
+// JoinError fails New on every rank that can be reached, with the same text.
 type JoinError struct {
 	Reason Reason
 	Ranks  []int // the ranks at fault, ascending
@@ -81,7 +81,8 @@ type JoinError struct {
 
 func (e *JoinError) Error() string { return "bootstrap: " + e.Text }
 
-// Unwrap gives the cause of rank 0's context where that ended, and context.DeadlineExceeded where ranks were missing.
+// Unwrap gives the cause of rank 0's context where that ended, and context.DeadlineExceeded where
+// ranks were missing.
 func (e *JoinError) Unwrap() []error {
 	var errs []error
 	if e.cause != nil {
@@ -163,7 +164,7 @@ func rankList(ranks []int) string {
 type causeKind uint8
 
 const (
-	causeDeath  causeKind = iota + 1 // the connection ended without goodbye
+	causeDeath  causeKind = iota + 1 // the connection ended and the rank had not left
 	causeLeft                        // Close
 	causeGaveUp                      // a collective's context ended
 	causeAbort                       // Abort
@@ -220,7 +221,7 @@ func (c *cause) Unwrap() error {
 	if c.err != nil {
 		return c.err
 	}
-	return io.EOF // what rank 0 saw, told in words
+	return io.EOF // what rank 0 saw, as text
 }
 
 // death turns a connection's error into a cause.

@@ -65,8 +65,8 @@ func readFrame(r io.Reader, limit int) (frameType, []byte, error) {
 	return t, body.Bytes(), nil
 }
 
-// hello is the first word of a rank. Magic, protocol, rank, pid and host keep
-// their place in every protocol, so that a mixed job can be told who differs.
+// hello is the first frame of a rank. Magic, protocol, rank, pid and host keep
+// their place in every protocol, so that a mixed job learns which rank differs.
 type hello struct {
 	protocol  uint16
 	rank, pid uint32
@@ -76,7 +76,7 @@ type hello struct {
 	hostID    string
 }
 
-func (h hello) who() string { return fmt.Sprintf("%s pid %d", h.host, h.pid) }
+func (h hello) process() string { return fmt.Sprintf("%s pid %d", h.host, h.pid) }
 
 func (h hello) encode() []byte {
 	le := binary.LittleEndian
@@ -162,8 +162,8 @@ func decodeContribute(b []byte) (o op, seq uint32, blob []byte, err error) {
 	return o, seq, d.b, d.err
 }
 
-// encoded is called under the hub's lock, and works once for all ranks.
-func (o *outcome) encoded() []byte {
+// encodedLocked works once for all ranks. The lock is the hub's.
+func (o *outcome) encodedLocked() []byte {
 	if o.frame == nil {
 		n := 9
 		for _, blob := range o.blobs {
@@ -206,7 +206,7 @@ func (f *failure) encode() []byte {
 	b := binary.LittleEndian.AppendUint32(newFrame(frameFailure, 128), uint32(f.rank))
 	b = append(b, byte(f.why.kind))
 	b = binary.LittleEndian.AppendUint32(b, uint32(f.why.code))
-	b = appendString(b, f.who)
+	b = appendString(b, f.process)
 	return finish(appendString(b, f.why.text))
 }
 
@@ -214,7 +214,7 @@ func decodeFailure(b []byte, size int) (*failure, error) {
 	d := decoder{b: b}
 	rank := d.u32()
 	f := &failure{why: &cause{kind: causeKind(d.u8()), code: int32(d.u32())}}
-	f.who, f.why.text = d.str(), d.str()
+	f.process, f.why.text = d.str(), d.str()
 	d.end()
 	switch {
 	case d.err != nil:

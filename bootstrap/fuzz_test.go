@@ -15,7 +15,7 @@ func FuzzFrames(f *testing.F) {
 	for _, frame := range [][]byte{
 		h.encode(), start{"j", 1, 2}.encode(),
 		(&JoinError{Reason: ReasonMissing, Ranks: []int{1, 2}, Text: "t"}).encode(),
-		encodeContribute(opBarrier, 1, []byte("b")), o.encoded(),
+		encodeContribute(opBarrier, 1, []byte("b")), o.encodedLocked(),
 		(&failure{1, "who", &cause{kind: causeAbort, code: -1, text: "t"}}).encode(), encodeGiveUp(7, "t"),
 	} {
 		f.Add(frame)

@@ -24,15 +24,33 @@ func NewGroup(n int) []Bootstrap {
 // groups makes job ids unique within the process.
 var groups atomic.Uint64
 
-// member is a rank that reaches the hub by calling it.
-type member struct {
+// seated is what every rank has that is seated at a hub.
+type seated struct {
 	identity
 	seat *seat
+}
+
+func (s *seated) id() identity { return s.identity }
+
+func (s *seated) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	return s.seat.collective(ctx, opExchange, blob)
+}
+
+func (s *seated) barrier(ctx context.Context) error {
+	_, err := s.seat.collective(ctx, opBarrier, nil)
+	return err
+}
+
+func (s *seated) lost() <-chan Loss { return s.seat.lost }
+
+// member is a rank that reaches the hub by calling it.
+type member struct {
+	seated
 	exit func(code int) // nil: Abort ends the rank, not the process
 }
 
 func newMember(h *hub, rank int, id identity) *member {
-	m := &member{identity: id, seat: newSeat(rank, id.size)}
+	m := &member{seated: seated{id, newSeat(rank, id.size)}}
 	m.seat.up = hubUplink{h, rank}
 	h.attach(rank, "", m.seat.deliver)
 	return m
@@ -46,25 +64,12 @@ func newSelf() *member {
 	return m
 }
 
-func (m *member) id() identity { return m.identity }
-
-func (m *member) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
-	return m.seat.collective(ctx, opExchange, blob)
-}
-
-func (m *member) barrier(ctx context.Context) error {
-	_, err := m.seat.collective(ctx, opBarrier, nil)
-	return err
-}
-
 func (m *member) abort(code int, msg string) {
 	m.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	if m.exit != nil {
 		m.exit(code)
 	}
 }
-
-func (m *member) lost() <-chan Loss { return m.seat.lost }
 
 func (m *member) close(why *cause) error {
 	m.seat.close(why)

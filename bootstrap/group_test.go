@@ -96,17 +96,12 @@ func TestGroupCancelUnblocksTheOthersNamingTheRank(t *testing.T) {
 		return b.Barrier(ctx)
 	})
 	for _, r := range []int{0, 2} {
-		var lost *LostError
-		if !errors.As(errs[r], &lost) || lost.Rank != 0 || !errors.Is(errs[r], ErrGaveUp) || !strings.Contains(errs[r].Error(), "waiting for rank 1") {
-			t.Errorf("rank %d: %v", r, errs[r])
-		}
+		wantLost(t, r, errs[r], 0, ErrGaveUp, "waiting for rank 1")
 	}
-	if !errors.Is(errs[0], context.DeadlineExceeded) {
-		t.Errorf("%v does not wrap the context's error", errs[0])
-	}
+	wantLost(t, 0, errs[0], 0, context.DeadlineExceeded)
 }
 
-func TestGroupDifferentCollectivesAreAnErrorOnEveryRank(t *testing.T) {
+func TestGroupDifferentCollectivesFailOnEveryRank(t *testing.T) {
 	ctx := bounded(t)
 	ranks := NewGroup(3)
 	defer closeAll(ranks)
@@ -131,13 +126,17 @@ func TestCollectivesOfOneRankTakeTurns(t *testing.T) {
 	noErrors(t, onAll(both, func(b Bootstrap) error { return b.Barrier(ctx) }))
 }
 
-func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
-	ctx := bounded(t)
-	ranks := NewGroup(2)
-	defer closeAll(ranks)
-	first := make(chan error)
+// halfBarrier is a job of two whose rank 0 is in a Barrier, which first receives the result of.
+func halfBarrier(t *testing.T) (ctx context.Context, ranks []Bootstrap, first chan error) {
+	ctx, ranks, first = bounded(t), NewGroup(2), make(chan error)
+	t.Cleanup(func() { closeAll(ranks) })
 	go func() { first <- ranks[0].Barrier(ctx) }()
 	inCollective(t, ranks[0])
+	return ctx, ranks, first
+}
+
+func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
+	ctx, ranks, first := halfBarrier(t)
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
 	if err := ranks[0].Barrier(short); !errors.Is(err, context.DeadlineExceeded) {
@@ -152,12 +151,7 @@ func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
 }
 
 func TestCloseIsIdempotentAndEndsACollective(t *testing.T) {
-	ctx := bounded(t)
-	ranks := NewGroup(2)
-	defer closeAll(ranks)
-	first := make(chan error)
-	go func() { first <- ranks[0].Barrier(ctx) }()
-	inCollective(t, ranks[0])
+	_, ranks, first := halfBarrier(t)
 	for range 2 {
 		if err := ranks[0].Close(); err != nil {
 			t.Error(err)

@@ -21,7 +21,7 @@ func hostname() string {
 }
 
 // whoami names this process for the messages of others.
-func whoami() string { return fmt.Sprintf("%s pid %d", hostname(), os.Getpid()) }
+func thisProcess() string { return fmt.Sprintf("%s pid %d", hostname(), os.Getpid()) }
 
 // hostID is equal for processes under one kernel with one host name: two
 // containers of a machine are two hosts, two machines with one name as well.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -91,7 +90,7 @@ func TestTCPStrangersAreCountedAndReported(t *testing.T) {
 
 // More silent strangers than handshakes at a time: the ranks wait in the
 // backlog until the strangers' time is over, and the job still starts.
-func TestTCPStartsDespiteMoreSilentStrangersThanSlots(t *testing.T) {
+func TestTCPStartsDespiteManySilentStrangers(t *testing.T) {
 	t.Parallel()
 	rvs := tcpRanks(t, 3, func(_ int, rv *rendezvous) { rv.handshake = 500 * time.Millisecond })
 	for range handshakesMax + 8 {
@@ -144,6 +143,24 @@ func insider(t *testing.T, ctx context.Context, rv *rendezvous) *tls.Conn {
 	return conn
 }
 
+// withInsider joins ranks 0 and 1 with an insider as rank 2, which then sends the frame.
+func withInsider(t *testing.T, frame []byte) []Bootstrap {
+	t.Helper()
+	ctx := bounded(t)
+	rvs := tcpRanks(t, 3, nil)
+	third := make(chan *tls.Conn, 1)
+	go func() { third <- insider(t, ctx, rvs[2]) }()
+	ranks, errs := join(ctx, rvs[:2])
+	t.Cleanup(func() { closeAll(ranks) })
+	noErrors(t, errs)
+	conn := <-third
+	t.Cleanup(func() { conn.NetConn().Close() })
+	if _, err := conn.Write(frame); err != nil {
+		t.Fatal(err)
+	}
+	return ranks
+}
+
 func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 	t.Parallel()
 	huge := newFrame(frameContribute, 0)
@@ -159,19 +176,7 @@ func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx := bounded(t)
-			rvs := tcpRanks(t, 3, nil)
-			bad := make(chan *tls.Conn, 1)
-			go func() { bad <- insider(t, ctx, rvs[2]) }()
-			ranks, errs := join(ctx, rvs[:2])
-			defer closeAll(ranks)
-			noErrors(t, errs)
-			conn := <-bad
-			defer conn.NetConn().Close()
-			if _, err := conn.Write(frame); err != nil {
-				t.Fatal(err)
-			}
-			for _, b := range ranks {
+			for _, b := range withInsider(t, frame) {
 				if l := lossOf(t, b); l.Rank != 2 {
 					t.Errorf("rank %d: %+v", b.Rank(), l)
 				}
@@ -180,7 +185,7 @@ func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 	}
 }
 
-func TestTCPCollectiveOutOfTurnFailsTheJobNamingTheRank(t *testing.T) {
+func TestTCPCollectiveOutOfTurnFailsTheJob(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string][]byte{
 		"number":       encodeContribute(opBarrier, 7, nil),
@@ -189,22 +194,8 @@ func TestTCPCollectiveOutOfTurnFailsTheJobNamingTheRank(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := bounded(t)
-			rvs := tcpRanks(t, 3, nil)
-			bad := make(chan *tls.Conn, 1)
-			go func() { bad <- insider(t, ctx, rvs[2]) }()
-			ranks, errs := join(ctx, rvs[:2])
-			defer closeAll(ranks)
-			noErrors(t, errs)
-			conn := <-bad
-			defer conn.NetConn().Close()
-			if _, err := conn.Write(frame); err != nil {
-				t.Fatal(err)
-			}
-			for r, err := range onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }) {
-				var lost *LostError
-				if !errors.As(err, &lost) || lost.Rank != 2 || !errors.Is(err, ErrMisuse) {
-					t.Errorf("rank %d: %v", r, err)
-				}
+			for r, err := range onAll(withInsider(t, frame), func(b Bootstrap) error { return b.Barrier(ctx) }) {
+				wantLost(t, r, err, 2, ErrMisuse)
 			}
 		})
 	}

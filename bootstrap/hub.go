@@ -24,7 +24,7 @@ func (o op) String() string {
 	return fmt.Sprintf("collective %d", uint8(o))
 }
 
-// event is what a hub tells a rank: the outcome of a collective, or that a
+// event is what a hub delivers to a rank: the outcome of a collective, or that a
 // rank can take part no more.
 type event struct {
 	outcome *outcome
@@ -40,12 +40,12 @@ type outcome struct {
 }
 
 type failure struct {
-	rank int
-	who  string
-	why  *cause
+	rank    int
+	process string // host and pid
+	why     *cause
 }
 
-func (f *failure) err() *LostError { return &LostError{f.rank, f.who, f.why} }
+func (f *failure) err() *LostError { return &LostError{f.rank, f.process, f.why} }
 
 // memberState of a rank, as the hub sees it.
 type memberState uint8
@@ -58,16 +58,16 @@ const (
 
 // hub gathers the contributions of all ranks and hands out the result. It
 // lives in rank 0 of a TCP job, or in a group. Events reach each rank in the
-// same order; deliver functions are called under the lock and must neither
+// same order; deliver functions are called with the lock held and must neither
 // block nor call the hub.
 type hub struct {
 	mu      sync.Mutex
-	who     []string
+	process []string // host and pid of each rank
 	deliver []func(event)
 	state   []memberState
 
 	seq   uint32 // of the round that is open, from 1
-	op    op     // of the open round, once someone contributed
+	op    op     // of the open round, once a rank has contributed
 	have  []bool
 	blobs [][]byte
 	count int
@@ -76,16 +76,16 @@ type hub struct {
 
 func newHub(size int) *hub {
 	return &hub{
-		who: make([]string, size), deliver: make([]func(event), size), state: make([]memberState, size),
+		process: make([]string, size), deliver: make([]func(event), size), state: make([]memberState, size),
 		seq: 1, have: make([]bool, size), blobs: make([][]byte, size),
 	}
 }
 
 // attach names the function that takes a rank's events.
-func (h *hub) attach(rank int, who string, deliver func(event)) {
+func (h *hub) attach(rank int, process string, deliver func(event)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.who[rank], h.deliver[rank] = who, deliver
+	h.process[rank], h.deliver[rank] = process, deliver
 }
 
 // contribute adds one rank's part to the open round. A part that does not
@@ -98,31 +98,30 @@ func (h *hub) contribute(rank int, o op, seq uint32, blob []byte) {
 	}
 	switch {
 	case o != opExchange && o != opBarrier:
-		h.misuse(rank, "asked for the unknown %v", o)
+		h.misuseLocked(rank, "asked for the unknown %v", o)
 	case seq != h.seq || h.have[rank]:
-		h.misuse(rank, "is in collective %d while the job is in %d", seq, h.seq)
+		h.misuseLocked(rank, "is in collective %d while the job is in %d", seq, h.seq)
 	case h.count > 0 && o != h.op:
-		h.misuse(rank, "called %v where another rank called %v (collective %d): %v", o, h.op, seq, ErrMisuse)
+		h.misuseLocked(rank, "called %v where another rank called %v (collective %d): %v", o, h.op, seq, ErrMisuse)
 	case h.bytes+len(blob) > MaxResult:
-		h.misuse(rank, "brought the sum of all blobs above %d bytes", MaxResult)
+		h.misuseLocked(rank, "brought the sum of all blobs above %d bytes", MaxResult)
 	default:
 		h.op = o
 		h.have[rank], h.blobs[rank] = true, blob
 		h.bytes += len(blob)
 		if h.count++; h.count == len(h.have) {
-			h.complete()
+			h.completeLocked()
 		}
 	}
 }
 
-func (h *hub) complete() {
-	h.tell(event{outcome: &outcome{op: h.op, seq: h.seq, blobs: h.blobs, shared: true}})
+func (h *hub) completeLocked() {
+	h.tellLocked(event{outcome: &outcome{op: h.op, seq: h.seq, blobs: h.blobs, shared: true}})
 	n := len(h.have)
 	h.seq, h.have, h.blobs, h.count, h.bytes = h.seq+1, make([]bool, n), make([][]byte, n), 0, 0
 }
 
-// giveUp takes back a rank's wish to wait for round seq; too late, it has no
-// effect: the outcome is already on its way.
+// giveUp withdraws a rank from round seq. It has no effect when the outcome is already on its way.
 func (h *hub) giveUp(rank int, seq uint32, why *cause) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,31 +137,31 @@ func (h *hub) giveUp(rank int, seq uint32, why *cause) {
 	if len(missing) > 0 {
 		why.text += "; waiting for " + rankList(missing)
 	}
-	h.drop(rank, why)
+	h.dropLocked(rank, why)
 }
 
-// fail says that a rank takes part no more.
+// fail ends a rank's part in the job.
 func (h *hub) fail(rank int, why *cause) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state[rank] != ended {
-		h.drop(rank, why)
+		h.dropLocked(rank, why)
 	}
 }
 
-func (h *hub) misuse(rank int, format string, args ...any) {
-	h.drop(rank, &cause{kind: causeMisuse, text: fmt.Sprintf(format, args...)})
+func (h *hub) misuseLocked(rank int, format string, args ...any) {
+	h.dropLocked(rank, &cause{kind: causeMisuse, text: fmt.Sprintf(format, args...)})
 }
 
-func (h *hub) drop(rank int, why *cause) {
+func (h *hub) dropLocked(rank int, why *cause) {
 	h.state[rank] = mute
 	if why.ends() {
 		h.state[rank], h.deliver[rank] = ended, nil
 	}
-	h.tell(event{failure: &failure{rank, h.who[rank], why}})
+	h.tellLocked(event{failure: &failure{rank, h.process[rank], why}})
 }
 
-func (h *hub) tell(ev event) {
+func (h *hub) tellLocked(ev event) {
 	for _, deliver := range h.deliver {
 		if deliver != nil {
 			deliver(ev)
@@ -170,7 +169,7 @@ func (h *hub) tell(ev event) {
 	}
 }
 
-// settled returns when an event that one rank has been told is told to all.
+// settled returns when an event that was delivered to one rank is delivered to all.
 func (h *hub) settled() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

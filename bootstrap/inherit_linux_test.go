@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSecretComesFromThePipeBeforeTheFileBeforeTheEnvironment(t *testing.T) {
+func TestSecretIsReadFromPipeThenFileThenVariable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(file, []byte("secret from the file\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestSecretComesFromThePipeBeforeTheFileBeforeTheEnvironment(t *testing.T) {
 	}
 }
 
-// pipeWith returns the number of a pipe's reading end, owned by nobody.
+// pipeWith returns the number of a pipe's reading end, which no os.File owns.
 func pipeWith(t *testing.T, text string) int {
 	t.Helper()
 	var p [2]int
@@ -54,7 +54,7 @@ func pipeWith(t *testing.T, text string) int {
 
 // A launcher may leave its pipe open, and a path may lead to anything.
 func TestReadingASecretIsBounded(t *testing.T) {
-	blocking := func() int { // a pipe that its writer keeps open and silent, without deadlines, owned by nobody
+	blocking := func() int { // a pipe that its writer keeps open and silent, without deadlines or an os.File
 		var p [2]int
 		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestReadingASecretIsBounded(t *testing.T) {
 }
 
 // A number in the environment outlives the file it meant: the tag keeps us
-// from reading, and closing, somebody else's file.
+// from reading, and closing, another file.
 func TestDescriptorThatWasUsedAgainIsNotTaken(t *testing.T) {
 	first := pipeWith(t, "the launcher's")
 	var st unix.Stat_t
@@ -98,7 +98,7 @@ func TestDescriptorThatWasUsedAgainIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	tag := strconv.Itoa(first) + ":" + strconv.Itoa(int(st.Ino))
-	second := pipeWith(t, "somebody else's text")
+	second := pipeWith(t, "the other file's text")
 	if err := unix.Dup2(second, first); err != nil { // the number now means the second pipe
 		t.Fatal(err)
 	}
@@ -107,8 +107,8 @@ func TestDescriptorThatWasUsedAgainIsNotTaken(t *testing.T) {
 	if s, err := readSecret(env("IBCONDUIT_SECRET_FD", tag)); !errors.Is(err, unix.EBADF) {
 		t.Errorf("read %q, %v", s, err)
 	}
-	b := make([]byte, 15)
-	if n, err := unix.Read(first, b); err != nil || string(b[:n]) != "somebody else's" {
+	b := make([]byte, 16)
+	if n, err := unix.Read(first, b); err != nil || string(b[:n]) != "the other file's" {
 		t.Errorf("the other file was touched: %q, %v", b[:n], err)
 	}
 }
@@ -128,7 +128,7 @@ func TestInheritedPMIDescriptorsAreClosedOnExec(t *testing.T) {
 	}
 }
 
-func TestTwoJobsInOneProcessReadTheirOwnEnvironments(t *testing.T) {
+func TestTwoJobsOfAProcessHaveOwnEnvironments(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	rvs := append(tcpRanks(t, 2, nil), tcpRanks(t, 2, nil)...)

@@ -18,7 +18,7 @@ type backend interface {
 	barrier(ctx context.Context) error
 	abort(code int, msg string) // ends the process, unless in a group
 	lost() <-chan Loss
-	close(why *cause) error // said to the others
+	close(why *cause) error // the others receive why
 }
 
 // identity is what a backend knows of this rank.
@@ -187,7 +187,8 @@ func localPlace(hosts []string, rank int) (local, size int) {
 	return local, size
 }
 
-// AbortCode is the code that Abort ends the process with: never one that would look like a good end.
+// AbortCode is the code that Abort ends the process with: never one that means
+// success.
 func AbortCode(code int) int {
 	if code&0xff == 0 {
 		return 1
@@ -210,7 +211,7 @@ func (j *job) Fail(why error) error {
 }
 
 func (j *job) Leave(why error) error {
-	return j.leave(&cause{kind: causeLeft, text: leftAlone + ": " + why.Error()})
+	return j.leave(&cause{kind: causeLeft, text: leftEarly + ": " + why.Error()})
 }
 
 func (j *job) leave(why *cause) error {

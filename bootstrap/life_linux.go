@@ -2,18 +2,19 @@ package bootstrap
 
 import "golang.org/x/sys/unix"
 
-// life is this process's end of a pipe whose other end its launcher watches, or 0. The launcher takes the
-// order in which the pipes of the ranks end for the order in which the ranks began to end. Nothing closes it:
-// its end means that of the process.
+// life is this process's end of a pipe whose other end its launcher watches, or 0. The launcher
+// takes the order in which the pipes of the ranks end for the order in which the ranks began to
+// end. Nothing closes it: its end means that of the process.
 type life int
 
-// lifeNumber is about the descriptor to which the pipe is moved. A dying process closes its descriptors from
-// the highest down: the pipe must end before any connection does, or a peer that reacts to that is taken for
-// the first. A higher number would cost more, 8 bytes of table for each below it.
+// lifeNumber is about the descriptor to which the pipe is moved. A dying process closes its
+// descriptors from the highest down: the pipe must end before any connection does, or a peer that
+// reacts to that is taken for the first. A higher number would cost more, 8 bytes of table for each
+// below it.
 const lifeNumber = 1 << 14
 
-// holdLife takes the pipe that the launcher gave. What is not there is not missed: this may be a second job of
-// the process, or a child that inherited the variable alone.
+// holdLife takes the pipe that the launcher gave. What is not there is not missed: this may be a
+// second job of the process, or a child that inherited only the variable.
 func holdLife(env environment) life {
 	const variable = "IBCONDUIT_LIFE_FD"
 	spec := env.get(variable)
@@ -42,9 +43,9 @@ func highest() int {
 	return int(min(limit.Cur, lifeNumber)) - 1
 }
 
-// ending tells the launcher that this rank ends the job, before any peer can hear of it.
+// ending tells the launcher that this rank ends the job, before any peer can notice.
 func (l life) ending() {
 	if l > 0 {
-		_, _ = unix.Write(int(l), []byte{1}) // without a launcher there is nobody to tell
+		_, _ = unix.Write(int(l), []byte{1}) // an error: there is no launcher
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// link is one authenticated connection after its first words: a goroutine
+// link is one authenticated connection after the handshake: a goroutine
 // that reads and one that writes, so that no sender ever waits for a peer.
 type link struct {
 	conn *tls.Conn
@@ -29,7 +29,7 @@ type outgoing struct {
 }
 
 // newLink starts the writer. The deadlines of the handshake are over: from
-// here on only the job's own clock, and the kernel's, end the connection.
+// here on only the job's timeouts, and the kernel's, end the connection.
 func newLink(conn *tls.Conn) *link {
 	_ = conn.SetDeadline(time.Time{})
 	l := &link{
@@ -120,7 +120,7 @@ func (l *link) write() {
 
 // finish sends what is queued, says that nothing follows, and waits, at most
 // for the given time, until the other side has closed. Closing earlier could
-// reset the connection and destroy the last words on their way.
+// reset the connection and destroy what is still in flight.
 func (l *link) finish(atMost time.Duration) {
 	l.mu.Lock()
 	l.closing = true
@@ -149,8 +149,8 @@ func (l *link) cut() {
 	})
 }
 
-// Death of a whole host shows only in what the kernel does not hear: about
-// 25 s, for an idle connection as for one with bytes on their way.
+// tune lets the kernel notice the death of a whole host, by its silence: within about 25 s, for an
+// idle connection as for one with bytes in flight.
 func tune(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3})

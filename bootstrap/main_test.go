@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func helperExchange() int {
 	return 0
 }
 
-// pattern is what a rank sends: everybody can compute it.
+// pattern is what a rank sends: every other can compute it.
 func pattern(rank, round, size int) []byte {
 	src := rand.NewChaCha8([32]byte{byte(rank), byte(round), byte(rank >> 8)})
 	p := make([]byte, size)
@@ -105,7 +106,8 @@ func inCollective(t *testing.T, b Bootstrap) {
 	}
 }
 
-// contributed waits until so many ranks have brought their part to the collective that is open, at the hub where rank 0 is.
+// contributed waits until so many ranks have contributed to the open collective, at the hub where
+// rank 0 is.
 func contributed(t *testing.T, rank0 Bootstrap, n int) {
 	t.Helper()
 	var h *hub
@@ -128,7 +130,8 @@ func contributed(t *testing.T, rank0 Bootstrap, n int) {
 	}
 }
 
-// endsWhen is a context that ends as by a deadline, once a function has returned: how long that takes is not known.
+// endsWhen is a context that ends as by a deadline, once a function has returned: how long that
+// takes is not known.
 func endsWhen(parent context.Context, f func()) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	go func() {
@@ -174,7 +177,7 @@ func closeAll(ranks []Bootstrap) {
 	}
 }
 
-// lossOf waits for the next loss that a rank notices.
+// lossOf waits for the next loss that a rank notices. Its cause names the same rank.
 func lossOf(t *testing.T, b Bootstrap) Loss {
 	t.Helper()
 	select {
@@ -182,11 +185,30 @@ func lossOf(t *testing.T, b Bootstrap) Loss {
 		if !ok {
 			t.Fatalf("rank %d: Lost closed without a loss", b.Rank())
 		}
+		if e := (*LostError)(nil); errors.As(l.Cause, &e) && e.Rank != l.Rank {
+			t.Errorf("rank %d: the loss of rank %d names rank %d", b.Rank(), l.Rank, e.Rank)
+		}
 		return l
 	case <-time.After(30 * time.Second):
 		t.Fatalf("rank %d noticed no loss", b.Rank())
 	}
 	panic("unreachable")
+}
+
+// wantLost checks an error of a rank: that it names the lost one and the cause, and has the
+// words; $ is the end of the text.
+func wantLost(t *testing.T, of int, err error, lost int, is error, words ...string) {
+	t.Helper()
+	var e *LostError
+	if !errors.As(err, &e) || e.Rank != lost || !errors.Is(err, is) {
+		t.Errorf("rank %d: %v, want the loss of rank %d by %v", of, err, lost, is)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error()+"$", w) {
+			t.Errorf("rank %d: %q lacks %q", of, err, w)
+		}
+	}
 }
 
 // env makes a lookup of pairs "K", "V".

@@ -78,8 +78,8 @@ func (p *pmi1) openFD(env environment) error {
 	return nil
 }
 
-// dialLauncher dials a launcher that names its host. On a host whose own name
-// no resolver knows, as in many containers, that name means this host.
+// dialLauncher dials a launcher that names its host. On a host that does not
+// resolve its own name, as many containers, that name means this host.
 func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	var unknown *net.DNSError
@@ -93,7 +93,7 @@ func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 }
 
-// openPort dials the launcher, which then tells rank and size: four lines,
+// openPort dials the launcher, which then sends rank and size in four lines,
 // the last of them debug.
 func (p *pmi1) openPort(ctx context.Context, env environment) error {
 	own, _ := os.Hostname()
@@ -105,20 +105,20 @@ func (p *pmi1) openPort(ctx context.Context, env environment) error {
 	if _, err := p.conn.call(ctx, "cmd=initack pmiid="+env.get("PMI_ID"), "initack"); err != nil {
 		return err
 	}
-	told := pmiLine{}
-	for told["debug"] == "" {
+	settings := pmiLine{}
+	for settings["debug"] == "" {
 		m, err := p.conn.call(ctx, "", "set")
 		if err != nil {
 			return err
 		}
-		if len(told) > 16 {
+		if len(settings) > 16 {
 			return errors.New("PMI server sets too many things")
 		}
 		for k, v := range m {
-			told[k] = v
+			settings[k] = v
 		}
 	}
-	lookup := environment(func(k string) (string, bool) { v, ok := told[k]; return v, ok })
+	lookup := environment(func(k string) (string, bool) { v, ok := settings[k]; return v, ok })
 	if p.rank, err = lookup.number("rank"); err != nil {
 		return fmt.Errorf("PMI server: %w", err)
 	}
@@ -266,7 +266,7 @@ func parsePMIHead(s string) (pieces, size int, sum uint32, err error) {
 	return int(n), int(b), uint32(c), nil
 }
 
-// barrier also publishes what was put. PMI cannot say who is missing.
+// barrier also publishes what was put. PMI does not name the ranks that are missing.
 func (p *pmi1) barrier(ctx context.Context) error {
 	begun := time.Now()
 	_, err := p.conn.call(ctx, "cmd=barrier_in", "barrier_out")
@@ -282,15 +282,15 @@ func (p *pmi1) lost() <-chan Loss { return p.losses }
 // abort makes the launcher end the job; there is no answer, and until the
 // launcher's signal arrives this process must not run on.
 func (p *pmi1) abort(code int, _ string) {
-	p.conn.say("cmd=abort exitcode="+strconv.Itoa(code), goodbyeTime)
+	p.conn.say("cmd=abort exitcode="+strconv.Itoa(code), leaveTime)
 	p.exit(code)
 }
 
-// close says goodbye: a rank that ends without it fails the job under Hydra. PMI has no word for why.
+// close finalizes: a rank that ends without it fails the job under Hydra. PMI cannot carry why.
 func (p *pmi1) close(*cause) error {
 	var err error
 	p.closing.Do(func() {
-		err = p.conn.finish(goodbyeTime)
+		err = p.conn.finish(leaveTime)
 		close(p.losses)
 	})
 	return err

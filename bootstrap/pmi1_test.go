@@ -23,7 +23,7 @@ type fakePMI struct {
 	size      int
 	cutAt     int    // Hydra 4.0.2: longer values are cut to this in silence; 0: never
 	lineLimit int    // Slurm 22.05: longer lines are never answered; 0: none
-	permute   bool   // keys in reverse order, and some that nobody asked for
+	permute   bool   // keys in reverse order, and some that were not asked for
 	announce  int    // vallen_max; 0: 1024
 	refuse    string // the command that fails with rc=-1
 
@@ -181,7 +181,7 @@ func (s *fakePMI) ranks(t *testing.T) []Bootstrap {
 
 // Both measured limits: values of 512 characters pass where 1024, which the
 // servers announce, are cut by the one and never answered by the other.
-func TestPMI1ExchangesBlobsWithinTheRealLimitsOfServers(t *testing.T) {
+func TestPMI1ExchangesBlobsWithinServersLimits(t *testing.T) {
 	for name, change := range map[string]func(*fakePMI){
 		"no limit":                     func(*fakePMI) {},
 		"Hydra cuts at 1023":           func(s *fakePMI) { s.cutAt = 1023 },
@@ -379,8 +379,9 @@ func TestPMIHeadsThatDoNotAddUpAreRefused(t *testing.T) {
 	}
 }
 
-// Hydra gives its host's name with the port, and in a container without a hosts file nobody knows that name.
-func TestALauncherOnAHostThatNobodyCanNameIsReached(t *testing.T) {
+// Hydra gives its host's name with the port, and a container without a hosts file does not
+// resolve that name.
+func TestLauncherOnAnUnresolvableHostIsReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

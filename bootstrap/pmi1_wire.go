@@ -71,14 +71,14 @@ func (p *pmiConn) call(ctx context.Context, request, answer string) (pmiLine, er
 	if p.broken != nil {
 		return nil, p.broken
 	}
-	line, err := p.exchange(ctx, request, answer)
+	line, err := p.exchangeLocked(ctx, request, answer)
 	if err != nil {
 		p.broken = err
 	}
 	return line, err
 }
 
-func (p *pmiConn) exchange(ctx context.Context, request, answer string) (pmiLine, error) {
+func (p *pmiConn) exchangeLocked(ctx context.Context, request, answer string) (pmiLine, error) {
 	defer p.endWith(ctx)()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -88,7 +88,7 @@ func (p *pmiConn) exchange(ctx context.Context, request, answer string) (pmiLine
 			return nil, p.wireError(ctx, request, err)
 		}
 	}
-	line, err := p.readLine()
+	line, err := p.readLineLocked()
 	if err != nil {
 		return nil, p.wireError(ctx, request, err)
 	}
@@ -134,7 +134,7 @@ func (p *pmiConn) wireError(ctx context.Context, request string, err error) erro
 	return fmt.Errorf("PMI %q: %w", shorten(request), err)
 }
 
-func (p *pmiConn) readLine() (string, error) {
+func (p *pmiConn) readLineLocked() (string, error) {
 	line, err := p.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return "", fmt.Errorf("a line of more than %d bytes", maxPMILine)
@@ -145,8 +145,8 @@ func (p *pmiConn) readLine() (string, error) {
 	return strings.TrimRight(string(line), "\r\n"), nil
 }
 
-// finish ends a call in progress with os.ErrClosed, says goodbye where the
-// conversation is still in order, and closes the connection.
+// finish ends a call in progress with os.ErrClosed, finalizes where the
+// connection is still in order, and closes the connection.
 func (p *pmiConn) finish(within time.Duration) error {
 	p.closed.Store(true)
 	_ = p.conn.SetDeadline(time.Unix(1, 0))
@@ -161,7 +161,7 @@ func (p *pmiConn) finish(within time.Duration) error {
 	_ = p.conn.SetDeadline(time.Time{})
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_, err := p.exchange(ctx, "cmd=finalize", "finalize_ack")
+	_, err := p.exchangeLocked(ctx, "cmd=finalize", "finalize_ack")
 	return err
 }
 

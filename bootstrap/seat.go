@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// uplink carries a seat's words to the hub. No method blocks.
+// uplink carries what a seat does to the hub. No method blocks.
 type uplink interface {
 	contribute(o op, seq uint32, blob []byte)
 	giveUp(seq uint32, why *cause)
@@ -18,7 +18,7 @@ type uplink interface {
 }
 
 // echoWait bounds how long a rank whose context ended waits for the hub's
-// answer: the outcome, if that was on its way, or who was missing.
+// answer: the outcome, if that was on its way, or which ranks were missing.
 const echoWait = 500 * time.Millisecond
 
 // seat is one rank's end of the collectives.
@@ -35,9 +35,9 @@ type seat struct {
 	done   chan struct{} // closed with the seat
 	lost   chan Loss
 	dead   []bool     // ranks already reported on lost
-	first  *failure   // by which somebody was lost first
-	left   []*failure // goodbyes that were no loss, as long as nobody is lost
-	mute   []bool     // ranks that gave up, or did what nobody expected, but live
+	first  *failure   // the first loss
+	left   []*failure // ranks that left, which is no loss as long as no rank is lost
+	mute   []bool     // ranks that gave up or broke the protocol, but live
 }
 
 func newSeat(rank, size int) *seat {
@@ -45,7 +45,7 @@ func newSeat(rank, size int) *seat {
 	return &seat{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
 }
 
-// collective contributes a blob and waits for everybody else's.
+// collective contributes a blob and waits for all others'.
 func (s *seat) collective(ctx context.Context, o op, blob []byte) ([][]byte, error) {
 	s.mu.Lock()
 	switch {
@@ -122,10 +122,10 @@ func (s *seat) deliver(ev event) {
 		return
 	}
 	if f := ev.failure; f != nil {
-		for _, l := range s.losses(f) {
+		for _, l := range s.lossesLocked(f) {
 			if !s.dead[l.rank] {
 				s.dead[l.rank] = true
-				s.lost <- s.loss(l)
+				s.lost <- s.lossLocked(l)
 			}
 		}
 		if s.broken == nil {
@@ -140,10 +140,10 @@ func (s *seat) deliver(ev event) {
 	}
 }
 
-// losses are what a failure makes known. A goodbye is a loss of a rank that says so, or had given up before: it waits for the
-// others no more, who may still need it. And none is in good order where anybody is lost, be it earlier or later:
-// the ranks could not agree to leave.
-func (s *seat) losses(f *failure) []*failure {
+// lossesLocked are the losses that follow from a failure. A rank that leaves is lost if it gave up
+// before or says that it does not wait for the others, which may still need it. Once a rank is
+// lost, each one that leaves, or has left, is lost too: the ranks could not agree to leave.
+func (s *seat) lossesLocked(f *failure) []*failure {
 	switch f.why.kind {
 	case causeGaveUp, causeMisuse:
 		s.mute[f.rank] = true
@@ -162,17 +162,18 @@ func (s *seat) losses(f *failure) []*failure {
 	return all
 }
 
-// leftAlone is what is said of who left but not in good order.
-const leftAlone = "left the job without the others"
+// leftEarly is what is said of who left but not in good order.
+const leftEarly = "left the job without the others"
 
-// loss words a failure for Lost. Who left because of another names that one: it is what the user looks for.
-func (s *seat) loss(f *failure) Loss {
+// lossLocked words a failure for Lost. Who left because of another names that one: it is what the
+// user looks for.
+func (s *seat) lossLocked(f *failure) Loss {
 	worded := func(f *failure, more string) *LostError {
 		why := f.why
 		if why.kind == causeLeft && (why.text == "" || more != "") {
-			why = &cause{kind: causeLeft, text: leftAlone + more}
+			why = &cause{kind: causeLeft, text: leftEarly + more}
 		}
-		return (&failure{f.rank, f.who, why}).err()
+		return (&failure{f.rank, f.process, why}).err()
 	}
 	if s.first == f {
 		return Loss{f.rank, worded(f, "")}
@@ -180,7 +181,7 @@ func (s *seat) loss(f *failure) Loss {
 	return Loss{f.rank, worded(f, ", for "+strings.TrimPrefix(worded(s.first, "").Error(), "bootstrap: "))}
 }
 
-// close ends the seat; why is said to the others.
+// close ends the seat; the others receive why.
 func (s *seat) close(why *cause) {
 	s.mu.Lock()
 	if s.closed {

@@ -20,7 +20,7 @@ import (
 // minSecret bytes; `openssl rand -hex 32` gives 64.
 const minSecret = 16
 
-// secretTime bounds the wait for whoever writes the secret and does not close the pipe.
+// secretTime bounds the wait for a writer that does not close the pipe.
 const secretTime = 5 * time.Second
 
 // maxSecret bytes are read at most.
@@ -65,7 +65,7 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	return raw, nil
 }
 
-// readSecretFile takes no longer and no more than what it is told, whatever the path leads to: a fifo, a device.
+// readSecretFile bounds time and length, whatever the path leads to: a fifo, a device.
 func readSecretFile(path string, patience time.Duration) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo is opened without waiting for its writer
 	if err != nil {
@@ -80,10 +80,10 @@ func readSecretFile(path string, patience time.Duration) ([]byte, error) {
 var errNotOurs = errors.New("peer does not hold this job's secret")
 
 // tlsFor derives the job's key pair from its secret; every rank has the same
-// pair, and whoever proves possession of it is one of us. TLS 1.3 signs the
-// handshake with the role in the text, so a proof cannot be mirrored. Without
-// a secret the pair is known to all: then it only keeps strangers apart who
-// do not mean us.
+// pair, and a process that proves possession of it is a rank. TLS 1.3 signs
+// the handshake with the role in the text, so a proof cannot be mirrored.
+// Without a secret the pair is known to all: then it only keeps programs
+// apart that dial by mistake.
 func tlsFor(secret []byte) (*tls.Config, error) {
 	seed, err := hkdf.Key(sha256.New, secret, []byte("ibconduit bootstrap 1"), "ed25519 key of the job", ed25519.SeedSize)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 const (
 	handshakeTime = 5 * time.Second      // of one connection, up to its hello
 	graceTime     = time.Second          // late diallers still get the verdict
-	goodbyeTime   = 2 * time.Second      // for the other side to read our last words
+	leaveTime     = 2 * time.Second      // for the other side to read what was sent last
 	dialFirst     = 5 * time.Millisecond // pause after the first failed dial
 	dialLast      = time.Second          // longest pause between dials
 	handshakesMax = 64                   // at a time; more wait in the kernel's backlog
@@ -39,7 +39,7 @@ type rendezvous struct {
 	protocol   uint16         // of our frames; differs in tests only
 	handshake  time.Duration  // of one connection; shorter in tests only
 	grace      time.Duration  // for late diallers; longer in tests only
-	answered   chan struct{}  // closed when nobody dials any more, which only tests know
+	answered   chan struct{}  // closed when no rank dials any more, which only tests know
 	exit       func(code int) // os.Exit, except in tests
 }
 
@@ -64,8 +64,8 @@ func (rv *rendezvous) join(ctx context.Context) (backend, error) {
 	return joinPeer(ctx, rv, conf)
 }
 
-// trusts refuses to talk without a secret over anything but loopback: whoever
-// reaches the port could join and obtain the keys to the ranks' memory.
+// trusts allows an address without a secret only on loopback: elsewhere, any process that reaches
+// the port could join and obtain the keys to the ranks' memory.
 func (rv *rendezvous) trusts(a net.Addr) error {
 	if rv.secret != nil || rv.insecure {
 		return nil
@@ -74,7 +74,7 @@ func (rv *rendezvous) trusts(a net.Addr) error {
 		return nil
 	}
 	return fmt.Errorf("rank %d: no secret, and %v is not on loopback: set IBCONDUIT_SECRET_FILE or IBCONDUIT_SECRET "+
-		"to the same random value on all ranks (openssl rand -hex 32); IBCONDUIT_INSECURE=1 lets anyone join who reaches the port", rv.rank, a)
+		"to the same random value on all ranks (openssl rand -hex 32); IBCONDUIT_INSECURE=1 lets any process join that reaches the port", rv.rank, a)
 }
 
 // listen binds rank 0's rendezvous address, never all addresses.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -14,7 +13,7 @@ import (
 	"time"
 )
 
-func TestTCPDeathBeforeTheStartIsToldToAll(t *testing.T) {
+func TestTCPDeathBeforeTheStartFailsAll(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
 	rvs := tcpRanks(t, 4, nil)
@@ -40,18 +39,14 @@ func TestTCPDeathBeforeTheStartIsToldToAll(t *testing.T) {
 	wg.Wait()
 }
 
-func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
+func TestTCPDeathOfRankZeroBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	rvs := tcpRanks(t, 2, nil)
 	conf, err := tlsFor([]byte(testSecret))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.FileListener(rvs[0].listener)
-	rvs[0].listener.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := inPlaceOfRankZero(t, rvs)
 	go func() { // a rank 0 that dies after its welcome
 		c, err := ln.Accept()
 		ln.Close()
@@ -63,13 +58,10 @@ func TestTCPDeathOfRankZeroBeforeTheStartIsSaid(t *testing.T) {
 		}
 	}()
 	_, err = rvs[1].join(bounded(t))
-	var lost *LostError
-	if !errors.As(err, &lost) || lost.Rank != 0 || !errors.Is(err, io.EOF) {
-		t.Errorf("%v", err)
-	}
+	wantLost(t, 1, err, 0, io.EOF)
 }
 
-// Rank 0 has a rank's hello and is slow: who dialled again would be a second process to it.
+// Rank 0 has a rank's hello and is slow: it would take a second dial for another process.
 func TestTCPRankWhoseHelloIsOnItsWayDialsOnce(t *testing.T) {
 	t.Parallel()
 	rvs := tcpRanks(t, 2, func(_ int, rv *rendezvous) { rv.handshake = 500 * time.Millisecond })
@@ -77,12 +69,7 @@ func TestTCPRankWhoseHelloIsOnItsWayDialsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.FileListener(rvs[0].listener)
-	rvs[0].listener.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := inPlaceOfRankZero(t, rvs)
 	var hellos atomic.Int32
 	go func() {
 		for {
@@ -109,9 +96,9 @@ func TestTCPRankWhoseHelloIsOnItsWayDialsOnce(t *testing.T) {
 	noErrors(t, []error{b.close(&cause{kind: causeLeft})})
 }
 
-func TestWhyARankFailedIsToldToAllOthers(t *testing.T) {
+func TestAllOthersLearnWhyARankFailed(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T, int) []Bootstrap{"tcp": joined, "group": func(_ *testing.T, n int) []Bootstrap { return NewGroup(n) }} {
+	for name, start := range backends {
 		for _, bad := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%s rank %d", name, bad), func(t *testing.T) {
 				t.Parallel()
@@ -132,19 +119,15 @@ func TestWhyARankFailedIsToldToAllOthers(t *testing.T) {
 						continue
 					}
 					loss := lossOf(t, ranks[r])
-					for _, err := range []error{err, loss.Cause} {
-						var lost *LostError
-						if !errors.As(err, &lost) || lost.Rank != bad || !errors.Is(err, ErrFailed) || !strings.HasSuffix(err.Error(), " failed: no more memory") {
-							t.Errorf("rank %d: %v", r, err)
-						}
-					}
+					wantLost(t, r, err, bad, ErrFailed, " failed: no more memory$")
+					wantLost(t, r, loss.Cause, bad, ErrFailed, " failed: no more memory$")
 				}
 			})
 		}
 	}
 }
 
-func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
+func TestTCPDeathIsALossForAllOthers(t *testing.T) {
 	t.Parallel()
 	for _, dead := range []int{0, 3} {
 		for _, when := range []string{"during", "after"} {
@@ -184,8 +167,8 @@ func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
 						t.Errorf("rank %d: %v", r, err)
 						continue
 					}
-					if dead != 0 && !strings.Contains(err.Error(), fmt.Sprintf("rank %d (%s) went away: ", dead, whoami())) {
-						t.Errorf("rank %d: %q does not say who went away", r, err)
+					if dead != 0 && !strings.Contains(err.Error(), fmt.Sprintf("rank %d (%s) went away: ", dead, thisProcess())) {
+						t.Errorf("rank %d: %q does not name the process", r, err)
 					}
 					if when == "during" {
 						if l := lossOf(t, ranks[r]); l.Rank != dead {
@@ -201,7 +184,7 @@ func TestTCPDeathIsToldToEverySurvivor(t *testing.T) {
 	}
 }
 
-func TestTCPGoodbyeIsNoLossButFailsWhoeverStillNeedsTheRank(t *testing.T) {
+func TestTCPCloseIsNoLossButFailsLaterCollectives(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
 	for _, leaver := range []int{0, 2} {
@@ -220,13 +203,13 @@ func TestTCPGoodbyeIsNoLossButFailsWhoeverStillNeedsTheRank(t *testing.T) {
 		for r, b := range ranks {
 			b.Close()
 			if l, ok := <-b.Lost(); ok {
-				t.Errorf("rank %d took a goodbye for a loss: %v", r, l)
+				t.Errorf("rank %d took a rank that left for a loss: %v", r, l)
 			}
 		}
 	}
 }
 
-func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
+func TestTCPTimeOutNamesTheMissingAndFailsAll(t *testing.T) {
 	t.Parallel()
 	ranks := joined(t, 4)
 	errs := onAll(ranks, func(b Bootstrap) error {
@@ -242,14 +225,9 @@ func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
 		return err
 	})
 	for _, r := range []int{0, 1, 3} {
-		var lost *LostError
-		if !errors.As(errs[r], &lost) || lost.Rank != 1 || !errors.Is(errs[r], ErrGaveUp) || !strings.Contains(errs[r].Error(), "rank 2") {
-			t.Errorf("rank %d: %v", r, errs[r])
-		}
+		wantLost(t, r, errs[r], 1, ErrGaveUp, "rank 2")
 	}
-	if !errors.Is(errs[1], context.DeadlineExceeded) {
-		t.Errorf("rank 1: %v does not wrap its own deadline", errs[1])
-	}
+	wantLost(t, 1, errs[1], 1, context.DeadlineExceeded)
 	closeAll(ranks)
 	for r, b := range ranks {
 		if l, ok := <-b.Lost(); ok {
@@ -258,15 +236,18 @@ func TestTCPTimeOutNamesWhoIsMissingAndFailsAll(t *testing.T) {
 	}
 }
 
-// Whoever still works would wait for a rank that left without it for ever.
-func TestWhoLeavesAfterGivingUpIsALoss(t *testing.T) {
+// backends are those whose ranks lose one another.
+var backends = map[string]func(t *testing.T, n int) []Bootstrap{
+	"tcp":   joined,
+	"group": func(_ *testing.T, n int) []Bootstrap { return NewGroup(n) },
+}
+
+// A rank that still works would wait for ever for one that has left.
+func TestLeavingAfterGivingUpIsALoss(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func() []Bootstrap{
-		"tcp":   func() []Bootstrap { return joined(t, 3) },
-		"group": func() []Bootstrap { return NewGroup(3) },
-	} {
+	for name, start := range backends {
 		for _, impatient := range []int{0, 2} {
-			ranks := start()
+			ranks := start(t, 3)
 			ctx := endsWhen(bounded(t), func() { inCollective(t, ranks[impatient]) })
 			if err := ranks[impatient].Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: barrier without the others: %v", name, err)
@@ -299,17 +280,14 @@ func TestTCPAbortIsALossWithItsCodeAndMessage(t *testing.T) {
 	}
 }
 
-// Whoever waits for a word of a rank that left because of a death would wait for ever.
-func TestWhoLeavesWhereSomebodyIsLostIsALoss(t *testing.T) {
+// A rank that still works would wait for ever for one that left because of a death.
+func TestLeavingWhereARankIsLostIsALoss(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func() []Bootstrap{
-		"tcp":   func() []Bootstrap { return joined(t, 4) },
-		"group": func() []Bootstrap { return NewGroup(4) },
-	} {
-		for _, order := range []string{"death first", "goodbye first"} {
+	for name, start := range backends {
+		for _, order := range []string{"death first", "leaving first"} {
 			t.Run(name+"/"+order, func(t *testing.T) {
 				t.Parallel()
-				ranks := start()
+				ranks := start(t, 4)
 				defer closeAll(ranks)
 				dies := func() { ranks[3].Abort(7, "out of cheese") }
 				leaves := func() {
@@ -323,42 +301,34 @@ func TestWhoLeavesWhereSomebodyIsLostIsALoss(t *testing.T) {
 					leaves()
 				} else {
 					leaves()
-					if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has heard of it
+					if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has noticed
 						t.Errorf("barrier without rank 2: %v", err)
 					}
 					dies()
 					lossOf(t, ranks[1])
 				}
-				if l := lossOf(t, ranks[1]); l.Rank != 2 || !errors.Is(l.Cause, ErrLeft) || !strings.Contains(l.Cause.Error(), "left the job without the others, for rank 3 ") {
-					t.Errorf("%+v, want rank 2, who left", l)
-				}
+				wantLost(t, 1, lossOf(t, ranks[1]).Cause, 2, ErrLeft, "left the job without the others, for rank 3 ")
 			})
 		}
 	}
 }
 
-// Only it knows why; who still needs it has to hear of that.
-func TestWhoLeavesAloneIsALoss(t *testing.T) {
+// The rank that leaves names its reason to the others.
+func TestLeavingEarlyIsALoss(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func() []Bootstrap{
-		"tcp":   func() []Bootstrap { return joined(t, 4) },
-		"group": func() []Bootstrap { return NewGroup(4) },
-	} {
+	for name, start := range backends {
 		for _, leaver := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s/rank %d", name, leaver), func(t *testing.T) {
 				t.Parallel()
-				ranks := start()
+				ranks := start(t, 4)
 				defer closeAll(ranks)
 				noErrors(t, []error{ranks[3].Close()})
-				if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has heard of it
+				if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has noticed
 					t.Errorf("barrier without rank 3: %v", err)
 				}
 				noErrors(t, []error{ranks[leaver].Leave(errors.New("rank 3 is deaf"))})
-				if l := lossOf(t, ranks[1]); l.Rank != leaver || !errors.Is(l.Cause, ErrLeft) || !strings.HasSuffix(l.Cause.Error(), " left the job without the others: rank 3 is deaf") {
-					t.Errorf("%+v, want rank %d, who left", l, leaver)
-				}
-				if l := lossOf(t, ranks[1]); l.Rank != 3 || !errors.Is(l.Cause, ErrLeft) || !strings.HasSuffix(l.Cause.Error(), " left the job without the others: rank 3 is deaf") {
-					t.Errorf("%+v, want rank 3, who left before", l)
+				for _, lost := range []int{leaver, 3} {
+					wantLost(t, 1, lossOf(t, ranks[1]).Cause, lost, ErrLeft, " left the job without the others: rank 3 is deaf$")
 				}
 			})
 		}

@@ -13,8 +13,7 @@ import (
 
 // peer is a rank other than 0 of a TCP job.
 type peer struct {
-	identity
-	seat *seat
+	seated
 	link *link
 	once sync.Once
 	life life
@@ -34,11 +33,10 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		return nil, err
 	}
 	p := &peer{
-		identity: identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true},
-		seat:     newSeat(rv.rank, rv.size),
-		link:     newLink(conn),
-		life:     rv.life,
-		exit:     rv.exit,
+		seated: seated{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true}, newSeat(rv.rank, rv.size)},
+		link:   newLink(conn),
+		life:   rv.life,
+		exit:   rv.exit,
 	}
 	p.seat.up = p
 	p.link.receive(maxFrameToPeer, p.handle, p.ended)
@@ -88,8 +86,8 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 // errUntrusted marks an address that we may not talk to without a secret.
 var errUntrusted = errors.New("address needs a secret")
 
-// dialOnce has 2 handshake times up to its hello. After that rank 0 may have seated this rank, and would take another dial for
-// a second process.
+// dialOnce has 2 handshake times up to its hello. After that rank 0 may have seated this rank, and
+// would take another dial for a second process.
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()
@@ -150,9 +148,9 @@ func awaitStart(ctx context.Context, rv *rendezvous, conn *tls.Conn) (start, err
 	kind, body, err := readFrame(conn, maxHello)
 	if !stop() {
 		why := context.Cause(ctx)
-		bye := &failure{rv.rank, "", &cause{kind: causeGaveUp, text: "gave up joining: " + why.Error()}}
-		_ = conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
-		_, _ = conn.Write(bye.encode())
+		last := &failure{rv.rank, "", &cause{kind: causeGaveUp, text: "gave up joining: " + why.Error()}}
+		_ = conn.SetWriteDeadline(time.Now().Add(leaveTime))
+		_, _ = conn.Write(last.encode())
 		return start{}, fmt.Errorf("rank %d: rank 0 at %s still waits for other ranks: %w", rv.rank, rv.addr, why)
 	}
 	switch {
@@ -195,7 +193,7 @@ func (p *peer) handle(kind frameType, body []byte) error {
 
 var errRootLeft = errors.New("rank 0 has left")
 
-// ended is the end of the connection: rank 0's death, unless it said goodbye.
+// ended is the end of the connection: rank 0's death, unless it left.
 func (p *peer) ended(err error) {
 	if !errors.Is(err, errRootLeft) {
 		p.seat.deliver(event{failure: &failure{0, "at " + p.link.conn.RemoteAddr().String(), death(err)}})
@@ -209,28 +207,15 @@ func (p *peer) fail(why *cause) {
 	p.link.send((&failure{p.rank, "", why}).encode())
 }
 
-func (p *peer) id() identity { return p.identity }
-
-func (p *peer) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
-	return p.seat.collective(ctx, opExchange, blob)
-}
-
-func (p *peer) barrier(ctx context.Context) error {
-	_, err := p.seat.collective(ctx, opBarrier, nil)
-	return err
-}
-
-func (p *peer) lost() <-chan Loss { return p.seat.lost }
-
 func (p *peer) abort(code int, msg string) {
 	p.life.ending()
 	p.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
-	p.link.finish(goodbyeTime)
+	p.link.finish(leaveTime)
 	p.exit(code)
 }
 
 func (p *peer) close(why *cause) error {
 	p.seat.close(why)
-	p.once.Do(func() { p.link.finish(goodbyeTime) })
+	p.once.Do(func() { p.link.finish(leaveTime) })
 	return nil
 }

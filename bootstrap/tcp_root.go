@@ -26,7 +26,7 @@ type root struct {
 	mu       sync.Mutex
 	raw      map[net.Conn]bool // connections that are not links yet
 	links    []*link           // by rank; of the accepted
-	others   []*link           // of the refused, until they have read why
+	others   []*link           // of the refused, until they have read the reason
 	hellos   []hello
 	arrived  int
 	refused  map[string]int
@@ -34,7 +34,7 @@ type root struct {
 	verdict  *JoinError // why not, once decided
 	decided  chan struct{}
 	handlers sync.WaitGroup
-	bad      chan event // failures on their way to rank 0 itself
+	failures chan event // failures on their way to rank 0 itself
 	closing  sync.Once
 }
 
@@ -56,13 +56,13 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		return nil, err
 	}
 	if rv.secret == nil {
-		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: whoever reaches %v can join this job", ln.Addr()))
+		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln.Addr()))
 	}
 	r := &root{
 		rv: rv, conf: conf, ln: ln, hub: newHub(rv.size), raw: map[net.Conn]bool{},
 		links: make([]*link, rv.size), hellos: make([]hello, rv.size), arrived: 1,
 		refused: map[string]int{}, decided: make(chan struct{}),
-		bad: make(chan event, 2*rv.size), // a rank falls silent at most once, and ends once
+		failures: make(chan event, 2*rv.size), // a rank falls silent at most once, and ends once
 	}
 	r.hellos[0] = hello{rank: 0, host: hostname(), hostID: hostID()}
 	job := rv.job
@@ -70,11 +70,11 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		job = "tcp-" + randomID()
 	}
 	r.member = newMember(r.hub, 0, identity{rank: 0, size: rv.size, job: job})
-	r.hub.attach(0, whoami(), r.hearOwn)
+	r.hub.attach(0, thisProcess(), r.deliverOwn)
 	r.handlers.Add(1)
 	go r.accept()
 	go func() {
-		if e := rv.ended.await(ctx, r.here); e != nil {
+		if e := rv.ended.await(ctx, r.hasArrived); e != nil {
 			r.decide(e)
 		}
 	}()
@@ -86,38 +86,38 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	}
 	if r.started {
 		r.handlers.Go(r.endListening)
-		r.handlers.Go(r.hearBad)
+		r.handlers.Go(r.deliverFailures)
 		return r, nil
 	}
 	r.endListening()
-	r.shut()
+	r.closeAll()
 	return nil, r.verdict
 }
 
-// here: of the end of such a rank its connection tells.
-func (r *root) here(rank int) bool {
+// hasArrived: the end of such a rank shows at its connection.
+func (r *root) hasArrived(rank int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return rank < len(r.links) && r.links[rank] != nil
 }
 
-// hearOwn takes the hub's events for rank 0. Bad news waits until it is on its
-// way to all others: the program may exit at once on hearing it, and they
-// would blame rank 0 for what another rank did.
-func (r *root) hearOwn(ev event) {
+// deliverOwn takes the hub's events for rank 0. A failure waits until it is on its
+// way to all others: the program may exit at once on it, and they would
+// blame rank 0 for what another rank did.
+func (r *root) deliverOwn(ev event) {
 	if ev.failure != nil {
-		r.bad <- ev
+		r.failures <- ev
 		return
 	}
 	r.seat.deliver(ev)
 }
 
-func (r *root) hearBad() {
+func (r *root) deliverFailures() {
 	for {
 		select {
-		case ev := <-r.bad:
+		case ev := <-r.failures:
 			r.hub.settled()
-			until := time.After(goodbyeTime)
+			until := time.After(leaveTime)
 			for _, l := range r.links {
 				if l != nil {
 					l.flush(until)
@@ -133,7 +133,7 @@ func (r *root) hearBad() {
 // errOwnTime is the cause where the time to join is over, and not the caller's context.
 var errOwnTime = fmt.Errorf("the time to join is over: %w", context.DeadlineExceeded)
 
-// timeout words the verdict of a deadline. To the other ranks the context's error goes only
+// timeout makes the verdict of a deadline. To the other ranks the context's error goes only
 // in text: the ranks at fault are what matters.
 func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 	r.mu.Lock()
@@ -167,165 +167,34 @@ func counted(refused map[string]int) map[string]bool {
 	return m
 }
 
-// accept serves diallers until the listener closes. Only the verdict owns the
-// deadline: a connection of a rank that has arrived carries none, or healthy
-// ranks would be blamed for those that are late.
-func (r *root) accept() {
-	defer r.handlers.Done()
-	slots := make(chan struct{}, handshakesMax)
-	for {
-		slots <- struct{}{}
-		c, err := r.ln.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			time.Sleep(dialFirst) // out of descriptors, or aborted by the dialler
-			<-slots
-			continue
-		}
-		r.mu.Lock()
-		r.raw[c] = true
-		r.mu.Unlock()
-		r.handlers.Go(func() {
-			defer func() { <-slots }()
-			r.greet(c)
-		})
-	}
-}
-
-// greet authenticates one dialler and hears its hello. A stranger never ends
-// the job: it is counted, and named when a rank is missing.
-func (r *root) greet(c net.Conn) {
-	tune(c)
-	_ = c.SetDeadline(time.Now().Add(r.rv.handshake))
-	t := tls.Server(c, r.conf)
-	h, err := r.hear(t)
-	r.mu.Lock()
-	delete(r.raw, c)
-	r.mu.Unlock()
-	if err != nil {
-		r.refuse(c, err)
-		_ = c.Close()
-		return
-	}
-	r.seatOrRefuse(h, t)
-}
-
-func (r *root) hear(t *tls.Conn) (hello, error) {
-	if err := t.Handshake(); err != nil {
-		return hello{}, err
-	}
-	kind, body, err := readFrame(t, maxHello)
-	if err != nil {
-		return hello{}, fmt.Errorf("no hello: %w", err)
-	}
-	if kind != frameHello {
-		return hello{}, fmt.Errorf("frame %d instead of a hello", kind)
-	}
-	return decodeHello(body)
-}
-
-func (r *root) refuse(c net.Conn, err error) {
-	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-	why := err.Error()
-	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "read" {
-		why = op.Err.Error() // without the port, which differs every time
-	}
-	key := host + ": " + why
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.refused) >= refusedMax && r.refused[key] == 0 {
-		key = "others"
-	}
-	r.refused[key]++
-	r.rv.log.Debug("bootstrap: refused " + key)
-}
-
-// seatOrRefuse gives an authenticated rank its place, or tells it the verdict.
-// One of ours that does not fit is a mistake of the user's which more waiting
-// does not mend: it decides for all.
-func (r *root) seatOrRefuse(h hello, t *tls.Conn) {
-	l := newLink(t)
-	rank := int(h.rank)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	problem := r.problem(h)
-	if problem != nil {
-		r.others = append(r.others, l)
-		l.receive(maxHello, func(frameType, []byte) error { return nil }, func(error) {})
-		if !r.started && r.verdict == nil {
-			r.settle(problem)
-			return
-		}
-		l.send(problem.encode())
-		r.handlers.Go(func() { l.finish(goodbyeTime) })
-		return
-	}
-	r.links[rank], r.hellos[rank] = l, h
-	l.send(finish(newFrame(frameWelcome, 0)))
-	l.receive(maxFrameToRoot,
-		func(kind frameType, body []byte) error { return r.handle(rank, kind, body) },
-		func(err error) { r.ended(rank, err) })
-	if r.arrived++; r.arrived == r.rv.size {
-		r.settle(nil)
-	}
-}
-
-func (r *root) problem(h hello) *JoinError {
-	rank := int(h.rank)
-	fault := func(reason Reason, format string, args ...any) *JoinError {
-		return &JoinError{Reason: reason, Ranks: []int{rank}, Text: fmt.Sprintf(format, args...)}
-	}
-	switch {
-	case r.verdict != nil:
-		return r.verdict
-	case h.protocol != r.rv.protocol:
-		return fault(ReasonProtocol, "rank %d on %s speaks protocol %d, rank 0 speaks %d: mixed binaries", rank, h.host, h.protocol, r.rv.protocol)
-	case h.job != r.rv.job && h.job != "":
-		return fault(ReasonForeign, "rank %d on %s belongs to job %q, this is job %q", rank, h.host, h.job, r.rv.job)
-	case int(h.size) != r.rv.size:
-		return fault(ReasonShape, "rank %d on %s was started for %d ranks, rank 0 for %d", rank, h.host, h.size, r.rv.size)
-	case rank >= r.rv.size:
-		return fault(ReasonShape, "rank %d on %s is outside the job of %d ranks", rank, h.host, r.rv.size)
-	case rank == 0:
-		return fault(ReasonDuplicate, "duplicate rank 0: %s and %s", whoami(), h.who())
-	case r.started:
-		return fault(ReasonStarted, "the job has started; rank %d is %s, not %s", rank, r.hellos[rank].who(), h.who())
-	case r.links[rank] != nil:
-		return fault(ReasonDuplicate, "duplicate rank %d: %s and %s", rank, r.hellos[rank].who(), h.who())
-	}
-	return nil
-}
-
 func (r *root) decide(e *JoinError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.settle(e)
+	r.settleLocked(e)
 }
 
-// settle comes to the verdict, once, and tells it to all who have arrived:
-// nil starts the job. The caller holds mu, so that nothing that a rank does
-// afterwards can overtake the start.
-func (r *root) settle(e *JoinError) {
+// settleLocked comes to the verdict, once, and sends it to all that have arrived:
+// nil starts the job. The lock keeps what a rank does afterwards from
+// overtaking the start.
+func (r *root) settleLocked(e *JoinError) {
 	if r.started || r.verdict != nil {
 		return
 	}
 	r.verdict, r.started = e, e == nil
 	if r.started {
-		r.begin()
+		r.beginLocked()
 	} else {
 		for _, l := range slices.Concat(r.links, r.others) {
 			if l != nil {
 				l.send(e.encode())
-				r.handlers.Go(func() { l.finish(goodbyeTime) })
+				r.handlers.Go(func() { l.finish(leaveTime) })
 			}
 		}
 	}
 	close(r.decided)
 }
 
-func (r *root) begin() {
+func (r *root) beginLocked() {
 	hosts := make([]string, r.rv.size)
 	for rank, h := range r.hellos {
 		hosts[rank] = h.hostID
@@ -338,9 +207,9 @@ func (r *root) begin() {
 		}
 		local, size := localPlace(hosts, rank)
 		l.send(start{r.job, uint32(local), uint32(size)}.encode())
-		r.hub.attach(rank, r.hellos[rank].who(), func(ev event) {
+		r.hub.attach(rank, r.hellos[rank].process(), func(ev event) {
 			if ev.outcome != nil {
-				l.send(ev.outcome.encoded())
+				l.send(ev.outcome.encodedLocked())
 			} else {
 				l.send(ev.failure.encode())
 			}
@@ -398,10 +267,10 @@ var errPeerLeft = errors.New("the rank has left")
 // ended is the end of a rank's connection.
 func (r *root) ended(rank int, err error) {
 	r.mu.Lock()
-	started, who := r.started, r.hellos[rank].who()
+	started, process := r.started, r.hellos[rank].process()
 	if !started && r.verdict == nil {
-		r.settle(&JoinError{Reason: ReasonDied, Ranks: []int{rank},
-			Text: fmt.Sprintf("rank %d (%s) went away before all ranks had arrived: %v", rank, who, err)})
+		r.settleLocked(&JoinError{Reason: ReasonDied, Ranks: []int{rank},
+			Text: fmt.Sprintf("rank %d (%s) went away before all ranks had arrived: %v", rank, process, err)})
 	}
 	l := r.links[rank]
 	r.mu.Unlock()
@@ -412,7 +281,7 @@ func (r *root) ended(rank int, err error) {
 }
 
 // endListening answers late diallers for a grace time, then closes the port
-// and all connections that have not said who they are.
+// and all connections that have not sent a hello.
 func (r *root) endListening() {
 	t := time.NewTimer(r.rv.grace)
 	defer t.Stop()
@@ -429,8 +298,8 @@ func (r *root) endListening() {
 	}
 }
 
-// shut ends every connection, at most after the goodbye time.
-func (r *root) shut() {
+// closeAll ends every connection, at most after leaveTime.
+func (r *root) closeAll() {
 	r.closing.Do(func() {
 		_ = r.ln.Close()
 		r.mu.Lock()
@@ -439,7 +308,7 @@ func (r *root) shut() {
 		var wg sync.WaitGroup
 		for _, l := range all {
 			if l != nil {
-				wg.Go(func() { l.finish(goodbyeTime) })
+				wg.Go(func() { l.finish(leaveTime) })
 			}
 		}
 		wg.Wait()
@@ -450,12 +319,12 @@ func (r *root) shut() {
 func (r *root) abort(code int, msg string) {
 	r.rv.life.ending()
 	r.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
-	r.shut()
+	r.closeAll()
 	r.rv.exit(code)
 }
 
 func (r *root) close(why *cause) error {
 	r.seat.close(why)
-	r.shut()
+	r.closeAll()
 	return nil
 }

@@ -47,8 +47,8 @@ func tcpRanks(t *testing.T, n int, change func(rank int, rv *rendezvous)) []*ren
 	return rvs
 }
 
-// join joins all at once; entries that are nil stay away. A rank 0 that refuses has answered all of them when it ends,
-// however late they came.
+// join joins all at once; entries that are nil stay away. A rank 0 that refuses has answered all of
+// them when it ends, however late they came.
 func join(ctx context.Context, rvs []*rendezvous) ([]Bootstrap, []error) {
 	ranks, errs := make([]Bootstrap, len(rvs)), make([]error, len(rvs))
 	var wg, others sync.WaitGroup
@@ -77,6 +77,18 @@ func join(ctx context.Context, rvs []*rendezvous) ([]Bootstrap, []error) {
 	return ranks, errs
 }
 
+// inPlaceOfRankZero is rank 0's listener, for a test that answers itself.
+func inPlaceOfRankZero(t *testing.T, rvs []*rendezvous) net.Listener {
+	t.Helper()
+	ln, err := net.FileListener(rvs[0].listener)
+	rvs[0].listener.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
 func joined(t *testing.T, n int) []Bootstrap {
 	t.Helper()
 	ranks, errs := join(bounded(t), tcpRanks(t, n, nil))
@@ -85,14 +97,14 @@ func joined(t *testing.T, n int) []Bootstrap {
 	return ranks
 }
 
-// die ends a rank as SIGKILL would: its connections close without a word.
+// die ends a rank as SIGKILL would: its connections close at once.
 func die(b Bootstrap) {
 	switch be := b.(*job).be.(type) {
 	case *peer:
 		be.link.cut()
 	case *root:
 		be.hub.mu.Lock()
-		clear(be.hub.deliver) // a dead process tells nobody
+		clear(be.hub.deliver) // a dead process sends nothing
 		be.hub.mu.Unlock()
 		_ = be.ln.Close()
 		for _, l := range be.links {
@@ -150,22 +162,22 @@ func TestTCPGivesAllRanksOneJobIDWhereNoneWasSet(t *testing.T) {
 }
 
 // refusal checks that an error is a JoinError with a reason and words.
-func refusal(t *testing.T, who string, err error, want Reason, words ...string) {
+func refusal(t *testing.T, what string, err error, want Reason, words ...string) {
 	t.Helper()
 	var e *JoinError
 	if !errors.As(err, &e) || e.Reason != want {
-		t.Errorf("%s: %v, want a JoinError of reason %d", who, err, want)
+		t.Errorf("%s: %v, want a JoinError of reason %d", what, err, want)
 		return
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: %q lacks %q", who, err, w)
+			t.Errorf("%s: %q lacks %q", what, err, w)
 		}
 	}
 }
 
-// patiently gives ranks more and more time to join, until all have come in it who should: on a busy machine that may take long.
-// The last try counts in any case.
+// patiently gives ranks more and more time to join, until all but the missing one have: on a busy
+// machine that may take long. The last try counts in any case.
 func patiently(try func(timeout time.Duration) (errs []error), missing int) (timeout time.Duration, errs []error) {
 	for timeout = time.Second; ; timeout *= 4 {
 		errs = try(timeout)
@@ -191,7 +203,7 @@ func TestTCPMissingRankIsNamedByAllSurvivors(t *testing.T) {
 	}
 }
 
-// The caller's context may end before the time to join: the verdict tells of that one, not of the other.
+// The caller's context may end before the time to join: then the verdict names the context.
 func TestTCPACallersDeadlineIsTheCauseOfTheVerdict(t *testing.T) {
 	t.Parallel()
 	enough := errors.New("the caller has waited enough")
@@ -208,7 +220,7 @@ func TestTCPACallersDeadlineIsTheCauseOfTheVerdict(t *testing.T) {
 
 // A rank that has arrived must not be blamed, however long it has waited: its
 // connection had once the same deadline as the listener.
-func TestTCPDeadlineBlamesTheMissingRankNotTheEarlyOne(t *testing.T) {
+func TestTCPDeadlineNamesTheMissingRank(t *testing.T) {
 	t.Parallel()
 	_, errs := patiently(func(timeout time.Duration) []error {
 		rvs := tcpRanks(t, 3, func(r int, rv *rendezvous) { rv.timeout = time.Duration(3-r) * timeout }) // rank 1 is less patient than rank 0
@@ -224,85 +236,75 @@ func TestTCPDeadlineBlamesTheMissingRankNotTheEarlyOne(t *testing.T) {
 	}
 }
 
-func TestTCPDuplicateRankIsToldToAll(t *testing.T) {
+// misfits are ranks that make the job impossible, and what all ranks then report.
+var misfits = map[string]struct {
+	spoil  func(rvs []*rendezvous)
+	reason Reason
+	words  []string
+}{
+	"duplicate": {func(rvs []*rendezvous) { rvs[3].rank = 2 }, ReasonDuplicate,
+		[]string{"duplicate rank 2: ", fmt.Sprintf("pid %d and ", os.Getpid())}},
+	"foreign": {func(rvs []*rendezvous) { rvs[3].job = "another" }, ReasonForeign,
+		[]string{"rank 3 on ", `belongs to job "another", this is job "test"`}},
+	"other protocol": {func(rvs []*rendezvous) { rvs[3].protocol = 2 }, ReasonProtocol,
+		[]string{"rank 3 on ", "speaks protocol 2, rank 0 speaks 1: mixed binaries"}},
+	"other size": {func(rvs []*rendezvous) { rvs[3].size = 5 }, ReasonShape,
+		[]string{"rank 3 on ", "was started for 5 ranks, rank 0 for 4"}},
+}
+
+func TestTCPAMisfitFailsAllRanks(t *testing.T) {
 	t.Parallel()
-	rvs := tcpRanks(t, 4, nil)
-	rvs[3].rank = 2
-	_, errs := join(bounded(t), rvs)
-	for i, err := range errs {
-		refusal(t, fmt.Sprintf("process %d", i), err, ReasonDuplicate, "duplicate rank 2: ", fmt.Sprintf("pid %d and ", os.Getpid()))
+	for name, c := range misfits {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rvs := tcpRanks(t, 4, nil)
+			c.spoil(rvs)
+			_, errs := join(bounded(t), rvs)
+			for i, err := range errs {
+				refusal(t, fmt.Sprintf("process %d", i), err, c.reason, c.words...)
+			}
+		})
 	}
 }
 
 func TestTCPSecondRankZeroIsADuplicate(t *testing.T) {
 	t.Parallel()
 	p := &root{rv: &rendezvous{protocol: protocol, size: 2, job: "j"}, links: make([]*link, 2), hellos: make([]hello, 2)}
-	if e := p.problem(hello{protocol: protocol, size: 2, job: "j"}); e == nil || e.Reason != ReasonDuplicate {
+	if e := p.problemLocked(hello{protocol: protocol, size: 2, job: "j"}); e == nil || e.Reason != ReasonDuplicate {
 		t.Errorf("hello of rank 0: %v", e)
 	}
 }
 
-func TestTCPForeignJobIsToldToAll(t *testing.T) {
+func TestTCPALateDiallerGetsTheVerdict(t *testing.T) {
 	t.Parallel()
-	rvs := tcpRanks(t, 4, nil)
-	rvs[2].job = "another"
-	_, errs := join(bounded(t), rvs)
-	for r, err := range errs {
-		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonForeign, `rank 2 on `, `belongs to job "another", this is job "test"`)
-	}
-}
-
-func TestTCPOtherProtocolIsToldToAll(t *testing.T) {
-	t.Parallel()
-	rvs := tcpRanks(t, 4, nil)
-	rvs[3].protocol = 2
-	_, errs := join(bounded(t), rvs)
-	for r, err := range errs {
-		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonProtocol, "rank 3 on ", "speaks protocol 2, rank 0 speaks 1: mixed binaries")
-	}
-}
-
-func TestTCPOtherSizeIsToldToAll(t *testing.T) {
-	t.Parallel()
-	rvs := tcpRanks(t, 3, nil)
-	rvs[1].size = 4
-	_, errs := join(bounded(t), rvs)
-	for r, err := range errs {
-		refusal(t, fmt.Sprintf("rank %d", r), err, ReasonShape, "rank 1 on ", "was started for 4 ranks, rank 0 for 3")
-	}
-}
-
-func TestTCPLateDiallerStillHearsTheVerdict(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(rvs []*rendezvous){
-		"duplicate": func(rvs []*rendezvous) { rvs[3].rank = 2 },
-		"foreign":   func(rvs []*rendezvous) { rvs[3].job = "another" },
-	} {
+	for _, name := range []string{"duplicate", "foreign"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := bounded(t)
 			rvs := tcpRanks(t, 5, nil)
-			spoil(rvs)
+			misfits[name].spoil(rvs)
 			var wg sync.WaitGroup
-			told := make(chan struct{}, 4) // rank 0 is the last: it stays to answer the late
+			ended := make(chan struct{}, 4) // rank 0 is the last: it stays to answer the late
 			for i, rv := range rvs[:4] {
 				wg.Go(func() {
 					if _, err := rv.join(ctx); err == nil {
 						t.Errorf("process %d joined", i)
 					}
-					told <- struct{}{}
+					ended <- struct{}{}
 				})
 			}
-			<-told
+			<-ended
 			_, err := rvs[4].join(ctx)
+			<-ended
+			<-ended
 			close(rvs[0].answered)
-			refusal(t, "late rank", err, map[string]Reason{"duplicate": ReasonDuplicate, "foreign": ReasonForeign}[name])
+			refusal(t, "late rank", err, misfits[name].reason)
 			wg.Wait()
 		})
 	}
 }
 
-func TestTCPProcessAfterTheStartIsToldThatItIsLate(t *testing.T) {
+func TestTCPAProcessAfterTheStartIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
 	rvs := tcpRanks(t, 2, nil)
@@ -340,14 +342,9 @@ func TestTCPClientChecksTheServerToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	impostor.VerifyConnection = nil // it takes anyone
+	impostor.VerifyConnection = nil // it takes any client
 	rvs := tcpRanks(t, 2, nil)
-	ln, err := net.FileListener(rvs[0].listener)
-	rvs[0].listener.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := inPlaceOfRankZero(t, rvs)
 	got := make(chan error, 1)
 	go func() {
 		c, err := ln.Accept()
@@ -361,7 +358,7 @@ func TestTCPClientChecksTheServerToo(t *testing.T) {
 		t.Errorf("joined an impostor: %v", err)
 	}
 	if err := <-got; err == nil {
-		t.Error("the impostor was told who we are")
+		t.Error("the impostor received rank names")
 	}
 }
 
@@ -381,35 +378,43 @@ func TestTCPNoRankZeroSaysWhereAndWhy(t *testing.T) {
 	}
 }
 
-func TestTCPNameThatDoesNotResolveIsTriedUntilTheDeadline(t *testing.T) {
-	t.Parallel()
-	rv := &rendezvous{rank: 1, size: 2, addr: "rank0.invalid:7777", secret: []byte(testSecret), timeout: 300 * time.Millisecond, log: quiet, protocol: protocol, handshake: handshakeTime}
-	_, err := rv.join(bounded(t))
-	if err == nil || !strings.Contains(err.Error(), "rank 1: no rank 0 at rank0.invalid:7777 within ") || !strings.Contains(err.Error(), "lookup rank0.invalid") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestTCPPortInUseNamesThePort(t *testing.T) {
+func TestTCPAnAddressThatFailsIsExplained(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	rv := &rendezvous{size: 2, addr: ln.Addr().String(), secret: []byte(testSecret), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
-	_, err = rv.join(bounded(t))
-	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) || !strings.Contains(err.Error(), "choose another port") {
-		t.Errorf("%v", err)
+	t.Cleanup(func() { ln.Close() })
+	for _, c := range []struct {
+		rank    int
+		addr    string
+		timeout time.Duration
+		words   []string
+	}{
+		{1, "rank0.invalid:7777", 300 * time.Millisecond, []string{"rank 1: no rank 0 at rank0.invalid:7777 within ", "lookup rank0.invalid"}},
+		{0, ln.Addr().String(), time.Second, []string{ln.Addr().String(), "choose another port"}},
+		{0, "192.0.2.7:7777", time.Second, []string{"rank 0 must run on the host that the address names"}},
+	} {
+		t.Run(c.words[0], func(t *testing.T) {
+			t.Parallel()
+			_, err := lone(c.rank, c.addr, c.timeout).join(bounded(t))
+			if err == nil {
+				t.Fatal("joined")
+			}
+			for _, w := range c.words {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q lacks %q", err, w)
+				}
+			}
+		})
 	}
 }
 
-func TestTCPRankZeroOnTheWrongHostIsTold(t *testing.T) {
-	t.Parallel()
-	rv := &rendezvous{size: 2, addr: "192.0.2.7:7777", secret: []byte(testSecret), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
-	_, err := rv.join(bounded(t))
-	if err == nil || !strings.Contains(err.Error(), "rank 0 must run on the host that the address names") {
-		t.Errorf("%v", err)
+// lone is one rank of two.
+func lone(rank int, addr string, timeout time.Duration) *rendezvous {
+	return &rendezvous{
+		rank: rank, size: 2, addr: addr, secret: []byte(testSecret), timeout: timeout,
+		log: quiet, protocol: protocol, handshake: handshakeTime,
 	}
 }
 
@@ -442,7 +447,8 @@ func TestTCPWithoutSecretStaysOnLoopback(t *testing.T) {
 		if ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 			continue
 		}
-		rv := &rendezvous{size: 2, addr: net.JoinHostPort(ip.String(), "0"), timeout: time.Second, log: quiet, protocol: protocol, handshake: handshakeTime}
+		rv := lone(0, net.JoinHostPort(ip.String(), "0"), time.Second)
+		rv.secret = nil
 		if _, err := rv.join(bounded(t)); err == nil || !strings.Contains(err.Error(), "IBCONDUIT_SECRET_FILE") {
 			t.Errorf("listened at %v without a secret: %v", ip, err)
 		}

@@ -19,7 +19,8 @@ lat() { # NAME WRAPPER...
   "$@" "$ibbench" perftest lat ${extra[@]+"${extra[@]}"} -o "$out/$name.json" </dev/null
 }
 
-# rxe_here: make a Soft-RoCE device of this kernel, which takes root and a kernel that has the module.
+# rxe_here: make a Soft-RoCE device of this kernel, which takes root and a kernel that has the
+# module.
 rxe_here() { [ "$(id -u)" = 0 ] && modprobe -qn rdma_rxe 2>/dev/null && hack/softroce/setup.sh >&2; }
 
 if host_device; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What fine locks are worth: ibbench is built twice, as it is and with one lock for everything (-tags biglock), and both
-# measure posts per second in turn. The table has medians of the rounds: a row for each number of message lanes and
-# goroutines, and the fine locks' rate over the one lock's.
+# What fine locks are worth: ibbench is built twice, as it is and with one lock for everything
+# (-tags biglock), and both measure posts per second in turn. The table has medians of the rounds: a
+# row for each number of message lanes and goroutines, and the fine locks' rate over the one lock's.
 #
 #   hack/biglock.sh [FLAG...]     flags of ibbench rate am
 #
-# ROUNDS (5), LANES (1..4) and GOROUTINES (1..8) choose what is measured, DURATION (200ms) for how long at each point;
-# VM=yes measures over Soft-RoCE in the VM. Results: build/bench/biglock.csv.
+# ROUNDS (5), LANES (1..4) and GOROUTINES (1..8) choose what is measured, DURATION (200ms) for how
+# long at each point; VM=yes measures over Soft-RoCE in the VM. Results: build/bench/biglock.csv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,8 @@ cd "$(dirname "$0")/.."
 
 rounds=${ROUNDS:-5} out=build/bench
 
-# once LOCKS ROUND NAMES: one program's CSV with the first two in front, and its line of names if NAMES is not 0.
+# once LOCKS ROUND NAMES: one program's CSV with the first two in front, and its line of names if
+# NAMES is not 0.
 once() {
   "build/bin/ibbench-$1" rate am -q --format csv "${flags[@]}" </dev/null |
     awk -v locks="$1" -v round="$2" -v names="$3" 'NR == 1 && !names { next } { print (NR == 1 ? "locks,round" : locks "," round) "," $0 }'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz test of the project for a time each (hack/fuzz.sh 10s); their seeds alone run in make test.
+# Runs every fuzz test of the project for a time each (hack/fuzz.sh 10s); only their seeds run in
+# make test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=hack/common.sh

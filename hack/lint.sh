@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 read -ra pkgs <<<"${PKGS:-./...}"
 
-# What is or will be in the repository, whoever has not committed it yet.
+# What is or will be in the repository, committed or not.
 files() { git ls-files -co --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && printf '%s\n' "$f"; done; }
 
 check_gofmt() {
@@ -23,8 +23,8 @@ check_gofmt() {
 
 check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}"; }
 
-# Without cgo everything builds and vets on Linux; elsewhere the libraries build, so that programs which
-# import them compile, and say at run time what is missing.
+# Without cgo everything builds and vets on Linux; elsewhere the libraries build, so that programs
+# which import them compile, and say at run time what is missing.
 check_nocgo() {
   local arch
   for arch in amd64 arm64; do
@@ -37,8 +37,9 @@ check_nocgo() {
   CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build "${libraries[@]}"
 }
 
-# The C of the arm64 build: with the cross compiler, this machine's libibverbs headers (they are the same
-# on every architecture) after the cross compiler's own, and an empty library in the place of libibverbs.
+# The C of the arm64 build: with the cross compiler, this machine's libibverbs headers (they are the
+# same on every architecture) after the cross compiler's own, and an empty library in the place of
+# libibverbs.
 check_arm64() {
   local cc=aarch64-linux-gnu-gcc lib=build/lint/arm64
   command -v $cc >/dev/null || { echo "no $cc here (package gcc-aarch64-linux-gnu)"; return 77; }
@@ -52,11 +53,13 @@ check_arm64() {
 
 check_staticcheck() { go tool staticcheck "${pkgs[@]}" && go tool staticcheck -tags debug "${pkgs[@]}"; }
 
-# The flags that the C of this project is held to; hack/lint.sh and the #cgo lines agree (internal/archtest).
+# The flags that the C of this project is held to; hack/lint.sh and the #cgo lines agree
+# (internal/archtest).
 cflags=(-std=c11 -D_GNU_SOURCE -O2 -fPIC -Wall -Wextra -Werror)
 
-# C is compiled as in the Go build, and what it exports is prefixed: its symbols share a name space with
-# every library of the process. The exceptions are the hooks of memevents, whose names are the libc's.
+# C is compiled as in the Go build, and what it exports is prefixed: its symbols share a name space
+# with every library of the process. The exceptions are the hooks of memevents, whose names are the
+# libc's.
 check_c() {
   local f o bad rc=0
   mkdir -p build/lint

@@ -21,7 +21,8 @@ packages() { # GROUP
   build) echo ca-certificates gcc libc6-dev make git libibverbs-dev ;;
   # What the Soft-RoCE VM and the tools in it need is said where the VM is made.
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
-  # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks; mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under.
+  # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
+  # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under.
   test) echo g++ mpich libjemalloc2 ;;
   # The cross compiler checks the C of the arm64 build.
   lint)

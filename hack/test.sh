@@ -35,8 +35,9 @@ packages() {
   sort -u <<<"$list" | sed '/^$/d'
 }
 
-# run STAGE GO-TEST-ARGUMENTS...: each package is bounded by -timeout, the stage by timeout. They end what hangs: a machine several
-# times slower than one that runs a package in 6 minutes, and a stage in 13, must not meet them.
+# run STAGE GO-TEST-ARGUMENTS...: each package is bounded by -timeout, the stage by timeout. They
+# end what hangs: a machine several times slower than one that runs a package in 6 minutes, and a
+# stage in 13, must not meet them.
 run() {
   local stage=$1
   shift
@@ -68,8 +69,9 @@ stage_debug() { others debug -tags debug; }
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
 stage_plain() { others plain -bench . -benchtime 1x; }
 
-# The builds for tests: with mistakes planted into active messages, each of which the suite must find, and with one
-# lock in the place of many. And the build without cgo, which has no verbs and no memory events.
+# The builds for tests: with mistakes planted into active messages, each of which the suite must
+# find, and with one lock in the place of many. And the build without cgo, which has no verbs and no
+# memory events.
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1

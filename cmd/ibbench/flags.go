@@ -37,8 +37,8 @@ type common struct {
 	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
 }
 
-// timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is refused, from a flag
-// that was left out.
+// timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is
+// refused, from a flag that was left out.
 type timing struct {
 	Iters       *int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
 	Duration    *time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`

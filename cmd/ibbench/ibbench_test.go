@@ -226,7 +226,7 @@ func TestMessagesOverSharedMemory(t *testing.T) {
 	}
 }
 
-func TestARateOfMessagesIsATableOfLanesAndGoroutines(t *testing.T) {
+func TestMessageRateIsATableOfLanesAndGoroutines(t *testing.T) {
 	out, errs, code := ibbench(t, "rate", "am", "--fabric", "shm", "--iters", "50", "--warmup", "0", "--lanes", "1..4", "--goroutines", "1,2", "-q")
 	_, table, _ := strings.Cut(out, "lanes down, goroutines across\n")
 	rows := strings.Split(table, "\n")
@@ -261,7 +261,7 @@ func TestADurationBoundsAMeasurement(t *testing.T) {
 			return
 		}
 	}
-	t.Error("each measurement was one interval, which nothing bounds") // one alone may be held up by other programs
+	t.Error("each measurement was one interval, which nothing bounds") // a single one may be held up by other programs
 }
 
 func TestExitCodes(t *testing.T) {
@@ -370,7 +370,7 @@ func TestFlagsCanBeSetByVariables(t *testing.T) {
 	}
 }
 
-func TestUnderALauncherTheRanksArePeersAndOnlyRank0Prints(t *testing.T) {
+func TestUnderALauncherOnlyRank0Prints(t *testing.T) {
 	var out, errs bytes.Buffer
 	code, err := launch.Run(t.Context(), launch.Config{
 		N: 2, Path: os.Args[0], Args: []string{"lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson"},
@@ -389,7 +389,7 @@ func TestUnderALauncherTheRanksArePeersAndOnlyRank0Prints(t *testing.T) {
 	}
 }
 
-func TestUnderALauncherAPlanThatDoesNotFitIsRefusedOnce(t *testing.T) {
+func TestUnderALauncherABadPlanIsRefusedOnce(t *testing.T) {
 	for _, args := range [][]string{{"lat", "amo", "--fabric", "shm,ibv"}, {"bw", "put", "--fabric", "shm"}} {
 		var out, errs bytes.Buffer
 		code, err := launch.Run(t.Context(), launch.Config{
@@ -427,8 +427,9 @@ func TestCountersAreServedWhileMeasuring(t *testing.T) {
 	interrupt(t, cmd, stderr)
 }
 
-// The others hear of it at once: they once waited for the first point until rank 0 had waited for them to close.
-func TestWhatRankZeroCannotDoIsSaidOnceByAllRanksOfALauncher(t *testing.T) {
+// The others learn of it at once, instead of waiting for the first point until rank 0 has waited
+// for them to close.
+func TestAFailureOfRankZeroIsReportedOncePerRank(t *testing.T) {
 	var out, errs bytes.Buffer
 	code, err := launch.Run(t.Context(), launch.Config{
 		N: 3, Path: os.Args[0], Args: []string{"lat", "get", "--fabric", "shm", "--metrics", "127.0.0.1:99999"},

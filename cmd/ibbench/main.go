@@ -96,7 +96,8 @@ func (e signalError) Error() string {
 	return syscall.Signal(e).String()
 }
 
-// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause tells which it was.
+// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause tells
+// which it was.
 func signalled(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	came := make(chan os.Signal, 1)
@@ -152,8 +153,8 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "doctor": &c.Doctor}[name], 0, false
 }
 
-// joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message does not tell what
-// is wrong with the number.
+// joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message
+// does not tell what is wrong with the number.
 func joinNegative(args []string) (out []string) {
 	for _, a := range args {
 		last := len(out) - 1

@@ -13,7 +13,8 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// needHooks skips in builds that measure no registrations; TestABuildWithoutHooksSaysSo is for those.
+// needHooks skips in builds that measure no registrations; TestABuildWithoutHooksSaysSo is for
+// those.
 func needHooks(t *testing.T) {
 	if memevents.Slots == 0 {
 		t.Skip("this build has no memory events")

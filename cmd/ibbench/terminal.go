@@ -8,7 +8,7 @@ import (
 )
 
 // terminal is where progress goes: lines always, a live line that is
-// overwritten only where somebody watches.
+// overwritten only on a terminal.
 type terminal struct {
 	f        *os.File
 	quiet    bool

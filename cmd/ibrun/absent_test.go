@@ -55,7 +55,7 @@ func awaitEnds(n int) {
 	}
 }
 
-// They are told by Join, not ended by ibrun: that would be after 20 s and without a word.
+// Join fails there: otherwise ibrun would end them, after 20 s and without a reason.
 func TestSurvivorsSayWhoEndedBeforeItJoined(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -56,8 +56,9 @@ func outlive(ctx context.Context, what string) error {
 	return nil
 }
 
-// openConnection opens the writing end of the fifo as a high descriptor, and as a lower one a file that takes long
-// to close for its many pages: what has a still lower number is closed much later than the connection.
+// openConnection opens the writing end of the fifo as a high descriptor, and as a lower one a file
+// that takes long to close for its many pages: what has a still lower number is closed much later
+// than the connection.
 func openConnection(path string) error {
 	conn, err := unix.Open(path, unix.O_WRONLY, 0)
 	if err != nil {
@@ -71,7 +72,7 @@ func openConnection(path string) error {
 		unix.Dup3(conn, 200, 0), unix.Close(conn), unix.Dup3(pages, 100, 0), unix.Close(pages))
 }
 
-// A peer that reacts may be gone before the launcher can wait for who it reacted to.
+// A peer that reacts may be gone before the launcher can wait for the rank that it reacted to.
 func TestTheCodeIsNotThatOfARankThatReacted(t *testing.T) {
 	self, _ := os.Executable()
 	for what, o := range outlived {

@@ -28,7 +28,7 @@ or when there is nothing to --preload.
 SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2 and, unless under nohup, SIGHUP are
 forwarded to all ranks; a second SIGINT kills them. When one rank fails, the
 others have --grace to end by themselves, then SIGTERM and --grace again, then
-SIGKILL. A job that is told to end gives --grace to a reader of its output that
+SIGKILL. A job that is ended gives --grace to a reader of its output that
 has stopped. No rank outlives ibrun, and nothing that a rank started but what
 runs as another user; if ibrun is killed, what was started with an environment
 without IBCONDUIT_JOB goes on too.
@@ -78,7 +78,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		}()
 		select {
 		case <-said:
-		case <-time.After(time.Second): // nobody reads it, and the ranks must be ended all the same
+		case <-time.After(time.Second): // it is not read, and the ranks must be ended all the same
 		}
 	}
 	code, err = launch.Run(ctx, launch.Config{

@@ -193,7 +193,7 @@ func TestSurvivorsAndIbrunSayWhoDied(t *testing.T) {
 		t.Errorf("code %d, want 137; %s", code, errs)
 	}
 	if n := strings.Count(out, "survivor: bootstrap: rank 2 ("); n != 3 {
-		t.Errorf("%d of 3 survivors told:\n%s", n, out)
+		t.Errorf("%d of 3 survivors reported it:\n%s", n, out)
 	}
 	if !strings.Contains(errs, "ibrun: rank 2 (pid ") || !strings.Contains(errs, "): signal: killed") {
 		t.Errorf("%s", errs)
@@ -208,7 +208,7 @@ func TestRankThatNeverJoinsIsNamedByTheOthers(t *testing.T) {
 			continue
 		}
 		if n := strings.Count(out, "2 of 3 ranks arrived within "+timeout+"; missing rank 1"); n != 2 || code != 1 {
-			t.Errorf("code %d, %d of 2 told:\n%s", code, n, out)
+			t.Errorf("code %d, %d of 2 reported it:\n%s", code, n, out)
 		}
 		break
 	}
@@ -253,7 +253,7 @@ func TestTheLimitOfRanksIsThatOfTheBootstrap(t *testing.T) {
 	}
 }
 
-func TestMoreRanksThanThereAreDescriptorsForSayWhatToRaise(t *testing.T) {
+func TestTooFewDescriptorsSayWhatToRaise(t *testing.T) {
 	self, _ := os.Executable()
 	cmd := ibrun(t, nil)
 	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 64 && exec "$0" -n 100 sleep 600`, self}
@@ -330,12 +330,12 @@ func TestKillingIbrunLeavesNoRank(t *testing.T) {
 	}
 }
 
-func TestKillingIbrunLeavesNothingOfAJobInsideTheJob(t *testing.T) {
+func TestKillingIbrunAlsoEndsAJobInsideTheJob(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // who is killed first is chance
+	for range 5 { // which is killed first is chance
 		cmd, _, pids := started(t, 4, "-n", "1", "--no-prefix", self, "-n", "2", "--no-prefix", "sh", "-c",
 			"setsid sh -c 'echo $$; exec sleep 60' & echo $$; exec sleep 60")
 		_ = cmd.Process.Kill()
@@ -376,7 +376,7 @@ func TestUnderNohupAHangupReachesNobody(t *testing.T) {
 	}
 }
 
-func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
+func TestSecondInterruptKillsRemainingRanks(t *testing.T) {
 	dir := t.TempDir()
 	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+dir, "sh", "-c",
 		"trap '>$D/$IBCONDUIT_RANK' INT; echo $$; while :; do sleep 0.05; done")
@@ -399,7 +399,7 @@ func TestSecondInterruptKillsRanksThatIgnoreTheFirst(t *testing.T) {
 const shows = "while ! test -s $F; do sleep 0.01; done; cat $F"
 
 // grandchildren are scripts that print the numbers of what they start: one in the rank's
-// group, one in a session of its own, and one of whom even the parent has ended.
+// group, one in a session of its own, and one whose parent has ended too.
 var grandchildren = map[string]string{
 	"in the group":          "sleep 600 & echo $!",
 	"in another session":    "F=$D/$IBCONDUIT_RANK; export F; setsid sh -c 'echo $$ >$F; exec sleep 600' >/dev/null 2>&1 & " + shows,

@@ -43,8 +43,9 @@ func messages() int {
 	return 1
 }
 
-// The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where it has one.
-func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
+// The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where
+// it has one.
+func TestASignalEndsAJobWithMessagesInFlight(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -66,8 +67,8 @@ func TestASignalToIbrunEndsAJobWithMessagesUnderWay(t *testing.T) {
 	}
 }
 
-// What ibrun returns is the code of the rank that was killed, not that of those who missed it.
-func TestTheCodeIsThatOfTheRankThatWasKilledAmidstMessages(t *testing.T) {
+// What ibrun returns is the code of the rank that was killed, not that of the others.
+func TestTheExitCodeIsThatOfTheKilledRank(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ const (
 	envLibrary = "IBCONDUIT_MEMEVENTS_LIB"
 )
 
-// preload is the variable LD_PRELOAD of all ranks: the library first, then what was there. before is that, of the
-// environment or of --env.
+// preload is the variable LD_PRELOAD of all ranks: the library first, then what was there. before
+// is that, of the environment or of --env.
 func preload(before string) (string, error) {
 	lib, err := findLibrary()
 	if err != nil {
@@ -40,7 +40,8 @@ func preload(before string) (string, error) {
 	return "LD_PRELOAD=" + strings.Join(list, ":"), nil
 }
 
-// findLibrary looks where envLibrary says, or else where installations and the source tree have the library.
+// findLibrary looks where envLibrary says, or else where installations and the source tree have the
+// library.
 func findLibrary() (string, error) {
 	if path := os.Getenv(envLibrary); path != "" {
 		abs, err := filepath.Abs(path) // ranks may run elsewhere
@@ -62,7 +63,8 @@ func findLibrary() (string, error) {
 	return findBeside(filepath.Dir(self))
 }
 
-// findBeside looks relative to the directory of the program: beside it, in the lib of a prefix, and in build/.
+// findBeside looks relative to the directory of the program: beside it, in the lib of a prefix, and
+// in build/.
 func findBeside(dir string) (string, error) {
 	var looked []string
 	for _, rel := range []string{".", "../lib", "../lib/ibconduit", ".."} {
@@ -79,7 +81,8 @@ func findBeside(dir string) (string, error) {
 	return "", fmt.Errorf("--preload: no %s in %s; make it with memevents/build.sh -o FILE and set %s=FILE", libraryName, strings.Join(looked, ", "), envLibrary)
 }
 
-// usable opens the library as the loader would, which only warns about what it cannot load and goes on.
+// usable opens the library as the loader would, which only warns about what it cannot load and goes
+// on.
 func usable(path string) error {
 	f, err := elf.Open(path)
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {

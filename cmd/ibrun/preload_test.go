@@ -102,7 +102,7 @@ func TestPreloadKeepsWhatWasPreloaded(t *testing.T) {
 	}
 }
 
-func TestPreloadOfWhatIsNotThereOrNotItSaysWhatToDo(t *testing.T) {
+func TestPreloadOfAWrongFileSaysWhatToDo(t *testing.T) {
 	lib, other := library(t)
 	blank := filepath.Join(t.TempDir(), "a b")
 	if err := os.Mkdir(blank, 0o700); err != nil {
@@ -125,7 +125,7 @@ func TestPreloadOfWhatIsNotThereOrNotItSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestLibraryIsFoundBesideTheProgramAndInAPrefix(t *testing.T) {
+func TestLibraryIsFoundBesideProgramAndInPrefix(t *testing.T) {
 	lib, _ := library(t)
 	for _, place := range []string{"bin", "lib", "lib/ibconduit", "."} {
 		prefix := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none (nohup): once it is asked for,
-// the runtime ignores it neither here nor for the children.
+// forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none
+// (nohup): once it is asked for, the runtime ignores it neither here nor for the children.
 func forwarded() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 	if !signal.Ignored(syscall.SIGHUP) {

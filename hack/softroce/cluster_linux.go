@@ -28,9 +28,10 @@ type Cluster struct {
 	closed sync.Once
 }
 
-// Start boots the guests and returns when every one has its device. One guest alone that runs for Config.Timeout and says
-// nothing is started once more, so that a start may take twice as long. ctx bounds the start, waiting for other VMs
-// included; it does not end the cluster, Close does. The end of this process ends the guests too.
+// Start boots the guests and returns when every one has its device. A single guest that runs for
+// Config.Timeout and says nothing is started once more, so that a start may take twice as long. ctx
+// bounds the start, waiting for other VMs included; it does not end the cluster, Close does. The
+// end of this process ends the guests too.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg.ReadWrite = append([]string(nil), cfg.ReadWrite...)
 	if err := cfg.populate(); err != nil {

@@ -50,8 +50,9 @@ func (e *ExitError) Error() string {
 // Command returns a command for the guest, not started.
 func (h *Host) Command(argv ...string) *Cmd { return &Cmd{Argv: argv, h: h} }
 
-// Environ returns the environment that commands get by default: of this process what says who and where one is, all of
-// IBCONDUIT_ and Go's; the guest's place in the cluster; and IBCONDUIT_REQUIRE_RDMA=1, so that a test cannot skip.
+// Environ returns the environment that commands get by default: of this process the user, the host
+// and the paths, all of IBCONDUIT_ and Go's; the guest's place in the cluster; and
+// IBCONDUIT_REQUIRE_RDMA=1, so that a test cannot skip.
 func (h *Host) Environ() []string {
 	env := []string{
 		fmt.Sprintf("IBCONDUIT_VM_INDEX=%d", h.index), fmt.Sprintf("IBCONDUIT_VM_COUNT=%d", h.c.cfg.Hosts),
@@ -115,8 +116,8 @@ func (c *Cmd) Start() error {
 // Signal sends a signal to the command and its children.
 func (c *Cmd) Signal(sig syscall.Signal) error { return c.call.Signal(int(sig)) }
 
-// Wait waits for the end of the command and of its output. It returns nil for exit code 0 and an *ExitError for others.
-// When ctx ends first, the command is killed.
+// Wait waits for the end of the command and of its output. It returns nil for exit code 0 and an
+// *ExitError for others. When ctx ends first, the command is killed.
 func (c *Cmd) Wait(ctx context.Context) error {
 	select {
 	case <-c.call.Done():

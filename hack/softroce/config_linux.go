@@ -28,10 +28,12 @@ type Config struct {
 	ReadWrite []string      // host directories that the guests may write to
 	Seed      uint64        // of the draws for Drop; default 1
 	Timeout   time.Duration // for one boot of a guest, without waiting for others' VMs; default 2 minutes; see Start
-	// Accel is "tcg", "kvm", or "" for KVM where it proves to boot and TCG elsewhere. The default is IBCONDUIT_VM_ACCEL.
+	// Accel is "tcg", "kvm", or "" for KVM where it proves to boot and TCG elsewhere. The default
+	// is IBCONDUIT_VM_ACCEL.
 	Accel string
-	// Slots is how many clusters of one Dir may run at once on this host, over all processes; a further one waits. The default is
-	// IBCONDUIT_VM_SLOTS, or 1: VMs that share cores are slower together than in turn.
+	// Slots is how many clusters of one Dir may run at once on this host, over all processes; a
+	// further one waits. The default is IBCONDUIT_VM_SLOTS, or 1: VMs that share cores are slower
+	// together than in turn.
 	Slots int
 	Dir   string    // build folder; default IBCONDUIT_VM_DIR, or build/softroce of the repository
 	Log   io.Writer // progress of slow steps, reasons for waiting, boots that hung; default os.Stderr

@@ -8,7 +8,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/lan"
 )
 
-// Cut stops every frame between two guests, those under way included. Their links stay up, as with a switch that fails.
+// Cut stops every frame between two guests, those under way included. Their links stay up, as with
+// a switch that fails.
 func (c *Cluster) Cut(a, b int) error { return c.fault(a, b, func(f *lan.Faults) { f.Cut = true }) }
 
 // Restore undoes Cut, Drop and Delay between two guests.
@@ -16,7 +17,8 @@ func (c *Cluster) Restore(a, b int) error {
 	return c.fault(a, b, func(f *lan.Faults) { *f = lan.Faults{} })
 }
 
-// Drop loses a fraction (0 to 1) of the frames between two guests, in each direction, drawn from Config.Seed.
+// Drop loses a fraction (0 to 1) of the frames between two guests, in each direction, drawn from
+// Config.Seed.
 func (c *Cluster) Drop(a, b int, fraction float64) error {
 	if !(fraction >= 0 && fraction <= 1) {
 		return fmt.Errorf("softroce: loss %v is not a fraction between 0 and 1", fraction)

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// unpack writes a guest's tar below dir, as far as it holds what was asked for: a guest does not choose where it writes.
+// unpack writes a guest's tar below dir, as far as it holds what was asked for: a guest does not
+// choose where it writes.
 func unpack(r io.Reader, dir string, asked []string) error {
 	tr := tar.NewReader(r)
 	for {

@@ -48,14 +48,14 @@ func TestAGuestThatHangsInItsBootIsStartedOnceMore(t *testing.T) {
 		t.Errorf("%d launches; %s", launches, log.String())
 	}
 	if r := strings.Join(Reports.FindAllString(log.String(), -1), ""); !strings.Contains(r, evidence) || !strings.Contains(r, c.LogDir()) {
-		t.Errorf("the first guest is not told of: %s", log.String())
+		t.Errorf("the first guest is not reported: %s", log.String())
 	}
 	if b, err := os.ReadFile(filepath.Join(c.LogDir(), "qemu-0.log")); err != nil || string(b) != evidence {
 		t.Errorf("the first guest's log has %q: %v", b, err)
 	}
 }
 
-func TestAGuestThatFailsOtherwiseInItsBootIsNotStartedAgain(t *testing.T) {
+func TestAnotherBootFailureIsNotRetried(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a VM; not with -short")
 	}

@@ -28,7 +28,8 @@ type Host struct {
 	killed  atomic.Bool
 }
 
-// ErrGone is in the error of every call on a guest that has ended, ErrKilled too if Cluster.Kill or Close ended it.
+// ErrGone is in the error of every call on a guest that has ended, ErrKilled too if Cluster.Kill or
+// Close ended it.
 var (
 	ErrGone   = remote.ErrGone
 	ErrKilled = errors.New("it was killed on request")
@@ -80,8 +81,8 @@ func (h *Host) boot(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// hangs reports whether a guest whose boot ended with err runs and has said nothing in all its time, neither a greeting nor
-// a word on its console.
+// hangs reports whether a guest whose boot ended with err runs and has said nothing in all its
+// time, neither a greeting nor a word on its console.
 func (h *Host) hangs(ctx context.Context, err error) bool {
 	return errors.Is(err, errLate) && ctx.Err() == nil && h.client == nil && h.Alive() && h.machine.Tail("console", 1) == ""
 }
@@ -100,7 +101,8 @@ func (h *Host) setup(cfg Config) *wire.Setup {
 	return s
 }
 
-// explain tells what is known of a guest that failed. The console's last words follow qemu's end by a moment.
+// explain tells what is known of a guest that failed. The console's last words follow qemu's end by
+// a moment.
 func (h *Host) explain() error {
 	select {
 	case <-h.machine.Done():
@@ -142,7 +144,8 @@ func (h *Host) end() {
 			_ = os.WriteFile(filepath.Join(h.c.logDir, "dmesg-"+strconv.Itoa(h.index)+".log"), []byte(log), 0o644)
 		}
 	}
-	// There is nothing in the guest to be saved: killing it is as good as an orderly end, and sooner.
+	// There is nothing in the guest to be saved: killing it is as good as an orderly end, and
+	// sooner.
 	h.kill()
 }
 
@@ -151,8 +154,8 @@ func (h *Host) kill() {
 	h.machine.Kill()
 }
 
-// Fetch copies files and directories of the guest to the same absolute paths on this host. Paths that do not exist in
-// the guest are left out.
+// Fetch copies files and directories of the guest to the same absolute paths on this host. Paths
+// that do not exist in the guest are left out.
 func (h *Host) Fetch(ctx context.Context, paths ...string) error {
 	return h.FetchTo(ctx, "/", paths...)
 }

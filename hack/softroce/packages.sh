@@ -6,8 +6,9 @@
 #   packages.sh install    installs those, as root or with sudo; does nothing when none is missing
 set -eu
 
-# qemu runs the VM; ipxe-qemu and seabios hold its firmware; xz-utils unpacks the kernel once; util-linux has flock.
-# libibverbs-dev and gcc build package verbs; the others are what tests and comparisons run in the VM.
+# qemu runs the VM; ipxe-qemu and seabios hold its firmware; xz-utils unpacks the kernel once;
+# util-linux has flock. libibverbs-dev and gcc build package verbs; the others are what tests and
+# comparisons run in the VM.
 packages="qemu-system-x86 seabios ipxe-qemu xz-utils zstd util-linux
 gcc libc6-dev libibverbs-dev ibverbs-providers ibverbs-utils rdma-core perftest iproute2"
 

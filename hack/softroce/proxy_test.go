@@ -14,7 +14,7 @@ import (
 func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
 	for script, args := range map[string][]string{"packages.sh": {"install"}, "../setup.sh": {"build"}} {
 		t.Run(filepath.Base(script), func(t *testing.T) {
-			bin, told := t.TempDir(), filepath.Join(t.TempDir(), "told")
+			bin, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
 			fake := func(name, text string) {
 				if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
 					t.Fatal(err)
@@ -22,7 +22,7 @@ func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
 			}
 			fake("id", "echo 1000")
 			fake("dpkg-query", "exit 1") // nothing is installed
-			fake("sudo", `echo "$*" >>`+told)
+			fake("sudo", `echo "$*" >>`+log)
 			path, err := filepath.Abs(script)
 			if err != nil {
 				t.Fatal(err)
@@ -33,7 +33,7 @@ func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			text, err := os.ReadFile(told)
+			text, err := os.ReadFile(log)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,11 +41,11 @@ func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
 				assigned, _, _ := strings.Cut(line, "apt-get")
 				for _, want := range []string{"http_proxy=http://proxy:3128 ", "https_proxy=http://proxy:3129 ", "no_proxy=mirror, localhost "} {
 					if !strings.Contains(assigned, want) {
-						t.Errorf("sudo %q is not told %q", line, want)
+						t.Errorf("sudo %q does not have %q", line, want)
 					}
 				}
 				if strings.Contains(assigned, "ftp_proxy") {
-					t.Errorf("sudo %q has a proxy that nobody set", line)
+					t.Errorf("sudo %q has a proxy that was not set", line)
 				}
 			}
 		})

@@ -115,7 +115,8 @@ func start(t *testing.T, cfg softroce.Config) *softroce.Cluster {
 	return c
 }
 
-// patience bounds what a guest does: emulated, beside other programs, a script of some seconds takes most of a minute.
+// patience bounds what a guest does: emulated, beside other programs, a script of some seconds
+// takes most of a minute.
 const patience = 8 * time.Minute
 
 func output(t *testing.T, h *softroce.Host, argv ...string) string {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Removes what setup.sh made, and nothing else: a device that was there before stays. Idempotent. As root.
+# Removes what setup.sh made, and nothing else: a device that was there before stays. Idempotent. As
+# root.
 set -eu
 # shellcheck source=hack/softroce/lib.sh
 . "$(dirname -- "$0")/lib.sh"

@@ -63,8 +63,8 @@ func children(pid int) (found []int) {
 	return found
 }
 
-// eventually waits for what other processes do, as long as the test has time: another process may hold
-// the machine's one VM for minutes.
+// eventually waits for what other processes do, as long as the test has time: another process may
+// hold the machine's one VM for minutes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	end, bounded := t.Deadline()
@@ -80,7 +80,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestVMReturnsTheExitCodeAndPrintsOnlyTheCommandsOutput(t *testing.T) {
+func TestVMReturnsTheCommandsCodeAndOutput(t *testing.T) {
 	if !testing.Short() { // what it says while it builds is not the point here
 		prepare, _, stderr := vm(t, "prepare")
 		if err := prepare.Run(); err != nil {
@@ -90,7 +90,8 @@ func TestVMReturnsTheExitCodeAndPrintsOnlyTheCommandsOutput(t *testing.T) {
 	cmd, stdout, stderr := vm(t, "run", "-e", "COLOUR=green", "--", "sh", "-c", "echo $COLOUR; echo $PWD; echo bad >&2; exit 42")
 	cmd.Dir = t.TempDir()
 	err := cmd.Run()
-	// That it waits for another VM, or that a boot hung, depends on the machine, and is all it may say.
+	// That it waits for another VM, or that a boot hung, depends on the machine, and is all it may
+	// say.
 	said := softroce.Reports.ReplaceAllString(stderr.String(), "")
 	if exitCode(err) != 42 || stdout.String() != "green\n"+cmd.Dir+"\n" || said != "bad\n" {
 		t.Fatal(err, stdout, stderr)
@@ -104,7 +105,7 @@ func TestVMEndsItsGuestAtTheTimeLimit(t *testing.T) {
 	}
 }
 
-func TestVMLeavesNoGuestBehindWhenItIsInterruptedOrKilled(t *testing.T) {
+func TestVMLeavesNoGuestBehind(t *testing.T) {
 	for _, c := range []struct {
 		sig  syscall.Signal
 		code int
@@ -151,7 +152,7 @@ func TestVMEndsWhenItsParentDies(t *testing.T) {
 	eventually(t, "qemu ends", func() bool { return !exists(qemu[0]) })
 }
 
-func TestGoTestExecRunsInTheGuestAndBringsProfilesBack(t *testing.T) {
+func TestGoTestExecBringsProfilesBack(t *testing.T) {
 	tool, _, _ := vm(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{

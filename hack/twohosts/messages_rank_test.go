@@ -19,8 +19,8 @@ import (
 // The handlers of mixed and silent, and what they count.
 var (
 	mixedTable = am.NewTable()
-	// check compares the payload with the pattern of its arguments (bytes, seed), and replies with the seed and
-	// another pattern.
+	// check compares the payload with the pattern of its arguments (bytes, seed), and replies with
+	// the seed and another pattern.
 	check = mixedTable.Handle("check", func(c *am.Call) {
 		n, seed := int(c.Arg(0)), int(c.Arg(1))
 		if !slices.Equal(c.Payload(), pattern(n, seed)) {
@@ -63,8 +63,8 @@ func (t *tally) of(rank int) uint64 {
 	return t.n[rank]
 }
 
-// mixedTraffic is traffic of every kind of message between each rank and all others, in turn. It returns what it posted to
-// whom.
+// mixedTraffic is traffic of every kind of message between each rank and all others, in turn. It
+// returns what it posted to whom.
 func mixedTraffic(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int, ranks []int) (sent map[int]uint64, err error) {
 	sent = make(map[int]uint64)
 	for i := range rounds {
@@ -138,8 +138,8 @@ func answer(r *am.Reply, err error, n, seed int) error {
 	return nil
 }
 
-// mixed is traffic of every kind of message, after which every post has arrived once and all books are right. If a rank dies in its
-// midst the others go on without it.
+// mixed is traffic of every kind of message, after which every post has arrived once and all
+// accounts are right. If a rank dies in its midst the others go on without it.
 func mixed(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	ranks := make([]int, j.Size())
 	for r := range ranks {
@@ -159,10 +159,11 @@ func mixed(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) e
 	if err := arrivedOnce(ctx, j, sent); err != nil {
 		return err
 	}
-	return checkBooks(ctx, j, w)
+	return checkAccounts(ctx, j, w)
 }
 
-// silent connects everybody to everybody, and then waits without a word for what a keepalive finds out.
+// silent connects every rank to all others, and then waits, without sending, for what a keepalive
+// finds.
 func silent(ctx context.Context, j *conduit.Job, w *conduit.Worker, _ int) error {
 	if _, err := mixedTraffic(ctx, j, w, 1, []int{0, 1, 2}[:j.Size()]); err != nil {
 		return err
@@ -190,7 +191,8 @@ var (
 	})
 )
 
-// farewell has rank 0 post a few words and leave while the cable is out; the others wait for it in Close.
+// farewell has rank 0 post a few words and leave while the cable is out; the others wait for it in
+// Close.
 func farewell(ctx context.Context, j *conduit.Job, w *conduit.Worker, words int) error {
 	if j.Rank() == 0 {
 		if err := bye.Post(ctx, w, 1, 0); err != nil { // it makes the connection
@@ -239,8 +241,8 @@ func arrivedOnce(ctx context.Context, j *conduit.Job, sent map[int]uint64) error
 	return nil
 }
 
-// survive: the ranks that live exchange as many messages again, and every credit and buffer comes back. Without another
-// error it returns the one that told of the death.
+// survive: the ranks that live exchange as many messages again, and every credit and buffer comes
+// back. Without another error it returns the one that names the death.
 func survive(ctx context.Context, j *conduit.Job, w *conduit.Worker, found error) error {
 	for {
 		fmt.Printf("rank %d: found ranks %v down: %v\n", j.Rank(), dead(j), found)
@@ -274,7 +276,7 @@ func among(ctx context.Context, j *conduit.Job, w *conduit.Worker, living []int)
 	if err := meet(ctx, j, w, 1, living); err != nil {
 		return err
 	}
-	return checkBooks(ctx, j, w)
+	return checkAccounts(ctx, j, w)
 }
 
 func dead(j *conduit.Job) (ranks []int) {
@@ -301,9 +303,9 @@ func meet(ctx context.Context, j *conduit.Job, w *conduit.Worker, phase int, ran
 	return nil
 }
 
-// checkBooks comes to a rest and looks at every lane's counters and credits. No message may have met a receiver
-// without a buffer.
-func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
+// checkAccounts waits until all rest and looks at every endpoint's counters and credits. No message
+// may have met a receiver without a buffer.
+func checkAccounts(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 	for r := range j.Size() {
 		l := w.Endpoint(r)
 		if err := l.Quiesce(ctx); err != nil {
@@ -316,7 +318,7 @@ func checkBooks(ctx context.Context, j *conduit.Job, w *conduit.Worker) error {
 	return nil
 }
 
-// rests waits until the books are those of a lane at rest: others may still be sending.
+// rests waits until the account is that of an endpoint at rest: others may still be sending.
 func rests(ctx context.Context, l *am.Endpoint) error {
 	until := time.Now().Add(20 * time.Second)
 	for {

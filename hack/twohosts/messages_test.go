@@ -20,8 +20,8 @@ func (j *job) started() {
 	}
 }
 
-// find waits until the ranks that are named have found others down and gone on among themselves, and logs how long the
-// slowest took to find out.
+// find waits until the ranks that are named have found others down and gone on among themselves,
+// and logs how long the slowest took to find out.
 func (j *job) find(down string, survivors string, ranks ...int) {
 	j.Helper()
 	begun := time.Now()
@@ -98,7 +98,7 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 		j.end(2)
 	})
 	t.Run("are not needed to find a cut cable", func(t *testing.T) {
-		other := os.Getenv("IBCONDUIT_KEEPALIVE") // of whoever measures that
+		other := os.Getenv("IBCONDUIT_KEEPALIVE") // for a user that measures it
 		if other == "" {
 			t.Setenv("IBCONDUIT_KEEPALIVE", "1s")
 		}
@@ -112,7 +112,7 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 			line := j.line(r, "found rank")
 			t.Logf("rank %d noticed after %.1f s: %s", r, time.Since(begun).Seconds(), line)
 			if other == "" && !strings.Contains(line, "verbs:") {
-				t.Errorf("rank %d was told by somebody before its keepalive told it", r)
+				t.Errorf("rank %d learned it before its keepalive found it", r)
 			}
 		}
 		j.end(0, 1)

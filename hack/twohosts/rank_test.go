@@ -102,7 +102,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// exchange: everybody writes to and reads from everybody, blocks of every size
+// exchange: every rank writes to and reads from every other, blocks of every size
 // class, and all do atomics on words of rank 0, which must add up.
 func exchange(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	for r := range j.Size() {
@@ -195,7 +195,7 @@ func atomics(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int)
 }
 
 // traffic between each rank and all others in turn, with every byte and every
-// count looked at, until the rounds are over or somebody is down.
+// count looked at, until the rounds are over or a rank is down.
 func traffic(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	if err := j.Barrier(ctx); err != nil {
 		return err
@@ -250,8 +250,8 @@ var (
 	noted [8]atomic.Uint64
 )
 
-// messages between each rank and all, itself too, with every byte looked at and every handler counted, until the
-// rounds are over or somebody is down.
+// messages between each rank and all, itself too, with every byte looked at and every handler
+// counted, until the rounds are over or a rank is down.
 func messages(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int) error {
 	if err := j.Barrier(ctx); err != nil {
 		return err

@@ -122,7 +122,7 @@ func (j *job) end(ranks ...int) {
 	}
 }
 
-// all are done, and nobody was found down.
+// all are done, and no rank was found down.
 func (j *job) all() {
 	j.Helper()
 	for r := range j.ranks {
@@ -133,7 +133,8 @@ func (j *job) all() {
 	}
 }
 
-// replug has the cable out in the midst of a program, which notices nothing, and reports whether rank 0 had to wait for it.
+// replug has the cable out in the midst of a program, which notices nothing, and reports whether
+// rank 0 had to wait for it.
 func replug(t *testing.T, c *softroce.Cluster, program string, rounds int) bool {
 	t.Helper()
 	j := start(t, c, program, "auto", rounds, 0, 1)
@@ -168,7 +169,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// endless rounds: until somebody is down.
+// endless rounds: until a rank is down.
 const endless = 1 << 30
 
 // One cluster serves all: what breaks a host comes last.

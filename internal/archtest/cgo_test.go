@@ -57,7 +57,7 @@ func TestCgoStaysInItsPackages(t *testing.T) {
 }
 
 // cTypeRule: no exported declaration of a cgo package mentions a type of C, be it
-// through a name of the package itself. Nobody outside could use it.
+// through a name of the package itself. No other package could use it.
 func cTypeRule(tr *tree) (violations []string) {
 	for _, p := range tr.sorted() {
 		if !slices.ContainsFunc(p.files, (*file).usesC) {
@@ -88,7 +88,7 @@ func cTypeRule(tr *tree) (violations []string) {
 // and unexported structs that embed one.
 type cTypes struct{ aliases map[string]bool }
 
-func (c *cTypes) learn(f *ast.File) (news bool) {
+func (c *cTypes) learn(f *ast.File) (more bool) {
 	for _, d := range f.Decls {
 		g, ok := d.(*ast.GenDecl)
 		if !ok || g.Tok != token.TYPE {
@@ -98,11 +98,11 @@ func (c *cTypes) learn(f *ast.File) (news bool) {
 			ts := s.(*ast.TypeSpec)
 			if ts.Assign.IsValid() && !c.aliases[ts.Name.Name] && c.mentions(ts.Type) {
 				c.aliases[ts.Name.Name] = true
-				news = true
+				more = true
 			}
 		}
 	}
-	return news
+	return more
 }
 
 // mentions says whether a type expression contains a type of C where others see

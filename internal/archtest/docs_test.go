@@ -92,7 +92,7 @@ func environmentRule(tr *tree) (violations []string) {
 			continue
 		}
 		for _, v := range variable.FindAllString(tr.files[name], -1) {
-			// What a test tells a child of its own is nobody else's business.
+			// A variable between a test and its own child needs no documentation.
 			private := strings.HasSuffix(name, "_test.go") && strings.HasPrefix(v, "IBCONDUIT_TEST_")
 			if used[v] == "" && !private {
 				used[v] = name
@@ -142,7 +142,7 @@ func TestEveryEnvironmentVariableIsDocumented(t *testing.T) {
 			want: []string{"IBCONDUIT_TEST_DEVICE is in b/b.go"},
 		},
 		planted{
-			name:  "a prefix alone is no variable",
+			name:  "a prefix is no variable",
 			files: map[string]string{"a.go": "// all begin with IBCONDUIT_ and so on", environment: ""},
 		},
 	)

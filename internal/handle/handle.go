@@ -1,11 +1,12 @@
 // Package handle finds objects that own something outside the Go heap and were never closed.
 //
-// A constructor calls New with the object it is about to return, and the object's Close calls Close on the handle.
-// An object that becomes garbage while its handle is open is a leak: it is counted, and reported through the function given to OnLeak.
-// With tracking on (tests, debugging) every open handle is also listed by Live together with the stack that created it.
+// A constructor calls New with the object it is about to return, and the object's Close calls Close
+// on the handle. An object that becomes garbage while its handle is open is a leak: it is counted,
+// and reported through the function given to OnLeak. With tracking on (tests, debugging) every open
+// handle is also listed by Live together with the stack that created it.
 //
-// The tracker never closes anything by itself: an object whose memory a NIC may still write must be closed by somebody
-// who knows that it is quiet.
+// The tracker never closes anything by itself: an object whose memory a NIC may still write must be
+// closed by code that knows that it is quiet.
 package handle
 
 import (
@@ -43,7 +44,8 @@ type Handle struct {
 	cleanup runtime.Cleanup
 }
 
-// state is what outlives the owner; it must not point to it, or the owner would never become garbage.
+// state is what outlives the owner; it must not point to it, or the owner would never become
+// garbage.
 type state struct {
 	kind, name string
 	serial     uint64
@@ -69,11 +71,12 @@ func (r Record) String() string {
 	return s + " created at\n" + r.Stack
 }
 
-// Track switches the recording of creation stacks for handles made from now on, and returns the previous setting.
+// Track switches the recording of creation stacks for handles made from now on, and returns the
+// previous setting.
 func Track(on bool) (was bool) { return tracking.Swap(on) }
 
-// OnLeak sets the function that is told of each leaked handle, on a goroutine of the runtime; nil restores the default,
-// a line on standard error.
+// OnLeak sets the function that receives each leaked handle, on a goroutine of the runtime; nil
+// restores the default, a line on standard error.
 func OnLeak(f func(Record)) {
 	if f == nil {
 		onLeak.Store(nil)
@@ -120,7 +123,8 @@ func Live() []Record {
 	return rs
 }
 
-// Forgive removes a leaked handle from the list of live ones: a test that leaks on purpose has freed what it owned.
+// Forgive removes a leaked handle from the list of live ones: a test that leaks on purpose has
+// freed what it owned.
 func Forgive(r Record) {
 	liveMu.Lock()
 	defer liveMu.Unlock()
@@ -136,7 +140,8 @@ func leaked(s *state) {
 		return
 	}
 	leaks.Add(1)
-	// It stays in the list of live handles: what it owned is still there, and a test's end must see it.
+	// It stays in the list of live handles: what it owned is still there, and a test's end must see
+	// it.
 	if f := onLeak.Load(); f != nil {
 		(*f)(s.record())
 		return

@@ -19,7 +19,7 @@ func makeThing(name string) *thing {
 	return x
 }
 
-func TestCloseIsIdempotentAndRemovesTheHandleFromLive(t *testing.T) {
+func TestCloseIsIdempotentAndEndsTheHandle(t *testing.T) {
 	defer Track(Track(true))
 	x := makeThing("a")
 	live := Live()
@@ -52,7 +52,7 @@ func TestLiveIsOrderedByCreation(t *testing.T) {
 	}
 }
 
-func TestGarbageWithoutCloseIsReportedOnceAndGarbageAfterCloseIsNot(t *testing.T) {
+func TestGarbageIsReportedOnceUnlessClosed(t *testing.T) {
 	defer Track(Track(true))
 	got := make(chan Record, 4)
 	OnLeak(func(r Record) { got <- r })

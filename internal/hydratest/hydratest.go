@@ -10,7 +10,8 @@ import (
 // EnvRequire makes a test that finds no launcher fail when it is "1".
 const EnvRequire = "IBCONDUIT_REQUIRE_HYDRA"
 
-// Mpiexec returns the path of mpiexec.hydra. Without it the test is skipped, or fails when IBCONDUIT_REQUIRE_HYDRA is 1.
+// Mpiexec returns the path of mpiexec.hydra. Without it the test is skipped, or fails when
+// IBCONDUIT_REQUIRE_HYDRA is 1.
 func Mpiexec(t testing.TB) string {
 	t.Helper()
 	path, err := exec.LookPath("mpiexec.hydra")

@@ -9,11 +9,11 @@ import (
 
 // blame finds the rank that failed first.
 type blame struct {
-	deaths *deaths
-	failed []*rank
-	others int // ranks that had not ended when the first failure was seen
-	first  *rank
-	told   bool
+	deaths   *deaths
+	failed   []*rank
+	others   int // ranks that had not ended when the first failure was seen
+	first    *rank
+	reported bool
 }
 
 // ended notes the end of a rank; true when it is the first failure.
@@ -29,8 +29,8 @@ func (b *blame) ended(k *rank, alive int) bool {
 	return true
 }
 
-// settle decides as soon as no rank is left that began to end earlier and has not ended yet: what it ends with
-// is not known. On a busy machine a process takes its time to die.
+// settle decides as soon as no rank is left that began to end earlier and has not ended yet: what
+// it ends with is not known. On a busy machine a process takes its time to die.
 func (b *blame) settle(ranks []*rank) {
 	if b.first != nil || len(b.failed) == 0 {
 		return
@@ -44,14 +44,15 @@ func (b *blame) settle(ranks []*rank) {
 	b.first = first
 }
 
-// decide is settle when there is no more time to wait: ranks are told to end, and their ends say nothing.
+// decide is settle when there is no more time to wait: ranks receive signals now, and their ends
+// mean nothing.
 func (b *blame) decide() {
 	if b.first == nil && len(b.failed) > 0 {
 		b.first = slices.MinFunc(b.failed, b.compare)
 	}
 }
 
-// compare: who began to end first, then who was seen first.
+// compare orders ranks by when they began to end, then by when they were seen to end.
 func (b *blame) compare(x, y *rank) int {
 	return cmp.Or(cmp.Compare(b.place(x), b.place(y)), cmp.Compare(x.order, y.order))
 }
@@ -63,12 +64,12 @@ func (b *blame) place(k *rank) int {
 	return math.MaxInt
 }
 
-// report says which rank it was, once, after that rank's own last words.
-func (b *blame) report(say func(string)) {
-	if b.told || b.first == nil || !b.first.dry {
+// report names the rank, once, after that rank's own output.
+func (b *blame) report(report func(string)) {
+	if b.reported || b.first == nil || !b.first.dry {
 		return
 	}
-	b.told = true
+	b.reported = true
 	text := b.first.String()
 	switch {
 	case b.others == 1:
@@ -76,5 +77,5 @@ func (b *blame) report(say func(string)) {
 	case b.others > 1:
 		text += fmt.Sprintf("; ending the other %d ranks", b.others)
 	}
-	say(text)
+	report(text)
 }

@@ -20,7 +20,7 @@ const guardName = "ibrun-guard"
 // guard is a second process of this program, in a session of its own, that outlives
 // the launching one if that is killed. It holds the reading end of a pipe: a byte
 // means that the job has ended in order, the end of the pipe without one that
-// nobody else is left to clean up.
+// no other process is left to clean up.
 type guard struct {
 	cmd  *exec.Cmd
 	pipe *os.File
@@ -45,7 +45,8 @@ func startGuard(job string) (*guard, error) {
 	return g, nil
 }
 
-// unmarked is an environment without a job's id: the guard of a job inside another must outlive what the other's guard kills.
+// unmarked is an environment without a job's id: the guard of a job inside another must outlive
+// what the other's guard kills.
 func unmarked(env []string) []string {
 	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
 }
@@ -73,7 +74,7 @@ func GuardMain() {
 }
 
 // killJob kills every process that was started with the job's id in its
-// environment, as all descendants of a rank are unless somebody cleared it. It goes on
+// environment, as all descendants of a rank are unless a program cleared it. It goes on
 // until there is none; the bound is for a tree that grows faster than it is cut.
 func killJob(job string) {
 	mark := []byte(jobMark + job)

@@ -1,9 +1,9 @@
 // Package launch starts the ranks of a job on this host and sees them to
 // their end.
 //
-// Each rank gets the variables that package bootstrap reads, the job's secret
-// through a pipe, a file that lists the ranks that have ended, and, if it is
-// rank 0, a listening socket, so that no port can be taken in between. Lines of output are kept whole.
+// Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
+// file that lists the ranks that have ended, and, if it is rank 0, a listening socket, so that no
+// port can be taken in between. Lines of output are kept whole.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
@@ -55,9 +55,9 @@ type Config struct {
 	Report func(message string)
 
 	// Grace is how long the others may take to end by themselves when a rank
-	// has failed, and again after SIGTERM, before SIGKILL; and, where the job was
-	// told to end, how long whoever reads the output. It must exceed the
-	// time in which a rank says why it ends; package bootstrap takes up to
+	// has failed, and again after SIGTERM, before SIGKILL; and, where the job
+	// is ended from outside, how long the reader of the output may take. It
+	// must exceed the time in which a rank reports why it ends; package bootstrap takes up to
 	// 3 s where a rank is missing. Default: 4 s.
 	Grace time.Duration
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
@@ -72,8 +72,8 @@ type Config struct {
 	Guard bool
 }
 
-// Sets reports whether Run itself tells a rank the variable: with another value the
-// ranks would not find each other, nor what they started the guard.
+// Sets reports whether Run itself sets a rank's variable: with another value the
+// ranks would not find each other, nor the guard what they started.
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",

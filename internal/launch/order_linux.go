@@ -10,24 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deaths tells in which order ranks began to end. The order in which they can be waited for is another: a
-// process closes its connections, on which its peers give up and exit, well before it is a zombie, most of
-// all if it has many threads or much memory, or if the machine is busy.
+// deaths finds in which order ranks began to end. The order in which they can be waited for is
+// another: a process closes its connections, on which its peers give up and exit, well before it is
+// a zombie, most of all if it has many threads or much memory, or if the machine is busy.
 //
-// Each rank holds the writing end of a pipe of its own, its life pipe, and nothing else does. One epoll
-// instance lists the ends of these pipes in the order in which they came (ep_poll_callback of fs/eventpoll.c
-// puts them at the tail of one list). A dying process closes its descriptors from the highest number down:
-// close_files (fs/file.c) goes up, but each fput (fs/file_table.c) is only put on a list of work that
-// task_work_run (kernel/task_work.c) takes from its head. So package bootstrap moves the pipe above all
-// other descriptors: its end is seen here before any peer sees the end of a connection.
+// Each rank holds the writing end of a pipe of its own, its life pipe, and nothing else does. One
+// epoll instance lists the ends of these pipes in the order in which they came (ep_poll_callback of
+// fs/eventpoll.c puts them at the tail of one list). A dying process closes its descriptors from
+// the highest number down: close_files (fs/file.c) goes up, but each fput (fs/file_table.c) is only
+// put on a list of work that task_work_run (kernel/task_work.c) takes from its head. So package
+// bootstrap moves the pipe above all other descriptors: its end is seen here before any peer sees
+// the end of a connection.
 //
-// A rank that was told to end the job (Abort of package bootstrap) writes a byte before it tells anybody.
+// A rank that ends the job (Abort of package bootstrap) writes a byte before any peer learns it.
 //
-// A rank whose pipe is held by a child of its own has no place in the order until that has ended too.
+// A rank whose pipe is held by a child of its own has no place in the order until that has ended
+// too.
 type deaths struct {
 	poller *os.File // the epoll instance
 
-	mu    sync.Mutex // guards what follows, and who takes events
+	mu    sync.Mutex // guards what follows, and taking events
 	epoll int        // -1 once closed
 	ranks map[int32]*rank
 	order map[*rank]int
@@ -64,8 +66,8 @@ func (d *deaths) add(k *rank) error {
 	return err
 }
 
-// watch notes deaths as they come, until close. Without it a pipe that a living rank closed could be noted
-// only when that rank ends for another reason.
+// watch notes deaths as they come, until close. Without it a pipe that a living rank closed could
+// be noted only when that rank ends for another reason.
 func (d *deaths) watch() {
 	raw, err := d.poller.SyscallConn()
 	if err != nil {
@@ -74,13 +76,14 @@ func (d *deaths) watch() {
 	_ = raw.Read(func(uintptr) bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.take()
+		d.takeLocked()
 		return false
 	})
 }
 
-// take notes what has come. The caller holds mu, so that no event is on its way from the kernel to a place.
-func (d *deaths) take() {
+// takeLocked notes the ends that epoll has. The lock keeps place from missing an event that
+// another goroutine has taken and not noted yet.
+func (d *deaths) takeLocked() {
 	events := make([]unix.EpollEvent, 64)
 	for d.epoll >= 0 {
 		n, err := unix.EpollWait(d.epoll, events, 0)
@@ -99,12 +102,12 @@ func (d *deaths) take() {
 	}
 }
 
-// place of a rank in the order of deaths, from 1; ok is false when none is known. What happened before the
-// call is known to it.
+// place of a rank in the order of deaths, from 1; ok is false when none is known. What happened
+// before the call is known to it.
 func (d *deaths) place(k *rank) (n int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.take()
+	d.takeLocked()
 	n, ok = d.order[k]
 	return n, ok
 }
@@ -119,9 +122,9 @@ func (d *deaths) close() {
 // exiting is PF_EXITING (include/linux/sched.h), which do_exit sets before it closes anything.
 const exiting = 0x4
 
-// dying tells a rank that ends from one that has only closed its life pipe, as a program that closes all
-// descriptors that it does not know does. It reads the flags from /proc/PID/stat (proc(5)): pid (comm) state
-// ppid pgrp session tty_nr tpgid flags ...
+// dying tells a rank that ends from one that has only closed its life pipe, as a program does that
+// closes all descriptors that it does not know. It reads the flags from /proc/PID/stat
+// (proc(5)): pid (comm) state ppid pgrp session tty_nr tpgid flags ...
 func (r *rank) dying() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

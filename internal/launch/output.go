@@ -39,7 +39,7 @@ func (s *stream) copy(r io.Reader) {
 	}
 }
 
-// take hands on whole lines and keeps the rest.
+// take passes on whole lines and keeps the rest.
 func (s *stream) take(p []byte) {
 	end := bytes.LastIndexByte(p, '\n') + 1
 	if end > 0 {
@@ -53,7 +53,7 @@ func (s *stream) take(p []byte) {
 	}
 }
 
-// flush hands on an unfinished line.
+// flush passes on an unfinished line.
 func (s *stream) flush() {
 	if len(s.held) > 0 {
 		s.sink.write(s, s.held)

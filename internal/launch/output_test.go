@@ -28,7 +28,7 @@ func TestLinesStayWholeHoweverTheyArrive(t *testing.T) {
 	}
 }
 
-func TestWithoutPrefixTheBytesOfOneRankAreUnchanged(t *testing.T) {
+func TestWithoutPrefixARanksBytesAreUnchanged(t *testing.T) {
 	var got bytes.Buffer
 	k := &sink{w: &got}
 	s := &stream{sink: k}
@@ -44,7 +44,7 @@ func TestWithoutPrefixTheBytesOfOneRankAreUnchanged(t *testing.T) {
 	}
 }
 
-func TestLineAboveTheLimitIsHandedOnAndOthersBeginTheirOwn(t *testing.T) {
+func TestALineAboveTheLimitIsPassedOn(t *testing.T) {
 	var got bytes.Buffer
 	k := &sink{w: &got}
 	a, b := &stream{sink: k, prefix: []byte("[a] ")}, &stream{sink: k, prefix: []byte("[b] ")}
@@ -53,7 +53,7 @@ func TestLineAboveTheLimitIsHandedOnAndOthersBeginTheirOwn(t *testing.T) {
 	if got.Len() == 0 || len(a.held) > 0 {
 		t.Fatalf("%d bytes are kept back, %d were handed on", len(a.held), got.Len())
 	}
-	a.take([]byte(long + "+\n")) // nobody came between
+	a.take([]byte(long + "+\n")) // no other rank wrote between
 	a.take([]byte(long))
 	b.take([]byte("b\n"))
 	a.take([]byte("rest\n"))
@@ -111,7 +111,7 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 }
 
 // A rank must not block because its output has nowhere to go.
-func TestFailedDestinationIsReportedOnceAndTheRestDiscarded(t *testing.T) {
+func TestAFailedDestinationIsReportedOnce(t *testing.T) {
 	w := &brokenWriter{}
 	k := &sink{w: w}
 	s := &stream{sink: k}

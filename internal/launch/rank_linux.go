@@ -34,12 +34,12 @@ type rank struct {
 	reaped bool // its pid, and that of its group, may belong to others now
 	status syscall.WaitStatus
 	order  int64 // in which ranks were seen to end, from 1
-	ended  bool  // run.see has heard of its end, as of dry
+	ended  bool  // run.see has received its end, as of dry
 	dry    bool  // all output has been taken
 }
 
 // handover is what a rank gets beyond its output: the job's secret, the list of
-// who has ended and, for rank 0, the listener.
+// ranks that have ended and, for rank 0, the listener.
 type handover struct {
 	addr, job, secret string
 	listener          *os.File
@@ -47,7 +47,7 @@ type handover struct {
 }
 
 // newHandover opens the rendezvous. The listener is bound before any rank
-// runs: nobody can take the port, and no rank dials too early.
+// runs: no other process can take the port, and no rank dials too early.
 func newHandover() (*handover, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -95,7 +95,7 @@ func same(a, b any) (equal bool) {
 }
 
 // start starts all ranks from one thread that lives until they have ended:
-// PR_SET_PDEATHSIG speaks of the parent's thread, not of its process
+// PR_SET_PDEATHSIG is about the parent's thread, not of its process
 // (prctl(2)), and Go ends threads as it likes.
 func (r *run) start(path string, h *handover, out, errs *sink) error {
 	started := make(chan error, 1)
@@ -133,10 +133,10 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 	return <-started
 }
 
-var errUnread = errors.New("launch: the rest of the output is lost: nobody reads it")
+var errUnread = errors.New("launch: the rest of the output is lost: it is not read")
 
-// see waits until all ranks have ended and hurries them where needed. Their output may take its time, unless
-// the job was told to end.
+// see waits until all ranks have ended and hurries them where needed. Their output may take its
+// time, unless the job is ended from outside.
 func (r *run) see(ctx context.Context, err error) error {
 	hurry := stopped()
 	defer hurry.Stop()
@@ -146,13 +146,13 @@ func (r *run) see(ctx context.Context, err error) error {
 		hurry.Reset(after)
 	}
 	done := ctx.Done()
-	told := false // to end, from outside
+	ending := false // from outside
 	var giveUp <-chan time.Time
 	if err != nil {
 		end(syscall.SIGTERM, 0)
 	}
 	for alive, wet := len(r.ranks), len(r.ranks); wet > 0; {
-		if told && alive == 0 && giveUp == nil {
+		if ending && alive == 0 && giveUp == nil {
 			giveUp = time.After(r.cfg.Grace)
 		}
 		select {
@@ -171,9 +171,9 @@ func (r *run) see(ctx context.Context, err error) error {
 			r.blame.settle(r.ranks)
 		case s := <-r.cfg.Signals:
 			r.forward(s)
-			told = told || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
+			ending = ending || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
 		case <-done:
-			done, told = nil, true
+			done, ending = nil, true
 			if err == nil {
 				err = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
 			}

@@ -50,8 +50,8 @@ func sh(t *testing.T, n int, script string, change func(*Config)) result {
 	return r
 }
 
-// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing else says which of them is
-// quicker. One is gone when the launcher has waited for it.
+// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing
+// else says which of them is quicker. One is gone when the launcher has waited for it.
 const meeting = `
 	come() { echo $$ >new.$IBCONDUIT_RANK; mv new.$IBCONDUIT_RANK pid.$IBCONDUIT_RANK; }
 	await() { while ! test -e pid.$1; do sleep 0.01; done; }
@@ -69,7 +69,7 @@ func meet(t *testing.T, n int, script string, change func(*Config)) result {
 	})
 }
 
-// lines sorts the output: ranks speak in any order.
+// lines sorts the output: ranks write in any order.
 func lines(s string) []string {
 	l := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	slices.Sort(l)
@@ -165,7 +165,7 @@ func TestCodeIsThatOfTheFirstRankThatFailed(t *testing.T) {
 	}
 }
 
-func TestFailureIsReportedWithRankPidAndWhatFollows(t *testing.T) {
+func TestFailureNamesRankPidAndWhatFollows(t *testing.T) {
 	r := sh(t, 4, `test $IBCONDUIT_RANK != 2 || { echo $$; exit 3; }; sleep 60`, nil)
 	want := fmt.Sprintf("rank 2 (pid %d): exit status 3; ending the other 3 ranks", number(t, r.out))
 	if r.msg != want {
@@ -177,7 +177,7 @@ func TestFailureIsReportedWithRankPidAndWhatFollows(t *testing.T) {
 	}
 }
 
-// The survivors hear of a death from the rendezvous and say so: they must
+// The survivors learn of a death from the rendezvous and report it: they must
 // have the time.
 func TestSurvivorsMaySpeakBeforeTheyAreEnded(t *testing.T) {
 	r := meet(t, 2, `come; test $IBCONDUIT_RANK = 0 && exit 5; gone 0; sleep 0.3; echo rank 0 went away; exit 6`, func(c *Config) { c.Grace = 40 * time.Second })
@@ -205,7 +205,7 @@ func TestContextEndsTheJob(t *testing.T) {
 	}
 }
 
-func TestProgramThatDoesNotExistIs127AndOneThatCannotRunIs126(t *testing.T) {
+func TestExitCodesOfProgramsThatDoNotStart(t *testing.T) {
 	dir := t.TempDir()
 	plain, empty := dir+"/plain", dir+"/empty"
 	if err := errors.Join(os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o644), os.WriteFile(empty, []byte("\x7fELF?"), 0o755)); err != nil {
@@ -274,7 +274,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	}
 }
 
-// unread is an output that nobody reads until it is released.
+// unread is an output that is not read until it is released.
 type unread struct {
 	written sync.Once
 	then    func()
@@ -287,7 +287,7 @@ func (w *unread) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhoIsToldToEndDoesNotWaitForAReader(t *testing.T) {
+func TestAJobThatIsEndedWaitsForNoReader(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	out := &unread{then: func() { signals <- syscall.SIGTERM }, release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(out.release) })
@@ -385,7 +385,7 @@ func TestNoDescriptorStaysBehind(t *testing.T) {
 	}
 }
 
-func TestRanksFindInTheirListWhoHasEndedAndHow(t *testing.T) {
+func TestRanksFindInTheirListWhichHaveEnded(t *testing.T) {
 	r := meet(t, 4, `list=/proc/self/fd/${IBCONDUIT_ENDED_FD%%:*}
 		ended() { while test $(wc -l <$list) -lt $1; do sleep 0.01; done; }
 		case $IBCONDUIT_RANK in
@@ -399,13 +399,14 @@ func TestRanksFindInTheirListWhoHasEndedAndHow(t *testing.T) {
 	}
 }
 
-// What package bootstrap does with the life pipe is tested with ibrun, where ranks have connections.
+// What package bootstrap does with the life pipe is tested with ibrun, where ranks have
+// connections.
 const (
 	sayEnding = `echo >&${IBCONDUIT_LIFE_FD%%:*};`
 	closeLife = `eval "exec ${IBCONDUIT_LIFE_FD%%:*}>&-";`
 )
 
-func TestFirstIsWhoSaidThatItEndsThoughItTakesLong(t *testing.T) {
+func TestTheRankThatReportedItsEndIsTheFirst(t *testing.T) {
 	script := `if test $IBCONDUIT_RANK = 0; then ` + sayEnding + ` come; sleep %d; exit 3; fi; await 0; exit 1`
 	if r := meet(t, 2, fmt.Sprintf(script, 1), func(c *Config) { c.Grace = 40 * time.Second }); r.code != 3 {
 		t.Errorf("%+v, want the code of rank 0", r)
@@ -417,7 +418,7 @@ func TestFirstIsWhoSaidThatItEndsThoughItTakesLong(t *testing.T) {
 }
 
 // Some programs close every descriptor that they do not know.
-func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
+func TestClosingTheLifePipeIsNotTheFirstEnd(t *testing.T) {
 	r := meet(t, 2, `if test $IBCONDUIT_RANK = 0; then `+closeLife+` come; gone 1; sleep 0.2; exit 3; fi
 		await 0; sleep 0.1; come; exit 1`, func(c *Config) { c.Grace = 40 * time.Second })
 	if r.code != 1 {
@@ -425,7 +426,8 @@ func TestWhoClosesItsLifePipeAndGoesOnIsNotTheFirst(t *testing.T) {
 	}
 }
 
-// A rank may leave a setuid program behind, which ignores what an ordinary user's launcher sends it.
+// A rank may leave a setuid program behind, which ignores what an ordinary user's launcher sends
+// it.
 func TestWhatCannotBeKilledIsNotWaitedFor(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("starts a process as another user, which takes root")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestGuardCatchesASecondEntryInTheDebugBuildOnly(t *testing.T) {
+func TestGuardCatchesASecondEntryInDebugBuilds(t *testing.T) {
 	var g Guard
 	if err := g.Enter(); err != nil {
 		t.Fatalf("first Enter: %v", err)

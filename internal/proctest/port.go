@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldAddr is an address of the loopback at which nobody listens and a process that is told of it can. Until the test ends its port is
-// held by a socket that does not listen: with SO_REUSEADDR, which net.Listen sets as well, who names the port may bind it too, and the
-// kernel gives it to nobody who does not.
+// HeldAddr is a loopback address on which no process listens. A socket that does not listen holds
+// its port until the test ends. A process that knows the address can listen on it: both sockets
+// have SO_REUSEADDR, which net.Listen sets. The kernel does not choose the port for any other.
 func HeldAddr(t testing.TB) string {
 	t.Helper()
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Child is this test binary again, in a process of its own; its TestMain finds out from the environment what it shall do.
-// It talks with the test over its standard input and output.
+// Child is this test binary again, in a process of its own; its TestMain finds out from the
+// environment what it shall do. It talks with the test over its standard input and output.
 type Child struct {
 	Cmd *exec.Cmd
 	In  io.WriteCloser
@@ -46,8 +46,8 @@ func Start(t testing.TB, env ...string) *Child {
 	return &Child{cmd, in, bufio.NewScanner(out)}
 }
 
-// Gone waits until a process has ended. A zombie has ended too: it waits for its parent, which for an orphan may be a
-// container's idle init.
+// Gone waits until a process has ended. A zombie has ended too: it waits for its parent, which for
+// an orphan may be a container's idle init.
 func Gone(t testing.TB, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {

@@ -1,5 +1,5 @@
-// Package racetest tells tests whether they were built with the race detector, under which what they run is some ten times slower and the
-// memory laid out otherwise.
+// Package racetest says whether the build has the race detector, which makes a program some ten
+// times slower and lays out its memory otherwise.
 package racetest
 
 // Enabled is true with -race.

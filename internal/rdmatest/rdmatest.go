@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// EnvRequire makes a test that finds no device fail when it is "1", so that skipping cannot hide rot.
+	// EnvRequire makes a test that finds no device fail when it is "1", so that skipping cannot
+	// hide rot.
 	EnvRequire = "IBCONDUIT_REQUIRE_RDMA"
 	// EnvDevice names the device to test on.
 	EnvDevice = "IBCONDUIT_TEST_DEVICE"
@@ -16,9 +17,9 @@ const (
 	sysClass = "/sys/class/infiniband"
 )
 
-// Device returns the name of the device to test on: the one that IBCONDUIT_TEST_DEVICE names, else a software device
-// (rxe, siw), else the first. Without a device the test is skipped, or fails when IBCONDUIT_REQUIRE_RDMA is 1. In a
-// build without verbs it is skipped.
+// Device returns the name of the device to test on: the one that IBCONDUIT_TEST_DEVICE names, else
+// a software device (rxe, siw), else the first. Without a device the test is skipped, or fails when
+// IBCONDUIT_REQUIRE_RDMA is 1. In a build without verbs it is skipped.
 func Device(t testing.TB) string {
 	t.Helper()
 	if !verbsBuilt {
@@ -35,8 +36,8 @@ func Device(t testing.TB) string {
 	return ""
 }
 
-// Lacks skips a test for what the device that Device returned cannot do. Soft-RoCE can do all that tests ask for: there
-// it fails, so that an attribute that is read wrongly hides nothing.
+// Lacks skips a test for what the device that Device returned cannot do. Soft-RoCE can do all that
+// tests ask for: there it fails, so that an attribute that is read wrongly hides nothing.
 func Lacks(t testing.TB, device, what string) {
 	t.Helper()
 	if strings.HasPrefix(device, "rxe") {

@@ -14,7 +14,7 @@ import (
 // Waiter paces one wait. The zero value is ready; Reset starts another wait.
 type Waiter struct {
 	// Crowded says that more spinners share the cores than there are cores, so that
-	// spinning only takes time from whom it waits for.
+	// spinning only takes time from what it waits for.
 	Crowded bool
 
 	n     uint32

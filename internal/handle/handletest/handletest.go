@@ -12,8 +12,9 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// VerifyTestMain runs the tests of a package and exits. The exit code is not zero when a test failed, when a handle is still open
-// (its creation stack is printed) or when a goroutine is still running.
+// VerifyTestMain runs the tests of a package and exits. The exit code is not zero when a test
+// failed, when a handle is still open (its creation stack is printed) or when a goroutine is still
+// running.
 //
 //	func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
 func VerifyTestMain(m *testing.M, opts ...goleak.Option) {

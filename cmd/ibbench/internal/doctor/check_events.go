@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// eventGroups are the classes that stand and fall together, as a user meets them, and what follows where nobody
-// sees one. Classes of no group are seen by few or nobody, wherever.
+// eventGroups are the classes that stand and fall together, as a user meets them, and what follows
+// where none is seen. Few monitors or none see the classes of no group.
 var eventGroups = []struct {
 	name    string
 	calls   string
@@ -25,8 +25,9 @@ var eventGroups = []struct {
 	},
 }
 
-// memoryEvents reports, for each group of calls that can take registered memory away, who would tell the
-// registration cache. It speaks of this program: others are seen alike if they were built alike.
+// memoryEvents reports, for each group of calls that can take registered memory away, which monitor
+// reports them to the registration cache. It speaks of this program: others are seen alike if they
+// were built alike.
 func (x *examination) memoryEvents() {
 	for _, v := range memevents.Variables() {
 		if !v.Valid(x.env(v.Name)) {
@@ -47,17 +48,17 @@ func (x *examination) memoryEvents() {
 			x.ok(g.name, g.calls+": "+seen)
 			continue
 		}
-		detail := fmt.Sprintf("%s: nobody sees %v (%s): %s", g.calls, missing, x.whyUnseen(r, missing), g.without)
+		detail := fmt.Sprintf("%s: no monitor sees %v (%s): %s", g.calls, missing, x.whyUnseen(r, missing), g.without)
 		x.warn(g.name, detail, x.eventRemedy(r, g.classes, missing))
 	}
 	seen, missing := divide(r, rest)
 	if seen != "" {
 		seen += "; "
 	}
-	x.ok("events-rare", fmt.Sprintf("%s%v: seen by nobody, not to be done to registered memory", seen, missing))
+	x.ok("events-rare", fmt.Sprintf("%s%v: seen by no monitor, not to be done to registered memory", seen, missing))
 }
 
-// divide says who sees which of the classes, and which nobody sees.
+// divide says which monitor sees which of the classes, and which are not seen.
 func divide(r memevents.Report, of memevents.Classes) (seen string, missing memevents.Classes) {
 	var names []string
 	by := map[string]memevents.Classes{}
@@ -79,7 +80,7 @@ func divide(r memevents.Report, of memevents.Classes) (seen string, missing meme
 	return strings.Join(names, ", "), missing
 }
 
-// nothingWatched says why nobody sees anything, if so.
+// nothingWatched says why nothing is seen, if so.
 func nothingWatched(r memevents.Report) (why string, off bool) {
 	for _, c := range r.Classes {
 		if c.By != "" {
@@ -131,15 +132,15 @@ func (x *examination) eventRemedy(r memevents.Report, group, missing memevents.C
 	}
 	todo := x.userfaultfdRemedy(uffd.Why)
 	if missing.Has(memevents.Set(memevents.LibcFree)) && x.arch == "x86_64" {
-		todo += "; or, for this line alone, export " + memevents.EnvMonitors + "=auto,patch"
+		todo += "; or, for this line only, export " + memevents.EnvMonitors + "=auto,patch"
 	}
 	return todo
 }
 
-// userfaultfdRemedy: the restricted mode, which suffices, is open to everybody since Linux 5.11 (Documentation/
-// admin-guide/sysctl/vm.rst, unprivileged_userfaultfd); /dev/userfaultfd exists since 6.1 and asks for its file's
-// permissions only. The default profiles of container runtimes leave userfaultfd out of what they allow, and
-// allow ioctl, which is how the device is used.
+// userfaultfdRemedy: the restricted mode, which suffices, is open to all users since Linux 5.11
+// (Documentation/ admin-guide/sysctl/vm.rst, unprivileged_userfaultfd); /dev/userfaultfd exists
+// since 6.1 and asks for its file's permissions only. The default profiles of container runtimes
+// leave userfaultfd out of what they allow, and allow ioctl, which is how the device is used.
 func (x *examination) userfaultfdRemedy(why string) string {
 	container := x.Container(x.env)
 	switch {

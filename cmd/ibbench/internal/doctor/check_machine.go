@@ -11,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// defaultSegment is what a rank maps unless told otherwise
+// defaultSegment is what a rank maps by default
 // (conduit.Config.SegmentSize).
 const defaultSegment = 64 << 20
 

@@ -38,8 +38,8 @@ func (x *examination) library() {
 
 var libraryVersion = regexp.MustCompile(`^libibverbs\.so\.(\d+\.\d+\.(\d+)\.\d+)$`)
 
-// findLibrary returns the directory of libibverbs.so.1 and its version. The
-// third number of the file's name is rdma-core's (its CMakeLists.txt: IBVERBS_PABI..., PACKAGE_VERSION).
+// findLibrary returns the directory of libibverbs.so.1 and its version. The third number of the
+// file's name is rdma-core's (its CMakeLists.txt: IBVERBS_PABI..., PACKAGE_VERSION).
 func (x *examination) findLibrary() (dir, version string) {
 	dirs := strings.Split(x.env("LD_LIBRARY_PATH"), ":")
 	dirs = append(dirs, "/usr/lib/"+x.arch+"-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/local/lib64")
@@ -256,7 +256,7 @@ func (x *examination) portRemedy(a verbs.PortAttr, netdev string) string {
 		}
 		return x.sudo("ip link set "+netdev+" up") + "; then look at the cable and the switch"
 	case a.State == verbs.PortInit || a.State == verbs.PortArmed:
-		return "no subnet manager has activated it: start opensm on one host, or ask who runs the switch"
+		return "no subnet manager has activated it: start opensm on one host, or ask the switch's administrator"
 	}
 	return "look at the cable (ibstat says what the port sees)"
 }
@@ -295,8 +295,9 @@ func (x *examination) gid(name string, p port, netdev string) bool {
 	return true
 }
 
-// lostAddress: the kernel keeps a port's link-local GID, which it makes of the hardware address, in the table whether or not
-// the interface has that address (default GIDs, drivers/infiniband/core/roce_gid_mgmt.c). All others go with their address.
+// lostAddress: the kernel keeps a port's link-local GID, which it makes of the hardware address, in
+// the table whether or not the interface has that address (default GIDs,
+// drivers/infiniband/core/roce_gid_mgmt.c). All others go with their address.
 func (x *examination) lostAddress(c verbs.GIDChoice, netdev string) bool {
 	a := c.GID.Addr()
 	if c.Type != verbs.GIDTypeRoCEv2 || !a.Is6() || !a.IsLinkLocalUnicast() || !x.Exists("/sys/class/net/"+netdev) {

@@ -17,7 +17,8 @@ import (
 
 const envReport = "IBCONDUIT_TEST_DOCTOR_REPORT"
 
-// The test binary is also a doctor that writes its report to a file, for a test that starts it under other limits.
+// The test binary is also a doctor that writes its report to a file, for a test that starts it
+// under other limits.
 func TestMain(m *testing.M) {
 	report := os.Getenv(envReport)
 	if report == "" {
@@ -49,7 +50,8 @@ func TestAMemlockOf64KiBIsReported(t *testing.T) {
 	defer cancel()
 	argv := []string{"prlimit", "--memlock=65536:65536"}
 	if sysinfo.Host().Capabilities().Has(capIPCLock) {
-		// The bounding set takes the capability from root at exec; SYS_RESOURCE could raise the limit.
+		// The bounding set takes the capability from root at exec; SYS_RESOURCE could raise the
+		// limit.
 		argv = append(argv, "setpriv", "--bounding-set=-ipc_lock,-sys_resource", "--inh-caps=-ipc_lock,-sys_resource")
 	}
 	argv = append(argv, exe)

@@ -26,7 +26,7 @@ type machine struct {
 	mapping func(bytes int64) error // maps a segment of that size
 	clock   func() time.Duration    // cost of one reading
 	devices func() ([]device, error)
-	events  func() memevents.Report // who hears of changes of the address space
+	events  func() memevents.Report // which monitors see changes of the address space
 	// pin registers up to max bytes and returns how many went.
 	pin func(device string, max uint64) (pinned uint64, raised bool, err error)
 }

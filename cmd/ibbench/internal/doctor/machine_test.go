@@ -304,9 +304,9 @@ func TestTheRemedyFitsTheMachine(t *testing.T) {
 		{"infiniband", "events-c", OK, "munmap mmap-fixed mremap madvise brk shm remap_file_pages by symbols", ""},
 		{"infiniband", "events-go", OK, "raw-unmap raw-discard by userfaultfd", ""},
 		{"infiniband", "events-rare", OK, "guard by symbols; raw-guard raw-shm", ""},
-		{"kubernetes", "events-malloc", Warn, "nobody sees libc-free libc-brk (userfaultfd: operation not permitted)", "seccompProfile"},
+		{"kubernetes", "events-malloc", Warn, "no monitor sees libc-free libc-brk (userfaultfd: operation not permitted)", "seccompProfile"},
 		{"kubernetes", "events-malloc", Warn, "registered for each operation", "IBCONDUIT_MEM_MONITORS=auto,patch"},
-		{"kubernetes", "events-go", Warn, "nobody sees raw-unmap raw-discard", "Unconfined"},
+		{"kubernetes", "events-go", Warn, "no monitor sees raw-unmap raw-discard", "Unconfined"},
 		{"quota", "events-go", Warn, "operation not permitted", "docker run --device /dev/userfaultfd"},
 		{"old-kernel", "events-go", Warn, "operation not permitted", "sudo sysctl -w vm.unprivileged_userfaultfd=1"},
 		{"old-kernel", "events-malloc", OK, "libc-free libc-brk by patch", ""},
@@ -318,7 +318,7 @@ func TestTheRemedyFitsTheMachine(t *testing.T) {
 		{"events-misspelt", "events", Warn, `IBCONDUIT_MEM_EVENTS="nein"`, "unset IBCONDUIT_MEM_EVENTS"},
 		{"events-symbols", "events-go", Warn, "not chosen", "add userfaultfd to it"},
 		{"events-static", "events", Warn, "not built", "CGO_ENABLED=1"},
-		{"events-library", "events-c", Warn, "nobody sees shm remap_file_pages", "ibrun --preload"},
+		{"events-library", "events-c", Warn, "no monitor sees shm remap_file_pages", "ibrun --preload"},
 		{"memlock-raised", "memlock", OK, "registered 256 MiB on rxe0 with the soft limit raised", ""},
 	} {
 		f, _ := readFixture(t, "testdata/"+c.machine+".txtar")

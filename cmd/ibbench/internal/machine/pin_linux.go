@@ -9,7 +9,7 @@ import (
 )
 
 // Pin binds every thread of this process, and those to come, to cpus. Threads
-// started meanwhile inherit the mask of whoever starts them, hence a second
+// started meanwhile inherit the mask of the thread that starts them, hence a second
 // look until no new one is found.
 func Pin(cpus []int) error {
 	if len(cpus) == 0 {

@@ -78,7 +78,7 @@ func (m *messages) open(workers []*conduit.Worker, peer, n int) error {
 	return nil
 }
 
-// prepareMessages readies the handlers for a point before anybody sends.
+// prepareMessages readies the handlers for a point before any rank sends.
 func (s *session) prepareMessages(pt plan.Point, a areas, peer int) error {
 	m := s.messages
 	if m.begun = nil; peer < 0 {
@@ -133,8 +133,9 @@ func (m *messages) finish(ctx context.Context, peer int) error {
 	return err
 }
 
-// stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the payloads of
-// replies. Those are collected in between, since the collector is off while the clock runs.
+// stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the
+// payloads of replies. Those are collected in between, since the collector is off while the clock
+// runs.
 func (c *caller) stretch(l *latency, n int) error {
 	if len(c.payload) > 0 {
 		runtime.GC()
@@ -165,8 +166,8 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 	return s.job.Barrier(s.ctx)
 }
 
-// attend ends a stretch of posts: the peer hears that this rank's are over, and this one serves until its
-// peer's are.
+// attend ends a stretch of posts: the peer learns that this rank's are over, and this one serves
+// until its peer's are.
 func (s *session) attend(pt plan.Point, me *senders, peer int) error {
 	if me != nil {
 		if err := s.messages.finish(s.ctx, peer); err != nil {
@@ -189,8 +190,8 @@ func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
 	return all
 }
 
-// settled is how long the books of a lane may take to balance after the last message: control messages
-// may be on their way.
+// settled is how long the account of an endpoint may take to balance after the last message:
+// control messages may be on their way.
 const settled = 2 * time.Second
 
 // audit is what each rank tells rank 0 of a point's messages.
@@ -226,8 +227,8 @@ func (m *messages) audited(ctx context.Context) audit {
 	return a
 }
 
-// auditMessages gathers what all ranks found. Rank 0 writes it into the series, if there is one: what is not as it
-// should be counts as errors.
+// auditMessages gathers what all ranks found. Rank 0 writes it into the series, if there is one:
+// what is not as it should be counts as errors.
 func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	var mine audit
 	if s.messages.begun != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// inbox counts the posts of one goroutine. One addition counts a message and adds up the numbers of all:
-// number<<32 + 1. So one that is lost, or comes twice, shows.
+// inbox counts the posts of one goroutine. One addition counts a message and adds up the numbers of
+// all: number<<32 + 1. So one that is lost, or comes twice, shows.
 type inbox struct {
 	sum atomic.Uint64
 	_   [56]byte // a line of its own

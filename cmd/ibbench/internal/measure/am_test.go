@@ -47,7 +47,7 @@ func pair(t *testing.T, p *plan.Plan, fn func(s *session) error, change ...func(
 	}
 }
 
-// TestWrongMessagesAreCounted plants a fault on one side: rank 0 must hear of it.
+// TestWrongMessagesAreCounted plants a fault on one side: rank 0 must report it.
 func TestWrongMessagesAreCounted(t *testing.T) {
 	for name, plant := range map[string]func(m *messages){
 		"none": func(*messages) {},
@@ -55,7 +55,7 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 			x := m.posts.Load()
 			m.posts.Store(&posts{inbox: x.inbox, want: append([]byte{x.want[0] + 1}, x.want[1:]...)})
 		},
-		"a request nobody asked for": func(m *messages) {
+		"a request too many": func(m *messages) {
 			if err := m.take.Post(t.Context(), m.lanes[0], 0, 1<<40); err != nil {
 				t.Error(err)
 			}
@@ -163,5 +163,5 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 			return fmt.Errorf("%v allocations for a call", l.calls.allocs)
 		}
 		return s.job.Barrier(s.ctx)
-	}, func(cfg *conduit.Config) { cfg.Messages.SpinFor = time.Minute }) // waking who sleeps allocates
+	}, func(cfg *conduit.Config) { cfg.Messages.SpinFor = time.Minute }) // unparking allocates
 }

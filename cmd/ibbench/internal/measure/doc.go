@@ -4,7 +4,7 @@
 // All ranks go through the points together. Rank 0 leads: before each stretch
 // it broadcasts how much is to be done, zero at the end; so only it keeps time.
 // A latency is measured from rank 0 to the last rank; throughputs between rank i
-// and rank i+n/2, all pairs at once. Who has nothing to do sleeps meanwhile,
+// and rank i+n/2, all pairs at once. A rank that has nothing to do sleeps meanwhile,
 // since a spinning rank would take a core from the ones that are measured.
 //
 // The loops that are timed stand in *_datapath.go. They do not allocate, and
@@ -22,9 +22,10 @@
 //
 // # Active messages
 //
-// A rank that receives serves its lanes until the sender's last request of a stretch, which says so. A
-// stretch of posts ends when the peer has handled all of them. At the end of a point all ranks tell rank 0 what
-// their lanes counted: requests sent and handled must be as many, and none may have met no receive buffer.
+// A rank that receives serves its endpoints until the sender's last request of a stretch, which is
+// marked. A stretch of posts ends when the peer has handled all of them. At the end of a point all
+// ranks tell rank 0 what their endpoints counted: requests sent and handled must be as many, and
+// none may have met no receive buffer.
 //
 // # Memory
 //

@@ -182,7 +182,8 @@ func (s *session) measureLatency(pt plan.Point, l *latency, p *pace) (*report.Se
 			P50: report.Round3(part.Percentile(50)), Max: report.Round3(part.Max()),
 		})
 		done += n
-		// Meeting the peer is not measuring, but a peer that is starved must not make it last for ever.
+		// Meeting the peer is not measuring, but a peer that is starved must not make it last for
+		// ever.
 		elapsed += max(l.elapsed, took/4)
 		p.learn(int(n), l.elapsed)
 	}

@@ -135,7 +135,7 @@ func (s *session) plant(pt plan.Point, l *latency) {
 	}
 }
 
-func TestLocalMemoryIsTheSegmentsUnlessItIsToBeTheProgramsOwn(t *testing.T) {
+func TestLocalMemoryIsOfTheSegmentOrTheProgram(t *testing.T) {
 	pt := plan.Point{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 2, Chain: 1, Iters: 10}
 	for _, where := range []string{"", plan.Own} {
 		pt.Local = where
@@ -204,7 +204,7 @@ func TestTheTimedLoopsDoNotAllocate(t *testing.T) {
 	}
 }
 
-func TestSamplesHoldAsManyOperationsAsTheClockNeeds(t *testing.T) {
+func TestSamplesHoldEnoughOperationsForTheClock(t *testing.T) {
 	for _, c := range []struct {
 		op, clock float64
 		want      int

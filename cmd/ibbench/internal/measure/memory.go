@@ -25,8 +25,8 @@ func pattern(b []byte, seed uint64, rank int) {
 	_, _ = src.Read(b) // never fails
 }
 
-// prepare lays the pattern where bytes come from and zeros where they arrive, and chooses the local memory.
-// The words of atomics begin at zero.
+// prepare lays the pattern where bytes come from and zeros where they arrive, and chooses the local
+// memory. The words of atomics begin at zero.
 func (s *session) prepare(pt plan.Point) areas {
 	a := areasOf(pt)
 	seg := s.job.Segment()

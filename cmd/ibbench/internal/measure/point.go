@@ -106,7 +106,8 @@ func (p *pace) next(done, elapsed int64) int64 {
 	return min(n, p.most())
 }
 
-// most bounds a stretch: by the room for readings, and by what replies with a payload allocate meanwhile.
+// most bounds a stretch: by the room for readings, and by what replies with a payload allocate
+// meanwhile.
 func (p *pace) most() int64 {
 	if p.pt.Op == plan.AM && p.pt.Size > 0 {
 		return min(maxStretch, max(1, replyBytes/p.pt.Size))
@@ -114,8 +115,8 @@ func (p *pace) most() int64 {
 	return maxStretch
 }
 
-// stream is the only stretch of a throughput, per lane. It is four times the depth at least, since fewer would
-// measure filling and draining, unless that takes twice the time that was asked for.
+// stream is the only stretch of a throughput, per lane. It is four times the depth at least, since
+// fewer would measure filling and draining, unless that takes twice the time that was asked for.
 func (p *pace) stream() int64 {
 	if p.pt.Duration == 0 {
 		return p.pt.Iters
@@ -128,5 +129,5 @@ func (p *pace) stream() int64 {
 	return n
 }
 
-// expect is how long a stretch will take, for those who sleep meanwhile.
+// expect is how long a stretch will take, for ranks that sleep meanwhile.
 func (p *pace) expect(n int64) int64 { return int64(float64(n) * p.perNS) }

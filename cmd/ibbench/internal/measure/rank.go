@@ -82,10 +82,12 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	return nil
 }
 
-// ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the reason.
+// ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the
+// reason.
 var ErrElsewhere = errors.New("another rank cannot measure")
 
-// ready does what comes before the points and may fail on one rank alone. The function it returns ends it.
+// ready does what comes before the points and may fail on one rank only. The function it returns
+// ends it.
 func (s *session) ready(env *report.Env) (served func(), err error) {
 	if err := s.open(env); err != nil || s.job.Rank() != 0 || s.plan.Metrics == "" {
 		return func() {}, err
@@ -93,7 +95,8 @@ func (s *session) ready(env *report.Env) (served func(), err error) {
 	return s.serve()
 }
 
-// agree ends all ranks where one of them has failed: the others would wait for the first point, and it for them to close.
+// agree ends all ranks where one of them has failed: the others would wait for the first point, and
+// it for them to close.
 func (s *session) agree(failed error) error {
 	verdicts, err := conduit.AllGatherValue(s.ctx, s.job, failed != nil)
 	switch {

@@ -14,7 +14,8 @@ import (
 	"github.com/ibconduit/conduit/regcache"
 )
 
-// churnPoint times unmapping elsewhere while ranges are cached, and then takes the cached ranges themselves away.
+// churnPoint times unmapping elsewhere while ranges are cached, and then takes the cached ranges
+// themselves away.
 func (s *session) churnPoint(pt plan.Point, series *report.Series) (err error) {
 	mem, err := mapRanges(max(pt.Regions, 1), stride(pt))
 	if err != nil {
@@ -62,7 +63,8 @@ const (
 	parts = 10 // of the time
 )
 
-// prices compares hooked and raw calls, for half of the time each: of munmap alone, and of whole cycles.
+// prices compares hooked and raw calls, for half of the time each: of munmap only, and of whole
+// cycles.
 func (k *churn) prices() (hooked *stats.Samples, err error) {
 	pt := k.pt
 	pt.Duration /= 2
@@ -121,7 +123,8 @@ func (k *churn) use(i int) error {
 	return k.c.Put(r)
 }
 
-// footprint takes the ranges away in turn: first without a word to the cache, then with a Get and a Put in each cycle.
+// footprint takes the ranges away in turn: first without a word to the cache, then with a Get and a
+// Put in each cycle.
 func (k *churn) footprint() error {
 	if k.pt.Cycles == 0 {
 		return nil

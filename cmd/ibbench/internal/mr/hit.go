@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/regcache"
 )
 
-// hitPoint times Get and Put of ranges that are registered, in an order that no cache line foresees.
+// hitPoint times Get and Put of ranges that are registered, in an order that no cache line
+// foresees.
 func (s *session) hitPoint(pt plan.Point, series *report.Series) (err error) {
 	gap := stride(pt) + page // what lies next to each other would be registered by itself all the same; this is plainer
 	mem, err := mapRanges(1, gap*uintptr(pt.Regions))
@@ -54,7 +55,7 @@ func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uin
 		notes = append(notes, fmt.Sprintf("%d operations per sample, since one is too short for the clock; the tail is averaged", batch))
 	}
 	if o := origin(pt); o != regcache.Mapped {
-		notes = append(notes, "the cache is told that the memory is of origin "+o.String())
+		notes = append(notes, "the memory is given to the cache as of origin "+o.String())
 	}
 	notes = append(notes, why...)
 	if h.Percent < 100 && crowded > 0 {

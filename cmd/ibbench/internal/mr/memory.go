@@ -75,8 +75,8 @@ func (r *ranges) close() (err error) {
 	return err
 }
 
-// resident is the memory of this process in bytes. The counter of statm may be some pages per thread behind
-// (Documentation/filesystems/proc.rst), that of smaps_rollup is exact.
+// resident is the memory of this process in bytes. The counter of statm may be some pages per
+// thread behind (Documentation/filesystems/proc.rst), that of smaps_rollup is exact.
 func resident() (int64, error) {
 	b, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {

@@ -120,7 +120,7 @@ func TestAStaleRegistrationIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As if range 1 had another page and nobody had heard of it.
+	// As if range 1 had another page, unnoticed.
 	*(*uint64)(k.mem.at[1]) = 1000
 	for i := range k.mem.at {
 		if err := k.use(i); err != nil {

@@ -79,7 +79,8 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	return nil
 }
 
-// crossover says from which of the measured sizes on a copy costs this processor more than the alternatives.
+// crossover says from which of the measured sizes on a copy costs this processor more than the
+// alternatives.
 func crossover(costs []cost) string {
 	from := func(what string, of func(cost) float64) string {
 		at := int64(-1)

@@ -26,7 +26,8 @@ func (r *Registrar) Name() string {
 	return r.Device.Name
 }
 
-// Open finds the registrar for an operation. Without need a machine without a usable device gets the fake.
+// Open finds the registrar for an operation. Without need a machine without a usable device gets
+// the fake.
 func Open(device, gid string, fake, need bool) (*Registrar, error) {
 	if fake {
 		return newFake("asked for"), nil
@@ -66,7 +67,8 @@ func (m fakeMR) LKey() uint32 { return uint32(m) }
 func (m fakeMR) RKey() uint32 { return uint32(m) }
 func (m fakeMR) Close() error { return nil }
 
-// witness notes which page each registration was made of. A page carries its number in its first word.
+// witness notes which page each registration was made of. A page carries its number in its first
+// word.
 type witness struct {
 	regcache.Registrar
 	mu    sync.Mutex

@@ -86,7 +86,7 @@ func (s *session) point(pt plan.Point, last bool) (err error) {
 	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
 	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
 	if s.reg.Device == nil {
-		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is the cache and the hooks alone")
+		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is only the cache and the hooks")
 	}
 	if n := series.Result.Errors; n > 0 {
 		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %d times the cache returned a registration of other pages than the range has", n))
@@ -107,7 +107,8 @@ func room(pt plan.Point) int64 {
 	return keep
 }
 
-// sampling calls one for each sample: first to warm up, then until the point's iterations or its time are over.
+// sampling calls one for each sample: first to warm up, then until the point's iterations or its
+// time are over.
 func (s *session) sampling(pt plan.Point, one func(warm bool) error) error {
 	begin := now()
 	for n := int64(0); n < pt.WarmupIters || now()-begin < int64(pt.Warmup); n++ {
@@ -127,8 +128,8 @@ func (s *session) sampling(pt plan.Point, one func(warm bool) error) error {
 	return nil
 }
 
-// batches times calls of op, each of which does as many operations as it is told, so many to a sample that the
-// clock does not count.
+// batches times calls of op, each of which does a given number of operations, so many to a sample
+// that the clock does not count.
 func (s *session) batches(pt plan.Point, op func(k int) error) (all *stats.Samples, batch int, err error) {
 	batch = pt.Batch
 	if batch == 0 {
@@ -166,7 +167,7 @@ func figures(s *stats.Samples) report.Figures {
 	return report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
 }
 
-// origin is what the cache is told of the ranges; they are mapped by C code.
+// origin is what the ranges are given to the cache as; they are mapped by C code.
 func origin(pt plan.Point) regcache.Origin {
 	for _, o := range []regcache.Origin{regcache.Any, regcache.GoMapped, regcache.Malloc} {
 		if pt.Origin == o.String() {

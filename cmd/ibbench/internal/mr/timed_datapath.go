@@ -48,7 +48,8 @@ func (h *hits) run(k int) error {
 	return nil
 }
 
-// slab is what copies go into: pieces of memory that is registered for good, as a network has for what is not.
+// slab is what copies go into: pieces of memory that is registered for good, as a network has for
+// what is not.
 type slab struct {
 	mem []byte
 	at  int

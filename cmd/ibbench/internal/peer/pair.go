@@ -191,7 +191,7 @@ func (x *process) explain(err error) error {
 	return fmt.Errorf("%s: %w%s", strings.Join(x.cmd.Args, " "), err, said)
 }
 
-// freePort finds a port that nobody listens on. Somebody may take it before
+// freePort finds a port on which no process listens. Another may take it before
 // the server does; then the server says so and the round is repeated.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,7 +23,8 @@ type Output struct {
 // Two settings may share a line: " Dual-port       : OFF		Device         : rxe0".
 var setting = regexp.MustCompile(`([A-Za-z#][\w#*.\- ]*?)\s+:\s+(\S+)`)
 
-// joined are column names that hold a blank, and the unit as perftest 25.01 calls it: the same 2^20 bytes.
+// joined are column names that hold a blank, and the unit as perftest 25.01 calls it: the same 2^20
+// bytes.
 var joined = strings.NewReplacer("% percentile", "%percentile", "BW peak", "BW_peak", "BW average", "BW_average", "[MiB/sec]", "[MB/sec]")
 
 // Parse reads the standard output of a latency or bandwidth tool's client.

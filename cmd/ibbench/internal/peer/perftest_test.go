@@ -129,7 +129,7 @@ func rounds(p50 ...float64) (out []report.Round) {
 	return out
 }
 
-func TestARoundOffTheMedianByMoreThanHalfIsThrownAway(t *testing.T) {
+func TestARoundFarOffTheMedianIsDiscarded(t *testing.T) {
 	for _, c := range []struct {
 		p50  []float64
 		want []bool
@@ -147,7 +147,7 @@ func TestARoundOffTheMedianByMoreThanHalfIsThrownAway(t *testing.T) {
 	}
 }
 
-func TestRatiosAreMediansWithinRoundsAndSkipThoseThrownAway(t *testing.T) {
+func TestRatiosAreMediansOfTheRoundsThatCount(t *testing.T) {
 	x := &contest{
 		tool: "ib_write_lat", point: plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 100},
 		theirs: &Output{Iters: 100}, series: &report.Series{Result: report.Result{Unit: "ns"}},

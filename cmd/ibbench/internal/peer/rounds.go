@@ -51,7 +51,8 @@ var tools = map[[2]string]string{
 	{plan.Lat, plan.AM}: "ib_send_lat", {plan.BW, plan.AM}: "ib_send_bw",
 }
 
-// sendSize is what ib_send_lat is asked to send beside a Short, whose one argument has as many bytes.
+// sendSize is what ib_send_lat is asked to send beside a Short, whose one argument has as many
+// bytes.
 const sendSize = 8
 
 // Run compares, and returns a series for each point.
@@ -175,8 +176,8 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	return nil
 }
 
-// times is what the tool's figures are multiplied by to be of our definition: ib_send_lat reports half of a round trip, as
-// all its kin do, and ours is a whole one.
+// times is what the tool's figures are multiplied by to be of our definition: ib_send_lat reports
+// half of a round trip, as all its kin do, and ours is a whole one.
 func (x *contest) times() float64 {
 	if x.point.Kind == plan.Lat && x.point.Op == plan.AM {
 		return 2
@@ -251,7 +252,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, somebody else had the processors", p.Discarded, len(kept)))
+		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
 }

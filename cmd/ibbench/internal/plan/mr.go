@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// MR measures registrations of the program's own memory. Its points are of one process and need no Plan.
+// MR measures registrations of the program's own memory. Its points are of one process and need no
+// Plan.
 const MR = "mr"
 
 // Operations of MR.

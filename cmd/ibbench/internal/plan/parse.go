@@ -30,7 +30,8 @@ func Sizes(s string) ([]int64, error) {
 	})
 }
 
-// Payloads reads a list of payloads of active messages: in the form of Sizes, and "short", which is 0.
+// Payloads reads a list of payloads of active messages: in the form of Sizes, and "short", which is
+// 0.
 func Payloads(s string) ([]int64, error) {
 	return orZero(s, "sizes", "short", Sizes)
 }

@@ -76,7 +76,7 @@ type Point struct {
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
 
 	Regions int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
-	Origin  string `json:"origin,omitempty"`  // mr hit: where the cache is told that they come from
+	Origin  string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
 	Cycles  int64  `json:"cycles,omitempty"`  // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
@@ -206,8 +206,8 @@ type Messages struct {
 	Depth  int // send buffers of a lane; 0: the library's default
 }
 
-// Messages sums up the points of active messages. A job opens its lanes once: Validate sees to it that
-// all points that send on them have one depth.
+// Messages sums up the points of active messages. A job opens its endpoints once: Validate sees to
+// it that all points that send on them have one depth.
 func (p *Plan) Messages() (m Messages) {
 	for _, pt := range p.Points {
 		if pt.Op != AM {
@@ -300,7 +300,7 @@ func (p Point) validate() error {
 	return nil
 }
 
-// validateAM returns what is wrong with a point of active messages alone.
+// validateAM returns what is wrong with a point of active messages by itself.
 func (p Point) validateAM() error {
 	lat := p.Kind == Lat
 	switch {

@@ -127,7 +127,7 @@ func TestAssertionsKnowTheirUnits(t *testing.T) {
 	}
 }
 
-func TestAnAssertionHoldsAtItsBoundOnlyWithEquality(t *testing.T) {
+func TestAnAssertionAtItsBoundNeedsEquality(t *testing.T) {
 	for cmp, want := range map[string][3]bool{"<": {true, false, false}, "<=": {true, true, false}, ">": {false, false, true}, ">=": {false, true, true}} {
 		a := Assertion{Cmp: cmp, Bound: 10}
 		if got := [3]bool{a.Holds(9), a.Holds(10), a.Holds(11)}; got != want {
@@ -223,7 +223,7 @@ func TestDefinitionsSayWhatANumberIs(t *testing.T) {
 	}
 }
 
-func TestAJobOpensItsMessageLanesForTheLargestPoint(t *testing.T) {
+func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	p := valid()
 	if m := p.Messages(); m.Lanes != 0 {
 		t.Errorf("a plan without messages wants %+v", m)

@@ -6,8 +6,8 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
-// AM is what the lanes of all ranks did at a point of active messages, those of its warm-up and of its
-// own bookkeeping included.
+// AM is what the endpoints of all ranks did at a point of active messages, those of its warm-up and
+// of its own bookkeeping included.
 type AM struct {
 	Sent        uint64   `json:"sent"`    // requests
 	Handled     uint64   `json:"handled"` // of them
@@ -16,7 +16,7 @@ type AM struct {
 	NoBuffer    uint64   `json:"no_buffer"`
 	NoReply     uint64   `json:"no_reply"`
 	QueueFull   uint64   `json:"queue_full"`
-	Controls    uint64   `json:"controls"` // messages of the flow control alone
+	Controls    uint64   `json:"controls"` // messages of only the flow control
 	Copies      uint64   `json:"copies"`   // payloads whose receive buffer was needed
 	Parks       uint64   `json:"parks"`
 	Sleeps      uint64   `json:"sleeps"`

@@ -6,8 +6,8 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
-// MR is what a measurement of registrations says beside its Result, which is of registering and deregistering
-// (reg), of Get and Put (hit), or of munmap while a cache listens (churn).
+// MR is what a measurement of registrations says beside its Result, which is of registering and
+// deregistering (reg), of Get and Put (hit), or of munmap while a cache listens (churn).
 type MR struct {
 	Registrar string `json:"registrar"` // the device, or Fake
 	Reg       *Reg   `json:"reg,omitempty"`

@@ -100,7 +100,8 @@ func peers() []*Series {
 	return []*Series{s, b}
 }
 
-// messages are round trips, posts of several goroutines on several lanes, and round trips beside perftest's.
+// messages are round trips, posts of several goroutines on several lanes, and round trips beside
+// perftest's.
 func messages() (all []*Series) {
 	allocs := 0.0
 	short, medium := latency("shm", plan.AM, 0, 1, 2), latency("shm", plan.AM, 4096, 1, 4)
@@ -215,7 +216,7 @@ func TestJSONIsReadBackUnchanged(t *testing.T) {
 	}
 }
 
-func TestFiguresAreIntegersUnlessSamplesHoldSeveralOperations(t *testing.T) {
+func TestFiguresOfSingleOperationsAreIntegers(t *testing.T) {
 	whole, parts := latency("ibv", plan.Put, 8, 1, 7), latency("shm", plan.Put, 8, 64, 1)
 	for _, v := range []float64{whole.Result.Min, whole.Result.Mean, whole.Result.P["50"]} {
 		if v != float64(int64(v)) {
@@ -275,7 +276,7 @@ func TestAFailedAssertionIsSeen(t *testing.T) {
 	}
 }
 
-func TestWrongMessagesFailTheProgramWithoutAnAssertion(t *testing.T) {
+func TestWrongMessagesFailWithoutAnAssertion(t *testing.T) {
 	all := messages()
 	if all[0].Failed() || !all[1].Failed() {
 		t.Errorf("failed: %v, %v", all[0].Failed(), all[1].Failed())

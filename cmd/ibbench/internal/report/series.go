@@ -114,7 +114,7 @@ type Perftest struct {
 	Times     float64           `json:"times,omitempty"` // what its figures were multiplied by, to be of the same definition
 	Result    Result            `json:"result"`          // medians of the rounds
 	Rounds    []Round           `json:"rounds"`
-	Discarded int               `json:"discarded"` // rounds thrown away since somebody else had the cores
+	Discarded int               `json:"discarded"` // rounds discarded since another program had the cores
 }
 
 // Round is one round of both.

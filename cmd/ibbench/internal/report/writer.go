@@ -104,7 +104,8 @@ type ndjson struct{ e *json.Encoder }
 func (n *ndjson) Add(s *Series) error { return n.e.Encode(s) }
 func (n *ndjson) Close() error        { return nil }
 
-// jsonArray writes one array of all series, each on a line: an empty one where nothing was measured.
+// jsonArray writes one array of all series, each on a line: an empty one where nothing was
+// measured.
 type jsonArray struct {
 	w     io.Writer
 	lines [][]byte

@@ -56,7 +56,7 @@ func TestStatisticsEqualTheirDefinitions(t *testing.T) {
 	})
 }
 
-func TestPercentilesOfRoundNumbersAreTheOnesExpected(t *testing.T) {
+func TestPercentilesOfRoundNumbersAreExact(t *testing.T) {
 	s := New(1000, 1, false)
 	for i := range 1000 {
 		s.Add(int64(1000 - i))
@@ -68,7 +68,7 @@ func TestPercentilesOfRoundNumbersAreTheOnesExpected(t *testing.T) {
 	}
 }
 
-func TestBeyondTheBoundPercentilesComeFromTheHistogram(t *testing.T) {
+func TestBeyondTheBoundTheHistogramServes(t *testing.T) {
 	s := New(10, 1, false) // room for ten only
 	for i := int64(1); i <= 100000; i++ {
 		s.Add(i)

@@ -13,8 +13,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce"
 )
 
-// runCluster runs one command in each of several VMs. The exit code is that of the first command to fail; a VM that ctl
-// kill ended is no failure.
+// runCluster runs one command in each of several VMs. The exit code is that of the first command to
+// fail; a VM that ctl kill ended is no failure.
 func runCluster(ctx context.Context, o *options, argv []string) int {
 	if len(argv) == 0 {
 		return fail(exitUsage, errors.New("cluster: no command"))
@@ -89,7 +89,8 @@ func (f *firstFailure) add(code int) {
 	}
 }
 
-// forwardQuit passes SIGQUIT on for the life of a command: go test sends it for the stacks of a test that hangs.
+// forwardQuit passes SIGQUIT on for the life of a command: go test sends it for the stacks of a
+// test that hangs.
 func forwardQuit(cmd *softroce.Cmd) (stop func()) {
 	quit := make(chan os.Signal, 1)
 	done := make(chan struct{})

@@ -19,7 +19,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/image"
 )
 
-// A control connection carries one JSON request and a sequence of JSON replies, each on a line; the last has End set.
+// A control connection carries one JSON request and a sequence of JSON replies, each on a line; the
+// last has End set.
 type (
 	ctlRequest struct {
 		Args []string
@@ -35,7 +36,8 @@ type (
 
 const socketName = "ctl"
 
-// inDir calls f with a short name for dir: the address of a Unix socket holds 107 bytes, a folder's path may be longer.
+// inDir calls f with a short name for dir: the address of a Unix socket holds 107 bytes, a folder's
+// path may be longer.
 func inDir[T any](dir string, f func(short string) (T, error)) (T, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// lineWriter puts a prefix before each line and writes whole lines only, so that several guests can share one output.
+// lineWriter puts a prefix before each line and writes whole lines only, so that several guests can
+// share one output.
 type lineWriter struct {
 	mu     *sync.Mutex
 	w      io.Writer

@@ -1,2 +1,3 @@
-// Command vm runs programs in Soft-RoCE VMs. Run it through the launcher hack/softroce/vm, which builds it.
+// Command vm runs programs in Soft-RoCE VMs. Run it through the launcher hack/softroce/vm, which
+// builds it.
 package main

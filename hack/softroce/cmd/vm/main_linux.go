@@ -85,9 +85,10 @@ type errInterrupted struct {
 
 func (e errInterrupted) Error() string { return e.reason }
 
-// interruptible returns a context that ends with the signals that ask for an end, and with the parent process: a VM must
-// not go on for a test run that was killed. The parent is watched by polling, because a parent death signal would come
-// with the end of the parent's thread that forked us, which for a Go program is not the parent's end.
+// interruptible returns a context that ends with the signals that ask for an end, and with the
+// parent process: a VM must not go on for a test run that was killed. The parent is watched by
+// polling, because a parent death signal would come with the end of the parent's thread that forked
+// us, which for a Go program is not the parent's end.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 4)

@@ -12,7 +12,8 @@ type testRun struct {
 	timeout time.Duration
 }
 
-// Flags of test binaries that name an output file relative to -test.outputdir (testing.toOutputDir).
+// Flags of test binaries that name an output file relative to -test.outputdir
+// (testing.toOutputDir).
 var outputFlags = map[string]bool{"coverprofile": true, "cpuprofile": true, "memprofile": true, "blockprofile": true,
 	"mutexprofile": true, "trace": true}
 

@@ -32,7 +32,7 @@ func TestSizesAreParsedWithSuffixes(t *testing.T) {
 	}
 }
 
-func TestFlagsStandBeforeOrAfterTheVerbAndEndAtTheCommand(t *testing.T) {
+func TestFlagsMayFollowTheVerbAndEndAtTheCommand(t *testing.T) {
 	for _, c := range []struct {
 		args, rest []string
 		cpus       int

@@ -18,11 +18,12 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
 )
 
-// outputGrace is how long output is awaited after the command has ended, from children that kept its pipes.
+// outputGrace is how long output is awaited after the command has ended, from children that kept
+// its pipes.
 const outputGrace = time.Second
 
-// processTable knows the agent's own children: as init it also inherits everybody's orphans and must reap them, so one
-// goroutine waits for all and passes on the statuses of ours.
+// processTable knows the agent's own children: as init it also inherits all orphans and
+// must reap them, so one goroutine waits for all and passes on the statuses of ours.
 type processTable struct {
 	mu   sync.Mutex
 	wait map[int]chan syscall.WaitStatus
@@ -33,7 +34,8 @@ func newProcessTable() processTable {
 	return processTable{wait: map[int]chan syscall.WaitStatus{}, some: make(chan struct{}, 1)}
 }
 
-// start forks under the table's lock, so that the child's end cannot be seen before the child is known.
+// start forks under the table's lock, so that the child's end cannot be seen before the child is
+// known.
 func (t *processTable) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +152,8 @@ func startFailure(err error) wire.Result {
 	return wire.Result{Code: code, Err: err.Error()}
 }
 
-// lookPath finds the command as the caller's shell would: by the command's PATH and directory, not the agent's.
+// lookPath finds the command as the caller's shell would: by the command's PATH and directory, not
+// the agent's.
 func lookPath(argv, env []string, dir string) (string, error) {
 	if len(argv) == 0 {
 		return "", errors.New("no command")

@@ -14,8 +14,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
 )
 
-// sendTar writes the files and directories at paths as a tar with absolute names. What does not exist is left out: a
-// test that fails early has written no profile.
+// sendTar writes the files and directories at paths as a tar with absolute names. What does not
+// exist is left out: a test that fails early has written no profile.
 func sendTar(out *wire.Sender, paths []string) error {
 	tw := tar.NewWriter(out)
 	for _, p := range paths {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeCommand is the body of the agent's child when a command asked for little locked memory. It sets the limit,
-// takes away CAP_IPC_LOCK, which would lift it for root (mm/mlock.c, ib_umem_get), and executes the command.
-// args: limit in bytes, path, argv...
+// becomeCommand is the body of the agent's child when a command asked for little locked memory. It
+// sets the limit, takes away CAP_IPC_LOCK, which would lift it for root (mm/mlock.c, ib_umem_get),
+// and executes the command. args: limit in bytes, path, argv...
 func becomeCommand(args []string) {
 	runtime.LockOSThread() // the bounding set belongs to the thread that executes
 	fail := func(what string, err error) {

@@ -72,8 +72,8 @@ func serve() error {
 	return s.loop()
 }
 
-// openPort finds the port by name and opens it blocking: the driver's poll reports a hang-up until the host's end is
-// known to be open, which an event loop would take for the end.
+// openPort finds the port by name and opens it blocking: the driver's poll reports a hang-up until
+// the host's end is known to be open, which an event loop would take for the end.
 func openPort() (*port, error) {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -97,7 +97,8 @@ func openPort() (*port, error) {
 	}
 }
 
-// port reads and writes the device with plain system calls. Nothing read means that the host has not connected yet.
+// port reads and writes the device with plain system calls. Nothing read means that the host has
+// not connected yet.
 type port struct{ fd int }
 
 func (p *port) Read(b []byte) (int, error) {

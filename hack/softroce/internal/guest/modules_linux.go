@@ -31,7 +31,8 @@ func loadModule(path string) error {
 	}
 	defer f.Close()
 	err = unix.FinitModule(int(f.Fd()), "", 0)
-	// ENODEV: a module for a CPU feature that is not here (crc32_pclmul); its generic sibling serves.
+	// ENODEV: a module for a CPU feature that is not here (crc32_pclmul); its generic sibling
+	// serves.
 	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("load module %s: %w", filepath.Base(path), err)
 	}

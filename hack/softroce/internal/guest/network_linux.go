@@ -19,7 +19,8 @@ const (
 )
 
 func setupNetwork(s *wire.Setup) error {
-	// Without duplicate address detection the link-local address, and with it the GID, is usable at once.
+	// Without duplicate address detection the link-local address, and with it the GID, is usable at
+	// once.
 	for _, f := range []string{"default", "all"} {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+f+"/accept_dad", []byte("0"), 0o644)
 	}
@@ -74,8 +75,8 @@ func linkUp(name, addr string, mtu int) error {
 	return nil
 }
 
-// waitDevice waits until the port is active, the GID of addr is in its table and the user's device file exists: all
-// three come after the link's creation has returned.
+// waitDevice waits until the port is active, the GID of addr is in its table and the user's device
+// file exists: all three come after the link's creation has returned.
 func waitDevice(dev, addr string) error {
 	ip, _, err := net.ParseCIDR(addr)
 	if err != nil {

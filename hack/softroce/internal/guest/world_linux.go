@@ -66,7 +66,8 @@ func buildWorld(s *wire.Setup) error {
 	return onlineCPUs() // last: see there
 }
 
-// enterRoot puts the host's root, read-only, under an overlay in memory, and makes that the root of this process.
+// enterRoot puts the host's root, read-only, under an overlay in memory, and makes that the root of
+// this process.
 func enterRoot() error {
 	for _, m := range []mountPoint{
 		{RootTag, "/host", "9p", unix.MS_RDONLY, "trans=virtio,version=9p2000.L,msize=512000,cache=loose"},

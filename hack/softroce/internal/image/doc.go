@@ -1,5 +1,5 @@
-// Package image makes what a VM boots: the distribution's kernel, uncompressed, and an initrd with the agent and the
-// modules that Soft-RoCE needs. Nothing of it is installed on the host.
+// Package image makes what a VM boots: the distribution's kernel, uncompressed, and an initrd with
+// the agent and the modules that Soft-RoCE needs. Nothing of it is installed on the host.
 //
 // Folder (build/softroce in the repository unless IBCONDUIT_VM_DIR says otherwise):
 //

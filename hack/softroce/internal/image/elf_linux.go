@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// hasPVHNote says whether qemu can enter the kernel directly: note XEN_ELFNOTE_PHYS32_ENTRY (18) of owner Xen
-// (include/xen/interface/elfnote.h, hw/i386/x86.c).
+// hasPVHNote says whether qemu can enter the kernel directly: note XEN_ELFNOTE_PHYS32_ENTRY (18) of
+// owner Xen (include/xen/interface/elfnote.h, hw/i386/x86.c).
 func hasPVHNote(image []byte) bool {
 	f, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
@@ -42,8 +42,8 @@ func hasPVHNote(image []byte) bool {
 
 func align4(n uint64) uint64 { return (n + 3) &^ 3 }
 
-// moduleNeeds returns the modules that must be loaded before this one, from its .modinfo section: hard dependencies and
-// soft ones that come first.
+// moduleNeeds returns the modules that must be loaded before this one, from its .modinfo section:
+// hard dependencies and soft ones that come first.
 func moduleNeeds(module []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {

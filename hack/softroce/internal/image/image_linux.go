@@ -33,8 +33,8 @@ type Options struct {
 	Update bool      // look for a newer kernel
 }
 
-// Prepare returns the image for the inputs as they are now, building it first where needed. It may run in several
-// processes at once.
+// Prepare returns the image for the inputs as they are now, building it first where needed. It may
+// run in several processes at once.
 func Prepare(ctx context.Context, o Options) (*Image, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("softroce: the VM runs on amd64 only, this is %s; use a machine with an RDMA device or hack/softroce/setup.sh", runtime.GOARCH)
@@ -129,8 +129,8 @@ func build(ctx context.Context, o Options, k *kernelPackage, agent []byte, dir s
 	return load(dir)
 }
 
-// dropOldImages keeps the newest few: other working trees' agents may share the folder, and a VM may be about to boot
-// one of them.
+// dropOldImages keeps the newest few: other working trees' agents may share the folder, and a VM
+// may be about to boot one of them.
 func dropOldImages(dir, current string) {
 	const keep = 4
 	entries, err := os.ReadDir(dir)
@@ -157,7 +157,8 @@ func dropOldImages(dir, current string) {
 	}
 }
 
-// Dir returns the build folder: IBCONDUIT_VM_DIR, or build/softroce of the repository that holds the working directory.
+// Dir returns the build folder: IBCONDUIT_VM_DIR, or build/softroce of the repository that holds
+// the working directory.
 func Dir() (string, error) {
 	if d := os.Getenv("IBCONDUIT_VM_DIR"); d != "" {
 		return filepath.Abs(d)
@@ -169,8 +170,8 @@ func Dir() (string, error) {
 	return filepath.Join(root, "build", "softroce"), nil
 }
 
-// Root returns the repository: IBCONDUIT_SOFTROCE_ROOT, which the launcher sets, or the first folder above the working
-// directory that holds the launcher.
+// Root returns the repository: IBCONDUIT_SOFTROCE_ROOT, which the launcher sets, or the first
+// folder above the working directory that holds the launcher.
 func Root() (string, error) {
 	if d := os.Getenv("IBCONDUIT_SOFTROCE_ROOT"); d != "" {
 		return d, nil

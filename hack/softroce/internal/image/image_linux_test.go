@@ -44,7 +44,8 @@ func TestPrepareKeepsAnImageWhoseInputsAreTheSame(t *testing.T) {
 	if im, err := Prepare(t.Context(), o); err != nil || im.Release != "1" || im.Kernel != filepath.Join(made, "vmlinux") {
 		t.Fatal(im, err)
 	}
-	// Another agent is another image; that it cannot be unpacked from an empty package shows that it was tried.
+	// Another agent is another image; that it cannot be unpacked from an empty package shows that
+	// it was tried.
 	if err := os.WriteFile(agent, []byte("b"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func TestSoftDependenciesThatComeFirstAreFound(t *testing.T) {
 	}
 }
 
-func TestModuleThatIsMissingIsAnErrorUnlessOptionalOrBuiltIn(t *testing.T) {
+func TestAMissingModuleIsAnErrorUnlessOptional(t *testing.T) {
 	m := &moduleSet{paths: map[string]string{}, builtin: map[string]bool{"virtio_pci": true}}
 	if l, err := m.closure(t.Context(), []string{"virtio-pci", "crc32_generic"}, map[string]bool{}); err != nil || len(l) != 0 {
 		t.Error(l, err)

@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/guest"
 )
 
-// writeInitrd writes an uncompressed archive: decompression would cost more under emulation than reading does.
+// writeInitrd writes an uncompressed archive: decompression would cost more under emulation than
+// reading does.
 func writeInitrd(ctx context.Context, file string, agent []byte, tree *kernelTree) error {
 	set, err := newModuleSet(tree.modules)
 	if err != nil {
@@ -56,7 +57,8 @@ func writeInitrd(ctx context.Context, file string, agent []byte, tree *kernelTre
 	return f.Close()
 }
 
-// cpioWriter writes the "newc" format that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format).
+// cpioWriter writes the "newc" format that the kernel unpacks
+// (Documentation/driver-api/early-userspace/buffer-format).
 type cpioWriter struct {
 	w   io.Writer
 	ino uint32
@@ -74,7 +76,8 @@ func (c *cpioWriter) end() { c.entry("TRAILER!!!", 0, 0, 0, nil) }
 
 func (c *cpioWriter) entry(name string, mode, major, minor uint32, data []byte) {
 	c.ino++
-	// magic, ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
+	// magic, ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,
+	// namesize, check
 	hdr := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x",
 		c.ino, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name)+1, 0)
 	c.padded([]byte(hdr + name + "\x00"))

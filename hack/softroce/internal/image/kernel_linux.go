@@ -82,8 +82,8 @@ func recordedKernel(record, dir string) (*kernelPackage, error) {
 	return k, nil
 }
 
-// Meta-packages and the packages they depend on that hold a kernel or its modules. Never a fixed version: mirrors keep
-// only the current one.
+// Meta-packages and the packages they depend on that hold a kernel or its modules. Never a fixed
+// version: mirrors keep only the current one.
 var metaPackages = []struct {
 	name    string
 	depends *regexp.Regexp
@@ -107,7 +107,8 @@ func kernelPackageNames(ctx context.Context) ([]string, error) {
 		}
 		for _, m := range metaPackages {
 			names := dependencies(ctx, m.name, m.depends)
-			// Ubuntu's image depends on its modules; the extra ones, with rdma_rxe, come from the meta-package.
+			// Ubuntu's image depends on its modules; the extra ones, with rdma_rxe, come from the
+			// meta-package.
 			if len(names) > 0 && strings.HasSuffix(m.name, "generic") {
 				names = append(names, dependencies(ctx, names[0], m.depends)...)
 			}
@@ -142,7 +143,8 @@ func aptUpdate(ctx context.Context) error {
 	return nil
 }
 
-// asRoot is argv for this user. sudo clears the environment, of which apt-get needs the way out where there is a proxy.
+// asRoot is argv for this user. sudo clears the environment, of which apt-get needs the way out
+// where there is a proxy.
 func asRoot(euid int, argv ...string) []string {
 	if euid == 0 {
 		return argv
@@ -221,8 +223,9 @@ func (k *kernelPackage) unpack(ctx context.Context, parent string) (*kernelTree,
 	return t, nil
 }
 
-// writeKernel writes the ELF image inside a bzImage, which boots by PVH: unpacking it here once spares every boot two
-// seconds of emulated decompression. Where that fails, the bzImage itself is taken.
+// writeKernel writes the ELF image inside a bzImage, which boots by PVH: unpacking it here once
+// spares every boot two seconds of emulated decompression. Where that fails, the bzImage itself is
+// taken.
 func writeKernel(ctx context.Context, bzImage, dst string) error {
 	b, err := os.ReadFile(bzImage)
 	if err != nil {

@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock takes an exclusive flock(2) on a file, which it creates, and returns the release. The lock ends with the process.
+// Lock takes an exclusive flock(2) on a file, which it creates, and returns the release. The lock
+// ends with the process.
 func Lock(ctx context.Context, file string) (func(), error) {
 	return LockOne(ctx, []string{file}, nil)
 }
 
-// LockOne takes the first of several locks that is free. waiting, when given, is called once if none is at first.
+// LockOne takes the first of several locks that is free. waiting, when given, is called once if
+// none is at first.
 func LockOne(ctx context.Context, files []string, waiting func()) (func(), error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		for _, file := range files {

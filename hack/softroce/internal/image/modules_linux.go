@@ -14,12 +14,14 @@ import (
 )
 
 var (
-	// bootModules are loaded in every guest before anything else works, the port of the agent first.
+	// bootModules are loaded in every guest before anything else works, the port of the agent
+	// first.
 	bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net", "veth", "sch_netem", "dummy"}
-	// rdmaModules make rxe0 possible. rxe asks the crypto layer for crc32: without crc32_generic, adding the link fails
-	// with ENOENT.
+	// rdmaModules make rxe0 possible. rxe asks the crypto layer for crc32: without crc32_generic,
+	// adding the link fails with ENOENT.
 	rdmaModules = []string{"crc32_generic", "ib_uverbs", "rdma_rxe", "rdma_ucm"}
-	// optionalModules may be absent: newer kernels compute crc32 in a library, and soft dependencies are wishes.
+	// optionalModules may be absent: newer kernels compute crc32 in a library, and soft
+	// dependencies are wishes.
 	optionalModules = []string{"crc32_generic"}
 )
 
@@ -62,7 +64,8 @@ type module struct {
 	data []byte
 }
 
-// closure returns the modules that names need, each after those it depends on, without those in have.
+// closure returns the modules that names need, each after those it depends on, without those in
+// have.
 func (m *moduleSet) closure(ctx context.Context, names []string, have map[string]bool) ([]module, error) {
 	var list []module
 	var add func(name string, required bool) error
@@ -103,7 +106,8 @@ func (m *moduleSet) closure(ctx context.Context, names []string, have map[string
 	return list, nil
 }
 
-// readModule returns a module as the kernel loads it. Distributions compress them, and not every kernel decompresses.
+// readModule returns a module as the kernel loads it. Distributions compress them, and not every
+// kernel decompresses.
 func readModule(ctx context.Context, path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

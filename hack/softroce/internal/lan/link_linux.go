@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// link is one direction between two ports. The reader of the source offers frames; one goroutine delivers them, in
-// order, so that a slow receiver holds up nobody but itself.
+// link is one direction between two ports. The reader of the source offers frames; one goroutine
+// delivers them, in order, so that a slow receiver holds up only itself.
 type link struct {
 	to    *net.UnixConn
 	queue chan frame

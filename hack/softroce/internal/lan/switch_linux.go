@@ -13,10 +13,11 @@ import (
 
 const (
 	maxFrame = 9216 // above every MTU in use
-	// queueLen is a link's buffer in frames. A sender in rxe has at most 128 unacknowledged packets a queue pair
-	// (RXE_MAX_UNACKED_PSNS, drivers/infiniband/sw/rxe/rxe_param.h).
+	// queueLen is a link's buffer in frames. A sender in rxe has at most 128 unacknowledged packets
+	// a queue pair (RXE_MAX_UNACKED_PSNS, drivers/infiniband/sw/rxe/rxe_param.h).
 	queueLen = 1024
-	// sockBuf lets a burst pass while this process waits for a core; the kernel charges about twice a frame's size.
+	// sockBuf lets a burst pass while this process waits for a core; the kernel charges about twice
+	// a frame's size.
 	sockBuf = 8 << 20
 )
 

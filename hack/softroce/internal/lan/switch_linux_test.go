@@ -55,7 +55,7 @@ var broadcast = net.HardwareAddr{255, 255, 255, 255, 255, 255}
 func TestFramesReachTheirDestinationOnly(t *testing.T) {
 	s, ends := join(t, 3)
 	send(t, ends[0], ethernet(MAC(2), MAC(0), 1))
-	send(t, ends[0], ethernet(MAC(9), MAC(0), 2)) // nobody's
+	send(t, ends[0], ethernet(MAC(9), MAC(0), 2)) // no port's
 	send(t, ends[0], []byte("short"))
 	send(t, ends[0], ethernet(broadcast, MAC(0), 3))
 	if a, b := receive(t, ends[2]), receive(t, ends[2]); a != 1 || b != 3 {
@@ -90,7 +90,7 @@ func TestCutLinkCarriesNothingAndOthersGoOn(t *testing.T) {
 	}
 }
 
-func TestEveryFrameIsCountedOnceAndLossFollowsTheSeed(t *testing.T) {
+func TestFramesAreCountedAndLossFollowsTheSeed(t *testing.T) {
 	const n = 400
 	run := func() Stats {
 		s, ends := join(t, 2)

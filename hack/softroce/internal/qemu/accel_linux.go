@@ -12,12 +12,13 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
 )
 
-// probeBound is how long a guest may take under KVM to start the agent. It takes about one second where KVM works.
+// probeBound is how long a guest may take under KVM to start the agent. It takes about one second
+// where KVM works.
 const probeBound = 5 * time.Second
 
-// ChooseAccel returns KVM where the kernel, of the given release, proves to boot in it, TCG elsewhere. That /dev/kvm
-// exists proves nothing: under some hypervisors a stock kernel hangs in it for ever. The answer is kept in dir until
-// the host restarts.
+// ChooseAccel returns KVM where the kernel, of the given release, proves to boot in it, TCG
+// elsewhere. That /dev/kvm exists proves nothing: under some hypervisors a stock kernel hangs in it
+// for ever. The answer is kept in dir until the host restarts.
 func ChooseAccel(ctx context.Context, dir, kernel, initrd, release string) string {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {

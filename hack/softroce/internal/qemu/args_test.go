@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestOnlyEmulatedGuestsOfSeveralProcessorsBootOnOne(t *testing.T) {
+func TestEmulatedGuestsBootOnOneProcessor(t *testing.T) {
 	for _, c := range []struct {
 		accel string
 		cpus  int

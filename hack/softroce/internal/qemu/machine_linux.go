@@ -30,17 +30,20 @@ const (
 // kernelArgs boot quickly and quietly, and end the machine on a panic (with -no-reboot).
 const kernelArgs = "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests"
 
-// tcgArgs: the emulated TSC is monotonic over all CPUs, but the kernel distrusts it and falls back to the HPET, which
-// makes each reading of the clock a trap (one call from Python: 3.2 us with the HPET, 2.1 with the TSC). lpj presets the
-// delay loop, whose calibration takes 0.6 s a CPU under emulation; no emulated device depends on its accuracy.
+// tcgArgs: the emulated TSC is monotonic over all CPUs, but the kernel distrusts it and falls back
+// to the HPET, which makes each reading of the clock a trap (one call from Python: 3.2 us with the
+// HPET, 2.1 with the TSC). lpj presets the delay loop, whose calibration takes 0.6 s a CPU under
+// emulation; no emulated device depends on its accuracy.
 const tcgArgs = " tsc=reliable no_timer_check lpj=10000000"
 
-// oneCPU has a guest of several processors boot on one; the agent starts the others when all is set up. A kernel rewrites
-// its own code as it boots, through a breakpoint (static keys: text_poke_bp in arch/x86/kernel/alternative.c). Where another
-// processor translates the place at that moment, QEMU 7.2 keeps the translation with the breakpoint, and the guest meets it for
-// ever: it hangs, silent or with reports of RCU stalls. With six guests at once on two cores 2 boots of 111 did, both at the
-// same place, and none of 319 that began so. What the kernel rewrites later stays exposed; that is little. noreplace-smp: else
-// the kernel drops the lock prefixes and puts them back later.
+// oneCPU has a guest of several processors boot on one; the agent starts the others when all is set
+// up. A kernel rewrites its own code as it boots, through a breakpoint (static keys: text_poke_bp
+// in arch/x86/kernel/alternative.c). Where another processor translates the place at that moment,
+// QEMU 7.2 keeps the translation with the breakpoint, and the guest meets it for ever: it hangs,
+// silent or with reports of RCU stalls. With six guests at once on two cores 2 boots of 111 did,
+// both at the same place, and none of 319 that began so. What the kernel rewrites later stays
+// exposed; that is little. noreplace-smp: else the kernel drops the lock prefixes and puts them
+// back later.
 const oneCPU = " maxcpus=1 noreplace-smp"
 
 // Spec says what to start.
@@ -66,7 +69,8 @@ type Machine struct {
 	err  error
 }
 
-// Start starts a machine. The caller ends it with Kill, or lets the guest power off, and in either case waits for Done.
+// Start starts a machine. The caller ends it with Kill, or lets the guest power off, and in either
+// case waits for Done.
 func Start(s Spec) (*Machine, error) {
 	if s.NIC != nil {
 		defer s.NIC.Close()
@@ -98,7 +102,8 @@ func Start(s Spec) (*Machine, error) {
 	if s.NIC != nil {
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.NIC)
 	}
-	// Its own group: a terminal's interrupt is for us, who then end it. Pdeathsig: see run.
+	// Its own group: a terminal's interrupt is for this process, which then ends it. Pdeathsig: see
+	// run.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go m.run(started)
@@ -109,8 +114,9 @@ func Start(s Spec) (*Machine, error) {
 	return m, nil
 }
 
-// run starts qemu and waits for it on one thread, which stays this goroutine's until then: the kernel sends the parent
-// death signal when the thread that forked ends (prctl(2)), not when the process does.
+// run starts qemu and waits for it on one thread, which stays this goroutine's until then: the
+// kernel sends the parent death signal when the thread that forked ends (prctl(2)), not when the
+// process does.
 func (m *Machine) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -137,7 +143,8 @@ func (m *Machine) Kill() {
 	<-m.done
 }
 
-// Explain tells how the machine ended, or where it stands, from qemu's messages and the console's last lines.
+// Explain tells how the machine ended, or where it stands, from qemu's messages and the console's
+// last lines.
 func (m *Machine) Explain() error {
 	var b strings.Builder
 	select {
@@ -156,7 +163,8 @@ func (m *Machine) Explain() error {
 	return errors.New(b.String())
 }
 
-// Tail returns the last lines of the console or of qemu's messages, from the kernel's panic on if there was one.
+// Tail returns the last lines of the console or of qemu's messages, from the kernel's panic on if
+// there was one.
 func (m *Machine) Tail(what string, lines int) string {
 	b, err := os.ReadFile(m.spec.logFile(what))
 	if err != nil {

@@ -121,8 +121,8 @@ type Call struct {
 	err  error
 }
 
-// Start opens an exchange. Output goes to the writers as it arrives; nil discards. stdin, when given, is read until its
-// end or the call's; a Read under way then is not interrupted.
+// Start opens an exchange. Output goes to the writers as it arrives; nil discards. stdin, when
+// given, is read until its end or the call's; a Read under way then is not interrupted.
 func (c *Client) Start(req wire.Request, stdin io.Reader, stdout, stderr io.Writer) (*Call, error) {
 	req.NoStdin = stdin == nil
 	c.mu.Lock()
@@ -146,7 +146,8 @@ func (c *Client) Start(req wire.Request, stdin io.Reader, stdout, stderr io.Writ
 	call.copies.Go(func() { call.errErr = call.stderr.CopyTo(orDiscard(stderr)) })
 	if stdin != nil {
 		go func() {
-			// The error is either the reader's, which ends the input, or the call's, which Wait returns.
+			// The error is either the reader's, which ends the input, or the call's, which Wait
+			// returns.
 			_, _ = io.Copy(call.stdin, stdin)
 			_ = call.stdin.Finish()
 		}()

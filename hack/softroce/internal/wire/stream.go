@@ -78,7 +78,8 @@ func (s *Sender) Abort(err error) {
 // ErrOverrun is a sender that ignored its window.
 var ErrOverrun = errors.New("wire: more data than the window allows")
 
-// Receiver is the receiving end of one stream: Push never blocks, CopyTo drains into a writer and returns credit.
+// Receiver is the receiving end of one stream: Push never blocks, CopyTo drains into a writer and
+// returns credit.
 type Receiver struct {
 	w      *Writer
 	id     uint32
@@ -110,8 +111,9 @@ func (r *Receiver) Push(p []byte) error {
 	return nil
 }
 
-// CopyTo writes what arrives to dst until the stream ends. When dst fails, the rest is thrown away, and the
-// first error is returned at the end, so that the other end never hangs on a reader that has gone.
+// CopyTo writes what arrives to dst until the stream ends. When dst fails, the rest is thrown away,
+// and the first error is returned at the end, so that the other end never hangs on a reader that
+// has gone.
 func (r *Receiver) CopyTo(dst io.Writer) error {
 	var failed error
 	var spare []byte
@@ -131,7 +133,7 @@ func (r *Receiver) CopyTo(dst io.Writer) error {
 		}
 		var n [4]byte
 		binary.LittleEndian.PutUint32(n[:], uint32(len(chunk)))
-		// A failure shows at the reader of the connection; here there is nobody to tell.
+		// A failure shows at the reader of the connection; here it cannot be reported.
 		_ = r.w.Write(KindCredit, r.id, []byte{r.stream}, n[:])
 		spare = chunk
 	}

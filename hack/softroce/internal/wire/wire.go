@@ -15,7 +15,8 @@ const (
 	Window = 256 << 10
 
 	headerLen = 12
-	// Version of this protocol. Both ends are built together; it catches an initrd of another build.
+	// Version of this protocol. Both ends are built together; it catches an initrd of another
+	// build.
 	Version = 1
 )
 
@@ -60,7 +61,8 @@ type Request struct {
 	Env     []string `json:",omitempty"`
 	Dir     string   `json:",omitempty"`
 	NoStdin bool     `json:",omitempty"` // stdin is /dev/null
-	// Memlock is RLIMIT_MEMLOCK in bytes when positive; CAP_IPC_LOCK is then taken away, which would lift it.
+	// Memlock is RLIMIT_MEMLOCK in bytes when positive; CAP_IPC_LOCK is then taken away, which
+	// would lift it.
 	Memlock int64  `json:",omitempty"`
 	Setup   *Setup `json:",omitempty"`
 }

@@ -56,7 +56,7 @@ func FuzzReaderNeverTakesABrokenFrame(f *testing.F) {
 	})
 }
 
-func TestSenderStopsAtTheWindowUntilBytesAreConsumed(t *testing.T) {
+func TestSenderStopsAtTheWindow(t *testing.T) {
 	r, w := io.Pipe()
 	s := NewSender(NewWriter(w), 1, Stdout)
 	done := make(chan int)
@@ -101,7 +101,7 @@ type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-func TestReceiverDrainsIntoAWriterThatFailsAndReportsIt(t *testing.T) {
+func TestReceiverReportsAWriterThatFails(t *testing.T) {
 	var credits bytes.Buffer
 	r := NewReceiver(NewWriter(&credits), 1, Stdout)
 	_ = r.Push([]byte("lost"))
