@@ -512,7 +512,7 @@ func TestEveryOrderOfAcquisitionEndsWell(t *testing.T) {
 				if strings.ContainsAny(strings.Join(s, ""), "mt") && l.buffers == 1 {
 					continue // a program cannot prepare all buffers
 				}
-				l.places = (3*l.replies + 3) / 4
+				l.places = 1 + (variant+1)&1 // the order holds whatever the places
 				n, err := explore(l)
 				if err != nil {
 					t.Fatalf("%+v: %v", *l, err)

@@ -1,115 +1,73 @@
-//go:build amfault
+//go:build !race && !debug && !biglock
 
 package am_test
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"regexp"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/faulttest"
 )
 
-const plantEnv = "AM_TEST_PLANT"
-
-// crowd has more goroutines than buffers call a rank that does nothing but serve, without attendants.
-func crowd(t *testing.T) {
-	table := am.NewTable()
-	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1, Replies: 8})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	served := make(chan error, 1)
-	go func() { served <- l[1].Serve(ctx) }()
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range uint64(200) {
-				if r, err := h.Call(ctx, l[0], 1, i); err != nil || r.Arg(0) != i {
-					t.Error(r.Arg(0), err)
-					return
-				}
-			}
-		})
+// The model of the acquirer finds what would make a job stand still.
+func TestTheModelFindsPlantedFaults(t *testing.T) {
+	edit := func(old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "am/acquire.go", Old: old, New: wrong}}
 	}
-	wg.Wait()
-	if t.Failed() {
-		t.Fatalf("rank 0 polled %d times, rank 1 keeps %d replies: %v", l[0].Stats().Polls, l[1].Stats().Unsent, <-served)
-	}
-	leave(t)
+	faulttest.Suite{Package: "am", Run: "^TestEveryOrderOfAcquisitionEndsWell$", Timeout: 3 * time.Minute}.Check(t,
+		faulttest.Fault{
+			Name: "credit before reply buffer",
+			Edits: append(edit("stageReply                // the receive buffer for the reply\n", "stageCredit                // the receive buffer for the reply\n"),
+				edit("stageCredit               // the right to use", "stageReply               // the right to use")...),
+			Found: "nothing can happen any more",
+		},
+		faulttest.Fault{Name: "a commit waits with its buffer", Edits: edit("\tkeep()\n\ta.cancel(b)\n", "\tkeep()\n"), Found: "send buffers of"},
+		faulttest.Fault{
+			Name: "a reply takes a credit", Found: "credits of|nothing can happen any more",
+			Edits: edit("reply(*peer) bool { return true }", "reply(p *peer) bool { return a.from.takeCredit(p) }"),
+		},
+		faulttest.Fault{
+			Name: "a release serves no waiter", Found: "which is there",
+			Edits: edit("\tp.calls--\n\ta.serve(&p.place)\n", "\tp.calls--\n"),
+		},
+		faulttest.Fault{
+			Name: "a complete claim is not woken", Found: "was not woken",
+			Edits: edit("\tif a.acquire(c) {\n\t\tc.w.unpark()\n\t}\n", "\ta.acquire(c)\n"),
+		},
+	)
 }
 
-// leave has a goroutine wait that parked behind another, which leads and goes.
-func leave(t *testing.T) {
-	table := am.NewTable()
-	tokens := make(chan *am.DeferredReply, 2)
-	h := table.Handle("hold", func(c *am.Call) { tokens <- c.Defer(0) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	go func() { _ = l[1].Serve(ctx) }()
-	var ends [2]chan error
-	var held [2]*am.DeferredReply
-	for i := range ends {
-		ends[i] = make(chan error, 1)
-		go func() { _, err := h.Call(ctx, l[0], 1); ends[i] <- err }()
-		select {
-		case held[i] = <-tokens:
-		case <-ctx.Done():
-			t.Fatal("a call does not arrive")
-		}
-		if i == 1 {
-			eventually(t, "the second is parked", func() bool { return l[0].Stats().Parks > 0 })
-		}
-	}
-	for i := range ends {
-		if err := held[i].Reply(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ends[i]; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// The suite finds every planted fault, by what should find it, and nothing without one.
+// The tests of progress find lost wake-ups and waits that do not poll.
 func TestTheSuiteFindsPlantedFaults(t *testing.T) {
-	if name := os.Getenv(plantEnv); name != "" {
-		defer am.Plant(name)()
-		r := &simulation{cfg: sim.Config{Seed: 11, MaxTime: time.Minute, MaxEvents: 3e6}}
-		if crowd(t); t.Failed() {
-			return
-		}
-		amtest.Run(t, amtest.Options{New: r.ranks, Kill: r.kill, Host: r, Rounds: 60, Patience: 8 * time.Second})
-		return
+	edit := func(file, old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "am/" + file, Old: old, New: wrong}}
 	}
 	const asleep = "|polled [1-9][0-9]* times, rank 1 keeps 0 replies" // which a busy machine shows sooner
-	for name, says := range map[string]string{
-		"none":               "",
-		"reply takes credit": "keeps [1-9][0-9]* replies",
-		"no look":            "waits for a credit .* in the queue" + asleep,
-		"no hand-over":       `call "hold" to rank 1: context deadline exceeded` + asleep,
-		"no poll":            "polled 0 times",
-		"spare late":         "handlers may not run",
-		"double return":      "replies to no call",
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheSuiteFindsPlantedFaults$", "-test.v", "-test.failfast", "-test.timeout=60s")
-			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s", plantEnv, name))
-			out, err := cmd.CombinedOutput()
-			if found := err != nil; found != (name != "none") {
-				t.Fatalf("found: %v\n%s", found, out)
-			}
-			if !regexp.MustCompile(says).Match(out) {
-				t.Errorf("found by something else than %q:\n%s", says, out)
-			}
-		})
-	}
+	crowd := faulttest.Suite{Package: "am", Run: "^(TestARankServesACrowd|TestTheLeadGoesToAParkedGoroutine)$", Args: []string{"-test.failfast"}, Timeout: time.Minute}
+	crowd.Check(t,
+		faulttest.Fault{
+			Name: "no poll", Found: "polled 0 times",
+			Edits: append(edit("progress.go", "if g.tryLead() {\n\t\t\tif !counted", "if false {\n\t\t\tif !counted"),
+				edit("progress.go", "!g.closing.Load() && g.lead.Load() {", "!g.closing.Load() {")...),
+		},
+		faulttest.Fault{
+			Name: "no hand-over", Edits: edit("progress.go", "if g.waiting.Load() == 0 || g.lead.Load() {", "if true {"),
+			Found: `call "hold" to rank 1: context deadline exceeded` + asleep,
+		},
+		faulttest.Fault{
+			Name: "a reply takes a credit", Edits: edit("acquire.go", "reply(*peer) bool { return true }", "reply(p *peer) bool { return a.from.takeCredit(p) }"),
+			Found: "keeps [1-9][0-9]* replies",
+		},
+	)
+	all := faulttest.Suite{Package: "am", Run: "^TestConformanceInSimulation$", Args: []string{"-test.failfast", "-test.short"}, Timeout: 2 * time.Minute}
+	all.Check(t,
+		faulttest.Fault{
+			Name: "handlers run before buffers are posted", Edits: edit("receive_datapath.go", "if err = x.repostLocked(b, now); err == nil", "if err == nil"),
+			Found: "handlers may not run",
+		},
+		faulttest.Fault{
+			Name: "a death frees a call's entry twice", Found: "replies to no call",
+			Edits: edit("death.go", "\tc.dropOwedLocked(p.rank)\n", "\tif f := c.calls.free; f != 0 {\n\t\tc.calls.e[f-1].next = f\n\t}\n\tc.dropOwedLocked(p.rank)\n"),
+		},
+	)
 }
