@@ -28,9 +28,7 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 	must(t, callMadvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
 	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := w.Wait(soon); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Wait(soon))
 	if n, bytes := w.Dead(); n != 4 || bytes != 4*int64(pageSize) {
 		t.Errorf("%d dead, %d bytes", n, bytes)
 	}
@@ -77,14 +75,10 @@ func residentKB(t *testing.T) int {
 	t.Helper()
 	runtime.GC()
 	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	fields := split(string(b))
 	n, err := strconv.Atoi(fields[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return n * int(pageSize) / 1024
 }
 

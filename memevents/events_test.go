@@ -34,9 +34,7 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 	var subs []*Subscription
 	for range 2 {
 		s, err := Subscribe(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer s.Close()
 		subs = append(subs, s)
 	}
@@ -61,9 +59,7 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 
 func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
 	s, err := Subscribe(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer s.Close()
 	p := reserve(t, pageSize)
 	for s.Lost() == 0 { // nobody reads; not so fast that the ring overflows
@@ -94,9 +90,7 @@ func TestRingOverflowIsCountedAndNothingElseIsLost(t *testing.T) {
 	const threads, each = 4, 5000
 	p := mapPages(t, threads) // over reserved addresses, an event of its own
 	s, err := Subscribe(2 * threads * each)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer s.Close()
 	var wg sync.WaitGroup
 	for i := range threads {
@@ -139,9 +133,7 @@ func TestProtectedRangeIsNotUnmapped(t *testing.T) {
 	r := watch(t, w, p, page(p, 3), CalledFromC)
 	reg := register(p, 3)
 	unprotect, err := Protect(page(p, 1), page(p, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	before := ReadStats().ProtectedRefusals
 	for name, call := range map[string]func() (uintptr, unix.Errno){
 		"munmap": func() (uintptr, unix.Errno) { return cCall(callMunmap, p, 3*pageSize) },
@@ -172,14 +164,10 @@ func TestProtectedRangeIsNotUnmapped(t *testing.T) {
 func TestUnprotectingTwiceLeavesOthersProtected(t *testing.T) {
 	p := mapPages(t, 2)
 	first, err := Protect(p, page(p, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	first()
 	second, err := Protect(page(p, 1), page(p, 2)) // in the place of the first
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer second()
 	first()
 	if _, errno := cCall(callMunmap, page(p, 1), pageSize); errno != unix.EPERM {

@@ -48,9 +48,7 @@ func stress(short time.Duration) time.Duration {
 func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {
 	t.Helper()
 	w, err := NewWatcher(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		if err := Verify(); err != nil {
 			t.Error(err)
@@ -143,22 +141,17 @@ func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
 
 func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
 
+// watch returns a valid entry for the range, without a reference.
 func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
 	t.Helper()
-	// Others of this process may be changing memory: the test's own threads, the runtime.
-	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
-		r, err := w.Claim(lo, hi, 7, need)
-		switch {
-		case err == nil && w.Publish(r):
-			r.Release()
-			return r
-		case err == nil:
-			w.Retire(r)
-			t.Fatal("the range changed while it was being registered")
-		case !errors.Is(err, ErrChanging) || time.Now().After(deadline):
-			t.Fatal(err)
-		}
-	}
+	r, err := published(w, lo, hi, need)
+	noError(t, err)
+	return r
+}
+
+func watchPage(t testing.TB, w *Watcher, p uintptr, need Classes) Ref {
+	t.Helper()
+	return watch(t, w, p, page(p, 1), need)
 }
 
 // long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
@@ -224,24 +217,47 @@ func newPages(n int) uintptr {
 	}
 }
 
-// published is an entry for the page at p, without a reference.
-func published(w *Watcher, p uintptr, need Classes) (Ref, error) {
-	r, err := claimSoon(w, p, need)
+func published(w *Watcher, lo, hi uintptr, need Classes) (Ref, error) {
+	r, err := claimRange(w, lo, hi, need)
 	if err != nil {
 		return r, fmt.Errorf("claim: %w", err)
 	}
 	if !w.Publish(r) {
-		return r, errors.New("not published: the page changed meanwhile")
+		w.Retire(r)
+		return r, errors.New("not published: the range changed meanwhile")
 	}
 	r.Release()
 	return r, nil
 }
 
-// claimSoon claims the page at p, as soon as nobody of this process is changing memory there.
-func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if r, err = w.Claim(p, p+pageSize, 0, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
+// claimRange claims as soon as no other thread of this process changes memory there: the runtime may.
+func claimRange(w *Watcher, lo, hi uintptr, need Classes) (r Ref, err error) {
+	for end := time.Now().Add(patience); ; runtime.Gosched() {
+		if r, err = w.Claim(lo, hi, 7, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
 			return r, err
+		}
+	}
+}
+
+// claimSoon claims the page at p likewise.
+func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
+	return claimRange(w, p, p+pageSize, need)
+}
+
+// load loads a library of testdata.
+func load(t testing.TB, path string) unsafe.Pointer {
+	t.Helper()
+	lib, err := cLoad(path)
+	noError(t, err)
+	return lib
+}
+
+// wants checks that a program printed all of these.
+func wants(t testing.TB, out string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in\n%.20000s", text, out)
 		}
 	}
 }
@@ -250,9 +266,7 @@ func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
 func vmFlags(t *testing.T, p uintptr) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		var lo, hi uintptr

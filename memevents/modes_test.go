@@ -34,26 +34,21 @@ func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["refused"] = func([]string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		p := newPages(1)
-		_, err = w.Claim(p, p+pageSize, 0, CalledFromC)
-		if !errors.Is(err, ErrUnwatched) {
-			return fmt.Errorf("claim: %v", err)
-		}
-		fmt.Println("refused", err)
-		fmt.Print(Retest())
-		cCall(callMunmap, p, pageSize)
-		if len(w.Drain(nil)) != 0 {
-			return errors.New("drained something")
-		}
-		return w.Close()
+var _ = helper("refused", func(t testing.TB, _ []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	p := newPages(1)
+	_, err := w.Claim(p, p+pageSize, 0, CalledFromC)
+	if !errors.Is(err, ErrUnwatched) {
+		return fmt.Errorf("claim: %v", err)
 	}
-}
+	fmt.Println("refused", err)
+	fmt.Print(Retest())
+	cCall(callMunmap, p, pageSize)
+	if len(w.Drain(nil)) != 0 {
+		return errors.New("drained something")
+	}
+	return w.Close()
+})
 
 // Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel could tell of
 // is refused.
@@ -66,28 +61,20 @@ func TestWhereUserfaultfdIsFilteredTheReportSaysWhy_17(t *testing.T) {
 	}
 }
 
-func init() {
-	// unprivileged: without system calls that open a userfaultfd, as container runtimes filter them.
-	helpers["unprivileged"] = func([]string) error {
-		if err := forbidUserfaultfd(); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		fmt.Print(Status())
-		p := newPages(1)
-		if _, err := w.Claim(p, p+pageSize, 0, ForGoMap); errors.Is(err, ErrUnwatched) {
-			fmt.Println("ForGoMap refused")
-		}
-		if r, err := claimSoon(w, p, CalledFromC); err == nil {
-			fmt.Println("CalledFromC claimed")
-			w.Retire(r)
-		}
-		return nil
+var _ = helper("unprivileged", func(t testing.TB, _ []string) error {
+	noError(t, forbidUserfaultfd())
+	w := newWatcher(t, WatcherConfig{})
+	fmt.Print(Status())
+	p := newPages(1)
+	if _, err := w.Claim(p, p+pageSize, 0, ForGoMap); errors.Is(err, ErrUnwatched) {
+		fmt.Println("ForGoMap refused")
 	}
-}
+	if r, err := claimSoon(w, p, CalledFromC); err == nil {
+		fmt.Println("CalledFromC claimed")
+		w.Retire(r)
+	}
+	return nil
+})
 
 // So does the kernel on arm64 before Linux 6.10. No privilege helps.
 func TestWhereUserfaultfdCannotWriteProtectTheReportSaysWhy_17(t *testing.T) {
@@ -100,20 +87,18 @@ func TestWhereUserfaultfdCannotWriteProtectTheReportSaysWhy_17(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["nowriteprotect"] = func([]string) error {
-		const uffdioAPI = 0xc018aa3f
-		if err := installFilter([]unix.SockFilter{
-			bpfLoad(callNumber), bpfIf(unix.SYS_IOCTL, 0, 2),
-			bpfLoad(secondArgument), bpfIf(uffdioAPI, 1, 0),
-			bpfAllow(), bpfFail(unix.EINVAL),
-		}); err != nil {
-			return err
-		}
-		fmt.Print(Status())
-		return nil
+var _ = helper("nowriteprotect", func(t testing.TB, _ []string) error {
+	const uffdioAPI = 0xc018aa3f
+	if err := installFilter([]unix.SockFilter{
+		bpfLoad(callNumber), bpfIf(unix.SYS_IOCTL, 0, 2),
+		bpfLoad(secondArgument), bpfIf(uffdioAPI, 1, 0),
+		bpfAllow(), bpfFail(unix.EINVAL),
+	}); err != nil {
+		return err
 	}
-}
+	fmt.Print(Status())
+	return nil
+})
 
 func TestStaticBinary_17(t *testing.T) {
 	out, err := exec.Command(artifact(t, "static", "CGO_ENABLED=0")).CombinedOutput()
@@ -197,13 +182,9 @@ func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 // the loader leaves that page writable.
 func TestAPageThatTheLoaderLeavesWritableStaysSo_17(t *testing.T) {
 	lib, err := os.ReadFile(artifact(t, "pointers.so"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	f, err := elf.NewFile(bytes.NewReader(lib))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	i := slices.IndexFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_GNU_RELRO })
 	if i < 0 {
 		t.Fatal("nothing of the library is read-only after relocation")
@@ -212,9 +193,7 @@ func TestAPageThatTheLoaderLeavesWritableStaysSo_17(t *testing.T) {
 	at := int(binary.NativeEndian.Uint64(lib[headers:])) + i*size + memsz
 	binary.NativeEndian.PutUint64(lib[at:], f.Progs[i].Memsz+256)
 	path := filepath.Join(t.TempDir(), "pointers.so")
-	if err := os.WriteFile(path, lib, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, lib, 0o755))
 	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), path)
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
 	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("later library: noticed")) {
@@ -281,19 +260,15 @@ func TestSelfTestWithoutMemoryCoversNothing_17(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["nomaps"] = func([]string) error {
-		if _, somewhere := Status().Covered(); !somewhere.Has(CalledFromC) {
-			return fmt.Errorf("covered at first: %v", somewhere)
-		}
-		if err := forbidSmallMaps(); err != nil {
-			return err
-		}
-		r := Retest()
-		if _, somewhere := r.Covered(); somewhere.Has(Set(Munmap)) || somewhere.Has(Set(Madvise)) || somewhere.Has(Set(RawUnmap)) {
-			return fmt.Errorf("covered: %v", somewhere)
-		}
-		fmt.Print(r)
-		return nil
+var _ = helper("nomaps", func(t testing.TB, _ []string) error {
+	if _, somewhere := Status().Covered(); !somewhere.Has(CalledFromC) {
+		return fmt.Errorf("covered at first: %v", somewhere)
 	}
-}
+	noError(t, forbidSmallMaps())
+	r := Retest()
+	if _, somewhere := r.Covered(); somewhere.Has(Set(Munmap)) || somewhere.Has(Set(Madvise)) || somewhere.Has(Set(RawUnmap)) {
+		return fmt.Errorf("covered: %v", somewhere)
+	}
+	fmt.Print(r)
+	return nil
+})

@@ -17,9 +17,7 @@ import (
 func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	f, err := elf.Open(foreign)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer f.Close()
 	for _, c := range []struct{ how, lost, kept string }{
 		{"munmap", "munmap", "madvise"},
@@ -44,17 +42,13 @@ func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
 func slotOfSymbol(t *testing.T, f *elf.File, name string) uint64 {
 	t.Helper()
 	symbols, err := f.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, section := range f.Sections {
 		if section.Type != elf.SHT_RELA {
 			continue
 		}
 		data, err := section.Data()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for ; len(data) >= 24; data = data[24:] {
 			offset, info := f.ByteOrder.Uint64(data), f.ByteOrder.Uint64(data[8:])
 			if i := info >> 32; i > 0 && symbols[i-1].Name == name {
@@ -66,69 +60,56 @@ func slotOfSymbol(t *testing.T, f *elf.File, name string) uint64 {
 	return 0
 }
 
-func init() {
-	helpers["spoil"] = func(args []string) error {
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		claim := func(when string) {
-			p := newPages(1)
-			r, err := claimSoon(w, p, CalledFromC)
-			switch {
-			case err == nil:
-				w.Retire(r)
-				fmt.Println(when + ": claimed")
-			case errors.Is(err, ErrUnwatched):
-				fmt.Println(when+": refused:", err)
-			default:
-				fmt.Println(when+":", err)
-			}
-		}
-		claim("before")
-		// Another caller's, on memory that nobody touches.
-		other, err := NewWatcher(WatcherConfig{MaxDeadBytes: -1})
-		if err != nil {
-			return err
-		}
-		q := newPages(1)
-		held, err := published(other, q, CalledFromC)
-		if err != nil {
-			return err
-		}
-		if Retest(); !held.Valid() {
-			return errors.New("a Retest that lost nothing invalidated an entry")
-		}
-		var offset uintptr
-		fmt.Sscan(args[2], &offset)
-		var errno uintptr
-		switch args[1] {
-		case "relocation":
-			errno = cFunc("ibc_foreign_relocate", offset)
-		case "madvise":
-			errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("madvise")), 1)
+var _ = helper("spoil", func(t testing.TB, args []string) error {
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	claim := func(when string) {
+		p := newPages(1)
+		r, err := claimSoon(w, p, CalledFromC)
+		switch {
+		case err == nil:
+			w.Retire(r)
+			fmt.Println(when + ": claimed")
+		case errors.Is(err, ErrUnwatched):
+			fmt.Println(when+": refused:", err)
 		default:
-			errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("munmap")), 0)
+			fmt.Println(when+":", err)
 		}
-		if errno != 0 {
-			return unix.Errno(errno)
-		}
-		for _, c := range Retest().Classes {
-			word := "kept"
-			if c.By == "" {
-				word = "lost"
-			}
-			fmt.Println(word, c.Class, c.Why)
-		}
-		claim("after")
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if told := other.Wait(ctx); !held.Acquire() && told == nil && len(other.Drain(nil)) == 1 {
-			fmt.Println("another caller's entry: stale, drained, told")
-		}
-		return nil
 	}
-}
+	claim("before")
+	// Another caller's, on memory that nobody touches.
+	other := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
+	q := newPages(1)
+	held := watchPage(t, other, q, CalledFromC)
+	if Retest(); !held.Valid() {
+		return errors.New("a Retest that lost nothing invalidated an entry")
+	}
+	var offset uintptr
+	fmt.Sscan(args[2], &offset)
+	var errno uintptr
+	switch args[1] {
+	case "relocation":
+		errno = cFunc("ibc_foreign_relocate", offset)
+	case "madvise":
+		errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("madvise")), 1)
+	default:
+		errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("munmap")), 0)
+	}
+	if errno != 0 {
+		return unix.Errno(errno)
+	}
+	for _, c := range Retest().Classes {
+		word := "kept"
+		if c.By == "" {
+			word = "lost"
+		}
+		fmt.Println(word, c.Class, c.Why)
+	}
+	claim("after")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if told := other.Wait(ctx); !held.Acquire() && told == nil && len(other.Drain(nil)) == 1 {
+		fmt.Println("another caller's entry: stale, drained, told")
+	}
+	return nil
+})

@@ -82,9 +82,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 		if errors.Is(err, ErrBusy) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		others = append(others, o)
 	}
 	p := reserve(t, pageSize)
@@ -97,9 +95,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 		if errors.Is(err, ErrChanging) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		refs = append(refs, r)
 	}
 	if missing := lost(before, Retest()); missing != 0 {
@@ -145,24 +141,18 @@ func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
 func TestRetestInAProgramThatLocksItsMemoryLosesNothing_15(t *testing.T) {
 	needUffd(t)
 	h, d := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-	if err := unix.Capget(&h, &d[0]); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Capget(&h, &d[0]))
 	if d[0].Effective&(1<<unix.CAP_IPC_LOCK) == 0 {
 		t.Skip("needs CAP_IPC_LOCK: the runtime's own maps would meet RLIMIT_MEMLOCK")
 	}
 	runHelper(t, nil, "lockedmemory")
 }
 
-func init() {
-	helpers["lockedmemory"] = func([]string) error {
-		before := Status()
-		if err := unix.Mlockall(unix.MCL_FUTURE); err != nil {
-			return err
-		}
-		if gone := lost(before, Retest()); gone != 0 {
-			return fmt.Errorf("lost %v\n%v", gone, Status())
-		}
-		return nil
+var _ = helper("lockedmemory", func(t testing.TB, _ []string) error {
+	before := Status()
+	noError(t, unix.Mlockall(unix.MCL_FUTURE))
+	if gone := lost(before, Retest()); gone != 0 {
+		return fmt.Errorf("lost %v\n%v", gone, Status())
 	}
-}
+	return nil
+})

@@ -24,14 +24,10 @@ func TestHooksCallNothingButTheNextDefinition_11(t *testing.T) {
 	definedIn, undefined := map[string]string{}, map[string][]string{}
 	for _, file := range files {
 		f, err := elf.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer f.Close()
 		symbols, err := f.Symbols()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		object := filepath.Base(file)
 		for _, s := range symbols {
 			switch {
@@ -98,13 +94,11 @@ func TestStrictMallocIsInForce_10(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["strict"] = func([]string) error {
-		runtime.LockOSThread()
-		cFunc("ibc_mem_test_break_rules") // mallocs with the flag set
-		return nil
-	}
-}
+var _ = helper("strict", func(t testing.TB, _ []string) error {
+	runtime.LockOSThread()
+	cFunc("ibc_mem_test_break_rules") // mallocs with the flag set
+	return nil
+})
 
 func TestHooksInsideTheRuntimesOwnCalls_11(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})

@@ -46,44 +46,37 @@ func TestScavengedMemoryIsNoHit_04(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["scavenge"] = func(args []string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		pagemap, err := os.Open("/proc/self/pagemap")
-		if err != nil {
-			return err
-		}
-		need := ForGoHeap
-		if args[0] == "called from c" {
-			need = CalledFromC
-		}
-		debug.SetMemoryLimit(24 << 20) // so that the scavenger has work
-		s := scavenging{w: w, pagemap: pagemap, need: need}
-		end := time.Now().Add(3 * time.Second)
-		goesOn := func() bool { // a busy machine takes longer until the scavenger has done something
-			nothing := need == CalledFromC || s.gone == 0
-			return s.stale == "" && (time.Now().Before(end) || nothing && time.Now().Before(end.Add(patience)))
-		}
-		for goesOn() {
-			if err := s.round(); errors.Is(err, ErrUnwatched) {
-				fmt.Println("refused")
-				return nil
-			}
-		}
-		switch {
-		case s.stale != "":
-			fmt.Println(s.stale)
-		case s.gone == 0:
-			return fmt.Errorf("of %d ranges none went back to the system: nothing was tested", s.watched)
-		default:
-			fmt.Printf("no stale hit, %d ranges, %d discarded\n", s.watched, s.gone)
-		}
-		return nil
+var _ = helper("scavenge", func(t testing.TB, args []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	pagemap, err := os.Open("/proc/self/pagemap")
+	noError(t, err)
+	need := ForGoHeap
+	if args[0] == "called from c" {
+		need = CalledFromC
 	}
-}
+	debug.SetMemoryLimit(24 << 20) // so that the scavenger has work
+	s := scavenging{w: w, pagemap: pagemap, need: need}
+	end := time.Now().Add(3 * time.Second)
+	goesOn := func() bool { // a busy machine takes longer until the scavenger has done something
+		nothing := need == CalledFromC || s.gone == 0
+		return s.stale == "" && (time.Now().Before(end) || nothing && time.Now().Before(end.Add(patience)))
+	}
+	for goesOn() {
+		if err := s.round(); errors.Is(err, ErrUnwatched) {
+			fmt.Println("refused")
+			return nil
+		}
+	}
+	switch {
+	case s.stale != "":
+		fmt.Println(s.stale)
+	case s.gone == 0:
+		return fmt.Errorf("of %d ranges none went back to the system: nothing was tested", s.watched)
+	default:
+		fmt.Printf("no stale hit, %d ranges, %d discarded\n", s.watched, s.gone)
+	}
+	return nil
+})
 
 type scavenging struct {
 	w             *Watcher
@@ -183,59 +176,52 @@ func TestCollectorAndReaderDoNotWaitForEachOther_13(t *testing.T) {
 	wg.Wait()
 }
 
-func init() {
-	helpers["collect"] = func(args []string) error {
-		duration, err := time.ParseDuration(args[0])
-		if err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					runtime.GC()
-				}
+var _ = helper("collect", func(t testing.TB, args []string) error {
+	duration, err := time.ParseDuration(args[0])
+	noError(t, err)
+	w := newWatcher(t, WatcherConfig{})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
 			}
-		})
-		_, before := readerEvents()
-		told, rounds := uint64(0), 0
-		end := time.Now().Add(duration)
-		for ; time.Now().Before(end) || told == 0 && time.Now().Before(end.Add(patience)); rounds++ {
-			heap := make([]byte, 4<<20)
-			heap[0], heap[len(heap)-1] = 1, 1
-			if r, err := w.ClaimLive(sliceRange(heap)); err == nil {
-				if w.Publish(r) {
-					r.Release()
-				} else {
-					w.Retire(r)
-				}
-			}
-			runtime.KeepAlive(heap)
-			heap = nil
-			debug.FreeOSMemory()
-			for _, r := range w.Drain(nil) {
+		}
+	})
+	_, before := readerEvents()
+	told, rounds := uint64(0), 0
+	end := time.Now().Add(duration)
+	for ; time.Now().Before(end) || told == 0 && time.Now().Before(end.Add(patience)); rounds++ {
+		heap := make([]byte, 4<<20)
+		heap[0], heap[len(heap)-1] = 1, 1
+		if r, err := w.ClaimLive(sliceRange(heap)); err == nil {
+			if w.Publish(r) {
+				r.Release()
+			} else {
 				w.Retire(r)
 			}
-			_, now := readerEvents()
-			told = now - before
 		}
-		close(stop)
-		wg.Wait()
-		fmt.Printf("%d rounds, %d discards told of", rounds, told)
-		if told == 0 {
-			return errors.New("no discarded memory was told of: nothing was tested")
+		runtime.KeepAlive(heap)
+		heap = nil
+		debug.FreeOSMemory()
+		for _, r := range w.Drain(nil) {
+			w.Retire(r)
 		}
-		return Verify()
+		_, now := readerEvents()
+		told = now - before
 	}
-}
+	close(stop)
+	wg.Wait()
+	fmt.Printf("%d rounds, %d discards told of", rounds, told)
+	if told == 0 {
+		return errors.New("no discarded memory was told of: nothing was tested")
+	}
+	return Verify()
+})
 
 // ---- the runtime's own mmap ----
 
@@ -252,54 +238,42 @@ func TestTheRuntimesOwnMmapInsideTheHook_11(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["grow"] = func(args []string) error {
-		want, err := strconv.ParseUint(args[0], 10, 64)
-		if err != nil {
-			return err
+var _ = helper("grow", func(t testing.TB, args []string) error {
+	want, err := strconv.ParseUint(args[0], 10, 64)
+	noError(t, err)
+	w := newWatcher(t, WatcherConfig{})
+	AdviseHuge(1 << 40) // a handler that looks at every mmap
+	sub, err := Subscribe(0)
+	noError(t, err)
+	defer sub.Close()
+	go func() {
+		for range sub.Events() {
 		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		AdviseHuge(1 << 40) // a handler that looks at every mmap
-		sub, err := Subscribe(0)
-		if err != nil {
-			return err
-		}
-		defer sub.Close()
-		go func() {
-			for range sub.Events() {
-			}
-		}()
-		p := newPages(1000)
-		var refs []Ref
-		for i := range 1000 {
-			r, err := published(w, page(p, i), CalledFromC)
-			if err != nil {
-				return err
-			}
-			refs = append(refs, r)
-		}
-		// Addresses are what is used up: nobody writes to this memory.
-		before := callsSeen(callMmap)
-		var keep [][]byte
-		for i := 0; callsSeen(callMmap)-before < want; i++ {
-			keep = append(keep, make([]byte, 4<<20))
-			if i%64 == 0 {
-				go runtime.GC()
-			}
-			if uint64(i) > 20*want {
-				return fmt.Errorf("only %d calls in %d allocations", callsSeen(callMmap)-before, i)
-			}
-		}
-		runtime.KeepAlive(keep)
-		for _, r := range refs {
-			if !r.Valid() {
-				return fmt.Errorf("the runtime's calls invalidated %v", r)
-			}
-		}
-		fmt.Printf("%d calls of mmap", callsSeen(callMmap)-before)
-		return Verify()
+	}()
+	p := newPages(1000)
+	var refs []Ref
+	for i := range 1000 {
+		r := watchPage(t, w, page(p, i), CalledFromC)
+		refs = append(refs, r)
 	}
-}
+	// Addresses are what is used up: nobody writes to this memory.
+	before := callsSeen(callMmap)
+	var keep [][]byte
+	for i := 0; callsSeen(callMmap)-before < want; i++ {
+		keep = append(keep, make([]byte, 4<<20))
+		if i%64 == 0 {
+			go runtime.GC()
+		}
+		if uint64(i) > 20*want {
+			return fmt.Errorf("only %d calls in %d allocations", callsSeen(callMmap)-before, i)
+		}
+	}
+	runtime.KeepAlive(keep)
+	for _, r := range refs {
+		if !r.Valid() {
+			return fmt.Errorf("the runtime's calls invalidated %v", r)
+		}
+	}
+	fmt.Printf("%d calls of mmap", callsSeen(callMmap)-before)
+	return Verify()
+})

@@ -64,29 +64,22 @@ var insideNames = []string{"trim", "stack", "free", "realloc"}
 
 const firstMark = 1000 // the marks are writes of that many bytes to no file: even ones begin, odd ones end
 
-func init() {
-	helpers["inside"] = func(args []string) error {
-		runtime.LockOSThread()
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
+var _ = helper("inside", func(t testing.TB, args []string) error {
+	runtime.LockOSThread()
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	// The runtime's own calls would count too: those of a collection, and of the scavenger that gives back what it freed.
+	debug.FreeOSMemory()
+	debug.SetGCPercent(-1)
+	for i, name := range insideNames {
+		got, err := inside(w, name, uintptr(firstMark+2*i))
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		// The runtime's own calls would count too: those of a collection, and of the scavenger that gives back what it freed.
-		debug.FreeOSMemory()
-		debug.SetGCPercent(-1)
-		for i, name := range insideNames {
-			got, err := inside(w, name, uintptr(firstMark+2*i))
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			fmt.Println(name + ": " + got)
-		}
-		return nil
+		fmt.Println(name + ": " + got)
 	}
-}
+	return nil
+})
 
 // inside lets the libc take memory away of which a page is watched.
 func inside(w *Watcher, name string, mark uintptr) (string, error) {
@@ -144,16 +137,12 @@ func traceHelper(t *testing.T, env []string, name string, args ...string) (strin
 	runtime.LockOSThread() // which is the tracer
 	defer runtime.UnlockOSThread()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer out.Close()
 	pid, err := syscall.ForkExec(os.Args[0], append([]string{os.Args[0], "helper", name}, args...), &syscall.ProcAttr{
 		Env: append(os.Environ(), env...), Files: []uintptr{0, out.Fd(), out.Fd()}, Sys: &syscall.SysProcAttr{Ptrace: true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	counter := counter{counts: make([]tally, len(insideNames)), at: -1, calls: map[int]traced{}}
 	status, err := counter.run(pid)
 	text, _ := os.ReadFile(out.Name())

@@ -120,14 +120,10 @@ func TestSyscallPackageAndFreeOSMemory_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	b, err := syscall.Mmap(-1, 0, int(pageSize), rw, anonymous)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p := uintptr(unsafe.Pointer(&b[0]))
 	r := watch(t, w, p, page(p, 1), ForGoMap)
-	if err := syscall.Munmap(b); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Munmap(b))
 	if r.Acquire() {
 		t.Error("a hit after syscall.Munmap")
 	}
@@ -319,18 +315,16 @@ func TestReaderStartsInAProgramWithMuchThreadLocalStorage_17(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["monitors"] = func([]string) error {
-		for _, m := range Status().Monitors {
-			if m.Active {
-				fmt.Println(m.Name, "active")
-			} else {
-				fmt.Println(m.Name, m.Why)
-			}
+var _ = helper("monitors", func(t testing.TB, _ []string) error {
+	for _, m := range Status().Monitors {
+		if m.Active {
+			fmt.Println(m.Name, "active")
+		} else {
+			fmt.Println(m.Name, m.Why)
 		}
-		return nil
 	}
-}
+	return nil
+})
 
 const lingers = time.Second // LINGER_NS of ibc_mem_uffd.c
 
