@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is there now.
+// Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is
+// there now.
 func TestAMappingAtAFreePlaceEndsWhatWasThere_04(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)

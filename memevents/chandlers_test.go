@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A library of C or C++ has its handlers called, in the order of their priorities, whichever image's hooks are the ones
-// that work, and whether it came before Go looked for them or after.
+// A library of C or C++ has its handlers called, in the order of their priorities, whichever
+// image's hooks are the ones that work, and whether it came before Go looked for them or after.
 func TestHandlersOfALibraryAreCalledInOrder_16(t *testing.T) {
 	for _, lib := range []string{"handler.so", "handlercc.so"} {
 		for _, hooks := range []string{"symbols", "preload", "preload, asked for at the executable"} {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registration is a fake memory region. It knows what a device would see: the stamp that stood in each page
-// when it was "registered". A page that was replaced has another, or none.
+// registration is a fake memory region. It knows what a device would see: the stamp that stood in
+// each page when it was "registered". A page that was replaced has another, or none.
 type registration struct {
 	p      uintptr
 	stamps []uint64
@@ -47,8 +47,10 @@ type change struct {
 	name  string
 	pages int // of the range that is registered at p
 	do    func(t *testing.T, p uintptr)
-	told  uint64 // how many ranges hooks announce before it happens, besides those of putting new memory there
-	keeps bool   // it happens to keep the contents, or makes them unreadable: the control cannot lose them
+	// How many ranges hooks announce before it happens, besides those of putting new memory there
+	reported uint64
+	// It happens to keep the contents, or makes them unreadable: the control cannot lose them
+	keeps bool
 }
 
 func sharedPages(t *testing.T, pages int) uintptr {
@@ -68,11 +70,12 @@ func advice(a uintptr) func(*testing.T, uintptr) {
 }
 
 const (
-	madvGuardInstall     = 102 // include/uapi/asm-generic/mman-common.h, Linux 6.13
-	madvDontneedLocked   = 24
-	mremapMaymove        = 1
-	mremapFixed          = 2
-	processMadviseSelfFD = ^uintptr(10000) + 1 // PIDFD_SELF of Linux 6.14 is -10000 (include/uapi/linux/pidfd.h)
+	madvGuardInstall   = 102 // include/uapi/asm-generic/mman-common.h, Linux 6.13
+	madvDontneedLocked = 24
+	mremapMaymove      = 1
+	mremapFixed        = 2
+	// PIDFD_SELF of Linux 6.14 is -10000 (include/uapi/linux/pidfd.h)
+	processMadviseSelfFD = ^uintptr(10000) + 1
 )
 
 var changes = []change{
@@ -102,7 +105,7 @@ var changes = []change{
 	}},
 	{name: "mremap onto", do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
-	}, told: 2},
+	}, reported: 2},
 	{name: "mremap grows and moves", do: func(t *testing.T, p uintptr) {
 		if must(t, callMremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
 			t.Fatal("it did not move")
@@ -112,7 +115,7 @@ var changes = []change{
 	{name: "mremap shrinks", pages: 4, do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, p, 4*pageSize, pageSize, 0)
 		remap(t, page(p, 1), 3)
-	}, told: 1},
+	}, reported: 1},
 	{name: "process_madvise", do: func(t *testing.T, p uintptr) {
 		iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(ptr(p))), Len: uint64(pageSize)}
 		_, errno := cCall(callProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
@@ -124,7 +127,7 @@ var changes = []change{
 }
 
 // Each change, with a cache that listens and, as control, one that does not and must lose data.
-func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
+func TestChangesInvalidateControlLosesData_01_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,8 +142,8 @@ func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
 			ref.Release()
 			announced := ReadStats().Unmaps
 			c.do(t, p)
-			if n := ReadStats().Unmaps - announced; n < max(c.told, 1) {
-				t.Errorf("%d ranges announced, want %d", n, max(c.told, 1))
+			if n := ReadStats().Unmaps - announced; n < max(c.reported, 1) {
+				t.Errorf("%d ranges announced, want %d", n, max(c.reported, 1))
 			}
 			if ref.Acquire() {
 				t.Error("a hit after the change")
@@ -225,7 +228,7 @@ func TestSharedSegments_02(t *testing.T) {
 	sweep(t, w)
 }
 
-// A program's break belongs to malloc: another process tries it, where nobody uses malloc.
+// A program's break belongs to malloc: another process tries it, where no other code uses malloc.
 func TestBreakGoesDown_02(t *testing.T) { runHelper(t, nil, "break") }
 
 var _ = helper("break", func(t testing.TB, _ []string) error {
@@ -261,9 +264,9 @@ var _ = helper("break", func(t testing.TB, _ []string) error {
 	return nil
 })
 
-// The libc's sbrk counts from where it believes the break to be. Where somebody has moved it by a raw call, going up by
-// the libc's count may mean going down.
-func TestSbrkFromWhereTheLibcBelievesTheBreakToBe_02(t *testing.T) { runHelper(t, nil, "rawbreak") }
+// The libc's sbrk counts from where it believes the break to be. Where a raw call has moved it,
+// going up by the libc's count may mean going down.
+func TestSbrkFromTheLibcsIdeaOfTheBreak_02(t *testing.T) { runHelper(t, nil, "rawbreak") }
 
 var _ = helper("rawbreak", func(t testing.TB, _ []string) error {
 	w := newWatcher(t, WatcherConfig{})
@@ -320,8 +323,8 @@ func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
 	cCall(callMunmap, room, 8*pageSize)
 }
 
-// MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)). What subscribers and
-// handlers hear of is the range of the call.
+// MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)).
+// What subscribers and handlers see is the range of the call.
 func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	fd, err := unix.MemfdCreate("twice", unix.MFD_CLOEXEC)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call that waits for the reader must not be let go by the end of the descriptor: whoever it told would find the entry valid
-// until the reader has seen the end too.
-func TestClosingTheDescriptorLetsNobodyGoBeforeTheEntryEnds_17(t *testing.T) {
+// A call that waits for the reader must not be let go by the end of the descriptor: it would find
+// the entry valid until the reader has seen the end too.
+func TestClosedDescriptorEndsEntriesFirst_17(t *testing.T) {
 	needUffd(t)
 	for range 30 {
 		runHelper(t, nil, "closerace")
@@ -51,9 +51,10 @@ func threads() map[int]bool {
 	return all
 }
 
-// Who closes all descriptors has often forked before. The child must not keep the descriptor open: nobody would read from it any
-// more, and the parent's next call on watched memory would wait until the child ends.
-func TestAForkedChildDoesNotKeepTheClosedDescriptorOpen_21(t *testing.T) {
+// A program that closes all descriptors has often forked before. The child must not keep the
+// descriptor open: no reader would be left more, and the parent's next call on watched memory would
+// wait until the child ends.
+func TestForkedChildClosesTheDescriptor_21(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "closefork", artifact(t, "foreign.so"))
 	runHelper(t, []string{preload(t, "libmemevents.so")}, "closefork", artifact(t, "foreign.so"))
@@ -69,8 +70,8 @@ var _ = helper("closefork", func(t testing.TB, args []string) error {
 	return unmapReturns(p)
 })
 
-// forkUntilExit forks a child that ends with this process. It is one of C: Go hangs in a child that has no other thread, where
-// another had the only processor.
+// forkUntilExit forks a child that ends with this process. It is one of C: Go hangs in a child that
+// has no other thread, where another had the only processor.
 func forkUntilExit() error {
 	var pipe [2]int
 	if err := unix.Pipe(pipe[:]); err != nil {

@@ -53,7 +53,9 @@ func TestManyCyclesLeaveNothingBehind_12(t *testing.T) {
 	}
 	const most = 512 // kB
 	grown := most + 1
-	for range 5 { // what the cycles leave behind is left each time; what the runtime or the race detector takes, once
+	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
+	// once
+	for range 5 {
 		before := residentKB(t)
 		for range 40000 {
 			cycle()
@@ -104,8 +106,8 @@ func TestAnEntryDiesOnce_12(t *testing.T) {
 	w.Retire(r)
 }
 
-// A hook may mark the owner as told after the owner has drained all there was. That mark must not outlast the next drain,
-// or nobody is woken any more.
+// A hook may mark the owner as woken after the owner has drained all there was. That mark must not
+// outlast the next drain, or the owner is not woken any more.
 func TestAnEmptyDrainMakesReadyForTheNextWake_12(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
 	p := mapPages(t, 1)

@@ -221,14 +221,14 @@ func TestFileInUffdsPlaceReportsNothing_17(t *testing.T) {
 
 var _ = helper("asksanother", func(t testing.TB, _ []string) error {
 	w := newWatcher(t, WatcherConfig{})
-	if !w.Told() {
-		return errors.New("not told, though nothing was unmapped")
+	if !w.Reported() {
+		return errors.New("not reported, though nothing was unmapped")
 	}
 	other, err := unix.Open("/dev/urandom", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	noError(t, err)
 	noError(t, unix.Dup2(other, int(i32(&table().uffd).Load())-1))
-	if w.Told() || w.WaitTold() {
-		return errors.New("told by a file that is no userfaultfd")
+	if w.Reported() || w.WaitReported() {
+		return errors.New("reported by a file that is no userfaultfd")
 	}
 	return nil
 })

@@ -92,7 +92,7 @@ func TestWatcherRefusesToCloseWithEntries(t *testing.T) {
 	}
 }
 
-func TestAClosedWatcherTakesNothingFromTheNextOwnerOfItsPlace(t *testing.T) {
+func TestClosedWatcherLeavesTheNextUnchanged(t *testing.T) {
 	old, err := NewWatcher(WatcherConfig{})
 	noError(t, err)
 	noError(t, old.Close())

@@ -39,7 +39,7 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 		subs = append(subs, s)
 	}
 	p := uintptr(0)
-	for p%(2<<20) == 0 { // where a huge page may begin more than asked for is told of
+	for p%(2<<20) == 0 { // where a huge page may begin more than asked for is reported
 		p = must(t, callMmap, 0, pageSize, rw, anonymous, noFD, 0)
 	}
 	must(t, callMadvise, p, 100, unix.MADV_DONTNEED)
@@ -57,18 +57,18 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 	}
 }
 
-func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
+func TestSlowSubscriberSeesItsLoss(t *testing.T) {
 	s, err := Subscribe(4)
 	noError(t, err)
 	defer s.Close()
 	p := reserve(t, pageSize)
-	for s.Lost() == 0 { // nobody reads; not so fast that the ring overflows
+	for s.Lost() == 0 { // no reader; not so fast that the ring overflows
 		cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
 		time.Sleep(time.Millisecond)
 	}
 	for range 4 {
 		if e := <-s.Events(); e.Kind == Lost {
-			t.Error("told of a loss before what came before it")
+			t.Error("a loss was reported before what came before it")
 		}
 	}
 	cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
@@ -80,7 +80,7 @@ func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
 				return
 			}
 		case <-timeout:
-			t.Fatal("never told")
+			t.Fatal("never reported")
 		}
 	}
 }
@@ -106,7 +106,8 @@ func TestRingOverflowIsCountedAndNothingElseIsLost(t *testing.T) {
 	total := 0
 	lastLost := uint64(0)
 	deadline := time.After(patience)
-	for quiet := 0; quiet < 20 || total+int(lastLost) < threads*each; { // the quiet is for what would be delivered twice
+	// The quiet is for what would be delivered twice
+	for quiet := 0; quiet < 20 || total+int(lastLost) < threads*each; {
 		select {
 		case <-deadline:
 			t.Fatalf("%d delivered and %d lost of %d", total, lastLost, threads*each)
@@ -219,7 +220,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-func TestDebugLogTellsEachEvent(t *testing.T) {
+func TestDebugLogHasEachEvent(t *testing.T) {
 	out := runHelper(t, []string{EnvLogLevel + "=debug", onlySymbols}, "once")
 	for _, want := range []string{"memevents: debug: unmapped [0x", "memevents: debug: mapped [0x"} {
 		if !strings.Contains(out, want) {

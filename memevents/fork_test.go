@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child of fork has a copy of the table and shares the descriptors: its hooks must not touch the parent's.
+// A child of fork has a copy of the table and shares the descriptors: its hooks must not touch the
+// parent's.
 func TestForkedChildLeavesTheParentAlone_21(t *testing.T) {
 	runHelper(t, []string{onlySymbols}, "fork", artifact(t, "foreign.so"))
 }
@@ -42,16 +43,17 @@ var _ = helper("fork", func(t testing.TB, args []string) error {
 	return nil
 })
 
-// What Go code finds in a child that C code forked: no hit on the copied table, and errors, whatever the parent's
-// other threads were doing. The parent's entries stay.
+// What Go code finds in a child that C code forked: no hit on the copied table, and errors,
+// whatever the parent's other threads were doing. The parent's entries stay.
 func TestForkedChildFindsNothingValid_21(t *testing.T) {
 	runHelper(t, nil, "forkgo", artifact(t, "foreign.so"))
 	runHelper(t, []string{preload(t, "libmemevents.so")}, "forkgo", artifact(t, "foreign.so"))
 }
 
 var _ = helper("forkgo", func(t testing.TB, args []string) error {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a child has one thread, and the collector wants more
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))  // so that it finds a processor that nobody holds
+	// A child has one thread, and the collector wants more
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8)) // so that it finds a free processor
 	load(t, args[0])
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
 	p := newPages(102)
@@ -126,7 +128,8 @@ func forkAndLook(w *Watcher, refs []Ref, unfinished Ref, fresh uintptr) error {
 	said := make([]byte, 512)
 	fds := []unix.PollFd{{Fd: int32(pipe[0]), Events: unix.POLLIN}}
 	n, err := 0, error(nil)
-	for until := time.Now().Add(2 * time.Second); n <= 0 && time.Now().Before(until); { // signals of the runtime end it early
+	// Signals of the runtime end it early
+	for until := time.Now().Add(2 * time.Second); n <= 0 && time.Now().Before(until); {
 		n, err = unix.Poll(fds, 100)
 	}
 	unix.Kill(pid, unix.SIGKILL) // it has spoken, or hangs

@@ -77,7 +77,7 @@ var _ = helper("libc", func(t testing.TB, args []string) error {
 })
 
 // The text is patched before Go could refuse a list.
-func TestTheTextIsPatchedOnlyWhereThatIsAllThatIsSaid(t *testing.T) {
+func TestTextIsPatchedOnlyOnRequest(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the libc's text is patched on amd64 only")
 	}
@@ -95,8 +95,8 @@ var _ = helper("patched", func(t testing.TB, _ []string) error {
 	return nil
 })
 
-// The patched text ends in the kernel, where nobody but the hook turns a result into errno.
-func TestFailuresThroughPatchedTextKeepTheirErrno_06(t *testing.T) {
+// The patched text ends in the kernel, where only the hook turns a result into errno.
+func TestPatchedTextKeepsErrno_06(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the libc's text is patched on amd64 only")
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestPreloadedLibraryIsUsedAndEachEventCountsOnce_16(t *testing.T) {
+func TestPreloadedHooksCountEachEventOnce_16(t *testing.T) {
 	out := runHelper(t, []string{preload(t, "libmemevents.so"), onlySymbols}, "once")
 	if !strings.Contains(out, "by preload") {
 		t.Errorf("%s", out)
@@ -45,13 +45,13 @@ func TestJemalloc_16(t *testing.T) {
 		runHelper(t, []string{preload(t, libs...), onlySymbols}, "once")
 		out := runHelper(t, []string{preload(t, libs...)}, "churn", artifact(t, "foreign.so"))
 		if strings.Contains(out, "monitor userfaultfd  on") && !strings.Contains(out, "libc-free        userfaultfd") {
-			t.Errorf("this allocator gives back when it likes, and the kernel tells of it all the same:\n%s", out)
+			t.Errorf("this allocator gives back when it likes, and the kernel reports it all the same:\n%s", out)
 		}
 	}
 }
 
-// once: of one call, this package sees one event, and the other interposer one. Calls of the runtime
-// count too, so a round in which it made some proves nothing.
+// once: of one call, this package sees one event, and the other interposer one. Calls of the
+// runtime count too, so a round in which it made some proves nothing.
 var _ = helper("once", func(t testing.TB, args []string) error {
 	runtime.LockOSThread()
 	w := newWatcher(t, WatcherConfig{})

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestWithoutMonitorsClaimsAreRefusedAndTheReasonIsSaid_17(t *testing.T) {
+func TestWithoutMonitorsClaimsAreRefused_17(t *testing.T) {
 	for _, c := range []struct{ env, why string }{
 		{EnvMonitors + "=none", "not chosen"},
 		{EnvEvents + "=no", "switched off"},
@@ -50,9 +50,9 @@ var _ = helper("refused", func(t testing.TB, _ []string) error {
 	return w.Close()
 })
 
-// Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel could tell of
-// is refused.
-func TestWhereUserfaultfdIsFilteredTheReportSaysWhy_17(t *testing.T) {
+// Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel
+// could report is refused.
+func TestReportOfFilteredUserfaultfd_17(t *testing.T) {
 	out := runHelper(t, nil, "unprivileged")
 	for _, want := range []string{"monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed"} {
 		if !strings.Contains(out, want) {
@@ -77,7 +77,7 @@ var _ = helper("unprivileged", func(t testing.TB, _ []string) error {
 })
 
 // So does the kernel on arm64 before Linux 6.10. No privilege helps.
-func TestWhereUserfaultfdCannotWriteProtectTheReportSaysWhy_17(t *testing.T) {
+func TestReportOfUffdWithoutWriteProtect_17(t *testing.T) {
 	needUffd(t)
 	out := runHelper(t, nil, "nowriteprotect")
 	for _, want := range []string{"UFFDIO_API: invalid argument (the kernel's has no write-protect mode", "class   raw-unmap        -"} {
@@ -124,8 +124,8 @@ func TestPositionIndependentExecutable_17(t *testing.T) {
 	}
 }
 
-// In a C program that loads Go, the program's and the libc's symbols come first: relocations are changed, and
-// those of libraries that come later.
+// In a C program that loads Go, the program's and the libc's symbols come first: relocations are
+// changed, and those of libraries that come later.
 func TestSharedLibraryInACProgram_17(t *testing.T) {
 	host, lib, foreign := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so")
 	run := func(env ...string) string {
@@ -148,8 +148,8 @@ func TestSharedLibraryInACProgram_17(t *testing.T) {
 	}
 }
 
-// Where relocations are changed, the calls of whoever they led to before go on to him.
-func TestRelocationsThatLedElsewhereStillLeadThere_16(t *testing.T) {
+// Where relocations are changed, calls go on to the definition they led to before.
+func TestRelocationsKeepOtherInterposers_16(t *testing.T) {
 	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc", preload(t, "counter.so"))
 	out, err := cmd.CombinedOutput()
@@ -160,7 +160,8 @@ func TestRelocationsThatLedElsewhereStillLeadThere_16(t *testing.T) {
 	}
 }
 
-// A later library may be bound to a definition that passes by here. Then nothing stays valid, and the next claim tests anew.
+// A later library may be bound to a definition that passes by here. Then nothing stays valid, and
+// the next claim tests anew.
 func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 	artifact(t, "past.so")
 	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "usespast.so"))
@@ -178,9 +179,9 @@ func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 	}
 }
 
-// Where pages are larger than a library was linked for, its part that is read-only after relocation ends within a page, and
-// the loader leaves that page writable.
-func TestAPageThatTheLoaderLeavesWritableStaysSo_17(t *testing.T) {
+// Where pages are larger than a library was linked for, its part that is read-only after relocation
+// ends within a page, and the loader leaves that page writable.
+func TestPageLeftWritableByTheLoaderStaysSo_17(t *testing.T) {
 	lib, err := os.ReadFile(artifact(t, "pointers.so"))
 	noError(t, err)
 	f, err := elf.NewFile(bytes.NewReader(lib))
@@ -189,7 +190,8 @@ func TestAPageThatTheLoaderLeavesWritableStaysSo_17(t *testing.T) {
 	if i < 0 {
 		t.Fatal("nothing of the library is read-only after relocation")
 	}
-	const headers, size, memsz = 0x20, 56, 40 // of Elf64_Ehdr.e_phoff, Elf64_Phdr, its p_memsz (elf(5))
+	// Of Elf64_Ehdr.e_phoff, Elf64_Phdr, its p_memsz (elf(5))
+	const headers, size, memsz = 0x20, 56, 40
 	at := int(binary.NativeEndian.Uint64(lib[headers:])) + i*size + memsz
 	binary.NativeEndian.PutUint64(lib[at:], f.Progs[i].Memsz+256)
 	path := filepath.Join(t.TempDir(), "pointers.so")
@@ -218,8 +220,9 @@ func TestPointersInALibrarysDataLeadHere_17(t *testing.T) {
 	}
 }
 
-// A program that forks before Go comes, as servers do, has as good a table as any: the preloaded library's was used by nobody.
-func TestPreloadedLibraryServesAChildThatForkedBeforeGoCame_21(t *testing.T) {
+// A program that forks before Go comes, as servers do, has as good a table as any: the preloaded
+// library's was not in use.
+func TestPreloadServesAChildForkedBeforeGo_21(t *testing.T) {
 	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
 	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols", preload(t, "libmemevents.so"), "IBC_TEST_FORK=1")
 	out, err := cmd.CombinedOutput()
@@ -239,7 +242,8 @@ func TestPlugin_17(t *testing.T) {
 	}
 }
 
-// A library's constructor runs before the library's relocations can be changed. What it takes away is over when dlopen returns.
+// A library's constructor runs before the library's relocations can be changed. What it takes away
+// is over when dlopen returns.
 func TestConstructorOfALaterLibraryThatUnmaps_17(t *testing.T) {
 	host, lib, ctor := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "ctor.so")
 	cmd := exec.Command(host, lib, ctor)
@@ -250,7 +254,8 @@ func TestConstructorOfALaterLibraryThatUnmaps_17(t *testing.T) {
 	}
 }
 
-// Where the kernel maps nothing more (vm.max_map_count, RLIMIT_AS) the self-test covers nothing, and harms nobody.
+// Where the kernel maps nothing more (vm.max_map_count, RLIMIT_AS) the self-test covers nothing,
+// and does no harm.
 func TestSelfTestWithoutMemoryCoversNothing_17(t *testing.T) {
 	if racetest.Enabled {
 		t.Skip("the race detector maps pages for itself, and dies where it cannot")

@@ -27,12 +27,13 @@ var _ = helper("signals", func(t testing.TB, args []string) error {
 		return errors.New("no handler ran: nothing was tested")
 	}
 	if !w.Publish(r) {
-		return errors.New("somebody else's calls invalidated the entry")
+		return errors.New("other calls invalidated the entry")
 	}
 	return Verify()
 })
 
-// The libraries' constructors run before ours, their destructors after main; Go's exit runs none, C's does.
+// The libraries' constructors run before ours, their destructors after main; Go's exit runs none,
+// C's does.
 func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
 	runHelper(t, []string{preload(t, "foreign.so", "libmemevents.so"), onlySymbols}, "once")
 	cmd := exec.Command(artifact(t, "host"), "exit")
@@ -42,8 +43,8 @@ func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
 	}
 }
 
-// The loader unmaps a library by raw calls of its own. The kernel can tell of that for memory without a file
-// behind it; initialised data has one, and is refused.
+// The loader unmaps a library by raw calls of its own. The kernel can report that for memory
+// without a file behind it; initialised data has one, and is refused.
 func TestUnloadedLibrary_23(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "unload", artifact(t, "foreign.so"))
@@ -66,7 +67,7 @@ var _ = helper("unload", func(t testing.TB, args []string) error {
 		*ptr(bss) = 1
 		r, err := claimSoon(w, bss, Set(RawUnmap))
 		noError(t, err)
-		if !w.Publish(r) { // the last library's end was told of late
+		if !w.Publish(r) { // the last library's end was reported late
 			w.Retire(r)
 			cUnload(lib)
 			continue
@@ -87,8 +88,9 @@ var _ = helper("unload", func(t testing.TB, args []string) error {
 	return nil
 })
 
-// The libc changes the user of all threads by a signal to each, and waits for all: the reader, which takes no signals, too.
-func TestChangingTheGroupDoesNotWaitForTheReader_22(t *testing.T) {
+// The libc changes the user of all threads by a signal to each, and waits for all: the reader,
+// which takes no signals, too.
+func TestSetgidDoesNotWaitForTheReader_22(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "setgid")
 }
@@ -102,7 +104,7 @@ var _ = helper("setgid", func(t testing.TB, _ []string) error {
 	}
 	unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
 	if r.Acquire() {
-		return errors.New("the reader tells no more")
+		return errors.New("the reader reports no more")
 	}
 	return nil
 })

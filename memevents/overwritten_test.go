@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
+func TestOverwrittenHooksTurnTheCacheOff_15(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	f, err := elf.Open(foreign)
 	noError(t, err)
@@ -29,7 +29,7 @@ func TestOverwrittenHooksAreFoundAndTurnTheCacheOff_15(t *testing.T) {
 		}
 		t.Run(c.how, func(t *testing.T) {
 			out := runHelper(t, []string{onlySymbols}, "spoil", foreign, c.how, fmt.Sprint(slotOfSymbol(t, f, "munmap")))
-			for _, want := range []string{"before: claimed", "after: refused", "lost " + c.lost, "kept " + c.kept, "another caller's entry: stale, drained, told"} {
+			for _, want := range []string{"before: claimed", "after: refused", "lost " + c.lost, "kept " + c.kept, "another caller's entry: stale, drained, woken"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
@@ -77,7 +77,7 @@ var _ = helper("spoil", func(t testing.TB, args []string) error {
 		}
 	}
 	claim("before")
-	// Another caller's, on memory that nobody touches.
+	// Another caller's, on memory that is left in peace.
 	other := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
 	q := newPages(1)
 	held := watchPage(t, other, q, CalledFromC)
@@ -108,8 +108,8 @@ var _ = helper("spoil", func(t testing.TB, args []string) error {
 	claim("after")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if told := other.Wait(ctx); !held.Acquire() && told == nil && len(other.Drain(nil)) == 1 {
-		fmt.Println("another caller's entry: stale, drained, told")
+	if reported := other.Wait(ctx); !held.Acquire() && reported == nil && len(other.Drain(nil)) == 1 {
+		fmt.Println("another caller's entry: stale, drained, woken")
 	}
 	return nil
 })

@@ -20,8 +20,8 @@ func lost(before, after Report) Classes {
 	return everywhere&^e | somewhere&^s
 }
 
-// Discards of others linger, and where there are many they close more than they discarded. The self-test's own
-// pages are nobody else's, so it finds what it found before.
+// Discards of others linger, and where there are many they close more than they discarded. The
+// self-test's own pages are its own, so it finds what it found before.
 func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 	needUffd(t)
 	before := Status()
@@ -44,7 +44,7 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 		gone += sweep(t, w)
 	}
 	if gone != len(refs) {
-		t.Fatalf("%d of %d discarded pages were told of", gone, len(refs))
+		t.Fatalf("%d of %d discarded pages were reported", gone, len(refs))
 	}
 	refs = refs[:0]
 	for range 40 {
@@ -112,7 +112,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 }
 
 // While discards go on the self-test's entries meet windows, too: one per call.
-func TestRetestAmidCallsThatCloseEverythingLosesNothing_15(t *testing.T) {
+func TestRetestAmidClosedWindowsLosesNothing_15(t *testing.T) {
 	before := Status()
 	var ids []uint32
 	for range 300 { // more than there are windows
@@ -127,8 +127,8 @@ func TestRetestAmidCallsThatCloseEverythingLosesNothing_15(t *testing.T) {
 	}
 }
 
-// The kernel tells of none of these, and a test's own earlier events must not pass for it.
-func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
+// The kernel reports none of these, and a test's own earlier events must not pass for it.
+func TestUnseenClassesAreNeverReportedAsSeen(t *testing.T) {
 	for range 100 {
 		_, somewhere := Retest().Covered()
 		if wrong := somewhere & Set(RawGuard, RawShm, RawRemapFile, Truncate); wrong != 0 {
@@ -137,8 +137,9 @@ func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
 	}
 }
 
-// A program that locks all that it maps may discard it still (MADV_DONTNEED_LOCKED, and after munlock), and is told of it.
-func TestRetestInAProgramThatLocksItsMemoryLosesNothing_15(t *testing.T) {
+// A program that locks all that it maps may discard it still (MADV_DONTNEED_LOCKED, and after
+// munlock), and sees it.
+func TestRetestWithLockedMemoryLosesNothing_15(t *testing.T) {
 	needUffd(t)
 	h, d := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 	noError(t, unix.Capget(&h, &d[0]))

@@ -14,8 +14,8 @@ import (
 // handlersObject is called by hooks through pointers, so no symbol leads to it.
 const handlersObject = "ibc_mem_handlers.o"
 
-// What a hook calls beside the next definition would hang or crash some day, on some thread. Every object that
-// can be reached from one that defines a call of the libc is looked at.
+// What a hook calls beside the next definition would hang or crash some day, on some thread. Every
+// object that can be reached from one that defines a call of the libc is looked at.
 func TestHooksCallNothingButTheNextDefinition_11(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(artifact(t, "objects"), "*.o"))
 	if err != nil || len(files) < 10 {
@@ -61,7 +61,7 @@ func TestHooksCallNothingButTheNextDefinition_11(t *testing.T) {
 			if to := definedIn[name]; to != "" {
 				todo = append(todo, to)
 			} else {
-				t.Errorf("%s, which hooks reach, calls %s", object, name)
+				t.Errorf("%s, which hooks need, calls %s", object, name)
 			}
 		}
 	}
@@ -109,7 +109,8 @@ func TestHooksInsideTheRuntimesOwnCalls_11(t *testing.T) {
 	}
 	before := callsSeen(callMmap)
 	var keep [][]byte
-	for i := 0; i < 64 || i < 1024 && callsSeen(callMmap) == before; i++ { // 256 MiB in pieces, or until the heap has to grow
+	// 256 MiB in pieces, or until the heap has to grow
+	for i := 0; i < 64 || i < 1024 && callsSeen(callMmap) == before; i++ {
 		keep = append(keep, make([]byte, 4<<20))
 		runtime.GC()
 	}

@@ -16,13 +16,14 @@ import (
 	"time"
 )
 
-// The Go runtime as the one who discards and maps: in processes of their own, so that a hang is an end by the
+// The Go runtime discards and maps: in processes of their own, so that a hang is an end by the
 // clock and not the suite's.
 
 // ---- the scavenger ----
 
-// Go memory that was dropped goes back to the system behind everybody's back. Nothing valid may be left on it:
-// because userfaultfd told, or because nothing was claimed. The control claims as if only C code discarded.
+// Go memory that was dropped goes back to the system unseen by hooks. Nothing valid may be left on
+// it: because userfaultfd reported it, or because nothing was claimed. The control claims as if
+// only C code discarded.
 func TestScavengedMemoryIsNoHit_04(t *testing.T) {
 	for _, c := range []struct{ name, monitors, need, want string }{
 		{"userfaultfd", "symbols,userfaultfd", "go heap", "no stale hit"},
@@ -120,8 +121,8 @@ func (s *scavenging) round() error {
 	return nil
 }
 
-// look finds a valid entry of which a page is no longer there. All pages were written to before, so one that
-// is missing was discarded, and the entry should have been stale before that.
+// look finds a valid entry of which a page is no longer there. All pages were written to before, so
+// one that is missing was discarded, and the entry should have been stale before that.
 func (s *scavenging) look() {
 	valid := s.live[:0]
 	for _, r := range s.live {
@@ -138,7 +139,8 @@ func (s *scavenging) look() {
 	s.live = valid
 }
 
-// missing reports whether a page of the range is neither present nor swapped out (pagemap, proc(5)).
+// missing reports whether a page of the range is neither present nor swapped out (pagemap,
+// proc(5)).
 func (s *scavenging) missing(r Ref) bool {
 	lo, hi := r.Range()
 	bits := make([]byte, (hi-lo)/pageSize*8)
@@ -155,9 +157,9 @@ func (s *scavenging) missing(r Ref) bool {
 
 // ---- nothing hangs ----
 
-// The reader is a thread of C: with one processor, and with two, the collector and the kernel's events go on
-// side by side. A reader that is a goroutine hangs here at once.
-func TestCollectorAndReaderDoNotWaitForEachOther_13(t *testing.T) {
+// The reader is a thread of C: with one processor, and with two, the collector and the kernel's
+// events go on side by side. A reader that is a goroutine hangs here at once.
+func TestCollectorAndReaderDoNotDeadlock_13(t *testing.T) {
 	needUffd(t)
 	duration := 10 * time.Second
 	if long() {
@@ -193,9 +195,9 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 		}
 	})
 	_, before := readerEvents()
-	told, rounds := uint64(0), 0
+	reported, rounds := uint64(0), 0
 	end := time.Now().Add(duration)
-	for ; time.Now().Before(end) || told == 0 && time.Now().Before(end.Add(patience)); rounds++ {
+	for ; time.Now().Before(end) || reported == 0 && time.Now().Before(end.Add(patience)); rounds++ {
 		heap := make([]byte, 4<<20)
 		heap[0], heap[len(heap)-1] = 1, 1
 		if r, err := w.ClaimLive(sliceRange(heap)); err == nil {
@@ -212,21 +214,21 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 			w.Retire(r)
 		}
 		_, now := readerEvents()
-		told = now - before
+		reported = now - before
 	}
 	close(stop)
 	wg.Wait()
-	fmt.Printf("%d rounds, %d discards told of", rounds, told)
-	if told == 0 {
-		return errors.New("no discarded memory was told of: nothing was tested")
+	fmt.Printf("%d rounds, %d discards reported", rounds, reported)
+	if reported == 0 {
+		return errors.New("no discarded memory was reported: nothing was tested")
 	}
 	return Verify()
 })
 
 // ---- the runtime's own mmap ----
 
-// The runtime maps memory with its locks held, in the middle of a collection, through our hook: with ranges
-// watched, a handler in place and a subscriber to tell.
+// The runtime maps memory with its locks held, in the middle of a collection, through our hook:
+// with ranges watched, a handler in place and a subscriber.
 func TestTheRuntimesOwnMmapInsideTheHook_11(t *testing.T) {
 	calls := 1000
 	if long() {
@@ -256,7 +258,7 @@ var _ = helper("grow", func(t testing.TB, args []string) error {
 		r := watchPage(t, w, page(p, i), CalledFromC)
 		refs = append(refs, r)
 	}
-	// Addresses are what is used up: nobody writes to this memory.
+	// Addresses are what is used up: this memory is not written to.
 	before := callsSeen(callMmap)
 	var keep [][]byte
 	for i := 0; callsSeen(callMmap)-before < want; i++ {

@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the libc does inside, counted by the kernel (ptrace) and by this package. A monitor either sees every
-// call or the class is reported missing and claims are refused.
-func TestWhatTheLibcDoesInsideIsCountedLikeByTheKernel_03(t *testing.T) {
+// What the libc does inside, counted by the kernel (ptrace) and by this package. A monitor either
+// sees every call or the class is reported missing and claims are refused.
+func TestLibcCallsAreCountedAsByTheKernel_03(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	for _, monitor := range []string{"symbols", "symbols,patch", "symbols,userfaultfd"} {
-		for _, arenas := range []string{"1", "8"} { // one arena: the heap is the break; more: a map of a thread
+		// One arena: the heap is the break; more: a map of a thread
+		for _, arenas := range []string{"1", "8"} {
 			t.Run(monitor+" arenas="+arenas, func(t *testing.T) {
 				if strings.HasSuffix(monitor, "patch") && runtime.GOARCH != "amd64" {
 					t.Skip("the libc's text is patched on amd64 only")
@@ -62,13 +63,15 @@ func compareInside(t *testing.T, monitor, name, out string, kernel tally) {
 
 var insideNames = []string{"trim", "stack", "free", "realloc"}
 
-const firstMark = 1000 // the marks are writes of that many bytes to no file: even ones begin, odd ones end
+// The marks are writes of that many bytes to no file: even ones begin, odd ones end
+const firstMark = 1000
 
 var _ = helper("inside", func(t testing.TB, args []string) error {
 	runtime.LockOSThread()
 	load(t, args[0])
 	w := newWatcher(t, WatcherConfig{})
-	// The runtime's own calls would count too: those of a collection, and of the scavenger that gives back what it freed.
+	// The runtime's own calls would count too: those of a collection, and of the scavenger that
+	// gives back what it freed.
 	debug.FreeOSMemory()
 	debug.SetGCPercent(-1)
 	for i, name := range insideNames {
@@ -118,7 +121,8 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 	if r.Acquire() {
 		return "missed", nil
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) { // the reader counts what it has read before it tells
+	// The reader counts what it has read before it reports
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if s := ReadStats(); len(w.Drain(nil)) > 0 {
 			return fmt.Sprintf("noticed, hooks saw %d, userfaultfd %d", s.Unmaps-hooks, ReadStats().KernelEvents-kernel), nil
 		}
@@ -128,7 +132,8 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 
 // ---- the kernel's count ----
 
-// tally is how many calls of the kernel took memory away between two marks: in all, and over the page marked.
+// tally is how many calls of the kernel took memory away between two marks: in all, and over the
+// page marked.
 type tally struct{ all, watched int }
 
 // traceHelper runs a helper under ptrace.
@@ -196,8 +201,8 @@ func (c *counter) run(pid int) (status unix.WaitStatus, err error) {
 	}
 }
 
-// stop looks at a thread that enters or leaves the kernel. PTRACE_GET_SYSCALL_INFO (ptrace(2)) says the same
-// on every architecture.
+// stop looks at a thread that enters or leaves the kernel. PTRACE_GET_SYSCALL_INFO (ptrace(2)) says
+// the same on every architecture.
 func (c *counter) stop(tid int) {
 	const getSyscallInfo, entry, exit = 0x420e, 1, 2
 	var info struct {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWithoutCgoEverythingIsRefusedAndNothingBreaks_17(t *testing.T) {
+func TestWithoutCgoEverythingIsRefused_17(t *testing.T) {
 	w, err := NewWatcher(WatcherConfig{})
 	noError(t, err)
 	if r, err := w.Claim(4096, 8192, 0, 0); !errors.Is(err, ErrUnwatched) || r.Acquire() {

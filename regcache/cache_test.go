@@ -23,7 +23,7 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// cached is a cache for memory that nobody takes away behind its back, or a skip where nothing is watched.
+// cached is a cache for memory that hooks see taken away, or a skip where nothing is watched.
 func cached(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 	t.Helper()
 	c := newCache(t, f, append([]func(*Config){func(c *Config) { c.Origin = Mapped }}, edit...)...)
@@ -45,8 +45,9 @@ func needCached(t testing.TB, c *Cache, o Origin) {
 	}
 }
 
-// settle waits until no discard lingers over the arena. Those of tests before this one do for a second, and where
-// there were many at a time they cover more than they discarded (memevents, ibc_mem_uffd.c).
+// settle waits until no discard lingers over the arena. Those of tests before this one do for a
+// second, and where there were many at a time they cover more than they discarded (memevents,
+// ibc_mem_uffd.c).
 func settle(t testing.TB) {
 	t.Helper()
 	arena.mu.Lock()
@@ -213,7 +214,7 @@ func TestNoCachingIsSlowAndRight_17(t *testing.T) {
 	})
 	if _, somewhere := memevents.Status().Covered(); somewhere == 0 {
 		f := newFake()
-		try(t, newCache(t, f), f, "nobody sees")
+		try(t, newCache(t, f), f, "no monitor sees")
 	}
 }
 
@@ -309,8 +310,8 @@ func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !f.mr(t, r).lands(at, n) {
-					// The runtime may hand out an object's pages again while they are registered: the
-					// same pages with other stamps. Only other pages are stale.
+					// The runtime may hand out an object's pages again while they are registered:
+					// the same pages with other stamps. Only other pages are stale.
 					if !sameFrames(c, r, at, n) {
 						t.Fatalf("round %d (%v): stale", i, mode)
 					}
@@ -328,7 +329,8 @@ func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
 	}
 }
 
-// sameFrames compares the page frames of a verifying cache; without the right to see them nothing can be said.
+// sameFrames compares the page frames of a verifying cache; without the right to see them nothing
+// can be said.
 func sameFrames(c *Cache, r Region, lo, n uintptr) bool {
 	if r.e.frames == nil {
 		return c.frames == nil
@@ -336,7 +338,8 @@ func sameFrames(c *Cache, r Region, lo, n uintptr) bool {
 	return c.verifyFrames(&request{lo: lo, n: uint64(n)}, r.e) == nil
 }
 
-// administrator: this process has CAP_SYS_ADMIN, and that of the machine, not of a user namespace (proc_pid_uid_map(5)).
+// administrator: this process has CAP_SYS_ADMIN, and that of the machine, not of a user namespace
+// (proc_pid_uid_map(5)).
 func administrator(t *testing.T) bool {
 	t.Helper()
 	read := func(name string) string {
@@ -380,7 +383,7 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 	mapAt(t, p+2*page, page, rw)
 	stamp(p+2*page, p+3*page)
 	if _, err := c.Get(ptr(p), 4*uint64(page), LocalWrite); !errors.Is(err, ErrStale) {
-		t.Errorf("after a change that nobody heard of: %v, want ErrStale", err)
+		t.Errorf("after an unseen change: %v, want ErrStale", err)
 	}
 	getPut(t, c, p, uint64(page), LocalWrite) // the other pages are right
 }
@@ -427,7 +430,8 @@ func TestProgramsAreStartedUnderLoad_21(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	// The runtime's scavenger may discard pages of its own meanwhile, and a get beside them is then not cached.
+	// The runtime's scavenger may discard pages of its own meanwhile, and a get beside them is then
+	// not cached.
 	if s := c.Stats(); s.Invalidated != 0 || s.Registered != s.Misses+s.Uncached {
 		t.Errorf("%+v", s)
 	}

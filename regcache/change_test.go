@@ -57,11 +57,11 @@ func since(t testing.TB, what string, major, minor int) {
 
 const changePages = 8
 
-// change is a way of losing pages. It starts with memory at some address, calls f when it may be registered,
-// takes the pages away, and leaves others at the same address, which it returns.
+// change is a way of losing pages. It starts with memory at some address, calls f when it may be
+// registered, takes the pages away, and leaves others at the same address, which it returns.
 type change struct {
 	name   string
-	kernel bool // userfaultfd tells of the raw call
+	kernel bool // userfaultfd reports the raw call
 	run    func(w way, f func(lo, hi uintptr))
 }
 
@@ -181,8 +181,8 @@ var changes = []change{
 	})},
 }
 
-// aboveBreak is a change of memory above what was the break. The break is malloc's: where somebody else moved it meanwhile, down
-// reports false, and the change begins anew further up.
+// aboveBreak is a change of memory above what was the break. The break is malloc's: where other
+// code moved it meanwhile, down reports false, and the change begins anew further up.
 func aboveBreak(down func(w way, lo, old, n uintptr) bool) func(way, func(lo, hi uintptr)) {
 	return func(w way, f func(lo, hi uintptr)) {
 		n := uintptr(changePages) * page
@@ -196,7 +196,7 @@ func aboveBreak(down func(w way, lo, old, n uintptr) bool) func(way, func(lo, hi
 				return
 			}
 		}
-		w.t.Fatal("somebody else moves the break all the time")
+		w.t.Fatal("other code moves the break all the time")
 	}
 }
 
@@ -209,8 +209,8 @@ func shmSegment(t testing.TB) int {
 	return id
 }
 
-// across registers, changes and gets again. It returns whether the second Get found the first registration, and
-// whether its operations land in the pages that are there now.
+// across registers, changes and gets again. It returns whether the second Get found the first
+// registration, and whether its operations land in the pages that are there now.
 func across(t *testing.T, x change, raw bool, o Origin) (same, lands bool) {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.Origin = o })
@@ -234,7 +234,7 @@ func across(t *testing.T, x change, raw bool, o Origin) (same, lands bool) {
 
 // The acceptance tests carry the numbers of their list.
 
-func TestEveryChangeThroughTheLibcEndsARegistration_01_02(t *testing.T) {
+func TestEveryLibcChangeEndsRegistration_01_02(t *testing.T) {
 	needCached(t, newCache(t, newFake()), Mapped)
 	for _, x := range changes {
 		t.Run(x.name, func(t *testing.T) {
@@ -245,8 +245,8 @@ func TestEveryChangeThroughTheLibcEndsARegistration_01_02(t *testing.T) {
 	}
 }
 
-// The control: what nobody hears of must lose the data, else the tests beside it prove nothing.
-func TestAChangeThatNobodyHearsOfLosesTheData_01_02(t *testing.T) {
+// The control: what no monitor sees must lose the data, else the tests beside it prove nothing.
+func TestUnseenChangeLosesTheData_01_02(t *testing.T) {
 	if verifying {
 		t.Skip("this build finds it")
 	}
@@ -263,7 +263,8 @@ func TestAChangeThatNobodyHearsOfLosesTheData_01_02(t *testing.T) {
 	}
 }
 
-// Raw system calls are seen by userfaultfd; without it memory of Go's mappings is registered per operation.
+// Raw system calls are seen by userfaultfd; without it memory of Go's mappings is registered per
+// operation.
 func TestRawSystemCallsLeaveNothingStale_04(t *testing.T) {
 	for _, o := range []Origin{GoMapped, Any} {
 		for _, x := range changes {
@@ -403,7 +404,8 @@ func TestMprotectIsNotNoticed_20(t *testing.T) {
 	}
 }
 
-// Calls that fail, and advice that leaves the contents: the result and errno are the kernel's, and nothing ends.
+// Calls that fail, and advice that leaves the contents: the result and errno are the kernel's, and
+// nothing ends.
 func TestHarmlessCallsEndNothing_06(t *testing.T) {
 	const populate, collapse = 22, 25 // include/uapi/asm-generic/mman-common.h
 	for _, x := range []struct {
@@ -438,8 +440,8 @@ func TestHarmlessCallsEndNothing_06(t *testing.T) {
 	}
 }
 
-// What is counted bounds the work: calls beside a thousand registrations look at no slot of the table beyond those
-// near them, and one call that takes all ends each once.
+// What is counted bounds the work: calls beside a thousand registrations look at no slot of the
+// table beyond those beside them, and one call that takes all ends each once.
 func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 	const regions = 4000
 	f := newFake()
@@ -453,7 +455,8 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 		call(t, cMadvise, other, page, unix.MADV_DONTNEED)
 	}
 	after := memevents.ReadStats()
-	if n := after.TableScans - before.TableScans; n > 10 { // other threads register and unmap at times
+	// Other threads register and unmap at times
+	if n := after.TableScans - before.TableScans; n > 10 {
 		t.Errorf("%d of 1000 calls looked at the whole table", n)
 	}
 	if s := c.Stats(); s.Invalidated != 0 || s.Live != regions {
@@ -469,7 +472,8 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 	}
 }
 
-// What is deregistered in the background is no call of the program's, so the figures add up meanwhile.
+// What is deregistered in the background is no call of the program's, so the figures add up
+// meanwhile.
 func TestFiguresAddUpWhileRegistrationsEnd_24(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)

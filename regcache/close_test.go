@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The table has room for a number of caches, and the next gets a closed one's place: what is called on the old one takes
-// nothing from the new.
-func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
+// The table has room for a number of caches, and the next gets a closed one's place: what is called
+// on the old one takes nothing from the new.
+func TestClosedCacheLeavesTheNextOneUnchanged(t *testing.T) {
 	for name, do := range map[string]func(*Cache){
 		"Clear":  func(c *Cache) { c.Clear() },
 		"Retest": func(c *Cache) { c.Retest() },
@@ -45,7 +45,7 @@ func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
 }
 
 // The slot of a range that has ended is the next one's, perhaps another cache's.
-func TestASecondPutTakesNothingFromTheNextInItsPlace(t *testing.T) {
+func TestSecondPutLeavesTheNextOneUnchanged(t *testing.T) {
 	again := func(c *Cache, r Region) {
 		defer func() {
 			if recover() == nil {
@@ -76,7 +76,8 @@ func TestASecondPutTakesNothingFromTheNextInItsPlace(t *testing.T) {
 	}
 }
 
-// Close is tried until nothing is in use, by one goroutine, while others end their operations on what was changed meanwhile.
+// Close is tried until nothing is in use, by one goroutine, while others end their operations on
+// what was changed meanwhile.
 func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 	for range 200 {
 		f := newFake()

@@ -17,9 +17,9 @@ import (
 
 var page = uintptr(os.Getpagesize())
 
-// fake is a Registrar without a device. It touches the memory as a device's driver would, and so fails where
-// that would, and remembers each page by the stamp that the test wrote at its start: whoever finds another stamp
-// there later has another page than was registered.
+// fake is a Registrar without a device. It touches the memory as a device's driver would, and so
+// fails where that would, and remembers each page by the stamp that the test wrote at its start: a
+// test that finds another stamp there later has another page than was registered.
 type fake struct {
 	limit  int64 // bytes; 0: none
 	before func(lo, hi uintptr)
@@ -125,7 +125,7 @@ func (f *fake) registered() (count int, bytes int64) {
 	return len(f.open), f.bytes
 }
 
-// lands reports whether an operation on [lo, lo+n) would reach the pages that are there now.
+// lands reports whether an operation on [lo, lo+n) would access the pages that are there now.
 func (m *fakeMR) lands(lo uintptr, n uint64) bool {
 	if lo < m.lo || uint64(lo-m.lo)+n > m.n {
 		return false
@@ -143,7 +143,8 @@ func (m *fakeMR) lands(lo uintptr, n uint64) bool {
 	return true
 }
 
-// probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we would crash.
+// probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we
+// would crash.
 type probe struct{ r, w int }
 
 // probes are the idle ones. There are as many as threads ever touched memory at once.
@@ -193,7 +194,7 @@ func (p *probe) peek(a uintptr) (s uint64, err error) {
 	return s, err
 }
 
-// dirty writes the word that is there. Nobody else uses the last word of a page.
+// dirty writes the word that is there. The last word of a page has no other use.
 func (p *probe) dirty(a uintptr) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(p.w), a, 8); e != 0 {
 		return e
@@ -220,7 +221,7 @@ func ptr(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a
 
 const rw = unix.PROT_READ | unix.PROT_WRITE
 
-// arena are addresses that nobody else is given while the tests run. Each is used once: what was discarded a
+// arena are addresses for tests only while the tests run. Each is used once: what was discarded a
 // moment ago is not cached for a while.
 var arena struct {
 	once sync.Once
@@ -240,7 +241,8 @@ func reserve(t testing.TB, pages int) uintptr {
 		}
 		arena.at = uintptr(p)
 	})
-	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a range smaller than those.
+	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
+	// range smaller than those.
 	const huge = 2 << 20
 	n := uintptr(pages) * page
 	arena.mu.Lock()
@@ -258,14 +260,15 @@ func reserve(t testing.TB, pages int) uintptr {
 	return p
 }
 
-// mapAt puts fresh pages at [lo, lo+n), by a call that hooks do not hear of.
+// mapAt puts fresh pages at [lo, lo+n), by a call that hooks do not see.
 func mapAt(t testing.TB, lo, n uintptr, prot uintptr) {
 	t.Helper()
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED
 	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, lo, n, prot, flags, ^uintptr(0), 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	if prot != unix.PROT_NONE { // such as are given back join the arena's: a process may have 65530 mappings
+	// Such as are given back join the arena's: a process may have 65530 mappings
+	if prot != unix.PROT_NONE {
 		unix.RawSyscall(unix.SYS_MADVISE, lo, n, unix.MADV_NOHUGEPAGE)
 	}
 }

@@ -51,7 +51,8 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 	}
 }
 
-// A discard by a raw call is told before it happens and its end is not: who knows the range to be in use need not wait.
+// A discard by a raw call is reported before it happens and its end is not: a caller that knows the
+// range to be in use need not wait.
 func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 	c := newCache(t, newFake())
 	needCached(t, c, Any)

@@ -53,7 +53,7 @@ func TestOverlappingRangesMerge_19(t *testing.T) {
 	}
 }
 
-func TestAUnionThatDoesNotRegisterGivesTheExactRange_19(t *testing.T) {
+func TestFailedUnionGivesTheExactRange_19(t *testing.T) {
 	for name, prot := range map[string]int{"not mapped": -1, "PROT_NONE": unix.PROT_NONE, "read-only": unix.PROT_READ} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
@@ -111,8 +111,9 @@ func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
 	mustPut(t, c, r)
 }
 
-// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that moment, and comes
-// before the registration, would be watched by nobody: so the union wants all that it joins to be valid still.
+// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that
+// moment, and comes before the registration, would not be watched: so the union wants all that it
+// joins to be valid still.
 func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	for range 20 {
 		if unionOfAHole(t) {
@@ -122,7 +123,8 @@ func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	t.Fatal("no union had a hole, each time: nothing was tested")
 }
 
-// unionOfAHole is false where a registration was for one operation only, as while the runtime discards: then there is no union.
+// unionOfAHole is false where a registration was for one operation only, as while the runtime
+// discards: then there is no union.
 func unionOfAHole(t *testing.T) bool {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.MaxRegions = 2 })

@@ -17,7 +17,7 @@ func panics(f func()) (yes bool) {
 	return false
 }
 
-func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
+func TestRegistrarPanicBlocksNoCaller(t *testing.T) {
 	for _, origin := range []Origin{Mapped, Any, GoHeap} {
 		t.Run(origin.String(), func(t *testing.T) {
 			f := newFake()
@@ -54,7 +54,7 @@ func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
 			}
 			close(let)
 			if !<-thrown {
-				t.Error("the panic did not reach who called Get")
+				t.Error("the panic did not come to the caller of Get")
 			}
 			others.Wait()
 			if s := c.Stats(); s.Registered != uint64(f.serial) {
@@ -66,7 +66,7 @@ func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
 }
 
 // Room, table slots and tags come back: far more panics than there are of each.
-func TestARegistrarThatPanicsTakesNoRoom(t *testing.T) {
+func TestRegistrarPanicTakesNoRoom(t *testing.T) {
 	f := newFake()
 	throw := true
 	f.before = func(_, _ uintptr) {
@@ -89,7 +89,7 @@ func TestARegistrarThatPanicsTakesNoRoom(t *testing.T) {
 }
 
 // goexit is what a test's Fatal does within a Registrar.
-func TestARegistrarThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
+func TestRegistrarGoexitBlocksNoCaller(t *testing.T) {
 	f := newFake()
 	throw := true
 	f.before = func(_, _ uintptr) {
@@ -108,7 +108,7 @@ func TestARegistrarThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
 }
 
 // Each place where the cache deregisters.
-func TestADeregistrationThatPanicsLeavesTheCacheWhole(t *testing.T) {
+func TestDeregistrationPanicLeavesTheCacheWhole(t *testing.T) {
 	type env struct {
 		c *Cache
 		p uintptr
@@ -170,7 +170,7 @@ func TestADeregistrationThatPanicsLeavesTheCacheWhole(t *testing.T) {
 	}
 }
 
-func TestARegistrarThatPanicsLeavesNoMappingOfAPool(t *testing.T) {
+func TestRegistrarPanicLeavesNoPoolMapping(t *testing.T) {
 	f := newFake()
 	var at uintptr
 	f.before = func(lo, hi uintptr) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// planted are faults in package memevents, each of which a test of this package must notice: tests that pass
-// whatever happens are worth nothing.
+// planted are faults in package memevents, each of which a test of this package must notice: tests
+// that pass whatever happens are worth nothing.
 var planted = []struct {
 	name  string
 	edits []edit
@@ -33,7 +33,8 @@ var planted = []struct {
 		edits: []edit{
 			// Not in the self-test, which notices it and leaves the work to userfaultfd.
 			{"take(p, huge_rounded(m, c->u.mremap.to, new_len));", "if (load(m->test_tid)) take(p, huge_rounded(m, c->u.mremap.to, new_len));"},
-			{"if (fresh(p, r))", "if (0 && fresh(p, r))"}, // else a place that came from nowhere is told of afterwards
+			// Else a new place is reported afterwards
+			{"if (fresh(p, r))", "if (0 && fresh(p, r))"},
 		},
 		test: "TestModelOfCallsThroughTheLibc_24",
 	},

@@ -18,8 +18,8 @@ type PoolConfig struct {
 	Registrar Registrar
 	// Access is what each buffer is registered for. Default: all.
 	Access Access
-	// SlabBytes is how much memory is mapped and registered at once; a power of two, 64 KiB to 1 GiB. Default 2 MiB.
-	// Larger buffers get a mapping of their own.
+	// SlabBytes is how much memory is mapped and registered at once; a power of two, 64 KiB to 1
+	// GiB. Default 2 MiB. Larger buffers get a mapping of their own.
 	SlabBytes int
 	// MaxBytes bounds the memory mapped, in bytes. Default: that of Config.MaxBytes.
 	MaxBytes int64
@@ -27,12 +27,13 @@ type PoolConfig struct {
 	NoHugePages bool
 }
 
-// Pool allocates buffers that are registered for as long as the pool is open: they need no look-up, and nothing
-// can invalidate them. It is for callers that choose where their data lies. All methods may be called from any
-// number of goroutines. Alloc and Free of a size that was used before take a lock, and neither system nor cgo calls.
+// Pool allocates buffers that are registered for as long as the pool is open: they need no look-up,
+// and nothing can invalidate them. It is for callers that choose where their data lies. All methods
+// may be called from any number of goroutines. Alloc and Free of a size that was used before take a
+// lock, and neither system nor cgo calls.
 //
-// Buffers of up to SlabBytes share slabs in sizes of powers of two, from 64 bytes; a slab holds one size. A
-// buffer is aligned to its size, up to a page. Its contents are what the last user left.
+// Buffers of up to SlabBytes share slabs in sizes of powers of two, from 64 bytes; a slab holds one
+// size. A buffer is aligned to its size, up to a page. Its contents are what the last user left.
 type Pool struct {
 	cfg    PoolConfig
 	handle *handle.Handle
@@ -109,7 +110,8 @@ func (b *Buffer) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sli
 // Cap is how many bytes the buffer could have been asked for.
 func (b *Buffer) Cap() int { return len(b.b) }
 
-// Alloc returns n registered bytes. It fails with ENOMEM when the pool's limit or the machine's is reached.
+// Alloc returns n registered bytes. It fails with ENOMEM when the pool's limit or the machine's is
+// reached.
 func (p *Pool) Alloc(n int) (*Buffer, error) {
 	if n <= 0 {
 		return nil, &Error{Op: "alloc", Errno: syscall.EINVAL, Detail: fmt.Sprintf("%d bytes", n)}
@@ -219,7 +221,7 @@ func (p *Pool) mapBytes(n int) (_ *slab, err error) {
 	return s, nil
 }
 
-// unmap gives a slab back. What the device may still reach stays mapped.
+// unmap gives a slab back. What the device may still access stays mapped.
 func (p *Pool) unmap(s *slab) error {
 	if p.forked() {
 		return errForked("free")
@@ -255,7 +257,8 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they are reached.
+// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they
+// are reached.
 func (p *Pool) forked() bool { return os.Getpid() != p.pid }
 
 // PoolStats are the figures of a pool.

@@ -178,7 +178,7 @@ func TestPoolServesManyGoroutines(t *testing.T) {
 				}
 				for _, v := range mine {
 					if v != byte(g) {
-						t.Error("somebody else has it too")
+						t.Error("another goroutine has it too")
 						break
 					}
 				}
@@ -209,17 +209,19 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// Who gives a pool's buffer to a cache of memory that only the libc unmaps must not meet what comes after it there.
-func TestPoolUnmapsSoThatCachesHearOfIt(t *testing.T) {
+// A program may give a pool's buffer to a cache of memory that only the libc unmaps: what comes
+// after it there must not be hit.
+func TestPoolUnmapsSoThatCachesSeeIt(t *testing.T) {
 	for range 20 {
 		if poolUnmapsUnderACache(t) {
 			return
 		}
 	}
-	t.Fatal("somebody else comes each time where the pool's buffer was")
+	t.Fatal("another mapping comes each time where the pool's buffer was")
 }
 
-// poolUnmapsUnderACache is false where somebody else's mapping has come in the buffer's place: then nothing was tested.
+// poolUnmapsUnderACache is false where another mapping has come in the buffer's place: then nothing
+// was tested.
 func poolUnmapsUnderACache(t *testing.T) bool {
 	f := newFake()
 	c := cached(t, f)
@@ -238,7 +240,8 @@ func poolUnmapsUnderACache(t *testing.T) bool {
 	if err := p.Free(b); err != nil {
 		t.Fatal(err)
 	}
-	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE // somebody else may have come there
+	// Another mapping may have come there
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
 	if _, err := unix.MmapPtr(-1, 0, ptr(lo), size, rw, flags); errors.Is(err, unix.EEXIST) {
 		c.Clear()
 		return false

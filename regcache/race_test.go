@@ -27,7 +27,7 @@ func stressFor(t testing.TB, short time.Duration) time.Duration {
 	return d
 }
 
-func TestAChangeDuringRegistrationLeavesNothingValid_08(t *testing.T) {
+func TestChangeDuringRegistrationIsNotCached_08(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)
 	p := reserve(t, 4)
@@ -51,13 +51,15 @@ func TestAChangeDuringRegistrationLeavesNothingValid_08(t *testing.T) {
 	}
 }
 
-// The notice has been given and the pages are not gone yet: what is registered now would be stale in a moment.
+// The notice has been given and the pages are not gone yet: what is registered now would be stale
+// in a moment.
 func TestNothingIsCachedBetweenNoticeAndChange_08(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)
 	p := reserve(t, 4)
 	w := windowOpen(p+page, p+2*page)
-	r := mustGet(t, c, p, uint64(4*page), LocalWrite) // at once: it does not wait for the other's call
+	// At once: it does not wait for the other's call
+	r := mustGet(t, c, p, uint64(4*page), LocalWrite)
 	mapAt(t, p+page, page, rw)
 	stamp(p+page, p+2*page)
 	windowClose(w)
@@ -86,7 +88,9 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	}
 	const most = 512 << 10
 	grown := int64(most + 1)
-	for range 5 { // what the cycles leave behind is left each time; what the runtime or the race detector takes, once
+	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
+	// once
+	for range 5 {
 		before := resident(t)
 		for range 40000 {
 			cycle()
@@ -131,7 +135,8 @@ func TestDeadMemoryIsDeregisteredWithoutACall_12(t *testing.T) {
 	checkStats(t, c)
 }
 
-// The kernel lets the caller of munmap go before the event is dealt with: only the gate stands between.
+// The kernel lets the caller of munmap go before the event is dealt with: only the gate stands
+// between.
 func TestTheGateHoldsBackLookups_14(t *testing.T) {
 	for _, delay := range []uint32{0, 300} {
 		t.Run(fmt.Sprintf("reader %d us late", delay), func(t *testing.T) {

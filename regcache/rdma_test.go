@@ -185,7 +185,7 @@ func TestDeviceWritesAreLostWithoutEvents_01_02(t *testing.T) {
 				}
 			})
 			if w.arrives(c, at, n, 3) {
-				t.Error("the bytes arrived though nobody heard of the change")
+				t.Error("the bytes arrived though no monitor saw the change")
 			}
 		})
 	}
@@ -223,7 +223,7 @@ func TestDeviceSeesRawCallsAndTheGoHeap_04(t *testing.T) {
 	})
 }
 
-func TestDeviceFinishesIntoMemoryThatWasUnmapped_09(t *testing.T) {
+func TestDeviceFinishesIntoUnmappedMemory_09(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	const n = 16 << 20
@@ -260,7 +260,7 @@ func TestDeviceFinishesIntoMemoryThatWasUnmapped_09(t *testing.T) {
 	}
 }
 
-func TestDeviceAUnionOverAHoleGivesTheExactRange_19(t *testing.T) {
+func TestDeviceUnionOverAHoleIsTheExactRange_19(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	p := reserve(t, 12)
@@ -276,7 +276,8 @@ func TestDeviceAUnionOverAHoleGivesTheExactRange_19(t *testing.T) {
 	}
 }
 
-// The device writes into a page that the program may only read: it was writable when it was registered.
+// The device writes into a page that the program may only read: it was writable when it was
+// registered.
 func TestDeviceWritesAfterMprotect_20(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)

@@ -20,7 +20,7 @@ func (c *Cache) reserve(e *entry) error {
 		}
 		room := c.regions < c.cfg.MaxRegions && c.bytes <= c.cfg.MaxBytes-n
 		if room {
-			c.book(e)
+			c.account(e)
 		}
 		c.mu.Unlock()
 		c.deregisterFor(e, room, idle)
@@ -34,7 +34,8 @@ func (c *Cache) reserve(e *entry) error {
 	return errCrowded
 }
 
-// deregisterFor is deregister for a new entry, which gives its room back if a registration's Close panics.
+// deregisterFor is deregister for a new entry, which gives its room back if a registration's Close
+// panics.
 func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
 	done := false
 	defer func() {
@@ -46,8 +47,8 @@ func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
 	done = true
 }
 
-// book takes the room.
-func (c *Cache) book(e *entry) {
+// account takes the room.
+func (c *Cache) account(e *entry) {
 	c.regions++
 	c.bytes += int64(e.hi - e.lo)
 	if last := len(c.tags) - 1; last >= 0 {
@@ -74,7 +75,8 @@ func (c *Cache) forget(e *entry) {
 	e.mr, e.keep = nil, nil // a hint may point here for long
 }
 
-// evict takes an entry out of use by the cache's own wish. False: a change came first. The caller prunes the index.
+// evict takes an entry out of use by the cache's own wish. False: a change came first. The caller
+// prunes the index.
 func (c *Cache) evict(e *entry) bool {
 	if e.gone {
 		return false
@@ -90,8 +92,8 @@ func (c *Cache) evict(e *entry) bool {
 	return true
 }
 
-// evictIdle evicts what was unused for longest, so many bytes and entries at least, if there are as many. It
-// returns what is to be deregistered.
+// evictIdle evicts what was unused for longest, so many bytes and entries at least, if there are as
+// many. It returns what is to be deregistered.
 func (c *Cache) evictIdle(bytes int64, count int) []*entry {
 	c.lru.oldest(func(e *entry) bool {
 		if bytes <= 0 && count <= 0 {
@@ -106,8 +108,9 @@ func (c *Cache) evictIdle(bytes int64, count int) []*entry {
 	return c.sweep()
 }
 
-// makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that somebody else
-// deregisters. False: there are none, and there were none since before, a count of deregistrations.
+// makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that
+// another goroutine deregisters. False: there are none, and there were none since before, a count
+// of deregistrations.
 func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	c.mu.Lock()
 	idle := c.evictIdle(bytes, 1)
@@ -119,8 +122,8 @@ func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	return c.stats.deregistered.Load() != before
 }
 
-// sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
-// The caller gives them to deregister without the lock.
+// sweep takes in what was invalidated and returns, with the lock held, the entries that are not in
+// use any more. The caller gives them to deregister without the lock.
 func (c *Cache) sweep() (idle []*entry) {
 	if c.over {
 		return nil
@@ -174,9 +177,9 @@ func (c *Cache) end(e *entry) {
 	defer func() {
 		c.w.Retire(e.ref)
 		c.mu.Lock()
-		c.stats.deregistered.Add(1) // together with forget, for who reads the figures
+		c.stats.deregistered.Add(1) // together with forget, for readers of the figures
 		c.stats.hits += e.hits.Load()
-		c.stats.puts += e.hits.Load() + 1 // nobody uses it
+		c.stats.puts += e.hits.Load() + 1 // it is not in use
 		c.forget(e)
 		c.ending--
 		c.mu.Unlock()
@@ -210,7 +213,8 @@ func (c *Cache) reap() {
 	c.deregister(idle)
 }
 
-// reapHolding is reap for the caller's new entry, to whom nobody would give the Region if a registration's Close panics.
+// reapHolding is reap for the caller's new entry, which would not get the Region if a
+// registration's Close panics.
 func (c *Cache) reapHolding(e *entry) {
 	done := false
 	defer func() {

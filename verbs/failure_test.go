@@ -21,7 +21,7 @@ import (
 
 func ptr(b []byte) unsafe.Pointer { return unsafe.Pointer(&b[0]) }
 
-func TestBadRKeyIsARemoteAccessErrorAndFlushesWhatFollows(t *testing.T) {
+func TestBadRKeyIsARemoteAccessErrorAndFlushes(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	r.postRecv(b, 4096, 64, 9)
@@ -219,7 +219,7 @@ func TestRefusedCreationSaysTheLimit(t *testing.T) {
 	}
 }
 
-func TestSwitchedOffFeaturesAreRefusedAsNotSupported(t *testing.T) {
+func TestSwitchedOffFeaturesAreNotSupported(t *testing.T) {
 	t.Setenv(EnvDisable, "srq,mw,inline")
 	r := newRig(t)
 	if _, err := r.pd.CreateSRQ(SRQConfig{}); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), EnvDisable) {
@@ -238,7 +238,7 @@ func TestSwitchedOffFeaturesAreRefusedAsNotSupported(t *testing.T) {
 	}
 }
 
-func TestCloseOfAParentIsRefusedAndNamesTheChildren(t *testing.T) {
+func TestCloseOfAParentNamesItsChildren(t *testing.T) {
 	r := newRig(t)
 	ctx := must(Open(r.ctx.Name()))(t)
 	pd := must(ctx.AllocPD())(t)
@@ -336,7 +336,7 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 	check(t, recv.Close())
 }
 
-func TestOpenObjectIsListedWithTheStackThatMadeItUntilItIsClosed(t *testing.T) {
+func TestOpenObjectIsListedWithItsStack(t *testing.T) {
 	r := newRig(t)
 	domains := func() (n int) {
 		for _, h := range handle.Live() {
@@ -362,7 +362,8 @@ func TestGarbageContextIsReportedAsALeak(t *testing.T) {
 	reports := make(chan handle.Record, 8)
 	handle.OnLeak(func(r handle.Record) { reports <- r })
 	defer handle.OnLeak(nil)
-	// The event goroutine and the registry must not keep it alive. What the leak leaves behind is cleaned up by hand.
+	// The event goroutine and the registry must not keep it alive. What the leak leaves behind is
+	// cleaned up by hand.
 	free := leakContext(t, name)
 	defer func() { check(t, free()) }()
 	deadline := time.After(patience)
@@ -405,10 +406,11 @@ func TestUnknownDeviceIsNamedBesideTheOnesThereAre(t *testing.T) {
 	t.Errorf("%s is not among %+v", name, infos)
 }
 
-// envSmallMemlock makes the test binary register memory under a small limit and without CAP_IPC_LOCK, instead of testing.
+// envSmallMemlock makes the test binary register memory under a small limit and without
+// CAP_IPC_LOCK, instead of testing.
 const envSmallMemlock = "IBCONDUIT_TEST_SMALL_MEMLOCK"
 
-func TestRegistrationUnderASmallMemlockLimitExplainsFiguresAndRemedy(t *testing.T) {
+func TestMemlockFailureExplainsFiguresAndRemedy(t *testing.T) {
 	name := rdmatest.Device(t)
 	if os.Getenv(envSmallMemlock) == "1" {
 		registerWithSmallMemlock(t, name)

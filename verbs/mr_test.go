@@ -33,7 +33,7 @@ func testPD(t *testing.T) *PD {
 	return pd
 }
 
-func TestRegisterRangeTakesAnyMappedMemoryAndRefusesTheRest(t *testing.T) {
+func TestRegisterRangeTakesAnyMappedMemory(t *testing.T) {
 	pd := testPD(t)
 	page := uintptr(os.Getpagesize())
 	mem, err := unix.Mmap(-1, 0, int(4*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -56,7 +56,7 @@ func TestRegisterRangeTakesAnyMappedMemoryAndRefusesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pd.RegisterRange(at, uint64(4*page), AccessLocalWrite); errnoOf(err) != syscall.EFAULT {
-		t.Errorf("with a page that nobody may touch: %v", err)
+		t.Errorf("with a page without access: %v", err)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestSendCarriesBytesAndImmediateData(t *testing.T) {
 	}
 }
 
-func TestWriteWithImmConsumesAReceiveAndWritesElsewhere(t *testing.T) {
+func TestWriteWithImmConsumesAReceive(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	r.postRecv(b, 8192, 64, 5)
@@ -161,13 +161,14 @@ func TestUCWriteMovesBytes(t *testing.T) {
 	r.postRecv(b, 8192, 64, 1)
 	r.postSend(a, func(w *SendWR) { w.Opcode = OpWriteImm; w.SetRemote(r.addr(4096), r.mr.RKey()); w.SetImm(1) })
 	r.ok(a)
-	r.ok(b) // a sender's completion proves nothing about the receiver's memory on an unreliable connection
+	// A sender's completion proves nothing about the receiver's memory on an unreliable connection
+	r.ok(b)
 	if !bytes.Equal(r.mem[:500], r.mem[4096:4596]) {
 		t.Error("content differs")
 	}
 }
 
-func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
+func TestUDSendGoesToTheQPOfTheAddressHandle(t *testing.T) {
 	r := newRig(t)
 	a, b := r.newEnd(endConfig{qp: QPConfig{Type: UD}}), r.newEnd(endConfig{qp: QPConfig{Type: UD}})
 	for _, e := range []*end{a, b} {
@@ -192,7 +193,7 @@ func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
 	}
 }
 
-func TestMemoryWindowGrantsAPartUntilItIsInvalidated(t *testing.T) {
+func TestMemoryWindowGrantsUntilInvalidated(t *testing.T) {
 	r := newRig(t)
 	if r.ctx.Attr().Flags&FlagMemWindowType2B == 0 {
 		rdmatest.Lacks(t, r.ctx.Name(), "memory windows of type 2B")

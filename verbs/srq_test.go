@@ -25,7 +25,7 @@ func awaitEvent(t testing.TB, x *Context, want EventType) Event {
 	}
 }
 
-func TestSRQFeedsTwoQPsAndTellsWhenItRunsLow(t *testing.T) {
+func TestSRQFeedsTwoQPsAndReportsWhenLow(t *testing.T) {
 	r := newRig(t)
 	srq := must(r.pd.CreateSRQ(SRQConfig{MaxWR: 16}))(t)
 	closing(t, srq)

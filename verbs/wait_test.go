@@ -16,7 +16,8 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// lockThread makes the goroutine's thread its own; it is never unlocked, so the thread dies with the goroutine.
+// lockThread makes the goroutine's thread its own; it is never unlocked, so the thread dies with
+// the goroutine.
 func lockThread() { runtime.LockOSThread() }
 
 // newRigIn is newRig with less memory, on a named device.
@@ -114,7 +115,7 @@ func TestWaitEndsWithItsContextAndCanBeCalledAgain(t *testing.T) {
 	}
 }
 
-func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
+func TestTimedWaitEndsAndAllocatesNothing(t *testing.T) {
 	r := newRig(t)
 	ch, a, b := r.channelled()
 	const d = 5 * time.Millisecond
@@ -149,13 +150,14 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	send()
 	r.ok(a)
 	r.ok(b)
-	for began := time.Now(); ; runtime.Gosched() { // the event may be a little later than the completion
+	// The event may be a little later than the completion
+	for began := time.Now(); ; runtime.Gosched() {
 		if cq, err := ch.WaitFor(0); err != nil || cq == b.cq {
 			check(t, err)
 			break
 		}
 		if time.Since(began) > 10*time.Second {
-			t.Fatal("who waits for no time does not see an event")
+			t.Fatal("a wait for no time does not see an event")
 		}
 	}
 	// The time of the wait before is over, and no deadline of the next.
@@ -168,7 +170,7 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestSecondWaiterIsRefusedAndABusyChannelDoesNotClose(t *testing.T) {
+func TestSecondWaiterIsRefusedAsIsCloseOfAWaiter(t *testing.T) {
 	r := newRig(t)
 	ch := must(r.ctx.CreateCompChannel())(t)
 	closing(t, ch)
