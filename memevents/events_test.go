@@ -222,11 +222,7 @@ func TestConfiguration(t *testing.T) {
 
 func TestDebugLogHasEachEvent(t *testing.T) {
 	out := runHelper(t, []string{EnvLogLevel + "=debug", onlySymbols}, "once")
-	for _, want := range []string{"memevents: debug: unmapped [0x", "memevents: debug: mapped [0x"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%.2000s", want, out)
-		}
-	}
+	wants(t, out, "memevents: debug: unmapped [0x", "memevents: debug: mapped [0x")
 	if out := runHelper(t, []string{EnvLogLevel + "=warn", onlySymbols}, "once"); strings.Contains(out, "memevents: debug") {
 		t.Errorf("debug messages at level warn:\n%.2000s", out)
 	}

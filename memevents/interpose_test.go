@@ -17,12 +17,8 @@ import (
 
 func TestPreloadedHooksCountEachEventOnce_16(t *testing.T) {
 	out := runHelper(t, []string{preload(t, "libmemevents.so"), onlySymbols}, "once")
-	if !strings.Contains(out, "by preload") {
-		t.Errorf("%s", out)
-	}
-	if out := runHelper(t, []string{onlySymbols}, "once"); !strings.Contains(out, "by symbols") {
-		t.Errorf("%s", out)
-	}
+	wants(t, out, "by preload")
+	wants(t, runHelper(t, []string{onlySymbols}, "once"), "by symbols")
 }
 
 func TestOtherInterposersKeepTheirCalls_16(t *testing.T) {

@@ -53,12 +53,7 @@ var _ = helper("refused", func(t testing.TB, _ []string) error {
 // Where the system forbids userfaultfd, the report says so, hooks go on, and what only the kernel
 // could report is refused.
 func TestReportOfFilteredUserfaultfd_17(t *testing.T) {
-	out := runHelper(t, nil, "unprivileged")
-	for _, want := range []string{"monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
+	wants(t, runHelper(t, nil, "unprivileged"), "monitor userfaultfd  off  userfaultfd: ", "class   munmap           symbols", "ForGoMap refused", "CalledFromC claimed")
 }
 
 var _ = helper("unprivileged", func(t testing.TB, _ []string) error {
@@ -79,12 +74,7 @@ var _ = helper("unprivileged", func(t testing.TB, _ []string) error {
 // So does the kernel on arm64 before Linux 6.10. No privilege helps.
 func TestReportOfUffdWithoutWriteProtect_17(t *testing.T) {
 	needUffd(t)
-	out := runHelper(t, nil, "nowriteprotect")
-	for _, want := range []string{"UFFDIO_API: invalid argument (the kernel's has no write-protect mode", "class   raw-unmap        -"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
+	wants(t, runHelper(t, nil, "nowriteprotect"), "UFFDIO_API: invalid argument (the kernel's has no write-protect mode", "class   raw-unmap        -")
 }
 
 var _ = helper("nowriteprotect", func(t testing.TB, _ []string) error {
@@ -100,83 +90,66 @@ var _ = helper("nowriteprotect", func(t testing.TB, _ []string) error {
 	return nil
 })
 
-func TestStaticBinary_17(t *testing.T) {
-	out, err := exec.Command(artifact(t, "static", "CGO_ENABLED=0")).CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("not built")) || !bytes.Contains(out, []byte("claim: memevents: claim: changes of the range would not be noticed")) {
-		t.Errorf("%v\n%s", err, out)
+// runProgram runs a program with more environment, and returns what it printed.
+func runProgram(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %v\n%s", env, err, out)
 	}
+	return string(out)
 }
 
-// With cgo and without a loader the hooks cannot be tested, so nothing is claimed on their word.
+const unnoticed = "claim: memevents: claim: changes of the range would not be noticed"
+
+func TestStaticBinary_17(t *testing.T) {
+	wants(t, runProgram(t, nil, artifact(t, "static", "CGO_ENABLED=0")), "not built", unnoticed)
+}
+
+// With cgo and without a loader the hooks cannot be tested, so nothing is claimed.
 func TestStaticBinaryWithCgo_17(t *testing.T) {
-	out, err := exec.Command(artifact(t, "staticcgo")).CombinedOutput()
-	for _, want := range []string{"monitor symbols      off  the executable is linked statically", "claim: memevents: claim: changes of the range would not be noticed"} {
-		if err != nil || !bytes.Contains(out, []byte(want)) {
-			t.Errorf("no %q: %v\n%s", want, err, out)
-		}
-	}
+	wants(t, runProgram(t, nil, artifact(t, "staticcgo")), "monitor symbols      off  the executable is linked statically", unnoticed)
 }
 
 func TestPositionIndependentExecutable_17(t *testing.T) {
-	out, err := exec.Command(artifact(t, "pie")).CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("munmap           symbols")) || !bytes.Contains(out, []byte("claim: ok")) {
-		t.Errorf("%v\n%s", err, out)
-	}
+	wants(t, runProgram(t, nil, artifact(t, "pie")), "munmap           symbols", "claim: ok")
 }
+
+// runHost runs a C program that loads Go and then another library.
+func runHost(t *testing.T, library string, env ...string) string {
+	t.Helper()
+	return runProgram(t, env, artifact(t, "host"), artifact(t, "cshared.so"), library)
+}
+
+const withReloc = EnvMonitors + "=symbols,reloc"
 
 // In a C program that loads Go, the program's and the libc's symbols come first: relocations are
 // changed, and those of libraries that come later.
 func TestSharedLibraryInACProgram_17(t *testing.T) {
-	host, lib, foreign := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so")
-	run := func(env ...string) string {
-		cmd := exec.Command(host, lib, foreign)
-		cmd.Env = append(os.Environ(), env...)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("%v: %v\n%s", env, err, out)
-		}
-		return string(out)
-	}
-	if out := run(EnvMonitors + "=symbols,reloc"); !strings.Contains(out, "munmap           reloc") || !strings.Contains(out, "later library: noticed") {
+	foreign := artifact(t, "foreign.so")
+	wants(t, runHost(t, foreign, withReloc), "munmap           reloc", "later library: noticed")
+	out := runHost(t, foreign, onlySymbols)
+	if wants(t, out, "later library: refused"); strings.Contains(out, "munmap           symbols") {
 		t.Errorf("%s", out)
 	}
-	if out := run(EnvMonitors + "=symbols"); strings.Contains(out, "munmap           symbols") || !strings.Contains(out, "later library: refused") {
-		t.Errorf("%s", out)
-	}
-	if out := run(preload(t, "libmemevents.so"), EnvMonitors+"=symbols"); !strings.Contains(out, "munmap           preload") || !strings.Contains(out, "later library: noticed") {
-		t.Errorf("%s", out)
-	}
+	wants(t, runHost(t, foreign, preload(t, "libmemevents.so"), onlySymbols), "munmap           preload", "later library: noticed")
 }
 
 // Where relocations are changed, calls go on to the definition they led to before.
 func TestRelocationsKeepOtherInterposers_16(t *testing.T) {
-	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc", preload(t, "counter.so"))
-	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"munmap           reloc", "interposer: 1\n", "later library: noticed"} {
-		if err != nil || !bytes.Contains(out, []byte(want)) {
-			t.Errorf("no %q: %v\n%s", want, err, out)
-		}
-	}
+	wants(t, runHost(t, artifact(t, "foreign.so"), withReloc, preload(t, "counter.so")),
+		"munmap           reloc", "interposer: 1\n", "later library: noticed")
 }
 
 // A later library may be bound to a definition that passes by here. Then nothing stays valid, and
 // the next claim tests anew.
 func TestALaterLibraryThatPassesByEndsTheWatch_15(t *testing.T) {
 	artifact(t, "past.so")
-	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "usespast.so"))
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc", "IBC_TEST_DEEPBIND=1")
-	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"munmap           reloc", "later library: noticed", "no longer watched", "needs nothing: <nil>"} {
-		if err != nil || !bytes.Contains(out, []byte(want)) {
-			t.Errorf("no %q: %v\n%s", want, err, out)
-		}
-	}
-	cmd = exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
-	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("watched again")) {
-		t.Errorf("a library that does not: %v\n%s", err, out)
-	}
+	wants(t, runHost(t, artifact(t, "usespast.so"), withReloc, "IBC_TEST_DEEPBIND=1"),
+		"munmap           reloc", "later library: noticed", "no longer watched", "needs nothing: <nil>")
+	wants(t, runHost(t, artifact(t, "foreign.so"), withReloc), "watched again") // one that does not
 }
 
 // Where pages are larger than a library was linked for, its part that is read-only after relocation
@@ -196,62 +169,31 @@ func TestPageLeftWritableByTheLoaderStaysSo_17(t *testing.T) {
 	binary.NativeEndian.PutUint64(lib[at:], f.Progs[i].Memsz+256)
 	path := filepath.Join(t.TempDir(), "pointers.so")
 	noError(t, os.WriteFile(path, lib, 0o755))
-	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), path)
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
-	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("later library: noticed")) {
-		t.Errorf("%v\n%s", err, out)
-	}
+	wants(t, runHost(t, path, withReloc), "later library: noticed")
 }
 
 // A library may keep the address of a call in its data, and call through that.
 func TestPointersInALibrarysDataLeadHere_17(t *testing.T) {
-	for _, order := range []string{"later", "earlier"} {
-		cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "pointers.so"))
-		cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
-		if order == "earlier" {
-			cmd.Env = append(cmd.Env, preload(t, "pointers.so"))
-		}
-		out, err := cmd.CombinedOutput()
-		for _, want := range []string{"munmap           reloc", "library: noticed", "watched again"} {
-			if err != nil || !bytes.Contains(out, []byte(want)) {
-				t.Errorf("%s: no %q: %v\n%s", order, want, err, out)
-			}
-		}
+	for _, env := range [][]string{{withReloc}, {withReloc, preload(t, "pointers.so")}} { // later, and earlier
+		wants(t, runHost(t, artifact(t, "pointers.so"), env...), "munmap           reloc", "library: noticed", "watched again")
 	}
 }
 
 // A program that forks before Go comes, as servers do, has as good a table as any: the preloaded
 // library's was not in use.
 func TestPreloadServesAChildForkedBeforeGo_21(t *testing.T) {
-	cmd := exec.Command(artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "foreign.so"))
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols", preload(t, "libmemevents.so"), "IBC_TEST_FORK=1")
-	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"munmap           preload", "later library: noticed", "watched again"} {
-		if err != nil || !bytes.Contains(out, []byte(want)) {
-			t.Errorf("no %q: %v\n%s", want, err, out)
-		}
-	}
+	wants(t, runHost(t, artifact(t, "foreign.so"), onlySymbols, preload(t, "libmemevents.so"), "IBC_TEST_FORK=1"),
+		"munmap           preload", "later library: noticed", "watched again")
 }
 
 func TestPlugin_17(t *testing.T) {
-	cmd := exec.Command(artifact(t, "pluginhost"), artifact(t, "plugin.so"))
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
-	out, err := cmd.CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("munmap           reloc")) {
-		t.Errorf("%v\n%s", err, out)
-	}
+	wants(t, runProgram(t, []string{withReloc}, artifact(t, "pluginhost"), artifact(t, "plugin.so")), "munmap           reloc")
 }
 
 // A library's constructor runs before the library's relocations can be changed. What it takes away
 // is over when dlopen returns.
 func TestConstructorOfALaterLibraryThatUnmaps_17(t *testing.T) {
-	host, lib, ctor := artifact(t, "host"), artifact(t, "cshared.so"), artifact(t, "ctor.so")
-	cmd := exec.Command(host, lib, ctor)
-	cmd.Env = append(os.Environ(), EnvMonitors+"=symbols,reloc")
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "constructor: noticed") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	wants(t, runHost(t, artifact(t, "ctor.so"), withReloc), "constructor: noticed")
 }
 
 // Where the kernel maps nothing more (vm.max_map_count, RLIMIT_AS) the self-test covers nothing,
@@ -260,9 +202,7 @@ func TestSelfTestWithoutMemoryCoversNothing_17(t *testing.T) {
 	if racetest.Enabled {
 		t.Skip("the race detector maps pages for itself, and dies where it cannot")
 	}
-	if out := runHelper(t, nil, "nomaps"); !strings.Contains(out, "cannot allocate memory") {
-		t.Errorf("the report does not say why:\n%s", out)
-	}
+	wants(t, runHelper(t, nil, "nomaps"), "cannot allocate memory")
 }
 
 var _ = helper("nomaps", func(t testing.TB, _ []string) error {

@@ -78,9 +78,7 @@ func TestHooksNeverCallMalloc_10(t *testing.T) {
 	}
 	env := []string{preload(t, "testmodes.so", "strict.so"), withPatch}
 	out := runHelper(t, env, "churn", artifact(t, "foreign.so"))
-	if !strings.Contains(out, "strict malloc in force, deregistered") {
-		t.Errorf("the strict malloc and ibv_dereg_mr were not called: nothing was tested\n%s", out)
-	}
+	wants(t, out, "strict malloc in force, deregistered")
 	if !strings.Contains(out, "libc-free        patch") {
 		t.Errorf("the churn did not go through the hooks:\n%s", out)
 	}

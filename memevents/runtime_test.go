@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,9 +38,7 @@ func TestScavengedMemoryIsNoHit_04(t *testing.T) {
 				if c.name == "userfaultfd" {
 					needUffd(t)
 				}
-				if out := runHelper(t, env, "scavenge", c.need); !strings.Contains(out, c.want) {
-					t.Errorf("no %q in %q", c.want, out)
-				}
+				wants(t, runHelper(t, env, "scavenge", c.need), c.want)
 			})
 		}
 	}

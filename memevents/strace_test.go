@@ -56,9 +56,7 @@ func compareInside(t *testing.T, monitor, name, out string, kernel tally) {
 	default:
 		want = fmt.Sprintf("%s: noticed, hooks saw 0, userfaultfd %d\n", name, kernel.watched)
 	}
-	if !strings.Contains(out, want) {
-		t.Errorf("no %q in\n%s", want, out)
-	}
+	wants(t, out, want)
 }
 
 var insideNames = []string{"trim", "stack", "free", "realloc"}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -313,10 +312,7 @@ func unmapAndAsk(t *testing.T, rounds int) (stale, ungated, late int) {
 // Thread-local storage is taken from a thread's stack.
 func TestReaderStartsWithMuchThreadLocalStorage_17(t *testing.T) {
 	needUffd(t)
-	out := runHelper(t, []string{preload(t, "bigtls.so")}, "monitors")
-	if !strings.Contains(out, MonitorUserfaultfd+" active") {
-		t.Error(out)
-	}
+	wants(t, runHelper(t, []string{preload(t, "bigtls.so")}, "monitors"), MonitorUserfaultfd+" active")
 }
 
 var _ = helper("monitors", func(t testing.TB, _ []string) error {

@@ -50,9 +50,7 @@ func hits(b *testing.B, c *Cache, p unsafe.Pointer, n uint64, step uintptr) {
 	at := uintptr(0)
 	for b.Loop() {
 		r, err := c.Get(unsafe.Add(p, at), n, LocalWrite)
-		if err != nil {
-			b.Fatal(err)
-		}
+		noError(b, err)
 		c.Put(r)
 		if at += step; at == 64*page {
 			at = 0

@@ -75,9 +75,7 @@ func TestStrictCacheSeesMergedRangesChange_09(t *testing.T) {
 func TestOddRangesAreRefusedOrRight(t *testing.T) {
 	file := must(os.CreateTemp(t.TempDir(), "short"))(t)
 	defer file.Close()
-	if err := file.Truncate(int64(page)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Truncate(int64(page)))
 	beyond := must(unix.MmapPtr(int(file.Fd()), 0, nil, 4*page, rw, unix.MAP_SHARED))(t)
 	defer unix.MunmapPtr(beyond, 4*page)
 	none := reserve(t, 2)
@@ -160,9 +158,7 @@ func TestWatchingLeavesNoMappingsBehind(t *testing.T) {
 func mappings(t testing.TB) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return bytes.Count(text, []byte("\n"))
 }
 
@@ -178,8 +174,7 @@ func TestWhatOthersWatchStaysWatched(t *testing.T) {
 		getPut(t, b, p+x.from*page, uint64((x.to-x.from)*page), LocalWrite)
 		b.Clear()
 		unix.RawSyscall(unix.SYS_MUNMAP, p+5*page, page, 0)
-		mapAt(t, p+5*page, page, rw)
-		stamp(p+5*page, p+6*page)
+		remap(t, p+5*page, p+6*page)
 		if again := mustGet(t, a, p+4*page, 4*uint64(page), LocalWrite); again.LKey == r.LKey {
 			t.Errorf("pages %d to %d were watched by another, and a page of 4 to 8 went unseen", x.from, x.to)
 		} else {
@@ -223,9 +218,7 @@ func TestAnotherUserfaultfdKeepsItsMemory(t *testing.T) {
 func vmFlags(t *testing.T, p uintptr) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		if lo, hi, ok := span(line); ok {

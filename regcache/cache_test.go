@@ -93,9 +93,7 @@ func TestAnUnknownOriginDoesNotHit(t *testing.T) {
 	p := reserve(t, 1)
 	for o := range numOrigins {
 		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		mustPut(t, c, r)
 	}
 	for o := int(numOrigins); o < 256; o++ {
@@ -110,14 +108,9 @@ func TestMisuseOfPutPanics(t *testing.T) {
 	r := mustGet(t, c, reserve(t, 1), 8, LocalWrite)
 	mustPut(t, c, r)
 	for name, r := range map[string]Region{"zero": {}, "second": r} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s Put did not panic", name)
-				}
-			}()
-			c.Put(r)
-		}()
+		if panicked(func() { c.Put(r) }) == nil {
+			t.Errorf("%s Put did not panic", name)
+		}
 	}
 }
 
@@ -223,7 +216,7 @@ func TestOtherProgramsWork_17(t *testing.T) {
 	if os.Getenv("IBCONDUIT_TEST_REGCACHE_CHILD") != "" {
 		return
 	}
-	const those = "TestWhat|TestMisuse|TestClose|TestNoCaching|TestEnomem|TestGoHeap|TestPool|TestOther"
+	const those = "TestWhat|TestUnreported|TestMisuse|TestClose|TestNoCaching|TestEnomem|TestGoHeap|TestPool|TestOther"
 	child := func(t *testing.T, binary string, env ...string) {
 		cmd := exec.Command(binary, "-test.run", those, "-test.count=1")
 		cmd.Env = append(os.Environ(), append(env, "IBCONDUIT_TEST_REGCACHE_CHILD=1")...)
@@ -232,9 +225,7 @@ func TestOtherProgramsWork_17(t *testing.T) {
 		}
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Run("no monitors", func(t *testing.T) { child(t, self, "IBCONDUIT_MEM_EVENTS=no") })
 	t.Run("no C", func(t *testing.T) {
 		gocmd, err := exec.LookPath("go")
@@ -306,9 +297,7 @@ func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
 					*(*uint64)(unsafe.Pointer(&b[j])) = stamps.Add(1) << 8
 				}
 				r, err := c.Get(unsafe.Pointer(&b[0]), n, LocalWrite)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				if !f.mr(t, r).lands(at, n) {
 					// The runtime may hand out an object's pages again while they are registered:
 					// the same pages with other stamps. Only other pages are stale.
@@ -344,16 +333,12 @@ func administrator(t *testing.T) bool {
 	t.Helper()
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return string(text)
 	}
 	_, line, _ := strings.Cut(read("/proc/self/status"), "CapEff:")
 	var caps uint64
-	if _, err := fmt.Sscanf(line, "%x", &caps); err != nil {
-		t.Fatal(err)
-	}
+	must(fmt.Sscanf(line, "%x", &caps))(t)
 	return caps&(1<<unix.CAP_SYS_ADMIN) != 0 && slices.Equal(strings.Fields(read("/proc/self/uid_map")), []string{"0", "0", "4294967295"})
 }
 
@@ -363,9 +348,7 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 	if errors.Is(err, unix.EPERM) && !administrator(t) {
 		t.Skip("needs CAP_SYS_ADMIN: ", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { finish(t, c, f) })
 	needCached(t, c, Mapped)
 	p := reserve(t, 4)
@@ -380,8 +363,7 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_MREMAP, p+2*page, page, page, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q, 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	mapAt(t, p+2*page, page, rw)
-	stamp(p+2*page, p+3*page)
+	remap(t, p+2*page, p+3*page)
 	if _, err := c.Get(ptr(p), 4*uint64(page), LocalWrite); !errors.Is(err, ErrStale) {
 		t.Errorf("after an unseen change: %v, want ErrStale", err)
 	}

@@ -77,14 +77,6 @@ func call(t testing.TB, event uint32, args ...uintptr) uintptr {
 	return ret
 }
 
-// remap puts fresh pages at [lo, hi), by a call that no monitor sees: what is there was unmapped
-// before.
-func remap(t testing.TB, lo, hi uintptr) {
-	t.Helper()
-	mapAt(t, lo, hi-lo, rw)
-	stamp(lo, hi)
-}
-
 func protect(t testing.TB, lo, n, prot uintptr) {
 	t.Helper()
 	if _, _, errno := unix.RawSyscall(unix.SYS_MPROTECT, lo, n, prot); errno != 0 {

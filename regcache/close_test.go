@@ -21,22 +21,15 @@ func TestClosedCacheLeavesTheNextOneUnchanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := cached(t, newFake())
 			getPut(t, old, reserve(t, 1), 8, LocalWrite)
-			if err := old.Close(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, old.Close())
 			f := newFake()
 			c := cached(t, f)
 			p := reserve(t, 1)
 			getPut(t, c, p, 8, LocalWrite)
 			call(t, cMunmap, p, page)
 			do(old)
-			mapAt(t, p, page, rw)
-			stamp(p, p+page)
-			r := mustGet(t, c, p, 8, LocalWrite)
-			if !f.mr(t, r).lands(p, 8) {
-				t.Error("stale")
-			}
-			mustPut(t, c, r)
+			remap(t, p, p+page)
+			mustLand(t, f, c, p, 8, name)
 			if s := c.Stats(); s.Invalidated != 1 || s.Deregistered != 1 {
 				t.Errorf("%+v", s)
 			}
@@ -47,12 +40,9 @@ func TestClosedCacheLeavesTheNextOneUnchanged(t *testing.T) {
 // The slot of a range that has ended is the next one's, perhaps another cache's.
 func TestSecondPutLeavesTheNextOneUnchanged(t *testing.T) {
 	again := func(c *Cache, r Region) {
-		defer func() {
-			if recover() == nil {
-				t.Error("a second Put went unnoticed")
-			}
-		}()
-		_ = c.Put(r)
+		if panicked(func() { c.Put(r) }) == nil {
+			t.Error("a second Put went unnoticed")
+		}
 	}
 	a, b := cached(t, newFake()), cached(t, newFake())
 	ra := mustGet(t, a, reserve(t, 1), 8, LocalWrite)
@@ -96,16 +86,12 @@ func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 		for c.Close() != nil {
 		}
 		next, err := New(Config{Registrar: newFake()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		puts.Wait()
 		if s := c.Stats(); s.Registered != s.Deregistered || s.Live != 0 {
 			t.Fatalf("%+v", s)
 		}
-		if err := next.Close(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, next.Close())
 	}
 }
 

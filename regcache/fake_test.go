@@ -236,9 +236,7 @@ func reserve(t testing.TB, pages int) uintptr {
 	t.Helper()
 	arena.once.Do(func() {
 		p, err := unix.MmapPtr(-1, 0, nil, arenaBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		arena.at = uintptr(p)
 	})
 	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
@@ -273,6 +271,14 @@ func mapAt(t testing.TB, lo, n uintptr, prot uintptr) {
 	}
 }
 
+// remap puts fresh pages at [lo, hi), by a call that no monitor sees: what is there was unmapped
+// before.
+func remap(t testing.TB, lo, hi uintptr) {
+	t.Helper()
+	mapAt(t, lo, hi-lo, rw)
+	stamp(lo, hi)
+}
+
 func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 	t.Helper()
 	cfg := Config{Registrar: f}
@@ -280,9 +286,7 @@ func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 		e(&cfg)
 	}
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { finish(t, c, f) })
 	return c
 }
@@ -313,20 +317,48 @@ func checkStats(t testing.TB, c *Cache) {
 	}
 }
 
-func mustGet(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) Region {
+func noError(t testing.TB, err error) {
 	t.Helper()
-	r, err := c.Get(ptr(lo), n, access)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		noError(t, err)
+		return v
+	}
+}
+
+// panicked returns what f panics with, or nil.
+func panicked(f func()) (value any) {
+	defer func() { value = recover() }()
+	f()
+	return nil
+}
+
+func mustGet(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) Region {
+	t.Helper()
+	return must(c.Get(ptr(lo), n, access))(t)
 }
 
 func mustPut(t testing.TB, c *Cache, r Region) {
 	t.Helper()
-	if err := c.Put(r); err != nil {
-		t.Fatal(err)
+	noError(t, c.Put(r))
+}
+
+// mustLand gets and puts, and returns the key. It is an error if the device would access other pages
+// than those that are there now.
+func mustLand(t testing.TB, f *fake, c *Cache, lo uintptr, n uint64, what string) uint32 {
+	t.Helper()
+	r := mustGet(t, c, lo, n, LocalWrite)
+	if !f.mr(t, r).lands(lo, n) {
+		t.Errorf("stale: %s", what)
 	}
+	mustPut(t, c, r)
+	return r.LKey
 }
 
 // getPut gets and puts, and returns the key.

@@ -38,9 +38,7 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 	key := getPut(t, c, p, 100, LocalWrite)
 	for _, n := range []uint64{100, 4000} {
 		r, err := c.GetKept(ptr(p), n, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if r.LKey != key {
 			t.Errorf("%d bytes: another registration", n)
 		}
@@ -70,9 +68,7 @@ func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 		if refused = err; errors.Is(err, ErrNotKept) { // the runtime may be discarding elsewhere
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		mustPut(t, c, r)
 		if s := c.Stats(); s.Misses != before.Misses+1 || s.Uncached != before.Uncached {
 			t.Errorf("before %+v, after %+v", before, s)

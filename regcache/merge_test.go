@@ -104,11 +104,9 @@ func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
 	}
 	call(t, cMunmap, p, page)
 	remap(t, p, p+page)
-	r := mustGet(t, c, p+4*page, 4*uint64(page), LocalWrite)
-	if r.LKey == merged || !f.mr(t, r).lands(p+4*page, 4*uint64(page)) {
+	if mustLand(t, f, c, p+4*page, 4*uint64(page), "the merged registration") == merged {
 		t.Error("the merged registration goes on")
 	}
-	mustPut(t, c, r)
 }
 
 // userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that
@@ -149,8 +147,7 @@ func unionOfAHole(t *testing.T) bool {
 	f.before = func(lo, hi uintptr) {
 		if fills == 0 {
 			fills++
-			mapAt(t, last, page, rw)
-			stamp(last, last+page)
+			remap(t, last, last+page)
 		}
 	}
 	r := mustGet(t, c, p, 3*uint64(page), LocalWrite)
@@ -162,12 +159,7 @@ func unionOfAHole(t *testing.T) bool {
 	mustPut(t, c, mustGet(t, c, last, 8, LocalWrite))
 
 	raw(unix.SYS_MUNMAP, last, page)
-	mapAt(t, last, page, rw)
-	stamp(last, last+page)
-	r = mustGet(t, c, last, 8, LocalWrite)
-	if !f.mr(t, r).lands(last, 8) {
-		t.Error("a stale hit on a page that was a hole when the union was claimed")
-	}
-	mustPut(t, c, r)
+	remap(t, last, last+page)
+	mustLand(t, f, c, last, 8, "a hit on a page that was a hole when the union was claimed")
 	return true
 }

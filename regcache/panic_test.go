@@ -11,11 +11,7 @@ import (
 )
 
 // panics reports whether f does, with what the Registrar panicked with.
-func panics(f func()) (yes bool) {
-	defer func() { yes = recover() == any("registrar") }()
-	f()
-	return false
-}
+func panics(f func()) bool { return panicked(f) == any("registrar") }
 
 func TestRegistrarPanicBlocksNoCaller(t *testing.T) {
 	for _, origin := range []Origin{Mapped, Any, GoHeap} {
@@ -179,9 +175,7 @@ func TestRegistrarPanicLeavesNoPoolMapping(t *testing.T) {
 		panic("registrar")
 	}
 	p, err := NewPool(PoolConfig{Registrar: f})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if !panics(func() { p.Alloc(8) }) {
 		t.Error("no panic")
 	}

@@ -217,9 +217,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 			t.Errorf("stale hit %s: %v", when, err)
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if !f.mr(t, r).lands(p, 8) {
 			t.Errorf("stale hit %s", when)
 		}
@@ -236,8 +234,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 	look("before the change")
 	goOnFrom(1)
 	stage(2)
-	mapAt(t, p, page, rw)
-	stamp(p, p+page)
+	remap(t, p, p+page)
 	look("before the call returns")
 	goOnFrom(2)
 	<-done

@@ -21,9 +21,7 @@ func stressFor(t testing.TB, short time.Duration) time.Duration {
 		return short
 	}
 	d, err := time.ParseDuration(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return d
 }
 
@@ -60,8 +58,7 @@ func TestNothingIsCachedBetweenNoticeAndChange_08(t *testing.T) {
 	w := windowOpen(p+page, p+2*page)
 	// At once: it does not wait for the other's call
 	r := mustGet(t, c, p, uint64(4*page), LocalWrite)
-	mapAt(t, p+page, page, rw)
-	stamp(p+page, p+2*page)
+	remap(t, p+page, p+2*page)
 	windowClose(w)
 	mustPut(t, c, r)
 	if s := c.Stats(); s.Uncached != 1 || s.Changing != 1 {
@@ -110,13 +107,9 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 func resident(t testing.TB) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	pages, err := strconv.ParseInt(string(bytes.Fields(text)[1]), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return pages * int64(page)
 }
 
@@ -149,8 +142,7 @@ func TestTheGateHoldsBackLookups_14(t *testing.T) {
 			for end := time.Now().Add(stressFor(t, 500*time.Millisecond)); time.Now().Before(end); rounds++ {
 				getPut(t, c, p, 8, LocalWrite)
 				unix.RawSyscall(unix.SYS_MUNMAP, p, page, 0)
-				mapAt(t, p, page, rw)
-				stamp(p, p+page)
+				remap(t, p, p+page)
 				r := mustGet(t, c, p, 8, LocalWrite)
 				if !f.mr(t, r).lands(p, 8) {
 					t.Fatalf("round %d: stale", rounds)

@@ -63,12 +63,8 @@ func reap(t *testing.T, pid int, d time.Duration) (code int, ok bool) {
 			return status.ExitStatus(), status.Exited()
 		}
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Kill(pid, unix.SIGKILL))
+	must(unix.Wait4(pid, &status, 0, nil))(t)
 	return 0, false
 }
 
@@ -361,9 +357,7 @@ func mergePages(t *testing.T, lo, n uintptr) {
 	}
 	scans := func() (n int) {
 		text := must(os.ReadFile(at + "full_scans"))(t)
-		if _, err := fmt.Sscan(string(text), &n); err != nil {
-			t.Fatal(err)
-		}
+		must(fmt.Sscan(string(text), &n))(t)
 		return n
 	}
 	for name, value := range map[string]string{"pages_to_scan": "10000", "sleep_millisecs": "1", "run": "1"} {

@@ -33,9 +33,7 @@ func TestUnreportedUnmapIsNoHitOfLastingMemory(t *testing.T) {
 	defer takeOver(t, p)()
 	for _, o := range []Origin{Mapped, GoHeap} {
 		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if r.LKey == was || !f.mr(t, r).lands(p, 8) {
 			t.Errorf("%v: registration %d of the pages before was hit", o, r.LKey)
 		}

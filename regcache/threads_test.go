@@ -34,9 +34,7 @@ func library(t testing.TB, source string) string {
 // for a range of them and what shows whether that thread has changed any meanwhile: for d, and on a
 // busy machine for up to a minute more until there is enough to judge by.
 func threads(t *testing.T, d time.Duration, enough func() bool, f func(lo uintptr, pages int, turn *atomic.Uint64)) {
-	if _, err := cLoad(library(t, "testdata/threads.c")); err != nil {
-		t.Fatal(err)
-	}
+	must(cLoad(library(t, "testdata/threads.c")))(t)
 	p := reserve(t, cThreads*cThreadPages)
 	if cFunc("ibc_threads_start", p) != 0 {
 		t.Fatal("no threads")

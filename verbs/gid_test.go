@@ -58,9 +58,7 @@ func TestChooseGIDOnEthernetPrefersRoutable(t *testing.T) {
 
 func TestChooseGIDExplainsEveryRejection(t *testing.T) {
 	got, err := ChooseGID(ethActive, append(cx5[:len(cx5):len(cx5)], v2(7, "10.9.9.9")), AutoGID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := `GID 3 10.1.2.3 RoCEv2: chosen: RoCEv2 over IPv4
 GID 0 fe80::ba59:9fff:fe0a:1 RoCEv1: not chosen: RoCEv1: not routable
 GID 1 fe80::ba59:9fff:fe0a:1 RoCEv2: not chosen: RoCEv2 over link-local IPv6: does not leave the link

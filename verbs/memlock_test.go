@@ -32,9 +32,7 @@ func TestMemlockExplanationPerLauncher(t *testing.T) {
 
 func TestMemlockIsReadFromTheKernel(t *testing.T) {
 	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r))
 	if m := ReadMemlock(); m.Limit != r.Cur {
 		t.Errorf("limit %d, want %d", m.Limit, r.Cur)
 	}

@@ -37,9 +37,7 @@ func TestPathOnInfiniBandUsesLIDAndSlowerRate(t *testing.T) {
 	edrEnd := ibEnd(0x2a, "fe80::ec0d:9a03:00c0:5000", 2, 32, MTU2048, 0xffff)
 	ndrEnd := ibEnd(0x2b, "fe80::ec0d:9a03:00c0:6000", 2, 128, MTU4096, 0xffff)
 	p, err := ComputePath(hdrEnd, edrEnd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := Path{MTU: MTU2048, AV: AddressVector{Port: 1, DLID: 0x2a, StaticRate: 16}}
 	if p != want {
 		t.Errorf("HDR to EDR: %+v, want %+v", p, want)
