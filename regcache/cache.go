@@ -110,11 +110,11 @@ func (c *Cache) Retest() Status {
 	c.mu.Lock()
 	for _, i := range c.index.items {
 		if !somewhere.Has(i.e.need) {
-			c.evict(i.e)
+			c.evictLocked(i.e)
 		}
 	}
 	c.index.prune()
-	dead := c.sweep()
+	dead := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(dead)
 	return c.Status()
@@ -176,9 +176,9 @@ func (c *Cache) clear() {
 	}
 	c.w.Settle() // an entry whose event is being dealt with can neither be evicted nor drained
 	c.mu.Lock()
-	c.lru.oldest(func(e *entry) bool { c.evict(e); return true })
+	c.lru.oldest(func(e *entry) bool { c.evictLocked(e); return true })
 	c.index.prune()
-	dead := c.sweep()
+	dead := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(dead)
 }

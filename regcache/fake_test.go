@@ -349,8 +349,8 @@ func mustPut(t testing.TB, c *Cache, r Region) {
 	noError(t, c.Put(r))
 }
 
-// mustLand gets and puts, and returns the key. It is an error if the device would access other pages
-// than those that are there now.
+// mustLand gets and puts, and returns the key. It is an error if the device would access other
+// pages than those that are there now.
 func mustLand(t testing.TB, f *fake, c *Cache, lo uintptr, n uint64, what string) uint32 {
 	t.Helper()
 	r := mustGet(t, c, lo, n, LocalWrite)

@@ -137,7 +137,7 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	if e != nil {
 		c.hints.learn(q.lo, e)
 	} else if q.why == nil && c.watched[q.o].Load() {
-		f := c.flightOver(q)
+		f := c.flightOverLocked(q)
 		if f != nil && !waited {
 			wait = f
 		} else {
@@ -151,7 +151,7 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	return e, own, wait, nil
 }
 
-func (c *Cache) flightOver(q *request) *flight {
+func (c *Cache) flightOverLocked(q *request) *flight {
 	for _, f := range c.flights {
 		if f.lo <= q.lo && q.lo+uintptr(q.n) <= f.hi && q.want()&^f.can == 0 {
 			return f
@@ -325,7 +325,7 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 		return false
 	}
 	c.stats.misses++
-	merged := c.supersede(e)
+	merged := c.supersedeLocked(e)
 	c.index.insert(e)
 	c.lru.add(e)
 	c.hints.learn(q.lo, e)
@@ -333,14 +333,14 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	return true
 }
 
-// supersede evicts the entries that a new one serves for. Changes of what is evicted are seen no
-// more: a strict cache reports them as invalidated.
-func (c *Cache) supersede(by *entry) (n int) {
+// supersedeLocked evicts the entries that a new one serves for. Changes of what is evicted are seen
+// no more: a strict cache reports them as invalidated.
+func (c *Cache) supersedeLocked(by *entry) (n int) {
 	c.index.overlapping(by.lo, by.hi, func(e *entry) {
 		if c.cfg.Strict && e.ref.Refs() > 0 {
 			return
 		}
-		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evict(e) {
+		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evictLocked(e) {
 			n++
 		}
 	})

@@ -123,10 +123,10 @@ func (p *Pool) Alloc(n int) (*Buffer, error) {
 		return nil, errClosed("alloc")
 	}
 	if n > p.cfg.SlabBytes {
-		return p.mapOwn(n)
+		return p.mapOwnLocked(n)
 	}
 	if len(p.free[class]) == 0 {
-		if err := p.mapSlab(class); err != nil {
+		if err := p.mapSlabLocked(class); err != nil {
 			return nil, err
 		}
 	}
@@ -151,15 +151,15 @@ func (p *Pool) Free(b *Buffer) error {
 	b.taken = false
 	p.used--
 	if b.class == ownMapping {
-		return p.unmap(b.slab)
+		return p.unmapLocked(b.slab)
 	}
 	p.free[b.class] = append(p.free[b.class], b)
 	return nil
 }
 
-// mapSlab maps a slab and cuts it into buffers.
-func (p *Pool) mapSlab(class int) error {
-	s, err := p.mapBytes(p.cfg.SlabBytes)
+// mapSlabLocked maps a slab and cuts it into buffers.
+func (p *Pool) mapSlabLocked(class int) error {
+	s, err := p.mapBytesLocked(p.cfg.SlabBytes)
 	if err != nil {
 		return err
 	}
@@ -173,13 +173,13 @@ func (p *Pool) mapSlab(class int) error {
 	return nil
 }
 
-// mapOwn maps a buffer that is larger than a slab.
-func (p *Pool) mapOwn(n int) (*Buffer, error) {
+// mapOwnLocked maps a buffer that is larger than a slab.
+func (p *Pool) mapOwnLocked(n int) (*Buffer, error) {
 	size := (n + os.Getpagesize() - 1) &^ (os.Getpagesize() - 1)
 	if size < n {
-		return nil, p.full(n)
+		return nil, p.fullLocked(n)
 	}
-	s, err := p.mapBytes(size)
+	s, err := p.mapBytesLocked(size)
 	if err != nil {
 		return nil, err
 	}
@@ -187,17 +187,17 @@ func (p *Pool) mapOwn(n int) (*Buffer, error) {
 	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s, class: ownMapping, taken: true}, nil
 }
 
-func (p *Pool) full(n int) error {
+func (p *Pool) fullLocked(n int) error {
 	return &Error{Op: "alloc", Errno: syscall.ENOMEM, Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
 		Remedy: "free buffers, or raise PoolConfig.MaxBytes"}
 }
 
-func (p *Pool) mapBytes(n int) (_ *slab, err error) {
+func (p *Pool) mapBytesLocked(n int) (_ *slab, err error) {
 	if p.forked() {
 		return nil, errForked("alloc")
 	}
 	if int64(n) > p.cfg.MaxBytes-p.bytes {
-		return nil, p.full(n)
+		return nil, p.fullLocked(n)
 	}
 	mem, err := mapRegistered(n, !p.cfg.NoHugePages)
 	if err != nil {
@@ -221,8 +221,8 @@ func (p *Pool) mapBytes(n int) (_ *slab, err error) {
 	return s, nil
 }
 
-// unmap gives a slab back. What the device may still access stays mapped.
-func (p *Pool) unmap(s *slab) error {
+// unmapLocked gives a slab back. What the device may still access stays mapped.
+func (p *Pool) unmapLocked(s *slab) error {
 	if p.forked() {
 		return errForked("free")
 	}
@@ -249,7 +249,7 @@ func (p *Pool) Close() error {
 	}
 	var errs []error
 	for s := range p.slabs {
-		errs = append(errs, p.unmap(s))
+		errs = append(errs, p.unmapLocked(s))
 	}
 	p.closed = true
 	clear(p.free[:])

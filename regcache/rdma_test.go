@@ -126,8 +126,8 @@ func deviceCache(t testing.TB, w *wire, o Origin) *Cache {
 	return c
 }
 
-// across writes before a change, so often as to hit, and after it. It returns whether the last bytes
-// arrived.
+// across writes before a change, so often as to hit, and after it. It returns whether the last
+// bytes arrived.
 func (w *wire) across(t *testing.T, c *Cache, x change, raw bool, writes int) bool {
 	t.Helper()
 	var at uintptr

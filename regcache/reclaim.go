@@ -10,17 +10,17 @@ func (c *Cache) reserve(e *entry) error {
 	n := int64(e.hi - e.lo)
 	for range 4 { // others may take the room that this one made
 		c.mu.Lock()
-		idle := c.sweep()
+		idle := c.sweepLocked()
 		bytes, count := c.bytes+n-c.cfg.MaxBytes, c.regions+1-c.cfg.MaxRegions
 		if n <= c.cfg.MaxBytes && (bytes > 0 || count > 0) {
 			for _, e := range idle {
 				bytes -= int64(e.hi - e.lo)
 			}
-			idle = append(idle, c.evictIdle(bytes, count-len(idle))...)
+			idle = append(idle, c.evictIdleLocked(bytes, count-len(idle))...)
 		}
 		room := c.regions < c.cfg.MaxRegions && c.bytes <= c.cfg.MaxBytes-n
 		if room {
-			c.account(e)
+			c.accountLocked(e)
 		}
 		c.mu.Unlock()
 		c.deregisterFor(e, room, idle)
@@ -36,10 +36,10 @@ func (c *Cache) reserve(e *entry) error {
 
 // deregisterFor is deregister for a new entry, which gives its room back if a registration's Close
 // panics.
-func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
+func (c *Cache) deregisterFor(e *entry, reserved bool, idle []*entry) {
 	done := false
 	defer func() {
-		if booked && !done {
+		if reserved && !done {
 			c.unreserve(e)
 		}
 	}()
@@ -47,8 +47,8 @@ func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
 	done = true
 }
 
-// account takes the room.
-func (c *Cache) account(e *entry) {
+// accountLocked takes the room.
+func (c *Cache) accountLocked(e *entry) {
 	c.regions++
 	c.bytes += int64(e.hi - e.lo)
 	if last := len(c.tags) - 1; last >= 0 {
@@ -63,11 +63,11 @@ func (c *Cache) account(e *entry) {
 
 func (c *Cache) unreserve(e *entry) {
 	c.mu.Lock()
-	c.forget(e)
+	c.forgetLocked(e)
 	c.mu.Unlock()
 }
 
-func (c *Cache) forget(e *entry) {
+func (c *Cache) forgetLocked(e *entry) {
 	c.regions--
 	c.bytes -= int64(e.hi - e.lo)
 	c.slots[e.tag] = nil
@@ -75,9 +75,9 @@ func (c *Cache) forget(e *entry) {
 	e.mr, e.keep = nil, nil // a hint may point here for long
 }
 
-// evict takes an entry out of use by the cache's own wish. False: a change came first. The caller
-// prunes the index.
-func (c *Cache) evict(e *entry) bool {
+// evictLocked takes an entry out of use by the cache's own wish. False: a change came first. The
+// caller prunes the index.
+func (c *Cache) evictLocked(e *entry) bool {
 	if e.gone {
 		return false
 	}
@@ -92,20 +92,20 @@ func (c *Cache) evict(e *entry) bool {
 	return true
 }
 
-// evictIdle evicts what was unused for longest, so many bytes and entries at least, if there are as
-// many. It returns what is to be deregistered.
-func (c *Cache) evictIdle(bytes int64, count int) []*entry {
+// evictIdleLocked evicts what was unused for longest, so many bytes and entries at least, if there
+// are as many. It returns what is to be deregistered.
+func (c *Cache) evictIdleLocked(bytes int64, count int) []*entry {
 	c.lru.oldest(func(e *entry) bool {
 		if bytes <= 0 && count <= 0 {
 			return false
 		}
 		bytes -= int64(e.hi - e.lo)
 		count--
-		c.evict(e)
+		c.evictLocked(e)
 		return true
 	})
 	c.index.prune()
-	return c.sweep()
+	return c.sweepLocked()
 }
 
 // makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that
@@ -113,7 +113,7 @@ func (c *Cache) evictIdle(bytes int64, count int) []*entry {
 // of deregistrations.
 func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	c.mu.Lock()
-	idle := c.evictIdle(bytes, 1)
+	idle := c.evictIdleLocked(bytes, 1)
 	if len(idle) == 0 && c.ending > 0 {
 		c.ended.Wait()
 	}
@@ -122,9 +122,9 @@ func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	return c.stats.deregistered.Load() != before
 }
 
-// sweep takes in what was invalidated and returns, with the lock held, the entries that are not in
+// sweepLocked takes in what was invalidated and returns the entries that are not in
 // use any more. The caller gives them to deregister without the lock.
-func (c *Cache) sweep() (idle []*entry) {
+func (c *Cache) sweepLocked() (idle []*entry) {
 	if c.over {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (c *Cache) sweep() (idle []*entry) {
 	return idle
 }
 
-// deregister ends entries that sweep returned.
+// deregister ends entries that sweepLocked returned.
 func (c *Cache) deregister(idle []*entry) {
 	if len(idle) == 0 {
 		return
@@ -180,7 +180,7 @@ func (c *Cache) end(e *entry) {
 		c.stats.deregistered.Add(1) // together with forget, for readers of the figures
 		c.stats.hits += e.hits.Load()
 		c.stats.puts += e.hits.Load() + 1 // it is not in use
-		c.forget(e)
+		c.forgetLocked(e)
 		c.ending--
 		c.mu.Unlock()
 	}()
@@ -208,7 +208,7 @@ func (c *Cache) reap() {
 		return
 	}
 	c.mu.Lock()
-	idle := c.sweep()
+	idle := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(idle)
 }
