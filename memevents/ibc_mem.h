@@ -28,7 +28,7 @@ extern "C" {
 #define IBC_MEM_LINGER 32u
 #define IBC_MEM_WATCHERS 64u        /* bits of one word */
 /* Whose entries are the self-test's: never VALID, so on no dead list */
-#define IBC_MEM_NOBODY IBC_MEM_WATCHERS
+#define IBC_MEM_NO_OWNER IBC_MEM_WATCHERS
 #define IBC_MEM_RING 4096u          /* events on the way to Go */
 #define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
 #define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */

@@ -141,7 +141,7 @@ static int64_t watch(struct trial *t, uintptr_t at, size_t len)
 	uint32_t slot;
 
 	ibc_mem_gate_wait(t->m);
-	switch (ibc_mem_claim(t->m, IBC_MEM_NOBODY, at, at + len, 0, t->uffd, IBC_MEM_LOOK_NOT, &slot)) {
+	switch (ibc_mem_claim(t->m, IBC_MEM_NO_OWNER, at, at + len, 0, t->uffd, IBC_MEM_LOOK_NOT, &slot)) {
 	case IBC_MEM_OK:
 		return slot;
 	case IBC_MEM_FULL:

@@ -118,7 +118,7 @@ static struct ibc_mem_entry *unused(struct ibc_mem *m, uint32_t watcher)
 {
 	struct ibc_mem_entry *e;
 
-	if (load(m->live) >= IBC_MEM_SLOTS && watcher != IBC_MEM_NOBODY)
+	if (load(m->live) >= IBC_MEM_SLOTS && watcher != IBC_MEM_NO_OWNER)
 		return NULL;
 	if (!m->free_head)
 		return m->high < IBC_MEM_SLOTS + IBC_MEM_SPARE ? &m->entry[m->high] : NULL;
@@ -167,7 +167,7 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int
 
 /* ---- what the kernel need not report any more ---- */
 
-static int told_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
+static int reported_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
 {
 	return e->uffd && (load(e->state) & 3) != IBC_MEM_FREE && e->lo < hi && e->hi > lo;
 }
@@ -181,13 +181,13 @@ static int find_in_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_
 		return 0;
 	for (uint64_t cell = first; cell <= last && !*found; cell++)
 		for (uint32_t n = m->heads[ibc_mem_hash(level, cell)]; n && !*found; n = m->entry[(n - 1) / 2].next[(n - 1) % 2])
-			if (told_by_kernel(&m->entry[(n - 1) / 2], lo, hi))
+			if (reported_by_kernel(&m->entry[(n - 1) / 2], lo, hi))
 				*found = &m->entry[(n - 1) / 2];
 	return 1;
 }
 
 /* Some entry that overlaps and needs the kernel, or NULL. */
-static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+static struct ibc_mem_entry *find_reported(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct ibc_mem_entry *found = NULL;
 	uint32_t levels = m->levels;
@@ -195,7 +195,7 @@ static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t 
 	while (levels && !found && find_in_level(m, (uint32_t)__builtin_ctz(levels), lo, hi, &found))
 		levels &= levels - 1;
 	for (uint32_t i = 0; levels && i < m->high && !found; i++) /* the walk gave up */
-		if (told_by_kernel(&m->entry[i], lo, hi))
+		if (reported_by_kernel(&m->entry[i], lo, hi))
 			found = &m->entry[i];
 	return found;
 }
@@ -207,7 +207,7 @@ static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t 
 static void unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi, int *budget)
 {
 	while (lo < hi && (*budget)-- > 0) {
-		struct ibc_mem_entry *e = find_told(m, lo, hi);
+		struct ibc_mem_entry *e = find_reported(m, lo, hi);
 
 		if (!e) {
 			ibc_mem_uffd_unwatch(m, lo, hi);

@@ -221,7 +221,7 @@ long ibc_foreign_fork(long addr, long len)
 	return status;
 }
 
-/* A child that ends when nobody else has the end of the pipe to which one writes; returns its
+/* A child that ends when no other process has the write end of the pipe; returns its
  * number. */
 long ibc_foreign_fork_until(long from, long to)
 {
