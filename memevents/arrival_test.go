@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is there now.
+// Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is
+// there now.
 func TestAMappingAtAFreePlaceEndsWhatWasThere_04(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
@@ -51,28 +52,18 @@ func TestGrowthIntoAFreePlaceEndsWhatWasThere_04(t *testing.T) {
 // The break may have gone down unseen, by the libc's own call.
 func TestABreakThatGoesUpEndsWhatWasThere_04(t *testing.T) { runHelper(t, nil, "breakup") }
 
-func init() {
-	helpers["breakup"] = func([]string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		end, _ := cCall(callSbrk, 4*pageSize)
-		top := (end + 4*pageSize) &^ (pageSize - 1)
-		r, err := published(w, top-pageSize, CalledFromC)
-		if err != nil {
-			return err
-		}
-		unix.RawSyscall(unix.SYS_BRK, end, 0, 0)
-		if !r.Valid() {
-			return errors.New("seen at once: this test proves nothing")
-		}
-		if _, errno := cCall(callBrk, end+4*pageSize); errno != 0 {
-			return errno
-		}
-		if r.Valid() {
-			return errors.New("valid on memory that came later")
-		}
-		return nil
+var _ = helper("breakup", func(t testing.TB, _ []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	end, _ := cCall(callSbrk, 4*pageSize)
+	top := (end + 4*pageSize) &^ (pageSize - 1)
+	r := watchPage(t, w, top-pageSize, CalledFromC)
+	unix.RawSyscall(unix.SYS_BRK, end, 0, 0)
+	if !r.Valid() {
+		return errors.New("seen at once: this test proves nothing")
 	}
-}
+	must(t, callBrk, end+4*pageSize)
+	if r.Valid() {
+		return errors.New("valid on memory that came later")
+	}
+	return nil
+})

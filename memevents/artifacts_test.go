@@ -48,9 +48,7 @@ func artifact(t testing.TB, name string, env ...string) string {
 	defer built.mu.Unlock()
 	if built.dir == "" {
 		dir, err := os.MkdirTemp("", "memevents-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		built.dir, built.done = dir, map[string]bool{}
 		cleanup = func() { os.RemoveAll(dir) }
 	}

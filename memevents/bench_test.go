@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkMunmap compares munmap in C through the hook and straight to the kernel; hook-ns is the difference,
-// the price of listening. Nothing is mapped there, so the kernel's part is as small as it gets.
+// BenchmarkMunmap compares munmap in C through the hook and straight to the kernel; hook-ns is the
+// difference, the price of listening. Nothing is mapped there, so the kernel's part is as small as
+// it gets.
 func BenchmarkMunmap(b *testing.B) {
 	for _, entries := range []int{0, 1, 1000, 10000} {
 		b.Run(fmt.Sprintf("entries=%d", entries), func(b *testing.B) {

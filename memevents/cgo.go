@@ -38,7 +38,8 @@ var (
 // Slots is how many ranges can be watched at once, in the whole process.
 const Slots = C.IBC_MEM_SLOTS
 
-// table is the C table of this process: this image's own, or the one that was there before (libmemevents.so).
+// table is the C table of this process: this image's own, or the one that was there before
+// (libmemevents.so).
 var table = sync.OnceValue(func() *C.struct_ibc_mem {
 	m := C.ibc_mem_adopt()
 	gate = u64(&m.gate)
@@ -65,7 +66,8 @@ func errForked(op string) error {
 	return &Error{Op: op, Err: ErrForked, Remedy: "start the program anew with exec"}
 }
 
-// Verify checks the invariants of the table. For tests; it takes time and wants no changes meanwhile.
+// Verify checks the invariants of the table. For tests; it takes time and wants no changes
+// meanwhile.
 func Verify() error {
 	if forked(table()) {
 		return errForked("verify")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A library of C or C++ has its handlers called, in the order of their priorities, whichever image's hooks are the ones
-// that work, and whether it came before Go looked for them or after.
+// A library of C or C++ has its handlers called, in the order of their priorities, whichever
+// image's hooks are the ones that work, and whether it came before Go looked for them or after.
 func TestHandlersOfALibraryAreCalledInOrder_16(t *testing.T) {
 	for _, lib := range []string{"handler.so", "handlercc.so"} {
 		for _, hooks := range []string{"symbols", "preload", "preload, asked for at the executable"} {
@@ -27,44 +27,34 @@ func TestHandlersOfALibraryAreCalledInOrder_16(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["handlers"] = func(args []string) error {
-		if args[1] == "after" {
-			Status()
-		}
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		p := newPages(1)
-		if args[2] == "preload" {
-			cFunc("ibc_handler_add", p)
-		} else { // they are the executable's, which does not export them
-			cFunc("ibc_handler_add", p, rootAt(), addHandlerAt())
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		r, err := published(w, p, CalledFromC)
-		if err != nil {
-			return err
-		}
-		cFunc("ibc_handler_refuse", 1)
-		if _, errno := cCall(callMunmap, p, pageSize); errno != unix.EBUSY || !r.Valid() {
-			return fmt.Errorf("munmap that a handler refuses: %v; valid %v", errno, r.Valid())
-		}
-		cFunc("ibc_handler_refuse", 0)
-		cFunc("ibc_handler_order")
-		if _, errno := cCall(callMunmap, p, pageSize); errno != 0 || r.Valid() {
-			return fmt.Errorf("munmap: %v; valid %v", errno, r.Valid())
-		}
-		if got := cFunc("ibc_handler_order"); got != 1234 {
-			return fmt.Errorf("the handlers ran in the order %d, want 1234, each once", got)
-		}
-		cFunc("ibc_handler_deny", 1)
-		if ret, errno := cCall(callMunmap, p, pageSize); ret != ^uintptr(0) || errno != unix.EDOM {
-			return fmt.Errorf("munmap that a handler answers after the kernel: %d, %v", int(ret), errno)
-		}
-		return nil
+var _ = helper("handlers", func(t testing.TB, args []string) error {
+	if args[1] == "after" {
+		Status()
 	}
-}
+	load(t, args[0])
+	p := newPages(1)
+	if args[2] == "preload" {
+		cFunc("ibc_handler_add", p)
+	} else { // they are the executable's, which does not export them
+		cFunc("ibc_handler_add", p, rootAt(), addHandlerAt())
+	}
+	w := newWatcher(t, WatcherConfig{})
+	r := watchPage(t, w, p, CalledFromC)
+	cFunc("ibc_handler_refuse", 1)
+	if _, errno := cCall(callMunmap, p, pageSize); errno != unix.EBUSY || !r.Valid() {
+		return fmt.Errorf("munmap that a handler refuses: %v; valid %v", errno, r.Valid())
+	}
+	cFunc("ibc_handler_refuse", 0)
+	cFunc("ibc_handler_order")
+	if _, errno := cCall(callMunmap, p, pageSize); errno != 0 || r.Valid() {
+		return fmt.Errorf("munmap: %v; valid %v", errno, r.Valid())
+	}
+	if got := cFunc("ibc_handler_order"); got != 1234 {
+		return fmt.Errorf("the handlers ran in the order %d, want 1234, each once", got)
+	}
+	cFunc("ibc_handler_deny", 1)
+	if ret, errno := cCall(callMunmap, p, pageSize); ret != ^uintptr(0) || errno != unix.EDOM {
+		return fmt.Errorf("munmap that a handler answers after the kernel: %d, %v", int(ret), errno)
+	}
+	return nil
+})

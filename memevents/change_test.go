@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registration is a fake memory region. It knows what a device would see: the stamp that stood in each page
-// when it was "registered". A page that was replaced has another, or none.
+// registration is a fake memory region. It knows what a device would see: the stamp that stood in
+// each page when it was "registered". A page that was replaced has another, or none.
 type registration struct {
 	p      uintptr
 	stamps []uint64
@@ -47,8 +47,10 @@ type change struct {
 	name  string
 	pages int // of the range that is registered at p
 	do    func(t *testing.T, p uintptr)
-	told  uint64 // how many ranges hooks announce before it happens, besides those of putting new memory there
-	keeps bool   // it happens to keep the contents, or makes them unreadable: the control cannot lose them
+	// How many ranges hooks announce before it happens, besides those of putting new memory there
+	reported uint64
+	// It happens to keep the contents, or makes them unreadable: the control cannot lose them
+	keeps bool
 }
 
 func sharedPages(t *testing.T, pages int) uintptr {
@@ -68,11 +70,12 @@ func advice(a uintptr) func(*testing.T, uintptr) {
 }
 
 const (
-	madvGuardInstall     = 102 // include/uapi/asm-generic/mman-common.h, Linux 6.13
-	madvDontneedLocked   = 24
-	mremapMaymove        = 1
-	mremapFixed          = 2
-	processMadviseSelfFD = ^uintptr(10000) + 1 // PIDFD_SELF of Linux 6.14 is -10000 (include/uapi/linux/pidfd.h)
+	madvGuardInstall   = 102 // include/uapi/asm-generic/mman-common.h, Linux 6.13
+	madvDontneedLocked = 24
+	mremapMaymove      = 1
+	mremapFixed        = 2
+	// PIDFD_SELF of Linux 6.14 is -10000 (include/uapi/linux/pidfd.h)
+	processMadviseSelfFD = ^uintptr(10000) + 1
 )
 
 var changes = []change{
@@ -102,7 +105,7 @@ var changes = []change{
 	}},
 	{name: "mremap onto", do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
-	}, told: 2},
+	}, reported: 2},
 	{name: "mremap grows and moves", do: func(t *testing.T, p uintptr) {
 		if must(t, callMremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
 			t.Fatal("it did not move")
@@ -112,7 +115,7 @@ var changes = []change{
 	{name: "mremap shrinks", pages: 4, do: func(t *testing.T, p uintptr) {
 		must(t, callMremap, p, 4*pageSize, pageSize, 0)
 		remap(t, page(p, 1), 3)
-	}, told: 1},
+	}, reported: 1},
 	{name: "process_madvise", do: func(t *testing.T, p uintptr) {
 		iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(ptr(p))), Len: uint64(pageSize)}
 		_, errno := cCall(callProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
@@ -124,7 +127,7 @@ var changes = []change{
 }
 
 // Each change, with a cache that listens and, as control, one that does not and must lose data.
-func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
+func TestChangesInvalidateControlLosesData_01_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,8 +142,8 @@ func TestChangesInvalidateAndTheControlLosesData_01_02(t *testing.T) {
 			ref.Release()
 			announced := ReadStats().Unmaps
 			c.do(t, p)
-			if n := ReadStats().Unmaps - announced; n < max(c.told, 1) {
-				t.Errorf("%d ranges announced, want %d", n, max(c.told, 1))
+			if n := ReadStats().Unmaps - announced; n < max(c.reported, 1) {
+				t.Errorf("%d ranges announced, want %d", n, max(c.reported, 1))
 			}
 			if ref.Acquire() {
 				t.Error("a hit after the change")
@@ -175,9 +178,7 @@ func attach(t *testing.T, at, flags uintptr) (id int, p uintptr) {
 	if errors.Is(err, unix.ENOSYS) {
 		t.Skip("this kernel has no System V shared memory")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
 	p = must(t, callShmat, uintptr(id), at, flags)
 	t.Cleanup(func() { cCall(callShmdt, p) })
@@ -227,104 +228,76 @@ func TestSharedSegments_02(t *testing.T) {
 	sweep(t, w)
 }
 
-// A program's break belongs to malloc: another process tries it, where nobody uses malloc.
+// A program's break belongs to malloc: another process tries it, where no other code uses malloc.
 func TestBreakGoesDown_02(t *testing.T) { runHelper(t, nil, "break") }
 
-func init() {
-	helpers["break"] = func([]string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
+var _ = helper("break", func(t testing.TB, _ []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	runtime.LockOSThread()
+	for _, down := range []struct {
+		name string
+		call func(end uintptr) unix.Errno
+	}{
+		{"sbrk", func(uintptr) unix.Errno { _, e := cCall(callSbrk, ^(2*pageSize)+1); return e }},
+		{"brk", func(end uintptr) unix.Errno { _, e := cCall(callBrk, end-2*pageSize); return e }},
+	} {
+		must(t, callSbrk, 4*pageSize)
+		end, _ := cCall(callSbrk, 0)
+		top := end &^ (pageSize - 1)
+		low, err := w.Claim(top-3*pageSize, top-2*pageSize, 0, CalledFromC)
+		noError(t, err)
+		high, err := w.Claim(top-pageSize, top, 0, CalledFromC)
+		noError(t, err)
+		if !w.Publish(low) || !w.Publish(high) {
+			return errors.New("not published")
 		}
-		runtime.LockOSThread()
-		for _, down := range []struct {
-			name string
-			call func(end uintptr) unix.Errno
-		}{
-			{"sbrk", func(uintptr) unix.Errno { _, e := cCall(callSbrk, ^(2*pageSize)+1); return e }},
-			{"brk", func(end uintptr) unix.Errno { _, e := cCall(callBrk, end-2*pageSize); return e }},
-		} {
-			if _, errno := cCall(callSbrk, 4*pageSize); errno != 0 {
-				return errno
-			}
-			end, _ := cCall(callSbrk, 0)
-			top := end &^ (pageSize - 1)
-			low, err := w.Claim(top-3*pageSize, top-2*pageSize, 0, CalledFromC)
-			if err != nil {
-				return err
-			}
-			high, err := w.Claim(top-pageSize, top, 0, CalledFromC)
-			if err != nil {
-				return err
-			}
-			if !w.Publish(low) || !w.Publish(high) {
-				return errors.New("not published")
-			}
-			if errno := down.call(end); errno != 0 {
-				return errno
-			}
-			if high.Valid() {
-				return errors.New(down.name + ": valid above the break")
-			}
-			if !low.Valid() {
-				return errors.New(down.name + ": took more than it lowered")
-			}
+		if errno := down.call(end); errno != 0 {
+			return errno
 		}
-		return nil
+		if high.Valid() {
+			return errors.New(down.name + ": valid above the break")
+		}
+		if !low.Valid() {
+			return errors.New(down.name + ": took more than it lowered")
+		}
 	}
-}
+	return nil
+})
 
-// The libc's sbrk counts from where it believes the break to be. Where somebody has moved it by a raw call, going up by
-// the libc's count may mean going down.
-func TestSbrkFromWhereTheLibcBelievesTheBreakToBe_02(t *testing.T) { runHelper(t, nil, "rawbreak") }
+// The libc's sbrk counts from where it believes the break to be. Where a raw call has moved it,
+// going up by the libc's count may mean going down.
+func TestSbrkFromTheLibcsIdeaOfTheBreak_02(t *testing.T) { runHelper(t, nil, "rawbreak") }
 
-func init() {
-	helpers["rawbreak"] = func([]string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
+var _ = helper("rawbreak", func(t testing.TB, _ []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	runtime.LockOSThread()
+	for _, by := range []int{int(pageSize), -int(pageSize)} {
+		must(t, callSbrk, 4*pageSize)
+		libc, _ := cCall(callSbrk, 0)
+		top := (libc + pageSize - 1) &^ (pageSize - 1)
+		if now, _, _ := unix.RawSyscall(unix.SYS_BRK, top+8*pageSize, 0, 0); now != top+8*pageSize {
+			return fmt.Errorf("the break is %#x", now)
 		}
-		runtime.LockOSThread()
-		for _, by := range []int{int(pageSize), -int(pageSize)} {
-			if _, errno := cCall(callSbrk, 4*pageSize); errno != 0 {
-				return errno
-			}
-			libc, _ := cCall(callSbrk, 0)
-			top := (libc + pageSize - 1) &^ (pageSize - 1)
-			if now, _, _ := unix.RawSyscall(unix.SYS_BRK, top+8*pageSize, 0, 0); now != top+8*pageSize {
-				return fmt.Errorf("the break is %#x", now)
-			}
-			low, err := published(w, top-3*pageSize, CalledFromC)
-			if err != nil {
-				return err
-			}
-			mid, err := published(w, top+2*pageSize, CalledFromC)
-			if err != nil {
-				return err
-			}
-			if _, errno := cCall(callSbrk, uintptr(by)); errno != 0 {
-				return errno
-			}
-			if now, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0); now >= top+2*pageSize {
-				return fmt.Errorf("the break is %#x: nothing was tested", now)
-			}
-			if mid.Valid() || !low.Valid() {
-				return fmt.Errorf("sbrk(%d): valid above the break %v, below %v", by, mid.Valid(), low.Valid())
-			}
-			w.Evict(low)
-			w.Retire(low)
+		low := watchPage(t, w, top-3*pageSize, CalledFromC)
+		mid := watchPage(t, w, top+2*pageSize, CalledFromC)
+		must(t, callSbrk, uintptr(by))
+		if now, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0); now >= top+2*pageSize {
+			return fmt.Errorf("the break is %#x: nothing was tested", now)
 		}
-		return nil
+		if mid.Valid() || !low.Valid() {
+			return fmt.Errorf("sbrk(%d): valid above the break %v, below %v", by, mid.Valid(), low.Valid())
+		}
+		w.Evict(low)
+		w.Retire(low)
 	}
-}
+	return nil
+})
 
 // A segment that was moved to where a smaller one was attached: shmdt takes all of it.
 func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8*int(pageSize), unix.IPC_CREAT|0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
 	large := must(t, callShmat, uintptr(id), 0, 0)
 	room := mapPages(t, 8)
@@ -350,18 +323,14 @@ func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
 	cCall(callMunmap, room, 8*pageSize)
 }
 
-// MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)). What subscribers and
-// handlers hear of is the range of the call.
+// MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)).
+// What subscribers and handlers see is the range of the call.
 func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	fd, err := unix.MemfdCreate("twice", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, int64(pageSize)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Ftruncate(fd, int64(pageSize)))
 	var at [2]uintptr
 	for i := range at {
 		at[i] = must(t, callMmap, 0, pageSize, rw, unix.MAP_SHARED, uintptr(fd), 0)
@@ -369,9 +338,7 @@ func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	}
 	protected := mapPages(t, 1)
 	unprotect, err := Protect(protected, page(protected, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer unprotect()
 	reg := register(at[0], 1)
 	r := watch(t, w, at[0], page(at[0], 1), CalledFromC)

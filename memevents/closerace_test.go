@@ -7,49 +7,38 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// A call that waits for the reader must not be let go by the end of the descriptor: whoever it told would find the entry valid
-// until the reader has seen the end too.
-func TestClosingTheDescriptorLetsNobodyGoBeforeTheEntryEnds_17(t *testing.T) {
+// A call that waits for the reader must not be let go by the end of the descriptor: it would find
+// the entry valid until the reader has seen the end too.
+func TestClosedDescriptorEndsEntriesFirst_17(t *testing.T) {
 	needUffd(t)
 	for range 30 {
 		runHelper(t, nil, "closerace")
 	}
 }
 
-func init() {
-	helpers["closerace"] = func([]string) error {
-		var one unix.CPUSet
-		one.Set(0)
-		for tid := range threads() { // the reader and the caller take turns on one processor
-			unix.SchedSetaffinity(tid, &one)
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		for tid := range threads() {
-			unix.SchedSetaffinity(tid, &one)
-		}
-		p := newPages(1)
-		r, err := published(w, p, ForGoMap)
-		if err != nil {
-			return err
-		}
-		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
-			return err
-		}
-		unix.RawSyscall(unix.SYS_MUNMAP, p, pageSize, 0)
-		if r.Acquire() {
-			return errors.New("a hit on what was unmapped")
-		}
-		return nil
+var _ = helper("closerace", func(t testing.TB, _ []string) error {
+	var one unix.CPUSet
+	one.Set(0)
+	for tid := range threads() { // the reader and the caller take turns on one processor
+		unix.SchedSetaffinity(tid, &one)
 	}
-}
+	w := newWatcher(t, WatcherConfig{})
+	for tid := range threads() {
+		unix.SchedSetaffinity(tid, &one)
+	}
+	p := newPages(1)
+	r := watchPage(t, w, p, ForGoMap)
+	closeUffd(t)
+	unix.RawSyscall(unix.SYS_MUNMAP, p, pageSize, 0)
+	if r.Acquire() {
+		return errors.New("a hit on what was unmapped")
+	}
+	return nil
+})
 
 func threads() map[int]bool {
 	all := map[int]bool{}
@@ -62,49 +51,27 @@ func threads() map[int]bool {
 	return all
 }
 
-// Who closes all descriptors has often forked before. The child must not keep the descriptor open: nobody would read from it any
-// more, and the parent's next call on watched memory would wait until the child ends.
-func TestAForkedChildDoesNotKeepTheClosedDescriptorOpen_21(t *testing.T) {
+// A program that closes all descriptors has often forked before. The child must not keep the
+// descriptor open: no reader would be left more, and the parent's next call on watched memory would
+// wait until the child ends.
+func TestForkedChildClosesTheDescriptor_21(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "closefork", artifact(t, "foreign.so"))
 	runHelper(t, []string{preload(t, "libmemevents.so")}, "closefork", artifact(t, "foreign.so"))
 }
 
-func init() {
-	helpers["closefork"] = func(args []string) error {
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		p := newPages(2)
-		if _, err := published(w, p, ForGoMap); err != nil {
-			return err
-		}
-		if err := forkUntilExit(); err != nil {
-			return err
-		}
-		if err := unix.Close(int(i32(&table().uffd).Load()) - 1); err != nil {
-			return err
-		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
-		}()
-		select {
-		case <-done:
-			return nil
-		case <-time.After(patience):
-			return errors.New("munmap waits")
-		}
-	}
-}
+var _ = helper("closefork", func(t testing.TB, args []string) error {
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	p := newPages(2)
+	watchPage(t, w, p, ForGoMap)
+	noError(t, forkUntilExit())
+	closeUffd(t)
+	return unmapReturns(p)
+})
 
-// forkUntilExit forks a child that ends with this process. It is one of C: Go hangs in a child that has no other thread, where
-// another had the only processor.
+// forkUntilExit forks a child that ends with this process. It is one of C: Go hangs in a child that
+// has no other thread, where another had the only processor.
 func forkUntilExit() error {
 	var pipe [2]int
 	if err := unix.Pipe(pipe[:]); err != nil {

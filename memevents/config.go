@@ -13,11 +13,12 @@ import (
 const (
 	// EnvEvents: yes (default) or no: watch nothing, every Claim is refused.
 	EnvEvents = "IBCONDUIT_MEM_EVENTS"
-	// EnvMonitors: auto (default: symbols, reloc where symbols do not lead here, userfaultfd) or a list of
-	// symbols, reloc, userfaultfd, patch, auto; none for none. The C part reads patch before Go starts, so it
-	// has no effect through Configure.
+	// EnvMonitors: auto (default: symbols, reloc where symbols do not lead here, userfaultfd) or a
+	// list of symbols, reloc, userfaultfd, patch, auto; none for none. The C part reads patch
+	// before Go starts, so it has no effect through Configure.
 	EnvMonitors = "IBCONDUIT_MEM_MONITORS"
-	// EnvLogLevel: off, error, warn (default), info, or debug, which tells each event on standard error.
+	// EnvLogLevel: off, error, warn (default), info, or debug, which writes each event to standard
+	// error.
 	EnvLogLevel = "IBCONDUIT_MEM_LOG_LEVEL"
 )
 
@@ -45,8 +46,8 @@ var config struct {
 	c    Config
 }
 
-// Configure chooses the monitors in the environment's place. It fails with ErrBusy once they were started,
-// by NewWatcher, Status or Subscribe.
+// Configure chooses the monitors in the environment's place. It fails with ErrBusy once they were
+// started, by NewWatcher, Status or Subscribe.
 func Configure(c Config) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -85,7 +86,8 @@ func isMonitor(name string) bool {
 	return slices.Contains([]string{"auto", "none", MonitorSymbols, MonitorReloc, MonitorPatch, MonitorUserfaultfd}, name)
 }
 
-// switchedOff reads EnvEvents. What it cannot mean is an error: who writes it wants something else than the default.
+// switchedOff reads EnvEvents. A value without meaning is an error: its writer wants something else
+// than the default.
 func switchedOff(v string) (bool, error) {
 	switch strings.ToLower(v) {
 	case "", "yes", "on", "true", "1":
@@ -96,8 +98,9 @@ func switchedOff(v string) (bool, error) {
 	return false, &Error{Op: "configure", Detail: fmt.Sprintf("%s=%q", EnvEvents, v), Remedy: "use yes or no"}
 }
 
-// Variable is one of the environment. Nothing of an unknown value is guessed: with one in EnvEvents or EnvMonitors
-// nothing is watched, with one in EnvLogLevel its default holds; caches and jobs refuse to start with any.
+// Variable is one of the environment. Nothing of an unknown value is guessed: with one in EnvEvents
+// or EnvMonitors nothing is watched, with one in EnvLogLevel its default holds; caches and jobs
+// refuse to start with any.
 type Variable struct {
 	Name  string
 	Want  string                  // its values, for a message
@@ -114,12 +117,14 @@ func Variables() []Variable {
 			return v == "" || checkMonitors(strings.Split(v, ","), "") == nil
 		}},
 		{EnvLogLevel, "off, error, warn, info or debug", func(v string) bool {
-			return v == "" || slices.Contains([]string{"off", "error", "warn", "info", "debug"}, v) // ibc_mem_start.c, log_level
+			// ibc_mem_start.c, log_level
+			return v == "" || slices.Contains([]string{"off", "error", "warn", "info", "debug"}, v)
 		}},
 	}
 }
 
-// CheckEnvironment refuses values that mean nothing, of the variables that count: Configure comes before two of them.
+// CheckEnvironment refuses values that mean nothing, of the variables that count: Configure comes
+// before two of them.
 func CheckEnvironment() error {
 	config.mu.Lock()
 	events, monitors := config.set, config.set && config.c.Monitors != nil

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAValueThatMeansNothingIsRefusedWithTheVariableAndItsValues(t *testing.T) {
+func TestMeaninglessVariablesAreRefused(t *testing.T) {
 	for _, v := range Variables() { // another may be set to something odd while the tests run
 		t.Setenv(v.Name, "")
 	}

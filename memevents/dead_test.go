@@ -28,9 +28,7 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 	must(t, callMadvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
 	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := w.Wait(soon); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Wait(soon))
 	if n, bytes := w.Dead(); n != 4 || bytes != 4*int64(pageSize) {
 		t.Errorf("%d dead, %d bytes", n, bytes)
 	}
@@ -55,7 +53,9 @@ func TestManyCyclesLeaveNothingBehind_12(t *testing.T) {
 	}
 	const most = 512 // kB
 	grown := most + 1
-	for range 5 { // what the cycles leave behind is left each time; what the runtime or the race detector takes, once
+	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
+	// once
+	for range 5 {
 		before := residentKB(t)
 		for range 40000 {
 			cycle()
@@ -77,14 +77,10 @@ func residentKB(t *testing.T) int {
 	t.Helper()
 	runtime.GC()
 	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	fields := split(string(b))
 	n, err := strconv.Atoi(fields[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return n * int(pageSize) / 1024
 }
 
@@ -110,8 +106,8 @@ func TestAnEntryDiesOnce_12(t *testing.T) {
 	w.Retire(r)
 }
 
-// A hook may mark the owner as told after the owner has drained all there was. That mark must not outlast the next drain,
-// or nobody is woken any more.
+// A hook may mark the owner as woken after the owner has drained all there was. That mark must not
+// outlast the next drain, or the owner is not woken any more.
 func TestAnEmptyDrainMakesReadyForTheNextWake_12(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
 	p := mapPages(t, 1)

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// entry is one slot of the C table (struct ibc_mem_entry). Its place never moves and is never freed.
+// entry is one slot of the C table (struct ibc_mem_entry). Its place never moves and is never
+// freed.
 type entry struct {
 	state    atomic.Uint64 // generation<<2 | free, pending, valid, stale
 	refs     atomic.Int32
@@ -24,24 +25,25 @@ const (
 	stale
 )
 
-// gate is odd while events of userfaultfd are being taken in. It is replaced by the C table's, once,
-// before there is any Ref.
+// gate is odd while events of userfaultfd are being taken in. It is replaced by the C table's,
+// once, before there is any Ref.
 var gate = new(atomic.Uint64)
 
-// Ref names one claimed range: a slot and its generation. A Ref outlives its entry: it then fits no longer.
-// The zero Ref fits nothing.
+// Ref names one claimed range: a slot and its generation. A Ref outlives its entry: it then fits no
+// longer. The zero Ref fits nothing.
 type Ref struct {
 	e     *entry
 	valid uint64 // the state word while the entry may be used
 }
 
-// Acquire takes a reference if the range has not changed since it was claimed. It is the hit path: two atomic
-// loads and an increment of shared memory, a third load that makes sure, no lock and no cgo call.
-// After true the memory that was registered is still what the addresses mean, or was when the call began;
-// the registration may be used until Release. After false it must not be used for new operations.
+// Acquire takes a reference if the range has not changed since it was claimed. It is the hit path:
+// two atomic loads and an increment of shared memory, a third load that makes sure, no lock and no
+// cgo call. After true the memory that was registered is still what the addresses mean, or was when
+// the call began; the registration may be used until Release. After false it must not be used for
+// new operations.
 func (r Ref) Acquire() bool {
-	// The gate before the state: a caller that knows a range to be unmapped sees the gate odd, or even
-	// again after the entry went stale.
+	// The gate before the state: a caller that knows a range to be unmapped sees the gate odd, or
+	// even again after the entry went stale.
 	if r.e == nil || gate.Load()&1 != 0 || r.e.state.Load() != r.valid {
 		return false
 	}
@@ -53,11 +55,11 @@ func (r Ref) Acquire() bool {
 	return false
 }
 
-// Release gives a reference back. It reports whether it was the last of an entry that is no longer valid:
-// then somebody has to deregister and Retire it. Beyond what was acquired it panics: while the entry exists
-// and nobody else holds it, or when its slot is another range's.
+// Release gives a reference back. It reports whether it was the last of an entry that is no longer
+// valid: then the caller has to deregister and Retire it. Beyond what was acquired it panics: while
+// the entry exists and no other caller holds it, or when its slot is another range's.
 func (r Ref) Release() (dead bool) {
-	if r.e.state.Load()>>2 != r.valid>>2 { // who holds a reference keeps the generation
+	if r.e.state.Load()>>2 != r.valid>>2 { // a reference keeps the generation
 		panic(fmt.Sprintf("memevents: %v released after its end", r))
 	}
 	n := r.e.refs.Add(-1)
@@ -80,7 +82,7 @@ func (r Ref) Tag() uint32 { return r.e.tag }
 // Range is the range claimed, rounded to pages.
 func (r Ref) Range() (lo, hi uintptr) { return uintptr(r.e.lo.Load()), uintptr(r.e.hi.Load()) }
 
-// IsZero tells the zero Ref.
+// IsZero reports whether this is the zero Ref.
 func (r Ref) IsZero() bool { return r.e == nil }
 
 func (r Ref) String() string {

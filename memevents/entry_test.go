@@ -76,18 +76,14 @@ func TestMisuseOfAnEntryPanics(t *testing.T) {
 
 func TestWatcherRefusesToCloseWithEntries(t *testing.T) {
 	w, err := NewWatcher(WatcherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p := mapPages(t, 1)
 	r := watch(t, w, p, page(p, 1), CalledFromC)
 	if err := w.Close(); !errors.Is(err, ErrBusy) {
 		t.Fatalf("close with an entry: %v", err)
 	}
 	evict(t, w, r)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Close())
 	if err := w.Close(); err != nil {
 		t.Fatal("not idempotent:", err)
 	}
@@ -96,14 +92,10 @@ func TestWatcherRefusesToCloseWithEntries(t *testing.T) {
 	}
 }
 
-func TestAClosedWatcherTakesNothingFromTheNextOwnerOfItsPlace(t *testing.T) {
+func TestClosedWatcherLeavesTheNextUnchanged(t *testing.T) {
 	old, err := NewWatcher(WatcherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, old.Close())
 	w := newWatcher(t, WatcherConfig{})
 	if w.id != old.id {
 		t.Skip("the place was taken by another")

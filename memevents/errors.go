@@ -9,8 +9,8 @@ import (
 
 // Sentinels for errors.Is. Those of Claim all mean: do without the cache this time.
 var (
-	// ErrChanging means that some part of the range is being unmapped at this moment, by this or another
-	// thread. Register it for this operation only.
+	// ErrChanging means that some part of the range is being unmapped at this moment, by this or
+	// another thread. Register it for this operation only.
 	ErrChanging = errors.New("the range is being changed: register it for this operation only")
 	// ErrFull means that there is no slot left: evict an idle registration, or do without.
 	ErrFull = errors.New("the table of watched ranges is full")
@@ -18,7 +18,8 @@ var (
 	ErrUnwatched = errors.New("changes of the range would not be noticed")
 	// ErrForked means that this process is a child of the one that made the watcher.
 	ErrForked = errors.New("memory events do not survive fork")
-	// ErrBusy means that Close was refused because entries are still claimed, or that a second owner came.
+	// ErrBusy means that Close was refused because entries are still claimed, or that a second
+	// owner came.
 	ErrBusy = errors.New("in use")
 	// ErrNotSupported means that this build or system has no memory events.
 	ErrNotSupported = errors.New("not supported")

@@ -12,26 +12,26 @@ import (
 	"sync/atomic"
 )
 
-// Subscription delivers events outside of the hooks, some time after they happened. It is for watching and
-// for statistics; whether a registration is still true only Acquire tells.
+// Subscription delivers events outside of the hooks, some time after they happened. It is for
+// watching and for statistics; whether a registration is still true only Acquire says.
 type Subscription struct {
 	c      chan Event
 	lost   atomic.Uint64
 	missed bool // events were lost since the last that was delivered
 }
 
-// pump is the one goroutine that empties the ring which hooks fill, while anybody is subscribed.
+// pump is the one goroutine that empties the ring which hooks fill, while there are subscribers.
 var pump struct {
 	mu     sync.Mutex
 	subs   map[*Subscription]struct{}
 	stop   context.CancelFunc
 	exited chan struct{}
-	lost   uint64 // of the ring's losses, those told
+	lost   uint64 // of the ring's losses, those reported
 }
 
-// Subscribe delivers from now on what hooks and userfaultfd see, up to buffer events ahead of the reader (0: a
-// default). An event that finds no room is counted by Lost, and the next that finds room is preceded by one of
-// kind Lost.
+// Subscribe delivers from now on what hooks and userfaultfd see, up to buffer events ahead of the
+// reader (0: a default). An event that finds no room is counted by Lost, and the next that finds
+// room is preceded by one of kind Lost.
 func Subscribe(buffer int) (*Subscription, error) {
 	if buffer <= 0 {
 		buffer = DefaultEventBuffer
@@ -65,7 +65,8 @@ func startPump(m *C.struct_ibc_mem) error {
 	var old [128]C.struct_ibc_mem_taken
 	ctx, cancel := context.WithCancel(context.Background())
 	pump.subs, pump.stop, pump.exited = map[*Subscription]struct{}{}, cancel, make(chan struct{})
-	for C.ibc_mem_ring_take(m, &old[0], C.uint32_t(len(old))) == C.uint32_t(len(old)) { // of the last subscribers
+	// Of the last subscribers
+	for C.ibc_mem_ring_take(m, &old[0], C.uint32_t(len(old))) == C.uint32_t(len(old)) {
 	}
 	pump.lost = u64(&m.ring_lost).Load()
 	go runPump(ctx, m, f, pump.exited)
@@ -87,7 +88,8 @@ func runPump(ctx context.Context, m *C.struct_ibc_mem, f *os.File, exited chan s
 func takeRing(m *C.struct_ibc_mem) {
 	var taken [128]C.struct_ibc_mem_taken
 	for {
-		pump.mu.Lock() // the ring has one reader at a time, also while one pump ends and the next begins
+		// The ring has one reader at a time, also while one pump ends and the next begins
+		pump.mu.Lock()
 		n := C.ibc_mem_ring_take(m, &taken[0], C.uint32_t(len(taken)))
 		if lost := u64(&m.ring_lost).Load(); lost != pump.lost {
 			for s := range pump.subs {

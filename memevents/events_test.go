@@ -34,14 +34,12 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 	var subs []*Subscription
 	for range 2 {
 		s, err := Subscribe(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer s.Close()
 		subs = append(subs, s)
 	}
 	p := uintptr(0)
-	for p%(2<<20) == 0 { // where a huge page may begin more than asked for is told of
+	for p%(2<<20) == 0 { // where a huge page may begin more than asked for is reported
 		p = must(t, callMmap, 0, pageSize, rw, anonymous, noFD, 0)
 	}
 	must(t, callMadvise, p, 100, unix.MADV_DONTNEED)
@@ -59,20 +57,18 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 	}
 }
 
-func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
+func TestSlowSubscriberSeesItsLoss(t *testing.T) {
 	s, err := Subscribe(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer s.Close()
 	p := reserve(t, pageSize)
-	for s.Lost() == 0 { // nobody reads; not so fast that the ring overflows
+	for s.Lost() == 0 { // no reader; not so fast that the ring overflows
 		cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
 		time.Sleep(time.Millisecond)
 	}
 	for range 4 {
 		if e := <-s.Events(); e.Kind == Lost {
-			t.Error("told of a loss before what came before it")
+			t.Error("a loss was reported before what came before it")
 		}
 	}
 	cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
@@ -84,7 +80,7 @@ func TestASlowSubscriberIsToldOfItsLoss(t *testing.T) {
 				return
 			}
 		case <-timeout:
-			t.Fatal("never told")
+			t.Fatal("never reported")
 		}
 	}
 }
@@ -94,9 +90,7 @@ func TestRingOverflowIsCountedAndNothingElseIsLost(t *testing.T) {
 	const threads, each = 4, 5000
 	p := mapPages(t, threads) // over reserved addresses, an event of its own
 	s, err := Subscribe(2 * threads * each)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer s.Close()
 	var wg sync.WaitGroup
 	for i := range threads {
@@ -112,7 +106,8 @@ func TestRingOverflowIsCountedAndNothingElseIsLost(t *testing.T) {
 	total := 0
 	lastLost := uint64(0)
 	deadline := time.After(patience)
-	for quiet := 0; quiet < 20 || total+int(lastLost) < threads*each; { // the quiet is for what would be delivered twice
+	// The quiet is for what would be delivered twice
+	for quiet := 0; quiet < 20 || total+int(lastLost) < threads*each; {
 		select {
 		case <-deadline:
 			t.Fatalf("%d delivered and %d lost of %d", total, lastLost, threads*each)
@@ -139,9 +134,7 @@ func TestProtectedRangeIsNotUnmapped(t *testing.T) {
 	r := watch(t, w, p, page(p, 3), CalledFromC)
 	reg := register(p, 3)
 	unprotect, err := Protect(page(p, 1), page(p, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	before := ReadStats().ProtectedRefusals
 	for name, call := range map[string]func() (uintptr, unix.Errno){
 		"munmap": func() (uintptr, unix.Errno) { return cCall(callMunmap, p, 3*pageSize) },
@@ -172,14 +165,10 @@ func TestProtectedRangeIsNotUnmapped(t *testing.T) {
 func TestUnprotectingTwiceLeavesOthersProtected(t *testing.T) {
 	p := mapPages(t, 2)
 	first, err := Protect(p, page(p, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	first()
 	second, err := Protect(page(p, 1), page(p, 2)) // in the place of the first
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer second()
 	first()
 	if _, errno := cCall(callMunmap, page(p, 1), pageSize); errno != unix.EPERM {
@@ -231,13 +220,9 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-func TestDebugLogTellsEachEvent(t *testing.T) {
+func TestDebugLogHasEachEvent(t *testing.T) {
 	out := runHelper(t, []string{EnvLogLevel + "=debug", onlySymbols}, "once")
-	for _, want := range []string{"memevents: debug: unmapped [0x", "memevents: debug: mapped [0x"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%.2000s", want, out)
-		}
-	}
+	wants(t, out, "memevents: debug: unmapped [0x", "memevents: debug: mapped [0x")
 	if out := runHelper(t, []string{EnvLogLevel + "=warn", onlySymbols}, "once"); strings.Contains(out, "memevents: debug") {
 		t.Errorf("debug messages at level warn:\n%.2000s", out)
 	}

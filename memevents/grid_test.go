@@ -38,9 +38,7 @@ func TestGridAgreesWithALinearSearch_26(t *testing.T) {
 			at := base + uintptr(rnd.IntN(1<<16))*pageSize
 			refs[i] = watch(t, w, at, at+uintptr(1+rnd.IntN(64))*pageSize, CalledFromC)
 		}
-		if err := Verify(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, Verify())
 	}
 	evict(t, w, refs...)
 }

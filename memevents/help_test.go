@@ -48,9 +48,7 @@ func stress(short time.Duration) time.Duration {
 func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {
 	t.Helper()
 	w, err := NewWatcher(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		if err := Verify(); err != nil {
 			t.Error(err)
@@ -95,8 +93,9 @@ func must(t testing.TB, event uint32, args ...uintptr) uintptr {
 	return ret
 }
 
-// arena are addresses that nobody else is given. What a test unmaps among them leaves a hole of a few pages: elsewhere it
-// would be part of the free address space, where the next stack of a thread comes, to be unmapped by the end of the test.
+// arena are addresses for tests only. What a test unmaps among them leaves a hole of a few pages:
+// elsewhere it would be part of the free address space, where the next stack of a thread comes, to
+// be unmapped by the end of the test.
 var arena struct {
 	once sync.Once
 	at   uintptr // the end of what is taken
@@ -111,7 +110,8 @@ func mapPages(t testing.TB, pages int) uintptr {
 		p := must(t, callMmap, 0, arenaBytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
 		arena.at = p
 	})
-	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a range.
+	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
+	// range.
 	const huge = 2 << 20
 	n := uintptr(pages) * pageSize
 	p := arena.at + pageSize
@@ -124,8 +124,8 @@ func mapPages(t testing.TB, pages int) uintptr {
 	return p
 }
 
-// reserve takes addresses without memory. They are the test's to claim. What it unmaps there before the end may become
-// somebody else's: vacate is for that.
+// reserve takes addresses without memory. They are the test's to claim. What it unmaps there before
+// the end may become another thread's: vacate is for that.
 func reserve(t testing.TB, bytes uintptr) uintptr {
 	t.Helper()
 	p := must(t, callMmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
@@ -143,22 +143,17 @@ func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
 
 func page(p uintptr, n int) uintptr { return p + uintptr(n)*pageSize }
 
+// watch returns a valid entry for the range, without a reference.
 func watch(t testing.TB, w *Watcher, lo, hi uintptr, need Classes) Ref {
 	t.Helper()
-	// Others of this process may be changing memory: the test's own threads, the runtime.
-	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
-		r, err := w.Claim(lo, hi, 7, need)
-		switch {
-		case err == nil && w.Publish(r):
-			r.Release()
-			return r
-		case err == nil:
-			w.Retire(r)
-			t.Fatal("the range changed while it was being registered")
-		case !errors.Is(err, ErrChanging) || time.Now().After(deadline):
-			t.Fatal(err)
-		}
-	}
+	r, err := published(w, lo, hi, need)
+	noError(t, err)
+	return r
+}
+
+func watchPage(t testing.TB, w *Watcher, p uintptr, need Classes) Ref {
+	t.Helper()
+	return watch(t, w, p, page(p, 1), need)
 }
 
 // long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
@@ -181,7 +176,8 @@ func expired(t *testing.T) context.Context {
 	return ctx
 }
 
-// runHelper runs this binary as another process, with more environment, and returns what it printed.
+// runHelper runs this binary as another process, with more environment, and returns what it
+// printed.
 func runHelper(t *testing.T, env []string, name string, args ...string) string {
 	t.Helper()
 	out, err := tryHelper(t, env, name, args...)
@@ -209,8 +205,9 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	return out.String(), err
 }
 
-// newPages maps pages by C in a helper, where nobody unmaps them in the end. A few have no multiple of 2 MiB among them
-// nor shortly below, where the next is mapped: hooks take a call there to mean a whole huge page.
+// newPages maps pages by C in a helper, where they stay mapped to the end. A few have no multiple
+// of 2 MiB among them nor shortly below, where the next is mapped: hooks take a call there to mean
+// a whole huge page.
 func newPages(n int) uintptr {
 	const huge, below = 2 << 20, 64
 	for {
@@ -224,35 +221,58 @@ func newPages(n int) uintptr {
 	}
 }
 
-// published is an entry for the page at p, without a reference.
-func published(w *Watcher, p uintptr, need Classes) (Ref, error) {
-	r, err := claimSoon(w, p, need)
+func published(w *Watcher, lo, hi uintptr, need Classes) (Ref, error) {
+	r, err := claimRange(w, lo, hi, need)
 	if err != nil {
 		return r, fmt.Errorf("claim: %w", err)
 	}
 	if !w.Publish(r) {
-		return r, errors.New("not published: the page changed meanwhile")
+		w.Retire(r)
+		return r, errors.New("not published: the range changed meanwhile")
 	}
 	r.Release()
 	return r, nil
 }
 
-// claimSoon claims the page at p, as soon as nobody of this process is changing memory there.
-func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if r, err = w.Claim(p, p+pageSize, 0, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
+// claimRange claims as soon as no other thread of this process changes memory there: the runtime
+// may.
+func claimRange(w *Watcher, lo, hi uintptr, need Classes) (r Ref, err error) {
+	for end := time.Now().Add(patience); ; runtime.Gosched() {
+		if r, err = w.Claim(lo, hi, 7, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
 			return r, err
 		}
 	}
 }
 
-// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before it.
+// claimSoon claims the page at p likewise.
+func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
+	return claimRange(w, p, p+pageSize, need)
+}
+
+// load loads a library of testdata.
+func load(t testing.TB, path string) unsafe.Pointer {
+	t.Helper()
+	lib, err := cLoad(path)
+	noError(t, err)
+	return lib
+}
+
+// wants checks that a program printed all of these.
+func wants(t testing.TB, out string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in\n%.20000s", text, out)
+		}
+	}
+}
+
+// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before
+// it.
 func vmFlags(t *testing.T, p uintptr) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		var lo, hi uintptr
@@ -266,7 +286,8 @@ func vmFlags(t *testing.T, p uintptr) string {
 	return ""
 }
 
-// What filters look at: struct seccomp_data (seccomp(2)), of the arguments the low half on little-endian machines.
+// What filters look at: struct seccomp_data (seccomp(2)), of the arguments the low half on
+// little-endian machines.
 const (
 	callNumber     = 0
 	secondArgument = 24
@@ -301,8 +322,8 @@ func installFilter(filter []unix.SockFilter) error {
 	return nil
 }
 
-// forbidUserfaultfd makes userfaultfd and the opening of its device by ioctl fail with EPERM, as under the usual filters of
-// container runtimes.
+// forbidUserfaultfd makes userfaultfd and the opening of its device by ioctl fail with EPERM, as
+// under the usual filters of container runtimes.
 func forbidUserfaultfd() error {
 	const newUserfaultfd = 0xaa00 // USERFAULTFD_IOC_NEW
 	return installFilter([]unix.SockFilter{
@@ -312,7 +333,8 @@ func forbidUserfaultfd() error {
 	})
 }
 
-// forbidSmallMaps makes every mmap of one or two pages fail with ENOMEM, for all threads and for good.
+// forbidSmallMaps makes every mmap of one or two pages fail with ENOMEM, for all threads and for
+// good.
 func forbidSmallMaps() error {
 	return installFilter([]unix.SockFilter{
 		bpfLoad(callNumber), bpfIf(unix.SYS_MMAP, 0, 3),

@@ -16,15 +16,19 @@ extern "C" {
 
 /* ---- what can be configured at build time ---- */
 
-#define IBC_MEM_VERSION 4u          /* of the layout below; two images share a table only if it is equal */
+/* Of the layout below; two images share a table only if it is equal */
+#define IBC_MEM_VERSION 4u
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
-#define IBC_MEM_SPARE 8u            /* slots kept for the self-test, which must find room in a full table */
+/* Slots kept for the self-test, which must find room in a full table */
+#define IBC_MEM_SPARE 8u
 #define IBC_MEM_HEADS_LOG2 15       /* lists of the grid */
 #define IBC_MEM_HEADS (1u << IBC_MEM_HEADS_LOG2)
 #define IBC_MEM_WINDOWS 128u        /* calls that change memory at once before they count as "everything" */
-#define IBC_MEM_LINGER 32u          /* ranges of discards told by userfaultfd before they happen */
+/* Ranges of discards that userfaultfd reports before they happen */
+#define IBC_MEM_LINGER 32u
 #define IBC_MEM_WATCHERS 64u        /* bits of one word */
-#define IBC_MEM_NOBODY IBC_MEM_WATCHERS /* whose entries are the self-test's: never VALID, so on no dead list */
+/* Whose entries are the self-test's: never VALID, so on no dead list */
+#define IBC_MEM_NO_OWNER IBC_MEM_WATCHERS
 #define IBC_MEM_RING 4096u          /* events on the way to Go */
 #define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
 #define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */
@@ -50,14 +54,14 @@ enum ibc_mem_event_type {
 	IBC_MEM_REMAP_FILE_PAGES,
 	IBC_MEM_NATIVE,                        /* number of the calls above */
 	IBC_MEM_VM_MAPPED = IBC_MEM_NATIVE,    /* memory came */
-	IBC_MEM_VM_UNMAPPED,                   /* memory goes: told before it does */
+	IBC_MEM_VM_UNMAPPED,                   /* memory goes: reported before it does */
 	IBC_MEM_EVENTS
 };
 
 struct ibc_mem_range { uintptr_t lo, hi; };
 
-/* One call on its way. A handler may change the parameters, or answer in the kernel's place by setting
- * done, result and err (0, or the errno of a failure). */
+/* One call on its way. A handler may change the parameters, or answer in the kernel's place by
+ * setting done, result and err (0, or the errno of a failure). */
 struct ibc_mem_call {
 	uint32_t event; /* IBC_MEM_MMAP ... */
 	uint32_t done;
@@ -79,15 +83,16 @@ struct ibc_mem_call {
 	} u;
 };
 
-/* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers. Forbidden to them:
- * Go, malloc, stdio, dlsym, locks that others hold while they (un)map, ibv_dereg_mr, changing errno.
- * Those of priority < 0 run before the kernel's part, the others after it, in ascending order. One that
- * answers before it is the last of its part, and the kernel is not asked; those after it run all the same, and there the first that
- * answers what nobody had answered is the last. VM_UNMAPPED is told before the call: to handlers of priority < 0 before
- * anything is invalidated, and they may refuse the call (done, err); to the others when the range is closed and
- * its entries are stale. VM_MAPPED is told after success.
- * A handler that maps or unmaps meets itself there: it asks the kernel (syscall(2)), or knows its own calls.
- * A handler stays in place for good (a hook may stand on it); events = 0 switches it off. */
+/* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers.
+ * Forbidden to them: Go, malloc, stdio, dlsym, locks that others hold while they (un)map,
+ * ibv_dereg_mr, changing errno. Those of priority < 0 run before the kernel's part, the others
+ * after it, in ascending order. One that answers before it is the last of its part, and the kernel
+ * is not asked; those after it run all the same, and there the first that answers what none had
+ * answered is the last. VM_UNMAPPED is reported before the call: to handlers of priority < 0 before
+ * anything is invalidated, and they may refuse the call (done, err); to the others when the range
+ * is closed and its entries are stale. VM_MAPPED is reported after success. A handler that maps or
+ * unmaps meets itself there: it asks the kernel (syscall(2)), or knows its own calls. A handler
+ * stays in place for good (a hook may stand on it); events = 0 switches it off. */
 struct ibc_mem_handler {
 	struct ibc_mem_handler *next;
 	uint64_t events; /* bit per ibc_mem_event_type */
@@ -107,7 +112,7 @@ struct ibc_mem_entry {
 	uint64_t lo, hi;       /* page-rounded; change only while FREE */
 	uint32_t dead_next;    /* slot + 1 on the owner's dead list */
 	uint8_t watcher, level, nodes;
-	uint8_t uffd;          /* userfaultfd tells of it */
+	uint8_t uffd;          /* userfaultfd reports it */
 	uint32_t next[2];      /* node + 1; a node is slot * 2 + {0, 1} */
 	uint32_t head[2];      /* the lists the nodes are on */
 };
@@ -118,7 +123,8 @@ struct ibc_mem_linger { uint64_t lo, hi, until_ns; };
 
 struct ibc_mem_watcher {
 	uint32_t used, signalled;
-	int32_t efd;           /* eventfd + 1, 0 until first used; never closed, for a hook may be about to write to it */
+	/* Eventfd + 1, 0 until first used; never closed, for a hook may be about to write to it */
+	int32_t efd;
 	uint32_t dead_head;    /* slot + 1 */
 	uint64_t dead_bytes, dead_limit, dead_count;
 	uint64_t pad[3];
@@ -153,15 +159,16 @@ struct ibc_mem {
 	uint32_t free_head;    /* slot + 1, linked by dead_next */
 	uint64_t epoch;        /* counts insertions into the grid */
 	uint32_t level_count[IBC_MEM_LEVELS];
-	uint64_t lock[8];      /* a pthread_mutex_t, of ibc_mem_table.c alone */
+	uint64_t lock[8];      /* a pthread_mutex_t, of ibc_mem_table.c only */
 
 	uint64_t signal;       /* bit per watcher to be woken when the call is over */
 	uint32_t overflow;     /* windows that found no slot: "everything" */
-	uint32_t doubt;        /* a library has come whose calls may not come by: the next claim tests anew */
+	/* A library has come whose calls may not come by: the next claim tests anew */
+	uint32_t doubt;
 	struct ibc_mem_linger linger[IBC_MEM_LINGER];
 
 	struct ibc_mem_handler *handlers;
-	uint64_t handler_lock; /* of those who add handlers */
+	uint64_t handler_lock; /* held while a handler is added */
 	struct ibc_mem_range protect[IBC_MEM_PROTECTED]; /* hi 0: free */
 	uint64_t huge_min;     /* bytes; 0: no advice */
 	void *hook[IBC_MEM_NATIVE]; /* where this image's hooks stand */
@@ -189,9 +196,12 @@ struct ibc_mem {
 /* ---- the data path (ibc_mem_path.h says what may stand there); beside these the libc's names ---- */
 
 extern IBC_HIDDEN struct ibc_mem ibc_mem_own;
-extern IBC_HIDDEN struct ibc_mem *ibc_mem_use; /* the table that counts: own, or the preloaded library's */
-extern IBC_HIDDEN void *ibc_mem_next[IBC_MEM_NATIVE]; /* who defines the call after us; NULL: the kernel */
-extern IBC_HIDDEN void *const ibc_mem_hook[IBC_MEM_NATIVE];    /* our definitions, whoever the symbols belong to */
+/* The table that counts: own, or the preloaded library's */
+extern IBC_HIDDEN struct ibc_mem *ibc_mem_use;
+/* The next definition of the call; NULL: the kernel */
+extern IBC_HIDDEN void *ibc_mem_next[IBC_MEM_NATIVE];
+/* Our definitions, wherever the symbols lead */
+extern IBC_HIDDEN void *const ibc_mem_hook[IBC_MEM_NATIVE];
 extern IBC_HIDDEN void *const ibc_mem_patched[IBC_MEM_NATIVE]; /* the same, ending in the kernel */
 
 IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi);
@@ -200,7 +210,7 @@ IBC_HIDDEN void ibc_mem_window_close(struct ibc_mem *m, uint32_t id);
 IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi);
 
-/* ---- ibc_mem_start.c: who else is there; resolved at start ---- */
+/* ---- ibc_mem_start.c: other definitions; resolved at start ---- */
 
 IBC_EXPORT struct ibc_mem *ibc_mem_root_v1(void);
 IBC_HIDDEN struct ibc_mem *ibc_mem_adopt(void);
@@ -216,9 +226,9 @@ IBC_HIDDEN int ibc_mem_watcher_close(struct ibc_mem *m, uint32_t watcher);
 
 /* Which changes in progress forbid a claim. */
 enum ibc_mem_look {
-	IBC_MEM_LOOK_NOT,   /* none: the claimer mapped the range itself and told nobody */
+	IBC_MEM_LOOK_NOT,   /* none: the claimer mapped the range itself, without a hook */
 	IBC_MEM_LOOK_CALLS, /* those inside a hook, of which beginning and end are known */
-	IBC_MEM_LOOK_ALL,   /* also discards told by userfaultfd, of which the end is not known */
+	IBC_MEM_LOOK_ALL,   /* also discards that userfaultfd reported, of which the end is not known */
 };
 IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot);
 IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look);
@@ -253,7 +263,7 @@ IBC_HIDDEN uint32_t ibc_mem_targets(uint32_t event, void **out, uint32_t cap);
 
 IBC_HIDDEN int ibc_mem_patch_state(const char **why);
 
-/* ---- ibc_mem_uffd.c: the kernel tells, by userfaultfd ---- */
+/* ---- ibc_mem_uffd.c: the kernel reports, by userfaultfd ---- */
 
 IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step);
 IBC_HIDDEN int ibc_mem_uffd_alive(struct ibc_mem *m);

@@ -1,4 +1,5 @@
-/* The kernel, without the libc: hooks may be called while the libc is not ready, and must not be hooked. */
+/* The kernel, without the libc: hooks may be called while the libc is not ready, and must not be
+ * hooked. */
 #ifndef IBC_MEM_ARCH_H
 #define IBC_MEM_ARCH_H
 
@@ -32,7 +33,7 @@ static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long
 
 static inline int ibc_sys_failed(long ret) { return (unsigned long)ret >= (unsigned long)-4095L; }
 
-/* Tells threads apart without thread-local storage. */
+/* Identifies a thread without thread-local storage. */
 static inline uint32_t ibc_thread_hint(void)
 {
 	uint64_t x;

@@ -15,7 +15,8 @@ IBC_HIDDEN void ibc_mem_lock_handlers(struct ibc_mem *m)
 		ibc_sys(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 }
 
-/* The chain that counts, locked. Who asked for the table before another image's was chosen has this image's still. */
+/* The chain that counts, locked. A caller that got the table before another image's was chosen has
+ * this image's still. */
 static struct ibc_mem *locked(struct ibc_mem *m)
 {
 	struct ibc_mem *use;
@@ -29,7 +30,8 @@ static struct ibc_mem *locked(struct ibc_mem *m)
 	return use;
 }
 
-/* In ascending order of priority. The handler belongs to the chain from then on. Hooks walk it meanwhile. */
+/* In ascending order of priority. The handler belongs to the chain from then on. Hooks walk it
+ * meanwhile. */
 IBC_EXPORT void ibc_mem_add_handler(struct ibc_mem *m, struct ibc_mem_handler *h)
 {
 	struct ibc_mem_handler **at;
@@ -90,7 +92,8 @@ static void refuse(struct ibc_mem_call *c, void *arg)
 	}
 }
 
-/* Returns what unprotect takes, or -1 when there is no room. hi is written last and cleared first. */
+/* Returns what unprotect takes, or -1 when there is no room. hi is written last and cleared
+ * first. */
 IBC_HIDDEN int ibc_mem_protect(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	static struct ibc_mem_handler h = {.priority = -100, .fn = refuse};

@@ -1,4 +1,5 @@
-/* The data path, last part: the hooks themselves, from the libc's names to the real call and back. */
+/* The data path, last part: the hooks themselves, from the libc's names to the real call and
+ * back. */
 #include "ibc_mem_path.h"
 
 #include <errno.h>
@@ -59,8 +60,8 @@ static void seen(struct ibc_mem *m, uint32_t event)
 enum { ORDER_SHIPPED, ORDER_BEFORE, ORDER_AFTER, ORDER_BOTH };
 
 #ifdef IBC_MEM_TEST_MODES
-/* The three orders that look right and are not, and a stop on either side of the kernel's work, for the test
- * that must catch them. */
+/* The three orders that look right and are not, and a stop on either side of the kernel's work, for
+ * the test that must catch them. */
 #define order(m) load((m)->test_order)
 
 static void stop(struct ibc_mem *m, const struct ibc_mem_plan *p, uint32_t stage)
@@ -99,8 +100,8 @@ static int fresh(const struct ibc_mem_plan *p, struct ibc_mem_range r)
 	return 1;
 }
 
-/* A place that was free a moment ago cannot have been registered as it is now: whatever is watched there was
- * unmapped unseen, or is still in userfaultfd's queue. */
+/* A place that was free a moment ago cannot have been registered as it is now: whatever is watched
+ * there was unmapped unseen, or is still in userfaultfd's queue. */
 static void arrived(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p)
 {
 	struct ibc_mem_range r;
@@ -115,7 +116,7 @@ static void arrived(struct ibc_mem *m, const struct ibc_mem_call *c, const struc
 	vm_event(m, IBC_MEM_VM_MAPPED, r);
 }
 
-/* What a planned range closes and ends; the range itself is what is told. */
+/* What a planned range closes and ends; the range itself is what is reported. */
 static struct ibc_mem_range struck(const struct ibc_mem_plan *p, uint32_t i)
 {
 	return p->everywhere ? (struct ibc_mem_range){0, UINT64_MAX} : p->gone[i];
@@ -193,8 +194,9 @@ static intptr_t run(struct ibc_mem_call *c)
 
 /* ---- the ways in ---- */
 
-/* Each call three times: under the libc's name; for relocations, since the address of a public name may be
- * another image's; and as the target of the libc's patched text, where the kernel comes next. */
+/* Each call three times: under the libc's name; for relocations, since the address of a public name
+ * may be another image's; and as the target of the libc's patched text, where the kernel comes
+ * next. */
 
 static void *enter_mmap(uint32_t raw, void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {

@@ -1,4 +1,4 @@
-/* The data path, third part: the real call. It is made by whoever defines it after us, so that other
+/* The data path, third part: the real call. It is made by the next definition, so that other
  * interposers keep working; or by the kernel. */
 #include "ibc_mem_path.h"
 
@@ -41,7 +41,7 @@ static intptr_t kernel_sbrk(intptr_t by)
 	return (intptr_t)from;
 }
 
-/* Straight to the kernel: nobody comes after us, or it is not known yet who. */
+/* Straight to the kernel: there is no next definition, or it is not known yet. */
 static intptr_t kernel(const struct ibc_mem_call *c)
 {
 	switch (c->event) {

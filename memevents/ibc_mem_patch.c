@@ -1,7 +1,7 @@
-/* The fourth way in, off by default: the libc's own text, for free, realloc and malloc_trim where userfaultfd
- * is forbidden. The first bytes of each function become a jump to our hook, which ends in the kernel: the code
- * that was there is never needed again. It is done in a constructor, before there are threads, and never
- * undone: threads may be running in what would change. */
+/* The fourth way in, off by default: the libc's own text, for free, realloc and malloc_trim where
+ * userfaultfd is forbidden. The first bytes of each function become a jump to our hook, which ends
+ * in the kernel: the code that was there is never needed again. It is done in a constructor, before
+ * there are threads, and never undone: threads may be running in what would change. */
 #include "ibc_mem.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,8 @@ static int state = -1; /* -1: not asked for; else an errno */
 static const char *reason = "not asked for (IBCONDUIT_MEM_MONITORS=auto,patch)";
 
 #if defined(__x86_64__)
-/* endbr64 (kept); mov $hook, %rax; jmp *%rax. Functions start at multiples of 16 and no wrapper of a system call is shorter. */
+/* endbr64 (kept); mov $hook, %rax; jmp *%rax. Functions start at multiples of 16 and no wrapper of
+ * a system call is shorter. */
 static const uint8_t endbr[4] = {0xf3, 0x0f, 0x1e, 0xfa};
 
 static int patch(uint8_t *code, void *hook)
@@ -74,7 +75,7 @@ static int names(const char *list, const char *name)
 	return p && (p == list || p[-1] == ',') && (!p[n] || p[n] == ',');
 }
 
-/* After start (101), which finds out who is next. */
+/* After start (101), which finds the next definition. */
 __attribute__((constructor(102))) static void patch_libc(void)
 {
 	const char *events = getenv("IBCONDUIT_MEM_EVENTS");
@@ -82,7 +83,8 @@ __attribute__((constructor(102))) static void patch_libc(void)
 
 	const char *monitors = getenv("IBCONDUIT_MEM_MONITORS");
 
-	if (off || !names(monitors, "patch") || names(monitors, "none")) /* none beside others is refused later, in Go */
+	/* None beside others is refused later, in Go */
+	if (off || !names(monitors, "patch") || names(monitors, "none"))
 		return;
 	if (ibc_mem_adopted()) { /* whose hooks do the work, and this work too */
 		reason = "the preloaded library sees to it";

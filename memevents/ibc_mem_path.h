@@ -2,7 +2,7 @@
  *
  * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go runtime's own mmap
  * with the runtime's locks held. So these files call nothing but each other, the kernel, the next definition of
- * the same call, and the handlers; they wait for nobody and allocate nothing. A test reads the object files and
+ * the same call, and the handlers; they never wait and never allocate. A test reads the object files and
  * refuses any other undefined symbol. What needs more stands in the other files. */
 #ifndef IBC_MEM_PATH_H
 #define IBC_MEM_PATH_H
@@ -22,7 +22,8 @@
 struct ibc_mem_plan {
 	struct ibc_mem_range gone[2];
 	uint32_t n;
-	uint32_t everywhere; /* other mappings of the same file lose their pages too, wherever they are */
+	/* Other mappings of the same file lose their pages too, wherever they are */
+	uint32_t everywhere;
 	uint64_t shm_len; /* of the segment that shmat attaches */
 	uint64_t was_brk; /* before brk */
 };

@@ -1,5 +1,5 @@
-/* The data path, second part: which memory a call takes away and which it brings. Taking too much costs a
- * registration, taking too little a user's data. */
+/* The data path, second part: which memory a call takes away and which it brings. Taking too much
+ * costs a registration, taking too little a user's data. */
 #include "ibc_mem_path.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,8 @@ static uint64_t page_of(struct ibc_mem *m)
 {
 	uint64_t page = load(m->page);
 
-	return page ? page : 65536; /* the largest of both architectures; before the start nobody watches */
+	/* The largest of both architectures; before the start nothing is watched */
+	return page ? page : 65536;
 }
 
 static struct ibc_mem_range rounded(struct ibc_mem *m, const volatile void *addr, uint64_t len)
@@ -23,8 +24,9 @@ static struct ibc_mem_range rounded(struct ibc_mem *m, const volatile void *addr
 	return (struct ibc_mem_range){lo & ~mask, (hi + mask) & ~mask};
 }
 
-/* The largest size of huge pages that divides the address, or 1. Sizes: Documentation/admin-guide/mm/hugetlbpage.rst and
- * Documentation/arch/arm64/hugetlbpage.rst of Linux 6.18, of all base page sizes. */
+/* The largest size of huge pages that divides the address, or 1. Sizes:
+ * Documentation/admin-guide/mm/hugetlbpage.rst and Documentation/arch/arm64/hugetlbpage.rst of
+ * Linux 6.18, of all base page sizes. */
 static uint64_t huge_page_at(uint64_t lo)
 {
 #if defined(__aarch64__)
@@ -39,8 +41,8 @@ static uint64_t huge_page_at(uint64_t lo)
 	return 1;
 }
 
-/* The kernel rounds some lengths up to the huge page that a mapping may have. Its size is not known here, but
- * divides the address. Taking too much is safe. */
+/* The kernel rounds some lengths up to the huge page that a mapping may have. Its size is not known
+ * here, but divides the address. Taking too much is safe. */
 static struct ibc_mem_range huge_rounded(struct ibc_mem *m, const volatile void *addr, uint64_t len)
 {
 	struct ibc_mem_range r = rounded(m, addr, len);
@@ -57,8 +59,8 @@ static void take(struct ibc_mem_plan *p, struct ibc_mem_range r)
 		p->gone[p->n++] = r;
 }
 
-/* Advice that leaves the contents: madvise(2), and include/uapi/asm-generic/mman-common.h of Linux 6.18.
- * Everything else, also what is invented later, counts as taking the pages away. */
+/* Advice that leaves the contents: madvise(2), and include/uapi/asm-generic/mman-common.h of Linux
+ * 6.18. Everything else, also what is invented later, counts as taking the pages away. */
 static int advice_keeps(int advice)
 {
 	enum { POPULATE_READ = 22, POPULATE_WRITE = 23, COLLAPSE = 25, GUARD_REMOVE = 103 };
@@ -89,7 +91,8 @@ static void plan_mremap(struct ibc_mem *m, const struct ibc_mem_call *c, struct 
 	int flags = c->u.mremap.flags;
 	struct ibc_mem_range old = huge_rounded(m, c->u.mremap.old, old_len);
 
-	if (!(flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) && new_len <= old_len) /* shrinks in its place */
+	/* Shrinks in its place */
+	if (!(flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) && new_len <= old_len)
 		old.lo = rounded(m, c->u.mremap.old, new_len).hi;
 	else if (!(flags & MREMAP_MAYMOVE)) /* grows in its place, or fails */
 		old.hi = old.lo;
@@ -226,7 +229,8 @@ static struct ibc_mem_range behind(struct ibc_mem *m, uint64_t old, uint64_t new
 	return r;
 }
 
-/* What stays where it was was not brought. The place of a moved segment says nothing about its size any more. */
+/* What stays where it was was not brought. The place of a moved segment says nothing about its size
+ * any more. */
 static struct ibc_mem_range mremap_brought(struct ibc_mem *m, const struct ibc_mem_call *c)
 {
 	uint64_t at = (uint64_t)c->result;

@@ -32,10 +32,12 @@
 
 struct walk {
 	void (*visit)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
-	void (*pointer)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot); /* the same for data that was given an address */
+	/* The same for data that was given an address */
+	void (*pointer)(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot);
 	int err;
 	int first;              /* the start, and no later library */
-	uint32_t left;          /* entries that do not lead here, since somebody else has them or they cannot be changed */
+	/* Entries that do not lead here, since other code has changed them or they cannot be changed */
+	uint32_t left;
 	uint32_t event, n, cap; /* of targets */
 	void **out;
 };
@@ -47,7 +49,8 @@ struct dynamic {
 	size_t jump_size, rela_size;
 };
 
-/* glibc has added the load address to these pointers already, except in objects that it may not write to. */
+/* glibc has added the load address to these pointers already, except in objects that it may not
+ * write to. */
 static const void *at(const struct dl_phdr_info *o, ElfW(Addr) p)
 {
 	return (const void *)(p < o->dlpi_addr ? p + o->dlpi_addr : p);
@@ -122,8 +125,9 @@ static int event_of(const char *name)
 
 /* ---- changing them ---- */
 
-/* Whether the loader has made the page read-only after relocation. It rounds both ends down (elf/dl-reloc.c of glibc,
- * _dl_protect_relro): what shares its page with data that is written stays writable. */
+/* Whether the loader has made the page read-only after relocation. It rounds both ends down
+ * (elf/dl-reloc.c of glibc, _dl_protect_relro): what shares its page with data that is written
+ * stays writable. */
 static int relro(const struct dl_phdr_info *o, uintptr_t p, uintptr_t page)
 {
 	for (int i = 0; i < o->dlpi_phnum; i++) {
@@ -149,9 +153,11 @@ static int set_slot(const struct dl_phdr_info *o, void **slot, void *to)
 }
 
 static void *our_dlopen(const char *file, int flags);
-static void *(*next_dlopen)(const char *file, int flags); /* this image's own relocation will be changed too */
+/* This image's own relocation will be changed too */
+static void *(*next_dlopen)(const char *file, int flags);
 
-static void *defined[IBC_MEM_NATIVE][2]; /* by the objects after this image, and by the program and what it was linked to */
+/* By the objects after this image, and by the program and what it was linked to */
+static void *defined[IBC_MEM_NATIVE][2];
 static struct ibc_mem_range program;     /* the executable in memory */
 
 static int inside(const struct dl_phdr_info *o, const void *p)
@@ -162,16 +168,18 @@ static int inside(const struct dl_phdr_info *o, const void *p)
 	return 0;
 }
 
-/* Where the loader lets an entry lead: to a definition, to the object's own code that resolves it, or to that of the
- * executable (the address of a function that a program without position-independent code takes). */
+/* Where the loader lets an entry lead: to a definition, to the object's own code that resolves it,
+ * or to that of the executable (the address of a function that a program without
+ * position-independent code takes). */
 static int usual(const struct dl_phdr_info *o, int event, const void *p)
 {
 	return p == defined[event][0] || p == defined[event][1] || p == ibc_mem_next[event] || inside(o, p) ||
 	       ((uintptr_t)p >= program.lo && (uintptr_t)p < program.hi);
 }
 
-/* Somebody else has changed the entry. Who was there before us comes after us now. Who came later may pass on to us, and
- * calling him would go round in circles: he keeps the entry, and the self-test finds out what he does. */
+/* Other code has changed the entry. A definition from before ours is called after ours now. A later
+ * one may pass on to us, and calling it would go round in circles: it keeps the entry, and the
+ * self-test finds out what it does. */
 static int foreign(const struct walk *w, const struct dl_phdr_info *o, int event, void *p)
 {
 	if (event < 0 || usual(o, event, p))
@@ -212,8 +220,9 @@ static int writable(const struct dl_phdr_info *o, const void *p)
 	return 0;
 }
 
-/* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word is the program's own, and may
- * hold anything by now: it is changed only where it holds what the loader wrote, and never called. */
+/* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word
+ * is the program's own, and may hold anything by now: it is changed only where it holds what the
+ * loader wrote, and never called. */
 static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
 	int event = event_of(name);
@@ -247,8 +256,9 @@ static int exists_in(const char *dirs, const char *file, const char *origin, cha
 	return 0;
 }
 
-/* The loader looks for a bare name in the run path of the object that asks, and now we ask in its place: so
- * its run path is looked at here, in the loader's order (ld.so(8)): RPATH, LD_LIBRARY_PATH, RUNPATH. */
+/* The loader looks for a bare name in the run path of the object that asks, and now we ask in its
+ * place: so its run path is looked at here, in the loader's order (ld.so(8)): RPATH,
+ * LD_LIBRARY_PATH, RUNPATH. */
 static int in_run_path(const char *file, void *caller, char *path, size_t cap)
 {
 	const char *strings = NULL, *rpath = NULL, *runpath = NULL;
@@ -286,7 +296,7 @@ static int in_run_path(const char *file, void *caller, char *path, size_t cap)
 	return !exists_in(getenv("LD_LIBRARY_PATH"), file, origin, path, cap) && exists_in(runpath, file, origin, path, cap);
 }
 
-static uint32_t known_left; /* those that the self-test has heard of */
+static uint32_t known_left; /* those that the self-test has seen */
 
 static struct walk repatch(int first)
 {
@@ -296,18 +306,19 @@ static struct walk repatch(int first)
 	return w;
 }
 
-/* Constructors have run meanwhile, and perhaps threads of theirs: nobody knows what they took away. */
+/* Constructors have run meanwhile, and perhaps threads of theirs: it is not known what they took
+ * away. */
 static void after_dlopen(const char *file)
 {
 	struct ibc_mem *m = ibc_mem_use;
 	struct walk w = repatch(0);
-	int news = __atomic_exchange_n(&known_left, w.left, __ATOMIC_SEQ_CST) != w.left;
+	int changed = __atomic_exchange_n(&known_left, w.left, __ATOMIC_SEQ_CST) != w.left;
 
 	if (w.err)
 		ibc_mem_log(m, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", w.err);
-	if (news)
+	if (changed)
 		__atomic_store_n(&m->doubt, 1, __ATOMIC_SEQ_CST);
-	if (w.n || news) {
+	if (w.n || changed) {
 		ibc_mem_invalidate(m, 0, UINT64_MAX);
 		ibc_mem_signal(m);
 	}
@@ -345,8 +356,8 @@ static int find_program(struct dl_phdr_info *o, size_t size, void *arg)
 	return 1; /* the executable is the first */
 }
 
-/* Who would be called if this image were not there comes next: an interposer that the program preloads is not after this
- * image, which is loaded later, but before it. */
+/* The definition that would be called if this image were not there comes next: an interposer that
+ * the program preloads is not after this image, which is loaded later, but before it. */
 static void find_definitions(void)
 {
 	void *all = dlopen(NULL, RTLD_NOW);
@@ -396,8 +407,8 @@ static void collect(struct walk *w, const struct dl_phdr_info *o, const char *na
 		w->out[w->n++] = to;
 }
 
-/* Where the entries of a call point, each place once. One that was never used leads to the object's own code
- * that resolves it, and can be called like the others. */
+/* Where the entries of a call point, each place once. One that was never used leads to the object's
+ * own code that resolves it, and can be called like the others. */
 IBC_HIDDEN uint32_t ibc_mem_targets(uint32_t event, void **out, uint32_t cap)
 {
 	struct walk w = {.visit = collect, .event = event, .cap = cap, .out = out};

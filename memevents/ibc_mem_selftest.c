@@ -1,6 +1,6 @@
-/* The self-test: real calls, made as any other library would make them, on ranges that are watched like any
- * other. What counts is that the entry went stale and that this thread's call came by. Also the way by which
- * Go makes such calls on purpose (ibc_mem_call). */
+/* The self-test: real calls, made as any other library would make them, on ranges that are watched
+ * like any other. What counts is that the entry went stale and that this thread's call came by.
+ * Also the way by which Go makes such calls on purpose (ibc_mem_call). */
 #include "ibc_mem.h"
 #include "ibc_mem_arch.h"
 
@@ -17,8 +17,8 @@
 #define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
 #define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
 
-/* The definition that a library loaded now would be bound to. RTLD_DEFAULT would begin with this image if it
- * was linked with -Bsymbolic, as Go's C libraries are. */
+/* The definition that a library loaded now would be bound to. RTLD_DEFAULT would begin with this
+ * image if it was linked with -Bsymbolic, as Go's C libraries are. */
 static void *symbol(const char *name)
 {
 	static void *program;
@@ -99,7 +99,8 @@ struct trial {
 	struct ibc_mem *m;
 	int raw, uffd, err;
 	void *target; /* the definition to call; NULL: that of the symbol */
-	int own;      /* where relocations lead here and symbols do not: our definitions in the symbols' place */
+	/* Where relocations lead here and symbols do not: our definitions in the symbols' place */
+	int own;
 	size_t page;
 };
 
@@ -112,7 +113,8 @@ static uintptr_t map_as(struct trial *t, size_t len, int flags)
 		t->err = (int)-p;
 		return 0;
 	}
-	ibc_sys(SYS_munlock, p, (long)len, 0, 0, 0, 0); /* after mlockall(MCL_FUTURE) the kernel would refuse to discard it */
+	/* After mlockall(MCL_FUTURE) the kernel would refuse to discard it */
+	ibc_sys(SYS_munlock, p, (long)len, 0, 0, 0, 0);
 	return (uintptr_t)p;
 }
 
@@ -131,14 +133,15 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
-/* Watches a range; -1 if it cannot be. The range is the test's own, so what else changes does not matter; but
- * what was unmapped here before, by the trial before this, may still have to be dealt with. */
+/* Watches a range; -1 if it cannot be. The range is the test's own, so what else changes does not
+ * matter; but what was unmapped here before, by the trial before this, may still have to be dealt
+ * with. */
 static int64_t watch(struct trial *t, uintptr_t at, size_t len)
 {
 	uint32_t slot;
 
 	ibc_mem_gate_wait(t->m);
-	switch (ibc_mem_claim(t->m, IBC_MEM_NOBODY, at, at + len, 0, t->uffd, IBC_MEM_LOOK_NOT, &slot)) {
+	switch (ibc_mem_claim(t->m, IBC_MEM_NO_OWNER, at, at + len, 0, t->uffd, IBC_MEM_LOOK_NOT, &slot)) {
 	case IBC_MEM_OK:
 		return slot;
 	case IBC_MEM_FULL:
@@ -160,7 +163,8 @@ static int noticed(struct trial *t, int64_t slot)
 		return 0;
 	if (t->uffd)
 		ibc_mem_gate_wait(t->m);
-	stale = (load(t->m->entry[slot].state) & 3) == IBC_MEM_STALE; /* PENDING ones come on no dead list */
+	/* PENDING ones come on no dead list */
+	stale = (load(t->m->entry[slot].state) & 3) == IBC_MEM_STALE;
 	ibc_mem_retire(t->m, (uint32_t)slot);
 	return stale;
 }
@@ -276,8 +280,8 @@ static int try_remap(struct trial *t)
 	return ok;
 }
 
-/* A block that malloc maps by itself and free unmaps; so large that glibc's threshold for the next ones stays
- * (DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB, mallopt(3)). It is never touched. */
+/* A block that malloc maps by itself and free unmaps; so large that glibc's threshold for the next
+ * ones stays (DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB, mallopt(3)). It is never touched. */
 static int try_free(struct trial *t)
 {
 	size_t len = (size_t)40 << 20;
@@ -294,7 +298,7 @@ static int try_free(struct trial *t)
 	return noticed(t, slot);
 }
 
-/* malloc_trim calls the libc's own sbrk, whoever defines the symbol. */
+/* malloc_trim calls the libc's own sbrk, wherever the symbol leads. */
 static int try_libc_brk(struct trial *t)
 {
 	void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
@@ -312,7 +316,8 @@ static int try_libc_brk(struct trial *t)
 
 enum { GUARD_INSTALL = 102 }; /* Linux 6.13; older kernels refuse it, after the hook */
 
-/* A stale entry alone could be another thread's doing (its event, of what stood there before, came late). */
+/* A stale entry could be another thread's doing (its event, of what stood there before, came
+ * late). */
 static int came_by(const struct trial *t, uint32_t what)
 {
 	static const uint32_t event[] = {
@@ -325,7 +330,8 @@ static int came_by(const struct trial *t, uint32_t what)
 	return t->uffd || load(t->m->test_seen[event[what]]);
 }
 
-/* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it did. */
+/* Returns 1 when the change was noticed, 0 when not; *err is why the call itself failed, if it
+ * did. */
 IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, int own, void *target, int *err)
 {
 	struct trial t = {.m = m, .raw = raw, .uffd = uffd, .own = own, .target = target, .page = load(m->page)};
@@ -376,7 +382,8 @@ static void *raw_map(void *at, size_t len, int prot, int flags, int fd, off_t of
 
 static int raw_unmap(void *at, size_t len) { return (int)ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
-/* Nanoseconds of n cycles: a page is mapped, written to and unmapped, or, with nothing at 'at', only unmapped. */
+/* Nanoseconds of n cycles: a page is mapped, written to and unmapped, or, with nothing at 'at',
+ * only unmapped. */
 static uint64_t cycles(const struct calls *c, uint64_t n, size_t page, void *at)
 {
 	uint64_t begin = now_ns();
@@ -395,8 +402,8 @@ static uint64_t cycles(const struct calls *c, uint64_t n, size_t page, void *at)
 	return now_ns() - begin;
 }
 
-/* n cycles in turns of 64 through the symbols and straight to the kernel, so that both see the same weather;
- * ns[0] and ns[1] are what they took. */
+/* n cycles in turns of 64 through the symbols and straight to the kernel, so that both see the same
+ * weather; ns[0] and ns[1] are what they took. */
 IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64_t *ns)
 {
 	union { void *p; void *(*map)(void *, size_t, int, int, int, off_t); int (*unmap)(void *, size_t); } f[2] = {
@@ -404,7 +411,8 @@ IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64
 	};
 	const struct calls hooked = {f[0].map, f[1].unmap}, raw = {raw_map, raw_unmap};
 	size_t page = load(m->page);
-	/* Where nothing is: the second page, below vm.mmap_min_addr. A hole elsewhere may be another thread's memory by the time it is unmapped. */
+	/* Where nothing is: the second page, below vm.mmap_min_addr. A hole elsewhere may be another
+	 * thread's memory by the time it is unmapped. */
 	void *at = mapped ? NULL : (void *)page;
 
 	for (uint64_t left = n; left;) {

@@ -1,5 +1,6 @@
-/* Who else is there: the next definition of each call, and another copy of this code in the process. Runs as
- * a constructor, once more when Go first asks; hooks that run earlier go straight to the kernel. */
+/* Other code in the process: the next definition of each call, and another copy of this code in the
+ * process. Runs as a constructor, once more when Go first asks; hooks that run earlier go straight
+ * to the kernel. */
 #include "ibc_mem.h"
 
 #include <dlfcn.h>
@@ -34,7 +35,8 @@ static void begin_anew(struct ibc_mem *m)
 
 static void orphan(struct ibc_mem *m)
 {
-	if (!__atomic_load_n(&m->taken, __ATOMIC_SEQ_CST)) { /* nobody was told anything that is no longer true */
+	/* Nothing was reported that is no longer true */
+	if (!__atomic_load_n(&m->taken, __ATOMIC_SEQ_CST)) {
 		begin_anew(m);
 		return;
 	}
@@ -43,9 +45,10 @@ static void orphan(struct ibc_mem *m)
 	__atomic_or_fetch(&m->gate, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A child of fork has other memory and other registrations: its hooks only pass on, and the gate stays odd for
- * good (the thread that makes it even is not here), so that no Acquire finds the copied table's entries valid.
- * Children that share the memory until they exec (vfork, posix_spawn, os/exec) do not come by here. */
+/* A child of fork has other memory and other registrations: its hooks only pass on, and the gate
+ * stays odd for good (the thread that makes it even is not here), so that no Acquire finds the
+ * copied table's entries valid. Children that share the memory until they exec (vfork, posix_spawn,
+ * os/exec) do not come by here. */
 static void in_child(void)
 {
 	orphan(&ibc_mem_own);
@@ -75,7 +78,7 @@ __attribute__((constructor(101))) static void start(void)
 }
 
 #ifdef IBC_MEM_PRELOAD
-static void choose(void) {} /* the preloaded library follows nobody */
+static void choose(void) {} /* the preloaded library uses its own table */
 #else
 /* Another image's table, if it is one like ours. */
 static struct ibc_mem *other(void *where)
@@ -94,7 +97,8 @@ static void hand_over_handlers(struct ibc_mem *to)
 {
 	struct ibc_mem_handler *h;
 
-	ibc_mem_lock_handlers(&ibc_mem_own); /* who adds one now has seen the choice, or is seen here */
+	/* A caller that adds one now has seen the choice, or is seen here */
+	ibc_mem_lock_handlers(&ibc_mem_own);
 	h = __atomic_exchange_n(&ibc_mem_own.handlers, NULL, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&ibc_mem_own.handler_lock, 0, __ATOMIC_SEQ_CST);
 	while (h) {
@@ -107,7 +111,8 @@ static void hand_over_handlers(struct ibc_mem *to)
 
 static void choose(void)
 {
-	void *program = dlopen(NULL, RTLD_NOW); /* RTLD_DEFAULT begins with a library's own symbols if it was linked so */
+	/* RTLD_DEFAULT begins with a library's own symbols if it was linked so */
+	void *program = dlopen(NULL, RTLD_NOW);
 	struct ibc_mem *m = program ? other(program) : NULL;
 
 	if (!m)
@@ -122,8 +127,9 @@ static void choose(void)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* The table that counts. One that was there before ours, such as the preloaded library's, is used, and the
- * hooks of this image stand back: each event arrives once, and code outside Go's reach shares the table. */
+/* The table that counts. One that was there before ours, such as the preloaded library's, is used,
+ * and the hooks of this image stand back: each event arrives once, and code outside of Go shares
+ * the table. */
 IBC_HIDDEN struct ibc_mem *ibc_mem_adopt(void)
 {
 	pthread_once(&once, choose);

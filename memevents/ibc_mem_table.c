@@ -1,4 +1,5 @@
-/* Claiming and retiring entries. These take a lock, among themselves only: no hook ever waits for it. */
+/* Claiming and retiring entries. These take a lock, among themselves only: no hook ever waits for
+ * it. */
 #include "ibc_mem.h"
 
 #include <pthread.h>
@@ -53,7 +54,8 @@ IBC_HIDDEN int ibc_mem_watcher_close(struct ibc_mem *m, uint32_t watcher)
 
 /* ---- the grid ---- */
 
-/* The lowest level whose cells are at least as large as the range: it then touches one or two of them. */
+/* The lowest level whose cells are at least as large as the range: it then touches one or two of
+ * them. */
 static uint32_t level_of(uint64_t bytes)
 {
 	uint32_t level = 0;
@@ -116,7 +118,7 @@ static struct ibc_mem_entry *unused(struct ibc_mem *m, uint32_t watcher)
 {
 	struct ibc_mem_entry *e;
 
-	if (load(m->live) >= IBC_MEM_SLOTS && watcher != IBC_MEM_NOBODY)
+	if (load(m->live) >= IBC_MEM_SLOTS && watcher != IBC_MEM_NO_OWNER)
 		return NULL;
 	if (!m->free_head)
 		return m->high < IBC_MEM_SLOTS + IBC_MEM_SPARE ? &m->entry[m->high] : NULL;
@@ -133,9 +135,9 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Is any part of the range changing right now, as far as anybody can tell? A gate that is odd means that
- * somewhere something is, and not that an entry could be missed: what the reader is about to deal with it
- * announces (linger) before it looks for entries. */
+/* Is any part of the range changing right now, as far as is known? A gate that is odd means that
+ * somewhere something is, and not that an entry could be missed: what the reader is about to deal
+ * with it announces (linger) before it looks for entries. */
 IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look)
 {
 	if (look == IBC_MEM_LOOK_NOT)
@@ -145,8 +147,8 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int
 	for (uint32_t i = 0; i < IBC_MEM_WINDOWS; i++) {
 		uint64_t from = load(m->window[i].lo);
 
-		/* 1: everything, or not written yet. A window that closed and opened anew between the two loads
-		 * opened after the caller's entry was PENDING, so its hook sees that entry. */
+		/* 1: everything, or not written yet. A window that closed and opened anew between the two
+		 * loads opened after the caller's entry was PENDING, so its hook sees that entry. */
 		if (from == 1 || (from && from < hi && load(m->window[i].hi) > lo))
 			return 1;
 	}
@@ -163,9 +165,9 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int
 	return 0;
 }
 
-/* ---- what the kernel need not tell of any more ---- */
+/* ---- what the kernel need not report any more ---- */
 
-static int told_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
+static int reported_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
 {
 	return e->uffd && (load(e->state) & 3) != IBC_MEM_FREE && e->lo < hi && e->hi > lo;
 }
@@ -179,13 +181,13 @@ static int find_in_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_
 		return 0;
 	for (uint64_t cell = first; cell <= last && !*found; cell++)
 		for (uint32_t n = m->heads[ibc_mem_hash(level, cell)]; n && !*found; n = m->entry[(n - 1) / 2].next[(n - 1) % 2])
-			if (told_by_kernel(&m->entry[(n - 1) / 2], lo, hi))
+			if (reported_by_kernel(&m->entry[(n - 1) / 2], lo, hi))
 				*found = &m->entry[(n - 1) / 2];
 	return 1;
 }
 
 /* Some entry that overlaps and needs the kernel, or NULL. */
-static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t hi)
+static struct ibc_mem_entry *find_reported(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct ibc_mem_entry *found = NULL;
 	uint32_t levels = m->levels;
@@ -193,18 +195,19 @@ static struct ibc_mem_entry *find_told(struct ibc_mem *m, uint64_t lo, uint64_t 
 	while (levels && !found && find_in_level(m, (uint32_t)__builtin_ctz(levels), lo, hi, &found))
 		levels &= levels - 1;
 	for (uint32_t i = 0; levels && i < m->high && !found; i++) /* the walk gave up */
-		if (told_by_kernel(&m->entry[i], lo, hi))
+		if (reported_by_kernel(&m->entry[i], lo, hi))
 			found = &m->entry[i];
 	return found;
 }
 
-/* Each stretch that the kernel tells of is a mapping of its own in its books, of which a process may have 65530
- * (vm.max_map_count): so it tells of no more than what entries need. Under the lock, or the kernel could be told
- * to stop after the next claimer asked it to begin. A range between very many others is left as it is. */
+/* Each stretch that the kernel reports is a mapping of its own, of which a process may have 65530
+ * (vm.max_map_count): so it reports no more than what entries need. Under the lock, or the kernel
+ * could be asked to stop after the next claimer asked it to begin. A range between very many others
+ * is left as it is. */
 static void unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi, int *budget)
 {
 	while (lo < hi && (*budget)-- > 0) {
-		struct ibc_mem_entry *e = find_told(m, lo, hi);
+		struct ibc_mem_entry *e = find_reported(m, lo, hi);
 
 		if (!e) {
 			ibc_mem_uffd_unwatch(m, lo, hi);
@@ -216,13 +219,13 @@ static void unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi, int *budget)
 	}
 }
 
-/* The entry is the caller's alone: PENDING or STALE, not on a dead list, no references. The next use of the
- * slot has another generation, so that nobody's old handle fits it. */
+/* Only the caller uses the entry: PENDING or STALE, not on a dead list, no references. The next use
+ * of the slot has another generation, so that no old handle fits it. */
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot)
 {
 	struct ibc_mem_entry *e = &m->entry[slot];
 
-	if (load(m->forked)) /* and whoever held the lock is not here to give it back */
+	if (load(m->forked)) /* and the thread that held the lock is not here to give it back */
 		return;
 	lock(m);
 	store(e->state, ((load(e->state) >> 2) + 1) << 2 | IBC_MEM_FREE);
@@ -241,11 +244,12 @@ IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot)
 
 static void count_refused(struct ibc_mem *m) { __atomic_add_fetch(&m->stats.refused, 1, __ATOMIC_RELAXED); }
 
-/* The event of what stood there before may meet a claim that still looks for it at the gate. Then there is nothing to
- * be registered for. */
+/* The event of what stood there before may meet a claim that still looks for it at the gate. Then
+ * there is nothing to be registered for. */
 static int still_pending(const struct ibc_mem_entry *e) { return (load(e->state) & 3) == IBC_MEM_PENDING; }
 
-/* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no entry. */
+/* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no
+ * entry. */
 IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot)
 {
 	struct ibc_mem_entry *e;
@@ -281,8 +285,8 @@ IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, u
 	return IBC_MEM_CHANGING;
 }
 
-/* Takes up to cap entries off the watcher's dead list. One taker at a time, so the list's head cannot come
- * back to the same entry under it. */
+/* Takes up to cap entries off the watcher's dead list. One taker at a time, so the list's head
+ * cannot come back to the same entry under it. */
 IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap)
 {
 	struct ibc_mem_watcher *w = &m->watcher[watcher];

@@ -1,5 +1,5 @@
-/* The third monitor: userfaultfd tells of every unmapping, discarding and moving of the ranges it is given,
- * whoever makes the call and however: the Go runtime, package syscall, the inside of the libc, the loader.
+/* The third monitor: userfaultfd reports every unmapping, discarding and moving of the ranges it is given,
+ * from all callers, however they call: the Go runtime, package syscall, the inside of the libc, the loader.
  *
  * The ranges are registered in write-protect mode and never write-protected, so they cause no page faults.
  * A call that takes memory away sleeps in the kernel until its event is read, so the reader must never wait
@@ -9,8 +9,8 @@
  * The call goes on as soon as its event is read, before the reader has acted on it. So the reader makes the
  * gate odd before it reads and even when all it has read is dealt with; Acquire turns away at an odd gate.
  *
- * MADV_DONTNEED and its like are told before the pages go, and nothing tells when they are gone (doc.go says
- * why it cannot be found out). Their range stays closed for a while, LINGER_NS, to claims of memory that somebody
+ * MADV_DONTNEED and its like are reported before the pages go, and nothing reports when they are gone (doc.go says
+ * why it cannot be found out). Their range stays closed for a while, LINGER_NS, to claims of memory that another thread
  * else may be discarding. */
 #include "ibc_mem.h"
 #include "ibc_mem_arch.h"
@@ -32,10 +32,12 @@
 #define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
 #define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
-#define LINGER_NS 1000000000u /* what the kernel has left to do takes microseconds; this allows for a thread that is not run */
+/* What the kernel has left to do takes microseconds; this allows for a thread that is not run */
+#define LINGER_NS 1000000000u
 
-/* At each wake poll takes the file that has the number then (fs/select.c, do_poll): one that the program has put there, and that has
- * nothing to read, would let the reader sleep on, and with it everybody who waits for it. */
+/* At each wake poll takes the file that has the number then (fs/select.c, do_poll): one that the
+ * program has put there, and that has nothing to read, would let the reader sleep on, and with it
+ * every caller that waits for it. */
 #define LOOK_AGAIN_MS 1000
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -69,8 +71,8 @@ static uint64_t growth(const struct ibc_mem_linger *l, uint64_t now, uint64_t lo
 	return l->until_ns > now ? (to - from) - (l->hi - l->lo) : 0;
 }
 
-/* Goes where it closes least beside itself. A slot that is still needed is widened, never given up. The reader
- * alone writes here. */
+/* Goes where it closes least beside itself. A slot that is still needed is widened, never given up.
+ * The reader only writes here. */
 static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct ibc_mem_linger *best = &m->linger[0];
@@ -88,8 +90,8 @@ static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 	store(best->until_ns, now + LINGER_NS);
 }
 
-/* The call that discarded this range has returned: it need not stay closed. A slot that the reader has widened or
- * given to another range meanwhile has another time, and keeps it. */
+/* The call that discarded this range has returned: it need not stay closed. A slot that the reader
+ * has widened or given to another range meanwhile has another time, and keeps it. */
 IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++) {
@@ -135,8 +137,9 @@ static void delay(const struct ibc_mem *m)
 		nanosleep(&t, NULL);
 }
 
-/* Is the descriptor still ours? The program may have closed it and opened something else, which is not ours to read.
- * Each userfaultfd has an inode of its own since Linux 5.12 (fs/userfaultfd.c, anon_inode_create_getfile). */
+/* Is the descriptor still ours? The program may have closed it and opened something else, which is
+ * not ours to read. Each userfaultfd has an inode of its own since Linux 5.12 (fs/userfaultfd.c,
+ * anon_inode_create_getfile). */
 static int ours(struct ibc_mem *m, int fd)
 {
 	struct stat s;
@@ -144,8 +147,8 @@ static int ours(struct ibc_mem *m, int fd)
 	return fd >= 0 && !fstat(fd, &s) && s.st_dev == load(m->uffd_dev) && s.st_ino == load(m->uffd_ino);
 }
 
-/* Somebody has closed the descriptor, as programs do that close all there are. The kernel tells no more: nothing
- * stays valid, and what needs the kernel is watched no more. */
+/* The program has closed the descriptor, as programs do that close all there are. The kernel
+ * reports no more: nothing stays valid, and what needs the kernel is watched no more. */
 static void lost(struct ibc_mem *m, int fd)
 {
 	struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -155,7 +158,8 @@ static void lost(struct ibc_mem *m, int fd)
 		return;
 	ibc_mem_invalidate(m, 0, UINT64_MAX);
 	ibc_mem_signal(m);
-	if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT)) /* the reader does not wait, for a full pipe neither */
+	/* The reader does not wait, for a full pipe neither */
+	if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT))
 		ibc_mem_log(m, IBC_MEM_LOG_ERROR, "the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
 }
 
@@ -185,14 +189,15 @@ static void *reader(void *arg)
 	lost(m, fd);
 	if (load(m->gate) & 1)
 		add(m->gate, 1);
-	store(m->let_go, 1); /* now that nothing is valid, those who wait for the reader may go */
+	store(m->let_go, 1); /* now that nothing is valid, callers that wait for the reader may go */
 	ibc_sys(SYS_futex, (long)&m->let_go, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
 	return NULL;
 }
 
-/* Has the descriptor in a table of its own, where the program cannot close it. Else the end of the file would let go
- * whoever waits for the reader, as soon as its poll returns and before it has said that anything changes. Where the kernel is
- * before Linux 5.9, or a filter forbids it, that instant remains. */
+/* Has the descriptor in a table of its own, where the program cannot close it. Else the end of the
+ * file would let go callers that wait for the reader, as soon as its poll returns and before it has
+ * said that anything changes. Where the kernel is before Linux 5.9, or a filter forbids it, that
+ * instant remains. */
 static void *keeper(void *arg)
 {
 	struct ibc_mem *m = arg;
@@ -210,7 +215,8 @@ static void *keeper(void *arg)
 /* ---- starting ---- */
 
 /* The system call asks for CAP_SYS_PTRACE (or vm.unprivileged_userfaultfd), the device for its own
- * permissions, and the restricted mode for nothing: faults of the kernel, which it leaves out, do not occur. */
+ * permissions, and the restricted mode for nothing: faults of the kernel, which it leaves out, do
+ * not occur. */
 static int open_uffd(void)
 {
 	int flags = O_CLOEXEC | O_NONBLOCK;
@@ -244,7 +250,7 @@ static int start_thread(void *(*run)(void *), struct ibc_mem *m)
 	sigfillset(&all); /* no signal handler may run here: Go's would wait for the runtime */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(&thread, &attr, run, m);
-	if (err == EINVAL) /* the program's thread-local storage alone is larger */
+	if (err == EINVAL) /* the program's thread-local storage is larger by itself */
 		err = pthread_create(&thread, NULL, run, m);
 	if (!err)
 		pthread_detach(thread);
@@ -289,7 +295,8 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	return 0;
 }
 
-/* A child of fork that kept it open would keep the parent's callers waiting after the parent has closed it. */
+/* A child of fork that kept it open would keep the parent's callers waiting after the parent has
+ * closed it. */
 IBC_HIDDEN void ibc_mem_uffd_in_child(struct ibc_mem *m)
 {
 	int fd = load(m->uffd) - 1;
@@ -314,7 +321,7 @@ static int descriptor(struct ibc_mem *m)
 
 IBC_HIDDEN int ibc_mem_uffd_alive(struct ibc_mem *m) { return descriptor(m) >= 0; }
 
-/* 1 when the kernel will tell of the whole range, until it is unmapped or nobody watches it any more. */
+/* 1 when the kernel will report the whole range, until it is unmapped or no longer watched. */
 IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct uffdio_register r = {.range = {lo, hi - lo}, .mode = UFFDIO_REGISTER_MODE_WP};
@@ -323,8 +330,9 @@ IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 	return fd >= 0 && ioctl(fd, UFFDIO_REGISTER, &r) == 0;
 }
 
-/* The kernel need not tell of the range any more. Where the memory has become another userfaultfd's meanwhile,
- * older kernels would end that one's watch: so it is asked for anew first, which fails there. */
+/* The kernel need not report the range any more. Where the memory has become another userfaultfd's
+ * meanwhile, older kernels would end that one's watch: so it is asked for anew first, which fails
+ * there. */
 IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct uffdio_range r = {lo, hi - lo};

@@ -1,4 +1,4 @@
-/* The data path, first part: windows, invalidation, and telling Go.
+/* The data path, first part: windows, invalidation, and waking Go.
  *
  * The order is the point: a call that takes memory away first opens a window, then makes the overlapping
  * entries stale, then lets the kernel work, then closes the window. A registrar publishes its entry (PENDING)
@@ -21,7 +21,8 @@ IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t
 
 		if (load(w->lo) || !cas(w->lo, &none, 1))
 			continue;
-		__atomic_store_n(&w->hi, hi, __ATOMIC_RELAXED); /* read only after lo, whose store orders it */
+		/* Read only after lo, whose store orders it */
+		__atomic_store_n(&w->hi, hi, __ATOMIC_RELAXED);
 		if (lo > 1) /* 1 stays "everything" */
 			store(w->lo, lo);
 		return (at + i) % IBC_MEM_WINDOWS;
@@ -41,7 +42,7 @@ IBC_HIDDEN void ibc_mem_window_close(struct ibc_mem *m, uint32_t id)
 
 /* ---- invalidation ---- */
 
-static void bury(struct ibc_mem *m, struct ibc_mem_entry *e)
+static void add_dead(struct ibc_mem *m, struct ibc_mem_entry *e)
 {
 	struct ibc_mem_watcher *w = &m->watcher[e->watcher % IBC_MEM_WATCHERS];
 	uint64_t dead = add(w->dead_bytes, load(e->hi) - load(e->lo));
@@ -56,8 +57,9 @@ static void bury(struct ibc_mem *m, struct ibc_mem_entry *e)
 		__atomic_or_fetch(&m->signal, 1ull << (w - m->watcher), __ATOMIC_SEQ_CST);
 }
 
-/* Makes the entry stale if it overlaps. A VALID one goes to its owner's dead list, which the one winner of
- * the exchange does; a PENDING one belongs to the registrar, who learns it from its own exchange. */
+/* Makes the entry stale if it overlaps. A VALID one goes to its owner's dead list, which the one
+ * winner of the exchange does; a PENDING one belongs to the registrar, which learns it from its own
+ * exchange. */
 static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
 {
 	uint64_t s = load(e->state), stale;
@@ -78,7 +80,7 @@ static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint
 	}
 	if (load(e->refs))
 		count(m->stats.invalidated_in_use);
-	bury(m, e);
+	add_dead(m, e);
 }
 
 IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell)
@@ -95,7 +97,8 @@ static void expire_all(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 		expire(m, &m->entry[i], lo, hi);
 }
 
-/* Walks the cells of one level. False: there are more cells than entries, or the lists are being changed. */
+/* Walks the cells of one level. False: there are more cells than entries, or the lists are being
+ * changed. */
 static int expire_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_t hi, uint32_t *steps)
 {
 	uint64_t first = lo >> IBC_MEM_CELL_SHIFT(level), last = (hi - 1) >> IBC_MEM_CELL_SHIFT(level);
@@ -112,9 +115,9 @@ static int expire_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_t
 	return 1;
 }
 
-/* An entry of size s stands in the one or two cells it touches of the level whose cells are at least s, so a
- * range meets it in a few lists however many entries there are elsewhere. A list that changed under the walk
- * may have led astray: then every slot is looked at, which needs no list. */
+/* An entry of size s stands in the one or two cells it touches of the level whose cells are at
+ * least s, so a range meets it in a few lists however many entries there are elsewhere. A list that
+ * changed under the walk may have led astray: then every slot is looked at, which needs no list. */
 IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	uint32_t live = load(m->live), steps = 2 * live + 64;
@@ -132,10 +135,11 @@ IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 		expire_all(m, lo, hi);
 }
 
-/* ---- telling Go, once the call is over ---- */
+/* ---- waking Go, once the call is over ---- */
 
-/* The program may have closed the descriptor, and have a file of its own under that number now: nothing is written to that.
- * What shares the inode with eventfds is none that keeps data (fs/anon_inodes.c). */
+/* The program may have closed the descriptor, and have a file of its own under that number now:
+ * nothing is written to that. What shares the inode with eventfds is none that keeps data
+ * (fs/anon_inodes.c). */
 static void wake(const struct ibc_mem *m, int32_t efd)
 {
 	uint64_t one = 1;
@@ -151,12 +155,13 @@ IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m)
 {
 	if (likely(!load(m->signal)))
 		return;
-	for (uint64_t who = __atomic_exchange_n(&m->signal, 0, __ATOMIC_SEQ_CST); who; who &= who - 1)
-		wake(m, load(m->watcher[__builtin_ctzll(who)].efd));
+	for (uint64_t due = __atomic_exchange_n(&m->signal, 0, __ATOMIC_SEQ_CST); due; due &= due - 1)
+		wake(m, load(m->watcher[__builtin_ctzll(due)].efd));
 }
 
-/* A bounded queue of many writers and one reader. A slot's sequence is kept relative to its index, so that
- * zeroed memory is an empty ring. What does not fit is counted; the reader then tells its readers to look anew. */
+/* A bounded queue of many writers and one reader. A slot's sequence is kept relative to its index,
+ * so that zeroed memory is an empty ring. What does not fit is counted; the reader then makes its
+ * readers look anew. */
 IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi)
 {
 	struct ibc_mem_record *r;

@@ -36,59 +36,48 @@ func TestInsideTheLibc_03(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["libc"] = func(args []string) error {
-		if _, err := cLoad(args[0]); err != nil {
-			return err
+var _ = helper("libc", func(t testing.TB, args []string) error {
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	try := func(size uintptr, change func(block uintptr)) (string, error) {
+		block := cFunc("ibc_foreign_malloc", size)
+		lo := (block + size/2) &^ (pageSize - 1)
+		*ptr(lo) = 1
+		r, err := claimSoon(w, lo, ForMalloc)
+		if errors.Is(err, ErrUnwatched) {
+			return "refused", nil
 		}
-		w, err := NewWatcher(WatcherConfig{})
 		if err != nil {
-			return err
+			return "", err
 		}
-		try := func(size uintptr, change func(block uintptr)) (string, error) {
-			block := cFunc("ibc_foreign_malloc", size)
-			lo := (block + size/2) &^ (pageSize - 1)
-			*ptr(lo) = 1
-			r, err := claimSoon(w, lo, ForMalloc)
-			if errors.Is(err, ErrUnwatched) {
-				return "refused", nil
-			}
-			if err != nil {
-				return "", err
-			}
-			if !w.Publish(r) {
-				return "", errors.New("not published")
-			}
-			change(block)
-			if r.Acquire() { // Valid would not look at the gate
-				return "missed", nil
-			}
-			return "noticed", nil
+		if !w.Publish(r) {
+			return "", errors.New("not published")
 		}
-		free, err := try(1<<20, func(block uintptr) { cFunc("ibc_foreign_free", block) })
-		if err != nil {
-			return err
+		change(block)
+		if r.Acquire() { // Valid would not look at the gate
+			return "missed", nil
 		}
-		// So large that it always has a mapping of its own (mallopt(3)); grown until it moves.
-		moved := false
-		grow, err := try(40<<20, func(block uintptr) {
-			for size := uintptr(80 << 20); size <= 10<<30 && !moved; size *= 2 {
-				moved = cFunc("ibc_foreign_realloc", block, size) != block
-			}
-		})
-		if err != nil {
-			return err
-		}
-		if !moved && grow != "refused" {
-			return errors.New("realloc never moved the block: nothing was tested")
-		}
-		fmt.Println(free, grow)
-		return nil
+		return "noticed", nil
 	}
-}
+	free, err := try(1<<20, func(block uintptr) { cFunc("ibc_foreign_free", block) })
+	noError(t, err)
+	// So large that it always has a mapping of its own (mallopt(3)); grown until it moves.
+	moved := false
+	grow, err := try(40<<20, func(block uintptr) {
+		for size := uintptr(80 << 20); size <= 10<<30 && !moved; size *= 2 {
+			moved = cFunc("ibc_foreign_realloc", block, size) != block
+		}
+	})
+	noError(t, err)
+	if !moved && grow != "refused" {
+		return errors.New("realloc never moved the block: nothing was tested")
+	}
+	fmt.Println(free, grow)
+	return nil
+})
 
 // The text is patched before Go could refuse a list.
-func TestTheTextIsPatchedOnlyWhereThatIsAllThatIsSaid(t *testing.T) {
+func TestTextIsPatchedOnlyOnRequest(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the libc's text is patched on amd64 only")
 	}
@@ -99,52 +88,48 @@ func TestTheTextIsPatchedOnlyWhereThatIsAllThatIsSaid(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["patched"] = func([]string) error {
-		var s monitorSet
-		s.startPatch()
-		fmt.Println(s.patch.Active, s.patch.Why)
-		return nil
-	}
-}
+var _ = helper("patched", func(t testing.TB, _ []string) error {
+	var s monitorSet
+	s.startPatch()
+	fmt.Println(s.patch.Active, s.patch.Why)
+	return nil
+})
 
-// The patched text ends in the kernel, where nobody but the hook turns a result into errno.
-func TestFailuresThroughPatchedTextKeepTheirErrno_06(t *testing.T) {
+// The patched text ends in the kernel, where only the hook turns a result into errno.
+func TestPatchedTextKeepsErrno_06(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the libc's text is patched on amd64 only")
 	}
 	runHelper(t, []string{EnvMonitors + "=patch"}, "errno")
 }
 
-func init() {
-	helpers["errno"] = func([]string) error {
-		Status()
-		p := newPages(2)
-		for _, c := range []struct {
-			name  string
-			event uint32
-			args  []uintptr
-			errno unix.Errno
-		}{
-			{"mmap", callMmap, []uintptr{p, pageSize, rw, anonymous | unix.MAP_FIXED_NOREPLACE, noFD, 0}, unix.EEXIST},
-			{"munmap", callMunmap, []uintptr{p + 1, pageSize}, unix.EINVAL},
-			{"madvise", callMadvise, []uintptr{p, pageSize, 4242}, unix.EINVAL},
-			{"mremap", callMremap, []uintptr{p + 1, pageSize, pageSize, 0}, unix.EINVAL},
-			{"shmdt", callShmdt, []uintptr{p + 1}, unix.EINVAL},
-			{"brk", callBrk, []uintptr{1 << 62}, unix.ENOMEM},
-		} {
-			seen := uint64(0)
-			for try := 0; seen != 1 && try < 20; try++ { // the runtime may make calls at the same time
-				calls := callsSeen(c.event)
-				if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
-					return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
-				}
-				seen = callsSeen(c.event) - calls
+var _ = helper("errno", func(t testing.TB, _ []string) error {
+	Status()
+	p := newPages(2)
+	for _, c := range []struct {
+		name  string
+		event uint32
+		args  []uintptr
+		errno unix.Errno
+	}{
+		{"mmap", callMmap, []uintptr{p, pageSize, rw, anonymous | unix.MAP_FIXED_NOREPLACE, noFD, 0}, unix.EEXIST},
+		{"munmap", callMunmap, []uintptr{p + 1, pageSize}, unix.EINVAL},
+		{"madvise", callMadvise, []uintptr{p, pageSize, 4242}, unix.EINVAL},
+		{"mremap", callMremap, []uintptr{p + 1, pageSize, pageSize, 0}, unix.EINVAL},
+		{"shmdt", callShmdt, []uintptr{p + 1}, unix.EINVAL},
+		{"brk", callBrk, []uintptr{1 << 62}, unix.ENOMEM},
+	} {
+		seen := uint64(0)
+		for try := 0; seen != 1 && try < 20; try++ { // the runtime may make calls at the same time
+			calls := callsSeen(c.event)
+			if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
+				return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
 			}
-			if seen != 1 {
-				return fmt.Errorf("%s came by %d times, not once", c.name, seen)
-			}
+			seen = callsSeen(c.event) - calls
 		}
-		return nil
+		if seen != 1 {
+			return fmt.Errorf("%s came by %d times, not once", c.name, seen)
+		}
 	}
-}
+	return nil
+})

@@ -15,14 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestPreloadedLibraryIsUsedAndEachEventCountsOnce_16(t *testing.T) {
+func TestPreloadedHooksCountEachEventOnce_16(t *testing.T) {
 	out := runHelper(t, []string{preload(t, "libmemevents.so"), onlySymbols}, "once")
-	if !strings.Contains(out, "by preload") {
-		t.Errorf("%s", out)
-	}
-	if out := runHelper(t, []string{onlySymbols}, "once"); !strings.Contains(out, "by symbols") {
-		t.Errorf("%s", out)
-	}
+	wants(t, out, "by preload")
+	wants(t, runHelper(t, []string{onlySymbols}, "once"), "by symbols")
 }
 
 func TestOtherInterposersKeepTheirCalls_16(t *testing.T) {
@@ -45,79 +41,71 @@ func TestJemalloc_16(t *testing.T) {
 		runHelper(t, []string{preload(t, libs...), onlySymbols}, "once")
 		out := runHelper(t, []string{preload(t, libs...)}, "churn", artifact(t, "foreign.so"))
 		if strings.Contains(out, "monitor userfaultfd  on") && !strings.Contains(out, "libc-free        userfaultfd") {
-			t.Errorf("this allocator gives back when it likes, and the kernel tells of it all the same:\n%s", out)
+			t.Errorf("this allocator gives back when it likes, and the kernel reports it all the same:\n%s", out)
 		}
 	}
 }
 
-func init() {
-	// once: of one call, this package sees one event, and the other interposer one. Calls of the runtime count too, so
-	// a round in which it made some says nothing.
-	helpers["once"] = func(args []string) error {
-		runtime.LockOSThread()
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
+// once: of one call, this package sees one event, and the other interposer one. Calls of the
+// runtime count too, so a round in which it made some proves nothing.
+var _ = helper("once", func(t testing.TB, args []string) error {
+	runtime.LockOSThread()
+	w := newWatcher(t, WatcherConfig{})
+	debug.SetGCPercent(-1)
+	var err error
+	for range 20 {
+		if err = eachOnce(w, len(args) > 0); err == nil {
+			fmt.Println("by", Status().Classes[Munmap].By)
+			return nil
 		}
-		debug.SetGCPercent(-1)
-		for range 20 {
-			if err = eachOnce(w, len(args) > 0); err == nil {
-				fmt.Println("by", Status().Classes[Munmap].By)
-				return nil
+	}
+	return fmt.Errorf("%w\n%v", err, Status())
+})
+
+// churn: eight threads in malloc, while ranges are watched.
+var _ = helper("churn", func(t testing.TB, args []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	load(t, args[0])
+	deregister, deregistered := cSymbol("ibc_strict_calls") != nil, 0
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			p := newPages(1)
+			if r, err := w.Claim(p, p+pageSize, 0, 0); err == nil && !w.Publish(r) {
+				w.Retire(r)
+			}
+			cCall(callMunmap, p, pageSize)
+			for _, r := range w.Drain(nil) {
+				for r.Refs() > 0 {
+					r.Release()
+				}
+				if deregister {
+					cFunc("ibv_dereg_mr", 0)
+					deregistered++
+				}
+				w.Retire(r)
 			}
 		}
-		return fmt.Errorf("%w\n%v", err, Status())
+	}()
+	cFunc("ibc_foreign_churn", 300)
+	close(stop)
+	<-done
+	if deregister && deregistered > 0 && cFunc("ibc_strict_calls") > 0 {
+		fmt.Println("strict malloc in force, deregistered")
 	}
-	// churn: eight threads in malloc, while ranges are watched.
-	helpers["churn"] = func(args []string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		deregister, deregistered := cSymbol("ibc_strict_calls") != nil, 0
-		stop, done := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(done)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				p := newPages(1)
-				if r, err := w.Claim(p, p+pageSize, 0, 0); err == nil && !w.Publish(r) {
-					w.Retire(r)
-				}
-				cCall(callMunmap, p, pageSize)
-				for _, r := range w.Drain(nil) {
-					for r.Refs() > 0 {
-						r.Release()
-					}
-					if deregister {
-						cFunc("ibv_dereg_mr", 0)
-						deregistered++
-					}
-					w.Retire(r)
-				}
-			}
-		}()
-		cFunc("ibc_foreign_churn", 300)
-		close(stop)
-		<-done
-		if deregister && deregistered > 0 && cFunc("ibc_strict_calls") > 0 {
-			fmt.Println("strict malloc in force, deregistered")
-		}
-		fmt.Print(Status())
-		return Verify()
-	}
-}
+	fmt.Print(Status())
+	return Verify()
+})
 
 func eachOnce(w *Watcher, counter bool) error {
 	p := newPages(1)
-	r, err := published(w, p, CalledFromC)
+	r, err := published(w, p, p+pageSize, CalledFromC)
 	if err != nil {
 		return err
 	}

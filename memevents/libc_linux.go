@@ -19,9 +19,9 @@ import (
 	"unsafe"
 )
 
-// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall asks the kernel
-// itself, which hooks do not see; memory of Map that goes through Unmap may be cached as regcache.Mapped also
-// where there is no userfaultfd.
+// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall asks
+// the kernel itself, which hooks do not see; memory of Map that goes through Unmap may be cached as
+// regcache.Mapped also where there is no userfaultfd.
 func Map(n uintptr) (unsafe.Pointer, error) {
 	p, errno := hookCall(C.IBC_MEM_MMAP, [6]C.intptr_t{0, C.intptr_t(n), C.PROT_READ | C.PROT_WRITE, C.MAP_PRIVATE | C.MAP_ANONYMOUS, -1})
 	if errno != 0 {
@@ -38,16 +38,17 @@ func Unmap(p unsafe.Pointer, n uintptr) error {
 	return nil
 }
 
-// hookCall makes a call through the hook of the table that counts, whoever the symbols lead to.
+// hookCall makes a call through the hook of the table that counts, wherever the symbols lead.
 func hookCall(event C.uint32_t, args [6]C.intptr_t) (C.intptr_t, syscall.Errno) {
 	var err C.int
 	ret := C.ibc_mem_call_hook(table(), event, &args[0], &err)
 	return ret, syscall.Errno(err)
 }
 
-// TimeUnmap says what listening costs: it makes n munmap calls as C code does and as many straight to the kernel,
-// in turns, and returns what each kind took in all. With mapped a page is mapped and written to before each, in
-// the same way, and that time is included; without, there is nothing to unmap.
+// TimeUnmap says what listening costs: it makes n munmap calls as C code does and as many straight
+// to the kernel, in turns, and returns what each kind took in all. With mapped a page is mapped and
+// written to before each, in the same way, and that time is included; without, there is nothing to
+// unmap.
 func TimeUnmap(n int, mapped bool) (hooked, raw time.Duration) {
 	var ns [2]C.uint64_t
 	C.ibc_mem_cycles(table(), C.uint64_t(max(n, 0)), cbool(mapped), &ns[0])

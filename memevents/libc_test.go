@@ -12,9 +12,7 @@ import (
 func TestMemoryOfMapIsWatchedWithoutTheKernelsHelp(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p, err := Map(3 * pageSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	lo := uintptr(p)
 	*(*byte)(p) = 1
 	r, err := claimSoon(w, lo, CalledFromC)
@@ -22,9 +20,7 @@ func TestMemoryOfMapIsWatchedWithoutTheKernelsHelp(t *testing.T) {
 		t.Fatalf("not watched: %v", err)
 	}
 	r.Release()
-	if err := Unmap(p, 3*pageSize); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, Unmap(p, 3*pageSize))
 	if r.Acquire() {
 		t.Error("the entry outlives Unmap")
 	}

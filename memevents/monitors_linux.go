@@ -35,7 +35,8 @@ func (s *monitorSet) hooks(c Class) string {
 	return s.symbols.Name
 }
 
-// startMonitors switches on what the configuration asks for and the system allows. Once on they stay on.
+// startMonitors switches on what the configuration asks for and the system allows. Once on they
+// stay on.
 func startMonitors() {
 	m := table()
 	const unwanted = "not chosen (" + EnvMonitors + ")"
@@ -62,8 +63,8 @@ func startMonitors() {
 	}
 }
 
-// startHooks finds out whether a library loaded now would call our munmap. If not, and it is wanted, the
-// relocations are changed.
+// startHooks finds out whether a library loaded now would call our munmap. If not, and it is
+// wanted, the relocations are changed.
 func (s *monitorSet) startHooks(m *C.struct_ibc_mem, c Config) {
 	if C.ibc_mem_adopted() != 0 {
 		s.symbols = Monitor{Name: MonitorPreload, Why: s.symbols.Why}
@@ -120,7 +121,7 @@ func (s *monitorSet) startUffd(m *C.struct_ibc_mem) {
 		s.uffd.Why = fmt.Sprintf("%s: %v (%s)", C.GoString(step), syscall.Errno(err), uffdRemedy(syscall.Errno(err)))
 		return
 	}
-	s.uffd.Active, s.uffd.Why = true, "the kernel tells of all but guards and System V segments"
+	s.uffd.Active, s.uffd.Why = true, "the kernel reports all but guards and System V segments"
 }
 
 func uffdRemedy(err syscall.Errno) string {

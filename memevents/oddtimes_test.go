@@ -17,31 +17,23 @@ func TestSignalHandlerThatUnmapsInsideAHook_22(t *testing.T) {
 	runHelper(t, []string{onlySymbols}, "signals", artifact(t, "foreign.so"))
 }
 
-func init() {
-	helpers["signals"] = func(args []string) error {
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		p := newPages(1)
-		r, err := claimSoon(w, p, CalledFromC)
-		if err != nil {
-			return err
-		}
-		if n := cFunc("ibc_foreign_signals", 20000); n == 0 {
-			return errors.New("no handler ran: nothing was tested")
-		}
-		if !w.Publish(r) {
-			return errors.New("somebody else's calls invalidated the entry")
-		}
-		return Verify()
+var _ = helper("signals", func(t testing.TB, args []string) error {
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	p := newPages(1)
+	r, err := claimSoon(w, p, CalledFromC)
+	noError(t, err)
+	if n := cFunc("ibc_foreign_signals", 20000); n == 0 {
+		return errors.New("no handler ran: nothing was tested")
 	}
-}
+	if !w.Publish(r) {
+		return errors.New("other calls invalidated the entry")
+	}
+	return Verify()
+})
 
-// The libraries' constructors run before ours, their destructors after main; Go's exit runs none, C's does.
+// The libraries' constructors run before ours, their destructors after main; Go's exit runs none,
+// C's does.
 func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
 	runHelper(t, []string{preload(t, "foreign.so", "libmemevents.so"), onlySymbols}, "once")
 	cmd := exec.Command(artifact(t, "host"), "exit")
@@ -51,89 +43,71 @@ func TestBeforeConstructorsAndAfterMain_23(t *testing.T) {
 	}
 }
 
-// The loader unmaps a library by raw calls of its own. The kernel can tell of that for memory without a file
-// behind it; initialised data has one, and is refused.
+// The loader unmaps a library by raw calls of its own. The kernel can report that for memory
+// without a file behind it; initialised data has one, and is refused.
 func TestUnloadedLibrary_23(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "unload", artifact(t, "foreign.so"))
 }
 
-func init() {
-	helpers["unload"] = func(args []string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
+var _ = helper("unload", func(t testing.TB, args []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	seen := 0
+	for range 1000 {
+		lib, err := cLoad(args[0])
+		noError(t, err)
+		inside := func(bss uintptr) uintptr {
+			return (cFunc("ibc_foreign_address", bss) + 2*pageSize) &^ (pageSize - 1)
 		}
-		seen := 0
-		for range 1000 {
-			lib, err := cLoad(args[0])
-			if err != nil {
-				return err
-			}
-			inside := func(bss uintptr) uintptr {
-				return (cFunc("ibc_foreign_address", bss) + 2*pageSize) &^ (pageSize - 1)
-			}
-			data := inside(0)
-			if _, err := w.Claim(data, data+pageSize, 0, Set(RawUnmap)); !errors.Is(err, ErrUnwatched) {
-				return fmt.Errorf("initialised data: %v", err)
-			}
-			bss := inside(1)
-			*ptr(bss) = 1
-			r, err := claimSoon(w, bss, Set(RawUnmap))
-			if err != nil {
-				return err
-			}
-			if !w.Publish(r) { // the last library's end was told of late
-				w.Retire(r)
-				cUnload(lib)
-				continue
-			}
-			r.Release()
+		data := inside(0)
+		if _, err := w.Claim(data, data+pageSize, 0, Set(RawUnmap)); !errors.Is(err, ErrUnwatched) {
+			return fmt.Errorf("initialised data: %v", err)
+		}
+		bss := inside(1)
+		*ptr(bss) = 1
+		r, err := claimSoon(w, bss, Set(RawUnmap))
+		noError(t, err)
+		if !w.Publish(r) { // the last library's end was reported late
+			w.Retire(r)
 			cUnload(lib)
-			if r.Acquire() {
-				return errors.New("a hit on an unloaded library")
-			}
-			seen++
-			for _, r := range w.Drain(nil) {
-				w.Retire(r)
-			}
+			continue
 		}
-		if seen < 900 {
-			return fmt.Errorf("only %d of 1000 were watched", seen)
+		r.Release()
+		cUnload(lib)
+		if r.Acquire() {
+			return errors.New("a hit on an unloaded library")
 		}
-		return nil
+		seen++
+		for _, r := range w.Drain(nil) {
+			w.Retire(r)
+		}
 	}
-}
+	if seen < 900 {
+		return fmt.Errorf("only %d of 1000 were watched", seen)
+	}
+	return nil
+})
 
-// The libc changes the user of all threads by a signal to each, and waits for all: the reader, which takes no signals, too.
-func TestChangingTheGroupDoesNotWaitForTheReader_22(t *testing.T) {
+// The libc changes the user of all threads by a signal to each, and waits for all: the reader,
+// which takes no signals, too.
+func TestSetgidDoesNotWaitForTheReader_22(t *testing.T) {
 	needUffd(t)
 	runHelper(t, nil, "setgid")
 }
 
-func init() {
-	helpers["setgid"] = func([]string) error {
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		p := newPages(1)
-		r, err := published(w, p, ForGoMap)
-		if err != nil {
-			return err
-		}
-		for range 100 {
-			if err := unix.Setgid(unix.Getgid()); err != nil { // the libc's, where there is one
-				return err
-			}
-		}
-		unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
-		if r.Acquire() {
-			return errors.New("the reader tells no more")
-		}
-		return nil
+var _ = helper("setgid", func(t testing.TB, _ []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	p := newPages(1)
+	r := watchPage(t, w, p, ForGoMap)
+	for range 100 {
+		noError(t, unix.Setgid(unix.Getgid())) // the libc's, where there is one
 	}
-}
+	unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
+	if r.Acquire() {
+		return errors.New("the reader reports no more")
+	}
+	return nil
+})
 
 // Without descriptors nothing is watched that needs one, and the reasons say how to have more.
 func TestWithoutDescriptorsTheReasonIsSaid_17(t *testing.T) {
@@ -142,28 +116,17 @@ func TestWithoutDescriptorsTheReasonIsSaid_17(t *testing.T) {
 	}
 }
 
-func init() {
-	helpers["nofiles"] = func([]string) error {
-		var old unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-			return err
-		}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}); err != nil {
-			return err
-		}
-		_, err := NewWatcher(WatcherConfig{})
-		if !errors.Is(err, unix.EMFILE) {
-			return fmt.Errorf("new watcher: %v", err)
-		}
-		fmt.Println(err)
-		fmt.Print(Status())
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
-		if err != nil {
-			return err
-		}
-		return w.Close()
+var _ = helper("nofiles", func(t testing.TB, _ []string) error {
+	var old unix.Rlimit
+	noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}))
+	_, err := NewWatcher(WatcherConfig{})
+	if !errors.Is(err, unix.EMFILE) {
+		return fmt.Errorf("new watcher: %v", err)
 	}
-}
+	fmt.Println(err)
+	fmt.Print(Status())
+	noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	w := newWatcher(t, WatcherConfig{})
+	return w.Close()
+})

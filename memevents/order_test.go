@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The orders that look right and are not are caught at the stops. The shipped one survives those, and eight threads that race
-// (IBCONDUIT_STRESS: for how long).
+// The orders that look right and are not are caught at the stops. The shipped one survives those,
+// and eight threads that race (IBCONDUIT_STRESS: for how long).
 func TestOnlyTheShippedOrderSurvives_08(t *testing.T) {
 	env := []string{preload(t, "testmodes.so"), onlySymbols}
 	for order, name := range []string{"shipped", "before only", "after only", "before and after"} {
@@ -30,87 +30,77 @@ func TestOnlyTheShippedOrderSurvives_08(t *testing.T) {
 	}
 }
 
-// farAway is an address between Go's heap and what is mapped without a wish, not at the edge of a huge page.
+// farAway is an address between Go's heap and what is mapped without a wish, not at the edge of a
+// huge page.
 const farAway = 0x5000_0010_0000
 
-func init() {
-	helpers["order"] = func(args []string) error {
-		w, err := NewWatcher(WatcherConfig{})
+var _ = helper("order", func(t testing.TB, args []string) error {
+	w := newWatcher(t, WatcherConfig{})
+	var order uint32
+	fmt.Sscan(args[0], &order)
+	// Where no other mapping of the process comes while the page is gone: the kernel gives
+	// addresses from the top down.
+	p := must(t, callMmap, farAway, pageSize, rw, anonymous, noFD, 0)
+	var entries []raceEntry
+	// The miss path of a cache: an entry, or none if the range is changing.
+	get := func() {
+		r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
 		if err != nil {
-			return err
+			return
 		}
-		var order uint32
-		fmt.Sscan(args[0], &order)
-		// Where no other mapping of the process comes while the page is gone: the kernel gives addresses from the top down.
-		p, errno := cCall(callMmap, farAway, pageSize, rw, anonymous, noFD, 0)
-		if errno != 0 {
-			return errno
+		reg := register(p, 1)
+		if w.Publish(r) {
+			r.Release()
+			entries = append(entries, raceEntry{r, reg})
 		}
-		var entries []raceEntry
-		// The miss path of a cache: an entry, or none if the range is changing.
-		get := func() {
-			r, err := w.Claim(p, p+pageSize, 0, CalledFromC)
-			if err != nil {
-				return
-			}
-			reg := register(p, 1)
-			if w.Publish(r) {
-				r.Release()
-				entries = append(entries, raceEntry{r, reg})
+	}
+	check := func(when string) error {
+		for i, e := range entries {
+			if e.Acquire() && e.lies() {
+				return fmt.Errorf("stale hit on entry %d %s", i, when)
 			}
 		}
-		check := func(when string) error {
-			for i, e := range entries {
-				if e.Acquire() && e.lies() {
-					return fmt.Errorf("stale hit on entry %d %s", i, when)
-				}
-			}
-			return nil
-		}
-		for len(entries) == 0 {
-			get()
-		}
-		setOrder(order)
-		stopAt(p)
-		done := make(chan struct{})
-		go func() { cCall(callMunmap, p, pageSize); close(done) }()
-		await := func(stage uint32) {
-			for stopped() != stage {
-				time.Sleep(time.Millisecond)
-			}
-		}
-		await(1) // told, if the order tells before; the pages are still there
+		return nil
+	}
+	for len(entries) == 0 {
 		get()
-		goOnFrom(1)
-		await(2) // the pages are gone; told, if the order tells after: not yet
-		if _, _, e := unix.RawSyscall6(unix.SYS_MMAP, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0); e != 0 {
-			return e
+	}
+	setOrder(order)
+	stopAt(p)
+	done := make(chan struct{})
+	go func() { cCall(callMunmap, p, pageSize); close(done) }()
+	await := func(stage uint32) {
+		for stopped() != stage {
+			time.Sleep(time.Millisecond)
 		}
-		if err := check("while munmap runs"); err != nil {
-			return err
-		}
-		goOnFrom(2)
-		<-done
-		stopAt(0)
-		if err := check("after munmap"); err != nil || order != 0 {
-			return err
-		}
-		hits, err := race(w, newPages(raceRanges), stress(500*time.Millisecond))
-		if err == nil && hits == 0 {
-			err = errors.New("no hit: nothing was tested")
-		}
+	}
+	await(1) // reported, if the order reports before; the pages are still there
+	get()
+	goOnFrom(1)
+	await(2) // the pages are gone; reported, if the order reports after: not yet
+	if _, _, e := unix.RawSyscall6(unix.SYS_MMAP, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0); e != 0 {
+		return e
+	}
+	noError(t, check("while munmap runs"))
+	goOnFrom(2)
+	<-done
+	stopAt(0)
+	if err := check("after munmap"); err != nil || order != 0 {
 		return err
 	}
-}
+	hits, err := race(w, newPages(raceRanges), stress(500*time.Millisecond))
+	if err == nil && hits == 0 {
+		err = errors.New("no hit: nothing was tested")
+	}
+	return err
+})
 
 // A registrar that sleeps while the memory is discarded must not get a valid entry.
 func TestChangeDuringRegistration_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	r, err := w.Claim(p, page(p, 1), 0, CalledFromC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	done := make(chan struct{})
 	go func() { cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED); close(done) }()
 	<-done
@@ -123,7 +113,8 @@ func TestChangeDuringRegistration_08(t *testing.T) {
 	w.Retire(r)
 }
 
-// While a change is in progress nobody is made to wait: a registration of the range is refused, others go on.
+// While a change is in progress no caller has to wait: a registration of the range is refused,
+// others go on.
 func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p, other := mapPages(t, 1), mapPages(t, 1)
@@ -142,7 +133,7 @@ func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 	evict(t, w, watch(t, w, p, page(p, 1), CalledFromC))
 }
 
-func TestMoreChangesAtOnceThanWindowsCloseEverything_08(t *testing.T) {
+func TestMoreChangesThanWindowsCloseAll_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
 	var ids []uint32
@@ -170,8 +161,9 @@ func TestRacingRegistrarsNeverKeepAStaleEntry(t *testing.T) {
 
 const raceRanges = 4
 
-// raced is a page that eight threads register, look up and replace. mu is held for writing while it is replaced and for
-// reading by who looks, so that a hit on what was replaced came after the call had returned.
+// raced is a page that eight threads register, look up and replace. mu is held for writing while it
+// is replaced and for reading by lookups, so that a hit on what was replaced came after the call
+// had returned.
 type raced struct {
 	mu  sync.RWMutex
 	p   uintptr
@@ -221,7 +213,8 @@ func race(w *Watcher, base uintptr, d time.Duration) (hits int64, err error) {
 	threads(3, func(r *raced, _ int) error { return r.lookUp(&count) })
 	threads(2, func(r *raced, round int) error { return r.replace(round%2 == 0) })
 	time.Sleep(d)
-	for end := time.Now().Add(patience); count.Load() == 0 && failed.Load() == nil && time.Now().Before(end); { // a busy machine takes longer
+	// A busy machine takes longer
+	for end := time.Now().Add(patience); count.Load() == 0 && failed.Load() == nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	close(stop)

@@ -36,7 +36,8 @@ func TestPartialRanges_05(t *testing.T) {
 	}
 }
 
-// The kernel may discard up to the end of a huge page, whose size is not known: all sizes that divide the address count.
+// The kernel may discard up to the end of a huge page, whose size is not known: all sizes that
+// divide the address count.
 func TestDiscardsAreRoundedToHugePages_05(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	const huge = 2 << 20
@@ -71,7 +72,7 @@ func TestDiscardsAreRoundedToHugePages_05(t *testing.T) {
 	}
 }
 
-func TestFailuresAndHarmlessAdviceKeepResultAndErrno_06(t *testing.T) {
+func TestHarmlessCallsKeepResultAndErrno_06(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 2)
 	r := watch(t, w, p, page(p, 2), CalledFromC)

@@ -20,8 +20,8 @@ func lost(before, after Report) Classes {
 	return everywhere&^e | somewhere&^s
 }
 
-// Discards of others linger, and where there are many they close more than they discarded. The self-test's own
-// pages are nobody else's, so it finds what it found before.
+// Discards of others linger, and where there are many they close more than they discarded. The
+// self-test's own pages are its own, so it finds what it found before.
 func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 	needUffd(t)
 	before := Status()
@@ -44,7 +44,7 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 		gone += sweep(t, w)
 	}
 	if gone != len(refs) {
-		t.Fatalf("%d of %d discarded pages were told of", gone, len(refs))
+		t.Fatalf("%d of %d discarded pages were reported", gone, len(refs))
 	}
 	refs = refs[:0]
 	for range 40 {
@@ -82,9 +82,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 		if errors.Is(err, ErrBusy) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		others = append(others, o)
 	}
 	p := reserve(t, pageSize)
@@ -97,9 +95,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 		if errors.Is(err, ErrChanging) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		refs = append(refs, r)
 	}
 	if missing := lost(before, Retest()); missing != 0 {
@@ -116,7 +112,7 @@ func TestRetestWithAFullTableLosesNothing_15(t *testing.T) {
 }
 
 // While discards go on the self-test's entries meet windows, too: one per call.
-func TestRetestAmidCallsThatCloseEverythingLosesNothing_15(t *testing.T) {
+func TestRetestAmidClosedWindowsLosesNothing_15(t *testing.T) {
 	before := Status()
 	var ids []uint32
 	for range 300 { // more than there are windows
@@ -131,8 +127,8 @@ func TestRetestAmidCallsThatCloseEverythingLosesNothing_15(t *testing.T) {
 	}
 }
 
-// The kernel tells of none of these, and a test's own earlier events must not pass for it.
-func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
+// The kernel reports none of these, and a test's own earlier events must not pass for it.
+func TestUnseenClassesAreNeverReportedAsSeen(t *testing.T) {
 	for range 100 {
 		_, somewhere := Retest().Covered()
 		if wrong := somewhere & Set(RawGuard, RawShm, RawRemapFile, Truncate); wrong != 0 {
@@ -141,28 +137,23 @@ func TestWhatNobodySeesIsNeverReportedAsSeen(t *testing.T) {
 	}
 }
 
-// A program that locks all that it maps may discard it still (MADV_DONTNEED_LOCKED, and after munlock), and is told of it.
-func TestRetestInAProgramThatLocksItsMemoryLosesNothing_15(t *testing.T) {
+// A program that locks all that it maps may discard it still (MADV_DONTNEED_LOCKED, and after
+// munlock), and sees it.
+func TestRetestWithLockedMemoryLosesNothing_15(t *testing.T) {
 	needUffd(t)
 	h, d := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-	if err := unix.Capget(&h, &d[0]); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Capget(&h, &d[0]))
 	if d[0].Effective&(1<<unix.CAP_IPC_LOCK) == 0 {
 		t.Skip("needs CAP_IPC_LOCK: the runtime's own maps would meet RLIMIT_MEMLOCK")
 	}
 	runHelper(t, nil, "lockedmemory")
 }
 
-func init() {
-	helpers["lockedmemory"] = func([]string) error {
-		before := Status()
-		if err := unix.Mlockall(unix.MCL_FUTURE); err != nil {
-			return err
-		}
-		if gone := lost(before, Retest()); gone != 0 {
-			return fmt.Errorf("lost %v\n%v", gone, Status())
-		}
-		return nil
+var _ = helper("lockedmemory", func(t testing.TB, _ []string) error {
+	before := Status()
+	noError(t, unix.Mlockall(unix.MCL_FUTURE))
+	if gone := lost(before, Retest()); gone != 0 {
+		return fmt.Errorf("lost %v\n%v", gone, Status())
 	}
-}
+	return nil
+})

@@ -12,12 +12,12 @@ type Monitor struct {
 	Why    string // what it is, or why it is not active
 }
 
-// Coverage says who sees a class of calls, if anybody.
+// Coverage says which monitor sees a class of calls, if any.
 type Coverage struct {
 	Class   Class
 	By      string // the monitor that noticed the test's call; empty: none
 	Limited bool   // only for ranges that the kernel lets userfaultfd watch; Claim finds out which
-	Why     string // why nobody does; empty otherwise
+	Why     string // why none does; empty otherwise
 }
 
 // Report is what the self-test found.
@@ -26,8 +26,8 @@ type Report struct {
 	Classes  []Coverage // one for each Class, in their order
 }
 
-// Covered is the set of classes that somebody sees, for any range (everywhere) or at least for those that the
-// kernel lets userfaultfd watch.
+// Covered is the set of classes that a monitor sees, for any range (everywhere) or at least for
+// those that the kernel lets userfaultfd watch.
 func (r Report) Covered() (everywhere, somewhere Classes) {
 	for _, c := range r.Classes {
 		if c.By == "" {

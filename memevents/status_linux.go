@@ -31,9 +31,10 @@ func Status() Report {
 	return *tested.report
 }
 
-// Retest tests again. Somebody may have overwritten the hooks since; what is no longer seen is no longer
-// covered, and Claim refuses accordingly from then on. Where something was lost, every entry of the process
-// becomes stale: changes may have passed it by already, and its owners are to register anew for what is left.
+// Retest tests again. Other code may have overwritten the hooks since; what is no longer seen is no
+// longer covered, and Claim refuses accordingly from then on. Where something was lost, every entry
+// of the process becomes stale: changes may have passed it by already, and its owners are to
+// register anew for what is left.
 func Retest() Report {
 	Status()
 	tested.mu.Lock()
@@ -42,7 +43,7 @@ func Retest() Report {
 	selfTest()
 	e, s := covered()
 	if everywhere&^e|somewhere&^s != 0 {
-		// After the two sets changed: who claims meanwhile either is met here or sees them.
+		// After the two sets changed: a claim meanwhile either is met here or sees them.
 		C.ibc_mem_invalidate(table(), 0, ^C.uint64_t(0))
 		C.ibc_mem_signal(table())
 	}
@@ -54,7 +55,8 @@ func covered() (everywhere, somewhere Classes) {
 	return Classes(tested.everywhere.Load()), Classes(tested.somewhere.Load())
 }
 
-// trials are the calls that stand for the classes: through a symbol of the libc, and straight to the kernel.
+// trials are the calls that stand for the classes: through a symbol of the libc, and straight to
+// the kernel.
 var trials = []struct {
 	what   uint32
 	event  int // whose relocations of other libraries are called too; -1: no
@@ -94,7 +96,8 @@ func selfTest() {
 	}
 	tested.report = r
 	everywhere, somewhere := r.Covered()
-	tested.late.Store(uint32(somewhere &^ everywhere & UnmappedLate)) // before a Claim relies on userfaultfd in a hook's place
+	// Before a Claim relies on userfaultfd in a hook's place
+	tested.late.Store(uint32(somewhere &^ everywhere & UnmappedLate))
 	tested.everywhere.Store(uint32(everywhere))
 	tested.somewhere.Store(uint32(somewhere))
 }
@@ -129,8 +132,8 @@ func runTrials(m *C.struct_ibc_mem) (f findings) {
 		}
 	}
 	f.watched &^= rawMissed
-	// To the kernel, lowering the break is unmapping like any other (mm/mmap.c, sys_brk), and an allocator has
-	// no other ways than these, whenever it takes them.
+	// To the kernel, lowering the break is unmapping like any other (mm/mmap.c, sys_brk), and an
+	// allocator has no other ways than these, whenever it takes them.
 	if f.watched.Has(Set(RawUnmap)) {
 		f.watched |= Set(Brk)
 	}
@@ -140,8 +143,8 @@ func runTrials(m *C.struct_ibc_mem) (f findings) {
 	return f
 }
 
-// tryHooks makes the call through the symbol, and through each relocation of it in this process, which
-// somebody may have changed. It returns what was not noticed.
+// tryHooks makes the call through the symbol, and through each relocation of it in this process,
+// which other code may have changed. It returns what was not noticed.
 func tryHooks(m *C.struct_ibc_mem, what uint32, event int) (missed string) {
 	if ok, err := try(m, trial{what: what, own: monitors.reloc.Active && !inLibc(what)}); !ok && err != 0 {
 		return fmt.Sprintf("the test's call failed: %v", err)
@@ -161,7 +164,7 @@ func tryHooks(m *C.struct_ibc_mem, what uint32, event int) (missed string) {
 	return ""
 }
 
-// inLibc tells the trials that call what is inside the libc.
+// inLibc selects the trials that call what is inside the libc.
 func inLibc(what uint32) bool { return what == C.IBC_MEM_TRY_FREE || what == C.IBC_MEM_TRY_LIBC_BRK }
 
 // trial is one call that should be noticed.
@@ -199,13 +202,13 @@ func (f *findings) fill(r *Report) {
 	}
 }
 
-// explain says why nobody sees a class.
+// explain says why no monitor sees a class.
 func (f *findings) explain(c Class) string {
 	switch c {
 	case Truncate:
-		return "nothing tells of it: do not shrink or punch files whose mappings are registered"
+		return "nothing reports it: do not shrink or punch files whose mappings are registered"
 	case RawShm, RawGuard, RawRemapFile:
-		return "the kernel tells nobody of it; hooks see only calls through the libc"
+		return "the kernel does not report it; hooks see only calls through the libc"
 	case RawUnmap, RawDiscard:
 		return "hooks do not see it; userfaultfd: " + monitors.uffd.Why
 	case LibcFree, LibcBrk:

@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the libc does inside, counted by the kernel (ptrace) and by this package. A monitor either sees every
-// call or the class is reported missing and claims are refused.
-func TestWhatTheLibcDoesInsideIsCountedLikeByTheKernel_03(t *testing.T) {
+// What the libc does inside, counted by the kernel (ptrace) and by this package. A monitor either
+// sees every call or the class is reported missing and claims are refused.
+func TestLibcCallsAreCountedAsByTheKernel_03(t *testing.T) {
 	foreign := artifact(t, "foreign.so")
 	for _, monitor := range []string{"symbols", "symbols,patch", "symbols,userfaultfd"} {
-		for _, arenas := range []string{"1", "8"} { // one arena: the heap is the break; more: a map of a thread
+		// One arena: the heap is the break; more: a map of a thread
+		for _, arenas := range []string{"1", "8"} {
 			t.Run(monitor+" arenas="+arenas, func(t *testing.T) {
 				if strings.HasSuffix(monitor, "patch") && runtime.GOARCH != "amd64" {
 					t.Skip("the libc's text is patched on amd64 only")
@@ -55,38 +56,31 @@ func compareInside(t *testing.T, monitor, name, out string, kernel tally) {
 	default:
 		want = fmt.Sprintf("%s: noticed, hooks saw 0, userfaultfd %d\n", name, kernel.watched)
 	}
-	if !strings.Contains(out, want) {
-		t.Errorf("no %q in\n%s", want, out)
-	}
+	wants(t, out, want)
 }
 
 var insideNames = []string{"trim", "stack", "free", "realloc"}
 
-const firstMark = 1000 // the marks are writes of that many bytes to no file: even ones begin, odd ones end
+// The marks are writes of that many bytes to no file: even ones begin, odd ones end
+const firstMark = 1000
 
-func init() {
-	helpers["inside"] = func(args []string) error {
-		runtime.LockOSThread()
-		if _, err := cLoad(args[0]); err != nil {
-			return err
-		}
-		w, err := NewWatcher(WatcherConfig{})
+var _ = helper("inside", func(t testing.TB, args []string) error {
+	runtime.LockOSThread()
+	load(t, args[0])
+	w := newWatcher(t, WatcherConfig{})
+	// The runtime's own calls would count too: those of a collection, and of the scavenger that
+	// gives back what it freed.
+	debug.FreeOSMemory()
+	debug.SetGCPercent(-1)
+	for i, name := range insideNames {
+		got, err := inside(w, name, uintptr(firstMark+2*i))
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		// The runtime's own calls would count too: those of a collection, and of the scavenger that gives back what it freed.
-		debug.FreeOSMemory()
-		debug.SetGCPercent(-1)
-		for i, name := range insideNames {
-			got, err := inside(w, name, uintptr(firstMark+2*i))
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			fmt.Println(name + ": " + got)
-		}
-		return nil
+		fmt.Println(name + ": " + got)
 	}
-}
+	return nil
+})
 
 // inside lets the libc take memory away of which a page is watched.
 func inside(w *Watcher, name string, mark uintptr) (string, error) {
@@ -125,7 +119,8 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 	if r.Acquire() {
 		return "missed", nil
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) { // the reader counts what it has read before it tells
+	// The reader counts what it has read before it reports
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if s := ReadStats(); len(w.Drain(nil)) > 0 {
 			return fmt.Sprintf("noticed, hooks saw %d, userfaultfd %d", s.Unmaps-hooks, ReadStats().KernelEvents-kernel), nil
 		}
@@ -135,7 +130,8 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 
 // ---- the kernel's count ----
 
-// tally is how many calls of the kernel took memory away between two marks: in all, and over the page marked.
+// tally is how many calls of the kernel took memory away between two marks: in all, and over the
+// page marked.
 type tally struct{ all, watched int }
 
 // traceHelper runs a helper under ptrace.
@@ -144,16 +140,12 @@ func traceHelper(t *testing.T, env []string, name string, args ...string) (strin
 	runtime.LockOSThread() // which is the tracer
 	defer runtime.UnlockOSThread()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer out.Close()
 	pid, err := syscall.ForkExec(os.Args[0], append([]string{os.Args[0], "helper", name}, args...), &syscall.ProcAttr{
 		Env: append(os.Environ(), env...), Files: []uintptr{0, out.Fd(), out.Fd()}, Sys: &syscall.SysProcAttr{Ptrace: true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	counter := counter{counts: make([]tally, len(insideNames)), at: -1, calls: map[int]traced{}}
 	status, err := counter.run(pid)
 	text, _ := os.ReadFile(out.Name())
@@ -207,8 +199,8 @@ func (c *counter) run(pid int) (status unix.WaitStatus, err error) {
 	}
 }
 
-// stop looks at a thread that enters or leaves the kernel. PTRACE_GET_SYSCALL_INFO (ptrace(2)) says the same
-// on every architecture.
+// stop looks at a thread that enters or leaves the kernel. PTRACE_GET_SYSCALL_INFO (ptrace(2)) says
+// the same on every architecture.
 func (c *counter) stop(tid int) {
 	const getSyscallInfo, entry, exit = 0x420e, 1, 2
 	var info struct {

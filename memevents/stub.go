@@ -36,14 +36,14 @@ func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, erro
 // Publish has nothing to publish.
 func (w *Watcher) Publish(Ref) bool { return false }
 
-// Late is nothing: nobody tells of anything.
+// Late is nothing: there is no monitor.
 func Late() Classes { return 0 }
 
-// Told has nobody to ask.
-func (w *Watcher) Told() bool { return false }
+// Reported has no kernel to ask.
+func (w *Watcher) Reported() bool { return false }
 
-// WaitTold has nobody to ask.
-func (w *Watcher) WaitTold() bool { return false }
+// WaitReported has no kernel to ask.
+func (w *Watcher) WaitReported() bool { return false }
 
 // Settle has nothing to wait for.
 func (w *Watcher) Settle() {}

@@ -8,11 +8,9 @@ import (
 	"testing"
 )
 
-func TestWithoutCgoEverythingIsRefusedAndNothingBreaks_17(t *testing.T) {
+func TestWithoutCgoEverythingIsRefused_17(t *testing.T) {
 	w, err := NewWatcher(WatcherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if r, err := w.Claim(4096, 8192, 0, 0); !errors.Is(err, ErrUnwatched) || r.Acquire() {
 		t.Error("claim:", err)
 	}

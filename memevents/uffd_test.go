@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,15 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needUffd skips where the system forbids userfaultfd, or the environment chooses other monitors. Where a plain call of it
-// succeeds, the monitor has to work.
+// needUffd skips where the system forbids userfaultfd, or the environment chooses other monitors.
+// Where a plain call of it succeeds, the monitor has to work.
 func needUffd(t testing.TB) {
 	t.Helper()
 	for _, m := range Status().Monitors {
 		if m.Name != MonitorUserfaultfd || m.Active {
 			continue
 		}
-		if fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0); errno == 0 { // UFFD_USER_MODE_ONLY
+		// UFFD_USER_MODE_ONLY
+		if fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0); errno == 0 {
 			unix.Close(int(fd))
 			if os.Getenv(EnvMonitors) == "" && os.Getenv(EnvEvents) == "" {
 				t.Fatal(m.Name, " works here, and the monitor does not: ", m.Why)
@@ -65,7 +65,7 @@ func TestRawCallsAreSeenByUserfaultfd_04(t *testing.T) {
 			t.Fatal(errno)
 		}
 	}
-	// A thread that sleeps in a raw call holds up the runtime, so these calls tell it.
+	// A thread that sleeps in a raw call holds up the runtime, so these calls inform it.
 	blocking := func(nr uintptr, args ...uintptr) {
 		t.Helper()
 		var a [6]uintptr
@@ -120,14 +120,10 @@ func TestSyscallPackageAndFreeOSMemory_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	b, err := syscall.Mmap(-1, 0, int(pageSize), rw, anonymous)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p := uintptr(unsafe.Pointer(&b[0]))
 	r := watch(t, w, p, page(p, 1), ForGoMap)
-	if err := syscall.Munmap(b); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Munmap(b))
 	if r.Acquire() {
 		t.Error("a hit after syscall.Munmap")
 	}
@@ -156,7 +152,7 @@ func TestSyscallPackageAndFreeOSMemory_04(t *testing.T) {
 	drained(t, w, r)
 }
 
-// watchDropped watches Go memory that nobody refers to any more.
+// watchDropped watches Go memory without references.
 //
 //go:noinline
 func watchDropped(t *testing.T, w *Watcher) Ref {
@@ -171,7 +167,8 @@ func watchDropped(t *testing.T, w *Watcher) Ref {
 	return r
 }
 
-// A reader that is late holds up the unmapper and not the truth: from the moment the call can return, no hit.
+// A reader that is late holds up the unmapper and not the truth: from the moment the call can
+// return, no hit.
 func TestSlowReaderBlocksTheCallAndNotTheTruth_13(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
@@ -193,8 +190,9 @@ func TestSlowReaderBlocksTheCallAndNotTheTruth_13(t *testing.T) {
 	}
 }
 
-// Where others compute, one turn of theirs is longer than all the time that WaitTold has: it asks after it.
-func TestWhatIsToldDuringATurnOfOthersIsKnownAfterIt_14(t *testing.T) {
+// Where others compute, one turn of theirs is longer than all the time that WaitReported has: it
+// asks after it.
+func TestWaitReportedOutlastsATurnOfOthers_14(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -209,7 +207,7 @@ func TestWhatIsToldDuringATurnOfOthersIsKnownAfterIt_14(t *testing.T) {
 			unix.Syscall(unix.SYS_MUNMAP, p, pageSize, 0)
 			returned.Store(true)
 		})
-		for w.Told() && !returned.Load() {
+		for w.Reported() && !returned.Load() {
 			runtime.Gosched()
 		}
 		for range 8 { // 10 ms each (forcePreemptNS of runtime/proc.go)
@@ -218,16 +216,16 @@ func TestWhatIsToldDuringATurnOfOthersIsKnownAfterIt_14(t *testing.T) {
 				}
 			})
 		}
-		untold, asked := !w.Told(), time.Now()
-		told, turn := w.WaitTold(), time.Since(asked)
+		unreported, asked := !w.Reported(), time.Now()
+		reported, turn := w.WaitReported(), time.Since(asked)
 		end.Store(true)
 		others.Wait()
 		drained(t, w, r)
-		if untold && told && turn > time.Millisecond {
+		if unreported && reported && turn > time.Millisecond {
 			return
 		}
 	}
-	t.Error("what was not told before a turn of others was never told after it")
+	t.Error("what was not reported before a turn of others was never reported after it")
 }
 
 // The same thread unmaps, maps anew and asks.
@@ -242,7 +240,8 @@ func TestGateStopsHitsWhileEventsAreTaken_14(t *testing.T) {
 	}
 }
 
-// A reader that only acts on what it has read, without a gate, lets hits pass: the entry is valid until then.
+// A reader that only acts on what it has read, without a gate, lets hits pass: the entry is valid
+// until then.
 func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 	needUffd(t)
 	setReaderDelay(500)
@@ -256,19 +255,19 @@ func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 	}
 }
 
-// The event of what stood there before may meet a claim that has begun and not yet looked at the gate. Such a claim is
-// refused, and does not end in a registration for nothing.
+// The event of what stood there before may meet a claim that has begun and not yet looked at the
+// gate. Such a claim is refused, and does not end in a registration for nothing.
 func TestAClaimThatALateEventMetIsRefused_14(t *testing.T) {
 	needUffd(t)
 	setReaderDelay(200)
 	defer setReaderDelay(0)
 	if _, _, late := unmapAndAsk(t, 500); late != 0 {
-		t.Errorf("%d claims succeeded though their range had been told of as gone", late)
+		t.Errorf("%d claims succeeded though their range had been reported as gone", late)
 	}
 }
 
-// unmapAndAsk counts the hits after a raw munmap, those that there would have been without the gate, and the claims
-// that were met by an event of the mapping before.
+// unmapAndAsk counts the hits after a raw munmap, those that there would have been without the
+// gate, and the claims that were met by an event of the mapping before.
 func unmapAndAsk(t *testing.T, rounds int) (stale, ungated, late int) {
 	t.Helper()
 	w := newWatcher(t, WatcherConfig{})
@@ -311,32 +310,28 @@ func unmapAndAsk(t *testing.T, rounds int) (stale, ungated, late int) {
 }
 
 // Thread-local storage is taken from a thread's stack.
-func TestReaderStartsInAProgramWithMuchThreadLocalStorage_17(t *testing.T) {
+func TestReaderStartsWithMuchThreadLocalStorage_17(t *testing.T) {
 	needUffd(t)
-	out := runHelper(t, []string{preload(t, "bigtls.so")}, "monitors")
-	if !strings.Contains(out, MonitorUserfaultfd+" active") {
-		t.Error(out)
-	}
+	wants(t, runHelper(t, []string{preload(t, "bigtls.so")}, "monitors"), MonitorUserfaultfd+" active")
 }
 
-func init() {
-	helpers["monitors"] = func([]string) error {
-		for _, m := range Status().Monitors {
-			if m.Active {
-				fmt.Println(m.Name, "active")
-			} else {
-				fmt.Println(m.Name, m.Why)
-			}
+var _ = helper("monitors", func(t testing.TB, _ []string) error {
+	for _, m := range Status().Monitors {
+		if m.Active {
+			fmt.Println(m.Name, "active")
+		} else {
+			fmt.Println(m.Name, m.Why)
 		}
-		return nil
 	}
-}
+	return nil
+})
 
 const lingers = time.Second // LINGER_NS of ibc_mem_uffd.c
 
-// Discarding is told before it happens and its end is not: for a while the range is closed to claims. Not to those
-// of memory that its user holds, which nobody else discards; what is discarded later ends them like any other.
-func TestDiscardedRangeStaysClosedForAWhileButToItsUser_04(t *testing.T) {
+// Discarding is reported before it happens and its end is not: for a while the range is closed to
+// claims. Not to those of memory that its user holds, which no other code discards; what is
+// discarded later ends them like any other.
+func TestDiscardedRangeLingersButForItsUser_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	p := mapPages(t, 1)
@@ -357,7 +352,8 @@ func TestDiscardedRangeStaysClosedForAWhileButToItsUser_04(t *testing.T) {
 		if closed && errors.Is(err, ErrChanging) {
 			break
 		}
-		if time.Since(since) < lingers || tries == 20 { // else the while is over: the machine was busy
+		// Else the while is over: the machine was busy
+		if time.Since(since) < lingers || tries == 20 {
 			t.Fatalf("closed: %v; claim: %v", closed, err)
 		}
 	}
@@ -376,7 +372,7 @@ func TestDiscardedRangeStaysClosedForAWhileButToItsUser_04(t *testing.T) {
 	w.Retire(live)
 }
 
-// What the collector frees and allocates anew all the time can be claimed by whoever holds it.
+// What the collector frees and allocates anew all the time can be claimed by its holder.
 func TestGoHeapIsClaimedAmidItsOwnDiscards_04(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})

@@ -1,11 +1,12 @@
 package memevents
 
-// DefaultMaxDeadBytes bounds the registered memory that waits for deregistration while nobody calls.
+// DefaultMaxDeadBytes bounds the registered memory that waits for deregistration while there are no
+// calls.
 const DefaultMaxDeadBytes = 64 << 20
 
 // WatcherConfig says how a Watcher behaves. The zero value is usable.
 type WatcherConfig struct {
-	// MaxDeadBytes: above so many bytes of invalidated ranges that nobody has drained, Wait returns.
+	// MaxDeadBytes: above so many bytes of invalidated ranges that were not drained, Wait returns.
 	// In bytes; default DefaultMaxDeadBytes; negative: at the first.
 	MaxDeadBytes int64
 }

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher owns entries of the table: one for each registration cache. Its methods may be called by any
-// number of goroutines.
+// Watcher owns entries of the table: one for each registration cache. Its methods may be called by
+// any number of goroutines.
 type Watcher struct {
 	m      *C.struct_ibc_mem
 	id     C.uint32_t
@@ -45,12 +45,14 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 		return nil, err
 	}
 	var old [8]byte
-	unix.Read(int(i32(&m.watcher[id].efd).Load()-1), old[:]) // what woke the last owner of this place
+	// What woke the last owner of this place
+	unix.Read(int(i32(&m.watcher[id].efd).Load()-1), old[:])
 	return w, nil
 }
 
-// eventFile returns a file for the eventfd that hooks write to, which it makes at the first time. Hooks may hold
-// its number for a while, so the number stays taken for good and the file is a duplicate.
+// eventFile returns a file for the eventfd that hooks write to, which it makes at the first time.
+// Hooks may hold its number for a while, so the number stays taken for good and the file is a
+// duplicate.
 func eventFile(efd *C.int32_t, what string) (*os.File, error) {
 	if was := i32(efd).Load(); was == 0 || !isEventfd(int(was)-1) {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -87,7 +89,8 @@ func failed(op string, err error, detail, remedy string) error {
 	return &Error{Op: op, Errno: errno, Detail: detail, Remedy: remedy}
 }
 
-// Close gives the watcher back. It refuses with ErrBusy while entries are claimed. It is idempotent.
+// Close gives the watcher back. It refuses with ErrBusy while entries are claimed. It is
+// idempotent.
 func (w *Watcher) Close() error {
 	if forked(w.m) {
 		return errForked("close watcher")
@@ -102,18 +105,20 @@ func (w *Watcher) Close() error {
 	return w.wakeup.Close()
 }
 
-// Claim announces that the pages of [lo, hi), all of them mapped, are about to be registered, and returns the entry that will tell
-// whether they are still the same. need is what the caller cannot rule out for this memory. The tag is the
-// caller's own. On success the caller registers, then calls Publish, or Retire if registering failed.
-// On any error it registers for this operation only, or not at all.
+// Claim announces that the pages of [lo, hi), all of them mapped, are about to be registered, and
+// returns the entry that will say whether they are still the same. need is what the caller cannot
+// rule out for this memory. The tag is the caller's own. On success the caller registers, then
+// calls Publish, or Retire if registering failed. On any error it registers for this operation
+// only, or not at all.
 func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_ALL)
 }
 
-// ClaimLive is Claim for a range of which every page is in use by the caller until Publish: live objects,
-// allocated blocks, maps that no other thread of the program discards meanwhile. It is not for a range that was
-// widened over pages of which the caller knows nothing, such as those between two registrations. In return it
-// is not refused because of the discards whose end nobody tells; the package documentation says why it is safe.
+// ClaimLive is Claim for a range of which every page is in use by the caller until Publish: live
+// objects, allocated blocks, maps that no other thread of the program discards meanwhile. It is not
+// for a range that was widened over pages of which the caller knows nothing, such as those between
+// two registrations. In return it is not refused because of the discards whose end is not reported;
+// the package documentation says why it is safe.
 func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_CALLS)
 }
@@ -160,15 +165,16 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 }
 
 func errUnseen(missing Classes) error {
-	return &Error{Op: "claim", Err: ErrUnwatched, Detail: "nobody sees " + missing.String(), Remedy: "see Status"}
+	return &Error{Op: "claim", Err: ErrUnwatched, Detail: "no monitor sees " + missing.String(), Remedy: "see Status"}
 }
 
 // It is met on a busy path, and always reads the same.
 var errChanging error = &Error{Op: "claim", Err: ErrChanging}
 
-// Publish makes the entry of a finished registration available to Acquire, and acquires it once for the
-// caller. False means that the range changed while it was being registered: the caller deregisters and
-// Retires, and may try once more. It waits, for some microseconds, while events of userfaultfd are being dealt with.
+// Publish makes the entry of a finished registration available to Acquire, and acquires it once for
+// the caller. False means that the range changed while it was being registered: the caller
+// deregisters and Retires, and may try once more. It waits, for some microseconds, while events of
+// userfaultfd are being dealt with.
 func (w *Watcher) Publish(r Ref) bool {
 	if forked(w.m) || !gatePassed(w.m) {
 		return false
@@ -184,8 +190,8 @@ func (w *Watcher) Publish(r Ref) bool {
 // Settle does the waiting of Publish beforehand: for an owner that publishes under a lock.
 func (w *Watcher) Settle() { gatePassed(w.m) }
 
-// gatePassed waits until what userfaultfd had told before the call is dealt with: the calls that it told of may have
-// returned. False: the reader has not moved for a second.
+// gatePassed waits until what userfaultfd had reported before the call is dealt with: the calls
+// that it reported may have returned. False: the reader has not moved for a second.
 func gatePassed(m *C.struct_ibc_mem) bool {
 	g := gate.Load()
 	for i := 0; g&1 != 0 && gate.Load() == g; i++ {
@@ -201,14 +207,16 @@ func gatePassed(m *C.struct_ibc_mem) bool {
 	return true
 }
 
-// Evict takes an entry out of use because its owner wants to. True: from now on Acquire fails, and the caller
-// deregisters and Retires when Refs is 0. False: the range changed before, and Drain delivers the entry.
+// Evict takes an entry out of use because its owner wants to. True: from now on Acquire fails, and
+// the caller deregisters and Retires when Refs is 0. False: the range changed before, and Drain
+// delivers the entry.
 func (w *Watcher) Evict(r Ref) bool {
 	return r.e.state.CompareAndSwap(r.valid, r.valid&^3|stale)
 }
 
-// Retire ends an entry that is the caller's: its registration failed, or Publish said no, Evict yes, or Drain
-// delivered it; and it is deregistered and unreferenced. The Ref fits nothing afterwards.
+// Retire ends an entry that is the caller's: its registration failed, or Publish said no, Evict
+// yes, or Drain delivered it; and it is deregistered and unreferenced. The Ref fits nothing
+// afterwards.
 func (w *Watcher) Retire(r Ref) {
 	s := r.e.state.Load()
 	if s != r.valid&^3|pending && s != r.valid&^3|stale {
@@ -217,15 +225,17 @@ func (w *Watcher) Retire(r Ref) {
 	C.ibc_mem_retire(w.m, r.slot(w.m))
 }
 
-// Drain appends to dst the entries that were invalidated since the last call, each once. They are then the
-// caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if there are any.
+// Drain appends to dst the entries that were invalidated since the last call, each once. They are
+// then the caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if
+// there are any.
 func (w *Watcher) Drain(dst []Ref) []Ref {
 	var slots [64]C.uint32_t
 	if w.closed.Load() { // its place may be another's
 		return dst
 	}
 	d := &w.m.watcher[w.id]
-	// signalled alone: a hook sets it late, when the list was drained already. Left standing, it would keep the next wake back.
+	// signalled by itself: a hook sets it late, when the list was drained already. Left standing,
+	// it would keep the next wake back.
 	for u32(&d.dead_head).Load() != 0 || u32(&d.signalled).Load() != 0 {
 		n := C.ibc_mem_drain(w.m, w.id, &slots[0], C.uint32_t(len(slots)))
 		for _, slot := range slots[:n] {
@@ -248,8 +258,8 @@ func (w *Watcher) Dead() (ranges int, bytes int64) {
 	return int(u64(&d.dead_count).Load()), int64(u64(&d.dead_bytes).Load())
 }
 
-// Wait returns nil when more than MaxDeadBytes are dead, which it reports once until the next Drain; otherwise
-// the context's error, or os.ErrClosed.
+// Wait returns nil when more than MaxDeadBytes are dead, which it reports once until the next
+// Drain; otherwise the context's error, or os.ErrClosed.
 func (w *Watcher) Wait(ctx context.Context) error {
 	if forked(w.m) { // the descriptor is the parent's too, whose event this would take
 		return errForked("wait")

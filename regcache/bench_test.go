@@ -23,7 +23,8 @@ func TestHitAllocatesNothingAndCallsNoC_25(t *testing.T) {
 		}
 	})
 	calls = runtime.NumCgoCall() - calls
-	if (n != 0 || calls > 10) && !verifying { // other goroutines' calls count too, but not a thousand
+	// Other goroutines' calls count too, but not a thousand
+	if (n != 0 || calls > 10) && !verifying {
 		t.Errorf("%v allocations, %d cgo calls in 1000", n, calls)
 	}
 }
@@ -49,9 +50,7 @@ func hits(b *testing.B, c *Cache, p unsafe.Pointer, n uint64, step uintptr) {
 	at := uintptr(0)
 	for b.Loop() {
 		r, err := c.Get(unsafe.Add(p, at), n, LocalWrite)
-		if err != nil {
-			b.Fatal(err)
-		}
+		noError(b, err)
 		c.Put(r)
 		if at += step; at == 64*page {
 			at = 0
@@ -59,7 +58,8 @@ func hits(b *testing.B, c *Cache, p unsafe.Pointer, n uint64, step uintptr) {
 	}
 }
 
-// BenchmarkMiss measures a Get that registers (with the fake Registrar) beside that of a range that is not cached.
+// BenchmarkMiss measures a Get that registers (with the fake Registrar) beside that of a range that
+// is not cached.
 func BenchmarkMiss(b *testing.B) {
 	for _, cached := range []bool{true, false} {
 		name := map[bool]string{true: "invalidated", false: "per-operation"}[cached]

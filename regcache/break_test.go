@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two Gets need the room of one idle registration. The one that finds none is not told that memory lacks.
+// Two Gets need the room of one idle registration. The one that finds none gets no error of lacking
+// memory.
 func TestGetsThatLackMemoryShareWhatIsIdle_18(t *testing.T) {
 	f := newFake()
 	f.limit = 4 * int64(page)
@@ -48,7 +49,7 @@ func TestGetsThatLackMemoryShareWhatIsIdle_18(t *testing.T) {
 	checkStats(t, c)
 }
 
-func TestAStrictCacheHearsOfWhatALargerRangeReplaced_09(t *testing.T) {
+func TestStrictCacheSeesMergedRangesChange_09(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		f := newFake()
 		c := cached(t, f, func(c *Config) { c.Strict = strict })
@@ -69,13 +70,12 @@ func TestAStrictCacheHearsOfWhatALargerRangeReplaced_09(t *testing.T) {
 	}
 }
 
-// Whatever is asked for: an error that says so, or a registration that lands; and nothing is left behind.
+// Whatever is asked for: an error that says so, or a registration that lands; and nothing is left
+// behind.
 func TestOddRangesAreRefusedOrRight(t *testing.T) {
 	file := must(os.CreateTemp(t.TempDir(), "short"))(t)
 	defer file.Close()
-	if err := file.Truncate(int64(page)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Truncate(int64(page)))
 	beyond := must(unix.MmapPtr(int(file.Fd()), 0, nil, 4*page, rw, unix.MAP_SHARED))(t)
 	defer unix.MunmapPtr(beyond, 4*page)
 	none := reserve(t, 2)
@@ -135,8 +135,8 @@ func TestOddRangesAreRefusedOrRight(t *testing.T) {
 	}
 }
 
-// Each stretch that userfaultfd watches is a mapping of its own for the kernel, of which a process may have 65530:
-// a program that communicates from ever other places must not run out of them.
+// Each stretch that userfaultfd watches is a mapping of its own for the kernel, of which a process
+// may have 65530: a program that communicates from ever other places must not run out of them.
 func TestWatchingLeavesNoMappingsBehind(t *testing.T) {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.MaxRegions = 16 })
@@ -158,13 +158,11 @@ func TestWatchingLeavesNoMappingsBehind(t *testing.T) {
 func mappings(t testing.TB) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return bytes.Count(text, []byte("\n"))
 }
 
-// What one registration no longer needs to hear of, another may.
+// What one registration no longer needs to see, another may.
 func TestWhatOthersWatchStaysWatched(t *testing.T) {
 	needCached(t, newCache(t, newFake()), Any)
 	for _, x := range []struct{ from, to uintptr }{{0, 12}, {0, 6}, {6, 12}, {4, 8}, {5, 6}} {
@@ -176,8 +174,7 @@ func TestWhatOthersWatchStaysWatched(t *testing.T) {
 		getPut(t, b, p+x.from*page, uint64((x.to-x.from)*page), LocalWrite)
 		b.Clear()
 		unix.RawSyscall(unix.SYS_MUNMAP, p+5*page, page, 0)
-		mapAt(t, p+5*page, page, rw)
-		stamp(p+5*page, p+6*page)
+		remap(t, p+5*page, p+6*page)
 		if again := mustGet(t, a, p+4*page, 4*uint64(page), LocalWrite); again.LKey == r.LKey {
 			t.Errorf("pages %d to %d were watched by another, and a page of 4 to 8 went unseen", x.from, x.to)
 		} else {
@@ -216,13 +213,12 @@ func TestAnotherUserfaultfdKeepsItsMemory(t *testing.T) {
 	}
 }
 
-// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before it.
+// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before
+// it.
 func vmFlags(t *testing.T, p uintptr) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		if lo, hi, ok := span(line); ok {

@@ -73,7 +73,7 @@ func New(cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-// reclaim deregisters what was invalidated when it becomes much, though nobody calls. It does not keep a
+// reclaim deregisters what was invalidated when it becomes much, without a call. It does not keep a
 // forgotten cache alive.
 func reclaim(ctx context.Context, wc weak.Pointer[Cache], w *memevents.Watcher, done chan struct{}) {
 	defer close(done)
@@ -86,7 +86,7 @@ func reclaim(ctx context.Context, wc weak.Pointer[Cache], w *memevents.Watcher, 
 	}
 }
 
-// look takes note of who is watched for.
+// look takes note of which origins are watched.
 func (c *Cache) look(r memevents.Report) {
 	_, somewhere := r.Covered()
 	for o := range numOrigins {
@@ -97,8 +97,9 @@ func (c *Cache) look(r memevents.Report) {
 	}
 }
 
-// Retest tests again whether all changes are noticed: another library may have replaced the hooks since. What is
-// no longer watched is no longer cached from then on, and what was cached under it is dropped.
+// Retest tests again whether all changes are noticed: another library may have replaced the hooks
+// since. What is no longer watched is no longer cached from then on, and what was cached under it
+// is dropped.
 func (c *Cache) Retest() Status {
 	if c.forked() {
 		return c.Status()
@@ -109,18 +110,19 @@ func (c *Cache) Retest() Status {
 	c.mu.Lock()
 	for _, i := range c.index.items {
 		if !somewhere.Has(i.e.need) {
-			c.evict(i.e)
+			c.evictLocked(i.e)
 		}
 	}
 	c.index.prune()
-	dead := c.sweep()
+	dead := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(dead)
 	return c.Status()
 }
 
-// Close deregisters everything. It refuses with ErrBusy while regions are in use, and the cache goes on; a Get that
-// comes while it makes sure may fail with os.ErrClosed all the same. It is idempotent.
+// Close deregisters everything. It refuses with ErrBusy while regions are in use, and the cache
+// goes on; a Get that comes while it makes sure may fail with os.ErrClosed all the same. It is
+// idempotent.
 func (c *Cache) Close() error {
 	if c.forked() {
 		return errForked("close")
@@ -140,7 +142,7 @@ func (c *Cache) Close() error {
 	c.mu.Unlock()
 	c.clear()
 	c.mu.Lock()
-	for c.ending > 0 { // by somebody else
+	for c.ending > 0 { // by another goroutine
 		c.ended.Wait()
 	}
 	busy := c.regions + int(c.singles.Load())
@@ -159,7 +161,8 @@ func (c *Cache) Close() error {
 	return errors.Join(err, c.frames.Close(), c.stats.deregErr.get())
 }
 
-// stayOpen lets the cache go on after a Close that refused, or that a registration's Close ended with a panic.
+// stayOpen lets the cache go on after a Close that refused, or that a registration's Close ended
+// with a panic.
 func (c *Cache) stayOpen() {
 	c.mu.Lock()
 	c.closed = c.over
@@ -173,9 +176,9 @@ func (c *Cache) clear() {
 	}
 	c.w.Settle() // an entry whose event is being dealt with can neither be evicted nor drained
 	c.mu.Lock()
-	c.lru.oldest(func(e *entry) bool { c.evict(e); return true })
+	c.lru.oldest(func(e *entry) bool { c.evictLocked(e); return true })
 	c.index.prune()
-	dead := c.sweep()
+	dead := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(dead)
 }
@@ -188,14 +191,14 @@ func (c *Cache) Clear() (left int) {
 	c.clear()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.ending > 0 { // by somebody else
+	for c.ending > 0 { // by another goroutine
 		c.ended.Wait()
 	}
 	return c.regions
 }
 
-// forked: this is the child of a fork. The registrations are the parent's, whom calls of the child would reach by
-// the descriptor that both have.
+// forked: this is the child of a fork. The registrations are the parent's, which calls of the child
+// would affect by the descriptor that both have.
 func (c *Cache) forked() bool { return os.Getpid() != c.pid }
 
 func errForked(op string) error {

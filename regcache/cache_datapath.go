@@ -17,7 +17,8 @@ type Region struct {
 	p unsafe.Pointer // keeps the object reachable
 }
 
-// entry is one registration. Its fields are set before it can be found, except those that say otherwise.
+// entry is one registration. Its fields are set before it can be found, except those that say
+// otherwise.
 type entry struct {
 	ref        memevents.Ref // zero: for one operation
 	lo, hi     uintptr
@@ -50,7 +51,8 @@ func (e *entry) region(p unsafe.Pointer) Region {
 	return Region{LKey: e.lkey, RKey: e.rkey, e: e, p: p}
 }
 
-// puts are the uses that have ended: the first, which registered, and the hits, less those that go on.
+// puts are the uses that have ended: the first, which registered, and the hits, less those that go
+// on.
 func (e *entry) puts() uint64 { return e.hits.Load() + 1 - uint64(e.ref.Refs()) }
 
 // hit counts and dates a use.
@@ -61,8 +63,9 @@ func (c *Cache) hit(e *entry) {
 	}
 }
 
-// hints find the entry that last served a page, or a larger cell for larger entries. A hint may be wrong. Pages have
-// two places each, so that most of DefaultMaxRegions small ranges have one to themselves.
+// hints find the entry that last served a page, or a larger cell for larger entries. A hint may be
+// wrong. Pages have two places each, so that most of DefaultMaxRegions small ranges have one to
+// themselves.
 type hints struct {
 	page [8192][2]atomic.Pointer[entry]
 	mid  [512]atomic.Pointer[entry]
@@ -116,12 +119,13 @@ func (h *hints) learn(lo uintptr, e *entry) {
 	}
 }
 
-// mustAsk: of some ways in which memory is unmapped only userfaultfd tells, and when the addresses are free already. Who has
-// mapped them anew, of whatever origin, asks the kernel first, and then the entry: a reference without is none to what is there now.
+// mustAsk: some ways in which memory is unmapped only userfaultfd reports, and when the addresses
+// are free already. A caller that has mapped them anew, of whatever origin, asks the kernel first,
+// and then the entry: a reference without is none to what is there now.
 func mustAsk(need memevents.Classes) bool { return need&memevents.Late() != 0 }
 
-// Get returns a registration of n bytes at p that allows at least the given access. Each Region goes to Put once,
-// when its operations have completed.
+// Get returns a registration of n bytes at p that allows at least the given access. Each Region
+// goes to Put once, when its operations have completed.
 func (c *Cache) Get(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	return c.GetFrom(c.origin, p, n, access)
 }
@@ -129,7 +133,7 @@ func (c *Cache) Get(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 // GetFrom is Get for memory of a given origin.
 func (c *Cache) GetFrom(o Origin, p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	e := c.hints.find(uintptr(p), n, asked(o, access))
-	if e == nil || e.frames != nil || mustAsk(e.need) && !c.w.Told() || !e.ref.Acquire() {
+	if e == nil || e.frames != nil || mustAsk(e.need) && !c.w.Reported() || !e.ref.Acquire() {
 		return c.miss(request{o: o, p: p, lo: uintptr(p), n: n, access: access})
 	}
 	c.hit(e)

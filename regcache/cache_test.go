@@ -23,7 +23,7 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// cached is a cache for memory that nobody takes away behind its back, or a skip where nothing is watched.
+// cached is a cache for memory that hooks see taken away, or a skip where nothing is watched.
 func cached(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 	t.Helper()
 	c := newCache(t, f, append([]func(*Config){func(c *Config) { c.Origin = Mapped }}, edit...)...)
@@ -45,8 +45,9 @@ func needCached(t testing.TB, c *Cache, o Origin) {
 	}
 }
 
-// settle waits until no discard lingers over the arena. Those of tests before this one do for a second, and where
-// there were many at a time they cover more than they discarded (memevents, ibc_mem_uffd.c).
+// settle waits until no discard lingers over the arena. Those of tests before this one do for a
+// second, and where there were many at a time they cover more than they discarded (memevents,
+// ibc_mem_uffd.c).
 func settle(t testing.TB) {
 	t.Helper()
 	arena.mu.Lock()
@@ -92,9 +93,7 @@ func TestAnUnknownOriginDoesNotHit(t *testing.T) {
 	p := reserve(t, 1)
 	for o := range numOrigins {
 		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		mustPut(t, c, r)
 	}
 	for o := int(numOrigins); o < 256; o++ {
@@ -109,14 +108,9 @@ func TestMisuseOfPutPanics(t *testing.T) {
 	r := mustGet(t, c, reserve(t, 1), 8, LocalWrite)
 	mustPut(t, c, r)
 	for name, r := range map[string]Region{"zero": {}, "second": r} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s Put did not panic", name)
-				}
-			}()
-			c.Put(r)
-		}()
+		if panicked(func() { c.Put(r) }) == nil {
+			t.Errorf("%s Put did not panic", name)
+		}
 	}
 }
 
@@ -213,7 +207,7 @@ func TestNoCachingIsSlowAndRight_17(t *testing.T) {
 	})
 	if _, somewhere := memevents.Status().Covered(); somewhere == 0 {
 		f := newFake()
-		try(t, newCache(t, f), f, "nobody sees")
+		try(t, newCache(t, f), f, "no monitor sees")
 	}
 }
 
@@ -222,7 +216,7 @@ func TestOtherProgramsWork_17(t *testing.T) {
 	if os.Getenv("IBCONDUIT_TEST_REGCACHE_CHILD") != "" {
 		return
 	}
-	const those = "TestWhat|TestMisuse|TestClose|TestNoCaching|TestEnomem|TestGoHeap|TestPool|TestOther"
+	const those = "TestWhat|TestUnreported|TestMisuse|TestClose|TestNoCaching|TestEnomem|TestGoHeap|TestPool|TestOther"
 	child := func(t *testing.T, binary string, env ...string) {
 		cmd := exec.Command(binary, "-test.run", those, "-test.count=1")
 		cmd.Env = append(os.Environ(), append(env, "IBCONDUIT_TEST_REGCACHE_CHILD=1")...)
@@ -231,9 +225,7 @@ func TestOtherProgramsWork_17(t *testing.T) {
 		}
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Run("no monitors", func(t *testing.T) { child(t, self, "IBCONDUIT_MEM_EVENTS=no") })
 	t.Run("no C", func(t *testing.T) {
 		gocmd, err := exec.LookPath("go")
@@ -305,12 +297,10 @@ func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
 					*(*uint64)(unsafe.Pointer(&b[j])) = stamps.Add(1) << 8
 				}
 				r, err := c.Get(unsafe.Pointer(&b[0]), n, LocalWrite)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				if !f.mr(t, r).lands(at, n) {
-					// The runtime may hand out an object's pages again while they are registered: the
-					// same pages with other stamps. Only other pages are stale.
+					// The runtime may hand out an object's pages again while they are registered:
+					// the same pages with other stamps. Only other pages are stale.
 					if !sameFrames(c, r, at, n) {
 						t.Fatalf("round %d (%v): stale", i, mode)
 					}
@@ -328,7 +318,8 @@ func TestGoHeapMemoryIsNeverStale_04(t *testing.T) {
 	}
 }
 
-// sameFrames compares the page frames of a verifying cache; without the right to see them nothing can be said.
+// sameFrames compares the page frames of a verifying cache; without the right to see them nothing
+// can be said.
 func sameFrames(c *Cache, r Region, lo, n uintptr) bool {
 	if r.e.frames == nil {
 		return c.frames == nil
@@ -336,21 +327,18 @@ func sameFrames(c *Cache, r Region, lo, n uintptr) bool {
 	return c.verifyFrames(&request{lo: lo, n: uint64(n)}, r.e) == nil
 }
 
-// administrator: this process has CAP_SYS_ADMIN, and that of the machine, not of a user namespace (proc_pid_uid_map(5)).
+// administrator: this process has CAP_SYS_ADMIN, and that of the machine, not of a user namespace
+// (proc_pid_uid_map(5)).
 func administrator(t *testing.T) bool {
 	t.Helper()
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return string(text)
 	}
 	_, line, _ := strings.Cut(read("/proc/self/status"), "CapEff:")
 	var caps uint64
-	if _, err := fmt.Sscanf(line, "%x", &caps); err != nil {
-		t.Fatal(err)
-	}
+	must(fmt.Sscanf(line, "%x", &caps))(t)
 	return caps&(1<<unix.CAP_SYS_ADMIN) != 0 && slices.Equal(strings.Fields(read("/proc/self/uid_map")), []string{"0", "0", "4294967295"})
 }
 
@@ -360,9 +348,7 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 	if errors.Is(err, unix.EPERM) && !administrator(t) {
 		t.Skip("needs CAP_SYS_ADMIN: ", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { finish(t, c, f) })
 	needCached(t, c, Mapped)
 	p := reserve(t, 4)
@@ -377,10 +363,9 @@ func TestVerifyFindsOtherPages(t *testing.T) {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_MREMAP, p+2*page, page, page, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q, 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	mapAt(t, p+2*page, page, rw)
-	stamp(p+2*page, p+3*page)
+	remap(t, p+2*page, p+3*page)
 	if _, err := c.Get(ptr(p), 4*uint64(page), LocalWrite); !errors.Is(err, ErrStale) {
-		t.Errorf("after a change that nobody heard of: %v, want ErrStale", err)
+		t.Errorf("after an unseen change: %v, want ErrStale", err)
 	}
 	getPut(t, c, p, uint64(page), LocalWrite) // the other pages are right
 }
@@ -427,7 +412,8 @@ func TestProgramsAreStartedUnderLoad_21(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	// The runtime's scavenger may discard pages of its own meanwhile, and a get beside them is then not cached.
+	// The runtime's scavenger may discard pages of its own meanwhile, and a get beside them is then
+	// not cached.
 	if s := c.Stats(); s.Invalidated != 0 || s.Registered != s.Misses+s.Uncached {
 		t.Errorf("%+v", s)
 	}

@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cCall makes a call as a C library would: through the symbol that it is bound to. Only package memevents has C.
+// cCall makes a call as a C library would: through the symbol that it is bound to. Only package
+// memevents has C.
 //
 //go:linkname cCall github.com/ibconduit/conduit/memevents.cCall
 func cCall(event uint32, args ...uintptr) (uintptr, syscall.Errno)
 
-// setReaderDelay makes the reader of userfaultfd wait, before it reads and before it acts on what it read.
+// setReaderDelay makes the reader of userfaultfd wait, before it reads and before it acts on what
+// it read.
 //
 //go:linkname setReaderDelay github.com/ibconduit/conduit/memevents.setReaderDelay
 func setReaderDelay(microseconds uint32)
@@ -35,8 +37,9 @@ func cLoad(path string) (unsafe.Pointer, error)
 //go:linkname cFunc github.com/ibconduit/conduit/memevents.cFunc
 func cFunc(name string, args ...uintptr) uintptr
 
-// setOrder chooses the order of notice and change in a test build of the hooks; stopAt makes them stop before and
-// after the kernel's work on the range at addr, where stopped says which, until goOnFrom.
+// setOrder chooses the order of notice and change in a test build of the hooks; stopAt makes them
+// stop before and after the kernel's work on the range at addr, where stopped says which, until
+// goOnFrom.
 //
 //go:linkname setOrder github.com/ibconduit/conduit/memevents.setOrder
 func setOrder(order uint32)
@@ -72,13 +75,6 @@ func call(t testing.TB, event uint32, args ...uintptr) uintptr {
 		t.Fatalf("call %d: %v", event, errno)
 	}
 	return ret
-}
-
-// remap puts fresh pages at [lo, hi), by a call that nobody hears of: what is there was unmapped before.
-func remap(t testing.TB, lo, hi uintptr) {
-	t.Helper()
-	mapAt(t, lo, hi-lo, rw)
-	stamp(lo, hi)
 }
 
 func protect(t testing.TB, lo, n, prot uintptr) {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The table has room for a number of caches, and the next gets a closed one's place: what is called on the old one takes
-// nothing from the new.
-func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
+// The table has room for a number of caches, and the next gets a closed one's place: what is called
+// on the old one takes nothing from the new.
+func TestClosedCacheLeavesTheNextOneUnchanged(t *testing.T) {
 	for name, do := range map[string]func(*Cache){
 		"Clear":  func(c *Cache) { c.Clear() },
 		"Retest": func(c *Cache) { c.Retest() },
@@ -21,22 +21,15 @@ func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := cached(t, newFake())
 			getPut(t, old, reserve(t, 1), 8, LocalWrite)
-			if err := old.Close(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, old.Close())
 			f := newFake()
 			c := cached(t, f)
 			p := reserve(t, 1)
 			getPut(t, c, p, 8, LocalWrite)
 			call(t, cMunmap, p, page)
 			do(old)
-			mapAt(t, p, page, rw)
-			stamp(p, p+page)
-			r := mustGet(t, c, p, 8, LocalWrite)
-			if !f.mr(t, r).lands(p, 8) {
-				t.Error("stale")
-			}
-			mustPut(t, c, r)
+			remap(t, p, p+page)
+			mustLand(t, f, c, p, 8, name)
 			if s := c.Stats(); s.Invalidated != 1 || s.Deregistered != 1 {
 				t.Errorf("%+v", s)
 			}
@@ -45,14 +38,11 @@ func TestAClosedCacheTakesNothingFromTheNextInItsPlace(t *testing.T) {
 }
 
 // The slot of a range that has ended is the next one's, perhaps another cache's.
-func TestASecondPutTakesNothingFromTheNextInItsPlace(t *testing.T) {
+func TestSecondPutLeavesTheNextOneUnchanged(t *testing.T) {
 	again := func(c *Cache, r Region) {
-		defer func() {
-			if recover() == nil {
-				t.Error("a second Put went unnoticed")
-			}
-		}()
-		_ = c.Put(r)
+		if panicked(func() { c.Put(r) }) == nil {
+			t.Error("a second Put went unnoticed")
+		}
 	}
 	a, b := cached(t, newFake()), cached(t, newFake())
 	ra := mustGet(t, a, reserve(t, 1), 8, LocalWrite)
@@ -76,7 +66,8 @@ func TestASecondPutTakesNothingFromTheNextInItsPlace(t *testing.T) {
 	}
 }
 
-// Close is tried until nothing is in use, by one goroutine, while others end their operations on what was changed meanwhile.
+// Close is tried until nothing is in use, by one goroutine, while others end their operations on
+// what was changed meanwhile.
 func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 	for range 200 {
 		f := newFake()
@@ -95,16 +86,12 @@ func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 		for c.Close() != nil {
 		}
 		next, err := New(Config{Registrar: newFake()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		puts.Wait()
 		if s := c.Stats(); s.Registered != s.Deregistered || s.Live != 0 {
 			t.Fatalf("%+v", s)
 		}
-		if err := next.Close(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, next.Close())
 	}
 }
 

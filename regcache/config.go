@@ -26,25 +26,28 @@ type Config struct {
 	Registrar Registrar
 	// MaxRegions bounds the registrations kept. Default DefaultMaxRegions.
 	MaxRegions int
-	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for longest goes (uses between
-	// two misses count as one moment); a range
-	// that does not fit beside what is in use is registered for one operation.
-	// Default: a quarter of the physical memory, or half of RLIMIT_MEMLOCK if that applies and is less.
+	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for
+	// longest goes (uses between two misses count as one moment); a range that does not fit beside
+	// what is in use is registered for one operation. Default: a quarter of the physical memory, or
+	// half of RLIMIT_MEMLOCK if that applies and is less.
 	MaxBytes int64
-	// MaxDeadBytes: when more bytes than that were invalidated, they are deregistered in the background, without any
-	// Get or Put. In bytes. Default memevents.DefaultMaxDeadBytes; negative: at once.
+	// MaxDeadBytes: when more bytes than that were invalidated, they are deregistered in the
+	// background, without any Get or Put. In bytes. Default memevents.DefaultMaxDeadBytes;
+	// negative: at once.
 	MaxDeadBytes int64
 	// Origin is what Get assumes. Default Any.
 	Origin Origin
-	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since Get; also for one whose
-	// registration reaches further and lost pages there, which may have been a neighbour's. Ranges that are
-	// registered for one operation, and those that Retest drops, are not watched, so of them nothing is said.
+	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since
+	// Get; also for one whose registration is larger and lost pages there, which may have been a
+	// neighbour's. Ranges that are registered for one operation, and those that Retest drops, are
+	// not watched, so of them nothing is said.
 	Strict bool
-	// Verify compares the page frames behind a range with those registered at each hit, and fails with ErrStale
-	// when they differ. Slow; for debugging. It needs CAP_SYS_ADMIN (proc_pid_pagemap(5)). Builds with -tags debug
-	// verify whenever they may.
+	// Verify compares the page frames behind a range with those registered at each hit, and fails
+	// with ErrStale when they differ. Slow; for debugging. It needs CAP_SYS_ADMIN
+	// (proc_pid_pagemap(5)). Builds with -tags debug verify whenever they may.
 	Verify bool
-	// Uncached registers for each operation. The environment variable IBCONDUIT_REGCACHE=off does the same.
+	// Uncached registers for each operation. The environment variable IBCONDUIT_REGCACHE=off does
+	// the same.
 	Uncached bool
 }
 

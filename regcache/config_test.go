@@ -13,7 +13,7 @@ type noRegistrar struct{}
 
 func (noRegistrar) Register(uintptr, uint64, Access) (MR, error) { return nil, syscall.ENOSYS }
 
-func TestACacheIsNotMadeWithAVariableThatMeansNothing(t *testing.T) {
+func TestNewRefusesMeaninglessVariables(t *testing.T) {
 	for _, name := range []string{memevents.EnvEvents, memevents.EnvMonitors, memevents.EnvLogLevel, Env} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "dunno")

@@ -17,9 +17,9 @@ import (
 
 var page = uintptr(os.Getpagesize())
 
-// fake is a Registrar without a device. It touches the memory as a device's driver would, and so fails where
-// that would, and remembers each page by the stamp that the test wrote at its start: whoever finds another stamp
-// there later has another page than was registered.
+// fake is a Registrar without a device. It touches the memory as a device's driver would, and so
+// fails where that would, and remembers each page by the stamp that the test wrote at its start: a
+// test that finds another stamp there later has another page than was registered.
 type fake struct {
 	limit  int64 // bytes; 0: none
 	before func(lo, hi uintptr)
@@ -125,7 +125,7 @@ func (f *fake) registered() (count int, bytes int64) {
 	return len(f.open), f.bytes
 }
 
-// lands reports whether an operation on [lo, lo+n) would reach the pages that are there now.
+// lands reports whether an operation on [lo, lo+n) would access the pages that are there now.
 func (m *fakeMR) lands(lo uintptr, n uint64) bool {
 	if lo < m.lo || uint64(lo-m.lo)+n > m.n {
 		return false
@@ -143,7 +143,8 @@ func (m *fakeMR) lands(lo uintptr, n uint64) bool {
 	return true
 }
 
-// probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we would crash.
+// probe is a pipe through which the kernel reads and writes memory for us: it says EFAULT where we
+// would crash.
 type probe struct{ r, w int }
 
 // probes are the idle ones. There are as many as threads ever touched memory at once.
@@ -193,7 +194,7 @@ func (p *probe) peek(a uintptr) (s uint64, err error) {
 	return s, err
 }
 
-// dirty writes the word that is there. Nobody else uses the last word of a page.
+// dirty writes the word that is there. The last word of a page has no other use.
 func (p *probe) dirty(a uintptr) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(p.w), a, 8); e != 0 {
 		return e
@@ -220,7 +221,7 @@ func ptr(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a
 
 const rw = unix.PROT_READ | unix.PROT_WRITE
 
-// arena are addresses that nobody else is given while the tests run. Each is used once: what was discarded a
+// arena are addresses for tests only while the tests run. Each is used once: what was discarded a
 // moment ago is not cached for a while.
 var arena struct {
 	once sync.Once
@@ -235,12 +236,11 @@ func reserve(t testing.TB, pages int) uintptr {
 	t.Helper()
 	arena.once.Do(func() {
 		p, err := unix.MmapPtr(-1, 0, nil, arenaBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		arena.at = uintptr(p)
 	})
-	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a range smaller than those.
+	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
+	// range smaller than those.
 	const huge = 2 << 20
 	n := uintptr(pages) * page
 	arena.mu.Lock()
@@ -258,16 +258,25 @@ func reserve(t testing.TB, pages int) uintptr {
 	return p
 }
 
-// mapAt puts fresh pages at [lo, lo+n), by a call that hooks do not hear of.
+// mapAt puts fresh pages at [lo, lo+n), by a call that hooks do not see.
 func mapAt(t testing.TB, lo, n uintptr, prot uintptr) {
 	t.Helper()
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED
 	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, lo, n, prot, flags, ^uintptr(0), 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	if prot != unix.PROT_NONE { // such as are given back join the arena's: a process may have 65530 mappings
+	// Such as are given back join the arena's: a process may have 65530 mappings
+	if prot != unix.PROT_NONE {
 		unix.RawSyscall(unix.SYS_MADVISE, lo, n, unix.MADV_NOHUGEPAGE)
 	}
+}
+
+// remap puts fresh pages at [lo, hi), by a call that no monitor sees: what is there was unmapped
+// before.
+func remap(t testing.TB, lo, hi uintptr) {
+	t.Helper()
+	mapAt(t, lo, hi-lo, rw)
+	stamp(lo, hi)
 }
 
 func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
@@ -277,9 +286,7 @@ func newCache(t testing.TB, f *fake, edit ...func(*Config)) *Cache {
 		e(&cfg)
 	}
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { finish(t, c, f) })
 	return c
 }
@@ -310,20 +317,48 @@ func checkStats(t testing.TB, c *Cache) {
 	}
 }
 
-func mustGet(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) Region {
+func noError(t testing.TB, err error) {
 	t.Helper()
-	r, err := c.Get(ptr(lo), n, access)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		noError(t, err)
+		return v
+	}
+}
+
+// panicked returns what f panics with, or nil.
+func panicked(f func()) (value any) {
+	defer func() { value = recover() }()
+	f()
+	return nil
+}
+
+func mustGet(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) Region {
+	t.Helper()
+	return must(c.Get(ptr(lo), n, access))(t)
 }
 
 func mustPut(t testing.TB, c *Cache, r Region) {
 	t.Helper()
-	if err := c.Put(r); err != nil {
-		t.Fatal(err)
+	noError(t, c.Put(r))
+}
+
+// mustLand gets and puts, and returns the key. It is an error if the device would access other
+// pages than those that are there now.
+func mustLand(t testing.TB, f *fake, c *Cache, lo uintptr, n uint64, what string) uint32 {
+	t.Helper()
+	r := mustGet(t, c, lo, n, LocalWrite)
+	if !f.mr(t, r).lands(lo, n) {
+		t.Errorf("stale: %s", what)
 	}
+	mustPut(t, c, r)
+	return r.LKey
 }
 
 // getPut gets and puts, and returns the key.

@@ -13,7 +13,7 @@ type index struct {
 
 type item struct {
 	lo, hi uintptr
-	reach  uintptr // the highest hi up to here
+	maxHi  uintptr // the highest hi up to here
 	e      *entry
 }
 
@@ -25,13 +25,13 @@ func (x *index) above(addr uintptr) int {
 func (x *index) insert(e *entry) {
 	at := x.above(e.lo)
 	x.items = slices.Insert(x.items, at, item{lo: e.lo, hi: e.hi, e: e})
-	reach := e.hi
+	maxHi := e.hi
 	if at > 0 {
-		reach = max(reach, x.items[at-1].reach)
+		maxHi = max(maxHi, x.items[at-1].maxHi)
 	}
-	x.items[at].reach = reach
-	for i := at + 1; i < len(x.items) && x.items[i].reach < reach; i++ {
-		x.items[i].reach = reach
+	x.items[at].maxHi = maxHi
+	for i := at + 1; i < len(x.items) && x.items[i].maxHi < maxHi; i++ {
+		x.items[i].maxHi = maxHi
 	}
 }
 
@@ -46,7 +46,7 @@ func (x *index) prune() {
 	if len(x.dropped) > fewDropped {
 		x.items = slices.DeleteFunc(x.items, func(i item) bool { return i.e.gone })
 		for i := range x.items {
-			x.items[i].reach = 0
+			x.items[i].maxHi = 0
 		}
 		x.mend(0)
 	} else {
@@ -67,25 +67,25 @@ func (x *index) remove(e *entry) {
 	x.mend(at)
 }
 
-// mend sets reach right from at on, as far as it is wrong.
+// mend sets maxHi right from at on, as far as it is wrong.
 func (x *index) mend(at int) {
-	reach := uintptr(0)
+	maxHi := uintptr(0)
 	if at > 0 {
-		reach = x.items[at-1].reach
+		maxHi = x.items[at-1].maxHi
 	}
 	for ; at < len(x.items); at++ {
-		reach = max(reach, x.items[at].hi)
-		if x.items[at].reach == reach {
+		maxHi = max(maxHi, x.items[at].hi)
+		if x.items[at].maxHi == maxHi {
 			return
 		}
-		x.items[at].reach = reach
+		x.items[at].maxHi = maxHi
 	}
 }
 
 // acquire returns an entry that serves the range, with a reference.
-func (x *index) acquire(lo uintptr, n uint64, want ability, told bool) *entry {
-	for i := x.above(lo) - 1; i >= 0 && x.items[i].reach > lo; i-- {
-		if e := x.items[i].e; e.serves(lo, n, want) && (told || !mustAsk(e.need)) && e.ref.Acquire() {
+func (x *index) acquire(lo uintptr, n uint64, want ability, reported bool) *entry {
+	for i := x.above(lo) - 1; i >= 0 && x.items[i].maxHi > lo; i-- {
+		if e := x.items[i].e; e.serves(lo, n, want) && (reported || !mustAsk(e.need)) && e.ref.Acquire() {
 			return e
 		}
 	}
@@ -94,7 +94,7 @@ func (x *index) acquire(lo uintptr, n uint64, want ability, told bool) *entry {
 
 // overlapping calls f for each entry that has a byte of [lo, hi).
 func (x *index) overlapping(lo, hi uintptr, f func(*entry)) {
-	for i := x.above(hi-1) - 1; i >= 0 && x.items[i].reach > lo; i-- {
+	for i := x.above(hi-1) - 1; i >= 0 && x.items[i].maxHi > lo; i-- {
 		if x.items[i].hi > lo {
 			f(x.items[i].e)
 		}

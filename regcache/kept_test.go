@@ -38,9 +38,7 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 	key := getPut(t, c, p, 100, LocalWrite)
 	for _, n := range []uint64{100, 4000} {
 		r, err := c.GetKept(ptr(p), n, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if r.LKey != key {
 			t.Errorf("%d bytes: another registration", n)
 		}
@@ -51,7 +49,8 @@ func TestGetKeptHitsWhatGetRegistered(t *testing.T) {
 	}
 }
 
-// A discard by a raw call is told before it happens and its end is not: who knows the range to be in use need not wait.
+// A discard by a raw call is reported before it happens and its end is not: a caller that knows the
+// range to be in use need not wait.
 func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 	c := newCache(t, newFake())
 	needCached(t, c, Any)
@@ -69,9 +68,7 @@ func TestGetKeptIsNotRefusedBecauseADiscardLingers(t *testing.T) {
 		if refused = err; errors.Is(err, ErrNotKept) { // the runtime may be discarding elsewhere
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		mustPut(t, c, r)
 		if s := c.Stats(); s.Misses != before.Misses+1 || s.Uncached != before.Uncached {
 			t.Errorf("before %+v, after %+v", before, s)

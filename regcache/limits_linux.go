@@ -2,7 +2,8 @@ package regcache
 
 import "golang.org/x/sys/unix"
 
-// defaultMaxBytes is a quarter of the memory, or half of what this process may lock if that is less.
+// defaultMaxBytes is a quarter of the memory, or half of what this process may lock if that is
+// less.
 func defaultMaxBytes() int64 {
 	limit := int64(1 << 30)
 	var s unix.Sysinfo_t

@@ -21,7 +21,8 @@ func TestWhatWasUnusedForLongestGoesFirst_18(t *testing.T) {
 	getPut(t, c, at(0), 8, LocalWrite)           // 2 is now the oldest, then 1, which is in use
 	keys[3] = getPut(t, c, at(3), 8, LocalWrite) // evicts 2
 	f.mr(t, busy)
-	if getPut(t, c, at(3), 8, LocalWrite) != keys[3] { // after 0: hits are ordered by the misses between them
+	// After 0: hits are ordered by the misses between them
+	if getPut(t, c, at(3), 8, LocalWrite) != keys[3] {
 		t.Error("what was used last is gone")
 	}
 	if s := c.Stats(); s.Evicted != 1 || s.Live != 3 {

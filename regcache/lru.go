@@ -2,8 +2,8 @@ package regcache
 
 import "container/heap"
 
-// lru orders the entries by when they were last used. A hit only leaves a stamp in its entry; the order is
-// mended when somebody asks for the oldest. It belongs to the cache's lock.
+// lru orders the entries by when they were last used. A hit only leaves a stamp in its entry; the
+// order is mended when the oldest is asked for. It belongs to the cache's lock.
 type lru struct {
 	h ageHeap
 }
@@ -19,7 +19,8 @@ func (l *lru) remove(e *entry) {
 	}
 }
 
-// oldest calls f with idle entries, those unused for longest first, until it returns false. f removes what it takes.
+// oldest calls f with idle entries, those unused for longest first, until it returns false. f
+// removes what it takes.
 func (l *lru) oldest(f func(*entry) bool) {
 	var busy []*entry
 	for len(l.h) > 0 {

@@ -53,7 +53,7 @@ func TestOverlappingRangesMerge_19(t *testing.T) {
 	}
 }
 
-func TestAUnionThatDoesNotRegisterGivesTheExactRange_19(t *testing.T) {
+func TestFailedUnionGivesTheExactRange_19(t *testing.T) {
 	for name, prot := range map[string]int{"not mapped": -1, "PROT_NONE": unix.PROT_NONE, "read-only": unix.PROT_READ} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
@@ -104,15 +104,14 @@ func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
 	}
 	call(t, cMunmap, p, page)
 	remap(t, p, p+page)
-	r := mustGet(t, c, p+4*page, 4*uint64(page), LocalWrite)
-	if r.LKey == merged || !f.mr(t, r).lands(p+4*page, 4*uint64(page)) {
+	if mustLand(t, f, c, p+4*page, 4*uint64(page), "the merged registration") == merged {
 		t.Error("the merged registration goes on")
 	}
-	mustPut(t, c, r)
 }
 
-// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that moment, and comes
-// before the registration, would be watched by nobody: so the union wants all that it joins to be valid still.
+// userfaultfd watches what is mapped when it is asked. A page of the union that is a hole at that
+// moment, and comes before the registration, would not be watched: so the union wants all that it
+// joins to be valid still.
 func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	for range 20 {
 		if unionOfAHole(t) {
@@ -122,7 +121,8 @@ func TestAUnionWantsWhatItJoinsToBeStillThere_19(t *testing.T) {
 	t.Fatal("no union had a hole, each time: nothing was tested")
 }
 
-// unionOfAHole is false where a registration was for one operation only, as while the runtime discards: then there is no union.
+// unionOfAHole is false where a registration was for one operation only, as while the runtime
+// discards: then there is no union.
 func unionOfAHole(t *testing.T) bool {
 	f := newFake()
 	c := newCache(t, f, func(c *Config) { c.MaxRegions = 2 })
@@ -147,8 +147,7 @@ func unionOfAHole(t *testing.T) bool {
 	f.before = func(lo, hi uintptr) {
 		if fills == 0 {
 			fills++
-			mapAt(t, last, page, rw)
-			stamp(last, last+page)
+			remap(t, last, last+page)
 		}
 	}
 	r := mustGet(t, c, p, 3*uint64(page), LocalWrite)
@@ -160,12 +159,7 @@ func unionOfAHole(t *testing.T) bool {
 	mustPut(t, c, mustGet(t, c, last, 8, LocalWrite))
 
 	raw(unix.SYS_MUNMAP, last, page)
-	mapAt(t, last, page, rw)
-	stamp(last, last+page)
-	r = mustGet(t, c, last, 8, LocalWrite)
-	if !f.mr(t, r).lands(last, 8) {
-		t.Error("a stale hit on a page that was a hole when the union was claimed")
-	}
-	mustPut(t, c, r)
+	remap(t, last, last+page)
+	mustLand(t, f, c, last, 8, "a hit on a page that was a hole when the union was claimed")
 	return true
 }

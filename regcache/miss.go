@@ -57,7 +57,7 @@ type plan struct {
 	access Access
 	need   memevents.Classes
 	keep   unsafe.Pointer
-	joins  []*entry // what a union reaches over
+	joins  []*entry // what a union joins
 	live   bool     // all pages are of objects in use, which the runtime does not discard
 }
 
@@ -85,8 +85,8 @@ func (c *Cache) miss(q request) (Region, error) {
 	}
 }
 
-// make registers, for the cache if there is a flight, else for one operation. Here and below what has begun is ended by
-// defer: a Registrar may panic, and its caller may go on.
+// make registers, for the cache if there is a flight, else for one operation. Here and below what
+// has begun is ended by defer: a Registrar may panic, and its caller may go on.
 func (c *Cache) make(q *request, f *flight) (Region, error) {
 	defer c.got()
 	if f == nil {
@@ -102,7 +102,7 @@ func (c *Cache) make(q *request, f *flight) (Region, error) {
 	return c.single(q, err)
 }
 
-// fly admits. Who waited for the flight looks again, whatever has come of it.
+// fly admits. A caller that waited for the flight looks again, whatever has come of it.
 func (c *Cache) fly(q *request, f *flight) (*entry, error) {
 	defer c.land(f)
 	return c.admit(q)
@@ -116,14 +116,14 @@ func (c *Cache) got() {
 	c.ended.Broadcast()
 }
 
-// search returns an entry with a reference, or a flight of the caller's own, or one to wait for, or nothing:
-// then the range is for one operation. It reaps, as every miss must.
+// search returns an entry with a reference, or a flight of the caller's own, or one to wait for, or
+// nothing: then the range is for one operation. It reaps, as every miss must.
 func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, err error) {
 	if c.forked() { // before the lock, whose holder may not be here to give it back
 		return nil, nil, nil, errForked("get")
 	}
-	told := memevents.Late() == 0 || c.w.WaitTold()
-	if !told && mustAsk(origins[q.o].need) {
+	reported := memevents.Late() == 0 || c.w.WaitReported()
+	if !reported && mustAsk(origins[q.o].need) {
 		q.why = memevents.ErrChanging
 	}
 	c.reap()
@@ -133,11 +133,11 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 		return nil, nil, nil, errClosed("get")
 	}
 	c.age.Add(2)
-	e = c.index.acquire(q.lo, q.n, q.want(), told)
+	e = c.index.acquire(q.lo, q.n, q.want(), reported)
 	if e != nil {
 		c.hints.learn(q.lo, e)
 	} else if q.why == nil && c.watched[q.o].Load() {
-		f := c.flightOver(q)
+		f := c.flightOverLocked(q)
 		if f != nil && !waited {
 			wait = f
 		} else {
@@ -151,7 +151,7 @@ func (c *Cache) search(q *request, waited bool) (e *entry, own, wait *flight, er
 	return e, own, wait, nil
 }
 
-func (c *Cache) flightOver(q *request) *flight {
+func (c *Cache) flightOverLocked(q *request) *flight {
 	for _, f := range c.flights {
 		if f.lo <= q.lo && q.lo+uintptr(q.n) <= f.hi && q.want()&^f.can == 0 {
 			return f
@@ -193,9 +193,9 @@ func temporary(err error) bool {
 		errors.Is(err, memevents.ErrFull) || errors.Is(err, memevents.ErrUnwatched)
 }
 
-// admit registers the range and makes it an entry with a reference. It tries the union with the entries that
-// overlap first: a range of which a part is not mapped, or not with the same access, does not register, and
-// then the exact range is tried.
+// admit registers the range and makes it an entry with a reference. It tries the union with the
+// entries that overlap first: a range of which a part is not mapped, or not with the same access,
+// does not register, and then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
 	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap || q.kept}
 	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
@@ -214,12 +214,12 @@ func (c *Cache) admit(q *request) (*entry, error) {
 	return e, err
 }
 
-// keptAliveNeed is what must be watched for an object of the Go heap that the cache keeps alive: the runtime
-// neither unmaps nor discards the pages of an object in use.
+// keptAliveNeed is what must be watched for an object of the Go heap that the cache keeps alive:
+// the runtime neither unmaps nor discards the pages of an object in use.
 const keptAliveNeed = memevents.CalledFromC
 
-// union is the plan widened to what it overlaps. Entries that keep an object alive are left out: the memory
-// between two objects belongs to neither.
+// union is the plan widened to what it overlaps. Entries that keep an object alive are left out:
+// the memory between two objects belongs to neither.
 func (c *Cache) union(p plan) (plan, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,10 +238,11 @@ func (c *Cache) union(p plan) (plan, bool) {
 	return p, p.joins != nil && p.bytes() <= c.cfg.MaxBytes
 }
 
-// stands reports whether what a union joins is valid still. It is asked after the claim: userfaultfd watches what is mapped
-// at that moment, and a page that was a hole then and is mapped before the registration would be watched by nobody. Pages
-// of the exact range are mapped by the caller's word, all others by that of these entries: one that became a hole
-// before the claim has ended its entry, and one that did later ends the claim.
+// stands reports whether what a union joins is valid still. It is asked after the claim:
+// userfaultfd watches what is mapped at that moment, and a page that was a hole then and is mapped
+// before the registration would not be watched. Pages of the exact range are mapped by the caller's
+// word, all others by that of these entries: one that became a hole before the claim has ended its
+// entry, and one that did later ends the claim.
 func (p *plan) stands() bool {
 	return !slices.ContainsFunc(p.joins, func(e *entry) bool { return !e.ref.Valid() })
 }
@@ -315,8 +316,8 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	lkey, rkey := mr.LKey(), mr.RKey()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Written under the lock, before anybody can learn of the entry: what is exchanged through the table alone
-	// is not ordered in the eyes of the race detector.
+	// Written under the lock, before another goroutine can see the entry: what is exchanged only
+	// through the table is not ordered in the eyes of the race detector.
 	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, lkey, rkey, frames
 	e.stamp.Store(c.age.Load())
 	if !c.w.Publish(ref) {
@@ -324,7 +325,7 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 		return false
 	}
 	c.stats.misses++
-	merged := c.supersede(e)
+	merged := c.supersedeLocked(e)
 	c.index.insert(e)
 	c.lru.add(e)
 	c.hints.learn(q.lo, e)
@@ -332,14 +333,14 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	return true
 }
 
-// supersede evicts the entries that a new one serves for. Of what is evicted, changes are heard no more: a strict
-// cache owes its users their news.
-func (c *Cache) supersede(by *entry) (n int) {
+// supersedeLocked evicts the entries that a new one serves for. Changes of what is evicted are seen
+// no more: a strict cache reports them as invalidated.
+func (c *Cache) supersedeLocked(by *entry) (n int) {
 	c.index.overlapping(by.lo, by.hi, func(e *entry) {
 		if c.cfg.Strict && e.ref.Refs() > 0 {
 			return
 		}
-		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evict(e) {
+		if by.lo <= e.lo && e.hi <= by.hi && e.can&^by.can == 0 && c.evictLocked(e) {
 			n++
 		}
 	})
@@ -349,14 +350,15 @@ func (c *Cache) supersede(by *entry) (n int) {
 	return n
 }
 
-// What one Get frees may be taken by another, so one try after eviction is not enough; a few tell that the
-// memory is in use.
+// What one Get frees may be taken by another, so one try after eviction is not enough; a few show
+// that the memory is in use.
 const (
 	registerTries = 8
 	everything    = 1 << 62 // bytes
 )
 
-// register calls the Registrar; when that lacks memory and insist is set, it evicts and tries again.
+// register calls the Registrar; when that lacks memory and insist is set, it evicts and tries
+// again.
 func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR, error) {
 	before := c.stats.deregistered.Load()
 	mr, err := c.cfg.Registrar.Register(addr, n, access)
@@ -378,7 +380,7 @@ func (c *Cache) register(addr uintptr, n uint64, access Access, insist bool) (MR
 	return mr, nil
 }
 
-// single registers for one operation: exactly the range. Who wants a registration that is kept gets none.
+// single registers for one operation: exactly the range. GetKept gets none.
 func (c *Cache) single(q *request, why error) (Region, error) {
 	if q.kept {
 		return Region{}, notKept(q, why)

@@ -15,13 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seed makes the threads of the model do something else: go test -run Model ./regcache -args -seed 2
+// seed makes the threads of the model do something else: go test -run Model ./regcache -args -seed
+// 2
 var seed = flag.Uint64("seed", 1, "of the model's random choices")
 
-// model is memory whose pages several threads use and change at random, and what it knows of each page: whether it
-// is there, may be written, and by its stamp which one it is. Each page has a lock: who changes pages holds theirs
-// exclusively, who communicates from pages holds theirs shared, so the program has no race of its own;
-// registrations reach over the locks, by merging.
+// model is memory whose pages several threads use and change at random, and what it knows of each
+// page: whether it is there, may be written, and by its stamp which one it is. Each page has a
+// lock: a thread that changes pages holds theirs exclusively, one that communicates from pages
+// holds theirs shared, so the program has no race of its own; registrations join pages of several
+// locks, by merging.
 type model struct {
 	t       *testing.T
 	f       *fake
@@ -89,7 +91,8 @@ func (m *model) set(from, n int, s pageState) {
 	}
 }
 
-// communicate gets a range, and checks that an operation now would reach the pages that are there now.
+// communicate gets a range, and checks that an operation now would access the pages that are there
+// now.
 func (m *model) communicate(rnd choices) {
 	from, n := m.pick(rnd)
 	for i := range n {
@@ -129,7 +132,8 @@ func (m *model) transfer(r Region, lo uintptr, bytes uint64) {
 	}
 	first := ((lo &^ (page - 1)) - (mr.lo &^ (page - 1))) / page
 	for i, s := range now {
-		// A stamp of 0 was seen by a merging registration between the coming of a page and its stamp.
+		// A stamp of 0 was seen by a merging registration between the coming of a page and its
+		// stamp.
 		if was := mr.stamps[int(first)+i]; was != 0 && was != s {
 			m.t.Errorf("stale: page %d is %#x, registered as %#x", (lo-m.p)/page+uintptr(i), s, was)
 		} else if was != 0 {
@@ -160,7 +164,8 @@ func (m *model) change(rnd choices) {
 	lo, bytes := m.p+uintptr(from)*page, uintptr(n)*page
 	what := rnd.below(changeWays)
 	if what == discard && m.raw && rnd.below(20000) != 0 {
-		what = remapThem // what userfaultfd saw discarded may not be cached for a while: a rare guest
+		// What userfaultfd saw discarded may not be cached for a while: a rare guest
+		what = remapThem
 	}
 	if m.has(from, n, hole) && (what == discard || what == protectThem || what == adviseThem) {
 		what = remapThem // these want memory

@@ -6,12 +6,13 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// Origin says where memory comes from, which decides what can take it away. A wrong answer makes stale hits
-// possible; Any is never wrong.
+// Origin says where memory comes from, which decides what can take it away. A wrong answer makes
+// stale hits possible; Any is never wrong.
 type Origin uint8
 
 const (
-	// Any is memory of unknown origin. It is cached only if all kinds of changes are watched, which takes userfaultfd.
+	// Any is memory of unknown origin. It is cached only if all kinds of changes are watched, which
+	// takes userfaultfd.
 	Any Origin = iota
 	// GoHeap is memory that Go allocated: by new, make, append, or a global variable.
 	GoHeap
@@ -19,8 +20,8 @@ const (
 	GoMapped
 	// Malloc is memory of the C heap.
 	Malloc
-	// Mapped is memory that C code mapped and that only calls through the libc will unmap or discard; also memory
-	// that nobody takes away while the cache is open.
+	// Mapped is memory that C code mapped and that only calls through the libc will unmap or
+	// discard; also memory that is not taken away while the cache is open.
 	Mapped
 
 	numOrigins
@@ -44,7 +45,8 @@ func (o Origin) String() string {
 	return fmt.Sprintf("Origin(%d)", uint8(o))
 }
 
-// ability is what an entry can serve: access in the low half, a bit for each origin in the high half.
+// ability is what an entry can serve: access in the low half, a bit for each origin in the high
+// half.
 type ability uint64
 
 // asked has for an origin that is none the last bit, which no entry has.

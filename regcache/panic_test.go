@@ -11,13 +11,9 @@ import (
 )
 
 // panics reports whether f does, with what the Registrar panicked with.
-func panics(f func()) (yes bool) {
-	defer func() { yes = recover() == any("registrar") }()
-	f()
-	return false
-}
+func panics(f func()) bool { return panicked(f) == any("registrar") }
 
-func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
+func TestRegistrarPanicBlocksNoCaller(t *testing.T) {
 	for _, origin := range []Origin{Mapped, Any, GoHeap} {
 		t.Run(origin.String(), func(t *testing.T) {
 			f := newFake()
@@ -54,7 +50,7 @@ func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
 			}
 			close(let)
 			if !<-thrown {
-				t.Error("the panic did not reach who called Get")
+				t.Error("the panic did not come to the caller of Get")
 			}
 			others.Wait()
 			if s := c.Stats(); s.Registered != uint64(f.serial) {
@@ -66,7 +62,7 @@ func TestARegistrarThatPanicsHoldsNobodyUp(t *testing.T) {
 }
 
 // Room, table slots and tags come back: far more panics than there are of each.
-func TestARegistrarThatPanicsTakesNoRoom(t *testing.T) {
+func TestRegistrarPanicTakesNoRoom(t *testing.T) {
 	f := newFake()
 	throw := true
 	f.before = func(_, _ uintptr) {
@@ -89,7 +85,7 @@ func TestARegistrarThatPanicsTakesNoRoom(t *testing.T) {
 }
 
 // goexit is what a test's Fatal does within a Registrar.
-func TestARegistrarThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
+func TestRegistrarGoexitBlocksNoCaller(t *testing.T) {
 	f := newFake()
 	throw := true
 	f.before = func(_, _ uintptr) {
@@ -108,7 +104,7 @@ func TestARegistrarThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
 }
 
 // Each place where the cache deregisters.
-func TestADeregistrationThatPanicsLeavesTheCacheWhole(t *testing.T) {
+func TestDeregistrationPanicLeavesTheCacheWhole(t *testing.T) {
 	type env struct {
 		c *Cache
 		p uintptr
@@ -170,7 +166,7 @@ func TestADeregistrationThatPanicsLeavesTheCacheWhole(t *testing.T) {
 	}
 }
 
-func TestARegistrarThatPanicsLeavesNoMappingOfAPool(t *testing.T) {
+func TestRegistrarPanicLeavesNoPoolMapping(t *testing.T) {
 	f := newFake()
 	var at uintptr
 	f.before = func(lo, hi uintptr) {
@@ -179,9 +175,7 @@ func TestARegistrarThatPanicsLeavesNoMappingOfAPool(t *testing.T) {
 		panic("registrar")
 	}
 	p, err := NewPool(PoolConfig{Registrar: f})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if !panics(func() { p.Alloc(8) }) {
 		t.Error("no panic")
 	}

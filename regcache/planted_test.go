@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// planted are faults in package memevents, each of which a test of this package must notice: tests that pass
-// whatever happens are worth nothing.
+// planted are faults in package memevents, each of which a test of this package must notice: tests
+// that pass whatever happens are worth nothing.
 var planted = []struct {
 	name  string
 	edits []edit
@@ -33,7 +33,8 @@ var planted = []struct {
 		edits: []edit{
 			// Not in the self-test, which notices it and leaves the work to userfaultfd.
 			{"take(p, huge_rounded(m, c->u.mremap.to, new_len));", "if (load(m->test_tid)) take(p, huge_rounded(m, c->u.mremap.to, new_len));"},
-			{"if (fresh(p, r))", "if (0 && fresh(p, r))"}, // else a place that came from nowhere is told of afterwards
+			// Else a new place is reported afterwards
+			{"if (fresh(p, r))", "if (0 && fresh(p, r))"},
 		},
 		test: "TestModelOfCallsThroughTheLibc_24",
 	},
@@ -70,18 +71,12 @@ func buildWith(t *testing.T, gocmd string, edits []edit) string {
 			t.Fatalf("two edits of %s", path)
 		}
 		replace[path] = filepath.Join(dir, filepath.Base(path))
-		if err := os.WriteFile(replace[path], []byte(strings.Replace(text, x.right, x.wrong, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(replace[path], []byte(strings.Replace(text, x.right, x.wrong, 1)), 0o600))
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	overlay, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "planted.test")
-	if err := os.WriteFile(overlay, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(overlay, text, 0o600))
 	if out, err := exec.Command(gocmd, "test", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
@@ -95,9 +90,7 @@ func fileWith(t *testing.T, line string) (path, text string) {
 		names, _ := filepath.Glob(pattern)
 		for _, name := range names {
 			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if strings.Count(string(b), line) == 1 && path == "" {
 				if path, err = filepath.Abs(name); err != nil {
 					t.Fatal(err)

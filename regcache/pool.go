@@ -18,8 +18,8 @@ type PoolConfig struct {
 	Registrar Registrar
 	// Access is what each buffer is registered for. Default: all.
 	Access Access
-	// SlabBytes is how much memory is mapped and registered at once; a power of two, 64 KiB to 1 GiB. Default 2 MiB.
-	// Larger buffers get a mapping of their own.
+	// SlabBytes is how much memory is mapped and registered at once; a power of two, 64 KiB to 1
+	// GiB. Default 2 MiB. Larger buffers get a mapping of their own.
 	SlabBytes int
 	// MaxBytes bounds the memory mapped, in bytes. Default: that of Config.MaxBytes.
 	MaxBytes int64
@@ -27,12 +27,13 @@ type PoolConfig struct {
 	NoHugePages bool
 }
 
-// Pool allocates buffers that are registered for as long as the pool is open: they need no look-up, and nothing
-// can invalidate them. It is for callers that choose where their data lies. All methods may be called from any
-// number of goroutines. Alloc and Free of a size that was used before take a lock, and neither system nor cgo calls.
+// Pool allocates buffers that are registered for as long as the pool is open: they need no look-up,
+// and nothing can invalidate them. It is for callers that choose where their data lies. All methods
+// may be called from any number of goroutines. Alloc and Free of a size that was used before take a
+// lock, and neither system nor cgo calls.
 //
-// Buffers of up to SlabBytes share slabs in sizes of powers of two, from 64 bytes; a slab holds one size. A
-// buffer is aligned to its size, up to a page. Its contents are what the last user left.
+// Buffers of up to SlabBytes share slabs in sizes of powers of two, from 64 bytes; a slab holds one
+// size. A buffer is aligned to its size, up to a page. Its contents are what the last user left.
 type Pool struct {
 	cfg    PoolConfig
 	handle *handle.Handle
@@ -109,7 +110,8 @@ func (b *Buffer) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sli
 // Cap is how many bytes the buffer could have been asked for.
 func (b *Buffer) Cap() int { return len(b.b) }
 
-// Alloc returns n registered bytes. It fails with ENOMEM when the pool's limit or the machine's is reached.
+// Alloc returns n registered bytes. It fails with ENOMEM when the pool's limit or the machine's is
+// reached.
 func (p *Pool) Alloc(n int) (*Buffer, error) {
 	if n <= 0 {
 		return nil, &Error{Op: "alloc", Errno: syscall.EINVAL, Detail: fmt.Sprintf("%d bytes", n)}
@@ -121,10 +123,10 @@ func (p *Pool) Alloc(n int) (*Buffer, error) {
 		return nil, errClosed("alloc")
 	}
 	if n > p.cfg.SlabBytes {
-		return p.mapOwn(n)
+		return p.mapOwnLocked(n)
 	}
 	if len(p.free[class]) == 0 {
-		if err := p.mapSlab(class); err != nil {
+		if err := p.mapSlabLocked(class); err != nil {
 			return nil, err
 		}
 	}
@@ -149,15 +151,15 @@ func (p *Pool) Free(b *Buffer) error {
 	b.taken = false
 	p.used--
 	if b.class == ownMapping {
-		return p.unmap(b.slab)
+		return p.unmapLocked(b.slab)
 	}
 	p.free[b.class] = append(p.free[b.class], b)
 	return nil
 }
 
-// mapSlab maps a slab and cuts it into buffers.
-func (p *Pool) mapSlab(class int) error {
-	s, err := p.mapBytes(p.cfg.SlabBytes)
+// mapSlabLocked maps a slab and cuts it into buffers.
+func (p *Pool) mapSlabLocked(class int) error {
+	s, err := p.mapBytesLocked(p.cfg.SlabBytes)
 	if err != nil {
 		return err
 	}
@@ -171,13 +173,13 @@ func (p *Pool) mapSlab(class int) error {
 	return nil
 }
 
-// mapOwn maps a buffer that is larger than a slab.
-func (p *Pool) mapOwn(n int) (*Buffer, error) {
+// mapOwnLocked maps a buffer that is larger than a slab.
+func (p *Pool) mapOwnLocked(n int) (*Buffer, error) {
 	size := (n + os.Getpagesize() - 1) &^ (os.Getpagesize() - 1)
 	if size < n {
-		return nil, p.full(n)
+		return nil, p.fullLocked(n)
 	}
-	s, err := p.mapBytes(size)
+	s, err := p.mapBytesLocked(size)
 	if err != nil {
 		return nil, err
 	}
@@ -185,17 +187,17 @@ func (p *Pool) mapOwn(n int) (*Buffer, error) {
 	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s, class: ownMapping, taken: true}, nil
 }
 
-func (p *Pool) full(n int) error {
+func (p *Pool) fullLocked(n int) error {
 	return &Error{Op: "alloc", Errno: syscall.ENOMEM, Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
 		Remedy: "free buffers, or raise PoolConfig.MaxBytes"}
 }
 
-func (p *Pool) mapBytes(n int) (_ *slab, err error) {
+func (p *Pool) mapBytesLocked(n int) (_ *slab, err error) {
 	if p.forked() {
 		return nil, errForked("alloc")
 	}
 	if int64(n) > p.cfg.MaxBytes-p.bytes {
-		return nil, p.full(n)
+		return nil, p.fullLocked(n)
 	}
 	mem, err := mapRegistered(n, !p.cfg.NoHugePages)
 	if err != nil {
@@ -219,8 +221,8 @@ func (p *Pool) mapBytes(n int) (_ *slab, err error) {
 	return s, nil
 }
 
-// unmap gives a slab back. What the device may still reach stays mapped.
-func (p *Pool) unmap(s *slab) error {
+// unmapLocked gives a slab back. What the device may still access stays mapped.
+func (p *Pool) unmapLocked(s *slab) error {
 	if p.forked() {
 		return errForked("free")
 	}
@@ -247,7 +249,7 @@ func (p *Pool) Close() error {
 	}
 	var errs []error
 	for s := range p.slabs {
-		errs = append(errs, p.unmap(s))
+		errs = append(errs, p.unmapLocked(s))
 	}
 	p.closed = true
 	clear(p.free[:])
@@ -255,7 +257,8 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they are reached.
+// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they
+// are reached.
 func (p *Pool) forked() bool { return os.Getpid() != p.pid }
 
 // PoolStats are the figures of a pool.

@@ -14,8 +14,9 @@ import (
 
 const hugePage = 2 << 20 // MAP_HUGE_2MB: mmap(2)
 
-// mapRegistered maps memory that is to be registered: of huge pages if the system has some set aside, else such
-// that the kernel may make it huge. Pages are there at once, so that a lack of them is an error and not a signal.
+// mapRegistered maps memory that is to be registered: of huge pages if the system has some set
+// aside, else such that the kernel may make it huge. Pages are there at once, so that a lack of
+// them is an error and not a signal.
 func mapRegistered(n int, huge bool) ([]byte, error) {
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	const prot = unix.PROT_READ | unix.PROT_WRITE
@@ -46,7 +47,7 @@ func mapAligned(n, prot, flags int) ([]byte, error) {
 	}
 	lo := uintptr(p)
 	at := (lo + hugePage - 1) &^ (hugePage - 1)
-	// Nobody has had the addresses, so nobody needs to hear that the ends go.
+	// The addresses were never handed out, so no hook needs to see that the ends go.
 	if at > lo {
 		err = unix.MunmapPtr(p, at-lo)
 	}
@@ -65,7 +66,8 @@ func mapError(n int, err error) error {
 	return &Error{Op: "mmap", Errno: errno, Detail: fmt.Sprintf("%d bytes", n)}
 }
 
-// unmapRegistered lets the hooks see it: a cache may have registrations of the same memory, of those to whom it was lent.
+// unmapRegistered lets the hooks see it: a cache may have registrations of the same memory, made by
+// borrowers of it.
 func unmapRegistered(mem []byte) error {
 	p := unsafe.Pointer(unsafe.SliceData(mem))
 	err := memevents.Unmap(p, uintptr(len(mem)))

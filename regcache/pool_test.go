@@ -20,9 +20,7 @@ func newPool(t testing.TB, f *fake, edit ...func(*PoolConfig)) *Pool {
 		e(&cfg)
 	}
 	p, err := NewPool(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -37,9 +35,7 @@ func newPool(t testing.TB, f *fake, edit ...func(*PoolConfig)) *Pool {
 func alloc(t testing.TB, p *Pool, n int) *Buffer {
 	t.Helper()
 	b, err := p.Alloc(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return b
 }
 
@@ -137,14 +133,9 @@ func TestPoolRefusesMisuse(t *testing.T) {
 	other := newPool(t, newFake())
 	x := alloc(t, other, 10)
 	for name, do := range map[string]func(){"freed twice": func() { p.Free(b) }, "of another pool": func() { p.Free(x) }} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			do()
-		}()
+		if panicked(do) == nil {
+			t.Errorf("%s: no panic", name)
+		}
 	}
 	other.Free(x)
 	for _, cfg := range []PoolConfig{{}, {Registrar: f, SlabBytes: 1000}, {Registrar: f, MaxBytes: -1}, {Registrar: f, Access: 1 << 10}} {
@@ -178,7 +169,7 @@ func TestPoolServesManyGoroutines(t *testing.T) {
 				}
 				for _, v := range mine {
 					if v != byte(g) {
-						t.Error("somebody else has it too")
+						t.Error("another goroutine has it too")
 						break
 					}
 				}
@@ -202,43 +193,40 @@ func BenchmarkPool(b *testing.B) {
 	p := newPool(b, newFake())
 	for b.Loop() {
 		x, err := p.Alloc(4096)
-		if err != nil {
-			b.Fatal(err)
-		}
+		noError(b, err)
 		p.Free(x)
 	}
 }
 
-// Who gives a pool's buffer to a cache of memory that only the libc unmaps must not meet what comes after it there.
-func TestPoolUnmapsSoThatCachesHearOfIt(t *testing.T) {
+// A program may give a pool's buffer to a cache of memory that only the libc unmaps: what comes
+// after it there must not be hit.
+func TestPoolUnmapsSoThatCachesSeeIt(t *testing.T) {
 	for range 20 {
 		if poolUnmapsUnderACache(t) {
 			return
 		}
 	}
-	t.Fatal("somebody else comes each time where the pool's buffer was")
+	t.Fatal("another mapping comes each time where the pool's buffer was")
 }
 
-// poolUnmapsUnderACache is false where somebody else's mapping has come in the buffer's place: then nothing was tested.
+// poolUnmapsUnderACache is false where another mapping has come in the buffer's place: then nothing
+// was tested.
 func poolUnmapsUnderACache(t *testing.T) bool {
 	f := newFake()
 	c := cached(t, f)
 	p := newPool(t, newFake())
 	const size = 3 << 20
 	b, err := p.Alloc(size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	lo := uintptr(b.Addr())
 	stamp(lo, lo+size)
 	before := getPut(t, c, lo, size, LocalWrite)
 	if getPut(t, c, lo, size, LocalWrite) != before {
 		t.Fatal("not cached: nothing was tested")
 	}
-	if err := p.Free(b); err != nil {
-		t.Fatal(err)
-	}
-	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE // somebody else may have come there
+	noError(t, p.Free(b))
+	// Another mapping may have come there
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
 	if _, err := unix.MmapPtr(-1, 0, ptr(lo), size, rw, flags); errors.Is(err, unix.EEXIST) {
 		c.Clear()
 		return false
@@ -251,11 +239,7 @@ func poolUnmapsUnderACache(t *testing.T) bool {
 		}
 	}()
 	stamp(lo, lo+size)
-	r := mustGet(t, c, lo, size, LocalWrite)
-	if !f.mr(t, r).lands(lo, size) {
-		t.Error("a stale hit where the pool's buffer was")
-	}
-	mustPut(t, c, r)
+	mustLand(t, f, c, lo, size, "a hit where the pool's buffer was")
 	c.Clear()
 	return true
 }

@@ -37,8 +37,8 @@ func prepare() {
 	}
 }
 
-// mustWatch reports whether this process has to be able to watch memory of the origin: by its own hooks, or by a userfaultfd
-// that a plain call of it gets.
+// mustWatch reports whether this process has to be able to watch memory of the origin: by its own
+// hooks, or by a userfaultfd that a plain call of it gets.
 func mustWatch(o Origin) bool {
 	if os.Getenv(memevents.EnvEvents) != "" || os.Getenv(memevents.EnvMonitors) != "" {
 		return false
@@ -46,7 +46,8 @@ func mustWatch(o Origin) bool {
 	if o == Mapped {
 		return true
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0) // UFFD_USER_MODE_ONLY
+	// UFFD_USER_MODE_ONLY
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0)
 	if errno != 0 {
 		return false
 	}
@@ -54,7 +55,8 @@ func mustWatch(o Origin) bool {
 	return true
 }
 
-// forbidUserfaultfd makes the system call, and the ioctl of its device, fail with EPERM in all threads.
+// forbidUserfaultfd makes the system call, and the ioctl of its device, fail with EPERM in all
+// threads.
 func forbidUserfaultfd() error {
 	const newUserfaultfd = 0xaa00 // USERFAULTFD_IOC_NEW
 	word := func(at uint32) unix.SockFilter {
@@ -90,13 +92,13 @@ func again(t *testing.T, binary string, env []string, tests string, flags ...str
 	return string(out), err
 }
 
-// Acceptance tests that must hold whoever else is in the process.
-const everywhere = `^TestEveryChange.*_01_02|_0[4567]$|_09$|_19$`
+// Acceptance tests that must hold whatever else is in the process.
+const everywhere = `^TestEveryLibcChange.*_01_02|_0[4567]$|_09$|_19$`
 
 func holdsEverywhere(t *testing.T, binary string, env []string, flags ...string) {
 	t.Helper()
 	out, err := again(t, binary, env, everywhere, flags...)
-	if err != nil || !strings.Contains(out, "--- PASS: TestEveryChangeThroughTheLibcEndsARegistration_01_02") ||
+	if err != nil || !strings.Contains(out, "--- PASS: TestEveryLibcChangeEndsRegistration_01_02") ||
 		!strings.Contains(out, "--- PASS: TestGoHeapMemoryIsNeverStale_04") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -149,8 +151,8 @@ func TestWithoutUserfaultfdNothingIsStale_17(t *testing.T) {
 	}
 }
 
-// Only in a process where it is forbidden: what only the kernel tells of is registered per operation, or kept
-// alive, and the status says why.
+// Only in a process where it is forbidden: what only the kernel reports is registered per
+// operation, or kept alive, and the status says why.
 func TestModesWithoutUserfaultfd(t *testing.T) {
 	if !*noUserfaultfd {
 		t.Skip("runs as a part of TestWithoutUserfaultfdNothingIsStale_17")
@@ -195,7 +197,8 @@ func TestOnlyTheShippedOrderSurvives_08(t *testing.T) {
 	}
 }
 
-// Another thread gets the range between the notice and the change, and after the change before the call returns.
+// Another thread gets the range between the notice and the change, and after the change before the
+// call returns.
 func TestOrderOfNoticeAndChange(t *testing.T) {
 	if *order < 0 {
 		t.Skip("runs as a part of TestOnlyTheShippedOrderSurvives_08")
@@ -214,9 +217,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 			t.Errorf("stale hit %s: %v", when, err)
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if !f.mr(t, r).lands(p, 8) {
 			t.Errorf("stale hit %s", when)
 		}
@@ -233,8 +234,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 	look("before the change")
 	goOnFrom(1)
 	stage(2)
-	mapAt(t, p, page, rw)
-	stamp(p, p+page)
+	remap(t, p, p+page)
 	look("before the call returns")
 	goOnFrom(2)
 	<-done

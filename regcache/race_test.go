@@ -21,13 +21,11 @@ func stressFor(t testing.TB, short time.Duration) time.Duration {
 		return short
 	}
 	d, err := time.ParseDuration(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return d
 }
 
-func TestAChangeDuringRegistrationLeavesNothingValid_08(t *testing.T) {
+func TestChangeDuringRegistrationIsNotCached_08(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)
 	p := reserve(t, 4)
@@ -51,15 +49,16 @@ func TestAChangeDuringRegistrationLeavesNothingValid_08(t *testing.T) {
 	}
 }
 
-// The notice has been given and the pages are not gone yet: what is registered now would be stale in a moment.
+// The notice has been given and the pages are not gone yet: what is registered now would be stale
+// in a moment.
 func TestNothingIsCachedBetweenNoticeAndChange_08(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)
 	p := reserve(t, 4)
 	w := windowOpen(p+page, p+2*page)
-	r := mustGet(t, c, p, uint64(4*page), LocalWrite) // at once: it does not wait for the other's call
-	mapAt(t, p+page, page, rw)
-	stamp(p+page, p+2*page)
+	// At once: it does not wait for the other's call
+	r := mustGet(t, c, p, uint64(4*page), LocalWrite)
+	remap(t, p+page, p+2*page)
 	windowClose(w)
 	mustPut(t, c, r)
 	if s := c.Stats(); s.Uncached != 1 || s.Changing != 1 {
@@ -86,7 +85,9 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	}
 	const most = 512 << 10
 	grown := int64(most + 1)
-	for range 5 { // what the cycles leave behind is left each time; what the runtime or the race detector takes, once
+	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
+	// once
+	for range 5 {
 		before := resident(t)
 		for range 40000 {
 			cycle()
@@ -106,13 +107,9 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 func resident(t testing.TB) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	pages, err := strconv.ParseInt(string(bytes.Fields(text)[1]), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return pages * int64(page)
 }
 
@@ -131,7 +128,8 @@ func TestDeadMemoryIsDeregisteredWithoutACall_12(t *testing.T) {
 	checkStats(t, c)
 }
 
-// The kernel lets the caller of munmap go before the event is dealt with: only the gate stands between.
+// The kernel lets the caller of munmap go before the event is dealt with: only the gate stands
+// between.
 func TestTheGateHoldsBackLookups_14(t *testing.T) {
 	for _, delay := range []uint32{0, 300} {
 		t.Run(fmt.Sprintf("reader %d us late", delay), func(t *testing.T) {
@@ -144,8 +142,7 @@ func TestTheGateHoldsBackLookups_14(t *testing.T) {
 			for end := time.Now().Add(stressFor(t, 500*time.Millisecond)); time.Now().Before(end); rounds++ {
 				getPut(t, c, p, 8, LocalWrite)
 				unix.RawSyscall(unix.SYS_MUNMAP, p, page, 0)
-				mapAt(t, p, page, rw)
-				stamp(p, p+page)
+				remap(t, p, p+page)
 				r := mustGet(t, c, p, 8, LocalWrite)
 				if !f.mr(t, r).lands(p, 8) {
 					t.Fatalf("round %d: stale", rounds)

@@ -19,7 +19,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// leaves writes to memory by the processor, and reports whether the device reads those bytes through the cache.
+// leaves writes to memory by the processor, and reports whether the device reads those bytes
+// through the cache.
 func (w *wire) leaves(c *Cache, lo uintptr, n int, seed byte) bool {
 	w.t.Helper()
 	mine := unsafe.Slice((*byte)(ptr(lo)), n)
@@ -35,8 +36,8 @@ func (w *wire) leaves(c *Cache, lo uintptr, n int, seed byte) bool {
 	return bytes.Equal(mine, b.Bytes())
 }
 
-// fork is the libc's. In the child there is one thread; f runs there, and its result is the child's exit code.
-// The Go runtime may not survive that; such a child hangs, and is ended.
+// fork is the libc's. In the child there is one thread; f runs there, and its result is the child's
+// exit code. The Go runtime may not survive that; such a child hangs, and is ended.
 func fork(t *testing.T, f func() int) (pid int) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -62,16 +63,12 @@ func reap(t *testing.T, pid int, d time.Duration) (code int, ok bool) {
 			return status.ExitStatus(), status.Exited()
 		}
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Kill(pid, unix.SIGKILL))
+	must(unix.Wait4(pid, &status, 0, nil))(t)
 	return 0, false
 }
 
-// inChild runs f in a child of fork, until one lives long enough to tell.
+// inChild runs f in a child of fork, until one lives long enough to answer.
 func inChild(t *testing.T, f func() int) int {
 	t.Helper()
 	for range 20 {
@@ -83,7 +80,8 @@ func inChild(t *testing.T, f func() int) int {
 	return 0
 }
 
-// A parent that goes on writing after fork gets pages of its own (copy on write), unless they are pinned.
+// A parent that goes on writing after fork gets pages of its own (copy on write), unless they are
+// pinned.
 func TestDeviceAndProcessorAgreeAfterFork_21(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
@@ -116,8 +114,9 @@ func TestDeviceAndProcessorAgreeAfterFork_21(t *testing.T) {
 	}
 }
 
-// The child has a copy of the cache, and shares the descriptor by which the parent's registrations are ended.
-func TestDeviceAChildOfForkIsRefusedAndHarmsNothing_21(t *testing.T) {
+// The child has a copy of the cache, and shares the descriptor by which the parent's registrations
+// are ended.
+func TestDeviceForkedChildIsRefused_21(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	p := reserve(t, 2)
@@ -130,8 +129,10 @@ func TestDeviceAChildOfForkIsRefusedAndHarmsNothing_21(t *testing.T) {
 	code := inChild(t, func() int {
 		bad := 0
 		for i, err := range []func() error{
-			func() error { _, err := c.Get(ptr(p), uint64(page), RemoteWrite); return err },   // would be a hit
-			func() error { _, err := c.Get(ptr(p), 2*uint64(page), RemoteWrite); return err }, // would be a miss
+			// Would be a hit
+			func() error { _, err := c.Get(ptr(p), uint64(page), RemoteWrite); return err },
+			// Would be a miss
+			func() error { _, err := c.Get(ptr(p), 2*uint64(page), RemoteWrite); return err },
 			func() error { return c.Close() },
 			func() error { _, err := w.pool.Alloc(4 << 20); return err },
 			func() error { return w.pool.Free(large) },
@@ -178,7 +179,8 @@ func TestDevicePinsFallWithoutACall_12(t *testing.T) {
 	eventually(t, "dead pages are unpinned", func() bool { return verbs.ReadMemlock().Pinned <= before+8*uint64(page) })
 }
 
-// The limit on locked memory holds for whoever lacks CAP_IPC_LOCK: what is idle goes, then there is an error.
+// The limit on locked memory holds for threads without CAP_IPC_LOCK: what is idle goes, then there
+// is an error.
 func TestDeviceLockLimitEvictsAndIsAnError_18(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
@@ -222,7 +224,8 @@ func TestDeviceLockLimitEvictsAndIsAnError_18(t *testing.T) {
 	}
 }
 
-// lockAtMost takes CAP_IPC_LOCK from this thread and sets the limit of the process until the test ends.
+// lockAtMost takes CAP_IPC_LOCK from this thread and sets the limit of the process until the test
+// ends.
 func lockAtMost(t *testing.T, bytes uint64) error {
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old); err != nil {
@@ -276,8 +279,9 @@ func TestDeviceFramesAreRightAtEachHit_24(t *testing.T) {
 	t.Logf("%+v", s)
 }
 
-// Collapsing into a huge page, and other advice that keeps the contents, leaves the device the same pages.
-func TestDeviceAdviceThatKeepsThePagesKeepsTheData_06(t *testing.T) {
+// Collapsing into a huge page, and other advice that keeps the contents, leaves the device the same
+// pages.
+func TestDeviceHarmlessAdviceKeepsTheData_06(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	const collapse = 25 // MADV_COLLAPSE, Linux 6.1
@@ -297,8 +301,8 @@ func TestDeviceAdviceThatKeepsThePagesKeepsTheData_06(t *testing.T) {
 	}
 }
 
-// What the kernel does with pages by itself passes pinned ones over: merging equal ones (KSM), compaction, and mprotect that takes
-// all access away and gives it back.
+// What the kernel does with pages by itself passes pinned ones over: merging equal ones (KSM),
+// compaction, and mprotect that takes all access away and gives it back.
 func TestDeviceTheKernelsOwnMovesKeepTheData_06(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
@@ -353,9 +357,7 @@ func mergePages(t *testing.T, lo, n uintptr) {
 	}
 	scans := func() (n int) {
 		text := must(os.ReadFile(at + "full_scans"))(t)
-		if _, err := fmt.Sscan(string(text), &n); err != nil {
-			t.Fatal(err)
-		}
+		must(fmt.Sscan(string(text), &n))(t)
 		return n
 	}
 	for name, value := range map[string]string{"pages_to_scan": "10000", "sleep_millisecs": "1", "run": "1"} {
@@ -372,8 +374,9 @@ func mergePages(t *testing.T, lo, n uintptr) {
 	eventually(t, "KSM passes twice", func() bool { return scans() >= first+3 })
 }
 
-// A page that was never written when it was registered for reading alone is the zero page, if the kernel does not take care.
-func TestDeviceReadsWhatIsWrittenAfterTheRegistration_20(t *testing.T) {
+// A page that was never written when it was registered only for reading is the zero page, if the
+// kernel does not take care.
+func TestDeviceReadsLaterWrites_20(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	p := call(t, cMmap, 0, 4*page, rw, anonymous, ^uintptr(0), 0)

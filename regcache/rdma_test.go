@@ -32,16 +32,6 @@ type wire struct {
 	pool *Pool
 }
 
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func closing(t testing.TB, c interface{ Close() error }) {
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -74,9 +64,7 @@ func newWire(t testing.TB) *wire {
 			q.ReadyToReceive(verbs.RTRAttr{AV: p.AV, PathMTU: p.MTU, DestQPN: qps[1-i].Num(), RQPSN: 7}),
 			q.ReadyToSend(verbs.RTSAttr{SQPSN: 7}),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 		}
 	}
 	w.qp = qps[0]
@@ -138,6 +126,23 @@ func deviceCache(t testing.TB, w *wire, o Origin) *Cache {
 	return c
 }
 
+// across writes before a change, so often as to hit, and after it. It returns whether the last
+// bytes arrived.
+func (w *wire) across(t *testing.T, c *Cache, x change, raw bool, writes int) bool {
+	t.Helper()
+	var at uintptr
+	n := x.bytes()
+	x.run(way{t, raw}, func(lo, hi uintptr) {
+		at = lo
+		for i := range writes {
+			if !w.arrives(c, lo, n, byte(1+i)) {
+				t.Fatal("lost before the change")
+			}
+		}
+	})
+	return w.arrives(c, at, n, 3)
+}
+
 func TestDeviceWritesReachTheNewPages_01_02(t *testing.T) {
 	w := newWire(t)
 	if s := deviceCache(t, w, Mapped).Status().Origins[Mapped]; s.Mode != Cached {
@@ -146,15 +151,7 @@ func TestDeviceWritesReachTheNewPages_01_02(t *testing.T) {
 	for _, x := range changes {
 		t.Run(x.name, func(t *testing.T) {
 			c := deviceCache(t, w, Mapped)
-			var at uintptr
-			n := x.bytes()
-			x.run(way{t, false}, func(lo, hi uintptr) {
-				at = lo
-				if !w.arrives(c, lo, n, 1) || !w.arrives(c, lo, n, 2) {
-					t.Fatal("lost before the change")
-				}
-			})
-			if !w.arrives(c, at, n, 3) {
+			if !w.across(t, c, x, false, 2) {
 				t.Error("the bytes are not where they belong")
 			}
 			if s := c.Stats(); s.Hits == 0 || s.Invalidated == 0 {
@@ -175,17 +172,8 @@ func TestDeviceWritesAreLostWithoutEvents_01_02(t *testing.T) {
 			continue
 		}
 		t.Run(x.name, func(t *testing.T) {
-			c := deviceCache(t, w, Mapped)
-			var at uintptr
-			n := x.bytes()
-			x.run(way{t, true}, func(lo, hi uintptr) {
-				at = lo
-				if !w.arrives(c, lo, n, 1) {
-					t.Fatal("lost before the change")
-				}
-			})
-			if w.arrives(c, at, n, 3) {
-				t.Error("the bytes arrived though nobody heard of the change")
+			if w.across(t, deviceCache(t, w, Mapped), x, true, 1) {
+				t.Error("the bytes arrived though no monitor saw the change")
 			}
 		})
 	}
@@ -198,14 +186,7 @@ func TestDeviceSeesRawCallsAndTheGoHeap_04(t *testing.T) {
 			continue
 		}
 		t.Run(x.name, func(t *testing.T) {
-			c := deviceCache(t, w, Any)
-			var at uintptr
-			n := x.bytes()
-			x.run(way{t, true}, func(lo, hi uintptr) {
-				at = lo
-				w.arrives(c, lo, n, 1)
-			})
-			if !w.arrives(c, at, n, 3) {
+			if !w.across(t, deviceCache(t, w, Any), x, true, 1) {
 				t.Error("the bytes are not where they belong")
 			}
 		})
@@ -223,7 +204,7 @@ func TestDeviceSeesRawCallsAndTheGoHeap_04(t *testing.T) {
 	})
 }
 
-func TestDeviceFinishesIntoMemoryThatWasUnmapped_09(t *testing.T) {
+func TestDeviceFinishesIntoUnmappedMemory_09(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	const n = 16 << 20
@@ -260,7 +241,7 @@ func TestDeviceFinishesIntoMemoryThatWasUnmapped_09(t *testing.T) {
 	}
 }
 
-func TestDeviceAUnionOverAHoleGivesTheExactRange_19(t *testing.T) {
+func TestDeviceUnionOverAHoleIsTheExactRange_19(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
 	p := reserve(t, 12)
@@ -276,7 +257,8 @@ func TestDeviceAUnionOverAHoleGivesTheExactRange_19(t *testing.T) {
 	}
 }
 
-// The device writes into a page that the program may only read: it was writable when it was registered.
+// The device writes into a page that the program may only read: it was writable when it was
+// registered.
 func TestDeviceWritesAfterMprotect_20(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)

@@ -10,17 +10,17 @@ func (c *Cache) reserve(e *entry) error {
 	n := int64(e.hi - e.lo)
 	for range 4 { // others may take the room that this one made
 		c.mu.Lock()
-		idle := c.sweep()
+		idle := c.sweepLocked()
 		bytes, count := c.bytes+n-c.cfg.MaxBytes, c.regions+1-c.cfg.MaxRegions
 		if n <= c.cfg.MaxBytes && (bytes > 0 || count > 0) {
 			for _, e := range idle {
 				bytes -= int64(e.hi - e.lo)
 			}
-			idle = append(idle, c.evictIdle(bytes, count-len(idle))...)
+			idle = append(idle, c.evictIdleLocked(bytes, count-len(idle))...)
 		}
 		room := c.regions < c.cfg.MaxRegions && c.bytes <= c.cfg.MaxBytes-n
 		if room {
-			c.book(e)
+			c.accountLocked(e)
 		}
 		c.mu.Unlock()
 		c.deregisterFor(e, room, idle)
@@ -34,11 +34,12 @@ func (c *Cache) reserve(e *entry) error {
 	return errCrowded
 }
 
-// deregisterFor is deregister for a new entry, which gives its room back if a registration's Close panics.
-func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
+// deregisterFor is deregister for a new entry, which gives its room back if a registration's Close
+// panics.
+func (c *Cache) deregisterFor(e *entry, reserved bool, idle []*entry) {
 	done := false
 	defer func() {
-		if booked && !done {
+		if reserved && !done {
 			c.unreserve(e)
 		}
 	}()
@@ -46,8 +47,8 @@ func (c *Cache) deregisterFor(e *entry, booked bool, idle []*entry) {
 	done = true
 }
 
-// book takes the room.
-func (c *Cache) book(e *entry) {
+// accountLocked takes the room.
+func (c *Cache) accountLocked(e *entry) {
 	c.regions++
 	c.bytes += int64(e.hi - e.lo)
 	if last := len(c.tags) - 1; last >= 0 {
@@ -62,11 +63,11 @@ func (c *Cache) book(e *entry) {
 
 func (c *Cache) unreserve(e *entry) {
 	c.mu.Lock()
-	c.forget(e)
+	c.forgetLocked(e)
 	c.mu.Unlock()
 }
 
-func (c *Cache) forget(e *entry) {
+func (c *Cache) forgetLocked(e *entry) {
 	c.regions--
 	c.bytes -= int64(e.hi - e.lo)
 	c.slots[e.tag] = nil
@@ -74,8 +75,9 @@ func (c *Cache) forget(e *entry) {
 	e.mr, e.keep = nil, nil // a hint may point here for long
 }
 
-// evict takes an entry out of use by the cache's own wish. False: a change came first. The caller prunes the index.
-func (c *Cache) evict(e *entry) bool {
+// evictLocked takes an entry out of use by the cache's own wish. False: a change came first. The
+// caller prunes the index.
+func (c *Cache) evictLocked(e *entry) bool {
 	if e.gone {
 		return false
 	}
@@ -90,27 +92,28 @@ func (c *Cache) evict(e *entry) bool {
 	return true
 }
 
-// evictIdle evicts what was unused for longest, so many bytes and entries at least, if there are as many. It
-// returns what is to be deregistered.
-func (c *Cache) evictIdle(bytes int64, count int) []*entry {
+// evictIdleLocked evicts what was unused for longest, so many bytes and entries at least, if there
+// are as many. It returns what is to be deregistered.
+func (c *Cache) evictIdleLocked(bytes int64, count int) []*entry {
 	c.lru.oldest(func(e *entry) bool {
 		if bytes <= 0 && count <= 0 {
 			return false
 		}
 		bytes -= int64(e.hi - e.lo)
 		count--
-		c.evict(e)
+		c.evictLocked(e)
 		return true
 	})
 	c.index.prune()
-	return c.sweep()
+	return c.sweepLocked()
 }
 
-// makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that somebody else
-// deregisters. False: there are none, and there were none since before, a count of deregistrations.
+// makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that
+// another goroutine deregisters. False: there are none, and there were none since before, a count
+// of deregistrations.
 func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	c.mu.Lock()
-	idle := c.evictIdle(bytes, 1)
+	idle := c.evictIdleLocked(bytes, 1)
 	if len(idle) == 0 && c.ending > 0 {
 		c.ended.Wait()
 	}
@@ -119,9 +122,9 @@ func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 	return c.stats.deregistered.Load() != before
 }
 
-// sweep takes in what was invalidated and returns, with the lock held, the entries that nobody uses any more.
-// The caller gives them to deregister without the lock.
-func (c *Cache) sweep() (idle []*entry) {
+// sweepLocked takes in what was invalidated and returns the entries that are not in
+// use any more. The caller gives them to deregister without the lock.
+func (c *Cache) sweepLocked() (idle []*entry) {
 	if c.over {
 		return nil
 	}
@@ -151,7 +154,7 @@ func (c *Cache) sweep() (idle []*entry) {
 	return idle
 }
 
-// deregister ends entries that sweep returned.
+// deregister ends entries that sweepLocked returned.
 func (c *Cache) deregister(idle []*entry) {
 	if len(idle) == 0 {
 		return
@@ -174,10 +177,10 @@ func (c *Cache) end(e *entry) {
 	defer func() {
 		c.w.Retire(e.ref)
 		c.mu.Lock()
-		c.stats.deregistered.Add(1) // together with forget, for who reads the figures
+		c.stats.deregistered.Add(1) // together with forget, for readers of the figures
 		c.stats.hits += e.hits.Load()
-		c.stats.puts += e.hits.Load() + 1 // nobody uses it
-		c.forget(e)
+		c.stats.puts += e.hits.Load() + 1 // it is not in use
+		c.forgetLocked(e)
 		c.ending--
 		c.mu.Unlock()
 	}()
@@ -205,12 +208,13 @@ func (c *Cache) reap() {
 		return
 	}
 	c.mu.Lock()
-	idle := c.sweep()
+	idle := c.sweepLocked()
 	c.mu.Unlock()
 	c.deregister(idle)
 }
 
-// reapHolding is reap for the caller's new entry, to whom nobody would give the Region if a registration's Close panics.
+// reapHolding is reap for the caller's new entry, which would not get the Region if a
+// registration's Close panics.
 func (c *Cache) reapHolding(e *entry) {
 	done := false
 	defer func() {

@@ -2,7 +2,8 @@ package regcache
 
 import "strings"
 
-// Access says who may do what with a registered range. The bits are those of ibv_reg_mr(3), enum ibv_access_flags.
+// Access says which operations are allowed on a registered range. The bits are those of
+// ibv_reg_mr(3), enum ibv_access_flags.
 type Access uint32
 
 // The kinds of access that a cache hands out. Reading by this host's own device is always allowed.
@@ -38,10 +39,11 @@ func (a Access) String() string {
 
 // Registrar makes registrations: a protection domain. It may be called by many goroutines at once.
 type Registrar interface {
-	// Register pins n bytes at addr. The address is a number, not a pointer: a range that joins several may begin
-	// in memory that Go's collector has taken back since, where a Go pointer must not point.
-	// Errors that wrap ENOMEM or EAGAIN make the cache evict what is idle and try again. A panic, here or in MR.Close,
-	// goes on to the caller of the cache, which stays whole; callers that waited for the registration make their own.
+	// Register pins n bytes at addr. The address is a number, not a pointer: a range that joins
+	// several may begin in memory that Go's collector has taken back since, where a Go pointer must
+	// not point. Errors that wrap ENOMEM or EAGAIN make the cache evict what is idle and try again.
+	// A panic, here or in MR.Close, goes on to the caller of the cache, which stays whole; callers
+	// that waited for the registration make their own.
 	Register(addr uintptr, n uint64, access Access) (MR, error)
 }
 

@@ -34,7 +34,8 @@ type Stats struct {
 	Merged           uint64 // entries replaced by a larger one
 	Retried          uint64 // registrations tried again after eviction
 
-	// Why Gets were uncached, by cause. The rest of Uncached is of origins that are not watched; see Status.
+	// Why Gets were uncached, by cause. The rest of Uncached is of origins that are not watched;
+	// see Status.
 	Changing uint64 // the memory was being changed
 	Crowded  uint64 // the limits, or the table of the process, left no room
 }

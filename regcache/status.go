@@ -59,7 +59,7 @@ func (c *Cache) originStatus(o Origin, r memevents.Report) OriginStatus {
 	var why []string
 	for _, k := range r.Classes {
 		if missing.Has(memevents.Set(k.Class)) {
-			why = append(why, fmt.Sprintf("nobody sees %v: %s", k.Class, k.Why))
+			why = append(why, fmt.Sprintf("no monitor sees %v: %s", k.Class, k.Why))
 		}
 	}
 	s.Why = strings.Join(why, "; ")

@@ -30,13 +30,11 @@ func library(t testing.TB, source string) string {
 	return out
 }
 
-// threads runs 4 threads of C that change pages by calls of their own, and 8 goroutines that call f for a
-// range of them and what tells whether that thread has changed any meanwhile: for d, and on a busy machine
-// for up to a minute more until there is enough to judge by.
+// threads runs 4 threads of C that change pages by calls of their own, and 8 goroutines that call f
+// for a range of them and what shows whether that thread has changed any meanwhile: for d, and on a
+// busy machine for up to a minute more until there is enough to judge by.
 func threads(t *testing.T, d time.Duration, enough func() bool, f func(lo uintptr, pages int, turn *atomic.Uint64)) {
-	if _, err := cLoad(library(t, "testdata/threads.c")); err != nil {
-		t.Fatal(err)
-	}
+	must(cLoad(library(t, "testdata/threads.c")))(t)
 	p := reserve(t, cThreads*cThreadPages)
 	if cFunc("ibc_threads_start", p) != 0 {
 		t.Fatal("no threads")
@@ -72,7 +70,8 @@ func threads(t *testing.T, d time.Duration, enough func() bool, f func(lo uintpt
 	}
 }
 
-// A thread that did not change its pages from before the Get until they were looked at must find its own.
+// A thread that did not change its pages from before the Get until they were looked at must find
+// its own.
 func TestEightGoroutinesAndFourCThreads_24(t *testing.T) {
 	fake := newFake()
 	c := cached(t, fake, func(c *Config) { c.MaxRegions, c.MaxDeadBytes = 12, int64(16*page) })

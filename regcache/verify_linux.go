@@ -17,7 +17,8 @@ const (
 	present   = 1 << 63
 )
 
-// newFrameReader returns nil when nobody asked, or when only the build did and the system does not let us.
+// newFrameReader returns nil when it was not asked for, or when only the build did and the system
+// does not let us.
 func newFrameReader(asked bool) (*frameReader, error) {
 	if !asked && !verifying {
 		return nil, nil

@@ -21,8 +21,8 @@ type DeviceInfo struct {
 	SysPath   string // of the device in sysfs
 }
 
-// DeviceAttr holds the limits of a device, asked once when it is opened. A limit is an upper bound for one resource
-// alone; many cannot be had together.
+// DeviceAttr holds the limits of a device, asked once when it is opened. A limit is an upper bound
+// for one resource by itself; many cannot be had together.
 type DeviceAttr struct {
 	FirmwareVersion string
 	NodeGUID        GUID
@@ -45,7 +45,8 @@ type DeviceAttr struct {
 	MaxCQ   int
 	MaxCQE  int // entries per CQ
 
-	MaxQPReadAtomic     int // READs and atomics in flight towards this QP as a target (max_qp_rd_atom)
+	// READs and atomics in flight towards this QP as a target (max_qp_rd_atom)
+	MaxQPReadAtomic     int
 	MaxQPInitReadAtomic int // READs and atomics in flight from this QP (max_qp_init_rd_atom)
 	AtomicCap           AtomicCap
 
@@ -128,7 +129,7 @@ type PortAttr struct {
 	CapFlags2    uint16
 	BadPKeys     uint32
 	QKeyErrors   uint32
-	GRHRequired  bool // IBV_QPF_GRH_REQUIRED: LIDs alone do not route here
+	GRHRequired  bool // IBV_QPF_GRH_REQUIRED: LIDs do not suffice to route here
 }
 
 // GIDType says what a GID's packets look like.

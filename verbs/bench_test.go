@@ -58,8 +58,9 @@ func BenchmarkWrite8Batch16(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 between two processes: each writes to the other when
-// its own word has changed. p50-ns and p99-ns are of half a round trip, as perftest prints them.
+// BenchmarkPingPong8 is the loop of perftest's ib_write_lat -s 8 between two processes: each writes
+// to the other when its own word has changed. p50-ns and p99-ns are of half a round trip, as
+// perftest prints them.
 func BenchmarkPingPong8(b *testing.B) {
 	r := newRig(b)
 	e := r.newEnd(endConfig{})
@@ -84,7 +85,7 @@ func BenchmarkPingPong8(b *testing.B) {
 	b.ReportMetric(half(samples[len(samples)*99/100]), "p99-ns")
 }
 
-// card is what the two processes tell each other, in one line.
+// card is what the two processes send each other, in one line.
 type card struct {
 	QPN  uint32
 	Addr uint64 // of the word that the other writes to
@@ -101,7 +102,8 @@ func (r *rig) join(e *end, c card) {
 	check(r.t, e.qp.ReadyToSend(RTSAttr{}))
 }
 
-// pinger prepares the end's slots: inline WRITEs of 8 bytes, one in 16 signalled so that the send queue is freed.
+// pinger prepares the end's slots: inline WRITEs of 8 bytes, one in 16 signalled so that the send
+// queue is freed.
 func (r *rig) pinger(e *end, to card) {
 	for i := range e.send.Slots() {
 		w := e.send.WR(i)
@@ -138,7 +140,7 @@ func startPonger(b testing.TB, r *rig, e *end) card {
 	out := must(cmd.StdoutPipe())(b)
 	check(b, cmd.Start())
 	b.Cleanup(func() {
-		in.Close() // tells it to end
+		in.Close() // makes it end
 		if err := cmd.Wait(); err != nil {
 			b.Error(err)
 		}
@@ -150,7 +152,8 @@ func startPonger(b testing.TB, r *rig, e *end) card {
 	return peer
 }
 
-// TestTwoProcessesWriteToEachOther is the loop of BenchmarkPingPong8, and the other process of both.
+// TestTwoProcessesWriteToEachOther is the loop of BenchmarkPingPong8, and the other process of
+// both.
 func TestTwoProcessesWriteToEachOther(t *testing.T) {
 	if os.Getenv(envPonger) == "1" {
 		pong(t)

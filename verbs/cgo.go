@@ -7,7 +7,8 @@ package verbs
 #cgo LDFLAGS: -libverbs
 #include "ibc_verbs.h"
 
-// They write to memory they are given and call nothing back; results of the data path stand in C memory.
+// They write to memory they are given and call nothing back; results of the data path stand in C
+// memory.
 #cgo nocallback ibc_ring_at
 #cgo noescape ibc_poll
 #cgo nocallback ibc_poll

@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// sysClass is where the kernel shows RDMA devices (Documentation/ABI/stable/sysfs-class-infiniband).
+// sysClass is where the kernel shows RDMA devices
+// (Documentation/ABI/stable/sysfs-class-infiniband).
 const sysClass = "/sys/class/infiniband"
 
-// PortCounters reads the counters that the kernel and the driver keep of a port: hw_counters, such as rxe's sent_pkts
-// and rcvd_rnr_err, and the port counters of the IBTA, such as port_rcv_errors. Which there are depends on the driver;
-// a counter that cannot be read is left out, and a name in both places is the driver's. The kernel renews hw_counters
-// only when they are older than hw_counters/lifespan, 10 ms by default. A port without any gives an empty map; an
-// unknown device or port is ErrNoDevice.
+// PortCounters reads the counters that the kernel and the driver keep of a port: hw_counters, such
+// as rxe's sent_pkts and rcvd_rnr_err, and the port counters of the IBTA, such as port_rcv_errors.
+// Which there are depends on the driver; a counter that cannot be read is left out, and a name in
+// both places is the driver's. The kernel renews hw_counters only when they are older than
+// hw_counters/lifespan, 10 ms by default. A port without any gives an empty map; an unknown device
+// or port is ErrNoDevice.
 func PortCounters(device string, port int) (map[string]uint64, error) {
 	return portCounters(sysClass, device, port)
 }
@@ -45,7 +47,8 @@ func portCounters(root, device string, port int) (map[string]uint64, error) {
 	return out, nil
 }
 
-// PortCounter reads one of them, by name, without reading the others. One that the driver does not keep is an error.
+// PortCounter reads one of them, by name, without reading the others. One that the driver does not
+// keep is an error.
 func PortCounter(device string, port int, name string) (uint64, error) {
 	return portCounter(sysClass, device, port, name)
 }

@@ -8,30 +8,28 @@ import (
 	"testing"
 )
 
-func TestPortCountersReadsBothDirectoriesAndToleratesWhatIsMissing(t *testing.T) {
-	root := t.TempDir()
-	write := func(path, text string) {
+// writeCounters makes a /sys/class/infiniband that has these counters of port 1 of rxe0.
+func writeCounters(t *testing.T, texts map[string]string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for path, text := range texts {
 		p := filepath.Join(root, "rxe0/ports/1", path)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		check(t, os.WriteFile(p, []byte(text), 0o644))
 	}
-	write("hw_counters/sent_pkts", "42\n")
-	write("hw_counters/lifespan", "10\n")
-	write("hw_counters/both", "2\n")
-	write("counters/both", "1\n")
-	write("counters/port_xmit_data", "18446744073709551615\n")
-	write("counters/unsupported", "N/A (no PMA)\n")
+	return root
+}
+
+func TestPortCountersTolerateMissingFiles(t *testing.T) {
+	root := writeCounters(t, map[string]string{
+		"hw_counters/sent_pkts": "42\n", "hw_counters/lifespan": "10\n", "hw_counters/both": "2\n",
+		"counters/both": "1\n", "counters/port_xmit_data": "18446744073709551615\n", "counters/unsupported": "N/A (no PMA)\n",
+	})
 	got, err := portCounters(root, "rxe0", 1)
 	if err != nil || len(got) != 3 || got["sent_pkts"] != 42 || got["both"] != 2 || got["port_xmit_data"] != 1<<64-1 {
 		t.Errorf("%v, %v", got, err)
 	}
-	if err := os.RemoveAll(filepath.Join(root, "rxe0/ports/1/counters")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.RemoveAll(filepath.Join(root, "rxe0/ports/1/counters")))
 	if got, err := portCounters(root, "rxe0", 1); err != nil || len(got) != 2 {
 		t.Errorf("without counters: %v, %v", got, err)
 	}
@@ -49,16 +47,7 @@ func TestPortCountersReadsBothDirectoriesAndToleratesWhatIsMissing(t *testing.T)
 }
 
 func TestPortCounterReadsOneAndPrefersTheDrivers(t *testing.T) {
-	root := t.TempDir()
-	for path, text := range map[string]string{"hw_counters/both": "2\n", "counters/both": "1\n", "counters/one": "3\n", "counters/bad": "N/A\n"} {
-		p := filepath.Join(root, "rxe0/ports/1", path)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	root := writeCounters(t, map[string]string{"hw_counters/both": "2\n", "counters/both": "1\n", "counters/one": "3\n", "counters/bad": "N/A\n"})
 	for name, want := range map[string]uint64{"both": 2, "one": 3} {
 		if got, err := portCounter(root, "rxe0", 1, name); err != nil || got != want {
 			t.Errorf("%s: %d, %v; want %d", name, got, err, want)

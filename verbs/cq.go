@@ -22,7 +22,8 @@ import (
 
 var errTimeOver = errors.New("verbs: the time of a wait is over")
 
-// CompChannel wakes goroutines that wait for completions, through the Go runtime's poller: no thread is blocked.
+// CompChannel wakes goroutines that wait for completions, through the Go runtime's poller: no
+// thread is blocked.
 type CompChannel struct {
 	object
 	c       *C.struct_ibv_comp_channel
@@ -31,8 +32,8 @@ type CompChannel struct {
 	taken   *cqEvents
 }
 
-// cqEvents are what a wait takes from the kernel: made once, so that it allocates nothing. They do not point to their channel, or a
-// forgotten one would never be noticed.
+// cqEvents are what a wait takes from the kernel: made once, so that it allocates nothing. They do
+// not point to their channel, or a forgotten one would never be noticed.
 type cqEvents struct {
 	c       *C.struct_ibv_comp_channel
 	raw     syscall.RawConn
@@ -84,17 +85,17 @@ func (x *Context) CreateCompChannel() (*CompChannel, error) {
 	return h, nil
 }
 
-// Wait returns the next CQ that has made an event since it was armed, or the context's error. One goroutine waits at a
-// time; a second gets ErrConcurrent.
+// Wait returns the next CQ that has made an event since it was armed, or the context's error. One
+// goroutine waits at a time; a second gets ErrConcurrent.
 //
-// An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion between the last poll
-// and the arming is slept through.
+// An event is a hint: arm the CQ, poll it until it is empty, and only then wait, or a completion
+// between the last poll and the arming is slept through.
 func (h *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	return h.await(func() error { return waitRead(ctx, h.f, h.taken.raw, h.taken.take) })
 }
 
-// WaitFor is Wait with a time in place of a context: it returns nil and no error when that is over. With none left it
-// looks, and returns at once. It allocates nothing.
+// WaitFor is Wait with a time in place of a context: it returns nil and no error when that is over.
+// With none left it looks, and returns at once. It allocates nothing.
 func (h *CompChannel) WaitFor(d time.Duration) (*CQ, error) {
 	end := time.Now().Add(d)
 	return h.await(func() error {
@@ -115,7 +116,8 @@ func (h *CompChannel) WaitFor(d time.Duration) (*CQ, error) {
 	})
 }
 
-// await returns a CQ that has made an event. It calls wait, which fills h.taken, where none is known yet.
+// await returns a CQ that has made an event. It calls wait, which fills h.taken, where none is
+// known yet.
 func (h *CompChannel) await(wait func() error) (*CQ, error) {
 	const op = "wait for completion"
 	if err := h.use(op); err != nil {
@@ -166,7 +168,8 @@ type CQConfig struct {
 	Vector  int          // completion vector (interrupt), 0 to the device's number of them
 }
 
-// CQ is a completion queue. Size it for everything that can complete at once: what does not fit is lost, and the queue with it.
+// CQ is a completion queue. Size it for everything that can complete at once: what does not fit is
+// lost, and the queue with it.
 type CQ struct {
 	object
 	c       *C.struct_ibv_cq
@@ -222,7 +225,8 @@ func (x *Context) explainCQ(op string, cfg CQConfig, errno syscall.Errno) error 
 // Cap returns how many completions fit.
 func (q *CQ) Cap() int { return int(q.c.cqe) }
 
-// Arm asks for one event on the channel when the next completion arrives; with solicitedOnly, the next solicited or failed one.
+// Arm asks for one event on the channel when the next completion arrives; with solicitedOnly, the
+// next solicited or failed one.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	const op = "ibv_req_notify_cq"
 	if err := q.use(op); err != nil {
@@ -255,7 +259,8 @@ func (q *CQ) Resize(entries int) error {
 	return nil
 }
 
-// Overrun reports whether the queue has lost completions. It is of no more use then: close the QPs on it, and it.
+// Overrun reports whether the queue has lost completions. It is of no more use then: close the QPs
+// on it, and it.
 func (q *CQ) Overrun() bool { return q.overrun.Load() }
 
 func (q *CQ) overrunError(op string) error {
@@ -268,7 +273,8 @@ type CQStats struct {
 	Polls, EmptyPolls, Completions, Failed uint64
 }
 
-// Stats returns the counters of Poll; those of a doorbell are its own. It may be called at any time.
+// Stats returns the counters of Poll; those of a doorbell are its own. It may be called at any
+// time.
 func (q *CQ) Stats() CQStats {
 	return CQStats{Polls: q.polls.Load(), EmptyPolls: q.empty.Load(), Completions: q.completions.Load(), Failed: q.failed.Load()}
 }

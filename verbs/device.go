@@ -69,7 +69,8 @@ type Context struct {
 	destroy func() error
 }
 
-// Open opens a device by name and asks for its limits. It starts one goroutine, which takes asynchronous events until Close.
+// Open opens a device by name and asks for its limits. It starts one goroutine, which takes
+// asynchronous events until Close.
 func Open(name string) (*Context, error) {
 	x := &Context{reg: newRegistry(), events: make(chan Event, eventBacklog), lost: new(atomic.Uint64)}
 	x.object = object{dev: x, kind: "context", name: "context"}
@@ -147,7 +148,8 @@ func (x *Context) Info() DeviceInfo { return x.info }
 // Name returns the device's name, such as "mlx5_0".
 func (x *Context) Name() string { return x.info.Name }
 
-// Attr returns the limits of the device as they were when it was opened. They are valid after Close, too.
+// Attr returns the limits of the device as they were when it was opened. They are valid after
+// Close, too.
 func (x *Context) Attr() DeviceAttr { return x.attr }
 
 // Port asks for the attributes of a port; the first port is 1.
@@ -228,17 +230,17 @@ func (x *Context) PKeys(port int) ([]uint16, error) {
 	return keys, nil
 }
 
-// Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends the goroutine that
-// takes events and closes the channel of events.
+// Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends
+// the goroutine that takes events and closes the channel of events.
 func (x *Context) Close() error { return x.close(x.destroy) }
 
-// GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs with os/exec always
-// is: Go's fork shares the parent's memory until exec.
+// GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs
+// with os/exec always is: Go's fork shares the parent's memory until exec.
 func GetForkStatus() ForkStatus { return ForkStatus(C.ibv_is_fork_initialized()) }
 
-// InitFork makes forks without exec safe on kernels that need it, at the price of one madvise per registration. C
-// libraries in the process may fork so; Go does not. It must be called before the first registration, and does nothing
-// where GetForkStatus says ForkUnneeded.
+// InitFork makes forks without exec safe on kernels that need it, at the price of one madvise per
+// registration. C libraries in the process may fork so; Go does not. It must be called before the
+// first registration, and does nothing where GetForkStatus says ForkUnneeded.
 func InitFork() error {
 	if GetForkStatus() != ForkDisabled {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// EnvDisable names the environment variable that switches features of devices off, to find out which of them a problem
-// comes from: a comma-separated list of atomics, inline, mw, odp and srq. It is read when a device is opened; the
-// device then looks as if it had none of them.
+// EnvDisable names the environment variable that switches features of devices off, to find out
+// which of them a problem comes from: a comma-separated list of atomics, inline, mw, odp and srq.
+// It is read when a device is opened; the device then looks as if it had none of them.
 const EnvDisable = "IBCONDUIT_VERBS_DISABLE"
 
 // disable takes features away from the limits of a device.
@@ -33,7 +33,7 @@ func (a *DeviceAttr) disable(list string) error {
 	return nil
 }
 
-// lacks is the error of asking a device for what it does not have, or was told not to have.
+// lacks is the error of asking a device for what it does not have, or what is switched off.
 func lacks(op, device, feature string) error {
 	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported, Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
 }

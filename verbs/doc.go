@@ -1,5 +1,6 @@
-// Package verbs is libibverbs for Go: one Go type per C object, plain Go types in every signature, and a data path that
-// crosses into C once per batch. It works with any provider of libibverbs and makes no vendor calls.
+// Package verbs is libibverbs for Go: one Go type per C object, plain Go types in every signature,
+// and a data path that crosses into C once per batch. It works with any provider of libibverbs and
+// makes no vendor calls.
 //
 // # From a device to a completion
 //
@@ -28,45 +29,49 @@
 //
 // # Ownership
 //
-// An object is made by its parent and keeps it alive. Close is idempotent; on a parent with open children it returns an
-// *Error that is ErrBusy and lists them, and changes nothing. So close in the opposite order of making. An object that
-// becomes garbage unclosed is reported by internal/handle; nothing is freed behind a device's back.
+// An object is made by its parent and keeps it alive. Close is idempotent; on a parent with open
+// children it returns an *Error that is ErrBusy and lists them, and changes nothing. So close in
+// the opposite order of making. An object that becomes garbage unclosed is reported by
+// internal/handle; nothing is freed behind a device's back.
 //
 //	Context > PD > MR, AH, SRQ, QP, MW
 //	Context > CompChannel > CQ > Doorbell
 //	CQ, SRQ > QP
 //
-// Every method of a closed object returns an error that is os.ErrClosed, except accessors of what was learned at
-// creation, which go on answering, and SendChain.WR and its like, which panic.
+// Every method of a closed object returns an error that is os.ErrClosed, except accessors of what
+// was learned at creation, which go on answering, and SendChain.WR and its like, which panic.
 //
 // # Goroutines
 //
-// The control path (everything but the two below) may be used by any number of goroutines. A Close that meets a call in
-// progress is refused with ErrBusy.
+// The control path (everything but the two below) may be used by any number of goroutines. A Close
+// that meets a call in progress is refused with ErrBusy.
 //
-// A SendChain, a RecvChain and a Doorbell belong to one goroutine at a time; handing them over through a channel is
-// fine. Two doorbells may post to one QP and poll one CQ from two goroutines, since libibverbs locks both, but the
-// order of their posts is then undefined.
+// A SendChain, a RecvChain and a Doorbell belong to one goroutine at a time; handing them over
+// through a channel is fine. Two doorbells may post to one QP and poll one CQ from two goroutines,
+// since libibverbs locks both, but the order of their posts is then undefined.
 //
 // # What blocks
 //
-// Ring and RingUntil occupy a thread for their budget: keep it in microseconds, at most milliseconds, and come back.
-// The wait is a spin, in C, that never sleeps. CompChannel.Wait parks the goroutine in the runtime's poller until its
-// context ends, CompChannel.WaitFor for a time. Opening, registering and creating take the time of system calls.
-// Everything else returns at once. The context's one goroutine takes asynchronous events; a reader of Events that does
-// not come loses the oldest, and EventsLost counts them.
+// Ring and RingUntil occupy a thread for their budget: keep it in microseconds, at most
+// milliseconds, and come back. The wait is a spin, in C, that never sleeps. CompChannel.Wait parks
+// the goroutine in the runtime's poller until its context ends, CompChannel.WaitFor for a time.
+// Opening, registering and creating take the time of system calls. Everything else returns at once.
+// The context's one goroutine takes asynchronous events; a reader of Events that does not come
+// loses the oldest, and EventsLost counts them.
 //
 // # Memory
 //
-// Work requests, scatter lists and completions of the data path live in memory mapped by this package, at addresses
-// that never change; no Go pointer is handed to a device by it. What is registered is the caller's affair: see
-// PD.Register.
+// Work requests, scatter lists and completions of the data path live in memory mapped by this
+// package, at addresses that never change; no Go pointer is handed to a device by it. What is
+// registered is the caller's affair: see PD.Register.
 //
 // # InfiniBand without a subnet administrator
 //
-// ComputePath assumes what is true of nearly all clusters: reversible paths with one service level. It asks nobody.
+// ComputePath assumes what is true of nearly all clusters: reversible paths with one service level.
+// It asks no subnet manager.
 //
 // # Builds
 //
-// It needs cgo and Linux. Without, the types and pure functions remain, and Devices and Open return ErrNotSupported.
+// It needs cgo and Linux. Without, the types and pure functions remain, and Devices and Open return
+// ErrNotSupported.
 package verbs

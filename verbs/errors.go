@@ -8,7 +8,8 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// Sentinels for errors.Is. A closed object is reported as os.ErrClosed, an expired wait as the context's error.
+// Sentinels for errors.Is. A closed object is reported as os.ErrClosed, an expired wait as the
+// context's error.
 var (
 	// ErrNotSupported means that this build, kernel or device lacks the feature.
 	ErrNotSupported = errors.New("not supported")
@@ -16,7 +17,8 @@ var (
 	ErrNoDevice = errors.New("no such RDMA device")
 	// ErrBusy means that Close was refused because something still uses the object.
 	ErrBusy = errors.New("object is in use")
-	// ErrOverrun means that a completion queue lost completions because it was full. It is of no more use.
+	// ErrOverrun means that a completion queue lost completions because it was full. It is of no
+	// more use.
 	ErrOverrun = errors.New("completion queue overrun")
 	// ErrConcurrent means that a single-owner object was used by two goroutines at once.
 	ErrConcurrent = errors.New("single-owner object used concurrently")
@@ -24,7 +26,7 @@ var (
 	ErrFull = errors.New("full")
 	// ErrNoGID means that a port has no GID that this program could use.
 	ErrNoGID = errors.New("no usable GID")
-	// ErrNoPath means that two ports cannot reach each other with the attributes they have.
+	// ErrNoPath means that no path joins two ports with the attributes they have.
 	ErrNoPath = errors.New("no path")
 )
 
@@ -53,16 +55,17 @@ func (e *Error) Error() string {
 // Unwrap lets errors.Is find the sentinel and the errno.
 func (e *Error) Unwrap() []error { return errtext.Causes(e.Err, e.Errno) }
 
-// PostError says which work request of a doorbell's call was refused. Those before it, of the same and of earlier
-// sub-chains, were posted; it and all after it were not.
+// PostError says which work request of a doorbell's call was refused. Those before it, of the same
+// and of earlier sub-chains, were posted; it and all after it were not.
 type PostError struct {
 	Device string
-	Queue  string        // the queue, such as "QP 0x11"
-	Batch  int           // which sub-chain, in the order they were queued
-	Slot   int           // which slot of its chain
-	WRID   uint64        // the work request's own number
-	Errno  syscall.Errno // ENOMEM: queue full; EINVAL: the request does not fit the queue's capabilities
-	Posted int           // work requests posted by the call
+	Queue  string // the queue, such as "QP 0x11"
+	Batch  int    // which sub-chain, in the order they were queued
+	Slot   int    // which slot of its chain
+	WRID   uint64 // the work request's own number
+	// ENOMEM: queue full; EINVAL: the request does not fit the queue's capabilities
+	Errno  syscall.Errno
+	Posted int // work requests posted by the call
 }
 
 func (e *PostError) Error() string {

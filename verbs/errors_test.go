@@ -7,6 +7,23 @@ import (
 	"testing"
 )
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holds checks that an error's text has all of these.
+func holds(t testing.TB, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%q lacks %q", err, text)
+		}
+	}
+}
+
 func TestErrorSaysCallObjectDeviceCauseAndRemedy(t *testing.T) {
 	err := error(&Error{Op: "ibv_reg_mr", Device: "rxe0", Object: "PD", Errno: syscall.ENOMEM, Detail: "1 GiB asked", Remedy: "ulimit -l unlimited"})
 	if got, want := err.Error(), "verbs: ibv_reg_mr on PD of rxe0: cannot allocate memory: 1 GiB asked (ulimit -l unlimited)"; got != want {
@@ -23,11 +40,7 @@ func TestErrorSaysCallObjectDeviceCauseAndRemedy(t *testing.T) {
 
 func TestPostErrorNamesQueueSlotAndRequest(t *testing.T) {
 	err := error(&PostError{Device: "rxe0", Queue: "QP 0x11", Batch: 2, Slot: 5, WRID: 0x77, Errno: syscall.ENOMEM, Posted: 9})
-	for _, want := range []string{"QP 0x11 of rxe0", "slot 5", "sub-chain 2", "0x77", "9 were posted", "queue is full"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q lacks %q", err, want)
-		}
-	}
+	holds(t, err, "QP 0x11 of rxe0", "slot 5", "sub-chain 2", "0x77", "9 were posted", "queue is full")
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Error("errno lost")
 	}

@@ -20,11 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventBacklog bounds how many asynchronous events wait to be read. They are rare; when nobody reads, the oldest is dropped and counted.
+// eventBacklog bounds how many asynchronous events wait to be read. They are rare; when they are
+// not read, the oldest is dropped and counted.
 const eventBacklog = 256
 
-// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is set; none, when the
-// object was closed meanwhile.
+// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is
+// set; none, when the object was closed meanwhile.
 type Event struct {
 	Type EventType
 	Port int // of port events
@@ -50,7 +51,7 @@ func (e Event) String() string {
 // Events returns the channel of asynchronous events. Close closes it.
 func (x *Context) Events() <-chan Event { return x.events }
 
-// EventsLost returns how many events were dropped because nobody read them.
+// EventsLost returns how many events were dropped because they were not read.
 func (x *Context) EventsLost() uint64 { return x.lost.Load() }
 
 func (x *Context) startEvents() error {
@@ -147,8 +148,8 @@ func (s *eventSource) deliver(ev Event) {
 	}
 }
 
-// pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a thread. The library
-// keeps its own descriptor.
+// pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a
+// thread. The library keeps its own descriptor.
 func pollable(fd int, name string) (*os.File, error) {
 	if errno := C.ibc_set_nonblock(C.int(fd)); errno != 0 {
 		return nil, syscall.Errno(errno)
@@ -166,7 +167,8 @@ func pollable(fd int, name string) (*os.File, error) {
 	return f, nil
 }
 
-// waitRead calls try whenever f, which raw belongs to, is readable until it returns true, the context ends or f is closed. One caller at a time.
+// waitRead calls try whenever f, which raw belongs to, is readable until it returns true, the
+// context ends or f is closed. One caller at a time.
 func waitRead(ctx context.Context, f *os.File, raw syscall.RawConn, try func(uintptr) bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -179,7 +181,8 @@ func waitRead(ctx context.Context, f *os.File, raw syscall.RawConn, try func(uin
 		})
 		defer func() {
 			if !stop() {
-				<-expired // or the past deadline would be set after our reset, and fail the next wait
+				// Or the past deadline would be set after our reset, and fail the next wait
+				<-expired
 				f.SetReadDeadline(time.Time{})
 			}
 		}()

@@ -62,9 +62,9 @@ func rankGID(e GIDEntry) (gidRank, string) {
 	return r, rankText[r]
 }
 
-// ChooseGID chooses the GID of a port: on Ethernet RoCEv2 over IPv4, then over global IPv6, then over link-local
-// addresses, then RoCEv1, of equals the lowest index; on InfiniBand index 0, the one that the subnet manager knows. An
-// override other than AutoGID is checked, not ranked.
+// ChooseGID chooses the GID of a port: on Ethernet RoCEv2 over IPv4, then over global IPv6, then
+// over link-local addresses, then RoCEv1, of equals the lowest index; on InfiniBand index 0, the
+// one that the subnet manager knows. An override other than AutoGID is checked, not ranked.
 func ChooseGID(port PortAttr, gids []GIDEntry, override int) (GIDChoice, error) {
 	fail := func(detail, remedy string) (GIDChoice, error) {
 		return GIDChoice{}, &Error{Op: "choose GID", Object: fmt.Sprintf("port %d", port.Port), Errno: syscall.EADDRNOTAVAIL, Err: ErrNoGID, Detail: detail, Remedy: remedy}

@@ -23,12 +23,13 @@ var cx5 = []GIDEntry{v1(0, "fe80::ba59:9fff:fe0a:1"), v2(1, "fe80::ba59:9fff:fe0
 
 var ethActive = PortAttr{Port: 1, State: PortActive, LinkLayer: LinkEthernet, ActiveMTU: MTU4096}
 
-// A ConnectX-6 on HDR InfiniBand, as ibv_devinfo -v prints it: active_width 4X (2), active_speed 50 Gb/s (64), lid 0x1f.
+// A ConnectX-6 on HDR InfiniBand, as ibv_devinfo -v prints it: active_width 4X (2), active_speed 50
+// Gb/s (64), lid 0x1f.
 var hdr = PortAttr{Port: 1, State: PortActive, LinkLayer: LinkInfiniBand, LID: 0x1f, SMLID: 1, ActiveMTU: MTU4096, MaxMTU: MTU4096, ActiveWidth: 2, ActiveSpeed: 64, PhysState: 5, GIDTableLen: 8, PKeyTableLen: 128}
 
 var ibGIDs = []GIDEntry{{GID: gidOf("fe80::ec0d:9a03:00c0:41d4"), Index: 0, Type: GIDTypeIB}}
 
-func TestChooseGIDOnEthernetPrefersRoutableThenLowestIndex(t *testing.T) {
+func TestChooseGIDOnEthernetPrefersRoutable(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gids []GIDEntry
@@ -41,7 +42,7 @@ func TestChooseGIDOnEthernetPrefersRoutableThenLowestIndex(t *testing.T) {
 		{"IPv4 link-local is worse than global IPv6", []GIDEntry{v2(0, "169.254.1.1"), v2(1, "2001:db8::1")}, 1},
 		{"IPv4 link-local is better than IPv6 link-local", []GIDEntry{v2(0, "fe80::1"), v2(1, "169.254.1.1")}, 1},
 		{"link-local v2 before v1", []GIDEntry{v1(0, "10.0.0.1"), v2(1, "fe80::1")}, 1},
-		{"v1 alone", []GIDEntry{v1(0, "fe80::1")}, 0},
+		{"v1 only", []GIDEntry{v1(0, "fe80::1")}, 0},
 		{"empty and prefix-only entries are passed over", []GIDEntry{{Index: 0, Type: GIDTypeRoCEv2}, v2(1, "fe80::"), v2(2, "fe80::1")}, 2},
 	} {
 		got, err := ChooseGID(ethActive, c.gids, AutoGID)
@@ -57,9 +58,7 @@ func TestChooseGIDOnEthernetPrefersRoutableThenLowestIndex(t *testing.T) {
 
 func TestChooseGIDExplainsEveryRejection(t *testing.T) {
 	got, err := ChooseGID(ethActive, append(cx5[:len(cx5):len(cx5)], v2(7, "10.9.9.9")), AutoGID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := `GID 3 10.1.2.3 RoCEv2: chosen: RoCEv2 over IPv4
 GID 0 fe80::ba59:9fff:fe0a:1 RoCEv1: not chosen: RoCEv1: not routable
 GID 1 fe80::ba59:9fff:fe0a:1 RoCEv2: not chosen: RoCEv2 over link-local IPv6: does not leave the link
@@ -85,7 +84,7 @@ func TestChooseGIDChecksAnOverride(t *testing.T) {
 	}
 }
 
-func TestChooseGIDOnInfiniBandTakesIndex0AndNeedsALID(t *testing.T) {
+func TestChooseGIDOnInfiniBandTakesIndex0(t *testing.T) {
 	got, err := ChooseGID(hdr, append(ibGIDs[:1:1], GIDEntry{GID: gidOf("fe80::14:500:c0:41d4"), Index: 1}), AutoGID)
 	if err != nil || got.Index != 0 || !strings.Contains(got.Explain(), "LID 0x1f") {
 		t.Errorf("got %v, %v", got, err)

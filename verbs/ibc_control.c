@@ -1,4 +1,5 @@
-/* Control path: what Go cannot call or fill itself (macros, inline functions, unions, user pointers). */
+/* Control path: what Go cannot call or fill itself (macros, inline functions, unions, user
+ * pointers). */
 #include "ibc_verbs.h"
 
 #include <errno.h>

@@ -38,7 +38,8 @@ struct ibc_event {
 /* Takes one asynchronous event, acknowledged already. EAGAIN: there is none. */
 int ibc_get_async_event(struct ibv_context *ctx, struct ibc_event *out);
 
-/* Takes up to cap completion events as ids of their CQs, acknowledged already. EAGAIN: there is none. */
+/* Takes up to cap completion events as ids of their CQs, acknowledged already. EAGAIN: there is
+ * none. */
 int ibc_get_cq_events(struct ibv_comp_channel *ch, uint64_t *ids, int cap, int *n);
 
 /* ---- data path (ibc_datapath.c) ---- */
@@ -47,7 +48,8 @@ enum { IBC_MAX_BATCH = 32 };
 
 enum ibc_queue { IBC_SEND, IBC_RECV, IBC_SRQ_RECV };
 
-/* A sub-chain for one queue: first..last linked, last's own link is cut for the time of the post. */
+/* A sub-chain for one queue: first..last linked, last's own link is cut for the time of the
+ * post. */
 struct ibc_batch {
 	void *queue; /* struct ibv_qp or struct ibv_srq */
 	void *first, *last;

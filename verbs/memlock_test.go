@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMemlockExplanationGivesTheFiguresAndARemedyPerLauncher(t *testing.T) {
+func TestMemlockExplanationPerLauncher(t *testing.T) {
 	m := Memlock{Limit: 64 << 10, Pinned: 4096}
 	detail, remedy := m.Explain(1 << 30)
 	if want := "1 GiB asked, 4 KiB pinned already, and RLIMIT_MEMLOCK is 64 KiB without CAP_IPC_LOCK"; detail != want {
@@ -32,9 +32,7 @@ func TestMemlockExplanationGivesTheFiguresAndARemedyPerLauncher(t *testing.T) {
 
 func TestMemlockIsReadFromTheKernel(t *testing.T) {
 	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r))
 	if m := ReadMemlock(); m.Limit != r.Cur {
 		t.Errorf("limit %d, want %d", m.Limit, r.Cur)
 	}

@@ -9,60 +9,27 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-func testPD(t *testing.T) *PD {
-	t.Helper()
-	x, err := Open(rdmatest.Device(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pd, err := x.AllocPD()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, c := range []interface{ Close() error }{pd, x} {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return pd
-}
-
-func TestRegisterRangeTakesAnyMappedMemoryAndRefusesTheRest(t *testing.T) {
-	pd := testPD(t)
+func TestRegisterRangeTakesAnyMappedMemory(t *testing.T) {
+	pd := newRig(t).pd
 	page := uintptr(os.Getpagesize())
-	mem, err := unix.Mmap(-1, 0, int(4*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
+	mem := mapped(t, int(4*page))
 	at := uintptr(unsafe.Pointer(&mem[0]))
-	mr, err := pd.RegisterRange(at+100, uint64(2*page), AccessLocalWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mr := must(pd.RegisterRange(at+100, uint64(2*page), AccessLocalWrite))(t)
 	if mr.Addr() != uint64(at)+100 || mr.Len() != uint64(2*page) || mr.LKey() == 0 && mr.RKey() == 0 {
 		t.Errorf("registered %d bytes at %#x", mr.Len(), mr.Addr())
 	}
-	if err := mr.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := unix.Mprotect(mem[page:2*page], unix.PROT_NONE); err != nil {
-		t.Fatal(err)
-	}
+	check(t, mr.Close())
+	check(t, unix.Mprotect(mem[page:2*page], unix.PROT_NONE))
 	if _, err := pd.RegisterRange(at, uint64(4*page), AccessLocalWrite); errnoOf(err) != syscall.EFAULT {
-		t.Errorf("with a page that nobody may touch: %v", err)
+		t.Errorf("with a page without access: %v", err)
 	}
 }
 
-// A goroutine's stack moves when it grows, and the device would go on reaching the old one.
+// A goroutine's stack moves when it grows, and the device would go on using the old one.
 func TestWhatIsRegisteredIsNotOnAStack(t *testing.T) {
-	pd := testPD(t)
+	pd := newRig(t).pd
 	moved := make(chan [2]bool)
 	go func() { // a fresh goroutine has a small stack
 		var own, registered [3000]byte

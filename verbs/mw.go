@@ -14,16 +14,17 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// MW is a memory window of type 2: a key for a part of a region, given and taken back by work requests, without a
-// system call. The key is valid for peers of the QP that bound it, from that request's completion until LOCAL_INV. It
-// belongs to one goroutine at a time.
+// MW is a memory window of type 2: a key for a part of a region, given and taken back by work
+// requests, without a system call. The key is valid for peers of the QP that bound it, from that
+// request's completion until LOCAL_INV. It belongs to one goroutine at a time.
 type MW struct {
 	object
 	c    *C.struct_ibv_mw
 	rkey uint32
 }
 
-// AllocMW makes a memory window. Devices without windows of type 2B (DeviceAttr.Flags, FlagMemWindowType2B) refuse.
+// AllocMW makes a memory window. Devices without windows of type 2B (DeviceAttr.Flags,
+// FlagMemWindowType2B) refuse.
 func (p *PD) AllocMW() (*MW, error) {
 	const op = "ibv_alloc_mw"
 	if p.dev.attr.Flags&FlagMemWindowType2B == 0 {
@@ -56,10 +57,12 @@ func (m *MW) Close() error {
 	})
 }
 
-// SetBindMW makes the request a BIND_MW of length bytes at addr of a region registered with AccessMWBind, under a new key: MW.RKey.
-// Window and region must stay open until the request completes. Post it once per call.
+// SetBindMW makes the request a BIND_MW of length bytes at addr of a region registered with
+// AccessMWBind, under a new key: MW.RKey. Window and region must stay open until the request
+// completes. Post it once per call.
 func (w *SendWR) SetBindMW(m *MW, r *MR, addr, length uint64, access Access) {
-	// The low 8 bits are the user's, and must differ from the last time (IBTA 1.4 vol. 1 §10.6.7.2.2).
+	// The low 8 bits are the user's, and must differ from the last time (IBTA 1.4 vol. 1
+	// §10.6.7.2.2).
 	m.rkey = m.rkey&^0xff | (m.rkey+1)&0xff
 	w.Opcode = OpBindMW
 	w.numSGE = 0

@@ -20,7 +20,7 @@ func TestGoLayoutsEqualThoseOfTheCLibrary(t *testing.T) {
 	}
 }
 
-func TestUnknownDeviceListsTheOthersAndSaysWhatToDo(t *testing.T) {
+func TestUnknownDeviceListsTheOthers(t *testing.T) {
 	err := unknownDevice("mlx5_7", []string{"mlx5_0", "rxe0"})
 	if !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "mlx5_0, rxe0") {
 		t.Errorf("%v", err)
@@ -35,7 +35,7 @@ func TestUnknownDeviceListsTheOthersAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestGuardLetsNobodyInOnceShutAndIsNotShutWhileInUse(t *testing.T) {
+func TestGuardShutsOnceAndNotWhileInUse(t *testing.T) {
 	var g guard
 	if !g.enter() || g.shut() {
 		t.Fatal("shut while in use")
@@ -50,7 +50,7 @@ func TestGuardLetsNobodyInOnceShutAndIsNotShutWhileInUse(t *testing.T) {
 	}
 	g.leave()
 
-	// Under contention shutting succeeds in the end, and ends everybody.
+	// Under contention shutting succeeds in the end, and ends all.
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -66,7 +66,7 @@ func TestGuardLetsNobodyInOnceShutAndIsNotShutWhileInUse(t *testing.T) {
 	wg.Wait()
 }
 
-func TestEventsFindTheirObjectsAndForgottenOnesAreNone(t *testing.T) {
+func TestEventsFindTheirObjects(t *testing.T) {
 	reg := newRegistry()
 	cq, qp, srq := &CQ{}, &QP{}, &SRQ{}
 	cqID, qpID, srqID := put(reg, reg.cqs, cq), put(reg, reg.qps, qp), put(reg, reg.srqs, srq)
@@ -93,7 +93,7 @@ func TestEventsFindTheirObjectsAndForgottenOnesAreNone(t *testing.T) {
 	runtime.KeepAlive(srq)
 }
 
-func TestFullChannelOfEventsLosesTheOldestAndCountsThem(t *testing.T) {
+func TestFullEventChannelLosesTheOldest(t *testing.T) {
 	s := &eventSource{out: make(chan Event, 2), lost: new(atomic.Uint64)}
 	for port := 1; port <= 5; port++ {
 		s.deliver(Event{Type: EventPortErr, Port: port})
@@ -104,8 +104,8 @@ func TestFullChannelOfEventsLosesTheOldestAndCountsThem(t *testing.T) {
 }
 
 func TestTicksRunAtTheMeasuredRate(t *testing.T) {
-	// A bound so wide that only a wrong unit or a counter that stands still can break it: a machine may take the
-	// processor away at any time.
+	// A bound so wide that only a wrong unit or a counter that stands still can break it: a machine
+	// may take the processor away at any time.
 	rate := ticksPerMicrosecond()
 	start, from := time.Now(), ticks()
 	time.Sleep(20 * time.Millisecond)

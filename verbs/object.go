@@ -14,7 +14,8 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// object is what every verbs object has: a place in the tree of ownership, a guard against use after Close, and a leak report.
+// object is what every verbs object has: a place in the tree of ownership, a guard against use
+// after Close, and a leak report.
 type object struct {
 	dev     *Context
 	parents []*object // closed after this one; the pointers keep them alive
@@ -28,7 +29,8 @@ type object struct {
 	closed bool
 }
 
-// adopt makes o a child of its parents before the C object is made, so that none of them is closed meanwhile.
+// adopt makes o a child of its parents before the C object is made, so that none of them is closed
+// meanwhile.
 func (o *object) adopt(op string) error {
 	for i, p := range o.parents {
 		if err := p.addKid(op, o.kind); err != nil {

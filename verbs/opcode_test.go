@@ -16,8 +16,7 @@ func TestWriteAndReadMoveBytes(t *testing.T) {
 	const far = rigBytes / 2
 	for _, n := range []int{1, 8, 4096, 4097, 300_000} {
 		pattern(r.mem[:n], n)
-		a.send.SetLocal(0, r.addr(0), uint32(n), r.mr.LKey())
-		r.postSend(a, func(w *SendWR) { w.Opcode = OpWrite; w.WRID = 1; w.SetRemote(r.addr(far), r.mr.RKey()) })
+		r.postFrom(a, n, func(w *SendWR) { w.Opcode = OpWrite; w.WRID = 1; w.SetRemote(r.addr(far), r.mr.RKey()) })
 		if wc := r.ok(a); wc.WRID != 1 || wc.Opcode != WCWrite || wc.QPNum != a.qp.Num() {
 			t.Errorf("completion %s", describe(wc))
 		}
@@ -80,13 +79,12 @@ func TestSendCarriesBytesAndImmediateData(t *testing.T) {
 	}
 }
 
-func TestWriteWithImmConsumesAReceiveAndWritesElsewhere(t *testing.T) {
+func TestWriteWithImmConsumesAReceive(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	r.postRecv(b, 8192, 64, 5)
 	pattern(r.mem[:100], 9)
-	a.send.SetLocal(0, r.addr(0), 100, r.mr.LKey())
-	r.postSend(a, func(w *SendWR) { w.Opcode = OpWriteImm; w.SetRemote(r.addr(4096), r.mr.RKey()); w.SetImm(42) })
+	r.postFrom(a, 100, func(w *SendWR) { w.Opcode = OpWriteImm; w.SetRemote(r.addr(4096), r.mr.RKey()); w.SetImm(42) })
 	wc := r.ok(b)
 	if imm, ok := wc.Imm(); !ok || imm != 42 || wc.Opcode != WCRecvWriteImm || wc.WRID != 5 {
 		t.Errorf("completion %s", describe(wc))
@@ -104,9 +102,8 @@ func TestAtomicsReturnTheOldValueAndChangeTheWord(t *testing.T) {
 	}
 	a, _ := r.pair(endConfig{})
 	old, word := r.word(0), r.word(4096)
-	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
 	*word = 1<<63 + 5
-	r.postSend(a, func(w *SendWR) { w.SetFetchAdd(r.addr(4096), r.mr.RKey(), 1<<63+2) })
+	r.postFrom(a, 8, func(w *SendWR) { w.SetFetchAdd(r.addr(4096), r.mr.RKey(), 1<<63+2) })
 	if wc := r.ok(a); wc.Opcode != WCFetchAdd || *old != 1<<63+5 || *word != 7 {
 		t.Errorf("FETCH_ADD: old %#x, word %#x, %s", *old, *word, describe(wc))
 	}
@@ -157,17 +154,17 @@ func TestUCWriteMovesBytes(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{qp: QPConfig{Type: UC}})
 	pattern(r.mem[:500], 4)
-	a.send.SetLocal(0, r.addr(0), 500, r.mr.LKey())
 	r.postRecv(b, 8192, 64, 1)
-	r.postSend(a, func(w *SendWR) { w.Opcode = OpWriteImm; w.SetRemote(r.addr(4096), r.mr.RKey()); w.SetImm(1) })
+	r.postFrom(a, 500, func(w *SendWR) { w.Opcode = OpWriteImm; w.SetRemote(r.addr(4096), r.mr.RKey()); w.SetImm(1) })
 	r.ok(a)
-	r.ok(b) // a sender's completion proves nothing about the receiver's memory on an unreliable connection
+	// A sender's completion proves nothing about the receiver's memory on an unreliable connection
+	r.ok(b)
 	if !bytes.Equal(r.mem[:500], r.mem[4096:4596]) {
 		t.Error("content differs")
 	}
 }
 
-func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
+func TestUDSendGoesToTheQPOfTheAddressHandle(t *testing.T) {
 	r := newRig(t)
 	a, b := r.newEnd(endConfig{qp: QPConfig{Type: UD}}), r.newEnd(endConfig{qp: QPConfig{Type: UD}})
 	for _, e := range []*end{a, b} {
@@ -180,8 +177,7 @@ func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
 	const grh = 40 // IBTA 1.4 vol. 1 §8.3: a UD receive begins with room for it
 	r.postRecv(b, 4096, grh+256, 6)
 	pattern(r.mem[:200], 8)
-	a.send.SetLocal(0, r.addr(0), 200, r.mr.LKey())
-	r.postSend(a, func(w *SendWR) { w.Opcode = OpSendImm; w.SetUD(ah, b.qp.Num(), testQKey); w.SetImm(3) })
+	r.postFrom(a, 200, func(w *SendWR) { w.Opcode = OpSendImm; w.SetUD(ah, b.qp.Num(), testQKey); w.SetImm(3) })
 	r.ok(a)
 	wc := r.ok(b)
 	if wc.ByteLen != grh+200 || wc.SrcQP != a.qp.Num() || wc.QPNum != b.qp.Num() || wc.Flags&WCWithGRH == 0 {
@@ -192,7 +188,7 @@ func TestUDSendReachesTheQPThatTheAddressHandleNames(t *testing.T) {
 	}
 }
 
-func TestMemoryWindowGrantsAPartUntilItIsInvalidated(t *testing.T) {
+func TestMemoryWindowGrantsUntilInvalidated(t *testing.T) {
 	r := newRig(t)
 	if r.ctx.Attr().Flags&FlagMemWindowType2B == 0 {
 		rdmatest.Lacks(t, r.ctx.Name(), "memory windows of type 2B")
@@ -208,9 +204,8 @@ func TestMemoryWindowGrantsAPartUntilItIsInvalidated(t *testing.T) {
 	if wc := r.ok(b); wc.Opcode != WCBindMW || mw.RKey() == first {
 		t.Errorf("bind: %s, key %#x after %#x", describe(wc), mw.RKey(), first)
 	}
-	write := func(addr uint64, n uint32) WC {
-		a.send.SetLocal(0, r.addr(0), n, r.mr.LKey())
-		r.postSend(a, func(w *SendWR) { w.Opcode = OpWrite; w.SetRemote(addr, mw.RKey()) })
+	write := func(addr uint64, n int) WC {
+		r.postFrom(a, n, func(w *SendWR) { w.Opcode = OpWrite; w.SetRemote(addr, mw.RKey()) })
 		return r.next(a)
 	}
 	pattern(r.mem[:100], 5)

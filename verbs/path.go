@@ -13,7 +13,8 @@ type Rate uint8
 // RateMax means no limit.
 const RateMax Rate = 0
 
-// rateCode maps Gb/s, rounded down, to codes (IBTA 1.4 vol. 1 table 224; infiniband/verbs.h enum ibv_rate).
+// rateCode maps Gb/s, rounded down, to codes (IBTA 1.4 vol. 1 table 224; infiniband/verbs.h enum
+// ibv_rate).
 var rateCode = map[int]Rate{2: 2, 5: 5, 10: 3, 20: 6, 30: 4, 40: 7, 60: 8, 80: 9, 120: 10, 14: 11, 56: 12, 112: 13, 168: 14,
 	25: 15, 100: 16, 200: 17, 300: 18, 28: 19, 50: 20, 400: 21, 600: 22, 800: 23, 1200: 24}
 
@@ -40,10 +41,12 @@ func (r Rate) String() string {
 // lanes maps active_width to lanes (IBTA 1.4 vol. 1 §14.2.5.6 PortInfo.LinkWidthActive).
 var lanes = map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 
-// laneMbps maps active_speed to the nominal data rate of a lane in Mb/s (PortInfo.LinkSpeedActive, LinkSpeedExtActive).
+// laneMbps maps active_speed to the nominal data rate of a lane in Mb/s (PortInfo.LinkSpeedActive,
+// LinkSpeedExtActive).
 var laneMbps = map[uint8]int{1: 2500, 2: 5000, 4: 10000, 8: 10000, 16: 14000, 32: 25000, 64: 50000, 128: 100000}
 
-// LinkRate returns the nominal rate in Mb/s of a link of that width and speed, or 0 when a code is unknown.
+// LinkRate returns the nominal rate in Mb/s of a link of that width and speed, or 0 when a code is
+// unknown.
 func LinkRate(width, speed uint8) int { return lanes[width] * laneMbps[speed] }
 
 // rateOf returns the code of a rate in Mb/s, or RateMax when there is none.
@@ -81,9 +84,9 @@ type Path struct {
 	PKeyIndex uint16
 }
 
-// ComputePath works out, without asking a subnet manager, the way from the local port to the remote one: LID or GID,
-// P_Key, the smaller MTU and the lower rate. On fabrics whose subnet manager assigns service levels per path, set
-// local.SL.
+// ComputePath works out, without asking a subnet manager, the way from the local port to the remote
+// one: LID or GID, P_Key, the smaller MTU and the lower rate. On fabrics whose subnet manager
+// assigns service levels per path, set local.SL.
 func ComputePath(local, remote PathEnd) (Path, error) {
 	fail := func(detail, remedy string) (Path, error) {
 		return Path{}, &Error{Op: "compute path", Errno: syscall.EHOSTUNREACH, Err: ErrNoPath, Detail: detail, Remedy: remedy}
@@ -111,7 +114,8 @@ func ComputePath(local, remote PathEnd) (Path, error) {
 		return fail(err.Error(), "ask the administrator of the subnet for a partition that both ports are in")
 	}
 	p.PKeyIndex = idx
-	// GRH where LIDs do not route: another subnet, or a port that demands it (IBTA 1.4 vol. 1 §8.3).
+	// GRH where LIDs do not route: another subnet, or a port that demands it (IBTA 1.4 vol. 1
+	// §8.3).
 	if local.GRHRequired || remote.GRHRequired || local.GID.SubnetPrefix() != remote.GID.SubnetPrefix() {
 		p.AV.setGlobal(remote.GID)
 	}
@@ -127,7 +131,8 @@ func (a *AddressVector) setGlobal(dgid GID) {
 	a.Global, a.DGID, a.HopLimit = true, dgid, defaultHopLimit
 }
 
-// staticRate limits a sender that is faster than the other end's link, so that it does not fill the last switch's buffers.
+// staticRate limits a sender that is faster than the other end's link, so that it does not fill the
+// last switch's buffers.
 func staticRate(local, remote int) Rate {
 	if local == 0 || remote == 0 || local <= remote {
 		return RateMax
@@ -135,7 +140,8 @@ func staticRate(local, remote int) Rate {
 	return rateOf(remote)
 }
 
-// matchPKey returns the local index of the first partition that both are in, one of them as a full member (IBTA 1.4 vol. 1 §10.9.3).
+// matchPKey returns the local index of the first partition that both are in, one of them as a full
+// member (IBTA 1.4 vol. 1 §10.9.3).
 func matchPKey(local, remote []uint16) (uint16, error) {
 	const full = 1 << 15
 	if len(local) == 0 && len(remote) == 0 {

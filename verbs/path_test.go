@@ -32,14 +32,12 @@ func TestLinkRatesAreThoseOfTheStandardSpeeds(t *testing.T) {
 	}
 }
 
-func TestPathOnInfiniBandUsesTheLIDAndLimitsTheRateToTheSlowerEnd(t *testing.T) {
+func TestPathOnInfiniBandUsesLIDAndSlowerRate(t *testing.T) {
 	hdrEnd := ibEnd(0x1f, "fe80::ec0d:9a03:00c0:41d4", 2, 64, MTU4096, 0xffff)
 	edrEnd := ibEnd(0x2a, "fe80::ec0d:9a03:00c0:5000", 2, 32, MTU2048, 0xffff)
 	ndrEnd := ibEnd(0x2b, "fe80::ec0d:9a03:00c0:6000", 2, 128, MTU4096, 0xffff)
 	p, err := ComputePath(hdrEnd, edrEnd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := Path{MTU: MTU2048, AV: AddressVector{Port: 1, DLID: 0x2a, StaticRate: 16}}
 	if p != want {
 		t.Errorf("HDR to EDR: %+v, want %+v", p, want)
@@ -59,7 +57,7 @@ func TestPathOnInfiniBandUsesTheLIDAndLimitsTheRateToTheSlowerEnd(t *testing.T) 
 	}
 }
 
-func TestPathOnInfiniBandAddsAGRHOnlyWhereLIDsDoNotRoute(t *testing.T) {
+func TestPathOnInfiniBandAddsAGRHOnlyIfNeeded(t *testing.T) {
 	here := ibEnd(0x1f, "fe80::1", 2, 64, MTU4096)
 	there := ibEnd(0x2a, "fe80::2", 2, 64, MTU4096)
 	if p, err := ComputePath(here, there); err != nil || p.AV.Global {
@@ -95,7 +93,7 @@ func TestPathKeepsTheServiceLevelAndPort(t *testing.T) {
 	}
 }
 
-func TestPathChoosesACommonPartitionWithAFullMember(t *testing.T) {
+func TestPathChoosesACommonPartition(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		local, remote []uint16
@@ -121,7 +119,7 @@ func TestPathChoosesACommonPartitionWithAFullMember(t *testing.T) {
 	}
 }
 
-func TestPathOnEthernetIsGlobalAndWantsEqualGIDKinds(t *testing.T) {
+func TestPathOnEthernetWantsEqualGIDKinds(t *testing.T) {
 	end := func(gid string, typ GIDType, mtu MTU) PathEnd {
 		return PathEnd{LinkLayer: LinkEthernet, Port: 1, GID: gidOf(gid), GIDType: typ, GIDIndex: 3, ActiveMTU: mtu}
 	}

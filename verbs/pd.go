@@ -15,7 +15,7 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// PD is a protection domain: queue pairs reach only regions of their own.
+// PD is a protection domain: queue pairs access only regions of their own.
 type PD struct {
 	object
 	c *C.struct_ibv_pd
@@ -118,7 +118,8 @@ func (m *MR) Len() uint64 { return m.length }
 // Access returns what it was registered for.
 func (m *MR) Access() Access { return m.access }
 
-// Close takes the region away from the device. Requests in flight that use it fail; let them complete first.
+// Close takes the region away from the device. Requests in flight that use it fail; let them
+// complete first.
 func (m *MR) Close() error {
 	return m.close(func() error {
 		if rc, err := C.ibv_dereg_mr(m.c); rc != 0 {
@@ -166,7 +167,8 @@ func (a *AH) Close() error {
 	})
 }
 
-// SetUD makes the request a datagram to a QP. The handle must stay open until the request completes.
+// SetUD makes the request a datagram to a QP. The handle must stay open until the request
+// completes.
 func (w *SendWR) SetUD(ah *AH, qpn, qkey uint32) {
 	w.setUD(uintptr(unsafe.Pointer(ah.c)), qpn, qkey)
 }
@@ -188,8 +190,8 @@ func (av *AddressVector) c() C.struct_ibc_av {
 	return c
 }
 
-// explainAddress adds to an error what is known about the local end of an address: the GID behind its index, and what
-// is wrong with the vector.
+// explainAddress adds to an error what is known about the local end of an address: the GID behind
+// its index, and what is wrong with the vector.
 func (x *Context) explainAddress(e *Error, av *AddressVector) {
 	port, err := x.Port(av.Port)
 	if err != nil {

@@ -193,11 +193,12 @@ func (q *QP) ReadyToSend(a RTSAttr) error {
 // ToError moves the QP to ERR from any state: everything posted completes as flushed.
 func (q *QP) ToError() error { return q.Modify(QPAttr{State: StateErr}, AttrState) }
 
-// Reset moves the QP to RESET from any state: everything posted is forgotten, and makes no completion.
+// Reset moves the QP to RESET from any state: everything posted is forgotten, and makes no
+// completion.
 func (q *QP) Reset() error { return q.Modify(QPAttr{State: StateReset}, AttrState) }
 
-// Modify changes the attributes that mask names. Prefer the methods above. An error says what was wrong with the
-// attributes, as far as it can be known.
+// Modify changes the attributes that mask names. Prefer the methods above. An error says what was
+// wrong with the attributes, as far as it can be known.
 func (q *QP) Modify(a QPAttr, mask AttrMask) error {
 	const op = "ibv_modify_qp"
 	if err := q.use(op); err != nil {
@@ -263,7 +264,8 @@ type QPInfo struct {
 	Draining bool
 }
 
-// Query asks the device for the QP's state and attributes. Those that the QP has not been given yet are undefined.
+// Query asks the device for the QP's state and attributes. Those that the QP has not been given yet
+// are undefined.
 func (q *QP) Query() (QPInfo, error) {
 	const op = "ibv_query_qp"
 	if err := q.use(op); err != nil {
@@ -287,8 +289,8 @@ func (q *QP) Query() (QPInfo, error) {
 	}, nil
 }
 
-// Close destroys the queue pair. It is refused with ErrBusy while a doorbell holds a sub-chain for it. What was posted
-// makes no completion any more.
+// Close destroys the queue pair. It is refused with ErrBusy while a doorbell holds a sub-chain for
+// it. What was posted makes no completion any more.
 func (q *QP) Close() error {
 	return q.close(func() error {
 		if rc, err := C.ibv_destroy_qp(q.c); rc != 0 {

@@ -57,7 +57,8 @@ type AddressVector struct {
 	FlowLabel    uint32
 }
 
-// QPAttr is the union of what a change of a QP can set; the mask says which fields count. Alternate paths and SQD are not offered.
+// QPAttr is the union of what a change of a QP can set; the mask says which fields count. Alternate
+// paths and SQD are not offered.
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
@@ -88,30 +89,38 @@ type InitAttr struct {
 
 // RTRAttr moves a QP from INIT to RTR. UD needs none of it.
 type RTRAttr struct {
-	AV              AddressVector
-	PathMTU         MTU    // 0 means 1024
-	DestQPN         uint32 // 24 bits
-	RQPSN           uint32 // the peer's first packet sequence number; 24 bits
-	MaxDestRdAtomic uint8  // RC: READs and atomics of the peer served at once; 0 means the device's maximum, at most DefaultReadAtomic
-	MinRNRTimer     uint8  // RC: code (IBTA 1.4 vol. 1 table 45) of what an early sender is told to wait; 0 means DefaultMinRNRTimer
+	AV      AddressVector
+	PathMTU MTU    // 0 means 1024
+	DestQPN uint32 // 24 bits
+	RQPSN   uint32 // the peer's first packet sequence number; 24 bits
+	// RC: READs and atomics of the peer served at once; 0 means the device's maximum, at most
+	// DefaultReadAtomic
+	MaxDestRdAtomic uint8
+	// RC: code (IBTA 1.4 vol. 1 table 45) of the time that an early sender has to wait; 0 means
+	// DefaultMinRNRTimer
+	MinRNRTimer uint8
 }
 
 // RTSAttr moves a QP from RTR to RTS. UC needs SQPSN only, UD too.
 type RTSAttr struct {
-	SQPSN         uint32 // our first packet sequence number; 24 bits
-	Timeout       uint8  // RC: 4.096 us * 2^Timeout until a packet is resent; 0 means DefaultTimeout
-	RetryCount    uint8  // RC: 1 to 7; 0 means DefaultRetryCount
-	RNRRetry      uint8  // RC: 1 to 6, or RNRRetryForever; 0 means DefaultRNRRetry
-	MaxReadAtomic uint8  // RC: READs and atomics in flight; 0 means the device's maximum, at most DefaultReadAtomic
+	SQPSN uint32 // our first packet sequence number; 24 bits
+	// RC: 4.096 us * 2^Timeout until a packet is resent; 0 means DefaultTimeout
+	Timeout    uint8
+	RetryCount uint8 // RC: 1 to 7; 0 means DefaultRetryCount
+	RNRRetry   uint8 // RC: 1 to 6, or RNRRetryForever; 0 means DefaultRNRRetry
+	// RC: READs and atomics in flight; 0 means the device's maximum, at most DefaultReadAtomic
+	MaxReadAtomic uint8
 }
 
 // Defaults that survive a machine with more spinning processes than cores, and still end.
 const (
-	// DefaultTimeout is 1.07 s. With 14 (67 ms, the value of most examples) a descheduled Soft-RoCE peer is declared dead.
+	// DefaultTimeout is 1.07 s. With 14 (67 ms, the value of most examples) a descheduled Soft-RoCE
+	// peer is declared dead.
 	DefaultTimeout = 18
-	// DefaultRetryCount is the largest value that every device takes for a number: Soft-RoCE never counts down from 7 (Linux
-	// drivers/infiniband/sw/rxe/rxe_comp.c, COMPST_ERROR_RETRY), so that the death of a peer would never be reported. With 6 it is
-	// after about 7 * 1.07 s, and 4 times that at worst (IBTA 1.4 vol. 1 §9.7.6.1.3 allows up to four times the timeout).
+	// DefaultRetryCount is the largest value that every device takes for a number: Soft-RoCE never
+	// counts down from 7 (Linux drivers/infiniband/sw/rxe/rxe_comp.c, COMPST_ERROR_RETRY), so that
+	// the death of a peer would never be reported. With 6 it is after about 7 * 1.07 s, and 4 times
+	// that at worst (IBTA 1.4 vol. 1 §9.7.6.1.3 allows up to four times the timeout).
 	DefaultRetryCount = 6
 	// DefaultRNRRetry is the largest finite value.
 	DefaultRNRRetry = 6
@@ -119,18 +128,20 @@ const (
 	RNRRetryForever = 7
 	// DefaultMinRNRTimer is the code of 2.56 ms (IBTA 1.4 vol. 1 table 45).
 	DefaultMinRNRTimer = 16
-	// DefaultReadAtomic is as many READs in flight as keep a 100 Gb/s link busy with 4 KiB pages at 5 us.
+	// DefaultReadAtomic is as many READs in flight as keep a 100 Gb/s link busy with 4 KiB pages at
+	// 5 us.
 	DefaultReadAtomic = 16
 )
 
-// transition is a legal change of state, with the attributes it must and may have besides the state.
+// transition is a legal change of state, with the attributes it must and may have besides the
+// state.
 type transition struct {
 	required, optional AttrMask
 }
 
-// transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the kernel's qp_state_table
-// (drivers/infiniband/core/verbs.c) give it. Any state may also go to RESET and to ERR, with no attribute but the
-// state.
+// transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the
+// kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it. Any state may also go to RESET
+// and to ERR, with no attribute but the state.
 var transitions = map[[2]QPState]map[QPType]transition{
 	{StateReset, StateInit}: {
 		UD: {required: AttrPKeyIndex | AttrPort | AttrQKey},
@@ -171,7 +182,8 @@ var transitions = map[[2]QPState]map[QPType]transition{
 	},
 }
 
-// transitionFor returns what a change from one state to another takes, and whether the change is legal at all.
+// transitionFor returns what a change from one state to another takes, and whether the change is
+// legal at all.
 func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	if to == StateReset || to == StateErr {
 		return transition{}, true
@@ -180,8 +192,9 @@ func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	return tr, ok
 }
 
-// ExplainModify says what is wrong with the attributes of a change of a QP from one state to another: missing ones,
-// superfluous ones, or the change itself. It returns "" when mask is one that the change takes.
+// ExplainModify says what is wrong with the attributes of a change of a QP from one state to
+// another: missing ones, superfluous ones, or the change itself. It returns "" when mask is one
+// that the change takes.
 func ExplainModify(t QPType, from, to QPState, mask AttrMask) string {
 	tr, ok := transitionFor(t, from, to)
 	if !ok {
@@ -211,7 +224,8 @@ func waysFrom(t QPType, from QPState) string {
 	return fmt.Sprintf("; from %s it may go to %s", from, strings.Join(append(ways, "RESET", "ERR"), ", "))
 }
 
-// explainValues says which attribute values cannot be right, given what is known about the device and port.
+// explainValues says which attribute values cannot be right, given what is known about the device
+// and port.
 func explainValues(a *QPAttr, mask AttrMask, dev *DeviceAttr, port *PortAttr, gids []GIDEntry) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }

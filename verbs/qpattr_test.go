@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestExplainModifyNamesMissingAndSuperfluousAttributes(t *testing.T) {
+func TestExplainModifyNamesWrongAttributes(t *testing.T) {
 	rtr := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer
 	for _, c := range []struct {
 		name     string

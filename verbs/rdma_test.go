@@ -20,17 +20,8 @@ const patience = 45 * time.Second
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -59,16 +50,20 @@ const rigBytes = 1 << 20
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	name := rdmatest.Device(t)
-	r := &rig{t: t}
-	r.ctx = must(Open(name))(t)
+	return newRigIn(t, rdmatest.Device(t), rigBytes)
+}
+
+// newRigIn is newRig with less memory, on a named device.
+func newRigIn(t testing.TB, name string, n int) *rig {
+	t.Helper()
+	r := &rig{t: t, ctx: must(Open(name))(t)}
 	closing(t, r.ctx)
 	r.port = must(r.ctx.Port(1))(t)
 	r.gid = must(ChooseGID(r.port, must(r.ctx.GIDs(1))(t), AutoGID))(t)
 	r.pd = must(r.ctx.AllocPD())(t)
 	closing(t, r.pd)
-	r.mem = mapped(t, rigBytes)
-	r.mr = must(r.pd.Register(unsafe.Pointer(&r.mem[0]), rigBytes, AccessAll))(t)
+	r.mem = mapped(t, n)
+	r.mr = must(r.pd.Register(unsafe.Pointer(&r.mem[0]), uint64(n), AccessAll))(t)
 	closing(t, r.mr)
 	return r
 }
@@ -159,6 +154,13 @@ func (r *rig) postSend(e *end, set func(w *SendWR)) {
 	if n, err := e.bell.Ring(0, 0); n != 0 || err != nil {
 		r.t.Fatalf("post: %d completions, %v", n, err)
 	}
+}
+
+// postFrom posts slot 0 with the first n bytes of the rig's memory as its local buffer.
+func (r *rig) postFrom(e *end, n int, set func(w *SendWR)) {
+	r.t.Helper()
+	e.send.SetLocal(0, r.addr(0), uint32(n), r.mr.LKey())
+	r.postSend(e, set)
 }
 
 // postRecv posts one receive into the rig's memory.

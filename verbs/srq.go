@@ -58,7 +58,8 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	return s, nil
 }
 
-// SetLimit asks for one EventSRQLimitReached when fewer than n receives are left. The event disarms it.
+// SetLimit asks for one EventSRQLimitReached when fewer than n receives are left. The event disarms
+// it.
 func (s *SRQ) SetLimit(n int) error {
 	const op = "ibv_modify_srq"
 	if err := s.use(op); err != nil {

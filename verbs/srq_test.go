@@ -25,7 +25,7 @@ func awaitEvent(t testing.TB, x *Context, want EventType) Event {
 	}
 }
 
-func TestSRQFeedsTwoQPsAndTellsWhenItRunsLow(t *testing.T) {
+func TestSRQFeedsTwoQPsAndReportsWhenLow(t *testing.T) {
 	r := newRig(t)
 	srq := must(r.pd.CreateSRQ(SRQConfig{MaxWR: 16}))(t)
 	closing(t, srq)
@@ -55,8 +55,7 @@ func TestSRQFeedsTwoQPsAndTellsWhenItRunsLow(t *testing.T) {
 
 	for i, e := range []*end{a1, a2, a1} {
 		pattern(r.mem[:size], i)
-		e.send.SetLocal(0, r.addr(0), size, r.mr.LKey())
-		r.postSend(e, func(w *SendWR) { w.Opcode = OpSend })
+		r.postFrom(e, size, func(w *SendWR) { w.Opcode = OpSend })
 		wc := r.ok(b1)
 		to := b1
 		if e == a2 {

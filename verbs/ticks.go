@@ -16,8 +16,8 @@ import (
 // ticks reads the processor's counter.
 func ticks() uint64 { return uint64(C.ibc_ticks()) }
 
-// ticksPerMicrosecond measures the counter against the clock, once: half a millisecond. The median of several rounds
-// does not mind a round that was interrupted.
+// ticksPerMicrosecond measures the counter against the clock, once: half a millisecond. The median
+// of several rounds does not mind a round that was interrupted.
 var ticksPerMicrosecond = sync.OnceValue(func() uint64 {
 	const rounds, length = 5, 100 * time.Microsecond
 	var rates []uint64

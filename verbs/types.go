@@ -113,7 +113,7 @@ func (m MTU) String() string {
 	return fmt.Sprint(m.Bytes())
 }
 
-// AtomicCap says between whom the device's atomics are atomic.
+// AtomicCap says between which parties the device's atomics are atomic.
 type AtomicCap int
 
 const (
@@ -130,13 +130,14 @@ func (a AtomicCap) String() string {
 type Access uint32
 
 const (
-	AccessLocalWrite      Access = 1 << 0 // receive, READ and atomic results may be written here
-	AccessRemoteWrite     Access = 1 << 1 // needs AccessLocalWrite
-	AccessRemoteRead      Access = 1 << 2
-	AccessRemoteAtomic    Access = 1 << 3 // needs AccessLocalWrite
-	AccessMWBind          Access = 1 << 4 // windows may be bound to the region
-	AccessZeroBased       Access = 1 << 5
-	AccessOnDemand        Access = 1 << 6 // page faults instead of pinned pages, where the device has ODP
+	AccessLocalWrite   Access = 1 << 0 // receive, READ and atomic results may be written here
+	AccessRemoteWrite  Access = 1 << 1 // needs AccessLocalWrite
+	AccessRemoteRead   Access = 1 << 2
+	AccessRemoteAtomic Access = 1 << 3 // needs AccessLocalWrite
+	AccessMWBind       Access = 1 << 4 // windows may be bound to the region
+	AccessZeroBased    Access = 1 << 5
+	// Page faults instead of pinned pages, where the device has ODP
+	AccessOnDemand        Access = 1 << 6
 	AccessHugeTLB         Access = 1 << 7
 	AccessRelaxedOrdering Access = 1 << 20 // optional: ignored by devices without it
 
@@ -218,7 +219,8 @@ func (t EventType) String() string { return enumString("event", eventNames, int(
 type ForkStatus int
 
 const (
-	ForkDisabled ForkStatus = 0 // a forked child's writes may take registered pages away from the parent
+	// A forked child's writes may take registered pages away from the parent
+	ForkDisabled ForkStatus = 0
 	ForkEnabled  ForkStatus = 1 // InitFork was called
 	ForkUnneeded ForkStatus = 2 // the kernel copies pinned pages at fork (Linux 5.12)
 )

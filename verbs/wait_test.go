@@ -9,30 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// lockThread makes the goroutine's thread its own; it is never unlocked, so the thread dies with the goroutine.
+// lockThread makes the goroutine's thread its own; it is never unlocked, so the thread dies with
+// the goroutine.
 func lockThread() { runtime.LockOSThread() }
-
-// newRigIn is newRig with less memory, on a named device.
-func newRigIn(t testing.TB, name string, n int) *rig {
-	t.Helper()
-	r := &rig{t: t, ctx: must(Open(name))(t)}
-	closing(t, r.ctx)
-	r.port = must(r.ctx.Port(1))(t)
-	r.gid = must(ChooseGID(r.port, must(r.ctx.GIDs(1))(t), AutoGID))(t)
-	r.pd = must(r.ctx.AllocPD())(t)
-	closing(t, r.pd)
-	r.mem = mapped(t, n)
-	r.mr = must(r.pd.Register(unsafe.Pointer(&r.mem[0]), uint64(n), AccessAll))(t)
-	closing(t, r.mr)
-	return r
-}
 
 func (r *rig) channelled() (ch *CompChannel, a, b *end) {
 	r.t.Helper()
@@ -58,8 +43,7 @@ func TestArmedCQWakesAWaiterThroughTheChannel(t *testing.T) {
 			cq, err := ch.Wait(ctx)
 			got <- result{cq, err}
 		}()
-		a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-		r.postSend(a, func(w *SendWR) { w.Opcode = OpSend })
+		r.postFrom(a, 8, func(w *SendWR) { w.Opcode = OpSend })
 		if g := <-got; g.err != nil || g.cq != b.cq {
 			t.Fatalf("round %d: %v, %v; want %s", round, g.cq, g.err, b.cq.name)
 		}
@@ -76,8 +60,7 @@ func TestSolicitedArmIgnoresOrdinaryMessages(t *testing.T) {
 	check(t, b.cq.Arm(true))
 	send := func(f SendFlags) {
 		r.postRecv(b, 4096, 64, 1)
-		a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-		r.postSend(a, func(w *SendWR) { w.Opcode = OpSend; w.Flags |= f })
+		r.postFrom(a, 8, func(w *SendWR) { w.Opcode = OpSend; w.Flags |= f })
 		r.ok(a)
 		r.ok(b)
 	}
@@ -107,14 +90,13 @@ func TestWaitEndsWithItsContextAndCanBeCalledAgain(t *testing.T) {
 	}
 	check(t, b.cq.Arm(false))
 	r.postRecv(b, 4096, 64, 1)
-	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-	r.postSend(a, func(w *SendWR) { w.Opcode = OpSend })
+	r.postFrom(a, 8, func(w *SendWR) { w.Opcode = OpSend })
 	if cq, err := ch.Wait(within(t)); err != nil || cq != b.cq {
 		t.Errorf("after cancelled waits: %v, %v", cq, err)
 	}
 }
 
-func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
+func TestTimedWaitEndsAndAllocatesNothing(t *testing.T) {
 	r := newRig(t)
 	ch, a, b := r.channelled()
 	const d = 5 * time.Millisecond
@@ -137,8 +119,7 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	send := func() {
 		check(t, b.cq.Arm(false))
 		r.postRecv(b, 4096, 64, 1)
-		a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-		r.postSend(a, func(w *SendWR) { w.Opcode = OpSend })
+		r.postFrom(a, 8, func(w *SendWR) { w.Opcode = OpSend })
 	}
 	send()
 	if cq, err := ch.WaitFor(time.Minute); err != nil || cq != b.cq {
@@ -149,13 +130,14 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	send()
 	r.ok(a)
 	r.ok(b)
-	for began := time.Now(); ; runtime.Gosched() { // the event may be a little later than the completion
+	// The event may be a little later than the completion
+	for began := time.Now(); ; runtime.Gosched() {
 		if cq, err := ch.WaitFor(0); err != nil || cq == b.cq {
 			check(t, err)
 			break
 		}
 		if time.Since(began) > 10*time.Second {
-			t.Fatal("who waits for no time does not see an event")
+			t.Fatal("a wait for no time does not see an event")
 		}
 	}
 	// The time of the wait before is over, and no deadline of the next.
@@ -168,7 +150,7 @@ func TestAWaitForATimeEndsWithItAndAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestSecondWaiterIsRefusedAndABusyChannelDoesNotClose(t *testing.T) {
+func TestSecondWaiterIsRefusedAsIsCloseOfAWaiter(t *testing.T) {
 	r := newRig(t)
 	ch := must(r.ctx.CreateCompChannel())(t)
 	closing(t, ch)
@@ -208,8 +190,7 @@ func TestResizeKeepsWhatTheCQHolds(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{cq: CQConfig{Entries: 4}})
 	before := a.cq.Cap()
-	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-	r.postSend(a, func(w *SendWR) { w.Opcode = OpWrite; w.WRID = 3; w.SetRemote(r.addr(4096), r.mr.RKey()) })
+	r.postFrom(a, 8, func(w *SendWR) { w.Opcode = OpWrite; w.WRID = 3; w.SetRemote(r.addr(4096), r.mr.RKey()) })
 	if err := a.cq.Resize(100); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		rdmatest.Lacks(t, r.ctx.Name(), "resizing of a CQ: "+err.Error())
 	} else if err != nil {

@@ -7,9 +7,11 @@ import (
 	"unsafe"
 )
 
-// WC is a completion, in the layout of struct ibv_wc, so that the device's library writes into Go's slice directly.
+// WC is a completion, in the layout of struct ibv_wc, so that the device's library writes into Go's
+// slice directly.
 //
-// When Status is not StatusSuccess only WRID, Status, QPNum and VendorErr are valid (man ibv_poll_cq); Opcode in particular is not.
+// When Status is not StatusSuccess only WRID, Status, QPNum and VendorErr are valid (man
+// ibv_poll_cq); Opcode in particular is not.
 type WC struct {
 	WRID         uint64
 	Status       WCStatus
@@ -31,7 +33,8 @@ type WC struct {
 type WCFlags uint32
 
 const (
-	WCWithGRH WCFlags = 1 << 0 // UD: the first 40 bytes of the buffer hold the GRH (on InfiniBand; RoCE always reserves them)
+	// UD: the first 40 bytes of the buffer hold the GRH (on InfiniBand; RoCE always reserves them)
+	WCWithGRH WCFlags = 1 << 0
 	WCWithImm WCFlags = 1 << 1
 	WCWithInv WCFlags = 1 << 3
 )
@@ -69,8 +72,8 @@ func (o WCOpcode) String() string {
 	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
 }
 
-// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3 and §11.6.2). It is an error value, so
-// errors.Is(err, verbs.StatusRemoteAccess) works.
+// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3 and §11.6.2). It is an error
+// value, so errors.Is(err, verbs.StatusRemoteAccess) works.
 type WCStatus uint32
 
 const (
@@ -155,8 +158,8 @@ func (s WCStatus) Errno() syscall.Errno {
 	return syscall.EIO
 }
 
-// WCError is a completion that reports a failure. The opcode of the request is the poster's knowledge: the device does
-// not tell it for a failure.
+// WCError is a completion that reports a failure. The opcode of the request is the poster's
+// knowledge: the device does not report it for a failure.
 type WCError struct {
 	WRID      uint64
 	Status    WCStatus

@@ -28,7 +28,8 @@ const (
 	Fence     SendFlags = 1 << 0 // wait for earlier READs and atomics of this QP
 	Signaled  SendFlags = 1 << 1 // make a completion also when it succeeds
 	Solicited SendFlags = 1 << 2 // wake a receiver that armed for solicited events
-	Inline    SendFlags = 1 << 3 // copy the data at the post: the buffer is free again at once, and needs no lkey
+	// Copy the data at the post: the buffer is free again at once, and needs no lkey
+	Inline SendFlags = 1 << 3
 )
 
 // SGE is one piece of local memory, in the layout of struct ibv_sge.
@@ -38,9 +39,9 @@ type SGE struct {
 	LKey   uint32
 }
 
-// SendWR is a send work request, in the layout of struct ibv_send_wr. It lives in the memory of a SendChain, which
-// keeps its link and its scatter list. Set what stays once, and what varies before each post; every setter is a few
-// plain stores.
+// SendWR is a send work request, in the layout of struct ibv_send_wr. It lives in the memory of a
+// SendChain, which keeps its link and its scatter list. Set what stays once, and what varies before
+// each post; every setter is a few plain stores.
 type SendWR struct {
 	WRID   uint64
 	next   uintptr
@@ -81,14 +82,16 @@ func (w *SendWR) SetRemote(addr uint64, rkey uint32) {
 	*(*uint32)(unsafe.Pointer(&w.w1)) = rkey
 }
 
-// SetFetchAdd makes the request a FETCH_ADD of the aligned 8-byte word at addr. The old value arrives in the slot's scatter entry.
+// SetFetchAdd makes the request a FETCH_ADD of the aligned 8-byte word at addr. The old value
+// arrives in the slot's scatter entry.
 func (w *SendWR) SetFetchAdd(addr uint64, rkey uint32, add uint64) {
 	w.Opcode = OpFetchAdd
 	w.remote, w.w1, w.w2 = addr, add, 0
 	*(*uint32)(unsafe.Pointer(&w.w3)) = rkey
 }
 
-// SetCompareSwap makes the request a CMP_SWAP of the aligned 8-byte word at addr. The old value arrives in the slot's scatter entry.
+// SetCompareSwap makes the request a CMP_SWAP of the aligned 8-byte word at addr. The old value
+// arrives in the slot's scatter entry.
 func (w *SendWR) SetCompareSwap(addr uint64, rkey uint32, compare, swap uint64) {
 	w.Opcode = OpCompareSwap
 	w.remote, w.w1, w.w2 = addr, compare, swap
@@ -102,7 +105,8 @@ func (w *SendWR) setUD(ah uintptr, qpn, qkey uint32) {
 	ud[0], ud[1] = qpn, qkey
 }
 
-// RecvWR is a receive work request, in the layout of struct ibv_recv_wr. It lives in the memory of a RecvChain.
+// RecvWR is a receive work request, in the layout of struct ibv_recv_wr. It lives in the memory of
+// a RecvChain.
 type RecvWR struct {
 	WRID   uint64
 	next   uintptr

@@ -45,7 +45,8 @@ long ibc_foreign_overwrite(long victim, long advice)
 	return patch((void *)victim, advice ? (void *)(uintptr_t)straight_advice : (void *)(uintptr_t)straight);
 }
 
-/* Overwrites this library's relocation of munmap (its address comes from the test, which reads the ELF file). */
+/* Overwrites this library's relocation of munmap (its address comes from the test, which reads the
+ * ELF file). */
 long ibc_foreign_relocate(long offset)
 {
 	extern const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -220,7 +221,8 @@ long ibc_foreign_fork(long addr, long len)
 	return status;
 }
 
-/* A child that ends when nobody else has the end of the pipe to which one writes; returns its number. */
+/* A child that ends when no other process has the write end of the pipe; returns its
+ * number. */
 long ibc_foreign_fork_until(long from, long to)
 {
 	pid_t pid = fork();

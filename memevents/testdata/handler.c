@@ -3,7 +3,8 @@
 
 #include <errno.h>
 
-/* A library that is loaded by a program without libmemevents.so is told where they are. */
+/* A library that is loaded by a program without libmemevents.so gets their addresses as
+ * arguments. */
 #pragma weak ibc_mem_root_v1
 #pragma weak ibc_mem_add_handler
 

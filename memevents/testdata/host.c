@@ -1,4 +1,5 @@
-/* A C program: loads Go, has a range watched, loads another library and lets that unmap the range. */
+/* A C program: loads Go, has a range watched, loads another library and lets that unmap the
+ * range. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

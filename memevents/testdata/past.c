@@ -1,4 +1,5 @@
-/* A definition of munmap that passes everybody by, and a library that is bound to it where it is loaded with RTLD_DEEPBIND. */
+/* A definition of munmap that passes everybody by, and a library that is bound to it where it is
+ * loaded with RTLD_DEEPBIND. */
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -3,7 +3,8 @@
 
 static const struct { int (*unmap)(void *, size_t); } fixed = {munmap};
 static struct { int (*unmap)(void *, size_t); } changeable = {munmap};
-static void *volatile reused = (void *)munmap; /* a variable that began as an address, and is anything by now */
+/* A variable that began as an address, and is anything by now */
+static void *volatile reused = (void *)munmap;
 
 static volatile long calls = 7; /* beside the others, in a page that is written to */
 
@@ -19,4 +20,5 @@ long ibc_foreign_munmap(long addr, long len)
 	return (*table)((void *)addr, (size_t)len);
 }
 
-void ibc_foreign_change(int (*to)(void *, size_t)) { changeable.unmap = to; } /* or the compiler would make it read-only */
+/* Or the compiler would make it read-only */
+void ibc_foreign_change(int (*to)(void *, size_t)) { changeable.unmap = to; }

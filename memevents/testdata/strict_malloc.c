@@ -1,5 +1,5 @@
-/* A malloc, and a deregistration, that cannot be called from a hook: they abort while the thread's flag is set that test builds of the
- * hooks keep. */
+/* A malloc, and a deregistration, that cannot be called from a hook: they abort while the thread's
+ * flag is set that test builds of the hooks keep. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <unistd.h>

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pages are gone, and their addresses free for all, before the kernel tells of it: what another thread maps there then is
-// not what was registered, though no word of it has come. Of malloc this is every day's work: one thread frees a large
-// block, another is given the same addresses.
-func TestWhatTheKernelHasNotToldYetIsNotHit(t *testing.T) {
+// Pages are gone, and their addresses free for all, before the kernel reports it: what another
+// thread maps there then is not what was registered, though it was not reported. Of malloc this is
+// every day's work: one thread frees a large block, another is given the same addresses.
+func TestUnreportedUnmapIsNoHit(t *testing.T) {
 	for _, o := range []Origin{Any, Malloc, GoMapped} {
 		for _, kept := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v kept %v", o, kept), func(t *testing.T) { unmapUntold(t, o, kept) })
+			t.Run(fmt.Sprintf("%v kept %v", o, kept), func(t *testing.T) { unmapUnreported(t, o, kept) })
 		}
 	}
 }
 
-// What comes may be of another origin, of which nothing else is to be asked: memory that nobody will take away.
-func TestWhatTheKernelHasNotToldYetIsNotHitByMemoryThatStays(t *testing.T) {
+// What comes may be of another origin, of which nothing else is to be asked: memory that stays.
+func TestUnreportedUnmapIsNoHitOfLastingMemory(t *testing.T) {
 	f := newFake()
 	c := cached(t, f, func(c *Config) { c.Origin = Any })
 	p := reserve(t, 1)
@@ -33,9 +33,7 @@ func TestWhatTheKernelHasNotToldYetIsNotHitByMemoryThatStays(t *testing.T) {
 	defer takeOver(t, p)()
 	for _, o := range []Origin{Mapped, GoHeap} {
 		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if r.LKey == was || !f.mr(t, r).lands(p, 8) {
 			t.Errorf("%v: registration %d of the pages before was hit", o, r.LKey)
 		}
@@ -43,7 +41,7 @@ func TestWhatTheKernelHasNotToldYetIsNotHitByMemoryThatStays(t *testing.T) {
 	}
 }
 
-func unmapUntold(t *testing.T, o Origin, kept bool) {
+func unmapUnreported(t *testing.T, o Origin, kept bool) {
 	f := newFake()
 	c := cached(t, f, func(c *Config) { c.Origin = o })
 	p := reserve(t, 1)
@@ -69,12 +67,12 @@ func unmapUntold(t *testing.T, o Origin, kept bool) {
 	mustPut(t, c, r)
 }
 
-// takeOver has one thread unmap a page, and another map it as soon as the kernel lets it, which is before it has told of the first.
-// What it returns waits for that.
+// takeOver has one thread unmap a page, and another map it as soon as the kernel lets it, which is
+// before it has reported the first. The result waits for that.
 func takeOver(t *testing.T, p uintptr) (wait func()) {
 	t.Helper()
 	var freed sync.WaitGroup
-	freed.Go(func() { unix.Syscall(unix.SYS_MUNMAP, p, page, 0) }) // returns when it is told
+	freed.Go(func() { unix.Syscall(unix.SYS_MUNMAP, p, page, 0) }) // returns when it is reported
 	for end := time.Now().Add(20 * time.Second); ; {
 		const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
 		_, _, errno := unix.Syscall6(unix.SYS_MMAP, p, page, rw, flags, ^uintptr(0), 0)
