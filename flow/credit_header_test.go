@@ -84,7 +84,7 @@ func hostile(t *testing.T, p *Pool, s *Sender, h *Header, now int) {
 	}
 	p.Tick(time.Duration(now))
 	if b := s.Balance(); b < 0 || b > 4 {
-		t.Fatalf("a purse of %d credits", b)
+		t.Fatalf("a balance of %d credits", b)
 	}
 	for peer, ok := p.NextControl(); ok; peer, ok = p.NextControl() {
 		p.Fill(peer, &Header{}, time.Duration(now))

@@ -20,11 +20,11 @@ func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
 	if e.pool.account(1).held() != 4 || e.pool.account(1).target != 4 {
 		t.Error("the pool's books have changed")
 	}
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
-	if e.purse.Balance() != 4 {
-		t.Error("the purse has changed")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
+	if e.sender.Balance() != 4 {
+		t.Error("the balance has changed")
 	}
 	// Wishes beyond the window are cut.
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: MaxWindow}, 0))

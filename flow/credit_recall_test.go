@@ -10,7 +10,7 @@ import (
 func TestGrantAndRecallThatArriveTogetherLetTheWaitingSenderSend(t *testing.T) {
 	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, RecallAfter: 10}})
 	must(t, e.pool.Open(2, 1, 0))
-	e.purse.Take(0)
+	e.sender.Take(0)
 	e.ask(0)
 	must(t, e.pool.Apply(2, &Header{Epoch: 1, Want: 1}, 0)) // another one waits
 	e.pool.Tick(50)                                         // the grant is still on its way, which took 50
@@ -18,14 +18,14 @@ func TestGrantAndRecallThatArriveTogetherLetTheWaitingSenderSend(t *testing.T) {
 	if h.Granted != 1 || h.Recall != 1 {
 		t.Fatalf("header %+v, want grant and recall in one", h)
 	}
-	if e.purse.Balance() != 1 {
+	if e.sender.Balance() != 1 {
 		t.Fatal("given back before anybody could use it: with such a network nobody ever sends")
 	}
 	e.ask(50)
 	// Nobody came for it.
 	e.pool.Tick(100)
 	e.tell(100)
-	if e.purse.Balance() != 0 {
+	if e.sender.Balance() != 0 {
 		t.Error("kept for ever")
 	}
 	e.ask(100)
@@ -142,14 +142,14 @@ func TestAPeerThatNeverAnswersARecallDoesNotKeepOthersFromBeingAsked(t *testing.
 
 func TestAGrantThatWasLostIsToldAgainWhenAskedFor(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
-	e.purse.Take(0)
+	e.sender.Take(0)
 	e.ask(0)
 	e.pool.Fill(1, &Header{}, 0) // lost
 	if _, ok := e.pool.NextControl(); ok {
 		t.Fatal("told twice unasked")
 	}
-	now := e.purse.cfg.Retry * 2
-	if !e.purse.Asks(now) {
+	now := e.sender.cfg.Retry * 2
+	if !e.sender.Asks(now) {
 		t.Fatal("does not ask again")
 	}
 	e.ask(now)
@@ -157,7 +157,7 @@ func TestAGrantThatWasLostIsToldAgainWhenAskedFor(t *testing.T) {
 		t.Fatal("no answer")
 	}
 	e.tell(now)
-	if e.purse.Balance() == 0 {
+	if e.sender.Balance() == 0 {
 		t.Error("still nothing")
 	}
 }
@@ -166,21 +166,21 @@ func TestAnAnswerToARecallThatWasLostIsGivenAgain(t *testing.T) {
 	recalled := func() *ends {
 		e := connect(t, PoolConfig{Credits: 4, Config: Config{Initial: 4}})
 		e.tell(0)
-		e.pool.recallFrom(e.pool.account(1), 4, 0)
+		e.pool.recall(e.pool.account(1), 4, 0)
 		e.tell(0)
-		if !e.purse.Asks(0) {
+		if !e.sender.Asks(0) {
 			t.Fatal("no answer")
 		}
-		e.purse.FillControl(&Header{}, 0) // lost
-		if e.purse.Asks(0) {
+		e.sender.FillControl(&Header{}, 0) // lost
+		if e.sender.Asks(0) {
 			t.Fatal("answers twice unasked")
 		}
 		return e
 	}
 	e := recalled()
-	e.pool.ask(e.pool.account(1), 10)
+	e.pool.repeatRecall(e.pool.account(1), 10)
 	e.tell(10)
-	if !e.purse.Asks(10) {
+	if !e.sender.Asks(10) {
 		t.Error("no answer to the repetition")
 	}
 	e.ask(10)
@@ -190,10 +190,10 @@ func TestAnAnswerToARecallThatWasLostIsGivenAgain(t *testing.T) {
 	// Nobody else wants any, so the pool does not repeat. It believes that the sender has
 	// four, the sender has none and asks: that must set it right.
 	e = recalled()
-	e.purse.Take(10)
+	e.sender.Take(10)
 	e.ask(10)
 	e.tell(10)
-	if e.purse.Balance() == 0 {
+	if e.sender.Balance() == 0 {
 		t.Error("the sender gets nothing, though all is free")
 	}
 }
@@ -260,7 +260,7 @@ func TestIdlePeersThatGaveBackAreNotGrantedAndRecalledInTurns(t *testing.T) {
 
 func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
-	e.purse.Take(0)
+	e.sender.Take(0)
 	e.ask(0)
 	var h Header
 	if !e.pool.Fill(1, &h, 0) {
@@ -272,7 +272,7 @@ func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
 	e.tell(0)
 
 	account := e.pool.account(1)
-	e.pool.recallFrom(account, 1, 0)
+	e.pool.recall(account, 1, 0)
 	h = Header{}
 	e.pool.Fill(1, &h, 0)
 	if e.pool.Unsaid(1, &h); !due(e.pool, 1) || !account.answer {
@@ -281,11 +281,11 @@ func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
 	e.tell(0)
 
 	h = Header{}
-	e.purse.Fill(&h, 0)
-	if !h.Extended || e.purse.Asks(0) {
+	e.sender.Fill(&h, 0)
+	if !h.Extended || e.sender.Asks(0) {
 		t.Fatal("the message does not answer the recall")
 	}
-	if e.purse.Unsaid(&h); !e.purse.Asks(0) {
+	if e.sender.Unsaid(&h); !e.sender.Asks(0) {
 		t.Error("the recall is not answered again")
 	}
 }
@@ -294,21 +294,21 @@ func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
 func TestAMessageThatIsRefusedAgainAndAgainDoesNotWidenTheWish(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 64, Config: Config{Window: 64, Initial: 4}})
 	e.tell(0)
-	for e.purse.Balance() > 2 {
-		_, err := e.purse.Take(0)
+	for e.sender.Balance() > 2 {
+		_, err := e.sender.Take(0)
 		must(t, err)
 	}
-	before := *e.purse
+	before := *e.sender
 	for range 8 {
-		epoch, err := e.purse.Take(0)
+		epoch, err := e.sender.Take(0)
 		must(t, err)
 		var h Header
-		e.purse.Fill(&h, 0)
-		e.purse.Unsaid(&h)
-		e.purse.Cancel(epoch)
+		e.sender.Fill(&h, 0)
+		e.sender.Unsaid(&h)
+		e.sender.Cancel(epoch)
 	}
-	if e.purse.want != before.want || e.purse.asked != before.asked || e.purse.answer != before.answer {
-		t.Errorf("it wants %d, asked %v, answers %v; before the attempts %d, %v, %v", e.purse.want, e.purse.asked, e.purse.answer, before.want, before.asked, before.answer)
+	if e.sender.want != before.want || e.sender.asked != before.asked || e.sender.answer != before.answer {
+		t.Errorf("it wants %d, asked %v, answers %v; before the attempts %d, %v, %v", e.sender.want, e.sender.asked, e.sender.answer, before.want, before.asked, before.answer)
 	}
 }
 

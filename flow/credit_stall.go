@@ -28,7 +28,7 @@ func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 			continue
 		}
 		h := Holder{Peer: peer, Credits: a.held(), Replies: int(a.replies), Idle: now - a.lastUse, Recalled: a.recalling()}
-		if a.links[queueing].In() != nil {
+		if a.queued.In() != nil {
 			h.Wants, h.Waiting = int(a.target)-h.Credits, now-a.since
 		}
 		if h.Credits > 0 || h.Replies > 0 || h.Wants > 0 {

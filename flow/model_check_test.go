@@ -36,9 +36,9 @@ func (w *world) reconcile() error {
 					under++
 				}
 			}
-			pool, purse := w.ranks[j].pool.Account(i), r.purses[j].Account()
-			if err := Reconcile(pool, purse, under); err != nil {
-				return fmt.Errorf("from rank %d to %d: %w (pool %+v, purse %+v)", i, j, err, pool, purse)
+			pool, sender := w.ranks[j].pool.Account(i), r.senders[j].Account()
+			if err := Reconcile(pool, sender, under); err != nil {
+				return fmt.Errorf("from rank %d to %d: %w (pool %+v, sender %+v)", i, j, err, pool, sender)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (w *world) settle(bound int) (rounds int, err error) {
 		if rounds == bound {
 			for k := range waiting {
 				return rounds, fmt.Errorf("rank %d sent nothing to rank %d in %d rounds (%v; %s)", k[0], k[1], rounds,
-					w.ranks[k[0]].purses[k[1]].Explain(w.now), w.ranks[k[1]].pool.Describe(w.now))
+					w.ranks[k[0]].senders[k[1]].Explain(w.now), w.ranks[k[1]].pool.Describe(w.now))
 			}
 		}
 		if err := w.round(waiting); err != nil {
