@@ -2,7 +2,7 @@ package flow
 
 import "time"
 
-// Who gets how many: grants in the order of the queues, and recalls of what lies unused.
+// Grants in the order of the queues, and recalls of what lies unused.
 
 // spare is how many credits may be granted: none in the place of a buffer that a message
 // without a credit took.

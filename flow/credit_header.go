@@ -34,7 +34,7 @@ type Header struct {
 	Granted uint32 // credits granted
 	Recall  uint32 // credits asked back
 	// As a sender to the reader:
-	Want     uint16 // how many credits it wants to hold; 0: no wish now. At most MaxWindow
+	Want     uint16 // how many credits it wants to hold; 0: as before. At most MaxWindow
 	Returned uint32 // credits given back
 	Seen     uint32 // the Recall that it has acted upon
 

@@ -36,8 +36,8 @@ func TestHeadersLookOnTheWireAsDocumented(t *testing.T) {
 	}
 }
 
-// What fits the form is encoded again to the same bytes, and whatever it says, books
-// stay books.
+// What fits the form is encoded again to the same bytes, and whatever its numbers, the accounts
+// balance.
 func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
 		{}, {Epoch: 1, Want: 5, Answer: true}, {Epoch: 1, Granted: 7, Extended: true, Recall: 3, Returned: 1, Seen: 1}, {Epoch: 1, Granted: 1 << 31},

@@ -81,7 +81,7 @@ func (s *Sender) openAt(epoch, origin uint32) error {
 	s.Close()
 	*s = Sender{cfg: s.cfg, peer: s.peer, epoch: epoch, last: epoch, stats: s.stats}
 	s.granted, s.returned, s.seen = origin, origin, origin
-	s.want = uint16(min(firstWish, s.cfg.Window))
+	s.want = uint16(min(firstWant, s.cfg.Window))
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (s *Sender) FillControl(h *Header, now time.Duration) {
 	}
 }
 
-// Explain says why Take fails.
+// Explain is why Take fails, in detail.
 func (s *Sender) Explain(now time.Duration) error {
 	if s.epoch == 0 {
 		return fmt.Errorf("peer %d: %w", s.peer, ErrNotOpen)

@@ -47,6 +47,24 @@ func newPool(t testing.TB, cfg PoolConfig) *Pool {
 	return p
 }
 
+// openPool is a pool with connections to peers 1 to cfg.Peers-1.
+func openPool(t testing.TB, cfg PoolConfig) *Pool {
+	t.Helper()
+	p := newPool(t, cfg)
+	for peer := 1; peer < cfg.Peers; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	return p
+}
+
+// holds compares what a peer holds with what it should.
+func holds(t testing.TB, p *Pool, peer, want int) {
+	t.Helper()
+	if got := p.account(peer).held(); got != want {
+		t.Errorf("peer %d holds %d credits, want %d", peer, got, want)
+	}
+}
+
 func newSender(t testing.TB, peer int, cfg PoolConfig) *Sender {
 	t.Helper()
 	c, err := NewSenderConfig(cfg.Config, cfg.Credits)
@@ -56,8 +74,8 @@ func newSender(t testing.TB, peer int, cfg PoolConfig) *Sender {
 	return NewSender(peer, c)
 }
 
-// ask carries a control message from the sender to the pool.
-func (e *ends) ask(now time.Duration) Header {
+// fromSender carries a control message from the sender to the pool.
+func (e *ends) fromSender(now time.Duration) Header {
 	e.t.Helper()
 	var h Header
 	e.there.Fill(0, &h, now)
@@ -67,8 +85,8 @@ func (e *ends) ask(now time.Duration) Header {
 	return h
 }
 
-// tell carries a control message from the pool to the sender.
-func (e *ends) tell(now time.Duration) Header {
+// fromPool carries a control message from the pool to the sender.
+func (e *ends) fromPool(now time.Duration) Header {
 	e.t.Helper()
 	var h Header
 	e.pool.Fill(1, &h, now)
@@ -108,9 +126,9 @@ func violates(t *testing.T, err error, peer int, rule string) {
 	}
 }
 
-func TestWishesRideOnMessagesBelowHalfAndWantAnAnswerBelowAQuarter(t *testing.T) {
+func TestWantGoesBelowHalfAnswerBelowAQuarter(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 64, Config: Config{Initial: 8, Window: 8}})
-	e.tell(0)
+	e.fromPool(0)
 	var wants, answers []int
 	for i := 1; i <= 8; i++ {
 		h := e.send(0)
@@ -130,13 +148,13 @@ func TestWishesRideOnMessagesBelowHalfAndWantAnAnswerBelowAQuarter(t *testing.T)
 	if _, err := e.sender.Take(0); !errors.Is(err, ErrNoCredit) {
 		t.Errorf("the ninth of eight credits: %v", err)
 	}
-	e.tell(0)
+	e.fromPool(0)
 	if e.sender.Balance() == 0 {
 		t.Error("the answer brought nothing")
 	}
 }
 
-func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing.T) {
+func TestDrySenderAsksAtOnceThenBacksOff(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 8, Config: Config{Initial: -1, Retry: 10}})
 	if e.sender.Asks(0) {
 		t.Error("asks though nobody wants to send")
@@ -164,8 +182,8 @@ func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing
 	if err := e.sender.Explain(1000); !errors.As(err, &no) || !errors.Is(err, ErrNoCredit) || no.For != 995 || no.Asked != 55 || no.Asks != 7 {
 		t.Errorf("explained as %+v (%v)", no, err)
 	}
-	e.ask(1000)
-	e.tell(1000)
+	e.fromSender(1000)
+	e.fromPool(1000)
 	if e.sender.Balance() == 0 || e.sender.Asks(1e9) {
 		t.Errorf("after the answer the balance is %d, asks %v", e.sender.Balance(), e.sender.Asks(1e9))
 	}
@@ -173,24 +191,24 @@ func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing
 
 // Both ends are dry and ask for answers. If each answer asked again, they would go on at
 // the speed of the wire.
-func TestTwoDryEndsDoNotAnswerOneAnotherForEver(t *testing.T) {
+func TestTwoDryEndsStopAnsweringEachOther(t *testing.T) {
 	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, Retry: 1000}})
-	for _, p := range []*Pool{e.pool, e.there} { // somebody else has the only credit
+	for _, p := range []*Pool{e.pool, e.there} { // another rank has the only credit
 		must(t, p.Open(2, 1, 0))
 		must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
 	}
 	e.sender.Take(0)
 	e.back.Take(0)
-	e.ask(0)
-	e.tell(0)
+	e.fromSender(0)
+	e.fromPool(0)
 	for range 10 {
 		_, here := e.pool.NextControl()
 		_, there := e.there.NextControl()
 		if !here && !there && !e.sender.Asks(0) && !e.back.Asks(0) {
 			return
 		}
-		e.ask(0)
-		e.tell(0)
+		e.fromSender(0)
+		e.fromPool(0)
 	}
 	t.Error("there is always something more to say")
 }
@@ -207,9 +225,9 @@ func TestLostRepeatedAndLateHeadersChangeNothing(t *testing.T) {
 			t.Fatalf("balance %d after header %d, want 8", e.sender.Balance(), i)
 		}
 	}
-	// A return, heard twice, and once more after it was granted again.
+	// A return that arrives twice, and once more after it was granted again.
 	e.pool.recall(e.pool.account(1), 3, 0)
-	e.tell(0)
+	e.fromPool(0)
 	var back, old Header
 	old = Header{Epoch: 1}
 	e.sender.FillControl(&back, 0)
@@ -222,25 +240,21 @@ func TestLostRepeatedAndLateHeadersChangeNothing(t *testing.T) {
 	must(t, Reconcile(e.pool.Account(1), e.sender.Account(), 0))
 }
 
-func TestACreditIsNotGrantedAgainBeforeItsBufferIsPosted(t *testing.T) {
+func TestCreditIsGrantedAfterItsBufferIsPosted(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 1, Config: Config{Initial: 1}})
-	e.tell(0)
+	e.fromPool(0)
 	epoch, err := e.sender.Take(0)
 	must(t, err)
 	must(t, e.pool.Arrived(1, epoch, 0))
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 1, Answer: true}, 0))
-	if held := e.pool.account(1).held(); held != 0 {
-		t.Errorf("%d credits granted for a buffer that is taken", held)
-	}
+	holds(t, e.pool, 1, 0)
 	var missing *NotPostedError
 	if err := e.pool.BeforeHandlers(); !errors.As(err, &missing) || missing.Buffers != 1 {
 		t.Errorf("handlers may run: %v", err)
 	}
 	must(t, e.pool.Reposted(1, 0))
 	must(t, e.pool.BeforeHandlers())
-	if held := e.pool.account(1).held(); held != 1 {
-		t.Errorf("%d credits granted after it was posted, want 1", held)
-	}
+	holds(t, e.pool, 1, 1)
 	if e.pool.Reposted(1, 0) == nil {
 		t.Error("a buffer that no message took counted as posted again")
 	}
@@ -272,7 +286,7 @@ func TestReplyBuffersBoundUnansweredRequests(t *testing.T) {
 
 func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 8, Replies: 2, Config: Config{Initial: 4}})
-	e.tell(0)
+	e.fromPool(0)
 	epoch, err := e.sender.Take(0)
 	must(t, err)
 	replyEpoch, err := e.pool.ReserveReply(1)
@@ -314,7 +328,7 @@ func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
 	}
 }
 
-func TestAControlMessageOfTheNextConnectionOpensIt(t *testing.T) {
+func TestControlMessageOpensTheNextConnection(t *testing.T) {
 	p := newPool(t, PoolConfig{Peers: 2, Credits: 2})
 	open := func(wire uint16, want uint32, ok bool) {
 		t.Helper()
@@ -350,8 +364,8 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}
 }
 
-// Memory must not grow with those that a rank never hears of.
-func TestAPeerThatNeverHadAConnectionCostsNothing(t *testing.T) {
+// Memory must not grow with peers that a rank has no connection to.
+func TestPeerWithoutConnectionCostsNothing(t *testing.T) {
 	const peers = 1 << 20
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -370,9 +384,9 @@ func TestAPeerThatNeverHadAConnectionCostsNothing(t *testing.T) {
 	}
 }
 
-func TestTheWayOfAMessageAllocatesNothing(t *testing.T) {
+func TestMessagesAllocateNothing(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 4, Replies: 4})
-	e.tell(0)
+	e.fromPool(0)
 	var wire [ExtendedSize]byte
 	if n := testing.AllocsPerRun(1000, func() { roundTrip(e, &wire) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -417,7 +431,7 @@ func roundTrip(e *ends, wire *[ExtendedSize]byte) {
 
 func BenchmarkTake(b *testing.B) {
 	e := connect(b, PoolConfig{Credits: 4})
-	e.tell(0)
+	e.fromPool(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		epoch, _ := e.sender.Take(0)
@@ -425,7 +439,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// One message at its receiver: arrival, wish, repost, grant.
+// One message at its receiver: arrival, want, repost, grant.
 func BenchmarkArrived(b *testing.B) {
 	p := newPool(b, PoolConfig{Peers: 2, Credits: 64})
 	must(b, p.Open(1, 1, 0))
@@ -458,7 +472,7 @@ func BenchmarkArrivedOfMany(b *testing.B) {
 
 func BenchmarkRequestAndReply(b *testing.B) {
 	e := connect(b, PoolConfig{Credits: 4, Replies: 4})
-	e.tell(0)
+	e.fromPool(0)
 	var wire [ExtendedSize]byte
 	b.ReportAllocs()
 	for b.Loop() {

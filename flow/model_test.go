@@ -9,8 +9,8 @@ import (
 
 // world is a job of ranks that send one another requests and replies, and whose
 // networks do what networks may: messages of a connection arrive in order, once, or not
-// at all when it breaks; control messages are lost, repeated and late. It keeps
-// books of its own, of buffers and of messages under way, to compare with.
+// at all when it breaks; control messages are lost, repeated and late. It counts
+// buffers and messages under way by itself, to compare with.
 type world struct {
 	rng   *rand.Rand
 	ranks []*rank
@@ -65,19 +65,19 @@ type pair struct {
 	open   [2]bool // which end, the lower rank first, takes it for open
 }
 
-// fault is what is wrong with the users of the books, or the books.
+// fault is what is wrong with the users of the accounts, or the accounts.
 type fault int
 
 const (
 	none fault = iota
 	replyTakesCredit
 	handlersBeforeSpares // the user runs handlers first
-	spareLate            // the user says Reposted first and posts later
-	doubleReturn         // the books take credits back twice at a peer's death
-	recallForgotten      // the books grant what is asked back before it is back
-	epochUnchecked       // the books take headers of other connections
+	spareLate            // the user calls Reposted first and posts later
+	doubleReturn         // credits come back twice at a peer's death
+	recallForgotten      // what is asked back is granted before it is back
+	epochUnchecked       // headers of other connections count
 	neverAskedAgain      // a lost question is not repeated
-	neverRecalled        // who holds credits keeps them
+	neverRecalled        // a peer that holds credits keeps them
 	cancelUnchecked      // a credit of an earlier connection is put back
 )
 
@@ -335,7 +335,7 @@ func (w *world) reply(j, i int) error {
 	return nil
 }
 
-// retry is a handler that waits for a credit: nobody polls meanwhile.
+// retry is a handler that waits for a credit, without a poll meanwhile.
 func (w *world) retry(j int) error {
 	r := w.ranks[j]
 	o := *r.blocked
@@ -404,7 +404,7 @@ func (w *world) deliverControl(i, j int) error {
 	return w.check(j)
 }
 
-// connection breaks, ends and makes connections; each end hears in its own time.
+// connection breaks, ends and makes connections; each end learns it in its own time.
 func (w *world) connection(i, j int) error {
 	p, end := w.pair(i, j)
 	switch {

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheBooks (default 10 million; 1 million with -race or -short)")
+	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheAccounts (default 10 million; 1 million with -race or -short)")
 	seed  = flag.Uint64("seed", 1, "where random schedules start")
 )
 
@@ -31,7 +31,7 @@ func (c PoolConfig) name() string {
 	return fmt.Sprintf("peers=%d,credits=%d,replies=%d", c.Peers, c.Credits, c.Replies)
 }
 
-func TestRandomSchedulesKeepTheBooks(t *testing.T) {
+func TestRandomSchedulesKeepTheAccounts(t *testing.T) {
 	n := *steps
 	if n == 0 {
 		n = 10_000_000
@@ -123,8 +123,8 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 	}
 }
 
-// Many senders and few buffers, and everybody gets a turn.
-func TestFarMoreSendersThanCreditsAllProgress(t *testing.T) {
+// Many senders and few buffers, and every sender gets a turn.
+func TestMoreSendersThanCreditsAllProgress(t *testing.T) {
 	const senders, messages = 40, 5
 	w, err := newWorld(*seed, PoolConfig{Peers: senders + 1, Credits: 3, Config: Config{Window: 3}}, none)
 	if err != nil {
