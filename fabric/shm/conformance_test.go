@@ -14,14 +14,14 @@ func TestContract(t *testing.T) {
 }
 
 func TestMessageContract(t *testing.T) {
-	setNapLimit(t, time.Hour) // a lost wake-up must show
+	setSleepLimit(t, time.Hour) // a lost wake-up must show
 	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: newMessageRanks})
 }
 
-func setNapLimit(t testing.TB, d time.Duration) {
-	was := napLimit
-	napLimit = d
-	t.Cleanup(func() { napLimit = was })
+func setSleepLimit(t testing.TB, d time.Duration) {
+	was := sleepLimit
+	sleepLimit = d
+	t.Cleanup(func() { sleepLimit = was })
 }
 
 func newMessageRanks(t fabrictest.T, n, size int) []fabrictest.MessageRank {

@@ -64,8 +64,8 @@
 // A connection of two ports is an agreement, with a number, that both count messages from 0. It
 // is made and closed by packets over the socket of the pair, which the goroutine obeys that
 // watches for the peer's death; Poll is not needed for it. Ports hand each other their mailboxes when they connect for
-// the first time, and keep them mapped. One that asks for a port that is not open yet waits.
-// Who sends to a port that was closed gets a [*fabric.PeerDownError] and Down, at that port alone; who does
+// the first time, and keep them mapped. One that asks for an endpoint that is not open yet waits.
+// Who sends to an endpoint that was closed gets a [*fabric.PeerDownError] and Down, at that port alone; who does
 // not send learns nothing.
 //
 // # Sleeping
@@ -169,7 +169,7 @@
 //	12  4  ask, answer: slots; close: messages sent
 //	16  4  ask, answer: bytes of a slot; close: messages taken
 //
-// The first ask or answer of a port to a peer brings the mailbox's descriptor.
+// The first ask or answer of an endpoint to a peer brings the mailbox's descriptor.
 //
 // Note: 1 byte, 11; 3 zeros; port (4 bytes); up to 256 bytes.
 package shm

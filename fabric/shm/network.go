@@ -57,12 +57,12 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
-	telling sync.Mutex // one death after the other is told of, before it is entered here
+	reporting sync.Mutex // OnDown is called for one death after the other, before operations fail
 
-	portMu sync.Mutex
-	ports  [maxPorts]*port // by number; those that were opened, open or not
-	asks   [maxPorts][]ask // for ports that were not
-	open   int             // ports; with mu
+	endpointMu sync.Mutex
+	endpoints  [maxEndpoints]*endpoint   // by number; those that were opened, open or not
+	early      [maxEndpoints][]handshake // requests to those that are not open yet
+	open       int                       // endpoints; with mu
 
 	start    time.Time
 	crowded  bool // more ranks than cores
@@ -99,13 +99,13 @@ const (
 
 // peer is another rank's share of the network.
 type peer struct {
-	mapping *segment.Mapping // its segment mapped here; nil for this rank
-	conn    *net.UnixConn    // open as long as both live
-	cause   atomic.Pointer[error]
-	accused atomic.Bool // of breaking the rules of ports
-	gone    atomic.Bool // no thread of it touches shared memory any more
-	sending sync.Mutex  // of packets that must get through
-	raw     syscall.RawConn
+	mapping  *segment.Mapping // its segment mapped here; nil for this rank
+	conn     *net.UnixConn    // open as long as both live
+	cause    atomic.Pointer[error]
+	reported atomic.Bool // of breaking the rules of ports
+	gone     atomic.Bool // no thread of it touches shared memory any more
+	sending  sync.Mutex  // of packets that must get through
+	raw      syscall.RawConn
 }
 
 var _ fabric.Network = (*Network)(nil)
@@ -243,14 +243,14 @@ func (n *Network) PeerDown(rank int, cause error) {
 		return
 	}
 	n.targets[rank].state.Store(down)
-	n.eachPort(func(p *port) { p.peerDown(rank, cause) })
+	n.eachEndpoint(func(ep *endpoint) { ep.peerDown(rank, cause) })
 }
 
-// foundDown is PeerDown by what this network has seen itself. OnDown is told before any operation fails: whoever
+// reportDown is PeerDown by what this network has seen itself. OnDown is told before any operation fails: whoever
 // learns of the death by one finds that the rest of the program knows.
-func (n *Network) foundDown(rank int, cause error) {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+func (n *Network) reportDown(rank int, cause error) {
+	n.reporting.Lock()
+	defer n.reporting.Unlock()
 	if n.cfg.OnDown != nil && n.peers[rank].cause.Load() == nil {
 		n.cfg.OnDown(rank, cause)
 	}
@@ -293,7 +293,7 @@ func (n *Network) shut() (first bool, err error) {
 	case n.state == joining:
 		return false, fmt.Errorf("shm: Close during Connect: %w; cancel its context first", fabric.ErrBusy)
 	case n.lanes > 0 || n.open > 0:
-		return false, fmt.Errorf("shm: Close with %d open lanes and %d open ports: %w", n.lanes, n.open, fabric.ErrBusy)
+		return false, fmt.Errorf("shm: Close with %d open lanes and %d open endpoints: %w", n.lanes, n.open, fabric.ErrBusy)
 	}
 	n.state = closed
 	return true, nil
@@ -310,17 +310,17 @@ func (n *Network) leave(goodbye bool) error {
 	for r := range n.peers {
 		if c := n.peers[r].conn; c != nil {
 			if goodbye {
-				sayGoodbye(c)
+				sendLeave(c)
 			}
 			_ = c.Close()
 		}
 	}
 	n.watchers.Wait()
-	for i := range n.asks {
-		for _, a := range n.asks[i] {
-			a.drop()
+	for i := range n.early {
+		for _, h := range n.early[i] {
+			h.drop()
 		}
-		n.asks[i] = nil
+		n.early[i] = nil
 	}
 	for r := range n.peers {
 		n.targets[r].state.Store(absent)

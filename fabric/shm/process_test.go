@@ -143,7 +143,7 @@ func childRun(role string) error {
 		fillPattern(m.Bytes(), uint64(rank))
 	case "sitter":
 	default:
-		return errors.Join(childPort(n, role, in), l.Close(), n.Close(), m.Close())
+		return errors.Join(childEndpoint(n, role, in), l.Close(), n.Close(), m.Close())
 	}
 	if err != nil {
 		return err

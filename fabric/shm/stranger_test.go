@@ -48,7 +48,7 @@ func rights(fds []int) []byte {
 
 // hello is a greeting as the protocol has it.
 func hello(from, to *addr) []byte {
-	p := &party{n: &Network{self: *from}, known: make([]*addr, to.rank+1)}
+	p := &joiner{n: &Network{self: *from}, known: make([]*addr, to.rank+1)}
 	p.known[to.rank] = to
 	return p.greeting(kindHello, int(to.rank))
 }

@@ -17,9 +17,9 @@ import (
 
 // Ports of ranks in processes of their own; see process_test.go.
 
-var processPort = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32}
+var processEndpoint = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32}
 
-func openPort(t testing.TB, n *Network, cfg fabric.EndpointConfig) *port {
+func openEndpoint(t testing.TB, n *Network, cfg fabric.EndpointConfig) *endpoint {
 	t.Helper()
 	p, err := n.NewEndpoint(0, cfg)
 	if err != nil {
@@ -30,16 +30,16 @@ func openPort(t testing.TB, n *Network, cfg fabric.EndpointConfig) *port {
 			t.Error(err)
 		}
 	})
-	return p.(*port)
+	return p.(*endpoint)
 }
 
-// childPort is the life of a rank that uses ports.
-func childPort(n *Network, role string, in *bufio.Scanner) error {
-	fp, err := n.NewEndpoint(0, processPort)
+// childEndpoint is the life of a rank that uses ports.
+func childEndpoint(n *Network, role string, in *bufio.Scanner) error {
+	fp, err := n.NewEndpoint(0, processEndpoint)
 	if err != nil {
 		return err
 	}
-	p := fp.(*port)
+	p := fp.(*endpoint)
 	ended := make(chan struct{})
 	go func() {
 		for in.Scan() {
@@ -64,7 +64,7 @@ func childPort(n *Network, role string, in *bufio.Scanner) error {
 			for {
 				l.mu.Lock()
 				if l.state == linkUp && l.waiting == 0 {
-					if cell, _ := l.far.claim(p.rank); cell == nil {
+					if cell, _ := l.remote.claim(p.rank); cell == nil {
 						err = errors.New("no slot to claim")
 					}
 					break
@@ -86,7 +86,7 @@ func childPort(n *Network, role string, in *bufio.Scanner) error {
 
 // correspondent sends and takes messages.
 type correspondent struct {
-	p      *port
+	p      *endpoint
 	events [64]fabric.Event
 	slots  [64]int32
 }
@@ -192,7 +192,7 @@ func (c *correspondent) sink(ended chan struct{}) error {
 // flood sends numbered messages of all sizes to rank 0, without regard to slots.
 func (c *correspondent) flood(ended chan struct{}) error {
 	rng := rand.New(rand.NewPCG(1, uint64(c.p.rank)))
-	buf := make([]byte, processPort.SlotSize)
+	buf := make([]byte, processEndpoint.SlotSize)
 	for seq := uint64(0); !over(ended); seq++ {
 		n := 16 + rng.IntN(1<<rng.IntN(12))
 		for i := range buf[:n] {
@@ -218,7 +218,7 @@ type inbox struct {
 	down map[int]bool
 }
 
-func newInbox(p *port) *inbox {
+func newInbox(p *endpoint) *inbox {
 	return &inbox{correspondent: correspondent{p: p}, seq: make(map[int]uint64), down: make(map[int]bool)}
 }
 
@@ -273,7 +273,7 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 	for _, c := range kids {
 		c.line(t)
 	}
-	p := openPort(t, n, processPort)
+	p := openEndpoint(t, n, processEndpoint)
 	x := newInbox(p)
 	x.until(t, "messages of all", func() bool { return min(x.seq[1], x.seq[2], x.seq[3], x.seq[4]) > 200 })
 	for _, victim := range []int{2, 4} {
@@ -290,7 +290,7 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x.until(t, "all slots", func() bool { return x.down[1] && x.down[3] && p.Stats().Posted == processPort.Slots })
+	x.until(t, "all slots", func() bool { return x.down[1] && x.down[3] && p.Stats().Posted == processEndpoint.Slots })
 	if r := p.posts.repairs.Load(); r > 4 {
 		t.Errorf("%d slots had to be taken back, want at most one of each victim", r)
 	}
@@ -298,7 +298,7 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 
 func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 	n, kids := startJob(t, 3, "claimer", nil)
-	p := openPort(t, n, processPort)
+	p := openEndpoint(t, n, processEndpoint)
 	x := &correspondent{p: p}
 	for _, c := range kids {
 		c.line(t)
@@ -333,15 +333,15 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 			t.Fatal("the slots that they had claimed did not come back")
 		}
 	}
-	if s := p.Stats(); s.Posted != processPort.Slots || s.Connects+s.Accepts != 2 {
-		t.Errorf("%+v, want all %d slots posted", s, processPort.Slots)
+	if s := p.Stats(); s.Posted != processEndpoint.Slots || s.Connects+s.Accepts != 2 {
+		t.Errorf("%+v, want all %d slots posted", s, processEndpoint.Slots)
 	}
 }
 
 func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 	n, kids := startJob(t, 2, "sleepyecho", nil)
 	kids[0].line(t)
-	p := openPort(t, n, processPort)
+	p := openEndpoint(t, n, processEndpoint)
 	x := &correspondent{p: p}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -381,7 +381,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			n, kids := startJob(b, 2, "echo", nil)
 			kids[0].line(b)
-			x := &correspondent{p: openPort(b, n, processPort)}
+			x := &correspondent{p: openEndpoint(b, n, processEndpoint)}
 			msg := make([]byte, size)
 			for b.Loop() {
 				if err := x.send(1, msg); err != nil {
@@ -403,7 +403,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 func BenchmarkSleepyRoundTrip(b *testing.B) {
 	n, kids := startJob(b, 2, "sleepyecho", nil)
 	kids[0].line(b)
-	x := &correspondent{p: openPort(b, n, processPort)}
+	x := &correspondent{p: openEndpoint(b, n, processEndpoint)}
 	msg := make([]byte, 8)
 	for b.Loop() {
 		if err := x.send(1, msg); err != nil {
@@ -431,15 +431,15 @@ func BenchmarkOneWay(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			n, kids := startJob(b, 2, "sink", nil)
 			kids[0].line(b)
-			p := openPort(b, n, processPort)
+			p := openEndpoint(b, n, processEndpoint)
 			x := &correspondent{p: p}
 			word := n.cfg.Segment.Bytes()[:8]
 			msg := make([]byte, size)
-			sent, credit := uint64(0), uint64(processPort.Slots)
+			sent, credit := uint64(0), uint64(processEndpoint.Slots)
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				for sent >= credit {
-					credit = loadWord(word) + uint64(processPort.Slots)
+					credit = loadWord(word) + uint64(processEndpoint.Slots)
 				}
 				binary.LittleEndian.PutUint64(msg, sent)
 				if err := x.send(1, msg); err != nil {

@@ -14,9 +14,9 @@ import (
 )
 
 // pair is two connected ports, of which the first is about to be attacked by the second's process.
-func pair(t testing.TB) (victim, enemy *port) {
+func pair(t testing.TB) (victim, enemy *endpoint) {
 	t.Helper()
-	p := openPorts(t, 2, smallPort)
+	p := openEndpoints(t, 2, smallEndpoint)
 	e := mail(t, p[1], p[0], 200)
 	if err := p[0].Post(e.Slot); err != nil {
 		t.Fatal(err)
@@ -33,15 +33,15 @@ func pair(t testing.TB) (victim, enemy *port) {
 }
 
 // far is rank 0's mailbox as another sees it.
-func far(p *port) *mailbox {
+func remote(p *endpoint) *region {
 	l := p.link(0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.far
+	return l.remote
 }
 
 // settle polls until all slots of the victim are posted and as many cells were repaired as should be.
-func settle(t testing.TB, p *port, repairs uint64) {
+func settle(t testing.TB, p *endpoint, repairs uint64) {
 	t.Helper()
 	var events [8]fabric.Event
 	for end := time.Now().Add(patience); p.posts.repairs.Load() < repairs || p.Stats().Posted != p.cfg.Slots; {
@@ -73,7 +73,7 @@ func TestMessagesThatLieEndTheirSender(t *testing.T) {
 		victim, enemy := pair(t)
 		l := enemy.link(0)
 		l.mu.Lock()
-		c, ticket := l.far.claim(enemy.rank)
+		c, ticket := l.remote.claim(enemy.rank)
 		c.n, c.epoch, c.seq = 8, l.epoch, l.sent
 		lie(c, l)
 		atomic.StoreUint64(&c.word, wordOf(ticket, full, enemy.rank))
@@ -103,10 +103,10 @@ func TestCellsThatCannotBeAreRepaired(t *testing.T) {
 			if what == "full of the victim" && r == &victim.noted {
 				continue // a note to oneself is none
 			}
-			far, was := far(enemy), victim.posts.repairs.Load()
-			ring := &far.ring
+			r2, was := remote(enemy), victim.posts.repairs.Load()
+			ring := &r2.ring
 			if r == &victim.noted {
-				ring = &far.note
+				ring = &r2.note
 			}
 			atomic.StoreUint64(&ring.cell(r.head).word, word(r.head))
 			want := was + 1
@@ -170,7 +170,7 @@ func TestTailThatCannotBeIsPutRight(t *testing.T) {
 // An enemy writes anything anywhere into the mailbox while others send. Whatever comes out of
 // it is within the mailbox.
 func TestScribblersCannotMakePollLeaveTheMailbox(t *testing.T) {
-	p := openPorts(t, 3, smallPort)
+	p := openEndpoints(t, 3, smallEndpoint)
 	victim, enemy, friend := p[0], p[1], p[2]
 	for _, q := range p[1:] {
 		if err := victim.Post(mail(t, q, victim, 8).Slot); err != nil {
@@ -178,7 +178,7 @@ func TestScribblersCannotMakePollLeaveTheMailbox(t *testing.T) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(6, 7))
-	mem := far(enemy).mem.Bytes()
+	mem := remote(enemy).mem.Bytes()
 	cells := headSize + int(victim.receive.mask+1)*cellSize
 	x := &correspondent{p: victim}
 	lent := make(map[int32]bool)
@@ -209,7 +209,7 @@ func TestScribblersCannotMakePollLeaveTheMailbox(t *testing.T) {
 			if e.Kind != fabric.Arrived {
 				continue
 			}
-			if lent[e.Slot] || e.Slot < 0 || int(e.Slot) >= smallPort.Slots || len(e.Data) > smallPort.SlotSize || e.Peer < 0 || e.Peer > 2 {
+			if lent[e.Slot] || e.Slot < 0 || int(e.Slot) >= smallEndpoint.Slots || len(e.Data) > smallEndpoint.SlotSize || e.Peer < 0 || e.Peer > 2 {
 				t.Fatalf("slot %d, lent: %v, %d bytes of rank %d", e.Slot, lent[e.Slot], len(e.Data), e.Peer)
 			}
 			lent[e.Slot] = true
@@ -232,28 +232,28 @@ func TestScribblersCannotMakePollLeaveTheMailbox(t *testing.T) {
 }
 
 // at is an aligned place of the port's memory.
-func (p *port) at(off int) *byte { return &p.box.mem.Bytes()[off] }
+func (p *endpoint) at(off int) *byte { return &p.region.mem.Bytes()[off] }
 
 func TestPacketsThatMeanNothingEndTheirSender(t *testing.T) {
 	k := func(kind byte, port, epoch, a, b uint32) []byte {
-		x := packet{kind: kind, port: port, epoch: epoch, a: a, b: b}.encode()
+		x := packet{kind: kind, endpoint: port, epoch: epoch, a: a, b: b}.encode()
 		return x[:]
 	}
 	for what, b := range map[string][]byte{
-		"short":                     k(kindAsk, 0, 1, 8, 512)[:19],
-		"long":                      append(k(kindAsk, 0, 1, 8, 512), 0),
-		"kind":                      k(kindNote+1, 0, 1, 8, 512),
-		"port":                      k(kindAsk, maxPorts, 1, 8, 512),
-		"ask without a port":        k(kindAsk, 0, 2, 8, 512),
-		"no slots":                  k(kindAsk, 0, 2, 0, 512),
-		"too many slots":            k(kindAsk, 0, 2, maxSlots+1, 512),
-		"slots without size":        k(kindAsk, 0, 2, 8, 0),
-		"answer to no question":     k(kindAnswer, 5, 1, 8, 512),
-		"wake of a port never seen": k(kindWake, 5, 0, 0, 0),
-		"long note":                 append([]byte{kindNote, 0, 0, 0, 0, 0, 0, 0}, make([]byte, maxNote+1)...),
-		"note to port 99":           {kindNote, 0, 0, 0, 99, 0, 0, 0, 1},
+		"short":                          k(kindRequest, 0, 1, 8, 512)[:19],
+		"long":                           append(k(kindRequest, 0, 1, 8, 512), 0),
+		"kind":                           k(kindNote+1, 0, 1, 8, 512),
+		"port":                           k(kindRequest, maxEndpoints, 1, 8, 512),
+		"ask without a port":             k(kindRequest, 0, 2, 8, 512),
+		"no slots":                       k(kindRequest, 0, 2, 0, 512),
+		"too many slots":                 k(kindRequest, 0, 2, maxSlots+1, 512),
+		"slots without size":             k(kindRequest, 0, 2, 8, 0),
+		"answer to no question":          k(kindReply, 5, 1, 8, 512),
+		"wake of an endpoint never seen": k(kindWake, 5, 0, 0, 0),
+		"long note":                      append([]byte{kindNote, 0, 0, 0, 0, 0, 0, 0}, make([]byte, maxNote+1)...),
+		"note to port 99":                {kindNote, 0, 0, 0, 99, 0, 0, 0, 1},
 	} {
-		p := openPorts(t, 3, smallPort)
+		p := openEndpoints(t, 3, smallEndpoint)
 		if _, err := p[1].n.peers[0].conn.Write(b); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ func TestPacketsThatMeanNothingEndTheirSender(t *testing.T) {
 
 func FuzzPacket(f *testing.F) {
 	for kind := range byte(kindNote + 2) {
-		b := packet{kind: kind, port: 1, epoch: 2, a: 3, b: 4}.encode()
+		b := packet{kind: kind, endpoint: 1, epoch: 2, a: 3, b: 4}.encode()
 		f.Add(b[:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -286,8 +286,8 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// FuzzMailbox writes into the mailbox of a rank that sends to itself.
-func FuzzMailbox(f *testing.F) {
+// FuzzRegion writes into the mailbox of a rank that sends to itself.
+func FuzzRegion(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 0, 0, 0, 255, 1, 2})
 	f.Add([]byte{3, 0, 64, 0, 1, 128, 1, 3, 1, 0, 9, 2})
 	f.Fuzz(func(t *testing.T, script []byte) {
@@ -295,14 +295,14 @@ func FuzzMailbox(f *testing.F) {
 		if err := n[0].Connect(t.Context(), [][]byte{n[0].Addr()}, nil); err != nil {
 			t.Fatal(err)
 		}
-		p := openPort(t, n[0], fabric.EndpointConfig{Slots: 3, SlotSize: 150, Sends: 2})
+		p := openEndpoint(t, n[0], fabric.EndpointConfig{Slots: 3, SlotSize: 150, Sends: 2})
 		var events [2]fabric.Event
 		for len(script) >= 4 {
 			op, at, v := script[0]%4, int(script[1])<<8|int(script[2]), script[3]
 			script = script[4:]
 			switch op {
 			case 0:
-				mem := p.box.mem.Bytes()
+				mem := p.region.mem.Bytes()
 				mem[at%len(mem)] = v
 			case 1:
 				if b, err := p.Reserve(0); err == nil && p.Send(0, b, int(v)%151, nil, 0, 0) != nil {
@@ -334,7 +334,7 @@ func FuzzMailbox(f *testing.F) {
 // Whatever another process writes into the rings all the time: a Poll looks at each cell once.
 func TestAScribblerDoesNotKeepPoll(t *testing.T) {
 	victim, enemy := pair(t)
-	f := far(enemy)
+	f := remote(enemy)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -368,11 +368,11 @@ func TestCellsOfRanksThatAreNotServedAreGivenUp(t *testing.T) {
 		if err := connect(t.Context(), nets[:2], addrs); err != nil {
 			t.Fatal(err)
 		}
-		victim, enemy := openPort(t, nets[0], smallPort), openPort(t, nets[1], smallPort)
+		victim, enemy := openEndpoint(t, nets[0], smallEndpoint), openEndpoint(t, nets[1], smallEndpoint)
 		if err := victim.Post(mail(t, enemy, victim, 200).Slot); err != nil {
 			t.Fatal(err)
 		}
-		cell := far(enemy).cell(victim.receive.head)
+		cell := remote(enemy).cell(victim.receive.head)
 		atomic.StoreUint64(&cell.word, wordOf(victim.receive.head, state, 2))
 		settle(t, victim, 1)
 		mail(t, enemy, victim, 200)

@@ -12,8 +12,8 @@ import (
 
 // What happened since the last Poll ends Wait, though nobody was asleep to be woken.
 func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
-	setNapLimit(t, time.Hour)
-	p := openPorts(t, 2, smallPort)
+	setSleepLimit(t, time.Hour)
+	p := openEndpoints(t, 2, smallEndpoint)
 	if err := p[1].Post(mail(t, p[0], p[1], 8).Slot); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			select {
-			case <-p[x.at].bell:
+			case <-p[x.at].woken:
 			default:
 				quiet = n == 0
 			}
@@ -58,8 +58,8 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 
 // Two ranks that sleep at random moments, each woken by the other only: a wake-up that is lost stops both.
 func TestNoWakeUpIsLost(t *testing.T) {
-	setNapLimit(t, time.Hour)
-	p := openPorts(t, 2, smallPort)
+	setSleepLimit(t, time.Hour)
+	p := openEndpoints(t, 2, smallEndpoint)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const rounds = 5000
@@ -103,7 +103,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 
 // A message may be in the ring before Poll has told of its connection.
 func TestUpIsToldBeforeTheFirstMessage(t *testing.T) {
-	p := openPorts(t, 2, smallPort)
+	p := openEndpoints(t, 2, smallEndpoint)
 	b, err := p[0].Reserve(0)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestUpIsToldBeforeTheFirstMessage(t *testing.T) {
 		runtime.Gosched()
 	}
 	var events [4]fabric.Event
-	if n := p[1].harvest(events[:]); n != 0 { // as if the queue had been looked at just before Up came
+	if n := p[1].takeMessages(events[:]); n != 0 { // as if the queue had been looked at just before Up came
 		t.Errorf("%d messages before Up", n)
 	}
 	n, err := p[1].Poll(events[:], 0)

@@ -14,20 +14,20 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// openPorts joins ranks and opens port 0 of each.
-func openPorts(t testing.TB, n int, cfg fabric.EndpointConfig) []*port {
+// openEndpoints joins ranks and opens port 0 of each.
+func openEndpoints(t testing.TB, n int, cfg fabric.EndpointConfig) []*endpoint {
 	t.Helper()
-	ports := make([]*port, n)
+	ports := make([]*endpoint, n)
 	for r, net := range joinAll(t, n, 4096) {
-		ports[r] = openPort(t, net, cfg)
+		ports[r] = openEndpoint(t, net, cfg)
 	}
 	return ports
 }
 
-var smallPort = fabric.EndpointConfig{Slots: 8, SlotSize: 512, Sends: 8}
+var smallEndpoint = fabric.EndpointConfig{Slots: 8, SlotSize: 512, Sends: 8}
 
 // mail sends one message of a size from one port to another and polls both until it is there.
-func mail(t testing.TB, from, to *port, size int) fabric.Event {
+func mail(t testing.TB, from, to *endpoint, size int) fabric.Event {
 	t.Helper()
 	b, err := from.Reserve(0)
 	if err != nil {
@@ -42,13 +42,13 @@ func mail(t testing.TB, from, to *port, size int) fabric.Event {
 	return arrival(t, from, to)
 }
 
-func arrival(t testing.TB, from, to *port) fabric.Event {
+func arrival(t testing.TB, from, to *endpoint) fabric.Event {
 	t.Helper()
 	return arrivalPolled(t, from, to, 10*time.Microsecond)
 }
 
 // arrivalPolled is arrival where the receiver's polls have a budget.
-func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Event {
+func arrivalPolled(t testing.TB, from, to *endpoint, budget time.Duration) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -70,7 +70,7 @@ func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Ev
 }
 
 func TestMessagesOfEverySizeAreExact(t *testing.T) {
-	p := openPorts(t, 2, fabric.EndpointConfig{Slots: 3, SlotSize: 300, Sends: 1})
+	p := openEndpoints(t, 2, fabric.EndpointConfig{Slots: 3, SlotSize: 300, Sends: 1})
 	for size := 0; size <= 300; size++ {
 		e := mail(t, p[0], p[1], size)
 		if len(e.Data) != size || cap(e.Data) != size || e.Peer != 0 || e.Epoch != 1 {
@@ -88,7 +88,7 @@ func TestMessagesOfEverySizeAreExact(t *testing.T) {
 }
 
 func TestRankSendsToItself(t *testing.T) {
-	p := openPorts(t, 1, smallPort)[0]
+	p := openEndpoints(t, 1, smallEndpoint)[0]
 	for round := range 3 {
 		e := mail(t, p, p, 200)
 		if int(e.Epoch) != round+1 || p.Connected() != 1 {
@@ -111,7 +111,7 @@ func TestRankSendsToItself(t *testing.T) {
 }
 
 func TestSendPollAndPostAllocateNothing(t *testing.T) {
-	p := openPorts(t, 2, smallPort)
+	p := openEndpoints(t, 2, smallEndpoint)
 	x, y := &correspondent{p: p[0]}, &correspondent{p: p[1]}
 	msg := make([]byte, 256)
 	round := func() {
@@ -148,7 +148,7 @@ func TestSendPollAndPostAllocateNothing(t *testing.T) {
 func TestManySendersShareAPort(t *testing.T) {
 	const ranks, senders, each = 3, 8, 600
 	cfg := fabric.EndpointConfig{Slots: 32, SlotSize: 256, Sends: 12, Reserved: 2}
-	ports := openPorts(t, ranks, cfg)
+	ports := openEndpoints(t, ranks, cfg)
 	var taken [ranks][senders * ranks][]uint64 // by receiver: numbers in order of arrival
 	var credits [ranks]atomic.Int64
 	for r := range credits {
@@ -230,7 +230,7 @@ func TestManySendersShareAPort(t *testing.T) {
 
 func TestSlotSizesMustAgree(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	a, b := openPort(t, nets[0], smallPort), openPort(t, nets[1], fabric.EndpointConfig{Slots: 8, SlotSize: 1024, Sends: 8})
+	a, b := openEndpoint(t, nets[0], smallEndpoint), openEndpoint(t, nets[1], fabric.EndpointConfig{Slots: 8, SlotSize: 1024, Sends: 8})
 	buf, err := a.Reserve(0)
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestSlotSizesMustAgree(t *testing.T) {
 	if err := a.Send(1, buf, 8, nil, 5, 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*port{a, b} {
+	for _, p := range []*endpoint{a, b} {
 		e := last(t, p)
 		if e.Kind != fabric.Down || !strings.Contains(e.Err.Error(), "both ends must agree") {
 			t.Errorf("rank %d: %+v", p.rank, e)
@@ -247,7 +247,7 @@ func TestSlotSizesMustAgree(t *testing.T) {
 }
 
 // last polls until a peer's end.
-func last(t testing.TB, p *port) fabric.Event {
+func last(t testing.TB, p *endpoint) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -264,7 +264,7 @@ func last(t testing.TB, p *port) fabric.Event {
 }
 
 func TestClosedPortIsTheEndOnlyForWhoSendsToIt(t *testing.T) {
-	p := openPorts(t, 3, smallPort)
+	p := openEndpoints(t, 3, smallEndpoint)
 	for _, to := range p[1:] {
 		e := mail(t, p[0], to, 8)
 		if err := to.Post(e.Slot); err != nil {
@@ -279,10 +279,10 @@ func TestClosedPortIsTheEndOnlyForWhoSendsToIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pd *fabric.PeerDownError
-	if err := p[0].Send(1, b, 8, nil, 0, 0); !errors.As(err, &pd) || !errors.Is(err, errPortClosed) {
+	if err := p[0].Send(1, b, 8, nil, 0, 0); !errors.As(err, &pd) || !errors.Is(err, errEndpointClosed) {
 		t.Errorf("send to a closed port: %v", err)
 	}
-	if e := last(t, p[0]); e.Peer != 1 || !errors.Is(e.Err, errPortClosed) {
+	if e := last(t, p[0]); e.Peer != 1 || !errors.Is(e.Err, errEndpointClosed) {
 		t.Errorf("%+v", e)
 	}
 	// Who never had a connection learns it when it asks for one.
@@ -293,24 +293,24 @@ func TestClosedPortIsTheEndOnlyForWhoSendsToIt(t *testing.T) {
 	if err := p[2].Send(1, b2, 8, nil, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if e := last(t, p[2]); e.Peer != 1 || !errors.Is(e.Err, errPortClosed) {
+	if e := last(t, p[2]); e.Peer != 1 || !errors.Is(e.Err, errEndpointClosed) {
 		t.Errorf("%+v", e)
 	}
 	p[0].Release(b)
 	mail(t, p[0], p[2], 8) // the others go on
-	if _, err := p[0].n.NewEndpoint(0, smallPort); err == nil || !strings.Contains(err.Error(), "opened before") {
+	if _, err := p[0].n.NewEndpoint(0, smallEndpoint); err == nil || !strings.Contains(err.Error(), "opened before") {
 		t.Errorf("a number was used twice: %v", err)
 	}
 }
 
 func TestPeerThatLeftWhileAskedIsDown(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	p := openPort(t, nets[0], smallPort)
+	p := openEndpoint(t, nets[0], smallEndpoint)
 	b, err := p.Reserve(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Send(1, b, 8, nil, 3, 0); err != nil { // waits for a port that is never opened
+	if err := p.Send(1, b, 8, nil, 3, 0); err != nil { // waits for an endpoint that is never opened
 		t.Fatal(err)
 	}
 	if err := nets[1].Close(); err != nil {
@@ -334,26 +334,26 @@ func TestPeerThatLeftWhileAskedIsDown(t *testing.T) {
 
 func TestPortsOfOneRankAreApart(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	var p [2][2]*port
+	var p [2][2]*endpoint
 	for r, n := range nets {
 		for i := range 2 {
-			q, err := n.NewEndpoint(i*7, smallPort)
+			q, err := n.NewEndpoint(i*7, smallEndpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { q.Close() })
-			p[r][i] = q.(*port)
+			p[r][i] = q.(*endpoint)
 		}
 	}
 	for i, want := range []int{30, 40} {
 		if e := mail(t, p[0][i], p[1][i], want); len(e.Data) != want {
-			t.Errorf("port %d got %d bytes, want %d", i, len(e.Data), want)
+			t.Errorf("endpoint %d got %d bytes, want %d", i, len(e.Data), want)
 		}
 	}
 	for r := range p {
 		for i := range p[r] {
 			if c := p[r][i].Connected(); c != 1 {
-				t.Errorf("port %d of rank %d has %d connections", i, r, c)
+				t.Errorf("endpoint %d of rank %d has %d connections", i, r, c)
 			}
 		}
 	}
@@ -367,8 +367,8 @@ func TestGoodbyeBehindUnreadPacketsIsNoDeath(t *testing.T) {
 	if err := connect(t.Context(), nets, addrs); err != nil {
 		t.Fatal(err)
 	}
-	p := openPort(t, nets[0], smallPort)
-	nets[1].portMu.Lock() // its watcher is stopped with the first packet in hand
+	p := openEndpoint(t, nets[0], smallEndpoint)
+	nets[1].endpointMu.Lock() // its watcher is stopped with the first packet in hand
 	for range 3 {
 		if err := p.Note(1, []byte("never read")); err != nil {
 			t.Fatal(err)
@@ -382,7 +382,7 @@ func TestGoodbyeBehindUnreadPacketsIsNoDeath(t *testing.T) {
 			break
 		}
 	}
-	nets[1].portMu.Unlock()
+	nets[1].endpointMu.Unlock()
 	if err := <-closed; err != nil {
 		t.Fatal(err)
 	}
