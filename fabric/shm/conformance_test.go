@@ -6,7 +6,6 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
-	"github.com/ibconduit/conduit/segment"
 )
 
 func TestContract(t *testing.T) {
@@ -18,7 +17,7 @@ func TestMessageContract(t *testing.T) {
 	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: newMessageRanks})
 }
 
-func setSleepLimit(t testing.TB, d time.Duration) {
+func setSleepLimit(t fabrictest.T, d time.Duration) {
 	was := sleepLimit
 	sleepLimit = d
 	t.Cleanup(func() { sleepLimit = was })
@@ -35,26 +34,9 @@ func newMessageRanks(t fabrictest.T, n, size int) []fabrictest.MessageRank {
 // newRanks is the suite's factory.
 func newRanks(t fabrictest.T, n, size int) []fabrictest.Rank {
 	ranks, nets := make([]fabrictest.Rank, n), make([]fabric.Network, n)
-	for r := range n {
-		m, err := segment.Map(segment.Config{Size: int64(size), Shared: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		nets[r], err = New(Config{Rank: r, Size: n, Segment: m, Job: t.Name()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := nets[r].Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		ranks[r] = fabrictest.Rank{Net: nets[r], Segment: m.Bytes()}
+	shm, _ := newNetworks(t, n, int64(size), t.Name(), nil)
+	for r, net := range shm {
+		nets[r], ranks[r] = net, fabrictest.Rank{Net: net, Segment: net.cfg.Segment.Bytes()}
 	}
 	if err := fabrictest.Connect(t.Context(), nets); err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ func (ep *endpoint) takeNotes() {
 	for range noteSlots { // a bound, as in takeMessages
 		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
-		switch ep.inspect(w, r.head) {
+		switch ep.n.inspect(w, r.head) {
 		case cellEmpty:
 			return
 		case cellBroken:

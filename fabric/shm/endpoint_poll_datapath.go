@@ -98,7 +98,7 @@ func (ep *endpoint) pollFor(events []fabric.Event, budget time.Duration) (int, e
 	}
 }
 
-// look is one look. Queued events go first: they announce connections.
+// pollOnce looks once. Queued events go first: they announce connections.
 func (ep *endpoint) pollOnce(events []fabric.Event) (n int, err error) {
 	if ep.attention.Load() != 0 {
 		if n, err = ep.takeQueued(events); err != nil {
@@ -130,7 +130,7 @@ loop:
 	for looks := r.count; n < len(events) && r.head != r.next && looks > 0; looks-- {
 		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
-		switch ep.inspect(w, r.head) {
+		switch ep.n.inspect(w, r.head) {
 		case cellEmpty:
 			break loop
 		case cellBroken:
@@ -181,9 +181,9 @@ const (
 )
 
 // inspect is about the word of the cell at the head, in which a slot was posted.
-func (ep *endpoint) inspect(w, head uint64) int {
+func (n *Network) inspect(w, head uint64) int {
 	r := wordRank(w)
-	if wordTicket(w) != uint32(head) || r >= uint32(len(ep.links)) || wordState(w) != posted && ep.n.targets[r].state.Load() == absent {
+	if wordTicket(w) != uint32(head) || r >= uint32(len(n.targets)) || wordState(w) != posted && n.targets[r].state.Load() == absent {
 		return cellBroken
 	}
 	switch wordState(w) {
@@ -194,7 +194,7 @@ func (ep *endpoint) inspect(w, head uint64) int {
 			return cellEmpty
 		}
 	case claimed:
-		if !ep.n.peers[r].gone.Load() {
+		if !n.peers[r].gone.Load() {
 			return cellEmpty // it is being written
 		}
 	}
@@ -220,12 +220,12 @@ const (
 	msgBad   // to be dropped
 )
 
-// take makes a message an event. Nothing that it says of itself is believed.
+// accept makes a message an event. It checks everything that the sender wrote.
 func (ep *endpoint) accept(c *cell, from int, e *fabric.Event) int {
 	n, epoch, seq := atomic.LoadUint32(&c.n), atomic.LoadUint32(&c.epoch), atomic.LoadUint32(&c.seq)
 	l := ep.links[from].Load()
 	if l == nil || !l.polled.open || epoch != l.polled.epoch {
-		return ep.unannounced(from, epoch)
+		return ep.link(from).unannounced(epoch)
 	}
 	r := &ep.receive
 	if seq != l.polled.next || n > r.size {
@@ -266,7 +266,8 @@ func (ep *endpoint) takeQueued(events []fabric.Event) (n int, err error) {
 	return n, nil
 }
 
-// tell notes what the program learns by an event. It is false if the program must not.
+// delivered updates what the program has been given by an event. It is false if the event may
+// not come any more.
 func (ep *endpoint) delivered(e *entry) bool {
 	switch e.Kind {
 	case fabric.Sent:

@@ -25,11 +25,7 @@ func openEndpoint(t testing.TB, n *Network, cfg fabric.EndpointConfig) *endpoint
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, p)
 	return p.(*endpoint)
 }
 

@@ -193,7 +193,7 @@ func (ep *endpoint) arrived() bool {
 	}
 	for _, r := range []*receiver{&ep.receive, &ep.noted} {
 		r.mu.Lock()
-		found := r.head != r.next && ep.inspect(atomic.LoadUint64(&r.cell(r.head).word), r.head) != cellEmpty
+		found := r.head != r.next && ep.n.inspect(atomic.LoadUint64(&r.cell(r.head).word), r.head) != cellEmpty
 		r.mu.Unlock()
 		if found {
 			return true

@@ -3,12 +3,14 @@ package shm
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -23,23 +25,28 @@ func TestMain(m *testing.M) {
 // patience bounds what must happen soon but is not timed.
 const patience = 30 * time.Second
 
+// closeAtEnd closes what must close without an error when the test ends.
+func closeAtEnd(t fabrictest.T, c io.Closer) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // mapSegment maps n bytes that end with the test.
-func mapSegment(t testing.TB, n int64) *segment.Mapping {
+func mapSegment(t fabrictest.T, n int64) *segment.Mapping {
 	t.Helper()
 	m, err := segment.Map(segment.Config{Size: n, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, m)
 	return m
 }
 
 // newNetworks makes the ranks of a job without connecting them.
-func newNetworks(t testing.TB, n int, size int64, job string, onDown func(at, rank int, cause error)) ([]*Network, [][]byte) {
+func newNetworks(t fabrictest.T, n int, size int64, job string, onDown func(at, rank int, cause error)) ([]*Network, [][]byte) {
 	t.Helper()
 	nets, addrs := make([]*Network, n), make([][]byte, n)
 	for r := range n {
@@ -51,11 +58,7 @@ func newNetworks(t testing.TB, n int, size int64, job string, onDown func(at, ra
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := net.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, net)
 		nets[r], addrs[r] = net, net.Addr()
 	}
 	return nets, addrs
@@ -74,7 +77,7 @@ func connect(ctx context.Context, nets []*Network, addrs [][]byte) error {
 	return errors.Join(all...)
 }
 
-func joinAll(t testing.TB, n int, size int64) []*Network {
+func joinAll(t fabrictest.T, n int, size int64) []*Network {
 	t.Helper()
 	nets, addrs := newNetworks(t, n, size, t.Name(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -85,17 +88,13 @@ func joinAll(t testing.TB, n int, size int64) []*Network {
 	return nets
 }
 
-func newLane(t testing.TB, n *Network) *lane {
+func newLane(t fabrictest.T, n *Network) *lane {
 	t.Helper()
 	l, err := n.NewLane()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, l)
 	return l.(*lane)
 }
 

@@ -20,7 +20,7 @@ const (
 	joinTimeout     = 2 * time.Minute // when the context has no deadline
 	greetingTimeout = 10 * time.Second
 	dialsAtATime    = 16
-	guestsAtATime   = 128 // connections that have not greeted yet
+	acceptsAtATime  = 128 // connections that have not greeted yet
 	dialRetry       = time.Millisecond
 
 	greetingVersion = 1
@@ -30,7 +30,7 @@ const (
 	kindLeave       = 3
 )
 
-// party is one rank's view of the joining of all pairs.
+// joiner is one rank's view of the joining of all pairs.
 type joiner struct {
 	n     *Network
 	ctx   context.Context
@@ -56,7 +56,7 @@ func (n *Network) join(ctx context.Context, known []*addr) error {
 			p.missing++
 		}
 	}
-	// Accept ends when the listener closes: with the last guest or the context.
+	// Accept ends when the listener closes: with the last rank or the context.
 	stop := context.AfterFunc(p.ctx, func() { n.listener.Close() })
 	defer stop()
 	if p.missing == 0 {
@@ -72,7 +72,7 @@ func (n *Network) join(ctx context.Context, known []*addr) error {
 	return nil
 }
 
-// failure says why not all came, and who is missing.
+// failure is why not all joined, with the missing ranks.
 func (p *joiner) failure() error {
 	cause := context.Cause(p.ctx)
 	if !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
@@ -167,11 +167,11 @@ func (p *joiner) introduce(c *net.UnixConn, rank int) (*segment.Mapping, error) 
 	return segment.MapFD(fd, int64(p.known[rank].length))
 }
 
-// acceptAll waits for the higher ranks. Whoever else comes is turned away.
+// acceptAll waits for the higher ranks. Any other connection is closed.
 func (p *joiner) acceptAll() {
-	var guests sync.WaitGroup
-	defer guests.Wait()
-	slots := make(chan struct{}, guestsAtATime)
+	var incoming sync.WaitGroup
+	defer incoming.Wait()
+	slots := make(chan struct{}, acceptsAtATime)
 	for {
 		c, err := p.n.listener.AcceptUnix()
 		if err != nil {
@@ -181,16 +181,16 @@ func (p *joiner) acceptAll() {
 			return
 		}
 		slots <- struct{}{}
-		guests.Go(func() {
+		incoming.Go(func() {
 			defer func() { <-slots }()
-			p.receiveGuest(c)
+			p.accept(c)
 		})
 	}
 }
 
-// receiveGuest admits a higher rank. A guest that is none is nobody's error:
-// its connection is closed, and it learns nothing.
-func (p *joiner) receiveGuest(c *net.UnixConn) {
+// accept admits a higher rank. A process that is none is no error: its connection is closed
+// without a word.
+func (p *joiner) accept(c *net.UnixConn) {
 	release := context.AfterFunc(p.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer release()
 	c.SetReadDeadline(time.Now().Add(greetingTimeout))
@@ -203,7 +203,7 @@ func (p *joiner) receiveGuest(c *net.UnixConn) {
 		c.Close()
 		return
 	}
-	// From here on the guest has proved who it is, so its faults are the rank's.
+	// From here on the rank has proved its identity, so errors are the rank's.
 	var m *segment.Mapping
 	if err == nil {
 		m, err = p.welcome(c, rank, fd)
@@ -223,7 +223,7 @@ func (p *joiner) receiveGuest(c *net.UnixConn) {
 	}
 }
 
-// welcome maps the guest's segment and hands it this rank's.
+// welcome maps the rank's segment and hands it this rank's.
 func (p *joiner) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error) {
 	defer unix.Close(fd)
 	m, err := segment.MapFD(fd, int64(p.known[rank].length))
@@ -251,7 +251,7 @@ func (p *joiner) admit(rank int, c *net.UnixConn, m *segment.Mapping) bool {
 	return true
 }
 
-// sameUser is the kernel's word on who is at the other end.
+// sameUser checks the user at the other end, as the kernel has it.
 func (n *Network) sameUser(c *net.UnixConn) error {
 	uid, err := peerUser(c)
 	if err != nil {
@@ -283,7 +283,7 @@ func (p *joiner) greeting(kind byte, to int) []byte {
 }
 
 // receive reads a greeting of the given kind. The descriptor is the caller's.
-// from is -1 unless the sender has proved who it is, whatever else is wrong.
+// from is -1 unless the sender has proved its identity, whatever else is wrong.
 func (p *joiner) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 	b := make([]byte, greetingLen+1)
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -305,7 +305,7 @@ func (p *joiner) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 	return from, fds[0], nil
 }
 
-// checkGreeting says who sent a greeting, if the cookies prove it, else -1.
+// checkGreeting returns the sender of a greeting, if the cookies prove it, else -1.
 func (p *joiner) checkGreeting(b []byte, kind byte) (from int, err error) {
 	if len(b) != greetingLen || string(b[:4]) != "ibcH" || b[4] != greetingVersion || b[5] != kind || b[6]|b[7] != 0 {
 		return -1, fmt.Errorf("malformed greeting of %d bytes", len(b))

@@ -106,14 +106,6 @@ func (ep *endpoint) retry() {
 	}
 }
 
-// peerDown is the end of a rank.
-func (ep *endpoint) peerDown(rank int, cause error) {
-	l := ep.link(rank)
-	l.mu.Lock()
-	l.endLocked(cause)
-	l.mu.Unlock()
-}
-
 // peerLeft is the end of a rank in good order: it sends no packet any more.
 func (ep *endpoint) peerLeft(rank int) {
 	if l := ep.links[rank].Load(); l != nil {
@@ -131,8 +123,7 @@ func (ep *endpoint) peerLeft(rank int) {
 
 // unannounced is what accept returns of a message whose connection the program has not been
 // given.
-func (ep *endpoint) unannounced(from int, epoch uint32) int {
-	l := ep.link(from)
+func (l *link) unannounced(epoch uint32) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -145,8 +136,15 @@ func (ep *endpoint) unannounced(from int, epoch uint32) int {
 	case (l.state == linkUp || l.state == linkClosing) && epoch == l.epoch && epoch != l.polled.epoch:
 		return msgEarly
 	}
-	ep.n.protocolError(from, fmt.Errorf("shm: a message of connection %d, while %d is in state %d", epoch, l.epoch, l.state))
+	l.ep.n.protocolError(l.peer, fmt.Errorf("shm: a message of connection %d, while %d is in state %d", epoch, l.epoch, l.state))
 	return msgBad
+}
+
+// end is the end of the peer.
+func (l *link) end(cause error) {
+	l.mu.Lock()
+	l.endLocked(cause)
+	l.mu.Unlock()
 }
 
 // sendableLocked is nil if a message may be sent or queued.

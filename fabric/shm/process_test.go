@@ -40,11 +40,7 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, n)
 	addrs := make([][]byte, size)
 	addrs[0] = n.Addr()
 	var kids []*child

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch obeys the packets of a peer, waits for its end and tells how it came. It ends
+// watch handles the packets of a peer, waits for its end and reports how it came. It ends
 // with the connection.
 func (n *Network) watch(rank int) {
 	p := &n.peers[rank]
@@ -23,7 +23,7 @@ func (n *Network) watch(rank int) {
 		switch {
 		case n.closing.Load():
 			closeAll(fds)
-			return // nothing that happens now is news
+			return // what happens now is of no interest
 		case err == nil && len(data) == 1 && data[0] == kindLeave && len(fds) == 0:
 			p.gone.Store(true)
 			n.eachEndpoint(func(ep *endpoint) { ep.peerLeft(rank) })
@@ -36,12 +36,12 @@ func (n *Network) watch(rank int) {
 		case errors.Is(err, io.EOF) || err == nil: // an empty packet is the end, too (recv(2))
 			closeAll(fds)
 			p.gone.Store(true)
-			n.reportDown(rank, fmt.Errorf("shm: the process ended without a goodbye: %w", io.EOF))
+			n.reportDown(rank, fmt.Errorf("shm: the process ended without leaving: %w", io.EOF))
 			n.eachEndpoint((*endpoint).wakeIfAsleep) // it may have been down before, and now its cells come back
 			return
 		case errors.Is(err, unix.ECONNRESET) && !reset:
 			// It closed the connection without having read all packets. What it sent before
-			// is still to be read, perhaps a goodbye: the kernel tells the error first.
+			// is still to be read, perhaps that it leaves: the kernel reports the error first.
 			reset = true
 			continue
 		case errors.As(err, &broken):
@@ -61,8 +61,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// sendLeave tells a peer that the end of the connection is no death. The
-// packet fits unless the peer has stopped to read.
+// sendLeave announces that the end of the connection is no death. The packet fits unless the peer
+// has stopped to read.
 func sendLeave(c *net.UnixConn) {
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = c.Write([]byte{kindLeave}) // a peer that is dead already needs none
