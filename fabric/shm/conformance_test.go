@@ -38,8 +38,6 @@ func newRanks(t fabrictest.T, n, size int) []fabrictest.Rank {
 	for r, net := range shm {
 		nets[r], ranks[r] = net, fabrictest.Rank{Net: net, Segment: net.cfg.Segment.Bytes()}
 	}
-	if err := fabrictest.Connect(t.Context(), nets); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fabrictest.Connect(t.Context(), nets))
 	return ranks
 }

@@ -22,9 +22,7 @@ var processEndpoint = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32
 func openEndpoint(t testing.TB, n *Network, cfg fabric.EndpointConfig) *endpoint {
 	t.Helper()
 	p, err := n.NewEndpoint(0, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closeAtEnd(t, p)
 	return p.(*endpoint)
 }
@@ -43,7 +41,7 @@ func childEndpoint(n *Network, role string, in *bufio.Scanner) error {
 		close(ended)
 		p.Wake()
 	}()
-	c := &correspondent{p: p}
+	c := &client{p: p}
 	fmt.Println("ready")
 	switch role {
 	case "echo":
@@ -80,15 +78,15 @@ func childEndpoint(n *Network, role string, in *bufio.Scanner) error {
 	return errors.Join(err, p.Close())
 }
 
-// correspondent sends and takes messages.
-type correspondent struct {
+// client sends and takes messages.
+type client struct {
 	p      *endpoint
 	events [64]fabric.Event
 	slots  [64]int32
 }
 
 // send sends to a peer as soon as it can.
-func (c *correspondent) send(peer int, data []byte) error {
+func (c *client) send(peer int, data []byte) error {
 	for {
 		b, err := c.p.Reserve(0)
 		if err == nil {
@@ -106,7 +104,7 @@ func (c *correspondent) send(peer int, data []byte) error {
 }
 
 // take polls once and gives each message to f.
-func (c *correspondent) take(budget time.Duration, f func(e *fabric.Event) error) (int, error) {
+func (c *client) take(budget time.Duration, f func(e *fabric.Event) error) (int, error) {
 	n, err := c.p.Poll(c.events[:], budget)
 	k := 0
 	for i := range c.events[:n] {
@@ -138,7 +136,7 @@ func over(ended chan struct{}) bool {
 }
 
 // echo sends every message back.
-func (c *correspondent) echo(ended chan struct{}, sleepy bool) error {
+func (c *client) echo(ended chan struct{}, sleepy bool) error {
 	back := func(e *fabric.Event) error { return c.send(e.Peer, e.Data) }
 	for !over(ended) {
 		k, err := c.take(100*time.Microsecond, back)
@@ -155,7 +153,7 @@ func (c *correspondent) echo(ended chan struct{}, sleepy bool) error {
 }
 
 // sink takes messages, checks their numbers, and grants credits by a word of the sender's segment.
-func (c *correspondent) sink(ended chan struct{}) error {
+func (c *client) sink(ended chan struct{}) error {
 	l, err := c.p.n.NewLane()
 	if err != nil {
 		return err
@@ -186,7 +184,7 @@ func (c *correspondent) sink(ended chan struct{}) error {
 }
 
 // flood sends numbered messages of all sizes to rank 0, without regard to slots.
-func (c *correspondent) flood(ended chan struct{}) error {
+func (c *client) flood(ended chan struct{}) error {
 	rng := rand.New(rand.NewPCG(1, uint64(c.p.rank)))
 	buf := make([]byte, processEndpoint.SlotSize)
 	for seq := uint64(0); !over(ended); seq++ {
@@ -207,37 +205,33 @@ func (c *correspondent) flood(ended chan struct{}) error {
 	return nil
 }
 
-// inbox checks what floods send.
-type inbox struct {
-	correspondent
+// floodCheck checks what floods send.
+type floodCheck struct {
+	client
 	seq  map[int]uint64
 	down map[int]bool
 }
 
-func newInbox(p *endpoint) *inbox {
-	return &inbox{correspondent: correspondent{p: p}, seq: make(map[int]uint64), down: make(map[int]bool)}
+func newFloodCheck(p *endpoint) *floodCheck {
+	return &floodCheck{client: client{p: p}, seq: make(map[int]uint64), down: make(map[int]bool)}
 }
 
-func (x *inbox) poll(t testing.TB) {
+func (x *floodCheck) poll(t testing.TB) {
 	t.Helper()
 	n, err := x.p.Poll(x.events[:], time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range x.events[:n] {
 		switch e := &x.events[i]; e.Kind {
 		case fabric.Arrived:
 			x.check(t, e)
-			if err := x.p.Post(e.Slot); err != nil {
-				t.Fatal(err)
-			}
+			must(t, x.p.Post(e.Slot))
 		case fabric.Down:
 			x.down[e.Peer] = true
 		}
 	}
 }
 
-func (x *inbox) check(t testing.TB, e *fabric.Event) {
+func (x *floodCheck) check(t testing.TB, e *fabric.Event) {
 	t.Helper()
 	if x.down[e.Peer] {
 		t.Fatalf("a message of rank %d after its end", e.Peer)
@@ -254,7 +248,7 @@ func (x *inbox) check(t testing.TB, e *fabric.Event) {
 }
 
 // until polls until cond holds.
-func (x *inbox) until(t testing.TB, what string, cond func() bool) {
+func (x *floodCheck) until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); {
 		x.poll(t)
@@ -270,21 +264,17 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 		c.line(t)
 	}
 	p := openEndpoint(t, n, processEndpoint)
-	x := newInbox(p)
+	x := newFloodCheck(p)
 	x.until(t, "messages of all", func() bool { return min(x.seq[1], x.seq[2], x.seq[3], x.seq[4]) > 200 })
 	for _, victim := range []int{2, 4} {
-		if err := kids[victim-1].Cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kids[victim-1].Cmd.Process.Kill())
 		was := [2]uint64{x.seq[1], x.seq[3]}
 		x.until(t, "the end of the victim, and more of the others", func() bool {
 			return x.down[victim] && x.seq[1] > was[0]+200 && x.seq[3] > was[1]+200
 		})
 	}
 	for _, survivor := range []int{1, 3} {
-		if err := kids[survivor-1].Cmd.Process.Signal(unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kids[survivor-1].Cmd.Process.Signal(unix.SIGKILL))
 	}
 	x.until(t, "all slots", func() bool { return x.down[1] && x.down[3] && p.Stats().Posted == processEndpoint.Slots })
 	if r := p.posts.repairs.Load(); r > 4 {
@@ -292,10 +282,10 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 	}
 }
 
-func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
+func TestSlotOfAKilledSenderComesBack(t *testing.T) {
 	n, kids := startJob(t, 3, "claimer", nil)
 	p := openEndpoint(t, n, processEndpoint)
-	x := &correspondent{p: p}
+	x := &client{p: p}
 	for _, c := range kids {
 		c.line(t)
 	}
@@ -315,12 +305,8 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 		default:
 		}
 	}
-	if err := kids[0].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := kids[1].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kids[0].Cmd.Process.Kill())
+	must(t, kids[1].Cmd.Process.Kill())
 	for end := time.Now().Add(patience); p.posts.repairs.Load() < 2; {
 		if _, err := x.take(time.Millisecond, nil); err != nil {
 			t.Fatal(err)
@@ -338,7 +324,7 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 	n, kids := startJob(t, 2, "sleepyecho", nil)
 	kids[0].line(t)
 	p := openEndpoint(t, n, processEndpoint)
-	x := &correspondent{p: p}
+	x := &client{p: p}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for round := 0; round < 500 || p.Stats().Doorbells == 0; round++ {
@@ -346,13 +332,11 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if ctx.Err() != nil {
-			t.Fatal("nobody was woken")
+			t.Fatal("no peer was woken")
 		}
 		msg := make([]byte, 1+round*7%4096)
 		msg[0] = byte(round)
-		if err := x.send(1, msg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, x.send(1, msg))
 		for done := false; !done; {
 			k, err := x.take(0, func(e *fabric.Event) error {
 				if done = true; len(e.Data) != len(msg) || e.Data[0] != byte(round) {
@@ -363,9 +347,7 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 			if err == nil && k == 0 {
 				err = p.Wait(ctx)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	kids[0].finish(t)
@@ -377,12 +359,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			n, kids := startJob(b, 2, "echo", nil)
 			kids[0].line(b)
-			x := &correspondent{p: openEndpoint(b, n, processEndpoint)}
+			x := &client{p: openEndpoint(b, n, processEndpoint)}
 			msg := make([]byte, size)
 			for b.Loop() {
-				if err := x.send(1, msg); err != nil {
-					b.Fatal(err)
-				}
+				must(b, x.send(1, msg))
 				for k := 0; k == 0; {
 					var err error
 					if k, err = x.take(100*time.Microsecond, nil); err != nil {
@@ -399,12 +379,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 func BenchmarkSleepyRoundTrip(b *testing.B) {
 	n, kids := startJob(b, 2, "sleepyecho", nil)
 	kids[0].line(b)
-	x := &correspondent{p: openEndpoint(b, n, processEndpoint)}
+	x := &client{p: openEndpoint(b, n, processEndpoint)}
 	msg := make([]byte, 8)
 	for b.Loop() {
-		if err := x.send(1, msg); err != nil {
-			b.Fatal(err)
-		}
+		must(b, x.send(1, msg))
 		for {
 			k, err := x.take(0, nil)
 			if k > 0 {
@@ -413,9 +391,7 @@ func BenchmarkSleepyRoundTrip(b *testing.B) {
 			if err == nil {
 				err = x.p.Wait(b.Context())
 			}
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 		}
 	}
 	kids[0].finish(b)
@@ -428,7 +404,7 @@ func BenchmarkOneWay(b *testing.B) {
 			n, kids := startJob(b, 2, "sink", nil)
 			kids[0].line(b)
 			p := openEndpoint(b, n, processEndpoint)
-			x := &correspondent{p: p}
+			x := &client{p: p}
 			word := n.cfg.Segment.Bytes()[:8]
 			msg := make([]byte, size)
 			sent, credit := uint64(0), uint64(processEndpoint.Slots)
@@ -438,9 +414,7 @@ func BenchmarkOneWay(b *testing.B) {
 					credit = loadWord(word) + uint64(processEndpoint.Slots)
 				}
 				binary.LittleEndian.PutUint64(msg, sent)
-				if err := x.send(1, msg); err != nil {
-					b.Fatal(err)
-				}
+				must(b, x.send(1, msg))
 				sent++
 			}
 			for loadWord(word) < sent {

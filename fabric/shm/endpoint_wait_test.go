@@ -10,39 +10,26 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// What happened since the last Poll ends Wait, though nobody was asleep to be woken.
+// What happened since the last Poll ends Wait, though there was no sleeper to wake.
 func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 	setSleepLimit(t, time.Hour)
 	p := openEndpoints(t, 2, smallEndpoint)
-	if err := p[1].Post(mail(t, p[0], p[1], 8).Slot); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p[1].Post(exchange(t, p[0], p[1], 8).Slot))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	send := func(cookie uint64) {
-		b, err := p[0].Reserve(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p[0].Send(1, b, 8, nil, cookie, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for what, x := range map[string]struct {
 		at    int
 		bring func()
 	}{
-		"a message":        {1, func() { send(0) }},
+		"a message":        {1, func() { send(t, p[0], 1, 8, 0, 0) }},
 		"a note":           {1, func() { p[0].Note(1, []byte{1}) }},
-		"an end":           {0, func() { send(9) }},
+		"an end":           {0, func() { send(t, p[0], 1, 8, 9, 0) }},
 		"a note to itself": {0, func() { p[0].Note(0, []byte{1}) }},
 	} {
 		for quiet := false; !quiet; { // nothing else is left over
 			var e [8]fabric.Event
 			n, err := p[x.at].Poll(e[:], 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			select {
 			case <-p[x.at].woken:
 			default:
@@ -56,7 +43,7 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 	}
 }
 
-// Two ranks that sleep at random moments, each woken by the other only: a wake-up that is lost stops both.
+// Two ranks that sleep at random moments, each woken by the other only: a lost wake-up stops both.
 func TestNoWakeUpIsLost(t *testing.T) {
 	setSleepLimit(t, time.Hour)
 	p := openEndpoints(t, 2, smallEndpoint)
@@ -66,7 +53,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	var wg sync.WaitGroup
 	for r := range p {
 		wg.Go(func() {
-			x := &correspondent{p: p[r]}
+			x := &client{p: p[r]}
 			for i := range rounds {
 				if r == 0 || i > 0 {
 					if err := x.send(1-r, []byte{1}); err != nil {
@@ -101,16 +88,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// A message may be in the ring before Poll has told of its connection.
-func TestUpIsToldBeforeTheFirstMessage(t *testing.T) {
+// A message may be in the ring before Poll has returned Up of its connection.
+func TestUpComesBeforeTheFirstMessage(t *testing.T) {
 	p := openEndpoints(t, 2, smallEndpoint)
-	b, err := p[0].Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p[0].Send(1, b, 8, nil, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	send(t, p[0], 1, 8, 0, 0)
 	for end := time.Now().Add(patience); !p[1].arrived(); {
 		if time.Now().After(end) {
 			t.Fatal("the message did not come")

@@ -25,6 +25,14 @@ func TestMain(m *testing.M) {
 // patience bounds what must happen soon but is not timed.
 const patience = 30 * time.Second
 
+// must ends the test with an error.
+func must(t fabrictest.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // closeAtEnd closes what must close without an error when the test ends.
 func closeAtEnd(t fabrictest.T, c io.Closer) {
 	t.Cleanup(func() {
@@ -38,9 +46,7 @@ func closeAtEnd(t fabrictest.T, c io.Closer) {
 func mapSegment(t fabrictest.T, n int64) *segment.Mapping {
 	t.Helper()
 	m, err := segment.Map(segment.Config{Size: n, Shared: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closeAtEnd(t, m)
 	return m
 }
@@ -55,9 +61,7 @@ func newNetworks(t fabrictest.T, n int, size int64, job string, onDown func(at, 
 			cfg.OnDown = func(rank int, cause error) { onDown(r, rank, cause) }
 		}
 		net, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		closeAtEnd(t, net)
 		nets[r], addrs[r] = net, net.Addr()
 	}
@@ -82,18 +86,14 @@ func joinAll(t fabrictest.T, n int, size int64) []*Network {
 	nets, addrs := newNetworks(t, n, size, t.Name(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := connect(ctx, nets, addrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(ctx, nets, addrs))
 	return nets
 }
 
 func newLane(t fabrictest.T, n *Network) *lane {
 	t.Helper()
 	l, err := n.NewLane()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closeAtEnd(t, l)
 	return l.(*lane)
 }
