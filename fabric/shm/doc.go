@@ -92,8 +92,8 @@
 //
 // # Memory of a region
 //
-// Version 1, in the processor's byte order. C is the smallest power of two that is not less than the
-// number of slots S; P is the slot size rounded up to 64.
+// Version 1, in the processor's byte order. C is the smallest power of two that is not less than
+// the number of slots S; P is the slot size rounded up to 64.
 //
 //	  0   4  "ibcR"
 //	  4   4  version
@@ -108,7 +108,7 @@
 //
 // A cell:
 //
-//	 0   8  word: ticket modulo 2^32 in bits 63 to 32, state in 31 and 30, rank of the sender in 29 to 0
+//	 0   8  word: bits 63-32 ticket modulo 2^32, 31-30 state, 29-0 rank of the sender
 //	 8   4  slot, written by the owner
 //	12   4  bytes of the message
 //	16   4  number of the connection; 0 in a note
@@ -118,10 +118,11 @@
 // Tickets count cells without end; that of ticket t is t modulo C. State of a cell and what may
 // happen to it, for the cell of ticket t:
 //
-//	older ticket  --owner-->  t, posted (0)     after its slot was given back
-//	posted        --sender->  claimed (1)       compare-and-swap; then tail from t to t+1, by it or by any that finds the cell claimed
-//	claimed       --sender->  full (2)          compare-and-swap, after the rest of the cell and the slot
-//	any of these  --owner-->  taken (3)         given up; tail as before, by any that finds it so
+//	older ticket  --owner-->  t, posted (0)  after its slot was given back
+//	posted        --sender->  claimed (1)    compare-and-swap; then tail from t to t+1, by it
+//	                                         or by any that finds the cell claimed
+//	claimed       --sender->  full (2)       compare-and-swap, after the cell's rest and the slot
+//	any of these  --owner-->  taken (3)      given up; tail as before, by any that finds it so
 //
 // Words, tails and flags are accessed by sequentially consistent atomics, all else by plain ones:
 // what the owner wrote before it posted is seen by the claiming sender; what a sender wrote before

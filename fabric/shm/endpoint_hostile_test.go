@@ -36,7 +36,7 @@ func remote(p *endpoint) *region {
 	return l.remote
 }
 
-// settle polls until all slots of the victim are posted and as many cells were repaired as should be.
+// settle polls until all slots of the victim are posted and so many cells were repaired.
 func settle(t testing.TB, p *endpoint, repairs uint64) {
 	t.Helper()
 	var events [8]fabric.Event
