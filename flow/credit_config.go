@@ -11,7 +11,8 @@ const MaxWindow = 1<<14 - 1
 // The knobs of credits that no user needs to turn.
 const (
 	// Messages carry Want when the balance is at most half of what it was after the
-	// last grant, and ask for an answer at once from a quarter on. UCX has the same (UCX_RC_VERBS_FC_SOFT_THRESH 0.5, FC_HARD_THRESH 0.25).
+	// last grant, and ask for an answer at once from a quarter on.
+	// UCX has the same (UCX_RC_VERBS_FC_SOFT_THRESH 0.5, FC_HARD_THRESH 0.25).
 	softShare, hardShare = 2, 4
 	// reserveShare of the credits is not for peers that only want more than they have:
 	// a newcomer then needs no recall.

@@ -41,7 +41,8 @@ func (a *Array[T]) Find(i int) *T {
 	return &page[uint(i)%pageSize]
 }
 
-// At returns the address of element i, to change it. It panics for an i out of range, like an index.
+// At returns the address of element i, to change it. It panics for an i out of range, like an
+// index.
 func (a *Array[T]) At(i int) *T {
 	if e := a.Find(i); e != nil {
 		return e
