@@ -1,9 +1,9 @@
-// Package fabric says what a network must do for the conduit.
+// Package fabric is the contract between the conduit and its networks.
 //
 // A [Network] is one rank's attachment to one kind of transport: verbs
 // (fabric/ibv), memory shared between the ranks of a host (fabric/shm), or a
-// simulation (fabric/sim). It publishes an opaque address, is told the
-// addresses of the peers, and hands out lanes. A [Lane] is a single-owner queue
+// simulation (fabric/sim). It publishes an opaque address, takes the
+// addresses of the peers, and opens lanes. A [Lane] is a single-owner queue
 // of one-sided operations: put, get and 64-bit atomics on the peers' segments.
 //
 // # Addresses

@@ -14,7 +14,7 @@ var ErrBusy = errors.New("fabric: in use")
 // ErrUnreachable is wrapped by the reasons that Network.Reach gives.
 var ErrUnreachable = errors.New("fabric: peer not reachable")
 
-// PeerDownError says that a rank cannot be reached any more. Match it with
+// PeerDownError is the error of operations on a dead rank. Match it with
 // errors.As, or any of them with errors.Is(err, ErrPeerDown).
 type PeerDownError struct {
 	Rank  int    // the rank that is down
@@ -35,7 +35,7 @@ func (e *PeerDownError) Unwrap() error { return e.Cause }
 // Is matches ErrPeerDown.
 func (e *PeerDownError) Is(target error) bool { return target == ErrPeerDown }
 
-// RankError says that an operation named a rank that the job does not have, or
+// RankError is the error of an operation on a rank that the job does not have, or
 // that this network does not serve.
 type RankError struct {
 	Op   string
@@ -50,7 +50,7 @@ func (e *RankError) Error() string {
 	return fmt.Sprintf("%s: no rank %d in a job of %d (ranks are 0 to %d)", e.Op, e.Rank, e.Size, e.Size-1)
 }
 
-// BoundsError says that an operation would leave the target's segment.
+// BoundsError is the error of an operation that would leave the target's segment.
 type BoundsError struct {
 	Op   string
 	Rank int
@@ -64,7 +64,7 @@ func (e *BoundsError) Error() string {
 		e.Op, e.Len, e.Off, e.Rank, e.Size)
 }
 
-// AlignError says that an atomic's offset is not a multiple of its size.
+// AlignError is the error of an atomic whose offset is not a multiple of its size.
 type AlignError struct {
 	Op    string
 	Rank  int

@@ -6,7 +6,7 @@ import (
 
 // Network is one rank's attachment to a transport.
 type Network interface {
-	// Name is the short name users give in Config.Fabric: "ibv", "shm", "sim".
+	// Name is the short name that users give in Config.Fabric: "ibv", "shm", "sim".
 	Name() string
 
 	// Addr is what the peers need to reach this rank. Its format belongs to
@@ -28,7 +28,7 @@ type Network interface {
 	// ErrNoLane when all are taken.
 	NewLane() (Lane, error)
 
-	// PeerDown tells the network that a rank died, as somebody else found out.
+	// PeerDown declares a rank dead, as found out elsewhere.
 	// Operations to that rank, in flight and later, fail with *PeerDownError.
 	PeerDown(rank int, cause error)
 
@@ -68,9 +68,9 @@ type Flag uint8
 
 const (
 	// Implicit gives the operation no handle: Put and Get return Done, and
-	// Flush completes it. Ignored by Atomic, whose result somebody must fetch.
+	// Flush completes it. Ignored by Atomic, whose result must be collected.
 	Implicit Flag = 1 << iota
-	// Blocking says that the caller will wait at once: the lane may spend one
+	// Blocking announces that the caller will wait at once: the lane may spend one
 	// polling budget before it returns and often answers Done.
 	Blocking
 )
@@ -138,7 +138,7 @@ type Lane interface {
 	// stays valid and its buffers stay the network's.
 	Wait(ctx context.Context, h Handle) (old uint64, err error)
 
-	// Abandon spends a handle whose result nobody wants any more. The operation
+	// Abandon spends a handle whose result is not wanted any more. The operation
 	// goes on and its buffers stay the network's until Flush returns; its error is
 	// counted and reported nowhere. A handle that is spent already is left alone.
 	Abandon(h Handle)
@@ -161,7 +161,7 @@ type Lane interface {
 	// Plain accesses through it are complete at once.
 	Mapped(peer int) []byte
 
-	// Counters are the lane's own; the owner writes, anybody may Load. After Close
+	// Counters are the lane's own; the owner writes, any goroutine may Load. After Close
 	// they may be another lane's: read them before.
 	Counters() *Counters
 

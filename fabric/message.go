@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Messenger is the two-sided half of a network: ports that exchange messages.
+// Messenger is the two-sided half of a network: endpoints that exchange messages.
 // Package am is written against it.
 type Messenger interface {
 	Network
 
-	// NewEndpoint opens port i of this rank, which talks to port i of every peer.
-	// Nobody is connected by it: a connection is made when the first message
-	// goes to a peer. NewEndpoint may be called before a peer has opened its own;
+	// NewEndpoint opens endpoint i of this rank, which exchanges messages with endpoint i of
+	// every peer. It connects to no peer: a connection is made when the first message
+	// goes to one. NewEndpoint may be called before a peer has opened its own;
 	// messages wait for it.
 	NewEndpoint(i int, cfg EndpointConfig) (Endpoint, error)
 
@@ -22,21 +22,21 @@ type Messenger interface {
 	MessageLimits() MessageLimits
 }
 
-// MessageLimits are what a network's ports can do.
+// MessageLimits are what a network's endpoints can do.
 type MessageLimits struct {
 	MaxMessage int // largest SlotSize in bytes
 	MaxNote    int // largest note in bytes, at least 64
-	MaxSlots   int // receive buffers of one port
-	Endpoints  int // ports of one rank; 0 means no limit
+	MaxSlots   int // receive buffers of one endpoint
+	Endpoints  int // of one rank; 0 means no limit
 }
 
-// EndpointConfig sizes a port. Both ends of a pair must agree on SlotSize.
+// EndpointConfig sizes an endpoint. Both ends of a pair must agree on SlotSize.
 type EndpointConfig struct {
 	Slots    int // receive buffers, all posted when NewEndpoint returns
 	SlotSize int // bytes of one, and the largest message
 	Sends    int // send buffers of SlotSize
-	// Reserved of the send buffers are given out by Reserve only with Urgent, so
-	// that whoever must answer can; of all others together at most the rest are out. Less than Sends.
+	// Reserved of the send buffers are given out by Reserve only with Urgent, for
+	// replies; of all others together at most the rest are out. Less than Sends.
 	Reserved int
 }
 
@@ -47,12 +47,13 @@ type SendBuf struct {
 	ID   int32
 }
 
-// Copied is the ID of a SendBuf that is no send buffer: its Data are any memory of the caller, which Send has
-// copied when it returns, and which takes no Write and no cookie. A message that cannot go at once takes a send buffer,
-// as Reserve with the same flags would: then Send may fail with ErrNoBuffer.
+// Copied is the ID of a SendBuf that is no send buffer: its Data are any memory of the caller,
+// which Send has copied when it returns, and which takes no Write and no cookie. A message that
+// cannot go at once takes a send buffer, as Reserve with the same flags would: then Send may fail
+// with ErrNoBuffer.
 const Copied int32 = -1
 
-// CheckCopied returns an error unless what Send is given with a Copied is in order.
+// CheckCopied checks Send's arguments for a Copied.
 func CheckCopied(peer int, b SendBuf, n int, w *Write, cookie uint64) error {
 	if n < 0 || n > len(b.Data) {
 		return &BoundsError{Op: "send", Rank: peer, Len: uint64(n), Size: uint64(len(b.Data))}
@@ -69,15 +70,15 @@ type SendFlag uint8
 const (
 	// Urgent may use the reserved send buffers: with Reserve, and with Send of what is Copied.
 	Urgent SendFlag = 1 << iota
-	// More says that another Send follows at once: the message may wait for it,
+	// More announces another Send at once: the message may wait for it,
 	// or for Kick, before it is posted.
 	More
 	// Solicited wakes a receiver that sleeps in Wait. Without it a message may
-	// stay unnoticed until somebody there polls.
+	// stay unnoticed until the next poll there.
 	Solicited
 )
 
-// ErrAgain is wrapped when a port cannot take something now: poll, or wait, then try again.
+// ErrAgain is wrapped when an endpoint cannot take something now: poll, or wait, then try again.
 var ErrAgain = errors.New("fabric: try again after polling")
 
 // ErrNoBuffer is wrapped when no send buffer is free. It is an ErrAgain.
@@ -90,7 +91,7 @@ type Write struct {
 	Src []byte // must stay unchanged until the event Sent with the message's cookie
 }
 
-// EventKind is what an Event tells.
+// EventKind is what an Event is about.
 type EventKind uint8
 
 const (
@@ -100,7 +101,7 @@ const (
 	// NoteArrived: an unreliable note; Data are valid until the next Poll.
 	NoteArrived
 	// Sent: the message with Cookie (non-zero) is complete at the peer's side, or
-	// Err says why it never will be. Each such message has exactly one.
+	// Err is why it never will be. Each such message has exactly one.
 	Sent
 	// Up: a connection to Peer is made; Epoch counts its connections from 1. It comes
 	// before the first message of the connection.
@@ -108,12 +109,12 @@ const (
 	// Idle: the connection to Peer was closed because too many are open, by either
 	// end. Nothing was in flight. The next message opens another, with the next Epoch.
 	Idle
-	// Down: Peer is dead, Err says how it was found out. It is the last event of Peer, and
+	// Down: Peer is dead, Err is how that was found out. It is the last event of Peer, and
 	// comes once, whether there was ever a connection or not.
 	Down
 )
 
-// Event is one thing that happened at a port.
+// Event is one thing that happened at an endpoint.
 type Event struct {
 	Kind   EventKind
 	Peer   int
@@ -124,12 +125,12 @@ type Event struct {
 	Err    error  // of Sent, Down
 }
 
-// Endpoint exchanges messages with the ports of the same number at the peers.
+// Endpoint exchanges messages with the endpoints of the same number at the peers.
 //
 // Messages between two ranks arrive in the order in which they were sent,
 // exactly once, within one connection; a connection closes only when nothing is
-// in flight on it. A message consumes one receive slot of the peer. Who sends must know
-// that a slot is posted (package flow): a network never buffers on its own, and
+// in flight on it. A message consumes one receive slot of the peer. The sender makes sure
+// that one is posted (package flow): a network never buffers on its own, and
 // over verbs a message without a slot is a receiver-not-ready event, which the
 // counter RNR shows and which the protocols above never cause.
 //
@@ -145,13 +146,13 @@ type Endpoint interface {
 	Release(b SendBuf)
 
 	// Send sends the first n bytes of b to a peer, behind w if it is not nil, and
-	// takes the buffer, if b is one and not Copied. It comes back to who polls, also when no event tells of the
-	// message and nothing follows it. A cookie other than 0 asks for a Sent event. To a peer
+	// takes the buffer, if b is one and not Copied. Polling gives it back, also of a message
+	// without an event and without a successor. A cookie other than 0 asks for a Sent event. To a peer
 	// that is not connected the message waits for the connection, which Send
 	// starts. ErrAgain: the queue to this peer is full, the buffer stays the
 	// caller's. *PeerDownError, *RankError, *BoundsError: likewise.
 	Send(peer int, b SendBuf, n int, w *Write, cookie uint64, f SendFlag) error
-	// Kick posts what More held back, and has the network find out about what is Unconfirmed.
+	// Kick posts what More held back, and has the network confirm what is Unconfirmed.
 	Kick() error
 
 	// Note sends an unreliable datagram of at most MaxNote bytes. The bytes are
@@ -159,15 +160,16 @@ type Endpoint interface {
 	Note(peer int, data []byte) error
 
 	// Poll makes progress, for at most about budget when nothing happens, and fills
-	// events; it returns as soon as there is one. Over verbs it is mostly one call into C. What had come before
-	// a Poll that returns none, the next one returns, unless it lies behind a message that is still being written.
+	// events; it returns as soon as there is one. Over verbs it is mostly one call into C. What
+	// had come before a Poll that returns none, the next one returns, unless it lies behind a
+	// message that is still being written.
 	Poll(events []Event, budget time.Duration) (int, error)
 	// Post gives receive slots back to the device.
 	Post(slots ...int32) error
 
 	// Wait sleeps until Poll may find something, Wake was called, or ctx is done:
 	// then it returns its cause. What happened between the last Poll and Wait ends
-	// it at once. For who was told ErrAgain it ends when there is room again. It may end without a reason.
+	// it at once. After ErrAgain it ends when there is room again. It may end without a reason.
 	Wait(ctx context.Context) error
 	// Wake ends a Wait, now or the next one. It does not block and may be called
 	// from anywhere.
@@ -186,10 +188,10 @@ type Endpoint interface {
 	// it: an event Idle at both ends. It only starts that.
 	Disconnect(peer int) error
 
-	// Stats are the port's counters, at any time.
+	// Stats are the endpoint's counters, at any time.
 	Stats() EndpointStats
 
-	// Close ends the port. What is in flight may or may not arrive; no event tells.
+	// Close ends the endpoint. What is in flight may or may not arrive, without an event.
 	Close() error
 }
 
@@ -206,6 +208,9 @@ type EndpointStats struct {
 	Disconnects            uint64
 	RNR                    uint64 // messages that met no slot; must stay 0
 	Posted                 int    // receive slots posted now
-	FreeSends              int    // send buffers that nobody has, the reserved ones included; all of them when nothing is in flight
-	Unconfirmed            int    // messages without Urgent that need no send buffer any more and may not have arrived; Kick, and polling, bring it to 0
+	FreeSends              int    // send buffers not in use, the reserved ones included
+
+	// Unconfirmed are messages without Urgent that hold no send buffer any more and may not
+	// have arrived; Kick and polling bring it to 0.
+	Unconfirmed int
 }

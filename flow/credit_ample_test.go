@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Who sends with ample credits does not read the clock: the books must not depend on what time they are told then.
-func TestWithAmpleCreditsNeitherTakeNorFillLooksAtTheTime(t *testing.T) {
+// A user with ample credits passes no time: the account must not depend on it.
+func TestAmpleCreditsDoNotNeedTheTime(t *testing.T) {
 	const window = 16
 	ample := 0
 	for granted := range uint32(window + 1) {

@@ -2,7 +2,7 @@ package flow
 
 import "fmt"
 
-// BrokenError names an identity of the books that does not hold.
+// BrokenError names an identity of the accounts that does not hold.
 type BrokenError struct {
 	Identity  string
 	Got, Want int
@@ -18,7 +18,12 @@ func (p *Pool) Check() error {
 	if err := p.checkTotals(); err != nil {
 		return err
 	}
-	var held, reserved, counted, holders, recalled, hungry, topping, out int
+	var held, reserved, counted, holders, recalled, starved, wanting, due int
+	count := func(n *int, in bool) {
+		if in {
+			*n++
+		}
+	}
 	for peer, e := range p.peers.All() {
 		a := e.account
 		if a == nil {
@@ -33,16 +38,11 @@ func (p *Pool) Check() error {
 		if err := p.checkLists(a); err != nil {
 			return err
 		}
-		count := func(n *int, l *list) {
-			if a.isIn(l) {
-				*n++
-			}
-		}
-		count(&holders, &p.holders)
-		count(&recalled, &p.recalled)
-		count(&hungry, &p.hungry)
-		count(&topping, &p.topping)
-		count(&out, &p.out)
+		count(&holders, a.holding.In() == &p.holders)
+		count(&recalled, a.holding.In() == &p.recalled)
+		count(&starved, a.queued.In() == &p.starved)
+		count(&wanting, a.queued.In() == &p.wanting)
+		count(&due, a.due.In() == &p.due)
 	}
 	for _, c := range [...]BrokenError{
 		{"credits held by all accounts = held", held, p.held},
@@ -50,9 +50,9 @@ func (p *Pool) Check() error {
 		{"credits asked back of all accounts = recalling", counted, p.recalling},
 		{"accounts in holders", holders, p.holders.Len()},
 		{"accounts in recalled", recalled, p.recalled.Len()},
-		{"accounts in hungry", hungry, p.hungry.Len()},
-		{"accounts in topping", topping, p.topping.Len()},
-		{"accounts in out", out, p.out.Len()},
+		{"accounts in starved", starved, p.starved.Len()},
+		{"accounts in wanting", wanting, p.wanting.Len()},
+		{"accounts in due", due, p.due.Len()},
 	} {
 		if c.Got != c.Want {
 			return &c
@@ -84,10 +84,10 @@ func (p *Pool) checkLists(a *account) error {
 		rule     string
 		is, want bool
 	}{
-		{"in recalled <=> a recall is unanswered", a.isIn(&p.recalled), a.recalling()},
-		{"in holders <=> holds credits, no recall", a.isIn(&p.holders), held > 0 && !a.recalling()},
-		{"in hungry => holds none", a.isIn(&p.hungry) && held != 0, false},
-		{"in topping => holds some, wants more", a.isIn(&p.topping) && (held == 0 || held >= int(a.target)), false},
+		{"in recalled <=> a recall is unanswered", a.holding.In() == &p.recalled, a.recalling()},
+		{"in holders <=> holds credits, no recall", a.holding.In() == &p.holders, held > 0 && !a.recalling()},
+		{"in starved => holds none", a.queued.In() == &p.starved && held != 0, false},
+		{"in wanting => holds some, wants more", a.queued.In() == &p.wanting && (held == 0 || held >= int(a.target)), false},
 	} {
 		if c.is != c.want {
 			return &BrokenError{fmt.Sprintf("peer %d: %s", a.peer, c.rule), held, int(a.target)}
@@ -116,31 +116,31 @@ func (p *Pool) Account(peer int) Account {
 // Account returns the totals.
 func (s *Sender) Account() Account { return Account{s.epoch, s.granted, s.taken, s.returned} }
 
-// Reconcile compares the books of both ends of one direction of a connection. inFlight is
-// how many messages are under way. It returns a *BrokenError unless every credit
-// of the connection is in exactly one place: the sender's purse, a message, a grant
-// that the sender has not heard of, a return that the pool has not heard of.
+// Reconcile compares the accounts of both ends of one direction of a connection. inFlight is
+// how many messages are under way. It returns a *BrokenError unless every credit of the
+// connection is in exactly one place: the sender's balance, a message, a grant that has not
+// reached the sender, a return that has not reached the pool.
 func Reconcile(pool, sender Account, inFlight int) error {
 	if pool.Epoch != sender.Epoch {
 		return &BrokenError{"both ends have the same connection", int(sender.Epoch), int(pool.Epoch)}
 	}
-	unheard, unreturned := ahead(pool.Granted, sender.Granted), ahead(sender.Returned, pool.Returned)
-	if unheard < 0 {
-		return &BrokenError{"the sender heard of no grant that was not made", -unheard, 0}
+	grants, returns := ahead(pool.Granted, sender.Granted), ahead(sender.Returned, pool.Returned)
+	if grants < 0 {
+		return &BrokenError{"no grant reached the sender that was not made", -grants, 0}
 	}
-	if unreturned < 0 {
-		return &BrokenError{"the pool heard of no return that was not made", -unreturned, 0}
+	if returns < 0 {
+		return &BrokenError{"no return reached the pool that was not made", -returns, 0}
 	}
 	if n := int(sender.Used - pool.Used); n != inFlight {
 		return &BrokenError{"credits used = messages arrived + under way", n, inFlight}
 	}
 	balance := int(sender.Granted - sender.Used - sender.Returned)
 	if balance < 0 {
-		return &BrokenError{"the purse is not overdrawn", balance, 0}
+		return &BrokenError{"the balance is not overdrawn", balance, 0}
 	}
 	held := int(pool.Granted - pool.Used - pool.Returned)
-	if n := balance + inFlight + unheard + unreturned; n != held {
-		return &BrokenError{"credits held = purse + messages + grants + returns under way", n, held}
+	if n := balance + inFlight + grants + returns; n != held {
+		return &BrokenError{"credits held = balance + messages + grants + returns under way", n, held}
 	}
 	return nil
 }

@@ -10,19 +10,20 @@ const MaxWindow = 1<<14 - 1
 
 // The knobs of credits that no user needs to turn.
 const (
-	// A sender tells its wish on messages when its balance is at most half of
-	// what it had after the last grant, and wants an answer at once from a
-	// quarter on. UCX has the same (UCX_RC_VERBS_FC_SOFT_THRESH 0.5, FC_HARD_THRESH 0.25).
+	// Messages carry Want when the balance is at most half of what it was after the
+	// last grant, and ask for an answer at once from a quarter on.
+	// UCX has the same (UCX_RC_VERBS_FC_SOFT_THRESH 0.5, FC_HARD_THRESH 0.25).
 	softShare, hardShare = 2, 4
 	// reserveShare of the credits is not for peers that only want more than they have:
 	// a newcomer then needs no recall.
 	reserveShare = 8
-	// firstWish is the window that a sender asks for before it ever ran dry.
-	firstWish = 4
+	// firstWant is the window that a sender asks for before it ever ran dry.
+	firstWant = 4
 	// A question that stays unanswered is repeated after Retry, twice that, and so
 	// on until Retry << maxBackoff.
 	maxBackoff = 5
-	// longest is what longer times are taken for, 104 days, so that sums and backoffs do not overflow.
+	// longest is what longer times are cut to, 104 days, so that sums and backoffs do not
+	// overflow.
 	longest = time.Duration(1 << 53)
 )
 
@@ -41,7 +42,8 @@ type Config struct {
 	Retry time.Duration
 }
 
-// Slowest is the longest time after which an unanswered question is repeated. The defaults are filled in.
+// Slowest is the longest time after which an unanswered question is repeated. The defaults are
+// filled in.
 func (c *Config) Slowest() time.Duration { return c.Retry << maxBackoff }
 
 // PoolConfig are the parameters of a receiver's pool.

@@ -8,20 +8,20 @@ import (
 
 var (
 	// ErrNoCredit is returned by Take when the peer has granted no more; Explain
-	// says since when.
+	// gives the details.
 	ErrNoCredit = errors.New("flow: no credit: poll, ask, then try again")
 	// ErrNoReply is returned by ReserveReply when every reply buffer waits for a reply.
 	ErrNoReply = errors.New("flow: every reply buffer is reserved: poll until a reply arrives")
-	// ErrNotOpen says that there is no connection to count for.
+	// ErrNotOpen is the error without a connection.
 	ErrNotOpen = errors.New("flow: peer not open")
-	// ErrStale says that a message belongs to a connection that is over. Its buffer must
+	// ErrStale is the error of a message whose connection is over. Its buffer must
 	// be posted again like any other; the message must not be handled.
 	ErrStale = errors.New("flow: message of an earlier connection")
 )
 
 // NoCreditError explains why a peer cannot be sent to.
 type NoCreditError struct {
-	Peer    int           // who would have to grant
+	Peer    int           // whose grant is missing
 	Epoch   uint32        // connection
 	Granted uint32        // credits that the peer granted on this connection
 	Used    uint32        // those that messages took
@@ -43,7 +43,7 @@ func (e *NoCreditError) Error() string {
 // Is matches ErrNoCredit.
 func (e *NoCreditError) Is(target error) bool { return target == ErrNoCredit }
 
-// ViolationError says that a peer broke the protocol. It changed nothing; what to
+// ViolationError is a peer's breach of the protocol. It changed nothing; what to
 // do about the peer is the caller's decision.
 type ViolationError struct {
 	Peer  int
@@ -56,8 +56,8 @@ func (e *ViolationError) Error() string {
 	return fmt.Sprintf("flow: peer %d %s: %d, at most %d would be right", e.Peer, e.Rule, e.Got, e.Limit)
 }
 
-// NotPostedError says that a rule of the user of a Pool was broken: spare buffers
-// are posted before handlers run.
+// NotPostedError is a broken rule of the Pool's user: spare buffers are posted before handlers
+// run.
 type NotPostedError struct{ Buffers int }
 
 func (e *NotPostedError) Error() string {

@@ -14,8 +14,8 @@ const (
 	ExtendedSize = 20 // with
 )
 
-// Header is what one end of a pair tells the other about credits of both
-// directions, on every message and on control messages. All counters are totals
+// Header is the state of the credits of both directions, as one end of a pair has it. Every
+// message and control message carries one. All counters are totals
 // of the connection, so a header that is lost, repeated or late does no harm.
 //
 // On the wire, little endian:
@@ -34,7 +34,7 @@ type Header struct {
 	Granted uint32 // credits granted
 	Recall  uint32 // credits asked back
 	// As a sender to the reader:
-	Want     uint16 // how many credits it wants to hold; 0: no wish now. At most MaxWindow
+	Want     uint16 // how many credits it wants to hold; 0: as before. At most MaxWindow
 	Returned uint32 // credits given back
 	Seen     uint32 // the Recall that it has acted upon
 
@@ -84,16 +84,17 @@ func (h *Header) Decode(src []byte) (int, error) {
 	if len(src) < HeaderSize {
 		return 0, fmt.Errorf("flow: a credit header of %d bytes, it has at least %d", len(src), HeaderSize)
 	}
-	bits := binary.LittleEndian.Uint16(src[6:])
-	*h = Header{
-		Granted: binary.LittleEndian.Uint32(src),
-		Epoch:   binary.LittleEndian.Uint16(src[4:]),
-		Want:    bits & wantMask,
-		Answer:  bits&answerBit != 0,
+	v := binary.LittleEndian.Uint64(src)
+	bits := uint16(v >> 48)
+	h.Granted, h.Epoch, h.Want, h.Answer = uint32(v), uint16(v>>32), bits&wantMask, bits&answerBit != 0
+	h.Recall, h.Returned, h.Seen, h.Extended = 0, 0, 0, false
+	if bits&extendedBit != 0 {
+		return h.decodeExtended(src)
 	}
-	if bits&extendedBit == 0 {
-		return HeaderSize, nil
-	}
+	return HeaderSize, nil
+}
+
+func (h *Header) decodeExtended(src []byte) (int, error) {
 	if len(src) < ExtendedSize {
 		return 0, fmt.Errorf("flow: an extended credit header of %d bytes, it has %d", len(src), ExtendedSize)
 	}

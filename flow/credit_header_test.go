@@ -36,8 +36,8 @@ func TestHeadersLookOnTheWireAsDocumented(t *testing.T) {
 	}
 }
 
-// What fits the form is encoded again to the same bytes, and whatever it says, books
-// stay books.
+// What fits the form is encoded again to the same bytes, and whatever its numbers, the accounts
+// balance.
 func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
 		{}, {Epoch: 1, Want: 5, Answer: true}, {Epoch: 1, Granted: 7, Extended: true, Recall: 3, Returned: 1, Seen: 1}, {Epoch: 1, Granted: 1 << 31},
@@ -84,7 +84,7 @@ func hostile(t *testing.T, p *Pool, s *Sender, h *Header, now int) {
 	}
 	p.Tick(time.Duration(now))
 	if b := s.Balance(); b < 0 || b > 4 {
-		t.Fatalf("a purse of %d credits", b)
+		t.Fatalf("a balance of %d credits", b)
 	}
 	for peer, ok := p.NextControl(); ok; peer, ok = p.NextControl() {
 		p.Fill(peer, &Header{}, time.Duration(now))

@@ -8,7 +8,7 @@ import (
 
 func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 16, Config: Config{Initial: 4, Window: 8}})
-	e.tell(0)
+	e.fromPool(0)
 	for _, h := range []Header{
 		{Epoch: 1, Extended: true, Returned: 5},
 		{Epoch: 1, Extended: true, Returned: 1<<31 - 1},
@@ -18,19 +18,17 @@ func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
 	}
 	violates(t, e.pool.Apply(1, &Header{Epoch: 1, Extended: true, Seen: 1}, 0), 1, "never made")
 	if e.pool.account(1).held() != 4 || e.pool.account(1).target != 4 {
-		t.Error("the pool's books have changed")
+		t.Error("the pool's account has changed")
 	}
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
-	violates(t, e.purse.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
-	if e.purse.Balance() != 4 {
-		t.Error("the purse has changed")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 9}, 0), 0, "granted beyond the window")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 1<<31 - 1}, 0), 0, "granted beyond the window")
+	violates(t, e.sender.Apply(&Header{Epoch: 1, Granted: 4, Extended: true, Recall: 9}, 0), 0, "asked back more")
+	if e.sender.Balance() != 4 {
+		t.Error("the balance has changed")
 	}
-	// Wishes beyond the window are cut.
+	// Wants beyond the window are cut.
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: MaxWindow}, 0))
-	if held := e.pool.account(1).held(); held != 8 {
-		t.Errorf("%d credits held, the window is 8", held)
-	}
+	holds(t, e.pool, 1, 8)
 	for _, peer := range []int{-1, 2, math.MaxInt} {
 		if err := e.pool.Arrived(peer, 1, 0); !errors.Is(err, ErrStale) {
 			t.Errorf("message of peer %d: %v", peer, err)
@@ -45,39 +43,32 @@ func TestHostilePeersAreNamedAndChangeNothing(t *testing.T) {
 
 // A message without a credit took a buffer that another one was promised. Until another is
 // posted, no credit may be granted in its place.
-func TestAnIntrudersBufferIsReplacedBeforeMoreIsGranted(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 3, Credits: 2, Config: Config{Initial: -1}})
-	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 0)))
+func TestBufferWithoutCreditIsReplacedFirst(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 3, Credits: 2, Config: Config{Initial: -1}})
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
 	violates(t, p.Arrived(1, 1, 0), 1, "without a credit")
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 1}, 0))
-	if held := p.account(1).held(); held != 0 {
-		t.Errorf("%d granted with %d posted for %d held", held, p.Posted(), p.held)
-	}
+	holds(t, p, 1, 0)
 	must(t, p.Reposted(1, 0))
 	if held := p.account(1).held(); held != 1 || p.Posted() != 2 {
 		t.Errorf("%d granted after it was replaced, %d posted", held, p.Posted())
 	}
 }
 
-// Others get what it does not, and its questions have answers: it must not take this end for dead.
-func TestWhoIsBarredIsGrantedNothingAndHearsSo(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 3, Credits: 8, Config: Config{Initial: 1, Window: 4}})
-	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 0)))
+// Others get what it does not, and its questions are answered: it must not take this end for dead.
+func TestBarredPeerGetsNothingButAnAnswer(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 3, Credits: 8, Config: Config{Initial: 1, Window: 4}})
 	p.Bar(1, true, 0)
 	must(t, errors.Join(p.Arrived(1, 1, 0), p.Reposted(1, 0)))
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4, Answer: true}, 0))
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 4}, 0))
-	if a, b := p.account(1).held(), p.account(2).held(); a != 0 || b != 4 {
-		t.Errorf("who is barred holds %d credits, another %d, want 0 and 4", a, b)
-	}
+	holds(t, p, 1, 0)
+	holds(t, p, 2, 4)
 	if peer, ok := p.NextControl(); peer != 1 || !ok {
 		t.Error("its question has no answer")
 	}
 	must(t, p.Check())
 	p.Bar(1, false, 0)
-	if held := p.account(1).held(); held != 4 {
-		t.Errorf("who is let in again holds %d credits, want 4", held)
-	}
+	holds(t, p, 1, 4)
 	must(t, p.Check())
 }

@@ -7,42 +7,37 @@ import (
 	"time"
 )
 
-func TestGrantAndRecallThatArriveTogetherLetTheWaitingSenderSend(t *testing.T) {
+func TestGrantWithItsRecallLetsASenderSend(t *testing.T) {
 	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, RecallAfter: 10}})
 	must(t, e.pool.Open(2, 1, 0))
-	e.purse.Take(0)
-	e.ask(0)
+	e.sender.Take(0)
+	e.fromSender(0)
 	must(t, e.pool.Apply(2, &Header{Epoch: 1, Want: 1}, 0)) // another one waits
 	e.pool.Tick(50)                                         // the grant is still on its way, which took 50
-	h := e.tell(50)
+	h := e.fromPool(50)
 	if h.Granted != 1 || h.Recall != 1 {
 		t.Fatalf("header %+v, want grant and recall in one", h)
 	}
-	if e.purse.Balance() != 1 {
-		t.Fatal("given back before anybody could use it: with such a network nobody ever sends")
+	if e.sender.Balance() != 1 {
+		t.Fatal("given back before its use: with such a network no message is ever sent")
 	}
-	e.ask(50)
-	// Nobody came for it.
+	e.fromSender(50)
+	// It was not used.
 	e.pool.Tick(100)
-	e.tell(100)
-	if e.purse.Balance() != 0 {
+	e.fromPool(100)
+	if e.sender.Balance() != 0 {
 		t.Error("kept for ever")
 	}
-	e.ask(100)
-	if e.pool.account(2).held() != 1 {
-		t.Error("the other one did not get it")
-	}
+	e.fromSender(100)
+	holds(t, e.pool, 2, 1)
 }
 
-func TestAPeerThatHoldsUnusedCreditsWhileOthersStarveIsRecalled(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, RecallAfter: 10, Retry: 20}})
-	for peer := 1; peer < 4; peer++ {
-		must(t, p.Open(peer, 1, 0))
-	}
+func TestUnusedCreditsAreRecalledForTheStarved(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, RecallAfter: 10, Retry: 20}})
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4}, 0))
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 3))
 	if _, ok := p.NextControl(); ok {
-		t.Error("something to tell before the time is over")
+		t.Error("something is due before its time")
 	}
 	if at, ok := p.Due(); !ok || at != 10 {
 		t.Errorf("due at %v (%v), want 10", at, ok)
@@ -63,16 +58,12 @@ func TestAPeerThatHoldsUnusedCreditsWhileOthersStarveIsRecalled(t *testing.T) {
 	}
 	// It used 1 meanwhile and gives 3 back.
 	must(t, p.Apply(1, &Header{Epoch: 1, Extended: true, Returned: 3, Seen: 4}, 31))
-	if a, b := p.account(1).held(), p.account(2).held(); a != 1 || b != 1 {
-		t.Errorf("held %d and %d, want 1 and 1", a, b)
-	}
+	holds(t, p, 1, 1)
+	holds(t, p, 2, 1)
 }
 
-func TestABusyPeerGivesBackWhatExceedsItsPartWhileOthersStarve(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 4, Credits: 8, Config: Config{Initial: -1, RecallAfter: time.Hour}})
-	for peer := 1; peer < 4; peer++ {
-		must(t, p.Open(peer, 1, 0))
-	}
+func TestBusyPeerIsAskedForItsExcess(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 4, Credits: 8, Config: Config{Initial: -1, RecallAfter: time.Hour}})
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 8}, 0))
 	p.free, p.bare = 0, p.free // the rest is in messages that are being posted again
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
@@ -84,23 +75,19 @@ func TestABusyPeerGivesBackWhatExceedsItsPartWhileOthersStarve(t *testing.T) {
 	}
 }
 
-func TestHungryPeersComeBeforeThoseThatWantMore(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, Window: 4}})
-	for peer := 1; peer < 4; peer++ {
-		must(t, p.Open(peer, 1, 0))
-	}
+func TestStarvedPeersComeBeforeWantingOnes(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: -1, Window: 4}})
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 3}, 0))
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
 	must(t, p.Apply(1, &Header{Epoch: 1, Want: 4}, 1)) // wants more
 	must(t, p.Apply(3, &Header{Epoch: 1, Want: 1}, 2)) // has none
 	must(t, p.Arrived(1, 1, 3))
 	must(t, p.Reposted(1, 3))
-	if a, b := p.account(1).held(), p.account(3).held(); a != 2 || b != 1 {
-		t.Errorf("the credit went to peer 1 (%d) instead of peer 3 (%d)", a, b)
-	}
+	holds(t, p, 1, 2)
+	holds(t, p, 3, 1)
 }
 
-func TestCreditsThatComeBackGoInEqualPartsToWhoWaitsAndTheyAreTold(t *testing.T) {
+func TestReturnedCreditsAreSharedAndAnnounced(t *testing.T) {
 	p := newPool(t, PoolConfig{Peers: 4, Credits: 8, Config: Config{Initial: -1, RecallAfter: time.Hour}})
 	for peer := 1; peer < 4; peer++ {
 		must(t, p.Open(peer, 1, 0))
@@ -111,12 +98,11 @@ func TestCreditsThatComeBackGoInEqualPartsToWhoWaitsAndTheyAreTold(t *testing.T)
 	}
 	p.Fill(1, &Header{}, 0)
 	if peer, ok := p.NextControl(); ok {
-		t.Fatalf("peer %d is told that there is nothing", peer)
+		t.Fatalf("peer %d is sent that there is nothing", peer)
 	}
 	p.Close(1, 0)
-	if a, b := p.account(2).held(), p.account(3).held(); a != 4 || b != 4 {
-		t.Errorf("%d and %d credits, want 4 each", a, b)
-	}
+	holds(t, p, 2, 4)
+	holds(t, p, 3, 4)
 	for _, want := range []int{2, 3} {
 		if peer, ok := p.NextControl(); !ok || peer != want {
 			t.Errorf("told peer %d (%v), want %d", peer, ok, want)
@@ -125,14 +111,14 @@ func TestCreditsThatComeBackGoInEqualPartsToWhoWaitsAndTheyAreTold(t *testing.T)
 	}
 }
 
-func TestAPeerThatNeverAnswersARecallDoesNotKeepOthersFromBeingAsked(t *testing.T) {
+func TestUnansweredRecallLetsOthersBeAsked(t *testing.T) {
 	p := newPool(t, PoolConfig{Peers: 4, Credits: 4, Config: Config{Initial: 2, RecallAfter: 10, Retry: 20}})
 	must(t, errors.Join(p.Open(1, 1, 0), p.Open(2, 1, 1), p.Open(3, 1, 2)))
 	must(t, p.Apply(2, &Header{Epoch: 1, Want: 2}, 2))
 	must(t, p.Apply(3, &Header{Epoch: 1, Want: 1}, 2))
 	p.Tick(20)
 	if !p.account(1).recalling() || p.account(2).recalling() {
-		t.Fatal("want a recall of peer 1 alone")
+		t.Fatal("want a recall of peer 1 only")
 	}
 	p.Tick(40)
 	if !p.account(2).recalling() {
@@ -140,69 +126,64 @@ func TestAPeerThatNeverAnswersARecallDoesNotKeepOthersFromBeingAsked(t *testing.
 	}
 }
 
-func TestAGrantThatWasLostIsToldAgainWhenAskedFor(t *testing.T) {
+func TestLostGrantIsRepeatedWhenAskedFor(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
-	e.purse.Take(0)
-	e.ask(0)
+	e.sender.Take(0)
+	e.fromSender(0)
 	e.pool.Fill(1, &Header{}, 0) // lost
 	if _, ok := e.pool.NextControl(); ok {
-		t.Fatal("told twice unasked")
+		t.Fatal("sent twice unasked")
 	}
-	now := e.purse.cfg.Retry * 2
-	if !e.purse.Asks(now) {
+	now := e.sender.cfg.Retry * 2
+	if !e.sender.Asks(now) {
 		t.Fatal("does not ask again")
 	}
-	e.ask(now)
+	e.fromSender(now)
 	if _, ok := e.pool.NextControl(); !ok {
 		t.Fatal("no answer")
 	}
-	e.tell(now)
-	if e.purse.Balance() == 0 {
+	e.fromPool(now)
+	if e.sender.Balance() == 0 {
 		t.Error("still nothing")
 	}
 }
 
-func TestAnAnswerToARecallThatWasLostIsGivenAgain(t *testing.T) {
+func TestLostAnswerToARecallIsRepeated(t *testing.T) {
 	recalled := func() *ends {
 		e := connect(t, PoolConfig{Credits: 4, Config: Config{Initial: 4}})
-		e.tell(0)
-		e.pool.recallFrom(e.pool.account(1), 4, 0)
-		e.tell(0)
-		if !e.purse.Asks(0) {
+		e.fromPool(0)
+		e.pool.recall(e.pool.account(1), 4, 0)
+		e.fromPool(0)
+		if !e.sender.Asks(0) {
 			t.Fatal("no answer")
 		}
-		e.purse.FillControl(&Header{}, 0) // lost
-		if e.purse.Asks(0) {
+		e.sender.FillControl(&Header{}, 0) // lost
+		if e.sender.Asks(0) {
 			t.Fatal("answers twice unasked")
 		}
 		return e
 	}
 	e := recalled()
-	e.pool.ask(e.pool.account(1), 10)
-	e.tell(10)
-	if !e.purse.Asks(10) {
+	e.pool.repeatRecall(e.pool.account(1), 10)
+	e.fromPool(10)
+	if !e.sender.Asks(10) {
 		t.Error("no answer to the repetition")
 	}
-	e.ask(10)
-	if held := e.pool.account(1).held(); held != 0 {
-		t.Errorf("%d held", held)
-	}
-	// Nobody else wants any, so the pool does not repeat. It believes that the sender has
-	// four, the sender has none and asks: that must set it right.
+	e.fromSender(10)
+	holds(t, e.pool, 1, 0)
+	// No other peer wants any, so the pool does not repeat. By its account the sender has
+	// four; the sender has none and asks: that must set it right.
 	e = recalled()
-	e.purse.Take(10)
-	e.ask(10)
-	e.tell(10)
-	if e.purse.Balance() == 0 {
+	e.sender.Take(10)
+	e.fromSender(10)
+	e.fromPool(10)
+	if e.sender.Balance() == 0 {
 		t.Error("the sender gets nothing, though all is free")
 	}
 }
 
-func TestHoldersNameWhoKeepsOthersWaiting(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 20, Credits: 12, Replies: 1, Config: Config{Initial: -1, RecallAfter: 100}})
-	for peer := 1; peer < 20; peer++ {
-		must(t, p.Open(peer, 1, 0))
-	}
+func TestHoldersNameThosePeersThatHold(t *testing.T) {
+	p := openPool(t, PoolConfig{Peers: 20, Credits: 12, Replies: 1, Config: Config{Initial: -1, RecallAfter: 100}})
 	must(t, p.Apply(3, &Header{Epoch: 1, Want: 12}, 10))
 	for peer := 5; peer < 15; peer++ {
 		must(t, p.Apply(peer, &Header{Epoch: 1, Want: 2}, 20))
@@ -223,16 +204,16 @@ func TestHoldersNameWhoKeepsOthersWaiting(t *testing.T) {
 	}
 }
 
-// Peers that wanted more than there is, and now want nothing: each gives back what it is asked for. With its old wish kept, that
-// would be granted to it again when the next one gives back, and recalled again, without end.
-func TestIdlePeersThatGaveBackAreNotGrantedAndRecalledInTurns(t *testing.T) {
+// Peers wanted more than there is, and now want nothing: each gives back what it is asked for. With
+// its old want kept, that would be granted to it again when the next one gives back, without end.
+func TestIdlePeersAreNotGrantedAndRecalledInTurn(t *testing.T) {
 	const peers, credits = 3, 2
 	p := newPool(t, PoolConfig{Peers: peers + 1, Credits: credits, Config: Config{Initial: -1, RecallAfter: 10, Retry: 20}})
 	for peer := 1; peer <= peers; peer++ {
 		must(t, p.Open(peer, 1, 0))
 		must(t, p.Apply(peer, &Header{Epoch: 1, Want: credits}, 0))
 	}
-	var last [peers + 1]Header // what each has said
+	var last [peers + 1]Header // of each
 	for now := time.Duration(1); now < 1000; now++ {
 		if now == 100 { // one of them has something to send again
 			h := last[1]
@@ -248,67 +229,65 @@ func TestIdlePeersThatGaveBackAreNotGrantedAndRecalledInTurns(t *testing.T) {
 		}
 	}
 	if s := p.Stats(); s.Recalls != 2 {
-		t.Errorf("%d recalls among idle peers, want one for each wish that was not met: 2", s.Recalls)
+		t.Errorf("%d recalls among idle peers, want one for each want that was not met: 2", s.Recalls)
 	}
-	if n := p.account(1).held(); n != 1 {
-		t.Errorf("the peer that wanted a credit holds %d", n)
-	}
+	holds(t, p, 1, 1)
 	if at, ok := p.Due(); ok {
 		t.Errorf("something is still due at %v", at)
 	}
 }
 
-func TestWhatAMessageThatWasNotSentWouldHaveToldIsToldAgain(t *testing.T) {
+func TestUnsentHeaderIsFilledAgain(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 2, Config: Config{Initial: -1}})
-	e.purse.Take(0)
-	e.ask(0)
+	e.sender.Take(0)
+	e.fromSender(0)
 	var h Header
 	if !e.pool.Fill(1, &h, 0) {
 		t.Fatal("the grant that was asked for is not due")
 	}
 	if e.pool.Unsaid(1, &h); !due(e.pool, 1) {
-		t.Error("the grant is not told again")
+		t.Error("the grant is not sent again")
 	}
-	e.tell(0)
+	e.fromPool(0)
 
 	account := e.pool.account(1)
-	e.pool.recallFrom(account, 1, 0)
+	e.pool.recall(account, 1, 0)
 	h = Header{}
 	e.pool.Fill(1, &h, 0)
 	if e.pool.Unsaid(1, &h); !due(e.pool, 1) || !account.answer {
 		t.Error("the recall is not made again")
 	}
-	e.tell(0)
+	e.fromPool(0)
 
 	h = Header{}
-	e.purse.Fill(&h, 0)
-	if !h.Extended || e.purse.Asks(0) {
+	e.sender.Fill(&h, 0)
+	if !h.Extended || e.sender.Asks(0) {
 		t.Fatal("the message does not answer the recall")
 	}
-	if e.purse.Unsaid(&h); !e.purse.Asks(0) {
+	if e.sender.Unsaid(&h); !e.sender.Asks(0) {
 		t.Error("the recall is not answered again")
 	}
 }
 
-// Nobody hears of a wish that goes with a message that the network refuses, however often it does.
-func TestAMessageThatIsRefusedAgainAndAgainDoesNotWidenTheWish(t *testing.T) {
+// A want in a message that the network refuses does not reach the peer, however often it is tried.
+func TestRefusedMessagesDoNotRaiseTheWant(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 64, Config: Config{Window: 64, Initial: 4}})
-	e.tell(0)
-	for e.purse.Balance() > 2 {
-		_, err := e.purse.Take(0)
+	e.fromPool(0)
+	for e.sender.Balance() > 2 {
+		_, err := e.sender.Take(0)
 		must(t, err)
 	}
-	before := *e.purse
+	before := *e.sender
 	for range 8 {
-		epoch, err := e.purse.Take(0)
+		epoch, err := e.sender.Take(0)
 		must(t, err)
 		var h Header
-		e.purse.Fill(&h, 0)
-		e.purse.Unsaid(&h)
-		e.purse.Cancel(epoch)
+		e.sender.Fill(&h, 0)
+		e.sender.Unsaid(&h)
+		e.sender.Cancel(epoch)
 	}
-	if e.purse.want != before.want || e.purse.asked != before.asked || e.purse.answer != before.answer {
-		t.Errorf("it wants %d, asked %v, answers %v; before the attempts %d, %v, %v", e.purse.want, e.purse.asked, e.purse.answer, before.want, before.asked, before.answer)
+	if e.sender.want != before.want || e.sender.asked != before.asked || e.sender.answer != before.answer {
+		t.Errorf("it wants %d, asked %v, answers %v; before the attempts %d, %v, %v", e.sender.want, e.sender.asked, e.sender.answer, before.want, before.asked, before.answer)
 	}
 }
 

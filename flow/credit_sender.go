@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Sender is one end's purse for messages to one peer: the credits that the peer
-// granted and no message has taken. See the package comment.
+// Sender is one end's account for messages to one peer: its balance is the credits that the
+// peer granted and no message has taken. See the package comment.
 //
 // Its owner serialises all calls; different peers' Senders are independent.
 type Sender struct {
 	cfg *Config
 
 	// Totals of the connection; balance = granted - taken - returned.
-	granted  uint32 // as far as this end has heard
+	granted  uint32 // of what has arrived here
 	taken    uint32
 	returned uint32
 	seen     uint32 // the peer's Recall that was acted upon
@@ -31,7 +31,7 @@ type Sender struct {
 	asked  bool // an answer to a message or a question is due
 	answer bool // the peer waits for ours
 
-	unsaid wish // before the last Fill
+	before filled // the last Fill
 
 	dryAt   time.Duration // of the first failure
 	grantAt time.Duration // when the last grant arrived
@@ -40,8 +40,8 @@ type Sender struct {
 	stats SenderStats
 }
 
-// wish is what Fill changes, for a message that is not sent after all.
-type wish struct {
+// filled is what Fill changes, for a message that is not sent after all.
+type filled struct {
 	want          uint16
 	asked, answer bool
 }
@@ -66,7 +66,7 @@ func NewSenderConfig(c Config, credits int) (*Config, error) {
 	return &c, nil
 }
 
-// NewSender returns a purse for messages to a peer, without a connection.
+// NewSender returns the account for messages to a peer, without a connection.
 func NewSender(peer int, cfg *Config) *Sender { return &Sender{cfg: cfg, peer: int32(peer)} }
 
 // Open begins a connection: no credit yet. What is left of an earlier one is lost.
@@ -81,12 +81,12 @@ func (s *Sender) openAt(epoch, origin uint32) error {
 	s.Close()
 	*s = Sender{cfg: s.cfg, peer: s.peer, epoch: epoch, last: epoch, stats: s.stats}
 	s.granted, s.returned, s.seen = origin, origin, origin
-	s.want = uint16(min(firstWish, s.cfg.Window))
+	s.want = uint16(min(firstWant, s.cfg.Window))
 	return nil
 }
 
 // Close ends the connection, also at the peer's death, and returns how many unused
-// credits ended with it. A second Close returns 0. The peer's Pool has its own books:
+// credits ended with it. A second Close returns 0. The peer's Pool has its own account:
 // there all credits of the connection come back with its Close.
 func (s *Sender) Close() int {
 	if s.epoch == 0 {
@@ -108,39 +108,10 @@ func (s *Sender) Balance() int { return int(s.granted - s.taken - s.returned) }
 // Stats are the counters.
 func (s *Sender) Stats() SenderStats { return s.stats }
 
-// Apply takes what the peer said. It returns a *ViolationError, and takes nothing, if
-// the peer grants more than the window or asks for more back than it can have granted.
-// Headers of other connections are counted and ignored.
-func (s *Sender) Apply(h *Header, now time.Duration) error {
-	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
-		s.stats.Stale++
-		return nil
-	}
-	news := ahead(h.Granted, s.granted)
-	if news > 0 && news > s.cfg.Window-s.Balance() {
-		return &ViolationError{int(s.peer), "granted beyond the window", uint32(news), uint32(s.cfg.Window - s.Balance())}
-	}
-	if h.Extended {
-		if d := ahead(h.Recall, s.seen); d > s.cfg.Window {
-			return &ViolationError{int(s.peer), "asked back more than the window", uint32(d), uint32(s.cfg.Window)}
-		}
-	}
-	if news > 0 {
-		s.granted = h.Granted
-		s.window = uint16(s.Balance())
-		s.keep, s.grantAt = s.dry, now
-		s.dry, s.asked, s.asks = false, false, 0
-	}
-	if h.Extended {
-		s.recall(h, now)
-	}
-	return nil
-}
-
 // recall gives back what the peer asks for, as far as it is unused. What messages took
-// comes back to the peer's pool with them. One credit stays for a while if somebody
+// comes back to the peer's pool with them. One credit stays for a while if a message
 // waits for it here: where messages travel for longer than RecallAfter, a grant and
-// its recall arrive together, and nobody would ever send.
+// its recall arrive together, and no message would ever be sent.
 func (s *Sender) recall(h *Header, now time.Duration) {
 	if d := ahead(h.Recall, s.seen); d > 0 {
 		back := min(d, s.Balance())
@@ -182,11 +153,11 @@ func (s *Sender) Due() (at time.Duration, ok bool) {
 	return s.askedAt + s.cfg.Retry<<min(s.asks, maxBackoff), true
 }
 
-// FillControl is Fill for a control message, which tells all: what was given back
-// may be what the peer has not heard, and waits for.
+// FillControl is Fill for a control message, which carries everything: what was given back
+// may be what the peer waits for.
 func (s *Sender) FillControl(h *Header, now time.Duration) {
 	at, due := s.Due()
-	s.fillAnswer(h)
+	s.fillReturned(h)
 	h.Extended = true
 	if s.dry {
 		h.Want = s.want
@@ -199,14 +170,7 @@ func (s *Sender) FillControl(h *Header, now time.Duration) {
 	}
 }
 
-// fillAnswer tells what was given back; in the long form when somebody waits to hear it.
-func (s *Sender) fillAnswer(h *Header) {
-	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
-	h.Extended = h.Extended || s.answer
-	s.answer = false
-}
-
-// Explain says why Take fails.
+// Explain is why Take fails, in detail.
 func (s *Sender) Explain(now time.Duration) error {
 	if s.epoch == 0 {
 		return fmt.Errorf("peer %d: %w", s.peer, ErrNotOpen)

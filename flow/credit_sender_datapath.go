@@ -17,7 +17,7 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 // Ample reports whether there are so many credits that neither Take nor Fill looks at the time.
 func (s *Sender) Ample() bool { return (s.Balance()-1)*softShare > int(s.window) }
 
-// empty notes that somebody wanted to send, which is what asks are made of.
+// empty notes that a message waits for a credit: from then on a question is due.
 func (s *Sender) empty(now time.Duration) error {
 	if s.epoch == 0 {
 		return ErrNotOpen
@@ -43,28 +43,71 @@ func (s *Sender) Cancel(epoch uint32) bool {
 	return true
 }
 
-// Unsaid is for the header that Fill has just written, if the message was not sent after all: what it told is to be told
-// again.
+// Unsaid undoes the last Fill, of h, if the message was not sent after all: the next header
+// carries it again.
 func (s *Sender) Unsaid(h *Header) {
 	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
 		return
 	}
-	s.want, s.asked, s.answer = s.unsaid.want, s.unsaid.asked, s.answer || s.unsaid.answer
+	s.want, s.asked, s.answer = s.before.want, s.before.asked, s.answer || s.before.answer
 }
 
-// Fill writes this end's wish into the header of a message to the peer, after Take.
+// Fill writes this end's part as a sender into the header of a message to the peer, after Take.
 func (s *Sender) Fill(h *Header, now time.Duration) {
-	s.unsaid = wish{s.want, s.asked, s.answer}
-	s.fillAnswer(h)
+	s.before = filled{s.want, s.asked, s.answer}
+	s.fillReturned(h)
 	balance, window := int(s.granted-s.taken-s.returned), int(s.window)
 	if balance*softShare > window {
 		return
 	}
 	h.Want = s.want
 	if balance*hardShare <= window && !s.asked {
-		// Nothing came back on the peer's messages: a larger window means fewer answers.
+		// The peer's messages brought no grant: a larger window means fewer answers.
 		s.want = s.wider()
 		h.Want, h.Answer = s.want, true
 		s.asked, s.askedAt = true, now
 	}
+}
+
+// fillReturned writes what was given back; in the long form when the peer waits for it.
+func (s *Sender) fillReturned(h *Header) {
+	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
+	h.Extended = h.Extended || s.answer
+	s.answer = false
+}
+
+// Apply takes what the peer wrote in a header. It returns a *ViolationError, and takes nothing,
+// if the peer grants more than the window or asks for more back than it can have granted.
+// Headers of other connections are counted and ignored.
+func (s *Sender) Apply(h *Header, now time.Duration) error {
+	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
+		s.stats.Stale++
+		return nil
+	}
+	if h.Granted == s.granted && !h.Extended {
+		return nil // as most messages have it
+	}
+	return s.apply(h, now)
+}
+
+func (s *Sender) apply(h *Header, now time.Duration) error {
+	more := ahead(h.Granted, s.granted)
+	if room := s.cfg.Window - s.Balance(); more > 0 && more > room {
+		return &ViolationError{int(s.peer), "granted beyond the window", uint32(more), uint32(room)}
+	}
+	if h.Extended {
+		if d := ahead(h.Recall, s.seen); d > s.cfg.Window {
+			return &ViolationError{int(s.peer), "asked back more than the window", uint32(d), uint32(s.cfg.Window)}
+		}
+	}
+	if more > 0 {
+		s.granted = h.Granted
+		s.window = uint16(s.Balance())
+		s.keep, s.grantAt = s.dry, now
+		s.dry, s.asked, s.asks = false, false, 0
+	}
+	if h.Extended {
+		s.recall(h, now)
+	}
+	return nil
 }

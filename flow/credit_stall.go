@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Holder is one peer's part of a pool, for whoever asks why others wait.
+// Holder is one peer's part of a pool, to explain why others wait.
 type Holder struct {
 	Peer     int
 	Credits  int           // held: with the peer, in messages, or on the way
@@ -19,7 +19,7 @@ type Holder struct {
 	Waiting  time.Duration // for how long it has been wanting them
 }
 
-// Holders appends the peers that hold or want something to dst: who holds most first.
+// Holders appends the peers that hold or want something to dst, those that hold most first.
 func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 	first := len(dst)
 	for peer, e := range p.peers.All() {
@@ -28,7 +28,7 @@ func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 			continue
 		}
 		h := Holder{Peer: peer, Credits: a.held(), Replies: int(a.replies), Idle: now - a.lastUse, Recalled: a.recalling()}
-		if a.links[queueing].In() != nil {
+		if a.queued.In() != nil {
 			h.Wants, h.Waiting = int(a.target)-h.Credits, now-a.since
 		}
 		if h.Credits > 0 || h.Replies > 0 || h.Wants > 0 {
@@ -39,7 +39,7 @@ func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 	return dst
 }
 
-// Describe says in one line where the pool's buffers are, for a watchdog's error.
+// Describe is one line about where the pool's buffers are, for a watchdog's error.
 func (p *Pool) Describe(now time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d credits free, %d held, %d taken by messages and not posted again; %d of %d reply buffers free, %d reserved",

@@ -9,13 +9,13 @@ import (
 	"unsafe"
 )
 
-// ends are a pool of rank 0 and the purse of rank 1 for it, connected.
+// ends are a pool of rank 0 and the sender of rank 1 to it, connected.
 type ends struct {
-	t     testing.TB
-	pool  *Pool
-	purse *Sender
-	back  *Sender // rank 0's purse for rank 1, which fills the other half of headers
-	there *Pool   // rank 1's pool
+	t      testing.TB
+	pool   *Pool
+	sender *Sender
+	back   *Sender // the sender of rank 0 to rank 1, which fills the other half of headers
+	there  *Pool   // rank 1's pool
 }
 
 func connect(t testing.TB, cfg PoolConfig) *ends {
@@ -24,8 +24,8 @@ func connect(t testing.TB, cfg PoolConfig) *ends {
 		cfg.Peers = 2
 	}
 	e := &ends{t: t, pool: newPool(t, cfg), there: newPool(t, cfg)}
-	e.purse, e.back = newSender(t, 0, cfg), newSender(t, 1, cfg)
-	if err := errors.Join(e.pool.Open(1, 1, 0), e.there.Open(0, 1, 0), e.purse.Open(1), e.back.Open(1)); err != nil {
+	e.sender, e.back = newSender(t, 0, cfg), newSender(t, 1, cfg)
+	if err := errors.Join(e.pool.Open(1, 1, 0), e.there.Open(0, 1, 0), e.sender.Open(1), e.back.Open(1)); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -47,6 +47,24 @@ func newPool(t testing.TB, cfg PoolConfig) *Pool {
 	return p
 }
 
+// openPool is a pool with connections to peers 1 to cfg.Peers-1.
+func openPool(t testing.TB, cfg PoolConfig) *Pool {
+	t.Helper()
+	p := newPool(t, cfg)
+	for peer := 1; peer < cfg.Peers; peer++ {
+		must(t, p.Open(peer, 1, 0))
+	}
+	return p
+}
+
+// holds compares what a peer holds with what it should.
+func holds(t testing.TB, p *Pool, peer, want int) {
+	t.Helper()
+	if got := p.account(peer).held(); got != want {
+		t.Errorf("peer %d holds %d credits, want %d", peer, got, want)
+	}
+}
+
 func newSender(t testing.TB, peer int, cfg PoolConfig) *Sender {
 	t.Helper()
 	c, err := NewSenderConfig(cfg.Config, cfg.Credits)
@@ -56,24 +74,24 @@ func newSender(t testing.TB, peer int, cfg PoolConfig) *Sender {
 	return NewSender(peer, c)
 }
 
-// ask carries a control message from the purse to the pool.
-func (e *ends) ask(now time.Duration) Header {
+// fromSender carries a control message from the sender to the pool.
+func (e *ends) fromSender(now time.Duration) Header {
 	e.t.Helper()
 	var h Header
 	e.there.Fill(0, &h, now)
-	e.purse.FillControl(&h, now)
+	e.sender.FillControl(&h, now)
 	must(e.t, e.pool.Apply(1, &h, now))
 	must(e.t, e.back.Apply(&h, now))
 	return h
 }
 
-// tell carries a control message from the pool to the purse.
-func (e *ends) tell(now time.Duration) Header {
+// fromPool carries a control message from the pool to the sender.
+func (e *ends) fromPool(now time.Duration) Header {
 	e.t.Helper()
 	var h Header
 	e.pool.Fill(1, &h, now)
 	e.back.FillControl(&h, now)
-	must(e.t, e.purse.Apply(&h, now))
+	must(e.t, e.sender.Apply(&h, now))
 	must(e.t, e.there.Apply(0, &h, now))
 	return h
 }
@@ -81,11 +99,11 @@ func (e *ends) tell(now time.Duration) Header {
 // send carries one request.
 func (e *ends) send(now time.Duration) Header {
 	e.t.Helper()
-	epoch, err := e.purse.Take(now)
+	epoch, err := e.sender.Take(now)
 	must(e.t, err)
 	var h Header
 	e.there.Fill(0, &h, now)
-	e.purse.Fill(&h, now)
+	e.sender.Fill(&h, now)
 	must(e.t, e.pool.Arrived(1, epoch, now))
 	must(e.t, e.pool.Apply(1, &h, now))
 	must(e.t, e.pool.Reposted(1, now))
@@ -108,9 +126,9 @@ func violates(t *testing.T, err error, peer int, rule string) {
 	}
 }
 
-func TestWishesRideOnMessagesBelowHalfAndWantAnAnswerBelowAQuarter(t *testing.T) {
+func TestWantGoesBelowHalfAnswerBelowAQuarter(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 64, Config: Config{Initial: 8, Window: 8}})
-	e.tell(0)
+	e.fromPool(0)
 	var wants, answers []int
 	for i := 1; i <= 8; i++ {
 		h := e.send(0)
@@ -127,29 +145,29 @@ func TestWishesRideOnMessagesBelowHalfAndWantAnAnswerBelowAQuarter(t *testing.T)
 	if len(wants) != 5 || wants[0] != 4 || len(answers) != 1 || answers[0] != 6 {
 		t.Errorf("wishes on messages %v, answers wanted on %v: want from 4 (half of 8 left) and once on 6 (a quarter)", wants, answers)
 	}
-	if _, err := e.purse.Take(0); !errors.Is(err, ErrNoCredit) {
+	if _, err := e.sender.Take(0); !errors.Is(err, ErrNoCredit) {
 		t.Errorf("the ninth of eight credits: %v", err)
 	}
-	e.tell(0)
-	if e.purse.Balance() == 0 {
+	e.fromPool(0)
+	if e.sender.Balance() == 0 {
 		t.Error("the answer brought nothing")
 	}
 }
 
-func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing.T) {
+func TestDrySenderAsksAtOnceThenBacksOff(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 8, Config: Config{Initial: -1, Retry: 10}})
-	if e.purse.Asks(0) {
+	if e.sender.Asks(0) {
 		t.Error("asks though nobody wants to send")
 	}
-	if _, err := e.purse.Take(5); !errors.Is(err, ErrNoCredit) {
+	if _, err := e.sender.Take(5); !errors.Is(err, ErrNoCredit) {
 		t.Fatalf("Take: %v", err)
 	}
 	var asked []time.Duration
 	for now := time.Duration(5); now < 1000; now++ {
-		if e.purse.Asks(now) {
+		if e.sender.Asks(now) {
 			asked = append(asked, now)
 			var h Header
-			e.purse.FillControl(&h, now) // and it is lost
+			e.sender.FillControl(&h, now) // and it is lost
 			if !h.Answer || h.Want == 0 {
 				t.Fatalf("question %+v", h)
 			}
@@ -161,36 +179,36 @@ func TestADrySenderAsksAtOnceAndThenEverLessOftenUntilItGetsSomething(t *testing
 		t.Errorf("asked at %v, want %v", asked, want)
 	}
 	var no *NoCreditError
-	if err := e.purse.Explain(1000); !errors.As(err, &no) || !errors.Is(err, ErrNoCredit) || no.For != 995 || no.Asked != 55 || no.Asks != 7 {
+	if err := e.sender.Explain(1000); !errors.As(err, &no) || !errors.Is(err, ErrNoCredit) || no.For != 995 || no.Asked != 55 || no.Asks != 7 {
 		t.Errorf("explained as %+v (%v)", no, err)
 	}
-	e.ask(1000)
-	e.tell(1000)
-	if e.purse.Balance() == 0 || e.purse.Asks(1e9) {
-		t.Errorf("after the answer the balance is %d, asks %v", e.purse.Balance(), e.purse.Asks(1e9))
+	e.fromSender(1000)
+	e.fromPool(1000)
+	if e.sender.Balance() == 0 || e.sender.Asks(1e9) {
+		t.Errorf("after the answer the balance is %d, asks %v", e.sender.Balance(), e.sender.Asks(1e9))
 	}
 }
 
 // Both ends are dry and ask for answers. If each answer asked again, they would go on at
 // the speed of the wire.
-func TestTwoDryEndsDoNotAnswerOneAnotherForEver(t *testing.T) {
+func TestTwoDryEndsStopAnsweringEachOther(t *testing.T) {
 	e := connect(t, PoolConfig{Peers: 3, Credits: 1, Config: Config{Initial: -1, Retry: 1000}})
-	for _, p := range []*Pool{e.pool, e.there} { // somebody else has the only credit
+	for _, p := range []*Pool{e.pool, e.there} { // another rank has the only credit
 		must(t, p.Open(2, 1, 0))
 		must(t, p.Apply(2, &Header{Epoch: 1, Want: 1}, 0))
 	}
-	e.purse.Take(0)
+	e.sender.Take(0)
 	e.back.Take(0)
-	e.ask(0)
-	e.tell(0)
+	e.fromSender(0)
+	e.fromPool(0)
 	for range 10 {
 		_, here := e.pool.NextControl()
 		_, there := e.there.NextControl()
-		if !here && !there && !e.purse.Asks(0) && !e.back.Asks(0) {
+		if !here && !there && !e.sender.Asks(0) && !e.back.Asks(0) {
 			return
 		}
-		e.ask(0)
-		e.tell(0)
+		e.fromSender(0)
+		e.fromPool(0)
 	}
 	t.Error("there is always something more to say")
 }
@@ -202,45 +220,41 @@ func TestLostRepeatedAndLateHeadersChangeNothing(t *testing.T) {
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 8}, 0))
 	e.pool.Fill(1, &second, 0)
 	for i, h := range []Header{second, first, second, second, first} {
-		must(t, e.purse.Apply(&h, 0))
-		if e.purse.Balance() != 8 {
-			t.Fatalf("balance %d after header %d, want 8", e.purse.Balance(), i)
+		must(t, e.sender.Apply(&h, 0))
+		if e.sender.Balance() != 8 {
+			t.Fatalf("balance %d after header %d, want 8", e.sender.Balance(), i)
 		}
 	}
-	// A return, heard twice, and once more after it was granted again.
-	e.pool.recallFrom(e.pool.account(1), 3, 0)
-	e.tell(0)
+	// A return that arrives twice, and once more after it was granted again.
+	e.pool.recall(e.pool.account(1), 3, 0)
+	e.fromPool(0)
 	var back, old Header
 	old = Header{Epoch: 1}
-	e.purse.FillControl(&back, 0)
+	e.sender.FillControl(&back, 0)
 	for _, h := range []Header{back, old, back} {
 		must(t, e.pool.Apply(1, &h, 0))
 	}
 	if a := e.pool.account(1); a.held() != 5 || a.recalling() {
 		t.Errorf("the pool thinks that %d are held, want 5", a.held())
 	}
-	must(t, Reconcile(e.pool.Account(1), e.purse.Account(), 0))
+	must(t, Reconcile(e.pool.Account(1), e.sender.Account(), 0))
 }
 
-func TestACreditIsNotGrantedAgainBeforeItsBufferIsPosted(t *testing.T) {
+func TestCreditIsGrantedAfterItsBufferIsPosted(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 1, Config: Config{Initial: 1}})
-	e.tell(0)
-	epoch, err := e.purse.Take(0)
+	e.fromPool(0)
+	epoch, err := e.sender.Take(0)
 	must(t, err)
 	must(t, e.pool.Arrived(1, epoch, 0))
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 1, Answer: true}, 0))
-	if held := e.pool.account(1).held(); held != 0 {
-		t.Errorf("%d credits granted for a buffer that is taken", held)
-	}
+	holds(t, e.pool, 1, 0)
 	var missing *NotPostedError
 	if err := e.pool.BeforeHandlers(); !errors.As(err, &missing) || missing.Buffers != 1 {
 		t.Errorf("handlers may run: %v", err)
 	}
 	must(t, e.pool.Reposted(1, 0))
 	must(t, e.pool.BeforeHandlers())
-	if held := e.pool.account(1).held(); held != 1 {
-		t.Errorf("%d credits granted after it was posted, want 1", held)
-	}
+	holds(t, e.pool, 1, 1)
 	if e.pool.Reposted(1, 0) == nil {
 		t.Error("a buffer that no message took counted as posted again")
 	}
@@ -272,8 +286,8 @@ func TestReplyBuffersBoundUnansweredRequests(t *testing.T) {
 
 func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 8, Replies: 2, Config: Config{Initial: 4}})
-	e.tell(0)
-	epoch, err := e.purse.Take(0)
+	e.fromPool(0)
+	epoch, err := e.sender.Take(0)
 	must(t, err)
 	replyEpoch, err := e.pool.ReserveReply(1)
 	must(t, err)
@@ -283,38 +297,38 @@ func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
 	if credits, replies := e.pool.Close(1, 0); credits != 0 || replies != 0 {
 		t.Errorf("a second time %d and %d", credits, replies)
 	}
-	if n := e.purse.Close(); n != 3 || e.purse.Close() != 0 {
+	if n := e.sender.Close(); n != 3 || e.sender.Close() != 0 {
 		t.Errorf("%d unused credits ended, want 3, once", n)
 	}
-	if e.purse.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) {
+	if e.sender.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) {
 		t.Error("cancelled after the end")
 	}
-	if _, err := e.purse.Take(0); !errors.Is(err, ErrNotOpen) {
+	if _, err := e.sender.Take(0); !errors.Is(err, ErrNotOpen) {
 		t.Errorf("Take: %v", err)
 	}
 	// The next connection owes nothing to the last.
-	must(t, errors.Join(e.pool.Open(1, 2, 0), e.purse.Open(2)))
-	if e.purse.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) || e.purse.Balance() != 0 {
+	must(t, errors.Join(e.pool.Open(1, 2, 0), e.sender.Open(2)))
+	if e.sender.Cancel(epoch) || e.pool.CancelReply(1, replyEpoch) || e.sender.Balance() != 0 {
 		t.Error("something of connection 1 counts in connection 2")
 	}
 	if err := e.pool.Arrived(1, 1, 0); !errors.Is(err, ErrStale) {
 		t.Errorf("message of connection 1: %v", err)
 	}
 	must(t, e.pool.Apply(1, &Header{Epoch: 1, Want: 8, Extended: true, Returned: 4}, 0))
-	must(t, e.purse.Apply(&Header{Epoch: 1, Granted: 8}, 0))
-	if e.purse.Balance() != 0 || e.pool.account(1).held() != 4 {
+	must(t, e.sender.Apply(&Header{Epoch: 1, Granted: 8}, 0))
+	if e.sender.Balance() != 0 || e.pool.account(1).held() != 4 {
 		t.Error("headers of connection 1 were believed")
 	}
-	if p, s := e.pool.Stats().Stale, e.purse.Stats().Stale; p != 2 || s != 1 {
+	if p, s := e.pool.Stats().Stale, e.sender.Stats().Stale; p != 2 || s != 1 {
 		t.Errorf("stale counted %d and %d times, want 2 and 1", p, s)
 	}
 	must(t, e.pool.Reposted(1, 0))
-	if e.pool.Open(1, 2, 0) == nil || e.purse.Open(2) == nil || e.purse.Open(1) == nil {
+	if e.pool.Open(1, 2, 0) == nil || e.sender.Open(2) == nil || e.sender.Open(1) == nil {
 		t.Error("a number was used twice")
 	}
 }
 
-func TestAControlMessageOfTheNextConnectionOpensIt(t *testing.T) {
+func TestControlMessageOpensTheNextConnection(t *testing.T) {
 	p := newPool(t, PoolConfig{Peers: 2, Credits: 2})
 	open := func(wire uint16, want uint32, ok bool) {
 		t.Helper()
@@ -350,8 +364,8 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}
 }
 
-// Memory must not grow with those that a rank never hears of.
-func TestAPeerThatNeverHadAConnectionCostsNothing(t *testing.T) {
+// Memory must not grow with peers that a rank has no connection to.
+func TestPeerWithoutConnectionCostsNothing(t *testing.T) {
 	const peers = 1 << 20
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -370,18 +384,18 @@ func TestAPeerThatNeverHadAConnectionCostsNothing(t *testing.T) {
 	}
 }
 
-func TestTheWayOfAMessageAllocatesNothing(t *testing.T) {
+func TestMessagesAllocateNothing(t *testing.T) {
 	e := connect(t, PoolConfig{Credits: 4, Replies: 4})
-	e.tell(0)
+	e.fromPool(0)
 	var wire [ExtendedSize]byte
 	if n := testing.AllocsPerRun(1000, func() { roundTrip(e, &wire) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	e.pool.Close(1, 0)
-	e.purse.Close()
-	must(t, e.purse.Open(2))
+	e.sender.Close()
+	must(t, e.sender.Open(2))
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := e.purse.Take(0); err == nil {
+		if _, err := e.sender.Take(0); err == nil {
 			t.Fatal("a credit from nowhere")
 		}
 	}); n != 0 {
@@ -391,14 +405,14 @@ func TestTheWayOfAMessageAllocatesNothing(t *testing.T) {
 
 // roundTrip is a request and its reply, with all that both ends do about credits.
 func roundTrip(e *ends, wire *[ExtendedSize]byte) {
-	epoch, err := e.purse.Take(0)
+	epoch, err := e.sender.Take(0)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	_, err = e.there.ReserveReply(0)
 	var h, got Header
 	e.there.Fill(0, &h, 0)
-	e.purse.Fill(&h, 0)
+	e.sender.Fill(&h, 0)
 	n := h.Encode(wire[:])
 	_, err2 := got.Decode(wire[:n])
 	err3 := e.pool.Arrived(1, epoch, 0)
@@ -410,22 +424,22 @@ func roundTrip(e *ends, wire *[ExtendedSize]byte) {
 	e.back.Fill(&r, 0)
 	n = r.Encode(wire[:])
 	_, err = got.Decode(wire[:n])
-	if err != nil || e.there.ReplyArrived(0, epoch) != nil || e.there.Apply(0, &got, 0) != nil || e.purse.Apply(&got, 0) != nil || e.there.Reposted(1, 0) != nil {
+	if err != nil || e.there.ReplyArrived(0, epoch) != nil || e.there.Apply(0, &got, 0) != nil || e.sender.Apply(&got, 0) != nil || e.there.Reposted(1, 0) != nil {
 		e.t.Fatal("reply")
 	}
 }
 
 func BenchmarkTake(b *testing.B) {
 	e := connect(b, PoolConfig{Credits: 4})
-	e.tell(0)
+	e.fromPool(0)
 	b.ReportAllocs()
 	for b.Loop() {
-		epoch, _ := e.purse.Take(0)
-		e.purse.Cancel(epoch)
+		epoch, _ := e.sender.Take(0)
+		e.sender.Cancel(epoch)
 	}
 }
 
-// One message at its receiver: arrival, wish, repost, grant.
+// One message at its receiver: arrival, want, repost, grant.
 func BenchmarkArrived(b *testing.B) {
 	p := newPool(b, PoolConfig{Peers: 2, Credits: 64})
 	must(b, p.Open(1, 1, 0))
@@ -458,7 +472,7 @@ func BenchmarkArrivedOfMany(b *testing.B) {
 
 func BenchmarkRequestAndReply(b *testing.B) {
 	e := connect(b, PoolConfig{Credits: 4, Replies: 4})
-	e.tell(0)
+	e.fromPool(0)
 	var wire [ExtendedSize]byte
 	b.ReportAllocs()
 	for b.Loop() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// "For ever" is written as the longest time there is; the sums must not begin again at the other end.
+// "For ever" is written as the longest time there is; the sums must not wrap around.
 func TestTheLongestTimesAreNeverDue(t *testing.T) {
 	const now = 1000 * time.Hour
 	c := Config{RecallAfter: math.MaxInt64, Retry: math.MaxInt64}

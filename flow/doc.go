@@ -1,13 +1,13 @@
-// Package flow keeps senders from overrunning receivers. It holds the books and
-// decides; it sends nothing, starts no goroutine and reads no clock: messages go
-// through package am, times are passed in.
+// Package flow keeps senders from overrunning receivers. It counts and decides; it sends
+// nothing, starts no goroutine and reads no clock: messages go through package am, times are
+// passed in.
 //
 // # Credits
 //
 // A receiver has a [Pool] of buffers posted to its device (one shared receive
 // queue, or the slots of a ring). A credit is the right to use one of them, once,
-// for a request. The pool grants credits to peers; each peer keeps them in a
-// [Sender], its purse, and takes one for each request. Because there are never
+// for a request. The pool grants credits to peers; each peer keeps them as the balance of a
+// [Sender], and takes one for each request. Because there are never
 // more credits than posted buffers, no message meets a receiver without one: over
 // verbs, no receiver-not-ready event, with memory that grows with the pool and not
 // with the number of ranks.
@@ -15,7 +15,7 @@
 // A credit is in exactly one place:
 //
 //	           grant                    Apply
-//	+--> free --------> on its way ---------------> purse ---------+
+//	+--> free --------> on its way --------------> balance --------+
 //	|                                                | | ^         |
 //	|                                            Take| | |Cancel   | recall
 //	|  Reposted           Arrived                    v | |         v
@@ -35,37 +35,36 @@
 //
 // and [Reconcile] the same across the two ends of a pair.
 //
-// # Who gets how many
+// # Grants and recalls
 //
 // A connection opens with a few credits ([Config].Initial) if there are any. Below
-// half of what the last grant brought, messages carry a wish ([Header].Want, the number
-// of credits that the sender would like to hold); below a quarter the wish asks for
+// half of what the last grant brought, messages carry [Header].Want, the number
+// of credits that the sender wants to hold; below a quarter they ask for
 // an answer at once. Grants ride on messages that go to the peer anyway, else on a
-// control message. A sender that ran dry asks by a control message, repeats that until
-// it gets something. Whoever has to ask for an answer wishes for twice as many as
-// before, up to Config.Window; whoever is asked to give back, for half.
+// control message. A sender that ran dry asks by a control message and repeats that until
+// it gets something. A sender that has to ask for an answer wants twice as many as
+// before, up to Config.Window; one that is asked to give back, half.
 //
-// When more peers want credits than there are, those without any come first, in the
-// order of asking, in equal parts of at least one; every one that asks therefore gets a
+// When more peers want credits than there are, the starved (those without any) come first, in
+// the order of asking, in equal parts of at least one; every one that asks therefore gets a
 // credit as soon as those before it got theirs. Where these come from: messages
-// that arrive bring their credits back, and those go to the queue, not to who used
-// them; and while peers wait, a peer that used none for Config.RecallAfter is
+// that arrive bring their credits back, and those go to the queue, not to their last user;
+// and while peers wait, a peer that used none for Config.RecallAfter is
 // asked to give back what it has ([Header].Recall), and a busy one what exceeds its
-// part. The answer says how many it could give back; the others are in messages, and
+// part. The answer states how many it could give back; the others are in messages, and
 // come back with them. A peer that does not answer is asked again, and others as well. An answer
-// without a wish ends the wish that the peer had.
+// without Want ends what the peer wanted.
 //
 // # Replies
 //
-// A reply needs no credit. Who sends a request that will be answered reserves the
-// buffer for the answer first, at itself ([Pool.ReserveReply]); these buffers are
-// posted beside those for requests, and the number of unanswered requests is bounded by
-// them. So whoever handles a request can always answer, and no cycle of requests
-// and replies can stand still.
+// A reply needs no credit. The sender reserves the reply buffer, at itself, before it sends
+// a request that will be answered ([Pool.ReserveReply]); these buffers are
+// posted beside those for requests, and bound the number of unanswered requests.
+// So a handler can always reply, and no cycle of requests and replies can stand still.
 //
 // # The user's part
 //
-// The order of calls when messages arrived, which a [Pool] holds its user to:
+// The order of calls when messages arrived, which a [Pool] checks:
 //
 //	for each message   Arrived or ReplyArrived; Header.Decode; Pool.Apply; Sender.Apply
 //	post a spare for each buffer (or copy the message, and post its own)
@@ -77,35 +76,37 @@
 // and when one is sent:
 //
 //	ReserveReply       if it will be answered
-//	Take               ErrNoCredit: poll, send what Asks says, try again
+//	Take               ErrNoCredit: poll, send what Asks wants, try again
 //	Pool.Fill, Sender.Fill, Header.Encode; send; on failure Cancel, CancelReply, Unsaid of both
 //
 // Every header is filled by both the Pool and the Sender of the pair. Between
-// messages [Pool.Due] and [Sender.Due] say when Tick and Asks want to be called.
+// messages [Pool.Due] and [Sender.Due] are when to call Tick and Asks.
 //
 // Locks are the user's: a Pool is used by one goroutine at a time, and so is a Sender;
 // Senders and the Pool do not touch one another.
 //
 // # Connections
 //
-// Books are kept for one connection, which both ends number alike, from 1 on. When
+// An account is of one connection, which both ends number alike, from 1 on. When
 // one ends, by death or for lack of use, both ends Close: all that was out comes back
 // to the pool, once, wherever it was; and the next starts from nothing. Headers
 // and messages of other connections are counted and ignored. A control message to a
-// peer without a connection may begin one ([Pool.Opens]): who has never sent
+// peer without a connection may begin one ([Pool.Opens]): a rank that has never sent
 // anything gets its first credit before the network makes a connection for it. A peer
-// without connection costs a quarter of a byte, or 16 bytes where one of the 31 with numbers around its own had one.
+// without a connection costs a quarter of a byte, or 16 bytes where one of the 31 with numbers
+// around its own had one.
 //
 // # Lost, repeated and late control messages
 //
-// Counters on the wire are totals of the connection ([Header]): the newest that was
-// seen counts, whatever came before or comes twice. What is lost is asked for
+// Counters on the wire are totals of the connection ([Header]): the newest one
+// counts, whatever came before or comes twice. What is lost is asked for
 // again: by the sender as long as it has no credit, by the pool as long as others
 // have none. Totals wrap around at 2^32.
 //
 // # Hostile peers
 //
-// Who does not take its replies is kept from making more calls by [Pool.Bar], which grants it nothing.
+// [Pool.Bar] grants nothing to a peer that does not take its replies, which keeps it from making
+// more calls.
 //
 // A header that grants beyond the window, returns credits that the peer never had,
 // or answers a recall that was never made is refused whole, with a [*ViolationError]

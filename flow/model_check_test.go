@@ -2,19 +2,19 @@ package flow
 
 import "fmt"
 
-// check compares a rank's books with themselves and with its device.
+// check compares a rank's accounts with themselves and with its device.
 func (w *world) check(i int) error {
 	r := w.ranks[i]
 	if err := r.pool.Check(); err != nil {
 		return fmt.Errorf("rank %d: %w", i, err)
 	}
 	if w.fault != spareLate && r.pool.Posted() != r.posted {
-		return fmt.Errorf("rank %d: the books say that %d buffers are posted, the device has %d", i, r.pool.Posted(), r.posted)
+		return fmt.Errorf("rank %d: %d buffers are posted by the account, the device has %d", i, r.pool.Posted(), r.posted)
 	}
 	return nil
 }
 
-// reconcile compares the books of all pairs with one another.
+// reconcile compares the accounts of both ends of all pairs.
 func (w *world) reconcile() error {
 	for i, r := range w.ranks {
 		for j := range w.ranks {
@@ -36,9 +36,9 @@ func (w *world) reconcile() error {
 					under++
 				}
 			}
-			pool, purse := w.ranks[j].pool.Account(i), r.purses[j].Account()
-			if err := Reconcile(pool, purse, under); err != nil {
-				return fmt.Errorf("from rank %d to %d: %w (pool %+v, purse %+v)", i, j, err, pool, purse)
+			pool, sender := w.ranks[j].pool.Account(i), r.senders[j].Account()
+			if err := Reconcile(pool, sender, under); err != nil {
+				return fmt.Errorf("from rank %d to %d: %w (pool %+v, sender %+v)", i, j, err, pool, sender)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (w *world) settle(bound int) (rounds int, err error) {
 		if rounds == bound {
 			for k := range waiting {
 				return rounds, fmt.Errorf("rank %d sent nothing to rank %d in %d rounds (%v; %s)", k[0], k[1], rounds,
-					w.ranks[k[0]].purses[k[1]].Explain(w.now), w.ranks[k[1]].pool.Describe(w.now))
+					w.ranks[k[0]].senders[k[1]].Explain(w.now), w.ranks[k[1]].pool.Describe(w.now))
 			}
 		}
 		if err := w.round(waiting); err != nil {
@@ -128,7 +128,7 @@ func (w *world) round(waiting map[[2]int]uint64) error {
 func (w *world) run(n int) (longest int, err error) {
 	const between = 20_000
 	// A question is repeated at the latest after Retry << maxBackoff, 128 rounds; then
-	// everybody before one in the queue has a turn.
+	// every rank before one in the queue has a turn.
 	bound := 4<<maxBackoff + 40*len(w.ranks)
 	for k := 1; k <= n; k++ {
 		if err := w.step(); err != nil {

@@ -9,8 +9,8 @@ import (
 
 // world is a job of ranks that send one another requests and replies, and whose
 // networks do what networks may: messages of a connection arrive in order, once, or not
-// at all when it breaks; control messages are lost, repeated and late. It keeps
-// books of its own, of buffers and of messages under way, to compare with.
+// at all when it breaks; control messages are lost, repeated and late. It counts
+// buffers and messages under way by itself, to compare with.
 type world struct {
 	rng   *rand.Rand
 	ranks []*rank
@@ -25,7 +25,7 @@ type world struct {
 
 type rank struct {
 	pool    *Pool
-	purses  []*Sender // by peer; nil for itself
+	senders []*Sender // by peer; nil for itself
 	posted  int       // what the device really has
 	owed    int       // buffers that fault spareLate posts later
 	hand    []op      // messages with a credit that are not sent yet
@@ -65,19 +65,19 @@ type pair struct {
 	open   [2]bool // which end, the lower rank first, takes it for open
 }
 
-// fault is what is wrong with the users of the books, or the books.
+// fault is what is wrong with the users of the accounts, or the accounts.
 type fault int
 
 const (
 	none fault = iota
 	replyTakesCredit
 	handlersBeforeSpares // the user runs handlers first
-	spareLate            // the user says Reposted first and posts later
-	doubleReturn         // the books take credits back twice at a peer's death
-	recallForgotten      // the books grant what is asked back before it is back
-	epochUnchecked       // the books take headers of other connections
+	spareLate            // the user calls Reposted first and posts later
+	doubleReturn         // credits come back twice at a peer's death
+	recallForgotten      // what is asked back is granted before it is back
+	epochUnchecked       // headers of other connections count
 	neverAskedAgain      // a lost question is not repeated
-	neverRecalled        // who holds credits keeps them
+	neverRecalled        // a peer that holds credits keeps them
 	cancelUnchecked      // a credit of an earlier connection is put back
 )
 
@@ -99,7 +99,7 @@ func newWorld(seed uint64, cfg PoolConfig, f fault) (*world, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := &rank{pool: p, purses: make([]*Sender, cfg.Peers), posted: cfg.Credits + cfg.Replies}
+		r := &rank{pool: p, senders: make([]*Sender, cfg.Peers), posted: cfg.Credits + cfg.Replies}
 		w.cfg = p.Config()
 		w.ranks = append(w.ranks, r)
 		w.wires = append(w.wires, make([]*wire, cfg.Peers))
@@ -108,7 +108,7 @@ func newWorld(seed uint64, cfg PoolConfig, f fault) (*world, error) {
 			if i == j {
 				continue
 			}
-			r.purses[j] = NewSender(j, senders)
+			r.senders[j] = NewSender(j, senders)
 			w.wires[i][j] = &wire{}
 			if i < j {
 				w.pairs[i][j] = &pair{epoch: 1}
@@ -178,7 +178,7 @@ func (w *world) send(i, j int, answered bool) error {
 			return err
 		}
 	}
-	if o.epoch, err = r.purses[j].Take(w.now); err != nil {
+	if o.epoch, err = r.senders[j].Take(w.now); err != nil {
 		if answered && !r.pool.CancelReply(j, o.replyEpoch) {
 			return fmt.Errorf("rank %d: reservation for rank %d vanished", i, j)
 		}
@@ -205,20 +205,20 @@ func (w *world) hand(i int) error {
 	}
 	o := r.hand[0]
 	r.hand = r.hand[1:]
-	if r.purses[o.to].Epoch() == 0 && !w.calm { // until there is another connection, which is the trap
+	if r.senders[o.to].Epoch() == 0 && !w.calm { // until there is another connection, which is the trap
 		r.hand = append(r.hand, o)
 		return nil
 	}
-	live := r.purses[o.to].Epoch() == o.epoch
+	live := r.senders[o.to].Epoch() == o.epoch
 	if live && w.chance(2) {
 		w.emit(i, o.to, message{answered: o.answered})
 		return nil
 	}
 	if w.fault == cancelUnchecked && !live {
-		o.epoch = r.purses[o.to].Epoch()
+		o.epoch = r.senders[o.to].Epoch()
 		live = o.epoch != 0
 	}
-	if got := r.purses[o.to].Cancel(o.epoch); got != live {
+	if got := r.senders[o.to].Cancel(o.epoch); got != live {
 		return fmt.Errorf("rank %d: cancel of connection %d to %d is %v", i, o.epoch, o.to, got)
 	}
 	if o.answered && r.pool.CancelReply(o.to, o.replyEpoch) != live {
@@ -230,7 +230,7 @@ func (w *world) hand(i int) error {
 func (w *world) emit(i, j int, m message) {
 	var h Header
 	w.ranks[i].pool.Fill(j, &h, w.now)
-	w.ranks[i].purses[j].Fill(&h, w.now)
+	w.ranks[i].senders[j].Fill(&h, w.now)
 	m.size = h.Encode(m.header[:])
 	if p, _ := w.pair(i, j); !p.broken {
 		w.wires[i][j].messages = append(w.wires[i][j].messages, m)
@@ -312,13 +312,13 @@ func (w *world) apply(j, i int, header []byte) error {
 	if n, err := h.Decode(header); err != nil || n != len(header) {
 		return fmt.Errorf("decoded %d of %d bytes: %v", n, len(header), err)
 	}
-	if epoch := r.purses[i].Epoch(); w.fault == epochUnchecked && epoch != 0 {
+	if epoch := r.senders[i].Epoch(); w.fault == epochUnchecked && epoch != 0 {
 		h.Epoch = uint16(epoch)
 	}
 	if err := r.pool.Apply(i, &h, w.now); err != nil {
 		return fmt.Errorf("rank %d: %w", j, err)
 	}
-	if err := r.purses[i].Apply(&h, w.now); err != nil {
+	if err := r.senders[i].Apply(&h, w.now); err != nil {
 		return fmt.Errorf("rank %d: %w", j, err)
 	}
 	return nil
@@ -327,21 +327,21 @@ func (w *world) apply(j, i int, header []byte) error {
 // reply is what a handler sends.
 func (w *world) reply(j, i int) error {
 	r := w.ranks[j]
-	if w.fault == replyTakesCredit && r.purses[i].Epoch() != 0 {
-		r.blocked = &op{to: i, epoch: r.purses[i].Epoch()}
+	if w.fault == replyTakesCredit && r.senders[i].Epoch() != 0 {
+		r.blocked = &op{to: i, epoch: r.senders[i].Epoch()}
 		return w.retry(j)
 	}
 	w.emit(j, i, message{reply: true})
 	return nil
 }
 
-// retry is a handler that waits for a credit: nobody polls meanwhile.
+// retry is a handler that waits for a credit, without a poll meanwhile.
 func (w *world) retry(j int) error {
 	r := w.ranks[j]
 	o := *r.blocked
-	if r.purses[o.to].Epoch() != o.epoch {
+	if r.senders[o.to].Epoch() != o.epoch {
 		r.blocked = nil
-	} else if _, err := r.purses[o.to].Take(w.now); err == nil {
+	} else if _, err := r.senders[o.to].Take(w.now); err == nil {
 		r.blocked = nil
 		w.emit(j, o.to, message{}) // it counts as a message that took a credit; the reply is never sent
 	}
@@ -364,11 +364,11 @@ func (w *world) controls(i int) {
 				a.granted -= uint32(n)
 				r.pool.held -= n
 				r.pool.free += n
-				r.pool.emptied(a, w.now)
+				r.pool.emptied(a)
 			}
 		}
 	}
-	for j, s := range r.purses {
+	for j, s := range r.senders {
 		if s != nil && s.Asks(w.now) {
 			w.control(i, j)
 		}
@@ -378,7 +378,7 @@ func (w *world) controls(i int) {
 func (w *world) control(i, j int) {
 	var h Header
 	w.ranks[i].pool.Fill(j, &h, w.now)
-	w.ranks[i].purses[j].FillControl(&h, w.now)
+	w.ranks[i].senders[j].FillControl(&h, w.now)
 	var c control
 	c.size = h.Encode(c.header[:])
 	l := w.wires[i][j]
@@ -404,7 +404,7 @@ func (w *world) deliverControl(i, j int) error {
 	return w.check(j)
 }
 
-// connection breaks, ends and makes connections; each end hears in its own time.
+// connection breaks, ends and makes connections; each end learns it in its own time.
 func (w *world) connection(i, j int) error {
 	p, end := w.pair(i, j)
 	switch {
@@ -460,7 +460,7 @@ func (w *world) open(i, j int) error {
 	if err := r.pool.openAt(j, p.epoch, origin(j, i, p.epoch), w.now); err != nil {
 		return err
 	}
-	return errors.Join(r.purses[j].openAt(p.epoch, origin(i, j, p.epoch)), w.check(i))
+	return errors.Join(r.senders[j].openAt(p.epoch, origin(i, j, p.epoch)), w.check(i))
 }
 
 func origin(from, to int, epoch uint32) uint32 { return -uint32(from*7+to*3+1) - epoch%16 }
@@ -474,9 +474,9 @@ func (w *world) close(i, j int) error {
 	if c, n := r.pool.Close(j, w.now); c != 0 || n != 0 {
 		return fmt.Errorf("rank %d: a second Close of rank %d gave %d credits and %d replies", i, j, c, n)
 	}
-	r.purses[j].Close()
-	if n := r.purses[j].Close(); n != 0 {
-		return fmt.Errorf("rank %d: a second Close of the purse for rank %d gave %d credits", i, j, n)
+	r.senders[j].Close()
+	if n := r.senders[j].Close(); n != 0 {
+		return fmt.Errorf("rank %d: a second Close of the sender to rank %d gave %d credits", i, j, n)
 	}
 	return w.check(i)
 }

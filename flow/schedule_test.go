@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheBooks (default 10 million; 1 million with -race or -short)")
+	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheAccounts (default 10 million; 1 million with -race or -short)")
 	seed  = flag.Uint64("seed", 1, "where random schedules start")
 )
 
@@ -31,7 +31,7 @@ func (c PoolConfig) name() string {
 	return fmt.Sprintf("peers=%d,credits=%d,replies=%d", c.Peers, c.Credits, c.Replies)
 }
 
-func TestRandomSchedulesKeepTheBooks(t *testing.T) {
+func TestRandomSchedulesKeepTheAccounts(t *testing.T) {
 	n := *steps
 	if n == 0 {
 		n = 10_000_000
@@ -68,11 +68,11 @@ func (w *world) report(t *testing.T, longest int) {
 		p.Retries += ps.Retries
 		p.Reclaimed += ps.Reclaimed
 		p.Stale += ps.Stale
-		for _, purse := range r.purses {
-			if purse != nil {
-				s.Dry += purse.Stats().Dry
-				s.Asks += purse.Stats().Asks
-				s.Lost += purse.Stats().Lost
+		for _, sender := range r.senders {
+			if sender != nil {
+				ss := sender.Stats()
+				s.Dry += ss.Dry
+				s.Asks += ss.Asks
 			}
 		}
 	}
@@ -97,11 +97,11 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 		{"handlers run before spares are posted", handlersBeforeSpares, []string{"handlers may not run"}},
 		{"spares are posted too late", spareLate, []string{"met no buffer"}},
 		{"credits come back twice at a death", doubleReturn, []string{"free + held + bare = all"}},
-		{"a recall under way is forgotten", recallForgotten, []string{"without a credit", "returned credits it never had", "one place", "purse + messages", "no grant that was not made"}},
-		{"epochs are not checked", epochUnchecked, []string{"purse", "no grant that was not made", "no return that was not made", "granted beyond", "never had", "never made", "asked back more"}},
+		{"a recall under way is forgotten", recallForgotten, []string{"without a credit", "returned credits it never had", "one place", "balance + messages", "that was not made"}},
+		{"epochs are not checked", epochUnchecked, []string{"balance", "that was not made", "granted beyond", "never had", "never made", "asked back more"}},
 		{"a question is never repeated", neverAskedAgain, []string{"sent nothing"}},
 		{"credits are never recalled", neverRecalled, []string{"sent nothing"}},
-		{"a cancel after a reconnection counts", cancelUnchecked, []string{"credits used", "purse", "cancelled reply", "without a credit"}},
+		{"a cancel after a reconnection counts", cancelUnchecked, []string{"credits used", "balance", "cancelled reply", "without a credit"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, err := newWorld(*seed, PoolConfig{Peers: 5, Credits: 3, Replies: 2}, c.fault)
@@ -123,8 +123,8 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 	}
 }
 
-// Many senders and few buffers, and everybody gets a turn.
-func TestFarMoreSendersThanCreditsAllProgress(t *testing.T) {
+// Many senders and few buffers, and every sender gets a turn.
+func TestMoreSendersThanCreditsAllProgress(t *testing.T) {
 	const senders, messages = 40, 5
 	w, err := newWorld(*seed, PoolConfig{Peers: senders + 1, Credits: 3, Config: Config{Window: 3}}, none)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Pages says whether to use huge pages of the hugetlb pool.
+// Pages is whether to use huge pages of the hugetlb pool.
 type Pages int
 
 const (
@@ -27,7 +27,7 @@ type Node int
 // OnNode is the Node with the kernel's number n.
 func OnNode(n int) Node { return Node(n + 1) }
 
-// Config says what to map. Either Size, Share or System must be positive.
+// Config is what to map. Either Size, Share or System must be positive.
 type Config struct {
 	// Size is the user's part in bytes, and need not be a multiple of anything.
 	Size int64
@@ -61,7 +61,7 @@ type Config struct {
 	// (max_mr_size); 0 is unknown.
 	DeviceMax uint64
 
-	// Locked says that the memory will be pinned, so that RLIMIT_MEMLOCK counts.
+	// Locked: the memory will be pinned, so that RLIMIT_MEMLOCK counts.
 	Locked bool
 
 	host host // the machine, unless a test puts another in its place

@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/internal/remedy"
 )
 
-// LimitError says that a segment is larger than something allows. Nothing was
+// LimitError is the error of a segment that is larger than a limit allows. Nothing was
 // mapped.
 type LimitError struct {
 	Asked  uint64 // bytes of the whole mapping
@@ -23,7 +23,7 @@ func (e *LimitError) Error() string {
 // unlimited stands for a limit that is not set.
 const unlimited = math.MaxUint64
 
-// limits is what the machine says, in bytes.
+// limits are those of the machine and the process, in bytes.
 type limits struct {
 	memlock, memlockHard uint64 // RLIMIT_MEMLOCK
 	pinned               uint64 // counted against it already
@@ -110,7 +110,7 @@ func tightest(b []bound) bound {
 	return t
 }
 
-// admit says whether n bytes fit under every bound.
+// admit returns an error unless n bytes fit under every bound.
 func admit(n uint64, b []bound) error {
 	if t := tightest(b); n > t.room {
 		return &LimitError{Asked: n, Limit: t.room, Which: t.which, Remedy: t.remedy}

@@ -76,13 +76,11 @@ func TestEachLimitRefusesWithItsFigures(t *testing.T) {
 	}
 }
 
-func TestMemlockIsRaisedToTheHardLimitBeforeRefusing(t *testing.T) {
+func TestMemlockIsRaisedBeforeRefusing(t *testing.T) {
 	h := &fakeHost{limits_: generous()}
 	h.limits_.memlock, h.limits_.memlockHard = mib, 8*mib
 	m, err := Map(Config{Size: 4 * mib, Locked: true, host: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if h.raised != 8*mib {
 		t.Errorf("soft limit raised to %d, want %d", h.raised, 8*mib)
@@ -103,9 +101,7 @@ func TestMemlockIsLeftAloneWhenItSuffices(t *testing.T) {
 			n = 16 * mib // CAP_IPC_LOCK lifts the limit
 		}
 		m, err := Map(Config{Size: n, Locked: true, host: h})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Close()
 		if h.raised != 0 {
 			t.Errorf("the soft limit was raised to %d for nothing", h.raised)
@@ -145,17 +141,13 @@ func TestShareIsOfTheTightestLimit(t *testing.T) {
 	h.limits_.available = 64 * mib
 	h.limits_.cgroups = []cgroupLimit{{"/job", 32 * mib, 0, 0}}
 	m, err := Map(Config{Share: 0.5, System: 100, host: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if n := len(m.User()); n > 16*mib || n < 16*mib-8192 {
 		t.Errorf("half of 32 MiB gave %d bytes", n)
 	}
 	all, err := Map(Config{Share: 1, System: 100, host: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer all.Close()
 	if all.Len() > 32*mib {
 		t.Errorf("the whole share gave %d bytes of %d", all.Len(), 32*mib)
@@ -166,9 +158,7 @@ func TestMissingHugePagesAreNotedUnderAuto(t *testing.T) {
 	h := &fakeHost{limits_: generous()}
 	h.limits_.hugePage = 2 * mib
 	m, err := Map(Config{Size: 4 * mib, host: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if m.HugePages() || len(m.Notes()) == 0 || !strings.Contains(m.Notes()[0], "huge") {
 		t.Errorf("huge %v, notes %q", m.HugePages(), m.Notes())
@@ -179,12 +169,8 @@ func TestMissingHugePagesAreNotedUnderAuto(t *testing.T) {
 func write(t *testing.T, root, name, text string) {
 	t.Helper()
 	p := filepath.Join(root, name)
-	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+	must(t, os.WriteFile(p, []byte(text), 0o644))
 }
 
 func TestCgroupLimitsAreFoundUpToTheRoot(t *testing.T) {
@@ -217,9 +203,7 @@ func TestMachineIsReadInBytes(t *testing.T) {
 	write(t, root, "proc/self/uid_map", "0 0 4294967295\n")
 	write(t, root, "proc/self/mountinfo", "")
 	l, err := machine{root}.limits()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if l.available != 50<<10 || l.commitLeft != 20<<10 || l.hugeFree != 5*2<<20 || l.pinned != 3<<10 ||
 		l.mapped != 9<<10 || l.dataUsed != 4<<10 || !l.ipcLock {
 		t.Errorf("got %+v", l)
@@ -232,9 +216,7 @@ func TestMachineIsReadInBytes(t *testing.T) {
 
 func TestTheRealMachineCanBeRead(t *testing.T) {
 	l, err := machine{}.limits()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if l.available == 0 || l.mapped == 0 || l.memlock == 0 && l.memlockHard == 0 {
 		t.Errorf("got %+v", l)
 	}

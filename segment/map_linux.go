@@ -39,7 +39,7 @@ func Map(c Config) (*Mapping, error) {
 	return m, nil
 }
 
-// errSmall says that a segment does not fill one huge page, which needs no note.
+// errSmall: a segment does not fill one huge page, which needs no note.
 var errSmall = errors.New("segment is smaller than a huge page")
 
 // mapPages maps with one kind of pages.
@@ -131,7 +131,7 @@ func (m *Mapping) create(c *Config) (err error) {
 	return nil
 }
 
-// sealedFile returns a memfd of n bytes whose size nobody can change.
+// sealedFile returns a memfd of n bytes whose size cannot be changed.
 func sealedFile(n uint64, huge bool) (int, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if huge {
@@ -226,7 +226,7 @@ func preferNode(b []byte, node int) error {
 	return nil
 }
 
-// populate gives every page its memory now, or says why that cannot be.
+// populate gives every page its memory now, or returns why that cannot be.
 func (m *Mapping) populate() error {
 	err := unix.Madvise(m.bytes, unix.MADV_POPULATE_WRITE)
 	if errors.Is(err, unix.EINVAL) && !m.huge { // came with Linux 5.14

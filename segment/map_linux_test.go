@@ -21,12 +21,17 @@ func TestMain(m *testing.M) {
 	handletest.VerifyTestMain(m)
 }
 
-func mustMap(t *testing.T, c Config) *Mapping {
+func must(t *testing.T, err error) {
 	t.Helper()
-	m, err := Map(c)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func mustMap(t *testing.T, c Config) *Mapping {
+	t.Helper()
+	m, err := Map(c)
+	must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Error(err)
@@ -70,9 +75,7 @@ func TestAlignmentIsHonoured(t *testing.T) {
 func TestPeerSeesTheSameBytes(t *testing.T) {
 	m := mustMap(t, Config{Size: 100_000, Shared: true})
 	p, err := MapFD(m.FD(), m.Len())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	m.Bytes()[99_999] = 7
 	p.Bytes()[0] = 9
@@ -92,25 +95,15 @@ func TestSizeOfASegmentIsSealed(t *testing.T) {
 
 func TestFilesThatCouldShrinkAreRefused(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
-	if err := f.Truncate(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(1 << 20))
 	loose, err := unix.MemfdCreate("loose", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(loose)
-	if err := unix.Ftruncate(loose, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Ftruncate(loose, 1<<20))
 	null, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer null.Close()
 	for what, fd := range map[string]int{"file": int(f.Fd()), "unsealed memfd": loose, "device": int(null.Fd()), "nothing": -1} {
 		if m, err := MapFD(fd, 4096); err == nil {
@@ -138,18 +131,14 @@ func TestRequiredHugePagesAreUsedOrRefused(t *testing.T) {
 			t.Logf("no huge pages here: %v", err)
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Bytes()[m.Len()-1] = 1
 		if !m.HugePages() || m.Len()%int64(m.PageSize()) != 0 {
 			t.Errorf("huge %v, %d bytes of %d-byte pages", m.HugePages(), m.Len(), m.PageSize())
 		}
 		if shared {
 			p, err := MapFD(m.FD(), m.Len())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if p.Bytes()[p.Len()-1] != 1 || !p.HugePages() {
 				t.Error("the peer's huge mapping is other memory")
 			}
@@ -181,12 +170,8 @@ func TestNodeThatDoesNotExistIsNoted(t *testing.T) {
 
 func TestCloseIsIdempotent(t *testing.T) {
 	m := mustMap(t, Config{Size: 1, Shared: true})
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Close())
+	must(t, m.Close())
 }
 
 // The kernel answers a memfd above RLIMIT_FSIZE with SIGXFSZ, which would end

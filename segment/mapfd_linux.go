@@ -26,7 +26,7 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 		return nil, fmt.Errorf("segment: fstat of a peer's segment: %w", err)
 	}
 	if !ok || uint64(st.Size) < length {
-		return nil, fmt.Errorf("segment: a peer's segment has %d bytes, its owner said %d", st.Size, n)
+		return nil, fmt.Errorf("segment: a peer's segment has %d bytes, its owner published %d", st.Size, n)
 	}
 	p, err := unix.MmapPtr(fd, 0, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -42,8 +42,8 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 	return m, nil
 }
 
-// checkFile refuses what is not a memfd sealed against shrinking, and says
-// which pages back it.
+// checkFile refuses what is not a memfd sealed against shrinking, and returns
+// the size of its pages.
 func checkFile(fd int) (page uint64, huge bool, err error) {
 	// Only memfds have seals; other files answer EINVAL (fcntl(2), F_GET_SEALS).
 	s, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)

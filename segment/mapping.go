@@ -49,7 +49,7 @@ func (m *Mapping) PageSize() int { return int(m.layout.page) }
 // HugePages reports whether the pages come from the hugetlb pool.
 func (m *Mapping) HugePages() bool { return m.huge }
 
-// Notes says which wishes could not be fulfilled and why, one sentence each.
+// Notes are the options that could not be had and why, one sentence each.
 func (m *Mapping) Notes() []string { return m.notes }
 
 // Close unmaps the segment. Later calls return what the first one did.

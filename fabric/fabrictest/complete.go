@@ -107,15 +107,11 @@ func (g *group) blocking() {
 		n = min(n, g.o.SegmentSize/2)
 		data := g.random(n)
 		h, err := l.Put(1, 8, data, fabric.Blocking)
-		g.must("blocking put", err)
-		_, err = l.Wait(g.ctx, h)
-		g.must("wait", err)
+		g.finish(l, "blocking put", h, err)
 		g.same("segment", g.ranks[1].Segment[8:8+n], data)
 		got := make([]byte, n)
 		h, err = l.Get(1, 8, got, fabric.Blocking)
-		g.must("blocking get", err)
-		_, err = l.Wait(g.ctx, h)
-		g.must("wait", err)
+		g.finish(l, "blocking get", h, err)
 		g.same("buffer", got, data)
 	}
 	*wordAt(g.ranks[1].Segment, 0) = 5
@@ -155,9 +151,7 @@ func (g *group) largeBatches() {
 	// A wait inside a batch posts what was collected.
 	l.Begin()
 	_, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
-	g.must("atomic in a batch", err)
-	_, err = l.Wait(g.ctx, h)
-	g.must("wait inside a batch", err)
+	g.finish(l, "atomic in a batch", h, err)
 	_, err = l.Put(1, 8, word8(77), fabric.Implicit)
 	g.must("put in a batch", err)
 	g.must("flush inside a batch", l.Flush(g.ctx))
@@ -209,7 +203,7 @@ func fill(b []byte, v byte) {
 	}
 }
 
-// waitContext: a wait that its context ends leaves the operation going, and tells
+// waitContext: a wait that its context ends leaves the operation going, and returns
 // the context's cause.
 func (g *group) waitContext() {
 	l := g.lane(0)
@@ -236,7 +230,7 @@ func (g *group) waitContext() {
 	g.same("segment", g.ranks[1].Segment[:len(src)], src)
 }
 
-// abandoned: what nobody asks for any more is done all the same, and Flush waits
+// abandoned: an operation whose result is not wanted is done all the same, and Flush waits
 // for it. The handles are spent.
 func (g *group) abandoned() {
 	l := g.lane(0)
@@ -290,7 +284,7 @@ func (g *group) waitWord() {
 		}
 	}
 	*word = 0
-	over, cancel := g.o.Host.WithTimeout(g.ctx, 10*time.Millisecond)
+	over, cancel := g.host.WithTimeout(g.ctx, 10*time.Millisecond)
 	defer cancel()
 	if err := l.WaitWord(over, word, fabric.Equal, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
 		g.Fatalf("wait with a deadline: %v", err)
@@ -307,7 +301,7 @@ func (g *group) waitWord() {
 		if side == 0 {
 			return l.WaitWord(ctx, word, fabric.Equal, 9, nil)
 		}
-		g.o.Host.Sleep(30 * time.Millisecond)
+		g.host.Sleep(30 * time.Millisecond)
 		h, err := peer.Put(0, 64, word8(9), 0)
 		if err == nil {
 			_, err = peer.Wait(ctx, h)

@@ -43,7 +43,7 @@ type Rank struct {
 	Segment []byte
 }
 
-// Options say what to check and how much of it.
+// Options are what to check and how much of it.
 type Options struct {
 	// New makes n ranks with segments of size bytes or more each, and connects
 	// them, perhaps with Connect. It closes them with t.Cleanup, where Close may
@@ -67,8 +67,8 @@ type Options struct {
 	// Patience bounds each wait; default one minute.
 	Patience time.Duration
 
-	// LargeAllocates leaves out that large transfers of the program's own memory allocate nothing: a build whose checks of
-	// registrations do.
+	// LargeAllocates leaves out that large transfers of the program's own memory allocate nothing:
+	// for a build whose checks of registrations do.
 	LargeAllocates bool
 
 	// Host runs the checks; default goroutines, in real time.
@@ -128,23 +128,11 @@ func (c check) run(t T, o Options) {
 	o.Ranks = max(2, orDefault(o.Ranks, 3))
 	o.SegmentSize = orDefault(o.SegmentSize, 4<<20)
 	o.Rounds = orDefault(o.Rounds, 500)
-	o.Patience = orDefault(o.Patience, time.Minute)
-	if o.Host == nil {
-		o.Host = Goroutines()
-	}
-	g := &group{T: t, o: o, ranks: o.New(t, o.Ranks, o.SegmentSize), rng: rand.New(rand.NewPCG(1, 2))}
+	g := &group{o: o, ranks: o.New(t, o.Ranks, o.SegmentSize), rng: rand.New(rand.NewPCG(1, 2))}
 	if len(g.ranks) != o.Ranks {
 		t.Fatalf("the factory made %d ranks, want %d", len(g.ranks), o.Ranks)
 	}
-	err := o.Host.Main(func() {
-		var cancel context.CancelFunc
-		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Patience)
-		defer cancel()
-		c.f(g)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.run(t, o.Host, o.Patience, func() { c.f(g) })
 }
 
 func orDefault[N int | time.Duration](v, d N) N {
@@ -154,11 +142,45 @@ func orDefault[N int | time.Duration](v, d N) N {
 	return v
 }
 
+// base is what both kinds of groups need.
+type base struct {
+	T
+	host Host
+	ctx  context.Context // bounds every wait
+}
+
+// run runs one check.
+func (b *base) run(t T, h Host, patience time.Duration, check func()) {
+	if b.T, b.host = t, h; h == nil {
+		b.host = Goroutines()
+	}
+	b.must("check", b.host.Main(func() {
+		var cancel context.CancelFunc
+		b.ctx, cancel = b.host.WithTimeout(t.Context(), orDefault(patience, time.Minute))
+		defer cancel()
+		check()
+	}))
+}
+
+// must ends the check when something that should succeed does not.
+func (b *base) must(what string, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("%s: %v", what, err)
+	}
+}
+
+// each runs f once per index, all at the same time, and fails with their errors.
+// The first error ends the others' waits.
+func (b *base) each(n int, f func(ctx context.Context, i int) error) {
+	b.Helper()
+	b.must("concurrent operations", together(b.ctx, b.host, n, f))
+}
+
 // group is a job of connected ranks under one check.
 type group struct {
-	T
+	base
 	o     Options
-	ctx   context.Context // bounds every wait
 	ranks []Rank
 	rng   *rand.Rand // same numbers in each run
 }
@@ -174,12 +196,13 @@ func (g *group) lane(rank int) fabric.Lane {
 	return l
 }
 
-// must ends the check when an operation that should succeed does not.
-func (g *group) must(what string, err error) {
+// finish waits for an operation that was just posted.
+func (g *group) finish(l fabric.Lane, what string, h fabric.Handle, err error) (old uint64) {
 	g.Helper()
-	if err != nil {
-		g.Fatalf("%s: %v", what, err)
-	}
+	g.must(what, err)
+	old, err = l.Wait(g.ctx, h)
+	g.must("wait for "+what, err)
+	return old
 }
 
 // put, get and amo do one operation to its end.
@@ -187,30 +210,25 @@ func (g *group) must(what string, err error) {
 func (g *group) put(l fabric.Lane, peer int, off uint64, src []byte) {
 	g.Helper()
 	h, err := l.Put(peer, off, src, 0)
-	g.must("put", err)
-	_, err = l.Wait(g.ctx, h)
-	g.must("wait for put", err)
+	g.finish(l, "put", h, err)
 }
 
 func (g *group) get(l fabric.Lane, peer int, off uint64, n int) []byte {
 	g.Helper()
 	dst := make([]byte, n)
 	h, err := l.Get(peer, off, dst, 0)
-	g.must("get", err)
-	_, err = l.Wait(g.ctx, h)
-	g.must("wait for get", err)
+	g.finish(l, "get", h, err)
 	return dst
 }
 
 func (g *group) amo(l fabric.Lane, op fabric.AtomicOp, peer int, off, operand, compare uint64) uint64 {
 	g.Helper()
 	old, h, err := l.Atomic(op, peer, off, operand, compare, 0)
-	g.must(op.String(), err)
-	if h != fabric.Done {
-		old, err = l.Wait(g.ctx, h)
-		g.must("wait for "+op.String(), err)
+	if h == fabric.Done {
+		g.must(op.String(), err)
+		return old
 	}
-	return old
+	return g.finish(l, op.String(), h, err)
 }
 
 // same ends the check when bytes are not as they should be.
@@ -248,14 +266,7 @@ func (g *group) random(n int) []byte {
 // many is a count well above what fits a lane at once, but bounded.
 func (g *group) many() int { return min(3*g.ranks[0].Net.Limits().Depth+1, 1000) }
 
-// each runs f once per index, all at the same time, and fails with their errors.
-// The first error ends the others' waits.
-func (g *group) each(n int, f func(ctx context.Context, i int) error) {
-	g.Helper()
-	g.must("concurrent operations", together(g.ctx, g.o.Host, n, f))
-}
-
-// property checks f for random inputs, as many as the options say.
+// property checks f for random inputs, as many as the options want.
 func (g *group) property(f func(t *rapid.T)) {
 	if g.o.Checks > 0 {
 		const name = "rapid.checks"

@@ -11,7 +11,8 @@ import (
 // Host runs what a check does. A simulated network has one of its own, in which time is
 // virtual and the functions are tasks of the simulation.
 type Host interface {
-	// Main runs a check, which may end with FailNow. The error says that it could not be run to its end.
+	// Main runs a check, which may end with FailNow. The error is that it could not be run to its
+	// end.
 	Main(check func()) error
 	// Concurrently runs f once per index, all at the same time, until all have returned.
 	Concurrently(n int, f func(i int))

@@ -36,9 +36,7 @@ func (g *group) countersAddUp() {
 			_, h, err = l.Atomic(fabric.FetchAdd, i%g.o.Ranks, 8, 1, 0, 0)
 			want.Atomics++
 		}
-		g.must("operation", err)
-		_, err = l.Wait(g.ctx, h)
-		g.must("wait", err)
+		g.finish(l, "operation", h, err)
 	}
 	g.must("flush", l.Flush(g.ctx))
 	c := l.Counters().Load()
@@ -105,7 +103,7 @@ func (g *group) peerDown() {
 	}
 	l := g.lane(0)
 	g.put(l, 1, 0, word8(1))
-	cause, later := errors.New("it was killed"), errors.New("told again")
+	cause, later := errors.New("it was killed"), errors.New("reported again")
 	g.ranks[0].Net.PeerDown(1, cause)
 	g.ranks[0].Net.PeerDown(1, later)
 	_, perr := g.try(l.Put(1, 0, make([]byte, 8), 0))(l)

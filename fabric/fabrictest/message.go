@@ -19,9 +19,9 @@ type MessageRank struct {
 	Segment []byte // as in Rank
 }
 
-// MessageOptions say how the contract of fabric.Messenger is checked.
+// MessageOptions are how the contract of fabric.Messenger is checked.
 type MessageOptions struct {
-	// New is as in Options. Ports that are open when a check ends are closed before the networks.
+	// New is as in Options. Endpoints that are open when a check ends are closed before the networks.
 	New func(t T, n int, size int) []MessageRank
 
 	Ranks    int           // default 3, at least 3
@@ -30,7 +30,7 @@ type MessageOptions struct {
 	Host     Host          // default goroutines, in real time
 }
 
-// RunMessages checks the contract of ports.
+// RunMessages checks the contract of endpoints.
 func RunMessages(t *testing.T, o MessageOptions) {
 	for _, c := range messageCases {
 		t.Run(c.name, func(t *testing.T) { c.run(t, o) })
@@ -39,40 +39,40 @@ func RunMessages(t *testing.T, o MessageOptions) {
 
 type messageCheck struct {
 	name string
-	f    func(*office)
+	f    func(*messageGroup)
 }
 
 var messageCases = []messageCheck{
-	{"MessagesArriveInOrderExactlyOnce", (*office).order},
-	{"WritesArriveBeforeTheirMessages", (*office).writes},
-	{"DisconnectingLosesNothing", (*office).disconnecting},
+	{"MessagesArriveInOrderExactlyOnce", (*messageGroup).order},
+	{"WritesArriveBeforeTheirMessages", (*messageGroup).writes},
+	{"DisconnectingLosesNothing", (*messageGroup).disconnecting},
 
-	{"ReservedBuffersAreForTheUrgent", (*office).reserve},
-	{"WrongSendsAreRefusedAndChangeNothing", (*office).refusals},
-	{"FullQueuesAnswerErrAgain", (*office).fullQueue},
-	{"MissingSlotsAreCounted", (*office).missingSlots},
-	{"KickPostsWhatMoreHeldBack", (*office).kick},
-	{"SilentMessagesGiveTheirBuffersBack", (*office).silent},
+	{"ReservedBuffersAreForTheUrgent", (*messageGroup).reserve},
+	{"WrongSendsAreRefusedAndChangeNothing", (*messageGroup).refusals},
+	{"FullQueuesAnswerErrAgain", (*messageGroup).fullQueue},
+	{"MissingSlotsAreCounted", (*messageGroup).missingSlots},
+	{"KickPostsWhatMoreHeldBack", (*messageGroup).kick},
+	{"SilentMessagesGiveTheirBuffersBack", (*messageGroup).silent},
 
-	{"ConnectionsAreMadeByTheFirstMessage", (*office).firstMessage},
-	{"CrossingFirstMessagesMakeOneConnection", (*office).crossing},
-	{"IdleConnectionsOpenAgainWithTheNextEpoch", (*office).idle},
-	{"MessagesWaitForThePeersPort", (*office).latePort},
+	{"ConnectionsAreMadeByTheFirstMessage", (*messageGroup).firstMessage},
+	{"CrossingFirstMessagesMakeOneConnection", (*messageGroup).crossing},
+	{"IdleConnectionsOpenAgainWithTheNextEpoch", (*messageGroup).idle},
+	{"MessagesWaitForThePeersEndpoint", (*messageGroup).lateEndpoint},
 
-	{"NotesVanishButNeverLie", (*office).notes},
+	{"NotesVanishButNeverLie", (*messageGroup).notes},
 
-	{"SolicitedMessagesEndWait", (*office).pingPong},
-	{"WakeIsNeverLost", (*office).wake},
-	{"AfterEndsWait", (*office).after},
-	{"WaitEndsWhenAFullPortHasRoom", (*office).full},
-	{"PortWaitEndsWithItsContext", (*office).portContext},
+	{"SolicitedMessagesEndWait", (*messageGroup).pingPong},
+	{"WakeIsNeverLost", (*messageGroup).wake},
+	{"AfterEndsWait", (*messageGroup).after},
+	{"WaitEndsWhenAFullEndpointHasRoom", (*messageGroup).full},
+	{"EndpointWaitEndsWithItsContext", (*messageGroup).waitContext},
 
-	{"DownIsTheLastEventOfAPeer", (*office).down},
-	{"DownComesOfRanksThatWereNeverConnected", (*office).downUnmet},
-	{"ClosedPortsRefuse", (*office).closedPort},
+	{"DownIsTheLastEventOfAPeer", (*messageGroup).down},
+	{"DownComesOfRanksThatWereNeverConnected", (*messageGroup).downUnmet},
+	{"ClosedEndpointsRefuse", (*messageGroup).closedEndpoint},
 }
 
-// The sizes of the ports of most checks.
+// The sizes of the endpoints of most checks.
 const (
 	slotSize  = 512
 	slotCount = 24
@@ -83,80 +83,59 @@ const (
 func (c messageCheck) run(t T, o MessageOptions) {
 	o.Ranks = max(3, orDefault(o.Ranks, 3))
 	o.Rounds = orDefault(o.Rounds, 300)
-	o.Patience = orDefault(o.Patience, time.Minute)
-	if o.Host == nil {
-		o.Host = Goroutines()
-	}
 	const segmentSize = 64 << 10
-	g := &office{T: t, o: o, ranks: o.New(t, o.Ranks, segmentSize), rng: rand.New(rand.NewPCG(3, 4))}
-	err := o.Host.Main(func() {
-		var cancel context.CancelFunc
-		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Patience)
-		defer cancel()
-		c.f(g)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := &messageGroup{o: o, ranks: o.New(t, o.Ranks, segmentSize)}
+	g.run(t, o.Host, o.Patience, func() { c.f(g) })
 }
 
-// office is a group under one check.
-type office struct {
-	T
+// messageGroup is a group under one check.
+type messageGroup struct {
+	base
 	o       MessageOptions
-	ctx     context.Context
 	ranks   []MessageRank
-	rng     *rand.Rand
-	clerks  []*clerk
+	drivers []*driver
 	drained []atomic.Uint64 // messages of rank i that rank j has consumed, at i*ranks+j
 }
 
-func (g *office) must(what string, err error) {
-	g.Helper()
-	if err != nil {
-		g.Fatalf("%s: %v", what, err)
-	}
-}
-
-// open opens port 0 of all ranks.
-func (g *office) open() []*clerk {
+// open opens endpoint 0 of all ranks.
+func (g *messageGroup) open() []*driver {
 	g.Helper()
 	for r := range g.ranks {
 		g.openOne(r, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount, Reserved: 2})
 	}
-	return g.clerks
+	return g.drivers
 }
 
-func (g *office) openOne(rank int, cfg fabric.EndpointConfig) *clerk {
+func (g *messageGroup) openOne(rank int, cfg fabric.EndpointConfig) *driver {
 	g.Helper()
 	p, err := g.ranks[rank].Net.NewEndpoint(0, cfg)
 	if err != nil {
-		g.Fatalf("port of rank %d: %v", rank, err)
+		g.Fatalf("endpoint of rank %d: %v", rank, err)
 	}
 	g.Cleanup(func() { _ = p.Close() })
 	n := len(g.ranks)
 	if g.drained == nil {
 		g.drained = make([]atomic.Uint64, n*n)
 	}
-	c := &clerk{g: g, rank: rank, p: p, cfg: cfg, events: make([]fabric.Event, 8), peers: make([]ledger, n),
+	c := &driver{g: g, rank: rank, p: p, cfg: cfg, events: make([]fabric.Event, 8), peers: make([]peerState, n),
 		cookies: make(map[uint64]int), held: make(map[int32][]byte), rng: rand.New(rand.NewPCG(5, uint64(rank)))}
-	g.clerks = append(g.clerks, c)
+	g.drivers = append(g.drivers, c)
 	return c
 }
 
-// clerk works at the port of one rank. It checks of every event what the contract says of all.
-type clerk struct {
-	g      *office
+// driver uses the endpoint of one rank. It checks of every event what the contract demands of all.
+type driver struct {
+	g      *messageGroup
 	rank   int
 	p      fabric.Endpoint
 	cfg    fabric.EndpointConfig
 	events []fabric.Event
-	peers  []ledger
+	peers  []peerState
 	rng    *rand.Rand
 
 	scratch [slotSize]byte   // of messages that are copied
 	cookie  uint64           // the last one used
-	cookies map[uint64]int   // to whom messages went that are not Sent yet
+	cookies map[uint64]int   // peers of messages that are not Sent yet
 	errors  int              // Sent events with an error
 	held    map[int32][]byte // slots in hand, and what they must hold
 	slots   []int32          // of them, in order of arrival
@@ -167,16 +146,16 @@ type clerk struct {
 	onMail  func(e fabric.Event, seq uint64) error
 }
 
-// ledger is what one rank knows of another.
-type ledger struct {
+// peerState is the events and messages of one peer so far.
+type peerState struct {
 	sent, arrived uint64
 	epoch         uint32 // of the last connection
 	open, down    bool
 	ups, idles    int
 }
 
-// letter writes a message: who, which, and a body that follows from both.
-func letter(b []byte, from, to int, seq uint64) {
+// fillMessage writes a message: sender, receiver, number, and a body that follows from these.
+func fillMessage(b []byte, from, to int, seq uint64) {
 	binary.LittleEndian.PutUint64(b, seq)
 	b[8], b[9] = byte(from), byte(to)
 	for i := headLen; i < len(b); i++ {
@@ -186,15 +165,17 @@ func letter(b []byte, from, to int, seq uint64) {
 
 const headLen = 10
 
+// drained is how many of its messages a peer has consumed.
+func (c *driver) drained(peer int) uint64 { return c.g.drained[c.rank*len(c.g.ranks)+peer].Load() }
+
 // send sends the next message to a peer if a slot must be free there. It reports
 // whether it did.
-func (c *clerk) send(peer, n int, w *fabric.Write, cookie bool, f fabric.SendFlag) (bool, error) {
-	size := len(c.g.ranks)
+func (c *driver) send(peer, n int, w *fabric.Write, cookie bool, f fabric.SendFlag) (bool, error) {
 	l := &c.peers[peer]
-	if l.sent-c.g.drained[c.rank*size+peer].Load() >= uint64(c.cfg.Slots/size) {
+	if l.sent-c.drained(peer) >= uint64(c.cfg.Slots/len(c.g.ranks)) {
 		return false, nil
 	}
-	// Messages in send buffers and copied ones go the same way, whatever becomes of the memory of these.
+	// Messages in send buffers and copied ones go the same way; the copied ones' memory is reused.
 	b := fabric.SendBuf{Data: c.scratch[:], ID: fabric.Copied}
 	if w != nil || cookie || c.rng.IntN(2) == 0 {
 		var err error
@@ -204,7 +185,7 @@ func (c *clerk) send(peer, n int, w *fabric.Write, cookie bool, f fabric.SendFla
 			return false, err
 		}
 	}
-	letter(b.Data[:n], c.rank, peer, l.sent+1)
+	fillMessage(b.Data[:n], c.rank, peer, l.sent+1)
 	id := uint64(0)
 	if cookie {
 		c.cookie++
@@ -229,7 +210,7 @@ func (c *clerk) send(peer, n int, w *fabric.Write, cookie bool, f fabric.SendFla
 }
 
 // poll makes progress and checks what happened.
-func (c *clerk) poll(budget time.Duration) (int, error) {
+func (c *driver) poll(budget time.Duration) (int, error) {
 	n, err := c.p.Poll(c.events, budget)
 	if err != nil {
 		return 0, err
@@ -245,7 +226,7 @@ func (c *clerk) poll(budget time.Duration) (int, error) {
 	return n, nil
 }
 
-func (c *clerk) take(e fabric.Event) error {
+func (c *driver) take(e fabric.Event) error {
 	if e.Peer < 0 || e.Peer >= len(c.peers) {
 		return errors.New("there is no such rank")
 	}
@@ -298,7 +279,7 @@ func (c *clerk) take(e fabric.Event) error {
 	return nil
 }
 
-func (c *clerk) arrived(e fabric.Event, l *ledger) error {
+func (c *driver) arrived(e fabric.Event, l *peerState) error {
 	if !l.open || e.Epoch != l.epoch {
 		return fmt.Errorf("a message of epoch %d while %d was the last one up, and is open: %v", e.Epoch, l.epoch, l.open)
 	}
@@ -313,7 +294,7 @@ func (c *clerk) arrived(e fabric.Event, l *ledger) error {
 		return fmt.Errorf("message %d came where %d should", seq, l.arrived)
 	}
 	want := make([]byte, len(e.Data))
-	letter(want, e.Peer, c.rank, seq)
+	fillMessage(want, e.Peer, c.rank, seq)
 	if err := differ(e.Data, want); err != nil {
 		return err
 	}
@@ -331,13 +312,13 @@ func (c *clerk) arrived(e fabric.Event, l *ledger) error {
 }
 
 // post gives slots back until only so many are in hand. What they hold must be what came.
-func (c *clerk) post(keep int) error {
+func (c *driver) post(keep int) error {
 	for len(c.slots) > keep {
 		id := c.slots[0]
 		c.slots = c.slots[1:]
 		data, from := c.held[id], c.from[id]
 		want := make([]byte, len(data))
-		letter(want, from, c.rank, binary.LittleEndian.Uint64(data))
+		fillMessage(want, from, c.rank, binary.LittleEndian.Uint64(data))
 		if err := differ(data, want); err != nil {
 			return fmt.Errorf("slot %d changed before it was posted: %w", id, err)
 		}
@@ -350,18 +331,18 @@ func (c *clerk) post(keep int) error {
 	return nil
 }
 
-// work runs a step of every clerk again and again, and polls, until all of them say that they
-// are done. A clerk that is goes on polling.
-func (g *office) work(step func(c *clerk) (done bool, err error)) {
+// work runs a step of every driver again and again, and polls, until all of them
+// are done. A driver that is goes on polling.
+func (g *messageGroup) work(step func(c *driver) (done bool, err error)) {
 	g.Helper()
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
 	var left atomic.Int64
-	left.Store(int64(len(g.clerks)))
-	errs := make([]error, len(g.clerks))
-	g.o.Host.Concurrently(len(g.clerks), func(i int) {
+	left.Store(int64(len(g.drivers)))
+	errs := make([]error, len(g.drivers))
+	g.host.Concurrently(len(g.drivers), func(i int) {
 		defer cancelOn(&errs[i], cancel)
-		c, done := g.clerks[i], false
+		c, done := g.drivers[i], false
 		for left.Load() > 0 {
 			d, err := step(c)
 			if err == nil && d && !done {
@@ -389,20 +370,20 @@ func cancelOn(err *error, cancel func()) {
 	}
 }
 
-// settled reports whether a clerk waits for nothing more.
-func (c *clerk) settled() bool { return len(c.cookies) == 0 }
+// settled reports whether a driver waits for nothing more.
+func (c *driver) settled() bool { return len(c.cookies) == 0 }
 
-// expect is work until a condition holds at all clerks, or at those that are named.
-func (g *office) expect(holds func(c *clerk) bool) {
+// expect is work until a condition holds at all drivers, or at those that are named.
+func (g *messageGroup) expect(holds func(c *driver) bool) {
 	g.Helper()
-	g.work(func(c *clerk) (bool, error) { return holds(c), nil })
+	g.work(func(c *driver) (bool, error) { return holds(c), nil })
 }
 
 // balance checks the counters when nothing is in flight.
-func (g *office) balance() {
+func (g *messageGroup) balance() {
 	g.Helper()
 	var sends, bytes, arrivals, arrived, rnr uint64
-	for _, c := range g.clerks {
+	for _, c := range g.drivers {
 		s := c.p.Stats()
 		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals, arrived+s.ArrivalBytes, rnr+s.RNR
 		if s.Posted != c.cfg.Slots-len(c.slots) || s.FreeSends != c.cfg.Sends {

@@ -4,17 +4,17 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// firstMessage: nothing is connected before it, and nobody but the two by it.
-func (g *office) firstMessage() {
+// firstMessage: nothing is connected before it, and only its two ranks by it.
+func (g *messageGroup) firstMessage() {
 	g.open()
-	for _, c := range g.clerks {
+	for _, c := range g.drivers {
 		if s := c.p.Stats(); c.p.Connected() != 0 || s.Handshakes != 0 {
 			g.Fatalf("rank %d has %d connections and sent %d datagrams before any message", c.rank, c.p.Connected(), s.Handshakes)
 		}
 	}
-	a, b := g.clerks[0], g.clerks[1]
+	a, b := g.drivers[0], g.drivers[1]
 	g.deliver(a, 1)
-	for _, c := range []*clerk{a, b} {
+	for _, c := range []*driver{a, b} {
 		if c.p.Connected() != 1 || c.peers[1-c.rank].epoch != 1 {
 			g.Fatalf("rank %d has %d connections, epoch %d, want 1 and 1", c.rank, c.p.Connected(), c.peers[1-c.rank].epoch)
 		}
@@ -22,16 +22,16 @@ func (g *office) firstMessage() {
 	if a, b := a.p.Stats(), b.p.Stats(); a.Connects != 1 || a.Accepts != 0 || b.Connects != 0 || b.Accepts != 1 {
 		g.Fatalf("rank 0 opened %d and accepted %d, rank 1 opened %d and accepted %d", a.Connects, a.Accepts, b.Connects, b.Accepts)
 	}
-	if n := g.clerks[2].p.Connected(); n != 0 {
+	if n := g.drivers[2].p.Connected(); n != 0 {
 		g.Fatalf("rank 2 has %d connections", n)
 	}
 }
 
 // deliver sends one message and waits until it was taken and all know it.
-func (g *office) deliver(c *clerk, peer int) {
+func (g *messageGroup) deliver(c *driver, peer int) {
 	g.Helper()
 	was := c.peers[peer].sent
-	g.work(func(x *clerk) (bool, error) {
+	g.work(func(x *driver) (bool, error) {
 		if x != c {
 			return true, nil
 		}
@@ -40,17 +40,17 @@ func (g *office) deliver(c *clerk, peer int) {
 				return false, err
 			}
 		}
-		taken := g.drained[c.rank*len(g.ranks)+peer].Load()
+		taken := c.drained(peer)
 		return taken > was && taken == c.peers[peer].sent && c.settled(), nil
 	})
 }
 
 // crossing: two ranks that begin at once share one connection.
-func (g *office) crossing() {
+func (g *messageGroup) crossing() {
 	g.open()
 	for round := range uint32(max(5, g.o.Rounds/10)) {
 		var sent [2]bool
-		g.work(func(c *clerk) (bool, error) {
+		g.work(func(c *driver) (bool, error) {
 			if c.rank > 1 {
 				return true, nil
 			}
@@ -62,20 +62,20 @@ func (g *office) crossing() {
 			}
 			return sent[c.rank] && c.settled() && g.consumed(c), nil
 		})
-		for _, c := range g.clerks[:2] {
+		for _, c := range g.drivers[:2] {
 			if l := c.peers[1-c.rank]; l.epoch != round+1 || l.ups != int(round)+1 || c.p.Connected() != 1 {
 				g.Fatalf("round %d: rank %d is at epoch %d after %d connections, %d open", round, c.rank, l.epoch, l.ups, c.p.Connected())
 			}
 		}
-		g.part(0, 1)
+		g.disconnect(0, 1)
 	}
 }
 
-// part closes the connection between two ranks.
-func (g *office) part(a, b int) {
+// disconnect closes the connection between two ranks.
+func (g *messageGroup) disconnect(a, b int) {
 	g.Helper()
-	was := [2]int{g.clerks[a].peers[b].idles, g.clerks[b].peers[a].idles}
-	g.work(func(c *clerk) (bool, error) {
+	was := [2]int{g.drivers[a].peers[b].idles, g.drivers[b].peers[a].idles}
+	g.work(func(c *driver) (bool, error) {
 		switch c.rank {
 		case a:
 			if c.peers[b].idles == was[0] {
@@ -87,45 +87,45 @@ func (g *office) part(a, b int) {
 		}
 		return true, nil
 	})
-	if g.clerks[a].p.Connected() != 0 || g.clerks[b].p.Connected() != 0 {
-		g.Fatalf("after Idle rank %d has %d connections and rank %d has %d", a, g.clerks[a].p.Connected(), b, g.clerks[b].p.Connected())
+	if g.drivers[a].p.Connected() != 0 || g.drivers[b].p.Connected() != 0 {
+		g.Fatalf("after Idle rank %d has %d connections and rank %d has %d", a, g.drivers[a].p.Connected(), b, g.drivers[b].p.Connected())
 	}
 }
 
 // idle: both ends learn it, and number the next connection alike.
-func (g *office) idle() {
+func (g *messageGroup) idle() {
 	g.open()
-	g.must("disconnect of a rank that is not connected", g.clerks[0].p.Disconnect(1))
+	g.must("disconnect of a rank that is not connected", g.drivers[0].p.Disconnect(1))
 	for round := range uint32(max(5, g.o.Rounds/10)) {
 		from := int(round) % 2
-		g.deliver(g.clerks[from], 1-from)
-		for _, c := range g.clerks[:2] {
+		g.deliver(g.drivers[from], 1-from)
+		for _, c := range g.drivers[:2] {
 			if e := c.peers[1-c.rank].epoch; e != round+1 {
 				g.Fatalf("rank %d is at epoch %d in round %d", c.rank, e, round)
 			}
 		}
-		g.part(int(round)/2%2, 1-int(round)/2%2)
+		g.disconnect(int(round)/2%2, 1-int(round)/2%2)
 	}
 }
 
-// latePort: messages wait for it, however long that takes.
-func (g *office) latePort() {
+// lateEndpoint: messages wait for it, however long that takes.
+func (g *messageGroup) lateEndpoint() {
 	c := g.openOne(0, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
 	for range 3 {
 		ok, err := c.send(1, headLen, nil, true, fabric.Solicited)
 		g.must("send", err)
 		if !ok {
-			g.Fatalf("a message to a port that is not open was not taken")
+			g.Fatalf("a message to an endpoint that is not open was not taken")
 		}
 	}
 	for range 20 {
-		g.o.Host.Sleep(1e6)
+		g.host.Sleep(1e6)
 		_, err := c.poll(0)
 		g.must("poll", err)
 	}
 	if c.settled() || c.peers[1].open {
-		g.Fatalf("messages arrived at a port that is not open")
+		g.Fatalf("messages arrived at an endpoint that is not open")
 	}
 	g.openOne(1, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sendCount})
-	g.expect(func(x *clerk) bool { return x.rank != 0 || x.settled() && g.consumed(x) })
+	g.expect(func(x *driver) bool { return x.rank != 0 || x.settled() && g.consumed(x) })
 }

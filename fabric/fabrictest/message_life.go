@@ -10,10 +10,10 @@ import (
 )
 
 // down: every message to a dead rank has its one end, then the rank has its own, and
-// everybody else goes on.
-func (g *office) down() {
+// every other goes on.
+func (g *messageGroup) down() {
 	g.open()
-	a, c := g.clerks[0], g.clerks[2]
+	a, c := g.drivers[0], g.drivers[2]
 	g.deliver(a, 1)
 	cause := errors.New("it was killed")
 	for range 6 { // as many as the queue takes
@@ -24,10 +24,10 @@ func (g *office) down() {
 		g.Fatalf("no message was taken")
 	}
 	g.ranks[0].Net.PeerDown(1, cause)
-	g.ranks[0].Net.PeerDown(1, errors.New("told again"))
-	others := []*clerk{a, c}
+	g.ranks[0].Net.PeerDown(1, errors.New("reported again"))
+	others := []*driver{a, c}
 	g.with(others, func() {
-		g.expect(func(x *clerk) bool { return x != a || x.peers[1].down && x.settled() })
+		g.expect(func(x *driver) bool { return x != a || x.peers[1].down && x.settled() })
 		if a.p.Connected() != 0 {
 			g.Fatalf("a dead rank is connected")
 		}
@@ -48,44 +48,45 @@ func (g *office) down() {
 	}
 }
 
-// downUnmet: the death of a rank to which nothing was sent is told like others, and only to who was told.
-func (g *office) downUnmet() {
+// downUnmet: the death of a rank to which nothing was sent is an event like others, and only where
+// it was reported.
+func (g *messageGroup) downUnmet() {
 	a := g.open()[0]
 	cause := errors.New("it was killed")
 	g.ranks[0].Net.PeerDown(1, cause)
-	g.expect(func(x *clerk) bool { return x != a || x.peers[1].down })
+	g.expect(func(x *driver) bool { return x != a || x.peers[1].down })
 	var pd *fabric.PeerDownError
 	if err := a.p.Note(1, make([]byte, headLen)); !errors.As(err, &pd) || !errors.Is(err, cause) {
 		g.Fatalf("note to a dead rank: %v", err)
 	}
-	if c := g.clerks[2]; a.peers[1].ups != 0 || c.peers[1].down {
-		g.Fatalf("rank 0 was connected to rank 1 %d times; rank 2 thinks that it is down: %v", a.peers[1].ups, c.peers[1].down)
+	if c := g.drivers[2]; a.peers[1].ups != 0 || c.peers[1].down {
+		g.Fatalf("rank 0 was connected to rank 1 %d times; at rank 2 it is down: %v", a.peers[1].ups, c.peers[1].down)
 	}
-	g.with([]*clerk{a, g.clerks[2]}, func() { g.deliver(a, 2) })
+	g.with([]*driver{a, g.drivers[2]}, func() { g.deliver(a, 2) })
 }
 
-// with leaves only some clerks at work.
-func (g *office) with(clerks []*clerk, f func()) {
-	all := g.clerks
-	g.clerks = clerks
-	defer func() { g.clerks = all }()
+// with leaves only some drivers at work.
+func (g *messageGroup) with(drivers []*driver, f func()) {
+	all := g.drivers
+	g.drivers = drivers
+	defer func() { g.drivers = all }()
 	f()
 }
 
-// closedPort: everything is refused, also what waits, and the network can go.
-func (g *office) closedPort() {
+// closedEndpoint: everything is refused, also what waits, and the network can go.
+func (g *messageGroup) closedEndpoint() {
 	g.open()
-	a := g.clerks[0]
+	a := g.drivers[0]
 	g.deliver(a, 1)
 	if err := g.ranks[0].Net.Close(); !errors.Is(err, fabric.ErrBusy) {
-		g.Fatalf("close of a network with an open port: %v, want ErrBusy", err)
+		g.Fatalf("close of a network with an open endpoint: %v, want ErrBusy", err)
 	}
 	g.deliver(a, 2) // the refusal broke nothing
 	held, err := a.p.Reserve(0)
 	g.must("reserve", err)
 	g.each(2, func(ctx context.Context, i int) error {
 		if i == 0 {
-			g.o.Host.Sleep(3 * time.Millisecond)
+			g.host.Sleep(3 * time.Millisecond)
 			return a.p.Close()
 		}
 		for {
@@ -110,13 +111,13 @@ func (g *office) closedPort() {
 		"post": a.p.Post(0), "wait": a.p.Wait(g.ctx), "disconnect": a.p.Disconnect(1),
 	} {
 		if !errors.Is(err, os.ErrClosed) {
-			g.Fatalf("%s at a closed port: %v, want os.ErrClosed", what, err)
+			g.Fatalf("%s at a closed endpoint: %v, want os.ErrClosed", what, err)
 		}
 	}
 	a.p.Wake()
 	a.p.After(0)
-	for _, c := range g.clerks[1:] {
-		g.must("close of a port", c.p.Close())
+	for _, c := range g.drivers[1:] {
+		g.must("close of an endpoint", c.p.Close())
 	}
 	for _, r := range g.ranks {
 		g.must("close of a network", r.Net.Close())

@@ -8,7 +8,7 @@ import (
 )
 
 // reserve: as many buffers as promised, each once, the last ones only with Urgent.
-func (g *office) reserve() {
+func (g *messageGroup) reserve() {
 	p := g.open()[0].p
 	for range 2 {
 		var all []fabric.SendBuf
@@ -28,7 +28,7 @@ func (g *office) reserve() {
 			if _, err := p.Reserve(f); !errors.Is(err, fabric.ErrNoBuffer) {
 				g.Fatalf("with %d of %d buffers taken: %v, want ErrNoBuffer", len(all), sendCount, err)
 			}
-			// Nobody is connected: a message that is copied would have to wait in a buffer.
+			// There is no connection: a message that is copied would have to wait in a buffer.
 			copied := fabric.SendBuf{Data: make([]byte, headLen), ID: fabric.Copied}
 			if err := p.Send(1, copied, headLen, nil, 0, f); !errors.Is(err, fabric.ErrNoBuffer) {
 				g.Fatalf("a copied message with %d of %d buffers taken: %v, want ErrNoBuffer", len(all), sendCount, err)
@@ -36,7 +36,7 @@ func (g *office) reserve() {
 		}
 		take(sendCount-2, 0)
 		take(2, fabric.Urgent)
-		p.Release(all[0]) // those that are out with Urgent count for nobody else
+		p.Release(all[0]) // those that are out with Urgent do not count for others
 		b, err := p.Reserve(fabric.Urgent)
 		g.must("reserve", err)
 		p.Release(all[1])
@@ -60,12 +60,12 @@ func (g *office) reserve() {
 }
 
 // refusals leave the buffer with the caller, and count nothing.
-func (g *office) refusals() {
+func (g *messageGroup) refusals() {
 	c := g.open()[0]
 	size := uint64(len(g.ranks[1].Segment))
 	b, err := c.p.Reserve(0)
 	g.must("reserve", err)
-	letter(b.Data[:headLen], 0, 1, 1)
+	fillMessage(b.Data[:headLen], 0, 1, 1)
 	for _, x := range []struct {
 		peer, n int
 		w       *fabric.Write
@@ -104,11 +104,11 @@ func (g *office) refusals() {
 	}
 	g.must("send of the same buffer", c.p.Send(1, b, headLen, nil, 0, 0))
 	c.peers[1].sent++
-	g.expect(func(x *clerk) bool { return x.rank != 0 || g.consumed(x) })
+	g.expect(func(x *driver) bool { return x.rank != 0 || g.consumed(x) })
 }
 
-// fullQueue: a peer whose port is not open takes nothing.
-func (g *office) fullQueue() {
+// fullQueue: a peer whose endpoint is not open takes nothing.
+func (g *messageGroup) fullQueue() {
 	const many = 2000
 	sends := min(many, 4*slotCount)
 	c := g.openOne(0, fabric.EndpointConfig{Slots: slotCount, SlotSize: slotSize, Sends: sends, Reserved: 1})
@@ -119,7 +119,7 @@ func (g *office) fullQueue() {
 			break // the queue takes all the buffers there are
 		}
 		g.must("reserve", err)
-		letter(b.Data[:headLen], 0, 1, uint64(sent+1))
+		fillMessage(b.Data[:headLen], 0, 1, uint64(sent+1))
 		err = c.p.Send(1, b, headLen, nil, 0, 0)
 		if errors.Is(err, fabric.ErrAgain) {
 			c.p.Release(b)
@@ -135,9 +135,9 @@ func (g *office) fullQueue() {
 	}
 	c.peers[1].sent = uint64(sent)
 	g.openOne(1, fabric.EndpointConfig{Slots: sends, SlotSize: slotSize, Sends: 2})
-	g.expect(func(x *clerk) bool { return x.rank != 0 || g.consumed(x) })
+	g.expect(func(x *driver) bool { return x.rank != 0 || g.consumed(x) })
 	// There is room again.
-	g.work(func(x *clerk) (bool, error) {
+	g.work(func(x *driver) (bool, error) {
 		if x.rank == 0 && int(x.peers[1].sent) == sent {
 			if _, err := x.send(1, headLen, nil, true, 0); err != nil {
 				return false, err
@@ -148,23 +148,23 @@ func (g *office) fullQueue() {
 }
 
 // missingSlots: a message that meets no slot shows in RNR and arrives when there is one.
-func (g *office) missingSlots() {
+func (g *messageGroup) missingSlots() {
 	cfg := fabric.EndpointConfig{Slots: 2, SlotSize: slotSize, Sends: 8}
 	a, b := g.openOne(0, cfg), g.openOne(1, cfg)
 	b.keep = 2
 	for k := range 3 {
 		buf, err := a.p.Reserve(0)
 		g.must("reserve", err)
-		letter(buf.Data[:headLen], 0, 1, uint64(k+1))
+		fillMessage(buf.Data[:headLen], 0, 1, uint64(k+1))
 		g.must("send", a.p.Send(1, buf, headLen, nil, 0, fabric.Solicited))
 		a.peers[1].sent++
 	}
-	g.expect(func(*clerk) bool { return a.p.Stats().RNR+b.p.Stats().RNR > 0 })
+	g.expect(func(*driver) bool { return a.p.Stats().RNR+b.p.Stats().RNR > 0 })
 	if got := b.peers[0].arrived; got > 2 {
 		g.Fatalf("%d messages arrived in 2 slots", got)
 	}
 	b.keep = 0
-	g.work(func(c *clerk) (bool, error) {
+	g.work(func(c *driver) (bool, error) {
 		if c == b {
 			return true, c.post(0)
 		}
@@ -173,7 +173,7 @@ func (g *office) missingSlots() {
 }
 
 // kick: what was sent with More goes with Kick, or with a Send without it.
-func (g *office) kick() {
+func (g *messageGroup) kick() {
 	c := g.open()[0]
 	for round := range 20 {
 		for k := range 3 {
@@ -190,17 +190,17 @@ func (g *office) kick() {
 		if round%2 == 1 {
 			g.must("kick", c.p.Kick())
 		}
-		g.expect(func(x *clerk) bool { return x != c || x.settled() && g.consumed(x) })
+		g.expect(func(x *driver) bool { return x != c || x.settled() && g.consumed(x) })
 	}
 	g.must("kick without anything", c.p.Kick())
 }
 
-// silent: messages of which no event tells, the last one to a peer among them, give their buffers back to who polls.
-func (g *office) silent() {
+// silent: polling gives back the buffers of messages without an event, also of the last to a peer.
+func (g *messageGroup) silent() {
 	a := g.open()[0]
 	for _, burst := range []int{1, 2, 7} {
 		sent := 0
-		g.work(func(c *clerk) (bool, error) {
+		g.work(func(c *driver) (bool, error) {
 			if c != a {
 				return true, nil
 			}

@@ -12,13 +12,13 @@ import (
 
 // pingPong: two ranks that sleep until the other's message wakes them. One that is lost
 // stops both.
-func (g *office) pingPong() {
-	clerks := g.open()[:2]
+func (g *messageGroup) pingPong() {
+	drivers := g.open()[:2]
 	g.each(2, func(ctx context.Context, i int) error {
-		c, peer := clerks[i], 1-i
+		c, peer := drivers[i], 1-i
 		for round := range uint64(g.o.Rounds) {
 			if i == 0 {
-				if err := c.insist(ctx, peer); err != nil {
+				if err := c.sendOne(ctx, peer); err != nil {
 					return err
 				}
 			}
@@ -32,26 +32,19 @@ func (g *office) pingPong() {
 				}
 			}
 			if i == 1 {
-				if err := c.insist(ctx, peer); err != nil {
+				if err := c.sendOne(ctx, peer); err != nil {
 					return err
 				}
 			}
 		}
 		// The last answer may still need this end's help.
-		for left := c.peers[peer].sent; c.g.drained[c.rank*len(g.ranks)+peer].Load() < left; {
-			if _, err := c.poll(100 * time.Microsecond); err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-		}
-		return nil
+		left := c.peers[peer].sent
+		return c.until(ctx, func() bool { return c.drained(peer) >= left })
 	})
 }
 
-// insist sends one solicited message.
-func (c *clerk) insist(ctx context.Context, peer int) error {
+// sendOne sends one solicited message.
+func (c *driver) sendOne(ctx context.Context, peer int) error {
 	for {
 		ok, err := c.send(peer, headLen, nil, false, fabric.Solicited)
 		if ok || err != nil {
@@ -66,14 +59,8 @@ func (c *clerk) insist(ctx context.Context, peer int) error {
 	}
 }
 
-// each runs f once per index, all at the same time, and ends the others' context when one fails.
-func (g *office) each(n int, f func(ctx context.Context, i int) error) {
-	g.Helper()
-	g.must("concurrent work", together(g.ctx, g.o.Host, n, f))
-}
-
 // wake: before a Wait or during it, each Wake ends one.
-func (g *office) wake() {
+func (g *messageGroup) wake() {
 	c := g.open()[0]
 	c.p.Wake()
 	g.must("wait after a wake", c.p.Wait(g.ctx))
@@ -87,7 +74,7 @@ func (g *office) wake() {
 					if ctx.Err() != nil {
 						return context.Cause(ctx)
 					}
-					g.o.Host.Yield()
+					g.host.Yield()
 				}
 				continue
 			}
@@ -98,7 +85,7 @@ func (g *office) wake() {
 			}
 			seen.Store(k + 1)
 			if k%3 == 0 {
-				g.o.Host.Yield() // the next one comes before the Wait
+				g.host.Yield() // the next one comes before the Wait
 			}
 		}
 		return nil
@@ -106,7 +93,7 @@ func (g *office) wake() {
 }
 
 // after: Wait ends though nothing happens, not for a time past only.
-func (g *office) after() {
+func (g *messageGroup) after() {
 	p := g.open()[0].p
 	for _, d := range []time.Duration{0, -time.Second, 10 * time.Microsecond, 5 * time.Millisecond} {
 		at := p.Now() + d
@@ -122,14 +109,14 @@ func (g *office) after() {
 	p.After(p.Now() - 1)
 	g.must("wait for a time that is over", p.Wait(g.ctx))
 	a := p.Now()
-	g.o.Host.Sleep(2 * time.Millisecond)
+	g.host.Sleep(2 * time.Millisecond)
 	if b := p.Now(); b-a < time.Millisecond {
-		g.Fatalf("2 ms took %v on the port's clock", b-a)
+		g.Fatalf("2 ms took %v on the endpoint's clock", b-a)
 	}
 }
 
-// full: who was told ErrAgain may wait for room. Nothing arrives meanwhile, and no event is asked for.
-func (g *office) full() {
+// full: after ErrAgain, Wait waits for room. Nothing arrives meanwhile, and no event is asked for.
+func (g *messageGroup) full() {
 	cfg := fabric.EndpointConfig{Slots: 3 * slotCount, SlotSize: slotSize, Sends: 4, Reserved: 1}
 	a, b := g.openOne(0, cfg), g.openOne(1, cfg)
 	g.deliver(a, 1)
@@ -140,13 +127,13 @@ func (g *office) full() {
 		}
 		for a.peers[1].sent < want {
 			if a.peers[1].sent-g.drained[1].Load() >= uint64(cfg.Slots/len(g.ranks)) { // no slot is known to be free
-				g.o.Host.Yield()
+				g.host.Yield()
 			} else if ok, err := a.send(1, slotSize, nil, false, fabric.Solicited); err != nil {
 				return err
 			} else if !ok {
 				times++
 				if err := a.p.Wait(ctx); err != nil {
-					return fmt.Errorf("after %d messages the port was full, and there was never room again: %w", a.peers[1].sent, err)
+					return fmt.Errorf("after %d messages the endpoint was full, and there was never room again: %w", a.peers[1].sent, err)
 				}
 				if _, err := a.poll(0); err != nil {
 					return err
@@ -158,11 +145,11 @@ func (g *office) full() {
 		}
 		return nil
 	})
-	g.Logf("the port was full %d times", times)
+	g.Logf("the endpoint was full %d times", times)
 }
 
 // until polls until something holds.
-func (c *clerk) until(ctx context.Context, holds func() bool) error {
+func (c *driver) until(ctx context.Context, holds func() bool) error {
 	for !holds() {
 		if _, err := c.poll(100 * time.Microsecond); err != nil {
 			return err
@@ -174,13 +161,13 @@ func (c *clerk) until(ctx context.Context, holds func() bool) error {
 	return nil
 }
 
-// portContext: the cause comes out.
-func (g *office) portContext() {
+// waitContext: the cause comes out.
+func (g *messageGroup) waitContext() {
 	p := g.open()[0].p
 	cause := errors.New("enough")
 	over, cancel := context.WithCancelCause(g.ctx)
 	cancel(cause)
-	timed, stop := g.o.Host.WithTimeout(g.ctx, 5*time.Millisecond)
+	timed, stop := g.host.WithTimeout(g.ctx, 5*time.Millisecond)
 	defer stop()
 	for _, x := range []struct {
 		ctx  context.Context
@@ -200,7 +187,7 @@ func (g *office) portContext() {
 	late, cancel := context.WithCancelCause(g.ctx)
 	g.each(2, func(_ context.Context, i int) error {
 		if i == 0 {
-			g.o.Host.Sleep(5 * time.Millisecond)
+			g.host.Sleep(5 * time.Millisecond)
 			cancel(cause)
 			return nil
 		}

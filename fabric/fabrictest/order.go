@@ -203,7 +203,7 @@ func (g *group) meet(ctx context.Context, arrived *atomic.Int64, all int64) erro
 	arrived.Add(1)
 	for spins := 0; arrived.Load() < all; spins++ {
 		if spins%1000 == 999 {
-			g.o.Host.Yield()
+			g.host.Yield()
 			if err := ctx.Err(); err != nil {
 				return err
 			}

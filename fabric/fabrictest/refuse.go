@@ -53,11 +53,11 @@ func (g *group) outside(what string, err error, peer int, off, n, size uint64) {
 		g.Fatalf("%s of %d bytes at %d of a segment of %d: got %v, want a *BoundsError", what, n, off, size, err)
 	}
 	if be.Rank != peer || be.Off != off || be.Len != n || be.Size != size || be.Op == "" {
-		g.Fatalf("%s of %d bytes at %d of rank %d, size %d: the error says %+v", what, n, off, peer, size, *be)
+		g.Fatalf("%s of %d bytes at %d of rank %d, size %d: the error is %+v", what, n, off, peer, size, *be)
 	}
 }
 
-// badAtomics must leave the word alone.
+// badAtomics must not change the word.
 func (g *group) badAtomics() {
 	l := g.lane(0)
 	seg := g.ranks[1].Segment

@@ -32,9 +32,7 @@ func (g *group) alignments() {
 				check := append([]byte{}, dst...)
 				copy(check[from:], src)
 				h, err := l.Get(1, uint64(to), dst[from:from+n], 0)
-				g.must("get", err)
-				_, err = l.Wait(g.ctx, h)
-				g.must("wait", err)
+				g.finish(l, "get", h, err)
 				g.same("buffer after a get", dst, check)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	addrVersion = 2 // 2: packets of ports
+	addrVersion = 2 // 2: packets of endpoints
 	addrLen     = 116
 	addrSummed  = addrLen - 8
 )

@@ -6,7 +6,6 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
-	"github.com/ibconduit/conduit/segment"
 )
 
 func TestContract(t *testing.T) {
@@ -14,14 +13,14 @@ func TestContract(t *testing.T) {
 }
 
 func TestMessageContract(t *testing.T) {
-	setNapLimit(t, time.Hour) // a lost wake-up must show
+	setSleepLimit(t, time.Hour) // a lost wake-up must show
 	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: newMessageRanks})
 }
 
-func setNapLimit(t testing.TB, d time.Duration) {
-	was := napLimit
-	napLimit = d
-	t.Cleanup(func() { napLimit = was })
+func setSleepLimit(t fabrictest.T, d time.Duration) {
+	was := sleepLimit
+	sleepLimit = d
+	t.Cleanup(func() { sleepLimit = was })
 }
 
 func newMessageRanks(t fabrictest.T, n, size int) []fabrictest.MessageRank {
@@ -35,29 +34,10 @@ func newMessageRanks(t fabrictest.T, n, size int) []fabrictest.MessageRank {
 // newRanks is the suite's factory.
 func newRanks(t fabrictest.T, n, size int) []fabrictest.Rank {
 	ranks, nets := make([]fabrictest.Rank, n), make([]fabric.Network, n)
-	for r := range n {
-		m, err := segment.Map(segment.Config{Size: int64(size), Shared: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		nets[r], err = New(Config{Rank: r, Size: n, Segment: m, Job: t.Name()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := nets[r].Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		ranks[r] = fabrictest.Rank{Net: nets[r], Segment: m.Bytes()}
+	shm, _ := newNetworks(t, n, int64(size), t.Name(), nil)
+	for r, net := range shm {
+		nets[r], ranks[r] = net, fabrictest.Rank{Net: net, Segment: net.cfg.Segment.Bytes()}
 	}
-	if err := fabrictest.Connect(t.Context(), nets); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fabrictest.Connect(t.Context(), nets))
 	return ranks
 }

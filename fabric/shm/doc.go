@@ -29,16 +29,16 @@
 //
 // # Death
 //
-// The connection of a pair stays open. When it ends without a goodbye, the peer
+// The connection of a pair stays open. When it ends without a leave packet, the peer
 // has died: OnDown is called once, and operations on it fail with
 // [*fabric.PeerDownError] from then on. The peer's segment stays mapped until
 // Close, so that slices from [fabric.Lane.Mapped] remain valid memory; what
 // they hold is whatever the dead rank left. A rank that closes its Network
-// says goodbye, is told to OnLeft, and is not dead; its segment, too, stays mapped in its peers.
+// leaves: OnLeft is called, it is not dead, and its segment, too, stays mapped in its peers.
 //
 // # Messages
 //
-// A port ([Network.NewEndpoint]) owns a mailbox: a sealed memfd with the receive slots, into
+// An endpoint ([Network.NewEndpoint]) owns a region: a sealed memfd with the receive slots, into
 // which the senders write. A sender claims the next posted slot with one compare-and-swap that
 // names it, copies the message, and publishes it with another; the message is complete, and its
 // send buffer free, when Send returns, unless it must wait. No message enters the kernel but
@@ -46,54 +46,54 @@
 // connected peer costs a few hundred bytes and a mapping, any other 8 bytes.
 //
 // A message that meets no posted slot waits in its send buffer, is counted once in RNR
-// by its sender, and is tried again by each Poll, Kick and Wait of the sender. Its order is kept.
+// by its sender, and is tried again by each Poll, Kick and Wait of the sender, in order.
 //
 // A write before a message is a copy into the peer's segment, done before a slot is claimed.
 // [fabric.More] holds nothing back, [fabric.Solicited] decides whether a sleeper is woken.
 // Doorbells count these wake-ups.
 //
-// Event.Data is memory of the mailbox, where any process of the same user that holds
-// it could still write: who decodes it copies a field before it checks it.
+// Event.Data is memory of the region, where any process of the same user that holds
+// it could still write: a decoder copies a field before it checks it.
 //
-// Notes go through a ring of their own in the same mailbox, and over the socket
-// of the pair to a peer that has not handed over its mailbox. A full ring loses them: counted by the sender
+// Notes go through a ring of their own in the same region, and over the socket of the pair to a
+// peer that has not handed over its region. A full ring loses them: counted by the sender
 // where it sees it, else by the receiver.
 //
 // # Connections
 //
-// A connection of two ports is an agreement, with a number, that both count messages from 0. It
-// is made and closed by packets over the socket of the pair, which the goroutine obeys that
-// watches for the peer's death; Poll is not needed for it. Ports hand each other their mailboxes when they connect for
-// the first time, and keep them mapped. One that asks for a port that is not open yet waits.
-// Who sends to a port that was closed gets a [*fabric.PeerDownError] and Down, at that port alone; who does
-// not send learns nothing.
+// A connection of two endpoints is an agreement, with a number, that both count messages from 0.
+// It is made and closed by packets over the socket of the pair, which the goroutine handles that
+// watches for the peer's death; Poll is not needed for it. Endpoints hand each other their regions
+// when they connect for the first time, and keep them mapped. A request to an endpoint that is not
+// open yet waits. A sender to an endpoint that was closed gets a [*fabric.PeerDownError] and Down,
+// at that endpoint only; other ranks learn nothing.
 //
 // # Sleeping
 //
-// Wait parks the goroutine; no thread waits. The sleeper sets a flag in its mailbox and looks once more;
-// a sender publishes and then looks at the flag. Whoever clears the flag sends
+// Wait parks the goroutine; no thread waits. The sleeper sets a flag in its region and looks once
+// more; a sender publishes and then looks at the flag. The side that clears the flag sends
 // a packet over the socket. A sleeper looks by itself four times a second, because a
 // sender may be stopped between its message and its packet.
 //
-// # Enemies and the dead
+// # Hostile and dead senders
 //
-// All senders can write to all of a mailbox; it keeps out mistakes and tells them, it is no border
-// between enemies, who run as the same user anyway. Nothing read from it is an address, an
-// index or a length before it was compared with what the reader knows by itself: the
+// All senders can write to all of a region; it keeps out mistakes and reports them. It is no
+// protection against hostile processes, which run as the same user anyway. An address, index or
+// length from it is used only after comparison with the reader's own state: the
 // owner keeps in private which slot lies in which cell. Each message carries its
-// number, so that none is lost, repeated or exchanged in silence. A message that lies about itself
-// ends its sender; a cell that nobody can have left so is given up, and its slot
+// number, so that none is lost, repeated or exchanged in silence. A message with a wrong number
+// ends its sender; a cell in a state that no sender can have left is given up, and its slot
 // posted again; a tail that cannot be is put right. Packets that mean nothing end their sender.
 //
-// A sender that is killed while it writes leaves a cell that says whose it is. When the connection of the
+// A sender that is killed while it writes leaves a cell with its rank. When the connection of the
 // pair has ended, and thus all threads of the process, the owner posts the slot anew.
 // A rank that others report dead may still run: its cell waits until then. So does one of a process
 // that is stopped (SIGSTOP) in the middle of a message, and the messages behind it with it.
 //
-// # Memory of a mailbox
+// # Memory of a region
 //
-// Version 1, in the processor's byte order. C is the smallest power of two that is not less than the
-// number of slots S; P is the slot size rounded up to 64.
+// Version 1, in the processor's byte order. C is the smallest power of two that is not less than
+// the number of slots S; P is the slot size rounded up to 64.
 //
 //	  0   4  "ibcR"
 //	  4   4  version
@@ -108,7 +108,7 @@
 //
 // A cell:
 //
-//	 0   8  word: ticket modulo 2^32 in bits 63 to 32, state in 31 and 30, rank of the sender in 29 to 0
+//	 0   8  word: bits 63-32 ticket modulo 2^32, 31-30 state, 29-0 rank of the sender
 //	 8   4  slot, written by the owner
 //	12   4  bytes of the message
 //	16   4  number of the connection; 0 in a note
@@ -118,14 +118,15 @@
 // Tickets count cells without end; that of ticket t is t modulo C. State of a cell and what may
 // happen to it, for the cell of ticket t:
 //
-//	older ticket  --owner-->  t, posted (0)     after its slot was given back
-//	posted        --sender->  claimed (1)       compare-and-swap; then tail from t to t+1, by it or by whoever finds the cell claimed
-//	claimed       --sender->  full (2)          compare-and-swap, after the rest of the cell and the slot
-//	any of these  --owner-->  taken (3)         given up; tail as before, by who finds it so
+//	older ticket  --owner-->  t, posted (0)  after its slot was given back
+//	posted        --sender->  claimed (1)    compare-and-swap; then tail from t to t+1, by it
+//	                                         or by any that finds the cell claimed
+//	claimed       --sender->  full (2)       compare-and-swap, after the cell's rest and the slot
+//	any of these  --owner-->  taken (3)      given up; tail as before, by any that finds it so
 //
 // Words, tails and flags are accessed by sequentially consistent atomics, all else by plain ones:
-// what the owner wrote before it posted is seen by who claims; what a sender wrote before full is seen
-// by the owner that read full. The owner looks at cells in the order of tickets, hence
+// what the owner wrote before it posted is seen by the claiming sender; what a sender wrote before
+// full is seen by the owner that read full. The owner looks at cells in the order of tickets, hence
 // messages of one sender stay in order.
 //
 // # Wire formats
@@ -158,18 +159,18 @@
 //	16 16  cookie of the receiver
 //	32 16  cookie of the sender
 //
-// Goodbye, one packet: 1 byte, 3. Nothing follows it.
+// Leave, one packet: 1 byte, 3. Nothing follows it.
 //
-// Packets of ports, 20 bytes:
+// Packets of endpoints, 20 bytes:
 //
-//	 0  1  kind: 4 ask, 5 answer, 6 close, 7 yes, 8 no, 9 port closed, 10 wake
+//	 0  1  kind: 4 request, 5 reply, 6 close, 7 closed, 8 not idle, 9 no endpoint, 10 wake
 //	 1  3  zero
-//	 4  4  port
+//	 4  4  endpoint
 //	 8  4  number of the connection
-//	12  4  ask, answer: slots; close: messages sent
-//	16  4  ask, answer: bytes of a slot; close: messages taken
+//	12  4  request, reply: slots; close: messages sent
+//	16  4  request, reply: bytes of a slot; close: messages taken
 //
-// The first ask or answer of a port to a peer brings the mailbox's descriptor.
+// The first request or reply of an endpoint to a peer brings the region's descriptor.
 //
-// Note: 1 byte, 11; 3 zeros; port (4 bytes); up to 256 bytes.
+// Note: 1 byte, 11; 3 zeros; endpoint (4 bytes); up to 256 bytes.
 package shm

@@ -3,12 +3,14 @@ package shm
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -23,23 +25,34 @@ func TestMain(m *testing.M) {
 // patience bounds what must happen soon but is not timed.
 const patience = 30 * time.Second
 
-// mapSegment maps n bytes that end with the test.
-func mapSegment(t testing.TB, n int64) *segment.Mapping {
+// must ends the test with an error.
+func must(t fabrictest.T, err error) {
 	t.Helper()
-	m, err := segment.Map(segment.Config{Size: n, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// closeAtEnd closes what must close without an error when the test ends.
+func closeAtEnd(t fabrictest.T, c io.Closer) {
 	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// mapSegment maps n bytes that end with the test.
+func mapSegment(t fabrictest.T, n int64) *segment.Mapping {
+	t.Helper()
+	m, err := segment.Map(segment.Config{Size: n, Shared: true})
+	must(t, err)
+	closeAtEnd(t, m)
 	return m
 }
 
 // newNetworks makes the ranks of a job without connecting them.
-func newNetworks(t testing.TB, n int, size int64, job string, onDown func(at, rank int, cause error)) ([]*Network, [][]byte) {
+func newNetworks(t fabrictest.T, n int, size int64, job string, onDown func(at, rank int, cause error)) ([]*Network, [][]byte) {
 	t.Helper()
 	nets, addrs := make([]*Network, n), make([][]byte, n)
 	for r := range n {
@@ -48,14 +61,8 @@ func newNetworks(t testing.TB, n int, size int64, job string, onDown func(at, ra
 			cfg.OnDown = func(rank int, cause error) { onDown(r, rank, cause) }
 		}
 		net, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := net.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		must(t, err)
+		closeAtEnd(t, net)
 		nets[r], addrs[r] = net, net.Addr()
 	}
 	return nets, addrs
@@ -74,28 +81,20 @@ func connect(ctx context.Context, nets []*Network, addrs [][]byte) error {
 	return errors.Join(all...)
 }
 
-func joinAll(t testing.TB, n int, size int64) []*Network {
+func joinAll(t fabrictest.T, n int, size int64) []*Network {
 	t.Helper()
 	nets, addrs := newNetworks(t, n, size, t.Name(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := connect(ctx, nets, addrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(ctx, nets, addrs))
 	return nets
 }
 
-func newLane(t testing.TB, n *Network) *lane {
+func newLane(t fabrictest.T, n *Network) *lane {
 	t.Helper()
 	l, err := n.NewLane()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	closeAtEnd(t, l)
 	return l.(*lane)
 }
 

@@ -20,18 +20,18 @@ const (
 	joinTimeout     = 2 * time.Minute // when the context has no deadline
 	greetingTimeout = 10 * time.Second
 	dialsAtATime    = 16
-	guestsAtATime   = 128 // connections that have not greeted yet
+	acceptsAtATime  = 128 // connections that have not greeted yet
 	dialRetry       = time.Millisecond
 
 	greetingVersion = 1
 	greetingLen     = 48
 	kindHello       = 1
 	kindWelcome     = 2
-	kindGoodbye     = 3
+	kindLeave       = 3
 )
 
-// party is one rank's view of the joining of all pairs.
-type party struct {
+// joiner is one rank's view of the joining of all pairs.
+type joiner struct {
 	n     *Network
 	ctx   context.Context
 	abort context.CancelCauseFunc
@@ -48,7 +48,7 @@ func (n *Network) join(ctx context.Context, known []*addr) error {
 		ctx, cancel = context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 	}
-	p := &party{n: n, known: known}
+	p := &joiner{n: n, known: known}
 	p.ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
 	for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ {
@@ -56,7 +56,7 @@ func (n *Network) join(ctx context.Context, known []*addr) error {
 			p.missing++
 		}
 	}
-	// Accept ends when the listener closes: with the last guest or the context.
+	// Accept ends when the listener closes: with the last rank or the context.
 	stop := context.AfterFunc(p.ctx, func() { n.listener.Close() })
 	defer stop()
 	if p.missing == 0 {
@@ -72,8 +72,8 @@ func (n *Network) join(ctx context.Context, known []*addr) error {
 	return nil
 }
 
-// failure says why not all came, and who is missing.
-func (p *party) failure() error {
+// failure is why not all joined, with the missing ranks.
+func (p *joiner) failure() error {
 	cause := context.Cause(p.ctx)
 	if !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
@@ -89,7 +89,7 @@ func (p *party) failure() error {
 }
 
 // dialAll connects to the lower ranks, a bounded number at a time.
-func (p *party) dialAll() {
+func (p *joiner) dialAll() {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, dialsAtATime)
 	for r := range p.n.cfg.Rank {
@@ -108,7 +108,7 @@ func (p *party) dialAll() {
 }
 
 // dial connects to one lower rank, which may not have come to Connect yet.
-func (p *party) dial(rank int) error {
+func (p *joiner) dial(rank int) error {
 	c, err := p.connect(p.known[rank].socket())
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (p *party) dial(rank int) error {
 }
 
 // connect dials until the listener has room for us.
-func (p *party) connect(name string) (*net.UnixConn, error) {
+func (p *joiner) connect(name string) (*net.UnixConn, error) {
 	var d net.Dialer
 	for {
 		c, err := d.DialContext(p.ctx, "unixpacket", name)
@@ -149,7 +149,7 @@ func (p *party) connect(name string) (*net.UnixConn, error) {
 }
 
 // introduce exchanges greetings and segments with the rank that was dialled.
-func (p *party) introduce(c *net.UnixConn, rank int) (*segment.Mapping, error) {
+func (p *joiner) introduce(c *net.UnixConn, rank int) (*segment.Mapping, error) {
 	if err := p.n.sameUser(c); err != nil {
 		return nil, err
 	}
@@ -167,11 +167,11 @@ func (p *party) introduce(c *net.UnixConn, rank int) (*segment.Mapping, error) {
 	return segment.MapFD(fd, int64(p.known[rank].length))
 }
 
-// acceptAll waits for the higher ranks. Whoever else comes is turned away.
-func (p *party) acceptAll() {
-	var guests sync.WaitGroup
-	defer guests.Wait()
-	slots := make(chan struct{}, guestsAtATime)
+// acceptAll waits for the higher ranks. Any other connection is closed.
+func (p *joiner) acceptAll() {
+	var incoming sync.WaitGroup
+	defer incoming.Wait()
+	slots := make(chan struct{}, acceptsAtATime)
 	for {
 		c, err := p.n.listener.AcceptUnix()
 		if err != nil {
@@ -181,16 +181,16 @@ func (p *party) acceptAll() {
 			return
 		}
 		slots <- struct{}{}
-		guests.Go(func() {
+		incoming.Go(func() {
 			defer func() { <-slots }()
-			p.receiveGuest(c)
+			p.accept(c)
 		})
 	}
 }
 
-// receiveGuest admits a higher rank. A guest that is none is nobody's error:
-// its connection is closed, and it learns nothing.
-func (p *party) receiveGuest(c *net.UnixConn) {
+// accept admits a higher rank. A process that is none is no error: its connection is closed
+// without a word.
+func (p *joiner) accept(c *net.UnixConn) {
 	release := context.AfterFunc(p.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer release()
 	c.SetReadDeadline(time.Now().Add(greetingTimeout))
@@ -203,7 +203,7 @@ func (p *party) receiveGuest(c *net.UnixConn) {
 		c.Close()
 		return
 	}
-	// From here on the guest has proved who it is, so its faults are the rank's.
+	// From here on the rank has proved its identity, so errors are the rank's.
 	var m *segment.Mapping
 	if err == nil {
 		m, err = p.welcome(c, rank, fd)
@@ -223,8 +223,8 @@ func (p *party) receiveGuest(c *net.UnixConn) {
 	}
 }
 
-// welcome maps the guest's segment and hands it this rank's.
-func (p *party) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error) {
+// welcome maps the rank's segment and hands it this rank's.
+func (p *joiner) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error) {
 	defer unix.Close(fd)
 	m, err := segment.MapFD(fd, int64(p.known[rank].length))
 	if err != nil {
@@ -238,7 +238,7 @@ func (p *party) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error)
 }
 
 // admit records a joined pair; a second connection of the same rank is dropped.
-func (p *party) admit(rank int, c *net.UnixConn, m *segment.Mapping) bool {
+func (p *joiner) admit(rank int, c *net.UnixConn, m *segment.Mapping) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	peer := &p.n.peers[rank]
@@ -251,7 +251,7 @@ func (p *party) admit(rank int, c *net.UnixConn, m *segment.Mapping) bool {
 	return true
 }
 
-// sameUser is the kernel's word on who is at the other end.
+// sameUser checks the user at the other end, as the kernel has it.
 func (n *Network) sameUser(c *net.UnixConn) error {
 	uid, err := peerUser(c)
 	if err != nil {
@@ -264,7 +264,7 @@ func (n *Network) sameUser(c *net.UnixConn) error {
 }
 
 // send greets a rank and hands it this rank's segment.
-func (p *party) send(c *net.UnixConn, kind byte, to int) error {
+func (p *joiner) send(c *net.UnixConn, kind byte, to int) error {
 	if _, _, err := c.WriteMsgUnix(p.greeting(kind, to), unix.UnixRights(p.n.cfg.Segment.FD()), nil); err != nil {
 		return fmt.Errorf("sending the segment: %w", err)
 	}
@@ -272,7 +272,7 @@ func (p *party) send(c *net.UnixConn, kind byte, to int) error {
 }
 
 // greeting is the packet that doc.go describes.
-func (p *party) greeting(kind byte, to int) []byte {
+func (p *joiner) greeting(kind byte, to int) []byte {
 	b := make([]byte, 0, greetingLen)
 	b = append(b, "ibcH"...)
 	b = append(b, greetingVersion, kind, 0, 0)
@@ -283,8 +283,8 @@ func (p *party) greeting(kind byte, to int) []byte {
 }
 
 // receive reads a greeting of the given kind. The descriptor is the caller's.
-// from is -1 unless the sender has proved who it is, whatever else is wrong.
-func (p *party) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
+// from is -1 unless the sender has proved its identity, whatever else is wrong.
+func (p *joiner) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 	b := make([]byte, greetingLen+1)
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob) // descriptors arrive close-on-exec
@@ -305,8 +305,8 @@ func (p *party) receive(c *net.UnixConn, kind byte) (from, fd int, err error) {
 	return from, fds[0], nil
 }
 
-// checkGreeting says who sent a greeting, if the cookies prove it, else -1.
-func (p *party) checkGreeting(b []byte, kind byte) (from int, err error) {
+// checkGreeting returns the sender of a greeting, if the cookies prove it, else -1.
+func (p *joiner) checkGreeting(b []byte, kind byte) (from int, err error) {
 	if len(b) != greetingLen || string(b[:4]) != "ibcH" || b[4] != greetingVersion || b[5] != kind || b[6]|b[7] != 0 {
 		return -1, fmt.Errorf("malformed greeting of %d bytes", len(b))
 	}

@@ -153,14 +153,14 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 
 // Mapped is nil for a rank that is not served, is down, or after Close.
 func (l *lane) Mapped(peer int) []byte {
-	p := l.at(peer, 0, 0)
+	p := l.address(peer, 0, 0)
 	if p == nil {
 		return nil
 	}
 	return sliceAt(p, l.targets[peer].size)
 }
 
-// refuse says why an operation cannot be done. It is the slow half of at.
+// refuse is why an operation cannot be done, the slow half of address.
 func (l *lane) refuse(op string, peer int, off, n uint64) error {
 	if err := l.usable(op); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// at is the address of n bytes at offset off of the peer's segment, or nil,
-// and then refuse knows why.
-func (l *lane) at(peer int, off, n uint64) unsafe.Pointer {
+// address is that of n bytes at offset off of the peer's segment, or nil,
+// and then refuse has the reason.
+func (l *lane) address(peer int, off, n uint64) unsafe.Pointer {
 	if uint(peer) >= uint(len(l.targets)) {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (l *lane) Put(peer int, off uint64, src []byte, _ fabric.Flag) (fabric.Hand
 		}
 		defer l.guard.Exit()
 	}
-	p := l.at(peer, off, uint64(len(src)))
+	p := l.address(peer, off, uint64(len(src)))
 	if p == nil {
 		return fabric.Done, l.refuse("put", peer, off, uint64(len(src)))
 	}
@@ -52,7 +52,7 @@ func (l *lane) Get(peer int, off uint64, dst []byte, _ fabric.Flag) (fabric.Hand
 		}
 		defer l.guard.Exit()
 	}
-	p := l.at(peer, off, uint64(len(dst)))
+	p := l.address(peer, off, uint64(len(dst)))
 	if p == nil {
 		return fabric.Done, l.refuse("get", peer, off, uint64(len(dst)))
 	}
@@ -73,7 +73,7 @@ func (l *lane) Atomic(op fabric.AtomicOp, peer int, off, operand, compare uint64
 		}
 		defer l.guard.Exit()
 	}
-	p := l.at(peer, off, 8)
+	p := l.address(peer, off, 8)
 	if p == nil {
 		return 0, fabric.Done, l.refuse(op.String(), peer, off, 8)
 	}

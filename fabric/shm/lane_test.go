@@ -44,7 +44,7 @@ func TestAlignedWordsAreNeverTorn(t *testing.T) {
 	}
 }
 
-func TestFailedCompareSwapNeverReportsTheComparedValue(t *testing.T) {
+func TestFailedCompareSwapReturnsAnotherValue(t *testing.T) {
 	// Another rank changes the word back and forth; a compare-swap that
 	// returns compare has swapped, one that returns another value has not.
 	nets := joinAll(t, 2, 4096)
@@ -65,9 +65,7 @@ func TestFailedCompareSwapNeverReportsTheComparedValue(t *testing.T) {
 	swapped := uint64(0)
 	for range rounds {
 		old, _, err := a.Atomic(fabric.CompareSwap, 0, 0, 2, 1, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if old == 1 {
 			swapped++
 			if now, _, _ := a.Atomic(fabric.Swap, 0, 0, 0, 0, 0); now != 2 {
@@ -80,11 +78,9 @@ func TestFailedCompareSwapNeverReportsTheComparedValue(t *testing.T) {
 	t.Logf("%d of %d swapped", swapped, rounds)
 }
 
-func TestSecondGoroutineOnALaneIsDetectedInTheDebugBuild(t *testing.T) {
+func TestSecondGoroutineOnALaneIsDetected(t *testing.T) {
 	l := newLane(t, joinAll(t, 1, 4096)[0])
-	if err := l.guard.Enter(); err != nil { // as if another goroutine were inside
-		t.Fatal(err)
-	}
+	must(t, l.guard.Enter()) // as if another goroutine were inside
 	_, perr := l.Put(0, 0, []byte{1}, 0)
 	_, gerr := l.Get(0, 0, make([]byte, 1), 0)
 	_, _, aerr := l.Atomic(fabric.FetchAdd, 0, 0, 1, 0, 0)
@@ -101,9 +97,7 @@ func TestLanesOpenOnlyWhileConnected(t *testing.T) {
 	if _, err := nets[0].NewLane(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("before Connect: %v", err)
 	}
-	if err := connect(t.Context(), nets, addrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(t.Context(), nets, addrs))
 	l := newLane(t, nets[0])
 	l.Put(0, 0, []byte{1}, 0)
 	l.Close()

@@ -21,7 +21,7 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// Config says which rank attaches what.
+// Config is what a rank attaches.
 type Config struct {
 	Rank int // 0 <= Rank < Size
 	Size int // ranks in the job, all networks together
@@ -38,7 +38,7 @@ type Config struct {
 	// goroutine. It may call the Network, but not wait for Close.
 	OnDown func(rank int, cause error)
 
-	// OnLeft, if not nil, is called once for each rank that said goodbye, as OnDown is.
+	// OnLeft, if not nil, is called once for each rank that left in order, as OnDown is.
 	OnLeft func(rank int)
 }
 
@@ -48,7 +48,7 @@ type Network struct {
 	cfg     Config
 	self    addr
 	targets []target // by rank; what lanes use
-	peers   []peer   // by rank; what stands behind it
+	peers   []peer   // by rank; the rest
 
 	mu       sync.Mutex
 	state    state
@@ -57,12 +57,12 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
-	telling sync.Mutex // one death after the other is told of, before it is entered here
+	reporting sync.Mutex // OnDown is called for one death after the other, before operations fail
 
-	portMu sync.Mutex
-	ports  [maxPorts]*port // by number; those that were opened, open or not
-	asks   [maxPorts][]ask // for ports that were not
-	open   int             // ports; with mu
+	endpointMu sync.Mutex
+	endpoints  [maxEndpoints]*endpoint   // by number; those that were opened, open or not
+	early      [maxEndpoints][]handshake // requests to those that are not open yet
+	open       int                       // endpoints; with mu
 
 	start    time.Time
 	crowded  bool // more ranks than cores
@@ -99,13 +99,13 @@ const (
 
 // peer is another rank's share of the network.
 type peer struct {
-	mapping *segment.Mapping // its segment mapped here; nil for this rank
-	conn    *net.UnixConn    // open as long as both live
-	cause   atomic.Pointer[error]
-	accused atomic.Bool // of breaking the rules of ports
-	gone    atomic.Bool // no thread of it touches shared memory any more
-	sending sync.Mutex  // of packets that must get through
-	raw     syscall.RawConn
+	mapping  *segment.Mapping // its segment mapped here; nil for this rank
+	conn     *net.UnixConn    // open as long as both live
+	cause    atomic.Pointer[error]
+	reported atomic.Bool // for a protocol error
+	gone     atomic.Bool // no thread of it touches shared memory any more
+	sending  sync.Mutex  // of packets that must get through
+	raw      syscall.RawConn
 }
 
 var _ fabric.Network = (*Network)(nil)
@@ -141,8 +141,8 @@ func New(cfg Config) (*Network, error) {
 // Name is "shm".
 func (n *Network) Name() string { return "shm" }
 
-// Addr is this rank's address. It holds a secret: whoever knows it and runs as
-// the same user on this host can join in the name of a rank.
+// Addr is this rank's address. It holds a secret: a process of the same user on this host that
+// has it can join in the name of a rank.
 func (n *Network) Addr() []byte { return n.self.encode() }
 
 // Limits: operations complete at once, so nothing is ever in flight.
@@ -167,7 +167,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 	n.mu.Unlock()
 
 	if err = n.join(ctx, known); err != nil {
-		// No goodbye: to those who got further this rank has failed.
+		// No leave packet: to ranks that got further this rank has failed.
 		err = errors.Join(err, n.leave(false))
 	}
 	n.mu.Lock()
@@ -243,14 +243,14 @@ func (n *Network) PeerDown(rank int, cause error) {
 		return
 	}
 	n.targets[rank].state.Store(down)
-	n.eachPort(func(p *port) { p.peerDown(rank, cause) })
+	n.eachEndpoint(func(ep *endpoint) { ep.link(rank).end(cause) })
 }
 
-// foundDown is PeerDown by what this network has seen itself. OnDown is told before any operation fails: whoever
-// learns of the death by one finds that the rest of the program knows.
-func (n *Network) foundDown(rank int, cause error) {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+// reportDown is PeerDown by what this network has seen itself. It calls OnDown before any operation
+// fails, so that the rest of the program knows of the death first.
+func (n *Network) reportDown(rank int, cause error) {
+	n.reporting.Lock()
+	defer n.reporting.Unlock()
 	if n.cfg.OnDown != nil && n.peers[rank].cause.Load() == nil {
 		n.cfg.OnDown(rank, cause)
 	}
@@ -267,8 +267,8 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 	return n.newLane()
 }
 
-// Close says goodbye to the peers and unmaps their segments. It sends one
-// packet to each and waits for nobody.
+// Close leaves the peers and unmaps their segments. It sends one packet to each and waits for
+// none.
 func (n *Network) Close() error {
 	if first, err := n.shut(); err != nil || !first {
 		return err
@@ -293,15 +293,15 @@ func (n *Network) shut() (first bool, err error) {
 	case n.state == joining:
 		return false, fmt.Errorf("shm: Close during Connect: %w; cancel its context first", fabric.ErrBusy)
 	case n.lanes > 0 || n.open > 0:
-		return false, fmt.Errorf("shm: Close with %d open lanes and %d open ports: %w", n.lanes, n.open, fabric.ErrBusy)
+		return false, fmt.Errorf("shm: Close with %d open lanes and %d open endpoints: %w", n.lanes, n.open, fabric.ErrBusy)
 	}
 	n.state = closed
 	return true, nil
 }
 
-// leave undoes New and Connect. It waits for watchers, who may be in OnDown,
+// leave undoes New and Connect. It waits for watchers, which may be in OnDown,
 // hence holds no lock.
-func (n *Network) leave(goodbye bool) error {
+func (n *Network) leave(inOrder bool) error {
 	n.closing.Store(true)
 	var errs []error
 	if err := n.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -309,18 +309,18 @@ func (n *Network) leave(goodbye bool) error {
 	}
 	for r := range n.peers {
 		if c := n.peers[r].conn; c != nil {
-			if goodbye {
-				sayGoodbye(c)
+			if inOrder {
+				sendLeave(c)
 			}
 			_ = c.Close()
 		}
 	}
 	n.watchers.Wait()
-	for i := range n.asks {
-		for _, a := range n.asks[i] {
-			a.drop()
+	for i := range n.early {
+		for _, h := range n.early[i] {
+			h.drop()
 		}
-		n.asks[i] = nil
+		n.early[i] = nil
 	}
 	for r := range n.peers {
 		n.targets[r].state.Store(absent)

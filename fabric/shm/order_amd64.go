@@ -16,6 +16,6 @@ func fullFence() {
 	atomic.AddUint64(&word, 0)
 }
 
-// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
-// constant, so that the shortest puts stay as short where they do not.
+// Reorders: another processor may see stores in another order, so OrderStores and OrderLoads do
+// something. A constant, so that the shortest puts stay as short where they do nothing.
 const Reorders = false

@@ -12,6 +12,6 @@ func orderLoads() // DMB ISHLD
 //go:noescape
 func fullFence() // DMB ISH
 
-// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
-// constant, so that the shortest puts stay as short where they do not.
+// Reorders: another processor may see stores in another order, so OrderStores and OrderLoads do
+// something. A constant, so that the shortest puts stay as short where they do nothing.
 const Reorders = true

@@ -13,6 +13,6 @@ func orderStores() { fence.Add(0) }
 func orderLoads()  { fence.Add(0) }
 func fullFence()   { fence.Add(0) }
 
-// Reorders: the processor may show others the stores of one in another order, so OrderStores and OrderLoads do something. A
-// constant, so that the shortest puts stay as short where they do not.
+// Reorders: another processor may see stores in another order, so OrderStores and OrderLoads do
+// something. A constant, so that the shortest puts stay as short where they do nothing.
 const Reorders = true

@@ -37,14 +37,8 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 	t.Helper()
 	m := mapSegment(t, childSegment)
 	n, err := New(Config{Rank: 0, Size: size, Segment: m, Job: "processes", OnDown: onDown})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	closeAtEnd(t, n)
 	addrs := make([][]byte, size)
 	addrs[0] = n.Addr()
 	var kids []*child
@@ -53,9 +47,7 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 	}
 	for _, c := range kids {
 		addrs[c.rank], err = hex.DecodeString(c.line(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for _, c := range kids {
 		for _, a := range addrs {
@@ -64,9 +56,7 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := n.Connect(ctx, addrs, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Connect(ctx, addrs, nil))
 	return n, kids
 }
 
@@ -95,7 +85,7 @@ func (c *child) finish(t testing.TB) {
 	}
 }
 
-// childMain is a rank's life in another process: it joins, does its role, says
+// childMain is a rank's life in another process: it joins, does its role, prints
 // "ready", and closes when its standard input ends.
 func childMain(role string) int {
 	if err := childRun(role); err != nil {
@@ -143,7 +133,7 @@ func childRun(role string) error {
 		fillPattern(m.Bytes(), uint64(rank))
 	case "sitter":
 	default:
-		return errors.Join(childPort(n, role, in), l.Close(), n.Close(), m.Close())
+		return errors.Join(childEndpoint(n, role, in), l.Close(), n.Close(), m.Close())
 	}
 	if err != nil {
 		return err
@@ -176,9 +166,7 @@ func fillPattern(b []byte, rank uint64) {
 func TestAtomicsOfFourProcessesAddUp(t *testing.T) {
 	n, kids := startJob(t, 4, "adder", nil)
 	l := newLane(t, n)
-	if err := childAdd(l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, childAdd(l))
 	for _, c := range kids {
 		if got := c.line(t); got != "ready" {
 			t.Fatalf("rank %d says %q", c.rank, got)
@@ -192,7 +180,7 @@ func TestAtomicsOfFourProcessesAddUp(t *testing.T) {
 	}
 }
 
-func TestContentOfAnotherProcessIsExactAtAnySizeAndOffset(t *testing.T) {
+func TestTransfersBetweenProcessesAreExact(t *testing.T) {
 	n, kids := startJob(t, 2, "filler", nil)
 	kids[0].line(t)
 	l := newLane(t, n)
@@ -231,7 +219,7 @@ type death struct {
 	cause error
 }
 
-func TestKilledProcessIsReportedAndItsMemoryStaysReadable(t *testing.T) {
+func TestMemoryOfAKilledProcessStaysReadable(t *testing.T) {
 	deaths := make(chan death, 10)
 	n, kids := startJob(t, 3, "sitter", func(r int, cause error) { deaths <- death{r, cause} })
 	l := newLane(t, n)
@@ -240,20 +228,18 @@ func TestKilledProcessIsReportedAndItsMemoryStaysReadable(t *testing.T) {
 	}
 	mem := l.Mapped(2)
 	mem[0] = 42
-	if err := kids[1].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kids[1].Cmd.Process.Kill())
 	select {
 	case d := <-deaths:
 		if d.rank != 2 || !errors.Is(d.cause, io.EOF) {
 			t.Errorf("death of rank %d: %v", d.rank, d.cause)
 		}
 	case <-time.After(patience):
-		t.Fatal("nobody noticed the death")
+		t.Fatal("the death was not noticed")
 	}
 	var pd *fabric.PeerDownError
 	_, err := l.Put(2, 0, []byte{42}, 0)
-	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); { // OnDown is told before operations fail
+	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); { // OnDown comes before operations fail
 		runtime.Gosched()
 		_, err = l.Put(2, 0, []byte{42}, 0)
 	}
@@ -267,13 +253,9 @@ func TestKilledProcessIsReportedAndItsMemoryStaysReadable(t *testing.T) {
 		t.Errorf("put to the living: %v", err)
 	}
 	kids[0].finish(t)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Close(); err != nil { // ends the watchers: nothing more can be reported
-		t.Fatal(err)
-	}
+	must(t, l.Close())
+	must(t, n.Close()) // ends the watchers: nothing more can be reported
 	if len(deaths) != 0 {
-		t.Errorf("a rank that said goodbye was reported: %v", <-deaths)
+		t.Errorf("a rank that left was reported: %v", <-deaths)
 	}
 }

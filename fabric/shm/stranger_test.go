@@ -17,14 +17,12 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// greet dials a rank as somebody who knows only the name of its socket, sends
+// greet dials a rank with only the name of its socket, sends
 // a packet with a descriptor, and returns what comes back.
 func greet(t *testing.T, a addr, packet []byte, fds ...int) (reply []byte, fdCount int) {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: a.socket(), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
 	if _, _, err := c.WriteMsgUnix(packet, rights(fds), nil); err != nil {
@@ -48,12 +46,12 @@ func rights(fds []int) []byte {
 
 // hello is a greeting as the protocol has it.
 func hello(from, to *addr) []byte {
-	p := &party{n: &Network{self: *from}, known: make([]*addr, to.rank+1)}
+	p := &joiner{n: &Network{self: *from}, known: make([]*addr, to.rank+1)}
 	p.known[to.rank] = to
 	return p.greeting(kindHello, int(to.rank))
 }
 
-func TestStrangerLearnsNothingAndDisturbsNobody(t *testing.T) {
+func TestStrangerIsClosedWithoutAWord(t *testing.T) {
 	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -78,13 +76,9 @@ func TestStrangerLearnsNothingAndDisturbsNobody(t *testing.T) {
 			t.Errorf("%s: got %d bytes and %d descriptors", what, len(reply), fds)
 		}
 	}
-	if err := nets[1].Connect(ctx, addrs, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-joined; err != nil {
-		t.Fatal(err)
-	}
-	// The party is over: nobody listens any more.
+	must(t, nets[1].Connect(ctx, addrs, nil))
+	must(t, <-joined)
+	// All ranks have joined: the socket is closed.
 	if c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: nets[0].self.socket(), Net: "unixpacket"}); err == nil {
 		c.Close()
 		t.Error("the socket listens after all ranks have joined")
@@ -93,13 +87,9 @@ func TestStrangerLearnsNothingAndDisturbsNobody(t *testing.T) {
 
 func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
 	loose, err := unix.MemfdCreate("loose", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(loose)
-	if err := unix.Ftruncate(loose, 8192); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Ftruncate(loose, 8192))
 	short := mapSegment(t, 4096)
 	good := mapSegment(t, 8192)
 	for what, fds := range map[string][]int{"unsealed": {loose}, "short": {short.FD()}, "no": nil, "two": {good.FD(), good.FD()}} {
@@ -131,16 +121,14 @@ func TestMissingRankIsNamed(t *testing.T) {
 
 func TestRankThatGaveUpIsNamedAtOnce(t *testing.T) {
 	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
-	if err := nets[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, nets[0].Close())
 	err := nets[1].Connect(t.Context(), addrs, nil)
 	if !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "rank 0") {
 		t.Errorf("got %v, want ECONNREFUSED of rank 0", err)
 	}
 }
 
-func TestUnreachablePlacesAreToldApart(t *testing.T) {
+func TestUnreachablePlacesAreNamed(t *testing.T) {
 	nets, _ := newNetworks(t, 2, 4096, t.Name(), nil)
 	for want, change := range map[string]func(*addr){
 		"another host": func(a *addr) { a.place.boot[3] ^= 1 }, "network namespace": func(a *addr) { a.place.nsInode++ },
@@ -193,9 +181,7 @@ func TestRanksOfOtherNetworksAreNotServed(t *testing.T) {
 	nets, addrs := newNetworks(t, 3, 4096, t.Name(), nil)
 	// Rank 1 is on another host for both.
 	near := [][]byte{addrs[0], nil, addrs[2]}
-	if err := connect(t.Context(), []*Network{nets[0], nets[2]}, near); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(t.Context(), []*Network{nets[0], nets[2]}, near))
 	l := newLane(t, nets[0])
 	var re *fabric.RankError
 	if _, err := l.Get(1, 0, make([]byte, 1), 0); !errors.As(err, &re) || !strings.Contains(err.Error(), "not served") {
@@ -208,28 +194,20 @@ func TestRanksOfOtherNetworksAreNotServed(t *testing.T) {
 
 func TestPrivateSegmentIsRefused(t *testing.T) {
 	m, err := segment.Map(segment.Config{Size: 4096})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if _, err := New(Config{Size: 2, Segment: m}); err == nil || !strings.Contains(err.Error(), "Shared") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestGoodbyeIsNoDeath(t *testing.T) {
+func TestLeavingIsNoDeath(t *testing.T) {
 	deaths := make(chan int, 10)
 	nets, addrs := newNetworks(t, 3, 4096, t.Name(), func(_, r int, _ error) { deaths <- r })
-	if err := connect(t.Context(), nets, addrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(t.Context(), nets, addrs))
 	l := newLane(t, nets[0])
-	if err := nets[1].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := nets[2].peers[0].conn.Close(); err != nil { // as if the process had died
-		t.Fatal(err)
-	}
+	must(t, nets[1].Close())
+	must(t, nets[2].peers[0].conn.Close()) // as if the process had died
 	reported := map[int]bool{}
 	for len(reported) < 2 { // at both ends of the broken connection
 		select {
@@ -243,11 +221,11 @@ func TestGoodbyeIsNoDeath(t *testing.T) {
 		t.Errorf("reported: %v, want ranks 0 and 2", reported)
 	}
 	if _, err := l.Put(1, 0, []byte{1}, 0); err != nil {
-		t.Errorf("put to a rank that said goodbye: %v", err)
+		t.Errorf("put to a rank that left: %v", err)
 	}
 }
 
-func TestRankThatFailsToJoinIsDeadToThoseItHadJoined(t *testing.T) {
+func TestRankThatFailsToJoinIsDeadToOthers(t *testing.T) {
 	deaths := make(chan int, 10)
 	nets, addrs := newNetworks(t, 3, 4096, t.Name(), func(at, r int, _ error) {
 		if at == 0 {
@@ -261,9 +239,7 @@ func TestRankThatFailsToJoinIsDeadToThoseItHadJoined(t *testing.T) {
 	short, stop := context.WithCancel(ctx)
 	failed := make(chan error, 1)
 	go func() { failed <- nets[2].Connect(short, addrs, nil) }() // rank 1 never comes
-	if err := <-joined; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-joined)
 	time.Sleep(50 * time.Millisecond) // rank 2 takes note of rank 0 as well
 	stop()
 	if err := <-failed; err == nil {
@@ -275,7 +251,7 @@ func TestRankThatFailsToJoinIsDeadToThoseItHadJoined(t *testing.T) {
 			t.Errorf("rank %d was reported", r)
 		}
 	case <-time.After(patience):
-		t.Fatal("nobody noticed")
+		t.Fatal("not noticed")
 	}
 }
 
@@ -286,16 +262,14 @@ func TestPeerThatSpeaksOutOfTurnIsDown(t *testing.T) {
 			deaths <- cause
 		}
 	})
-	if err := connect(t.Context(), nets, addrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(t.Context(), nets, addrs))
 	if _, err := nets[1].peers[0].conn.Write([]byte("hello?")); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case <-deaths:
 	case <-time.After(patience):
-		t.Fatal("nobody noticed")
+		t.Fatal("not noticed")
 	}
 }
 
@@ -324,7 +298,7 @@ func FuzzAddr(f *testing.F) {
 
 func TestOtherUserIsTurnedAway(t *testing.T) {
 	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
-	for r, n := range nets { // all claim to be a user whom the kernel does not confirm
+	for r, n := range nets { // all claim a user that the kernel does not confirm
 		n.self.place.uid += 4711
 		addrs[r] = n.Addr()
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch obeys the packets of a peer, waits for its end and tells how it came. It ends
+// watch handles the packets of a peer, waits for its end and reports how it came. It ends
 // with the connection.
 func (n *Network) watch(rank int) {
 	p := &n.peers[rank]
@@ -23,34 +23,34 @@ func (n *Network) watch(rank int) {
 		switch {
 		case n.closing.Load():
 			closeAll(fds)
-			return // nothing that happens now is news
-		case err == nil && len(data) == 1 && data[0] == kindGoodbye && len(fds) == 0:
+			return // what happens now is of no interest
+		case err == nil && len(data) == 1 && data[0] == kindLeave && len(fds) == 0:
 			p.gone.Store(true)
-			n.eachPort(func(q *port) { q.peerLeft(rank) })
+			n.eachEndpoint(func(ep *endpoint) { ep.peerLeft(rank) })
 			if n.cfg.OnLeft != nil {
 				n.cfg.OnLeft(rank)
 			}
 			return
 		case err == nil && len(data) > 0:
-			err = n.obey(rank, data, fds)
+			err = n.handlePacket(rank, data, fds)
 		case errors.Is(err, io.EOF) || err == nil: // an empty packet is the end, too (recv(2))
 			closeAll(fds)
 			p.gone.Store(true)
-			n.foundDown(rank, fmt.Errorf("shm: the process ended without a goodbye: %w", io.EOF))
-			n.eachPort((*port).nudge) // it may have been down before, and now its cells come back
+			n.reportDown(rank, fmt.Errorf("shm: the process ended without leaving: %w", io.EOF))
+			n.eachEndpoint((*endpoint).wakeIfAsleep) // it may have been down before, and now its cells come back
 			return
 		case errors.Is(err, unix.ECONNRESET) && !reset:
 			// It closed the connection without having read all packets. What it sent before
-			// is still to be read, perhaps a goodbye: the kernel tells the error first.
+			// is still to be read, perhaps that it leaves: the kernel reports the error first.
 			reset = true
 			continue
 		case errors.As(err, &broken):
 			p.gone.Store(errors.Is(err, unix.ECONNRESET))
-			n.foundDown(rank, fmt.Errorf("shm: its connection broke: %w", err))
+			n.reportDown(rank, fmt.Errorf("shm: its connection broke: %w", err))
 			return
 		}
 		if err != nil { // it goes on reading: the end of the process is still to be learnt
-			n.foundDown(rank, err)
+			n.reportDown(rank, err)
 		}
 	}
 }
@@ -61,9 +61,9 @@ func closeAll(fds []int) {
 	}
 }
 
-// sayGoodbye tells a peer that the end of the connection is no death. The
-// packet fits unless the peer has stopped to read.
-func sayGoodbye(c *net.UnixConn) {
+// sendLeave announces that the end of the connection is no death. The packet fits unless the peer
+// has stopped to read.
+func sendLeave(c *net.UnixConn) {
 	c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = c.Write([]byte{kindGoodbye}) // a peer that is dead already needs none
+	_, _ = c.Write([]byte{kindLeave}) // a peer that is dead already needs none
 }

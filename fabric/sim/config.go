@@ -20,7 +20,7 @@ type Config struct {
 
 	Notes Notes
 
-	Connections      int           // of a port, beyond which idle ones are closed; 0: no limit
+	Connections      int           // of an endpoint, beyond which idle ones are closed; 0: no limit
 	HandshakeTimeout time.Duration // until the first repetition of a handshake's datagram, doubling up to 64 times; default 1 ms
 	HandshakeTries   int           // datagrams without an answer until the peer is dead; default 16
 	RetryTimeout     time.Duration // reliable traffic unanswered for this long: the peer is dead; default 500 ms
@@ -30,7 +30,7 @@ type Config struct {
 	Segment     func(rank int) []byte                 // memory to use instead; aligned to 8 bytes
 	Depth       int                                   // operations in flight of a lane to one peer; default 64
 	Lanes       int                                   // open lanes of a rank; 0: no limit
-	Queue       int                                   // messages in flight of a port to one peer; default 64
+	Queue       int                                   // messages in flight of an endpoint to one peer; default 64
 	OnDown      func(at *Rank, rank int, cause error) // a rank found a peer dead; runs as a task of it
 
 	MaxTime   time.Duration // virtual end of a world; default 1 h
@@ -39,12 +39,12 @@ type Config struct {
 	Trace io.Writer // gets one line for each event; nil: only the hash
 }
 
-// Notes say what happens to datagrams.
+// Notes configure what happens to datagrams.
 type Notes struct {
 	Loss   float64       // probability, 0 to 1; applies to handshakes too
 	Dup    float64       // probability of a second copy
 	Jitter time.Duration // at most this is added to the way; default 4 times Config.Jitter
-	Room   int           // notes that a port keeps for the next Poll; default 64
+	Room   int           // notes that an endpoint keeps for the next Poll; default 64
 }
 
 // populate checks the configuration and fills the defaults.

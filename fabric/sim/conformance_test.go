@@ -18,9 +18,7 @@ func (h *rig) world(t fabrictest.T, n, size int) {
 	cfg := h.cfg
 	cfg.Ranks, cfg.SegmentSize = n, size
 	w, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.W = w
 	nets := make([]fabric.Network, n)
 	for r := range n {
@@ -31,25 +29,20 @@ func (h *rig) world(t fabrictest.T, n, size int) {
 			}
 		})
 	}
-	if err := fabrictest.Connect(t.Context(), nets); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fabrictest.Connect(t.Context(), nets))
 }
 
-func (h *rig) ranks(t fabrictest.T, n, size int) []fabrictest.Rank {
+func (h *rig) ranks(t fabrictest.T, n, size int) (ranks []fabrictest.Rank) {
 	h.world(t, n, size)
-	ranks := make([]fabrictest.Rank, n)
 	for r := range n {
-		ranks[r] = fabrictest.Rank{Net: h.W.Rank(r).Net(), Segment: h.W.Rank(r).Segment()}
+		ranks = append(ranks, fabrictest.Rank{Net: h.W.Rank(r).Net(), Segment: h.W.Rank(r).Segment()})
 	}
 	return ranks
 }
 
-func (h *rig) messengers(t fabrictest.T, n, size int) []fabrictest.MessageRank {
-	h.world(t, n, size)
-	ranks := make([]fabrictest.MessageRank, n)
-	for r := range n {
-		ranks[r] = fabrictest.MessageRank{Net: h.W.Rank(r).Net(), Segment: h.W.Rank(r).Segment()}
+func (h *rig) messengers(t fabrictest.T, n, size int) (ranks []fabrictest.MessageRank) {
+	for r, x := range h.ranks(t, n, size) {
+		ranks = append(ranks, fabrictest.MessageRank{Net: h.W.Rank(r).Net(), Segment: x.Segment})
 	}
 	return ranks
 }

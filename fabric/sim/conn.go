@@ -9,7 +9,7 @@ import (
 
 // conn is one end of a connection.
 type conn struct {
-	p      *port
+	p      *endpoint
 	far    *conn // the other end; itself, when a rank talks to itself
 	peer   int32
 	state  connState
@@ -40,19 +40,19 @@ const (
 	gone
 )
 
-// link is two ranks' ports of one number.
+// link is two ranks' endpoints of one number.
 type link struct {
 	pair
-	port int32
+	endpoint int32
 }
 
 var (
 	errHandshake = errors.New("sim: no answer to the attempts to connect")
-	errSlotSize  = errors.New("sim: the two ends of the port differ in their size of slots")
+	errSlotSize  = errors.New("sim: the two endpoints differ in their size of slots")
 )
 
 // newConn adds an end.
-func (p *port) newConn(peer int32) *conn {
+func (p *endpoint) newConn(peer int32) *conn {
 	c := &conn{p: p, peer: peer}
 	c.arrive.owner, c.ack.owner, c.hand.owner = c, c, c
 	p.conns[peer] = c
@@ -62,31 +62,31 @@ func (p *port) newConn(peer int32) *conn {
 }
 
 // connect begins a handshake.
-func (p *port) connect(peer int32) *conn {
+func (p *endpoint) connect(peer int32) *conn {
 	w := p.n.r.w
 	c := p.newConn(peer)
 	w.tickets++
 	c.ticket = w.tickets
 	if peer == p.n.r.id { // no need to ask
-		w.arm(&c.hand, w.transit(peer, peer, headerBytes))
+		w.arm(&c.hand, w.paths.transit(peer, peer, headerBytes))
 		return c
 	}
-	c.ask(request)
+	c.handshake(request)
 	return c
 }
 
 // ask sends a datagram of the handshake, and has it repeated.
-func (c *conn) ask(kind datagramKind) {
+func (c *conn) handshake(kind datagramKind) {
 	const doublings = 6
 	w := c.p.n.r.w
-	c.speak(kind)
+	c.sendHandshake(kind)
 	c.tries++
 	d := int64(w.cfg.HandshakeTimeout) << min(c.tries-1, doublings)
 	w.arm(&c.hand, w.now+d+w.rng.below(d/2+1))
 }
 
 // speak sends a datagram of the handshake.
-func (c *conn) speak(kind datagramKind) {
+func (c *conn) sendHandshake(kind datagramKind) {
 	p := c.p
 	p.stats.Handshakes++
 	p.n.r.w.emit(markHandshake, p.n.r.id, c.peer, c.ticket, uint64(kind))
@@ -101,14 +101,14 @@ func (c *conn) fire(t *timer) {
 	}
 	n := c.p.n
 	w := n.r.w
-	blocked := w.blockedBack(t, n.r.id, c.peer)
+	blocked := w.paths.blockedBack(t, n.r.id, c.peer)
 	if t == &c.arrive {
-		blocked = w.blocked(n.r.id, c.peer) || c.far.state == gone && c.state != closing
+		blocked = w.paths.blocked(n.r.id, c.peer) || c.far.state == gone && c.state != closing
 	}
-	switch w.passes(t, n.r.id, c.peer, blocked) {
+	switch w.paths.passes(t, n.r.id, c.peer, blocked) {
 	case hold:
 	case lost:
-		n.foundDown(c.peer, errSilent)
+		n.reportDown(c.peer, errSilent)
 	case pass:
 		switch {
 		case t == &c.arrive && c.state == closing:
@@ -131,11 +131,11 @@ func (c *conn) again() {
 		c.count()
 		c.made(true)
 	case c.tries >= c.p.n.r.w.cfg.HandshakeTries:
-		c.p.n.foundDown(c.peer, errHandshake)
+		c.p.n.reportDown(c.peer, errHandshake)
 	case c.state == connecting:
-		c.ask(request)
+		c.handshake(request)
 	case c.state == accepting:
-		c.ask(reply)
+		c.handshake(reply)
 	}
 }
 
@@ -160,15 +160,15 @@ func (c *conn) made(active bool) {
 		p.stats.Accepts++
 	}
 	w.emit(markUp, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
-	p.tell(fabric.Event{Kind: fabric.Up, Peer: int(c.peer), Epoch: c.epoch}, true)
+	p.push(fabric.Event{Kind: fabric.Up, Peer: int(c.peer), Epoch: c.epoch}, true)
 	c.post()
 	p.trim()
 }
 
 // requested is the arrival of a peer's request. The world knows whether it is a late copy.
-func (p *port) requested(from int32, ticket uint64) {
+func (p *endpoint) requested(from int32, ticket uint64) {
 	w := p.n.r.w
-	theirs, _ := w.ranks[from].net.port(p.num)
+	theirs, _ := w.ranks[from].net.endpoint(p.num)
 	if theirs == nil || p.n.down[from] != nil {
 		return
 	}
@@ -177,8 +177,8 @@ func (p *port) requested(from int32, ticket uint64) {
 		return
 	}
 	if theirs.cfg.SlotSize != p.cfg.SlotSize {
-		p.n.foundDown(from, errSlotSize)
-		theirs.n.foundDown(p.n.r.id, errSlotSize)
+		p.n.reportDown(from, errSlotSize)
+		theirs.n.reportDown(p.n.r.id, errSlotSize)
 		return
 	}
 	c := p.conns[from]
@@ -190,7 +190,7 @@ func (p *port) requested(from int32, ticket uint64) {
 	case c == nil:
 		c = p.newConn(from)
 	case c.state == accepting && c.ticket == ticket:
-		c.speak(reply) // the first was lost, perhaps
+		c.sendHandshake(reply) // the first was lost, perhaps
 		return
 	case c.state == connecting && p.n.r.id > from:
 		w.disarm(&c.hand) // both ask at once: the lower rank does, the other answers
@@ -199,7 +199,7 @@ func (p *port) requested(from int32, ticket uint64) {
 	}
 	c.ticket, c.far, c.state, c.tries = ticket, caller, accepting, 0
 	c.count()
-	c.ask(reply)
+	c.handshake(reply)
 }
 
 // replied is the arrival of a reply.
@@ -209,20 +209,20 @@ func (c *conn) replied(ticket uint64) {
 	}
 	switch c.state {
 	case connecting:
-		theirs, _ := c.p.n.r.w.ranks[c.peer].net.port(c.p.num)
+		theirs, _ := c.p.n.r.w.ranks[c.peer].net.endpoint(c.p.num)
 		far := theirs.conns[c.p.n.r.id]
 		if far == nil || far.ticket != ticket {
 			return // it has given up
 		}
 		c.far, c.epoch = far, far.epoch
-		c.speak(rtu)
+		c.sendHandshake(rtu)
 		c.made(true)
 	case up:
-		c.speak(rtu) // the first was lost
+		c.sendHandshake(rtu) // the first was lost
 	}
 }
 
-// wait is the answer of a rank whose port is not open yet: it lives, go on asking.
+// wait is the answer of a rank whose endpoint is not open yet: it lives, repeat the request.
 func (c *conn) wait(ticket uint64) {
 	if c.ticket == ticket && c.state == connecting {
 		c.tries = min(c.tries, 1)
@@ -230,7 +230,7 @@ func (c *conn) wait(ticket uint64) {
 }
 
 // trim closes the connection that was unused for longest, if there are too many.
-func (p *port) trim() {
+func (p *endpoint) trim() {
 	limit := p.n.r.w.cfg.Connections
 	if limit == 0 || p.open <= limit {
 		return
@@ -243,7 +243,7 @@ func (p *port) trim() {
 }
 
 // Disconnect starts to close an idle connection. One that is not idle, or not made, stays.
-func (p *port) Disconnect(peer int) error {
+func (p *endpoint) Disconnect(peer int) error {
 	if err := p.usable("disconnect"); err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func (c *conn) close() {
 	p.open--
 	p.up--
 	p.stats.Disconnects++
-	c.lastAt = max(c.lastAt+1, w.transit(p.n.r.id, c.peer, headerBytes))
+	c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes))
 	w.arm(&c.arrive, c.lastAt)
 }
 
@@ -284,7 +284,7 @@ func (c *conn) asked() {
 		}
 		far.shut()
 	}
-	w.arm(&c.ack, w.now+w.lag(c.peer, c.p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
+	w.arm(&c.ack, w.now+w.paths.lag(c.peer, c.p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
 }
 
 // answered is the arrival of the answer.
@@ -311,7 +311,7 @@ func (c *conn) shut() {
 	c.state = closing // its counts are settled
 	queued := c.out
 	c.remove()
-	p.tell(fabric.Event{Kind: fabric.Idle, Peer: int(c.peer), Epoch: c.epoch}, true)
+	p.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.peer), Epoch: c.epoch}, true)
 	if queued.len() > 0 {
 		p.connect(c.peer).out = queued
 	}
@@ -336,7 +336,7 @@ func (c *conn) remove() {
 }
 
 // used makes the connection the one that was used last.
-func (p *port) used(c *conn) {
+func (p *endpoint) used(c *conn) {
 	if c.state != gone {
 		p.byUse.Add(&c.use, c)
 	}

@@ -9,8 +9,8 @@ import (
 // the same instant, and no goroutine is needed for that.
 //
 // What the standard library derives from a context of its own it cancels within the call that
-// cancels the first. Hence the one within: inner is a standard context, which the derived ones find; its
-// parent is a source, a context that says what Err should be.
+// cancels the first. Hence inner: a standard context, which the derived ones find; its parent is a
+// source, a context that fixes what Err returns.
 type vctx struct {
 	context.Context                         // inner
 	stop            context.CancelCauseFunc // ends inner as cancelled
@@ -21,7 +21,7 @@ type vctx struct {
 	over            bool
 	waiters         []*task
 	children        []*vctx // in the order in which they came
-	from            *vctx   // of whom it is a child
+	from            *vctx   // its parent
 	adopted         bool    // is in World.adopted
 }
 
@@ -55,7 +55,7 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (context.Co
 	return c, func() { c.cancel(context.Canceled, nil) }
 }
 
-// WithCancel is context.WithCancelCause; whoever waits with the context need not be searched for.
+// WithCancel is context.WithCancelCause in virtual time.
 func (w *World) WithCancel(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	c := w.newContext(parent)
 	return c, func(cause error) { c.cancel(context.Canceled, cause) }
@@ -133,7 +133,7 @@ func (c *vctx) fire(*timer) {
 	c.cancel(context.DeadlineExceeded, context.DeadlineExceeded)
 }
 
-// cancel ends the context and tells everybody.
+// cancel ends the context and wakes its waiters.
 func (c *vctx) cancel(err, cause error) {
 	if c.over {
 		return
@@ -144,7 +144,7 @@ func (c *vctx) cancel(err, cause error) {
 	if err == context.Canceled {
 		c.stop(cause)
 	} else {
-		// package context asks the source for Err, and for the cause whom its values name.
+		// package context asks the source for Err, and for the cause the one in its values.
 		why, because := context.WithCancelCause(c.source.Context)
 		because(cause)
 		c.source.Context, c.source.err = why, err

@@ -12,7 +12,7 @@ type datagram struct {
 	timer    timer
 	kind     datagramKind
 	from, to int32
-	port     int32
+	endpoint int32
 	n        int32
 	ticket   uint64
 	data     [maxNote]byte
@@ -25,11 +25,11 @@ const (
 	request              // connect with me
 	reply                // I will
 	rtu                  // ready to use: your reply came
-	later                // that port is not open yet
+	later                // that endpoint is not open yet
 )
 
 // Note sends a datagram.
-func (p *port) Note(peer int, data []byte) error {
+func (p *endpoint) Note(peer int, data []byte) error {
 	if err := p.usable("note"); err != nil {
 		return err
 	}
@@ -46,32 +46,34 @@ func (p *port) Note(peer int, data []byte) error {
 }
 
 // datagram sends one, perhaps two, perhaps none.
-func (p *port) datagram(kind datagramKind, to int32, ticket uint64, data []byte) {
+func (p *endpoint) datagram(kind datagramKind, to int32, ticket uint64, data []byte) {
 	w := p.n.r.w
 	d := w.newDatagram()
-	d.kind, d.from, d.to, d.port, d.ticket = kind, p.n.r.id, to, int32(p.num), ticket
+	d.kind, d.from, d.to, d.endpoint, d.ticket = kind, p.n.r.id, to, int32(p.num), ticket
 	d.n = int32(copy(d.data[:], data))
-	w.launch(d)
+	d.launch()
 }
 
-func (w *World) launch(d *datagram) {
+// launch sends copies of d, as the configuration has it.
+func (d *datagram) launch() {
+	w := d.w
 	notes := &w.cfg.Notes
 	copies := 1
 	if w.rng.chance(notes.Dup) {
 		copies = 2
 	}
-	at := w.transit(d.from, d.to, headerBytes+int(d.n))
+	at := w.paths.transit(d.from, d.to, headerBytes+int(d.n))
 	for range copies {
 		if w.rng.chance(notes.Loss) {
-			w.emit(markNoteLost, d.from, d.to, uint64(d.port), uint64(d.kind))
+			w.emit(markNoteLost, d.from, d.to, uint64(d.endpoint), uint64(d.kind))
 			continue
 		}
 		c := w.newDatagram()
-		c.kind, c.from, c.to, c.port, c.ticket, c.n = d.kind, d.from, d.to, d.port, d.ticket, d.n
+		c.kind, c.from, c.to, c.endpoint, c.ticket, c.n = d.kind, d.from, d.to, d.endpoint, d.ticket, d.n
 		copy(c.data[:], d.data[:d.n])
 		w.arm(&c.timer, at+w.rng.upTo(notes.Jitter))
 	}
-	w.recycle(d)
+	d.recycle()
 }
 
 func (w *World) newDatagram() *datagram {
@@ -85,69 +87,69 @@ func (w *World) newDatagram() *datagram {
 	return d
 }
 
-func (w *World) recycle(d *datagram) {
+func (d *datagram) recycle() {
 	scribble(d.data[:d.n])
 	d.n = 0
-	w.spare = append(w.spare, d)
+	d.w.spare = append(d.w.spare, d)
 }
 
 // fire is its arrival.
 func (d *datagram) fire(*timer) {
 	w := d.w
 	n := &w.ranks[d.to].net
-	if w.blocked(d.from, d.to) {
-		w.emit(markNoteLost, d.from, d.to, uint64(d.port), uint64(d.kind))
-		w.recycle(d)
+	if w.paths.blocked(d.from, d.to) {
+		w.emit(markNoteLost, d.from, d.to, uint64(d.endpoint), uint64(d.kind))
+		d.recycle()
 		return
 	}
-	p, known := n.port(int(d.port))
+	p, known := n.endpoint(int(d.endpoint))
 	switch {
 	case p == nil && !known && d.kind == request && n.state != closed:
 		// The rank lives and has not got so far.
 		answer := w.newDatagram()
-		answer.kind, answer.from, answer.to, answer.port, answer.ticket = later, d.to, d.from, d.port, d.ticket
-		w.launch(answer)
-		w.recycle(d)
+		answer.kind, answer.from, answer.to, answer.endpoint, answer.ticket = later, d.to, d.from, d.endpoint, d.ticket
+		answer.launch()
+		d.recycle()
 	case p == nil || p.closed:
-		w.recycle(d)
+		d.recycle()
 	case d.kind == note:
-		p.noteArrives(d)
+		p.noteArrived(d)
 	default:
 		p.handshake(d)
-		w.recycle(d)
+		d.recycle()
 	}
 }
 
-// noteArrives keeps a note for the next Poll, if there is room.
-func (p *port) noteArrives(d *datagram) {
+// noteArrived keeps a note for the next Poll, if there is room.
+func (p *endpoint) noteArrived(d *datagram) {
 	w := p.n.r.w
 	if p.notes.len() >= w.cfg.Notes.Room {
 		p.stats.NotesDropped++
-		w.emit(markNoteDropped, d.to, d.from, uint64(d.port), uint64(d.n))
-		w.recycle(d)
+		w.emit(markNoteDropped, d.to, d.from, uint64(d.endpoint), uint64(d.n))
+		d.recycle()
 		return
 	}
 	if p.n.down[d.from] != nil { // Down was its last event
-		w.recycle(d)
+		d.recycle()
 		return
 	}
 	p.stats.NotesArrived++
-	w.emit(markNoteArrived, d.to, d.from, uint64(d.port), uint64(d.n))
+	w.emit(markNoteArrived, d.to, d.from, uint64(d.endpoint), uint64(d.n))
 	p.notes.push(d)
-	p.tell(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Data: d.data[:d.n:d.n]}, true)
+	p.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Data: d.data[:d.n:d.n]}, true)
 }
 
 // returnNotes takes back what the last Poll lent.
-func (p *port) returnNotes() {
+func (p *endpoint) returnNotes() {
 	for _, d := range p.lent {
-		p.n.r.w.recycle(d)
+		d.recycle()
 	}
 	clear(p.lent)
 	p.lent = p.lent[:0]
 }
 
 // handshake gives a datagram to the end that it is for.
-func (p *port) handshake(d *datagram) {
+func (p *endpoint) handshake(d *datagram) {
 	if d.kind == request {
 		p.requested(d.from, d.ticket)
 		return

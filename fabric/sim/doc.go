@@ -9,7 +9,7 @@
 //
 // # Programs
 //
-// A program calls its rank's [Network], and the lanes and ports that it opens,
+// A program calls its rank's [Network], and the lanes and endpoints that it opens,
 // like those of any network. Calls that wait (Wait, Flush, WaitWord, Poll with a
 // budget, [Rank.Sleep]) park the coroutine in virtual time. A call that finds
 // nothing costs [Config.PollCost], so that loops which poll make time pass.
@@ -30,8 +30,9 @@
 // # Replay
 //
 // [World.TraceHash] is a hash of all events so far; [Config.Trace] gets them as text,
-// one line each: virtual nanoseconds, kind, rank, peer (-1: none) and two numbers that depend on the kind. A
-// program that fails says its seed; the same seed with a Trace shows the run. The package's own tests
+// one line each: virtual nanoseconds, kind, rank, peer (-1: none) and two numbers that depend on
+// the kind. A program that fails prints its seed; the same seed with a Trace shows the run. The
+// package's own tests
 // take the seed as -sim.seed and print the trace.
 //
 // # Model
@@ -55,7 +56,7 @@
 // and goes on in order when the link is restored. When nothing came through for
 // [Config.RetryTimeout] the sender takes its peer for dead, and that is for good. Notes, and the
 // datagrams that make connections, are lost, duplicated and reordered as
-// [Config.Notes] says, and lost when the way is cut.
+// [Config.Notes] has it, and lost when the way is cut.
 //
 // A message that meets no receive slot is counted (Stats().RNR of the receiver,
 // [World.RNR]) and tried again after [Config.RNRDelay], with everything behind it
@@ -64,21 +65,23 @@
 // A connection is made by three datagrams (request, reply, ready), repeated with doubling
 // intervals. When both ends begin at once the lower rank's request wins. Beyond
 // [Config.Connections] the one unused for longest is closed, if the other end agrees that
-// nothing is in flight. The limit is soft: a port whose connections are all in use opens
+// nothing is in flight. The limit is soft: an endpoint whose connections are all in use opens
 // another, and closes one as soon as it can.
 //
 // A killed rank stops within whatever it does. Of what it had sent a random part arrives. Its
-// peers find out only by traffic: a connection without any tells nothing.
+// peers find out only by traffic: a connection without any shows nothing.
 //
 // # Beyond the contract
 //
 // After Reserve or Send answered ErrAgain, a buffer or queue that becomes free ends
-// Wait. A Write needs no cookie if its source never changes. A port takes messages to its own rank.
+// Wait. A Write needs no cookie if its source never changes. An endpoint takes messages
+// to its own rank.
 //
 // # Memory
 //
-// A rank costs its segment, its open ports and lanes, and its tasks' stacks. An
-// unconnected peer costs nothing; one that was connected once costs the number of its connections so far.
+// A rank costs its segment, its open endpoints and lanes, and its tasks' stacks. An
+// unconnected peer costs nothing; one that was connected once costs the number of its connections
+// so far.
 // Slots and send buffers get memory when first used.
 //
 // # What it does not prove

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// way is what lies between the ranks.
-type way struct {
+// paths are the ways between the ranks.
+type paths struct {
+	w       *World
 	cuts    map[pair]struct{}
 	islands map[int32]int32 // by rank; 0 for those that are not listed
 	island  int32           // the last one
@@ -21,43 +22,43 @@ type pair struct{ lo, hi int32 }
 func pairOf(a, b int32) pair { return pair{min(a, b), max(a, b)} }
 
 // blocked reports whether nothing that a sends reaches b.
-func (w *World) blocked(a, b int32) bool {
-	return w.ranks[b].dead || w.ranks[b].net.state == closed || w.severed(a, b)
+func (p *paths) blocked(a, b int32) bool {
+	return p.w.ranks[b].dead || p.w.ranks[b].net.state == closed || p.severed(a, b)
 }
 
 // blockedBack is blocked for the answer that a waits for. The device of a rank that dies just
 // then has sent it; one that must be sent again needs the rank.
-func (w *World) blockedBack(t *timer, a, b int32) bool {
-	return w.severed(a, b) || t.deadline != 0 && w.blocked(a, b)
+func (p *paths) blockedBack(t *timer, a, b int32) bool {
+	return p.severed(a, b) || t.deadline != 0 && p.blocked(a, b)
 }
 
 // severed reports whether there is no way between two ranks.
-func (w *World) severed(a, b int32) bool {
-	if len(w.way.islands) > 0 && w.way.islands[a] != w.way.islands[b] {
+func (p *paths) severed(a, b int32) bool {
+	if len(p.islands) > 0 && p.islands[a] != p.islands[b] {
 		return true
 	}
-	if len(w.way.cuts) > 0 {
-		_, cut := w.way.cuts[pairOf(a, b)]
+	if len(p.cuts) > 0 {
+		_, cut := p.cuts[pairOf(a, b)]
 		return cut
 	}
 	return false
 }
 
 // transit is when n bytes that a sends now are at b.
-func (w *World) transit(a, b int32, n int) int64 {
-	r := &w.ranks[a]
-	r.egress = max(r.egress, w.now) + int64(float64(n)*1e9/w.cfg.Bandwidth)
+func (p *paths) transit(a, b int32, n int) int64 {
+	r := &p.w.ranks[a]
+	r.egress = max(r.egress, p.w.now) + int64(float64(n)*1e9/p.w.cfg.Bandwidth)
 	if a == b {
-		return r.egress + w.rng.upTo(w.cfg.Jitter)
+		return r.egress + p.w.rng.upTo(p.w.cfg.Jitter)
 	}
-	return r.egress + w.lag(a, b) + w.rng.upTo(w.cfg.Jitter)
+	return r.egress + p.lag(a, b) + p.w.rng.upTo(p.w.cfg.Jitter)
 }
 
 // lag is the latency from one rank to another.
-func (w *World) lag(a, b int32) int64 {
-	d := int64(w.cfg.Latency)
-	if len(w.way.delays) > 0 {
-		d += w.way.delays[pairOf(a, b)]
+func (p *paths) lag(a, b int32) int64 {
+	d := int64(p.w.cfg.Latency)
+	if len(p.delays) > 0 {
+		d += p.delays[pairOf(a, b)]
 	}
 	return d
 }
@@ -72,7 +73,7 @@ const (
 )
 
 // passes asks whether reliable traffic from a to b, or back, whose timer fired, comes through.
-func (w *World) passes(t *timer, a, b int32, blocked bool) verdict {
+func (p *paths) passes(t *timer, a, b int32, blocked bool) verdict {
 	switch {
 	case !blocked:
 		t.deadline = 0
@@ -80,32 +81,32 @@ func (w *World) passes(t *timer, a, b int32, blocked bool) verdict {
 	case t.deadline == 0:
 		// Half of the time-out and more: devices round theirs (IBTA vol 1 §9.7.6.1.3
 		// allows up to four times the value).
-		t.deadline = w.now + int64(w.cfg.RetryTimeout)/2 + w.rng.upTo(w.cfg.RetryTimeout/2)
-		w.way.stalls = append(w.way.stalls, t)
-		w.emit(markStall, a, b, uint64(t.deadline), 0)
-	case w.now >= t.deadline:
+		t.deadline = p.w.now + int64(p.w.cfg.RetryTimeout)/2 + p.w.rng.upTo(p.w.cfg.RetryTimeout/2)
+		p.stalls = append(p.stalls, t)
+		p.w.emit(markStall, a, b, uint64(t.deadline), 0)
+	case p.w.now >= t.deadline:
 		t.deadline = 0
 		return lost
 	}
-	w.arm(t, t.deadline)
+	p.w.arm(t, t.deadline)
 	return hold
 }
 
 // opened sends what waits for a way once more, in order.
-func (w *World) opened() {
-	keep := w.way.stalls[:0]
-	for _, t := range w.way.stalls {
+func (p *paths) opened() {
+	keep := p.stalls[:0]
+	for _, t := range p.stalls {
 		if t.deadline == 0 || !t.armed() {
 			continue
 		}
 		keep = append(keep, t)
-		w.arm(t, w.now+int64(w.cfg.Latency)+w.rng.upTo(w.cfg.Jitter))
+		p.w.arm(t, p.w.now+int64(p.w.cfg.Latency)+p.w.rng.upTo(p.w.cfg.Jitter))
 	}
-	clear(w.way.stalls[len(keep):])
-	w.way.stalls = keep
+	clear(p.stalls[len(keep):])
+	p.stalls = keep
 }
 
-// fault notes in the trace what was done to the world. Ranks that do not exist are a mistake of the caller.
+// fault notes in the trace what was done to the world. It panics for ranks that do not exist.
 func (w *World) fault(what uint64, a, b int, x int64) {
 	if a < 0 || a >= len(w.ranks) || b < 0 || b >= len(w.ranks) {
 		panic(fmt.Sprintf("sim: no rank %d or %d in a world of %d", a, b, len(w.ranks)))
@@ -116,48 +117,49 @@ func (w *World) fault(what uint64, a, b int, x int64) {
 // Cut lets nothing pass between two ranks until Restore.
 func (w *World) Cut(a, b int) {
 	w.fault(1, a, b, 0)
-	if w.way.cuts == nil {
-		w.way.cuts = make(map[pair]struct{})
+	if w.paths.cuts == nil {
+		w.paths.cuts = make(map[pair]struct{})
 	}
-	w.way.cuts[pairOf(int32(a), int32(b))] = struct{}{}
+	w.paths.cuts[pairOf(int32(a), int32(b))] = struct{}{}
 }
 
 // Restore undoes Cut.
 func (w *World) Restore(a, b int) {
 	w.fault(2, a, b, 0)
-	delete(w.way.cuts, pairOf(int32(a), int32(b)))
-	w.opened()
+	delete(w.paths.cuts, pairOf(int32(a), int32(b)))
+	w.paths.opened()
 }
 
-// Partition moves the ranks to an island of their own: nothing passes between it and the others, until Heal.
+// Partition moves the ranks to an island of their own: nothing passes between it and the others,
+// until Heal.
 func (w *World) Partition(ranks ...int) {
-	if w.way.islands == nil {
-		w.way.islands = make(map[int32]int32)
+	if w.paths.islands == nil {
+		w.paths.islands = make(map[int32]int32)
 	}
-	w.way.island++
+	w.paths.island++
 	for _, r := range ranks {
-		w.fault(3, r, r, int64(w.way.island))
-		w.way.islands[int32(r)] = w.way.island
+		w.fault(3, r, r, int64(w.paths.island))
+		w.paths.islands[int32(r)] = w.paths.island
 	}
 }
 
 // Heal joins all islands.
 func (w *World) Heal() {
 	w.fault(4, 0, 0, 0)
-	w.way.islands = nil
-	w.opened()
+	w.paths.islands = nil
+	w.paths.opened()
 }
 
 // Delay adds d to the latency between two ranks, from now on. 0 takes it away.
 func (w *World) Delay(a, b int, d time.Duration) {
 	w.fault(5, a, b, int64(d))
-	if w.way.delays == nil {
-		w.way.delays = make(map[pair]int64)
+	if w.paths.delays == nil {
+		w.paths.delays = make(map[pair]int64)
 	}
-	w.way.delays[pairOf(int32(a), int32(b))] = int64(max(0, d))
+	w.paths.delays[pairOf(int32(a), int32(b))] = int64(max(0, d))
 }
 
-// Slow makes every Poll of a rank's ports take d longer, from now on.
+// Slow makes every Poll of a rank's endpoints take d longer, from now on.
 func (w *World) Slow(rank int, d time.Duration) {
 	w.fault(6, rank, rank, int64(d))
 	w.ranks[rank].slow = max(0, d)
@@ -165,9 +167,9 @@ func (w *World) Slow(rank int, d time.Duration) {
 
 var errSilent = errors.New("sim: nothing came back in time")
 
-// Kill stops a rank where it is. Its tasks are ended at the end of Run: the wait that each is in returns an error then, and so does
-// every later one, so that they clean up; it has no effect on the world. A task that tries again whatever the error
-// is keeps Run from returning: look at Dead.
+// Kill stops a rank where it is. Its tasks are ended at the end of Run: the wait that each is in
+// returns an error then, and so does every later one, so that they clean up; it has no effect on
+// the world. A task that tries again whatever the error is keeps Run from returning: look at Dead.
 func (w *World) Kill(rank int) {
 	w.fault(7, rank, rank, 0)
 	r := &w.ranks[rank]

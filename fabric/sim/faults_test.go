@@ -13,15 +13,13 @@ import (
 
 func wordOf(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
-var smallPort = fabric.EndpointConfig{Slots: 4, SlotSize: 16, Sends: 8}
+var smallEndpoint = fabric.EndpointConfig{Slots: 4, SlotSize: 16, Sends: 8}
 
-// openPort opens port 0 of a rank that is closed when the world is.
-func openPort(t testing.TB, r *Rank) fabric.Endpoint {
+// openEndpoint opens endpoint 0 of a rank that is closed when the world is.
+func openEndpoint(t testing.TB, r *Rank) fabric.Endpoint {
 	t.Helper()
-	p, err := r.Net().NewEndpoint(0, smallPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, err := r.Net().NewEndpoint(0, smallEndpoint)
+	must(t, err)
 	return p
 }
 
@@ -51,7 +49,7 @@ func send(p fabric.Endpoint, peer int, cookie uint64) error {
 	return p.Send(peer, b, 1, nil, cookie, fabric.Solicited)
 }
 
-// two runs programs of two ranks with ports.
+// two runs programs of two ranks with endpoints.
 func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank, p fabric.Endpoint) error) *World {
 	t.Helper()
 	cfg.Ranks, cfg.SegmentSize = len(programs), 64
@@ -59,7 +57,7 @@ func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank
 	err := w.Run(func(ctx context.Context, r *Rank) error {
 		ctx, cancel := r.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		return programs[r.ID()](ctx, r, openPort(t, r))
+		return programs[r.ID()](ctx, r, openEndpoint(t, r))
 	})
 	if err != nil {
 		t.Fatalf("seed %d: %v", cfg.Seed, err)
@@ -229,12 +227,12 @@ func TestDeathLosesOnlyTheLastMessages(t *testing.T) {
 
 func TestMissingSlotIsCountedOnceForEachTry(t *testing.T) {
 	w := two(t, Config{Seed: 3}, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
-		for k := range smallPort.Slots + 1 {
+		for k := range smallEndpoint.Slots + 1 {
 			if err := send(p, 1, uint64(k+1)); err != nil {
 				return err
 			}
 		}
-		for range smallPort.Slots + 1 {
+		for range smallEndpoint.Slots + 1 {
 			if _, err := until(ctx, p, fabric.Sent); err != nil {
 				return err
 			}
@@ -242,7 +240,7 @@ func TestMissingSlotIsCountedOnceForEachTry(t *testing.T) {
 		return nil
 	}, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
 		var held []int32
-		for range smallPort.Slots {
+		for range smallEndpoint.Slots {
 			e, err := until(ctx, p, fabric.Arrived)
 			if err != nil {
 				return err
@@ -260,7 +258,7 @@ func TestMissingSlotIsCountedOnceForEachTry(t *testing.T) {
 		_, err := until(ctx, p, fabric.Arrived)
 		return err
 	})
-	if got := w.Rank(1).net.ports[0].stats.RNR; got != w.RNR() || got < 3 {
+	if got := w.Rank(1).net.endpoints[0].stats.RNR; got != w.RNR() || got < 3 {
 		t.Fatalf("rank 1 counted %d, the world %d", got, w.RNR())
 	}
 }
@@ -271,7 +269,7 @@ func TestTooManyConnectionsCloseTheLeastUsed(t *testing.T) {
 	w := newWorld(t, Config{Ranks: ranks, Seed: 5, Connections: limit})
 	idles := make([]int, ranks)
 	err := w.Run(func(ctx context.Context, r *Rank) error {
-		p := openPort(t, r)
+		p := openEndpoint(t, r)
 		var e [4]fabric.Event
 		for k := range 400 {
 			if r.ID() == 0 && k%20 == 0 && k < 300 {
@@ -299,9 +297,7 @@ func TestTooManyConnectionsCloseTheLeastUsed(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	total := 0
 	for _, n := range idles[1:] {
 		total += n
@@ -309,7 +305,7 @@ func TestTooManyConnectionsCloseTheLeastUsed(t *testing.T) {
 	if idles[0] == 0 || idles[0] != total {
 		t.Fatalf("rank 0 saw %d connections close, its peers %d", idles[0], total)
 	}
-	if got := w.Rank(0).net.ports[0].stats.Sends; got != 15 {
+	if got := w.Rank(0).net.endpoints[0].stats.Sends; got != 15 {
 		t.Fatalf("%d messages were sent", got)
 	}
 }
@@ -318,7 +314,7 @@ func TestSlowReceiverPollsLate(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 1})
 	w.Slow(0, time.Millisecond)
 	err := w.Run(func(ctx context.Context, r *Rank) error {
-		p := openPort(t, r)
+		p := openEndpoint(t, r)
 		before := w.Now()
 		_, err := p.Poll(nil, 0)
 		if d := w.Now() - before; d < time.Millisecond {
@@ -326,13 +322,11 @@ func TestSlowReceiverPollsLate(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // What a put's source holds when it arrives is what arrives, if it is too long to be copied:
-// who reuses it too early sees it.
+// a program that reuses it too early sees it.
 func TestLongPutsReadTheirSourceOnArrival(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 2, SegmentSize: 4096})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
@@ -357,7 +351,5 @@ func TestLongPutsReadTheirSourceOnArrival(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

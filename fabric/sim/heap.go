@@ -8,7 +8,7 @@ type timer struct {
 	periodic bool  // looks again and again; no sign of life
 }
 
-// firer is told when one of its timers is due.
+// firer is called when one of its timers is due.
 type firer interface{ fire(t *timer) }
 
 func (t *timer) armed() bool { return t.idx != 0 }

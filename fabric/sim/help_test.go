@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 )
 
@@ -36,12 +37,17 @@ func seeds(t *testing.T, run func(t *testing.T, cfg Config)) {
 	}
 }
 
-func newWorld(t testing.TB, cfg Config) *World {
+func must(t fabrictest.T, err error) {
 	t.Helper()
-	w, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newWorld(t testing.TB, cfg Config) *World {
+	t.Helper()
+	w, err := New(cfg)
+	must(t, err)
 	w.ConnectAll()
 	return w
 }
@@ -131,11 +137,11 @@ func traceOf(t testing.TB, cfg Config, run func(w *World) error) (string, uint64
 	return b.String(), w.TraceHash(), err
 }
 
-// verify checks what must hold of every port at any time.
+// verify checks what must hold of every endpoint at any time.
 func verify(t testing.TB, w *World) {
 	t.Helper()
 	for i := range w.ranks {
-		for _, p := range w.ranks[i].net.ports {
+		for _, p := range w.ranks[i].net.endpoints {
 			if p == nil || p.closed {
 				continue
 			}

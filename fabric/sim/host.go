@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Host runs, in a world, a test suite that knows nothing of worlds and takes what runs things as an
-// interface, such as package fabrictest. W may be set as late as the suite's factory runs.
+// Host runs, in a world, a test suite that takes its host as an interface, such as package
+// fabrictest. W may be set as late as the suite's factory runs.
 type Host struct{ W *World }
 
 // Main runs a function as a task, until all tasks have ended.

@@ -56,7 +56,7 @@ type op struct {
 	atomic   fabric.AtomicOp
 	phase    phase
 	implicit bool
-	orphan   bool // nobody collects it
+	orphan   bool // its result is not wanted
 	off      uint64
 	operand  uint64
 	compare  uint64
@@ -232,7 +232,7 @@ func (l *lane) notify() {
 	}
 }
 
-// WaitWord parks until somebody changed the word. stop is asked in growing
+// WaitWord parks until the word has changed. stop is asked in growing
 // intervals.
 func (l *lane) WaitWord(ctx context.Context, p *uint64, c fabric.Cond, value uint64, stop func() error) error {
 	if err := l.usable("wait for a word"); err != nil {
@@ -264,7 +264,7 @@ func (l *lane) WaitWord(ctx context.Context, p *uint64, c fabric.Cond, value uin
 	return nil
 }
 
-// parkWord is park among those who wait for words of a rank's segment.
+// parkWord is park as one of the waiters for words of a rank's segment.
 func (t *task) parkWord(r *Rank, x word, ctx context.Context, until int64) error {
 	x.place = len(r.words)
 	t.word, t.timer.periodic = x, true

@@ -206,10 +206,10 @@ func (o *op) send() {
 	w.emit(markPut+mark(o.kind), a, b, o.off, uint64(len(o.buf)))
 	o.phase = outward
 	if o.kind != opPut {
-		w.arm(&o.timer, w.transit(a, b, headerBytes))
+		w.arm(&o.timer, w.paths.transit(a, b, headerBytes))
 		return
 	}
-	o.f.last = max(o.f.last, w.transit(a, b, headerBytes+len(o.buf)))
+	o.f.last = max(o.f.last, w.paths.transit(a, b, headerBytes+len(o.buf)))
 	o.at = o.f.last
 	o.f.puts.push(o)
 	if o.f.puts.len() == 1 {
@@ -221,11 +221,11 @@ func (o *op) send() {
 func (f *flow) fire(t *timer) {
 	n := f.l.n
 	w, o := n.r.w, *f.puts.at(0)
-	switch w.passes(t, n.r.id, f.peer, w.blocked(n.r.id, f.peer)) {
+	switch w.paths.passes(t, n.r.id, f.peer, w.paths.blocked(n.r.id, f.peer)) {
 	case hold:
 		return
 	case lost:
-		n.foundDown(f.peer, errSilent)
+		n.reportDown(f.peer, errSilent)
 		return
 	}
 	target := &w.ranks[f.peer]
@@ -250,15 +250,15 @@ func (f *flow) fire(t *timer) {
 func (o *op) fire(t *timer) {
 	n := o.l.n
 	w, peer := n.r.w, o.f.peer
-	blocked := w.blocked(n.r.id, peer)
+	blocked := w.paths.blocked(n.r.id, peer)
 	if o.phase == homeward {
-		blocked = w.blockedBack(t, n.r.id, peer)
+		blocked = w.paths.blockedBack(t, n.r.id, peer)
 	}
-	switch w.passes(t, n.r.id, peer, blocked) {
+	switch w.paths.passes(t, n.r.id, peer, blocked) {
 	case hold:
 		return
 	case lost:
-		n.foundDown(peer, errSilent)
+		n.reportDown(peer, errSilent)
 		return
 	}
 	if o.phase == homeward {
@@ -283,7 +283,7 @@ func (o *op) back(bytes int) {
 		return
 	}
 	o.phase = homeward
-	w.arm(&o.timer, w.transit(o.f.peer, n.r.id, headerBytes+bytes))
+	w.arm(&o.timer, w.paths.transit(o.f.peer, n.r.id, headerBytes+bytes))
 }
 
 func (o *op) apply(r *Rank) {

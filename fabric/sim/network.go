@@ -15,13 +15,13 @@ import (
 
 // Network is one rank's attachment. It implements fabric.Messenger.
 type Network struct {
-	r      *Rank
-	state  state
-	absent map[int32]struct{} // ranks that it does not serve; nil: none
-	down   map[int32]error    // dead ranks, and how that was found out
-	lanes  []*lane            // open
-	ports  []*port            // by number; nil: never opened
-	open   int                // of ports
+	r         *Rank
+	state     state
+	absent    map[int32]struct{} // ranks that it does not serve; nil: none
+	down      map[int32]error    // dead ranks, and how that was found out
+	lanes     []*lane            // open
+	endpoints []*endpoint        // by number; nil: never opened
+	open      int                // of endpoints
 }
 
 type state uint8
@@ -38,9 +38,9 @@ const (
 	copyMax = 192 // as verbs with inline data
 	maxNote = 256
 
-	maxMessage = 1 << 20
-	maxSlots   = 1 << 20
-	maxPorts   = 1 << 10
+	maxMessage   = 1 << 20
+	maxSlots     = 1 << 20
+	maxEndpoints = 1 << 10
 
 	addrLen     = 28
 	addrVersion = 1
@@ -83,7 +83,7 @@ func (n *Network) Reach(rank int, addr []byte) error {
 	return nil
 }
 
-// Connect checks the addresses. The world knows the way, so nothing is exchanged.
+// Connect checks the addresses. Nothing needs to be exchanged.
 func (n *Network) Connect(_ context.Context, addrs [][]byte, _ fabric.Exchange) error {
 	if n.state != fresh {
 		return errors.New("sim: Connect was called before, or after Close")
@@ -110,9 +110,9 @@ func (n *Network) Limits() fabric.Limits {
 	return fabric.Limits{CopyMax: copyMax, Depth: n.r.w.cfg.Depth, Lanes: n.r.w.cfg.Lanes}
 }
 
-// MessageLimits are what a port's memory may be.
+// MessageLimits are what an endpoint's memory may be.
 func (n *Network) MessageLimits() fabric.MessageLimits {
-	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxPorts}
+	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }
 
 // PeerDown makes everything that has to do with the rank fail.
@@ -139,7 +139,7 @@ func (n *Network) markDown(rank int32, cause error) bool {
 	for _, l := range n.lanes {
 		l.peerDown(rank)
 	}
-	for _, p := range n.ports {
+	for _, p := range n.endpoints {
 		if p != nil && !p.closed {
 			p.peerDown(rank, cause)
 		}
@@ -147,8 +147,8 @@ func (n *Network) markDown(rank int32, cause error) bool {
 	return true
 }
 
-// foundDown is markDown for what traffic tells.
-func (n *Network) foundDown(rank int32, cause error) {
+// reportDown is markDown for what traffic shows.
+func (n *Network) reportDown(rank int32, cause error) {
 	if n.r.dead || !n.markDown(rank, cause) {
 		return
 	}
@@ -157,7 +157,7 @@ func (n *Network) foundDown(rank int32, cause error) {
 	}
 }
 
-// refuse says why nothing can be sent to a rank, if so.
+// refuse is why nothing can be sent to a rank, if so.
 func (n *Network) refuse(op string, peer int) error {
 	size := len(n.r.w.ranks)
 	if n.r.dead {
@@ -201,7 +201,7 @@ func (n *Network) Close() error {
 		return nil
 	}
 	if len(n.lanes) > 0 || n.open > 0 {
-		return fmt.Errorf("sim: Close of rank %d with %d open lanes and %d open ports: %w", n.r.id, len(n.lanes), n.open, fabric.ErrBusy)
+		return fmt.Errorf("sim: Close of rank %d with %d open lanes and %d open endpoints: %w", n.r.id, len(n.lanes), n.open, fabric.ErrBusy)
 	}
 	n.state = closed
 	return nil
@@ -212,7 +212,7 @@ func (n *Network) die() {
 	for _, l := range n.lanes {
 		l.die()
 	}
-	for _, p := range n.ports {
+	for _, p := range n.endpoints {
 		if p != nil {
 			p.die()
 		}

@@ -88,9 +88,7 @@ func TestSeedNamesTheRunWhateverGOMAXPROCS(t *testing.T) {
 		for i, procs := range []int{1, 2, 4, 2} {
 			runtime.GOMAXPROCS(procs)
 			trace, hash, err := traceOf(t, stormConfig(seed), storm)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if i == 0 {
 				first = run{trace, hash}
 				continue
@@ -124,16 +122,12 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("the traces have %d and %d lines", len(x), len(y))
 }
 
-// The hash must not depend on whether somebody reads the trace.
+// The hash must not depend on whether there is a trace.
 func TestHashIsTheSameWithoutATrace(t *testing.T) {
 	_, hash, err := traceOf(t, stormConfig(9), storm)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := newWorld(t, stormConfig(9))
-	if err := storm(w); err != nil {
-		t.Fatal(err)
-	}
+	must(t, storm(w))
 	if w.TraceHash() != hash {
 		t.Fatalf("hash %#x without a trace, %#x with it", w.TraceHash(), hash)
 	}
@@ -143,13 +137,9 @@ func TestHashIsTheSameWithoutATrace(t *testing.T) {
 func TestHashNoticesOneEventMore(t *testing.T) {
 	w := newWorld(t, stormConfig(9))
 	w.At(100*time.Microsecond, func() { w.Delay(5, 6, 0) })
-	if err := storm(w); err != nil {
-		t.Fatal(err)
-	}
+	must(t, storm(w))
 	v := newWorld(t, stormConfig(9))
-	if err := storm(v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, storm(v))
 	if w.TraceHash() == v.TraceHash() {
 		t.Fatal("two different runs have one hash")
 	}
@@ -173,7 +163,7 @@ func TestRandomMailArrivesUnderEverySeed(t *testing.T) {
 			t.Fatalf("seed %d: %v", cfg.Seed, err)
 		}
 		for i := range w.Size() {
-			p := w.Rank(i).net.ports[0]
+			p := w.Rank(i).net.endpoints[0]
 			if p.stats.Sends != 100 {
 				t.Fatalf("rank %d sent %d messages, want 100", i, p.stats.Sends)
 			}

@@ -19,7 +19,7 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// perRank is the memory of a rank in a world of n with a port, and the tasks' stacks.
+// perRank is the memory of a rank in a world of n with an endpoint, and the tasks' stacks.
 func perRank(t *testing.T, n, peers int) int64 {
 	before := heapBytes()
 	w := newWorld(t, Config{Ranks: n, Seed: 1})
@@ -37,9 +37,7 @@ func perRank(t *testing.T, n, peers int) int64 {
 		}
 		return r.Sleep(ctx, 2*time.Millisecond)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	runtime.KeepAlive(w)
 	return (after - before) / int64(n)
 }
@@ -65,9 +63,7 @@ func TestMemoryOfARankDoesNotGrowWithTheWorld(t *testing.T) {
 
 func TestManyRanksExchangeRandomMail(t *testing.T) {
 	w := newWorld(t, Config{Ranks: manyRanks, Seed: 1, Connections: 64})
-	if err := (mail{count: 4, batch: 4, size: 16, slots: 64}).run(w); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (mail{count: 4, batch: 4, size: 16, slots: 64}).run(w))
 }
 
 // cpu is the processor time of the process.
@@ -96,9 +92,7 @@ func BenchmarkMessages(b *testing.B) {
 			m := mail{batch: 16, size: 32, slots: 256, peers: c.peers, count: max(1, b.N/c.ranks)}
 			before := cpu()
 			b.ResetTimer()
-			if err := m.run(w); err != nil {
-				b.Fatal(err)
-			}
+			must(b, m.run(w))
 			n := float64(m.count * c.ranks)
 			b.ReportMetric(n/b.Elapsed().Seconds(), "messages/s")
 			b.ReportMetric(float64(cpu()-before)/n, "cpu-ns/message")

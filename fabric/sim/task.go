@@ -34,7 +34,7 @@ type task struct {
 	why   reason
 	since int64
 	ctx   context.Context // while it waits
-	place int             // in the list of who waits for that
+	place int             // in the list of waiters for that
 	on    *vctx
 	word  word
 }
@@ -48,10 +48,10 @@ const (
 	over
 )
 
-// reason says what a task waits for.
+// reason is what a task waits for.
 type reason struct {
 	what string
-	n    int // a port, a rank; -1: nothing
+	n    int // an endpoint, a rank; -1: nothing
 }
 
 func (y reason) String() string {
@@ -142,17 +142,13 @@ func (t *task) gone() error {
 	return t.w.ended
 }
 
-// resume runs a task until it waits. Who panics in it, panics here.
+// resume runs a task until it waits. A panic in it panics here.
 func (w *World) resume(t *task) {
 	if t.frozen && w.ended == nil {
 		return // unwind ends it
 	}
 	t.state, w.current = running, t
-	if t.r == nil {
-		w.touchAll()
-	} else {
-		w.touch(t.r)
-	}
+	w.touch(t.r)
 	defer func() { w.current = nil }()
 	if t.next == nil {
 		t.begin()
@@ -178,8 +174,8 @@ func (t *task) fire(*timer) { t.w.wake(t) }
 
 const forever = -1
 
-// park waits until somebody wakes the task, its context ends, or it is time. The caller
-// looks which. The error says that the world has ended, or the rank was killed.
+// park waits until the task is woken, its context ends, or it is time. The caller
+// looks which. The error is that the world has ended, or the rank was killed.
 func (t *task) park(why reason, ctx context.Context, until int64) error {
 	w := t.w
 	if err := t.gone(); err != nil {
@@ -217,17 +213,13 @@ func (t *task) sleep() {
 		}
 		w.runq.pop()
 		w.current = t
-		if t.r == nil {
-			w.touchAll()
-		} else {
-			w.touch(t.r)
-		}
+		w.touch(t.r)
 		return
 	}
 	t.yield(struct{}{})
 }
 
-// task is who calls. Only a task can wait.
+// task is the caller. Only a task can wait.
 func (w *World) task(op string) (*task, error) {
 	if w.current == nil {
 		return nil, fmt.Errorf("sim: %s: would wait, but is not called by a task of the world (see World.Run and World.Do)", op)
@@ -249,7 +241,7 @@ func (w *World) pause(op string, d time.Duration) error {
 	return nil
 }
 
-// unwind ends the tasks that are left. They are told so by every call that would wait.
+// unwind ends the tasks that are left. Every call that would wait returns an error.
 func (w *World) unwind() {
 	if w.ended == nil && (w.fatal != nil || w.live > 0) {
 		if w.ended = w.fatal; w.ended == nil {
@@ -274,7 +266,7 @@ func (w *World) unwind() {
 	all = true
 }
 
-// DeadlockError says that nothing can happen any more and who waits for what.
+// DeadlockError: nothing can happen any more, and which tasks wait for what.
 type DeadlockError struct {
 	At      time.Duration
 	Tasks   int      // that wait
@@ -285,7 +277,7 @@ func (e *DeadlockError) Error() string {
 	return fmt.Sprintf("sim: deadlock at %v: nothing can happen any more and %d tasks wait%s", e.At, e.Tasks, list(e.Waiting, e.Tasks))
 }
 
-// LimitError says that a run was ended by one of its limits.
+// LimitError: a run was ended by one of its limits.
 type LimitError struct {
 	Limit   string
 	At      time.Duration
@@ -303,11 +295,6 @@ func list(lines []string, n int) string {
 		s += fmt.Sprintf("\n\tand %d more", more)
 	}
 	return s
-}
-
-func (w *World) deadlock() error {
-	n, lines := w.waiting()
-	return &DeadlockError{At: w.Now(), Tasks: n, Waiting: lines}
 }
 
 func (w *World) limit(what string) error {

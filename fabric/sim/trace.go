@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"strconv"
 )
 
@@ -43,11 +44,11 @@ var markNames = [...]string{
 	markFault: "fault", markExpire: "expire",
 }
 
-// emit adds an event to the hash, and to the trace if somebody reads it:
+// emit adds an event to the hash, and to the trace if there is one:
 //
 //	<virtual ns> <kind> <rank> <peer> <x> <y>
 //
-// x and y depend on the kind: a port or an offset, a length or a number.
+// x and y depend on the kind: an endpoint or an offset, a length or a number.
 func (w *World) emit(m mark, rank, peer int32, x, y uint64) {
 	h := w.hash ^ uint64(m)<<56 ^ uint64(w.now)
 	h = (h ^ h>>29) * 0x9e3779b97f4a7c15
@@ -55,20 +56,17 @@ func (w *World) emit(m mark, rank, peer int32, x, y uint64) {
 	h = (h ^ h>>32) * 0xbf58476d1ce4e5b9
 	h ^= x + y*0x94d049bb133111eb
 	w.hash = (h ^ h>>29) * 0x94d049bb133111eb
-	if w.cfg.Trace != nil {
-		w.line(m, rank, peer, x, y)
+	if w.cfg.Trace == nil {
+		return
 	}
-}
-
-func (w *World) line(m mark, rank, peer int32, x, y uint64) {
 	b := strconv.AppendInt(w.text[:0], w.now, 10)
 	b = append(append(b, ' '), markNames[m]...)
 	for _, v := range [...]int64{int64(rank), int64(peer), int64(x), int64(y)} {
 		b = strconv.AppendInt(append(b, ' '), v, 10)
 	}
 	w.text = append(b, '\n')
-	if _, err := w.cfg.Trace.Write(w.text); err != nil {
-		w.abort(err)
+	if _, err := w.cfg.Trace.Write(w.text); err != nil && w.fatal == nil {
+		w.fatal = fmt.Errorf("sim: %w", err)
 	}
 }
 

@@ -32,12 +32,12 @@ type World struct {
 	quiet   int              // looks of periodic timers since something else happened
 	errs    []error
 	fatal   error // ends the run
-	ended   error // what parked tasks are told then
+	ended   error // the error of parked tasks then
 
 	foreign []*task // wait with contexts of the standard library
 	adopted []*vctx // have parents of the standard library
 	touched []*Rank // whose segments may have changed
-	way     way
+	paths   paths
 	links   map[link]uint32 // connections made so far
 	tickets uint64          // of handshakes
 	spare   []*datagram
@@ -60,13 +60,14 @@ type Rank struct {
 	segment []byte
 }
 
-// New makes a world in which nobody has opened anything. Its ranks are connected by
+// New makes a world in which nothing is open. Its ranks are connected by
 // ConnectAll, or by each calling Connect.
 func New(cfg Config) (*World, error) {
 	if err := cfg.populate(); err != nil {
 		return nil, err
 	}
 	w := &World{cfg: cfg, rng: generator(cfg.Seed), ranks: make([]Rank, cfg.Ranks), links: make(map[link]uint32)}
+	w.paths.w = w
 	w.hash, w.id = w.rng.next(), w.rng.next()
 	for i := range w.ranks {
 		r := &w.ranks[i]
@@ -181,7 +182,8 @@ func (w *World) step() {
 	h := &w.heap
 	switch {
 	case len(h.e) == 0 || len(h.e) == h.periodic && w.quiet > 200*h.periodic:
-		w.fatal = w.deadlock()
+		n, lines := w.waiting()
+		w.fatal = &DeadlockError{At: w.Now(), Tasks: n, Waiting: lines}
 		return
 	case h.e[0].at > int64(w.cfg.MaxTime):
 		w.fatal = w.limit(fmt.Sprintf("%v of virtual time", w.cfg.MaxTime))
@@ -214,7 +216,7 @@ func (w *World) disarm(t *timer) {
 	w.heap.remove(t)
 }
 
-// settle wakes who waits for something that tasks do without a word to the world: they
+// settle wakes the tasks that wait for something that others do without the world: they
 // cancel contexts and store to segments. It reports whether there was one.
 func (w *World) settle() bool {
 	for i := 0; i < len(w.adopted); i++ {
@@ -240,23 +242,15 @@ func (w *World) settle() bool {
 	return w.runq.len() > 0
 }
 
-// touch has settle look at the words of a rank.
+// touch has settle look at the words of a rank, or of all.
 func (w *World) touch(r *Rank) {
-	if !r.dirty && len(r.words) > 0 {
+	if r == nil {
+		for i := range w.ranks {
+			w.touch(&w.ranks[i])
+		}
+	} else if !r.dirty && len(r.words) > 0 {
 		r.dirty = true
 		w.touched = append(w.touched, r)
-	}
-}
-
-func (w *World) touchAll() {
-	for i := range w.ranks {
-		w.touch(&w.ranks[i])
-	}
-}
-
-func (w *World) abort(err error) {
-	if w.fatal == nil {
-		w.fatal = fmt.Errorf("sim: %w", err)
 	}
 }
 

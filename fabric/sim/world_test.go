@@ -42,7 +42,7 @@ func TestDeadlockNamesWhatEachRankWaitsFor(t *testing.T) {
 	if !errors.As(err, &d) || d.Tasks != 3 {
 		t.Fatalf("got %v, want a deadlock of 3 tasks", err)
 	}
-	for _, want := range []string{"rank 0 (main): waits at port 4", "rank 1 (main): is parked", "rank 2 (main): waits for a word of rank 2"} {
+	for _, want := range []string{"rank 0 (main): waits at endpoint 4", "rank 1 (main): is parked", "rank 2 (main): waits for a word of rank 2"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the report does not say %q:\n%v", want, err)
 		}
@@ -127,7 +127,7 @@ func TestErrorsOfProgramsComeWithTheirRanks(t *testing.T) {
 func TestCallsFromOutsideThatWouldWaitAreRefused(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 1})
 	if err := w.NewParker().Park(t.Context()); err == nil {
-		t.Fatal("somebody parked outside of a world")
+		t.Fatal("a task parked outside of a world")
 	}
 }
 
@@ -180,9 +180,7 @@ func TestVirtualContextsReplaceRealOnes(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // Two programs that only sleep meet in the order of virtual time.
@@ -218,7 +216,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestPortsCheckTheirUse(t *testing.T) {
+func TestEndpointsCheckTheirUse(t *testing.T) {
 	w := newWorld(t, Config{Ranks: 2})
 	n := w.Rank(0).Net()
 	for _, cfg := range []fabric.EndpointConfig{{}, {Slots: 1, SlotSize: 1}, {Slots: 1, SlotSize: 1, Sends: 1, Reserved: 1}} {
@@ -227,11 +225,9 @@ func TestPortsCheckTheirUse(t *testing.T) {
 		}
 	}
 	p, err := n.NewEndpoint(0, fabric.EndpointConfig{Slots: 2, SlotSize: 8, Sends: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := n.NewEndpoint(0, fabric.EndpointConfig{Slots: 2, SlotSize: 8, Sends: 1}); err == nil {
-		t.Error("a port was opened twice")
+		t.Error("an endpoint was opened twice")
 	}
 	if err := p.Post(0); err == nil {
 		t.Error("a slot that is posted was posted again")

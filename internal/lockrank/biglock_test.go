@@ -33,7 +33,7 @@ func TestOneLockExcludesHoldersOfDifferentMutexes(t *testing.T) {
 	}
 }
 
-func TestOneLockDoesNotHideASecondLockOfTheSameMutex(t *testing.T) {
+func TestOneLockShowsASecondLockOfAMutex(t *testing.T) {
 	a := newMutex(Endpoint, 1)
 	a.Lock()
 	defer a.Unlock()

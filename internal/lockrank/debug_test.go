@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// violation runs f, which must break the rule, and returns what it was told.
+// violation runs f, which must break the rule, and returns the text.
 func violation(t *testing.T, rule Rule, f func()) (text string) {
 	t.Helper()
 	defer func() {
@@ -33,7 +33,7 @@ func mention(t *testing.T, text string, words ...string) {
 
 func lockHere(m *Mutex) { m.Lock() }
 
-func TestAPlantedInversionPanicsAndNamesBothLocksAndThePlace(t *testing.T) {
+func TestInversionNamesBothLocksAndThePlace(t *testing.T) {
 	endpoint, pool := newMutex(Endpoint, 7), newMutex(Pool, 0)
 	lockHere(pool)
 	defer pool.Unlock()
@@ -84,7 +84,7 @@ func TestAnInversionDoesNotKeepOthersOut(t *testing.T) {
 	endpoint.Unlock()
 }
 
-func TestUnlockByAStrangerPanicsAndNamesTheHolder(t *testing.T) {
+func TestUnlockByAnotherNamesTheHolder(t *testing.T) {
 	m := newMutex(Endpoint, 2)
 	lockHere(m)
 	defer m.Unlock()

@@ -1,9 +1,9 @@
-// Package lockrank gives locks an order, and tells who breaks it.
+// Package lockrank gives locks an order, and reports what breaks it.
 //
 // Every lock of the protocols above has a [Class] and an instance. A goroutine
 // that holds locks takes only locks that rank higher than all of them: a higher
-// class, or the same class and a higher instance. Whoever keeps to that cannot
-// deadlock with others who do. The classes from the lowest:
+// class, or the same class and a higher instance. Goroutines that keep to that cannot
+// deadlock with one another. The classes from the lowest:
 //
 //	HeapGlobal < HeapLocal[rank] < Limit < Endpoint[i] < Pool < Errors
 //
@@ -31,7 +31,7 @@
 //
 // With -tags biglock all Mutexes share one lock, to measure what fine locks are
 // worth. A goroutine takes it with its first Mutex and gives it back with its last;
-// whether it has it is told by the address of the runtime's g, two instructions
+// whether it has it follows from the address of the runtime's g, two instructions
 // on amd64 and arm64. Program logic sees no difference: a TryLock of a Mutex that
 // one holds fails, a Lock of one panics instead of hanging.
 //

@@ -13,7 +13,7 @@ import (
 
 // goroutine is what one goroutine holds. Only that goroutine touches it; it is in
 // the table while there is something to know. One that ends with a lock held leaves its record to
-// whoever gets its g: the place that the next complaint names is the one to look at.
+// the next goroutine with its g: the place that the next violation names is the one to look at.
 type goroutine struct {
 	g        uintptr
 	held     []*holding // in the order taken
@@ -45,15 +45,15 @@ func self() *goroutine {
 	return g
 }
 
-// forget removes a record that says nothing, so that goroutines that end leave none.
+// forget removes an empty record, so that goroutines that end leave none.
 func (g *goroutine) forget() {
 	if len(g.held) == 0 && len(g.handlers) == 0 {
 		goroutines.Delete(g.g)
 	}
 }
 
-// number reads the number in "goroutine 18 [running]:", the first line of a stack's text (runtime.Stack), for
-// complaints: it walks the whole stack, which takes 10 µs and more.
+// number reads the number in "goroutine 18 [running]:", the first line of a stack's text
+// (runtime.Stack), for violations: it walks the whole stack, which takes 10 µs and more.
 func number() uint64 {
 	var buf [40]byte
 	text := buf[:runtime.Stack(buf[:], false)]
@@ -93,7 +93,7 @@ func (g *goroutine) pop(m *Mutex) {
 	g.forget()
 	text := fmt.Sprintf("goroutine %d unlocks %v, which is free", number(), m)
 	if h := m.holder.Load(); h != nil {
-		text = fmt.Sprintf("goroutine %d unlocks what another holds, %v: who locks unlocks", number(), h)
+		text = fmt.Sprintf("goroutine %d unlocks what another holds, %v: the goroutine that locks unlocks", number(), h)
 	}
 	panic(&Violation{NotHeld, text})
 }

@@ -55,22 +55,22 @@ func (m *Mutex) Unlock() {
 	m.mu.Unlock()
 }
 
-// MustHoldNone says that the caller is about to wait or poll.
+// MustHoldNone: the caller is about to wait or poll.
 func MustHoldNone(op string) {
 	g := self()
 	defer g.forget()
 	if len(g.held) > 0 {
-		panic(&Violation{HeldInWait, fmt.Sprintf("%s with %v: unlock it before, whoever could end the wait may need it", op, g.held[len(g.held)-1])})
+		panic(&Violation{HeldInWait, fmt.Sprintf("%s with %v: unlock it before, the goroutine that could end the wait may need it", op, g.held[len(g.held)-1])})
 	}
 }
 
-// EnterHandler says that the goroutine runs a message's handler from here on.
+// EnterHandler: the goroutine runs a message's handler from here on.
 func EnterHandler(name string) {
 	g := self()
 	g.handlers = append(g.handlers, handler{name, len(g.held)})
 }
 
-// LeaveHandler says that the handler has returned.
+// LeaveHandler: the handler has returned.
 func LeaveHandler() {
 	g := self()
 	defer g.forget()
@@ -84,7 +84,7 @@ func LeaveHandler() {
 	}
 }
 
-// CheckCommunication says that the caller is about to send.
+// CheckCommunication: the caller is about to send.
 func CheckCommunication(op string) {
 	g := self()
 	defer g.forget()

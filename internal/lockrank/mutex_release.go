@@ -21,14 +21,14 @@ func (m *Mutex) TryLock() bool { return m.mu.TryLock() }
 // Unlock gives the lock back.
 func (m *Mutex) Unlock() { m.mu.Unlock() }
 
-// MustHoldNone says that the caller is about to wait or poll.
+// MustHoldNone: the caller is about to wait or poll.
 func MustHoldNone(op string) {}
 
-// EnterHandler says that the goroutine runs a message's handler from here on.
+// EnterHandler: the goroutine runs a message's handler from here on.
 func EnterHandler(name string) {}
 
-// LeaveHandler says that the handler has returned.
+// LeaveHandler: the handler has returned.
 func LeaveHandler() {}
 
-// CheckCommunication says that the caller is about to send.
+// CheckCommunication: the caller is about to send.
 func CheckCommunication(op string) {}

@@ -1,5 +1,5 @@
-// Package queue is a doubly linked list through links that lie in its elements: putting in, taking out and asking
-// where something is allocate nothing and take a constant time. Whoever uses a queue locks it.
+// Package queue is a doubly linked list through links that lie in its elements: to add, to remove
+// and to ask for an element's list allocate nothing and take constant time. Locks are the user's.
 package queue
 
 // List is a queue. The zero value is empty.
@@ -8,15 +8,19 @@ type List[T any] struct {
 	n          int
 }
 
-// Link is an element's place in one list at a time. An element that can be in several lists has several.
+// Link is an element's place in one list at a time. An element that can be in several lists has
+// several links.
 type Link[T any] struct {
 	of         *T
 	prev, next *Link[T]
 	in         *List[T]
 }
 
-// Add puts the element of a link at the end, out of the list that the link is in.
+// Add puts the element of a link at the end, and out of the list that the link is in.
 func (l *List[T]) Add(k *Link[T], of *T) {
+	if l.tail == k {
+		return
+	}
 	k.Leave()
 	k.of, k.in, k.prev = of, l, l.tail
 	if l.tail == nil {
@@ -64,7 +68,7 @@ func (l *List[T]) AddFirst(k *Link[T], of *T) {
 // Len is the number of elements.
 func (l *List[T]) Len() int { return l.n }
 
-// First is the element that was put in first; nil: there is none.
+// First is the element that was added first; nil: there is none.
 func (l *List[T]) First() *T {
 	if l.head == nil {
 		return nil

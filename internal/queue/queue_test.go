@@ -38,13 +38,13 @@ func TestRandomOperationsKeepTheOrder(t *testing.T) {
 		}
 		for j := range lists {
 			if got := contents(&lists[j], link); !slices.Equal(got, model[j]) || lists[j].Len() != len(got) {
-				t.Fatalf("step %d: list %d has %d elements, want %d in the order of their coming", step, j, lists[j].Len(), len(model[j]))
+				t.Fatalf("step %d: list %d has %d elements, want %d in the order added", step, j, lists[j].Len(), len(model[j]))
 			}
 		}
 	}
 }
 
-func TestAnElementCanBeInAListOfEachOfItsLinks(t *testing.T) {
+func TestLinksOfAnElementAreIndependent(t *testing.T) {
 	var one, two List[element]
 	var e element
 	one.Add(&e.a, &e)

@@ -1,5 +1,5 @@
-// Package sparse is an array of which only the parts that are used take memory: what a rank keeps for each of the others
-// must not grow with those that it never hears of.
+// Package sparse is an array of which only the parts in use take memory: what a rank keeps of its
+// peers must not grow with those that it never exchanges anything with.
 package sparse
 
 import (
@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 )
 
-// pageSize is how many elements share a page. Smaller pages waste less on a few peers far apart, larger ones need a
-// shorter directory: 8/pageSize bytes for each element that is not used.
+// pageSize is how many elements share a page. Smaller pages waste less on a few peers far apart,
+// larger ones need a shorter directory: 8/pageSize bytes for each element that is not used.
 const pageSize = 32
 
-// Array holds Len elements, zero at first. Any goroutine may ask for their addresses, which stay; what it does
-// with the elements is up to them.
+// Array holds Len elements, zero at first. Any goroutine may ask for their addresses, which stay;
+// access to the elements is the user's to synchronise.
 type Array[T any] struct {
 	pages []atomic.Pointer[[pageSize]T]
 	n     int
@@ -27,19 +27,22 @@ func Make[T any](n int) Array[T] {
 // Len is the number of elements, used or not.
 func (a *Array[T]) Len() int { return a.n }
 
-// Find returns the address of element i, or nil where there is no such element, or where it is zero since nobody used its page.
+// Find returns the address of element i, or nil: i is out of range, or its page is not in use and
+// the element zero.
 func (a *Array[T]) Find(i int) *T {
-	if uint(i) >= uint(a.n) {
+	k := uint(i) / pageSize
+	if uint(i) >= uint(a.n) || k >= uint(len(a.pages)) { // the second for the compiler
 		return nil
 	}
-	page := a.pages[i/pageSize].Load()
+	page := a.pages[k].Load()
 	if page == nil {
 		return nil
 	}
-	return &page[i%pageSize]
+	return &page[uint(i)%pageSize]
 }
 
-// At returns the address of element i, to change it. It panics for an i out of range, like an index.
+// At returns the address of element i, to change it. It panics for an i out of range, like an
+// index.
 func (a *Array[T]) At(i int) *T {
 	if e := a.Find(i); e != nil {
 		return e
@@ -51,7 +54,7 @@ func (a *Array[T]) At(i int) *T {
 	return a.Find(i)
 }
 
-// All goes through the elements of all pages in use, those that are zero too.
+// All iterates over the elements of all pages in use, zero ones included.
 func (a *Array[T]) All() iter.Seq2[int, *T] {
 	return func(yield func(int, *T) bool) {
 		for k := range a.pages {

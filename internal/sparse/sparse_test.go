@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// An array is like a slice, whatever is done to it.
 func TestAnArrayIsLikeASlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 5*pageSize).Draw(t, "n")
@@ -75,8 +74,8 @@ func TestAnIndexOutOfRangeHasNoElement(t *testing.T) {
 	}
 }
 
-// Those who use a page first get the same one.
-func TestAllSeeOneElement(t *testing.T) {
+// Goroutines that use a page first at the same time get the same one.
+func TestFirstUsersOfAPageShareIt(t *testing.T) {
 	const n, goroutines = 100 * pageSize, 4
 	a := Make[atomic.Int32](n)
 	var wg sync.WaitGroup

@@ -1,6 +1,6 @@
 // Package errring keeps the last errors of a process, for diagnostics.
 //
-// Errors are values and are returned; a ring is for whoever asks afterwards what
+// Errors are values and are returned; a ring is for the question afterwards what
 // happened before. Adding and reading need no lock, so both may be done from
 // anywhere, with any lock held. Entries are immutable: a reader sees an entry
 // whole or not at all.
@@ -15,10 +15,10 @@ import (
 // Size is how many errors a ring keeps.
 const Size = 1024
 
-// Entry is one error. Nobody changes it.
+// Entry is one error. It does not change.
 type Entry struct {
 	Seq  uint64        // counts the ring's errors from 0
-	At   time.Duration // on the clock of whoever added it
+	At   time.Duration // on the clock of its writer
 	Peer int           // the rank that it is about; -1: none
 	Err  error
 }
@@ -33,7 +33,7 @@ type Ring struct {
 func (r *Ring) Add(at time.Duration, peer int, err error) {
 	e := &Entry{Seq: r.next.Add(1) - 1, At: at, Peer: peer, Err: err}
 	slot := &r.slots[e.Seq%Size]
-	for { // who was overtaken by a whole turn must not replace what is newer
+	for { // a writer overtaken by a whole turn must not replace what is newer
 		old := slot.Load()
 		if old != nil && old.Seq > e.Seq || slot.CompareAndSwap(old, e) {
 			return

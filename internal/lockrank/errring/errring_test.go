@@ -27,7 +27,7 @@ func TestRingKeepsTheLastErrorsInOrder(t *testing.T) {
 	}
 }
 
-// An entry says the same thing in all of its fields, which a torn one would not.
+// An entry has the same number in all of its fields, which a torn one would not.
 func TestConcurrentReadersSeeWholeEntriesInOrder(t *testing.T) {
 	var r Ring
 	const writers, each = 4, 3 * Size
@@ -69,14 +69,14 @@ func TestConcurrentReadersSeeWholeEntriesInOrder(t *testing.T) {
 	writing.Wait()
 	close(stop)
 	reading.Wait()
-	// Nobody adds any more: exactly the last turn is there.
+	// No writer is left: exactly the last turn is there.
 	got := r.Snapshot()
 	if len(got) != Size || got[0].Seq != writers*each-Size || got[Size-1].Seq != writers*each-1 {
 		t.Errorf("%d entries from %d to %d", len(got), got[0].Seq, got[len(got)-1].Seq)
 	}
 }
 
-func TestAnOvertakenWriterDoesNotReplaceANewerEntry(t *testing.T) {
+func TestOvertakenWriterKeepsANewerEntry(t *testing.T) {
 	var r Ring
 	r.slots[0].Store(&Entry{Seq: Size, Err: errors.New("new")}) // a turn ahead of the writer below
 	r.Add(0, -1, errors.New("old"))

@@ -18,14 +18,14 @@ type message struct {
 	at        int64 // when it arrives; then when that is known
 }
 
-// These are told often, hence not made anew.
+// These are returned often, hence not made anew.
 var (
 	errNoBuffer  = fmt.Errorf("sim: reserve: %w", fabric.ErrNoBuffer)
 	errQueueFull = fmt.Errorf("sim: send: the queue to the rank is full: %w", fabric.ErrAgain)
 )
 
 // Reserve takes a send buffer.
-func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+func (p *endpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usable("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
@@ -45,8 +45,8 @@ func (p *port) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	return fabric.SendBuf{Data: p.memory(b), ID: id}, nil
 }
 
-// mine finds a buffer that the caller says it has.
-func (p *port) mine(op string, b fabric.SendBuf) (*buffer, error) {
+// mine finds a buffer that should be the caller's.
+func (p *endpoint) mine(op string, b fabric.SendBuf) (*buffer, error) {
 	if b.ID < 0 || int(b.ID) >= len(p.sends) || p.sends[b.ID].state != ours {
 		return nil, fmt.Errorf("sim: %s: send buffer %d is not the caller's", op, b.ID)
 	}
@@ -54,7 +54,7 @@ func (p *port) mine(op string, b fabric.SendBuf) (*buffer, error) {
 }
 
 // Release takes an unused buffer back. It panics if the buffer is not the caller's.
-func (p *port) Release(b fabric.SendBuf) {
+func (p *endpoint) Release(b fabric.SendBuf) {
 	if p.closed {
 		return
 	}
@@ -67,7 +67,7 @@ func (p *port) Release(b fabric.SendBuf) {
 }
 
 // give makes a send buffer free.
-func (p *port) give(id int32) {
+func (p *endpoint) give(id int32) {
 	b := &p.sends[id]
 	scribble(b.data[:b.used])
 	b.state, b.used = free, 0
@@ -82,7 +82,7 @@ func (p *port) give(id int32) {
 }
 
 // Send queues a message, and posts it unless More follows.
-func (p *port) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+func (p *endpoint) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	if b.ID != fabric.Copied {
 		return p.send(peer, b, n, wr, cookie, f)
 	}
@@ -103,7 +103,7 @@ func (p *port) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie 
 	return err
 }
 
-func (p *port) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+func (p *endpoint) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	if err := p.checkSend(peer, b, n, wr); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (p *port) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie 
 	return p.Kick()
 }
 
-func (p *port) checkSend(peer int, b fabric.SendBuf, n int, wr *fabric.Write) error {
+func (p *endpoint) checkSend(peer int, b fabric.SendBuf, n int, wr *fabric.Write) error {
 	if err := p.usable("send"); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (p *port) checkSend(peer int, b fabric.SendBuf, n int, wr *fabric.Write) er
 }
 
 // Kick posts what More held back.
-func (p *port) Kick() error {
+func (p *endpoint) Kick() error {
 	for _, c := range p.held {
 		c.post()
 	}
@@ -175,7 +175,7 @@ func (c *conn) post() {
 	p.stats.Doorbells++
 	for ; c.posted < c.out.len(); c.posted++ {
 		m := c.out.at(c.posted)
-		c.lastAt = max(c.lastAt+1, w.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
+		c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
 		m.at = c.lastAt
 	}
 	if !c.arrive.armed() {
@@ -215,10 +215,10 @@ func (c *conn) land() {
 	q.stats.ArrivalBytes += uint64(m.n)
 	q.used(c.far)
 	w.emit(markDeliver, q.n.r.id, p.n.r.id, uint64(q.num), uint64(m.n))
-	q.tell(fabric.Event{Kind: fabric.Arrived, Peer: int(p.n.r.id), Slot: id, Epoch: c.epoch, Data: data}, m.solicited)
+	q.push(fabric.Event{Kind: fabric.Arrived, Peer: int(p.n.r.id), Slot: id, Epoch: c.epoch, Data: data}, m.solicited)
 
 	c.landed++
-	m.at = max(c.lastAck, w.now+w.lag(c.peer, p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
+	m.at = max(c.lastAck, w.now+w.paths.lag(c.peer, p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
 	c.lastAck = m.at
 	if !c.ack.armed() && !p.n.r.dead {
 		w.arm(&c.ack, c.out.at(0).at)
@@ -243,7 +243,7 @@ func (c *conn) acked() {
 }
 
 // sent ends a message.
-func (p *port) sent(c *conn, m message, err error) {
+func (p *endpoint) sent(c *conn, m message, err error) {
 	p.give(m.buf)
 	if p.full {
 		p.full = false
@@ -251,12 +251,12 @@ func (p *port) sent(c *conn, m message, err error) {
 	}
 	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
 	if m.cookie != 0 {
-		p.tell(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
+		p.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
 	}
 }
 
-// tell adds an event. Who polls sees each, who sleeps only those that wake.
-func (p *port) tell(e fabric.Event, wakes bool) {
+// push adds an event. A poll sees each, a sleeper only those that wake.
+func (p *endpoint) push(e fabric.Event, wakes bool) {
 	p.q.push(e)
 	if p.waiter != nil && (wakes || p.polls) {
 		p.n.r.w.wake(p.waiter)
@@ -264,7 +264,7 @@ func (p *port) tell(e fabric.Event, wakes bool) {
 }
 
 // Poll returns events, or none after budget.
-func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
+func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	if err := p.usable("poll"); err != nil {
 		return 0, err
 	}
@@ -281,7 +281,7 @@ func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if err := p.sleep(t, true, reason{"polls port", p.num}, nil, w.now+int64(max(budget, w.cfg.PollCost))); err != nil {
+		if err := p.sleep(t, true, reason{"polls endpoint", p.num}, nil, w.now+int64(max(budget, w.cfg.PollCost))); err != nil {
 			return 0, err
 		}
 		if err := p.usable("poll"); err != nil {
@@ -299,7 +299,7 @@ func (p *port) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 }
 
 // Post gives slots back.
-func (p *port) Post(slots ...int32) error {
+func (p *endpoint) Post(slots ...int32) error {
 	if err := p.usable("post"); err != nil {
 		return err
 	}

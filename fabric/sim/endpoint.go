@@ -11,9 +11,9 @@ import (
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// port exchanges messages. Its connections are in conn.go, the way of a message in
-// port_datapath.go.
-type port struct {
+// endpoint exchanges messages. Its connections are in conn.go, the way of a message in
+// endpoint_datapath.go.
+type endpoint struct {
 	n      *Network
 	num    int
 	cfg    fabric.EndpointConfig
@@ -28,7 +28,7 @@ type port struct {
 
 	conns map[int32]*conn
 	byUse queue.List[conn] // of them, the one that was used last at the end
-	open  int              // of them, those that nobody closes
+	open  int              // of them, those that are not closing
 	up    int              // of them, those that are made
 	held  []*conn
 
@@ -37,8 +37,8 @@ type port struct {
 	lent  []*datagram     // of those that the last Poll returned
 
 	woken   bool
-	starved bool // somebody was told that no send buffer is free
-	full    bool // somebody was told that the queue to a rank is full
+	starved bool // Reserve found no free send buffer
+	full    bool // Send found the queue to a rank full
 	waiter  *task
 	polls   bool // the waiter is in Poll
 	alarms  []int64
@@ -61,28 +61,28 @@ const (
 	wired                    // a send buffer on its way
 )
 
-var _ fabric.Endpoint = (*port)(nil)
+var _ fabric.Endpoint = (*endpoint)(nil)
 
-// NewEndpoint opens a port.
+// NewEndpoint opens an endpoint.
 func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	switch {
 	case n.state != joined:
 		return nil, fmt.Errorf("sim: NewEndpoint needs a connected network: %w", os.ErrClosed)
 	case n.r.dead:
 		return nil, errKilled
-	case i < 0 || i >= maxPorts:
-		return nil, fmt.Errorf("sim: no port %d (ports are 0 to %d)", i, maxPorts-1)
-	case i < len(n.ports) && n.ports[i] != nil:
-		return nil, fmt.Errorf("sim: port %d of rank %d was opened before", i, n.r.id)
+	case i < 0 || i >= maxEndpoints:
+		return nil, fmt.Errorf("sim: no endpoint %d (endpoints are 0 to %d)", i, maxEndpoints-1)
+	case i < len(n.endpoints) && n.endpoints[i] != nil:
+		return nil, fmt.Errorf("sim: endpoint %d of rank %d was opened before", i, n.r.id)
 	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("sim: a port has 1 to %d slots of 1 to %d bytes, not %d of %d", maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
+		return nil, fmt.Errorf("sim: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d", maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
 	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("sim: a port has 1 to %d send buffers and reserves fewer than all, not %d and %d", maxSlots, cfg.Sends, cfg.Reserved)
+		return nil, fmt.Errorf("sim: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d", maxSlots, cfg.Sends, cfg.Reserved)
 	}
-	for len(n.ports) <= i {
-		n.ports = append(n.ports, nil)
+	for len(n.endpoints) <= i {
+		n.endpoints = append(n.endpoints, nil)
 	}
-	p := &port{n: n, num: i, cfg: cfg, conns: make(map[int32]*conn),
+	p := &endpoint{n: n, num: i, cfg: cfg, conns: make(map[int32]*conn),
 		slots: make([]buffer, cfg.Slots), posted: make([]int32, cfg.Slots),
 		sends: make([]buffer, cfg.Sends), free: make([]int32, cfg.Sends)}
 	for i := range p.posted {
@@ -92,22 +92,22 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 		p.free[i] = int32(cfg.Sends - 1 - i)
 	}
 	p.alarm.owner = p
-	n.ports[i] = p
+	n.endpoints[i] = p
 	n.open++
 	return p, nil
 }
 
-// port is the port of a number, and whether it was ever opened.
-func (n *Network) port(i int) (p *port, known bool) {
-	if i >= len(n.ports) || n.ports[i] == nil {
+// endpoint is the one of a number, and whether it was ever opened.
+func (n *Network) endpoint(i int) (p *endpoint, known bool) {
+	if i >= len(n.endpoints) || n.endpoints[i] == nil {
 		return nil, n.state == closed
 	}
-	return n.ports[i], true
+	return n.endpoints[i], true
 }
 
-func (p *port) usable(op string) error {
+func (p *endpoint) usable(op string) error {
 	if p.closed {
-		return fmt.Errorf("sim: %s: port %d: %w", op, p.num, os.ErrClosed)
+		return fmt.Errorf("sim: %s: endpoint %d: %w", op, p.num, os.ErrClosed)
 	}
 	if p.n.r.dead {
 		return errKilled
@@ -116,15 +116,15 @@ func (p *port) usable(op string) error {
 }
 
 // memory is a buffer's, made when it is first asked for.
-func (p *port) memory(b *buffer) []byte {
+func (p *endpoint) memory(b *buffer) []byte {
 	if b.data == nil {
 		b.data = make([]byte, p.cfg.SlotSize)
 	}
 	return b.data
 }
 
-// Wait sleeps until something happens that a sleeper is told.
-func (p *port) Wait(ctx context.Context) error {
+// Wait sleeps until something happens that wakes.
+func (p *endpoint) Wait(ctx context.Context) error {
 	if err := p.usable("wait"); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (p *port) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := p.sleep(t, false, reason{"waits at port", p.num}, ctx, forever); err != nil {
+	if err := p.sleep(t, false, reason{"waits at endpoint", p.num}, ctx, forever); err != nil {
 		return err
 	}
 	if !p.woken && p.q.len() == 0 && ctx.Err() != nil {
@@ -150,10 +150,10 @@ func (p *port) Wait(ctx context.Context) error {
 	return p.usable("wait")
 }
 
-// sleep is park, until something happens at the port.
-func (p *port) sleep(t *task, polls bool, why reason, ctx context.Context, until int64) error {
+// sleep is park, until something happens at the endpoint.
+func (p *endpoint) sleep(t *task, polls bool, why reason, ctx context.Context, until int64) error {
 	if p.waiter != nil {
-		return fmt.Errorf("sim: Poll or Wait of port %d by two tasks at a time: %s and %s", p.num, p.waiter, t)
+		return fmt.Errorf("sim: Poll or Wait of endpoint %d by two tasks at a time: %s and %s", p.num, p.waiter, t)
 	}
 	p.waiter, p.polls = t, polls
 	err := t.park(why, ctx, until)
@@ -162,16 +162,16 @@ func (p *port) sleep(t *task, polls bool, why reason, ctx context.Context, until
 }
 
 // Wake ends a Wait.
-func (p *port) Wake() {
+func (p *endpoint) Wake() {
 	p.woken = true
 	p.n.r.w.wake(p.waiter)
 }
 
 // Now is the time on the rank's own clock.
-func (p *port) Now() time.Duration { return time.Duration(p.n.r.w.now + p.n.r.origin) }
+func (p *endpoint) Now() time.Duration { return time.Duration(p.n.r.w.now + p.n.r.origin) }
 
 // After sets an alarm.
-func (p *port) After(at time.Duration) {
+func (p *endpoint) After(at time.Duration) {
 	x := int64(at) - p.n.r.origin
 	if x <= p.n.r.w.now {
 		p.Wake()
@@ -186,7 +186,7 @@ func (p *port) After(at time.Duration) {
 }
 
 // fire is the first alarm.
-func (p *port) fire(*timer) {
+func (p *endpoint) fire(*timer) {
 	w := p.n.r.w
 	k := 0
 	for k < len(p.alarms) && p.alarms[k] <= w.now {
@@ -200,17 +200,17 @@ func (p *port) fire(*timer) {
 }
 
 // Connected counts the connections that are made.
-func (p *port) Connected() int { return p.up }
+func (p *endpoint) Connected() int { return p.up }
 
 // Stats are a copy.
-func (p *port) Stats() fabric.EndpointStats {
+func (p *endpoint) Stats() fabric.EndpointStats {
 	s := p.stats
 	s.Posted, s.FreeSends = len(p.posted), len(p.free)
 	return s
 }
 
-// Close forgets everything. Who sends to the port finds the rank down.
-func (p *port) Close() error {
+// Close forgets everything. A sender to the endpoint finds the rank down.
+func (p *endpoint) Close() error {
 	if p.closed {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (p *port) Close() error {
 	}
 	p.q, p.posted, p.free, p.slots, p.sends, p.held = ring[fabric.Event]{}, nil, nil, nil, nil, nil
 	for p.notes.len() > 0 {
-		w.recycle(p.notes.pop())
+		p.notes.pop().recycle()
 	}
 	p.returnNotes()
 	p.Wake()
@@ -231,7 +231,7 @@ func (p *port) Close() error {
 }
 
 // peerDown ends what there is with a dead rank. Down is the last event of it.
-func (p *port) peerDown(rank int32, cause error) {
+func (p *endpoint) peerDown(rank int32, cause error) {
 	if c := p.conns[rank]; c != nil {
 		for c.out.len() > 0 {
 			p.sent(c, c.out.pop(), &fabric.PeerDownError{Rank: int(rank), Op: "send", Cause: cause})
@@ -239,11 +239,11 @@ func (p *port) peerDown(rank int32, cause error) {
 		p.held = slices.DeleteFunc(p.held, func(h *conn) bool { return h == c })
 		c.remove()
 	}
-	p.tell(fabric.Event{Kind: fabric.Down, Peer: int(rank), Err: cause}, true)
+	p.push(fabric.Event{Kind: fabric.Down, Peer: int(rank), Err: cause}, true)
 }
 
 // die keeps a random part of the messages on their way, and nothing else.
-func (p *port) die() {
+func (p *endpoint) die() {
 	w := p.n.r.w
 	for c := p.byUse.First(); c != nil; c = c.use.Next() {
 		w.disarm(&c.hand)

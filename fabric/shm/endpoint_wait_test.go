@@ -10,41 +10,28 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// What happened since the last Poll ends Wait, though nobody was asleep to be woken.
+// What happened since the last Poll ends Wait, though there was no sleeper to wake.
 func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
-	setNapLimit(t, time.Hour)
-	p := openPorts(t, 2, smallPort)
-	if err := p[1].Post(mail(t, p[0], p[1], 8).Slot); err != nil {
-		t.Fatal(err)
-	}
+	setSleepLimit(t, time.Hour)
+	p := openEndpoints(t, 2, smallEndpoint)
+	must(t, p[1].Post(exchange(t, p[0], p[1], 8).Slot))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	send := func(cookie uint64) {
-		b, err := p[0].Reserve(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p[0].Send(1, b, 8, nil, cookie, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for what, x := range map[string]struct {
 		at    int
 		bring func()
 	}{
-		"a message":        {1, func() { send(0) }},
+		"a message":        {1, func() { send(t, p[0], 1, 8, 0, 0) }},
 		"a note":           {1, func() { p[0].Note(1, []byte{1}) }},
-		"an end":           {0, func() { send(9) }},
+		"an end":           {0, func() { send(t, p[0], 1, 8, 9, 0) }},
 		"a note to itself": {0, func() { p[0].Note(0, []byte{1}) }},
 	} {
 		for quiet := false; !quiet; { // nothing else is left over
 			var e [8]fabric.Event
 			n, err := p[x.at].Poll(e[:], 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			select {
-			case <-p[x.at].bell:
+			case <-p[x.at].woken:
 			default:
 				quiet = n == 0
 			}
@@ -56,17 +43,17 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 	}
 }
 
-// Two ranks that sleep at random moments, each woken by the other only: a wake-up that is lost stops both.
+// Two ranks that sleep at random moments, each woken by the other only: a lost wake-up stops both.
 func TestNoWakeUpIsLost(t *testing.T) {
-	setNapLimit(t, time.Hour)
-	p := openPorts(t, 2, smallPort)
+	setSleepLimit(t, time.Hour)
+	p := openEndpoints(t, 2, smallEndpoint)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const rounds = 5000
 	var wg sync.WaitGroup
 	for r := range p {
 		wg.Go(func() {
-			x := &correspondent{p: p[r]}
+			x := &client{p: p[r]}
 			for i := range rounds {
 				if r == 0 || i > 0 {
 					if err := x.send(1-r, []byte{1}); err != nil {
@@ -101,16 +88,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// A message may be in the ring before Poll has told of its connection.
-func TestUpIsToldBeforeTheFirstMessage(t *testing.T) {
-	p := openPorts(t, 2, smallPort)
-	b, err := p[0].Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p[0].Send(1, b, 8, nil, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+// A message may be in the ring before Poll has returned Up of its connection.
+func TestUpComesBeforeTheFirstMessage(t *testing.T) {
+	p := openEndpoints(t, 2, smallEndpoint)
+	send(t, p[0], 1, 8, 0, 0)
 	for end := time.Now().Add(patience); !p[1].arrived(); {
 		if time.Now().After(end) {
 			t.Fatal("the message did not come")
@@ -118,7 +99,7 @@ func TestUpIsToldBeforeTheFirstMessage(t *testing.T) {
 		runtime.Gosched()
 	}
 	var events [4]fabric.Event
-	if n := p[1].harvest(events[:]); n != 0 { // as if the queue had been looked at just before Up came
+	if n := p[1].takeMessages(events[:]); n != 0 { // as if the queue had been looked at just before Up came
 		t.Errorf("%d messages before Up", n)
 	}
 	n, err := p[1].Poll(events[:], 0)

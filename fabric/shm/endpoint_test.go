@@ -14,41 +14,39 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// openPorts joins ranks and opens port 0 of each.
-func openPorts(t testing.TB, n int, cfg fabric.EndpointConfig) []*port {
+// openEndpoints joins ranks and opens port 0 of each.
+func openEndpoints(t testing.TB, n int, cfg fabric.EndpointConfig) []*endpoint {
 	t.Helper()
-	ports := make([]*port, n)
+	ports := make([]*endpoint, n)
 	for r, net := range joinAll(t, n, 4096) {
-		ports[r] = openPort(t, net, cfg)
+		ports[r] = openEndpoint(t, net, cfg)
 	}
 	return ports
 }
 
-var smallPort = fabric.EndpointConfig{Slots: 8, SlotSize: 512, Sends: 8}
+var smallEndpoint = fabric.EndpointConfig{Slots: 8, SlotSize: 512, Sends: 8}
 
-// mail sends one message of a size from one port to another and polls both until it is there.
-func mail(t testing.TB, from, to *port, size int) fabric.Event {
+// send sends one message of a size.
+func send(t testing.TB, from *endpoint, peer, size int, cookie uint64, f fabric.SendFlag) {
 	t.Helper()
 	b, err := from.Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range b.Data[:size] {
 		b.Data[i] = byte(i + size)
 	}
-	if err := from.Send(int(to.rank), b, size, nil, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	return arrival(t, from, to)
+	must(t, from.Send(peer, b, size, nil, cookie, f))
 }
 
-func arrival(t testing.TB, from, to *port) fabric.Event {
+// exchange sends one message of a size from one endpoint to another and polls both until it is
+// there.
+func exchange(t testing.TB, from, to *endpoint, size int) fabric.Event {
 	t.Helper()
-	return arrivalPolled(t, from, to, 10*time.Microsecond)
+	send(t, from, int(to.rank), size, 0, 0)
+	return arrival(t, from, to, 10*time.Microsecond)
 }
 
-// arrivalPolled is arrival where the receiver's polls have a budget.
-func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Event {
+// arrival polls both, the receiver with a budget, until a message is there.
+func arrival(t testing.TB, from, to *endpoint, budget time.Duration) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -58,9 +56,7 @@ func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Ev
 			}
 		}
 		n, err := to.Poll(e[:], budget)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n > 0 && e[0].Kind == fabric.Arrived {
 			return e[0]
 		}
@@ -70,9 +66,9 @@ func arrivalPolled(t testing.TB, from, to *port, budget time.Duration) fabric.Ev
 }
 
 func TestMessagesOfEverySizeAreExact(t *testing.T) {
-	p := openPorts(t, 2, fabric.EndpointConfig{Slots: 3, SlotSize: 300, Sends: 1})
+	p := openEndpoints(t, 2, fabric.EndpointConfig{Slots: 3, SlotSize: 300, Sends: 1})
 	for size := 0; size <= 300; size++ {
-		e := mail(t, p[0], p[1], size)
+		e := exchange(t, p[0], p[1], size)
 		if len(e.Data) != size || cap(e.Data) != size || e.Peer != 0 || e.Epoch != 1 {
 			t.Fatalf("%d bytes of rank %d, connection %d, want %d bytes", len(e.Data), e.Peer, e.Epoch, size)
 		}
@@ -81,28 +77,20 @@ func TestMessagesOfEverySizeAreExact(t *testing.T) {
 				t.Fatalf("byte %d of %d is wrong", i, size)
 			}
 		}
-		if err := p[1].Post(e.Slot); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p[1].Post(e.Slot))
 	}
 }
 
 func TestRankSendsToItself(t *testing.T) {
-	p := openPorts(t, 1, smallPort)[0]
+	p := openEndpoints(t, 1, smallEndpoint)[0]
 	for round := range 3 {
-		e := mail(t, p, p, 200)
+		e := exchange(t, p, p, 200)
 		if int(e.Epoch) != round+1 || p.Connected() != 1 {
 			t.Errorf("connection %d, %d open, want %d and 1", e.Epoch, p.Connected(), round+1)
 		}
-		if err := p.Post(e.Slot); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Note(0, []byte("to myself")); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Disconnect(0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Post(e.Slot))
+		must(t, p.Note(0, []byte("to myself")))
+		must(t, p.Disconnect(0))
 		var events [4]fabric.Event
 		if n, err := p.Poll(events[:], 0); err != nil || n != 2 || string(events[0].Data) != "to myself" || events[1].Kind != fabric.Idle {
 			t.Errorf("%+v, %v, want a note, then Idle", events[:n], err)
@@ -111,27 +99,17 @@ func TestRankSendsToItself(t *testing.T) {
 }
 
 func TestSendPollAndPostAllocateNothing(t *testing.T) {
-	p := openPorts(t, 2, smallPort)
-	x, y := &correspondent{p: p[0]}, &correspondent{p: p[1]}
+	p := openEndpoints(t, 2, smallEndpoint)
+	x, y := &client{p: p[0]}, &client{p: p[1]}
 	msg := make([]byte, 256)
 	round := func() {
 		for _, n := range []int{8, 256} {
-			b, err := p[0].Reserve(0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p[0].Send(1, b, copy(b.Data, msg[:n]), nil, 7, fabric.Solicited); err != nil {
-				t.Fatal(err)
-			}
+			send(t, p[0], 1, n, 7, fabric.Solicited)
 		}
-		if err := p[0].Note(1, msg[:64]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p[0].Note(1, msg[:64]))
 		for got := 0; got < 2; {
 			k, err := y.take(10*time.Microsecond, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got += k
 			if _, err := x.take(0, nil); err != nil { // the Sent events
 				t.Fatal(err)
@@ -145,10 +123,10 @@ func TestSendPollAndPostAllocateNothing(t *testing.T) {
 }
 
 // Eight goroutines at each of three ranks send to the other two, as fast as credits allow.
-func TestManySendersShareAPort(t *testing.T) {
+func TestManySendersShareAnEndpoint(t *testing.T) {
 	const ranks, senders, each = 3, 8, 600
 	cfg := fabric.EndpointConfig{Slots: 32, SlotSize: 256, Sends: 12, Reserved: 2}
-	ports := openPorts(t, ranks, cfg)
+	ports := openEndpoints(t, ranks, cfg)
 	var taken [ranks][senders * ranks][]uint64 // by receiver: numbers in order of arrival
 	var credits [ranks]atomic.Int64
 	for r := range credits {
@@ -161,11 +139,11 @@ func TestManySendersShareAPort(t *testing.T) {
 	var wg sync.WaitGroup
 	for r, p := range ports {
 		wg.Go(func() { // the one that polls
-			x := &correspondent{p: p}
+			x := &client{p: p}
 			for left.Load() > 0 && ctx.Err() == nil {
 				k, err := x.take(50*time.Microsecond, func(e *fabric.Event) error {
-					who := int(e.Data[0])
-					taken[r][who] = append(taken[r][who], binary.LittleEndian.Uint64(e.Data[1:]))
+					sender := int(e.Data[0])
+					taken[r][sender] = append(taken[r][sender], binary.LittleEndian.Uint64(e.Data[1:]))
 					left.Add(-1)
 					return nil
 				})
@@ -211,10 +189,10 @@ func TestManySendersShareAPort(t *testing.T) {
 	wg.Wait()
 	total := 0
 	for r := range taken {
-		for who, seqs := range taken[r] {
+		for sender, seqs := range taken[r] {
 			for k := 1; k < len(seqs); k++ {
 				if seqs[k] <= seqs[k-1] {
-					t.Fatalf("rank %d took message %d of sender %d after %d", r, seqs[k], who, seqs[k-1])
+					t.Fatalf("rank %d took message %d of sender %d after %d", r, seqs[k], sender, seqs[k-1])
 				}
 			}
 			total += len(seqs)
@@ -230,92 +208,64 @@ func TestManySendersShareAPort(t *testing.T) {
 
 func TestSlotSizesMustAgree(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	a, b := openPort(t, nets[0], smallPort), openPort(t, nets[1], fabric.EndpointConfig{Slots: 8, SlotSize: 1024, Sends: 8})
-	buf, err := a.Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Send(1, buf, 8, nil, 5, 0); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []*port{a, b} {
-		e := last(t, p)
+	a, b := openEndpoint(t, nets[0], smallEndpoint), openEndpoint(t, nets[1], fabric.EndpointConfig{Slots: 8, SlotSize: 1024, Sends: 8})
+	send(t, a, 1, 8, 5, 0)
+	for _, p := range []*endpoint{a, b} {
+		e := ended(t, p)
 		if e.Kind != fabric.Down || !strings.Contains(e.Err.Error(), "both ends must agree") {
 			t.Errorf("rank %d: %+v", p.rank, e)
 		}
 	}
 }
 
-// last polls until a peer's end.
-func last(t testing.TB, p *port) fabric.Event {
+// ended polls until a peer's end.
+func ended(t testing.TB, p *endpoint) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		n, err := p.Poll(e[:], time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n > 0 && e[0].Kind == fabric.Down {
 			return e[0]
 		}
 	}
-	t.Fatalf("rank %d: nobody ended; %+v", p.rank, p.Stats())
+	t.Fatalf("rank %d: no peer ended; %+v", p.rank, p.Stats())
 	return e[0]
 }
 
-func TestClosedPortIsTheEndOnlyForWhoSendsToIt(t *testing.T) {
-	p := openPorts(t, 3, smallPort)
+func TestClosedEndpointIsDownForItsSenders(t *testing.T) {
+	p := openEndpoints(t, 3, smallEndpoint)
 	for _, to := range p[1:] {
-		e := mail(t, p[0], to, 8)
-		if err := to.Post(e.Slot); err != nil {
-			t.Fatal(err)
-		}
+		e := exchange(t, p[0], to, 8)
+		must(t, to.Post(e.Slot))
 	}
-	if err := p[1].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p[1].Close())
 	b, err := p[0].Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pd *fabric.PeerDownError
-	if err := p[0].Send(1, b, 8, nil, 0, 0); !errors.As(err, &pd) || !errors.Is(err, errPortClosed) {
+	if err := p[0].Send(1, b, 8, nil, 0, 0); !errors.As(err, &pd) || !errors.Is(err, errEndpointClosed) {
 		t.Errorf("send to a closed port: %v", err)
 	}
-	if e := last(t, p[0]); e.Peer != 1 || !errors.Is(e.Err, errPortClosed) {
+	if e := ended(t, p[0]); e.Peer != 1 || !errors.Is(e.Err, errEndpointClosed) {
 		t.Errorf("%+v", e)
 	}
-	// Who never had a connection learns it when it asks for one.
-	b2, err := p[2].Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p[2].Send(1, b2, 8, nil, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	if e := last(t, p[2]); e.Peer != 1 || !errors.Is(e.Err, errPortClosed) {
+	// A rank without a connection learns it when it requests one.
+	send(t, p[2], 1, 8, 0, 0)
+	if e := ended(t, p[2]); e.Peer != 1 || !errors.Is(e.Err, errEndpointClosed) {
 		t.Errorf("%+v", e)
 	}
 	p[0].Release(b)
-	mail(t, p[0], p[2], 8) // the others go on
-	if _, err := p[0].n.NewEndpoint(0, smallPort); err == nil || !strings.Contains(err.Error(), "opened before") {
+	exchange(t, p[0], p[2], 8) // the others go on
+	if _, err := p[0].n.NewEndpoint(0, smallEndpoint); err == nil || !strings.Contains(err.Error(), "opened before") {
 		t.Errorf("a number was used twice: %v", err)
 	}
 }
 
-func TestPeerThatLeftWhileAskedIsDown(t *testing.T) {
+func TestPeerThatLeftDuringARequestIsDown(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	p := openPort(t, nets[0], smallPort)
-	b, err := p.Reserve(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Send(1, b, 8, nil, 3, 0); err != nil { // waits for a port that is never opened
-		t.Fatal(err)
-	}
-	if err := nets[1].Close(); err != nil {
-		t.Fatal(err)
-	}
+	p := openEndpoint(t, nets[0], smallEndpoint)
+	send(t, p, 1, 8, 3, 0) // waits for an endpoint that is never opened
+	must(t, nets[1].Close())
 	var got []string
 	var why error
 	for end := time.Now().Add(patience); len(got) < 2 && time.Now().Before(end); {
@@ -332,47 +282,41 @@ func TestPeerThatLeftWhileAskedIsDown(t *testing.T) {
 	}
 }
 
-func TestPortsOfOneRankAreApart(t *testing.T) {
+func TestEndpointsOfOneRankAreSeparate(t *testing.T) {
 	nets := joinAll(t, 2, 4096)
-	var p [2][2]*port
+	var p [2][2]*endpoint
 	for r, n := range nets {
 		for i := range 2 {
-			q, err := n.NewEndpoint(i*7, smallPort)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q, err := n.NewEndpoint(i*7, smallEndpoint)
+			must(t, err)
 			t.Cleanup(func() { q.Close() })
-			p[r][i] = q.(*port)
+			p[r][i] = q.(*endpoint)
 		}
 	}
 	for i, want := range []int{30, 40} {
-		if e := mail(t, p[0][i], p[1][i], want); len(e.Data) != want {
-			t.Errorf("port %d got %d bytes, want %d", i, len(e.Data), want)
+		if e := exchange(t, p[0][i], p[1][i], want); len(e.Data) != want {
+			t.Errorf("endpoint %d got %d bytes, want %d", i, len(e.Data), want)
 		}
 	}
 	for r := range p {
 		for i := range p[r] {
 			if c := p[r][i].Connected(); c != 1 {
-				t.Errorf("port %d of rank %d has %d connections", i, r, c)
+				t.Errorf("endpoint %d of rank %d has %d connections", i, r, c)
 			}
 		}
 	}
 }
 
-// A rank that closes before it has read all packets resets the connection, and the kernel tells
-// that before the goodbye.
-func TestGoodbyeBehindUnreadPacketsIsNoDeath(t *testing.T) {
+// A rank that closes before it has read all packets resets the connection, and the kernel reports
+// that before the leave packet.
+func TestLeavingBehindUnreadPacketsIsNoDeath(t *testing.T) {
 	deaths := make(chan error, 10)
 	nets, addrs := newNetworks(t, 2, 4096, t.Name(), func(_, _ int, cause error) { deaths <- cause })
-	if err := connect(t.Context(), nets, addrs); err != nil {
-		t.Fatal(err)
-	}
-	p := openPort(t, nets[0], smallPort)
-	nets[1].portMu.Lock() // its watcher is stopped with the first packet in hand
+	must(t, connect(t.Context(), nets, addrs))
+	p := openEndpoint(t, nets[0], smallEndpoint)
+	nets[1].endpointMu.Lock() // its watcher is stopped with the first packet in hand
 	for range 3 {
-		if err := p.Note(1, []byte("never read")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Note(1, []byte("never read")))
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- nets[1].Close() }()
@@ -382,11 +326,9 @@ func TestGoodbyeBehindUnreadPacketsIsNoDeath(t *testing.T) {
 			break
 		}
 	}
-	nets[1].portMu.Unlock()
-	if err := <-closed; err != nil {
-		t.Fatal(err)
-	}
+	nets[1].endpointMu.Unlock()
+	must(t, <-closed)
 	if len(deaths) > 0 {
-		t.Errorf("a rank that said goodbye was reported: %v", <-deaths)
+		t.Errorf("a rank that left was reported: %v", <-deaths)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// portFaults are all, with the checks that must catch each.
-var portFaults = []portFault{
+// endpointFaults are all, with the checks that must catch each.
+var endpointFaults = []endpointFault{
 	{
 		name:   "a message is lost",
 		caught: []string{"MessagesArriveInOrderExactlyOnce", "DisconnectingLosesNothing"},
-		event: nth(20, fabric.Arrived, func(p *faultyPort, e *fabric.Event) bool {
+		event: nth(20, fabric.Arrived, func(p *faultyEndpoint, e *fabric.Event) bool {
 			_ = p.Post(e.Slot)
 			return false
 		}),
@@ -22,7 +22,7 @@ var portFaults = []portFault{
 	{
 		name:   "a byte of a message is wrong",
 		caught: []string{"MessagesArriveInOrderExactlyOnce", "SolicitedMessagesEndWait"},
-		event: nth(10, fabric.Arrived, func(_ *faultyPort, e *fabric.Event) bool {
+		event: nth(10, fabric.Arrived, func(_ *faultyEndpoint, e *fabric.Event) bool {
 			e.Data[len(e.Data)-1]++
 			return true
 		}),
@@ -30,7 +30,7 @@ var portFaults = []portFault{
 	{
 		name:   "two messages change places",
 		caught: []string{"MessagesArriveInOrderExactlyOnce"},
-		event: func(p *faultyPort, e *fabric.Event) bool {
+		event: func(p *faultyEndpoint, e *fabric.Event) bool {
 			if e.Kind != fabric.Arrived {
 				return true
 			}
@@ -47,7 +47,7 @@ var portFaults = []portFault{
 	{
 		name:   "slots are filled again before they are posted",
 		caught: []string{"MessagesArriveInOrderExactlyOnce"},
-		event: nth(1, fabric.Arrived, func(p *faultyPort, e *fabric.Event) bool {
+		event: nth(1, fabric.Arrived, func(p *faultyEndpoint, e *fabric.Event) bool {
 			if p.held = append(p.held, *e); len(p.held) > 1 {
 				old := p.held[0]
 				p.held = p.held[1:]
@@ -66,7 +66,7 @@ var portFaults = []portFault{
 	{
 		name:   "a cookie comes of another message",
 		caught: []string{"MessagesArriveInOrderExactlyOnce"},
-		event:  nth(5, fabric.Sent, func(_ *faultyPort, e *fabric.Event) bool { e.Cookie++; return true }),
+		event:  nth(5, fabric.Sent, func(_ *faultyEndpoint, e *fabric.Event) bool { e.Cookie++; return true }),
 	},
 	{
 		name:   "send buffers are lost",
@@ -76,14 +76,14 @@ var portFaults = []portFault{
 	{
 		name:   "writes are lost",
 		caught: []string{"WritesArriveBeforeTheirMessages"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, _ *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, _ *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			return p.Endpoint.Send(peer, b, n, nil, cookie, f)
 		},
 	},
 	{
-		name:   "writes say Sent before they are read",
+		name:   "writes are Sent before they are read",
 		caught: []string{"WritesArriveBeforeTheirMessages"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			err := p.Endpoint.Send(peer, b, n, w, 0, f)
 			if err == nil && cookie != 0 {
 				p.held = append(p.held, fabric.Event{Kind: fabric.Sent, Peer: peer, Cookie: cookie})
@@ -91,19 +91,19 @@ var portFaults = []portFault{
 			}
 			return err
 		},
-		newPort: func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+		newEndpoint: func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 			p, err := n.Messenger.NewEndpoint(i, cfg)
-			return &earlySent{faultyPort{Endpoint: p, portFault: n.portFault}}, err
+			return &earlySent{faultyEndpoint{Endpoint: p, endpointFault: n.endpointFault}}, err
 		},
 	},
 	{
 		name:   "disconnecting drops what is queued",
 		caught: []string{"DisconnectingLosesNothing"},
-		part: func(p *faultyPort, peer int) error {
+		part: func(p *faultyEndpoint, peer int) error {
 			p.n = peer + 1
 			return p.Endpoint.Disconnect(peer)
 		},
-		event: func(p *faultyPort, e *fabric.Event) bool {
+		event: func(p *faultyEndpoint, e *fabric.Event) bool {
 			if e.Kind == fabric.Arrived && p.n == e.Peer+1 {
 				_ = p.Post(e.Slot)
 				p.n = 0
@@ -115,26 +115,26 @@ var portFaults = []portFault{
 	{
 		name:   "disconnecting does nothing",
 		caught: []string{"DisconnectingLosesNothing", "IdleConnectionsOpenAgainWithTheNextEpoch"},
-		part:   func(*faultyPort, int) error { return nil },
+		part:   func(*faultyEndpoint, int) error { return nil },
 	},
 	{
 		name:   "everything is urgent",
 		caught: []string{"ReservedBuffersAreForTheUrgent"},
-		reserve: func(p *faultyPort, _ fabric.SendFlag) (fabric.SendBuf, error) {
+		reserve: func(p *faultyEndpoint, _ fabric.SendFlag) (fabric.SendBuf, error) {
 			return p.Endpoint.Reserve(fabric.Urgent)
 		},
 	},
 	{
 		name:   "nothing is urgent",
 		caught: []string{"ReservedBuffersAreForTheUrgent"},
-		reserve: func(p *faultyPort, _ fabric.SendFlag) (fabric.SendBuf, error) {
+		reserve: func(p *faultyEndpoint, _ fabric.SendFlag) (fabric.SendBuf, error) {
 			return p.Endpoint.Reserve(0)
 		},
 	},
 	{
 		name:   "a wrong send eats the buffer",
 		caught: []string{"WrongSendsAreRefusedAndChangeNothing"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			err := p.Endpoint.Send(peer, b, n, w, cookie, f)
 			if err != nil && !errors.Is(err, fabric.ErrAgain) {
 				if p.n++; p.n == 1 {
@@ -147,14 +147,14 @@ var portFaults = []portFault{
 	{
 		name:   "long messages are cut",
 		caught: []string{"WrongSendsAreRefusedAndChangeNothing"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			return p.Endpoint.Send(peer, b, min(n, len(b.Data)), w, cookie, f)
 		},
 	},
 	{
 		name:   "bytes to be copied are read after Send",
 		caught: []string{"MessagesArriveInOrderExactlyOnce"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			if b.ID == fabric.Copied {
 				b.Data = make([]byte, n) // what the caller makes of them
 			}
@@ -164,7 +164,7 @@ var portFaults = []portFault{
 	{
 		name:   "a full queue takes messages and loses them",
 		caught: []string{"FullQueuesAnswerErrAgain"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			err := p.Endpoint.Send(peer, b, n, w, cookie, f)
 			if errors.Is(err, fabric.ErrAgain) {
 				p.Release(b)
@@ -186,10 +186,10 @@ var portFaults = []portFault{
 	{
 		name:   "a kick does nothing",
 		caught: []string{"KickPostsWhatMoreHeldBack"},
-		kick:   func(*faultyPort) error { return nil },
+		kick:   func(*faultyEndpoint) error { return nil },
 	},
 	{
-		name:   "everybody is connected from the start",
+		name:   "all are connected from the start",
 		caught: []string{"ConnectionsAreMadeByTheFirstMessage"},
 		stats:  func(s *fabric.EndpointStats) { s.Handshakes++ },
 	},
@@ -201,7 +201,7 @@ var portFaults = []portFault{
 	{
 		name:   "crossing requests make two connections",
 		caught: []string{"CrossingFirstMessagesMakeOneConnection"},
-		event:  nth(1, fabric.Up, func(_ *faultyPort, e *fabric.Event) bool { e.Epoch *= 2; return true }),
+		event:  nth(1, fabric.Up, func(_ *faultyEndpoint, e *fabric.Event) bool { e.Epoch *= 2; return true }),
 	},
 	{
 		name:   "a connection opens in silence",
@@ -211,7 +211,7 @@ var portFaults = []portFault{
 	{
 		name:   "epochs are not counted",
 		caught: []string{"IdleConnectionsOpenAgainWithTheNextEpoch"},
-		event: func(_ *faultyPort, e *fabric.Event) bool {
+		event: func(_ *faultyEndpoint, e *fabric.Event) bool {
 			if e.Epoch != 0 {
 				e.Epoch = 1
 			}
@@ -224,14 +224,14 @@ var portFaults = []portFault{
 		event:  nth(2, fabric.Idle, drop),
 	},
 	{
-		name:   "messages to a port that is not open are lost",
-		caught: []string{"MessagesWaitForThePeersPort"},
-		event:  nth(1, fabric.Arrived, func(p *faultyPort, e *fabric.Event) bool { return p.n > 3 || p.Post(e.Slot) != nil }),
+		name:   "messages to an endpoint that is not open are lost",
+		caught: []string{"MessagesWaitForThePeersEndpoint"},
+		event:  nth(1, fabric.Arrived, func(p *faultyEndpoint, e *fabric.Event) bool { return p.n > 3 || p.Post(e.Slot) != nil }),
 	},
 	{
-		name:   "messages to a port that is not open fail",
-		caught: []string{"MessagesWaitForThePeersPort"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		name:   "messages to an endpoint that is not open fail",
+		caught: []string{"MessagesWaitForThePeersEndpoint"},
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			if p.Connected() == 0 {
 				return &fabric.PeerDownError{Rank: peer, Op: "send"}
 			}
@@ -241,7 +241,7 @@ var portFaults = []portFault{
 	{
 		name:   "notes are corrupt",
 		caught: []string{"NotesVanishButNeverLie"},
-		event: nth(2, fabric.NoteArrived, func(_ *faultyPort, e *fabric.Event) bool {
+		event: nth(2, fabric.NoteArrived, func(_ *faultyEndpoint, e *fabric.Event) bool {
 			e.Data[len(e.Data)/2] ^= 4
 			return true
 		}),
@@ -249,7 +249,7 @@ var portFaults = []portFault{
 	{
 		name:   "notes are sent from the caller's memory",
 		caught: []string{"NotesVanishButNeverLie"},
-		note: func(p *faultyPort, peer int, data []byte) error {
+		note: func(p *faultyEndpoint, peer int, data []byte) error {
 			was := p.note2
 			if p.note2 = data; was != nil && len(was) < len(data) {
 				return p.Endpoint.Note(peer, was)
@@ -265,14 +265,14 @@ var portFaults = []portFault{
 	{
 		name:   "solicited messages do not wake",
 		caught: []string{"SolicitedMessagesEndWait"},
-		send: func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+		send: func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 			return p.Endpoint.Send(peer, b, n, w, cookie, f&^fabric.Solicited)
 		},
 	},
 	{
 		name:   "every fifth wake is lost",
 		caught: []string{"WakeIsNeverLost"},
-		wake: func(p *faultyPort) {
+		wake: func(p *faultyEndpoint) {
 			if p.n++; p.n%5 != 0 {
 				p.Endpoint.Wake()
 			}
@@ -281,33 +281,33 @@ var portFaults = []portFault{
 	{
 		name:   "After is ignored",
 		caught: []string{"AfterEndsWait"},
-		after:  func(*faultyPort, time.Duration) {},
+		after:  func(*faultyEndpoint, time.Duration) {},
 	},
 	{
 		name:   "the clock stands still",
 		caught: []string{"AfterEndsWait"},
-		now:    func(*faultyPort) time.Duration { return time.Hour },
+		now:    func(*faultyEndpoint) time.Duration { return time.Hour },
 	},
 	{
 		name:   "only the first After counts",
 		caught: []string{"AfterEndsWait"},
-		after: func(p *faultyPort, t time.Duration) {
+		after: func(p *faultyEndpoint, t time.Duration) {
 			if p.n++; p.n%2 == 0 {
 				p.Endpoint.After(t)
 			}
 		},
 	},
 	{
-		name:   "who found the port full sleeps on",
-		caught: []string{"WaitEndsWhenAFullPortHasRoom"},
-		reserve: func(p *faultyPort, f fabric.SendFlag) (fabric.SendBuf, error) {
+		name:   "Wait after ErrAgain sleeps on",
+		caught: []string{"WaitEndsWhenAFullEndpointHasRoom"},
+		reserve: func(p *faultyEndpoint, f fabric.SendFlag) (fabric.SendBuf, error) {
 			b, err := p.Endpoint.Reserve(f)
 			if errors.Is(err, fabric.ErrAgain) {
 				p.n = 1
 			}
 			return b, err
 		},
-		wait: func(p *faultyPort, ctx context.Context) error {
+		wait: func(p *faultyEndpoint, ctx context.Context) error {
 			err := p.Endpoint.Wait(ctx)
 			for p.n == 1 && err == nil {
 				err = p.Endpoint.Wait(ctx)
@@ -317,13 +317,13 @@ var portFaults = []portFault{
 	},
 	{
 		name:   "Wait ignores its context",
-		caught: []string{"PortWaitEndsWithItsContext"},
-		wait:   func(p *faultyPort, ctx context.Context) error { return p.Endpoint.Wait(context.WithoutCancel(ctx)) },
+		caught: []string{"EndpointWaitEndsWithItsContext"},
+		wait:   func(p *faultyEndpoint, ctx context.Context) error { return p.Endpoint.Wait(context.WithoutCancel(ctx)) },
 	},
 	{
 		name:   "the cause of a context is lost",
-		caught: []string{"PortWaitEndsWithItsContext"},
-		wait: func(p *faultyPort, ctx context.Context) error {
+		caught: []string{"EndpointWaitEndsWithItsContext"},
+		wait: func(p *faultyEndpoint, ctx context.Context) error {
 			err := p.Endpoint.Wait(ctx)
 			if err != nil && ctx.Err() != nil {
 				return ctx.Err()
@@ -337,9 +337,9 @@ var portFaults = []portFault{
 		down:   func(*faultyMessenger, int, error) {},
 	},
 	{
-		name:   "only deaths of connected ranks are told",
+		name:   "only deaths of connected ranks are events",
 		caught: []string{"DownComesOfRanksThatWereNeverConnected"},
-		event: func(p *faultyPort, e *fabric.Event) bool {
+		event: func(p *faultyEndpoint, e *fabric.Event) bool {
 			if e.Kind == fabric.Up {
 				p.n |= 1 << e.Peer
 			}
@@ -349,7 +349,7 @@ var portFaults = []portFault{
 	{
 		name:   "Down comes before the ends of messages",
 		caught: []string{"DownIsTheLastEventOfAPeer"},
-		event: func(p *faultyPort, e *fabric.Event) bool {
+		event: func(p *faultyEndpoint, e *fabric.Event) bool {
 			if e.Kind == fabric.Sent && e.Err != nil {
 				e.Kind, e.Cookie = fabric.Down, 0
 			}
@@ -357,7 +357,7 @@ var portFaults = []portFault{
 		},
 	},
 	{
-		name:   "a death ends everybody's messages",
+		name:   "a death ends all messages",
 		caught: []string{"DownIsTheLastEventOfAPeer"},
 		down: func(n *faultyMessenger, _ int, cause error) {
 			n.Messenger.PeerDown(1, cause)
@@ -365,14 +365,14 @@ var portFaults = []portFault{
 		},
 	},
 	{
-		name:   "closing a port does not close it",
-		caught: []string{"ClosedPortsRefuse"},
-		end:    func(*faultyPort) error { return nil },
+		name:   "closing an endpoint does not close it",
+		caught: []string{"ClosedEndpointsRefuse"},
+		end:    func(*faultyEndpoint) error { return nil },
 	},
 	{
-		name:   "waiting at a closed port is fine",
-		caught: []string{"ClosedPortsRefuse"},
-		wait: func(p *faultyPort, ctx context.Context) error {
+		name:   "waiting at a closed endpoint is fine",
+		caught: []string{"ClosedEndpointsRefuse"},
+		wait: func(p *faultyEndpoint, ctx context.Context) error {
 			err := p.Endpoint.Wait(ctx)
 			if errors.Is(err, os.ErrClosed) {
 				return nil
@@ -383,7 +383,7 @@ var portFaults = []portFault{
 }
 
 // earlySent reports Sent events of its own making.
-type earlySent struct{ faultyPort }
+type earlySent struct{ faultyEndpoint }
 
 func (p *earlySent) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	n := copy(events, p.held)

@@ -376,7 +376,7 @@ var faults = []fault{
 		down:   func(*faultyNet, int, error) {},
 	},
 	{
-		name:   "one death is everybody's",
+		name:   "one death is that of all",
 		caught: []string{"DownPeerFailsAndOthersDoNot"},
 		down: func(n *faultyNet, rank int, cause error) {
 			for r := range 3 {

@@ -17,29 +17,23 @@ import (
 
 // Ports of ranks in processes of their own; see process_test.go.
 
-var processPort = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32}
+var processEndpoint = fabric.EndpointConfig{Slots: 64, SlotSize: 4096, Sends: 32}
 
-func openPort(t testing.TB, n *Network, cfg fabric.EndpointConfig) *port {
+func openEndpoint(t testing.TB, n *Network, cfg fabric.EndpointConfig) *endpoint {
 	t.Helper()
 	p, err := n.NewEndpoint(0, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p.(*port)
+	must(t, err)
+	closeAtEnd(t, p)
+	return p.(*endpoint)
 }
 
-// childPort is the life of a rank that uses ports.
-func childPort(n *Network, role string, in *bufio.Scanner) error {
-	fp, err := n.NewEndpoint(0, processPort)
+// childEndpoint is the life of a rank that uses ports.
+func childEndpoint(n *Network, role string, in *bufio.Scanner) error {
+	fp, err := n.NewEndpoint(0, processEndpoint)
 	if err != nil {
 		return err
 	}
-	p := fp.(*port)
+	p := fp.(*endpoint)
 	ended := make(chan struct{})
 	go func() {
 		for in.Scan() {
@@ -47,7 +41,7 @@ func childPort(n *Network, role string, in *bufio.Scanner) error {
 		close(ended)
 		p.Wake()
 	}()
-	c := &correspondent{p: p}
+	c := &client{p: p}
 	fmt.Println("ready")
 	switch role {
 	case "echo":
@@ -64,7 +58,7 @@ func childPort(n *Network, role string, in *bufio.Scanner) error {
 			for {
 				l.mu.Lock()
 				if l.state == linkUp && l.waiting == 0 {
-					if cell, _ := l.far.claim(p.rank); cell == nil {
+					if cell, _ := l.remote.claim(p.rank); cell == nil {
 						err = errors.New("no slot to claim")
 					}
 					break
@@ -84,15 +78,15 @@ func childPort(n *Network, role string, in *bufio.Scanner) error {
 	return errors.Join(err, p.Close())
 }
 
-// correspondent sends and takes messages.
-type correspondent struct {
-	p      *port
+// client sends and takes messages.
+type client struct {
+	p      *endpoint
 	events [64]fabric.Event
 	slots  [64]int32
 }
 
 // send sends to a peer as soon as it can.
-func (c *correspondent) send(peer int, data []byte) error {
+func (c *client) send(peer int, data []byte) error {
 	for {
 		b, err := c.p.Reserve(0)
 		if err == nil {
@@ -110,7 +104,7 @@ func (c *correspondent) send(peer int, data []byte) error {
 }
 
 // take polls once and gives each message to f.
-func (c *correspondent) take(budget time.Duration, f func(e *fabric.Event) error) (int, error) {
+func (c *client) take(budget time.Duration, f func(e *fabric.Event) error) (int, error) {
 	n, err := c.p.Poll(c.events[:], budget)
 	k := 0
 	for i := range c.events[:n] {
@@ -142,7 +136,7 @@ func over(ended chan struct{}) bool {
 }
 
 // echo sends every message back.
-func (c *correspondent) echo(ended chan struct{}, sleepy bool) error {
+func (c *client) echo(ended chan struct{}, sleepy bool) error {
 	back := func(e *fabric.Event) error { return c.send(e.Peer, e.Data) }
 	for !over(ended) {
 		k, err := c.take(100*time.Microsecond, back)
@@ -159,7 +153,7 @@ func (c *correspondent) echo(ended chan struct{}, sleepy bool) error {
 }
 
 // sink takes messages, checks their numbers, and grants credits by a word of the sender's segment.
-func (c *correspondent) sink(ended chan struct{}) error {
+func (c *client) sink(ended chan struct{}) error {
 	l, err := c.p.n.NewLane()
 	if err != nil {
 		return err
@@ -190,9 +184,9 @@ func (c *correspondent) sink(ended chan struct{}) error {
 }
 
 // flood sends numbered messages of all sizes to rank 0, without regard to slots.
-func (c *correspondent) flood(ended chan struct{}) error {
+func (c *client) flood(ended chan struct{}) error {
 	rng := rand.New(rand.NewPCG(1, uint64(c.p.rank)))
-	buf := make([]byte, processPort.SlotSize)
+	buf := make([]byte, processEndpoint.SlotSize)
 	for seq := uint64(0); !over(ended); seq++ {
 		n := 16 + rng.IntN(1<<rng.IntN(12))
 		for i := range buf[:n] {
@@ -211,37 +205,33 @@ func (c *correspondent) flood(ended chan struct{}) error {
 	return nil
 }
 
-// inbox checks what floods send.
-type inbox struct {
-	correspondent
+// floodCheck checks what floods send.
+type floodCheck struct {
+	client
 	seq  map[int]uint64
 	down map[int]bool
 }
 
-func newInbox(p *port) *inbox {
-	return &inbox{correspondent: correspondent{p: p}, seq: make(map[int]uint64), down: make(map[int]bool)}
+func newFloodCheck(p *endpoint) *floodCheck {
+	return &floodCheck{client: client{p: p}, seq: make(map[int]uint64), down: make(map[int]bool)}
 }
 
-func (x *inbox) poll(t testing.TB) {
+func (x *floodCheck) poll(t testing.TB) {
 	t.Helper()
 	n, err := x.p.Poll(x.events[:], time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range x.events[:n] {
 		switch e := &x.events[i]; e.Kind {
 		case fabric.Arrived:
 			x.check(t, e)
-			if err := x.p.Post(e.Slot); err != nil {
-				t.Fatal(err)
-			}
+			must(t, x.p.Post(e.Slot))
 		case fabric.Down:
 			x.down[e.Peer] = true
 		}
 	}
 }
 
-func (x *inbox) check(t testing.TB, e *fabric.Event) {
+func (x *floodCheck) check(t testing.TB, e *fabric.Event) {
 	t.Helper()
 	if x.down[e.Peer] {
 		t.Fatalf("a message of rank %d after its end", e.Peer)
@@ -258,7 +248,7 @@ func (x *inbox) check(t testing.TB, e *fabric.Event) {
 }
 
 // until polls until cond holds.
-func (x *inbox) until(t testing.TB, what string, cond func() bool) {
+func (x *floodCheck) until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); {
 		x.poll(t)
@@ -273,33 +263,29 @@ func TestKilledSendersAreTheOnlyOnesToStop(t *testing.T) {
 	for _, c := range kids {
 		c.line(t)
 	}
-	p := openPort(t, n, processPort)
-	x := newInbox(p)
+	p := openEndpoint(t, n, processEndpoint)
+	x := newFloodCheck(p)
 	x.until(t, "messages of all", func() bool { return min(x.seq[1], x.seq[2], x.seq[3], x.seq[4]) > 200 })
 	for _, victim := range []int{2, 4} {
-		if err := kids[victim-1].Cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kids[victim-1].Cmd.Process.Kill())
 		was := [2]uint64{x.seq[1], x.seq[3]}
 		x.until(t, "the end of the victim, and more of the others", func() bool {
 			return x.down[victim] && x.seq[1] > was[0]+200 && x.seq[3] > was[1]+200
 		})
 	}
 	for _, survivor := range []int{1, 3} {
-		if err := kids[survivor-1].Cmd.Process.Signal(unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kids[survivor-1].Cmd.Process.Signal(unix.SIGKILL))
 	}
-	x.until(t, "all slots", func() bool { return x.down[1] && x.down[3] && p.Stats().Posted == processPort.Slots })
+	x.until(t, "all slots", func() bool { return x.down[1] && x.down[3] && p.Stats().Posted == processEndpoint.Slots })
 	if r := p.posts.repairs.Load(); r > 4 {
 		t.Errorf("%d slots had to be taken back, want at most one of each victim", r)
 	}
 }
 
-func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
+func TestSlotOfAKilledSenderComesBack(t *testing.T) {
 	n, kids := startJob(t, 3, "claimer", nil)
-	p := openPort(t, n, processPort)
-	x := &correspondent{p: p}
+	p := openEndpoint(t, n, processEndpoint)
+	x := &client{p: p}
 	for _, c := range kids {
 		c.line(t)
 	}
@@ -319,12 +305,8 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 		default:
 		}
 	}
-	if err := kids[0].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := kids[1].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kids[0].Cmd.Process.Kill())
+	must(t, kids[1].Cmd.Process.Kill())
 	for end := time.Now().Add(patience); p.posts.repairs.Load() < 2; {
 		if _, err := x.take(time.Millisecond, nil); err != nil {
 			t.Fatal(err)
@@ -333,16 +315,16 @@ func TestSenderKilledInTheMiddleOfAMessageLeavesItsSlot(t *testing.T) {
 			t.Fatal("the slots that they had claimed did not come back")
 		}
 	}
-	if s := p.Stats(); s.Posted != processPort.Slots || s.Connects+s.Accepts != 2 {
-		t.Errorf("%+v, want all %d slots posted", s, processPort.Slots)
+	if s := p.Stats(); s.Posted != processEndpoint.Slots || s.Connects+s.Accepts != 2 {
+		t.Errorf("%+v, want all %d slots posted", s, processEndpoint.Slots)
 	}
 }
 
 func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 	n, kids := startJob(t, 2, "sleepyecho", nil)
 	kids[0].line(t)
-	p := openPort(t, n, processPort)
-	x := &correspondent{p: p}
+	p := openEndpoint(t, n, processEndpoint)
+	x := &client{p: p}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for round := 0; round < 500 || p.Stats().Doorbells == 0; round++ {
@@ -350,13 +332,11 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if ctx.Err() != nil {
-			t.Fatal("nobody was woken")
+			t.Fatal("no peer was woken")
 		}
 		msg := make([]byte, 1+round*7%4096)
 		msg[0] = byte(round)
-		if err := x.send(1, msg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, x.send(1, msg))
 		for done := false; !done; {
 			k, err := x.take(0, func(e *fabric.Event) error {
 				if done = true; len(e.Data) != len(msg) || e.Data[0] != byte(round) {
@@ -367,9 +347,7 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 			if err == nil && k == 0 {
 				err = p.Wait(ctx)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	kids[0].finish(t)
@@ -381,12 +359,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			n, kids := startJob(b, 2, "echo", nil)
 			kids[0].line(b)
-			x := &correspondent{p: openPort(b, n, processPort)}
+			x := &client{p: openEndpoint(b, n, processEndpoint)}
 			msg := make([]byte, size)
 			for b.Loop() {
-				if err := x.send(1, msg); err != nil {
-					b.Fatal(err)
-				}
+				must(b, x.send(1, msg))
 				for k := 0; k == 0; {
 					var err error
 					if k, err = x.take(100*time.Microsecond, nil); err != nil {
@@ -403,12 +379,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 func BenchmarkSleepyRoundTrip(b *testing.B) {
 	n, kids := startJob(b, 2, "sleepyecho", nil)
 	kids[0].line(b)
-	x := &correspondent{p: openPort(b, n, processPort)}
+	x := &client{p: openEndpoint(b, n, processEndpoint)}
 	msg := make([]byte, 8)
 	for b.Loop() {
-		if err := x.send(1, msg); err != nil {
-			b.Fatal(err)
-		}
+		must(b, x.send(1, msg))
 		for {
 			k, err := x.take(0, nil)
 			if k > 0 {
@@ -417,9 +391,7 @@ func BenchmarkSleepyRoundTrip(b *testing.B) {
 			if err == nil {
 				err = x.p.Wait(b.Context())
 			}
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 		}
 	}
 	kids[0].finish(b)
@@ -431,20 +403,18 @@ func BenchmarkOneWay(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			n, kids := startJob(b, 2, "sink", nil)
 			kids[0].line(b)
-			p := openPort(b, n, processPort)
-			x := &correspondent{p: p}
+			p := openEndpoint(b, n, processEndpoint)
+			x := &client{p: p}
 			word := n.cfg.Segment.Bytes()[:8]
 			msg := make([]byte, size)
-			sent, credit := uint64(0), uint64(processPort.Slots)
+			sent, credit := uint64(0), uint64(processEndpoint.Slots)
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				for sent >= credit {
-					credit = loadWord(word) + uint64(processPort.Slots)
+					credit = loadWord(word) + uint64(processEndpoint.Slots)
 				}
 				binary.LittleEndian.PutUint64(msg, sent)
-				if err := x.send(1, msg); err != nil {
-					b.Fatal(err)
-				}
+				must(b, x.send(1, msg))
 				sent++
 			}
 			for loadWord(word) < sent {

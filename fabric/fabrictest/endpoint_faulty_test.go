@@ -10,13 +10,13 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// faultyPorts are simulated ranks whose ports have a fault, and the host of their checks.
-type faultyPorts struct {
+// faultyEndpoints are simulated ranks whose endpoints have a fault, and the host of their checks.
+type faultyEndpoints struct {
 	sim.Host
-	fault portFault
+	fault endpointFault
 }
 
-func (x *faultyPorts) ranks(t T, n, size int) []MessageRank {
+func (x *faultyEndpoints) ranks(t T, n, size int) []MessageRank {
 	w, err := sim.New(sim.Config{Ranks: n, SegmentSize: size, Seed: 7})
 	if err != nil {
 		t.Fatal(err)
@@ -30,23 +30,23 @@ func (x *faultyPorts) ranks(t T, n, size int) []MessageRank {
 	return ranks
 }
 
-func recordMessages(t *testing.T, c messageCheck, f portFault) (failed bool, log string) {
-	x := &faultyPorts{fault: f}
+func recordMessages(t *testing.T, c messageCheck, f endpointFault) (failed bool, log string) {
+	x := &faultyEndpoints{fault: f}
 	o := MessageOptions{New: x.ranks, Host: x, Rounds: 100, Patience: time.Second}
 	return recordFunc(t, func(r *recorder) { c.run(r, o) })
 }
 
-func TestSoundPortsPass(t *testing.T) {
+func TestSoundEndpointsPass(t *testing.T) {
 	for _, c := range messageCases {
-		if failed, log := recordMessages(t, c, portFault{}); failed {
+		if failed, log := recordMessages(t, c, endpointFault{}); failed {
 			t.Errorf("%s failed:\n%s", c.name, log)
 		}
 	}
 }
 
 // Each fault must be caught by the checks that name what it breaks.
-func TestPlantedPortFaultsAreCaught(t *testing.T) {
-	for _, f := range portFaults {
+func TestPlantedEndpointFaultsAreCaught(t *testing.T) {
+	for _, f := range endpointFaults {
 		t.Run(f.name, func(t *testing.T) {
 			for _, want := range f.caught {
 				i := slices.IndexFunc(messageCases, func(c messageCheck) bool { return c.name == want })
@@ -62,57 +62,57 @@ func TestPlantedPortFaultsAreCaught(t *testing.T) {
 }
 
 // A check that no planted fault can fail proves nothing.
-func TestEveryPortCheckCatchesAFault(t *testing.T) {
+func TestEveryEndpointCheckCatchesAFault(t *testing.T) {
 	for _, c := range messageCases {
-		if !slices.ContainsFunc(portFaults, func(f portFault) bool { return slices.Contains(f.caught, c.name) }) {
+		if !slices.ContainsFunc(endpointFaults, func(f endpointFault) bool { return slices.Contains(f.caught, c.name) }) {
 			t.Errorf("no planted fault is caught by %s", c.name)
 		}
 	}
 }
 
-// portFault is one way in which ports can be broken. The hooks replace one method each.
-type portFault struct {
+// endpointFault is one way in which endpoints can be broken. The hooks replace one method each.
+type endpointFault struct {
 	name   string
 	caught []string
 
-	event   func(p *faultyPort, e *fabric.Event) (keep bool)
-	send    func(p *faultyPort, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error
-	reserve func(p *faultyPort, f fabric.SendFlag) (fabric.SendBuf, error)
-	note    func(p *faultyPort, peer int, data []byte) error
-	wait    func(p *faultyPort, ctx context.Context) error
-	wake    func(p *faultyPort)
-	after   func(p *faultyPort, t time.Duration)
-	now     func(p *faultyPort) time.Duration
-	stats   func(s *fabric.EndpointStats)
-	kick    func(p *faultyPort) error
-	part    func(p *faultyPort, peer int) error
-	end     func(p *faultyPort) error
-	newPort func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error)
-	down    func(n *faultyMessenger, rank int, cause error)
+	event       func(p *faultyEndpoint, e *fabric.Event) (keep bool)
+	send        func(p *faultyEndpoint, peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error
+	reserve     func(p *faultyEndpoint, f fabric.SendFlag) (fabric.SendBuf, error)
+	note        func(p *faultyEndpoint, peer int, data []byte) error
+	wait        func(p *faultyEndpoint, ctx context.Context) error
+	wake        func(p *faultyEndpoint)
+	after       func(p *faultyEndpoint, t time.Duration)
+	now         func(p *faultyEndpoint) time.Duration
+	stats       func(s *fabric.EndpointStats)
+	kick        func(p *faultyEndpoint) error
+	part        func(p *faultyEndpoint, peer int) error
+	end         func(p *faultyEndpoint) error
+	newEndpoint func(n *faultyMessenger, i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error)
+	down        func(n *faultyMessenger, rank int, cause error)
 }
 
 type faultyMessenger struct {
 	fabric.Messenger
-	portFault
+	endpointFault
 }
 
-type faultyPort struct {
+type faultyEndpoint struct {
 	fabric.Endpoint
-	portFault
+	endpointFault
 	n     int // calls of the faulty method
 	held  []fabric.Event
 	note2 []byte
 }
 
 func (n *faultyMessenger) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
-	if n.newPort != nil {
-		return n.newPort(n, i, cfg)
+	if n.newEndpoint != nil {
+		return n.newEndpoint(n, i, cfg)
 	}
 	p, err := n.Messenger.NewEndpoint(i, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &faultyPort{Endpoint: p, portFault: n.portFault}, nil
+	return &faultyEndpoint{Endpoint: p, endpointFault: n.endpointFault}, nil
 }
 
 func (n *faultyMessenger) PeerDown(rank int, cause error) {
@@ -123,7 +123,7 @@ func (n *faultyMessenger) PeerDown(rank int, cause error) {
 	n.Messenger.PeerDown(rank, cause)
 }
 
-func (p *faultyPort) Poll(events []fabric.Event, budget time.Duration) (int, error) {
+func (p *faultyEndpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	n, err := p.Endpoint.Poll(events, budget)
 	if p.event == nil {
 		return n, err
@@ -139,35 +139,35 @@ func (p *faultyPort) Poll(events []fabric.Event, budget time.Duration) (int, err
 	return k, err
 }
 
-func (p *faultyPort) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+func (p *faultyEndpoint) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	if p.send != nil {
 		return p.send(p, peer, b, n, w, cookie, f)
 	}
 	return p.Endpoint.Send(peer, b, n, w, cookie, f)
 }
 
-func (p *faultyPort) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+func (p *faultyEndpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if p.reserve != nil {
 		return p.reserve(p, f)
 	}
 	return p.Endpoint.Reserve(f)
 }
 
-func (p *faultyPort) Note(peer int, data []byte) error {
+func (p *faultyEndpoint) Note(peer int, data []byte) error {
 	if p.note != nil {
 		return p.note(p, peer, data)
 	}
 	return p.Endpoint.Note(peer, data)
 }
 
-func (p *faultyPort) Wait(ctx context.Context) error {
+func (p *faultyEndpoint) Wait(ctx context.Context) error {
 	if p.wait != nil {
 		return p.wait(p, ctx)
 	}
 	return p.Endpoint.Wait(ctx)
 }
 
-func (p *faultyPort) Wake() {
+func (p *faultyEndpoint) Wake() {
 	if p.wake != nil {
 		p.wake(p)
 		return
@@ -175,7 +175,7 @@ func (p *faultyPort) Wake() {
 	p.Endpoint.Wake()
 }
 
-func (p *faultyPort) After(t time.Duration) {
+func (p *faultyEndpoint) After(t time.Duration) {
 	if p.after != nil {
 		p.after(p, t)
 		return
@@ -183,14 +183,14 @@ func (p *faultyPort) After(t time.Duration) {
 	p.Endpoint.After(t)
 }
 
-func (p *faultyPort) Now() time.Duration {
+func (p *faultyEndpoint) Now() time.Duration {
 	if p.now != nil {
 		return p.now(p)
 	}
 	return p.Endpoint.Now()
 }
 
-func (p *faultyPort) Stats() fabric.EndpointStats {
+func (p *faultyEndpoint) Stats() fabric.EndpointStats {
 	s := p.Endpoint.Stats()
 	if p.stats != nil {
 		p.stats(&s)
@@ -198,21 +198,21 @@ func (p *faultyPort) Stats() fabric.EndpointStats {
 	return s
 }
 
-func (p *faultyPort) Kick() error {
+func (p *faultyEndpoint) Kick() error {
 	if p.kick != nil {
 		return p.kick(p)
 	}
 	return p.Endpoint.Kick()
 }
 
-func (p *faultyPort) Disconnect(peer int) error {
+func (p *faultyEndpoint) Disconnect(peer int) error {
 	if p.part != nil {
 		return p.part(p, peer)
 	}
 	return p.Endpoint.Disconnect(peer)
 }
 
-func (p *faultyPort) Close() error {
+func (p *faultyEndpoint) Close() error {
 	if p.end != nil {
 		return p.end(p)
 	}
@@ -220,8 +220,8 @@ func (p *faultyPort) Close() error {
 }
 
 // nth is true at every n-th event of a kind.
-func nth(n int, kind fabric.EventKind, f func(p *faultyPort, e *fabric.Event) bool) func(p *faultyPort, e *fabric.Event) bool {
-	return func(p *faultyPort, e *fabric.Event) bool {
+func nth(n int, kind fabric.EventKind, f func(p *faultyEndpoint, e *fabric.Event) bool) func(p *faultyEndpoint, e *fabric.Event) bool {
+	return func(p *faultyEndpoint, e *fabric.Event) bool {
 		if e.Kind != kind {
 			return true
 		}
@@ -232,4 +232,4 @@ func nth(n int, kind fabric.EventKind, f func(p *faultyPort, e *fabric.Event) bo
 	}
 }
 
-func drop(*faultyPort, *fabric.Event) bool { return false }
+func drop(*faultyEndpoint, *fabric.Event) bool { return false }

@@ -11,7 +11,7 @@ import (
 )
 
 // The buffer of a message that the queue did not take goes back, which is no room.
-func TestWhoSendsIntoAFullQueueSleepsUntilThereIsRoom(t *testing.T) {
+func TestFullQueueIsWaitedForInWait(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		t.Run(fmt.Sprintf("copied=%v", copied), func(t *testing.T) { sendIntoFullQueue(t, copied) })
 	}
@@ -81,8 +81,7 @@ func sendIntoFullQueue(t *testing.T, copied bool) {
 	}
 }
 
-// Who was told that the buffers for everybody are in use gives back an urgent one, which was free before.
-func TestAnUrgentBufferThatComesBackIsNoRoomForOthers(t *testing.T) {
+func TestReturnedUrgentBufferDoesNotWake(t *testing.T) {
 	w := newWorld(t, Config{Seed: 1, Ranks: 1})
 	err := w.Run(func(ctx context.Context, r *Rank) error {
 		p, err := r.Net().NewEndpoint(0, fabric.EndpointConfig{Slots: 1, SlotSize: 64, Sends: 3, Reserved: 2})
@@ -94,14 +93,14 @@ func TestAnUrgentBufferThatComesBackIsNoRoomForOthers(t *testing.T) {
 			return err
 		}
 		if _, err := p.Reserve(0); !errors.Is(err, fabric.ErrNoBuffer) {
-			t.Errorf("the buffers for everybody are in use: %v", err)
+			t.Errorf("all buffers but the reserved are in use: %v", err)
 		}
 		b, err := p.Reserve(fabric.Urgent)
 		if err != nil {
 			return err
 		}
 		p.Release(b)
-		if p.(*port).woken {
+		if p.(*endpoint).woken {
 			t.Error("it is woken")
 		}
 		return nil

@@ -1,0 +1,203 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// sleeper is what an endpoint needs to sleep and to be woken.
+//
+// No wake-up is lost: the sleeper sets a flag (asleep for this process, armed in the
+// region for the peers) and then looks once more; the waking side brings something and then
+// looks at the flag. All four are sequentially consistent.
+type sleeper struct {
+	woken  chan struct{} // holds one wake-up
+	asleep atomic.Bool
+	timer  *time.Timer
+
+	alarmMu sync.Mutex
+	alarms  []time.Duration // sorted
+
+	sendWakeTo func(fd uintptr) bool
+}
+
+const (
+	// sleepMax bounds how long an endpoint sleeps before it looks by itself: a peer may be
+	// stopped, or killed, between its message and the wake-up.
+	sleepMax = 250 * time.Millisecond
+	// sleepStuck is the time between two tries of a message that met no slot.
+	sleepStuck = time.Millisecond
+)
+
+// sleepLimit is sleepMax, but for the test that no wake-up is lost.
+var sleepLimit = sleepMax
+
+func (s *sleeper) open(endpoint int) {
+	s.woken = make(chan struct{}, 1)
+	s.timer = time.NewTimer(time.Hour)
+	s.timer.Stop()
+	b := packet{kind: kindWake, endpoint: uint32(endpoint)}.encode()
+	s.sendWakeTo = func(fd uintptr) bool {
+		_ = unix.Send(int(fd), b[:], unix.MSG_DONTWAIT)
+		return true
+	}
+}
+
+// clear forgets the alarms.
+func (s *sleeper) clear() {
+	s.alarmMu.Lock()
+	s.alarms = nil
+	s.alarmMu.Unlock()
+}
+
+// Wake ends a Wait.
+func (s *sleeper) Wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// wakeIfAsleep ends a Wait that sleeps.
+func (s *sleeper) wakeIfAsleep() {
+	if s.asleep.Load() {
+		s.Wake()
+	}
+}
+
+// add sets an alarm.
+func (s *sleeper) add(at, now time.Duration) {
+	s.alarmMu.Lock()
+	for len(s.alarms) > 1 && s.alarms[1] <= now { // one that is due is enough
+		s.alarms = slices.Delete(s.alarms, 0, 1)
+	}
+	if i, found := slices.BinarySearch(s.alarms, at); !found {
+		s.alarms = slices.Insert(s.alarms, i, at)
+	}
+	s.alarmMu.Unlock()
+	s.wakeIfAsleep() // Wait sets its timer anew
+}
+
+// takeDue removes the alarms that are due, and reports whether there was one.
+func (s *sleeper) takeDue(now time.Duration) bool {
+	s.alarmMu.Lock()
+	defer s.alarmMu.Unlock()
+	k := 0
+	for k < len(s.alarms) && s.alarms[k] <= now {
+		k++
+	}
+	s.alarms = slices.Delete(s.alarms, 0, k)
+	return k > 0
+}
+
+// until is d, or the time to the first alarm if that is shorter.
+func (s *sleeper) until(d, now time.Duration) time.Duration {
+	s.alarmMu.Lock()
+	defer s.alarmMu.Unlock()
+	if len(s.alarms) > 0 {
+		d = min(d, max(0, s.alarms[0]-now))
+	}
+	return d
+}
+
+// After has Wait end at a time.
+func (ep *endpoint) After(at time.Duration) {
+	if ep.alive.Load() {
+		ep.add(at, ep.Now())
+	}
+}
+
+// Wait sleeps until something happens that wakes.
+func (ep *endpoint) Wait(ctx context.Context) error {
+	if owner.Checked {
+		if err := ep.guard.Enter(); err != nil {
+			return fmt.Errorf("shm: wait: endpoint %w", err)
+		}
+		defer ep.guard.Exit()
+	}
+	for {
+		if !ep.alive.Load() {
+			return ep.usable("wait")
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		ep.arm(true)
+		if ep.ready() {
+			ep.arm(false)
+			return ep.usable("wait")
+		}
+		limit, last := sleepLimit, false
+		if ep.stuck.Load() > 0 {
+			limit, last = sleepStuck, true
+		}
+		ep.timer.Reset(ep.until(limit, ep.Now()))
+		var err error
+		select {
+		case <-ep.woken:
+			last = true
+		case <-ep.timer.C:
+		case <-ctx.Done():
+			err, last = context.Cause(ctx), true
+		}
+		ep.timer.Stop()
+		ep.arm(false)
+		if err == nil && !ep.alive.Load() {
+			err = ep.usable("wait")
+		}
+		if last || err != nil {
+			return err
+		}
+	}
+}
+
+// arm sets or clears the flags that this endpoint sleeps.
+func (ep *endpoint) arm(on bool) {
+	ep.asleep.Store(on)
+	ep.polling.Lock()
+	defer ep.polling.Unlock()
+	if ep.alive.Load() {
+		flag := uint32(0)
+		if on {
+			flag = 1
+		}
+		atomic.StoreUint32(&ep.region.head.armed, flag)
+		ep.repair()
+	}
+}
+
+// ready reports whether Wait should end.
+func (ep *endpoint) ready() bool {
+	select {
+	case <-ep.woken:
+		return true
+	default:
+	}
+	return ep.attention.Load() > 0 || ep.takeDue(ep.Now()) || ep.arrived()
+}
+
+// arrived reports whether Poll would find something in the region.
+func (ep *endpoint) arrived() bool {
+	ep.polling.Lock()
+	defer ep.polling.Unlock()
+	if !ep.alive.Load() {
+		return true
+	}
+	for _, r := range []*receiver{&ep.receive, &ep.noted} {
+		r.mu.Lock()
+		found := r.head != r.next && ep.n.inspect(atomic.LoadUint64(&r.cell(r.head).word), r.head) != cellEmpty
+		r.mu.Unlock()
+		if found {
+			return true
+		}
+	}
+	return false
+}
