@@ -186,7 +186,7 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"a latency is that of one":   func(p *Plan) { p.Points[0].Op, p.Points[0].Goroutines = AM, 1 },
 		"0 goroutines":               func(p *Plan) { p.Points[1].Op = AM },
 		"use rate am":                func(p *Plan) { p.Points[1].Op, p.Points[1].Size, p.Points[1].Goroutines = AM, 0, 1 },
-		"64 lanes":                   func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
+		"64 message endpoints":       func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
 		"--chain is for":             func(p *Plan) { p.Points[1].Op, p.Points[1].Chain, p.Points[1].Goroutines = AM, 2, 1 },
 		"want short":                 func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AM, MaxMedium+1 },
 		"one depth at a time": func(p *Plan) {
@@ -225,7 +225,7 @@ func TestDefinitionsSayWhatANumberIs(t *testing.T) {
 
 func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	p := valid()
-	if m := p.Messages(); m.Lanes != 0 {
+	if m := p.Messages(); m.Endpoints != 0 {
 		t.Errorf("a plan without messages wants %+v", m)
 	}
 	p.Points = append(p.Points, Point{Kind: Lat, Op: AM, Size: 100, Depth: 1, Lanes: 1, Chain: 1, Iters: 1},
@@ -233,7 +233,7 @@ func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
-	if m := p.Messages(); m != (Messages{Lanes: 4, Medium: 100, Depth: 32}) {
+	if m := p.Messages(); m != (Messages{Endpoints: 4, Medium: 100, Depth: 32}) {
 		t.Errorf("%+v", m)
 	}
 }
