@@ -165,8 +165,8 @@ func (s *seat) lossesLocked(f *failure) []*failure {
 // leftEarly is what is said of who left but not in good order.
 const leftEarly = "left the job without the others"
 
-// lossLocked words a failure for Lost. Who left because of another names that one: it is what the
-// user looks for.
+// lossLocked makes of a failure what Lost delivers. Of a rank that left because of another it names
+// that one, which the user looks for.
 func (s *seat) lossLocked(f *failure) Loss {
 	worded := func(f *failure, more string) *LostError {
 		why := f.why

@@ -16,23 +16,36 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
+// measuring starts a measurement that lasts, and returns when its counters are served at a URL.
+func measuring(t *testing.T, stdout io.Writer, op string, args ...string) (cmd *exec.Cmd, stderr *bufio.Reader, url string) {
+	t.Helper()
+	cmd = program(t, append([]string{"lat", op, "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0"}, args...)...)
+	cmd.Stdout = stdout
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stderr = bufio.NewReader(pipe)
+	for url == "" {
+		line, err := stderr.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, url, _ = strings.Cut(strings.TrimSpace(line), "metrics at ")
+	}
+	return cmd, stderr, url
+}
+
 func TestASignalIsTheExitCodeAndJSONIsWhole(t *testing.T) {
 	for sig, want := range map[syscall.Signal]struct {
 		code int
 		says string
 	}{syscall.SIGINT: {130, "interrupted"}, syscall.SIGTERM: {143, "terminated"}} {
-		cmd := program(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0", "--format", "json")
 		var out bytes.Buffer
-		cmd.Stdout = &out
-		stderr, err := cmd.StderrPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		for lines := bufio.NewScanner(stderr); lines.Scan() && !strings.Contains(lines.Text(), "metrics at "); {
-		}
+		cmd, stderr, _ := measuring(t, &out, "get", "--format", "json")
 		end(t, cmd, stderr, sig, want.code, want.says)
 		var all []report.Series
 		if err := json.Unmarshal(out.Bytes(), &all); err != nil || all == nil || len(all) != 0 {
@@ -88,17 +101,7 @@ func childrenOf(t *testing.T, pid int) (pids []string) {
 }
 
 func TestARankThatDiesEndsTheMeasurement(t *testing.T) {
-	cmd := program(t, "lat", "put", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0")
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() && !strings.Contains(lines.Text(), "metrics at ") {
-	}
+	cmd, stderr, _ := measuring(t, nil, "put")
 	ranks := childrenOf(t, cmd.Process.Pid)
 	if len(ranks) != 2 {
 		t.Fatalf("%d ranks are running", len(ranks))
@@ -110,12 +113,9 @@ func TestARankThatDiesEndsTheMeasurement(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	said := ""
-	for lines.Scan() {
-		said += lines.Text()
-	}
+	said, _ := io.ReadAll(stderr)
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitSetup || !strings.Contains(said, "rank") {
+	if code := cmd.ProcessState.ExitCode(); code != exitSetup || !bytes.Contains(said, []byte("rank")) {
 		t.Errorf("exit code %d, %q should name the rank", code, said)
 	}
 }

@@ -48,7 +48,7 @@ type timing struct {
 
 // stream are the flags of throughputs.
 type stream struct {
-	Lanes      string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8; of am the message lanes. Default: 1."`
+	Lanes      string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8; of am the message endpoints. Default: 1."`
 	Goroutines string `placeholder:"LIST" help:"am: goroutines that send, dealt out to the lanes, as 1 or 1..8. Default: as many as lanes."`
 	Chain      int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
@@ -56,6 +55,19 @@ func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
 		t.Fatal(err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// underLauncher runs the program as the ranks of a launcher.
+func underLauncher(t *testing.T, ranks int, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code, err := launch.Run(t.Context(), launch.Config{
+		N: ranks, Path: os.Args[0], Args: args, Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return out.String(), errs.String(), code
 }
 
 // decoded runs the program for JSON, which must be the only thing it writes.
@@ -371,17 +383,13 @@ func TestFlagsCanBeSetByVariables(t *testing.T) {
 }
 
 func TestUnderALauncherOnlyRank0Prints(t *testing.T) {
-	var out, errs bytes.Buffer
-	code, err := launch.Run(t.Context(), launch.Config{
-		N: 2, Path: os.Args[0], Args: []string{"lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson"},
-		Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
-	})
-	if code != 0 || err != nil || errs.Len() != 0 {
-		t.Fatalf("exit code %d, %v, %q", code, err, errs.String())
+	out, errs, code := underLauncher(t, 2, "lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson")
+	if code != 0 || errs != "" {
+		t.Fatalf("exit code %d, %q", code, errs)
 	}
 	var s report.Series
-	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
-		t.Fatalf("not one series: %v, %q", err, out.String())
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		t.Fatalf("not one series: %v, %q", err, out)
 	}
 	check(t, s)
 	if !strings.HasPrefix(s.Env.Launcher, "launch") {
@@ -389,31 +397,27 @@ func TestUnderALauncherOnlyRank0Prints(t *testing.T) {
 	}
 }
 
-func TestUnderALauncherABadPlanIsRefusedOnce(t *testing.T) {
-	for _, args := range [][]string{{"lat", "amo", "--fabric", "shm,ibv"}, {"bw", "put", "--fabric", "shm"}} {
-		var out, errs bytes.Buffer
-		code, err := launch.Run(t.Context(), launch.Config{
-			N: 3, Path: os.Args[0], Args: args, Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
-		})
-		if code != exitUsage || err != nil || strings.Count(errs.String(), "\n") != 1 {
-			t.Errorf("%v: exit code %d, %v, %q", args, code, err, errs.String())
+// All ranks learn of it at once, instead of waiting for the first point until rank 0 has waited for
+// them to close.
+func TestUnderALauncherAnErrorIsOneLine(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"lat amo --fabric shm,ibv", exitUsage, ""},
+		{"bw put --fabric shm", exitUsage, ""}, // an odd number of ranks
+		{"lat get --fabric shm --metrics 127.0.0.1:99999", exitSetup, "--metrics: "},
+	} {
+		_, errs, code := underLauncher(t, 3, strings.Fields(c.args)...)
+		if code != c.code || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit code %d, %q", c.args, code, errs)
 		}
 	}
 }
 
 func TestCountersAreServedWhileMeasuring(t *testing.T) {
-	cmd := program(t, "lat", "get", "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0")
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	url := ""
-	for lines := bufio.NewScanner(stderr); url == "" && lines.Scan(); {
-		_, url, _ = strings.Cut(lines.Text(), "metrics at ")
-	}
+	cmd, stderr, url := measuring(t, nil, "get")
 	var body []byte
 	if resp, err := http.Get(url); err != nil {
 		t.Error(err)
@@ -425,17 +429,4 @@ func TestCountersAreServedWhileMeasuring(t *testing.T) {
 		}
 	}
 	interrupt(t, cmd, stderr)
-}
-
-// The others learn of it at once, instead of waiting for the first point until rank 0 has waited
-// for them to close.
-func TestAFailureOfRankZeroIsReportedOncePerRank(t *testing.T) {
-	var out, errs bytes.Buffer
-	code, err := launch.Run(t.Context(), launch.Config{
-		N: 3, Path: os.Args[0], Args: []string{"lat", "get", "--fabric", "shm", "--metrics", "127.0.0.1:99999"},
-		Env: append(os.Environ(), asProgram+"=1"), Stdout: &out, Stderr: &errs,
-	})
-	if code != exitSetup || err != nil || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "--metrics: ") {
-		t.Errorf("exit code %d, %v, %q", code, err, errs.String())
-	}
 }

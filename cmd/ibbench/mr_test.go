@@ -2,13 +2,11 @@ package main
 
 import (
 	"encoding/csv"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/internal/launch"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 	"github.com/ibconduit/conduit/memevents"
 )
@@ -101,12 +99,8 @@ func TestMRExitCodes(t *testing.T) {
 }
 
 func TestMRIsOfOneProcess(t *testing.T) {
-	var errs strings.Builder
-	code, err := launch.Run(t.Context(), launch.Config{
-		N: 2, Path: os.Args[0], Args: []string{"mr", "hit", "--fake"}, Env: append(os.Environ(), asProgram+"=1"), Stderr: &errs,
-	})
-	if code != exitUsage || err != nil || !strings.Contains(errs.String(), "without a launcher") {
-		t.Errorf("exit code %d, %v, %q", code, err, errs.String())
+	if _, errs, code := underLauncher(t, 2, "mr", "hit", "--fake"); code != exitUsage || !strings.Contains(errs, "without a launcher") {
+		t.Errorf("exit code %d, %q", code, errs)
 	}
 }
 

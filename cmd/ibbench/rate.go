@@ -14,7 +14,7 @@ type rateCmd struct {
 	stream
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,am" help:"put, get, amo, or am: posts, messages without replies."`
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes; of am also short. Default: 8; of am short."`
-	Depth string `placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling); of am the send buffers of a lane, one depth. Default: 1,4,16,64; of am 64."`
+	Depth string `placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling); of am the send buffers of an endpoint, one depth. Default: 1,4,16,64; of am 64."`
 }
 
 func (c *rateCmd) run(ctx context.Context, io streams) error {

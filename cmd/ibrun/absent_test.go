@@ -56,11 +56,7 @@ func awaitEnds(n int) {
 }
 
 // Join fails there: otherwise ibrun would end them, after 20 s and without a reason.
-func TestSurvivorsSayWhoEndedBeforeItJoined(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestRanksThatEndBeforeTheyJoinAreNamed(t *testing.T) {
 	for what, a := range absences {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

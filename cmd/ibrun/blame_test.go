@@ -74,7 +74,6 @@ func openConnection(path string) error {
 
 // A peer that reacts may be gone before the launcher can wait for the rank that it reacted to.
 func TestTheCodeIsNotThatOfARankThatReacted(t *testing.T) {
-	self, _ := os.Executable()
 	for what, o := range outlived {
 		fifo := filepath.Join(t.TempDir(), "line")
 		if err := unix.Mkfifo(fifo, 0o600); err != nil {

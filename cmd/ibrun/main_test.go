@@ -100,12 +100,11 @@ func rank(what string) int {
 	return 0
 }
 
+// self is the test binary.
+var self, _ = os.Executable()
+
 func ibrun(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, self, args...)
@@ -163,11 +162,15 @@ func (w *watch) numbers(t *testing.T) []int {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var pids []int
-	for _, f := range strings.Fields(w.buf.String()) {
+	return numbers(t, w.buf.String())
+}
+
+func numbers(t *testing.T, text string) (pids []int) {
+	t.Helper()
+	for _, f := range strings.Fields(text) {
 		pid, err := strconv.Atoi(f)
 		if err != nil {
-			t.Fatalf("%q: %v", w.buf.String(), err)
+			t.Fatalf("%q: %v", text, err)
 		}
 		pids = append(pids, pid)
 	}
@@ -175,7 +178,6 @@ func (w *watch) numbers(t *testing.T) []int {
 }
 
 func TestJobOfRealRanksMeets(t *testing.T) {
-	self, _ := os.Executable()
 	code, out, errs := finish(t, []string{asRank + "="}, "-n", "8", "--env", asRank+"=exchange", self)
 	var want []string
 	for r := range 8 {
@@ -186,8 +188,7 @@ func TestJobOfRealRanksMeets(t *testing.T) {
 	}
 }
 
-func TestSurvivorsAndIbrunSayWhoDied(t *testing.T) {
-	self, _ := os.Executable()
+func TestSurvivorsAndIbrunNameTheDeadRank(t *testing.T) {
 	code, out, errs := finish(t, nil, "-n", "4", "--env", asRank+"=rank 2 is killed", self)
 	if code != 137 {
 		t.Errorf("code %d, want 137; %s", code, errs)
@@ -201,7 +202,6 @@ func TestSurvivorsAndIbrunSayWhoDied(t *testing.T) {
 }
 
 func TestRankThatNeverJoinsIsNamedByTheOthers(t *testing.T) {
-	self, _ := os.Executable()
 	for _, timeout := range []string{"1s", "4s", "16s"} { // a busy machine may need more
 		code, out, _ := finish(t, nil, "-n", "3", "--grace", "20s", "--env", asRank+"=rank 1 never joins", "--env", joinTimeout+"="+timeout, self)
 		if timeout != "16s" && !strings.Contains(out, "2 of 3 ranks arrived") {
@@ -254,7 +254,6 @@ func TestTheLimitOfRanksIsThatOfTheBootstrap(t *testing.T) {
 }
 
 func TestTooFewDescriptorsSayWhatToRaise(t *testing.T) {
-	self, _ := os.Executable()
 	cmd := ibrun(t, nil)
 	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 64 && exec "$0" -n 100 sleep 600`, self}
 	out, err := cmd.CombinedOutput()
@@ -321,45 +320,38 @@ func started(t *testing.T, pids int, args ...string) (*exec.Cmd, *bytes.Buffer, 
 	return cmd, errs, w.numbers(t)
 }
 
-func TestKillingIbrunLeavesNoRank(t *testing.T) {
-	cmd, _, pids := started(t, 4, "-n", "4", "--no-prefix", "sh", "-c", "echo $$; trap '' TERM HUP INT; while :; do sleep 0.05; done")
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	for _, pid := range pids {
-		proctest.Gone(t, pid)
+// endWith ends an ibrun that started by a signal: it exits with the code and the words, and the
+// processes whose pids it has printed are gone.
+func endWith(t *testing.T, sig syscall.Signal, code int, words string, pids int, args ...string) {
+	t.Helper()
+	cmd, errs, all := started(t, pids, args...)
+	if err := cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
 	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(errs.String(), words) {
+		t.Errorf("%v: code %d, want %d and %q; %s", sig, got, code, words, errs)
+	}
+	proctest.Gone(t, all...)
+}
+
+func TestKillingIbrunLeavesNoRank(t *testing.T) {
+	endWith(t, syscall.SIGKILL, -1, "", 4, "-n", "4", "--no-prefix", "sh", "-c", "echo $$; trap '' TERM HUP INT; while :; do sleep 0.05; done")
 }
 
 func TestKillingIbrunAlsoEndsAJobInsideTheJob(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 5 { // which is killed first is chance
-		cmd, _, pids := started(t, 4, "-n", "1", "--no-prefix", self, "-n", "2", "--no-prefix", "sh", "-c",
+		endWith(t, syscall.SIGKILL, -1, "", 4, "-n", "1", "--no-prefix", self, "-n", "2", "--no-prefix", "sh", "-c",
 			"setsid sh -c 'echo $$; exec sleep 60' & echo $$; exec sleep 60")
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		for _, pid := range pids {
-			proctest.Gone(t, pid)
-		}
 	}
 }
 
 func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
-	cmd, errs, pids := started(t, 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
-	_ = cmd.Process.Signal(syscall.SIGINT)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "signal: interrupt") {
-		t.Errorf("code %d; %s", code, errs)
-	}
-	for _, pid := range pids {
-		proctest.Gone(t, pid)
-	}
+	endWith(t, syscall.SIGINT, 130, "signal: interrupt", 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
 }
 
 // Of signals that wait together the lower number comes first: SIGHUP is 1.
-func TestUnderNohupAHangupReachesNobody(t *testing.T) {
+func TestUnderNohupAHangupReachesNoRank(t *testing.T) {
 	cmd := ibrun(t, nil, "-n", "2", "--no-prefix", "sh", "-c", "trap 'exit 0' USR1; echo $$; while :; do sleep 0.05; done")
 	w, errs := newWatch(2), &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = w, errs
@@ -390,9 +382,7 @@ func TestSecondInterruptKillsRemainingRanks(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 137 || !strings.Contains(errs.String(), "second interrupt") {
 		t.Errorf("code %d; %s", code, errs)
 	}
-	for _, pid := range pids {
-		proctest.Gone(t, pid)
-	}
+	proctest.Gone(t, pids...)
 }
 
 // shows waits until a file holds a number, and prints it.
@@ -413,13 +403,7 @@ func TestGrandchildrenEndWithTheJob(t *testing.T) {
 			if code != 0 || len(lines(out)) < 2 {
 				t.Fatalf("code %d, %q, %s", code, out, errs)
 			}
-			for _, l := range lines(out) {
-				pid, err := strconv.Atoi(l)
-				if err != nil {
-					t.Fatal(err)
-				}
-				proctest.Gone(t, pid)
-			}
+			proctest.Gone(t, numbers(t, out)...)
 		})
 	}
 }
@@ -427,12 +411,7 @@ func TestGrandchildrenEndWithTheJob(t *testing.T) {
 func TestGrandchildrenEndWithAnIbrunThatIsKilled(t *testing.T) {
 	for name, script := range grandchildren {
 		t.Run(name, func(t *testing.T) {
-			cmd, _, pids := started(t, 2, "-n", "2", "--no-prefix", "--env", "D="+t.TempDir(), "sh", "-c", script+"; sleep 600")
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-			for _, pid := range pids {
-				proctest.Gone(t, pid)
-			}
+			endWith(t, syscall.SIGKILL, -1, "", 2, "-n", "2", "--no-prefix", "--env", "D="+t.TempDir(), "sh", "-c", script+"; sleep 600")
 		})
 	}
 }
@@ -444,10 +423,7 @@ func TestTheGuardEndsWithTheJob(t *testing.T) {
 	if code != 0 || len(lines(out)) != 1 {
 		t.Fatalf("code %d, guards %q, %s", code, out, errs)
 	}
-	pid, err := strconv.Atoi(lines(out)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := numbers(t, out)[0]
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("guard %d is still there: %v", pid, err)
 	}

@@ -46,33 +46,15 @@ func messages() int {
 // The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where
 // it has one.
 func TestASignalEndsAJobWithMessagesInFlight(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for sig, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGKILL: -1} {
 		t.Run(sig.String(), func(t *testing.T) {
-			cmd, errs, pids := started(t, 3, "-n", "3", "--no-prefix", "--env", asRank+"=messages", self)
-			if err := cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			if got := cmd.ProcessState.ExitCode(); got != code {
-				t.Errorf("code %d, want %d; %s", got, code, errs)
-			}
-			for _, pid := range pids {
-				proctest.Gone(t, pid)
-			}
+			endWith(t, sig, code, "", 3, "-n", "3", "--no-prefix", "--env", asRank+"=messages", self)
 		})
 	}
 }
 
 // What ibrun returns is the code of the rank that was killed, not that of the others.
 func TestTheExitCodeIsThatOfTheKilledRank(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd, errs, pids := started(t, 3, "-n", "3", "--no-prefix", "--env", asRank+"=messages", self)
 	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -81,7 +63,5 @@ func TestTheExitCodeIsThatOfTheKilledRank(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 137 {
 		t.Errorf("code %d, want 137; %s", code, errs)
 	}
-	for _, pid := range pids {
-		proctest.Gone(t, pid)
-	}
+	proctest.Gone(t, pids...)
 }

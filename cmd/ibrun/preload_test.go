@@ -66,7 +66,6 @@ func countingRank() int {
 
 func TestPreloadedProgramCountsEachEventOnce(t *testing.T) {
 	lib, _ := library(t)
-	self, _ := os.Executable()
 	for _, c := range []struct {
 		args []string
 		by   string

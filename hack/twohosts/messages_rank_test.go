@@ -64,7 +64,7 @@ func (t *tally) of(rank int) uint64 {
 }
 
 // mixedTraffic is traffic of every kind of message between each rank and all others, in turn. It
-// returns what it posted to whom.
+// returns how many posts it sent to each.
 func mixedTraffic(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int, ranks []int) (sent map[int]uint64, err error) {
 	sent = make(map[int]uint64)
 	for i := range rounds {
@@ -312,7 +312,7 @@ func checkAccounts(ctx context.Context, j *conduit.Job, w *conduit.Worker) error
 			return err
 		}
 		if err := rests(ctx, l); err != nil {
-			return fmt.Errorf("the lane to rank %d: %w", r, err)
+			return fmt.Errorf("the endpoint to rank %d: %w", r, err)
 		}
 	}
 	return nil

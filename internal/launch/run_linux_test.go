@@ -85,6 +85,14 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
+func numbers(t *testing.T, s string) (all []int) {
+	t.Helper()
+	for _, l := range lines(s) {
+		all = append(all, number(t, l))
+	}
+	return all
+}
+
 func TestRanksGetTheirPlaceAndOneRendezvous(t *testing.T) {
 	r := sh(t, 3, `echo $IBCONDUIT_RANK/$IBCONDUIT_SIZE $IBCONDUIT_ADDR $IBCONDUIT_JOB ${IBCONDUIT_LISTEN_FD:+listens}`, nil)
 	if r.code != 0 || r.err != nil || r.msg != "" {
@@ -191,9 +199,7 @@ func TestRankThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	if r.code != 2 || r.err != nil {
 		t.Errorf("%+v", r)
 	}
-	for _, l := range lines(r.out) {
-		proctest.Gone(t, number(t, l))
-	}
+	proctest.Gone(t, numbers(t, r.out)...)
 }
 
 func TestContextEndsTheJob(t *testing.T) {
@@ -228,13 +234,11 @@ func TestWhatARankLeavesInItsGroupIsKilled(t *testing.T) {
 	if r.code != 0 {
 		t.Errorf("%+v", r)
 	}
-	pids := lines(r.out)
+	pids := numbers(t, r.out)
 	if len(pids) != 2 {
-		t.Fatalf("%q", pids)
+		t.Fatalf("%v", pids)
 	}
-	for _, p := range pids {
-		proctest.Gone(t, number(t, p))
-	}
+	proctest.Gone(t, pids...)
 }
 
 // A process that left the group and holds the output must not hold the job.

@@ -46,21 +46,30 @@ func Start(t testing.TB, env ...string) *Child {
 	return &Child{cmd, in, bufio.NewScanner(out)}
 }
 
-// Gone waits until a process has ended. A zombie has ended too: it waits for its parent, which for
+// Gone waits until processes have ended. A zombie has ended too: it waits for its parent, which for
 // an orphan may be a container's idle init.
-func Gone(t testing.TB, pid int) {
+func Gone(t testing.TB, pids ...int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			return
-		}
-		if i := bytes.LastIndexByte(stat, ')'); i > 0 && bytes.HasPrefix(stat[i:], []byte(") Z")) {
-			return
-		}
-		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatalf("process %d is still there: %s", pid, stat)
+	deadline := time.Now().Add(time.Minute)
+	for _, pid := range pids {
+		for stat := running(pid); stat != nil; stat = running(pid) {
+			if time.Now().After(deadline) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				t.Fatalf("process %d is still there: %s", pid, stat)
+			}
+			time.Sleep(5 * time.Millisecond)
 		}
 	}
+}
+
+// running is a process's line in /proc, or nil.
+func running(pid int) []byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	if i := bytes.LastIndexByte(stat, ')'); i > 0 && bytes.HasPrefix(stat[i:], []byte(") Z")) {
+		return nil
+	}
+	return append(stat, ' ') // not nil, even if it cannot be read
 }

@@ -25,7 +25,7 @@ type messages struct {
 	taken *am.Handler // tells what take counted
 	over  *am.Handler // the peer has nothing more to send
 
-	lanes []*am.Endpoint // of one network
+	endpoints []*am.Endpoint // of one network
 
 	begun []am.Stats // when the point began
 
@@ -54,10 +54,10 @@ func newMessages() *messages {
 // configure asks for what the plan's messages need. All ranks have the same plan.
 func (m *messages) configure(cfg *conduit.Config, p *plan.Plan) {
 	need := p.Messages()
-	if need.Lanes == 0 {
+	if need.Endpoints == 0 {
 		return
 	}
-	cfg.Handlers, cfg.MessageEndpoints = m.table, need.Lanes
+	cfg.Handlers, cfg.MessageEndpoints = m.table, need.Endpoints
 	cfg.Messages.MaxMedium = max(need.Medium, defaultMedium)
 	cfg.Messages.Sends = need.Depth
 }
@@ -65,15 +65,15 @@ func (m *messages) configure(cfg *conduit.Config, p *plan.Plan) {
 // defaultMedium is am.Config.MaxMedium where no point needs more.
 const defaultMedium = 4096
 
-// open finds the lanes to the peer: worker i has lane i.
+// open finds the endpoints to the peer: worker i has endpoint i.
 func (m *messages) open(workers []*conduit.Worker, peer, n int) error {
-	m.lanes = nil
+	m.endpoints = nil
 	for _, w := range workers[:n] {
 		l := w.Endpoint(peer)
-		if l == nil || slices.Contains(m.lanes, l) {
-			return fmt.Errorf("the job has fewer message lanes to rank %d than the %d of the plan", peer, n)
+		if l == nil || slices.Contains(m.endpoints, l) {
+			return fmt.Errorf("the job has fewer message endpoints to rank %d than the %d of the plan", peer, n)
 		}
-		m.lanes = append(m.lanes, l)
+		m.endpoints = append(m.endpoints, l)
 	}
 	return nil
 }
@@ -93,18 +93,18 @@ func (s *session) prepareMessages(pt plan.Point, a areas, peer int) error {
 }
 
 func (m *messages) stats() (all []am.Stats) {
-	for _, l := range m.lanes {
+	for _, l := range m.endpoints {
 		all = append(all, l.Stats())
 	}
 	return all
 }
 
-// serve handles messages on all lanes until the peer says that there are no more of a stretch.
+// serve handles messages on all endpoints until the peer says that there are no more of a stretch.
 func (m *messages) serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var serving sync.WaitGroup
-	errs := make([]error, len(m.lanes))
-	for i, l := range m.lanes {
+	errs := make([]error, len(m.endpoints))
+	for i, l := range m.endpoints {
 		serving.Go(func() {
 			if err := l.Serve(ctx); ctx.Err() == nil {
 				errs[i] = err
@@ -129,7 +129,7 @@ func (m *messages) serve(ctx context.Context) error {
 
 // finish tells the peer that this side has sent everything of a stretch.
 func (m *messages) finish(ctx context.Context, peer int) error {
-	_, err := m.over.Call(ctx, m.lanes[0], peer)
+	_, err := m.over.Call(ctx, m.endpoints[0], peer)
 	return err
 }
 
@@ -180,11 +180,11 @@ func (s *session) attend(pt plan.Point, me *senders, peer int) error {
 	return s.messages.serve(s.ctx)
 }
 
-// newPosters makes the goroutines that send, with a lane each.
+// newPosters makes the goroutines that send, with an endpoint each.
 func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
 	m := s.messages
 	for i := range pt.Goroutines {
-		p := &poster{m: m, lane: m.lanes[i%len(m.lanes)], peer: peer, id: uint64(i), payload: s.local[:pt.Size]}
+		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: peer, id: uint64(i), payload: s.local[:pt.Size]}
 		all = append(all, &stream{ctx: s.ctx, op: post, posts: p})
 	}
 	return all
@@ -198,14 +198,14 @@ const settled = 2 * time.Second
 type audit struct {
 	Wrong uint64
 	Books string // what does not balance
-	Lanes report.AM
+	Sum   report.AM
 }
 
-// audited sums up what this rank's lanes did at the point. The messages have all been handled.
+// audited sums up what this rank's endpoints did at the point. The messages have all been handled.
 func (m *messages) audited(ctx context.Context) audit {
 	a := audit{Wrong: m.posts.Load().wrong.Load()}
 	limit := time.Now().Add(settled)
-	for i, l := range m.lanes {
+	for i, l := range m.endpoints {
 		now := l.Stats()
 		err := now.Check()
 		for err != nil && now.Network.RNR == 0 && time.Now().Before(limit) && ctx.Err() == nil {
@@ -217,7 +217,7 @@ func (m *messages) audited(ctx context.Context) audit {
 			a.Books = err.Error()
 		}
 		was := &m.begun[i]
-		a.Lanes.Add(&report.AM{
+		a.Sum.Add(&report.AM{
 			Sent: now.Calls + now.Posts - was.Calls - was.Posts, Handled: now.Handled - was.Handled, RNR: now.Network.RNR - was.Network.RNR,
 			NoCredit: now.NoCredit - was.NoCredit, NoBuffer: now.NoBuffer - was.NoBuffer, NoReply: now.NoReply - was.NoReply, QueueFull: now.QueueFull - was.QueueFull,
 			Controls: now.Controls - was.Controls, Copies: now.Copies - was.Copies, Parks: now.Parks - was.Parks, Sleeps: now.Sleeps - was.Sleeps,
@@ -240,7 +240,7 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	}
 	sum := &report.AM{}
 	for r, a := range audits {
-		sum.Add(&a.Lanes)
+		sum.Add(&a.Sum)
 		series.Result.Errors += int64(a.Wrong)
 		if a.Books != "" {
 			series.Result.Errors++

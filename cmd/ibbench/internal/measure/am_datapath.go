@@ -57,13 +57,13 @@ func (m *messages) onOver(*am.Call) {
 
 // caller times round trips.
 type caller struct {
-	m       *messages
-	lane    *am.Endpoint
-	peer    int
-	payload []byte // empty: a Short
-	number  uint64
-	wrong   int64   // replies that were not what they should be
-	allocs  float64 // allocations of a call, in the last stretch
+	m        *messages
+	endpoint *am.Endpoint
+	peer     int
+	payload  []byte // empty: a Short
+	number   uint64
+	wrong    int64   // replies that were not what they should be
+	allocs   float64 // allocations of a call, in the last stretch
 }
 
 // repeat makes k calls, each answered before the next.
@@ -72,7 +72,7 @@ func (c *caller) repeat(ctx context.Context, k int) error {
 		return c.mediums(ctx, k)
 	}
 	for range k {
-		r, err := c.m.echo.Call(ctx, c.lane, c.peer, c.number)
+		r, err := c.m.echo.Call(ctx, c.endpoint, c.peer, c.number)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (c *caller) repeat(ctx context.Context, k int) error {
 
 func (c *caller) mediums(ctx context.Context, k int) error {
 	for range k {
-		r, err := c.m.echo.CallWith(ctx, c.lane, c.peer, am.Medium(c.payload), c.number)
+		r, err := c.m.echo.CallWith(ctx, c.endpoint, c.peer, am.Medium(c.payload), c.number)
 		if err != nil {
 			return err
 		}
@@ -100,23 +100,23 @@ func (c *caller) mediums(ctx context.Context, k int) error {
 
 // poster sends the posts of one goroutine.
 type poster struct {
-	m       *messages
-	lane    *am.Endpoint
-	peer    int
-	id      uint64
-	payload []byte
-	number  uint64
+	m        *messages
+	endpoint *am.Endpoint
+	peer     int
+	id       uint64
+	payload  []byte
+	number   uint64
 }
 
-// post sends n of them. What limits those in flight are the lane's credits and send buffers.
+// post sends n of them. What limits those in flight are the endpoint's credits and send buffers.
 func (p *poster) post(ctx context.Context, n int) error {
 	medium := am.Medium(p.payload)
 	for range n {
 		var err error
 		if len(p.payload) > 0 {
-			err = p.m.take.PostWith(ctx, p.lane, p.peer, medium, p.id, p.number)
+			err = p.m.take.PostWith(ctx, p.endpoint, p.peer, medium, p.id, p.number)
 		} else {
-			err = p.m.take.Post(ctx, p.lane, p.peer, p.id, p.number)
+			err = p.m.take.Post(ctx, p.endpoint, p.peer, p.id, p.number)
 		}
 		if err != nil {
 			return err
@@ -132,7 +132,7 @@ const drainTime = 30 * time.Second
 // drain waits until the peer has handled every post.
 func (p *poster) drain(ctx context.Context) error {
 	for begin := now(); ; {
-		r, err := p.m.taken.Call(ctx, p.lane, p.peer, p.id)
+		r, err := p.m.taken.Call(ctx, p.endpoint, p.peer, p.id)
 		if err != nil {
 			return err
 		}

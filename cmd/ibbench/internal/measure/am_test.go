@@ -56,7 +56,7 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 			m.posts.Store(&posts{inbox: x.inbox, want: append([]byte{x.want[0] + 1}, x.want[1:]...)})
 		},
 		"a request too many": func(m *messages) {
-			if err := m.take.Post(t.Context(), m.lanes[0], 0, 1<<40); err != nil {
+			if err := m.take.Post(t.Context(), m.endpoints[0], 0, 1<<40); err != nil {
 				t.Error(err)
 			}
 		},
@@ -130,12 +130,12 @@ func TestASumOfNumbersTellsALostPostFromADoubleOne(t *testing.T) {
 	}
 }
 
-func TestMessagesNeedAsManyLanesAsThePlanHas(t *testing.T) {
+func TestMessagesNeedTheEndpointsOfThePlan(t *testing.T) {
 	pt := sending(plan.Rate, 0, 2, 2)
 	pair(t, planOf(pt), func(s *session) error {
 		err := s.messages.open(append(s.workers[:1:1], s.workers[0]), 1-s.job.Rank(), 2)
-		if err == nil || !strings.Contains(err.Error(), "fewer message lanes") {
-			return fmt.Errorf("two workers with one lane: %v", err)
+		if err == nil || !strings.Contains(err.Error(), "fewer message endpoints") {
+			return fmt.Errorf("two workers with one endpoint: %v", err)
 		}
 		return errors.Join(s.messages.open(s.workers, 1-s.job.Rank(), 2), s.job.Barrier(s.ctx))
 	})

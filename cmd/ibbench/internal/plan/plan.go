@@ -56,7 +56,7 @@ type Point struct {
 	Size int64  `json:"size"`          // bytes; of am those of a Medium, and 0 for a Short
 
 	Depth int `json:"depth"` // operations in flight per lane; of am its send buffers (bw, rate)
-	Lanes int `json:"lanes"` // workers per sending rank, each in a goroutine; of am the message lanes
+	Lanes int `json:"lanes"` // workers per sending rank, each in a goroutine; of am the message endpoints
 
 	Goroutines int `json:"goroutines,omitempty"` // that send active messages (bw, rate), dealt out to the lanes
 
@@ -201,9 +201,9 @@ func (p *Plan) QueueDepth() int {
 
 // Messages is what the job needs for active messages.
 type Messages struct {
-	Lanes  int // 0: the plan has none
-	Medium int // bytes of the largest payload
-	Depth  int // send buffers of a lane; 0: the library's default
+	Endpoints int // 0: the plan has none
+	Medium    int // bytes of the largest payload
+	Depth     int // send buffers of an endpoint; 0: the library's default
 }
 
 // Messages sums up the points of active messages. A job opens its endpoints once: Validate sees to
@@ -213,7 +213,7 @@ func (p *Plan) Messages() (m Messages) {
 		if pt.Op != AM {
 			continue
 		}
-		m.Lanes, m.Medium = max(m.Lanes, pt.Lanes), max(m.Medium, int(pt.Size))
+		m.Endpoints, m.Medium = max(m.Endpoints, pt.Lanes), max(m.Medium, int(pt.Size))
 		if pt.Kind != Lat {
 			m.Depth = pt.Depth
 		}
@@ -242,7 +242,7 @@ func (p *Plan) Validate() error {
 			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
 		}
 		if d := p.Messages().Depth; pt.Op == AM && pt.Kind != Lat && pt.Depth != d {
-			return fmt.Errorf("%s: depths %d and %d: message lanes are opened once; measure one depth at a time", pt.Name(), pt.Depth, d)
+			return fmt.Errorf("%s: depths %d and %d: message endpoints are opened once; measure one depth at a time", pt.Name(), pt.Depth, d)
 		}
 	}
 	return nil
@@ -307,7 +307,7 @@ func (p Point) validateAM() error {
 	case p.Size < 0 || p.Size > MaxMedium:
 		return fmt.Errorf("size %d: want short, or 1 byte to 1M of a Medium", p.Size)
 	case p.Lanes > MaxMessageEndpoints:
-		return fmt.Errorf("%d lanes: want 1 to %d lanes of messages", p.Lanes, MaxMessageEndpoints)
+		return fmt.Errorf("%d lanes: want 1 to %d message endpoints", p.Lanes, MaxMessageEndpoints)
 	case lat && p.Depth != 1:
 		return errors.New("a round trip has one call in flight, depth 1")
 	case lat && p.Goroutines != 0:

@@ -9,8 +9,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// parses checks what a parser makes of some texts, and that it refuses others.
+func parses[T any](t *testing.T, parse func(string) (T, error), want map[string]T, refused ...string) {
+	t.Helper()
+	for in, w := range want {
+		if got, err := parse(in); err != nil || !cmp.Equal(got, w) {
+			t.Errorf("%q is %v, %v; want %v", in, got, err, w)
+		}
+	}
+	for _, in := range refused {
+		if got, err := parse(in); err == nil {
+			t.Errorf("%q is %v, want an error", in, got)
+		}
+	}
+}
+
 func TestSizesAreListsAndDoublingRanges(t *testing.T) {
-	for in, want := range map[string][]int64{
+	parses(t, Sizes, map[string][]int64{
 		"8":           {8},
 		"8,4K, 1M":    {8, 4096, 1 << 20},
 		"8..64":       {8, 16, 32, 64},
@@ -19,75 +34,29 @@ func TestSizesAreListsAndDoublingRanges(t *testing.T) {
 		"8..16,100":   {8, 16, 100},
 		"512K..1MiB":  {512 << 10, 1 << 20},
 		"1M..1048577": {1 << 20, 1<<20 + 1},
-	} {
-		got, err := Sizes(in)
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("Sizes(%q) = %v, %v; want %v", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"", "0", "-8", "8..", "..8", "64..8", "8x", "8,,16", "2G", "8..16..32", "9999999999999999999"} {
-		if got, err := Sizes(in); err == nil {
-			t.Errorf("Sizes(%q) = %v, want an error", in, got)
-		}
-	}
+	}, "", "0", "-8", "8..", "..8", "64..8", "8x", "8,,16", "2G", "8..16..32", "9999999999999999999")
 }
 
 func TestPayloadsAreSizesOrShort(t *testing.T) {
-	if got, err := Payloads("short,8,1K..4K"); err != nil || !slices.Equal(got, []int64{0, 8, 1024, 2048, 4096}) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, in := range []string{"", "0", "shorter", "short..8", "short,"} {
-		if got, err := Payloads(in); err == nil {
-			t.Errorf("Payloads(%q) = %v, want an error", in, got)
-		}
-	}
+	parses(t, Payloads, map[string][]int64{"short,8,1K..4K": {0, 8, 1024, 2048, 4096}}, "", "0", "shorter", "short..8", "short,")
 }
 
 func TestCountsHaveALimit(t *testing.T) {
-	if got, err := Counts("depth", "1..8,100", 8192); err != nil || !slices.Equal(got, []int{1, 2, 4, 8, 100}) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, in := range []string{"0", "8193", "1K", "", "a"} {
-		if got, err := Counts("depth", in, 8192); err == nil {
-			t.Errorf("Counts(%q) = %v, want an error", in, got)
-		}
-	}
+	depths := func(in string) ([]int, error) { return Counts("depth", in, 8192) }
+	parses(t, depths, map[string][]int{"1..8,100": {1, 2, 4, 8, 100}}, "0", "8193", "1K", "", "a")
 }
 
 func TestPercentilesAreSortedAndUnique(t *testing.T) {
-	got, err := Percentiles("99.9,50, p90,50")
-	if err != nil || !slices.Equal(got, []float64{50, 90, 99.9}) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, in := range []string{"", "0", "100", "-1", "NaN", "Inf", "p", "50;90"} {
-		if got, err := Percentiles(in); err == nil {
-			t.Errorf("Percentiles(%q) = %v, want an error", in, got)
-		}
-	}
+	parses(t, Percentiles, map[string][]float64{"99.9,50, p90,50": {50, 90, 99.9}}, "", "0", "100", "-1", "NaN", "Inf", "p", "50;90")
 }
 
 func TestRatesHaveDecimalSuffixes(t *testing.T) {
-	for in, want := range map[string]float64{"5000": 5000, "200k": 200e3, "1.5M": 1.5e6, "10/s": 10, "2k/s": 2000} {
-		if got, err := PerSecond(in); err != nil || got != want {
-			t.Errorf("PerSecond(%q) = %v, %v; want %v", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"", "0", "-1", "k", "1x", "NaN", "1e99", "11G"} {
-		if got, err := PerSecond(in); err == nil {
-			t.Errorf("PerSecond(%q) = %v, want an error", in, got)
-		}
-	}
+	parses(t, PerSecond, map[string]float64{"5000": 5000, "200k": 200e3, "1.5M": 1.5e6, "10/s": 10, "2k/s": 2000},
+		"", "0", "-1", "k", "1x", "NaN", "1e99", "11G")
 }
 
 func TestProcessorListsAreTheKernels(t *testing.T) {
-	if got, err := CPUs("0,2-5"); err != nil || !slices.Equal(got, []int{0, 2, 3, 4, 5}) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, in := range []string{",", "5-2", "a", "1,1", "0-", "-3", "0-99999"} {
-		if got, err := CPUs(in); err == nil {
-			t.Errorf("CPUs(%q) = %v, want an error", in, got)
-		}
-	}
+	parses(t, CPUs, map[string][]int{"0,2-5": {0, 2, 3, 4, 5}}, ",", "5-2", "a", "1,1", "0-", "-3", "0-99999")
 }
 
 func TestAssertionsKnowTheirUnits(t *testing.T) {
@@ -186,7 +155,7 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"a latency is that of one":   func(p *Plan) { p.Points[0].Op, p.Points[0].Goroutines = AM, 1 },
 		"0 goroutines":               func(p *Plan) { p.Points[1].Op = AM },
 		"use rate am":                func(p *Plan) { p.Points[1].Op, p.Points[1].Size, p.Points[1].Goroutines = AM, 0, 1 },
-		"64 lanes":                   func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
+		"64 message endpoints":       func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
 		"--chain is for":             func(p *Plan) { p.Points[1].Op, p.Points[1].Chain, p.Points[1].Goroutines = AM, 2, 1 },
 		"want short":                 func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AM, MaxMedium+1 },
 		"one depth at a time": func(p *Plan) {
@@ -225,7 +194,7 @@ func TestDefinitionsSayWhatANumberIs(t *testing.T) {
 
 func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	p := valid()
-	if m := p.Messages(); m.Lanes != 0 {
+	if m := p.Messages(); m.Endpoints != 0 {
 		t.Errorf("a plan without messages wants %+v", m)
 	}
 	p.Points = append(p.Points, Point{Kind: Lat, Op: AM, Size: 100, Depth: 1, Lanes: 1, Chain: 1, Iters: 1},
@@ -233,7 +202,7 @@ func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
-	if m := p.Messages(); m != (Messages{Lanes: 4, Medium: 100, Depth: 32}) {
+	if m := p.Messages(); m != (Messages{Endpoints: 4, Medium: 100, Depth: 32}) {
 		t.Errorf("%+v", m)
 	}
 }

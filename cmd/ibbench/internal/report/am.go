@@ -24,7 +24,7 @@ type AM struct {
 	AllocsPerOp *float64 `json:"allocs_per_op,omitempty"` // of rank 0, at a latency
 }
 
-// Add adds the counters of another lane.
+// Add adds the counters of another endpoint.
 func (a *AM) Add(b *AM) {
 	a.Sent += b.Sent
 	a.Handled += b.Handled
