@@ -69,14 +69,11 @@ stage_debug() { others debug -tags debug; }
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
 stage_plain() { others plain -bench . -benchtime 1x; }
 
-# The builds for tests: with mistakes planted into active messages, each of which the suite must
-# find, and with one lock in the place of many. And the build without cgo, which has no verbs and no
-# memory events.
+# The builds for tests: with one lock in the place of many. And the build without cgo, which has no
+# verbs and no memory events.
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module/am" $out/packages)
-  [ ${#want[@]} = 0 ] || run amfault -tags amfault -run 'Planted|IsCaught|IsReported' "${want[@]}" || rc=1
   mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
   mapfile -t want < <(grep -xE "$module(|/memevents|/bootstrap|/cmd/ibbench|/cmd/ibrun)" $out/packages)
