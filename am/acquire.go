@@ -25,13 +25,26 @@ const (
 // claim is what one request needs, and what it has of it: all stages before next.
 type claim struct {
 	p       *peer
-	needs   [acquired]bool
+	needs   needs
 	next    stage
 	share   uint32            // the connection that the share was taken for, counted from 1; 0: none
 	buf     fabric.SendBuf    // of stageBuffer
 	waiting queue.Link[claim] // in the queue of next
 	w       *waiter           // unparked when the claim is complete
 }
+
+// needs are the stages that a request goes through, a bit for each.
+type needs uint8
+
+const (
+	needsCall    needs = 1<<stagePlace | 1<<stageReply
+	needsSend    needs = 1<<stageCredit | 1<<stageShare | 1<<stageRoom
+	needsBuffer  needs = 1 << stageBuffer
+	needsPrepare needs = 1<<stagePrepare | 1<<stageBuffer
+)
+
+// has reports whether a stage is among them.
+func (n needs) has(s stage) bool { return n>>s&1 != 0 }
 
 // fifo is a queue of claims that wait for one resource.
 type fifo = queue.List[claim]
@@ -146,11 +159,38 @@ func (a *acquirer) acquireFirst(c *claim) bool {
 
 // advance takes what c lacks, in order, up to what is missing.
 func (a *acquirer) advance(c *claim) bool {
+	if c.next == 0 && a.fastPath(c) {
+		return true
+	}
 	for ; c.next < acquired; c.next++ {
-		if c.needs[c.next] && !(a.queueOf(c).Len() == 0 && a.take(c)) {
+		if c.needs.has(c.next) && !(a.queueOf(c).Len() == 0 && a.take(c)) {
 			return false
 		}
 	}
+	return true
+}
+
+// fastPath takes everything for a request without a send buffer to a connected peer, if no request
+// waits for any of it. Else it changes nothing.
+func (a *acquirer) fastPath(c *claim) bool {
+	p := c.p
+	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len()+a.shareless.Len() > 0 {
+		return false
+	}
+	call := c.needs&needsCall != 0
+	if call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0 || !a.from.takeReply(p)) {
+		return false
+	}
+	if !a.from.takeCredit(p) {
+		if call {
+			a.from.giveReply(p)
+		}
+		return false
+	}
+	if call {
+		p.calls++
+	}
+	c.next = acquired
 	return true
 }
 
@@ -218,7 +258,7 @@ func (a *acquirer) abandon(c *claim) {
 func (a *acquirer) retreat(c *claim, to stage) {
 	for c.next > to {
 		c.next--
-		if c.needs[c.next] {
+		if c.needs.has(c.next) {
 			a.give(c)
 		}
 	}

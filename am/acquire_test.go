@@ -240,7 +240,7 @@ func (m *model) begin(i int) {
 	c := &s.w.claim
 	*c = claim{p: p, w: &s.w}
 	if op == 'm' || op == 't' {
-		c.needs[stagePrepare], c.needs[stageBuffer] = true, true
+		c.needs = needsPrepare
 	} else {
 		m.needs(c, op)
 	}
@@ -260,7 +260,9 @@ func (m *model) needs(c *claim, op byte) {
 	p := c.p
 	e.acquirer.buffers = fifo{}
 	e.needLocked(c, p, &o)
-	c.needs[stageBuffer] = c.needs[stageBuffer] || m.a.buffers.Len() > 0
+	if m.a.buffers.Len() > 0 {
+		c.needs |= needsBuffer
+	}
 }
 
 // commit commits a prepared message.
@@ -270,7 +272,7 @@ func (m *model) commit(i int) {
 	c := &s.w.claim
 	*c = claim{p: p, w: &s.w}
 	m.needs(c, op)
-	c.needs[stageBuffer] = false
+	c.needs &^= needsBuffer
 	if op == 't' {
 		if m.a.try(c) {
 			m.a.unprepare()
@@ -318,7 +320,7 @@ func (m *model) send(i int, refused bool) {
 		}
 		return
 	}
-	m.transmit(i, c.needs[stageBuffer])
+	m.transmit(i, c.needs.has(stageBuffer))
 }
 
 func (m *model) transmit(i int, buffer bool) {
@@ -391,7 +393,7 @@ func (m *model) check() error {
 		switch s.phase {
 		case acquires:
 			for g, n := range [acquired]*int{stagePlace: &calls[c.p.rank], stageReply: &replies, stageCredit: &credits[c.p.rank], stagePrepare: &prepared, stageBuffer: &buffers} {
-				if n != nil && c.needs[g] && c.next > stage(g) {
+				if n != nil && c.needs.has(stage(g)) && c.next > stage(g) {
 					*n++
 				}
 			}

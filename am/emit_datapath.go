@@ -31,17 +31,19 @@ type outgoing struct {
 // Any receiver may sleep; one that does not is not disturbed.
 const sendFlags = fabric.Solicited
 
-// need sets what a request needs. A Short is copied by the network and takes no send buffer, unless
-// requests queue for one: the network may need one for it.
+// needLocked sets what a request needs. A Short is copied by the network and takes no send buffer,
+// unless requests queue for one: the network may need one for it.
 func (e *emitter) needLocked(c *claim, p *peer, o *outgoing) {
-	c.p, c.next = p, 0
-	c.needs = [acquired]bool{
-		stagePlace: o.wants, stageReply: o.wants, stageCredit: true, stageShare: true, stageRoom: true,
-		stageBuffer: o.buf == nil && o.kind != ping && (o.cat != short || e.acquirer.buffers.Len() > 0),
+	c.p, c.next, c.needs = p, 0, needsSend
+	if o.wants {
+		c.needs |= needsCall
+	}
+	if o.buf == nil && o.kind != ping && (o.cat != short || e.acquirer.buffers.Len() > 0) {
+		c.needs |= needsBuffer
 	}
 }
 
-// refusal is why no request to a peer is sent any more, or nil.
+// peerRefusalLocked is why no request to a peer is sent any more, or nil.
 func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
 	if err := e.refusalLocked(o.kind); err != nil {
 		return err
@@ -139,7 +141,7 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 	case o.buf != nil:
 		b = *o.buf
 		e.acquirer.unprepare() // now: the message may have arrived when Send returns, and Quiesce adds up what is prepared and what is free
-	case k.needs[stageBuffer]:
+	case k.needs.has(stageBuffer):
 		b = k.buf
 	}
 	cookie := e.enterLocked(p, o, h, now)
@@ -178,7 +180,9 @@ func (e *emitter) fallBackLocked(p *peer, o *outgoing, k *claim, err error, mayQ
 		return
 	}
 	a.retreat(k, to)
-	k.needs[stageBuffer] = k.needs[stageBuffer] || err == ErrNoBuffer
+	if err == ErrNoBuffer {
+		k.needs |= needsBuffer
+	}
 	if a.acquireFirst(k) {
 		k.w.unpark()
 	}

@@ -76,8 +76,7 @@ func (l *Endpoint) reserve(p *peer, c *claim, take func(*claim) bool) error {
 	if err := l.refusalLocked(request); err != nil {
 		return err
 	}
-	*c = claim{p: p, w: c.w}
-	c.needs[stagePrepare], c.needs[stageBuffer] = true, true
+	*c = claim{p: p, needs: needsPrepare, w: c.w}
 	if !take(c) {
 		l.stats.noBuffer.Add(1)
 		return ErrNoBuffer
