@@ -59,6 +59,70 @@ func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
 	}
 }
 
+// single has one send buffer for all.
+type single struct {
+	*scripted
+	out int
+}
+
+func (p *single) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if p.out > 0 {
+		return fabric.SendBuf{}, fmt.Errorf("single: %w", fabric.ErrNoBuffer)
+	}
+	p.out++
+	return p.scripted.Reserve(f)
+}
+func (p *single) Release(fabric.SendBuf) { p.out-- }
+
+// A rank that replies all the time would send nothing else.
+func TestAReplyLeavesABufferToRequests(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	p := &single{scripted: s}
+	l.net = p
+	hello(t, l, s, 1)
+	w := l.waiter()
+	w.claim.p = l.known(1)
+	l.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
+	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: []byte("bytes")}
+	if err := l.tryReply(l.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
+		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
+	}
+	w.claim.waiting.Leave()
+	if err := l.tryReply(l.known(1), answer, nil); err != nil || p.out != 1 {
+		t.Errorf("a reply while no request waits: %v, with %d buffers out", err, p.out)
+	}
+}
+
+// A broken reply takes its call's buffer; posted again, it goes to the next call that waits for one.
+func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
+	var cut []error
+	l, s, _ := target(t, &cut)
+	hello(t, l, s, 1)
+	call := l.newWaiter()
+	if err := l.trySend(l.known(1), &outgoing{kind: request, wants: true, w: call}, nil, call); err != nil {
+		t.Fatal(err)
+	}
+	hello(t, l, s, 2)
+	for range l.cfg.Replies - 1 { // the others
+		if _, err := l.pool.ReserveReply(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := l.newWaiter()
+	l.mu.Lock()
+	next.claim = claim{p: l.known(2), needs: needsCall, w: next}
+	if l.acquirer.acquire(&next.claim) {
+		t.Error("a reply buffer is free")
+	}
+	l.mu.Unlock()
+	s.arrive(t, 1, message(l, head{kind: reply, token: call.token + 1}, nil))
+	l.pollAll(t, s)
+	if len(cut) != 1 || next.claim.next != acquired || !next.pending() {
+		t.Errorf("%d peers were cut off; the call that waits has a reply buffer: %v, was woken: %v", len(cut), next.claim.next == acquired, next.pending())
+	}
+}
+
 // The first in the queue may wait for long: what it waits for may be with messages to ranks that live.
 func TestARequestBehindOthersLearnsOfTheDeath(t *testing.T) {
 	for name, q := range map[string]func(l *Endpoint) *fifo{

@@ -46,12 +46,26 @@ func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	return err
 }
 
+// reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a rank
+// that replies all the time would send nothing else.
+func (r *replier) reserve() (fabric.SendBuf, error) {
+	r.mu.Lock()
+	waits := r.acquirer.buffers.Len() > 0
+	r.mu.Unlock()
+	if waits {
+		if theirs, err := r.net.Reserve(0); err == nil {
+			defer r.net.Release(theirs)
+		}
+	}
+	return r.net.Reserve(fabric.Urgent)
+}
+
 // tryReply needs a buffer and nothing else.
 func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
 	b := fabric.SendBuf{ID: fabric.Copied}
 	if o.cat != short {
 		var err error
-		if b, err = r.net.Reserve(fabric.Urgent); err != nil {
+		if b, err = r.reserve(); err != nil {
 			return r.obstacle(err)
 		}
 	}
