@@ -5,10 +5,11 @@ import (
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// stage is a resource that a request needs. Requests take them in this order, without exceptions.
-// A request that waits for one holds those before it and none behind it, so no two requests wait
-// for each other. What ends each wait does not depend on requests that wait: replies end calls,
-// receivers give credits back, the network sends messages, and a program cannot prepare all buffers.
+// stage is a resource that a request needs. Requests take them in this order, without exceptions. A
+// request that waits for one holds those before it and none behind it, so no two requests wait for
+// each other. What ends each wait does not depend on requests that wait: replies end calls,
+// receivers give credits back, the network sends messages, and a program cannot prepare all
+// buffers.
 type stage uint8
 
 const (
@@ -117,8 +118,9 @@ func (a *acquirer) try(c *claim) bool {
 	return false
 }
 
-// commit is try for a prepared message whose payload lies in b. A message that has to wait gives its
-// buffer back, after keep has copied the payload: the requests in front of it may wait for a buffer.
+// commit is try for a prepared message whose payload lies in b. A message that has to wait gives
+// its buffer back, after keep has copied the payload: the requests in front of it may wait for a
+// buffer.
 func (a *acquirer) commit(c *claim, b fabric.SendBuf, keep func()) bool {
 	if a.try(c) {
 		return true
@@ -135,7 +137,8 @@ func (a *acquirer) cancel(b fabric.SendBuf) {
 	a.unprepare()
 }
 
-// reply reports whether a reply to a peer may be sent now: always. It takes none of these resources.
+// reply reports whether a reply to a peer may be sent now: always. It takes none of these
+// resources.
 func (a *acquirer) reply(*peer) bool { return true }
 
 // acquire takes what c lacks as far as it is there, and queues c for the rest. It reports whether c
@@ -244,8 +247,8 @@ func (a *acquirer) passOn(c *claim) {
 	}
 }
 
-// abandon ends a claim: it leaves its queue, and gives everything back. A dead peer's claim may have
-// kept those behind it.
+// abandon ends a claim: it leaves its queue, and gives everything back. A dead peer's claim may
+// have kept those behind it.
 func (a *acquirer) abandon(c *claim) {
 	if c.waiting.In() != nil {
 		c.waiting.Leave()

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// The model steps an acquirer through every order of events in which a few goroutines of one rank, its
-// two peers and the network can act, over pools that are fakes. A goroutine runs a script:
+// The model steps an acquirer through every order of events in which a few goroutines of one rank,
+// its two peers and the network can act, over pools that are fakes. A goroutine runs a script:
 //
 //	c  call, which its peer answers
 //	d  call, which its peer answers when an unlock has arrived
@@ -301,7 +301,8 @@ func (m *model) commit(i int) {
 	}
 }
 
-// send sends a request whose claim is complete, or finds that the network's queue is full after all.
+// send sends a request whose claim is complete, or finds that the network's queue is full after
+// all.
 func (m *model) send(i int, refused bool) {
 	s := &m.senders[i]
 	op, _ := m.next(s, i)
@@ -334,8 +335,8 @@ func (m *model) transmit(i int, buffer bool) {
 	}
 }
 
-// arrive brings a request to its peer: the buffer comes free, the leader serves those who wait for one,
-// and the peer posts its receive buffer again, which is a credit.
+// arrive brings a request to its peer: the buffer comes free, the leader serves those who wait for
+// one, and the peer posts its receive buffer again, which is a credit.
 func (m *model) arrive(k int) {
 	x := m.requests[k][0]
 	m.requests[k] = m.requests[k][1:]

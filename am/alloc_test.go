@@ -14,7 +14,7 @@ func TestShortCallsAndPostsAllocateNothing(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	m := amtest.NewMemory(2, 64)
-	l := lanes(t, m, 2, am.Config{Table: table})
+	l := endpoints(t, m, 2, am.Config{Table: table})
 	ctx := bounded(t)
 	call := testing.AllocsPerRun(2000, func() {
 		if r, err := h.Call(ctx, l[0], 1, 21); err != nil || r.Arg(0) != 42 {
@@ -39,7 +39,7 @@ func TestShortCallsAndPostsAllocateNothing(t *testing.T) {
 		}
 	})
 	if routed != 0 {
-		t.Errorf("a call through a Via that is no lane costs %v allocations", routed)
+		t.Errorf("a call through a Via that is no endpoint costs %v allocations", routed)
 	}
 	self := testing.AllocsPerRun(2000, func() {
 		if r, err := h.Call(ctx, l[0], 0, 21); err != nil || r.Arg(0) != 42 {

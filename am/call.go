@@ -15,22 +15,24 @@ func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r 
 	return r, err
 }
 
-// CallWith is Call with a payload. If something else than its reply ends a call with a Long (ctx, a *StallError,
-// ErrClosed), the network may read the payload until the lane is closed: Start's Pending can be waited for again.
+// CallWith is Call with a payload. If something else than its reply ends a call with a Long (ctx, a
+// *StallError, ErrClosed), the network may read the payload until the endpoint is closed: Start's
+// Pending can be waited for again.
 func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (r Reply, err error) {
 	err = h.call(ctx, v, rank, p, args, &r)
 	return r, err
 }
 
 // Post sends a request to which nobody wants a reply. Without an error the message is the
-// network's; if the rank dies before it arrives nobody is told but by later operations.
+// network's; if the rank dies before it arrives only later operations say so.
 func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) error {
 	return h.post(ctx, v, rank, Payload{}, args)
 }
 
-// PostWith is Post with a payload, which may be reused when it returns: of a Long larger than Endpoint.MaxMedium it waits until the network
-// has read it, which Config.StallAfter bounds and ctx does not. After a *StallError or ErrClosed the network may read that
-// until the lane is closed.
+// PostWith is Post with a payload, which may be reused when it returns: of a Long larger than
+// Endpoint.MaxMedium it waits until the network has read it, which Config.StallAfter bounds and ctx
+// does not. After a *StallError or ErrClosed the network may read that until the endpoint is
+// closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
 	return h.post(ctx, v, rank, p, args)
 }
@@ -47,8 +49,9 @@ func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error 
 	return h.tryPost(v, rank, p, args)
 }
 
-// Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers. The payload of a Medium may be
-// reused when it returns, that of a Long when the call has ended, or when the lane is closed where ErrClosed ended it.
+// Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers. The
+// payload of a Medium may be reused when it returns, that of a Long when the call has ended, or
+// when the endpoint is closed where ErrClosed ended it.
 func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (*Pending, error) {
 	l := laneOf(v, rank)
 	if l == nil {
@@ -67,7 +70,7 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p Payload, args []uint
 		return err
 	}
 	if h.table != l.table {
-		return fmt.Errorf("am: %s %q: the handler is of another table than the lane: register it in Config.Table", op, h.name)
+		return fmt.Errorf("am: %s %q: the handler is of another table than the endpoint: register it in Config.Table", op, h.name)
 	}
 	if rank < 0 || rank >= l.peers.Len() {
 		return &fabric.RankError{Op: op, Rank: rank, Size: l.peers.Len()}
@@ -261,8 +264,8 @@ func (p *Pending) Test() (r Reply, done bool, err error) {
 }
 
 // Wait waits for the end of the call. After an error of ctx, or a *StallError, the call is still in
-// flight: Wait again, for as long again, or forget it. A call that has ended stays so: Wait returns the same
-// at once, also when the lane is closed.
+// flight: Wait again, for as long again, or forget it. A call that has ended stays so: Wait returns
+// the same at once, also when the endpoint is closed.
 func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 	if err := p.l.mayUse("wait for a call"); err != nil {
 		return Reply{}, err

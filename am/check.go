@@ -6,8 +6,8 @@ import (
 	"github.com/ibconduit/conduit/flow"
 )
 
-// CheckAccounts checks an endpoint's accounts of credits and buffers. Tests call it when the endpoint
-// is at rest.
+// CheckAccounts checks an endpoint's accounts of credits and buffers. Tests call it when the
+// endpoint is at rest.
 func CheckAccounts(l *Endpoint) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,11 +36,11 @@ func CheckAccounts(l *Endpoint) error {
 	return nil
 }
 
-// Reconcile compares the books of all pairs of a job with one another, when all lanes are at
+// Reconcile compares the accounts of all pairs of a job with one another, when all endpoints are at
 // rest: every credit is in exactly one place.
-func Reconcile(lanes []*Endpoint) error {
-	for from, a := range lanes {
-		for to, b := range lanes {
+func Reconcile(endpoints []*Endpoint) error {
+	for from, a := range endpoints {
+		for to, b := range endpoints {
 			at := a.peers.Find(to)
 			if at == nil || at.Load() == nil || from == to {
 				continue

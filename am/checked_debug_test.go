@@ -16,8 +16,8 @@ import (
 
 const checked = true
 
-// What handlers and callers must not do with locks and lanes panics, and says which rule was broken. A request to itself
-// runs its handler here, so the panic comes up here.
+// What handlers and callers must not do with locks and endpoints panics, and says which rule was
+// broken. A request to itself runs its handler here, so the panic comes up here.
 func TestDebugBuildPanics(t *testing.T) {
 	var h *am.Handler
 	var outer, inner, theirs lockrank.Mutex
@@ -54,8 +54,8 @@ func TestDebugBuildPanics(t *testing.T) {
 		in[name] = table.Handle(name, f)
 	}
 	h = table.Handle("h", func(*am.Call) {})
-	lane := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, CloseAfter: time.Millisecond})[0] // what panicked never ends
-	handler := func(name string) func() { return func() { _ = in[name].Post(bounded(t), lane, 0) } }
+	endpoint := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, CloseAfter: time.Millisecond})[0] // what panicked never ends
+	handler := func(name string) func() { return func() { _ = in[name].Post(bounded(t), endpoint, 0) } }
 	held := func(f func()) func() { return func() { outer.Lock(); defer outer.Unlock(); f() } }
 	for _, c := range []struct {
 		name string
@@ -76,13 +76,13 @@ func TestDebugBuildPanics(t *testing.T) {
 		{"lock taken twice in a handler", lockrank.Inversion, handler("locks twice")},
 		{"unlock of a free lock in a handler", lockrank.NotHeld, handler("unlocks what is free")},
 		{"unlock of another's lock in a handler", lockrank.NotHeld, handler("unlocks what others do")},
-		{"call with a lock", lockrank.HeldInWait, held(func() { _, _ = h.Call(bounded(t), lane, 1) })},
-		{"poll with a lock", lockrank.HeldInWait, held(func() { _, _ = lane.Test() })},
-		{"serve with a lock", lockrank.HeldInWait, held(func() { _ = lane.Serve(bounded(t)) })},
-		{"quiesce with a lock", lockrank.HeldInWait, held(func() { _ = lane.Quiesce(bounded(t)) })},
-		{"end requests with a lock", lockrank.HeldInWait, held(func() { _ = lane.EndRequests(bounded(t)) })},
-		{"close with a lock", lockrank.HeldInWait, held(func() { _ = lane.Close() })},
-		{"drain with a lock", lockrank.HeldInWait, held(func() { _ = lane.Drain(bounded(t)) })},
+		{"call with a lock", lockrank.HeldInWait, held(func() { _, _ = h.Call(bounded(t), endpoint, 1) })},
+		{"poll with a lock", lockrank.HeldInWait, held(func() { _, _ = endpoint.Test() })},
+		{"serve with a lock", lockrank.HeldInWait, held(func() { _ = endpoint.Serve(bounded(t)) })},
+		{"quiesce with a lock", lockrank.HeldInWait, held(func() { _ = endpoint.Quiesce(bounded(t)) })},
+		{"end requests with a lock", lockrank.HeldInWait, held(func() { _ = endpoint.EndRequests(bounded(t)) })},
+		{"close with a lock", lockrank.HeldInWait, held(func() { _ = endpoint.Close() })},
+		{"drain with a lock", lockrank.HeldInWait, held(func() { _ = endpoint.Drain(bounded(t)) })},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func() {

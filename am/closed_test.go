@@ -15,7 +15,7 @@ func TestOnClosedIsToldOfADeathBeforeACallEndsByIt(t *testing.T) {
 	h := table.Handle("never", func(c *am.Call) { c.Defer(0) })
 	var call *am.Pending
 	told, early := 0, false
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, OnClosed: func(int, error) {
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, OnClosed: func(int, error) {
 		told++
 		_, early, _ = call.Test()
 	}})

@@ -33,14 +33,15 @@ func (p *closable) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return p.scripted.Send(peer, b, n, w, cookie, f)
 }
 
-// closableOver replaces the port of a lane that nobody uses yet.
+// closableOver replaces the port of an endpoint that nobody uses yet.
 func closableOver(l *Endpoint, p *scripted) *closable {
 	c := &closable{scripted: p}
 	l.net = c
 	return c
 }
 
-// A request that arrived, whose handler the goroutine that polled has not begun, may refer to the segment.
+// A request that arrived, whose handler the goroutine that polled has not begun, may refer to the
+// segment.
 func TestCloseWaitsForRequestsWhoseHandlersNobodyHasBegun(t *testing.T) {
 	var cut []error
 	l, s, ran := target(t, &cut)
@@ -102,7 +103,8 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 	}
 }
 
-// copying is a port that needs no buffers for its messages, and learns of one at each Kick that it has arrived.
+// copying is a port that needs no buffers for its messages, and learns of one at each Kick that it
+// has arrived.
 type copying struct {
 	*scripted
 	unconfirmed int
@@ -257,8 +259,9 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 	}
 }
 
-// A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation mode): whoever unlocks it
-// stops right there. So Close looks at the lane as soon as Prepare has taken a buffer.
+// A mutex whose waiters have waited for long is handed to the next one (sync.Mutex, starvation
+// mode): whoever unlocks it stops right there. So Close looks at the endpoint as soon as Prepare
+// has taken a buffer.
 func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)

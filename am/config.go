@@ -24,13 +24,13 @@ const (
 	attendMost = 16 * time.Millisecond
 	// longest is what longer times are taken for, 18 years, so that sums of times do not overflow.
 	longest = time.Duration(1 << 59)
-	// attendStep is the longest sleep of the attendant, who has to see that the lane is closed.
+	// attendStep is the longest sleep of the attendant, who has to see that the endpoint is closed.
 	attendStep = 100 * time.Millisecond
 	// maxFailure is the most text that a failure carries.
 	maxFailure = 512
 )
 
-// Config are the parameters of a lane. The zero value of a field is its default. All
+// Config are the parameters of an endpoint. The zero value of a field is its default. All
 // ranks must have the same Credits, MaxMedium and Flow.
 type Config struct {
 	Rank int // this rank
@@ -40,58 +40,60 @@ type Config struct {
 	Table *Table
 	// Segment is this rank's segment, into which Long messages write. nil: they are refused.
 	Segment []byte
-	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is less than the
-	// network would allow. It is asked before each. nil: all.
+	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is
+	// less than the network would allow. It is asked before each. nil: all.
 	SegmentSize func(rank int) uint64
 
 	// Credits are the receive buffers for requests, shared by all peers: 1 and more. 0: 256.
 	Credits int
 	// Replies are the receive buffers for replies, which bound the unanswered calls
-	// of this rank, those included that nobody waits for any more: 1 and more. 0: 128.
+	// of this rank, those included that have no waiter any more: 1 and more. 0: 128.
 	Replies int
 	// Spares are receive buffers that handlers may keep while others are posted in their
 	// place; beyond, payloads are copied. 0: 16. -1: none.
 	Spares int
-	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's largest message
-	// leaves, which the error of Open names. 0: 4096.
+	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's
+	// largest message leaves, which the error of Open names. 0: 4096.
 	MaxMedium int
 	// Sends are the send buffers that requests use: 1 and more. 0: 64.
 	Sends int
 	// Prepares are the send buffers that the program may have in its hands (Prepare): less than Sends.
 	// 0: half of Sends. With Sends 1 there is none, and Prepare is an error.
 	Prepares int
-	// ReplySends are send buffers for replies in addition: 1 and more. Replies beyond wait in memory. 0: 16.
+	// ReplySends are send buffers for replies in addition: 1 and more. Replies beyond wait in memory.
+	// 0: 16.
 	ReplySends int
 	// Flow are the parameters of credits.
 	Flow flow.Config
 
-	// SpinFor is for how long a goroutine that waits polls without anything happening before it sleeps.
-	// It doubles, up to 8 times as long, while sleeps turn out shorter than that. 0: 75 µs,
+	// SpinFor is for how long a goroutine that waits polls without anything happening before it
+	// sleeps. It doubles, up to 8 times as long, while sleeps turn out shorter than that. 0: 75 µs,
 	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
-	// -1: there is no attendant, messages are handled while somebody waits for the lane or polls it, which no collective operation
-	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Where it is long, Close waits for up to 0.1 s
-	// until the attendant sees that it is to end.
+	// -1: there is no attendant, messages are handled while somebody waits for the endpoint or polls it, which no collective operation
+	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Where it is
+	// long, Close waits for up to 0.1 s until the attendant sees that it is to end.
 	AttendAfter time.Duration
 	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
 	StallAfter time.Duration
-	// PingAfter is after what time without a reply a rank is sent a message, of which the network learns
-	// whether it lives. 0: 1 s. -1: never.
+	// PingAfter is after what time without a reply a rank is sent a message, of which the network
+	// learns whether it lives. 0: 1 s. -1: never.
 	PingAfter time.Duration
-	// SilentAfter is for how long a rank may leave questions for credits unanswered before it is taken for dead: a
-	// rank that lives answers, its attendant does. 0: 30 s. -1: for ever. As questions come ever more rarely, it is at
-	// least 256 times Flow.Retry where that is more than 15 ms.
+	// SilentAfter is for how long a rank may leave questions for credits unanswered before it is taken
+	// for dead: a rank that lives answers, its attendant does. 0: 30 s. -1: for ever. As questions
+	// come ever more rarely, it is at least 256 times Flow.Retry where that is more than 15 ms.
 	SilentAfter time.Duration
 	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
 	DeferFor time.Duration
-	// CloseAfter bounds for how long Close waits for handlers that run, and for the attendant (AttendAfter). 0: 10 s.
+	// CloseAfter bounds for how long Close waits for handlers that run, and for the attendant
+	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
 	// Host runs goroutines. nil: the Go runtime.
 	Host Host
 	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it
-	// broke the protocol, before any call to it ends. It must not block nor use the lane.
+	// broke the protocol, before any call to it ends. It must not block nor use the endpoint.
 	OnClosed func(rank int, cause error)
 }
 
@@ -102,7 +104,8 @@ func orDefault[T comparable](v *T, d T) {
 	}
 }
 
-// most bounds each number of a configuration, so that sums and sizes do not overflow; networks bound them further.
+// most bounds each number of a configuration, so that sums and sizes do not overflow; networks
+// bound them further.
 const most = 1 << 30
 
 // populate fills in the defaults and checks.
@@ -160,8 +163,9 @@ type Term struct {
 	Value uint64
 }
 
-// Terms are the parameters that must be the same on all ranks, with their defaults; always the same ones in the
-// same order. The error is that of a configuration with which Open would fail on any network.
+// Terms are the parameters that must be the same on all ranks, with their defaults; always the same
+// ones in the same order. The error is that of a configuration with which Open would fail on any
+// network.
 func (c Config) Terms() ([]Term, error) {
 	c.Rank, c.Size = 0, 1
 	if err := c.populate(); err != nil {

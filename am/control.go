@@ -8,7 +8,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// controlsDue sends the control messages that the pool names, and returns peers that are silent for too long.
+// controlsDue sends the control messages that the pool names, and returns peers that are silent for
+// too long.
 func (e *emitter) controlsDue(now time.Duration) (silent []*peer) {
 	last := -1
 	for {
@@ -36,7 +37,8 @@ func (e *emitter) control(p *peer, now time.Duration) {
 	e.controlLocked(p, now)
 }
 
-// controlLocked is control with the peer's sending lock, and with the endpoint's, which is given up.
+// controlLocked is control with the peer's sending lock, and with the endpoint's, which is given
+// up.
 func (e *emitter) controlLocked(p *peer, now time.Duration) {
 	if p.down != nil || p.credits.Epoch() == 0 {
 		e.mu.Unlock()
@@ -62,8 +64,8 @@ func (e *emitter) controlLocked(p *peer, now time.Duration) {
 	}
 }
 
-// isSilent reports whether a peer has no answer for too long to questions that are still repeated: one
-// that was lost and is not asked any more says nothing.
+// isSilent reports whether a peer has no answer for too long to questions that are still repeated:
+// one that was lost and is not asked any more says nothing.
 func (e *emitter) isSilent(p *peer, now time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,8 +89,8 @@ func (e *emitter) askLocked(p *peer) {
 	e.mu.Unlock()
 }
 
-// askAll repeats questions, and serves requests whose queue was full. It returns peers that are silent
-// for too long.
+// askAll repeats questions, and serves requests whose queue was full. It returns peers that are
+// silent for too long.
 func (e *emitter) askAll(now time.Duration) (silent []*peer) {
 	e.mu.Lock()
 	n := len(e.asking)

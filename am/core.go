@@ -12,8 +12,8 @@ import (
 	"github.com/ibconduit/conduit/internal/sparse"
 )
 
-// core is the lowest part of an endpoint: what it knows of peers, credits and calls, under one lock,
-// so that one look at the counts is consistent. The parts above it embed one another and call
+// core is the lowest part of an endpoint: what it knows of peers, credits and calls, under one
+// lock, so that one look at the counts is consistent. The parts above it embed one another and call
 // downwards only: core < emitter < replier < inbox < progress < Endpoint.
 type core struct {
 	net   fabric.Endpoint

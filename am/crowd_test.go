@@ -15,7 +15,7 @@ func TestGoroutinesDoNotParkForEachPost(t *testing.T) {
 	const goroutines, each = 6, 3000
 	table := am.NewTable()
 	h := table.Handle("take", func(*am.Call) {})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	ctx := bounded(t)
 	go func() { _ = l[1].Serve(ctx) }()
 	var all sync.WaitGroup
@@ -40,7 +40,7 @@ func TestGoroutinesDoNotParkForEachPost(t *testing.T) {
 func TestARankServesACrowd(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1, Replies: 8})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1, Replies: 8})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	served := make(chan error, 1)
@@ -67,7 +67,7 @@ func TestTheLeadGoesToAParkedGoroutine(t *testing.T) {
 	table := am.NewTable()
 	tokens := make(chan *am.DeferredReply, 2)
 	h := table.Handle("hold", func(c *am.Call) { tokens <- c.Defer(0) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	go func() { _ = l[1].Serve(ctx) }()

@@ -15,8 +15,8 @@ func of(rank int, err error) error {
 	return err
 }
 
-// cut ends what there is with a peer that broke the protocol: its counts cannot be trusted any more.
-// What still arrives from it is counted and dropped.
+// cut ends what there is with a peer that broke the protocol: its counts cannot be trusted any
+// more. What still arrives from it is counted and dropped.
 func (c *core) cut(p *peer, why error) { c.down(p, of(p.rank, why), false) }
 
 // death is one that the network of this endpoint has not found.
@@ -53,9 +53,9 @@ func (c *core) takeDeaths() (some bool) {
 	return true
 }
 
-// down ends everything that has to do with a peer, once. dead says that the network knows of it, and
-// has ended its writes. OnClosed is called first: a program that learns of the death by a call finds
-// that the rest of it knows. The caller leads.
+// down ends everything that has to do with a peer, once. dead says that the network knows of it,
+// and has ended its writes. OnClosed is called first: a program that learns of the death by a call
+// finds that the rest of it knows. The caller leads.
 func (c *core) down(p *peer, cause error, dead bool) {
 	if cause == nil {
 		cause = errors.New("the network gave no cause")

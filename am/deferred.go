@@ -7,8 +7,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// DeferredReply is the right and the duty to reply to a call whose handler deferred it. Any goroutine
-// may use it, once.
+// DeferredReply is the right and the duty to reply to a call whose handler deferred it. Any
+// goroutine may use it, once.
 type DeferredReply struct {
 	r     *replier
 	h     *Handler
@@ -28,8 +28,8 @@ const (
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor. Then the
-// caller is told that there is none, and at once if the handler panics. It is nil where the call was
-// replied to, or deferred, before.
+// caller is told that there is none, and at once if the handler panics. It is nil where the call
+// was replied to, or deferred, before.
 func (c *Call) Defer(d time.Duration) *DeferredReply {
 	if c.state != fresh {
 		return nil
@@ -69,8 +69,8 @@ func (c *Call) Defer(d time.Duration) *DeferredReply {
 func (t *DeferredReply) From() int { return t.rank }
 
 // Reply answers with arguments only. A second reply is ErrAnswered, a late one ErrExpired, one to a
-// dead rank a *fabric.PeerDownError, one after the endpoint's end ErrClosed. After a *SizeError, or an
-// error of a Long's range, another reply may be tried.
+// dead rank a *fabric.PeerDownError, one after the endpoint's end ErrClosed. After a *SizeError, or
+// an error of a Long's range, another reply may be tried.
 func (t *DeferredReply) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.

@@ -1,97 +1,126 @@
-// Package am sends active messages: requests that run a handler on another rank, with at most
-// one reply each.
+// Package am sends active messages: requests that run a handler on another rank, with at most one
+// reply each.
 //
 // # Messages
 //
 // A request names a [Handler], carries up to [MaxArgs] arguments of 64 bits, and perhaps a payload:
 //
 //	Short   none
-//	Medium  bytes that the handler is lent while it runs, at most Endpoint.MaxMedium
+//	Medium  bytes that are lent to the handler while it runs, at most Endpoint.MaxMedium
 //	Long    bytes that are at an offset of the target's segment before the handler runs
 //
-// It goes through a [Via]: a [Endpoint], or a worker or job of package conduit, which opens the lanes.
+// It goes through a [Via]: an [Endpoint], or a worker or job of package conduit, which opens the
+// endpoints.
 //
-// Call waits for the reply, Start does not, Post wants none. A handler that makes no
-// reply to a call answers it with an empty one when it returns, or with a failure if the reply that it tried
-// to make did not fit; with [Call.Defer] it
-// keeps the right and the duty to reply, for any goroutine, once, within a time. TryPost and its like
-// never wait: they return the obstacle. Prepare lends the memory that the device reads, for the program
-// to write a payload in place.
+// Call waits for the reply, Start does not, Post wants none. A handler that makes no reply to a
+// call answers it with an empty one when it returns, or with a failure if the reply that it tried
+// to make did not fit. With [Call.Defer] it keeps the right and the duty to reply, for any
+// goroutine, once, within a time. TryPost and its like never wait: they return the obstacle. They
+// wait behind requests that are queued, so they may fail for as long as blocking calls keep a queue
+// full. Prepare lends the memory that the device reads, for the program to write a payload in
+// place; at most Config.Prepares messages are prepared at once.
 //
-// A call ends exactly once: with its reply, a *RemoteError (the handler panicked, gave no reply in time or one that cannot be sent,
-// or the request names what is not there), a *fabric.PeerDownError, ErrClosed, or, for its caller only, the
-// end of the context or a *StallError; what comes later is dropped. A post without an error
-// has been given to the network, which delivers it unless one of the two ranks dies.
+// A call ends exactly once: with its reply, a *RemoteError (the handler panicked, gave no reply in
+// time or one that cannot be sent, or the request names what is not there), a
+// *fabric.PeerDownError, ErrClosed, or, for its caller only, the end of the context or a
+// *StallError; what comes later is dropped. A post without an error has been given to the network,
+// which delivers it unless one of the two ranks dies.
 //
 // Messages may run their handlers in any order, and at the same time.
 //
 // # Handlers
 //
-// Handlers are registered by name before the job starts, in a [Table]; all ranks have the same, which
-// Hash and Check compare. They run on whatever goroutine polls. They may reply, look up, and lock briefly.
-// So nobody may send, wait or poll with a lock held that a handler takes: the handler may run right there, and would wait for ever.
-// They must not send requests, wait or poll: nothing they do may need a message to
-// arrive. The debug build panics on it, the release build returns ErrInHandler. A panic
-// is recovered and becomes the caller's error, or is kept ([Endpoint.Errors]) where there is none. One that ends its
-// goroutine (runtime.Goexit, FailNow of a test) panics, as the goroutine is not its own.
+// Handlers are registered by name before the job starts, in a [Table]; all ranks have the same,
+// which Hash and Check compare. They run on the goroutine that polls. They may reply, look up, and
+// lock briefly. So a program must not send, wait or poll with a lock held that a handler takes: the
+// handler may run right there, and would wait for ever. Handlers must not send requests, wait or
+// poll: nothing that they do may need a message to arrive. The debug build panics on it, the
+// release build returns ErrInHandler. A panic is recovered and becomes the caller's error, or is
+// kept ([Endpoint.Errors]) where there is none. A handler that ends its goroutine (runtime.Goexit,
+// FailNow of a test) panics, as the goroutine is not its own.
 //
 // A request of a rank to itself runs its handler on the caller's goroutine.
 //
 // # No deadlock
 //
-// A request takes a credit of package flow; who sends one that will be answered has reserved the buffer for
-// the answer. A reply takes neither credit nor waiting: it has send buffers of its own, and when
-// they are all in use waits in memory. Before a handler runs the buffer of its message is posted again, or
-// a spare in its place. So handlers always end, replies always arrive, and every waiting goroutine
-// polls or has somebody poll for it.
+// A request takes what it needs in one order, without exceptions: a call a place at its peer, then
+// the buffer for its reply; then any request a credit (package flow), a share of the send buffers
+// where the peer is not connected, room in the network's queue to the peer, and a send buffer. If
+// all is there, that is one look under one lock. What is missing has a queue, first come, first
+// served; a request that waits holds what comes before and nothing behind. So requests never wait
+// for each other in a circle. What ends each wait does not depend on requests that wait:
 //
-// Who waits holds its turn for a credit while it waits for a reply buffer, and both while it waits for a
-// send buffer, never the other way round; so queues have no cycles, and nobody is overtaken for ever. One exception:
-// the first who waits for a credit takes its reply buffer when its turn for that comes, and keeps it. No credit depends on one.
-// Prepare takes the send buffer first: a commit that has to wait moves its payload to memory and gives
-// the buffer back. TryCommit keeps it; where all are kept so, it goes past those who wait for one, and does so again and again as
-// long as credits are few.
+//   - places and reply buffers come back with replies. A reply takes none of these resources, and no
+//     credit: it has send buffers of its own, and when they are all in use waits in memory.
+//   - a receiver posts the buffer of a message, or a spare in its place, before the handler runs. So
+//     credits come back whatever handlers do.
+//   - the network brings messages to their targets, or finds the target dead.
+//   - a program can prepare fewer messages than there are send buffers, and a commit that has to wait
+//     copies its payload and gives the buffer back.
 //
-// When deferred replies come is for the program to see to. Where they wait for requests of the rank that they go to, as that of
-// a lock waits for the unlock, these should be posts, which pass calls that wait for a reply buffer. Where they are calls,
-// Config.Replies must be more than the calls that may wait at once.
+// One peer that does not reply holds at most 3/4 of the reply buffers, rounded up: its further
+// calls wait for a place. Several such peers can hold all. Messages to peers that are not connected
+// hold at most a quarter of the send buffers, at least one.
+//
+// When deferred replies come is for the program to see to. Where they wait for requests of the rank
+// that they go to, as that of a lock waits for the unlock, these should be posts, which begin at
+// the credit and so never wait behind calls that lack a place or a reply buffer. Where they are
+// calls, 3/4 of Config.Replies must be more than the calls that may wait at once.
 //
 // # Progress
 //
-// One goroutine leads: it polls the port, 15 µs at a time, and gives way in between. The others park; whoever leaves the
-// lead wakes one. Handlers run after the lead was given up. When nothing happened for Config.SpinFor the leader
-// sleeps in the port; where messages turn out to come clearly sooner when it polls, it does so for longer. When nobody leads
-// for Config.AttendAfter, because the program computes, an attendant goroutine does, and
-// steps back as soon as somebody waits. Endpoint.Serve, Test and Poke are for programs that want
-// to do it themselves. Every message is sent Solicited: its receiver may sleep.
+// One goroutine leads: it polls the network, 15 µs at a time, and yields in between. The others
+// park; a goroutine that leaves the lead unparks one. Handlers run after the lead was given up.
+// When nothing happened for Config.SpinFor the leader sleeps in the network; it polls for longer
+// while its sleeps are short. When no goroutine leads for Config.AttendAfter, because the program
+// computes, an attendant does, and steps back as soon as a goroutine waits. Endpoint.Serve, Test
+// and Poke are for programs that want to do it themselves. Every message is sent solicited: its
+// receiver may sleep.
 //
-// Time is the port's, so that a simulation replays.
+// Time is the network's, so that a simulation replays.
 //
 // # Connections, death
 //
-// The connection of credits with a peer begins with the first control message or message, and lasts until its death
-// or the end of the lane. The network's own connections come and go below it (events Up and Idle), which changes
-// nothing: a message that is sent while the network closes an idle connection goes over the next
-// one, with a credit of before. So credits cannot end with the network's connections.
+// The connection of credits with a peer begins with the first control message or message, and lasts
+// until its death or the end of the endpoint. The network's own connections come and go below it
+// (events Up and Idle): a message that is sent while the network closes an idle connection goes
+// over the next one, with a credit of before. So credits do not end with the network's connections.
 //
-// A peer is dead when the network says so (event Down). As a silent connection tells nothing, a rank that
-// owes a reply for Config.PingAfter is sent a ping, until EndRequests or Drain; a rank that leaves questions for credits unanswered for
-// Config.SilentAfter is taken for dead. A peer that breaks the protocol is cut off likewise.
-// Either way all calls to it end, all credits come back, deferred replies to it go nowhere, once, and others go on.
+// A peer is dead when the network says so (event Down). As a silent connection tells nothing, a
+// rank that owes a reply for Config.PingAfter is sent a ping, until EndRequests or Drain; a rank
+// that leaves questions for credits unanswered for Config.SilentAfter is taken for dead. A peer
+// that breaks the protocol is cut off likewise. Either way all calls to it end, all credits come
+// back, deferred replies to it are dropped, once, and the other peers are not concerned.
 //
 // # Hostile peers
 //
-// Nothing that arrives is believed. What no correct rank sends (another version or table, lengths that do not add up,
-// unused bytes that are set, a request without a credit, a reply to no call) cuts the sender off, with a *[MessageError] or
-// *[flow.ViolationError] in Endpoint.Errors and for Config.OnClosed. A request that names a handler or a part of the segment that is
-// not there is refused; the connection goes on. Notes are unauthenticated, so broken ones are counted and dropped.
-// Who calls and takes no replies is granted no credits while more of them wait than this rank's Config.Replies: they fill the send
-// buffers, but not the memory.
+// Nothing that arrives is believed. What no correct rank sends (another version or table, lengths
+// that do not add up, unused bytes that are set, a request without a credit, a reply to no call)
+// cuts the sender off, with a *[MessageError] or *[flow.ViolationError] in Endpoint.Errors and for
+// Config.OnClosed. A request that names a handler or a part of the segment that is not there is
+// refused; the connection goes on. Notes are unauthenticated, so broken ones are counted and
+// dropped. A peer that calls and takes no replies is granted no credits while more of them wait
+// than this rank's Config.Replies: they fill the send buffers, but not the memory.
+//
+// # Structure
+//
+// The parts embed one another and call downwards only:
+//
+//	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for what is missing
+//	progress  progress.go service.go stall.go                     lead, park, attend; deadlines
+//	inbox     receive_datapath.go handle_datapath.go self.go      events, accounts, handlers
+//	replier   reply_datapath.go deferred.go                       replies, now or later
+//	emitter   emit_datapath.go control.go                         messages and notes to the network
+//	core      core.go peer.go acquire.go calls.go death.go        peers, credits, calls, one lock
+//
+// Wake-ups go through waiters (waiter.go). Two locks protect it all: a peer's, held while a message
+// is handed to the network, and then the endpoint's, under which credits, calls and counts change
+// together.
 //
 // # Wire format
 //
-// Version 1. Little endian. A message is a head of 48 bytes, then the payload of a Medium or the offset of
-// a Long, then the arguments. A note is a head with kind 4.
+// Version 1. Little endian. A message is a head of 48 bytes, then the payload of a Medium or the
+// offset of a Long, then the arguments. A note is a head with kind 4.
 //
 //	bytes  field
 //	0      version: 1

@@ -11,8 +11,8 @@ import (
 // emitter hands messages to the network. It never waits.
 type emitter struct{ core }
 
-// outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here, the
-// payload that is, moves to the heap.
+// outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here,
+// the payload that is, moves to the heap.
 type outgoing struct {
 	kind    kind
 	cat     category
@@ -131,9 +131,9 @@ func (e *emitter) obstacleAt(p *peer, missing stage, granted bool, o *outgoing) 
 	return ErrNoBuffer
 }
 
-// launch sends a request with what its claim has. The peer's sending lock and the endpoint's lock are
-// held; the latter is given up. When the network has no room after all the claim falls back to that
-// stage, and queues there if it may.
+// launch sends a request with what its claim has. The peer's sending lock and the endpoint's lock
+// are held; the latter is given up. When the network has no room after all the claim falls back to
+// that stage, and queues there if it may.
 func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue bool, now time.Duration) error {
 	h := p.heading(o, len(args))
 	b := fabric.SendBuf{ID: fabric.Copied}
@@ -188,8 +188,8 @@ func (e *emitter) fallBackLocked(p *peer, o *outgoing, k *claim, err error, mayQ
 	}
 }
 
-// obstacle is what stands in the way where the network cannot take something now, and err where that
-// is something else.
+// obstacle is what stands in the way where the network cannot take something now, and err where
+// that is something else.
 func (e *emitter) obstacle(err error) error {
 	switch {
 	case err == nil || !errors.Is(err, fabric.ErrAgain):
@@ -211,7 +211,8 @@ func passing(err error) bool {
 	return false
 }
 
-// dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two locks.
+// dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two
+// locks.
 func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
 	now := o.at
 	o.at = 0 // the next attempt is made later
@@ -221,8 +222,8 @@ func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
 	return now
 }
 
-// heading is the head of a message to a peer, but for tokens and credits. It is valid as long as the
-// peer's sending lock is held.
+// heading is the head of a message to a peer, but for tokens and credits. It is valid as long as
+// the peer's sending lock is held.
 func (p *peer) heading(o *outgoing, nargs int) *head {
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler

@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// refusing closes its lane while it is given a message, which it has no room for.
+// refusing closes its endpoint while it is given a message, which it has no room for.
 type refusing struct {
 	*scripted
 	l *Endpoint
@@ -49,7 +49,7 @@ func TestWhatTheNetworkRefusesWhileTheLaneIsClosedIsNotCounted(t *testing.T) {
 }
 
 func (p *refusing) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if f&fabric.Urgent == 0 { // with the lane's lock held
+	if f&fabric.Urgent == 0 { // with the endpoint's lock held
 		return p.scripted.Reserve(f)
 	}
 	p.l.shut(ErrClosed)
@@ -69,13 +69,14 @@ func TestAReplyThatWaitsForABufferWhileTheLaneIsClosedGoesNowhere(t *testing.T) 
 			l.net = &refusing{scripted: s, l: l}
 			l.sendLate()
 			if got := l.Stats(); got.Unsent != 0 || got.Nowhere != 1 {
-				t.Errorf("%d replies wait in a lane that is closed, %d went nowhere", got.Unsent, got.Nowhere)
+				t.Errorf("%d replies wait in an endpoint that is closed, %d went nowhere", got.Unsent, got.Nowhere)
 			}
 		})
 	}
 }
 
-// The race detector finds what this test is about. Nothing orders the two goroutines but the lane itself.
+// The race detector finds what this test is about. Nothing orders the two goroutines but the
+// endpoint itself.
 func TestCloseTakesTheTokenOfACallToItselfWhoseHandlerRuns(t *testing.T) {
 	var cut []error
 	l, _, _ := target(t, &cut)

@@ -17,8 +17,8 @@ import (
 // goroutines may use it.
 type Endpoint struct{ progress }
 
-// Open opens endpoint i of a network for active messages. Its peers open theirs with the same number.
-// It connects to no peer.
+// Open opens endpoint i of a network for active messages. Its peers open theirs with the same
+// number. It connects to no peer.
 func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if err := cfg.populate(); err != nil {
 		return nil, err
@@ -72,12 +72,13 @@ func (l *Endpoint) mayUse(op string) error {
 	return nil
 }
 
-// PeerDown tells the endpoint that a rank is dead, as another part of the program found out: its calls
-// end at the next poll, which this brings about. It may be called with any lock held, and by the network.
+// PeerDown tells the endpoint that a rank is dead, as another part of the program found out: its
+// calls end at the next poll, which this brings about. It may be called with any lock held, and by
+// the network.
 func (l *Endpoint) PeerDown(rank int, cause error) { l.peerDown(rank, cause) }
 
-// Test makes progress once, unless another goroutine does, and reports whether a handler ran. It does
-// not wait. Errors: ErrInHandler, ErrClosed, or what made the network fail.
+// Test makes progress once, unless another goroutine does, and reports whether a handler ran. It
+// does not wait. Errors: ErrInHandler, ErrClosed, or what made the network fail.
 func (l *Endpoint) Test() (bool, error) {
 	if err := l.mayUse("test"); err != nil {
 		return false, err
@@ -98,8 +99,8 @@ func (l *Endpoint) Test() (bool, error) {
 	return some, l.ended()
 }
 
-// Serve makes progress until ctx ends, whose cause it returns, or the endpoint is closed. A rank that
-// does nothing but serve others calls it.
+// Serve makes progress until ctx ends, whose cause it returns, or the endpoint is closed. A rank
+// that does nothing but serve others calls it.
 func (l *Endpoint) Serve(ctx context.Context) error {
 	if err := l.mayUse("serve"); err != nil {
 		return err
@@ -116,11 +117,11 @@ func (l *Endpoint) Serve(ctx context.Context) error {
 // Poke has a goroutine that sleeps in the network look at once.
 func (l *Endpoint) Poke() { l.net.Wake() }
 
-// Close ends the endpoint. Everything pending gets ErrClosed. Its error wraps an *InFlightError if that
-// was something, which is for the caller to judge: an endpoint is closed in good order as Quiesce says.
-// With handlers that do not end, or memory lent by Prepare, it wraps ErrBusy after Config.CloseAfter,
-// and the network's endpoint stays open: call it again. The Close that succeeds tells what else was in
-// flight; one after that is nil.
+// Close ends the endpoint. Everything pending gets ErrClosed. Its error wraps an *InFlightError if
+// that was something, which is for the caller to judge: an endpoint is closed in good order as
+// Quiesce says. With handlers that do not end, or memory lent by Prepare, it wraps ErrBusy after
+// Config.CloseAfter, and the network's endpoint stays open: call it again. The Close that succeeds
+// tells what else was in flight; one after that is nil.
 func (l *Endpoint) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err
@@ -154,7 +155,8 @@ func (l *Endpoint) Close() error {
 	return err
 }
 
-// takeLast takes the lead for good, if the endpoint is not in use any more. Nothing arrives while it looks.
+// takeLast takes the lead for good, if the endpoint is not in use any more. Nothing arrives while
+// it looks.
 func (l *Endpoint) takeLast() bool {
 	if l.attendant != nil && !l.gone.Load() || l.waiting.Load() > 0 || l.prepared() > 0 || !l.tryLead() {
 		return false

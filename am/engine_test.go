@@ -20,7 +20,7 @@ func TestHandlersRunWhileTheProgramComputes(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(*am.Call) { ran.Add(1) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	for range 3 {
 		before := ran.Load()
 		if err := h.Post(bounded(t), l[0], 1); err != nil {
@@ -34,7 +34,7 @@ func TestWithoutAnAttendantNothingRunsUntilSomebodyPolls(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(*am.Call) { ran.Add(1) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
 	ctx, cancel := context.WithCancelCause(bounded(t))
 	served := make(chan error, 1)
 	go func() { served <- l[1].Serve(ctx) }()
@@ -69,7 +69,7 @@ func TestASlowHandlerHoldsUpNobody(t *testing.T) {
 	slow := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
 	fast := table.Handle("fast", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	for _, attend := range []time.Duration{0, -1} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend, StallAfter: 20 * time.Second})
+		l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: attend, StallAfter: 20 * time.Second})
 		ctx := bounded(t)
 		var wg sync.WaitGroup
 		serve, stop := context.WithCancel(ctx)
@@ -114,7 +114,7 @@ func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 			c.Endpoint().Drain(context.Background()), c.Endpoint().Close()}
 		_ = c.Reply(1)
 	})
-	l = lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	l = endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	for to := range 2 {
 		got = nil
 		if r, err := h.Call(bounded(t), l[0], to); err != nil || r.Arg(0) != 1 {
@@ -135,7 +135,7 @@ func TestTheWatchdogNamesWhatIsWaitedFor(t *testing.T) {
 	table := am.NewTable()
 	hold := table.Handle("hold", func(c *am.Call) { c.Defer(time.Hour) })
 	cfg := am.Config{Table: table, StallAfter: 50 * time.Millisecond, Credits: 2, Replies: 2, Sends: 4}
-	l := lanes(t, amtest.NewMemory(3, 64), 3, cfg)
+	l := endpoints(t, amtest.NewMemory(3, 64), 3, cfg)
 	ctx := bounded(t)
 	var e *am.StallError
 	stalls := uint64(0)
@@ -186,7 +186,7 @@ func TestTheWatchdogExplainsMissingCredits(t *testing.T) {
 	h := table.Handle("h", func(*am.Call) {})
 	m := amtest.NewMemory(2, 64)
 	m.NoteLoss = 1 // the question never arrives
-	l := lanes(t, m, 2, am.Config{Table: table, StallAfter: 50 * time.Millisecond})
+	l := endpoints(t, m, 2, am.Config{Table: table, StallAfter: 50 * time.Millisecond})
 	if err := h.TryPost(l[0], 1); err != am.ErrNotConnected {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestASilentRankIsTakenForDead(t *testing.T) {
 	m := amtest.NewMemory(2, 64)
 	m.NoteLoss = 1
 	told := make(chan int, 1)
-	l := lanes(t, m, 2, am.Config{Table: table, SilentAfter: 50 * time.Millisecond, OnClosed: func(rank int, _ error) { told <- rank }})
+	l := endpoints(t, m, 2, am.Config{Table: table, SilentAfter: 50 * time.Millisecond, OnClosed: func(rank int, _ error) { told <- rank }})
 	if err := h.Post(bounded(t), l[0], 1); !errors.Is(err, fabric.ErrPeerDown) || !strings.Contains(err.Error(), "answers no question") {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestASilentRankIsTakenForDead(t *testing.T) {
 func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 	table := am.NewTable()
 	hold := table.Handle("hold", func(c *am.Call) { c.Defer(time.Hour) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Replies: 2, CloseAfter: 20 * time.Millisecond})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Replies: 2, CloseAfter: 20 * time.Millisecond})
 	ctx := bounded(t)
 	errs := make(chan error, 4)
 	for range 4 { // two wait for replies, two for reply buffers
@@ -259,7 +259,8 @@ func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 	}
 }
 
-// Followers are many and wake-ups few: who leaves the lead since its own call has ended wakes one, not all.
+// Followers are many and wake-ups few: who leaves the lead since its own call has ended wakes one,
+// not all.
 func TestTheLeadIsHandedOverToOne(t *testing.T) {
 	const calls = 6
 	owed := make(chan *am.DeferredReply, calls)
@@ -268,7 +269,7 @@ func TestTheLeadIsHandedOverToOne(t *testing.T) {
 	nothing := table.Handle("nothing", func(*am.Call) {})
 	m := amtest.NewMemory(2, 64)
 	var l [2]*am.Endpoint
-	for i, attend := range []time.Duration{time.Minute, 0} { // only who calls leads the lane of rank 0
+	for i, attend := range []time.Duration{time.Minute, 0} { // only who calls leads the endpoint of rank 0
 		var err error
 		if l[i], err = am.Open(m.Rank(i), 0, am.Config{Rank: i, Size: 2, Table: table, Segment: m.Rank(i).Segment, AttendAfter: attend}); err != nil {
 			t.Fatal(err)
@@ -325,7 +326,7 @@ func TestACommitThatWaitsGivesItsBufferBack(t *testing.T) {
 			return err
 		},
 	} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Credits: 1, Sends: 2, AttendAfter: -1})
+		l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Credits: 1, Sends: 2, AttendAfter: -1})
 		ctx := bounded(t)
 		poll := func() {
 			for _, l := range l {

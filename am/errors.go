@@ -18,7 +18,8 @@ var (
 	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")
 	// ErrNoCredit: the rank grants no more now, or others wait in front.
 	ErrNoCredit = flow.ErrNoCredit
-	// ErrNoReply: too many calls are unanswered. Only calls meet it, and they wait: it is counted, in Stats.NoReply.
+	// ErrNoReply: too many calls are unanswered. Only calls meet it, and they wait: it is counted, in
+	// Stats.NoReply.
 	ErrNoReply = flow.ErrNoReply
 	// ErrNoBuffer: every send buffer is in use.
 	ErrNoBuffer = fmt.Errorf("am: no send buffer is free: %w", fabric.ErrAgain)
@@ -27,22 +28,23 @@ var (
 )
 
 var (
-	// ErrNoEndpoint says that what a request was to go through has no lane to the rank.
-	ErrNoEndpoint = errors.New("am: there is no lane to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
-	// ErrClosed says that the lane is closed, or was while something was under way.
-	ErrClosed = fmt.Errorf("am: lane: %w", os.ErrClosed)
+	// ErrNoEndpoint says that what a request was to go through has no endpoint to the rank.
+	ErrNoEndpoint = errors.New("am: there is no endpoint to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
+	// ErrClosed says that the endpoint is closed, or was while something was under way.
+	ErrClosed = fmt.Errorf("am: endpoint: %w", os.ErrClosed)
 	// errSealed is for requests behind EndRequests.
 	errSealed = fmt.Errorf("%w: this rank sends no requests any more (EndRequests; a job's Close, once all ranks have called it)", ErrClosed)
 	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.
 	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
 	// ErrAnswered says that a call has had its one reply.
 	ErrAnswered = errors.New("am: the call is answered already: a handler replies at most once")
-	// ErrOver says that a Call was used after its handler returned, or after Defer; or a Prepared after its end.
+	// ErrOver says that a Call was used after its handler returned, or after Defer; or a Prepared
+	// after its end.
 	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the DeferredReply of Defer; a prepared message is committed or cancelled once")
 	// ErrExpired says that a deferred reply came too late: the caller has been told so.
 	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
-	// ErrBusy says that a lane cannot be closed while its handlers run, or the program is in it or holds memory of
-	// it; the text of Close's error says which.
+	// ErrBusy says that an endpoint cannot be closed while its handlers run, or the program is in it
+	// or holds memory of it; the text of Close's error says which.
 	ErrBusy = fmt.Errorf("am: close: %w", fabric.ErrBusy)
 )
 
@@ -153,7 +155,7 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("am: %s of %d, at most %d fit: %s", e.What, e.Size, e.Max, e.Remedy)
 }
 
-// InFlightError says what had not ended when a lane was closed, or was given up waiting for.
+// InFlightError says what had not ended when an endpoint was closed, or was given up waiting for.
 type InFlightError struct {
 	Op       string
 	Calls    int // without a reply

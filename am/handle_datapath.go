@@ -7,8 +7,8 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// offer lets others help with a batch. The caller leads still: whoever leads after it knows of the work, and does not sleep
-// while some of it waits behind a handler that takes its time.
+// offer lets others help with a batch. The caller leads still: whoever leads after it knows of the
+// work, and does not sleep while some of it waits behind a handler that takes its time.
 func (x *inbox) offer(b *batch) {
 	if b.n > 1 {
 		b.claimed.Store(0)
@@ -20,8 +20,9 @@ func (x *inbox) offer(b *batch) {
 	}
 }
 
-// run runs the handlers of a batch that was offered, if there is one, and takes it back. The caller does not lead. Others
-// help if one of the handlers takes its time: the requests behind it do not wait for it.
+// run runs the handlers of a batch that was offered, if there is one, and takes it back. The caller
+// does not lead. Others help if one of the handlers takes its time: the requests behind it do not
+// wait for it.
 func (x *inbox) run(b *batch) {
 	if b == nil {
 		return
@@ -158,8 +159,9 @@ func (x *inbox) locate(h *Handler, w *work) error {
 	return nil
 }
 
-// invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on. A handler that
-// ends the goroutine ends one that is not its own, perhaps the only one that polls: what would hang later stops here.
+// invoke calls the handler. A panic becomes a failure; one of the rules' checks goes on. A handler
+// that ends the goroutine ends one that is not its own, perhaps the only one that polls: what would
+// hang later stops here.
 func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()

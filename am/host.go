@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Host is what a lane runs in: goroutines and real time, or a simulation.
+// Host is what an endpoint runs in: goroutines and real time, or a simulation.
 type Host interface {
 	// Go starts a goroutine.
 	Go(name string, f func())

@@ -61,8 +61,9 @@ func (e *enemy) message(l *Endpoint) []byte {
 	return b
 }
 
-// Whatever a rank sends, in whatever order, while calls to it are in flight and replies to it are owed: the books balance, every
-// buffer comes back, every call to it ends, and another rank is served as before.
+// Whatever a rank sends, in whatever order, while calls to it are in flight and replies to it are
+// owed: the books balance, every buffer comes back, every call to it ends, and another rank is
+// served as before.
 func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 	cutOff, survived := 0, 0
 	for seed := range uint64(3000) {

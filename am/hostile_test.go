@@ -91,7 +91,7 @@ func (p *scripted) note(from int, b []byte) {
 	p.events = append(p.events, fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: append([]byte(nil), b...)})
 }
 
-// target is a lane whose peers are the test.
+// target is an endpoint whose peers are the test.
 func target(t *testing.T, cut *[]error) (*Endpoint, *scripted, *int) {
 	t.Helper()
 	ran := new(int)

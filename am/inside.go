@@ -7,9 +7,9 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// inside knows the goroutines that run handlers, so that a handler which communicates
-// gets an error in the release build as well. A slot that was used once is never 0 again: in front of the
-// first 0 of its probes a goroutine finds its mark, if it has one.
+// inside knows the goroutines that run handlers, so that a handler which communicates gets an error
+// in the release build as well. A slot that was used once is never 0 again: in front of the first 0
+// of its probes a goroutine finds its mark, if it has one.
 type inside struct {
 	slots [128]atomic.Uintptr
 	many  atomic.Int32 // of more

@@ -2,7 +2,8 @@ package am
 
 import "testing"
 
-// Where nothing tells the address of a g its number does, which begins with 1: that of the main goroutine.
+// Where nothing tells the address of a g its number does, which begins with 1: that of the main
+// goroutine.
 func TestWhatAGoroutineLeavesBehindIsNobodysMark(t *testing.T) {
 	for _, other := range []uintptr{1, 2, 127, 1 << 12, 1<<40 + 384} {
 		s := new(inside)

@@ -11,7 +11,8 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 )
 
-// What the debug build panics on is an error here, however many handlers run, and whatever lane they use.
+// What the debug build panics on is an error here, however many handlers run, and whatever endpoint
+// they use.
 func TestEveryOneOfManyHandlersThatCommunicateGetsAnError(t *testing.T) {
 	const many = 500
 	table, other := am.NewTable(), am.NewTable()
@@ -24,11 +25,11 @@ func TestEveryOneOfManyHandlersThatCommunicateGetsAnError(t *testing.T) {
 		all.Done()
 		<-together
 		if err := post.Post(t.Context(), another, 0); !errors.Is(err, am.ErrInHandler) {
-			t.Errorf("a handler may post through another lane: %v", err)
+			t.Errorf("a handler may post through another endpoint: %v", err)
 		}
 	})
-	here := lanes(t, amtest.NewMemory(1, 64), 1, am.Config{Table: table})[0]
-	another = lanes(t, amtest.NewMemory(1, 64), 1, am.Config{Table: other})[0]
+	here := endpoints(t, amtest.NewMemory(1, 64), 1, am.Config{Table: table})[0]
+	another = endpoints(t, amtest.NewMemory(1, 64), 1, am.Config{Table: other})[0]
 	var calls sync.WaitGroup
 	for range many {
 		calls.Go(func() {

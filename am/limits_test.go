@@ -27,7 +27,7 @@ func TestADeferredReplyMayTakeTheLongestTimeThereIs(t *testing.T) {
 			tokens := make(chan *am.DeferredReply, 1)
 			h := table.Handle("h", func(c *am.Call) { tokens <- c.Defer(time.Duration(c.Arg(0))) })
 			c.cfg.Table = table
-			l := lanes(t, amtest.NewMemory(2, 64), 2, c.cfg)
+			l := endpoints(t, amtest.NewMemory(2, 64), 2, c.cfg)
 			for to := range l {
 				p, err := h.Start(bounded(t), l[0], to, am.Payload{}, uint64(c.named))
 				if err != nil {
@@ -74,7 +74,7 @@ func TestNumbersWhoseSumsOverflowAreRefused(t *testing.T) {
 
 func TestCloseDoesNotWaitForAnAttendantThatSleepsLong(t *testing.T) {
 	for _, after := range []time.Duration{time.Hour, math.MaxInt64} {
-		l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: am.NewTable(), AttendAfter: after})
+		l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: am.NewTable(), AttendAfter: after})
 		for _, l := range l {
 			if err := l.Close(); err != nil {
 				t.Errorf("with AttendAfter %v: %v", after, err)
@@ -86,7 +86,7 @@ func TestCloseDoesNotWaitForAnAttendantThatSleepsLong(t *testing.T) {
 func TestPrepareAndCommitSendNothingWhenTheirContextHasEnded(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	why := errors.New("why")
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
@@ -116,7 +116,7 @@ func TestPrepareAndCommitSendNothingWhenTheirContextHasEnded(t *testing.T) {
 func TestTheTryFormsSayThatTheLaneIsClosed(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, CloseAfter: 20 * time.Millisecond})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, CloseAfter: 20 * time.Millisecond})
 	var prepared [2]*am.Prepared
 	for to := range prepared {
 		p, err := h.Prepare(t.Context(), l[0], to, 8)

@@ -11,9 +11,10 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// A lock is a call whose reply is deferred until the lock is free, its unlock a post. More goroutines want it than there are
-// reply buffers: those that find none keep their turn for a credit, and the unlocks pass them. Rivals are ranks that post to the
-// one with the lock: it asks idle credits back for them.
+// A lock is a call whose reply is deferred until the lock is free, its unlock a post. More
+// goroutines want it than there are reply buffers: those that find none keep their turn for a
+// credit, and the unlocks pass them. Rivals are ranks that post to the one with the lock: it asks
+// idle credits back for them.
 func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 	const users, times = 30, 10
 	for _, c := range []struct {
@@ -97,8 +98,9 @@ func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
 	}
 }
 
-// A call needs a credit and a reply buffer at once. Posts take all credits as they come, calls to another rank the reply
-// buffers, and both come again and again. However far the ranks are from each other, the call has its turn.
+// A call needs a credit and a reply buffer at once. Posts take all credits as they come, calls to
+// another rank the reply buffers, and both come again and again. However far the ranks are from
+// each other, the call has its turn.
 func TestPostsThatPassLeaveACallItsTurn(t *testing.T) {
 	const posters, calls = 6, 20
 	for _, c := range []struct {

@@ -94,7 +94,8 @@ func TestAReplyLeavesABufferToRequests(t *testing.T) {
 	}
 }
 
-// A broken reply takes its call's buffer; posted again, it goes to the next call that waits for one.
+// A broken reply takes its call's buffer; posted again, it goes to the next call that waits for
+// one.
 func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
@@ -123,7 +124,8 @@ func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
 	}
 }
 
-// The first in the queue may wait for long: what it waits for may be with messages to ranks that live.
+// The first in the queue may wait for long: what it waits for may be with messages to ranks that
+// live.
 func TestARequestBehindOthersLearnsOfTheDeath(t *testing.T) {
 	for name, q := range map[string]func(l *Endpoint) *fifo{
 		"reply buffers": func(l *Endpoint) *fifo { return &l.acquirer.replies },

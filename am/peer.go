@@ -106,7 +106,8 @@ func (c *core) takeBuffer() (fabric.SendBuf, bool) {
 // giveBuffer implements resources.
 func (c *core) giveBuffer(b fabric.SendBuf) { c.net.Release(b) }
 
-// enlistLocked has the service look after a peer, if there is reason: questions to repeat, or a full queue.
+// enlistLocked has the service look after a peer, if there is reason: questions to repeat, or a
+// full queue.
 func (c *core) enlistLocked(p *peer) {
 	if !p.asking && (p.full || p.credits.Restless()) {
 		p.asking = true

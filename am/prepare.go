@@ -6,9 +6,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Prepared is a Medium request whose payload the program writes where the device reads it. It ends with
-// Commit, CommitCall or Cancel, or a TryCommit without an error. One goroutine at a time uses it. A lane with
-// prepared messages cannot be closed.
+// Prepared is a Medium request whose payload the program writes where the device reads it. It ends
+// with Commit, CommitCall or Cancel, or a TryCommit without an error. One goroutine at a time uses
+// it. An endpoint with prepared messages cannot be closed.
 type Prepared struct {
 	l    *Endpoint
 	h    *Handler
@@ -68,8 +68,8 @@ func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 	return h.prepared(l, rank, size, c.buf), nil
 }
 
-// reserve takes a send buffer for the program, in a way of the acquirer's. The buffer is counted before
-// another goroutine can end the endpoint: Close takes its memory.
+// reserve takes a send buffer for the program, in a way of the acquirer's. The buffer is counted
+// before another goroutine can end the endpoint: Close takes its memory.
 func (l *Endpoint) reserve(p *peer, c *claim, take func(*claim) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +155,8 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 	return err
 }
 
-// CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has ended.
+// CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has
+// ended.
 func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err error) {
 	if err := p.ready(ctx, args); err != nil {
 		p.Cancel()
@@ -177,8 +178,8 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 	return r, err
 }
 
-// first tries to send the message out of its buffer, and ends the Prepared. A message that has to wait
-// then queues like any other.
+// first tries to send the message out of its buffer, and ends the Prepared. A message that has to
+// wait then queues like any other.
 func (p *Prepared) first(o *outgoing, args []uint64) error {
 	if p.rank == p.l.cfg.Rank {
 		return p.toSelf(o, args)

@@ -8,11 +8,11 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// progress polls: one goroutine leads, the others park until their own business is done or the lead is
-// free. A leader that goes unparks one of them.
+// progress polls: one goroutine leads, the others park until their own business is done or the lead
+// is free. A leader that goes unparks one of them.
 //
-// No wake-up is lost: a goroutine that parks is in the list first, and then tries for the lead and looks
-// at its signal once more; a leader gives up the lead first, and then looks at the list.
+// No wake-up is lost: a goroutine that parks is in the list first, and then tries for the lead and
+// looks at its signal once more; a leader gives up the lead first, and then looks at the list.
 type progress struct {
 	inbox
 	lead    atomic.Bool
@@ -52,8 +52,8 @@ func (g *progress) leaveParkedLocked(w *waiter) {
 	g.waiting.Store(int32(g.parked.Len()))
 }
 
-// await makes progress until w is signaled, ctx ends, w waits for too long or the endpoint is closed.
-// Without an error the caller looks for itself whether it has what it waited for.
+// await makes progress until w is signaled, ctx ends, w waits for too long or the endpoint is
+// closed. Without an error the caller looks for itself whether it has what it waited for.
 func (g *progress) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for an endpoint")
 	defer g.handOver()
@@ -121,8 +121,8 @@ func (g *progress) park(ctx context.Context, w *waiter, first bool) error {
 	return err
 }
 
-// collect polls until there are handlers to run, which it returns, or w has reason to look. The caller
-// leads, and does not any more when it returns. known is the time, if that is known; else 0.
+// collect polls until there are handlers to run, which it returns, or w has reason to look. The
+// caller leads, and does not any more when it returns. known is the time, if that is known; else 0.
 func (g *progress) collect(ctx context.Context, w *waiter, known time.Duration, sleep bool) *batch {
 	b := g.leaderBatch()
 	for from := time.Duration(0); ; {
@@ -182,9 +182,9 @@ func (g *progress) budget(sleep bool) time.Duration {
 	return pollBudget
 }
 
-// round polls once and takes what there is. It returns the time: what was known when it began, if that
-// is not 0 and something comes within the budget. Then the time is behind by that much and no more,
-// which recalls of credits and the like do not mind; a clock costs as much as two locks.
+// round polls once and takes what there is. It returns the time: what was known when it began, if
+// that is not 0 and something comes within the budget. Then the time is behind by that much and no
+// more, which recalls of credits and the like do not mind; a clock costs as much as two locks.
 func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 	n, err := g.net.Poll(b.events[:], budget)
 	now := known
@@ -247,7 +247,8 @@ func (g *progress) rounds() uint64 {
 	return g.stats.polls
 }
 
-// attend leads when no other goroutine has for a while, so that handlers run while the program computes.
+// attend leads when no other goroutine has for a while, so that handlers run while the program
+// computes.
 func (g *progress) attend() {
 	defer g.gone.Store(true)
 	pause := g.cfg.AttendAfter

@@ -7,21 +7,25 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has brought all
-// requests of this rank to their targets, and what had arrived here is handled; it may run these handlers itself. It does not keep
-// anybody from beginning some; what waits for a credit or a buffer has not begun. A reply that is just being handed to the network may
-// be missed: who waits for it has not returned from its own Quiesce. When ctx ends first it returns an *InFlightError.
+// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has
+// brought all requests of this rank to their targets, and what had arrived here is handled; it may
+// run these handlers itself. It does not keep anybody from beginning some; what waits for a credit
+// or a buffer has not begun. A reply that is just being handed to the network may be missed: who
+// waits for it has not returned from its own Quiesce. When ctx ends first it returns an
+// *InFlightError.
 //
-// Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain, Close. Where some may still send there
-// are two barriers: Quiesce, a barrier, EndRequests, Quiesce, a barrier, Drain, Close. The barrier must not need the lanes.
+// Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain,
+// Close. Where some may still send there are two barriers: Quiesce, a barrier, EndRequests,
+// Quiesce, a barrier, Drain, Close. The barrier must not need the endpoints.
 func (l *Endpoint) Quiesce(ctx context.Context) error {
 	return l.calm(ctx, "quiesce", l.unfinished, l.stillSince)
 }
 
-// EndRequests has all requests of this rank refused with ErrClosed from now on, those that wait for a credit or a buffer
-// included, and waits until the network has brought those that were sent to their targets. It does not wait for the answers, which
-// come as before; handlers run and reply. No other rank is pinged from now on, so bound a Quiesce behind it: it may wait for one that
-// died silently. When ctx ends first it returns an *InFlightError; requests stay refused.
+// EndRequests has all requests of this rank refused with ErrClosed from now on, those that wait for
+// a credit or a buffer included, and waits until the network has brought those that were sent to
+// their targets. It does not wait for the answers, which come as before; handlers run and reply. No
+// other rank is pinged from now on, so bound a Quiesce behind it: it may wait for one that died
+// silently. When ctx ends first it returns an *InFlightError; requests stay refused.
 func (l *Endpoint) EndRequests(ctx context.Context) error {
 	if err := l.mayUse("end requests"); err != nil {
 		return err
@@ -39,9 +43,10 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
 }
 
-// Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes. It waits for nothing that this
-// rank has in flight, and from now on pings no other rank: behind a barrier behind Quiesce the others may close their
-// lanes meanwhile. When ctx ends first it returns an *InFlightError, which cannot count what has not been looked at.
+// Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes.
+// It waits for nothing that this rank has in flight, and from now on pings no other rank: behind a
+// barrier behind Quiesce the others may close their endpoints meanwhile. When ctx ends first it
+// returns an *InFlightError, which cannot count what has not been looked at.
 func (l *Endpoint) Drain(ctx context.Context) error {
 	if err := l.mayUse("drain"); err != nil {
 		return err
@@ -96,20 +101,20 @@ func (l *Endpoint) unfinished() InFlightError {
 	return rest
 }
 
-// unsent counts the messages that the network may not have brought to their targets: those whose send buffers it has, and those
-// that it has copied, about which it finds out when asked.
+// unsent counts the messages that the network may not have brought to their targets: those whose
+// send buffers it has, and those that it has copied, about which it finds out when asked.
 func (l *Endpoint) unsent() int {
 	l.mu.Lock() // no buffer changes from one count to the other
 	s, prepared := l.net.Stats(), l.acquirer.prepared
 	l.mu.Unlock()
 	if s.Unconfirmed > 0 {
-		_ = l.net.Kick() // Poll tells of a port that is lost
+		_ = l.net.Kick() // Poll reports a network that is lost
 	}
 	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
 }
 
-// owes counts the replies that the network does not have yet, also those that are being made or sent, and in no list then. The
-// lane's lock is held.
+// owes counts the replies that the network does not have yet, also those that are being made or
+// sent, and in no list then. The endpoint's lock is held.
 func (l *Endpoint) owesLocked() int {
 	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
 }
@@ -127,9 +132,10 @@ func (l *Endpoint) look() glance {
 	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, empty: s.empty, running: l.handlingLocked()}
 }
 
-// stillSince reports whether nothing has arrived since a look, which is renewed if something has, and whatever
-// arrived is handled. Three polls that bring nothing tell: one may have been under way at the look, and what had come before
-// the second comes with the third at the latest. What lies behind a message that is still being written has not arrived.
+// stillSince reports whether nothing has arrived since a look, which is renewed if something has,
+// and whatever arrived is handled. Three polls that bring nothing tell: one may have been under way
+// at the look, and what had come before the second comes with the third at the latest. What lies
+// behind a message that is still being written has not arrived.
 func (l *Endpoint) stillSince(look *glance) bool {
 	now := l.look()
 	if now.arrived != look.arrived {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A post that has begun is in the network when EndRequests returns, and one that has not is refused.
+// A post that has begun is in the network when EndRequests returns, and one that has not is
+// refused.
 func TestEndRequestsWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
@@ -33,7 +34,8 @@ func TestEndRequestsWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 	}
 }
 
-// Over verbs what is short is copied: the packet may get lost, and Close ends the connection that would send it again.
+// Over verbs what is short is copied: the packet may get lost, and Close ends the connection that
+// would send it again.
 func TestEndRequestsWaitsUntilTheMessagesHaveArrivedAndNotForCalls(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)

@@ -54,8 +54,8 @@ func (x *inbox) batch() *batch {
 	return new(batch)
 }
 
-// processLocked takes the events of a round: counts first, then buffers are posted again; the caller
-// runs the handlers. The lock is given up and taken where OnClosed is called.
+// processLocked takes the events of a round: counts first, then buffers are posted again; the
+// caller runs the handlers. The lock is given up and taken where OnClosed is called.
 func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
 	for i := range b.events[:n] {
 		e := &b.events[i]
@@ -154,8 +154,8 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 	return err
 }
 
-// accountLocked enters a message into the accounts, and a reply into its call. The error is one of the
-// message: whatever it says, its buffer is gone and must be accounted for.
+// accountLocked enters a message into the accounts, and a reply into its call. The error is one of
+// the message: whatever it says, its buffer is gone and must be accounted for.
 func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
 	if bad == nil && (h.kind == reply || h.kind == failure) {
 		err = x.pool.ReplyArrived(p.rank, connection)
@@ -186,8 +186,8 @@ func (x *inbox) creditedLocked(p *peer) {
 	x.enlistLocked(p)
 }
 
-// acceptLocked decides where a request's payload is while its handler runs, and whether its buffer is
-// kept.
+// acceptLocked decides where a request's payload is while its handler runs, and whether its buffer
+// is kept.
 func (x *inbox) acceptLocked(w *work, payload []byte, slot int32) (keep bool) {
 	if w.head.wants {
 		x.stats.wanted++

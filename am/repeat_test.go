@@ -12,8 +12,8 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// Of two calls that wait for credits the first takes the only one, when who leads sleeps already. What it asked for on behalf of
-// the other gets lost on its way here.
+// Of two calls that wait for credits the first takes the only one, when who leads sleeps already.
+// What it asked for on behalf of the other gets lost on its way here.
 func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
 	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
 	if err != nil {
@@ -110,7 +110,8 @@ func (p descheduledPort) Now() time.Duration {
 	return now
 }
 
-// Between the beginning of a call and its message who leads wakes for the last time, as nothing is awaited.
+// Between the beginning of a call and its message who leads wakes for the last time, as nothing is
+// awaited.
 func TestARankThatOwesAReplyIsPingedThoughTheCallWasSlow(t *testing.T) {
 	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
 	if err != nil {

@@ -32,8 +32,8 @@ func (r *replier) refuse(rank int, token uint64, why Reason, text string) error 
 	return r.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
 }
 
-// concludeReply is what follows when a reply was sent or cannot be: the caller is told of one that the
-// network refuses.
+// concludeReply is what follows when a reply was sent or cannot be: the caller is told of one that
+// the network refuses.
 func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
@@ -46,8 +46,8 @@ func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	return err
 }
 
-// reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a rank
-// that replies all the time would send nothing else.
+// reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a
+// rank that replies all the time would send nothing else.
 func (r *replier) reserve() (fabric.SendBuf, error) {
 	r.mu.Lock()
 	waits := r.acquirer.buffers.Len() > 0
@@ -133,8 +133,9 @@ func (r *replier) postpone(p *peer, o *outgoing, args []uint64) error {
 	return nil
 }
 
-// countLateLocked counts the replies that wait for a peer. While more wait than this rank would itself
-// await, the peer is granted no credits: one that takes no replies would have them fill the memory.
+// countLateLocked counts the replies that wait for a peer. While more wait than this rank would
+// itself await, the peer is granted no credits: one that takes no replies would have them fill the
+// memory.
 func (r *replier) countLateLocked(p *peer, more int) {
 	p.late += more
 	r.pool.Bar(p.rank, p.late > r.cfg.Replies, r.net.Now())

@@ -110,8 +110,8 @@ func (c *Call) Offset() (off uint64, ok bool) { return c.head.off, c.head.cat ==
 // Wanted reports whether the caller waits for a reply. To others a reply is dropped.
 func (c *Call) Wanted() bool { return c.head.wants }
 
-// Reply answers with arguments only. After an error the handler may reply with less; if it does not, the caller is told
-// of the error.
+// Reply answers with arguments only. After an error the handler may reply with less; if it does
+// not, the caller is told of the error.
 func (c *Call) Reply(args ...uint64) error { return c.answer(Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.
@@ -135,7 +135,8 @@ func (c *Call) answer(p Payload, args []uint64) error {
 	return c.x.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
 }
 
-// replyForHandler is for one that returned without a reply: an empty one, or that its own did not fit.
+// replyForHandler is for one that returned without a reply: an empty one, or that its own did not
+// fit.
 func (c *Call) replyForHandler() error {
 	if c.unfit == nil {
 		return c.Reply()

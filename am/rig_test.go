@@ -12,14 +12,14 @@ import (
 
 func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
 
-// lanes opens one lane per rank of a network in memory, and closes them.
-func lanes(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Endpoint {
+// endpoints opens one endpoint per rank of a network in memory, and closes them.
+func endpoints(t testing.TB, m *amtest.Memory, n int, cfg am.Config) []*am.Endpoint {
 	t.Helper()
-	return lanesOf(t, m, n, n, cfg)
+	return endpointsOf(t, m, n, n, cfg)
 }
 
-// lanesOf opens those of the first k of n ranks.
-func lanesOf(t testing.TB, m *amtest.Memory, k, n int, cfg am.Config) []*am.Endpoint {
+// endpointsOf opens those of the first k of n ranks.
+func endpointsOf(t testing.TB, m *amtest.Memory, k, n int, cfg am.Config) []*am.Endpoint {
 	t.Helper()
 	all := make([]*am.Endpoint, k)
 	for i := range all {

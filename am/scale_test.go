@@ -54,14 +54,15 @@ func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 	}
 }
 
-// A lane among a million ranks is as large as one among two, but for a quarter of a byte for each here and in flow.
+// An endpoint among a million ranks is as large as one among two, but for a quarter of a byte for
+// each here and in flow.
 func TestALaneDoesNotGrowWithTheRanksItNeverHearsOf(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	opened := func(size int) float64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		l := lanesOf(t, amtest.NewMemory(2, 64), 2, size, am.Config{Table: table})
+		l := endpointsOf(t, amtest.NewMemory(2, 64), 2, size, am.Config{Table: table})
 		if _, err := h.Call(bounded(t), l[0], 1, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +75,7 @@ func TestALaneDoesNotGrowWithTheRanksItNeverHearsOf(t *testing.T) {
 	}
 }
 
-// The lanes of a simulated job add nothing of the machine's: a seed names their run, too.
+// The endpoints of a simulated job add nothing of the machine's: a seed names their run, too.
 func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	var first *outcome
@@ -92,7 +93,8 @@ func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
 	}
 }
 
-// A rank dies with all credits of another, which never sends it anything: only those who wait for the credits miss it.
+// A rank dies with all credits of another, which never sends it anything: only those who wait for
+// the credits miss it.
 func TestCreditsOfADeadRankThatNobodySendsToComeBack(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
@@ -164,7 +166,7 @@ func TestWhoNeverAnswersIsTakenForDeadHoweverRarelyItIsAsked(t *testing.T) {
 	}
 }
 
-// Who sleeps for the lane since before the call had no reason to come back.
+// Who sleeps for the endpoint since before the call had no reason to come back.
 func TestARankThatOwesAReplyIsPingedThoughWhoLeadsSleptAtTheCall(t *testing.T) {
 	for name, x := range map[string]struct {
 		serve bool // somebody does, besides

@@ -10,7 +10,8 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 )
 
-// Who waits to send waits for nothing any more; what was sent ends as it would have, and the other rank's requests are handled.
+// Who waits to send waits for nothing any more; what was sent ends as it would have, and the other
+// rank's requests are handled.
 func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 	table := am.NewTable()
 	tokens := make(chan *am.DeferredReply, 8)
@@ -32,7 +33,7 @@ func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			ctx := bounded(t)
 			c.cfg.Table, c.cfg.StallAfter = table, time.Minute
-			l := lanesOf(t, amtest.NewMemory(3, 64), 2, 3, c.cfg) // rank 2 says nothing
+			l := endpointsOf(t, amtest.NewMemory(3, 64), 2, 3, c.cfg) // rank 2 says nothing
 			call, err := hold.Start(ctx, l[0], 1, am.Payload{})
 			if err != nil {
 				t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on from
-// then. This and Prepare are the only places where a request waits.
+// send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on
+// from then. This and Prepare are the only places where a request waits.
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.trySend(p, o, args, w)

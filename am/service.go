@@ -76,9 +76,9 @@ func (g *progress) pingIsDueLocked(now time.Duration) bool {
 	return now >= g.pingDue
 }
 
-// pingAll pings peers that owe a reply for long: a connection on which nothing moves tells nothing of
-// the death of the other end. A ping tries once; without a credit the connection is closed instead,
-// which tells as much, and the next message opens another.
+// pingAll pings peers that owe a reply for long: a connection on which nothing moves tells nothing
+// of the death of the other end. A ping tries once; without a credit the connection is closed
+// instead, which tells as much, and the next message opens another.
 func (g *progress) pingAll(now time.Duration) {
 	g.mu.Lock()
 	if !g.pingIsDueLocked(now) {

@@ -11,8 +11,9 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 )
 
-// A call may run a slow handler of a batch of another goroutine before it polls for the first time. The time at which it began is over then: with that
-// rank 1 would be asked for credits long ago, and be dead for want of an answer. The wait behind the handler counts as one.
+// A call may run a slow handler of a batch of another goroutine before it polls for the first time.
+// The time at which it began is over then: with that rank 1 would be asked for credits long ago,
+// and be dead for want of an answer. The wait behind the handler counts as one.
 func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 	const slowly, ranks = 500 * time.Millisecond, 10
 	table := am.NewTable()
@@ -80,7 +81,7 @@ func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 	}
 }
 
-// pollUntil polls a lane until f has returned.
+// pollUntil polls an endpoint until f has returned.
 func pollUntil(t *testing.T, l *am.Endpoint, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -10,9 +10,10 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
-// counters are those of Stats. What each message changes is counted under a lock that is held anyway.
+// counters are those of Stats. What each message changes is counted under a lock that is held
+// anyway.
 type counters struct {
-	// Under the lane's lock.
+	// Under the endpoint's lock.
 	calls, posts, pings, writes, answered       uint64
 	replied, failed, dead, ended, late, written uint64
 	requests, replies, pinged, ignored, broken  uint64
@@ -33,7 +34,7 @@ type Stats struct {
 	Replied       uint64 // calls that have a reply
 	Failed        uint64 // that have a *RemoteError
 	Dead          uint64 // whose peer died, or was cut off
-	Ended         uint64 // that the closing of the lane ended
+	Ended         uint64 // that the closing of the endpoint ended
 	CallsInFlight int    // the others
 	Late          uint64 // of those with a reply: nobody waited any more
 
@@ -46,7 +47,7 @@ type Stats struct {
 	Panics   uint64 // of handlers
 	Replies  uint64 // replies and failures
 	Broken   uint64 // messages against the protocol
-	Ignored  uint64 // messages of peers that are dead or cut off, and replies that come after the lane has ended their calls
+	Ignored  uint64 // messages of peers that are dead or cut off, and replies that come after the endpoint has ended their calls
 	Notes    uint64 // control messages
 	BadNotes uint64 // of them, against the protocol
 	Copies   uint64 // payloads copied because all spares were in use
@@ -54,7 +55,7 @@ type Stats struct {
 	// Of what this rank replies.
 	Wanted   uint64 // requests to be answered
 	Answered uint64 // replies and failures sent
-	Nowhere  uint64 // that could not be sent: the peer is dead, or the lane closed
+	Nowhere  uint64 // that could not be sent: the peer is dead, or the endpoint closed
 	Unwanted uint64 // made for requests that want none
 	Owed     int    // not made yet: deferred, or their handlers run
 	Unsent   int    // made, waiting for a send buffer
@@ -107,7 +108,7 @@ func (l *Endpoint) Stats() Stats {
 	return s
 }
 
-// Add returns the sums, field by field: what several lanes have done together.
+// Add returns the sums, field by field: what several endpoints have done together.
 func (s Stats) Add(o Stats) Stats {
 	addFields(reflect.ValueOf(&s).Elem(), reflect.ValueOf(o))
 	return s
@@ -128,7 +129,7 @@ func addFields(to, from reflect.Value) {
 }
 
 // Check returns an error unless the identities between the counters hold that hold
-// whenever nobody is just using the lane.
+// whenever no goroutine is using the endpoint.
 func (s *Stats) Check() error {
 	for _, c := range [...]struct {
 		rule      string
@@ -152,10 +153,10 @@ func (s *Stats) Check() error {
 	return nil
 }
 
-// ErrorEntry is an error with its number, from 0, the rank that it is about (-1: none), and the time since the network was
-// opened.
+// ErrorEntry is an error with its number, from 0, the rank that it is about (-1: none), and the
+// time since the network was opened.
 type ErrorEntry = errring.Entry
 
-// Errors are the last errors of the lane that this rank's callers were not told, at most 1024, the oldest first: what
-// arrived broken, handlers that panicked here, peers that died.
+// Errors are the last errors of the endpoint that this rank's callers were not told, at most 1024,
+// the oldest first: what arrived broken, handlers that panicked here, peers that died.
 func (l *Endpoint) Errors() []ErrorEntry { return l.ring.Snapshot() }

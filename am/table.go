@@ -35,7 +35,7 @@ func (h *Handler) Name() string { return h.name }
 // Table is a set of handlers. All ranks of a job have the same: register handlers
 // in package variables or init functions. Its first use, by Open, Hash, Encode or Check, fixes it.
 type Table struct {
-	mu     sync.Mutex // of registration, before there is a lane
+	mu     sync.Mutex // of registration, before there is an endpoint
 	byName map[string]*Handler
 	sorted []*Handler // by name; not nil once the table is fixed
 	hash   uint64
@@ -158,8 +158,8 @@ func (t *Table) Len() int {
 	return len(t.byName)
 }
 
-// InHandler reports whether the calling goroutine runs a handler, of whatever table. Who may wait asks
-// it: a handler must not.
+// InHandler reports whether the calling goroutine runs a handler, of whatever table. Who may wait
+// asks it: a handler must not.
 func (t *Table) InHandler() bool { return inHandler.here() }
 
 // find returns nil for an index that no handler has.

@@ -16,13 +16,13 @@ import (
 
 // traffic is random traffic of many ranks in a simulation.
 type traffic struct {
-	cfg   sim.Config
-	lane  am.Config // those buffers that are 0 are few
-	calls int       // requests of each rank
-	posts bool      // not only calls, and Long payloads, which need segments
-	kill  []int     // who dies meanwhile
-	slow  []int     // who polls slowly
-	stall time.Duration
+	cfg      sim.Config
+	endpoint am.Config // those buffers that are 0 are few
+	calls    int       // requests of each rank
+	posts    bool      // not only calls, and Long payloads, which need segments
+	kill     []int     // who dies meanwhile
+	slow     []int     // who polls slowly
+	stall    time.Duration
 
 	workers int           // goroutines of each rank that send; 0 is 1
 	serve   bool          // one more serves
@@ -30,7 +30,7 @@ type traffic struct {
 	fickle  bool          // requests are also prepared, tried, cancelled and given up, and replies deferred
 }
 
-// outcome is what traffic left behind, with all lanes at rest.
+// outcome is what traffic left behind, with all endpoints at rest.
 type outcome struct {
 	traffic
 	err      error
@@ -46,7 +46,7 @@ type outcome struct {
 type load struct {
 	traffic
 	dead        map[int]bool
-	lanes       []*am.Endpoint
+	endpoints   []*am.Endpoint
 	left        atomic.Int64 // goroutines that are not done; below 0: something went wrong
 	unquiet     atomic.Int64 // ranks whose messages have not all arrived
 	ended, died atomic.Int64
@@ -63,7 +63,7 @@ func (x traffic) run(t *testing.T) *outcome {
 	}
 	w.ConnectAll()
 	x.workers = max(x.workers, 1)
-	r := &load{traffic: x, dead: map[int]bool{}, lanes: make([]*am.Endpoint, x.cfg.Ranks), held: make([][]*am.DeferredReply, x.cfg.Ranks)}
+	r := &load{traffic: x, dead: map[int]bool{}, endpoints: make([]*am.Endpoint, x.cfg.Ranks), held: make([][]*am.DeferredReply, x.cfg.Ranks)}
 	r.register()
 	for i, rank := range x.slow {
 		w.Slow(rank, time.Duration(1+i)*20*time.Microsecond)
@@ -77,7 +77,7 @@ func (x traffic) run(t *testing.T) *outcome {
 	r.unquiet.Store(live)
 	o := &outcome{traffic: x, err: w.Run(r.rank), rnr: w.RNR(), hash: w.TraceHash()}
 	o.ended, o.died = r.ended.Load(), r.died.Load()
-	for i, l := range r.lanes {
+	for i, l := range r.endpoints {
 		if l != nil && !r.dead[i] {
 			o.live = append(o.live, l)
 			o.messages += l.Stats().Network.Sends
@@ -95,7 +95,7 @@ func (r *load) register() {
 		held := &r.held[c.Endpoint().Rank()]
 		*held = append(*held, c.Defer(0))
 	})
-	c := &r.lane
+	c := &r.endpoint
 	c.Table, c.StallAfter, c.SilentAfter, c.PingAfter = table, r.stall, r.stall/2, r.stall/8
 	for _, x := range []struct {
 		v *int
@@ -109,13 +109,13 @@ func (r *load) register() {
 
 // rank is the life of one rank.
 func (r *load) rank(ctx context.Context, s *sim.Rank) error {
-	cfg := r.lane
+	cfg := r.endpoint
 	cfg.Rank, cfg.Size, cfg.Host, cfg.Segment = s.ID(), s.Size(), lateHost{amtest.SimHost(s), s, r.late}, s.Segment()
 	l, err := am.Open(s.Net(), 0, cfg)
 	if err != nil {
 		return err
 	}
-	r.lanes[s.ID()] = l
+	r.endpoints[s.ID()] = l
 	if r.serve {
 		s.Go("serve", func(ctx context.Context) error {
 			if err := l.Serve(ctx); !errors.Is(err, am.ErrClosed) {
@@ -288,7 +288,8 @@ func (r *load) request(ctx context.Context, s *sim.Rank, l *am.Endpoint, to int,
 	return err
 }
 
-// allEnded checks that every request of a live rank ended with its reply, or with the death of its target.
+// allEnded checks that every request of a live rank ended with its reply, or with the death of its
+// target.
 func (o *outcome) allEnded(t *testing.T) {
 	t.Helper()
 	if o.err != nil {
@@ -310,7 +311,8 @@ func (o *outcome) noneMetNoBuffer(t *testing.T) {
 	}
 }
 
-// booksAgree checks the identities between the counters of every rank, and without deaths those between ranks.
+// booksAgree checks the identities between the counters of every rank, and without deaths those
+// between ranks.
 func (o *outcome) booksAgree(t *testing.T) {
 	t.Helper()
 	for _, l := range o.live {

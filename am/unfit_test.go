@@ -27,7 +27,7 @@ func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {
 		}
 		_ = c.Reply(7)
 	})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
 	for to := range l {
 		for _, h := range []*am.Handler{far, later, big, many} {
 			var re *am.RemoteError
@@ -53,7 +53,7 @@ func TestPayloadsEndWhereTheMessageDoes(t *testing.T) {
 		_ = append(c.Payload(), "xxxx"...)
 		_ = c.ReplyWith(am.Long(8, []byte("reply")))
 	})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 5 * time.Second})
 	for to := range l {
 		mine := []byte("payload, and what the caller keeps behind it")
 		for _, p := range []am.Payload{am.Medium(mine[:7]), am.Long(32, mine[:7])} {
@@ -71,7 +71,7 @@ func TestPayloadsEndWhereTheMessageDoes(t *testing.T) {
 func TestTheTextOfAPanicIsCutBetweenCharacters(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { panic(strings.Repeat("x", int(c.Arg(0))) + strings.Repeat("é", 1<<20)) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	for to := range l {
 		for pad := range uint64(2) {
 			_, err := h.Call(bounded(t), l[0], to, pad)
@@ -99,7 +99,7 @@ func TestAPanicAfterDeferIsTheCallersErrorAtOnce(t *testing.T) {
 		_ = c.Defer(time.Hour).Reply(7)
 		panic("out of cheese")
 	})
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: 20 * time.Second})
 	for to := range l {
 		var re *am.RemoteError
 		if _, err := h.Call(bounded(t), l[0], to); !errors.As(err, &re) || re.Reason != am.Panicked || re.Text != "out of cheese" {

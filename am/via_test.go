@@ -15,7 +15,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// byRank is a Via with a lane for each rank, as a job on several networks is one.
+// byRank is a Via with an endpoint for each rank, as a job on several networks is one.
 type byRank []*am.Endpoint
 
 func (v byRank) Endpoint(rank int) *am.Endpoint {
@@ -28,7 +28,7 @@ func (v byRank) Endpoint(rank int) *am.Endpoint {
 func TestARequestGoesThroughTheLaneThatItsViaNames(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("where", func(c *am.Call) { _ = c.Reply(uint64(c.Endpoint().Rank()), uint64(c.From())) })
-	one, other := lanes(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table}), lanes(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table})
+	one, other := endpoints(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table}), endpoints(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table})
 	v := byRank{one[0], one[0], other[0]}
 	for rank := range 3 {
 		r, err := h.Call(bounded(t), v, rank)
@@ -51,7 +51,7 @@ func TestARequestGoesThroughTheLaneThatItsViaNames(t *testing.T) {
 func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	h := am.NewTable().Handle("nowhere", func(*am.Call) {})
 	ctx := context.Background()
-	for name, v := range map[string]am.Via{"nil": nil, "no lane": (*am.Endpoint)(nil), "a job without handlers": byRank{nil}} {
+	for name, v := range map[string]am.Via{"nil": nil, "no endpoint": (*am.Endpoint)(nil), "a job without handlers": byRank{nil}} {
 		_, call := h.Call(ctx, v, 0)
 		_, with := h.CallWith(ctx, v, 0, am.Medium(nil))
 		_, start := h.Start(ctx, v, 0, am.Payload{})
@@ -66,12 +66,13 @@ func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// A lane that hears of a death from elsewhere ends what waits for that rank, although its network says nothing.
+// An endpoint that hears of a death from elsewhere ends what waits for that rank, although its
+// network says nothing.
 func TestADeathThatSomebodyElseFoundOutEndsTheCallsToThatRankAlone(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("late", func(c *am.Call) { c.Defer(time.Minute) })
 	closed := make(chan int, 4)
-	l := lanes(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table, OnClosed: func(rank int, _ error) { closed <- rank }})
+	l := endpoints(t, amtest.NewMemory(3, 64), 3, am.Config{Table: table, OnClosed: func(rank int, _ error) { closed <- rank }})
 	dead, err := h.Start(bounded(t), l[0], 1, am.Payload{})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +101,8 @@ func TestADeathThatSomebodyElseFoundOutEndsTheCallsToThatRankAlone(t *testing.T)
 	}
 }
 
-// refusing is a network that knew of a death before it had the port: no event tells, notes are refused.
+// refusing is a network that knew of a death before it had the port: no event tells, notes are
+// refused.
 type refusing struct{ fabric.Messenger }
 
 type refusingPort struct{ fabric.Endpoint }
@@ -133,7 +135,7 @@ func TestDrainHandlesEveryPost(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(*am.Call) { time.Sleep(time.Millisecond); ran.Add(1) })
-	l := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, AttendAfter: -1})
 	const posts = 40
 	posted := make(chan error, 1)
 	done := make(chan struct{})
@@ -227,14 +229,14 @@ func TestTermsAreWhatRanksMustAgreeOn(t *testing.T) {
 		t.Errorf("with 8 credits: %v", other)
 	}
 	if _, err := (am.Config{MaxMedium: 1}).Terms(); err == nil {
-		t.Error("a configuration with which no lane opens has terms")
+		t.Error("a configuration with which no endpoint opens has terms")
 	}
 }
 
 func TestAHandlerThatEndsItsGoroutineIsAPanicThatSaysSo(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("quits", func(*am.Call) { runtime.Goexit() })
-	ls := lanes(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	ls := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
 	said := make(chan any)
 	go func() {
 		defer func() { said <- recover() }()

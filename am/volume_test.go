@@ -18,13 +18,14 @@ var (
 	ranksFlag    = flag.Int("ranks", manyRanks, "ranks of TestThousandsOfRanksRandomAllToAll")
 )
 
-// randomWorld is a job of a random shape: from plenty to one buffer of a kind, with and without losses, slow ranks and deaths.
+// randomWorld is a job of a random shape: from plenty to one buffer of a kind, with and without
+// losses, slow ranks and deaths.
 func randomWorld(seed uint64) traffic {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
 	x := traffic{posts: true, stall: 40 * time.Second, calls: pick(200, 1000, 4000)}
 	x.cfg = sim.Config{Seed: seed, Ranks: pick(2, 3, 8, 20), SegmentSize: 1024, Queue: pick(0, 1, 2, 8), HandshakeTries: 60}
-	x.lane = am.Config{Credits: pick(2, 8, 64), Replies: pick(1, 4, 32), Spares: pick(-1, 1, 8), Sends: pick(1, 4, 32), ReplySends: pick(1, 8)}
+	x.endpoint = am.Config{Credits: pick(2, 8, 64), Replies: pick(1, 4, 32), Spares: pick(-1, 1, 8), Sends: pick(1, 4, 32), ReplySends: pick(1, 8)}
 	if rng.IntN(3) == 0 {
 		x.cfg.Notes = sim.Notes{Loss: 0.3, Dup: 0.3}
 	}
@@ -46,7 +47,8 @@ func randomWorld(seed uint64) traffic {
 	return x
 }
 
-// Many worlds, until they have sent as many messages as asked for (go test ./am -run RandomWorlds -messages 100000000 -timeout 0).
+// Many worlds, until they have sent as many messages as asked for (go test ./am -run RandomWorlds
+// -messages 100000000 -timeout 0).
 func TestRandomWorldsKeepTheirBooks(t *testing.T) {
 	want := *messagesFlag
 	if want == 0 {

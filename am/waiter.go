@@ -60,7 +60,8 @@ func (w *waiter) resume() {
 }
 
 // pending reports whether the waiter has reason to look. It only reads: most looks come too early,
-// and a write would take the cache line from the goroutine that is to signal. An end signals as well.
+// and a write would take the cache line from the goroutine that is to signal. An end signals as
+// well.
 func (w *waiter) pending() bool { return w.state.Load()&signaled != 0 }
 
 // consume is pending, and takes the signal, so that the next wait is for another one. That of the

@@ -209,7 +209,8 @@ func (h *head) decodeBody(src []byte) (payload []byte, err error) {
 	return payload, nil
 }
 
-// nonZero reports whether a byte behind the first n of a credit header's place is set; n is the header's size.
+// nonZero reports whether a byte behind the first n of a credit header's place is set; n is the
+// header's size.
 func nonZero(b []byte, n int) bool {
 	if n == flow.HeaderSize { // as it is mostly
 		return binary.LittleEndian.Uint64(b[n:])|binary.LittleEndian.Uint64(b[creditPlace-8:]) != 0

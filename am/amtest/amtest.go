@@ -1,8 +1,8 @@
-// Package amtest checks that active messages work over a network, as package fabrictest
-// does for lanes. Its checks follow the list of GASNet's tests of active messages
-// (testcore1 to 5, testtoken, testalltoall, testimm, testcontend, testthreads, testlockcontend, testbarrier,
-// testslice; testhsl is for the debug build, and in the tests of package am; testexit is of processes, and in the tests of package
-// conduit) and add what package am promises beyond.
+// Package amtest checks that active messages work over a network, as package fabrictest does for
+// endpoints. Its checks follow the list of GASNet's tests of active messages (testcore1 to 5,
+// testtoken, testalltoall, testimm, testcontend, testthreads, testlockcontend, testbarrier,
+// testslice; testhsl is for the debug build, and in the tests of package am; testexit is of
+// processes, and in the tests of package conduit) and add what package am promises beyond.
 //
 // Each check ends with the books: nothing is in flight, the counters' identities hold
 // on every rank and across ranks, every buffer is back, and no message ever met a
@@ -32,7 +32,7 @@ type Rank struct {
 // Options say how active messages are checked.
 type Options struct {
 	// New makes a group of n connected ranks with segments of size bytes. What it opens, it
-	// closes in t.Cleanup; lanes are closed before.
+	// closes in t.Cleanup; endpoints are closed before.
 	New func(t fabrictest.T, n, size int) []Rank
 	// Kill makes rank i of the last group die.
 	Kill func(i int)
@@ -58,7 +58,7 @@ var checks = []check{
 	{"AlltoallInThreePatterns", (*group).alltoall},
 	{"ImmediateNeverWaitsAndLosesNothing", (*group).immediate},
 	{"BarriersOfMessagesHoldUntilAllHaveCome", (*group).barrier},
-	{"ContendManyGoroutinesOnOneLane", (*group).contend},
+	{"ContendManyGoroutinesOnOneEndpoint", (*group).contend},
 	{"ThreadsDoEverythingAtOnce", (*group).threads},
 	{"LocksAreSharedByHandlersAndGoroutines", (*group).locks},
 	{"SliceRandomPartsOfSegments", (*group).slice},
@@ -109,16 +109,16 @@ func set[V int | time.Duration](v *V, d V) {
 // group is a job under one check.
 type group struct {
 	fabrictest.T
-	o     Options
-	ctx   context.Context
-	rng   *rand.Rand
-	ranks []Rank
-	table *am.Table
-	lanes []*am.Endpoint
-	dead  map[int]bool
+	o         Options
+	ctx       context.Context
+	rng       *rand.Rand
+	ranks     []Rank
+	table     *am.Table
+	endpoints []*am.Endpoint
+	dead      map[int]bool
 }
 
-// open opens a lane on every rank. Handlers are registered before.
+// open opens an endpoint on every rank. Handlers are registered before.
 func (g *group) open(cfg am.Config) {
 	g.Helper()
 	for i, r := range g.ranks {
@@ -130,7 +130,7 @@ func (g *group) open(cfg am.Config) {
 		if err != nil {
 			g.Fatal(err)
 		}
-		g.lanes = append(g.lanes, l)
+		g.endpoints = append(g.endpoints, l)
 	}
 }
 
@@ -143,9 +143,9 @@ func (g *group) each(f func(rank int, l *am.Endpoint) error) {
 // several runs f for every rank n times at the same time.
 func (g *group) several(n int, f func(rank, i int, l *am.Endpoint) error) {
 	g.Helper()
-	errs := make([]error, len(g.lanes)*n)
+	errs := make([]error, len(g.endpoints)*n)
 	g.o.Host.Concurrently(len(errs), func(i int) {
-		if err := f(i/n, i%n, g.lanes[i/n]); err != nil {
+		if err := f(i/n, i%n, g.endpoints[i/n]); err != nil {
 			errs[i] = fmt.Errorf("rank %d: %w", i/n, err)
 		}
 	})
@@ -157,7 +157,7 @@ func (g *group) several(n int, f func(rank, i int, l *am.Endpoint) error) {
 // settle waits until nothing is in flight, and checks the books of all.
 func (g *group) settle() {
 	g.Helper()
-	for i, l := range g.lanes {
+	for i, l := range g.endpoints {
 		if g.dead[i] {
 			continue
 		}
@@ -177,7 +177,7 @@ func (g *group) settle() {
 // books compares what was sent with what arrived.
 func (g *group) books() error {
 	var sent, arrived uint64
-	for i, l := range g.lanes {
+	for i, l := range g.endpoints {
 		if g.dead[i] {
 			continue
 		}
@@ -199,11 +199,11 @@ func (g *group) books() error {
 	if len(g.dead) > 0 {
 		return nil
 	}
-	return am.Reconcile(g.lanes)
+	return am.Reconcile(g.endpoints)
 }
 
 func (g *group) close() {
-	for i, l := range g.lanes {
+	for i, l := range g.endpoints {
 		if err := l.Close(); err != nil && !g.dead[i] && !g.Failed() {
 			g.Errorf("rank %d: %v", i, err)
 		}
@@ -212,7 +212,7 @@ func (g *group) close() {
 
 // other is a rank that is not this one.
 func (g *group) other(rank int, rng *rand.Rand) int {
-	return (rank + 1 + rng.IntN(len(g.lanes)-1)) % len(g.lanes)
+	return (rank + 1 + rng.IntN(len(g.endpoints)-1)) % len(g.endpoints)
 }
 
 func source(rank, i int) *rand.Rand { return rand.New(rand.NewPCG(uint64(rank), uint64(i))) }

@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 )
 
-// lanes opens a lane on each of two ranks and has the second serve. Handlers are registered before.
-func lanes(b *testing.B, ranks []amtest.Rank, table *am.Table) *am.Endpoint {
+// endpoints opens an endpoint on each of two ranks and has the second serve. Handlers are registered before.
+func endpoints(b *testing.B, ranks []amtest.Rank, table *am.Table) *am.Endpoint {
 	var ls [2]*am.Endpoint
 	for i, r := range ranks[:2] {
 		var err error
@@ -41,7 +41,7 @@ func benchmark(b *testing.B, g *group) {
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	count := table.Handle("count", func(*am.Call) {})
 	echo := table.Handle("echo", func(c *am.Call) { _ = c.ReplyWith(am.Medium(c.Payload())) })
-	l := lanes(b, g.ranks(b, 2, 1<<16), table)
+	l := endpoints(b, g.ranks(b, 2, 1<<16), table)
 	ctx := b.Context()
 	payload := make([]byte, 1024)
 	for _, m := range []struct {

@@ -114,8 +114,8 @@ func (f form) wants() bool { return f == byCall || f == byStart || f == byCommit
 
 const mostMedium = 600 // bytes, in core4
 
-// core4 sends every category with every number of arguments in every form to handlers of every kind of reply. What came
-// is summed up at the target, and the reply follows from what came.
+// core4 sends every category with every number of arguments in every form to handlers of every kind
+// of reply. What came is summed up at the target, and the reply follows from what came.
 func (g *group) core4() {
 	sums := make([]atomic.Uint64, len(g.ranks)*len(g.ranks)) // of digests: from, to
 	var handlers [answers]*am.Handler
@@ -144,7 +144,7 @@ func (g *group) core4() {
 	}
 	g.each(func(rank int, l *am.Endpoint) error {
 		rng := source(rank, 4)
-		want := make([]uint64, len(g.lanes))
+		want := make([]uint64, len(g.endpoints))
 		for nargs := 0; nargs <= am.MaxArgs; nargs += step {
 			for _, r := range requests(rank, nargs, rng.Uint64()) {
 				to := g.other(rank, rng)
@@ -153,7 +153,7 @@ func (g *group) core4() {
 						return fmt.Errorf("%v, reply %d, to rank %d: %w", r, a, to, err)
 					}
 					want[to] += r.digest()
-					came := &sums[rank*len(g.lanes)+to]
+					came := &sums[rank*len(g.endpoints)+to]
 					if !r.form.wants() { // the next Long may overwrite this one before its handler has run
 						if err := g.until(l, func() bool { return came.Load() == want[to] }); err != nil {
 							return fmt.Errorf("%v, reply %d, to rank %d did not come: %w", r, a, to, err)

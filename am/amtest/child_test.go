@@ -158,7 +158,8 @@ func (r *childRank) die(ctx context.Context) error {
 	return r.l.Serve(ctx)
 }
 
-// mourn calls the victim until it is dead. Each call ends, none of them well after the first that does not.
+// mourn calls the victim until it is dead. Each call ends, none of them well after the first that
+// does not.
 func (r *childRank) mourn(ctx context.Context) error {
 	return concurrently(func(i int) error {
 		for k := uint64(0); ; k++ {
@@ -187,7 +188,8 @@ func concurrently(f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// traffic is random requests of all kinds from several goroutines. Each writes Long payloads to a place of its own.
+// traffic is random requests of all kinds from several goroutines. Each writes Long payloads to a
+// place of its own.
 func (r *childRank) traffic(ctx context.Context, peers []int) error {
 	return concurrently(func(i int) error {
 		rng := rand.New(rand.NewPCG(uint64(r.rank), uint64(i)))

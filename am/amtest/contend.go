@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// contend has ever more goroutines use one lane, soon more than there are buffers.
+// contend has ever more goroutines use one endpoint, soon more than there are buffers.
 func (g *group) contend() {
 	var handled atomic.Uint64
 	h := g.table.Handle("double", func(c *am.Call) {
@@ -34,14 +34,14 @@ func (g *group) contend() {
 			}
 			return nil
 		})
-		if want += uint64(n * each * len(g.lanes)); handled.Load() != want {
+		if want += uint64(n * each * len(g.endpoints)); handled.Load() != want {
 			g.Fatalf("%d calls were handled of %d", handled.Load(), want)
 		}
 	}
 }
 
-// threads has goroutines of all ranks do everything at once, each with a partner of the same number at another rank,
-// whose words only it changes.
+// threads has goroutines of all ranks do everything at once, each with a partner of the same number
+// at another rank, whose words only it changes.
 func (g *group) threads() {
 	const count = 8
 	words := make([]atomic.Uint64, len(g.ranks)*len(g.ranks)*count) // from, to, goroutine
@@ -55,9 +55,9 @@ func (g *group) threads() {
 	g.open(am.Config{MaxMedium: 1024, Credits: 5, Replies: 3, Spares: 1, Sends: 4, ReplySends: 1})
 	g.several(count, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
-		sent := make([]uint64, len(g.lanes))
+		sent := make([]uint64, len(g.endpoints))
 		for k := range g.o.Rounds {
-			to := rng.IntN(len(g.lanes)) // itself included
+			to := rng.IntN(len(g.endpoints)) // itself included
 			x := uint64(rng.IntN(100))
 			n, err := g.mix(add, l, to, rank*count+i, uint64(i), x, rng)
 			if err != nil {
@@ -74,7 +74,8 @@ func (g *group) threads() {
 	})
 }
 
-// mix sends one request of a random kind with n bytes of payload. place is where its Long payloads go.
+// mix sends one request of a random kind with n bytes of payload. place is where its Long payloads
+// go.
 func (g *group) mix(h *am.Handler, l *am.Endpoint, to, place int, i, x uint64, rng *rand.Rand) (n int, err error) {
 	const room = 512
 	b := make([]byte, rng.IntN(room))
@@ -113,7 +114,8 @@ func (g *group) mix(h *am.Handler, l *am.Endpoint, to, place int, i, x uint64, r
 	return 0, err
 }
 
-// locks has handlers and goroutines take the same ranked locks, in order. The counters have no other protection.
+// locks has handlers and goroutines take the same ranked locks, in order. The counters have no
+// other protection.
 func (g *group) locks() {
 	type account struct {
 		outer, inner lockrank.Mutex
@@ -141,7 +143,7 @@ func (g *group) locks() {
 	g.several(count, func(rank, i int, l *am.Endpoint) error {
 		rng := source(rank, i)
 		for range g.o.Rounds {
-			if _, err := h.Call(g.ctx, l, rng.IntN(len(g.lanes))); err != nil {
+			if _, err := h.Call(g.ctx, l, rng.IntN(len(g.endpoints))); err != nil {
 				return err
 			}
 			move(&accounts[rank])
@@ -160,7 +162,7 @@ func (g *group) locks() {
 			g.Fatalf("account %d has %d and %d", i, a, b)
 		}
 	}
-	if want := 2 * count * g.o.Rounds * len(g.lanes); total != want {
+	if want := 2 * count * g.o.Rounds * len(g.endpoints); total != want {
 		g.Fatalf("%d moves of %d", total, want)
 	}
 }

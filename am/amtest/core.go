@@ -26,7 +26,7 @@ func (g *group) core1() {
 	})
 	g.open(am.Config{})
 	g.each(func(rank int, l *am.Endpoint) error {
-		to, b, want := (rank+1)%len(g.lanes), make([]byte, block), uint64(0)
+		to, b, want := (rank+1)%len(g.endpoints), make([]byte, block), uint64(0)
 		for i := range g.o.Rounds {
 			off := uint64(i * block % segmentSize)
 			fill(b, uint64(i+rank))
@@ -105,7 +105,7 @@ func (g *group) slice() {
 	quiet := g.table.Handle("quiet", func(*am.Call) {}) // what it wrote may be overwritten before it runs
 	g.open(am.Config{MaxMedium: 1024})
 	g.each(func(rank int, l *am.Endpoint) error {
-		rng, to := source(rank, 0), (rank+1)%len(g.lanes)
+		rng, to := source(rank, 0), (rank+1)%len(g.endpoints)
 		model := make([]byte, segmentSize)
 		for range g.o.Rounds {
 			off := rng.IntN(segmentSize + 1)

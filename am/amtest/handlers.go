@@ -34,7 +34,7 @@ func (g *group) token() {
 	other := am.NewTable().Handle("stranger", func(*am.Call) {})
 	g.open(am.Config{})
 	g.each(func(rank int, l *am.Endpoint) error {
-		for to := range g.lanes {
+		for to := range g.endpoints {
 			for i, p := range []am.Payload{{}, am.Medium(make([]byte, 9)), am.Long(uint64(rank)*64, make([]byte, 7))} {
 				r, err := seen.CallWith(g.ctx, l, to, p, 5, 6)
 				if err != nil {
@@ -50,7 +50,7 @@ func (g *group) token() {
 			}
 		}
 		var e *fabric.RankError
-		if _, err := seen.Call(g.ctx, l, len(g.lanes)); !errors.As(err, &e) {
+		if _, err := seen.Call(g.ctx, l, len(g.endpoints)); !errors.As(err, &e) {
 			return fmt.Errorf("a rank that does not exist: %v", err)
 		}
 		if err := other.Post(g.ctx, l, 0); err == nil || !strings.Contains(err.Error(), "another table") {
@@ -85,7 +85,7 @@ func (g *group) deferred() {
 	})
 	g.open(am.Config{})
 	var left, expired atomic.Int32
-	left.Store(int32(len(g.lanes)))
+	left.Store(int32(len(g.endpoints)))
 	answer := func(rank int) error {
 		for left.Load() > 0 && g.ctx.Err() == nil {
 			var t *am.DeferredReply
@@ -116,7 +116,7 @@ func (g *group) deferred() {
 			return answer(rank)
 		}
 		defer left.Add(-1)
-		to := (rank + 1) % len(g.lanes)
+		to := (rank + 1) % len(g.endpoints)
 		for range 5 {
 			r, err := h.Call(g.ctx, l, to, uint64((rank+1)%2))
 			var late *am.RemoteError
@@ -145,7 +145,7 @@ func (g *group) panics() {
 	})
 	g.open(am.Config{Credits: 2, Replies: 2})
 	g.each(func(rank int, l *am.Endpoint) error {
-		for to := range g.lanes {
+		for to := range g.endpoints {
 			for i := range uint64(10) {
 				r, err := h.Call(g.ctx, l, to, i)
 				var e *am.RemoteError
@@ -164,8 +164,8 @@ func (g *group) panics() {
 		return nil
 	})
 	g.settle()
-	for i, l := range g.lanes {
-		if s := l.Stats(); s.Panics != uint64(15*len(g.lanes)) || len(l.Errors()) == 0 {
+	for i, l := range g.endpoints {
+		if s := l.Stats(); s.Panics != uint64(15*len(g.endpoints)) || len(l.Errors()) == 0 {
 			g.Fatalf("rank %d: %d panics, %d errors kept", i, s.Panics, len(l.Errors()))
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// SimHost is the host of a lane of a simulated rank.
+// SimHost is the host of an endpoint of a simulated rank.
 func SimHost(r *sim.Rank) am.Host { return simHost{r} }
 
 type simHost struct{ r *sim.Rank }

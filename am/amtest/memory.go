@@ -15,7 +15,7 @@ import (
 
 // Memory is a network of ranks in one process, in real time and for any goroutines: the
 // smallest thing that keeps the contract of fabric.Messenger, with faults on demand. It has
-// no lanes, and no limit of connections.
+// no endpoints, and no limit of connections.
 type Memory struct {
 	mu    sync.Mutex
 	ranks []*MemoryRank
@@ -28,7 +28,7 @@ type Memory struct {
 
 // MemoryRank is one rank of a Memory.
 type MemoryRank struct {
-	fabric.Network // nil: lanes are not for this
+	fabric.Network // nil: endpoints are not for this
 	m              *Memory
 	rank           int
 	Segment        []byte

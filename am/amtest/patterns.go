@@ -17,7 +17,7 @@ func (g *group) alltoall() {
 		_ = c.Reply(c.Arg(0) + 1)
 	})
 	g.open(am.Config{Credits: 8, Replies: 4})
-	size := len(g.lanes)
+	size := len(g.endpoints)
 	for pattern := range 3 {
 		g.each(func(rank int, l *am.Endpoint) error {
 			rng := source(rank, pattern)
@@ -110,8 +110,9 @@ func (g *group) tryOne(h *am.Handler, l *am.Endpoint, to, form int) error {
 	return nil
 }
 
-// barrier has ranks meet at barriers made of messages (dissemination: in step k each tells the rank 2^k
-// further), between which they call one another. Nobody passes a barrier before all have come to it.
+// barrier has ranks meet at barriers made of messages (dissemination: in step k each tells the rank
+// 2^k further), between which they call one another. Nobody passes a barrier before all have come
+// to it.
 func (g *group) barrier() {
 	size := len(g.ranks)
 	var arrived [32][]atomic.Uint64 // by step, by rank: signals
@@ -162,7 +163,8 @@ func (g *group) until(l *am.Endpoint, holds func() bool) error {
 	return nil
 }
 
-// progress is one step of somebody who waits without a wait, for the k-th time: what takes long is slept for.
+// progress is one step of somebody who waits without a wait, for the k-th time: what takes long is
+// slept for.
 func (g *group) progress(l *am.Endpoint, k int) error {
 	_, err := l.Test()
 	if k < 100 {

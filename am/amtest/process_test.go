@@ -11,8 +11,9 @@ import (
 )
 
 // The tests of this file have each rank in a process of its own. The test binary is started again
-// for each. Ranks speak through standard output: "gather HEX" takes part in an all-gather, whose result comes
-// one line a rank, and "kill" asks to be killed. Only the test's own process lets ranks pass a gather.
+// for each. Ranks speak through standard output: "gather HEX" takes part in an all-gather, whose
+// result comes one line a rank, and "kill" asks to be killed. Only the test's own process lets
+// ranks pass a gather.
 const (
 	envRole   = "IBCONDUIT_TEST_ROLE" // the network
 	envRank   = "IBCONDUIT_TEST_RANK"

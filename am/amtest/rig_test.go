@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 	handletest.VerifyTestMain(m)
 }
 
-// patience bounds what only a broken network would not end. A rank in a process of its own lives for a minute in a VM on a busy machine.
+// patience bounds what only a broken network would not end. A rank in a process of its own lives
+// for a minute in a VM on a busy machine.
 const patience = 3 * time.Minute
 
 // group makes ranks of a real network in this process.
@@ -61,7 +62,8 @@ func closed(t fabrictest.T, err error) {
 	}
 }
 
-// kill tells all ranks of a death, as a launcher does. Processes that die in truth are in process_test.go.
+// kill tells all ranks of a death, as a launcher does. Processes that die in truth are in
+// process_test.go.
 func (g *group) kill(i int) {
 	cause := errors.New("killed by the test")
 	for r, n := range g.nets {

@@ -15,8 +15,9 @@ func BenchmarkSteps(b *testing.B) {
 	}})
 }
 
-// steps measures what a message costs its processors at both ends together: one goroutine plays both ranks, so that
-// nothing waits, no line moves between caches, and a busy machine disturbs little.
+// steps measures what a message costs its processors at both ends together: one goroutine plays
+// both ranks, so that nothing waits, no line moves between caches, and a busy machine disturbs
+// little.
 func steps(b *testing.B, g *group) {
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
