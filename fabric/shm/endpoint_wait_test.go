@@ -64,18 +64,9 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				for range i % 97 {
 					runtime.Gosched()
 				}
-				for {
-					k, err := x.take(0, nil)
-					if k > 0 {
-						break
-					}
-					if err == nil {
-						err = p[r].Wait(ctx)
-					}
-					if err != nil {
-						t.Errorf("rank %d, round %d: %v", r, i, err)
-						return
-					}
+				if err := x.await(ctx, true, nil); err != nil {
+					t.Errorf("rank %d, round %d: %v", r, i, err)
+					return
 				}
 			}
 			if r == 1 {
