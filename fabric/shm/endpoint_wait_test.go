@@ -90,7 +90,7 @@ func TestUpComesBeforeTheFirstMessage(t *testing.T) {
 		runtime.Gosched()
 	}
 	var events [4]fabric.Event
-	if n := p[1].takeMessages(events[:]); n != 0 { // as if the queue had been looked at just before Up came
+	if n := p[1].takeMessagesLocked(events[:]); n != 0 { // as if the queue had been looked at just before Up came
 		t.Errorf("%d messages before Up", n)
 	}
 	n, err := p[1].Poll(events[:], 0)
