@@ -101,7 +101,7 @@ func (h *Host) setup(cfg Config) *wire.Setup {
 	return s
 }
 
-// explain tells what is known of a guest that failed. The console's last words follow qemu's end by
+// explain says what is known of a guest that failed. The console's last words follow qemu's end by
 // a moment.
 func (h *Host) explain() error {
 	select {
