@@ -257,7 +257,7 @@ func TestOperationsOfABatchShareARegistration(t *testing.T) {
 	for at := 0; at < len(mem); at += each {
 		_, err := l.Put(1, uint64(at), mem[at:at+each], fabric.Implicit)
 		r.must("put", err)
-		verify(t, l.ep)
+		verify(t, l.set)
 	}
 	r.must("end", l.End())
 	r.must("flush", l.Flush(r.ctx))
@@ -438,7 +438,7 @@ func TestSleepingDoesNotAllocate(t *testing.T) {
 	l := r.lane(0)
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	if n := testing.AllocsPerRun(20, func() { r.must("park", l.ep.park(ctx)) }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() { r.must("park", l.set.park(ctx)) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	least := time.Hour // the guest may be slow once
@@ -446,7 +446,7 @@ func TestSleepingDoesNotAllocate(t *testing.T) {
 		soon, cancel := context.WithTimeout(r.ctx, time.Millisecond)
 		began := time.Now()
 		for soon.Err() == nil {
-			r.must("park", l.ep.park(soon))
+			r.must("park", l.set.park(soon))
 		}
 		least = min(least, time.Since(began))
 		cancel()
