@@ -143,7 +143,8 @@ func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
 // many came, at most the configured number. It polls at least once, unless want is 0: then it only posts. Completions
 // returns them.
 //
-// An error of the post is a *PostError; completions that came are returned beside it.
+// A sub-chain that was refused keeps only those behind it for the same queue from being posted. Then the error is the first one's *PostError,
+// see Refused; completions that came are returned beside it.
 func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 	x := d.d
 	if x == nil || owner.Checked && d.user.Enter() != nil {
@@ -172,7 +173,7 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
 	x.batches = 0
 	q.guard.leave()
-	if x.post_errno != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
+	if x.refused != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
 		d.queued[0] = queuedBatch{&q.object, &c.chain, first}
 		return int(x.completed), d.failure()
 	}
@@ -219,7 +220,7 @@ func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration
 	x.want, x.budget_ns = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	// As a number: a pointer to C memory would be looked up in Go's heap at each call.
 	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
-	if x.post_errno != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
+	if x.refused != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
 		err = d.failure()
 	}
 	d.release()
@@ -240,21 +241,32 @@ func (d *Doorbell) release() {
 }
 
 func (d *Doorbell) failure() error {
-	c := d.d
 	switch {
-	case c.post_errno != 0:
-		b := &d.queued[c.bad_batch]
-		e := &PostError{Device: d.dev.info.Name, Queue: b.queue.name, Batch: int(c.bad_batch), Slot: b.first, Errno: syscall.Errno(c.post_errno), Posted: int(c.posted)}
-		if bad := uintptr(c.bad_wr) - b.chain.base; bad < uintptr(b.chain.slots)*b.chain.size {
-			e.Slot = int(bad / b.chain.size)
-			e.WRID = *(*uint64)(c.bad_wr)
+	case d.d.refused != 0:
+		i := 0
+		for d.d.batch[i].err == 0 {
+			i++
 		}
-		return e
+		return d.Refused(i)
 	case d.cq.overrun.Load():
 		return d.cq.overrunError("ibv_poll_cq")
 	default:
-		return d.cq.fail("ibv_poll_cq", syscall.Errno(c.poll_errno), "", "")
+		return d.cq.fail("ibv_poll_cq", syscall.Errno(d.d.poll_errno), "", "")
 	}
+}
+
+// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError; nil: it was posted.
+func (d *Doorbell) Refused(i int) *PostError {
+	b, q := &d.d.batch[i], &d.queued[i]
+	if b.err == 0 {
+		return nil
+	}
+	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err), Posted: int(d.d.posted)}
+	if bad := uintptr(b.bad) - q.chain.base; bad < uintptr(q.chain.slots)*q.chain.size {
+		e.Slot = int(bad / q.chain.size)
+		e.WRID = *(*uint64)(b.bad)
+	}
+	return e
 }
 
 // Completions returns what the last ring brought. The slice is valid until the next.

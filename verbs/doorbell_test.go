@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,25 +97,33 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	check(t, a.bell.Send(a.qp, a.send, 0, 2))
 	check(t, a.bell.Send(a.qp, a.send, 4, 4))
 	check(t, a.bell.Send(b.qp, b.send, 0, 1))
-	_, err := a.bell.Ring(4, patience)
+	check(t, a.bell.Send(a.qp, a.send, 2, 1))
+	_, err := a.bell.Ring(5, patience)
 	var e *PostError
 	if !errors.As(err, &e) {
 		t.Fatalf("%v, want a PostError", err)
 	}
-	if e.Batch != 1 || e.Slot != 6 || e.WRID != 6 || e.Posted != 4 || e.Errno == 0 || e.Queue != a.qp.name || a.bell.Posted() != 4 {
+	if e.Batch != 1 || e.Slot != 6 || e.WRID != 6 || e.Posted != 5 || e.Errno == 0 || e.Queue != a.qp.name || a.bell.Posted() != 5 {
 		t.Errorf("%+v", e)
 	}
 	t.Log(err)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("errno %v", e.Errno)
 	}
-	// The four before it complete, slots 6 and 7 and the last sub-chain were never posted; the links are whole again.
+	for i, want := range []syscall.Errno{0, e.Errno, 0, syscall.ECANCELED} { // the last is behind it in its queue
+		if e := a.bell.Refused(i); (e == nil) != (want == 0) || e != nil && e.Errno != want {
+			t.Errorf("sub-chain %d: %v, want %v", i, e, want)
+		}
+	}
+	// The four before it complete, and the other queue's; 6, 7 and 2 were never posted; the links are whole again.
 	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, patience))(t) {
+	}
+	for got := 0; got < 1; got += must(b.bell.Ring(1, patience))(t) {
 	}
 	if n := must(a.bell.Ring(1, 0))(t); n != 0 {
 		t.Errorf("%d completions too many", n)
 	}
-	if *r.word(4096 + 8*7) != 0 {
+	if *r.word(4096 + 8*7) != 0 || *r.word(4096 + 8*2) != 0 {
 		t.Error("a request after the bad one was posted")
 	}
 	r.fillWrites(a, Signaled)
@@ -122,7 +131,7 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	if n := must(a.bell.Ring(a.send.Slots(), patience))(t); n != a.send.Slots() {
 		t.Errorf("%d completions of the whole chain afterwards", n)
 	}
-	if s := a.bell.Stats(); s.PostErrors != 1 {
+	if s := a.bell.Stats(); s.PostErrors != 2 {
 		t.Errorf("counters %+v", s)
 	}
 }

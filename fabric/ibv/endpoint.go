@@ -233,8 +233,6 @@ func (p *endpoint) slotBytes(i int32) []byte {
 	return p.mem[at : at+p.cfg.SlotSize : at+p.cfg.SlotSize]
 }
 
-func addrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
-
 // served returns why there are no messages to a rank, without regard to its death.
 func (n *Network) served(rank int) error {
 	if uint(rank) >= uint(n.cfg.Size) || n.peers[rank].lanes == 0 {
@@ -358,7 +356,7 @@ func (p *endpoint) release() error {
 	}
 	clear(p.conns.byQPN)
 	for i := range p.out.all {
-		p.out.all[i].src.release(p.n)
+		p.out.all[i].src.release(&p.n.mem)
 	}
 	p.conns.open.Store(0)
 	if l := p.listener; l.qp != nil { // its requests name buffers and handles

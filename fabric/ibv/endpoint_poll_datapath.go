@@ -94,7 +94,7 @@ func (p *endpoint) turnLocked(budget time.Duration) (n int, more bool, err error
 	p.prepareLocked(false)
 	if p.out.tx.staged() {
 		if n = p.out.ring(1); n > 0 {
-			p.reapLocked(p.out.tx.came())
+			p.reapLocked(p.out.tx.bell.Completions())
 		}
 	}
 	err = p.out.lost

@@ -44,13 +44,13 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 		if err := p.checkWrite(rank, n, w); err != nil {
 			return err
 		}
-		m.src, m.off, m.wrs = p.n.newSource(w.Src, p.cfg.SlotSize-n), w.Off, 1+p.n.pieces(len(w.Src))
+		m.src, m.off, m.wrs = p.n.mem.newSource(w.Src, p.n.inline, p.cfg.SlotSize-n), w.Off, 1+pieces(len(w.Src), p.n.piece)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err := p.sendLocked(rank, b, n, &m, f)
 	if err != nil {
-		m.src.release(p.n)
+		m.src.release(&p.n.mem)
 		return err
 	}
 	if w != nil {
@@ -138,7 +138,7 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	if n < 0 || n > p.cfg.SlotSize {
 		return nil, &fabric.BoundsError{Op: "send", Rank: rank, Len: uint64(n), Size: uint64(p.cfg.SlotSize)}
 	}
-	if p.n.pieces(len(s.src))+1 > endpointDepth {
+	if pieces(len(s.src), p.n.piece)+1 > endpointDepth {
 		return nil, &fabric.BoundsError{Op: "write", Rank: rank, Len: uint64(len(s.src)), Size: uint64(p.n.piece) * (endpointDepth - 1)}
 	}
 	c := p.conns.peers[rank].conn

@@ -74,9 +74,7 @@ type Network struct {
 	atomics bool // the device has them
 	piece   int  // bytes of the largest work request
 
-	cache     *regcache.Cache // of registrations of the program's own memory; nil: never registered
-	zeroMin   atomic.Int64    // bytes from which on it is
-	singleMin atomic.Int64    // bytes from which on also for one operation
+	mem localMemory
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
@@ -139,7 +137,9 @@ func (n *Network) init() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := n.openCache(); err != nil {
+	n.mem.pd, n.mem.log, n.mem.origin, n.mem.asked = n.pd, n.log, n.cfg.Origin, n.cfg.ZeroCopyMin
+	n.mem.base, n.mem.size, n.mem.lkey = n.mr.Addr(), n.mr.Len(), n.mr.LKey()
+	if err := n.mem.openCache(); err != nil {
 		return err
 	}
 	pkeys, err := n.dev.PKeys(n.port.Port)
@@ -383,7 +383,7 @@ func (n *Network) release() error {
 	for i := range n.listeners {
 		errs = append(errs, n.listeners[i].release())
 	}
-	errs = append(errs, n.closeCache())
+	errs = append(errs, n.mem.closeCache())
 	if n.mr != nil {
 		errs = append(errs, n.mr.Close())
 	}

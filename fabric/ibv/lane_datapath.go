@@ -32,12 +32,9 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, errClosed("put")
 	}
 	n := uint64(len(src))
-	q := e.target(peer, off, n)
-	if q == nil {
-		var err error
-		if q, err = e.checkTarget("put", peer, off, n); err != nil {
-			return fabric.Done, err
-		}
+	q, err := l.target("put", peer, off, n)
+	if err != nil {
+		return fabric.Done, err
 	}
 	c := e.counters
 	c.Puts++
@@ -48,12 +45,12 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, nil
 	case n <= uint64(e.net.inline):
 		c.Inline++
-		if e.synchronous(f) {
-			return e.putInlineNow(q, off, src)
+		if l.synchronous(f) {
+			return l.putInlineNow(q, off, src)
 		}
-		return e.putInline(q, off, src, f)
+		return l.putInline(q, off, src, f)
 	default:
-		return e.transfer(q, off, src, f, kindPut)
+		return l.transfer(q, off, src, f, kindPut)
 	}
 }
 
@@ -70,12 +67,9 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, errClosed("get")
 	}
 	n := uint64(len(dst))
-	q := e.target(peer, off, n)
-	if q == nil {
-		var err error
-		if q, err = e.checkTarget("get", peer, off, n); err != nil {
-			return fabric.Done, err
-		}
+	q, err := l.target("get", peer, off, n)
+	if err != nil {
+		return fabric.Done, err
 	}
 	c := e.counters
 	c.Gets++
@@ -84,7 +78,7 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 		c.Completed++
 		return fabric.Done, nil
 	}
-	return e.transfer(q, off, dst, f, kindGet)
+	return l.transfer(q, off, dst, f, kindGet)
 }
 
 // Atomic applies op to a word of the peer's segment. The old value arrives in
@@ -101,12 +95,9 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	if e == nil {
 		return 0, fabric.Done, errClosed("atomic")
 	}
-	q := e.target(peer, off, 8)
-	if q == nil {
-		var err error
-		if q, err = e.checkTarget(code.String(), peer, off, 8); err != nil {
-			return 0, fabric.Done, err
-		}
+	q, err := l.target(code.String(), peer, off, 8)
+	if err != nil {
+		return 0, fabric.Done, err
 	}
 	switch {
 	case off%8 != 0 || q.base%8 != 0:
@@ -118,12 +109,12 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	}
 	f &^= fabric.Implicit
 	e.counters.Atomics++
-	if code != fabric.Swap && e.synchronous(f) {
-		return e.atomicNow(q, off, operand, compare, code == fabric.FetchAdd)
+	if code != fabric.Swap && l.synchronous(f) {
+		return l.atomicNow(q, off, operand, compare, code == fabric.FetchAdd)
 	}
-	o, err := e.begin(q, 1, f)
+	o, err := l.begin(q, 1, f)
 	if err != nil {
-		return 0, fabric.Done, e.refuse(err)
+		return 0, fabric.Done, l.refuse(err)
 	}
 	p := &e.ops.all[o]
 	p.offset, p.operand, p.compare, p.swap = off, operand, compare, code == fabric.Swap
@@ -132,8 +123,8 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	}
 	w, err := e.postAtomic(q, o, code == fabric.FetchAdd)
 	if err != nil {
-		return 0, fabric.Done, e.cutShort(o, err)
+		return 0, fabric.Done, l.cutShort(o, err)
 	}
-	h, err := e.commit(q, o, w, true, f)
+	h, err := l.commit(q, o, w, true, f)
 	return e.lastOld, h, err
 }

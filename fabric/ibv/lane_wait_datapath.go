@@ -47,7 +47,7 @@ func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
 	if e.ops.all[o].parts > 0 {
 		return 0, false, nil
 	}
-	err := e.collect(o)
+	err := l.collect(o)
 	return e.lastOld, true, err
 }
 
@@ -75,7 +75,7 @@ func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 			return 0, err
 		}
 	}
-	err := e.collect(o)
+	err := l.collect(o)
 	return e.lastOld, err
 }
 

@@ -48,9 +48,6 @@ func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && 
 // Made once, since it is returned often.
 var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
 
-// pieces is in how many work requests n bytes are written.
-func (n *Network) pieces(bytes int) int32 { return int32((bytes + n.piece - 1) / n.piece) }
-
 // takesNow reports whether a connection has nothing that waits, and room for a message of one work request.
 func (o *messages) takesNow(c *conn) bool {
 	return c.state == connUp && c.waiting.n == 0 && c.q.flight.n < endpointQueue && c.q.err == nil && o.tx.unused > 0 &&
@@ -201,7 +198,7 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 		if m.buf != none {
 			o.bufs.release(m.buf)
 		}
-		m.src.release(o.n)
+		m.src.release(&o.n.mem)
 		if m.cookie != 0 {
 			o.events.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.q.rank), Cookie: m.cookie, Err: err})
 		}

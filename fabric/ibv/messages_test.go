@@ -100,10 +100,10 @@ func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 			for i := range src {
 				src[i] = byte(i) * 5
 			}
-			if l := a.p.n.newSource(src, a.p.cfg.SlotSize-8); l.how != how {
+			if l := a.p.n.mem.newSource(src, inlineWish, a.p.cfg.SlotSize-8); l.how != how {
 				t.Errorf("%d bytes go way %d, want %d", len(src), l.how, how)
 			} else {
-				l.release(a.p.n)
+				l.release(&a.p.n.mem)
 			}
 			clear(m.segs[1])
 			buf, err := a.p.Reserve(0)

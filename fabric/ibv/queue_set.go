@@ -159,7 +159,7 @@ func (e *queueSet) release() error {
 	if e.mirror != nil {
 		errs = append(errs, e.mirror.Close())
 	}
-	e.holds.releaseAll(e.net)
+	e.holds.releaseAll(&e.net.mem)
 	errs = append(errs, e.unbuild())
 	if e.cq != nil {
 		errs = append(errs, e.cq.Close())

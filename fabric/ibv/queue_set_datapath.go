@@ -124,9 +124,9 @@ func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
 
 // answered deals with what a ring brought.
 func (e *queueSet) answered(n int, err error) error {
-	e.counters.Requests += uint64(e.tx.posted())
+	e.counters.Requests += uint64(e.tx.bell.Posted())
 	if n > 0 {
-		e.reap(e.tx.came())
+		e.reap(e.tx.bell.Completions())
 	}
 	if err != nil {
 		err = e.lose(err)
@@ -182,7 +182,7 @@ func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
 		}
 	}
 	if w.hold != none {
-		e.holds.release(e.net, w.hold, 1)
+		e.holds.release(&e.net.mem, w.hold, 1)
 	}
 }
 
@@ -212,6 +212,44 @@ func (e *queueSet) countDone(err error) {
 		e.counters.Errors++
 	} else {
 		e.counters.Completed++
+	}
+}
+
+// block waits until a list has a block. There is room for a work request then.
+func (e *queueSet) block(q *sendQueue, list *blockList) error {
+	for list.empty() {
+		if err := e.stall(q); err != nil {
+			return err
+		}
+		if err := e.room(q); err != nil { // what there was may be gone
+			return err
+		}
+	}
+	return nil
+}
+
+// postAtomic stages the atomic that an operation describes.
+func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, error) {
+	if err := e.room(q); err != nil {
+		return nil, err
+	}
+	if err := e.block(q, &e.slab.small); err != nil {
+		return nil, err
+	}
+	block := e.slab.small.take()
+	i, slot, w := e.tx.one(q)
+	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
+	p := &e.ops.all[o]
+	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
+	return w, nil
+}
+
+func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off, operand, compare uint64, add bool) {
+	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
+	if add {
+		w.SetFetchAdd(q.base+off, q.rkey, operand)
+	} else {
+		w.SetCompareSwap(q.base+off, q.rkey, compare, operand)
 	}
 }
 
@@ -257,7 +295,7 @@ func (e *queueSet) endFailed() {
 				_ = e.lose(err)
 				return
 			}
-			e.reap(e.tx.came())
+			e.reap(e.tx.bell.Completions())
 		}
 		e.tx.endAll(q, q.err)
 	}

@@ -83,10 +83,10 @@ func makeRanks(t fabrictest.T, n, size int, cfg Config) []fabrictest.Rank {
 
 // noRegistrationIsLeft checks that each registration that an operation took was given back.
 func noRegistrationIsLeft(t fabrictest.T, n *Network) {
-	if n.cache == nil {
+	if n.mem.cache == nil {
 		return
 	}
-	if s := n.cache.Stats(); s.Puts != s.Gets || s.Live+s.Dead != 0 || s.Registered != s.Deregistered {
+	if s := n.mem.cache.Stats(); s.Puts != s.Gets || s.Live+s.Dead != 0 || s.Registered != s.Deregistered {
 		t.Errorf("registrations after Close: %+v", s)
 	}
 }

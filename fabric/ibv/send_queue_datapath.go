@@ -4,7 +4,6 @@ package ibv
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/ibconduit/conduit/verbs"
@@ -64,7 +63,6 @@ type sender struct {
 	open   *sendQueue // to which the last of them go
 	first  int        // of those
 	runs   []run      // what the doorbell has to post before them
-	again  again
 	silent []*sendQueue
 	probes []*sendQueue // that need a probe
 	failed []*sendQueue // to be ended by the owner
@@ -169,13 +167,6 @@ func (s *sender) openRun(q *sendQueue) {
 func (s *sender) one(q *sendQueue) (i int32, slot int, w *verbs.SendWR) {
 	i = s.take()
 	s.add(q, i, 1)
-	slot = s.slots
-	if s.open == nil { // mostly: slot in place
-		s.open, s.first, s.slots = q, slot, slot+1
-		w = s.chain.WR(slot)
-		w.WRID, w.Flags = s.id(i), 0
-		return i, slot, w
-	}
 	slot, w = s.slot(q, s.id(i))
 	return i, slot, w
 }
@@ -263,78 +254,36 @@ func (s *sender) staged() bool { return s.open != nil || len(s.runs) > 0 }
 // ring posts what is staged and polls for completions within a budget, as Doorbell.Ring does. Queues that refused
 // work are in failed; an error means that polling failed, or a queue that all need.
 func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
-	s.again.rung = false
 	q := s.open
 	if q != nil && len(s.runs) == 0 {
 		if n, err = s.bell.Call(q.qp, s.chain, 0, s.slots, want, budget); err != nil {
-			s.runs = append(s.runs, run{queue: q, n: s.slots})
+			err = s.refused(err, run{queue: q})
 		}
 	} else {
 		if q != nil {
 			s.stage(run{queue: q, first: s.first, n: s.slots - s.first})
 		}
-		n, err = s.bell.Ring(want, budget)
-	}
-	if err != nil {
-		err = s.ringAgain(err)
+		if n, err = s.bell.Ring(want, budget); err != nil {
+			err = s.refused(err, s.runs...)
+		}
 	}
 	s.open, s.slots, s.runs = nil, 0, s.runs[:0]
 	return n, err
 }
 
-// called does what ring does after its own call, for the work request in slot 0 that was posted alone.
-func (s *sender) called(q *sendQueue, err error) error {
-	s.again.rung = false
-	if err == nil {
-		return nil
+// refused notes which queues refused work, if that is the error of a ring. Else it returns the error.
+func (s *sender) refused(err error, runs ...run) error {
+	if post := (*verbs.PostError)(nil); !errors.As(err, &post) {
+		return err
 	}
-	s.runs = append(s.runs, run{queue: q, n: 1})
-	err = s.ringAgain(err)
-	s.runs = s.runs[:0]
-	return err
-}
-
-// again is what a ring brought that had to ring several times.
-type again struct {
-	rung   bool
-	came   []verbs.WC
-	posted int
-}
-
-// came returns the completions that the last ring brought, until the next.
-func (s *sender) came() []verbs.WC {
-	if s.again.rung {
-		return s.again.came
-	}
-	return s.bell.Completions()
-}
-
-// posted returns how many work requests the last ring posted.
-func (s *sender) posted() int {
-	if s.again.rung {
-		return s.again.posted
-	}
-	return s.bell.Posted()
-}
-
-// ringAgain gives up a queue that refused work, and posts the runs behind it.
-func (s *sender) ringAgain(err error) error {
-	s.again = again{rung: true, came: slices.Clone(s.bell.Completions()), posted: s.bell.Posted()}
-	for err != nil {
-		var refused *verbs.PostError
-		if !errors.As(err, &refused) || s.runs[refused.Batch].queue == nil || s.runs[refused.Batch].queue.shared {
-			return err
+	for i, r := range runs {
+		switch why := s.bell.Refused(i); {
+		case why == nil:
+		case r.queue == nil || r.queue.shared:
+			return why
+		default:
+			s.fail(r.queue, why)
 		}
-		s.fail(s.runs[refused.Batch].queue, refused)
-		rest := s.runs[refused.Batch+1:]
-		s.runs = s.runs[:0]
-		for _, r := range rest {
-			if r.queue == nil || r.queue.err == nil {
-				s.stage(r)
-			}
-		}
-		_, err = s.bell.Ring(0, 0)
-		s.again.posted += s.bell.Posted()
 	}
 	return nil
 }

@@ -39,26 +39,26 @@ const (
 
 // newSource chooses how the device reads the source of a write in front of a message that leaves so many bytes of its
 // send buffer.
-func (n *Network) newSource(src []byte, rest int) source {
+func (m *localMemory) newSource(src []byte, inline, rest int) source {
 	s := source{src: src}
-	addr, inSegment := n.local(src)
+	addr, inSegment := m.inSegment(src)
 	switch {
 	case len(src) == 0:
-	case len(src) <= n.inline:
+	case len(src) <= inline:
 		s.how = sourceInline
 	case inSegment:
-		s.how, s.addr, s.lkey = sourceSegment, addr, n.mr.LKey()
+		s.how, s.addr, s.lkey = sourceSegment, addr, m.lkey
 	case len(src) <= rest:
 		s.how = sourceBuffer
 	default:
-		s.register(n)
+		s.register(m)
 	}
 	return s
 }
 
 // register gets a registration of the source; where that cannot be, it is copied.
-func (s *source) register(n *Network) {
-	if c := n.cache; c != nil {
+func (s *source) register(m *localMemory) {
+	if c := m.cache; c != nil {
 		r, err := c.Get(unsafe.Pointer(unsafe.SliceData(s.src)), uint64(len(s.src)), 0)
 		if err == nil {
 			s.how, s.region, s.addr, s.lkey = sourceRegion, r, addrOf(s.src), r.LKey
@@ -74,7 +74,7 @@ func (s *source) register(n *Network) {
 		s.how = sourceFailed
 		return
 	}
-	mr, err := n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
+	mr, err := m.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
 	if err != nil {
 		_ = unix.Munmap(mem)
 		s.how = sourceFailed
@@ -85,15 +85,15 @@ func (s *source) register(n *Network) {
 }
 
 // release ends the device's use of the source.
-func (s *source) release(n *Network) {
+func (s *source) release(m *localMemory) {
 	switch s.how {
 	case sourceNone:
 		return
 	case sourceRegion:
-		n.unregister(s.region)
+		m.unregister(s.region)
 	case sourceCopy:
 		if err := errors.Join(s.mr.Close(), unix.Munmap(s.mem)); err != nil {
-			n.log.Warn("ibv: source of a write", "err", err)
+			m.log.Warn("ibv: source of a write", "err", err)
 		}
 	}
 	*s = source{}

@@ -4,25 +4,27 @@ package ibv
 
 import (
 	"time"
-	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// target returns the queue to a peer for an operation on n bytes at off, or nil: then checkTarget says what is wrong.
-func (e *queueSet) target(peer int, off, n uint64) *sendQueue {
+// target returns the queue to a peer for an operation on n bytes at off.
+func (l *lane) target(op string, peer int, off, n uint64) (*sendQueue, error) {
+	e := l.set
 	if uint(peer) < uint(len(e.queues)) {
 		q := &e.queues[peer]
 		if n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil && e.downSeen == e.net.downSeq.Load() {
-			return q
+			return q, nil
 		}
 	}
-	return nil
+	return l.checkTarget(op, peer, off, n)
 }
 
-// checkTarget is target with an error.
-func (e *queueSet) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
+// checkTarget is target where something is wrong, or new.
+func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
+	e := l.set
 	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
 		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
 	}
@@ -39,18 +41,12 @@ func (e *queueSet) checkTarget(op string, peer int, off, n uint64) (*sendQueue, 
 	return q, nil
 }
 
-// local returns the address of buf, and whether it lies in the segment.
-func (n *Network) local(buf []byte) (uint64, bool) {
-	p := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
-	off := p - n.self.base
-	return p, off < n.self.size && uint64(len(buf)) <= n.self.size-off
-}
-
 // putInline puts src from within the work request.
-func (e *queueSet) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	e := l.set
 	if e.tx.full() || !e.tx.room(q, 1) {
 		if err := e.room(q); err != nil {
-			return fabric.Done, e.refuse(err)
+			return fabric.Done, l.refuse(err)
 		}
 	}
 	o := none
@@ -63,18 +59,25 @@ func (e *queueSet) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag
 	w.Opcode = verbs.OpWrite
 	w.SetRemote(q.base+off, q.rkey)
 	e.tx.chain.CopyInline(slot, src)
-	return e.commit(q, o, w, false, f)
+	return l.commit(q, o, w, false, f)
 }
 
 // transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else through the slab.
-func (e *queueSet) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
-	local, direct := e.net.local(buf)
+func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
+	e := l.set
+	mem := &e.net.mem
+	local, direct := mem.inSegment(buf)
 	direct = direct && (what == kindGet || len(buf) > copyMax)
-	lkey, size, held := e.net.mr.LKey(), e.net.piece, none
-	if !direct && int64(len(buf)) >= e.net.zeroMin.Load() {
-		var err error
-		if held, err = e.register(buf, what); err != nil {
-			return fabric.Done, e.refuse(err)
+	lkey, size, held := mem.lkey, e.net.piece, none
+	if !direct && int64(len(buf)) >= mem.zeroMin.Load() {
+		region, err := mem.register(buf, accesses[what])
+		switch {
+		case err == nil:
+			held = e.holds.add(region, pieces(len(buf), size))
+		case fatal(err):
+			return fabric.Done, l.refuse(err)
+		default:
+			e.counters.Unregistered++
 		}
 	}
 	switch {
@@ -87,17 +90,17 @@ func (e *queueSet) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag,
 		size = bigBlock
 		e.counters.Bounced++
 	}
-	if held == none && len(buf) <= size && e.synchronous(f) {
-		return e.transferNow(q, off, buf, what, local, lkey, direct)
+	if held == none && len(buf) <= size && l.synchronous(f) {
+		return l.transferNow(q, off, buf, what, local, lkey, direct)
 	}
-	parts := int32((len(buf) + size - 1) / size)
-	o, err := e.begin(q, parts, f)
+	parts := pieces(len(buf), size)
+	o, err := l.begin(q, parts, f)
 	for left := parts; err == nil; left-- {
 		start := int(parts-left) * size
 		b := buf[start:min(start+size, len(buf))]
 		p := part{op: o, block: none, hold: held, kind: what, last: left == 1}
 		if !direct {
-			if err = e.bounce(q, &p, b); err != nil {
+			if err = l.bounce(q, &p, b); err != nil {
 				break
 			}
 		}
@@ -111,24 +114,31 @@ func (e *queueSet) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag,
 		w.Opcode = opcodes[what]
 		w.SetRemote(q.base+off+uint64(start), q.rkey)
 		if left == 1 {
-			return e.commit(q, o, w, p.block != none, f)
+			return l.commit(q, o, w, p.block != none, f)
 		}
-		e.sign(q, w, false, p.block != none)
+		l.sign(q, w, false, p.block != none)
 		if err = e.room(q); err != nil {
 			parts = left - 1 // that were not posted
 		}
 	}
 	if held != none {
-		e.holds.release(e.net, held, parts)
+		e.holds.release(mem, held, parts)
 	}
-	return fabric.Done, e.cutShort(o, err)
+	return fabric.Done, l.cutShort(o, err)
 }
 
-var opcodes = [...]verbs.Opcode{kindPut: verbs.OpWrite, kindGet: verbs.OpRead}
+var (
+	opcodes  = [...]verbs.Opcode{kindPut: verbs.OpWrite, kindGet: verbs.OpRead}
+	accesses = [...]regcache.Access{kindPut: 0, kindGet: regcache.LocalWrite}
+)
+
+// pieces is in how many work requests n bytes are moved.
+func pieces(n, size int) int32 { return int32((n + size - 1) / size) }
 
 // bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There is room for its work
 // request then.
-func (e *queueSet) bounce(q *sendQueue, p *part, b []byte) error {
+func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
+	e := l.set
 	list := e.slab.list(len(b))
 	if err := e.block(q, list); err != nil {
 		return err
@@ -142,46 +152,9 @@ func (e *queueSet) bounce(q *sendQueue, p *part, b []byte) error {
 	return nil
 }
 
-// block waits until a list has a block. There is room for a work request then.
-func (e *queueSet) block(q *sendQueue, list *blockList) error {
-	for list.empty() {
-		if err := e.stall(q); err != nil {
-			return err
-		}
-		if err := e.room(q); err != nil { // what there was may be gone
-			return err
-		}
-	}
-	return nil
-}
-
-// postAtomic stages the atomic that an operation describes.
-func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, error) {
-	if err := e.room(q); err != nil {
-		return nil, err
-	}
-	if err := e.block(q, &e.slab.small); err != nil {
-		return nil, err
-	}
-	block := e.slab.small.take()
-	i, slot, w := e.tx.one(q)
-	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
-	p := &e.ops.all[o]
-	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
-	return w, nil
-}
-
-func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off, operand, compare uint64, add bool) {
-	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
-	if add {
-		w.SetFetchAdd(q.base+off, q.rkey, operand)
-	} else {
-		w.SetCompareSwap(q.base+off, q.rkey, compare, operand)
-	}
-}
-
 // begin makes room for the first work request of an operation and, unless it is implicit, for its outcome.
-func (e *queueSet) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
+func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
+	e := l.set
 	if err := e.room(q); err != nil {
 		return none, err
 	}
@@ -192,28 +165,32 @@ func (e *queueSet) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error
 }
 
 // refuse counts an operation that was counted as started and is not in flight.
-func (e *queueSet) refuse(err error) error {
+func (l *lane) refuse(err error) error {
+	e := l.set
 	e.counters.Errors++
 	return err
 }
 
 // cutShort ends an operation whose last work requests cannot be posted; the others have ended, see room.
-func (e *queueSet) cutShort(o int32, err error) error {
+func (l *lane) cutShort(o int32, err error) error {
+	e := l.set
 	if o != none {
 		e.ops.release(o)
 	}
-	return e.refuse(err)
+	return l.refuse(err)
 }
 
 // sign decides whether a work request asks for a completion.
-func (e *queueSet) sign(q *sendQueue, w *verbs.SendWR, must, bounced bool) {
+func (l *lane) sign(q *sendQueue, w *verbs.SendWR, must, bounced bool) {
+	e := l.set
 	e.tx.sign(q, w, must || bounced && (e.slab.small.scarce() || e.slab.big.scarce()))
 }
 
 // commit ends the filling of an operation's last slot: in a batch it waits for End, else it is posted. A blocking
 // operation gets its first polling budget in the same call.
-func (e *queueSet) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
-	e.sign(q, w, o != none, bounced)
+func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
+	e := l.set
+	l.sign(q, w, o != none, bounced)
 	if e.batching {
 		if o == none {
 			return fabric.Done, nil
@@ -230,14 +207,15 @@ func (e *queueSet) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, 
 	if o == none {
 		return fabric.Done, nil // it was collected: Flush has its error, and no other call
 	}
-	return e.settled(o, err)
+	return l.settled(o, err)
 }
 
 // settled is the answer to the start of an operation: its outcome if it is complete, or its handle. err is of the ring.
-func (e *queueSet) settled(o int32, err error) (fabric.Handle, error) {
+func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
+	e := l.set
 	switch {
 	case e.ops.all[o].parts == 0:
-		return fabric.Done, e.collect(o)
+		return fabric.Done, l.collect(o)
 	case err != nil:
 		e.ops.all[o].abandoned = true
 		return fabric.Done, err
@@ -246,7 +224,8 @@ func (e *queueSet) settled(o int32, err error) (fabric.Handle, error) {
 }
 
 // collect takes an operation's outcome and spends its handle.
-func (e *queueSet) collect(o int32) error {
+func (l *lane) collect(o int32) error {
+	e := l.set
 	p := &e.ops.all[o]
 	err := p.err
 	e.lastOld = p.old

@@ -156,10 +156,10 @@ func (f failing) Register(uintptr, uint64, regcache.Access) (regcache.MR, error)
 func (r *rig) withRegistrar(rank int, g regcache.Registrar) {
 	r.Helper()
 	n := r.nets[rank]
-	r.must("close of the cache", n.cache.Close())
+	r.must("close of the cache", n.mem.cache.Close())
 	c, err := regcache.New(regcache.Config{Registrar: g})
 	r.must("new cache", err)
-	n.cache = c
+	n.mem.cache = c
 }
 
 func TestWhatCannotBeRegisteredIsCopied(t *testing.T) {
