@@ -223,7 +223,11 @@ func (r *load) answer(ctx context.Context, s *sim.Rank) error {
 func (r *load) waver(ctx context.Context, s *sim.Rank, l *am.Endpoint, to int, i uint64) (err error) {
 	short, cancel := s.WithTimeout(ctx, time.Duration(s.Rand().IntN(2000))*time.Microsecond)
 	defer cancel()
-	switch s.Rand().IntN(6) {
+	kinds := 6
+	if r.endpoint.Sends == 1 { // a message cannot be prepared
+		kinds = 4
+	}
+	switch s.Rand().IntN(kinds) {
 	case 0:
 		_, err = r.echo.CallWith(short, l, to, am.Medium(make([]byte, 64)), i)
 	case 1:

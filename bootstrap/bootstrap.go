@@ -19,7 +19,7 @@ type Bootstrap interface {
 	// JobID is the same on every rank and differs between jobs that run at
 	// the same time. It is not a secret.
 	JobID() string
-	// Local tells the place of this rank among the ranks of its host. ok is
+	// Local is the place of this rank among the ranks of its host. ok is
 	// false as long as that is not known; after the first Exchange it is.
 	Local() (rank, size int, ok bool)
 

@@ -103,7 +103,7 @@ func decodeHello(b []byte) (hello, error) {
 	return h, d.err
 }
 
-// start tells a rank that all have arrived.
+// start is sent to a rank when all have arrived.
 type start struct {
 	job                  string
 	localRank, localSize uint32

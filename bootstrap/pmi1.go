@@ -155,7 +155,7 @@ func (p *pmi1) hello(ctx context.Context) error {
 	return nil
 }
 
-// readLocal takes the place on this host where the launcher tells it; else
+// readLocal takes the place on this host where the launcher gives it; else
 // the headers of the first Exchange do.
 func (p *pmi1) readLocal(env environment) {
 	if !env.has("MPI_LOCALRANKID", "MPI_LOCALNRANKS") {

@@ -154,7 +154,7 @@ func routedAddress() string {
 	return c.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
-// refusedBy tells a verdict on us from a connection that merely failed.
+// refusedBy reports a refusal, as opposed to a connection that merely failed.
 func refusedBy(err error) bool { return errors.Is(err, errNotOurs) }
 
 func clientHandshake(ctx context.Context, raw net.Conn, conf *tls.Config) (*tls.Conn, error) {

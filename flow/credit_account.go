@@ -40,3 +40,55 @@ func (a *account) held() int { return int(a.granted - a.arrived - a.returned) }
 
 // recalling reports whether a recall has no answer yet.
 func (a *account) recalling() bool { return a.recall != a.acked }
+
+// lists are where a Pool finds its accounts.
+type lists struct {
+	holders   queue.List[account] // with credits, the longest unused first
+	recalled  queue.List[account] // asked to give back, the longest unasked first
+	recalling int                 // credits asked back that may still come soon
+	starved   queue.List[account] // want credits and hold none
+	wanting   queue.List[account] // want more than they hold
+	due       queue.List[account] // a control message to them is due
+}
+
+// enqueue puts a where it belongs: in starved without credits, in wanting with fewer than it
+// wants, or in no queue, as when it is barred.
+func (l *lists) enqueue(a *account, now time.Duration) {
+	to := &l.wanting
+	switch held := a.held(); {
+	case held >= int(a.target) || a.barred:
+		a.queued.Leave()
+		return
+	case held == 0:
+		to = &l.starved
+	}
+	if in := a.queued.In(); in != to {
+		if in == nil {
+			a.since = now
+		}
+		to.Add(&a.queued, a)
+	}
+}
+
+// emptied moves a, whose last credit is used or given back, out of holders and up in the queue.
+func (l *lists) emptied(a *account) {
+	if a.holding.In() == &l.holders {
+		a.holding.Leave()
+	}
+	if a.queued.In() == &l.wanting {
+		l.starved.Add(&a.queued, a)
+	}
+}
+
+// repeatRecall makes a control message with a's recall due.
+func (l *lists) repeatRecall(a *account, now time.Duration) {
+	a.recallAt, a.answer = now, true
+	l.recalled.Add(&a.holding, a)
+	l.due.Add(&a.due, a)
+}
+
+// expectNone counts no longer on credits asked back of a.
+func (l *lists) expectNone(a *account) {
+	l.recalling -= int(a.counted)
+	a.counted = 0
+}

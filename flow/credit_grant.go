@@ -18,7 +18,7 @@ func (p *Pool) grantWaiting(now time.Duration) {
 	for p.starved.Len() == 0 && p.wanting.Len() > 0 && p.spare() > reserve {
 		p.grant(p.wanting.First(), max(1, (p.spare()-reserve)/p.wanting.Len()), now)
 	}
-	p.recallIdle(now)
+	p.Tick(now)
 }
 
 // grant gives a up to n credits, no more than it wants, and the last place in the queue
@@ -41,38 +41,9 @@ func (p *Pool) grant(a *account, n int, now time.Duration) {
 	}
 }
 
-// enqueue puts a where it belongs: in starved without credits, in wanting with fewer than it
-// wants, or in no queue, as when it is barred.
-func (p *Pool) enqueue(a *account, now time.Duration) {
-	l := &p.wanting
-	switch held := a.held(); {
-	case held >= int(a.target) || a.barred:
-		a.queued.Leave()
-		return
-	case held == 0:
-		l = &p.starved
-	}
-	if in := a.queued.In(); in != l {
-		if in == nil {
-			a.since = now
-		}
-		l.Add(&a.queued, a)
-	}
-}
-
-// emptied moves a, whose last credit is used or given back, out of holders and up in the queue.
-func (p *Pool) emptied(a *account) {
-	if a.holding.In() == &p.holders {
-		a.holding.Leave()
-	}
-	if a.queued.In() == &p.wanting {
-		p.starved.Add(&a.queued, a)
-	}
-}
-
-// recallIdle asks for credits that lie unused, while others have none, and repeats what has no
-// answer.
-func (p *Pool) recallIdle(now time.Duration) {
+// Tick does what is due by the passing of time: it asks for credits that lie unused, while others
+// have none, and repeats what has no answer.
+func (p *Pool) Tick(now time.Duration) {
 	if p.starved.Len() == 0 {
 		return
 	}
@@ -105,16 +76,4 @@ func (p *Pool) recall(a *account, n int, now time.Duration) {
 	p.recalling += n
 	p.stats.Recalls++
 	p.repeatRecall(a, now)
-}
-
-func (p *Pool) repeatRecall(a *account, now time.Duration) {
-	a.recallAt, a.answer = now, true
-	p.recalled.Add(&a.holding, a)
-	p.due.Add(&a.due, a)
-}
-
-// expectNone counts no longer on credits asked back of a.
-func (p *Pool) expectNone(a *account) {
-	p.recalling -= int(a.counted)
-	a.counted = 0
 }

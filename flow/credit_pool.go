@@ -24,12 +24,7 @@ type Pool struct {
 	replies struct{ free, reserved, bare int } // likewise for replies
 	extra   int                                // buffers taken by messages that had no right to one, not posted again yet
 
-	holders   queue.List[account] // with credits, the longest unused first
-	recalled  queue.List[account] // asked to give back, the longest unasked first
-	recalling int                 // credits asked back that may still come soon
-	starved   queue.List[account] // want credits and hold none
-	wanting   queue.List[account] // want more than they hold
-	due       queue.List[account] // a control message to them is due
+	lists
 
 	stats PoolStats
 }
@@ -166,9 +161,6 @@ func (p *Pool) NextControl() (peer int, ok bool) {
 	p.stats.Controls++
 	return int(p.due.First().peer), true
 }
-
-// Tick does what is due by the passing of time.
-func (p *Pool) Tick(now time.Duration) { p.recallIdle(now) }
 
 // Idle reports whether neither Tick nor NextControl has anything to do, at whatever time.
 func (p *Pool) Idle() bool { return p.starved.Len() == 0 && p.due.Len() == 0 }

@@ -3,7 +3,7 @@
 #
 #   hack/test.sh [STAGE...]      stages: lint race debug plain builds vm
 #
-# A stage that fails does not keep the others from running; the exit status tells.
+# A stage that fails does not keep the others from running; the exit status shows it.
 # PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1

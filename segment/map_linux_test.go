@@ -97,7 +97,7 @@ func TestFilesThatCouldShrinkAreRefused(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	must(t, err)
 	defer f.Close()
-	must(t, f.Truncate(1 << 20))
+	must(t, f.Truncate(1<<20))
 	loose, err := unix.MemfdCreate("loose", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	must(t, err)
 	defer unix.Close(loose)

@@ -4,7 +4,6 @@ package verbs
 
 import (
 	"fmt"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +31,10 @@ type chain struct {
 	mem    []byte
 	sges   []SGE
 	area   []byte
+	areaAt uint64 // its address
+	kind   string
+	base   uintptr // of the requests
+	size   uintptr // of one
 	slots  int
 	perWR  int
 	inline int // bytes per slot, rounded up to whole cache lines when it exceeds one
@@ -44,6 +47,7 @@ func (c *chain) init(kind string, wrSize uintptr, cfg ChainConfig) error {
 	if cfg.Slots > MaxChainSlots || cfg.SGEs > 256 || cfg.Inline < 0 || cfg.Inline > 1<<20 {
 		return &Error{Op: "new " + kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("%+v is out of range", cfg), Remedy: fmt.Sprintf("at most %d slots of 256 scatter entries and 1 MiB", MaxChainSlots)}
 	}
+	c.kind, c.size = kind, wrSize
 	c.slots, c.perWR, c.inline = cfg.Slots, cfg.SGEs, (cfg.Inline+7)&^7
 	wrBytes := alignUp(cfg.Slots*int(wrSize), cacheLine)
 	sgeBytes := alignUp(cfg.Slots*cfg.SGEs*int(unsafe.Sizeof(SGE{})), cacheLine)
@@ -52,13 +56,17 @@ func (c *chain) init(kind string, wrSize uintptr, cfg ChainConfig) error {
 	if err != nil {
 		return &Error{Op: "new " + kind, Errno: errnoOf(err), Detail: fmt.Sprintf("mapping %d bytes for %+v", total, cfg)}
 	}
-	c.mem = mem
+	c.mem, c.base = mem, uintptr(unsafe.Pointer(&mem[0]))
 	c.sges = unsafe.Slice((*SGE)(unsafe.Pointer(&mem[wrBytes])), cfg.Slots*cfg.SGEs)
 	c.area = mem[wrBytes+sgeBytes : total : total]
+	c.areaAt = uint64(c.base) + uint64(wrBytes+sgeBytes)
 	return nil
 }
 
 func alignUp(n, to int) int { return (n + to - 1) / to * to }
+
+// addr is where request i begins.
+func (c *chain) addr(i int) uintptr { return c.base + uintptr(i)*c.size }
 
 // sgeAddr is where the scatter list of slot i begins.
 func (c *chain) sgeAddr(i int) uintptr { return uintptr(unsafe.Pointer(&c.sges[i*c.perWR])) }
@@ -73,32 +81,21 @@ func (c *chain) SGEs(i int) []SGE { return c.sges[i*c.perWR : (i+1)*c.perWR : (i
 func (c *chain) Area(i int) []byte { return c.area[i*c.inline : (i+1)*c.inline : (i+1)*c.inline] }
 
 // AreaAddr returns the address of the staging area of slot i.
-func (c *chain) AreaAddr(i int) uint64 { return uint64(uintptr(unsafe.Pointer(&c.Area(i)[0]))) }
+func (c *chain) AreaAddr(i int) uint64 { return c.areaAt + uint64(i*c.inline) }
 
-func (c *chain) close(kind string, unmap func()) error {
+func (c *chain) close(unmap func()) error {
 	if c.closed {
 		return nil
 	}
 	if c.queued > 0 {
-		return &Error{Op: "close", Object: kind, Errno: unix.EBUSY, Err: ErrBusy, Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
+		return &Error{Op: "close", Object: c.kind, Errno: unix.EBUSY, Err: ErrBusy, Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
 	}
 	mem := c.mem
 	c.closed, c.mem, c.sges, c.area, c.slots = true, nil, nil, nil, 0
 	unmap()
 	c.handle.Close()
 	if err := unix.Munmap(mem); err != nil {
-		return &Error{Op: "close", Object: kind, Errno: errnoOf(err)}
-	}
-	return nil
-}
-
-// check says why slots first..first+n-1 (around the end of the ring) cannot be posted.
-func (c *chain) check(kind string, first, n int) error {
-	switch {
-	case c.closed:
-		return &Error{Op: "post", Object: kind, Err: os.ErrClosed}
-	case first < 0 || first >= c.slots || n < 1 || n > c.slots:
-		return &Error{Op: "post", Object: kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
+		return &Error{Op: "close", Object: c.kind, Errno: errnoOf(err)}
 	}
 	return nil
 }
@@ -126,8 +123,6 @@ func NewSendChain(cfg ChainConfig) (*SendChain, error) {
 	return c, nil
 }
 
-func (c *SendChain) addr(i int) uintptr { return uintptr(unsafe.Pointer(&c.wrs[i])) }
-
 // WR returns slot i's request. It panics when the chain is closed or has no such slot.
 func (c *SendChain) WR(i int) *SendWR { return &c.wrs[i] }
 
@@ -138,6 +133,16 @@ func (c *SendChain) SetInline(i, n int) {
 	c.wrs[i].Flags |= Inline
 }
 
+// CopyInline makes slot i send b inline: it copies b into its staging area, which is large enough.
+func (c *SendChain) CopyInline(i int, b []byte) {
+	start := i * c.inline
+	copy(c.area[start:start+c.inline], b)
+	c.sges[i*c.perWR] = SGE{Addr: c.areaAt + uint64(start), Length: uint32(len(b))}
+	w := &c.wrs[i]
+	w.numSGE = 1
+	w.Flags |= Inline
+}
+
 // SetLocal makes slot i send from, or fetch into, one piece of registered memory.
 func (c *SendChain) SetLocal(i int, addr uint64, length, lkey uint32) {
 	c.sges[i*c.perWR] = SGE{Addr: addr, Length: length, LKey: lkey}
@@ -145,7 +150,7 @@ func (c *SendChain) SetLocal(i int, addr uint64, length, lkey uint32) {
 }
 
 // Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the second time.
-func (c *SendChain) Close() error { return c.close("send chain", func() { c.wrs = nil }) }
+func (c *SendChain) Close() error { return c.close(func() { c.wrs = nil }) }
 
 // RecvChain is the same for receive work requests.
 type RecvChain struct {
@@ -167,8 +172,6 @@ func NewRecvChain(cfg ChainConfig) (*RecvChain, error) {
 	return c, nil
 }
 
-func (c *RecvChain) addr(i int) uintptr { return uintptr(unsafe.Pointer(&c.wrs[i])) }
-
 // WR returns slot i's request. It panics when the chain is closed or has no such slot.
 func (c *RecvChain) WR(i int) *RecvWR { return &c.wrs[i] }
 
@@ -179,4 +182,4 @@ func (c *RecvChain) SetLocal(i int, addr uint64, length, lkey uint32) {
 }
 
 // Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the second time.
-func (c *RecvChain) Close() error { return c.close("receive chain", func() { c.wrs = nil }) }
+func (c *RecvChain) Close() error { return c.close(func() { c.wrs = nil }) }

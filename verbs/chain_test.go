@@ -4,14 +4,13 @@ package verbs
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-func TestChainIsLinkedToARingWithItsOwnEntriesAndArea(t *testing.T) {
+func TestAChainIsLinkedToARing(t *testing.T) {
 	c, err := NewSendChain(ChainConfig{Slots: 3, SGEs: 2, Inline: 20})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +58,7 @@ func TestChainRefusesWhatIsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestClosedChainIsAnErrorToPostAndPanicsOnWR(t *testing.T) {
+func TestWRPanicsOnAClosedChain(t *testing.T) {
 	c, err := NewRecvChain(ChainConfig{Slots: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -68,9 +67,6 @@ func TestClosedChainIsAnErrorToPostAndPanicsOnWR(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := c.check("receive chain", 0, 1); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("post from a closed chain: %v", err)
 	}
 	defer func() {
 		if recover() == nil {

@@ -10,6 +10,7 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -47,12 +48,10 @@ type Doorbell struct {
 	word   *uint64 // keeps a watched word of the Go heap alive, and off the stack
 }
 
-// queuedBatch is what must be let go of after a post, and what an error tells.
+// queuedBatch is what is released after a post, and what an error names.
 type queuedBatch struct {
 	queue *object
 	chain *chain
-	base  uintptr // of the chain's requests
-	size  uintptr // of one
 	first int
 }
 
@@ -89,113 +88,96 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 
 // Send queues n requests of a chain, from slot first on and around its end, for the send queue of a QP.
 func (d *Doorbell) Send(q *QP, c *SendChain, first, n int) error {
-	if err := d.admit(&q.object, &c.chain, "send chain", first, n); err != nil {
-		return err
-	}
-	size := unsafe.Sizeof(SendWR{})
-	d.push(C.IBC_SEND, unsafe.Pointer(q.c), queuedBatch{&q.object, &c.chain, c.addr(0), size, first}, n)
-	return nil
+	return d.push(C.IBC_SEND, unsafe.Pointer(q.c), &q.object, &c.chain, first, n)
 }
 
 // Recv queues n requests of a chain, from slot first on and around its end, for the receive queue of a QP.
 func (d *Doorbell) Recv(q *QP, c *RecvChain, first, n int) error {
-	if err := d.admit(&q.object, &c.chain, "receive chain", first, n); err != nil {
-		return err
-	}
-	d.push(C.IBC_RECV, unsafe.Pointer(q.c), queuedBatch{&q.object, &c.chain, c.addr(0), unsafe.Sizeof(RecvWR{}), first}, n)
-	return nil
+	return d.push(C.IBC_RECV, unsafe.Pointer(q.c), &q.object, &c.chain, first, n)
 }
 
 // SRQRecv queues n requests of a chain, from slot first on and around its end, for a shared receive queue.
 func (d *Doorbell) SRQRecv(s *SRQ, c *RecvChain, first, n int) error {
-	if err := d.admit(&s.object, &c.chain, "receive chain", first, n); err != nil {
-		return err
+	return d.push(C.IBC_SRQ_RECV, unsafe.Pointer(s.c), &s.object, &c.chain, first, n)
+}
+
+// push queues a sub-chain, and keeps its queue open until it has been posted.
+func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, o *object, c *chain, first, n int) error {
+	x := d.d
+	if x == nil || x.batches == MaxBatch || uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots) || !o.guard.enter() {
+		return d.refuse(o, c, first, n)
 	}
-	d.push(C.IBC_SRQ_RECV, unsafe.Pointer(s.c), queuedBatch{&s.object, &c.chain, c.addr(0), unsafe.Sizeof(RecvWR{}), first}, n)
+	last := first + n - 1
+	if last >= c.slots {
+		last -= c.slots
+	}
+	i := x.batches
+	p := &x.batch[i]
+	p.queue, p.kind, p.count = queue, kind, C.uint32_t(n)
+	// The slots are mapped memory: their addresses are numbers to Go.
+	*(*uintptr)(unsafe.Pointer(&p.first)) = c.base + uintptr(first)*c.size
+	*(*uintptr)(unsafe.Pointer(&p.last)) = c.base + uintptr(last)*c.size
+	b := &d.queued[i]
+	b.queue, b.chain, b.first = o, c, first
+	c.queued++
+	x.batches = i + 1
 	return nil
 }
 
-// admit checks a sub-chain and keeps its queue open until it has been posted.
-func (d *Doorbell) admit(queue *object, c *chain, kind string, first, n int) error {
-	if d.d == nil {
+// refuse says why push did nothing.
+func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
+	switch {
+	case d.d == nil:
 		return d.closedError("post")
-	}
-	if d.d.batches == MaxBatch {
+	case d.d.batches == MaxBatch:
 		return d.fail("post", 0, fmt.Sprintf("%d sub-chains wait already", MaxBatch), "ring the doorbell").with(ErrFull)
+	case c.closed:
+		return &Error{Op: "post", Object: c.kind, Err: os.ErrClosed}
+	case uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots):
+		return &Error{Op: "post", Object: c.kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
 	}
-	if err := c.check(kind, first, n); err != nil {
-		return err
-	}
-	return queue.use("post")
-}
-
-func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, b queuedBatch, n int) {
-	last := b.first + n - 1
-	if last >= b.chain.slots {
-		last -= b.chain.slots
-	}
-	i := d.d.batches
-	p := &d.d.batch[i]
-	p.queue, p.kind, p.count = queue, kind, C.uint32_t(n)
-	// The slots are mapped memory: their addresses are numbers to Go.
-	*(*uintptr)(unsafe.Pointer(&p.first)) = b.base + uintptr(b.first)*b.size
-	*(*uintptr)(unsafe.Pointer(&p.last)) = b.base + uintptr(last)*b.size
-	d.queued[i] = b
-	b.chain.queued++
-	d.d.batches = i + 1
+	return o.closedError("post")
 }
 
 // Ring posts what was queued, then polls until want completions have come or the budget has passed, and returns how
 // many came, at most the configured number. It polls at least once, unless want is 0: then it only posts. Completions
 // returns them.
 //
-// An error of the post is a *PostError; completions that came are returned beside it.
+// A sub-chain that was refused keeps only those behind it for the same queue from being posted. Then the error is the first one's *PostError,
+// see Refused; completions that came are returned beside it.
 func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
-	if err := d.enter(); err != nil {
-		return 0, err
+	x := d.d
+	if x == nil || owner.Checked && d.user.Enter() != nil {
+		return 0, d.misused()
 	}
-	n, err := d.ring(want, budget, C.IBC_WATCH_NONE)
-	d.user.Exit()
-	return n, err
+	x.watch = C.IBC_WATCH_NONE
+	return d.ring(x, want, budget)
 }
 
-// Call posts n requests of a chain, from slot first on and around its end, then polls until want completions have come
-// or the budget has passed: Send and Ring in fewer steps, for a doorbell in which nothing is queued.
+// Call posts n requests of a chain, from slot first on, then polls: Send and Ring in fewer steps, for a doorbell in
+// which nothing is queued.
 func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
-	last := first + n - 1
-	if d.d == nil || d.d.batches != 0 || c.closed || first < 0 || n < 1 || last >= len(c.wrs) || !q.guard.enter() {
-		return d.sendAndRing(q, c, first, n, want, budget)
+	x, last := d.d, first+n-1
+	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked || !q.guard.enter() {
+		if err := d.Send(q, c, first, n); err != nil {
+			return 0, err
+		}
+		return d.Ring(want, budget)
 	}
-	if d.user.Enter() != nil {
-		q.guard.leave()
-		return 0, d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
-	}
-	x := d.d
 	p := &x.batch[0]
 	p.queue, p.kind, p.count = unsafe.Pointer(q.c), C.IBC_SEND, C.uint32_t(n)
 	*(*uintptr)(unsafe.Pointer(&p.first)) = c.addr(first)
 	*(*uintptr)(unsafe.Pointer(&p.last)) = c.addr(last)
-	x.batches, x.want, x.watch = 1, C.uint32_t(max(want, 0)), C.IBC_WATCH_NONE
+	x.batches, x.watch, x.want = 1, C.IBC_WATCH_NONE, C.uint32_t(max(want, 0))
 	x.budget_ns = C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
 	x.batches = 0
 	q.guard.leave()
-	var err error
-	if x.post_errno != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
-		d.queued[0] = queuedBatch{&q.object, &c.chain, c.addr(0), unsafe.Sizeof(SendWR{}), first}
-		err = d.failure()
-		d.queued[0] = queuedBatch{}
+	if x.refused != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
+		d.queued[0] = queuedBatch{&q.object, &c.chain, first}
+		return int(x.completed), d.failure()
 	}
-	d.user.Exit()
-	return int(x.completed), err
-}
-
-// sendAndRing is Call where something is queued already, or the slots go around the end, or something is wrong.
-func (d *Doorbell) sendAndRing(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
-	if err := d.Send(q, c, first, n); err != nil {
-		return 0, err
-	}
-	return d.Ring(want, budget)
+	return int(x.completed), nil
 }
 
 // Until is a condition on a watched word.
@@ -212,73 +194,79 @@ const (
 // then. The word belongs in a segment, not in the Go heap. It is read with acquire order: what the peer wrote before
 // it, on one QP, is there.
 func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
-	if err := d.enter(); err != nil {
-		return 0, false, err
+	x := d.d
+	if x == nil || owner.Checked && d.user.Enter() != nil {
+		return 0, false, d.misused()
 	}
 	d.word = word
 	// As a number: a write barrier has no business with memory outside of the heap.
-	*(*uintptr)(unsafe.Pointer(&d.d.word)) = uintptr(unsafe.Pointer(word))
-	d.d.value = C.uint64_t(value)
-	n, err = d.ring(want, budget, C.uint32_t(until))
-	met = d.d.met != 0
+	*(*uintptr)(unsafe.Pointer(&x.word)) = uintptr(unsafe.Pointer(word))
+	x.value, x.watch = C.uint64_t(value), C.uint32_t(until)
+	n, err = d.ring(x, want, budget)
 	d.word = nil
-	d.user.Exit()
-	return n, met, err
+	return n, x.met != 0, err
 }
 
-// enter detects use by two goroutines, in the debug build, and after Close.
-func (d *Doorbell) enter() error {
-	if d.user.Enter() != nil {
-		return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
-	}
+// misused says why a ring did nothing: after Close, or, in the debug build, two goroutines ring at a time.
+func (d *Doorbell) misused() error {
 	if d.d == nil {
-		d.user.Exit()
 		return d.closedError("ring")
 	}
-	return nil
+	return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
 }
 
-func (d *Doorbell) ring(want int, budget time.Duration, watch C.uint32_t) (int, error) {
-	c := d.d
-	c.want, c.budget_ns, c.watch = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS)), watch
+// ring makes the call, and lets the queues of what was posted be closed again.
+func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration) (n int, err error) {
+	x.want, x.budget_ns = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	// As a number: a pointer to C memory would be looked up in Go's heap at each call.
-	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(c))))
-	n := int(c.completed)
-	var err error
-	if c.post_errno != 0 || c.poll_errno != 0 || d.cq.overrun.Load() {
+	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
+	if x.refused != 0 || x.poll_errno != 0 || d.cq.overrun.Load() {
 		err = d.failure()
 	}
-	d.letGo()
-	return n, err
+	d.release()
+	if owner.Checked {
+		d.user.Exit()
+	}
+	return int(x.completed), err
 }
 
-// letGo lets the queues of what was posted be closed again.
-func (d *Doorbell) letGo() {
-	for i := range int(d.d.batches) {
+// release forgets what was queued, so that its queues can be closed.
+func (d *Doorbell) release() {
+	for i := range d.d.batches {
 		b := &d.queued[i]
-		b.queue.done()
+		b.queue.guard.leave()
 		b.chain.queued--
-		*b = queuedBatch{}
 	}
 	d.d.batches = 0
 }
 
 func (d *Doorbell) failure() error {
-	c := d.d
 	switch {
-	case c.post_errno != 0:
-		b := &d.queued[c.bad_batch]
-		e := &PostError{Device: d.dev.info.Name, Queue: b.queue.name, Batch: int(c.bad_batch), Slot: b.first, Errno: syscall.Errno(c.post_errno), Posted: int(c.posted)}
-		if bad := uintptr(c.bad_wr); bad >= b.base && bad < b.base+uintptr(b.chain.slots)*b.size {
-			e.Slot = int((bad - b.base) / b.size)
-			e.WRID = *(*uint64)(c.bad_wr)
+	case d.d.refused != 0:
+		i := 0
+		for d.d.batch[i].err == 0 {
+			i++
 		}
-		return e
+		return d.Refused(i)
 	case d.cq.overrun.Load():
 		return d.cq.overrunError("ibv_poll_cq")
 	default:
-		return d.cq.fail("ibv_poll_cq", syscall.Errno(c.poll_errno), "", "")
+		return d.cq.fail("ibv_poll_cq", syscall.Errno(d.d.poll_errno), "", "")
 	}
+}
+
+// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError; nil: it was posted.
+func (d *Doorbell) Refused(i int) *PostError {
+	b, q := &d.d.batch[i], &d.queued[i]
+	if b.err == 0 {
+		return nil
+	}
+	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err), Posted: int(d.d.posted)}
+	if bad := uintptr(b.bad) - q.chain.base; bad < uintptr(q.chain.slots)*q.chain.size {
+		e.Slot = int(bad / q.chain.size)
+		e.WRID = *(*uint64)(b.bad)
+	}
+	return e
 }
 
 // Completions returns what the last ring brought. The slice is valid until the next.
@@ -308,7 +296,7 @@ func (d *Doorbell) Seen() uint64 {
 // Drop forgets what was queued and not yet posted.
 func (d *Doorbell) Drop() {
 	if d.d != nil {
-		d.letGo()
+		d.release()
 	}
 }
 
@@ -376,7 +364,7 @@ func (d *Doorbell) Close() error {
 			}
 			defer d.user.Exit()
 		}
-		d.letGo()
+		d.release()
 		mem := d.mem
 		d.mem, d.d, d.wcs = nil, nil, nil
 		if err := unix.Munmap(mem); err != nil {

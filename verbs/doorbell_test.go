@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func (r *rig) fillWrites(e *end, flags SendFlags) {
 	}
 }
 
-func TestSubChainPostsExactlyItsSlotsAlsoAroundTheEnd(t *testing.T) {
+func TestASubChainPostsExactlyItsSlots(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
 	slots := a.send.Slots()
@@ -85,7 +86,7 @@ func TestOneRingPostsToSeveralQueues(t *testing.T) {
 	}
 }
 
-func TestRefusedRequestIsNamedAndThoseBeforeItAreDone(t *testing.T) {
+func TestARefusedRequestIsNamed(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	r.fillWrites(a, Signaled)
@@ -96,25 +97,33 @@ func TestRefusedRequestIsNamedAndThoseBeforeItAreDone(t *testing.T) {
 	check(t, a.bell.Send(a.qp, a.send, 0, 2))
 	check(t, a.bell.Send(a.qp, a.send, 4, 4))
 	check(t, a.bell.Send(b.qp, b.send, 0, 1))
-	_, err := a.bell.Ring(4, patience)
+	check(t, a.bell.Send(a.qp, a.send, 2, 1))
+	_, err := a.bell.Ring(5, patience)
 	var e *PostError
 	if !errors.As(err, &e) {
 		t.Fatalf("%v, want a PostError", err)
 	}
-	if e.Batch != 1 || e.Slot != 6 || e.WRID != 6 || e.Posted != 4 || e.Errno == 0 || e.Queue != a.qp.name || a.bell.Posted() != 4 {
+	if e.Batch != 1 || e.Slot != 6 || e.WRID != 6 || e.Posted != 5 || e.Errno == 0 || e.Queue != a.qp.name || a.bell.Posted() != 5 {
 		t.Errorf("%+v", e)
 	}
 	t.Log(err)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("errno %v", e.Errno)
 	}
-	// The four before it complete, slots 6 and 7 and the last sub-chain were never posted; the links are whole again.
+	for i, want := range []syscall.Errno{0, e.Errno, 0, syscall.ECANCELED} { // the last is behind it in its queue
+		if e := a.bell.Refused(i); (e == nil) != (want == 0) || e != nil && e.Errno != want {
+			t.Errorf("sub-chain %d: %v, want %v", i, e, want)
+		}
+	}
+	// The four before it complete, and the other queue's; 6, 7 and 2 were never posted; the links are whole again.
 	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, patience))(t) {
+	}
+	for got := 0; got < 1; got += must(b.bell.Ring(1, patience))(t) {
 	}
 	if n := must(a.bell.Ring(1, 0))(t); n != 0 {
 		t.Errorf("%d completions too many", n)
 	}
-	if *r.word(4096 + 8*7) != 0 {
+	if *r.word(4096 + 8*7) != 0 || *r.word(4096 + 8*2) != 0 {
 		t.Error("a request after the bad one was posted")
 	}
 	r.fillWrites(a, Signaled)
@@ -122,12 +131,12 @@ func TestRefusedRequestIsNamedAndThoseBeforeItAreDone(t *testing.T) {
 	if n := must(a.bell.Ring(a.send.Slots(), patience))(t); n != a.send.Slots() {
 		t.Errorf("%d completions of the whole chain afterwards", n)
 	}
-	if s := a.bell.Stats(); s.PostErrors != 1 {
+	if s := a.bell.Stats(); s.PostErrors != 2 {
 		t.Errorf("counters %+v", s)
 	}
 }
 
-func TestFullQueueIsNamedByTheFirstRequestThatDidNotFit(t *testing.T) {
+func TestAFullQueueNamesTheFirstThatDidNotFit(t *testing.T) {
 	r := newRig(t)
 	e := r.newEnd(endConfig{qp: QPConfig{MaxRecvWR: 4}})
 	check(t, e.qp.Init(InitAttr{}))
@@ -146,13 +155,18 @@ func TestFullQueueIsNamedByTheFirstRequestThatDidNotFit(t *testing.T) {
 	}
 }
 
-func TestDoorbellRefusesSlotsThatAreNotThereAndMoreThanItHolds(t *testing.T) {
+func TestADoorbellRefusesBadSlots(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
 	for _, c := range []struct{ first, n int }{{-1, 1}, {a.send.Slots(), 1}, {0, 0}, {0, a.send.Slots() + 1}, {0, -5}} {
 		if err := a.bell.Send(a.qp, a.send, c.first, c.n); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("%+v: %v, want EINVAL", c, err)
 		}
+	}
+	closed := must(NewSendChain(ChainConfig{}))(t)
+	check(t, closed.Close())
+	if err := a.bell.Send(a.qp, closed, 0, 1); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("post from a closed chain: %v", err)
 	}
 	for range MaxBatch {
 		check(t, a.bell.Send(a.qp, a.send, 0, 1))
@@ -172,62 +186,22 @@ func TestDoorbellRefusesSlotsThatAreNotThereAndMoreThanItHolds(t *testing.T) {
 	}
 }
 
-func TestCallPostsOneRequestAndWaitsForIt(t *testing.T) {
+func TestARingKeepsNoQueueFromClosing(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	r.fillWrites(a, Signaled)
-	for _, slot := range []int{0, 3, a.send.Slots() - 1} {
-		if n := must(a.bell.Call(a.qp, a.send, slot, 1, 1, patience))(t); n != 1 || a.bell.Posted() != 1 {
-			t.Fatalf("slot %d: %d posted, %d completed", slot, a.bell.Posted(), n)
-		}
-		if wc := a.bell.Completions()[0]; wc.WRID != uint64(slot) || wc.Err() != nil || *r.word(4096 + 8*slot) != uint64(slot+1) {
-			t.Errorf("slot %d: %s, wrote %d", slot, describe(wc), *r.word(4096 + 8*slot))
-		}
-	}
-	// Several, also around the end; without a wish for completions none are taken.
-	for _, c := range []struct{ first, n int }{{2, 5}, {a.send.Slots() - 2, 4}} {
-		r.fillWrites(a, Signaled)
-		if n := must(a.bell.Call(a.qp, a.send, c.first, c.n, 0, 0))(t); n != 0 || a.bell.Posted() != c.n {
-			t.Errorf("%+v: %d posted, %d completed", c, a.bell.Posted(), n)
-		}
-		for got := 0; got < c.n; got += must(a.bell.Ring(1, patience))(t) {
-		}
-		if last := (c.first + c.n - 1) % a.send.Slots(); *r.word(4096 + 8*last) != uint64(last+1) {
-			t.Errorf("%+v: slot %d was not written", c, last)
-		}
-	}
-	// What was queued before goes too, and first.
-	check(t, a.bell.Send(a.qp, a.send, 1, 1))
-	for got := must(a.bell.Call(a.qp, a.send, 2, 1, 1, patience))(t); got < 2; got += must(a.bell.Ring(1, patience))(t) {
-	}
-	if *r.word(4096 + 8*1) != 2 || *r.word(4096 + 8*2) != 3 {
-		t.Error("a request queued before a call, or the call's own, was not posted")
-	}
-	// A request that is refused is named.
-	a.send.WR(6).Flags |= Inline
-	a.send.SGEs(6)[0].Length = 1 << 20
-	_, err := a.bell.Call(a.qp, a.send, 6, 1, 1, patience)
-	var e *PostError
-	if !errors.As(err, &e) || e.Slot != 6 || e.WRID != 6 || e.Posted != 0 || e.Queue != a.qp.name {
-		t.Errorf("refused: %v", err)
-	}
-	for _, slot := range []int{-1, a.send.Slots()} {
-		if _, err := a.bell.Call(a.qp, a.send, slot, 1, 1, 0); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("slot %d: %v, want EINVAL", slot, err)
-		}
-	}
-	// A call that gave up leaves nothing behind that keeps its queue from closing.
 	check(t, b.qp.Reset())
-	if n := must(a.bell.Call(a.qp, a.send, 0, 1, 1, time.Millisecond))(t); n != 0 {
-		t.Errorf("%d completions of a request that nobody answers", n)
+	check(t, a.bell.Send(a.qp, a.send, 0, 1))
+	if n := must(a.bell.Ring(1, time.Millisecond))(t); n != 0 {
+		t.Errorf("%d completions of a request without an answer", n)
 	}
 	check(t, a.qp.Close())
-	if _, err := a.bell.Call(a.qp, a.send, 0, 1, 1, 0); !errors.Is(err, os.ErrClosed) {
+	if err := a.bell.Send(a.qp, a.send, 0, 1); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after the queue's close: %v, want %v", err, os.ErrClosed)
 	}
 }
 
-func TestRingWithoutCompletionsReturnsWhenTheBudgetIsSpent(t *testing.T) {
+func TestRingReturnsWhenTheBudgetIsSpent(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
 	for _, budget := range []time.Duration{0, -1, time.Microsecond, time.Millisecond} {
@@ -240,7 +214,7 @@ func TestRingWithoutCompletionsReturnsWhenTheBudgetIsSpent(t *testing.T) {
 	}
 }
 
-func TestRingReturnsNoMoreThanItsCapacityAndKeepsTheRest(t *testing.T) {
+func TestRingReturnsNoMoreThanItsCapacity(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
 	small := must(a.cq.NewDoorbell(DoorbellConfig{Completions: 3}))(t)
@@ -272,7 +246,7 @@ func TestRingReturnsNoMoreThanItsCapacityAndKeepsTheRest(t *testing.T) {
 	}
 }
 
-func TestRingUntilReturnsWhenAPeersPutChangesTheWord(t *testing.T) {
+func TestRingUntilSeesAPeersPut(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(endConfig{})
 	word := r.word(4096)
@@ -307,7 +281,7 @@ func TestRingUntilReturnsWhenAPeersPutChangesTheWord(t *testing.T) {
 	r.ok(a)
 }
 
-func TestUseOfADoorbellByTwoGoroutinesIsDetectedInTheDebugBuild(t *testing.T) {
+func TestADoorbellDetectsTwoGoroutines(t *testing.T) {
 	if !owner.Checked {
 		t.Skip("the release build does not look")
 	}
@@ -332,9 +306,6 @@ func TestUseOfADoorbellByTwoGoroutinesIsDetectedInTheDebugBuild(t *testing.T) {
 	if _, err := a.bell.Ring(1, 0); !errors.Is(err, ErrConcurrent) {
 		t.Errorf("%v, want %v", err, ErrConcurrent)
 	}
-	if _, err := a.bell.Call(a.qp, a.send, 0, 1, 1, 0); !errors.Is(err, ErrConcurrent) {
-		t.Errorf("call: %v, want %v", err, ErrConcurrent)
-	}
 	if err := a.bell.Close(); !errors.Is(err, ErrBusy) {
 		t.Errorf("close: %v, want %v", err, ErrBusy)
 	}
@@ -342,7 +313,7 @@ func TestUseOfADoorbellByTwoGoroutinesIsDetectedInTheDebugBuild(t *testing.T) {
 	check(t, <-done)
 }
 
-func TestFencedReadAfterWriteAndReadOrder(t *testing.T) {
+func TestAFencedWriteFollowsTheRead(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})
 	*r.word(4096) = 5
@@ -409,9 +380,6 @@ func TestPostAndPollDoNotAllocate(t *testing.T) {
 			if a.bell.Completions()[i].Err() != nil {
 				failed++
 			}
-		}
-		if n, err := a.bell.Call(a.qp, a.send, 0, 1, 1, patience); n != 1 || err != nil {
-			failed++
 		}
 		if _, met, err := a.bell.RingUntil(word, UntilDiffers, ^uint64(0), 1, time.Millisecond); !met || err != nil {
 			failed++

@@ -55,8 +55,8 @@ func (e *Error) Error() string {
 // Unwrap lets errors.Is find the sentinel and the errno.
 func (e *Error) Unwrap() []error { return errtext.Causes(e.Err, e.Errno) }
 
-// PostError says which work request of a doorbell's call was refused. Those before it, of the same
-// and of earlier sub-chains, were posted; it and all after it were not.
+// PostError says which work request of a sub-chain was refused. Those before it were posted, it and
+// those after it were not.
 type PostError struct {
 	Device string
 	Queue  string // the queue, such as "QP 0x11"

@@ -77,45 +77,57 @@ static uint32_t recv_distance(const struct ibv_recv_wr *from, const struct ibv_r
 	return n;
 }
 
-/* Posts one sub-chain; on failure bad_wr is the request that was refused, and done those before it. */
-static int post_send(struct ibc_batch *b, void **bad_wr, uint32_t *done)
+/* Posts one sub-chain, and returns how many of its requests were posted. */
+static uint32_t post_send(struct ibc_batch *b)
 {
 	struct ibv_send_wr *last = b->last, *next = last->next, *bad = NULL;
 
 	last->next = NULL;
-	int err = ibv_post_send(b->queue, b->first, &bad);
-	*done = err ? distance(b->first, bad) : b->count;
+	b->err = ibv_post_send(b->queue, b->first, &bad);
+	b->bad = bad;
+	uint32_t done = b->err ? distance(b->first, bad) : b->count;
 	last->next = next;
-	*bad_wr = bad;
-	return err;
+	return done;
 }
 
-static int post_recv(struct ibc_batch *b, void **bad_wr, uint32_t *done)
+static uint32_t post_recv(struct ibc_batch *b)
 {
 	struct ibv_recv_wr *last = b->last, *next = last->next, *bad = NULL;
 
 	last->next = NULL;
-	int err = b->kind == IBC_RECV ? ibv_post_recv(b->queue, b->first, &bad) : ibv_post_srq_recv(b->queue, b->first, &bad);
-	*done = err ? recv_distance(b->first, bad) : b->count;
+	b->err = b->kind == IBC_RECV ? ibv_post_recv(b->queue, b->first, &bad) : ibv_post_srq_recv(b->queue, b->first, &bad);
+	b->bad = bad;
+	uint32_t done = b->err ? recv_distance(b->first, bad) : b->count;
 	last->next = next;
-	*bad_wr = bad;
-	return err;
+	return done;
+}
+
+/* Whether the queue of sub-chain i has refused an earlier one: then it gets no more, which would be out of order. */
+static int refused_before(const struct ibc_doorbell *d, uint32_t i)
+{
+	for (uint32_t k = 0; k < i; k++)
+		if (d->batch[k].err && d->batch[k].queue == d->batch[i].queue)
+			return 1;
+	return 0;
 }
 
 static void post_all(struct ibc_doorbell *d)
 {
 	for (uint32_t i = 0; i < d->batches; i++) {
 		struct ibc_batch *b = &d->batch[i];
-		uint32_t done = 0;
-		int err = b->kind == IBC_SEND ? post_send(b, &d->bad_wr, &done) : post_recv(b, &d->bad_wr, &done);
 
-		d->posted += done;
-		if (err) {
+		if (d->refused && refused_before(d, i)) {
+			b->err = ECANCELED;
+			b->bad = b->first;
+		} else {
+			d->posted += b->kind == IBC_SEND ? post_send(b) : post_recv(b);
+		}
+		if (b->err) {
 			/* Some providers return -1 and set errno. */
-			d->post_errno = err > 0 ? err : errno;
-			d->bad_batch = i;
+			if (b->err < 0)
+				b->err = errno;
+			d->refused++;
 			add(&d->n_post_errors, 1);
-			break;
 		}
 	}
 	add(&d->n_posts, d->batches);
@@ -188,13 +200,13 @@ void ibc_ring_at(uintptr_t doorbell)
 {
 	struct ibc_doorbell *d = (struct ibc_doorbell *)doorbell;
 
-	d->posted = d->completed = d->met = 0;
-	d->post_errno = d->poll_errno = 0;
+	d->posted = d->completed = d->met = d->refused = 0;
+	d->poll_errno = 0;
 	add(&d->n_rings, 1);
 	if (d->batches)
 		post_all(d);
 	/* What was refused will not complete: take what is there, and do not wait. */
-	if (d->post_errno)
+	if (d->refused)
 		d->budget_ns = 0;
 	if (d->want || d->watch)
 		wait(d);

@@ -55,6 +55,8 @@ struct ibc_batch {
 	void *first, *last;
 	uint32_t kind; /* enum ibc_queue */
 	uint32_t count;
+	void *bad; /* out: the request that was refused */
+	int err;   /* out: 0 or an errno */
 };
 
 #define IBC_MAX_BUDGET_NS 1000000000000000u
@@ -81,11 +83,9 @@ struct ibc_doorbell {
 	/* out */
 	uint32_t posted; /* work requests of this call */
 	uint32_t completed;
-	int32_t post_errno;
+	uint32_t refused; /* sub-chains that were not posted to their ends */
 	int32_t poll_errno;
-	uint32_t bad_batch;
 	uint32_t met; /* the watched condition holds */
-	void *bad_wr;
 	uint64_t seen; /* the watched word */
 
 	/* counters; one writer, read concurrently */

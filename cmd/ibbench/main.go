@@ -96,7 +96,7 @@ func (e signalError) Error() string {
 	return syscall.Signal(e).String()
 }
 
-// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause tells
+// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause says
 // which it was.
 func signalled(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)

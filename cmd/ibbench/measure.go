@@ -40,29 +40,38 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 		return err
 	}
 	p.Pct = percentiles(pct, as)
-	t := newTerminal(io.err, c.Quiet)
-	failed := false
-	events := measure.Events{
-		Progress: t.live,
-		Line:     func(text string) { t.line("%s", text) },
-		Series: func(s *report.Series) error {
-			s.Check(as)
-			failed = failed || s.Failed()
-			t.clear()
-			return out.Add(s)
-		},
-	}
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
+	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
 	if boot != nil {
 		err = c.lead(ctx, boot, p, fabrics, events)
 	} else {
-		err = c.start(ctx, p, fabrics, t, events)
+		err = c.start(ctx, p, fabrics, r.t, events)
 	}
-	t.clear()
-	// What was measured before a failure is written all the same.
-	if err = errors.Join(err, out.Close()); err != nil {
+	return r.end(err)
+}
+
+// results are where series go, and whether one has failed.
+type results struct {
+	out    report.Tee
+	as     []plan.Assertion
+	t      *terminal
+	failed bool
+}
+
+func (r *results) add(s *report.Series) error {
+	s.Check(r.as)
+	r.failed = r.failed || s.Failed()
+	r.t.clear()
+	return r.out.Add(s)
+}
+
+// end writes what was measured, also before a failure.
+func (r *results) end(err error) error {
+	r.t.clear()
+	if err = errors.Join(err, r.out.Close()); err != nil {
 		return err
 	}
-	if failed {
+	if r.failed {
 		return codeError(exitFailed)
 	}
 	return nil

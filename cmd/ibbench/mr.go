@@ -8,7 +8,6 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/mr"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/regcache"
 )
 
@@ -50,26 +49,11 @@ func (c *mrCmd) run(ctx context.Context, io streams) (err error) {
 	if err != nil {
 		return err
 	}
-	t := newTerminal(io.err, c.Quiet)
-	t.line("registering with %s", reg.Why)
-	failed := false
-	err = mr.Run(ctx, reg, mr.Options{
-		Points: points, Pct: percentiles(append(pct, 50, 99), as), Seed: c.Seed, Progress: t.live,
-		Series: func(s *report.Series) error {
-			s.Check(as)
-			failed = failed || s.Failed()
-			t.clear()
-			return out.Add(s)
-		},
-	})
-	t.clear()
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if failed {
-		return codeError(exitFailed)
-	}
-	return nil
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
+	r.t.line("registering with %s", reg.Why)
+	return r.end(mr.Run(ctx, reg, mr.Options{
+		Points: points, Pct: percentiles(append(pct, 50, 99), as), Seed: c.Seed, Progress: r.t.live, Series: r.add,
+	}))
 }
 
 // points crosses sizes and regions.

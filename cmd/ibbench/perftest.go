@@ -47,22 +47,12 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), nil)
-	t := newTerminal(io.err, c.Quiet)
-	all, err := c.compare(ctx, p, t)
-	t.clear()
-	failed := false
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
+	all, err := c.compare(ctx, p, r.t)
 	for _, s := range all {
-		s.Check(as)
-		failed = failed || s.Failed()
-		err = errors.Join(err, out.Add(s))
+		err = errors.Join(err, r.add(s))
 	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if failed {
-		return codeError(exitFailed)
-	}
-	return nil
+	return r.end(err)
 }
 
 // plan is what our ranks measure in each round.
@@ -89,15 +79,8 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var as []plan.Assertion
-	for _, text := range c.Assert {
-		a, err := plan.ParseAssertion(text, plan.PeerKind(c.Kind))
-		if err != nil {
-			return nil, nil, fmt.Errorf("--assert: %w", err)
-		}
-		as = append(as, a)
-	}
-	return p, as, nil
+	as, err := assertions(c.Assert, plan.PeerKind(c.Kind))
+	return p, as, err
 }
 
 // ops are those of --ops, in the order in which they are measured.

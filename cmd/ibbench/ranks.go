@@ -20,7 +20,7 @@ import (
 )
 
 // A rank that ibbench starts is ibbench itself with one argument and the plan
-// in a variable. It measures and tells the parent what it found, one JSON
+// in a variable. It measures and sends the parent what it found, one JSON
 // object a line on its standard output.
 const (
 	rankArg = "rank"
@@ -118,7 +118,7 @@ func rankMain() int {
 	if err == nil {
 		return exitOK
 	}
-	// When a peer has died or failed, the peer's own message is the one that tells why.
+	// When a peer has died or failed, the peer's own message is the one that says why.
 	if !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
 	}

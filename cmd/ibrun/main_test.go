@@ -132,7 +132,7 @@ func lines(s string) []string {
 	return l
 }
 
-// watch collects output and tells when it holds n lines.
+// watch collects output and closes full when it holds n lines.
 type watch struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer

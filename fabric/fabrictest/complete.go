@@ -52,7 +52,7 @@ func (g *group) handles() {
 }
 
 // collect waits for a handle, by polling with Test if asked to.
-func (g *group) collect(l fabric.Lane, h fabric.Handle, poll bool) uint64 {
+func (g *base) collect(l fabric.Lane, h fabric.Handle, poll bool) uint64 {
 	g.Helper()
 	for poll {
 		old, done, err := l.Test(h)

@@ -197,7 +197,7 @@ func (g *group) lane(rank int) fabric.Lane {
 }
 
 // finish waits for an operation that was just posted.
-func (g *group) finish(l fabric.Lane, what string, h fabric.Handle, err error) (old uint64) {
+func (g *base) finish(l fabric.Lane, what string, h fabric.Handle, err error) (old uint64) {
 	g.Helper()
 	g.must(what, err)
 	old, err = l.Wait(g.ctx, h)
@@ -232,7 +232,7 @@ func (g *group) amo(l fabric.Lane, op fabric.AtomicOp, peer int, off, operand, c
 }
 
 // same ends the check when bytes are not as they should be.
-func (g *group) same(what string, got, want []byte) {
+func (g *base) same(what string, got, want []byte) {
 	g.Helper()
 	if err := differ(got, want); err != nil {
 		g.Fatalf("%s: %v", what, err)

@@ -51,7 +51,7 @@ func (g *group) countersAddUp() {
 }
 
 // identities hold whenever nothing is in flight.
-func (g *group) identities(c fabric.Counters) {
+func (g *base) identities(c fabric.Counters) {
 	g.Helper()
 	if c.Puts+c.Gets+c.Atomics != c.Completed+c.Errors {
 		g.Fatalf("%d puts + %d gets + %d atomics are not %d completed + %d errors", c.Puts, c.Gets, c.Atomics, c.Completed, c.Errors)
@@ -138,7 +138,7 @@ func (g *group) peerDown() {
 }
 
 // try follows an operation to its end, wherever its error comes out.
-func (g *group) try(h fabric.Handle, err error) func(fabric.Lane) (uint64, error) {
+func (g *base) try(h fabric.Handle, err error) func(fabric.Lane) (uint64, error) {
 	return func(l fabric.Lane) (uint64, error) {
 		if err != nil {
 			return 0, err
@@ -212,7 +212,7 @@ func (g *group) laneLimit() {
 }
 
 // closedLane refuses work.
-func (g *group) closedLane(l fabric.Lane) {
+func (g *base) closedLane(l fabric.Lane) {
 	g.Helper()
 	_, perr := l.Put(1, 0, []byte{1}, 0)
 	_, gerr := l.Get(1, 0, make([]byte, 1), 0)

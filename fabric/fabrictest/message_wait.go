@@ -45,18 +45,12 @@ func (g *messageGroup) pingPong() {
 
 // sendOne sends one solicited message.
 func (c *driver) sendOne(ctx context.Context, peer int) error {
-	for {
-		ok, err := c.send(peer, headLen, nil, false, fabric.Solicited)
-		if ok || err != nil {
-			return err
-		}
-		if _, err := c.poll(10 * time.Microsecond); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
+	var err error
+	return errors.Join(c.until(ctx, func() bool {
+		var ok bool
+		ok, err = c.send(peer, headLen, nil, false, fabric.Solicited)
+		return ok || err != nil
+	}), err)
 }
 
 // wake: before a Wait or during it, each Wake ends one.

@@ -33,7 +33,7 @@ func (g *group) concurrentAtomics() {
 	seen := make([]atomic.Bool, len(ls)*rounds)
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for range rounds {
-			old, err := g.atomicOnce(ctx, ls[i], fabric.FetchAdd, 0, 1, 0)
+			old, err := atomicOnce(ctx, ls[i], fabric.FetchAdd, 0, 1, 0)
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ func (g *group) concurrentAtomics() {
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for range rounds / 4 {
 			for guess := uint64(0); ; {
-				old, err := g.atomicOnce(ctx, ls[i], fabric.CompareSwap, 8, guess+1, guess)
+				old, err := atomicOnce(ctx, ls[i], fabric.CompareSwap, 8, guess+1, guess)
 				if err != nil {
 					return err
 				}
@@ -65,8 +65,8 @@ func (g *group) concurrentAtomics() {
 	}
 }
 
-// atomicOnce is amo for goroutines that must not end the check.
-func (g *group) atomicOnce(ctx context.Context, l fabric.Lane, op fabric.AtomicOp, off, operand, compare uint64) (uint64, error) {
+// atomicOnce is amo for goroutines, which must not end the check.
+func atomicOnce(ctx context.Context, l fabric.Lane, op fabric.AtomicOp, off, operand, compare uint64) (uint64, error) {
 	old, h, err := l.Atomic(op, 1, off, operand, compare, 0)
 	if err != nil || h == fabric.Done {
 		return old, err
@@ -84,7 +84,7 @@ func (g *group) concurrentSwaps() {
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for k := range g.o.Rounds {
 			token := uint64(i*g.o.Rounds + k + 1)
-			old, err := g.atomicOnce(ctx, ls[i], fabric.Swap, 0, token, 0)
+			old, err := atomicOnce(ctx, ls[i], fabric.Swap, 0, token, 0)
 			if err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func (g *group) flushOrders() {
 	g.each(2, func(ctx context.Context, i int) error {
 		mine, other := uint64(64*i), uint64(64*(1-i))
 		for k := range rounds {
-			if err := g.meet(ctx, &arrived, int64(2*(k+1))); err != nil {
+			if err := meet(ctx, g.host, &arrived, int64(2*(k+1))); err != nil {
 				return err
 			}
 			base := uint64(k * pair)
@@ -199,11 +199,11 @@ func (g *group) flushOrders() {
 }
 
 // meet lets goroutines go on together, as closely as can be.
-func (g *group) meet(ctx context.Context, arrived *atomic.Int64, all int64) error {
+func meet(ctx context.Context, h Host, arrived *atomic.Int64, all int64) error {
 	arrived.Add(1)
 	for spins := 0; arrived.Load() < all; spins++ {
 		if spins%1000 == 999 {
-			g.host.Yield()
+			h.Yield()
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ func (g *group) bounds() {
 	}
 }
 
-func (g *group) outside(what string, err error, peer int, off, n, size uint64) {
+func (g *base) outside(what string, err error, peer int, off, n, size uint64) {
 	g.Helper()
 	var be *fabric.BoundsError
 	if !errors.As(err, &be) {

@@ -26,7 +26,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	case n.peers != nil:
 		return errors.New("ibv: connect: called before; it is called once")
 	}
-	if err := n.makeEndpoints(addrs); err != nil {
+	if err := n.makeQueueSets(addrs); err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
 	qpns := make([][]uint32, len(n.all))
@@ -34,14 +34,14 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 		qpns[i] = e.numbers()
 	}
 	n.listen()
-	tables, err := exchange(ctx, n.portTable().append(encodeTable(qpns)))
+	tables, err := exchange(ctx, n.endpointTable().append(encodeTable(qpns)))
 	if err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
 	if len(tables) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: the exchange gave %d queue pair tables for %d ranks", len(tables), n.cfg.Size)
 	}
-	if err := n.learnPorts(tables); err != nil {
+	if err := n.readEndpointTables(tables); err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
 	lanesEnd := 1 + 4*len(n.all)*n.cfg.Size
@@ -67,7 +67,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	return nil
 }
 
-func (n *Network) makeEndpoints(addrs [][]byte) (err error) {
+func (n *Network) makeQueueSets(addrs [][]byte) (err error) {
 	n.peers = make([]address, n.cfg.Size)
 	for r, a := range addrs {
 		if a == nil {
@@ -78,7 +78,7 @@ func (n *Network) makeEndpoints(addrs [][]byte) (err error) {
 		}
 	}
 	for i := range n.cfg.Lanes {
-		e, err := n.newEndpoint(i)
+		e, err := n.newQueueSet(i)
 		if e != nil {
 			n.all = append(n.all, e)
 		}
@@ -89,11 +89,11 @@ func (n *Network) makeEndpoints(addrs [][]byte) (err error) {
 	return nil
 }
 
-// newEndpoint makes a completion queue and a queue pair for every peer.
-func (n *Network) newEndpoint(index int) (*endpoint, error) {
+// newQueueSet makes a completion queue and a queue pair for every peer.
+func (n *Network) newQueueSet(index int) (*queueSet, error) {
 	attr := n.dev.Attr()
 	entries := min(attr.MaxCQE, max(2*n.cfg.Depth, min(maxEntries, n.cfg.Depth*n.cfg.Size)))
-	e := &endpoint{net: n, index: index, links: make([]link, n.cfg.Size), limit: int32(entries)}
+	e := &queueSet{net: n, index: index, queues: make([]sendQueue, n.cfg.Size), tx: sender{limit: int32(entries)}}
 	var err error
 	if e.channel, err = n.dev.CreateCompChannel(); err != nil {
 		return e, err
@@ -101,14 +101,14 @@ func (n *Network) newEndpoint(index int) (*endpoint, error) {
 	if e.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: entries, Channel: e.channel}); err != nil {
 		return e, err
 	}
-	for r := range e.links {
+	for r := range e.queues {
 		if n.peers[r].lanes == 0 {
 			continue
 		}
-		k := &e.links[r]
+		q := &e.queues[r]
 		p := &n.peers[r]
-		k.rank, k.head, k.tail, k.base, k.rkey, k.size = int32(r), none, none, p.base, p.rkey, p.size
-		if k.qp, err = n.createQP(e.cq); err != nil {
+		q.rank, q.base, q.rkey, q.size = int32(r), p.base, p.rkey, p.size
+		if q.qp, err = n.createQP(e.cq); err != nil {
 			return e, err
 		}
 		if r == n.cfg.Rank {
@@ -148,15 +148,15 @@ func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
 
 // numbers are the queue pair numbers to publish, by rank: those at which the
 // rank's own operations arrive.
-func (e *endpoint) numbers() []uint32 {
-	qpns := make([]uint32, len(e.links))
-	for r := range e.links {
+func (e *queueSet) numbers() []uint32 {
+	qpns := make([]uint32, len(e.queues))
+	for r := range e.queues {
 		switch {
-		case e.links[r].qp == nil:
+		case e.queues[r].qp == nil:
 		case r == e.net.cfg.Rank:
 			qpns[r] = e.mirror.Num()
 		default:
-			qpns[r] = e.links[r].qp.Num()
+			qpns[r] = e.queues[r].qp.Num()
 		}
 	}
 	return qpns
@@ -164,18 +164,18 @@ func (e *endpoint) numbers() []uint32 {
 
 // connect brings the queue pair of one peer into RTS. It is the only place that
 // does: a connection made later, on demand, comes through here too.
-func (e *endpoint) connect(rank int, qpn uint32) error {
+func (e *queueSet) connect(rank int, qpn uint32) error {
 	peer := &e.net.peers[rank]
-	if err := e.establish(e.links[rank].qp, peer, qpn); err != nil {
+	if err := e.establish(e.queues[rank].qp, peer, qpn); err != nil {
 		return err
 	}
 	if rank == e.net.cfg.Rank {
-		return e.establish(e.mirror, peer, e.links[rank].qp.Num())
+		return e.establish(e.mirror, peer, e.queues[rank].qp.Num())
 	}
 	return nil
 }
 
-func (e *endpoint) establish(qp *verbs.QP, peer *address, qpn uint32) error {
+func (e *queueSet) establish(qp *verbs.QP, peer *address, qpn uint32) error {
 	n := e.net
 	path, err := verbs.ComputePath(n.path, peer.end)
 	if err != nil {

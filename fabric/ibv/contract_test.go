@@ -27,3 +27,17 @@ func TestContractWithATinyQueue(t *testing.T) {
 		Checks: 5, Rounds: 10, SegmentSize: segmentBytes / 4, LargeAllocates: owner.Checked,
 	})
 }
+
+func messengers(cfg Config) func(t fabrictest.T, n, size int) []fabrictest.MessageRank {
+	return func(t fabrictest.T, n, size int) (ranks []fabrictest.MessageRank) {
+		for _, r := range makeRanks(t, n, size, cfg) {
+			ranks = append(ranks, fabrictest.MessageRank{Net: r.Net.(*Network), Segment: r.Segment})
+		}
+		return ranks
+	}
+}
+
+func TestMessageContract(t *testing.T) {
+	still(t)
+	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: messengers(Config{}), Rounds: 40})
+}

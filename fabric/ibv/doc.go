@@ -75,7 +75,7 @@
 // counted in PortStats.RNR. RC gives no completion for it: the figure is the device's (send_rnr_err, out_of_buffer) since
 // the port was opened, and other ports of the same device show in it. A device without such a counter shows 0.
 //
-// A rank that a port has no connection with costs it 24 bytes (with one port), a connection 168 and a queue pair
+// A rank that a port has no connection with costs it 24 bytes (with one endpoint), a connection 192 and a queue pair
 // of 160 send requests. Of address handles there is one for each device of peers, at most 256.
 //
 // # Connections of ports

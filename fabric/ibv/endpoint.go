@@ -6,262 +6,382 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/internal/offheap"
+	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// endpoint is what a lane stands on: a completion queue, a queue pair per peer,
-// and the tables of what is in flight. It outlives the lanes that use it, one
-// after another.
+// endpoint is one message endpoint of a rank: a shared receive queue with the slots, a queue pair per connected peer, and
+// one for datagrams, all on one completion queue.
+//
+// Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in endpoint_wait.go. Below them are
+// connections, then messages, which has the sender, and datagrams.
 type endpoint struct {
-	net     *Network
-	index   int
-	channel *verbs.CompChannel
-	cq      *verbs.CQ
-	mirror  *verbs.QP // the far end of the connection to this rank itself
-	links   []link    // by rank
+	n        *Network
+	num      int
+	cfg      fabric.EndpointConfig
+	origin   time.Time
+	listener *listener
+	srq      *verbs.SRQ
+	mem      []byte // slots, send buffers, datagrams
+	mr       *verbs.MR
+	layout   layout
 
-	// From prepare on.
-	bell         *verbs.Doorbell
-	chain        *verbs.SendChain
-	slab         slab
-	slabMR       *verbs.MR
-	counters     *fabric.Counters
-	freeCounters func()
+	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes completions. It does
+	// not hold mu while it polls.
+	poller   sync.Mutex
+	bell     *verbs.Doorbell // polls
+	events   eventQueue
+	lent     []int32 // datagram buffers of the notes that the last Poll returned
+	downSeen uint32
+	polls    uint32
 
-	wrs    []wr    // index is the work request's WRID
-	freeWR int32   // list through wr.next
-	ops    []op    // index+1 is the low half of a handle
-	freeOp int32   // list through op.next
-	active []int32 // links with work requests out
+	// mu protects what follows. It is held while requests are posted, never during a wait.
+	mu         sync.Mutex
+	closed     bool
+	out        messages
+	datagrams  datagrams
+	conns      connections
+	slots      receiveQueue
+	slotPosted []bool // slots that are not in the caller's hands
+	count      messageCounters
+	sleeping   bool // the poller is in Wait
+	armedAny   bool // and any completion wakes it
 
-	holds    []hold // registrations that work requests use
-	freeHold int32  // list through hold.next
-
-	outstanding int32 // work requests collected or posted and not complete
-	limit       int32 // of outstanding: the completion queue's capacity
-	downSeen    uint32
-	rings       uint32    // calls into C
-	yielded     time.Time // when the scheduler last saw the goroutine
-	batching    bool
-
-	// Slots of the chain that wait for the doorbell, and the run of them that
-	// goes to one link.
-	pending  []int32 // work requests, in the order of their slots
-	runLink  int32
-	runFirst int
-	runs     int
-
-	ended       uint64  // how many work requests ended; a wait for room looks at it
-	owing       []int32 // links that owe a completion for silent requests, see owe
-	again       []int32 // swaps to try again
-	dead        []int32 // links that broke and of which nobody was told
-	lost        []int32 // links whose queue pair refused work
-	deaf        error   // why the completion queue cannot be read any more
-	implicitErr error   // first error of an implicit operation since Flush
-	lastOld     uint64  // the old value of the operation collected last
+	woken  atomic.Bool
+	cancel atomic.Pointer[context.CancelFunc] // of the Wait in progress
+	alarms alarms
+	rnr    rnrCounter
 }
 
-// link is a lane's connection to one peer.
-type link struct {
-	qp          *verbs.QP // nil: not served by this network
-	base, size  uint64    // the peer's segment
-	rkey        uint32
-	rank        int32
-	outstanding int32 // work requests collected or posted and not complete
-	silent      int32 // of them, those at the end that asked for no completion
-	head, tail  int32 // them, oldest first, through wr.next
-	place       int32 // in endpoint.active
-	owes        bool  // in endpoint.owing
-	err         error // once broken: *fabric.PeerDownError, or the endpoint's deaf
+// layout is where the parts of an endpoint's memory lie.
+type layout struct {
+	send, in, out int // offsets; slots come first
+	stride        int // from slot to slot
+	bytes         int
 }
-
-// wr is what is known of a work request in flight.
-type wr struct {
-	next  int32
-	link  int32
-	op    int32 // none: implicit
-	block int32 // of the slab, or none
-	last  bool  // the last piece of its operation
-	kind  kind
-	hold  int32  // index+1 of the registration that it uses; 0: none. Only where dst is set
-	dst   []byte // where a bounced get's bytes go, or the memory under hold
-}
-
-type kind uint8
 
 const (
-	kindPut kind = iota
-	kindGet
-	kindAtomic
-	kindFlush
+	bufferLine = 64
+	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe, Linux 6.1): there is
+	// room for the largest, which is of one packet.
+	inStride = (grhBytes + packetMax + bufferLine - 1) / bufferLine * bufferLine
+	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the largest MTU.
+	packetMax = 4096
 )
 
-func (k kind) String() string { return [...]string{"put", "get", "atomic", "flush"}[k] }
-
-// op is an operation that somebody holds a handle of.
-type op struct {
-	generation uint32
-	next       int32
-	parts      int32 // work requests still out
-	live       bool  // somebody holds the handle, or requests are out
-	abandoned  bool  // nobody will collect it
-	swap       bool  // a compare-swap to be tried until it finds what it expects
-	rank       int32
-	offset     uint64
-	operand    uint64
-	compare    uint64
-	old        uint64
-	err        error
+func newLayout(cfg fabric.EndpointConfig) (l layout) {
+	l.stride = (cfg.SlotSize + bufferLine - 1) / bufferLine * bufferLine
+	l.send = cfg.Slots * l.stride
+	l.in = l.send + cfg.Sends*l.stride
+	l.out = l.in + dgramRecvs*inStride
+	l.bytes = l.out + dgramSends*datagramMax
+	return l
 }
 
-// prepare makes the endpoint ready for a lane. What is costly is made once, and
-// only for endpoints that are used.
-func (e *endpoint) prepare() (err error) {
-	if e.bell == nil {
-		if err := e.build(); err != nil {
-			return errors.Join(fmt.Errorf("ibv: lane %d: %w", e.index, err), e.unbuild())
+// messageCounters are those of Stats. What each message changes is counted under mu.
+type messageCounters struct {
+	sends, sendBytes, arrivals, arrivalBytes uint64
+	writes, writeBytes, doorbells, polls     uint64
+	posted                                   int
+
+	notes, notesArrived, notesDropped          atomic.Uint64
+	connects, accepts, handshakes, disconnects atomic.Uint64
+}
+
+// NewEndpoint opens an endpoint. Connect must have returned.
+func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
+	limits := n.MessageLimits()
+	switch {
+	case i < 0 || i >= limits.Endpoints:
+		return nil, fmt.Errorf("ibv: no endpoint %d (they are 0 to %d, see MessageConfig.Endpoints)", i, limits.Endpoints-1)
+	case cfg.Slots < 1 || cfg.Slots > limits.MaxSlots || cfg.SlotSize < 1 || cfg.SlotSize > limits.MaxMessage:
+		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d", limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
+	case cfg.Sends < 1 || cfg.Sends > limits.MaxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
+		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d", limits.MaxSlots, cfg.Sends, cfg.Reserved)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || i >= len(n.listeners) {
+		return nil, errClosed("new endpoint (or before Connect)")
+	}
+	l := &n.listeners[i]
+	switch {
+	case l.err != nil:
+		return nil, l.err
+	case l.opened:
+		return nil, fmt.Errorf("ibv: endpoint %d of rank %d was opened before", i, n.cfg.Rank)
+	}
+	l.opened = true
+	p := &endpoint{n: n, num: i, cfg: cfg, origin: time.Now(), listener: l, layout: newLayout(cfg)}
+	if err := p.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("ibv: endpoint %d: %w", i, err), p.release())
+	}
+	n.endpointsMu.Lock()
+	n.endpoints = append(n.endpoints, p)
+	n.endpointsMu.Unlock()
+	return p, nil
+}
+
+// build makes everything but connections, and posts all slots.
+func (p *endpoint) build() (err error) {
+	n, l, cfg := p.n, &p.layout, p.cfg
+	if err := p.makeTables(); err != nil {
+		return err
+	}
+	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+		return fmt.Errorf("mapping %d bytes for %d slots and %d send buffers: %w", l.bytes, cfg.Slots, cfg.Sends, err)
+	}
+	if p.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(p.mem)), uint64(l.bytes), verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if p.srq, err = n.pd.CreateSRQ(verbs.SRQConfig{MaxWR: cfg.Slots}); err != nil {
+		return err
+	}
+	tx := &p.out.tx
+	if p.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+		return err
+	}
+	if tx.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+		return err
+	}
+	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
+		return err
+	}
+	if err := p.assemble(); err != nil {
+		return err
+	}
+	p.rnr.begin(n.dev.Name(), n.port.Port)
+	if n.cfg.Messages.Eager {
+		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one asks
+			if n.served(r) == nil {
+				p.conns.want(int32(r))
+			}
 		}
 	}
-	*e.counters = fabric.Counters{}
-	e.implicitErr = nil
+	return p.postAll()
+}
+
+// makeTables sizes what there is of each, and the completion queue for all that can complete: every slot and
+// datagram, and twice the work requests, since those of a closed queue pair may stay in it.
+func (p *endpoint) makeTables() error {
+	tx := &p.out.tx
+	// A short message leaves its buffer at the post and its request later, hence more requests than buffers.
+	tx.makeRequests(2*p.cfg.Sends + endpointQueue)
+	p.out.all = make([]message, len(tx.requests))
+	tx.owner, tx.depth, tx.every = &p.out, endpointDepth, endpointSignal
+	tx.limit = int32(max(2*len(tx.requests), endpointDepth))
+	need := p.cfg.Slots + 2*int(tx.limit) + dgramRecvs + dgramSends
+	if cq := p.listener.cq; need > cq.Cap() {
+		return cq.Resize(need)
+	}
 	return nil
 }
 
-func (e *endpoint) build() (err error) {
-	n := e.net
-	if e.bell, err = e.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+// assemble gives the parts what they work with.
+func (p *endpoint) assemble() (err error) {
+	n, l, lkey := p.n, &p.layout, p.mr.LKey()
+	out := &p.out
+	out.n, out.num, out.events, out.count, out.lkey = n, p.num, &p.events, &p.count, lkey
+	out.inline = min(n.inline, p.cfg.SlotSize) // what Connect found
+	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
+
+	d := &p.datagrams
+	d.n, d.num, d.out, d.lkey, d.inMem, d.outMem = n, p.num, out, lkey, p.mem[l.in:l.out], p.mem[l.out:]
+	d.q = sendQueue{qp: p.listener.qp, shared: true}
+	d.handles = addressHandles{pd: n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
+	d.outAH = make([]*addressHandle, dgramSends)
+	for i := range int32(dgramSends) {
+		d.freeOut = append(d.freeOut, i)
+	}
+	d.in.qp = p.listener.qp
+	if err := d.in.makeChain(dgramRecvs, idIn, d.inMem, inStride, inStride, lkey); err != nil {
 		return err
 	}
-	if e.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
-		return err
+
+	c := &p.conns
+	c.n, c.mu, c.origin, c.cfg, c.srq, c.cq, c.inline = n, &p.mu, p.origin, p.cfg, p.srq, p.listener.cq, n.inline
+	c.out, c.datagrams, c.events, c.count = out, d, &p.events, &p.count
+	c.peers, c.byQPN = make([]peer, n.cfg.Size), make(map[uint32]*conn)
+
+	p.slots.srq = p.srq
+	p.slotPosted, p.count.posted = make([]bool, p.cfg.Slots), p.cfg.Slots
+	for i := range p.slotPosted {
+		p.slotPosted[i] = true
 	}
-	if e.counters, e.freeCounters, err = offheap.Alloc[fabric.Counters](); err != nil {
-		return err
+	return p.slots.makeChain(p.cfg.Slots, idSlot, p.mem, p.cfg.SlotSize, l.stride, lkey)
+}
+
+// postAll posts the slots and the datagram buffers.
+func (p *endpoint) postAll() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flushLocked()
+}
+
+func (p *endpoint) slotBytes(i int32) []byte {
+	at := int(i) * p.layout.stride
+	return p.mem[at : at+p.cfg.SlotSize : at+p.cfg.SlotSize]
+}
+
+// served returns why there are no messages to a rank, without regard to its death.
+func (n *Network) served(rank int) error {
+	if uint(rank) >= uint(n.cfg.Size) || n.peers[rank].lanes == 0 {
+		return &fabric.RankError{Op: "message", Rank: rank, Size: n.cfg.Size}
 	}
-	smalls := min(max(n.cfg.Depth, 64), 1024)
-	mem, err := unix.Mmap(-1, 0, slabBytes(smalls), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return fmt.Errorf("mapping a slab of %d bytes: %w", slabBytes(smalls), err)
-	}
-	e.slab.mem = mem
-	e.slabMR, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	e.slab = newSlab(mem, e.slabMR.LKey(), smalls)
-	e.wrs = make([]wr, e.limit)
-	for i := range e.wrs {
-		e.wrs[i].next = int32(i) + 1
-	}
-	e.wrs[len(e.wrs)-1].next = none
-	e.freeWR, e.freeOp, e.freeHold, e.runLink = 0, none, none, none
-	e.pending = make([]int32, 0, chainSlots)
 	return nil
 }
 
-// drain waits until nothing of an earlier lane is in flight.
-func (e *endpoint) drain(ctx context.Context) error {
-	for p := (pacer{}); e.outstanding > 0; {
-		if err := e.turn(ctx, &p); err != nil && e.outstanding > 0 {
-			return err
+// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing is queued behind the
+// end of a peer.
+func (n *Network) reachable(op string, rank int) error {
+	if err := n.served(rank); err != nil {
+		return err
+	}
+	if n.downSeq.Load() == 0 {
+		return nil
+	}
+	if cause, down := n.downs.Load(rank); down {
+		return &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
+	}
+	return nil
+}
+
+func (p *endpoint) errClosed(op string) error {
+	return fmt.Errorf("ibv: %s: endpoint %d: %w", op, p.num, os.ErrClosed)
+}
+
+func (p *endpoint) usableLocked(op string) error {
+	if p.closed {
+		return p.errClosed(op)
+	}
+	return p.out.lost
+}
+
+// occupied returns why the caller cannot be the poller. One goroutine at a time is.
+func (p *endpoint) occupied(op string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return p.errClosed(op)
+	}
+	return fmt.Errorf("ibv: %s: endpoint %d: %w", op, p.num, owner.ErrConcurrent)
+}
+
+// Disconnect starts to close an idle connection.
+func (p *endpoint) Disconnect(rank int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usableLocked("disconnect"); err != nil {
+		return err
+	}
+	if err := p.n.reachable("disconnect", rank); err != nil {
+		return err
+	}
+	if c := p.conns.peers[rank].conn; c != nil && c.state == connUp && c.waiting.n == 0 && !c.closing {
+		c.closing, c.proven = true, false
+		p.out.idle = append(p.out.idle, c)
+		if p.sleeping {
+			p.Wake()
 		}
 	}
 	return nil
 }
 
-func (e *endpoint) unbuild() error {
-	var errs []error
-	if e.bell != nil {
-		errs = append(errs, e.bell.Close())
+// Connected counts the connections that are made.
+func (p *endpoint) Connected() int { return int(p.conns.open.Load()) }
+
+// Stats read the counters.
+func (p *endpoint) Stats() fabric.EndpointStats {
+	rnr := p.rnr.read()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.count
+	unconfirmed := 0
+	for i := range p.out.all {
+		if p.out.all[i].unconfirmed() {
+			unconfirmed++
+		}
 	}
-	if e.chain != nil {
-		errs = append(errs, e.chain.Close())
+	return fabric.EndpointStats{
+		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
+		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
+		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
+		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
+		RNR: rnr, Posted: c.posted, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
 	}
-	if e.slabMR != nil {
-		errs = append(errs, e.slabMR.Close())
+}
+
+// Close ends the endpoint. Peers find it silent.
+func (p *endpoint) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
 	}
-	if e.slab.mem != nil {
-		errs = append(errs, unix.Munmap(e.slab.mem))
+	p.closed = true
+	p.mu.Unlock()
+	p.Wake()
+	p.poller.Lock() // a Poll or Wait in progress ends
+	defer p.poller.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n.endpointsMu.Lock()
+	p.n.endpoints = slices.DeleteFunc(p.n.endpoints, func(x *endpoint) bool { return x == p })
+	p.n.endpointsMu.Unlock()
+	if err := p.release(); err != nil {
+		return fmt.Errorf("ibv: close endpoint %d: %w", p.num, err)
 	}
-	if e.freeCounters != nil {
-		e.freeCounters()
-	}
-	e.bell, e.chain, e.slabMR, e.slab, e.counters, e.freeCounters = nil, nil, nil, slab{}, nil, nil
-	return errors.Join(errs...)
+	return nil
 }
 
 // release closes the queue pairs first: after that the device reaches nothing.
-func (e *endpoint) release() error {
+func (p *endpoint) release() error {
 	var errs []error
-	for i := range e.links {
-		if qp := e.links[i].qp; qp != nil {
-			errs = append(errs, qp.Close())
-		}
+	tx := &p.out.tx
+	if tx.bell != nil {
+		errs = append(errs, tx.bell.Close()) // with what it has not posted
 	}
-	if e.mirror != nil {
-		errs = append(errs, e.mirror.Close())
+	for _, c := range p.conns.byQPN {
+		errs = append(errs, c.q.qp.Close())
 	}
-	e.putBackAll()
-	errs = append(errs, e.unbuild())
-	if e.cq != nil {
-		errs = append(errs, e.cq.Close())
+	clear(p.conns.byQPN)
+	for i := range p.out.all {
+		p.out.all[i].src.release(&p.n.mem)
 	}
-	if e.channel != nil {
-		errs = append(errs, e.channel.Close())
+	p.conns.open.Store(0)
+	if l := p.listener; l.qp != nil { // its requests name buffers and handles
+		errs = append(errs, l.qp.Close())
+		l.qp = nil
+	}
+	errs = append(errs, p.datagrams.handles.close())
+	if p.bell != nil {
+		errs = append(errs, p.bell.Close())
+	}
+	if tx.chain != nil {
+		errs = append(errs, tx.chain.Close())
+	}
+	errs = append(errs, p.slots.close(), p.datagrams.in.close())
+	if p.srq != nil {
+		errs = append(errs, p.srq.Close())
+	}
+	if p.mr != nil {
+		errs = append(errs, p.mr.Close())
+	}
+	errs = append(errs, p.listener.release())
+	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not used any more.
+	if p.mem != nil {
+		errs = append(errs, unix.Munmap(p.mem))
+		p.mem = nil
 	}
 	return errors.Join(errs...)
-}
-
-// newOp returns an operation for a handle.
-func (e *endpoint) newOp(rank int, parts int32) int32 {
-	i := e.freeOp
-	if i == none {
-		e.ops = append(e.ops, op{generation: 1})
-		i = int32(len(e.ops) - 1)
-	} else {
-		e.freeOp = e.ops[i].next
-	}
-	o := &e.ops[i]
-	// Atomic sets what else it needs; freeOpAt has cleared the error.
-	o.next, o.live, o.abandoned, o.swap, o.parts, o.rank, o.old = none, true, false, false, parts, int32(rank), 0
-	return i
-}
-
-// freeOpAt gives an operation back; its handle is spent.
-func (e *endpoint) freeOpAt(i int32) {
-	o := &e.ops[i]
-	o.generation++
-	o.live, o.err = false, nil
-	o.next = e.freeOp
-	e.freeOp = i
-}
-
-// abandonOp gives an operation back, at once or when its last piece ends: nobody will
-// collect it. Its handle is spent.
-func (e *endpoint) abandonOp(i int32) {
-	if e.ops[i].parts == 0 {
-		e.freeOpAt(i)
-	} else {
-		e.ops[i].abandoned = true
-	}
-}
-
-func (e *endpoint) handle(i int32) fabric.Handle {
-	return fabric.Handle(e.ops[i].generation)<<32 | fabric.Handle(i+1)
-}
-
-// find returns the operation of a handle, or none when it is spent or foreign.
-func (e *endpoint) find(h fabric.Handle) int32 {
-	i := int64(uint32(h)) - 1
-	if i < 0 || i >= int64(len(e.ops)) || !e.ops[i].live || e.ops[i].abandoned || e.ops[i].generation != uint32(h>>32) {
-		return none
-	}
-	return int32(i)
 }

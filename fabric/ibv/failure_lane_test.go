@@ -26,35 +26,6 @@ func (r *rig) whole(h fabric.Handle, err error) func(l *lane) error {
 	}
 }
 
-// A get that cannot be posted to its end fails; its first pieces are out by then,
-// and arrive in the slab. Its buffer is the caller's again.
-func TestAGetCutShortLeavesItsBufferAlone(t *testing.T) {
-	for _, f := range []fabric.Flag{0, fabric.Implicit} {
-		r := newRig(t, 2, Config{Depth: 8, Lanes: 1, ZeroCopyMin: -1})
-		l := r.lane(0)
-		for i := range r.segs[1] {
-			r.segs[1][i] = 0xAA
-		}
-		bufs := [3][]byte{}
-		l.Begin()
-		for i := range bufs {
-			bufs[i] = make([]byte, 2*bigBlock)
-			h, err := l.Get(1, 0, bufs[i], f)
-			r.must("get", err)
-			if i == 1 {
-				_ = l.ep.cutShort(&l.ep.links[1], l.ep.find(h), 0, bufs[i], errKilled)
-			}
-		}
-		r.must("end", l.End())
-		_ = l.Flush(r.ctx)
-		for i, want := range [3]byte{0xAA, 0, 0xAA} {
-			if bufs[i][0] != want || bufs[i][len(bufs[i])-1] != want {
-				t.Errorf("flags %d: buffer %d has %#x and %#x", f, i, bufs[i][0], bufs[i][len(bufs[i])-1])
-			}
-		}
-	}
-}
-
 // The device may still answer on a queue pair that it does not give back: neither
 // its blocks nor its numbers may serve other requests.
 func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
@@ -64,21 +35,20 @@ func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
 	r.mute(1, 0)
 	h, err := l.Get(1, 0, make([]byte, 64), fabric.Blocking)
 	r.must("get", err)
-	e, k := l.ep, &l.ep.links[1]
+	e, k := l.set, &l.set.queues[1]
 	r.must("close the queue pair under the lane", k.qp.Close()) // so that Reset fails
-	e.broken(k, kindGet, errKilled)
-	e.lost = append(e.lost, k.rank)
-	e.afterwards()
-	if e.deaf == nil || !errors.Is(e.deaf, os.ErrClosed) {
-		t.Errorf("the lane goes on: %v", e.deaf)
+	e.tx.fail(k, errKilled)
+	e.endFailed()
+	if e.lost == nil || !errors.Is(e.lost, os.ErrClosed) {
+		t.Errorf("the lane goes on: %v", e.lost)
 	}
 	_, err = l.Wait(r.ctx, h)
 	r.down("wait", err, 1, errKilled)
 	if _, err := l.Put(2, 0, word(1), fabric.Blocking); !errors.Is(err, os.ErrClosed) || errors.Is(err, fabric.ErrPeerDown) {
 		t.Errorf("put to another rank on a lost lane: %v", err)
 	}
-	if e.outstanding != 0 || len(d.of(1)) != 1 || len(d.of(2)) != 0 {
-		t.Errorf("%d out; told %v", e.outstanding, d.told)
+	if e.tx.out != 0 || len(d.of(1)) != 1 || len(d.of(2)) != 0 {
+		t.Errorf("%d out; told %v", e.tx.out, d.told)
 	}
 }
 
@@ -89,13 +59,11 @@ func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
 	var d deaths
 	r := newRig(t, ranks, Config{Depth: 64, Lanes: 2, OnDown: d.onDown})
 	l, other := r.lane(0), r.lane(0)
-	e := l.ep
+	e := l.set
 	if most := 127 * ranks; e.cq.Cap() >= most {
 		t.Fatalf("a completion queue of %d entries takes all that %d queue pairs can complete, %d: raise the number of ranks", e.cq.Cap(), ranks, most)
 	}
-	e.net.cfg.Depth = 127 // more than the queue was made for, so that it runs over
-	e.wrs = make([]wr, 1000)
-	e.shrink(1000)
+	e.size(127, 1000) // more than the queues were made for, so that the completion queue runs over
 	l.Begin()
 	var hs []fabric.Handle
 	for i := range 127 * ranks {
@@ -132,7 +100,6 @@ func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
 	if d.told != nil || r.nets[0].downSeq.Load() != 0 {
 		t.Errorf("OnDown was told %v", d.told)
 	}
-	e.net.cfg.Depth = 64
 	mixed(r, other, 100, []int{0, 1, 4})
 	_ = l.Close()
 	if _, err := r.nets[0].NewLane(); !errors.Is(err, fabric.ErrNoLane) || !strings.Contains(err.Error(), "of 2, 1 are lost") {
@@ -170,14 +137,14 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 		r.idle(l)
 	}
 	round()
-	ops := len(l.ep.ops)
+	ops := len(l.set.ops.all)
 	round()
-	if len(l.ep.ops) != ops {
-		t.Errorf("%d records, %d after the first round", len(l.ep.ops), ops)
+	if len(l.set.ops.all) != ops {
+		t.Errorf("%d records, %d after the first round", len(l.set.ops.all), ops)
 	}
 	_, h, err := l.Atomic(fabric.FetchAdd, 1, 16, 1, 0, 0)
 	r.must("atomic", err)
-	for l.ep.outstanding > 0 { // it is complete, and still to be collected
+	for l.set.tx.out > 0 { // it is complete, and still to be collected
 		r.must("poll", l.Poll())
 	}
 	l.Abandon(h)

@@ -51,7 +51,7 @@ func (r *rig) down(what string, err error, rank int, cause error) {
 // device answers nothing.
 func (r *rig) mute(rank, to int) {
 	r.Helper()
-	r.must("stop of a queue pair", r.nets[rank].all[0].links[to].qp.ToError())
+	r.must("stop of a queue pair", r.nets[rank].all[0].queues[to].qp.ToError())
 }
 
 // Silent requests that are complete already make no completion when their queue
@@ -143,13 +143,16 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 			})
 			defer timer.Stop()
 			r.down(name, op(r, l), 1, errKilled)
+			if n := l.set.queues[1].flight.n; n != 0 {
+				t.Errorf("%d work requests may still use the buffers", n)
+			}
 			_ = l.Flush(r.ctx) // of those that had no handle, one may be left
 			r.must("flush", l.Flush(r.ctx))
-			for i := range l.ep.ops {
-				if o := &l.ep.ops[i]; o.live && name == "batch" {
+			for i := range l.set.ops.all {
+				if o := &l.set.ops.all[i]; o.live && name == "batch" {
 					o.abandoned = true // nobody kept their handles
 					if o.parts == 0 {
-						l.ep.freeOpAt(int32(i))
+						l.set.ops.release(int32(i))
 					}
 				}
 			}
@@ -250,7 +253,7 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 		var d deaths
 		r := newRig(t, 8, Config{Depth: 8, Lanes: 1, OnDown: d.onDown}) // 8: a large completion queue, so that requests are silent
 		l := r.lane(0)
-		l.ep.net.cfg.Depth = 32 // the device's queue has 8, or what it rounded them up to
+		l.set.tx.depth = 32 // the device's queue has 8, or what it rounded them up to
 		l.Begin()
 		var hs [][2]int
 		put := func(peer, k int) {
@@ -267,8 +270,8 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 			put(1, c.puts)
 		}
 		put(3, 1)
-		if l.ep.outstanding > l.ep.limit {
-			t.Fatalf("%d requests out with a limit of %d", l.ep.outstanding, l.ep.limit)
+		if l.set.tx.out > l.set.tx.limit {
+			t.Fatalf("%d requests out with a limit of %d", l.set.tx.out, l.set.tx.limit)
 		}
 		_ = l.End()
 		failed := 0
@@ -300,7 +303,7 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 		if len(d.of(1)) == 0 || len(d.of(2))+len(d.of(3)) != 0 {
 			t.Errorf("OnDown was told %v", d.told)
 		}
-		l.ep.net.cfg.Depth = 8
+		l.set.tx.depth = 8
 		mixed(r, l, 100, []int{0, 2})
 		r.idle(l)
 	}
@@ -313,7 +316,7 @@ func TestADeathIsToldOnce(t *testing.T) {
 	lanes := []*lane{r.lane(0), r.lane(0)}
 	var hs []fabric.Handle
 	for i, l := range lanes {
-		r.must("stop of a queue pair", r.nets[1].all[i].links[0].qp.ToError())
+		r.must("stop of a queue pair", r.nets[1].all[i].queues[0].qp.ToError())
 		h, err := l.Put(1, 0, word(1), 0)
 		r.must("put", err)
 		hs = append(hs, h)

@@ -50,7 +50,7 @@ type Config struct {
 	// Log may be nil.
 	Log *slog.Logger
 
-	// Messages says how ports connect. The same on all ranks.
+	// Messages says how endpoints connect. The same on all ranks.
 	Messages MessageConfig
 
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
@@ -74,9 +74,7 @@ type Network struct {
 	atomics bool // the device has them
 	piece   int  // bytes of the largest work request
 
-	cache     *regcache.Cache // of registrations of the program's own memory; nil: never registered
-	zeroMin   atomic.Int64    // bytes from which on it is
-	singleMin atomic.Int64    // bytes from which on also for one operation
+	mem localMemory
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
@@ -84,19 +82,19 @@ type Network struct {
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
-	listeners []listener // by port
-	qkey      uint32     // of this rank's datagrams
-	qkeys     []uint32   // by rank, from Connect on
-	portQPNs  []uint32   // of datagram queue pairs, by rank and port
+	listeners    []listener // by endpoint
+	qkey         uint32     // of this rank's datagrams
+	qkeys        []uint32   // by rank, from Connect on
+	endpointQPNs []uint32   // of datagram queue pairs, by rank and endpoint
 
-	portsMu sync.Mutex
-	ports   []*port // open ones
+	endpointsMu sync.Mutex
+	endpoints   []*endpoint // open ones
 
 	mu     sync.Mutex
-	all    []*endpoint
-	free   []*endpoint
+	all    []*queueSet
+	free   []*queueSet
 	open   int
-	lost   int // endpoints that are of no more use
+	lost   int // queue sets that are of no more use
 	closed bool
 }
 
@@ -139,7 +137,9 @@ func (n *Network) init() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := n.openCache(); err != nil {
+	n.mem.pd, n.mem.log, n.mem.origin, n.mem.asked = n.pd, n.log, n.cfg.Origin, n.cfg.ZeroCopyMin
+	n.mem.base, n.mem.size, n.mem.lkey = n.mr.Addr(), n.mr.Len(), n.mr.LKey()
+	if err := n.mem.openCache(); err != nil {
 		return err
 	}
 	pkeys, err := n.dev.PKeys(n.port.Port)
@@ -287,7 +287,7 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 		n.giveBack(e)
 		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
 	}
-	if e.deaf != nil {
+	if e.lost != nil {
 		n.giveBack(e)
 		return n.NewLane()
 	}
@@ -295,11 +295,11 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 		n.giveBack(e)
 		return nil, err
 	}
-	return &lane{ep: e, counters: e.counters}, nil
+	return &lane{set: e, counters: e.counters}, nil
 }
 
 // take takes the free endpoint that has least in flight.
-func (n *Network) take() (*endpoint, error) {
+func (n *Network) take() (*queueSet, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -312,7 +312,7 @@ func (n *Network) take() (*endpoint, error) {
 	}
 	best := 0
 	for i, e := range n.free {
-		if e.outstanding < n.free[best].outstanding {
+		if e.tx.out < n.free[best].tx.out {
 			best = i
 		}
 	}
@@ -322,10 +322,10 @@ func (n *Network) take() (*endpoint, error) {
 	return e, nil
 }
 
-func (n *Network) giveBack(e *endpoint) {
+func (n *Network) giveBack(e *queueSet) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if e.deaf == nil {
+	if e.lost == nil {
 		n.free = append(n.free, e)
 	} else {
 		n.lost++
@@ -345,10 +345,10 @@ func (n *Network) PeerDown(rank int, cause error) {
 		return
 	}
 	n.downSeq.Add(1)
-	n.wakePorts()
+	n.wakeEndpoints()
 }
 
-// found records a peer's death that a lane or a port noticed. OnDown is told before any operation fails: whoever
+// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any operation fails: whoever
 // learns of the death by one finds that the rest of the program knows.
 func (n *Network) found(rank int, cause error) {
 	n.telling.Lock()
@@ -359,15 +359,15 @@ func (n *Network) found(rank int, cause error) {
 	n.PeerDown(rank, cause)
 }
 
-// Close closes everything. It fails with fabric.ErrBusy while lanes or ports are open.
+// Close closes everything. It fails with fabric.ErrBusy while lanes or endpoints are open.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil
 	}
-	if ports := n.openPorts(); n.open+ports > 0 {
-		return fmt.Errorf("ibv: close: %w: %d lanes and %d ports are open", fabric.ErrBusy, n.open, ports)
+	if endpoints := n.openEndpoints(); n.open+endpoints > 0 {
+		return fmt.Errorf("ibv: close: %w: %d lanes and %d endpoints are open", fabric.ErrBusy, n.open, endpoints)
 	}
 	n.closed = true
 	return n.release()
@@ -383,7 +383,7 @@ func (n *Network) release() error {
 	for i := range n.listeners {
 		errs = append(errs, n.listeners[i].release())
 	}
-	errs = append(errs, n.closeCache())
+	errs = append(errs, n.mem.closeCache())
 	if n.mr != nil {
 		errs = append(errs, n.mr.Close())
 	}

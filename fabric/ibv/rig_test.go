@@ -83,10 +83,10 @@ func makeRanks(t fabrictest.T, n, size int, cfg Config) []fabrictest.Rank {
 
 // noRegistrationIsLeft checks that each registration that an operation took was given back.
 func noRegistrationIsLeft(t fabrictest.T, n *Network) {
-	if n.cache == nil {
+	if n.mem.cache == nil {
 		return
 	}
-	if s := n.cache.Stats(); s.Puts != s.Gets || s.Live+s.Dead != 0 || s.Registered != s.Deregistered {
+	if s := n.mem.cache.Stats(); s.Puts != s.Gets || s.Live+s.Dead != 0 || s.Registered != s.Deregistered {
 		t.Errorf("registrations after Close: %+v", s)
 	}
 }
@@ -98,8 +98,8 @@ func (r *rig) lane(rank int) *lane {
 	r.must("new lane", err)
 	l := opened.(*lane)
 	r.Cleanup(func() {
-		if l.ep != nil {
-			verify(r.TB, l.ep)
+		if l.set != nil {
+			verify(r.TB, l.set)
 		}
 		_ = l.Close()
 	})
@@ -133,80 +133,105 @@ func (r *rig) await(rank int, off, v uint64) {
 
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// verify checks the endpoint's books: every work request, block and operation
-// is in one place, and the sums agree.
-func verify(t testing.TB, e *endpoint) {
+// verifySender checks that every request of a sender is free or in one of the queues, and that the sums agree. waiting
+// are requests that were taken and not added. It returns the requests in flight.
+func verifySender(t testing.TB, s *sender, queues []*sendQueue, waiting ...list) (flight []int32) {
 	t.Helper()
-	used, free := make([]bool, len(e.wrs)), 0
-	blocks := 0
-	sum := int32(0)
-	holds := make([]int32, len(e.holds))
-	active := map[int32]bool{}
-	for i, r := range e.active {
-		if active[r] || int(e.links[r].place) != i {
-			t.Errorf("link %d stands twice in the list of active links, or at another place than it says", r)
+	used := make([]bool, len(s.requests))
+	walk := func(l list) (all []int32) {
+		i := l.head
+		for range l.n {
+			if used[i] {
+				t.Fatalf("request %d is in two lists", i)
+			}
+			used[i] = true
+			all = append(all, i)
+			if len(all) == int(l.n) && i != l.tail {
+				t.Errorf("a list ends at request %d, not at %d", i, l.tail)
+			}
+			i = s.requests[i].next
 		}
-		active[r] = true
+		return all
 	}
-	for r := range e.links {
-		k := &e.links[r]
-		if k.qp == nil {
+	out, total := int32(0), 0
+	for _, q := range queues {
+		wrs, probes, all := int32(0), 0, walk(q.flight)
+		for _, i := range all {
+			r := &s.requests[i]
+			wrs += r.wrs
+			if r.probe {
+				probes++
+			}
+			if r.queue != q {
+				t.Errorf("request %d is in the queue to rank %d, and says rank %d", i, q.rank, r.queue.rank)
+			}
+		}
+		if wrs != q.wrs || q.silent > q.flight.n || probes > 1 || (probes == 1) != q.probing {
+			t.Errorf("rank %d: %d work requests in flight, the queue says %d; %d of %d requests silent, %d probes", q.rank, wrs, q.wrs, q.silent, q.flight.n, probes)
+		}
+		out += wrs
+		flight = append(flight, all...)
+	}
+	total = len(flight)
+	for _, l := range waiting {
+		total += len(walk(l))
+	}
+	free := len(walk(list{head: s.free, n: s.unused, tail: lastFree(s)}))
+	if out != s.out || free+total != len(s.requests) {
+		t.Errorf("%d work requests in flight, the sender says %d; %d requests free and %d in use of %d", out, s.out, free, total, len(s.requests))
+	}
+	return flight
+}
+
+func lastFree(s *sender) (i int32) {
+	for n, next := s.unused, s.free; n > 0; n-- {
+		i, next = next, s.requests[next].next
+	}
+	return i
+}
+
+// verify checks a queue set: every request, block, registration and operation is in one place, and the sums agree.
+func verify(t testing.TB, e *queueSet) {
+	t.Helper()
+	var queues []*sendQueue
+	for i := range e.queues {
+		queues = append(queues, &e.queues[i])
+	}
+	blocks, holds := 0, make([]int32, len(e.holds.all))
+	for _, i := range verifySender(t, &e.tx, queues) {
+		if e.tx.requests[i].probe {
 			continue
 		}
-		n, last := int32(0), none
-		for i := k.head; i != none && n <= e.limit; i = e.wrs[i].next {
-			if used[i] || e.wrs[i].link != k.rank {
-				t.Fatalf("work request %d is in two lists", i)
-			}
-			used[i], last = true, i
-			if e.wrs[i].block != none {
-				blocks++
-			}
-			if h := e.wrs[i].hold; h != 0 {
-				holds[h-1]++
-				if e.wrs[i].dst == nil {
-					t.Errorf("work request %d has a registration, and nothing to end its use by", i)
-				}
-			}
-			n++
+		if e.parts[i].block != none {
+			blocks++
 		}
-		if n != k.outstanding || last != k.tail || (n > 0) != active[int32(r)] || k.silent > n {
-			t.Errorf("link %d lists %d work requests to %d, and says %d to %d, %d silent, active %v", r, n, last, k.outstanding, k.tail, k.silent, active[int32(r)])
+		if h := e.parts[i].hold; h != none {
+			holds[h]++
 		}
-		sum += n
-	}
-	for i := e.freeWR; i != none && free <= len(e.wrs); i = e.wrs[i].next {
-		if used[i] {
-			t.Fatalf("work request %d is free and in use", i)
-		}
-		free++
-	}
-	if sum != e.outstanding || int(sum)+free != len(e.wrs) {
-		t.Errorf("%d work requests out, %d free of %d; the endpoint says %d out", sum, free, len(e.wrs), e.outstanding)
 	}
 	if got := len(e.slab.small.free) + len(e.slab.big.free) + blocks; got != e.slab.small.total+e.slab.big.total {
 		t.Errorf("%d blocks free and in use of %d", got, e.slab.small.total+e.slab.big.total)
 	}
-	for i := e.freeHold; i != none; i = e.holds[i].next {
+	for i := e.holds.free; i != none; i = e.holds.all[i].next {
 		if holds[i] != 0 {
 			t.Fatalf("hold %d is free and in use, or free twice", i)
 		}
 		holds[i] = -1
 	}
 	for i, n := range holds {
-		if n == 0 || max(n, 0) != e.holds[i].parts {
-			t.Errorf("hold %d is used by %d work requests, and says %d", i, n, e.holds[i].parts)
+		if n == 0 || max(n, 0) != e.holds.all[i].parts {
+			t.Errorf("hold %d is used by %d work requests, and says %d", i, n, e.holds.all[i].parts)
 		}
 	}
-	freeOps := map[int32]bool{}
-	for i := e.freeOp; i != none; i = e.ops[i].next {
-		if freeOps[i] || e.ops[i].live {
+	free := map[int32]bool{}
+	for i := e.ops.free; i != none; i = e.ops.all[i].next {
+		if free[i] || e.ops.all[i].live {
 			t.Fatalf("operation %d is free twice, or free and live", i)
 		}
-		freeOps[i] = true
+		free[i] = true
 	}
-	for i := range e.ops {
-		if !e.ops[i].live && !freeOps[int32(i)] {
+	for i := range e.ops.all {
+		if !e.ops.all[i].live && !free[int32(i)] {
 			t.Errorf("operation %d is lost", i)
 		}
 	}
@@ -215,12 +240,12 @@ func verify(t testing.TB, e *endpoint) {
 // idle checks that nothing is left of what was asked for.
 func (r *rig) idle(l *lane) {
 	r.Helper()
-	verify(r.TB, l.ep)
-	if l.ep.outstanding != 0 {
-		r.Errorf("%d work requests are out", l.ep.outstanding)
+	verify(r.TB, l.set)
+	if l.set.tx.out != 0 {
+		r.Errorf("%d work requests are in flight", l.set.tx.out)
 	}
-	for i := range l.ep.ops {
-		if l.ep.ops[i].live {
+	for i := range l.set.ops.all {
+		if l.set.ops.all[i].live {
 			r.Errorf("operation %d is live", i)
 		}
 	}

@@ -1,6 +1,9 @@
 package ibv
 
-import "unsafe"
+import (
+	"encoding/binary"
+	"unsafe"
+)
 
 // slab is a lane's bounce memory: registered once, cut into small and big
 // blocks, each handed out by a free list.
@@ -63,8 +66,8 @@ func (l *blockList) take() int32 {
 // next is the block that take would return.
 func (l *blockList) next() int32 { return l.free[len(l.free)-1] }
 
-// listAt is the class of the block at a slab offset.
-func (s *slab) listAt(off int32) *blockList {
+// listOf is the class of the block at a slab offset.
+func (s *slab) listOf(off int32) *blockList {
 	if int(off) >= s.big.offset {
 		return &s.big
 	}
@@ -73,9 +76,12 @@ func (s *slab) listAt(off int32) *blockList {
 
 // give takes back the block at a slab offset.
 func (s *slab) give(off int32) {
-	l := s.listAt(off)
+	l := s.listOf(off)
 	l.free = append(l.free, off)
 }
 
 // bytes is a block's first n bytes.
 func (s *slab) bytes(off int32, n int) []byte { return s.mem[off : int(off)+n : int(off)+n] }
+
+// word reads an atomic's old value out of its block.
+func (s *slab) word(block int32) uint64 { return binary.NativeEndian.Uint64(s.mem[block:]) }

@@ -55,24 +55,24 @@ const (
 	wordPolls = 64
 )
 
-// Figures of the ports.
+// Figures of the endpoints.
 const (
 	defaultEndpoints      = 1
 	defaultConnectTimeout = 60 * time.Second
 	defaultKeepalive      = 5 * time.Second
 
-	listenEntries = 256 // of a port's completion queue until the port is opened and says what it needs
+	listenEntries = 256 // of an endpoint's completion queue until it is opened and says what it needs
 	dgramRecvs    = 128 // datagrams that may arrive between two polls
-	dgramSends    = 64  // and be on their way out
+	dgramSends    = 64  // and be in flight
 	handlesMax    = 256 // address handles kept: one for each peer device, not for each rank
 
-	portQueue  = 64  // messages to one peer that are not complete
-	portDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for what keeps the connection
-	portSignal = 8   // of messages that nobody waits for, one completion for this many
+	endpointQueue  = 64  // messages to one peer that are not complete
+	endpointDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for probes
+	endpointSignal = 8   // of messages without an event, one completion for this many
 
-	// A message without a slot is a mistake of the protocol above. It shows in PortStats.RNR, in a delay that
-	// nobody overlooks, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1 table 45).
-	portRNRTimer = 22
+	// A message without a slot is a mistake of the protocol above. It shows in EndpointStats.RNR, in a delay that
+	// is not overlooked, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1 table 45).
+	endpointRNRTimer = 22
 
 	askFirst = time.Millisecond       // until a datagram of connection making is repeated; doubles
 	askMost  = 128 * time.Millisecond // at most

@@ -151,7 +151,7 @@ func TestMemoryUnmappedInFlight_09(t *testing.T) {
 		if !filled(r.segs[1][:n], 5) {
 			t.Errorf("%s: the peer has bytes of the pages before", op)
 		}
-		r.nets[0].cache.Clear()
+		r.nets[0].mem.cache.Clear()
 	}
 	r.idle(l)
 }
@@ -215,7 +215,7 @@ func TestARetestThatFindsNoMonitorEndsTheKeeping(t *testing.T) {
 		t.Fatalf("a retest that finds all in order moved the threshold to %d", n.ZeroCopyMin())
 	}
 	s.Origins[regcache.Any].Mode = regcache.PerOperation
-	n.settleZeroCopy(s)
+	n.mem.settle(s)
 	if got := n.ZeroCopyMin(); got != zeroCopyMinSingle {
 		t.Errorf("zero-copy begins at %d bytes, want %d", got, zeroCopyMinSingle)
 	}

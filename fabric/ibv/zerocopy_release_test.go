@@ -120,8 +120,8 @@ func TestAnOperationCutShortGivesItsRegistrationBack(t *testing.T) {
 				_, err := post(l, mem, f)
 				r.down(name, err, 1, errKilled)
 				refused := l.counters.Load().Unregistered > 0 // copied then, which needs no end
-				if r.out() != 0 || l.ep.outstanding != 0 && !refused {
-					t.Errorf("%d registrations and %d work requests are out", r.out(), l.ep.outstanding)
+				if r.out() != 0 || l.set.tx.out != 0 && !refused {
+					t.Errorf("%d registrations and %d work requests are out", r.out(), l.set.tx.out)
 				}
 				_ = l.Flush(r.ctx)
 				r.idle(l)
@@ -135,11 +135,11 @@ func TestALostCompletionQueueEndsRegisteredOperations(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 1})
 	l := r.lane(0)
 	h := r.slow(l, make([]byte, 700<<10), 0)
-	_ = l.ep.goDeaf(errKilled)
+	_ = l.set.lose(errKilled)
 	if r.out() != 0 {
 		t.Errorf("%d registrations are out", r.out())
 	}
-	if state, err := l.ep.links[1].qp.Query(); err != nil || state.State != verbs.StateReset {
+	if state, err := l.set.queues[1].qp.Query(); err != nil || state.State != verbs.StateReset {
 		t.Errorf("the queue pair is in state %v, %v: the device may still work on it", state.State, err)
 	}
 	if _, err := l.Wait(r.ctx, h); !errors.Is(err, errKilled) {
@@ -156,10 +156,10 @@ func (f failing) Register(uintptr, uint64, regcache.Access) (regcache.MR, error)
 func (r *rig) withRegistrar(rank int, g regcache.Registrar) {
 	r.Helper()
 	n := r.nets[rank]
-	r.must("close of the cache", n.cache.Close())
+	r.must("close of the cache", n.mem.cache.Close())
 	c, err := regcache.New(regcache.Config{Registrar: g})
 	r.must("new cache", err)
-	n.cache = c
+	n.mem.cache = c
 }
 
 func TestWhatCannotBeRegisteredIsCopied(t *testing.T) {

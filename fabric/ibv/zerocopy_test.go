@@ -89,7 +89,7 @@ func filled(b []byte, seed int) bool {
 // cached fails the test where registrations are not kept: it would prove nothing.
 func (r *rig) cached() {
 	r.Helper()
-	if s := r.nets[0].cache.Status(); s.Origins[regcache.Any].Mode != regcache.Cached {
+	if s := r.nets[0].mem.cache.Status(); s.Origins[regcache.Any].Mode != regcache.Cached {
 		r.Fatalf("registrations are not kept here: %s\n%v", s.Origins[regcache.Any].Why, s)
 	}
 }
@@ -112,7 +112,7 @@ func (r *rig) get(l *lane, off uint64, dst []byte) {
 	r.must("wait", err)
 }
 
-func (r *rig) regs() regcache.Stats { return r.nets[0].cache.Stats() }
+func (r *rig) regs() regcache.Stats { return r.nets[0].mem.cache.Stats() }
 
 // out is how many registrations operations have taken and not given back.
 func (r *rig) out() uint64 { s := r.regs(); return s.Gets - s.Puts }
@@ -189,12 +189,12 @@ func still(t testing.TB) {
 
 func TestOnlyWhatLiesInTheSegmentAsAWholeIsLocal(t *testing.T) {
 	mem := make([]byte, 8192)
-	n := &Network{self: address{base: uint64(addr(mem)) + 1024, size: 4096}}
+	m := &localMemory{base: uint64(addr(mem)) + 1024, size: 4096}
 	for _, x := range []struct {
 		from, to int
 		want     bool
 	}{{1024, 5120, true}, {2000, 2001, true}, {1023, 2000, false}, {5000, 5121, false}, {0, 1024, false}, {5120, 5121, false}, {0, 8192, false}} {
-		if p, ok := n.local(mem[x.from:x.to]); ok != x.want || p != uint64(addr(mem[x.from:])) {
+		if p, ok := m.inSegment(mem[x.from:x.to]); ok != x.want || p != uint64(addr(mem[x.from:])) {
 			t.Errorf("bytes %d to %d: %v", x.from, x.to, ok)
 		}
 	}
@@ -257,7 +257,7 @@ func TestOperationsOfABatchShareARegistration(t *testing.T) {
 	for at := 0; at < len(mem); at += each {
 		_, err := l.Put(1, uint64(at), mem[at:at+each], fabric.Implicit)
 		r.must("put", err)
-		verify(t, l.ep)
+		verify(t, l.set)
 	}
 	r.must("end", l.End())
 	r.must("flush", l.Flush(r.ctx))
@@ -438,7 +438,7 @@ func TestSleepingDoesNotAllocate(t *testing.T) {
 	l := r.lane(0)
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	if n := testing.AllocsPerRun(20, func() { r.must("park", l.ep.park(ctx)) }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() { r.must("park", l.set.park(ctx)) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	least := time.Hour // the guest may be slow once
@@ -446,7 +446,7 @@ func TestSleepingDoesNotAllocate(t *testing.T) {
 		soon, cancel := context.WithTimeout(r.ctx, time.Millisecond)
 		began := time.Now()
 		for soon.Err() == nil {
-			r.must("park", l.ep.park(soon))
+			r.must("park", l.set.park(soon))
 		}
 		least = min(least, time.Since(began))
 		cancel()

@@ -28,8 +28,8 @@ const (
 // received in endpoint_poll_datapath.go, notes are in endpoint_note.go, Wait is in
 // endpoint_wait.go, connections are in link.go.
 //
-// Locks, in order: polling, link.mu, mu; polling, receive.mu. A function whose name ends in Locked
-// wants the lock of its receiver.
+// Locks, in order: polling, link.mu, mu; polling, receive.mu. A method whose name ends in Locked
+// needs the lock of its receiver; those of Poll need polling.
 type endpoint struct {
 	n     *Network
 	num   int

@@ -169,7 +169,7 @@ func TestPollStaysInARegionUnderAttack(t *testing.T) {
 		if rng.IntN(4) > 0 {
 			at = rng.IntN(cells) &^ 7
 		}
-		w := (*uint64)(unsafe.Pointer(victim.at(at)))
+		w := (*uint64)(unsafe.Pointer(victim.byteAt(at)))
 		switch rng.IntN(3) {
 		case 0:
 			atomic.StoreUint64(w, rng.Uint64())
@@ -207,8 +207,8 @@ func TestPollStaysInARegionUnderAttack(t *testing.T) {
 	}
 }
 
-// at is an aligned place of the endpoint's region.
-func (p *endpoint) at(off int) *byte { return &p.region.mem.Bytes()[off] }
+// byteAt is an aligned place of the endpoint's region.
+func (p *endpoint) byteAt(off int) *byte { return &p.region.mem.Bytes()[off] }
 
 func TestPacketsThatMeanNothingEndTheirSender(t *testing.T) {
 	k := func(kind byte, port, epoch, a, b uint32) []byte {

@@ -105,20 +105,20 @@ func (ep *endpoint) queueNote(from int, data []byte) {
 	ep.pushLocked(entry{Event: fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: ep.memory[id][:m:m]}, buf: -1, note: id})
 }
 
-// returnNotes takes back what the last Poll lent.
-func (ep *endpoint) returnNotes() {
+// returnNotesLocked takes back what the last Poll lent.
+func (ep *endpoint) returnNotesLocked() {
 	ep.mu.Lock()
 	ep.notes = append(ep.notes, ep.lent...)
 	ep.mu.Unlock()
 	ep.lent = ep.lent[:0]
 }
 
-// takeNotes queues the notes in their ring.
-func (ep *endpoint) takeNotes() {
+// takeNotesLocked queues the notes in their ring.
+func (ep *endpoint) takeNotesLocked() {
 	r := &ep.noted
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for range noteSlots { // a bound, as in takeMessages
+	for range noteSlots { // a bound, as in takeMessagesLocked
 		c := r.cell(r.head)
 		w := atomic.LoadUint64(&c.word)
 		switch ep.n.inspect(w, r.head) {

@@ -56,30 +56,30 @@ func (ep *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, erro
 	}
 	ep.count.polls++
 	if len(ep.lent) > 0 {
-		ep.returnNotes()
+		ep.returnNotesLocked()
 	}
 	if ep.stuck.Load() > 0 {
 		ep.retry()
 	}
-	n, err := ep.pollOnce(events)
+	n, err := ep.pollLocked(events)
 	if n == 0 && err == nil && budget > 0 {
-		n, err = ep.pollFor(events, budget)
+		n, err = ep.pollForLocked(events, budget)
 	}
 	if n > 0 {
 		ep.idle = 0
 	} else if ep.count.polls%repairEvery == 0 {
-		ep.repair()
+		ep.repairLocked()
 	}
 	return n, err
 }
 
-// pollFor polls until there is something or the time is over.
-func (ep *endpoint) pollFor(events []fabric.Event, budget time.Duration) (int, error) {
+// pollForLocked polls until there is something or the time is over.
+func (ep *endpoint) pollForLocked(events []fabric.Event, budget time.Duration) (int, error) {
 	start := time.Now()
 	before := ep.idle
 	for {
 		for range pollTurns {
-			if n, err := ep.pollOnce(events); n > 0 || err != nil {
+			if n, err := ep.pollLocked(events); n > 0 || err != nil {
 				return n, err
 			}
 		}
@@ -91,25 +91,25 @@ func (ep *endpoint) pollFor(events []fabric.Event, budget time.Duration) (int, e
 			ep.retry()
 		}
 		if ep.idle >= yieldFrom || ep.n.crowded {
-			ep.repair()
+			ep.repairLocked()
 			runtime.Gosched()
 			yieldCore() // the peer may need this very core
 		}
 	}
 }
 
-// pollOnce looks once. Queued events go first: they announce connections.
-func (ep *endpoint) pollOnce(events []fabric.Event) (n int, err error) {
+// pollLocked looks once. Queued events go first: they announce connections.
+func (ep *endpoint) pollLocked(events []fabric.Event) (n int, err error) {
 	if ep.attention.Load() != 0 {
-		if n, err = ep.takeQueued(events); err != nil {
+		if n, err = ep.takeQueuedLocked(events); err != nil {
 			return 0, err
 		}
 	}
 	if ep.receive.changed() {
-		n += ep.takeMessages(events[n:])
+		n += ep.takeMessagesLocked(events[n:])
 	}
 	if ep.noted.changed() {
-		ep.takeNotes() // into the queue
+		ep.takeNotesLocked() // into the queue
 	}
 	return n, nil
 }
@@ -119,9 +119,9 @@ func (r *receiver) changed() bool {
 	return atomic.LoadUint64(&r.cell(r.head).word) != wordOf(r.head, posted, 0)
 }
 
-// takeMessages takes messages out of the ring. It looks at each cell once: a process that writes
+// takeMessagesLocked takes messages out of the ring. It looks at each cell once: a process that writes
 // into the ring all the time must not keep it.
-func (ep *endpoint) takeMessages(events []fabric.Event) (n int) {
+func (ep *endpoint) takeMessagesLocked(events []fabric.Event) (n int) {
 	r := &ep.receive
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +138,7 @@ loop:
 				ep.posts.repairs.Add(1)
 			}
 		case cellFull:
-			switch ep.accept(c, int(wordRank(w)), &events[n]) {
+			switch ep.acceptLocked(c, int(wordRank(w)), &events[n]) {
 			case msgGood:
 				bytes += uint64(len(events[n].Data))
 				r.head++
@@ -155,10 +155,10 @@ loop:
 	return n
 }
 
-// repair mends what would leave senders without a slot for ever, or a message behind a cell that
+// repairLocked mends what would leave senders without a slot for ever, or a message behind a cell that
 // will never be filled: a tail that is not among the posted cells, or has passed one that no
 // sender has claimed. A sender that dies between its claim and the tail leaves the former, too.
-func (ep *endpoint) repair() {
+func (ep *endpoint) repairLocked() {
 	for _, r := range []*receiver{&ep.receive, &ep.noted} {
 		r.mu.Lock()
 		t := atomic.LoadUint64(r.tail) // before the cells, which are claimed first
@@ -220,8 +220,8 @@ const (
 	msgBad   // to be dropped
 )
 
-// accept makes a message an event. It checks everything that the sender wrote.
-func (ep *endpoint) accept(c *cell, from int, e *fabric.Event) int {
+// acceptLocked makes a message an event. It checks everything that the sender wrote.
+func (ep *endpoint) acceptLocked(c *cell, from int, e *fabric.Event) int {
 	n, epoch, seq := atomic.LoadUint32(&c.n), atomic.LoadUint32(&c.epoch), atomic.LoadUint32(&c.seq)
 	l := ep.links[from].Load()
 	if l == nil || !l.polled.open || epoch != l.polled.epoch {
@@ -244,8 +244,8 @@ func (ep *endpoint) accept(c *cell, from int, e *fabric.Event) int {
 	return msgGood
 }
 
-// takeQueued takes queued events.
-func (ep *endpoint) takeQueued(events []fabric.Event) (n int, err error) {
+// takeQueuedLocked takes queued events.
+func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 	if !ep.alive.Load() {
 		return 0, ep.usable("poll")
 	}
@@ -258,7 +258,7 @@ func (ep *endpoint) takeQueued(events []fabric.Event) (n int, err error) {
 		e := ep.queue.pop()
 		ep.mu.Unlock()
 		ep.attention.Add(-1)
-		if ep.delivered(&e) {
+		if ep.deliveredLocked(&e) {
 			events[n] = e.Event
 			n++
 		}
@@ -266,9 +266,9 @@ func (ep *endpoint) takeQueued(events []fabric.Event) (n int, err error) {
 	return n, nil
 }
 
-// delivered updates what the program has been given by an event. It is false if the event may
+// deliveredLocked updates what the program has been given by an event. It is false if the event may
 // not come any more.
-func (ep *endpoint) delivered(e *entry) bool {
+func (ep *endpoint) deliveredLocked(e *entry) bool {
 	switch e.Kind {
 	case fabric.Sent:
 		ep.sends.put(e.buf)

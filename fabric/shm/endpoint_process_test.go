@@ -205,6 +205,25 @@ func (c *client) flood(ended chan struct{}) error {
 	return nil
 }
 
+// await takes messages until there is one; between polls it sleeps, or not.
+func (c *client) await(ctx context.Context, sleepy bool, f func(e *fabric.Event) error) error {
+	for {
+		budget := 100 * time.Microsecond
+		if sleepy {
+			budget = 0
+		}
+		k, err := c.take(budget, f)
+		if k > 0 || err != nil {
+			return err
+		}
+		if sleepy {
+			if err := c.p.Wait(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 // floodCheck checks what floods send.
 type floodCheck struct {
 	client
@@ -337,18 +356,12 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 		msg := make([]byte, 1+round*7%4096)
 		msg[0] = byte(round)
 		must(t, x.send(1, msg))
-		for done := false; !done; {
-			k, err := x.take(0, func(e *fabric.Event) error {
-				if done = true; len(e.Data) != len(msg) || e.Data[0] != byte(round) {
-					return fmt.Errorf("round %d: %d bytes came back", round, len(e.Data))
-				}
-				return nil
-			})
-			if err == nil && k == 0 {
-				err = p.Wait(ctx)
+		must(t, x.await(ctx, true, func(e *fabric.Event) error {
+			if len(e.Data) != len(msg) || e.Data[0] != byte(round) {
+				return fmt.Errorf("round %d: %d bytes came back", round, len(e.Data))
 			}
-			must(t, err)
-		}
+			return nil
+		}))
 	}
 	kids[0].finish(t)
 }
@@ -356,43 +369,21 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 // BenchmarkRoundTrip is a message and its echo between two processes that poll.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []int{8, 64, 256, 4096} {
-		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
-			n, kids := startJob(b, 2, "echo", nil)
-			kids[0].line(b)
-			x := &client{p: openEndpoint(b, n, processEndpoint)}
-			msg := make([]byte, size)
-			for b.Loop() {
-				must(b, x.send(1, msg))
-				for k := 0; k == 0; {
-					var err error
-					if k, err = x.take(100*time.Microsecond, nil); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			kids[0].finish(b)
-		})
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) { roundTrips(b, "echo", size) })
 	}
 }
 
 // BenchmarkSleepyRoundTrip is the same when both sleep until they are woken.
-func BenchmarkSleepyRoundTrip(b *testing.B) {
-	n, kids := startJob(b, 2, "sleepyecho", nil)
+func BenchmarkSleepyRoundTrip(b *testing.B) { roundTrips(b, "sleepyecho", 8) }
+
+func roundTrips(b *testing.B, role string, size int) {
+	n, kids := startJob(b, 2, role, nil)
 	kids[0].line(b)
 	x := &client{p: openEndpoint(b, n, processEndpoint)}
-	msg := make([]byte, 8)
+	msg := make([]byte, size)
 	for b.Loop() {
 		must(b, x.send(1, msg))
-		for {
-			k, err := x.take(0, nil)
-			if k > 0 {
-				break
-			}
-			if err == nil {
-				err = x.p.Wait(b.Context())
-			}
-			must(b, err)
-		}
+		must(b, x.await(b.Context(), role == "sleepyecho", nil))
 	}
 	kids[0].finish(b)
 }

@@ -170,7 +170,7 @@ func (ep *endpoint) arm(on bool) {
 			flag = 1
 		}
 		atomic.StoreUint32(&ep.region.head.armed, flag)
-		ep.repair()
+		ep.repairLocked()
 	}
 }
 

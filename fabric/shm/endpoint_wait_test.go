@@ -64,18 +64,9 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				for range i % 97 {
 					runtime.Gosched()
 				}
-				for {
-					k, err := x.take(0, nil)
-					if k > 0 {
-						break
-					}
-					if err == nil {
-						err = p[r].Wait(ctx)
-					}
-					if err != nil {
-						t.Errorf("rank %d, round %d: %v", r, i, err)
-						return
-					}
+				if err := x.await(ctx, true, nil); err != nil {
+					t.Errorf("rank %d, round %d: %v", r, i, err)
+					return
 				}
 			}
 			if r == 1 {
@@ -99,7 +90,7 @@ func TestUpComesBeforeTheFirstMessage(t *testing.T) {
 		runtime.Gosched()
 	}
 	var events [4]fabric.Event
-	if n := p[1].takeMessages(events[:]); n != 0 { // as if the queue had been looked at just before Up came
+	if n := p[1].takeMessagesLocked(events[:]); n != 0 { // as if the queue had been looked at just before Up came
 		t.Errorf("%d messages before Up", n)
 	}
 	n, err := p[1].Poll(events[:], 0)

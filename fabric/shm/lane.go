@@ -25,8 +25,8 @@ type lane struct {
 
 var _ fabric.Lane = (*lane)(nil)
 
-// newLane is called with mu held.
-func (n *Network) newLane() (*lane, error) {
+// newLaneLocked opens a lane.
+func (n *Network) newLaneLocked() (*lane, error) {
 	l := &lane{targets: n.targets, net: n}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]

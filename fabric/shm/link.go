@@ -121,7 +121,7 @@ func (ep *endpoint) peerLeft(rank int) {
 	ep.wakeIfAsleep() // there may be cells that it claimed
 }
 
-// unannounced is what accept returns of a message whose connection the program has not been
+// unannounced is what acceptLocked returns of a message whose connection the program has not been
 // given.
 func (l *link) unannounced(epoch uint32) int {
 	l.mu.Lock()

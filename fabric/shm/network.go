@@ -264,7 +264,7 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 	if n.state != joined {
 		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
 	}
-	return n.newLane()
+	return n.newLaneLocked()
 }
 
 // Close leaves the peers and unmaps their segments. It sends one packet to each and waits for

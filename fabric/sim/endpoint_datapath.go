@@ -174,12 +174,12 @@ func (c *conn) post() {
 	}
 	p.stats.Doorbells++
 	for ; c.posted < c.out.len(); c.posted++ {
-		m := c.out.at(c.posted)
+		m := c.out.item(c.posted)
 		c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
 		m.at = c.lastAt
 	}
 	if !c.arrive.armed() {
-		w.arm(&c.arrive, c.out.at(c.landed).at)
+		w.arm(&c.arrive, c.out.item(c.landed).at)
 	}
 }
 
@@ -191,7 +191,7 @@ func (c *conn) land() {
 	if c.far.state == accepting {
 		c.far.made(false) // it knows now that its reply came
 	}
-	m := c.out.at(c.landed)
+	m := c.out.item(c.landed)
 	if m.w.Src != nil && !m.written {
 		m.written = true
 		copy(q.n.r.segment[m.w.Off:], m.w.Src)
@@ -221,10 +221,10 @@ func (c *conn) land() {
 	m.at = max(c.lastAck, w.now+w.paths.lag(c.peer, p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
 	c.lastAck = m.at
 	if !c.ack.armed() && !p.n.r.dead {
-		w.arm(&c.ack, c.out.at(0).at)
+		w.arm(&c.ack, c.out.item(0).at)
 	}
 	if c.landed < c.posted {
-		w.arm(&c.arrive, c.out.at(c.landed).at)
+		w.arm(&c.arrive, c.out.item(c.landed).at)
 	}
 }
 
@@ -235,7 +235,7 @@ func (c *conn) acked() {
 	c.posted--
 	p.sent(c, c.out.pop(), nil)
 	if c.landed > 0 {
-		p.n.r.w.arm(&c.ack, c.out.at(0).at)
+		p.n.r.w.arm(&c.ack, c.out.item(0).at)
 	}
 	if c.out.len() == 0 {
 		p.trim()

@@ -49,6 +49,14 @@ func send(p fabric.Endpoint, peer int, cookie uint64) error {
 	return p.Send(peer, b, 1, nil, cookie, fabric.Solicited)
 }
 
+// deliver sends a message to rank 1 and waits until it is complete.
+func deliver(ctx context.Context, p fabric.Endpoint, cookie uint64) (fabric.Event, error) {
+	if err := send(p, 1, cookie); err != nil {
+		return fabric.Event{}, err
+	}
+	return until(ctx, p, fabric.Sent)
+}
+
 // two runs programs of two ranks with endpoints.
 func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank, p fabric.Endpoint) error) *World {
 	t.Helper()
@@ -68,19 +76,13 @@ func two(t *testing.T, cfg Config, programs ...func(ctx context.Context, r *Rank
 func TestCutShorterThanTheTimeoutDelaysOnly(t *testing.T) {
 	seeds(t, func(t *testing.T, cfg Config) {
 		w := two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
-			if err := send(p, 1, 1); err != nil {
-				return err
-			}
-			if _, err := until(ctx, p, fabric.Sent); err != nil {
+			if _, err := deliver(ctx, p, 1); err != nil {
 				return err
 			}
 			r.World().Cut(0, 1)
 			r.World().At(200*time.Millisecond, func() { r.World().Restore(0, 1) })
 			before := r.World().Now()
-			if err := send(p, 1, 2); err != nil {
-				return err
-			}
-			e, err := until(ctx, p, fabric.Sent)
+			e, err := deliver(ctx, p, 2)
 			if err != nil || e.Err != nil {
 				return errors.Join(err, e.Err)
 			}
@@ -111,17 +113,11 @@ func TestPartitionLongerThanTheTimeoutIsADeath(t *testing.T) {
 			}
 		}
 		two(t, cfg, func(ctx context.Context, r *Rank, p fabric.Endpoint) error {
-			if err := send(p, 1, 1); err != nil {
-				return err
-			}
-			if _, err := until(ctx, p, fabric.Sent); err != nil {
+			if _, err := deliver(ctx, p, 1); err != nil {
 				return err
 			}
 			r.World().Partition(1)
-			if err := send(p, 1, 2); err != nil {
-				return err
-			}
-			e, err := until(ctx, p, fabric.Sent)
+			e, err := deliver(ctx, p, 2)
 			if err != nil || !errors.Is(e.Err, fabric.ErrPeerDown) || e.Cookie != 2 {
 				return fmt.Errorf("%+v, %w", e, err)
 			}

@@ -356,7 +356,7 @@ func (l *lane) die() {
 		}
 	}
 	for _, o := range l.ops { // in the order of the operations, not of a map
-		if f := o.f; o.phase == outward && f.puts.len() > 0 && *f.puts.at(0) == o {
+		if f := o.f; o.phase == outward && f.puts.len() > 0 && *f.puts.item(0) == o {
 			n := int(w.rng.below(int64(f.puts.len()) + 1))
 			f.puts.truncate(n)
 			if n == 0 {

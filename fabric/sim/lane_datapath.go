@@ -220,7 +220,7 @@ func (o *op) send() {
 // fire of a flow: its first put arrives.
 func (f *flow) fire(t *timer) {
 	n := f.l.n
-	w, o := n.r.w, *f.puts.at(0)
+	w, o := n.r.w, *f.puts.item(0)
 	switch w.paths.passes(t, n.r.id, f.peer, w.paths.blocked(n.r.id, f.peer)) {
 	case hold:
 		return
@@ -241,7 +241,7 @@ func (f *flow) fire(t *timer) {
 	w.touch(target)
 	f.puts.pop()
 	if f.puts.len() > 0 {
-		w.arm(t, (*f.puts.at(0)).at)
+		w.arm(t, (*f.puts.item(0)).at)
 	}
 	o.back(0)
 }

@@ -208,7 +208,7 @@ func (t *task) sleep() {
 			}
 			continue
 		}
-		if *w.runq.at(0) != t {
+		if *w.runq.item(0) != t {
 			break
 		}
 		w.runq.pop()

@@ -101,7 +101,7 @@ func (h *Host) setup(cfg Config) *wire.Setup {
 	return s
 }
 
-// explain tells what is known of a guest that failed. The console's last words follow qemu's end by
+// explain says what is known of a guest that failed. The console's last words follow qemu's end by
 // a moment.
 func (h *Host) explain() error {
 	select {
@@ -134,7 +134,7 @@ func (h *Host) KernelLog(ctx context.Context) (string, error) {
 	return b.String(), err
 }
 
-// end saves the kernel's log, asks the guest to power off, and kills it when it does not.
+// end saves the kernel's log and kills the guest.
 func (h *Host) end() {
 	if h.Alive() && h.client != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

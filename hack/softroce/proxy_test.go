@@ -11,7 +11,7 @@ import (
 )
 
 // Behind a proxy apt-get finds nothing without these variables, and sudo clears them.
-func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
+func TestAptGetUnderSudoHasTheProxies(t *testing.T) {
 	for script, args := range map[string][]string{"packages.sh": {"install"}, "../setup.sh": {"build"}} {
 		t.Run(filepath.Base(script), func(t *testing.T) {
 			bin, log := t.TempDir(), filepath.Join(t.TempDir(), "log")

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ibconduit/conduit/hack/softroce"
 )
 
 // started waits until all ranks are together and begin.
@@ -35,16 +33,8 @@ func (j *job) find(down string, survivors string, ranks ...int) {
 	j.end(ranks...)
 }
 
-// One cluster serves all: what breaks a host comes last.
 func TestMessagesBetweenTwoHosts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots two VMs; not with -short")
-	}
-	c, err := softroce.Start(t.Context(), softroce.Config{Hosts: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := twoHosts(t)
 
 	t.Run("of every kind arrive once, with their bytes", func(t *testing.T) {
 		start(t, c, "mixed", "auto", 15, 0, 0, 1, 1).all()

@@ -245,7 +245,7 @@ var (
 	})
 	// note is counted only.
 	note = table.Handle("note", func(c *am.Call) { noted[c.From()].Add(1) })
-	// notes tells how many there were.
+	// notes counts them.
 	notes = table.Handle("notes", func(c *am.Call) { _ = c.Reply(noted[c.From()].Load()) })
 	noted [8]atomic.Uint64
 )

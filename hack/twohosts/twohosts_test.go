@@ -172,16 +172,20 @@ func must(t *testing.T, err error) {
 // endless rounds: until a rank is down.
 const endless = 1 << 30
 
-// One cluster serves all: what breaks a host comes last.
-func TestTwoHosts(t *testing.T) {
+// twoHosts boots a cluster for all subtests of a test: what breaks a host comes last.
+func twoHosts(t *testing.T) *softroce.Cluster {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("boots two VMs; not with -short")
 	}
 	c, err := softroce.Start(t.Context(), softroce.Config{Hosts: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestTwoHosts(t *testing.T) {
+	c := twoHosts(t)
 
 	t.Run("puts, gets and atomics between two kernels are exact", func(t *testing.T) {
 		j := start(t, c, "exchange", "auto", 100, 0, 1)

@@ -33,7 +33,7 @@ var sideways = []struct{ from, to, because string }{
 	{"bootstrap/pmix", "internal/...", ""},
 }
 
-// support says whether a package serves tests only, which its name tells, as in
+// support says whether a package serves tests only, by its name, as in
 // net/http/httptest. Such a package imports what it likes; only tests import it.
 func support(p string) bool { return strings.HasSuffix(path.Base(p), "test") }
 

@@ -122,8 +122,8 @@ func (d *deaths) close() {
 // exiting is PF_EXITING (include/linux/sched.h), which do_exit sets before it closes anything.
 const exiting = 0x4
 
-// dying tells a rank that ends from one that has only closed its life pipe, as a program does that
-// closes all descriptors that it does not know. It reads the flags from /proc/PID/stat
+// dying reports a rank that ends, not one that has only closed its life pipe, as a program does
+// that closes all descriptors that it does not know. It reads the flags from /proc/PID/stat
 // (proc(5)): pid (comm) state ppid pgrp session tty_nr tpgid flags ...
 func (r *rank) dying() bool {
 	r.mu.Lock()

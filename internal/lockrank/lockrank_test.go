@@ -15,6 +15,21 @@ func newMutex(c Class, instance int) *Mutex {
 	return m
 }
 
+// free reports whether another goroutine can lock all of these.
+func free(locks ...*Mutex) bool {
+	done := make(chan bool)
+	go func() {
+		ok := true
+		for _, m := range locks {
+			if ok = ok && m.TryLock(); ok {
+				defer m.Unlock()
+			}
+		}
+		done <- ok
+	}()
+	return <-done
+}
+
 // These hold in every build.
 
 func TestLocksExcludeOneAnother(t *testing.T) {
@@ -49,17 +64,7 @@ func TestLocksAreFreeAfterUnlockingInAnyOrder(t *testing.T) {
 	a.Unlock()
 	c.Unlock()
 	b.Unlock()
-	done := make(chan bool)
-	go func() {
-		ok := a.TryLock() && b.TryLock() && c.TryLock()
-		if ok {
-			a.Unlock()
-			b.Unlock()
-			c.Unlock()
-		}
-		done <- ok
-	}()
-	if !<-done {
+	if !free(a, b, c) {
 		t.Error("another goroutine did not get the locks")
 	}
 }
@@ -72,20 +77,11 @@ func TestTryLockFailsWhileTheLockIsHeld(t *testing.T) {
 	if m.TryLock() {
 		t.Error("the holder got it again")
 	}
-	done := make(chan bool)
-	go func() { done <- m.TryLock() }()
-	if <-done {
+	if free(m) {
 		t.Error("another goroutine got it")
 	}
 	m.Unlock()
-	go func() {
-		ok := m.TryLock()
-		if ok {
-			m.Unlock()
-		}
-		done <- ok
-	}()
-	if !<-done {
+	if !free(m) {
 		t.Error("not free after Unlock")
 	}
 }

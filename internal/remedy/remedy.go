@@ -23,30 +23,24 @@ const (
 	Systemd
 )
 
-// Memlock says how to raise RLIMIT_MEMLOCK. Slurm hands the limit of the
-// submitting shell to the job by default (slurm.conf(5), PropagateResourceLimits);
-// Kubernetes has no field for it, containers inherit containerd's, and the
-// capability IPC_LOCK reaches root only.
+// memlock is how to raise RLIMIT_MEMLOCK. Slurm hands the limit of the submitting
+// shell to the job by default (slurm.conf(5), PropagateResourceLimits); Kubernetes
+// has no field for it, containers inherit containerd's, and the capability
+// IPC_LOCK reaches root only.
+var memlock = map[Starter]string{
+	Shell: "ulimit -l unlimited in the shell, and 'memlock unlimited' in /etc/security/limits.conf for ssh and mpiexec",
+	Slurm: "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity in slurmd's unit",
+	Kubernetes: "securityContext.capabilities.add: [IPC_LOCK] for a pod that runs as root; for other users LimitMEMLOCK=infinity in " +
+		"/etc/systemd/system/containerd.service.d/10-memlock.conf on the node, or setcap cap_ipc_lock=ep on the program",
+	Docker:  "docker run --ulimit memlock=-1, or --cap-add=IPC_LOCK for root",
+	Systemd: "LimitMEMLOCK=infinity in the unit",
+}
+
+// Memlock says how to raise RLIMIT_MEMLOCK.
 func Memlock(s Starter) string {
-	const (
-		shell = "ulimit -l unlimited in the shell, and 'memlock unlimited' in /etc/security/limits.conf for ssh and mpiexec"
-		slurm = "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity in slurmd's unit"
-		pod   = "securityContext.capabilities.add: [IPC_LOCK] for a pod that runs as root; for other users LimitMEMLOCK=infinity in " +
-			"/etc/systemd/system/containerd.service.d/10-memlock.conf on the node, or setcap cap_ipc_lock=ep on the program"
-		docker  = "docker run --ulimit memlock=-1, or --cap-add=IPC_LOCK for root"
-		systemd = "LimitMEMLOCK=infinity in the unit"
-	)
-	switch s {
-	case Shell:
-		return shell
-	case Slurm:
-		return slurm
-	case Kubernetes:
-		return pod
-	case Docker:
-		return docker
-	case Systemd:
-		return systemd
+	if how, ok := memlock[s]; ok {
+		return how
 	}
-	return strings.Join([]string{shell, "in Slurm " + slurm, "in a service " + systemd, "in a container " + docker, "in Kubernetes " + pod}, "; ")
+	return strings.Join([]string{memlock[Shell], "in Slurm " + memlock[Slurm], "in a service " + memlock[Systemd],
+		"in a container " + memlock[Docker], "in Kubernetes " + memlock[Kubernetes]}, "; ")
 }

@@ -1,4 +1,4 @@
-// Package sysinfo reads what Linux tells about itself in files: /proc, /sys,
+// Package sysinfo reads what Linux publishes about itself in files: /proc, /sys,
 // /etc. It reads them through a file system that stands for the root directory,
 // so that another machine can be put in its place.
 package sysinfo

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Facts are what one rank knows of itself, and tells the others.
+// Facts are what one rank knows of itself, and sends to the others.
 type Facts struct {
 	Host       string `json:"host"`
 	Kernel     string `json:"kernel"`

@@ -22,7 +22,7 @@ type messages struct {
 	table *am.Table
 	echo  *am.Handler // answers with what it got
 	take  *am.Handler // counts what it got
-	taken *am.Handler // tells what take counted
+	taken *am.Handler // replies with what take counted
 	over  *am.Handler // the peer has nothing more to send
 
 	endpoints []*am.Endpoint // of one network
@@ -127,7 +127,7 @@ func (m *messages) serve(ctx context.Context) error {
 	return cause
 }
 
-// finish tells the peer that this side has sent everything of a stretch.
+// finish lets the peer know that this side has sent everything of a stretch.
 func (m *messages) finish(ctx context.Context, peer int) error {
 	_, err := m.over.Call(ctx, m.endpoints[0], peer)
 	return err
@@ -194,7 +194,7 @@ func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
 // control messages may be on their way.
 const settled = 2 * time.Second
 
-// audit is what each rank tells rank 0 of a point's messages.
+// audit is what each rank sends rank 0 about a point's messages.
 type audit struct {
 	Wrong uint64
 	Books string // what does not balance

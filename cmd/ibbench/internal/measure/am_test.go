@@ -91,18 +91,28 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 	}
 }
 
+// calling is a pair whose rank 1 serves while rank 0 runs fn.
+func calling(t *testing.T, pt plan.Point, fn func(s *session, l *latency) error, change ...func(*conduit.Config)) {
+	t.Helper()
+	pair(t, planOf(pt), func(s *session) error {
+		peer := 1 - s.job.Rank()
+		if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
+			return err
+		}
+		if s.job.Rank() == 1 {
+			return errors.Join(s.messages.serve(s.ctx), s.job.Barrier(s.ctx))
+		}
+		if err := fn(s, s.newCalls(pt, peer)); err != nil {
+			return err
+		}
+		return s.job.Barrier(s.ctx)
+	}, change...)
+}
+
 func TestRepliesThatAreNotTheRequestsOwnAreCounted(t *testing.T) {
 	for _, size := range []int64{0, 100} {
-		pt := lat(plan.AM, size)
-		pair(t, planOf(pt), func(s *session) error {
-			peer := 1 - s.job.Rank()
-			if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
-				return err
-			}
-			if s.job.Rank() == 1 {
-				return errors.Join(s.messages.serve(s.ctx), s.job.Barrier(s.ctx))
-			}
-			c := s.newCalls(pt, peer).calls
+		calling(t, lat(plan.AM, size), func(s *session, l *latency) error {
+			c := l.calls
 			if err := c.repeat(s.ctx, 3); err != nil || c.wrong != 0 {
 				return fmt.Errorf("%d wrong, %w", c.wrong, err)
 			}
@@ -110,7 +120,7 @@ func TestRepliesThatAreNotTheRequestsOwnAreCounted(t *testing.T) {
 			if err := c.repeat(s.ctx, 3); err != nil || c.wrong != 3 {
 				return fmt.Errorf("%d of 3 wrong replies were counted, %w", c.wrong, err)
 			}
-			return errors.Join(c.m.finish(s.ctx, peer), s.job.Barrier(s.ctx))
+			return c.m.finish(s.ctx, 1)
 		})
 	}
 }
@@ -145,16 +155,7 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 	if !allocationsCount {
 		t.Skip("this build's checks allocate")
 	}
-	pt := lat(plan.AM, 0)
-	pair(t, planOf(pt), func(s *session) error {
-		peer := 1 - s.job.Rank()
-		if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
-			return err
-		}
-		if s.job.Rank() == 1 {
-			return errors.Join(s.messages.serve(s.ctx), s.job.Barrier(s.ctx))
-		}
-		l := s.newCalls(pt, peer)
+	calling(t, lat(plan.AM, 0), func(s *session, l *latency) error {
 		if err := errors.Join(l.calls.repeat(s.ctx, 100), l.calls.stretch(l, 2000)); err != nil {
 			return err
 		}
@@ -162,6 +163,6 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 		if l.calls.allocs > 0.2 {
 			return fmt.Errorf("%v allocations for a call", l.calls.allocs)
 		}
-		return s.job.Barrier(s.ctx)
+		return nil
 	}, func(cfg *conduit.Config) { cfg.Messages.SpinFor = time.Minute }) // unparking allocates
 }

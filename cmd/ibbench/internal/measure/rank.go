@@ -108,7 +108,7 @@ func (s *session) agree(failed error) error {
 	return err
 }
 
-// introduce tells the ranks about each other before there is a job, and binds
+// introduce exchanges the ranks' facts before there is a job, and binds
 // this one to its processors, so that its memory is touched where it will run.
 func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*report.Env, error) {
 	mine, err := json.Marshal(machine.Local())

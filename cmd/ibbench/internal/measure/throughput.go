@@ -20,7 +20,7 @@ type senders struct {
 	parts int       // of the last stretch
 }
 
-// outcome is what each rank tells rank 0 of a stretch.
+// outcome is what each rank sends rank 0 about a stretch.
 type outcome struct {
 	Ops       int64
 	ElapsedNS int64
@@ -209,7 +209,7 @@ func (s *session) send(pt plan.Point, me *senders, peer int, n int64) ([]outcome
 	return gather(s, mine)
 }
 
-// gather tells all ranks what each has to say.
+// gather gives every rank what each contributes.
 func gather[T any](s *session, mine T) ([]T, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {

@@ -53,7 +53,7 @@ func TestHitsAreHitsAndAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestTheOriginIsWhatTheCacheIsTold(t *testing.T) {
+func TestTheOriginReachesTheCache(t *testing.T) {
 	for _, o := range []regcache.Origin{regcache.Any, regcache.GoMapped, regcache.Malloc, regcache.Mapped} {
 		pt := point(plan.Hit, 3)
 		pt.Origin = o.String()

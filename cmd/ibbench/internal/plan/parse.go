@@ -180,8 +180,5 @@ func CPUs(s string) ([]int, error) {
 	return out, nil
 }
 
-// MetricName is how a percentile is called: "p99.9".
-func MetricName(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
-
 // finite guards arithmetic on what users write.
 func finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }

@@ -43,7 +43,7 @@ func New(format string, w io.Writer, pct []float64) (Writer, error) {
 // suffixes of file names and the formats that they stand for.
 var suffixes = map[string]string{".json": "json", ".ndjson": "ndjson", ".csv": "csv", ".txt": "text", ".bench": "bench"}
 
-// FormatOf tells a file's format by its suffix.
+// FormatOf is a file's format by its suffix.
 func FormatOf(path string) (string, error) {
 	if f, ok := suffixes[strings.ToLower(filepath.Ext(path))]; ok {
 		return f, nil

@@ -1,7 +1,5 @@
 package stats
 
-import hdr "github.com/HdrHistogram/hdrhistogram-go"
-
 // Hist is a histogram as it is written to a file.
 type Hist struct {
 	Type    string   `json:"type"` // HistType
@@ -28,22 +26,4 @@ func (s *Samples) Hist() *Hist {
 		}
 	}
 	return h
-}
-
-// Merge adds up histograms of one type and unit.
-func Merge(hs ...*Hist) *Hist {
-	all := hdr.New(1, maxValue, sigDigits)
-	out := &Hist{Type: HistType, Unit: "ns", Buckets: []Bucket{}}
-	for _, h := range hs {
-		out.Unit = h.Unit
-		for _, b := range h.Buckets {
-			_ = all.RecordValues(min(max(b[1], 0), maxValue), b[2])
-		}
-	}
-	for _, b := range all.Distribution() {
-		if b.Count > 0 {
-			out.Buckets = append(out.Buckets, Bucket{b.From, b.To, b.Count})
-		}
-	}
-	return out
 }

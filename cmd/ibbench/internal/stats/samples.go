@@ -14,7 +14,7 @@ const (
 	maxValue  = int64(1) << 50 // of the histogram: 13 days in ns, 18 minutes in ps
 )
 
-// Samples collects durations. Add and its kin do not allocate.
+// Samples collects durations. Add does not allocate.
 type Samples struct {
 	exact  []int64 // raw: ns for Div operations
 	hist   *hdr.Histogram
@@ -39,13 +39,6 @@ func New(n int64, div float64, fine bool) *Samples {
 		s.perOp = 1000 / div
 	}
 	return s
-}
-
-// AddStamps adds the differences between consecutive readings of the clock.
-func (s *Samples) AddStamps(t []int64) {
-	for i := 1; i < len(t); i++ {
-		s.Add(t[i] - t[i-1])
-	}
 }
 
 // Add adds one sample. A clock that steps back counts as no time.

@@ -36,12 +36,11 @@ func Main() {
 	}
 	log.SetFlags(0)
 	log.SetPrefix("agent: ")
-	if err := serve(); err != nil {
-		log.Print(err)
-	}
+	log.Print(serve())
 	powerOff()
 }
 
+// serve returns the reason why the guest ends.
 func serve() error {
 	for _, m := range []mountPoint{
 		{"proc", "/proc", "proc", 0, ""},

@@ -42,7 +42,7 @@ type exchange struct {
 	signal unix.Signal // arrived before the start
 }
 
-// loop returns nil when the host asked for the end of the machine.
+// loop takes frames until the host is gone or breaks the protocol.
 func (s *server) loop() error {
 	for {
 		f, err := s.in.Read()
@@ -54,9 +54,6 @@ func (s *server) loop() error {
 				stdout: wire.NewSender(s.out, f.ID, wire.Stdout), stderr: wire.NewSender(s.out, f.ID, wire.Stderr)}
 			if err := json.Unmarshal(f.Payload, &e.req); err != nil {
 				return fmt.Errorf("request: %w", err)
-			}
-			if e.req.Op == wire.OpPoweroff {
-				return nil
 			}
 			s.mu.Lock()
 			s.exchanges[f.ID] = e

@@ -135,7 +135,7 @@ func TestLockIsExclusiveAndEndsWithItsRelease(t *testing.T) {
 	again()
 }
 
-func TestAptGetUnderSudoIsToldOfTheProxies(t *testing.T) {
+func TestAptGetUnderSudoHasTheProxies(t *testing.T) {
 	for _, v := range []string{"https_proxy", "ftp_proxy", "no_proxy"} {
 		t.Setenv(v, "")
 	}

@@ -143,7 +143,7 @@ func (m *Machine) Kill() {
 	<-m.done
 }
 
-// Explain tells how the machine ended, or where it stands, from qemu's messages and the console's
+// Explain says how the machine ended, or where it stands, from qemu's messages and the console's
 // last lines.
 func (m *Machine) Explain() error {
 	var b strings.Builder

@@ -8,7 +8,7 @@ import (
 // ticks reads the time stamp counter of this processor.
 func ticks() uint64
 
-// clockArgs tells the guest's kernel how fast its time stamp counter is, which under emulation is
+// clockArgs gives the guest's kernel how fast its time stamp counter is, which under emulation is
 // the host's (QEMU, include/qemu/timer.h, cpu_get_host_ticks). The kernel would measure it against
 // the emulated HPET for 50 ms, and a busy host that stops the guest in that time makes its clock
 // several times too fast for good. Parameter tsc_early_khz: kernel-parameters.txt.

@@ -206,8 +206,3 @@ func (c *Client) Do(ctx context.Context, req wire.Request, stdout io.Writer) err
 	}
 	return err
 }
-
-// PowerOff asks the guest to end.
-func (c *Client) PowerOff() error {
-	return c.out.WriteJSON(wire.KindOpen, 0, wire.Request{Op: wire.OpPoweroff})
-}

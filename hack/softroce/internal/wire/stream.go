@@ -62,7 +62,7 @@ func (s *Sender) Grant(n int) {
 	s.cond.Broadcast()
 }
 
-// Finish tells the other end that no more follows.
+// Finish signals the end of the stream.
 func (s *Sender) Finish() error { return s.w.Write(KindData, s.id, []byte{s.stream}) }
 
 // Abort makes pending and later writes fail.

@@ -41,11 +41,10 @@ const (
 
 // Operations of a [Request].
 const (
-	OpSetup    = "setup"    // build the guest's world as Request.Setup says
-	OpExec     = "exec"     // run a command
-	OpFetch    = "fetch"    // stdout is a tar of Request.Argv, paths that do not exist are left out
-	OpDmesg    = "dmesg"    // stdout is the kernel's log
-	OpPoweroff = "poweroff" // end the machine
+	OpSetup = "setup" // build the guest's world as Request.Setup says
+	OpExec  = "exec"  // run a command
+	OpFetch = "fetch" // stdout is a tar of Request.Argv, paths that do not exist are left out
+	OpDmesg = "dmesg" // stdout is the kernel's log
 )
 
 // Greeting is what the agent says when it is up.

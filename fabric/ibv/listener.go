@@ -12,20 +12,20 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// MessageConfig says how ports connect.
+// MessageConfig says how endpoints connect.
 type MessageConfig struct {
-	// Endpoints is how many ports a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing is
-	// made for them.
+	// Endpoints is how many endpoints a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing
+	// is made for them.
 	Endpoints int
-	// Connections is above how many connections a port closes idle ones, those that were not used for
+	// Connections is above how many connections an endpoint closes idle ones, those that were not used for
 	// longest first. It is exceeded while all are in use. Default, 0: never.
 	Connections int
-	// Eager makes a port connect to all ranks when it is opened rather than when there is something to send.
+	// Eager makes an endpoint connect to all ranks when it is opened rather than when there is something to send.
 	Eager bool
 	// ConnectTimeout is how long a peer may leave the making, or the closing, of a connection unanswered before
-	// it is taken for dead. It includes the time until the peer opens its port. Default: 1 minute.
+	// it is taken for dead. It includes the time until the peer opens its endpoint. Default: 1 minute.
 	ConnectTimeout time.Duration
-	// Keepalive is after how long an idle connection is tried, so that a peer's death is noticed without
+	// Keepalive is after how long an idle connection is probed, so that a peer's death is noticed without
 	// traffic: that takes as long again as the device's retries. Default: 5 seconds; negative: never.
 	Keepalive time.Duration
 }
@@ -44,14 +44,13 @@ func (c *MessageConfig) fill() {
 	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
-// listener is what a port needs before it is opened: the queue pair for
-// datagrams, whose number the peers learn in Connect. It has no buffers then: what
-// comes is lost, and repeated by who sent it.
+// listener is what an endpoint needs before it is opened: the queue pair for datagrams, whose number the peers get in
+// Connect. It has no buffers then: what comes is lost, and repeated by its sender.
 type listener struct {
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
 	qp      *verbs.QP
-	err     error // why the port cannot be opened
+	err     error // why the endpoint cannot be opened
 	opened  bool
 }
 
@@ -63,8 +62,8 @@ func (n *Network) listen() {
 		l := &n.listeners[i]
 		if err := l.make(n); err != nil {
 			_ = l.release()
-			l.err = fmt.Errorf("ibv: port %d: %w", i, err)
-			n.log.Warn("ibv: no messages", "port", i, "err", err)
+			l.err = fmt.Errorf("ibv: endpoint %d: %w", i, err)
+			n.log.Warn("ibv: no messages", "endpoint", i, "err", err)
 		}
 	}
 }
@@ -112,9 +111,9 @@ func (l *listener) release() error {
 	return errors.Join(errs...)
 }
 
-// portTable is what this rank tells the others of its ports.
-func (n *Network) portTable() *portTable {
-	t := &portTable{qkey: n.qkey}
+// endpointTable is what this rank publishes of its endpoints.
+func (n *Network) endpointTable() *endpointTable {
+	t := &endpointTable{qkey: n.qkey}
 	for i := range n.listeners {
 		qpn := uint32(0)
 		if n.listeners[i].qp != nil {
@@ -125,20 +124,20 @@ func (n *Network) portTable() *portTable {
 	return t
 }
 
-// learnPorts reads what the others tell.
-func (n *Network) learnPorts(tables [][]byte) error {
-	ports := n.cfg.Messages.Endpoints
-	n.qkeys, n.portQPNs = make([]uint32, n.cfg.Size), make([]uint32, n.cfg.Size*ports)
+// readEndpointTables reads what the others publish.
+func (n *Network) readEndpointTables(tables [][]byte) error {
+	endpoints := n.cfg.Messages.Endpoints
+	n.qkeys, n.endpointQPNs = make([]uint32, n.cfg.Size), make([]uint32, n.cfg.Size*endpoints)
 	for rank, b := range tables {
 		if n.peers[rank].lanes == 0 {
 			continue
 		}
-		t, err := decodePortTable(b, len(n.all), n.cfg.Size, ports)
+		t, err := decodeEndpointTable(b, len(n.all), n.cfg.Size, endpoints)
 		if err != nil {
-			return fmt.Errorf("rank %d: %w (the numbers of lanes and of ports must be equal)", rank, err)
+			return fmt.Errorf("rank %d: %w (the numbers of lanes and of endpoints must be equal)", rank, err)
 		}
 		n.qkeys[rank] = t.qkey
-		copy(n.portQPNs[rank*ports:], t.qpns)
+		copy(n.endpointQPNs[rank*endpoints:], t.qpns)
 	}
 	return nil
 }
@@ -154,70 +153,17 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 	}
 }
 
-// wakePorts ends their waits, so that they see who is down.
-func (n *Network) wakePorts() {
-	n.portsMu.Lock()
-	defer n.portsMu.Unlock()
-	for _, p := range n.ports {
+// wakeEndpoints ends their waits, so that they see which ranks are down.
+func (n *Network) wakeEndpoints() {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	for _, p := range n.endpoints {
 		p.Wake()
 	}
 }
 
-func (n *Network) openPorts() int {
-	n.portsMu.Lock()
-	defer n.portsMu.Unlock()
-	return len(n.ports)
-}
-
-// handles are the address handles of a port, one for each way to a peer's device.
-type handles struct {
-	pd    *verbs.PD
-	byWay map[verbs.AddressVector]*handleOf
-	clock uint64
-}
-
-type handleOf struct {
-	ah   *verbs.AH
-	uses int32 // datagrams that are not complete
-	last uint64
-}
-
-// get returns the handle of a way, for one datagram; made if need be, in the place of the one not used for longest.
-func (h *handles) get(av verbs.AddressVector) (*handleOf, error) {
-	h.clock++
-	if x := h.byWay[av]; x != nil {
-		x.uses++
-		x.last = h.clock
-		return x, nil
-	}
-	if len(h.byWay) >= handlesMax {
-		var oldest *handleOf
-		var way verbs.AddressVector
-		for w, x := range h.byWay {
-			if x.uses == 0 && (oldest == nil || x.last < oldest.last) {
-				oldest, way = x, w
-			}
-		}
-		// There is one: fewer datagrams are on their way than handles are kept.
-		if err := oldest.ah.Close(); err != nil {
-			return nil, err
-		}
-		delete(h.byWay, way)
-	}
-	ah, err := h.pd.CreateAH(av)
-	if err != nil {
-		return nil, err
-	}
-	x := &handleOf{ah: ah, uses: 1, last: h.clock}
-	h.byWay[av] = x
-	return x, nil
-}
-
-func (h *handles) close() error {
-	var errs []error
-	for _, x := range h.byWay {
-		errs = append(errs, x.ah.Close())
-	}
-	clear(h.byWay)
-	return errors.Join(errs...)
+func (n *Network) openEndpoints() int {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	return len(n.endpoints)
 }

@@ -17,18 +17,18 @@ import (
 )
 
 // mail is a rig whose ranks have a port each, and the books of who sent what to whom.
-type mail struct {
+type messageRig struct {
 	*rig
-	posts []*office
+	ends  []*end
 	taken []atomic.Uint64 // messages of rank i that rank j has posted back, at i*n+j
 	live  func(rank int) bool
 }
 
 // office is a rank's port and what it knows.
-type office struct {
-	m       *mail
+type end struct {
+	m       *messageRig
 	rank    int
-	p       *port
+	p       *endpoint
 	rng     *rand.Rand
 	sent    []uint64
 	arrived []uint64
@@ -42,25 +42,25 @@ type office struct {
 	events  [16]fabric.Event
 }
 
-func newMail(t testing.TB, n int, cfg Config, pc fabric.EndpointConfig) *mail {
+func newMessageRig(t testing.TB, n int, cfg Config, pc fabric.EndpointConfig) *messageRig {
 	t.Helper()
-	m := &mail{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
+	m := &messageRig{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
 	for r := range n {
-		m.openPort(r, pc)
+		m.open(r, pc)
 	}
 	return m
 }
 
-func (m *mail) openPort(rank int, pc fabric.EndpointConfig) *office {
+func (m *messageRig) open(rank int, pc fabric.EndpointConfig) *end {
 	m.Helper()
 	n := len(m.nets)
 	p, err := m.nets[rank].NewEndpoint(0, pc)
 	m.must("new port", err)
-	o := &office{m: m, rank: rank, p: p.(*port), rng: rand.New(rand.NewPCG(9, uint64(rank))), sent: make([]uint64, n), arrived: make([]uint64, n),
+	o := &end{m: m, rank: rank, p: p.(*endpoint), rng: rand.New(rand.NewPCG(9, uint64(rank))), sent: make([]uint64, n), arrived: make([]uint64, n),
 		epoch: make([]uint32, n), open: make([]bool, n), down: make([]error, n), cookies: map[uint64]int{}}
-	m.posts = append(m.posts, o)
+	m.ends = append(m.ends, o)
 	m.Cleanup(func() {
-		verifyPort(m.TB, o.p)
+		verifyEndpoint(m.TB, o.p)
 		if err := p.Close(); err != nil {
 			m.Error(err)
 		}
@@ -68,10 +68,10 @@ func (m *mail) openPort(rank int, pc fabric.EndpointConfig) *office {
 	return o
 }
 
-var mailConfig = fabric.EndpointConfig{Slots: 32, SlotSize: 512, Sends: 16, Reserved: 2}
+var endpointConfig = fabric.EndpointConfig{Slots: 32, SlotSize: 512, Sends: 16, Reserved: 2}
 
 // send sends the next message to a peer, if one of its part of the peer's slots is free.
-func (o *office) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, error) {
+func (o *end) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, error) {
 	n := len(o.sent)
 	if o.sent[peer]-o.m.taken[o.rank*n+peer].Load() >= uint64(o.p.cfg.Slots/n) {
 		return false, nil
@@ -89,7 +89,7 @@ func (o *office) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, err
 		}
 	}
 	seq := o.sent[peer] + 1
-	fillLetter(b.Data[:size], o.rank, peer, seq)
+	fillMessage(b.Data[:size], o.rank, peer, seq)
 	id := uint64(0)
 	if cookie {
 		id = seq<<16 | uint64(peer)<<8 | 1
@@ -110,7 +110,7 @@ func (o *office) send(peer, size int, cookie bool, f fabric.SendFlag) (bool, err
 	return true, nil
 }
 
-func fillLetter(b []byte, from, to int, seq uint64) {
+func fillMessage(b []byte, from, to int, seq uint64) {
 	binary.LittleEndian.PutUint64(b, seq)
 	for i := 8; i < len(b); i++ {
 		b[i] = byte(seq)*29 + byte(from)*7 + byte(to)*3 + byte(i)
@@ -118,7 +118,7 @@ func fillLetter(b []byte, from, to int, seq uint64) {
 }
 
 // poll takes what there is and checks it.
-func (o *office) poll(budget time.Duration) error {
+func (o *end) poll(budget time.Duration) error {
 	n, err := o.p.Poll(o.events[:], budget)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (o *office) poll(budget time.Duration) error {
 	return nil
 }
 
-func (o *office) take(e fabric.Event) error {
+func (o *end) take(e fabric.Event) error {
 	if o.down[e.Peer] != nil {
 		return errors.New("it comes after Down")
 	}
@@ -142,7 +142,7 @@ func (o *office) take(e fabric.Event) error {
 			return fmt.Errorf("the connection is %v, of epoch %d", o.open[e.Peer], o.epoch[e.Peer])
 		}
 		want := make([]byte, len(e.Data))
-		fillLetter(want, e.Peer, o.rank, o.arrived[e.Peer])
+		fillMessage(want, e.Peer, o.rank, o.arrived[e.Peer])
 		if string(want) != string(e.Data) {
 			return fmt.Errorf("message %d of %d bytes came where %d should, or damaged", binary.LittleEndian.Uint64(e.Data), len(e.Data), o.arrived[e.Peer])
 		}
@@ -181,18 +181,18 @@ func (o *office) take(e fabric.Event) error {
 }
 
 // work runs step on every rank that takes part, with polls between, until all say that they are done; they go on polling until then.
-func (m *mail) work(step func(o *office) (bool, error)) {
+func (m *messageRig) work(step func(o *end) (bool, error)) {
 	m.Helper()
 	var left atomic.Int64
 	var wg sync.WaitGroup
 	var failed atomic.Bool
-	errs := make([]error, len(m.posts))
-	for _, o := range m.posts {
+	errs := make([]error, len(m.ends))
+	for _, o := range m.ends {
 		if m.live(o.rank) {
 			left.Add(1)
 		}
 	}
-	for i, o := range m.posts {
+	for i, o := range m.ends {
 		if !m.live(o.rank) {
 			continue
 		}
@@ -215,7 +215,7 @@ func (m *mail) work(step func(o *office) (bool, error)) {
 	wg.Wait()
 	m.must("work", errors.Join(errs...))
 	if m.ctx.Err() != nil {
-		for _, o := range m.posts {
+		for _, o := range m.ends {
 			m.Logf("rank %d: sent %v arrived %v epochs %v open %v down %v cookies %d %+v", o.rank, o.sent, o.arrived, o.epoch, o.open, o.down, len(o.cookies), o.p.Stats())
 		}
 		m.Fatal("not done in time")
@@ -223,11 +223,11 @@ func (m *mail) work(step func(o *office) (bool, error)) {
 }
 
 // exchange has every rank send so many messages to random others, and waits until all have arrived.
-func (m *mail) exchange(count int) {
+func (m *messageRig) exchange(count int) {
 	m.Helper()
 	n := len(m.nets)
 	left := make([]int, n)
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		for left[o.rank] < count {
 			peer := (o.rank + 1 + o.rng.IntN(n-1)) % n
 			ok, err := o.send(peer, 8+o.rng.IntN(o.p.cfg.SlotSize-8), o.rng.IntN(3) == 0, fabric.SendFlag(o.rng.IntN(2))*fabric.More)
@@ -243,7 +243,7 @@ func (m *mail) exchange(count int) {
 	})
 }
 
-func (o *office) delivered() bool {
+func (o *end) delivered() bool {
 	for peer, sent := range o.sent {
 		if o.m.taken[o.rank*len(o.sent)+peer].Load() != sent {
 			return false
@@ -253,16 +253,16 @@ func (o *office) delivered() bool {
 }
 
 // agree checks that both ends of every pair number and count alike, and that no message met no slot.
-func (m *mail) agree() {
+func (m *messageRig) agree() {
 	m.Helper()
 	connects, accepts := uint64(0), uint64(0)
-	for _, o := range m.posts {
+	for _, o := range m.ends {
 		s := o.p.Stats()
 		connects, accepts = connects+s.Connects, accepts+s.Accepts
 		if s.RNR != 0 {
 			m.Errorf("rank %d: %d messages met no slot", o.rank, s.RNR)
 		}
-		for peer, q := range m.posts {
+		for peer, q := range m.ends {
 			if o.epoch[peer] != q.epoch[o.rank] {
 				m.Errorf("rank %d is at epoch %d with rank %d, which is at %d", o.rank, o.epoch[peer], peer, q.epoch[o.rank])
 			}
@@ -273,77 +273,51 @@ func (m *mail) agree() {
 	}
 }
 
-// verifyPort checks a port's books: every record, buffer and slot is in one place, and the sums agree.
-func verifyPort(t testing.TB, p *port) {
+// verifyEndpoint checks an endpoint: every request, buffer and slot is in one place, and the sums agree.
+func verifyEndpoint(t testing.TB, p *endpoint) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.deaf != nil {
+	if p.closed || p.out.lost != nil {
 		return
 	}
-	used, bufs := make([]bool, len(p.msgs)), len(p.freeBufs)
-	out, records := int32(0), 0
-	for rank := range p.peers {
-		c := p.peers[rank].conn
-		if c == nil {
-			continue
+	var queues []*sendQueue
+	var waiting []list
+	for rank := range p.conns.peers {
+		if c := p.conns.peers[rank].conn; c != nil {
+			queues, waiting = append(queues, &c.q), append(waiting, c.waiting)
 		}
-		count, wrs := int32(0), int32(0)
-		for i := c.head; i != none && count <= c.count; i = p.msgs[i].next {
-			m := &p.msgs[i]
-			if used[i] || m.conn != c {
-				t.Fatalf("record %d is in two lists, or of another connection", i)
-			}
-			used[i] = true
-			if m.buf != none {
-				bufs++
-			}
-			if count < c.count-c.queued {
-				wrs += m.wrs
-			} else if count == c.count-c.queued && c.first != i {
-				t.Errorf("rank %d: the first queued message is %d, not %d", rank, i, c.first)
-			}
-			count++
-		}
-		if count != c.count || wrs != c.wrs || c.queued < 0 || c.queued > c.count {
-			t.Errorf("rank %d lists %d messages with %d work requests, and says %d with %d, %d queued", rank, count, wrs, c.count, c.wrs, c.queued)
-		}
-		out += wrs
-		records += int(count)
 	}
-	free := 0
-	for i := p.freeMsg; i != none && free <= len(p.msgs); i = p.msgs[i].next {
-		if used[i] {
-			t.Fatalf("record %d is free and in use", i)
-		}
-		free++
-	}
-	if free+records != len(p.msgs) || free != p.freeMsgs || out != p.out {
-		t.Errorf("%d records free (%d) and %d in use of %d; %d work requests out, the port says %d", free, p.freeMsgs, records, len(p.msgs), out, p.out)
-	}
-	for _, b := range p.bufs {
-		if b.state == bufOurs {
+	verifySender(t, &p.out.tx, queues, waiting...)
+	bufs := len(p.out.bufs.free)
+	for i := range p.out.all {
+		if m := &p.out.all[i]; m.conn != nil && m.buf != none {
 			bufs++
 		}
 	}
-	if bufs != len(p.bufs) {
-		t.Errorf("%d of %d send buffers are somewhere, %d free", bufs, len(p.bufs), len(p.freeBufs))
-	}
-	ours := 0
-	for _, o := range p.slotOurs {
-		if o {
-			ours++
+	for _, b := range p.out.bufs.all {
+		if b.state == bufferCallers {
+			bufs++
 		}
 	}
-	if ours != p.count.posted {
-		t.Errorf("%d slots are the device's, %d counted", ours, p.count.posted)
+	if bufs != len(p.out.bufs.all) {
+		t.Errorf("%d of %d send buffers are somewhere, %d free", bufs, len(p.out.bufs.all), len(p.out.bufs.free))
+	}
+	posted := 0
+	for _, ok := range p.slotPosted {
+		if ok {
+			posted++
+		}
+	}
+	if posted != p.count.posted {
+		t.Errorf("%d slots are the device's, %d counted", posted, p.count.posted)
 	}
 }
 
 // connectAll sends one message along each pair.
-func (m *mail) connectAll() {
+func (m *messageRig) connectAll() {
 	m.Helper()
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		for peer := range o.sent {
 			if o.sent[peer] == 0 && peer != o.rank {
 				if _, err := o.send(peer, 8, true, 0); err != nil {
@@ -356,6 +330,6 @@ func (m *mail) connectAll() {
 }
 
 // only lets some ranks work.
-func (m *mail) only(ranks ...int) {
+func (m *messageRig) only(ranks ...int) {
 	m.live = func(rank int) bool { return slices.Contains(ranks, rank) }
 }

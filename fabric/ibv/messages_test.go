@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,10 +28,10 @@ func TestARankWithoutAConnectionCostsAtMost64Bytes(t *testing.T) {
 }
 
 func TestARankTalksToItself(t *testing.T) {
-	m := newMail(t, 1, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 1, Config{Lanes: 1}, endpointConfig)
 	for round := range uint32(3) {
 		last := round == 2
-		m.work(func(o *office) (bool, error) {
+		m.work(func(o *end) (bool, error) {
 			if o.sent[0] < 20*uint64(round+1) {
 				_, err := o.send(0, 300, true, 0)
 				return false, err
@@ -45,17 +44,17 @@ func TestARankTalksToItself(t *testing.T) {
 			}
 			return false, o.p.Disconnect(0)
 		})
-		if m.posts[0].epoch[0] != round+1 {
-			t.Fatalf("epoch %d in round %d", m.posts[0].epoch[0], round)
+		if m.ends[0].epoch[0] != round+1 {
+			t.Fatalf("epoch %d in round %d", m.ends[0].epoch[0], round)
 		}
 	}
 }
 
 // Buffers of messages that asked for no completion come back though nobody sends anything more, however many connections hold them.
 func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
-	m := newMail(t, 6, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 48, SlotSize: 512, Sends: 16})
+	m := newMessageRig(t, 6, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 48, SlotSize: 512, Sends: 16})
 	rounds := 0
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		if o.rank != 0 || rounds == 43 { // not a multiple of what asks for a completion by itself
 			return o.p.Stats().FreeSends == o.p.cfg.Sends, nil
 		}
@@ -71,14 +70,14 @@ func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
 func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
 	for _, inline := range []int{0, 16, inlineWish} {
 		t.Run(fmt.Sprint(inline), func(t *testing.T) {
-			m := &mail{rig: newRig(t, 3, Config{Lanes: 1}), taken: make([]atomic.Uint64, 9), live: func(int) bool { return true }}
+			m := &messageRig{rig: newRig(t, 3, Config{Lanes: 1}), taken: make([]atomic.Uint64, 9), live: func(int) bool { return true }}
 			for r, n := range m.nets {
 				n.inline = min(n.inline, inline)
-				m.openPort(r, fabric.EndpointConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
+				m.open(r, fabric.EndpointConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
 			}
 			m.exchange(300)
 			m.agree()
-			m.work(func(o *office) (bool, error) { return o.p.Stats().FreeSends == o.p.cfg.Sends, nil })
+			m.work(func(o *end) (bool, error) { return o.p.Stats().FreeSends == o.p.cfg.Sends, nil })
 		})
 	}
 }
@@ -86,35 +85,35 @@ func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
 // Whatever way the source of a write takes, its bytes are there when the message is.
 func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 	for _, zero := range []int64{0, -1} {
-		m := newMail(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.EndpointConfig{Slots: 8, SlotSize: 256, Sends: 4})
+		m := newMessageRig(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.EndpointConfig{Slots: 8, SlotSize: 256, Sends: 4})
 		m.nets[0].piece = 8 << 10 // longer ones are cut
-		a, b := m.posts[0], m.posts[1]
-		sources := map[lentHow][]byte{
-			lentNothing: {}, lentInline: make([]byte, 9), lentBuffer: make([]byte, 200),
-			lentSegment: m.segs[0][4096:][:5000], lentRegion: make([]byte, 100<<10),
+		a, b := m.ends[0], m.ends[1]
+		sources := map[sourceKind][]byte{
+			sourceNone: {}, sourceInline: make([]byte, 9), sourceBuffer: make([]byte, 200),
+			sourceSegment: m.segs[0][4096:][:5000], sourceRegion: make([]byte, 100<<10),
 		}
 		if zero < 0 {
-			sources[lentCopy] = sources[lentRegion]
-			delete(sources, lentRegion)
+			sources[sourceCopy] = sources[sourceRegion]
+			delete(sources, sourceRegion)
 		}
 		for how, src := range sources {
 			for i := range src {
 				src[i] = byte(i) * 5
 			}
-			if l := a.p.lend(src, 8); l.how != how {
+			if l := a.p.n.mem.newSource(src, inlineWish, a.p.cfg.SlotSize-8); l.how != how {
 				t.Errorf("%d bytes go way %d, want %d", len(src), l.how, how)
 			} else {
-				a.p.giveBack(&l)
+				l.release(&a.p.n.mem)
 			}
 			clear(m.segs[1])
 			buf, err := a.p.Reserve(0)
 			m.must("reserve", err)
 			seq := a.sent[1] + 1
 			a.sent[1] = seq
-			fillLetter(buf.Data[:8], 0, 1, seq)
+			fillMessage(buf.Data[:8], 0, 1, seq)
 			a.cookies[seq] = 1
 			m.must("send", a.p.Send(1, buf, 8, &fabric.Write{Off: 1000, Src: src}, seq, 0))
-			m.work(func(o *office) (bool, error) {
+			m.work(func(o *end) (bool, error) {
 				if o == b && b.arrived[0] == seq && !bytes.Equal(m.segs[1][1000:][:len(src)], src) {
 					return false, fmt.Errorf("way %d: the message is there, its write is not", how)
 				}
@@ -129,7 +128,7 @@ func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 		m.must("reserve", err)
 		var be *fabric.BoundsError
 		m.nets[0].piece = 64
-		if err := a.p.Send(1, buf, 8, &fabric.Write{Src: m.segs[0][:64*portDepth]}, 7, 0); !errors.As(err, &be) {
+		if err := a.p.Send(1, buf, 8, &fabric.Write{Src: m.segs[0][:64*endpointDepth]}, 7, 0); !errors.As(err, &be) {
 			t.Errorf("a write of more work requests than a queue has: %v", err)
 		}
 		a.p.Release(buf)
@@ -138,32 +137,32 @@ func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 
 // A queue pair that refuses work takes only its own peer down; what was rung for with it goes.
 func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
-	m := newMail(t, 4, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 4, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
 	m.live = func(rank int) bool { return rank != 2 }
-	a := m.posts[0]
-	m.must("reset", a.p.peers[2].conn.qp.Reset())
+	a := m.ends[0]
+	m.must("reset", a.p.conns.peers[2].conn.q.qp.Reset())
 	for _, peer := range []int{1, 2, 3, 2, 1} {
 		_, err := a.send(peer, 400, true, fabric.More)
 		m.must("send", err)
 	}
 	m.must("kick", a.p.Kick())
-	m.work(func(o *office) (bool, error) { return o != a || a.down[2] != nil && len(a.cookies) == 0, nil })
-	if len(a.failed) != 2 || m.posts[1].arrived[0] != 3 || m.posts[3].arrived[0] != 2 {
-		t.Errorf("%d messages failed, rank 1 got %d, rank 3 got %d", len(a.failed), m.posts[1].arrived[0], m.posts[3].arrived[0])
+	m.work(func(o *end) (bool, error) { return o != a || a.down[2] != nil && len(a.cookies) == 0, nil })
+	if len(a.failed) != 2 || m.ends[1].arrived[0] != 3 || m.ends[3].arrived[0] != 2 {
+		t.Errorf("%d messages failed, rank 1 got %d, rank 3 got %d", len(a.failed), m.ends[1].arrived[0], m.ends[3].arrived[0])
 	}
 }
 
 // Messages that leave their buffers at once ask for no completion. The third one finds no slot, as one whose packet is lost finds no receiver.
 func TestAKickFindsOutWhatHasArrived(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 2, SlotSize: 64, Sends: 4})
+	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 2, SlotSize: 64, Sends: 4})
 	m.connectAll()
 	m.only(0)
-	a := m.posts[0]
+	a := m.ends[0]
 	for range 3 {
 		seq := a.sent[1] + 1
 		b := make([]byte, 8)
-		fillLetter(b, 0, 1, seq)
+		fillMessage(b, 0, 1, seq)
 		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, 0))
 		a.sent[1] = seq
 	}
@@ -175,35 +174,35 @@ func TestAKickFindsOutWhatHasArrived(t *testing.T) {
 		t.Errorf("%d send buffers are free, %d messages may not have arrived, with one that has not", s.FreeSends, s.Unconfirmed)
 	}
 	m.only(0, 1)
-	m.work(func(*office) (bool, error) { return a.p.Stats().Unconfirmed == 0 && a.delivered(), nil })
+	m.work(func(*end) (bool, error) { return a.p.Stats().Unconfirmed == 0 && a.delivered(), nil })
 }
 
 // The ends of its own notes are as many completions as a ring takes at once.
 func TestAPollThatBringsNothingHasLeftNothingBehind(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
-	a, b := m.posts[0].p, m.posts[1]
+	a, b := m.ends[0].p, m.ends[1]
 	for range 100 {
-		m.must("poll", m.posts[0].poll(0)) // nothing is under way
+		m.must("poll", m.ends[0].poll(0)) // nothing is under way
 	}
 	for notes := a.Stats().NotesDropped; a.Stats().NotesDropped == notes; { // until all buffers are out
 		m.must("note", a.Note(1, []byte("note")))
 	}
-	if n := len(a.freeOut); n != 0 {
+	if n := len(a.datagrams.freeOut); n != 0 {
 		t.Fatalf("%d buffers for notes are free", n)
 	}
 	if ok, err := b.send(0, 8, true, 0); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	m.only(1)
-	m.work(func(o *office) (bool, error) { return len(o.cookies) == 0, nil }) // it has arrived
+	m.work(func(o *end) (bool, error) { return len(o.cookies) == 0, nil }) // it has arrived
 	for {
-		n, err := a.Poll(m.posts[0].events[:], 0)
+		n, err := a.Poll(m.ends[0].events[:], 0)
 		m.must("poll", err)
 		if n == 0 {
 			t.Fatal("a poll brought nothing, with a message that had arrived")
 		}
-		if m.posts[0].events[0].Kind == fabric.Arrived {
+		if m.ends[0].events[0].Kind == fabric.Arrived {
 			return
 		}
 	}
@@ -211,34 +210,34 @@ func TestAPollThatBringsNothingHasLeftNothingBehind(t *testing.T) {
 
 // What is urgent answers. Who was answered may have closed its port, and would be found dead.
 func TestAKickAsksNothingAboutAnswers(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, endpointConfig)
 	m.connectAll()
-	a := m.posts[0]
+	a := m.ends[0]
 	for range 3 {
 		seq := a.sent[1] + 1
 		b := make([]byte, 8)
-		fillLetter(b, 0, 1, seq)
+		fillMessage(b, 0, 1, seq)
 		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, fabric.Urgent))
 		a.sent[1] = seq
 	}
-	m.work(func(*office) (bool, error) { return a.delivered(), nil })
-	m.must("close", m.posts[1].p.Close())
+	m.work(func(*end) (bool, error) { return a.delivered(), nil })
+	m.must("close", m.ends[1].p.Close())
 	m.only(0)
 	m.must("kick", a.p.Kick())
-	if s := a.p.Stats(); s.Unconfirmed != 0 || a.p.peers[1].conn.touched {
-		t.Errorf("%d messages may not have arrived, and it is asked about them: %v", s.Unconfirmed, a.p.peers[1].conn.touched)
+	if s := a.p.Stats(); s.Unconfirmed != 0 || a.p.conns.peers[1].conn.q.probing {
+		t.Errorf("%d messages may not have arrived, and it is asked about them: %v", s.Unconfirmed, a.p.conns.peers[1].conn.q.probing)
 	}
 }
 
 // Senders that do not poll, and a poller that sleeps whenever it can.
 func TestManySendersAndASleepingPoller(t *testing.T) {
 	const senders, each = 4, 50
-	m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 64, SlotSize: 256, Sends: 8})
+	m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 64, SlotSize: 256, Sends: 8})
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
 	var got, sent atomic.Int64
 	var wg, pollers sync.WaitGroup
-	for _, o := range m.posts {
+	for _, o := range m.ends {
 		pollers.Go(func() {
 			for ctx.Err() == nil {
 				n, err := o.p.Poll(o.events[:], 0)
@@ -270,7 +269,7 @@ func TestManySendersAndASleepingPoller(t *testing.T) {
 	}
 	for s := range senders {
 		wg.Go(func() {
-			p := m.posts[s%2].p
+			p := m.ends[s%2].p
 			for i := 0; i < each && ctx.Err() == nil; {
 				b, err := p.Reserve(0)
 				if err == nil {
@@ -303,9 +302,9 @@ func TestManySendersAndASleepingPoller(t *testing.T) {
 
 // Nothing but its own completion can wake this poller: it had armed for messages only.
 func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, endpointConfig)
 	m.connectAll()
-	o := m.posts[0]
+	o := m.ends[0]
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
 	var ended atomic.Uint64
@@ -350,43 +349,39 @@ func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
 
 // What a note tells is that slots were given back: the answer may be there before the doorbell has come to the next queue.
 func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
-	p := m.posts[0].p
-	for p.mu.Lock(); len(p.bare) == 0; p.mu.Lock() {
+	p := m.ends[0].p
+	for p.mu.Lock(); len(p.slots.bare) == 0; p.mu.Lock() {
 		p.mu.Unlock()
-		_, err := m.posts[1].send(0, 8, false, 0)
+		_, err := m.ends[1].send(0, 8, false, 0)
 		m.must("send", err)
-		m.must("poll", m.posts[1].poll(0))
-		m.must("poll", m.posts[0].poll(time.Millisecond)) // which gives the slot back
+		m.must("poll", m.ends[1].poll(0))
+		m.must("poll", m.ends[0].poll(time.Millisecond)) // which gives the slot back
 	}
 	p.mu.Unlock()
 	m.must("note", p.Note(1, []byte("send")))
-	var kinds []runKind
-	for _, r := range p.staged[:2] { // posted, in this order
-		kinds = append(kinds, r.kind)
-	}
-	if want := []runKind{runSlots, runDatagrams}; !slices.Equal(kinds, want) {
-		t.Errorf("runs of kinds %v were posted, want %v", kinds, want)
+	if runs := p.out.tx.runs[:2]; runs[0].receives != &p.slots || runs[1].queue != &p.datagrams.q { // posted, in this order
+		t.Errorf("posted %+v", runs)
 	}
 }
 
 func TestTwoPortsOfARankAreApart(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1, Messages: MessageConfig{Endpoints: 2}}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Endpoints: 2}}, endpointConfig)
 	for r := range 2 {
-		p, err := m.nets[r].NewEndpoint(1, mailConfig)
+		p, err := m.nets[r].NewEndpoint(1, endpointConfig)
 		m.must("second port", err)
 		m.Cleanup(func() { m.must("close", p.Close()) })
-		if _, err := m.nets[r].NewEndpoint(1, mailConfig); err == nil {
+		if _, err := m.nets[r].NewEndpoint(1, endpointConfig); err == nil {
 			t.Error("a port was opened twice")
 		}
-		if _, err := m.nets[r].NewEndpoint(2, mailConfig); err == nil {
+		if _, err := m.nets[r].NewEndpoint(2, endpointConfig); err == nil {
 			t.Error("a port too many was opened")
 		}
 	}
 	m.exchange(10)
 	m.agree()
-	if n := m.nets[0].ports[1].Connected(); n != 0 {
+	if n := m.nets[0].endpoints[1].Connected(); n != 0 {
 		t.Errorf("the other port has %d connections", n)
 	}
 }

@@ -44,7 +44,7 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 	for i := range n {
 		peer := peers[rng.IntN(len(peers))]
 		if batch == 0 && rng.IntN(8) == 0 {
-			batch = 1 + rng.IntN(3*l.ep.net.cfg.Depth)
+			batch = 1 + rng.IntN(3*l.set.net.cfg.Depth)
 			l.Begin()
 		}
 		f := fabric.Flag(rng.IntN(4))
@@ -78,7 +78,7 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 			}
 		}
 		if i%37 == 0 {
-			verify(r.TB, l.ep)
+			verify(r.TB, l.set)
 		}
 		if len(hs) > 50 {
 			hs = r.collect(l, hs)
@@ -114,20 +114,10 @@ func TestALaneNeverHasMoreOutThanItsCompletionQueueHolds(t *testing.T) {
 	r := newRig(t, 5, Config{Depth: 16, Lanes: 1})
 	l := r.lane(0)
 	for _, limit := range []int32{32, 8, 3, 2, 1} {
-		l.ep.shrink(limit)
+		l.set.size(16, limit)
 		mixed(r, l, 400, []int{0, 1, 2, 3, 4})
 		r.idle(l)
 	}
-}
-
-// shrink makes an idle endpoint one with a smaller completion queue.
-func (e *endpoint) shrink(limit int32) {
-	e.limit = limit
-	e.wrs = e.wrs[:limit]
-	for i := range e.wrs {
-		e.wrs[i] = wr{next: int32(i) + 1}
-	}
-	e.wrs[limit-1].next, e.freeWR = none, 0
 }
 
 // With one block of each size everything waits for blocks.
@@ -135,7 +125,7 @@ func TestAnExhaustedSlabMakesOperationsWait(t *testing.T) {
 	for _, blocks := range []int{1, 2, 3} {
 		r := newRig(t, 3, Config{Depth: 64, Lanes: 1})
 		l := r.lane(0)
-		s := &l.ep.slab
+		s := &l.set.slab
 		for _, list := range []*blockList{&s.small, &s.big} {
 			list.free, list.total = list.free[:blocks], blocks
 		}
@@ -206,7 +196,7 @@ func TestSwapsUnderContentionLoseNothing(t *testing.T) {
 				}
 			}
 			take()
-			verify(t, l.ep)
+			verify(t, l.set)
 		})
 	}
 	all.Wait()
@@ -254,7 +244,7 @@ func TestSpentAndForeignHandlesAreRefused(t *testing.T) {
 		if _, _, err := l.Test(bad); !errors.Is(err, errSpent) {
 			t.Errorf("Test on a handle that is %s: %v", name, err)
 		}
-		verify(t, l.ep)
+		verify(t, l.set)
 	}
 	_, err = other.Wait(r.ctx, foreign)
 	r.must("wait", err)
@@ -349,7 +339,7 @@ func TestLongImplicitPutsFromTheSegmentAreDirect(t *testing.T) {
 func TestFlushEndsWithItsContextWhenTheQueueIsFull(t *testing.T) {
 	r := newRig(t, 2, Config{Depth: 4, Lanes: 1})
 	l := r.lane(0)
-	r.must("stop of the peer", r.nets[1].all[0].links[0].qp.ToError())
+	r.must("stop of the peer", r.nets[1].all[0].queues[0].qp.ToError())
 	for range 3 {
 		_, err := l.Put(1, 0, word(1), fabric.Implicit)
 		r.must("put", err)
@@ -359,5 +349,5 @@ func TestFlushEndsWithItsContextWhenTheQueueIsFull(t *testing.T) {
 	if err := l.Flush(over); !errors.Is(err, context.Canceled) && !errors.Is(err, fabric.ErrPeerDown) {
 		t.Errorf("%v", err)
 	}
-	verify(t, l.ep)
+	verify(t, l.set)
 }

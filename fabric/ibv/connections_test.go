@@ -77,8 +77,8 @@ func (c *captured) get() *datagram {
 func TestStormsOfSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 	for _, n := range []int{2, 8} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			m := newMail(t, n, Config{Lanes: 1, mangle: newStorm().mangle}, mailConfig)
-			m.work(func(o *office) (bool, error) { // everybody to everybody, at once
+			m := newMessageRig(t, n, Config{Lanes: 1, mangle: newStorm().mangle}, endpointConfig)
+			m.work(func(o *end) (bool, error) { // everybody to everybody, at once
 				for peer := range n {
 					if o.sent[peer] == 0 && peer != o.rank {
 						if _, err := o.send(peer, 8+peer, true, 0); err != nil {
@@ -89,7 +89,7 @@ func TestStormsOfSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 				return len(o.cookies) == 0 && o.delivered() && o.p.Connected() == n-1, nil
 			})
 			m.agree()
-			for _, o := range m.posts {
+			for _, o := range m.ends {
 				for peer, e := range o.epoch {
 					if peer != o.rank && (e != 1 || o.arrived[peer] != 1) {
 						t.Errorf("rank %d had %d connections with rank %d and got %d messages", o.rank, e, peer, o.arrived[peer])
@@ -103,15 +103,15 @@ func TestStormsOfSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 // Late copies of any datagram must neither close nor open anything: each rank has its own store of old ones.
 func TestMoreIdleConnectionsThanTheLimitAreClosedUnderTraffic(t *testing.T) {
 	const n, limit = 6, 2
-	m := newMail(t, n, Config{Lanes: 1, Messages: MessageConfig{Connections: limit}}, mailConfig)
+	m := newMessageRig(t, n, Config{Lanes: 1, Messages: MessageConfig{Connections: limit}}, endpointConfig)
 	for _, net := range m.nets {
 		net.cfg.mangle = newStorm().delaying
 	}
 	m.exchange(80)
-	m.work(func(o *office) (bool, error) { return o.p.Connected() <= limit, nil })
+	m.work(func(o *end) (bool, error) { return o.p.Connected() <= limit, nil })
 	m.agree()
 	idles := 0
-	for _, o := range m.posts {
+	for _, o := range m.ends {
 		idles += o.idles
 	}
 	if idles < 2*n {
@@ -123,29 +123,29 @@ func TestMoreIdleConnectionsThanTheLimitAreClosedUnderTraffic(t *testing.T) {
 
 func TestEagerPortsConnectToAllWithoutAMessage(t *testing.T) {
 	const n = 4
-	m := newMail(t, n, Config{Lanes: 1, Messages: MessageConfig{Eager: true}, mangle: newStorm().mangle}, mailConfig)
-	m.work(func(o *office) (bool, error) { return o.p.Connected() == n-1, nil })
+	m := newMessageRig(t, n, Config{Lanes: 1, Messages: MessageConfig{Eager: true}, mangle: newStorm().mangle}, endpointConfig)
+	m.work(func(o *end) (bool, error) { return o.p.Connected() == n-1, nil })
 	m.agree()
 }
 
 // Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side and which rank 0
 // had not seen. The two counts of messages tell.
 func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
 	late := &captured{kind: sayClose}
 	m.nets[0].cfg.mangle = late.mangle
-	a, b := m.posts[0], m.posts[1]
+	a, b := m.ends[0], m.ends[1]
 	m.must("disconnect", a.p.Disconnect(1))
 	m.only(0)
-	m.work(func(*office) (bool, error) {
+	m.work(func(*end) (bool, error) {
 		if late.get() == nil {
 			return false, a.p.Disconnect(1)
 		}
 		return true, nil
 	})
 	m.only(1)
-	m.work(func(*office) (bool, error) {
+	m.work(func(*end) (bool, error) {
 		if b.sent[0] == 1 {
 			_, err := b.send(0, 100, true, 0)
 			return false, err
@@ -156,12 +156,12 @@ func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
 	d := *late.get()
 	d.from = 0
 	m.raw(0, 1, encoded(d))
-	m.work(func(*office) (bool, error) { return b.p.Stats().Handshakes > answers, nil })
+	m.work(func(*end) (bool, error) { return b.p.Stats().Handshakes > answers, nil })
 	if b.idles != 0 || !b.open[0] {
 		t.Error("the connection was closed under a message")
 	}
 	m.only(0, 1)
-	m.work(func(o *office) (bool, error) { return b.delivered(), nil })
+	m.work(func(o *end) (bool, error) { return b.delivered(), nil })
 	if a.arrived[1] != 2 {
 		t.Errorf("%d messages arrived, want 2", a.arrived[1])
 	}
@@ -169,21 +169,21 @@ func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
 
 // While a connection is being closed it does not count; when the peer needs it, it counts again.
 func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
-	m := newMail(t, 3, Config{Lanes: 1}, mailConfig)
+	m := newMessageRig(t, 3, Config{Lanes: 1}, endpointConfig)
 	lost := &captured{kind: sayClose}
 	m.connectAll()
 	net := m.nets[0]
 	net.cfg.mangle = lost.mangle
 	net.cfg.Messages.Connections = 1
-	a := m.posts[0]
-	a.p.trimAt = 0
+	a := m.ends[0]
+	a.p.conns.trimAt = 0
 	m.only(0)
-	m.work(func(*office) (bool, error) { return lost.get() != nil && a.p.trimAt == never, nil })
+	m.work(func(*end) (bool, error) { return lost.get() != nil && a.p.conns.trimAt == never, nil })
 	d := *lost.get()
 	from := int(d.to)
 	m.raw(from, 0, encoded(datagram{kind: sayStay, from: uint32(from), to: 0, epoch: d.epoch, attempt: d.attempt}))
 	m.only(0, 1, 2)
-	m.work(func(o *office) (bool, error) { return o != a || a.p.Connected() == 1 && a.idles == 1, nil })
+	m.work(func(o *end) (bool, error) { return o != a || a.p.Connected() == 1 && a.idles == 1, nil })
 	m.exchange(5)
 	m.agree()
 }
@@ -191,14 +191,14 @@ func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
 // A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its own, has ConnectTimeout to get one,
 // however old its port is.
 func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
-	m := newMail(t, 2, Config{Lanes: 1}, mailConfig)
-	a, b := m.posts[0], m.posts[1]
-	b.p.origin = b.p.origin.Add(-2 * defaultConnectTimeout)
+	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
+	a, b := m.ends[0], m.ends[1]
+	b.p.conns.origin = b.p.conns.origin.Add(-2 * defaultConnectTimeout)
 	way := &m.nets[1].peers[0].end
 	mtu := way.ActiveMTU
 	way.ActiveMTU = 0 // there is none
 	m.only(0)
-	m.work(func(*office) (bool, error) {
+	m.work(func(*end) (bool, error) {
 		if a.sent[1] == 0 {
 			_, err := a.send(1, 8, true, 0)
 			return false, err
@@ -209,10 +209,10 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 	m.must("send", err)
 	m.only(1) // each of rank 0's requests would put off the next attempt
 	until := time.Now().Add(3 * askMost)
-	m.work(func(*office) (bool, error) { return time.Now().After(until) || b.down[0] != nil, nil })
+	m.work(func(*end) (bool, error) { return time.Now().After(until) || b.down[0] != nil, nil })
 	way.ActiveMTU = mtu
 	m.only(0, 1)
-	m.work(func(o *office) (bool, error) { return b.down[0] != nil || len(o.cookies) == 0 && o.delivered(), nil })
+	m.work(func(o *end) (bool, error) { return b.down[0] != nil || len(o.cookies) == 0 && o.delivered(), nil })
 	if b.down[0] != nil {
 		t.Errorf("after %v: %v", 3*askMost, b.down[0])
 	}
@@ -220,16 +220,16 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 
 func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
 	for _, asker := range []int{0, 1} {
-		m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 4, SlotSize: 64, Sends: 2})
-		m.posts[1].p.cfg.SlotSize = 32
-		m.work(func(o *office) (bool, error) {
+		m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 4, SlotSize: 64, Sends: 2})
+		m.ends[1].p.conns.cfg.SlotSize = 32
+		m.work(func(o *end) (bool, error) {
 			if o.rank == asker && o.sent[1-asker] == 0 {
 				_, err := o.send(1-asker, 8, true, 0)
 				return false, err
 			}
 			return o.down[1-o.rank] != nil, nil
 		})
-		for _, o := range m.posts {
+		for _, o := range m.ends {
 			if !errors.Is(o.down[1-o.rank], errMisfit) {
 				t.Errorf("rank %d: %v", o.rank, o.down[1-o.rank])
 			}

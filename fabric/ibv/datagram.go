@@ -7,11 +7,10 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagram is what ports say to one another outside of connections; the package
-// comment has the wire format.
+// datagram is what endpoints send one another outside of connections; the package comment has the wire format.
 type datagram struct {
 	kind     datagramKind
-	port     uint16
+	endpoint uint16
 	from, to uint32
 	epoch    uint32
 
@@ -49,7 +48,7 @@ const (
 func (d *datagram) encode(b []byte) int {
 	le := binary.LittleEndian
 	b[0], b[1] = datagramVersion, byte(d.kind)
-	le.PutUint16(b[2:], d.port)
+	le.PutUint16(b[2:], d.endpoint)
 	le.PutUint32(b[4:], d.from)
 	le.PutUint32(b[8:], d.to)
 	le.PutUint32(b[12:], d.epoch)
@@ -79,7 +78,7 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 		return d, fmt.Errorf("datagram of version %d, this is version %d: mixed binaries", b[0], datagramVersion)
 	}
 	le := binary.LittleEndian
-	d = datagram{kind: datagramKind(b[1]), port: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]), epoch: le.Uint32(b[12:])}
+	d = datagram{kind: datagramKind(b[1]), endpoint: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]), epoch: le.Uint32(b[12:])}
 	if d.kind == sayNote {
 		d.note = b[datagramHeader:len(b):len(b)]
 		return d, nil
@@ -106,7 +105,7 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 	return d, nil
 }
 
-// sentFrom reports whether a datagram came from that port: grh are the first bytes of
+// sentFrom reports whether a datagram came from a rank's device port: grh are the first bytes of
 // its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the last 20 bytes
 // of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header, which agree about the source.
 func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
@@ -122,14 +121,14 @@ func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 	return verbs.GID(grh[8:24]) == peer.GID
 }
 
-// portTable is the part of the exchanged table about ports: the Q_Key of a rank's datagram queue pairs, and their numbers.
-type portTable struct {
+// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram queue pairs, and their numbers.
+type endpointTable struct {
 	qkey uint32
 	qpns []uint32
 }
 
 // append adds it to the queue pair table.
-func (t *portTable) append(b []byte) []byte {
+func (t *endpointTable) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, t.qkey)
 	for _, q := range t.qpns {
 		b = binary.LittleEndian.AppendUint32(b, q)
@@ -137,18 +136,18 @@ func (t *portTable) append(b []byte) []byte {
 	return b
 }
 
-// decodePortTable reads it behind lanes*size queue pair numbers. A number may be 0: that port cannot be opened there.
-func decodePortTable(b []byte, lanes, size, ports int) (t portTable, err error) {
+// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that endpoint cannot be opened there.
+func decodeEndpointTable(b []byte, lanes, size, endpoints int) (t endpointTable, err error) {
 	at := 1 + 4*lanes*size
-	if len(b) != at+4+4*ports || b[0] != qpTableVersion {
-		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), at+4+4*ports, qpTableVersion)
+	if len(b) != at+4+4*endpoints || b[0] != qpTableVersion {
+		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), at+4+4*endpoints, qpTableVersion)
 	}
 	le := binary.LittleEndian
 	t.qkey = le.Uint32(b[at:])
-	for i := range ports {
+	for i := range endpoints {
 		q := le.Uint32(b[at+4+4*i:])
 		if q > psnMask {
-			return t, fmt.Errorf("queue pair number %#x for port %d", q, i)
+			return t, fmt.Errorf("queue pair number %#x for endpoint %d", q, i)
 		}
 		t.qpns = append(t.qpns, q)
 	}

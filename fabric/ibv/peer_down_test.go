@@ -16,23 +16,23 @@ var hasty = Config{Lanes: 1, timeout: 14, retries: 3}
 
 // A peer whose port is open and that nobody polls is alive for all its device knows.
 func TestAPeerThatAnswersNoAttemptToConnectIsDown(t *testing.T) {
-	m := newMail(t, 3, Config{Lanes: 1, Messages: MessageConfig{ConnectTimeout: 200 * time.Millisecond}}, mailConfig)
+	m := newMessageRig(t, 3, Config{Lanes: 1, Messages: MessageConfig{ConnectTimeout: 200 * time.Millisecond}}, endpointConfig)
 	m.live = func(rank int) bool { return rank != 1 }
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		if o.rank == 0 && o.sent[1] < 4 && o.down[1] == nil {
 			_, err := o.send(1, 400, true, 0)
 			return false, err
 		}
 		return o.rank != 0 || o.down[1] != nil && len(o.cookies) == 0, nil
 	})
-	o := m.posts[0]
+	o := m.ends[0]
 	if len(o.failed) != 4 || !errors.Is(o.down[1], errNoAnswer) {
 		t.Errorf("%d of 4 messages failed, the rank is down because of %v", len(o.failed), o.down[1])
 	}
 	for _, err := range o.failed {
 		m.down("message", err, 1, errNoAnswer)
 	}
-	if o.p.Stats().FreeSends != mailConfig.Sends {
+	if o.p.Stats().FreeSends != endpointConfig.Sends {
 		t.Errorf("%d send buffers are free", o.p.Stats().FreeSends)
 	}
 }
@@ -48,28 +48,28 @@ func findByKeepalive(t *testing.T, silent int) {
 	cfg.Messages.Keepalive = 20 * time.Millisecond
 	var d deaths
 	cfg.OnDown = d.onDown
-	m := newMail(t, 3, cfg, mailConfig)
+	m := newMessageRig(t, 3, cfg, endpointConfig)
 	m.connectAll()
 	for range silent {
-		for _, o := range m.posts {
-			for peer := range m.posts {
+		for _, o := range m.ends {
+			for peer := range m.ends {
 				if peer != o.rank {
 					_, err := o.send(peer, 8, false, 0)
 					m.must("send", err)
 				}
 			}
 		}
-		m.work(func(o *office) (bool, error) { return o.delivered(), nil })
+		m.work(func(o *end) (bool, error) { return o.delivered(), nil })
 	}
 	m.live = func(rank int) bool { return rank != 1 }
-	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
-		m.must("stop of a queue pair", c.qp.ToError())
+	for _, c := range m.ends[1].p.conns.byQPN { // its device answers nothing more
+		m.must("stop of a queue pair", c.q.qp.ToError())
 	}
-	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
-	if m.posts[0].down[2] != nil || !m.posts[0].open[2] || len(d.of(1)) != 2 || len(d.of(2)) != 0 {
-		t.Errorf("rank 2 is down at rank 0: %v; OnDown was told of rank 1 %d times, of rank 2 %d times", m.posts[0].down[2], len(d.of(1)), len(d.of(2)))
+	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
+	if m.ends[0].down[2] != nil || !m.ends[0].open[2] || len(d.of(1)) != 2 || len(d.of(2)) != 0 {
+		t.Errorf("rank 2 is down at rank 0: %v; OnDown was told of rank 1 %d times, of rank 2 %d times", m.ends[0].down[2], len(d.of(1)), len(d.of(2)))
 	}
-	for _, e := range m.posts {
+	for _, e := range m.ends {
 		if e.rank != 1 && !errors.Is(e.down[1], fabric.ErrPeerDown) && e.down[1] == nil {
 			t.Errorf("rank %d has no cause", e.rank)
 		}
@@ -82,26 +82,26 @@ func TestClosingTheConnectionToADeadPeerFindsItDead(t *testing.T) {
 	cfg := hasty
 	cfg.Messages.Keepalive = -1
 	cfg.Messages.ConnectTimeout = time.Hour
-	m := newMail(t, 3, cfg, mailConfig)
+	m := newMessageRig(t, 3, cfg, endpointConfig)
 	m.connectAll()
 	m.live = func(rank int) bool { return rank != 1 }
-	for _, c := range m.posts[1].p.byQPN { // its device answers nothing more
-		m.must("stop of a queue pair", c.qp.ToError())
+	for _, c := range m.ends[1].p.conns.byQPN { // its device answers nothing more
+		m.must("stop of a queue pair", c.q.qp.ToError())
 	}
-	for _, o := range m.posts {
+	for _, o := range m.ends {
 		if o.rank != 1 {
 			m.must("disconnect", o.p.Disconnect(1))
 		}
 	}
-	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
+	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
 }
 
 // A port that closes while everybody sends to it: each message has its end, and the others go on.
 func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
-	m := newMail(t, 4, hasty, mailConfig)
+	m := newMessageRig(t, 4, hasty, endpointConfig)
 	m.connectAll()
 	closed := false
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		if o.rank == 0 {
 			if o.arrived[1] > 5 && o.arrived[2] > 5 {
 				closed = true
@@ -112,21 +112,21 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 		return true, err
 	})
 	// Their messages are on their way when it goes.
-	for _, o := range m.posts[1:] {
+	for _, o := range m.ends[1:] {
 		for range 4 {
 			_, err := o.send(0, 500, true, 0)
 			m.must("send", err)
 		}
 	}
-	m.must("close", m.posts[0].p.Close())
+	m.must("close", m.ends[0].p.Close())
 	m.live = func(rank int) bool { return rank != 0 }
-	for _, o := range m.posts[1:] { // who has not polled since does not know
-		m.taken[o.rank*len(m.posts)].Store(o.sent[0])
+	for _, o := range m.ends[1:] { // who has not polled since does not know
+		m.taken[o.rank*len(m.ends)].Store(o.sent[0])
 		if ok, err := o.send(0, 500, true, 0); !ok || err != nil {
 			t.Fatalf("rank %d could not send: %v", o.rank, err)
 		}
 	}
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		if o.down[0] == nil {
 			_, err := o.send(0, 500, true, 0)
 			if errors.Is(err, fabric.ErrPeerDown) {
@@ -136,14 +136,14 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 		}
 		return len(o.cookies) == 0, nil
 	})
-	for _, o := range m.posts[1:] {
-		if len(o.failed) == 0 || o.p.Stats().FreeSends != mailConfig.Sends {
+	for _, o := range m.ends[1:] {
+		if len(o.failed) == 0 || o.p.Stats().FreeSends != endpointConfig.Sends {
 			t.Errorf("rank %d: %d messages failed, %d send buffers are free", o.rank, len(o.failed), o.p.Stats().FreeSends)
 		}
 	}
-	got := m.posts[1].arrived[2]
-	m.work(func(o *office) (bool, error) {
-		if o.rank == 2 && m.posts[2].sent[1] < got+10 {
+	got := m.ends[1].arrived[2]
+	m.work(func(o *end) (bool, error) {
+		if o.rank == 2 && m.ends[2].sent[1] < got+10 {
 			_, err := o.send(1, 500, true, 0)
 			return false, err
 		}
@@ -154,10 +154,10 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 // Nobody polls while a rank sends and dies: its messages lie in the completion queue, more of them than one look takes.
 func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	const count = 200
-	m := newMail(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
+	m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
 	m.connectAll()
 	m.only(1)
-	m.work(func(o *office) (bool, error) {
+	m.work(func(o *end) (bool, error) {
 		for o.sent[0] <= count { // one is connectAll's
 			ok, err := o.send(0, 8, true, 0)
 			if !ok || err != nil {
@@ -168,8 +168,8 @@ func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	})
 	m.nets[0].PeerDown(1, errors.New("it died"))
 	m.only(0)
-	m.work(func(o *office) (bool, error) { return o.down[1] != nil, nil })
-	if got := m.posts[0].arrived[1]; got != count+1 {
+	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
+	if got := m.ends[0].arrived[1]; got != count+1 {
 		t.Errorf("%d messages of %d were told of", got, count+1)
 	}
 }

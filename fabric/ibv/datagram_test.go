@@ -10,11 +10,11 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-var datagrams = []datagram{
-	{kind: sayNote, port: 3, from: 1, to: 2, note: []byte("a note")},
+var sampleDatagrams = []datagram{
+	{kind: sayNote, endpoint: 3, from: 1, to: 2, note: []byte("a note")},
 	{kind: sayNote, from: 1, to: 2, note: []byte{}},
 	{kind: sayNote, from: 1, to: 2, note: bytes.Repeat([]byte{7}, maxNote)},
-	{kind: sayRequest, port: 1<<16 - 1, from: 1<<32 - 1, to: 5, epoch: 1, qpn: psnMask, psn: psnMask, slotSize: 4096},
+	{kind: sayRequest, endpoint: 1<<16 - 1, from: 1<<32 - 1, to: 5, epoch: 1, qpn: psnMask, psn: psnMask, slotSize: 4096},
 	{kind: sayReply, from: 1, to: 5, epoch: 1<<32 - 1, qpn: 1, psn: 0, slotSize: 1},
 	{kind: sayReady, from: 1, to: 5, epoch: 9},
 	{kind: sayRefusal, from: 1, to: 5, epoch: 9, slotSize: 77},
@@ -29,7 +29,7 @@ func encoded(d datagram) []byte {
 }
 
 func TestDatagramsSurviveTheWire(t *testing.T) {
-	for _, d := range datagrams {
+	for _, d := range sampleDatagrams {
 		got, err := decodeDatagram(encoded(d))
 		if err != nil || !reflect.DeepEqual(got, d) {
 			t.Errorf("%+v became %+v, %v", d, got, err)
@@ -39,7 +39,7 @@ func TestDatagramsSurviveTheWire(t *testing.T) {
 
 // Two binaries of one version must agree to the byte.
 func TestDatagramsHaveTheDocumentedLayout(t *testing.T) {
-	b := encoded(datagram{kind: sayRequest, port: 0x0102, from: 0x03040506, to: 0x0708090a, epoch: 0x0b0c0d0e, qpn: 0x0f1011, psn: 0x121314, slotSize: 0x15161718})
+	b := encoded(datagram{kind: sayRequest, endpoint: 0x0102, from: 0x03040506, to: 0x0708090a, epoch: 0x0b0c0d0e, qpn: 0x0f1011, psn: 0x121314, slotSize: 0x15161718})
 	want := []byte{1, 2, 2, 1, 6, 5, 4, 3, 10, 9, 8, 7, 14, 13, 12, 11, 0x11, 0x10, 0x0f, 0, 0x14, 0x13, 0x12, 0, 0x18, 0x17, 0x16, 0x15, 0, 0, 0, 0}
 	if !bytes.Equal(b, want) {
 		t.Errorf("request\n% x, want\n% x", b, want)
@@ -51,7 +51,7 @@ func TestDatagramsHaveTheDocumentedLayout(t *testing.T) {
 }
 
 func TestHostileDatagramsAreRefused(t *testing.T) {
-	request := encoded(datagrams[3])
+	request := encoded(sampleDatagrams[3])
 	with := func(at int, b ...byte) []byte {
 		c := bytes.Clone(request)
 		copy(c[at:], b)
@@ -79,7 +79,7 @@ func TestHostileDatagramsAreRefused(t *testing.T) {
 }
 
 func FuzzDatagram(f *testing.F) {
-	for _, d := range datagrams {
+	for _, d := range sampleDatagrams {
 		f.Add(encoded(d))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -140,11 +140,11 @@ func TestDatagramsOfOthersAreRecognized(t *testing.T) {
 	}
 }
 
-func TestPortTablesFollowTheQueuePairTable(t *testing.T) {
+func TestEndpointTablesFollowTheQueuePairTable(t *testing.T) {
 	qpns := [][]uint32{{1, 2, 3}, {4, 5, 6}}
-	want := portTable{qkey: 0x7fffffff, qpns: []uint32{psnMask, 0}}
+	want := endpointTable{qkey: 0x7fffffff, qpns: []uint32{psnMask, 0}}
 	b := want.append(encodeTable(qpns))
-	got, err := decodePortTable(b, 2, 3, 2)
+	got, err := decodeEndpointTable(b, 2, 3, 2)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v became %+v, %v", want, got, err)
 	}
@@ -153,20 +153,20 @@ func TestPortTablesFollowTheQueuePairTable(t *testing.T) {
 		"no ports":            encodeTable(qpns),
 		"cut":                 b[:len(b)-1],
 		"a port too many":     binary.LittleEndian.AppendUint32(bytes.Clone(b), 1),
-		"a number of 25 bits": (&portTable{qpns: []uint32{1 << 24, 1}}).append(encodeTable(qpns)),
+		"a number of 25 bits": (&endpointTable{qpns: []uint32{1 << 24, 1}}).append(encodeTable(qpns)),
 		"another version":     append([]byte{qpTableVersion - 1}, b[1:]...),
 	} {
-		if got, err := decodePortTable(b, 2, 3, 2); err == nil {
+		if got, err := decodeEndpointTable(b, 2, 3, 2); err == nil {
 			t.Errorf("%s: gave %+v", name, got)
 		}
 	}
 }
 
-func FuzzPortTable(f *testing.F) {
-	f.Add((&portTable{1, []uint32{2, 3}}).append(encodeTable([][]uint32{{1, 2}})), 1, 2, 2)
+func FuzzEndpointTable(f *testing.F) {
+	f.Add((&endpointTable{1, []uint32{2, 3}}).append(encodeTable([][]uint32{{1, 2}})), 1, 2, 2)
 	f.Fuzz(func(t *testing.T, b []byte, lanes, size, ports int) {
 		lanes, size, ports = 1+lanes&0xff, 1+size&0xff, 1+ports&0xff // the own figures, never the wire's
-		got, err := decodePortTable(b, lanes, size, ports)
+		got, err := decodeEndpointTable(b, lanes, size, ports)
 		if err == nil && len(got.qpns) != ports {
 			t.Fatalf("%d ports, want %d", len(got.qpns), ports)
 		}

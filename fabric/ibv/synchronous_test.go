@@ -18,7 +18,7 @@ func TestAnOperationAloneThatIsNotAnsweredEntersTheBooks(t *testing.T) {
 		"small get":   func(l *lane, buf []byte) (fabric.Handle, error) { return l.Get(1, 64, buf[:8], fabric.Blocking) },
 		"big get":     func(l *lane, buf []byte) (fabric.Handle, error) { return l.Get(1, 64, buf, fabric.Blocking) },
 		"direct get": func(l *lane, _ []byte) (fabric.Handle, error) {
-			return l.Get(1, 64, l.ep.net.cfg.Segment.Bytes()[512:1024], fabric.Blocking)
+			return l.Get(1, 64, l.set.net.cfg.Segment.Bytes()[512:1024], fabric.Blocking)
 		},
 		"atomic": func(l *lane, _ []byte) (fabric.Handle, error) {
 			_, h, err := l.Atomic(fabric.FetchAdd, 1, 64, 1, 0, fabric.Blocking)
@@ -32,18 +32,18 @@ func TestAnOperationAloneThatIsNotAnsweredEntersTheBooks(t *testing.T) {
 			buf := bytes.Repeat([]byte{7}, 4096)
 			h, err := start(l, buf)
 			r.must("start", err)
-			if h == fabric.Done || l.ep.outstanding != 1 {
-				t.Fatalf("handle %#x with %d out, of an operation that nobody answered", h, l.ep.outstanding)
+			if h == fabric.Done || l.set.tx.out != 1 {
+				t.Fatalf("handle %#x with %d out, of an operation that nobody answered", h, l.set.tx.out)
 			}
-			verify(t, l.ep)
+			verify(t, l.set)
 			if _, done, err := l.Test(h); done || err != nil {
 				t.Fatal("complete without an answer", err)
 			}
 			r.nets[0].PeerDown(1, errKilled)
 			_, err = l.Wait(r.ctx, h)
 			r.down("wait", err, 1, errKilled)
-			if c := l.Counters(); c.Errors != 1 || c.Completed != 0 || l.ep.outstanding != 0 {
-				t.Errorf("%d failed, %d completed, %d out", c.Errors, c.Completed, l.ep.outstanding)
+			if c := l.Counters(); c.Errors != 1 || c.Completed != 0 || l.set.tx.out != 0 {
+				t.Errorf("%d failed, %d completed, %d out", c.Errors, c.Completed, l.set.tx.out)
 			}
 			if !bytes.Equal(buf, bytes.Repeat([]byte{7}, 4096)) {
 				t.Error("a failed operation changed its buffer")
@@ -67,8 +67,8 @@ func TestOnlyWhatIsAloneTakesTheShortCut(t *testing.T) {
 	l.Begin()
 	h, err := l.Put(1, 8, word(3), fabric.Blocking)
 	r.must("put of a batch", err)
-	if h == fabric.Done || len(l.ep.pending) != 1 {
-		t.Errorf("a batch posted its put at once: handle %#x, %d collected", h, len(l.ep.pending))
+	if h == fabric.Done || l.set.tx.slots != 1 {
+		t.Errorf("a batch posted its put at once: handle %#x, %d collected", h, l.set.tx.slots)
 	}
 	r.must("end", l.End())
 	_, err = l.Wait(r.ctx, h)

@@ -1,0 +1,256 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// What a work request identifier names, in its highest bits.
+const (
+	idMessage = iota
+	idSlot
+	idIn
+	idOut
+
+	idShift = 62
+)
+
+// Poll posts what waits and takes what there is, mostly in one call into C, and if that is nothing polls in another
+// until the budget has passed.
+func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
+	if !p.poller.TryLock() {
+		return 0, p.occupied("poll")
+	}
+	defer p.poller.Unlock()
+	p.mu.Lock()
+	if err := p.usableLocked("poll"); err != nil {
+		p.mu.Unlock()
+		return 0, err
+	}
+	p.count.polls++
+	p.returnNotesLocked()
+	p.events.begin(events)
+	if p.events.n > 0 {
+		p.mu.Unlock()
+	} else if err := p.progressLocked(budget); err != nil {
+		p.events.end()
+		return 0, err
+	}
+	n := p.events.end()
+	for i := range events[:n] {
+		if e := &events[i]; e.Kind == fabric.NoteArrived {
+			p.lent = append(p.lent, e.Slot)
+			e.Slot = 0
+		}
+	}
+	return n, nil
+}
+
+// returnNotesLocked takes back the buffers of the notes that the last Poll returned.
+func (p *endpoint) returnNotesLocked() {
+	if len(p.lent) > 0 {
+		p.datagrams.in.bare = append(p.datagrams.in.bare, p.lent...)
+		p.lent = p.lent[:0]
+	}
+}
+
+// progressLocked is one turn of the poller, and further ones as long as completions come that are no events: when Poll
+// returns nothing there was nothing. It releases mu.
+func (p *endpoint) progressLocked(budget time.Duration) error {
+	n, more, err := p.turnLocked(budget)
+	for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
+		var also bool
+		p.mu.Lock()
+		n, also, err = p.turnLocked(0)
+		more = more || also
+	}
+	if err != nil {
+		return err
+	}
+	if p.downSeen != p.n.downSeq.Load() {
+		p.noticeDowns()
+		more = true
+	}
+	if p.polls++; n == 0 || p.polls%timersEvery == 0 {
+		p.mu.Lock()
+		p.conns.runTimers(p.Now())
+		p.mu.Unlock()
+		more = true
+	}
+	if more {
+		p.settle()
+	}
+	return nil
+}
+
+// turnLocked posts, polls within the budget, and takes what came. It releases mu. The count is of
+// completions; more says that there is work for settle.
+func (p *endpoint) turnLocked(budget time.Duration) (n int, more bool, err error) {
+	p.prepareLocked(false)
+	if p.out.tx.staged() {
+		if n = p.out.ring(1); n > 0 {
+			p.reapLocked(p.out.tx.bell.Completions())
+		}
+	}
+	err = p.out.lost
+	more = p.unsettledLocked()
+	p.mu.Unlock()
+	if n > 0 || err != nil {
+		return n, more, err
+	}
+	if n, err = p.bell.Ring(1, budget); n == 0 && err == nil {
+		return 0, more, nil
+	}
+	p.mu.Lock()
+	p.reapLocked(p.bell.Completions())
+	if err != nil {
+		p.out.lose(err)
+		err = p.out.lost
+	}
+	more = p.unsettledLocked()
+	p.mu.Unlock()
+	return n, more, err
+}
+
+// reapLocked deals with completions.
+func (p *endpoint) reapLocked(wcs []verbs.WC) {
+	for i := range wcs {
+		wc := &wcs[i]
+		switch index := int32(uint32(wc.WRID)); wc.WRID >> idShift {
+		case idSlot:
+			p.arrivedLocked(index, wc)
+		case idIn:
+			p.receivedLocked(index, wc)
+		case idOut:
+			p.datagrams.sent(index, wc)
+		default:
+			p.out.tx.completed(wc)
+		}
+	}
+}
+
+var errImmediate = errors.New("ibv: it took a receive buffer by a write with immediate data, which no rank does")
+
+// arrivedLocked is the arrival of a message.
+func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
+	c := p.conns.find(wc.QPNum)
+	if c == nil || c.state == connGone || wc.Status != verbs.StatusSuccess {
+		p.slots.bare = append(p.slots.bare, slot)
+		if c != nil && wc.Status != verbs.StatusFlushed {
+			p.out.tx.fail(&c.q, wc.Err())
+		}
+		return
+	}
+	if wc.Opcode != verbs.WCRecv || int(wc.ByteLen) > p.cfg.SlotSize { // the slot holds what came before
+		p.slots.bare = append(p.slots.bare, slot)
+		p.out.tx.fail(&c.q, errImmediate)
+		return
+	}
+	if c.state == connAnswering {
+		p.conns.made(c) // it sends, hence our reply came
+	}
+	c.arrived++
+	c.busy = true
+	p.out.used(c)
+	p.slotPosted[slot] = false
+	p.count.posted--
+	p.count.arrivals++
+	p.count.arrivalBytes += uint64(wc.ByteLen)
+	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slotBytes(slot)[:wc.ByteLen:wc.ByteLen]})
+}
+
+// receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and counted.
+func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
+	d, ok := p.datagrams.understand(i, wc)
+	if !ok || p.conns.peers[d.from].down {
+		p.count.notesDropped.Add(1)
+	} else if d.kind == sayNote {
+		p.count.notesArrived.Add(1)
+		p.events.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Slot: i, Data: d.note})
+		return // Poll takes the buffer back
+	} else {
+		p.conns.control = append(p.conns.control, d) // it may need a queue pair: not under the lock
+	}
+	p.datagrams.in.bare = append(p.datagrams.in.bare, i)
+}
+
+// unsettledLocked reports whether settle has something to do.
+func (p *endpoint) unsettledLocked() bool {
+	return len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+len(p.out.idle)+len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()
+}
+
+// settle does what reaping and other goroutines left to the poller: it makes connections and ends them, and posts.
+func (p *endpoint) settle() {
+	p.mu.Lock()
+	for len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+len(p.out.idle) > 0 {
+		failed, control, wanted, idle := p.out.tx.failed, p.conns.control, p.conns.wanted, p.out.idle
+		p.out.tx.failed, p.conns.control, p.conns.wanted, p.out.idle = nil, nil, nil, nil
+		p.mu.Unlock()
+		for _, q := range failed {
+			p.n.found(int(q.rank), q.err)
+		}
+		if len(failed) > 0 {
+			p.noticeDowns()
+		}
+		p.mu.Lock()
+		for i := range control {
+			p.conns.answer(&control[i])
+		}
+		for _, c := range wanted {
+			p.conns.ask(c)
+		}
+		for _, c := range idle {
+			p.conns.closeIfIdle(c)
+		}
+	}
+	_ = p.flushLocked() // the next turn has the error
+	p.mu.Unlock()
+}
+
+// noticeDowns ends what there is with ranks that were found down.
+func (p *endpoint) noticeDowns() {
+	p.downSeen = p.n.downSeq.Load()
+	p.n.downs.Range(func(rank, cause any) bool {
+		p.endPeer(rank.(int), cause.(error))
+		return true
+	})
+}
+
+// endPeer ends what there is with a rank that is down. Every message has its one end before the rank has its own.
+func (p *endpoint) endPeer(rank int, cause error) {
+	if p.n.served(rank) != nil || p.conns.peers[rank].down {
+		return
+	}
+	p.mu.Lock()
+	c := p.conns.peers[rank].conn
+	p.mu.Unlock()
+	if c != nil && c.q.qp != nil { // only the poller makes and closes one
+		// The slot of a message that was cut off comes back as flushed; what arrived whole is still delivered.
+		if err := c.q.qp.ToError(); err != nil {
+			p.n.log.Warn("ibv: queue pair of a rank that is down cannot be stopped", "rank", rank, "err", err)
+		}
+		p.drain()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns.endPeer(rank, cause)
+	p.events.push(fabric.Event{Kind: fabric.Down, Peer: rank, Err: cause})
+}
+
+// drain takes all that the completion queue holds, before a queue pair is closed: some devices drop what is left of it
+// then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of rdma-core).
+func (p *endpoint) drain() {
+	for left := p.listener.cq.Cap(); left > 0; {
+		p.mu.Lock()
+		n, _, _ := p.turnLocked(pollBudget) // the next turn has the error
+		if n == 0 {
+			return
+		}
+		left -= n
+	}
+}

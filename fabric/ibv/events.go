@@ -1,0 +1,51 @@
+package ibv
+
+import "github.com/ibconduit/conduit/fabric"
+
+// eventQueue is a queue of events. While Poll runs, they go into its caller's slice as far as that takes them.
+type eventQueue struct {
+	out  []fabric.Event // of the Poll in progress
+	n    int            // events in out
+	rest []fabric.Event // those behind them: a ring of a power of two
+	head int
+	more int // events in rest
+}
+
+// len is how many events there are.
+func (q *eventQueue) len() int { return q.n + q.more }
+
+// begin has events go to out from now on, first those that there are.
+func (q *eventQueue) begin(out []fabric.Event) {
+	q.out, q.n = out, 0
+	for q.more > 0 && q.n < len(out) {
+		e := &q.rest[q.head]
+		out[q.n], *e = *e, fabric.Event{}
+		q.head = (q.head + 1) & (len(q.rest) - 1)
+		q.n++
+		q.more--
+	}
+}
+
+// end returns how many events out has.
+func (q *eventQueue) end() int {
+	n := q.n
+	q.out, q.n = nil, 0
+	return n
+}
+
+func (q *eventQueue) push(e fabric.Event) {
+	if q.n < len(q.out) {
+		q.out[q.n] = e
+		q.n++
+		return
+	}
+	if q.more == len(q.rest) {
+		bigger := make([]fabric.Event, max(64, 2*len(q.rest)))
+		for i := range q.more {
+			bigger[i] = q.rest[(q.head+i)&(len(q.rest)-1)]
+		}
+		q.rest, q.head = bigger, 0
+	}
+	q.rest[(q.head+q.more)&(len(q.rest)-1)] = e
+	q.more++
+}

@@ -1,0 +1,260 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// messages are those of an endpoint that wait for their connections or are in flight. The endpoint's mu protects them.
+type messages struct {
+	n      *Network
+	num    int // of the endpoint
+	events *eventQueue
+	count  *messageCounters
+
+	tx     sender
+	all    []message // by request of tx
+	bufs   sendBuffers
+	lkey   uint32 // of the buffers
+	inline int
+	ready  []*conn // with messages that wait and may have room
+	spare  []*conn
+	idle   []*conn // to be closed, and with nothing in flight any more
+	uses   uint64  // of connections, so far
+	lost   error   // why the endpoint is of no more use
+}
+
+// message is what is known of one. It waits for its connection, or for room, then it is in flight.
+type message struct {
+	conn      *conn
+	buf       int32 // send buffer; none once the device has copied it
+	n         int32 // bytes
+	wrs       int32 // work requests: those of the write, and the send
+	solicited bool
+	urgent    bool
+	cookie    uint64
+	off       uint64 // of the write
+	src       source // of the write
+}
+
+// unconfirmed reports whether a message needs no send buffer any more, and may not have arrived. An urgent one is an
+// answer: the rank that waits for it sees to that, and one that does not may be gone, and would be found dead.
+func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && !m.urgent }
+
+// Made once, since it is returned often.
+var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
+
+// takesNow reports whether a connection has nothing that waits, and room for a message of one work request.
+func (o *messages) takesNow(c *conn) bool {
+	return c.state == connUp && c.waiting.n == 0 && c.q.flight.n < endpointQueue && c.q.err == nil && o.tx.unused > 0 &&
+		o.tx.room(&c.q, 1) && !o.tx.full()
+}
+
+// stageCopied stages a message that takesNow and that travels in its work request: it needs no send buffer.
+func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
+	tx := &o.tx
+	i, slot, w := tx.one(&c.q)
+	m := &o.all[i]
+	m.conn, m.buf, m.cookie, m.urgent = c, none, 0, f&fabric.Urgent != 0 // the rest is not looked at
+	w.Opcode = verbs.OpSend
+	if f&fabric.Solicited != 0 {
+		w.Flags = verbs.Solicited
+	}
+	tx.chain.CopyInline(slot, data)
+	if tx.sign(&c.q, w, c.holding) {
+		c.holding = false
+	}
+	c.closing = false
+	o.used(c)
+	o.sent(c)
+}
+
+// sent counts a message that is staged.
+func (o *messages) sent(c *conn) {
+	c.sent++
+	c.busy = true
+}
+
+// full reports whether a message to a connection, if there is one, finds its queue full.
+func (o *messages) full(c *conn) bool {
+	return c != nil && c.q.flight.n+c.waiting.n >= endpointQueue || o.tx.unused == 0
+}
+
+// enqueue puts a message at the end of a connection's queue. It is not full.
+func (o *messages) enqueue(c *conn, m message) {
+	i := o.tx.take()
+	m.conn = c
+	o.all[i] = m
+	o.tx.push(&c.waiting, i)
+	c.closing = false
+	o.used(c)
+	o.markReady(c)
+}
+
+// used notes the use of a connection: those not used for longest are closed first.
+func (o *messages) used(c *conn) {
+	o.uses++
+	c.used = o.uses
+}
+
+func (o *messages) markReady(c *conn) {
+	if !c.ready && c.state == connUp && c.waiting.n > 0 {
+		c.ready = true
+		o.ready = append(o.ready, c)
+	}
+}
+
+// stageReady stages what waits and has room. What does not fit into one ring is posted on the way.
+func (o *messages) stageReady() {
+	ready := o.ready
+	o.ready, o.spare = o.spare[:0], ready
+	for _, c := range ready {
+		c.ready = false
+		o.stageWaiting(c)
+		o.markReady(c) // what found no room goes when something completes
+	}
+	clear(ready)
+}
+
+// stageWaiting stages what waits for a connection, as far as there is room.
+func (o *messages) stageWaiting(c *conn) {
+	for c.waiting.n > 0 && c.state == connUp && c.q.err == nil && o.lost == nil {
+		m := &o.all[c.waiting.head]
+		if !o.tx.room(&c.q, m.wrs) && o.tx.out > 0 {
+			return
+		}
+		i := o.tx.pop(&c.waiting)
+		o.tx.add(&c.q, i, m.wrs)
+		for piece := range int(m.wrs) - 1 {
+			slot, w := o.slot(c, i)
+			o.fillWrite(c, m, slot, w, piece)
+		}
+		slot, w := o.slot(c, i)
+		o.fillSend(c, m, slot, w)
+		o.sent(c)
+	}
+}
+
+// slot takes a slot of the chain, after a ring if that is full.
+func (o *messages) slot(c *conn, i int32) (int, *verbs.SendWR) {
+	o.ringIfFull()
+	return o.tx.slot(&c.q, o.tx.id(i))
+}
+
+// fillWrite makes a work request of a piece of a message's write.
+func (o *messages) fillWrite(c *conn, m *message, slot int, w *verbs.SendWR, piece int) {
+	s := &m.src
+	start := piece * o.n.piece
+	n := min(o.n.piece, len(s.src)-start)
+	w.Opcode = verbs.OpWrite
+	w.SetRemote(c.q.base+m.off+uint64(start), c.q.rkey)
+	switch s.how {
+	case sourceInline:
+		o.tx.chain.CopyInline(slot, s.src)
+	case sourceBuffer:
+		o.tx.chain.SetLocal(slot, addrOf(o.bufs.bytes(m.buf)[m.n:]), uint32(n), o.lkey)
+	default:
+		o.tx.chain.SetLocal(slot, s.addr+uint64(start), uint32(n), s.lkey)
+	}
+}
+
+// fillSend makes the last work request of a message, which sends.
+func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
+	w.Opcode = verbs.OpSend
+	if m.solicited {
+		w.Flags = verbs.Solicited
+	}
+	b := o.bufs.bytes(m.buf)[:m.n]
+	switch {
+	case len(b) == 0:
+		w.SetNumSGE(0)
+	case len(b) <= o.inline:
+		o.tx.chain.CopyInline(slot, b)
+	default:
+		o.tx.chain.SetLocal(slot, addrOf(b), uint32(len(b)), o.lkey)
+	}
+	if len(b) <= o.inline && m.src.how != sourceBuffer { // the device needs it no more
+		o.bufs.release(m.buf)
+		m.buf = none
+	}
+	c.holding = c.holding || m.buf != none
+	// Perhaps nothing is sent to this peer again: the last message of several frees their buffers.
+	last := c.holding && c.waiting.n == 0
+	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last || m.buf != none && o.bufs.scarce()) {
+		c.holding = false
+	}
+}
+
+// ended deals with the end of a message, or of a probe, which has index none.
+func (o *messages) ended(q *sendQueue, i int32, err error) {
+	c := q.conn
+	if i != none {
+		m := &o.all[i]
+		m.conn = nil
+		if m.buf != none {
+			o.bufs.release(m.buf)
+		}
+		m.src.release(&o.n.mem)
+		if m.cookie != 0 {
+			o.events.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.q.rank), Cookie: m.cookie, Err: err})
+		}
+	}
+	switch {
+	case err != nil:
+		return
+	case c.waiting.n > 0:
+		o.markReady(c)
+	case c.closing && q.flight.n == 0:
+		c.proven = true
+		o.idle = append(o.idle, c)
+	}
+	c.busy = true
+}
+
+// endConn ends everything of a connection that the device does not reach any more.
+func (o *messages) endConn(c *conn, err error) {
+	o.tx.endAll(&c.q, err)
+	for c.waiting.n > 0 {
+		i := o.tx.pop(&c.waiting)
+		o.tx.giveBack(i)
+		o.ended(&c.q, i, err)
+	}
+}
+
+// probeUnconfirmed probes the connections with unconfirmed messages that ask for no completion.
+func (o *messages) probeUnconfirmed() {
+	for i := range o.all {
+		if m := &o.all[i]; m.unconfirmed() {
+			o.tx.probeLater(&m.conn.q)
+		}
+	}
+}
+
+// ringIfFull makes sure that the ring in preparation takes one more work request, in a run of its own.
+func (o *messages) ringIfFull() {
+	if o.tx.full() {
+		o.ring(0)
+	}
+}
+
+// ring posts what is staged and, with want 1, takes completions that there are already: their count.
+func (o *messages) ring(want int) int {
+	o.count.doorbells++
+	n, err := o.tx.ring(want, 0)
+	if err != nil {
+		o.lose(err)
+	}
+	return n
+}
+
+// lose gives the endpoint up: its completion queue, or a queue that all need, is of no more use.
+func (o *messages) lose(err error) {
+	if o.lost == nil {
+		o.lost = fmt.Errorf("ibv: endpoint %d is lost: %w", o.num, err)
+		o.n.log.Warn("ibv: an endpoint is lost", "endpoint", o.num, "err", err)
+	}
+}

@@ -1,0 +1,74 @@
+package ibv
+
+import "github.com/ibconduit/conduit/fabric"
+
+// operation is one with a handle.
+type operation struct {
+	generation uint32
+	next       int32
+	parts      int32 // work requests that have not ended
+	live       bool  // its handle is not spent, or work requests are in flight
+	abandoned  bool  // its outcome is not collected
+	swap       bool  // a compare-swap to be tried until it finds what it expects
+	rank       int32
+	offset     uint64
+	operand    uint64
+	compare    uint64
+	old        uint64
+	err        error
+}
+
+// operations are a lane's operations with handles.
+type operations struct {
+	all  []operation // index+1 is the low half of a handle
+	free int32       // list through next
+}
+
+// add returns a new operation of so many work requests.
+func (t *operations) add(rank, parts int32) int32 {
+	i := t.free
+	if i == none {
+		t.all = append(t.all, operation{generation: 1})
+		i = int32(len(t.all) - 1)
+	} else {
+		t.free = t.all[i].next
+	}
+	o := &t.all[i]
+	// Atomic sets what else it needs; release has cleared the error.
+	o.next, o.live, o.abandoned, o.swap, o.parts, o.rank, o.old = none, true, false, false, parts, rank, 0
+	return i
+}
+
+// release gives an operation back; its handle is spent.
+func (t *operations) release(i int32) {
+	o := &t.all[i]
+	o.generation++
+	o.live, o.err = false, nil
+	o.next = t.free
+	t.free = i
+}
+
+// abandon gives an operation back, at once or when its last work request ends. Its handle is spent.
+func (t *operations) abandon(i int32) {
+	if t.all[i].parts == 0 {
+		t.release(i)
+	} else {
+		t.all[i].abandoned = true
+	}
+}
+
+func (t *operations) handle(i int32) fabric.Handle {
+	return fabric.Handle(t.all[i].generation)<<32 | fabric.Handle(i+1)
+}
+
+// find returns the operation of a handle, or none when it is spent or another lane's.
+func (t *operations) find(h fabric.Handle) int32 {
+	i := int64(uint32(h)) - 1
+	if i < 0 || i >= int64(len(t.all)) {
+		return none
+	}
+	if o := &t.all[i]; !o.live || o.abandoned || o.generation != uint32(h>>32) {
+		return none
+	}
+	return int32(i)
+}

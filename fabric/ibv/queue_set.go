@@ -1,0 +1,171 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/offheap"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of what is in
+// flight. It outlives the lanes that use it, one after another.
+type queueSet struct {
+	net     *Network
+	index   int
+	channel *verbs.CompChannel
+	cq      *verbs.CQ
+	mirror  *verbs.QP   // the other end of the connection to this rank itself
+	queues  []sendQueue // by rank
+
+	// From prepare on.
+	tx           sender
+	parts        []part // by request of tx
+	ops          operations
+	holds        holds
+	slab         slab
+	slabMR       *verbs.MR
+	counters     *fabric.Counters
+	freeCounters func()
+
+	downSeen uint32
+	rings    uint32    // calls into C
+	yielded  time.Time // when the scheduler last saw the goroutine
+	batching bool
+
+	retired     uint64  // how many work requests ended; a wait for room looks at it
+	again       []int32 // swaps to try again
+	lost        error   // why the completion queue cannot be read any more
+	implicitErr error   // first error of an implicit operation since Flush
+	lastOld     uint64  // the old value of the operation collected last
+}
+
+// part is a work request's share of an operation.
+type part struct {
+	op    int32 // none: implicit
+	block int32 // of the slab, or none
+	hold  int32 // the registration that it uses, or none
+	last  bool  // the last of its operation
+	kind  kind
+	dst   []byte // where a bounced get's bytes go
+}
+
+type kind uint8
+
+const (
+	kindPut kind = iota
+	kindGet
+	kindAtomic
+)
+
+func (k kind) String() string { return [...]string{"put", "get", "atomic"}[k] }
+
+// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue sets that are used.
+func (e *queueSet) prepare() (err error) {
+	if e.tx.bell == nil {
+		if err := e.build(); err != nil {
+			return errors.Join(fmt.Errorf("ibv: lane %d: %w", e.index, err), e.unbuild())
+		}
+	}
+	*e.counters = fabric.Counters{}
+	e.implicitErr = nil
+	return nil
+}
+
+func (e *queueSet) build() (err error) {
+	n, tx := e.net, &e.tx
+	if tx.bell, err = e.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+		return err
+	}
+	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
+		return err
+	}
+	if e.counters, e.freeCounters, err = offheap.Alloc[fabric.Counters](); err != nil {
+		return err
+	}
+	smalls := min(max(n.cfg.Depth, 64), 1024)
+	mem, err := unix.Mmap(-1, 0, slabBytes(smalls), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return fmt.Errorf("mapping a slab of %d bytes: %w", slabBytes(smalls), err)
+	}
+	e.slab.mem = mem
+	e.slabMR, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	e.slab = newSlab(mem, e.slabMR.LKey(), smalls)
+	tx.owner = e
+	e.size(n.cfg.Depth, tx.limit)
+	e.ops.free, e.holds.free = none, none
+	return nil
+}
+
+// size sets how many work requests may be in flight: to one peer, and in all.
+func (e *queueSet) size(depth int, limit int32) {
+	tx := &e.tx
+	tx.depth, tx.limit = int32(depth), limit
+	tx.every = min(signalEvery, max(tx.depth/2, 1))
+	tx.makeRequests(int(limit))
+	e.parts = make([]part, limit)
+}
+
+// drain waits until nothing is in flight.
+func (e *queueSet) drain(ctx context.Context) error {
+	for p := (pacer{}); e.tx.out > 0; {
+		if err := e.turn(ctx, &p); err != nil && e.tx.out > 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *queueSet) unbuild() error {
+	var errs []error
+	if e.tx.bell != nil {
+		errs = append(errs, e.tx.bell.Close())
+	}
+	if e.tx.chain != nil {
+		errs = append(errs, e.tx.chain.Close())
+	}
+	if e.slabMR != nil {
+		errs = append(errs, e.slabMR.Close())
+	}
+	if e.slab.mem != nil {
+		errs = append(errs, unix.Munmap(e.slab.mem))
+	}
+	if e.freeCounters != nil {
+		e.freeCounters()
+	}
+	e.tx.bell, e.tx.chain, e.slabMR, e.slab, e.counters, e.freeCounters = nil, nil, nil, slab{}, nil, nil
+	return errors.Join(errs...)
+}
+
+// release closes the queue pairs first: after that the device reaches nothing.
+func (e *queueSet) release() error {
+	var errs []error
+	for i := range e.queues {
+		if qp := e.queues[i].qp; qp != nil {
+			errs = append(errs, qp.Close())
+		}
+	}
+	if e.mirror != nil {
+		errs = append(errs, e.mirror.Close())
+	}
+	e.holds.releaseAll(&e.net.mem)
+	errs = append(errs, e.unbuild())
+	if e.cq != nil {
+		errs = append(errs, e.cq.Close())
+	}
+	if e.channel != nil {
+		errs = append(errs, e.channel.Close())
+	}
+	return errors.Join(errs...)
+}

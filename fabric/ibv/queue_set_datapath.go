@@ -1,0 +1,352 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// room makes sure that one more work request to a peer can be posted. After an error nothing is in flight to it.
+func (e *queueSet) room(q *sendQueue) error {
+	if e.tx.full() {
+		if err := e.post(); err != nil {
+			return err
+		}
+	}
+	for !e.tx.room(q, 1) {
+		if err := e.stall(q); err != nil {
+			return err
+		}
+	}
+	return q.err
+}
+
+// stall waits for a completion because something is full. It ends: each request in flight completes or fails within
+// the device's retries.
+func (e *queueSet) stall(q *sendQueue) error {
+	e.counters.Stalls++
+	retired := e.retired
+	for p := (pacer{}); e.retired == retired && q.err == nil; {
+		if err := e.turn(context.Background(), &p); err != nil {
+			return e.lose(err)
+		}
+	}
+	return q.err
+}
+
+// turn is one turn of a wait for completions.
+func (e *queueSet) turn(ctx context.Context, p *pacer) error {
+	n, err := e.progress(1, pollBudget)
+	if n == 0 && err == nil {
+		return e.pause(ctx, p)
+	}
+	*p = pacer{}
+	if err == nil && ctx.Err() != nil { // swaps may meet with completions without end
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// pacer paces one wait for completions.
+type pacer struct{ since time.Time }
+
+// pause is called after a polling budget without completions: it gives way, and parks once that has gone on for a
+// while.
+func (e *queueSet) pause(ctx context.Context, p *pacer) error {
+	if e.downSeen != e.net.downSeq.Load() {
+		e.noticeDowns()
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	now := time.Now()
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if now.Sub(p.since) < spinFor {
+		runtime.Gosched()
+		return nil
+	}
+	p.since = time.Time{}
+	return e.park(ctx)
+}
+
+// park sleeps until the completion queue has something, or parkFor is over, or the context's deadline. Waking at once
+// when it is cancelled would cost each sleep seven allocations; the next turn sees it.
+func (e *queueSet) park(ctx context.Context) error {
+	if err := e.cq.Arm(false); err != nil {
+		return err
+	}
+	// What came between the last poll and the arming makes no event.
+	if n, err := e.progress(1, 0); n > 0 || err != nil {
+		return err
+	}
+	d := parkFor
+	if end, ok := ctx.Deadline(); ok {
+		// By its own clock the context may end later: do not spin until then.
+		d = min(d, max(time.Until(end), time.Millisecond))
+	}
+	_, err := e.channel.WaitFor(d)
+	return err
+}
+
+// post rings the doorbell for what is staged.
+func (e *queueSet) post() error {
+	if !e.tx.staged() && len(e.tx.probes) == 0 {
+		return nil
+	}
+	_, err := e.progress(0, 0)
+	return err
+}
+
+// progress posts what is staged and polls within a budget, as Doorbell.Ring does, and completes what came. The count
+// is of completions. An error means that polling failed and that nothing is in flight any more.
+func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
+	if len(e.tx.probes) > 0 {
+		e.tx.postProbes()
+	}
+	c := e.counters
+	if e.tx.staged() {
+		c.Doorbells++
+	}
+	if want > 0 {
+		c.Polls++
+	}
+	n, err := e.tx.ring(want, budget)
+	return n, e.answered(n, err)
+}
+
+// answered deals with what a ring brought.
+func (e *queueSet) answered(n int, err error) error {
+	e.counters.Requests += uint64(e.tx.bell.Posted())
+	if n > 0 {
+		e.reap(e.tx.bell.Completions())
+	}
+	if err != nil {
+		err = e.lose(err)
+	}
+	if len(e.again)+len(e.tx.failed) > 0 {
+		e.endFailed()
+		e.swapAgain()
+	}
+	if e.rings++; e.rings%ringsPerClock == 0 {
+		e.yieldNowAndThen()
+	}
+	return err
+}
+
+// yieldNowAndThen lets the scheduler see this goroutine once in yieldEvery.
+func (e *queueSet) yieldNowAndThen() {
+	if now := time.Now(); now.Sub(e.yielded) >= yieldEvery {
+		runtime.Gosched()
+		e.yielded = now
+	}
+}
+
+func (e *queueSet) reap(wcs []verbs.WC) {
+	for i := range wcs {
+		e.tx.completed(&wcs[i])
+	}
+}
+
+// ended deals with the end of a work request, with err or with success.
+func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
+	e.retired++
+	if i == none {
+		return
+	}
+	w := &e.parts[i]
+	var old uint64
+	if w.block != none {
+		switch {
+		case w.kind == kindAtomic:
+			old = e.slab.word(w.block)
+		case w.kind == kindGet && err == nil && !(w.op != none && e.ops.all[w.op].abandoned):
+			copy(w.dst, e.slab.bytes(w.block, len(w.dst)))
+		}
+		e.slab.give(w.block)
+		w.dst = nil
+	}
+	if w.op != none {
+		e.endPart(w.op, old, err)
+	} else if w.last {
+		e.countDone(err)
+		if err != nil && e.implicitErr == nil {
+			e.implicitErr = err
+		}
+	}
+	if w.hold != none {
+		e.holds.release(&e.net.mem, w.hold, 1)
+	}
+}
+
+// endPart ends one work request of an operation with a handle.
+func (e *queueSet) endPart(o int32, old uint64, err error) {
+	p := &e.ops.all[o]
+	if err != nil && p.err == nil {
+		p.err = err
+	}
+	if p.swap && err == nil && old != p.compare {
+		p.compare = old
+		e.again = append(e.again, o)
+		return
+	}
+	p.old = old
+	if p.parts--; p.parts > 0 {
+		return
+	}
+	e.countDone(p.err)
+	if p.abandoned {
+		e.ops.release(o)
+	}
+}
+
+func (e *queueSet) countDone(err error) {
+	if err != nil {
+		e.counters.Errors++
+	} else {
+		e.counters.Completed++
+	}
+}
+
+// block waits until a list has a block. There is room for a work request then.
+func (e *queueSet) block(q *sendQueue, list *blockList) error {
+	for list.empty() {
+		if err := e.stall(q); err != nil {
+			return err
+		}
+		if err := e.room(q); err != nil { // what there was may be gone
+			return err
+		}
+	}
+	return nil
+}
+
+// postAtomic stages the atomic that an operation describes.
+func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, error) {
+	if err := e.room(q); err != nil {
+		return nil, err
+	}
+	if err := e.block(q, &e.slab.small); err != nil {
+		return nil, err
+	}
+	block := e.slab.small.take()
+	i, slot, w := e.tx.one(q)
+	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
+	p := &e.ops.all[o]
+	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
+	return w, nil
+}
+
+func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off, operand, compare uint64, add bool) {
+	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
+	if add {
+		w.SetFetchAdd(q.base+off, q.rkey, operand)
+	} else {
+		w.SetCompareSwap(q.base+off, q.rkey, compare, operand)
+	}
+}
+
+// swapAgain posts the swaps that found another value than they expected.
+func (e *queueSet) swapAgain() {
+	for len(e.again) > 0 {
+		o := e.again[len(e.again)-1]
+		e.again = e.again[:len(e.again)-1]
+		q := &e.queues[e.ops.all[o].rank]
+		err := q.err
+		if err == nil {
+			var w *verbs.SendWR
+			if w, err = e.postAtomic(q, o, false); err == nil {
+				e.tx.sign(q, w, true)
+				err = e.post()
+			}
+		}
+		if p := &e.ops.all[o]; err != nil && p.live && p.parts > 0 {
+			e.endPart(o, 0, err)
+		}
+	}
+}
+
+// endFailed ends the send queues that failed; their peers are down. Each is taken from the device first, which then
+// works on its requests no more: their memory is the callers' again. What had completed before, ends with success;
+// of other requests that were posted nothing is known.
+func (e *queueSet) endFailed() {
+	for len(e.tx.failed) > 0 {
+		q := e.tx.failed[len(e.tx.failed)-1]
+		e.tx.failed = e.tx.failed[:len(e.tx.failed)-1]
+		cause, op := q.err, "operation"
+		if q.flight.n > 0 && !q.probing {
+			op = e.parts[q.flight.head].kind.String()
+		}
+		e.net.found(int(q.rank), cause)
+		q.err = &fabric.PeerDownError{Rank: int(q.rank), Op: op, Cause: cause}
+		if err := e.reset(q); err != nil {
+			_ = e.lose(err) // each request has the error
+			return
+		}
+		for n, err := 1, error(nil); n > 0; {
+			if n, err = e.tx.ring(1, 0); err != nil {
+				_ = e.lose(err)
+				return
+			}
+			e.reap(e.tx.bell.Completions())
+		}
+		e.tx.endAll(q, q.err)
+	}
+}
+
+// reset takes a queue pair from the device. One that cannot be may still write into blocks that other operations
+// would get, and its registrations stay until the queue set is released.
+func (e *queueSet) reset(q *sendQueue) error {
+	err := q.qp.Reset()
+	if err == nil {
+		return nil
+	}
+	e.net.log.Warn("ibv: a failed queue pair cannot be reset", "rank", q.rank, "err", err)
+	for i, n := q.flight.head, q.flight.n; n > 0; i, n = e.tx.requests[i].next, n-1 {
+		e.parts[i].hold = none
+	}
+	return err
+}
+
+// lose ends all send queues of this lane: its completion queue is of no more use. The peers may well live, and are
+// not reported: when the device has gone, each lane finds out by itself.
+func (e *queueSet) lose(err error) error {
+	if e.lost == nil {
+		e.lost = fmt.Errorf("ibv: the lane is lost, close it and open another: %w", err)
+		e.net.log.Warn("ibv: a lane is lost", "lane", e.index, "err", err)
+	}
+	for _, q := range e.tx.failed {
+		q.err = e.lost
+	}
+	e.tx.failed = e.tx.failed[:0]
+	for i := range e.queues {
+		q := &e.queues[i]
+		if q.err == nil {
+			q.err = e.lost
+		}
+		if q.flight.n > 0 {
+			_ = e.reset(q) // it has warned
+			e.tx.endAll(q, q.err)
+		}
+	}
+	return e.lost
+}
+
+// noticeDowns ends the send queues to ranks that were found down elsewhere.
+func (e *queueSet) noticeDowns() {
+	e.downSeen = e.net.downSeq.Load()
+	e.net.downs.Range(func(rank, cause any) bool {
+		if q := &e.queues[rank.(int)]; q.qp != nil {
+			e.tx.fail(q, cause.(error))
+		}
+		return true
+	})
+	_, _ = e.progress(0, 0) // operations have the error
+}

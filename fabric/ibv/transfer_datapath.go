@@ -1,0 +1,234 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/regcache"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// target returns the queue to a peer for an operation on n bytes at off.
+func (l *lane) target(op string, peer int, off, n uint64) (*sendQueue, error) {
+	e := l.set
+	if uint(peer) < uint(len(e.queues)) {
+		q := &e.queues[peer]
+		if n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil && e.downSeen == e.net.downSeq.Load() {
+			return q, nil
+		}
+	}
+	return l.checkTarget(op, peer, off, n)
+}
+
+// checkTarget is target where something is wrong, or new.
+func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
+	e := l.set
+	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
+		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
+	}
+	q := &e.queues[peer]
+	if off > q.size || n > q.size-off {
+		return nil, &fabric.BoundsError{Op: op, Rank: peer, Off: off, Len: n, Size: q.size}
+	}
+	if e.downSeen != e.net.downSeq.Load() {
+		e.noticeDowns()
+	}
+	if q.err != nil {
+		return nil, q.err
+	}
+	return q, nil
+}
+
+// putInline puts src from within the work request.
+func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	e := l.set
+	if e.tx.full() || !e.tx.room(q, 1) {
+		if err := e.room(q); err != nil {
+			return fabric.Done, l.refuse(err)
+		}
+	}
+	o := none
+	if f&fabric.Implicit == 0 {
+		o = e.ops.add(q.rank, 1)
+	}
+	i, slot, w := e.tx.one(q)
+	p := &e.parts[i]
+	p.op, p.block, p.hold, p.kind, p.last = o, none, none, kindPut, true
+	w.Opcode = verbs.OpWrite
+	w.SetRemote(q.base+off, q.rkey)
+	e.tx.chain.CopyInline(slot, src)
+	return l.commit(q, o, w, false, f)
+}
+
+// transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else through the slab.
+func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
+	e := l.set
+	mem := &e.net.mem
+	local, direct := mem.inSegment(buf)
+	direct = direct && (what == kindGet || len(buf) > copyMax)
+	lkey, size, held := mem.lkey, e.net.piece, none
+	if !direct && int64(len(buf)) >= mem.zeroMin.Load() {
+		region, err := mem.register(buf, accesses[what])
+		switch {
+		case err == nil:
+			held = e.holds.add(region, pieces(len(buf), size))
+		case fatal(err):
+			return fabric.Done, l.refuse(err)
+		default:
+			e.counters.Unregistered++
+		}
+	}
+	switch {
+	case direct:
+		e.counters.Direct++
+	case held != none:
+		e.counters.ZeroCopy++
+		direct, lkey = true, e.holds.all[held].region.LKey
+	default:
+		size = bigBlock
+		e.counters.Bounced++
+	}
+	if held == none && len(buf) <= size && l.synchronous(f) {
+		return l.transferNow(q, off, buf, what, local, lkey, direct)
+	}
+	parts := pieces(len(buf), size)
+	o, err := l.begin(q, parts, f)
+	for left := parts; err == nil; left-- {
+		start := int(parts-left) * size
+		b := buf[start:min(start+size, len(buf))]
+		p := part{op: o, block: none, hold: held, kind: what, last: left == 1}
+		if !direct {
+			if err = l.bounce(q, &p, b); err != nil {
+				break
+			}
+		}
+		i, slot, w := e.tx.one(q)
+		e.parts[i] = p
+		if direct {
+			e.tx.chain.SetLocal(slot, local+uint64(start), uint32(len(b)), lkey)
+		} else {
+			e.tx.chain.SetLocal(slot, e.slab.base+uint64(p.block), uint32(len(b)), e.slab.lkey)
+		}
+		w.Opcode = opcodes[what]
+		w.SetRemote(q.base+off+uint64(start), q.rkey)
+		if left == 1 {
+			return l.commit(q, o, w, p.block != none, f)
+		}
+		l.sign(q, w, false, p.block != none)
+		if err = e.room(q); err != nil {
+			parts = left - 1 // that were not posted
+		}
+	}
+	if held != none {
+		e.holds.release(mem, held, parts)
+	}
+	return fabric.Done, l.cutShort(o, err)
+}
+
+var (
+	opcodes  = [...]verbs.Opcode{kindPut: verbs.OpWrite, kindGet: verbs.OpRead}
+	accesses = [...]regcache.Access{kindPut: 0, kindGet: regcache.LocalWrite}
+)
+
+// pieces is in how many work requests n bytes are moved.
+func pieces(n, size int) int32 { return int32((n + size - 1) / size) }
+
+// bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There is room for its work
+// request then.
+func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
+	e := l.set
+	list := e.slab.list(len(b))
+	if err := e.block(q, list); err != nil {
+		return err
+	}
+	p.block = list.take()
+	if p.kind == kindPut {
+		copy(e.slab.bytes(p.block, len(b)), b)
+	} else {
+		p.dst = b
+	}
+	return nil
+}
+
+// begin makes room for the first work request of an operation and, unless it is implicit, for its outcome.
+func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
+	e := l.set
+	if err := e.room(q); err != nil {
+		return none, err
+	}
+	if f&fabric.Implicit != 0 {
+		return none, nil
+	}
+	return e.ops.add(q.rank, parts), nil
+}
+
+// refuse counts an operation that was counted as started and is not in flight.
+func (l *lane) refuse(err error) error {
+	e := l.set
+	e.counters.Errors++
+	return err
+}
+
+// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see room.
+func (l *lane) cutShort(o int32, err error) error {
+	e := l.set
+	if o != none {
+		e.ops.release(o)
+	}
+	return l.refuse(err)
+}
+
+// sign decides whether a work request asks for a completion.
+func (l *lane) sign(q *sendQueue, w *verbs.SendWR, must, bounced bool) {
+	e := l.set
+	e.tx.sign(q, w, must || bounced && (e.slab.small.scarce() || e.slab.big.scarce()))
+}
+
+// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is posted. A blocking
+// operation gets its first polling budget in the same call.
+func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
+	e := l.set
+	l.sign(q, w, o != none, bounced)
+	if e.batching {
+		if o == none {
+			return fabric.Done, nil
+		}
+		return e.ops.handle(o), nil
+	}
+	want, budget := 0, time.Duration(0)
+	if f&fabric.Blocking != 0 && o != none {
+		want, budget = 1, firstBudget
+	} else if e.tx.out >= pollAt {
+		want = 1
+	}
+	_, err := e.progress(want, budget)
+	if o == none {
+		return fabric.Done, nil // it was collected: Flush has its error, and no other call
+	}
+	return l.settled(o, err)
+}
+
+// settled is the answer to the start of an operation: its outcome if it is complete, or its handle. err is of the ring.
+func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
+	e := l.set
+	switch {
+	case e.ops.all[o].parts == 0:
+		return fabric.Done, l.collect(o)
+	case err != nil:
+		e.ops.all[o].abandoned = true
+		return fabric.Done, err
+	}
+	return e.ops.handle(o), nil
+}
+
+// collect takes an operation's outcome and spends its handle.
+func (l *lane) collect(o int32) error {
+	e := l.set
+	p := &e.ops.all[o]
+	err := p.err
+	e.lastOld = p.old
+	e.ops.release(o)
+	return err
+}
