@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -68,13 +69,24 @@ func (t *tree) held() []*pkg {
 	})
 }
 
-// project reads the project itself.
+// project is the project itself.
 func project(t *testing.T) *tree {
 	t.Helper()
-	tr := read(t, os.DirFS("../.."))
-	tr.pending = pending
+	tr, err := readProject()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return tr
 }
+
+// readProject reads once for all rules, which change nothing.
+var readProject = sync.OnceValues(func() (*tree, error) {
+	tr, err := read(os.DirFS("../.."))
+	if err == nil {
+		tr.pending = pending
+	}
+	return tr, err
+})
 
 // plant makes a tree of the given files. A Go file may omit its package clause.
 func plant(t *testing.T, files map[string]string) *tree {
@@ -86,11 +98,14 @@ func plant(t *testing.T, files map[string]string) *tree {
 		}
 		m[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	return read(t, m)
+	tr, err := read(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
 }
 
-func read(t *testing.T, fsys fs.FS) *tree {
-	t.Helper()
+func read(fsys fs.FS) (*tree, error) {
 	tr := &tree{fset: token.NewFileSet(), files: map[string]string{}, pkgs: map[string]*pkg{}}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -115,10 +130,7 @@ func read(t *testing.T, fsys fs.FS) *tree {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tr
+	return tr, err
 }
 
 // foreign says whether a folder is none of the project's source: what make
