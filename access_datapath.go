@@ -14,7 +14,7 @@ import (
 func (w *Worker) at(node uint32, off, n uint64) unsafe.Pointer {
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
 		p := &w.peers[i]
-		if n <= p.size && off <= p.size-n && w.downSeen == w.downs.Load() {
+		if n <= p.size && off <= p.size-n && w.downSeen == w.deaths.Load() {
 			return unsafe.Add(p.base, off)
 		}
 	}
@@ -188,7 +188,7 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) error {
 	}
 	h, err := pe.data.Put(rank, p.off, buf, f)
 	if f == fabric.Implicit {
-		if int(n) > w.job.copyMax {
+		if int(n) > w.job.networks.copyMax {
 			w.scratch = nil // the network reads it until Flush
 		}
 		return err

@@ -152,7 +152,7 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
 	}
 	h, err := pe.data.Put(rank, p.off, buf, 0)
-	if int(n) > w.job.copyMax {
+	if int(n) > w.job.networks.copyMax {
 		w.scratch = nil // the network reads it until the put is complete
 	}
 	return Pending{w: w, lane: pe.data, h: h, err: err}

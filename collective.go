@@ -56,7 +56,7 @@ type collectives struct {
 
 func newCollectives(j *Job) (*collectives, error) {
 	c := &collectives{job: j, lanes: make(map[fabric.Network]fabric.Lane), turn: make(chan struct{}, 1), word: make([]byte, 8)}
-	for _, n := range j.networks {
+	for _, n := range j.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lane for collective operations: %w", err), c.closeLanes())
@@ -75,9 +75,9 @@ func (c *collectives) close() error {
 	<-c.turn
 	defer func() { c.turn <- struct{}{} }()
 	c.closed = true
-	c.job.mu.Lock()
-	defer c.job.mu.Unlock()
-	c.job.retired.merge(c.stats())
+	c.job.workers.mu.Lock()
+	defer c.job.workers.mu.Unlock()
+	c.job.workers.retired.merge(c.stats())
 	return c.closeLanes()
 }
 
@@ -100,7 +100,7 @@ func (c *collectives) stats() Stats {
 	return s
 }
 
-func (c *collectives) to(rank int) fabric.Lane { return c.lanes[c.job.routes[rank].data] }
+func (c *collectives) to(rank int) fabric.Lane { return c.lanes[c.job.networks.routes[rank].data] }
 
 // area is this rank's system area.
 func (c *collectives) area() []byte { return c.job.seg.System() }
@@ -134,7 +134,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	if c.broken != nil {
 		return fmt.Errorf("conduit: %s: %w: %w", op, ErrCollective, c.broken)
 	}
-	if err := c.job.anyDown(op); err != nil {
+	if err := c.job.members.first(op); err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
@@ -158,13 +158,13 @@ func (c *collectives) stop() error {
 	if err := c.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
 		return err
 	}
-	return c.job.anyDown("wait")
+	return c.job.members.first("wait")
 }
 
 // put8 starts a put of one word into another rank's system area.
 func (c *collectives) put8(rank int, off, v uint64) error {
 	binary.NativeEndian.PutUint64(c.word, v)
-	_, err := c.to(rank).Put(rank, c.job.routes[rank].system+off, c.word, fabric.Implicit)
+	_, err := c.to(rank).Put(rank, c.job.networks.routes[rank].system+off, c.word, fabric.Implicit)
 	return err
 }
 
@@ -213,7 +213,7 @@ func (c *collectives) last(ctx context.Context) error {
 		}
 	}
 	defer func() { c.turn <- struct{}{} }()
-	if err := c.job.anyDown("close"); err != nil {
+	if err := c.job.members.first("close"); err != nil {
 		return err
 	}
 	return c.job.boot.Barrier(ctx)
@@ -287,7 +287,7 @@ func (c *collectives) broadcastChunk(ctx context.Context, root int, buf []byte, 
 
 // give puts a chunk with the total, and then its number, into a rank's box.
 func (c *collectives) give(rank int, box []byte) error {
-	at := c.job.routes[rank].system
+	at := c.job.networks.routes[rank].system
 	if _, err := c.to(rank).Put(rank, at+sysTotal, box, fabric.Implicit); err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (c *collectives) gather(ctx context.Context, blobs [][]byte) error {
 		for i := 1; i < c.job.size; i++ {
 			r := (mine + i) % c.job.size // start next door, so that nobody is asked by all at once
 			if p := piece(blobs[r], at); len(p) > 0 {
-				if _, err := c.to(r).Get(r, c.job.routes[r].system+sysBox, p, fabric.Implicit); err != nil {
+				if _, err := c.to(r).Get(r, c.job.networks.routes[r].system+sysBox, p, fabric.Implicit); err != nil {
 					return err
 				}
 			}

@@ -71,7 +71,7 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 		t.Run(fmt.Sprint("rank ", leaver), func(t *testing.T) {
 			overTCP(t, 3, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				if j.Rank() == leaver {
-					j.markDown(1, errors.New("it says nothing"))
+					j.members.die(1, errors.New("it says nothing"))
 					return j.Close()
 				}
 				return errors.Join(withWorker(j, func(w *Worker) error {
@@ -99,7 +99,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 						finds(j, 1, 300*time.Millisecond)
 						return wantDown(1, j.Close())
 					}
-					j.markDown(1, errors.New("it says nothing"))
+					j.members.die(1, errors.New("it says nothing"))
 					return j.Close()
 				case 3:
 					return j.Close()
@@ -107,7 +107,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 				for len(j.DownRanks()) < 2 && ctx.Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
-				first, others := j.anyDown("wait"), j.DownRanks()
+				first, others := j.members.first("wait"), j.DownRanks()
 				var down *PeerDownError
 				if !errors.As(first, &down) || down.Rank != 2 || !strings.Contains(first.Error(), "it says nothing") || others[3] == nil || !strings.Contains(others[3].Error(), "for rank 2") {
 					return fmt.Errorf("%w, %v, want rank 2 down first, and rank 3 for it", first, others)
@@ -160,7 +160,7 @@ type hastyBootstrap struct {
 
 func (b hastyBootstrap) Barrier(ctx context.Context) error {
 	err := b.Bootstrap.Barrier(ctx)
-	b.j.markDown(2, bootstrap.ErrLeft)
+	b.j.members.die(2, bootstrap.ErrLeft)
 	return err
 }
 
@@ -249,11 +249,11 @@ var (
 // finds has the network of this rank alone find another one down, when this one has been in Close for a while.
 func finds(j *Job, rank int, after time.Duration) {
 	go func() {
-		for !j.leaving.Load() { // at once, as a rule
+		for !j.members.has(leaving) { // at once, as a rule
 			runtime.Gosched()
 		}
 		time.Sleep(after)
-		j.markDown(rank, errors.New("it says nothing"))
+		j.members.die(rank, errors.New("it says nothing"))
 	}()
 }
 
@@ -303,7 +303,7 @@ func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 		}
 		defer others.Done()
 		if j.Rank() == 1 {
-			time.AfterFunc(100*time.Millisecond, func() { j.markDown(2, fmt.Errorf("it has ended: %w", io.EOF)) })
+			time.AfterFunc(100*time.Millisecond, func() { j.members.die(2, fmt.Errorf("it has ended: %w", io.EOF)) })
 		}
 		return j.Close()
 	})

@@ -73,13 +73,13 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		}
 		// Abort marks this rank as dead.
 		if a := job.aborted.Load(); a != nil {
-			job.fail()
+			job.members.advance(dead)
 			boot.Abort(a.Code, a.Msg)
 		} else if err != nil {
-			job.fail()
+			job.members.advance(dead)
 			boot.Abort(1, err.Error())
 		}
-		err = errors.Join(err, job.closeWorkers(), job.Close())
+		err = errors.Join(err, job.workers.closeAll(), job.Close())
 		if a := job.aborted.Load(); a != nil { // also by a handler in Close
 			err = errors.Join(a, err)
 		}

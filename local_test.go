@@ -35,7 +35,7 @@ func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
 			j0 := <-first // computes, and asks the conduit for nothing
 			time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
 			select {
-			case <-j0.closing:
+			case <-j0.members.gone:
 				return nil
 			case <-time.After(30 * time.Second):
 				return errors.New("rank 0 still waits")
@@ -63,7 +63,7 @@ func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
 				return w.Close()
 			}
 			cancel(enough)
-			j.markDown(1, errors.New("it left"))
+			j.members.die(1, errors.New("it left"))
 			if err := w.WaitUntil(context.Background(), 0, Equal, 1); !errors.Is(err, enough) {
 				t.Errorf("a wait for a word ended with %v", err)
 			}
@@ -137,13 +137,13 @@ func TestAWorkerThatOpensSlowlyHoldsUpNobody(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		n := blockedNetwork{j.networks[0], make(chan struct{}), make(chan struct{})}
-		sound := j.networks
-		j.networks = []fabric.Network{n}
+		n := blockedNetwork{j.networks.all[0], make(chan struct{}), make(chan struct{})}
+		sound := j.networks.all
+		j.networks.all = []fabric.Network{n}
 		opened := make(chan error, 1)
 		go func() { _, err := j.NewWorker(); opened <- err }()
 		<-n.inside
-		j.networks = sound
+		j.networks.all = sound
 		others := make(chan error, 1)
 		go func() {
 			j.Stats()
@@ -346,7 +346,7 @@ func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 						}
 					}
 					boots[r].Abort(1, "dies instead of closing")
-					j.fail()
+					j.members.advance(dead)
 				}
 				if err == nil {
 					err = j.Close()
@@ -412,7 +412,7 @@ func TestRunLocalTellsOfAnAbortInClose(t *testing.T) {
 		table := am.NewTable()
 		var job atomic.Pointer[Job]
 		abort := table.Handle("abort", func(*am.Call) {
-			for j := job.Load(); !j.leaving.Load(); {
+			for j := job.Load(); !j.members.has(leaving); {
 				time.Sleep(time.Millisecond)
 			}
 			job.Load().Abort(3, "out of cheese")

@@ -56,7 +56,7 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
 		}
 		for r, j := range jobs { // the books balance, and no message met a rank without a buffer for it
-			for k, l := range j.lanes {
+			for k, l := range j.messages.all {
 				if s := l.Stats(); s.Check() != nil || len(j.DownRanks()) != 0 {
 					t.Errorf("rank %d lane %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
 				}
@@ -349,10 +349,10 @@ func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := j.lanes[0].Close(); err != nil {
+		if err := j.messages.all[0].Close(); err != nil {
 			t.Fatal(err)
 		}
-		j.lanes[0] = l
+		j.messages.all[0] = l
 		err = j.Close()
 		if !errors.As(err, new(*am.InFlightError)) || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), op) {
 			t.Errorf("want one that says %q: %v", op, err)

@@ -70,7 +70,7 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageEndpoints: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
 		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                          func(c *Config) { c.Workers = 3 },
-		"rank 1 was configured with 3 message lanes, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
+		"rank 1 was configured with 3 message endpoints, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
 		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                     func(c *Config) { c.Messages.Credits = 17 },
 		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                func(c *Config) { c.Messages.MaxMedium = 8192 },
 		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                   func(c *Config) { c.Messages.Flow.Window = 5 },
@@ -129,7 +129,7 @@ func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
 				if got := portHandles() > 0; got != with {
 					return fmt.Errorf("with handlers: %v, there are ports: %v", with, got)
 				}
-				if m := j.networks[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
+				if m := j.networks.all[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
 					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Endpoints)
 				}
 				if n := len(j.MessageStats()); n > 0 != with {

@@ -101,7 +101,7 @@ func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
 				return err
 			}
 			var bounds *BoundsError
-			for _, off := range []uint64{end - 7, end, j.routes[to].system + sysBox, ^uint64(0) - 3} {
+			for _, off := range []uint64{end - 7, end, j.networks.routes[to].system + sysBox, ^uint64(0) - 3} {
 				_, call := h.CallWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				post := h.PostWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				if !errors.As(call, &bounds) || !errors.As(post, &bounds) {
@@ -220,7 +220,7 @@ func TestADeadRankEndsTheCallsToItAndOthersGoOn(t *testing.T) {
 	})
 }
 
-// What a message lane finds out the whole job knows.
+// What a message endpoint finds out the whole job knows.
 func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
 	table := handlerTable("h")
 	cause := errors.New("it sent nonsense")
@@ -230,14 +230,14 @@ func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
 			if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
 				return err
 			}
-			j.lanes[1].PeerDown(1, cause)
+			j.messages.all[1].PeerDown(1, cause)
 			if err := until(ctx, "the job hears of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
 				return err
 			}
 			if err := wantErr(j.DownRanks()[1], cause); err != nil {
 				return err
 			}
-			for k, l := range j.lanes { // the other lane too
+			for k, l := range j.messages.all { // the other lane too
 				if err := until(ctx, fmt.Sprintf("lane %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
 					return err
 				}

@@ -156,9 +156,9 @@ func TestCollectiveOperationsNameTheRankThatDiedFirst(t *testing.T) {
 		if j.Rank() != 3 {
 			return j.Barrier(ctx)
 		}
-		j.markDown(2, died)
-		j.markDown(0, errors.New("it left"))
-		j.markDown(1, errors.New("it left"))
+		j.members.die(2, died)
+		j.members.die(0, errors.New("it left"))
+		j.members.die(1, errors.New("it left"))
 		var down *PeerDownError
 		if err := j.Barrier(ctx); !errors.As(err, &down) || down.Rank != 2 || !errors.Is(err, died) {
 			t.Errorf("Barrier: %v, want rank 2 down", err)
@@ -202,7 +202,7 @@ type heraldLane struct {
 }
 
 func (n heraldNetwork) NewLane() (fabric.Lane, error) {
-	n.j.markDown(1, errors.New("found out while opening"))
+	n.j.members.die(1, errors.New("found out while opening"))
 	l, err := n.Network.NewLane()
 	return heraldLane{l, n.j}, err
 }
@@ -210,7 +210,7 @@ func (n heraldNetwork) NewLane() (fabric.Lane, error) {
 func (n heraldNetwork) Close() error { return nil }
 
 func (l heraldLane) Close() error {
-	l.j.markDown(2, errors.New("found out while closing"))
+	l.j.members.die(2, errors.New("found out while closing"))
 	return l.Lane.Close()
 }
 
@@ -220,7 +220,7 @@ func TestADeathFoundWhileAWorkerOpensOrClosesHangsNothing(t *testing.T) {
 		if j.Rank() != 0 {
 			return nil
 		}
-		j.addNetwork(heraldNetwork{j.networks[0], j})
+		j.addNetwork(heraldNetwork{j.networks.all[0], j})
 		done := make(chan error, 1)
 		go func() { done <- withWorker(j, func(*Worker) error { return nil }) }()
 		select {

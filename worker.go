@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -19,14 +22,14 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers    []peer         // by rank; nil once closed
-	downs    *atomic.Uint32 // the job's count of dead ranks
+	deaths   *atomic.Uint32 // the job's count of dead ranks
 	downSeen uint32         // what peers reflects
-	downTold uint32         // how many deaths WaitUntil has told of
+	reported uint32         // how many deaths WaitUntil has returned
 	mapped   *mappedCounters
 	guard    owner.Guard
 
 	job     *Job
-	turn    int             // of the message lanes
+	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
@@ -70,32 +73,79 @@ func (m *mappedCounters) load() fabric.Counters {
 	return c
 }
 
-// NewWorker opens a worker. Over verbs there are Config.Workers of them; when none is to be had
-// the error wraps ErrNoWorker. There it waits up to 2 s while the device still works off what a closed worker left.
+// workers are those of a job that are open, and the counters of those that were.
+type workers struct {
+	mu      sync.Mutex
+	open    map[*Worker]struct{}
+	opening int // that NewWorker is about to return
+	opened  int // ever
+	retired Stats
+}
+
+func newWorkers() workers { return workers{open: make(map[*Worker]struct{}), retired: make(Stats)} }
+
+// close refuses workers from now on, and begins to leave, unless some are open.
+func (s *workers) close(m *membership) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.open) + s.opening; n > 0 {
+		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
+	}
+	m.advance(leaving)
+	return nil
+}
+
+// closeAll closes workers that a rank function left open, so that the job can end. The errors say how
+// many there were.
+func (s *workers) closeAll() error {
+	s.mu.Lock()
+	open := slices.Collect(maps.Keys(s.open))
+	s.mu.Unlock()
+	if len(open) == 0 {
+		return nil
+	}
+	errs := []error{fmt.Errorf("conduit: %d workers were left open", len(open))}
+	for _, w := range open {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// OpenWorkers is how many workers are open.
+func (j *Job) OpenWorkers() int {
+	j.workers.mu.Lock()
+	defer j.workers.mu.Unlock()
+	return len(j.workers.open)
+}
+
+// NewWorker opens a worker. Over verbs there are Config.Workers of them; when none is to be had the
+// error wraps ErrNoWorker. There it waits up to 2 s while the device still works off what a closed
+// worker left.
 func (j *Job) NewWorker() (*Worker, error) {
-	j.mu.Lock()
-	if j.closed {
-		j.mu.Unlock()
+	s := &j.workers
+	s.mu.Lock()
+	if j.members.has(leaving) {
+		s.mu.Unlock()
 		return nil, errClosed("NewWorker", "job")
 	}
-	j.opening++
-	turn := j.opened % j.cfg.MessageEndpoints
-	j.opened++
-	j.mu.Unlock()
+	s.opening++
+	turn := s.opened % j.cfg.MessageEndpoints
+	s.opened++
+	s.mu.Unlock()
 	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, turn: turn, ctx: j.life, downs: &j.downs}
+	w := &Worker{job: j, turn: turn, ctx: j.life, deaths: &j.members.deaths}
 	w.waitStop = w.stopWaiting
 	err := w.open()
 	if err != nil {
 		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.release())
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.opening--
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening--
 	if err != nil {
 		return nil, err
 	}
-	j.workers[w] = struct{}{}
+	s.open[w] = struct{}{}
 	return w, nil
 }
 
@@ -103,9 +153,9 @@ func (w *Worker) open() (err error) {
 	if w.mapped, w.freeMapped, err = offheap.Alloc[mappedCounters](); err != nil {
 		return err
 	}
-	w.lanes = make([]fabric.Lane, 0, len(w.job.networks))
+	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
 	byNet := make(map[fabric.Network]fabric.Lane)
-	for _, n := range w.job.networks {
+	for _, n := range w.job.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
 			return err
@@ -116,26 +166,26 @@ func (w *Worker) open() (err error) {
 	}
 	w.peers = make([]peer, w.job.size)
 	for r := range w.peers {
-		rt := w.job.routes[r]
+		rt := w.job.networks.routes[r]
 		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
 	}
-	w.downSeen = w.downs.Load() - 1 // force the first refresh
+	w.downSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
 	return nil
 }
 
 // refresh makes the table of mapped segments reflect which ranks are down.
 func (w *Worker) refresh() {
-	seen := w.downs.Load()
+	seen := w.deaths.Load()
 	for r := range w.peers {
 		p := &w.peers[r]
 		p.base, p.size, p.cpuAtomics = nil, 0, false
-		if p.down = w.job.downCause(r) != nil; p.down {
+		if p.down = w.job.members.cause(r) != nil; p.down {
 			continue
 		}
 		if mem := p.data.Mapped(r); mem != nil {
 			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), p.user
-			p.cpuAtomics = w.job.routes[r].cpuAtomics
+			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
 		}
 	}
 	w.downSeen = seen
@@ -145,7 +195,7 @@ func (w *Worker) refresh() {
 func (w *Worker) near(node uint32, off, n uint64) *peer {
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
 		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.downSeen == w.downs.Load() {
+		if n <= p.user && off <= p.user-n && !p.down && w.downSeen == w.deaths.Load() {
 			return p
 		}
 	}
@@ -171,14 +221,14 @@ func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error
 		}
 		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
 	}
-	if w.downSeen != w.downs.Load() {
+	if w.downSeen != w.deaths.Load() {
 		w.refresh()
 	}
 	p := &w.peers[rank]
 	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
 		return nil, 0, err
 	}
-	if cause := w.job.downCause(rank); cause != nil {
+	if cause := w.job.members.cause(rank); cause != nil {
 		return nil, 0, &PeerDownError{Rank: rank, Op: op, Cause: cause}
 	}
 	return p, rank, nil
@@ -308,9 +358,9 @@ func (w *Worker) stopWaiting() error {
 	if err := w.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
 		return err
 	}
-	if n := w.downs.Load(); n != w.downTold {
-		w.downTold = n
-		return w.job.lastDown("wait-until")
+	if n := w.deaths.Load(); n != w.reported {
+		w.reported = n
+		return w.job.members.latest("wait-until")
 	}
 	return nil
 }
@@ -318,15 +368,15 @@ func (w *Worker) stopWaiting() error {
 // Stats are the worker's counters. It may be called from any goroutine, until
 // Close.
 func (w *Worker) Stats() Stats {
-	w.job.mu.Lock()
-	defer w.job.mu.Unlock()
+	w.job.workers.mu.Lock()
+	defer w.job.workers.mu.Unlock()
 	return w.statsLocked()
 }
 
 func (w *Worker) statsLocked() Stats {
 	s := make(Stats)
 	for i, l := range w.lanes {
-		s.add(w.job.networks[i].Name(), l.Counters().Load())
+		s.add(w.job.networks.all[i].Name(), l.Counters().Load())
 	}
 	if w.mapped != nil {
 		s.add(FabricSHM, w.mapped.load())
@@ -356,10 +406,10 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	w.job.mu.Lock()
-	defer w.job.mu.Unlock()
-	delete(w.job.workers, w)
-	w.job.retired.merge(w.statsLocked())
+	w.job.workers.mu.Lock()
+	defer w.job.workers.mu.Unlock()
+	delete(w.job.workers.open, w)
+	w.job.workers.retired.merge(w.statsLocked())
 	w.closeErr = errors.Join(err, w.release())
 	return w.closeErr
 }

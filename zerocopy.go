@@ -26,7 +26,7 @@ type registering interface {
 // Registrations reports on the registrations of the program's own memory; false when the job makes none:
 // it does not use verbs, or Config.ZeroCopyMin forbids them. It may be called at any time, also after Close.
 func (j *Job) Registrations() (Registrations, bool) {
-	n, ok := j.registering()
+	n, ok := j.networks.registering()
 	if !ok {
 		return Registrations{}, false
 	}
@@ -38,7 +38,7 @@ func (j *Job) Registrations() (Registrations, bool) {
 // starts: a library loaded since may have replaced the hooks. What is no longer watched is registered for each operation from then on.
 // It takes some milliseconds, and is right at any time before Close.
 func (j *Job) RetestRegistrations() (Registrations, bool) {
-	n, ok := j.registering()
+	n, ok := j.networks.registering()
 	if !ok {
 		return Registrations{}, false
 	}
@@ -47,9 +47,9 @@ func (j *Job) RetestRegistrations() (Registrations, bool) {
 }
 
 // registering is the job's network that registers, unless it was told never to.
-func (j *Job) registering() (registering, bool) {
-	for _, n := range j.networks {
-		if r, ok := n.(registering); ok && r.ZeroCopyMin() < math.MaxInt64 {
+func (n *networks) registering() (registering, bool) {
+	for _, net := range n.all {
+		if r, ok := net.(registering); ok && r.ZeroCopyMin() < math.MaxInt64 {
 			return r, true
 		}
 	}
