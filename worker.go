@@ -21,12 +21,12 @@ import (
 // nothing that another worker shares. One goroutine uses it at a time.
 type Worker struct {
 	// What the hot path touches comes first.
-	peers    []peer         // by rank; nil once closed
-	deaths   *atomic.Uint32 // the job's count of dead ranks
-	downSeen uint32         // what peers reflects
-	reported uint32         // how many deaths WaitUntil has returned
-	mapped   *mappedCounters
-	guard    owner.Guard
+	peers      []peer         // by rank; nil once closed
+	deaths     *atomic.Uint32 // the job's count of dead ranks
+	deathsSeen uint32         // what peers reflects
+	reported   uint32         // how many deaths WaitUntil has returned
+	direct     *directCounters
+	guard      owner.Guard
 
 	job     *Job
 	turn    int             // of the message endpoints
@@ -40,7 +40,7 @@ type Worker struct {
 	scratch []byte // where values are laid for a lane to read or write
 	slots   resultSlots
 
-	freeMapped func()
+	freeDirect func()
 	closeErr   error
 }
 
@@ -50,17 +50,17 @@ type peer struct {
 	size       uint64         // bytes at base; 0 when not mapped
 	cpuAtomics bool           // atomics on base are allowed
 	user       uint64         // the segment's size, mapped or not
-	down       bool           // as of downSeen
+	down       bool           // as of deathsSeen
 	data, amo  fabric.Lane
 }
 
-// mappedCounters count what never reached a lane because loads and stores did
+// directCounters count what never reached a lane because loads and stores did
 // it. See package offheap for why they are not atomics.
-type mappedCounters struct {
+type directCounters struct {
 	puts, gets, atomics, putBytes, getBytes uint64
 }
 
-func (m *mappedCounters) load() fabric.Counters {
+func (m *directCounters) load() fabric.Counters {
 	c := fabric.Counters{
 		Puts:     atomic.LoadUint64(&m.puts),
 		Gets:     atomic.LoadUint64(&m.gets),
@@ -150,7 +150,7 @@ func (j *Job) NewWorker() (*Worker, error) {
 }
 
 func (w *Worker) open() (err error) {
-	if w.mapped, w.freeMapped, err = offheap.Alloc[mappedCounters](); err != nil {
+	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
 	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
@@ -169,7 +169,7 @@ func (w *Worker) open() (err error) {
 		rt := w.job.networks.routes[r]
 		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
 	}
-	w.downSeen = w.deaths.Load() - 1 // force the first refresh
+	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
 	return nil
 }
@@ -188,50 +188,44 @@ func (w *Worker) refresh() {
 			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
 		}
 	}
-	w.downSeen = seen
+	w.deathsSeen = seen
 }
 
-// near returns the peer, or nil if anything is wrong.
-func (w *Worker) near(node uint32, off, n uint64) *peer {
+// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
+func (w *Worker) valid(node uint32, off, n uint64) *peer {
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
 		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.downSeen == w.deaths.Load() {
+		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
 			return p
 		}
 	}
 	return nil
 }
 
-// reach returns the peer for an operation that goes through a lane, after all
-// checks that a global pointer needs.
-func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error) {
-	if p := w.near(node, off, n); p != nil {
-		return p, int(node) - 1, nil
-	}
-	if w.peers == nil {
-		return nil, 0, errClosed(op, "worker")
-	}
-	if node == 0 {
-		return nil, 0, fmt.Errorf("%s: %w", op, ErrNullPtr)
-	}
+// check is valid after a death, and says what is wrong.
+func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
 	rank := int(node) - 1
-	if rank >= len(w.peers) {
-		if node >= badRank {
-			rank = -1
-		}
-		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
+	switch {
+	case w.peers == nil:
+		return nil, errClosed(op, "worker")
+	case node == 0:
+		return nil, fmt.Errorf("%s: %w", op, ErrNullPtr)
+	case node >= badRank:
+		return nil, &RankError{Op: op, Rank: -1, Size: len(w.peers)}
+	case rank >= len(w.peers):
+		return nil, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
 	}
-	if w.downSeen != w.deaths.Load() {
+	if w.deathsSeen != w.deaths.Load() {
 		w.refresh()
 	}
 	p := &w.peers[rank]
 	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if cause := w.job.members.cause(rank); cause != nil {
-		return nil, 0, &PeerDownError{Rank: rank, Op: op, Cause: cause}
+		return nil, &PeerDownError{Rank: rank, Op: op, Cause: cause}
 	}
-	return p, rank, nil
+	return p, nil
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -378,8 +372,8 @@ func (w *Worker) statsLocked() Stats {
 	for i, l := range w.lanes {
 		s.add(w.job.networks.all[i].Name(), l.Counters().Load())
 	}
-	if w.mapped != nil {
-		s.add(FabricSHM, w.mapped.load())
+	if w.direct != nil {
+		s.add(FabricSHM, w.direct.load())
 	}
 	return s
 }
@@ -421,9 +415,9 @@ func (w *Worker) release() error {
 		errs = append(errs, l.Close())
 	}
 	w.lanes, w.peers, w.waiter = nil, nil, nil
-	if w.freeMapped != nil {
-		w.freeMapped()
-		w.mapped, w.freeMapped = nil, nil
+	if w.freeDirect != nil {
+		w.freeDirect()
+		w.direct, w.freeDirect = nil, nil
 	}
 	return errors.Join(errs...)
 }
