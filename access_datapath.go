@@ -8,8 +8,8 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// An operation goes to mapped memory, or through a lane. Which it is stands in Worker.peers, chosen once
-// for each peer; mapped, put, get and atomic are all that looks there.
+// An operation goes to mapped memory, or through a lane. Which it is stands in Worker.peers, chosen
+// once for each peer; mapped, put, get and atomic are all that looks there.
 
 // mapped returns where [off, off+n) of the rank's segment is mapped here, or nil when it is not, or
 // anything at all is wrong: then the caller goes on with a lane, and check finds out what.
@@ -24,6 +24,17 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 		p := &w.peers[i]
 		if n <= p.size && off <= p.size-n && w.deathsSeen == w.deaths.Load() {
 			return unsafe.Add(p.base, off)
+		}
+	}
+	return nil
+}
+
+// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
+func (w *Worker) valid(node uint32, off, n uint64) *peer {
+	if i := uint(node) - 1; i < uint(len(w.peers)) {
+		p := &w.peers[i]
+		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
+			return p
 		}
 	}
 	return nil
@@ -136,14 +147,14 @@ func PutSliceNBI[T any](w *Worker, p Ptr[T], src []T) error {
 // PutSliceAsync starts a put of src, which must not change until it is complete.
 func PutSliceAsync[T any](w *Worker, p Ptr[T], src []T) Pending { return putSlice(w, p, src, 0) }
 
-// GetSlice reads len(dst) elements from p on. When the worker's context ends first, dst is the network's
-// until Flush returns.
+// GetSlice reads len(dst) elements from p on. When the worker's context ends first, dst is the
+// network's until Flush returns.
 func GetSlice[T any](w *Worker, dst []T, p Ptr[T]) error {
 	return getSlice(w, dst, p, fabric.Blocking).finish()
 }
 
-// GetSliceNBI is GetSlice without the wait: dst holds the elements after Flush, and must not be touched
-// before.
+// GetSliceNBI is GetSlice without the wait: dst holds the elements after Flush, and must not be
+// touched before.
 func GetSliceNBI[T any](w *Worker, dst []T, p Ptr[T]) error {
 	return getSlice(w, dst, p, fabric.Implicit).err
 }
@@ -226,8 +237,8 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	return v, err
 }
 
-// scratchMin is the size of a worker's scratch buffer: larger values get a buffer of their own, which
-// then stays.
+// scratchMin is the size of a worker's scratch buffer: larger values get a buffer of their own,
+// which then stays.
 const scratchMin = 4096
 
 // lay returns n bytes of scratch, aligned for any type.
@@ -239,8 +250,8 @@ func (w *Worker) lay(n int) []byte {
 	return w.scratch[:n]
 }
 
-// settle ends a blocking operation on the scratch buffer; one that failed has no handle. Some of it may
-// still be in flight then, and the buffer is the network's: the next value gets another.
+// settle ends a blocking operation on the scratch buffer; one that failed has no handle. Some of it
+// may still be in flight then, and the buffer is the network's: the next value gets another.
 func (w *Worker) settle(l fabric.Lane, h fabric.Handle, err error) error {
 	if h != fabric.Done {
 		_, err = w.await(l, h)

@@ -224,8 +224,8 @@ func met(ctx context.Context, phase, n int) error {
 	return until(ctx, "all are here", func() bool { return int(exitMet[phase].Load()) >= n })
 }
 
-// gatherThenOneMayLeave: when rank 1 returns from it, all ranks are together and none needs it any more: a reply that is
-// on its way dies with who sent it.
+// gatherThenOneMayLeave: when rank 1 returns from it, all ranks are together and none needs it any
+// more: a reply that is on its way dies with who sent it.
 func gatherThenOneMayLeave(ctx context.Context, w *Worker) error {
 	if err := gather(ctx, w, phaseAll, 0, 1, 2); err != nil {
 		return err
@@ -273,8 +273,8 @@ func oneEndsInHandler(h *am.Handler, args ...uint64) func(ctx context.Context, w
 	}
 }
 
-// outliveMessages calls rank 1 until it is found down, as every later use says, and then goes on with the other
-// survivor.
+// outliveMessages calls rank 1 until it is found down, as every later use says, and then goes on
+// with the other survivor.
 func outliveMessages(ctx context.Context, w *Worker) error {
 	var err error
 	for i := uint64(0); err == nil; i++ {
@@ -346,8 +346,8 @@ func blockedWithMessages(ctx context.Context, w *Worker) error {
 	}
 }
 
-// Whatever ranks with messages do, the job ends by itself in bounded time with the right code, no process is
-// left, and those who need a rank that left are told so.
+// Whatever ranks with messages do, the job ends by itself in bounded time with the right code, no
+// process is left, and those who need a rank that left are told so.
 func TestEveryEndOfAJobWithMessagesIsBoundedAndHasTheRightCode(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		for name, e := range messageEndings {

@@ -116,8 +116,8 @@ func (p *Promise[T]) collect() {
 	p.slot, p.large = nil, nil
 }
 
-// abandon forgets where a get that failed was to arrive. Pieces of it may still arrive: the place is not
-// used again.
+// abandon forgets where a get that failed was to arrive. Pieces of it may still arrive: the place
+// is not used again.
 func (p *Promise[T]) abandon() { p.slot, p.large = nil, nil }
 
 // GetAsync starts a get of the value at p. A T of up to 64 bytes costs no allocation.

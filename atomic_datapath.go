@@ -18,8 +18,8 @@ func FetchAdd[T Word](w *Worker, p Ptr[T], delta T) (T, error) {
 	return atomicValue(w, fabric.FetchAdd, p, uint64(delta), 0)
 }
 
-// CompareSwap stores new at p if old is there, and returns what was there: the swap took place if the
-// result equals old.
+// CompareSwap stores new at p if old is there, and returns what was there: the swap took place if
+// the result equals old.
 func CompareSwap[T Word](w *Worker, p Ptr[T], old, new T) (T, error) {
 	if at := w.mappedWord(p.node, p.off); at != nil {
 		for {
@@ -34,8 +34,8 @@ func CompareSwap[T Word](w *Worker, p Ptr[T], old, new T) (T, error) {
 	return atomicValue(w, fabric.CompareSwap, p, uint64(new), uint64(old))
 }
 
-// Swap stores v at p and returns what was there. Verbs has no such operation: over ibv it is a loop of
-// compare-and-swaps.
+// Swap stores v at p and returns what was there. Verbs has no such operation: over ibv it is a loop
+// of compare-and-swaps.
 func Swap[T Word](w *Worker, p Ptr[T], v T) (T, error) {
 	if at := w.mappedWord(p.node, p.off); at != nil {
 		return T(atomic.SwapUint64(at, uint64(v))), nil
@@ -58,8 +58,8 @@ func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
 	return atomicAsync(w, fabric.Swap, p, uint64(v), 0)
 }
 
-// mappedWord is mapped for an atomic, which it counts: the aligned word, if the processor's own atomics
-// are the right ones for it.
+// mappedWord is mapped for an atomic, which it counts: the aligned word, if the processor's own
+// atomics are the right ones for it.
 func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
 	at := w.mapped(node, off, 8)
 	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics {

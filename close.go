@@ -12,23 +12,24 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// Close leaves the job. It is collective: it waits, at most Config.CloseTimeout, until every rank has
-// called it, since a peer may still read this segment; if they have not, up to 2.5 s more, for them to
-// read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes on. Closing
-// again does nothing and returns the same. After Close the segment is gone. Only where a handler does
-// not end, or a message is prepared and not sent, Close leaves the job, but not the memory that these
-// may use, and returns an error that matches [am.ErrBusy] too: close again when they have ended, until
-// the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
+// Close leaves the job. It is collective: it waits, at most Config.CloseTimeout, until every rank
+// has called it, since a peer may still read this segment; if they have not, up to 2.5 s more, for
+// them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
+// on. Closing again does nothing and returns the same. After Close the segment is gone. Only where
+// a handler does not end, or a message is prepared and not sent, Close leaves the job, but not the
+// memory that these may use, and returns an error that matches [am.ErrBusy] too: close again when
+// they have ended, until the error is another one or nil. The Close that succeeds counts the calls
+// that the first one ended.
 //
 // Before it meets the others it waits for the messages of this rank, and afterwards it runs the
-// handlers of what they sent before: every call has its end, every post its handler. Calls that get no
-// reply end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is
-// down it counts also messages that may not have arrived, or been handled, within CloseTimeout. A death
-// ends the wait, and is no error of Close where it was found before (DownRanks has it), or is the end of
-// a process, or the bootstrap reports it to all ranks; one that only the network finds, while this rank
-// waits, is a *PeerDownError. While a rank waits in Close its handlers run, and its goroutines may send
-// on until every rank has called Close; then requests are refused with an error that wraps
-// [am.ErrClosed].
+// handlers of what they sent before: every call has its end, every post its handler. Calls that get
+// no reply end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a
+// rank is down it counts also messages that may not have arrived, or been handled, within
+// CloseTimeout. A death ends the wait, and is no error of Close where it was found before
+// (DownRanks has it), or is the end of a process, or the bootstrap reports it to all ranks; one
+// that only the network finds, while this rank waits, is a *PeerDownError. While a rank waits in
+// Close its handlers run, and its goroutines may send on until every rank has called Close; then
+// requests are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
 	lockrank.CheckCommunication("close")
 	if j.cfg.Handlers.InHandler() {
@@ -55,9 +56,10 @@ func (j *Job) Close() error {
 	return j.closeErr
 }
 
-// leave is what MPI_Finalize does: this rank's messages end, all ranks meet, requests are refused and
-// those that were sent meanwhile end, all meet again, and what has arrived is handled. Only behind the
-// second meeting is no request on its way. unhandled is what arrived and was not handled in time.
+// leave is what MPI_Finalize does: this rank's messages end, all ranks meet, requests are refused
+// and those that were sent meanwhile end, all meet again, and what has arrived is handled. Only
+// behind the second meeting is no request on its way. unhandled is what arrived and was not handled
+// in time.
 func (j *Job) leave() (err, unhandled error) {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
@@ -92,8 +94,8 @@ func (j *Job) leave() (err, unhandled error) {
 	return err, nil
 }
 
-// deathReport is how long a rank that leaves because of a death waits for the bootstrap to report it:
-// the others should learn of the dead rank first, not of this one.
+// deathReport is how long a rank that leaves because of a death waits for the bootstrap to report
+// it: the others should learn of the dead rank first, not of this one.
 const deathReport = time.Second
 
 // departure is how a rank leaves that has not met the others.
@@ -121,8 +123,9 @@ func (d *departure) await(ctx context.Context) error {
 	}
 }
 
-// meet waits until every rank has come here, and returns nil if all have. It is the bootstrap's barrier,
-// which needs no queue pair. A death ends it. done is what an error says that the others have not.
+// meet waits until every rank has come here, and returns nil if all have. It is the bootstrap's
+// barrier, which needs no queue pair. A death ends it. done is what an error says that the others
+// have not.
 func (j *Job) meet(ctx context.Context, done string) *departure {
 	if j.size == 1 {
 		return nil
@@ -152,7 +155,7 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 		return &departure{reason: death, report: j.members.firstReported, within: deathReport}
 	case death != nil:
 		return &departure{reason: death, report: j.members.firstReported, within: deathReport, death: fmt.Errorf("conduit: %w", death)}
-	case other && j.rank == 0: // which the others hear each other through
+	case other && j.rank == 0: // through which the others learn of it
 		return &departure{reason: err, report: j.members.anyReported, within: 2 * deathReport}
 	case other: // it died, gave up, or left because of a death; rank 0 passes on which
 		return &departure{}
@@ -160,9 +163,9 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 	return &departure{err: err, reason: err}
 }
 
-// release gives everything back, in whatever state Join or Close left it. busy says what of the message
-// endpoints is still in use; then they, the networks and the segment stay, and release may be called
-// again.
+// release gives everything back, in whatever state Join or Close left it. busy says what of the
+// message endpoints is still in use; then they, the networks and the segment stay, and release may
+// be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
 	err = j.messages.close()

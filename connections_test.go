@@ -42,7 +42,8 @@ func TestConnectionsAreAsTheFieldSaysElseTheVariable(t *testing.T) {
 	}
 }
 
-// connections returns how many connections of messages a rank has seen opened over verbs, and how many it closed.
+// connections returns how many connections of messages a rank has seen opened over verbs, and how
+// many it closed.
 func connections(j *Job) (opened, closed uint64) {
 	s := j.MessageStats()[FabricIBV].Network
 	return s.Connects + s.Accepts, s.Disconnects

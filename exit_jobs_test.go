@@ -36,8 +36,9 @@ type ending struct {
 	shm    bool                                    // over shared memory only: to a device it is like another one
 }
 
-// tracebackCodes are those of a process that a signal ends with Go's traceback. With the race detector the traceback itself
-// dies of SIGSEGV now and then: the signal came while the detector's C code was running (runtime.tracebackHexdump of Go 1.26.8).
+// tracebackCodes are those of a process that a signal ends with Go's traceback. With the race
+// detector the traceback itself dies of SIGSEGV now and then: the signal came while the detector's
+// C code was running (runtime.tracebackHexdump of Go 1.26.8).
 var tracebackCodes = func() []int {
 	if racetest.Enabled {
 		return []int{2, 128 + int(syscall.SIGSEGV)}

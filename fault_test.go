@@ -332,7 +332,8 @@ func TestARankWithoutItsDeviceFailsTheOthersWithItsReason(t *testing.T) {
 	}
 }
 
-// oneExchange is a bootstrap in which the others have given up after the hellos, when this rank says what its device is.
+// oneExchange is a bootstrap in which the others have given up after the hellos, when this rank
+// says what its device is.
 type oneExchange struct {
 	bootstrap.Bootstrap
 	done bool

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -69,39 +68,14 @@ func (j *Job) FabricTo(rank int) string {
 // among its own operations.
 func (j *Job) CPUAtomics() bool { return j.networks.routes[j.rank].cpuAtomics }
 
-// Abort writes msg to standard error, exits this process with code, and has the launcher end the job where it can: a PMI
-// launcher and ibrun do. A code whose lowest 8 bits are 0, as 0 or 256, would be that of a good end: 1 in its place. Over TCP the other ranks
-// find this one down, with msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's error has a
-// *bootstrap.AbortError for it.
+// Abort writes msg to standard error, exits this process with code, and has the launcher end the
+// job where it can: a PMI launcher and ibrun do. A code whose lowest 8 bits are 0, as 0 or 256,
+// would be that of a good end: 1 in its place. Over TCP the other ranks find this one down, with
+// msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's
+// error has a *bootstrap.AbortError for it.
 func (j *Job) Abort(code int, msg string) {
 	j.aborted.CompareAndSwap(nil, &bootstrap.AbortError{Code: bootstrap.AbortCode(code), Msg: msg})
 	j.boot.Abort(code, msg)
-}
-
-// Stats are counters by network name.
-type Stats map[string]fabric.Counters
-
-func (s Stats) add(name string, c fabric.Counters) { s[name] = s[name].Add(c) }
-
-func (s Stats) merge(o Stats) {
-	for name, c := range o {
-		s.add(name, c)
-	}
-}
-
-// Stats sums the counters of all workers, open and closed, and of the job's own operations.
-func (j *Job) Stats() Stats {
-	j.workers.mu.Lock()
-	defer j.workers.mu.Unlock()
-	s := make(Stats)
-	s.merge(j.workers.retired)
-	for w := range j.workers.open {
-		s.merge(w.statsLocked())
-	}
-	if j.coll != nil {
-		s.merge(j.coll.stats())
-	}
-	return s
 }
 
 // DownRanks are the ranks known to be dead, with how that was found out.

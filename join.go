@@ -16,10 +16,10 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// Join makes this process a rank of the job that its launcher started: ibrun, mpiexec, srun, or what
-// else set IBCONDUIT_RANK, IBCONDUIT_SIZE and IBCONDUIT_ADDR (package bootstrap has the list). Without a
-// launcher it is a job of one rank. Join is collective, bounded by Config.JoinTimeout and ctx, and
-// leaves nothing behind when it fails.
+// Join makes this process a rank of the job that its launcher started: ibrun, mpiexec, srun, or
+// what else set IBCONDUIT_RANK, IBCONDUIT_SIZE and IBCONDUIT_ADDR (package bootstrap has the list).
+// Without a launcher it is a job of one rank. Join is collective, bounded by Config.JoinTimeout and
+// ctx, and leaves nothing behind when it fails.
 func Join(ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
@@ -120,8 +120,8 @@ func (j *joining) mapSegment() (err error) {
 	return nil
 }
 
-// abstain sends the others, in the place of a hello, why this rank cannot take part: they fail with its
-// name and reason instead of for a rank that went away. It returns the reason.
+// abstain sends the others, in the place of a hello, why this rank cannot take part: they fail with
+// its name and reason instead of for a rank that went away. It returns the reason.
 func (j *joining) abstain(ctx context.Context, why error) error {
 	if j.size > 1 {
 		ctx, cancel := context.WithTimeout(ctx, verdictGrace)
@@ -131,9 +131,9 @@ func (j *joining) abstain(ctx context.Context, why error) error {
 	return why
 }
 
-// connect finds out which rank is reached by which network. Three exchanges at most: what am I; does any
-// rank need verbs; and if so the device's addresses. The outcome is the same on every rank since it is
-// computed from the same answers.
+// connect finds out which rank is reached by which network. Three exchanges at most: what am I;
+// does any rank need verbs; and if so the device's addresses. The outcome is the same on every rank
+// since it is computed from the same answers.
 func (j *joining) connect(ctx context.Context) error {
 	mine, err := newHello(j.Job)
 	if err != nil {
@@ -322,8 +322,8 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 	return all, j.compareHandlers(ctx, all)
 }
 
-// compareHandlers refuses ranks that would not understand each other's messages. All come to the same verdict, since
-// all compare the same answers with rank 0's.
+// compareHandlers refuses ranks that would not understand each other's messages. All come to the
+// same verdict, since all compare the same answers with rank 0's.
 func (j *joining) compareHandlers(ctx context.Context, all []hello) error {
 	first := &all[0]
 	for r := range all {

@@ -11,7 +11,8 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// failingBootstrap fails when the ranks have told one another who they are, before it meets any over a network.
+// failingBootstrap fails when the ranks have told one another who they are, before it meets any
+// over a network.
 type failingBootstrap struct {
 	bootstrap.Bootstrap
 	fail      func() error

@@ -19,7 +19,8 @@ import (
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
-// Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so hears of it.
+// Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so
+// hears of it.
 func TestWhoLeavesBecauseOfADeathIsFoundDown(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
@@ -88,7 +89,8 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 	}
 }
 
-// A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what both say is why.
+// A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what
+// both say is why.
 func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 	for _, inClose := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in Close %v", inClose), func(t *testing.T) {
@@ -118,7 +120,8 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 	}
 }
 
-// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves because of a death, or gave up.
+// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves
+// because of a death, or gave up.
 func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +155,8 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 	}
 }
 
-// hastyBootstrap has another rank leave, and be found down, in the moment in which this one gives up.
+// hastyBootstrap has another rank leave, and be found down, in the moment in which this one gives
+// up.
 type hastyBootstrap struct {
 	bootstrap.Bootstrap
 	j *Job
@@ -164,7 +168,8 @@ func (b hastyBootstrap) Barrier(ctx context.Context) error {
 	return err
 }
 
-// Each could take the other's goodbye for the death that somebody else tells of: the job would end as if all were well.
+// Each could take the other's goodbye for the death that somebody else tells of: the job would end
+// as if all were well.
 func TestWhoGivesUpInCloseSaysSoThoughAnotherIsFoundDown(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
 	err := RunLocalConfig(testContext(t), 3, cfg, func(j *Job) error {
@@ -189,7 +194,8 @@ func wantDown(rank int, err error) error {
 	return nil
 }
 
-// notComing are jobs of which the last rank does not close; part is what the others do before they close.
+// notComing are jobs of which the last rank does not close; part is what the others do before they
+// close.
 var notComing = map[string]struct {
 	ranks int
 	cfg   func(rank int) Config // may be nil
@@ -246,7 +252,8 @@ var (
 	slowHandler = slowTable.Handle("slow", func(*am.Call) { time.Sleep(3 * time.Second) })
 )
 
-// finds has the network of this rank alone find another one down, when this one has been in Close for a while.
+// finds has the network of this rank alone find another one down, when this one has been in Close
+// for a while.
 func finds(j *Job, rank int, after time.Duration) {
 	go func() {
 		for !j.members.has(leaving) { // at once, as a rule
@@ -257,7 +264,8 @@ func finds(j *Job, rank int, after time.Duration) {
 	}()
 }
 
-// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well, and its launcher wait for ever.
+// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well,
+// and its launcher wait for ever.
 func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
 	for name, c := range notComing {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +299,8 @@ func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
 	}
 }
 
-// Who has started the process sees its end, with the code that it has: it is no error of those who are in Close, however slow the bootstrap is.
+// Who has started the process sees its end, with the code that it has: it is no error of those who
+// are in Close, however slow the bootstrap is.
 func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 	var others sync.WaitGroup
 	others.Add(2)
@@ -309,7 +318,8 @@ func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 	})
 }
 
-// overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
+// overTCP runs a job of ranks of this process that meet over TCP; run is called when all have
+// joined.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
 	t.Helper()
 	overTCPWith(t, ranks, func(int) Config { return cfg }, run)
@@ -340,7 +350,8 @@ func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(co
 	all.Wait()
 }
 
-// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to tell it.
+// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to
+// tell it.
 func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
 	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
 		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })

@@ -183,7 +183,8 @@ func receive(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns their errors by rank.
+// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and
+// returns their errors by rank.
 func observed(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job, *lastBarrier) error) []error {
 	t.Helper()
 	ctx := testContext(t)

@@ -97,8 +97,8 @@ func until(ctx context.Context, what string, holds func() bool) error {
 // collecting reports whether the rank is in a collective operation.
 func (j *Job) collecting() bool { return len(j.coll.turn) == 0 }
 
-// collectedFor is a context that ends, as by a deadline, once the rank is in a collective operation: how long it takes to get there
-// is not known.
+// collectedFor is a context that ends, as by a deadline, once the rank is in a collective
+// operation: how long it takes to get there is not known.
 func collectedFor(ctx context.Context, j *Job) context.Context {
 	begun, cancel := context.WithCancelCause(ctx)
 	go func() {

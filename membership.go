@@ -19,9 +19,9 @@ const (
 	dead          // it cannot be reached, and there is a cause
 )
 
-// membership is the state of this rank and of its peers, as this rank knows it. A peer that was found
-// dead stays so. The networks are informed of a death outside of the lock, as they may be the ones
-// that report the next.
+// membership is the state of this rank and of its peers, as this rank knows it. A peer that was
+// found dead stays so. The networks are informed of a death outside of the lock, as they may be the
+// ones that report the next.
 type membership struct {
 	rank, size int
 	log        *slog.Logger
@@ -94,9 +94,9 @@ func (leftUnmet) Unwrap() error { return bootstrap.ErrLeft }
 // die records the death of a peer.
 func (m *membership) die(rank int, cause error) { m.change(rank, member{dead, cause}) }
 
-// leave records that a peer of this host has closed the job. Where a rank is lost no other leaves in
-// good order. The bootstrap says so, but over TCP through rank 0: once rank 0 is dead, those that leave
-// are dead too.
+// leave records that a peer of this host has closed the job. Where a rank is lost no other leaves
+// in good order. The bootstrap says so, but over TCP through rank 0: once rank 0 is dead, those
+// that leave are dead too.
 func (m *membership) leave(rank int) { m.change(rank, member{state: left}) }
 
 func (m *membership) change(rank int, to member) {

@@ -28,7 +28,8 @@ func withMemlock(t *testing.T, limit int) []string {
 	return append(argv, exe)
 }
 
-// Shared memory is not pinned, and verbs are not asked for anything where all ranks are on one host.
+// Shared memory is not pinned, and verbs are not asked for anything where all ranks are on one
+// host.
 func TestWithoutLockableMemoryRanksOfOneHostMeetOverSharedMemory(t *testing.T) {
 	argv := withMemlock(t, 0)
 	for _, fabric := range []string{"", FabricAuto, FabricSHM} {

@@ -13,9 +13,9 @@ import (
 )
 
 // Endpoint makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It
-// returns the message endpoint of the network by which the rank's data go, nil in a job without handlers
-// and of a worker that is closed. The endpoint is the job's, shared with other workers and still there
-// after the worker's Close; any goroutine may use it.
+// returns the message endpoint of the network by which the rank's data go, nil in a job without
+// handlers and of a worker that is closed. The endpoint is the job's, shared with other workers and
+// still there after the worker's Close; any goroutine may use it.
 func (w *Worker) Endpoint(rank int) *am.Endpoint {
 	if w.peers == nil {
 		return nil
@@ -23,11 +23,12 @@ func (w *Worker) Endpoint(rank int) *am.Endpoint {
 	return w.job.messages.to(w.turn, rank, &w.job.networks)
 }
 
-// Endpoint makes a job an [am.Via], for goroutines that have no worker: any number of them may use it.
+// Endpoint makes a job an [am.Via], for goroutines that have no worker: any number of them may use
+// it.
 func (j *Job) Endpoint(rank int) *am.Endpoint { return j.messages.to(0, rank, &j.networks) }
 
-// MessageStats are the counters of active messages by network, summed over the endpoints; empty in a
-// job without handlers.
+// MessageStats are the counters of active messages by network, summed over the endpoints; empty in
+// a job without handlers.
 func (j *Job) MessageStats() map[string]am.Stats {
 	all := make(map[string]am.Stats)
 	for i, e := range j.messages.all {
@@ -37,8 +38,8 @@ func (j *Job) MessageStats() map[string]am.Stats {
 	return all
 }
 
-// endpoints are a job's for messages: as many for each network, in the networks' order. There are none
-// in a job without handlers. They are fixed before Join returns.
+// endpoints are a job's for messages: as many for each network, in the networks' order. There are
+// none in a job without handlers. They are fixed before Join returns.
 type endpoints struct {
 	all  []*am.Endpoint
 	each int // Config.MessageEndpoints
@@ -56,7 +57,8 @@ func (s *endpoints) to(k, rank int, n *networks) *am.Endpoint {
 	return s.all[n.routes[rank].net*s.each+k]
 }
 
-// openEndpoints opens the message endpoints. Peers may send from now on; handlers run by themselves.
+// openEndpoints opens the message endpoints. Peers may send from now on; handlers run by
+// themselves.
 func (j *Job) openEndpoints() error {
 	j.messages.each = j.cfg.MessageEndpoints
 	cfg := j.cfg.Messages
@@ -104,10 +106,10 @@ func (s *endpoints) forAll(f func(*am.Endpoint) error) error {
 	return errors.Join(errs...)
 }
 
-// await waits for something of all endpoints, no longer than ctx and the limit: a rank with a call that
-// gets no reply, or a handler that does not end, meets the others nevertheless. busy are the
-// *am.InFlightErrors of endpoints, whose Close counts again what it can. The other error is that of an
-// endpoint that is of no use any more.
+// await waits for something of all endpoints, no longer than ctx and the limit: a rank with a call
+// that gets no reply, or a handler that does not end, meets the others nevertheless. busy are the
+// *am.InFlightErrors of endpoints, whose Close counts again what it can. The other error is that of
+// an endpoint that is of no use any more.
 func (s *endpoints) await(ctx context.Context, limit time.Duration, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -142,8 +144,8 @@ func (s *endpoints) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// endRequests is the part of Close between the meetings. before are the endpoints' errors of what was in
-// flight before; late is what may not have arrived.
+// endRequests is the part of Close between the meetings. before are the endpoints' errors of what
+// was in flight before; late is what may not have arrived.
 func (s *endpoints) endRequests(ctx context.Context, before []error) (late []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.CloseTimeout/4)
 	defer cancel()

@@ -65,7 +65,8 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 	})
 }
 
-// A post that is sent when its target is in Close already, and has nobody who polls, is handled all the same.
+// A post that is sent when its target is in Close already, and has nobody who polls, is handled all
+// the same.
 func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
@@ -235,7 +236,8 @@ func TestMessagesAfterCloseAreErrors(t *testing.T) {
 	})
 }
 
-// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped, until it is called again.
+// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped,
+// until it is called again.
 func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *testing.T) {
 	table := am.NewTable()
 	begun, end := make(chan struct{}), make(chan struct{})

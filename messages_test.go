@@ -369,7 +369,8 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 	return nil
 }
 
-// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has one.
+// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has
+// one.
 func BenchmarkMessage(b *testing.B) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Where a peer's segment is mapped, an access is a plain store or load, which some processors reorder;
-// this machine's may not be one of them, so the source is looked at: behind each such check of the
-// address stands the barrier's condition, or store or load, which have it.
+// Where a peer's segment is mapped, an access is a plain store or load, which some processors
+// reorder; this machine's may not be one of them, so the source is looked at: behind each such
+// check of the address stands the barrier's condition, or store or load, which have it.
 func TestMappedAccessesAreOrdered(t *testing.T) {
 	files, err := os.ReadDir(".")
 	if err != nil {

@@ -141,7 +141,8 @@ func dieProgram(ctx context.Context, j *Job) error {
 		if err := j.Barrier(ctx); err != nil {
 			return err
 		}
-		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies rightly fails.
+		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies
+		// rightly fails.
 		if j.Rank() == 1 {
 			if err := w.WaitUntil(ctx, 8, GreaterEqual, 3); err != nil {
 				return err

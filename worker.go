@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -44,16 +41,6 @@ type Worker struct {
 	closeErr   error
 }
 
-// peer is how a worker reaches one rank.
-type peer struct {
-	base       unsafe.Pointer // the segment, where loads and stores reach it
-	size       uint64         // bytes at base; 0 when not mapped
-	cpuAtomics bool           // atomics on base are allowed
-	user       uint64         // the segment's size, mapped or not
-	down       bool           // as of deathsSeen
-	data, amo  fabric.Lane
-}
-
 // directCounters count what never reached a lane because loads and stores did
 // it. See package offheap for why they are not atomics.
 type directCounters struct {
@@ -71,82 +58,6 @@ func (m *directCounters) load() fabric.Counters {
 	c.Completed = c.Puts + c.Gets + c.Atomics
 	c.Direct = c.Puts + c.Gets
 	return c
-}
-
-// workers are those of a job that are open, and the counters of those that were.
-type workers struct {
-	mu      sync.Mutex
-	open    map[*Worker]struct{}
-	opening int // that NewWorker is about to return
-	opened  int // ever
-	retired Stats
-}
-
-func newWorkers() workers { return workers{open: make(map[*Worker]struct{}), retired: make(Stats)} }
-
-// close refuses workers from now on, and begins to leave, unless some are open.
-func (s *workers) close(m *membership) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.open) + s.opening; n > 0 {
-		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
-	}
-	m.advance(leaving)
-	return nil
-}
-
-// closeAll closes workers that a rank function left open, so that the job can end. The errors say how
-// many there were.
-func (s *workers) closeAll() error {
-	s.mu.Lock()
-	open := slices.Collect(maps.Keys(s.open))
-	s.mu.Unlock()
-	if len(open) == 0 {
-		return nil
-	}
-	errs := []error{fmt.Errorf("conduit: %d workers were left open", len(open))}
-	for _, w := range open {
-		errs = append(errs, w.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// OpenWorkers is how many workers are open.
-func (j *Job) OpenWorkers() int {
-	j.workers.mu.Lock()
-	defer j.workers.mu.Unlock()
-	return len(j.workers.open)
-}
-
-// NewWorker opens a worker. Over verbs there are Config.Workers of them; when none is to be had the
-// error wraps ErrNoWorker. There it waits up to 2 s while the device still works off what a closed
-// worker left.
-func (j *Job) NewWorker() (*Worker, error) {
-	s := &j.workers
-	s.mu.Lock()
-	if j.members.has(leaving) {
-		s.mu.Unlock()
-		return nil, errClosed("NewWorker", "job")
-	}
-	s.opening++
-	turn := s.opened % j.cfg.MessageEndpoints
-	s.opened++
-	s.mu.Unlock()
-	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, turn: turn, ctx: j.life, deaths: &j.members.deaths}
-	w.waitStop = w.stopWaiting
-	err := w.open()
-	if err != nil {
-		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.release())
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.opening--
-	if err != nil {
-		return nil, err
-	}
-	s.open[w] = struct{}{}
-	return w, nil
 }
 
 func (w *Worker) open() (err error) {
@@ -174,68 +85,15 @@ func (w *Worker) open() (err error) {
 	return nil
 }
 
-// refresh makes the table of mapped segments reflect which ranks are down.
-func (w *Worker) refresh() {
-	seen := w.deaths.Load()
-	for r := range w.peers {
-		p := &w.peers[r]
-		p.base, p.size, p.cpuAtomics = nil, 0, false
-		if p.down = w.job.members.cause(r) != nil; p.down {
-			continue
-		}
-		if mem := p.data.Mapped(r); mem != nil {
-			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), p.user
-			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
-		}
-	}
-	w.deathsSeen = seen
-}
-
-// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
-func (w *Worker) valid(node uint32, off, n uint64) *peer {
-	if i := uint(node) - 1; i < uint(len(w.peers)) {
-		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
-			return p
-		}
-	}
-	return nil
-}
-
-// check is valid after a death, and says what is wrong.
-func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
-	rank := int(node) - 1
-	switch {
-	case w.peers == nil:
-		return nil, errClosed(op, "worker")
-	case node == 0:
-		return nil, fmt.Errorf("%s: %w", op, ErrNullPtr)
-	case node >= badRank:
-		return nil, &RankError{Op: op, Rank: -1, Size: len(w.peers)}
-	case rank >= len(w.peers):
-		return nil, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
-	}
-	if w.deathsSeen != w.deaths.Load() {
-		w.refresh()
-	}
-	p := &w.peers[rank]
-	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
-		return nil, err
-	}
-	if cause := w.job.members.cause(rank); cause != nil {
-		return nil, &PeerDownError{Rank: rank, Op: op, Cause: cause}
-	}
-	return p, nil
-}
-
 // SetContext bounds every following call that takes no context, Get and Put
 // first of all. An operation whose context ends returns its cause; the
 // operation itself may still take effect, and slices that were given to it are the
 // network's until Flush returns. Without it nothing bounds them but the job: in
 // RunLocal, its context.
 //
-// One wait looks at no context: over verbs, for room for the rest of an operation, or for a further one, when Config.QueueDepth requests
-// to the rank or 256 KiB that are copied are in flight. It ends when one of them does, at the latest with the device's retries.
+// One wait looks at no context: over verbs, for room for the rest of an operation, or for a further
+// one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
+// ends when one of them does, at the latest with the device's retries.
 func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
 
 // Job is the job that the worker belongs to.
@@ -276,9 +134,9 @@ func (w *Worker) Poll() error {
 	return nil
 }
 
-// Chain collects the operations that fn starts on w and posts them together:
-// one doorbell, one call into the driver. The operations to one rank keep their order. fn
-// must not wait for any of them. When fn fails, or panics, what it collected before is posted all the same.
+// Chain collects the operations that fn starts on w and posts them together: one doorbell, one call
+// into the driver. The operations to one rank keep their order. fn must not wait for any of them.
+// When fn fails, or panics, what it collected before is posted all the same.
 func (w *Worker) Chain(fn func() error) (err error) {
 	if w.peers == nil {
 		return errClosed("chain", "worker")
@@ -320,8 +178,8 @@ const (
 //
 // A rank that dies may be the one that was waited for: each death ends a
 // worker's wait, or its next one, once, with a *PeerDownError; also the first wait of a
-// worker that was opened later, as the program may not have been told. Wait again if the
-// word can still come from somebody else.
+// worker that was opened later, as the program may not know of it. Wait again if the word
+// can still come from another rank.
 //
 // A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
@@ -378,7 +236,7 @@ func (w *Worker) statsLocked() Stats {
 	return s
 }
 
-// enter guards a call: the worker is open, and this goroutine is alone in it.
+// enter guards a call: the worker is open, and no other goroutine is in it.
 func (w *Worker) enter(op string) error {
 	if w.peers == nil {
 		return errClosed(op, "worker")

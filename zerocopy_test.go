@@ -13,7 +13,8 @@ import (
 	"github.com/ibconduit/conduit/regcache"
 )
 
-// awaitStillness waits until the runtime's discards are over: for a while, what was discarded is not kept registered.
+// awaitStillness waits until the runtime's discards are over: for a while, what was discarded is
+// not kept registered.
 func awaitStillness(ctx context.Context) error {
 	for debug.FreeOSMemory(); memevents.Changing(0, 1<<47); time.Sleep(10 * time.Millisecond) {
 		if ctx.Err() != nil {
