@@ -20,136 +20,126 @@ import (
 // What a program does wrong comes back as an error value that says what it was,
 // and nothing reaches the wire: the rank goes on working.
 func TestWrongOperationsAreRefused(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		const size = 4 << 20
-		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
-			return withWorker(j, func(w *Worker) error {
-				var bounds *BoundsError
-				var align *AlignError
-				var rank *RankError
-				var typ *TypeError
-				buf := make([]byte, 100)
-				get := func(p Ptr[int64]) error { _, err := Get(w, p); return err }
-				add := func(p Ptr[int64]) error { _, err := FetchAdd(w, p, 1); return err }
-				for what, c := range map[string]struct {
-					err error
-					as  any
-				}{
-					"get beyond the end":            {get(At[int64](1, size)), &bounds},
-					"get across the end":            {get(At[int64](1, size-7)), &bounds},
-					"get of an offset that wraps":   {get(At[int64](1, ^uint64(0)-3)), &bounds},
-					"put across the end":            {Put(w, At[[16]byte](0, size-15), [16]byte{}), &bounds},
-					"slice across the end":          {PutSlice(w, At[byte](1, size-99), buf), &bounds},
-					"get of a slice across the end": {GetSlice(w, buf, At[byte](1, size-99)), &bounds},
-					"an implicit put outside":       {PutNBI(w, At[int64](1, size), 1), &bounds},
-					"atomic across the end":         {add(At[int64](1, size-4)), &bounds},
-					"the runtime's own area":        {add(At[int64](1, size+4096)), &bounds},
-					"unaligned atomic":              {add(At[int64](1, 12)), &align},
-					"rank beyond the job":           {get(At[int64](2, 0)), &rank},
-					"negative rank":                 {get(At[int64](-1, 0)), &rank},
-					"type with pointers":            {Put(w, At[string](1, 0), "x"), &typ},
-					"slice of pointers":             {GetSlice(w, make([]*int, 1), At[*int](1, 0)), &typ},
-				} {
-					if c.err == nil || !errors.As(c.err, c.as) {
-						return fmt.Errorf("%s: error %v, want a %T", what, c.err, c.as)
-					}
-				}
-				if p := GetAsync(w, At[int64](1, size)); !errors.As(p.err, &bounds) {
-					return fmt.Errorf("asynchronous get outside: %v", p.err)
-				}
-				if p := PutAsync(w, At[int64](7, 0), 1); !errors.As(p.Wait(ctx), &rank) {
-					return fmt.Errorf("asynchronous put to no rank: %v", p.err)
-				}
-				if err := get(Ptr[int64]{}); !errors.Is(err, ErrNullPtr) {
-					return fmt.Errorf("null pointer: %v", err)
-				}
-				if err := j.Broadcast(ctx, 5, buf); !errors.As(err, &rank) {
-					return fmt.Errorf("broadcast from no rank: %v", err)
-				}
-				if err := w.WaitUntil(ctx, 4, Equal, 0); !errors.As(err, &align) {
-					return fmt.Errorf("wait on an unaligned word: %v", err)
-				}
-				if err := w.WaitUntil(ctx, size, Equal, 0); !errors.As(err, &bounds) {
-					return fmt.Errorf("wait outside the segment: %v", err)
-				}
-				short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-				defer cancel()
-				if err := w.WaitUntil(short, 0, Less+1, 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
-					return fmt.Errorf("wait for a condition that there is not: %v", err)
-				}
-				if n := w.Stats()[cfg.Fabric]; n.Puts+n.Gets+n.Atomics != 0 {
-					return fmt.Errorf("refused operations were counted as started: %+v", n)
-				}
-				// Everything still works.
-				if err := Put(w, At[int64](1-j.Rank(), 0), 5); err != nil {
-					return err
-				}
-				return j.Barrier(ctx)
-			})
-		})
-	})
+	const size = 4 << 20
+	onFabrics(t, 2, Config{}, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		var bounds *BoundsError
+		var align *AlignError
+		var rank *RankError
+		var typ *TypeError
+		buf := make([]byte, 100)
+		get := func(p Ptr[int64]) error { _, err := Get(w, p); return err }
+		add := func(p Ptr[int64]) error { _, err := FetchAdd(w, p, 1); return err }
+		for what, c := range map[string]struct {
+			err error
+			as  any
+		}{
+			"get beyond the end":            {get(At[int64](1, size)), &bounds},
+			"get across the end":            {get(At[int64](1, size-7)), &bounds},
+			"get of an offset that wraps":   {get(At[int64](1, ^uint64(0)-3)), &bounds},
+			"put across the end":            {Put(w, At[[16]byte](0, size-15), [16]byte{}), &bounds},
+			"slice across the end":          {PutSlice(w, At[byte](1, size-99), buf), &bounds},
+			"get of a slice across the end": {GetSlice(w, buf, At[byte](1, size-99)), &bounds},
+			"an implicit put outside":       {PutNBI(w, At[int64](1, size), 1), &bounds},
+			"atomic across the end":         {add(At[int64](1, size-4)), &bounds},
+			"the runtime's own area":        {add(At[int64](1, size+4096)), &bounds},
+			"unaligned atomic":              {add(At[int64](1, 12)), &align},
+			"rank beyond the job":           {get(At[int64](2, 0)), &rank},
+			"negative rank":                 {get(At[int64](-1, 0)), &rank},
+			"type with pointers":            {Put(w, At[string](1, 0), "x"), &typ},
+			"slice of pointers":             {GetSlice(w, make([]*int, 1), At[*int](1, 0)), &typ},
+		} {
+			if c.err == nil || !errors.As(c.err, c.as) {
+				return fmt.Errorf("%s: error %v, want a %T", what, c.err, c.as)
+			}
+		}
+		if p := GetAsync(w, At[int64](1, size)); !errors.As(p.err, &bounds) {
+			return fmt.Errorf("asynchronous get outside: %v", p.err)
+		}
+		if p := PutAsync(w, At[int64](7, 0), 1); !errors.As(p.Wait(ctx), &rank) {
+			return fmt.Errorf("asynchronous put to no rank: %v", p.err)
+		}
+		if err := get(Ptr[int64]{}); !errors.Is(err, ErrNullPtr) {
+			return fmt.Errorf("null pointer: %v", err)
+		}
+		if err := j.Broadcast(ctx, 5, buf); !errors.As(err, &rank) {
+			return fmt.Errorf("broadcast from no rank: %v", err)
+		}
+		if err := w.WaitUntil(ctx, 4, Equal, 0); !errors.As(err, &align) {
+			return fmt.Errorf("wait on an unaligned word: %v", err)
+		}
+		if err := w.WaitUntil(ctx, size, Equal, 0); !errors.As(err, &bounds) {
+			return fmt.Errorf("wait outside the segment: %v", err)
+		}
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		if err := w.WaitUntil(short, 0, Less+1, 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("wait for a condition that there is not: %v", err)
+		}
+		if n := w.Stats()[j.cfg.Fabric]; n.Puts+n.Gets+n.Atomics != 0 {
+			return fmt.Errorf("refused operations were counted as started: %+v", n)
+		}
+		// Everything still works.
+		if err := Put(w, At[int64](1-j.Rank(), 0), 5); err != nil {
+			return err
+		}
+		return j.Barrier(ctx)
+	}))
 }
 
 func TestUseAfterCloseIsAnError(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
-			w, err := j.NewWorker()
-			if err != nil {
-				return err
+	onFabrics(t, 1, Config{}, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		if err := wantErr(j.Close(), ErrBusy, "1 workers are open"); err != nil {
+			return fmt.Errorf("close with an open worker: %w", err)
+		}
+		if err := Put(w, At[int64](0, 0), 1); err != nil {
+			return fmt.Errorf("after a refused close: %w", err)
+		}
+		if err := errors.Join(w.Close(), w.Close()); err != nil {
+			return err
+		}
+		_, get := Get(w, At[int64](0, 0))
+		_, add := FetchAdd(w, At[int64](0, 0), 1)
+		p := GetAsync(w, At[int64](0, 0))
+		for what, err := range map[string]error{
+			"Put": Put(w, At[int64](0, 0), 1), "Get": get, "FetchAdd": add, "GetAsync": p.err, "Flush": w.Flush(ctx), "Poll": w.Poll(),
+			"PutSlice": PutSlice(w, At[byte](0, 0), []byte{1}), "Chain": w.Chain(func() error { return nil }), "WaitUntil": w.WaitUntil(ctx, 0, Equal, 0),
+		} {
+			if err := wantErr(err, os.ErrClosed); err != nil {
+				return fmt.Errorf("%s on a closed worker: %w", what, err)
 			}
-			if err := wantErr(j.Close(), ErrBusy, "1 workers are open"); err != nil {
-				return fmt.Errorf("close with an open worker: %w", err)
+		}
+		if err := errors.Join(j.Close(), j.Close()); err != nil {
+			return err
+		}
+		_, err = j.NewWorker()
+		for what, err := range map[string]error{"NewWorker": err, "Barrier": j.Barrier(ctx), "Broadcast": j.Broadcast(ctx, 0, []byte{1})} {
+			if err := wantErr(err, os.ErrClosed); err != nil {
+				return fmt.Errorf("%s on a closed job: %w", what, err)
 			}
-			if err := Put(w, At[int64](0, 0), 1); err != nil {
-				return fmt.Errorf("after a refused close: %w", err)
-			}
-			if err := errors.Join(w.Close(), w.Close()); err != nil {
-				return err
-			}
-			_, get := Get(w, At[int64](0, 0))
-			_, add := FetchAdd(w, At[int64](0, 0), 1)
-			p := GetAsync(w, At[int64](0, 0))
-			for what, err := range map[string]error{
-				"Put": Put(w, At[int64](0, 0), 1), "Get": get, "FetchAdd": add, "GetAsync": p.err, "Flush": w.Flush(ctx), "Poll": w.Poll(),
-				"PutSlice": PutSlice(w, At[byte](0, 0), []byte{1}), "Chain": w.Chain(func() error { return nil }), "WaitUntil": w.WaitUntil(ctx, 0, Equal, 0),
-			} {
-				if err := wantErr(err, os.ErrClosed); err != nil {
-					return fmt.Errorf("%s on a closed worker: %w", what, err)
-				}
-			}
-			if err := errors.Join(j.Close(), j.Close()); err != nil {
-				return err
-			}
-			_, err = j.NewWorker()
-			for what, err := range map[string]error{"NewWorker": err, "Barrier": j.Barrier(ctx), "Broadcast": j.Broadcast(ctx, 0, []byte{1})} {
-				if err := wantErr(err, os.ErrClosed); err != nil {
-					return fmt.Errorf("%s on a closed job: %w", what, err)
-				}
-			}
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
 func TestTwoGoroutinesInOneWorkerAreFoundInTheDebugBuild(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
-			return withWorker(j, func(w *Worker) error {
-				if err := w.guard.Enter(); err != nil { // as a goroutine inside a call does
-					return err
-				}
-				var err error
-				var other sync.WaitGroup
-				other.Go(func() { _, err = Get(w, At[int64](0, 0)) })
-				other.Wait()
-				w.guard.Exit()
-				if owner.Checked != errors.Is(err, ErrConcurrent) { // the release build does not look
-					return fmt.Errorf("second goroutine: %v", err)
-				}
-				return nil
-			})
-		})
-	})
+	onFabrics(t, 1, Config{}, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if err := w.guard.Enter(); err != nil { // as a goroutine inside a call does
+			return err
+		}
+		var err error
+		var other sync.WaitGroup
+		other.Go(func() { _, err = Get(w, At[int64](0, 0)) })
+		other.Wait()
+		w.guard.Exit()
+		if owner.Checked != errors.Is(err, ErrConcurrent) { // the release build does not look
+			return fmt.Errorf("second goroutine: %v", err)
+		}
+		return nil
+	}))
 }
 
 func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
@@ -206,30 +196,28 @@ func TestASegmentLargerThanTheMachineIsRefusedWithFigures(t *testing.T) {
 }
 
 func TestAWaitEndsWithItsContext(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
-			if j.Rank() == 1 {
-				return withWorker(j, func(w *Worker) error { return w.WaitUntil(ctx, 0, Equal, 1) })
+	onFabrics(t, 2, Config{}, func(ctx context.Context, j *Job) error {
+		if j.Rank() == 1 {
+			return withWorker(j, func(w *Worker) error { return w.WaitUntil(ctx, 0, Equal, 1) })
+		}
+		err := withWorker(j, func(w *Worker) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if err := wantErr(w.WaitUntil(short, 0, Equal, 1), context.DeadlineExceeded); err != nil {
+				return err
 			}
-			err := withWorker(j, func(w *Worker) error {
-				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-				defer cancel()
-				if err := wantErr(w.WaitUntil(short, 0, Equal, 1), context.DeadlineExceeded); err != nil {
-					return err
-				}
-				if err := wantErr(j.Barrier(short), context.DeadlineExceeded); err != nil {
-					return fmt.Errorf("a barrier that was too late to begin: %w", err)
-				}
-				if err := wantErr(j.Barrier(collectedFor(ctx, j)), context.DeadlineExceeded); err != nil {
-					return err
-				}
-				if err := wantErr(j.Barrier(ctx), ErrCollective); err != nil {
-					return err
-				}
-				return Put(w, At[uint64](1, 0), 1)
-			})
-			return err
+			if err := wantErr(j.Barrier(short), context.DeadlineExceeded); err != nil {
+				return fmt.Errorf("a barrier that was too late to begin: %w", err)
+			}
+			if err := wantErr(j.Barrier(collectedFor(ctx, j)), context.DeadlineExceeded); err != nil {
+				return err
+			}
+			if err := wantErr(j.Barrier(ctx), ErrCollective); err != nil {
+				return err
+			}
+			return Put(w, At[uint64](1, 0), 1)
 		})
+		return err
 	})
 }
 

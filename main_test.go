@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,8 +50,26 @@ func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *J
 	if cfg.Getenv == nil {
 		cfg.Getenv = noEnv
 	}
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, time.Minute) // ranks that have returned wait for the others there
 	if err := RunLocalConfig(ctx, n, cfg, func(j *Job) error { return fn(ctx, j) }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// onFabrics runs a job on each network.
+func onFabrics(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
+	t.Helper()
+	fabrics(t, func(t *testing.T, on Config) {
+		c := cfg
+		c.Fabric, c.Device, c.SegmentSize = on.Fabric, on.Device, cmp.Or(cfg.SegmentSize, on.SegmentSize)
+		runLocal(t, n, c, fn)
+	})
+}
+
+// worked is the function of a rank that has a worker.
+func worked(fn func(ctx context.Context, j *Job, w *Worker) error) func(context.Context, *Job) error {
+	return func(ctx context.Context, j *Job) error {
+		return withWorker(j, func(w *Worker) error { return fn(ctx, j, w) })
 	}
 }
 

@@ -204,35 +204,32 @@ func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T
 func TestMessagesAfterCloseAreErrors(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
-	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers = table
-		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
-			w, err := j.NewWorker()
-			if err != nil {
-				return err
+	onFabrics(t, 1, Config{Handlers: table}, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
+			return err
+		}
+		if err := wantErr(h.Post(ctx, w, 0), am.ErrNoEndpoint, "open"); err != nil {
+			return fmt.Errorf("through a closed worker: %w", err)
+		}
+		if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
+			return err
+		}
+		_, call := h.Call(ctx, j, 0)
+		_, start := h.Start(ctx, j, 0, am.Payload{})
+		_, prepare := h.Prepare(ctx, j, 0, 8)
+		for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
+			if err := wantErr(err, os.ErrClosed); err != nil {
+				return fmt.Errorf("request %d through a closed job: %w", i, err)
 			}
-			if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
-				return err
-			}
-			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoEndpoint, "open"); err != nil {
-				return fmt.Errorf("through a closed worker: %w", err)
-			}
-			if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
-				return err
-			}
-			_, call := h.Call(ctx, j, 0)
-			_, start := h.Start(ctx, j, 0, am.Payload{})
-			_, prepare := h.Prepare(ctx, j, 0, 8)
-			for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
-				if err := wantErr(err, os.ErrClosed); err != nil {
-					return fmt.Errorf("request %d through a closed job: %w", i, err)
-				}
-			}
-			if s := j.MessageStats()[cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
-				return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
-			}
-			return nil
-		})
+		}
+		if s := j.MessageStats()[j.cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
+			return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
+		}
+		return nil
 	})
 }
 

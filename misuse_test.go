@@ -54,17 +54,15 @@ func (l *slowLane) End() error { l.batch = false; return l.Lane.End() }
 // slow makes a worker of a job of one rank reach everything through a slowLane.
 func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 	t.Helper()
-	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(_ context.Context, j *Job) error {
-		return withWorker(j, func(w *Worker) error {
-			l := &slowLane{Lane: w.lanes[0]}
-			w.lanes[0] = l
-			for r := range w.peers {
-				w.peers[r].data, w.peers[r].amo = l, l
-			}
-			w.refresh()
-			return fn(w, l)
-		})
-	})
+	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, worked(func(_ context.Context, j *Job, w *Worker) error {
+		l := &slowLane{Lane: w.lanes[0]}
+		w.lanes[0] = l
+		for r := range w.peers {
+			w.peers[r].data, w.peers[r].amo = l, l
+		}
+		w.refresh()
+		return fn(w, l)
+	}))
 }
 
 func TestAPromiseOutlivesAWaitWhoseContextEndsWithACauseOfItsOwn(t *testing.T) {
