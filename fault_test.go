@@ -142,42 +142,6 @@ func TestTwoGoroutinesInOneWorkerAreFoundInTheDebugBuild(t *testing.T) {
 	}))
 }
 
-func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
-	for what, c := range map[string]struct {
-		cfg  Config
-		env  map[string]string
-		want string
-	}{
-		"negative size":           {Config{SegmentSize: -1}, nil, "SegmentSize is -1"},
-		"fabric":                  {Config{Fabric: "tcp"}, nil, `Fabric is "tcp", want auto, ibv or shm`},
-		"size and share":          {Config{SegmentSize: 1, SegmentShare: 0.5}, nil, "SegmentShare"},
-		"share above one":         {Config{SegmentShare: 1.5}, nil, "SegmentShare is 1.5"},
-		"workers":                 {Config{Workers: 5000}, nil, "Workers is 5000"},
-		"depth":                   {Config{QueueDepth: 1}, nil, "QueueDepth is 1"},
-		"GID":                     {Config{GID: "fe80::1"}, nil, `GID is "fe80::1"`},
-		"size variable":           {Config{}, map[string]string{"IBCONDUIT_SEGMENT_SIZE": "lots"}, `IBCONDUIT_SEGMENT_SIZE is "lots"`},
-		"time variable":           {Config{}, map[string]string{"IBCONDUIT_JOIN_TIMEOUT": "-3s"}, "IBCONDUIT_JOIN_TIMEOUT"},
-		"log variable":            {Config{}, map[string]string{"IBCONDUIT_LOG": "loud"}, "IBCONDUIT_LOG"},
-		"fabric variable":         {Config{}, map[string]string{"IBCONDUIT_FABRIC": "tcp"}, `IBCONDUIT_FABRIC is "tcp", want auto, ibv or shm`},
-		"GID variable":            {Config{}, map[string]string{"IBCONDUIT_GID": "-1"}, `IBCONDUIT_GID is "-1", want a GID table index`},
-		"port variable":           {Config{}, map[string]string{"IBCONDUIT_PORT": "256"}, `IBCONDUIT_PORT is "256", want an integer from 1 to 255`},
-		"worker variable":         {Config{}, map[string]string{"IBCONDUIT_WORKERS": "0"}, `IBCONDUIT_WORKERS is "0", want an integer from 1 to 1024`},
-		"depth variable":          {Config{}, map[string]string{"IBCONDUIT_QUEUE_DEPTH": "deep"}, `IBCONDUIT_QUEUE_DEPTH is "deep", want an integer from 4 to 8192`},
-		"lanes variable":          {Config{}, map[string]string{"IBCONDUIT_MESSAGE_ENDPOINTS": "65"}, `IBCONDUIT_MESSAGE_ENDPOINTS is "65", want an integer from 1 to 64`},
-		"field, not its variable": {Config{Workers: -1}, map[string]string{"IBCONDUIT_WORKERS": "0"}, "Workers is -1, want 1 to 1024"},
-	} {
-		c.cfg.Getenv = func(k string) (string, bool) { v, ok := c.env[k]; return v, ok }
-		j, err := Join(t.Context(), c.cfg)
-		var ce *ConfigError
-		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want a ConfigError with %q", what, err, c.want)
-		}
-		if err == nil {
-			j.Close()
-		}
-	}
-}
-
 func TestASegmentLargerThanTheMachineIsRefusedWithFigures(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.SegmentSize, cfg.Getenv = 1<<46, noEnv
@@ -279,44 +243,30 @@ func TestAnUnknownDeviceIsNamedWithThoseThereAre(t *testing.T) {
 	}
 }
 
-// The others can do nothing about it but read why.
-func TestARankWhoseSegmentIsRefusedFailsTheOthersWithItsReason(t *testing.T) {
-	boots := bootstrap.NewGroup(3)
-	errs := make([]error, len(boots))
-	var ranks sync.WaitGroup
-	for r, b := range boots {
-		cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20, Getenv: noEnv, Bootstrap: b}
-		if r == 1 {
-			cfg.SegmentSize = 1 << 50
-		}
-		ranks.Go(func() { _, errs[r] = Join(testContext(t), cfg) })
-	}
-	ranks.Wait()
-	for r, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "bytes asked for") || r != 1 && !strings.Contains(err.Error(), "rank 1: it cannot take part") {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
-}
-
-// The others have a device: without the reason their users would look at the wrong host.
-func TestARankWithoutItsDeviceFailsTheOthersWithItsReason(t *testing.T) {
-	dev := rdmatest.Device(t)
-	boots := bootstrap.NewGroup(3)
-	errs := make([]error, len(boots))
-	var ranks sync.WaitGroup
-	for r, b := range boots {
-		cfg := Config{Fabric: FabricIBV, Device: dev, SegmentSize: 1 << 20, Getenv: noEnv, Bootstrap: b}
-		if r == 1 {
-			cfg.Device = "mlx9_7"
-		}
-		ranks.Go(func() { _, errs[r] = Join(testContext(t), cfg) })
-	}
-	ranks.Wait()
-	for r, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "mlx9_7") || r != 1 && !strings.Contains(err.Error(), "rank 1 has no usable verbs device") {
-			t.Errorf("rank %d: %v", r, err)
-		}
+// The others can do nothing about it but read why. Where they have a device, without the reason their users would look at the wrong host.
+func TestARankThatCannotJoinSendsItsReason(t *testing.T) {
+	for name, c := range map[string]struct {
+		fabric string
+		change func(*Config)
+		reason string // on all ranks
+		others string // and on the others
+	}{
+		"segment": {FabricSHM, func(c *Config) { c.SegmentSize = 1 << 50 }, "bytes asked for", "rank 1: it cannot take part"},
+		"device":  {FabricIBV, func(c *Config) { c.Device = "mlx9_7" }, "mlx9_7", "rank 1 has no usable verbs device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{Fabric: c.fabric, SegmentSize: 1 << 20}
+			if c.fabric == FabricIBV {
+				cfg.Device = rdmatest.Device(t)
+			}
+			odd := cfg
+			c.change(&odd)
+			for r, err := range failToJoin(t, cfg, odd, cfg) {
+				if err == nil || !strings.Contains(err.Error(), c.reason) || r != 1 && !strings.Contains(err.Error(), c.others) {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
 	}
 }
 

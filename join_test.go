@@ -29,7 +29,7 @@ func (f *failingBootstrap) Exchange(ctx context.Context, blob []byte) ([][]byte,
 	return all, err
 }
 
-func TestRanksThatConnectHearAtOnceWhyAnotherDoesNot(t *testing.T) {
+func TestRanksThatConnectLearnWhyOneDoesNot(t *testing.T) {
 	for how, want := range map[string]string{"it died": " aborted the job with code 1: it has failed", "it lives": " failed: it has failed"} {
 		t.Run(how, func(t *testing.T) {
 			boots := bootstrap.NewGroup(4)

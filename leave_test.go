@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -327,27 +327,24 @@ func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job
 
 func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(context.Context, *Job) error) {
 	t.Helper()
-	ctx := testContext(t)
 	addr := proctest.HeldAddr(t)
-	var all, met sync.WaitGroup
-	met.Add(ranks)
-	for r := range ranks {
-		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
+	var joined atomic.Int32
+	errs := joinEach(t, ranks, func(r int) Config {
 		c := cfg(r)
-		c.Getenv = func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
-		all.Go(func() {
-			j, err := Join(ctx, c)
-			met.Done()
-			met.Wait()
-			if err == nil {
-				err = run(ctx, j)
-			}
-			if err != nil {
-				t.Errorf("rank %d: %v", r, err)
-			}
-		})
+		c.Getenv = variables(fmt.Sprintf("IBCONDUIT_RANK=%d IBCONDUIT_SIZE=%d IBCONDUIT_ADDR=%s", r, ranks, addr))
+		return c
+	}, func(ctx context.Context, j *Job) error {
+		joined.Add(1)
+		if err := until(ctx, "all have joined", func() bool { return int(joined.Load()) == ranks }); err != nil {
+			return err
+		}
+		return run(ctx, j)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
 	}
-	all.Wait()
 }
 
 // Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,27 +181,16 @@ func receive(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and
-// returns their errors by rank.
+// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns
+// their errors by rank.
 func observed(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job, *lastBarrier) error) []error {
 	t.Helper()
-	ctx := testContext(t)
 	boots := bootstrap.NewGroup(ranks)
-	errs := make([]error, ranks)
-	var all sync.WaitGroup
-	for r := range ranks {
-		all.Go(func() {
-			c, b := cfg, &lastBarrier{Bootstrap: boots[r]}
-			c.Bootstrap = b
-			j, err := Join(ctx, c)
-			if err == nil {
-				err = run(ctx, j, b)
-			}
-			errs[r] = err
-		})
-	}
-	all.Wait()
-	return errs
+	return joinEach(t, ranks, func(r int) Config {
+		c := cfg
+		c.Bootstrap = &lastBarrier{Bootstrap: boots[r]}
+		return c
+	}, func(ctx context.Context, j *Job) error { return run(ctx, j, j.boot.(*lastBarrier)) })
 }
 
 // No rank may close a lane while another one's words are on their way to it, or wait
@@ -325,62 +312,31 @@ func TestARankThatGaveUpClosingIsDownForTheOthers(t *testing.T) {
 	})
 }
 
-// A rank that dies while the others wait for it in Close costs no more time
-// than it takes to be found dead.
+// A rank that dies while the others wait for it in Close costs no more time than it takes to be found
+// dead.
 func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 4
-		boots := bootstrap.NewGroup(n)
-		ctx, errs, others := testContext(t), make(chan error, n), make(chan *Job, n)
-		for r := range n {
-			go func() {
-				c := cfg
-				c.Bootstrap, c.Getenv, c.CloseTimeout = boots[r], noEnv, time.Hour
-				j, err := Join(ctx, c)
-				if err == nil && r != 2 {
-					others <- j
-				}
-				if err == nil && r == 2 {
-					for range n - 1 {
-						if err := until(ctx, "the others are in Close", (<-others).inClose); err != nil {
-							t.Error(err)
-						}
-					}
-					boots[r].Abort(1, "dies instead of closing")
-					j.members.advance(dead)
-				}
-				if err == nil {
-					err = j.Close()
-				}
-				errs <- err
-			}()
-		}
-		for range n {
-			select {
-			case err := <-errs:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(time.Minute):
-				t.Fatal("a rank waits for the dead one")
+		cfg.CloseTimeout = time.Minute
+		others := make(chan *Job, n)
+		errs := observed(t, n, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			if j.Rank() != 2 {
+				others <- j
+				return j.Close()
 			}
+			for range n - 1 {
+				if err := until(ctx, "the others are in Close", (<-others).inClose); err != nil {
+					return err
+				}
+			}
+			b.Abort(1, "dies instead of closing")
+			j.members.advance(dead)
+			return j.Close()
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
 		}
 	})
-}
-
-func TestShareAndTimesAtTheEdgesOfTheirTypes(t *testing.T) {
-	_, err := Config{SegmentShare: math.NaN(), Getenv: noEnv}.withDefaults()
-	var ce *ConfigError
-	if !errors.As(err, &ce) || ce.Field != "SegmentShare" {
-		t.Errorf("a share that is no number: %v", err)
-	}
-	j, err := Join(t.Context(), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, JoinTimeout: math.MaxInt64, CloseTimeout: math.MaxInt64})
-	if err != nil {
-		t.Fatalf("the longest time there is: %v", err)
-	}
-	if err := j.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestRunLocalTellsOfAnAbort(t *testing.T) {

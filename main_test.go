@@ -8,9 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
@@ -71,6 +73,44 @@ func worked(fn func(ctx context.Context, j *Job, w *Worker) error) func(context.
 	return func(ctx context.Context, j *Job) error {
 		return withWorker(j, func(w *Worker) error { return fn(ctx, j, w) })
 	}
+}
+
+// joinEach has n ranks of this process join, each with its configuration, runs those that joined, and
+// returns the errors by rank.
+func joinEach(t *testing.T, n int, cfg func(rank int) Config, run func(context.Context, *Job) error) []error {
+	t.Helper()
+	ctx := testContext(t)
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for r := range n {
+		all.Go(func() {
+			c := cfg(r)
+			if c.Getenv == nil {
+				c.Getenv = noEnv
+			}
+			j, err := Join(ctx, c)
+			if err == nil {
+				err = run(ctx, j)
+			}
+			errs[r] = err
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// failToJoin has ranks join with configurations of their own, which must all fail.
+func failToJoin(t *testing.T, cfgs ...Config) []error {
+	t.Helper()
+	boots := bootstrap.NewGroup(len(cfgs))
+	return joinEach(t, len(cfgs), func(r int) Config {
+		c := cfgs[r]
+		c.Bootstrap = boots[r]
+		return c
+	}, func(_ context.Context, j *Job) error {
+		t.Errorf("rank %d joined", j.Rank())
+		return j.Close()
+	})
 }
 
 // withWorker opens a worker for fn and closes it.

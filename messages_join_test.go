@@ -5,37 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/handle"
 )
-
-// joinAll joins ranks with configurations of their own, which must all fail.
-func joinAll(t *testing.T, cfgs ...Config) []error {
-	t.Helper()
-	boots := bootstrap.NewGroup(len(cfgs))
-	errs := make([]error, len(cfgs))
-	var all sync.WaitGroup
-	for r, c := range cfgs {
-		all.Go(func() {
-			c.Bootstrap, c.Getenv = boots[r], noEnv
-			j, err := Join(testContext(t), c)
-			if err == nil {
-				t.Errorf("rank %d joined", r)
-				err = j.Close()
-			}
-			errs[r] = err
-		})
-	}
-	all.Wait()
-	return errs
-}
 
 func handlerTable(names ...string) *am.Table {
 	t := am.NewTable()
@@ -48,7 +25,7 @@ func handlerTable(names ...string) *am.Table {
 func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		with := func(names ...string) Config { c := cfg; c.Handlers = handlerTable(names...); return c }
-		for r, err := range joinAll(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
+		for r, err := range failToJoin(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
 			want := `handler 1 is "free" here and "frei" on rank 2`
 			if r == 2 {
 				want = `handler 1 is "frei" here and "free" on rank 0`
@@ -58,7 +35,7 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
 		}
-		for r, err := range joinAll(t, with("a"), with(), with("a")) {
+		for r, err := range failToJoin(t, with("a"), with(), with("a")) {
 			if want := "rank 1 has 0 handlers of active messages, rank 0 has 1"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
@@ -79,7 +56,7 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 	} {
 		odd := base
 		change(&odd)
-		for r, err := range joinAll(t, base, odd, base) {
+		for r, err := range failToJoin(t, base, odd, base) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
@@ -89,9 +66,6 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 
 func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
-		"MessageEndpoints is 65, want 1 to 64": {MessageEndpoints: 65},
-		"MessageEndpoints is -1, want 1 to 64": {MessageEndpoints: -1},
-		"Messages is set in Rank":              {Messages: am.Config{Size: 3}},
 		"MaxMedium 7":                          {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 		"a window of -1 credits":               {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 	} {
@@ -102,10 +76,6 @@ func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 				_ = j.Close()
 			}
 		}
-	}
-	c, err := Config{Getenv: func(k string) (string, bool) { return "3", k == "IBCONDUIT_MESSAGE_ENDPOINTS" }}.withDefaults()
-	if err != nil || c.MessageEndpoints != 3 {
-		t.Errorf("IBCONDUIT_MESSAGE_ENDPOINTS=3 makes %d lanes, %v", c.MessageEndpoints, err)
 	}
 }
 

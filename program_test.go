@@ -378,31 +378,25 @@ func TestAStrangerAtTheRendezvousPortIsIgnored(t *testing.T) {
 }
 
 // A rank of RunLocal that never comes to the exchange fails the others' Join.
-func TestARankThatDiesDuringJoinFailsTheOthersByName(t *testing.T) {
+func TestARankThatDiesInJoinIsNamed(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		boots := bootstrap.NewGroup(3)
 		boots[1].Abort(3, "gone before its time")
-		errs := make([]error, 3)
-		var ranks sync.WaitGroup
-		for _, r := range []int{0, 2} {
-			ranks.Go(func() {
-				c := cfg
-				c.Bootstrap, c.Getenv = boots[r], noEnv
-				j, err := Join(testContext(t), c)
-				if errs[r] = err; err == nil {
-					errs[r] = errors.Join(errors.New("Join succeeded without rank 1"), j.Close())
-				}
-			})
-		}
-		ranks.Wait()
+		living := []int{0, 2}
+		errs := joinEach(t, 2, func(i int) Config {
+			c := cfg
+			c.Bootstrap = boots[living[i]]
+			return c
+		}, func(_ context.Context, j *Job) error { return j.Close() })
 		if err := boots[1].Close(); err != nil {
 			t.Error(err)
 		}
-		for _, r := range []int{0, 2} {
+		for i, err := range errs {
 			var lost *bootstrap.LostError
-			if !errors.As(errs[r], &lost) || lost.Rank != 1 {
-				t.Errorf("rank %d: %v, want one that names rank 1", r, errs[r])
+			if !errors.As(err, &lost) || lost.Rank != 1 {
+				t.Errorf("rank %d: %v, want one that names rank 1", living[i], err)
 			}
 		}
 	})
 }
+
