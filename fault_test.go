@@ -355,20 +355,3 @@ func TestAPortThatIsDownIsRefusedWithTheRemedy(t *testing.T) {
 		}
 	}
 }
-
-// Without CAP_IPC_LOCK and with 64 KiB of memlock the segment cannot be pinned.
-func TestTooLittleMemlockIsRefusedWithFigures(t *testing.T) {
-	dev := rdmatest.Device(t)
-	argv := withMemlock(t, 65536)
-	cmd := exec.CommandContext(testContext(t), argv[0], argv[1:]...)
-	cmd.Env = rankEnv("exchange", Config{Fabric: FabricIBV, Device: dev})
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		t.Fatalf("a rank with 64 KiB of memlock joined:\n%s", out)
-	}
-	for _, want := range []string{"memlock", "65536", "ulimit -l"} {
-		if !strings.Contains(strings.ToLower(string(out)), want) {
-			t.Errorf("the error does not mention %q:\n%s", want, out)
-		}
-	}
-}

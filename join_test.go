@@ -66,3 +66,26 @@ func TestRanksThatConnectLearnWhyOneDoesNot(t *testing.T) {
 		})
 	}
 }
+
+// A rank of RunLocal that never comes to the exchange fails the others' Join.
+func TestARankThatDiesInJoinIsNamed(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		boots := bootstrap.NewGroup(3)
+		boots[1].Abort(3, "gone before its time")
+		living := []int{0, 2}
+		errs := joinEach(t, 2, func(i int) Config {
+			c := cfg
+			c.Bootstrap = boots[living[i]]
+			return c
+		}, func(_ context.Context, j *Job) error { return j.Close() })
+		if err := boots[1].Close(); err != nil {
+			t.Error(err)
+		}
+		for i, err := range errs {
+			var lost *bootstrap.LostError
+			if !errors.As(err, &lost) || lost.Rank != 1 {
+				t.Errorf("rank %d: %v, want one that names rank 1", living[i], err)
+			}
+		}
+	})
+}

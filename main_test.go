@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,20 +16,7 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// The test binary is also the program that the launcher tests start: with
-// IBCONDUIT_TEST_RANK set it is a rank.
-func TestMain(m *testing.M) {
-	if what := os.Getenv("IBCONDUIT_TEST_RANK"); what != "" {
-		if life := lives[what]; life != nil {
-			os.Exit(life())
-		}
-		os.Exit(rankMain(what))
-	}
-	handletest.VerifyTestMain(m)
-}
-
-// lives are of ranks that join in their own way: the tests' files add theirs.
-var lives = map[string]func() (code int){}
+func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
 
 // fabrics calls fn as a subtest for each network: shared memory, and verbs where
 // there is a device (there must be one in the VM).
@@ -111,6 +97,12 @@ func failToJoin(t *testing.T, cfgs ...Config) []error {
 		t.Errorf("rank %d joined", j.Rank())
 		return j.Close()
 	})
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // withWorker opens a worker for fn and closes it.

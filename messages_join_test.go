@@ -46,13 +46,13 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
 	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageEndpoints: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
-		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                          func(c *Config) { c.Workers = 3 },
+		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                              func(c *Config) { c.Workers = 3 },
 		"rank 1 was configured with 3 message endpoints, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
-		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                     func(c *Config) { c.Messages.Credits = 17 },
-		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                func(c *Config) { c.Messages.MaxMedium = 8192 },
-		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                   func(c *Config) { c.Messages.Flow.Window = 5 },
-		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                                   func(c *Config) { c.Messages.Flow.Initial = -1 },
-		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                                    func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
+		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                         func(c *Config) { c.Messages.Credits = 17 },
+		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                    func(c *Config) { c.Messages.MaxMedium = 8192 },
+		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                       func(c *Config) { c.Messages.Flow.Window = 5 },
+		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                                       func(c *Config) { c.Messages.Flow.Initial = -1 },
+		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                                        func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
 	} {
 		odd := base
 		change(&odd)
@@ -66,8 +66,8 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 
 func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
-		"MaxMedium 7":                          {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
-		"a window of -1 credits":               {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"MaxMedium 7":            {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"a window of -1 credits": {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 	} {
 		c.Getenv = noEnv
 		if j, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {

@@ -61,4 +61,3 @@ func TestSizeofTypesWithoutPointers(t *testing.T) {
 		t.Errorf("message: %v", err)
 	}
 }
-

@@ -94,4 +94,3 @@ func TestTheProgramsOwnMemoryGoesWithoutACopyOverVerbs(t *testing.T) {
 		})
 	}
 }
-
