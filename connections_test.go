@@ -29,7 +29,7 @@ func becomes(ctx context.Context, j *Job, what string, done func() bool) error {
 	return nil
 }
 
-func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
+func TestConnectAllConnectsFromTheStart(t *testing.T) {
 	const ranks = 4
 	dev := rdmatest.Device(t)
 	for _, all := range []bool{true, false} {
@@ -46,7 +46,7 @@ func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
 	}
 }
 
-func TestMessagesCloseIdleConnectionsAboveTheLimit(t *testing.T) {
+func TestIdleConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	const ranks = 4
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })

@@ -125,7 +125,7 @@ func TestUseAfterCloseIsAnError(t *testing.T) {
 	})
 }
 
-func TestTwoGoroutinesInOneWorkerAreFoundInTheDebugBuild(t *testing.T) {
+func TestTwoGoroutinesInOneWorkerAreFound(t *testing.T) {
 	onFabrics(t, 1, Config{}, worked(func(ctx context.Context, j *Job, w *Worker) error {
 		if err := w.guard.Enter(); err != nil { // as a goroutine inside a call does
 			return err
@@ -142,7 +142,7 @@ func TestTwoGoroutinesInOneWorkerAreFoundInTheDebugBuild(t *testing.T) {
 	}))
 }
 
-func TestASegmentLargerThanTheMachineIsRefusedWithFigures(t *testing.T) {
+func TestATooLargeSegmentIsRefusedWithFigures(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.SegmentSize, cfg.Getenv = 1<<46, noEnv
 		j, err := Join(t.Context(), cfg)
@@ -285,7 +285,7 @@ func (b *oneExchange) Exchange(ctx context.Context, blob []byte) ([][]byte, erro
 	return b.Bootstrap.Exchange(ctx, blob)
 }
 
-func TestAJoinThatRunsOutOfTimeForASlowDeviceSaysSo(t *testing.T) {
+func TestAJoinTooLateForASlowDeviceSaysSo(t *testing.T) {
 	for timeout, slow := range map[time.Duration]bool{time.Nanosecond: true, time.Hour: false} {
 		_, err := Join(t.Context(), Config{Fabric: FabricIBV, SegmentSize: 1 << 20, Getenv: noEnv, JoinTimeout: timeout,
 			Bootstrap: &oneExchange{Bootstrap: bootstrap.NewGroup(1)[0]}})

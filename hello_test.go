@@ -25,7 +25,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func FuzzWordOnADevice(f *testing.F) {
+func FuzzDeviceOfARank(f *testing.F) {
 	f.Add([]byte{deviceLocal, 1, 2, 3})
 	f.Add(noDevice(errors.New("the port is down")))
 	f.Add([]byte{deviceMissing, 0, '\n', 0xff})
@@ -42,7 +42,7 @@ func FuzzWordOnADevice(f *testing.F) {
 	})
 }
 
-func TestWhyARankHasNoDeviceIsToldToTheOthers(t *testing.T) {
+func TestWhyARankHasNoDeviceReachesTheOthers(t *testing.T) {
 	_, err := openDevices([][]byte{{deviceLocal, 1}, noDevice(errors.New("ibv: rxe0 port 1 is down (ip link set eth0 up)"))})
 	if want := "rank 1 has no usable verbs device: ibv: rxe0 port 1 is down (ip link set eth0 up)"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %q", err, want)

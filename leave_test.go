@@ -21,7 +21,7 @@ import (
 
 // Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so
 // hears of it.
-func TestWhoLeavesBecauseOfADeathIsFoundDown(t *testing.T) {
+func TestALeaverBecauseOfADeathIsFoundDown(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
 		ctx := testContext(t)
@@ -67,7 +67,7 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 }
 
 // The death may be one that only this rank has found out, as by Config.Messages.SilentAfter.
-func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
+func TestALeaverThatAloneKnowsADeathIsFoundDown(t *testing.T) {
 	for _, leaver := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", leaver), func(t *testing.T) {
 			overTCP(t, 3, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
@@ -91,7 +91,7 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 
 // A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what
 // both say is why.
-func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
+func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 	for _, inClose := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in Close %v", inClose), func(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
@@ -122,7 +122,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 
 // Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves
 // because of a death, or gave up.
-func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
+func TestRankZeroStaysForTheReasonOfOthers(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
@@ -170,7 +170,7 @@ func (b hastyBootstrap) Barrier(ctx context.Context) error {
 
 // Each could take the other's goodbye for the death that somebody else tells of: the job would end
 // as if all were well.
-func TestWhoGivesUpInCloseSaysSoThoughAnotherIsFoundDown(t *testing.T) {
+func TestGivingUpInCloseIsAnErrorBesideADeath(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
 	err := RunLocalConfig(testContext(t), 3, cfg, func(j *Job) error {
 		if j.Rank() == 0 {
@@ -266,7 +266,7 @@ func finds(j *Job, rank int, after time.Duration) {
 
 // Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well,
 // and its launcher wait for ever.
-func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
+func TestSomeRankReportsTheOneThatDidNotClose(t *testing.T) {
 	for name, c := range notComing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,7 +349,7 @@ func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(co
 
 // Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to
 // tell it.
-func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
+func TestALeaverAfterRankZeroIsFoundDown(t *testing.T) {
 	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
 		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
 		if e := j.Close(); j.Rank() != 0 {

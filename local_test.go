@@ -18,7 +18,7 @@ import (
 
 // A rank that has returned waits in Close for the others, and is no longer
 // there to look at its context.
-func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
+func TestRunLocalsContextEndsCloseOfAReturnedRank(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv, cfg.CloseTimeout = noEnv, time.Hour
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -46,7 +46,7 @@ func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
 }
 
 // Ranks that leave because the context has ended are found down by those who still wait.
-func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
+func TestRunLocalsContextIsTheCauseOfWaits(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -73,7 +73,7 @@ func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
 	})
 }
 
-func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
+func TestRunLocalsContextBoundsWorkers(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		enough := errors.New("enough")
@@ -93,7 +93,7 @@ func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
 
 // Get, GetSlice, FetchAdd and the others hand their handle back when the worker's
 // context ends: nobody else can.
-func TestABlockingCallThatItsContextEndsAbandonsItsHandle(t *testing.T) {
+func TestABlockingCallAbandonsItsHandleInTheEnd(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		enough := errors.New("enough")
@@ -129,7 +129,7 @@ func (n blockedNetwork) NewLane() (fabric.Lane, error) {
 	return nil, fabric.ErrNoLane
 }
 
-func TestAWorkerThatOpensSlowlyHoldsUpNobody(t *testing.T) {
+func TestAWorkerThatOpensSlowlyDelaysNoOther(t *testing.T) {
 	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(ctx context.Context, j *Job) error {
 		w, err := j.NewWorker()
 		if err != nil {
@@ -220,7 +220,7 @@ func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 
 // A rank that abandoned a collective operation still lets the others come to the
 // end of what they do with it, and takes no longer itself.
-func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
+func TestCloseAfterAnAbandonedCollectiveWaits(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.CloseTimeout = time.Hour
 		first := make(chan *Job, 2)
@@ -244,7 +244,7 @@ func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 	})
 }
 
-func TestCloseThatWaitsForTheRanksOwnCollectiveSaysSo(t *testing.T) {
+func TestCloseNamesTheCollectiveItWaitsFor(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv, cfg.CloseTimeout = noEnv, 20*time.Millisecond
 		ctx := testContext(t)
@@ -339,7 +339,7 @@ func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 	})
 }
 
-func TestRunLocalTellsOfAnAbort(t *testing.T) {
+func TestRunLocalReturnsAnAbort(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
 		for code, want := range map[int]int{3: 3, 256: 1} {
 			err := RunLocal(testContext(t), ranks, func(j *Job) error {
@@ -364,7 +364,7 @@ func wantAbort(t *testing.T, err error, code int) {
 	}
 }
 
-func TestRunLocalTellsOfAnAbortInClose(t *testing.T) {
+func TestRunLocalReturnsAnAbortInClose(t *testing.T) {
 	for _, ranks := range []int{2, 3} {
 		table := am.NewTable()
 		var job atomic.Pointer[Job]

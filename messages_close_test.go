@@ -16,7 +16,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
+func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {
 	table := am.NewTable()
 	var handled, answered atomic.Uint64
 	slow := table.Handle("slow", func(c *am.Call) {
@@ -94,7 +94,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 }
 
 // The first meeting in Close is of ranks whose goroutines may still send.
-func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.T) {
+func TestRequestsInCloseArriveOrAreRefused(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
 	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
@@ -135,7 +135,7 @@ func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.
 }
 
 // Others' posts are handled also by a rank that has given up waiting for a call of its own.
-func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testing.T) {
+func TestARankWithAnUnansweredCallHandlesInClose(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
 	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
@@ -164,7 +164,7 @@ func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testi
 	})
 }
 
-func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
+func TestCloseReportsUnansweredCallsInTime(t *testing.T) {
 	table := am.NewTable()
 	asked := make(chan struct{}, 1)
 	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour); asked <- struct{}{} })
@@ -235,7 +235,7 @@ func TestMessagesAfterCloseAreErrors(t *testing.T) {
 
 // A handler that does not end holds memory that it may touch: Close says so and leaves it mapped,
 // until it is called again.
-func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *testing.T) {
+func TestCloseKeepsTheSegmentForAHandler(t *testing.T) {
 	table := am.NewTable()
 	begun, end := make(chan struct{}), make(chan struct{})
 	h := table.Handle("h", func(*am.Call) { close(begun); <-end })
@@ -269,7 +269,7 @@ func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *test
 }
 
 // Close itself polls, and may be the one who runs the handler.
-func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
+func TestCloseEndsThoughItsHandlerDoesNot(t *testing.T) {
 	for name, attend := range map[string]time.Duration{"attendant": time.Hour, "none": -1} { // neither is quicker than Close
 		t.Run(name, func(t *testing.T) {
 			fabrics(t, func(t *testing.T, cfg Config) {
@@ -333,7 +333,7 @@ func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
 	return 1, nil
 }
 
-func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T) {
+func TestCloseReportsMessagesThatMayBeLost(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
 	for op, port := range map[string]func(fabric.Endpoint) fabric.Endpoint{
@@ -359,7 +359,7 @@ func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T
 	}
 }
 
-func TestCloseOfOneRankIsNilThoughItsContextHasEnded(t *testing.T) {
+func TestCloseOfOneRankIsNilWithoutContext(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -371,7 +371,7 @@ func TestCloseOfOneRankIsNilThoughItsContextHasEnded(t *testing.T) {
 }
 
 // A message that arrives while the others still open their lanes waits for them, on the device too.
-func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
+func TestManyJobsInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
 	fabrics(t, func(t *testing.T, cfg Config) {

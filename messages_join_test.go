@@ -22,7 +22,7 @@ func handlerTable(names ...string) *am.Table {
 	return t
 }
 
-func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
+func TestRanksWithOtherHandlersDoNotJoin(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		with := func(names ...string) Config { c := cfg; c.Handlers = handlerTable(names...); return c }
 		for r, err := range failToJoin(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
@@ -43,7 +43,7 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 	})
 }
 
-func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
+func TestRanksWithOtherParametersDoNotJoin(t *testing.T) {
 	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageEndpoints: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
 		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                              func(c *Config) { c.Workers = 3 },
@@ -64,7 +64,7 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 	}
 }
 
-func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
+func TestParametersThatCannotWorkAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
 		"MaxMedium 7":            {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 		"a window of -1 credits": {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
@@ -89,7 +89,7 @@ func portHandles() (n int) {
 	return n
 }
 
-func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
+func TestWithoutHandlersThereIsNothingForMessages(t *testing.T) {
 	h := handlerTable("h")
 	everyFabric(t, func(t *testing.T, cfg Config) {
 		for _, table := range []*am.Table{am.NewTable(), h} {

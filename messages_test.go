@@ -82,7 +82,7 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 }
 
 // Behind the user's bytes lies what collective operations live on.
-func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
+func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
 	back := table.Handle("back", func(c *am.Call) {
@@ -123,7 +123,7 @@ func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
 	})
 }
 
-func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
+func TestWorkersShareMessageEndpointsInTurn(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })
 	everyFabric(t, func(t *testing.T, cfg Config) {
@@ -219,7 +219,7 @@ func TestADeadRankEndsTheCallsToItAndOthersGoOn(t *testing.T) {
 }
 
 // What a message endpoint finds out the whole job knows.
-func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
+func TestARankThatAnEndpointClosesIsDown(t *testing.T) {
 	table := handlerTable("h")
 	cause := errors.New("it sent nonsense")
 	onFabrics(t, 2, Config{Handlers: table, MessageEndpoints: 2}, func(ctx context.Context, j *Job) error {

@@ -65,7 +65,7 @@ func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 	}))
 }
 
-func TestAPromiseOutlivesAWaitWhoseContextEndsWithACauseOfItsOwn(t *testing.T) {
+func TestAPromiseOutlivesAWaitThatItsContextEnds(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		p := GetAsync(w, At[int64](0, 0))
 		cause := errors.New("enough of this")
@@ -147,7 +147,7 @@ func TestAPanicEndsAChain(t *testing.T) {
 }
 
 // Ranks leave because of a death, and are found down then: what the others are told is the death.
-func TestCollectiveOperationsNameTheRankThatDiedFirst(t *testing.T) {
+func TestCollectivesNameTheRankThatDiedFirst(t *testing.T) {
 	ctx := testContext(t)
 	died := errors.New("died on purpose")
 	err := RunLocalConfig(ctx, 4, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv}, func(j *Job) error {
@@ -212,7 +212,7 @@ func (l heraldLane) Close() error {
 	return l.Lane.Close()
 }
 
-func TestADeathFoundWhileAWorkerOpensOrClosesHangsNothing(t *testing.T) {
+func TestADeathFoundByAWorkerHangsNothing(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 100 * time.Millisecond, Getenv: noEnv}
 	err := RunLocalConfig(t.Context(), 3, cfg, func(j *Job) error {
 		if j.Rank() != 0 {

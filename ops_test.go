@@ -251,7 +251,7 @@ func TestCollectivesAgreeOnEveryRank(t *testing.T) {
 
 // Each rank counts its arrivals; a barrier that lets one through early is seen
 // by the others.
-func TestBarrierHoldsEverybodyBack(t *testing.T) {
+func TestBarrierHoldsAllRanksBack(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		var arrived atomic.Int64
 		const ranks, rounds = 4, 50

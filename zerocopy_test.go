@@ -36,7 +36,7 @@ func TestAJobWithoutVerbsRegistersNothing(t *testing.T) {
 	})
 }
 
-func TestTheProgramsOwnMemoryGoesWithoutACopyOverVerbs(t *testing.T) {
+func TestTheProgramsOwnMemoryGoesWithoutACopy(t *testing.T) {
 	dev := rdmatest.Device(t)
 	const n = 200 << 10
 	for _, min := range []int64{0, 4096, -1} {

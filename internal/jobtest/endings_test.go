@@ -286,7 +286,7 @@ func (e *ending) check(t *testing.T, env []string) {
 
 // Whatever the ranks do, the job ends by itself within the launcher's times, with the right
 // code, no process is left, and who needed a rank that left is told so.
-func TestEveryEndOfAJobIsBoundedAndHasTheRightCode(t *testing.T) {
+func TestEveryEndHasTheRightCode(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for name, e := range endings {
 			if e.shm && cfg.Fabric != conduit.FabricSHM {

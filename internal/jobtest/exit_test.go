@@ -95,7 +95,7 @@ func exitInClose(ctx context.Context, j *conduit.Job, end func()) error {
 // However a rank ends, and wherever: the job ends by itself, long before any of its
 // time limits, no process is left, those who needed the rank name it, and the launcher
 // returns the code of the rank that ended first without success.
-func TestHoweverARankEndsTheJobEndsWithTheRightCode(t *testing.T) {
+func TestHoweverARankEndsTheCodeIsRight(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for _, place := range []string{"before its first use", "with work in flight", "in Close"} {
 			for how, end := range ends {

@@ -32,7 +32,7 @@ func withMemlock(t *testing.T, limit int) []string {
 
 // Shared memory is not pinned, and verbs are not asked for anything where all ranks are on one
 // host.
-func TestWithoutLockableMemoryRanksOfOneHostMeetOverSharedMemory(t *testing.T) {
+func TestSharedMemoryNeedsNoLockableMemory(t *testing.T) {
 	argv := withMemlock(t, 0)
 	for _, fabric := range []string{"", conduit.FabricAuto, conduit.FabricSHM} {
 		var out output

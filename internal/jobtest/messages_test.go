@@ -345,7 +345,7 @@ func blockedWithMessages(ctx context.Context, w *conduit.Worker) error {
 
 // Whatever ranks with messages do, the job ends by itself in bounded time with the right code, no
 // process is left, and those who need a rank that left are told so.
-func TestEveryEndOfAJobWithMessagesIsBoundedAndHasTheRightCode(t *testing.T) {
+func TestEveryEndWithMessagesHasTheRightCode(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for name, e := range messageEndings {
 			if e.shm && cfg.Fabric != conduit.FabricSHM {

@@ -312,7 +312,7 @@ func tcpRanks(t *testing.T, n int, program string, cfg conduit.Config, more ...s
 
 // Without a launcher that sees the death, the others wait for the join's time
 // and then say who is missing.
-func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
+func TestARankThatDiesBeforeJoinIsNamed(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		var outs []string
 		var errs []error
@@ -329,7 +329,7 @@ func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
 	})
 }
 
-func TestTheLauncherEndsAJobWhoseRankDiesBeforeJoin(t *testing.T) {
+func TestTheLauncherEndsAJobThatMissesARank(t *testing.T) {
 	var said output
 	exe, err := os.Executable()
 	if err != nil {
