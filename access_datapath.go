@@ -8,225 +8,237 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// at returns where [off, off+n) of the rank's segment is mapped here, or nil
-// when it is not, or anything at all is wrong: then the caller takes the way
-// through reach, which finds out what.
-func (w *Worker) at(node uint32, off, n uint64) unsafe.Pointer {
+// An operation goes to mapped memory, or through a lane. Which it is stands in Worker.peers, chosen
+// once for each peer; mapped, put, get and atomic are all that looks there.
+
+// mapped returns where [off, off+n) of the rank's segment is mapped here, or nil when it is not, or
+// anything at all is wrong: then the caller goes on with a lane, and check finds out what.
+func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
+	if owner.Checked {
+		if w.guard.Enter() != nil {
+			return nil
+		}
+		w.guard.Exit()
+	}
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
 		p := &w.peers[i]
-		if n <= p.size && off <= p.size-n && w.downSeen == w.downs.Load() {
+		if n <= p.size && off <= p.size-n && w.deathsSeen == w.deaths.Load() {
 			return unsafe.Add(p.base, off)
 		}
 	}
 	return nil
 }
 
-// Put writes v at p and returns when it is there.
-func Put[T any](w *Worker, p Ptr[T], v T) error {
+// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
+func (w *Worker) valid(node uint32, off, n uint64) *peer {
+	if i := uint(node) - 1; i < uint(len(w.peers)) {
+		p := &w.peers[i]
+		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
+			return p
+		}
+	}
+	return nil
+}
+
+// store puts v into mapped memory, load gets it from there.
+func store[T any](w *Worker, at unsafe.Pointer, v T) {
+	if shm.Reorders {
+		shm.OrderStores()
+	}
+	*(*T)(at) = v
+	w.direct.puts++
+	w.direct.putBytes += uint64(unsafe.Sizeof(v))
+}
+
+func load[T any](w *Worker, at unsafe.Pointer) (v T) {
+	v = *(*T)(at)
+	if shm.Reorders {
+		shm.OrderLoads()
+	}
+	w.direct.gets++
+	w.direct.getBytes += uint64(unsafe.Sizeof(v))
+	return v
+}
+
+// put starts a put through the peer's lane.
+func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabric.Lane, h fabric.Handle, err error) {
 	if owner.Checked {
 		if err := w.guard.Enter(); err != nil {
-			return err
+			return nil, fabric.Done, err
 		}
 		defer w.guard.Exit()
 	}
-	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
-		if shm.Reorders {
-			shm.OrderStores()
+	p := w.valid(node, off, uint64(len(src)))
+	if p == nil {
+		if p, err = w.check("put", node, off, uint64(len(src))); err != nil {
+			return nil, fabric.Done, err
 		}
-		*(*T)(q) = v
-		w.mapped.puts++
-		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
+	}
+	h, err = p.data.Put(int(node)-1, off, src, f)
+	return p.data, h, err
+}
+
+// get starts a get through the peer's lane.
+func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabric.Lane, h fabric.Handle, err error) {
+	if owner.Checked {
+		if err := w.guard.Enter(); err != nil {
+			return nil, fabric.Done, err
+		}
+		defer w.guard.Exit()
+	}
+	p := w.valid(node, off, uint64(len(dst)))
+	if p == nil {
+		if p, err = w.check("get", node, off, uint64(len(dst))); err != nil {
+			return nil, fabric.Done, err
+		}
+	}
+	h, err = p.data.Get(int(node)-1, off, dst, f)
+	return p.data, h, err
+}
+
+// Put writes v at p and returns when it is there.
+func Put[T any](w *Worker, p Ptr[T], v T) error {
+	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		store(w, at, v)
 		return nil
 	}
-	return putValue(w, p, v, fabric.Blocking)
+	return w.settle(putValue(w, p, v, fabric.Blocking))
 }
 
 // PutNBI writes v at p. It returns at once; Flush waits for it.
 func PutNBI[T any](w *Worker, p Ptr[T], v T) error {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return err
-		}
-		defer w.guard.Exit()
-	}
-	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
-		if shm.Reorders {
-			shm.OrderStores()
-		}
-		*(*T)(q) = v
-		w.mapped.puts++
-		w.mapped.putBytes += uint64(unsafe.Sizeof(v))
+	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		store(w, at, v)
 		return nil
 	}
-	return putValue(w, p, v, fabric.Implicit)
+	_, _, err := putValue(w, p, v, fabric.Implicit)
+	return err
+}
+
+// PutAsync starts a put of v.
+func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
+	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		store(w, at, v)
+		return Pending{}
+	}
+	l, h, err := putValue(w, p, v, 0)
+	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 // Get reads the value at p.
-func Get[T any](w *Worker, p Ptr[T]) (T, error) {
-	var v T
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return v, err
-		}
-		defer w.guard.Exit()
-	}
-	if q := w.at(p.node, p.off, uint64(unsafe.Sizeof(v))); q != nil {
-		v = *(*T)(q)
-		if shm.Reorders {
-			shm.OrderLoads()
-		}
-		w.mapped.gets++
-		w.mapped.getBytes += uint64(unsafe.Sizeof(v))
-		return v, nil
+func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
+	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		return load[T](w, at), nil
 	}
 	return getValue(w, p)
 }
 
-// PutSlice writes src at p and the elements that follow, and returns when they are
-// there. When the worker's context ends first, the network may still read src until
-// Flush returns.
+// PutSlice writes src at p and the elements that follow, and returns when they are there. When the
+// worker's context ends first, the network may still read src until Flush returns.
 func PutSlice[T any](w *Worker, p Ptr[T], src []T) error {
-	return putSlice(w, p, src, fabric.Blocking).finish(w)
+	return putSlice(w, p, src, fabric.Blocking).finish()
 }
 
-// PutSliceNBI is PutSlice without the wait: Flush waits for it. src must not
-// change before.
+// PutSliceNBI is PutSlice without the wait: Flush waits for it. src must not change before.
 func PutSliceNBI[T any](w *Worker, p Ptr[T], src []T) error {
 	return putSlice(w, p, src, fabric.Implicit).err
 }
 
-// GetSlice reads len(dst) elements from p on. When the worker's context ends first, dst
-// is the network's until Flush returns.
+// PutSliceAsync starts a put of src, which must not change until it is complete.
+func PutSliceAsync[T any](w *Worker, p Ptr[T], src []T) Pending { return putSlice(w, p, src, 0) }
+
+// GetSlice reads len(dst) elements from p on. When the worker's context ends first, dst is the
+// network's until Flush returns.
 func GetSlice[T any](w *Worker, dst []T, p Ptr[T]) error {
-	return getSlice(w, dst, p, fabric.Blocking).finish(w)
+	return getSlice(w, dst, p, fabric.Blocking).finish()
 }
 
-// GetSliceNBI is GetSlice without the wait: dst holds the elements after Flush,
-// and must not be touched before.
+// GetSliceNBI is GetSlice without the wait: dst holds the elements after Flush, and must not be
+// touched before.
 func GetSliceNBI[T any](w *Worker, dst []T, p Ptr[T]) error {
 	return getSlice(w, dst, p, fabric.Implicit).err
 }
 
+// GetSliceAsync starts a get of len(dst) elements; dst is the network's until it is complete.
+func GetSliceAsync[T any](w *Worker, dst []T, p Ptr[T]) Pending { return getSlice(w, dst, p, 0) }
+
 func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return Pending{err: err}
-		}
-		defer w.guard.Exit()
-	}
 	b := bytesOf(src)
-	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
+	if at := w.mapped(p.node, p.off, uint64(len(b))); at != nil {
 		if shm.Reorders {
 			shm.OrderStores()
 		}
-		copy(unsafe.Slice((*byte)(q), len(b)), b)
-		w.mapped.puts++
-		w.mapped.putBytes += uint64(len(b))
+		copy(unsafe.Slice((*byte)(at), len(b)), b)
+		w.direct.puts++
+		w.direct.putBytes += uint64(len(b))
 		return Pending{}
 	}
 	if p.node&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	pe, rank, err := w.reach("put", p.node, p.off, uint64(len(b)))
-	if err != nil {
-		return Pending{err: err}
-	}
-	h, err := pe.data.Put(rank, p.off, b, f)
-	return Pending{w: w, lane: pe.data, h: h, err: err}
+	l, h, err := w.put(p.node, p.off, b, f)
+	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return Pending{err: err}
-		}
-		defer w.guard.Exit()
-	}
 	b := bytesOf(dst)
-	if q := w.at(p.node, p.off, uint64(len(b))); q != nil {
-		copy(b, unsafe.Slice((*byte)(q), len(b)))
+	if at := w.mapped(p.node, p.off, uint64(len(b))); at != nil {
+		copy(b, unsafe.Slice((*byte)(at), len(b)))
 		if shm.Reorders {
 			shm.OrderLoads()
 		}
-		w.mapped.gets++
-		w.mapped.getBytes += uint64(len(b))
+		w.direct.gets++
+		w.direct.getBytes += uint64(len(b))
 		return Pending{}
 	}
 	if p.node&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	pe, rank, err := w.reach("get", p.node, p.off, uint64(len(b)))
-	if err != nil {
-		return Pending{err: err}
-	}
-	h, err := pe.data.Get(rank, p.off, b, f)
-	return Pending{w: w, lane: pe.data, h: h, err: err}
+	l, h, err := w.get(p.node, p.off, b, f)
+	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 // finish waits for a blocking slice operation with the worker's context.
-func (p Pending) finish(w *Worker) error {
+func (p Pending) finish() error {
 	if p.err != nil || p.h == fabric.Done {
 		return p.err
 	}
-	_, err := w.await(p.lane, p.h)
+	_, err := p.w.await(p.lane, p.h)
 	return err
 }
 
-// putValue lays v where a lane can read it and posts it.
-func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) error {
+// putValue lays v where a lane can read it, and starts a put of it.
+func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if p.node&badType != 0 {
-		return typeError[T]()
+		return nil, fabric.Done, typeError[T]()
 	}
-	n := unsafe.Sizeof(v)
-	pe, rank, err := w.reach("put", p.node, p.off, uint64(n))
-	if err != nil {
-		return err
-	}
-	buf := w.lay(int(n))
+	n := int(unsafe.Sizeof(v))
+	buf := w.lay(n)
 	if n > 0 {
 		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
 	}
-	h, err := pe.data.Put(rank, p.off, buf, f)
-	if f == fabric.Implicit {
-		if int(n) > w.job.copyMax {
-			w.scratch = nil // the network reads it until Flush
-		}
-		return err
+	l, h, err := w.put(p.node, p.off, buf, f)
+	if f != fabric.Blocking && n > w.job.networks.copyMax {
+		w.scratch = nil // the network reads it until the put is complete
 	}
-	if err != nil {
-		w.scratch = nil // pieces may have been posted before it failed
-		return err
-	}
-	if h == fabric.Done {
-		return nil
-	}
-	return w.settle(pe.data, h)
+	return l, h, err
 }
 
 func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if p.node&badType != 0 {
 		return v, typeError[T]()
 	}
-	n := unsafe.Sizeof(v)
-	pe, rank, err := w.reach("get", p.node, p.off, uint64(n))
-	if err != nil {
-		return v, err
-	}
-	buf := w.lay(int(n))
-	h, err := pe.data.Get(rank, p.off, buf, fabric.Blocking)
-	if err != nil {
-		w.scratch = nil // pieces may have been posted before it failed
-	} else if h != fabric.Done {
-		err = w.settle(pe.data, h)
-	}
+	n := int(unsafe.Sizeof(v))
+	buf := w.lay(n)
+	err = w.settle(w.get(p.node, p.off, buf, fabric.Blocking))
 	if err == nil && n > 0 {
 		v = *(*T)(unsafe.Pointer(unsafe.SliceData(buf)))
 	}
 	return v, err
 }
 
-// scratchMin is the size of a worker's scratch buffer: larger values get a
-// buffer of their own, which then stays.
+// scratchMin is the size of a worker's scratch buffer: larger values get a buffer of their own,
+// which then stays.
 const scratchMin = 4096
 
 // lay returns n bytes of scratch, aligned for any type.
@@ -238,19 +250,26 @@ func (w *Worker) lay(n int) []byte {
 	return w.scratch[:n]
 }
 
-// settle waits for an operation on the scratch buffer. When the wait ends
-// early the buffer is still the network's: the next value gets another.
-func (w *Worker) settle(l fabric.Lane, h fabric.Handle) error {
-	_, err := w.await(l, h)
+// settle ends a blocking operation on the scratch buffer; one that failed has no handle. Some of it
+// may still be in flight then, and the buffer is the network's: the next value gets another.
+func (w *Worker) settle(l fabric.Lane, h fabric.Handle, err error) error {
+	if h != fabric.Done {
+		_, err = w.await(l, h)
+	}
 	if err != nil {
 		w.scratch = nil
 	}
 	return err
 }
 
-// await ends a blocking operation. When the worker's context ends first, nobody
-// will ask for the handle again.
+// await ends a blocking operation. When the worker's context ends first, the handle is abandoned.
 func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
+	if owner.Checked {
+		if err := w.guard.Enter(); err != nil {
+			return 0, err
+		}
+		defer w.guard.Exit()
+	}
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)

@@ -6,8 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/shm"
-	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // Pending is an operation in flight. Wait or Test collects it, once; both are
@@ -118,75 +116,21 @@ func (p *Promise[T]) collect() {
 	p.slot, p.large = nil, nil
 }
 
-// abandon forgets where a get that failed was to arrive. Pieces of it may still
-// arrive: nobody else gets the place.
+// abandon forgets where a get that failed was to arrive. Pieces of it may still arrive: the place
+// is not used again.
 func (p *Promise[T]) abandon() { p.slot, p.large = nil, nil }
 
-// PutAsync starts a put of v.
-func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return Pending{err: err}
-		}
-		defer w.guard.Exit()
-	}
-	n := unsafe.Sizeof(v)
-	if q := w.at(p.node, p.off, uint64(n)); q != nil {
-		if shm.Reorders {
-			shm.OrderStores()
-		}
-		*(*T)(q) = v
-		w.mapped.puts++
-		w.mapped.putBytes += uint64(n)
-		return Pending{}
-	}
-	if p.node&badType != 0 {
-		return Pending{err: typeError[T]()}
-	}
-	pe, rank, err := w.reach("put", p.node, p.off, uint64(n))
-	if err != nil {
-		return Pending{err: err}
-	}
-	buf := w.lay(int(n))
-	if n > 0 {
-		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
-	}
-	h, err := pe.data.Put(rank, p.off, buf, 0)
-	if int(n) > w.job.copyMax {
-		w.scratch = nil // the network reads it until the put is complete
-	}
-	return Pending{w: w, lane: pe.data, h: h, err: err}
-}
-
-// GetAsync starts a get of the value at p. A T of up to 64 bytes costs no
-// allocation.
+// GetAsync starts a get of the value at p. A T of up to 64 bytes costs no allocation.
 func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
-	if owner.Checked {
-		if r.err = w.guard.Enter(); r.err != nil {
-			return
-		}
-		defer w.guard.Exit()
-	}
 	n := unsafe.Sizeof(r.value)
-	if q := w.at(p.node, p.off, uint64(n)); q != nil {
-		r.value = *(*T)(q)
-		if shm.Reorders {
-			shm.OrderLoads()
-		}
-		w.mapped.gets++
-		w.mapped.getBytes += uint64(n)
+	if at := w.mapped(p.node, p.off, uint64(n)); at != nil {
+		r.value = load[T](w, at)
 		return
 	}
 	if p.node&badType != 0 {
 		r.err = typeError[T]()
 		return
 	}
-	pe, rank, err := w.reach("get", p.node, p.off, uint64(n))
-	if err != nil {
-		r.err = err
-		return
-	}
-	r.w, r.lane = w, pe.data
 	var dst []byte
 	if n <= slotBytes {
 		r.slot = w.slots.get()
@@ -195,7 +139,8 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 		r.large = new(T)
 		dst = unsafe.Slice((*byte)(unsafe.Pointer(r.large)), n)
 	}
-	r.h, r.err = pe.data.Get(rank, p.off, dst, 0)
+	r.w = w
+	r.lane, r.h, r.err = w.get(p.node, p.off, dst, 0)
 	switch {
 	case r.err != nil:
 		r.abandon()
@@ -203,17 +148,6 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 		r.collect()
 	}
 	return
-}
-
-// PutSliceAsync starts a put of src, which must not change until it is complete.
-func PutSliceAsync[T any](w *Worker, p Ptr[T], src []T) Pending {
-	return putSlice(w, p, src, 0)
-}
-
-// GetSliceAsync starts a get of len(dst) elements; dst is the network's until
-// it is complete.
-func GetSliceAsync[T any](w *Worker, dst []T, p Ptr[T]) Pending {
-	return getSlice(w, dst, p, 0)
 }
 
 // slotBytes is the largest value that GetAsync reads without an allocation.

@@ -12,93 +12,35 @@ type Word interface{ ~int64 | ~uint64 }
 
 // FetchAdd adds delta to the word at p and returns what it was.
 func FetchAdd[T Word](w *Worker, p Ptr[T], delta T) (T, error) {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return 0, err
-		}
-		defer w.guard.Exit()
+	if at := w.mappedWord(p.node, p.off); at != nil {
+		return T(atomic.AddUint64(at, uint64(delta))) - delta, nil
 	}
-	if q := w.word(p.node, p.off); q != nil {
-		w.mapped.atomics++
-		return T(atomic.AddUint64(q, uint64(delta))) - delta, nil
-	}
-	v, err := w.atomic(fabric.FetchAdd, p.node, p.off, uint64(delta), 0)
-	return T(v), err
+	return atomicValue(w, fabric.FetchAdd, p, uint64(delta), 0)
 }
 
-// CompareSwap stores new at p if old is there, and returns what was there: the
-// swap took place if the result equals old.
+// CompareSwap stores new at p if old is there, and returns what was there: the swap took place if
+// the result equals old.
 func CompareSwap[T Word](w *Worker, p Ptr[T], old, new T) (T, error) {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return 0, err
-		}
-		defer w.guard.Exit()
-	}
-	if q := w.word(p.node, p.off); q != nil {
-		w.mapped.atomics++
+	if at := w.mappedWord(p.node, p.off); at != nil {
 		for {
-			if atomic.CompareAndSwapUint64(q, uint64(old), uint64(new)) {
+			if atomic.CompareAndSwapUint64(at, uint64(old), uint64(new)) {
 				return old, nil
 			}
-			if now := atomic.LoadUint64(q); now != uint64(old) {
+			if now := atomic.LoadUint64(at); now != uint64(old) {
 				return T(now), nil
 			}
 		}
 	}
-	v, err := w.atomic(fabric.CompareSwap, p.node, p.off, uint64(new), uint64(old))
-	return T(v), err
+	return atomicValue(w, fabric.CompareSwap, p, uint64(new), uint64(old))
 }
 
-// Swap stores v at p and returns what was there. Verbs has no such operation:
-// over ibv it is a loop of compare-and-swaps.
+// Swap stores v at p and returns what was there. Verbs has no such operation: over ibv it is a loop
+// of compare-and-swaps.
 func Swap[T Word](w *Worker, p Ptr[T], v T) (T, error) {
-	if owner.Checked {
-		if err := w.guard.Enter(); err != nil {
-			return 0, err
-		}
-		defer w.guard.Exit()
+	if at := w.mappedWord(p.node, p.off); at != nil {
+		return T(atomic.SwapUint64(at, uint64(v))), nil
 	}
-	if q := w.word(p.node, p.off); q != nil {
-		w.mapped.atomics++
-		return T(atomic.SwapUint64(q, uint64(v))), nil
-	}
-	old, err := w.atomic(fabric.Swap, p.node, p.off, uint64(v), 0)
-	return T(old), err
-}
-
-// word is at for an atomic: the aligned word, if the processor's own atomics
-// are the right ones for it.
-func (w *Worker) word(node uint32, off uint64) *uint64 {
-	q := w.at(node, off, 8)
-	if q == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics {
-		return nil
-	}
-	return (*uint64)(q)
-}
-
-func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare uint64) (uint64, error) {
-	pe, rank := w.near(node, off, 8), int(node)-1
-	if pe == nil {
-		var err error
-		if pe, rank, err = w.reach(op.String(), node, off, 8); err != nil {
-			return 0, err
-		}
-	}
-	old, h, err := pe.amo.Atomic(op, rank, off, operand, compare, fabric.Blocking)
-	if err != nil || h == fabric.Done {
-		return old, err
-	}
-	return w.await(pe.amo, h)
-}
-
-func (w *Worker) atomicStart(op fabric.AtomicOp, node uint32, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Lane, fabric.Handle, error) {
-	pe, rank, err := w.reach(op.String(), node, off, 8)
-	if err != nil {
-		return 0, nil, fabric.Done, err
-	}
-	old, h, err := pe.amo.Atomic(op, rank, off, operand, compare, f)
-	return old, pe.amo, h, err
+	return atomicValue(w, fabric.Swap, p, uint64(v), 0)
 }
 
 // FetchAddAsync starts a FetchAdd.
@@ -116,17 +58,44 @@ func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
 	return atomicAsync(w, fabric.Swap, p, uint64(v), 0)
 }
 
+// mappedWord is mapped for an atomic, which it counts: the aligned word, if the processor's own
+// atomics are the right ones for it.
+func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
+	at := w.mapped(node, off, 8)
+	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics {
+		return nil
+	}
+	w.direct.atomics++
+	return (*uint64)(at)
+}
+
+func atomicValue[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) (T, error) {
+	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, fabric.Blocking)
+	if h != fabric.Done {
+		old, err = w.await(l, h)
+	}
+	return T(old), err
+}
+
 func atomicAsync[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) Promise[T] {
+	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, 0)
+	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: T(old), word: true}
+}
+
+// atomic starts an atomic through the peer's lane.
+func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare uint64, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	if owner.Checked {
 		if err := w.guard.Enter(); err != nil {
-			return Promise[T]{Pending: Pending{err: err}}
+			return 0, nil, fabric.Done, err
 		}
 		defer w.guard.Exit()
 	}
-	old, l, h, err := w.atomicStart(op, p.node, p.off, operand, compare, 0)
-	return Promise[T]{
-		Pending: Pending{w: w, lane: l, h: h, err: err},
-		value:   T(old),
-		word:    true,
+	p := w.valid(node, off, 8)
+	if p == nil {
+		if p, err = w.check(op.String(), node, off, 8); err != nil {
+			return 0, nil, fabric.Done, err
+		}
 	}
+	old, h, err = p.amo.Atomic(op, int(node)-1, off, operand, compare, f)
+	return old, p.amo, h, err
 }

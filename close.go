@@ -12,267 +12,179 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// Close leaves the job. It is collective: it waits, at most Config.CloseTimeout,
-// until every rank has called it, since a peer may still read this segment; if they have not, up
-// to 2.5 s more, for them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
-// on. Closing again does nothing and returns the same. After Close the segment is gone. Only where a handler does not
-// end, or a message is prepared and not sent, Close leaves the job, but not the memory that these may use, and returns an error that
-// matches [am.ErrBusy] too: close again when they have ended, until the error is another one or nil. The Close that succeeds counts the calls that the first one ended.
+// Close leaves the job. It is collective: it waits, at most Config.CloseTimeout, until every rank
+// has called it, since a peer may still read this segment; if they have not, up to 2.5 s more, for
+// them to read why it leaves. It refuses with ErrBusy while workers are open, and then the job goes
+// on. Closing again does nothing and returns the same. After Close the segment is gone. Only where
+// a handler does not end, or a message is prepared and not sent, Close leaves the job, but not the
+// memory that these may use, and returns an error that matches [am.ErrBusy] too: close again when
+// they have ended, until the error is another one or nil. The Close that succeeds counts the calls
+// that the first one ended.
 //
-// Before it meets the others it waits for the messages of this rank, and afterwards it
-// runs the handlers of what they sent before: every call has its end, every post its handler. Calls that
-// nobody answers end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a rank is down it tells also of
-// messages that may not have arrived, or been handled, within CloseTimeout. A death ends the wait, and is no error of Close where
-// it was found before (DownRanks has it), or is the end of a process, or the bootstrap tells all ranks of it; one that only the network finds, while
-// this rank waits, is a *PeerDownError. While a rank
-// waits in Close its handlers run, and its goroutines may send on until every rank has called Close; then requests
-// are refused with an error that wraps [am.ErrClosed].
+// Before it meets the others it waits for the messages of this rank, and afterwards it runs the
+// handlers of what they sent before: every call has its end, every post its handler. Calls that get
+// no reply end with ErrClosed, and Close returns an *am.InFlightError which counts them; unless a
+// rank is down it counts also messages that may not have arrived, or been handled, within
+// CloseTimeout. A death ends the wait, and is no error of Close where it was found before
+// (DownRanks has it), or is the end of a process, or the bootstrap reports it to all ranks; one
+// that only the network finds, while this rank waits, is a *PeerDownError. While a rank waits in
+// Close its handlers run, and its goroutines may send on until every rank has called Close; then
+// requests are refused with an error that wraps [am.ErrClosed].
 func (j *Job) Close() error {
 	lockrank.CheckCommunication("close")
 	if j.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: close: %w", am.ErrInHandler)
 	}
-	j.mu.Lock()
-	if n := len(j.workers) + j.opening; n > 0 && !j.closed {
-		j.mu.Unlock()
-		return fmt.Errorf("conduit: close: %w: %d workers are open; close them first", ErrBusy, n)
+	if err := j.workers.close(j.members); err != nil {
+		return err
 	}
-	j.closed = true
-	j.leaving.Store(true)
-	failed := j.failed
-	j.mu.Unlock()
 	j.closeMu.Lock()
 	defer j.closeMu.Unlock()
-	switch {
-	case !j.shut:
-		j.shut = true
-		j.closeErr = j.shutdown(failed)
-	case j.held:
-		j.closeErr = errors.Join(j.releaseHeld(), j.meetErr)
+	if j.closed {
+		return j.closeErr
 	}
+	var unhandled error
+	if !j.members.has(left) { // nor dead: then the others know it, and wait for nothing
+		j.closeErr, unhandled = j.leave()
+	}
+	busy, err := j.release()
+	j.closeErr = errors.Join(err, j.closeErr) // errors.As finds the count of calls first
+	if busy != nil {
+		return errors.Join(busy, j.closeErr)
+	}
+	j.closed, j.closeErr = true, errors.Join(j.closeErr, unhandled)
 	return j.closeErr
 }
 
-// fail makes Close leave without waiting for the others, who have been told
-// that this rank is dead.
-func (j *Job) fail() {
-	j.mu.Lock()
-	j.failed = true
-	j.mu.Unlock()
-}
-
-func (j *Job) shutdown(failed bool) error {
-	if failed {
-		return j.release()
-	}
+// leave is what MPI_Finalize does: this rank's messages end, all ranks meet, requests are refused
+// and those that were sent meanwhile end, all meet again, and what has arrived is handled. Only
+// behind the second meeting is no request on its way. unhandled is what arrived and was not handled
+// in time.
+func (j *Job) leave() (err, unhandled error) {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
-	before := j.downs.Load()
-	unhandled, err := j.meet(ctx)
-	if !j.awaitNews(ctx) && before == 0 {
-		// Found here, and by nobody else who would tell the program. The end of a process is seen by whoever has started it.
-		if down := j.anyDown("close"); !errors.Is(down, io.EOF) {
-			err = errors.Join(err, fmt.Errorf("conduit: %w", down))
+	known := j.members.first("close") != nil
+	busy, broken := j.messages.await(ctx, j.cfg.CloseTimeout/2, (*am.Endpoint).Quiesce)
+	d := j.meet(ctx, "called Close")
+	if d == nil && len(j.messages.all) > 0 {
+		late, e := j.messages.endRequests(ctx, busy)
+		if broken == nil { // an endpoint that is of no use any more says so each time
+			broken = e
 		}
+		err = errors.Join(late...)
+		d = j.meet(ctx, "ended what it had begun before Close")
 	}
-	j.meetErr = err
-	errs := []error{j.release(), err} // errors.As finds what counts calls first
-	if !j.held {                      // else it says which handlers have not ended
-		errs = append(errs, unhandled...)
+	rest, e := j.messages.await(ctx, j.cfg.CloseTimeout, (*am.Endpoint).Drain)
+	if d == nil {
+		if broken == nil {
+			broken = e
+		}
+		if j.size > 1 || j.life.Err() == nil { // what a rank sends itself it has handled
+			unhandled = errors.Join(rest...)
+		}
+		return errors.Join(err, broken), unhandled
 	}
-	return errors.Join(errs...)
+	err = errors.Join(err, broken, d.err)
+	if death := d.await(ctx); !known {
+		err = errors.Join(err, death)
+	}
+	if d.reason != nil { // now, as the end of a network would not say why
+		err = errors.Join(err, j.boot.Leave(d.reason))
+	}
+	return err, nil
 }
 
-// meet comes to a rest together with the others. What this rank has in flight nevertheless is told by release; unhandled is what arrived
-// and was not handled in time.
-//
-// While a rank waits its handlers run, and the goroutines that they start may send requests. Behind the first meeting requests are
-// refused; at the second none is on its way any more, and behind it no rank asks another, who may have closed its lanes.
-func (j *Job) meet(ctx context.Context) (unhandled []error, err error) {
-	own, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/2)
+// deathReport is how long a rank that leaves because of a death waits for the bootstrap to report
+// it: the others should learn of the dead rank first, not of this one.
+const deathReport = time.Second
+
+// departure is how a rank leaves that has not met the others.
+type departure struct {
+	err    error           // of Close
+	reason error           // for the others; nil where they have it
+	report <-chan struct{} // the bootstrap's report that has to come first,
+	within time.Duration   // unless it takes longer
+	death  error           // the error of Close where it does
+}
+
+func (d *departure) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, d.within)
 	defer cancel()
-	busy, err := j.awaitLanes(own, (*am.Endpoint).Quiesce)
-	met, e := j.gather(ctx, "called Close")
-	err = errors.Join(err, e)
-	if met && len(j.lanes) > 0 {
-		late, e := j.endRequests(ctx, busy)
-		if err == nil { // a lane that is of no use any more says so each time
-			err = e
-		}
-		met, e = j.gather(ctx, "ended what it had begun before Close")
-		err = errors.Join(append(late, err, e)...)
+	select {
+	case <-d.report:
+		return nil
+	case <-ctx.Done():
 	}
-	unhandled, e = j.awaitLanes(ctx, (*am.Endpoint).Drain)
-	if !met || j.size == 1 && j.life.Err() != nil {
-		return nil, err // a death was told where it mattered, and to itself a rank sends nothing that lies unhandled
-	}
-	if err == nil {
-		err = e
-	}
-	return unhandled, err
-}
-
-// endRequests is the part of Close between the meetings, for lanes of which some had something in flight before. late is what may not
-// have arrived.
-func (j *Job) endRequests(ctx context.Context, before []error) (late []error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, j.cfg.CloseTimeout/4)
-	defer cancel()
-	if late, err = j.awaitLanes(ctx, (*am.Endpoint).EndRequests); err != nil {
-		return late, err
-	}
-	for _, e := range before {
-		if rest := (*am.InFlightError)(nil); errors.As(e, &rest) && rest.Calls+rest.Owed+rest.Handlers > 0 {
-			return late, nil // with what was waited for long enough
-		}
-	}
-	_, err = j.awaitLanes(ctx, (*am.Endpoint).Quiesce)
-	return late, err
-}
-
-// deathNews is for how long a rank that leaves because of a death waits for the bootstrap to tell of that: who it leaves behind is to hear
-// of the dead rank first, not of this one.
-const deathNews = time.Second
-
-// awaitNews waits, before this rank says goodbye, as long as gather found that it has to. It is false where that is because of a death of
-// which only the network has told.
-func (j *Job) awaitNews(ctx context.Context) bool {
-	if j.stay == 0 {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, j.stay)
-	defer cancel()
-	for {
-		j.downMu.Lock()
-		heard, news := len(j.told) > 0, j.news
-		if j.found {
-			heard = j.told[j.first]
-		}
-		j.downMu.Unlock()
-		if heard {
-			return true
-		}
-		if ctx.Err() != nil {
-			return !j.found
-		}
-		select {
-		case <-news:
-		case <-ctx.Done(): // looks once more
-		}
+	select {
+	case <-d.report:
+		return nil
+	default:
+		return d.death
 	}
 }
 
-// gather waits until every rank has come here, and reports whether all have; done is what an error says of the others. It is the bootstrap's barrier:
-// what it tells needs no queue pair, so that none has to outlive it. A rank that is found dead meanwhile
-// ends it.
-func (j *Job) gather(ctx context.Context, done string) (met bool, err error) {
+// meet waits until every rank has come here, and returns nil if all have. It is the bootstrap's
+// barrier, which needs no queue pair. A death ends it. done is what an error says that the others
+// have not.
+func (j *Job) meet(ctx context.Context, done string) *departure {
 	if j.size == 1 {
-		return true, nil
+		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	j.downMu.Lock()
-	j.leave = cancel
-	j.downMu.Unlock()
-	for _, l := range j.lanes { // so that handlers run here though an attendant would come late, or never
-		go func() { _ = l.Serve(ctx) }() // in a handler that does not end it stays; the lane's Close counts that
-	}
-	err = j.coll.last(ctx)
+	complete := j.members.complete
+	defer context.AfterFunc(complete, func() { cancel(context.Cause(complete)) })()
+	j.messages.serve(ctx)
+	err := j.coll.last(ctx)
 	if err == nil {
-		return true, nil
+		return nil
 	}
-	j.alone = err
 	var lost *bootstrap.LostError
-	others := errors.As(err, &lost) && lost.Rank != j.rank
-	late := !others && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrPeerDown)
+	other := errors.As(err, &lost) && lost.Rank != j.rank
+	late := !other && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrPeerDown)
+	death := j.members.first("close")
 	switch {
 	case j.life.Err() != nil:
-		return false, fmt.Errorf("conduit: close: %w", errCancelled(j.life))
+		return &departure{err: fmt.Errorf("conduit: close: %w", errCancelled(j.life)), reason: err}
 	case late && errors.Is(err, errTurn):
-		return false, fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout)
-	case late: // whoever is found down since may have left because this rank gave up: nobody else says why
-		j.alone = fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
-		return false, fmt.Errorf("conduit: close: %w: %w", err, j.alone)
-	case j.downs.Load() > 0:
-		// The deaths were reported where they mattered; leaving is what is left to do.
-		j.alone, j.stay, j.found = j.anyDown("close"), deathNews, true
-		return false, nil
-	case others:
-		// A rank that has died, gave up waiting, or left because of a death, and says so itself: through rank 0, which has to stay for that.
-		if j.rank == 0 {
-			j.stay = 2 * deathNews
-		} else {
-			j.alone = nil
-		}
-		return false, nil
+		return &departure{err: fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout), reason: err}
+	case late: // also if a rank is dead since: it may have left because this one gave up
+		reason := fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
+		return &departure{err: fmt.Errorf("conduit: close: %w: %w", err, reason), reason: reason}
+	case errors.Is(death, io.EOF): // the end of a process, which its launcher sees
+		return &departure{reason: death, report: j.members.firstReported, within: deathReport}
+	case death != nil:
+		return &departure{reason: death, report: j.members.firstReported, within: deathReport, death: fmt.Errorf("conduit: %w", death)}
+	case other && j.rank == 0: // through which the others learn of it
+		return &departure{reason: err, report: j.members.anyReported, within: 2 * deathReport}
+	case other: // it died, gave up, or left because of a death; rank 0 passes on which
+		return &departure{}
 	}
-	return false, err
+	return &departure{err: err, reason: err}
 }
 
-// release gives everything back, in whatever state Join or Close left it.
-func (j *Job) release() error {
-	select {
-	case <-j.closing:
-	default:
-		close(j.closing)
+// release gives everything back, in whatever state Join or Close left it. busy says what of the
+// message endpoints is still in use; then they, the networks and the segment stay, and release may
+// be called again.
+func (j *Job) release() (busy, err error) {
+	j.members.end()
+	err = j.messages.close()
+	if errors.Is(err, am.ErrBusy) {
+		busy, err = err, nil
 	}
-	var errs []error
-	if j.alone != nil { // first: handlers may take their time, and the end of a network would not say why
-		errs = append(errs, j.boot.Leave(j.alone))
-	}
-	lanes := j.closeLanes()
-	j.held = errors.Is(lanes, am.ErrBusy)
+	errs := []error{err}
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())
 	}
-	if !j.held {
-		errs = append(errs, j.closeNetworks())
+	if busy == nil {
+		errs = append(errs, j.networks.close())
 	}
 	if j.boot != nil {
 		errs = append(errs, j.boot.Close())
 	}
-	j.watchers.Wait()
-	if j.seg != nil && !j.held {
+	j.watching.Wait()
+	if j.seg != nil && busy == nil {
 		errs = append(errs, j.seg.Close())
 	}
-	rest := errors.Join(errs...)
-	if j.held {
-		j.meetErr = errors.Join(rest, j.meetErr)
-	}
-	return errors.Join(lanes, rest)
-}
-
-func (j *Job) closeNetworks() error {
-	var errs []error
-	for _, n := range j.networks {
-		errs = append(errs, n.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// releaseHeld gives back what release could not.
-func (j *Job) releaseHeld() error {
-	err := j.closeLanes()
-	if j.held = errors.Is(err, am.ErrBusy); j.held {
-		return err
-	}
-	return errors.Join(err, j.closeNetworks(), j.seg.Close())
-}
-
-// closeWorkers closes workers that a rank function left open, so that the job
-// can end. The errors name how many there were.
-func (j *Job) closeWorkers() error {
-	j.mu.Lock()
-	left := make([]*Worker, 0, len(j.workers))
-	for w := range j.workers {
-		left = append(left, w)
-	}
-	j.mu.Unlock()
-	if len(left) == 0 {
-		return nil
-	}
-	errs := []error{fmt.Errorf("conduit: %d workers were left open", len(left))}
-	for _, w := range left {
-		errs = append(errs, w.Close())
-	}
-	return errors.Join(errs...)
+	return busy, errors.Join(errs...)
 }

@@ -56,7 +56,7 @@ type collectives struct {
 
 func newCollectives(j *Job) (*collectives, error) {
 	c := &collectives{job: j, lanes: make(map[fabric.Network]fabric.Lane), turn: make(chan struct{}, 1), word: make([]byte, 8)}
-	for _, n := range j.networks {
+	for _, n := range j.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lane for collective operations: %w", err), c.closeLanes())
@@ -75,9 +75,9 @@ func (c *collectives) close() error {
 	<-c.turn
 	defer func() { c.turn <- struct{}{} }()
 	c.closed = true
-	c.job.mu.Lock()
-	defer c.job.mu.Unlock()
-	c.job.retired.merge(c.stats())
+	c.job.workers.mu.Lock()
+	defer c.job.workers.mu.Unlock()
+	c.job.workers.retired.merge(c.stats())
 	return c.closeLanes()
 }
 
@@ -100,7 +100,7 @@ func (c *collectives) stats() Stats {
 	return s
 }
 
-func (c *collectives) to(rank int) fabric.Lane { return c.lanes[c.job.routes[rank].data] }
+func (c *collectives) to(rank int) fabric.Lane { return c.lanes[c.job.networks.routes[rank].data] }
 
 // area is this rank's system area.
 func (c *collectives) area() []byte { return c.job.seg.System() }
@@ -134,7 +134,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	if c.broken != nil {
 		return fmt.Errorf("conduit: %s: %w: %w", op, ErrCollective, c.broken)
 	}
-	if err := c.job.anyDown(op); err != nil {
+	if err := c.job.members.first(op); err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
@@ -158,13 +158,13 @@ func (c *collectives) stop() error {
 	if err := c.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
 		return err
 	}
-	return c.job.anyDown("wait")
+	return c.job.members.first("wait")
 }
 
 // put8 starts a put of one word into another rank's system area.
 func (c *collectives) put8(rank int, off, v uint64) error {
 	binary.NativeEndian.PutUint64(c.word, v)
-	_, err := c.to(rank).Put(rank, c.job.routes[rank].system+off, c.word, fabric.Implicit)
+	_, err := c.to(rank).Put(rank, c.job.networks.routes[rank].system+off, c.word, fabric.Implicit)
 	return err
 }
 
@@ -177,9 +177,9 @@ func (c *collectives) flush(ctx context.Context) error {
 	return nil
 }
 
-// disseminate is a dissemination barrier (Hensgen, Finkel, Manber 1988): in
-// round r every rank tells the one 2^r after it and hears from the one 2^r
-// before. Words only grow, so a fast rank's next barrier disturbs nobody.
+// disseminate is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every rank writes a
+// word of the one 2^r after it and waits for the one 2^r before. The words only grow, so a fast rank's
+// next barrier disturbs no other rank.
 func (c *collectives) disseminate(ctx context.Context) error {
 	n := c.job.size
 	c.barriers++
@@ -213,21 +213,21 @@ func (c *collectives) last(ctx context.Context) error {
 		}
 	}
 	defer func() { c.turn <- struct{}{} }()
-	if err := c.job.anyDown("close"); err != nil {
+	if err := c.job.members.first("close"); err != nil {
 		return err
 	}
 	return c.job.boot.Barrier(ctx)
 }
 
-// Barrier blocks until every rank has called it. It does not complete a
-// worker's implicit operations: Flush them first where that matters. When a rank
-// dies, or ctx ends the wait, while this rank takes part, the error says so and later collective operations
-// fail with ErrCollective. Where the death was known before, they fail with its *PeerDownError.
+// Barrier blocks until every rank has called it. It does not complete a worker's implicit
+// operations: Flush them first where that matters. When a rank dies, or ctx ends the wait, while
+// this rank takes part, the error says so and later collective operations fail with ErrCollective.
+// Where the death was known before, they fail with its *PeerDownError.
 func (j *Job) Barrier(ctx context.Context) error { return j.coll.barrier(ctx, "barrier") }
 
 // Broadcast copies root's buf into every rank's buf, which must be equally long
-// everywhere. A rank whose buf is not gets a *LengthError; its buf is unchanged, the
-// others have theirs, and the job goes on.
+// everywhere. A rank with a buf of another
+// length gets a *LengthError; its buf is unchanged, the others have theirs, and the job goes on.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
 	if root < 0 || root >= j.size {
 		return &RankError{Op: "broadcast", Rank: root, Size: j.size}
@@ -287,15 +287,15 @@ func (c *collectives) broadcastChunk(ctx context.Context, root int, buf []byte, 
 
 // give puts a chunk with the total, and then its number, into a rank's box.
 func (c *collectives) give(rank int, box []byte) error {
-	at := c.job.routes[rank].system
+	at := c.job.networks.routes[rank].system
 	if _, err := c.to(rank).Put(rank, at+sysTotal, box, fabric.Implicit); err != nil {
 		return err
 	}
 	return c.put8(rank, sysChunkWord, c.chunks)
 }
 
-// AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at most 4 GiB; with more
-// it fails on every rank, and later collective operations with ErrCollective.
+// AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at
+// most 4 GiB; with more it fails on every rank, and later collective operations with ErrCollective.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	all := make([][]byte, j.size)
 	err := j.coll.run(ctx, "all-gather", func() error {
@@ -311,7 +311,7 @@ func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		for r := range all {
 			n := binary.LittleEndian.Uint64(lens[r])
 			if total += n; n > maxGather || total > maxGather {
-				return fmt.Errorf("the ranks' blobs have more than %d bytes in all, rank %d's alone %d", maxGather, r, n)
+				return fmt.Errorf("the ranks' blobs have more than %d bytes in all, rank %d's blob %d", maxGather, r, n)
 			}
 			all[r] = make([]byte, n)
 		}
@@ -324,8 +324,8 @@ func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// gather fills blobs, whose lengths every rank knows, from their ranks' boxes:
-// each rank lays its next piece into its own box and reads the others'.
+// gather fills blobs, of lengths that every rank knows, from their ranks' boxes: each rank copies its
+// next piece into its own box and reads the others'.
 func (c *collectives) gather(ctx context.Context, blobs [][]byte) error {
 	longest := 0
 	for _, b := range blobs {
@@ -338,9 +338,9 @@ func (c *collectives) gather(ctx context.Context, blobs [][]byte) error {
 			return err
 		}
 		for i := 1; i < c.job.size; i++ {
-			r := (mine + i) % c.job.size // start next door, so that nobody is asked by all at once
+			r := (mine + i) % c.job.size // begin with the neighbour, so that no rank is read by all at once
 			if p := piece(blobs[r], at); len(p) > 0 {
-				if _, err := c.to(r).Get(r, c.job.routes[r].system+sysBox, p, fabric.Implicit); err != nil {
+				if _, err := c.to(r).Get(r, c.job.networks.routes[r].system+sysBox, p, fabric.Implicit); err != nil {
 					return err
 				}
 			}

@@ -9,7 +9,7 @@ import (
 
 // A buffer of another length is the mistake of one rank: it is told, with both
 // lengths, the others get what the root sent, and all of them stay in step.
-func TestABroadcastIntoABufferOfAnotherLengthIsRefused(t *testing.T) {
+func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n, root = 5, 3
 		for _, c := range []struct{ root, other int }{
@@ -56,7 +56,7 @@ func TestABroadcastIntoABufferOfAnotherLengthIsRefused(t *testing.T) {
 	})
 }
 
-func TestTheErrorOfABroadcastNamesBothLengthsAndTheRank(t *testing.T) {
+func TestLengthErrorNamesLengthsAndRanks(t *testing.T) {
 	const want = "conduit: broadcast: rank 2 has a buffer of 100 bytes, root 0 sends 200: they must be equal"
 	if got := (&LengthError{"broadcast", 2, 100, 0, 200}).Error(); got != want {
 		t.Errorf("%q", got)

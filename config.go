@@ -27,7 +27,8 @@ const (
 // environment named below override a zero field, never a set one.
 type Config struct {
 	// SegmentSize is this rank's segment in bytes, from 1 up; ranks may differ. Default (0):
-	// IBCONDUIT_SEGMENT_SIZE (bytes, or with a suffix K, M, G, T; 0 is a rank without a segment), else 64 MiB.
+	// IBCONDUIT_SEGMENT_SIZE (bytes, or with a suffix K, M, G, T; 0 is a rank without a segment), else
+	// 64 MiB.
 	SegmentSize int64
 	// SegmentShare, between 0 and 1, gives the size as a share of the memory
 	// this process may use instead. Default: 0, use SegmentSize.
@@ -55,49 +56,56 @@ type Config struct {
 	// QueueDepth is how many operations a worker keeps in flight to one peer
 	// over verbs. Range 4 to 8192. Default: IBCONDUIT_QUEUE_DEPTH, else 128.
 	QueueDepth int
-	// ZeroCopyMin is from how many bytes on a put or get over verbs moves the program's own memory, what lies
-	// outside the segment, without a copy: it is registered, and the registration is kept while nothing
-	// changes the memory. Shorter ones are copied through buffers that are registered for good. In bytes, from
-	// 1 up (what is copied for other reasons, 2 KiB and less, stays so); -1: never. Default:
-	// IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, T, or "never"), else a measured crossover, which is larger where
-	// registrations cannot be kept. Job.Registrations tells what is done.
+	// ZeroCopyMin is from how many bytes on a put or get over verbs moves the program's own memory,
+	// what lies outside the segment, without a copy: it is registered, and the registration is kept
+	// while nothing changes the memory. Shorter ones are copied through buffers that are registered
+	// for good. In bytes, from 1 up (what is copied for other reasons, 2 KiB and less, stays so); -1:
+	// never. Default: IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, T, or "never"), else a
+	// measured crossover, which is larger where registrations cannot be kept. Job.Registrations says
+	// what is done.
 	ZeroCopyMin int64
-	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong; other values let
-	// registrations be kept where userfaultfd is forbidden, some (regcache.GoHeap, regcache.Mapped) save a look-up its system
-	// call of 0.3 us, and wrong ones lose data. Default: regcache.Any.
+	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong;
+	// other values let registrations be kept where userfaultfd is forbidden, some (regcache.GoHeap,
+	// regcache.Mapped) save a look-up its system call of 0.3 us, and wrong ones lose data. Default:
+	// regcache.Any.
 	BufferOrigin regcache.Origin
 
-	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run as soon as
-	// all ranks are together, which may be before Join has returned here. Default: am.Default, which am.Handle fills. A job
-	// whose table is empty when it is joined has no messages, and makes nothing for them. With several ranks in one
-	// process (RunLocal) a handler learns from Call.Endpoint().Rank() where it runs.
+	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run
+	// as soon as all ranks are together, which may be before Join has returned here. Default:
+	// am.Default, which am.Handle fills. A job whose table is empty when it is joined has no messages,
+	// and makes nothing for them. With several ranks in one process (RunLocal) a handler learns from
+	// Call.Endpoint().Rank() where it runs.
 	Handlers *am.Table
-	// MessageEndpoints is how many lanes messages have on each network: workers share them in turn, lane k of a rank
-	// talks to lane k of the others. Each has its own lock, goroutine, and buffers, 2 MiB by default. Range 1 to 64, equal on all
-	// ranks; Join checks it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
+	// MessageEndpoints is how many endpoints messages have on each network: workers share them in
+	// turn, endpoint k of a rank exchanges messages with endpoint k of the others. Each has its own
+	// lock, goroutine, and buffers, 2 MiB by default. Range 1 to 64, equal on all ranks; Join checks
+	// it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
 	MessageEndpoints int
-	// Messages are the parameters of each lane: buffers, largest payload, times. Join fills in Rank, Size, Table,
-	// Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
+	// Messages are the parameters of each endpoint: buffers, largest payload, times. Join fills in
+	// Rank, Size, Table, Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium
+	// and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
-	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so that the
-	// death of a host is noticed: at most twice this and the time of the device's retries later. Negative: never. Default:
-	// IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
+	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
+	// that the death of a host is noticed: at most twice this and the time of the device's retries
+	// later. Negative: never. Default: IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
-	// MaxConnections is above how many connections to other ranks a lane of messages closes idle ones over verbs, those that were
-	// not used for longest first; the next message opens them again, and Keepalive does not try them meanwhile. It is exceeded while
-	// all are in use. Negative: never. Range to 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
+	// MaxConnections is above how many connections to other ranks a message endpoint closes idle ones
+	// over verbs, those that were not used for longest first; the next message opens them again, and
+	// Keepalive does not try them meanwhile. It is exceeded while all are in use. Negative: never.
+	// Range to 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
 	MaxConnections int
-	// ConnectAll has each lane of messages begin to connect to all ranks over verbs when it is opened, in Join, rather than to
-	// each with the first message. Join does not wait for it. Default: IBCONDUIT_CONNECT_ALL (1 or 0), else false.
+	// ConnectAll has each message endpoint begin to connect to all ranks over verbs when it is opened,
+	// in Join, rather than to each with the first message. Join does not wait for it. Default:
+	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
-	// JoinTimeout bounds Join, which may take 5 s more to hear from the others who
-	// is missing. Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
+	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
+	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
-	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank
-	// that have not ended, a quarter for those that it sends until all ranks have called Close, the rest for the other
-	// ranks and for what they have sent. Where Close runs a handler itself that hangs, each may take an eighth longer, a second at
-	// most; Messages.CloseAfter comes after it. Default: 10 s.
+	// CloseTimeout bounds how long Close waits, half of it at most for messages of this rank that have
+	// not ended, a quarter for those that it sends until all ranks have called Close, the rest for the
+	// other ranks and for what they have sent. Where Close runs a handler itself that hangs, each may
+	// take an eighth longer, a second at most; Messages.CloseAfter comes after it. Default: 10 s.
 	CloseTimeout time.Duration
 
 	// Bootstrap overrides the launcher that Join would find. Join takes
@@ -267,8 +275,8 @@ func (c *Config) gidIndex() int {
 	return -1
 }
 
-// environment reads typed variables and keeps the first error. What it refuses is told under the variable's name:
-// the user has not set the field.
+// environment reads typed variables and keeps the first error. Its errors name the
+// variable: the user has not set the field.
 type environment struct {
 	lookup func(string) (string, bool)
 	err    error

@@ -10,39 +10,8 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-func TestConnectionsAreAsTheFieldSaysElseTheVariable(t *testing.T) {
-	for _, c := range []struct {
-		field     int
-		all       bool
-		variables map[string]string
-		want      int
-		wantAll   bool
-		wrong     string
-	}{
-		{want: -1},
-		{field: 3, all: true, variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "5", "IBCONDUIT_CONNECT_ALL": "0"}, want: 3, wantAll: true},
-		{variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "5", "IBCONDUIT_CONNECT_ALL": "1"}, want: 5, wantAll: true},
-		{variables: map[string]string{"IBCONDUIT_MAX_CONNECTIONS": "0"}, wrong: "IBCONDUIT_MAX_CONNECTIONS"},
-		{variables: map[string]string{"IBCONDUIT_CONNECT_ALL": "yes"}, wrong: "IBCONDUIT_CONNECT_ALL"},
-		{field: 1<<20 + 1, wrong: "MaxConnections"},
-	} {
-		cfg, err := Config{MaxConnections: c.field, ConnectAll: c.all, Getenv: func(k string) (string, bool) {
-			v, ok := c.variables[k]
-			return v, ok
-		}}.withDefaults()
-		if c.wrong != "" {
-			if e, ok := err.(*ConfigError); !ok || e.Field != c.wrong {
-				t.Errorf("%+v: %v", c, err)
-			}
-			continue
-		}
-		if err != nil || cfg.MaxConnections != c.want || cfg.ConnectAll != c.wantAll {
-			t.Errorf("%+v: %d, %v, %v", c, cfg.MaxConnections, cfg.ConnectAll, err)
-		}
-	}
-}
-
-// connections returns how many connections of messages a rank has seen opened over verbs, and how many it closed.
+// connections returns how many connections of messages a rank has seen opened over verbs, and how
+// many it closed.
 func connections(j *Job) (opened, closed uint64) {
 	s := j.MessageStats()[FabricIBV].Network
 	return s.Connects + s.Accepts, s.Disconnects
@@ -60,7 +29,7 @@ func becomes(ctx context.Context, j *Job, what string, done func() bool) error {
 	return nil
 }
 
-func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
+func TestConnectAllConnectsFromTheStart(t *testing.T) {
 	const ranks = 4
 	dev := rdmatest.Device(t)
 	for _, all := range []bool{true, false} {
@@ -77,7 +46,7 @@ func TestMessagesConnectToAllFromTheStartIfThatIsWanted(t *testing.T) {
 	}
 }
 
-func TestMessagesCloseIdleConnectionsAboveTheLimit(t *testing.T) {
+func TestIdleConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	const ranks = 4
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })

@@ -48,16 +48,17 @@
 //
 // # Messages
 //
-// Ranks run functions on one another: package am. Its handlers are registered before Join ([Config].Handlers), the
-// same on all ranks; a request goes through a Worker or a Job, which have a lane to every rank:
+// Ranks run functions on one another: package am. Its handlers are registered before Join
+// ([Config].Handlers), the same on all ranks; a request goes through a Worker or a Job, which have
+// endpoints to every rank:
 //
 //	var sum = am.Handle("sum", func(c *am.Call) { _ = c.Reply(c.Arg(0) + c.Arg(1)) })
 //	...
 //	r, err := sum.Call(ctx, w, rank, 20, 22)
 //
-// Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or Close. They must
-// not wait themselves: Barrier and its kind, WaitUntil, and Close, return am.ErrInHandler there, and panic in the debug build. A Long message writes into
-// [Job.Segment].
+// Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or
+// Close. They must not wait themselves: Barrier and its kind, WaitUntil, and Close, return
+// am.ErrInHandler there, and panic in the debug build. A Long message writes into [Job.Segment].
 //
 // # Failure
 //

@@ -28,11 +28,12 @@ type (
 var (
 	// ErrPeerDown matches every *PeerDownError.
 	ErrPeerDown = fabric.ErrPeerDown
-	// ErrBusy is wrapped when a job is closed that has open workers; the job goes on. An error that matches [am.ErrBusy] matches it
-	// too: Job.Close has left the job, but for the memory that handlers or prepared messages may use.
+	// ErrBusy is wrapped when a job is closed that has open workers; the job goes on. An error that
+	// matches [am.ErrBusy] matches it too: Job.Close has left the job, but for the memory that
+	// handlers or prepared messages may use.
 	ErrBusy = fabric.ErrBusy
-	// ErrNoWorker is wrapped when all of Config.Workers are open, the device lost some of them, or it still tries
-	// what closed ones left; that ends within half a minute.
+	// ErrNoWorker is wrapped when all of Config.Workers are open, the device lost some of them, or it
+	// still tries what closed ones left; that ends within half a minute.
 	ErrNoWorker = fabric.ErrNoLane
 	// ErrConcurrent is returned in the debug build to the second goroutine in
 	// a Worker.
@@ -48,7 +49,7 @@ var (
 // as the root's.
 type LengthError struct {
 	Op      string
-	Rank    int // whose buffer is another
+	Rank    int // with a buffer of another length
 	Len     uint64
 	Root    int
 	RootLen uint64

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// Handlers are registered before the job is joined, and are the same on all ranks. A program with one set of them uses
-// am.Handle and leaves Config.Handlers alone.
+// Handlers are registered before the job is joined, and are the same on all ranks. A program with
+// one set of them uses am.Handle and leaves Config.Handlers alone.
 var (
 	table   = am.NewTable()
 	greeted atomic.Int64

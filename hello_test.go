@@ -9,9 +9,9 @@ import (
 
 func FuzzHello(f *testing.F) {
 	f.Add(hello{user: 5, system: 4096, workers: 2, fabric: "auto", shm: []byte{1, 2}}.encode())
-	f.Add(hello{user: 5, system: 4096, workers: 2, handlers: 3, lanes: 2, hash: 1<<63 + 7, terms: []uint64{256, 4096}, fabric: "ibv"}.encode())
+	f.Add(hello{user: 5, system: 4096, workers: 2, handlers: 3, endpoints: 2, hash: 1<<63 + 7, terms: []uint64{256, 4096}, fabric: "ibv"}.encode())
 	f.Add([]byte{helloVersion})
-	f.Add([]byte{helloExcuse, 'n', 'o'})
+	f.Add([]byte{helloAbstains, 'n', 'o'})
 	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1}) // more than a rank would keep
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := decodeHello(b)
@@ -25,7 +25,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func FuzzWordOnADevice(f *testing.F) {
+func FuzzDeviceOfARank(f *testing.F) {
 	f.Add([]byte{deviceLocal, 1, 2, 3})
 	f.Add(noDevice(errors.New("the port is down")))
 	f.Add([]byte{deviceMissing, 0, '\n', 0xff})
@@ -42,7 +42,7 @@ func FuzzWordOnADevice(f *testing.F) {
 	})
 }
 
-func TestWhyARankHasNoDeviceIsToldToTheOthers(t *testing.T) {
+func TestWhyARankHasNoDeviceReachesTheOthers(t *testing.T) {
 	_, err := openDevices([][]byte{{deviceLocal, 1}, noDevice(errors.New("ibv: rxe0 port 1 is down (ip link set eth0 up)"))})
 	if want := "rank 1 has no usable verbs device: ibv: rxe0 port 1 is down (ip link set eth0 up)"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %q", err, want)

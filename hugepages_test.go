@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// A device needs a translation of its own for huge pages, and the peers of a host must map them as such.
+// A device needs a translation of its own for huge pages, and the peers of a host must map them as
+// such.
 func TestSegmentsOnHugePagesAreReadAndWrittenByAll(t *testing.T) {
 	const ranks = 3
 	fabrics(t, func(t *testing.T, cfg Config) {
@@ -53,7 +54,8 @@ func TestSegmentsOnHugePagesAreReadAndWrittenByAll(t *testing.T) {
 	})
 }
 
-// reserveHugePages adds to the pool of a VM, which is there for tests; on other machines it takes the pool as it is.
+// reserveHugePages adds to the pool of a VM, which is there for tests; on other machines it takes
+// the pool as it is.
 func reserveHugePages(t *testing.T, n int) {
 	t.Helper()
 	const pool = "/proc/sys/vm/nr_hugepages"

@@ -3,15 +3,12 @@ package conduit
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
@@ -19,11 +16,10 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// Join makes this process a rank of the job that its launcher started: ibrun,
-// mpiexec, srun, or whoever set IBCONDUIT_RANK, IBCONDUIT_SIZE and
-// IBCONDUIT_ADDR (package bootstrap has the list). Alone it is a job of one
-// rank. Join is collective, bounded by Config.JoinTimeout and ctx, and leaves nothing
-// behind when it fails.
+// Join makes this process a rank of the job that its launcher started: ibrun, mpiexec, srun, or
+// what else set IBCONDUIT_RANK, IBCONDUIT_SIZE and IBCONDUIT_ADDR (package bootstrap has the list).
+// Without a launcher it is a job of one rank. Join is collective, bounded by Config.JoinTimeout and
+// ctx, and leaves nothing behind when it fails.
 func Join(ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
@@ -33,27 +29,39 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 		}
 		return nil, err
 	}
-	// The bootstrap's own time ends first, so that its verdict on who is missing reaches everybody.
+	// The bootstrap's own time ends first, so that its verdict on which ranks are missing reaches all.
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), workers: make(map[*Worker]struct{}), retired: make(Stats), closing: make(chan struct{}),
-		told: make(map[int]bool), news: make(chan struct{})}
-	if err := j.join(ctx); err != nil {
+	j := &Job{cfg: cfg, life: context.Background(), members: newMembership(cfg.Logger), workers: newWorkers()}
+	j.messages.cfg = &j.cfg
+	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
 		if j.boot != nil { // first: the end of a connection would not say why
 			failed = errors.Join(failed, j.boot.Fail(err))
 		}
-		return nil, errors.Join(failed, j.release())
+		busy, err := j.release()
+		return nil, errors.Join(failed, busy, err)
 	}
 	return j, nil
 }
 
-// verdictGrace is how much longer than JoinTimeout a rank listens to what the
-// others found out.
+// verdictGrace is how much longer than JoinTimeout a rank waits for what the others found out.
 const verdictGrace = 5 * time.Second
 
-func (j *Job) join(ctx context.Context) (err error) {
+// joining is a Join in progress.
+type joining struct {
+	*Job
+	shm         *shm.Network // nil where shared memory is not to be used
+	hellos      []hello      // by rank, as the rest
+	unreachable []error      // why shared memory does not reach a rank
+	far         int          // the first such rank, or -1
+}
+
+// handlers is how many handlers of active messages there were when the ranks compared them.
+func (j *joining) handlers() uint64 { return j.hellos[j.rank].handlers }
+
+func (j *joining) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
 		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
 		if err != nil {
@@ -61,44 +69,40 @@ func (j *Job) join(ctx context.Context) (err error) {
 		}
 	}
 	j.rank, j.size = j.boot.Rank(), j.boot.Size()
+	j.members.rank, j.members.size = j.rank, j.size
 	if j.size > MaxRanks {
 		return fmt.Errorf("a job of %d ranks; at most %d can be addressed", j.size, MaxRanks)
 	}
 	if err := j.mapSegment(); err != nil {
-		return j.excuse(ctx, err)
+		return j.abstain(ctx, err)
 	}
 	if err := j.connect(ctx); err != nil {
 		return err
 	}
-	if j.coll, err = newCollectives(j); err != nil {
+	if j.coll, err = newCollectives(j.Job); err != nil {
 		return err
 	}
-	j.copyMax = j.networks[0].Limits().CopyMax
-	for _, n := range j.networks {
-		j.copyMax = min(j.copyMax, n.Limits().CopyMax)
+	j.networks.copyMax = math.MaxInt
+	for _, n := range j.networks.all {
+		j.networks.copyMax = min(j.networks.copyMax, n.Limits().CopyMax)
 	}
-	if err := j.openLanes(); err != nil {
-		return err
+	if j.handlers() > 0 {
+		if err := j.openEndpoints(); err != nil {
+			return err
+		}
 	}
-	j.watchers.Add(1)
-	go j.watch(j.boot.Lost())
-	// Nobody may use a segment before its owner is ready to close it in order.
+	j.watching.Go(func() { j.members.watch(j.boot.Lost()) })
+	// No rank may use a segment before its owner is ready to close it in order.
 	if err := j.boot.Barrier(ctx); err != nil {
 		return err
 	}
 	j.cfg.Logger.Info("joined", "rank", j.rank, "size", j.size, "job", j.boot.JobID(), "bootstrap", j.boot.Name(),
-		"networks", j.networkNames(), "handlers", j.handlers, "messageLanes", len(j.lanes), "segment", j.seg.Len(), "page", j.seg.PageSize())
+		"networks", j.networks.names(), "handlers", j.handlers(), "messageEndpoints", len(j.messages.all),
+		"segment", j.seg.Len(), "page", j.seg.PageSize())
 	return nil
 }
 
-func (j *Job) networkNames() (names []string) {
-	for _, n := range j.networks {
-		names = append(names, n.Name())
-	}
-	return names
-}
-
-func (j *Job) mapSegment() (err error) {
+func (j *joining) mapSegment() (err error) {
 	j.seg, err = segment.Map(segment.Config{
 		Size:      j.cfg.SegmentSize,
 		Share:     j.cfg.SegmentShare,
@@ -116,126 +120,118 @@ func (j *Job) mapSegment() (err error) {
 	return nil
 }
 
-// connect finds out who reaches whom, and by what. Three exchanges at most:
-// who am I; does anybody need verbs; and if so the device's addresses. The
-// outcome is the same on every rank since it is computed from the same answers.
-func (j *Job) connect(ctx context.Context) error {
-	hello := hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
-	if err := hello.describe(&j.cfg); err != nil {
-		return j.excuse(ctx, err)
+// abstain sends the others, in the place of a hello, why this rank cannot take part: they fail with
+// its name and reason instead of for a rank that went away. It returns the reason.
+func (j *joining) abstain(ctx context.Context, why error) error {
+	if j.size > 1 {
+		ctx, cancel := context.WithTimeout(ctx, verdictGrace)
+		defer cancel()
+		_, _ = j.boot.Exchange(ctx, abstention(why))
 	}
-	j.handlers = int(hello.handlers)
-	var local *shm.Network
-	if j.cfg.Fabric != FabricIBV {
-		var err error
-		if local, err = j.newSHM(); err != nil {
-			return j.excuse(ctx, err)
-		}
-		j.addNetwork(local)
-		hello.shm = local.Addr()
-	}
-	hellos, err := j.exchangeHellos(ctx, hello)
+	return why
+}
+
+// connect finds out which rank is reached by which network. Three exchanges at most: what am I;
+// does any rank need verbs; and if so the device's addresses. The outcome is the same on every rank
+// since it is computed from the same answers.
+func (j *joining) connect(ctx context.Context) error {
+	mine, err := newHello(j.Job)
 	if err != nil {
+		return j.abstain(ctx, err)
+	}
+	if j.cfg.Fabric != FabricIBV {
+		j.shm, err = shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
+			OnDown: j.members.die, OnLeft: j.members.leave})
+		if err != nil {
+			return j.abstain(ctx, err)
+		}
+		j.addNetwork(j.shm)
+		mine.shm = j.shm.Addr()
+	}
+	if j.hellos, err = j.exchangeHellos(ctx, mine); err != nil {
 		return err
 	}
-	unreachable := make([]error, j.size)
-	far := -1
-	for r := range hellos {
-		j.routes[r].user, j.routes[r].system = hellos[r].user, hellos[r].system
-		if local != nil {
-			if unreachable[r] = local.Reach(r, hellos[r].shm); unreachable[r] != nil && far < 0 {
-				far = r
+	j.unreachable, j.far = make([]error, j.size), -1
+	for r, h := range j.hellos {
+		j.networks.routes[r].user, j.networks.routes[r].system = h.user, h.system
+		if j.shm != nil {
+			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
+				j.far = r
 			}
 		}
 	}
-	if far >= 0 && j.cfg.Fabric == FabricSHM {
-		return fmt.Errorf("rank %d over shared memory: %w; use Fabric auto or ibv", far, unreachable[far])
+	if j.far >= 0 && j.cfg.Fabric == FabricSHM {
+		return fmt.Errorf("rank %d over shared memory: %w; use Fabric auto or ibv", j.far, j.unreachable[j.far])
 	}
 	verbs := j.cfg.Fabric == FabricIBV
 	if !verbs {
-		if verbs, err = j.anybody(ctx, far >= 0); err != nil {
-			return err
+		if verbs, err = j.anyRank(ctx, j.far >= 0); err == nil {
+			err = j.connectSHM(ctx)
 		}
 	}
-	if local != nil {
-		addrs := make([][]byte, j.size)
-		for r := range addrs {
-			if unreachable[r] == nil {
-				addrs[r] = hellos[r].shm
-				j.routes[r].data, j.routes[r].amo = local, local
-				j.routes[r].cpuAtomics = true
-			}
-		}
-		if err := j.connectLocal(ctx, local, addrs); err != nil {
-			return err
-		}
+	if err == nil && verbs {
+		err = j.connectVerbs(ctx)
 	}
-	if verbs {
-		return j.connectVerbs(ctx, local != nil, far, unreachable)
-	}
-	return nil
+	return err
 }
 
-// connectLocal gives up when the bootstrap tells of a rank that died or failed: it does not come, and nothing else would say so
-// before the time to join is over.
-func (j *Job) connectLocal(ctx context.Context, local *shm.Network, addrs [][]byte) error {
+// addNetwork brings a network in, which is informed of deaths from now on.
+func (j *Job) addNetwork(n fabric.Network) {
+	j.networks.all = append(j.networks.all, n)
+	j.members.informs(n.PeerDown)
+}
+
+// connectSHM gives up when the bootstrap reports a rank that died or failed: it does not come, and
+// nothing else would say so before the time to join is over.
+func (j *joining) connectSHM(ctx context.Context) error {
+	addrs := make([][]byte, j.size)
+	for r := range addrs {
+		if j.unreachable[r] == nil {
+			addrs[r] = j.hellos[r].shm
+			rt := &j.networks.routes[r]
+			rt.data, rt.amo, rt.cpuAtomics = j.shm, j.shm, true
+		}
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	listened := make(chan struct{})
+	reported := make(chan struct{})
 	var lost error
 	go func() {
-		defer close(listened)
+		defer close(reported)
 		select {
 		case l, ok := <-j.boot.Lost():
 			if ok {
-				j.markDown(l.Rank, l.Cause)
+				j.members.die(l.Rank, l.Cause)
 				lost = l.Cause
 				cancel(lost)
 			}
 		case <-ctx.Done():
 		}
 	}()
-	err := local.Connect(ctx, addrs, j.boot.Exchange)
-	if leftByPeer(err) { // for a death of which it has heard, or because it failed: that word may still be on its way
+	err := j.shm.Connect(ctx, addrs, j.boot.Exchange)
+	if peerEnded(err) { // for a death that it knows, or because it failed: the report may still be on its way
 		select {
-		case <-listened:
+		case <-reported:
 		case <-time.After(time.Second):
 		}
 	}
 	cancel(nil)
-	<-listened
+	<-reported
 	if err != nil && lost != nil && !errors.Is(err, lost) {
 		return fmt.Errorf("%w: %w", lost, err)
 	}
 	return err
 }
 
-// leftByPeer reports whether err is what one sees of a peer's end.
-func leftByPeer(err error) bool {
+// peerEnded reports whether err is what one sees of a peer's end.
+func peerEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-// excuse tells the others, in the place of a hello, why this rank cannot take part: they fail by its name and reason
-// instead of for a rank that went away. It returns the reason.
-func (j *Job) excuse(ctx context.Context, why error) error {
-	if j.size > 1 {
-		ctx, cancel := context.WithTimeout(ctx, verdictGrace)
-		defer cancel()
-		text := why.Error()
-		_, _ = j.boot.Exchange(ctx, append([]byte{helloExcuse}, text[:min(len(text), maxReason)]...))
-	}
-	return why
-}
-
-func (j *Job) newSHM() (*shm.Network, error) {
-	return shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
-		OnDown: j.markDown, OnLeft: j.markLeft})
 }
 
 // connectVerbs brings the device in for the ranks that shared memory does not
 // reach. Atomics then go through the device to every rank, also of this host:
 // a device's atomics and the processor's on one word would not be atomic to
 // each other (IBTA vol 1 §9.4.5), unless every device says so.
-func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error) error {
+func (j *joining) connectVerbs(ctx context.Context) error {
 	began := time.Now()
 	net, err := newIBV(j)
 	took := time.Since(began)
@@ -245,8 +241,8 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 		mine = deviceOf(net)
 	} else {
 		mine = noDevice(err)
-		if far >= 0 {
-			err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", far, why[far], err)
+		if j.far >= 0 {
+			err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", j.far, j.unreachable[j.far], err)
 		}
 	}
 	addrs, xerr := j.boot.Exchange(ctx, mine)
@@ -265,80 +261,27 @@ func (j *Job) connectVerbs(ctx context.Context, mixed bool, far int, why []error
 		if err := net.Reach(r, addrs[r]); err != nil {
 			return fmt.Errorf("rank %d over verbs: %w", r, err)
 		}
-		rt := &j.routes[r]
+		rt := &j.networks.routes[r]
 		if rt.data == nil {
-			rt.data, rt.net = net, len(j.networks)-1
+			rt.data, rt.net = net, len(j.networks.all)-1
 		}
-		if !mixed || !global || rt.amo == nil {
+		if j.shm == nil || !global || rt.amo == nil {
 			rt.amo, rt.cpuAtomics = net, false
 		}
 	}
 	return net.Connect(ctx, addrs, j.boot.Exchange)
 }
 
-// What a rank says of its device: one byte, and then its address, or why it has none. A rank without a device says so
-// in the exchange so that all ranks fail, by name and with the reason.
-const (
-	deviceLocal   = iota // its atomics are atomic among themselves
-	deviceGlobal         // also with the processor's
-	deviceMissing        // followed by the reason
-)
-
-// maxReason bounds what of a reason travels.
-const maxReason = 512
-
-func deviceOf(n fabric.Network) []byte {
-	kind := byte(deviceLocal)
-	if n.Limits().CPUAtomics {
-		kind = deviceGlobal
-	}
-	return append([]byte{kind}, n.Addr()...)
-}
-
-func noDevice(why error) []byte {
-	text := why.Error()
-	return append([]byte{deviceMissing}, text[:min(len(text), maxReason)]...)
-}
-
-// openDevices leaves the addresses in what the ranks said. global: the atomics of all devices are atomic with the processor's.
-func openDevices(said [][]byte) (global bool, err error) {
-	global = true
-	for r, s := range said {
-		switch {
-		case len(s) == 0 || s[0] > deviceMissing:
-			return false, fmt.Errorf("rank %d: malformed word on its verbs device: %.16x", r, s)
-		case s[0] == deviceMissing:
-			return false, fmt.Errorf("rank %d has no usable verbs device: %s", r, printable(s[1:]))
-		}
-		global = global && s[0] == deviceGlobal
-		said[r] = s[1:]
-	}
-	return global, nil
-}
-
-// printable is text of another rank, which may be anything, for an error.
-func printable(b []byte) string {
-	return strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(string(b[:min(len(b), maxReason)]), ""))
-}
-
-func boolByte(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// anybody is a collective or.
-func (j *Job) anybody(ctx context.Context, mine bool) (bool, error) {
+// anyRank is a collective or.
+func (j *joining) anyRank(ctx context.Context, mine bool) (bool, error) {
 	if j.size == 1 {
 		return mine, nil
 	}
-	votes, err := j.boot.Exchange(ctx, []byte{boolByte(mine)})
+	vote := []byte{0}
+	if mine {
+		vote[0] = 1
+	}
+	votes, err := j.boot.Exchange(ctx, vote)
 	if err != nil {
 		return false, err
 	}
@@ -353,105 +296,15 @@ func (j *Job) anybody(ctx context.Context, mine bool) (bool, error) {
 	return false, nil
 }
 
-// hello is what every rank tells every other first.
-type hello struct {
-	user, system uint64 // bytes of the user's segment; offset of the system area
-	workers      uint64
-	handlers     uint64   // how many; 0: no messages, and what follows is 0 too
-	lanes        uint64   // for messages
-	hash         uint64   // of the handlers
-	terms        []uint64 // am.Config.Terms
-	fabric       string
-	shm          []byte // address of fabric/shm, empty without
-}
-
-// helloVersion is the wire version of hello:
-//
-//	1 byte    version
-//	uvarint   user, system, workers, handlers, lanes, hash
-//	uvarint   length of terms, then each of them
-//	uvarint   length of fabric, then its bytes
-//	rest      shm
-//
-// or, from a rank that cannot take part:
-//
-//	1 byte    helloExcuse
-//	rest      the reason, text
-const (
-	helloVersion = 2
-	helloExcuse  = 0xff
-)
-
-// maxTerms bounds what a hello makes this rank keep.
-const maxTerms = 64
-
-func (h *hello) numbers() []*uint64 {
-	return []*uint64{&h.user, &h.system, &h.workers, &h.handlers, &h.lanes, &h.hash}
-}
-
-func (h hello) encode() []byte {
-	b := []byte{helloVersion}
-	for _, v := range h.numbers() {
-		b = binary.AppendUvarint(b, *v)
-	}
-	b = binary.AppendUvarint(b, uint64(len(h.terms)))
-	for _, v := range h.terms {
-		b = binary.AppendUvarint(b, v)
-	}
-	b = binary.AppendUvarint(b, uint64(len(h.fabric)))
-	b = append(b, h.fabric...)
-	return append(b, h.shm...)
-}
-
-func decodeHello(b []byte) (h hello, err error) {
-	if len(b) > 0 && b[0] == helloExcuse {
-		return h, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
-	}
-	if len(b) == 0 || b[0] != helloVersion {
-		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
-	}
-	b = b[1:]
-	next := func() (v uint64) {
-		v, used := binary.Uvarint(b)
-		if used <= 0 {
-			err, used = errors.New("truncated hello"), 0
-		}
-		b = b[used:]
-		return v
-	}
-	for _, v := range h.numbers() {
-		*v = next()
-	}
-	if n := next(); n <= maxTerms {
-		for range n {
-			h.terms = append(h.terms, next())
-		}
-	} else if err == nil {
-		err = fmt.Errorf("hello with %d terms", n)
-	}
-	n := next()
-	if err == nil && n > uint64(len(b)) {
-		err = errors.New("truncated hello")
-	}
-	if err != nil {
-		return hello{}, err
-	}
-	h.fabric, h.shm = string(b[:n]), b[n:]
-	if h.user > h.system || h.system > 1<<62 {
-		return h, fmt.Errorf("hello with a system area at %d behind %d bytes", h.system, h.user)
-	}
-	return h, nil
-}
-
 // setWhereHostsDiffer is the remedy where a default comes from the host.
 const setWhereHostsDiffer = "the default follows GOMAXPROCS, and so the quota of the control group: set it where hosts differ"
 
-func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
+func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 	blobs, err := j.boot.Exchange(ctx, mine.encode())
 	if err != nil {
 		return nil, err
 	}
-	j.routes = make([]route, j.size)
+	j.networks.routes = make([]route, j.size)
 	all := make([]hello, j.size)
 	for r, b := range blobs {
 		if all[r], err = decodeHello(b); err != nil {
@@ -467,4 +320,68 @@ func (j *Job) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 		}
 	}
 	return all, j.compareHandlers(ctx, all)
+}
+
+// compareHandlers refuses ranks that would not understand each other's messages. All come to the
+// same verdict, since all compare the same answers with rank 0's.
+func (j *joining) compareHandlers(ctx context.Context, all []hello) error {
+	first := &all[0]
+	for r := range all {
+		switch h := &all[r]; {
+		case (h.handlers == 0) != (first.handlers == 0):
+			return fmt.Errorf("rank %d has %d handlers of active messages, rank 0 has %d: start the same program on all ranks, and register before Join (Config.Handlers)",
+				r, h.handlers, first.handlers)
+		case h.hash != first.hash:
+			return j.nameDifference(ctx, r, all)
+		case h.endpoints != first.endpoints:
+			return fmt.Errorf("rank %d was configured with %d message endpoints, rank 0 with %d: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; %s)",
+				r, h.endpoints, first.endpoints, setWhereHostsDiffer)
+		default:
+			if err := j.compareTerms(r, h.terms, first.terms); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nameDifference finds a handler in which a rank differs from rank 0: both send their lists.
+func (j *joining) nameDifference(ctx context.Context, odd int, all []hello) error {
+	var mine []byte
+	if j.rank == 0 || j.rank == odd {
+		mine = j.cfg.Handlers.Encode()
+	}
+	lists, err := j.boot.Exchange(ctx, mine)
+	if err != nil {
+		return err
+	}
+	other := odd
+	if all[j.rank].hash != all[0].hash {
+		other = 0
+	}
+	if err := j.cfg.Handlers.Check(other, lists[other]); err != nil {
+		return err
+	}
+	return fmt.Errorf("the handlers of rank %d have another hash than those of rank 0, and the same names", odd)
+}
+
+func (j *joining) compareTerms(rank int, terms, first []uint64) error {
+	if len(terms) != len(first) {
+		return fmt.Errorf("rank %d has %d parameters of messages, rank 0 has %d: mixed binaries", rank, len(terms), len(first))
+	}
+	names, err := j.cfg.Messages.Terms()
+	if err != nil {
+		return err
+	}
+	for i := range terms {
+		if terms[i] == first[i] {
+			continue
+		}
+		name := fmt.Sprintf("parameter %d", i)
+		if i < len(names) {
+			name = names[i].Name
+		}
+		return fmt.Errorf("rank %d was configured with Messages.%s %d, rank 0 with %d: they must be equal", rank, name, terms[i], first[i])
+	}
+	return nil
 }

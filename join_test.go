@@ -11,7 +11,8 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// failingBootstrap fails when the ranks have told one another who they are, before it meets any over a network.
+// failingBootstrap fails when the ranks have told one another who they are, before it meets any
+// over a network.
 type failingBootstrap struct {
 	bootstrap.Bootstrap
 	fail      func() error
@@ -28,7 +29,7 @@ func (f *failingBootstrap) Exchange(ctx context.Context, blob []byte) ([][]byte,
 	return all, err
 }
 
-func TestRanksThatConnectHearAtOnceWhyAnotherDoesNot(t *testing.T) {
+func TestRanksThatConnectLearnWhyOneDoesNot(t *testing.T) {
 	for how, want := range map[string]string{"it died": " aborted the job with code 1: it has failed", "it lives": " failed: it has failed"} {
 		t.Run(how, func(t *testing.T) {
 			boots := bootstrap.NewGroup(4)
@@ -64,4 +65,27 @@ func TestRanksThatConnectHearAtOnceWhyAnotherDoesNot(t *testing.T) {
 			ranks.Wait()
 		})
 	}
+}
+
+// A rank of RunLocal that never comes to the exchange fails the others' Join.
+func TestARankThatDiesInJoinIsNamed(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg Config) {
+		boots := bootstrap.NewGroup(3)
+		boots[1].Abort(3, "gone before its time")
+		living := []int{0, 2}
+		errs := joinEach(t, 2, func(i int) Config {
+			c := cfg
+			c.Bootstrap = boots[living[i]]
+			return c
+		}, func(_ context.Context, j *Job) error { return j.Close() })
+		if err := boots[1].Close(); err != nil {
+			t.Error(err)
+		}
+		for i, err := range errs {
+			var lost *bootstrap.LostError
+			if !errors.As(err, &lost) || lost.Rank != 1 {
+				t.Errorf("rank %d: %v, want one that names rank 1", living[i], err)
+			}
+		}
+	})
 }

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,8 +19,9 @@ import (
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
-// Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so hears of it.
-func TestWhoLeavesBecauseOfADeathIsFoundDown(t *testing.T) {
+// Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so
+// hears of it.
+func TestALeaverBecauseOfADeathIsFoundDown(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
 		ctx := testContext(t)
@@ -66,12 +67,12 @@ func waitForWhoLeft(ctx context.Context, w *Worker) error {
 }
 
 // The death may be one that only this rank has found out, as by Config.Messages.SilentAfter.
-func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
+func TestALeaverThatAloneKnowsADeathIsFoundDown(t *testing.T) {
 	for _, leaver := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", leaver), func(t *testing.T) {
 			overTCP(t, 3, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				if j.Rank() == leaver {
-					j.markDown(1, errors.New("it says nothing"))
+					j.members.die(1, errors.New("it says nothing"))
 					return j.Close()
 				}
 				return errors.Join(withWorker(j, func(w *Worker) error {
@@ -88,8 +89,9 @@ func TestWhoLeavesBecauseOfADeathThatOnlyItKnowsIsFoundDown(t *testing.T) {
 	}
 }
 
-// A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what both say is why.
-func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
+// A rank that waits in Close, and knows nothing of the death, leaves for the one that does; what
+// both say is why.
+func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 	for _, inClose := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in Close %v", inClose), func(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
@@ -99,7 +101,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 						finds(j, 1, 300*time.Millisecond)
 						return wantDown(1, j.Close())
 					}
-					j.markDown(1, errors.New("it says nothing"))
+					j.members.die(1, errors.New("it says nothing"))
 					return j.Close()
 				case 3:
 					return j.Close()
@@ -107,7 +109,7 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 				for len(j.DownRanks()) < 2 && ctx.Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
-				first, others := j.anyDown("wait"), j.DownRanks()
+				first, others := j.members.first("wait"), j.DownRanks()
 				var down *PeerDownError
 				if !errors.As(first, &down) || down.Rank != 2 || !strings.Contains(first.Error(), "it says nothing") || others[3] == nil || !strings.Contains(others[3].Error(), "for rank 2") {
 					return fmt.Errorf("%w, %v, want rank 2 down first, and rank 3 for it", first, others)
@@ -118,8 +120,9 @@ func TestWhoWaitsInCloseDoesNotTakeTheBlame(t *testing.T) {
 	}
 }
 
-// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves because of a death, or gave up.
-func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
+// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves
+// because of a death, or gave up.
+func TestRankZeroStaysForTheReasonOfOthers(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
@@ -152,7 +155,8 @@ func TestRankZeroStaysUntilWhoGaveUpHasSaidSo(t *testing.T) {
 	}
 }
 
-// hastyBootstrap has another rank leave, and be found down, in the moment in which this one gives up.
+// hastyBootstrap has another rank leave, and be found down, in the moment in which this one gives
+// up.
 type hastyBootstrap struct {
 	bootstrap.Bootstrap
 	j *Job
@@ -160,12 +164,13 @@ type hastyBootstrap struct {
 
 func (b hastyBootstrap) Barrier(ctx context.Context) error {
 	err := b.Bootstrap.Barrier(ctx)
-	b.j.markDown(2, bootstrap.ErrLeft)
+	b.j.members.die(2, bootstrap.ErrLeft)
 	return err
 }
 
-// Each could take the other's goodbye for the death that somebody else tells of: the job would end as if all were well.
-func TestWhoGivesUpInCloseSaysSoThoughAnotherIsFoundDown(t *testing.T) {
+// Each could take the other's goodbye for the death that somebody else tells of: the job would end
+// as if all were well.
+func TestGivingUpInCloseIsAnErrorBesideADeath(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
 	err := RunLocalConfig(testContext(t), 3, cfg, func(j *Job) error {
 		if j.Rank() == 0 {
@@ -189,7 +194,8 @@ func wantDown(rank int, err error) error {
 	return nil
 }
 
-// notComing are jobs of which the last rank does not close; part is what the others do before they close.
+// notComing are jobs of which the last rank does not close; part is what the others do before they
+// close.
 var notComing = map[string]struct {
 	ranks int
 	cfg   func(rank int) Config // may be nil
@@ -246,19 +252,21 @@ var (
 	slowHandler = slowTable.Handle("slow", func(*am.Call) { time.Sleep(3 * time.Second) })
 )
 
-// finds has the network of this rank alone find another one down, when this one has been in Close for a while.
+// finds has the network of this rank alone find another one down, when this one has been in Close
+// for a while.
 func finds(j *Job, rank int, after time.Duration) {
 	go func() {
-		for !j.leaving.Load() { // at once, as a rule
+		for !j.members.has(leaving) { // at once, as a rule
 			runtime.Gosched()
 		}
 		time.Sleep(after)
-		j.markDown(rank, errors.New("it says nothing"))
+		j.members.die(rank, errors.New("it says nothing"))
 	}()
 }
 
-// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well, and its launcher wait for ever.
-func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
+// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well,
+// and its launcher wait for ever.
+func TestSomeRankReportsTheOneThatDidNotClose(t *testing.T) {
 	for name, c := range notComing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -291,7 +299,8 @@ func TestSomebodySaysThatARankDidNotCome(t *testing.T) {
 	}
 }
 
-// Who has started the process sees its end, with the code that it has: it is no error of those who are in Close, however slow the bootstrap is.
+// Who has started the process sees its end, with the code that it has: it is no error of those who
+// are in Close, however slow the bootstrap is.
 func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 	var others sync.WaitGroup
 	others.Add(2)
@@ -303,13 +312,14 @@ func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 		}
 		defer others.Done()
 		if j.Rank() == 1 {
-			time.AfterFunc(100*time.Millisecond, func() { j.markDown(2, fmt.Errorf("it has ended: %w", io.EOF)) })
+			time.AfterFunc(100*time.Millisecond, func() { j.members.die(2, fmt.Errorf("it has ended: %w", io.EOF)) })
 		}
 		return j.Close()
 	})
 }
 
-// overTCP runs a job of ranks of this process that meet over TCP; run is called when all have joined.
+// overTCP runs a job of ranks of this process that meet over TCP; run is called when all have
+// joined.
 func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job) error) {
 	t.Helper()
 	overTCPWith(t, ranks, func(int) Config { return cfg }, run)
@@ -317,31 +327,29 @@ func overTCP(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job
 
 func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(context.Context, *Job) error) {
 	t.Helper()
-	ctx := testContext(t)
 	addr := proctest.HeldAddr(t)
-	var all, met sync.WaitGroup
-	met.Add(ranks)
-	for r := range ranks {
-		vars := map[string]string{"IBCONDUIT_RANK": strconv.Itoa(r), "IBCONDUIT_SIZE": strconv.Itoa(ranks), "IBCONDUIT_ADDR": addr}
+	var joined atomic.Int32
+	errs := joinEach(t, ranks, func(r int) Config {
 		c := cfg(r)
-		c.Getenv = func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
-		all.Go(func() {
-			j, err := Join(ctx, c)
-			met.Done()
-			met.Wait()
-			if err == nil {
-				err = run(ctx, j)
-			}
-			if err != nil {
-				t.Errorf("rank %d: %v", r, err)
-			}
-		})
+		c.Getenv = variables(fmt.Sprintf("IBCONDUIT_RANK=%d IBCONDUIT_SIZE=%d IBCONDUIT_ADDR=%s", r, ranks, addr))
+		return c
+	}, func(ctx context.Context, j *Job) error {
+		joined.Add(1)
+		if err := until(ctx, "all have joined", func() bool { return int(joined.Load()) == ranks }); err != nil {
+			return err
+		}
+		return run(ctx, j)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
 	}
-	all.Wait()
 }
 
-// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to tell it.
-func TestWhoLeavesAfterRankZeroGaveUpIsFoundDown(t *testing.T) {
+// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to
+// tell it.
+func TestALeaverAfterRankZeroIsFoundDown(t *testing.T) {
 	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
 		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
 		if e := j.Close(); j.Rank() != 0 {

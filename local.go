@@ -14,8 +14,8 @@ import (
 // rank, each in a goroutine of its own, as Join's caller would be in a process
 // of its own. It serves unit tests, and programs that use goroutines as ranks.
 // RunLocal returns when every fn has, with the errors of all ranks joined. A
-// rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead: the others
-// are told, as if it had been a process.
+// rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead: the others find it dead,
+// as if it had been a process.
 //
 // When ctx ends, whatever a rank waits for fails with its cause. That includes
 // the wait in Close, which a rank whose fn has returned is in, until all others have
@@ -73,13 +73,13 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		}
 		// Abort marks this rank as dead.
 		if a := job.aborted.Load(); a != nil {
-			job.fail()
+			job.members.advance(dead)
 			boot.Abort(a.Code, a.Msg)
 		} else if err != nil {
-			job.fail()
+			job.members.advance(dead)
 			boot.Abort(1, err.Error())
 		}
-		err = errors.Join(err, job.closeWorkers(), job.Close())
+		err = errors.Join(err, job.workers.closeAll(), job.Close())
 		if a := job.aborted.Load(); a != nil { // also by a handler in Close
 			err = errors.Join(a, err)
 		}

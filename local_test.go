@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +18,7 @@ import (
 
 // A rank that has returned waits in Close for the others, and is no longer
 // there to look at its context.
-func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
+func TestRunLocalsContextEndsCloseOfAReturnedRank(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv, cfg.CloseTimeout = noEnv, time.Hour
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -35,7 +33,7 @@ func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
 			j0 := <-first // computes, and asks the conduit for nothing
 			time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
 			select {
-			case <-j0.closing:
+			case <-j0.members.gone:
 				return nil
 			case <-time.After(30 * time.Second):
 				return errors.New("rank 0 still waits")
@@ -48,7 +46,7 @@ func TestTheContextOfRunLocalEndsAlsoTheWaitOfARankThatReturned(t *testing.T) {
 }
 
 // Ranks that leave because the context has ended are found down by those who still wait.
-func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
+func TestRunLocalsContextIsTheCauseOfWaits(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -63,7 +61,7 @@ func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
 				return w.Close()
 			}
 			cancel(enough)
-			j.markDown(1, errors.New("it left"))
+			j.members.die(1, errors.New("it left"))
 			if err := w.WaitUntil(context.Background(), 0, Equal, 1); !errors.Is(err, enough) {
 				t.Errorf("a wait for a word ended with %v", err)
 			}
@@ -75,7 +73,7 @@ func TestTheContextOfRunLocalIsTheCauseWhoeverLeavesForIt(t *testing.T) {
 	})
 }
 
-func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
+func TestRunLocalsContextBoundsWorkers(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		enough := errors.New("enough")
@@ -95,7 +93,7 @@ func TestTheContextOfRunLocalBoundsTheCallsThatTakeNone(t *testing.T) {
 
 // Get, GetSlice, FetchAdd and the others hand their handle back when the worker's
 // context ends: nobody else can.
-func TestABlockingCallThatItsContextEndsAbandonsItsHandle(t *testing.T) {
+func TestABlockingCallAbandonsItsHandleInTheEnd(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		enough := errors.New("enough")
@@ -131,19 +129,19 @@ func (n blockedNetwork) NewLane() (fabric.Lane, error) {
 	return nil, fabric.ErrNoLane
 }
 
-func TestAWorkerThatOpensSlowlyHoldsUpNobody(t *testing.T) {
+func TestAWorkerThatOpensSlowlyDelaysNoOther(t *testing.T) {
 	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(ctx context.Context, j *Job) error {
 		w, err := j.NewWorker()
 		if err != nil {
 			return err
 		}
-		n := blockedNetwork{j.networks[0], make(chan struct{}), make(chan struct{})}
-		sound := j.networks
-		j.networks = []fabric.Network{n}
+		n := blockedNetwork{j.networks.all[0], make(chan struct{}), make(chan struct{})}
+		sound := j.networks.all
+		j.networks.all = []fabric.Network{n}
 		opened := make(chan error, 1)
 		go func() { _, err := j.NewWorker(); opened <- err }()
 		<-n.inside
-		j.networks = sound
+		j.networks.all = sound
 		others := make(chan error, 1)
 		go func() {
 			j.Stats()
@@ -183,26 +181,16 @@ func receive(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns their errors by rank.
+// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns
+// their errors by rank.
 func observed(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job, *lastBarrier) error) []error {
 	t.Helper()
-	ctx := testContext(t)
 	boots := bootstrap.NewGroup(ranks)
-	errs := make([]error, ranks)
-	var all sync.WaitGroup
-	for r := range ranks {
-		all.Go(func() {
-			c, b := cfg, &lastBarrier{Bootstrap: boots[r]}
-			c.Bootstrap = b
-			j, err := Join(ctx, c)
-			if err == nil {
-				err = run(ctx, j, b)
-			}
-			errs[r] = err
-		})
-	}
-	all.Wait()
-	return errs
+	return joinEach(t, ranks, func(r int) Config {
+		c := cfg
+		c.Bootstrap = &lastBarrier{Bootstrap: boots[r]}
+		return c
+	}, func(ctx context.Context, j *Job) error { return run(ctx, j, j.boot.(*lastBarrier)) })
 }
 
 // No rank may close a lane while another one's words are on their way to it, or wait
@@ -232,7 +220,7 @@ func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 
 // A rank that abandoned a collective operation still lets the others come to the
 // end of what they do with it, and takes no longer itself.
-func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
+func TestCloseAfterAnAbandonedCollectiveWaits(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.CloseTimeout = time.Hour
 		first := make(chan *Job, 2)
@@ -256,7 +244,7 @@ func TestCloseAfterAnAbandonedCollectiveWaitsForTheOthers(t *testing.T) {
 	})
 }
 
-func TestCloseThatWaitsForTheRanksOwnCollectiveSaysSo(t *testing.T) {
+func TestCloseNamesTheCollectiveItWaitsFor(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv, cfg.CloseTimeout = noEnv, 20*time.Millisecond
 		ctx := testContext(t)
@@ -324,65 +312,34 @@ func TestARankThatGaveUpClosingIsDownForTheOthers(t *testing.T) {
 	})
 }
 
-// A rank that dies while the others wait for it in Close costs no more time
-// than it takes to be found dead.
+// A rank that dies while the others wait for it in Close costs no more time than it takes to be found
+// dead.
 func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 4
-		boots := bootstrap.NewGroup(n)
-		ctx, errs, others := testContext(t), make(chan error, n), make(chan *Job, n)
-		for r := range n {
-			go func() {
-				c := cfg
-				c.Bootstrap, c.Getenv, c.CloseTimeout = boots[r], noEnv, time.Hour
-				j, err := Join(ctx, c)
-				if err == nil && r != 2 {
-					others <- j
-				}
-				if err == nil && r == 2 {
-					for range n - 1 {
-						if err := until(ctx, "the others are in Close", (<-others).inClose); err != nil {
-							t.Error(err)
-						}
-					}
-					boots[r].Abort(1, "dies instead of closing")
-					j.fail()
-				}
-				if err == nil {
-					err = j.Close()
-				}
-				errs <- err
-			}()
-		}
-		for range n {
-			select {
-			case err := <-errs:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(time.Minute):
-				t.Fatal("a rank waits for the dead one")
+		cfg.CloseTimeout = time.Minute
+		others := make(chan *Job, n)
+		errs := observed(t, n, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+			if j.Rank() != 2 {
+				others <- j
+				return j.Close()
 			}
+			for range n - 1 {
+				if err := until(ctx, "the others are in Close", (<-others).inClose); err != nil {
+					return err
+				}
+			}
+			b.Abort(1, "dies instead of closing")
+			j.members.advance(dead)
+			return j.Close()
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
 		}
 	})
 }
 
-func TestShareAndTimesAtTheEdgesOfTheirTypes(t *testing.T) {
-	_, err := Config{SegmentShare: math.NaN(), Getenv: noEnv}.withDefaults()
-	var ce *ConfigError
-	if !errors.As(err, &ce) || ce.Field != "SegmentShare" {
-		t.Errorf("a share that is no number: %v", err)
-	}
-	j, err := Join(t.Context(), Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, JoinTimeout: math.MaxInt64, CloseTimeout: math.MaxInt64})
-	if err != nil {
-		t.Fatalf("the longest time there is: %v", err)
-	}
-	if err := j.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestRunLocalTellsOfAnAbort(t *testing.T) {
+func TestRunLocalReturnsAnAbort(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
 		for code, want := range map[int]int{3: 3, 256: 1} {
 			err := RunLocal(testContext(t), ranks, func(j *Job) error {
@@ -407,12 +364,12 @@ func wantAbort(t *testing.T, err error, code int) {
 	}
 }
 
-func TestRunLocalTellsOfAnAbortInClose(t *testing.T) {
+func TestRunLocalReturnsAnAbortInClose(t *testing.T) {
 	for _, ranks := range []int{2, 3} {
 		table := am.NewTable()
 		var job atomic.Pointer[Job]
 		abort := table.Handle("abort", func(*am.Call) {
-			for j := job.Load(); !j.leaving.Load(); {
+			for j := job.Load(); !j.members.has(leaving); {
 				time.Sleep(time.Millisecond)
 			}
 			job.Load().Abort(3, "out of cheese")

@@ -1,33 +1,22 @@
 package conduit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// The test binary is also the program that the launcher tests start: with
-// IBCONDUIT_TEST_RANK set it is a rank.
-func TestMain(m *testing.M) {
-	if what := os.Getenv("IBCONDUIT_TEST_RANK"); what != "" {
-		if life := lives[what]; life != nil {
-			os.Exit(life())
-		}
-		os.Exit(rankMain(what))
-	}
-	handletest.VerifyTestMain(m)
-}
-
-// lives are of ranks that join in their own way: the tests' files add theirs.
-var lives = map[string]func() (code int){}
+func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
 
 // fabrics calls fn as a subtest for each network: shared memory, and verbs where
 // there is a device (there must be one in the VM).
@@ -49,9 +38,71 @@ func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *J
 	if cfg.Getenv == nil {
 		cfg.Getenv = noEnv
 	}
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, time.Minute) // ranks that have returned wait for the others there
 	if err := RunLocalConfig(ctx, n, cfg, func(j *Job) error { return fn(ctx, j) }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// onFabrics runs a job on each network.
+func onFabrics(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
+	t.Helper()
+	fabrics(t, func(t *testing.T, on Config) {
+		c := cfg
+		c.Fabric, c.Device, c.SegmentSize = on.Fabric, on.Device, cmp.Or(cfg.SegmentSize, on.SegmentSize)
+		runLocal(t, n, c, fn)
+	})
+}
+
+// worked is the function of a rank that has a worker.
+func worked(fn func(ctx context.Context, j *Job, w *Worker) error) func(context.Context, *Job) error {
+	return func(ctx context.Context, j *Job) error {
+		return withWorker(j, func(w *Worker) error { return fn(ctx, j, w) })
+	}
+}
+
+// joinEach has n ranks of this process join, each with its configuration, runs those that joined, and
+// returns the errors by rank.
+func joinEach(t *testing.T, n int, cfg func(rank int) Config, run func(context.Context, *Job) error) []error {
+	t.Helper()
+	ctx := testContext(t)
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for r := range n {
+		all.Go(func() {
+			c := cfg(r)
+			if c.Getenv == nil {
+				c.Getenv = noEnv
+			}
+			j, err := Join(ctx, c)
+			if err == nil {
+				err = run(ctx, j)
+			}
+			errs[r] = err
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// failToJoin has ranks join with configurations of their own, which must all fail.
+func failToJoin(t *testing.T, cfgs ...Config) []error {
+	t.Helper()
+	boots := bootstrap.NewGroup(len(cfgs))
+	return joinEach(t, len(cfgs), func(r int) Config {
+		c := cfgs[r]
+		c.Bootstrap = boots[r]
+		return c
+	}, func(_ context.Context, j *Job) error {
+		t.Errorf("rank %d joined", j.Rank())
+		return j.Close()
+	})
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // withWorker opens a worker for fn and closes it.
@@ -97,8 +148,8 @@ func until(ctx context.Context, what string, holds func() bool) error {
 // collecting reports whether the rank is in a collective operation.
 func (j *Job) collecting() bool { return len(j.coll.turn) == 0 }
 
-// collectedFor is a context that ends, as by a deadline, once the rank is in a collective operation: how long it takes to get there
-// is not known.
+// collectedFor is a context that ends, as by a deadline, once the rank is in a collective
+// operation: how long it takes to get there is not known.
 func collectedFor(ctx context.Context, j *Job) context.Context {
 	begun, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -109,10 +160,10 @@ func collectedFor(ctx context.Context, j *Job) context.Context {
 }
 
 // inClose reports whether the rank has called Close and waits for the others.
-func (j *Job) inClose() bool { return j.leaving.Load() && j.collecting() }
+func (j *Job) inClose() bool { return j.members.has(leaving) && j.collecting() }
 
 // knowsDown reports whether the job knows that a rank is down.
-func (j *Job) knowsDown(rank int) bool { return j.downCause(rank) != nil }
+func (j *Job) knowsDown(rank int) bool { return j.members.cause(rank) != nil }
 
 // wantErr returns an error unless err matches the target and mentions every text.
 func wantErr(err, target error, texts ...string) error {

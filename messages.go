@@ -12,91 +12,110 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Endpoint makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It returns the lane of the
-// network by which the rank's data go, nil in a job without handlers and of a worker that is closed. The lane
-// is the job's, shared with other workers and still there after the worker's Close; any goroutine may use it.
+// Endpoint makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It
+// returns the message endpoint of the network by which the rank's data go, nil in a job without
+// handlers and of a worker that is closed. The endpoint is the job's, shared with other workers and
+// still there after the worker's Close; any goroutine may use it.
 func (w *Worker) Endpoint(rank int) *am.Endpoint {
 	if w.peers == nil {
 		return nil
 	}
-	return w.job.laneTo(w.turn, rank)
+	return w.job.messages.to(w.turn, rank, &w.job.networks)
 }
 
-// Endpoint makes a job an [am.Via], for goroutines that have no worker: any number of them may use it.
-func (j *Job) Endpoint(rank int) *am.Endpoint { return j.laneTo(0, rank) }
+// Endpoint makes a job an [am.Via], for goroutines that have no worker: any number of them may use
+// it.
+func (j *Job) Endpoint(rank int) *am.Endpoint { return j.messages.to(0, rank, &j.networks) }
 
-// laneTo is message lane k to a rank, nil in a job without handlers.
-func (j *Job) laneTo(k, rank int) *am.Endpoint {
-	if len(j.lanes) == 0 {
-		return nil
-	}
-	if uint(rank) >= uint(len(j.routes)) {
-		return j.lanes[k] // which says that there is no such rank
-	}
-	return j.lanes[j.routes[rank].net*j.cfg.MessageEndpoints+k]
-}
-
-// MessageStats are the counters of active messages by network, summed over the lanes; empty in a job without
-// handlers.
+// MessageStats are the counters of active messages by network, summed over the endpoints; empty in
+// a job without handlers.
 func (j *Job) MessageStats() map[string]am.Stats {
 	all := make(map[string]am.Stats)
-	for i, l := range j.lanes {
-		name := j.networks[i/j.cfg.MessageEndpoints].Name()
-		all[name] = all[name].Add(l.Stats())
+	for i, e := range j.messages.all {
+		name := j.networks.all[i/j.messages.each].Name()
+		all[name] = all[name].Add(e.Stats())
 	}
 	return all
 }
 
-// openLanes opens the lanes for messages. Peers may send from now on; handlers run by themselves.
-func (j *Job) openLanes() error {
-	if j.handlers == 0 {
+// endpoints are a job's for messages: as many for each network, in the networks' order. There are
+// none in a job without handlers. They are fixed before Join returns.
+type endpoints struct {
+	all  []*am.Endpoint
+	each int // Config.MessageEndpoints
+	cfg  *Config
+}
+
+// to is the k-th endpoint to a rank, nil where there are none.
+func (s *endpoints) to(k, rank int, n *networks) *am.Endpoint {
+	if len(s.all) == 0 {
 		return nil
 	}
+	if uint(rank) >= uint(len(n.routes)) {
+		return s.all[k] // which says that there is no such rank
+	}
+	return s.all[n.routes[rank].net*s.each+k]
+}
+
+// openEndpoints opens the message endpoints. Peers may send from now on; handlers run by
+// themselves.
+func (j *Job) openEndpoints() error {
+	j.messages.each = j.cfg.MessageEndpoints
 	cfg := j.cfg.Messages
-	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.cutOff
+	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.closedPeer
 	cfg.Segment, cfg.SegmentSize = j.seg.User(), j.SegmentSize // the system areas are not for messages
-	for _, n := range j.networks {
+	for _, n := range j.networks.all {
 		m, ok := n.(fabric.Messenger)
 		if !ok {
 			return fmt.Errorf("network %s carries no active messages", n.Name())
 		}
-		for k := range j.cfg.MessageEndpoints {
-			l, err := am.Open(m, k, cfg)
+		for k := range j.messages.each {
+			e, err := am.Open(m, k, cfg)
 			if err != nil {
-				return fmt.Errorf("message lane %d of %d (Config.MessageEndpoints): %w", k, j.cfg.MessageEndpoints, err)
+				return fmt.Errorf("message endpoint %d of %d (Config.MessageEndpoints): %w", k, j.messages.each, err)
 			}
-			j.lanes = append(j.lanes, l)
+			j.messages.all = append(j.messages.all, e)
 		}
 	}
 	return nil
 }
 
-// cutOff is told by a message lane whose peer is dead, or broke the protocol.
-func (j *Job) cutOff(rank int, cause error) {
-	if j.leaving.Load() && errors.Is(cause, os.ErrClosed) {
-		return // all have met, and it was quicker to close its lanes
+// closedPeer is called by a message endpoint whose peer is dead, or broke the protocol.
+func (j *Job) closedPeer(rank int, cause error) {
+	if j.members.has(leaving) && errors.Is(cause, os.ErrClosed) {
+		return // all have met, and the peer was quicker to close its endpoints
 	}
-	j.markDown(rank, cause)
+	j.members.die(rank, cause)
 }
 
-// eachLane calls f for all message lanes at the same time.
-func (j *Job) eachLane(f func(*am.Endpoint) error) error {
-	errs := make([]error, len(j.lanes))
+// serve runs handlers until ctx ends, also where no attendant does.
+func (s *endpoints) serve(ctx context.Context) {
+	for _, e := range s.all {
+		go func() { _ = e.Serve(ctx) }() // it stays in a handler that does not end; Close counts that one
+	}
+}
+
+// forAll calls f for all endpoints at the same time.
+func (s *endpoints) forAll(f func(*am.Endpoint) error) error {
+	errs := make([]error, len(s.all))
 	var all sync.WaitGroup
-	for i, l := range j.lanes {
-		all.Go(func() { errs[i] = f(l) })
+	for i, e := range s.all {
+		all.Go(func() { errs[i] = f(e) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// awaitLanes waits for something of all lanes until ctx ends, so that a rank with a call that nobody answers, or a handler that does not
-// end, meets the others nevertheless. busy are the *am.InFlightErrors of lanes: their Close counts again what it can. The other
-// error is that of a lane that is of no use any more.
-func (j *Job) awaitLanes(ctx context.Context, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
+// await waits for something of all endpoints, no longer than ctx and the limit: a rank with a call
+// that gets no reply, or a handler that does not end, meets the others nevertheless. busy are the
+// *am.InFlightErrors of endpoints, whose Close counts again what it can. The other error is that of
+// an endpoint that is of no use any more.
+func (s *endpoints) await(ctx context.Context, limit time.Duration, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	var mu sync.Mutex
-	err = j.eachLane(func(l *am.Endpoint) error {
-		err := j.within(ctx, func() error { return wait(l, ctx) })
+	err = s.forAll(func(e *am.Endpoint) error {
+		err := s.within(ctx, func() error { return wait(e, ctx) })
 		if !errors.As(err, new(*am.InFlightError)) {
 			return err
 		}
@@ -109,7 +128,7 @@ func (j *Job) awaitLanes(ctx context.Context, wait func(*am.Endpoint, context.Co
 }
 
 // within is f, which ends with ctx unless it runs a handler that does not.
-func (j *Job) within(ctx context.Context, f func() error) error {
+func (s *endpoints) within(ctx context.Context, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	select {
@@ -120,19 +139,35 @@ func (j *Job) within(ctx context.Context, f func() error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(min(j.cfg.CloseTimeout/8, time.Second)): // it has had time to see that
+	case <-time.After(min(s.cfg.CloseTimeout/8, time.Second)): // it has had time to see that
 		return &am.InFlightError{Op: "close", Handlers: 1, Cause: context.Cause(ctx)}
 	}
 }
 
-// closeLanes closes the message lanes, and tells what they kept to themselves.
-func (j *Job) closeLanes() error {
-	err := j.eachLane((*am.Endpoint).Close)
-	for i, l := range j.lanes {
-		if e := l.Errors(); len(e) > 0 {
-			last := e[len(e)-1]
-			j.cfg.Logger.Warn("active messages met errors that no caller was told", "network", j.networks[i/j.cfg.MessageEndpoints].Name(),
-				"lane", i%j.cfg.MessageEndpoints, "kept", len(e), "last", last.Err)
+// endRequests is the part of Close between the meetings. before are the endpoints' errors of what
+// was in flight before; late is what may not have arrived.
+func (s *endpoints) endRequests(ctx context.Context, before []error) (late []error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CloseTimeout/4)
+	defer cancel()
+	late, err = s.await(ctx, s.cfg.CloseTimeout, (*am.Endpoint).EndRequests)
+	for _, e := range before {
+		rest := (*am.InFlightError)(nil)
+		if errors.As(e, &rest) && rest.Calls+rest.Owed+rest.Handlers > 0 {
+			return late, err // these were waited for long enough
+		}
+	}
+	if err == nil {
+		_, err = s.await(ctx, s.cfg.CloseTimeout, (*am.Endpoint).Quiesce)
+	}
+	return late, err
+}
+
+// close closes the endpoints, and logs the errors that they kept.
+func (s *endpoints) close() error {
+	err := s.forAll((*am.Endpoint).Close)
+	for i, e := range s.all {
+		if kept := e.Errors(); len(kept) > 0 {
+			s.cfg.Logger.Warn("active messages met errors that no caller got", "endpoint", i, "kept", len(kept), "last", kept[len(kept)-1].Err)
 		}
 	}
 	switch {
@@ -140,87 +175,6 @@ func (j *Job) closeLanes() error {
 		return fmt.Errorf("conduit: close: %w; the segment stays: close again when they have ended", err)
 	case err != nil:
 		return fmt.Errorf("conduit: close: %w", err)
-	}
-	return nil
-}
-
-// describe says what the ranks must agree on for messages.
-func (h *hello) describe(cfg *Config) error {
-	if cfg.Handlers.Len() == 0 {
-		return nil
-	}
-	terms, err := cfg.Messages.Terms()
-	if err != nil {
-		return fmt.Errorf("Config.Messages: %w", err)
-	}
-	h.hash = cfg.Handlers.Hash()
-	h.handlers, h.lanes = uint64(cfg.Handlers.Len()), uint64(cfg.MessageEndpoints)
-	for _, t := range terms {
-		h.terms = append(h.terms, t.Value)
-	}
-	return nil
-}
-
-// compareHandlers refuses ranks that would not understand each other's messages. All come to the same verdict, since
-// all compare the same answers with rank 0's.
-func (j *Job) compareHandlers(ctx context.Context, all []hello) error {
-	first := &all[0]
-	for r := range all {
-		switch h := &all[r]; {
-		case (h.handlers == 0) != (first.handlers == 0):
-			return fmt.Errorf("rank %d has %d handlers of active messages, rank 0 has %d: start the same program on all ranks, and register before Join (Config.Handlers)",
-				r, h.handlers, first.handlers)
-		case h.hash != first.hash:
-			return j.nameDifference(ctx, r, all)
-		case h.lanes != first.lanes:
-			return fmt.Errorf("rank %d was configured with %d message lanes, rank 0 with %d: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; %s)",
-				r, h.lanes, first.lanes, setWhereHostsDiffer)
-		default:
-			if err := j.compareTerms(r, h.terms, first.terms); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// nameDifference finds a handler in which a rank differs from rank 0: both send their lists.
-func (j *Job) nameDifference(ctx context.Context, odd int, all []hello) error {
-	var mine []byte
-	if j.rank == 0 || j.rank == odd {
-		mine = j.cfg.Handlers.Encode()
-	}
-	lists, err := j.boot.Exchange(ctx, mine)
-	if err != nil {
-		return err
-	}
-	other := odd
-	if all[j.rank].hash != all[0].hash {
-		other = 0
-	}
-	if err := j.cfg.Handlers.Check(other, lists[other]); err != nil {
-		return err
-	}
-	return fmt.Errorf("the handlers of rank %d have another hash than those of rank 0, and the same names", odd)
-}
-
-func (j *Job) compareTerms(rank int, terms, first []uint64) error {
-	if len(terms) != len(first) {
-		return fmt.Errorf("rank %d has %d parameters of messages, rank 0 has %d: mixed binaries", rank, len(terms), len(first))
-	}
-	names, err := j.cfg.Messages.Terms()
-	if err != nil {
-		return err
-	}
-	for i := range terms {
-		if terms[i] == first[i] {
-			continue
-		}
-		name := fmt.Sprintf("parameter %d", i)
-		if i < len(names) {
-			name = names[i].Name
-		}
-		return fmt.Errorf("rank %d was configured with Messages.%s %d, rank 0 with %d: they must be equal", rank, name, terms[i], first[i])
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-func TestACallAndAPostThroughAWorkerAllocateNothing(t *testing.T) {
+func TestMessagesThroughAWorkerAllocateNothing(t *testing.T) {
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	fabrics(t, func(t *testing.T, cfg Config) {

@@ -16,7 +16,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
+func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {
 	table := am.NewTable()
 	var handled, answered atomic.Uint64
 	slow := table.Handle("slow", func(c *am.Call) {
@@ -56,7 +56,7 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
 		}
 		for r, j := range jobs { // the books balance, and no message met a rank without a buffer for it
-			for k, l := range j.lanes {
+			for k, l := range j.messages.all {
 				if s := l.Stats(); s.Check() != nil || len(j.DownRanks()) != 0 {
 					t.Errorf("rank %d lane %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
 				}
@@ -65,7 +65,8 @@ func TestCloseWaitsForCallsThatEndAndHandlesEveryPost(t *testing.T) {
 	})
 }
 
-// A post that is sent when its target is in Close already, and has nobody who polls, is handled all the same.
+// A post that is sent when its target is in Close already, and has nobody who polls, is handled all
+// the same.
 func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
@@ -93,7 +94,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 }
 
 // The first meeting in Close is of ranks whose goroutines may still send.
-func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.T) {
+func TestRequestsInCloseArriveOrAreRefused(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
 	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
@@ -134,7 +135,7 @@ func TestRequestsDuringCloseArriveAndThoseBehindTheMeetingAreRefused(t *testing.
 }
 
 // Others' posts are handled also by a rank that has given up waiting for a call of its own.
-func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testing.T) {
+func TestARankWithAnUnansweredCallHandlesInClose(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
 	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
@@ -163,7 +164,7 @@ func TestARankWithACallThatNobodyAnswersHandlesWhatArrivesWhileItCloses(t *testi
 	})
 }
 
-func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T) {
+func TestCloseReportsUnansweredCallsInTime(t *testing.T) {
 	table := am.NewTable()
 	asked := make(chan struct{}, 1)
 	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour); asked <- struct{}{} })
@@ -203,40 +204,38 @@ func TestCloseReportsCallsThatNobodyAnsweredAndMeetsTheOthersInTime(t *testing.T
 func TestMessagesAfterCloseAreErrors(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
-	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers = table
-		runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
-			w, err := j.NewWorker()
-			if err != nil {
-				return err
+	onFabrics(t, 1, Config{Handlers: table}, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
+			return err
+		}
+		if err := wantErr(h.Post(ctx, w, 0), am.ErrNoEndpoint, "open"); err != nil {
+			return fmt.Errorf("through a closed worker: %w", err)
+		}
+		if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
+			return err
+		}
+		_, call := h.Call(ctx, j, 0)
+		_, start := h.Start(ctx, j, 0, am.Payload{})
+		_, prepare := h.Prepare(ctx, j, 0, 8)
+		for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
+			if err := wantErr(err, os.ErrClosed); err != nil {
+				return fmt.Errorf("request %d through a closed job: %w", i, err)
 			}
-			if err := errors.Join(h.Post(ctx, w, 0), w.Close()); err != nil {
-				return err
-			}
-			if err := wantErr(h.Post(ctx, w, 0), am.ErrNoEndpoint, "open"); err != nil {
-				return fmt.Errorf("through a closed worker: %w", err)
-			}
-			if err := errors.Join(h.Post(ctx, j, 0), j.Close()); err != nil {
-				return err
-			}
-			_, call := h.Call(ctx, j, 0)
-			_, start := h.Start(ctx, j, 0, am.Payload{})
-			_, prepare := h.Prepare(ctx, j, 0, 8)
-			for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
-				if err := wantErr(err, os.ErrClosed); err != nil {
-					return fmt.Errorf("request %d through a closed job: %w", i, err)
-				}
-			}
-			if s := j.MessageStats()[cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
-				return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
-			}
-			return nil
-		})
+		}
+		if s := j.MessageStats()[j.cfg.Fabric]; s.Posts != 2 || s.Handled != 2 {
+			return fmt.Errorf("after Close %d posts and %d handled are counted, want 2 of each", s.Posts, s.Handled)
+		}
+		return nil
 	})
 }
 
-// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped, until it is called again.
-func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *testing.T) {
+// A handler that does not end holds memory that it may touch: Close says so and leaves it mapped,
+// until it is called again.
+func TestCloseKeepsTheSegmentForAHandler(t *testing.T) {
 	table := am.NewTable()
 	begun, end := make(chan struct{}), make(chan struct{})
 	h := table.Handle("h", func(*am.Call) { close(begun); <-end })
@@ -270,7 +269,7 @@ func TestCloseWithAHandlerThatDoesNotEndKeepsTheSegmentUntilItIsRepeated(t *test
 }
 
 // Close itself polls, and may be the one who runs the handler.
-func TestCloseEndsThoughAHandlerThatItRunsDoesNot(t *testing.T) {
+func TestCloseEndsThoughItsHandlerDoesNot(t *testing.T) {
 	for name, attend := range map[string]time.Duration{"attendant": time.Hour, "none": -1} { // neither is quicker than Close
 		t.Run(name, func(t *testing.T) {
 			fabrics(t, func(t *testing.T, cfg Config) {
@@ -334,7 +333,7 @@ func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
 	return 1, nil
 }
 
-func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T) {
+func TestCloseReportsMessagesThatMayBeLost(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
 	for op, port := range map[string]func(fabric.Endpoint) fabric.Endpoint{
@@ -349,10 +348,10 @@ func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := j.lanes[0].Close(); err != nil {
+		if err := j.messages.all[0].Close(); err != nil {
 			t.Fatal(err)
 		}
-		j.lanes[0] = l
+		j.messages.all[0] = l
 		err = j.Close()
 		if !errors.As(err, new(*am.InFlightError)) || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), op) {
 			t.Errorf("want one that says %q: %v", op, err)
@@ -360,7 +359,7 @@ func TestCloseTellsOfMessagesThatMayNotHaveArrivedOrMayNotBeHandled(t *testing.T
 	}
 }
 
-func TestCloseOfOneRankIsNilThoughItsContextHasEnded(t *testing.T) {
+func TestCloseOfOneRankIsNilWithoutContext(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -372,7 +371,7 @@ func TestCloseOfOneRankIsNilThoughItsContextHasEnded(t *testing.T) {
 }
 
 // A message that arrives while the others still open their lanes waits for them, on the device too.
-func TestManyJobsWithMessagesInARowLeaveNothingBehind(t *testing.T) {
+func TestManyJobsInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
 	fabrics(t, func(t *testing.T, cfg Config) {

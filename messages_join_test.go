@@ -5,37 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/handle"
 )
-
-// joinAll joins ranks with configurations of their own, which must all fail.
-func joinAll(t *testing.T, cfgs ...Config) []error {
-	t.Helper()
-	boots := bootstrap.NewGroup(len(cfgs))
-	errs := make([]error, len(cfgs))
-	var all sync.WaitGroup
-	for r, c := range cfgs {
-		all.Go(func() {
-			c.Bootstrap, c.Getenv = boots[r], noEnv
-			j, err := Join(testContext(t), c)
-			if err == nil {
-				t.Errorf("rank %d joined", r)
-				err = j.Close()
-			}
-			errs[r] = err
-		})
-	}
-	all.Wait()
-	return errs
-}
 
 func handlerTable(names ...string) *am.Table {
 	t := am.NewTable()
@@ -45,10 +22,10 @@ func handlerTable(names ...string) *am.Table {
 	return t
 }
 
-func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
+func TestRanksWithOtherHandlersDoNotJoin(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		with := func(names ...string) Config { c := cfg; c.Handlers = handlerTable(names...); return c }
-		for r, err := range joinAll(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
+		for r, err := range failToJoin(t, with("alloc", "free"), with("alloc", "free"), with("alloc", "frei"), with("alloc", "free")) {
 			want := `handler 1 is "free" here and "frei" on rank 2`
 			if r == 2 {
 				want = `handler 1 is "frei" here and "free" on rank 0`
@@ -58,7 +35,7 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
 		}
-		for r, err := range joinAll(t, with("a"), with(), with("a")) {
+		for r, err := range failToJoin(t, with("a"), with(), with("a")) {
 			if want := "rank 1 has 0 handlers of active messages, rank 0 has 1"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
@@ -66,20 +43,20 @@ func TestRanksWithOtherHandlersDoNotJoinAndSayWhichDiffer(t *testing.T) {
 	})
 }
 
-func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing.T) {
+func TestRanksWithOtherParametersDoNotJoin(t *testing.T) {
 	base := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: handlerTable("h"), MessageEndpoints: 2, Workers: 2}
 	for want, change := range map[string]func(*Config){
-		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                          func(c *Config) { c.Workers = 3 },
-		"rank 1 was configured with 3 message lanes, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
-		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                     func(c *Config) { c.Messages.Credits = 17 },
-		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                func(c *Config) { c.Messages.MaxMedium = 8192 },
-		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                   func(c *Config) { c.Messages.Flow.Window = 5 },
-		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                                   func(c *Config) { c.Messages.Flow.Initial = -1 },
-		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                                    func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
+		"rank 1 was configured with 3 workers, rank 0 with 2: they must be equal (Config.Workers, IBCONDUIT_WORKERS; the default follows GOMAXPROCS":                              func(c *Config) { c.Workers = 3 },
+		"rank 1 was configured with 3 message endpoints, rank 0 with 2: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; the default follows GOMAXPROCS": func(c *Config) { c.MessageEndpoints = 3 },
+		"rank 1 was configured with Messages.Credits 17, rank 0 with 256":                                                                                                         func(c *Config) { c.Messages.Credits = 17 },
+		"rank 1 was configured with Messages.MaxMedium 8192, rank 0 with 4096":                                                                                                    func(c *Config) { c.Messages.MaxMedium = 8192 },
+		"rank 1 was configured with Messages.Flow.Window 5, rank 0 with 64":                                                                                                       func(c *Config) { c.Messages.Flow.Window = 5 },
+		"rank 1 was configured with Messages.Flow.Initial 0, rank 0 with 2":                                                                                                       func(c *Config) { c.Messages.Flow.Initial = -1 },
+		"rank 1 was configured with Messages.Flow.Retry (ns) 2000000, rank 0 with 4000000":                                                                                        func(c *Config) { c.Messages.Flow.Retry = 2 * time.Millisecond },
 	} {
 		odd := base
 		change(&odd)
-		for r, err := range joinAll(t, base, odd, base) {
+		for r, err := range failToJoin(t, base, odd, base) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %v, want %s", r, err, want)
 			}
@@ -87,13 +64,10 @@ func TestRanksWithOtherParametersOfMessagesDoNotJoinAndSayWhichDiffer(t *testing
 	}
 }
 
-func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
+func TestParametersThatCannotWorkAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
-		"MessageEndpoints is 65, want 1 to 64": {MessageEndpoints: 65},
-		"MessageEndpoints is -1, want 1 to 64": {MessageEndpoints: -1},
-		"Messages is set in Rank":              {Messages: am.Config{Size: 3}},
-		"MaxMedium 7":                          {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
-		"a window of -1 credits":               {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"MaxMedium 7":            {Messages: am.Config{MaxMedium: 7}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
+		"a window of -1 credits": {Messages: am.Config{Flow: flow.Config{Window: -1}}, Handlers: handlerTable("h"), Fabric: FabricSHM, SegmentSize: 1 << 16},
 	} {
 		c.Getenv = noEnv
 		if j, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
@@ -102,10 +76,6 @@ func TestParametersOfMessagesThatCannotWorkAreRefused(t *testing.T) {
 				_ = j.Close()
 			}
 		}
-	}
-	c, err := Config{Getenv: func(k string) (string, bool) { return "3", k == "IBCONDUIT_MESSAGE_ENDPOINTS" }}.withDefaults()
-	if err != nil || c.MessageEndpoints != 3 {
-		t.Errorf("IBCONDUIT_MESSAGE_ENDPOINTS=3 makes %d lanes, %v", c.MessageEndpoints, err)
 	}
 }
 
@@ -119,7 +89,7 @@ func portHandles() (n int) {
 	return n
 }
 
-func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
+func TestWithoutHandlersThereIsNothingForMessages(t *testing.T) {
 	h := handlerTable("h")
 	everyFabric(t, func(t *testing.T, cfg Config) {
 		for _, table := range []*am.Table{am.NewTable(), h} {
@@ -129,7 +99,7 @@ func TestAJobWithoutHandlersMakesNothingForMessages(t *testing.T) {
 				if got := portHandles() > 0; got != with {
 					return fmt.Errorf("with handlers: %v, there are ports: %v", with, got)
 				}
-				if m := j.networks[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
+				if m := j.networks.all[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
 					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Endpoints)
 				}
 				if n := len(j.MessageStats()); n > 0 != with {

@@ -54,29 +54,27 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 		posts.Store(0)
 		bytesPosted.Store(0)
 		cfg.Handlers = table
-		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
-			return withWorker(j, func(w *Worker) error {
-				for to := range ranks {
-					r, err := sum.Call(ctx, w, to, 1, 2, 3)
-					if want := uint64(to)<<48 | uint64(j.Rank())<<32 + 6; err != nil || r.Arg(0) != want {
-						return fmt.Errorf("sum at rank %d: %#x, %w; want %#x", to, r.Arg(0), err, want)
-					}
-					if err := note.PostWith(ctx, w, to, am.Medium(make([]byte, 10))); err != nil {
-						return err
-					}
-					if r, err = reverse.CallWith(ctx, w, to, am.Medium([]byte("abc"))); err != nil || string(r.Data) != "cba" {
-						return fmt.Errorf("reverse at rank %d: %q, %w", to, r.Data, err)
-					}
-					large := make([]byte, 100_000) // its own part of the segment
-					pattern(large, j.Rank())
-					at := uint64(1<<20 + 200_000*j.Rank())
-					if r, err = place.CallWith(ctx, w, to, am.Long(at, large)); err != nil || r.Arg(0) != at {
-						return fmt.Errorf("place at rank %d: %d, %w; want %d", to, int64(r.Arg(0)), err, at)
-					}
+		runLocal(t, ranks, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+			for to := range ranks {
+				r, err := sum.Call(ctx, w, to, 1, 2, 3)
+				if want := uint64(to)<<48 | uint64(j.Rank())<<32 + 6; err != nil || r.Arg(0) != want {
+					return fmt.Errorf("sum at rank %d: %#x, %w; want %#x", to, r.Arg(0), err, want)
 				}
-				return j.Barrier(ctx)
-			})
-		})
+				if err := note.PostWith(ctx, w, to, am.Medium(make([]byte, 10))); err != nil {
+					return err
+				}
+				if r, err = reverse.CallWith(ctx, w, to, am.Medium([]byte("abc"))); err != nil || string(r.Data) != "cba" {
+					return fmt.Errorf("reverse at rank %d: %q, %w", to, r.Data, err)
+				}
+				large := make([]byte, 100_000) // its own part of the segment
+				pattern(large, j.Rank())
+				at := uint64(1<<20 + 200_000*j.Rank())
+				if r, err = place.CallWith(ctx, w, to, am.Long(at, large)); err != nil || r.Arg(0) != at {
+					return fmt.Errorf("place at rank %d: %d, %w; want %d", to, int64(r.Arg(0)), err, at)
+				}
+			}
+			return j.Barrier(ctx)
+		}))
 		if p, b := posts.Load(), bytesPosted.Load(); p != ranks*ranks || b != 10*ranks*ranks {
 			t.Errorf("%d posts with %d bytes were handled before Close returned, want %d with %d", p, b, ranks*ranks, 10*ranks*ranks)
 		}
@@ -84,7 +82,7 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 }
 
 // Behind the user's bytes lies what collective operations live on.
-func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
+func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
 	back := table.Handle("back", func(c *am.Call) {
@@ -101,7 +99,7 @@ func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
 				return err
 			}
 			var bounds *BoundsError
-			for _, off := range []uint64{end - 7, end, j.routes[to].system + sysBox, ^uint64(0) - 3} {
+			for _, off := range []uint64{end - 7, end, j.networks.routes[to].system + sysBox, ^uint64(0) - 3} {
 				_, call := h.CallWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				post := h.PostWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				if !errors.As(call, &bounds) || !errors.As(post, &bounds) {
@@ -125,7 +123,7 @@ func TestALongBeyondTheUsersBytesIsRefusedAndWritesNothing(t *testing.T) {
 	})
 }
 
-func TestWorkersShareTheMessageLanesInTurnAndTheJobHasTheFirst(t *testing.T) {
+func TestWorkersShareMessageEndpointsInTurn(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })
 	everyFabric(t, func(t *testing.T, cfg Config) {
@@ -220,30 +218,27 @@ func TestADeadRankEndsTheCallsToItAndOthersGoOn(t *testing.T) {
 	})
 }
 
-// What a message lane finds out the whole job knows.
-func TestARankThatALaneCutsOffIsDownForTheJob(t *testing.T) {
+// What a message endpoint finds out the whole job knows.
+func TestARankThatAnEndpointClosesIsDown(t *testing.T) {
 	table := handlerTable("h")
 	cause := errors.New("it sent nonsense")
-	fabrics(t, func(t *testing.T, cfg Config) {
-		cfg.Handlers, cfg.MessageEndpoints = table, 2
-		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
-			if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+	onFabrics(t, 2, Config{Handlers: table, MessageEndpoints: 2}, func(ctx context.Context, j *Job) error {
+		if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+			return err
+		}
+		j.messages.all[1].PeerDown(1, cause)
+		if err := until(ctx, "the job hears of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
+			return err
+		}
+		if err := wantErr(j.DownRanks()[1], cause); err != nil {
+			return err
+		}
+		for k, l := range j.messages.all { // the other lane too
+			if err := until(ctx, fmt.Sprintf("lane %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
 				return err
 			}
-			j.lanes[1].PeerDown(1, cause)
-			if err := until(ctx, "the job hears of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
-				return err
-			}
-			if err := wantErr(j.DownRanks()[1], cause); err != nil {
-				return err
-			}
-			for k, l := range j.lanes { // the other lane too
-				if err := until(ctx, fmt.Sprintf("lane %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
-					return err
-				}
-			}
-			return wantErr(j.Barrier(ctx), cause)
-		})
+		}
+		return wantErr(j.Barrier(ctx), cause)
 	})
 }
 
@@ -369,7 +364,8 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 	return nil
 }
 
-// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has one.
+// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has
+// one.
 func BenchmarkMessage(b *testing.B) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})

@@ -10,7 +10,8 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// The goroutine that polls runs the handler: what it waited for might never be brought. The debug build panics.
+// The goroutine that polls runs the handler: what it waited for might never be brought. The debug
+// build panics.
 func TestAHandlerThatWaitsForAWordGetsAnError(t *testing.T) {
 	table := am.NewTable()
 	var w *Worker

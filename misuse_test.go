@@ -54,20 +54,18 @@ func (l *slowLane) End() error { l.batch = false; return l.Lane.End() }
 // slow makes a worker of a job of one rank reach everything through a slowLane.
 func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 	t.Helper()
-	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, func(_ context.Context, j *Job) error {
-		return withWorker(j, func(w *Worker) error {
-			l := &slowLane{Lane: w.lanes[0]}
-			w.lanes[0] = l
-			for r := range w.peers {
-				w.peers[r].data, w.peers[r].amo = l, l
-			}
-			w.refresh()
-			return fn(w, l)
-		})
-	})
+	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, worked(func(_ context.Context, j *Job, w *Worker) error {
+		l := &slowLane{Lane: w.lanes[0]}
+		w.lanes[0] = l
+		for r := range w.peers {
+			w.peers[r].data, w.peers[r].amo = l, l
+		}
+		w.refresh()
+		return fn(w, l)
+	}))
 }
 
-func TestAPromiseOutlivesAWaitWhoseContextEndsWithACauseOfItsOwn(t *testing.T) {
+func TestAPromiseOutlivesAWaitThatItsContextEnds(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		p := GetAsync(w, At[int64](0, 0))
 		cause := errors.New("enough of this")
@@ -149,16 +147,16 @@ func TestAPanicEndsAChain(t *testing.T) {
 }
 
 // Ranks leave because of a death, and are found down then: what the others are told is the death.
-func TestCollectiveOperationsNameTheRankThatDiedFirst(t *testing.T) {
+func TestCollectivesNameTheRankThatDiedFirst(t *testing.T) {
 	ctx := testContext(t)
 	died := errors.New("died on purpose")
 	err := RunLocalConfig(ctx, 4, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv}, func(j *Job) error {
 		if j.Rank() != 3 {
 			return j.Barrier(ctx)
 		}
-		j.markDown(2, died)
-		j.markDown(0, errors.New("it left"))
-		j.markDown(1, errors.New("it left"))
+		j.members.die(2, died)
+		j.members.die(0, errors.New("it left"))
+		j.members.die(1, errors.New("it left"))
 		var down *PeerDownError
 		if err := j.Barrier(ctx); !errors.As(err, &down) || down.Rank != 2 || !errors.Is(err, died) {
 			t.Errorf("Barrier: %v, want rank 2 down", err)
@@ -202,7 +200,7 @@ type heraldLane struct {
 }
 
 func (n heraldNetwork) NewLane() (fabric.Lane, error) {
-	n.j.markDown(1, errors.New("found out while opening"))
+	n.j.members.die(1, errors.New("found out while opening"))
 	l, err := n.Network.NewLane()
 	return heraldLane{l, n.j}, err
 }
@@ -210,17 +208,17 @@ func (n heraldNetwork) NewLane() (fabric.Lane, error) {
 func (n heraldNetwork) Close() error { return nil }
 
 func (l heraldLane) Close() error {
-	l.j.markDown(2, errors.New("found out while closing"))
+	l.j.members.die(2, errors.New("found out while closing"))
 	return l.Lane.Close()
 }
 
-func TestADeathFoundWhileAWorkerOpensOrClosesHangsNothing(t *testing.T) {
+func TestADeathFoundByAWorkerHangsNothing(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 100 * time.Millisecond, Getenv: noEnv}
 	err := RunLocalConfig(t.Context(), 3, cfg, func(j *Job) error {
 		if j.Rank() != 0 {
 			return nil
 		}
-		j.addNetwork(heraldNetwork{j.networks[0], j})
+		j.addNetwork(heraldNetwork{j.networks.all[0], j})
 		done := make(chan error, 1)
 		go func() { done <- withWorker(j, func(*Worker) error { return nil }) }()
 		select {

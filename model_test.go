@@ -114,21 +114,17 @@ func (m *model) step(t *rapid.T, ctx context.Context) {
 // Random sizes, offsets, ranks and operations, verified by content against a
 // model; all ranks at a time, each in a window of its own.
 func TestRandomOperationsAgreeWithAModel(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		const ranks = 3
-		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
-			return withWorker(j, func(w *Worker) error {
-				m := &model{w: w, n: ranks, base: uint64(j.Rank() * windowSize), mem: make([][]byte, ranks), words: make([][]uint64, ranks)}
-				for r := range ranks {
-					m.mem[r], m.words[r] = make([]byte, windowBytes), make([]uint64, windowWords)
-				}
-				rapid.Check(t, func(rt *rapid.T) {
-					for range 8 {
-						m.step(rt, ctx)
-					}
-				})
-				return j.Barrier(ctx)
-			})
+	const ranks = 3
+	onFabrics(t, ranks, Config{}, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		m := &model{w: w, n: ranks, base: uint64(j.Rank() * windowSize), mem: make([][]byte, ranks), words: make([][]uint64, ranks)}
+		for r := range ranks {
+			m.mem[r], m.words[r] = make([]byte, windowBytes), make([]uint64, windowWords)
+		}
+		rapid.Check(t, func(rt *rapid.T) {
+			for range 8 {
+				m.step(rt, ctx)
+			}
 		})
-	})
+		return j.Barrier(ctx)
+	}))
 }

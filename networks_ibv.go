@@ -9,9 +9,9 @@ import (
 
 // newIBV opens the device. One lane more than the workers may open serves the
 // collective operations.
-func newIBV(j *Job) (fabric.Network, error) {
+func newIBV(j *joining) (fabric.Network, error) {
 	messages := ibv.MessageConfig{Endpoints: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
-	if j.handlers > 0 {
+	if j.handlers() > 0 {
 		messages.Endpoints = j.cfg.MessageEndpoints
 	}
 	return ibv.New(ibv.Config{
@@ -19,6 +19,6 @@ func newIBV(j *Job) (fabric.Network, error) {
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
 		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth,
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
-		Messages: messages, OnDown: j.markDown, Log: j.cfg.Logger,
+		Messages: messages, OnDown: j.members.die, Log: j.cfg.Logger,
 	})
 }

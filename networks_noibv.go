@@ -9,6 +9,6 @@ import (
 )
 
 // newIBV says why there is no verbs in this build.
-func newIBV(*Job) (fabric.Network, error) {
+func newIBV(*joining) (fabric.Network, error) {
 	return nil, fmt.Errorf("this program was built without verbs: build it on Linux with CGO_ENABLED=1 and libibverbs-dev (rdma-core-devel) installed: %w", fabric.ErrUnreachable)
 }

@@ -61,16 +61,3 @@ func TestSizeofTypesWithoutPointers(t *testing.T) {
 		t.Errorf("message: %v", err)
 	}
 }
-
-func TestBytesOfSizes(t *testing.T) {
-	for s, want := range map[string]int64{"0": 0, "8": 8, "64K": 64 << 10, "1m": 1 << 20, "2GiB": 2 << 30, "3kB": 3 << 10, " 5T ": 5 << 40} {
-		if n, err := ParseBytes(s); err != nil || n != want {
-			t.Errorf("%q: %d, %v, want %d", s, n, err, want)
-		}
-	}
-	for _, s := range []string{"", "K", "-1", "1.5G", "9223372036854775808", "9000000000G", "1KK", "x"} {
-		if n, err := ParseBytes(s); err == nil {
-			t.Errorf("%q is taken as %d", s, n)
-		}
-	}
-}

@@ -18,15 +18,15 @@ import (
 // nothing that another worker shares. One goroutine uses it at a time.
 type Worker struct {
 	// What the hot path touches comes first.
-	peers    []peer         // by rank; nil once closed
-	downs    *atomic.Uint32 // the job's count of dead ranks
-	downSeen uint32         // what peers reflects
-	downTold uint32         // how many deaths WaitUntil has told of
-	mapped   *mappedCounters
-	guard    owner.Guard
+	peers      []peer         // by rank; nil once closed
+	deaths     *atomic.Uint32 // the job's count of dead ranks
+	deathsSeen uint32         // what peers reflects
+	reported   uint32         // how many deaths WaitUntil has returned
+	direct     *directCounters
+	guard      owner.Guard
 
 	job     *Job
-	turn    int             // of the message lanes
+	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
@@ -37,27 +37,17 @@ type Worker struct {
 	scratch []byte // where values are laid for a lane to read or write
 	slots   resultSlots
 
-	freeMapped func()
+	freeDirect func()
 	closeErr   error
 }
 
-// peer is how a worker reaches one rank.
-type peer struct {
-	base       unsafe.Pointer // the segment, where loads and stores reach it
-	size       uint64         // bytes at base; 0 when not mapped
-	cpuAtomics bool           // atomics on base are allowed
-	user       uint64         // the segment's size, mapped or not
-	down       bool           // as of downSeen
-	data, amo  fabric.Lane
-}
-
-// mappedCounters count what never reached a lane because loads and stores did
+// directCounters count what never reached a lane because loads and stores did
 // it. See package offheap for why they are not atomics.
-type mappedCounters struct {
+type directCounters struct {
 	puts, gets, atomics, putBytes, getBytes uint64
 }
 
-func (m *mappedCounters) load() fabric.Counters {
+func (m *directCounters) load() fabric.Counters {
 	c := fabric.Counters{
 		Puts:     atomic.LoadUint64(&m.puts),
 		Gets:     atomic.LoadUint64(&m.gets),
@@ -70,42 +60,13 @@ func (m *mappedCounters) load() fabric.Counters {
 	return c
 }
 
-// NewWorker opens a worker. Over verbs there are Config.Workers of them; when none is to be had
-// the error wraps ErrNoWorker. There it waits up to 2 s while the device still works off what a closed worker left.
-func (j *Job) NewWorker() (*Worker, error) {
-	j.mu.Lock()
-	if j.closed {
-		j.mu.Unlock()
-		return nil, errClosed("NewWorker", "job")
-	}
-	j.opening++
-	turn := j.opened % j.cfg.MessageEndpoints
-	j.opened++
-	j.mu.Unlock()
-	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, turn: turn, ctx: j.life, downs: &j.downs}
-	w.waitStop = w.stopWaiting
-	err := w.open()
-	if err != nil {
-		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.release())
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.opening--
-	if err != nil {
-		return nil, err
-	}
-	j.workers[w] = struct{}{}
-	return w, nil
-}
-
 func (w *Worker) open() (err error) {
-	if w.mapped, w.freeMapped, err = offheap.Alloc[mappedCounters](); err != nil {
+	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	w.lanes = make([]fabric.Lane, 0, len(w.job.networks))
+	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
 	byNet := make(map[fabric.Network]fabric.Lane)
-	for _, n := range w.job.networks {
+	for _, n := range w.job.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
 			return err
@@ -116,72 +77,12 @@ func (w *Worker) open() (err error) {
 	}
 	w.peers = make([]peer, w.job.size)
 	for r := range w.peers {
-		rt := w.job.routes[r]
+		rt := w.job.networks.routes[r]
 		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
 	}
-	w.downSeen = w.downs.Load() - 1 // force the first refresh
+	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
 	return nil
-}
-
-// refresh makes the table of mapped segments reflect which ranks are down.
-func (w *Worker) refresh() {
-	seen := w.downs.Load()
-	for r := range w.peers {
-		p := &w.peers[r]
-		p.base, p.size, p.cpuAtomics = nil, 0, false
-		if p.down = w.job.downCause(r) != nil; p.down {
-			continue
-		}
-		if mem := p.data.Mapped(r); mem != nil {
-			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), p.user
-			p.cpuAtomics = w.job.routes[r].cpuAtomics
-		}
-	}
-	w.downSeen = seen
-}
-
-// near returns the peer, or nil if anything is wrong.
-func (w *Worker) near(node uint32, off, n uint64) *peer {
-	if i := uint(node) - 1; i < uint(len(w.peers)) {
-		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.downSeen == w.downs.Load() {
-			return p
-		}
-	}
-	return nil
-}
-
-// reach returns the peer for an operation that goes through a lane, after all
-// checks that a global pointer needs.
-func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error) {
-	if p := w.near(node, off, n); p != nil {
-		return p, int(node) - 1, nil
-	}
-	if w.peers == nil {
-		return nil, 0, errClosed(op, "worker")
-	}
-	if node == 0 {
-		return nil, 0, fmt.Errorf("%s: %w", op, ErrNullPtr)
-	}
-	rank := int(node) - 1
-	if rank >= len(w.peers) {
-		if node >= badRank {
-			rank = -1
-		}
-		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
-	}
-	if w.downSeen != w.downs.Load() {
-		w.refresh()
-	}
-	p := &w.peers[rank]
-	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
-		return nil, 0, err
-	}
-	if cause := w.job.downCause(rank); cause != nil {
-		return nil, 0, &PeerDownError{Rank: rank, Op: op, Cause: cause}
-	}
-	return p, rank, nil
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -190,8 +91,9 @@ func (w *Worker) reach(op string, node uint32, off, n uint64) (*peer, int, error
 // network's until Flush returns. Without it nothing bounds them but the job: in
 // RunLocal, its context.
 //
-// One wait looks at no context: over verbs, for room for the rest of an operation, or for a further one, when Config.QueueDepth requests
-// to the rank or 256 KiB that are copied are in flight. It ends when one of them does, at the latest with the device's retries.
+// One wait looks at no context: over verbs, for room for the rest of an operation, or for a further
+// one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
+// ends when one of them does, at the latest with the device's retries.
 func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
 
 // Job is the job that the worker belongs to.
@@ -232,9 +134,9 @@ func (w *Worker) Poll() error {
 	return nil
 }
 
-// Chain collects the operations that fn starts on w and posts them together:
-// one doorbell, one call into the driver. The operations to one rank keep their order. fn
-// must not wait for any of them. When fn fails, or panics, what it collected before is posted all the same.
+// Chain collects the operations that fn starts on w and posts them together: one doorbell, one call
+// into the driver. The operations to one rank keep their order. fn must not wait for any of them.
+// When fn fails, or panics, what it collected before is posted all the same.
 func (w *Worker) Chain(fn func() error) (err error) {
 	if w.peers == nil {
 		return errClosed("chain", "worker")
@@ -276,8 +178,8 @@ const (
 //
 // A rank that dies may be the one that was waited for: each death ends a
 // worker's wait, or its next one, once, with a *PeerDownError; also the first wait of a
-// worker that was opened later, as the program may not have been told. Wait again if the
-// word can still come from somebody else.
+// worker that was opened later, as the program may not know of it. Wait again if the word
+// can still come from another rank.
 //
 // A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
@@ -308,9 +210,9 @@ func (w *Worker) stopWaiting() error {
 	if err := w.job.checkOpen(); err != nil { // first: where the job was cancelled others leave for that
 		return err
 	}
-	if n := w.downs.Load(); n != w.downTold {
-		w.downTold = n
-		return w.job.lastDown("wait-until")
+	if n := w.deaths.Load(); n != w.reported {
+		w.reported = n
+		return w.job.members.latest("wait-until")
 	}
 	return nil
 }
@@ -318,23 +220,23 @@ func (w *Worker) stopWaiting() error {
 // Stats are the worker's counters. It may be called from any goroutine, until
 // Close.
 func (w *Worker) Stats() Stats {
-	w.job.mu.Lock()
-	defer w.job.mu.Unlock()
+	w.job.workers.mu.Lock()
+	defer w.job.workers.mu.Unlock()
 	return w.statsLocked()
 }
 
 func (w *Worker) statsLocked() Stats {
 	s := make(Stats)
 	for i, l := range w.lanes {
-		s.add(w.job.networks[i].Name(), l.Counters().Load())
+		s.add(w.job.networks.all[i].Name(), l.Counters().Load())
 	}
-	if w.mapped != nil {
-		s.add(FabricSHM, w.mapped.load())
+	if w.direct != nil {
+		s.add(FabricSHM, w.direct.load())
 	}
 	return s
 }
 
-// enter guards a call: the worker is open, and this goroutine is alone in it.
+// enter guards a call: the worker is open, and no other goroutine is in it.
 func (w *Worker) enter(op string) error {
 	if w.peers == nil {
 		return errClosed(op, "worker")
@@ -356,10 +258,10 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	w.job.mu.Lock()
-	defer w.job.mu.Unlock()
-	delete(w.job.workers, w)
-	w.job.retired.merge(w.statsLocked())
+	w.job.workers.mu.Lock()
+	defer w.job.workers.mu.Unlock()
+	delete(w.job.workers.open, w)
+	w.job.workers.retired.merge(w.statsLocked())
 	w.closeErr = errors.Join(err, w.release())
 	return w.closeErr
 }
@@ -371,9 +273,9 @@ func (w *Worker) release() error {
 		errs = append(errs, l.Close())
 	}
 	w.lanes, w.peers, w.waiter = nil, nil, nil
-	if w.freeMapped != nil {
-		w.freeMapped()
-		w.mapped, w.freeMapped = nil, nil
+	if w.freeDirect != nil {
+		w.freeDirect()
+		w.direct, w.freeDirect = nil, nil
 	}
 	return errors.Join(errs...)
 }

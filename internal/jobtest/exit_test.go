@@ -1,4 +1,4 @@
-package conduit
+package jobtest
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
@@ -29,7 +30,7 @@ var ends = map[string]struct {
 
 // exitProgram is a rank of a job whose rank 1 ends at a place in a way, both named by
 // IBCONDUIT_TEST_EXIT.
-func exitProgram(ctx context.Context, j *Job) error {
+func exitProgram(ctx context.Context, j *conduit.Job) error {
 	fmt.Printf("pid %d\n", os.Getpid())
 	place, how, _ := strings.Cut(os.Getenv("IBCONDUIT_TEST_EXIT"), "/")
 	switch {
@@ -40,10 +41,10 @@ func exitProgram(ctx context.Context, j *Job) error {
 	case place == "before its first use":
 		ends[how].do()
 	}
-	return withWorker(j, func(w *Worker) error {
+	return withWorker(j, func(w *conduit.Worker) error {
 		block := make([]byte, 64<<10)
 		for i := range 200 {
-			if err := PutSliceNBI(w, At[byte](2*(i%2), 1<<17), block); err != nil {
+			if err := conduit.PutSliceNBI(w, conduit.At[byte](2*(i%2), 1<<17), block); err != nil {
 				return err
 			}
 		}
@@ -53,7 +54,7 @@ func exitProgram(ctx context.Context, j *Job) error {
 }
 
 // outlive uses rank 1 until it is found down, and says so.
-func outlive(ctx context.Context, j *Job) error {
+func outlive(ctx context.Context, j *conduit.Job) error {
 	w, err := j.NewWorker()
 	if err != nil {
 		return err
@@ -62,11 +63,11 @@ func outlive(ctx context.Context, j *Job) error {
 	w.SetContext(ctx)
 	block := make([]byte, 64<<10)
 	for err == nil {
-		err = PutSlice(w, At[byte](1, uint64(j.Rank())<<17), block)
+		err = conduit.PutSlice(w, conduit.At[byte](1, uint64(j.Rank())<<17), block)
 	}
 	berr := j.Barrier(ctx)
 	for what, err := range map[string]error{"put": err, "barrier": berr} {
-		var down *PeerDownError
+		var down *conduit.PeerDownError
 		if !errors.As(err, &down) || down.Rank != 1 {
 			return fmt.Errorf("%s: %w, want rank 1 down", what, err)
 		}
@@ -76,17 +77,17 @@ func outlive(ctx context.Context, j *Job) error {
 }
 
 // exitInClose: rank 1 ends while it waits in Close for rank 2, and rank 0 for both.
-func exitInClose(ctx context.Context, j *Job, end func()) error {
+func exitInClose(ctx context.Context, j *conduit.Job, end func()) error {
 	switch j.Rank() {
 	case 1:
 		go j.Close()
-		if err := until(ctx, "it is in Close", j.inClose); err != nil {
+		if err := until(ctx, "it is in Close", func() bool { return inCall("Close") }); err != nil {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond) // mostly rank 0 is there then, too
 		end()
 	case 2:
-		return until(ctx, "rank 1 is down", func() bool { return j.knowsDown(1) })
+		return until(ctx, "rank 1 is down", func() bool { return knowsDown(j, 1) })
 	}
 	return nil
 }
@@ -94,11 +95,11 @@ func exitInClose(ctx context.Context, j *Job, end func()) error {
 // However a rank ends, and wherever: the job ends by itself, long before any of its
 // time limits, no process is left, those who needed the rank name it, and the launcher
 // returns the code of the rank that ended first without success.
-func TestHoweverARankEndsTheJobEndsWithTheRightCode(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+func TestHoweverARankEndsTheCodeIsRight(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for _, place := range []string{"before its first use", "with work in flight", "in Close"} {
 			for how, end := range ends {
-				if cfg.Fabric == FabricIBV && how != "SIGKILL" && how != "exit 0" {
+				if cfg.Fabric == conduit.FabricIBV && how != "SIGKILL" && how != "exit 0" {
 					continue // to the others' devices the rest is the same
 				}
 				t.Run(place+"/"+how, func(t *testing.T) {
@@ -162,7 +163,7 @@ func (i *interrupter) Write(b []byte) (int, error) {
 // An interrupt at the terminal goes to all ranks at once, wherever they are: here one
 // computes, one waits in a barrier, one in Close.
 func TestAnInterruptEndsAJobWhoseRanksWait(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		exe, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +180,7 @@ func TestAnInterruptEndsAJobWhoseRanksWait(t *testing.T) {
 }
 
 // waitProgram waits for ever, each rank in its own way.
-func waitProgram(_ context.Context, j *Job) error {
+func waitProgram(_ context.Context, j *conduit.Job) error {
 	fmt.Printf("pid %d\n", os.Getpid())
 	switch j.Rank() {
 	case 0:

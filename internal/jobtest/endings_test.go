@@ -1,4 +1,4 @@
-package conduit
+package jobtest
 
 import (
 	"cmp"
@@ -13,31 +13,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/internal/launch"
 	"github.com/ibconduit/conduit/internal/racetest"
 )
 
-func init() {
-	lives["ending"] = func() int { return endingMain(endings, nil) }
-}
-
 // ending is a job of three ranks that ends in some way.
 type ending struct {
-	before func()                                  // of rank 1, instead of Join
-	part   func(ctx context.Context, j *Job) error // of each rank, between Join and Close
-	codes  []int                                   // those that the launcher may return
-	found  int                                     // how many ranks must find another one down; -1: it depends on who is faster
-	says   string                                  // what some rank must print besides
-	stuck  bool                                    // ranks must be ended by the launcher, which is told to be quick
-	signal syscall.Signal                          // to the launcher, when all ranks wait; it forwards it to one after another
-	grace  time.Duration                           // CloseTimeout; 0: an hour
-	shm    bool                                    // over shared memory only: to a device it is like another one
+	before func()                                          // of rank 1, instead of Join
+	part   func(ctx context.Context, j *conduit.Job) error // of each rank, between Join and Close
+	codes  []int                                           // those that the launcher may return
+	found  int                                             // how many ranks must find another one down; -1: it depends on who is faster
+	says   string                                          // what some rank must print besides
+	stuck  bool                                            // ranks must be ended by the launcher, which is told to be quick
+	signal syscall.Signal                                  // to the launcher, when all ranks wait; it forwards it to one after another
+	grace  time.Duration                                   // CloseTimeout; 0: an hour
+	shm    bool                                            // over shared memory only: to a device it is like another one
 }
 
-// tracebackCodes are those of a process that a signal ends with Go's traceback. With the race detector the traceback itself
-// dies of SIGSEGV now and then: the signal came while the detector's C code was running (runtime.tracebackHexdump of Go 1.26.8).
+// tracebackCodes are those of a process that a signal ends with Go's traceback. With the race
+// detector the traceback itself dies of SIGSEGV now and then: the signal came while the detector's
+// C code was running (runtime.tracebackHexdump of Go 1.26.8).
 var tracebackCodes = func() []int {
 	if racetest.Enabled {
 		return []int{2, 128 + int(syscall.SIGSEGV)}
@@ -47,33 +45,33 @@ var tracebackCodes = func() []int {
 
 // endings are what GASNet's testexit tries, as far as it makes sense for Go, and some more.
 var endings = map[string]ending{
-	"all exit at once":  {part: func(context.Context, *Job) error { os.Exit(5); return nil }, codes: []int{5}, found: -1},
-	"all abort at once": {part: func(_ context.Context, j *Job) error { j.Abort(7+j.Rank(), "mine"); return nil }, codes: []int{7, 8, 9}, found: -1},
-	"nobody closes": {shm: true, codes: []int{0}, part: func(ctx context.Context, j *Job) error {
+	"all exit at once":  {part: func(context.Context, *conduit.Job) error { os.Exit(5); return nil }, codes: []int{5}, found: -1},
+	"all abort at once": {part: func(_ context.Context, j *conduit.Job) error { j.Abort(7+j.Rank(), "mine"); return nil }, codes: []int{7, 8, 9}, found: -1},
+	"nobody closes": {shm: true, codes: []int{0}, part: func(ctx context.Context, j *conduit.Job) error {
 		err := meet(ctx, j)
 		if err == nil {
 			os.Exit(0)
 		}
 		return err
 	}},
-	"one returns from main while the others close": {codes: []int{0}, part: rank(1, func(ctx context.Context, j *Job) {
+	"one returns from main while the others close": {codes: []int{0}, part: rank(1, func(ctx context.Context, j *conduit.Job) {
 		_ = meet(ctx, j)
 		os.Exit(0)
 	}, meet)},
 
-	"one exits while the others compute": {shm: true, codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *Job) error {
+	"one exits while the others compute": {shm: true, codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *conduit.Job) error {
 		for {
 			continue
 		}
 	})},
-	"one exits while the others sleep and ignore SIGTERM": {shm: true, codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *Job) error {
+	"one exits while the others sleep and ignore SIGTERM": {shm: true, codes: []int{4}, stuck: true, part: rank(1, exits(4), func(context.Context, *conduit.Job) error {
 		signal.Ignore(syscall.SIGTERM)
 		select {}
 	})},
 	"one exits while the others are in a barrier": {codes: []int{4}, found: 2, part: rank(1, exits(4), barrier)},
 	"one exits while the others wait for a word":  {codes: []int{4}, found: 2, part: rank(1, exits(4), waitWord)},
-	"one exits before the others open a worker": {codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *Job) error {
-		if err := until(ctx, "rank 1 is down", func() bool { return j.knowsDown(1) }); err != nil {
+	"one exits before the others open a worker": {codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *conduit.Job) error {
+		if err := until(ctx, "rank 1 is down", func() bool { return knowsDown(j, 1) }); err != nil {
 			return err
 		}
 		return waitWord(ctx, j)
@@ -82,14 +80,14 @@ var endings = map[string]ending{
 	"rank 0 exits":                                 {codes: []int{4}, found: 2, part: rank(0, exits(4), barrier)},
 	"rank 0 is killed":                             {shm: true, codes: []int{137}, found: 2, part: rank(0, kills(syscall.SIGKILL), barrier)},
 	"rank 0 aborts":                                {codes: []int{7}, found: 2, part: rank(0, aborts(7), barrier), says: "out of cheese"},
-	"one aborts while the others compute":          {shm: true, codes: []int{7}, stuck: true, part: rank(1, aborts(7), func(context.Context, *Job) error { select {} })},
+	"one aborts while the others compute":          {shm: true, codes: []int{7}, stuck: true, part: rank(1, aborts(7), func(context.Context, *conduit.Job) error { select {} })},
 	"one is sent SIGTERM":                          {shm: true, codes: []int{143}, found: 2, part: rank(1, kills(syscall.SIGTERM), barrier)},
 	"one is sent SIGQUIT":                          {shm: true, codes: tracebackCodes, found: 2, part: rank(1, kills(syscall.SIGQUIT), barrier), says: "SIGQUIT"},
 	"one is sent SIGABRT":                          {shm: true, codes: tracebackCodes, found: 2, part: rank(1, kills(syscall.SIGABRT), barrier), says: "SIGABRT"},
-	"one reads from a nil pointer":                 {shm: true, codes: []int{2}, found: 2, part: rank(1, func(_ context.Context, j *Job) { fmt.Println((*(**Job)(nil)).rank) }, barrier), says: "nil pointer dereference"},
+	"one reads from a nil pointer":                 {shm: true, codes: []int{2}, found: 2, part: rank(1, func(_ context.Context, j *conduit.Job) { fmt.Println((*(**conduit.Job)(nil)).Rank()) }, barrier), says: "nil pointer dereference"},
 	"a goroutine panics while its rank is blocked": {shm: true, codes: []int{2}, found: 2, part: rank(1, beside(func() { panic("mine") }), waitWord), says: "panic: mine"},
 	"a goroutine exits while its rank is blocked":  {codes: []int{4}, found: 2, part: rank(1, beside(func() { os.Exit(4) }), waitWord)},
-	"the second exits because the first did": {shm: true, codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *Job) error {
+	"the second exits because the first did": {shm: true, codes: []int{4}, found: 2, part: rank(1, exits(4), func(ctx context.Context, j *conduit.Job) error {
 		if err := waitWord(ctx, j); j.Rank() == 2 {
 			found(j.Rank(), err)
 			os.Exit(6)
@@ -100,13 +98,13 @@ var endings = map[string]ending{
 	})},
 
 	"one neither closes nor ends": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
-		part: rank(1, func(context.Context, *Job) { select {} }, nothing)},
+		part: rank(1, func(context.Context, *conduit.Job) { select {} }, nothing)},
 	"one is stopped": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
 		part: rank(1, kills(syscall.SIGSTOP), nothing)},
 
 	"SIGTERM to the launcher": {shm: true, codes: []int{143}, found: -1, signal: syscall.SIGTERM, part: blocked},
 	"SIGHUP to the launcher":  {shm: true, codes: []int{129}, found: -1, signal: syscall.SIGHUP, part: blocked},
-	"SIGTERM, which one ignores": {shm: true, codes: []int{143}, found: -1, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
+	"SIGTERM, which one ignores": {shm: true, codes: []int{143}, found: -1, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *conduit.Job) error {
 		if j.Rank() == 1 {
 			signal.Ignore(syscall.SIGTERM)
 			fmt.Println("waits")
@@ -114,7 +112,7 @@ var endings = map[string]ending{
 		}
 		return blocked(ctx, j)
 	}},
-	"SIGTERM, after which all close": {codes: []int{0}, signal: syscall.SIGTERM, part: func(ctx context.Context, j *Job) error {
+	"SIGTERM, after which all close": {codes: []int{0}, signal: syscall.SIGTERM, part: func(ctx context.Context, j *conduit.Job) error {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 		defer stop()
 		fmt.Println("waits")
@@ -124,8 +122,8 @@ var endings = map[string]ending{
 }
 
 // rank has one rank do one thing, and the others another.
-func rank(r int, its func(context.Context, *Job), others func(context.Context, *Job) error) func(context.Context, *Job) error {
-	return func(ctx context.Context, j *Job) error {
+func rank(r int, its func(context.Context, *conduit.Job), others func(context.Context, *conduit.Job) error) func(context.Context, *conduit.Job) error {
+	return func(ctx context.Context, j *conduit.Job) error {
 		if j.Rank() != r {
 			return others(ctx, j)
 		}
@@ -134,26 +132,26 @@ func rank(r int, its func(context.Context, *Job), others func(context.Context, *
 	}
 }
 
-func exits(code int) func(context.Context, *Job) {
-	return func(context.Context, *Job) { os.Exit(code) }
+func exits(code int) func(context.Context, *conduit.Job) {
+	return func(context.Context, *conduit.Job) { os.Exit(code) }
 }
 
-func kills(s syscall.Signal) func(context.Context, *Job) {
-	return func(context.Context, *Job) {
+func kills(s syscall.Signal) func(context.Context, *conduit.Job) {
+	return func(context.Context, *conduit.Job) {
 		_ = syscall.Kill(os.Getpid(), s)
 		select {}
 	}
 }
 
-func aborts(code int) func(context.Context, *Job) {
-	return func(_ context.Context, j *Job) { j.Abort(code, "out of cheese") }
+func aborts(code int) func(context.Context, *conduit.Job) {
+	return func(_ context.Context, j *conduit.Job) { j.Abort(code, "out of cheese") }
 }
 
 // beside ends the rank from a goroutine while the main one waits.
-func beside(end func()) func(context.Context, *Job) {
-	return func(ctx context.Context, j *Job) {
+func beside(end func()) func(context.Context, *conduit.Job) {
+	return func(ctx context.Context, j *conduit.Job) {
 		go func() {
-			if until(ctx, "the barrier has begun", j.collecting) == nil {
+			if until(ctx, "the barrier has begun", func() bool { return inCall("Barrier") }) == nil {
 				end()
 			}
 		}()
@@ -161,16 +159,16 @@ func beside(end func()) func(context.Context, *Job) {
 	}
 }
 
-func nothing(context.Context, *Job) error { return nil }
+func nothing(context.Context, *conduit.Job) error { return nil }
 
-func barrier(ctx context.Context, j *Job) error { return j.Barrier(ctx) }
+func barrier(ctx context.Context, j *conduit.Job) error { return j.Barrier(ctx) }
 
-func waitWord(ctx context.Context, j *Job) error {
-	return withWorker(j, func(w *Worker) error { return w.WaitUntil(ctx, 0, Equal, 1) })
+func waitWord(ctx context.Context, j *conduit.Job) error {
+	return withWorker(j, func(w *conduit.Worker) error { return w.WaitUntil(ctx, 0, conduit.Equal, 1) })
 }
 
 // blocked: each rank waits for ever in its own way.
-func blocked(_ context.Context, j *Job) error {
+func blocked(_ context.Context, j *conduit.Job) error {
 	fmt.Println("waits")
 	switch j.Rank() {
 	case 0:
@@ -182,15 +180,15 @@ func blocked(_ context.Context, j *Job) error {
 }
 
 // meet returns when every rank has come here, and needs nothing more from any.
-func meet(ctx context.Context, j *Job) error {
-	return withWorker(j, func(w *Worker) error {
+func meet(ctx context.Context, j *conduit.Job) error {
+	return withWorker(j, func(w *conduit.Worker) error {
 		for r := range j.Size() {
-			if _, err := FetchAdd(w, At[uint64](r, 0), 1); err != nil {
+			if _, err := conduit.FetchAdd(w, conduit.At[uint64](r, 0), 1); err != nil {
 				return err
 			}
 		}
 		for {
-			if err := w.WaitUntil(ctx, 0, GreaterEqual, uint64(j.Size())); !errors.Is(err, ErrPeerDown) {
+			if err := w.WaitUntil(ctx, 0, conduit.GreaterEqual, uint64(j.Size())); !errors.Is(err, conduit.ErrPeerDown) {
 				return err
 			}
 		}
@@ -207,7 +205,7 @@ func exitInJoin() {
 
 // found says if an error tells of another rank's end.
 func found(rank int, err error) {
-	var down *PeerDownError
+	var down *conduit.PeerDownError
 	var lost *bootstrap.LostError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -231,7 +229,7 @@ func endingMain(ways map[string]ending, handlers *am.Table) int {
 		e.before()
 	}
 	closing := cmp.Or(e.grace, time.Hour)
-	j, err := Join(ctx, Config{SegmentSize: 1 << 20, CloseTimeout: closing, Handlers: handlers, Messages: am.Config{CloseAfter: e.grace}})
+	j, err := conduit.Join(ctx, conduit.Config{SegmentSize: 1 << 20, CloseTimeout: closing, Handlers: handlers, Messages: am.Config{CloseAfter: e.grace}})
 	if err != nil {
 		found(int(me[0]-'0'), err)
 		return 1
@@ -288,10 +286,10 @@ func (e *ending) check(t *testing.T, env []string) {
 
 // Whatever the ranks do, the job ends by itself within the launcher's times, with the right
 // code, no process is left, and who needed a rank that left is told so.
-func TestEveryEndOfAJobIsBoundedAndHasTheRightCode(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+func TestEveryEndHasTheRightCode(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for name, e := range endings {
-			if e.shm && cfg.Fabric != FabricSHM {
+			if e.shm && cfg.Fabric != conduit.FabricSHM {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package conduit
+package jobtest
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/internal/hydratest"
 	"github.com/ibconduit/conduit/internal/launch"
 	"github.com/ibconduit/conduit/internal/proctest"
@@ -44,7 +44,7 @@ func rankMain(what string) int {
 		if err != nil {
 			closing = 3 * time.Second
 		}
-		j, err := Join(ctx, Config{SegmentSize: size, CloseTimeout: closing})
+		j, err := conduit.Join(ctx, conduit.Config{SegmentSize: size, CloseTimeout: closing})
 		if err != nil {
 			return err
 		}
@@ -58,9 +58,9 @@ func rankMain(what string) int {
 	return 0
 }
 
-var programs = map[string]func(ctx context.Context, j *Job) error{
+var programs = map[string]func(ctx context.Context, j *conduit.Job) error{
 	"exchange":   exchangeProgram,
-	"die-before": func(ctx context.Context, j *Job) error { return j.Barrier(ctx) },
+	"die-before": func(ctx context.Context, j *conduit.Job) error { return j.Barrier(ctx) },
 	"die-after":  dieProgram,
 	"exit":       exitProgram,
 	"wait":       waitProgram,
@@ -96,16 +96,16 @@ func callAsStrangers(ctx context.Context) error {
 
 // exchangeProgram prints on rank 0 what every rank found, from content that
 // every rank wrote and atomics that every rank did.
-func exchangeProgram(ctx context.Context, j *Job) error {
-	return withWorker(j, func(w *Worker) error {
+func exchangeProgram(ctx context.Context, j *conduit.Job) error {
+	return withWorker(j, func(w *conduit.Worker) error {
 		n := j.Size()
 		block := make([]byte, 5000)
 		pattern(block, j.Rank())
 		for r := range n {
-			if err := PutSlice(w, At[byte](r, uint64(8192*j.Rank()+64)), block); err != nil {
+			if err := conduit.PutSlice(w, conduit.At[byte](r, uint64(8192*j.Rank()+64)), block); err != nil {
 				return err
 			}
-			if _, err := FetchAdd(w, At[int64](r, 0), int64(j.Rank()+1)); err != nil {
+			if _, err := conduit.FetchAdd(w, conduit.At[int64](r, 0), int64(j.Rank()+1)); err != nil {
 				return err
 			}
 		}
@@ -117,13 +117,13 @@ func exchangeProgram(ctx context.Context, j *Job) error {
 			if err := samePattern(j.Segment()[8192*r+64:][:5000], r); err != nil {
 				return fmt.Errorf("block of rank %d: %w", r, err)
 			}
-			v, err := Get(w, At[int64](r, 0))
+			v, err := conduit.Get(w, conduit.At[int64](r, 0))
 			if err != nil {
 				return err
 			}
 			sum += int(v)
 		}
-		all, err := AllGatherValue(ctx, j, sum)
+		all, err := conduit.AllGatherValue(ctx, j, sum)
 		if err != nil {
 			return err
 		}
@@ -136,31 +136,32 @@ func exchangeProgram(ctx context.Context, j *Job) error {
 
 // dieProgram: rank 1 dies without a word; the others must find out at their
 // barrier, at puts and at gets, and say whose death it was.
-func dieProgram(ctx context.Context, j *Job) error {
-	return withWorker(j, func(w *Worker) error {
+func dieProgram(ctx context.Context, j *conduit.Job) error {
+	return withWorker(j, func(w *conduit.Worker) error {
 		if err := j.Barrier(ctx); err != nil {
 			return err
 		}
-		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies rightly fails.
+		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies
+		// rightly fails.
 		if j.Rank() == 1 {
-			if err := w.WaitUntil(ctx, 8, GreaterEqual, 3); err != nil {
+			if err := w.WaitUntil(ctx, 8, conduit.GreaterEqual, 3); err != nil {
 				return err
 			}
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
-		if _, err := FetchAdd(w, At[uint64](1, 8), 1); err != nil && !errors.Is(err, ErrPeerDown) {
+		if _, err := conduit.FetchAdd(w, conduit.At[uint64](1, 8), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
 			return err
 		}
 		err := j.Barrier(ctx)
-		var down *PeerDownError
+		var down *conduit.PeerDownError
 		if !errors.As(err, &down) || down.Rank != 1 {
 			return fmt.Errorf("barrier with a dead rank: %w", err)
 		}
-		if _, err = Get(w, At[int64](1, 0)); !errors.As(err, &down) || down.Rank != 1 {
+		if _, err = conduit.Get(w, conduit.At[int64](1, 0)); !errors.As(err, &down) || down.Rank != 1 {
 			return fmt.Errorf("get from a dead rank: %w", err)
 		}
-		if err = Put(w, At[int64](1, 0), 1); !errors.As(err, &down) || down.Rank != 1 {
+		if err = conduit.Put(w, conduit.At[int64](1, 0), 1); !errors.As(err, &down) || down.Rank != 1 {
 			return fmt.Errorf("put to a dead rank: %w", err)
 		}
 		// The others are as reachable as before.
@@ -168,10 +169,10 @@ func dieProgram(ctx context.Context, j *Job) error {
 		if alive == 1 {
 			alive = 3
 		}
-		if _, err := FetchAdd(w, At[int64](alive, 0), 1); err != nil && !errors.Is(err, ErrPeerDown) {
+		if _, err := conduit.FetchAdd(w, conduit.At[int64](alive, 0), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
 			return fmt.Errorf("a living rank %d: %w", alive, err)
 		}
-		if err := j.Barrier(ctx); !errors.Is(err, ErrPeerDown) && !errors.Is(err, ErrCollective) {
+		if err := j.Barrier(ctx); !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, conduit.ErrCollective) {
 			return fmt.Errorf("second barrier with a dead rank: %w", err)
 		}
 		fmt.Printf("rank %d found rank 1 down\n", j.Rank())
@@ -181,14 +182,14 @@ func dieProgram(ctx context.Context, j *Job) error {
 
 // meetSurvivors waits until all ranks but 1 of 4 have come this far: Close waits for
 // nobody once a rank is dead, and whoever leaves can no longer be reached.
-func meetSurvivors(ctx context.Context, w *Worker) error {
+func meetSurvivors(ctx context.Context, w *conduit.Worker) error {
 	for _, r := range []int{0, 2, 3} {
-		if _, err := FetchAdd(w, At[uint64](r, 24), 1); err != nil {
+		if _, err := conduit.FetchAdd(w, conduit.At[uint64](r, 24), 1); err != nil {
 			return fmt.Errorf("a living rank %d: %w", r, err)
 		}
 	}
 	for {
-		if err := w.WaitUntil(ctx, 24, GreaterEqual, 3); !errors.Is(err, ErrPeerDown) {
+		if err := w.WaitUntil(ctx, 24, conduit.GreaterEqual, 3); !errors.Is(err, conduit.ErrPeerDown) {
 			return err
 		}
 	}
@@ -214,7 +215,7 @@ func (o *output) String() string {
 
 // rankEnv is the environment of a rank that runs a program: this process's, with
 // no launcher in it.
-func rankEnv(program string, cfg Config, more ...string) []string {
+func rankEnv(program string, cfg conduit.Config, more ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "IBCONDUIT_") && !strings.HasPrefix(kv, "PMI") && !strings.HasPrefix(kv, "SLURM_") {
@@ -223,12 +224,6 @@ func rankEnv(program string, cfg Config, more ...string) []string {
 	}
 	env = append(env, "IBCONDUIT_TEST_RANK="+program, "IBCONDUIT_FABRIC="+cfg.Fabric, "IBCONDUIT_DEVICE="+cfg.Device)
 	return append(env, more...)
-}
-
-func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // endByThemselves is a Grace for ranks that the launcher need not end, however slow the machine is.
@@ -256,7 +251,7 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fabrics(t, func(t *testing.T, cfg Config) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		t.Run("own launcher", func(t *testing.T) {
 			if out, code := launched(t, 4, rankEnv("exchange", cfg)); code != 0 || out != want {
 				t.Errorf("exit code %d, output:\n%s", code, out)
@@ -288,7 +283,7 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 
 // tcpRanks starts the ranks as somebody without a launcher would, and returns
 // what each printed.
-func tcpRanks(t *testing.T, n int, program string, cfg Config, more ...string) ([]string, []error) {
+func tcpRanks(t *testing.T, n int, program string, cfg conduit.Config, more ...string) ([]string, []error) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -317,8 +312,8 @@ func tcpRanks(t *testing.T, n int, program string, cfg Config, more ...string) (
 
 // Without a launcher that sees the death, the others wait for the join's time
 // and then say who is missing.
-func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+func TestARankThatDiesBeforeJoinIsNamed(t *testing.T) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		var outs []string
 		var errs []error
 		for _, patience := range []string{"3s", "12s", "40s"} { // a busy machine may need more
@@ -334,13 +329,13 @@ func TestARankThatDiesBeforeJoinFailsTheOthersByName(t *testing.T) {
 	})
 }
 
-func TestTheLauncherEndsAJobWhoseRankDiesBeforeJoin(t *testing.T) {
+func TestTheLauncherEndsAJobThatMissesARank(t *testing.T) {
 	var said output
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, err := launch.Run(testContext(t), launch.Config{N: 3, Path: exe, Env: rankEnv("die-before", Config{Fabric: FabricSHM}),
+	code, err := launch.Run(testContext(t), launch.Config{N: 3, Path: exe, Env: rankEnv("die-before", conduit.Config{Fabric: conduit.FabricSHM}),
 		Stdout: &said, Stderr: &said, Grace: time.Second, Report: func(m string) { fmt.Fprintln(&said, m) }})
 	if err != nil || code != 7 {
 		t.Errorf("exit code %d, %v; want the first failing rank's 7", code, err)
@@ -351,7 +346,7 @@ func TestTheLauncherEndsAJobWhoseRankDiesBeforeJoin(t *testing.T) {
 }
 
 func TestARankThatDiesAfterJoinIsFoundDownByAll(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		out, _ := launched(t, 4, rankEnv("die-after", cfg))
 		for _, r := range []int{0, 2, 3} {
 			if want := fmt.Sprintf("rank %d found rank 1 down\n", r); !strings.Contains(out, want) {
@@ -363,7 +358,7 @@ func TestARankThatDiesAfterJoinIsFoundDownByAll(t *testing.T) {
 
 // A stranger at the rendezvous port neither joins nor disturbs.
 func TestAStrangerAtTheRendezvousPortIsIgnored(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
+	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		outs, errs := tcpRanks(t, 3, "strangers", cfg)
 		for r, err := range errs {
 			if err != nil {
@@ -372,36 +367,6 @@ func TestAStrangerAtTheRendezvousPortIsIgnored(t *testing.T) {
 		}
 		if !strings.HasPrefix(outs[0], "size 3 sums [18 18 18]") {
 			t.Errorf("rank 0 printed:\n%s", outs[0])
-		}
-	})
-}
-
-// A rank of RunLocal that never comes to the exchange fails the others' Join.
-func TestARankThatDiesDuringJoinFailsTheOthersByName(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		boots := bootstrap.NewGroup(3)
-		boots[1].Abort(3, "gone before its time")
-		errs := make([]error, 3)
-		var ranks sync.WaitGroup
-		for _, r := range []int{0, 2} {
-			ranks.Go(func() {
-				c := cfg
-				c.Bootstrap, c.Getenv = boots[r], noEnv
-				j, err := Join(testContext(t), c)
-				if errs[r] = err; err == nil {
-					errs[r] = errors.Join(errors.New("Join succeeded without rank 1"), j.Close())
-				}
-			})
-		}
-		ranks.Wait()
-		if err := boots[1].Close(); err != nil {
-			t.Error(err)
-		}
-		for _, r := range []int{0, 2} {
-			var lost *bootstrap.LostError
-			if !errors.As(errs[r], &lost) || lost.Rank != 1 {
-				t.Errorf("rank %d: %v, want one that names rank 1", r, errs[r])
-			}
 		}
 	})
 }

@@ -1,0 +1,176 @@
+package conduit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// hello is what every rank sends every other first.
+type hello struct {
+	user, system uint64 // bytes of the user's segment; offset of the system area
+	workers      uint64
+	handlers     uint64   // how many; 0: no messages, and what follows is 0 too
+	endpoints    uint64   // for messages
+	hash         uint64   // of the handlers
+	terms        []uint64 // am.Config.Terms
+	fabric       string
+	shm          []byte // address of fabric/shm, empty without
+}
+
+// helloVersion is the wire version of hello:
+//
+//	1 byte    version
+//	uvarint   user, system, workers, handlers, endpoints, hash
+//	uvarint   length of terms, then each of them
+//	uvarint   length of fabric, then its bytes
+//	rest      shm
+//
+// or, from a rank that cannot take part:
+//
+//	1 byte    helloAbstains
+//	rest      the reason, text
+const (
+	helloVersion  = 2
+	helloAbstains = 0xff
+)
+
+// maxTerms bounds what a hello makes this rank keep, maxReason what of a reason travels.
+const (
+	maxTerms  = 64
+	maxReason = 512
+)
+
+// newHello has what the ranks must agree on, and what they must know of each other.
+func newHello(j *Job) (h hello, err error) {
+	cfg := &j.cfg
+	h = hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(cfg.Workers), fabric: cfg.Fabric}
+	if cfg.Handlers.Len() == 0 {
+		return h, nil
+	}
+	terms, err := cfg.Messages.Terms()
+	if err != nil {
+		return h, fmt.Errorf("Config.Messages: %w", err)
+	}
+	h.hash = cfg.Handlers.Hash()
+	h.handlers, h.endpoints = uint64(cfg.Handlers.Len()), uint64(cfg.MessageEndpoints)
+	for _, t := range terms {
+		h.terms = append(h.terms, t.Value)
+	}
+	return h, nil
+}
+
+func (h *hello) numbers() []*uint64 {
+	return []*uint64{&h.user, &h.system, &h.workers, &h.handlers, &h.endpoints, &h.hash}
+}
+
+func (h hello) encode() []byte {
+	b := []byte{helloVersion}
+	for _, v := range h.numbers() {
+		b = binary.AppendUvarint(b, *v)
+	}
+	b = binary.AppendUvarint(b, uint64(len(h.terms)))
+	for _, v := range h.terms {
+		b = binary.AppendUvarint(b, v)
+	}
+	b = binary.AppendUvarint(b, uint64(len(h.fabric)))
+	b = append(b, h.fabric...)
+	return append(b, h.shm...)
+}
+
+func decodeHello(b []byte) (h hello, err error) {
+	if len(b) > 0 && b[0] == helloAbstains {
+		return h, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
+	}
+	if len(b) == 0 || b[0] != helloVersion {
+		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
+	}
+	b = b[1:]
+	next := func() (v uint64) {
+		v, used := binary.Uvarint(b)
+		if used <= 0 {
+			err, used = errors.New("truncated hello"), 0
+		}
+		b = b[used:]
+		return v
+	}
+	for _, v := range h.numbers() {
+		*v = next()
+	}
+	if n := next(); n <= maxTerms {
+		for range n {
+			h.terms = append(h.terms, next())
+		}
+	} else if err == nil {
+		err = fmt.Errorf("hello with %d terms", n)
+	}
+	n := next()
+	if err == nil && n > uint64(len(b)) {
+		err = errors.New("truncated hello")
+	}
+	if err != nil {
+		return hello{}, err
+	}
+	h.fabric, h.shm = string(b[:n]), b[n:]
+	if h.user > h.system || h.system > 1<<62 {
+		return h, fmt.Errorf("hello with a system area at %d behind %d bytes", h.system, h.user)
+	}
+	return h, nil
+}
+
+// abstention is what a rank that cannot take part sends instead of a hello.
+func abstention(why error) []byte { return reason(helloAbstains, why) }
+
+func reason(kind byte, why error) []byte {
+	text := why.Error()
+	return append([]byte{kind}, text[:min(len(text), maxReason)]...)
+}
+
+// A rank's device in the exchange: one byte, and then its address, or why it has none, so that all
+// ranks fail with its name and reason.
+const (
+	deviceLocal   = iota // its atomics are atomic among themselves
+	deviceGlobal         // also with the processor's
+	deviceMissing        // followed by the reason
+)
+
+func deviceOf(n fabric.Network) []byte {
+	kind := byte(deviceLocal)
+	if n.Limits().CPUAtomics {
+		kind = deviceGlobal
+	}
+	return append([]byte{kind}, n.Addr()...)
+}
+
+func noDevice(why error) []byte { return reason(deviceMissing, why) }
+
+// openDevices leaves the addresses in what the ranks sent. global: the atomics of all devices are
+// atomic with the processor's.
+func openDevices(sent [][]byte) (global bool, err error) {
+	global = true
+	for r, s := range sent {
+		switch {
+		case len(s) == 0 || s[0] > deviceMissing:
+			return false, fmt.Errorf("rank %d: malformed description of its verbs device: %.16x", r, s)
+		case s[0] == deviceMissing:
+			return false, fmt.Errorf("rank %d has no usable verbs device: %s", r, printable(s[1:]))
+		}
+		global = global && s[0] == deviceGlobal
+		sent[r] = s[1:]
+	}
+	return global, nil
+}
+
+// printable is text of another rank, which may be anything, for an error.
+func printable(b []byte) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(string(b[:min(len(b), maxReason)]), ""))
+}

@@ -1,0 +1,63 @@
+package jobtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+)
+
+// withMemlock is the command of this test binary with so many bytes of lockable memory.
+func withMemlock(t *testing.T, limit int) []string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prlimit, err := exec.LookPath("prlimit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv := []string{prlimit, fmt.Sprintf("--memlock=%d:%[1]d", limit)}
+	if os.Getuid() == 0 { // others have no CAP_IPC_LOCK, which lifts the limit
+		argv = append(argv, "setpriv", "--bounding-set=-ipc_lock")
+	}
+	return append(argv, exe)
+}
+
+// Shared memory is not pinned, and verbs are not asked for anything where all ranks are on one
+// host.
+func TestSharedMemoryNeedsNoLockableMemory(t *testing.T) {
+	argv := withMemlock(t, 0)
+	for _, fabric := range []string{"", conduit.FabricAuto, conduit.FabricSHM} {
+		var out output
+		code, err := launch.Run(testContext(t), launch.Config{
+			N: 3, Path: argv[0], Args: argv[1:], Env: rankEnv("exchange", conduit.Config{Fabric: fabric}), Stdout: &out, Stderr: &out,
+		})
+		if err != nil || code != 0 || !strings.HasPrefix(out.String(), "size 3 sums [18 18 18]") {
+			t.Errorf("fabric %q: exit code %d, %v\n%s", fabric, code, err, out.String())
+		}
+	}
+}
+
+// Without CAP_IPC_LOCK and with 64 KiB of memlock the segment cannot be pinned.
+func TestTooLittleMemlockIsRefusedWithFigures(t *testing.T) {
+	dev := rdmatest.Device(t)
+	argv := withMemlock(t, 65536)
+	cmd := exec.CommandContext(testContext(t), argv[0], argv[1:]...)
+	cmd.Env = rankEnv("exchange", conduit.Config{Fabric: conduit.FabricIBV, Device: dev})
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("a rank with 64 KiB of memlock joined:\n%s", out)
+	}
+	for _, want := range []string{"memlock", "65536", "ulimit -l"} {
+		if !strings.Contains(strings.ToLower(string(out)), want) {
+			t.Errorf("the error does not mention %q:\n%s", want, out)
+		}
+	}
+}
