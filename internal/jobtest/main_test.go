@@ -16,7 +16,8 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// The test binary is also the program that the tests start: with IBCONDUIT_TEST_RANK set it is a rank.
+// The test binary is also the program that the tests start: with IBCONDUIT_TEST_RANK set it is a
+// rank.
 func TestMain(m *testing.M) {
 	switch what := os.Getenv("IBCONDUIT_TEST_RANK"); what {
 	case "":
