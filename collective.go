@@ -177,9 +177,9 @@ func (c *collectives) flush(ctx context.Context) error {
 	return nil
 }
 
-// disseminate is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every rank writes a
-// word of the one 2^r after it and waits for the one 2^r before. The words only grow, so a fast rank's
-// next barrier disturbs no other rank.
+// disseminate is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every rank
+// writes a word of the one 2^r after it and waits for the one 2^r before. The words only grow, so a
+// fast rank's next barrier disturbs no other rank.
 func (c *collectives) disseminate(ctx context.Context) error {
 	n := c.job.size
 	c.barriers++
@@ -324,8 +324,8 @@ func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// gather fills blobs, of lengths that every rank knows, from their ranks' boxes: each rank copies its
-// next piece into its own box and reads the others'.
+// gather fills blobs, of lengths that every rank knows, from their ranks' boxes: each rank copies
+// its next piece into its own box and reads the others'.
 func (c *collectives) gather(ctx context.Context, blobs [][]byte) error {
 	longest := 0
 	for _, b := range blobs {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A buffer of another length is the mistake of one rank: it is told, with both
+// A buffer of another length is the mistake of one rank: it gets the error, with both
 // lengths, the others get what the root sent, and all of them stay in step.
 func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {

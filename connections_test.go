@@ -41,7 +41,7 @@ func TestConnectAllConnectsFromTheStart(t *testing.T) {
 				}
 				return nil
 			}
-			return becomes(ctx, j, "both lanes to all others", func() bool { opened, _ := connections(j); return opened == 2*(ranks-1) })
+			return becomes(ctx, j, "both endpoints to all others", func() bool { opened, _ := connections(j); return opened == 2*(ranks-1) })
 		})
 	}
 }

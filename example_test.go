@@ -11,7 +11,7 @@ import (
 )
 
 // Handlers are registered before the job is joined, and are the same on all ranks. A program with
-// one set of them uses am.Handle and leaves Config.Handlers alone.
+// one set of them uses am.Handle and does not set Config.Handlers.
 var (
 	table   = am.NewTable()
 	greeted atomic.Int64

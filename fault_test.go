@@ -243,7 +243,8 @@ func TestAnUnknownDeviceIsNamedWithThoseThereAre(t *testing.T) {
 	}
 }
 
-// The others can do nothing about it but read why. Where they have a device, without the reason their users would look at the wrong host.
+// The others can do nothing about it but read why. Where they have a device, without the reason
+// their users would look at the wrong host.
 func TestARankThatCannotJoinSendsItsReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		fabric string

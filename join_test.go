@@ -11,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// failingBootstrap fails when the ranks have told one another who they are, before it meets any
+// failingBootstrap fails when the ranks have exchanged their hellos, before it meets any
 // over a network.
 type failingBootstrap struct {
 	bootstrap.Bootstrap

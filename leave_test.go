@@ -19,8 +19,8 @@ import (
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
-// Once a rank is dead Close waits for nobody. Whoever waits for a word of a rank that has left so
-// hears of it.
+// Once a rank is dead Close waits for no other, and a wait for a word of a rank that has left so
+// ends.
 func TestALeaverBecauseOfADeathIsFoundDown(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
@@ -36,14 +36,14 @@ func TestALeaverBecauseOfADeathIsFoundDown(t *testing.T) {
 						}
 					}
 				case 1:
-					found <- waitForWhoLeft(ctx, w)
+					found <- waitForLeaver(ctx, w)
 					return nil
 				}
 				return errors.New("out of cheese")
 			})
 		})
 		if err == nil || !strings.Contains(err.Error(), "out of cheese") {
-			t.Errorf("%v, want the error of rank 2 alone", err)
+			t.Errorf("%v, want only the error of rank 2", err)
 		}
 		if err := <-found; err != nil {
 			t.Error(err)
@@ -51,8 +51,8 @@ func TestALeaverBecauseOfADeathIsFoundDown(t *testing.T) {
 	})
 }
 
-// waitForWhoLeft waits for a word that rank 0 never writes.
-func waitForWhoLeft(ctx context.Context, w *Worker) error {
+// waitForLeaver waits for a word that rank 0 never writes.
+func waitForLeaver(ctx context.Context, w *Worker) error {
 	for _, rank := range []int{2, 0} {
 		if err := wantDown(rank, w.WaitUntil(ctx, 8, Equal, 1)); err != nil {
 			return err
@@ -97,7 +97,7 @@ func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 			overTCP(t, 4, Config{SegmentSize: 4096}, func(ctx context.Context, j *Job) error {
 				switch j.Rank() {
 				case 2: // finds rank 1 down
-					if inClose { // nobody else tells of it
+					if inClose { // no other rank reports it
 						finds(j, 1, 300*time.Millisecond)
 						return wantDown(1, j.Close())
 					}
@@ -120,7 +120,7 @@ func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 	}
 }
 
-// Rank 0 runs the bootstrap's hub: were it gone by then, nobody would hear of a rank that leaves
+// Rank 0 runs the bootstrap's hub: were it gone by then, no rank would learn of one that leaves
 // because of a death, or gave up.
 func TestRankZeroStaysForTheReasonOfOthers(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
@@ -168,7 +168,7 @@ func (b hastyBootstrap) Barrier(ctx context.Context) error {
 	return err
 }
 
-// Each could take the other's goodbye for the death that somebody else tells of: the job would end
+// Each could take the other's departure for the death that a third one reports: the job would end
 // as if all were well.
 func TestGivingUpInCloseIsAnErrorBesideADeath(t *testing.T) {
 	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
@@ -202,13 +202,13 @@ var notComing = map[string]struct {
 	part  func(*Job)
 	runs  int // by chance one of many
 }{
-	"who finds it, and then rank 0's time is over": {3, nil, func(j *Job) {
+	"one finds it, and then rank 0's time is over": {3, nil, func(j *Job) {
 		if j.Rank() == 1 {
 			time.Sleep(300 * time.Millisecond)
 			finds(j, 2, 300*time.Millisecond)
 		}
 	}, 1},
-	"who finds it has a handler that takes long": {3, func(int) Config {
+	"the finder has a handler that takes long": {3, func(int) Config {
 		return Config{SegmentSize: 4096, CloseTimeout: 10 * time.Second, Handlers: slowTable}
 	}, func(j *Job) {
 		if j.Rank() == 0 {
@@ -217,7 +217,7 @@ var notComing = map[string]struct {
 			finds(j, 2, 400*time.Millisecond)
 		}
 	}, 1},
-	"who finds it, and in the same moment another one's time is over": {4, func(rank int) Config {
+	"one finds it, and in the same moment another one's time is over": {4, func(rank int) Config {
 		if rank == 2 {
 			return Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}
 		}
@@ -227,7 +227,7 @@ var notComing = map[string]struct {
 			finds(j, 3, 100*time.Millisecond+time.Duration(rand.IntN(600)-200)*time.Microsecond)
 		}
 	}, 8},
-	"who finds it, and then another one ends": {4, nil, func(j *Job) {
+	"one finds it, and then another one ends": {4, nil, func(j *Job) {
 		switch j.Rank() {
 		case 1:
 			finds(j, 3, 200*time.Millisecond)
@@ -252,8 +252,8 @@ var (
 	slowHandler = slowTable.Handle("slow", func(*am.Call) { time.Sleep(3 * time.Second) })
 )
 
-// finds has the network of this rank alone find another one down, when this one has been in Close
-// for a while.
+// finds has only the network of this rank find another one down, a while after this one called
+// Close.
 func finds(j *Job, rank int, after time.Duration) {
 	go func() {
 		for !j.members.has(leaving) { // at once, as a rule
@@ -264,8 +264,8 @@ func finds(j *Job, rank int, after time.Duration) {
 	}()
 }
 
-// Whatever else ends meanwhile, and whoever gives up: if all returned nil the job would look well,
-// and its launcher wait for ever.
+// Whatever else ends meanwhile, and whichever rank gives up: if all returned nil the job would look
+// well, and its launcher wait for ever.
 func TestSomeRankReportsTheOneThatDidNotClose(t *testing.T) {
 	for name, c := range notComing {
 		t.Run(name, func(t *testing.T) {
@@ -292,15 +292,15 @@ func TestSomeRankReportsTheOneThatDidNotClose(t *testing.T) {
 					return nil
 				})
 				if errors.Join(errs...) == nil {
-					t.Error("nobody said it")
+					t.Error("no rank reported it")
 				}
 			}
 		})
 	}
 }
 
-// Who has started the process sees its end, with the code that it has: it is no error of those who
-// are in Close, however slow the bootstrap is.
+// The launcher sees the end of a process, with the code that it has: it is no error of those in
+// Close, however slow the bootstrap is.
 func TestTheEndOfAProcessIsNoErrorOfClose(t *testing.T) {
 	var others sync.WaitGroup
 	others.Add(2)
@@ -347,8 +347,8 @@ func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(co
 	}
 }
 
-// Rank 0 runs the bootstrap's hub. Who leaves after it is a loss as well, though nobody is there to
-// tell it.
+// Rank 0 runs the bootstrap's hub. A rank that leaves after it is a loss as well, though no hub
+// reports it.
 func TestALeaverAfterRankZeroIsFoundDown(t *testing.T) {
 	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
 		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })

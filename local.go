@@ -10,12 +10,11 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// RunLocal runs a job of n ranks inside this process: fn is called once per
-// rank, each in a goroutine of its own, as Join's caller would be in a process
-// of its own. It serves unit tests, and programs that use goroutines as ranks.
-// RunLocal returns when every fn has, with the errors of all ranks joined. A
-// rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead: the others find it dead,
-// as if it had been a process.
+// RunLocal runs a job of n ranks inside this process: fn is called once per rank, each in a
+// goroutine of its own, as Join's caller would be in a process of its own. It serves unit tests,
+// and programs that use goroutines as ranks. RunLocal returns when every fn has, with the errors of
+// all ranks joined. A rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead:
+// the others find it dead, as if it had been a process.
 //
 // When ctx ends, whatever a rank waits for fails with its cause. That includes
 // the wait in Close, which a rank whose fn has returned is in, until all others have

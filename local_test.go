@@ -45,7 +45,7 @@ func TestRunLocalsContextEndsCloseOfAReturnedRank(t *testing.T) {
 	})
 }
 
-// Ranks that leave because the context has ended are found down by those who still wait.
+// Ranks that leave because the context has ended are found down by those that still wait.
 func TestRunLocalsContextIsTheCauseOfWaits(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		cfg.Getenv = noEnv
@@ -92,7 +92,7 @@ func TestRunLocalsContextBoundsWorkers(t *testing.T) {
 }
 
 // Get, GetSlice, FetchAdd and the others hand their handle back when the worker's
-// context ends: nobody else can.
+// context ends: no other code can.
 func TestABlockingCallAbandonsItsHandleInTheEnd(t *testing.T) {
 	slow(t, func(w *Worker, l *slowLane) error {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -181,8 +181,8 @@ func receive(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and returns
-// their errors by rank.
+// observed runs a job whose ranks can look at it when they meet in Close, which run calls, and
+// returns their errors by rank.
 func observed(t *testing.T, ranks int, cfg Config, run func(context.Context, *Job, *lastBarrier) error) []error {
 	t.Helper()
 	boots := bootstrap.NewGroup(ranks)
@@ -287,7 +287,7 @@ func TestARankThatExitsIsAnErrorOfRunLocal(t *testing.T) {
 	}
 }
 
-// Who gives up in Close is gone, whatever its program makes of the error: a rank
+// A rank that gives up in Close is gone, whatever its program makes of the error: a rank
 // that needs it must not wait for ever.
 func TestARankThatGaveUpClosingIsDownForTheOthers(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
@@ -312,8 +312,8 @@ func TestARankThatGaveUpClosingIsDownForTheOthers(t *testing.T) {
 	})
 }
 
-// A rank that dies while the others wait for it in Close costs no more time than it takes to be found
-// dead.
+// A rank that dies while the others wait for it in Close costs no more time than it takes to be
+// found dead.
 func TestCloseDoesNotWaitForTheDead(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		const n = 4

@@ -61,8 +61,8 @@ func worked(fn func(ctx context.Context, j *Job, w *Worker) error) func(context.
 	}
 }
 
-// joinEach has n ranks of this process join, each with its configuration, runs those that joined, and
-// returns the errors by rank.
+// joinEach has n ranks of this process join, each with its configuration, runs those that joined,
+// and returns the errors by rank.
 func joinEach(t *testing.T, n int, cfg func(rank int) Config, run func(context.Context, *Job) error) []error {
 	t.Helper()
 	ctx := testContext(t)

@@ -21,8 +21,8 @@ func TestMessagesThroughAWorkerAllocateNothing(t *testing.T) {
 			runs = 300
 		}
 		cfg.Handlers, cfg.MessageEndpoints = table, 1
-		cfg.Messages.SpinFor = time.Minute // waking who sleeps allocates
-		cfg.Messages.AttendAfter = -1      // the attendant sleeps in the port, and leads where a busy processor keeps others from it
+		cfg.Messages.SpinFor = time.Minute // waking a sleeper allocates
+		cfg.Messages.AttendAfter = -1      // the attendant sleeps in the network, and leads where a busy processor keeps others from it
 		done := make(chan struct{})
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			if j.Rank() == 1 {

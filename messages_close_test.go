@@ -55,17 +55,17 @@ func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {
 		if h, a := handled.Load(), answered.Load(); h != ranks*ranks*posts || a != ranks*ranks {
 			t.Errorf("%d posts were handled and %d calls answered, want %d and %d", h, a, ranks*ranks*posts, ranks*ranks)
 		}
-		for r, j := range jobs { // the books balance, and no message met a rank without a buffer for it
+		for r, j := range jobs { // the accounts balance, and no message met a rank without a buffer for it
 			for k, l := range j.messages.all {
 				if s := l.Stats(); s.Check() != nil || len(j.DownRanks()) != 0 {
-					t.Errorf("rank %d lane %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
+					t.Errorf("rank %d endpoint %d: %v; down: %v", r, k, s.Check(), j.DownRanks())
 				}
 			}
 		}
 	})
 }
 
-// A post that is sent when its target is in Close already, and has nobody who polls, is handled all
+// A post that is sent when its target is in Close already, and does not poll, is handled all
 // the same.
 func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	table := am.NewTable()
@@ -93,7 +93,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	})
 }
 
-// The first meeting in Close is of ranks whose goroutines may still send.
+// The first meeting in Close is of ranks with goroutines that may still send.
 func TestRequestsInCloseArriveOrAreRefused(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
@@ -263,12 +263,12 @@ func TestCloseKeepsTheSegmentForAHandler(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := portHandles(); n != 0 {
-		t.Errorf("%d handles of ports are left", n)
+	if n := messageHandles(); n != 0 {
+		t.Errorf("%d handles of endpoints are left", n)
 	}
 }
 
-// Close itself polls, and may be the one who runs the handler.
+// Close itself polls, and may run the handler.
 func TestCloseEndsThoughItsHandlerDoesNot(t *testing.T) {
 	for name, attend := range map[string]time.Duration{"attendant": time.Hour, "none": -1} { // neither is quicker than Close
 		t.Run(name, func(t *testing.T) {
@@ -305,15 +305,15 @@ func TestCloseEndsThoughItsHandlerDoesNot(t *testing.T) {
 	}
 }
 
-// odd is a network whose ports are not as others.
+// odd is a network with endpoints that are not as others.
 type odd struct {
 	fabric.Messenger
-	port func(fabric.Endpoint) fabric.Endpoint
+	change func(fabric.Endpoint) fabric.Endpoint
 }
 
 func (n odd) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
 	p, err := n.Messenger.NewEndpoint(i, cfg)
-	return n.port(p), err
+	return n.change(p), err
 }
 
 // uncertain confirms no message.
@@ -336,7 +336,7 @@ func (p noisy) Poll(events []fabric.Event, _ time.Duration) (int, error) {
 func TestCloseReportsMessagesThatMayBeLost(t *testing.T) {
 	table := am.NewTable()
 	table.Handle("h", func(*am.Call) {})
-	for op, port := range map[string]func(fabric.Endpoint) fabric.Endpoint{
+	for op, change := range map[string]func(fabric.Endpoint) fabric.Endpoint{
 		"end requests with 0 calls, 0 writes, 3 messages":            func(p fabric.Endpoint) fabric.Endpoint { return uncertain{p} },
 		"drain was given up before all that had arrived was handled": func(p fabric.Endpoint) fabric.Endpoint { return noisy{p} },
 	} {
@@ -344,7 +344,7 @@ func TestCloseReportsMessagesThatMayBeLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := am.Open(odd{amtest.NewMemory(1, 64).Rank(0), port}, 0, am.Config{Size: 1, Table: table})
+		l, err := am.Open(odd{amtest.NewMemory(1, 64).Rank(0), change}, 0, am.Config{Size: 1, Table: table})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func TestCloseOfOneRankIsNilWithoutContext(t *testing.T) {
 	}
 }
 
-// A message that arrives while the others still open their lanes waits for them, on the device too.
+// A message that arrives while the others still open their endpoints waits for them, on the device too.
 func TestManyJobsInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
@@ -381,8 +381,8 @@ func TestManyJobsInARowLeaveNothingBehind(t *testing.T) {
 				_, err := h.Call(ctx, j, neighbour(j))
 				return err
 			})
-			if n := portHandles(); n != 0 {
-				t.Fatalf("%d objects of ports are left", n)
+			if n := messageHandles(); n != 0 {
+				t.Fatalf("%d objects of endpoints are left", n)
 			}
 		}
 	})

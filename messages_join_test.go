@@ -79,10 +79,10 @@ func TestParametersThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-// portHandles are the objects that only messages need.
-func portHandles() (n int) {
+// messageHandles are the objects that only messages need.
+func messageHandles() (n int) {
 	for _, r := range handle.Live() {
-		if strings.Contains(r.Kind, "port") || r.Kind == "SRQ" || r.Kind == "AH" {
+		if strings.Contains(r.Kind, "port") || strings.Contains(r.Kind, "endpoint") || r.Kind == "SRQ" || r.Kind == "AH" {
 			n++
 		}
 	}
@@ -96,11 +96,11 @@ func TestWithoutHandlersThereIsNothingForMessages(t *testing.T) {
 			cfg.Handlers = table
 			runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
 				with := table == h
-				if got := portHandles() > 0; got != with {
-					return fmt.Errorf("with handlers: %v, there are ports: %v", with, got)
+				if got := messageHandles() > 0; got != with {
+					return fmt.Errorf("with handlers: %v, there are endpoints: %v", with, got)
 				}
 				if m := j.networks.all[0].(fabric.Messenger); !with && cfg.Fabric == FabricIBV && m.MessageLimits().Endpoints != 0 {
-					return fmt.Errorf("the device listens at %d ports", m.MessageLimits().Endpoints)
+					return fmt.Errorf("the device has %d endpoints", m.MessageLimits().Endpoints)
 				}
 				if n := len(j.MessageStats()); n > 0 != with {
 					return fmt.Errorf("with handlers: %v, there are counters of %d networks", with, n)
@@ -109,7 +109,7 @@ func TestWithoutHandlersThereIsNothingForMessages(t *testing.T) {
 					return nil
 				}
 				if j.Endpoint(0) != nil {
-					return errors.New("there is a lane")
+					return errors.New("there is an endpoint")
 				}
 				return withWorker(j, func(w *Worker) error {
 					stranger := handlerTable()

@@ -125,7 +125,7 @@ func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 
 func TestWorkersShareMessageEndpointsInTurn(t *testing.T) {
 	table := am.NewTable()
-	h := table.Handle("lane", func(c *am.Call) { _ = c.Reply() })
+	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply() })
 	everyFabric(t, func(t *testing.T, cfg Config) {
 		cfg.Handlers, cfg.MessageEndpoints, cfg.Workers = table, 2, 4
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
@@ -139,7 +139,7 @@ func TestWorkersShareMessageEndpointsInTurn(t *testing.T) {
 			}
 			other := neighbour(j)
 			if w[0].Endpoint(other) != j.Endpoint(other) || w[1].Endpoint(other) == w[0].Endpoint(other) || w[2].Endpoint(other) != w[0].Endpoint(other) || w[3].Endpoint(other) != w[1].Endpoint(other) {
-				return errors.New("workers do not take the two lanes in turn")
+				return errors.New("workers do not take the two endpoints in turn")
 			}
 			for i := range w {
 				for range i + 1 {
@@ -156,7 +156,7 @@ func TestWorkersShareMessageEndpointsInTurn(t *testing.T) {
 			}
 			a, b := w[0].Endpoint(other).Stats(), w[1].Endpoint(other).Stats()
 			if a.Calls != 1+3+1 || b.Calls != 2+4 || a.Requests != a.Calls || b.Requests != b.Calls {
-				return fmt.Errorf("lanes had %d and %d calls, %d and %d requests; want 5 and 6 of both", a.Calls, b.Calls, a.Requests, b.Requests)
+				return fmt.Errorf("endpoints had %d and %d calls, %d and %d requests; want 5 and 6 of both", a.Calls, b.Calls, a.Requests, b.Requests)
 			}
 			if s := j.MessageStats()[j.FabricTo(other)]; s.Calls != 11 || s.Handled != 11 {
 				return fmt.Errorf("the sum has %d calls, %d handled, want 11 of each", s.Calls, s.Handled)
@@ -227,14 +227,14 @@ func TestARankThatAnEndpointClosesIsDown(t *testing.T) {
 			return err
 		}
 		j.messages.all[1].PeerDown(1, cause)
-		if err := until(ctx, "the job hears of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
+		if err := until(ctx, "the job knows of it", func() bool { return len(j.DownRanks()) > 0 }); err != nil {
 			return err
 		}
 		if err := wantErr(j.DownRanks()[1], cause); err != nil {
 			return err
 		}
-		for k, l := range j.messages.all { // the other lane too
-			if err := until(ctx, fmt.Sprintf("lane %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
+		for k, l := range j.messages.all { // the other endpoint too
+			if err := until(ctx, fmt.Sprintf("endpoint %d closes one peer", k), func() bool { return l.Stats().Closed == 1 }); err != nil {
 				return err
 			}
 		}
@@ -296,14 +296,14 @@ func TestTwoJobsOfOneProcessHaveHandlersOfTheirOwn(t *testing.T) {
 			if job == 1 {
 				table.Handle("a", func(*am.Call) {}) // so that indexes differ
 			}
-			who := table.Handle("who", func(c *am.Call) { _ = c.Reply(job) })
-			stranger := am.NewTable().Handle("who", func(*am.Call) {})
+			name := table.Handle("name", func(c *am.Call) { _ = c.Reply(job) })
+			stranger := am.NewTable().Handle("name", func(*am.Call) {})
 			both.Go(func() {
 				c := cfg
 				c.Getenv, c.Handlers = noEnv, table
 				err := RunLocalConfig(testContext(t), 2, c, func(j *Job) error {
 					for range 100 {
-						if r, err := who.Call(t.Context(), j, neighbour(j)); err != nil || r.Arg(0) != job {
+						if r, err := name.Call(t.Context(), j, neighbour(j)); err != nil || r.Arg(0) != job {
 							return fmt.Errorf("job %d was answered by job %d: %w", job, r.Arg(0), err)
 						}
 					}
@@ -321,7 +321,7 @@ func TestTwoJobsOfOneProcessHaveHandlersOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A handler must not wait: who waits for it might be the one that it waits for.
+// A handler must not wait: what it waits for might wait for it.
 func TestAHandlerThatWaitsForTheJobGetsAnError(t *testing.T) {
 	if lockrank.Checked {
 		t.Skip("the debug build panics, as am's TestDebugBuildPanics shows")
@@ -346,7 +346,7 @@ func TestAHandlerThatWaitsForTheJobGetsAnError(t *testing.T) {
 	})
 }
 
-// serveUntil polls for messages until it is told to stop.
+// serveUntil polls for messages until done is closed.
 func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -364,7 +364,7 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 	return nil
 }
 
-// BenchmarkMessage measures an empty call to another rank: through a lane, and through what has
+// BenchmarkMessage measures an empty call to another rank: through an endpoint, and through what has
 // one.
 func BenchmarkMessage(b *testing.B) {
 	table := am.NewTable()
@@ -384,7 +384,7 @@ func BenchmarkMessage(b *testing.B) {
 			for _, c := range []struct {
 				name string
 				via  am.Via
-			}{{"lane", j.Endpoint(1)}, {"worker", w}, {"job", j}, {"self by lane", j.Endpoint(0)}, {"self by worker", w}} {
+			}{{"endpoint", j.Endpoint(1)}, {"worker", w}, {"job", j}, {"self by endpoint", j.Endpoint(0)}, {"self by worker", w}} {
 				to := 1
 				if strings.HasPrefix(c.name, "self") {
 					to = 0

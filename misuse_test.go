@@ -146,7 +146,7 @@ func TestAPanicEndsAChain(t *testing.T) {
 	})
 }
 
-// Ranks leave because of a death, and are found down then: what the others are told is the death.
+// Ranks leave because of a death, and are found down then: the errors name the death.
 func TestCollectivesNameTheRankThatDiedFirst(t *testing.T) {
 	ctx := testContext(t)
 	died := errors.New("died on purpose")
@@ -187,7 +187,7 @@ func TestCloseSaysThatItWaitedForTheOthers(t *testing.T) {
 	}
 }
 
-// heraldNetwork tells of a death while a lane is opened and closed, as verbs
+// heraldNetwork reports a death while a lane is opened and closed, as verbs
 // does when what an earlier lane left in flight fails.
 type heraldNetwork struct {
 	fabric.Network

@@ -12,7 +12,7 @@ import (
 type model struct {
 	w     *Worker
 	n     int
-	base  uint64     // the window: [base, base+size) of every segment is this rank's alone
+	base  uint64     // the window: [base, base+size) of every segment is only this rank's
 	mem   [][]byte   // by rank
 	words [][]uint64 // by rank: atomics' words behind the window
 }

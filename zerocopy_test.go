@@ -87,7 +87,7 @@ func TestTheProgramsOwnMemoryGoesWithoutACopy(t *testing.T) {
 				case min > 0 && r.Min != min:
 					return fmt.Errorf("zero-copy begins at %d bytes, want %d", r.Min, min)
 				case min == 0 && r.Status.Origins[regcache.Any].Mode != regcache.Cached:
-					return fmt.Errorf("a retest of what nobody changed ended the keeping: %v", r.Status)
+					return fmt.Errorf("a retest without a change ended the keeping: %v", r.Status)
 				}
 				return j.Barrier(ctx)
 			})

@@ -25,9 +25,9 @@ type ending struct {
 	before func()                                          // of rank 1, instead of Join
 	part   func(ctx context.Context, j *conduit.Job) error // of each rank, between Join and Close
 	codes  []int                                           // those that the launcher may return
-	found  int                                             // how many ranks must find another one down; -1: it depends on who is faster
+	found  int                                             // how many ranks must find another one down; -1: it depends on which is faster
 	says   string                                          // what some rank must print besides
-	stuck  bool                                            // ranks must be ended by the launcher, which is told to be quick
+	stuck  bool                                            // ranks must be ended by the launcher, which has little patience
 	signal syscall.Signal                                  // to the launcher, when all ranks wait; it forwards it to one after another
 	grace  time.Duration                                   // CloseTimeout; 0: an hour
 	shm    bool                                            // over shared memory only: to a device it is like another one
@@ -47,7 +47,7 @@ var tracebackCodes = func() []int {
 var endings = map[string]ending{
 	"all exit at once":  {part: func(context.Context, *conduit.Job) error { os.Exit(5); return nil }, codes: []int{5}, found: -1},
 	"all abort at once": {part: func(_ context.Context, j *conduit.Job) error { j.Abort(7+j.Rank(), "mine"); return nil }, codes: []int{7, 8, 9}, found: -1},
-	"nobody closes": {shm: true, codes: []int{0}, part: func(ctx context.Context, j *conduit.Job) error {
+	"none closes": {shm: true, codes: []int{0}, part: func(ctx context.Context, j *conduit.Job) error {
 		err := meet(ctx, j)
 		if err == nil {
 			os.Exit(0)
@@ -203,7 +203,7 @@ func exitInJoin() {
 	os.Exit(4)
 }
 
-// found says if an error tells of another rank's end.
+// found prints an error, and which other rank it is about.
 func found(rank int, err error) {
 	var down *conduit.PeerDownError
 	var lost *bootstrap.LostError
@@ -285,7 +285,7 @@ func (e *ending) check(t *testing.T, env []string) {
 }
 
 // Whatever the ranks do, the job ends by itself within the launcher's times, with the right
-// code, no process is left, and who needed a rank that left is told so.
+// code, no process is left, and those that needed a rank that left get an error.
 func TestEveryEndHasTheRightCode(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for name, e := range endings {

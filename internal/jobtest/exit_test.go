@@ -93,7 +93,7 @@ func exitInClose(ctx context.Context, j *conduit.Job, end func()) error {
 }
 
 // However a rank ends, and wherever: the job ends by itself, long before any of its
-// time limits, no process is left, those who needed the rank name it, and the launcher
+// time limits, no process is left, those that needed the rank name it, and the launcher
 // returns the code of the rank that ended first without success.
 func TestHoweverARankEndsTheCodeIsRight(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
@@ -106,7 +106,7 @@ func TestHoweverARankEndsTheCodeIsRight(t *testing.T) {
 					env := rankEnv("exit", cfg, "IBCONDUIT_TEST_EXIT="+place+"/"+how, "IBCONDUIT_TEST_CLOSE=1h")
 					want := end.code
 					if want == 0 && place != "in Close" {
-						want = 1 // the others', who miss it
+						want = 1 // the others', which miss it
 					}
 					out, code := launched(t, 3, env)
 					if code != want {

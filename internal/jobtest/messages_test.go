@@ -173,7 +173,7 @@ var messageEndings = map[string]ending{
 				return err
 			}
 		}
-		return echoes(ctx, w, 3) // the handler that hangs holds nobody else up
+		return echoes(ctx, w, 3) // the handler that hangs delays no other
 	})},
 	"SIGINT while one calls, one computes and one closes":  {codes: []int{130}, signal: syscall.SIGINT, found: -1, part: withMessages(blockedWithMessages)},
 	"SIGTERM while one calls, one computes and one closes": {shm: true, codes: []int{143}, signal: syscall.SIGTERM, found: -1, part: withMessages(blockedWithMessages)},
@@ -222,7 +222,7 @@ func met(ctx context.Context, phase, n int) error {
 }
 
 // gatherThenOneMayLeave: when rank 1 returns from it, all ranks are together and none needs it any
-// more: a reply that is on its way dies with who sent it.
+// more: a reply that is on its way dies with its sender.
 func gatherThenOneMayLeave(ctx context.Context, w *conduit.Worker) error {
 	if err := gather(ctx, w, phaseAll, 0, 1, 2); err != nil {
 		return err
@@ -344,7 +344,7 @@ func blockedWithMessages(ctx context.Context, w *conduit.Worker) error {
 }
 
 // Whatever ranks with messages do, the job ends by itself in bounded time with the right code, no
-// process is left, and those who need a rank that left are told so.
+// process is left, and those that need a rank that left get an error.
 func TestEveryEndWithMessagesHasTheRightCode(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		for name, e := range messageEndings {

@@ -24,7 +24,7 @@ import (
 )
 
 // rankMain is the life of this binary as a rank: it joins the job that its
-// launcher's environment describes, does what it is told, and returns the exit
+// launcher's environment describes, does what is asked for, and returns the exit
 // code.
 func rankMain(what string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -88,7 +88,7 @@ func callAsStrangers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, _ = io.WriteString(c, say) // rank 0 may hang up before it has heard all
+		_, _ = io.WriteString(c, say) // rank 0 may hang up before it has read all
 		strangers = append(strangers, c)
 	}
 	return nil
@@ -135,7 +135,7 @@ func exchangeProgram(ctx context.Context, j *conduit.Job) error {
 }
 
 // dieProgram: rank 1 dies without a word; the others must find out at their
-// barrier, at puts and at gets, and say whose death it was.
+// barrier, at puts and at gets, and name the rank.
 func dieProgram(ctx context.Context, j *conduit.Job) error {
 	return withWorker(j, func(w *conduit.Worker) error {
 		if err := j.Barrier(ctx); err != nil {
@@ -181,7 +181,7 @@ func dieProgram(ctx context.Context, j *conduit.Job) error {
 }
 
 // meetSurvivors waits until all ranks but 1 of 4 have come this far: Close waits for
-// nobody once a rank is dead, and whoever leaves can no longer be reached.
+// no rank once one is dead, and one that has left can no longer be reached.
 func meetSurvivors(ctx context.Context, w *conduit.Worker) error {
 	for _, r := range []int{0, 2, 3} {
 		if _, err := conduit.FetchAdd(w, conduit.At[uint64](r, 24), 1); err != nil {
@@ -281,7 +281,7 @@ func TestEveryLauncherGivesTheSameResults(t *testing.T) {
 	})
 }
 
-// tcpRanks starts the ranks as somebody without a launcher would, and returns
+// tcpRanks starts the ranks as is done without a launcher, and returns
 // what each printed.
 func tcpRanks(t *testing.T, n int, program string, cfg conduit.Config, more ...string) ([]string, []error) {
 	t.Helper()
@@ -311,7 +311,7 @@ func tcpRanks(t *testing.T, n int, program string, cfg conduit.Config, more ...s
 }
 
 // Without a launcher that sees the death, the others wait for the join's time
-// and then say who is missing.
+// and then name the missing one.
 func TestARankThatDiesBeforeJoinIsNamed(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg conduit.Config) {
 		var outs []string
