@@ -26,6 +26,7 @@ type ending struct {
 	part   func(ctx context.Context, j *conduit.Job) error // of each rank, between Join and Close
 	codes  []int                                           // those that the launcher may return
 	found  int                                             // how many ranks must find another one down; -1: it depends on which is faster
+	quiet  bool                                            // no rank meets an error
 	says   string                                          // what some rank must print besides
 	stuck  bool                                            // ranks must be ended by the launcher, which has little patience
 	signal syscall.Signal                                  // to the launcher, when all ranks wait; it forwards it to one after another
@@ -102,6 +103,9 @@ var endings = map[string]ending{
 	"one is stopped": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
 		part: rank(1, kills(syscall.SIGSTOP), nothing)},
 
+	"one is killed, and the others go on": {codes: []int{137}, found: 2, part: dieProgram},
+
+	"SIGINT to the launcher":  {codes: []int{130}, found: -1, signal: syscall.SIGINT, part: blocked},
 	"SIGTERM to the launcher": {shm: true, codes: []int{143}, found: -1, signal: syscall.SIGTERM, part: blocked},
 	"SIGHUP to the launcher":  {shm: true, codes: []int{129}, found: -1, signal: syscall.SIGHUP, part: blocked},
 	"SIGTERM, which one ignores": {shm: true, codes: []int{143}, found: -1, stuck: true, signal: syscall.SIGTERM, part: func(ctx context.Context, j *conduit.Job) error {
@@ -274,6 +278,9 @@ func (e *ending) check(t *testing.T, env []string) {
 	}
 	if n := strings.Count(out, " found rank "); e.found >= 0 && n != e.found {
 		t.Errorf("%d ranks found another one down, want %d", n, e.found)
+	}
+	if e.quiet && strings.Contains(out, "rank ") {
+		t.Error("a rank met an error")
 	}
 	if !strings.Contains(out, e.says) {
 		t.Errorf("no rank said %q", e.says)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/internal/launch"
 )
 
 // ends are the ways in which rank 1 leaves, and the code of a rank that does.
@@ -28,29 +27,38 @@ var ends = map[string]struct {
 	"SIGKILL": {func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }, 128 + 9},
 }
 
-// exitProgram is a rank of a job whose rank 1 ends at a place in a way, both named by
-// IBCONDUIT_TEST_EXIT.
-func exitProgram(ctx context.Context, j *conduit.Job) error {
-	fmt.Printf("pid %d\n", os.Getpid())
-	place, how, _ := strings.Cut(os.Getenv("IBCONDUIT_TEST_EXIT"), "/")
-	switch {
-	case place == "in Close":
-		return exitInClose(ctx, j, ends[how].do)
-	case j.Rank() != 1:
-		return outlive(ctx, j)
-	case place == "before its first use":
-		ends[how].do()
-	}
-	return withWorker(j, func(w *conduit.Worker) error {
-		block := make([]byte, 64<<10)
-		for i := range 200 {
-			if err := conduit.PutSliceNBI(w, conduit.At[byte](2*(i%2), 1<<17), block); err != nil {
-				return err
-			}
+// However a rank ends, and wherever: the job ends by itself, long before any of its time limits, those
+// that needed the rank name it, and the launcher returns the code of the rank that ended first without
+// success.
+func init() {
+	for how, end := range ends {
+		others := end.code
+		if others == 0 {
+			others = 1 // of those that miss the rank
 		}
-		ends[how].do() // with operations in flight, its own and the others'
-		return nil
-	})
+		do := func(context.Context, *conduit.Job) { end.do() }
+		shm := how != "SIGKILL" && how != "exit 0" // to the others' devices the rest is the same
+		endings["before its first use, "+how] = ending{shm: shm, codes: []int{others}, found: 2, part: rank(1, do, outlive)}
+		endings["with work in flight, "+how] = ending{shm: shm, codes: []int{others}, found: 2, part: rank(1, inFlight(end.do), outlive)}
+		endings["in Close, "+how] = ending{shm: shm, codes: []int{end.code}, quiet: true, part: exitInClose(end.do)}
+	}
+}
+
+// inFlight ends rank 1 with operations in flight, its own and the others'.
+func inFlight(end func()) func(context.Context, *conduit.Job) {
+	return func(_ context.Context, j *conduit.Job) {
+		err := withWorker(j, func(w *conduit.Worker) error {
+			block := make([]byte, 64<<10)
+			for i := range 200 {
+				if err := conduit.PutSliceNBI(w, conduit.At[byte](2*(i%2), 1<<17), block); err != nil {
+					return err
+				}
+			}
+			end()
+			return nil
+		})
+		fmt.Println("rank 1 has not ended:", err)
+	}
 }
 
 // outlive uses rank 1 until it is found down, and says so.
@@ -72,58 +80,83 @@ func outlive(ctx context.Context, j *conduit.Job) error {
 			return fmt.Errorf("%s: %w, want rank 1 down", what, err)
 		}
 	}
-	fmt.Printf("rank %d found rank 1 down\n", j.Rank())
 	return err
 }
 
 // exitInClose: rank 1 ends while it waits in Close for rank 2, and rank 0 for both.
-func exitInClose(ctx context.Context, j *conduit.Job, end func()) error {
-	switch j.Rank() {
-	case 1:
-		go j.Close()
-		if err := until(ctx, "it is in Close", func() bool { return inCall("Close") }); err != nil {
-			return err
+func exitInClose(end func()) func(context.Context, *conduit.Job) error {
+	return func(ctx context.Context, j *conduit.Job) error {
+		switch j.Rank() {
+		case 1:
+			go j.Close()
+			if err := until(ctx, "it is in Close", func() bool { return inCall("Close") }); err != nil {
+				return err
+			}
+			time.Sleep(20 * time.Millisecond) // mostly rank 0 is there then, too
+			end()
+		case 2:
+			return until(ctx, "rank 1 is down", func() bool { return knowsDown(j, 1) })
 		}
-		time.Sleep(20 * time.Millisecond) // mostly rank 0 is there then, too
-		end()
-	case 2:
-		return until(ctx, "rank 1 is down", func() bool { return knowsDown(j, 1) })
+		return nil
 	}
-	return nil
 }
 
-// However a rank ends, and wherever: the job ends by itself, long before any of its
-// time limits, no process is left, those that needed the rank name it, and the launcher
-// returns the code of the rank that ended first without success.
-func TestHoweverARankEndsTheCodeIsRight(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg conduit.Config) {
-		for _, place := range []string{"before its first use", "with work in flight", "in Close"} {
-			for how, end := range ends {
-				if cfg.Fabric == conduit.FabricIBV && how != "SIGKILL" && how != "exit 0" {
-					continue // to the others' devices the rest is the same
-				}
-				t.Run(place+"/"+how, func(t *testing.T) {
-					env := rankEnv("exit", cfg, "IBCONDUIT_TEST_EXIT="+place+"/"+how, "IBCONDUIT_TEST_CLOSE=1h")
-					want := end.code
-					if want == 0 && place != "in Close" {
-						want = 1 // the others', which miss it
-					}
-					out, code := launched(t, 3, env)
-					if code != want {
-						t.Errorf("exit code %d, want %d", code, want)
-					}
-					found := strings.Count(out, "found rank 1 down\n")
-					if place == "in Close" && found+strings.Count(out, ": error:") != 0 || place != "in Close" && found != 2 {
-						t.Errorf("%d ranks found rank 1 down", found)
-					}
-					noneLeft(t, out, 3)
-					if t.Failed() {
-						t.Log(out)
-					}
-				})
-			}
+// dieProgram: rank 1 dies without a word; the others must find out at their
+// barrier, at puts and at gets, and name the rank.
+func dieProgram(ctx context.Context, j *conduit.Job) error {
+	return withWorker(j, func(w *conduit.Worker) error {
+		if err := j.Barrier(ctx); err != nil {
+			return err
 		}
+		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies
+		// rightly fails.
+		if j.Rank() == 1 {
+			if err := w.WaitUntil(ctx, 8, conduit.GreaterEqual, 2); err != nil {
+				return err
+			}
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		if _, err := conduit.FetchAdd(w, conduit.At[uint64](1, 8), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
+			return err
+		}
+		err := j.Barrier(ctx)
+		var down *conduit.PeerDownError
+		if !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("barrier with a dead rank: %w", err)
+		}
+		if _, err = conduit.Get(w, conduit.At[int64](1, 0)); !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("get from a dead rank: %w", err)
+		}
+		if err = conduit.Put(w, conduit.At[int64](1, 0), 1); !errors.As(err, &down) || down.Rank != 1 {
+			return fmt.Errorf("put to a dead rank: %w", err)
+		}
+		// The others are as reachable as before.
+		alive := 2 - j.Rank()
+		if _, err := conduit.FetchAdd(w, conduit.At[int64](alive, 0), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
+			return fmt.Errorf("a living rank %d: %w", alive, err)
+		}
+		if err := j.Barrier(ctx); !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, conduit.ErrCollective) {
+			return fmt.Errorf("second barrier with a dead rank: %w", err)
+		}
+		fmt.Printf("rank %d found rank 1 down\n", j.Rank())
+		return meetSurvivors(ctx, w)
 	})
+}
+
+// meetSurvivors waits until all ranks but 1 have come this far: Close waits for
+// no rank once one is dead, and one that has left can no longer be reached.
+func meetSurvivors(ctx context.Context, w *conduit.Worker) error {
+	for _, r := range []int{0, 2} {
+		if _, err := conduit.FetchAdd(w, conduit.At[uint64](r, 24), 1); err != nil {
+			return fmt.Errorf("a living rank %d: %w", r, err)
+		}
+	}
+	for {
+		if err := w.WaitUntil(ctx, 24, conduit.GreaterEqual, 2); !errors.Is(err, conduit.ErrPeerDown) {
+			return err
+		}
+	}
 }
 
 // noneLeft checks that the n processes that printed their numbers are gone.
@@ -158,35 +191,4 @@ func (i *interrupter) Write(b []byte) (int, error) {
 		i.signals <- cmp.Or(i.signal, syscall.SIGINT)
 	}
 	return n, err
-}
-
-// An interrupt at the terminal goes to all ranks at once, wherever they are: here one
-// computes, one waits in a barrier, one in Close.
-func TestAnInterruptEndsAJobWhoseRanksWait(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg conduit.Config) {
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := &interrupter{text: "pid ", times: 3, signals: make(chan os.Signal, 1)}
-		code, err := launch.Run(testContext(t), launch.Config{
-			N: 3, Path: exe, Env: rankEnv("wait", cfg, "IBCONDUIT_TEST_CLOSE=1h"), Stdout: out, Stderr: out, Signals: out.signals,
-		})
-		if err != nil || code != 130 {
-			t.Errorf("exit code %d, %v; want 130\n%s", code, err, out.String())
-		}
-		noneLeft(t, out.String(), 3)
-	})
-}
-
-// waitProgram waits for ever, each rank in its own way.
-func waitProgram(_ context.Context, j *conduit.Job) error {
-	fmt.Printf("pid %d\n", os.Getpid())
-	switch j.Rank() {
-	case 0:
-		return nil // into Close
-	case 1:
-		return j.Barrier(context.Background())
-	}
-	select {}
 }

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,9 +60,6 @@ func rankMain(what string) int {
 var programs = map[string]func(ctx context.Context, j *conduit.Job) error{
 	"exchange":   exchangeProgram,
 	"die-before": func(ctx context.Context, j *conduit.Job) error { return j.Barrier(ctx) },
-	"die-after":  dieProgram,
-	"exit":       exitProgram,
-	"wait":       waitProgram,
 	"strangers":  exchangeProgram,
 }
 
@@ -132,67 +128,6 @@ func exchangeProgram(ctx context.Context, j *conduit.Job) error {
 		}
 		return j.Barrier(ctx)
 	})
-}
-
-// dieProgram: rank 1 dies without a word; the others must find out at their
-// barrier, at puts and at gets, and name the rank.
-func dieProgram(ctx context.Context, j *conduit.Job) error {
-	return withWorker(j, func(w *conduit.Worker) error {
-		if err := j.Barrier(ctx); err != nil {
-			return err
-		}
-		// It waits for the others to be through the barrier: one that is still in it when rank 1 dies
-		// rightly fails.
-		if j.Rank() == 1 {
-			if err := w.WaitUntil(ctx, 8, conduit.GreaterEqual, 3); err != nil {
-				return err
-			}
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-		if _, err := conduit.FetchAdd(w, conduit.At[uint64](1, 8), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
-			return err
-		}
-		err := j.Barrier(ctx)
-		var down *conduit.PeerDownError
-		if !errors.As(err, &down) || down.Rank != 1 {
-			return fmt.Errorf("barrier with a dead rank: %w", err)
-		}
-		if _, err = conduit.Get(w, conduit.At[int64](1, 0)); !errors.As(err, &down) || down.Rank != 1 {
-			return fmt.Errorf("get from a dead rank: %w", err)
-		}
-		if err = conduit.Put(w, conduit.At[int64](1, 0), 1); !errors.As(err, &down) || down.Rank != 1 {
-			return fmt.Errorf("put to a dead rank: %w", err)
-		}
-		// The others are as reachable as before.
-		alive := (j.Rank() + 2) % 4
-		if alive == 1 {
-			alive = 3
-		}
-		if _, err := conduit.FetchAdd(w, conduit.At[int64](alive, 0), 1); err != nil && !errors.Is(err, conduit.ErrPeerDown) {
-			return fmt.Errorf("a living rank %d: %w", alive, err)
-		}
-		if err := j.Barrier(ctx); !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, conduit.ErrCollective) {
-			return fmt.Errorf("second barrier with a dead rank: %w", err)
-		}
-		fmt.Printf("rank %d found rank 1 down\n", j.Rank())
-		return meetSurvivors(ctx, w)
-	})
-}
-
-// meetSurvivors waits until all ranks but 1 of 4 have come this far: Close waits for
-// no rank once one is dead, and one that has left can no longer be reached.
-func meetSurvivors(ctx context.Context, w *conduit.Worker) error {
-	for _, r := range []int{0, 2, 3} {
-		if _, err := conduit.FetchAdd(w, conduit.At[uint64](r, 24), 1); err != nil {
-			return fmt.Errorf("a living rank %d: %w", r, err)
-		}
-	}
-	for {
-		if err := w.WaitUntil(ctx, 24, conduit.GreaterEqual, 3); !errors.Is(err, conduit.ErrPeerDown) {
-			return err
-		}
-	}
 }
 
 // output collects what ranks print.
@@ -343,17 +278,6 @@ func TestTheLauncherEndsAJobThatMissesARank(t *testing.T) {
 	if !strings.Contains(said.String(), "rank 1 (pid") || !strings.Contains(said.String(), "exit status 7") {
 		t.Errorf("the launcher does not say which rank died of what:\n%s", said.String())
 	}
-}
-
-func TestARankThatDiesAfterJoinIsFoundDownByAll(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg conduit.Config) {
-		out, _ := launched(t, 4, rankEnv("die-after", cfg))
-		for _, r := range []int{0, 2, 3} {
-			if want := fmt.Sprintf("rank %d found rank 1 down\n", r); !strings.Contains(out, want) {
-				t.Errorf("output lacks %q:\n%s", want, out)
-			}
-		}
-	})
 }
 
 // A stranger at the rendezvous port neither joins nor disturbs.
