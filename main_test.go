@@ -162,9 +162,6 @@ func collectedFor(ctx context.Context, j *Job) context.Context {
 // inClose reports whether the rank has called Close and waits for the others.
 func (j *Job) inClose() bool { return j.members.has(leaving) && j.collecting() }
 
-// knowsDown reports whether the job knows that a rank is down.
-func (j *Job) knowsDown(rank int) bool { return j.members.cause(rank) != nil }
-
 // wantErr returns an error unless err matches the target and mentions every text.
 func wantErr(err, target error, texts ...string) error {
 	if !errors.Is(err, target) {

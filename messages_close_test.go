@@ -370,7 +370,8 @@ func TestCloseOfOneRankIsNilWithoutContext(t *testing.T) {
 	}
 }
 
-// A message that arrives while the others still open their endpoints waits for them, on the device too.
+// A message that arrives while the others still open their endpoints waits for them, on the device
+// too.
 func TestManyJobsInARowLeaveNothingBehind(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })

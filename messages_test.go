@@ -364,8 +364,8 @@ func serveUntil(ctx context.Context, j *Job, done <-chan struct{}) error {
 	return nil
 }
 
-// BenchmarkMessage measures an empty call to another rank: through an endpoint, and through what has
-// one.
+// BenchmarkMessage measures an empty call to another rank: through an endpoint, and through what
+// has one.
 func BenchmarkMessage(b *testing.B) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})

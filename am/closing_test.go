@@ -42,7 +42,7 @@ func closableOver(l *Endpoint, p *scripted) *closable {
 
 // A request that arrived, whose handler the goroutine that polled has not begun, may refer to the
 // segment.
-func TestCloseWaitsForRequestsWhoseHandlersNobodyHasBegun(t *testing.T) {
+func TestCloseWaitsForHandlersNotBegun(t *testing.T) {
 	var cut []error
 	l, s, ran := target(t, &cut)
 	p := closableOver(l, s)
@@ -167,7 +167,7 @@ func (p *reserving) Stats() fabric.EndpointStats {
 }
 
 // What is prepared does not count as on its way; its end must not hide another message.
-func TestQuiesceWaitsForAMessageWhileAnotherPreparedOneEnds(t *testing.T) {
+func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 	for name, end := range map[string]func(*Prepared) error{
 		"Cancel":    func(p *Prepared) error { p.Cancel(); return nil },
 		"Commit":    func(p *Prepared) error { return p.Commit(context.Background()) },
@@ -399,7 +399,7 @@ type timed struct {
 func (p *timed) Now() time.Duration { return time.Duration(p.now.Load()) }
 
 // The watchdog wakes it, and it cannot look for itself.
-func TestACallThatStallsWhileAnotherGoroutinePollsEnds(t *testing.T) {
+func TestACallStallsWhileAnotherPolls(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	port := &timed{scripted: s}

@@ -70,10 +70,11 @@ type Config struct {
 	// sleeps. It doubles, up to 8 times as long, while sleeps turn out shorter than that. 0: 75 µs,
 	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
-	// AttendAfter is for how long nobody polls before the attendant does. 0: 1 ms, the least.
-	// -1: there is no attendant, messages are handled while somebody waits for the endpoint or polls it, which no collective operation
-	// does but the job's Close: who does neither for SilentAfter may be taken for dead. Where it is
-	// long, Close waits for up to 0.1 s until the attendant sees that it is to end.
+	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
+	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
+	// polls it, which no collective operation does but the job's Close. A rank that does neither for
+	// SilentAfter may be taken for dead. Where it is long, Close waits for up to 0.1 s until the
+	// attendant sees that it is to end.
 	AttendAfter time.Duration
 	// StallAfter is when a wait ends with a *StallError. 0: one minute. -1: never.
 	StallAfter time.Duration

@@ -50,13 +50,13 @@
 // served; a request that waits holds what comes before and nothing behind. So requests never wait
 // for each other in a circle. What ends each wait does not depend on requests that wait:
 //
-//   - places and reply buffers come back with replies. A reply takes none of these resources, and no
-//     credit: it has send buffers of its own, and when they are all in use waits in memory.
-//   - a receiver posts the buffer of a message, or a spare in its place, before the handler runs. So
-//     credits come back whatever handlers do.
+//   - places and reply buffers come back with replies. A reply takes none of these resources: it
+//     has send buffers of its own, and when they are all in use waits in memory.
+//   - a receiver posts the buffer of a message, or a spare in its place, before the handler runs.
+//     So credits come back whatever handlers do.
 //   - the network brings messages to their targets, or finds the target dead.
-//   - a program can prepare fewer messages than there are send buffers, and a commit that has to wait
-//     copies its payload and gives the buffer back.
+//   - a program can prepare fewer messages than there are send buffers, and a commit that has to
+//     wait copies its payload and gives the buffer back.
 //
 // One peer that does not reply holds at most 3/4 of the reply buffers, rounded up: its further
 // calls wait for a place. Several such peers can hold all. Messages to peers that are not connected

@@ -20,7 +20,7 @@ func (p *refusing) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.
 	return fabric.ErrAgain
 }
 
-func TestWhatTheNetworkRefusesWhileTheLaneIsClosedIsNotCounted(t *testing.T) {
+func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
 	for name, send := range map[string]func(l *Endpoint, h *Handler) error{
 		"call": func(l *Endpoint, h *Handler) error { _, err := h.Call(context.Background(), l, 1); return err },
 		"call with a Long": func(l *Endpoint, h *Handler) error {
@@ -56,7 +56,7 @@ func (p *refusing) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	return fabric.SendBuf{}, fabric.ErrNoBuffer
 }
 
-func TestAReplyThatWaitsForABufferWhileTheLaneIsClosedGoesNowhere(t *testing.T) {
+func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
 	for name, p := range map[string]Payload{"Short": {}, "Medium": Medium([]byte{1})} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
@@ -77,7 +77,7 @@ func TestAReplyThatWaitsForABufferWhileTheLaneIsClosedGoesNowhere(t *testing.T) 
 
 // The race detector finds what this test is about. Nothing orders the two goroutines but the
 // endpoint itself.
-func TestCloseTakesTheTokenOfACallToItselfWhoseHandlerRuns(t *testing.T) {
+func TestCloseEndsACallToItself(t *testing.T) {
 	var cut []error
 	l, _, _ := target(t, &cut)
 	table := l.table

@@ -30,7 +30,7 @@ func TestHandlersRunWhileTheProgramComputes(t *testing.T) {
 	}
 }
 
-func TestWithoutAnAttendantNothingRunsUntilSomebodyPolls(t *testing.T) {
+func TestWithoutAnAttendantOnlyPollsRunHandlers(t *testing.T) {
 	table := am.NewTable()
 	var ran atomic.Uint64
 	h := table.Handle("count", func(*am.Call) { ran.Add(1) })

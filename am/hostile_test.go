@@ -135,7 +135,7 @@ func message(l *Endpoint, h head, payload []byte) []byte {
 	return b
 }
 
-func TestWhatNoCorrectRankSendsCutsTheSenderOffAndNobodyElse(t *testing.T) {
+func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		bytes func(l *Endpoint) []byte
@@ -192,7 +192,7 @@ func TestWhatNoCorrectRankSendsCutsTheSenderOffAndNobodyElse(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsRefusedAndTheConnectionGoesOn(t *testing.T) {
+func TestARefusedRequestKeepsTheConnection(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		h    head

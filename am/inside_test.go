@@ -13,7 +13,7 @@ import (
 
 // What the debug build panics on is an error here, however many handlers run, and whatever endpoint
 // they use.
-func TestEveryOneOfManyHandlersThatCommunicateGetsAnError(t *testing.T) {
+func TestManyHandlersThatCommunicateGetErrors(t *testing.T) {
 	const many = 500
 	table, other := am.NewTable(), am.NewTable()
 	var all sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 )
 
 // "For ever" is often written as the largest time there is.
-func TestADeferredReplyMayTakeTheLongestTimeThereIs(t *testing.T) {
+func TestADeferredReplyMayTakeTheLongestTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		named time.Duration
 		cfg   am.Config
@@ -72,7 +72,7 @@ func TestNumbersWhoseSumsOverflowAreRefused(t *testing.T) {
 	}
 }
 
-func TestCloseDoesNotWaitForAnAttendantThatSleepsLong(t *testing.T) {
+func TestCloseDoesNotWaitForALongSleep(t *testing.T) {
 	for _, after := range []time.Duration{time.Hour, math.MaxInt64} {
 		l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: am.NewTable(), AttendAfter: after})
 		for _, l := range l {
@@ -83,7 +83,7 @@ func TestCloseDoesNotWaitForAnAttendantThatSleepsLong(t *testing.T) {
 	}
 }
 
-func TestPrepareAndCommitSendNothingWhenTheirContextHasEnded(t *testing.T) {
+func TestPrepareAndCommitObeyTheirContext(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(c *am.Call) { _ = c.Reply() })
 	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})

@@ -15,7 +15,7 @@ import (
 // goroutines want it than there are reply buffers: those that find none keep their turn for a
 // credit, and the unlocks pass them. Rivals are ranks that post to the one with the lock: it asks
 // idle credits back for them.
-func TestALockMayBeWantedByMoreThanThereAreReplyBuffers(t *testing.T) {
+func TestALockHasMoreWaitersThanReplyBuffers(t *testing.T) {
 	const users, times = 30, 10
 	for _, c := range []struct {
 		credits, replies, rivals int

@@ -9,7 +9,7 @@ import (
 
 // A post that has begun is in the network when EndRequests returns, and one that has not is
 // refused.
-func TestEndRequestsWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
+func TestEndRequestsWaitsForAMessageBeingSent(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := closableOver(l, s)
@@ -36,7 +36,7 @@ func TestEndRequestsWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 
 // Over verbs what is short is copied: the packet may get lost, and Close ends the connection that
 // would send it again.
-func TestEndRequestsWaitsUntilTheMessagesHaveArrivedAndNotForCalls(t *testing.T) {
+func TestEndRequestsWaitsForMessagesNotCalls(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
@@ -58,7 +58,7 @@ func TestEndRequestsWaitsUntilTheMessagesHaveArrivedAndNotForCalls(t *testing.T)
 }
 
 // The others may have closed: to ask them takes until the network gives them up.
-func TestDrainAsksNobodyAndWaitsForNothingOfThisRank(t *testing.T) {
+func TestDrainWaitsForNothingOfThisRank(t *testing.T) {
 	var cut []error
 	l, s, ran := target(t, &cut)
 	hello(t, l, s, 1)

@@ -14,7 +14,7 @@ import (
 
 // Of two calls that wait for credits the first takes the only one, when who leads sleeps already.
 // What it asked for on behalf of the other gets lost on its way here.
-func TestAQuestionForThoseBehindIsRepeatedThoughWhoLeadsSleeps(t *testing.T) {
+func TestAQuestionIsRepeatedThoughTheLeaderSleeps(t *testing.T) {
 	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func (p descheduledPort) Now() time.Duration {
 
 // Between the beginning of a call and its message who leads wakes for the last time, as nothing is
 // awaited.
-func TestARankThatOwesAReplyIsPingedThoughTheCallWasSlow(t *testing.T) {
+func TestAPingFollowsASlowCall(t *testing.T) {
 	w, err := sim.New(sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)

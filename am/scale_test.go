@@ -56,7 +56,7 @@ func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 
 // An endpoint among a million ranks is as large as one among two, but for a quarter of a byte for
 // each here and in flow.
-func TestALaneDoesNotGrowWithTheRanksItNeverHearsOf(t *testing.T) {
+func TestAnEndpointDoesNotGrowWithSilentRanks(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	opened := func(size int) float64 {
@@ -95,7 +95,7 @@ func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
 
 // A rank dies with all credits of another, which never sends it anything: only those who wait for
 // the credits miss it.
-func TestCreditsOfADeadRankThatNobodySendsToComeBack(t *testing.T) {
+func TestCreditsOfADeadIdleRankComeBack(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
 	w, err := sim.New(sim.Config{Ranks: 3, Seed: 1, MaxTime: 5 * time.Minute})
@@ -135,7 +135,7 @@ func TestCreditsOfADeadRankThatNobodySendsToComeBack(t *testing.T) {
 }
 
 // Questions that are repeated rarely are no less unanswered.
-func TestWhoNeverAnswersIsTakenForDeadHoweverRarelyItIsAsked(t *testing.T) {
+func TestASilentRankIsDeadHoweverRarelyAsked(t *testing.T) {
 	for _, c := range []struct{ retry, silent, most time.Duration }{
 		{0, 0, 40 * time.Second},
 		{250 * time.Millisecond, 0, 3 * time.Minute},
@@ -167,7 +167,7 @@ func TestWhoNeverAnswersIsTakenForDeadHoweverRarelyItIsAsked(t *testing.T) {
 }
 
 // Who sleeps for the endpoint since before the call had no reason to come back.
-func TestARankThatOwesAReplyIsPingedThoughWhoLeadsSleptAtTheCall(t *testing.T) {
+func TestAPingWakesASleepingLeader(t *testing.T) {
 	for name, x := range map[string]struct {
 		serve bool // somebody does, besides
 		wait  func(ctx context.Context, s *sim.Rank, p *am.Pending) error

@@ -48,7 +48,7 @@ func TestARequestGoesThroughTheLaneThatItsViaNames(t *testing.T) {
 	}
 }
 
-func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
+func TestARequestNeedsAnEndpoint(t *testing.T) {
 	h := am.NewTable().Handle("nowhere", func(*am.Call) {})
 	ctx := context.Background()
 	for name, v := range map[string]am.Via{"nil": nil, "no endpoint": (*am.Endpoint)(nil), "a job without handlers": byRank{nil}} {
@@ -68,7 +68,7 @@ func TestWithoutALaneEveryRequestIsAnErrorThatSaysWhatToDo(t *testing.T) {
 
 // An endpoint that hears of a death from elsewhere ends what waits for that rank, although its
 // network says nothing.
-func TestADeathThatSomebodyElseFoundOutEndsTheCallsToThatRankAlone(t *testing.T) {
+func TestAReportedDeathEndsCallsToThatRankOnly(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("late", func(c *am.Call) { c.Defer(time.Minute) })
 	closed := make(chan int, 4)
@@ -116,7 +116,7 @@ func (p refusingPort) Note(peer int, _ []byte) error {
 	return &fabric.PeerDownError{Rank: peer, Op: "note", Cause: errors.New("died long ago")}
 }
 
-func TestARankWhoseNotesTheNetworkRefusesAsDeadIsDead(t *testing.T) {
+func TestARefusedNoteToADeadRankIsItsDeath(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("x", func(*am.Call) {})
 	m := amtest.NewMemory(2, 64)
@@ -233,7 +233,7 @@ func TestTermsAreWhatRanksMustAgreeOn(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatEndsItsGoroutineIsAPanicThatSaysSo(t *testing.T) {
+func TestAHandlerThatEndsItsGoroutinePanics(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("quits", func(*am.Call) { runtime.Goexit() })
 	ls := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})

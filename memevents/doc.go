@@ -10,23 +10,29 @@
 //
 // A Watcher is one cache's share of the table. An entry goes FREE, PENDING, VALID, STALE, FREE:
 //
-//	ref, err := w.Claim(lo, hi, tag, need)       // PENDING; or ClaimLive, see "Discards by raw calls"
-//	if err != nil { ... }                        // ErrChanging, ErrFull, ErrUnwatched: register for this operation only
+//	// PENDING; or ClaimLive, see "Discards by raw calls"
+//	ref, err := w.Claim(lo, hi, tag, need)
+//	// ErrChanging, ErrFull, ErrUnwatched: register for this operation only
+//	if err != nil { ... }
 //	mr, err := register(lo, hi)
 //	if err != nil { w.Retire(ref) }              // FREE again
 //	if !w.Publish(ref) {                         // VALID, with one reference for the caller
 //		deregister(mr); w.Retire(ref)            // it changed meanwhile: try once more, then do without
 //	}
 //	... use ...
-//	if ref.Release() { sweep }                   // true: the last reference of an entry that is no longer valid
+//	// true: the last reference of an entry that is no longer valid
+//	if ref.Release() { sweep }
 //
 //	if ref.Acquire() { hit }                     // any later use; lock free
 //
-//	for _, ref := range w.Drain(nil) {           // entries that a change made STALE, each delivered once
+//	// entries that a change made STALE, each delivered once
+//	for _, ref := range w.Drain(nil) {
 //		if ref.Refs() == 0 { deregister(mrs[ref.Tag()]); w.Retire(ref) } else { keep it for later }
 //	}
-//	if w.Evict(ref) { ... }                      // STALE by its owner's wish: the owner's as if drained
-//	err = w.Wait(ctx)                            // until more than MaxDeadBytes are waiting to be drained
+//	// STALE by its owner's wish: the owner's as if drained
+//	if w.Evict(ref) { ... }
+//	// until more than MaxDeadBytes are waiting to be drained
+//	err = w.Wait(ctx)
 //
 // The owner of an entry: the claimer until Publish returns true; then none until Evict returns true
 // or Drain delivers it; then that caller, which Retires it. Only Publish reports a change that

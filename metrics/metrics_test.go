@@ -62,7 +62,8 @@ func gather(cs ...prometheus.Collector) (map[string]float64, error) {
 	return out, nil
 }
 
-// operate returns rank 0's series before and after it used a worker. The other ranks are there when it begins.
+// operate returns rank 0's series before and after it used a worker. The other ranks are there when
+// it begins.
 func operate(ctx context.Context, j *conduit.Job, use func(w *conduit.Worker) error) (before, after map[string]float64, err error) {
 	if err := j.Barrier(ctx); err != nil || j.Rank() != 0 {
 		return nil, nil, err
@@ -211,7 +212,7 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 	})
 }
 
-func TestEachFigureOfARegistrationCacheHasItsSeries(t *testing.T) {
+func TestEachCacheFigureHasItsSeries(t *testing.T) {
 	local(t, 1, func(j *conduit.Job) error {
 		c := NewCollector(j)
 		stats := regcache.Stats{
@@ -250,7 +251,7 @@ func fixedCounters(string, int) (map[string]uint64, error) {
 	return map[string]uint64{"port_xmit_data": 25, "port_rcv_data": 50, "rcvd_rnr_err": 7}, nil
 }
 
-func TestPortCountersKeepTheKernelsNamesAndGetBytes(t *testing.T) {
+func TestPortCountersKeepTheKernelsNames(t *testing.T) {
 	local(t, 1, func(j *conduit.Job) error {
 		c := NewCollector(j)
 		c.members[0].sources = []Source{portSource{ports: []conduit.DevicePort{{Device: "mlx5_0", Port: 1}}, read: fixedCounters}}
@@ -312,7 +313,7 @@ func TestTwoJobsOfOneProcessAreDistinguished(t *testing.T) {
 }
 
 // A scraper reads what the workers' owners write, and what closing frees.
-func TestScrapesDuringTrafficAndClosesSeeCountersThatNeverGoBack(t *testing.T) {
+func TestScrapedCountersNeverGoBack(t *testing.T) {
 	var scrapers sync.WaitGroup
 	stop := make(chan struct{})
 	var failed error // of any scraper

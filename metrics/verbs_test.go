@@ -10,7 +10,7 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-func TestOverVerbsOperationsAreExactAndThePortCountsPackets(t *testing.T) {
+func TestOverVerbsOperationsAreExact(t *testing.T) {
 	dev := rdmatest.Device(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

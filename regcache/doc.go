@@ -8,7 +8,8 @@
 //
 //	c, err := regcache.New(regcache.Config{Registrar: pd})
 //	defer c.Close()
-//	r, err := c.Get(unsafe.Pointer(&buf[0]), uint64(len(buf)), regcache.LocalWrite|regcache.RemoteWrite)
+//	access := regcache.LocalWrite | regcache.RemoteWrite
+//	r, err := c.Get(unsafe.Pointer(&buf[0]), uint64(len(buf)), access)
 //	... post work requests with r.LKey or r.RKey, and wait for their completions ...
 //	err = c.Put(r)
 //

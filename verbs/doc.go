@@ -14,7 +14,8 @@
 //	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxInline: 64})
 //	path, err := verbs.ComputePath(here, there)            // ends as NewPathEnd describes them
 //	err = qp.Init(verbs.InitAttr{Access: verbs.AccessAll})
-//	err = qp.ReadyToReceive(verbs.RTRAttr{AV: path.AV, PathMTU: path.MTU, DestQPN: theirs, RQPSN: theirPSN})
+//	rtr := verbs.RTRAttr{AV: path.AV, PathMTU: path.MTU, DestQPN: theirs, RQPSN: theirPSN}
+//	err = qp.ReadyToReceive(rtr)
 //	err = qp.ReadyToSend(verbs.RTSAttr{SQPSN: ourPSN})
 //
 //	chain, err := verbs.NewSendChain(verbs.ChainConfig{Slots: 16, Inline: 64})
@@ -24,7 +25,7 @@
 //	chain.SetLocal(0, mr.Addr(), 8, mr.LKey())
 //	w.SetRemote(addr, rkey)                                // set per post
 //	err = bell.Send(qp, chain, 0, 1)                       // nothing is posted yet
-//	n, err := bell.Ring(1, time.Second)                    // one cgo call: post, and poll until 1 completion
+//	n, err := bell.Ring(1, time.Second) // one cgo call: post, and poll until 1 completion
 //	err = bell.Completions()[0].Err()
 //
 // # Ownership

@@ -9,7 +9,8 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 )
 
-// endpoints opens an endpoint on each of two ranks and has the second serve. Handlers are registered before.
+// endpoints opens an endpoint on each of two ranks and has the second serve. Handlers are
+// registered before.
 func endpoints(b *testing.B, ranks []amtest.Rank, table *am.Table) *am.Endpoint {
 	var ls [2]*am.Endpoint
 	for i, r := range ranks[:2] {

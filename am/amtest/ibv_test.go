@@ -50,7 +50,7 @@ func verbsProcesses(t *testing.T, size, victim int) {
 
 func TestProcessesOverVerbsGetEveryAnswer(t *testing.T) { verbsProcesses(t, 3, -1) }
 
-func TestAKilledProcessOverVerbsEndsItsCallsAndNoOthers(t *testing.T) { verbsProcesses(t, 4, 2) }
+func TestAKilledProcessEndsItsCallsOverVerbs(t *testing.T) { verbsProcesses(t, 4, 2) }
 
 func BenchmarkVerbs(b *testing.B) { benchmark(b, verbsGroup(b)) }
 

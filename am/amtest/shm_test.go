@@ -29,7 +29,7 @@ func TestConformanceOverSharedMemory(t *testing.T) {
 
 func TestProcessesOverSharedMemoryGetEveryAnswer(t *testing.T) { runJob(t, "shm", 3, -1) }
 
-func TestAKilledProcessOverSharedMemoryEndsItsCallsAndNoOthers(t *testing.T) { runJob(t, "shm", 4, 2) }
+func TestAKilledProcessEndsItsCallsOverSHM(t *testing.T) { runJob(t, "shm", 4, 2) }
 
 func BenchmarkSharedMemory(b *testing.B) {
 	benchmark(b, &group{make: func(t fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {

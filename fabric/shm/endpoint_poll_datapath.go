@@ -119,8 +119,8 @@ func (r *receiver) changed() bool {
 	return atomic.LoadUint64(&r.cell(r.head).word) != wordOf(r.head, posted, 0)
 }
 
-// takeMessagesLocked takes messages out of the ring. It looks at each cell once: a process that writes
-// into the ring all the time must not keep it.
+// takeMessagesLocked takes messages out of the ring. It looks at each cell once: a process that
+// writes into the ring all the time must not keep it.
 func (ep *endpoint) takeMessagesLocked(events []fabric.Event) (n int) {
 	r := &ep.receive
 	r.mu.Lock()
@@ -155,8 +155,8 @@ loop:
 	return n
 }
 
-// repairLocked mends what would leave senders without a slot for ever, or a message behind a cell that
-// will never be filled: a tail that is not among the posted cells, or has passed one that no
+// repairLocked mends what would leave senders without a slot for ever, or a message behind a cell
+// that will never be filled: a tail that is not among the posted cells, or has passed one that no
 // sender has claimed. A sender that dies between its claim and the tail leaves the former, too.
 func (ep *endpoint) repairLocked() {
 	for _, r := range []*receiver{&ep.receive, &ep.noted} {

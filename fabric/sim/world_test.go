@@ -199,7 +199,8 @@ func TestTimeIsVirtualAndOrdered(t *testing.T) {
 	if err != nil || w.Now() != 9*time.Hour/100 {
 		t.Fatalf("%v at %v", err, w.Now())
 	}
-	// Ranks sleep 3, 2 and 1 units: 20 at 1, {10, 21} at 2, {0, 22} at 3, 11 at 4, {1, 12} at 6, 2 at 9.
+	// Ranks sleep 3, 2 and 1 units: 20 at 1, {10, 21} at 2, {0, 22} at 3, 11 at 4, {1, 12} at 6, 2 at
+	// 9.
 	at := map[int]int{20: 1, 10: 2, 21: 2, 0: 3, 22: 3, 11: 4, 1: 6, 12: 6, 2: 9}
 	for i := 1; i < len(order); i++ {
 		if at[order[i]] < at[order[i-1]] {
