@@ -91,7 +91,8 @@ func (j *joining) join(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	j.watching.Go(func() { j.members.watch(j.boot.Lost()) })
+	lost := j.boot.Lost()
+	j.watching.Go(func() { j.members.watch(lost) })
 	// No rank may use a segment before its owner is ready to close it in order.
 	if err := j.boot.Barrier(ctx); err != nil {
 		return err

@@ -27,9 +27,9 @@ var ends = map[string]struct {
 	"SIGKILL": {func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }, 128 + 9},
 }
 
-// However a rank ends, and wherever: the job ends by itself, long before any of its time limits, those
-// that needed the rank name it, and the launcher returns the code of the rank that ended first without
-// success.
+// However a rank ends, and wherever: the job ends by itself, long before any of its time limits,
+// those that needed the rank name it, and the launcher returns the code of the rank that ended
+// first without success.
 func init() {
 	for how, end := range ends {
 		others := end.code
