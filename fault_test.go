@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -193,17 +194,21 @@ func TestRunLocalReportsARankThatFails(t *testing.T) {
 			fail func() error
 			want string
 		}{
-			"an error": {func() error { return boom }, "rank 1: boom"},
-			"a panic":  {func() error { panic("out of cheese") }, "rank 1: panic: out of cheese"},
+			"an error": {func() error { return boom }, "boom"},
+			"a panic":  {func() error { panic("out of cheese") }, "panic: out of cheese"},
+			"an exit":  {func() error { runtime.Goexit(); return nil }, errExited.Error()},
 		} {
-			err := RunLocalConfig(t.Context(), 3, cfg, func(j *Job) error {
-				if j.Rank() == 1 {
-					return c.fail()
+			for _, n := range []int{1, 3} {
+				err := RunLocalConfig(t.Context(), n, cfg, func(j *Job) error {
+					if j.Rank() == n-1 {
+						return c.fail()
+					}
+					return j.Barrier(t.Context())
+				})
+				want := fmt.Sprintf("rank %d: %s", n-1, c.want)
+				if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrPeerDown) != (n > 1) {
+					t.Errorf("%s: %v, want %q and the others' ErrPeerDown", what, err, want)
 				}
-				return j.Barrier(t.Context())
-			})
-			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPeerDown) {
-				t.Errorf("%s: %v, want %q and the others' ErrPeerDown", what, err, c.want)
 			}
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -217,6 +222,24 @@ func TestRunLocalReportsARankThatFails(t *testing.T) {
 			t.Errorf("a cancelled RunLocal whose ranks wait for ever: %v", err)
 		}
 	})
+}
+
+func TestADeviceThatIsNotThereIsNamed(t *testing.T) {
+	dev := rdmatest.Device(t)
+	for _, c := range []struct {
+		cfg   Config
+		is    error
+		texts []string
+	}{
+		{Config{Device: "mlx9_7"}, verbs.ErrNoDevice, []string{"mlx9_7", dev}},
+		{Config{Device: dev, GID: "200"}, verbs.ErrNoGID, []string{"GID 200"}},
+	} {
+		c.cfg.Fabric, c.cfg.SegmentSize, c.cfg.Getenv = FabricIBV, 1<<20, noEnv
+		_, err := Join(t.Context(), c.cfg)
+		if err := wantErr(err, c.is, c.texts...); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestOnlySoManyWorkersOverVerbs(t *testing.T) {
@@ -233,14 +256,6 @@ func TestOnlySoManyWorkersOverVerbs(t *testing.T) {
 			return Put(w, At[int64](0, 0), 1)
 		}), a.Close())
 	})
-}
-
-func TestAnUnknownDeviceIsNamedWithThoseThereAre(t *testing.T) {
-	dev := rdmatest.Device(t)
-	_, err := Join(t.Context(), Config{Fabric: FabricIBV, Device: "mlx9_7", SegmentSize: 1 << 20, Getenv: noEnv})
-	if err := wantErr(err, verbs.ErrNoDevice, "mlx9_7", dev); err != nil {
-		t.Error(err)
-	}
 }
 
 // The others can do nothing about it but read why. Where they have a device, without the reason
@@ -311,14 +326,6 @@ func TestNoDeviceAtAllSaysWhatToDo(t *testing.T) {
 	_, err = Join(t.Context(), Config{Fabric: FabricIBV, SegmentSize: 1 << 20, Getenv: noEnv})
 	if err == nil || !strings.Contains(err.Error(), remedy) {
 		t.Errorf("%v, want %q", err, remedy)
-	}
-}
-
-func TestAnEmptyGIDIsRefused(t *testing.T) {
-	dev := rdmatest.Device(t)
-	_, err := Join(t.Context(), Config{Fabric: FabricIBV, Device: dev, GID: "200", SegmentSize: 1 << 20, Getenv: noEnv})
-	if err := wantErr(err, verbs.ErrNoGID, "GID 200"); err != nil {
-		t.Error(err)
 	}
 }
 

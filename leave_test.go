@@ -106,8 +106,8 @@ func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 				case 3:
 					return j.Close()
 				}
-				for len(j.DownRanks()) < 2 && ctx.Err() == nil {
-					time.Sleep(time.Millisecond)
+				if err := until(ctx, "two ranks are down", func() bool { return len(j.DownRanks()) == 2 }); err != nil {
+					return err
 				}
 				first, others := j.members.first("wait"), j.DownRanks()
 				var down *PeerDownError
@@ -140,14 +140,7 @@ func TestRankZeroStaysForTheReasonOfOthers(t *testing.T) {
 					time.Sleep(timeout / 4)
 					return j.Close()
 				}
-				err := withWorker(j, func(w *Worker) error {
-					for len(j.DownRanks()) < 2 {
-						if err := w.WaitUntil(ctx, 0, Equal, 1); !errors.Is(err, ErrPeerDown) {
-							return fmt.Errorf("%w, want ranks down", err)
-						}
-					}
-					return nil
-				})
+				err := withWorker(j, func(w *Worker) error { return awaitDown(ctx, w, 2) })
 				_ = j.Close()
 				return err
 			})
@@ -351,7 +344,7 @@ func overTCPWith(t *testing.T, ranks int, cfg func(rank int) Config, run func(co
 // reports it.
 func TestALeaverAfterRankZeroIsFoundDown(t *testing.T) {
 	overTCP(t, 3, Config{SegmentSize: 4096, CloseTimeout: 100 * time.Millisecond}, func(ctx context.Context, j *Job) error {
-		err := withWorker(j, func(w *Worker) error { return leaveAfter(ctx, w) })
+		err := withWorker(j, func(w *Worker) error { return awaitDown(ctx, w, j.Rank()) }) // those before it
 		if e := j.Close(); j.Rank() != 0 {
 			err = errors.Join(err, e)
 		}
@@ -359,11 +352,11 @@ func TestALeaverAfterRankZeroIsFoundDown(t *testing.T) {
 	})
 }
 
-// leaveAfter: rank r returns when it knows that the r ranks before it have left.
-func leaveAfter(ctx context.Context, w *Worker) error {
-	for len(w.Job().DownRanks()) < w.Job().Rank() {
+// awaitDown returns when n ranks are down.
+func awaitDown(ctx context.Context, w *Worker, n int) error {
+	for len(w.Job().DownRanks()) < n {
 		if err := w.WaitUntil(ctx, 0, Equal, 1); !errors.Is(err, ErrPeerDown) {
-			return fmt.Errorf("%w, want a rank down; so far: %v", err, w.Job().DownRanks())
+			return fmt.Errorf("%w, want %d ranks down; so far: %v", err, n, w.Job().DownRanks())
 		}
 	}
 	return nil

@@ -3,9 +3,7 @@ package conduit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -270,21 +268,6 @@ func TestCloseNamesTheCollectiveItWaitsFor(t *testing.T) {
 			t.Error(errors.Join(err, closing))
 		}
 	})
-}
-
-// Whatever waits for the ranks returns their errors, also of one that never returned.
-func TestARankThatExitsIsAnErrorOfRunLocal(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		err := RunLocalConfig(testContext(t), n, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv}, func(j *Job) error {
-			if j.Rank() == n-1 {
-				runtime.Goexit()
-			}
-			return nil
-		})
-		if err := wantErr(err, errExited, fmt.Sprintf("rank %d: ", n-1)); err != nil {
-			t.Errorf("%d ranks: %v", n, err)
-		}
-	}
 }
 
 // A rank that gives up in Close is gone, whatever its program makes of the error: a rank

@@ -65,30 +65,42 @@ func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {
 	})
 }
 
-// A post that is sent when its target is in Close already, and does not poll, is handled all
-// the same.
+// A post that is sent when its target is in Close already, and does not poll, is handled all the same;
+// also by a rank that has given up waiting for a call of its own.
 func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64
-	h := table.Handle("h", func(*am.Call) { handled.Add(1) })
+	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
 	fabrics(t, func(t *testing.T, cfg Config) {
-		handled.Store(0)
-		cfg.Handlers, cfg.Getenv, cfg.MessageEndpoints, cfg.Messages.AttendAfter = table, noEnv, 1, -1
-		served, meets := make(chan struct{}), make(chan struct{})
-		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
-			if j.Rank() == 1 {
-				b.look = sync.OnceFunc(func() { close(meets) })
-				return errors.Join(serveUntil(ctx, j, served), j.Close())
+		for _, unanswered := range []uint64{0, 1} {
+			handled.Store(0)
+			cfg.Handlers, cfg.MessageEndpoints, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, 1, 8*time.Second, -1
+			served, meets := make(chan struct{}), make(chan struct{})
+			errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
+				if j.Rank() == 1 {
+					b.look = sync.OnceFunc(func() { close(meets) })
+					for range unanswered { // to itself, so that the other owes nothing
+						if _, err := never.Start(ctx, j, 1, am.Payload{}); err != nil {
+							return err
+						}
+					}
+					return errors.Join(serveUntil(ctx, j, served), j.Close())
+				}
+				_, err := h.Call(ctx, j, 1) // after it there are credits
+				close(served)
+				return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
+			})
+			var rest am.InFlightError
+			if r := &rest; errors.As(errs[1], &r) {
+				rest = *r
 			}
-			_, err := h.Call(ctx, j, 1) // after it there are credits
-			close(served)
-			return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
-		})
-		if err := errors.Join(errs...); err != nil {
-			t.Error(err)
-		}
-		if n := handled.Load(); n != 2 {
-			t.Errorf("%d of 2 requests were handled", n)
+			if errs[0] != nil || rest.Calls != int(unanswered) || (errs[1] == nil) != (unanswered == 0) || errors.Is(errs[1], context.DeadlineExceeded) {
+				t.Errorf("%d calls of its own: the ranks closed with %v", unanswered, errs)
+			}
+			if n := handled.Load(); n != 2 {
+				t.Errorf("%d calls of its own: %d of 2 requests were handled", unanswered, n)
+			}
 		}
 	})
 }
@@ -130,36 +142,6 @@ func TestRequestsInCloseArriveOrAreRefused(t *testing.T) {
 		}
 		if n := handled.Load(); n != 6 {
 			t.Errorf("%d of 6 requests were handled", n)
-		}
-	})
-}
-
-// Others' posts are handled also by a rank that has given up waiting for a call of its own.
-func TestARankWithAnUnansweredCallHandlesInClose(t *testing.T) {
-	table := am.NewTable()
-	var handled atomic.Uint64
-	h := table.Handle("h", func(c *am.Call) { handled.Add(1); _ = c.Reply() })
-	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
-	fabrics(t, func(t *testing.T, cfg Config) {
-		handled.Store(0)
-		cfg.Handlers, cfg.Getenv, cfg.MessageEndpoints, cfg.CloseTimeout, cfg.Messages.AttendAfter = table, noEnv, 1, 8*time.Second, -1
-		served, meets := make(chan struct{}), make(chan struct{})
-		errs := observed(t, 2, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
-			if j.Rank() == 1 {
-				b.look = sync.OnceFunc(func() { close(meets) })
-				_, err := never.Start(ctx, j, 1, am.Payload{}) // to itself, so that the other owes nothing
-				return errors.Join(err, serveUntil(ctx, j, served), j.Close())
-			}
-			_, err := h.Call(ctx, j, 1) // after it there are credits
-			close(served)
-			return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
-		})
-		var rest *am.InFlightError
-		if errs[0] != nil || !errors.As(errs[1], &rest) || rest.Calls != 1 || errors.Is(errs[1], context.DeadlineExceeded) {
-			t.Errorf("the ranks closed with %v", errs)
-		}
-		if n := handled.Load(); n != 2 {
-			t.Errorf("%d of 2 requests were handled", n)
 		}
 	})
 }

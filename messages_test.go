@@ -288,7 +288,8 @@ func TestHandlersRunWhileTheirRankWaitsOrComputes(t *testing.T) {
 	})
 }
 
-func TestTwoJobsOfOneProcessHaveHandlersOfTheirOwn(t *testing.T) {
+// Two jobs in one process know nothing of each other.
+func TestTwoJobsLiveInOneProcess(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		var both sync.WaitGroup
 		for job := range uint64(2) {
@@ -298,23 +299,29 @@ func TestTwoJobsOfOneProcessHaveHandlersOfTheirOwn(t *testing.T) {
 			}
 			name := table.Handle("name", func(c *am.Call) { _ = c.Reply(job) })
 			stranger := am.NewTable().Handle("name", func(*am.Call) {})
+			c := cfg
+			c.Handlers = table
 			both.Go(func() {
-				c := cfg
-				c.Getenv, c.Handlers = noEnv, table
-				err := RunLocalConfig(testContext(t), 2, c, func(j *Job) error {
-					for range 100 {
-						if r, err := name.Call(t.Context(), j, neighbour(j)); err != nil || r.Arg(0) != job {
+				runLocal(t, 2, c, worked(func(ctx context.Context, j *Job, w *Worker) error {
+					for i := range uint64(50) {
+						if r, err := name.Call(ctx, j, neighbour(j)); err != nil || r.Arg(0) != job {
 							return fmt.Errorf("job %d was answered by job %d: %w", job, r.Arg(0), err)
 						}
+						if err := errors.Join(Put(w, At[uint64](neighbour(j), 0), 1000*job+i), j.Barrier(ctx)); err != nil {
+							return err
+						}
+						if v, err := Get(w, At[uint64](j.Rank(), 0)); err != nil || v != 1000*job+i {
+							return fmt.Errorf("job %d reads %d, %w", job, v, err)
+						}
+						if err := j.Barrier(ctx); err != nil {
+							return err
+						}
 					}
-					if err := stranger.Post(t.Context(), j, 0); err == nil || !strings.Contains(err.Error(), "another table") {
+					if err := stranger.Post(ctx, j, 0); err == nil || !strings.Contains(err.Error(), "another table") {
 						return fmt.Errorf("a handler of another table: %w", err)
 					}
 					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
+				}))
 			})
 		}
 		both.Wait()

@@ -168,25 +168,6 @@ func TestCollectivesNameTheRankThatDiedFirst(t *testing.T) {
 	}
 }
 
-func TestCloseSaysThatItWaitedForTheOthers(t *testing.T) {
-	closed := make(chan struct{})
-	err := RunLocalConfig(t.Context(), 2, Config{Fabric: FabricSHM, SegmentSize: 1 << 20, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}, func(j *Job) error {
-		if j.Rank() == 1 {
-			<-closed
-			return nil
-		}
-		defer close(closed)
-		err := j.Close()
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "CloseTimeout") {
-			t.Errorf("close: %v", err)
-		}
-		return nil
-	})
-	if !errors.Is(err, context.DeadlineExceeded) { // Close returns the same again
-		t.Error(err)
-	}
-}
-
 // heraldNetwork reports a death while a lane is opened and closed, as verbs
 // does when what an earlier lane left in flight fails.
 type heraldNetwork struct {

@@ -360,39 +360,3 @@ func TestCountersAddUpAtIdle(t *testing.T) {
 		return nil
 	}))
 }
-
-// Two jobs in one process know nothing of each other.
-func TestTwoJobsLiveInOneProcess(t *testing.T) {
-	fabrics(t, func(t *testing.T, cfg Config) {
-		var both sync.WaitGroup
-		for job := range 2 {
-			both.Go(func() {
-				c := cfg
-				c.Getenv = noEnv
-				err := RunLocalConfig(t.Context(), 2, c, func(j *Job) error {
-					return withWorker(j, func(w *Worker) error {
-						for i := range 50 {
-							if err := Put(w, At[int](1-j.Rank(), 0), 1000*job+i); err != nil {
-								return err
-							}
-							if err := j.Barrier(t.Context()); err != nil {
-								return err
-							}
-							if v, err := Get(w, At[int](j.Rank(), 0)); err != nil || v != 1000*job+i {
-								return fmt.Errorf("job %d reads %d, %v", job, v, err)
-							}
-							if err := j.Barrier(t.Context()); err != nil {
-								return err
-							}
-						}
-						return nil
-					})
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		both.Wait()
-	})
-}
