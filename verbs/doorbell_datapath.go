@@ -150,7 +150,6 @@ func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 	if x == nil || owner.Checked && d.user.Enter() != nil {
 		return 0, d.misused()
 	}
-	x.watch = C.IBC_WATCH_NONE
 	return d.ring(x, want, budget)
 }
 
@@ -168,7 +167,7 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 	p.queue, p.kind, p.count = unsafe.Pointer(q.c), C.IBC_SEND, C.uint32_t(n)
 	*(*uintptr)(unsafe.Pointer(&p.first)) = c.addr(first)
 	*(*uintptr)(unsafe.Pointer(&p.last)) = c.addr(last)
-	x.batches, x.watch, x.want = 1, C.IBC_WATCH_NONE, C.uint32_t(max(want, 0))
+	x.batches, x.want = 1, C.uint32_t(max(want, 0))
 	x.budget_ns = C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
 	x.batches = 0
@@ -203,7 +202,7 @@ func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, 
 	*(*uintptr)(unsafe.Pointer(&x.word)) = uintptr(unsafe.Pointer(word))
 	x.value, x.watch = C.uint64_t(value), C.uint32_t(until)
 	n, err = d.ring(x, want, budget)
-	d.word = nil
+	d.word, x.watch = nil, C.IBC_WATCH_NONE
 	return n, x.met != 0, err
 }
 

@@ -60,9 +60,9 @@ type sender struct {
 	every    int32 // of requests that need no completion, one asks for one
 
 	slots  int        // of the chain, filled since the last ring
-	open   *sendQueue // to which the last of them go
-	first  int        // of those
-	runs   []run      // what the doorbell has to post before them
+	open   *sendQueue // to which those from first on go
+	first  int
+	runs   []run // what the doorbell has to post before them
 	silent []*sendQueue
 	probes []*sendQueue // that need a probe
 	failed []*sendQueue // to be ended by the owner
@@ -157,10 +157,16 @@ func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
 
 // openRun begins a run of slots to a queue.
 func (s *sender) openRun(q *sendQueue) {
-	if s.open != nil {
+	s.closeRun()
+	s.open = q
+}
+
+// closeRun hands the slots to the last queue to the doorbell.
+func (s *sender) closeRun() {
+	if s.slots > s.first {
 		s.stage(run{queue: s.open, first: s.first, n: s.slots - s.first})
+		s.first = s.slots
 	}
-	s.open, s.first = q, s.slots
 }
 
 // one adds a request of one work request to a queue, and takes its slot of the chain. There is room.
@@ -249,25 +255,22 @@ func (s *sender) stage(r run) {
 }
 
 // staged reports whether there is something to post.
-func (s *sender) staged() bool { return s.open != nil || len(s.runs) > 0 }
+func (s *sender) staged() bool { return s.slots > 0 || len(s.runs) > 0 }
 
 // ring posts what is staged and polls for completions within a budget, as Doorbell.Ring does. Queues that refused
 // work are in failed; an error means that polling failed, or a queue that all need.
 func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
-	q := s.open
-	if q != nil && len(s.runs) == 0 {
-		if n, err = s.bell.Call(q.qp, s.chain, 0, s.slots, want, budget); err != nil {
-			err = s.refused(err, run{queue: q})
+	if s.slots > 0 && len(s.runs) == 0 {
+		if n, err = s.bell.Call(s.open.qp, s.chain, 0, s.slots, want, budget); err != nil {
+			err = s.refused(err, run{queue: s.open})
 		}
 	} else {
-		if q != nil {
-			s.stage(run{queue: q, first: s.first, n: s.slots - s.first})
-		}
+		s.closeRun()
 		if n, err = s.bell.Ring(want, budget); err != nil {
 			err = s.refused(err, s.runs...)
 		}
 	}
-	s.open, s.slots, s.runs = nil, 0, s.runs[:0]
+	s.slots, s.first, s.runs = 0, 0, s.runs[:0]
 	return n, err
 }
 

@@ -10,19 +10,18 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// target returns the queue to a peer for an operation on n bytes at off.
-func (l *lane) target(op string, peer int, off, n uint64) (*sendQueue, error) {
+// target returns the queue to a peer for an operation on n bytes at off, or nil: then checkTarget has more to say.
+func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if uint(peer) < uint(len(e.queues)) {
-		q := &e.queues[peer]
-		if n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil && e.downSeen == e.net.downSeq.Load() {
-			return q, nil
+	if uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
+		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil {
+			return q
 		}
 	}
-	return l.checkTarget(op, peer, off, n)
+	return nil
 }
 
-// checkTarget is target where something is wrong, or new.
+// checkTarget is target with an error, and notices which ranks are down.
 func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
 	e := l.set
 	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
@@ -35,10 +34,7 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if q.err != nil {
-		return nil, q.err
-	}
-	return q, nil
+	return q, q.err
 }
 
 // putInline puts src from within the work request.
@@ -116,7 +112,7 @@ func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, wha
 		if left == 1 {
 			return l.commit(q, o, w, p.block != none, f)
 		}
-		l.sign(q, w, false, p.block != none)
+		e.tx.sign(q, w, p.block != none && e.slab.scarce())
 		if err = e.room(q); err != nil {
 			parts = left - 1 // that were not posted
 		}
@@ -180,17 +176,11 @@ func (l *lane) cutShort(o int32, err error) error {
 	return l.refuse(err)
 }
 
-// sign decides whether a work request asks for a completion.
-func (l *lane) sign(q *sendQueue, w *verbs.SendWR, must, bounced bool) {
-	e := l.set
-	e.tx.sign(q, w, must || bounced && (e.slab.small.scarce() || e.slab.big.scarce()))
-}
-
 // commit ends the filling of an operation's last slot: in a batch it waits for End, else it is posted. A blocking
 // operation gets its first polling budget in the same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	l.sign(q, w, o != none, bounced)
+	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
 	if e.batching {
 		if o == none {
 			return fabric.Done, nil
