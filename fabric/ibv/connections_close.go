@@ -46,18 +46,18 @@ func (s *connections) stop(c *conn) {
 }
 
 // askedToClose answers the peer that has nothing in flight: this end agrees if it has neither, and if all messages
-// of both were taken. Who did not agree to an attempt must not agree to a late copy of it: the peer goes on.
+// of both were taken. An attempt that was not agreed to is not agreed to later, by a late copy: the peer goes on.
 func (s *connections) askedToClose(at *peer, d *datagram) {
 	c := at.conn
 	if c == nil || c.state == connWanted || c.state == connAsking {
 		if d.epoch <= at.epoch { // it was closed before; the answer was lost
-			s.tell(&conn{q: sendQueue{rank: int32(d.from)}}, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+			s.sendTo(&conn{q: sendQueue{rank: int32(d.from)}}, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
 	}
 	if c.epoch != d.epoch {
 		if d.epoch < c.epoch {
-			s.tell(c, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+			s.sendTo(c, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
 	}
@@ -72,7 +72,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 		if c.state == connUp {
 			s.stop(c)
 		}
-		s.tell(c, datagram{kind: sayClosed, attempt: d.attempt})
+		s.sendTo(c, datagram{kind: dgClosed, attempt: d.attempt})
 		if probe {
 			s.out.tx.end(&c.q, nil)
 		}
@@ -83,7 +83,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 	if c.q.silent > 0 {
 		s.out.tx.probe(&c.q) // the next attempt finds it idle
 	}
-	s.tell(c, datagram{kind: sayStay, attempt: d.attempt})
+	s.sendTo(c, datagram{kind: dgStay, attempt: d.attempt})
 }
 
 // shut is called when this end knows that both agree. What was queued meanwhile needs another connection.

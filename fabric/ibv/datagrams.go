@@ -10,17 +10,35 @@ import (
 
 // datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu protects them.
 type datagrams struct {
-	n       *Network
-	num     int // of the endpoint
+	*core
 	out     *messages
 	q       sendQueue
 	in      receiveQueue
+	lent    []int32 // receive buffers of the notes that the last Poll returned
 	inMem   []byte
 	outMem  []byte
 	lkey    uint32
 	freeOut []int32 // send buffers
 	outAH   []*addressHandle
 	handles addressHandles
+}
+
+func (d *datagrams) init(qp *verbs.QP) error {
+	d.q, d.in.qp = sendQueue{qp: qp, shared: true}, qp
+	d.handles = addressHandles{pd: d.n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
+	d.outAH = make([]*addressHandle, dgramSends)
+	for i := range int32(dgramSends) {
+		d.freeOut = append(d.freeOut, i)
+	}
+	return d.in.makeChain(dgramRecvs, idIn, d.inMem, inStride, inStride, d.lkey)
+}
+
+// takeBack takes back the buffers of the notes that the last Poll returned.
+func (d *datagrams) takeBack() {
+	if len(d.lent) > 0 {
+		d.in.bare = append(d.in.bare, d.lent...)
+		d.lent = d.lent[:0]
+	}
 }
 
 func (d *datagrams) inBytes(i int32) []byte {

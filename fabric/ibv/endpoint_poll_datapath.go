@@ -33,7 +33,7 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 		return 0, err
 	}
 	p.count.polls++
-	p.returnNotesLocked()
+	p.datagrams.takeBack()
 	p.events.begin(events)
 	if p.events.n > 0 {
 		p.mu.Unlock()
@@ -44,19 +44,11 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 	n := p.events.end()
 	for i := range events[:n] {
 		if e := &events[i]; e.Kind == fabric.NoteArrived {
-			p.lent = append(p.lent, e.Slot)
+			p.datagrams.lent = append(p.datagrams.lent, e.Slot)
 			e.Slot = 0
 		}
 	}
 	return n, nil
-}
-
-// returnNotesLocked takes back the buffers of the notes that the last Poll returned.
-func (p *endpoint) returnNotesLocked() {
-	if len(p.lent) > 0 {
-		p.datagrams.in.bare = append(p.datagrams.in.bare, p.lent...)
-		p.lent = p.lent[:0]
-	}
 }
 
 // progressLocked is one turn of the poller, and further ones as long as completions come that are no events: when Poll
@@ -157,11 +149,11 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	c.arrived++
 	c.busy = true
 	p.out.used(c)
-	p.slotPosted[slot] = false
-	p.count.posted--
+	p.slots.posted[slot] = false
+	p.slots.count--
 	p.count.arrivals++
 	p.count.arrivalBytes += uint64(wc.ByteLen)
-	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slotBytes(slot)[:wc.ByteLen:wc.ByteLen]})
+	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
 }
 
 // receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and counted.
@@ -169,7 +161,7 @@ func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 	d, ok := p.datagrams.understand(i, wc)
 	if !ok || p.conns.peers[d.from].down {
 		p.count.notesDropped.Add(1)
-	} else if d.kind == sayNote {
+	} else if d.kind == dgNote {
 		p.count.notesArrived.Add(1)
 		p.events.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Slot: i, Data: d.note})
 		return // Poll takes the buffer back

@@ -3,8 +3,6 @@
 package ibv
 
 import (
-	"fmt"
-
 	"github.com/ibconduit/conduit/fabric"
 )
 
@@ -41,7 +39,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	}
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
-		if err := p.checkWrite(rank, n, w); err != nil {
+		if err := p.n.checkWrite(rank, w); err != nil {
 			return err
 		}
 		m.src, m.off, m.wrs = p.n.mem.newSource(w.Src, p.n.inline, p.cfg.SlotSize-n), w.Off, 1+pieces(len(w.Src), p.n.piece)
@@ -110,17 +108,6 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	return nil
 }
 
-// checkWrite checks what does not need the lock.
-func (p *endpoint) checkWrite(rank, n int, w *fabric.Write) error {
-	if err := p.n.served(rank); err != nil {
-		return err
-	}
-	if n < 0 || n > p.cfg.SlotSize {
-		return &fabric.BoundsError{Op: "send", Rank: rank, Len: uint64(n), Size: uint64(p.cfg.SlotSize)}
-	}
-	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), p.n.peers[rank].size)
-}
-
 // admitLocked checks everything that Send is given; the error changes nothing. A connection is begun if there is none.
 func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*conn, error) {
 	if err := p.usableLocked("send"); err != nil {
@@ -180,7 +167,7 @@ func (p *endpoint) Note(rank int, data []byte) error {
 	}
 	p.count.notes.Add(1)
 	p.prepareLocked(false) // slots go first: the note may be about them
-	if !p.datagrams.send(datagram{kind: sayNote, to: uint32(rank), note: data}) {
+	if !p.datagrams.send(datagram{kind: dgNote, to: uint32(rank), note: data}) {
 		p.count.notesDropped.Add(1)
 	}
 	return p.flushLocked()
@@ -194,13 +181,8 @@ func (p *endpoint) Post(slots ...int32) error {
 	if err := p.usableLocked("post"); err != nil {
 		return err
 	}
-	for _, i := range slots {
-		if uint(i) >= uint(len(p.slotPosted)) || p.slotPosted[i] {
-			return fmt.Errorf("ibv: post: slot %d is not the caller's", i)
-		}
-		p.slotPosted[i] = true
-		p.slots.bare = append(p.slots.bare, i)
-		p.count.posted++
+	if err := p.slots.giveBack(slots); err != nil {
+		return err
 	}
 	if p.sleeping {
 		return p.flushLocked()
@@ -227,24 +209,15 @@ func (p *endpoint) prepareLocked(more bool) {
 		}
 	}
 	if len(p.slots.bare) > 0 {
-		p.postReceivesLocked(&p.slots)
+		p.out.stageReceives(&p.slots.receiveQueue)
 	}
 	if len(p.datagrams.in.bare) > 0 {
-		p.postReceivesLocked(&p.datagrams.in)
+		p.out.stageReceives(&p.datagrams.in)
 	}
 	if len(p.out.tx.probes) > 0 {
 		p.out.tx.postProbes()
 	}
 	if len(p.out.ready) > 0 {
 		p.out.stageReady()
-	}
-}
-
-// postReceivesLocked stages bare receive buffers.
-func (p *endpoint) postReceivesLocked(r *receiveQueue) {
-	for len(r.bare) > 0 && p.out.lost == nil {
-		p.out.ringIfFull()
-		first, n := r.next()
-		p.out.tx.stage(run{receives: r, first: first, n: n})
 	}
 }

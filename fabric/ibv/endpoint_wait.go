@@ -76,7 +76,7 @@ func (p *endpoint) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	err := p.usableLocked("wait")
 	if err == nil {
-		p.returnNotesLocked()
+		p.datagrams.takeBack()
 	}
 	p.mu.Unlock()
 	if err != nil {

@@ -97,18 +97,9 @@ func (l *listener) make(n *Network) (err error) {
 
 // release closes what there is.
 func (l *listener) release() error {
-	var errs []error
-	if l.qp != nil {
-		errs = append(errs, l.qp.Close())
-	}
-	if l.cq != nil {
-		errs = append(errs, l.cq.Close())
-	}
-	if l.channel != nil {
-		errs = append(errs, l.channel.Close())
-	}
+	err := errors.Join(closed(l.qp), closed(l.cq), closed(l.channel))
 	l.qp, l.cq, l.channel = nil, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // endpointTable is what this rank publishes of its endpoints.

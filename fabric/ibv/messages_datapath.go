@@ -11,11 +11,7 @@ import (
 
 // messages are those of an endpoint that wait for their connections or are in flight. The endpoint's mu protects them.
 type messages struct {
-	n      *Network
-	num    int // of the endpoint
-	events *eventQueue
-	count  *messageCounters
-
+	*core
 	tx     sender
 	all    []message // by request of tx
 	bufs   sendBuffers
@@ -47,6 +43,16 @@ func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && 
 
 // Made once, since it is returned often.
 var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
+
+// makeTables sizes what there is of each, and returns how many work requests may be in flight.
+func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
+	// A short message leaves its buffer at the post and its request later, hence more requests than buffers.
+	o.tx.makeRequests(2*cfg.Sends + endpointQueue)
+	o.all = make([]message, len(o.tx.requests))
+	o.tx.owner, o.tx.depth, o.tx.every = o, endpointDepth, endpointSignal
+	o.tx.limit = int32(max(2*len(o.all), endpointDepth))
+	return o.tx.limit
+}
 
 // takesNow reports whether a connection has nothing that waits, and room for a message of one work request.
 func (o *messages) takesNow(c *conn) bool {
@@ -231,6 +237,15 @@ func (o *messages) probeUnconfirmed() {
 		if m := &o.all[i]; m.unconfirmed() {
 			o.tx.probeLater(&m.conn.q)
 		}
+	}
+}
+
+// stageReceives stages bare receive buffers.
+func (o *messages) stageReceives(r *receiveQueue) {
+	for len(r.bare) > 0 && o.lost == nil {
+		o.ringIfFull()
+		first, n := r.next()
+		o.tx.stage(run{receives: r, first: first, n: n})
 	}
 }
 

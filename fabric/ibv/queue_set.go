@@ -128,44 +128,37 @@ func (e *queueSet) drain(ctx context.Context) error {
 }
 
 func (e *queueSet) unbuild() error {
-	var errs []error
-	if e.tx.bell != nil {
-		errs = append(errs, e.tx.bell.Close())
-	}
-	if e.tx.chain != nil {
-		errs = append(errs, e.tx.chain.Close())
-	}
-	if e.slabMR != nil {
-		errs = append(errs, e.slabMR.Close())
-	}
+	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), closed(e.slabMR))
 	if e.slab.mem != nil {
-		errs = append(errs, unix.Munmap(e.slab.mem))
+		err = errors.Join(err, unix.Munmap(e.slab.mem))
 	}
 	if e.freeCounters != nil {
 		e.freeCounters()
 	}
 	e.tx.bell, e.tx.chain, e.slabMR, e.slab, e.counters, e.freeCounters = nil, nil, nil, slab{}, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // release closes the queue pairs first: after that the device reaches nothing.
 func (e *queueSet) release() error {
 	var errs []error
 	for i := range e.queues {
-		if qp := e.queues[i].qp; qp != nil {
-			errs = append(errs, qp.Close())
-		}
+		errs = append(errs, closed(e.queues[i].qp))
 	}
-	if e.mirror != nil {
-		errs = append(errs, e.mirror.Close())
-	}
+	errs = append(errs, closed(e.mirror))
 	e.holds.releaseAll(&e.net.mem)
-	errs = append(errs, e.unbuild())
-	if e.cq != nil {
-		errs = append(errs, e.cq.Close())
-	}
-	if e.channel != nil {
-		errs = append(errs, e.channel.Close())
-	}
+	errs = append(errs, e.unbuild(), closed(e.cq), closed(e.channel))
 	return errors.Join(errs...)
+}
+
+// closed closes what was made: not a nil pointer.
+func closed[T interface {
+	comparable
+	Close() error
+}](x T) error {
+	var none T
+	if x == none {
+		return nil
+	}
+	return x.Close()
 }

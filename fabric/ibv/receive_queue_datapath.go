@@ -3,8 +3,10 @@
 package ibv
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -51,9 +53,34 @@ func (r *receiveQueue) stage(bell *verbs.Doorbell, first, n int) error {
 	return bell.Recv(r.qp, r.chain, first, n)
 }
 
-func (r *receiveQueue) close() error {
-	if r.chain == nil {
-		return nil
+// slots are the receive buffers of an endpoint's messages.
+type slots struct {
+	receiveQueue
+	mem          []byte
+	size, stride int
+	posted       []bool // not in the caller's hands
+	count        int    // of those
+}
+
+func (s *slots) init(cfg fabric.EndpointConfig, mem []byte, stride int, lkey uint32) error {
+	s.mem, s.size, s.stride, s.posted, s.count = mem, cfg.SlotSize, stride, slices.Repeat([]bool{true}, cfg.Slots), cfg.Slots
+	return s.makeChain(cfg.Slots, idSlot, mem, cfg.SlotSize, stride, lkey)
+}
+
+func (s *slots) bytes(i int32) []byte {
+	at := int(i) * s.stride
+	return s.mem[at : at+s.size : at+s.size]
+}
+
+// giveBack takes slots back from the caller.
+func (s *slots) giveBack(slots []int32) error {
+	for _, i := range slots {
+		if uint(i) >= uint(len(s.posted)) || s.posted[i] {
+			return fmt.Errorf("ibv: post: slot %d is not the caller's", i)
+		}
+		s.posted[i] = true
+		s.bare = append(s.bare, i)
+		s.count++
 	}
-	return r.chain.Close()
+	return nil
 }

@@ -32,12 +32,17 @@ type rig struct {
 // newRig connects n ranks, each configured alike.
 func newRig(t testing.TB, n int, cfg Config) *rig {
 	t.Helper()
+	return newRigOf(t, n, segmentBytes, cfg)
+}
+
+// newRigOf has segments of another size.
+func newRigOf(t testing.TB, n, size int, cfg Config) *rig {
+	t.Helper()
 	r := &rig{TB: t}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	r.ctx = ctx
-	ranks := makeRanks(t, n, segmentBytes, cfg)
-	for _, rank := range ranks {
+	for _, rank := range makeRanks(t, n, size, cfg) {
 		r.nets = append(r.nets, rank.Net.(*Network))
 		r.segs = append(r.segs, rank.Segment)
 	}

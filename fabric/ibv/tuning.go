@@ -76,7 +76,7 @@ const (
 
 	askFirst = time.Millisecond       // until a datagram of connection making is repeated; doubles
 	askMost  = 128 * time.Millisecond // at most
-	// restAfterStay is for how long a connection is left alone whose end said that it is in use.
+	// restAfterStay is for how long a connection is not closed after its peer said that it is in use.
 	restAfterStay = 5 * time.Millisecond
 	// timersEvery is how many polls with events go by between looks at the clock for the timers.
 	timersEvery = 16
