@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// Connect makes the queue pairs of every lane, publishes their numbers, and brings them into the state in which they
-// send. A rank reaches itself through a pair of its own, as it does any other.
+// Connect makes the queue pairs of every lane, publishes their numbers, and brings them into the
+// state in which they send. A rank reaches itself through a pair of its own, as it does any other.
 func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) error {
 	if len(addrs) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: %d addresses for %d ranks", len(addrs), n.cfg.Size)

@@ -15,8 +15,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// connections are those of an endpoint. The poller makes and ends them, with mu held, which is released while the
-// device makes or connects a queue pair.
+// connections are those of an endpoint. The poller makes and ends them, with mu held, which is
+// released while the device makes or connects a queue pair.
 type connections struct {
 	*core
 	mu        *sync.Mutex // of the endpoint
@@ -279,7 +279,8 @@ func (s *connections) answer(d *datagram) {
 	}
 }
 
-// requested is the arrival of a peer's request: a new one, the repetition of one that was answered, or a late copy.
+// requested is the arrival of a peer's request: a new one, the repetition of one that was answered,
+// or a late copy.
 func (s *connections) requested(at *peer, d *datagram) {
 	c := at.conn
 	if c != nil && c.state == connClosing && d.epoch == c.epoch+1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// storm is a network for datagrams of connection making that drops, doubles, delays and reorders them.
+// storm is a network for datagrams of connection making that drops, doubles, delays and reorders
+// them.
 type storm struct {
 	mu   sync.Mutex
 	rng  *rand.Rand
@@ -100,7 +101,8 @@ func TestSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 	}
 }
 
-// Late copies of any datagram must neither close nor open anything: each rank has its own store of old ones.
+// Late copies of any datagram must neither close nor open anything: each rank has its own store of
+// old ones.
 func TestIdleConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	const n, limit = 6, 2
 	m := newMessageRig(t, n, Config{Lanes: 1, Messages: MessageConfig{Connections: limit}}, endpointConfig)
@@ -128,8 +130,8 @@ func TestEagerEndpointsConnectWithoutAMessage(t *testing.T) {
 	m.agree()
 }
 
-// Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side and which rank 0
-// had not seen. The two counts of messages differ.
+// Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side
+// and which rank 0 had not seen. The two counts of messages differ.
 func TestAnUnseenMessageKeepsTheConnectionOpen(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
@@ -188,8 +190,8 @@ func TestAConnectionInUseIsClosedLater(t *testing.T) {
 	m.agree()
 }
 
-// A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its own, has ConnectTimeout to get one,
-// however old its endpoint is.
+// A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its
+// own, has ConnectTimeout to get one, however old its endpoint is.
 func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	a, b := m.ends[0], m.ends[1]

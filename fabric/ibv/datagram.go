@@ -7,7 +7,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagram is what endpoints send one another outside of connections; the package comment has the wire format.
+// datagram is what endpoints send one another outside of connections; the package comment has the
+// wire format.
 type datagram struct {
 	kind     datagramKind
 	endpoint uint16
@@ -106,8 +107,9 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 }
 
 // sentFrom reports whether a datagram came from a rank's device port: grh are the first bytes of
-// its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the last 20 bytes
-// of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header, which agree about the source.
+// its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the
+// last 20 bytes of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header,
+// which agree about the source.
 func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 	if peer.LinkLayer != verbs.LinkEthernet {
 		if withGRH {
@@ -121,7 +123,8 @@ func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 	return verbs.GID(grh[8:24]) == peer.GID
 }
 
-// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram queue pairs, and their numbers.
+// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram
+// queue pairs, and their numbers.
 type endpointTable struct {
 	qkey uint32
 	qpns []uint32
@@ -136,7 +139,8 @@ func (t *endpointTable) append(b []byte) []byte {
 	return b
 }
 
-// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that endpoint cannot be opened there.
+// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that
+// endpoint cannot be opened there.
 func decodeEndpointTable(b []byte, lanes, size, endpoints int) (t endpointTable, err error) {
 	at := 1 + 4*lanes*size
 	if len(b) != at+4+4*endpoints || b[0] != qpTableVersion {

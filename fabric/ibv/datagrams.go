@@ -8,7 +8,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu protects them.
+// datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu
+// protects them.
 type datagrams struct {
 	*core
 	out     *messages
@@ -95,7 +96,8 @@ func (d *datagrams) sent(i int32, wc *verbs.WC) {
 	}
 }
 
-// understand decodes a datagram, and checks that it is from the rank that it names, and for this endpoint.
+// understand decodes a datagram, and checks that it is from the rank that it names, and for this
+// endpoint.
 func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 	b, n := d.inBytes(i), d.n
 	if wc.Status != verbs.StatusSuccess || wc.ByteLen < grhBytes || int(wc.ByteLen) > len(b) {
@@ -122,7 +124,8 @@ type addressHandle struct {
 	last uint64
 }
 
-// get returns the handle of a path, for one datagram; made if need be, in the place of the one not used for longest.
+// get returns the handle of a path, for one datagram; made if need be, in the place of the one not
+// used for longest.
 func (h *addressHandles) get(av verbs.AddressVector) (*addressHandle, error) {
 	h.clock++
 	if x := h.byPath[av]; x != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// endpoint is one message endpoint of a rank: a shared receive queue with the slots, a queue pair per connected peer, and
-// one for datagrams, all on one completion queue.
+// endpoint is one message endpoint of a rank: a shared receive queue with the slots, a queue pair
+// per connected peer, and one for datagrams, all on one completion queue.
 //
-// Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in endpoint_wait.go. Below them are
-// connections, then messages, which has the sender, and datagrams.
+// Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in
+// endpoint_wait.go. Below them are connections, then messages, which has the sender, and datagrams.
 type endpoint struct {
 	core
 	listener *listener
@@ -33,8 +33,8 @@ type endpoint struct {
 	mr       *verbs.MR
 	layout   layout
 
-	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes completions. It does
-	// not hold mu while it polls.
+	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes
+	// completions. It does not hold mu while it polls.
 	poller   sync.Mutex
 	bell     *verbs.Doorbell // polls
 	downSeen uint32
@@ -75,10 +75,11 @@ type layout struct {
 
 const (
 	bufferLine = 64
-	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe, Linux 6.1): there is
-	// room for the largest, which is of one packet.
+	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe,
+	// Linux 6.1): there is room for the largest, which is of one packet.
 	inStride = (grhBytes + packetMax + bufferLine - 1) / bufferLine * bufferLine
-	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the largest MTU.
+	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the
+	// largest MTU.
 	packetMax = 4096
 )
 
@@ -137,8 +138,8 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 // build makes everything but connections, and posts all slots.
 func (p *endpoint) build() (err error) {
 	n, l, cfg := p.n, &p.layout, p.cfg
-	// All that can complete: every slot and datagram, and twice the work requests, since those of a closed queue pair may
-	// stay in the completion queue.
+	// All that can complete: every slot and datagram, and twice the work requests, since those of a
+	// closed queue pair may stay in the completion queue.
 	need := cfg.Slots + 2*int(p.out.makeTables(cfg)) + dgramRecvs + dgramSends
 	if cq := p.listener.cq; need > cq.Cap() {
 		if err := cq.Resize(need); err != nil {
@@ -212,8 +213,8 @@ func (n *Network) checkWrite(rank int, w *fabric.Write) error {
 	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), n.peers[rank].size)
 }
 
-// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing is queued behind the
-// end of a peer.
+// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing
+// is queued behind the end of a peer.
 func (n *Network) reachable(op string, rank int) error {
 	if err := n.served(rank); err != nil {
 		return err
@@ -334,7 +335,8 @@ func (p *endpoint) release() error {
 	}
 	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.slots.chain),
 		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
-	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not used any more.
+	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
+	// used any more.
 	if p.mem != nil {
 		errs = append(errs, unix.Munmap(p.mem))
 		p.mem = nil

@@ -58,7 +58,8 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return nil
 }
 
-// sendCopied sends any memory of the caller. A short message for which there is room is posted from there at once.
+// sendCopied sends any memory of the caller. A short message for which there is room is posted from
+// there at once.
 func (p *endpoint) sendCopied(rank int, data []byte, f fabric.SendFlag) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +109,8 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	return nil
 }
 
-// admitLocked checks everything that Send is given; the error changes nothing. A connection is begun if there is none.
+// admitLocked checks everything that Send is given; the error changes nothing. A connection is
+// begun if there is none.
 func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*conn, error) {
 	if err := p.usableLocked("send"); err != nil {
 		return nil, err
@@ -141,7 +143,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	return c, nil
 }
 
-// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for no completion.
+// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for
+// no completion.
 func (p *endpoint) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,8 +176,8 @@ func (p *endpoint) Note(rank int, data []byte) error {
 	return p.flushLocked()
 }
 
-// Post gives slots back. They are on the device before any message or note that is sent after it, and at the next Poll
-// at the latest.
+// Post gives slots back. They are on the device before any message or note that is sent after it,
+// and at the next Poll at the latest.
 func (p *endpoint) Post(slots ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,8 +202,8 @@ func (p *endpoint) flushLocked() error {
 	return p.out.lost
 }
 
-// prepareLocked stages all that can be posted; what does not fit into one ring is posted on the way. More says that a
-// message follows.
+// prepareLocked stages all that can be posted; what does not fit into one ring is posted on the
+// way. More says that a message follows.
 func (p *endpoint) prepareLocked(more bool) {
 	if p.sleeping && !p.armedAny && (more || len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()) {
 		p.armedAny = true // before the post: the completion must find it

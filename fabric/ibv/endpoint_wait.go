@@ -135,8 +135,8 @@ func (p *endpoint) sleep(ctx context.Context) error {
 	return err
 }
 
-// arm posts what waits and arms the completion queue: for the messages that are to wake, and for any completion while
-// one of this end's own is awaited.
+// arm posts what waits and arms the completion queue: for the messages that are to wake, and for
+// any completion while one of this end's own is awaited.
 func (p *endpoint) arm() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -52,8 +52,8 @@ func TestAQueuePairThatIsNotResetLosesItsLane(t *testing.T) {
 	}
 }
 
-// A completion queue that ran over is of no more use: all that the lane does fails, nothing waits for ever. No peer is
-// down, and the other lane goes on.
+// A completion queue that ran over is of no more use: all that the lane does fails, nothing waits
+// for ever. No peer is down, and the other lane goes on.
 func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 	const ranks = 5
 	var d deaths

@@ -106,7 +106,8 @@ func TestPeerDownWithoutACauseOrARankIsHarmless(t *testing.T) {
 	}
 }
 
-// What waits for room, or for an outcome, ends at once when the peer is found down, however long the device would try.
+// What waits for room, or for an outcome, ends at once when the peer is found down, however long
+// the device would try.
 func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 	big := make([]byte, 40*bigBlock)
 	for name, op := range map[string]func(r *rig, l *lane) error{

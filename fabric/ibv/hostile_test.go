@@ -80,8 +80,8 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 	}
 }
 
-// writeWithImmediate has a rank write to another's segment over the connection of their ports, which takes a receive buffer
-// there and puts nothing into it.
+// writeWithImmediate has a rank write to another's segment over the connection of their ports,
+// which takes a receive buffer there and puts nothing into it.
 func (m *messageRig) writeWithImmediate(from, to, n int) {
 	m.Helper()
 	p := m.ends[from].p

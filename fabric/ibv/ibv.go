@@ -38,14 +38,15 @@ type Config struct {
 	// Depth is how many work requests a lane keeps in flight to one peer.
 	// Default: 128.
 	Depth int
-	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes directly from or to that
-	// memory, registered for it, instead of through the lane's slab. Default: a measured crossover, which
-	// depends on whether registrations can be kept (see tuning.go). Negative: never.
+	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes
+	// directly from or to that memory, registered for it, instead of through the lane's slab.
+	// Default: a measured crossover, which depends on whether registrations can be kept (see
+	// tuning.go). Negative: never.
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// OnDown is called once for each peer that the device finds down before PeerDown is called for it, from any
-	// goroutine that uses a lane or an endpoint. May be nil.
+	// OnDown is called once for each peer that the device finds down before PeerDown is called for
+	// it, from any goroutine that uses a lane or an endpoint. May be nil.
 	OnDown func(rank int, cause error)
 	// Log may be nil.
 	Log *slog.Logger
@@ -274,7 +275,8 @@ func (n *Network) Reach(rank int, addr []byte) error {
 	return nil
 }
 
-// NewLane returns a lane on a free queue set. If that has work in flight of the lane before, it waits for it a while.
+// NewLane returns a lane on a free queue set. If that has work in flight of the lane before, it
+// waits for it a while.
 func (n *Network) NewLane() (fabric.Lane, error) {
 	e, err := n.take()
 	if err != nil {
@@ -347,8 +349,8 @@ func (n *Network) PeerDown(rank int, cause error) {
 	n.wakeEndpoints()
 }
 
-// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any operation fails:
-// by then the rest of the program knows of it.
+// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any
+// operation fails: by then the rest of the program knows of it.
 func (n *Network) found(rank int, cause error) {
 	n.reports.Lock()
 	defer n.reports.Unlock()

@@ -158,8 +158,8 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	return nil
 }
 
-// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from running
-// the context's timer for milliseconds, so past its deadline it gets the chance.
+// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from
+// running the context's timer for milliseconds, so past its deadline it gets the chance.
 func overdue(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
 		runtime.Gosched()
@@ -192,7 +192,8 @@ func (l *lane) Mapped(int) []byte { return nil }
 // Counters are the lane's.
 func (l *lane) Counters() *fabric.Counters { return l.counters }
 
-// Close gives the queue set back. What is in flight completes later; it serves no other lane before.
+// Close gives the queue set back. What is in flight completes later; it serves no other lane
+// before.
 func (l *lane) Close() error {
 	e := l.set
 	if e == nil {

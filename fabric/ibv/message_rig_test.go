@@ -186,7 +186,8 @@ func (o *end) take(e fabric.Event) error {
 	return nil
 }
 
-// work runs step on every rank that takes part, with polls between, until it has returned true for all of them.
+// work runs step on every rank that takes part, with polls between, until it has returned true for
+// all of them.
 func (m *messageRig) work(step func(o *end) (bool, error)) {
 	m.Helper()
 	var left atomic.Int64
@@ -258,7 +259,8 @@ func (o *end) delivered() bool {
 	return true
 }
 
-// agree checks that both ends of every pair number and count alike, and that no message met no slot.
+// agree checks that both ends of every pair number and count alike, and that no message met no
+// slot.
 func (m *messageRig) agree() {
 	m.Helper()
 	connects, accepts := uint64(0), uint64(0)
@@ -279,7 +281,8 @@ func (m *messageRig) agree() {
 	}
 }
 
-// verifyEndpoint checks an endpoint: every request, buffer and slot is in one place, and the sums agree.
+// verifyEndpoint checks an endpoint: every request, buffer and slot is in one place, and the sums
+// agree.
 func verifyEndpoint(t testing.TB, p *endpoint) {
 	t.Helper()
 	p.mu.Lock()

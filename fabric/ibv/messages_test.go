@@ -50,8 +50,8 @@ func TestARankTalksToItself(t *testing.T) {
 	}
 }
 
-// Buffers of messages that ask for no completion come back though nothing more is sent, however many connections hold
-// them.
+// Buffers of messages that ask for no completion come back though nothing more is sent, however
+// many connections hold them.
 func TestSilentMessagesGiveTheirBuffersBack(t *testing.T) {
 	m := newMessageRig(t, 6, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 48, SlotSize: 512, Sends: 16})
 	rounds := 0
@@ -67,7 +67,8 @@ func TestSilentMessagesGiveTheirBuffersBack(t *testing.T) {
 	})
 }
 
-// A device may take nothing from within the request, or less than the shortest message of those above.
+// A device may take nothing from within the request, or less than the shortest message of those
+// above.
 func TestCopiedMessagesArriveWithoutInline(t *testing.T) {
 	for _, inline := range []int{0, 16, inlineWish} {
 		t.Run(fmt.Sprint(inline), func(t *testing.T) {
@@ -154,7 +155,8 @@ func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// Messages that leave their buffers at once ask for no completion. The third one finds no slot, as one whose packet is lost finds no receiver.
+// Messages that leave their buffers at once ask for no completion. The third one finds no slot, as
+// one whose packet is lost finds no receiver.
 func TestAKickProbesWhatIsUnconfirmed(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 2, SlotSize: 64, Sends: 4})
 	m.connectAll()
@@ -203,7 +205,8 @@ func TestAnEmptyPollHasLeftNothingBehind(t *testing.T) {
 	}
 }
 
-// Urgent messages are answers. Their receiver may have closed its endpoint since, and would be found dead.
+// Urgent messages are answers. Their receiver may have closed its endpoint since, and would be
+// found dead.
 func TestAKickDoesNotProbeAnswers(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, endpointConfig)
 	m.connectAll()
@@ -335,8 +338,8 @@ func TestASleepingPollerSeesWhatIsSentMeanwhile(t *testing.T) {
 	wg.Wait()
 }
 
-// The note may be about slots that were given back: its answer may be there before the doorbell has come to the next
-// queue.
+// The note may be about slots that were given back: its answer may be there before the doorbell has
+// come to the next queue.
 func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// hasty are time-outs of the device that a test can wait for: 67 ms, four times. A busy machine may keep one that lives from
-// answering for longer than a few milliseconds.
+// hasty are time-outs of the device that a test can wait for: 67 ms, four times. A busy machine may
+// keep one that lives from answering for longer than a few milliseconds.
 var hasty = Config{Lanes: 1, timeout: 14, retries: 3}
 
 // A peer whose endpoint is open and not polled is alive for all its device knows.
@@ -42,7 +42,8 @@ func TestKeepaliveFindsADeadPeerWithoutTraffic(t *testing.T) {
 	t.Run("behind messages that did not", func(t *testing.T) { findByKeepalive(t, 3) })
 }
 
-// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask for no completion.
+// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask
+// for no completion.
 func findByKeepalive(t *testing.T, silent int) {
 	cfg := hasty
 	cfg.Messages.Keepalive = 20 * time.Millisecond
@@ -73,8 +74,8 @@ func findByKeepalive(t *testing.T, silent int) {
 	}
 }
 
-// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it must poll for that. Its
-// device must answer at once.
+// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it
+// must poll for that. Its device must answer at once.
 func TestClosingAConnectionFindsADeadPeer(t *testing.T) {
 	cfg := hasty
 	cfg.Messages.Keepalive = -1
@@ -90,7 +91,8 @@ func TestClosingAConnectionFindsADeadPeer(t *testing.T) {
 	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
 }
 
-// An endpoint that closes while all ranks send to it: each message has its end, and the others go on.
+// An endpoint that closes while all ranks send to it: each message has its end, and the others go
+// on.
 func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 	m := newMessageRig(t, 4, hasty, endpointConfig)
 	m.connectAll()
@@ -145,7 +147,8 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 	})
 }
 
-// No poll happens while a rank sends and dies: its messages lie in the completion queue, more of them than one look takes.
+// No poll happens while a rank sends and dies: its messages lie in the completion queue, more of
+// them than one look takes.
 func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	const count = 200
 	m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})

@@ -16,8 +16,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of what is in
-// flight. It outlives the lanes that use it, one after another.
+// queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of
+// what is in flight. It outlives the lanes that use it, one after another.
 type queueSet struct {
 	net     *Network
 	index   int
@@ -68,7 +68,8 @@ const (
 
 func (k kind) String() string { return [...]string{"put", "get", "atomic"}[k] }
 
-// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue sets that are used.
+// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue
+// sets that are used.
 func (e *queueSet) prepare() (err error) {
 	if e.tx.bell == nil {
 		if err := e.build(); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// receiveQueue holds receive buffers of one size. Each has a work request of its own, which is made once.
+// receiveQueue holds receive buffers of one size. Each has a work request of its own, which is made
+// once.
 type receiveQueue struct {
 	srq   *verbs.SRQ // or qp
 	qp    *verbs.QP
@@ -18,7 +19,8 @@ type receiveQueue struct {
 	bare  []int32 // buffers to be posted
 }
 
-// makeChain makes the work requests of n buffers in mem, all bare; id is the high part of their identifiers.
+// makeChain makes the work requests of n buffers in mem, all bare; id is the high part of their
+// identifiers.
 func (r *receiveQueue) makeChain(n int, id uint64, mem []byte, size, stride int, lkey uint32) (err error) {
 	if r.chain, err = verbs.NewRecvChain(verbs.ChainConfig{Slots: n}); err != nil {
 		return err

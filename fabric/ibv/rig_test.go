@@ -138,8 +138,9 @@ func (r *rig) await(rank int, off, v uint64) {
 
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// verifySender checks that every request of a sender is free or in one of the queues, and that the sums agree. waiting
-// are requests that were taken and not added. It returns the requests in flight.
+// verifySender checks that every request of a sender is free or in one of the queues, and that the
+// sums agree. waiting are requests that were taken and not added. It returns the requests in
+// flight.
 func verifySender(t testing.TB, s *sender, queues []*sendQueue, waiting ...list) (flight []int32) {
 	t.Helper()
 	used := make([]bool, len(s.requests))
@@ -195,7 +196,8 @@ func lastFree(s *sender) (i int32) {
 	return i
 }
 
-// verify checks a queue set: every request, block, registration and operation is in one place, and the sums agree.
+// verify checks a queue set: every request, block, registration and operation is in one place, and
+// the sums agree.
 func verify(t testing.TB, e *queueSet) {
 	t.Helper()
 	var queues []*sendQueue

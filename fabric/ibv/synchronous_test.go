@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// A synchronous operation that is not answered within its first call gets records late. It must then
-// be what any other is: one outcome, and everything given back.
+// A synchronous operation that is not answered within its first call gets records late. It must
+// then be what any other is: one outcome, and everything given back.
 func TestASlowSynchronousOperationGetsRecords(t *testing.T) {
 	for name, start := range map[string]func(l *lane, buf []byte) (fabric.Handle, error){
 		"inline put":  func(l *lane, buf []byte) (fabric.Handle, error) { return l.Put(1, 64, buf[:8], fabric.Blocking) },

@@ -10,7 +10,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// target returns the queue to a peer for an operation on n bytes at off, or nil: then checkTarget has more to say.
+// target returns the queue to a peer for an operation on n bytes at off, or nil: then checkTarget
+// has more to say.
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
 	if uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
@@ -58,7 +59,8 @@ func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (f
 	return l.commit(q, o, w, false, f)
 }
 
-// transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else through the slab.
+// transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else
+// through the slab.
 func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
 	e := l.set
 	mem := &e.net.mem
@@ -131,8 +133,8 @@ var (
 // pieces is in how many work requests n bytes are moved.
 func pieces(n, size int) int32 { return int32((n + size - 1) / size) }
 
-// bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There is room for its work
-// request then.
+// bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There
+// is room for its work request then.
 func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
 	e := l.set
 	list := e.slab.list(len(b))
@@ -148,7 +150,8 @@ func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
 	return nil
 }
 
-// begin makes room for the first work request of an operation and, unless it is implicit, for its outcome.
+// begin makes room for the first work request of an operation and, unless it is implicit, for its
+// outcome.
 func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
 	e := l.set
 	if err := e.room(q); err != nil {
@@ -167,7 +170,8 @@ func (l *lane) refuse(err error) error {
 	return err
 }
 
-// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see room.
+// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see
+// room.
 func (l *lane) cutShort(o int32, err error) error {
 	e := l.set
 	if o != none {
@@ -176,8 +180,8 @@ func (l *lane) cutShort(o int32, err error) error {
 	return l.refuse(err)
 }
 
-// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is posted. A blocking
-// operation gets its first polling budget in the same call.
+// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is
+// posted. A blocking operation gets its first polling budget in the same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
 	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
@@ -200,7 +204,8 @@ func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fa
 	return l.settled(o, err)
 }
 
-// settled is the answer to the start of an operation: its outcome if it is complete, or its handle. err is of the ring.
+// settled is the answer to the start of an operation: its outcome if it is complete, or its handle.
+// err is of the ring.
 func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
 	e := l.set
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// The same addresses, other pages: an operation through the old registration would succeed and move what was there
-// before.
+// The same addresses, other pages: an operation through the old registration would succeed and move
+// what was there before.
 func TestMemoryMappedAnewGivesTheNewBytes(t *testing.T) {
 	for _, raw := range []bool{false, true} {
 		t.Run(map[bool]string{false: "through the libc", true: "by raw calls"}[raw], func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestMemoryMappedAnewGivesTheNewBytes(t *testing.T) {
 	}
 }
 
-// What the program writes after the registration must be what the peer gets, also where the kernel had
-// not given the program pages of its own yet.
+// What the program writes after the registration must be what the peer gets, also where the kernel
+// had not given the program pages of its own yet.
 func TestBytesWrittenAfterTheRegistrationAreSent(t *testing.T) {
 	const n = 128 << 10
 	file := filepath.Join(t.TempDir(), "file")
@@ -149,7 +149,8 @@ func TestMemoryUnmappedInFlight_09(t *testing.T) {
 	r.idle(l)
 }
 
-// Without monitors nothing is kept, and all is right: each operation registers, or copies what is small.
+// Without monitors nothing is kept, and all is right: each operation registers, or copies what is
+// small.
 func TestWithoutMonitorsEachOperationRegisters(t *testing.T) {
 	t.Setenv(regcache.Env, "off")
 	for _, c := range []struct{ min, from, zero, bounced int64 }{{4096, 4096, 6, 0}, {0, zeroCopyMinSingle, 0, 6}} {
@@ -176,7 +177,8 @@ func TestWithoutMonitorsEachOperationRegisters(t *testing.T) {
 	}
 }
 
-// settle waits until discards of earlier tests no longer linger where b is, or anywhere: for so long nothing there is kept.
+// settle waits until discards of earlier tests no longer linger where b is, or anywhere: for so
+// long nothing there is kept.
 func settle(t testing.TB, b []byte) {
 	t.Helper()
 	lo, hi := addr(b), addr(b)+uintptr(len(b))
@@ -206,7 +208,8 @@ func TestARetestThatFindsNoMonitorEndsTheKeeping(t *testing.T) {
 	}
 }
 
-// Where nothing can be kept for a moment, a registration for one operation is worth it for large ones only.
+// Where nothing can be kept for a moment, a registration for one operation is worth it for large
+// ones only.
 func TestChangingMemoryIsCopiedUnlessItIsLarge(t *testing.T) {
 	r := newRigOf(t, 2, 2*zeroCopyMinSingle, Config{})
 	r.cached()

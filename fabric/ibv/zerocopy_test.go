@@ -35,8 +35,9 @@ func outside(a uintptr, n int) []byte {
 
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// nextMap is where mapped maps: far from what the kernel gives to mappings without an address. The hole that remap leaves for an
-// instant must not be filled by the runtime, whose pages would be replaced.
+// nextMap is where mapped maps: far from what the kernel gives to mappings without an address. The
+// hole that remap leaves for an instant must not be filled by the runtime, whose pages would be
+// replaced.
 var nextMap atomic.Uintptr
 
 const firstMap = 0x500000000000
@@ -167,9 +168,10 @@ func TestContentOfTheProgramsOwnMemory(t *testing.T) {
 	r.idle(l)
 }
 
-// still keeps the runtime from discarding memory during the test, which would make some operations register for
-// themselves, and allocate. A registration may be refused all the same: threads that end have their stacks unmapped by raw
-// calls, which userfaultfd may report late. Counters.Unregistered has those.
+// still keeps the runtime from discarding memory during the test, which would make some operations
+// register for themselves, and allocate. A registration may be refused all the same: threads that
+// end have their stacks unmapped by raw calls, which userfaultfd may report late.
+// Counters.Unregistered has those.
 func still(t testing.TB) {
 	t.Helper()
 	old := debug.SetGCPercent(-1)
@@ -321,7 +323,8 @@ func TestAnOperationKeepsItsMemoryReachable(t *testing.T) {
 	}
 }
 
-// A goroutine's stack moves when it grows. What goes to a lane must not: the compiler puts it on the heap.
+// A goroutine's stack moves when it grows. What goes to a lane must not: the compiler puts it on
+// the heap.
 func TestWhatGoesToALaneIsNotOnAStack(t *testing.T) {
 	r := newRig(t, 2, Config{ZeroCopyMin: 1})
 	still(t)
@@ -378,8 +381,8 @@ func TestTheStatusOfRegistrationsNamesTheMonitors(t *testing.T) {
 	}
 }
 
-// BenchmarkCrossover finds the size from which on a registration that is kept, or made for the operation, beats the
-// copy; segment is what cannot be beaten.
+// BenchmarkCrossover finds the size from which on a registration that is kept, or made for the
+// operation, beats the copy; segment is what cannot be beaten.
 func BenchmarkCrossover(b *testing.B) {
 	for _, way := range []struct {
 		name string
@@ -423,7 +426,8 @@ func windowOpen(lo, hi uintptr) uint32
 //go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
 func windowClose(id uint32)
 
-// A slow answer is slept for, and on a kernel that works at requests in a thread of its own even large puts are.
+// A slow answer is slept for, and on a kernel that works at requests in a thread of its own even
+// large puts are.
 func TestSleepingDoesNotAllocate(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
