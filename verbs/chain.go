@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 )
 
-// MaxChainSlots bounds the number of slots of a chain: the largest queue a device may have (2^24 work requests) is far
-// above what anybody posts.
+// MaxChainSlots bounds the number of slots of a chain: the largest queue a device may have (2^24
+// work requests) is far above what anybody posts.
 const MaxChainSlots = 1 << 20
 
 const cacheLine = 64
@@ -24,8 +24,8 @@ type ChainConfig struct {
 	Inline int // bytes of staging area per slot, for inline data or anything small; 0 means none
 }
 
-// chain is mapped memory with work requests of size S linked to a ring, their scatter entries, and a staging area.
-// It belongs to one goroutine at a time.
+// chain is mapped memory with work requests of size S linked to a ring, their scatter entries, and
+// a staging area. It belongs to one goroutine at a time.
 type chain struct {
 	handle *handle.Handle
 	mem    []byte
@@ -74,10 +74,12 @@ func (c *chain) sgeAddr(i int) uintptr { return uintptr(unsafe.Pointer(&c.sges[i
 // Slots returns how many work requests the chain has.
 func (c *chain) Slots() int { return c.slots }
 
-// SGEs returns the scatter entries of slot i. How many of them the request uses is the request's SetNumSGE.
+// SGEs returns the scatter entries of slot i. How many of them the request uses is the request's
+// SetNumSGE.
 func (c *chain) SGEs(i int) []SGE { return c.sges[i*c.perWR : (i+1)*c.perWR : (i+1)*c.perWR] }
 
-// Area returns the staging area of slot i, of the size that the configuration asked for, rounded up to 8 bytes. It is not registered.
+// Area returns the staging area of slot i, of the size that the configuration asked for, rounded up
+// to 8 bytes. It is not registered.
 func (c *chain) Area(i int) []byte { return c.area[i*c.inline : (i+1)*c.inline : (i+1)*c.inline] }
 
 // AreaAddr returns the address of the staging area of slot i.
@@ -100,8 +102,9 @@ func (c *chain) close(unmap func()) error {
 	return nil
 }
 
-// SendChain is an array of send work requests, linked once, in memory that does not move and that the Go runtime does not look at.
-// After its last slot comes its first, so a sub-chain may run around the end. It belongs to one goroutine at a time.
+// SendChain is an array of send work requests, linked once, in memory that does not move and that
+// the Go runtime does not look at. After its last slot comes its first, so a sub-chain may run
+// around the end. It belongs to one goroutine at a time.
 //
 // A WR, SGE slice or area taken from a chain must not be used after Close.
 type SendChain struct {
@@ -149,7 +152,8 @@ func (c *SendChain) SetLocal(i int, addr uint64, length, lkey uint32) {
 	c.wrs[i].numSGE = 1
 }
 
-// Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the second time.
+// Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the
+// second time.
 func (c *SendChain) Close() error { return c.close(func() { c.wrs = nil }) }
 
 // RecvChain is the same for receive work requests.
@@ -181,5 +185,6 @@ func (c *RecvChain) SetLocal(i int, addr uint64, length, lkey uint32) {
 	c.wrs[i].numSGE = 1
 }
 
-// Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the second time.
+// Close unmaps the chain. It is refused while a doorbell holds a part of it, and does nothing the
+// second time.
 func (c *RecvChain) Close() error { return c.close(func() { c.wrs = nil }) }

@@ -31,11 +31,13 @@ type DoorbellConfig struct {
 	PollEvery   int // with a watched word: looks at the word per poll of the CQ; 0 means 1024, as a poll costs about as much as a hundred looks
 }
 
-// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It belongs to one goroutine
-// at a time; in the debug build (-tags debug) use by two at once is an ErrConcurrent.
+// Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It
+// belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an
+// ErrConcurrent.
 //
-// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains' slots must stay as
-// they are until their requests complete, except inline data and the requests themselves, which are copied by the post.
+// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains'
+// slots must stay as they are until their requests complete, except inline data and the requests
+// themselves, which are copied by the post.
 type Doorbell struct {
 	object
 	cq   *CQ
@@ -86,17 +88,20 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	return d, nil
 }
 
-// Send queues n requests of a chain, from slot first on and around its end, for the send queue of a QP.
+// Send queues n requests of a chain, from slot first on and around its end, for the send queue of a
+// QP.
 func (d *Doorbell) Send(q *QP, c *SendChain, first, n int) error {
 	return d.push(C.IBC_SEND, unsafe.Pointer(q.c), &q.object, &c.chain, first, n)
 }
 
-// Recv queues n requests of a chain, from slot first on and around its end, for the receive queue of a QP.
+// Recv queues n requests of a chain, from slot first on and around its end, for the receive queue
+// of a QP.
 func (d *Doorbell) Recv(q *QP, c *RecvChain, first, n int) error {
 	return d.push(C.IBC_RECV, unsafe.Pointer(q.c), &q.object, &c.chain, first, n)
 }
 
-// SRQRecv queues n requests of a chain, from slot first on and around its end, for a shared receive queue.
+// SRQRecv queues n requests of a chain, from slot first on and around its end, for a shared receive
+// queue.
 func (d *Doorbell) SRQRecv(s *SRQ, c *RecvChain, first, n int) error {
 	return d.push(C.IBC_SRQ_RECV, unsafe.Pointer(s.c), &s.object, &c.chain, first, n)
 }
@@ -139,23 +144,23 @@ func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
 	return o.closedError("post")
 }
 
-// Ring posts what was queued, then polls until want completions have come or the budget has passed, and returns how
-// many came, at most the configured number. It polls at least once, unless want is 0: then it only posts. Completions
-// returns them.
+// Ring posts what was queued, then polls until want completions have come or the budget has passed,
+// and returns how many came, at most the configured number. It polls at least once, unless want is
+// 0: then it only posts. Completions returns them.
 //
-// A sub-chain that was refused keeps only those behind it for the same queue from being posted. Then the error is the first one's *PostError,
-// see Refused; completions that came are returned beside it.
+// A sub-chain that was refused keeps only those behind it for the same queue from being posted.
+// Then the error is the first one's *PostError, see Refused; completions that came are returned
+// beside it.
 func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 	x := d.d
 	if x == nil || owner.Checked && d.user.Enter() != nil {
 		return 0, d.misused()
 	}
-	x.watch = C.IBC_WATCH_NONE
 	return d.ring(x, want, budget)
 }
 
-// Call posts n requests of a chain, from slot first on, then polls: Send and Ring in fewer steps, for a doorbell in
-// which nothing is queued.
+// Call posts n requests of a chain, from slot first on, then polls: Send and Ring in fewer steps,
+// for a doorbell in which nothing is queued.
 func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
 	x, last := d.d, first+n-1
 	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked || !q.guard.enter() {
@@ -168,7 +173,7 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 	p.queue, p.kind, p.count = unsafe.Pointer(q.c), C.IBC_SEND, C.uint32_t(n)
 	*(*uintptr)(unsafe.Pointer(&p.first)) = c.addr(first)
 	*(*uintptr)(unsafe.Pointer(&p.last)) = c.addr(last)
-	x.batches, x.watch, x.want = 1, C.IBC_WATCH_NONE, C.uint32_t(max(want, 0))
+	x.batches, x.want = 1, C.uint32_t(max(want, 0))
 	x.budget_ns = C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
 	x.batches = 0
@@ -189,10 +194,10 @@ const (
 	UntilEquals  Until = C.IBC_WATCH_EQUALS   // word == value
 )
 
-// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which a peer's put may
-// bring about. With want 0 it does not poll at all. It reports whether the condition held; Seen is the word's value
-// then. The word belongs in a segment, not in the Go heap. It is read with acquire order: what the peer wrote before
-// it, on one QP, is there.
+// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which
+// a peer's put may bring about. With want 0 it does not poll at all. It reports whether the
+// condition held; Seen is the word's value then. The word belongs in a segment, not in the Go heap.
+// It is read with acquire order: what the peer wrote before it, on one QP, is there.
 func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
 	x := d.d
 	if x == nil || owner.Checked && d.user.Enter() != nil {
@@ -203,11 +208,12 @@ func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, 
 	*(*uintptr)(unsafe.Pointer(&x.word)) = uintptr(unsafe.Pointer(word))
 	x.value, x.watch = C.uint64_t(value), C.uint32_t(until)
 	n, err = d.ring(x, want, budget)
-	d.word = nil
+	d.word, x.watch = nil, C.IBC_WATCH_NONE
 	return n, x.met != 0, err
 }
 
-// misused says why a ring did nothing: after Close, or, in the debug build, two goroutines ring at a time.
+// misused says why a ring did nothing: after Close, or, in the debug build, two goroutines ring at
+// a time.
 func (d *Doorbell) misused() error {
 	if d.d == nil {
 		return d.closedError("ring")
@@ -255,7 +261,8 @@ func (d *Doorbell) failure() error {
 	}
 }
 
-// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError; nil: it was posted.
+// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError;
+// nil: it was posted.
 func (d *Doorbell) Refused(i int) *PostError {
 	b, q := &d.d.batch[i], &d.queued[i]
 	if b.err == 0 {
@@ -300,7 +307,8 @@ func (d *Doorbell) Drop() {
 	}
 }
 
-// Poll moves up to len(wcs) completions into wcs and returns their number. It does not wait, and may be called by several goroutines.
+// Poll moves up to len(wcs) completions into wcs and returns their number. It does not wait, and
+// may be called by several goroutines.
 func (q *CQ) Poll(wcs []WC) (int, error) {
 	if !q.guard.enter() {
 		return 0, q.closedError("ibv_poll_cq")
@@ -355,7 +363,8 @@ func (d *Doorbell) Stats() (s DoorbellStats) {
 	return s
 }
 
-// Close frees the doorbell and forgets what was queued. In the debug build it is refused with ErrBusy while another goroutine rings it.
+// Close frees the doorbell and forgets what was queued. In the debug build it is refused with
+// ErrBusy while another goroutine rings it.
 func (d *Doorbell) Close() error {
 	return d.close(func() error {
 		if owner.Checked {

@@ -115,7 +115,8 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 			t.Errorf("sub-chain %d: %v, want %v", i, e, want)
 		}
 	}
-	// The four before it complete, and the other queue's; 6, 7 and 2 were never posted; the links are whole again.
+	// The four before it complete, and the other queue's; 6, 7 and 2 were never posted; the links
+	// are whole again.
 	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, patience))(t) {
 	}
 	for got := 0; got < 1; got += must(b.bell.Ring(1, patience))(t) {

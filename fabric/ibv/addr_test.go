@@ -75,7 +75,7 @@ func TestEmptyPlacesAtTheEndOfAPKeyTableAreLeftOut(t *testing.T) {
 	}
 }
 
-// A table of the size that the IBTA allows must not make an address that nobody reads.
+// A table of the size that the IBTA allows must not make an address that no rank reads.
 func TestAPKeyTableTooLargeToPublishIsCut(t *testing.T) {
 	a := sampleAddress()
 	a.end.PKeys = slices.Repeat([]uint16{0x8001}, 1<<16-1)

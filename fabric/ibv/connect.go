@@ -11,9 +11,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// Connect makes the queue pairs of every lane, tells the peers their numbers,
-// and brings them into the state in which they send. A rank reaches itself
-// through a pair of its own, as it does any other.
+// Connect makes the queue pairs of every lane, publishes their numbers, and brings them into the
+// state in which they send. A rank reaches itself through a pair of its own, as it does any other.
 func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) error {
 	if len(addrs) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: %d addresses for %d ranks", len(addrs), n.cfg.Size)
@@ -60,7 +59,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 		}
 	}
 	n.free = append(n.free, n.all...)
-	// A peer may send as soon as it is connected: nobody goes on before all are.
+	// A peer may send as soon as it is connected: no rank goes on before all are.
 	if _, err := exchange(ctx, nil); err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
 	}
@@ -177,6 +176,13 @@ func (e *queueSet) connect(rank int, qpn uint32) error {
 
 func (e *queueSet) establish(qp *verbs.QP, peer *address, qpn uint32) error {
 	n := e.net
+	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
+	return n.establish(qp, peer, verbs.RTRAttr{DestQPN: qpn, RQPSN: peer.psn, MaxDestRdAtomic: n.self.readAtomic},
+		verbs.RTSAttr{SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1))})
+}
+
+// establish brings a queue pair to a peer into the state in which it sends.
+func (n *Network) establish(qp *verbs.QP, peer *address, r verbs.RTRAttr, s verbs.RTSAttr) error {
 	path, err := verbs.ComputePath(n.path, peer.end)
 	if err != nil {
 		return err
@@ -186,14 +192,10 @@ func (e *queueSet) establish(qp *verbs.QP, peer *address, qpn uint32) error {
 			return err
 		}
 	}
-	err = qp.ReadyToReceive(verbs.RTRAttr{
-		AV: path.AV, PathMTU: path.MTU, DestQPN: qpn, RQPSN: peer.psn, MaxDestRdAtomic: n.self.readAtomic,
-	})
-	if err != nil {
+	r.AV, r.PathMTU = path.AV, path.MTU
+	if err := qp.ReadyToReceive(r); err != nil {
 		return err
 	}
-	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
-	return qp.ReadyToSend(verbs.RTSAttr{
-		SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1)), Timeout: n.cfg.timeout, RetryCount: n.cfg.retries,
-	})
+	s.Timeout, s.RetryCount = n.cfg.timeout, n.cfg.retries
+	return qp.ReadyToSend(s)
 }

@@ -15,20 +15,15 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// connections are those of an endpoint. The poller makes and ends them, with mu held, which is released while the
-// device makes or connects a queue pair.
+// connections are those of an endpoint. The poller makes and ends them, with mu held, which is
+// released while the device makes or connects a queue pair.
 type connections struct {
-	n         *Network
+	*core
 	mu        *sync.Mutex // of the endpoint
-	origin    time.Time   // of its clock
-	cfg       fabric.EndpointConfig
 	srq       *verbs.SRQ
 	cq        *verbs.CQ
-	inline    int
 	out       *messages
 	datagrams *datagrams
-	events    *eventQueue
-	count     *messageCounters
 
 	peers   []peer           // by rank
 	byQPN   map[uint32]*conn // every connection that has a queue pair
@@ -122,8 +117,8 @@ func (s *connections) want(rank int32) *conn {
 	return c
 }
 
-// tell sends a datagram of the handshake.
-func (s *connections) tell(c *conn, d datagram) {
+// sendTo sends a datagram of the handshake.
+func (s *connections) sendTo(c *conn, d datagram) {
 	s.count.handshakes.Add(1)
 	d.to = uint32(c.q.rank)
 	if d.epoch == 0 {
@@ -143,15 +138,15 @@ func (s *connections) repeat(c *conn) {
 	d := datagram{qpn: c.qpn, psn: c.psn, slotSize: uint32(s.cfg.SlotSize)}
 	switch c.state {
 	case connAsking:
-		d.kind = sayRequest
+		d.kind = dgRequest
 	case connAnswering:
-		d.kind = sayReply
+		d.kind = dgReply
 	case connClosing:
-		d = datagram{kind: sayClose, attempt: c.attempt, sent: c.sent, arrived: c.arrived}
+		d = datagram{kind: dgClose, attempt: c.attempt, sent: c.sent, arrived: c.arrived}
 	default:
 		return
 	}
-	s.tell(c, d)
+	s.sendTo(c, d)
 }
 
 // begin sends it for the first time, and has it repeated.
@@ -206,16 +201,14 @@ func (s *connections) ask(c *conn) {
 // makeQP makes the queue pair of a connection.
 func (s *connections) makeQP(c *conn) error {
 	n := s.n
-	path, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end)
+	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end); err != nil {
+		return err
+	}
+	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: n.inline})
 	if err != nil {
 		return err
 	}
-	cq := s.cq
-	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: s.inline})
-	if err != nil {
-		return err
-	}
-	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, PKeyIndex: path.PKeyIndex, Access: verbs.AccessRemoteWrite}); err != nil {
+	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite}); err != nil {
 		return errors.Join(err, qp.Close())
 	}
 	c.psn = rand.Uint32() & psnMask
@@ -244,21 +237,9 @@ func (s *connections) dropQP(c *conn) {
 
 // connectQP brings it into the state in which it sends.
 func (s *connections) connectQP(c *conn, qpn, psn uint32) error {
-	n := s.n
-	path, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end)
-	if err != nil {
-		return err
-	}
-	err = c.q.qp.ReadyToReceive(verbs.RTRAttr{
-		AV: path.AV, PathMTU: path.MTU, DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer,
-	})
-	if err != nil {
-		return err
-	}
 	c.peerQPN = qpn
-	return c.q.qp.ReadyToSend(verbs.RTSAttr{
-		SQPSN: c.psn, MaxReadAtomic: 1, Timeout: n.cfg.timeout, RetryCount: n.cfg.retries, RNRRetry: verbs.RNRRetryForever,
-	})
+	return s.n.establish(c.q.qp, &s.n.peers[c.q.rank], verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
+		verbs.RTSAttr{SQPSN: c.psn, MaxReadAtomic: 1, RNRRetry: verbs.RNRRetryForever})
 }
 
 // answer deals with a datagram of the handshake.
@@ -269,25 +250,25 @@ func (s *connections) answer(d *datagram) {
 	}
 	c := at.conn
 	switch d.kind {
-	case sayRequest:
+	case dgRequest:
 		s.requested(at, d)
-	case sayReply:
+	case dgReply:
 		s.replied(at, d)
-	case sayReady:
+	case dgReady:
 		if c != nil && c.state == connAnswering && c.epoch == d.epoch {
 			s.made(c)
 		}
-	case sayRefusal:
+	case dgRefusal:
 		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.epoch == d.epoch {
 			s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		}
-	case sayClose:
+	case dgClose:
 		s.askedToClose(at, d)
-	case sayClosed:
+	case dgClosed:
 		if c != nil && c.state == connClosing && c.epoch == d.epoch {
 			s.shut(c)
 		}
-	case sayStay:
+	case dgStay:
 		if c != nil && c.state == connClosing && c.epoch == d.epoch && c.attempt == d.attempt {
 			c.state, c.closing = connUp, false
 			c.restsUntil = s.now() + restAfterStay
@@ -298,7 +279,8 @@ func (s *connections) answer(d *datagram) {
 	}
 }
 
-// requested is the arrival of a peer's request: a new one, the repetition of one that was answered, or a late copy.
+// requested is the arrival of a peer's request: a new one, the repetition of one that was answered,
+// or a late copy.
 func (s *connections) requested(at *peer, d *datagram) {
 	c := at.conn
 	if c != nil && c.state == connClosing && d.epoch == c.epoch+1 {
@@ -318,7 +300,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 		return
 	}
 	if int(d.slotSize) != s.cfg.SlotSize {
-		s.tell(c, datagram{kind: sayRefusal, epoch: d.epoch, slotSize: uint32(s.cfg.SlotSize)})
+		s.sendTo(c, datagram{kind: dgRefusal, epoch: d.epoch, slotSize: uint32(s.cfg.SlotSize)})
 		s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		return
 	}
@@ -362,10 +344,10 @@ func (s *connections) replied(at *peer, d *datagram) {
 			return // the peer will answer again
 		}
 		at.epoch = c.epoch
-		s.tell(c, datagram{kind: sayReady})
+		s.sendTo(c, datagram{kind: dgReady})
 		s.made(c)
 	case c.state == connUp || c.state == connClosing:
-		s.tell(c, datagram{kind: sayReady}) // the first was lost, perhaps
+		s.sendTo(c, datagram{kind: dgReady}) // the first was lost, perhaps
 	}
 }
 

@@ -10,9 +10,10 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// closeIfIdle closes a connection if nothing of it is in flight. Messages that asked for no completion may have arrived
-// long ago: a probe shows it, and at its end this is tried again. A probe also finds a peer down whose connection is to
-// be closed: it would not answer the question, and a peer that has to answer may take its time.
+// closeIfIdle closes a connection if nothing of it is in flight. Messages that asked for no
+// completion may have arrived long ago: a probe shows it, and at its end this is tried again. A
+// probe also finds a peer down whose connection is to be closed: it would not answer the question,
+// and a peer that has to answer may take its time.
 func (s *connections) closeIfIdle(c *conn) {
 	switch {
 	case c.state != connUp || c.q.err != nil || !c.closing:
@@ -45,19 +46,20 @@ func (s *connections) stop(c *conn) {
 	s.open.Add(-1)
 }
 
-// askedToClose answers the peer that has nothing in flight: this end agrees if it has neither, and if all messages
-// of both were taken. Who did not agree to an attempt must not agree to a late copy of it: the peer goes on.
+// askedToClose answers the peer that has nothing in flight: this end agrees if it has neither, and
+// if all messages of both were taken. An attempt that was not agreed to is not agreed to later, by
+// a late copy: the peer goes on.
 func (s *connections) askedToClose(at *peer, d *datagram) {
 	c := at.conn
 	if c == nil || c.state == connWanted || c.state == connAsking {
 		if d.epoch <= at.epoch { // it was closed before; the answer was lost
-			s.tell(&conn{q: sendQueue{rank: int32(d.from)}}, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+			s.sendTo(&conn{q: sendQueue{rank: int32(d.from)}}, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
 	}
 	if c.epoch != d.epoch {
 		if d.epoch < c.epoch {
-			s.tell(c, datagram{kind: sayClosed, epoch: d.epoch, attempt: d.attempt})
+			s.sendTo(c, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
 	}
@@ -72,7 +74,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 		if c.state == connUp {
 			s.stop(c)
 		}
-		s.tell(c, datagram{kind: sayClosed, attempt: d.attempt})
+		s.sendTo(c, datagram{kind: dgClosed, attempt: d.attempt})
 		if probe {
 			s.out.tx.end(&c.q, nil)
 		}
@@ -83,10 +85,11 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 	if c.q.silent > 0 {
 		s.out.tx.probe(&c.q) // the next attempt finds it idle
 	}
-	s.tell(c, datagram{kind: sayStay, attempt: d.attempt})
+	s.sendTo(c, datagram{kind: dgStay, attempt: d.attempt})
 }
 
-// shut is called when this end knows that both agree. What was queued meanwhile needs another connection.
+// shut is called when this end knows that both agree. What was queued meanwhile needs another
+// connection.
 func (s *connections) shut(c *conn) {
 	s.count.disconnects.Add(1)
 	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.epoch})
@@ -123,7 +126,8 @@ func (s *connections) endPeer(rank int, cause error) {
 	s.peers[rank].down = true
 }
 
-// runTimers repeats what had no answer, closes idle connections when there are too many, and probes those without traffic.
+// runTimers repeats what had no answer, closes idle connections when there are too many, and probes
+// those without traffic.
 func (s *connections) runTimers(now time.Duration) {
 	s.asking = slices.DeleteFunc(s.asking, func(c *conn) bool {
 		c.listed = c.state != connUp && c.state != connGone
@@ -176,8 +180,8 @@ func (s *connections) nextTimer() time.Duration {
 	return at
 }
 
-// trim closes the idle connections that were not used for longest, if there are too many. It looks again while
-// there are: those that are in use now become idle.
+// trim closes the idle connections that were not used for longest, if there are too many. It looks
+// again while there are: those that are in use now become idle.
 func (s *connections) trim(now time.Duration) {
 	s.trimAt = never
 	limit := s.n.cfg.Messages.Connections

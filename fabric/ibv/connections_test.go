@@ -13,7 +13,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// storm is a network for datagrams of connection making that drops, doubles, delays and reorders them.
+// storm is a network for datagrams of connection making that drops, doubles, delays and reorders
+// them.
 type storm struct {
 	mu   sync.Mutex
 	rng  *rand.Rand
@@ -74,11 +75,11 @@ func (c *captured) get() *datagram {
 	return c.d
 }
 
-func TestStormsOfSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
+func TestSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 	for _, n := range []int{2, 8} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			m := newMessageRig(t, n, Config{Lanes: 1, mangle: newStorm().mangle}, endpointConfig)
-			m.work(func(o *end) (bool, error) { // everybody to everybody, at once
+			m.work(func(o *end) (bool, error) { // all to all, at once
 				for peer := range n {
 					if o.sent[peer] == 0 && peer != o.rank {
 						if _, err := o.send(peer, 8+peer, true, 0); err != nil {
@@ -100,8 +101,9 @@ func TestStormsOfSimultaneousOpensMakeOneConnectionAPair(t *testing.T) {
 	}
 }
 
-// Late copies of any datagram must neither close nor open anything: each rank has its own store of old ones.
-func TestMoreIdleConnectionsThanTheLimitAreClosedUnderTraffic(t *testing.T) {
+// Late copies of any datagram must neither close nor open anything: each rank has its own store of
+// old ones.
+func TestIdleConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	const n, limit = 6, 2
 	m := newMessageRig(t, n, Config{Lanes: 1, Messages: MessageConfig{Connections: limit}}, endpointConfig)
 	for _, net := range m.nets {
@@ -117,23 +119,23 @@ func TestMoreIdleConnectionsThanTheLimitAreClosedUnderTraffic(t *testing.T) {
 	if idles < 2*n {
 		t.Errorf("%d connections were closed among %d ranks with %d each", idles, n, limit)
 	}
-	m.exchange(10) // and everybody can talk to everybody still
+	m.exchange(10) // and all can talk to all still
 	m.agree()
 }
 
-func TestEagerPortsConnectToAllWithoutAMessage(t *testing.T) {
+func TestEagerEndpointsConnectWithoutAMessage(t *testing.T) {
 	const n = 4
 	m := newMessageRig(t, n, Config{Lanes: 1, Messages: MessageConfig{Eager: true}, mangle: newStorm().mangle}, endpointConfig)
 	m.work(func(o *end) (bool, error) { return o.p.Connected() == n-1, nil })
 	m.agree()
 }
 
-// Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side and which rank 0
-// had not seen. The two counts of messages tell.
-func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
+// Rank 0 asks to close; before that comes rank 1 has sent a message, which is complete at its side
+// and which rank 0 had not seen. The two counts of messages differ.
+func TestAnUnseenMessageKeepsTheConnectionOpen(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
-	late := &captured{kind: sayClose}
+	late := &captured{kind: dgClose}
 	m.nets[0].cfg.mangle = late.mangle
 	a, b := m.ends[0], m.ends[1]
 	m.must("disconnect", a.p.Disconnect(1))
@@ -168,9 +170,9 @@ func TestAMessageThatTheAskerHasNotSeenKeepsTheConnectionOpen(t *testing.T) {
 }
 
 // While a connection is being closed it does not count; when the peer needs it, it counts again.
-func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
+func TestAConnectionInUseIsClosedLater(t *testing.T) {
 	m := newMessageRig(t, 3, Config{Lanes: 1}, endpointConfig)
-	lost := &captured{kind: sayClose}
+	lost := &captured{kind: dgClose}
 	m.connectAll()
 	net := m.nets[0]
 	net.cfg.mangle = lost.mangle
@@ -181,19 +183,19 @@ func TestAConnectionThatIsNeededIsTriedAgainWhenThereAreTooMany(t *testing.T) {
 	m.work(func(*end) (bool, error) { return lost.get() != nil && a.p.conns.trimAt == never, nil })
 	d := *lost.get()
 	from := int(d.to)
-	m.raw(from, 0, encoded(datagram{kind: sayStay, from: uint32(from), to: 0, epoch: d.epoch, attempt: d.attempt}))
+	m.raw(from, 0, encoded(datagram{kind: dgStay, from: uint32(from), to: 0, epoch: d.epoch, attempt: d.attempt}))
 	m.only(0, 1, 2)
 	m.work(func(o *end) (bool, error) { return o != a || a.p.Connected() == 1 && a.idles == 1, nil })
 	m.exchange(5)
 	m.agree()
 }
 
-// A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its own, has ConnectTimeout to get one,
-// however old its port is.
+// A rank that cannot make a queue pair for the moment, neither for the peer's request nor for its
+// own, has ConnectTimeout to get one, however old its endpoint is.
 func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	a, b := m.ends[0], m.ends[1]
-	b.p.conns.origin = b.p.conns.origin.Add(-2 * defaultConnectTimeout)
+	b.p.origin = b.p.origin.Add(-2 * defaultConnectTimeout)
 	way := &m.nets[1].peers[0].end
 	mtu := way.ActiveMTU
 	way.ActiveMTU = 0 // there is none
@@ -221,7 +223,7 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 func TestDifferentSlotSizesBringBothEndsDown(t *testing.T) {
 	for _, asker := range []int{0, 1} {
 		m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 4, SlotSize: 64, Sends: 2})
-		m.ends[1].p.conns.cfg.SlotSize = 32
+		m.ends[1].p.cfg.SlotSize = 32
 		m.work(func(o *end) (bool, error) {
 			if o.rank == asker && o.sent[1-asker] == 0 {
 				_, err := o.send(1-asker, 8, true, 0)

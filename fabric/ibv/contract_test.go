@@ -10,34 +10,31 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	still(t)
-	fabrictest.Run(t, fabrictest.Options{
-		New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, Config{}) },
-		Checks: 20, Rounds: 50, SegmentSize: segmentBytes, LargeAllocates: owner.Checked,
-	})
-}
-
-// The smallest queue makes every operation wait for the one before it.
-func TestContractWithATinyQueue(t *testing.T) {
-	still(t)
-	fabrictest.Run(t, fabrictest.Options{
-		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
-			return makeRanks(t, n, size, Config{Depth: 2})
-		},
-		Checks: 5, Rounds: 10, SegmentSize: segmentBytes / 4, LargeAllocates: owner.Checked,
-	})
-}
-
-func messengers(cfg Config) func(t fabrictest.T, n, size int) []fabrictest.MessageRank {
-	return func(t fabrictest.T, n, size int) (ranks []fabrictest.MessageRank) {
-		for _, r := range makeRanks(t, n, size, cfg) {
-			ranks = append(ranks, fabrictest.MessageRank{Net: r.Net.(*Network), Segment: r.Segment})
-		}
-		return ranks
+	for _, c := range []struct {
+		name                  string
+		cfg                   Config
+		checks, rounds, bytes int
+	}{
+		{"Default", Config{}, 20, 50, segmentBytes},
+		{"TinyQueue", Config{Depth: 2}, 5, 10, segmentBytes / 4},             // every operation waits for the one before it
+		{"NoCopies", Config{ZeroCopyMin: 1, Depth: 8}, 10, 30, segmentBytes}, // all that may be registered is, down to CopyMax
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			still(t)
+			fabrictest.Run(t, fabrictest.Options{
+				New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, c.cfg) },
+				Checks: c.checks, Rounds: c.rounds, SegmentSize: c.bytes, LargeAllocates: owner.Checked,
+			})
+		})
 	}
 }
 
 func TestMessageContract(t *testing.T) {
 	still(t)
-	fabrictest.RunMessages(t, fabrictest.MessageOptions{New: messengers(Config{}), Rounds: 40})
+	fabrictest.RunMessages(t, fabrictest.MessageOptions{Rounds: 40, New: func(t fabrictest.T, n, size int) (ranks []fabrictest.MessageRank) {
+		for _, r := range makeRanks(t, n, size, Config{}) {
+			ranks = append(ranks, fabrictest.MessageRank{Net: r.Net.(*Network), Segment: r.Segment})
+		}
+		return ranks
+	}})
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagram is what endpoints send one another outside of connections; the package comment has the wire format.
+// datagram is what endpoints send one another outside of connections; the package comment has the
+// wire format.
 type datagram struct {
 	kind     datagramKind
 	endpoint uint16
@@ -24,15 +25,15 @@ type datagram struct {
 type datagramKind uint8
 
 const (
-	sayNote    datagramKind = iota + 1
-	sayRequest              // connect with me
-	sayReply                // I will; my queue pair is ready
-	sayReady                // your reply came, so is mine
-	sayRefusal              // we do not fit
-	sayClose                // I have nothing in flight; shall we close?
-	sayClosed               // I have closed
-	sayStay                 // I have something in flight; stay
-	sayEnd
+	dgNote    datagramKind = iota + 1
+	dgRequest              // asks for a connection
+	dgReply                // accepts it: the queue pair is ready
+	dgReady                // the reply came: so is the other
+	dgRefusal              // the two endpoints do not fit
+	dgClose                // asks to close: nothing is in flight
+	dgClosed               // agrees: it is closed
+	dgStay                 // does not agree
+	dgEnd
 )
 
 const (
@@ -52,16 +53,16 @@ func (d *datagram) encode(b []byte) int {
 	le.PutUint32(b[4:], d.from)
 	le.PutUint32(b[8:], d.to)
 	le.PutUint32(b[12:], d.epoch)
-	if d.kind == sayNote {
+	if d.kind == dgNote {
 		return datagramHeader + copy(b[datagramHeader:datagramMax], d.note)
 	}
 	clear(b[datagramHeader:datagramFixed])
 	switch d.kind {
-	case sayRequest, sayReply, sayRefusal:
+	case dgRequest, dgReply, dgRefusal:
 		le.PutUint32(b[16:], d.qpn)
 		le.PutUint32(b[20:], d.psn)
 		le.PutUint32(b[24:], d.slotSize)
-	case sayClose, sayClosed, sayStay:
+	case dgClose, dgClosed, dgStay:
 		le.PutUint32(b[16:], d.attempt)
 		le.PutUint32(b[20:], d.sent)
 		le.PutUint32(b[24:], d.arrived)
@@ -79,12 +80,12 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 	}
 	le := binary.LittleEndian
 	d = datagram{kind: datagramKind(b[1]), endpoint: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]), epoch: le.Uint32(b[12:])}
-	if d.kind == sayNote {
+	if d.kind == dgNote {
 		d.note = b[datagramHeader:len(b):len(b)]
 		return d, nil
 	}
 	switch {
-	case d.kind == 0 || d.kind >= sayEnd:
+	case d.kind == 0 || d.kind >= dgEnd:
 		return d, fmt.Errorf("datagram of kind %d", d.kind)
 	case len(b) != datagramFixed:
 		return d, fmt.Errorf("datagram of kind %d with %d bytes", d.kind, len(b))
@@ -92,22 +93,23 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 		return d, fmt.Errorf("datagram of kind %d without an epoch", d.kind)
 	}
 	switch d.kind {
-	case sayRequest, sayReply:
+	case dgRequest, dgReply:
 		d.qpn, d.psn, d.slotSize = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
 		if d.qpn == 0 || d.qpn > psnMask || d.psn > psnMask {
 			return d, fmt.Errorf("datagram with queue pair %#x and packet sequence number %#x", d.qpn, d.psn)
 		}
-	case sayRefusal:
+	case dgRefusal:
 		d.slotSize = le.Uint32(b[24:])
-	case sayClose, sayClosed, sayStay:
+	case dgClose, dgClosed, dgStay:
 		d.attempt, d.sent, d.arrived = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
 	}
 	return d, nil
 }
 
 // sentFrom reports whether a datagram came from a rank's device port: grh are the first bytes of
-// its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the last 20 bytes
-// of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header, which agree about the source.
+// its buffer, lid and withGRH what its completion says. On RoCEv2 over IPv4 the IP header fills the
+// last 20 bytes of the GRH's room (RoCEv2 annex A17.4.5.2), else it is a GRH or an IPv6 header,
+// which agree about the source.
 func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 	if peer.LinkLayer != verbs.LinkEthernet {
 		if withGRH {
@@ -121,7 +123,8 @@ func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 	return verbs.GID(grh[8:24]) == peer.GID
 }
 
-// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram queue pairs, and their numbers.
+// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram
+// queue pairs, and their numbers.
 type endpointTable struct {
 	qkey uint32
 	qpns []uint32
@@ -136,7 +139,8 @@ func (t *endpointTable) append(b []byte) []byte {
 	return b
 }
 
-// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that endpoint cannot be opened there.
+// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that
+// endpoint cannot be opened there.
 func decodeEndpointTable(b []byte, lanes, size, endpoints int) (t endpointTable, err error) {
 	at := 1 + 4*lanes*size
 	if len(b) != at+4+4*endpoints || b[0] != qpTableVersion {

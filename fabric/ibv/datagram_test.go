@@ -11,16 +11,16 @@ import (
 )
 
 var sampleDatagrams = []datagram{
-	{kind: sayNote, endpoint: 3, from: 1, to: 2, note: []byte("a note")},
-	{kind: sayNote, from: 1, to: 2, note: []byte{}},
-	{kind: sayNote, from: 1, to: 2, note: bytes.Repeat([]byte{7}, maxNote)},
-	{kind: sayRequest, endpoint: 1<<16 - 1, from: 1<<32 - 1, to: 5, epoch: 1, qpn: psnMask, psn: psnMask, slotSize: 4096},
-	{kind: sayReply, from: 1, to: 5, epoch: 1<<32 - 1, qpn: 1, psn: 0, slotSize: 1},
-	{kind: sayReady, from: 1, to: 5, epoch: 9},
-	{kind: sayRefusal, from: 1, to: 5, epoch: 9, slotSize: 77},
-	{kind: sayClose, from: 1, to: 5, epoch: 9, attempt: 2, sent: 1<<32 - 1, arrived: 3},
-	{kind: sayClosed, from: 1, to: 5, epoch: 9, attempt: 2},
-	{kind: sayStay, from: 1, to: 5, epoch: 9, attempt: 2},
+	{kind: dgNote, endpoint: 3, from: 1, to: 2, note: []byte("a note")},
+	{kind: dgNote, from: 1, to: 2, note: []byte{}},
+	{kind: dgNote, from: 1, to: 2, note: bytes.Repeat([]byte{7}, maxNote)},
+	{kind: dgRequest, endpoint: 1<<16 - 1, from: 1<<32 - 1, to: 5, epoch: 1, qpn: psnMask, psn: psnMask, slotSize: 4096},
+	{kind: dgReply, from: 1, to: 5, epoch: 1<<32 - 1, qpn: 1, psn: 0, slotSize: 1},
+	{kind: dgReady, from: 1, to: 5, epoch: 9},
+	{kind: dgRefusal, from: 1, to: 5, epoch: 9, slotSize: 77},
+	{kind: dgClose, from: 1, to: 5, epoch: 9, attempt: 2, sent: 1<<32 - 1, arrived: 3},
+	{kind: dgClosed, from: 1, to: 5, epoch: 9, attempt: 2},
+	{kind: dgStay, from: 1, to: 5, epoch: 9, attempt: 2},
 }
 
 func encoded(d datagram) []byte {
@@ -39,12 +39,12 @@ func TestDatagramsSurviveTheWire(t *testing.T) {
 
 // Two binaries of one version must agree to the byte.
 func TestDatagramsHaveTheDocumentedLayout(t *testing.T) {
-	b := encoded(datagram{kind: sayRequest, endpoint: 0x0102, from: 0x03040506, to: 0x0708090a, epoch: 0x0b0c0d0e, qpn: 0x0f1011, psn: 0x121314, slotSize: 0x15161718})
+	b := encoded(datagram{kind: dgRequest, endpoint: 0x0102, from: 0x03040506, to: 0x0708090a, epoch: 0x0b0c0d0e, qpn: 0x0f1011, psn: 0x121314, slotSize: 0x15161718})
 	want := []byte{1, 2, 2, 1, 6, 5, 4, 3, 10, 9, 8, 7, 14, 13, 12, 11, 0x11, 0x10, 0x0f, 0, 0x14, 0x13, 0x12, 0, 0x18, 0x17, 0x16, 0x15, 0, 0, 0, 0}
 	if !bytes.Equal(b, want) {
 		t.Errorf("request\n% x, want\n% x", b, want)
 	}
-	b = encoded(datagram{kind: sayClose, epoch: 1, attempt: 2, sent: 3, arrived: 4})
+	b = encoded(datagram{kind: dgClose, epoch: 1, attempt: 2, sent: 3, arrived: 4})
 	if want := []byte{2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0}; b[1] != 6 || !bytes.Equal(b[16:], want) {
 		t.Errorf("close\n% x, want the end\n% x", b, want)
 	}
@@ -66,7 +66,7 @@ func TestHostileDatagramsAreRefused(t *testing.T) {
 		"longer than any":            make([]byte, datagramMax+1),
 		"another version":            with(0, datagramVersion+1),
 		"kind 0":                     with(1, 0),
-		"a kind too many":            with(1, byte(sayEnd)),
+		"a kind too many":            with(1, byte(dgEnd)),
 		"epoch 0":                    with(12, 0, 0, 0, 0),
 		"queue pair 0":               with(16, 0, 0, 0, 0),
 		"a queue pair of 25 bits":    with(16, 0, 0, 0, 1),
@@ -87,7 +87,7 @@ func FuzzDatagram(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if d.qpn > psnMask || d.psn > psnMask || len(d.note) > maxNote || d.kind != sayNote && d.epoch == 0 {
+		if d.qpn > psnMask || d.psn > psnMask || len(d.note) > maxNote || d.kind != dgNote && d.epoch == 0 {
 			t.Fatalf("accepted %+v", d)
 		}
 		again, err := decodeDatagram(encoded(d))
@@ -150,9 +150,9 @@ func TestEndpointTablesFollowTheQueuePairTable(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"nothing":             nil,
-		"no ports":            encodeTable(qpns),
+		"no endpoints":        encodeTable(qpns),
 		"cut":                 b[:len(b)-1],
-		"a port too many":     binary.LittleEndian.AppendUint32(bytes.Clone(b), 1),
+		"an endpoint more":    binary.LittleEndian.AppendUint32(bytes.Clone(b), 1),
 		"a number of 25 bits": (&endpointTable{qpns: []uint32{1 << 24, 1}}).append(encodeTable(qpns)),
 		"another version":     append([]byte{qpTableVersion - 1}, b[1:]...),
 	} {

@@ -8,19 +8,38 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu protects them.
+// datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu
+// protects them.
 type datagrams struct {
-	n       *Network
-	num     int // of the endpoint
+	*core
 	out     *messages
 	q       sendQueue
 	in      receiveQueue
+	lent    []int32 // receive buffers of the notes that the last Poll returned
 	inMem   []byte
 	outMem  []byte
 	lkey    uint32
 	freeOut []int32 // send buffers
 	outAH   []*addressHandle
 	handles addressHandles
+}
+
+func (d *datagrams) init(qp *verbs.QP) error {
+	d.q, d.in.qp = sendQueue{qp: qp, shared: true}, qp
+	d.handles = addressHandles{pd: d.n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
+	d.outAH = make([]*addressHandle, dgramSends)
+	for i := range int32(dgramSends) {
+		d.freeOut = append(d.freeOut, i)
+	}
+	return d.in.makeChain(dgramRecvs, idIn, d.inMem, inStride, inStride, d.lkey)
+}
+
+// takeBack takes back the buffers of the notes that the last Poll returned.
+func (d *datagrams) takeBack() {
+	if len(d.lent) > 0 {
+		d.in.bare = append(d.in.bare, d.lent...)
+		d.lent = d.lent[:0]
+	}
 }
 
 func (d *datagrams) inBytes(i int32) []byte {
@@ -77,7 +96,8 @@ func (d *datagrams) sent(i int32, wc *verbs.WC) {
 	}
 }
 
-// understand decodes a datagram, and checks that it is from the rank that it names, and for this endpoint.
+// understand decodes a datagram, and checks that it is from the rank that it names, and for this
+// endpoint.
 func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 	b, n := d.inBytes(i), d.n
 	if wc.Status != verbs.StatusSuccess || wc.ByteLen < grhBytes || int(wc.ByteLen) > len(b) {
@@ -104,7 +124,8 @@ type addressHandle struct {
 	last uint64
 }
 
-// get returns the handle of a path, for one datagram; made if need be, in the place of the one not used for longest.
+// get returns the handle of a path, for one datagram; made if need be, in the place of the one not
+// used for longest.
 func (h *addressHandles) get(av verbs.AddressVector) (*addressHandle, error) {
 	h.clock++
 	if x := h.byPath[av]; x != nil {

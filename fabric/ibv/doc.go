@@ -1,87 +1,113 @@
 // Package ibv is the network over libibverbs: reliable connections (RC), one
-// queue pair per lane and peer.
+// queue pair per lane, or endpoint, and peer.
 //
-// # Data path
+// # Structure
 //
-// A lane posts work requests from a small chain in C memory and polls its
-// completion queue in one call into C (see package verbs). A put of up to the
-// queue pairs' inline capacity travels in the work request. A longer one, up to
-// Limits.CopyMax, or from memory that is not registered, is copied through the
-// lane's slab, in pieces if need be. What lies in the segment is sent from where
-// it lies, and so is, from Network.ZeroCopyMin on, the program's own memory; see below.
-// Gets arrive in the slab or directly in such memory, atomics in the slab.
-// Transfers longer than the device's largest message, or than a mebibyte, are
-// cut; a piece is never larger than what a lost packet should cost.
+// Calls go downward:
 //
-// An operation with a handle asks for a completion of its own; of the implicit
-// ones every 16th does. Completions of one queue pair come in order, so one
-// retires all before it (IBTA 1.4 vol. 1 §10.8.5). When a
-// queue, the slab or the completion queue is half full every request asks for one, so that a full
-// one always drains. The lane never has more requests out than the completion
-// queue has entries, failed ones included: it cannot overrun.
+//	lane          fabric.Lane: starts operations, waits for them
+//	queueSet      what a lane stands on: completion queue, send queues, slab, records
+//	endpoint      fabric.Endpoint: Send, Poll, Wait
+//	connections   makes, keeps and closes the connections of an endpoint
+//	datagrams     unreliable datagrams: notes, and the words of connection making
+//	messages      messages that wait for a connection, or are in flight
+//	sender        posts to send queues, completes what they carry; of a queueSet, or of messages
+//
+// Network has the device, the addresses of all ranks, and which of them are down.
+//
+// # Send queues
+//
+// A sender posts work requests from a small chain in C memory and polls its completion queue in one
+// call into C (see package verbs). Work requests of one queue pair complete in order, so a
+// completion ends all before it (IBTA 1.4 vol. 1 §10.8.5). A request that the caller waits for asks
+// for one; of the others every 16th of a lane and every 8th message does, and all while more than
+// half of the records are in use, so that a full queue always drains. A queue whose last requests
+// ask for none is probed by a write of nothing that does: by Flush, Kick, keepalive, and before a
+// connection is closed. A sender never has more in flight than its completion queue has entries.
+//
+// A queue pair that reports an error, or refuses work, is of no more use, and its peer is down. The
+// queue pair is taken from the device before what is in flight ends, so that memory is free again
+// when the caller sees the error. Other queues, also of the same doorbell, are not affected.
+//
+// # Lanes
+//
+// A put of up to the queue pairs' inline capacity travels in the work request. A longer one, up to
+// Limits.CopyMax, or from memory that is not registered, is copied through the lane's slab, in
+// pieces if need be. What lies in the segment is sent from where it lies, and so is, from
+// Network.ZeroCopyMin on, the program's own memory; see below. Gets arrive in the slab or directly
+// in such memory, atomics in the slab. Transfers longer than the device's largest message, or than
+// a mebibyte, are cut; a piece is never larger than what a lost packet should cost.
+//
+// A blocking operation of one work request on a lane with nothing in flight is posted and awaited
+// in one call.
 //
 // # The program's own memory
 //
-// A put or get of at least Network.ZeroCopyMin bytes of memory outside the segment, wherever it comes from, is
-// registered through the network's regcache.Cache, and the registration is kept for the next one while nothing
-// changes the memory. What cannot be kept is registered for the operation if it is large, else copied; what cannot be registered is
-// copied, and counted in Counters.Unregistered. No operation fails for want of a registration.
+// A put or get of at least Network.ZeroCopyMin bytes of memory outside the segment is registered
+// through the network's regcache.Cache, and the registration is kept for the next one while nothing
+// changes the memory. What cannot be kept is registered for the operation if it is large, else
+// copied; what cannot be registered is copied, and counted in Counters.Unregistered. No operation
+// fails for want of a registration.
 //
-// A registration, and with it the memory, is held until the last work request of the operation has ended: complete,
-// failed, flushed because its peer died, or left by a lane that was closed, at the latest when the Network is
-// closed. A wait that a context ends gives nothing back: the operation goes on. The program may unmap memory under
-// an operation: it ends in the pages that were registered. An operation that fails when it is posted has left its buffer.
+// A registration, and with it the memory, is held until the last work request of the operation has
+// ended: complete, failed, or left by a lane that was closed, at the latest when the Network is
+// closed. A wait that a context ends gives nothing back: the operation goes on. The program may
+// unmap memory under an operation: it ends in the pages that were registered. An operation that
+// fails when it is posted has left its buffer.
 //
 // # Waiting
 //
-// A wait polls in C for up to 20 microseconds at a time, then lets other
-// goroutines run; when nothing came for a while it arms the completion queue and parks in the Go
-// runtime's poller, without allocating. From there it looks around every 10 ms: at a deadline it wakes, that its
-// context was cancelled it notices then. A post that finds its queue full waits in the same way; it
-// ends because the device's retries do.
+// A wait polls in C for up to 20 microseconds at a time, then lets other goroutines run; when
+// nothing came for a while it arms the completion queue and parks in the Go runtime's poller,
+// without allocating. It looks around every 10 ms: at a deadline it wakes, the cancellation of its
+// context it notices then. A post that finds its queue full waits in the same way; it ends because
+// the device's retries do.
 //
 // # Failure
 //
-// A queue pair that reports an error is of no more use: every operation on it,
-// in flight and later, fails with *fabric.PeerDownError whose cause is the
-// completion's status, and Config.OnDown is told, once for each peer. With the default timeouts a
-// silent peer is noticed after 7 retries of 1 to 4 seconds each (IBTA 1.4 vol. 1
-// §9.7.6.1.3); when somebody else notices earlier, PeerDown ends the wait at
-// once.
+// Every operation to a rank that is down, in flight and later, fails with *fabric.PeerDownError
+// whose cause is the completion's status, and Config.OnDown is called before, once for each peer.
+// With the default timeouts a silent peer is noticed after 7 retries of 1 to 4 seconds each (IBTA
+// 1.4 vol. 1 §9.7.6.1.3); PeerDown ends the wait at once.
 //
-// A lane whose completion queue cannot be read is lost, and only it: what is in
-// flight on it and all later operations fail with the reason, no peer is taken for
-// dead, and the endpoint serves no other lane.
+// A lane whose completion queue cannot be read is lost, and only it: what is in flight on it and
+// all later operations fail with the reason, no peer is taken for dead, and its queue set serves no
+// other lane.
 //
 // # Messages
 //
-// A port (Network.NewEndpoint) has one shared receive queue with the slots, a queue pair for each connected peer, one
-// for datagrams, and one completion queue for all. The queue pair for datagrams is made in Connect, which tells the
-// peers its number; until the port is opened nothing is posted to it, and who asks for a connection asks again.
+// An endpoint has one shared receive queue with the slots, a queue pair for each connected peer,
+// one for datagrams, and one completion queue for all. The queue pair for datagrams is made in
+// Connect, which publishes its number; until the endpoint is opened nothing is posted to it, and
+// requests for connections are repeated.
 //
-// Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a doorbell of their own; the
-// poller polls with another, without the lock. A turn of Poll is one call into C when there is something to post and something
-// to take, one when there is nothing to post, else two: the posts, then the polling budget. Slots that Post gave back
-// are on the device before any message or note that is sent later.
+// Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a
+// doorbell of their own; the poller polls with another, without the lock. A turn of Poll is one
+// call into C when there is something to post and something to take, one when there is nothing to
+// post, else two: the posts, then the polling budget. Slots that Post gave back are on the device
+// before any message or note that is sent later.
 //
-// Up to the inline capacity a message leaves its buffer at the post. A message with a cookie or with a write asks for a
-// completion, of the others every 8th, the last of those that are posted together if any of them keeps its buffer, and
-// all when buffers or records become scarce. A connection that is to be closed behind silent messages gets a write of nothing
-// that asks for a completion, and so does each with silent messages that are not Urgent at Kick. A write in front of a
-// message goes, in this order: in the work request, from the segment, from what the message leaves of
-// its send buffer, from registered memory, from a copy.
+// A short message for which there is room goes from the caller's memory into its work request. Any
+// other waits in a send buffer; up to the inline capacity it leaves that at the post. A message
+// with a cookie or with a write asks for a completion, and so does the last of those that are
+// posted together if any of them keeps its buffer, and all that keep theirs when buffers become
+// scarce. The source of a write is, in this order: in the work request, in the segment, in what the
+// message leaves of its send buffer, in registered memory, in a copy.
 //
-// At most 64 messages to a peer are queued or on their way. A message without a slot is repeated every 20 ms without end and
-// counted in PortStats.RNR. RC gives no completion for it: the figure is the device's (send_rnr_err, out_of_buffer) since
-// the port was opened, and other ports of the same device show in it. A device without such a counter shows 0.
+// At most 64 messages to a peer wait or are in flight. A message without a slot is repeated every
+// 20 ms without end and counted in EndpointStats.RNR. RC gives no completion for it: the figure is
+// the device's (send_rnr_err, out_of_buffer) since the endpoint was opened, and other endpoints of
+// the same device show in it. A device without such a counter shows 0.
 //
-// A rank that a port has no connection with costs it 24 bytes (with one endpoint), a connection 192 and a queue pair
-// of 160 send requests. Of address handles there is one for each device of peers, at most 256.
+// A rank without a connection costs an endpoint 24 bytes (with one endpoint), a connection 192 and
+// a queue pair of 160 send requests. Of address handles there is one for each device of peers, at
+// most 256.
 //
-// # Connections of ports
+// # Connections of endpoints
 //
-// All of it happens in Poll and Wait. Datagrams get lost: who waits for an answer repeats itself after 1 ms, then after
-// twice as long each time up to 128 ms, and takes the peer for dead after MessageConfig.ConnectTimeout.
+// They are made and closed in Poll and Wait. Datagrams get lost: a question is repeated after 1 ms,
+// then after twice as long each time up to 128 ms, and after MessageConfig.ConnectTimeout without
+// an answer the peer is down.
 //
 //	            Send                   reply / ready, Up
 //	(none) --------------> asking --------------------------> up <------------+
@@ -95,23 +121,27 @@
 //	  ^                                                          |
 //	  +--- a close with equal counts, nothing in flight / closed, Idle --- (up)
 //
-// (event / what is said and told; PeerDown, and the end of the patience, lead from everywhere to Down.)
+// (event / datagram or fabric.Event that follows; PeerDown, and ConnectTimeout, lead from
+// everywhere to Down.)
 //
-// Connections of a pair are numbered from 1; a request carries the next number, and one with another number is a late
-// copy. Who asked is up when the reply comes, and sends; who answered is up when it hears of that, be it by a
-// message. When both ask, the request of the lower rank counts and the higher rank answers it. A copy of an answered request, or
-// of a reply, has the answer repeated.
+// Connections of a pair are numbered from 1; a request carries the next number, and one with
+// another number is a late copy. The end that asked is up when the reply comes, and sends; the end
+// that answered is up when ready or a message comes. When both ask, the request of the lower rank
+// counts and the higher rank answers it. A copy of an answered request, or of a reply, has the
+// answer repeated.
 //
-// An end closes only a connection on which nothing of its own is on its way. It says how many messages it sent and got; the
-// peer agrees if it has nothing on its way either and the counts match, so that no message is lost in a
-// completion queue. An attempt that the peer did not agree to it never agrees to later: the asker goes on after "stay". What
-// is sent meanwhile waits, and opens the next connection.
+// An end closes only a connection on which nothing of its own is in flight. It says how many
+// messages it sent and received; the peer agrees if it has nothing in flight either and the counts
+// match, so that no message is lost in a completion queue. An attempt that the peer did not agree
+// to it never agrees to later: the asker goes on after "stay". What is sent meanwhile waits, and
+// opens the next connection.
 //
-// A datagram is believed only if its source queue pair and its GID or LID are those that the rank published; it
-// needs the Q_Key, 31 random bits. All others are counted in PortStats.NotesDropped.
+// A datagram is believed only if its source queue pair and its GID or LID are those that the rank
+// published; it needs the Q_Key, 31 random bits. All others are counted in
+// EndpointStats.NotesDropped.
 //
-// An error of a connection's queue pair is the peer's death, and so is no answer to the keepalive, a write of nothing on
-// a connection that was idle for MessageConfig.Keepalive. Of a peer that dies in the midst of a
+// An error of a connection's queue pair is the peer's death, and so is no answer to the probe of a
+// connection that was idle for MessageConfig.Keepalive. Of a peer that dies in the midst of a
 // message of several packets the slot comes back if the device flushes it.
 //
 // # Wire formats
@@ -136,17 +166,18 @@
 //	48      4      rkey of the segment
 //	52      2      number of P_Keys, then 2 bytes each
 //
-// The queue pair table (version 2), exchanged in Connect, little-endian: one byte version,
-// then 4 bytes for each lane and rank, lane by lane: the number of the queue
-// pair that this rank made for that lane and rank; then 4 bytes Q_Key of this rank's datagrams, and 4 bytes for each
-// port: the number of its queue pair for datagrams, 0 if the port cannot be opened.
+// The queue pair table (version 2), exchanged in Connect, little-endian: one byte version, then 4
+// bytes for each lane and rank, lane by lane: the number of the queue pair that this rank made for
+// that lane and rank; then 4 bytes Q_Key of this rank's datagrams, and 4 bytes for each endpoint:
+// the number of its queue pair for datagrams, 0 if the endpoint cannot be opened.
 //
-// A datagram between ports (version 1), little-endian, at most 256 bytes behind the 40 of the GRH:
+// A datagram between endpoints (version 1), little-endian, at most 256 bytes behind the 40 of the
+// GRH:
 //
 //	offset  bytes  meaning
 //	0       1      version, 1
 //	1       1      kind: 1 note, 2 request, 3 reply, 4 ready, 5 refusal, 6 close, 7 closed, 8 stay
-//	2       2      port
+//	2       2      endpoint
 //	4       4      rank that sends
 //	8       4      rank to which it goes
 //	12      4      number of the connection, from 1; of a note 0

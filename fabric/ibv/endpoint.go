@@ -20,47 +20,50 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// endpoint is one message endpoint of a rank: a shared receive queue with the slots, a queue pair per connected peer, and
-// one for datagrams, all on one completion queue.
+// endpoint is one message endpoint of a rank: a shared receive queue with the slots, a queue pair
+// per connected peer, and one for datagrams, all on one completion queue.
 //
-// Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in endpoint_wait.go. Below them are
-// connections, then messages, which has the sender, and datagrams.
+// Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in
+// endpoint_wait.go. Below them are connections, then messages, which has the sender, and datagrams.
 type endpoint struct {
-	n        *Network
-	num      int
-	cfg      fabric.EndpointConfig
-	origin   time.Time
+	core
 	listener *listener
 	srq      *verbs.SRQ
 	mem      []byte // slots, send buffers, datagrams
 	mr       *verbs.MR
 	layout   layout
 
-	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes completions. It does
-	// not hold mu while it polls.
+	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes
+	// completions. It does not hold mu while it polls.
 	poller   sync.Mutex
 	bell     *verbs.Doorbell // polls
-	events   eventQueue
-	lent     []int32 // datagram buffers of the notes that the last Poll returned
 	downSeen uint32
 	polls    uint32
 
 	// mu protects what follows. It is held while requests are posted, never during a wait.
-	mu         sync.Mutex
-	closed     bool
-	out        messages
-	datagrams  datagrams
-	conns      connections
-	slots      receiveQueue
-	slotPosted []bool // slots that are not in the caller's hands
-	count      messageCounters
-	sleeping   bool // the poller is in Wait
-	armedAny   bool // and any completion wakes it
+	mu        sync.Mutex
+	closed    bool
+	out       messages
+	datagrams datagrams
+	conns     connections
+	slots     slots
+	sleeping  bool // the poller is in Wait
+	armedAny  bool // and any completion wakes it
 
 	woken  atomic.Bool
 	cancel atomic.Pointer[context.CancelFunc] // of the Wait in progress
 	alarms alarms
 	rnr    rnrCounter
+}
+
+// core is what the parts of an endpoint share.
+type core struct {
+	n      *Network
+	num    int
+	cfg    fabric.EndpointConfig
+	origin time.Time  // of its clock
+	events eventQueue // the poller's
+	count  messageCounters
 }
 
 // layout is where the parts of an endpoint's memory lie.
@@ -72,10 +75,11 @@ type layout struct {
 
 const (
 	bufferLine = 64
-	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe, Linux 6.1): there is
-	// room for the largest, which is of one packet.
+	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe,
+	// Linux 6.1): there is room for the largest, which is of one packet.
 	inStride = (grhBytes + packetMax + bufferLine - 1) / bufferLine * bufferLine
-	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the largest MTU.
+	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the
+	// largest MTU.
 	packetMax = 4096
 )
 
@@ -92,7 +96,6 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 type messageCounters struct {
 	sends, sendBytes, arrivals, arrivalBytes uint64
 	writes, writeBytes, doorbells, polls     uint64
-	posted                                   int
 
 	notes, notesArrived, notesDropped          atomic.Uint64
 	connects, accepts, handshakes, disconnects atomic.Uint64
@@ -122,7 +125,7 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 		return nil, fmt.Errorf("ibv: endpoint %d of rank %d was opened before", i, n.cfg.Rank)
 	}
 	l.opened = true
-	p := &endpoint{n: n, num: i, cfg: cfg, origin: time.Now(), listener: l, layout: newLayout(cfg)}
+	p := &endpoint{core: core{n: n, num: i, cfg: cfg, origin: time.Now()}, listener: l, layout: newLayout(cfg)}
 	if err := p.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("ibv: endpoint %d: %w", i, err), p.release())
 	}
@@ -135,8 +138,13 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 // build makes everything but connections, and posts all slots.
 func (p *endpoint) build() (err error) {
 	n, l, cfg := p.n, &p.layout, p.cfg
-	if err := p.makeTables(); err != nil {
-		return err
+	// All that can complete: every slot and datagram, and twice the work requests, since those of a
+	// closed queue pair may stay in the completion queue.
+	need := cfg.Slots + 2*int(p.out.makeTables(cfg)) + dgramRecvs + dgramSends
+	if cq := p.listener.cq; need > cq.Cap() {
+		if err := cq.Resize(need); err != nil {
+			return err
+		}
 	}
 	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return fmt.Errorf("mapping %d bytes for %d slots and %d send buffers: %w", l.bytes, cfg.Slots, cfg.Sends, err)
@@ -168,69 +176,25 @@ func (p *endpoint) build() (err error) {
 			}
 		}
 	}
-	return p.postAll()
-}
-
-// makeTables sizes what there is of each, and the completion queue for all that can complete: every slot and
-// datagram, and twice the work requests, since those of a closed queue pair may stay in it.
-func (p *endpoint) makeTables() error {
-	tx := &p.out.tx
-	// A short message leaves its buffer at the post and its request later, hence more requests than buffers.
-	tx.makeRequests(2*p.cfg.Sends + endpointQueue)
-	p.out.all = make([]message, len(tx.requests))
-	tx.owner, tx.depth, tx.every = &p.out, endpointDepth, endpointSignal
-	tx.limit = int32(max(2*len(tx.requests), endpointDepth))
-	need := p.cfg.Slots + 2*int(tx.limit) + dgramRecvs + dgramSends
-	if cq := p.listener.cq; need > cq.Cap() {
-		return cq.Resize(need)
-	}
-	return nil
-}
-
-// assemble gives the parts what they work with.
-func (p *endpoint) assemble() (err error) {
-	n, l, lkey := p.n, &p.layout, p.mr.LKey()
-	out := &p.out
-	out.n, out.num, out.events, out.count, out.lkey = n, p.num, &p.events, &p.count, lkey
-	out.inline = min(n.inline, p.cfg.SlotSize) // what Connect found
-	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
-
-	d := &p.datagrams
-	d.n, d.num, d.out, d.lkey, d.inMem, d.outMem = n, p.num, out, lkey, p.mem[l.in:l.out], p.mem[l.out:]
-	d.q = sendQueue{qp: p.listener.qp, shared: true}
-	d.handles = addressHandles{pd: n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
-	d.outAH = make([]*addressHandle, dgramSends)
-	for i := range int32(dgramSends) {
-		d.freeOut = append(d.freeOut, i)
-	}
-	d.in.qp = p.listener.qp
-	if err := d.in.makeChain(dgramRecvs, idIn, d.inMem, inStride, inStride, lkey); err != nil {
-		return err
-	}
-
-	c := &p.conns
-	c.n, c.mu, c.origin, c.cfg, c.srq, c.cq, c.inline = n, &p.mu, p.origin, p.cfg, p.srq, p.listener.cq, n.inline
-	c.out, c.datagrams, c.events, c.count = out, d, &p.events, &p.count
-	c.peers, c.byQPN = make([]peer, n.cfg.Size), make(map[uint32]*conn)
-
-	p.slots.srq = p.srq
-	p.slotPosted, p.count.posted = make([]bool, p.cfg.Slots), p.cfg.Slots
-	for i := range p.slotPosted {
-		p.slotPosted[i] = true
-	}
-	return p.slots.makeChain(p.cfg.Slots, idSlot, p.mem, p.cfg.SlotSize, l.stride, lkey)
-}
-
-// postAll posts the slots and the datagram buffers.
-func (p *endpoint) postAll() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.flushLocked()
 }
 
-func (p *endpoint) slotBytes(i int32) []byte {
-	at := int(i) * p.layout.stride
-	return p.mem[at : at+p.cfg.SlotSize : at+p.cfg.SlotSize]
+// assemble gives the parts what they work with.
+func (p *endpoint) assemble() (err error) {
+	n, l, lkey := p.n, &p.layout, p.mr.LKey()
+	out, d, c := &p.out, &p.datagrams, &p.conns
+	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
+	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
+	d.core, d.out, d.lkey, d.inMem, d.outMem = &p.core, out, lkey, p.mem[l.in:l.out], p.mem[l.out:]
+	if err := d.init(p.listener.qp); err != nil {
+		return err
+	}
+	c.core, c.mu, c.srq, c.cq, c.out, c.datagrams = &p.core, &p.mu, p.srq, p.listener.cq, out, d
+	c.peers, c.byQPN = make([]peer, n.cfg.Size), make(map[uint32]*conn)
+	p.slots.srq = p.srq
+	return p.slots.init(p.cfg, p.mem[:l.send], l.stride, lkey)
 }
 
 // served returns why there are no messages to a rank, without regard to its death.
@@ -241,8 +205,16 @@ func (n *Network) served(rank int) error {
 	return nil
 }
 
-// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing is queued behind the
-// end of a peer.
+// checkWrite returns why a write goes to no memory of a rank.
+func (n *Network) checkWrite(rank int, w *fabric.Write) error {
+	if err := n.served(rank); err != nil {
+		return err
+	}
+	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), n.peers[rank].size)
+}
+
+// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing
+// is queued behind the end of a peer.
 func (n *Network) reachable(op string, rank int) error {
 	if err := n.served(rank); err != nil {
 		return err
@@ -317,7 +289,7 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
 		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
 		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
-		RNR: rnr, Posted: c.posted, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
+		RNR: rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
 	}
 }
 
@@ -348,9 +320,7 @@ func (p *endpoint) Close() error {
 func (p *endpoint) release() error {
 	var errs []error
 	tx := &p.out.tx
-	if tx.bell != nil {
-		errs = append(errs, tx.bell.Close()) // with what it has not posted
-	}
+	errs = append(errs, closed(tx.bell)) // with what it has not posted
 	for _, c := range p.conns.byQPN {
 		errs = append(errs, c.q.qp.Close())
 	}
@@ -363,22 +333,10 @@ func (p *endpoint) release() error {
 		errs = append(errs, l.qp.Close())
 		l.qp = nil
 	}
-	errs = append(errs, p.datagrams.handles.close())
-	if p.bell != nil {
-		errs = append(errs, p.bell.Close())
-	}
-	if tx.chain != nil {
-		errs = append(errs, tx.chain.Close())
-	}
-	errs = append(errs, p.slots.close(), p.datagrams.in.close())
-	if p.srq != nil {
-		errs = append(errs, p.srq.Close())
-	}
-	if p.mr != nil {
-		errs = append(errs, p.mr.Close())
-	}
-	errs = append(errs, p.listener.release())
-	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not used any more.
+	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.slots.chain),
+		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
+	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
+	// used any more.
 	if p.mem != nil {
 		errs = append(errs, unix.Munmap(p.mem))
 		p.mem = nil

@@ -20,8 +20,8 @@ const (
 	idShift = 62
 )
 
-// Poll posts what waits and takes what there is, mostly in one call into C, and if that is nothing polls in another
-// until the budget has passed.
+// Poll posts what waits and takes what there is, mostly in one call into C, and if that is nothing
+// polls in another until the budget has passed.
 func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	if !p.poller.TryLock() {
 		return 0, p.occupied("poll")
@@ -33,7 +33,7 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 		return 0, err
 	}
 	p.count.polls++
-	p.returnNotesLocked()
+	p.datagrams.takeBack()
 	p.events.begin(events)
 	if p.events.n > 0 {
 		p.mu.Unlock()
@@ -44,23 +44,15 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 	n := p.events.end()
 	for i := range events[:n] {
 		if e := &events[i]; e.Kind == fabric.NoteArrived {
-			p.lent = append(p.lent, e.Slot)
+			p.datagrams.lent = append(p.datagrams.lent, e.Slot)
 			e.Slot = 0
 		}
 	}
 	return n, nil
 }
 
-// returnNotesLocked takes back the buffers of the notes that the last Poll returned.
-func (p *endpoint) returnNotesLocked() {
-	if len(p.lent) > 0 {
-		p.datagrams.in.bare = append(p.datagrams.in.bare, p.lent...)
-		p.lent = p.lent[:0]
-	}
-}
-
-// progressLocked is one turn of the poller, and further ones as long as completions come that are no events: when Poll
-// returns nothing there was nothing. It releases mu.
+// progressLocked is one turn of the poller, and further ones as long as completions come that are
+// no events: when Poll returns nothing there was nothing. It releases mu.
 func (p *endpoint) progressLocked(budget time.Duration) error {
 	n, more, err := p.turnLocked(budget)
 	for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
@@ -157,19 +149,20 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	c.arrived++
 	c.busy = true
 	p.out.used(c)
-	p.slotPosted[slot] = false
-	p.count.posted--
+	p.slots.posted[slot] = false
+	p.slots.count--
 	p.count.arrivals++
 	p.count.arrivalBytes += uint64(wc.ByteLen)
-	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slotBytes(slot)[:wc.ByteLen:wc.ByteLen]})
+	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
 }
 
-// receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and counted.
+// receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and
+// counted.
 func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 	d, ok := p.datagrams.understand(i, wc)
 	if !ok || p.conns.peers[d.from].down {
 		p.count.notesDropped.Add(1)
-	} else if d.kind == sayNote {
+	} else if d.kind == dgNote {
 		p.count.notesArrived.Add(1)
 		p.events.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Slot: i, Data: d.note})
 		return // Poll takes the buffer back
@@ -184,7 +177,8 @@ func (p *endpoint) unsettledLocked() bool {
 	return len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+len(p.out.idle)+len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()
 }
 
-// settle does what reaping and other goroutines left to the poller: it makes connections and ends them, and posts.
+// settle does what reaping and other goroutines left to the poller: it makes connections and ends
+// them, and posts.
 func (p *endpoint) settle() {
 	p.mu.Lock()
 	for len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+len(p.out.idle) > 0 {
@@ -221,7 +215,8 @@ func (p *endpoint) noticeDowns() {
 	})
 }
 
-// endPeer ends what there is with a rank that is down. Every message has its one end before the rank has its own.
+// endPeer ends what there is with a rank that is down. Every message has its one end before the
+// rank has its own.
 func (p *endpoint) endPeer(rank int, cause error) {
 	if p.n.served(rank) != nil || p.conns.peers[rank].down {
 		return
@@ -230,7 +225,8 @@ func (p *endpoint) endPeer(rank int, cause error) {
 	c := p.conns.peers[rank].conn
 	p.mu.Unlock()
 	if c != nil && c.q.qp != nil { // only the poller makes and closes one
-		// The slot of a message that was cut off comes back as flushed; what arrived whole is still delivered.
+		// The slot of a message that was cut off comes back as flushed; what arrived whole is still
+		// delivered.
 		if err := c.q.qp.ToError(); err != nil {
 			p.n.log.Warn("ibv: queue pair of a rank that is down cannot be stopped", "rank", rank, "err", err)
 		}
@@ -242,8 +238,9 @@ func (p *endpoint) endPeer(rank int, cause error) {
 	p.events.push(fabric.Event{Kind: fabric.Down, Peer: rank, Err: cause})
 }
 
-// drain takes all that the completion queue holds, before a queue pair is closed: some devices drop what is left of it
-// then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of rdma-core).
+// drain takes all that the completion queue holds, before a queue pair is closed: some devices drop
+// what is left of it then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of
+// rdma-core).
 func (p *endpoint) drain() {
 	for left := p.listener.cq.Cap(); left > 0; {
 		p.mu.Lock()

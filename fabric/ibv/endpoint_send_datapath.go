@@ -3,8 +3,6 @@
 package ibv
 
 import (
-	"fmt"
-
 	"github.com/ibconduit/conduit/fabric"
 )
 
@@ -41,7 +39,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	}
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
-		if err := p.checkWrite(rank, n, w); err != nil {
+		if err := p.n.checkWrite(rank, w); err != nil {
 			return err
 		}
 		m.src, m.off, m.wrs = p.n.mem.newSource(w.Src, p.n.inline, p.cfg.SlotSize-n), w.Off, 1+pieces(len(w.Src), p.n.piece)
@@ -60,7 +58,8 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return nil
 }
 
-// sendCopied sends any memory of the caller. A short message for which there is room is posted from there at once.
+// sendCopied sends any memory of the caller. A short message for which there is room is posted from
+// there at once.
 func (p *endpoint) sendCopied(rank int, data []byte, f fabric.SendFlag) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,18 +109,8 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	return nil
 }
 
-// checkWrite checks what does not need the lock.
-func (p *endpoint) checkWrite(rank, n int, w *fabric.Write) error {
-	if err := p.n.served(rank); err != nil {
-		return err
-	}
-	if n < 0 || n > p.cfg.SlotSize {
-		return &fabric.BoundsError{Op: "send", Rank: rank, Len: uint64(n), Size: uint64(p.cfg.SlotSize)}
-	}
-	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), p.n.peers[rank].size)
-}
-
-// admitLocked checks everything that Send is given; the error changes nothing. A connection is begun if there is none.
+// admitLocked checks everything that Send is given; the error changes nothing. A connection is
+// begun if there is none.
 func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*conn, error) {
 	if err := p.usableLocked("send"); err != nil {
 		return nil, err
@@ -154,7 +143,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	return c, nil
 }
 
-// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for no completion.
+// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for
+// no completion.
 func (p *endpoint) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,27 +170,22 @@ func (p *endpoint) Note(rank int, data []byte) error {
 	}
 	p.count.notes.Add(1)
 	p.prepareLocked(false) // slots go first: the note may be about them
-	if !p.datagrams.send(datagram{kind: sayNote, to: uint32(rank), note: data}) {
+	if !p.datagrams.send(datagram{kind: dgNote, to: uint32(rank), note: data}) {
 		p.count.notesDropped.Add(1)
 	}
 	return p.flushLocked()
 }
 
-// Post gives slots back. They are on the device before any message or note that is sent after it, and at the next Poll
-// at the latest.
+// Post gives slots back. They are on the device before any message or note that is sent after it,
+// and at the next Poll at the latest.
 func (p *endpoint) Post(slots ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usableLocked("post"); err != nil {
 		return err
 	}
-	for _, i := range slots {
-		if uint(i) >= uint(len(p.slotPosted)) || p.slotPosted[i] {
-			return fmt.Errorf("ibv: post: slot %d is not the caller's", i)
-		}
-		p.slotPosted[i] = true
-		p.slots.bare = append(p.slots.bare, i)
-		p.count.posted++
+	if err := p.slots.giveBack(slots); err != nil {
+		return err
 	}
 	if p.sleeping {
 		return p.flushLocked()
@@ -217,8 +202,8 @@ func (p *endpoint) flushLocked() error {
 	return p.out.lost
 }
 
-// prepareLocked stages all that can be posted; what does not fit into one ring is posted on the way. More says that a
-// message follows.
+// prepareLocked stages all that can be posted; what does not fit into one ring is posted on the
+// way. More says that a message follows.
 func (p *endpoint) prepareLocked(more bool) {
 	if p.sleeping && !p.armedAny && (more || len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()) {
 		p.armedAny = true // before the post: the completion must find it
@@ -227,24 +212,15 @@ func (p *endpoint) prepareLocked(more bool) {
 		}
 	}
 	if len(p.slots.bare) > 0 {
-		p.postReceivesLocked(&p.slots)
+		p.out.stageReceives(&p.slots.receiveQueue)
 	}
 	if len(p.datagrams.in.bare) > 0 {
-		p.postReceivesLocked(&p.datagrams.in)
+		p.out.stageReceives(&p.datagrams.in)
 	}
 	if len(p.out.tx.probes) > 0 {
 		p.out.tx.postProbes()
 	}
 	if len(p.out.ready) > 0 {
 		p.out.stageReady()
-	}
-}
-
-// postReceivesLocked stages bare receive buffers.
-func (p *endpoint) postReceivesLocked(r *receiveQueue) {
-	for len(r.bare) > 0 && p.out.lost == nil {
-		p.out.ringIfFull()
-		first, n := r.next()
-		p.out.tx.stage(run{receives: r, first: first, n: n})
 	}
 }

@@ -76,7 +76,7 @@ func (p *endpoint) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	err := p.usableLocked("wait")
 	if err == nil {
-		p.returnNotesLocked()
+		p.datagrams.takeBack()
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -135,8 +135,8 @@ func (p *endpoint) sleep(ctx context.Context) error {
 	return err
 }
 
-// arm posts what waits and arms the completion queue: for the messages that are to wake, and for any completion while
-// one of this end's own is awaited.
+// arm posts what waits and arms the completion queue: for the messages that are to wake, and for
+// any completion while one of this end's own is awaited.
 func (p *endpoint) arm() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

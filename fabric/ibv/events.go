@@ -1,8 +1,11 @@
+//go:build linux && cgo
+
 package ibv
 
 import "github.com/ibconduit/conduit/fabric"
 
-// eventQueue is a queue of events. While Poll runs, they go into its caller's slice as far as that takes them.
+// eventQueue is a queue of events. While Poll runs, they go into its caller's slice as far as that
+// takes them.
 type eventQueue struct {
 	out  []fabric.Event // of the Poll in progress
 	n    int            // events in out

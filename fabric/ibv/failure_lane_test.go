@@ -28,7 +28,7 @@ func (r *rig) whole(h fabric.Handle, err error) func(l *lane) error {
 
 // The device may still answer on a queue pair that it does not give back: neither
 // its blocks nor its numbers may serve other requests.
-func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
+func TestAQueuePairThatIsNotResetLosesItsLane(t *testing.T) {
 	var d deaths
 	r := newRig(t, 3, Config{OnDown: d.onDown})
 	l := r.lane(0)
@@ -48,13 +48,13 @@ func TestAQueuePairThatCannotBeTakenFromTheDeviceLosesItsLane(t *testing.T) {
 		t.Errorf("put to another rank on a lost lane: %v", err)
 	}
 	if e.tx.out != 0 || len(d.of(1)) != 1 || len(d.of(2)) != 0 {
-		t.Errorf("%d out; told %v", e.tx.out, d.told)
+		t.Errorf("%d in flight; reported %v", e.tx.out, d.reported)
 	}
 }
 
-// A completion queue that ran over hears of nothing any more: all that the lane
-// does fails, nothing waits for ever. Nobody is dead, and the other lane goes on.
-func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
+// A completion queue that ran over is of no more use: all that the lane does fails, nothing waits
+// for ever. No peer is down, and the other lane goes on.
+func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 	const ranks = 5
 	var d deaths
 	r := newRig(t, ranks, Config{Depth: 64, Lanes: 2, OnDown: d.onDown})
@@ -97,8 +97,8 @@ func TestALostCompletionQueueFailsEverythingOfItsLane(t *testing.T) {
 		t.Errorf("a later put: %v", err)
 	}
 	r.idle(l)
-	if d.told != nil || r.nets[0].downSeq.Load() != 0 {
-		t.Errorf("OnDown was told %v", d.told)
+	if d.reported != nil || r.nets[0].downSeq.Load() != 0 {
+		t.Errorf("OnDown was called for %v", d.reported)
 	}
 	mixed(r, other, 100, []int{0, 1, 4})
 	_ = l.Close()
@@ -155,7 +155,7 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 
 // A lane that is closed with work for a dead peer in flight serves again once the
 // device has given up.
-func TestALaneClosedWithWorkForADeadPeerServesAgain(t *testing.T) {
+func TestALaneClosedWithADeadPeerServesAgain(t *testing.T) {
 	r := newRig(t, 3, quick(Config{Depth: 4, Lanes: 1}))
 	r.mute(1, 0)
 	l := r.lane(0)

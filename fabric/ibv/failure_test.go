@@ -17,25 +17,25 @@ import (
 
 var errKilled = errors.New("it was killed")
 
-// deaths records what OnDown is told.
+// deaths records the calls of OnDown.
 type deaths struct {
-	mu   sync.Mutex
-	told map[int][]error
+	mu       sync.Mutex
+	reported map[int][]error
 }
 
 func (d *deaths) onDown(rank int, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.told == nil {
-		d.told = map[int][]error{}
+	if d.reported == nil {
+		d.reported = map[int][]error{}
 	}
-	d.told[rank] = append(d.told[rank], cause)
+	d.reported[rank] = append(d.reported[rank], cause)
 }
 
 func (d *deaths) of(rank int) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.told[rank]
+	return d.reported[rank]
 }
 
 // down fails the test unless err says that the rank is down, for that cause.
@@ -47,8 +47,7 @@ func (r *rig) down(what string, err error, rank int, cause error) {
 	}
 }
 
-// mute makes a rank deaf to another's first lane, as if its host had died: its
-// device answers nothing.
+// mute has a rank's device answer nothing to another's first lane, as if its host had died.
 func (r *rig) mute(rank, to int) {
 	r.Helper()
 	r.must("stop of a queue pair", r.nets[rank].all[0].queues[to].qp.ToError())
@@ -77,7 +76,7 @@ func TestPeerDownAfterSilentPutsEndsTheFlush(t *testing.T) {
 	}
 }
 
-func TestAnErrorKnownBeforePostingIsNotRepeatedAtFlush(t *testing.T) {
+func TestAnErrorAtThePostIsNotRepeatedAtFlush(t *testing.T) {
 	r := newRig(t, 3, Config{})
 	l := r.lane(0)
 	r.nets[0].PeerDown(1, errKilled)
@@ -107,8 +106,8 @@ func TestPeerDownWithoutACauseOrARankIsHarmless(t *testing.T) {
 	}
 }
 
-// What waits for room, or for an outcome, is told of a death at once, however
-// long the device would try.
+// What waits for room, or for an outcome, ends at once when the peer is found down, however long
+// the device would try.
 func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 	big := make([]byte, 40*bigBlock)
 	for name, op := range map[string]func(r *rig, l *lane) error{
@@ -139,7 +138,7 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 			r.mute(1, 0)
 			timer := time.AfterFunc(50*time.Millisecond, func() {
 				r.nets[0].PeerDown(1, errKilled)
-				r.nets[0].PeerDown(1, errors.New("told again"))
+				r.nets[0].PeerDown(1, errors.New("reported again"))
 			})
 			defer timer.Stop()
 			r.down(name, op(r, l), 1, errKilled)
@@ -150,7 +149,7 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 			r.must("flush", l.Flush(r.ctx))
 			for i := range l.set.ops.all {
 				if o := &l.set.ops.all[i]; o.live && name == "batch" {
-					o.abandoned = true // nobody kept their handles
+					o.abandoned = true // their handles were dropped
 					if o.parts == 0 {
 						l.set.ops.release(int32(i))
 					}
@@ -199,11 +198,11 @@ func TestASilentPeerIsFoundDownByTheDevice(t *testing.T) {
 	}
 	r.must("second flush", l.Flush(r.ctx))
 	r.idle(l)
-	if told := d.of(1); len(told) == 0 || !errors.Is(told[0], verbs.StatusRetryExceeded) {
-		t.Errorf("OnDown was told %v", told)
+	if reported := d.of(1); len(reported) == 0 || !errors.Is(reported[0], verbs.StatusRetryExceeded) {
+		t.Errorf("OnDown was called for %v", reported)
 	}
 	if len(d.of(0))+len(d.of(2)) != 0 {
-		t.Error("OnDown was told of the living")
+		t.Error("OnDown was called for ranks that live")
 	}
 	// Other lanes and later ones know it too.
 	_, err := r.lane2(l, 0).Put(1, 0, word(1), 0)
@@ -234,9 +233,9 @@ func TestAnAccessTheTargetRefusesIsADeath(t *testing.T) {
 	r.must("second flush", l.Flush(r.ctx))
 	r.idle(l)
 	if len(d.of(1)) == 0 {
-		t.Error("OnDown was not told")
+		t.Error("OnDown was not called")
 	}
-	// Somebody's later word does not replace the first cause.
+	// A later report does not replace the first cause.
 	r.nets[0].PeerDown(1, errKilled)
 	_, err = l.Get(1, 0, make([]byte, 8), 0)
 	r.down("get", err, 1, verbs.StatusRemoteAccess)
@@ -301,7 +300,7 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 			t.Error("puts to the other ranks were lost")
 		}
 		if len(d.of(1)) == 0 || len(d.of(2))+len(d.of(3)) != 0 {
-			t.Errorf("OnDown was told %v", d.told)
+			t.Errorf("OnDown was called for %v", d.reported)
 		}
 		l.set.tx.depth = 8
 		mixed(r, l, 100, []int{0, 2})
@@ -310,7 +309,7 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 }
 
 // Two lanes find the same death, one after the other.
-func TestADeathIsToldOnce(t *testing.T) {
+func TestADeathIsReportedOnce(t *testing.T) {
 	var d deaths
 	r := newRig(t, 2, quick(Config{Lanes: 2, OnDown: d.onDown}))
 	lanes := []*lane{r.lane(0), r.lane(0)}
@@ -326,18 +325,18 @@ func TestADeathIsToldOnce(t *testing.T) {
 		r.down("put", err, 1, verbs.StatusRetryExceeded)
 		r.must("flush", l.Flush(r.ctx))
 	}
-	if told := d.of(1); len(told) != 1 {
-		t.Errorf("OnDown was told %d times: %v", len(told), told)
+	if reported := d.of(1); len(reported) != 1 {
+		t.Errorf("OnDown was called %d times: %v", len(reported), reported)
 	}
-	// What the network was told itself is no news.
+	// OnDown is not called for what came by PeerDown.
 	r = newRig(t, 2, quick(Config{Lanes: 1, OnDown: d.onDown}))
 	l := r.lane(0)
 	r.mute(1, 0)
 	r.nets[0].PeerDown(1, errKilled)
 	_, err := l.Put(1, 0, word(1), 0)
 	r.down("put", err, 1, errKilled)
-	if told := d.of(1); len(told) != 1 {
-		t.Errorf("OnDown was told again: %v", told)
+	if reported := d.of(1); len(reported) != 1 {
+		t.Errorf("OnDown was called again: %v", reported)
 	}
 }
 

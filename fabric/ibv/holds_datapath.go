@@ -4,8 +4,8 @@ package ibv
 
 import "github.com/ibconduit/conduit/regcache"
 
-// hold is a registration that an operation's work requests use. It is given back when the last of them has ended,
-// however it ends. Until then the Region keeps memory of the Go heap reachable.
+// hold is a registration that an operation's work requests use. It is given back when the last of
+// them has ended, however it ends. Until then the Region keeps memory of the Go heap reachable.
 type hold struct {
 	region regcache.Region
 	parts  int32 // work requests that have not ended
@@ -41,7 +41,8 @@ func (t *holds) release(m *localMemory, i, parts int32) {
 	t.free = i
 }
 
-// releaseAll gives back what the work requests of closed queue pairs used: the device reaches nothing any more.
+// releaseAll gives back what the work requests of closed queue pairs used: the device reaches
+// nothing any more.
 func (t *holds) releaseAll(m *localMemory) {
 	for i := range t.all {
 		if t.all[i].parts > 0 {

@@ -10,13 +10,13 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// raw sends bytes from one rank's datagram queue pair to another's port.
+// raw sends bytes from one rank's datagram queue pair to another's endpoint.
 func (m *messageRig) raw(from, to int, b []byte) {
 	m.Helper()
 	p := m.ends[from].p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.datagrams.send(datagram{kind: sayReady, to: uint32(to), epoch: 1}) {
+	if !p.datagrams.send(datagram{kind: dgReady, to: uint32(to), epoch: 1}) {
 		m.Fatal("no room for a datagram")
 	}
 	sge := &p.out.tx.chain.SGEs(p.out.tx.slots - 1)[0]
@@ -32,7 +32,7 @@ func (m *messageRig) raw(from, to int, b []byte) {
 func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 	m := newMessageRig(t, 3, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
-	ok := datagram{kind: sayNote, from: 2, to: 0, note: []byte("hello")}
+	ok := datagram{kind: dgNote, from: 2, to: 0, note: []byte("hello")}
 	change := func(f func(*datagram)) []byte {
 		d := ok
 		f(&d)
@@ -46,7 +46,7 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 		change(func(d *datagram) { d.from = 1<<32 - 1 }),
 		change(func(d *datagram) { d.to = 1 }),
 		change(func(d *datagram) { d.endpoint = 1 }),
-		change(func(d *datagram) { *d = datagram{kind: sayClose, from: 1, epoch: 1, attempt: 9, sent: 1, arrived: 1} }),
+		change(func(d *datagram) { *d = datagram{kind: dgClose, from: 1, epoch: 1, attempt: 9, sent: 1, arrived: 1} }),
 	}
 	for _, b := range bad {
 		m.raw(2, 0, b)
@@ -57,12 +57,12 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 		return s.NotesArrived == 1 && s.NotesDropped == uint64(len(bad)), nil
 	})
 	// What is well made and makes no sense is ignored.
-	for kind := sayRequest; kind < sayEnd; kind++ {
+	for kind := dgRequest; kind < dgEnd; kind++ {
 		for _, epoch := range []uint32{1, 2, 3, 1<<32 - 1} {
-			if kind == sayClose && epoch == 1 {
+			if kind == dgClose && epoch == 1 {
 				continue // that is a question, which is answered
 			}
-			if kind == sayRequest && epoch == 2 {
+			if kind == dgRequest && epoch == 2 {
 				continue
 			}
 			m.raw(2, 0, encoded(datagram{kind: kind, from: 2, to: 0, epoch: epoch, qpn: 5, psn: 6, slotSize: 512, attempt: 3, sent: 77, arrived: 88}))
@@ -80,8 +80,8 @@ func TestHostileDatagramsAreCountedAndDropped(t *testing.T) {
 	}
 }
 
-// writeWithImmediate has a rank write to another's segment over the connection of their ports, which takes a receive buffer
-// there and puts nothing into it.
+// writeWithImmediate has a rank write to another's segment over the connection of their ports,
+// which takes a receive buffer there and puts nothing into it.
 func (m *messageRig) writeWithImmediate(from, to, n int) {
 	m.Helper()
 	p := m.ends[from].p
@@ -97,7 +97,7 @@ func (m *messageRig) writeWithImmediate(from, to, n int) {
 	m.must("flush", p.flushLocked())
 }
 
-// What lies in the receive buffer is what somebody else sent before.
+// What lies in the receive buffer is what another rank sent before.
 func TestAWriteWithImmediateDataIsNoMessage(t *testing.T) {
 	for _, n := range []int{8, 100, 1000} {
 		m := newMessageRig(t, 3, Config{Lanes: 1}, endpointConfig)

@@ -38,14 +38,15 @@ type Config struct {
 	// Depth is how many work requests a lane keeps in flight to one peer.
 	// Default: 128.
 	Depth int
-	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes directly from or to that
-	// memory, registered for it, instead of through the lane's slab. Default: a measured crossover, which
-	// depends on whether registrations can be kept (see tuning.go). Negative: never.
+	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes
+	// directly from or to that memory, registered for it, instead of through the lane's slab.
+	// Default: a measured crossover, which depends on whether registrations can be kept (see
+	// tuning.go). Negative: never.
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// OnDown is told once of each peer that the device found dead before PeerDown
-	// told of it; it may be called from any goroutine that uses a lane. May be nil.
+	// OnDown is called once for each peer that the device finds down before PeerDown is called for
+	// it, from any goroutine that uses a lane or an endpoint. May be nil.
 	OnDown func(rank int, cause error)
 	// Log may be nil.
 	Log *slog.Logger
@@ -78,7 +79,7 @@ type Network struct {
 
 	peers []address // by rank, from Connect on; nil entries have size 0
 
-	telling sync.Mutex    // one death after the other is told of, before it is entered here
+	reports sync.Mutex    // one call of OnDown after the other, before the rank counts as down
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
@@ -274,8 +275,8 @@ func (n *Network) Reach(rank int, addr []byte) error {
 	return nil
 }
 
-// NewLane returns an endpoint that nobody uses. If that has work in flight of the
-// lane before, it waits for it a while.
+// NewLane returns a lane on a free queue set. If that has work in flight of the lane before, it
+// waits for it a while.
 func (n *Network) NewLane() (fabric.Lane, error) {
 	e, err := n.take()
 	if err != nil {
@@ -298,7 +299,7 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 	return &lane{set: e, counters: e.counters}, nil
 }
 
-// take takes the free endpoint that has least in flight.
+// take takes the free queue set that has least in flight.
 func (n *Network) take() (*queueSet, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -339,7 +340,7 @@ func (n *Network) PeerDown(rank int, cause error) {
 		return
 	}
 	if cause == nil {
-		cause = errors.New("for a reason that nobody gave")
+		cause = errors.New("no cause was given")
 	}
 	if _, known := n.downs.LoadOrStore(rank, cause); known {
 		return
@@ -348,11 +349,11 @@ func (n *Network) PeerDown(rank int, cause error) {
 	n.wakeEndpoints()
 }
 
-// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any operation fails: whoever
-// learns of the death by one finds that the rest of the program knows.
+// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any
+// operation fails: by then the rest of the program knows of it.
 func (n *Network) found(rank int, cause error) {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+	n.reports.Lock()
+	defer n.reports.Unlock()
 	if _, known := n.downs.Load(rank); !known && n.cfg.OnDown != nil && rank != n.cfg.Rank {
 		n.cfg.OnDown(rank, cause)
 	}
@@ -383,17 +384,7 @@ func (n *Network) release() error {
 	for i := range n.listeners {
 		errs = append(errs, n.listeners[i].release())
 	}
-	errs = append(errs, n.mem.closeCache())
-	if n.mr != nil {
-		errs = append(errs, n.mr.Close())
-	}
-	if n.pd != nil {
-		errs = append(errs, n.pd.Close())
-	}
-	if n.dev != nil {
-		errs = append(errs, n.dev.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.mem.closeCache(), closed(n.mr), closed(n.pd), closed(n.dev))...)
 }
 
 func errClosed(op string) error {

@@ -32,9 +32,12 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, errClosed("put")
 	}
 	n := uint64(len(src))
-	q, err := l.target("put", peer, off, n)
-	if err != nil {
-		return fabric.Done, err
+	q := l.target(peer, off, n)
+	if q == nil {
+		var err error
+		if q, err = l.checkTarget("put", peer, off, n); err != nil {
+			return fabric.Done, err
+		}
 	}
 	c := e.counters
 	c.Puts++
@@ -67,9 +70,12 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, errClosed("get")
 	}
 	n := uint64(len(dst))
-	q, err := l.target("get", peer, off, n)
-	if err != nil {
-		return fabric.Done, err
+	q := l.target(peer, off, n)
+	if q == nil {
+		var err error
+		if q, err = l.checkTarget("get", peer, off, n); err != nil {
+			return fabric.Done, err
+		}
 	}
 	c := e.counters
 	c.Gets++
@@ -95,9 +101,12 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	if e == nil {
 		return 0, fabric.Done, errClosed("atomic")
 	}
-	q, err := l.target(code.String(), peer, off, 8)
-	if err != nil {
-		return 0, fabric.Done, err
+	q := l.target(peer, off, 8)
+	if q == nil {
+		var err error
+		if q, err = l.checkTarget(code.String(), peer, off, 8); err != nil {
+			return 0, fabric.Done, err
+		}
 	}
 	switch {
 	case off%8 != 0 || q.base%8 != 0:

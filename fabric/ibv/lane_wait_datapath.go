@@ -11,25 +11,31 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
 var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
 
+// enter returns the queue set for a call, and holds the guard until Exit.
+func (l *lane) enter(op string) (*queueSet, error) {
+	if err := l.guard.Enter(); err != nil {
+		return nil, err
+	}
+	if l.set == nil {
+		l.guard.Exit()
+		return nil, errClosed(op)
+	}
+	return l.set, nil
+}
+
 // Test makes progress and reports whether an operation is complete.
 func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return 0, false, err
-		}
-		defer l.guard.Exit()
+	e, err := l.enter("test")
+	if err != nil {
+		return 0, false, err
 	}
-	e := l.set
-	switch {
-	case e == nil:
-		return 0, false, errClosed("test")
-	case h == fabric.Done:
+	defer l.guard.Exit()
+	if h == fabric.Done {
 		return 0, true, nil
 	}
 	o := e.ops.find(h)
@@ -47,23 +53,18 @@ func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
 	if e.ops.all[o].parts > 0 {
 		return 0, false, nil
 	}
-	err := l.collect(o)
+	err = l.collect(o)
 	return e.lastOld, true, err
 }
 
 // Wait blocks until an operation is complete.
 func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return 0, err
-		}
-		defer l.guard.Exit()
+	e, err := l.enter("wait")
+	if err != nil {
+		return 0, err
 	}
-	e := l.set
-	switch {
-	case e == nil:
-		return 0, errClosed("wait")
-	case h == fabric.Done:
+	defer l.guard.Exit()
+	if h == fabric.Done {
 		return 0, nil
 	}
 	o := e.ops.find(h)
@@ -75,82 +76,63 @@ func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 			return 0, err
 		}
 	}
-	err := l.collect(o)
+	err = l.collect(o)
 	return e.lastOld, err
 }
 
 // Abandon leaves an operation to itself: its record is given back with its last work request.
 func (l *lane) Abandon(h fabric.Handle) {
-	if owner.Checked {
-		if l.guard.Enter() != nil {
-			return
-		}
-		defer l.guard.Exit()
-	}
-	if l.set == nil {
+	e, err := l.enter("abandon")
+	if err != nil {
 		return
 	}
-	if o := l.set.ops.find(h); o != none {
-		l.set.ops.abandon(o)
+	defer l.guard.Exit()
+	if o := e.ops.find(h); o != none {
+		e.ops.abandon(o)
 	}
 }
 
 // Flush blocks until nothing of the lane is in flight.
 func (l *lane) Flush(ctx context.Context) error {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return err
-		}
-		defer l.guard.Exit()
+	e, err := l.enter("flush")
+	if err != nil {
+		return err
 	}
-	e := l.set
-	if e == nil {
-		return errClosed("flush")
-	}
+	defer l.guard.Exit()
 	e.tx.probeSilent()
 	if err := e.drain(ctx); err != nil {
 		return err
 	}
-	err := e.implicitErr
+	err = e.implicitErr
 	e.implicitErr = nil
 	return err
 }
 
 // Poll makes progress without waiting.
 func (l *lane) Poll() error {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return err
-		}
-		defer l.guard.Exit()
+	e, err := l.enter("poll")
+	if err != nil {
+		return err
 	}
-	e := l.set
-	if e == nil {
-		return errClosed("poll")
-	}
+	defer l.guard.Exit()
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
 	if e.tx.out == 0 {
 		return nil
 	}
-	_, err := e.progress(1, 0)
+	_, err = e.progress(1, 0)
 	return err
 }
 
 // WaitWord blocks until a word of the segment, which the device writes, fulfils
 // the condition.
 func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return err
-		}
-		defer l.guard.Exit()
+	e, err := l.enter("wait-until")
+	if err != nil {
+		return err
 	}
-	e := l.set
-	if e == nil {
-		return errClosed("wait-until")
-	}
+	defer l.guard.Exit()
 	if err := e.post(); err != nil {
 		return err
 	}
@@ -176,8 +158,8 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	return nil
 }
 
-// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from running
-// the context's timer for milliseconds, so past its deadline it gets the chance.
+// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from
+// running the context's timer for milliseconds, so past its deadline it gets the chance.
 func overdue(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
 		runtime.Gosched()
@@ -210,7 +192,8 @@ func (l *lane) Mapped(int) []byte { return nil }
 // Counters are the lane's.
 func (l *lane) Counters() *fabric.Counters { return l.counters }
 
-// Close gives the queue set back. What is in flight completes later; it serves no other lane before.
+// Close gives the queue set back. What is in flight completes later; it serves no other lane
+// before.
 func (l *lane) Close() error {
 	e := l.set
 	if e == nil {

@@ -14,19 +14,22 @@ import (
 
 // MessageConfig says how endpoints connect.
 type MessageConfig struct {
-	// Endpoints is how many endpoints a rank can open; the same on all ranks. Default: 1. Negative: none, and nothing
-	// is made for them.
+	// Endpoints is how many endpoints a rank can open; the same on all ranks. Default: 1. Negative:
+	// none, and nothing is made for them.
 	Endpoints int
-	// Connections is above how many connections an endpoint closes idle ones, those that were not used for
-	// longest first. It is exceeded while all are in use. Default, 0: never.
+	// Connections is above how many connections an endpoint closes idle ones, those that were not
+	// used for longest first. It is exceeded while all are in use. Default, 0: never.
 	Connections int
-	// Eager makes an endpoint connect to all ranks when it is opened rather than when there is something to send.
+	// Eager makes an endpoint connect to all ranks when it is opened rather than when there is
+	// something to send.
 	Eager bool
-	// ConnectTimeout is how long a peer may leave the making, or the closing, of a connection unanswered before
-	// it is taken for dead. It includes the time until the peer opens its endpoint. Default: 1 minute.
+	// ConnectTimeout is how long a peer may leave the making, or the closing, of a connection
+	// unanswered before it is taken for dead. It includes the time until the peer opens its
+	// endpoint. Default: 1 minute.
 	ConnectTimeout time.Duration
-	// Keepalive is after how long an idle connection is probed, so that a peer's death is noticed without
-	// traffic: that takes as long again as the device's retries. Default: 5 seconds; negative: never.
+	// Keepalive is after how long an idle connection is probed, so that a peer's death is noticed
+	// without traffic: that takes as long again as the device's retries. Default: 5 seconds;
+	// negative: never.
 	Keepalive time.Duration
 }
 
@@ -44,8 +47,9 @@ func (c *MessageConfig) fill() {
 	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
-// listener is what an endpoint needs before it is opened: the queue pair for datagrams, whose number the peers get in
-// Connect. It has no buffers then: what comes is lost, and repeated by its sender.
+// listener is what an endpoint needs before it is opened: the queue pair for datagrams, whose
+// number the peers get in Connect. It has no buffers then: what comes is lost, and repeated by its
+// sender.
 type listener struct {
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
@@ -97,18 +101,9 @@ func (l *listener) make(n *Network) (err error) {
 
 // release closes what there is.
 func (l *listener) release() error {
-	var errs []error
-	if l.qp != nil {
-		errs = append(errs, l.qp.Close())
-	}
-	if l.cq != nil {
-		errs = append(errs, l.cq.Close())
-	}
-	if l.channel != nil {
-		errs = append(errs, l.channel.Close())
-	}
+	err := errors.Join(closed(l.qp), closed(l.cq), closed(l.channel))
 	l.qp, l.cq, l.channel = nil, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // endpointTable is what this rank publishes of its endpoints.

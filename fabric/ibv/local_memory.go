@@ -14,8 +14,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// registrar is a protection domain as package regcache wants it. The bits of both kinds of access are
-// those of ibv_reg_mr(3).
+// registrar is a protection domain as package regcache wants it. The bits of both kinds of access
+// are those of ibv_reg_mr(3).
 type registrar struct{ pd *verbs.PD }
 
 func (r registrar) Register(addr uintptr, n uint64, access regcache.Access) (regcache.MR, error) {
@@ -26,7 +26,8 @@ func (r registrar) Register(addr uintptr, n uint64, access regcache.Access) (reg
 	return mr, nil
 }
 
-// localMemory is the memory that operations move data from and to: the segment, and the program's own.
+// localMemory is the memory that operations move data from and to: the segment, and the program's
+// own.
 type localMemory struct {
 	pd         *verbs.PD
 	log        *slog.Logger
@@ -40,7 +41,8 @@ type localMemory struct {
 	singleMin atomic.Int64    // bytes from which on also for one operation
 }
 
-// openCache makes the registrations of the program's own memory possible, unless the configuration forbids it.
+// openCache makes the registrations of the program's own memory possible, unless the configuration
+// forbids it.
 func (m *localMemory) openCache() (err error) {
 	m.zeroMin.Store(math.MaxInt64)
 	if m.asked < 0 {
@@ -54,8 +56,8 @@ func (m *localMemory) openCache() (err error) {
 	return nil
 }
 
-// settle decides from which size on the program's own memory is registered: it pays earlier when registrations are
-// kept. A size that was asked for holds in either case.
+// settle decides from which size on the program's own memory is registered: it pays earlier when
+// registrations are kept. A size that was asked for holds in either case.
 func (m *localMemory) settle(s regcache.Status) {
 	o := s.Origins[m.origin]
 	kept, single := m.asked, m.asked
@@ -89,11 +91,11 @@ func (m *localMemory) inSegment(buf []byte) (uint64, bool) {
 	return p, off < m.size && uint64(len(buf)) <= m.size-off
 }
 
-// register gets a registration of buf for one operation or, if it is kept, for later ones too. An error that is fatal
-// is the operation's; after others its data is copied.
+// register gets a registration of buf for one operation or, if it is kept, for later ones too. An
+// error that is fatal is the operation's; after others its data is copied.
 //
-// buf never lies on a goroutine's stack: it came through an interface (fabric.Lane), and is kept in a Region, either of
-// which makes the compiler allocate it on the heap.
+// buf never lies on a goroutine's stack: it came through an interface (fabric.Lane), and is kept in
+// a Region, either of which makes the compiler allocate it on the heap.
 func (m *localMemory) register(buf []byte, access regcache.Access) (regcache.Region, error) {
 	p, n := unsafe.Pointer(unsafe.SliceData(buf)), uint64(len(buf))
 	r, err := m.cache.GetKept(p, n, access)
@@ -110,20 +112,23 @@ func (m *localMemory) unregister(r regcache.Region) {
 	}
 }
 
-// fatal reports an error of the cache that no copy may hide: it had a registration of other pages than the addresses.
+// fatal reports an error of the cache that no copy may hide: it had a registration of other pages
+// than the addresses.
 func fatal(err error) bool { return errors.Is(err, regcache.ErrStale) }
 
 func addrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// Registrations is the cache of registrations of the program's own memory; nil when it is never registered. It is the
-// network's, and closed with it.
+// Registrations is the cache of registrations of the program's own memory; nil when it is never
+// registered. It is the network's, and closed with it.
 func (n *Network) Registrations() *regcache.Cache { return n.mem.cache }
 
-// ZeroCopyMin is from how many bytes on a put or get of the program's own memory goes without a copy; math.MaxInt64: never.
+// ZeroCopyMin is from how many bytes on a put or get of the program's own memory goes without a
+// copy; math.MaxInt64: never.
 func (n *Network) ZeroCopyMin() int64 { return n.mem.zeroMin.Load() }
 
-// Retest tests again whether all changes of the program's memory are noticed: another library may have replaced
-// the hooks since. What is not is registered for each operation from then on. It may be called at any time.
+// Retest tests again whether all changes of the program's memory are noticed: another library may
+// have replaced the hooks since. What is not is registered for each operation from then on. It may
+// be called at any time.
 func (n *Network) Retest() (s regcache.Status, ok bool) {
 	if n.mem.cache == nil {
 		return s, false

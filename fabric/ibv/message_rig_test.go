@@ -16,7 +16,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// mail is a rig whose ranks have a port each, and the books of who sent what to whom.
+// messageRig is a rig whose ranks have an endpoint each, and counts what each sent to each.
 type messageRig struct {
 	*rig
 	ends  []*end
@@ -24,7 +24,7 @@ type messageRig struct {
 	live  func(rank int) bool
 }
 
-// office is a rank's port and what it knows.
+// end is a rank's endpoint, and what was sent and arrived there.
 type end struct {
 	m       *messageRig
 	rank    int
@@ -44,18 +44,24 @@ type end struct {
 
 func newMessageRig(t testing.TB, n int, cfg Config, pc fabric.EndpointConfig) *messageRig {
 	t.Helper()
-	m := &messageRig{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
+	m := connectMessageRig(t, n, cfg)
 	for r := range n {
 		m.open(r, pc)
 	}
 	return m
 }
 
+// connectMessageRig opens no endpoints.
+func connectMessageRig(t testing.TB, n int, cfg Config) *messageRig {
+	t.Helper()
+	return &messageRig{rig: newRig(t, n, cfg), taken: make([]atomic.Uint64, n*n), live: func(int) bool { return true }}
+}
+
 func (m *messageRig) open(rank int, pc fabric.EndpointConfig) *end {
 	m.Helper()
 	n := len(m.nets)
 	p, err := m.nets[rank].NewEndpoint(0, pc)
-	m.must("new port", err)
+	m.must("new endpoint", err)
 	o := &end{m: m, rank: rank, p: p.(*endpoint), rng: rand.New(rand.NewPCG(9, uint64(rank))), sent: make([]uint64, n), arrived: make([]uint64, n),
 		epoch: make([]uint32, n), open: make([]bool, n), down: make([]error, n), cookies: map[uint64]int{}}
 	m.ends = append(m.ends, o)
@@ -180,7 +186,8 @@ func (o *end) take(e fabric.Event) error {
 	return nil
 }
 
-// work runs step on every rank that takes part, with polls between, until all say that they are done; they go on polling until then.
+// work runs step on every rank that takes part, with polls between, until it has returned true for
+// all of them.
 func (m *messageRig) work(step func(o *end) (bool, error)) {
 	m.Helper()
 	var left atomic.Int64
@@ -252,7 +259,8 @@ func (o *end) delivered() bool {
 	return true
 }
 
-// agree checks that both ends of every pair number and count alike, and that no message met no slot.
+// agree checks that both ends of every pair number and count alike, and that no message met no
+// slot.
 func (m *messageRig) agree() {
 	m.Helper()
 	connects, accepts := uint64(0), uint64(0)
@@ -273,7 +281,8 @@ func (m *messageRig) agree() {
 	}
 }
 
-// verifyEndpoint checks an endpoint: every request, buffer and slot is in one place, and the sums agree.
+// verifyEndpoint checks an endpoint: every request, buffer and slot is in one place, and the sums
+// agree.
 func verifyEndpoint(t testing.TB, p *endpoint) {
 	t.Helper()
 	p.mu.Lock()
@@ -304,13 +313,13 @@ func verifyEndpoint(t testing.TB, p *endpoint) {
 		t.Errorf("%d of %d send buffers are somewhere, %d free", bufs, len(p.out.bufs.all), len(p.out.bufs.free))
 	}
 	posted := 0
-	for _, ok := range p.slotPosted {
+	for _, ok := range p.slots.posted {
 		if ok {
 			posted++
 		}
 	}
-	if posted != p.count.posted {
-		t.Errorf("%d slots are the device's, %d counted", posted, p.count.posted)
+	if posted != p.slots.count {
+		t.Errorf("%d slots are the device's, %d counted", posted, p.slots.count)
 	}
 }
 
@@ -328,6 +337,29 @@ func (m *messageRig) connectAll() {
 		return len(o.cookies) == 0 && o.delivered(), nil
 	})
 }
+
+// sendShort sends short messages that need no send buffer, without regard to the peer's slots.
+func (o *end) sendShort(peer, count int, f fabric.SendFlag) {
+	o.m.Helper()
+	for range count {
+		o.sent[peer]++
+		b := make([]byte, 8)
+		fillMessage(b, o.rank, peer, o.sent[peer])
+		o.m.must("send", o.p.Send(peer, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, f))
+	}
+}
+
+// stopDevice has a rank's device answer nothing more.
+func (m *messageRig) stopDevice(rank int) {
+	m.Helper()
+	for _, c := range m.ends[rank].p.conns.byQPN {
+		m.must("stop of a queue pair", c.q.qp.ToError())
+	}
+	m.without(rank)
+}
+
+// without lets all ranks but one work.
+func (m *messageRig) without(rank int) { m.live = func(r int) bool { return r != rank } }
 
 // only lets some ranks work.
 func (m *messageRig) only(ranks ...int) {

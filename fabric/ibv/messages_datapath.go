@@ -9,13 +9,10 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// messages are those of an endpoint that wait for their connections or are in flight. The endpoint's mu protects them.
+// messages are those of an endpoint that wait for their connections or are in flight. The
+// endpoint's mu protects them.
 type messages struct {
-	n      *Network
-	num    int // of the endpoint
-	events *eventQueue
-	count  *messageCounters
-
+	*core
 	tx     sender
 	all    []message // by request of tx
 	bufs   sendBuffers
@@ -41,20 +38,34 @@ type message struct {
 	src       source // of the write
 }
 
-// unconfirmed reports whether a message needs no send buffer any more, and may not have arrived. An urgent one is an
-// answer: the rank that waits for it sees to that, and one that does not may be gone, and would be found dead.
+// unconfirmed reports whether a message needs no send buffer any more, and may not have arrived. An
+// urgent one is an answer: the rank that waits for it sees to that, and one that does not may be
+// gone, and would be found dead.
 func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && !m.urgent }
 
 // Made once, since it is returned often.
 var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
 
-// takesNow reports whether a connection has nothing that waits, and room for a message of one work request.
+// makeTables sizes what there is of each, and returns how many work requests may be in flight.
+func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
+	// A short message leaves its buffer at the post and its request later, hence more requests than
+	// buffers.
+	o.tx.makeRequests(2*cfg.Sends + endpointQueue)
+	o.all = make([]message, len(o.tx.requests))
+	o.tx.owner, o.tx.depth, o.tx.every = o, endpointDepth, endpointSignal
+	o.tx.limit = int32(max(2*len(o.all), endpointDepth))
+	return o.tx.limit
+}
+
+// takesNow reports whether a connection has nothing that waits, and room for a message of one work
+// request.
 func (o *messages) takesNow(c *conn) bool {
 	return c.state == connUp && c.waiting.n == 0 && c.q.flight.n < endpointQueue && c.q.err == nil && o.tx.unused > 0 &&
 		o.tx.room(&c.q, 1) && !o.tx.full()
 }
 
-// stageCopied stages a message that takesNow and that travels in its work request: it needs no send buffer.
+// stageCopied stages a message that takesNow and that travels in its work request: it needs no send
+// buffer.
 func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
 	tx := &o.tx
 	i, slot, w := tx.one(&c.q)
@@ -234,14 +245,25 @@ func (o *messages) probeUnconfirmed() {
 	}
 }
 
-// ringIfFull makes sure that the ring in preparation takes one more work request, in a run of its own.
+// stageReceives stages bare receive buffers.
+func (o *messages) stageReceives(r *receiveQueue) {
+	for len(r.bare) > 0 && o.lost == nil {
+		o.ringIfFull()
+		first, n := r.next()
+		o.tx.stage(run{receives: r, first: first, n: n})
+	}
+}
+
+// ringIfFull makes sure that the ring in preparation takes one more work request, in a run of its
+// own.
 func (o *messages) ringIfFull() {
 	if o.tx.full() {
 		o.ring(0)
 	}
 }
 
-// ring posts what is staged and, with want 1, takes completions that there are already: their count.
+// ring posts what is staged and, with want 1, takes completions that there are already: their
+// count.
 func (o *messages) ring(want int) int {
 	o.count.doorbells++
 	n, err := o.tx.ring(want, 0)

@@ -50,8 +50,9 @@ func TestARankTalksToItself(t *testing.T) {
 	}
 }
 
-// Buffers of messages that asked for no completion come back though nobody sends anything more, however many connections hold them.
-func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
+// Buffers of messages that ask for no completion come back though nothing more is sent, however
+// many connections hold them.
+func TestSilentMessagesGiveTheirBuffersBack(t *testing.T) {
 	m := newMessageRig(t, 6, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 48, SlotSize: 512, Sends: 16})
 	rounds := 0
 	m.work(func(o *end) (bool, error) {
@@ -66,11 +67,12 @@ func TestSilentMessagesKeepNoBufferForEver(t *testing.T) {
 	})
 }
 
-// A device may take nothing from within the request, or less than the shortest message of those above.
-func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
+// A device may take nothing from within the request, or less than the shortest message of those
+// above.
+func TestCopiedMessagesArriveWithoutInline(t *testing.T) {
 	for _, inline := range []int{0, 16, inlineWish} {
 		t.Run(fmt.Sprint(inline), func(t *testing.T) {
-			m := &messageRig{rig: newRig(t, 3, Config{Lanes: 1}), taken: make([]atomic.Uint64, 9), live: func(int) bool { return true }}
+			m := connectMessageRig(t, 3, Config{Lanes: 1})
 			for r, n := range m.nets {
 				n.inline = min(n.inline, inline)
 				m.open(r, fabric.EndpointConfig{Slots: 48, SlotSize: 256, Sends: 4, Reserved: 1}).copied = true
@@ -83,7 +85,7 @@ func TestCopiedMessagesArriveWhateverTheDeviceTakesInline(t *testing.T) {
 }
 
 // Whatever way the source of a write takes, its bytes are there when the message is.
-func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
+func TestWritesArriveBeforeTheirMessages(t *testing.T) {
 	for _, zero := range []int64{0, -1} {
 		m := newMessageRig(t, 2, Config{Lanes: 1, ZeroCopyMin: zero}, fabric.EndpointConfig{Slots: 8, SlotSize: 256, Sends: 4})
 		m.nets[0].piece = 8 << 10 // longer ones are cut
@@ -139,7 +141,7 @@ func TestWritesFromAllKindsOfMemoryArriveBeforeTheirMessages(t *testing.T) {
 func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
 	m := newMessageRig(t, 4, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
-	m.live = func(rank int) bool { return rank != 2 }
+	m.without(2)
 	a := m.ends[0]
 	m.must("reset", a.p.conns.peers[2].conn.q.qp.Reset())
 	for _, peer := range []int{1, 2, 3, 2, 1} {
@@ -153,19 +155,14 @@ func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// Messages that leave their buffers at once ask for no completion. The third one finds no slot, as one whose packet is lost finds no receiver.
-func TestAKickFindsOutWhatHasArrived(t *testing.T) {
+// Messages that leave their buffers at once ask for no completion. The third one finds no slot, as
+// one whose packet is lost finds no receiver.
+func TestAKickProbesWhatIsUnconfirmed(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 2, SlotSize: 64, Sends: 4})
 	m.connectAll()
 	m.only(0)
 	a := m.ends[0]
-	for range 3 {
-		seq := a.sent[1] + 1
-		b := make([]byte, 8)
-		fillMessage(b, 0, 1, seq)
-		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, 0))
-		a.sent[1] = seq
-	}
+	a.sendShort(1, 3, 0)
 	m.must("kick", a.p.Kick())
 	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); {
 		m.must("poll", a.poll(0))
@@ -178,7 +175,7 @@ func TestAKickFindsOutWhatHasArrived(t *testing.T) {
 }
 
 // The ends of its own notes are as many completions as a ring takes at once.
-func TestAPollThatBringsNothingHasLeftNothingBehind(t *testing.T) {
+func TestAnEmptyPollHasLeftNothingBehind(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
 	a, b := m.ends[0].p, m.ends[1]
@@ -208,18 +205,13 @@ func TestAPollThatBringsNothingHasLeftNothingBehind(t *testing.T) {
 	}
 }
 
-// What is urgent answers. Who was answered may have closed its port, and would be found dead.
-func TestAKickAsksNothingAboutAnswers(t *testing.T) {
+// Urgent messages are answers. Their receiver may have closed its endpoint since, and would be
+// found dead.
+func TestAKickDoesNotProbeAnswers(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, endpointConfig)
 	m.connectAll()
 	a := m.ends[0]
-	for range 3 {
-		seq := a.sent[1] + 1
-		b := make([]byte, 8)
-		fillMessage(b, 0, 1, seq)
-		m.must("send", a.p.Send(1, fabric.SendBuf{Data: b, ID: fabric.Copied}, len(b), nil, 0, fabric.Urgent))
-		a.sent[1] = seq
-	}
+	a.sendShort(1, 3, fabric.Urgent)
 	m.work(func(*end) (bool, error) { return a.delivered(), nil })
 	m.must("close", m.ends[1].p.Close())
 	m.only(0)
@@ -227,6 +219,23 @@ func TestAKickAsksNothingAboutAnswers(t *testing.T) {
 	if s := a.p.Stats(); s.Unconfirmed != 0 || a.p.conns.peers[1].conn.q.probing {
 		t.Errorf("%d messages may not have arrived, and it is asked about them: %v", s.Unconfirmed, a.p.conns.peers[1].conn.q.probing)
 	}
+}
+
+// pollAndWait polls an endpoint, and sleeps when there is nothing, until ctx ends.
+func (o *end) pollAndWait(ctx context.Context, take func(e fabric.Event) error) error {
+	for ctx.Err() == nil {
+		n, err := o.p.Poll(o.events[:], 0)
+		for _, e := range o.events[:n] {
+			err = errors.Join(err, take(e))
+		}
+		if err == nil && n == 0 {
+			err = o.p.Wait(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Senders that do not poll, and a poller that sleeps whenever it can.
@@ -237,34 +246,24 @@ func TestManySendersAndASleepingPoller(t *testing.T) {
 	defer cancel()
 	var got, sent atomic.Int64
 	var wg, pollers sync.WaitGroup
+	check := func(err error) {
+		if err != nil {
+			t.Error(err)
+			cancel()
+		}
+	}
 	for _, o := range m.ends {
 		pollers.Go(func() {
-			for ctx.Err() == nil {
-				n, err := o.p.Poll(o.events[:], 0)
-				for _, e := range o.events[:n] {
-					switch e.Kind {
-					case fabric.Arrived:
-						got.Add(1)
-						if err == nil {
-							err = o.p.Post(e.Slot)
-						}
-					case fabric.Sent:
-						sent.Add(1)
-						if e.Err != nil {
-							err = e.Err
-						}
-					}
+			check(o.pollAndWait(ctx, func(e fabric.Event) error {
+				switch e.Kind {
+				case fabric.Arrived:
+					got.Add(1)
+					return o.p.Post(e.Slot)
+				case fabric.Sent:
+					sent.Add(1)
 				}
-				if err == nil && n == 0 {
-					if err = o.p.Wait(ctx); ctx.Err() != nil {
-						err = nil
-					}
-				}
-				if err != nil {
-					t.Error(err)
-					cancel()
-				}
-			}
+				return e.Err
+			}))
 		})
 	}
 	for s := range senders {
@@ -277,14 +276,12 @@ func TestManySendersAndASleepingPoller(t *testing.T) {
 						p.Release(b)
 					}
 				}
-				switch {
-				case err == nil:
+				if err == nil {
 					i++
-				case errors.Is(err, fabric.ErrAgain):
+				} else if errors.Is(err, fabric.ErrAgain) {
 					time.Sleep(time.Millisecond) // only the poller makes room
-				default:
-					t.Error(err)
-					cancel()
+				} else {
+					check(err)
 				}
 			}
 		})
@@ -301,7 +298,7 @@ func TestManySendersAndASleepingPoller(t *testing.T) {
 }
 
 // Nothing but its own completion can wake this poller: it had armed for messages only.
-func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
+func TestASleepingPollerSeesWhatIsSentMeanwhile(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Keepalive: -1}}, endpointConfig)
 	m.connectAll()
 	o := m.ends[0]
@@ -310,20 +307,14 @@ func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
 	var ended atomic.Uint64
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ctx.Err() == nil {
-			n, err := o.p.Poll(o.events[:], 0)
-			for _, e := range o.events[:n] {
-				if e.Kind == fabric.Sent && e.Err == nil {
-					ended.Store(e.Cookie)
-				}
+		err := o.pollAndWait(ctx, func(e fabric.Event) error {
+			if e.Kind == fabric.Sent {
+				ended.Store(e.Cookie)
 			}
-			if err == nil && n == 0 {
-				err = o.p.Wait(ctx)
-			}
-			if err != nil && ctx.Err() == nil {
-				t.Error(err)
-				return
-			}
+			return e.Err
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 	for i := range uint64(8) {
@@ -338,7 +329,7 @@ func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
 		m.must("send", o.p.Send(1, b, 300, nil, i+1, 0))
 		for ended.Load() != i+1 {
 			if m.ctx.Err() != nil {
-				t.Fatalf("nobody learned that message %d is complete", i+1)
+				t.Fatalf("the poller did not see that message %d is complete", i+1)
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -347,7 +338,8 @@ func TestASleepingPollerLearnsOfWhatOthersSendMeanwhile(t *testing.T) {
 	wg.Wait()
 }
 
-// What a note tells is that slots were given back: the answer may be there before the doorbell has come to the next queue.
+// The note may be about slots that were given back: its answer may be there before the doorbell has
+// come to the next queue.
 func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
@@ -361,27 +353,27 @@ func TestSlotsAreOnTheDeviceBeforeANote(t *testing.T) {
 	}
 	p.mu.Unlock()
 	m.must("note", p.Note(1, []byte("send")))
-	if runs := p.out.tx.runs[:2]; runs[0].receives != &p.slots || runs[1].queue != &p.datagrams.q { // posted, in this order
+	if runs := p.out.tx.runs[:2]; runs[0].receives != &p.slots.receiveQueue || runs[1].queue != &p.datagrams.q { // posted, in this order
 		t.Errorf("posted %+v", runs)
 	}
 }
 
-func TestTwoPortsOfARankAreApart(t *testing.T) {
+func TestTwoEndpointsOfARankAreApart(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1, Messages: MessageConfig{Endpoints: 2}}, endpointConfig)
 	for r := range 2 {
 		p, err := m.nets[r].NewEndpoint(1, endpointConfig)
-		m.must("second port", err)
+		m.must("second endpoint", err)
 		m.Cleanup(func() { m.must("close", p.Close()) })
 		if _, err := m.nets[r].NewEndpoint(1, endpointConfig); err == nil {
-			t.Error("a port was opened twice")
+			t.Error("an endpoint was opened twice")
 		}
 		if _, err := m.nets[r].NewEndpoint(2, endpointConfig); err == nil {
-			t.Error("a port too many was opened")
+			t.Error("an endpoint too many was opened")
 		}
 	}
 	m.exchange(10)
 	m.agree()
 	if n := m.nets[0].endpoints[1].Connected(); n != 0 {
-		t.Errorf("the other port has %d connections", n)
+		t.Errorf("the other endpoint has %d connections", n)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux && cgo
+
 package ibv
 
 import "github.com/ibconduit/conduit/fabric"

@@ -29,7 +29,7 @@ func TestEveryDepthDrains(t *testing.T) {
 }
 
 // mixed does many operations of all kinds, in and out of batches, to the peers
-// in turn, verifies the books on the way, and at the end the content.
+// in turn, verifies the lane on the way, and at the end the content.
 func mixed(r *rig, l *lane, n int, peers []int) {
 	r.Helper()
 	rng := rand.New(rand.NewPCG(3, uint64(n)))
@@ -110,7 +110,7 @@ func (r *rig) collect(l *lane, hs []fabric.Handle) []fabric.Handle {
 }
 
 // A completion queue smaller than what the links together may have out.
-func TestALaneNeverHasMoreOutThanItsCompletionQueueHolds(t *testing.T) {
+func TestALaneDoesNotOverrunItsCompletionQueue(t *testing.T) {
 	r := newRig(t, 5, Config{Depth: 16, Lanes: 1})
 	l := r.lane(0)
 	for _, limit := range []int32{32, 8, 3, 2, 1} {

@@ -10,14 +10,14 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// hasty are time-outs of the device that a test can wait for: 67 ms, four times. A busy machine may keep one that lives from
-// answering for longer than a few milliseconds.
+// hasty are time-outs of the device that a test can wait for: 67 ms, four times. A busy machine may
+// keep one that lives from answering for longer than a few milliseconds.
 var hasty = Config{Lanes: 1, timeout: 14, retries: 3}
 
-// A peer whose port is open and that nobody polls is alive for all its device knows.
-func TestAPeerThatAnswersNoAttemptToConnectIsDown(t *testing.T) {
+// A peer whose endpoint is open and not polled is alive for all its device knows.
+func TestAPeerWithoutAnAnswerToConnectIsDown(t *testing.T) {
 	m := newMessageRig(t, 3, Config{Lanes: 1, Messages: MessageConfig{ConnectTimeout: 200 * time.Millisecond}}, endpointConfig)
-	m.live = func(rank int) bool { return rank != 1 }
+	m.without(1)
 	m.work(func(o *end) (bool, error) {
 		if o.rank == 0 && o.sent[1] < 4 && o.down[1] == nil {
 			_, err := o.send(1, 400, true, 0)
@@ -38,11 +38,12 @@ func TestAPeerThatAnswersNoAttemptToConnectIsDown(t *testing.T) {
 }
 
 func TestKeepaliveFindsADeadPeerWithoutTraffic(t *testing.T) {
-	t.Run("behind messages that told of their end", func(t *testing.T) { findByKeepalive(t, 0) })
+	t.Run("behind messages that asked for a completion", func(t *testing.T) { findByKeepalive(t, 0) })
 	t.Run("behind messages that did not", func(t *testing.T) { findByKeepalive(t, 3) })
 }
 
-// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask for no completion.
+// findByKeepalive: rank 1 dies when the last messages of each rank to each other were some that ask
+// for no completion.
 func findByKeepalive(t *testing.T, silent int) {
 	cfg := hasty
 	cfg.Messages.Keepalive = 20 * time.Millisecond
@@ -61,13 +62,10 @@ func findByKeepalive(t *testing.T, silent int) {
 		}
 		m.work(func(o *end) (bool, error) { return o.delivered(), nil })
 	}
-	m.live = func(rank int) bool { return rank != 1 }
-	for _, c := range m.ends[1].p.conns.byQPN { // its device answers nothing more
-		m.must("stop of a queue pair", c.q.qp.ToError())
-	}
+	m.stopDevice(1)
 	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
 	if m.ends[0].down[2] != nil || !m.ends[0].open[2] || len(d.of(1)) != 2 || len(d.of(2)) != 0 {
-		t.Errorf("rank 2 is down at rank 0: %v; OnDown was told of rank 1 %d times, of rank 2 %d times", m.ends[0].down[2], len(d.of(1)), len(d.of(2)))
+		t.Errorf("rank 2 is down at rank 0: %v; OnDown was called %d times for rank 1, %d times for rank 2", m.ends[0].down[2], len(d.of(1)), len(d.of(2)))
 	}
 	for _, e := range m.ends {
 		if e.rank != 1 && !errors.Is(e.down[1], fabric.ErrPeerDown) && e.down[1] == nil {
@@ -76,18 +74,15 @@ func findByKeepalive(t *testing.T, silent int) {
 	}
 }
 
-// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it must poll for that. Its
-// device must answer at once.
-func TestClosingTheConnectionToADeadPeerFindsItDead(t *testing.T) {
+// The peer that is asked whether a connection may be closed has ConnectTimeout to answer, since it
+// must poll for that. Its device must answer at once.
+func TestClosingAConnectionFindsADeadPeer(t *testing.T) {
 	cfg := hasty
 	cfg.Messages.Keepalive = -1
 	cfg.Messages.ConnectTimeout = time.Hour
 	m := newMessageRig(t, 3, cfg, endpointConfig)
 	m.connectAll()
-	m.live = func(rank int) bool { return rank != 1 }
-	for _, c := range m.ends[1].p.conns.byQPN { // its device answers nothing more
-		m.must("stop of a queue pair", c.q.qp.ToError())
-	}
+	m.stopDevice(1)
 	for _, o := range m.ends {
 		if o.rank != 1 {
 			m.must("disconnect", o.p.Disconnect(1))
@@ -96,7 +91,8 @@ func TestClosingTheConnectionToADeadPeerFindsItDead(t *testing.T) {
 	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
 }
 
-// A port that closes while everybody sends to it: each message has its end, and the others go on.
+// An endpoint that closes while all ranks send to it: each message has its end, and the others go
+// on.
 func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 	m := newMessageRig(t, 4, hasty, endpointConfig)
 	m.connectAll()
@@ -119,8 +115,8 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 		}
 	}
 	m.must("close", m.ends[0].p.Close())
-	m.live = func(rank int) bool { return rank != 0 }
-	for _, o := range m.ends[1:] { // who has not polled since does not know
+	m.without(0)
+	for _, o := range m.ends[1:] { // without a poll since, they do not know
 		m.taken[o.rank*len(m.ends)].Store(o.sent[0])
 		if ok, err := o.send(0, 500, true, 0); !ok || err != nil {
 			t.Fatalf("rank %d could not send: %v", o.rank, err)
@@ -151,7 +147,8 @@ func TestClosingInMidTrafficEndsEveryMessageOnce(t *testing.T) {
 	})
 }
 
-// Nobody polls while a rank sends and dies: its messages lie in the completion queue, more of them than one look takes.
+// No poll happens while a rank sends and dies: its messages lie in the completion queue, more of
+// them than one look takes.
 func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	const count = 200
 	m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * count, SlotSize: 64, Sends: 16})
@@ -170,6 +167,6 @@ func TestWhatHadArrivedOfADeadRankIsDelivered(t *testing.T) {
 	m.only(0)
 	m.work(func(o *end) (bool, error) { return o.down[1] != nil, nil })
 	if got := m.ends[0].arrived[1]; got != count+1 {
-		t.Errorf("%d messages of %d were told of", got, count+1)
+		t.Errorf("%d messages of %d were delivered", got, count+1)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of what is in
-// flight. It outlives the lanes that use it, one after another.
+// queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of
+// what is in flight. It outlives the lanes that use it, one after another.
 type queueSet struct {
 	net     *Network
 	index   int
@@ -68,7 +68,8 @@ const (
 
 func (k kind) String() string { return [...]string{"put", "get", "atomic"}[k] }
 
-// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue sets that are used.
+// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue
+// sets that are used.
 func (e *queueSet) prepare() (err error) {
 	if e.tx.bell == nil {
 		if err := e.build(); err != nil {
@@ -128,44 +129,37 @@ func (e *queueSet) drain(ctx context.Context) error {
 }
 
 func (e *queueSet) unbuild() error {
-	var errs []error
-	if e.tx.bell != nil {
-		errs = append(errs, e.tx.bell.Close())
-	}
-	if e.tx.chain != nil {
-		errs = append(errs, e.tx.chain.Close())
-	}
-	if e.slabMR != nil {
-		errs = append(errs, e.slabMR.Close())
-	}
+	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), closed(e.slabMR))
 	if e.slab.mem != nil {
-		errs = append(errs, unix.Munmap(e.slab.mem))
+		err = errors.Join(err, unix.Munmap(e.slab.mem))
 	}
 	if e.freeCounters != nil {
 		e.freeCounters()
 	}
 	e.tx.bell, e.tx.chain, e.slabMR, e.slab, e.counters, e.freeCounters = nil, nil, nil, slab{}, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // release closes the queue pairs first: after that the device reaches nothing.
 func (e *queueSet) release() error {
 	var errs []error
 	for i := range e.queues {
-		if qp := e.queues[i].qp; qp != nil {
-			errs = append(errs, qp.Close())
-		}
+		errs = append(errs, closed(e.queues[i].qp))
 	}
-	if e.mirror != nil {
-		errs = append(errs, e.mirror.Close())
-	}
+	errs = append(errs, closed(e.mirror))
 	e.holds.releaseAll(&e.net.mem)
-	errs = append(errs, e.unbuild())
-	if e.cq != nil {
-		errs = append(errs, e.cq.Close())
-	}
-	if e.channel != nil {
-		errs = append(errs, e.channel.Close())
-	}
+	errs = append(errs, e.unbuild(), closed(e.cq), closed(e.channel))
 	return errors.Join(errs...)
+}
+
+// closed closes what was made: not a nil pointer.
+func closed[T interface {
+	comparable
+	Close() error
+}](x T) error {
+	var none T
+	if x == none {
+		return nil
+	}
+	return x.Close()
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// room makes sure that one more work request to a peer can be posted. After an error nothing is in flight to it.
+// room makes sure that one more work request to a peer can be posted. After an error nothing is in
+// flight to it.
 func (e *queueSet) room(q *sendQueue) error {
 	if e.tx.full() {
 		if err := e.post(); err != nil {
@@ -27,8 +28,8 @@ func (e *queueSet) room(q *sendQueue) error {
 	return q.err
 }
 
-// stall waits for a completion because something is full. It ends: each request in flight completes or fails within
-// the device's retries.
+// stall waits for a completion because something is full. It ends: each request in flight completes
+// or fails within the device's retries.
 func (e *queueSet) stall(q *sendQueue) error {
 	e.counters.Stalls++
 	retired := e.retired
@@ -56,8 +57,8 @@ func (e *queueSet) turn(ctx context.Context, p *pacer) error {
 // pacer paces one wait for completions.
 type pacer struct{ since time.Time }
 
-// pause is called after a polling budget without completions: it gives way, and parks once that has gone on for a
-// while.
+// pause is called after a polling budget without completions: it gives way, and parks once that has
+// gone on for a while.
 func (e *queueSet) pause(ctx context.Context, p *pacer) error {
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
@@ -77,8 +78,9 @@ func (e *queueSet) pause(ctx context.Context, p *pacer) error {
 	return e.park(ctx)
 }
 
-// park sleeps until the completion queue has something, or parkFor is over, or the context's deadline. Waking at once
-// when it is cancelled would cost each sleep seven allocations; the next turn sees it.
+// park sleeps until the completion queue has something, or parkFor is over, or the context's
+// deadline. Waking at once when it is cancelled would cost each sleep seven allocations; the next
+// turn sees it.
 func (e *queueSet) park(ctx context.Context) error {
 	if err := e.cq.Arm(false); err != nil {
 		return err
@@ -105,8 +107,9 @@ func (e *queueSet) post() error {
 	return err
 }
 
-// progress posts what is staged and polls within a budget, as Doorbell.Ring does, and completes what came. The count
-// is of completions. An error means that polling failed and that nothing is in flight any more.
+// progress posts what is staged and polls within a budget, as Doorbell.Ring does, and completes
+// what came. The count is of completions. An error means that polling failed and that nothing is in
+// flight any more.
 func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
 	if len(e.tx.probes) > 0 {
 		e.tx.postProbes()
@@ -273,9 +276,9 @@ func (e *queueSet) swapAgain() {
 	}
 }
 
-// endFailed ends the send queues that failed; their peers are down. Each is taken from the device first, which then
-// works on its requests no more: their memory is the callers' again. What had completed before, ends with success;
-// of other requests that were posted nothing is known.
+// endFailed ends the send queues that failed; their peers are down. Each is taken from the device
+// first, which then works on its requests no more: their memory is the callers' again. What had
+// completed before, ends with success; of other requests that were posted nothing is known.
 func (e *queueSet) endFailed() {
 	for len(e.tx.failed) > 0 {
 		q := e.tx.failed[len(e.tx.failed)-1]
@@ -301,8 +304,8 @@ func (e *queueSet) endFailed() {
 	}
 }
 
-// reset takes a queue pair from the device. One that cannot be may still write into blocks that other operations
-// would get, and its registrations stay until the queue set is released.
+// reset takes a queue pair from the device. One that cannot be may still write into blocks that
+// other operations would get, and its registrations stay until the queue set is released.
 func (e *queueSet) reset(q *sendQueue) error {
 	err := q.qp.Reset()
 	if err == nil {
@@ -315,8 +318,8 @@ func (e *queueSet) reset(q *sendQueue) error {
 	return err
 }
 
-// lose ends all send queues of this lane: its completion queue is of no more use. The peers may well live, and are
-// not reported: when the device has gone, each lane finds out by itself.
+// lose ends all send queues of this lane: its completion queue is of no more use. The peers may
+// well live, and are not reported: when the device has gone, each lane finds out by itself.
 func (e *queueSet) lose(err error) error {
 	if e.lost == nil {
 		e.lost = fmt.Errorf("ibv: the lane is lost, close it and open another: %w", err)

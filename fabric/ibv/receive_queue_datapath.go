@@ -3,12 +3,15 @@
 package ibv
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// receiveQueue holds receive buffers of one size. Each has a work request of its own, which is made once.
+// receiveQueue holds receive buffers of one size. Each has a work request of its own, which is made
+// once.
 type receiveQueue struct {
 	srq   *verbs.SRQ // or qp
 	qp    *verbs.QP
@@ -16,7 +19,8 @@ type receiveQueue struct {
 	bare  []int32 // buffers to be posted
 }
 
-// makeChain makes the work requests of n buffers in mem, all bare; id is the high part of their identifiers.
+// makeChain makes the work requests of n buffers in mem, all bare; id is the high part of their
+// identifiers.
 func (r *receiveQueue) makeChain(n int, id uint64, mem []byte, size, stride int, lkey uint32) (err error) {
 	if r.chain, err = verbs.NewRecvChain(verbs.ChainConfig{Slots: n}); err != nil {
 		return err
@@ -51,9 +55,34 @@ func (r *receiveQueue) stage(bell *verbs.Doorbell, first, n int) error {
 	return bell.Recv(r.qp, r.chain, first, n)
 }
 
-func (r *receiveQueue) close() error {
-	if r.chain == nil {
-		return nil
+// slots are the receive buffers of an endpoint's messages.
+type slots struct {
+	receiveQueue
+	mem          []byte
+	size, stride int
+	posted       []bool // not in the caller's hands
+	count        int    // of those
+}
+
+func (s *slots) init(cfg fabric.EndpointConfig, mem []byte, stride int, lkey uint32) error {
+	s.mem, s.size, s.stride, s.posted, s.count = mem, cfg.SlotSize, stride, slices.Repeat([]bool{true}, cfg.Slots), cfg.Slots
+	return s.makeChain(cfg.Slots, idSlot, mem, cfg.SlotSize, stride, lkey)
+}
+
+func (s *slots) bytes(i int32) []byte {
+	at := int(i) * s.stride
+	return s.mem[at : at+s.size : at+s.size]
+}
+
+// giveBack takes slots back from the caller.
+func (s *slots) giveBack(slots []int32) error {
+	for _, i := range slots {
+		if uint(i) >= uint(len(s.posted)) || s.posted[i] {
+			return fmt.Errorf("ibv: post: slot %d is not the caller's", i)
+		}
+		s.posted[i] = true
+		s.bare = append(s.bare, i)
+		s.count++
 	}
-	return r.chain.Close()
+	return nil
 }

@@ -32,12 +32,17 @@ type rig struct {
 // newRig connects n ranks, each configured alike.
 func newRig(t testing.TB, n int, cfg Config) *rig {
 	t.Helper()
+	return newRigOf(t, n, segmentBytes, cfg)
+}
+
+// newRigOf has segments of another size.
+func newRigOf(t testing.TB, n, size int, cfg Config) *rig {
+	t.Helper()
 	r := &rig{TB: t}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	r.ctx = ctx
-	ranks := makeRanks(t, n, segmentBytes, cfg)
-	for _, rank := range ranks {
+	for _, rank := range makeRanks(t, n, size, cfg) {
 		r.nets = append(r.nets, rank.Net.(*Network))
 		r.segs = append(r.segs, rank.Segment)
 	}
@@ -133,8 +138,9 @@ func (r *rig) await(rank int, off, v uint64) {
 
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// verifySender checks that every request of a sender is free or in one of the queues, and that the sums agree. waiting
-// are requests that were taken and not added. It returns the requests in flight.
+// verifySender checks that every request of a sender is free or in one of the queues, and that the
+// sums agree. waiting are requests that were taken and not added. It returns the requests in
+// flight.
 func verifySender(t testing.TB, s *sender, queues []*sendQueue, waiting ...list) (flight []int32) {
 	t.Helper()
 	used := make([]bool, len(s.requests))
@@ -190,7 +196,8 @@ func lastFree(s *sender) (i int32) {
 	return i
 }
 
-// verify checks a queue set: every request, block, registration and operation is in one place, and the sums agree.
+// verify checks a queue set: every request, block, registration and operation is in one place, and
+// the sums agree.
 func verify(t testing.TB, e *queueSet) {
 	t.Helper()
 	var queues []*sendQueue

@@ -9,9 +9,9 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// rnrCounter tells how many messages met no slot. RC has no completion for it: the device repeats the message, and
-// counts. It counts for all queue pairs of its port, hence another port of the same device shows here, too; the lanes
-// receive nothing and do not.
+// rnrCounter counts the messages that met no slot. RC has no completion for it: the device repeats
+// the message, and counts. It counts for all queue pairs of its port, hence another port of the
+// same device shows here, too; the lanes receive nothing and do not.
 type rnrCounter struct {
 	device string
 	port   int
@@ -23,10 +23,11 @@ type rnrCounter struct {
 	at   time.Time
 }
 
-// rnrNames are counters of receivers that were not ready: of rxe (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and of mlx5 and its kin.
+// rnrNames are counters of receivers that were not ready: of rxe
+// (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and of mlx5 and its kin.
 var rnrNames = []string{"send_rnr_err", "out_of_buffer"}
 
-// rnrFresh is for how long a value is good: the kernel renews it no oftener.
+// rnrFresh is for how long a value is good: the kernel does not renew it more often.
 const rnrFresh = 10 * time.Millisecond
 
 func (r *rnrCounter) begin(device string, port int) {

@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// sendQueue is the send queue of one reliable connection, and where its peer's segment is. Its requests
-// complete in order.
+// sendQueue is the send queue of one reliable connection, and where its peer's segment is. Its
+// requests complete in order.
 type sendQueue struct {
 	qp         *verbs.QP
 	rank       int32 // of the peer
@@ -28,8 +28,9 @@ type sendQueue struct {
 	err     error // why it is of no more use
 }
 
-// request is the record of what a send queue carries and completes as one: a work request, or several of
-// which only the last may ask for a completion. What it is for, its owner keeps under the same index.
+// request is the record of what a send queue carries and completes as one: a work request, or
+// several of which only the last may ask for a completion. What it is for, its owner keeps under
+// the same index.
 type request struct {
 	queue      *sendQueue // the last that it was in
 	next       int32
@@ -38,14 +39,16 @@ type request struct {
 	probe      bool
 }
 
-// A work request identifier is the index of its request, with the generation above it: a completion of a queue
-// that was ended must not end another's request. The highest bits are the owner's, for its receives.
+// A work request identifier is the index of its request, with the generation above it: a completion
+// of a queue that was ended must not end another's request. The highest bits are the owner's, for
+// its receives.
 const (
 	generationShift = 32
 	generationMask  = 1<<30 - 1
 )
 
-// sender posts to the send queues of one completion queue, with one doorbell, and keeps what is in flight.
+// sender posts to the send queues of one completion queue, with one doorbell, and keeps what is in
+// flight.
 type sender struct {
 	owner sendOwner
 	bell  *verbs.Doorbell
@@ -60,9 +63,9 @@ type sender struct {
 	every    int32 // of requests that need no completion, one asks for one
 
 	slots  int        // of the chain, filled since the last ring
-	open   *sendQueue // to which the last of them go
-	first  int        // of those
-	runs   []run      // what the doorbell has to post before them
+	open   *sendQueue // to which those from first on go
+	first  int
+	runs   []run // what the doorbell has to post before them
 	silent []*sendQueue
 	probes []*sendQueue // that need a probe
 	failed []*sendQueue // to be ended by the owner
@@ -157,13 +160,20 @@ func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
 
 // openRun begins a run of slots to a queue.
 func (s *sender) openRun(q *sendQueue) {
-	if s.open != nil {
-		s.stage(run{queue: s.open, first: s.first, n: s.slots - s.first})
-	}
-	s.open, s.first = q, s.slots
+	s.closeRun()
+	s.open = q
 }
 
-// one adds a request of one work request to a queue, and takes its slot of the chain. There is room.
+// closeRun hands the slots to the last queue to the doorbell.
+func (s *sender) closeRun() {
+	if s.slots > s.first {
+		s.stage(run{queue: s.open, first: s.first, n: s.slots - s.first})
+		s.first = s.slots
+	}
+}
+
+// one adds a request of one work request to a queue, and takes its slot of the chain. There is
+// room.
 func (s *sender) one(q *sendQueue) (i int32, slot int, w *verbs.SendWR) {
 	i = s.take()
 	s.add(q, i, 1)
@@ -175,8 +185,9 @@ func (s *sender) id(i int32) uint64 {
 	return uint64(s.requests[i].generation)<<generationShift | uint64(i)
 }
 
-// sign decides whether a request asks for a completion, which must is reason enough for. Of each queue one in
-// every does, and all while more than half of the requests are in use, so that whatever is full always drains.
+// sign decides whether a request asks for a completion, which must is reason enough for. Of each
+// queue one in every does, and all while more than half of the requests are in use, so that
+// whatever is full always drains.
 func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 	q.silent++
 	if must || q.silent >= s.every || int(s.unused)*2 <= len(s.requests) {
@@ -191,8 +202,8 @@ func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 	return false
 }
 
-// probe posts a write of nothing that asks for a completion: it completes all requests before it, and shows that
-// the peer's device is alive. It reports whether one is in flight.
+// probe posts a write of nothing that asks for a completion: it completes all requests before it,
+// and shows that the peer's device is alive. It reports whether one is in flight.
 func (s *sender) probe(q *sendQueue) bool {
 	if q.probing || q.err != nil || s.unused == 0 || s.full() || !s.room(q, 1) {
 		return q.probing
@@ -223,7 +234,8 @@ func (s *sender) probeSilent() {
 	s.silent = s.silent[:0]
 }
 
-// postProbes posts the probes that have room. Where there is none, something asked for a completion, see sign.
+// postProbes posts the probes that have room. Where there is none, something asked for a
+// completion, see sign.
 func (s *sender) postProbes() {
 	left := s.probes[:0]
 	for _, q := range s.probes {
@@ -234,7 +246,8 @@ func (s *sender) postProbes() {
 	s.probes = left
 }
 
-// stage hands a run to the doorbell. It fails only for a closed queue or a full doorbell, neither of which can be.
+// stage hands a run to the doorbell. It fails only for a closed queue or a full doorbell, neither
+// of which can be.
 func (s *sender) stage(r run) {
 	var err error
 	if r.receives != nil {
@@ -249,29 +262,28 @@ func (s *sender) stage(r run) {
 }
 
 // staged reports whether there is something to post.
-func (s *sender) staged() bool { return s.open != nil || len(s.runs) > 0 }
+func (s *sender) staged() bool { return s.slots > 0 || len(s.runs) > 0 }
 
-// ring posts what is staged and polls for completions within a budget, as Doorbell.Ring does. Queues that refused
-// work are in failed; an error means that polling failed, or a queue that all need.
+// ring posts what is staged and polls for completions within a budget, as Doorbell.Ring does.
+// Queues that refused work are in failed; an error means that polling failed, or a queue that all
+// need.
 func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
-	q := s.open
-	if q != nil && len(s.runs) == 0 {
-		if n, err = s.bell.Call(q.qp, s.chain, 0, s.slots, want, budget); err != nil {
-			err = s.refused(err, run{queue: q})
+	if s.slots > 0 && len(s.runs) == 0 {
+		if n, err = s.bell.Call(s.open.qp, s.chain, 0, s.slots, want, budget); err != nil {
+			err = s.refused(err, run{queue: s.open})
 		}
 	} else {
-		if q != nil {
-			s.stage(run{queue: q, first: s.first, n: s.slots - s.first})
-		}
+		s.closeRun()
 		if n, err = s.bell.Ring(want, budget); err != nil {
 			err = s.refused(err, s.runs...)
 		}
 	}
-	s.open, s.slots, s.runs = nil, 0, s.runs[:0]
+	s.slots, s.first, s.runs = 0, 0, s.runs[:0]
 	return n, err
 }
 
-// refused notes which queues refused work, if that is the error of a ring. Else it returns the error.
+// refused notes which queues refused work, if that is the error of a ring. Else it returns the
+// error.
 func (s *sender) refused(err error, runs ...run) error {
 	if post := (*verbs.PostError)(nil); !errors.As(err, &post) {
 		return err
@@ -296,8 +308,8 @@ func (s *sender) fail(q *sendQueue, cause error) {
 	}
 }
 
-// completed deals with a completion. A request that succeeded ends, and so do those before it on its queue. One
-// that failed ends with its queue.
+// completed deals with a completion. A request that succeeded ends, and so do those before it on
+// its queue. One that failed ends with its queue.
 func (s *sender) completed(wc *verbs.WC) {
 	i := int32(uint32(wc.WRID))
 	if int(uint32(i)) >= len(s.requests) {

@@ -55,6 +55,9 @@ func (l *blockList) empty() bool { return len(l.free) == 0 }
 // scarce reports that what holds the blocks should complete soon.
 func (l *blockList) scarce() bool { return len(l.free) <= l.total/2 }
 
+// scarce reports that what holds blocks should complete soon.
+func (s *slab) scarce() bool { return s.small.scarce() || s.big.scarce() }
+
 // take returns the slab offset of a block; the list is not empty.
 func (l *blockList) take() int32 {
 	i := len(l.free) - 1

@@ -37,8 +37,8 @@ const (
 	sourceFailed             // no memory can be had for it
 )
 
-// newSource chooses how the device reads the source of a write in front of a message that leaves so many bytes of its
-// send buffer.
+// newSource chooses how the device reads the source of a write in front of a message that leaves so
+// many bytes of its send buffer.
 func (m *localMemory) newSource(src []byte, inline, rest int) source {
 	s := source{src: src}
 	addr, inSegment := m.inSegment(src)

@@ -7,9 +7,9 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// A blocking operation of one work request on a lane with nothing in flight is posted and awaited in one call, from
-// slot 0. Only one that is not complete after the first budget, or that fails, gets records: they take half of the
-// processor time of a small operation.
+// A blocking operation of one work request on a lane with nothing in flight is posted and awaited
+// in one call, from slot 0. Only one that is not complete after the first budget, or that fails,
+// gets records: they take half of the processor time of a small operation.
 
 // synchronous reports whether an operation is carried out so.
 func (l *lane) synchronous(f fabric.Flag) bool {
@@ -79,7 +79,8 @@ func (l *lane) atomicNow(q *sendQueue, off, operand, compare uint64, add bool) (
 // complete is call's count for a request that is.
 const complete = -1
 
-// call posts the request and waits for it within the first budget. It returns complete, or what Doorbell.Call returned.
+// call posts the request and waits for it within the first budget. It returns complete, or what
+// Doorbell.Call returned.
 func (l *lane) call(q *sendQueue) (int, error) {
 	e := l.set
 	bell, c := e.tx.bell, e.counters
@@ -97,7 +98,8 @@ func (l *lane) call(q *sendQueue) (int, error) {
 	return n, err
 }
 
-// record makes the records of a request that was posted, and then deals with what the call that posted it brought.
+// record makes the records of a request that was posted, and then deals with what the call that
+// posted it brought.
 func (l *lane) record(q *sendQueue, what kind, block int32, buf []byte, n int, err error) (fabric.Handle, error) {
 	e := l.set
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// An operation that is alone on its lane and not answered within its first call enters the books late. It must then
-// be what any other is: one outcome, and everything given back.
-func TestAnOperationAloneThatIsNotAnsweredEntersTheBooks(t *testing.T) {
+// A synchronous operation that is not answered within its first call gets records late. It must
+// then be what any other is: one outcome, and everything given back.
+func TestASlowSynchronousOperationGetsRecords(t *testing.T) {
 	for name, start := range map[string]func(l *lane, buf []byte) (fabric.Handle, error){
 		"inline put":  func(l *lane, buf []byte) (fabric.Handle, error) { return l.Put(1, 64, buf[:8], fabric.Blocking) },
 		"bounced put": func(l *lane, buf []byte) (fabric.Handle, error) { return l.Put(1, 64, buf, fabric.Blocking) },
@@ -33,7 +33,7 @@ func TestAnOperationAloneThatIsNotAnsweredEntersTheBooks(t *testing.T) {
 			h, err := start(l, buf)
 			r.must("start", err)
 			if h == fabric.Done || l.set.tx.out != 1 {
-				t.Fatalf("handle %#x with %d out, of an operation that nobody answered", h, l.set.tx.out)
+				t.Fatalf("handle %#x with %d out, of an operation without an answer", h, l.set.tx.out)
 			}
 			verify(t, l.set)
 			if _, done, err := l.Test(h); done || err != nil {
@@ -52,8 +52,8 @@ func TestAnOperationAloneThatIsNotAnsweredEntersTheBooks(t *testing.T) {
 	}
 }
 
-// The short cut is only for what is alone: order and batches are kept.
-func TestOnlyWhatIsAloneTakesTheShortCut(t *testing.T) {
+// Only an operation with nothing before it is carried out synchronously.
+func TestBatchesAndOrderAreKept(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
 	_, err := l.Put(1, 0, word(1), fabric.Implicit)

@@ -10,19 +10,19 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// target returns the queue to a peer for an operation on n bytes at off.
-func (l *lane) target(op string, peer int, off, n uint64) (*sendQueue, error) {
+// target returns the queue to a peer for an operation on n bytes at off, or nil: then checkTarget
+// has more to say.
+func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if uint(peer) < uint(len(e.queues)) {
-		q := &e.queues[peer]
-		if n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil && e.downSeen == e.net.downSeq.Load() {
-			return q, nil
+	if uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
+		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil {
+			return q
 		}
 	}
-	return l.checkTarget(op, peer, off, n)
+	return nil
 }
 
-// checkTarget is target where something is wrong, or new.
+// checkTarget is target with an error, and notices which ranks are down.
 func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
 	e := l.set
 	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
@@ -35,10 +35,7 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if q.err != nil {
-		return nil, q.err
-	}
-	return q, nil
+	return q, q.err
 }
 
 // putInline puts src from within the work request.
@@ -62,7 +59,8 @@ func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (f
 	return l.commit(q, o, w, false, f)
 }
 
-// transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else through the slab.
+// transfer moves buf piece by piece: directly where the device reaches it, or can be made to, else
+// through the slab.
 func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, what kind) (fabric.Handle, error) {
 	e := l.set
 	mem := &e.net.mem
@@ -116,7 +114,7 @@ func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, wha
 		if left == 1 {
 			return l.commit(q, o, w, p.block != none, f)
 		}
-		l.sign(q, w, false, p.block != none)
+		e.tx.sign(q, w, p.block != none && e.slab.scarce())
 		if err = e.room(q); err != nil {
 			parts = left - 1 // that were not posted
 		}
@@ -135,8 +133,8 @@ var (
 // pieces is in how many work requests n bytes are moved.
 func pieces(n, size int) int32 { return int32((n + size - 1) / size) }
 
-// bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There is room for its work
-// request then.
+// bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There
+// is room for its work request then.
 func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
 	e := l.set
 	list := e.slab.list(len(b))
@@ -152,7 +150,8 @@ func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
 	return nil
 }
 
-// begin makes room for the first work request of an operation and, unless it is implicit, for its outcome.
+// begin makes room for the first work request of an operation and, unless it is implicit, for its
+// outcome.
 func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
 	e := l.set
 	if err := e.room(q); err != nil {
@@ -171,7 +170,8 @@ func (l *lane) refuse(err error) error {
 	return err
 }
 
-// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see room.
+// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see
+// room.
 func (l *lane) cutShort(o int32, err error) error {
 	e := l.set
 	if o != none {
@@ -180,17 +180,11 @@ func (l *lane) cutShort(o int32, err error) error {
 	return l.refuse(err)
 }
 
-// sign decides whether a work request asks for a completion.
-func (l *lane) sign(q *sendQueue, w *verbs.SendWR, must, bounced bool) {
-	e := l.set
-	e.tx.sign(q, w, must || bounced && (e.slab.small.scarce() || e.slab.big.scarce()))
-}
-
-// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is posted. A blocking
-// operation gets its first polling budget in the same call.
+// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is
+// posted. A blocking operation gets its first polling budget in the same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	l.sign(q, w, o != none, bounced)
+	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
 	if e.batching {
 		if o == none {
 			return fabric.Done, nil
@@ -210,7 +204,8 @@ func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fa
 	return l.settled(o, err)
 }
 
-// settled is the answer to the start of an operation: its outcome if it is complete, or its handle. err is of the ring.
+// settled is the answer to the start of an operation: its outcome if it is complete, or its handle.
+// err is of the ring.
 func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
 	e := l.set
 	switch {

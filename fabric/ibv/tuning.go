@@ -16,10 +16,11 @@ const (
 	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
 	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
 
-	// From these sizes on the program's own memory is registered rather than copied: where registrations are kept, and
-	// where each operation makes its own. Measured by BenchmarkCrossover on Soft-RoCE in a VM: a kept registration
-	// wins at every size, by 20 % at 16 KiB; one that is made costs 0.3 ms, which four such uses bring in. One for a
-	// single operation wins from 256 to 512 KiB on.
+	// From these sizes on the program's own memory is registered rather than copied: where
+	// registrations are kept, and where each operation makes its own. Measured by
+	// BenchmarkCrossover on Soft-RoCE in a VM: a kept registration wins at every size, by 20 % at
+	// 16 KiB; one that is made costs 0.3 ms, which four such uses bring in. One for a single
+	// operation wins from 256 to 512 KiB on.
 	zeroCopyMin       = 16 << 10
 	zeroCopyMinSingle = 512 << 10
 
@@ -38,11 +39,12 @@ const (
 	// as long as most take, even over Soft-RoCE. The scheduler hands the
 	// processor of a goroutine in C to others when there are any.
 	firstBudget = 100 * time.Microsecond
-	// yieldEvery is how often runtime.Gosched is called between operations that never wait. A goroutine that is not
-	// seen to schedule for 10 ms has its processor taken by the runtime's monitor, which then looks again every 20 us
-	// (sysmon and retake in runtime/proc.go): its wake-ups cost a Soft-RoCE VM half a core. Oftener is no
-	// better: each Gosched wakes an idle thread that looks for work. Timers run then too: a program that only looks at
-	// ctx.Err between operations sees a deadline that late.
+	// yieldEvery is how often runtime.Gosched is called between operations that never wait. A
+	// goroutine that is not seen to schedule for 10 ms has its processor taken by the runtime's
+	// monitor, which then looks again every 20 us (sysmon and retake in runtime/proc.go): its
+	// wake-ups cost a Soft-RoCE VM half a core. Oftener is no better: each Gosched wakes an idle
+	// thread that looks for work. Timers run then too: a program that only looks at ctx.Err between
+	// operations sees a deadline that late.
 	yieldEvery = 4 * time.Millisecond
 	// ringsPerClock is how many calls into C go by between looks at the clock for it.
 	ringsPerClock = 16
@@ -70,13 +72,15 @@ const (
 	endpointDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for probes
 	endpointSignal = 8   // of messages without an event, one completion for this many
 
-	// A message without a slot is a mistake of the protocol above. It shows in EndpointStats.RNR, in a delay that
-	// is not overlooked, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1 table 45).
+	// A message without a slot is a mistake of the protocol above. It shows in EndpointStats.RNR,
+	// in a delay that is not overlooked, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1
+	// table 45).
 	endpointRNRTimer = 22
 
 	askFirst = time.Millisecond       // until a datagram of connection making is repeated; doubles
 	askMost  = 128 * time.Millisecond // at most
-	// restAfterStay is for how long a connection is left alone whose end said that it is in use.
+	// restAfterStay is for how long a connection is not closed after its peer said that it is in
+	// use.
 	restAfterStay = 5 * time.Millisecond
 	// timersEvery is how many polls with events go by between looks at the clock for the timers.
 	timersEvery = 16

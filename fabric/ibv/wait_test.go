@@ -17,8 +17,8 @@ func TestTheLongestKeepaliveIsNeverDue(t *testing.T) {
 	}
 }
 
-// Under traffic nobody sleeps, for hours perhaps, while more alarms are set.
-func TestAlarmsThatNobodyWaitsForDoNotPileUp(t *testing.T) {
+// Under traffic there is no Wait, for hours perhaps, while more alarms are set.
+func TestAlarmsWithoutAWaitDoNotPileUp(t *testing.T) {
 	a := &alarms{}
 	for i := range 1000 {
 		a.add(time.Hour, time.Duration(i)*time.Millisecond)

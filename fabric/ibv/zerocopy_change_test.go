@@ -3,7 +3,6 @@
 package ibv
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -17,8 +16,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// The same addresses, other pages: an operation through the old registration would succeed and move what was there
-// before.
+// The same addresses, other pages: an operation through the old registration would succeed and move
+// what was there before.
 func TestMemoryMappedAnewGivesTheNewBytes(t *testing.T) {
 	for _, raw := range []bool{false, true} {
 		t.Run(map[bool]string{false: "through the libc", true: "by raw calls"}[raw], func(t *testing.T) {
@@ -46,8 +45,8 @@ func TestMemoryMappedAnewGivesTheNewBytes(t *testing.T) {
 	}
 }
 
-// What the program writes after the registration must be what the peer gets, also where the kernel had
-// not given the program pages of its own yet.
+// What the program writes after the registration must be what the peer gets, also where the kernel
+// had not given the program pages of its own yet.
 func TestBytesWrittenAfterTheRegistrationAreSent(t *testing.T) {
 	const n = 128 << 10
 	file := filepath.Join(t.TempDir(), "file")
@@ -79,7 +78,7 @@ func TestBytesWrittenAfterTheRegistrationAreSent(t *testing.T) {
 }
 
 // The collector's own madvise takes pages of what the program dropped.
-func TestGoHeapThatTheRuntimeDiscardedGivesTheNewBytes(t *testing.T) {
+func TestDiscardedGoHeapGivesTheNewBytes(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
 	seen := map[uintptr]bool{}
@@ -105,14 +104,8 @@ func TestGoHeapThatTheRuntimeDiscardedGivesTheNewBytes(t *testing.T) {
 
 // Acceptance test 9 of memory events, through a lane.
 func TestMemoryUnmappedInFlight_09(t *testing.T) {
-	r := &rig{TB: t}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	r.ctx = ctx
 	const n = 16 << 20
-	for _, rank := range makeRanks(t, 2, n+4096, Config{}) {
-		r.nets, r.segs = append(r.nets, rank.Net.(*Network)), append(r.segs, rank.Segment)
-	}
+	r := newRigOf(t, 2, n+4096, Config{})
 	r.cached()
 	l := r.lane(0)
 	for i, op := range []string{"put", "get"} {
@@ -126,7 +119,7 @@ func TestMemoryUnmappedInFlight_09(t *testing.T) {
 		}
 		kept := r.regs().Misses
 		h, err := post(1, 0, mem, 0)
-		for ; err == nil && r.regs().Misses == kept; h, err = post(1, 0, mem, 0) { // its registration was for it alone
+		for ; err == nil && r.regs().Misses == kept; h, err = post(1, 0, mem, 0) { // its registration was for one operation
 			_, err = l.Wait(r.ctx, h)
 			r.must(op, err)
 		}
@@ -156,42 +149,36 @@ func TestMemoryUnmappedInFlight_09(t *testing.T) {
 	r.idle(l)
 }
 
-// Without monitors nothing is kept, and all is right: each operation registers.
+// Without monitors nothing is kept, and all is right: each operation registers, or copies what is
+// small.
 func TestWithoutMonitorsEachOperationRegisters(t *testing.T) {
 	t.Setenv(regcache.Env, "off")
-	r := newRig(t, 2, Config{ZeroCopyMin: 4096})
-	l := r.lane(0)
-	mem := mapped(t, 256<<10)
-	for i := range 6 {
-		fill(mem, i)
-		r.put(l, 0, mem)
-		if !filled(r.segs[1][:len(mem)], i) {
-			t.Fatalf("put %d: other bytes arrived", i)
+	for _, c := range []struct{ min, from, zero, bounced int64 }{{4096, 4096, 6, 0}, {0, zeroCopyMinSingle, 0, 6}} {
+		r := newRig(t, 2, Config{ZeroCopyMin: c.min})
+		if got := r.nets[0].ZeroCopyMin(); got != c.from {
+			t.Errorf("zero-copy begins at %d bytes where nothing is kept, want %d", got, c.from)
 		}
-		remap(t, mem, true)
-	}
-	if s := r.regs(); s.Uncached != 6 || s.Registered != 6 || s.Deregistered != 6 {
-		t.Errorf("%+v", s)
-	}
-	if c := l.counters.Load(); c.ZeroCopy != 6 || c.Bounced != 0 {
-		t.Errorf("%+v", c)
-	}
-}
-
-func TestWithoutMonitorsTheDefaultCopiesWhatIsSmall(t *testing.T) {
-	t.Setenv(regcache.Env, "off")
-	r := newRig(t, 2, Config{})
-	if got := r.nets[0].ZeroCopyMin(); got != zeroCopyMinSingle {
-		t.Errorf("zero-copy begins at %d bytes where nothing is kept, want %d", got, zeroCopyMinSingle)
-	}
-	l := r.lane(0)
-	r.put(l, 0, make([]byte, 256<<10))
-	if c := l.counters.Load(); c.ZeroCopy != 0 || c.Bounced != 1 {
-		t.Errorf("%+v", c)
+		l := r.lane(0)
+		mem := mapped(t, 256<<10)
+		for i := range 6 {
+			fill(mem, i)
+			r.put(l, 0, mem)
+			if !filled(r.segs[1][:len(mem)], i) {
+				t.Fatalf("put %d: other bytes arrived", i)
+			}
+			remap(t, mem, true)
+		}
+		if s := r.regs(); s.Uncached != uint64(c.zero) || s.Registered != s.Uncached || s.Deregistered != s.Uncached {
+			t.Errorf("%+v", s)
+		}
+		if n := l.counters.Load(); n.ZeroCopy != uint64(c.zero) || n.Bounced != uint64(c.bounced) {
+			t.Errorf("%+v", n)
+		}
 	}
 }
 
-// settle waits until discards of earlier tests no longer linger where b is, or anywhere: for so long nothing there is kept.
+// settle waits until discards of earlier tests no longer linger where b is, or anywhere: for so
+// long nothing there is kept.
 func settle(t testing.TB, b []byte) {
 	t.Helper()
 	lo, hi := addr(b), addr(b)+uintptr(len(b))
@@ -221,15 +208,10 @@ func TestARetestThatFindsNoMonitorEndsTheKeeping(t *testing.T) {
 	}
 }
 
-// Where nothing can be kept for a moment, a registration for one operation is worth it for large ones only.
-func TestMemoryThatIsBeingChangedIsCopiedUnlessItIsLarge(t *testing.T) {
-	r := &rig{TB: t}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	r.ctx = ctx
-	for _, rank := range makeRanks(t, 2, 2*zeroCopyMinSingle, Config{}) {
-		r.nets, r.segs = append(r.nets, rank.Net.(*Network)), append(r.segs, rank.Segment)
-	}
+// Where nothing can be kept for a moment, a registration for one operation is worth it for large
+// ones only.
+func TestChangingMemoryIsCopiedUnlessItIsLarge(t *testing.T) {
+	r := newRigOf(t, 2, 2*zeroCopyMinSingle, Config{})
 	r.cached()
 	l := r.lane(0)
 	mem := mapped(t, zeroCopyMinSingle)

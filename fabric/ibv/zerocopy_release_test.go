@@ -28,7 +28,7 @@ func (r *rig) slow(l *lane, src []byte, f fabric.Flag) fabric.Handle {
 	return h
 }
 
-func TestARegistrationIsGivenBackWhateverBecomesOfItsOperation(t *testing.T) {
+func TestARegistrationIsGivenBack(t *testing.T) {
 	for _, f := range []fabric.Flag{0, fabric.Implicit} {
 		for name, end := range map[string]func(r *rig, l *lane, h fabric.Handle){
 			"the peer dies": func(r *rig, l *lane, h fabric.Handle) {
@@ -84,7 +84,7 @@ func TestARegistrationIsGivenBackWhateverBecomesOfItsOperation(t *testing.T) {
 	}
 }
 
-// Nobody polls for a closed lane: the network gives back what it left.
+// A closed lane is not polled: the network gives back what it left.
 func TestTheNetworkGivesBackWhatAClosedLaneLeft(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
@@ -101,8 +101,9 @@ func TestTheNetworkGivesBackWhatAClosedLaneLeft(t *testing.T) {
 	}
 }
 
-// An operation whose last pieces find no room because the peer died has the buffer back when it fails.
-func TestAnOperationCutShortGivesItsRegistrationBack(t *testing.T) {
+// An operation whose last pieces find no room because the peer died has the buffer back when it
+// fails.
+func TestACutOperationGivesItsRegistrationBack(t *testing.T) {
 	for name, post := range map[string]func(l *lane, b []byte, f fabric.Flag) (fabric.Handle, error){
 		"put": func(l *lane, b []byte, f fabric.Flag) (fabric.Handle, error) { return l.Put(1, 0, b, f) },
 		"get": func(l *lane, b []byte, f fabric.Flag) (fabric.Handle, error) { return l.Get(1, 0, b, f) },
@@ -130,8 +131,9 @@ func TestAnOperationCutShortGivesItsRegistrationBack(t *testing.T) {
 	}
 }
 
-// A get's memory stays the device's until the device is done: not even a lost completion queue may free it before.
-func TestALostCompletionQueueEndsRegisteredOperations(t *testing.T) {
+// A get's memory stays the device's until the device is done: not even a lost completion queue may
+// free it before.
+func TestALostLaneEndsRegisteredOperations(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 1})
 	l := r.lane(0)
 	h := r.slow(l, make([]byte, 700<<10), 0)
@@ -184,9 +186,10 @@ func TestWhatCannotBeRegisteredIsCopied(t *testing.T) {
 	}
 }
 
-// A device refuses more than may be locked. Root is not bound by the limit, so the capability goes for a while.
+// A device refuses more than may be locked. Root is not bound by the limit, so the capability goes
+// for a while.
 func TestBeyondTheMemlockLimitTheSlabServes(t *testing.T) {
-	limit := withoutLocking(t) // before the device is opened: it serves only who has the credentials of then
+	limit := withoutLocking(t) // before the device is opened: it serves only the credentials of then
 	r := newRig(t, 2, Config{ZeroCopyMin: 4096})
 	l := r.lane(0)
 	mem := mapped(t, 256<<10)
@@ -208,8 +211,9 @@ func TestBeyondTheMemlockLimitTheSlabServes(t *testing.T) {
 // withoutLocking takes CAP_IPC_LOCK from this thread, and returns how to set RLIMIT_MEMLOCK.
 func withoutLocking(t *testing.T) func(bytes uint64) {
 	t.Helper()
-	// Capabilities are a thread's. It ends with the test, since the kernel lets only threads of the credentials with which
-	// a device was opened write to it, and those that were set back are others (ib_safe_file_access, include/rdma/ib.h).
+	// Capabilities are a thread's. It ends with the test, since the kernel lets only threads of the
+	// credentials with which a device was opened write to it, and those that were set back are
+	// others (ib_safe_file_access, include/rdma/ib.h).
 	runtime.LockOSThread()
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var had, d [2]unix.CapUserData

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/regcache"
@@ -36,8 +35,9 @@ func outside(a uintptr, n int) []byte {
 
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// nextMap is where mapped maps: far from what the kernel gives to those who name no address. The hole that remap leaves for an
-// instant must not be filled by the runtime, whose pages would be replaced.
+// nextMap is where mapped maps: far from what the kernel gives to mappings without an address. The
+// hole that remap leaves for an instant must not be filled by the runtime, whose pages would be
+// replaced.
 var nextMap atomic.Uintptr
 
 const firstMap = 0x500000000000
@@ -98,16 +98,19 @@ func (r *rig) cached() {
 func (r *rig) put(l *lane, off uint64, src []byte) {
 	r.Helper()
 	h, err := l.Put(1, off, src, fabric.Blocking)
-	r.must("put", err)
-	_, err = l.Wait(r.ctx, h)
-	r.must("wait", err)
+	r.finish(l, h, err)
 }
 
 // get gets and waits.
 func (r *rig) get(l *lane, off uint64, dst []byte) {
 	r.Helper()
 	h, err := l.Get(1, off, dst, fabric.Blocking)
-	r.must("get", err)
+	r.finish(l, h, err)
+}
+
+func (r *rig) finish(l *lane, h fabric.Handle, err error) {
+	r.Helper()
+	r.must("operation", err)
 	_, err = l.Wait(r.ctx, h)
 	r.must("wait", err)
 }
@@ -165,20 +168,10 @@ func TestContentOfTheProgramsOwnMemory(t *testing.T) {
 	r.idle(l)
 }
 
-// All that may be registered is, down to what CopyMax promises.
-func TestContractWithoutCopies(t *testing.T) {
-	still(t)
-	fabrictest.Run(t, fabrictest.Options{
-		New: func(t fabrictest.T, n, size int) []fabrictest.Rank {
-			return makeRanks(t, n, size, Config{ZeroCopyMin: 1, Depth: 8})
-		},
-		Checks: 10, Rounds: 30, SegmentSize: segmentBytes, LargeAllocates: owner.Checked,
-	})
-}
-
-// still keeps the runtime from discarding memory during the test, which would make some operations register for
-// themselves, and allocate. A registration may be refused all the same: threads that end have their stacks unmapped by raw
-// calls, of which userfaultfd may not have told in time. Counters.Unregistered has those.
+// still keeps the runtime from discarding memory during the test, which would make some operations
+// register for themselves, and allocate. A registration may be refused all the same: threads that
+// end have their stacks unmapped by raw calls, which userfaultfd may report late.
+// Counters.Unregistered has those.
 func still(t testing.TB) {
 	t.Helper()
 	old := debug.SetGCPercent(-1)
@@ -299,7 +292,7 @@ func TestZeroCopyHitsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Memory is kept alive by the operation alone.
+// Only the operation keeps the memory alive.
 func TestAnOperationKeepsItsMemoryReachable(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 1})
 	l := r.lane(0)
@@ -330,7 +323,8 @@ func TestAnOperationKeepsItsMemoryReachable(t *testing.T) {
 	}
 }
 
-// A goroutine's stack moves when it grows. What goes to a lane must not: the compiler puts it on the heap.
+// A goroutine's stack moves when it grows. What goes to a lane must not: the compiler puts it on
+// the heap.
 func TestWhatGoesToALaneIsNotOnAStack(t *testing.T) {
 	r := newRig(t, 2, Config{ZeroCopyMin: 1})
 	still(t)
@@ -387,8 +381,8 @@ func TestTheStatusOfRegistrationsNamesTheMonitors(t *testing.T) {
 	}
 }
 
-// BenchmarkCrossover finds the size from which on a registration that is kept, or made for the operation, beats the
-// copy; segment is what cannot be beaten.
+// BenchmarkCrossover finds the size from which on a registration that is kept, or made for the
+// operation, beats the copy; segment is what cannot be beaten.
 func BenchmarkCrossover(b *testing.B) {
 	for _, way := range []struct {
 		name string
@@ -432,7 +426,8 @@ func windowOpen(lo, hi uintptr) uint32
 //go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
 func windowClose(id uint32)
 
-// A slow answer is slept for, and on a kernel that works at requests in a thread of its own even large puts are.
+// A slow answer is slept for, and on a kernel that works at requests in a thread of its own even
+// large puts are.
 func TestSleepingDoesNotAllocate(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
