@@ -65,8 +65,8 @@ func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {
 	})
 }
 
-// A post that is sent when its target is in Close already, and does not poll, is handled all the same;
-// also by a rank that has given up waiting for a call of its own.
+// A post that is sent when its target is in Close already, and does not poll, is handled all the
+// same; also by a rank that has given up waiting for a call of its own.
 func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 	table := am.NewTable()
 	var handled atomic.Uint64

@@ -56,7 +56,8 @@ func TestTheProgramsOwnMemoryGoesWithoutACopy(t *testing.T) {
 				err = withWorker(j, func(w *Worker) error {
 					src, dst := make([]byte, n), make([]byte, n)
 					pattern(src, 5)
-					// While a change of memory is under way, as the collector makes them, a copy serves.
+					// While a change of memory is under way, as the collector makes them, a copy
+					// serves.
 					for i := 0; i == 0 || min >= 0 && i < 100 && j.Stats()["ibv"].ZeroCopy < 2; i++ {
 						clear(dst)
 						put := PutSliceAsync(w, At[byte](1, 64), src)

@@ -188,6 +188,6 @@
 //	                            20  4  first packet sequence number (24 bits; refusal: 0)
 //	                            24  4  bytes of a slot, which must be equal at both ends
 //	close, closed, stay:        16  4  attempt, from 1
-//	                            20  4  close: messages that the sender sent on this connection, modulo 2^32
+//	                            20  4  close: messages that it sent on this connection, modulo 2^32
 //	                            24  4  close: messages that it got
 package ibv

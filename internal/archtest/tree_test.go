@@ -23,7 +23,6 @@ type tree struct {
 	files map[string]string // text of every text file, by path
 	pkgs  map[string]*pkg   // by path within the module; the root is "."
 
-	pending []string // the packages that the rules of style_test.go do not hold yet
 }
 
 type pkg struct {
@@ -62,13 +61,6 @@ func (t *tree) sorted() []*pkg {
 	return out
 }
 
-// held are the packages that the rules of style_test.go hold.
-func (t *tree) held() []*pkg {
-	return slices.DeleteFunc(t.sorted(), func(p *pkg) bool {
-		return slices.ContainsFunc(t.pending, func(pattern string) bool { return matches(pattern, p.path) })
-	})
-}
-
 // project is the project itself.
 func project(t *testing.T) *tree {
 	t.Helper()
@@ -80,13 +72,7 @@ func project(t *testing.T) *tree {
 }
 
 // readProject reads once for all rules, which change nothing.
-var readProject = sync.OnceValues(func() (*tree, error) {
-	tr, err := read(os.DirFS("../.."))
-	if err == nil {
-		tr.pending = pending
-	}
-	return tr, err
-})
+var readProject = sync.OnceValues(func() (*tree, error) { return read(os.DirFS("../..")) })
 
 // plant makes a tree of the given files. A Go file may omit its package clause.
 func plant(t *testing.T, files map[string]string) *tree {
