@@ -70,8 +70,9 @@ type acquirer struct {
 	shares   int // the most messages to peers that are not connected
 	prepares int // the most send buffers in the program's hands
 
-	shared   int // messages to peers that are not connected
-	prepared int
+	shared     int // messages to peers that are not connected
+	prepared   int
+	committing int // prepared messages that are being sent: the network may refuse them yet
 
 	replies, shareless, unprepared, buffers fifo
 }
@@ -162,11 +163,14 @@ func (a *acquirer) acquireFirst(c *claim) bool {
 
 // advance takes what c lacks, in order, up to what is missing.
 func (a *acquirer) advance(c *claim) bool {
-	if c.next == 0 && a.fastPath(c) {
-		return true
+	if c.next == 0 {
+		if c.share = 0; a.fastPath(c) {
+			return true
+		}
 	}
 	for ; c.next < acquired; c.next++ {
-		if c.needs.has(c.next) && !(a.queueOf(c).Len() == 0 && a.take(c)) {
+		none := c.next == stageShare && c.p.connected // it needs none, and so has no queue
+		if c.needs.has(c.next) && !((none || a.queueOf(c).Len() == 0) && a.take(c)) {
 			return false
 		}
 	}
@@ -177,7 +181,7 @@ func (a *acquirer) advance(c *claim) bool {
 // waits for any of it. Else it changes nothing.
 func (a *acquirer) fastPath(c *claim) bool {
 	p := c.p
-	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len()+a.shareless.Len() > 0 {
+	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 {
 		return false
 	}
 	call := c.needs&needsCall != 0
@@ -221,7 +225,7 @@ func (a *acquirer) take(c *claim) (ok bool) {
 	case stageRoom:
 		ok = !p.full
 	case stagePrepare:
-		if ok = a.prepared < a.prepares; ok {
+		if ok = a.prepared+a.committing < a.prepares; ok {
 			a.prepared++
 		}
 	case stageBuffer:
@@ -304,6 +308,25 @@ func (a *acquirer) leavePlace(p *peer) {
 func (a *acquirer) unprepare() {
 	a.prepared--
 	a.serve(&a.unprepared)
+}
+
+// committed ends the sending of a prepared message: if it was not sent, it is still prepared.
+func (a *acquirer) committed(sent bool) {
+	a.committing--
+	a.prepared++
+	if sent {
+		a.unprepare()
+	}
+}
+
+// reserving counts the claims that wait for a buffer to prepare a message in.
+func (a *acquirer) reserving() (n int) {
+	for c := a.buffers.First(); c != nil; c = c.waiting.Next() {
+		if c.needs.has(stagePrepare) {
+			n++
+		}
+	}
+	return n
 }
 
 // credited serves those who wait for credits of a peer, which has granted some.

@@ -438,6 +438,11 @@ func (m *model) check() error {
 // checkQueues finds claims that wait for what is there.
 func (m *model) checkQueues() error {
 	for _, q := range m.queues() {
+		for c := q.First(); c != nil; c = c.waiting.Next() {
+			if c.next == stageShare && c.p.connected {
+				return fmt.Errorf("sender %d waits for a share, which it does not need", m.senderOf(c))
+			}
+		}
 		c := q.First()
 		if c == nil {
 			continue

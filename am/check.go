@@ -25,7 +25,7 @@ func CheckAccounts(l *Endpoint) error {
 		return fmt.Errorf("am: %d goroutines are parked", n)
 	}
 	a := &l.acquirer
-	if n := a.replies.Len() + a.shareless.Len() + a.unprepared.Len() + a.buffers.Len() + a.shared + a.prepared; n > 0 {
+	if n := a.replies.Len() + a.shareless.Len() + a.unprepared.Len() + a.buffers.Len() + a.shared + a.prepared + a.committing; n > 0 {
 		return fmt.Errorf("am: at rest requests wait or hold something: %+v", *a)
 	}
 	for _, at := range l.peers.All() {

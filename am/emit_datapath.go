@@ -140,7 +140,10 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 	switch {
 	case o.buf != nil:
 		b = *o.buf
-		e.acquirer.unprepare() // now: the message may have arrived when Send returns, and Quiesce adds up what is prepared and what is free
+		// Now: the message may have arrived when Send returns, and Quiesce adds up what is prepared
+		// and what is free.
+		e.acquirer.prepared--
+		e.acquirer.committing++
 	case k.needs.has(stageBuffer):
 		b = k.buf
 	}
@@ -148,11 +151,17 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 	p.credits.Fill(&h.credit, now)
 	e.mu.Unlock()
 	err := e.emit(p, o, args, h, &b, cookie, sendFlags)
-	if err == nil {
+	if err == nil && o.buf == nil {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if o.buf != nil {
+		e.acquirer.committed(err == nil)
+	}
+	if err == nil {
+		return nil
+	}
 	e.withdrawLocked(p, o, h, cookie)
 	p.credits.Unsaid(&h.credit)
 	e.fallBackLocked(p, o, k, err, mayQueue)
@@ -162,9 +171,6 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 // fallBackLocked gives back what a request that was not sent does not keep.
 func (e *emitter) fallBackLocked(p *peer, o *outgoing, k *claim, err error, mayQueue bool) {
 	a := &e.acquirer
-	if o.buf != nil {
-		a.prepared++
-	}
 	to := stage(0)
 	switch {
 	case err == ErrQueueFull:

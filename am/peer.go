@@ -88,6 +88,9 @@ func (c *core) takeCredit(p *peer) bool {
 		return true
 	}
 	c.enlistLocked(p)
+	if at, ok := p.credits.Due(); ok { // the leader, which asks for credits, may sleep
+		c.armFrom(now, at)
+	}
 	return false
 }
 

@@ -105,7 +105,7 @@ func (l *Endpoint) unfinished() InFlightError {
 // send buffers it has, and those that it has copied, about which it finds out when asked.
 func (l *Endpoint) unsent() int {
 	l.mu.Lock() // no buffer changes from one count to the other
-	s, prepared := l.net.Stats(), l.acquirer.prepared
+	s, prepared := l.net.Stats(), l.acquirer.prepared-l.acquirer.reserving()
 	l.mu.Unlock()
 	if s.Unconfirmed > 0 {
 		_ = l.net.Kick() // Poll reports a network that is lost
