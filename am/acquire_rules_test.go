@@ -106,7 +106,8 @@ func TestAServedClaimWakesTheLeaderToAsk(t *testing.T) {
 	}
 }
 
-// A prepared message that the network refuses keeps its right to be prepared: no other takes it meanwhile.
+// A prepared message that the network refuses keeps its right to be prepared: no other takes it
+// meanwhile.
 func TestARefusedCommitKeepsItsPrepareSlot(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
