@@ -12,7 +12,7 @@ import (
 )
 
 // MaxChainSlots bounds the number of slots of a chain: the largest queue a device may have (2^24
-// work requests) is far above what anybody posts.
+// work requests) is far above what a program posts.
 const MaxChainSlots = 1 << 20
 
 const cacheLine = 64

@@ -101,11 +101,12 @@ func (n *Network) newQueueSet(index int) (*queueSet, error) {
 		return e, err
 	}
 	for r := range e.queues {
-		if n.peers[r].lanes == 0 {
-			continue
-		}
 		q := &e.queues[r]
 		p := &n.peers[r]
+		if p.lanes == 0 {
+			q.err = &fabric.RankError{Op: "operation", Rank: r, Size: n.cfg.Size}
+			continue
+		}
 		q.rank, q.base, q.rkey, q.size = int32(r), p.base, p.rkey, p.size
 		if q.qp, err = n.createQP(e.cq); err != nil {
 			return e, err

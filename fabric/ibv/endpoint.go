@@ -33,7 +33,7 @@ type endpoint struct {
 	mr       *verbs.MR
 	layout   layout
 
-	// The poller is in Poll, Wait or Close. It alone makes, closes and ends connections and takes
+	// The poller is in Poll, Wait or Close. Only it makes, closes and ends connections, and takes
 	// completions. It does not hold mu while it polls.
 	poller   sync.Mutex
 	bell     *verbs.Doorbell // polls

@@ -27,10 +27,6 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 		}
 		defer l.guard.Exit()
 	}
-	e := l.set
-	if e == nil {
-		return fabric.Done, errClosed("put")
-	}
 	n := uint64(len(src))
 	q := l.target(peer, off, n)
 	if q == nil {
@@ -39,6 +35,7 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 			return fabric.Done, err
 		}
 	}
+	e := l.set
 	c := e.counters
 	c.Puts++
 	c.PutBytes += n
@@ -65,10 +62,6 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 		}
 		defer l.guard.Exit()
 	}
-	e := l.set
-	if e == nil {
-		return fabric.Done, errClosed("get")
-	}
 	n := uint64(len(dst))
 	q := l.target(peer, off, n)
 	if q == nil {
@@ -77,7 +70,7 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 			return fabric.Done, err
 		}
 	}
-	c := e.counters
+	c := l.set.counters
 	c.Gets++
 	c.GetBytes += n
 	if n == 0 {
@@ -97,10 +90,6 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 		}
 		defer l.guard.Exit()
 	}
-	e := l.set
-	if e == nil {
-		return 0, fabric.Done, errClosed("atomic")
-	}
 	q := l.target(peer, off, 8)
 	if q == nil {
 		var err error
@@ -108,6 +97,7 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 			return 0, fabric.Done, err
 		}
 	}
+	e := l.set
 	switch {
 	case off%8 != 0 || q.base%8 != 0:
 		return 0, fabric.Done, &fabric.AlignError{Op: code.String(), Rank: peer, Off: off, Align: 8}

@@ -138,7 +138,7 @@ func TestWritesArriveBeforeTheirMessages(t *testing.T) {
 }
 
 // A queue pair that refuses work takes only its own peer down; what was rung for with it goes.
-func TestAPostThatIsRefusedLeavesTheOthersAlone(t *testing.T) {
+func TestARefusedPostEndsItsPeerOnly(t *testing.T) {
 	m := newMessageRig(t, 4, Config{Lanes: 1}, endpointConfig)
 	m.connectAll()
 	m.without(2)

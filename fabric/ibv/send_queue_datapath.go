@@ -65,8 +65,8 @@ type sender struct {
 	slots  int        // of the chain, filled since the last ring
 	open   *sendQueue // to which those from first on go
 	first  int
-	runs   []run // what the doorbell has to post before them
-	silent []*sendQueue
+	runs   []run        // what the doorbell has to post before them
+	silent []*sendQueue // of a lane, with silent requests since the last probeSilent
 	probes []*sendQueue // that need a probe
 	failed []*sendQueue // to be ended by the owner
 }
@@ -195,7 +195,7 @@ func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 		q.silent = 0
 		return true
 	}
-	if !q.listed {
+	if !q.listed && q.conn == nil {
 		q.listed = true
 		s.silent = append(s.silent, q)
 	}

@@ -6,6 +6,9 @@ import (
 )
 
 func TestSlabBlocksDoNotOverlapAndComeBack(t *testing.T) {
+	if smallBlock%8 != 0 || bigBlock%8 != 0 {
+		t.Fatal("atomics need blocks of 8-byte alignment")
+	}
 	const smalls = 64
 	s := newSlab(make([]byte, slabBytes(smalls)), 1, smalls)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -71,12 +74,5 @@ func TestBlocksAreScarceFromHalfOn(t *testing.T) {
 	}
 	if !l.empty() {
 		t.Error("the list is not empty")
-	}
-}
-
-// Atomics need blocks of 8-byte alignment in a slab that begins at a page.
-func TestBlocksAreAligned(t *testing.T) {
-	if smallBlock%8 != 0 || bigBlock%8 != 0 {
-		t.Fatal("block sizes")
 	}
 }

@@ -14,8 +14,8 @@ import (
 // has more to say.
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
-		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.qp != nil && q.err == nil {
+	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
+		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.err == nil {
 			return q
 		}
 	}
@@ -25,6 +25,9 @@ func (l *lane) target(peer int, off, n uint64) *sendQueue {
 // checkTarget is target with an error, and notices which ranks are down.
 func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
 	e := l.set
+	if e == nil {
+		return nil, errClosed(op)
+	}
 	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
 		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
 	}

@@ -57,6 +57,22 @@ func TestARegistrationIsGivenBack(t *testing.T) {
 				r.nets[0].PeerDown(1, errKilled)
 				r.must("close of the next lane", r.lane(0).Close())
 			},
+			"the network is closed": func(r *rig, l *lane, h fabric.Handle) {
+				r.must("close of the lane", l.Close()) // which is not polled from then on
+				if r.out() != 1 {
+					r.Errorf("%d registrations are out, want 1", r.out())
+				}
+				r.must("close of the network", r.nets[0].Close())
+			},
+			"the lane is lost": func(r *rig, l *lane, h fabric.Handle) {
+				_ = l.set.lose(errKilled)
+				if state, err := l.set.queues[1].qp.Query(); err != nil || state.State != verbs.StateReset {
+					r.Errorf("the queue pair is in state %v, %v: the device may still work on it", state.State, err)
+				}
+				if _, err := l.Wait(r.ctx, h); h != fabric.Done && !errors.Is(err, errKilled) {
+					r.Errorf("wait: %v", err)
+				}
+			},
 			"the device gives up": func(r *rig, l *lane, h fabric.Handle) {
 				_, _ = l.Wait(r.ctx, h)
 				if err := l.Flush(r.ctx); h == fabric.Done {
@@ -81,23 +97,6 @@ func TestARegistrationIsGivenBack(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// A closed lane is not polled: the network gives back what it left.
-func TestTheNetworkGivesBackWhatAClosedLaneLeft(t *testing.T) {
-	r := newRig(t, 2, Config{})
-	l := r.lane(0)
-	for range 3 {
-		r.slow(l, make([]byte, 700<<10), fabric.Implicit)
-	}
-	r.must("close of the lane", l.Close())
-	if r.out() != 3 {
-		t.Fatalf("%d registrations are out, want 3", r.out())
-	}
-	r.must("close of the network", r.nets[0].Close())
-	if r.out() != 0 {
-		t.Errorf("%d registrations are out at the end", r.out())
 	}
 }
 
@@ -128,24 +127,6 @@ func TestACutOperationGivesItsRegistrationBack(t *testing.T) {
 				r.idle(l)
 			})
 		}
-	}
-}
-
-// A get's memory stays the device's until the device is done: not even a lost completion queue may
-// free it before.
-func TestALostLaneEndsRegisteredOperations(t *testing.T) {
-	r := newRig(t, 2, Config{Lanes: 1})
-	l := r.lane(0)
-	h := r.slow(l, make([]byte, 700<<10), 0)
-	_ = l.set.lose(errKilled)
-	if r.out() != 0 {
-		t.Errorf("%d registrations are out", r.out())
-	}
-	if state, err := l.set.queues[1].qp.Query(); err != nil || state.State != verbs.StateReset {
-		t.Errorf("the queue pair is in state %v, %v: the device may still work on it", state.State, err)
-	}
-	if _, err := l.Wait(r.ctx, h); !errors.Is(err, errKilled) {
-		t.Errorf("wait: %v", err)
 	}
 }
 
