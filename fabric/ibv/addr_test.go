@@ -66,7 +66,8 @@ func TestAddressLayoutIsTheOneWrittenDown(t *testing.T) {
 	}
 }
 
-// Empty places at the end are left out, and a table of the size that the IBTA allows is cut: no rank would read it.
+// Empty places at the end are left out, and a table of the size that the IBTA allows is cut: no
+// rank would read it.
 func TestPKeyTablesAreCut(t *testing.T) {
 	some, most := []uint16{0xffff, 0, 0x8001}, slices.Repeat([]uint16{0x8001}, 1<<16-1)
 	for _, c := range []struct{ keys, want []uint16 }{{append(slices.Clone(some), make([]uint16, 100)...), some}, {most, most[:maxPKeys]}} {
