@@ -125,7 +125,13 @@ func TestARankInCloseIsNotBlamedForADeath(t *testing.T) {
 func TestRankZeroStaysForTheReasonOfOthers(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"death": 0, "time over": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			overTCP(t, 4, Config{SegmentSize: 4096, CloseTimeout: timeout}, func(ctx context.Context, j *Job) error {
+			cfg := func(rank int) Config {
+				if rank == 2 {
+					return Config{SegmentSize: 4096, CloseTimeout: timeout}
+				}
+				return Config{SegmentSize: 4096, CloseTimeout: 10 * timeout}
+			}
+			overTCPWith(t, 4, cfg, func(ctx context.Context, j *Job) error {
 				switch j.Rank() {
 				case 2:
 					if timeout == 0 {
