@@ -19,6 +19,7 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
+	begin      uint64         // of the user's region in every segment
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
@@ -75,6 +76,7 @@ func (w *Worker) open() (err error) {
 		byNet[n] = l
 		w.waiter = l // the last network is the slowest: it needs polling most
 	}
+	w.begin = w.job.layout.UserOffset()
 	w.peers = make([]peer, w.job.size)
 	for r := range w.peers {
 		rt := w.job.networks.routes[r]
