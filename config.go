@@ -117,7 +117,7 @@ type Config struct {
 	// Getenv looks up variables. Default: os.LookupEnv.
 	Getenv func(key string) (string, bool)
 
-	parts []part // nil, but in tests: parts
+	parts []func(*Config) needs // nil, but in tests: parts
 }
 
 const (

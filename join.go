@@ -105,7 +105,10 @@ func (j *joining) join(ctx context.Context) (err error) {
 }
 
 func (j *joining) mapSegment() (err error) {
-	if j.layout, err = layout(&j.cfg); err != nil {
+	if j.needs, err = j.cfg.needs(); err != nil {
+		return err
+	}
+	if j.layout, err = j.needs.layout(); err != nil {
 		return err
 	}
 	j.seg, err = segment.Map(segment.Config{
@@ -271,7 +274,7 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 			rt.data, rt.net = net, len(j.networks.all)-1
 		}
 		if j.shm == nil || !global || rt.amo == nil {
-			rt.amo, rt.cpuAtomics = net, false
+			rt.amo, rt.amoNet, rt.cpuAtomics = net, len(j.networks.all)-1, false
 		}
 	}
 	return net.Connect(ctx, addrs, j.boot.Exchange)

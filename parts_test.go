@@ -13,11 +13,13 @@ import (
 	"github.com/ibconduit/conduit/env"
 )
 
-// withRegions is a configuration of a job that has more parts, which ask for regions.
-func withRegions(cfg Config, specs ...env.Spec) Config {
-	cfg.parts = append(parts[:len(parts):len(parts)], part{regions: func(*Config) []env.Spec { return specs }})
+// withNeeds is a configuration of a job that has a further part.
+func withNeeds(cfg Config, n needs) Config {
+	cfg.parts = append(parts[:len(parts):len(parts)], func(*Config) needs { return n })
 	return cfg
 }
+
+func withRegions(cfg Config, specs ...env.Spec) Config { return withNeeds(cfg, needs{regions: specs}) }
 
 func TestRegionsLieAtTheSameOffsetsOnAllRanks(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
