@@ -139,6 +139,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	if err := c.job.members.first(op); err != nil {
 		return err
 	}
+	defer c.job.learned()
 	if err := fn(); err != nil {
 		c.broken = err
 		return fmt.Errorf("conduit: %s: %w", op, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,10 @@ import (
 
 // withNeeds is a configuration of a job that has a further part.
 func withNeeds(cfg Config, n needs) Config {
-	cfg.parts = append(parts[:len(parts):len(parts)], func(*Config) needs { return n })
+	if cfg.parts == nil {
+		cfg.parts = parts
+	}
+	cfg.parts = append(slices.Clip(cfg.parts), func(*Config) needs { return n })
 	return cfg
 }
 
