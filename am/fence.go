@@ -19,8 +19,8 @@ type Fencer interface {
 	Handler()
 }
 
-// ErrNotReleased is what TryPost and TryCommit return where the Fencer would have to wait for writes
-// of the Via that they go through.
+// ErrNotReleased is what TryPost and TryCommit return where the Fencer would have to wait for
+// writes of the Via that they go through.
 var ErrNotReleased = errors.New("am: writes of the worker are not complete yet")
 
 // atOnce is the context of a Fencer that must not wait.
@@ -30,7 +30,7 @@ var atOnce = func() context.Context {
 	return ctx
 }()
 
-// fences reports whether there is a Fencer for requests through v. An endpoint itself keeps nothing.
+// fences reports whether a Fencer learns of requests through v. An endpoint itself keeps nothing.
 func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
 
 // before checks a request and has the Fencer know of it.
