@@ -79,7 +79,7 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 			boot.Abort(1, err.Error())
 		}
 		err = errors.Join(err, job.workers.closeAll())
-		if closed := job.Close(); !errors.Is(err, closed) { // fn may have closed the job, and returned that
+		if closed := job.Close(); !errors.Is(err, closed) { // fn may have returned it
 			err = errors.Join(err, closed)
 		}
 		if a := job.aborted.Load(); a != nil { // also by a handler in Close

@@ -162,8 +162,8 @@ func (s *endpoints) endRequests(ctx context.Context, before []error) (late []err
 	return late, err
 }
 
-// close closes the endpoints, and logs the errors that they kept. busy is of those that are still in
-// use: they are to be closed again, and the others have no error then.
+// close closes the endpoints, and logs the errors that they kept. busy is of those that are still
+// in use: they are to be closed again, and the others have no error then.
 func (s *endpoints) close() (busy, err error) {
 	var mu sync.Mutex
 	err = s.forAll(func(e *am.Endpoint) error {

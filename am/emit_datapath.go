@@ -294,8 +294,8 @@ func (e *emitter) countLocked(o *outgoing, by uint64) {
 	}
 }
 
-// guessedLocked ends a peer that replied to a call before it was sent. The reply has ended the call,
-// and given back its place.
+// guessedLocked ends a peer that replied to a call before it was sent. The reply has ended the
+// call, and given back its place.
 func (e *emitter) guessedLocked(p *peer, h *head, k *claim) error {
 	e.stats.calls++
 	k.needs &^= needsCall
