@@ -82,7 +82,7 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(src), true); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
 	h, err := p.data.Put(int(node)-1, w.begin+off, src, f)
@@ -111,7 +111,7 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(dst), false); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
 	}
 	h, err := p.data.Get(int(node)-1, w.begin+off, dst, f)

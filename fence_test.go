@@ -58,7 +58,7 @@ func withRecorders(cfg Config) Config {
 	return withNeeds(cfg, needs{fences: func(_ env.Env, l env.Lanes) (env.Fences, error) { return &recorder{lanes: l}, nil }})
 }
 
-func recorded(w *Worker) *recorder { return w.fences.(*recorder) }
+func recorded(w *Worker) *recorder { return w.fences.part.(*recorder) }
 
 // fenceHandlers are the messages of the tests of fences.
 func fenceHandlers() (table *am.Table, echo *am.Handler) {
@@ -71,7 +71,7 @@ func fenceHandlers() (table *am.Table, echo *am.Handler) {
 type fencing struct {
 	name string
 	do   func(ctx context.Context, j *Job, w *Worker, to int) error
-	// want of a rank that only a lane reaches; mapped where its memory is mapped here, if that differs.
+	// of a rank that only a lane reaches, and of one whose memory is mapped here, if that differs
 	want, mapped string
 }
 
@@ -252,7 +252,7 @@ func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 			if _, err := echo.Call(ctx, w.Endpoint(to), to); err != nil {
 				return err
 			}
-			w.acquire()
+			w.fences.acquire()
 			r.take()
 			if err := f.do(ctx, j, w, to); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
@@ -350,14 +350,14 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 		access := func(what, want string) error {
 			r.take()
 			// On mapped memory only atomics ask the fences, so the part is asked as it would ask itself.
-			w.catchUp()
-			w.catchUp()
+			w.fences.catchUp()
+			w.fences.catchUp()
 			if got := r.take(); got != want {
 				return fmt.Errorf("%s: %q, want %q", what, got, want)
 			}
 			return nil
 		}
-		w.acquire()
+		w.fences.acquire()
 		if err := access("at first", ""); err != nil {
 			return err
 		}

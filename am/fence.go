@@ -10,8 +10,8 @@ import (
 type Fencer interface {
 	// Request is called before a request is sent through v, when it was found to be in order, on the
 	// goroutine that sends it. A Long is to write n bytes at off of the rank's segment; else n is 0.
-	// With an error nothing is sent. For a request that must not wait (TryPost, TryCommit) ctx has ended
-	// already, with the cause ErrNotReleased.
+	// With an error nothing is sent. For a request that must not wait (TryPost, TryCommit) ctx has
+	// ended already, with the cause ErrNotReleased.
 	Request(ctx context.Context, v Via, rank int, off uint64, n int) error
 	// Reply is called when a call through v has ended, by the goroutine that learns of it, before.
 	Reply(v Via)
