@@ -333,7 +333,7 @@ func TestAWorkersCollectivesFence(t *testing.T) {
 // What a rank learns without a worker reaches each at its next access.
 func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 	table := am.NewTable()
-	began, goOn := make(chan struct{}), make(chan struct{})
+	ready, began, goOn := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	slow := table.Handle("slow", func(c *am.Call) {
 		began <- struct{}{}
 		<-goOn
@@ -341,16 +341,13 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		if j.Rank() != 0 {
-			p, err := slow.Start(ctx, j, to, am.Payload{})
-			if err == nil {
-				_, err = p.Wait(ctx)
-			}
+			<-ready
+			_, err := slow.Call(ctx, j, to)
 			return errors.Join(err, j.Barrier(ctx))
 		}
 		access := func(what, want string) error {
 			r.take()
-			// On mapped memory only atomics ask the fences, so the part is asked as it would ask itself.
-			w.fences.catchUp()
+			w.fences.catchUp() // as an access does, which on mapped memory is not told of
 			w.fences.catchUp()
 			if got := r.take(); got != want {
 				return fmt.Errorf("%s: %q, want %q", what, got, want)
@@ -361,6 +358,7 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 		if err := access("at first", ""); err != nil {
 			return err
 		}
+		ready <- struct{}{}
 		<-began
 		if err := access("a handler began", "acquire"); err != nil {
 			return err
