@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"unsafe"
@@ -131,5 +132,36 @@ func TestAPartLearnsThatItsJobEnds(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+func TestDeathsAreToldOnceWhilePartsBegin(t *testing.T) {
+	const ranks = 2000
+	m := newMembership(slog.New(slog.DiscardHandler))
+	m.size = ranks
+	var mu sync.Mutex
+	var all []map[int]int
+	var dying sync.WaitGroup
+	dying.Go(func() {
+		for r := 1; r < ranks; r++ {
+			m.die(r, errFailed)
+		}
+	})
+	for range 200 {
+		counts := make(map[int]int)
+		all = append(all, counts)
+		m.informs(func(rank int, _ error) {
+			mu.Lock()
+			defer mu.Unlock()
+			counts[rank]++
+		})
+	}
+	dying.Wait()
+	for i, counts := range all {
+		for r := 1; r < ranks; r++ {
+			if counts[r] != 1 {
+				t.Fatalf("listener %d was told of rank %d %d times", i, r, counts[r])
+			}
+		}
 	}
 }
