@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -136,31 +137,24 @@ func TestAPartLearnsThatItsJobEnds(t *testing.T) {
 }
 
 func TestDeathsAreToldOnceWhilePartsBegin(t *testing.T) {
-	const ranks = 2000
+	const parts, deaths = 60, 20 // begin one by one, and come meanwhile
 	m := newMembership(slog.New(slog.DiscardHandler))
-	m.size = ranks
-	var mu sync.Mutex
-	var all []map[int]int
-	var dying sync.WaitGroup
-	dying.Go(func() {
-		for r := 1; r < ranks; r++ {
-			m.die(r, errFailed)
-		}
-	})
-	for range 200 {
-		counts := make(map[int]int)
-		all = append(all, counts)
-		m.informs(func(rank int, _ error) {
-			mu.Lock()
-			defer mu.Unlock()
-			counts[rank]++
+	m.size = 1 + parts*deaths
+	var told [parts][1 + parts*deaths]atomic.Int32
+	for i := range told {
+		var dying sync.WaitGroup
+		dying.Go(func() {
+			for r := range deaths {
+				m.die(1+i*deaths+r, errFailed)
+			}
 		})
+		m.informs(func(rank int, _ error) { told[i][rank].Add(1) })
+		dying.Wait()
 	}
-	dying.Wait()
-	for i, counts := range all {
-		for r := 1; r < ranks; r++ {
-			if counts[r] != 1 {
-				t.Fatalf("listener %d was told of rank %d %d times", i, r, counts[r])
+	for i := range told {
+		for r := 1; r < m.size; r++ {
+			if n := told[i][r].Load(); n != 1 {
+				t.Fatalf("part %d was told %d times of rank %d", i, n, r)
 			}
 		}
 	}
