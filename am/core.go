@@ -43,6 +43,9 @@ type core struct {
 	lent     int           // receive buffers that handlers keep
 	stats    counters
 
+	transfers int // large payloads from here and to here that have not ended
+	telling   int // goroutines that run a Receiver's functions
+
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
 	armed     atomic.Int64           // the time given to the network's After last
 	closing   atomic.Bool
@@ -53,7 +56,7 @@ type core struct {
 
 // refusalLocked is why a message of a kind is not sent any more, or nil.
 func (c *core) refusalLocked(k kind) error {
-	if c.end == nil && (c.sealed && k == request || c.mute && k == ping) {
+	if c.end == nil && (c.sealed && (k == request || k == announce) || c.mute && k == ping) {
 		return errSealed
 	}
 	return c.end
@@ -100,7 +103,8 @@ func sooner(a, b time.Duration) time.Duration {
 
 // inFlightLocked counts what has not ended.
 func (c *core) inFlightLocked() InFlightError {
-	return InFlightError{Calls: c.calls.awaits, Writes: c.calls.writes, Owed: len(c.owed), Unsent: len(c.late), Handlers: c.handlingLocked()}
+	return InFlightError{Calls: c.calls.awaits - c.calls.grants, Writes: c.calls.writes, Owed: len(c.owed), Unsent: len(c.late),
+		Handlers: c.handlingLocked(), Transfers: c.transfers + c.telling}
 }
 
 // handlingLocked counts the requests whose handlers have not ended.

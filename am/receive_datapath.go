@@ -141,8 +141,8 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 		x.stats.requests++
 		keep = x.acceptLocked(w, payload, e.Slot)
 		b.n++
-	case w.head.kind == ping:
-		x.stats.pinged++
+	case w.head.kind >= ping:
+		x.stats.countArrivedStep(w.head.kind)
 	default:
 		x.stats.replies++
 		b.freed = true
@@ -171,8 +171,11 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	if err == nil { // before a call ends: a message that breaks the protocol ends none
 		err = p.credits.Apply(&h.credit, now)
 	}
-	if err != nil || h.kind == request || h.kind == ping {
+	if err != nil || h.kind == request {
 		return err
+	}
+	if h.kind >= ping {
+		return x.stepLocked(p, h, payload)
 	}
 	return x.answeredLocked(p, p.rank, h, payload)
 }
