@@ -38,8 +38,8 @@ type core struct {
 	idle     []*waiter     // free ones
 	end      error         // not nil: the endpoint is closed, or its network failed
 	rest     InFlightError // what Close ended, for the Close that succeeds
-	sealed   bool          // requests are refused
 	mute     bool          // no peer is pinged
+	sealed   bool          // requests are refused; it is mute, too
 	lent     int           // receive buffers that handlers keep
 	stats    counters
 
@@ -56,7 +56,15 @@ type core struct {
 
 // refusalLocked is why a message of a kind is not sent any more, or nil.
 func (c *core) refusalLocked(k kind) error {
-	if c.end == nil && (c.sealed && (k == request || k == announce) || c.mute && k == ping) {
+	if c.mute {
+		return c.mutedLocked(k)
+	}
+	return c.end
+}
+
+// mutedLocked is refusalLocked for an endpoint that is about to end.
+func (c *core) mutedLocked(k kind) error {
+	if c.end == nil && (k == ping || c.sealed && (k == request || k == announce)) {
 		return errSealed
 	}
 	return c.end

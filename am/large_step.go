@@ -122,8 +122,8 @@ func (c *core) unwatchLocked(token uint64) {
 	}
 }
 
-// stepLocked takes a step of a large payload that a peer sent, or a ping. The error is the peer's: it
-// is to be cut off.
+// stepLocked takes a step of a large payload that a peer sent; other messages are none. The error is
+// the peer's: it is to be cut off.
 func (c *core) stepLocked(p *peer, h *head, payload []byte) error {
 	switch h.kind {
 	case announce:

@@ -47,6 +47,9 @@ const (
 	kinds
 )
 
+// answers reports whether it ends a call: whether it is a reply or a failure.
+func (k kind) answers() bool { return k-reply <= failure-reply }
+
 type category uint8
 
 const (
