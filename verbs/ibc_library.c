@@ -5,7 +5,7 @@
 #include "ibc_library.h"
 
 #include <dlfcn.h>
-#include <string.h>
+#include <link.h>
 
 struct ibc_library ibc_library;
 
@@ -17,20 +17,45 @@ struct call {
 #define ENTRY(result, name, version, parameters, arguments) { #name, version, offsetof(struct ibc_library, name) },
 static const struct call calls[] = { IBC_CALLS(ENTRY) }, newer[] = { IBC_NEWER_CALLS(ENTRY) };
 
-enum { CALLS = sizeof calls / sizeof calls[0], NEWER = sizeof newer / sizeof newer[0] };
+enum { NEWER = sizeof newer / sizeof newer[0] };
 
 static void **slot(const struct call *c)
 {
 	return (void **)((char *)&ibc_library + c->at);
 }
 
+#ifdef __GLIBC__
+/* Whether a function is from a library that gives its symbols no versions. */
+static int unversioned(const void *function)
+{
+	Dl_info info;
+	const ElfW(Sym) *symbol = NULL, *symbols = NULL;
+	const ElfW(Versym) *versions = NULL;
+	struct link_map *library = NULL;
+
+	if (!dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || !dladdr1(function, &info, (void **)&library, RTLD_DL_LINKMAP))
+		return 0;
+	for (const ElfW(Dyn) *d = library->l_ld; d->d_tag != DT_NULL; d++)
+		if (d->d_tag == DT_SYMTAB)
+			symbols = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_VERSYM)
+			versions = (const void *)d->d_un.d_ptr;
+	return !versions || (symbols && (versions[symbol - symbols] & 0x7fff) <= VER_NDX_GLOBAL);
+}
+#endif
+
+/*
+ * What a program that is linked with libibverbs would get: the first in the scope that has the right
+ * version, or none at all. dlvsym alone skips the latter, a library that is preloaded for one call.
+ */
 static void *look_up(void *scope, const struct call *c)
 {
-#ifdef __GLIBC__
-	return dlvsym(scope, c->name, c->version);
-#else
-	return dlsym(scope, c->name); /* the only libc that has versions of symbols is glibc */
+	void *found = dlsym(scope, c->name);
+#ifdef __GLIBC__ /* no other libc has versions of symbols */
+	if (!found || !unversioned(found))
+		found = dlvsym(scope, c->name, c->version);
 #endif
+	return found;
 }
 
 static const void *object_of(const void *function)
@@ -51,7 +76,7 @@ static void *look_up_newer(void *library, const void *base, const struct call *c
 int ibc_bind_library(void)
 {
 	int absent = 0;
-	for (int i = 0; i < CALLS; i++)
+	for (int i = 0; i < IBC_CALL_COUNT; i++)
 		if (!(*slot(&calls[i]) = look_up(RTLD_DEFAULT, &calls[i])))
 			absent++;
 	if (absent)
@@ -65,13 +90,10 @@ int ibc_bind_library(void)
 	return 0;
 }
 
-const char *ibc_missing(int i, const char **version, int *end)
+const char *ibc_missing(int i, const char **version)
 {
-	*end = i >= CALLS;
-	if (*end || *slot(&calls[i]))
-		return NULL;
 	*version = calls[i].version;
-	return calls[i].name;
+	return *slot(&calls[i]) ? NULL : calls[i].name;
 }
 
 const char *ibc_load_library(const char *file)

@@ -21,12 +21,15 @@ extern struct ibc_library ibc_library;
 IBC_CALLS(IBC_CALL)
 #undef IBC_CALL
 
+#define IBC_COUNT(result, name, version, parameters, arguments) +1
+enum { IBC_CALL_COUNT = 0 IBC_CALLS(IBC_COUNT) };
+#undef IBC_COUNT
+
 /* Looks the calls up in the global scope. Returns how many of IBC_CALLS are not there. */
 int ibc_bind_library(void);
 
-/* The name of the i-th call of IBC_CALLS, and its version, if it is not there; else NULL. Beyond the
- * last one *end is set. */
-const char *ibc_missing(int i, const char **version, int *end);
+/* The name of the i-th call of IBC_CALLS, and its version, if it is not there; else NULL. */
+const char *ibc_missing(int i, const char **version);
 
 /* Loads a library into the global scope. Returns NULL, or what dlerror says. */
 const char *ibc_load_library(const char *file);

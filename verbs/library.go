@@ -51,18 +51,18 @@ func findLibrary(file string) (string, error) {
 	return C.GoString(C.ibc_library_file()), nil
 }
 
+// missingCalls are those that were not found, nil if that is all of them.
 func missingCalls() (calls []string) {
-	for i := C.int(0); ; i++ {
+	for i := range C.int(C.IBC_CALL_COUNT) {
 		var version *C.char
-		var end C.int
-		name := C.ibc_missing(i, &version, &end)
-		switch {
-		case end != 0:
-			return calls
-		case name != nil:
+		if name := C.ibc_missing(i, &version); name != nil {
 			calls = append(calls, C.GoString(name)+"@"+C.GoString(version))
 		}
 	}
+	if len(calls) == C.IBC_CALL_COUNT {
+		return nil
+	}
+	return calls
 }
 
 const installLibrary = "install it (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers; Fedora, RHEL: dnf install libibverbs), or name the file in " + EnvLibrary +
@@ -77,6 +77,9 @@ func notLoaded(file, why string, named bool) error {
 }
 
 func tooOld(file string, lacks []string) error {
+	if lacks == nil {
+		return &Error{Op: "load " + file, Err: ErrNoLibrary, Detail: "it has none of the calls of libibverbs", Remedy: "name another file in " + EnvLibrary}
+	}
 	return &Error{Op: "load " + file, Err: ErrNoLibrary, Detail: "it lacks " + strings.Join(lacks, ", "),
 		Remedy: "install libibverbs 1.1 or newer (any rdma-core), or name another file in " + EnvLibrary}
 }
