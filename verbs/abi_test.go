@@ -20,6 +20,7 @@ const libraryHeader = "/usr/include/infiniband/verbs.h"
 // needHeader skips where libibverbs-dev is not installed: only these tests look at it.
 func needHeader(t *testing.T) {
 	t.Helper()
+	notInVM(t)
 	if _, err := os.Stat(libraryHeader); err == nil {
 		return
 	}
@@ -27,6 +28,14 @@ func needHeader(t *testing.T) {
 		t.Fatalf("IBCONDUIT_REQUIRE_IBVERBS_DEV=1, and there is no %s (package libibverbs-dev)", libraryHeader)
 	}
 	t.Skipf("no %s to compare with (package libibverbs-dev)", libraryHeader)
+}
+
+// notInVM skips what compiles much: that is slow there, and the same as outside.
+func notInVM(t *testing.T) {
+	t.Helper()
+	if os.Getenv("IBCONDUIT_VM_INDEX") != "" {
+		t.Skip("it compiles programs: outside of the VM")
+	}
 }
 
 func gcc(t *testing.T, args ...string) {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// rootFS is a root file system with the programs and the shared libraries that they are linked with,
-// and nothing else. Where the process is root it must be able to enter it.
+// rootFS is a root file system with the programs and the shared libraries that they are linked
+// with, and nothing else. Where the process is root it must be able to enter it.
 type rootFS struct {
 	dir   string
 	enter []string // the command that runs another one in it
@@ -60,8 +60,8 @@ func (r *rootFS) must(t *testing.T, err error) {
 	}
 }
 
-// libraries are the files that the dynamic linker loads for a program, itself among them; none for a
-// static program.
+// libraries are the files that the dynamic linker loads for a program, itself among them; none for
+// a static program.
 func (r *rootFS) libraries(program string) []string {
 	out, err := exec.Command("ldd", program).Output()
 	if err != nil {
@@ -70,7 +70,7 @@ func (r *rootFS) libraries(program string) []string {
 	return regexp.MustCompile(`/\S+`).FindAllString(string(out), -1)
 }
 
-// mayMount: the process is root of this machine, or of a container that lets it mount (CAP_SYS_ADMIN).
+// mayMount: the process is root of this machine, or of a container that lets it mount.
 func mayMount(t *testing.T) bool {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
