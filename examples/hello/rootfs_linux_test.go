@@ -87,10 +87,10 @@ func mayMount(t *testing.T) bool {
 	return false
 }
 
-// run runs a command in the root file system, with nothing but env in its environment.
+// run runs a command in the root file system, with nothing but the words of env in its environment.
 func (r *rootFS) run(env string, command ...string) (string, error) {
 	cmd := exec.Command(r.enter[0], append(r.enter[1:], command...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), env}
+	cmd.Env = append(strings.Fields(env), "PATH="+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -107,11 +107,15 @@ func TestHelloNeedsNoLibibverbs(t *testing.T) {
 			t.Errorf("two ranks: %v, no %q in:\n%s", err, want, out)
 		}
 	}
-	out, err = r.run("IBCONDUIT_FABRIC=ibv", "/bin/hello")
+	// It is not even looked for: the dynamic linker says what it searches (ld.so(8)).
+	if out, err = r.run("LD_DEBUG=libs", "/bin/hello"); err != nil || strings.Contains(out, "libibverbs") {
+		t.Errorf("without verbs: %v, output:\n%s", err, out)
+	}
+	out, err = r.run("IBCONDUIT_FABRIC=ibv LD_DEBUG=libs", "/bin/hello")
 	if err == nil {
 		t.Errorf("verbs without libibverbs:\n%s", out)
 	}
-	want := []string{"libibverbs.so.1: cannot open shared object file", "apt-get install libibverbs1", "IBCONDUIT_LIBIBVERBS"}
+	want := []string{"find library=libibverbs.so.1 ", "libibverbs.so.1: cannot open shared object file", "apt-get install libibverbs1", "IBCONDUIT_LIBIBVERBS"}
 	if !r.linked() {
 		want = []string{"built without", "CGO_ENABLED=1"}
 	}
