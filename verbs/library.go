@@ -16,7 +16,7 @@ import (
 	"unsafe"
 )
 
-// soname is what every release of libibverbs since 2005 is found by.
+// soname is the name that libibverbs is found by.
 const soname = "libibverbs.so.1"
 
 // Library loads libibverbs and returns the file that it is in. [Devices] and [Open] do so by
