@@ -262,6 +262,8 @@ func (c *Config) validate() error {
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
 	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Handlers.IsLibrary():
+		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
 	case c.JoinTimeout < 0:
