@@ -81,6 +81,7 @@
 //	  Wait, or Test, that says that it has ended       -        acquire
 //	Post, PostWith, Commit through a worker            release  -
 //	TryPost, TryPostWith, TryCommit through a worker   release  -
+//	Large.Send through a worker                        release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
 // An atomic that was started acquires when its value is there: in Wait or Test, or at once. A
@@ -88,13 +89,14 @@
 // collective ones go on, as others wait for this rank. The requests that do not wait do not wait
 // for a release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that
 // pass the part by, those without a copy among them, and the payload of a Long, tell it which bytes
-// they write or read (Fences.Direct).
+// they write or read (Fences.Direct). A large payload releases again before it is written.
 //
-// What goes through no worker cannot release or acquire for one. When a handler begins, when it has
-// ended, and when a collective operation of a Job has, this rank may have learned of what others
-// wrote: each worker acquires at its next access that could tell. What a handler finds in its
-// segment while it runs, it passes on to a worker when it has ended. Who replies later, by an
-// [am.DeferredReply], or calls through a Job or an endpoint, flushes the worker before.
+// What goes through no worker cannot release or acquire for one. This rank may have learned of what
+// others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended, and
+// when a collective operation of a Job has: each worker acquires at its next access that could
+// tell. What a handler finds in its segment while it runs, it passes on to a worker when it has
+// ended. Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint,
+// flushes the worker before.
 //
 // In a job without such a part none of this happens, and costs nothing: there an operation that has
 // returned is complete.

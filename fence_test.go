@@ -61,10 +61,14 @@ func withRecorders(cfg Config) Config {
 func recorded(w *Worker) *recorder { return w.fences.part.(*recorder) }
 
 // fenceHandlers are the messages of the tests of fences.
-func fenceHandlers() (table *am.Table, echo *am.Handler) {
+func fenceHandlers() (table *am.Table, echo *am.Handler, large *am.Large) {
 	table = am.NewTable()
 	echo = table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Args()...) })
-	return table, echo
+	large = table.HandleLarge("large", am.Receiver{
+		Announced: func(a *am.Announcement) { _ = a.Grant(16384) },
+		Ended:     func(*am.Announcement, error) {},
+	})
+	return table, echo, large
 }
 
 // fencing is an operation and what it must tell the fences of its worker.
@@ -78,7 +82,7 @@ type fencing struct {
 const none = "none"
 
 // fencings are all operations of a worker.
-func fencings(echo *am.Handler) []fencing {
+func fencings(echo *am.Handler, large *am.Large) []fencing {
 	word := func(to int) Ptr[int64] { return At[int64](to, 4096) }
 	buf := make([]int64, 4)
 	request := "release"
@@ -210,6 +214,9 @@ func fencings(echo *am.Handler) []fencing {
 			}
 			return err
 		}, call, ""},
+		{"large payload", func(ctx context.Context, _ *Job, w *Worker, to int) error {
+			return large.Send(ctx, w, to, make([]byte, 10_000))
+		}, "release, release, write 10000 at 16384 of TO", ""},
 		{"call through the job", func(ctx context.Context, j *Job, _ *Worker, to int) error {
 			_, err := echo.Call(ctx, j, to)
 			return err
@@ -240,14 +247,14 @@ func (f *fencing) wanted(mapped bool, to int) string {
 }
 
 func TestEachOperationFencesAsTheContractSays(t *testing.T) {
-	table, echo := fenceHandlers()
+	table, echo, large := fenceHandlers()
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		if j.Rank() != 0 {
 			return j.Barrier(ctx)
 		}
 		mapped := w.lanes[j.networks.routes[to].net].Mapped(to) != nil
-		for _, f := range fencings(echo) {
+		for _, f := range fencings(echo, large) {
 			// A call through an endpoint, to have run what came before; and no handler runs here any more.
 			if _, err := echo.Call(ctx, w.Endpoint(to), to); err != nil {
 				return err
@@ -272,14 +279,14 @@ func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 var errRefused = errors.New("the fences refuse it")
 
 func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
-	table, echo := fenceHandlers()
+	table, echo, large := fenceHandlers()
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		handled := j.MessageStats()
 		if j.Rank() == 0 {
 			mapped := w.lanes[j.networks.routes[to].net].Mapped(to) != nil
 			r.refuse = errRefused
-			for _, f := range fencings(echo) {
+			for _, f := range fencings(echo, large) {
 				if f.wanted(mapped, to) == "" {
 					continue
 				}

@@ -15,7 +15,8 @@ type Fencer interface {
 	Request(ctx context.Context, v Via, rank int, off uint64, n int) error
 	// Reply is called when a call through v has ended, by the goroutine that learns of it, before.
 	Reply(v Via)
-	// Handler is called when a handler begins, and when one has ended. It must not block.
+	// Handler is called when a handler, or a function of a Receiver, begins, and when it has ended. It
+	// must not block.
 	Handler()
 }
 
@@ -32,6 +33,13 @@ var atOnce = func() context.Context {
 
 // fences reports whether a Fencer learns of requests through v. An endpoint itself keeps nothing.
 func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
+
+// fenceHandler is called when a handler, or a function of a Receiver, begins and has ended.
+func (c *core) fenceHandler() {
+	if c.cfg.Fencer != nil {
+		c.cfg.Fencer.Handler()
+	}
+}
 
 // before checks a request and has the Fencer know of it.
 func (h *Handler) before(ctx context.Context, op string, v Via, l *Endpoint, rank int, p Payload, args []uint64) error {

@@ -68,7 +68,14 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if err != nil {
 		return err
 	}
-	s := &sending{p: p, h: x.h, size: uint64(len(payload)), w: l.waiter()}
+	s := &sending{p: p, h: x.h, size: uint64(len(payload))}
+	if l.fences(v) {
+		if err := l.cfg.Fencer.Request(ctx, v, rank, 0, 0); err != nil { // where it will be written is not known yet
+			return x.h.failed("send", rank, err)
+		}
+		s.v = v
+	}
+	s.w = l.waiter()
 	w := s.w
 	err = l.transfer(ctx, s, payload, args)
 	l.recycle(w)
@@ -89,6 +96,7 @@ type sending struct {
 	told     bool   // the withdrawal is the network's
 	off      uint64 // granted
 	err      error  // of stepOver
+	v        Via    // of which the Fencer is to learn; nil: there is none
 }
 
 type sendStep uint8
@@ -128,7 +136,10 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	l.stats.large.Announced++
 	l.mu.Unlock()
 	l.begin(s.w, opGrant, s.h, s.p.rank)
-	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil {
+	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil && s.v != nil {
+		err = l.cfg.Fencer.Request(ctx, s.v, s.p.rank, s.off, len(payload))
+	}
+	if err == nil {
 		l.begin(s.w, "post", s.h, s.p.rank)
 		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
 	}
@@ -415,7 +426,9 @@ func (a *Announcement) guard(f func()) (text string) {
 			a.l.stats.panics.Add(1)
 			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
 		}
+		a.l.fenceHandler()
 	}()
+	a.l.fenceHandler()
 	f()
 	return ""
 }
