@@ -243,6 +243,9 @@ func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []ui
 	return l.stepLocked(p, &h, o.payload)
 }
 
+// stepSender is the name of a goroutine that waits to send a step.
+const stepSender = "step of a large payload"
+
 // sendSurely sends a step that must not get lost, unless the peer dies or the endpoint ends, which
 // end the payload. It does not wait: a goroutine of its own does, without a limit, if something is
 // missing. Then sent is called.
@@ -254,7 +257,7 @@ func (l *Endpoint) sendSurely(p *peer, o *outgoing, args []uint64, sent func()) 
 		err = l.trySend(p, o, args, nil)
 	}
 	if passing(err) {
-		l.cfg.Host.Go("large payload", func() {
+		l.cfg.Host.Go(stepSender, func() {
 			w := l.waiter()
 			defer l.recycle(w)
 			w.op, w.rank, w.since = "answer", p.rank, 0

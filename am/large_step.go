@@ -125,6 +125,9 @@ func (c *core) unwatchLocked(token uint64) {
 // stepLocked takes a step of a large payload that a peer sent; other messages are none. The error is
 // the peer's: it is to be cut off.
 func (c *core) stepLocked(p *peer, h *head, payload []byte) error {
+	if p.down != nil || c.end != nil {
+		return nil
+	}
 	switch h.kind {
 	case announce:
 		return c.announcedLocked(p, h)
