@@ -55,11 +55,16 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if l == nil {
 		return x.h.failed("send", rank, ErrNoEndpoint)
 	}
+	if len(args) >= MaxArgs {
+		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
+	}
 	if err := x.h.check("send", l, rank, Payload{bytes: payload}, args); err != nil {
 		return err
 	}
-	if len(args) >= MaxArgs {
-		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
+	if l.fences(v) { // its place is known with the grant only
+		if err := x.h.before(ctx, "send", v, l, rank, Payload{}, args); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
@@ -70,7 +75,7 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	}
 	s := &sending{p: p, h: x.h, size: uint64(len(payload)), w: l.waiter()}
 	w := s.w
-	err = l.transfer(ctx, s, payload, args)
+	err = l.transfer(ctx, v, s, payload, args)
 	l.recycle(w)
 	return x.h.failed("send", rank, err)
 }
@@ -108,7 +113,7 @@ const (
 )
 
 // transfer is Send: place, announcement, grant, data.
-func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, args []uint64) error {
+func (l *Endpoint) transfer(ctx context.Context, v Via, s *sending, payload []byte, args []uint64) error {
 	l.begin(s.w, opAnnounce, s.h, s.p.rank)
 	l.mu.Lock()
 	err := l.queueLocked(s)
@@ -128,7 +133,11 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	l.stats.large.Announced++
 	l.mu.Unlock()
 	l.begin(s.w, opGrant, s.h, s.p.rank)
-	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil {
+	err = l.awaitStep(ctx, s, stepAnnounced)
+	if err == nil && l.fences(v) {
+		err = l.cfg.Fencer.Request(ctx, v, s.p.rank, s.off, len(payload))
+	}
+	if err == nil {
 		l.begin(s.w, "post", s.h, s.p.rank)
 		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
 	}
@@ -419,6 +428,10 @@ func (a *Announcement) guard(f func()) (text string) {
 			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
 		}
 	}()
+	if fencer := a.l.cfg.Fencer; fencer != nil {
+		fencer.Handler()
+		defer fencer.Handler()
+	}
 	f()
 	return ""
 }
