@@ -148,9 +148,9 @@ func (s *endpoints) forAll(f func(*am.Endpoint) error) error {
 	return errors.Join(errs...)
 }
 
-// await waits for something of all endpoints, no longer than ctx. busy are the *am.InFlightErrors of
-// endpoints, whose Close counts again what it can. The other error is that of an endpoint that is of
-// no use any more.
+// await waits for something of all endpoints, no longer than ctx. busy are the *am.InFlightErrors
+// of endpoints, whose Close counts again what it can. The other error is that of an endpoint that
+// is of no use any more.
 func (s *endpoints) await(ctx context.Context, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = s.forAll(func(e *am.Endpoint) error {

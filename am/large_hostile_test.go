@@ -39,7 +39,7 @@ func (r *largeBook) register(t *Table) {
 func (r *largeBook) announce(l *Endpoint) *sending {
 	s := &sending{p: l.known(1), h: r.x.h, size: largeSize, w: l.newWaiter()}
 	l.mu.Lock()
-	err := l.queueLocked(s)
+	err := l.transfersLocked(s.p).queue(s)
 	l.mu.Unlock()
 	if err != nil {
 		return nil

@@ -88,11 +88,11 @@ func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a death forgets what was granted", Found: "blocks are back|stopped at",
-			Edits: edit("large_step.go", "\t\tc.endedLocked(a, cause)\n", "\t\tc.forgetLocked(a)\n"),
+			Edits: edit("large_step.go", "\t\tt.ended(a, cause)\n", "\t\tt.forget(a)\n"),
 		},
 		faulttest.Fault{
 			Name: "a withdrawal comes back twice", Found: "has ended twice",
-			Edits: edit("large_step.go", "\tc.endedLocked(a, ErrWithdrawn)\n", "\tc.endedLocked(a, ErrWithdrawn)\n\tc.telling++\n\tc.cfg.Host.Go(\"receiver\", a.tell)\n"),
+			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.telling++\n\tt.c.cfg.Host.Go(\"receiver\", a.tell)\n"),
 		},
 	)
 }

@@ -88,8 +88,8 @@ func (b *blocks) take(a *am.Announcement, err error) {
 	b.grant()
 }
 
-// large has many goroutines send payloads to ranks with memory for few, refused and given up now and
-// then. Each one that was sent arrives and is right, and all memory comes back.
+// large has many goroutines send payloads to ranks with memory for few, refused and given up now
+// and then. Each one that was sent arrives and is right, and all memory comes back.
 func (g *group) large() {
 	const users = 12
 	x, all := g.larges()
@@ -140,8 +140,8 @@ func (g *group) large() {
 	}
 }
 
-// largeHolds has more payloads wait for memory than there are credits, reply buffers and send buffers,
-// at either end. Calls pass them: what waits for memory holds nothing.
+// largeHolds has more payloads wait for memory than there are credits, reply buffers and send
+// buffers, at either end. Calls pass them: what waits for memory holds nothing.
 func (g *group) largeHolds() {
 	const users = 20 // more than may be announced to one rank
 	var mu sync.Mutex
