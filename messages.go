@@ -98,6 +98,7 @@ func (j *joining) openEndpoints() error {
 		j.library.first = int(h.messages.endpoints)
 		cfg := j.library.params
 		cfg.Segment = j.seg.Bytes()
+		cfg.SegmentSize = func(rank int) uint64 { return j.layout.UserOffset() + j.SegmentSize(rank) } // the user's region is the last
 		return j.open(&j.library, cfg)
 	}
 	return nil
