@@ -107,7 +107,10 @@ func (h *queuedHost) Go(name string, f func()) {
 }
 
 // Sleep is what Close waits with.
-func (h *queuedHost) Sleep(time.Duration) {
+func (h *queuedHost) Sleep(d time.Duration) {
+	if len(h.todo)+len(h.blocked) == 0 {
+		h.goroutines.Sleep(d)
+	}
 	h.todo, h.blocked = append(h.todo, h.blocked...), nil
 	h.run()
 }
