@@ -68,7 +68,7 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.entry = line + s.chunk
 	s.acks = line
 	s.reports = s.acks + roundUp(8*uint64(s.rails))
-	s.suspects = s.reports + roundUp(8*uint64(size))
+	s.suspects = s.reports + 2*roundUp(8*uint64(size))
 	s.entries = s.suspects + roundUp(8*uint64(suspectWords(size)))
 	s.slot = s.entries + s.entry*uint64(depth*s.rails)
 	return s, nil

@@ -153,9 +153,18 @@ func (t *Team) others(dead suspects) func(yield func(rank int) bool) {
 	}
 }
 
+// reportAt is the place in a slot for a rank's report. Who has agreed may be at the next agreement
+// while others still read what made this one final, but no further: that needs all. So there are two
+// words, for even generations and odd ones. As a word has one writer, one that arrives late is
+// overwritten by the writer's next.
+func (t *Team) reportAt(rank int) uint64 {
+	s := &t.teams.shape
+	return s.reports + uint64(t.generation%2)*(s.suspects-s.reports)/2 + 8*uint64(rank)
+}
+
 // reportOf is what a member has reported in this team; 0: nothing.
 func (t *Team) reportOf(rank int) uint64 {
-	w := atomic.LoadUint64(word(t.mem, t.teams.shape.reports+8*uint64(rank)))
+	w := atomic.LoadUint64(word(t.mem, t.reportAt(rank)))
 	if uint32(w>>40) != t.generation {
 		return 0
 	}
@@ -240,9 +249,7 @@ func (t *Team) report(ctx context.Context, a *agreement) error {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], uint64(t.generation)<<40|r)
 	for rank := range t.others(a.dead) {
-		// A report is found by its sender's rank in the job: that of an earlier team, arriving late,
-		// is overwritten by the same sender's next.
-		err := t.teams.post(ctx, rank, t.off+t.teams.shape.reports+8*uint64(t.Member(t.me)), b[:])
+		err := t.teams.post(ctx, rank, t.off+t.reportAt(t.Member(t.me)), b[:])
 		if err := t.blame(rank, err); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ type World struct {
 // simRank is the Env of a simulated rank.
 type simRank struct {
 	*rank
-	*simHost
+	host *simHost
 	s    *sim.Rank
 	idle []fabric.Lane // to wait with
 }
@@ -47,7 +47,7 @@ func NewWorld(cfg sim.Config, specs ...env.Spec) (*World, error) {
 	w.ConnectAll()
 	for i := range cfg.Ranks {
 		s := w.Rank(i)
-		r := &simRank{rank: newRank(i, cfg.Ranks, s.Net()), s: s, simHost: &simHost{amtest.SimHost(s), s}}
+		r := &simRank{rank: newRank(i, cfg.Ranks, s.Net()), s: s, host: &simHost{amtest.SimHost(s), s}}
 		r.place(specs, offs, s.Segment())
 		w.ranks = append(w.ranks, r)
 	}
@@ -81,7 +81,7 @@ func (w *World) Kill(rank int) {
 // Close has the job of a rank begin to close.
 func (w *World) Close(rank int) { close(w.ranks[rank].closing) }
 
-func (r *simRank) Host() env.Host { return r.simHost }
+func (r *simRank) Host() env.Host { return r.host }
 
 // WaitWord waits with a lane of its own, of which simulated networks have enough.
 func (r *simRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
