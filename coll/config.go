@@ -32,9 +32,9 @@ type shape struct {
 	rails int    // of the team of all
 	chunk uint64 // bytes of data of a message
 
-	acks, reports, suspects, entries uint64 // where these begin
-	entry                            uint64 // bytes
-	slot                             uint64 // bytes
+	acks, reports, sets, entries uint64 // where these begin
+	entry                        uint64 // bytes
+	slot                         uint64 // bytes
 }
 
 // withDefaults fills in what is 0 and checks the rest.
@@ -68,8 +68,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.entry = line + s.chunk
 	s.acks = line
 	s.reports = s.acks + roundUp(8*uint64(s.rails))
-	s.suspects = s.reports + 2*roundUp(8*uint64(size))
-	s.entries = s.suspects + roundUp(8*uint64(suspectWords(size)))
+	s.sets = s.reports + 2*roundUp(8*uint64(size))
+	s.entries = s.sets + roundUp(16*uint64(setWords(size)))
 	s.slot = s.entries + s.entry*uint64(depth*s.rails)
 	return s, nil
 }
@@ -77,7 +77,8 @@ func newShape(size int, cfg Config) (shape, error) {
 // railsOf is the number of rails of a team of n: the logarithm of n to base 2, rounded up.
 func railsOf(n int) int { return bits.Len(uint(n - 1)) }
 
-func suspectWords(size int) int { return (size + 63) / 64 }
+// setWords is the number of words that a set of ranks has.
+func setWords(size int) int { return (size + 63) / 64 }
 
 func roundUp(n uint64) uint64 { return (n + line - 1) &^ (line - 1) }
 

@@ -90,13 +90,22 @@ func (t *Team) known() *BrokenError {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
-	if w := atomic.LoadUint64(word(t.mem, 0)); uint32(w>>40) == t.generation {
-		if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
-			t.told.Store(true) // who wrote it told all
+	for _, off := range [...]uint64{brokenWord, strayWord} {
+		if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
+			if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
+				t.told.Store(true) // who wrote it told all
+			}
 		}
 	}
 	return t.broken.Load()
 }
+
+// Places in a slot of the word that breaks a team. The second is for what may still be on its way when
+// another team has the slot: it must not overwrite the first.
+const (
+	brokenWord = 0
+	strayWord  = 8
+)
 
 // encodeBroken is the word that says in a member's slot what broke the team:
 // generation (24 bits), reason (2), kind (4), rank of the job (20), low bits of the number (14).
@@ -143,12 +152,21 @@ func (t *Team) tell() {
 	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
 	}
+	off := uint64(brokenWord)
+	if e.Op == Free || e.Op == Split && e.Number == 0 {
+		off = strayWord // others may be done with the team, or have never had it
+	}
+	t.write(off, encodeBroken(t.generation, e))
+}
+
+// write writes the word that breaks a team into the slot of every other member.
+func (t *Team) write(off, broken uint64) {
 	var w [8]byte
-	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, e))
+	binary.NativeEndian.PutUint64(w[:], broken)
 	for i := 1; i < t.n; i++ {
 		to := t.Member((t.me + i) % t.n)
 		// What fails is a rank that is down, and needs no word.
-		_ = t.teams.post(context.Background(), to, t.off, w[:])
+		_ = t.teams.post(context.Background(), to, t.off+off, w[:])
 	}
 }
 

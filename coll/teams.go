@@ -35,11 +35,21 @@ type Teams struct {
 
 // slot is one of a rank's shares of the region.
 type slot struct {
-	generation uint32 // of the last team in it; 24 bits
+	generation uint32 // of the last team in it
 	taken      bool
+	left       *Team // was given up here, and others may still send; nil else
 }
 
-const generations = 1<<24 - 1 // a mask
+// A generation names a team among those that its slot has had on any of its members, in 24 bits. The
+// lower half counts. The upper half is a hash of the Split that the team is from: where a Split fails on
+// some members the others do not know that it took the next number.
+const (
+	generations = 1<<24 - 1
+	counts      = 1<<12 - 1
+)
+
+// successor is the generation behind one.
+func successor(g uint32) uint32 { return g&^counts | (g+1)&counts }
 
 // Open makes the team of all ranks. The region of Spec must be laid out, for the same configuration.
 func Open(e env.Env, cfg Config) (*Teams, error) {
@@ -152,21 +162,23 @@ func (m *Teams) died(rank int, cause error) {
 	}
 }
 
-// vacate ends a team. Its slot is free for the next one if nothing of the team is on its way any
-// more.
-func (m *Teams) vacate(t *Team, free bool) {
+// vacate ends a team, and does to its slot what follows from how.
+func (m *Teams) vacate(t *Team, then func(*slot)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.open, t)
-	if free {
-		m.slots[t.slot].taken = false
-	}
+	then(&m.slots[t.slot])
 }
 
 // offer is the slots of this rank, as Split tells the others.
 func (m *Teams) offer() []slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for i := range m.slots {
+		if s := &m.slots[i]; s.left != nil && s.left.quiet() {
+			s.left, s.taken = nil, false
+		}
+	}
 	return append([]slot(nil), m.slots...)
 }
 
