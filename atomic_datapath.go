@@ -90,12 +90,12 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, 8)
+	p, _ := w.valid(node, off, 8)
 	if p == nil {
 		if p, err = w.check(op.String(), node, off, 8); err != nil {
 			return 0, nil, fabric.Done, err
 		}
 	}
-	old, h, err = p.amo.Atomic(op, int(node)-1, off, operand, compare, f)
+	old, h, err = p.amo.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
 	return old, p.amo, h, err
 }

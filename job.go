@@ -16,6 +16,8 @@ type Job struct {
 	life       context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 
 	boot     bootstrap.Bootstrap
+	needs    needs          // of the parts
+	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
 	members  *membership
 	networks networks

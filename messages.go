@@ -63,7 +63,7 @@ func (j *Job) openEndpoints() error {
 	j.messages.each = j.cfg.MessageEndpoints
 	cfg := j.cfg.Messages
 	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.closedPeer
-	cfg.Segment, cfg.SegmentSize = j.seg.User(), j.SegmentSize // the system areas are not for messages
+	cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize
 	for _, n := range j.networks.all {
 		m, ok := n.(fabric.Messenger)
 		if !ok {
