@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -21,7 +22,7 @@ type Job struct {
 	seg      *segment.Mapping
 	members  *membership
 	networks networks
-	coll     *collectives
+	coll     *coll.Teams
 	messages endpoints
 	workers  workers
 	watching sync.WaitGroup // the bootstrap's reports

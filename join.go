@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/segment"
@@ -80,12 +81,12 @@ func (j *joining) join(ctx context.Context) (err error) {
 	if err := j.connect(ctx); err != nil {
 		return err
 	}
-	if j.coll, err = newCollectives(j.Job); err != nil {
-		return err
-	}
 	j.networks.copyMax = math.MaxInt
 	for _, n := range j.networks.all {
 		j.networks.copyMax = min(j.networks.copyMax, n.Limits().CopyMax)
+	}
+	if j.coll, err = coll.Open(view{j.Job}, j.cfg.collConfig()); err != nil {
+		return err
 	}
 	if j.handlers() > 0 {
 		if err := j.openEndpoints(); err != nil {
@@ -105,7 +106,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 }
 
 func (j *joining) mapSegment() (err error) {
-	if j.needs, err = j.cfg.needs(); err != nil {
+	if j.needs, err = j.cfg.needs(j.size); err != nil {
 		return err
 	}
 	if j.layout, err = j.needs.layout(); err != nil {

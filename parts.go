@@ -8,7 +8,7 @@ import (
 )
 
 // needs are what a part of the library asks a job for: collective operations, the shared heaps, the
-// cache, and their like. They follow from the configuration alone, and are alike on all ranks; Join
+// cache, and their like. They follow from the configuration and the number of ranks, and are alike on all ranks; Join
 // compares the regions.
 type needs struct {
 	regions []env.Spec
@@ -19,16 +19,18 @@ type needs struct {
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment.
-var parts = []func(*Config) needs{
-	func(*Config) needs {
-		return needs{regions: []env.Spec{{Name: collRegion, Size: systemBytes}}, lanes: 1}
-	},
-}
+var parts = []part{collNeeds}
+
+// part is what a part needs in a job of so many ranks.
+type part func(c *Config, size int) (needs, error)
 
 // needs are those of all parts together.
-func (c *Config) needs() (all needs, err error) {
+func (c *Config) needs(size int) (all needs, err error) {
 	for _, part := range c.parts {
-		n := part(c)
+		n, err := part(c, size)
+		if err != nil {
+			return all, err
+		}
 		all.regions = append(all.regions, n.regions...)
 		all.lanes += n.lanes
 		if n.fences != nil && all.fences != nil {

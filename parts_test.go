@@ -15,7 +15,7 @@ import (
 
 // withNeeds is a configuration of a job that has a further part.
 func withNeeds(cfg Config, n needs) Config {
-	cfg.parts = append(parts[:len(parts):len(parts)], func(*Config) needs { return n })
+	cfg.parts = append(parts[:len(parts):len(parts)], func(*Config, int) (needs, error) { return n, nil })
 	return cfg
 }
 

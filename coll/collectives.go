@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 )
 
-var errClosing = errors.New("the job is closing")
+var errClosing = fmt.Errorf("the job is closing: %w", os.ErrClosed)
 
 // Barrier blocks until every member has called it.
 func (t *Team) Barrier(ctx context.Context) error { return t.run(ctx, barrier("")) }

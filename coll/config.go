@@ -10,13 +10,15 @@ import (
 // Region is the name of the region that coll asks for.
 const Region = "conduit.coll"
 
-// Config is equal on all ranks.
+// Config is equal on all ranks, but for Check.
 type Config struct {
-	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 16.
+	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
 	Slots int
 	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB to
-	// 64 MiB, default 128 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
+	// 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
 	SlotBytes int
+	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
+	Check func() error
 }
 
 const (
@@ -40,10 +42,10 @@ type shape struct {
 // withDefaults fills in what is 0 and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	if c.Slots == 0 {
-		c.Slots = 16
+		c.Slots = 8
 	}
 	if c.SlotBytes == 0 {
-		c.SlotBytes = 128 << 10
+		c.SlotBytes = 64 << 10
 	}
 	if c.Slots < 1 || c.Slots > 4096 {
 		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // Kind is a kind of operation.
@@ -79,8 +78,7 @@ func (t *Team) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
-	lockrank.CheckCommunication(c.kind.String())
-	if err := t.teams.enter(); err != nil {
+	if err := t.teams.admit(c.kind.String()); err != nil {
 		return err
 	}
 	defer t.teams.leave()

@@ -13,7 +13,7 @@ import (
 // operation's until it is done. It runs in a goroutine of its own, and through the lanes that all
 // teams share.
 type Pending struct {
-	host    am.Host
+	teams   *Teams
 	mu      sync.Mutex
 	done    bool
 	err     error
@@ -44,7 +44,7 @@ func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	})
 }
 
-func (t *Team) pending() *Pending { return &Pending{host: t.teams.env.Host()} }
+func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
 func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run func(call) error) error) *Pending {
@@ -53,7 +53,7 @@ func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run fun
 		return p
 	}
 	turn := t.turns.join()
-	p.host.Go("collective operation", func() {
+	p.teams.env.Host().Go("collective operation", func() {
 		defer t.teams.leave()
 		if err := turn.wait(ctx); err != nil {
 			// The others go on to it, and must not wait for ever.
@@ -85,12 +85,19 @@ func (p *Pending) Done() (bool, error) {
 // Wait blocks until the operation has ended and returns its error. When ctx ends the wait, with its
 // cause, the operation goes on.
 func (p *Pending) Wait(ctx context.Context) error {
+	if done, err := p.Done(); done {
+		return err
+	}
+	if err := p.teams.admit("wait"); err != nil {
+		return err
+	}
+	defer p.teams.leave()
 	p.mu.Lock()
 	if p.done {
 		defer p.mu.Unlock()
 		return p.err
 	}
-	w := p.host.NewParker()
+	w := p.teams.env.Host().NewParker()
 	p.waiters = append(p.waiters, w)
 	p.mu.Unlock()
 	for {

@@ -201,7 +201,7 @@ func (t *Team) Leave(ctx context.Context) error {
 	if t.known() == nil && t.ended.Load() == nil {
 		return fmt.Errorf("coll: %v is not broken: all members call Free", t)
 	}
-	if err := t.teams.enter(); err != nil {
+	if err := t.teams.admit("leave"); err != nil {
 		return err
 	}
 	defer t.teams.leave()

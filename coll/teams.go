@@ -11,6 +11,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // Teams are what one rank has of the teams that it is in. Methods may be called from any goroutine.
@@ -22,15 +23,16 @@ type Teams struct {
 	copyMax int
 	lanes   env.Lanes // used by who has shared
 	shared  turns
-	ignore  func() // ends the subscription to deaths
+	ignore  func()       // ends the subscription to deaths
+	check   func() error // Config.Check
 	all     *Team
 
 	mu      sync.Mutex
 	slots   []slot
 	open    map[*Team]struct{}
-	running int       // operations
-	closed  bool      // no more may begin
-	ended   am.Parker // of Close, which waits for running
+	running int         // operations
+	idle    []am.Parker // wait until none runs
+	closed  bool        // no more may begin
 }
 
 // slot is one of a rank's shares of the region.
@@ -57,7 +59,7 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(),
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), check: cfg.Check,
 		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
 	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
 		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)
@@ -75,32 +77,64 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 // All is the team of all ranks of the job, in their order.
 func (m *Teams) All() *Team { return m.all }
 
-// Lanes are those that operations without lanes of their own use. They are for reading counters.
-func (m *Teams) Lanes() env.Lanes { return m.lanes }
-
-// Close waits until the operations that run have ended, which they do when the job closes or when
-// their contexts end, and gives the lanes back. It waits for no other rank.
-func (m *Teams) Close() error {
+// Running is how many operations run, or wait for their turn.
+func (m *Teams) Running() int {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+	defer m.mu.Unlock()
+	return m.running
+}
+
+// Quiesce waits until no operation runs.
+func (m *Teams) Quiesce(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running == 0 {
 		return nil
 	}
-	m.closed, m.ended = true, m.env.Host().NewParker()
+	idle := m.env.Host().NewParker()
+	m.idle = append(m.idle, idle)
 	for m.running > 0 {
 		m.mu.Unlock()
-		if err := m.ended.Park(context.Background()); err != nil {
+		err := idle.Park(ctx)
+		m.mu.Lock()
+		if err != nil && m.running > 0 {
 			return err
 		}
-		m.mu.Lock()
 	}
+	return nil
+}
+
+// Close waits until the operations that run have ended, which they do when the job closes or when
+// their contexts end, and gives the lanes back. It waits for no other rank. Later operations fail with
+// os.ErrClosed.
+func (m *Teams) Close() error {
+	m.mu.Lock()
+	closed := m.closed
+	m.closed = true
 	m.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if err := m.Quiesce(context.Background()); err != nil {
+		return err
+	}
 	m.ignore()
 	err := m.lanes.Close()
 	if errors.Is(err, fabric.ErrPeerDown) { // a put that no operation waited for; the job knows
 		return nil
 	}
 	return err
+}
+
+// admit is asked before an operation that blocks: it refuses callers that may not wait.
+func (m *Teams) admit(kind string) error {
+	lockrank.CheckCommunication(kind)
+	if m.check != nil {
+		if err := m.check(); err != nil {
+			return fmt.Errorf("coll: %s: %w", kind, err)
+		}
+	}
+	return m.enter()
 }
 
 // enter counts an operation that begins.
@@ -117,9 +151,13 @@ func (m *Teams) enter() error {
 func (m *Teams) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running--; m.running == 0 && m.closed {
-		m.ended.Unpark()
+	if m.running--; m.running > 0 {
+		return
 	}
+	for _, p := range m.idle {
+		p.Unpark()
+	}
+	m.idle = nil
 }
 
 // newTeam makes this rank's view of a team. members are ranks of the job; nil: all.
