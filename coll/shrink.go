@@ -35,6 +35,9 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 		return nil, fmt.Errorf("coll: %v: %w", Shrink, err)
 	}
 	defer t.turns.unlock()
+	if e := t.known(); e.Reason == Died && e.Rank == t.Member(t.me) {
+		return nil, fmt.Errorf("coll: %v: %w", Shrink, ErrExcluded)
+	}
 	if t.ended.Load() != nil {
 		return nil, fmt.Errorf("coll: %v: %w", Shrink, t.usable())
 	}
@@ -219,10 +222,26 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 		}
 		if set.dead().bit(other) && !a.out.dead().bit(other) {
 			a.out.dead().set(other)
+			t.dismiss(ctx, other)
 			t.teams.env.SetDown(other, fmt.Errorf("rank %d takes it for dead", rank))
 		}
 	}
 	return nil
+}
+
+// dismissal bounds how long a rank is waited for that may be dead.
+const dismissal = 100 * time.Millisecond
+
+// dismiss tells a rank that the others take it for dead, if it is not: afterwards nothing passes
+// between them any more.
+func (t *Team) dismiss(ctx context.Context, rank int) {
+	var w [8]byte
+	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
+	ctx, cancel := t.teams.env.Host().WithTimeout(ctx, dismissal)
+	defer cancel()
+	if t.teams.post(ctx, rank, t.off+brokenWord, w[:]) == nil {
+		_ = t.teams.flush(ctx) // what fails goes to a rank that is down
+	}
 }
 
 // unanimous reports whether all that the set leaves have reported it.

@@ -116,9 +116,15 @@ func encodeBroken(generation uint32, e *BrokenError) uint64 {
 const numberMask = 1<<14 - 1
 
 func (t *Team) decodeBroken(w uint64) *BrokenError {
-	return &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
+	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
 		Number: w & numberMask}
+	if e.Reason == Died {
+		e.Cause = &fabric.PeerDownError{Rank: e.Rank, Op: "collective operation", Cause: errElsewhere}
+	}
+	return e
 }
+
+var errElsewhere = errors.New("another member found that")
 
 // lose breaks the team because a member is dead.
 func (t *Team) lose(rank int, cause error) {
