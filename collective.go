@@ -12,9 +12,9 @@ import (
 )
 
 // collConfig is that of the teams.
-func (c *Config) collConfig() coll.Config {
-	return coll.Config{Slots: c.Teams, Check: func() error {
-		if c.Handlers.InHandler() {
+func (j *Job) collConfig() coll.Config {
+	return coll.Config{Slots: j.cfg.Teams, Learned: j.learned, Check: func() error {
+		if j.cfg.Handlers.InHandler() {
 			return am.ErrInHandler
 		}
 		return nil
@@ -22,9 +22,9 @@ func (c *Config) collConfig() coll.Config {
 }
 
 // collNeeds are those of package coll.
-func collNeeds(c *Config, size int) (needs, error) {
-	spec, err := coll.Spec(size, c.collConfig())
-	return needs{regions: []env.Spec{spec}, lanes: 1}, err
+func collNeeds(c *Config) needs {
+	region := func(ranks int) (env.Spec, error) { return coll.Spec(ranks, coll.Config{Slots: c.Teams}) }
+	return needs{sized: []func(int) (env.Spec, error){region}, lanes: 1}
 }
 
 // Team is the team of all ranks, with which Barrier, Broadcast and AllGather work. Its Split makes
@@ -65,33 +65,6 @@ func (j *Job) collective(err error) error {
 		return errors.Join(errCancelled(j.life), err)
 	}
 	return err
-}
-
-// Barrier is Job.Barrier through the worker's lanes, on the goroutine that uses the worker. What the
-// worker posted before is not completed by it.
-func (w *Worker) Barrier(ctx context.Context) error {
-	return w.collective("barrier", func(t coll.Through) error { return t.Barrier(ctx) })
-}
-
-// Broadcast is Job.Broadcast through the worker's lanes.
-func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return w.collective("broadcast", func(t coll.Through) error { return t.Broadcast(ctx, root, buf) })
-}
-
-// AllGather is Job.AllGather through the worker's lanes.
-func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	err = w.collective("all-gather", func(t coll.Through) (err error) {
-		all, err = t.AllGather(ctx, mine)
-		return err
-	})
-	return all, err
-}
-
-func (w *Worker) collective(op string, do func(coll.Through) error) error {
-	if w.peers == nil {
-		return errClosed(op, "worker")
-	}
-	return w.job.collective(do(w.job.Team().Through(w)))
 }
 
 // errTurn is why Close does not meet the others.

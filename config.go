@@ -82,8 +82,8 @@ type Config struct {
 	// it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
 	MessageEndpoints int
 	// Messages are the parameters of each endpoint: buffers, largest payload, times. Join fills in
-	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize and OnClosed, which must be unset.
-	// Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
+	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed and Fencer, which must be
+	// unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
 	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
@@ -122,7 +122,7 @@ type Config struct {
 	// Getenv looks up variables. Default: os.LookupEnv.
 	Getenv func(key string) (string, bool)
 
-	parts []part // nil, but in tests: parts
+	parts []func(*Config) needs // nil, but in tests: parts
 }
 
 const (
@@ -270,8 +270,10 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Handlers.IsLibrary():
+		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
 	case c.Teams < 1 || c.Teams > maxTeams:

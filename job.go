@@ -18,12 +18,14 @@ type Job struct {
 
 	boot     bootstrap.Bootstrap
 	needs    needs          // of the parts
+	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
 	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
 	members  *membership
 	networks networks
 	coll     *coll.Teams
-	messages endpoints
+	messages endpoints // of the program
+	library  endpoints // of the library's parts
 	workers  workers
 	watching sync.WaitGroup // the bootstrap's reports
 

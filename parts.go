@@ -3,6 +3,7 @@ package conduit
 import (
 	"errors"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -12,27 +13,31 @@ import (
 // compares the regions.
 type needs struct {
 	regions []env.Spec
-	lanes   int // how many times it calls NewLanes
+	sized   []func(ranks int) (env.Spec, error) // regions whose size depends on how many ranks there are
+	lanes   int                                 // how many times it calls NewLanes
+	// handlers registers the part's handlers of active messages. A job none of whose parts has any
+	// opens no endpoint for them.
+	handlers func(*am.Table)
 	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
 	// it, or none: then such operations cost nothing.
 	fences func(env.Env, env.Lanes) (env.Fences, error)
 }
 
-// parts are those of every job. Their regions lie in this order, from the begin of every segment.
-var parts = []part{collNeeds}
-
-// part is what a part needs in a job of so many ranks.
-type part func(c *Config, size int) (needs, error)
+// parts are those of every job. Their regions lie in this order, from the begin of every segment, those
+// of sized first.
+var parts = []func(*Config) needs{collNeeds}
 
 // needs are those of all parts together.
-func (c *Config) needs(size int) (all needs, err error) {
+func (c *Config) needs() (all needs, err error) {
+	var register []func(*am.Table)
 	for _, part := range c.parts {
-		n, err := part(c, size)
-		if err != nil {
-			return all, err
-		}
+		n := part(c)
+		all.sized = append(all.sized, n.sized...)
 		all.regions = append(all.regions, n.regions...)
 		all.lanes += n.lanes
+		if n.handlers != nil {
+			register = append(register, n.handlers)
+		}
 		if n.fences != nil && all.fences != nil {
 			return all, errors.New("two parts of the job have fences")
 		}
@@ -40,12 +45,24 @@ func (c *Config) needs(size int) (all needs, err error) {
 			all.fences = n.fences
 		}
 	}
+	all.handlers = func(t *am.Table) {
+		for _, f := range register {
+			f(t)
+		}
+	}
 	return all, nil
 }
 
 // layout is that of segments that have the regions.
-func (n *needs) layout() (segment.Layout, error) {
+func (n *needs) layout(ranks int) (segment.Layout, error) {
 	var regions []segment.Region
+	for _, f := range n.sized {
+		s, err := f(ranks)
+		if err != nil {
+			return segment.Layout{}, err
+		}
+		regions = append(regions, segment.Region(s))
+	}
 	for _, s := range n.regions {
 		regions = append(regions, segment.Region(s))
 	}

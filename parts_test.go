@@ -5,17 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
 )
 
 // withNeeds is a configuration of a job that has a further part.
 func withNeeds(cfg Config, n needs) Config {
-	cfg.parts = append(parts[:len(parts):len(parts)], func(*Config, int) (needs, error) { return n, nil })
+	if cfg.parts == nil {
+		cfg.parts = parts
+	}
+	cfg.parts = append(slices.Clip(cfg.parts), func(*Config) needs { return n })
 	return cfg
 }
 
@@ -107,11 +112,11 @@ func TestNoOperationReachesTheLibrarysRegions(t *testing.T) {
 
 func TestRanksWithOtherRegionsDoNotJoin(t *testing.T) {
 	one := env.Spec{Name: "conduit.a", Size: 1000}
-	own, err := collNeeds(&Config{}, 4)
+	own, err := coll.Spec(4, coll.Config{Slots: defaultTeams})
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind := own.regions[0].Size // is where the next one begins
+	behind := own.Size // is where the next one begins
 	for want, other := range map[string]Config{
 		fmt.Sprintf(`"conduit.a" at %d: 1001 bytes`, behind):          withRegions(Config{}, env.Spec{Name: "conduit.a", Size: 1001}),
 		fmt.Sprintf(`"conduit.b" at %d`, behind):                      withRegions(Config{}, env.Spec{Name: "conduit.b", Size: 1000}),

@@ -95,6 +95,8 @@ type Config struct {
 	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
+	// Fencer learns of requests, replies and handlers. nil: none, which costs nothing.
+	Fencer Fencer
 	// Host runs goroutines. nil: the Go runtime.
 	Host Host
 	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it

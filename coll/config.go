@@ -10,7 +10,7 @@ import (
 // Region is the name of the region that coll asks for.
 const Region = "conduit.coll"
 
-// Config is equal on all ranks, but for Check.
+// Config is equal on all ranks, but for Check and Learned.
 type Config struct {
 	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
 	Slots int
@@ -19,6 +19,9 @@ type Config struct {
 	SlotBytes int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
 	Check func() error
+	// Learned is called when an operation has ended well, on its goroutine: this rank knows then what
+	// others did before they took part. nil: nobody asks.
+	Learned func()
 }
 
 const (

@@ -104,6 +104,9 @@ func (t *Team) perform(ctx context.Context, c call) error {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		if learned := t.teams.learned; learned != nil {
+			learned()
+		}
 		return nil
 	}
 	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))

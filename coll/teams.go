@@ -25,6 +25,7 @@ type Teams struct {
 	shared  turns
 	ignore  func()       // ends the subscription to deaths
 	check   func() error // Config.Check
+	learned func()       // Config.Learned
 	all     *Team
 
 	mu      sync.Mutex
@@ -59,7 +60,7 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), check: cfg.Check,
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), check: cfg.Check, learned: cfg.Learned,
 		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
 	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
 		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)
