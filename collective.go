@@ -37,9 +37,9 @@ func (j *Job) Team() *coll.Team { return j.coll.All() }
 //
 // A rank's death, or the end of ctx while this rank takes part, breaks the team of all ranks
 // (Job.Team): this operation and all later ones of that team fail with an error that matches
-// [ErrCollective], on every rank, and says which rank's operation was given up, or which rank is dead;
-// then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of other ranks;
-// the live ranks can go on with the team that Job.Team().Shrink returns.
+// [ErrCollective], on every rank, and says which rank's operation was given up, or which rank is
+// dead; then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of
+// other ranks; the live ranks can go on with the team that Job.Team().Shrink returns.
 func (j *Job) Barrier(ctx context.Context) error {
 	return j.collective(j.Team().Barrier(ctx))
 }

@@ -99,9 +99,9 @@ type Config struct {
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
-	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all. Each
-	// takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096, equal on
-	// all ranks; Join checks it. Default: 8.
+	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
+	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
+	// equal on all ranks; Join checks it. Default: 8.
 	Teams int
 
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.

@@ -44,7 +44,8 @@ var (
 	// ErrNullPtr is returned for a null global pointer.
 	ErrNullPtr = errors.New("conduit: null global pointer")
 	// ErrCollective matches the error of the collective operation that broke its team, because a rank
-	// is dead or gave up, and those of all later ones of that team. A *coll.BrokenError has the details.
+	// is dead or gave up, and those of all later ones of that team. A *coll.BrokenError has the
+	// details.
 	ErrCollective = coll.ErrBroken
 )
 

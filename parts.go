@@ -8,9 +8,9 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// needs are what a part of the library asks a job for: collective operations, the shared heaps, the
-// cache, and their like. They follow from the configuration and the number of ranks, and are alike on all ranks; Join
-// compares the regions.
+// needs are what a part of the library asks a job for: collective operations, the shared heaps,
+// the cache, and their like. They follow from the configuration and the number of ranks, and are
+// alike on all ranks; Join compares the regions.
 type needs struct {
 	regions []env.Spec
 	sized   []func(ranks int) (env.Spec, error) // regions whose size depends on how many ranks there are
@@ -23,8 +23,8 @@ type needs struct {
 	fences func(env.Env, env.Lanes) (env.Fences, error)
 }
 
-// parts are those of every job. Their regions lie in this order, from the begin of every segment, those
-// of sized first.
+// parts are those of every job. Their regions lie in this order, from the begin of every segment,
+// those of sized first.
 var parts = []func(*Config) needs{collNeeds}
 
 // needs are those of all parts together.

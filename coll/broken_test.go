@@ -158,7 +158,8 @@ func TestMismatchedOperationsAreReported(t *testing.T) {
 	}
 }
 
-// Without a free slot all members get the same error, which has the remedy; a freed one is used again.
+// Without a free slot all members get the same error, which has the remedy; a freed one is used
+// again.
 func TestWithoutASlotAllGetTheSameError(t *testing.T) {
 	c := coll.Config{Slots: 3, SlotBytes: 4 << 10}
 	errs := make([]string, 5)
@@ -240,7 +241,8 @@ func TestSplitsAtTheSameTimeTakeDifferentSlots(t *testing.T) {
 	}
 }
 
-// Two ranks that cannot reach each other: one of them at least is dead for all, and learns that it is.
+// Two ranks that cannot reach each other: one of them at least is dead for all, and learns that it
+// is.
 func TestWhoOneMemberLosesIsExcluded(t *testing.T) {
 	cut := 0
 	for seed := range uint64(20) {

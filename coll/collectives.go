@@ -21,15 +21,16 @@ func (t *Team) NamedBarrier(ctx context.Context, name string) error {
 	return t.run(ctx, barrier(name))
 }
 
-// Broadcast copies root's buf into every member's buf. root is a rank of the team. buf is as long on
-// all members: one with another length gets a *LengthError and keeps its buf, the others have theirs,
-// and the team goes on. On root it returns when buf may be changed, which is before the others have it.
+// Broadcast copies root's buf into every member's buf. root is a rank of the team. buf is as long
+// on all members: one with another length gets a *LengthError and keeps its buf, the others have
+// theirs, and the team goes on. On root it returns when buf may be changed, which is before the
+// others have it.
 func (t *Team) Broadcast(ctx context.Context, root int, buf []byte) error {
 	return t.broadcast(root, buf, nil, func(c call) error { return t.run(ctx, c) })
 }
 
-// AllGather returns every member's blob, by rank in the team. Lengths may differ. Together they have
-// at most 4 GiB; with more it fails on every member, and the team goes on.
+// AllGather returns every member's blob, by rank in the team. Lengths may differ. Together they
+// have at most 4 GiB; with more it fails on every member, and the team goes on.
 func (t *Team) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	var tooMuch error
 	err = t.run(ctx, allGather(mine, nil, &all, &tooMuch))
@@ -71,7 +72,8 @@ func (x Through) AllGather(ctx context.Context, mine []byte) (all [][]byte, err 
 
 func barrier(name string) call { return call{kind: Barrier, name: name, do: (*op).meet} }
 
-// broadcast checks and hands the operation to run. The error that only this member has breaks nothing.
+// broadcast checks and hands the operation to run. The error that only this member has breaks
+// nothing.
 func (t *Team) broadcast(root int, buf []byte, lanes env.Lanes, run func(call) error) error {
 	if root < 0 || root >= t.n {
 		return fmt.Errorf("coll: %w", &fabric.RankError{Op: Broadcast.String(), Rank: root, Size: t.n})

@@ -14,8 +14,8 @@ const Region = "conduit.coll"
 type Config struct {
 	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
 	Slots int
-	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB to
-	// 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
+	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB
+	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
 	SlotBytes int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
 	Check func() error

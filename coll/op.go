@@ -115,8 +115,8 @@ func (t *Team) perform(ctx context.Context, c call) error {
 	return err
 }
 
-// numberBits are those of an operation's number in a message. A member is ahead of another by at most
-// depth operations for each rail, hence far less.
+// numberBits are those of an operation's number in a message. A member is ahead of another by at
+// most depth operations for each rail, hence far less.
 const numberBits = 1<<12 - 1
 
 // signature is what the words of an operation's messages have in common, in 32 bits: the kind (4

@@ -9,9 +9,9 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// Pending is an operation that was started and has its place in the team's order. Its buffers are the
-// operation's until it is done. It runs in a goroutine of its own, and through the lanes that all
-// teams share.
+// Pending is an operation that was started and has its place in the team's order. Its buffers are
+// the operation's until it is done. It runs in a goroutine of its own, and through the lanes that
+// all teams share.
 type Pending struct {
 	teams   *Teams
 	mu      sync.Mutex

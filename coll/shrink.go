@@ -14,10 +14,10 @@ import (
 
 // Shrink returns a team of the members that live, in the order of this one, which ends. All live
 // members call it; whoever calls it breaks the team, so that the others' operations end and they
-// do too. It blocks until they have agreed on who is dead, which needs all that are not, and takes a
-// bounded time after the last of them has called it and the last death was found. Members that die
-// meanwhile may be in the new team: then that is broken. After an error it can be called again, or
-// the team left.
+// do too. It blocks until they have agreed on who is dead, which needs all that are not, and takes
+// a bounded time after the last of them has called it and the last death was found. Members that
+// die meanwhile may be in the new team: then that is broken. After an error it can be called
+// again, or the team left.
 //
 // A member that one of them takes for dead is dead for all. If it lives it gets ErrExcluded, or,
 // where no word of the others reaches it, a team without them.
@@ -61,8 +61,8 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 	return t.teams.newTeam(t.slot, t.next(), members, me), nil
 }
 
-// outside is a set of ranks of the job that do not come along: in its first half a bit for each that is
-// dead, in its second for each that has given the team up.
+// outside is a set of ranks of the job that do not come along: in its first half a bit for each
+// that is dead, in its second for each that has given the team up.
 type outside []uint64
 
 func (s outside) dead() outside     { return s[:len(s)/2] }
@@ -92,14 +92,14 @@ const (
 
 // agreement is the state of a member that agrees with the others on who comes along.
 //
-// Each member has a set, which only grows. It keeps it in its own slot and writes a report of it into
-// the slots of all others. One whose report differs is asked for its set, by a get. A member whose set
-// all members outside of it have reported makes it final, and never changes it again; so does one that
-// has had the set which a member outside of its own reports as final. Two live members cannot make
-// different sets final: the larger one was reported by all outside of it, also by who made the
-// smaller one final, which had it before and reported nothing after. Whatever the set, a
-// member flushes before its first report. So when the set is final everything that the members had
-// sent in the team has arrived, and the slot can be used again.
+// Each member has a set, which only grows. It keeps it in its own slot and writes a report of it
+// into the slots of all others. One whose report differs is asked for its set, by a get. A member
+// whose set all members outside of it have reported makes it final, and never changes it again; so
+// does one that has had the set which a member outside of its own reports as final. Two live
+// members cannot make different sets final: the larger one was reported by all outside of it, also
+// by who made the smaller one final, which had it before and reported nothing after. Whatever the
+// set, a member flushes before its first report. So when the set is final everything that the
+// members had sent in the team has arrived, and the slot can be used again.
 type agreement struct {
 	out      outside
 	had      map[uint64]outside // reported before, by digest
@@ -159,8 +159,8 @@ func (t *Team) others(has func(rank int) bool) func(yield func(rank int) bool) {
 }
 
 // reportAt is the place in a slot for a rank's report. Who has agreed may be at the next agreement
-// while others still read what made this one final, but no further: that needs all. So there are two
-// words, for even generations and odd ones. As a word has one writer, one that arrives late is
+// while others still read what made this one final, but no further: that needs all. So there are
+// two words, for even generations and odd ones. As a word has one writer, one that arrives late is
 // overwritten by the writer's next.
 func (t *Team) reportAt(rank int) uint64 {
 	s := &t.teams.shape

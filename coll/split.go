@@ -14,10 +14,10 @@ import (
 // Undefined is the color of a member that Split puts in no team.
 const Undefined = math.MinInt
 
-// Split makes a team of the members that give the same color, ordered by key, and by rank in this team
-// where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is Undefined. Every
-// member calls it. Without a slot that is free on all members of a color no team is made, every member
-// gets the same *NoSlotError, and this team goes on.
+// Split makes a team of the members that give the same color, ordered by key, and by rank in this
+// team where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is
+// Undefined. Every member calls it. Without a slot that is free on all members of a color no team
+// is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
 	var none error
 	err = t.run(ctx, call{kind: Split, do: func(o *op) (err error) {
@@ -90,7 +90,8 @@ func (o *op) join(p *part) *Team {
 	return o.t.teams.newTeam(p.slot, p.generation, members, p.me)
 }
 
-// decline leaves a team that others may already have, and this rank has not: the Split has failed here.
+// decline leaves a team that others may already have, and this rank has not: the Split has failed
+// here.
 func (o *op) decline(p *part, cause error) {
 	made := o.join(p)
 	made.fail(Split, 0, cause)
@@ -106,8 +107,8 @@ type part struct {
 	generation uint32
 }
 
-// choose finds a slot for each group, as all members do from the same data. It returns this member's,
-// nil without one.
+// choose finds a slot for each group, as all members do from the same data. It returns this
+// member's, nil without one.
 func choose(groups [][]member, me, from, slots int, salt uint32) (mine *part, err error) {
 	for _, g := range groups {
 		p := part{group: g, me: slices.IndexFunc(g, func(x member) bool { return x.rank == me }), slot: -1}
@@ -172,10 +173,10 @@ func decodeMembers(b []byte, n, slots int) [][]member {
 	return groups
 }
 
-// Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does. The
-// team cannot be used afterwards. A broken team is not freed: Shrink it, or Leave it. Where a member
-// breaks the team within Free it may have ended on others; those who get an error call Leave then,
-// and this slot is lost to them.
+// Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does.
+// The team cannot be used afterwards. A broken team is not freed: Shrink it, or Leave it. Where a
+// member breaks the team within Free it may have ended on others; those who get an error call
+// Leave then, and this slot is lost to them.
 func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
@@ -195,8 +196,8 @@ func (t *Team) Free(ctx context.Context) error {
 	}})
 }
 
-// Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does without
-// it. The slot is free again when each of the others has called Shrink or Leave.
+// Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
+// without it. The slot is free again when each of the others has called Shrink or Leave.
 func (t *Team) Leave(ctx context.Context) error {
 	if t.known() == nil && t.ended.Load() == nil {
 		return fmt.Errorf("coll: %v is not broken: all members call Free", t)

@@ -12,9 +12,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Team is a list of ranks of the job, as one of them sees it, with an order of operations of its own.
-// Methods may be called from any goroutine; operations run one after the other, in the order in which
-// they were called. The members must call the same ones in the same order.
+// Team is a list of ranks of the job, as one of them sees it, with an order of operations of its
+// own. Methods may be called from any goroutine; operations run one after the other, in the order
+// in which they were called. The members must call the same ones in the same order.
 type Team struct {
 	teams      *Teams
 	slot       int
@@ -42,8 +42,8 @@ func (t *Team) Rank() int { return t.me }
 // Size is the number of members.
 func (t *Team) Size() int { return t.n }
 
-// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and have
-// a member in common have different slots.
+// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and
+// have a member in common have different slots.
 func (t *Team) Slot() int { return t.slot }
 
 // Member is a member's rank in the job, for its rank in the team.
@@ -100,8 +100,8 @@ func (t *Team) known() *BrokenError {
 	return t.broken.Load()
 }
 
-// Places in a slot of the word that breaks a team. The second is for what may still be on its way when
-// another team has the slot: it must not overwrite the first.
+// Places in a slot of the word that breaks a team. The second is for what may still be on its way
+// when another team has the slot: it must not overwrite the first.
 const (
 	brokenWord = 0
 	strayWord  = 8

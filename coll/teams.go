@@ -43,9 +43,9 @@ type slot struct {
 	left       *Team // was given up here, and others may still send; nil else
 }
 
-// A generation names a team among those that its slot has had on any of its members, in 24 bits. The
-// lower half counts. The upper half is a hash of the Split that the team is from: where a Split fails on
-// some members the others do not know that it took the next number.
+// A generation names a team among those that its slot has had on any of its members, in 24 bits.
+// The lower half counts. The upper half is a hash of the Split that the team is from: where a
+// Split fails on some members the others do not know that it took the next number.
 const (
 	generations = 1<<24 - 1
 	counts      = 1<<12 - 1
@@ -54,7 +54,8 @@ const (
 // successor is the generation behind one.
 func successor(g uint32) uint32 { return g&^counts | (g+1)&counts }
 
-// Open makes the team of all ranks. The region of Spec must be laid out, for the same configuration.
+// Open makes the team of all ranks. The region of Spec must be laid out, for the same
+// configuration.
 func Open(e env.Env, cfg Config) (*Teams, error) {
 	s, err := newShape(e.Size(), cfg)
 	if err != nil {
@@ -106,8 +107,8 @@ func (m *Teams) Quiesce(ctx context.Context) error {
 }
 
 // Close waits until the operations that run have ended, which they do when the job closes or when
-// their contexts end, and gives the lanes back. It waits for no other rank. Later operations fail with
-// os.ErrClosed.
+// their contexts end, and gives the lanes back. It waits for no other rank. Later operations fail
+// with os.ErrClosed.
 func (m *Teams) Close() error {
 	m.mu.Lock()
 	closed := m.closed
@@ -240,7 +241,8 @@ func (m *Teams) unreserve(slot int) {
 }
 
 // post puts words of this rank's own through the shared lanes. The lock is held while the network
-// takes them, which ends whatever other ranks do, and never while another rank's program is waited for.
+// takes them, which ends whatever other ranks do, and never while another rank's program is waited
+// for.
 func (m *Teams) post(ctx context.Context, rank int, off uint64, data []byte) error {
 	if err := m.shared.lock(ctx); err != nil {
 		return err
@@ -250,8 +252,8 @@ func (m *Teams) post(ctx context.Context, rank int, off uint64, data []byte) err
 	return err
 }
 
-// flush waits until all that was posted through the shared lanes is where it belongs, or its rank is
-// down.
+// flush waits until all that was posted through the shared lanes is where it belongs, or its rank
+// is down.
 func (m *Teams) flush(ctx context.Context) error {
 	if err := m.shared.lock(ctx); err != nil {
 		return err

@@ -95,7 +95,8 @@ type grown struct {
 	split   map[int]bool // operations that made teams: they did for all or for none
 }
 
-// hurt reports whether there is a reason why the team breaks. That may lie in the team that was split.
+// hurt reports whether there is a reason why the team breaks. That may lie in the team that was
+// split.
 func (x *stay) hurt() bool {
 	return x != nil && (len(x.g.gaveUp) > 0 || slices.ContainsFunc(x.g.members, x.dead) || x.from.hurt())
 }
