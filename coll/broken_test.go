@@ -22,7 +22,7 @@ func broken(err error, reason coll.Reason, rank int, op coll.Kind, number uint64
 	if !errors.As(err, &b) || !errors.Is(err, coll.ErrBroken) {
 		return fmt.Errorf("%v, want that the team is broken", err)
 	}
-	if b.Reason != reason || b.Rank != rank || op != coll.None && (b.Op != op || b.Number != number) {
+	if b.Reason != reason || b.Rank != rank || op != coll.KindNone && (b.Op != op || b.Number != number) {
 		return fmt.Errorf("%+v (%w), want %v by rank %d in %v %d", b, err, reason, rank, op, number)
 	}
 	return nil
@@ -44,7 +44,7 @@ func TestADeathBreaksJustTheTeamsItIsIn(t *testing.T) {
 			w.At(0, func() { w.Kill(dead) })
 			return w.NewParker().Park(ctx)
 		}
-		if err := broken(all.Barrier(ctx), coll.Died, dead, coll.None, 0); err != nil {
+		if err := broken(all.Barrier(ctx), coll.Died, dead, coll.KindNone, 0); err != nil {
 			return err
 		}
 		if err := all.Barrier(ctx); !errors.Is(err, fabric.ErrPeerDown) {
@@ -54,7 +54,7 @@ func TestADeathBreaksJustTheTeamsItIsIn(t *testing.T) {
 			if err := everything(ctx, e, half); err != nil {
 				return fmt.Errorf("a team without the dead rank: %w", err)
 			}
-		} else if err := broken(half.Barrier(ctx), coll.Died, dead, coll.None, 0); err != nil {
+		} else if err := broken(half.Barrier(ctx), coll.Died, dead, coll.KindNone, 0); err != nil {
 			return err
 		}
 		live, err := all.Shrink(ctx)
@@ -97,7 +97,7 @@ func TestAnAbandonedOperationIsNamedToAll(t *testing.T) {
 					return fmt.Errorf("learned of it after %v", took)
 				}
 			}
-			if err := broken(got, coll.Abandoned, 0, coll.Barrier, 2); err != nil {
+			if err := broken(got, coll.Abandoned, 0, coll.KindBarrier, 2); err != nil {
 				return fmt.Errorf("at rank %d: %w", e.Rank(), err)
 			}
 			if err := other.Barrier(ctx); err != nil {
@@ -394,12 +394,12 @@ func TestAPendingThatIsGivenUpBreaksTheTeam(t *testing.T) {
 	onSim(t, sim.Config{Ranks: 3, Seed: 1}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
 		if e.Rank() != 0 {
 			e.Host().Sleep(5 * time.Millisecond)
-			return broken(all.Barrier(ctx), coll.Abandoned, 0, coll.None, 0)
+			return broken(all.Barrier(ctx), coll.Abandoned, 0, coll.KindNone, 0)
 		}
 		gone, cancel := e.Host().WithTimeout(ctx, time.Millisecond)
 		defer cancel()
 		p, q := all.StartBarrier(gone), all.StartBarrier(gone)
-		return errors.Join(broken(p.Wait(ctx), coll.Abandoned, 0, coll.None, 0), broken(q.Wait(ctx), coll.Abandoned, 0, coll.None, 0))
+		return errors.Join(broken(p.Wait(ctx), coll.Abandoned, 0, coll.KindNone, 0), broken(q.Wait(ctx), coll.Abandoned, 0, coll.KindNone, 0))
 	})
 }
 
@@ -410,7 +410,7 @@ func TestAClosingJobEndsOperations(t *testing.T) {
 	}, func(ctx context.Context, e env.Env, all *coll.Team) error {
 		if e.Rank() == 1 {
 			e.Host().Sleep(2 * time.Millisecond)
-			return broken(all.Barrier(ctx), coll.Abandoned, 0, coll.Barrier, 1)
+			return broken(all.Barrier(ctx), coll.Abandoned, 0, coll.KindBarrier, 1)
 		}
 		if err := all.Barrier(ctx); !strings.Contains(err.Error(), "the job is closing") {
 			return err

@@ -45,7 +45,7 @@ type BrokenError struct {
 	Slot   int    // of the team
 	Reason Reason // and
 	Rank   int    // of the job: who gave up, found the mismatch, died, or called Shrink
-	Op     Kind   // the operation that Rank was in; None where that is not known
+	Op     Kind   // the operation that Rank was in; KindNone where that is not known
 	Number uint64 // of that operation in its team, from 1
 	Cause  error  // as far as this rank knows it; else nil
 }

@@ -14,30 +14,30 @@ type Kind uint8
 
 // The kinds. A message has 4 bits for it.
 const (
-	None Kind = iota
-	Barrier
-	Broadcast
-	AllGather
-	Split
-	Free
-	Shrink
+	KindNone Kind = iota
+	KindBarrier
+	KindBroadcast
+	KindAllGather
+	KindSplit
+	KindFree
+	KindShrink
 )
 
 func (k Kind) String() string {
 	switch k {
-	case None:
+	case KindNone:
 		return "operation"
-	case Barrier:
+	case KindBarrier:
 		return "barrier"
-	case Broadcast:
+	case KindBroadcast:
 		return "broadcast"
-	case AllGather:
+	case KindAllGather:
 		return "all-gather"
-	case Split:
+	case KindSplit:
 		return "split"
-	case Free:
+	case KindFree:
 		return "free"
-	case Shrink:
+	case KindShrink:
 		return "shrink"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))

@@ -25,19 +25,19 @@ type Pending struct {
 // when it had not begun.
 func (t *Team) StartBarrier(ctx context.Context) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, Barrier, func(run func(call) error) error { return run(barrier("")) })
+	return p.start(t, ctx, KindBarrier, func(run func(call) error) error { return run(barrier("")) })
 }
 
 // StartBroadcast starts Team.Broadcast, as StartBarrier does.
 func (t *Team) StartBroadcast(ctx context.Context, root int, buf []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, Broadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
+	return p.start(t, ctx, KindBroadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
 }
 
 // StartAllGather starts Team.AllGather, as StartBarrier does. Blobs has the result.
 func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, AllGather, func(run func(call) error) error {
+	return p.start(t, ctx, KindAllGather, func(run func(call) error) error {
 		var tooMuch error
 		err := run(allGather(mine, nil, &p.all, &tooMuch))
 		return errors.Join(err, tooMuch)

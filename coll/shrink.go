@@ -22,28 +22,28 @@ import (
 // A member that one of them takes for dead is dead for all. If it lives it gets ErrExcluded, or,
 // where no word of the others reaches it, a team without them.
 func (t *Team) Shrink(ctx context.Context) (*Team, error) {
-	if err := t.teams.admit(Shrink.String()); err != nil {
+	if err := t.teams.admit(KindShrink.String()); err != nil {
 		return nil, err
 	}
 	defer t.teams.leave()
 	if t.known() == nil {
-		t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: Shrink})
+		t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: KindShrink})
 	}
 	t.tell()
 	turn := t.turns.join()
 	if err := turn.wait(ctx); err != nil {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, err)
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, err)
 	}
 	defer t.turns.unlock()
 	if e := t.known(); e.Reason == Died && e.Rank == t.Member(t.me) {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, ErrExcluded)
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, ErrExcluded)
 	}
 	if t.ended.Load() != nil {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, t.usable())
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, t.usable())
 	}
 	out, err := t.agree(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, err)
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, err)
 	}
 	var members []int32
 	me := -1
@@ -304,7 +304,7 @@ func (t *Team) giveUp(ctx context.Context) error {
 	}
 	if t.agreement != nil {
 		// A Shrink was abandoned: the others may be on with a team that has this rank.
-		e := &BrokenError{Reason: Abandoned, Rank: t.Member(t.me), Op: Shrink}
+		e := &BrokenError{Reason: Abandoned, Rank: t.Member(t.me), Op: KindShrink}
 		t.write(strayWord, encodeBroken(t.next(), e))
 	}
 	t.end("given up", func(s *slot) { s.left = t })

@@ -20,10 +20,10 @@ const Undefined = math.MinInt
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
 	var none error
-	err = t.run(ctx, call{kind: Split, do: func(o *op) (err error) {
+	err = t.run(ctx, call{kind: KindSplit, do: func(o *op) (err error) {
 		made, err = o.split(color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
-			none, err = fmt.Errorf("coll: %v: %w", Split, err), nil
+			none, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
 		}
 		return err
 	}})
@@ -94,7 +94,7 @@ func (o *op) join(p *part) *Team {
 // here.
 func (o *op) decline(p *part, cause error) {
 	made := o.join(p)
-	made.fail(Split, 0, cause)
+	made.fail(KindSplit, 0, cause)
 	// What fails is the network, or this rank was killed: nobody can be told.
 	_ = made.giveUp(context.WithoutCancel(o.ctx))
 }
@@ -181,7 +181,7 @@ func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
 	}
-	return t.run(ctx, call{kind: Free, do: func(o *op) error {
+	return t.run(ctx, call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
 		if err := t.teams.flush(o.ctx); err != nil {

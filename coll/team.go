@@ -159,7 +159,7 @@ func (t *Team) tell() {
 		return
 	}
 	off := uint64(brokenWord)
-	if e.Op == Free || e.Op == Split && e.Number == 0 {
+	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
 		off = strayWord // others may be done with the team, or have never had it
 	}
 	t.write(off, encodeBroken(t.generation, e))

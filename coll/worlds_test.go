@@ -274,9 +274,9 @@ func (x *stay) work(ctx context.Context) (broken bool, err error) {
 	}
 	x.last = true
 	if x.from == nil { // the team of all is not freed
-		return x.do(coll.Barrier, func(ctx context.Context) error { return x.t.Barrier(ctx) }, nil, ctx)
+		return x.do(coll.KindBarrier, func(ctx context.Context) error { return x.t.Barrier(ctx) }, nil, ctx)
 	}
-	return x.do(coll.Free, func(ctx context.Context) error { return x.t.Free(ctx) }, nil, ctx)
+	return x.do(coll.KindFree, func(ctx context.Context) error { return x.t.Free(ctx) }, nil, ctx)
 }
 
 // step does one operation, or some at once.
@@ -297,14 +297,14 @@ func (x *stay) step(ctx context.Context) (broken bool, err error) {
 	}
 	switch {
 	case kind < 4:
-		return x.do(coll.Barrier, func(ctx context.Context) error { return ops.NamedBarrier(ctx, fmt.Sprint(id%3)) }, nil, ctx)
+		return x.do(coll.KindBarrier, func(ctx context.Context) error { return ops.NamedBarrier(ctx, fmt.Sprint(id%3)) }, nil, ctx)
 	case kind < 7:
 		buf := x.source(size, id, root)
-		return x.do(coll.Broadcast, func(ctx context.Context) error { return ops.Broadcast(ctx, root, buf) },
+		return x.do(coll.KindBroadcast, func(ctx context.Context) error { return ops.Broadcast(ctx, root, buf) },
 			func() error { return x.sent(buf, size, id, root) }, ctx)
 	case kind < 9:
 		var all [][]byte
-		return x.do(coll.AllGather, func(ctx context.Context) (err error) {
+		return x.do(coll.KindAllGather, func(ctx context.Context) (err error) {
 			all, err = ops.AllGather(ctx, fill(size+x.t.Rank()%3, id, x.t.Rank()))
 			return err
 		}, func() error { return gathered(x.t, all, size, id) }, ctx)
@@ -400,7 +400,7 @@ func (x *stay) do(kind coll.Kind, f func(context.Context) error, check func() er
 		}
 	}
 	x.begin()
-	if kind == coll.Barrier || kind == coll.Free {
+	if kind == coll.KindBarrier || kind == coll.KindFree {
 		check = x.met(x.number)
 	}
 	x.logf("begins %v %d", kind, x.number)
@@ -435,7 +435,7 @@ func (x *stay) ended(number int, err error, check func() error) (broken bool, wr
 		}
 	case coll.Abandoned:
 		// The Split failed at a member, after it had told the others that it would take part.
-		if b.Op == coll.Split && b.Number == 0 && x.from.hurt() {
+		if b.Op == coll.KindSplit && b.Number == 0 && x.from.hurt() {
 			return true, nil
 		}
 		for _, a := range x.g.gaveUp {
@@ -462,7 +462,7 @@ func (x *stay) split(ctx context.Context) (broken bool, err error) {
 	}
 	var sub *coll.Team
 	var none error
-	broken, err = x.do(coll.Split, func(ctx context.Context) (err error) {
+	broken, err = x.do(coll.KindSplit, func(ctx context.Context) (err error) {
 		sub, err = x.t.Split(ctx, color, key)
 		if errors.Is(err, coll.ErrNoSlot) {
 			none, err = err, nil
