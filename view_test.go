@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -131,5 +133,29 @@ func TestAPartLearnsThatItsJobEnds(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+func TestDeathsAreToldOnceWhilePartsBegin(t *testing.T) {
+	const parts, deaths = 60, 20 // begin one by one, and come meanwhile
+	m := newMembership(slog.New(slog.DiscardHandler))
+	m.size = 1 + parts*deaths
+	var told [parts][1 + parts*deaths]atomic.Int32
+	for i := range told {
+		var dying sync.WaitGroup
+		dying.Go(func() {
+			for r := range deaths {
+				m.die(1+i*deaths+r, errFailed)
+			}
+		})
+		m.informs(func(rank int, _ error) { told[i][rank].Add(1) })
+		dying.Wait()
+	}
+	for i := range told {
+		for r := 1; r < m.size; r++ {
+			if n := told[i][r].Load(); n != 1 {
+				t.Fatalf("part %d was told %d times of rank %d", i, n, r)
+			}
+		}
 	}
 }
