@@ -25,7 +25,7 @@ type connections struct {
 	out       *messages
 	datagrams *datagrams
 
-	peers   []peer           // by rank
+	peers   []*peer          // by rank; nil: no connection was ever begun, and it is not down
 	byQPN   map[uint32]*conn // every connection that has a queue pair
 	last    *conn            // that find found
 	asking  []*conn          // with something to repeat
@@ -36,7 +36,7 @@ type connections struct {
 	open    atomic.Int32     // connections that are up
 }
 
-// peer is what is known of a rank that is not connected. There are as many as ranks in the job.
+// peer is what is known of a rank beside its connection.
 type peer struct {
 	conn  *conn
 	epoch uint32 // of the last connection
@@ -101,12 +101,31 @@ func (s *connections) find(qpn uint32) *conn {
 	return s.last
 }
 
+// to is the connection to a rank, or nil.
+func (s *connections) to(rank int) *conn {
+	if p := s.peers[rank]; p != nil {
+		return p.conn
+	}
+	return nil
+}
+
+// peer is what is known of a rank, from now on something.
+func (s *connections) peer(rank int) *peer {
+	if s.peers[rank] == nil {
+		s.peers[rank] = new(peer)
+	}
+	return s.peers[rank]
+}
+
+// isDown reports whether the end of a rank was dealt with.
+func (s *connections) isDown(rank int) bool { return s.peers[rank] != nil && s.peers[rank].down }
+
 // add adds a connection to a rank that has none.
 func (s *connections) add(rank int32, state connState) *conn {
 	a := &s.n.peers[rank]
 	c := &conn{state: state, q: sendQueue{rank: rank, base: a.base, rkey: a.rkey}}
 	c.q.conn = c
-	s.peers[rank].conn = c
+	s.peer(int(rank)).conn = c
 	return c
 }
 
@@ -201,7 +220,7 @@ func (s *connections) ask(c *conn) {
 // makeQP makes the queue pair of a connection.
 func (s *connections) makeQP(c *conn) error {
 	n := s.n
-	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end); err != nil {
+	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end()); err != nil {
 		return err
 	}
 	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: n.inline})
@@ -238,13 +257,13 @@ func (s *connections) dropQP(c *conn) {
 // connectQP brings it into the state in which it sends.
 func (s *connections) connectQP(c *conn, qpn, psn uint32) error {
 	c.peerQPN = qpn
-	return s.n.establish(c.q.qp, &s.n.peers[c.q.rank], verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
+	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(), verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
 		verbs.RTSAttr{SQPSN: c.psn, MaxReadAtomic: 1, RNRRetry: verbs.RNRRetryForever})
 }
 
 // answer deals with a datagram of the handshake.
 func (s *connections) answer(d *datagram) {
-	at := &s.peers[d.from]
+	at := s.peer(int(d.from))
 	if at.down || int(d.from) == s.n.cfg.Rank {
 		return
 	}
