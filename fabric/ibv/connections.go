@@ -48,14 +48,13 @@ type conn struct {
 	q       sendQueue
 	qpn     uint32
 	state   connState
-	active  bool   // this end asked
-	ready   bool   // in messages.ready
-	holding bool   // some of the silent messages in flight keep their buffers
-	busy    bool   // something happened since the last look of keepalive
-	closing bool   // to be closed as soon as nothing is in flight
-	proven  bool   // and the peer's device has answered since that was decided
-	epoch   uint32 // of the connection
-	waiting list   // messages that are not posted yet
+	active  bool // this end asked
+	ready   bool // in messages.ready
+	holding bool // some of the silent messages in flight keep their buffers
+	busy    bool // something happened since the last look of keepalive
+	closing bool // to be closed as soon as nothing is in flight
+	proven  bool // and the peer's device has answered since that was decided
+	waiting list // messages that are not posted yet
 	used    uint64
 	trouble error // why it could not be made yet
 
@@ -141,7 +140,7 @@ func (s *connections) sendTo(c *conn, d datagram) {
 	s.count.handshakes.Add(1)
 	d.to = uint32(c.q.rank)
 	if d.epoch == 0 {
-		d.epoch = c.epoch
+		d.epoch = c.q.epoch
 	}
 	if s.n.cfg.mangle == nil {
 		s.datagrams.send(d) // without room it is as good as lost
@@ -196,7 +195,7 @@ func (s *connections) ask(c *conn) {
 	if c.state != connWanted {
 		return // the peer asked first, or is dead
 	}
-	c.epoch = s.peers[c.q.rank].epoch + 1
+	c.q.epoch = s.peers[c.q.rank].epoch + 1
 	c.active = true
 	s.mu.Unlock()
 	c.trouble = s.makeQP(c)
@@ -209,7 +208,7 @@ func (s *connections) ask(c *conn) {
 		s.dropQP(c)
 		s.tryLater(c)
 	case int(c.q.rank) == s.n.cfg.Rank:
-		s.peers[c.q.rank].epoch = c.epoch
+		s.peers[c.q.rank].epoch = c.q.epoch
 		s.made(c)
 	default:
 		c.state = connAsking
@@ -274,21 +273,21 @@ func (s *connections) answer(d *datagram) {
 	case dgReply:
 		s.replied(at, d)
 	case dgReady:
-		if c != nil && c.state == connAnswering && c.epoch == d.epoch {
+		if c != nil && c.state == connAnswering && c.q.epoch == d.epoch {
 			s.made(c)
 		}
 	case dgRefusal:
-		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.epoch == d.epoch {
+		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.q.epoch == d.epoch {
 			s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		}
 	case dgClose:
 		s.askedToClose(at, d)
 	case dgClosed:
-		if c != nil && c.state == connClosing && c.epoch == d.epoch {
+		if c != nil && c.state == connClosing && c.q.epoch == d.epoch {
 			s.shut(c)
 		}
 	case dgStay:
-		if c != nil && c.state == connClosing && c.epoch == d.epoch && c.attempt == d.attempt {
+		if c != nil && c.state == connClosing && c.q.epoch == d.epoch && c.attempt == d.attempt {
 			c.state, c.closing = connUp, false
 			c.restsUntil = s.now() + restAfterStay
 			s.trimAt = min(s.trimAt, c.restsUntil) // it was not counted while it was closing
@@ -302,12 +301,12 @@ func (s *connections) answer(d *datagram) {
 // or a late copy.
 func (s *connections) requested(at *peer, d *datagram) {
 	c := at.conn
-	if c != nil && c.state == connClosing && d.epoch == c.epoch+1 {
+	if c != nil && c.state == connClosing && d.epoch == c.q.epoch+1 {
 		s.shut(c) // the peer would not ask if it had not agreed
 		c = at.conn
 	}
 	switch {
-	case c != nil && c.state == connAnswering && c.epoch == d.epoch && c.peerQPN == d.qpn:
+	case c != nil && c.state == connAnswering && c.q.epoch == d.epoch && c.peerQPN == d.qpn:
 		s.repeat(c) // the reply was lost, perhaps
 		return
 	case d.epoch != at.epoch+1:
@@ -323,7 +322,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 		s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		return
 	}
-	c.state, c.active, c.epoch = connAnswering, false, d.epoch
+	c.state, c.active, c.q.epoch = connAnswering, false, d.epoch
 	s.mu.Unlock()
 	c.trouble = nil
 	if c.q.qp == nil {
@@ -352,7 +351,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 func (s *connections) replied(at *peer, d *datagram) {
 	c := at.conn
 	switch {
-	case c == nil || !c.active || c.epoch != d.epoch:
+	case c == nil || !c.active || c.q.epoch != d.epoch:
 	case c.state == connAsking && int(d.slotSize) != s.cfg.SlotSize:
 		s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 	case c.state == connAsking:
@@ -362,7 +361,7 @@ func (s *connections) replied(at *peer, d *datagram) {
 		if c.trouble != nil {
 			return // the peer will answer again
 		}
-		at.epoch = c.epoch
+		at.epoch = c.q.epoch
 		s.sendTo(c, datagram{kind: dgReady})
 		s.made(c)
 	case c.state == connUp || c.state == connClosing:
@@ -380,7 +379,7 @@ func (s *connections) made(c *conn) {
 	} else {
 		s.count.accepts.Add(1)
 	}
-	s.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.q.rank), Epoch: c.epoch})
+	s.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.out.markReady(c)
 	s.trimAt = 0
 }

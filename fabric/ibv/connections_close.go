@@ -57,8 +57,8 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 		}
 		return
 	}
-	if c.epoch != d.epoch {
-		if d.epoch < c.epoch {
+	if c.q.epoch != d.epoch {
+		if d.epoch < c.q.epoch {
 			s.sendTo(c, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
@@ -92,7 +92,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 // connection.
 func (s *connections) shut(c *conn) {
 	s.count.disconnects.Add(1)
-	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.epoch})
+	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.forget(c)
 	if c.waiting.n == 0 {
 		return

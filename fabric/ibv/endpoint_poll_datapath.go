@@ -153,7 +153,7 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	p.slots.count--
 	p.count.arrivals++
 	p.count.arrivalBytes += uint64(wc.ByteLen)
-	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
+	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.q.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
 }
 
 // receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and

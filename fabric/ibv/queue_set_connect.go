@@ -3,12 +3,20 @@
 package ibv
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
+
+// SetContext bounds the waits for connections.
+func (l *lane) SetContext(ctx context.Context) {
+	if l.set != nil {
+		l.set.ctx = ctx
+	}
+}
 
 // dial connects to a peer. What was collected before is posted, and goes on meanwhile.
 func (e *queueSet) dial(op string, rank int) (*sendQueue, error) {
