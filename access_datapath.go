@@ -29,12 +29,12 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
-func (w *Worker) valid(node uint32, off, n uint64) *peer {
-	if i := uint(node) - 1; i < uint(len(w.peers)) {
-		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
-			return p
+// valid returns the route to the rank that [off, off+n) is of, or nil if anything is wrong.
+func (w *Worker) valid(node uint32, off, n uint64) *route {
+	if i := uint(node) - 1; i < uint(len(w.peers)) && i < uint(len(w.routes)) {
+		rt := &w.routes[i]
+		if n <= rt.user && off <= rt.user-n && w.peers[i].base != down && w.deathsSeen == w.deaths.Load() {
+			return rt
 		}
 	}
 	return nil
@@ -68,14 +68,15 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, uint64(len(src)))
-	if p == nil {
-		if p, err = w.check("put", node, off, uint64(len(src))); err != nil {
+	rt := w.valid(node, off, uint64(len(src)))
+	if rt == nil {
+		if rt, err = w.check("put", node, off, uint64(len(src))); err != nil {
 			return nil, fabric.Done, err
 		}
 	}
-	h, err = p.data.Put(int(node)-1, off, src, f)
-	return p.data, h, err
+	l = w.lanes[rt.net]
+	h, err = l.Put(int(node)-1, off, src, f)
+	return l, h, err
 }
 
 // get starts a get through the peer's lane.
@@ -86,14 +87,15 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, uint64(len(dst)))
-	if p == nil {
-		if p, err = w.check("get", node, off, uint64(len(dst))); err != nil {
+	rt := w.valid(node, off, uint64(len(dst)))
+	if rt == nil {
+		if rt, err = w.check("get", node, off, uint64(len(dst))); err != nil {
 			return nil, fabric.Done, err
 		}
 	}
-	h, err = p.data.Get(int(node)-1, off, dst, f)
-	return p.data, h, err
+	l = w.lanes[rt.net]
+	h, err = l.Get(int(node)-1, off, dst, f)
+	return l, h, err
 }
 
 // Put writes v at p and returns when it is there.

@@ -62,7 +62,7 @@ func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
 // atomics are the right ones for it.
 func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
 	at := w.mapped(node, off, 8)
-	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics {
+	if at == nil || off&7 != 0 || !w.routes[node-1].cpuAtomics {
 		return nil
 	}
 	w.direct.atomics++
@@ -90,12 +90,13 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, 8)
-	if p == nil {
-		if p, err = w.check(op.String(), node, off, 8); err != nil {
+	rt := w.valid(node, off, 8)
+	if rt == nil {
+		if rt, err = w.check(op.String(), node, off, 8); err != nil {
 			return 0, nil, fabric.Done, err
 		}
 	}
-	old, h, err = p.amo.Atomic(op, int(node)-1, off, operand, compare, f)
-	return old, p.amo, h, err
+	l = w.lanes[rt.amoNet]
+	old, h, err = l.Atomic(op, int(node)-1, off, operand, compare, f)
+	return old, l, h, err
 }

@@ -267,7 +267,7 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 			rt.data, rt.net = net, len(j.networks.all)-1
 		}
 		if j.shm == nil || !global || rt.amo == nil {
-			rt.amo, rt.cpuAtomics = net, false
+			rt.amo, rt.amoNet, rt.cpuAtomics = net, len(j.networks.all)-1, false
 		}
 	}
 	return net.Connect(ctx, addrs, j.boot.Exchange)

@@ -19,6 +19,7 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
+	routes     []route        // the job's, by rank
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
@@ -28,7 +29,7 @@ type Worker struct {
 	job     *Job
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use
+	lanes   []fabric.Lane   // one per network in use, in their order
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
 	inChain bool
 
@@ -65,21 +66,16 @@ func (w *Worker) open() (err error) {
 		return err
 	}
 	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
-	byNet := make(map[fabric.Network]fabric.Lane)
 	for _, n := range w.job.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
 			return err
 		}
 		w.lanes = append(w.lanes, l)
-		byNet[n] = l
 		w.waiter = l // the last network is the slowest: it needs polling most
 	}
-	w.peers = make([]peer, w.job.size)
-	for r := range w.peers {
-		rt := w.job.networks.routes[r]
-		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
-	}
+	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
+	w.SetContext(w.ctx)
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
 	return nil
@@ -94,7 +90,14 @@ func (w *Worker) open() (err error) {
 // One wait looks at no context: over verbs, for room for the rest of an operation, or for a further
 // one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
 // ends when one of them does, at the latest with the device's retries.
-func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
+func (w *Worker) SetContext(ctx context.Context) {
+	w.ctx = ctx
+	for _, l := range w.lanes {
+		if b, ok := l.(fabric.Bounded); ok {
+			b.SetContext(ctx)
+		}
+	}
+}
 
 // Job is the job that the worker belongs to.
 func (w *Worker) Job() *Job { return w.job }
