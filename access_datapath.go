@@ -29,11 +29,12 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the route to the rank that [off, off+n) is of, or nil if anything is wrong.
+// valid returns the route to the rank that [off, off+n) is of, or nil if anything is wrong that the
+// lane does not find out as well, as it does a death.
 func (w *Worker) valid(node uint32, off, n uint64) *route {
-	if i := uint(node) - 1; i < uint(len(w.peers)) && i < uint(len(w.routes)) {
+	if i := uint(node) - 1; i < uint(len(w.routes)) {
 		rt := &w.routes[i]
-		if n <= rt.user && off <= rt.user-n && w.peers[i].base != down && w.deathsSeen == w.deaths.Load() {
+		if n <= rt.user && off <= rt.user-n && w.deathsSeen == w.deaths.Load() {
 			return rt
 		}
 	}
@@ -74,7 +75,7 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 			return nil, fabric.Done, err
 		}
 	}
-	l = w.lanes[rt.net]
+	l = w.byNet[rt.net&(maxNetworks-1)]
 	h, err = l.Put(int(node)-1, off, src, f)
 	return l, h, err
 }
@@ -93,7 +94,7 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 			return nil, fabric.Done, err
 		}
 	}
-	l = w.lanes[rt.net]
+	l = w.byNet[rt.net&(maxNetworks-1)]
 	h, err = l.Get(int(node)-1, off, dst, f)
 	return l, h, err
 }

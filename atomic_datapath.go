@@ -96,7 +96,7 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 			return 0, nil, fabric.Done, err
 		}
 	}
-	l = w.lanes[rt.amoNet]
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	old, h, err = l.Atomic(op, int(node)-1, off, operand, compare, f)
 	return old, l, h, err
 }

@@ -10,12 +10,9 @@ import (
 // peer is how a worker reaches one rank, beside the job's route to it. It takes 16 bytes, as each
 // worker has as many as there are ranks.
 type peer struct {
-	base unsafe.Pointer // the segment, where loads and stores reach it; else nil, or down
+	base unsafe.Pointer // the segment, where loads and stores reach it, unless the rank is down as of deathsSeen
 	size uint64         // bytes at base; 0 when not mapped
 }
-
-// down is the base of a rank that is, as of deathsSeen.
-var down = unsafe.Pointer(new(uint64))
 
 // refresh makes the table of mapped segments reflect which ranks are down.
 func (w *Worker) refresh() {
@@ -24,7 +21,6 @@ func (w *Worker) refresh() {
 		p := &w.peers[r]
 		p.base, p.size = nil, 0
 		if w.job.members.cause(r) != nil {
-			p.base = down
 			continue
 		}
 		rt := &w.routes[r]

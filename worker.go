@@ -23,13 +23,14 @@ type Worker struct {
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
+	byNet      [maxNetworks]fabric.Lane
 	direct     *directCounters
 	guard      owner.Guard
 
 	job     *Job
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use, in their order
+	lanes   []fabric.Lane   // one per network in use: part of byNet
 	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
 	inChain bool
 
@@ -65,7 +66,7 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
+	w.lanes = w.byNet[:0]
 	for _, n := range w.job.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
@@ -275,7 +276,7 @@ func (w *Worker) release() error {
 	for _, l := range w.lanes {
 		errs = append(errs, l.Close())
 	}
-	w.lanes, w.peers, w.waiter = nil, nil, nil
+	w.lanes, w.peers, w.routes, w.waiter = nil, nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil
