@@ -17,7 +17,7 @@ func newIBV(j *joining) (fabric.Network, error) {
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
-		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth,
+		Lanes: j.cfg.Workers + 1, Depth: j.cfg.QueueDepth, Eager: j.cfg.EagerPeers, Connections: j.cfg.MaxConnections,
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
 		Messages: messages, OnDown: j.members.die, Log: j.cfg.Logger,
 	})

@@ -19,13 +19,13 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
-	routes     []route        // the job's, by rank
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
-	byNet      [maxNetworks]fabric.Lane
 	direct     *directCounters
 	guard      owner.Guard
+	routes     []route // the job's, by rank
+	byNet      [maxNetworks]fabric.Lane
 
 	job     *Job
 	turn    int             // of the message endpoints

@@ -423,7 +423,7 @@ func TestDifferentEagerIsRefusedByName(t *testing.T) {
 	r := newRig(t, 1, Config{Lanes: 1})
 	a := r.nets[0].self
 	a.eager = 3
-	if err := r.nets[0].Reach(0, a.encode()); !errors.Is(err, fabric.ErrUnreachable) || !strings.Contains(err.Error(), "Config.Eager") {
+	if err := r.nets[0].Reach(0, a.encode()); !errors.Is(err, fabric.ErrUnreachable) || !strings.Contains(err.Error(), "Config.EagerPeers") {
 		t.Errorf("reach: %v", err)
 	}
 }

@@ -295,7 +295,7 @@ func (n *Network) Reach(rank int, addr []byte) error {
 		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w", rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
 	}
 	if a.eager != n.cfg.Eager {
-		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; they must be equal (Config.Eager): %w", rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
+		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w", rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
 	}
 	if _, err := verbs.ComputePath(n.path, a.end); err != nil {
 		return fmt.Errorf("ibv: rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
