@@ -148,9 +148,9 @@ func TestARankThatIsNeverUsedTakes96Bytes(t *testing.T) {
 		if d.objects != 0 || d.told != 0 {
 			t.Errorf("%s: %d objects of the device and %d bytes of the exchange more among %d ranks", what, d.objects, d.told, many)
 		}
-		// The provider's memory is of objects, of which there are as many, and its pages are not
-		// counted to the byte.
-		if slack := int64(1 << 20); d.rest > slack {
+		// Memory of the provider is that of objects, of which there are as many. Other memory is not
+		// known to the byte, as Go's runtime takes some.
+		if slack := int64(4 << 20); d.rest > slack {
 			t.Errorf("%s: %d bytes more outside of Go's heap among %d ranks", what, d.rest, many)
 		}
 		t.Logf("%s: %.2f bytes for each peer; %d bytes more outside of the heap; %d bytes told to each", what, float64(d.heap)/peers, d.rest, b.told)
