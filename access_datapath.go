@@ -29,16 +29,16 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the route to the rank that [off, off+n) is of, or nil if anything is wrong that the
-// lane does not find out as well, as it does a death.
-func (w *Worker) valid(node uint32, off, n uint64) *route {
+// valid returns the route to the rank that [off, off+n) is of, and the rank, or nil if anything is
+// wrong that the lane does not find out as well, as it does a death.
+func (w *Worker) valid(node uint32, off, n uint64) (rt *route, rank int) {
+	deaths := w.deaths.Load() // first: in the condition it costs seven instructions more
 	if i := uint(node) - 1; i < uint(len(w.routes)) {
-		rt := &w.routes[i]
-		if n <= rt.user && off <= rt.user-n && w.deathsSeen == w.deaths.Load() {
-			return rt
+		if rt := &w.routes[i]; n <= rt.user && off <= rt.user-n && w.deathsSeen == deaths {
+			return rt, int(i)
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // store puts v into mapped memory, load gets it from there.
@@ -69,14 +69,26 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	rt := w.valid(node, off, uint64(len(src)))
-	if rt == nil {
-		if rt, err = w.check("put", node, off, uint64(len(src))); err != nil {
-			return nil, fabric.Done, err
-		}
+	if rt, rank := w.valid(node, off, uint64(len(src))); rt != nil && w.fences == nil {
+		l = w.byNet[rt.net&(maxNetworks-1)]
+		h, err = l.Put(rank, w.begin+off, src, f)
+		return l, h, err
 	}
-	l = w.byNet[rt.net&(maxNetworks-1)]
-	h, err = l.Put(int(node)-1, off, src, f)
+	return w.putChecked(node, off, src, f)
+}
+
+// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little to
+// keep across a call.
+func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	rt, err := w.check("put", node, off, uint64(len(src)))
+	if err != nil {
+		return nil, fabric.Done, err
+	}
+	if err := w.passBy(int(node)-1, off, len(src), true); err != nil {
+		return nil, fabric.Done, err
+	}
+	l := w.lanes[rt.net]
+	h, err := l.Put(int(node)-1, w.begin+off, src, f)
 	return l, h, err
 }
 
@@ -88,14 +100,26 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	rt := w.valid(node, off, uint64(len(dst)))
-	if rt == nil {
-		if rt, err = w.check("get", node, off, uint64(len(dst))); err != nil {
-			return nil, fabric.Done, err
-		}
+	if rt, rank := w.valid(node, off, uint64(len(dst))); rt != nil && w.fences == nil {
+		l = w.byNet[rt.net&(maxNetworks-1)]
+		h, err = l.Get(rank, w.begin+off, dst, f)
+		return l, h, err
 	}
-	l = w.byNet[rt.net&(maxNetworks-1)]
-	h, err = l.Get(int(node)-1, off, dst, f)
+	return w.getChecked(node, off, dst, f)
+}
+
+// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little to
+// keep across a call.
+func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	rt, err := w.check("get", node, off, uint64(len(dst)))
+	if err != nil {
+		return nil, fabric.Done, err
+	}
+	if err := w.passBy(int(node)-1, off, len(dst), false); err != nil {
+		return nil, fabric.Done, err
+	}
+	l := w.lanes[rt.net]
+	h, err := l.Get(int(node)-1, w.begin+off, dst, f)
 	return l, h, err
 }
 

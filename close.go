@@ -168,10 +168,7 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 // be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
-	err = j.messages.close()
-	if errors.Is(err, am.ErrBusy) {
-		busy, err = err, nil
-	}
+	busy, err = j.messages.close()
 	errs := []error{err}
 	if j.coll != nil {
 		errs = append(errs, j.coll.close())

@@ -82,8 +82,8 @@ type Config struct {
 	// it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
 	MessageEndpoints int
 	// Messages are the parameters of each endpoint: buffers, largest payload, times. Join fills in
-	// Rank, Size, Table, Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium
-	// and Flow must be equal on all ranks; Join checks it.
+	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed and Fencer, which must be
+	// unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
 	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
@@ -123,6 +123,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Getenv looks up variables. Default: os.LookupEnv.
 	Getenv func(key string) (string, bool)
+
+	parts []func(*Config) needs // nil, but in tests: parts
 }
 
 const (
@@ -176,6 +178,9 @@ func (e *ConfigError) Error() string {
 func (c Config) withDefaults() (Config, error) {
 	if c.Getenv == nil {
 		c.Getenv = os.LookupEnv
+	}
+	if c.parts == nil {
+		c.parts = parts
 	}
 	env := &environment{lookup: c.Getenv}
 	if c.SegmentSize == 0 && c.SegmentShare == 0 {
@@ -267,8 +272,8 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
 	case c.EagerPeers > maxEagerPeers:
 		return bad("EagerPeers", c.EagerPeers, fmt.Sprintf("1 to %d, 0 (automatic) or negative (none)", maxEagerPeers))
 	case c.MaxConnections > maxConnections:

@@ -12,20 +12,21 @@ import (
 
 // hello is what every rank sends every other first.
 type hello struct {
-	user, system uint64 // bytes of the user's segment; offset of the system area
-	workers      uint64
-	handlers     uint64   // how many; 0: no messages, and what follows is 0 too
-	endpoints    uint64   // for messages
-	hash         uint64   // of the handlers
-	terms        []uint64 // am.Config.Terms
-	fabric       string
-	shm          []byte // address of fabric/shm, empty without
+	user      uint64 // bytes of the user's region
+	layout    uint64 // segment.Layout.Hash
+	workers   uint64
+	handlers  uint64   // how many; 0: no messages, and what follows is 0 too
+	endpoints uint64   // for messages
+	hash      uint64   // of the handlers
+	terms     []uint64 // am.Config.Terms
+	fabric    string
+	shm       []byte // address of fabric/shm, empty without
 }
 
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, system, workers, handlers, endpoints, hash
+//	uvarint   user, layout, workers, handlers, endpoints, hash
 //	uvarint   length of terms, then each of them
 //	uvarint   length of fabric, then its bytes
 //	rest      shm
@@ -35,7 +36,7 @@ type hello struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 2
+	helloVersion  = 3
 	helloAbstains = 0xff
 )
 
@@ -48,7 +49,7 @@ const (
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
 	cfg := &j.cfg
-	h = hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(cfg.Workers), fabric: cfg.Fabric}
+	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(cfg.Workers), fabric: cfg.Fabric}
 	if cfg.Handlers.Len() == 0 {
 		return h, nil
 	}
@@ -65,7 +66,7 @@ func newHello(j *Job) (h hello, err error) {
 }
 
 func (h *hello) numbers() []*uint64 {
-	return []*uint64{&h.user, &h.system, &h.workers, &h.handlers, &h.endpoints, &h.hash}
+	return []*uint64{&h.user, &h.layout, &h.workers, &h.handlers, &h.endpoints, &h.hash}
 }
 
 func (h hello) encode() []byte {
@@ -116,8 +117,8 @@ func decodeHello(b []byte) (h hello, err error) {
 		return hello{}, err
 	}
 	h.fabric, h.shm = string(b[:n]), b[n:]
-	if h.user > h.system || h.system > 1<<62 {
-		return h, fmt.Errorf("hello with a system area at %d behind %d bytes", h.system, h.user)
+	if h.user > 1<<62 {
+		return h, fmt.Errorf("hello with a segment of %d bytes", h.user)
 	}
 	return h, nil
 }

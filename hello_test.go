@@ -8,8 +8,8 @@ import (
 )
 
 func FuzzHello(f *testing.F) {
-	f.Add(hello{user: 5, system: 4096, workers: 2, fabric: "auto", shm: []byte{1, 2}}.encode())
-	f.Add(hello{user: 5, system: 4096, workers: 2, handlers: 3, endpoints: 2, hash: 1<<63 + 7, terms: []uint64{256, 4096}, fabric: "ibv"}.encode())
+	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, fabric: "auto", shm: []byte{1, 2}}.encode())
+	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, handlers: 3, endpoints: 2, hash: 1<<63 + 7, terms: []uint64{256, 4096}, fabric: "ibv"}.encode())
 	f.Add([]byte{helloVersion})
 	f.Add([]byte{helloAbstains, 'n', 'o'})
 	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1}) // more than a rank would keep

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"syscall"
 	"time"
 
@@ -104,10 +105,16 @@ func (j *joining) join(ctx context.Context) (err error) {
 }
 
 func (j *joining) mapSegment() (err error) {
+	if j.needs, err = j.cfg.needs(); err != nil {
+		return err
+	}
+	if j.layout, err = j.needs.layout(); err != nil {
+		return err
+	}
 	j.seg, err = segment.Map(segment.Config{
 		Size:      j.cfg.SegmentSize,
 		Share:     j.cfg.SegmentShare,
-		System:    systemBytes,
+		Layout:    j.layout,
 		HugePages: j.cfg.HugePages,
 		Shared:    j.cfg.Fabric != FabricIBV,
 		Locked:    j.cfg.Fabric == FabricIBV,
@@ -154,7 +161,7 @@ func (j *joining) connect(ctx context.Context) error {
 	}
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
-		j.networks.routes[r].user, j.networks.routes[r].system = h.user, h.system
+		j.networks.routes[r].user = h.user
 		if j.shm != nil {
 			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
 				j.far = r
@@ -320,7 +327,34 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 				r, all[r].workers, first.workers, setWhereHostsDiffer)
 		}
 	}
+	if err := j.compareLayouts(ctx, all); err != nil {
+		return nil, err
+	}
 	return all, j.compareHandlers(ctx, all)
+}
+
+// compareLayouts refuses ranks whose regions lie elsewhere: the first one that differs and rank 0
+// send their layouts, so that every rank can name the region.
+func (j *joining) compareLayouts(ctx context.Context, all []hello) error {
+	odd := slices.IndexFunc(all, func(h hello) bool { return h.layout != all[0].layout })
+	if odd < 0 {
+		return nil
+	}
+	lists, err := j.exchangeOf(ctx, odd, []byte(j.layout.String()))
+	if err != nil {
+		return err
+	}
+	region, other := segment.FirstDifference(string(lists[0]), string(lists[odd]))
+	return fmt.Errorf("rank %d lays out its segment otherwise than rank 0, which has %s; rank %d has %s: start the same program with the same configuration on all ranks",
+		odd, printable([]byte(region)), odd, printable([]byte(other)))
+}
+
+// exchangeOf has rank 0 and a rank that differs from it send what they differ in.
+func (j *joining) exchangeOf(ctx context.Context, odd int, mine []byte) ([][]byte, error) {
+	if j.rank != 0 && j.rank != odd {
+		mine = nil
+	}
+	return j.boot.Exchange(ctx, mine)
 }
 
 // compareHandlers refuses ranks that would not understand each other's messages. All come to the
@@ -348,11 +382,7 @@ func (j *joining) compareHandlers(ctx context.Context, all []hello) error {
 
 // nameDifference finds a handler in which a rank differs from rank 0: both send their lists.
 func (j *joining) nameDifference(ctx context.Context, odd int, all []hello) error {
-	var mine []byte
-	if j.rank == 0 || j.rank == odd {
-		mine = j.cfg.Handlers.Encode()
-	}
-	lists, err := j.boot.Exchange(ctx, mine)
+	lists, err := j.exchangeOf(ctx, odd, j.cfg.Handlers.Encode())
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 // peer is how a worker reaches one rank, beside the job's route to it. It takes 16 bytes, as each
 // worker has as many as there are ranks.
 type peer struct {
-	base unsafe.Pointer // the segment, where loads and stores reach it, unless the rank is down as of deathsSeen
+	base unsafe.Pointer // the user's region, where loads and stores reach it, unless the rank is down as of deathsSeen
 	size uint64         // bytes at base; 0 when not mapped
 }
 
@@ -23,9 +23,9 @@ func (w *Worker) refresh() {
 		if w.job.members.cause(r) != nil {
 			continue
 		}
-		rt := &w.routes[r]
-		if mem := w.lanes[rt.net].Mapped(r); mem != nil {
-			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), rt.user
+		user := w.routes[r].user
+		if mem := w.To(r).Mapped(r); uint64(len(mem)) >= w.begin+user { // the size comes from the peer
+			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), user
 		}
 	}
 	w.deathsSeen = seen

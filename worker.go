@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -19,19 +20,21 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
+	begin      uint64         // of the user's region in every segment
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
 	direct     *directCounters
+	fences     env.Fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
 	routes     []route // the job's, by rank
 	byNet      [maxNetworks]fabric.Lane
 
 	job     *Job
+	epoch   uint64          // of the job, when the worker acquired last
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use: part of byNet
-	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
+	lanes   []fabric.Lane   // one per network in use, in their order: part of byNet
 	inChain bool
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
@@ -66,20 +69,17 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	w.lanes = w.byNet[:0]
-	for _, n := range w.job.networks.all {
-		l, err := n.NewLane()
-		if err != nil {
-			return err
-		}
-		w.lanes = append(w.lanes, l)
-		w.waiter = l // the last network is the slowest: it needs polling most
+	lanes, err := w.job.networks.newLanes()
+	if err != nil {
+		return err
 	}
-	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
+	w.lanes = w.byNet[:copy(w.byNet[:], lanes)]
 	w.SetContext(w.ctx)
+	w.begin = w.job.layout.UserOffset()
+	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
-	return nil
+	return w.openFences()
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -114,7 +114,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	var first error
+	first := w.releaseWrites(ctx)
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil && first == nil {
 			first = err
@@ -199,6 +199,19 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
+	if w.fences == nil && c.Holds(atomic.LoadUint64(word), value) {
+		return nil
+	}
+	return w.waitWord(ctx, word, c, value)
+}
+
+// waitWord is WaitUntil where a word does not fulfil the condition, or there are fences: the rank
+// waited for may need what the worker wrote.
+func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
+	if err := w.releaseWrites(ctx); err != nil {
+		return err
+	}
+	defer w.acquire()
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
@@ -206,7 +219,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	if w.job.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: wait-until: %w", am.ErrInHandler)
 	}
-	return w.waiter.WaitWord(ctx, word, c, value, w.waitStop)
+	return w.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
 }
 
 // stopWaiting says why a wait for a word is better ended.
@@ -262,6 +275,9 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
+	if e := w.closeFences(); err == nil {
+		err = e
+	}
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
@@ -272,14 +288,11 @@ func (w *Worker) Close() error {
 
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
-	var errs []error
-	for _, l := range w.lanes {
-		errs = append(errs, l.Close())
-	}
-	w.lanes, w.peers, w.routes, w.waiter = nil, nil, nil, nil
+	err := closeLanes(w.lanes)
+	w.lanes, w.peers, w.routes = nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil
 	}
-	return errors.Join(errs...)
+	return err
 }
