@@ -89,10 +89,10 @@ type Config struct {
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
 	// later. Negative: never. Default: IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
-	// EagerPeers is to how many other ranks, the nearest by number, each worker is connected over verbs
-	// from the start. To another it connects with the first operation, which waits for that, as long
-	// as Worker.SetContext allows. Range to 65535, equal on all ranks; Join checks it. Negative: none.
-	// Default: IBCONDUIT_EAGER_PEERS, else 64.
+	// EagerPeers is to how many other ranks, the nearest by number, each worker is connected over
+	// verbs from the start. To another it connects with the first operation, which waits for that, as
+	// long as Worker.SetContext allows. Range to 65535, equal on all ranks; Join checks it. Negative:
+	// none. Default: IBCONDUIT_EAGER_PEERS, else 64.
 	EagerPeers int
 	// MaxConnections is above how many connections to other ranks a message endpoint closes idle ones
 	// over verbs, those that were not used for longest first; the next message opens them again, and

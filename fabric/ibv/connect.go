@@ -12,9 +12,9 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// Connect makes the queue pairs of every lane to the near peers, publishes their numbers, and brings
-// them into the state in which they send. A rank reaches itself through a pair of its own, as it
-// does any other. Where not all ranks are near, it starts what makes the other connections.
+// Connect makes the queue pairs of every lane to the near peers, publishes their numbers, and
+// brings them into the state in which they send. A rank reaches itself through a pair of its own,
+// as it does any other. Where not all ranks are near, it starts what makes the other connections.
 func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) error {
 	if len(addrs) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: %d addresses for %d ranks", len(addrs), n.cfg.Size)
@@ -95,7 +95,7 @@ func (n *Network) makeTable() (t table, err error) {
 		}
 	}
 	n.listen()
-	t.endpoints = n.endpointNumbers()
+	t.endpoints = numbers(n.listeners)
 	return t, nil
 }
 
@@ -138,7 +138,7 @@ func (n *Network) newQueueSet(index int) (*queueSet, error) {
 		if !n.peers[r].served() {
 			continue
 		}
-		q := n.newSendQueue(r)
+		q := n.peers[r].newQueue(r)
 		e.queues[r] = q
 		if q.qp, err = n.createQP(e.cq); err != nil {
 			return e, err
@@ -152,9 +152,8 @@ func (n *Network) newQueueSet(index int) (*queueSet, error) {
 	return e, nil
 }
 
-// newSendQueue is one to a rank, without a queue pair.
-func (n *Network) newSendQueue(rank int) *sendQueue {
-	p := &n.peers[rank]
+// newQueue is a send queue to the rank, without a queue pair.
+func (p *remote) newQueue(rank int) *sendQueue {
 	return &sendQueue{rank: int32(rank), base: p.base, rkey: p.rkey, size: p.size}
 }
 

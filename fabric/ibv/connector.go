@@ -18,8 +18,8 @@ import (
 )
 
 // connector makes and closes the connections that lanes need beyond those made at start. A
-// connection serves the operations of one lane; its other end, a target, belongs to the connector of
-// the peer, which sends nothing over it. So the end that closes knows whether something is in
+// connection serves the operations of one lane; its other end, a target, belongs to the connector
+// of the peer, which sends nothing over it. So the end that closes knows whether something is in
 // flight, and no lane has to answer for another.
 //
 // A goroutine receives and sends the datagrams. It sleeps until one comes, or one of its own is to
@@ -260,7 +260,6 @@ func (c *connector) answer(d *datagram) {
 	case dgRequest:
 		c.requested(at, d)
 	case dgClose:
-		// One that says that it is closed may answer a connection that was never made, or made twice.
 		if t := c.targets[at]; t != nil && t.epoch == d.epoch {
 			if err := c.drop(at); err != nil {
 				c.n.log.Warn("ibv: queue pair of a peer's lane", "rank", at.rank, "err", err)
@@ -276,8 +275,8 @@ func (c *connector) answer(d *datagram) {
 	}
 }
 
-// requested makes the target of a peer's lane. A request that is older than the connection is a late
-// copy; a newer one says that the peer has closed it.
+// requested makes the target of a peer's lane. A request that is older than the connection is a
+// late copy; a newer one says that the peer has closed it.
 func (c *connector) requested(at laneOf, d *datagram) {
 	t := c.targets[at]
 	switch {

@@ -264,8 +264,8 @@ func TestAPeerThatNeverAnswersIsNamed(t *testing.T) {
 	r.idle(l)
 }
 
-// A rank that lives and has no queue pair to spare is not dead: the operation fails, and a later one
-// may succeed.
+// A rank that lives and has no queue pair to spare is not dead: the operation fails, and a later
+// one may succeed.
 func TestARankWithoutQueuePairsIsNotDown(t *testing.T) {
 	r := newRig(t, 2, onDemand(Config{Lanes: 1, ConnectTimeout: 300 * time.Millisecond}))
 	refusing := atomic.Bool{}
@@ -313,8 +313,8 @@ func TestAContextEndsTheMakingOfAConnection(t *testing.T) {
 	r.must("close of the network", r.nets[0].Close())
 }
 
-// A request that arrives late, of a connection that is closed, makes an end that its rank has closed
-// again; it does not disturb the connection that there is.
+// A request that arrives late, of a connection that is closed, makes an end that its rank has
+// closed again; it does not disturb the connection that there is.
 func TestLateRequestsMakeNoConnection(t *testing.T) {
 	r := newRig(t, 3, onDemand(Config{Lanes: 1, Connections: 1}))
 	var mu sync.Mutex
@@ -387,7 +387,8 @@ func TestHostileDatagramsAboutLanesAreDropped(t *testing.T) {
 	})
 	l := r.lane(2)
 	r.must("put", r.putWord(l, 0, 8, 7))
-	// The last of bad makes a connection for rank 2's lane 0 or is out of date, all others are dropped.
+	// The last of bad makes a connection for rank 2's lane 0 or is out of date, all others are
+	// dropped.
 	r.until("all are dropped", func() bool {
 		return r.nets[0].ConnectionStats().Dropped-before.Dropped >= uint64(len(bad)-1)
 	})

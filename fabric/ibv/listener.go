@@ -39,8 +39,8 @@ func (c *MessageConfig) fill() {
 	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
-// listener is a queue pair for datagrams, whose number the peers get in Connect: the connector's, or
-// what an endpoint needs before it is opened. It has no buffers then: what comes is lost, and
+// listener is a queue pair for datagrams, whose number the peers get in Connect: the connector's,
+// or what an endpoint needs before it is opened. It has no buffers then: what comes is lost, and
 // repeated by its sender.
 type listener struct {
 	channel *verbs.CompChannel
@@ -99,11 +99,11 @@ func (l *listener) release() error {
 	return err
 }
 
-// endpointNumbers is what this rank publishes of its endpoints.
-func (n *Network) endpointNumbers() []uint32 {
-	qpns := make([]uint32, len(n.listeners))
-	for i := range n.listeners {
-		if l := &n.listeners[i]; l.qp != nil {
+// numbers are those of the listeners' queue pairs; 0 of one that has none.
+func numbers(listeners []listener) []uint32 {
+	qpns := make([]uint32, len(listeners))
+	for i := range listeners {
+		if l := &listeners[i]; l.qp != nil {
 			qpns[i] = l.qp.Num()
 		}
 	}

@@ -30,7 +30,7 @@ func (e *queueSet) dial(op string, rank int) (*sendQueue, error) {
 	if err := e.post(); err != nil {
 		return nil, err
 	}
-	q := n.newSendQueue(rank)
+	q := n.peers[rank].newQueue(rank)
 	if err := e.makeQP(q); err != nil {
 		return nil, fmt.Errorf("ibv: %s: connection of lane %d to rank %d: %w", op, e.index, rank, err)
 	}
