@@ -276,6 +276,8 @@ func (c *Config) validate() error {
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
 	case c.EagerPeers > maxEagerPeers:
 		return bad("EagerPeers", c.EagerPeers, fmt.Sprintf("1 to %d, 0 (automatic) or negative (none)", maxEagerPeers))
+	case c.Handlers.IsLibrary():
+		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
 	case c.JoinTimeout < 0:

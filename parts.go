@@ -3,6 +3,7 @@ package conduit
 import (
 	"errors"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -13,6 +14,9 @@ import (
 type needs struct {
 	regions []env.Spec
 	lanes   int // how many times it calls NewLanes
+	// handlers registers the part's handlers of active messages. A job none of whose parts has any
+	// opens no endpoint for them.
+	handlers func(*am.Table)
 	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
 	// it, or none: then such operations cost nothing.
 	fences func(env.Env, env.Lanes) (env.Fences, error)
@@ -27,15 +31,24 @@ var parts = []func(*Config) needs{
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
+	var register []func(*am.Table)
 	for _, part := range c.parts {
 		n := part(c)
 		all.regions = append(all.regions, n.regions...)
 		all.lanes += n.lanes
+		if n.handlers != nil {
+			register = append(register, n.handlers)
+		}
 		if n.fences != nil && all.fences != nil {
 			return all, errors.New("two parts of the job have fences")
 		}
 		if n.fences != nil {
 			all.fences = n.fences
+		}
+	}
+	all.handlers = func(t *am.Table) {
+		for _, f := range register {
+			f(t)
 		}
 	}
 	return all, nil

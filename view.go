@@ -39,8 +39,7 @@ func (v view) NewLanes() (env.Lanes, error) {
 	return l, nil
 }
 
-// Messages is nil: no part has handlers.
-func (v view) Messages() am.Via { return nil }
+func (v view) Messages() am.Via { return v.j.services() }
 
 func (v view) CopyMax() int { return v.j.networks.copyMax }
 

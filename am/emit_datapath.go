@@ -284,8 +284,8 @@ func (e *emitter) countLocked(o *outgoing, by uint64) {
 		c.calls += by
 	case o.kind == request:
 		c.posts += by
-	case o.kind == ping:
-		c.pings += by
+	case o.kind >= ping:
+		c.countStep(o.kind, by)
 	default:
 		c.answered += by
 	}

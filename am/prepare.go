@@ -34,7 +34,7 @@ func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared
 	l.begin(w, "prepare", h, rank)
 	err = l.reserve(l.known(rank), &w.claim, l.acquirer.acquire)
 	if err == ErrNoBuffer {
-		if err = l.awaitClaim(ctx, w); err != nil {
+		if err = l.awaitClaim(ctx, w, request); err != nil {
 			l.abandon(w)
 		}
 	}
