@@ -160,6 +160,23 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 	r.idle(l)
 }
 
+// No request of the connection to be closed asks for a completion.
+func TestAConnectionWithSilentPutsIsClosed(t *testing.T) {
+	r := newRig(t, 3, onDemand(Config{Connections: 1, Lanes: 1}))
+	l := r.lane(0)
+	ctx, cancel := context.WithTimeout(r.ctx, patience/3)
+	defer cancel()
+	l.SetContext(ctx)
+	for round := range uint64(6) {
+		_, err := l.Put(1+int(round%2), 8, word(round), fabric.Implicit)
+		r.must("put", err)
+	}
+	r.must("flush", l.Flush(r.ctx))
+	if r.word(1, 8) != 4 || r.word(2, 8) != 5 {
+		t.Errorf("words are %d and %d", r.word(1, 8), r.word(2, 8))
+	}
+}
+
 // Every lane of every rank uses all ranks at once, with few connections, while datagrams are lost,
 // doubled, and late.
 func TestACrowdWithFewConnectionsLosesNothing(t *testing.T) {
