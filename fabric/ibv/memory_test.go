@@ -168,8 +168,8 @@ func TestARankThatIsNeverUsedTakes96Bytes(t *testing.T) {
 	}
 }
 
-// What is outside of Go's heap, the provider's memory above all, does not grow with the ranks of the
-// job. It is not known to the byte, as Go's runtime takes some now and then.
+// What is outside of Go's heap, the provider's memory above all, does not grow with the ranks of
+// the job. It is not known to the byte, as Go's runtime takes some now and then.
 func TestOtherMemoryDoesNotGrowWithTheJob(t *testing.T) {
 	if racetest.Enabled {
 		t.Skip("the race detector keeps memory for each byte of the heap; the other stages measure")
