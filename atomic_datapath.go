@@ -77,7 +77,7 @@ func atomicValue[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compa
 	if h != fabric.Done {
 		old, err = w.await(l, h)
 	}
-	w.acquire()
+	w.fences.acquire()
 	return T(old), err
 }
 
@@ -87,7 +87,7 @@ func atomicAsync[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compa
 	}
 	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, 0)
 	if h == fabric.Done && err == nil {
-		w.acquire()
+		w.fences.acquire()
 	}
 	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: T(old), word: true}
 }
@@ -109,4 +109,15 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	old, h, err = l.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
 	return old, l, h, err
+}
+
+// beforeAtomic releases, for an atomic that is in order.
+func (w *Worker) beforeAtomic(op string, node uint32, off uint64) error {
+	if w.fences == nil {
+		return nil
+	}
+	if _, err := w.check(op, node, off, 8); err != nil {
+		return err
+	}
+	return w.fences.release(w.ctx)
 }
