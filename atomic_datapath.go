@@ -62,7 +62,7 @@ func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
 // atomics are the right ones for it, and no fences are to be told.
 func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
 	at := w.mapped(node, off, 8)
-	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics || w.fences != nil {
+	if at == nil || off&7 != 0 || !w.routes[node-1].cpuAtomics || w.fences != nil {
 		return nil
 	}
 	w.direct.atomics++
@@ -100,14 +100,15 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 		}
 		defer w.guard.Exit()
 	}
-	p, _ := w.valid(node, off, 8)
-	if p == nil {
-		if p, err = w.check(op.String(), node, off, 8); err != nil {
+	rt, _ := w.valid(node, off, 8)
+	if rt == nil {
+		if rt, err = w.check(op.String(), node, off, 8); err != nil {
 			return 0, nil, fabric.Done, err
 		}
 	}
-	old, h, err = p.amo.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
-	return old, p.amo, h, err
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
+	old, h, err = l.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
+	return old, l, h, err
 }
 
 // beforeAtomic releases, for an atomic that is in order.

@@ -261,7 +261,7 @@ func (e *queueSet) swapAgain() {
 	for len(e.again) > 0 {
 		o := e.again[len(e.again)-1]
 		e.again = e.again[:len(e.again)-1]
-		q := &e.queues[e.ops.all[o].rank]
+		q := e.queues[e.ops.all[o].rank]
 		err := q.err
 		if err == nil {
 			var w *verbs.SendWR
@@ -329,8 +329,10 @@ func (e *queueSet) lose(err error) error {
 		q.err = e.lost
 	}
 	e.tx.failed = e.tx.failed[:0]
-	for i := range e.queues {
-		q := &e.queues[i]
+	for _, q := range e.queues {
+		if q == nil {
+			continue
+		}
 		if q.err == nil {
 			q.err = e.lost
 		}
@@ -346,7 +348,7 @@ func (e *queueSet) lose(err error) error {
 func (e *queueSet) noticeDowns() {
 	e.downSeen = e.net.downSeq.Load()
 	e.net.downs.Range(func(rank, cause any) bool {
-		if q := &e.queues[rank.(int)]; q.qp != nil {
+		if q := e.queues[rank.(int)]; q != nil {
 			e.tx.fail(q, cause.(error))
 		}
 		return true
