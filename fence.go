@@ -107,21 +107,22 @@ func (f fencer) Handler() { f.j.learned() }
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks
 // return, and what it reads afterwards is what they wrote before. As Flush it returns the first
-// error of an implicit operation; the rank has met the others nevertheless.
+// error of an implicit operation; the rank has met the others nevertheless. It goes through the
+// worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
-	return w.collective(ctx, "barrier", func() error { return w.job.Barrier(ctx) })
+	return w.collective(ctx, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
 }
 
 // Broadcast is [Job.Broadcast] with a fence, as Barrier has.
 func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return w.collective(ctx, "broadcast", func() error { return w.job.Broadcast(ctx, root, buf) })
+	return w.collective(ctx, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
 }
 
 // AllGather is [Job.AllGather] with a fence, as Barrier has.
 func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	err = w.collective(ctx, "all-gather", func() (err error) {
-		all, err = w.job.AllGather(ctx, mine)
-		return err
+		all, err = w.job.Team().Through(w).AllGather(ctx, mine)
+		return w.job.collective(err)
 	})
 	return all, err
 }
