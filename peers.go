@@ -31,10 +31,13 @@ func (w *Worker) refresh() {
 			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
 		}
 	}
-	w.deathsSeen = seen
+	w.deathsSeen, w.lanesSeen = seen, seen
+	if w.inChain {
+		w.lanesSeen = ^seen
+	}
 }
 
-// check is valid after a death, and says what is wrong.
+// check is valid after a death or in a chain, and says what is wrong.
 func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
 	rank := int(node) - 1
 	switch {
@@ -54,8 +57,11 @@ func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
 	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
 		return nil, err
 	}
-	if cause := w.job.members.cause(rank); cause != nil {
+	if cause := w.job.members.cause(rank); p.down && cause != nil {
 		return nil, &PeerDownError{Rank: rank, Op: op, Cause: cause}
+	}
+	if w.inChain {
+		return w.chain.peer(p), nil
 	}
 	return p, nil
 }

@@ -104,6 +104,11 @@ var cases = []check{
 	{"ImplicitOperationsCompleteAtFlush", (*group).implicit},
 	{"BlockingOperationsAreExact", (*group).blocking},
 	{"BatchesMayBeLargerThanDepth", (*group).largeBatches},
+	{"GathersAndScattersAreExact", (*group).gather},
+	{"BatchesOfTwoPartsDoNotMix", (*group).twoParts},
+	{"BadBatchesPostNothing", (*group).badBatches},
+	{"MemoryInUseStaysRegistered", (*group).memoryLife},
+	{"AwaitEndsWithItsContext", (*group).awaits},
 	{"SourceMayBeReusedWhenPromised", (*group).sourceReuse},
 	{"WaitEndsWithItsContext", (*group).waitContext},
 	{"AbandonedOperationsAreDoneByFlush", (*group).abandoned},
@@ -113,12 +118,15 @@ var cases = []check{
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
+	{"FencesOrderGetsAndPuts", (*group).fences},
+	{"FlushPeerIsForOnePeer", (*group).flushPeer},
 
 	{"CountersAddUp", (*group).countersAddUp},
 	{"OperationsAllocateNothing", (*group).allocations},
 
 	{"DownPeerFailsAndOthersDoNot", (*group).peerDown},
 	{"PeerDownEndsWhatIsInFlight", (*group).peerDownInFlight},
+	{"PeerDownFailsItsGroupsAlone", (*group).deathInBatches},
 	{"LanesAreLimitedAndReusable", (*group).laneLimit},
 	{"CloseIsIdempotentAndRefusesWithLanes", (*group).closing},
 }
