@@ -29,8 +29,8 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the peer that [off, off+n) is of, and its rank, or nil if anything is wrong, or in a
-// chain.
+// valid returns the peer that [off, off+n) is of, and its rank, or nil if anything is wrong, or in
+// a chain.
 func (w *Worker) valid(node uint32, off, n uint64) (p *peer, rank int) {
 	deaths := w.deaths.Load() // first: in the condition it costs seven instructions more
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
