@@ -87,7 +87,7 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
-	l := w.lanes[rt.net]
+	l := w.byNet[rt.net]
 	h, err := l.Put(int(node)-1, w.begin+off, src, f)
 	return l, h, err
 }
@@ -118,7 +118,7 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
 	}
-	l := w.lanes[rt.net]
+	l := w.byNet[rt.net]
 	h, err := l.Get(int(node)-1, w.begin+off, dst, f)
 	return l, h, err
 }

@@ -26,14 +26,15 @@ type Worker struct {
 	direct     *directCounters
 	fences     *fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
-	routes     []route // the job's, by rank
-	byNet      [maxNetworks]fabric.Lane
+	routes     []route                  // the job's, by rank
+	byNet      [maxNetworks]fabric.Lane // what operations go through: lanes, or in a chain the chain's
 
 	job     *Job
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use, in their order: part of byNet
+	lanes   []fabric.Lane   // one per network in use, in their order
 	inChain bool
+	chain   *chain // nil before the first Chain
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
@@ -71,7 +72,8 @@ func (w *Worker) open() (err error) {
 	if err != nil {
 		return err
 	}
-	w.lanes = w.byNet[:copy(w.byNet[:], lanes)]
+	w.lanes = lanes
+	copy(w.byNet[:], lanes)
 	w.SetContext(w.ctx)
 	w.begin = w.job.layout.UserOffset()
 	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
@@ -103,7 +105,8 @@ func (w *Worker) SetContext(ctx context.Context) {
 func (w *Worker) Job() *Job { return w.job }
 
 // Flush blocks until every operation of the worker is complete at its target.
-// It returns the first error of an implicit operation since the last Flush.
+// It returns the first error of an implicit operation to each rank since the last Flush, an
+// *OpError or several of them joined.
 func (w *Worker) Flush(ctx context.Context) error {
 	if err := w.enter("flush"); err != nil {
 		return err
@@ -114,12 +117,31 @@ func (w *Worker) Flush(ctx context.Context) error {
 
 func (w *Worker) flush(ctx context.Context) error {
 	first := w.fences.release(ctx)
+	if err := w.chain.postOpen(); err != nil && first == nil {
+		first = err
+	}
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil && first == nil {
-			first = err
+			first = inRegion(err, w.begin)
 		}
 	}
 	return first
+}
+
+// inRegion has the errors of a flush count offsets from the begin of the user's region, as the
+// program does.
+func inRegion(err error, begin uint64) error {
+	switch e := err.(type) {
+	case *OpError:
+		if e.Off >= begin {
+			e.Off -= begin
+		}
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			_ = inRegion(e, begin)
+		}
+	}
+	return err
 }
 
 // Poll makes progress without waiting. A worker that only computes for long
@@ -129,37 +151,15 @@ func (w *Worker) Poll() error {
 		return err
 	}
 	defer w.guard.Exit()
+	if err := w.chain.postOpen(); err != nil {
+		return err
+	}
 	for _, l := range w.lanes {
 		if err := l.Poll(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Chain collects the operations that fn starts on w and posts them together: one doorbell, one call
-// into the driver. The operations to one rank keep their order. fn must not wait for any of them.
-// When fn fails, or panics, what it collected before is posted all the same.
-func (w *Worker) Chain(fn func() error) (err error) {
-	if w.peers == nil {
-		return errClosed("chain", "worker")
-	}
-	if w.inChain {
-		return errors.New("conduit: chains do not nest")
-	}
-	w.inChain = true
-	for _, l := range w.lanes {
-		l.Begin()
-	}
-	defer func() {
-		w.inChain = false
-		for _, l := range w.lanes {
-			if e := l.End(); e != nil && err == nil {
-				err = e
-			}
-		}
-	}()
-	return fn()
 }
 
 // Cond is a comparison for WaitUntil.
@@ -217,6 +217,9 @@ func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint6
 	lockrank.CheckCommunication("wait-until")
 	if w.job.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: wait-until: %w", am.ErrInHandler)
+	}
+	if err := w.chain.postOpen(); err != nil {
+		return err
 	}
 	return w.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
 }

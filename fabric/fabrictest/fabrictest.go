@@ -104,6 +104,11 @@ var cases = []check{
 	{"ImplicitOperationsCompleteAtFlush", (*group).implicit},
 	{"BlockingOperationsAreExact", (*group).blocking},
 	{"BatchesMayBeLargerThanDepth", (*group).largeBatches},
+	{"GathersAndScattersAreExact", (*group).gather},
+	{"BatchesOfTwoPartsDoNotMix", (*group).twoParts},
+	{"BadBatchesPostNothing", (*group).badBatches},
+	{"MemoryInUseStaysRegistered", (*group).memoryLife},
+	{"AwaitEndsWithItsContext", (*group).awaits},
 	{"SourceMayBeReusedWhenPromised", (*group).sourceReuse},
 	{"WaitEndsWithItsContext", (*group).waitContext},
 	{"AbandonedOperationsAreDoneByFlush", (*group).abandoned},
@@ -113,6 +118,8 @@ var cases = []check{
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
+	{"FencesOrderGetsAndPuts", (*group).fences},
+	{"FlushPeerIsForOnePeer", (*group).flushPeer},
 
 	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},
 
@@ -121,6 +128,7 @@ var cases = []check{
 
 	{"DownPeerFailsAndOthersDoNot", (*group).peerDown},
 	{"PeerDownEndsWhatIsInFlight", (*group).peerDownInFlight},
+	{"PeerDownFailsItsGroupsAlone", (*group).deathInBatches},
 	{"LanesAreLimitedAndReusable", (*group).laneLimit},
 	{"CloseIsIdempotentAndRefusesWithLanes", (*group).closing},
 }

@@ -15,20 +15,24 @@ type fault struct {
 	name   string
 	caught []string
 
-	put     func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
-	get     func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
-	atomic  func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error)
-	flush   func(l *faultyLane, ctx context.Context) error
-	wait    func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
-	word    func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
-	end     func(l *faultyLane) error
-	abandon func(l *faultyLane, h fabric.Handle)
-	mapped  func(l *faultyLane, peer int) []byte
-	down    func(n *faultyNet, rank int, cause error)
-	reach   func(n *faultyNet, rank int, addr []byte) error
-	newLane func(n *faultyNet) (fabric.Lane, error)
-	netEnd  func(n *faultyNet) error
-	limits  func(l fabric.Limits) fabric.Limits
+	put       func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
+	get       func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
+	atomic    func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error)
+	flush     func(l *faultyLane, ctx context.Context) error
+	wait      func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
+	word      func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
+	post      func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
+	await     func(l *faultyLane, ctx context.Context, q *fabric.Completions) error
+	fence     func(l *faultyLane, ctx context.Context, peer int) error
+	flushPeer func(l *faultyLane, ctx context.Context, peer int) error
+	register  func(l *faultyLane, b []byte) (*fabric.Memory, error)
+	abandon   func(l *faultyLane, h fabric.Handle)
+	mapped    func(l *faultyLane, peer int) []byte
+	down      func(n *faultyNet, rank int, cause error)
+	reach     func(n *faultyNet, rank int, addr []byte) error
+	newLane   func(n *faultyNet) (fabric.Lane, error)
+	netEnd    func(n *faultyNet) error
+	limits    func(l fabric.Limits) fabric.Limits
 }
 
 type faultyNet struct {
@@ -129,11 +133,39 @@ func (l *faultyLane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, 
 	return l.Lane.WaitWord(ctx, word, c, v, stop)
 }
 
-func (l *faultyLane) End() error {
-	if l.end != nil {
-		return l.end(l)
+func (l *faultyLane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+	if l.post != nil {
+		return l.post(l, b, q, f)
 	}
-	return l.Lane.End()
+	return l.Lane.Post(b, q, f)
+}
+
+func (l *faultyLane) Await(ctx context.Context, q *fabric.Completions) error {
+	if l.await != nil {
+		return l.await(l, ctx, q)
+	}
+	return l.Lane.Await(ctx, q)
+}
+
+func (l *faultyLane) Fence(ctx context.Context, peer int) error {
+	if l.fence != nil {
+		return l.fence(l, ctx, peer)
+	}
+	return l.Lane.Fence(ctx, peer)
+}
+
+func (l *faultyLane) FlushPeer(ctx context.Context, peer int) error {
+	if l.flushPeer != nil {
+		return l.flushPeer(l, ctx, peer)
+	}
+	return l.Lane.FlushPeer(ctx, peer)
+}
+
+func (l *faultyLane) Register(b []byte) (*fabric.Memory, error) {
+	if l.register != nil {
+		return l.register(l, b)
+	}
+	return l.Lane.Register(b)
 }
 
 func (l *faultyLane) Abandon(h fabric.Handle) {
@@ -173,7 +205,7 @@ var faults = []fault{
 	{
 		name: "every seventh put is lost",
 		caught: []string{"RandomOperationsMatchAModel", "EveryAlignmentAndShortLengthIsExact", "ImplicitOperationsCompleteAtFlush",
-			"BatchesMayBeLargerThanDepth", "SourceMayBeReusedWhenPromised", "LanesAreLimitedAndReusable"},
+			"SourceMayBeReusedWhenPromised", "LanesAreLimitedAndReusable"},
 		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
 			if l.n++; l.n%7 == 0 {
 				src = nil
@@ -291,13 +323,13 @@ var faults = []fault{
 		},
 	},
 	{
-		name:   "sources are read at the end of the batch",
-		caught: []string{"SourceMayBeReusedWhenPromised", "BatchesMayBeLargerThanDepth", "OperationsAllocateNothing"},
+		name:   "sources are read at the flush",
+		caught: []string{"SourceMayBeReusedWhenPromised", "OperationsAllocateNothing"},
 		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
 			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
 			return fabric.Done, nil
 		},
-		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
+		flush: func(l *faultyLane, ctx context.Context) error { return errors.Join(l.release(), l.Lane.Flush(ctx)) },
 	},
 	{
 		name:   "flush does not wait for puts",
@@ -353,7 +385,103 @@ var faults = []fault{
 				l.held[h-1] = func() error { return nil }
 			}
 		},
-		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
+		flush: func(l *faultyLane, ctx context.Context) error { return errors.Join(l.release(), l.Lane.Flush(ctx)) },
+	},
+	{
+		name:   "the last piece of a batch is lost",
+		caught: []string{"BatchesMayBeLargerThanDepth", "GathersAndScattersAreExact", "RandomOperationsMatchAModel"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			if p := b.Pieces(); len(p) > 0 && p[len(p)-1].Kind != fabric.KindAtomic {
+				p[len(p)-1].Buf = nil
+			}
+			return l.Lane.Post(b, q, f)
+		},
+	},
+	{
+		name:   "a group is told twice",
+		caught: []string{"BatchesMayBeLargerThanDepth", "BatchesOfTwoPartsDoNotMix", "RandomOperationsMatchAModel"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			err := l.Lane.Post(b, q, f)
+			if g := b.Groups(); err == nil && len(g) > 0 {
+				q.Expect()
+				q.Tell(g[0].Tag, nil)
+			}
+			return err
+		},
+	},
+	{
+		name:   "all parts are told in one place",
+		caught: []string{"BatchesOfTwoPartsDoNotMix"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			if first, ok := l.sink.(*fabric.Completions); ok && q != nil {
+				q = first
+			}
+			l.sink = q
+			return l.Lane.Post(b, q, f)
+		},
+		await: func(_ *faultyLane, _ context.Context, q *fabric.Completions) error {
+			if q.Len() == 0 {
+				return fabric.ErrIdle
+			}
+			return nil
+		},
+	},
+	{
+		name:   "batches are posted up to the mistake",
+		caught: []string{"BadBatchesPostNothing"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			err := l.Lane.Post(b, q, f)
+			if err != nil && len(b.Pieces()) > 0 {
+				p := &b.Pieces()[0]
+				_, _ = l.Lane.Put(p.Peer, p.Off, p.Buf, 0)
+			}
+			return err
+		},
+	},
+	{
+		name:   "memory can be closed at any time, and used behind that",
+		caught: []string{"MemoryInUseStaysRegistered", "BadBatchesPostNothing"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			for i := range b.Pieces() {
+				b.Pieces()[i].Memory = nil
+			}
+			return l.Lane.Post(b, q, f)
+		},
+	},
+	{
+		name:   "await ends without a completion",
+		caught: []string{"AwaitEndsWithItsContext"},
+		await:  func(*faultyLane, context.Context, *fabric.Completions) error { return nil },
+	},
+	{
+		name:   "gets go in front of a fence",
+		caught: []string{"FencesOrderGetsAndPuts"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Done, nil
+		},
+		flushPeer: func(l *faultyLane, ctx context.Context, peer int) error {
+			return errors.Join(l.release(), l.Lane.FlushPeer(ctx, peer))
+		},
+	},
+	{
+		name:      "a peer's flush reports another's error",
+		caught:    []string{"FlushPeerIsForOnePeer"},
+		flushPeer: func(l *faultyLane, ctx context.Context, _ int) error { return l.Lane.Flush(ctx) },
+	},
+	{
+		name:   "groups that fail are told as complete",
+		caught: []string{"PeerDownFailsItsGroupsAlone"},
+		await: func(l *faultyLane, ctx context.Context, q *fabric.Completions) error {
+			err := l.Lane.Await(ctx, q)
+			var c [64]fabric.Completion
+			n := q.Take(c[:])
+			for i := range n {
+				q.Expect()
+				q.Tell(c[i].Tag, nil)
+			}
+			return err
+		},
 	},
 	{
 		name:   "waiting for a word ends at once",

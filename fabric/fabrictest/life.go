@@ -62,6 +62,11 @@ func (g *base) identities(c fabric.Counters) {
 func (g *group) allocations() {
 	l := g.lane(0)
 	small, large := make([]byte, 8), make([]byte, min(32<<10, g.o.SegmentSize))
+	mem := g.register(l, 4096)
+	var b fabric.Batch
+	var q fabric.Completions
+	var told [2]fabric.Completion
+	var old uint64
 	bad := error(nil)
 	wait := func(h fabric.Handle, err error) {
 		if err == nil {
@@ -80,13 +85,32 @@ func (g *group) allocations() {
 		"fetch-add":            func() { _, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0); wait(h, err) },
 		"implicit put + flush": func() { wait(l.Put(1, 0, small, fabric.Implicit)); wait(fabric.Done, l.Flush(g.ctx)) },
 		"batch of puts": func() {
-			l.Begin()
+			b.Reset()
 			for range 4 {
-				_, err := l.Put(1, 0, small, fabric.Implicit)
-				wait(fabric.Done, err)
+				b.Put(1, 0, small)
 			}
-			wait(fabric.Done, l.End())
+			wait(fabric.Done, l.Post(&b, nil, 0))
 			wait(fabric.Done, l.Flush(g.ctx))
+		},
+		"batch with tags": func() {
+			b.Reset()
+			for i := range uint64(6) {
+				b.GetInto(1, 8*i, mem, 8*i, 8)
+				b.Get(1, 8*i, small)
+				b.Atomic(fabric.FetchAdd, 1, 8*i, 1, 0, &old)
+				b.Tag(fabric.Tag(i))
+			}
+			wait(fabric.Done, l.Post(&b, &q, fabric.Blocking))
+			for q.InFlight() > 0 || q.Len() > 0 {
+				wait(fabric.Done, l.Await(g.ctx, &q))
+				q.Take(told[:])
+			}
+		},
+		"flush and fence of a peer": func() {
+			wait(l.Put(1, 0, small, fabric.Implicit))
+			wait(fabric.Done, l.Fence(g.ctx, 1))
+			wait(l.Put(1, 0, small, fabric.Implicit))
+			wait(fabric.Done, l.FlushPeer(g.ctx, 1))
 		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 && !(g.o.LargeAllocates && strings.HasPrefix(what, "large")) {
@@ -217,7 +241,12 @@ func (g *base) closedLane(l fabric.Lane) {
 	_, perr := l.Put(1, 0, []byte{1}, 0)
 	_, gerr := l.Get(1, 0, make([]byte, 1), 0)
 	_, _, aerr := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
-	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr, "flush": l.Flush(g.ctx)} {
+	_, rerr := l.Register(make([]byte, 8))
+	for op, err := range map[string]error{
+		"put": perr, "get": gerr, "atomic": aerr, "register": rerr, "flush": l.Flush(g.ctx),
+		"post": l.Post(new(fabric.Batch), nil, 0), "await": l.Await(g.ctx, new(fabric.Completions)),
+		"flush of a peer": l.FlushPeer(g.ctx, 1), "fence": l.Fence(g.ctx, 1),
+	} {
 		if !errors.Is(err, os.ErrClosed) {
 			g.Fatalf("%s on a closed lane: %v, want os.ErrClosed", op, err)
 		}

@@ -27,7 +27,7 @@ type datagrams struct {
 }
 
 func (d *datagrams) init(qp *verbs.QP) error {
-	d.q, d.in.qp = sendQueue{qp: qp, shared: true}, qp
+	d.q, d.in.qp = sendQueue{qp: qp, rank: none}, qp
 	d.handles = addressHandles{pd: d.n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
 	d.outAH = make([]*addressHandle, dgramSends)
 	for i := range int32(dgramSends) {

@@ -130,12 +130,19 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 	l := r.lane(0)
 	big := make([]byte, 20*bigBlock)
 	var hs []fabric.Handle
+	var told fabric.Completions
 	for round := range uint64(40) {
 		peer := 1 + int(round)%(ranks-1)
 		_, err := l.Put(peer, 8, word(round), fabric.Implicit)
 		r.must("implicit put", err)
-		if round%3 == 0 {
-			l.Begin()
+		if round%4 == 0 { // pieces to all peers, of which the lane is connected to one
+			var b fabric.Batch
+			for p := 1; p < ranks; p++ {
+				b.Put(p, 32, word(round))
+				b.Put(p, 8192, big)
+			}
+			b.Tag(fabric.Tag(round + 1))
+			r.must("batch", l.Post(&b, &told, 0))
 		}
 		h, err := l.Put(peer, 4096, big, 0)
 		r.must("put", err)
@@ -149,11 +156,18 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 			t.Fatalf("%d connections", len(l.set.dialed))
 		}
 	}
-	r.must("end", l.End())
 	r.collect(l, hs)
 	r.must("flush", l.Flush(r.ctx))
+	for tags := make([]fabric.Completion, 10); told.InFlight()+told.Len() > 0; {
+		if told.Len() == 0 {
+			r.must("await", l.Await(r.ctx, &told))
+		}
+		for _, c := range tags[:told.Take(tags)] {
+			r.must("group", c.Err)
+		}
+	}
 	for peer := 1; peer < ranks; peer++ {
-		if got, last := r.word(peer, 16), uint64(35+peer); got != 10 || r.word(peer, 8) != last || r.word(peer, 24) != last {
+		if got, last := r.word(peer, 16), uint64(35+peer); got != 10 || r.word(peer, 8) != last || r.word(peer, 32) != 36 || r.word(peer, 24) != last {
 			t.Errorf("rank %d: %d additions of 10, words %d and %d", peer, got, r.word(peer, 8), r.word(peer, 24))
 		}
 	}

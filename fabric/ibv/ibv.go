@@ -87,7 +87,8 @@ type Network struct {
 	atomics bool // the device has them
 	piece   int  // bytes of the largest work request
 
-	mem localMemory
+	mem      localMemory
+	memories map[*fabric.Memory]*verbs.MR // that owners registered
 
 	near  neighbors
 	peers []remote // by rank, from Connect on
@@ -410,6 +411,11 @@ func (n *Network) release() error {
 		errs = append(errs, e.release())
 	}
 	n.all, n.free = nil, nil
+	for m, mr := range n.memories {
+		m.Revoke()
+		errs = append(errs, mr.Close())
+	}
+	n.memories = nil
 	for i := range n.listeners {
 		errs = append(errs, n.listeners[i].release())
 	}

@@ -101,22 +101,38 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 		}
 	}
 	e := l.set
-	switch {
-	case off%8 != 0 || q.base%8 != 0:
-		return 0, fabric.Done, &fabric.AlignError{Op: code.String(), Rank: peer, Off: off, Align: 8}
-	case !code.Valid():
-		return 0, fabric.Done, fmt.Errorf("ibv: no atomic operation %d", code)
-	case !e.net.atomics:
-		return 0, fabric.Done, fmt.Errorf("ibv: %s: device %s has no atomics: %w", code, e.net.dev.Name(), verbs.ErrNotSupported)
+	if err := e.checkAtomic(int(q.rank), code, off); err != nil {
+		return 0, fabric.Done, err
 	}
 	f &^= fabric.Implicit
-	e.counters.Atomics++
 	if code != fabric.Swap && l.synchronous(f) {
+		e.counters.Atomics++
 		return l.atomicNow(q, off, operand, compare, code == fabric.FetchAdd)
 	}
+	h, err := l.atomic(q, code, off, operand, compare, f)
+	return e.lastOld, h, err
+}
+
+// checkAtomic says why an atomic cannot be done at an offset.
+func (e *queueSet) checkAtomic(rank int, code fabric.AtomicOp, off uint64) error {
+	switch {
+	case off%8 != 0 || e.net.peers[rank].base%8 != 0:
+		return &fabric.AlignError{Op: code.String(), Rank: rank, Off: off, Align: 8}
+	case !code.Valid():
+		return fmt.Errorf("ibv: no atomic operation %d", code)
+	case !e.net.atomics:
+		return fmt.Errorf("ibv: %s: device %s has no atomics: %w", code, e.net.dev.Name(), verbs.ErrNotSupported)
+	}
+	return nil
+}
+
+// atomic starts an atomic. Once it is done lastOld is the word's old value.
+func (l *lane) atomic(q *sendQueue, code fabric.AtomicOp, off, operand, compare uint64, f fabric.Flag) (fabric.Handle, error) {
+	e := l.set
+	e.counters.Atomics++
 	o, err := l.begin(q, 1, f)
 	if err != nil {
-		return 0, fabric.Done, l.refuse(err)
+		return fabric.Done, l.refuse(err)
 	}
 	p := &e.ops.all[o]
 	p.offset, p.operand, p.compare, p.swap = off, operand, compare, code == fabric.Swap
@@ -125,8 +141,10 @@ func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint
 	}
 	w, err := e.postAtomic(q, o, code == fabric.FetchAdd)
 	if err != nil {
-		return 0, fabric.Done, l.cutShort(o, err)
+		return fabric.Done, l.cutShort(o, err)
 	}
-	h, err := l.commit(q, o, w, true, f)
-	return e.lastOld, h, err
+	if e.ops.all[o].swap {
+		e.loops++
+	}
+	return l.commit(q, o, w, true, f)
 }

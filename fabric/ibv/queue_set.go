@@ -41,23 +41,27 @@ type queueSet struct {
 	downSeen uint32
 	rings    uint32    // calls into C
 	yielded  time.Time // when the scheduler last saw the goroutine
-	batching bool
+	batch    batching
 
-	retired     uint64  // how many work requests ended; a wait for room looks at it
-	again       []int32 // swaps to try again
-	lost        error   // why the completion queue cannot be read any more
-	implicitErr error   // first error of an implicit operation since Flush
-	lastOld     uint64  // the old value of the operation collected last
+	retired uint64          // how many work requests ended; a wait for room looks at it
+	again   []int32         // swaps to try again
+	lost    error           // why the completion queue cannot be read any more
+	loops   int             // atomics in flight that take several requests one after another
+	failed  fabric.Failures // of implicit operations since the last flush
+	lastOld uint64          // the old value of the operation collected last
 }
 
-// part is a work request's share of an operation.
+// part is a request's share of operations: of one, or of several of a group.
 type part struct {
-	op    int32 // none: implicit
-	block int32 // of the slab, or none
-	hold  int32 // the registration that it uses, or none
-	last  bool  // the last of its operation
-	kind  kind
-	dst   []byte // where a bounced get's bytes go
+	op     int32 // none: implicit
+	block  int32 // of the slab, or none
+	hold   int32 // the registration that it uses, or none
+	pieces int32 // operations that end with it, of those that have no record
+	kind   kind
+	bare   bool           // it uses no block, no registration and no memory; they are not looked at
+	dst    []byte         // where a bounced get's bytes go
+	memory *fabric.Memory // that it uses, or nil
+	off, n uint64         // of the peer's segment, for errors; not of operations with a record
 }
 
 type kind uint8
@@ -79,7 +83,7 @@ func (e *queueSet) prepare() (err error) {
 		}
 	}
 	*e.counters = fabric.Counters{}
-	e.implicitErr = nil
+	e.failed = nil
 	e.ctx = context.Background()
 	return nil
 }
@@ -108,7 +112,7 @@ func (e *queueSet) build() (err error) {
 	e.slab = newSlab(mem, e.slabMR.LKey(), smalls)
 	tx.owner = e
 	e.size(n.cfg.Depth, tx.limit)
-	e.ops.free, e.holds.free = none, none
+	e.ops.free, e.holds.free, e.batch = none, none, batching{set: e, group: none}
 	return nil
 }
 
@@ -129,6 +133,25 @@ func (e *queueSet) drain(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// drainPeer waits until nothing is in flight to a peer.
+func (e *queueSet) drainPeer(ctx context.Context, q *sendQueue) error {
+	e.tx.probeLater(q)
+	for p := (pacer{}); q.flight.n > 0; {
+		if err := e.turn(ctx, &p); err != nil && q.flight.n > 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// served returns the queue to a peer, which may be down; nil where the lane is not connected to it.
+func (e *queueSet) served(op string, peer int) (*sendQueue, error) {
+	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
+		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
+	}
+	return e.queues[peer], nil
 }
 
 func (e *queueSet) unbuild() error {

@@ -158,14 +158,40 @@ func (e *queueSet) reap(wcs []verbs.WC) {
 	}
 }
 
-// ended deals with the end of a work request, with err or with success.
-func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
+// ended deals with the end of a request, with err or with success.
+func (e *queueSet) ended(q *sendQueue, i int32, err error) {
 	e.retired++
 	if i == none {
 		return
 	}
 	w := &e.parts[i]
+	if w.op == none && w.bare && err == nil {
+		e.counters.Completed += uint64(w.pieces)
+		return
+	}
 	var old uint64
+	if !w.bare {
+		old = e.giveUp(w, err)
+	}
+	switch {
+	case w.op == none:
+		e.countDone(w.pieces, err)
+		if w.pieces > 0 && err != nil {
+			e.failed.Add(w.failure(q, err))
+		}
+	case e.ops.all[w.op].group:
+		e.countDone(w.pieces, err)
+		if err != nil {
+			err = w.failure(q, err)
+		}
+		e.endPart(w.op, 0, err)
+	default:
+		e.endPart(w.op, old, err)
+	}
+}
+
+// giveUp takes what a request that ended has brought, and gives back what it used.
+func (e *queueSet) giveUp(w *part, err error) (old uint64) {
 	if w.block != none {
 		switch {
 		case w.kind == kindAtomic:
@@ -176,20 +202,22 @@ func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
 		e.slab.give(w.block)
 		w.dst = nil
 	}
-	if w.op != none {
-		e.endPart(w.op, old, err)
-	} else if w.last {
-		e.countDone(err)
-		if err != nil && e.implicitErr == nil {
-			e.implicitErr = err
-		}
+	if w.memory != nil {
+		w.memory.Unuse()
+		w.memory = nil
 	}
 	if w.hold != none {
 		e.holds.release(&e.net.mem, w.hold, 1)
 	}
+	return old
 }
 
-// endPart ends one work request of an operation with a handle.
+// failure is the error of operations without a record.
+func (w *part) failure(q *sendQueue, err error) *fabric.OpError {
+	return &fabric.OpError{Op: w.kind.String(), Rank: int(q.rank), Off: w.off, Len: w.n, Err: err}
+}
+
+// endPart ends one request of an operation that has a record.
 func (e *queueSet) endPart(o int32, old uint64, err error) {
 	p := &e.ops.all[o]
 	if err != nil && p.err == nil {
@@ -204,17 +232,27 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 	if p.parts--; p.parts > 0 {
 		return
 	}
-	e.countDone(p.err)
-	if p.abandoned {
+	if p.group {
+		e.tell(o)
+		return
+	}
+	if p.swap {
+		e.loops--
+	}
+	e.countDone(1, p.err)
+	switch {
+	case p.piece:
+		e.endPiece(o)
+	case p.abandoned:
 		e.ops.release(o)
 	}
 }
 
-func (e *queueSet) countDone(err error) {
+func (e *queueSet) countDone(n int32, err error) {
 	if err != nil {
-		e.counters.Errors++
+		e.counters.Errors += uint64(n)
 	} else {
-		e.counters.Completed++
+		e.counters.Completed += uint64(n)
 	}
 }
 
@@ -241,7 +279,7 @@ func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, e
 	}
 	block := e.slab.small.take()
 	i, slot, w := e.tx.one(q)
-	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
+	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic}
 	p := &e.ops.all[o]
 	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
 	return w, nil
@@ -305,7 +343,8 @@ func (e *queueSet) endFailed() {
 }
 
 // reset takes a queue pair from the device. One that cannot be may still write into blocks that
-// other operations would get, and its registrations stay until the queue set is released.
+// other operations would get, and its registrations and registered memory stay in use until the
+// queue set is released.
 func (e *queueSet) reset(q *sendQueue) error {
 	err := q.qp.Reset()
 	if err == nil {
@@ -313,7 +352,9 @@ func (e *queueSet) reset(q *sendQueue) error {
 	}
 	e.net.log.Warn("ibv: a failed queue pair cannot be reset", "rank", q.rank, "err", err)
 	for i, n := q.flight.head, q.flight.n; n > 0; i, n = e.tx.requests[i].next, n-1 {
-		e.parts[i].hold = none
+		if !e.parts[i].bare {
+			e.parts[i].hold, e.parts[i].memory = none, nil
+		}
 	}
 	return err
 }

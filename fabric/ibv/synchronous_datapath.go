@@ -14,7 +14,7 @@ import (
 // synchronous reports whether an operation is carried out so.
 func (l *lane) synchronous(f fabric.Flag) bool {
 	e := l.set
-	return f == fabric.Blocking && e.tx.out == 0 && !e.batching && len(e.tx.probes) == 0
+	return f == fabric.Blocking && e.tx.out == 0 && len(e.tx.probes) == 0
 }
 
 // request is the work request for it.
@@ -109,7 +109,7 @@ func (l *lane) record(q *sendQueue, what kind, block int32, buf []byte, n int, e
 		e.slab.listOf(block).take()
 	}
 	o, i := e.ops.add(q.rank, 1), e.tx.take()
-	e.parts[i] = part{op: o, block: block, hold: none, kind: what, last: true, dst: buf}
+	e.parts[i] = part{op: o, block: block, hold: none, kind: what, dst: buf}
 	e.tx.add(q, i, 1)
 	return l.settled(o, e.answered(n, err))
 }

@@ -61,7 +61,7 @@ func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (f
 	}
 	i, slot, w := e.tx.one(q)
 	p := &e.parts[i]
-	p.op, p.block, p.hold, p.kind, p.last = o, none, none, kindPut, true
+	p.op, p.pieces, p.kind, p.bare, p.off, p.n = o, 1, kindPut, true, off, uint64(len(src))
 	w.Opcode = verbs.OpWrite
 	w.SetRemote(q.base+off, q.rkey)
 	e.tx.chain.CopyInline(slot, src)
@@ -105,7 +105,10 @@ func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, wha
 	for left := parts; err == nil; left-- {
 		start := int(parts-left) * size
 		b := buf[start:min(start+size, len(buf))]
-		p := part{op: o, block: none, hold: held, kind: what, last: left == 1}
+		p := part{op: o, block: none, hold: held, kind: what, off: off, n: uint64(len(buf))}
+		if left == 1 {
+			p.pieces = 1
+		}
 		if !direct {
 			if err = l.bounce(q, &p, b); err != nil {
 				break
@@ -169,7 +172,11 @@ func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
 	if f&fabric.Implicit != 0 {
 		return none, nil
 	}
-	return e.ops.add(q.rank, parts), nil
+	o := e.ops.add(q.rank, parts)
+	if e.batch.on {
+		e.batch.adopt(o)
+	}
+	return o, nil
 }
 
 // refuse counts an operation that was counted as started and is not in flight.
@@ -184,21 +191,23 @@ func (l *lane) refuse(err error) error {
 func (l *lane) cutShort(o int32, err error) error {
 	e := l.set
 	if o != none {
+		if e.batch.on {
+			e.batch.disown(o)
+		}
 		e.ops.release(o)
 	}
 	return l.refuse(err)
 }
 
-// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is
-// posted. A blocking operation gets its first polling budget in the same call.
+// commit ends the filling of an operation's last slot. It is posted, but in a batch, where the last
+// to a peer is asked for a completion. A blocking operation gets its first polling budget in the
+// same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
-	if e.batching {
-		if o == none {
-			return fabric.Done, nil
-		}
-		return e.ops.handle(o), nil
+	signed := e.tx.sign(q, w, o != none && !e.batch.more || bounced && e.slab.scarce())
+	if e.batch.on {
+		e.batch.note(q, o != none && !signed)
+		return fabric.Done, nil
 	}
 	want, budget := 0, time.Duration(0)
 	if f&fabric.Blocking != 0 && o != none {
