@@ -97,17 +97,21 @@ func (l *chainLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric
 }
 
 // Atomic collects an atomic.
-func (l *chainLane) Atomic(op fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *chainLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	if err := l.begin(peer, f); err != nil {
 		return 0, fabric.Done, err
 	}
-	if f == fabric.Blocking {
-		old, h, err := l.Lane.Atomic(op, peer, off, operand, compare, f)
+	switch {
+	case f == fabric.Blocking:
+		old, h, err := l.Lane.Atomic(peer, off, a, f)
 		old, err = l.now(old, h, err)
 		return old, fabric.Done, err
+	case f&fabric.Implicit != 0:
+		l.batch.Atomic(peer, off, a, nil)
+		return 0, fabric.Done, nil
 	}
 	i := l.chain.take()
-	l.batch.Atomic(op, peer, off, operand, compare, &l.chain.ops[i].old)
+	l.batch.Atomic(peer, off, a, &l.chain.ops[i].old)
 	return 0, l.tag(i), nil
 }
 

@@ -24,14 +24,12 @@ type Batch struct {
 
 // Piece is one operation of a batch, as a network sees it.
 type Piece struct {
-	Kind    Kind
-	Atomic  AtomicOp
-	Peer    int
-	Off     uint64  // in the peer's segment
-	Buf     []byte  // source or destination; of an atomic, where its old value goes, or nil
-	Memory  *Memory // that Buf lies in, or nil
-	Operand uint64
-	Compare uint64
+	Kind   Kind
+	Atomic Atomic
+	Peer   int
+	Off    uint64  // in the peer's segment
+	Buf    []byte  // source or destination; of an atomic, where its old value goes, or nil
+	Memory *Memory // that Buf lies in, or nil
 }
 
 // Kind is what an operation does.
@@ -52,13 +50,13 @@ func (p *Piece) Op() string {
 	case KindGet:
 		return "get"
 	}
-	return p.Atomic.String()
+	return p.Atomic.Op.String()
 }
 
 // Len is the bytes of the peer's segment that the operation concerns.
 func (p *Piece) Len() uint64 {
 	if p.Kind == KindAtomic {
-		return 8
+		return p.Atomic.Type.Size()
 	}
 	return uint64(len(p.Buf))
 }
@@ -103,10 +101,10 @@ func (b *Batch) part(op string, m *Memory, at, n uint64) []byte {
 	return m.bytes[at : at+n : at+n]
 }
 
-// Atomic adds op on the 64-bit word at the 8-byte aligned offset off. The old value is in *old when
-// the operation is complete; old may be nil.
-func (b *Batch) Atomic(op AtomicOp, peer int, off, operand, compare uint64, old *uint64) {
-	p := Piece{Kind: KindAtomic, Atomic: op, Peer: peer, Off: off, Operand: operand, Compare: compare}
+// Atomic adds an atomic on the word at offset off, as [Lane.Atomic]. The old value is in *old when
+// the operation is complete, in the lower half for a type of 32 bits; old may be nil.
+func (b *Batch) Atomic(peer int, off uint64, a Atomic, old *uint64) {
+	p := Piece{Kind: KindAtomic, Atomic: a, Peer: peer, Off: off}
 	if old != nil {
 		p.Buf = unsafe.Slice((*byte)(unsafe.Pointer(old)), 8)
 	}

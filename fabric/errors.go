@@ -22,7 +22,8 @@ var ErrMemory = errors.New("no such registered memory")
 // ErrIdle is wrapped by Await's error when nothing is in flight that it could wait for.
 var ErrIdle = errors.New("nothing is in flight")
 
-// OpError is the error of operations that have no handle: implicit ones, and those of a batch.
+// OpError is the error of operations that have no handle, implicit ones and those of a batch, and
+// of atomics that are loops.
 type OpError struct {
 	Op   string // "put", "get" or what an atomic is called
 	Rank int    // the peer

@@ -235,9 +235,9 @@ func (g *group) badBatches() {
 		"put of a memory behind":  {func(b *fabric.Batch) { b.PutFrom(1, size, mem, 0, 1) }, isBounds},
 		"no such rank":            {func(b *fabric.Batch) { b.Put(g.o.Ranks, 0, word8(1)) }, isRank},
 		"a negative rank":         {func(b *fabric.Batch) { b.Get(math.MinInt, 0, nil) }, isRank},
-		"a misaligned atomic":     {func(b *fabric.Batch) { b.Atomic(fabric.FetchAdd, 1, 4, 1, 0, nil) }, isAlign},
-		"an atomic behind":        {func(b *fabric.Batch) { b.Atomic(fabric.FetchAdd, 1, size, 1, 0, nil) }, isBounds},
-		"an unknown atomic":       {func(b *fabric.Batch) { b.Atomic(255, 1, 0, 1, 0, nil) }, func(err error) bool { return err != nil }},
+		"a misaligned atomic":     {func(b *fabric.Batch) { b.Atomic(1, 4, fabric.Atomic{Operand: 1}, nil) }, isAlign},
+		"an atomic behind":        {func(b *fabric.Batch) { b.Atomic(1, size, fabric.Atomic{Operand: 1}, nil) }, isBounds},
+		"an unknown atomic":       {func(b *fabric.Batch) { b.Atomic(1, 0, fabric.Atomic{Op: 255}, nil) }, func(err error) bool { return errors.Is(err, fabric.ErrNoAtomic) }},
 		"a range outside":         {func(b *fabric.Batch) { b.GetInto(1, 0, mem, 60, 5) }, isMemory},
 		"a range that overflows":  {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, math.MaxUint64, 2) }, isMemory},
 		"an empty range outside":  {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, 65, 0) }, isMemory},
@@ -342,7 +342,7 @@ func (g *group) fences() {
 		h, err = l.Put(1, 0, new[:size], implicit)
 		step("put", h, err)
 		if round%3 == 0 { // an atomic that may take several requests
-			_, h, err = l.Atomic(fabric.Swap, 1, uint64(n+8)&^7, 1, 0, 0)
+			_, h, err = l.Atomic(1, uint64(n+8)&^7, fabric.Atomic{Op: fabric.Swap, Operand: 1}, 0)
 			step("swap", h, err)
 		}
 		g.must("fence", l.Fence(g.ctx, 1))
@@ -449,7 +449,7 @@ func (g *group) deathInBatches() {
 			} else {
 				b.PutFrom(peer, uint64(8*i), mem, uint64(i), uint64(n-8))
 			}
-			b.Atomic(fabric.FetchAdd, peer, 0, 1, 0, nil)
+			b.Atomic(peer, 0, fabric.Atomic{Operand: 1}, nil)
 			b.Put(peer, 8, word8(1))
 			b.Tag(fabric.Tag(peer))
 		}

@@ -34,7 +34,7 @@ func (g *group) crowd() {
 			got := make([]byte, area)
 			switch rng.IntN(4) {
 			case 0:
-				_, h, e := ls[i].Atomic(fabric.FetchAdd, peer, 0, 1, 0, 0)
+				_, h, e := ls[i].Atomic(peer, 0, fabric.Atomic{Operand: 1}, 0)
 				err = wait(h, e)
 				added[i][peer]++
 			case 1:

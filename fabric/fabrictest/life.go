@@ -33,7 +33,7 @@ func (g *group) countersAddUp() {
 			want.Gets++
 			want.GetBytes += uint64(n)
 		case 4:
-			_, h, err = l.Atomic(fabric.FetchAdd, i%g.o.Ranks, 8, 1, 0, 0)
+			_, h, err = l.Atomic(i%g.o.Ranks, 8, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 			want.Atomics++
 		}
 		g.finish(l, "operation", h, err)
@@ -77,12 +77,23 @@ func (g *group) allocations() {
 		}
 	}
 	for what, f := range map[string]func(){
-		"put of 8 bytes":       func() { wait(l.Put(1, 0, small, 0)) },
-		"get of 8 bytes":       func() { wait(l.Get(1, 0, small, 0)) },
-		"blocking get":         func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
-		"large put":            func() { wait(l.Put(1, 0, large, 0)) },
-		"large get":            func() { wait(l.Get(1, 0, large, 0)) },
-		"fetch-add":            func() { _, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0); wait(h, err) },
+		"put of 8 bytes": func() { wait(l.Put(1, 0, small, 0)) },
+		"get of 8 bytes": func() { wait(l.Get(1, 0, small, 0)) },
+		"blocking get":   func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
+		"large put":      func() { wait(l.Put(1, 0, large, 0)) },
+		"large get":      func() { wait(l.Get(1, 0, large, 0)) },
+		"fetch-add":      func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
+		"fetch-xor": func() {
+			_, h, err := l.Atomic(1, 4, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Uint32, Operand: 1}, 0)
+			wait(h, err)
+		},
+		"implicit atomics + flush": func() {
+			for t := fabric.Uint64; t <= fabric.Float64; t++ {
+				_, h, err := l.Atomic(1, 8*uint64(t), fabric.Atomic{Type: t, Operand: 1}, fabric.Implicit)
+				wait(h, err)
+			}
+			wait(fabric.Done, l.Flush(g.ctx))
+		},
 		"implicit put + flush": func() { wait(l.Put(1, 0, small, fabric.Implicit)); wait(fabric.Done, l.Flush(g.ctx)) },
 		"batch of puts": func() {
 			b.Reset()
@@ -97,7 +108,8 @@ func (g *group) allocations() {
 			for i := range uint64(6) {
 				b.GetInto(1, 8*i, mem, 8*i, 8)
 				b.Get(1, 8*i, small)
-				b.Atomic(fabric.FetchAdd, 1, 8*i, 1, 0, &old)
+				b.Atomic(1, 8*i, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, &old)
+				b.Atomic(1, 8*i, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Int32, Operand: 1}, nil)
 				b.Tag(fabric.Tag(i))
 			}
 			wait(fabric.Done, l.Post(&b, &q, fabric.Blocking))
@@ -132,7 +144,7 @@ func (g *group) peerDown() {
 	g.ranks[0].Net.PeerDown(1, later)
 	_, perr := g.try(l.Put(1, 0, make([]byte, 8), 0))(l)
 	_, gerr := g.try(l.Get(1, 0, make([]byte, 8), 0))(l)
-	_, h, aerr := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+	_, h, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	_, aerr = g.try(h, aerr)(l)
 	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 		var pd *fabric.PeerDownError
@@ -240,7 +252,7 @@ func (g *base) closedLane(l fabric.Lane) {
 	g.Helper()
 	_, perr := l.Put(1, 0, []byte{1}, 0)
 	_, gerr := l.Get(1, 0, make([]byte, 1), 0)
-	_, _, aerr := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+	_, _, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	_, rerr := l.Register(make([]byte, 8))
 	for op, err := range map[string]error{
 		"put": perr, "get": gerr, "atomic": aerr, "register": rerr, "flush": l.Flush(g.ctx),

@@ -111,7 +111,7 @@ func (l *lane) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
 			}
 		}
 		if p.Kind == fabric.KindAtomic {
-			if err := e.checkAtomic(p.Peer, p.Atomic, p.Off); err != nil {
+			if err := e.checkAtomic(p.Peer, p.Off, &p.Atomic); err != nil {
 				return err
 			}
 		}
@@ -166,7 +166,12 @@ func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 	e := l.set
 	if p.Kind == fabric.KindAtomic {
 		e.batch.endStretch(false)
-		_, err := l.atomic(q, p.Atomic, p.Off, p.Operand, p.Compare, 0)
+		f := fabric.Flag(0)
+		if e.batch.group == none && p.Buf == nil && offloaded(&p.Atomic) {
+			f = fabric.Implicit
+		}
+		e.counters.Atomics++
+		_, err := l.atomic(q, p.Off, &p.Atomic, f)
 		return err
 	}
 	c, n, what := e.counters, uint64(len(p.Buf)), kindPut

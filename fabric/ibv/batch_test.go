@@ -92,7 +92,9 @@ func TestOnlyTheLastOfAGroupIsSignaled(t *testing.T) {
 			b.Get(1, i*64, make([]byte, 64))
 			b.GetInto(1, i*64, other, i*64, 64)
 		},
-		"atomics":    func(b *fabric.Batch, m, other *fabric.Memory, i uint64) { b.Atomic(fabric.FetchAdd, 1, 0, 1, 0, nil) },
+		"atomics": func(b *fabric.Batch, m, other *fabric.Memory, i uint64) {
+			b.Atomic(1, 0, fabric.Atomic{Operand: 1}, nil)
+		},
 		"small puts": func(b *fabric.Batch, m, other *fabric.Memory, i uint64) { b.Put(1, i*8, word(i)) },
 	} {
 		r := newRig(t, 2, Config{})

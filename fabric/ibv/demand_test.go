@@ -146,9 +146,9 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 		}
 		h, err := l.Put(peer, 4096, big, 0)
 		r.must("put", err)
-		_, add, err := l.Atomic(fabric.FetchAdd, peer, 16, 1, 0, 0)
+		_, add, err := l.Atomic(peer, 16, fabric.Atomic{Operand: 1}, 0)
 		r.must("fetch-add", err)
-		_, swap, err := l.Atomic(fabric.Swap, peer, 24, round, 0, 0)
+		_, swap, err := l.Atomic(peer, 24, fabric.Atomic{Op: fabric.Swap, Operand: round}, 0)
 		r.must("swap", err)
 		hs = append(hs, h, add, swap)
 		verify(t, l.set)
@@ -224,7 +224,7 @@ func TestACrowdWithFewConnectionsLosesNothing(t *testing.T) {
 					}
 				default:
 					var h fabric.Handle
-					if _, h, err = l.Atomic(fabric.FetchAdd, peer, 0, 1, 0, 0); err == nil {
+					if _, h, err = l.Atomic(peer, 0, fabric.Atomic{Operand: 1}, 0); err == nil {
 						_, err = l.Wait(r.ctx, h)
 					}
 					added[peer].Add(1)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -154,7 +155,7 @@ func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
 	}
 	defer l.guard.Exit()
 	for p := (pacer{}); q.Len() == 0; {
-		if q.InFlight() == 0 || e.tx.out == 0 {
+		if q.InFlight() == 0 || e.idle() {
 			return fmt.Errorf("ibv: await: %w", fabric.ErrIdle)
 		}
 		if err := e.turn(ctx, &p); err != nil && q.Len() == 0 {
@@ -174,7 +175,7 @@ func (l *lane) Poll() error {
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if e.tx.out == 0 {
+	if e.idle() {
 		return nil
 	}
 	_, err = e.progress(1, 0)
@@ -197,7 +198,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		if !w.Pause() {
 			continue
 		}
-		if turn++; turn%wordPolls == 0 && e.tx.out > 0 {
+		if turn++; turn%wordPolls == 0 && !e.idle() {
 			if _, err := e.progress(1, 0); err != nil {
 				return err
 			}
@@ -244,12 +245,17 @@ func (l *lane) Close() error {
 	err := e.post()
 	for i := range e.ops.all {
 		if e.ops.all[i].live {
+			e.ops.all[i].loop = false // the attempt in flight is the last
 			e.ops.abandon(int32(i))
 		}
 	}
 	if err == nil {
 		err = e.failed.Take()
 	}
+	for _, o := range e.again {
+		e.endPart(o, 0, os.ErrClosed)
+	}
+	e.again, e.loops = e.again[:0], 0
 	e.net.giveBack(e)
 	if err != nil {
 		return fmt.Errorf("ibv: close lane: %w", err)

@@ -65,10 +65,10 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 				tags = append(tags, false)
 			}
 		case what == 0:
-			_, h, err = l.Atomic(fabric.FetchAdd, peer, 0, 1, 0, f)
+			_, h, err = l.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, f)
 			adds[peer]++
 		case what == 1:
-			_, h, err = l.Atomic(fabric.Swap, peer, 8, uint64(i), 0, f)
+			_, h, err = l.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i)}, f)
 		case what == 2:
 			h, err = l.Get(peer, 16, make([]byte, 1+rng.IntN(slotBytes)), f)
 		default:
@@ -131,10 +131,10 @@ func (r *rig) piece(b *fabric.Batch, mem *fabric.Memory, rng *rand.Rand, peer in
 	const free = 400 << 10 // behind the slots
 	switch rng.IntN(6) {
 	case 0:
-		b.Atomic(fabric.FetchAdd, peer, 0, 1, 0, nil)
+		b.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, nil)
 		adds[peer]++
 	case 1:
-		b.Atomic(fabric.Swap, peer, 8, i, 0, new(uint64))
+		b.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: i}, new(uint64))
 	case 2:
 		b.GetInto(peer, 16, mem, uint64(rng.IntN(1<<19)), n)
 	case 3:
@@ -227,7 +227,7 @@ func TestSwapsUnderContentionLoseNothing(t *testing.T) {
 				hs = hs[:0]
 			}
 			for k := range rounds {
-				old, h, err := l.Atomic(fabric.Swap, 1, 0, uint64(i*rounds+k+1), 0, 0)
+				old, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i*rounds + k + 1)}, 0)
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -264,7 +264,7 @@ func TestSpentAndForeignHandlesAreRefused(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 2})
 	l, other := r.lane(0), r.lane(0)
 	open := func(l *lane) fabric.Handle {
-		_, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+		_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		r.must("atomic", err)
 		return h
 	}
@@ -306,7 +306,7 @@ func TestLanesClosedInFlightCanBeOpenedAgainAtOnce(t *testing.T) {
 		for k := range 10 {
 			_, err := l.Put(1, 0, src[:1+i*k*100], fabric.Flag(k%2)*fabric.Implicit)
 			r.must("put", err)
-			_, _, err = l.Atomic(fabric.Swap, 1, 1<<19, uint64(k), 0, 0)
+			_, _, err = l.Atomic(1, 1<<19, fabric.Atomic{Op: fabric.Swap, Operand: uint64(k)}, 0)
 			r.must("swap", err)
 		}
 		r.must("close", l.Close())

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -43,8 +44,9 @@ type queueSet struct {
 	yielded  time.Time // when the scheduler last saw the goroutine
 	batch    batching
 
-	retired uint64          // how many work requests ended; a wait for room looks at it
-	again   []int32         // swaps to try again
+	retired uint64  // how many work requests ended; a wait for room looks at it
+	again   []int32 // loops whose last attempt failed
+	guesses guesses
 	lost    error           // why the completion queue cannot be read any more
 	loops   int             // atomics in flight that take several requests one after another
 	failed  fabric.Failures // of implicit operations since the last flush
@@ -125,21 +127,29 @@ func (e *queueSet) size(depth int, limit int32) {
 	e.parts = make([]part, limit)
 }
 
+// idle reports that nothing is in flight, and no loop waits for its next attempt.
+func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.again) == 0 }
+
 // drain waits until nothing is in flight.
 func (e *queueSet) drain(ctx context.Context) error {
-	for p := (pacer{}); e.tx.out > 0; {
-		if err := e.turn(ctx, &p); err != nil && e.tx.out > 0 {
+	for p := (pacer{}); !e.idle(); {
+		if err := e.turn(ctx, &p); err != nil && !e.idle() {
 			return err
 		}
 	}
 	return nil
 }
 
+// busy reports that something is in flight to a peer, or a loop waits for its next attempt.
+func (e *queueSet) busy(q *sendQueue) bool {
+	return q.flight.n > 0 || slices.ContainsFunc(e.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
+}
+
 // drainPeer waits until nothing is in flight to a peer.
 func (e *queueSet) drainPeer(ctx context.Context, q *sendQueue) error {
 	e.tx.probeLater(q)
-	for p := (pacer{}); q.flight.n > 0; {
-		if err := e.turn(ctx, &p); err != nil && q.flight.n > 0 {
+	for p := (pacer{}); e.busy(q); {
+		if err := e.turn(ctx, &p); err != nil && e.busy(q) {
 			return err
 		}
 	}

@@ -77,11 +77,9 @@ func (e *queueSet) makeQP(q *sendQueue) (err error) {
 // one. Else it waits: the device completes or fails each request.
 func (e *queueSet) evict() error {
 	q := slices.MinFunc(e.dialed, e.compareUse)
-	if e.tx.probeLater(q); q.flight.n > 0 {
-		for p := (pacer{}); q.flight.n > 0; {
-			if err := e.turn(e.ctx, &p); err != nil && q.flight.n > 0 {
-				return err
-			}
+	if e.busy(q) {
+		if err := e.drainPeer(e.ctx, q); err != nil {
+			return err
 		}
 	}
 	e.dialed = slices.DeleteFunc(e.dialed, func(x *sendQueue) bool { return x == q })
@@ -100,7 +98,7 @@ func (e *queueSet) compareUse(a, b *sendQueue) int {
 		switch age := int64(e.rings - q.used); {
 		case q.err != nil:
 			return -1 << 40
-		case q.flight.n == 0:
+		case !e.busy(q):
 			return -age - 1<<33
 		default:
 			return -age

@@ -204,19 +204,20 @@ func (l *lane) cutShort(o int32, err error) error {
 // same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	signed := e.tx.sign(q, w, o != none && !e.batch.more || bounced && e.slab.scarce())
+	implicit := f&fabric.Implicit != 0
+	signed := e.tx.sign(q, w, !implicit && !e.batch.more || bounced && e.slab.scarce())
 	if e.batch.on {
 		e.batch.note(q, o != none && !signed)
 		return fabric.Done, nil
 	}
 	want, budget := 0, time.Duration(0)
-	if f&fabric.Blocking != 0 && o != none {
+	if f&fabric.Blocking != 0 && !implicit {
 		want, budget = 1, firstBudget
 	} else if e.tx.out >= pollAt {
 		want = 1
 	}
 	_, err := e.progress(want, budget)
-	if o == none {
+	if implicit {
 		return fabric.Done, nil // it was collected: Flush has its error, and no other call
 	}
 	return l.settled(o, err)

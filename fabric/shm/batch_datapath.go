@@ -66,11 +66,8 @@ func (l *lane) checkBatch(b *fabric.Batch, q *fabric.Completions) error {
 			}
 		}
 		if p.Kind == fabric.KindAtomic {
-			if p.Off%8 != 0 {
-				return &fabric.AlignError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Align: 8}
-			}
-			if !p.Atomic.Valid() {
-				return fmt.Errorf("shm: there is no atomic operation %d", p.Atomic)
+			if err := p.Atomic.Check(p.Peer, p.Off, l.targets[p.Peer].size); err != nil {
+				return err
 			}
 		}
 	}
@@ -87,7 +84,7 @@ func (l *lane) piece(p *fabric.Piece) error {
 		_, err = l.Get(p.Peer, p.Off, p.Buf, 0)
 	case fabric.KindAtomic:
 		var old uint64
-		if old, _, err = l.Atomic(p.Atomic, p.Peer, p.Off, p.Operand, p.Compare, 0); err == nil && p.Buf != nil {
+		if old, _, err = l.Atomic(p.Peer, p.Off, p.Atomic, 0); err == nil && p.Buf != nil {
 			binary.NativeEndian.PutUint64(p.Buf, old)
 		}
 	}

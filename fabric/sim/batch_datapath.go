@@ -58,11 +58,8 @@ func (l *lane) checkBatch(b *fabric.Batch, q *fabric.Completions) error {
 			}
 		}
 		if p.Kind == fabric.KindAtomic {
-			if p.Off%8 != 0 {
-				return &fabric.AlignError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Align: 8}
-			}
-			if !p.Atomic.Valid() {
-				return fmt.Errorf("sim: atomic %d: %w", p.Atomic, errNoAtomic)
+			if err := p.Atomic.Check(p.Peer, p.Off, uint64(len(l.n.r.w.ranks[p.Peer].segment))); err != nil {
+				return err
 			}
 		}
 	}
@@ -102,7 +99,7 @@ func (l *lane) piece(p *fabric.Piece, g *group) {
 		o.buf = p.Buf
 		scribble(p.Buf)
 	case fabric.KindAtomic:
-		o.atomic, o.operand, o.compare, o.result = p.Atomic, p.Operand, p.Compare, p.Buf
+		o.atomic, o.result = p.Atomic, p.Buf
 	}
 	if o.memory = p.Memory; p.Memory != nil {
 		p.Memory.Use()
