@@ -4,7 +4,7 @@
 // (fabric/ibv), memory shared between the ranks of a host (fabric/shm), or a
 // simulation (fabric/sim). It publishes an opaque address, takes the
 // addresses of the peers, and opens lanes. A [Lane] is a single-owner queue
-// of one-sided operations: put, get and 64-bit atomics on the peers' segments.
+// of one-sided operations: put, get and atomics on the peers' segments.
 //
 // # Addresses
 //
@@ -23,7 +23,7 @@
 //   - a put's bytes are in the target's segment, where any later get by any
 //     rank sees them;
 //   - a get's bytes are in the caller's buffer;
-//   - an atomic has been applied and its old value is known.
+//   - an atomic has been applied and, unless it is [Implicit], its old value is known.
 //
 // "Later" means ordered after it by something: a put that the other rank has
 // seen, a barrier, a channel. A lane that needs its own completed puts to be

@@ -67,8 +67,8 @@ type Limits struct {
 type Flag uint8
 
 const (
-	// Implicit gives the operation no handle: Put and Get return Done, and
-	// Flush completes it. Ignored by Atomic, whose result must be collected.
+	// Implicit gives the operation no handle: Put, Get and Atomic return Done, and
+	// Flush completes it. The old value of an atomic is not returned then.
 	Implicit Flag = 1 << iota
 	// Blocking announces that the caller will wait at once: the lane may spend one
 	// polling budget before it returns and often answers Done.
@@ -82,32 +82,6 @@ type Handle uint64
 // Done is the handle of an operation that is complete.
 const Done Handle = 0
 
-// AtomicOp is an operation on an aligned 64-bit word.
-type AtomicOp uint8
-
-// The atomics. All return the old value.
-const (
-	FetchAdd    AtomicOp = iota // word += operand
-	CompareSwap                 // if word == compare { word = operand }
-	Swap                        // word = operand
-	numAtomics
-)
-
-// Valid reports whether op is one of the constants.
-func (op AtomicOp) Valid() bool { return op < numAtomics }
-
-func (op AtomicOp) String() string {
-	switch op {
-	case FetchAdd:
-		return "fetch-add"
-	case CompareSwap:
-		return "compare-swap"
-	case Swap:
-		return "swap"
-	}
-	return "atomic(invalid)"
-}
-
 // Lane is a single-owner queue of one-sided operations. See the package
 // comment for completion, buffers and order.
 type Lane interface {
@@ -117,10 +91,15 @@ type Lane interface {
 	// Get reads len(dst) bytes at offset off of peer's segment.
 	Get(peer int, off uint64, dst []byte, f Flag) (Handle, error)
 
-	// Atomic applies op to the 64-bit word at the 8-byte aligned offset off.
-	// When the handle is Done, old is the word's value before; otherwise Wait
-	// or Test returns it.
-	Atomic(op AtomicOp, peer int, off, operand, compare uint64, f Flag) (old uint64, h Handle, err error)
+	// Atomic applies a to a word of peer's segment. When the handle is Done, and the operation
+	// not Implicit, old is the word's value before, in the lower half for a type of 32 bits;
+	// otherwise Wait or Test returns it.
+	//
+	// An operation that the network does not have is a loop of compare-swaps that goes on
+	// whenever the lane makes progress. An attempt fails only because another operation changed
+	// the word, so that some rank always gets on; attempts that fail again pause for random
+	// times that grow, so that each does. How many it takes is not bounded: bound the wait.
+	Atomic(peer int, a Atomic, f Flag) (old uint64, h Handle, err error)
 
 	// Begin starts a batch: operations are collected, not posted. Batches do
 	// not nest. Waiting inside a batch posts what was collected.

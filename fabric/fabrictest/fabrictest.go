@@ -109,7 +109,10 @@ var cases = []check{
 	{"AbandonedOperationsAreDoneByFlush", (*group).abandoned},
 	{"WaitWordHonoursConditionContextAndStop", (*group).waitWord},
 
+	{"EveryAtomicOfEveryTypeIsExact", (*group).atomicTable},
+	{"ImplicitAtomicsCompleteAtFlush", (*group).implicitAtomics},
 	{"AtomicsOfManyLanesAddUp", (*group).concurrentAtomics},
+	{"AtomicsOnHalvesOfAWordAreExact", (*group).concurrentHalves},
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
@@ -221,14 +224,14 @@ func (g *group) get(l fabric.Lane, peer int, off uint64, n int) []byte {
 	return dst
 }
 
-func (g *group) amo(l fabric.Lane, op fabric.AtomicOp, peer int, off, operand, compare uint64) uint64 {
+func (g *group) amo(l fabric.Lane, peer int, a fabric.Atomic) uint64 {
 	g.Helper()
-	old, h, err := l.Atomic(op, peer, off, operand, compare, 0)
+	old, h, err := l.Atomic(peer, a, 0)
 	if h == fabric.Done {
-		g.must(op.String(), err)
+		g.must(a.Op.String(), err)
 		return old
 	}
-	return g.finish(l, op.String(), h, err)
+	return g.finish(l, a.Op.String(), h, err)
 }
 
 // same ends the check when bytes are not as they should be.

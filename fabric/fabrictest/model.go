@@ -1,8 +1,8 @@
 package fabrictest
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -162,23 +162,22 @@ func (w *world) get(t *rapid.T, l *modelLane) {
 
 func (w *world) atomic(t *rapid.T, l *modelLane) {
 	peer := rapid.IntRange(0, len(w.g.ranks)-1).Draw(t, "peer")
-	off := 8 * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
-	op := rapid.SampledFrom([]fabric.AtomicOp{fabric.FetchAdd, fabric.CompareSwap, fabric.Swap}).Draw(t, "op")
-	operand := rapid.Uint64().Draw(t, "operand")
-	w.clearWay(t, l, peer, off, 8, true, false)
-	word := w.model[peer][off : off+8]
-	old := binary.NativeEndian.Uint64(word)
-	compare := rapid.SampledFrom([]uint64{old, old + 1}).Draw(t, "compare")
-	switch {
-	case op == fabric.FetchAdd:
-		binary.NativeEndian.PutUint64(word, old+operand)
-	case op == fabric.Swap || old == compare:
-		binary.NativeEndian.PutUint64(word, operand)
-	}
-	got, h, err := l.Atomic(op, peer, off, operand, compare, 0)
-	noError(t, op.String(), err)
-	fl := &flight{h: h, peer: peer, off: off, end: off + 8, write: true, atomic: true, old: old}
-	if h == fabric.Done {
+	a := rapid.SampledFrom(slices.Collect(everyAtomic)).Draw(t, "atomic")
+	n := a.Type.Size()
+	a.Off = n * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
+	a.Operand = rapid.Uint64().Draw(t, "operand")
+	f := drawFlag(t)
+	// A network may work on all of the 8 bytes around the word.
+	w.clearWay(t, l, peer, a.Off&^7, 8, true, false)
+	word := w.model[peer][a.Off : a.Off+n]
+	old := loadWord(word)
+	a.Compare = rapid.SampledFrom([]uint64{old, old + 1}).Draw(t, "compare")
+	storeWord(word, a.Apply(old))
+	got, h, err := l.Atomic(peer, a, f)
+	noError(t, a.Op.String(), err)
+	w.checkImplicit(t, h, f)
+	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: a.Off &^ 7, end: a.Off&^7 + 8, write: true, atomic: f&fabric.Implicit == 0, old: old}
+	if h == fabric.Done && !fl.implicit {
 		fl.verify(t, got)
 		return
 	}

@@ -118,7 +118,7 @@ func (l *lane) Poll() error {
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if e.tx.out == 0 {
+	if e.idle() {
 		return nil
 	}
 	_, err = e.progress(1, 0)
@@ -141,7 +141,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		if !w.Pause() {
 			continue
 		}
-		if turn++; turn%wordPolls == 0 && e.tx.out > 0 {
+		if turn++; turn%wordPolls == 0 && !e.idle() {
 			if _, err := e.progress(1, 0); err != nil {
 				return err
 			}

@@ -42,10 +42,11 @@ type queueSet struct {
 	batching bool
 
 	retired     uint64  // how many work requests ended; a wait for room looks at it
-	again       []int32 // swaps to try again
-	lost        error   // why the completion queue cannot be read any more
-	implicitErr error   // first error of an implicit operation since Flush
-	lastOld     uint64  // the old value of the operation collected last
+	again       []int32 // loops whose last attempt failed
+	guesses     guesses
+	lost        error  // why the completion queue cannot be read any more
+	implicitErr error  // first error of an implicit operation since Flush
+	lastOld     uint64 // the old value of the operation collected last
 }
 
 // part is a work request's share of an operation.
@@ -118,10 +119,13 @@ func (e *queueSet) size(depth int, limit int32) {
 	e.parts = make([]part, limit)
 }
 
+// idle reports that nothing is in flight, and no loop waits for its next attempt.
+func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.again) == 0 }
+
 // drain waits until nothing is in flight.
 func (e *queueSet) drain(ctx context.Context) error {
-	for p := (pacer{}); e.tx.out > 0; {
-		if err := e.turn(ctx, &p); err != nil && e.tx.out > 0 {
+	for p := (pacer{}); !e.idle(); {
+		if err := e.turn(ctx, &p); err != nil && !e.idle() {
 			return err
 		}
 	}

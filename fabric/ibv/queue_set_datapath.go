@@ -48,7 +48,7 @@ func (e *queueSet) turn(ctx context.Context, p *pacer) error {
 		return e.pause(ctx, p)
 	}
 	*p = pacer{}
-	if err == nil && ctx.Err() != nil { // swaps may meet with completions without end
+	if err == nil && ctx.Err() != nil { // loops may meet with completions without end
 		err = context.Cause(ctx)
 	}
 	return err
@@ -70,7 +70,7 @@ func (e *queueSet) pause(ctx context.Context, p *pacer) error {
 	if p.since.IsZero() {
 		p.since = now
 	}
-	if now.Sub(p.since) < spinFor {
+	if now.Sub(p.since) < spinFor || len(e.again) > 0 { // a loop pauses for less than a sleep
 		runtime.Gosched()
 		return nil
 	}
@@ -114,6 +114,9 @@ func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
 	if len(e.tx.probes) > 0 {
 		e.tx.postProbes()
 	}
+	if len(e.again) > 0 && e.retry() {
+		budget = min(budget, backoffMin) // or a loop would be late for its next attempt
+	}
 	c := e.counters
 	if e.tx.staged() {
 		c.Doorbells++
@@ -136,7 +139,7 @@ func (e *queueSet) answered(n int, err error) error {
 	}
 	if len(e.again)+len(e.tx.failed) > 0 {
 		e.endFailed()
-		e.swapAgain()
+		e.endLoops()
 	}
 	if e.rings++; e.rings%ringsPerClock == 0 {
 		e.yieldNowAndThen()
@@ -180,32 +183,42 @@ func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
 		e.endPart(w.op, old, err)
 	} else if w.last {
 		e.countDone(err)
-		if err != nil && e.implicitErr == nil {
-			e.implicitErr = err
-		}
+		e.noteImplicit(err)
 	}
 	if w.hold != none {
 		e.holds.release(&e.net.mem, w.hold, 1)
 	}
 }
 
-// endPart ends one work request of an operation with a handle.
+// noteImplicit keeps the first error of an implicit operation for Flush.
+func (e *queueSet) noteImplicit(err error) {
+	if err != nil && e.implicitErr == nil {
+		e.implicitErr = err
+	}
+}
+
+// endPart ends one work request of an operation that has a record.
 func (e *queueSet) endPart(o int32, old uint64, err error) {
 	p := &e.ops.all[o]
 	if err != nil && p.err == nil {
 		p.err = err
 	}
-	if p.swap && err == nil && old != p.compare {
-		p.compare = old
-		e.again = append(e.again, o)
-		return
+	if p.loop && err == nil {
+		if e.missed(p, old) {
+			e.again = append(e.again, o)
+			return
+		}
+		old = p.atomic.Inner(old)
 	}
 	p.old = old
 	if p.parts--; p.parts > 0 {
 		return
 	}
 	e.countDone(p.err)
-	if p.abandoned {
+	if p.implicit && !p.abandoned {
+		e.noteImplicit(p.err)
+	}
+	if p.abandoned || p.implicit {
 		e.ops.release(o)
 	}
 }
@@ -229,51 +242,6 @@ func (e *queueSet) block(q *sendQueue, list *blockList) error {
 		}
 	}
 	return nil
-}
-
-// postAtomic stages the atomic that an operation describes.
-func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, error) {
-	if err := e.room(q); err != nil {
-		return nil, err
-	}
-	if err := e.block(q, &e.slab.small); err != nil {
-		return nil, err
-	}
-	block := e.slab.small.take()
-	i, slot, w := e.tx.one(q)
-	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
-	p := &e.ops.all[o]
-	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
-	return w, nil
-}
-
-func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off, operand, compare uint64, add bool) {
-	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
-	if add {
-		w.SetFetchAdd(q.base+off, q.rkey, operand)
-	} else {
-		w.SetCompareSwap(q.base+off, q.rkey, compare, operand)
-	}
-}
-
-// swapAgain posts the swaps that found another value than they expected.
-func (e *queueSet) swapAgain() {
-	for len(e.again) > 0 {
-		o := e.again[len(e.again)-1]
-		e.again = e.again[:len(e.again)-1]
-		q := &e.queues[e.ops.all[o].rank]
-		err := q.err
-		if err == nil {
-			var w *verbs.SendWR
-			if w, err = e.postAtomic(q, o, false); err == nil {
-				e.tx.sign(q, w, true)
-				err = e.post()
-			}
-		}
-		if p := &e.ops.all[o]; err != nil && p.live && p.parts > 0 {
-			e.endPart(o, 0, err)
-		}
-	}
 }
 
 // endFailed ends the send queues that failed; their peers are down. Each is taken from the device

@@ -63,11 +63,11 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 	return fabric.Done, nil
 }
 
-// atomicNow does a fetch-add or a compare-swap.
-func (l *lane) atomicNow(q *sendQueue, off, operand, compare uint64, add bool) (uint64, fabric.Handle, error) {
+// atomicNow does an atomic that the device has.
+func (l *lane) atomicNow(q *sendQueue, a *fabric.Atomic) (uint64, fabric.Handle, error) {
 	e := l.set
 	block := e.slab.small.next()
-	e.fillAtomic(q, 0, l.request(), block, off, operand, compare, add)
+	e.fillAtomic(q, 0, l.request(), block, a)
 	n, err := l.call(q)
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil

@@ -187,21 +187,22 @@ func (l *lane) cutShort(o int32, err error) error {
 // posted. A blocking operation gets its first polling budget in the same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
+	implicit := f&fabric.Implicit != 0
+	e.tx.sign(q, w, !implicit || bounced && e.slab.scarce())
 	if e.batching {
-		if o == none {
+		if implicit {
 			return fabric.Done, nil
 		}
 		return e.ops.handle(o), nil
 	}
 	want, budget := 0, time.Duration(0)
-	if f&fabric.Blocking != 0 && o != none {
+	if f&fabric.Blocking != 0 && !implicit {
 		want, budget = 1, firstBudget
 	} else if e.tx.out >= pollAt {
 		want = 1
 	}
 	_, err := e.progress(want, budget)
-	if o == none {
+	if implicit {
 		return fabric.Done, nil // it was collected: Flush has its error, and no other call
 	}
 	return l.settled(o, err)

@@ -52,6 +52,11 @@ const (
 	spinFor = 400 * time.Microsecond
 	// parkFor bounds one parking, after which the wait looks around.
 	parkFor = 10 * time.Millisecond
+	// backoffMin is the longest pause of a loop of compare-swaps after the first attempt that failed
+	// against an up to date guess. It doubles with each further one up to backoffMax, which leaves
+	// room for some hundred ranks whose attempts take microseconds.
+	backoffMin = 2 * time.Microsecond
+	backoffMax = time.Millisecond
 	// wordPolls is how many rounds of waiting for a word go by between polls
 	// for completions: polling costs more than it brings.
 	wordPolls = 64

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -53,13 +52,11 @@ type op struct {
 	id       int32
 	gen      uint32
 	kind     opKind
-	atomic   fabric.AtomicOp
 	phase    phase
 	implicit bool
 	orphan   bool // its result is not wanted
 	off      uint64
-	operand  uint64
-	compare  uint64
+	atomic   fabric.Atomic
 	old      uint64
 	at       int64  // when it arrives
 	buf      []byte // source or destination
@@ -344,7 +341,7 @@ func (o *op) name() string {
 	case opGet:
 		return "get"
 	}
-	return o.atomic.String()
+	return o.atomic.Op.String()
 }
 
 // die keeps a random part of the puts on their way, and no answer.
@@ -365,5 +362,3 @@ func (l *lane) die() {
 		}
 	}
 }
-
-var errNoAtomic = errors.New("there is no such atomic operation")

@@ -2,8 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -50,30 +48,6 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	o.buf = dst
 	scribble(dst)
 	return l.post(o, f)
-}
-
-// Atomic is applied when it arrives.
-func (l *lane) Atomic(a fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
-	if err := l.check(a.String(), peer, off, 8); err != nil {
-		return 0, fabric.Done, err
-	}
-	if off%8 != 0 {
-		return 0, fabric.Done, &fabric.AlignError{Op: a.String(), Rank: peer, Off: off, Align: 8}
-	}
-	if !a.Valid() {
-		return 0, fabric.Done, fmt.Errorf("sim: atomic %d: %w", a, errNoAtomic)
-	}
-	l.count.Atomics++
-	o, err := l.start(opAtomic, peer, off, f&^fabric.Implicit)
-	if err != nil {
-		return 0, fabric.Done, err
-	}
-	o.atomic, o.operand, o.compare = a, operand, compare
-	h, err := l.post(o, f&^fabric.Implicit)
-	if h == fabric.Done {
-		return o.old, h, err
-	}
-	return 0, h, err
 }
 
 // check refuses what must not reach the wire.
@@ -284,18 +258,6 @@ func (o *op) back(bytes int) {
 	}
 	o.phase = homeward
 	w.arm(&o.timer, w.paths.transit(o.f.peer, n.r.id, headerBytes+bytes))
-}
-
-func (o *op) apply(r *Rank) {
-	word := r.segment[o.off : o.off+8]
-	o.old = binary.NativeEndian.Uint64(word)
-	switch {
-	case o.atomic == fabric.FetchAdd:
-		binary.NativeEndian.PutUint64(word, o.old+o.operand)
-	case o.atomic == fabric.Swap, o.old == o.compare:
-		binary.NativeEndian.PutUint64(word, o.operand)
-	}
-	r.w.touch(r)
 }
 
 // finish completes an operation.

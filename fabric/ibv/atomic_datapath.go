@@ -1,0 +1,227 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// A device has two atomics: fetch-add and compare-swap of 64 bits (IBTA vol 1 §9.4.5; verbs has no
+// portable way to those that some devices have besides). All others are loops of compare-swaps
+// through the device. So everything that changes a word goes through the device of its rank, and
+// is atomic to everything else that does.
+
+// offloaded reports whether the device has an operation.
+func offloaded(a *fabric.Atomic) bool { return a.Op <= fabric.CompareSwap && a.Type <= fabric.Int64 }
+
+// Atomic applies an operation to a word of the peer's segment. The old value arrives in the slab.
+func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	if owner.Checked {
+		if err := l.guard.Enter(); err != nil {
+			return 0, fabric.Done, err
+		}
+		defer l.guard.Exit()
+	}
+	q, direct := l.target(peer, a.Off, 8), offloaded(&a)
+	if q == nil || !direct || (a.Off|q.base)%8 != 0 || !l.set.net.atomics {
+		var err error
+		if q, err = l.checkAtomic(peer, &a); err != nil {
+			return 0, fabric.Done, err
+		}
+	}
+	e := l.set
+	e.counters.Atomics++
+	switch {
+	case !direct:
+		return l.loop(q, &a, f)
+	case l.synchronous(f):
+		return l.atomicNow(q, &a)
+	case f&fabric.Implicit != 0:
+		return l.atomicUnseen(q, &a, f)
+	}
+	o, err := l.begin(q, 1, f)
+	if err == nil {
+		err = e.block(q, &e.slab.small)
+	}
+	if err != nil {
+		return 0, fabric.Done, l.cutShort(o, err)
+	}
+	h, err := l.commit(q, o, e.stageAtomic(q, o, e.slab.small.take(), &a), true, f)
+	return e.lastOld, h, err
+}
+
+// checkAtomic says what is wrong with an operation, if anything is.
+func (l *lane) checkAtomic(peer int, a *fabric.Atomic) (*sendQueue, error) {
+	op := a.Op.String()
+	q, err := l.checkTarget(op, peer, a.Off, a.Type.Size())
+	if err == nil {
+		err = a.Check(peer, q.size)
+	}
+	switch net := l.set; {
+	case err != nil:
+		return nil, err
+	case q.base%8 != 0:
+		return nil, fmt.Errorf("ibv: %s: the segment of rank %d does not begin at a multiple of 8 bytes", op, peer)
+	case !net.net.atomics:
+		return nil, fmt.Errorf("ibv: %s: device %s has no atomics: %w", op, net.net.dev.Name(), verbs.ErrNotSupported)
+	}
+	return q, nil
+}
+
+// atomicUnseen does an atomic that the device has and whose old value is not wanted.
+func (l *lane) atomicUnseen(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	e := l.set
+	if err := e.room(q); err != nil {
+		return 0, fabric.Done, l.refuse(err)
+	}
+	h, err := l.commit(q, none, e.stageAtomic(q, none, none, a), false, f)
+	return 0, h, err
+}
+
+// stageAtomic stages an atomic that the device has. There is room for it. Without a block the old
+// value is not wanted.
+func (e *queueSet) stageAtomic(q *sendQueue, o, block int32, a *fabric.Atomic) *verbs.SendWR {
+	i, slot, w := e.tx.one(q)
+	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
+	if block == none {
+		block = e.slab.waste
+	}
+	e.fillAtomic(q, slot, w, block, a)
+	return w
+}
+
+func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, a *fabric.Atomic) {
+	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
+	if a.Op == fabric.FetchAdd {
+		w.SetFetchAdd(q.base+a.Off, q.rkey, a.Operand)
+	} else {
+		w.SetCompareSwap(q.base+a.Off, q.rkey, a.Compare, a.Operand)
+	}
+}
+
+// attempts are the state of an operation that is a loop of compare-swaps. It needs no read before
+// the first: a compare-swap that fails has read the word.
+type attempts struct {
+	guess  uint64 // what the attempt in flight expects
+	misses int32  // attempts that failed
+	due    time.Duration
+}
+
+// loop does an atomic by compare-swaps on the aligned word of 64 bits that it lies in.
+func (l *lane) loop(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	e := l.set
+	o, err := l.begin(q, 1, f&^fabric.Implicit)
+	if err == nil {
+		err = e.block(q, &e.slab.small)
+	}
+	if err != nil {
+		return 0, fabric.Done, l.cutShort(o, err)
+	}
+	p := &e.ops.all[o]
+	p.loop, p.implicit, p.atomic, p.attempts = true, f&fabric.Implicit != 0, *a, attempts{}
+	h, err := l.commit(q, o, e.attempt(q, o), true, f)
+	if f&fabric.Implicit != 0 {
+		return 0, h, err
+	}
+	return e.lastOld, h, err
+}
+
+// attempt stages a loop's next compare-swap. There is room for it, and a block.
+func (e *queueSet) attempt(q *sendQueue, o int32) *verbs.SendWR {
+	p := &e.ops.all[o]
+	at := p.atomic.Off &^ 7
+	g := e.guesses.of(p.rank, at)
+	if !g.is(p.rank, at) {
+		*g = guess{known: true, rank: p.rank, off: at, word: p.old}
+	}
+	p.guess = g.word
+	g.word = p.atomic.Outer(p.guess)
+	return e.stageAtomic(q, o, e.slab.small.take(),
+		&fabric.Atomic{Op: fabric.CompareSwap, Off: at, Operand: g.word, Compare: p.guess})
+}
+
+// missed looks at what a loop's attempt found, and reports whether it needs another.
+func (e *queueSet) missed(p *operation, found uint64) bool {
+	if found == p.guess {
+		return false
+	}
+	if g := e.guesses.of(p.rank, p.atomic.Off&^7); g.is(p.rank, p.atomic.Off&^7) {
+		g.word = found
+	}
+	if p.atomic.Outer(found) == found {
+		return false // what it found is what it would leave
+	}
+	p.old = found
+	p.misses++
+	if p.due = 0; p.misses > 1 { // the first guess was perhaps none
+		p.due = now() + backoff(p.misses-2)
+	}
+	return true
+}
+
+// backoff is a random pause after a loop was overtaken, and n times before that.
+func backoff(n int32) time.Duration {
+	return rand.N(min(backoffMin<<min(n, 20), backoffMax))
+}
+
+// now is a time that only grows.
+func now() time.Duration { return time.Since(origin) }
+
+var origin = time.Now()
+
+// retry stages the attempts that are due and have room, and reports whether others are left.
+func (e *queueSet) retry() bool {
+	left, at := e.again[:0], now()
+	for _, o := range e.again {
+		p := &e.ops.all[o]
+		q := &e.queues[p.rank]
+		if q.err != nil || p.due > at || e.slab.small.empty() || e.tx.full() || !e.tx.room(q, 1) {
+			left = append(left, o)
+			continue
+		}
+		e.tx.sign(q, e.attempt(q, o), true)
+	}
+	e.again = left
+	return len(left) > 0
+}
+
+// endLoops ends the loops on ranks that are down.
+func (e *queueSet) endLoops() {
+	left := e.again[:0]
+	for _, o := range e.again {
+		if q := &e.queues[e.ops.all[o].rank]; q.err != nil {
+			e.endPart(o, 0, q.err)
+		} else {
+			left = append(left, o)
+		}
+	}
+	e.again = left
+}
+
+// guesses are what a lane believes to be in the words that its loops work on: what it last saw
+// there, or what its attempts in flight will leave, which the device carries out in order. So many
+// loops on one word succeed together, and a word that nobody else changes takes one round trip. A
+// wrong guess costs another; words that share an entry do, too.
+type guesses [1 << guessBits]guess
+
+const guessBits = 6
+
+type guess struct {
+	known bool
+	rank  int32
+	off   uint64 // of a word of 64 bits
+	word  uint64
+}
+
+func (t *guesses) of(rank int32, off uint64) *guess {
+	// Fibonacci hashing, Knuth, The Art of Computer Programming, vol. 3 §6.4.
+	return &t[(off>>3+uint64(rank)<<32)*0x9e3779b97f4a7c15>>(64-guessBits)]
+}
+
+func (g *guess) is(rank int32, off uint64) bool { return g.known && g.rank == rank && g.off == off }
