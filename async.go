@@ -104,7 +104,7 @@ func (p *Promise[T]) Test() (bool, error) {
 func (p *Promise[T]) collect() {
 	switch {
 	case p.word:
-		p.value = *(*T)(unsafe.Pointer(&p.old))
+		wordFromBits(&p.value, p.old)
 		p.w.acquire()
 	case p.slot != nil:
 		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))

@@ -96,17 +96,6 @@ func (w *Worker) passBy(rank int, off uint64, n int, write bool) error {
 	return w.fences.Direct(w.ctx, rank, off, n, write)
 }
 
-// beforeAtomic is called before an atomic that returns a value, which acquires when it is there.
-func (w *Worker) beforeAtomic(op string, node uint32, off uint64) error {
-	if w.fences == nil {
-		return nil
-	}
-	if _, err := w.check(op, node, off, 8); err != nil {
-		return err
-	}
-	return w.fences.Release(w.ctx)
-}
-
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks
 // return, and what it reads afterwards is what they wrote before. As Flush it returns the first
 // error of an implicit operation; the rank has met the others nevertheless.

@@ -39,7 +39,7 @@ func (l *slowLane) Wait(ctx context.Context, _ fabric.Handle) (uint64, error) {
 	return 0, nil
 }
 
-func (l *slowLane) Atomic(fabric.AtomicOp, int, uint64, uint64, uint64, fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *slowLane) Atomic(int, uint64, fabric.Atomic, fabric.Flag) (uint64, fabric.Handle, error) {
 	return 0, 7, nil
 }
 

@@ -34,7 +34,7 @@ func partLanes(ctx context.Context, j *Job) error {
 			return err
 		}
 	}
-	_, h, err := lanes.Atomic(to).Atomic(fabric.FetchAdd, to, r.Off, 5, 0, fabric.Blocking)
+	_, h, err := lanes.Atomic(to).Atomic(to, r.Off, fabric.Atomic{Op: fabric.FetchAdd, Operand: 5}, fabric.Blocking)
 	if err == nil && h != fabric.Done {
 		_, err = lanes.Atomic(to).Wait(ctx, h)
 	}

@@ -18,9 +18,6 @@ import (
 type Atomic struct {
 	Op   AtomicOp
 	Type WordType
-	// Off is where the word lies in the peer's segment: a multiple of its size in bytes. All of the
-	// 8-byte aligned word that holds it must lie in the segment.
-	Off uint64
 	// Operand and Compare are the bits of values of Type. Of a type of 32 bits the lower half counts.
 	Operand uint64
 	Compare uint64 // of CompareSwap
@@ -48,7 +45,7 @@ func (op AtomicOp) String() string {
 	if op < numAtomics {
 		return atomicNames[op]
 	}
-	return fmt.Sprintf("atomic operation %d", uint8(op))
+	return "unknown atomic"
 }
 
 // WordType is the type of the word that an Atomic works on.
@@ -70,15 +67,12 @@ func (t WordType) String() string {
 	if t < numWordTypes {
 		return wordTypeNames[t]
 	}
-	return fmt.Sprintf("word type %d", uint8(t))
+	return "unknown type"
 }
 
 // Size is the size of a word in bytes.
 func (t WordType) Size() uint64 {
-	if t == Uint32 || t == Int32 {
-		return 4
-	}
-	return 8
+	return 8 >> (t >> 1 & 1) // Uint32 and Int32 are those with bit 1
 }
 
 // ErrNoAtomic is wrapped by the error of an Atomic that does not exist.
@@ -89,21 +83,21 @@ func (a *Atomic) Valid() bool {
 	return a.Op < numAtomics && a.Type < numWordTypes && (a.Type != Float64 || a.Op == FetchAdd)
 }
 
-// Check says what is wrong with the operation on a rank's segment of size bytes: a *BoundsError, an
-// *AlignError, or an error that wraps ErrNoAtomic.
-func (a *Atomic) Check(rank int, size uint64) error {
+// Check says what is wrong with the operation at an offset of a rank's segment of size bytes: a
+// *BoundsError, an *AlignError, or an error that wraps ErrNoAtomic.
+func (a *Atomic) Check(rank int, off, size uint64) error {
 	n := a.Type.Size()
-	if err := CheckRange(a.Op.String(), rank, a.Off, n, size); err != nil {
+	if err := CheckRange(a.Op.String(), rank, off, n, size); err != nil {
 		return err
 	}
-	if err := CheckRange(a.Op.String(), rank, a.Off&^7, 8, size); n < 8 && err != nil {
+	if err := CheckRange(a.Op.String(), rank, off&^7, 8, size); n < 8 && err != nil {
 		return err
 	}
-	if a.Off%n != 0 {
-		return &AlignError{Op: a.Op.String(), Rank: rank, Off: a.Off, Align: n}
+	if off%n != 0 {
+		return &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
 	}
 	if !a.Valid() {
-		return fmt.Errorf("%v of %v: %w", a.Op, a.Type, ErrNoAtomic)
+		return fmt.Errorf("%v (%d) of %v (%d): %w", a.Op, uint8(a.Op), a.Type, uint8(a.Type), ErrNoAtomic)
 	}
 	return nil
 }
@@ -163,27 +157,27 @@ func (t WordType) less(x, y uint64) bool {
 	return x < y
 }
 
-// Outer returns what the operation makes of the aligned word of 64 bits that its own lies in, at
-// Off&^7: the same as Apply, but for types of 32 bits. Both ranks have this rank's byte order.
-func (a *Atomic) Outer(word uint64) uint64 {
+// Outer returns what the operation at an offset makes of the aligned word of 64 bits that its own
+// lies in: the same as Apply, but for types of 32 bits. Both ranks have this rank's byte order.
+func (a *Atomic) Outer(off, word uint64) uint64 {
 	if a.Type.Size() == 8 {
 		return a.Apply(word)
 	}
-	s := a.shift()
+	s := shift(off)
 	return word&^(math.MaxUint32<<s) | a.Apply(word>>s)<<s
 }
 
 // Inner returns the operation's own word out of that one.
-func (a *Atomic) Inner(word uint64) uint64 {
+func (a *Atomic) Inner(off, word uint64) uint64 {
 	if a.Type.Size() == 8 {
 		return word
 	}
-	return uint64(uint32(word >> a.shift()))
+	return uint64(uint32(word >> shift(off)))
 }
 
-// shift is by how many bits a word of 32 bits is above the lowest of the word that it lies in.
-func (a *Atomic) shift() uint64 {
-	s := a.Off & 4 * 8
+// shift is by how many bits a word of 32 bits at an offset is above the lowest of the word that it lies in.
+func shift(off uint64) uint64 {
+	s := off & 4 * 8
 	if cpu.IsBigEndian {
 		s ^= 32
 	}

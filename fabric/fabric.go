@@ -91,7 +91,8 @@ type Lane interface {
 	// Get reads len(dst) bytes at offset off of peer's segment.
 	Get(peer int, off uint64, dst []byte, f Flag) (Handle, error)
 
-	// Atomic applies a to a word of peer's segment. When the handle is Done, and the operation
+	// Atomic applies a to the word at offset off of peer's segment, a multiple of its size. The
+	// 8-byte aligned word that it lies in must be in the segment too. When the handle is Done, and the operation
 	// not Implicit, old is the word's value before, in the lower half for a type of 32 bits;
 	// otherwise Wait or Test returns it.
 	//
@@ -99,7 +100,7 @@ type Lane interface {
 	// whenever the lane makes progress. An attempt fails only because another operation changed
 	// the word, so that some rank always gets on; attempts that fail again pause for random
 	// times that grow, so that each does. How many it takes is not bounded: bound the wait.
-	Atomic(peer int, a Atomic, f Flag) (old uint64, h Handle, err error)
+	Atomic(peer int, off uint64, a Atomic, f Flag) (old uint64, h Handle, err error)
 
 	// Begin starts a batch: operations are collected, not posted. Batches do
 	// not nest. Waiting inside a batch posts what was collected.

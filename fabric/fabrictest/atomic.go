@@ -162,13 +162,13 @@ func (g *group) atomicTable() {
 
 func (g *group) atomicCase(l fabric.Lane, t fabric.WordType, r atomicRow, off uint64, f fabric.Flag) {
 	g.Helper()
-	a := fabric.Atomic{Op: r.op, Type: t, Off: off, Operand: r.operand, Compare: r.compare}
+	a := fabric.Atomic{Op: r.op, Type: t, Operand: r.operand, Compare: r.compare}
 	what := fmt.Sprintf("%v of %v at offset %d: %#x with %#x, %#x", a.Op, t, off, r.old, r.operand, r.compare)
 	seg := g.ranks[1].Segment[:40]
 	fill(seg, 0xFF) // a carry or borrow would show
 	word := seg[off : off+t.Size()]
 	storeWord(word, r.old)
-	old, h, err := l.Atomic(1, a, f)
+	old, h, err := l.Atomic(1, off, a, f)
 	g.must(what, err)
 	switch {
 	case f == fabric.Implicit:
@@ -197,6 +197,12 @@ func (g *group) atomicCase(l fabric.Lane, t fabric.WordType, r atomicRow, off ui
 	g.same(what+": around the word", seg, want)
 }
 
+// placed is an atomic at an offset.
+type placed struct {
+	off uint64
+	fabric.Atomic
+}
+
 // implicitAtomics: more of all kinds than a lane has in flight, in and out of batches, some on one
 // word and some on many. Flush completes them.
 func (g *group) implicitAtomics() {
@@ -212,18 +218,18 @@ func (g *group) implicitAtomics() {
 		}
 		for i := range n {
 			v := uint64(i) + 1
-			for _, a := range []fabric.Atomic{
-				{Op: fabric.FetchAdd, Off: 0, Operand: v},
-				{Op: fabric.FetchAdd, Type: fabric.Float64, Off: 8, Operand: math.Float64bits(0.5)},
-				{Op: fabric.FetchAdd, Type: fabric.Uint32, Off: 16, Operand: v},
-				{Op: fabric.FetchAdd, Type: fabric.Int32, Off: 20, Operand: -v},
-				{Op: fabric.FetchXor, Off: 24, Operand: v},
-				{Op: fabric.FetchMax, Off: 32, Operand: v},
-				{Op: fabric.FetchAnd, Off: 40, Operand: ^(1 << (v % 64))},
-				{Op: fabric.CompareSwap, Type: fabric.Uint32, Off: 48, Operand: v, Compare: v - 1},
-				{Op: fabric.FetchOr, Type: fabric.Uint32, Off: 1024 + 4*(v%spread), Operand: 1 << (v / spread % 32)},
+			for _, a := range []placed{
+				{0, fabric.Atomic{Op: fabric.FetchAdd, Operand: v}},
+				{8, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Float64, Operand: math.Float64bits(0.5)}},
+				{16, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Uint32, Operand: v}},
+				{20, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Int32, Operand: -v}},
+				{24, fabric.Atomic{Op: fabric.FetchXor, Operand: v}},
+				{32, fabric.Atomic{Op: fabric.FetchMax, Operand: v}},
+				{40, fabric.Atomic{Op: fabric.FetchAnd, Operand: ^(1 << (v % 64))}},
+				{48, fabric.Atomic{Op: fabric.CompareSwap, Type: fabric.Uint32, Operand: v, Compare: v - 1}},
+				{1024 + 4*(v%spread), fabric.Atomic{Op: fabric.FetchOr, Type: fabric.Uint32, Operand: 1 << (v / spread % 32)}},
 			} {
-				old, h, err := l.Atomic(1, a, fabric.Implicit)
+				old, h, err := l.Atomic(1, a.off, a.Atomic, fabric.Implicit)
 				g.must("implicit "+a.Op.String(), err)
 				if old != 0 || h != fabric.Done {
 					g.Fatalf("implicit %v returned %d and handle %#x", a.Op, old, uint64(h))
@@ -278,22 +284,22 @@ func (g *group) concurrentHalves() {
 		for k := range rounds {
 			v := uint64(i*rounds + k + 1)
 			var hs []fabric.Handle
-			for j, a := range []fabric.Atomic{
-				{Op: fabric.FetchAdd, Type: fabric.Uint32, Off: 0, Operand: 3},
-				{Op: fabric.FetchAdd, Type: fabric.Int32, Off: 4, Operand: -v},
-				{Op: fabric.FetchXor, Type: fabric.Uint32, Off: 0, Operand: 0},
-				{Op: fabric.FetchAdd, Type: fabric.Float64, Off: 8, Operand: math.Float64bits(0.25)},
-				{Op: fabric.FetchXor, Off: 16, Operand: v * 0x9e3779b97f4a7c15},
-				{Op: fabric.FetchMax, Type: fabric.Int64, Off: 24, Operand: v},
-				{Op: fabric.FetchMin, Type: fabric.Uint64, Off: 32, Operand: 1000 - v%1000},
-				{Op: fabric.FetchAdd, Off: 40, Operand: 1},
-				{Op: fabric.FetchAdd, Type: fabric.Uint32, Off: 40 + upper, Operand: 1},
+			for j, a := range []placed{
+				{0, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Uint32, Operand: 3}},
+				{4, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Int32, Operand: -v}},
+				{0, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Uint32, Operand: 0}},
+				{8, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Float64, Operand: math.Float64bits(0.25)}},
+				{16, fabric.Atomic{Op: fabric.FetchXor, Operand: v * 0x9e3779b97f4a7c15}},
+				{24, fabric.Atomic{Op: fabric.FetchMax, Type: fabric.Int64, Operand: v}},
+				{32, fabric.Atomic{Op: fabric.FetchMin, Type: fabric.Uint64, Operand: 1000 - v%1000}},
+				{40, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}},
+				{40 + upper, fabric.Atomic{Op: fabric.FetchAdd, Type: fabric.Uint32, Operand: 1}},
 			} {
 				f := fabric.Flag(0)
 				if (j+k)%2 == 0 {
 					f = fabric.Implicit
 				}
-				_, h, err := l.Atomic(1, a, f)
+				_, h, err := l.Atomic(1, a.off, a.Atomic, f)
 				if err != nil {
 					return fmt.Errorf("%v: %w", a.Op, err)
 				}

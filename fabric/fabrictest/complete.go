@@ -24,7 +24,7 @@ func (g *group) handles() {
 	live := make(map[fabric.Handle]bool)
 	for i := range n {
 		var err error
-		olds[i], hs[i], err = l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Off: uint64(8 * i), Operand: uint64(i)}, 0)
+		olds[i], hs[i], err = l.Atomic(1, uint64(8*i), fabric.Atomic{Op: fabric.FetchAdd, Operand: uint64(i)}, 0)
 		g.must("fetch-add", err)
 		if hs[i] != fabric.Done && live[hs[i]] {
 			g.Fatalf("handle %#x names two operations", uint64(hs[i]))
@@ -115,7 +115,7 @@ func (g *group) blocking() {
 		g.same("buffer", got, data)
 	}
 	*wordAt(g.ranks[1].Segment, 0) = 5
-	old, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.Swap, Operand: 6}, fabric.Blocking)
+	old, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: 6}, fabric.Blocking)
 	g.must("blocking atomic", err)
 	if h != fabric.Done {
 		old, err = l.Wait(g.ctx, h)
@@ -150,7 +150,7 @@ func (g *group) largeBatches() {
 	}
 	// A wait inside a batch posts what was collected.
 	l.Begin()
-	_, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+	_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	g.finish(l, "atomic in a batch", h, err)
 	_, err = l.Put(1, 8, word8(77), fabric.Implicit)
 	g.must("put in a batch", err)

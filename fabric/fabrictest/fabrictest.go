@@ -224,9 +224,9 @@ func (g *group) get(l fabric.Lane, peer int, off uint64, n int) []byte {
 	return dst
 }
 
-func (g *group) amo(l fabric.Lane, peer int, a fabric.Atomic) uint64 {
+func (g *group) amo(l fabric.Lane, peer int, off uint64, a fabric.Atomic) uint64 {
 	g.Helper()
-	old, h, err := l.Atomic(peer, a, 0)
+	old, h, err := l.Atomic(peer, off, a, 0)
 	if h == fabric.Done {
 		g.must(a.Op.String(), err)
 		return old

@@ -17,7 +17,7 @@ type fault struct {
 
 	put     func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
 	get     func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
-	atomic  func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error)
+	atomic  func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error)
 	flush   func(l *faultyLane, ctx context.Context) error
 	wait    func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
 	word    func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
@@ -100,12 +100,12 @@ func (l *faultyLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabri
 	return l.Lane.Get(peer, off, dst, f)
 }
 
-func (l *faultyLane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *faultyLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	if l.atomic != nil {
-		old, err := l.atomic(l, peer, a, f)
+		old, err := l.atomic(l, peer, off, a, f)
 		return old, fabric.Done, err
 	}
-	return l.Lane.Atomic(peer, a, f)
+	return l.Lane.Atomic(peer, off, a, f)
 }
 
 func (l *faultyLane) Flush(ctx context.Context) error {
@@ -222,9 +222,9 @@ var faults = []fault{
 	{
 		name:   "atomics are rounded to a word",
 		caught: []string{"MisalignedAndUnknownAtomicsAreRefused"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
-			a.Off &^= a.Type.Size() - 1
-			old, _, err := l.Lane.Atomic(peer, a, f)
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			off &^= a.Type.Size() - 1
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
 			return old, err
 		},
 	},
@@ -243,78 +243,78 @@ var faults = []fault{
 	{
 		name:   "atomics return the new value",
 		caught: []string{"RandomOperationsMatchAModel", "HandlesAreCollectedOnceInAnyOrder", "AtomicsOfManyLanesAddUp", "SwapsOfManyLanesLoseNothing", "BlockingOperationsAreExact"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
-			old, _, err := l.Lane.Atomic(peer, a, f)
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
 			return a.Apply(old), err
 		},
 	},
 	{
 		name:   "fetch-add is a get and a put",
 		caught: []string{"AtomicsOfManyLanesAddUp"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
 			if a.Op != fabric.FetchAdd || a.Type != fabric.Uint64 {
-				old, _, err := l.Lane.Atomic(peer, a, f)
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
 				return old, err
 			}
 			b := make([]byte, 8)
-			_, err := l.Lane.Get(peer, a.Off, b, 0)
+			_, err := l.Lane.Get(peer, off, b, 0)
 			old := *wordAt(b, 0)
 			time.Sleep(time.Microsecond) // for another to come between
-			_, err2 := l.Lane.Put(peer, a.Off, word8(old+a.Operand), 0)
+			_, err2 := l.Lane.Put(peer, off, word8(old+a.Operand), 0)
 			return old, errors.Join(err, err2)
 		},
 	},
 	{
 		name:   "an atomic of 32 bits puts its neighbour back",
 		caught: []string{"AtomicsOnHalvesOfAWordAreExact"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
 			if a.Type.Size() == 8 {
-				old, _, err := l.Lane.Atomic(peer, a, f)
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
 				return old, err
 			}
-			at := a.Off &^ 7
+			at := off &^ 7
 			b := make([]byte, 8)
 			_, err := l.Lane.Get(peer, at, b, 0)
 			word := *wordAt(b, 0)
 			time.Sleep(time.Microsecond)
-			_, err2 := l.Lane.Put(peer, at, word8(a.Outer(word)), 0)
-			return a.Inner(word), errors.Join(err, err2)
+			_, err2 := l.Lane.Put(peer, at, word8(a.Outer(off, word)), 0)
+			return a.Inner(off, word), errors.Join(err, err2)
 		},
 	},
 	{
 		name:   "atomics of 32 bits carry into their neighbour",
 		caught: []string{"EveryAtomicOfEveryTypeIsExact"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
-			if a.Op != fabric.FetchAdd || a.Type.Size() == 8 || a.Off%8 != 0 {
-				old, _, err := l.Lane.Atomic(peer, a, f)
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			if a.Op != fabric.FetchAdd || a.Type.Size() == 8 || off%8 != 0 {
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
 				return old, err
 			}
-			old, _, err := l.Lane.Atomic(peer, fabric.Atomic{Off: a.Off, Operand: uint64(uint32(a.Operand))}, f)
+			old, _, err := l.Lane.Atomic(peer, off, fabric.Atomic{Operand: uint64(uint32(a.Operand))}, f)
 			return uint64(uint32(old)), err
 		},
 	},
 	{
 		name:   "signed words are compared as unsigned ones",
 		caught: []string{"EveryAtomicOfEveryTypeIsExact", "RandomOperationsMatchAModel"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
 			switch a.Type {
 			case fabric.Int64:
 				a.Type = fabric.Uint64
 			case fabric.Int32:
 				a.Type = fabric.Uint32
 			}
-			old, _, err := l.Lane.Atomic(peer, a, f)
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
 			return old, err
 		},
 	},
 	{
 		name:   "implicit atomics are lost",
 		caught: []string{"ImplicitAtomicsCompleteAtFlush", "EveryAtomicOfEveryTypeIsExact", "RandomOperationsMatchAModel"},
-		atomic: func(l *faultyLane, peer int, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
 			if f&fabric.Implicit != 0 {
 				return 0, nil
 			}
-			old, _, err := l.Lane.Atomic(peer, a, f)
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
 			return old, err
 		},
 	},

@@ -33,7 +33,7 @@ func (g *group) countersAddUp() {
 			want.Gets++
 			want.GetBytes += uint64(n)
 		case 4:
-			_, h, err = l.Atomic(i%g.o.Ranks, fabric.Atomic{Op: fabric.FetchAdd, Off: 8, Operand: 1}, 0)
+			_, h, err = l.Atomic(i%g.o.Ranks, 8, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 			want.Atomics++
 		}
 		g.finish(l, "operation", h, err)
@@ -77,7 +77,7 @@ func (g *group) allocations() {
 		"blocking get":         func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
 		"large put":            func() { wait(l.Put(1, 0, large, 0)) },
 		"large get":            func() { wait(l.Get(1, 0, large, 0)) },
-		"fetch-add":            func() { _, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
+		"fetch-add":            func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
 		"implicit put + flush": func() { wait(l.Put(1, 0, small, fabric.Implicit)); wait(fabric.Done, l.Flush(g.ctx)) },
 		"batch of puts": func() {
 			l.Begin()
@@ -108,7 +108,7 @@ func (g *group) peerDown() {
 	g.ranks[0].Net.PeerDown(1, later)
 	_, perr := g.try(l.Put(1, 0, make([]byte, 8), 0))(l)
 	_, gerr := g.try(l.Get(1, 0, make([]byte, 8), 0))(l)
-	_, h, aerr := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+	_, h, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	_, aerr = g.try(h, aerr)(l)
 	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 		var pd *fabric.PeerDownError
@@ -216,7 +216,7 @@ func (g *base) closedLane(l fabric.Lane) {
 	g.Helper()
 	_, perr := l.Put(1, 0, []byte{1}, 0)
 	_, gerr := l.Get(1, 0, make([]byte, 1), 0)
-	_, _, aerr := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+	_, _, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr, "flush": l.Flush(g.ctx)} {
 		if !errors.Is(err, os.ErrClosed) {
 			g.Fatalf("%s on a closed lane: %v, want os.ErrClosed", op, err)

@@ -164,19 +164,19 @@ func (w *world) atomic(t *rapid.T, l *modelLane) {
 	peer := rapid.IntRange(0, len(w.g.ranks)-1).Draw(t, "peer")
 	a := rapid.SampledFrom(slices.Collect(everyAtomic)).Draw(t, "atomic")
 	n := a.Type.Size()
-	a.Off = n * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
+	off := n * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
 	a.Operand = rapid.Uint64().Draw(t, "operand")
 	f := drawFlag(t)
 	// A network may work on all of the 8 bytes around the word.
-	w.clearWay(t, l, peer, a.Off&^7, 8, true, false)
-	word := w.model[peer][a.Off : a.Off+n]
+	w.clearWay(t, l, peer, off&^7, 8, true, false)
+	word := w.model[peer][off : off+n]
 	old := loadWord(word)
 	a.Compare = rapid.SampledFrom([]uint64{old, old + 1}).Draw(t, "compare")
 	storeWord(word, a.Apply(old))
-	got, h, err := l.Atomic(peer, a, f)
+	got, h, err := l.Atomic(peer, off, a, f)
 	noError(t, a.Op.String(), err)
 	w.checkImplicit(t, h, f)
-	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: a.Off &^ 7, end: a.Off&^7 + 8, write: true, atomic: f&fabric.Implicit == 0, old: old}
+	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off &^ 7, end: off&^7 + 8, write: true, atomic: f&fabric.Implicit == 0, old: old}
 	if h == fabric.Done && !fl.implicit {
 		fl.verify(t, got)
 		return

@@ -31,7 +31,7 @@ func (g *group) bounds() {
 			g.outside("implicit put", err, peer, r.off, r.n, size)
 		}
 		for _, off := range []uint64{size, size - 7, size + 8, top - 7, top &^ 7, 1 << 63} {
-			_, _, err := l.Atomic(peer, fabric.Atomic{Op: fabric.FetchAdd, Off: off, Operand: 1}, 0)
+			_, _, err := l.Atomic(peer, off, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 			g.outside("atomic", err, peer, off, 8, size)
 		}
 		g.must("flush after refusals", l.Flush(g.ctx))
@@ -42,7 +42,7 @@ func (g *group) bounds() {
 		// The last bytes themselves are fine.
 		g.put(l, peer, size-1, []byte{1})
 		g.get(l, peer, size-8, 8)
-		g.amo(l, peer, fabric.Atomic{Off: size - size%8 - 8})
+		g.amo(l, peer, size-size%8-8, fabric.Atomic{})
 	}
 }
 
@@ -68,8 +68,8 @@ func (g *group) badAtomics() {
 				continue
 			}
 			for _, f := range []fabric.Flag{0, fabric.Implicit} {
-				a.Off, a.Operand, a.Compare = off, 7, 0
-				_, _, err := l.Atomic(1, a, f)
+				a.Operand, a.Compare = 7, 0
+				_, _, err := l.Atomic(1, off, a, f)
 				var ae *fabric.AlignError
 				if !errors.As(err, &ae) || ae.Rank != 1 || ae.Off != off || ae.Align != a.Type.Size() {
 					g.Fatalf("%v of %v at offset %d: got %v, want an *AlignError", a.Op, a.Type, off, err)
@@ -79,11 +79,11 @@ func (g *group) badAtomics() {
 	}
 	for op := range 256 {
 		for _, t := range []int{0, 1, 2, 3, 4, 5, 255} {
-			a := fabric.Atomic{Op: fabric.AtomicOp(op), Type: fabric.WordType(t), Off: 8, Operand: 7}
+			a := fabric.Atomic{Op: fabric.AtomicOp(op), Type: fabric.WordType(t), Operand: 7}
 			if a.Valid() {
 				continue
 			}
-			if _, _, err := l.Atomic(1, a, 0); !errors.Is(err, fabric.ErrNoAtomic) {
+			if _, _, err := l.Atomic(1, 8, a, 0); !errors.Is(err, fabric.ErrNoAtomic) {
 				g.Fatalf("%v of %v: got %v, want ErrNoAtomic", a.Op, a.Type, err)
 			}
 		}
@@ -97,7 +97,7 @@ func (g *group) badRanks() {
 	for _, peer := range []int{-1, g.o.Ranks, math.MinInt, math.MaxInt, math.MaxInt32} {
 		_, perr := l.Put(peer, 0, []byte{1}, 0)
 		_, gerr := l.Get(peer, 0, make([]byte, 1), 0)
-		_, _, aerr := l.Atomic(peer, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+		_, _, aerr := l.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 			var re *fabric.RankError
 			if !errors.As(err, &re) || re.Rank != peer || re.Size != g.o.Ranks {

@@ -104,7 +104,7 @@ func (g *group) localAtomics(l fabric.Lane, peer int) {
 		}
 	})
 	for range g.o.Rounds {
-		g.amo(l, peer, fabric.Atomic{Off: off, Operand: 1})
+		g.amo(l, peer, off, fabric.Atomic{Operand: 1})
 	}
 	local.Wait()
 	if got := atomic.LoadUint64(word); got != uint64(2*g.o.Rounds) {

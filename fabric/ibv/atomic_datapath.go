@@ -21,17 +21,17 @@ import (
 func offloaded(a *fabric.Atomic) bool { return a.Op <= fabric.CompareSwap && a.Type <= fabric.Int64 }
 
 // Atomic applies an operation to a word of the peer's segment. The old value arrives in the slab.
-func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	if owner.Checked {
 		if err := l.guard.Enter(); err != nil {
 			return 0, fabric.Done, err
 		}
 		defer l.guard.Exit()
 	}
-	q, direct := l.target(peer, a.Off, 8), offloaded(&a)
-	if q == nil || !direct || (a.Off|q.base)%8 != 0 || !l.set.net.atomics {
+	q, direct := l.target(peer, off, 8), offloaded(&a)
+	if q == nil || !direct || (off|q.base)%8 != 0 || !l.set.net.atomics {
 		var err error
-		if q, err = l.checkAtomic(peer, &a); err != nil {
+		if q, err = l.checkAtomic(peer, off, &a); err != nil {
 			return 0, fabric.Done, err
 		}
 	}
@@ -39,11 +39,11 @@ func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.
 	e.counters.Atomics++
 	switch {
 	case !direct:
-		return l.loop(q, &a, f)
+		return l.loop(q, off, &a, f)
 	case l.synchronous(f):
-		return l.atomicNow(q, &a)
+		return l.atomicNow(q, off, &a)
 	case f&fabric.Implicit != 0:
-		return l.atomicUnseen(q, &a, f)
+		return l.atomicUnseen(q, off, &a, f)
 	}
 	o, err := l.begin(q, 1, f)
 	if err == nil {
@@ -52,16 +52,16 @@ func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.
 	if err != nil {
 		return 0, fabric.Done, l.cutShort(o, err)
 	}
-	h, err := l.commit(q, o, e.stageAtomic(q, o, e.slab.small.take(), &a), true, f)
+	h, err := l.commit(q, o, e.stageAtomic(q, o, e.slab.small.take(), off, &a), true, f)
 	return e.lastOld, h, err
 }
 
 // checkAtomic says what is wrong with an operation, if anything is.
-func (l *lane) checkAtomic(peer int, a *fabric.Atomic) (*sendQueue, error) {
+func (l *lane) checkAtomic(peer int, off uint64, a *fabric.Atomic) (*sendQueue, error) {
 	op := a.Op.String()
-	q, err := l.checkTarget(op, peer, a.Off, a.Type.Size())
+	q, err := l.checkTarget(op, peer, off, a.Type.Size())
 	if err == nil {
-		err = a.Check(peer, q.size)
+		err = a.Check(peer, off, q.size)
 	}
 	switch net := l.set; {
 	case err != nil:
@@ -75,33 +75,33 @@ func (l *lane) checkAtomic(peer int, a *fabric.Atomic) (*sendQueue, error) {
 }
 
 // atomicUnseen does an atomic that the device has and whose old value is not wanted.
-func (l *lane) atomicUnseen(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *lane) atomicUnseen(q *sendQueue, off uint64, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	e := l.set
 	if err := e.room(q); err != nil {
 		return 0, fabric.Done, l.refuse(err)
 	}
-	h, err := l.commit(q, none, e.stageAtomic(q, none, none, a), false, f)
+	h, err := l.commit(q, none, e.stageAtomic(q, none, none, off, a), false, f)
 	return 0, h, err
 }
 
 // stageAtomic stages an atomic that the device has. There is room for it. Without a block the old
 // value is not wanted.
-func (e *queueSet) stageAtomic(q *sendQueue, o, block int32, a *fabric.Atomic) *verbs.SendWR {
+func (e *queueSet) stageAtomic(q *sendQueue, o, block int32, off uint64, a *fabric.Atomic) *verbs.SendWR {
 	i, slot, w := e.tx.one(q)
 	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
 	if block == none {
 		block = e.slab.waste
 	}
-	e.fillAtomic(q, slot, w, block, a)
+	e.fillAtomic(q, slot, w, block, off, a)
 	return w
 }
 
-func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, a *fabric.Atomic) {
+func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off uint64, a *fabric.Atomic) {
 	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
 	if a.Op == fabric.FetchAdd {
-		w.SetFetchAdd(q.base+a.Off, q.rkey, a.Operand)
+		w.SetFetchAdd(q.base+off, q.rkey, a.Operand)
 	} else {
-		w.SetCompareSwap(q.base+a.Off, q.rkey, a.Compare, a.Operand)
+		w.SetCompareSwap(q.base+off, q.rkey, a.Compare, a.Operand)
 	}
 }
 
@@ -114,7 +114,7 @@ type attempts struct {
 }
 
 // loop does an atomic by compare-swaps on the aligned word of 64 bits that it lies in.
-func (l *lane) loop(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *lane) loop(q *sendQueue, off uint64, a *fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	e := l.set
 	o, err := l.begin(q, 1, f&^fabric.Implicit)
 	if err == nil {
@@ -124,7 +124,7 @@ func (l *lane) loop(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabr
 		return 0, fabric.Done, l.cutShort(o, err)
 	}
 	p := &e.ops.all[o]
-	p.loop, p.implicit, p.atomic, p.attempts = true, f&fabric.Implicit != 0, *a, attempts{}
+	p.loop, p.implicit, p.off, p.atomic, p.attempts = true, f&fabric.Implicit != 0, off, *a, attempts{}
 	h, err := l.commit(q, o, e.attempt(q, o), true, f)
 	if f&fabric.Implicit != 0 {
 		return 0, h, err
@@ -135,15 +135,15 @@ func (l *lane) loop(q *sendQueue, a *fabric.Atomic, f fabric.Flag) (uint64, fabr
 // attempt stages a loop's next compare-swap. There is room for it, and a block.
 func (e *queueSet) attempt(q *sendQueue, o int32) *verbs.SendWR {
 	p := &e.ops.all[o]
-	at := p.atomic.Off &^ 7
+	at := p.off &^ 7
 	g := e.guesses.of(p.rank, at)
 	if !g.is(p.rank, at) {
 		*g = guess{known: true, rank: p.rank, off: at, word: p.old}
 	}
 	p.guess = g.word
-	g.word = p.atomic.Outer(p.guess)
-	return e.stageAtomic(q, o, e.slab.small.take(),
-		&fabric.Atomic{Op: fabric.CompareSwap, Off: at, Operand: g.word, Compare: p.guess})
+	g.word = p.atomic.Outer(p.off, p.guess)
+	return e.stageAtomic(q, o, e.slab.small.take(), at,
+		&fabric.Atomic{Op: fabric.CompareSwap, Operand: g.word, Compare: p.guess})
 }
 
 // missed looks at what a loop's attempt found, and reports whether it needs another.
@@ -151,10 +151,10 @@ func (e *queueSet) missed(p *operation, found uint64) bool {
 	if found == p.guess {
 		return false
 	}
-	if g := e.guesses.of(p.rank, p.atomic.Off&^7); g.is(p.rank, p.atomic.Off&^7) {
+	if g := e.guesses.of(p.rank, p.off&^7); g.is(p.rank, p.off&^7) {
 		g.word = found
 	}
-	if p.atomic.Outer(found) == found {
+	if p.atomic.Outer(p.off, found) == found {
 		return false // what it found is what it would leave
 	}
 	p.old = found

@@ -121,7 +121,7 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 			r.must("put", err)
 			g, err := l.Get(peer, 0, dst, 0)
 			r.must("get", err)
-			_, s, err := l.Atomic(peer, fabric.Atomic{Op: fabric.Swap, Off: 8, Operand: 7}, 0)
+			_, s, err := l.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: 7}, 0)
 			r.must("swap", err)
 			hs = append(hs, p, g, s)
 		}
@@ -142,7 +142,7 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 	if len(l.set.ops.all) != ops {
 		t.Errorf("%d records, %d after the first round", len(l.set.ops.all), ops)
 	}
-	_, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Off: 16, Operand: 1}, 0)
+	_, h, err := l.Atomic(1, 16, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	r.must("atomic", err)
 	for l.set.tx.out > 0 { // it is complete, and still to be collected
 		r.must("poll", l.Poll())

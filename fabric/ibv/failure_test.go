@@ -118,7 +118,7 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 		"blocking put":       func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Blocking))(l) },
 		"silent puts":        func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Implicit))(l) },
 		"swap": func(r *rig, l *lane) error {
-			_, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.Swap, Operand: 1}, 0)
+			_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: 1}, 0)
 			return r.whole(h, err)(l)
 		},
 		"batch": func(r *rig, l *lane) error {

@@ -17,6 +17,7 @@ type operation struct {
 	err        error
 
 	loop   bool // of compare-swaps until one finds what it expects, see attempts
+	off    uint64
 	atomic fabric.Atomic
 	attempts
 }

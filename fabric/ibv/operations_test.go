@@ -52,10 +52,10 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 		var err error
 		switch rng.IntN(6) {
 		case 0:
-			_, h, err = l.Atomic(peer, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, f)
+			_, h, err = l.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, f)
 			adds[peer]++
 		case 1:
-			_, h, err = l.Atomic(peer, fabric.Atomic{Op: fabric.Swap, Off: 8, Operand: uint64(i)}, f)
+			_, h, err = l.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i)}, f)
 		case 2:
 			h, err = l.Get(peer, 16, make([]byte, 1+rng.IntN(slotBytes)), f)
 		default:
@@ -182,7 +182,7 @@ func TestSwapsUnderContentionLoseNothing(t *testing.T) {
 				hs = hs[:0]
 			}
 			for k := range rounds {
-				old, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i*rounds + k + 1)}, 0)
+				old, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i*rounds + k + 1)}, 0)
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -220,7 +220,7 @@ func TestSpentAndForeignHandlesAreRefused(t *testing.T) {
 	l, other := r.lane(0), r.lane(0)
 	open := func(l *lane) fabric.Handle {
 		l.Begin() // what is collected cannot be done already
-		_, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+		_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		r.must("atomic", err)
 		r.must("end", l.End())
 		return h
@@ -264,7 +264,7 @@ func TestLanesClosedInFlightCanBeOpenedAgainAtOnce(t *testing.T) {
 		for k := range 10 {
 			_, err := l.Put(1, 0, src[:1+i*k*100], fabric.Flag(k%2)*fabric.Implicit)
 			r.must("put", err)
-			_, _, err = l.Atomic(1, fabric.Atomic{Op: fabric.Swap, Off: 1 << 19, Operand: uint64(k)}, 0)
+			_, _, err = l.Atomic(1, 1<<19, fabric.Atomic{Op: fabric.Swap, Operand: uint64(k)}, 0)
 			r.must("swap", err)
 		}
 		r.must("close", l.Close())

@@ -208,7 +208,7 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 			e.again = append(e.again, o)
 			return
 		}
-		old = p.atomic.Inner(old)
+		old = p.atomic.Inner(p.off, old)
 	}
 	p.old = old
 	if p.parts--; p.parts > 0 {

@@ -64,10 +64,10 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 }
 
 // atomicNow does an atomic that the device has.
-func (l *lane) atomicNow(q *sendQueue, a *fabric.Atomic) (uint64, fabric.Handle, error) {
+func (l *lane) atomicNow(q *sendQueue, off uint64, a *fabric.Atomic) (uint64, fabric.Handle, error) {
 	e := l.set
 	block := e.slab.small.next()
-	e.fillAtomic(q, 0, l.request(), block, a)
+	e.fillAtomic(q, 0, l.request(), block, off, a)
 	n, err := l.call(q)
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil

@@ -21,7 +21,7 @@ func TestASlowSynchronousOperationGetsRecords(t *testing.T) {
 			return l.Get(1, 64, l.set.net.cfg.Segment.Bytes()[512:1024], fabric.Blocking)
 		},
 		"atomic": func(l *lane, _ []byte) (fabric.Handle, error) {
-			_, h, err := l.Atomic(1, fabric.Atomic{Op: fabric.FetchAdd, Off: 64, Operand: 1}, fabric.Blocking)
+			_, h, err := l.Atomic(1, 64, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, fabric.Blocking)
 			return h, err
 		},
 	} {

@@ -9,18 +9,18 @@ import (
 )
 
 // Atomic is the processor's, atomic to everything on the host. It is complete when it returns.
-func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	if owner.Checked {
 		if err := l.enter("atomic"); err != nil {
 			return 0, fabric.Done, err
 		}
 		defer l.guard.Exit()
 	}
-	p := l.address(peer, a.Off, a.Type.Size())
+	p := l.address(peer, off, a.Type.Size())
 	if p == nil {
-		return 0, fabric.Done, l.refuse(a.Op.String(), peer, a.Off, a.Type.Size())
+		return 0, fabric.Done, l.refuse(a.Op.String(), peer, off, a.Type.Size())
 	}
-	if err := a.Check(peer, l.targets[peer].size); err != nil {
+	if err := a.Check(peer, off, l.targets[peer].size); err != nil {
 		return 0, fabric.Done, err
 	}
 	old := Apply(p, &a)

@@ -7,16 +7,16 @@ import (
 )
 
 // Atomic is applied when it arrives.
-func (l *lane) Atomic(peer int, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	op := a.Op.String()
-	if err := l.check(op, peer, a.Off, a.Type.Size()); err != nil {
+	if err := l.check(op, peer, off, a.Type.Size()); err != nil {
 		return 0, fabric.Done, err
 	}
-	if err := a.Check(peer, uint64(len(l.n.r.w.ranks[peer].segment))); err != nil {
+	if err := a.Check(peer, off, uint64(len(l.n.r.w.ranks[peer].segment))); err != nil {
 		return 0, fabric.Done, err
 	}
 	l.count.Atomics++
-	o, err := l.start(opAtomic, peer, a.Off, f)
+	o, err := l.start(opAtomic, peer, off, f)
 	if err != nil {
 		return 0, fabric.Done, err
 	}
@@ -33,7 +33,7 @@ func (o *op) apply(r *Rank) {
 	at := o.off &^ 7
 	outer := r.segment[at : at+8]
 	word := binary.NativeEndian.Uint64(outer)
-	o.old = o.atomic.Inner(word)
-	binary.NativeEndian.PutUint64(outer, o.atomic.Outer(word))
+	o.old = o.atomic.Inner(o.off, word)
+	binary.NativeEndian.PutUint64(outer, o.atomic.Outer(o.off, word))
 	r.w.touch(r)
 }
