@@ -14,6 +14,22 @@ var ErrBusy = errors.New("fabric: in use")
 // ErrUnreachable is wrapped by the reasons that Network.Reach gives.
 var ErrUnreachable = errors.New("fabric: peer not reachable")
 
+// OpError is the error of operations that have no handle, or of which an attempt had been made.
+type OpError struct {
+	Op   string // "put", "get" or what an atomic is called
+	Rank int    // the peer
+	// Off and Len are the range of the peer's segment in bytes.
+	Off, Len uint64
+	Err      error
+}
+
+func (e *OpError) Error() string {
+	return fmt.Sprintf("%s of %d bytes at offset %d of rank %d: %v", e.Op, e.Len, e.Off, e.Rank, e.Err)
+}
+
+// Unwrap gives the reason.
+func (e *OpError) Unwrap() error { return e.Err }
+
 // PeerDownError is the error of operations on a dead rank. Match it with
 // errors.As, or any of them with errors.Is(err, ErrPeerDown).
 type PeerDownError struct {

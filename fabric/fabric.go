@@ -146,7 +146,8 @@ type Lane interface {
 	Counters() *Counters
 
 	// Close waits for nothing: operations in flight are abandoned, their
-	// buffers stay the network's until the Network closes. It returns the
+	// buffers stay the network's until the Network closes; a loop of compare-swaps
+	// may not take effect. It returns the
 	// errors of implicit operations that no Flush has reported.
 	Close() error
 }

@@ -78,6 +78,17 @@ func (g *group) allocations() {
 		"large put":            func() { wait(l.Put(1, 0, large, 0)) },
 		"large get":            func() { wait(l.Get(1, 0, large, 0)) },
 		"fetch-add":            func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
+		"fetch-xor": func() {
+			_, h, err := l.Atomic(1, 4, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Uint32, Operand: 1}, 0)
+			wait(h, err)
+		},
+		"implicit atomics + flush": func() {
+			for t := fabric.Uint64; t <= fabric.Float64; t++ {
+				_, h, err := l.Atomic(1, 8*uint64(t), fabric.Atomic{Type: t, Operand: 1}, fabric.Implicit)
+				wait(h, err)
+			}
+			wait(fabric.Done, l.Flush(g.ctx))
+		},
 		"implicit put + flush": func() { wait(l.Put(1, 0, small, fabric.Implicit)); wait(fabric.Done, l.Flush(g.ctx)) },
 		"batch of puts": func() {
 			l.Begin()

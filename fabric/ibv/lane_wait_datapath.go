@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -205,9 +206,14 @@ func (l *lane) Close() error {
 	err := e.post()
 	for i := range e.ops.all {
 		if e.ops.all[i].live {
+			e.ops.all[i].loop = false // the attempt in flight is the last
 			e.ops.abandon(int32(i))
 		}
 	}
+	for _, o := range e.again {
+		e.endPart(o, 0, os.ErrClosed)
+	}
+	e.again = e.again[:0]
 	if err == nil {
 		err = e.implicitErr
 	}

@@ -209,6 +209,8 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 			return
 		}
 		old = p.atomic.Inner(p.off, old)
+	} else if p.loop {
+		p.err = &fabric.OpError{Op: p.atomic.Op.String(), Rank: int(p.rank), Off: p.off, Len: p.atomic.Type.Size(), Err: err}
 	}
 	p.old = old
 	if p.parts--; p.parts > 0 {
