@@ -11,10 +11,10 @@ import (
 // Atomic is an operation on one aligned word of a peer's segment, for Lane.Atomic.
 //
 // It is atomic to all other operations of Lane.Atomic on the word, from whatever rank, as long as
-// all come over one network (see Limits.CPUAtomics). To puts, and to loads and stores of the owner,
-// a device's atomics are not atomic (IBTA vol 1 §9.4.5). A device has atomics of 64 bits only: over
-// it an operation on 32 bits changes the aligned word of 64 bits that they lie in, and a put to the
-// other half at the same time may be lost. Two atomics on the two halves do not disturb each other.
+// all come over one network (see Limits.CPUAtomics). A device's atomics are not atomic to puts, nor
+// to loads and stores of the owner (IBTA vol 1 §9.4.5). It has atomics of 64 bits only: there an
+// operation on 32 bits is a compare-swap of the aligned 64 bits that they lie in, and a put to the
+// other half at the same time may be lost. Atomics on the other half are not.
 type Atomic struct {
 	Op   AtomicOp
 	Type WordType
@@ -175,7 +175,8 @@ func (a *Atomic) Inner(off, word uint64) uint64 {
 	return uint64(uint32(word >> shift(off)))
 }
 
-// shift is by how many bits a word of 32 bits at an offset is above the lowest of the word that it lies in.
+// shift is by how many bits a word of 32 bits at an offset is above the lowest bit of the word that
+// it lies in. A device's atomics take words in the byte order of its host.
 func shift(off uint64) uint64 {
 	s := off & 4 * 8
 	if cpu.IsBigEndian {

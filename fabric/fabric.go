@@ -92,14 +92,15 @@ type Lane interface {
 	Get(peer int, off uint64, dst []byte, f Flag) (Handle, error)
 
 	// Atomic applies a to the word at offset off of peer's segment, a multiple of its size. The
-	// 8-byte aligned word that it lies in must be in the segment too. When the handle is Done, and the operation
-	// not Implicit, old is the word's value before, in the lower half for a type of 32 bits;
-	// otherwise Wait or Test returns it.
+	// 8-byte aligned word that it lies in must be in the segment too. When the handle is Done, and
+	// the operation not Implicit, old is the word's value before, in the lower half for a type of
+	// 32 bits; otherwise Wait or Test returns it.
 	//
-	// An operation that the network does not have is a loop of compare-swaps that goes on
-	// whenever the lane makes progress. An attempt fails only because another operation changed
-	// the word, so that some rank always gets on; attempts that fail again pause for random
-	// times that grow, so that each does. How many it takes is not bounded: bound the wait.
+	// An operation that the network does not have is a loop of compare-swaps, whose next attempt
+	// is made when the lane makes progress. The first fails if the lane does not know the word,
+	// others only because an operation changed it meanwhile, so that some rank always gets on.
+	// Before each further one the loop pauses for a random time, which grows, so that all do.
+	// The number of attempts has no bound: bound the wait. An error of a loop is an *OpError.
 	Atomic(peer int, off uint64, a Atomic, f Flag) (old uint64, h Handle, err error)
 
 	// Begin starts a batch: operations are collected, not posted. Batches do

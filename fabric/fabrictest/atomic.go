@@ -135,8 +135,8 @@ func sum(old, operand, want float64) atomicRow {
 	return atomicRow{fabric.FetchAdd, math.Float64bits(old), math.Float64bits(operand), 0, math.Float64bits(want)}
 }
 
-// atomicTable: each operation of each type on the values at which it may go wrong, at both halves of
-// a word, in all forms. It returns the old value, and leaves the neighbours alone.
+// atomicTable: each operation of each type on the values at which it may go wrong, at both halves
+// of a word, in all forms. It returns the old value, and leaves the neighbours alone.
 func (g *group) atomicTable() {
 	l := g.lane(0)
 	rows := make(map[fabric.AtomicOp]int)

@@ -41,6 +41,22 @@
 // A blocking operation of one work request on a lane with nothing in flight is posted and awaited
 // in one call.
 //
+// # Atomics
+//
+// The device carries out fetch-add and compare-swap of 64 bits. Verbs has no portable way to those
+// that some devices have besides, so all else is a loop of compare-swaps on the aligned 64 bits
+// around the word. It needs no read before: a compare-swap that fails has read the word. A lane
+// keeps a guess of the words that its loops work on: what it last saw there, or what its attempts
+// in flight will leave, which one queue pair carries out in order. So loops on one word do not wait
+// for each other, and one that nobody overtakes takes a round trip.
+//
+// A loop that missed waits in its lane, with no request in flight, until the lane makes progress
+// (Wait, Test, Flush, Poll, or any post); after the second miss for a random time besides, of at
+// most 2 microseconds, then twice as much with each miss up to a millisecond.
+//
+// An implicit fetch-add or compare-swap takes nothing but a work request; its old value arrives in
+// a place that all share.
+//
 // # The program's own memory
 //
 // A put or get of at least Network.ZeroCopyMin bytes of memory outside the segment is registered
