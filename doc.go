@@ -32,9 +32,9 @@
 // A blocking operation that returns nil is complete: the bytes are where they
 // belong. An asynchronous one (PutAsync, GetSliceAsync, ...) returns a value to
 // wait on; an implicit one (PutNBI, PutSliceNBI, GetSliceNBI, and the atomics without a result:
-// Add, Or, Max, ...) is completed by [Worker.Flush], which also reports its errors. Puts of one worker to one rank become visible
-// there in the order of the calls; nothing else is ordered except by Flush or
-// by waiting. A goroutine that waits for a peer's put uses [Worker.WaitUntil].
+// Add, Or, Max, ...) is completed by [Worker.Flush], which also reports its errors. Puts of one
+// worker to one rank become visible there in the order of the calls; nothing else is ordered except
+// by Flush or by waiting. A goroutine that waits for a peer's put uses [Worker.WaitUntil].
 //
 // Two ranks that touch the same bytes at the same time, one of them writing,
 // race, as in Go itself; the atomics do not race with each other. Whether they

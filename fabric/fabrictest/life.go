@@ -72,12 +72,12 @@ func (g *group) allocations() {
 		}
 	}
 	for what, f := range map[string]func(){
-		"put of 8 bytes":       func() { wait(l.Put(1, 0, small, 0)) },
-		"get of 8 bytes":       func() { wait(l.Get(1, 0, small, 0)) },
-		"blocking get":         func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
-		"large put":            func() { wait(l.Put(1, 0, large, 0)) },
-		"large get":            func() { wait(l.Get(1, 0, large, 0)) },
-		"fetch-add":            func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
+		"put of 8 bytes": func() { wait(l.Put(1, 0, small, 0)) },
+		"get of 8 bytes": func() { wait(l.Get(1, 0, small, 0)) },
+		"blocking get":   func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
+		"large put":      func() { wait(l.Put(1, 0, large, 0)) },
+		"large get":      func() { wait(l.Get(1, 0, large, 0)) },
+		"fetch-add":      func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
 		"fetch-xor": func() {
 			_, h, err := l.Atomic(1, 4, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Uint32, Operand: 1}, 0)
 			wait(h, err)
