@@ -237,8 +237,8 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 	return old, l, h, err
 }
 
-// atomicChecked is atomic where anything is wrong, or there are fences: one that returns a value is
-// a fence, any other passes them by.
+// atomicChecked is atomic where anything is wrong, or there are fences. One that returns a value is
+// a fence itself, any other passes them by, as a put does.
 func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	rank, n := int(node)-1, a.Type.Size()
 	p, err := w.check(a.Op.String(), node, off, n)
@@ -246,10 +246,10 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 	case err != nil:
 	case off&(n-1) != 0:
 		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
-	case f&fabric.Implicit != 0:
-		err = w.passBy(rank, off, int(n), true)
-	default:
+	case f&fabric.Implicit == 0:
 		err = w.releaseWrites(w.ctx)
+	case p.size == 0: // of mapped memory the fences have nothing
+		err = w.passBy(rank, off, int(n), true)
 	}
 	if err != nil {
 		return 0, nil, fabric.Done, err

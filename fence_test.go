@@ -107,7 +107,9 @@ func fencings(echo *am.Handler) []fencing {
 		atomics("compare-swap", func(w *Worker, p Ptr[int64]) error { _, err := CompareSwap(w, p, 1, 2); return err },
 			func(w *Worker, p Ptr[int64]) Promise[int64] { return CompareSwapAsync(w, p, 1, 2) }),
 		atomics("swap", func(w *Worker, p Ptr[int64]) error { _, err := Swap(w, p, 1); return err },
-			func(w *Worker, p Ptr[int64]) Promise[int64] { return SwapAsync(w, p, 1) }))
+			func(w *Worker, p Ptr[int64]) Promise[int64] { return SwapAsync(w, p, 1) }),
+		atomics("fetch-xor", func(w *Worker, p Ptr[int64]) error { _, err := FetchXor(w, p, 1); return err },
+			func(w *Worker, p Ptr[int64]) Promise[int64] { return FetchXorAsync(w, p, 1) }))
 	simple := func(name, want, mapped string, do func(w *Worker, to int) error) fencing {
 		return fencing{name, func(_ context.Context, _ *Job, w *Worker, to int) error { return do(w, to) }, want, mapped}
 	}
@@ -118,6 +120,8 @@ func fencings(echo *am.Handler) []fencing {
 		simple("put implicit", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return PutNBI(w, word(to), 1) }),
 		simple("put slice", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSlice(w, word(to), buf) }),
 		simple("put slice implicit", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSliceNBI(w, word(to), buf) }),
+		simple("add", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return Add(w, word(to), 1) }),
+		simple("max", "write 4 at 4096 of TO", none, func(w *Worker, to int) error { return Max(w, Cast[int32](word(to)), 1) }),
 		simple("get", "read 8 at 4096 of TO", none, func(w *Worker, to int) error { _, err := Get(w, word(to)); return err }),
 		simple("get slice", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSlice(w, buf, word(to)) }),
 		simple("get slice implicit", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSliceNBI(w, buf, word(to)) }),

@@ -16,7 +16,7 @@ type Fences interface {
 	Acquire()
 
 	// Direct is called before an operation that passes the part by: it reads, or writes, n bytes at off
-	// of a rank's user region. Writes of these bytes that the part kept have reached their target when
+	// of a rank's user region; an atomic that returns nothing is a write. Writes of these bytes that the part kept have reached their target when
 	// it returns, and copies that the operation makes old are forgotten. A write that does not block is
 	// in flight until the worker's next Flush or fence: the part keeps no copy of its bytes until then.
 	// With an error the operation does not begin.
