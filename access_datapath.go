@@ -75,14 +75,14 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 	return w.putChecked(node, off, src, f)
 }
 
-// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little to
-// keep across a call.
+// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
+// to keep across a call.
 func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	p, err := w.check("put", node, off, uint64(len(src)))
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(src), true); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
 	h, err := p.data.Put(int(node)-1, w.begin+off, src, f)
@@ -104,14 +104,14 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 	return w.getChecked(node, off, dst, f)
 }
 
-// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little to
-// keep across a call.
+// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little
+// to keep across a call.
 func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	p, err := w.check("get", node, off, uint64(len(dst)))
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(dst), false); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
 	}
 	h, err := p.data.Get(int(node)-1, w.begin+off, dst, f)

@@ -105,7 +105,7 @@ func (p *Promise[T]) collect() {
 	switch {
 	case p.word:
 		wordFromBits(&p.value, p.old)
-		p.w.acquire()
+		p.w.fences.acquire()
 	case p.slot != nil:
 		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))
 	case p.large != nil:

@@ -150,7 +150,7 @@ func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T
 func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) Promise[T] {
 	old, l, h, err := w.atomic(p.node, p.off, atomicOf(op, operand, compare), 0)
 	if h == fabric.Done && err == nil {
-		w.acquire()
+		w.fences.acquire()
 	}
 	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: fromBits[T](old), word: true}
 }
@@ -210,7 +210,7 @@ func (w *Worker) fetch(node uint32, off uint64, a fabric.Atomic) (uint64, error)
 	if h != fabric.Done {
 		old, err = w.await(l, h)
 	}
-	w.acquire()
+	w.fences.acquire()
 	return old, err
 }
 
@@ -247,9 +247,9 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 	case off&(n-1) != 0:
 		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
 	case f&fabric.Implicit == 0:
-		err = w.releaseWrites(w.ctx)
+		err = w.fences.release(w.ctx)
 	case p.size == 0: // of mapped memory the fences have nothing
-		err = w.passBy(rank, off, int(n), true)
+		err = w.fences.passBy(w.ctx, rank, off, int(n), true)
 	}
 	if err != nil {
 		return 0, nil, fabric.Done, err

@@ -99,6 +99,11 @@ type Config struct {
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
+	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
+	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
+	// equal on all ranks; Join checks it. Default: 8.
+	Teams int
+
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
 	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
@@ -126,6 +131,8 @@ const (
 	defaultJoinTimeout  = 60 * time.Second
 	defaultCloseTimeout = 10 * time.Second
 	defaultKeepalive    = 5 * time.Second
+	defaultTeams        = 8
+	maxTeams            = 4096
 	maxPort             = 255
 	maxWorkers          = 1024
 	minQueueDepth       = 4
@@ -192,6 +199,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Workers == 0 {
 		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8), 1, maxWorkers)
+	}
+	if c.Teams == 0 {
+		c.Teams = defaultTeams
 	}
 	if c.QueueDepth == 0 {
 		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth, minQueueDepth, maxQueueDepth)
@@ -266,6 +276,8 @@ func (c *Config) validate() error {
 		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
+	case c.Teams < 1 || c.Teams > maxTeams:
+		return bad("Teams", c.Teams, fmt.Sprintf("1 to %d", maxTeams))
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:

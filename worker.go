@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -25,11 +24,10 @@ type Worker struct {
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
 	direct     *directCounters
-	fences     env.Fences // nil: no part keeps bytes of other ranks for the worker
+	fences     *fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
 
 	job     *Job
-	epoch   uint64          // of the job, when the worker acquired last
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use, in their order
@@ -77,7 +75,8 @@ func (w *Worker) open() (err error) {
 	}
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
-	return w.openFences()
+	w.fences, err = openFences(w)
+	return err
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -105,7 +104,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	first := w.releaseWrites(ctx)
+	first := w.fences.release(ctx)
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil && first == nil {
 			first = err
@@ -199,10 +198,10 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 // waitWord is WaitUntil where a word does not fulfil the condition, or there are fences: the rank
 // waited for may need what the worker wrote.
 func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
-	if err := w.releaseWrites(ctx); err != nil {
+	if err := w.fences.release(ctx); err != nil {
 		return err
 	}
-	defer w.acquire()
+	defer w.fences.acquire()
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
@@ -266,7 +265,7 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if e := w.closeFences(); err == nil {
+	if e := w.fences.close(); err == nil {
 		err = e
 	}
 	w.job.workers.mu.Lock()

@@ -166,13 +166,9 @@ func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()
 	returned := false
-	if x.cfg.Fencer != nil {
-		x.cfg.Fencer.Handler()
-	}
+	x.fenceHandler()
 	defer func() {
-		if x.cfg.Fencer != nil {
-			x.cfg.Fencer.Handler()
-		}
+		x.fenceHandler()
 		inHandler.leave(mark)
 		v := recover()
 		if v == nil {
