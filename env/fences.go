@@ -19,9 +19,10 @@ type Fences interface {
 
 	// Direct is called before an operation that passes the part by: it reads, or writes, n bytes at
 	// off of a rank's user region; an atomic that returns nothing is a write. When it returns, writes
-	// of these bytes that the part kept have reached their target, and copies that the operation makes old are forgotten. A write that does
-	// not block is in flight until the worker's next Flush or fence: until then the part keeps no copy
-	// of its bytes. With an error the operation does not begin.
+	// of these bytes that the part kept have reached their target, and copies that the operation
+	// makes old are forgotten. A write that does not block is in flight until the worker's next Flush
+	// or fence: until then the part keeps no copy of its bytes. With an error the operation does not
+	// begin.
 	Direct(ctx context.Context, rank int, off uint64, n int, write bool) error
 
 	// Close is called when the worker closes, after a Release.
