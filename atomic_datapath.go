@@ -224,15 +224,15 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 		defer w.guard.Exit()
 	}
 	n := a.Type.Size()
-	p, rank := w.valid(node, off, n)
-	if p == nil || off&(n-1) != 0 || w.fences != nil {
+	rt, rank := w.valid(node, off, n)
+	if rt == nil || off&(n-1) != 0 || w.fences != nil {
 		return w.atomicChecked(node, off, a, f)
 	}
-	if p.cpuAtomics {
+	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
 		w.direct.atomics++
-		return applyAtomic(unsafe.Add(p.base, off), a), nil, fabric.Done, nil
+		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
-	l = p.amo
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	old, h, err = l.Atomic(rank, w.begin+off, a, f)
 	return old, l, h, err
 }
@@ -241,21 +241,22 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 // a fence itself, any other passes them by, as a put does.
 func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	rank, n := int(node)-1, a.Type.Size()
-	p, err := w.check(a.Op.String(), node, off, n)
+	rt, err := w.check(a.Op.String(), node, off, n)
 	switch {
 	case err != nil:
 	case off&(n-1) != 0:
 		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
 	case f&fabric.Implicit == 0:
 		err = w.fences.release(w.ctx)
-	case p.size == 0: // of mapped memory the fences have nothing
+	case w.peers[rank].size == 0: // of mapped memory the fences have nothing
 		err = w.fences.passBy(w.ctx, rank, off, int(n), true)
 	}
 	if err != nil {
 		return 0, nil, fabric.Done, err
 	}
-	old, h, err = p.amo.Atomic(rank, w.begin+off, a, f)
-	return old, p.amo, h, err
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
+	old, h, err = l.Atomic(rank, w.begin+off, a, f)
+	return old, l, h, err
 }
 
 // applyAtomic is shm.Apply, with the most frequent operation inline.

@@ -57,9 +57,6 @@ func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, worked(func(_ context.Context, j *Job, w *Worker) error {
 		l := &slowLane{Lane: w.lanes[0]}
 		w.lanes[0] = l
-		for r := range w.peers {
-			w.peers[r].data, w.peers[r].amo = l, l
-		}
 		w.refresh()
 		return fn(w, l)
 	}))

@@ -26,11 +26,13 @@ type Worker struct {
 	direct     *directCounters
 	fences     *fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
+	routes     []route // the job's, by rank
+	byNet      [maxNetworks]fabric.Lane
 
 	job     *Job
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use, in their order
+	lanes   []fabric.Lane   // one per network in use, in their order: part of byNet
 	inChain bool
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
@@ -65,14 +67,14 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	if w.lanes, err = w.job.networks.newLanes(); err != nil {
+	lanes, err := w.job.networks.newLanes()
+	if err != nil {
 		return err
 	}
+	w.lanes = w.byNet[:copy(w.byNet[:], lanes)]
+	w.SetContext(w.ctx)
 	w.begin = w.job.layout.UserOffset()
-	w.peers = make([]peer, w.job.size)
-	for r := range w.peers {
-		w.peers[r] = peer{user: w.job.networks.routes[r].user, data: w.To(r), amo: w.Atomic(r)}
-	}
+	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
 	w.fences, err = openFences(w)
@@ -88,7 +90,14 @@ func (w *Worker) open() (err error) {
 // One wait looks at no context: over verbs, for room for the rest of an operation, or for a further
 // one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
 // ends when one of them does, at the latest with the device's retries.
-func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
+func (w *Worker) SetContext(ctx context.Context) {
+	w.ctx = ctx
+	for _, l := range w.lanes {
+		if b, ok := l.(fabric.Bounded); ok {
+			b.SetContext(ctx)
+		}
+	}
+}
 
 // Job is the job that the worker belongs to.
 func (w *Worker) Job() *Job { return w.job }
@@ -279,7 +288,7 @@ func (w *Worker) Close() error {
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
 	err := closeLanes(w.lanes)
-	w.lanes, w.peers = nil, nil
+	w.lanes, w.peers, w.routes = nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

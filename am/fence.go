@@ -35,9 +35,9 @@ var atOnce = func() context.Context {
 func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
 
 // fenceHandler is called when a handler, or a function of a Receiver, begins and has ended.
-func (c *core) fenceHandler() {
-	if c.cfg.Fencer != nil {
-		c.cfg.Fencer.Handler()
+func fenceHandler(cfg *Config) {
+	if cfg.Fencer != nil {
+		cfg.Fencer.Handler()
 	}
 }
 

@@ -166,9 +166,9 @@ func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()
 	returned := false
-	x.fenceHandler()
+	fenceHandler(&x.cfg)
 	defer func() {
-		x.fenceHandler()
+		fenceHandler(&x.cfg)
 		inHandler.leave(mark)
 		v := recover()
 		if v == nil {

@@ -431,9 +431,9 @@ func (a *Announcement) guard(f func()) (text string) {
 			a.l.stats.panics.Add(1)
 			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
 		}
-		a.l.fenceHandler()
+		fenceHandler(&a.l.cfg)
 	}()
-	a.l.fenceHandler()
+	fenceHandler(&a.l.cfg)
 	f()
 	return ""
 }

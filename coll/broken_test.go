@@ -435,3 +435,31 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		t.Errorf("a region that is too small: %v", err)
 	}
 }
+
+// A Split that ends at some members and fails at another: who has the new team is told that the
+// other has not.
+func TestASplitThatFailsAtOneMemberIsTold(t *testing.T) {
+	told := 0
+	for limit := time.Microsecond; limit < 80*time.Microsecond; limit += time.Microsecond {
+		onSim(t, sim.Config{Ranks: 5, Seed: uint64(limit), MaxTime: 10 * time.Second}, small, nil,
+			func(ctx context.Context, e env.Env, all *coll.Team) error {
+				limited, cancel := ctx, func() {}
+				if e.Rank() == 0 {
+					limited, cancel = e.Host().WithTimeout(ctx, limit)
+				}
+				made, err := all.Split(limited, 0, 0)
+				cancel()
+				if err != nil {
+					return nil
+				}
+				if err := made.Barrier(ctx); err != nil {
+					told++
+					return broken(err, coll.Abandoned, 0, coll.KindNone, 0)
+				}
+				return nil
+			})
+	}
+	if told == 0 {
+		t.Error("no Split ended at some members only")
+	}
+}

@@ -14,7 +14,7 @@ func TestPlantedFaults(t *testing.T) {
 	edit := func(file, old, wrong string) []faulttest.Edit {
 		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
 	}
-	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*)$",
+	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*)$",
 		Args: []string{"-collectives=15000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
 		faulttest.Fault{Name: "no generation",
 			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},

@@ -153,6 +153,14 @@ type Lane interface {
 	Close() error
 }
 
+// Bounded is a Lane whose operations may wait before they are posted: over verbs the first one to a
+// peer does, for the connection.
+type Bounded interface {
+	// SetContext bounds these waits from now on: when ctx ends, the operation returns its cause, and
+	// counts as never posted.
+	SetContext(ctx context.Context)
+}
+
 // Cond is a comparison of unsigned 64-bit words, as in OpenSHMEM's wait_until.
 type Cond uint8
 

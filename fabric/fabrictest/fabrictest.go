@@ -117,6 +117,8 @@ var cases = []check{
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
 
+	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},
+
 	{"CountersAddUp", (*group).countersAddUp},
 	{"OperationsAllocateNothing", (*group).allocations},
 

@@ -162,6 +162,14 @@ func (l *faultyLane) release() error {
 }
 
 var faults = []fault{
+	{name: "a put to another rank than the last one is lost", caught: []string{"EveryRankReachesEveryRankAtOnce"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			last := l.n
+			if l.n = 1 + peer; last != 0 && last != l.n {
+				return fabric.Done, nil
+			}
+			return l.Lane.Put(peer, off, src, f)
+		}},
 	{
 		name: "every seventh put is lost",
 		caught: []string{"RandomOperationsMatchAModel", "EveryAlignmentAndShortLengthIsExact", "ImplicitOperationsCompleteAtFlush",

@@ -180,7 +180,7 @@ func (e *queueSet) retry() bool {
 	left, at := e.again[:0], now()
 	for _, o := range e.again {
 		p := &e.ops.all[o]
-		q := &e.queues[p.rank]
+		q := e.queues[p.rank]
 		if q.err != nil || p.due > at || e.slab.small.empty() || e.tx.full() || !e.tx.room(q, 1) {
 			left = append(left, o)
 			continue
@@ -195,7 +195,7 @@ func (e *queueSet) retry() bool {
 func (e *queueSet) endLoops() {
 	left := e.again[:0]
 	for _, o := range e.again {
-		if q := &e.queues[e.ops.all[o].rank]; q.err != nil {
+		if q := e.queues[e.ops.all[o].rank]; q.err != nil {
 			e.endPart(o, 0, q.err)
 		} else {
 			left = append(left, o)

@@ -35,7 +35,7 @@ func TestAQueuePairThatIsNotResetLosesItsLane(t *testing.T) {
 	r.mute(1, 0)
 	h, err := l.Get(1, 0, make([]byte, 64), fabric.Blocking)
 	r.must("get", err)
-	e, k := l.set, &l.set.queues[1]
+	e, k := l.set, l.set.queues[1]
 	r.must("close the queue pair under the lane", k.qp.Close()) // so that Reset fails
 	e.tx.fail(k, errKilled)
 	e.endFailed()

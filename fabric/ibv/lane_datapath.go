@@ -14,7 +14,10 @@ type lane struct {
 	guard    owner.Guard
 }
 
-var _ fabric.Lane = (*lane)(nil)
+var (
+	_ fabric.Lane    = (*lane)(nil)
+	_ fabric.Bounded = (*lane)(nil)
+)
 
 // Put writes src into the peer's segment.
 func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {

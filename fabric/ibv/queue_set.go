@@ -23,8 +23,10 @@ type queueSet struct {
 	index   int
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
-	mirror  *verbs.QP   // the other end of the connection to this rank itself
-	queues  []sendQueue // by rank
+	mirror  *verbs.QP       // the other end of the connection to this rank itself
+	queues  []*sendQueue    // by rank; nil: not connected
+	dialed  []*sendQueue    // of those, the ones that were connected on demand
+	ctx     context.Context // of the lane: bounds the making of a connection
 
 	// From prepare on.
 	tx           sender
@@ -79,6 +81,7 @@ func (e *queueSet) prepare() (err error) {
 	}
 	*e.counters = fabric.Counters{}
 	e.implicitErr = nil
+	e.ctx = context.Background()
 	return nil
 }
 
@@ -147,8 +150,10 @@ func (e *queueSet) unbuild() error {
 // release closes the queue pairs first: after that the device reaches nothing.
 func (e *queueSet) release() error {
 	var errs []error
-	for i := range e.queues {
-		errs = append(errs, closed(e.queues[i].qp))
+	for _, q := range e.queues {
+		if q != nil {
+			errs = append(errs, closed(q.qp))
+		}
 	}
 	errs = append(errs, closed(e.mirror))
 	e.holds.releaseAll(&e.net.mem)

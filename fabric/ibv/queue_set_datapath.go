@@ -299,8 +299,10 @@ func (e *queueSet) lose(err error) error {
 		q.err = e.lost
 	}
 	e.tx.failed = e.tx.failed[:0]
-	for i := range e.queues {
-		q := &e.queues[i]
+	for _, q := range e.queues {
+		if q == nil {
+			continue
+		}
 		if q.err == nil {
 			q.err = e.lost
 		}
@@ -316,7 +318,7 @@ func (e *queueSet) lose(err error) error {
 func (e *queueSet) noticeDowns() {
 	e.downSeen = e.net.downSeq.Load()
 	e.net.downs.Range(func(rank, cause any) bool {
-		if q := &e.queues[rank.(int)]; q.qp != nil {
+		if q := e.queues[rank.(int)]; q != nil {
 			e.tx.fail(q, cause.(error))
 		}
 		return true

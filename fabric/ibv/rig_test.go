@@ -201,8 +201,10 @@ func lastFree(s *sender) (i int32) {
 func verify(t testing.TB, e *queueSet) {
 	t.Helper()
 	var queues []*sendQueue
-	for i := range e.queues {
-		queues = append(queues, &e.queues[i])
+	for _, q := range e.queues {
+		if q != nil {
+			queues = append(queues, q)
+		}
 	}
 	blocks, holds := 0, make([]int32, len(e.holds.all))
 	for _, i := range verifySender(t, &e.tx, queues) {

@@ -17,6 +17,8 @@ type sendQueue struct {
 	rkey       uint32
 	base, size uint64 // of the peer's segment
 	conn       *conn  // of a message endpoint; nil: of a lane
+	used       uint32 // of a lane: queueSet.rings at the last operation
+	epoch      uint32 // of the connection; 0: a lane's, made at start
 
 	flight  list  // requests that were added and have not ended, oldest first
 	wrs     int32 // their work requests

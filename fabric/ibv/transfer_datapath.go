@@ -15,29 +15,35 @@ import (
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
 	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
-		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.err == nil {
+		if q := e.queues[peer]; q != nil && n <= q.size && off <= q.size-n && q.err == nil {
+			q.used = e.rings
 			return q
 		}
 	}
 	return nil
 }
 
-// checkTarget is target with an error, and notices which ranks are down.
+// checkTarget is target with an error. It notices which ranks are down, and connects to a peer that
+// the lane is not connected to.
 func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
 	e := l.set
 	if e == nil {
 		return nil, errClosed(op)
 	}
-	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
+	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
 		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
 	}
-	q := &e.queues[peer]
-	if off > q.size || n > q.size-off {
-		return nil, &fabric.BoundsError{Op: op, Rank: peer, Off: off, Len: n, Size: q.size}
+	if err := fabric.CheckRange(op, peer, off, n, e.net.peers[peer].size); err != nil {
+		return nil, err
 	}
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
+	q := e.queues[peer]
+	if q == nil {
+		return e.dial(op, peer)
+	}
+	q.used = e.rings
 	return q, q.err
 }
 

@@ -6,7 +6,10 @@ import "time"
 const (
 	defaultLanes = 2
 	defaultDepth = 128
-	maxDepth     = 1 << 15
+
+	defaultEager       = 64  // a job of so many ranks needs nothing but what it makes at start
+	defaultConnections = 512 // of a lane, beyond those
+	maxDepth           = 1 << 15
 
 	inlineWish  = 128             // bytes of a put that travel in the work request
 	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
