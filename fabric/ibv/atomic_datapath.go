@@ -86,11 +86,11 @@ func (l *lane) atomic(q *sendQueue, off uint64, a *fabric.Atomic, f fabric.Flag)
 	}
 	p := &e.ops.all[o]
 	p.loop, p.off, p.atomic, p.attempts = true, off, *a, attempts{}
-	e.loops++
+	e.loops.n++
 	if f&fabric.Implicit != 0 && !e.batch.on {
 		p.piece, p.parent, p.offset, p.length, p.name, p.result = true, none, off, a.Type.Size(), a.Op.String(), nil
 	}
-	return l.commit(q, o, e.attempt(q, o), true, f)
+	return l.commit(q, o, e.loops.attempt(q, o), true, f)
 }
 
 // stageAtomic stages an atomic that the device has. There is room for it. Without a block the old
@@ -126,11 +126,20 @@ type attempts struct {
 	due    time.Duration
 }
 
+// loops are a lane's operations that take several requests, one after another.
+type loops struct {
+	set     *queueSet
+	n       int     // in flight
+	again   []int32 // those whose last attempt failed
+	guesses guesses
+}
+
 // attempt stages a loop's next compare-swap. There is room for it, and a block.
-func (e *queueSet) attempt(q *sendQueue, o int32) *verbs.SendWR {
+func (t *loops) attempt(q *sendQueue, o int32) *verbs.SendWR {
+	e := t.set
 	p := &e.ops.all[o]
 	at := p.off &^ 7
-	g := e.guesses.of(p.rank, at)
+	g := t.guesses.of(p.rank, at)
 	if !g.is(p.rank, at) {
 		*g = guess{known: true, rank: p.rank, off: at, word: p.old}
 	}
@@ -170,32 +179,34 @@ func now() time.Duration { return time.Since(origin) }
 var origin = time.Now()
 
 // retry stages the attempts that are due and have room, and reports whether others are left.
-func (e *queueSet) retry() bool {
-	left, at := e.again[:0], now()
-	for _, o := range e.again {
+func (t *loops) retry() bool {
+	e := t.set
+	left, at := t.again[:0], now()
+	for _, o := range t.again {
 		p := &e.ops.all[o]
 		q := e.queues[p.rank]
 		if q.err != nil || p.due > at || e.slab.small.empty() || e.tx.full() || !e.tx.room(q, 1) {
 			left = append(left, o)
 			continue
 		}
-		e.tx.sign(q, e.attempt(q, o), true)
+		e.tx.sign(q, t.attempt(q, o), true)
 	}
-	e.again = left
+	t.again = left
 	return len(left) > 0
 }
 
-// endLoops ends the loops on ranks that are down.
-func (e *queueSet) endLoops() {
-	left := e.again[:0]
-	for _, o := range e.again {
+// endDown ends the loops on ranks that are down.
+func (t *loops) endDown() {
+	e := t.set
+	left := t.again[:0]
+	for _, o := range t.again {
 		if q := e.queues[e.ops.all[o].rank]; q.err != nil {
 			e.endPart(o, 0, q.err)
 		} else {
 			left = append(left, o)
 		}
 	}
-	e.again = left
+	t.again = left
 }
 
 // guesses are what a lane believes to be in the words that its loops work on: what it last saw

@@ -74,19 +74,19 @@ func TestLoopsOnManyWordsShareGuesses(t *testing.T) {
 // paused is a loop whose first attempt has failed and that makes the next in an hour.
 func paused(r *rig, l *lane, peer int, f fabric.Flag) fabric.Handle {
 	r.Helper()
-	l.set.guesses = guesses{}
+	l.set.loops.guesses = guesses{}
 	*wordAt(r.segs[peer], 0) = 7
 	_, h, err := l.Atomic(peer, 0, fabric.Atomic{Op: fabric.Swap, Operand: 9}, f)
 	r.must("swap", err)
 	if f&fabric.Implicit != 0 {
 		l.set.tx.probeSilent()
 	}
-	for len(l.set.again) == 0 {
+	for len(l.set.loops.again) == 0 {
 		_, err := l.set.progress(1, 0)
 		r.must("progress", err)
 		r.must("an attempt that does not end", r.ctx.Err())
 	}
-	l.set.ops.all[l.set.again[0]].due = now() + time.Hour
+	l.set.ops.all[l.set.loops.again[0]].due = now() + time.Hour
 	return h
 }
 
@@ -109,7 +109,7 @@ func TestALoopThatPausesEndsWithItsContext(t *testing.T) {
 	if got := r.word(1, 0); got != 7 {
 		t.Fatalf("the pause was no pause: the word is %d", got)
 	}
-	l.set.ops.all[l.set.again[0]].due = 0
+	l.set.ops.all[l.set.loops.again[0]].due = 0
 	old, err := l.Wait(r.ctx, h)
 	r.must("wait", err)
 	if old != 7 || r.word(1, 0) != 9 {

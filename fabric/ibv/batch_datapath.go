@@ -52,7 +52,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if err := l.checkBatch(b, q); err != nil {
+	if err := l.set.checkBatch(b, q); err != nil {
 		return err
 	}
 	e.batch.on = true
@@ -91,8 +91,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 }
 
 // checkBatch refuses what is wrong whatever happens to the peers.
-func (l *lane) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
-	e := l.set
+func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
 	if err := b.Check(told); err != nil {
 		return fmt.Errorf("ibv: %w", err)
 	}
@@ -125,7 +124,7 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 	b.group = group
 	for i := range pieces {
 		p := &pieces[i]
-		q, err := l.queueTo(p)
+		q, err := e.queueTo(p)
 		if err != nil {
 			e.failPiece(group, &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err})
 			continue
@@ -149,13 +148,12 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 
 // queueTo is the queue to a piece's peer. What was staged before goes first where the lane has to
 // connect, which may close another connection.
-func (l *lane) queueTo(p *fabric.Piece) (*sendQueue, error) {
-	e := l.set
+func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 	q := e.queues[p.Peer]
 	if q == nil {
 		e.batch.endStretch(true)
 		e.batch.settleOwed()
-		return e.dial(p.Op(), p.Peer)
+		return e.dialer.dial(p.Op(), p.Peer)
 	}
 	q.used = e.rings
 	return q, nil

@@ -80,7 +80,7 @@ func TestLanesConnectWithTheFirstOperation(t *testing.T) {
 			t.Errorf("rank %d: %+v", rank, s)
 		}
 	}
-	if len(r.nets[0].all[0].dialed) != 0 {
+	if len(r.nets[0].all[0].dialer.dialed) != 0 {
 		t.Error("the peer's lane is connected too")
 	}
 }
@@ -152,8 +152,8 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 		r.must("swap", err)
 		hs = append(hs, h, add, swap)
 		verify(t, l.set)
-		if len(l.set.dialed) != 1 {
-			t.Fatalf("%d connections", len(l.set.dialed))
+		if len(l.set.dialer.dialed) != 1 {
+			t.Fatalf("%d connections", len(l.set.dialer.dialed))
 		}
 	}
 	r.collect(l, hs)
@@ -229,8 +229,8 @@ func TestACrowdWithFewConnectionsLosesNothing(t *testing.T) {
 					}
 					added[peer].Add(1)
 				}
-				if err == nil && len(l.set.dialed) > limit {
-					err = fmt.Errorf("%d connections", len(l.set.dialed))
+				if err == nil && len(l.set.dialer.dialed) > limit {
+					err = fmt.Errorf("%d connections", len(l.set.dialer.dialed))
 				}
 				if err != nil {
 					t.Errorf("lane %d of rank %d, round %d, rank %d: %v", i%lanes, i/lanes, round, peer, err)
@@ -335,7 +335,7 @@ func TestAContextEndsTheMakingOfAConnection(t *testing.T) {
 	if _, err := l.Put(1, 0, word(1), 0); !errors.Is(err, errKilled) || errors.Is(err, fabric.ErrPeerDown) {
 		t.Errorf("put: %v", err)
 	}
-	if len(l.set.queues[0:]) != 2 || l.set.queues[1] != nil || len(l.set.dialed) != 0 {
+	if len(l.set.queues[0:]) != 2 || l.set.queues[1] != nil || len(l.set.dialer.dialed) != 0 {
 		t.Error("something is left of the connection")
 	}
 	r.idle(l)

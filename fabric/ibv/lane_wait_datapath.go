@@ -139,7 +139,7 @@ func (l *lane) Fence(ctx context.Context, peer int) error {
 	switch {
 	case err != nil || q == nil: // nothing is in flight to a rank that the lane is not connected to
 		return err
-	case e.loops > 0:
+	case e.loops.n > 0:
 		return e.drainPeer(ctx, q)
 	case q.flight.n > 0:
 		q.order = uint8(verbs.Fence)
@@ -252,10 +252,10 @@ func (l *lane) Close() error {
 	if err == nil {
 		err = e.failed.Take()
 	}
-	for _, o := range e.again {
+	for _, o := range e.loops.again {
 		e.endPart(o, 0, os.ErrClosed)
 	}
-	e.again, e.loops = e.again[:0], 0
+	e.loops.again, e.loops.n = e.loops.again[:0], 0
 	e.net.giveBack(e)
 	if err != nil {
 		return fmt.Errorf("ibv: close lane: %w", err)

@@ -24,9 +24,9 @@ type queueSet struct {
 	index   int
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
-	mirror  *verbs.QP       // the other end of the connection to this rank itself
-	queues  []*sendQueue    // by rank; nil: not connected
-	dialed  []*sendQueue    // of those, the ones that were connected on demand
+	mirror  *verbs.QP    // the other end of the connection to this rank itself
+	queues  []*sendQueue // by rank; nil: not connected
+	dialer  dialer
 	ctx     context.Context // of the lane: bounds the making of a connection
 
 	// From prepare on.
@@ -44,11 +44,9 @@ type queueSet struct {
 	yielded  time.Time // when the scheduler last saw the goroutine
 	batch    batching
 
-	retired uint64  // how many work requests ended; a wait for room looks at it
-	again   []int32 // loops whose last attempt failed
-	guesses guesses
+	retired uint64 // how many work requests ended; a wait for room looks at it
+	loops   loops
 	lost    error           // why the completion queue cannot be read any more
-	loops   int             // atomics in flight that take several requests one after another
 	failed  fabric.Failures // of implicit operations since the last flush
 	lastOld uint64          // the old value of the operation collected last
 }
@@ -115,6 +113,7 @@ func (e *queueSet) build() (err error) {
 	tx.owner = e
 	e.size(n.cfg.Depth, tx.limit)
 	e.ops.free, e.holds.free, e.batch = none, none, batching{set: e, group: none}
+	e.dialer.set, e.loops.set = e, e
 	return nil
 }
 
@@ -128,7 +127,7 @@ func (e *queueSet) size(depth int, limit int32) {
 }
 
 // idle reports that nothing is in flight, and no loop waits for its next attempt.
-func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.again) == 0 }
+func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.loops.again) == 0 }
 
 // drain waits until nothing is in flight.
 func (e *queueSet) drain(ctx context.Context) error {
@@ -142,7 +141,7 @@ func (e *queueSet) drain(ctx context.Context) error {
 
 // busy reports that something is in flight to a peer, or a loop waits for its next attempt.
 func (e *queueSet) busy(q *sendQueue) bool {
-	return q.flight.n > 0 || slices.ContainsFunc(e.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
+	return q.flight.n > 0 || slices.ContainsFunc(e.loops.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
 }
 
 // drainPeer waits until nothing is in flight to a peer.

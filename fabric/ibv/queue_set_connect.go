@@ -18,8 +18,15 @@ func (l *lane) SetContext(ctx context.Context) {
 	}
 }
 
+// dialer makes a lane's connections on demand, and closes those that are too many.
+type dialer struct {
+	set    *queueSet
+	dialed []*sendQueue // that were made so, of queueSet.queues
+}
+
 // dial connects to a peer. What was collected before is posted, and goes on meanwhile.
-func (e *queueSet) dial(op string, rank int) (*sendQueue, error) {
+func (d *dialer) dial(op string, rank int) (*sendQueue, error) {
+	e := d.set
 	n := e.net
 	if e.lost != nil {
 		return nil, e.lost
@@ -31,7 +38,7 @@ func (e *queueSet) dial(op string, rank int) (*sendQueue, error) {
 		return nil, err
 	}
 	q := n.peers[rank].newQueue(rank)
-	if err := e.makeQP(q); err != nil {
+	if err := d.makeQP(q); err != nil {
 		return nil, fmt.Errorf("ibv: %s: connection of lane %d to rank %d: %w", op, e.index, rank, err)
 	}
 	psn := randomPSN()
@@ -42,32 +49,33 @@ func (e *queueSet) dial(op string, rank int) (*sendQueue, error) {
 		}
 	}
 	if err != nil {
-		e.closeQP(q)
+		d.closeQP(q)
 		return nil, err
 	}
 	q.epoch, q.used = made.epoch, e.rings
 	e.queues[rank] = q
-	e.dialed = append(e.dialed, q)
+	d.dialed = append(d.dialed, q)
 	return q, nil
 }
 
 // makeQP makes a queue pair, and closes connections as far as there are too many, or as the device
 // has no room.
-func (e *queueSet) makeQP(q *sendQueue) (err error) {
+func (d *dialer) makeQP(q *sendQueue) (err error) {
+	e := d.set
 	n := e.net
 	if _, err := verbs.ComputePath(n.path, n.peers[q.rank].end()); err != nil {
 		return err
 	}
-	for n.cfg.Connections > 0 && len(e.dialed) >= n.cfg.Connections {
-		if err := e.evict(); err != nil {
+	for n.cfg.Connections > 0 && len(d.dialed) >= n.cfg.Connections {
+		if err := d.evict(); err != nil {
 			return err
 		}
 	}
 	for {
-		if q.qp, err = n.newQP(e.cq, n.cfg.Depth, n.inline); err == nil || len(e.dialed) == 0 {
+		if q.qp, err = n.newQP(e.cq, n.cfg.Depth, n.inline); err == nil || len(d.dialed) == 0 {
 			return err
 		}
-		if err := e.evict(); err != nil {
+		if err := d.evict(); err != nil {
 			return err
 		}
 	}
@@ -75,25 +83,27 @@ func (e *queueSet) makeQP(q *sendQueue) (err error) {
 
 // evict closes the connection that was not used for longest, one with nothing in flight if there is
 // one. Else it waits: the device completes or fails each request.
-func (e *queueSet) evict() error {
-	q := slices.MinFunc(e.dialed, e.compareUse)
+func (d *dialer) evict() error {
+	e := d.set
+	q := slices.MinFunc(d.dialed, d.compareUse)
 	if e.busy(q) {
 		if err := e.drainPeer(e.ctx, q); err != nil {
 			return err
 		}
 	}
-	e.dialed = slices.DeleteFunc(e.dialed, func(x *sendQueue) bool { return x == q })
+	d.dialed = slices.DeleteFunc(d.dialed, func(x *sendQueue) bool { return x == q })
 	if q.err == nil {
 		e.queues[q.rank] = nil
 	} // else it is why operations fail
-	e.closeQP(q)
+	d.closeQP(q)
 	e.net.connector.hangUp(e.index, int(q.rank), q.epoch)
 	return nil
 }
 
 // compareUse orders connections: those that are of no more use, those with nothing in flight, and
 // those that were not used for longer come first.
-func (e *queueSet) compareUse(a, b *sendQueue) int {
+func (d *dialer) compareUse(a, b *sendQueue) int {
+	e := d.set
 	key := func(q *sendQueue) int64 {
 		switch age := int64(e.rings - q.used); {
 		case q.err != nil:
@@ -108,7 +118,8 @@ func (e *queueSet) compareUse(a, b *sendQueue) int {
 }
 
 // closeQP takes a queue pair without requests in flight from the device.
-func (e *queueSet) closeQP(q *sendQueue) {
+func (d *dialer) closeQP(q *sendQueue) {
+	e := d.set
 	if err := q.qp.Close(); err != nil {
 		e.net.log.Warn("ibv: queue pair of a lane", "lane", e.index, "rank", q.rank, "err", err)
 	}

@@ -70,7 +70,7 @@ func (e *queueSet) pause(ctx context.Context, p *pacer) error {
 	if p.since.IsZero() {
 		p.since = now
 	}
-	if now.Sub(p.since) < spinFor || len(e.again) > 0 { // a loop pauses for less than a sleep
+	if now.Sub(p.since) < spinFor || len(e.loops.again) > 0 { // a loop pauses for less than a sleep
 		runtime.Gosched()
 		return nil
 	}
@@ -114,7 +114,7 @@ func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
 	if len(e.tx.probes) > 0 {
 		e.tx.postProbes()
 	}
-	if len(e.again) > 0 && e.retry() {
+	if len(e.loops.again) > 0 && e.loops.retry() {
 		budget = min(budget, backoffMin) // or a loop would be late for its next attempt
 	}
 	c := e.counters
@@ -137,9 +137,9 @@ func (e *queueSet) answered(n int, err error) error {
 	if err != nil {
 		err = e.lose(err)
 	}
-	if len(e.again)+len(e.tx.failed) > 0 {
+	if len(e.loops.again)+len(e.tx.failed) > 0 {
 		e.endFailed()
-		e.endLoops()
+		e.loops.endDown()
 	}
 	if e.rings++; e.rings%ringsPerClock == 0 {
 		e.yieldNowAndThen()
@@ -227,8 +227,8 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 		p.err = err
 	}
 	if p.loop && err == nil {
-		if e.guesses.missed(p, old) {
-			e.again = append(e.again, o)
+		if e.loops.guesses.missed(p, old) {
+			e.loops.again = append(e.loops.again, o)
 			return
 		}
 		old = p.atomic.Inner(p.off, old)
@@ -244,7 +244,7 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 		return
 	}
 	if p.loop {
-		e.loops--
+		e.loops.n--
 	}
 	e.countDone(1, p.err)
 	switch {

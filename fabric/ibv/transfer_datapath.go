@@ -41,7 +41,7 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	}
 	q := e.queues[peer]
 	if q == nil {
-		return e.dial(op, peer)
+		return e.dialer.dial(op, peer)
 	}
 	q.used = e.rings
 	return q, q.err
