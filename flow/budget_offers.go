@@ -277,7 +277,11 @@ func (b *Budget) Unasked(rank int, n int64) error {
 	if u != nil {
 		held = u.held
 	}
-	if left := b.Allowance() - held; n < 0 || n > left {
+	left := b.Allowance() - held
+	if u == nil && len(b.unasked) >= b.cfg.Peers {
+		left = 0 // of a rank that was not counted
+	}
+	if n < 0 || n > left {
 		return &ViolationError{Peer: rank, Rule: "sends a payload unasked", Got: saturated(n), Limit: saturated(left)}
 	}
 	if u == nil {

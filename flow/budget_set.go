@@ -22,7 +22,7 @@ type Fetch interface {
 	// with nil when the data are there, else with the reason when nothing can write to the memory any
 	// more. A fetch whose rank dies ends like any other.
 	Start(ended func(error))
-	// Cancel asks a fetch that was started to end soon. It may come after the end.
+	// Cancel asks a fetch that was started to end soon, at most once. It may come after the end.
 	Cancel()
 	// Free gives the memory back, once, after the end of a fetch that was started.
 	Free()
@@ -139,11 +139,12 @@ type Pending struct {
 	claim // of all its bytes
 	b     *Budget
 
-	parts    []part
-	starting bool  // the fetches are started, or were
-	inFlight int   // fetches that were started and have not ended
-	failed   error // of the first fetch that failed, or of the wait
-	lent     bool  // a Lease has the parts
+	parts     []part
+	starting  bool  // the fetches are started, or were
+	inFlight  int   // fetches that were started and have not ended
+	failed    error // of the first fetch that failed, or of the wait
+	lent      bool  // a Lease has the parts
+	abandoned bool
 }
 
 // part is a fetch of a set. Its bytes come back once, when it is over.
@@ -268,6 +269,11 @@ func (p *Pending) ended(i int, err error) {
 func (p *Pending) abandon(err error) {
 	b := p.b
 	b.mu.Lock()
+	if p.abandoned {
+		b.mu.Unlock()
+		return
+	}
+	p.abandoned = true
 	if p.failed == nil {
 		p.failed = err
 	}
