@@ -2,7 +2,7 @@ package flow
 
 // Owner is what waits and holds as one: a goroutine, a worker. Through it a Budget knows that a
 // goroutine that is to wait for a set holds another, which breaks the condition of liveness. One
-// goroutine uses it at a time.
+// goroutine uses it at a time, but leases may be released and handed over by others.
 type Owner struct {
 	b      *Budget
 	name   string
@@ -32,8 +32,16 @@ func (o *Owner) Holds() int64 {
 	return o.bulk + o.reserve
 }
 
-// holds and add are for no owner, too.
-func (o *Owner) holds() bool { return o != nil && o.bulk+o.reserve > 0 }
+// others is how many bytes the owner holds of other claims. It and add are for no owner, too.
+func (o *Owner) others(c *claim) int64 {
+	switch {
+	case o == nil:
+		return 0
+	case c.from == &o.b.bulk || c.from == &o.b.reserve:
+		return o.bulk + o.reserve - c.left
+	}
+	return o.bulk + o.reserve
+}
 
 func (o *Owner) add(b *Budget, from *pool, n int64) {
 	switch {

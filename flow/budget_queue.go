@@ -185,12 +185,6 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 			return c.err
 		case ended != nil:
 			b.endLocked(c, b.stallLocked(c, ended)) // and round again, to return that
-		case c.turn.In() != &b.nested && c.owner.holds():
-			if err := b.holdAndWaitLocked(c); err != nil {
-				b.endLocked(c, err)
-			} else {
-				b.serveLocked()
-			}
 		default:
 			b.mu.Unlock()
 			ended = c.parker.Park(ctx)
@@ -200,15 +194,22 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 	}
 }
 
-// holdAndWaitLocked has the reserve serve a claim whose owner holds bytes, or says why not. Nobody
-// waits who holds bulk bytes or reserved ones, except for the reserve, of which it then holds
-// nothing. So both come back as soon as their holders have done what they hold them for.
-func (b *Budget) holdAndWaitLocked(c *claim) error {
-	if o := c.owner; c.bytes > b.reserve.size || o.reserve > 0 {
-		b.stats.HeldAndWait++
-		return &HoldAndWaitError{Owner: o.name, Need: c.bytes, Holds: o.bulk + o.reserve, Reserve: o.reserve}
+// mayWaitLocked decides on a wait of an owner that holds bytes of other claims. Without a reserve it
+// is refused, also when its bytes are granted: their data may be what another makes with the bytes
+// that the owner holds. With one, the reserve serves what is not granted. Nobody who holds bulk bytes
+// or reserved ones waits for bytes, but for the reserve, and then has nothing of it: so all come
+// back as soon as their holders have used them.
+func (b *Budget) mayWaitLocked(c *claim) error {
+	o := c.owner
+	if o.others(c) == 0 || b.reserve.size > 0 && c.state == claimGranted {
+		return nil
 	}
-	c.short.Leave()
-	b.nested.Add(&c.turn, c)
-	return nil
+	if c.state == claimWaiting && c.bytes <= b.reserve.size && o.reserve == 0 {
+		c.short.Leave()
+		b.nested.Add(&c.turn, c)
+		b.serveLocked()
+		return nil
+	}
+	b.stats.HeldAndWait++
+	return &HoldAndWaitError{Owner: o.name, Need: c.bytes, Holds: o.others(c), Reserve: o.reserve}
 }

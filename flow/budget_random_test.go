@@ -199,23 +199,21 @@ func (w *budgetWorld) post() error {
 func (w *budgetWorld) test(i int) error {
 	p, b := w.waits[i], w.b
 	b.mu.Lock()
-	if p.state == claimWaiting && p.turn.In() != &b.nested && p.owner.holds() {
-		holds, reserve := p.owner.bulk, p.owner.reserve
-		err := b.holdAndWaitLocked(&p.claim)
-		if err != nil {
-			w.counts.refused++
-			b.endLocked(&p.claim, err)
-		} else {
+	others, waits := p.owner.others(&p.claim), p.state == claimWaiting && p.turn.In() != &b.nested
+	reserved := others > 0 && p.owner.reserve == 0 && p.bytes <= b.reserve.size
+	b.mu.Unlock()
+	if waits && others > 0 {
+		err := p.mayWait()
+		if reserved {
 			w.counts.nested++
-			b.serveLocked()
+		} else {
+			w.counts.refused++
+		}
+		if reserved != (err == nil) {
+			return fmt.Errorf("an owner with %d bytes waits for %d: %v", others, p.bytes, err)
 		}
 		w.order = slices.DeleteFunc(w.order, func(x *Pending) bool { return x == p })
-		if (err == nil) != (reserve == 0 && p.bytes <= b.reserve.size) || holds+reserve == 0 {
-			b.mu.Unlock()
-			return fmt.Errorf("an owner with %d bytes and %d reserved: %v", holds, reserve, err)
-		}
 	}
-	b.unlock()
 	l, err := p.Test()
 	switch {
 	case err != nil:

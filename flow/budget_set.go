@@ -177,10 +177,13 @@ func (p *Pending) Granted() bool {
 // the grant; that cause; and what a fetch ended with.
 func (p *Pending) Wait(ctx context.Context) (*Lease, error) {
 	lockrank.MustHoldNone("flow: Pending.Wait")
-	if err := p.b.await(ctx, &p.claim); err != nil {
-		return nil, err
+	err := p.mayWait()
+	if err == nil {
+		if err := p.b.await(ctx, &p.claim); err != nil {
+			return nil, err
+		}
+		err = context.Cause(ctx)
 	}
-	err := context.Cause(ctx)
 	for {
 		if err != nil {
 			p.abandon(err)
@@ -192,8 +195,21 @@ func (p *Pending) Wait(ctx context.Context) (*Lease, error) {
 	}
 }
 
+// mayWait is why the owner may not wait; then the set is over, or to be abandoned if it is granted.
+func (p *Pending) mayWait() error {
+	b := p.b
+	b.mu.Lock()
+	defer b.unlock()
+	err := b.mayWaitLocked(&p.claim)
+	if err != nil {
+		b.endLocked(&p.claim, err)
+	}
+	return err
+}
+
 // Test is Wait without waiting: it starts the fetches once their bytes are granted. Without a lease
-// and an error the set goes on. A set that is only tested may hold bytes for as long as it is not.
+// and an error the set goes on. What the owner holds meanwhile is not checked: to test again and
+// again until there is a lease, with another in hand, is a wait that can last for ever.
 func (p *Pending) Test() (*Lease, error) {
 	b := p.b
 	b.mu.Lock()
@@ -269,7 +285,7 @@ func (p *Pending) ended(i int, err error) {
 func (p *Pending) abandon(err error) {
 	b := p.b
 	b.mu.Lock()
-	if p.abandoned {
+	if p.abandoned || p.state != claimGranted {
 		b.mu.Unlock()
 		return
 	}

@@ -499,19 +499,17 @@ func TestHoldAndWaitIsRefused(t *testing.T) {
 	o := b.NewOwner("worker 7", nil)
 	p, fakes := post(t, o.NewFetchSet(), 60)
 	first := fetched(t, p, fakes)
-	fits, err := set(o.NewFetchSet(), &at{fake{bytes: 30}}).Submit(t.Context())
-	if err != nil {
-		t.Fatal("it need not wait:", err)
+	if _, err := set(o.NewFetchSet(), &at{fake{bytes: 30}}).Submit(t.Context()); !errors.Is(err, ErrHoldAndWait) || held(b) != 60 {
+		t.Fatalf("bytes are granted, data may wait: %v, %d held", err, held(b))
 	}
-	next, _ := post(t, o.NewFetchSet(), 20) // posting ahead is no wait
-	_, err = next.Wait(t.Context())
+	next, _ := post(t, o.NewFetchSet(), 50) // posting ahead is no wait
+	_, err := next.Wait(t.Context())
 	var e *HoldAndWaitError
-	if !errors.Is(err, ErrHoldAndWait) || !errors.As(err, &e) || e.Owner != "worker 7" || e.Need != 20 || e.Holds != 90 {
+	if !errors.Is(err, ErrHoldAndWait) || !errors.As(err, &e) || e.Owner != "worker 7" || e.Need != 50 || e.Holds != 60 {
 		t.Fatalf("got %v", err)
 	}
-	mentions(t, err, "worker 7", "20 B", "90 B", "Reserve")
-	fits.Release()
-	if o.Holds() != 60 || b.Stats().HeldAndWait != 1 {
+	mentions(t, err, "worker 7", "50 B", "60 B", "Reserve")
+	if o.Holds() != 60 || b.Stats().HeldAndWait != 2 {
 		t.Errorf("holds %d", o.Holds())
 	}
 	// Of another, or of none: nobody knows, and nobody waits for itself.
