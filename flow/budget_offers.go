@@ -27,7 +27,7 @@ type Offer struct {
 // then the payload is to be refused.
 //
 // Among ranks that offer, the bytes are shared equally, whatever the sizes of their payloads; those
-// of one rank are granted in the order of their offers. All ranks together take turns with sets.
+// of one rank are granted in the order of their offers. An offer has its place among the sets.
 func (b *Budget) Offer(rank int, bytes int64, granted func(*Offer)) (*Offer, error) {
 	o := &Offer{b: b, granted: granted}
 	o.claim.bytes, o.claim.offer = bytes, o
@@ -92,15 +92,14 @@ func (o *Offer) report() {
 // Vin, Cheng 1996): each rank has a clock that its bytes move on, and the one that is furthest back
 // is next. A rank that comes anew begins where the others are, so idling saves up nothing.
 //
-// All waiting offers have one place in the budget's queue, turn, which goes to its end with each
-// grant: sets and offers alternate.
+// An offer that waits has a place in the budget's queue, as a set has. Whose offer is served when a
+// place comes first is decided then.
 type offers struct {
-	turn    claim
+	places  queue.List[claim] // as many as offers wait, in the order of the queue
 	ranks   map[int]*source
 	ready   sources // those with waiting offers
 	virtual int64   // where the rank was that was served last
 	order   uint64  // of arrival
-	waiting int
 }
 
 type source struct {
@@ -139,46 +138,30 @@ func (s *offers) charge(o *Offer) {
 func (s *offers) add(b *Budget, o *Offer) {
 	r := o.source
 	r.waiting.Add(&o.link, o)
-	s.waiting++
 	if r.at < 0 {
 		s.order++
 		r.start, r.order = max(r.start, s.virtual), s.order
 		heap.Push(&s.ready, r)
 	}
-	s.queueTurn(b)
-	b.serveLocked()
+	place := &claim{place: true}
+	b.queue.Add(&place.turn, place)
+	s.places.Add(&place.short, place)
+	b.serveLocked() // it may be another's offer that fits
 }
 
-// queueTurn gives the offers their place in the queue, unless they have it.
-func (s *offers) queueTurn(b *Budget) {
-	if s.turn.turn.In() == nil {
-		s.turn.since = b.cfg.Now()
-		b.queue.Add(&s.turn.turn, &s.turn)
-	}
-}
-
-// serve grants the next offer if it fits, and takes the turn to the end of the queue. Without an
-// offer the turn leaves the queue.
+// serve grants the next offer, whose place is the first in the queue, if it fits.
 func (s *offers) serve(b *Budget) bool {
 	o := s.first()
-	if o == nil {
-		s.turn.turn.Leave()
-		return true
-	}
 	if !b.bulk.fits(o.claim.bytes) {
 		return false
 	}
-	s.take(o)
+	s.take(o, s.places.First())
 	s.charge(o)
 	if o.source.at >= 0 {
 		heap.Fix(&s.ready, o.source.at)
 	}
 	b.grantLocked(&o.claim, &b.bulk)
 	b.due = append(b.due, o)
-	s.turn.turn.Leave()
-	if s.waiting > 0 {
-		s.queueTurn(b)
-	}
 	return true
 }
 
@@ -190,24 +173,22 @@ func (s *offers) first() *Offer {
 	return s.ready[0].waiting.First()
 }
 
-// take has an offer wait no more.
-func (s *offers) take(o *Offer) {
+// take has an offer wait no more, and gives up a place.
+func (s *offers) take(o *Offer, place *claim) {
 	r := o.source
 	o.link.Leave()
-	s.waiting--
+	place.turn.Leave()
+	place.short.Leave()
 	if r.waiting.Len() == 0 {
 		heap.Remove(&s.ready, r.at)
 	}
 }
 
-// remove ends an offer that waits.
+// remove ends an offer that waits. The others keep the places that came first.
 func (s *offers) remove(b *Budget, o *Offer) {
-	s.take(o)
+	s.take(o, s.places.Last())
 	o.claim.state = claimOver
 	b.stats.Cancelled++
-	if s.waiting == 0 {
-		s.turn.turn.Leave()
-	}
 }
 
 func (s *offers) down(b *Budget, rank int) {

@@ -21,6 +21,7 @@ type claim struct {
 	err     error         // why it ended before it was granted
 	since   time.Duration // when it was posted; once granted, when that was
 	owner   *Owner        // nil: none
+	place   bool          // in the queue, of one of the offers; it has nothing else
 	plain   bool          // of Acquire: over as soon as it is granted
 	offer   *Offer        // that it belongs to
 	pending *Pending      // that it belongs to
@@ -154,7 +155,7 @@ func (b *Budget) serveLocked() {
 		b.grantLocked(c, &b.small)
 	}
 	for c := b.queue.First(); c != nil; c = b.queue.First() {
-		if c == &b.offers.turn {
+		if c.place {
 			if !b.offers.serve(b) {
 				break
 			}

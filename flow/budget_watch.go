@@ -52,19 +52,13 @@ func (c *claim) name() string {
 // headLocked is the claim that is served next; nil: none waits.
 func (b *Budget) headLocked() *claim {
 	c := b.queue.First()
-	if c == &b.offers.turn {
+	if c != nil && c.place {
 		return &b.offers.first().claim
 	}
 	return c
 }
 
-func (b *Budget) waitingLocked() int {
-	n := b.queue.Len() + b.nested.Len() + b.offers.waiting
-	if b.offers.waiting > 0 {
-		n-- // their turn
-	}
-	return n
-}
+func (b *Budget) waitingLocked() int { return b.queue.Len() + b.nested.Len() }
 
 // stallLocked explains a wait.
 func (b *Budget) stallLocked(c *claim, cause error) *MemoryStallError {
@@ -137,15 +131,16 @@ func (b *Budget) Check() error {
 
 // checkQueuesLocked: what waits does so because it must, and in one place.
 func (b *Budget) checkQueuesLocked() error {
-	var waiting, short int
+	var places, short int
 	for c := b.queue.First(); c != nil; c = c.turn.Next() {
-		if c == &b.offers.turn {
+		if c.place {
+			places++
 			continue
 		}
 		if c.state != claimWaiting || c.left != 0 || c.held.In() != nil {
 			return fmt.Errorf("flow: a claim in the queue in state %d with %d bytes", c.state, c.left)
 		}
-		if waiting++; c.short.In() != nil {
+		if c.short.In() != nil {
 			short++
 		}
 	}
@@ -159,8 +154,8 @@ func (b *Budget) checkQueuesLocked() error {
 			return fmt.Errorf("flow: rank %d with %d offers at %d of those that are ready", r.rank, r.waiting.Len(), r.at)
 		}
 	}
-	if offers != b.offers.waiting || (offers > 0) != (b.offers.turn.turn.In() != nil) {
-		return fmt.Errorf("flow: %d offers wait, %d are counted, in the queue: %v", offers, b.offers.waiting, b.offers.turn.turn.In() != nil)
+	if offers != places || places != b.offers.places.Len() {
+		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
 	}
 	if c := b.headLocked(); c != nil && b.bulk.fits(c.bytes) {
 		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)
