@@ -228,6 +228,9 @@ func (p channelParker) Unpark() {
 // bytesText writes a number of bytes for a reader: exact up to 8 KiB, else with one decimal.
 func bytesText(n int64) string {
 	const units = "KMGTPE"
+	if n < 0 {
+		return "-" + bytesText(-max(n, -math.MaxInt64))
+	}
 	if n < 8<<10 {
 		return fmt.Sprintf("%d B", n)
 	}

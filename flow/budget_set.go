@@ -290,6 +290,7 @@ func (p *Pending) abandon(err error) {
 		return
 	}
 	p.abandoned = true
+	p.changeOwnerLocked(nil) // which can do nothing about it any more
 	if p.failed == nil {
 		p.failed = err
 	}
@@ -364,12 +365,15 @@ func (l *Lease) ReleaseOne(i int) { l.p.free(i) }
 // Handover makes another owner the one that holds the lease, or none with nil: one that hands its
 // data to another goroutine may wait for the next set at once.
 func (l *Lease) Handover(to *Owner) {
-	b, p := l.p.b, l.p
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	l.p.b.mu.Lock()
+	defer l.p.b.mu.Unlock()
+	l.p.changeOwnerLocked(to)
+}
+
+func (p *Pending) changeOwnerLocked(to *Owner) {
 	if p.state == claimGranted {
-		p.owner.add(b, p.from, -p.left)
-		to.add(b, p.from, p.left)
+		p.owner.add(p.b, p.from, -p.left)
+		to.add(p.b, p.from, p.left)
 	}
 	p.owner = to
 }

@@ -41,6 +41,8 @@ func (c *claim) name() string {
 	switch {
 	case c.offer != nil:
 		return fmt.Sprintf("a payload of rank %d", c.offer.source.rank)
+	case c.pending != nil && c.pending.abandoned:
+		return "a set that was given up, in flight"
 	case c.owner != nil:
 		return c.owner.name
 	case c.plain:
