@@ -114,7 +114,7 @@ func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
 	b.mu.Lock()
 	held := b.bulk.held + b.small.held + b.unscheduled.held
 	d = b.control.decide(situation{
-		now: b.cfg.Now(), limit: b.limit, held: held, peak: max(b.recent, held), waited: b.waited || b.waitingLocked() > 0,
+		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.waitingLocked() > 0,
 	}, r)
 	b.waited, b.recent = false, held
 	changed = d.To != d.From
@@ -170,9 +170,12 @@ type slack struct {
 
 // situation is a budget when a reading is made.
 type situation struct {
-	now               time.Duration
-	limit, held, peak int64
-	waited            bool // claims had to
+	now    time.Duration
+	limit  int64
+	held   int64
+	made   int64 // memory that there is, of what is held
+	peak   int64 // held since the reading before
+	waited bool  // claims had to
 }
 
 func newController(cfg AdaptConfig) *controller { return &controller{cfg: cfg} }
@@ -209,7 +212,8 @@ func (c *controller) decide(s situation, r Reading) Decision {
 // ceiling is the most that the limit may be, at its lowest over the window.
 func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string) {
 	if b, known := r.tightest(); known {
-		left := b.Limit - b.Used + s.held - c.cfg.Headroom - r.GoGrowth
+		// What is made is perhaps not touched yet; no more of it than is used can be.
+		left := b.Limit - max(b.Used-s.made, 0) - c.cfg.Headroom - r.GoGrowth
 		c.window = append(c.window, slack{s.now, left, b.Source})
 	}
 	for len(c.window) > 0 && c.window[0].at < s.now-c.cfg.Window {

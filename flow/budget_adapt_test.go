@@ -11,7 +11,7 @@ import (
 const mib = 1 << 20
 
 // machine is one whose memory a test sets: 1 GiB, in which the application and a hog have some, and
-// the budget's bytes are resident.
+// what the budget's holders have made is resident.
 type machine struct {
 	clock   clock
 	b       *Budget
@@ -33,7 +33,7 @@ func (m *machine) reading() Reading {
 	if m.b != nil {
 		s := m.b.Stats()
 		for i := range r.Bounds {
-			r.Bounds[i].Used += s.Bulk + s.Small
+			r.Bounds[i].Used += s.Bulk + s.Small - m.b.unmade
 		}
 	}
 	return r
@@ -129,6 +129,33 @@ func TestTheBudgetsOwnBytesAreNotTheHogs(t *testing.T) {
 		}
 	}
 	m.b.Release(90 * mib)
+}
+
+// Bytes that are granted and not made use no memory: they must not count as if they came back.
+func TestGrantedBytesWithoutMemoryAreNoRoom(t *testing.T) {
+	m := newMachine(t, AdaptConfig{Step: 1000 * mib})
+	m.busy(t) // 800 MiB are granted
+	m.hog = 500 * mib
+	m.tick()
+	if m.limit() != 300*mib {
+		t.Errorf("limit %s", bytesText(m.limit()))
+	}
+	// Memory that is made and not touched is not used either.
+	m = newMachine(t, AdaptConfig{Step: 1000 * mib})
+	for range 8 {
+		if err := m.b.Acquire(t.Context(), 100*mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.busy(t)
+	r := m.reading()
+	r.Bounds[0].Used = 50 * mib
+	m.clock.now += m.b.Interval()
+	m.b.Observe(r)
+	if m.limit() != 1000*mib {
+		t.Errorf("limit %s", bytesText(m.limit()))
+	}
+	m.b.Release(800 * mib)
 }
 
 func TestStallsHalveAndCalmAddsAStep(t *testing.T) {

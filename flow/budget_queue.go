@@ -112,6 +112,9 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 	} else if c.bytes > 0 {
 		b.holders.Add(&c.held, c)
 		c.owner.add(b, from, c.bytes)
+		if c.pending != nil {
+			b.unmade += c.bytes
+		}
 	}
 	if c.parker != nil {
 		c.parker.Unpark()

@@ -250,6 +250,7 @@ func (p *Pending) start() {
 			return
 		}
 		p.parts[i].state = partStarted
+		p.b.unmade -= p.parts[i].bytes
 		p.inFlight++
 		p.b.mu.Unlock()
 		p.parts[i].fetch.Start(func(err error) { p.ended(i, err) })
@@ -323,6 +324,9 @@ func (p *Pending) free(i int) {
 	}
 	if state == partNew || state == partEnded {
 		b.mu.Lock()
+		if state == partNew {
+			b.unmade -= t.bytes
+		}
 		b.giveBackLocked(&p.claim, t.bytes)
 		b.unlock()
 	}

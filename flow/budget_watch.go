@@ -87,6 +87,7 @@ func (b *Budget) Watch() error {
 func (b *Budget) Check() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	var unmade int64
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
 	owners := map[*Owner][2]int64{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
@@ -94,6 +95,13 @@ func (b *Budget) Check() error {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
+		if p := c.pending; p != nil {
+			for i := range p.parts {
+				if p.parts[i].state == partNew {
+					unmade += p.parts[i].bytes
+				}
+			}
+		}
 		o := owners[c.owner]
 		if c.from == &b.reserve {
 			o[1] += c.left
@@ -118,6 +126,7 @@ func (b *Budget) Check() error {
 		{"bulk held = sum of claims", b.bulk.held, held[&b.bulk]},
 		{"small held = sum of claims", b.small.held, held[&b.small]},
 		{"reserve held = sum of claims", b.reserve.held, held[&b.reserve]},
+		{"unmade = sum of parts that are new", b.unmade, unmade},
 		{"unscheduled held = sum of peers", b.unscheduled.held, unasked},
 		{"bulk + small + unscheduled = limit", b.bulk.size + b.small.size + b.unscheduled.size, b.limit},
 		{"small held in its size", b.small.held, min(b.small.held, b.small.size)},
