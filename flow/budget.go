@@ -90,8 +90,8 @@ func (b *Budget) Room() int64 {
 	return max(b.bulk.size-b.bulk.held, 0)
 }
 
-// Acquire waits until n bytes may be used: 0 to Largest. It takes its turn among the sets. An
-// error is a *SetTooLargeError, ErrBudgetClosed, or a *MemoryStallError that wraps the cause of ctx.
+// Acquire waits until n bytes may be used: 0 to Largest. It takes its turn among the sets. An error
+// is a *SetTooLargeError, ErrBudgetClosed, or a *MemoryStallError that wraps the cause of ctx.
 //
 // Its caller has no name here: whether it holds other bytes meanwhile is not checked. It must not.
 func (b *Budget) Acquire(ctx context.Context, n int64) error {
@@ -140,9 +140,9 @@ func (b *Budget) Release(n int64) {
 	b.unlock()
 }
 
-// SetLimit changes M_C. Bytes that are held stay so; while they exceed the limit nothing is granted.
-// A limit below the floor, which for a budget that does not adapt is its first limit, is refused:
-// a set that was admitted could wait for ever.
+// SetLimit changes M_C. Bytes that are held stay so; while they exceed the limit nothing is
+// granted. A limit below the floor, which for a budget that does not adapt is its first limit, is
+// refused: a set that was admitted could wait for ever.
 func (b *Budget) SetLimit(limit int64) error {
 	floor := b.Largest() + b.cfg.Small + b.cfg.Unscheduled
 	if limit < floor || limit > 1<<62 {

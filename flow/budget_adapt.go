@@ -146,10 +146,10 @@ func (b *Budget) Decisions() []Decision {
 
 // controller is additive increase, multiplicative decrease of the limit, below a ceiling that the
 // memory itself sets: M - M_A, where M_A is what is used and not transient, at its peak over a
-// window. The ceiling acts before the kernel does: memory.high stalls tasks, and without swap cannot
-// hold them back at all (Chris Down, "Control Group v2: linux memory management", 2019). Pressure
-// means that the ceiling was wrong: memory that is used counts as free if it is page cache, and
-// may be the program's text all the same.
+// window. The ceiling acts before the kernel does: memory.high stalls tasks, and without swap
+// cannot hold them back at all (Chris Down, "Control Group v2: linux memory management", 2019).
+// Pressure means that the ceiling was wrong: memory that is used counts as free if it is page
+// cache, and may be the program's text all the same.
 type controller struct {
 	cfg    AdaptConfig
 	log    []Decision

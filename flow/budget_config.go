@@ -50,7 +50,8 @@ type BudgetConfig struct {
 	Reserve int64
 	// StallAfter is for how long the first in the queue may wait before Watch reports it. 0: 10 s.
 	StallAfter time.Duration
-	// Decided is called with each change of the limit by Observe; it must not call the Budget. nil: not.
+	// Decided is called with each change of the limit by Observe; it must not call the Budget. nil:
+	// not.
 	Decided func(Decision)
 
 	// Now is the time since an arbitrary origin. nil: the system's monotonic clock.

@@ -36,8 +36,8 @@ func (e *SetTooLargeError) Error() string {
 // Is matches ErrSetTooLarge.
 func (e *SetTooLargeError) Is(target error) bool { return target == ErrSetTooLarge }
 
-// HoldAndWaitError refuses a wait that could last for ever: what its owner holds may be what it, those
-// before it in the queue, or those that make its data wait for.
+// HoldAndWaitError refuses a wait that could last for ever: what its owner holds may be what it,
+// those before it in the queue, or those that make its data wait for.
 type HoldAndWaitError struct {
 	Owner   string
 	Need    int64 // that it waits for, in bytes

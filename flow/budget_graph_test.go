@@ -9,9 +9,9 @@ import (
 
 // waitGraph is tasks that fetch what other tasks produce. Each takes its steps in order: it posts a
 // set, gets its bytes, gets its data, uses them and releases them. The data of a set may be there
-// only when earlier sets are done, as in a stencil whose cells answer when their iteration is ready;
-// and a task may post only when an earlier set is done, as after a barrier. "Earlier" means posted
-// before, so the graph has no cycle of its own: one that forms contains the budget.
+// only when earlier sets are done, as in a stencil whose cells answer when their iteration is
+// ready; and a task may post only when an earlier set is done, as after a barrier. "Earlier" means
+// posted before, so the graph has no cycle of its own: one that forms contains the budget.
 type waitGraph struct {
 	rng    *rand.Rand
 	b      *Budget
@@ -85,7 +85,8 @@ func (g *waitGraph) post(t *task) error {
 	return nil
 }
 
-// move has one task or fetch get on by one move, the i-th of those possible; it returns how many are.
+// move has one task or fetch get on by one move, the i-th of those possible; it returns how many
+// are.
 func (g *waitGraph) move(i int) (possible int, err error) {
 	try := func(f func() error) {
 		if possible == i {

@@ -21,8 +21,8 @@ type Offer struct {
 }
 
 // Offer asks for bytes for a payload that a rank announces. granted is called once when they are
-// granted, perhaps before Offer returns, unless the offer is released before or the rank is down. It
-// may be called from any goroutine that gives bytes back, without locks, and must not block: it
+// granted, perhaps before Offer returns, unless the offer is released before or the rank is down.
+// It may be called from any goroutine that gives bytes back, without locks, and must not block: it
 // makes the memory and grants it to the sender. An error is a *SetTooLargeError or ErrBudgetClosed:
 // then the payload is to be refused.
 //
@@ -248,8 +248,8 @@ func (b *Budget) Allowance() int64 {
 	return b.cfg.Unscheduled / int64(b.cfg.Peers)
 }
 
-// Unasked takes a payload of n bytes that a rank sent without asking. An error is a *ViolationError:
-// the rank has no such allowance, and the payload must not be kept.
+// Unasked takes a payload of n bytes that a rank sent without asking. An error is a
+// *ViolationError: the rank has no such allowance, and the payload must not be kept.
 func (b *Budget) Unasked(rank int, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,7 +301,8 @@ func (b *Budget) forgetUnaskedLocked(rank int) {
 	}
 }
 
-// UnaskedSender is a sender's side of an Allowance, for one receiver. One goroutine uses it at a time.
+// UnaskedSender is a sender's side of an Allowance, for one receiver. One goroutine uses it at a
+// time.
 type UnaskedSender struct {
 	allowance int64
 	sent      uint64 // bytes in all
@@ -311,8 +312,8 @@ type UnaskedSender struct {
 // NewUnaskedSender begins with the receiver's Allowance.
 func NewUnaskedSender(allowance int64) *UnaskedSender { return &UnaskedSender{allowance: allowance} }
 
-// Take reports whether a payload of n bytes may go unasked; then it counts as sent. Else it is to be
-// offered.
+// Take reports whether a payload of n bytes may go unasked; then it counts as sent. Else it is to
+// be offered.
 func (s *UnaskedSender) Take(n int64) bool {
 	if n < 0 || n > s.allowance-int64(s.sent-s.consumed) {
 		return false
@@ -321,8 +322,8 @@ func (s *UnaskedSender) Take(n int64) bool {
 	return true
 }
 
-// Consumed takes what the receiver says that it has consumed in all. Late and repeated totals change
-// nothing. An error is a *ViolationError.
+// Consumed takes what the receiver says that it has consumed in all. Late and repeated totals
+// change nothing. An error is a *ViolationError.
 func (s *UnaskedSender) Consumed(rank int, total uint64) error {
 	if total > s.sent {
 		return &ViolationError{Peer: rank, Rule: "consumed more than it was sent unasked", Got: saturated(int64(min(total, math.MaxInt64))), Limit: saturated(int64(s.sent))}

@@ -227,7 +227,8 @@ func TestIncastSharesTheMemory(t *testing.T) {
 	for _, n := range bytes {
 		least, most = min(least, n), max(most, n)
 	}
-	// Start-time fair queueing: backlogged ranks differ by at most two payloads, and as much is in flight.
+	// Start-time fair queueing: backlogged ranks differ by at most two payloads, and as much is in
+	// flight.
 	if most-least > 4*100+200 {
 		t.Errorf("bytes of each rank: %v", bytes)
 	}

@@ -198,11 +198,11 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 	}
 }
 
-// mayWaitLocked decides on a wait of an owner that holds bytes of other claims. Without a reserve it
-// is refused, also when its bytes are granted: their data may be what another makes with the bytes
-// that the owner holds. With one, the reserve serves what is not granted. Nobody who holds bulk bytes
-// or reserved ones waits for bytes, but for the reserve, and then has nothing of it: so all come
-// back as soon as their holders have used them.
+// mayWaitLocked decides on a wait of an owner that holds bytes of other claims. Without a reserve
+// it is refused, also when its bytes are granted: their data may be what another makes with the
+// bytes that the owner holds. With one, the reserve serves what is not granted. Nobody who holds
+// bulk bytes or reserved ones waits for bytes, but for the reserve, and then has nothing of it: so
+// all come back as soon as their holders have used them.
 func (b *Budget) mayWaitLocked(c *claim) error {
 	o := c.owner
 	if o.others(c) == 0 || b.reserve.size > 0 && c.state == claimGranted {

@@ -281,8 +281,8 @@ func (p *Pending) ended(i int, err error) {
 	}
 }
 
-// abandon ends a set that was granted: at once the fetches that have ended or never began, the others
-// when they end.
+// abandon ends a set that was granted: at once the fetches that have ended or never began, the
+// others when they end.
 func (p *Pending) abandon(err error) {
 	b := p.b
 	b.mu.Lock()
@@ -382,9 +382,9 @@ func (p *Pending) changeOwnerLocked(to *Owner) {
 	p.owner = to
 }
 
-// Down ends the sets that wait and have fetches from a rank, with the cause of its death, which must
-// not be nil, and the offers of that rank that wait. Fetches in flight and payloads that were granted
-// bytes end as their transport says; what the rank had sent unasked counts as consumed.
+// Down ends the sets that wait and have fetches from a rank, with the cause of its death, which
+// must not be nil, and the offers of that rank that wait. Fetches in flight and payloads that were
+// granted bytes end as their transport says; what the rank had sent unasked counts as consumed.
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
 	defer b.unlock()

@@ -69,8 +69,8 @@ func (b *Budget) stallLocked(c *claim, cause error) *MemoryStallError {
 }
 
 // Watch returns a *MemoryStallError when the first in the queue, or the first that waits for the
-// reserve, has waited for StallAfter: someone holds memory and does not get on, or waits for another
-// that does. Whoever calls Observe calls it, too. It changes nothing.
+// reserve, has waited for StallAfter: someone holds memory and does not get on, or waits for
+// another that does. Whoever calls Observe calls it, too. It changes nothing.
 func (b *Budget) Watch() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

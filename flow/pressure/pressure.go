@@ -230,7 +230,8 @@ func ReadHeap() Heap {
 	return Heap{Goal: v(0), Used: v(1), Idle: v(2) + v(3), Total: v(4) - v(5), Limit: v(6)}
 }
 
-// pinned reads VmPin, memory that devices have, and VmLck, memory that mlock has. Neither is swapped.
+// pinned reads VmPin, memory that devices have, and VmLck, memory that mlock has. Neither is
+// swapped.
 func (r *Reader) pinned(to *flow.Reading) Source {
 	t := r.root.Table("/proc/self/status")
 	if t["VmPin"] == "" {

@@ -1,9 +1,10 @@
 package pressure
 
 import (
-	"io/fs"
+	"maps"
 	"math"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -177,7 +178,7 @@ func TestThisMachine(t *testing.T) {
 // frame is what the files were at one time of a recorded trace.
 type frame struct {
 	at time.Duration
-	fs fs.FS
+	fs fstest.MapFS
 }
 
 func trace(t *testing.T, name string) (frames []frame) {
@@ -196,11 +197,7 @@ func trace(t *testing.T, name string) (frames []frame) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copied := fstest.MapFS{}
-		for n, f := range now {
-			copied[n] = f
-		}
-		frames = append(frames, frame{time.Duration(ms) * time.Millisecond, copied})
+		frames = append(frames, frame{time.Duration(ms) * time.Millisecond, maps.Clone(now)})
 	}
 	for _, f := range a.Files {
 		dir, rest, _ := strings.Cut(path.Clean(f.Name), "/")
@@ -214,17 +211,54 @@ func trace(t *testing.T, name string) (frames []frame) {
 	return frames
 }
 
-// The machine of the trace has a memory controller of v1 and accounts for the stalls of a group of
-// v2. A budget that adapts to it gives way as soon as the memory fills, and halves while it thrashes.
-func TestABudgetOnARecordedTrace(t *testing.T) {
-	frames := trace(t, "testdata/thrash.txtar")
-	var now time.Duration
-	read := func(i int) flow.Reading {
-		now = frames[i].at
-		return NewAt(frames[i].fs, noHeap).Read()
+// without hides files from a frame.
+func (f frame) without(parts ...string) frame {
+	left := fstest.MapFS{}
+	for name, file := range f.fs {
+		if !slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(name, p) }) {
+			left[name] = file
+		}
 	}
-	first := read(0)
-	if len(first.Bounds) != 2 || first.Bounds[0].Source != "memory.limit_in_bytes of /job" || first.StalledBy != "memory.pressure of /job" {
+	return frame{f.at, left}
+}
+
+// The machine of the trace has a memory controller of v1 and accounts for the stalls of a group of
+// v2. A budget that adapts to it gives way as soon as the memory fills, and halves while it
+// thrashes; so it does with less to go by.
+func TestABudgetOnARecordedTrace(t *testing.T) {
+	recorded := trace(t, "testdata/thrash.txtar")
+	for _, c := range []struct {
+		name          string
+		hidden        []string
+		room, halving flow.Cause // 0: none
+		bound, stalls string
+	}{
+		{"all", nil, flow.CauseRoom, flow.CauseStalled, "memory.limit_in_bytes of /job", "memory.pressure of /job"},
+		{"no stalls", []string{"pressure"}, flow.CauseRoom, flow.CauseFaults, "memory.limit_in_bytes of /job", ""},
+		{"no groups", []string{"sys/fs", "pressure"}, 0, flow.CauseFaults, "MemAvailable", ""},
+		{"no faults either", []string{"self/stat", "pressure"}, flow.CauseRoom, 0, "memory.limit_in_bytes of /job", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var frames []frame
+			for _, f := range recorded {
+				frames = append(frames, f.without(c.hidden...))
+			}
+			causes, least := replay(t, frames, c.bound, c.stalls)
+			if c.room != 0 && causes[c.room] == 0 || c.halving != 0 && causes[c.halving] == 0 || causes[flow.CauseCalm] == 0 {
+				t.Errorf("decisions by cause: %v", causes)
+			}
+			if c.room != 0 && least > 12<<20 {
+				t.Errorf("the limit was at least %d MiB", least>>20)
+			}
+		})
+	}
+}
+
+// replay has a budget observe the frames while there is always one who waits.
+func replay(t *testing.T, frames []frame, bound, stalls string) (causes map[flow.Cause]int, least int64) {
+	now := frames[0].at
+	first := NewAt(frames[0].fs, noHeap).Read()
+	if first.Bounds[0].Source != bound || first.StalledBy != stalls {
 		t.Fatalf("%+v", first)
 	}
 	b, err := flow.NewBudget(flow.BudgetConfig{
@@ -234,42 +268,30 @@ func TestABudgetOnARecordedTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := make([]*flow.Pending, 0, 64) // more than fits: someone always waits
-	for range 64 {
+	start := b.Stats().Limit
+	for b.Room() > 0 {
 		s := b.NewFetchSet()
-		s.Fetch(sized(4 << 20))
+		s.Fetch(sized(b.Largest()))
 		p, err := s.Post()
 		if err != nil {
 			t.Fatal(err)
 		}
-		waits = append(waits, p)
+		defer p.Cancel()
 	}
-	var stalled, room, calm int
-	var least int64 = math.MaxInt64
-	for i := 1; i < len(frames); i++ {
-		d, changed := b.Observe(read(i))
+	causes, least = map[flow.Cause]int{}, start
+	for _, f := range frames[1:] {
+		now = f.at
+		d, changed := b.Observe(NewAt(f.fs, noHeap).Read())
 		if !changed {
 			continue
 		}
 		t.Log(d.At, d)
-		switch {
-		case now < time.Second && d.To < 60<<20:
+		if causes[d.Cause]++; now < time.Second && d.To < 60<<20 {
 			t.Error("the limit fell in quiet")
-		case d.Cause == flow.CauseStalled:
-			stalled++
-		case d.Cause == flow.CauseRoom:
-			room++
-		case d.Cause == flow.CauseCalm:
-			calm++
 		}
 		least = min(least, d.To)
 	}
-	if stalled == 0 || room == 0 || calm == 0 || least > 12<<20 {
-		t.Errorf("%d times stalled, %d for lack of room, %d calm, at least %d MiB", stalled, room, calm, least>>20)
-	}
-	for _, p := range waits {
-		p.Cancel()
-	}
+	return causes, least
 }
 
 // sized is a fetch that is never started.
