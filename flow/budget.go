@@ -30,7 +30,7 @@ type Budget struct {
 	due     []*Offer // whose grant is to be reported when the lock is free
 	plain   plain    // what Acquire took
 	unasked map[int]*unasked
-	unmade  int64 // bytes granted to sets whose memory is not made yet
+	unmade  int64 // bytes of the limit that sets were granted, and have no memory yet
 
 	control *controller // nil: the limit does not adapt
 	closed  error

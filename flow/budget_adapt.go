@@ -1,8 +1,10 @@
 package flow
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -36,13 +38,20 @@ type MemoryBound struct {
 }
 
 // tightest is the bound that leaves least.
-func (r *Reading) tightest() (tightest MemoryBound, known bool) {
-	for _, b := range r.Bounds {
-		if !known || b.Limit-b.Used < tightest.Limit-tightest.Used {
-			tightest, known = b, true
-		}
+func (r *Reading) tightest() (b MemoryBound, known bool) {
+	return least(r.Bounds, func(b MemoryBound) int64 { return b.Limit - b.Used })
+}
+
+// smallest is the bound with the least memory, used or not.
+func (r *Reading) smallest() (b MemoryBound, known bool) {
+	return least(r.Bounds, func(b MemoryBound) int64 { return b.Limit })
+}
+
+func least(bounds []MemoryBound, by func(MemoryBound) int64) (first MemoryBound, known bool) {
+	if len(bounds) == 0 {
+		return first, false
 	}
-	return tightest, known
+	return slices.MinFunc(bounds, func(x, y MemoryBound) int { return cmp.Compare(by(x), by(y)) }), true
 }
 
 // Cause is why Observe changed the limit.

@@ -99,7 +99,6 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 	if c.StallAfter == 0 {
 		c.StallAfter = 10 * time.Second
 	}
-	bound, known := c.Memory.tightest()
 	floor := c.Limit
 	switch {
 	case c.StallAfter < 0 || c.Peers < 0:
@@ -114,7 +113,8 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 		c.Adapt, floor = &a, a.Floor
 	case c.Limit < 1 || c.Limit > math.MaxInt64/2:
 		return c, fmt.Errorf("flow: a budget of %d bytes: choose a Limit from 1 to 2^62, or Adapt", c.Limit)
-	case known && c.Limit > bound.Limit:
+	}
+	if bound, known := c.Memory.smallest(); known && c.Limit > bound.Limit {
 		return c, fmt.Errorf("flow: a budget of %s, but %s has %s, of which %s are used: choose at most %s, or Adapt",
 			bytesText(c.Limit), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used, 0)))
 	}

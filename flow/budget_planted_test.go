@@ -15,9 +15,22 @@ func TestBudgetTestsFindPlantedFaults(t *testing.T) {
 		return faulttest.Fault{Name: name, Edits: []faulttest.Edit{{File: "flow/" + file, Old: old, New: wrong}}, Found: found}
 	}
 	const queue, set = "budget_queue.go", "budget_set.go"
+	const passes = `
+			for d := c.turn.Next(); d != nil; {
+				next := d.turn.Next()
+				if !d.place && b.bulk.fits(d.bytes) {
+					b.grantLocked(d, &b.bulk)
+				}
+				d = next
+			}
+			break
+		}
+		b.grantLocked(c, &b.bulk)
+`
 	run := "^(TestRandomBudgetsKeepTheAccounts|TestWaitGraphs.*|TestBytesAreShared.*|TestGrantedBytesWithoutMemory.*|TestADecreaseCounts.*)$"
 	faulttest.Suite{Package: "flow", Run: run, Args: []string{"-steps=200000"}, Timeout: time.Minute}.Check(t,
 		fault("last in, first out", queue, "\tb.queue.Add(&c.turn, c)\n\tif", "\tdefer b.serveLocked()\n\tb.queue.AddFirst(&c.turn, c)\n\tif", "(?s)deadlock after.*earlier: order"),
+		fault("what fits passes", queue, "\t\t\tbreak\n\t\t}\n\t\tb.grantLocked(c, &b.bulk)\n", passes, "deadlock after"),
 		fault("hold and wait is not seen", queue, "if o.others(c) == 0 ||", "if true ||", "deadlock after"),
 		fault("bytes come back twice", set, "\t\tt.state = partOver\n", "", "freed twice|sum of"),
 		fault("a cancelled set keeps its bytes", set, "\tfor i := range p.parts {\n\t\tp.free(i)\n\t}\n\tfor _, f := range cancel", "\tfor _, f := range cancel", "bytes are held"),

@@ -113,7 +113,7 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 		b.holders.Add(&c.held, c)
 		c.owner.add(b, from, c.bytes)
 		if c.pending != nil {
-			b.unmade += c.bytes
+			c.pending.unmakeLocked(c.bytes)
 		}
 	}
 	if c.parker != nil {

@@ -250,10 +250,17 @@ func (p *Pending) start() {
 			return
 		}
 		p.parts[i].state = partStarted
-		p.b.unmade -= p.parts[i].bytes
+		p.unmakeLocked(-p.parts[i].bytes)
 		p.inFlight++
 		p.b.mu.Unlock()
 		p.parts[i].fetch.Start(func(err error) { p.ended(i, err) })
+	}
+}
+
+// unmakeLocked counts bytes of the limit that are granted and have no memory yet.
+func (p *Pending) unmakeLocked(n int64) {
+	if p.from != &p.b.reserve {
+		p.b.unmade += n
 	}
 }
 
@@ -325,7 +332,7 @@ func (p *Pending) free(i int) {
 	if state == partNew || state == partEnded {
 		b.mu.Lock()
 		if state == partNew {
-			b.unmade -= t.bytes
+			p.unmakeLocked(-t.bytes)
 		}
 		b.giveBackLocked(&p.claim, t.bytes)
 		b.unlock()

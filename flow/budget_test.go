@@ -151,6 +151,7 @@ func TestNonsenseBudgetsAreRefusedWithFigures(t *testing.T) {
 		{"nothing", BudgetConfig{}, []string{"0 bytes", "Limit", "Adapt"}},
 		{"negative", BudgetConfig{Limit: -5}, []string{"-5 bytes"}},
 		{"more than a group has", BudgetConfig{Limit: 64 << 30, Memory: memory}, []string{"64.0 GiB", "memory.max of /job", "512.0 MiB", "500.0 MiB", "at most 12.0 MiB"}},
+		{"more than a group with room", BudgetConfig{Limit: 1 << 30, Memory: Reading{Bounds: []MemoryBound{{"memory.max of /job", 512 << 20, 1}, {"MemAvailable", 8 << 30, 8 << 30}}}}, []string{"1.0 GiB", "memory.max of /job"}},
 		{"both", BudgetConfig{Limit: 1 << 20, Adapt: &AdaptConfig{}}, []string{"1.0 MiB", "Adapt.Ceiling"}},
 		{"all set apart", BudgetConfig{Limit: 1 << 20, Small: 1 << 20}, []string{"1.0 MiB for small claims", "at most half"}},
 		{"small above small", BudgetConfig{Limit: 1 << 20, Small: 64 << 10, SmallMax: 128 << 10}, []string{"128.0 KiB", "64.0 KiB", "raise Small"}},

@@ -95,7 +95,7 @@ func (b *Budget) Check() error {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
-		if p := c.pending; p != nil {
+		if p := c.pending; p != nil && c.from != &b.reserve {
 			for i := range p.parts {
 				if p.parts[i].state == partNew {
 					unmade += p.parts[i].bytes
