@@ -30,6 +30,7 @@ type Budget struct {
 	due     []*Offer // whose grant is to be reported when the lock is free
 	plain   plain    // what Acquire took
 	unasked map[int]*unasked
+	tokens  int   // held, of BudgetConfig.Messages
 	unmade  int64 // bytes of the limit that sets were granted, and have no memory yet
 
 	control *controller // nil: the limit does not adapt
@@ -79,12 +80,12 @@ func (b *Budget) Largest() int64 {
 	return floor - b.cfg.Small - b.cfg.Unscheduled
 }
 
-// Room is how many bytes a set could have now without waiting; 0 while others wait. It is a hint
-// for the pace of a collective.
+// Room is how many bytes a set could have now without waiting; 0 while others wait, or without a
+// token for a message. It is a hint for the pace of a collective.
 func (b *Budget) Room() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.queue.Len() > 0 {
+	if b.queue.Len() > 0 || !b.fitsLocked(1, 1) {
 		return 0
 	}
 	return max(b.bulk.size-b.bulk.held, 0)
@@ -101,7 +102,7 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 		b.mu.Unlock()
 		return err
 	}
-	if from := b.atOnceLocked(n); from != nil {
+	if from := b.atOnceLocked(n, 0); from != nil {
 		b.takeLocked(from, n)
 		b.plain.add(b, from, n)
 		b.mu.Unlock()
@@ -200,6 +201,8 @@ type BudgetStats struct {
 	Peak        int64 // the most that Bulk, Small and Unscheduled were together
 	PeakReserve int64
 
+	Messages int // fetches and payloads that hold bytes, if there is a limit of them
+
 	Acquired int64 // of Acquire, in bytes
 	Leased   int64 // of fetch sets
 	Offered  int64 // of granted payloads
@@ -225,6 +228,7 @@ func (b *Budget) Stats() BudgetStats {
 	defer b.mu.Unlock()
 	s := b.stats
 	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held, b.unscheduled.held, b.reserve.held
+	s.Messages = b.tokens
 	s.Acquired = b.plain.bulk + b.plain.small
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
 		if c.offer != nil {

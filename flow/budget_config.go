@@ -34,6 +34,9 @@ type BudgetConfig struct {
 	// refused; an adaptive one begins with what it leaves. The zero value knows nothing.
 	Memory Reading
 
+	// Messages is how many fetches and payloads may hold bytes at once, but for small ones. The
+	// paper's tokens are these. 0: any number.
+	Messages int
 	// Small is how many bytes of the limit only claims of at most SmallMax bytes may use, and that
 	// without waiting behind larger ones. 0: 1/16 of the floor. -1: none.
 	Small int64
@@ -101,8 +104,8 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 	}
 	floor := c.Limit
 	switch {
-	case c.StallAfter < 0 || c.Peers < 0:
-		return c, fmt.Errorf("flow: a budget with StallAfter %v and %d peers: choose at least 0", c.StallAfter, c.Peers)
+	case c.StallAfter < 0 || c.Peers < 0 || c.Messages < 0:
+		return c, fmt.Errorf("flow: a budget with StallAfter %v, %d peers and %d messages: choose at least 0", c.StallAfter, c.Peers, c.Messages)
 	case c.Adapt != nil && c.Limit != 0:
 		return c, fmt.Errorf("flow: a limit of %s that is also to adapt: give it as Adapt.Ceiling", bytesText(c.Limit))
 	case c.Adapt != nil:

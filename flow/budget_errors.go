@@ -22,9 +22,14 @@ var (
 type SetTooLargeError struct {
 	Need, Limit int64 // in bytes
 	Fetches     int   // of the set; 1 also for anything else
+	Messages    int   // how many fetches it may have; 0: any number
 }
 
 func (e *SetTooLargeError) Error() string {
+	if e.Messages > 0 && e.Fetches > e.Messages {
+		return fmt.Sprintf("flow: a set of %d fetches, and the budget serves at most %d messages at once: use FetchSet.Each, smaller sets, or more Messages",
+			e.Fetches, e.Messages)
+	}
 	if e.Fetches > 1 {
 		return fmt.Sprintf("flow: a set of %d fetches needs %s at once, and the budget serves at most %s: use FetchSet.Each, smaller sets, or a larger limit",
 			e.Fetches, bytesText(e.Need), bytesText(e.Limit))

@@ -205,6 +205,9 @@ func newGraph(seed uint64, faulty bool, reserve int64) (*waitGraph, error) {
 	if g.rng.IntN(2) == 0 {
 		cfg.Small, cfg.SmallMax = 4, 2
 	}
+	if g.rng.IntN(3) == 0 {
+		cfg.Messages = 3 // of a set
+	}
 	var err error
 	if g.b, err = NewBudget(cfg); err != nil {
 		return nil, err

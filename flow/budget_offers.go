@@ -30,7 +30,7 @@ type Offer struct {
 // of one rank are granted in the order of their offers. An offer has its place among the sets.
 func (b *Budget) Offer(rank int, bytes int64, granted func(*Offer)) (*Offer, error) {
 	o := &Offer{b: b, granted: granted}
-	o.claim.bytes, o.claim.offer = bytes, o
+	o.claim.bytes, o.claim.messages, o.claim.offer = bytes, 1, o
 	b.mu.Lock()
 	if err := b.refusalLocked(bytes, 1); err != nil {
 		b.mu.Unlock()
@@ -39,7 +39,7 @@ func (b *Budget) Offer(rank int, bytes int64, granted func(*Offer)) (*Offer, err
 	o.claim.since = b.cfg.Now()
 	o.source = b.offers.source(rank)
 	if o.source.waiting.Len() == 0 {
-		if from := b.atOnceLocked(bytes); from != nil {
+		if from := b.atOnceLocked(bytes, 1); from != nil {
 			b.offers.charge(o)
 			b.grantLocked(&o.claim, from)
 			b.due = append(b.due, o)
@@ -152,7 +152,7 @@ func (s *offers) add(b *Budget, o *Offer) {
 // serve grants the next offer, whose place is the first in the queue, if it fits.
 func (s *offers) serve(b *Budget) bool {
 	o := s.first()
-	if !b.bulk.fits(o.claim.bytes) {
+	if !b.fitsLocked(o.claim.bytes, 1) {
 		return false
 	}
 	s.take(o, s.places.First())

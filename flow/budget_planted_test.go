@@ -18,7 +18,7 @@ func TestBudgetTestsFindPlantedFaults(t *testing.T) {
 	const passes = `
 			for d := c.turn.Next(); d != nil; {
 				next := d.turn.Next()
-				if !d.place && b.bulk.fits(d.bytes) {
+				if !d.place && b.fitsLocked(d.bytes, d.messages) {
 					b.grantLocked(d, &b.bulk)
 				}
 				d = next

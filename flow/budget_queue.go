@@ -14,18 +14,20 @@ import (
 //	holders                             granted: left of its bytes are held
 //	none                                over, or never posted
 type claim struct {
-	bytes   int64
-	left    int64 // held
-	from    *pool // once granted
-	state   claimState
-	err     error         // why it ended before it was granted
-	since   time.Duration // when it was posted; once granted, when that was
-	owner   *Owner        // nil: none
-	place   bool          // in the queue, of one of the offers; it has nothing else
-	plain   bool          // of Acquire: over as soon as it is granted
-	offer   *Offer        // that it belongs to
-	pending *Pending      // that it belongs to
-	parker  Parker        // of the goroutine that waits; nil: none does
+	bytes    int64
+	messages int   // fetches and payloads in it
+	tokens   int   // held, of BudgetConfig.Messages
+	left     int64 // held
+	from     *pool // once granted
+	state    claimState
+	err      error         // why it ended before it was granted
+	since    time.Duration // when it was posted; once granted, when that was
+	owner    *Owner        // nil: none
+	place    bool          // in the queue, of one of the offers; it has nothing else
+	plain    bool          // of Acquire: over as soon as it is granted
+	offer    *Offer        // that it belongs to
+	pending  *Pending      // that it belongs to
+	parker   Parker        // of the goroutine that waits; nil: none does
 
 	turn, short, held queue.Link[claim] // its places in queue or nested, in smalls, in holders
 }
@@ -44,25 +46,31 @@ func (b *Budget) refusalLocked(n int64, fetches int) error {
 	switch most := b.Largest(); {
 	case b.closed != nil:
 		return b.closed
-	case n < 0 || n > most:
+	case n < 0 || n > most || b.cfg.Messages > 0 && fetches > b.cfg.Messages:
 		b.stats.TooLarge++
-		return &SetTooLargeError{Need: n, Limit: most, Fetches: fetches}
+		return &SetTooLargeError{Need: n, Limit: most, Fetches: fetches, Messages: b.cfg.Messages}
 	}
 	return nil
 }
 
-// atOnceLocked is the pool that serves n bytes without a wait; nil: they must be queued.
-func (b *Budget) atOnceLocked(n int64) *pool {
+// atOnceLocked is the pool that serves n bytes of some messages without a wait; nil: they must be
+// queued.
+func (b *Budget) atOnceLocked(n int64, messages int) *pool {
 	switch {
 	case b.isSmall(n) && b.smalls.Len() == 0 && b.small.fits(n):
 		if b.queue.Len() > 0 {
 			b.stats.Passed++
 		}
 		return &b.small
-	case n == 0 || b.queue.Len() == 0 && b.bulk.fits(n):
+	case n == 0 || b.queue.Len() == 0 && b.fitsLocked(n, messages):
 		return &b.bulk
 	}
 	return nil
+}
+
+// fitsLocked reports whether there are bulk bytes and tokens for a claim.
+func (b *Budget) fitsLocked(n int64, messages int) bool {
+	return b.bulk.fits(n) && (n == 0 || b.cfg.Messages == 0 || messages <= b.cfg.Messages-b.tokens)
 }
 
 func (b *Budget) isSmall(n int64) bool { return n > 0 && n <= b.cfg.SmallMax }
@@ -70,7 +78,7 @@ func (b *Budget) isSmall(n int64) bool { return n > 0 && n <= b.cfg.SmallMax }
 // postLocked grants a claim at once, or queues it.
 func (b *Budget) postLocked(c *claim) {
 	c.since = b.cfg.Now()
-	if from := b.atOnceLocked(c.bytes); from != nil {
+	if from := b.atOnceLocked(c.bytes, c.messages); from != nil {
 		b.grantLocked(c, from)
 		return
 	}
@@ -110,6 +118,10 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 		b.plain.add(b, from, c.bytes)
 		c.left, c.state = 0, claimOver
 	} else if c.bytes > 0 {
+		if from == &b.bulk && b.cfg.Messages > 0 {
+			c.tokens = c.messages
+			b.tokens += c.tokens
+		}
 		b.holders.Add(&c.held, c)
 		c.owner.add(b, from, c.bytes)
 		if c.pending != nil {
@@ -121,12 +133,17 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 	}
 }
 
-// giveBackLocked returns n of the bytes that a claim holds, and ends it with the last.
+// giveBackLocked returns n of the bytes that a claim holds, those of one message, and ends it with
+// the last.
 func (b *Budget) giveBackLocked(c *claim, n int64) {
+	if c.tokens > 0 {
+		c.tokens--
+		b.tokens--
+	}
 	c.left -= n
 	c.from.held -= n
 	c.owner.add(b, c.from, -n)
-	if c.left == 0 {
+	if c.left == 0 && c.tokens == 0 {
 		c.held.Leave()
 		c.state = claimOver
 	}
@@ -164,7 +181,7 @@ func (b *Budget) serveLocked() {
 			}
 			continue
 		}
-		if !b.bulk.fits(c.bytes) {
+		if !b.fitsLocked(c.bytes, c.messages) {
 			break
 		}
 		b.grantLocked(c, &b.bulk)

@@ -27,6 +27,7 @@ var budgetWorlds = []BudgetConfig{
 	{Limit: 100, Small: -1},
 	{Limit: 400, Small: 40, SmallMax: 10, Peers: worldRanks, Unscheduled: 32},
 	{Limit: 300, Small: 30, SmallMax: 30, Reserve: -1},
+	{Limit: 300, Small: 30, SmallMax: 10, Messages: 4, Reserve: 100},
 	{Limit: 64, Small: 8, SmallMax: 2, Peers: 4, Unscheduled: 16, Reserve: 20},
 }
 

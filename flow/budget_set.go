@@ -71,7 +71,7 @@ func (s *FetchSet) Post() (*Pending, error) {
 	s.posted = true
 	b := s.b
 	p := &Pending{b: b, parts: make([]part, len(s.fetches))}
-	p.bytes, p.owner, p.pending = s.bytes, s.owner, p
+	p.bytes, p.messages, p.owner, p.pending = s.bytes, len(s.fetches), s.owner, p
 	for i, f := range s.fetches {
 		p.parts[i] = part{fetch: f, bytes: f.Bytes()}
 	}
@@ -113,7 +113,7 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	}
 	for rest := s.fetches; len(rest) > 0; {
 		part := &FetchSet{b: s.b, owner: s.owner}
-		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes {
+		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes && (len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
 			part.Fetch(rest[0])
 			rest = rest[1:]
 		}

@@ -309,6 +309,45 @@ func TestEachServesALargeSetInParts(t *testing.T) {
 	}
 }
 
+func TestMessagesAreBoundedToo(t *testing.T) {
+	b := newBudget(t, BudgetConfig{Limit: 1000, Small: 10, SmallMax: 5, Messages: 3})
+	two, fakes := post(t, b.NewFetchSet(), 50, 50)
+	var granted []*Offer
+	third := offered(t, b, 1, 60, &granted)
+	fourth := offered(t, b, 1, 60, &granted)
+	small, _ := post(t, b.NewFetchSet(), 2, 2)
+	if !two.Granted() || len(granted) != 1 || !small.Granted() || b.Stats().Messages != 3 || b.Room() != 0 {
+		t.Fatalf("%d offers granted, %+v", len(granted), b.Stats())
+	}
+	l := fetched(t, two, fakes)
+	l.ReleaseOne(1)
+	if len(granted) != 2 || b.Stats().Messages != 3 {
+		t.Errorf("%d offers granted, %+v", len(granted), b.Stats())
+	}
+	l.Release()
+	third.Release()
+	fourth.Release()
+	small.Cancel()
+	if s := b.Stats(); s.Messages != 0 || held(b) != 0 {
+		t.Errorf("%+v", s)
+	}
+	s := b.NewFetchSet()
+	for range 7 {
+		s.Fetch(&at{fake{bytes: 10}})
+	}
+	var parts []int
+	err := s.Each(t.Context(), func(l *Lease) error { parts = append(parts, l.Len()); return nil })
+	if err != nil || fmt.Sprint(parts) != "[3 3 1]" {
+		t.Errorf("%v in parts %v", err, parts)
+	}
+	_, err = s.Post()
+	var e *SetTooLargeError
+	if !errors.As(err, &e) || e.Messages != 3 {
+		t.Fatalf("got %v", err)
+	}
+	mentions(t, err, "7 fetches", "at most 3 messages")
+}
+
 func TestTheSetOfNothingIsGranted(t *testing.T) {
 	b := newBudget(t, bulkOnly(10))
 	if err := b.Acquire(t.Context(), 10); err != nil {

@@ -87,14 +87,15 @@ func (b *Budget) Watch() error {
 func (b *Budget) Check() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var unmade int64
+	var unmade, tokens int64
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
 	owners := map[*Owner][2]int64{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
-		if c.state != claimGranted || c.left < 1 || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
+		if c.state != claimGranted || c.left < 0 || c.left == 0 && c.tokens == 0 || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
+		tokens += int64(c.tokens)
 		if p := c.pending; p != nil && c.from != &b.reserve {
 			for i := range p.parts {
 				if p.parts[i].state == partNew {
@@ -126,6 +127,8 @@ func (b *Budget) Check() error {
 		{"bulk held = sum of claims", b.bulk.held, held[&b.bulk]},
 		{"small held = sum of claims", b.small.held, held[&b.small]},
 		{"reserve held = sum of claims", b.reserve.held, held[&b.reserve]},
+		{"tokens held = sum of claims", int64(b.tokens), tokens},
+		{"tokens held within Messages", int64(b.tokens), int64(min(b.tokens, max(b.cfg.Messages, 0)))},
 		{"unmade = sum of parts that are new", b.unmade, unmade},
 		{"unscheduled held = sum of peers", b.unscheduled.held, unasked},
 		{"bulk + small + unscheduled = limit", b.bulk.size + b.small.size + b.unscheduled.size, b.limit},
@@ -168,7 +171,7 @@ func (b *Budget) checkQueuesLocked() error {
 	if offers != places || places != b.offers.places.Len() {
 		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
 	}
-	if c := b.headLocked(); c != nil && b.bulk.fits(c.bytes) {
+	if c := b.headLocked(); c != nil && b.fitsLocked(c.bytes, c.messages) {
 		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)
 	}
 	return nil
