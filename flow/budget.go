@@ -30,8 +30,9 @@ type Budget struct {
 	due     []*Offer // whose grant is to be reported when the lock is free
 	plain   plain    // what Acquire took
 	unasked map[int]*unasked
-	tokens  int   // held, of BudgetConfig.Messages
-	unmade  int64 // bytes of the limit that sets were granted, and have no memory yet
+	posted  uint64 // claims
+	tokens  int    // held, of BudgetConfig.Messages
+	unmade  int64  // bytes of the limit that sets were granted, and have no memory yet
 
 	control *controller // nil: the limit does not adapt
 	closed  error

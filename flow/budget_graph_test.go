@@ -28,6 +28,7 @@ type task struct {
 	left  int        // steps to come
 	after *graphStep // to be done before the next is posted
 	now   *graphStep // posted, and not done
+	next  *graphStep // posted ahead
 	kept  *Lease     // of the step before
 }
 
@@ -77,7 +78,11 @@ func (g *waitGraph) post(t *task) error {
 	if s.pending, err = set.Post(); err != nil {
 		return err
 	}
-	t.now, t.after = s, nil
+	if t.now == nil {
+		t.now, t.after = s, nil
+	} else {
+		t.next = s
+	}
 	t.left--
 	if t.kept == nil { // else it is perhaps posted again
 		g.posted = append(g.posted, s)
@@ -95,6 +100,9 @@ func (g *waitGraph) move(i int) (possible int, err error) {
 		possible++
 	}
 	for _, t := range g.tasks {
+		if !g.faulty && t.now != nil && t.next == nil && t.left > 0 {
+			try(func() error { return g.post(t) })
+		}
 		switch s := t.now; {
 		case s == nil && t.left > 0 && ready(t.after):
 			try(func() error { return g.post(t) })
@@ -110,7 +118,12 @@ func (g *waitGraph) move(i int) (possible int, err error) {
 				}
 			}
 			if s.pending.Granted() && (!s.pending.starting || s.pending.inFlight == 0) {
-				try(func() (err error) { s.lease, err = s.pending.Test(); return err })
+				try(func() (err error) {
+					if err = s.pending.mayWait(); err == nil {
+						s.lease, err = s.pending.Test()
+					}
+					return err
+				})
 			}
 		}
 	}
@@ -143,8 +156,8 @@ func (g *waitGraph) finish(t *task) {
 	} else {
 		s.lease.Release()
 	}
-	s.done, t.now = true, nil
-	if t.kept == nil { // else it would hold and wait where no budget sees it
+	s.done, t.now, t.next = true, t.next, nil
+	if t.kept == nil && t.now == nil { // else it would hold and wait where no budget sees it
 		t.after = g.anyPosted()
 	}
 }

@@ -282,8 +282,8 @@ func (b *Budget) Consumed(rank int, n int64) (total uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.unasked[rank]
-	if u == nil { // it is down
-		return 0
+	if u == nil {
+		u = new(unasked)
 	}
 	if n < 0 || n > u.held {
 		panic(fmt.Sprintf("flow: %d bytes of rank %d consumed, and it has %d here", n, rank, u.held))
@@ -292,13 +292,6 @@ func (b *Budget) Consumed(rank int, n int64) (total uint64) {
 	u.consumed += uint64(n)
 	b.unscheduled.held -= n
 	return u.consumed
-}
-
-func (b *Budget) forgetUnaskedLocked(rank int) {
-	if u := b.unasked[rank]; u != nil {
-		b.unscheduled.held -= u.held
-		delete(b.unasked, rank)
-	}
 }
 
 // UnaskedSender is a sender's side of an Allowance, for one receiver. One goroutine uses it at a

@@ -1,5 +1,7 @@
 package flow
 
+import "github.com/ibconduit/conduit/internal/queue"
+
 // Owner is what waits and holds as one: a goroutine, a worker. Through it a Budget knows that a
 // goroutine that is to wait for a set holds another, which breaks the condition of liveness. One
 // goroutine uses it at a time, but leases may be released and handed over by others.
@@ -8,8 +10,7 @@ type Owner struct {
 	name   string
 	parker Parker
 
-	// Under the budget's lock.
-	bulk, reserve int64 // held, in bytes; small bytes block nobody
+	held queue.List[claim] // under the budget's lock: its sets that hold bytes, but for small ones
 }
 
 // NewOwner names an owner; the name is for errors. The parker is what its waits wait with, such as
@@ -25,30 +26,39 @@ func (b *Budget) NewOwner(name string, p Parker) *Owner {
 func (o *Owner) Name() string { return o.name }
 
 // Holds is how many bytes count as held when the owner is to wait: those of its sets that were
-// granted and not given back, but for small ones.
-func (o *Owner) Holds() int64 {
+// granted and not given back. Small sets that passed the queue block nobody, and do not count.
+func (o *Owner) Holds() (bytes int64) {
 	o.b.mu.Lock()
 	defer o.b.mu.Unlock()
-	return o.bulk + o.reserve
-}
-
-// others is how many bytes the owner holds of other claims. It and add are for no owner, too.
-func (o *Owner) others(c *claim) int64 {
-	switch {
-	case o == nil:
-		return 0
-	case c.from == &o.b.bulk || c.from == &o.b.reserve:
-		return o.bulk + o.reserve - c.left
+	for c := o.held.First(); c != nil; c = c.own.Next() {
+		bytes += c.left
 	}
-	return o.bulk + o.reserve
+	return bytes
 }
 
-func (o *Owner) add(b *Budget, from *pool, n int64) {
-	switch {
-	case o == nil:
-	case from == &b.bulk:
-		o.bulk += n
-	case from == &b.reserve:
-		o.reserve += n
+// before is how many bytes the owner holds of claims that were posted before c, or of the reserve,
+// and how many of these are the reserve's. It and take are for no owner, too.
+func (o *Owner) before(c *claim) (bytes, reserved int64) {
+	if o == nil {
+		return 0, 0
+	}
+	for h := o.held.First(); h != nil; h = h.own.Next() {
+		switch reserve := h.from == &o.b.reserve; {
+		case h == c:
+		case reserve:
+			reserved += h.left
+			bytes += h.left
+		case h.seq < c.seq:
+			bytes += h.left
+		}
+	}
+	return bytes, reserved
+}
+
+// take adds what a claim holds to the owner's.
+func (o *Owner) take(c *claim) {
+	c.own.Leave()
+	if o != nil && c.from != &o.b.small {
+		o.held.Add(&c.own, c)
 	}
 }

@@ -15,10 +15,12 @@ import (
 //	none                                over, or never posted
 type claim struct {
 	bytes    int64
-	messages int   // fetches and payloads in it
-	tokens   int   // held, of BudgetConfig.Messages
-	left     int64 // held
-	from     *pool // once granted
+	messages int    // fetches and payloads in it
+	seq      uint64 // in the order of posting
+	left     int64  // held
+	open     int    // messages that have not given back their bytes, once granted
+	counted  bool   // those are tokens of BudgetConfig.Messages
+	from     *pool  // once granted
 	state    claimState
 	err      error         // why it ended before it was granted
 	since    time.Duration // when it was posted; once granted, when that was
@@ -29,7 +31,8 @@ type claim struct {
 	pending  *Pending      // that it belongs to
 	parker   Parker        // of the goroutine that waits; nil: none does
 
-	turn, short, held queue.Link[claim] // its places in queue or nested, in smalls, in holders
+	// Its places in queue or nested, in smalls, in holders, and among what its owner holds.
+	turn, short, held, own queue.Link[claim]
 }
 
 type claimState uint8
@@ -77,7 +80,8 @@ func (b *Budget) isSmall(n int64) bool { return n > 0 && n <= b.cfg.SmallMax }
 
 // postLocked grants a claim at once, or queues it.
 func (b *Budget) postLocked(c *claim) {
-	c.since = b.cfg.Now()
+	b.posted++
+	c.since, c.seq = b.cfg.Now(), b.posted
 	if from := b.atOnceLocked(c.bytes, c.messages); from != nil {
 		b.grantLocked(c, from)
 		return
@@ -113,17 +117,16 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 	c.turn.Leave()
 	c.short.Leave()
 	b.takeLocked(from, c.bytes)
-	c.from, c.left, c.since, c.state = from, c.bytes, b.cfg.Now(), claimGranted
+	c.from, c.left, c.open, c.since, c.state = from, c.bytes, c.messages, b.cfg.Now(), claimGranted
 	if c.plain {
 		b.plain.add(b, from, c.bytes)
 		c.left, c.state = 0, claimOver
 	} else if c.bytes > 0 {
-		if from == &b.bulk && b.cfg.Messages > 0 {
-			c.tokens = c.messages
-			b.tokens += c.tokens
+		if c.counted = from == &b.bulk && b.cfg.Messages > 0; c.counted {
+			b.tokens += c.open
 		}
 		b.holders.Add(&c.held, c)
-		c.owner.add(b, from, c.bytes)
+		c.owner.take(c)
 		if c.pending != nil {
 			c.pending.unmakeLocked(c.bytes)
 		}
@@ -136,15 +139,14 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 // giveBackLocked returns n of the bytes that a claim holds, those of one message, and ends it with
 // the last.
 func (b *Budget) giveBackLocked(c *claim, n int64) {
-	if c.tokens > 0 {
-		c.tokens--
-		b.tokens--
-	}
 	c.left -= n
 	c.from.held -= n
-	c.owner.add(b, c.from, -n)
-	if c.left == 0 && c.tokens == 0 {
+	if c.counted {
+		b.tokens--
+	}
+	if c.open--; c.open == 0 {
 		c.held.Leave()
+		c.own.Leave()
 		c.state = claimOver
 	}
 	b.serveLocked()
@@ -168,6 +170,9 @@ func (b *Budget) endLocked(c *claim, err error) {
 // serveLocked grants what has become free: bulk bytes strictly in the order of the queue, so that
 // the first gets its bytes whatever comes behind it.
 func (b *Budget) serveLocked() {
+	if b.closed != nil {
+		return
+	}
 	for c := b.smalls.First(); c != nil && b.small.fits(c.bytes); c = b.smalls.First() {
 		if c != b.queue.First() {
 			b.stats.Passed++
@@ -215,22 +220,24 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 	}
 }
 
-// mayWaitLocked decides on a wait of an owner that holds bytes of other claims. Without a reserve
-// it is refused, also when its bytes are granted: their data may be what another makes with the
-// bytes that the owner holds. With one, the reserve serves what is not granted. Nobody who holds
-// bulk bytes or reserved ones waits for bytes, but for the reserve, and then has nothing of it: so
-// all come back as soon as their holders have used them.
+// mayWaitLocked decides on a wait of an owner that holds sets that it posted before. Without a
+// reserve it is refused, also when its bytes are granted: their data may be what another makes,
+// with the bytes that the owner holds. With one, the reserve serves what is not granted. Nobody who
+// holds bulk bytes or reserved ones waits for bytes, but for the reserve, and then has nothing of
+// it: so all come back as soon as their holders have used them. What was posted after c and is
+// granted holds up nobody that c can depend on: these were posted before c, and so granted before.
 func (b *Budget) mayWaitLocked(c *claim) error {
 	o := c.owner
-	if o.others(c) == 0 || b.reserve.size > 0 && c.state == claimGranted {
+	holds, reserved := o.before(c)
+	if holds == 0 || b.reserve.size > 0 && c.state == claimGranted {
 		return nil
 	}
-	if c.state == claimWaiting && c.bytes <= b.reserve.size && o.reserve == 0 {
+	if c.state == claimWaiting && c.bytes <= b.reserve.size && reserved == 0 {
 		c.short.Leave()
 		b.nested.Add(&c.turn, c)
 		b.serveLocked()
 		return nil
 	}
 	b.stats.HeldAndWait++
-	return &HoldAndWaitError{Owner: o.name, Need: c.bytes, Holds: o.others(c), Reserve: o.reserve}
+	return &HoldAndWaitError{Owner: o.name, Need: c.bytes, Holds: holds, Reserve: reserved}
 }

@@ -200,8 +200,9 @@ func (w *budgetWorld) post() error {
 func (w *budgetWorld) test(i int) error {
 	p, b := w.waits[i], w.b
 	b.mu.Lock()
-	others, waits := p.owner.others(&p.claim), p.state == claimWaiting && p.turn.In() != &b.nested
-	reserved := others > 0 && p.owner.reserve == 0 && p.bytes <= b.reserve.size
+	others, reserve := p.owner.before(&p.claim)
+	waits := p.state == claimWaiting && p.turn.In() != &b.nested
+	reserved := reserve == 0 && p.bytes <= b.reserve.size
 	b.mu.Unlock()
 	if waits && others > 0 {
 		err := p.mayWait()
@@ -320,7 +321,6 @@ func (w *budgetWorld) down(rank int) {
 		return o.Rank() == rank
 	})
 	w.asked[rank] = nil
-	w.unasked[rank], w.senders[rank] = 0, NewUnaskedSender(w.b.Allowance())
 	for i := len(w.fakes) - 1; i >= 0; i-- {
 		if w.fakes[i].rank == rank {
 			remove(&w.fakes, i).ended(errTransfer)

@@ -15,7 +15,7 @@ import (
 type Fetch interface {
 	// Rank is where the bytes come from.
 	Rank() int
-	// Bytes is how much memory the fetch takes from Start to Free, at least 0.
+	// Bytes is how much memory the fetch takes from Start to Free, at least 0, and always the same.
 	Bytes() int64
 	// Start makes the memory and begins the transfer. It is called at most once, when the bytes are
 	// granted, by the goroutine that waits for the set. ended is to be called once, by any goroutine:
@@ -382,16 +382,15 @@ func (l *Lease) Handover(to *Owner) {
 }
 
 func (p *Pending) changeOwnerLocked(to *Owner) {
-	if p.state == claimGranted {
-		p.owner.add(p.b, p.from, -p.left)
-		to.add(p.b, p.from, p.left)
-	}
 	p.owner = to
+	if p.state == claimGranted && p.bytes > 0 {
+		to.take(&p.claim)
+	}
 }
 
 // Down ends the sets that wait and have fetches from a rank, with the cause of its death, which
 // must not be nil, and the offers of that rank that wait. Fetches in flight and payloads that were
-// granted bytes end as their transport says; what the rank had sent unasked counts as consumed.
+// granted bytes end as their transport says; what the rank had sent unasked is consumed as ever.
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
 	defer b.unlock()
@@ -407,7 +406,6 @@ func (b *Budget) Down(rank int, cause error) {
 	for _, c := range dead {
 		b.endLocked(c, cause)
 	}
-	b.forgetUnaskedLocked(rank)
 	b.serveLocked()
 }
 

@@ -359,10 +359,22 @@ func TestTheSetOfNothingIsGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Release()
-	p, fakes := post(t, b.NewFetchSet(), 0)
+	p, fakes := post(t, b.NewFetchSet(), 0, 0)
 	fetched(t, p, fakes).Release()
-	if fakes[0].freed != 1 {
-		t.Error("not freed")
+	failed, more := post(t, b.NewFetchSet(), 0, 0, 0)
+	if _, err := failed.Test(); err != nil {
+		t.Fatal(err)
+	}
+	more[1].ended(errTransfer)
+	more[0].ended(nil) // before the waiter looks
+	if _, err := failed.Test(); err != errTransfer || more[2].cancelled != 1 {
+		t.Errorf("got %v", err)
+	}
+	more[2].ended(nil)
+	for _, f := range append(fakes, more...) {
+		if f.freed != 1 {
+			t.Error("not freed")
+		}
 	}
 }
 
@@ -552,6 +564,21 @@ func TestHoldAndWaitIsRefused(t *testing.T) {
 	if o.Holds() != 60 || b.Stats().HeldAndWait != 2 {
 		t.Errorf("holds %d", o.Holds())
 	}
+	// Sets that were posted behind it hold up nobody that it can depend on.
+	ahead, aheadFakes := post(t, b.NewOwner("ahead", nil).NewFetchSet(), 15)
+	second, secondFakes := post(t, ahead.owner.NewFetchSet(), 15)
+	if !second.Granted() || ahead.mayWait() != nil {
+		t.Error("an owner may not wait for the first of two that it posted ahead")
+	}
+	lease := fetched(t, ahead, aheadFakes)
+	if err := second.mayWait(); !errors.Is(err, ErrHoldAndWait) {
+		t.Errorf("got %v", err)
+	}
+	lease.Release()
+	if err := second.mayWait(); err != nil {
+		t.Error(err)
+	}
+	fetched(t, second, secondFakes).Release()
 	// Of another, or of none: nobody knows, and nobody waits for itself.
 	first.Handover(b.NewOwner("consumer", nil))
 	again, af := post(t, o.NewFetchSet(), 50)

@@ -89,13 +89,15 @@ func (b *Budget) Check() error {
 	defer b.mu.Unlock()
 	var unmade, tokens int64
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
-	owners := map[*Owner][2]int64{}
+	owned := map[*Owner]int{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
-		if c.state != claimGranted || c.left < 0 || c.left == 0 && c.tokens == 0 || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
+		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
-		tokens += int64(c.tokens)
+		if c.counted {
+			tokens += int64(c.open)
+		}
 		if p := c.pending; p != nil && c.from != &b.reserve {
 			for i := range p.parts {
 				if p.parts[i].state == partNew {
@@ -103,17 +105,17 @@ func (b *Budget) Check() error {
 				}
 			}
 		}
-		o := owners[c.owner]
-		if c.from == &b.reserve {
-			o[1] += c.left
-		} else if c.from == &b.bulk {
-			o[0] += c.left
+		if c.owner != nil && c.from != &b.small {
+			if owned[c.owner]++; c.own.In() != &c.owner.held {
+				return fmt.Errorf("flow: a set of %s is not among what it holds", c.owner.name)
+			}
+		} else if c.own.In() != nil {
+			return fmt.Errorf("flow: what nobody holds is among what someone does")
 		}
-		owners[c.owner] = o
 	}
-	for o, sum := range owners {
-		if o != nil && (o.bulk != sum[0] || o.reserve != sum[1]) {
-			return fmt.Errorf("flow: %s counts %d and %d bytes, its sets hold %d and %d", o.name, o.bulk, o.reserve, sum[0], sum[1])
+	for o, n := range owned {
+		if o.held.Len() != n {
+			return fmt.Errorf("flow: %s has %d sets, and holds %d", o.name, o.held.Len(), n)
 		}
 	}
 	var unasked int64

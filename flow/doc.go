@@ -149,13 +149,13 @@
 // All claims of a rank are granted in the order in which they were posted. A claim that does not
 // fit holds up those behind it, also smaller ones. Two conditions on the program then suffice for
 // progress. A1: what is needed together is posted together, as one set, which is granted whole; who
-// holds a set waits for no other. A2: a set fits ([Budget.Largest]). Then those that hold bytes do
-// not wait for bytes and give them back, and the first in the queue gets its own. This holds also
-// where the data of a set are made by others that wait for sets, if these were posted before: a
-// stencil's cell posts its next set before it answers its neighbours.
+// holds a set waits for none that it posted later. A2: a set fits ([Budget.Largest]). Then those
+// that hold bytes do not wait for bytes and give them back, and the first in the queue gets its
+// own. This holds also where the data of a set are made by others that wait for sets, if these were
+// posted before: a stencil's cell posts its next set before it answers its neighbours.
 //
 // The package sees to both. A2: a larger set is refused ([SetTooLargeError]) or served in parts
-// ([FetchSet.Each]). A1: an [Owner] that is to wait while it holds a set is refused
+// ([FetchSet.Each]). A1: an [Owner] that is to wait while it holds an earlier set is refused
 // ([HoldAndWaitError]), whether or not there are bytes, so that a mistake shows in the first run
 // and not in the first that is short of memory. With [BudgetConfig].Reserve such a wait is served
 // from bytes beyond the limit; that helps those that wait for bytes, not those whose data are made
