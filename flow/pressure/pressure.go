@@ -7,6 +7,7 @@ import (
 	"runtime/metrics"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/flow"
@@ -18,6 +19,25 @@ import (
 type Reader struct {
 	root sysinfo.Root
 	heap func() Heap
+	last atomic.Pointer[membership]
+}
+
+// membership is the groups of the process. To find them anew for each reading costs as much as all
+// the rest: the mounts are read for each hierarchy.
+type membership struct {
+	text   string // of /proc/self/cgroup
+	groups []sysinfo.Cgroup
+}
+
+// groups are those of the process now; it may be moved.
+func (r *Reader) groups() []sysinfo.Cgroup {
+	text := r.root.Text("/proc/self/cgroup")
+	m := r.last.Load()
+	if m == nil || m.text != text {
+		m = &membership{text, r.root.Cgroups("memory")}
+		r.last.Store(m)
+	}
+	return m.groups
 }
 
 // Heap is the state of Go's heap, in bytes.
@@ -30,10 +50,12 @@ type Heap struct {
 }
 
 // New reads this machine and process.
-func New() *Reader { return &Reader{sysinfo.Host(), ReadHeap} }
+func New() *Reader { return &Reader{root: sysinfo.Host(), heap: ReadHeap} }
 
 // NewAt reads a file system in the place of the root directory, and a heap.
-func NewAt(root fs.FS, heap func() Heap) *Reader { return &Reader{sysinfo.Root{FS: root}, heap} }
+func NewAt(root fs.FS, heap func() Heap) *Reader {
+	return &Reader{root: sysinfo.Root{FS: root}, heap: heap}
+}
 
 // Source says of a probe whether it is there, and what it says.
 type Source struct {
@@ -70,7 +92,7 @@ func (r *Reader) cgroups(v2 bool, to *flow.Reading) Source {
 		s.Probe = "cgroup v2"
 	}
 	var says []string
-	for _, g := range r.root.Cgroups("memory") {
+	for _, g := range r.groups() {
 		if g.V2 != v2 {
 			continue
 		}
