@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
-
-	"github.com/tidwall/btree"
+	"slices"
 )
 
 // Checked is an allocator for tests and the debug build: it passes everything on, keeps a table of
@@ -63,7 +62,7 @@ func NewChecked(below Allocator, cfg CheckedConfig) *Checked {
 	if cfg.Fault == nil {
 		cfg.Fault = func(err error) { panic(err) }
 	}
-	return &Checked{below: below, cfg: cfg}
+	return &Checked{below: below, blocks: make(map[uint64]*checkedBlock), cfg: cfg}
 }
 
 func (a *Checked) fault(format string, args ...any) {
@@ -92,21 +91,20 @@ func (a *Checked) Alloc(n, align uint64) (uint64, bool) {
 	if off&(validAlign(align)-1) != 0 {
 		a.fault("a block at %#x, which is no multiple of %d", off, align)
 	}
-	a.blocks.Ascend(off, func(next uint64, _ *checkedBlock) bool {
-		if next < off+room {
-			a.fault("a block of %d bytes at %#x, over the one at %#x", room, off, next)
-		}
-		return false
-	})
-	a.blocks.Descend(off, func(before uint64, b *checkedBlock) bool {
-		if before+b.room > off {
+	at, _ := slices.BinarySearch(a.order, off)
+	if at < len(a.order) && a.order[at] < off+room {
+		a.fault("a block of %d bytes at %#x, over the one at %#x", room, off, a.order[at])
+	}
+	if at > 0 {
+		before := a.order[at-1]
+		if b := a.blocks[before]; before+b.room > off {
 			a.fault("a block at %#x, in the one of %d bytes at %#x", off, b.room, before)
 		}
-		return false
-	})
+	}
+	a.order = slices.Insert(a.order, at, off)
 	b := &checkedBlock{asked: n, room: room, stack: make([]uintptr, 16)}
 	b.stack = b.stack[:runtime.Callers(2, b.stack)]
-	a.blocks.Set(off, b)
+	a.blocks[off] = b
 	if a.cfg.Bytes != nil {
 		mem := a.cfg.Bytes(off, room)
 		fill(mem[:n], Fresh)
@@ -117,7 +115,7 @@ func (a *Checked) Alloc(n, align uint64) (uint64, bool) {
 
 // Free implements Allocator.
 func (a *Checked) Free(off uint64) (uint64, error) {
-	b, known := a.blocks.Get(off)
+	b, known := a.blocks[off]
 	if known && a.cfg.Bytes != nil {
 		mem := a.cfg.Bytes(off, b.room)
 		if tail := bytes.TrimLeft(mem[b.asked:], string([]byte{redZone})); len(tail) > 0 {
@@ -134,13 +132,16 @@ func (a *Checked) Free(off uint64) (uint64, error) {
 	case known && n != b.room:
 		a.fault("the block at %#x had room for %d bytes, and %d were freed", off, b.room, n)
 	}
-	a.blocks.Delete(off)
+	if at, found := slices.BinarySearch(a.order, off); found {
+		a.order = slices.Delete(a.order, at, at+1)
+		delete(a.blocks, off)
+	}
 	return n, err
 }
 
 // Room implements Allocator: without the red zone.
 func (a *Checked) Room(off uint64) uint64 {
-	b, ok := a.blocks.Get(off)
+	b, ok := a.blocks[off]
 	if !ok {
 		return 0
 	}
@@ -165,8 +166,11 @@ func (a *Checked) Trim() uint64 {
 	if n > a.length || n%PageSize != 0 {
 		a.fault("a heap of %d bytes was trimmed to %d", a.length, n)
 	}
-	if off, b, ok := a.blocks.Max(); ok && off+b.room > n {
-		a.fault("a heap was trimmed to %d bytes, with a block of %d at %#x in use", n, b.room, off)
+	if len(a.order) > 0 {
+		last := a.order[len(a.order)-1]
+		if b := a.blocks[last]; last+b.room > n {
+			a.fault("a heap was trimmed to %d bytes, with a block of %d at %#x in use", n, b.room, last)
+		}
 	}
 	a.length = n
 	return n
@@ -175,18 +179,18 @@ func (a *Checked) Trim() uint64 {
 // Stats implements Allocator.
 func (a *Checked) Stats() Stats {
 	s := a.below.Stats()
-	if s.Blocks != uint64(a.blocks.Len()) || s.InUse+s.Free != s.Len || s.LargestFree > s.Free {
-		a.fault("%d blocks are in use, and the figures are %+v", a.blocks.Len(), s)
+	if s.Blocks != uint64(len(a.order)) || s.InUse+s.Free != s.Len || s.LargestFree > s.Free {
+		a.fault("%d blocks are in use, and the figures are %+v", len(a.order), s)
 	}
 	return s
 }
 
 // Leaks are the blocks in use, by offset.
 func (a *Checked) Leaks() (all []Leak) {
-	a.blocks.Scan(func(off uint64, b *checkedBlock) bool {
+	for _, off := range a.order {
+		b := a.blocks[off]
 		all = append(all, Leak{Off: off, Len: b.asked, Stack: b.trace()})
-		return true
-	})
+	}
 	return all
 }
 
