@@ -11,7 +11,8 @@ import (
 // its own, and compares. It takes a time that grows with the number of blocks only logarithmically.
 type Checked struct {
 	below  Allocator
-	blocks btree.Map[uint64, *checkedBlock]
+	blocks map[uint64]*checkedBlock
+	order  []uint64 // the keys of blocks, sorted
 	cfg    CheckedConfig
 	length uint64
 }
