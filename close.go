@@ -64,17 +64,22 @@ func (j *Job) leave() (err, unhandled error) {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
 	known := j.members.first("close") != nil
-	busy, broken := j.messages.await(ctx, j.cfg.CloseTimeout/2, (*am.Endpoint).Quiesce)
+	_, broken := j.eachKind(ctx, j.cfg.CloseTimeout/2, func(s *endpoints, ctx context.Context) (busy []error, err error) {
+		s.busy, err = s.await(ctx, (*am.Endpoint).Quiesce)
+		return nil, err
+	})
 	d := j.meet(ctx, "called Close")
-	if d == nil && len(j.messages.all) > 0 {
-		late, e := j.messages.endRequests(ctx, busy)
+	if d == nil && len(j.messages.all)+len(j.library.all) > 0 {
+		late, e := j.eachKind(ctx, j.cfg.CloseTimeout/4, (*endpoints).endRequests)
 		if broken == nil { // an endpoint that is of no use any more says so each time
 			broken = e
 		}
 		err = errors.Join(late...)
 		d = j.meet(ctx, "ended what it had begun before Close")
 	}
-	rest, e := j.messages.await(ctx, j.cfg.CloseTimeout, (*am.Endpoint).Drain)
+	rest, e := j.eachKind(ctx, j.cfg.CloseTimeout, func(s *endpoints, ctx context.Context) ([]error, error) {
+		return s.await(ctx, (*am.Endpoint).Drain)
+	})
 	if d == nil {
 		if broken == nil {
 			broken = e
@@ -92,6 +97,17 @@ func (j *Job) leave() (err, unhandled error) {
 		err = errors.Join(err, j.boot.Leave(d.reason))
 	}
 	return err, nil
+}
+
+// eachKind is a step of leave for the program's messages, and then for the library's: what answers
+// the program's may need these. Together they take no longer than ctx and the limit: a rank with a
+// call that gets no reply, or a handler that does not end, meets the others nevertheless.
+func (j *Job) eachKind(ctx context.Context, limit time.Duration, step func(*endpoints, context.Context) (busy []error, err error)) (busy []error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	busy, err = step(&j.messages, ctx)
+	more, e := step(&j.library, ctx)
+	return append(busy, more...), errors.Join(err, e)
 }
 
 // deathReport is how long a rank that leaves because of a death waits for the bootstrap to report
@@ -135,6 +151,7 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 	complete := j.members.complete
 	defer context.AfterFunc(complete, func() { cancel(context.Cause(complete)) })()
 	j.messages.serve(ctx)
+	j.library.serve(ctx)
 	err := j.coll.last(ctx)
 	if err == nil {
 		return nil
@@ -168,7 +185,9 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 // be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
-	err = j.messages.close()
+	if err = j.messages.close(); !errors.Is(err, am.ErrBusy) { // handlers that run may use the library's
+		err = errors.Join(err, j.library.close())
+	}
 	if errors.Is(err, am.ErrBusy) {
 		busy, err = err, nil
 	}

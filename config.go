@@ -108,6 +108,9 @@ type Config struct {
 	// take an eighth longer, a second at most; Messages.CloseAfter comes after it. Default: 10 s.
 	CloseTimeout time.Duration
 
+	// library are the parts of the library that have handlers, which each registers when it is called.
+	library []func(*am.Table)
+
 	// Bootstrap overrides the launcher that Join would find. Join takes
 	// ownership and closes it.
 	Bootstrap bootstrap.Bootstrap
@@ -257,6 +260,8 @@ func (c *Config) validate() error {
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
 	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Handlers.IsLibrary():
+		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
 	case c.JoinTimeout < 0:

@@ -14,19 +14,26 @@ import (
 type hello struct {
 	user, system uint64 // bytes of the user's segment; offset of the system area
 	workers      uint64
-	handlers     uint64   // how many; 0: no messages, and what follows is 0 too
-	endpoints    uint64   // for messages
-	hash         uint64   // of the handlers
-	terms        []uint64 // am.Config.Terms
+	messages     accord // of the program
+	library      accord // of the library's parts
 	fabric       string
 	shm          []byte // address of fabric/shm, empty without
+}
+
+// accord is what ranks must have alike to understand each other's messages.
+type accord struct {
+	handlers  uint64   // how many; 0: no messages, and the rest is 0 too
+	endpoints uint64   // on each network
+	hash      uint64   // of the handlers
+	terms     []uint64 // am.Config.Terms
 }
 
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, system, workers, handlers, endpoints, hash
-//	uvarint   length of terms, then each of them
+//	uvarint   user, system, workers
+//	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
+//	          the library's
 //	uvarint   length of fabric, then its bytes
 //	rest      shm
 //
@@ -35,7 +42,7 @@ type hello struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 2
+	helloVersion  = 3
 	helloAbstains = 0xff
 )
 
@@ -47,35 +54,49 @@ const (
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
-	cfg := &j.cfg
-	h = hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(cfg.Workers), fabric: cfg.Fabric}
-	if cfg.Handlers.Len() == 0 {
-		return h, nil
+	h = hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
+	if h.messages, err = newAccord(&j.messages); err == nil {
+		h.library, err = newAccord(&j.library)
 	}
-	terms, err := cfg.Messages.Terms()
-	if err != nil {
-		return h, fmt.Errorf("Config.Messages: %w", err)
-	}
-	h.hash = cfg.Handlers.Hash()
-	h.handlers, h.endpoints = uint64(cfg.Handlers.Len()), uint64(cfg.MessageEndpoints)
-	for _, t := range terms {
-		h.terms = append(h.terms, t.Value)
-	}
-	return h, nil
+	return h, err
 }
 
-func (h *hello) numbers() []*uint64 {
-	return []*uint64{&h.user, &h.system, &h.workers, &h.handlers, &h.endpoints, &h.hash}
+// newAccord is what this rank has of a kind of messages.
+func newAccord(s *endpoints) (a accord, err error) {
+	n := s.table.Len()
+	if n == 0 {
+		return a, nil
+	}
+	terms, err := s.params.Terms()
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", s.words.params, err)
+	}
+	a = accord{handlers: uint64(n), endpoints: uint64(s.each), hash: s.table.Hash()}
+	for _, t := range terms {
+		a.terms = append(a.terms, t.Value)
+	}
+	return a, nil
 }
+
+func (h *hello) numbers() []*uint64 { return []*uint64{&h.user, &h.system, &h.workers} }
+
+func (h *hello) accords() []*accord { return []*accord{&h.messages, &h.library} }
+
+func (a *accord) numbers() []*uint64 { return []*uint64{&a.handlers, &a.endpoints, &a.hash} }
 
 func (h hello) encode() []byte {
 	b := []byte{helloVersion}
 	for _, v := range h.numbers() {
 		b = binary.AppendUvarint(b, *v)
 	}
-	b = binary.AppendUvarint(b, uint64(len(h.terms)))
-	for _, v := range h.terms {
-		b = binary.AppendUvarint(b, v)
+	for _, a := range h.accords() {
+		for _, v := range a.numbers() {
+			b = binary.AppendUvarint(b, *v)
+		}
+		b = binary.AppendUvarint(b, uint64(len(a.terms)))
+		for _, v := range a.terms {
+			b = binary.AppendUvarint(b, v)
+		}
 	}
 	b = binary.AppendUvarint(b, uint64(len(h.fabric)))
 	b = append(b, h.fabric...)
@@ -101,12 +122,17 @@ func decodeHello(b []byte) (h hello, err error) {
 	for _, v := range h.numbers() {
 		*v = next()
 	}
-	if n := next(); n <= maxTerms {
-		for range n {
-			h.terms = append(h.terms, next())
+	for _, a := range h.accords() {
+		for _, v := range a.numbers() {
+			*v = next()
 		}
-	} else if err == nil {
-		err = fmt.Errorf("hello with %d terms", n)
+		if n := next(); n <= maxTerms {
+			for range n {
+				a.terms = append(a.terms, next())
+			}
+		} else if err == nil {
+			err = fmt.Errorf("hello with %d terms", n)
+		}
 	}
 	n := next()
 	if err == nil && n > uint64(len(b)) {

@@ -9,7 +9,7 @@ import (
 
 func FuzzHello(f *testing.F) {
 	f.Add(hello{user: 5, system: 4096, workers: 2, fabric: "auto", shm: []byte{1, 2}}.encode())
-	f.Add(hello{user: 5, system: 4096, workers: 2, handlers: 3, endpoints: 2, hash: 1<<63 + 7, terms: []uint64{256, 4096}, fabric: "ibv"}.encode())
+	f.Add(hello{user: 5, system: 4096, workers: 2, messages: accord{3, 2, 1<<63 + 7, []uint64{256, 4096}}, library: accord{1, 1, 9, []uint64{64}}, fabric: "ibv"}.encode())
 	f.Add([]byte{helloVersion})
 	f.Add([]byte{helloAbstains, 'n', 'o'})
 	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1}) // more than a rank would keep
@@ -19,7 +19,7 @@ func FuzzHello(f *testing.F) {
 			return
 		}
 		again, err := decodeHello(h.encode())
-		if err != nil || !reflect.DeepEqual(again, h) || len(h.terms) > maxTerms {
+		if err != nil || !reflect.DeepEqual(again, h) || len(h.messages.terms)+len(h.library.terms) > 2*maxTerms {
 			t.Errorf("%+v comes back as %+v, %v", h, again, err)
 		}
 	})

@@ -20,7 +20,8 @@ type Job struct {
 	members  *membership
 	networks networks
 	coll     *collectives
-	messages endpoints
+	messages endpoints // of the program
+	library  endpoints // of the library's parts
 	workers  workers
 	watching sync.WaitGroup // the bootstrap's reports
 

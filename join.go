@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
@@ -34,7 +35,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
 	j := &Job{cfg: cfg, life: context.Background(), members: newMembership(cfg.Logger), workers: newWorkers()}
-	j.messages.cfg = &j.cfg
+	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
 		if j.boot != nil { // first: the end of a connection would not say why
@@ -59,7 +60,14 @@ type joining struct {
 }
 
 // handlers is how many handlers of active messages there were when the ranks compared them.
-func (j *joining) handlers() uint64 { return j.hellos[j.rank].handlers }
+func (j *joining) handlers() uint64 { return j.hellos[j.rank].messages.handlers }
+
+// endpoints is how many message endpoints the job has on each network: the program's first, then
+// the library's.
+func (j *joining) endpoints() int {
+	h := &j.hellos[j.rank]
+	return int(h.messages.endpoints + h.library.endpoints)
+}
 
 func (j *joining) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
@@ -86,10 +94,8 @@ func (j *joining) join(ctx context.Context) (err error) {
 	for _, n := range j.networks.all {
 		j.networks.copyMax = min(j.networks.copyMax, n.Limits().CopyMax)
 	}
-	if j.handlers() > 0 {
-		if err := j.openEndpoints(); err != nil {
-			return err
-		}
+	if err := j.openEndpoints(); err != nil {
+		return err
 	}
 	lost := j.boot.Lost()
 	j.watching.Go(func() { j.members.watch(lost) })
@@ -98,7 +104,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 		return err
 	}
 	j.cfg.Logger.Info("joined", "rank", j.rank, "size", j.size, "job", j.boot.JobID(), "bootstrap", j.boot.Name(),
-		"networks", j.networks.names(), "handlers", j.handlers(), "messageEndpoints", len(j.messages.all),
+		"networks", j.networks.names(), "handlers", j.handlers(), "messageEndpoints", len(j.messages.all), "libraryHandlers", j.hellos[j.rank].library.handlers,
 		"segment", j.seg.Len(), "page", j.seg.PageSize())
 	return nil
 }
@@ -320,25 +326,28 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 				r, all[r].workers, first.workers, setWhereHostsDiffer)
 		}
 	}
-	return all, j.compareHandlers(ctx, all)
+	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *accord { return &h.messages })
+	if err == nil {
+		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *accord { return &h.library })
+	}
+	return all, err
 }
 
-// compareHandlers refuses ranks that would not understand each other's messages. All come to the
-// same verdict, since all compare the same answers with rank 0's.
-func (j *joining) compareHandlers(ctx context.Context, all []hello) error {
-	first := &all[0]
+// compareHandlers refuses ranks that would not understand each other's messages of one kind. All
+// come to the same verdict, since all compare the same answers with rank 0's.
+func (j *joining) compareHandlers(ctx context.Context, s *endpoints, all []hello, of func(*hello) *accord) error {
+	first := of(&all[0])
 	for r := range all {
-		switch h := &all[r]; {
-		case (h.handlers == 0) != (first.handlers == 0):
-			return fmt.Errorf("rank %d has %d handlers of active messages, rank 0 has %d: start the same program on all ranks, and register before Join (Config.Handlers)",
-				r, h.handlers, first.handlers)
-		case h.hash != first.hash:
-			return j.nameDifference(ctx, r, all)
-		case h.endpoints != first.endpoints:
+		switch a := of(&all[r]); {
+		case (a.handlers == 0) != (first.handlers == 0):
+			return fmt.Errorf("rank %d has %d handlers of %s, rank 0 has %d: %s", r, a.handlers, s.words.kind, first.handlers, s.words.remedy)
+		case a.hash != first.hash:
+			return j.nameDifference(ctx, s.table, r, all, of)
+		case a.endpoints != first.endpoints:
 			return fmt.Errorf("rank %d was configured with %d message endpoints, rank 0 with %d: they must be equal (Config.MessageEndpoints, IBCONDUIT_MESSAGE_ENDPOINTS; %s)",
-				r, h.endpoints, first.endpoints, setWhereHostsDiffer)
+				r, a.endpoints, first.endpoints, setWhereHostsDiffer)
 		default:
-			if err := j.compareTerms(r, h.terms, first.terms); err != nil {
+			if err := s.compareTerms(r, a.terms, first.terms); err != nil {
 				return err
 			}
 		}
@@ -347,30 +356,30 @@ func (j *joining) compareHandlers(ctx context.Context, all []hello) error {
 }
 
 // nameDifference finds a handler in which a rank differs from rank 0: both send their lists.
-func (j *joining) nameDifference(ctx context.Context, odd int, all []hello) error {
+func (j *joining) nameDifference(ctx context.Context, table *am.Table, odd int, all []hello, of func(*hello) *accord) error {
 	var mine []byte
 	if j.rank == 0 || j.rank == odd {
-		mine = j.cfg.Handlers.Encode()
+		mine = table.Encode()
 	}
 	lists, err := j.boot.Exchange(ctx, mine)
 	if err != nil {
 		return err
 	}
 	other := odd
-	if all[j.rank].hash != all[0].hash {
+	if of(&all[j.rank]).hash != of(&all[0]).hash {
 		other = 0
 	}
-	if err := j.cfg.Handlers.Check(other, lists[other]); err != nil {
+	if err := table.Check(other, lists[other]); err != nil {
 		return err
 	}
 	return fmt.Errorf("the handlers of rank %d have another hash than those of rank 0, and the same names", odd)
 }
 
-func (j *joining) compareTerms(rank int, terms, first []uint64) error {
+func (s *endpoints) compareTerms(rank int, terms, first []uint64) error {
 	if len(terms) != len(first) {
 		return fmt.Errorf("rank %d has %d parameters of messages, rank 0 has %d: mixed binaries", rank, len(terms), len(first))
 	}
-	names, err := j.cfg.Messages.Terms()
+	names, err := s.params.Terms()
 	if err != nil {
 		return err
 	}
@@ -382,7 +391,7 @@ func (j *joining) compareTerms(rank int, terms, first []uint64) error {
 		if i < len(names) {
 			name = names[i].Name
 		}
-		return fmt.Errorf("rank %d was configured with Messages.%s %d, rank 0 with %d: they must be equal", rank, name, terms[i], first[i])
+		return fmt.Errorf("rank %d was configured with %s.%s %d, rank 0 with %d: they must be equal", rank, s.words.params, name, terms[i], first[i])
 	}
 	return nil
 }

@@ -28,22 +28,35 @@ func (w *Worker) Endpoint(rank int) *am.Endpoint {
 func (j *Job) Endpoint(rank int) *am.Endpoint { return j.messages.to(0, rank, &j.networks) }
 
 // MessageStats are the counters of active messages by network, summed over the endpoints; empty in
-// a job without handlers.
-func (j *Job) MessageStats() map[string]am.Stats {
-	all := make(map[string]am.Stats)
-	for i, e := range j.messages.all {
-		name := j.networks.all[i/j.messages.each].Name()
-		all[name] = all[name].Add(e.Stats())
-	}
-	return all
+// a job without handlers. The library's own are not in it: LibraryStats has them.
+func (j *Job) MessageStats() map[string]am.Stats { return j.messages.stats(&j.networks) }
+
+// endpoints are a job's for messages of one kind: as many for each network, in the networks' order.
+// There are none without handlers. They are fixed before Join returns.
+type endpoints struct {
+	all    []*am.Endpoint
+	each   int // on each network
+	first  int // the number of the first of them there
+	table  *am.Table
+	params am.Config
+	words  words
+	cfg    *Config
+	busy   []error // of those that had something in flight when Close met the others first
 }
 
-// endpoints are a job's for messages: as many for each network, in the networks' order. There are
-// none in a job without handlers. They are fixed before Join returns.
-type endpoints struct {
-	all  []*am.Endpoint
-	each int // Config.MessageEndpoints
-	cfg  *Config
+// words are how errors call a kind of messages.
+type words struct {
+	kind   string // whose handlers they are
+	params string // where their parameters are set
+	each   string // where the number of their endpoints is set
+	remedy string // where ranks differ in having them
+}
+
+// messagesOf are the program's.
+func messagesOf(cfg *Config) endpoints {
+	return endpoints{each: cfg.MessageEndpoints, table: cfg.Handlers, params: cfg.Messages, cfg: cfg, words: words{
+		kind: "active messages", params: "Messages", each: "Config.MessageEndpoints",
+		remedy: "start the same program on all ranks, and register before Join (Config.Handlers)"}}
 }
 
 // to is the k-th endpoint to a rank, nil where there are none.
@@ -57,24 +70,48 @@ func (s *endpoints) to(k, rank int, n *networks) *am.Endpoint {
 	return s.all[n.routes[rank].net*s.each+k]
 }
 
-// openEndpoints opens the message endpoints. Peers may send from now on; handlers run by
-// themselves.
-func (j *Job) openEndpoints() error {
-	j.messages.each = j.cfg.MessageEndpoints
-	cfg := j.cfg.Messages
-	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, j.cfg.Handlers, j.closedPeer
-	cfg.Segment, cfg.SegmentSize = j.seg.User(), j.SegmentSize // the system areas are not for messages
+// stats are the counters by network.
+func (s *endpoints) stats(n *networks) map[string]am.Stats {
+	all := make(map[string]am.Stats)
+	for i, e := range s.all {
+		name := n.all[i/s.each].Name()
+		all[name] = all[name].Add(e.Stats())
+	}
+	return all
+}
+
+// openEndpoints opens the message endpoints, the program's and then the library's. Peers may send
+// from now on; handlers run by themselves.
+func (j *joining) openEndpoints() error {
+	h := &j.hellos[j.rank]
+	if h.messages.handlers > 0 {
+		if err := j.open(&j.messages, j.seg.User(), j.SegmentSize); err != nil { // the system areas are not for messages
+			return err
+		}
+	}
+	if h.library.handlers > 0 {
+		j.library.first = int(h.messages.endpoints)
+		return j.open(&j.library, j.seg.Bytes(), nil)
+	}
+	return nil
+}
+
+// open opens endpoints, whose Long messages write into memory at the begin of the segment.
+func (j *Job) open(s *endpoints, memory []byte, size func(rank int) uint64) error {
+	cfg := s.params
+	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, s.table, j.closedPeer
+	cfg.Segment, cfg.SegmentSize = memory, size
 	for _, n := range j.networks.all {
 		m, ok := n.(fabric.Messenger)
 		if !ok {
 			return fmt.Errorf("network %s carries no active messages", n.Name())
 		}
-		for k := range j.messages.each {
-			e, err := am.Open(m, k, cfg)
+		for k := range s.each {
+			e, err := am.Open(m, s.first+k, cfg)
 			if err != nil {
-				return fmt.Errorf("message endpoint %d of %d (Config.MessageEndpoints): %w", k, j.messages.each, err)
+				return fmt.Errorf("message endpoint %d of %d (%s): %w", k, s.each, s.words.each, err)
 			}
-			j.messages.all = append(j.messages.all, e)
+			s.all = append(s.all, e)
 		}
 	}
 	return nil
@@ -106,13 +143,10 @@ func (s *endpoints) forAll(f func(*am.Endpoint) error) error {
 	return errors.Join(errs...)
 }
 
-// await waits for something of all endpoints, no longer than ctx and the limit: a rank with a call
-// that gets no reply, or a handler that does not end, meets the others nevertheless. busy are the
-// *am.InFlightErrors of endpoints, whose Close counts again what it can. The other error is that of
-// an endpoint that is of no use any more.
-func (s *endpoints) await(ctx context.Context, limit time.Duration, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+// await waits for something of all endpoints, no longer than ctx. busy are the *am.InFlightErrors of
+// endpoints, whose Close counts again what it can. The other error is that of an endpoint that is of
+// no use any more.
+func (s *endpoints) await(ctx context.Context, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = s.forAll(func(e *am.Endpoint) error {
 		err := s.within(ctx, func() error { return wait(e, ctx) })
@@ -144,20 +178,17 @@ func (s *endpoints) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// endRequests is the part of Close between the meetings. before are the endpoints' errors of what
-// was in flight before; late is what may not have arrived.
-func (s *endpoints) endRequests(ctx context.Context, before []error) (late []error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.CloseTimeout/4)
-	defer cancel()
-	late, err = s.await(ctx, s.cfg.CloseTimeout, (*am.Endpoint).EndRequests)
-	for _, e := range before {
+// endRequests is the part of Close between the meetings. late is what may not have arrived.
+func (s *endpoints) endRequests(ctx context.Context) (late []error, err error) {
+	late, err = s.await(ctx, (*am.Endpoint).EndRequests)
+	for _, e := range s.busy {
 		rest := (*am.InFlightError)(nil)
 		if errors.As(e, &rest) && rest.Calls+rest.Owed+rest.Handlers > 0 {
 			return late, err // these were waited for long enough
 		}
 	}
 	if err == nil {
-		_, err = s.await(ctx, s.cfg.CloseTimeout, (*am.Endpoint).Quiesce)
+		_, err = s.await(ctx, (*am.Endpoint).Quiesce)
 	}
 	return late, err
 }
@@ -167,7 +198,7 @@ func (s *endpoints) close() error {
 	err := s.forAll((*am.Endpoint).Close)
 	for i, e := range s.all {
 		if kept := e.Errors(); len(kept) > 0 {
-			s.cfg.Logger.Warn("active messages met errors that no caller got", "endpoint", i, "kept", len(kept), "last", kept[len(kept)-1].Err)
+			s.cfg.Logger.Warn("active messages met errors that no caller got", "of", s.words.kind, "endpoint", i, "kept", len(kept), "last", kept[len(kept)-1].Err)
 		}
 	}
 	switch {

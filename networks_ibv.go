@@ -11,8 +11,8 @@ import (
 // collective operations.
 func newIBV(j *joining) (fabric.Network, error) {
 	messages := ibv.MessageConfig{Endpoints: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
-	if j.handlers() > 0 {
-		messages.Endpoints = j.cfg.MessageEndpoints
+	if n := j.endpoints(); n > 0 {
+		messages.Endpoints = n
 	}
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/ibconduit/conduit/flow"
@@ -16,6 +17,9 @@ const (
 	MaxHandlers = 1 << 16 // the index has two bytes on the wire
 	MaxName     = 255     // bytes
 )
+
+// Reserved is what the names of the library's handlers begin with, and no others.
+const Reserved = "conduit."
 
 // Func is what runs when a message arrives. It may reply, look up and lock briefly.
 // It must not send requests, wait or poll: see the package comment.
@@ -35,10 +39,11 @@ func (h *Handler) Name() string { return h.name }
 // Table is a set of handlers. All ranks of a job have the same: register handlers
 // in package variables or init functions. Its first use, by Open, Hash, Encode or Check, fixes it.
 type Table struct {
-	mu     sync.Mutex // of registration, before there is an endpoint
-	byName map[string]*Handler
-	sorted []*Handler // by name; not nil once the table is fixed
-	hash   uint64
+	library bool       // of handlers of the library, and no others
+	mu      sync.Mutex // of registration, before there is an endpoint
+	byName  map[string]*Handler
+	sorted  []*Handler // by name; not nil once the table is fixed
+	hash    uint64
 }
 
 // Default is the table of the function Handle, for programs with one set of handlers.
@@ -47,17 +52,34 @@ var Default = NewTable()
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{byName: make(map[string]*Handler)} }
 
+// NewLibraryTable returns an empty table for the parts of the library, which register their
+// handlers in it under names that begin with [Reserved]. A job has one, on endpoints of its own,
+// and takes none from a program.
+func NewLibraryTable() *Table {
+	t := NewTable()
+	t.library = true
+	return t
+}
+
+// IsLibrary reports whether NewLibraryTable made the table.
+func (t *Table) IsLibrary() bool { return t.library }
+
 // Handle registers a function in the Default table.
 func Handle(name string, f Func) *Handler { return Default.Handle(name, f) }
 
-// Handle registers a function. It panics if the name is taken, empty or longer than
-// MaxName, or the table fixed: these are mistakes in the program's text.
+// Handle registers a function. It panics if the name is taken, empty, longer than MaxName, or the
+// library's (it begins with [Reserved]), or if the table is fixed: these are mistakes in the
+// program's text.
 func (t *Table) Handle(name string, f Func) *Handler {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case f == nil || name == "" || len(name) > MaxName:
 		panic(fmt.Sprintf("am: Handle(%q): needs a function and a name of 1 to %d bytes", name, MaxName))
+	case strings.HasPrefix(name, Reserved) && !t.library:
+		panic(fmt.Sprintf("am: Handle(%q): names that begin with %q are the library's: choose another", name, Reserved))
+	case t.library && !strings.HasPrefix(name, Reserved):
+		panic(fmt.Sprintf("am: Handle(%q): the library's names begin with %q", name, Reserved))
 	case t.sorted != nil:
 		panic(fmt.Sprintf("am: Handle(%q): the table is in use: register before the job starts, in a package variable or an init function", name))
 	case t.byName[name] != nil:

@@ -3,7 +3,7 @@
 // of the job otherwise; so it runs in a job, and in a simulated world of ranks.
 //
 // A part asks for its memory before Join, by a [Spec]; for lanes, messages and reports of deaths
-// afterwards, by its [Env].
+// afterwards, by its [Env]. What its handlers may not do themselves a [Service] does for them.
 package env
 
 import (

@@ -28,6 +28,9 @@ func (s jobSource) Figures(add func(Figure)) {
 	for name, m := range s.job.MessageStats() {
 		messages(name, m, add)
 	}
+	for name, m := range s.job.LibraryStats() {
+		library(name, m, add)
+	}
 	if r, ok := s.job.Registrations(); ok {
 		registrations(r.Stats, add)
 	}

@@ -9,11 +9,12 @@ import (
 // teller gives figures of one network.
 type teller struct {
 	network string
+	prefix  string // of the names
 	add     func(Figure)
 }
 
 func (t teller) figure(kind Kind, name, help string, v float64, labels ...string) {
-	t.add(Figure{Name: name, Help: help, Kind: kind, Value: v, Labels: append([]string{"network", t.network}, labels...)})
+	t.add(Figure{Name: t.prefix + name, Help: help, Kind: kind, Value: v, Labels: append([]string{"network", t.network}, labels...)})
 }
 
 func (t teller) count(name, help string, v uint64) { t.figure(Counter, name, help, float64(v)) }
@@ -32,9 +33,15 @@ func (t teller) counts(name, help, label string, samples ...sample) {
 	}
 }
 
-// messages are the counters of the active messages over one network.
-func messages(network string, s am.Stats, add func(Figure)) {
-	t := teller{network, add}
+// messages are the counters of the program's active messages over one network, library those of the
+// library's own: series of the same names behind the prefix library_.
+func messages(network string, s am.Stats, add func(Figure)) { tell(teller{network, "", add}, s) }
+
+func library(network string, s am.Stats, add func(Figure)) {
+	tell(teller{network, "library_", add}, s)
+}
+
+func tell(t teller, s am.Stats) {
 	sentMessages(t, &s)
 	arrivedMessages(t, &s)
 	messageProgress(t, &s)

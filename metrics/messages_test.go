@@ -108,6 +108,20 @@ func TestEachCounterOfMessagesHasOneSeries(t *testing.T) {
 	}
 }
 
+func TestTheLibrarysMessagesAreCountedApart(t *testing.T) {
+	program, apart := make(map[string]bool), 0
+	messages("shm", am.Stats{}, func(f Figure) { program[f.Name] = true })
+	library("shm", am.Stats{}, func(f Figure) {
+		apart++
+		if name, ok := strings.CutPrefix(f.Name, "library_"); !ok || !program[name] {
+			t.Errorf("%s has no counterpart", f.Name)
+		}
+	})
+	if apart == 0 {
+		t.Error("there are no series")
+	}
+}
+
 func TestAJobWithoutHandlersHasNoSeriesOfMessages(t *testing.T) {
 	cfg := shm
 	cfg.Handlers = am.NewTable()

@@ -19,7 +19,7 @@ import (
 const (
 	maxMessage   = 1 << 24
 	maxSlots     = 1 << 20
-	maxEndpoints = 64
+	maxEndpoints = 65 // the 64 that a program may have, and the library's
 	maxNote      = 256
 	noteRoom     = 256 // notes that wait for Poll
 )

@@ -1,0 +1,41 @@
+package conduit
+
+import "github.com/ibconduit/conduit/am"
+
+// libraryOf are the endpoints of the library's parts, one on each network. They share no credit, no
+// buffer and no goroutine with the program's: a part whose caller holds what the program's messages
+// wait for, a lock for instance, never waits for these. The program's times hold for both, but an
+// attendant they have always: the program does not know when a part needs progress.
+func libraryOf(cfg *Config) endpoints {
+	table := am.NewLibraryTable()
+	for _, register := range cfg.library {
+		register(table)
+	}
+	m := &cfg.Messages
+	params := am.Config{
+		Credits: 128, Replies: 64, Spares: 8, MaxMedium: 1024, Sends: 32, ReplySends: 16,
+		SpinFor: m.SpinFor, AttendAfter: max(m.AttendAfter, 0), StallAfter: m.StallAfter, PingAfter: m.PingAfter,
+		SilentAfter: m.SilentAfter, CloseAfter: m.CloseAfter,
+	}
+	return endpoints{each: 1, table: table, params: params, cfg: cfg, words: words{
+		kind: "the library", params: "the library's messages", each: "the library's",
+		remedy: "start the same program on all ranks, with the same Config"}}
+}
+
+// services is what requests to handlers of the library go through; nil in a job whose parts have
+// none.
+func (j *Job) services() am.Via {
+	if len(j.library.all) == 0 {
+		return nil
+	}
+	return (*services)(j)
+}
+
+type services Job
+
+// Endpoint implements am.Via.
+func (j *services) Endpoint(rank int) *am.Endpoint { return j.library.to(0, rank, &j.networks) }
+
+// LibraryStats are MessageStats for the messages of the library's own parts; empty in a job whose
+// parts have none.
+func (j *Job) LibraryStats() map[string]am.Stats { return j.library.stats(&j.networks) }

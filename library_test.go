@@ -1,0 +1,153 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ibconduit/conduit/am"
+)
+
+// libraryPart is a part of the library with one handler, in a table for each rank.
+type libraryPart struct {
+	name string
+	f    am.Func
+	by   sync.Map // *am.Table: *am.Handler
+}
+
+func (p *libraryPart) register(t *am.Table) { p.by.Store(t, t.Handle(p.name, p.f)) }
+
+func (p *libraryPart) of(j *Job) *am.Handler {
+	h, _ := p.by.Load(j.library.table)
+	return h.(*am.Handler)
+}
+
+func twice(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) }
+
+func TestTheLibraryHasEndpointsOfItsOwn(t *testing.T) {
+	for _, user := range []*am.Table{am.NewTable(), handlerTable("h")} {
+		part := &libraryPart{name: "conduit.twice", f: twice}
+		onFabrics(t, 2, Config{Handlers: user, MessageEndpoints: 2, library: []func(*am.Table){part.register}}, func(ctx context.Context, j *Job) error {
+			r, err := part.of(j).Call(ctx, j.services(), 1-j.Rank(), 21)
+			if err != nil || r.Arg(0) != 42 {
+				return fmt.Errorf("reply %v: %w", r.Args(), err)
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			network := j.networks.all[0].Name()
+			library, program := j.LibraryStats()[network], j.MessageStats()[network]
+			if library.Calls != 1 || library.Handled != 1 || program.Requests != 0 {
+				return fmt.Errorf("%d calls and %d requests of the library are counted, %d of the program", library.Calls, library.Handled, program.Requests)
+			}
+			if has := j.Endpoint(0) != nil; has != (user.Len() > 0) {
+				return fmt.Errorf("with %d handlers of the program it has an endpoint: %v", user.Len(), has)
+			}
+			return nil
+		})
+	}
+}
+
+func TestTheLibraryHasNoAccessToUserHandlers(t *testing.T) {
+	part, user := &libraryPart{name: "conduit.twice", f: twice}, handlerTable()
+	h := user.Handle("h", func(*am.Call) {})
+	runLocal(t, 1, Config{Fabric: FabricSHM, Handlers: user, library: []func(*am.Table){part.register}}, func(ctx context.Context, j *Job) error {
+		return errors.Join(wantText(h.Post(ctx, j.services(), 0), "of another table"), wantText(part.of(j).Post(ctx, j, 0), "of another table"))
+	})
+}
+
+func wantText(err error, text string) error {
+	if err == nil || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("%v, want %q", err, text)
+	}
+	return nil
+}
+
+func TestAJobWithoutPartsHasNoLibraryEndpoints(t *testing.T) {
+	runLocal(t, 1, Config{Fabric: FabricSHM, Handlers: handlerTable("h")}, func(_ context.Context, j *Job) error {
+		if n := len(j.library.all) + len(j.LibraryStats()); j.services() != nil || n > 0 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
+}
+
+func TestTheProgramGetsNoneOfTheLibrarysNames(t *testing.T) {
+	for name, table := range map[string]*am.Table{"conduit.mine": am.NewTable(), "mine": am.NewLibraryTable()} {
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, `begin with "conduit."`) && !strings.Contains(text, `begins with "conduit."`) {
+					t.Errorf("Handle(%q): %s", name, text)
+				}
+			}()
+			table.Handle(name, func(*am.Call) {})
+			t.Errorf("%q was registered", name)
+		}()
+	}
+	_, err := Join(t.Context(), Config{Fabric: FabricSHM, Getenv: noEnv, Handlers: am.NewLibraryTable()})
+	if err := wantText(err, "Handlers is a table of the library"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRanksWithOtherPartsDoNotJoin(t *testing.T) {
+	with := func(names ...string) Config {
+		c := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: am.NewTable()}
+		for _, n := range names {
+			c.library = append(c.library, (&libraryPart{name: n, f: twice}).register)
+		}
+		return c
+	}
+	for r, err := range failToJoin(t, with("conduit.a"), with("conduit.a"), with()) {
+		if err := wantText(err, "rank 2 has 0 handlers of the library, rank 0 has 1: start the same program on all ranks, with the same Config"); err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	for r, err := range failToJoin(t, with("conduit.a"), with("conduit.b")) {
+		var table *am.TableError
+		if !errors.As(err, &table) || !strings.Contains(err.Error(), `"conduit.b"`) {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func TestHandlersUseTheLibraryDuringClose(t *testing.T) {
+	part, user := &libraryPart{name: "conduit.twice", f: twice}, am.NewTable()
+	var jobs [2]*Job
+	var joined sync.WaitGroup
+	quadruple := user.Handle("quadruple", func(c *am.Call) {
+		later, n := c.Defer(0), c.Arg(0)
+		go func() { // rank 1 is in Close, and has been told to wait for rank 0 there
+			joined.Wait()
+			j := jobs[1]
+			for range 100 {
+				if r, err := part.of(j).Call(context.Background(), j.services(), 0, n); err != nil || r.Arg(0) != 2*n {
+					t.Errorf("the library's reply in Close: %v, %v", r.Args(), err)
+				}
+			}
+			_ = later.Reply(4 * n)
+		}()
+	})
+	fabrics(t, func(t *testing.T, cfg Config) {
+		joined = sync.WaitGroup{}
+		joined.Add(2)
+		cfg.Handlers, cfg.library = user, []func(*am.Table){part.register}
+		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+			jobs[j.Rank()] = j
+			joined.Done()
+			joined.Wait()
+			if j.Rank() == 1 {
+				return nil
+			}
+			for i := range uint64(10) {
+				if r, err := quadruple.Call(ctx, j, 1, i); err != nil || r.Arg(0) != 4*i {
+					return fmt.Errorf("reply %v: %w", r.Args(), err)
+				}
+			}
+			return nil
+		})
+	})
+}
