@@ -55,7 +55,19 @@ func TestRandomBlocksNeverOverlap(t *testing.T) {
 				case k < 55:
 					n := 1 + rnd.Uint64N(1<<rnd.IntN(18))
 					align := uint64(1) << rnd.IntN(14)
-					if off, ok := a.Alloc(n, align); ok {
+					off, ok := a.Alloc(n, align)
+					if need := a.Need(n, align); !ok && length+need <= most {
+						a.Grow(need - PageSize)
+						if _, ok := a.Alloc(n, align); ok {
+							t.Fatalf("%d bytes at a multiple of %d need %d, and are had with less", n, align, need)
+						}
+						a.Grow(PageSize)
+						length += need
+						if off, ok = a.Alloc(n, align); !ok {
+							t.Fatalf("%d bytes at a multiple of %d need %d, and are not had with them", n, align, need)
+						}
+					}
+					if ok {
 						live = append(live, off)
 					}
 				case len(live) > 0:

@@ -109,6 +109,35 @@ func (a *Buddy) Room(off uint64) uint64 {
 	return 0
 }
 
+// Need implements Allocator.
+func (a *Buddy) Need(n, align uint64) uint64 {
+	least := max(n, validAlign(align))
+	if n == 0 || least > MaxLen {
+		return 0
+	}
+	start := a.length // of the free bytes at the end
+	for start > 0 {
+		size := a.lastFree(start)
+		if size == 0 {
+			break
+		}
+		start -= size
+	}
+	size := bytesOf(orderOf(least))
+	end := (start+size-1)&^(size-1) + size
+	return (max(end, a.length) - a.length + PageSize - 1) &^ (PageSize - 1)
+}
+
+// lastFree is the size of the free block that ends at an offset, 0 if there is none.
+func (a *Buddy) lastFree(end uint64) uint64 {
+	for o := 0; o < len(a.free) && end&(bytesOf(o)-1) == 0; o++ {
+		if a.free[o].has(index(end, o) - 1) {
+			return bytesOf(o)
+		}
+	}
+	return 0
+}
+
 // Grow implements Allocator.
 func (a *Buddy) Grow(n uint64) {
 	checkGrow(n, a.length)
@@ -131,31 +160,20 @@ func (a *Buddy) Grow(n uint64) {
 // Trim implements Allocator.
 func (a *Buddy) Trim() uint64 {
 	for a.length > 0 {
-		if !a.trimLast() {
+		size := a.lastFree(a.length)
+		if size < PageSize {
 			break
 		}
+		o := orderOf(size)
+		a.length -= size
+		a.total -= size
+		a.free[o].clear(index(a.length, o))
 	}
 	for o := range a.free {
 		a.free[o].resize(a.length / bytesOf(o))
 		a.taken[o].resize(a.length / bytesOf(o))
 	}
 	return a.length
-}
-
-// trimLast takes the last free block of whole pages from the end, if there is one.
-func (a *Buddy) trimLast() bool {
-	for o := pageShift - minShift; o < len(a.free); o++ {
-		if a.length&(bytesOf(o)-1) != 0 {
-			break
-		}
-		if i := index(a.length, o) - 1; a.free[o].has(i) {
-			a.free[o].clear(i)
-			a.length -= bytesOf(o)
-			a.total -= bytesOf(o)
-			return true
-		}
-	}
-	return false
 }
 
 // Stats implements Allocator.

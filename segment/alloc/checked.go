@@ -152,6 +152,9 @@ func (a *Checked) Room(off uint64) uint64 {
 	return b.room
 }
 
+// Need implements Allocator: without a red zone, which Alloc does without if it must.
+func (a *Checked) Need(n, align uint64) uint64 { return a.below.Need(n, align) }
+
 // Grow implements Allocator.
 func (a *Checked) Grow(n uint64) {
 	a.below.Grow(n)

@@ -288,6 +288,28 @@ func (a *Segregated) Room(off uint64) uint64 {
 
 func (a *Segregated) len() uint64 { return uint64(len(a.pages)) << pageShift }
 
+// Need implements Allocator.
+func (a *Segregated) Need(n, align uint64) uint64 {
+	align = validAlign(align)
+	if n == 0 || n > MaxLen || align > MaxLen {
+		return 0
+	}
+	a.dropEmpty()
+	end := uint64(len(a.pages))
+	start := end // of the free pages at the end
+	if end > 0 {
+		if s := &a.spans[a.pages[end-1]]; s.kind == free {
+			start = uint64(s.start)
+		}
+	}
+	if n <= maxSmall && align <= PageSize {
+		n, align = uint64(classes[classFor(n, align)].size), 1
+	}
+	unit := max(align>>pageShift, 1)
+	start = (start + unit - 1) &^ (unit - 1)
+	return (max(start+(n+PageSize-1)>>pageShift, end) - end) << pageShift
+}
+
 // Stats implements Allocator.
 func (a *Segregated) Stats() Stats {
 	s := Stats{Len: a.len(), Blocks: a.blocks}
