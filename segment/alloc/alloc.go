@@ -43,14 +43,15 @@ type Allocator interface {
 	// block begins.
 	Room(off uint64) uint64
 
-	// Need is by how many bytes the heap has to grow before Alloc(n, align) finds room, a multiple of
-	// PageSize; with less it does not. 0: it need not, or n and align are not valid.
+	// Need is by how many bytes the heap has to grow before Alloc(n, align) finds room, a multiple
+	// of PageSize; with less it does not. 0: it need not, or n and align are not valid.
 	Need(n, align uint64) uint64
 
 	// Grow adds n bytes at the end, a multiple of PageSize. It panics beyond MaxLen.
 	Grow(n uint64)
 
-	// Trim gives free pages at the end back and returns the bytes that stay, a multiple of PageSize.
+	// Trim gives free pages at the end back and returns the bytes that stay, a multiple of
+	// PageSize.
 	Trim() uint64
 
 	// Stats may take long.

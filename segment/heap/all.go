@@ -41,8 +41,8 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 	return o.ptr, nil
 }
 
-// AllFree frees a block when all ranks have called it, with the same pointer: until then all may use
-// the block. All get the same error.
+// AllFree frees a block when all ranks have called it, with the same pointer: until then all may
+// use the block. All get the same error.
 func (h *Heap) AllFree(ctx context.Context, p Ptr) error {
 	const op = "all free"
 	mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, p.node), p.off)

@@ -22,8 +22,8 @@ const DefaultTimeout = 30 * time.Second
 
 // Config is what a job decides about its shared heaps. All ranks have the same.
 type Config struct {
-	// Mem is this rank's memory, page aligned; all ranks give the same number of bytes, a multiple of
-	// alloc.PageSize.
+	// Mem is this rank's memory, page aligned; all ranks give the same number of bytes, a multiple
+	// of alloc.PageSize.
 	Mem []byte
 
 	// New makes the allocators. Default: alloc.NewSegregated.

@@ -188,8 +188,8 @@ func (r *root) allocate(n, align uint64) (off uint64, ok bool) {
 	if n > r.h.size {
 		return 0, false
 	}
-	// The allocator's heap is the mirror image of the global one: aligned there means aligned here if
-	// the size is a multiple, too.
+	// The allocator's heap is the mirror image of the global one: aligned there means aligned here
+	// if the size is a multiple, too.
 	align = max(align, 16)
 	n = (n + align - 1) &^ (align - 1)
 	r.gmu.Lock()

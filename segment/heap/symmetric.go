@@ -11,8 +11,8 @@ import (
 )
 
 // Symmetric is memory that all ranks allocate alike without a message, as in OpenSHMEM: each rank
-// runs the same allocator, and all call it in the same order with the same arguments. So a block has
-// the same offset at all ranks. That they do is checked with Config.Check, at each call, and by
+// runs the same allocator, and all call it in the same order with the same arguments. So a block
+// has the same offset at all ranks. That they do is checked with Config.Check, at each call, and by
 // [Symmetric.Verify].
 type Symmetric struct {
 	env  env.Env
@@ -39,9 +39,9 @@ func NewSymmetric(e env.Env, team Team, cfg Config) (*Symmetric, error) {
 	return s, nil
 }
 
-// Alloc takes n bytes at a multiple of align, at the same offset at all ranks. Of 0 bytes it is null.
-// It sends nothing and waits for no rank: use the memory of another one after a barrier. Errors: a
-// *NoMemoryError, a *SizeError, alike at all ranks; with Config.Check a *MismatchError.
+// Alloc takes n bytes at a multiple of align, at the same offset at all ranks. Of 0 bytes it is
+// null. It sends nothing and waits for no rank: use the memory of another one after a barrier.
+// Errors: a *NoMemoryError, a *SizeError, alike at all ranks; with Config.Check a *MismatchError.
 func (s *Symmetric) Alloc(ctx context.Context, n, align uint64) (off uint64, err error) {
 	const op = "symmetric alloc"
 	if err := checkAlign(op, align); err != nil {
