@@ -16,8 +16,8 @@ import (
 )
 
 // Env is a part's view of one rank of a job. It is valid until the job closes. All methods may be
-// called from any goroutine and do not block, but for NewLanes, which may wait some seconds for a
-// device that still works off what the last user of a lane left.
+// called from any goroutine and do not block, but for WaitWord, and NewLanes, which may wait some
+// seconds for a device that still works off what the last user of a lane left.
 type Env interface {
 	Rank() int // of this process, from 0
 	Size() int // ranks of the job
@@ -32,8 +32,18 @@ type Env interface {
 	// Messages is where requests to handlers of the library go through; nil in a job that has none.
 	Messages() am.Via
 
+	// CopyMax is the largest put in bytes whose source is free for reuse when Put returns, on every
+	// network of the job (fabric.Limits).
+	CopyMax() int
+	// WaitWord is fabric.Lane.WaitWord without a lane: it blocks, until an aligned word of the own
+	// segment fulfils the condition, and makes no progress for any lane. stop is asked now and then.
+	WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error
+
 	// Down is why a rank is dead, nil while it is not known to be.
 	Down(rank int) error
+	// SetDown takes a rank for dead, as another rank found out: nothing of it may arrive here any
+	// more. Later calls for the same rank, and one for this rank, change nothing.
+	SetDown(rank int, cause error)
 	// OnDown has f called for each death, also for those so far, once each, and until the returned
 	// function is called. f must not block, and may run on any goroutine.
 	OnDown(f func(rank int, cause error)) (stop func())

@@ -21,9 +21,11 @@ type pair struct{ lo, hi int32 }
 
 func pairOf(a, b int32) pair { return pair{min(a, b), max(a, b)} }
 
-// blocked reports whether nothing that a sends reaches b.
+// blocked reports whether nothing that a sends reaches b: also where b takes a for dead, as a
+// device accepts nothing on a queue pair that is in the error state.
 func (p *paths) blocked(a, b int32) bool {
-	return p.w.ranks[b].dead || p.w.ranks[b].net.state == closed || p.severed(a, b)
+	to := &p.w.ranks[b]
+	return to.dead || to.net.state == closed || to.net.down[a] != nil || p.severed(a, b)
 }
 
 // blockedBack is blocked for the answer that a waits for. The device of a rank that dies just

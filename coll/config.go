@@ -1,0 +1,91 @@
+package coll
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/ibconduit/conduit/env"
+)
+
+// Region is the name of the region that coll asks for.
+const Region = "conduit.coll"
+
+// Config is equal on all ranks.
+type Config struct {
+	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 16.
+	Slots int
+	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB to
+	// 64 MiB, default 128 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
+	SlotBytes int
+}
+
+const (
+	depth    = 4       // messages of a rail that are on their way or not read
+	maxRanks = 1 << 20 // what the word that breaks a team has room for
+	minChunk = 64      // bytes of data of a message
+	line     = 64      // bytes of a cache line
+)
+
+// shape is the layout of a slot, equal on all ranks; doc.go describes it.
+type shape struct {
+	slots int
+	rails int    // of the team of all
+	chunk uint64 // bytes of data of a message
+
+	acks, reports, suspects, entries uint64 // where these begin
+	entry                            uint64 // bytes
+	slot                             uint64 // bytes
+}
+
+// withDefaults fills in what is 0 and checks the rest.
+func (c Config) withDefaults() (Config, error) {
+	if c.Slots == 0 {
+		c.Slots = 16
+	}
+	if c.SlotBytes == 0 {
+		c.SlotBytes = 128 << 10
+	}
+	if c.Slots < 1 || c.Slots > 4096 {
+		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)
+	}
+	if c.SlotBytes < 4<<10 || c.SlotBytes > 64<<20 {
+		return c, fmt.Errorf("coll: Config.SlotBytes is %d, want 4 KiB to 64 MiB", c.SlotBytes)
+	}
+	return c, nil
+}
+
+func newShape(size int, cfg Config) (shape, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return shape{}, err
+	}
+	if size < 1 || size > maxRanks {
+		return shape{}, fmt.Errorf("coll: a job of %d ranks, want 1 to %d", size, maxRanks)
+	}
+	s := shape{slots: cfg.Slots, rails: railsOf(size)}
+	share := uint64(cfg.SlotBytes) / uint64(depth*max(1, s.rails))
+	s.chunk = max(minChunk, share&^(line-1)-min(share&^(line-1), line))
+	s.entry = line + s.chunk
+	s.acks = line
+	s.reports = s.acks + roundUp(8*uint64(s.rails))
+	s.suspects = s.reports + 2*roundUp(8*uint64(size))
+	s.entries = s.suspects + roundUp(8*uint64(suspectWords(size)))
+	s.slot = s.entries + s.entry*uint64(depth*s.rails)
+	return s, nil
+}
+
+// railsOf is the number of rails of a team of n: the logarithm of n to base 2, rounded up.
+func railsOf(n int) int { return bits.Len(uint(n - 1)) }
+
+func suspectWords(size int) int { return (size + 63) / 64 }
+
+func roundUp(n uint64) uint64 { return (n + line - 1) &^ (line - 1) }
+
+// Spec is the region that the ranks of a job of a size need for a configuration.
+func Spec(size int, cfg Config) (env.Spec, error) {
+	s, err := newShape(size, cfg)
+	if err != nil {
+		return env.Spec{}, err
+	}
+	return env.Spec{Name: Region, Size: uint64(s.slots) * s.slot, Align: line}, nil
+}

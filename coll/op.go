@@ -1,0 +1,224 @@
+package coll
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
+)
+
+// Kind is a kind of operation.
+type Kind uint8
+
+// The kinds. A message has 4 bits for it.
+const (
+	None Kind = iota
+	Barrier
+	Broadcast
+	AllGather
+	Split
+	Free
+	Shrink
+)
+
+func (k Kind) String() string {
+	switch k {
+	case None:
+		return "operation"
+	case Barrier:
+		return "barrier"
+	case Broadcast:
+		return "broadcast"
+	case AllGather:
+		return "all-gather"
+	case Split:
+		return "split"
+	case Free:
+		return "free"
+	case Shrink:
+		return "shrink"
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// call is an operation that was asked for.
+type call struct {
+	kind  Kind
+	root  int
+	name  string
+	lanes env.Lanes // nil: the shared ones
+	do    func(*op) error
+}
+
+// op is an operation that runs.
+type op struct {
+	call
+	t       *Team
+	ctx     context.Context
+	number  uint64
+	sign    uint64 // the low bits of its messages' words
+	mute    bool   // does not acknowledge
+	looks   func() error
+	word    [8]byte
+	flights []flight
+}
+
+// flight is a put that is on its way from memory that may not change, or through lanes of another
+// owner.
+type flight struct {
+	lane fabric.Lane
+	h    fabric.Handle
+	data bool // not a word
+}
+
+// run does an operation in the caller's goroutine.
+func (t *Team) run(ctx context.Context, c call) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
+	}
+	lockrank.CheckCommunication(c.kind.String())
+	if err := t.teams.enter(); err != nil {
+		return err
+	}
+	defer t.teams.leave()
+	turn := t.turns.join()
+	if err := turn.wait(ctx); err != nil {
+		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
+	}
+	defer t.turns.unlock()
+	return t.perform(ctx, c)
+}
+
+// perform does an operation whose turn it is.
+func (t *Team) perform(ctx context.Context, c call) error {
+	if err := t.usable(); err != nil {
+		return fmt.Errorf("coll: %v: %w", c.kind, err)
+	}
+	t.number++
+	o := &op{call: c, t: t, ctx: ctx, number: t.number}
+	o.sign = signature(c.kind, o.number, c.root, c.name)
+	o.looks = o.look
+	err := c.do(o)
+	if err == nil {
+		err = o.settle(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
+	// What is on its way ends by itself: the network's tries are finite.
+	_ = o.land(context.WithoutCancel(ctx))
+	return err
+}
+
+// numberBits are those of an operation's number in a message. A member is ahead of another by at most
+// depth operations for each rail, hence far less.
+const numberBits = 1<<12 - 1
+
+// signature is what the words of an operation's messages have in common, in 32 bits: the kind (4
+// bits), the number's low bits (12), and a hash (16) of number, root and name.
+func signature(k Kind, number uint64, root int, name string) uint64 {
+	const prime = 1099511628211 // FNV-1a, 64 bits
+	h := uint64(14695981039346656037)
+	for _, x := range [...]uint64{number, uint64(root)} {
+		for ; x > 0; x >>= 8 {
+			h = (h ^ x&255) * prime
+		}
+		h *= prime
+	}
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * prime
+	}
+	return uint64(k)<<28 | number&numberBits<<16 | (h^h>>16^h>>32^h>>48)&0xffff
+}
+
+// wait waits until a word of the slot is another than it was.
+func (o *op) wait(w *uint64, was uint64) error {
+	if o.lanes != nil {
+		return o.lanes.Waiter().WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
+	}
+	return o.t.teams.env.WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
+}
+
+// look ends a wait that cannot come to its end. It is asked now and then.
+func (o *op) look() error {
+	if e := o.t.known(); e != nil {
+		return e
+	}
+	select {
+	case <-o.t.teams.env.Closing():
+		return errClosing
+	default:
+	}
+	if err := o.compare(); err != nil {
+		return err
+	}
+	if o.lanes != nil {
+		return nil
+	}
+	return o.t.teams.poll()
+}
+
+// compare finds a message of another operation with this one's number, on whatever rail.
+func (o *op) compare() error {
+	for r := range o.t.rails {
+		w := atomic.LoadUint64(o.t.arrival(r))
+		if w>>32 != o.t.expected(r) || w>>16&numberBits != o.number&numberBits {
+			continue
+		}
+		if err := o.check(r, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check compares the operation of a message with this one.
+func (o *op) check(rail int, w uint64) error {
+	if w&(1<<32-1) == o.sign {
+		return nil
+	}
+	t := o.t
+	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number,
+		Peer: t.Member(t.before(rail)), PeerOp: Kind(w >> 28 & 15)}
+}
+
+// settle waits until the sources of puts may change.
+func (o *op) settle(ctx context.Context) error {
+	for len(o.flights) > 0 {
+		f := o.flights[0]
+		if !f.data { // the receiver has read it, or will
+			f.lane.Abandon(f.h)
+		} else if err := o.await(ctx, f); err != nil {
+			return err
+		}
+		o.flights = o.flights[1:]
+	}
+	return nil
+}
+
+// land waits until all puts have ended, somehow.
+func (o *op) land(ctx context.Context) (first error) {
+	for _, f := range o.flights {
+		if err := o.await(ctx, f); err != nil && first == nil {
+			first = err
+		}
+	}
+	o.flights = nil
+	return first
+}
+
+func (o *op) await(ctx context.Context, f flight) error {
+	if o.lanes == nil {
+		m := o.t.teams
+		if err := m.shared.lock(ctx); err != nil {
+			return err
+		}
+		defer m.shared.unlock()
+	}
+	_, err := f.lane.Wait(ctx, f.h)
+	return err
+}

@@ -1,0 +1,114 @@
+package coll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ibconduit/conduit/am"
+)
+
+// Pending is an operation that was started and has its place in the team's order. Its buffers are the
+// operation's until it is done. It runs in a goroutine of its own, and through the lanes that all
+// teams share.
+type Pending struct {
+	host    am.Host
+	mu      sync.Mutex
+	done    bool
+	err     error
+	all     [][]byte
+	waiters []am.Parker
+}
+
+// StartBarrier starts Team.Barrier. If ctx ends before the operation does the team is broken, also
+// when it had not begun.
+func (t *Team) StartBarrier(ctx context.Context) *Pending {
+	p := t.pending()
+	return p.start(t, ctx, Barrier, func(run func(call) error) error { return run(barrier("")) })
+}
+
+// StartBroadcast starts Team.Broadcast, as StartBarrier does.
+func (t *Team) StartBroadcast(ctx context.Context, root int, buf []byte) *Pending {
+	p := t.pending()
+	return p.start(t, ctx, Broadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
+}
+
+// StartAllGather starts Team.AllGather, as StartBarrier does. Blobs has the result.
+func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
+	p := t.pending()
+	return p.start(t, ctx, AllGather, func(run func(call) error) error {
+		var tooMuch error
+		err := run(allGather(mine, nil, &p.all, &tooMuch))
+		return errors.Join(err, tooMuch)
+	})
+}
+
+func (t *Team) pending() *Pending { return &Pending{host: t.teams.env.Host()} }
+
+// start takes the operation's place in the order and runs it when it is its turn.
+func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run func(call) error) error) *Pending {
+	if err := t.teams.enter(); err != nil {
+		p.end(err)
+		return p
+	}
+	turn := t.turns.join()
+	p.host.Go("collective operation", func() {
+		defer t.teams.leave()
+		if err := turn.wait(ctx); err != nil {
+			// The others go on to it, and must not wait for ever.
+			p.end(fmt.Errorf("coll: %v: %w", kind, t.fail(kind, 0, err)))
+			return
+		}
+		defer t.turns.unlock()
+		p.end(do(func(c call) error { return t.perform(ctx, c) }))
+	})
+	return p
+}
+
+func (p *Pending) end(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done, p.err = true, err
+	for _, w := range p.waiters {
+		w.Unpark()
+	}
+}
+
+// Done reports whether the operation has ended, and its error.
+func (p *Pending) Done() (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done, p.err
+}
+
+// Wait blocks until the operation has ended and returns its error. When ctx ends the wait, with its
+// cause, the operation goes on.
+func (p *Pending) Wait(ctx context.Context) error {
+	p.mu.Lock()
+	if p.done {
+		defer p.mu.Unlock()
+		return p.err
+	}
+	w := p.host.NewParker()
+	p.waiters = append(p.waiters, w)
+	p.mu.Unlock()
+	for {
+		if done, err := p.Done(); done {
+			return err
+		}
+		if err := w.Park(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// Blobs is the result of an all-gather that is done, as AllGather returns it.
+func (p *Pending) Blobs() [][]byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.done {
+		return nil
+	}
+	return p.all
+}

@@ -1,0 +1,183 @@
+package coll
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Undefined is the color of a member that Split puts in no team.
+const Undefined = math.MinInt
+
+// Split makes a team of the members that give the same color, ordered by key, and by rank in this team
+// where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is Undefined. Every
+// member calls it. Without a slot that is free on all members of a color no team is made, every member
+// gets the same *NoSlotError, and this team goes on.
+func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
+	var none error
+	err = t.run(ctx, call{kind: Split, do: func(o *op) (err error) {
+		made, err = o.split(color, key)
+		if errors.Is(err, ErrNoSlot) { // which all members know
+			none, err = fmt.Errorf("coll: %v: %w", Split, err), nil
+		}
+		return err
+	}})
+	return made, errors.Join(err, none)
+}
+
+// splitTries is how often members choose slots, when another Split of one of them is faster.
+const splitTries = 8
+
+// member is what one of the team gives to a Split.
+type member struct {
+	color, key int
+	rank       int // in the team
+	slots      []slot
+}
+
+func (o *op) split(color, key int) (*Team, error) {
+	t, m := o.t, o.t.teams
+	for try := 0; ; try++ {
+		blobs, err := o.gatherEqual(encodeMember(color, key, m.offer()))
+		if err != nil {
+			return nil, err
+		}
+		groups := decodeMembers(blobs, t.n, m.shape.slots)
+		if try == splitTries {
+			return nil, &NoSlotError{Slots: m.shape.slots, Color: groups[0][0].color}
+		}
+		// Splits of other teams at the same time begin to look for a slot elsewhere.
+		p, err := choose(groups, t.me, t.slot*5+try*3, m.shape.slots)
+		if err != nil {
+			return nil, err
+		}
+		ok := byte(1)
+		if p != nil && !m.reserve(p.slot, p.generation) {
+			ok = 0
+		}
+		oks, err := o.gatherEqual([]byte{ok})
+		if err == nil && !slices.Contains(oks, 0) {
+			if p == nil {
+				return nil, nil
+			}
+			members := make([]int32, len(p.group))
+			for i, g := range p.group {
+				members[i] = int32(t.Member(g.rank))
+			}
+			return m.newTeam(p.slot, p.generation, members, p.me), nil
+		}
+		if p != nil && ok == 1 {
+			m.unreserve(p.slot)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.env.Host().Sleep(time.Duration(try+1) * time.Duration(t.slot+1) * time.Millisecond)
+	}
+}
+
+// part is this member's new team.
+type part struct {
+	group      []member
+	me         int // in it
+	slot       int
+	generation uint32
+}
+
+// choose finds a slot for each group, as all members do from the same data. It returns this member's,
+// nil without one.
+func choose(groups [][]member, me, from, slots int) (mine *part, err error) {
+	for _, g := range groups {
+		p := part{group: g, me: slices.IndexFunc(g, func(x member) bool { return x.rank == me }), slot: -1}
+		for i := 0; i < slots && p.slot < 0; i++ {
+			at := (from + i) % slots
+			if !slices.ContainsFunc(g, func(x member) bool { return x.slots[at].taken }) {
+				p.slot = at
+			}
+		}
+		if p.slot < 0 {
+			return nil, &NoSlotError{Slots: slots, Color: g[0].color}
+		}
+		for _, x := range g {
+			p.generation = max(p.generation, x.slots[p.slot].generation)
+		}
+		p.generation = (p.generation + 1) & generations
+		if p.me >= 0 {
+			mine = &p
+		}
+	}
+	return mine, nil
+}
+
+func encodeMember(color, key int, slots []slot) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(int64(color)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(int64(key)))
+	for _, s := range slots {
+		x := s.generation
+		if s.taken {
+			x |= 1 << 31
+		}
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	return b
+}
+
+// decodeMembers returns the groups in the order of their colors, without those who are in none.
+func decodeMembers(b []byte, n, slots int) [][]member {
+	var all []member
+	for i := range n {
+		x := member{color: int(int64(binary.LittleEndian.Uint64(b))), key: int(int64(binary.LittleEndian.Uint64(b[8:]))), rank: i}
+		b = b[16:]
+		if x.color != Undefined {
+			for s := range slots {
+				v := binary.LittleEndian.Uint32(b[4*s:])
+				x.slots = append(x.slots, slot{generation: v & generations, taken: v>>31 == 1})
+			}
+			all = append(all, x)
+		}
+		b = b[4*slots:]
+	}
+	slices.SortStableFunc(all, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.color, b.color), cmp.Compare(a.key, b.key), cmp.Compare(a.rank, b.rank))
+	})
+	var groups [][]member
+	for from, i := 0, 1; i <= len(all); i++ {
+		if i == len(all) || all[i].color != all[from].color {
+			groups = append(groups, all[from:i])
+			from = i
+		}
+	}
+	return groups
+}
+
+// Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does. The
+// team cannot be used afterwards. A broken team cannot be freed: free the one that Shrink returns.
+func (t *Team) Free(ctx context.Context) error {
+	if t == t.teams.all {
+		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
+	}
+	return t.run(ctx, call{kind: Free, do: func(o *op) error {
+		// What a member has not waited for, acknowledgements, has arrived before it enters the
+		// barrier; and behind the barrier every member has what was sent to it there.
+		if err := t.teams.flush(o.ctx); err != nil {
+			return err
+		}
+		o.mute = true
+		if err := o.meet(); err != nil {
+			return err
+		}
+		t.end("freed", true)
+		return nil
+	}})
+}
+
+// end makes the team of no use.
+func (t *Team) end(how string, free bool) {
+	t.ended.Store(&how)
+	t.teams.vacate(t, free)
+}

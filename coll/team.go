@@ -1,0 +1,163 @@
+package coll
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// Team is a list of ranks of the job, as one of them sees it, with an order of operations of its own.
+// Methods may be called from any goroutine; operations run one after the other, in the order in which
+// they were called. The members must call the same ones in the same order.
+type Team struct {
+	teams      *Teams
+	slot       int
+	generation uint32
+	members    []int32 // ranks of the job; nil: all
+	me, n      int
+	rails      int
+	off        uint64 // of the slot in a segment
+	mem        []byte // the slot in this rank's
+	turns      turns
+
+	broken atomic.Pointer[BrokenError]
+	told   atomic.Bool            // the others know, or need not be told from here
+	ended  atomic.Pointer[string] // how: "freed", "shrunk"
+
+	// The rest belongs to who has the turn.
+	number           uint64   // of operations begun
+	sent, got, acked []uint64 // messages of each rail: sent, read, and acknowledged as read
+	agreement        *agreement
+}
+
+// Rank is this rank's in the team, from 0.
+func (t *Team) Rank() int { return t.me }
+
+// Size is the number of members.
+func (t *Team) Size() int { return t.n }
+
+// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and have
+// a member in common have different slots.
+func (t *Team) Slot() int { return t.slot }
+
+// Member is a member's rank in the job, for its rank in the team.
+func (t *Team) Member(rank int) int {
+	if t.members == nil {
+		return rank
+	}
+	return int(t.members[rank])
+}
+
+// Index is the rank in the team of a rank of the job; -1: it is no member.
+func (t *Team) Index(rank int) int {
+	if t.members == nil {
+		return rank
+	}
+	return slices.Index(t.members, int32(rank))
+}
+
+// Broken is what broke the team, as far as this rank knows: nil or a *BrokenError.
+func (t *Team) Broken() error {
+	if e := t.known(); e != nil {
+		return e
+	}
+	return nil
+}
+
+func (t *Team) String() string {
+	return fmt.Sprintf("team of %d in slot %d", t.n, t.slot)
+}
+
+// usable is why no operation can begin.
+func (t *Team) usable() error {
+	if how := t.ended.Load(); how != nil {
+		return fmt.Errorf("the team in slot %d was %s: %w", t.slot, *how, os.ErrClosed)
+	}
+	if e := t.known(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// known is what broke the team. It looks whether another member has written it into the slot.
+func (t *Team) known() *BrokenError {
+	if e := t.broken.Load(); e != nil {
+		return e
+	}
+	if w := atomic.LoadUint64(word(t.mem, 0)); uint32(w>>40) == t.generation {
+		if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
+			t.told.Store(true) // who wrote it told all
+		}
+	}
+	return t.broken.Load()
+}
+
+// encodeBroken is the word that says in a member's slot what broke the team:
+// generation (24 bits), reason (2), kind (4), rank of the job (20), low bits of the number (14).
+func encodeBroken(generation uint32, e *BrokenError) uint64 {
+	return uint64(generation)<<40 | uint64(e.Reason)<<38 | uint64(e.Op)<<34 | uint64(e.Rank)<<14 | e.Number&numberMask
+}
+
+const numberMask = 1<<14 - 1
+
+func (t *Team) decodeBroken(w uint64) *BrokenError {
+	return &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
+		Number: w & numberMask}
+}
+
+// lose breaks the team because a member is dead.
+func (t *Team) lose(rank int, cause error) {
+	t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Died, Rank: rank,
+		Cause: &fabric.PeerDownError{Rank: rank, Op: "collective operation", Cause: cause}})
+}
+
+// fail breaks the team because an operation failed here, unless it is broken already, and has the
+// others know. It returns what broke the team.
+func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
+	e := &BrokenError{Slot: t.slot, Reason: Abandoned, Rank: t.Member(t.me), Op: kind, Number: number, Cause: cause}
+	down, mismatch := (*fabric.PeerDownError)(nil), (*MismatchError)(nil)
+	switch {
+	case errors.As(cause, &down) && t.Index(down.Rank) >= 0:
+		e = &BrokenError{Slot: t.slot, Reason: Died, Rank: down.Rank, Op: kind, Number: number, Cause: down}
+	case errors.As(cause, &mismatch):
+		e.Reason = Mismatched
+	}
+	if t.known() == nil {
+		t.broken.CompareAndSwap(nil, e)
+	}
+	t.tell()
+	return t.broken.Load()
+}
+
+// tell writes why the team is broken into the slot of every other member, once, unless one of them
+// did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
+// from or to, who may be the only ones to find out.
+func (t *Team) tell() {
+	e := t.broken.Load()
+	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
+		return
+	}
+	var w [8]byte
+	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, e))
+	for i := 1; i < t.n; i++ {
+		to := t.Member((t.me + i) % t.n)
+		// What fails is a rank that is down, and needs no word.
+		_ = t.teams.post(context.Background(), to, t.off, w[:])
+	}
+}
+
+// neighbour reports whether there is a rail between this rank and another.
+func (t *Team) neighbour(other int) bool {
+	for r := range t.rails {
+		if (t.me+1<<r)%t.n == other || (other+1<<r)%t.n == t.me {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,239 @@
+package coll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// Teams are what one rank has of the teams that it is in. Methods may be called from any goroutine.
+type Teams struct {
+	env     env.Env
+	size    int
+	shape   shape
+	region  env.Region
+	copyMax int
+	lanes   env.Lanes // used by who has shared
+	shared  turns
+	ignore  func() // ends the subscription to deaths
+	all     *Team
+
+	mu      sync.Mutex
+	slots   []slot
+	open    map[*Team]struct{}
+	running int       // operations
+	closed  bool      // no more may begin
+	ended   am.Parker // of Close, which waits for running
+}
+
+// slot is one of a rank's shares of the region.
+type slot struct {
+	generation uint32 // of the last team in it; 24 bits
+	taken      bool
+}
+
+const generations = 1<<24 - 1 // a mask
+
+// Open makes the team of all ranks. The region of Spec must be laid out, for the same configuration.
+func Open(e env.Env, cfg Config) (*Teams, error) {
+	s, err := newShape(e.Size(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(),
+		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
+	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
+		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)
+	}
+	if m.lanes, err = e.NewLanes(); err != nil {
+		return nil, fmt.Errorf("coll: lanes for collective operations: %w", err)
+	}
+	m.shared.host = e.Host()
+	m.slots[0] = slot{generation: 1, taken: true}
+	m.all = m.newTeam(0, 1, nil, e.Rank())
+	m.ignore = e.OnDown(m.died)
+	return m, nil
+}
+
+// All is the team of all ranks of the job, in their order.
+func (m *Teams) All() *Team { return m.all }
+
+// Lanes are those that operations without lanes of their own use. They are for reading counters.
+func (m *Teams) Lanes() env.Lanes { return m.lanes }
+
+// Close waits until the operations that run have ended, which they do when the job closes or when
+// their contexts end, and gives the lanes back. It waits for no other rank.
+func (m *Teams) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed, m.ended = true, m.env.Host().NewParker()
+	for m.running > 0 {
+		m.mu.Unlock()
+		if err := m.ended.Park(context.Background()); err != nil {
+			return err
+		}
+		m.mu.Lock()
+	}
+	m.mu.Unlock()
+	m.ignore()
+	err := m.lanes.Close()
+	if errors.Is(err, fabric.ErrPeerDown) { // a put that no operation waited for; the job knows
+		return nil
+	}
+	return err
+}
+
+// enter counts an operation that begins.
+func (m *Teams) enter() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("coll: the job is closed: %w", os.ErrClosed)
+	}
+	m.running++
+	return nil
+}
+
+func (m *Teams) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running--; m.running == 0 && m.closed {
+		m.ended.Unpark()
+	}
+}
+
+// newTeam makes this rank's view of a team. members are ranks of the job; nil: all.
+func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *Team {
+	n := m.size
+	if members != nil {
+		n = len(members)
+	}
+	base := uint64(slot) * m.shape.slot
+	rails := railsOf(n)
+	counts := make([]uint64, 3*rails)
+	t := &Team{teams: m, slot: slot, generation: generation, members: members, me: me, n: n, rails: rails,
+		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot],
+		sent: counts[:rails], got: counts[rails : 2*rails], acked: counts[2*rails:]}
+	t.turns.host = m.env.Host()
+	m.mu.Lock()
+	m.open[t] = struct{}{}
+	m.mu.Unlock()
+	for i := range n { // those that died before
+		if err := m.env.Down(t.Member(i)); err != nil {
+			t.lose(t.Member(i), err)
+			break
+		}
+	}
+	return t
+}
+
+// died breaks the teams that a rank is in.
+func (m *Teams) died(rank int, cause error) {
+	m.mu.Lock()
+	var teams []*Team
+	for t := range m.open {
+		teams = append(teams, t)
+	}
+	m.mu.Unlock()
+	for _, t := range teams {
+		if t.Index(rank) >= 0 {
+			t.lose(rank, cause)
+		}
+	}
+}
+
+// vacate ends a team. Its slot is free for the next one if nothing of the team is on its way any
+// more.
+func (m *Teams) vacate(t *Team, free bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.open, t)
+	if free {
+		m.slots[t.slot].taken = false
+	}
+}
+
+// offer is the slots of this rank, as Split tells the others.
+func (m *Teams) offer() []slot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]slot(nil), m.slots...)
+}
+
+// reserve takes a slot for a team, unless another Split of this rank was faster.
+func (m *Teams) reserve(slot int, generation uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &m.slots[slot]
+	if s.taken {
+		return false
+	}
+	s.taken, s.generation = true, generation
+	return true
+}
+
+func (m *Teams) unreserve(slot int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slots[slot].taken = false
+}
+
+// post puts words of this rank's own through the shared lanes. The lock is held while the network
+// takes them, which ends whatever other ranks do, and never while another rank's program is waited for.
+func (m *Teams) post(ctx context.Context, rank int, off uint64, data []byte) error {
+	if err := m.shared.lock(ctx); err != nil {
+		return err
+	}
+	defer m.shared.unlock()
+	_, err := m.lanes.To(rank).Put(rank, off, data, fabric.Implicit)
+	return err
+}
+
+// flush waits until all that was posted through the shared lanes is where it belongs, or its rank is
+// down.
+func (m *Teams) flush(ctx context.Context) error {
+	if err := m.shared.lock(ctx); err != nil {
+		return err
+	}
+	defer m.shared.unlock()
+	for _, l := range m.lanes.All() {
+		for {
+			err := l.Flush(ctx)
+			if err == nil {
+				break
+			}
+			// A death ends what was on its way to that rank, perhaps of another team. It is said
+			// once; what went elsewhere may still be on its way.
+			if down := (*fabric.PeerDownError)(nil); !errors.As(err, &down) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// poll makes progress while an operation waits without a lane, if nobody uses the lanes.
+func (m *Teams) poll() error {
+	if !m.shared.try() {
+		return nil
+	}
+	defer m.shared.unlock()
+	for _, l := range m.lanes.All() {
+		if err := l.Poll(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func word(mem []byte, off uint64) *uint64 { return (*uint64)(unsafe.Pointer(&mem[off])) }

@@ -1,0 +1,469 @@
+package coll_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
+	"github.com/ibconduit/conduit/fabric/sim"
+)
+
+var (
+	collectives = flag.Int("collectives", 50_000, "operations of the random worlds")
+	firstSeed   = flag.Uint64("seed", 1, "of the first random world")
+)
+
+// TestRandomWorlds runs random trees of teams, in which members die, give operations up, and go on
+// with what is left. Each world is one seed; its time and its events have limits, so that nothing
+// waits for ever. `go test ./coll -run RandomWorlds -collectives 1000000 -timeout 0` runs more.
+func TestRandomWorlds(t *testing.T) {
+	want := *collectives
+	if testing.Short() {
+		want /= 10
+	}
+	var sum tally
+	seed := *firstSeed
+	for ; sum.verified < want; seed++ {
+		f := newForest(seed)
+		err := f.run()
+		if err != nil {
+			t.Fatalf("seed %d (%v): %v", seed, f, err)
+		}
+		sum.add(f.tally)
+	}
+	t.Logf("seeds %d to %d: %+v", *firstSeed, seed-1, sum)
+	for what, n := range map[string]int{"splits": sum.splits, "broken teams": sum.broken, "rebuilt teams": sum.rebuilt,
+		"killed ranks": sum.killed, "abandoned operations": sum.abandoned, "splits without a slot": sum.slotless} {
+		if n == 0 {
+			t.Errorf("there were no %s", what)
+		}
+	}
+}
+
+// tally counts what happened. An operation of a team counts once.
+type tally struct {
+	worlds, verified, splits, freed, broken, rebuilt, killed, abandoned, slotless int
+}
+
+func (a *tally) add(b tally) {
+	a.worlds++
+	a.verified += b.verified
+	a.splits += b.splits
+	a.freed += b.freed
+	a.broken += b.broken
+	a.rebuilt += b.rebuilt
+	a.killed += b.killed
+	a.abandoned += b.abandoned
+	a.slotless += b.slotless
+}
+
+// forest is one world, and what is known of it from outside.
+type forest struct {
+	seed     uint64
+	n        int
+	kills    int
+	abandons bool
+	cfg      coll.Config
+	w        *envtest.World
+	teams    map[string]*grown
+	tally    tally
+}
+
+func (f *forest) String() string {
+	return fmt.Sprintf("%d ranks, %d die, abandons %v, %d slots of %d bytes", f.n, f.kills, f.abandons, f.cfg.Slots, f.cfg.SlotBytes)
+}
+
+// grown is a team, by its path in the tree.
+type grown struct {
+	members []int
+	came    []int // how many operations each member has begun
+	done    map[int]bool
+	gaveUp  []abandoned
+	split   map[int]bool // operations that made teams: they did for all or for none
+}
+
+type abandoned struct {
+	rank   int // of the job
+	kind   coll.Kind
+	number int
+}
+
+func newForest(seed uint64) *forest {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	f := &forest{seed: seed, n: 1 + rng.IntN(17), teams: map[string]*grown{}}
+	f.cfg = coll.Config{Slots: []int{1, 2, 3, 4, 8}[rng.IntN(5)], SlotBytes: 4 << 10 << rng.IntN(3)}
+	if rng.IntN(3) > 0 {
+		f.kills = rng.IntN(1 + f.n/2)
+	}
+	f.abandons = rng.IntN(2) == 0
+	return f
+}
+
+func (f *forest) run() error {
+	rng := rand.New(rand.NewPCG(f.seed, 2))
+	spec, err := coll.Spec(f.n, f.cfg)
+	if err != nil {
+		return err
+	}
+	f.w, err = envtest.NewWorld(sim.Config{Ranks: f.n, Seed: f.seed, Jitter: time.Duration(rng.IntN(20_000)),
+		MaxTime: 30 * time.Second, MaxEvents: 20e6, RetryTimeout: 5 * time.Millisecond}, spec)
+	if err != nil {
+		return err
+	}
+	for range rng.IntN(4) {
+		if a, b := rng.IntN(f.n), rng.IntN(f.n); a != b {
+			f.w.Delay(a, b, time.Duration(rng.IntN(200_000)))
+		}
+	}
+	for range f.kills {
+		victim := rng.IntN(f.n)
+		f.w.At(time.Duration(rng.IntN(6_000_000)), func() {
+			if !f.w.Rank(victim).Dead() {
+				f.tally.killed++
+				f.w.Kill(victim)
+			}
+		})
+	}
+	return f.w.Run(with(f.cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		v := &visitor{forest: f, e: e, rng: rand.New(rand.NewPCG(f.seed, uint64(100+e.Rank())))}
+		return v.live(ctx, all, "all", 0)
+	}))
+}
+
+func (f *forest) dead(rank int) bool { return f.w.Rank(rank).Dead() }
+
+// team is what is known of a team. All members must know it by the same list.
+func (f *forest) team(path string, t *coll.Team) (*grown, error) {
+	members := make([]int, t.Size())
+	for i := range members {
+		members[i] = t.Member(i)
+	}
+	g := f.teams[path]
+	if g == nil {
+		g = &grown{members: members, came: make([]int, len(members)), done: map[int]bool{}, split: map[int]bool{}}
+		f.teams[path] = g
+	}
+	if !slices.Equal(g.members, members) {
+		return nil, fmt.Errorf("%s has the members %v here and %v elsewhere", path, members, g.members)
+	}
+	return g, nil
+}
+
+// visitor is a rank that takes part.
+type visitor struct {
+	*forest
+	e   env.Env
+	rng *rand.Rand // of this rank alone
+}
+
+// live goes through a team's life, and those of the teams that it becomes.
+func (v *visitor) live(ctx context.Context, t *coll.Team, path string, level int) error {
+	for phase := 0; ; phase++ {
+		name := fmt.Sprintf("%s.%d", path, phase)
+		g, err := v.team(name, t)
+		if err != nil {
+			return err
+		}
+		x := &stay{visitor: v, t: t, g: g, name: name, level: level, rng: rand.New(rand.NewPCG(v.seed, hash(name)))}
+		broken, err := x.work(ctx)
+		if err != nil || v.dead(v.e.Rank()) {
+			return err
+		}
+		if !broken {
+			v.tally.freed++
+			return nil
+		}
+		v.tally.broken++
+		// Members that have freed it, or gone, do not come: there is nothing to go on with then.
+		limited, cancel := v.e.Host().WithTimeout(ctx, 100*time.Millisecond)
+		next, err := t.Shrink(limited)
+		cancel()
+		switch {
+		case v.dead(v.e.Rank()):
+			return nil
+		case err != nil && x.last:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		v.tally.rebuilt++
+		if next.Member(next.Rank()) != v.e.Rank() {
+			return fmt.Errorf("%s: rank %d is %d in its new team, which is rank %d", name, v.e.Rank(), next.Rank(), next.Member(next.Rank()))
+		}
+		for _, m := range g.members {
+			if !v.dead(m) && next.Index(m) < 0 {
+				return fmt.Errorf("%s: rank %d lives and is not in the new team", name, m)
+			}
+		}
+		t = next
+	}
+}
+
+func hash(s string) (h uint64) {
+	for _, c := range s {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// stay is a rank's time in a team until it is freed or broken.
+type stay struct {
+	*visitor
+	t      *coll.Team
+	g      *grown
+	name   string
+	level  int
+	rng    *rand.Rand // the same on all members
+	number int        // of operations begun
+	lanes  env.Lanes
+	subs   []func() error // wait for the subteams
+	last   bool           // in the last operation, in which members leave
+}
+
+// work does the team's operations. err is a mistake, broken none.
+func (x *stay) work(ctx context.Context) (broken bool, err error) {
+	if x.lanes, err = x.e.NewLanes(); err != nil {
+		return false, nil // dead
+	}
+	defer x.lanes.Close()
+	for steps := 5 + x.rng.IntN(40); steps > 0 && err == nil && !broken; steps-- {
+		if x.rng.IntN(12) == 0 && x.level < 3 {
+			broken, err = x.split(ctx)
+		} else {
+			broken, err = x.step(ctx)
+		}
+	}
+	for _, wait := range x.subs {
+		err = errors.Join(err, wait())
+	}
+	if err != nil || broken {
+		return broken, err
+	}
+	x.last = true
+	if x.level == 0 && !bytes.Contains([]byte(x.name), []byte("/")) && x.t.Slot() == 0 {
+		return x.do(coll.Barrier, func(ctx context.Context) error { return x.t.Barrier(ctx) }, nil, ctx)
+	}
+	return x.do(coll.Free, func(ctx context.Context) error { return x.t.Free(ctx) }, nil, ctx)
+}
+
+// step does one operation, or some at once.
+func (x *stay) step(ctx context.Context) (broken bool, err error) {
+	root, size := x.rng.IntN(x.t.Size()), sizes[x.rng.IntN(len(sizes)-2)]
+	if x.rng.IntN(50) == 0 {
+		size = sizes[len(sizes)-1]
+	}
+	id := int(x.rng.Int32())
+	kind := x.rng.IntN(10)
+	ops := interface {
+		NamedBarrier(context.Context, string) error
+		Broadcast(context.Context, int, []byte) error
+		AllGather(context.Context, []byte) ([][]byte, error)
+	}(x.t)
+	if x.rng.IntN(4) == 0 {
+		ops = x.t.Through(x.lanes)
+	}
+	switch {
+	case kind < 4:
+		return x.do(coll.Barrier, func(ctx context.Context) error { return ops.NamedBarrier(ctx, fmt.Sprint(id%3)) }, nil, ctx)
+	case kind < 7:
+		buf := x.source(size, id, root)
+		return x.do(coll.Broadcast, func(ctx context.Context) error { return ops.Broadcast(ctx, root, buf) },
+			func() error { return x.sent(buf, size, id, root) }, ctx)
+	case kind < 9:
+		var all [][]byte
+		return x.do(coll.AllGather, func(ctx context.Context) (err error) {
+			all, err = ops.AllGather(ctx, fill(size+x.t.Rank()%3, id, x.t.Rank()))
+			return err
+		}, func() error { return gathered(x.t, all, size, id) }, ctx)
+	}
+	return x.several(ctx, id, size, root)
+}
+
+func (x *stay) source(size, id, root int) []byte {
+	if x.t.Rank() == root {
+		return fill(size, id, root)
+	}
+	return make([]byte, size)
+}
+
+func (x *stay) sent(buf []byte, size, id, root int) error {
+	if !bytes.Equal(buf, fill(size, id, root)) {
+		return fmt.Errorf("%d bytes of root %d are wrong at %d", size, root, x.t.Rank())
+	}
+	return nil
+}
+
+// several starts operations that run behind each other.
+func (x *stay) several(ctx context.Context, id, size, root int) (broken bool, err error) {
+	type started struct {
+		p     *coll.Pending
+		check func() error
+	}
+	var all []started
+	for i := range 2 + x.rng.IntN(4) {
+		x.begin()
+		switch x.rng.IntN(3) {
+		case 0:
+			all = append(all, started{x.t.StartBarrier(ctx), x.met(x.number)})
+		case 1:
+			buf := x.source(size, id+i, root)
+			all = append(all, started{x.t.StartBroadcast(ctx, root, buf), func() error { return x.sent(buf, size, id+i, root) }})
+		default:
+			p := x.t.StartAllGather(ctx, fill(size+x.t.Rank()%3, id+i, x.t.Rank()))
+			all = append(all, started{p, func() error { return gathered(x.t, p.Blobs(), size, id+i) }})
+		}
+	}
+	from := x.number - len(all)
+	for i, s := range all {
+		err := s.p.Wait(context.Background())
+		if x.dead(x.e.Rank()) {
+			return true, nil
+		}
+		b, err := x.ended(from+i+1, err, s.check)
+		if err != nil {
+			return b, err
+		}
+		broken = broken || b
+	}
+	return broken, nil
+}
+
+func (x *stay) begin() {
+	x.number++
+	x.g.came[x.t.Rank()] = x.number
+}
+
+// met is what a barrier promises.
+func (x *stay) met(number int) func() error {
+	return func() error {
+		for i, n := range x.g.came {
+			if n < number {
+				return fmt.Errorf("barrier %d ended before rank %d came, which has begun %d", number, x.g.members[i], n)
+			}
+		}
+		return nil
+	}
+}
+
+// do does one operation, which a member may give up.
+func (x *stay) do(kind coll.Kind, f func(context.Context) error, check func() error, ctx context.Context) (bool, error) {
+	if x.rng.IntN(100) == 0 && x.abandons {
+		if who := x.rng.IntN(x.t.Size()); who == x.t.Rank() {
+			limited, cancel := x.e.Host().WithTimeout(ctx, 1+time.Duration(x.visitor.rng.IntN(30_000)))
+			defer cancel()
+			ctx = limited
+			x.g.gaveUp = append(x.g.gaveUp, abandoned{x.e.Rank(), kind, x.number + 1})
+			x.tally.abandoned++
+		}
+	}
+	if x.visitor.rng.IntN(20) == 0 {
+		x.e.Host().Sleep(time.Duration(x.visitor.rng.IntN(50_000)))
+	}
+	x.begin()
+	if kind == coll.Barrier || kind == coll.Free {
+		check = x.met(x.number)
+	}
+	err := f(ctx)
+	if x.dead(x.e.Rank()) {
+		return true, nil
+	}
+	return x.ended(x.number, err, check)
+}
+
+// ended verifies the result of an operation, or that there is a reason why it failed.
+func (x *stay) ended(number int, err error, check func() error) (broken bool, wrong error) {
+	if err == nil {
+		if err := check(); err != nil {
+			return false, fmt.Errorf("%s: operation %d: %w", x.name, number, err)
+		}
+		if !x.g.done[number] {
+			x.g.done[number] = true
+			x.tally.verified++
+		}
+		return false, nil
+	}
+	var b *coll.BrokenError
+	if !errors.As(err, &b) || !errors.Is(err, coll.ErrBroken) {
+		return true, fmt.Errorf("%s: operation %d: not that the team is broken: %w", x.name, number, err)
+	}
+	switch b.Reason {
+	case coll.Died:
+		if slices.Contains(x.g.members, b.Rank) && x.dead(b.Rank) {
+			return true, nil
+		}
+	case coll.Abandoned:
+		for _, a := range x.g.gaveUp {
+			if a.rank == b.Rank && a.kind == b.Op && uint64(a.number)&coll.NumberMask == b.Number&coll.NumberMask {
+				return true, nil
+			}
+		}
+	case coll.Shrunk:
+		if len(x.g.gaveUp) > 0 || slices.ContainsFunc(x.g.members, x.dead) {
+			return true, nil
+		}
+	}
+	return true, fmt.Errorf("%s: operation %d: broken without that reason: %w; given up: %v", x.name, number, err, x.g.gaveUp)
+}
+
+// split makes teams, in which each rank goes on in a task of its own.
+func (x *stay) split(ctx context.Context) (broken bool, err error) {
+	colors := 1 + x.rng.IntN(3)
+	salt := x.rng.Uint64()
+	pick := rand.New(rand.NewPCG(salt, uint64(x.t.Rank())))
+	color, key := pick.IntN(colors+1)-1, pick.IntN(5)
+	if color < 0 {
+		color = coll.Undefined
+	}
+	var sub *coll.Team
+	var none error
+	broken, err = x.do(coll.Split, func(ctx context.Context) (err error) {
+		sub, err = x.t.Split(ctx, color, key)
+		if errors.Is(err, coll.ErrNoSlot) {
+			none, err = err, nil
+		}
+		return err
+	}, func() error {
+		made, known := x.g.split[x.number]
+		if known && made != (none == nil) {
+			return fmt.Errorf("teams were made, %v, and not here: %v", made, none)
+		}
+		x.g.split[x.number] = none == nil
+		if none == nil && (sub == nil) != (color == coll.Undefined) {
+			return fmt.Errorf("color %d got the team %v", color, sub)
+		}
+		return nil
+	}, ctx)
+	if none != nil {
+		x.tally.slotless++
+	}
+	if sub == nil {
+		return broken, err
+	}
+	x.tally.splits++
+	path := fmt.Sprintf("%s/%d:%d", x.name, x.number, color)
+	ended, result := x.e.Host().NewParker(), error(nil)
+	done := false
+	x.e.Host().Go("subteam", func() {
+		result = x.visitor.live(ctx, sub, path, x.level+1)
+		done = true
+		ended.Unpark()
+	})
+	x.subs = append(x.subs, func() error {
+		for !done {
+			if err := ended.Park(context.Background()); err != nil {
+				return nil // dead
+			}
+		}
+		return result
+	})
+	return broken, err
+}

@@ -1,0 +1,78 @@
+package env
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/spin"
+)
+
+// WaitWord is Env.WaitWord where ranks are processes in real time.
+func WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+	var w spin.Waiter
+	for !c.Holds(atomic.LoadUint64(word), value) {
+		if !w.Pause() {
+			continue
+		}
+		if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+			// The runtime may be late with the context's timer where a goroutine never schedules.
+			runtime.Gosched()
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if stop != nil {
+			if err := stop(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Goroutines is the Host of processes in real time.
+type Goroutines struct{}
+
+var origin = time.Now()
+
+// Go starts a goroutine.
+func (Goroutines) Go(_ string, f func()) { go f() }
+
+// Sleep is time.Sleep.
+func (Goroutines) Sleep(d time.Duration) { time.Sleep(d) }
+
+// Yield is runtime.Gosched.
+func (Goroutines) Yield() { runtime.Gosched() }
+
+// Now is the time since the process began.
+func (Goroutines) Now() time.Duration { return time.Since(origin) }
+
+// WithTimeout is context.WithTimeout.
+func (Goroutines) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(parent, d)
+}
+
+// NewParker returns one that is a channel.
+func (Goroutines) NewParker() am.Parker { return make(parker, 1) }
+
+type parker chan struct{}
+
+func (p parker) Park(ctx context.Context) error {
+	select {
+	case <-p:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p parker) Unpark() {
+	select {
+	case p <- struct{}{}:
+	default:
+	}
+}
