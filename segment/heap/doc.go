@@ -7,7 +7,7 @@
 // Each rank gives the same number of bytes, Size, in which offsets count from 0:
 //
 //	0                Local          Limit                          Size - Global            Size
-//	| local heap  -> | the rank's own | nobody's, or another's limit | <- global heap          |
+//	| local heap ->  | for it: no messages  | free      | <- global heap              |
 //
 // A rank's local heap grows upwards. The global heap grows downwards, alike at all ranks: a block
 // of it is the same range of offsets at each of them. Rank 0 keeps the boundary: no local heap may
