@@ -210,7 +210,10 @@ func (b *checkedBlock) trace() string {
 }
 
 func fill(b []byte, v byte) {
-	for i := range b {
-		b[i] = v
+	if len(b) > 0 {
+		b[0] = v
+	}
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
