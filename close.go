@@ -185,11 +185,10 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 // be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
-	if err = j.messages.close(); !errors.Is(err, am.ErrBusy) { // handlers that run may use the library's
-		err = errors.Join(err, j.library.close())
-	}
-	if errors.Is(err, am.ErrBusy) {
-		busy, err = err, nil
+	if busy, err = j.messages.close(); busy == nil { // handlers that run may use the library's
+		var lib error
+		busy, lib = j.library.close()
+		err = errors.Join(err, lib)
 	}
 	errs := []error{err}
 	if j.coll != nil {

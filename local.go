@@ -78,7 +78,10 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 			job.members.advance(dead)
 			boot.Abort(1, err.Error())
 		}
-		err = errors.Join(err, job.workers.closeAll(), job.Close())
+		err = errors.Join(err, job.workers.closeAll())
+		if closed := job.Close(); !errors.Is(err, closed) { // fn may have returned it
+			err = errors.Join(err, closed)
+		}
 		if a := job.aborted.Load(); a != nil { // also by a handler in Close
 			err = errors.Join(a, err)
 		}

@@ -3,8 +3,10 @@ package conduit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -371,5 +373,22 @@ func TestRunLocalReturnsAnAbortInClose(t *testing.T) {
 			return nil
 		})
 		wantAbort(t, err, 3)
+	}
+}
+
+func TestRunLocalTellsAnErrorOfCloseOnce(t *testing.T) {
+	cfg := Config{Fabric: FabricSHM, SegmentSize: 4096, CloseTimeout: 50 * time.Millisecond, Getenv: noEnv}
+	var closed sync.WaitGroup
+	closed.Add(1)
+	err := RunLocalConfig(testContext(t), 2, cfg, func(j *Job) error {
+		if j.Rank() == 1 {
+			closed.Wait()
+			return nil
+		}
+		defer closed.Done()
+		return j.Close()
+	})
+	if n := strings.Count(fmt.Sprint(err), "not every rank has called Close"); n != 1 {
+		t.Errorf("%v tells it %d times", err, n)
 	}
 }

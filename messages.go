@@ -193,19 +193,30 @@ func (s *endpoints) endRequests(ctx context.Context) (late []error, err error) {
 	return late, err
 }
 
-// close closes the endpoints, and logs the errors that they kept.
-func (s *endpoints) close() error {
-	err := s.forAll((*am.Endpoint).Close)
+// close closes the endpoints, and logs the errors that they kept. busy is of those that are still
+// in use: they are to be closed again, and the others have no error then.
+func (s *endpoints) close() (busy, err error) {
+	var mu sync.Mutex
+	err = s.forAll(func(e *am.Endpoint) error {
+		err := e.Close()
+		if !errors.Is(err, am.ErrBusy) {
+			return err
+		}
+		mu.Lock()
+		busy = errors.Join(busy, err)
+		mu.Unlock()
+		return nil
+	})
 	for i, e := range s.all {
 		if kept := e.Errors(); len(kept) > 0 {
 			s.cfg.Logger.Warn("active messages met errors that no caller got", "of", s.words.kind, "endpoint", i, "kept", len(kept), "last", kept[len(kept)-1].Err)
 		}
 	}
-	switch {
-	case errors.Is(err, am.ErrBusy):
-		return fmt.Errorf("conduit: close: %w; the segment stays: close again when they have ended", err)
-	case err != nil:
-		return fmt.Errorf("conduit: close: %w", err)
+	if busy != nil {
+		busy = fmt.Errorf("conduit: close: %w; the segment stays: close again when they have ended", busy)
 	}
-	return nil
+	if err != nil {
+		err = fmt.Errorf("conduit: close: %w", err)
+	}
+	return busy, err
 }

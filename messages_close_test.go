@@ -250,6 +250,39 @@ func TestCloseKeepsTheSegmentForAHandler(t *testing.T) {
 	}
 }
 
+// Endpoints that are closed have no error any more when Close is called again for another one.
+func TestCloseAgainCountsAllEndpointsCalls(t *testing.T) {
+	table := am.NewTable()
+	begun, end := make(chan struct{}), make(chan struct{})
+	hang := table.Handle("hang", func(*am.Call) { close(begun); <-end })
+	never := table.Handle("never", func(c *am.Call) { c.Defer(time.Hour) })
+	ctx := testContext(t)
+	j, err := Join(ctx, Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Getenv: noEnv, Handlers: table, MessageEndpoints: 2,
+		CloseTimeout: 20 * time.Millisecond, Messages: am.Config{CloseAfter: 20 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := never.Start(ctx, j.messages.all[0], 0, am.Payload{}); err != nil {
+		t.Fatal(err)
+	}
+	posted := make(chan error, 1)
+	go func() { posted <- hang.Post(ctx, j.messages.all[1], 0) }()
+	<-begun
+	if err := wantErr(j.Close(), ErrBusy, "1 handlers run", "close again"); err != nil {
+		t.Error(err)
+	}
+	close(end)
+	if err := <-posted; err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		var rest *am.InFlightError
+		if err := j.Close(); !errors.As(err, &rest) || rest.Calls != 1 || errors.Is(err, ErrBusy) {
+			t.Errorf("%v, want the call that got no reply", err)
+		}
+	}
+}
+
 // Close itself polls, and may run the handler.
 func TestCloseEndsThoughItsHandlerDoesNot(t *testing.T) {
 	for name, attend := range map[string]time.Duration{"attendant": time.Hour, "none": -1} { // neither is quicker than Close

@@ -135,7 +135,7 @@ func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error 
 	}
 	if w := e.w; w == nil {
 		c.stats.late++
-	} else if h.kind == failure {
+	} else if w.answered = true; h.kind == failure {
 		w.err = &RemoteError{Rank: rank, Handler: w.h.name, Reason: Reason(h.args[0]), Text: string(payload)}
 	} else {
 		w.reply.set(h, payload)

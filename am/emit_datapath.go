@@ -162,7 +162,9 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 	if err == nil {
 		return nil
 	}
-	e.withdrawLocked(p, o, h, cookie)
+	if e.withdrawLocked(p, o, h, cookie) {
+		err = e.guessedLocked(p, h, k)
+	}
 	p.credits.Unsaid(&h.credit)
 	e.fallBackLocked(p, o, k, err, mayQueue)
 	return err
@@ -258,7 +260,7 @@ func (e *emitter) enterLocked(p *peer, o *outgoing, h *head, now time.Duration) 
 			}
 		}
 		if o.w != nil {
-			o.w.token = token
+			o.w.token, o.w.answered = token, false
 		}
 	}
 	p.owed = e.pool.Fill(p.rank, &h.credit, now)
@@ -292,11 +294,22 @@ func (e *emitter) countLocked(o *outgoing, by uint64) {
 	}
 }
 
-// withdrawLocked undoes enterLocked for a message that was not sent.
-func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) {
+// guessedLocked ends a peer that replied to a call before it was sent. The reply has ended the
+// call, and given back its place.
+func (e *emitter) guessedLocked(p *peer, h *head, k *claim) error {
+	e.stats.calls++
+	k.needs &^= needsCall
+	why := &MessageError{Peer: p.rank, Rule: "replies to a call that was not sent", Got: h.token}
+	e.peerDown(p.rank, why)
+	return &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: why}
+}
+
+// withdrawLocked undoes enterLocked for a message that was not sent. It reports whether that is a
+// call that was answered nevertheless.
+func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) (answered bool) {
 	e.countLocked(o, ^uint64(0))
 	if h.wants {
-		cookie = h.token
+		cookie, answered = h.token, o.w.answered
 	}
 	switch {
 	case cookie == 0:
@@ -304,7 +317,7 @@ func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) {
 		e.calls.withdraw(index(cookie))
 	default: // Close has ended what was not sent
 		need := needOf(o)
-		if need&needReply != 0 {
+		if need&needReply != 0 && !answered {
 			e.stats.ended--
 			p.calls++ // the claim gives the place back
 		}
@@ -315,6 +328,7 @@ func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) {
 	if p.owed {
 		e.pool.Unsaid(p.rank, &h.credit)
 	}
+	return answered
 }
 
 // emit writes the message and hands it to the network. The peer's sending lock is held.

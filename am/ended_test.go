@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // refusing closes its endpoint while it is given a message, which it has no room for.
@@ -126,5 +127,67 @@ func TestWhatADeadRankHeldIsGrantedInTheSameRound(t *testing.T) {
 	}
 	if !l.pool.Idle() || len(s.notes) == before {
 		t.Errorf("%d control messages were sent; something more is due: %v", len(s.notes)-before, !l.pool.Idle())
+	}
+}
+
+// guessing answers a call while it is given it, for which it has no room.
+type guessing struct {
+	*scripted
+	answer func(request []byte)
+}
+
+func (p *guessing) Send(_ int, b fabric.SendBuf, n int, _ *fabric.Write, _ uint64, _ fabric.SendFlag) error {
+	p.answer(b.Data[:n])
+	return fabric.ErrAgain
+}
+
+// Tokens can be guessed.
+func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
+	if lockrank.OneLock {
+		t.Skip("with one lock nothing arrives while a message is sent")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for name, send := range map[string]func(l *Endpoint, h *Handler) error{
+		"call": func(l *Endpoint, h *Handler) error { _, err := h.Call(ctx, l, 1); return err },
+		"call with a Long": func(l *Endpoint, h *Handler) error {
+			_, err := h.CallWith(ctx, l, 1, Long(0, []byte{1}))
+			return err
+		},
+		"prepared call": func(l *Endpoint, h *Handler) error {
+			p, err := h.TryPrepare(l, 1, 8)
+			if err == nil {
+				_, err = p.CommitCall(ctx)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cut []error
+			l, s, _ := target(t, &cut)
+			hello(t, l, s, 1)
+			l.net = &guessing{scripted: s, answer: func(b []byte) {
+				var h head
+				if _, err := h.decode(b, l.hash); err != nil {
+					t.Fatal(err)
+				}
+				s.arrive(t, 1, message(l, head{kind: reply, token: h.token}, nil))
+				arrived := make(chan error)
+				go func() { _, err := l.Test(); arrived <- err }()
+				if err := <-arrived; err != nil {
+					t.Fatal(err)
+				}
+			}}
+			if err := send(l, l.table.find(0)); !errors.As(err, new(*MessageError)) || !errors.Is(err, fabric.ErrPeerDown) {
+				t.Errorf("the call: %v", err)
+			}
+			if _, err := l.Test(); err != nil || len(cut) != 1 || !errors.As(cut[0], new(*MessageError)) {
+				t.Errorf("%v, cut off for %v", err, cut)
+			}
+			got, p := l.Stats(), l.known(1)
+			if err := errors.Join(got.Check(), l.pool.Check()); err != nil || p.calls != 0 || got.Prepared != 0 || got.Calls != 1 || got.Replied != 1 {
+				t.Errorf("%v; %d places taken, %+v", err, p.calls, got)
+			}
+		})
 	}
 }

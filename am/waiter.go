@@ -25,9 +25,10 @@ type waiter struct {
 	claim claim // what its request needs; under the endpoint's lock once it is queued
 
 	// The end of its call: written under the endpoint's lock, read once it has ended.
-	reply Reply
-	err   error
-	token uint64 // of its entry; 0: none
+	reply    Reply
+	err      error
+	token    uint64 // of its entry; 0: none
+	answered bool   // by the peer
 }
 
 // The states of a waiter.

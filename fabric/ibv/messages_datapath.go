@@ -53,7 +53,7 @@ func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
 	o.tx.makeRequests(2*cfg.Sends + endpointQueue)
 	o.all = make([]message, len(o.tx.requests))
 	o.tx.owner, o.tx.depth, o.tx.every = o, endpointDepth, endpointSignal
-	o.tx.limit = int32(max(2*len(o.all), endpointDepth))
+	o.tx.limit = int32(2*len(o.all) + endpointDepth) // any message has room beside all silent ones
 	return o.tx.limit
 }
 
@@ -136,6 +136,10 @@ func (o *messages) stageWaiting(c *conn) {
 	for c.waiting.n > 0 && c.state == connUp && c.q.err == nil && o.lost == nil {
 		m := &o.all[c.waiting.head]
 		if !o.tx.room(&c.q, m.wrs) && o.tx.out > 0 {
+			if c.q.silent > 0 { // which would keep their room
+				o.ringIfFull()
+				o.tx.probe(&c.q)
+			}
 			return
 		}
 		i := o.tx.pop(&c.waiting)

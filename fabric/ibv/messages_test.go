@@ -377,3 +377,21 @@ func TestTwoEndpointsOfARankAreApart(t *testing.T) {
 		t.Errorf("the other endpoint has %d connections", n)
 	}
 }
+
+// What asked for no completion, at this rank or another, would keep its room for ever.
+func TestTheLargestWriteFollowsSilentMessages(t *testing.T) {
+	for _, silent := range []int{1, 2} {
+		m := newMessageRig(t, 3, Config{Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 32, SlotSize: 512, Sends: 4})
+		m.connectAll()
+		o := m.ends[0]
+		m.nets[0].piece = 64
+		o.sendShort(silent, 3, 0)
+		b, err := o.p.Reserve(0)
+		m.must("reserve", err)
+		o.sent[1]++
+		fillMessage(b.Data[:8], 0, 1, o.sent[1])
+		o.cookies[7] = 1
+		m.must("send", o.p.Send(1, b, 8, &fabric.Write{Src: m.segs[0][:64*(endpointDepth-1)]}, 7, 0))
+		m.work(func(o *end) (bool, error) { return len(o.cookies) == 0 && o.delivered(), nil })
+	}
+}
