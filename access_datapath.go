@@ -29,15 +29,15 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the peer that [off, off+n) is of, or nil if anything is wrong.
-func (w *Worker) valid(node uint32, off, n uint64) *peer {
+// valid returns the peer that [off, off+n) is of, and its rank, or nil if anything is wrong.
+func (w *Worker) valid(node uint32, off, n uint64) (p *peer, rank int) {
+	deaths := w.deaths.Load() // first: in the condition it costs seven instructions more
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
-		p := &w.peers[i]
-		if n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == w.deaths.Load() {
-			return p
+		if p := &w.peers[i]; n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == deaths {
+			return p, int(i)
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // store puts v into mapped memory, load gets it from there.
@@ -68,13 +68,24 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, uint64(len(src)))
-	if p == nil {
-		if p, err = w.check("put", node, off, uint64(len(src))); err != nil {
-			return nil, fabric.Done, err
-		}
+	if p, rank := w.valid(node, off, uint64(len(src))); p != nil && w.fences == nil {
+		h, err = p.data.Put(rank, w.begin+off, src, f)
+		return p.data, h, err
 	}
-	h, err = p.data.Put(int(node)-1, off, src, f)
+	return w.putChecked(node, off, src, f)
+}
+
+// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little to
+// keep across a call.
+func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	p, err := w.check("put", node, off, uint64(len(src)))
+	if err != nil {
+		return nil, fabric.Done, err
+	}
+	if err := w.passBy(int(node)-1, off, len(src), true); err != nil {
+		return nil, fabric.Done, err
+	}
+	h, err := p.data.Put(int(node)-1, w.begin+off, src, f)
 	return p.data, h, err
 }
 
@@ -86,13 +97,24 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, uint64(len(dst)))
-	if p == nil {
-		if p, err = w.check("get", node, off, uint64(len(dst))); err != nil {
-			return nil, fabric.Done, err
-		}
+	if p, rank := w.valid(node, off, uint64(len(dst))); p != nil && w.fences == nil {
+		h, err = p.data.Get(rank, w.begin+off, dst, f)
+		return p.data, h, err
 	}
-	h, err = p.data.Get(int(node)-1, off, dst, f)
+	return w.getChecked(node, off, dst, f)
+}
+
+// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little to
+// keep across a call.
+func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	p, err := w.check("get", node, off, uint64(len(dst)))
+	if err != nil {
+		return nil, fabric.Done, err
+	}
+	if err := w.passBy(int(node)-1, off, len(dst), false); err != nil {
+		return nil, fabric.Done, err
+	}
+	h, err := p.data.Get(int(node)-1, w.begin+off, dst, f)
 	return p.data, h, err
 }
 

@@ -105,6 +105,7 @@ func (p *Promise[T]) collect() {
 	switch {
 	case p.word:
 		p.value = *(*T)(unsafe.Pointer(&p.old))
+		p.w.acquire()
 	case p.slot != nil:
 		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))
 	case p.large != nil:

@@ -59,10 +59,10 @@ func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
 }
 
 // mappedWord is mapped for an atomic, which it counts: the aligned word, if the processor's own
-// atomics are the right ones for it.
+// atomics are the right ones for it, and no fences are to be told.
 func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
 	at := w.mapped(node, off, 8)
-	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics {
+	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics || w.fences != nil {
 		return nil
 	}
 	w.direct.atomics++
@@ -70,15 +70,25 @@ func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
 }
 
 func atomicValue[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) (T, error) {
+	if err := w.beforeAtomic(op.String(), p.node, p.off); err != nil {
+		return 0, err
+	}
 	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, fabric.Blocking)
 	if h != fabric.Done {
 		old, err = w.await(l, h)
 	}
+	w.acquire()
 	return T(old), err
 }
 
 func atomicAsync[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) Promise[T] {
+	if err := w.beforeAtomic(op.String(), p.node, p.off); err != nil {
+		return Promise[T]{Pending: Pending{err: err}}
+	}
 	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, 0)
+	if h == fabric.Done && err == nil {
+		w.acquire()
+	}
 	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: T(old), word: true}
 }
 
@@ -90,12 +100,12 @@ func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare u
 		}
 		defer w.guard.Exit()
 	}
-	p := w.valid(node, off, 8)
+	p, _ := w.valid(node, off, 8)
 	if p == nil {
 		if p, err = w.check(op.String(), node, off, 8); err != nil {
 			return 0, nil, fabric.Done, err
 		}
 	}
-	old, h, err = p.amo.Atomic(op, int(node)-1, off, operand, compare, f)
+	old, h, err = p.amo.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
 	return old, p.amo, h, err
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// The system area lies behind the user's bytes in each segment and belongs to
-// the collective operations:
+// The region of the collective operations in each segment:
 //
 //	offset  bytes           meaning
 //	0       32 x 64         barrier: word r is written by the rank 2^r before, with
@@ -33,12 +32,15 @@ const (
 	systemBytes  = sysBox + sysBoxSize
 )
 
+// collRegion is the name of that region.
+const collRegion = "conduit.coll"
+
 // maxGather bounds what an all-gather returns, in bytes: a length that arrives
 // is not a reason to run out of memory.
 const maxGather = 1 << 32
 
 // collectives are the operations that every rank takes part in. They run over
-// lanes of their own and touch nothing but the system areas.
+// lanes of their own and touch nothing but their region.
 type collectives struct {
 	job   *Job
 	lanes map[fabric.Network]fabric.Lane
@@ -50,12 +52,15 @@ type collectives struct {
 	barriers uint64 // barriers entered
 	chunks   uint64 // broadcast chunks received or sent
 	word     []byte // eight bytes to put from
+	area     []byte // this rank's region
+	at       uint64 // its offset, and that of all ranks'
 	closed   bool
 	broken   error
 }
 
 func newCollectives(j *Job) (*collectives, error) {
 	c := &collectives{job: j, lanes: make(map[fabric.Network]fabric.Lane), turn: make(chan struct{}, 1), word: make([]byte, 8)}
+	c.area, c.at = j.seg.Region(collRegion)
 	for _, n := range j.networks.all {
 		l, err := n.NewLane()
 		if err != nil {
@@ -102,11 +107,8 @@ func (c *collectives) stats() Stats {
 
 func (c *collectives) to(rank int) fabric.Lane { return c.lanes[c.job.networks.routes[rank].data] }
 
-// area is this rank's system area.
-func (c *collectives) area() []byte { return c.job.seg.System() }
-
 func (c *collectives) wordAt(off uint64) *uint64 {
-	return (*uint64)(unsafe.Pointer(&c.area()[off]))
+	return (*uint64)(unsafe.Pointer(&c.area[off]))
 }
 
 // errTurn is why an operation did not begin.
@@ -137,6 +139,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	if err := c.job.members.first(op); err != nil {
 		return err
 	}
+	defer c.job.learned()
 	if err := fn(); err != nil {
 		c.broken = err
 		return fmt.Errorf("conduit: %s: %w", op, err)
@@ -144,7 +147,7 @@ func (c *collectives) run(ctx context.Context, op string, fn func() error) error
 	return nil
 }
 
-// await blocks until a word of the own system area is at least v.
+// await blocks until a word of this rank's region is at least v.
 func (c *collectives) await(ctx context.Context, off, v uint64) error {
 	w := c.wordAt(off)
 	if atomic.LoadUint64(w) >= v {
@@ -161,10 +164,10 @@ func (c *collectives) stop() error {
 	return c.job.members.first("wait")
 }
 
-// put8 starts a put of one word into another rank's system area.
+// put8 starts a put of one word into another rank's region.
 func (c *collectives) put8(rank int, off, v uint64) error {
 	binary.NativeEndian.PutUint64(c.word, v)
-	_, err := c.to(rank).Put(rank, c.job.networks.routes[rank].system+off, c.word, fabric.Implicit)
+	_, err := c.to(rank).Put(rank, c.at+off, c.word, fabric.Implicit)
 	return err
 }
 
@@ -253,20 +256,19 @@ func (c *collectives) broadcastChunk(ctx context.Context, root int, buf []byte, 
 	n := c.job.size
 	me := (c.job.rank - root + n) % n // the root is 0 in the tree
 	c.chunks++
-	area := c.area()
 	if me == 0 {
 		total = uint64(len(buf))
-		binary.NativeEndian.PutUint64(area[sysTotal:], total)
-		copy(area[sysBox:], piece(buf, int(at)))
+		binary.NativeEndian.PutUint64(c.area[sysTotal:], total)
+		copy(c.area[sysBox:], piece(buf, int(at)))
 	} else {
 		if err := c.await(ctx, sysChunkWord, c.chunks); err != nil {
 			return 0, err
 		}
-		if total = binary.NativeEndian.Uint64(area[sysTotal:]); total == uint64(len(buf)) {
-			copy(piece(buf, int(at)), area[sysBox:])
+		if total = binary.NativeEndian.Uint64(c.area[sysTotal:]); total == uint64(len(buf)) {
+			copy(piece(buf, int(at)), c.area[sysBox:])
 		}
 	}
-	box := area[sysTotal : sysBox+min(total-min(at, total), sysBoxSize)]
+	box := c.area[sysTotal : sysBox+min(total-min(at, total), sysBoxSize)]
 	// A node's children differ from it in one bit below its lowest set bit.
 	low := bits.TrailingZeros(uint(me))
 	if me == 0 {
@@ -287,8 +289,7 @@ func (c *collectives) broadcastChunk(ctx context.Context, root int, buf []byte, 
 
 // give puts a chunk with the total, and then its number, into a rank's box.
 func (c *collectives) give(rank int, box []byte) error {
-	at := c.job.networks.routes[rank].system
-	if _, err := c.to(rank).Put(rank, at+sysTotal, box, fabric.Implicit); err != nil {
+	if _, err := c.to(rank).Put(rank, c.at+sysTotal, box, fabric.Implicit); err != nil {
 		return err
 	}
 	return c.put8(rank, sysChunkWord, c.chunks)
@@ -333,14 +334,14 @@ func (c *collectives) gather(ctx context.Context, blobs [][]byte) error {
 	}
 	mine := c.job.rank
 	for at := 0; at < longest; at += sysBoxSize {
-		copy(c.area()[sysBox:], piece(blobs[mine], at))
+		copy(c.area[sysBox:], piece(blobs[mine], at))
 		if err := c.disseminate(ctx); err != nil {
 			return err
 		}
 		for i := 1; i < c.job.size; i++ {
 			r := (mine + i) % c.job.size // begin with the neighbour, so that no rank is read by all at once
 			if p := piece(blobs[r], at); len(p) > 0 {
-				if _, err := c.to(r).Get(r, c.job.networks.routes[r].system+sysBox, p, fabric.Implicit); err != nil {
+				if _, err := c.to(r).Get(r, c.at+sysBox, p, fabric.Implicit); err != nil {
 					return err
 				}
 			}

@@ -82,8 +82,8 @@ type Config struct {
 	// it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
 	MessageEndpoints int
 	// Messages are the parameters of each endpoint: buffers, largest payload, times. Join fills in
-	// Rank, Size, Table, Segment, SegmentSize and OnClosed, which must be unset. Credits, MaxMedium
-	// and Flow must be equal on all ranks; Join checks it.
+	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed and Fencer, which must be
+	// unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
 	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
@@ -108,9 +108,6 @@ type Config struct {
 	// take an eighth longer, a second at most; Messages.CloseAfter comes after it. Default: 10 s.
 	CloseTimeout time.Duration
 
-	// library are the parts of the library that have handlers, which each registers when it is called.
-	library []func(*am.Table)
-
 	// Bootstrap overrides the launcher that Join would find. Join takes
 	// ownership and closes it.
 	Bootstrap bootstrap.Bootstrap
@@ -119,6 +116,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Getenv looks up variables. Default: os.LookupEnv.
 	Getenv func(key string) (string, bool)
+
+	parts []func(*Config) needs // nil, but in tests: parts
 }
 
 const (
@@ -170,6 +169,9 @@ func (e *ConfigError) Error() string {
 func (c Config) withDefaults() (Config, error) {
 	if c.Getenv == nil {
 		c.Getenv = os.LookupEnv
+	}
+	if c.parts == nil {
+		c.parts = parts
 	}
 	env := &environment{lookup: c.Getenv}
 	if c.SegmentSize == 0 && c.SegmentShare == 0 {
@@ -258,8 +260,8 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentSize or OnClosed", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
 	case c.Handlers.IsLibrary():
 		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:

@@ -12,12 +12,13 @@ import (
 
 // hello is what every rank sends every other first.
 type hello struct {
-	user, system uint64 // bytes of the user's segment; offset of the system area
-	workers      uint64
-	messages     accord // of the program
-	library      accord // of the library's parts
-	fabric       string
-	shm          []byte // address of fabric/shm, empty without
+	user     uint64 // bytes of the user's region
+	layout   uint64 // segment.Layout.Hash
+	workers  uint64
+	messages accord // of the program
+	library  accord // of the library's parts
+	fabric   string
+	shm      []byte // address of fabric/shm, empty without
 }
 
 // accord is what ranks must have alike to understand each other's messages.
@@ -31,7 +32,7 @@ type accord struct {
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, system, workers
+//	uvarint   user, layout, workers
 //	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
 //	          the library's
 //	uvarint   length of fabric, then its bytes
@@ -54,7 +55,7 @@ const (
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
-	h = hello{user: uint64(len(j.seg.User())), system: j.seg.SystemOffset(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
+	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
 	}
@@ -78,7 +79,7 @@ func newAccord(s *endpoints) (a accord, err error) {
 	return a, nil
 }
 
-func (h *hello) numbers() []*uint64 { return []*uint64{&h.user, &h.system, &h.workers} }
+func (h *hello) numbers() []*uint64 { return []*uint64{&h.user, &h.layout, &h.workers} }
 
 func (h *hello) accords() []*accord { return []*accord{&h.messages, &h.library} }
 
@@ -142,8 +143,8 @@ func decodeHello(b []byte) (h hello, err error) {
 		return hello{}, err
 	}
 	h.fabric, h.shm = string(b[:n]), b[n:]
-	if h.user > h.system || h.system > 1<<62 {
-		return h, fmt.Errorf("hello with a system area at %d behind %d bytes", h.system, h.user)
+	if h.user > 1<<62 {
+		return h, fmt.Errorf("hello with a segment of %d bytes", h.user)
 	}
 	return h, nil
 }

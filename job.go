@@ -16,6 +16,9 @@ type Job struct {
 	life       context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 
 	boot     bootstrap.Bootstrap
+	needs    needs          // of the parts
+	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
+	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
 	members  *membership
 	networks networks

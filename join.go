@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"syscall"
 	"time"
 
@@ -24,6 +25,10 @@ import (
 func Join(ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
+	var n needs
+	if err == nil {
+		n, err = cfg.needs()
+	}
 	if err != nil {
 		if given != nil {
 			err = errors.Join(err, given.Close())
@@ -34,8 +39,8 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), members: newMembership(cfg.Logger), workers: newWorkers()}
-	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg)
+	j := &Job{cfg: cfg, life: context.Background(), needs: n, members: newMembership(cfg.Logger), workers: newWorkers()}
+	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
 		if j.boot != nil { // first: the end of a connection would not say why
@@ -110,10 +115,13 @@ func (j *joining) join(ctx context.Context) (err error) {
 }
 
 func (j *joining) mapSegment() (err error) {
+	if j.layout, err = j.needs.layout(); err != nil {
+		return err
+	}
 	j.seg, err = segment.Map(segment.Config{
 		Size:      j.cfg.SegmentSize,
 		Share:     j.cfg.SegmentShare,
-		System:    systemBytes,
+		Layout:    j.layout,
 		HugePages: j.cfg.HugePages,
 		Shared:    j.cfg.Fabric != FabricIBV,
 		Locked:    j.cfg.Fabric == FabricIBV,
@@ -160,7 +168,7 @@ func (j *joining) connect(ctx context.Context) error {
 	}
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
-		j.networks.routes[r].user, j.networks.routes[r].system = h.user, h.system
+		j.networks.routes[r].user = h.user
 		if j.shm != nil {
 			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
 				j.far = r
@@ -273,7 +281,7 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 			rt.data, rt.net = net, len(j.networks.all)-1
 		}
 		if j.shm == nil || !global || rt.amo == nil {
-			rt.amo, rt.cpuAtomics = net, false
+			rt.amo, rt.amoNet, rt.cpuAtomics = net, len(j.networks.all)-1, false
 		}
 	}
 	return net.Connect(ctx, addrs, j.boot.Exchange)
@@ -326,11 +334,38 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 				r, all[r].workers, first.workers, setWhereHostsDiffer)
 		}
 	}
+	if err := j.compareLayouts(ctx, all); err != nil {
+		return nil, err
+	}
 	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *accord { return &h.messages })
 	if err == nil {
 		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *accord { return &h.library })
 	}
 	return all, err
+}
+
+// compareLayouts refuses ranks whose regions lie elsewhere: the first one that differs and rank 0
+// send their layouts, so that every rank can name the region.
+func (j *joining) compareLayouts(ctx context.Context, all []hello) error {
+	odd := slices.IndexFunc(all, func(h hello) bool { return h.layout != all[0].layout })
+	if odd < 0 {
+		return nil
+	}
+	lists, err := j.exchangeOf(ctx, odd, []byte(j.layout.String()))
+	if err != nil {
+		return err
+	}
+	region, other := segment.FirstDifference(string(lists[0]), string(lists[odd]))
+	return fmt.Errorf("rank %d lays out its segment otherwise than rank 0, which has %s; rank %d has %s: start the same program with the same configuration on all ranks",
+		odd, printable([]byte(region)), odd, printable([]byte(other)))
+}
+
+// exchangeOf has rank 0 and a rank that differs from it send what they differ in.
+func (j *joining) exchangeOf(ctx context.Context, odd int, mine []byte) ([][]byte, error) {
+	if j.rank != 0 && j.rank != odd {
+		mine = nil
+	}
+	return j.boot.Exchange(ctx, mine)
 }
 
 // compareHandlers refuses ranks that would not understand each other's messages of one kind. All
@@ -357,11 +392,7 @@ func (j *joining) compareHandlers(ctx context.Context, s *endpoints, all []hello
 
 // nameDifference finds a handler in which a rank differs from rank 0: both send their lists.
 func (j *joining) nameDifference(ctx context.Context, table *am.Table, odd int, all []hello, of func(*hello) *accord) error {
-	var mine []byte
-	if j.rank == 0 || j.rank == odd {
-		mine = table.Encode()
-	}
-	lists, err := j.boot.Exchange(ctx, mine)
+	lists, err := j.exchangeOf(ctx, odd, table.Encode())
 	if err != nil {
 		return err
 	}

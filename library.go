@@ -6,11 +6,9 @@ import "github.com/ibconduit/conduit/am"
 // buffer and no goroutine with the program's: a part whose caller holds what the program's messages
 // wait for, a lock for instance, never waits for these. The program's times hold for both, but an
 // attendant they have always: the program does not know when a part needs progress.
-func libraryOf(cfg *Config) endpoints {
+func libraryOf(cfg *Config, register func(*am.Table)) endpoints {
 	table := am.NewLibraryTable()
-	for _, register := range cfg.library {
-		register(table)
-	}
+	register(table)
 	m := &cfg.Messages
 	params := am.Config{
 		Credits: 128, Replies: 64, Spares: 8, MaxMedium: 1024, Sends: 32, ReplySends: 16,

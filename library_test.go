@@ -30,7 +30,7 @@ func twice(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) }
 func TestTheLibraryHasEndpointsOfItsOwn(t *testing.T) {
 	for _, user := range []*am.Table{am.NewTable(), handlerTable("h")} {
 		part := &libraryPart{name: "conduit.twice", f: twice}
-		onFabrics(t, 2, Config{Handlers: user, MessageEndpoints: 2, library: []func(*am.Table){part.register}}, func(ctx context.Context, j *Job) error {
+		onFabrics(t, 2, withNeeds(Config{Handlers: user, MessageEndpoints: 2}, needs{handlers: part.register}), func(ctx context.Context, j *Job) error {
 			r, err := part.of(j).Call(ctx, j.services(), 1-j.Rank(), 21)
 			if err != nil || r.Arg(0) != 42 {
 				return fmt.Errorf("reply %v: %w", r.Args(), err)
@@ -54,7 +54,7 @@ func TestTheLibraryHasEndpointsOfItsOwn(t *testing.T) {
 func TestTheLibraryHasNoAccessToUserHandlers(t *testing.T) {
 	part, user := &libraryPart{name: "conduit.twice", f: twice}, handlerTable()
 	h := user.Handle("h", func(*am.Call) {})
-	runLocal(t, 1, Config{Fabric: FabricSHM, Handlers: user, library: []func(*am.Table){part.register}}, func(ctx context.Context, j *Job) error {
+	runLocal(t, 1, withNeeds(Config{Fabric: FabricSHM, Handlers: user}, needs{handlers: part.register}), func(ctx context.Context, j *Job) error {
 		return errors.Join(wantText(h.Post(ctx, j.services(), 0), "of another table"), wantText(part.of(j).Post(ctx, j, 0), "of another table"))
 	})
 }
@@ -97,7 +97,7 @@ func TestRanksWithOtherPartsDoNotJoin(t *testing.T) {
 	with := func(names ...string) Config {
 		c := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Handlers: am.NewTable()}
 		for _, n := range names {
-			c.library = append(c.library, (&libraryPart{name: n, f: twice}).register)
+			c = withNeeds(c, needs{handlers: (&libraryPart{name: n, f: twice}).register})
 		}
 		return c
 	}
@@ -134,8 +134,8 @@ func TestHandlersUseTheLibraryDuringClose(t *testing.T) {
 	fabrics(t, func(t *testing.T, cfg Config) {
 		joined = sync.WaitGroup{}
 		joined.Add(2)
-		cfg.Handlers, cfg.library = user, []func(*am.Table){part.register}
-		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+		cfg.Handlers = user
+		runLocal(t, 2, withNeeds(cfg, needs{handlers: part.register}), func(ctx context.Context, j *Job) error {
 			jobs[j.Rank()] = j
 			joined.Done()
 			joined.Wait()

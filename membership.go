@@ -3,6 +3,7 @@ package conduit
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,7 @@ type membership struct {
 
 	deaths atomic.Uint32 // how many peers are dead; workers compare it
 	gone   chan struct{} // closed when this rank has left, or Join has failed
+	over   chan struct{} // closed then, or when RunLocal's context ends
 
 	// complete ends with the first death; its cause is a *PeerDownError.
 	complete context.Context
@@ -38,9 +40,9 @@ type membership struct {
 
 	mu     sync.Mutex // taken last
 	own    state
-	peers  map[int]member                // those that left or are dead
-	order  []int                         // the dead, in the order in which they were found
-	inform []func(rank int, cause error) // of deaths: the networks
+	peers  map[int]member // those that left or are dead
+	order  []int          // the dead, in the order in which they were found
+	inform []*listener    // of deaths: the networks first, then parts
 }
 
 // member is a peer that is not joined any more.
@@ -50,7 +52,7 @@ type member struct {
 }
 
 func newMembership(log *slog.Logger) *membership {
-	m := &membership{log: log, gone: make(chan struct{}), peers: make(map[int]member),
+	m := &membership{log: log, gone: make(chan struct{}), over: make(chan struct{}), peers: make(map[int]member),
 		anyReported: make(chan struct{}), firstReported: make(chan struct{})}
 	m.complete, m.broken = context.WithCancelCause(context.Background())
 	return m
@@ -74,6 +76,14 @@ func (m *membership) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	closeOnce(m.gone)
+	closeOnce(m.over)
+}
+
+// cancel ends what waits in the job's parts.
+func (m *membership) cancel() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	closeOnce(m.over)
 }
 
 // closeOnce closes c, whose closing is under a lock, unless it is closed.
@@ -118,7 +128,7 @@ func (m *membership) change(rank int, to member) {
 		cause := m.cause(r)
 		m.log.Warn("rank is down", "rank", r, "cause", cause)
 		for _, f := range inform {
-			f(r, cause)
+			f.died(r, cause)
 		}
 	}
 }
@@ -135,14 +145,42 @@ func (m *membership) changeLocked(rank int, to member) {
 	}
 }
 
-// informs has a network informed of deaths, also of those so far: they may be found while this rank
-// still connects.
-func (m *membership) informs(f func(rank int, cause error)) {
+// listener is informed of each death once.
+type listener struct {
+	f     func(rank int, cause error)
+	mu    sync.Mutex
+	known map[int]struct{}
+	ended bool
+}
+
+func (l *listener) died(rank int, cause error) {
+	l.mu.Lock()
+	_, known := l.known[rank]
+	l.known[rank] = struct{}{}
+	ended := l.ended
+	l.mu.Unlock()
+	if !known && !ended {
+		l.f(rank, cause)
+	}
+}
+
+// informs has f called for each death, also for those so far: they may be found while this rank
+// still connects. stop ends it; a call that has begun may still run.
+func (m *membership) informs(f func(rank int, cause error)) (stop func()) {
+	l := &listener{f: f, known: make(map[int]struct{})}
 	m.mu.Lock()
-	m.inform = append(m.inform, f)
+	m.inform = append(m.inform, l)
 	m.mu.Unlock()
 	for rank, cause := range m.causes() {
-		f(rank, cause)
+		l.died(rank, cause)
+	}
+	return func() {
+		m.mu.Lock()
+		m.inform = slices.DeleteFunc(slices.Clone(m.inform), func(o *listener) bool { return o == l }) // others may walk the old one
+		m.mu.Unlock()
+		l.mu.Lock()
+		l.ended = true
+		l.mu.Unlock()
 	}
 }
 

@@ -85,22 +85,27 @@ func (s *endpoints) stats(n *networks) map[string]am.Stats {
 func (j *joining) openEndpoints() error {
 	h := &j.hellos[j.rank]
 	if h.messages.handlers > 0 {
-		if err := j.open(&j.messages, j.seg.User(), j.SegmentSize); err != nil { // the system areas are not for messages
+		cfg := j.messages.params
+		cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize
+		if j.needs.fences != nil {
+			cfg.Fencer = fencer{j.Job}
+		}
+		if err := j.open(&j.messages, cfg); err != nil {
 			return err
 		}
 	}
 	if h.library.handlers > 0 {
 		j.library.first = int(h.messages.endpoints)
-		return j.open(&j.library, j.seg.Bytes(), nil)
+		cfg := j.library.params
+		cfg.Segment = j.seg.Bytes()
+		return j.open(&j.library, cfg)
 	}
 	return nil
 }
 
-// open opens endpoints, whose Long messages write into memory at the begin of the segment.
-func (j *Job) open(s *endpoints, memory []byte, size func(rank int) uint64) error {
-	cfg := s.params
+// open opens endpoints.
+func (j *Job) open(s *endpoints, cfg am.Config) error {
 	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, s.table, j.closedPeer
-	cfg.Segment, cfg.SegmentSize = memory, size
 	for _, n := range j.networks.all {
 		m, ok := n.(fabric.Messenger)
 		if !ok {

@@ -81,7 +81,7 @@ func TestMessagesOfEveryKindReachEveryRank(t *testing.T) {
 	})
 }
 
-// Behind the user's bytes lies what collective operations live on.
+// In front of the user's region lies what collective operations live on.
 func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 	table := am.NewTable()
 	h := table.Handle("h", func(*am.Call) {})
@@ -94,12 +94,13 @@ func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 		cfg.Handlers, cfg.SegmentSize = table, 1<<16
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			to, end := neighbour(j), j.SegmentSize(neighbour(j))
-			j.seg.System()[sysBox] = 0x5a
+			begin := j.layout.UserOffset()
+			j.coll.area[sysBox] = 0x5a
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
 			var bounds *BoundsError
-			for _, off := range []uint64{end - 7, end, j.networks.routes[to].system + sysBox, ^uint64(0) - 3} {
+			for _, off := range []uint64{end - 7, end, sysBox - begin, -begin, ^uint64(7), ^uint64(3)} {
 				_, call := h.CallWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				post := h.PostWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				if !errors.As(call, &bounds) || !errors.As(post, &bounds) {
@@ -115,8 +116,8 @@ func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
-			if b := j.seg.System()[sysBox]; b != 0x5a {
-				return fmt.Errorf("the system area was written: %#x", b)
+			if b := j.coll.area[sysBox]; b != 0x5a {
+				return fmt.Errorf("the region of the collective operations was written: %#x", b)
 			}
 			return nil
 		})

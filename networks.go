@@ -17,9 +17,9 @@ type networks struct {
 type route struct {
 	data, amo  fabric.Network
 	net        int    // index of data among the networks
+	amoNet     int    // index of amo
 	cpuAtomics bool   // amo works on mapped memory with the processor's atomics
-	user       uint64 // bytes of the rank's segment
-	system     uint64 // where its system area begins
+	user       uint64 // bytes of the user's region of the rank's segment
 }
 
 // to is the route to a rank, nil if there is no such rank.

@@ -9,10 +9,10 @@ import (
 
 // peer is how a worker reaches one rank.
 type peer struct {
-	base       unsafe.Pointer // the segment, where loads and stores reach it
+	base       unsafe.Pointer // the user's region, where loads and stores reach it
 	size       uint64         // bytes at base; 0 when not mapped
 	cpuAtomics bool           // atomics on base are allowed
-	user       uint64         // the segment's size, mapped or not
+	user       uint64         // the region's size, mapped or not
 	down       bool           // as of deathsSeen
 	data, amo  fabric.Lane
 }
@@ -26,8 +26,8 @@ func (w *Worker) refresh() {
 		if p.down = w.job.members.cause(r) != nil; p.down {
 			continue
 		}
-		if mem := p.data.Mapped(r); mem != nil {
-			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem)), p.user
+		if mem := p.data.Mapped(r); uint64(len(mem)) >= w.begin+p.user { // the size comes from the peer
+			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), p.user
 			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -19,17 +20,19 @@ import (
 type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
+	begin      uint64         // of the user's region in every segment
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
 	direct     *directCounters
+	fences     env.Fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
 
 	job     *Job
+	epoch   uint64          // of the job, when the worker acquired last
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use
-	waiter  fabric.Lane     // the lane that polls while WaitUntil waits
+	lanes   []fabric.Lane   // one per network in use, in their order
 	inChain bool
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
@@ -64,25 +67,17 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	w.lanes = make([]fabric.Lane, 0, len(w.job.networks.all))
-	byNet := make(map[fabric.Network]fabric.Lane)
-	for _, n := range w.job.networks.all {
-		l, err := n.NewLane()
-		if err != nil {
-			return err
-		}
-		w.lanes = append(w.lanes, l)
-		byNet[n] = l
-		w.waiter = l // the last network is the slowest: it needs polling most
+	if w.lanes, err = w.job.networks.newLanes(); err != nil {
+		return err
 	}
+	w.begin = w.job.layout.UserOffset()
 	w.peers = make([]peer, w.job.size)
 	for r := range w.peers {
-		rt := w.job.networks.routes[r]
-		w.peers[r] = peer{user: rt.user, data: byNet[rt.data], amo: byNet[rt.amo]}
+		w.peers[r] = peer{user: w.job.networks.routes[r].user, data: w.To(r), amo: w.Atomic(r)}
 	}
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
-	return nil
+	return w.openFences()
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -110,7 +105,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	var first error
+	first := w.releaseWrites(ctx)
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil && first == nil {
 			first = err
@@ -195,6 +190,19 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
+	if w.fences == nil && c.Holds(atomic.LoadUint64(word), value) {
+		return nil
+	}
+	return w.waitWord(ctx, word, c, value)
+}
+
+// waitWord is WaitUntil where a word does not fulfil the condition, or there are fences: the rank
+// waited for may need what the worker wrote.
+func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
+	if err := w.releaseWrites(ctx); err != nil {
+		return err
+	}
+	defer w.acquire()
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
@@ -202,7 +210,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	if w.job.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: wait-until: %w", am.ErrInHandler)
 	}
-	return w.waiter.WaitWord(ctx, word, c, value, w.waitStop)
+	return w.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
 }
 
 // stopWaiting says why a wait for a word is better ended.
@@ -258,6 +266,9 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
+	if e := w.closeFences(); err == nil {
+		err = e
+	}
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
@@ -268,14 +279,11 @@ func (w *Worker) Close() error {
 
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
-	var errs []error
-	for _, l := range w.lanes {
-		errs = append(errs, l.Close())
-	}
-	w.lanes, w.peers, w.waiter = nil, nil, nil
+	err := closeLanes(w.lanes)
+	w.lanes, w.peers = nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil
 	}
-	return errors.Join(errs...)
+	return err
 }

@@ -9,16 +9,20 @@ import (
 	"sync"
 )
 
-// workers are those of a job that are open, and the counters of those that were.
+// workers are those of a job that are open, with the lanes of its parts, and the counters of those
+// that were.
 type workers struct {
 	mu      sync.Mutex
 	open    map[*Worker]struct{}
-	opening int // that NewWorker is about to return
-	opened  int // ever
+	parts   map[*lanes]struct{} // that parts of the job have open
+	opening int                 // that NewWorker is about to return
+	opened  int                 // ever
 	retired Stats
 }
 
-func newWorkers() workers { return workers{open: make(map[*Worker]struct{}), retired: make(Stats)} }
+func newWorkers() workers {
+	return workers{open: make(map[*Worker]struct{}), parts: make(map[*lanes]struct{}), retired: make(Stats)}
+}
 
 // close refuses workers from now on, and begins to leave, unless some are open.
 func (s *workers) close(m *membership) error {
@@ -104,6 +108,9 @@ func (j *Job) Stats() Stats {
 	s.merge(j.workers.retired)
 	for w := range j.workers.open {
 		s.merge(w.statsLocked())
+	}
+	for l := range j.workers.parts {
+		s.merge(l.stats())
 	}
 	if j.coll != nil {
 		s.merge(j.coll.stats())

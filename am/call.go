@@ -38,7 +38,7 @@ func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args
 }
 
 // TryPost is Post that does not wait: it returns the obstacle instead, one of ErrNoBuffer,
-// ErrNotConnected, ErrNoCredit, ErrQueueFull, unwrapped. It makes no progress.
+// ErrNotConnected, ErrNoCredit, ErrQueueFull, ErrNotReleased, unwrapped. It makes no progress.
 func (h *Handler) TryPost(v Via, rank int, args ...uint64) error {
 	return h.tryPost(v, rank, Payload{}, args)
 }
@@ -56,6 +56,16 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 	l := laneOf(v, rank)
 	if l == nil {
 		return nil, h.failed("call", rank, ErrNoEndpoint)
+	}
+	if l.fences(v) {
+		if err := h.before(ctx, "call", v, l, rank, p, args); err != nil {
+			return nil, err
+		}
+		started, err := h.Start(ctx, l, rank, p, args...)
+		if err == nil {
+			started.v = v
+		}
+		return started, err
 	}
 	w := l.newWaiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
@@ -83,6 +93,14 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []u
 	l := laneOf(v, rank)
 	if l == nil {
 		return h.failed("call", rank, ErrNoEndpoint)
+	}
+	if l.fences(v) {
+		if err := h.before(ctx, "call", v, l, rank, p, args); err != nil {
+			return err
+		}
+		err := h.call(ctx, l, rank, p, args, r)
+		l.cfg.Fencer.Reply(v)
+		return err
 	}
 	w := l.waiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
@@ -155,7 +173,11 @@ func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []u
 	if l == nil {
 		return h.failed("post", rank, ErrNoEndpoint)
 	}
-	if err := h.check("post", l, rank, p, args); err != nil {
+	if l.fences(v) {
+		if err := h.before(ctx, "post", v, l, rank, p, args); err != nil {
+			return err
+		}
+	} else if err := h.check("post", l, rank, p, args); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -222,7 +244,11 @@ func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
 	if l == nil {
 		return h.failed("post", rank, ErrNoEndpoint)
 	}
-	if err := h.check("post", l, rank, p, args); err != nil {
+	if l.fences(v) {
+		if err := h.before(atOnce, "post", v, l, rank, p, args); err != nil {
+			return err
+		}
+	} else if err := h.check("post", l, rank, p, args); err != nil {
 		return err
 	}
 	if p.cat == long && len(p.bytes) > l.cfg.MaxMedium {
@@ -253,6 +279,14 @@ func (h *Handler) failed(op string, rank int, err error) error {
 type Pending struct {
 	l *Endpoint
 	w *waiter
+	v Via // of which the Fencer is to learn; nil: there is none
+}
+
+// learned is called when the caller is about to learn that the call has ended.
+func (p *Pending) learned() {
+	if p.v != nil {
+		p.l.cfg.Fencer.Reply(p.v)
+	}
 }
 
 // Test reports whether the call has ended, and how. It makes no progress.
@@ -260,6 +294,7 @@ func (p *Pending) Test() (r Reply, done bool, err error) {
 	if !p.w.over() {
 		return Reply{}, false, nil
 	}
+	p.learned()
 	return p.w.reply, true, p.w.err
 }
 
@@ -277,5 +312,6 @@ func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 	if err := p.l.finish(ctx, p.w); err != nil && !p.w.over() {
 		return Reply{}, p.w.h.failed("call", p.w.rank, err)
 	}
+	p.learned()
 	return p.w.reply, p.w.err
 }

@@ -22,6 +22,7 @@ type need uint8
 const (
 	needReply need = 1 << iota
 	needSent
+	needGrant // of a large payload: a grant, or the data that was granted memory
 )
 
 // calls are an endpoint's entries, under its lock. Tokens and cookies name them: the generation in
@@ -29,7 +30,8 @@ const (
 type calls struct {
 	e      []entry
 	free   int32 // index from 1 on
-	awaits int   // entries that need a reply
+	awaits int   // entries that need a reply or a grant: their peers are pinged
+	grants int   // that need a grant
 	writes int   // that need Sent
 }
 
@@ -48,7 +50,7 @@ func (c *calls) add(w *waiter, peer int, n need, keep []byte, now time.Duration)
 }
 
 func (c *calls) count(n need, by int) {
-	if n&needReply != 0 {
+	if n&(needReply|needGrant) != 0 {
 		c.awaits += by
 	}
 	if n&needSent != 0 {
@@ -117,7 +119,7 @@ func index(token uint64) int32 { return int32(uint32(token)) }
 func (c *calls) silent(but int, since time.Duration) (ranks []int) {
 	for i := range c.e {
 		e := &c.e[i]
-		if e.needs&needReply != 0 && e.at <= since && int(e.peer) != but && !slices.Contains(ranks, int(e.peer)) {
+		if e.needs&(needReply|needGrant) != 0 && e.at <= since && int(e.peer) != but && !slices.Contains(ranks, int(e.peer)) {
 			ranks = append(ranks, int(e.peer))
 		}
 	}

@@ -40,6 +40,10 @@ type Config struct {
 	Table *Table
 	// Segment is this rank's segment, into which Long messages write. nil: they are refused.
 	Segment []byte
+	// SegmentOffset is where Segment begins in the memory that the network reaches, the same on all
+	// ranks, in bytes; SegmentSize must be set where it is not 0, which keeps Long messages from what
+	// lies in front.
+	SegmentOffset uint64
 	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is
 	// less than the network would allow. It is asked before each. nil: all.
 	SegmentSize func(rank int) uint64
@@ -91,6 +95,8 @@ type Config struct {
 	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
+	// Fencer learns of requests, replies and handlers. nil: none, which costs nothing.
+	Fencer Fencer
 	// Host runs goroutines. nil: the Go runtime.
 	Host Host
 	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it
@@ -152,6 +158,8 @@ func (c *Config) populate() error {
 			c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium, most)
 	case c.Prepares < 0 || c.Prepares >= c.Sends:
 		return fmt.Errorf("am: %d send buffers for prepared messages, of %d: less than all (Config.Prepares, Sends)", c.Prepares, c.Sends)
+	case c.SegmentOffset > 0 && c.SegmentSize == nil:
+		return fmt.Errorf("am: SegmentOffset is %d: SegmentSize must be set with it", c.SegmentOffset)
 	case c.DeferFor < 0 || c.CloseAfter < 0:
 		return fmt.Errorf("am: DeferFor %v, CloseAfter %v: neither may be negative", c.DeferFor, c.CloseAfter)
 	}

@@ -38,10 +38,13 @@ type core struct {
 	idle     []*waiter     // free ones
 	end      error         // not nil: the endpoint is closed, or its network failed
 	rest     InFlightError // what Close ended, for the Close that succeeds
-	sealed   bool          // requests are refused
 	mute     bool          // no peer is pinged
+	sealed   bool          // requests are refused; it is mute, too
 	lent     int           // receive buffers that handlers keep
 	stats    counters
+
+	transfers int // large payloads from here and to here that have not ended
+	telling   int // goroutines that run a Receiver's functions
 
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
 	armed     atomic.Int64           // the time given to the network's After last
@@ -53,7 +56,15 @@ type core struct {
 
 // refusalLocked is why a message of a kind is not sent any more, or nil.
 func (c *core) refusalLocked(k kind) error {
-	if c.end == nil && (c.sealed && k == request || c.mute && k == ping) {
+	if c.mute {
+		return c.mutedLocked(k)
+	}
+	return c.end
+}
+
+// mutedLocked is refusalLocked for an endpoint that is about to end.
+func (c *core) mutedLocked(k kind) error {
+	if c.end == nil && (k == ping || c.sealed && (k == request || k == announce)) {
 		return errSealed
 	}
 	return c.end
@@ -100,7 +111,8 @@ func sooner(a, b time.Duration) time.Duration {
 
 // inFlightLocked counts what has not ended.
 func (c *core) inFlightLocked() InFlightError {
-	return InFlightError{Calls: c.calls.awaits, Writes: c.calls.writes, Owed: len(c.owed), Unsent: len(c.late), Handlers: c.handlingLocked()}
+	return InFlightError{Calls: c.calls.awaits - c.calls.grants, Writes: c.calls.writes, Owed: len(c.owed), Unsent: len(c.late),
+		Handlers: c.handlingLocked(), Transfers: c.transfers + c.telling}
 }
 
 // handlingLocked counts the requests whose handlers have not ended.

@@ -284,8 +284,8 @@ func (e *emitter) countLocked(o *outgoing, by uint64) {
 		c.calls += by
 	case o.kind == request:
 		c.posts += by
-	case o.kind == ping:
-		c.pings += by
+	case o.kind >= ping:
+		c.countStep(o.kind, by)
 	default:
 		c.answered += by
 	}
@@ -342,7 +342,7 @@ func (e *emitter) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.S
 	n := h.size()
 	h.encode(b.Data[:n], e.hash, args)
 	if cookie != 0 {
-		return e.obstacle(e.net.Send(p.rank, *b, n, &fabric.Write{Off: o.off, Src: o.payload}, cookie, f))
+		return e.obstacle(e.net.Send(p.rank, *b, n, &fabric.Write{Off: e.cfg.SegmentOffset + o.off, Src: o.payload}, cookie, f))
 	}
 	return e.obstacle(e.net.Send(p.rank, *b, n, nil, 0, f))
 }

@@ -162,7 +162,7 @@ func (l *Endpoint) takeLast() bool {
 		return false
 	}
 	l.mu.Lock()
-	still := l.handlingLocked() == 0 && l.lent == 0
+	still := l.handlingLocked() == 0 && l.lent == 0 && l.telling == 0
 	l.mu.Unlock()
 	if still {
 		return true
@@ -176,6 +176,9 @@ func (l *Endpoint) users() string {
 	s := fmt.Sprintf("%d handlers run or are yet to run, %d messages are prepared", l.look().running, l.prepared())
 	if n := l.waiting.Load(); n > 0 {
 		s += fmt.Sprintf(", %d goroutines wait", n)
+	}
+	if n := l.receiving(); n > 0 {
+		s += fmt.Sprintf(", %d functions of receivers of large payloads run", n)
 	}
 	if l.attendant != nil && !l.gone.Load() {
 		s += ", the attendant has not ended"
@@ -191,4 +194,11 @@ func (l *Endpoint) prepared() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.acquirer.prepared
+}
+
+// receiving counts the goroutines that run functions of receivers.
+func (l *Endpoint) receiving() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.telling
 }

@@ -43,6 +43,8 @@ var (
 	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the DeferredReply of Defer; a prepared message is committed or cancelled once")
 	// ErrExpired says that a deferred reply came too late: the caller has been told so.
 	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
+	// ErrWithdrawn says that the sender of a large payload has given it up.
+	ErrWithdrawn = errors.New("am: the sender has withdrawn the payload")
 	// ErrBusy says that an endpoint cannot be closed while its handlers run, or the program is in it
 	// or holds memory of it; the text of Close's error says which.
 	ErrBusy = fmt.Errorf("am: close: %w", fabric.ErrBusy)
@@ -62,6 +64,17 @@ func broken(rule string, got, limit int) error {
 
 func (e *MessageError) Error() string {
 	return fmt.Sprintf("am: a message of rank %d %s: %d, right is %d", e.Peer, e.Rule, e.Got, e.Limit)
+}
+
+// RefusedError says that a rank takes no large payload.
+type RefusedError struct {
+	Rank    int
+	Handler string
+	Text    string // of the receiver; its first 512 bytes
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("am: rank %d takes no payload for %q: %s", e.Rank, e.Handler, e.Text)
 }
 
 // Reason is why a call has no reply.
@@ -164,7 +177,9 @@ type InFlightError struct {
 	Unsent   int // replies that found no send buffer
 	Handlers int // that run
 	Messages int // that the network has not brought to their targets; Quiesce and EndRequests tell
-	Cause    error
+	// Transfers are large payloads from this rank and to it that were announced and have not ended.
+	Transfers int
+	Cause     error
 }
 
 func (e *InFlightError) Error() string {
@@ -180,8 +195,12 @@ func (e *InFlightError) Error() string {
 }
 
 func (e *InFlightError) counts() string {
-	return fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
+	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
 		e.Op, e.Calls, e.Writes, e.Messages, e.Owed, e.Unsent, e.Handlers)
+	if e.Transfers > 0 {
+		s += fmt.Sprintf(", %d large payloads announced", e.Transfers)
+	}
+	return s
 }
 
 // Unwrap gives the cause.

@@ -166,7 +166,13 @@ func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()
 	returned := false
+	if x.cfg.Fencer != nil {
+		x.cfg.Fencer.Handler()
+	}
 	defer func() {
+		if x.cfg.Fencer != nil {
+			x.cfg.Fencer.Handler()
+		}
 		inHandler.leave(mark)
 		v := recover()
 		if v == nil {

@@ -84,7 +84,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 				}
 				switch err := l.trySend(l.known(1), &o, nil, w); {
 				case err == nil:
-					calls, e.tokens = append(calls, &Pending{l, w}), append(e.tokens, w.token)
+					calls, e.tokens = append(calls, &Pending{l, w, nil}), append(e.tokens, w.token)
 				case !passing(err) && !errors.Is(err, fabric.ErrPeerDown):
 					t.Fatalf("seed %d: %v", seed, err)
 				}

@@ -29,6 +29,7 @@ type peer struct {
 	askedAt  time.Duration // the last of them
 	fullAt   time.Duration // when the network's queue was found full last
 	late     int           // replies of core.late to it
+	large    *transfers    // large payloads to it and from it; nil: there were none
 }
 
 // peer returns what is known of a rank, from now on something.

@@ -16,6 +16,7 @@ type Prepared struct {
 	size int
 	buf  fabric.SendBuf
 	over bool
+	v    Via // of which the Fencer is to learn; nil: there is none
 }
 
 // Prepare takes a send buffer for a payload of size bytes, and waits for it if need be.
@@ -26,26 +27,35 @@ func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared
 	}
 	p, err := h.tryPrepare(l, rank, size)
 	if err != ErrNoBuffer {
-		return p, err
+		return p.through(v), err
 	}
 	w := l.waiter()
 	defer l.recycle(w)
 	l.begin(w, "prepare", h, rank)
 	err = l.reserve(l.known(rank), &w.claim, l.acquirer.acquire)
 	if err == ErrNoBuffer {
-		if err = l.awaitClaim(ctx, w); err != nil {
+		if err = l.awaitClaim(ctx, w, request); err != nil {
 			l.abandon(w)
 		}
 	}
 	if err != nil {
 		return nil, h.failed("prepare", rank, err)
 	}
-	return h.prepared(l, rank, size, w.claim.buf), nil
+	return h.prepared(l, rank, size, w.claim.buf).through(v), nil
 }
 
 // TryPrepare is Prepare that returns ErrNoBuffer instead of waiting.
 func (h *Handler) TryPrepare(v Via, rank, size int) (*Prepared, error) {
-	return h.tryPrepare(laneOf(v, rank), rank, size)
+	p, err := h.tryPrepare(laneOf(v, rank), rank, size)
+	return p.through(v), err
+}
+
+// through has the Fencer learn of the message. p may be nil.
+func (p *Prepared) through(v Via) *Prepared {
+	if p != nil && p.l.fences(v) {
+		p.v = v
+	}
+	return p
 }
 
 func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
@@ -118,8 +128,11 @@ func (p *Prepared) ready(ctx context.Context, args []uint64) error {
 	if p.over {
 		return ErrOver
 	}
-	if ctx.Err() != nil {
+	if ctx != atOnce && ctx.Err() != nil {
 		return p.h.failed("commit", p.rank, context.Cause(ctx))
+	}
+	if p.v != nil {
+		return p.h.before(ctx, "commit", p.v, p.l, p.rank, Payload{}, args)
 	}
 	return p.h.check("commit", p.l, p.rank, Payload{}, args)
 }
@@ -139,7 +152,7 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 
 // TryCommit sends the message like TryPost. After an error the Prepared is what it was.
 func (p *Prepared) TryCommit(args ...uint64) error {
-	if err := p.ready(context.Background(), args); err != nil {
+	if err := p.ready(atOnce, args); err != nil {
 		return err
 	}
 	o := p.out()
@@ -175,6 +188,9 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
 	err = p.h.conclude(ctx, p.l, p.rank, w, &r)
+	if p.v != nil {
+		p.l.cfg.Fencer.Reply(p.v)
+	}
 	return r, err
 }
 

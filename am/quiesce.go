@@ -7,7 +7,8 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// Quiesce waits until no call, write or owed reply of this rank is in flight, the network has
+// Quiesce waits until no call, write or owed reply of this rank, and no large payload from or to it
+// that was announced, is in flight, the network has
 // brought all requests of this rank to their targets, and what had arrived here is handled; it may
 // run these handlers itself. It does not keep anybody from beginning some; what waits for a credit
 // or a buffer has not begun. A reply that is just being handed to the network may be missed: who
@@ -38,6 +39,7 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 	l.eachPeer(func(p *peer) {
 		l.mu.Lock()
 		l.acquirer.unparkAll(p)
+		l.unparkQueuedLocked(p)
 		l.mu.Unlock()
 	})
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
@@ -129,7 +131,7 @@ func (l *Endpoint) look() glance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.stats
-	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored, empty: s.empty, running: l.handlingLocked()}
+	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored + s.large.StepsArrived, empty: s.empty, running: l.handlingLocked()}
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has,

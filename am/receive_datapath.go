@@ -141,8 +141,8 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 		x.stats.requests++
 		keep = x.acceptLocked(w, payload, e.Slot)
 		b.n++
-	case w.head.kind == ping:
-		x.stats.pinged++
+	case w.head.kind >= ping:
+		x.stats.countArrivedStep(w.head.kind)
 	default:
 		x.stats.replies++
 		b.freed = true
@@ -157,7 +157,7 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 // accountLocked enters a message into the accounts, and a reply into its call. The error is one of
 // the message: whatever it says, its buffer is gone and must be accounted for.
 func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now time.Duration) (err error) {
-	if bad == nil && (h.kind == reply || h.kind == failure) {
+	if bad == nil && h.kind.answers() {
 		err = x.pool.ReplyArrived(p.rank, connection)
 	} else {
 		err = x.pool.Arrived(p.rank, connection, now)
@@ -171,10 +171,13 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	if err == nil { // before a call ends: a message that breaks the protocol ends none
 		err = p.credits.Apply(&h.credit, now)
 	}
-	if err != nil || h.kind == request || h.kind == ping {
+	if err != nil {
 		return err
 	}
-	return x.answeredLocked(p, p.rank, h, payload)
+	if h.kind.answers() {
+		return x.answeredLocked(p, p.rank, h, payload)
+	}
+	return x.stepLocked(p, h, payload)
 }
 
 // creditedLocked serves requests that wait for credits of a peer.

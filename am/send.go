@@ -7,7 +7,7 @@ import (
 )
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on
-// from then. This and Prepare are the only places where a request waits.
+// from then. This and Prepare are the only places where a request waits for what the acquirer gives.
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.trySend(p, o, args, w)
@@ -18,7 +18,7 @@ func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64
 		return err
 	}
 	for passing(err) {
-		if err = l.awaitClaim(ctx, w); err == nil {
+		if err = l.awaitClaim(ctx, w, o.kind); err == nil {
 			err = l.sendAcquired(p, o, args, &w.claim)
 		}
 	}
@@ -30,12 +30,13 @@ func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64
 	return nil
 }
 
-// awaitClaim waits until the claim of w is complete. On an error the caller abandons it.
-func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter) error {
+// awaitClaim waits until the claim of w, for a message of a kind, is complete. On an error the
+// caller abandons it.
+func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter, k kind) error {
 	for {
 		l.mu.Lock()
 		complete := w.claim.next == acquired
-		err := l.refusalLocked(request)
+		err := l.refusalLocked(k)
 		if p := w.claim.p; err == nil && p.down != nil {
 			err = &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
 		}

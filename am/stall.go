@@ -38,9 +38,15 @@ func (g *progress) explainLocked(e *StallError, w *waiter) {
 		}
 		return
 	}
-	e.Queue = g.calls.awaits
+	e.Queue = g.calls.awaits - g.calls.grants
 	e.Resource, e.Holder = "the reply", "the handler there, or a rank that does not poll"
-	if w.op == "post" {
+	switch w.op {
+	case "post":
 		e.Resource, e.Holder = "the end of a write", "the network"
+	case opAnnounce:
+		e.Resource, e.Holder = "a place among the payloads announced to the rank", fmt.Sprintf("%d that it has granted no memory, or that are being sent", maxAnnounced)
+		e.Queue = g.queuedLocked(w.rank)
+	case opGrant:
+		e.Resource, e.Holder, e.Queue = "a grant of memory", "the receiver there, or a rank that does not poll", g.calls.grants
 	}
 }

@@ -20,6 +20,7 @@ type counters struct {
 	wanted, copies, posted, polls, local        uint64
 	empty                                       uint64 // polls that brought nothing
 	waits                                       uint64
+	large                                       LargeStats
 
 	handled, refused, panics, nowhere, unwanted        atomic.Uint64
 	notes, badNotes, controls, queued, expired, closed atomic.Uint64
@@ -80,8 +81,48 @@ type Stats struct {
 	Closed                                 uint64 // peers dead or cut off
 
 	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program
+	Large                    LargeStats
 	Pool                     flow.PoolStats
 	Network                  fabric.EndpointStats
+}
+
+// LargeStats count large payloads.
+type LargeStats struct {
+	// Payloads of this rank.
+	Announced uint64
+	Sent      uint64 // that the network has
+	Refused   uint64 // by the receiver
+	Withdrawn uint64 // given up by this rank: the end of a context, a stall
+	Ended     uint64 // by the receiver's death or the closing of the endpoint
+	InFlight  int    // the others
+
+	// Payloads to this rank, its own included.
+	Offered   uint64
+	Granted   uint64 // were given memory
+	Delivered uint64
+	Declined  uint64 // refused here
+	Cancelled uint64 // withdrawn, or ended by the sender's death or the closing of the endpoint
+	Held      int    // the others
+
+	StepsSent, StepsArrived uint64 // messages about large payloads, those with the data included
+}
+
+// countStep counts pings and the steps of large payloads that are sent.
+func (c *counters) countStep(k kind, by uint64) {
+	if k == ping {
+		c.pings += by
+	} else {
+		c.large.StepsSent += by
+	}
+}
+
+// countArrivedStep counts those that arrive.
+func (c *counters) countArrivedStep(k kind) {
+	if k == ping {
+		c.pinged++
+	} else {
+		c.large.StepsArrived++
+	}
 }
 
 // Stats reads the counters.
@@ -99,11 +140,13 @@ func (l *Endpoint) Stats() Stats {
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
 		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.lent, Prepared: l.acquirer.prepared, Pool: l.pool.Stats(), Network: port,
+		Closed: c.closed.Load(), Lent: l.lent, Prepared: l.acquirer.prepared, Large: c.large, Pool: l.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
-	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored - s.Local
-	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.calls.awaits, l.calls.writes, len(l.late)
+	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored + s.Large.StepsArrived - s.Local
+	g := &s.Large
+	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended), int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.calls.awaits-l.calls.grants, l.calls.writes, len(l.late)
 	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.late)))
 	return s
 }
@@ -145,6 +188,9 @@ func (s *Stats) Check() error {
 		if c.got != c.want {
 			return fmt.Errorf("am: %s: %d, want %d", c.rule, c.got, c.want)
 		}
+	}
+	if g := &s.Large; g.InFlight < 0 || g.Held < 0 || g.Granted > g.Offered {
+		return fmt.Errorf("am: more large payloads ended than were announced: %+v", *g)
 	}
 	if s.Owed < 0 || s.CallsInFlight < 0 || s.Lent < 0 || s.Prepared < 0 || s.WritesInFlight < 0 {
 		return fmt.Errorf("am: a count is negative: %d owed, %d calls and %d writes in flight, %d lent, %d prepared",

@@ -30,7 +30,8 @@ type Handler struct {
 	name  string
 	f     Func
 	table *Table
-	index uint16 // in the order of names; fixed with the table
+	index uint16    // in the order of names; fixed with the table
+	large *Receiver // of HandleLarge; else nil
 }
 
 // Name is what the handler was registered under.

@@ -38,8 +38,17 @@ const (
 	failure // in place of a reply: the reason as argument, the text as payload
 	control // a note: credits only
 	ping    // takes a credit and says nothing: it finds out whether the peer lives
+	// The steps of a large payload, in large.go.
+	announce // its length, then the program's arguments
+	grant    // the offset in the receiver's segment, then the length
+	refusal  // why, as text
+	data     // a Long that carries it
+	withdraw
 	kinds
 )
+
+// answers reports whether it ends a call: whether it is a reply or a failure.
+func (k kind) answers() bool { return k-reply <= failure-reply }
 
 type category uint8
 
@@ -177,9 +186,33 @@ func (h *head) checkKind() error {
 		if h.wants || h.handler != 0 || h.token != 0 || h.nargs != 0 || h.cat != short {
 			return broken("has more than credits", int(h.nargs), 0)
 		}
+	default:
+		return h.checkStep()
 	}
 	if h.cat == short && h.length != 0 {
 		return broken("is short and has a payload", int(h.length), 0)
+	}
+	return nil
+}
+
+// checkStep is checkKind for the steps of a large payload.
+func (h *head) checkStep() error {
+	cat, nargs := short, 0
+	switch h.kind {
+	case announce:
+		nargs = max(1, int(h.nargs))
+	case grant:
+		nargs = 2
+	case refusal:
+		cat = medium
+	case data:
+		cat = long
+	}
+	switch {
+	case h.token == 0 || h.wants || h.handler != 0 && h.kind != announce:
+		return broken("is a step of a large payload with the fields of a request", int(h.handler), 0)
+	case h.cat != cat || int(h.nargs) != nargs || h.cat == short && h.length != 0:
+		return broken("is a step of a large payload in another form", int(h.nargs), nargs)
 	}
 	return nil
 }

@@ -30,6 +30,16 @@ func random(rng *rand.Rand) (h head, payload []byte, args []uint64) {
 		h.token = 1 + rng.Uint64()>>1
 	case failure:
 		h.token, h.cat, h.nargs = 1+rng.Uint64()>>1, medium, 1
+	case announce:
+		h.token, h.handler, h.nargs = 1+rng.Uint64()>>1, uint16(rng.Uint32()), uint8(1+rng.IntN(MaxArgs))
+	case grant:
+		h.token, h.nargs = 1+rng.Uint64()>>1, 2
+	case refusal:
+		h.token, h.cat = 1+rng.Uint64()>>1, medium
+	case data:
+		h.token, h.cat = 1+rng.Uint64()>>1, long
+	case withdraw:
+		h.token = 1 + rng.Uint64()>>1
 	}
 	if h.cat == medium {
 		payload = make([]byte, rng.IntN(100))

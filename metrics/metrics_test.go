@@ -200,7 +200,11 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 	local(t, 1, func(j *conduit.Job) error {
 		c := NewCollector(j)
 		c.members[0].sources[1] = portSource{ports: []conduit.DevicePort{{Device: "mlx5_0", Port: 1}}, read: fixedCounters}
-		c.members[0].sources = append(c.members[0].sources, SourceFunc(func(add func(Figure)) { registrations(regcache.Stats{}, add); messages("shm", am.Stats{}, add); library("shm", am.Stats{}, add) }))
+		c.members[0].sources = append(c.members[0].sources, SourceFunc(func(add func(Figure)) {
+			registrations(regcache.Stats{}, add)
+			messages("shm", am.Stats{}, add)
+			library("shm", am.Stats{}, add)
+		}))
 		problems, err := testutil.CollectAndLint(c)
 		for _, p := range problems {
 			t.Errorf("%s: %s", p.Metric, p.Text)

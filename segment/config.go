@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"os"
 )
 
 // Pages is whether to use huge pages of the hugetlb pool.
@@ -27,9 +26,9 @@ type Node int
 // OnNode is the Node with the kernel's number n.
 func OnNode(n int) Node { return Node(n + 1) }
 
-// Config is what to map. Either Size, Share or System must be positive.
+// Config is what to map. Size or Share must be positive, or Layout have regions.
 type Config struct {
-	// Size is the user's part in bytes, and need not be a multiple of anything.
+	// Size is the user's region in bytes, and need not be a multiple of anything.
 	Size int64
 
 	// Share, if Size is 0, takes this part (0 < Share <= 1) of what all limits
@@ -37,13 +36,15 @@ type Config struct {
 	// other: divide by their number.
 	Share float64
 
-	// System is the runtime's part in bytes, in addition to Size or Share.
-	System int64
+	// Layout has the library's regions, which are mapped in addition to Size or Share. The zero value
+	// has none: then the user's region begins at offset 0.
+	Layout Layout
 
 	// HugePages is Auto by default.
 	HugePages Pages
 
-	// Align is the alignment of the first byte, a power of two; 0 is the page size.
+	// Align is the alignment of the first byte, a power of two up to MaxAlign; 0 is the page size. It
+	// is at least that of each region.
 	Align int64
 
 	// NUMANode is preferred for the pages, a hint: when the node is full others
@@ -67,11 +68,10 @@ type Config struct {
 	host host // the machine, unless a test puts another in its place
 }
 
-// layout is what a Config comes to once the page size is known. All in bytes.
-type layout struct {
-	user   uint64 // bytes of the user
-	system uint64 // offset of the runtime's part
-	end    uint64 // end of the runtime's part
+// extent is what a Config comes to once the page size is known. All in bytes.
+type extent struct {
+	user   uint64 // offset of the user's region
+	end    uint64 // its end
 	length uint64 // whole mapping, a multiple of page
 	page   uint64
 	align  uint64
@@ -79,36 +79,39 @@ type layout struct {
 
 func (c *Config) validate() error {
 	switch {
-	case c.Size < 0 || c.System < 0 || c.Align < 0:
-		return fmt.Errorf("segment: Size %d, System %d and Align %d must not be negative", c.Size, c.System, c.Align)
+	case c.Size < 0 || c.Align < 0:
+		return fmt.Errorf("segment: Size %d and Align %d must not be negative", c.Size, c.Align)
 	case math.IsNaN(c.Share) || c.Share < 0 || c.Share > 1:
 		return fmt.Errorf("segment: Share is %v, want a number above 0 and at most 1", c.Share)
 	case c.Size > 0 && c.Share > 0:
 		return errors.New("segment: both Size and Share are given; give one")
-	case c.Size == 0 && c.Share == 0 && c.System == 0:
-		return errors.New("segment: none of Size, Share and System is given")
-	case c.Align != 0 && bits.OnesCount64(uint64(c.Align)) != 1:
-		return fmt.Errorf("segment: Align %d is not a power of two", c.Align)
+	case c.Size == 0 && c.Share == 0 && c.Layout.begin == 0:
+		return errors.New("segment: none of Size, Share and regions is given")
+	case c.Align != 0 && bits.OnesCount64(uint64(c.Align)) != 1 || c.Align > MaxAlign:
+		return fmt.Errorf("segment: Align %d is not a power of two up to %d", c.Align, int64(MaxAlign))
 	case c.HugePages < Auto || c.HugePages > Require:
 		return fmt.Errorf("segment: HugePages has no value %d", c.HugePages)
 	}
 	return nil
 }
 
-// layout places user bytes on pages of the given size. It fails when the sum
+// extent places user bytes, behind the regions, on pages of the given size. It fails when the sum
 // does not fit an address.
-func (c *Config) layout(user, page uint64) (layout, error) {
-	base := uint64(os.Getpagesize())
-	l := layout{user: user, page: page, align: max(uint64(c.Align), page)}
-	var ok1, ok2 bool
-	l.system, ok1 = roundUp(user, base)
-	l.end = l.system + uint64(c.System) // both are below 1<<63: no overflow
-	l.length, ok2 = roundUp(l.end, page)
-	if !ok1 || !ok2 || l.length > math.MaxInt-l.align {
-		return l, &LimitError{Asked: l.end, Limit: math.MaxInt - l.align, Which: "address space of a process",
-			Remedy: "ask for less"}
+func (c *Config) extent(user, page uint64) (extent, error) {
+	x := extent{user: c.Layout.begin, page: page, align: max(uint64(c.Align), c.Layout.align, page)}
+	x.end = x.user + user // both are below 1<<63: no overflow
+	var ok bool
+	x.length, ok = roundUp(x.end, page)
+	if !ok || x.length > math.MaxInt-x.align {
+		return x, &LimitError{Asked: x.end, Limit: math.MaxInt - x.align, Which: "address space of a process",
+			Remedy: "ask for less", Regions: c.parts(user)}
 	}
-	return l, nil
+	return x, nil
+}
+
+// parts are the regions with the user's, for errors.
+func (c *Config) parts(user uint64) []Region {
+	return append(c.Layout.Regions(), Region{Name: User, Size: user})
 }
 
 // roundUp rounds n up to a multiple of the power of two to.

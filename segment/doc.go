@@ -2,11 +2,15 @@
 //
 // # Mapping
 //
-// [Map] makes one mapping: the user's bytes first, then, from the next page
-// on, the runtime's own words:
+// [Map] makes one mapping. The library's regions come first, by name, size and alignment as [Place]
+// lays them out; the user's region is behind them, at a multiple of 64 KiB:
 //
-//	0            Size      SystemOffset           Len
-//	| User()     | padding | System()  | padding  |
+//	0                                            UserOffset          Len
+//	| region | region | ... | padding            | User()  | padding |
+//
+// The offsets follow from the regions alone, so that they are equal on all ranks; only the user's
+// region may have another size on each. A user who counts from the begin of the user's region, and
+// whose offsets are checked before that is added, reaches nothing of the library's.
 //
 // Every byte is zero at first. The whole mapping is what a network registers
 // or shares; an offset on the wire counts from its first byte.

@@ -3,6 +3,7 @@ package segment
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/ibconduit/conduit/internal/remedy"
 )
@@ -14,10 +15,20 @@ type LimitError struct {
 	Limit  uint64 // bytes that this limit would have allowed now
 	Which  string // the limit: "RLIMIT_MEMLOCK", "cgroup memory limit of /jobs/7", ...
 	Remedy string // what to do
+
+	Regions []Region // what asked for how much; the last is the user's
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("segment: %d bytes asked for, but %s allows %d: %s", e.Asked, e.Which, e.Limit, e.Remedy)
+	parts := ""
+	if len(e.Regions) > 1 { // else the user's is all
+		var each []string
+		for _, r := range e.Regions {
+			each = append(each, fmt.Sprintf("%s %d", r.Name, r.Size))
+		}
+		parts = " (" + strings.Join(each, ", ") + ")"
+	}
+	return fmt.Sprintf("segment: %d bytes asked for%s, but %s allows %d: %s", e.Asked, parts, e.Which, e.Limit, e.Remedy)
 }
 
 // unlimited stands for a limit that is not set.
@@ -110,10 +121,10 @@ func tightest(b []bound) bound {
 	return t
 }
 
-// admit returns an error unless n bytes fit under every bound.
-func admit(n uint64, b []bound) error {
+// admit returns an error unless n bytes, which the parts add up to, fit under every bound.
+func admit(n uint64, b []bound, parts []Region) error {
 	if t := tightest(b); n > t.room {
-		return &LimitError{Asked: n, Limit: t.room, Which: t.which, Remedy: t.remedy}
+		return &LimitError{Asked: n, Limit: t.room, Which: t.which, Remedy: t.remedy, Regions: parts}
 	}
 	return nil
 }

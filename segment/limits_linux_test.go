@@ -110,15 +110,16 @@ func TestMemlockIsLeftAloneWhenItSuffices(t *testing.T) {
 }
 
 func TestSizesThatOverflowAreRefused(t *testing.T) {
+	most := mustPlace(t, Region{Name: "most", Size: math.MaxInt64 - 1<<17})
 	for _, c := range []Config{
 		{Size: math.MaxInt64},
-		{Size: math.MaxInt64, System: math.MaxInt64},
-		{Size: 1, System: math.MaxInt64 - 1},
-		{Size: 1 << 62, Align: 1 << 62},
+		{Size: math.MaxInt64, Layout: most},
+		{Size: 1, Layout: most},
+		{Size: math.MaxInt64 - 1<<30, Align: 1 << 40},
 	} {
 		c.host = &fakeHost{limits_: generous()}
 		var le *LimitError
-		if _, err := Map(c); !errors.As(err, &le) {
+		if _, err := Map(c); !errors.As(err, &le) || le.Regions[len(le.Regions)-1] != (Region{Name: User, Size: uint64(c.Size)}) {
 			t.Errorf("%+v: got %v, want a *LimitError", c, err)
 		}
 	}
@@ -126,8 +127,8 @@ func TestSizesThatOverflowAreRefused(t *testing.T) {
 
 func TestInvalidConfigIsRefused(t *testing.T) {
 	for _, c := range []Config{
-		{}, {Size: -1}, {System: -1, Size: 1}, {Share: 1.1}, {Share: math.NaN()}, {Share: 0.5, Size: 1},
-		{Size: 1, Align: 3}, {Size: 1, Align: -8}, {Size: 1, HugePages: 7},
+		{}, {Size: -1}, {Share: 1.1}, {Share: math.NaN()}, {Share: 0.5, Size: 1},
+		{Size: 1, Align: 3}, {Size: 1, Align: -8}, {Size: 1, Align: 1 << 41}, {Size: 1, HugePages: 7},
 	} {
 		if m, err := Map(c); err == nil {
 			m.Close()
@@ -140,17 +141,31 @@ func TestShareIsOfTheTightestLimit(t *testing.T) {
 	h := &fakeHost{limits_: generous()}
 	h.limits_.available = 64 * mib
 	h.limits_.cgroups = []cgroupLimit{{"/job", 32 * mib, 0, 0}}
-	m, err := Map(Config{Share: 0.5, System: 100, host: h})
+	l := mustPlace(t, Region{Name: "a", Size: 100_000})
+	m, err := Map(Config{Share: 0.5, Layout: l, host: h})
 	must(t, err)
 	defer m.Close()
-	if n := len(m.User()); n > 16*mib || n < 16*mib-8192 {
+	if n := len(m.User()); n > 16*mib || n < 16*mib-128<<10-4096 {
 		t.Errorf("half of 32 MiB gave %d bytes", n)
 	}
-	all, err := Map(Config{Share: 1, System: 100, host: h})
+	all, err := Map(Config{Share: 1, Layout: l, host: h})
 	must(t, err)
 	defer all.Close()
 	if all.Len() > 32*mib {
 		t.Errorf("the whole share gave %d bytes of %d", all.Len(), 32*mib)
+	}
+}
+
+func TestALimitSaysWhichRegionAsksHowMuch(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.available = mib
+	l := mustPlace(t, Region{Name: "heap", Size: 2 * mib}, Region{Name: "coll", Size: 100})
+	_, err := Map(Config{Size: 3000, Layout: l, host: h})
+	if want := "(heap 2097152, coll 100, the user's 3000)"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %s", err, want)
+	}
+	if _, err = Map(Config{Size: 2 * mib, host: h}); err == nil || strings.Contains(err.Error(), "(") && strings.Contains(err.Error(), User) {
+		t.Errorf("a segment of one region: %v", err)
 	}
 }
 

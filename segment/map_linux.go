@@ -54,17 +54,17 @@ func (c *Config) mapPages(lim *limits, huge bool) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	lay, err := c.layout(user, page)
+	x, err := c.extent(user, page)
 	if err != nil {
 		return nil, err
 	}
-	if huge && c.HugePages == Auto && lay.end < page {
+	if huge && c.HugePages == Auto && x.end < page {
 		return nil, errSmall
 	}
-	if err := admit(lay.length, bounds); err != nil {
+	if err := admit(x.length, bounds, c.parts(user)); err != nil {
 		return nil, err
 	}
-	m := &Mapping{layout: lay, fd: -1, huge: huge}
+	m := &Mapping{extent: x, layout: c.Layout, fd: -1, huge: huge}
 	if err := m.create(c); err != nil {
 		return nil, err
 	}
@@ -77,11 +77,11 @@ func (c *Config) fit(lim *limits, page uint64, huge bool) (uint64, []bound, erro
 	b := c.bounds(lim, huge)
 	user := c.wanted(b, page)
 	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard {
-		lay, err := c.layout(user, page)
+		x, err := c.extent(user, page)
 		if err != nil {
 			return 0, nil, err
 		}
-		if c.Share > 0 || lay.length > left(lim.memlock, lim.pinned) {
+		if c.Share > 0 || x.length > left(lim.memlock, lim.pinned) {
 			if c.host.raiseMemlock(lim.memlockHard) == nil {
 				lim.memlock = lim.memlockHard
 			}
@@ -99,29 +99,29 @@ func (c *Config) wanted(b []bound, page uint64) uint64 {
 	}
 	room := min(tightest(b).room, 1<<62)
 	want := min(uint64(float64(room)*c.Share), room)
-	// The runtime's part and both roundings come out of the room.
-	return left(min(want, left(room, uint64(c.System))), page) &^ (uint64(os.Getpagesize()) - 1)
+	// The regions and the rounding of the end come out of the room.
+	return left(min(want, left(room, c.Layout.begin)), page) &^ (uint64(os.Getpagesize()) - 1)
 }
 
-// create makes the mapping that m.layout describes.
+// create makes the mapping that m.extent describes.
 func (m *Mapping) create(c *Config) (err error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if c.Shared {
 		flags = unix.MAP_SHARED
-		if m.fd, err = sealedFile(m.layout.length, m.huge); err != nil {
+		if m.fd, err = sealedFile(m.extent.length, m.huge); err != nil {
 			return err
 		}
 	}
 	if m.huge && !c.Shared {
-		flags |= unix.MAP_HUGETLB | log2(m.layout.page)<<unix.MAP_HUGE_SHIFT
+		flags |= unix.MAP_HUGETLB | log2(m.extent.page)<<unix.MAP_HUGE_SHIFT
 	}
-	if m.bytes, err = mapAligned(m.fd, flags, m.layout.length, m.layout.align); err != nil {
+	if m.bytes, err = mapAligned(m.fd, flags, m.extent.length, m.extent.align); err != nil {
 		if m.fd >= 0 {
 			unix.Close(m.fd)
 		}
 		return err
 	}
-	m.track("segment")
+	m.mapped("segment")
 	m.advise(c)
 	if m.huge || c.Prefault {
 		if err := m.populate(); err != nil {
@@ -199,7 +199,7 @@ func (m *Mapping) advise(c *Config) {
 			m.notes = append(m.notes, fmt.Sprintf("NUMA node %d is not preferred: %v", c.NUMANode-1, err))
 		}
 	}
-	if !m.huge && c.HugePages == Auto && m.layout.length >= 2<<20 {
+	if !m.huge && c.HugePages == Auto && m.extent.length >= 2<<20 {
 		if err := unix.Madvise(m.bytes, unix.MADV_HUGEPAGE); err != nil {
 			m.notes = append(m.notes, fmt.Sprintf("no transparent huge pages: %v", err))
 		}
@@ -230,16 +230,16 @@ func preferNode(b []byte, node int) error {
 func (m *Mapping) populate() error {
 	err := unix.Madvise(m.bytes, unix.MADV_POPULATE_WRITE)
 	if errors.Is(err, unix.EINVAL) && !m.huge { // came with Linux 5.14
-		for i := 0; i < len(m.bytes); i += int(m.layout.page) {
+		for i := 0; i < len(m.bytes); i += int(m.extent.page) {
 			m.bytes[i] = 0
 		}
 		return nil
 	}
 	if errors.Is(err, unix.EINVAL) && m.fd >= 0 {
-		err = unix.Fallocate(m.fd, 0, 0, int64(m.layout.length))
+		err = unix.Fallocate(m.fd, 0, 0, int64(m.extent.length))
 	}
 	if err != nil {
-		return fmt.Errorf("segment: populating %d bytes of %d-byte pages: %w", m.layout.length, m.layout.page, err)
+		return fmt.Errorf("segment: populating %d bytes of %d-byte pages: %w", m.extent.length, m.extent.page, err)
 	}
 	return nil
 }

@@ -40,14 +40,11 @@ func mustMap(t *testing.T, c Config) *Mapping {
 	return m
 }
 
-func TestPartsDoNotOverlapAndAreZero(t *testing.T) {
+func TestASegmentIsZeroAtFirst(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		m := mustMap(t, Config{Size: 5000, System: 300, Shared: shared, Prefault: true})
-		if len(m.User()) != 5000 || len(m.System()) != 300 || cap(m.User()) != 5000 {
-			t.Fatalf("user %d, system %d bytes", len(m.User()), len(m.System()))
-		}
-		if m.SystemOffset() != 8192 || &m.Bytes()[8192] != &m.System()[0] || m.Len() != int64(len(m.Bytes())) {
-			t.Errorf("system part at %d of %d", m.SystemOffset(), m.Len())
+		m := mustMap(t, Config{Size: 5000, Layout: mustPlace(t, Region{Name: "a", Size: 300}), Shared: shared, Prefault: true})
+		if a, _ := m.Region("a"); len(a) != 300 || len(m.User()) != 5000 || m.Len() != int64(len(m.Bytes())) || m.Len() < 64<<10+5000 {
+			t.Fatalf("%d and %d bytes of %d", len(a), len(m.User()), m.Len())
 		}
 		for i, b := range m.Bytes() {
 			if b != 0 {

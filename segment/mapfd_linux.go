@@ -34,11 +34,11 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 	}
 	m := &Mapping{
 		bytes:  unsafe.Slice((*byte)(p), length),
-		layout: layout{user: uint64(n), system: length, end: length, length: length, page: page},
+		extent: extent{end: uint64(n), length: length, page: page},
 		fd:     -1,
 		huge:   huge,
 	}
-	m.track("peer's segment")
+	m.mapped("peer's segment")
 	return m, nil
 }
 

@@ -12,8 +12,10 @@ import (
 // Mapping gave away may be touched.
 type Mapping struct {
 	bytes  []byte
-	layout layout
-	fd     int // memfd, or -1
+	user   []byte // part of it
+	extent extent
+	layout Layout // of this rank's own
+	fd     int    // memfd, or -1
 	huge   bool
 	notes  []string
 
@@ -25,26 +27,29 @@ type Mapping struct {
 // Bytes is the whole mapping.
 func (m *Mapping) Bytes() []byte { return m.bytes }
 
-// User is the user's part, the first Config.Size bytes.
-func (m *Mapping) User() []byte { return m.bytes[:m.layout.user:m.layout.user] }
+// User is the user's region, Config.Size bytes; of a peer's segment, of whose regions nothing is
+// known here, it is all.
+func (m *Mapping) User() []byte { return m.user }
 
-// System is the runtime's part, Config.System bytes, page-aligned.
-func (m *Mapping) System() []byte {
-	return m.bytes[m.layout.system:m.layout.end:m.layout.end]
+// Region is a region of this rank's segment, and its offset; nil for a name that Config.Layout does
+// not have.
+func (m *Mapping) Region(name string) (bytes []byte, off uint64) {
+	off, size, ok := m.layout.find(name)
+	if !ok {
+		return nil, 0
+	}
+	return m.bytes[off : off+size : off+size], off
 }
 
-// SystemOffset is the offset of System in the mapping.
-func (m *Mapping) SystemOffset() uint64 { return m.layout.system }
-
 // Len is the length of the whole mapping in bytes.
-func (m *Mapping) Len() int64 { return int64(m.layout.length) }
+func (m *Mapping) Len() int64 { return int64(m.extent.length) }
 
 // FD is the memfd of a shared mapping, which stays the Mapping's, or -1.
 func (m *Mapping) FD() int { return m.fd }
 
 // PageSize is the size in bytes of the pages that back the mapping for certain;
 // transparent huge pages do not count.
-func (m *Mapping) PageSize() int { return int(m.layout.page) }
+func (m *Mapping) PageSize() int { return int(m.extent.page) }
 
 // HugePages reports whether the pages come from the hugetlb pool.
 func (m *Mapping) HugePages() bool { return m.huge }
@@ -61,7 +66,8 @@ func (m *Mapping) Close() error {
 	return m.err
 }
 
-// track makes a leak of the mapping visible.
-func (m *Mapping) track(what string) {
-	m.tracked = handle.New(m, what, fmt.Sprintf("of %d bytes", m.layout.length))
+// mapped is called when the bytes are there. It makes a leak of the mapping visible.
+func (m *Mapping) mapped(what string) {
+	m.user = m.bytes[m.extent.user:m.extent.end:m.extent.end]
+	m.tracked = handle.New(m, what, fmt.Sprintf("of %d bytes", m.extent.length))
 }

@@ -1,0 +1,421 @@
+package am
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
+)
+
+// maxAnnounced is how many payloads one rank may have announced to another at once. It bounds what a
+// receiver keeps of those that it has granted nothing yet; further senders wait at home.
+const maxAnnounced = 16
+
+// Receiver is what a rank does with the large payloads that are sent to it under a name. The
+// functions run on goroutines of their own: they may send, call and wait. Close waits for them, so
+// one that has to wait for long keeps the Announcement and returns.
+type Receiver struct {
+	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse, or
+	// keeps the Announcement for any goroutine to decide later. One that is never decided ends with its
+	// sender's patience.
+	Announced func(a *Announcement)
+	// Ended is called once for each Announcement that was not refused, after Announced has returned:
+	// with nil when the payload is in its memory, else with why it does not come (ErrWithdrawn, a
+	// *fabric.PeerDownError, ErrClosed). Either way memory that was granted is the receiver's again.
+	Ended func(a *Announcement, err error)
+}
+
+// Large names a Receiver on every rank.
+type Large struct{ h *Handler }
+
+// HandleLarge registers a receiver. It panics where Handle does.
+func (t *Table) HandleLarge(name string, r Receiver) *Large {
+	if r.Announced == nil || r.Ended == nil {
+		panic(fmt.Sprintf("am: HandleLarge(%q): a receiver needs both functions", name))
+	}
+	h := t.Handle(name, func(*Call) { panic("it takes large payloads and no other requests") })
+	h.large = &r
+	return &Large{h}
+}
+
+// Name is what the receiver was registered under.
+func (x *Large) Name() string { return x.h.name }
+
+// Send announces a payload to a rank, with at most MaxArgs-1 arguments, waits until the receiver
+// there grants memory for it, and writes it there; at most 2^31-1 bytes. The payload may be reused
+// when it returns, but after a *StallError or ErrClosed the network may read it until the endpoint is
+// closed. Without an error the payload is the network's, as after Post.
+//
+// While it waits for memory it holds no credit and no buffer, of either rank; at most 16 payloads
+// of a rank are announced to another at once, and more wait for these. The end of ctx withdraws
+// the payload, but not when it is being written. Errors beside those of Post: a *RefusedError.
+func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args ...uint64) error {
+	l := laneOf(v, rank)
+	if l == nil {
+		return x.h.failed("send", rank, ErrNoEndpoint)
+	}
+	if err := x.h.check("send", l, rank, Payload{bytes: payload}, args); err != nil {
+		return err
+	}
+	if len(args) >= MaxArgs {
+		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
+	}
+	if ctx.Err() != nil {
+		return x.h.failed("send", rank, context.Cause(ctx))
+	}
+	p, err := l.peer(rank)
+	if err != nil {
+		return err
+	}
+	s := &sending{p: p, h: x.h, size: uint64(len(payload)), w: l.waiter()}
+	w := s.w
+	err = l.transfer(ctx, s, payload, args)
+	l.recycle(w)
+	return x.h.failed("send", rank, err)
+}
+
+// sending is a payload that this rank sends.
+type sending struct {
+	p        *peer
+	h        *Handler
+	size     uint64
+	w        *waiter // of Send
+	token    uint64  // names it to the receiver; its entry in calls has the peer pinged until the answer
+	turn     queue.Link[sending]
+	step     sendStep
+	announce bool   // the announcement is the network's
+	answered bool   // by a grant or a refusal
+	told     bool   // the withdrawal is the network's
+	off      uint64 // granted
+	err      error  // of stepOver
+}
+
+type sendStep uint8
+
+const (
+	stepQueued    sendStep = iota // for a place among those announced to the peer
+	stepAnnounced                 // has a place, until stepOver
+	stepGranted
+	stepWithdrawn // Send has returned; the place is kept until the receiver has answered and been told
+	stepOver
+)
+
+// The words of the watchdog.
+const (
+	opAnnounce = "announce a payload for"
+	opGrant    = "wait for memory at"
+)
+
+// transfer is Send: place, announcement, grant, data.
+func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, args []uint64) error {
+	l.begin(s.w, opAnnounce, s.h, s.p.rank)
+	l.mu.Lock()
+	err := l.queueLocked(s)
+	l.mu.Unlock()
+	if err == nil {
+		err = l.awaitStep(ctx, s, stepQueued)
+	}
+	if err == nil {
+		o := outgoing{kind: announce, handler: s.h.index, token: s.token}
+		err = l.sendStep(ctx, s.p, &o, append([]uint64{s.size}, args...), s.w)
+	}
+	if err != nil {
+		return l.giveUp(s, err)
+	}
+	l.mu.Lock()
+	s.announce = true
+	l.stats.large.Announced++
+	l.mu.Unlock()
+	l.begin(s.w, opGrant, s.h, s.p.rank)
+	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil {
+		l.begin(s.w, "post", s.h, s.p.rank)
+		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
+	}
+	if err == nil {
+		err = l.delivered(s)
+	}
+	if err != nil {
+		return l.giveUp(s, err)
+	}
+	if len(payload) == 0 || s.p.rank == l.cfg.Rank {
+		return nil
+	}
+	l.beginAgain(s.w)
+	return l.awaitRead(s.w)
+}
+
+// awaitStep waits until a payload has gone on from a step.
+func (l *Endpoint) awaitStep(ctx context.Context, s *sending, from sendStep) error {
+	for {
+		l.mu.Lock()
+		step, err := s.step, s.err
+		if err == nil && step == from {
+			err = l.end
+			if from == stepQueued {
+				err = l.refusalLocked(announce)
+			}
+		}
+		l.mu.Unlock()
+		if err != nil || step != from {
+			return err
+		}
+		if err := l.stalled(s.w); err != nil {
+			return err
+		}
+		if err := l.await(ctx, s.w); err != nil {
+			return err
+		}
+	}
+}
+
+// delivered ends the payload whose data the network has, unless its peer is dead.
+func (l *Endpoint) delivered(s *sending) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.step == stepOver {
+		return s.err
+	}
+	s.step = stepOver
+	l.stats.large.Sent++
+	l.dropLocked(s)
+	return nil
+}
+
+// giveUp ends a payload whose data were not sent, because of an error of its sender unless the
+// receiver was quicker to refuse it or to die. It returns the error that holds.
+func (l *Endpoint) giveUp(s *sending, err error) error {
+	l.mu.Lock()
+	announced := s.announce
+	switch {
+	case s.step == stepOver:
+		if s.err != nil {
+			err = s.err
+		}
+	case s.step == stepQueued:
+		s.turn.Leave()
+		s.step = stepOver
+	case !announced:
+		s.step = stepOver
+		l.dropLocked(s)
+	default:
+		s.step, s.w = stepWithdrawn, nil
+	}
+	if announced {
+		switch _, refused := err.(*RefusedError); {
+		case refused:
+			l.stats.large.Refused++
+		case s.step == stepWithdrawn:
+			l.stats.large.Withdrawn++
+		default:
+			l.stats.large.Ended++
+		}
+	}
+	withdrawn := s.step == stepWithdrawn
+	l.mu.Unlock()
+	if withdrawn {
+		l.sendSurely(s.p, &outgoing{kind: withdraw, token: s.token}, nil, func() {
+			l.mu.Lock()
+			if s.told = true; s.answered {
+				l.dropLocked(s)
+			}
+			l.mu.Unlock()
+		})
+	}
+	return err
+}
+
+// sendStep sends a step of a large payload as soon as it can; one to this rank is taken at once.
+func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
+	if p.rank != l.cfg.Rank {
+		return l.send(ctx, p, o, args, w)
+	}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), handler: o.handler, token: o.token, length: uint32(len(o.payload)), off: o.off}
+	copy(h.args[:], args)
+	if o.kind == data {
+		copy(l.cfg.Segment[o.off:], o.payload)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		return l.end
+	}
+	return l.stepLocked(p, &h, o.payload)
+}
+
+// sendSurely sends a step that must not get lost, unless the peer dies or the endpoint ends, which
+// end the payload. It does not wait: a goroutine of its own does, without a limit, if something is
+// missing. Then sent is called.
+func (l *Endpoint) sendSurely(p *peer, o *outgoing, args []uint64, sent func()) {
+	var err error
+	if p.rank == l.cfg.Rank {
+		err = l.sendStep(context.Background(), p, o, args, nil)
+	} else {
+		err = l.trySend(p, o, args, nil)
+	}
+	if passing(err) {
+		l.cfg.Host.Go("large payload", func() {
+			w := l.waiter()
+			defer l.recycle(w)
+			w.op, w.rank, w.since = "answer", p.rank, 0
+			if l.send(context.Background(), p, o, args, w) == nil && sent != nil {
+				sent()
+			}
+		})
+		return
+	}
+	if err == nil && sent != nil {
+		sent()
+	}
+}
+
+// Announcement is a payload that a rank wants to send here. Any goroutine may use it.
+type Announcement struct {
+	l     *Endpoint
+	p     *peer
+	h     *Handler
+	token uint64 // the sender's
+	watch uint64 // the entry in calls that has the sender pinged; 0: none
+	size  int
+	off   uint64
+	args  []uint64
+
+	// Under the endpoint's lock.
+	decided bool // granted or refused
+	granted bool
+	busy    bool  // a goroutine runs Announced
+	ended   bool  // Ended is to be called, or was
+	err     error // for Ended, and for a decision that comes too late
+}
+
+// From is the rank that sends.
+func (a *Announcement) From() int { return a.p.rank }
+
+// Size is the length of the payload in bytes.
+func (a *Announcement) Size() int { return a.size }
+
+// Endpoint is where it was announced.
+func (a *Announcement) Endpoint() *Endpoint { return a.l }
+
+// Args are the arguments, for as long as the Announcement.
+func (a *Announcement) Args() []uint64 { return a.args }
+
+// Arg returns argument i, and 0 for one that there is not.
+func (a *Announcement) Arg(i int) uint64 {
+	if uint(i) >= uint(len(a.args)) {
+		return 0
+	}
+	return a.args[i]
+}
+
+// Granted is where in this rank's segment the payload goes, and whether it was granted memory.
+func (a *Announcement) Granted() (off uint64, ok bool) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.off, a.granted
+}
+
+// Payload is the memory that was granted, and nil before. It has the payload when Ended is called
+// without an error.
+func (a *Announcement) Payload() []byte {
+	off, ok := a.Granted()
+	if !ok {
+		return nil
+	}
+	return a.l.cfg.Segment[off : off+uint64(a.size) : off+uint64(a.size)]
+}
+
+// Grant gives the payload Size bytes of this rank's segment from an offset on, until Ended is called.
+// It does not wait, and handlers may call it. After an error the memory is the caller's still:
+// ErrAnswered if it was decided before, what Ended is told if that has come to an end, or a
+// *fabric.BoundsError, after which other memory may be granted.
+func (a *Announcement) Grant(off uint64) error {
+	l := a.l
+	if err := fabric.CheckRange("grant", l.cfg.Rank, off, uint64(a.size), uint64(len(l.cfg.Segment))); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	if err := a.decideLocked(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	a.granted, a.off = true, off
+	a.watch = l.watchLocked(a.p)
+	l.stats.large.Granted++
+	l.mu.Unlock()
+	l.sendSurely(a.p, &outgoing{kind: grant, token: a.token}, []uint64{off, uint64(a.size)}, nil)
+	return nil
+}
+
+// Refuse tells the sender why the payload is not taken; of the text of the reason 512 bytes travel.
+// It does not wait, and handlers may call it. Errors as Grant's.
+func (a *Announcement) Refuse(reason error) error {
+	l := a.l
+	l.mu.Lock()
+	err := a.decideLocked()
+	if err == nil {
+		l.forgetLocked(a)
+		l.stats.large.Declined++
+	}
+	l.mu.Unlock()
+	if err == nil {
+		l.refuseLarge(a.p, a.token, reason.Error())
+	}
+	return err
+}
+
+// decideLocked takes the right to decide.
+func (a *Announcement) decideLocked() error {
+	switch {
+	case a.ended && !a.decided:
+		return a.err
+	case a.decided:
+		return ErrAnswered
+	}
+	a.decided = true
+	return nil
+}
+
+// refuseLarge answers a payload that is not taken.
+func (l *Endpoint) refuseLarge(p *peer, token uint64, why string) {
+	l.sendSurely(p, &outgoing{kind: refusal, cat: medium, token: token, payload: []byte(clip(why))}, nil, nil)
+}
+
+// announced runs the receiver's functions: Announced, and Ended if that is due by then.
+func (a *Announcement) announced() {
+	l := a.l
+	if text := a.guard(func() { a.h.large.Announced(a) }); text != "" {
+		_ = a.Refuse(fmt.Errorf("the receiver panicked: %s", text)) // unless it has decided
+	}
+	l.mu.Lock()
+	a.busy = false
+	due := a.ended
+	if !due {
+		l.telling--
+	}
+	l.mu.Unlock()
+	if due {
+		a.tell()
+	}
+}
+
+// tell runs Ended.
+func (a *Announcement) tell() {
+	a.guard(func() { a.h.large.Ended(a, a.err) })
+	a.l.mu.Lock()
+	a.l.telling--
+	a.l.mu.Unlock()
+}
+
+// guard runs a function of the receiver. A panic is kept, and its text returned.
+func (a *Announcement) guard(f func()) (text string) {
+	defer func() {
+		if v := recover(); v != nil {
+			text = clip(fmt.Sprint(v))
+			a.l.stats.panics.Add(1)
+			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
+		}
+	}()
+	f()
+	return ""
+}

@@ -1,0 +1,64 @@
+package conduit
+
+import (
+	"errors"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/segment"
+)
+
+// needs are what a part of the library asks a job for: collective operations, the shared heaps, the
+// cache, and their like. They follow from the configuration alone, and are alike on all ranks; Join
+// compares the regions.
+type needs struct {
+	regions []env.Spec
+	lanes   int // how many times it calls NewLanes
+	// handlers registers the part's handlers of active messages. A job none of whose parts has any
+	// opens no endpoint for them.
+	handlers func(*am.Table)
+	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
+	// it, or none: then such operations cost nothing.
+	fences func(env.Env, env.Lanes) (env.Fences, error)
+}
+
+// parts are those of every job. Their regions lie in this order, from the begin of every segment.
+var parts = []func(*Config) needs{
+	func(*Config) needs {
+		return needs{regions: []env.Spec{{Name: collRegion, Size: systemBytes}}, lanes: 1}
+	},
+}
+
+// needs are those of all parts together.
+func (c *Config) needs() (all needs, err error) {
+	var register []func(*am.Table)
+	for _, part := range c.parts {
+		n := part(c)
+		all.regions = append(all.regions, n.regions...)
+		all.lanes += n.lanes
+		if n.handlers != nil {
+			register = append(register, n.handlers)
+		}
+		if n.fences != nil && all.fences != nil {
+			return all, errors.New("two parts of the job have fences")
+		}
+		if n.fences != nil {
+			all.fences = n.fences
+		}
+	}
+	all.handlers = func(t *am.Table) {
+		for _, f := range register {
+			f(t)
+		}
+	}
+	return all, nil
+}
+
+// layout is that of segments that have the regions.
+func (n *needs) layout() (segment.Layout, error) {
+	var regions []segment.Region
+	for _, s := range n.regions {
+		regions = append(regions, segment.Region(s))
+	}
+	return segment.Place(regions...)
+}

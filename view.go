@@ -1,0 +1,59 @@
+package conduit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// view is what the parts of a job see of it: env.Env.
+type view struct{ j *Job }
+
+var _ env.Env = view{}
+
+func (v view) Rank() int { return v.j.rank }
+func (v view) Size() int { return v.j.size }
+
+func (v view) Region(name string) env.Region {
+	b, off := v.j.seg.Region(name)
+	if b == nil {
+		panic(fmt.Sprintf("conduit: no part of the job asked for a region %q: it belongs into the table of parts", name))
+	}
+	return env.Region{Bytes: b, Off: off}
+}
+
+// NewLanes opens lanes that a part's needs counted.
+func (v view) NewLanes() (env.Lanes, error) {
+	all, err := v.j.networks.newLanes()
+	if err != nil {
+		return nil, fmt.Errorf("conduit: lanes of a part: %w", err)
+	}
+	l, s := &lanes{job: v.j, all: all}, &v.j.workers
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parts[l] = struct{}{}
+	return l, nil
+}
+
+func (v view) Messages() am.Via { return v.j.services() }
+
+func (v view) CopyMax() int { return v.j.networks.copyMax }
+
+func (v view) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+	return env.WaitWord(ctx, word, c, value, stop)
+}
+
+func (v view) Down(rank int) error           { return v.j.members.cause(rank) }
+func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }
+func (v view) Closing() <-chan struct{}      { return v.j.members.over }
+func (v view) Host() env.Host                { return env.Goroutines{} }
+func (v view) Logger() *slog.Logger          { return v.j.cfg.Logger }
+func (v view) Budget() env.Budget            { return nil }
+
+// OnDown has the networks informed first: when a part learns of a death from the goroutine that
+// found it, they have ended what went to that rank.
+func (v view) OnDown(f func(rank int, cause error)) (stop func()) { return v.j.members.informs(f) }
