@@ -6,9 +6,11 @@ import (
 	"fmt"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/verbs"
 )
 
-// newIBV says why there is no verbs in this build.
+// newIBV says why there is no verbs in this build: verbs.ErrNotSupported.
 func newIBV(*joining) (fabric.Network, error) {
-	return nil, fmt.Errorf("this program was built without verbs: build it on Linux with CGO_ENABLED=1 and libibverbs-dev (rdma-core-devel) installed: %w", fabric.ErrUnreachable)
+	_, err := verbs.Library()
+	return nil, fmt.Errorf("%w: %w", err, fabric.ErrUnreachable)
 }

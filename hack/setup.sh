@@ -17,13 +17,14 @@ packages() { # GROUP
   local arch
   arch=$(dpkg --print-architecture)
   case $1 in
-  # cgo needs a C compiler and the headers of libibverbs.
-  build) echo ca-certificates gcc libc6-dev make git libibverbs-dev ;;
+  # cgo needs a C compiler.
+  build) echo ca-certificates gcc libc6-dev make git ;;
   # What the Soft-RoCE VM and the tools in it need is said where the VM is made.
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
-  # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under.
-  test) echo g++ mpich libjemalloc2 ;;
+  # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
+  # libibverbs-dev a test compares what package verbs declares, which nothing else needs.
+  test) echo g++ mpich libjemalloc2 libibverbs-dev ;;
   # The cross compiler checks the C of the arm64 build.
   lint)
     echo shellcheck
@@ -181,7 +182,7 @@ main() {
   [ $# -gt 0 ] || groups=("${all_groups[@]}")
 
   command -v dpkg-query >/dev/null ||
-    die "knows Debian and Ubuntu only. Install what they call: build-essential libibverbs-dev rdma-core" \
+    die "knows Debian and Ubuntu only. Install what they call: build-essential rdma-core libibverbs-dev" \
       "perftest iproute2 kmod mpich qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
   local g
   for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here

@@ -19,8 +19,9 @@ go build -o build/bin/testsum ./hack/testsum || exit 1
 
 # A test run must not depend on how the tree was obtained.
 export GOFLAGS="${GOFLAGS-} -buildvcs=false"
-# hydra's mpiexec and jemalloc are there (hack/setup.sh): the tests with them may not skip.
-export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1
+# hydra's mpiexec, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with them may
+# not skip.
+export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
@@ -69,16 +70,65 @@ stage_debug() { others debug -tags debug; }
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
 stage_plain() { others plain -bench . -benchtime 1x; }
 
-# The builds for tests: with one lock in the place of many. And the build without cgo, which has no
-# verbs and no memory events.
+# The builds for tests: with one lock in the place of many. And the builds of users who lack
+# something: libibverbs-dev, or a C compiler.
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1
   mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
-  mapfile -t want < <(grep -xE "$module(|/memevents|/bootstrap|/cmd/ibbench|/cmd/ibrun)" $out/packages)
+  # Without cgo there is no verbs and no memory events.
+  mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/cmd/ibrun|/examples/hello)" $out/packages)
   [ ${#want[@]} = 0 ] || CGO_ENABLED=0 run nocgo -short "${want[@]}" || rc=1
+  checked without-libibverbs-dev || rc=1
+  checked without-cgo || rc=1
   return $rc
+}
+
+# checked CHECK: runs the function check_CHECK and records its result.
+checked() {
+  local text word=pass start=$SECONDS
+  text=$("check_${1//-/_}" 2>&1 </dev/null) || word=fail
+  printf '[builds] %-4s %s (%ds)\n' $word "$1" $((SECONDS - start))
+  [ $word = pass ] || printf '%s\n' "$text"
+  record "$out/builds.json" builds "$1" $word "$text"
+  [ $word = pass ]
+}
+
+# Headers and a library of the same names, found first, stand for their absence. That they are in
+# the way is tried before.
+check_without_libibverbs_dev() {
+  local h dir=$PWD/$out/nodev
+  mkdir -p "$dir/infiniband" "$dir/bin"
+  for h in verbs.h $(ls /usr/include/infiniband 2>/dev/null); do
+    echo "#error <infiniband/$h> is not installed" >"$dir/infiniband/$h"
+  done
+  echo "not a library" >"$dir/libibverbs.so"
+  local -x CGO_CFLAGS="-g -O2 -I$dir" CGO_LDFLAGS="-L$dir"
+  if echo '#include <infiniband/verbs.h>' | gcc "-I$dir" -fsyntax-only -x c - 2>/dev/null; then
+    echo "<infiniband/verbs.h> can be included: this proves nothing"
+    return 1
+  fi
+  if echo 'int main(void) { return 0; }' | gcc -x c - "-L$dir" -libverbs -o "$dir/linked" 2>/dev/null; then
+    echo "a program can be linked with -libverbs: this proves nothing"
+    return 1
+  fi
+  go build ./... && go build -o "$dir/bin/" ./cmd/... ./examples/...
+}
+
+# Static programs, whose ranks meet over shared memory.
+check_without_cgo() {
+  local dir=$PWD/$out/nocgo said
+  local -x CGO_ENABLED=0
+  mkdir -p "$dir"
+  go build ./... && go build -o "$dir/" ./cmd/ibrun ./examples/hello || return 1
+  if readelf -lW "$dir/ibrun" "$dir/hello" | grep -E 'INTERP|DYNAMIC'; then
+    echo "they are not static"
+    return 1
+  fi
+  said=$(IBCONDUIT_FABRIC=shm "$dir/ibrun" -n 2 "$dir/hello" | sort) || return 1
+  echo "$said"
+  [ "$(grep -c 'of 2: my left neighbour is [01]; 2 were here' <<<"$said")" = 2 ]
 }
 
 # One VM after the other (-p 1): two on two cores would only disturb each other.

@@ -4,7 +4,7 @@ package verbs
 
 /*
 #cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror
-#cgo LDFLAGS: -libverbs
+#cgo LDFLAGS: -ldl
 #include "ibc_verbs.h"
 
 // They write to memory they are given and call nothing back; results of the data path stand in C

@@ -32,6 +32,9 @@ func Devices() ([]DeviceInfo, error) {
 
 // eachDevice calls f while the list is valid.
 func eachDevice(name string, f func(*C.struct_ibv_device, DeviceInfo) error) error {
+	if _, err := Library(); err != nil {
+		return err
+	}
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
 	if list == nil {
@@ -188,13 +191,36 @@ func (x *Context) GIDs(port int) ([]GIDEntry, error) {
 	// The call returns the tables of all ports.
 	table := make([]C.struct_ibv_gid_entry, max(p.GIDTableLen, 1)*x.attr.Ports)
 	var n C.size_t
-	if rc, err := C.ibc_query_gids(x.c, &table[0], C.size_t(len(table)), &n); rc != 0 {
+	switch rc, err := C.ibc_query_gids(x.c, &table[0], C.size_t(len(table)), &n); {
+	case rc == C.int(syscall.ENOSYS):
+		return x.queryGIDs(&p)
+	case rc != 0:
 		return nil, x.fail("ibv_query_gid_table", errnoRC(rc, err), fmt.Sprintf("port %d", port), "")
 	}
 	var gids []GIDEntry
 	for _, e := range table[:n] {
 		if int(e.port_num) == port {
 			gids = append(gids, GIDEntry{GID: GID(e.gid), Index: int(e.gid_index), Type: GIDType(e.gid_type), Netdev: netdev(uint32(e.ndev_ifindex))})
+		}
+	}
+	return gids, nil
+}
+
+// queryGIDs asks for the entries one by one, and the kernel for what they are: before rdma-core 32
+// the library has no call for a table.
+func (x *Context) queryGIDs(p *PortAttr) ([]GIDEntry, error) {
+	var gids []GIDEntry
+	for i := range p.GIDTableLen {
+		var g GID
+		if rc, err := C.ibc_query_gid(x.c, C.uint8_t(p.Port), C.int(i), (*C.uint8_t)(&g[0])); rc != 0 {
+			return nil, x.fail("ibv_query_gid", errnoRC(rc, err), fmt.Sprintf("port %d index %d", p.Port, i), "")
+		}
+		if g.IsZero() {
+			continue
+		}
+		if e, ok := gidAttrs(sysClass, x.info.Name, p, i); ok {
+			e.GID = g
+			gids = append(gids, e)
 		}
 	}
 	return gids, nil
@@ -235,8 +261,17 @@ func (x *Context) PKeys(port int) ([]uint16, error) {
 func (x *Context) Close() error { return x.close(x.destroy) }
 
 // GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs
-// with os/exec always is: Go's fork shares the parent's memory until exec.
-func GetForkStatus() ForkStatus { return ForkStatus(C.ibv_is_fork_initialized()) }
+// with os/exec always is: Go's fork shares the parent's memory until exec. A library too old to say
+// counts as one that was not told to protect it; without a library nothing is registered.
+func GetForkStatus() ForkStatus {
+	if _, err := Library(); err != nil {
+		return ForkUnneeded
+	}
+	if status := C.ibc_fork_status(); status >= 0 {
+		return ForkStatus(status)
+	}
+	return ForkDisabled
+}
 
 // InitFork makes forks without exec safe on kernels that need it, at the price of one madvise per
 // registration. C libraries in the process may fork so; Go does not. It must be called before the
@@ -245,8 +280,8 @@ func InitFork() error {
 	if GetForkStatus() != ForkDisabled {
 		return nil
 	}
-	if rc, err := C.ibv_fork_init(); rc != 0 {
-		return &Error{Op: "ibv_fork_init", Errno: errnoRC(rc, err), Remedy: "call it before anything is registered"}
+	if rc := C.ibc_fork_init(); rc != 0 {
+		return &Error{Op: "ibv_fork_init", Errno: syscall.Errno(rc), Remedy: "call it before anything is registered"}
 	}
 	return nil
 }

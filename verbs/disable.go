@@ -11,6 +11,11 @@ import (
 // It is read when a device is opened; the device then looks as if it had none of them.
 const EnvDisable = "IBCONDUIT_VERBS_DISABLE"
 
+// EnvLibrary names the environment variable with the file that is loaded in the place of
+// libibverbs.so.1: a path, or a name for the dynamic linker to look for. It is read once, when the
+// library is first needed.
+const EnvLibrary = "IBCONDUIT_LIBIBVERBS"
+
 // disable takes features away from the limits of a device.
 func (a *DeviceAttr) disable(list string) error {
 	for word := range strings.SplitSeq(list, ",") {

@@ -71,8 +71,23 @@
 // ComputePath assumes what is true of nearly all clusters: reversible paths with one service level.
 // It asks no subnet manager.
 //
+// # The library
+//
+// A program is neither linked with libibverbs nor built with its header. Devices and Open load it
+// when they are first called (see Library for where it is looked for); a host without it is an
+// ErrNoLibrary that says what to install, and everything that needs no device goes on. Any
+// libibverbs.so.1 of rdma-core will do. Where it lacks a newer call (of the release in parentheses)
+// an older way is taken:
+//
+//	ibv_reg_mr_iova2 (28)         ibv_reg_mr, without AccessRelaxedOrdering
+//	_ibv_query_gid_table (32)     ibv_query_gid for each entry, and the kernel's gid_attrs
+//	ibv_is_fork_initialized (35)  GetForkStatus says ForkDisabled
+//
+// What is declared of it stands in ibc_abi.h and ibc_calls.h. The calls of the data path go through
+// the table of the device, as those of its own header do.
+//
 // # Builds
 //
-// It needs cgo and Linux. Without, the types and pure functions remain, and Devices and Open return
-// ErrNotSupported.
+// It needs cgo and Linux. Without, the types and pure functions remain, and Library, Devices and
+// Open return ErrNotSupported.
 package verbs

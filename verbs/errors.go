@@ -13,6 +13,8 @@ import (
 var (
 	// ErrNotSupported means that this build, kernel or device lacks the feature.
 	ErrNotSupported = errors.New("not supported")
+	// ErrNoLibrary means that there is no libibverbs that this program can use; see [Library].
+	ErrNoLibrary = errors.New("no usable libibverbs")
 	// ErrNoDevice means that there is no RDMA device of that name, or none at all.
 	ErrNoDevice = errors.New("no such RDMA device")
 	// ErrBusy means that Close was refused because something still uses the object.

@@ -1,4 +1,4 @@
-/* Control path: what Go cannot call or fill itself (macros, inline functions, unions, user
+/* Control path: what Go cannot call or fill itself (calls that have two ways, unions, user
  * pointers). */
 #include "ibc_verbs.h"
 
@@ -25,24 +25,47 @@ static uint64_t context_to_id(const void *context)
 
 int ibc_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *out)
 {
+	struct verbs_context *x = ibc_extended(ctx, offsetof(struct verbs_context, query_port));
+
 	memset(out, 0, sizeof *out);
-	int rc = ibv_query_port(ctx, port, out);
+	int rc = x && x->query_port ? x->query_port(ctx, port, out, sizeof *out)
+				    : ibv_query_port(ctx, port, (struct _compat_ibv_port_attr *)out); /* a struct that ends sooner */
 	return rc ? fail(rc) : 0;
 }
 
 int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out)
 {
+	struct verbs_context *x = ibc_extended(ctx, offsetof(struct verbs_context, query_device_ex));
+	int rc = EOPNOTSUPP;
+
 	memset(out, 0, sizeof *out);
-	int rc = ibv_query_device_ex(ctx, NULL, out);
+	if (x && x->query_device_ex)
+		rc = x->query_device_ex(ctx, NULL, out, sizeof *out);
+	if (rc == EOPNOTSUPP || rc == ENOSYS) { /* an older kernel or device */
+		memset(out, 0, sizeof *out);
+		rc = ibv_query_device(ctx, &out->orig_attr);
+	}
 	return rc ? fail(rc) : 0;
 }
 
 int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n)
 {
-	ssize_t got = ibv_query_gid_table(ctx, out, cap, 0);
+	if (!ibc_library._ibv_query_gid_table)
+		return ENOSYS;
+	ssize_t got = ibc_library._ibv_query_gid_table(ctx, out, cap, 0, sizeof *out);
 	if (got < 0)
 		return (int)-got;
 	*n = (size_t)got;
+	return 0;
+}
+
+int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16])
+{
+	union ibv_gid g;
+
+	if (ibv_query_gid(ctx, port, index, &g))
+		return fail(-1);
+	memcpy(gid, g.raw, sizeof g.raw);
 	return 0;
 }
 
@@ -54,17 +77,23 @@ int ibc_set_nonblock(int fd)
 
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access)
 {
-	return ibv_reg_mr(pd, (void *)addr, len, (unsigned int)access);
+	if (ibc_library.ibv_reg_mr_iova2)
+		return ibc_library.ibv_reg_mr_iova2(pd, (void *)addr, len, addr, (unsigned int)access);
+	return ibv_reg_mr(pd, (void *)addr, len, access & ~IBC_ACCESS_OPTIONAL);
 }
 
 struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd)
 {
-	return ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	if (!pd->context->ops.alloc_mw) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return pd->context->ops.alloc_mw(pd, IBV_MW_TYPE_2);
 }
 
 int ibc_dealloc_mw(struct ibv_mw *mw)
 {
-	int rc = ibv_dealloc_mw(mw);
+	int rc = mw->context->ops.dealloc_mw(mw);
 	return rc ? fail(rc) : 0;
 }
 
@@ -91,6 +120,19 @@ int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	int rc = ibv_req_notify_cq(cq, solicited_only);
 	return rc ? fail(rc) : 0;
+}
+
+int ibc_fork_init(void)
+{
+	if (!ibc_library.ibv_fork_init)
+		return ENOSYS;
+	int rc = ibc_library.ibv_fork_init();
+	return rc ? fail(rc) : 0;
+}
+
+int ibc_fork_status(void)
+{
+	return ibc_library.ibv_is_fork_initialized ? (int)ibc_library.ibv_is_fork_initialized() : -1;
 }
 
 void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av)

@@ -2,14 +2,15 @@
 #ifndef IBC_VERBS_H
 #define IBC_VERBS_H
 
-#include <infiniband/verbs.h>
-#include <stdint.h>
+#include "ibc_library.h"
 
 /* ---- control (ibc_control.c) ---- */
 
 int ibc_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *out);
 int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out);
+/* ENOSYS: the library cannot list GIDs, only query one by one. */
 int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n);
+int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16]);
 int ibc_set_nonblock(int fd);
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
 struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd);
@@ -18,6 +19,8 @@ struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, 
 struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge);
 void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id);
 int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+int ibc_fork_init(void);   /* ENOSYS: the library has no such call */
+int ibc_fork_status(void); /* enum ibv_fork_status; -1: the library has no such call */
 
 /* A QP's transport address in plain fields: struct ibv_ah_attr has a union that Go cannot fill. */
 struct ibc_av {

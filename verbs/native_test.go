@@ -30,7 +30,11 @@ func TestUnknownDeviceListsTheOthers(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	_, err = Open("no-such-device")
-	if !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "no-such-device") {
+	if _, none := Library(); none != nil {
+		if !errors.Is(err, ErrNoLibrary) {
+			t.Errorf("Open without a library: %v", err)
+		}
+	} else if !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "no-such-device") {
 		t.Errorf("Open: %v", err)
 	}
 }

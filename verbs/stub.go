@@ -6,6 +6,9 @@ import "syscall"
 
 // This build has no cgo, or is not for Linux: what needs libibverbs says so.
 
+// Library returns ErrNotSupported.
+func Library() (string, error) { return "", notBuilt("load libibverbs", "") }
+
 // Devices returns ErrNotSupported.
 func Devices() ([]DeviceInfo, error) { return nil, notBuilt("list devices", "") }
 
@@ -23,5 +26,5 @@ func GetForkStatus() ForkStatus { return ForkUnneeded }
 
 func notBuilt(op, device string) error {
 	return &Error{Op: op, Device: device, Errno: syscall.ENOSYS, Err: ErrNotSupported, Detail: "this program was built without cgo, or not for Linux",
-		Remedy: "build on Linux with CGO_ENABLED=1 and libibverbs-dev; ranks of one host need no RDMA and use shared memory"}
+		Remedy: "build on Linux with CGO_ENABLED=1 and a C compiler; ranks of one host need no RDMA and use shared memory"}
 }

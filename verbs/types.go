@@ -6,7 +6,7 @@ import (
 )
 
 // The numbers below are the ABI of libibverbs (infiniband/verbs.h) and of the kernel
-// (include/uapi/rdma/ib_user_verbs.h); layout.go asserts them at compile time.
+// (include/uapi/rdma/ib_user_verbs.h); a test compares them with the header (abi_test.go).
 
 // enumString names v, or prints it as a number.
 func enumString(kind string, names map[int]string, v int) string {

@@ -7,10 +7,10 @@
 set -eu
 
 # qemu runs the VM; ipxe-qemu and seabios hold its firmware; xz-utils unpacks the kernel once;
-# util-linux has flock. libibverbs-dev and gcc build package verbs; the others are what tests and
-# comparisons run in the VM.
+# util-linux has flock. gcc builds package verbs; the others are what tests and comparisons run in
+# the VM.
 packages="qemu-system-x86 seabios ipxe-qemu xz-utils zstd util-linux
-gcc libc6-dev libibverbs-dev ibverbs-providers ibverbs-utils rdma-core perftest iproute2"
+gcc libc6-dev libibverbs1 ibverbs-providers ibverbs-utils rdma-core perftest iproute2"
 
 missing() {
 	for p in $packages; do

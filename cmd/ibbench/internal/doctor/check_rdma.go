@@ -20,8 +20,17 @@ import (
 // (Documentation/ABI/stable/sysfs-class-infiniband).
 const sysInfiniband = "/sys/class/infiniband"
 
-// library looks for libibverbs and its providers without loading them.
+// library looks for libibverbs and its providers without loading them. The devices are asked for
+// later; then it is loaded.
 func (x *examination) library() {
+	if file := x.env(verbs.EnvLibrary); file != "" {
+		if strings.Contains(file, "/") && !x.Exists(file) {
+			x.missing("libibverbs", verbs.EnvLibrary+" names "+file+", which is not there", "correct or unset "+verbs.EnvLibrary)
+			return
+		}
+		x.ok("libibverbs", file+", which "+verbs.EnvLibrary+" names")
+		return
+	}
 	dir, version := x.findLibrary()
 	if dir == "" {
 		x.missing("libibverbs", "not installed", x.install(libraryPackages))
@@ -107,8 +116,14 @@ func (x *examination) libraryFailed(err error, inKernel []string) {
 	detail, todo := err.Error(), ""
 	if errors.As(err, &ve) {
 		todo = ve.Remedy
-		if errors.Is(err, verbs.ErrNotSupported) {
+		switch {
+		case errors.Is(err, verbs.ErrNotSupported):
 			detail = ve.Detail + ": no RDMA"
+		case errors.Is(err, verbs.ErrNoLibrary):
+			detail = "libibverbs cannot be loaded: " + ve.Detail
+			if x.env(verbs.EnvLibrary) == "" {
+				todo = x.install(libraryPackages)
+			}
 		}
 	}
 	if len(inKernel) > 0 {

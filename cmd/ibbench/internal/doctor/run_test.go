@@ -92,3 +92,33 @@ func TestABuildWithoutVerbsSaysHowToBuildIt(t *testing.T) {
 		t.Errorf("code %d with fabric ibv", r.Code)
 	}
 }
+
+func TestALibraryThatDoesNotLoadHasARemedy(t *testing.T) {
+	f, _ := readFixture(t, "testdata/no-library.txtar")
+	f.err = &verbs.Error{Op: "load libibverbs.so.1", Err: verbs.ErrNoLibrary, Detail: "cannot open shared object file", Remedy: "correct it"}
+	r := examine(t.Context(), f.m, f.opts)
+	if c, _ := line(r, "device"); c.Status != Warn || c.Detail != "libibverbs cannot be loaded: cannot open shared object file" || !strings.Contains(c.Remedy, "dnf install rdma-core libibverbs") {
+		t.Errorf("%+v", c)
+	}
+	if r.Code != 0 || r.Fabric != "shm" {
+		t.Errorf("code %d, fabric %q", r.Code, r.Fabric)
+	}
+	// Where a variable names the file, that is what is wrong.
+	for file, want := range map[string]string{"/opt/none.so": verbs.EnvLibrary + " names /opt/none.so, which is not there", "mine.so": "mine.so, which " + verbs.EnvLibrary + " names"} {
+		lookup := f.m.lookup
+		f.m.lookup = func(name string) (string, bool) {
+			if name == verbs.EnvLibrary {
+				return file, true
+			}
+			return lookup(name)
+		}
+		r := examine(t.Context(), f.m, f.opts)
+		if c, _ := line(r, "libibverbs"); c.Detail != want {
+			t.Errorf("%s: %+v", file, c)
+		}
+		if c, _ := line(r, "device"); c.Remedy != "correct it" {
+			t.Errorf("%s: %+v", file, c)
+		}
+		f.m.lookup = lookup
+	}
+}
