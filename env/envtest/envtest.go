@@ -18,6 +18,7 @@ type rank struct {
 	regions  map[string]env.Region
 	net      fabric.Network
 	closing  chan struct{}
+	messages *am.Endpoint // nil: none
 
 	mu      sync.Mutex
 	down    map[int]error
@@ -71,7 +72,6 @@ func (r *rank) NewLanes() (env.Lanes, error) {
 	return lanes{l}, nil
 }
 
-func (r *rank) Messages() am.Via         { return nil }
 func (r *rank) CopyMax() int             { return r.net.Limits().CopyMax }
 func (r *rank) Closing() <-chan struct{} { return r.closing }
 func (r *rank) Logger() *slog.Logger     { return slog.New(slog.DiscardHandler) }

@@ -1,0 +1,53 @@
+//go:build !race && !debug && !biglock
+
+package heap
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/faulttest"
+)
+
+// Each mend of a defect of the original is taken back, and a test finds that.
+func TestSuiteFindsPlantedFaults(t *testing.T) {
+	edit := func(file, old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "segment/heap/" + file, Old: old, New: wrong}}
+	}
+	faulttest.Suite{
+		Package: "segment/heap", Args: []string{"-operations=60000", "-test.failfast"}, Timeout: 2 * time.Minute,
+		Run: "^Test[^S]|^TestSymm",
+	}.Check(t,
+		faulttest.Fault{Name: "an overtaken reply counts", Found: "I1: |figures that cannot be",
+			Edits: edit("heap.go", "case epoch < h.epoch:", "case false:")},
+		faulttest.Fault{Name: "growth is granted during a reclaim", Found: "I1: |I2: |overlap",
+			Edits: append(edit("root.go", "	if b.busy {\n		return 0, b.epoch\n	}\n", ""),
+				edit("root.go", "if r.bound.busy { // the limit may be lower soon", "if false {")...)},
+		faulttest.Fault{Name: "the last reply counts, not the largest", Found: "I1: |within the limit|grow by",
+			Edits: edit("heap.go", "h.limit = max(h.limit, limit)\n	}\n}", "h.limit = limit\n	}\n}")},
+		faulttest.Fault{Name: "the limit stays when the heap is trimmed", Found: "I1: |overlap|figures that|in use: <nil>|a small block",
+			Edits: edit("heap.go", "h.limit, h.last = h.length, 0", "h.last = 0")},
+		faulttest.Fault{Name: "a reclaim does not wait for all", Found: "I1: |a reclaim without all ranks",
+			Edits: edit("root.go", "		if err != nil {\n			return 0, 0, err\n", "		if false {\n			return 0, 0, err\n")},
+		faulttest.Fault{Name: "the global heap never shrinks", Found: "local again: ",
+			Edits: edit("root.go", "			r.trimGlobal()\n			limit, epoch", "			limit, epoch")},
+		faulttest.Fault{Name: "local heaps never shrink", Found: "global again: ",
+			Edits: edit("root.go", "if !ok && r.reclaim(ctx) == nil {", "if false {")},
+		faulttest.Fault{Name: "growth asks for more than is left", Found: "page [0-9]+ of 64|the whole heap",
+			Edits: edit("boundary.go", "if least > room {", "if max(want, least) > room {")},
+		faulttest.Fault{Name: "only the top bits are looked at", Found: "blocks of [0-9]+ bytes",
+			Edits: edit("heap.go", "hi != 0 || total > 1<<62", "hi>>63 != 0 || total > 1<<62")},
+		faulttest.Fault{Name: "the range includes its end", Found: "the end of the local heap|free of 0:",
+			Edits: edit("heap.go", "inside := off < h.length", "inside := off <= h.length")},
+		faulttest.Fault{Name: "wrong frees are ignored", Found: "twice",
+			Edits: edit("heap.go", "		err = why\n", "		err = nil\n")},
+		faulttest.Fault{Name: "a block that nobody waits for is lost", Found: "163840 bytes",
+			Edits: edit("heap.go", "if err != nil && ctx.Err() != nil {\n		h.env", "if false {\n		h.env")},
+		faulttest.Fault{Name: "AllFree does not wait", Found: "freed before the last|in use: <nil>",
+			Edits: edit("all.go", "	if err := h.compare(ctx, op, mine); err != nil {\n		if errors.As", "	if err := error(nil); err != nil {\n		_ = mine\n		if errors.As")},
+		faulttest.Fault{Name: "a page less", Found: "the whole heap|page [0-9]+ of 64",
+			Edits: edit("boundary.go", "room := b.size - b.global\n", "room := b.size - b.global\n	room -= min(room, 4096)\n")},
+		faulttest.Fault{Name: "the heaps meet", Found: "I2: |in use: <nil>",
+			Edits: edit("boundary.go", "if n > b.size-b.local-b.global {", "if n > b.size-b.global {")},
+	)
+}
