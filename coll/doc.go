@@ -28,6 +28,7 @@
 //
 //	0                word that breaks the team, from any member; see encodeBroken
 //	8                the same, where it may still be on its way when another team has the slot
+//	16               generation of the team that this member reserved the slot for; see sift
 //	64               R words: acknowledgements of the rail that this member sends on:
 //	                 generation (24 bits), messages read (40)
 //	reports          twice s words: reports of Shrink, by the sender's rank in the job, for even

@@ -26,6 +26,9 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 		return nil, err
 	}
 	defer t.teams.leave()
+	if t.ended.Load() != nil { // another team may have the slot
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, t.usable())
+	}
 	if t.known() == nil {
 		t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: KindShrink})
 	}
@@ -57,7 +60,7 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 		}
 		members = append(members, int32(rank))
 	}
-	t.end("shrunk", func(s *slot) { s.generation = t.next() })
+	t.end("shrunk", func(s *slot) { s.generation, t.over = t.next(), true })
 	return t.teams.newTeam(t.slot, t.next(), members, me), nil
 }
 
@@ -313,12 +316,17 @@ func (t *Team) giveUp(ctx context.Context) error {
 
 // quiet reports whether nothing of a team that was given up can arrive any more.
 func (t *Team) quiet() bool {
-	for rank := range t.others(func(rank int) bool { return t.teams.env.Down(rank) != nil }) {
-		if t.reportOf(rank) == 0 {
-			return false
-		}
+	for range t.unheard() {
+		return false
 	}
 	return true
+}
+
+// unheard are the members that may still send in a team that was given up.
+func (t *Team) unheard() func(yield func(rank int) bool) {
+	return t.others(func(rank int) bool {
+		return t.absent[rank] || t.reportOf(rank) != 0 || t.teams.env.Down(rank) != nil
+	})
 }
 
 // next is the generation of the team that follows.

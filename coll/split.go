@@ -42,6 +42,9 @@ type member struct {
 
 func (o *op) split(color, key int) (*Team, error) {
 	t, m := o.t, o.t.teams
+	if err := m.sift(o.ctx); err != nil {
+		return nil, err
+	}
 	for try := 0; ; try++ {
 		blobs, err := o.gatherEqual(encodeMember(color, key, m.offer()))
 		if err != nil {
@@ -94,9 +97,40 @@ func (o *op) join(p *part) *Team {
 // here.
 func (o *op) decline(p *part, cause error) {
 	made := o.join(p)
+	made.parent, made.absent = o.t, make(map[int]bool)
 	made.fail(KindSplit, 0, cause)
 	// What fails is the network, or this rank was killed: nobody can be told.
 	_ = made.giveUp(context.WithoutCancel(o.ctx))
+}
+
+// sift finds out who never had a team that this rank declined, and will not say that it is done with
+// it: a Split that fails at one member may end at others before they know the new team. Who is done
+// with the team that was split knows for good.
+func (m *Teams) sift(ctx context.Context) error {
+	var declined []*Team
+	var unheard [][]int
+	m.mu.Lock()
+	for i := range m.slots {
+		if t := m.slots[i].left; t != nil && t.parent != nil && t.parent.over {
+			declined, unheard = append(declined, t), append(unheard, slices.Collect(t.unheard()))
+		}
+	}
+	m.mu.Unlock()
+	for i, t := range declined {
+		for _, rank := range unheard[i] {
+			var b [8]byte
+			err := m.get(ctx, rank, t.off+reservedWord, b[:])
+			if err := t.blame(rank, err); err != nil {
+				return err
+			}
+			if err == nil && binary.NativeEndian.Uint64(b[:]) != uint64(t.generation) {
+				m.mu.Lock()
+				t.absent[rank] = true
+				m.mu.Unlock()
+			}
+		}
+	}
+	return nil
 }
 
 // part is this member's new team.

@@ -34,6 +34,11 @@ type Team struct {
 	number           uint64   // of operations begun
 	sent, got, acked []uint64 // messages of each rail: sent, read, and acknowledged as read
 	agreement        *agreement
+
+	// The rest belongs to who has Teams.mu.
+	parent *Team        // that was split, of a team which this rank declined; nil else
+	over   bool         // no other member is in an operation of this team any more
+	absent map[int]bool // ranks of the job that never had a team which this rank declined
 }
 
 // Rank is this rank's in the team, from 0.
@@ -101,10 +106,12 @@ func (t *Team) known() *BrokenError {
 }
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
-// when another team has the slot: it must not overwrite the first.
+// when another team has the slot: it must not overwrite the first. In the third others read which
+// team the slot was reserved for last.
 const (
-	brokenWord = 0
-	strayWord  = 8
+	brokenWord   = 0
+	strayWord    = 8
+	reservedWord = 16
 )
 
 // encodeBroken is the word that says in a member's slot what broke the team:

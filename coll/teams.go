@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
@@ -51,8 +52,14 @@ const (
 	counts      = 1<<12 - 1
 )
 
-// successor is the generation behind one.
-func successor(g uint32) uint32 { return g&^counts | (g+1)&counts }
+// successor is the generation behind one. The counter comes round to 2: memory that nobody has
+// written has words of generation 0, and odd and even follow each other (reportAt).
+func successor(g uint32) uint32 {
+	if g&counts == counts {
+		return g&^counts | 2
+	}
+	return g + 1
+}
 
 // Open makes the team of all ranks. The region of Spec must be laid out, for the same
 // configuration.
@@ -216,6 +223,7 @@ func (m *Teams) offer() []slot {
 	defer m.mu.Unlock()
 	for i := range m.slots {
 		if s := &m.slots[i]; s.left != nil && s.left.quiet() {
+			s.left.over = true
 			s.left, s.taken = nil, false
 		}
 	}
@@ -231,6 +239,7 @@ func (m *Teams) reserve(slot int, generation uint32) bool {
 		return false
 	}
 	s.taken, s.generation = true, generation
+	atomic.StoreUint64(m.reserved(slot), uint64(generation))
 	return true
 }
 
@@ -238,6 +247,11 @@ func (m *Teams) unreserve(slot int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.slots[slot].taken = false
+	atomic.StoreUint64(m.reserved(slot), 0)
+}
+
+func (m *Teams) reserved(slot int) *uint64 {
+	return word(m.region.Bytes, uint64(slot)*m.shape.slot+reservedWord)
 }
 
 // post puts words of this rank's own through the shared lanes. The lock is held while the network

@@ -1,0 +1,104 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric/sim"
+)
+
+// The counter in a generation comes round, and the team is as good as any.
+func TestGenerationsComeRound(t *testing.T) {
+	onSim(t, sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Hour}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		for i := range 4100 {
+			next, err := all.Shrink(ctx)
+			if err != nil {
+				return fmt.Errorf("the Shrink %d: %w", i, err)
+			}
+			if err := next.Barrier(ctx); err != nil {
+				return fmt.Errorf("the barrier behind Shrink %d: %w", i, err)
+			}
+			all = next
+		}
+		return nil
+	})
+}
+
+// Shrink of a team that was freed does nothing to the team that has its slot.
+func TestShrinkOfAFreedTeamTouchesNothing(t *testing.T) {
+	onSim(t, sim.Config{Ranks: 2, Seed: 1}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		team, err := all.Split(ctx, 0, 0)
+		if err != nil {
+			return err
+		}
+		if err := team.Free(ctx); err != nil {
+			return err
+		}
+		puts := all.Counters().Puts
+		if next, err := team.Shrink(ctx); next != nil || !errors.Is(err, os.ErrClosed) {
+			return fmt.Errorf("got %v, %w", next, err)
+		}
+		if now := all.Counters().Puts; now != puts || team.Broken() != nil {
+			return fmt.Errorf("%d puts into the slot, and the team is broken: %v", now-puts, team.Broken())
+		}
+		return all.Barrier(ctx)
+	})
+}
+
+// A Split that one member gives up costs the others no slot, whether they have the new team, decline
+// it, or do not know it.
+func TestAnAbandonedSplitCostsNoSlot(t *testing.T) {
+	made, none := 0, 0 // worlds in which some have the new team, and in which nobody has
+	for limit := 100 * time.Nanosecond; limit < 20*time.Microsecond; limit += 100 * time.Nanosecond {
+		c := coll.Config{Slots: 2, SlotBytes: 4 << 10}
+		onSim(t, sim.Config{Ranks: 3, Seed: uint64(limit), MaxTime: 10 * time.Second}, c, nil,
+			func(ctx context.Context, e env.Env, all *coll.Team) error {
+				limited, cancel := ctx, func() {}
+				if e.Rank() == 0 {
+					limited, cancel = e.Host().WithTimeout(ctx, limit)
+				}
+				team, err := all.Split(limited, 0, 0)
+				cancel()
+				failed := []byte{0}
+				if err != nil {
+					failed[0] = 1
+				}
+				if all, err = all.Shrink(ctx); err != nil {
+					return err
+				}
+				fails, err := all.AllGather(ctx, failed)
+				if err != nil {
+					return err
+				}
+				switch n := fails[0][0] + fails[1][0] + fails[2][0]; {
+				case n == 0:
+					return team.Free(ctx)
+				case n == 3:
+					none++
+				default:
+					made++
+				}
+				if team != nil {
+					if err := errors.Join(untilBroken(ctx, team), team.Leave(ctx)); err != nil {
+						return err
+					}
+				}
+				if err := all.Barrier(ctx); err != nil {
+					return err
+				}
+				if team, err = all.Split(ctx, 0, 0); err != nil {
+					return err
+				}
+				return team.Free(ctx)
+			})
+	}
+	if made == 0 || none == 0 {
+		t.Errorf("in %d worlds the team was made at some members, in %d at none", made/3, none/3)
+	}
+}
