@@ -273,6 +273,11 @@ func TestCheckedFindsWhatIsWrong(t *testing.T) {
 			mem[off+100] = 7
 			_, _ = a.Free(off)
 		}, "beyond the end of the block of 100 bytes"},
+		{"a store of a byte that is no UTF-8", func(a *Checked, mem []byte, _ *faulty) {
+			off, _ := a.Alloc(100, 0)
+			mem[off+100] = 0xff
+			_, _ = a.Free(off)
+		}, "beyond the end of the block of 100 bytes"},
 		{"an overlap", func(a *Checked, _ []byte, below *faulty) {
 			off, _ := a.Alloc(100, 0)
 			below.next, below.wrong = off+16, true

@@ -119,8 +119,8 @@ func (a *Checked) Free(off uint64) (uint64, error) {
 	b, known := a.blocks[off]
 	if known && a.cfg.Bytes != nil {
 		mem := a.cfg.Bytes(off, b.room)
-		if tail := bytes.TrimLeft(mem[b.asked:], string([]byte{redZone})); len(tail) > 0 {
-			a.cfg.Fault(&Overrun{Off: off, Len: b.asked, At: off + b.room - uint64(len(tail)), Stack: b.trace()})
+		if i := slices.IndexFunc(mem[b.asked:], func(v byte) bool { return v != redZone }); i >= 0 {
+			a.cfg.Fault(&Overrun{Off: off, Len: b.asked, At: off + b.asked + uint64(i), Stack: b.trace()})
 		}
 		fill(mem, Freed)
 	}
