@@ -8,8 +8,8 @@ import (
 )
 
 // AllAlloc is GlobalAlloc that all ranks call together, with the same arguments: all get the same
-// pointer, or the same error. A rank may use the memory, at any rank, as soon as its own call
-// returns. One broadcast from rank 0.
+// pointer, or the same error; so they do where rank 0's ctx ends while it allocates. A rank may use
+// the memory, at any rank, as soon as its own call returns. One broadcast from rank 0.
 func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, error) {
 	const op = "all alloc"
 	if h.cfg.Check {
@@ -23,6 +23,11 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 		p, err := h.globalAlloc(ctx, op, count, size, align)
 		o = outcome{ptr: p, count: count, size: size, align: align}
 		o.setError(err)
+		if ctx.Err() != nil { // the others wait for the outcome; they do not know this context
+			var cancel context.CancelFunc
+			ctx, cancel = h.env.Host().WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
+			defer cancel()
+		}
 	}
 	buf := o.encode()
 	if err := h.team.Broadcast(ctx, 0, buf); err != nil {

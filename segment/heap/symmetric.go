@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/internal/lockrank"
@@ -39,31 +40,37 @@ func NewSymmetric(e env.Env, team Team, cfg Config) (*Symmetric, error) {
 	return s, nil
 }
 
+// NoBlock is the offset of no block of a Symmetric: 0 is that of its first.
+const NoBlock = math.MaxUint64
+
 // Alloc takes n bytes at a multiple of align, at the same offset at all ranks. Of 0 bytes it is
-// null. It sends nothing and waits for no rank: use the memory of another one after a barrier.
+// NoBlock, as with an error. It sends nothing and waits for no rank: use the memory of another one after a barrier.
 // Errors: a *NoMemoryError, a *SizeError, alike at all ranks; with Config.Check a *MismatchError.
 func (s *Symmetric) Alloc(ctx context.Context, n, align uint64) (off uint64, err error) {
 	const op = "symmetric alloc"
 	if err := checkAlign(op, align); err != nil {
-		return 0, err
+		return NoBlock, err
 	}
 	if err := s.enter(ctx, op, n, align); err != nil {
-		return 0, err
+		return NoBlock, err
+	}
+	if n == 0 {
+		return NoBlock, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	off, ok := s.alloc.Alloc(n, align)
-	if !ok && n > 0 {
+	if !ok {
 		st := s.alloc.Stats()
-		return 0, &NoMemoryError{Op: op, Rank: s.env.Rank(), Requested: n, Align: align, HeapSize: st.Len,
+		return NoBlock, &NoMemoryError{Op: op, Rank: s.env.Rank(), Requested: n, Align: align, HeapSize: st.Len,
 			LocalInUse: st.InUse, Reserved: st.Len, LargestFree: st.LargestFree}
 	}
 	return off, nil
 }
 
-// Free gives a block back at this rank, as all ranks do. Errors: a *FreeError.
+// Free gives a block back at this rank, as all ranks do. NoBlock is nothing. Errors: a *FreeError.
 func (s *Symmetric) Free(ctx context.Context, off uint64) error {
-	if err := s.enter(ctx, "symmetric free", off, 1); err != nil {
+	if err := s.enter(ctx, "symmetric free", off, 1); err != nil || off == NoBlock {
 		return err
 	}
 	s.mu.Lock()

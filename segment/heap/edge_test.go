@@ -1,0 +1,101 @@
+package heap
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
+	"github.com/ibconduit/conduit/fabric/sim"
+)
+
+// Also one rank calls its handlers by messages: without them Open fails, not what comes later.
+func TestOneRankNeedsMessagesToo(t *testing.T) {
+	w, err := envtest.NewWorld(sim.Config{Ranks: 1, Seed: 1, MaxTime: time.Minute}, specs(t, 1, 64*page)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Run(func(ctx context.Context, e env.Env) error {
+		teams, err := coll.Open(e, coll.Config{})
+		if err != nil {
+			return err
+		}
+		h := Declare(am.NewLibraryTable())
+		err = h.Open(e, teams.All(), Config{Mem: e.Region(region).Bytes})
+		if err == nil || !strings.Contains(err.Error(), "no handlers of the library") {
+			return fmt.Errorf("a heap without messages: %v", err)
+		}
+		return teams.Close()
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What Alloc returns for 0 bytes is not the offset of the first block.
+func TestSymmetricNothingIsNoBlock(t *testing.T) {
+	ranks(t, 2, 64, Config{}, func(ctx context.Context, m *member) error {
+		s, err := NewSymmetric(m, m.team, Config{Mem: m.Region(region).Bytes})
+		if err != nil {
+			return err
+		}
+		first, err := s.Alloc(ctx, 64, 0)
+		if err != nil {
+			return err
+		}
+		none, err := s.Alloc(ctx, 0, 0)
+		if err != nil {
+			return err
+		}
+		if err := s.Free(ctx, none); err != nil {
+			return err
+		}
+		if st := s.Stats(); none == first || st.Blocks != 1 {
+			return fmt.Errorf("no block is %#x, the first one %#x; %d blocks after the free of no block", none, first, st.Blocks)
+		}
+		return nil
+	})
+}
+
+// Rank 0's context ends while the allocation waits for a rank: all get an error.
+func TestAllAllocThatRank0GivesUpEndsEverywhere(t *testing.T) {
+	failed := 0
+	for i := range 20 {
+		ranks(t, 3, 64, Config{}, func(ctx context.Context, m *member) error {
+			if m.Rank() == 1 { // local memory that is to be reclaimed
+				p, err := m.h.Alloc(ctx, 60*page, 0)
+				if err != nil {
+					return err
+				}
+				if err := m.h.Free(ctx, p); err != nil {
+					return err
+				}
+			}
+			if err := m.team.Barrier(ctx); err != nil {
+				return err
+			}
+			mine, cancel := m.Host().WithTimeout(ctx, time.Second)
+			if m.Rank() == 0 {
+				cancel()
+				mine, cancel = m.Host().WithTimeout(ctx, time.Duration(i+1)*time.Microsecond)
+			}
+			defer cancel()
+			began := m.Host().Now()
+			_, err := m.h.AllAlloc(mine, 3, 60*page, 0)
+			if took := m.Host().Now() - began; took > 100*time.Millisecond {
+				return fmt.Errorf("AllAlloc with %d us at rank 0 took %v at rank %d: %v", i+1, took, m.Rank(), err)
+			}
+			if err != nil && m.Rank() == 1 {
+				failed++
+			}
+			return nil
+		})
+	}
+	if failed == 0 {
+		t.Error("none was given up")
+	}
+}
