@@ -103,9 +103,9 @@ func (o *op) decline(p *part, cause error) {
 	_ = made.giveUp(context.WithoutCancel(o.ctx))
 }
 
-// sift finds out who never had a team that this rank declined, and will not say that it is done with
-// it: a Split that fails at one member may end at others before they know the new team. Who is done
-// with the team that was split knows for good.
+// sift finds out who never had a team that this rank declined, and so will not say that it is done
+// with it: a Split may fail at members before they know the new team. Those that are done with the
+// team that was split have the new one, or will never have it.
 func (m *Teams) sift(ctx context.Context) error {
 	var declined []*Team
 	var unheard [][]int

@@ -44,7 +44,8 @@ func NewSymmetric(e env.Env, team Team, cfg Config) (*Symmetric, error) {
 const NoBlock = math.MaxUint64
 
 // Alloc takes n bytes at a multiple of align, at the same offset at all ranks. Of 0 bytes it is
-// NoBlock, as with an error. It sends nothing and waits for no rank: use the memory of another one after a barrier.
+// NoBlock, as with an error. It sends nothing and waits for no rank: use the memory of another one
+// after a barrier.
 // Errors: a *NoMemoryError, a *SizeError, alike at all ranks; with Config.Check a *MismatchError.
 func (s *Symmetric) Alloc(ctx context.Context, n, align uint64) (off uint64, err error) {
 	const op = "symmetric alloc"
