@@ -51,8 +51,8 @@ func TestShrinkOfAFreedTeamTouchesNothing(t *testing.T) {
 	})
 }
 
-// A Split that one member gives up costs the others no slot, whether they have the new team, decline
-// it, or do not know it.
+// A Split that one member gives up costs the others no slot: whether they have the new team,
+// decline it, or do not know it.
 func TestAnAbandonedSplitCostsNoSlot(t *testing.T) {
 	made, none := 0, 0 // worlds in which some have the new team, and in which nobody has
 	for limit := 100 * time.Nanosecond; limit < 20*time.Microsecond; limit += 100 * time.Nanosecond {

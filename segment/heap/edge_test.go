@@ -2,6 +2,7 @@ package heap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -98,4 +99,18 @@ func TestAllAllocThatRank0GivesUpEndsEverywhere(t *testing.T) {
 	if failed == 0 {
 		t.Error("none was given up")
 	}
+}
+
+// Also where rank 0's service refuses the work the error has the figures.
+func TestARefusedGlobalAllocHasFigures(t *testing.T) {
+	ranks(t, 1, 64, Config{}, on0(func(ctx context.Context, m *member) error {
+		if err := m.h.Close(ctx); err != nil {
+			return err
+		}
+		_, err := m.h.GlobalAlloc(ctx, 2, 65*page, 0)
+		if e := (*NoMemoryError)(nil); !errors.As(err, &e) || e.LargestFree != 64*page {
+			return fmt.Errorf("the largest free block of 64 empty pages: %v", err)
+		}
+		return nil
+	}))
 }

@@ -54,7 +54,7 @@ func (h *Heap) onGrow(c *am.Call) {
 		_ = c.Reply(statusDone, epoch, limit)
 		return
 	}
-	r.later(c, func(_ context.Context, reply func(...uint64) error) {
+	r.later(c, []uint64{statusNoMemory, 0, 0}, func(_ context.Context, reply func(...uint64) error) {
 		limit, epoch := r.raise(from, want, least)
 		if limit == 0 {
 			r.trimGlobal()
@@ -69,14 +69,14 @@ func (h *Heap) onGrow(c *am.Call) {
 }
 
 // later runs f in the service, which one request waits for after the other. It is after a reclaim
-// that runs now.
-func (r *root) later(c *am.Call, f func(ctx context.Context, reply func(...uint64) error)) {
+// that runs now. Where the service takes no more, full is the reply, in front of the figures.
+func (r *root) later(c *am.Call, full []uint64, f func(ctx context.Context, reply func(...uint64) error)) {
 	d := c.Defer(r.h.cfg.Timeout)
 	if d == nil {
 		return
 	}
 	if err := r.service.Post(func(ctx context.Context) { f(ctx, d.Reply) }); err != nil {
-		_ = d.Reply(append([]uint64{statusNoMemory, 0, 0}, r.figures()...)...)
+		_ = d.Reply(append(full, r.figures()...)...)
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *Heap) onGlobal(c *am.Call) {
 			return
 		}
 	}
-	r.later(c, func(ctx context.Context, reply func(...uint64) error) {
+	r.later(c, []uint64{statusNoMemory, 0, 0, 0}, func(ctx context.Context, reply func(...uint64) error) {
 		if single != 0 {
 			if off, err := h.growAtRoot(n, align); err == nil {
 				r.give(off, reply)
