@@ -46,7 +46,7 @@ type BrokenError struct {
 	Reason Reason // and
 	Rank   int    // of the job: who gave up, found the mismatch, died, or called Shrink
 	Op     Kind   // the operation that Rank was in; KindNone where that is not known
-	Number uint64 // of that operation in its team, from 1
+	Number uint64 // of that operation in its team, from 1; its low 14 bits where another rank broke the team
 	Cause  error  // as far as this rank knows it; else nil
 }
 
