@@ -300,6 +300,7 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)
+		err = inRegion(err, w.begin)
 	}
 	return old, err
 }

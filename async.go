@@ -33,8 +33,8 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return err
 	}
-	p.h, p.old, p.err = fabric.Done, old, err
-	return err
+	p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
+	return p.err
 }
 
 // Test makes progress and reports whether the operation is complete.
@@ -48,8 +48,8 @@ func (p *Pending) Test() (bool, error) {
 	defer p.w.guard.Exit()
 	old, done, err := p.lane.Test(p.h)
 	if done || err != nil {
-		p.h, p.old, p.err = fabric.Done, old, err
-		return true, err
+		p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
+		return true, p.err
 	}
 	return false, nil
 }

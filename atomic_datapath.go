@@ -233,7 +233,9 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
-	old, h, err = l.Atomic(rank, w.begin+off, a, f)
+	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
+		err = inRegion(err, w.begin)
+	}
 	return old, l, h, err
 }
 
@@ -255,7 +257,9 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 		return 0, nil, fabric.Done, err
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
-	old, h, err = l.Atomic(rank, w.begin+off, a, f)
+	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
+		err = inRegion(err, w.begin)
+	}
 	return old, l, h, err
 }
 

@@ -257,3 +257,35 @@ func TestKindsOfAtomicsNeverMix(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The error of an atomic that is a loop counts offsets as the program does, whatever has it.
+func TestErrorsOfLoopsCountAsTheProgramDoes(t *testing.T) {
+	runLocal(t, 2, Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 1 << 20}, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		for i := range 5 {
+			j.Segment()[8*i] = 200 // the first attempts miss
+		}
+		if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+			return err
+		}
+		at := func(i uint64) Ptr[uint64] { return At[uint64](1, 8*i) }
+		tested, waited, started := FetchOrAsync(w, at(1), 1), FetchOrAsync(w, at(2), 1), FetchOrAsync(w, at(3), 1)
+		if err := Or(w, at(4), 1); err != nil {
+			return err
+		}
+		for _, n := range j.networks.all {
+			n.PeerDown(1, errors.New("killed on purpose"))
+		}
+		done, terr := tested.Test() // finds the death
+		_, werr := waited.Wait(ctx)
+		_, aerr := w.await(started.lane, started.h)
+		for i, err := range []error{terr, werr, aerr, w.Flush(ctx)} {
+			if failed := (*OpError)(nil); !errors.As(err, &failed) || failed.Off != uint64(8*i+8) || failed.Op != "fetch-or" || !errors.Is(err, ErrPeerDown) {
+				return fmt.Errorf("atomic %d: %w", i+1, err)
+			}
+		}
+		if !done {
+			return errors.New("one that failed is not complete")
+		}
+		return nil
+	}))
+}

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ type chain struct {
 	told   fabric.Completions
 	ops    []*chainOp // by number
 	free   []uint32   // numbers
+	lost   error      // the first of posting for a wait
 }
 
 // chainLane collects puts, gets and atomics for a lane, and waits for those.
@@ -50,6 +52,9 @@ func (c *chain) post() error {
 		}
 		if err := l.Lane.Post(&l.batch, &c.told, 0); err != nil {
 			for _, g := range l.batch.Groups() {
+				if g.Implicit {
+					continue
+				}
 				c.end(fabric.Completion{Tag: g.Tag, Err: err})
 			}
 			if first == nil {
@@ -206,7 +211,9 @@ func (l *chainLane) find(h fabric.Handle) (uint32, *chainOp, error) {
 	if uint64(i) >= uint64(len(c.ops)) || c.ops[i].generation != uint32(h>>32) || c.ops[i].abandoned {
 		return 0, nil, fmt.Errorf("conduit: no operation of a chain has the handle %#x", uint64(h))
 	}
-	_ = c.post() // each operation has the error
+	if err := c.post(); err != nil && c.lost == nil {
+		c.lost = err // of implicit operations; others have it
+	}
 	c.harvest()
 	return i, c.ops[i], nil
 }
@@ -289,9 +296,11 @@ func (w *Worker) Chain(fn func() error) (err error) {
 		if w.peers == nil {
 			return // closed in the midst
 		}
-		if e := w.chain.post(); e != nil && err == nil {
+		c := w.chain
+		if e := cmp.Or(c.lost, c.post()); e != nil && err == nil {
 			err = e
 		}
+		c.lost = nil
 	}()
 	return fn()
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/ibconduit/conduit/fabric"
 )
 
 // Everything that a chain may hold: values, slices and atomics, implicit ones and ones to wait for,
@@ -158,6 +160,50 @@ func TestADeathInAChainFailsItsOperations(t *testing.T) {
 			}
 		} else if !errors.As(err, &failed) || failed.Rank != 1 || failed.Off != 16 || failed.Len != 8 {
 			return fmt.Errorf("flush: %w", err)
+		}
+		return nil
+	}))
+}
+
+// refusing is a lane that posts no batch.
+type refusing struct{ fabric.Lane }
+
+var errUnposted = errors.New("refused")
+
+func (refusing) Post(*fabric.Batch, *fabric.Completions, fabric.Flag) error { return errUnposted }
+
+// What a lane refuses is told by the operations that are waited for, and by Chain: nobody else
+// knows of the implicit ones.
+func TestARefusedChainIsNotSilent(t *testing.T) {
+	onFabrics(t, 2, Config{}, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		for i, l := range w.lanes {
+			w.lanes[i] = refusing{l}
+		}
+		for _, waits := range []bool{false, true} {
+			var h fabric.Handle
+			l := &w.byNet[w.routes[1].net]
+			err := w.Chain(func() error {
+				if _, err := (*l).Put(1, w.begin, make([]byte, 8), fabric.Implicit); err != nil {
+					return err
+				}
+				var err error
+				if h, err = (*l).Put(1, w.begin, make([]byte, 8), 0); err != nil || !waits {
+					return err
+				}
+				if _, err := (*l).Wait(ctx, h); !errors.Is(err, errUnposted) {
+					return fmt.Errorf("wait: %w", err)
+				}
+				return nil
+			})
+			if err != errUnposted {
+				return fmt.Errorf("chain, waiting in it %v: %w", waits, err)
+			}
+			if _, err := w.chain.lanes[w.routes[1].net].Wait(ctx, h); waits == errors.Is(err, errUnposted) {
+				return fmt.Errorf("wait after the chain: %w", err)
+			}
+			if err := w.Chain(func() error { return nil }); err != nil {
+				return fmt.Errorf("the next chain: %w", err)
+			}
 		}
 		return nil
 	}))

@@ -20,8 +20,8 @@ type (
 	BoundsError = fabric.BoundsError
 	// AlignError says that an atomic's offset is not a multiple of 8.
 	AlignError = fabric.AlignError
-	// OpError says which operation failed, of those that only Flush or Close reports: peer, range in
-	// the peer's segment as Ptr counts it, and direction.
+	// OpError says which operation failed, of those that only Flush or Close reports, and of atomics
+	// that are loops: peer, range in the peer's segment as Ptr counts it, and direction.
 	OpError = fabric.OpError
 	// RankError names a rank that the job does not have.
 	RankError = fabric.RankError

@@ -128,7 +128,7 @@ func (w *Worker) flush(ctx context.Context) error {
 	return first
 }
 
-// inRegion has the errors of a flush count offsets from the begin of the user's region, as the
+// inRegion has the errors of lanes count offsets from the begin of the user's region, as the
 // program does.
 func inRegion(err error, begin uint64) error {
 	switch e := err.(type) {

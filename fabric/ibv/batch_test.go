@@ -164,6 +164,30 @@ func TestAGroupThatEndsWithNothingIsTold(t *testing.T) {
 	r.idle(l)
 }
 
+// Groups that end with nothing ask for no completion before the ring, and may fill a queue so.
+func TestGroupsThatEndWithNothingDrain(t *testing.T) {
+	for _, depth := range []int{16, 24, 64} {
+		r := newRig(t, 2, Config{Depth: depth, Lanes: 1})
+		l := r.lane(0)
+		var b fabric.Batch
+		var q fabric.Completions
+		for range 6 {
+			for i := range uint64(depth/2 - 1) {
+				b.Put(1, 8*i, word(i))
+			}
+			b.Atomic(1, 4096, fabric.Atomic{Operand: 1}, nil)
+			b.Put(1, 0, nil)
+			b.Tag(1)
+		}
+		r.must("post", l.Post(&b, &q, 0))
+		r.must("flush", l.Flush(r.ctx))
+		if q.Len() != 6 || r.word(1, 4096) != 6 {
+			t.Errorf("depth %d: %d of 6 groups were told, %d additions", depth, q.Len(), r.word(1, 4096))
+		}
+		r.idle(l)
+	}
+}
+
 // A fence is a flag of the next work request to the peer, and no call.
 func TestAFenceIsAFlag(t *testing.T) {
 	r := newRig(t, 2, Config{})

@@ -189,11 +189,11 @@ func (s *sender) id(i int32) uint64 {
 }
 
 // sign decides whether a request asks for a completion, which must is reason enough for. Of each
-// queue one in every does, and all while more than half of the requests are in use, so that
-// whatever is full always drains.
+// queue one in every does, all while more than half of the requests are in use, and the one that
+// fills something, so that whatever is full always drains.
 func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 	q.silent++
-	if must || q.silent >= s.every || int(s.unused)*2 <= len(s.requests) {
+	if must || q.silent >= s.every || int(s.unused)*2 <= len(s.requests) || !s.room(q, 1) {
 		w.Flags |= verbs.Signaled
 		q.silent = 0
 		s.signed++
