@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/segment"
+	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // The errors of communication. See the types' own documentation for the fields.
@@ -23,6 +24,16 @@ type (
 	RankError = fabric.RankError
 	// LimitError says which limit refused the segment, with figures.
 	LimitError = segment.LimitError
+	// NoMemoryError says why the shared heaps cannot give a block.
+	NoMemoryError = heap.NoMemoryError
+	// SizeError says that an allocation can never succeed.
+	SizeError = heap.SizeError
+	// FreeError says why a pointer cannot be freed.
+	FreeError = heap.FreeError
+	// MismatchError says that the ranks called one operation of all with different arguments.
+	MismatchError = heap.MismatchError
+	// HeapStats are the figures of the shared heaps at one rank.
+	HeapStats = heap.Stats
 )
 
 var (
@@ -40,6 +51,10 @@ var (
 	ErrConcurrent = owner.ErrConcurrent
 	// ErrNullPtr is returned for a null global pointer.
 	ErrNullPtr = errors.New("conduit: null global pointer")
+	// ErrNoSharedMemory matches every *NoMemoryError.
+	ErrNoSharedMemory = heap.ErrNoSharedMemory
+	// ErrBadFree matches every *FreeError.
+	ErrBadFree = heap.ErrBadFree
 	// ErrCollective is wrapped by every collective operation after one was
 	// abandoned on this rank: the ranks no longer agree on how many they have done.
 	ErrCollective = errors.New("conduit: an earlier collective operation was abandoned")

@@ -20,6 +20,7 @@ type Job struct {
 	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
 	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
+	heaps    *heaps
 	members  *membership
 	networks networks
 	coll     *collectives
@@ -106,6 +107,7 @@ type Info struct {
 	Bootstrap string   // how the job was found: "pmi1 (PMI_FD)"
 	Networks  []string // in use by this rank, fastest first
 	Devices   []DevicePort
+	Shared    SharedLayout // of the segments
 }
 
 // DevicePort is a port of a verbs device that a job uses.
@@ -116,7 +118,7 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout}
 	for _, n := range j.networks.all {
 		if d, ok := n.(interface {
 			Device() string

@@ -20,6 +20,7 @@ type needs struct {
 	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
 	// it, or none: then such operations cost nothing.
 	fences func(env.Env, env.Lanes) (env.Fences, error)
+	heaps  *heaps // of the part that has them
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment.
@@ -27,6 +28,7 @@ var parts = []func(*Config) needs{
 	func(*Config) needs {
 		return needs{regions: []env.Spec{{Name: collRegion, Size: systemBytes}}, lanes: 1}
 	},
+	heapNeeds,
 }
 
 // needs are those of all parts together.
@@ -44,6 +46,9 @@ func (c *Config) needs() (all needs, err error) {
 		}
 		if n.fences != nil {
 			all.fences = n.fences
+		}
+		if n.heaps != nil {
+			all.heaps = n.heaps
 		}
 	}
 	all.handlers = func(t *am.Table) {
