@@ -78,14 +78,20 @@ func (a *Array[T]) slice(w *Worker, op string, mem []T, i int, start transfer[T]
 	if a.run(r, len(mem)) == len(mem) {
 		return start(w, a.ptr(r), mem).finish()
 	}
+	// Rank after rank, so that a doorbell, which takes few changes of queue, has much to post.
+	block := int(a.layout.Block())
+	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
 	return w.pieces(func() (p Pending, more bool) {
-		if len(mem) == 0 {
-			return p, false
+		if at >= end {
+			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
+				return p, false
+			}
+			turn++
 		}
-		n := a.run(r, len(mem))
-		p = start(w, a.ptr(r), mem[:n])
-		mem = mem[n:]
-		r = a.layout.Add(r, int64(n))
+		r := a.layout.At(uint64(at))
+		n := a.run(r, end-at)
+		p = start(w, a.ptr(r), mem[at-i:at-i+n])
+		at += block*a.layout.Ranks() - int(r.Phase)
 		return p, true
 	})
 }
