@@ -532,7 +532,7 @@ func BenchmarkArrayAt(b *testing.B) {
 					p := a.At(i * 77 & (1<<20 - 1))
 					sum += p.Offset() + uint64(p.node)
 				}
-				if sum == 1 {
+				if sum == 1<<63 {
 					b.Log(sum)
 				}
 			})
