@@ -47,8 +47,8 @@ func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
 }
 
 // Alloc takes memory for n elements of this rank's part of the shared heaps. Every rank may use and
-// free it. Of 0 elements it is null. It sends no message, unless the local heap grows beyond the limit
-// that the rank knows: one call to rank 0. Errors: a *NoMemoryError, after which nothing has
+// free it. Of 0 elements it is null. It sends no message, unless the local heap grows beyond the
+// limit that the rank knows: one call to rank 0. Errors: a *NoMemoryError, after which nothing has
 // changed; a *SizeError; a *PeerDownError of rank 0; that of ctx; ErrNoHeap.
 func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	const op = "alloc"
@@ -65,10 +65,10 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 }
 
 // GlobalAlloc takes memory for count blocks of n elements, dealt out to the ranks in turn: the same
-// offsets at all ranks, room for ceil(count/ranks) blocks at each. The pointer is to block 0, at rank
-// 0; [Ptr.On] has those of other ranks. One rank calls it and gets the result; whoever it tells may
-// use the memory, at any rank, and free it. A single block takes memory of rank 0 only. One call to
-// rank 0; where memory is short rank 0 asks all ranks first. Errors are those of Alloc.
+// offsets at all ranks, room for ceil(count/ranks) blocks at each. The pointer is to block 0, at
+// rank 0; [Ptr.On] has those of other ranks. One rank calls it and gets the result; whoever it
+// tells may use the memory, at any rank, and free it. A single block takes memory of rank 0 only.
+// One call to rank 0; where memory is short rank 0 asks all ranks first. Errors are those of Alloc.
 func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
 	return allocBlocks[T](ctx, j, "global alloc", (*heap.Heap).GlobalAlloc, count, n)
 }
@@ -97,7 +97,8 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 
 // Free gives back what Alloc, GlobalAlloc or AllAlloc returned, and waits until its owner has done
 // so. One rank frees a block, any one. Null is nothing. A block of another rank takes one call.
-// Errors: a *FreeError, after which nothing has changed; a *PeerDownError of the owner; that of ctx.
+// Errors: a *FreeError, after which nothing has changed; a *PeerDownError of the owner; that of
+// ctx.
 func Free[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	return freeBy(ctx, j, "free", (*heap.Heap).Free, p)
 }
@@ -131,12 +132,12 @@ func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap,
 	return j.heaps.inSegment(free(h, ctx, q))
 }
 
-// SymmetricAlloc takes memory for n elements at the same offset at all ranks, without a message: all
-// ranks make the same calls of SymmetricAlloc and SymmetricFree in the same order. The memory is of
-// Config.SymmetricSize bytes of each segment; the pointer is to this rank's, [Ptr.On] has the others'.
-// Use the memory of another rank after a barrier, as it may be in use there until then. With -tags
-// debug the calls of all ranks are compared, in an all-gather. Errors: a *NoMemoryError and a
-// *SizeError, alike at all ranks; ErrNoHeap; a *MismatchError with -tags debug.
+// SymmetricAlloc takes memory for n elements at the same offset at all ranks, without a message:
+// all ranks make the same calls of SymmetricAlloc and SymmetricFree in the same order. The memory
+// is of Config.SymmetricSize bytes of each segment; the pointer is to this rank's, [Ptr.On] has the
+// others'. Use the memory of another rank after a barrier, as it may be in use there until then.
+// With -tags debug the calls of all ranks are compared, in an all-gather. Errors: a *NoMemoryError
+// and a *SizeError, alike at all ranks; ErrNoHeap; a *MismatchError with -tags debug.
 func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	const op = "symmetric alloc"
 	s, err := j.symmetricHeap(op)
@@ -190,8 +191,8 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 }
 
 // Slice is n elements of this rank's own segment from p on, without a copy. It lies outside the Go
-// heap and is valid until the memory is freed, or the job closed; see [Job.Segment]. Errors: that p is
-// another rank's, or not aligned; a *BoundsError; ErrNullPtr for elements of null.
+// heap and is valid until the memory is freed, or the job closed; see [Job.Segment]. Errors: that p
+// is another rank's, or not aligned; a *BoundsError; ErrNullPtr for elements of null.
 func Slice[T any](j *Job, p Ptr[T], n int) ([]T, error) {
 	const op = "slice"
 	size, _, err := sizeOf[T](op, n)

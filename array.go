@@ -21,8 +21,8 @@ const (
 	Indefinite Distribution = -1 // all elements at rank 0
 )
 
-// Block deals out blocks of k elements to the ranks in turn; k is 1 to 2^40. Block((n+ranks-1)/ranks)
-// gives each rank one piece.
+// Block deals out blocks of k elements to the ranks in turn; k is 1 to 2^40.
+// Block((n+ranks-1)/ranks) gives each rank one piece.
 func Block(k int) Distribution { return Distribution(max(k, 0)) }
 
 func (d Distribution) String() string {
@@ -61,9 +61,9 @@ type Array[T any] struct {
 }
 
 // NewArray makes an array of n elements. All ranks call it together with the same arguments, and
-// all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it takes
-// as much at each rank as the rank with most elements has, but that of rank 0 only takes none of
-// other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
+// all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it
+// takes as much at each rank as the rank with most elements has, but that of rank 0 only takes none
+// of other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
 // *MismatchError.
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
 	const op = "new array"
@@ -110,7 +110,8 @@ func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Arr
 }
 
 // Close frees the array when all ranks have called it; until then they may use it. It is bounded by
-// ctx. Closing again, and closing one of a SharedTable, which lives as long as the job, is an error.
+// ctx. Closing again, and closing one of a SharedTable, which lives as long as the job, is an
+// error.
 func (a *Array[T]) Close(ctx context.Context) error {
 	const op = "close"
 	switch {

@@ -59,7 +59,8 @@ func (a *Array[T]) GetSlice(w *Worker, dst []T, i int) error {
 	return a.slice(w, "get", dst, i, getPiece[T])
 }
 
-// PutSlice writes src to the elements from i on, wherever they lie, and returns when they are there.
+// PutSlice writes src to the elements from i on, wherever they lie, and returns when they are
+// there.
 func (a *Array[T]) PutSlice(w *Worker, i int, src []T) error {
 	return a.slice(w, "put", src, i, putPiece[T])
 }
@@ -106,15 +107,15 @@ func (a *Array[T]) run(r dist.Ref, n int) int {
 	return int(min(uint64(n), a.layout.Block()-r.Phase))
 }
 
-// GetIndexed reads element idx[k] into dst[k] for all k, wherever they lie, and returns when they are
-// there: one get for each, those of a rank in one chain. Errors are those of GetSlice; then some
-// may have been read.
+// GetIndexed reads element idx[k] into dst[k] for all k, wherever they lie, and returns when they
+// are there: one get for each, those of a rank in one chain. Errors are those of GetSlice; then
+// some may have been read.
 func (a *Array[T]) GetIndexed(w *Worker, dst []T, idx []int) error {
 	return a.indexed(w, "get", dst, idx, getPiece[T])
 }
 
-// PutIndexed writes src[k] to element idx[k] for all k. Where an index stands twice either value may
-// stay.
+// PutIndexed writes src[k] to element idx[k] for all k. Where an index stands twice either value
+// may stay.
 func (a *Array[T]) PutIndexed(w *Worker, idx []int, src []T) error {
 	return a.indexed(w, "put", src, idx, putPiece[T])
 }
@@ -174,8 +175,8 @@ func scattered[T any](w *Worker, mem []T, start transfer[T], at func(k int) Ptr[
 	})
 }
 
-// GetIndexed reads the element p.Add(offs[k]) into dst[k] for all k, in one chain, and returns when they
-// are there. Errors are those of GetSlice; then some may have been read.
+// GetIndexed reads the element p.Add(offs[k]) into dst[k] for all k, in one chain, and returns when
+// they are there. Errors are those of GetSlice; then some may have been read.
 func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	if len(dst) != len(offs) {
 		return errUnequal("get", len(dst), len(offs))
@@ -224,9 +225,9 @@ func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start
 // neither.
 const copyBuffer = 256 << 10
 
-// Copy copies n elements from src to dst, which may be of any ranks and may overlap, and returns when
-// they are there. Where one of them is this rank's it is one put or get, without a copy of its own;
-// else the elements pass through this rank, 256 KiB at a time.
+// Copy copies n elements from src to dst, which may be of any ranks and may overlap, and returns
+// when they are there. Where one of them is this rank's it is one put or get, without a copy of its
+// own; else the elements pass through this rank, 256 KiB at a time.
 func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
 	if err := w.checkCopy(dst.node, src.node, n); err != nil {
 		return err

@@ -34,9 +34,9 @@ type Config struct {
 	// this process may use instead. Default: 0, use SegmentSize.
 	SegmentShare float64
 	// HeapSize is how many bytes of each segment the shared heaps have (Alloc, NewArray and the like),
-	// rounded up to pages of 4 KiB, or HeapAll. It lies at the segment's begin, see Info.Shared, and is
-	// equal on all ranks; Join checks it. Default (0): IBCONDUIT_HEAP_SIZE (bytes, with a suffix K, M,
-	// G, T, or "all"), else none: then nothing is made for them.
+	// rounded up to pages of 4 KiB, or HeapAll. It lies at the segment's begin, see Info.Shared, and
+	// is equal on all ranks; Join checks it. Default (0): IBCONDUIT_HEAP_SIZE (bytes, with a suffix K,
+	// M, G, T, or "all"), else none: then nothing is made for them.
 	HeapSize int64
 	// HeapFirstTouch has each rank touch new pages of its heap, so that they lie at its NUMA node.
 	HeapFirstTouch bool

@@ -18,8 +18,8 @@ import (
 const HeapAll = -1
 
 // SharedLayout is how the library uses the begin of each rank's segment, in bytes: static data
-// first, then the symmetric heap, then the shared heaps, all multiples of a page. It is alike on all
-// ranks.
+// first, then the symmetric heap, then the shared heaps, all multiples of a page. It is alike on
+// all ranks.
 type SharedLayout struct {
 	Static    uint64 // of the arrays in Config.Shared
 	Symmetric uint64 // Config.SymmetricSize

@@ -46,10 +46,10 @@ type SharedArray[T any] struct {
 	entry *static
 }
 
-// Shared registers an array in DefaultShared: var a = conduit.Shared[float64]("a", n, conduit.Block(64)).
-// Its elements are 0 when a job begins. It panics if the name is taken or empty, if there are less
-// than 1 elements or more than 2^40 bytes of them, if T holds Go pointers or has no bytes, or if a
-// job has begun: these are mistakes in the program's text.
+// Shared registers an array in DefaultShared: var a = conduit.Shared[float64]("a", n,
+// conduit.Block(64)). Its elements are 0 when a job begins. It panics if the name is taken or
+// empty, if there are less than 1 elements or more than 2^40 bytes of them, if T holds Go pointers
+// or has no bytes, or if a job has begun: these are mistakes in the program's text.
 func Shared[T any](name string, n int, how Distribution) *SharedArray[T] {
 	return SharedIn[T](DefaultShared, name, n, how)
 }

@@ -1,6 +1,6 @@
 // Command heat: how a square plate warms up whose upper edge is hot, on a shared array. The rows of
-// the plate are dealt out to the ranks in bands; each computes its own, from them and the rows above
-// and below, which it gets.
+// the plate are dealt out to the ranks in bands; each computes its own, from them and the rows
+// above and below, which it gets.
 package main
 
 import (

@@ -72,8 +72,8 @@ func bucket(w *conduit.Worker, word uint64) conduit.Ptr[uint64] {
 	return buckets.Of(w.Job()).At(int(word * 0x9e3779b97f4a7c15 >> 32 % uint64(buckets.Len())))
 }
 
-// find looks for a word in its chain, of which it returns the first entry too. Entries are only added,
-// in front of the others.
+// find looks for a word in its chain, of which it returns the first entry too. Entries are only
+// added, in front of the others.
 func find(w *conduit.Worker, word uint64) (first uint64, p conduit.Ptr[entry], e entry, err error) {
 	first, err = conduit.Get(w, bucket(w, word))
 	for chain := first; chain != 0 && err == nil; chain = e.next {

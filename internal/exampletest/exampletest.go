@@ -14,7 +14,7 @@ import (
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
-const rankVar = "IBCONDUIT_TEST_RANK"
+const rankVar = "EXAMPLETEST_RANK"
 
 // Main is a TestMain: it runs the program where Run started this process, else the tests.
 func Main(m *testing.M, program func()) {

@@ -55,8 +55,8 @@ func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
 	return series, h.empty()
 }
 
-// size is that of the next block: the point's, or of churn a random one up to a power of two, from 16
-// to the point's, that is random too.
+// size is that of the next block: the point's, or of churn a random one up to a power of two, from
+// 16 to the point's, that is random too.
 func (h *heaps) size() int {
 	if h.pt.Op != plan.HeapChurn {
 		return int(h.pt.Size)
