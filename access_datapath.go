@@ -29,12 +29,13 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	return nil
 }
 
-// valid returns the peer that [off, off+n) is of, and its rank, or nil if anything is wrong.
-func (w *Worker) valid(node uint32, off, n uint64) (p *peer, rank int) {
+// valid returns the route to the rank that [off, off+n) is of, and the rank, or nil if anything is
+// wrong that the lane does not find out as well, as it does a death.
+func (w *Worker) valid(node uint32, off, n uint64) (rt *route, rank int) {
 	deaths := w.deaths.Load() // first: in the condition it costs seven instructions more
-	if i := uint(node) - 1; i < uint(len(w.peers)) {
-		if p := &w.peers[i]; n <= p.user && off <= p.user-n && !p.down && w.deathsSeen == deaths {
-			return p, int(i)
+	if i := uint(node) - 1; i < uint(len(w.routes)) {
+		if rt := &w.routes[i]; n <= rt.user && off <= rt.user-n && w.deathsSeen == deaths {
+			return rt, int(i)
 		}
 	}
 	return nil, 0
@@ -68,25 +69,27 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if p, rank := w.valid(node, off, uint64(len(src))); p != nil && w.fences == nil {
-		h, err = p.data.Put(rank, w.begin+off, src, f)
-		return p.data, h, err
+	if rt, rank := w.valid(node, off, uint64(len(src))); rt != nil && w.fences == nil {
+		l = w.byNet[rt.net&(maxNetworks-1)]
+		h, err = l.Put(rank, w.begin+off, src, f)
+		return l, h, err
 	}
 	return w.putChecked(node, off, src, f)
 }
 
-// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little to
-// keep across a call.
+// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
+// to keep across a call.
 func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	p, err := w.check("put", node, off, uint64(len(src)))
+	rt, err := w.check("put", node, off, uint64(len(src)))
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(src), true); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
-	h, err := p.data.Put(int(node)-1, w.begin+off, src, f)
-	return p.data, h, err
+	l := w.byNet[rt.net]
+	h, err := l.Put(int(node)-1, w.begin+off, src, f)
+	return l, h, err
 }
 
 // get starts a get through the peer's lane.
@@ -97,25 +100,27 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if p, rank := w.valid(node, off, uint64(len(dst))); p != nil && w.fences == nil {
-		h, err = p.data.Get(rank, w.begin+off, dst, f)
-		return p.data, h, err
+	if rt, rank := w.valid(node, off, uint64(len(dst))); rt != nil && w.fences == nil {
+		l = w.byNet[rt.net&(maxNetworks-1)]
+		h, err = l.Get(rank, w.begin+off, dst, f)
+		return l, h, err
 	}
 	return w.getChecked(node, off, dst, f)
 }
 
-// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little to
-// keep across a call.
+// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little
+// to keep across a call.
 func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	p, err := w.check("get", node, off, uint64(len(dst)))
+	rt, err := w.check("get", node, off, uint64(len(dst)))
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if err := w.passBy(int(node)-1, off, len(dst), false); err != nil {
+	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
 	}
-	h, err := p.data.Get(int(node)-1, w.begin+off, dst, f)
-	return p.data, h, err
+	l := w.byNet[rt.net]
+	h, err := l.Get(int(node)-1, w.begin+off, dst, f)
+	return l, h, err
 }
 
 // Put writes v at p and returns when it is there.

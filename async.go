@@ -104,8 +104,8 @@ func (p *Promise[T]) Test() (bool, error) {
 func (p *Promise[T]) collect() {
 	switch {
 	case p.word:
-		p.value = *(*T)(unsafe.Pointer(&p.old))
-		p.w.acquire()
+		wordFromBits(&p.value, p.old)
+		p.w.fences.acquire()
 	case p.slot != nil:
 		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))
 	case p.large != nil:

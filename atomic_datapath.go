@@ -2,110 +2,267 @@ package conduit
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// Word is what atomics work on: an aligned 64-bit integer.
-type Word interface{ ~int64 | ~uint64 }
+// Word is what atomics work on: an integer of 32 or 64 bits, at an offset that is a multiple of its
+// size.
+//
+// All atomics of a job on one word are atomic to each other, whichever ranks they come from: Join
+// decides by what they are carried out, the same for all. Where a rank reaches any other over
+// verbs, it is the device of the rank that owns the word, also for ranks of its host. A device has
+// FetchAdd and CompareSwap of 64 bits (IBTA vol 1 §9.4.5); there all else is a loop of
+// compare-swaps, one round trip each, of which one suffices mostly where the worker knows the word
+// from its last loop and nobody else changes it. [Worker.SetContext] bounds the loop of a call that
+// waits. It pauses for random times of up to a millisecond while others change the word.
+//
+// Atomics of a device are atomic only to each other. To puts, and to loads and stores of the owner,
+// they are not unless [Job.CPUAtomics]. That concerns the neighbour too: an atomic on 32 bits is
+// then a compare-swap of the aligned 64 bits around them, and a put, or a store of the owner, to
+// the other 32 bits at the same time may be lost. Atomics on the neighbour are not. Whoever keeps
+// to atomics for a word, or has a barrier between, need not care.
+type Word interface {
+	~int64 | ~uint64 | ~int32 | ~uint32
+}
 
-// FetchAdd adds delta to the word at p and returns what it was.
-func FetchAdd[T Word](w *Worker, p Ptr[T], delta T) (T, error) {
-	if at := w.mappedWord(p.node, p.off); at != nil {
-		return T(atomic.AddUint64(at, uint64(delta))) - delta, nil
-	}
-	return atomicValue(w, fabric.FetchAdd, p, uint64(delta), 0)
+// Number is what FetchAdd and Add work on: a Word, or a float64, whose sum is rounded as in Go.
+type Number interface {
+	Word | ~float64
+}
+
+// FetchAdd adds delta to the word at p, integers with wrap-around, and returns what it was.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchAdd[T Number](w *Worker, p Ptr[T], delta T) (T, error) {
+	return fetch(w, fabric.FetchAdd, p, delta, 0)
 }
 
 // CompareSwap stores new at p if old is there, and returns what was there: the swap took place if
 // the result equals old.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
 func CompareSwap[T Word](w *Worker, p Ptr[T], old, new T) (T, error) {
-	if at := w.mappedWord(p.node, p.off); at != nil {
-		for {
-			if atomic.CompareAndSwapUint64(at, uint64(old), uint64(new)) {
-				return old, nil
-			}
-			if now := atomic.LoadUint64(at); now != uint64(old) {
-				return T(now), nil
-			}
-		}
-	}
-	return atomicValue(w, fabric.CompareSwap, p, uint64(new), uint64(old))
+	return fetch(w, fabric.CompareSwap, p, new, old)
 }
 
-// Swap stores v at p and returns what was there. Verbs has no such operation: over ibv it is a loop
-// of compare-and-swaps.
-func Swap[T Word](w *Worker, p Ptr[T], v T) (T, error) {
-	if at := w.mappedWord(p.node, p.off); at != nil {
-		return T(atomic.SwapUint64(at, uint64(v))), nil
-	}
-	return atomicValue(w, fabric.Swap, p, uint64(v), 0)
+// Swap stores v at p and returns what was there.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Swap[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.Swap, p, v, 0) }
+
+// FetchAnd stores the bitwise and of v and the word at p, and returns what the word was.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchAnd[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.FetchAnd, p, v, 0) }
+
+// FetchOr stores the bitwise or of v and the word at p, and returns what the word was.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchOr[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.FetchOr, p, v, 0) }
+
+// FetchXor stores the bitwise exclusive or of v and the word at p, and returns what the word was.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchXor[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.FetchXor, p, v, 0) }
+
+// FetchMin stores v at p if it is less than what is there, and returns what was there.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchMin[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.FetchMin, p, v, 0) }
+
+// FetchMax stores v at p if it is greater than what is there, and returns what was there.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func FetchMax[T Word](w *Worker, p Ptr[T], v T) (T, error) { return fetch(w, fabric.FetchMax, p, v, 0) }
+
+// FetchAddAsync starts a [FetchAdd].
+func FetchAddAsync[T Number](w *Worker, p Ptr[T], delta T) Promise[T] {
+	return fetchAsync(w, fabric.FetchAdd, p, delta, 0)
 }
 
-// FetchAddAsync starts a FetchAdd.
-func FetchAddAsync[T Word](w *Worker, p Ptr[T], delta T) Promise[T] {
-	return atomicAsync(w, fabric.FetchAdd, p, uint64(delta), 0)
-}
-
-// CompareSwapAsync starts a CompareSwap.
+// CompareSwapAsync starts a [CompareSwap].
 func CompareSwapAsync[T Word](w *Worker, p Ptr[T], old, new T) Promise[T] {
-	return atomicAsync(w, fabric.CompareSwap, p, uint64(new), uint64(old))
+	return fetchAsync(w, fabric.CompareSwap, p, new, old)
 }
 
-// SwapAsync starts a Swap.
+// SwapAsync starts a [Swap].
 func SwapAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
-	return atomicAsync(w, fabric.Swap, p, uint64(v), 0)
+	return fetchAsync(w, fabric.Swap, p, v, 0)
 }
 
-// mappedWord is mapped for an atomic, which it counts: the aligned word, if the processor's own
-// atomics are the right ones for it, and no fences are to be told.
-func (w *Worker) mappedWord(node uint32, off uint64) *uint64 {
-	at := w.mapped(node, off, 8)
-	if at == nil || off&7 != 0 || !w.peers[node-1].cpuAtomics || w.fences != nil {
-		return nil
-	}
-	w.direct.atomics++
-	return (*uint64)(at)
+// FetchAndAsync starts a [FetchAnd].
+func FetchAndAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
+	return fetchAsync(w, fabric.FetchAnd, p, v, 0)
 }
 
-func atomicValue[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) (T, error) {
-	if err := w.beforeAtomic(op.String(), p.node, p.off); err != nil {
-		return 0, err
+// FetchOrAsync starts a [FetchOr].
+func FetchOrAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
+	return fetchAsync(w, fabric.FetchOr, p, v, 0)
+}
+
+// FetchXorAsync starts a [FetchXor].
+func FetchXorAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
+	return fetchAsync(w, fabric.FetchXor, p, v, 0)
+}
+
+// FetchMinAsync starts a [FetchMin].
+func FetchMinAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
+	return fetchAsync(w, fabric.FetchMin, p, v, 0)
+}
+
+// FetchMaxAsync starts a [FetchMax].
+func FetchMaxAsync[T Word](w *Worker, p Ptr[T], v T) Promise[T] {
+	return fetchAsync(w, fabric.FetchMax, p, v, 0)
+}
+
+// Add adds delta to the word at p. It returns at once; [Worker.Flush] waits for it, and has its
+// error. [Worker.Chain] posts many together.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Add[T Number](w *Worker, p Ptr[T], delta T) error { return update(w, fabric.FetchAdd, p, delta) }
+
+// And stores the bitwise and of v and the word at p. It returns at once, as [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func And[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.FetchAnd, p, v) }
+
+// Or stores the bitwise or of v and the word at p. It returns at once, as [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Or[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.FetchOr, p, v) }
+
+// Xor stores the bitwise exclusive or of v and the word at p. It returns at once, as [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Xor[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.FetchXor, p, v) }
+
+// Min stores v at p if it is less than what is there. It returns at once, as [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Min[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.FetchMin, p, v) }
+
+// Max stores v at p if it is greater than what is there. It returns at once, as [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Max[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.FetchMax, p, v) }
+
+// Set stores v at p, atomically to the other atomics, which a put is not. It returns at once, as
+// [Add] does.
+// On a word of 32 bits it may undo a put to the neighbouring 32 bits, see [Word].
+func Set[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.Swap, p, v) }
+
+// fetch does an atomic and waits for the old value.
+func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) (T, error) {
+	old, err := w.fetch(p.node, p.off, atomicOf(op, operand, compare))
+	return fromBits[T](old), err
+}
+
+func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) Promise[T] {
+	old, l, h, err := w.atomic(p.node, p.off, atomicOf(op, operand, compare), 0)
+	if h == fabric.Done && err == nil {
+		w.fences.acquire()
 	}
-	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, fabric.Blocking)
+	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: fromBits[T](old), word: true}
+}
+
+// update does an atomic whose old value is not wanted.
+func update[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand T) error {
+	_, _, _, err := w.atomic(p.node, p.off, atomicOf(op, operand, 0), fabric.Implicit)
+	return err
+}
+
+// atomicOf describes an atomic on a word of type T.
+func atomicOf[T Number](op fabric.AtomicOp, operand, compare T) fabric.Atomic {
+	return fabric.Atomic{Op: op, Type: wordType[T](), Operand: toBits(operand), Compare: toBits(compare)}
+}
+
+// wordType is constant for each T.
+func wordType[T Number]() fabric.WordType {
+	var zero T
+	switch one := T(1); {
+	case one/2 != 0:
+		return fabric.Float64
+	case unsafe.Sizeof(zero) == 4 && zero-1 < zero:
+		return fabric.Int32
+	case unsafe.Sizeof(zero) == 4:
+		return fabric.Uint32
+	case zero-1 < zero:
+		return fabric.Int64
+	}
+	return fabric.Uint64
+}
+
+// toBits and fromBits convert words to the integers that networks carry.
+
+func toBits[T Number](v T) uint64 {
+	if unsafe.Sizeof(v) == 4 {
+		return uint64(*(*uint32)(unsafe.Pointer(&v)))
+	}
+	return *(*uint64)(unsafe.Pointer(&v))
+}
+
+func fromBits[T Number](bits uint64) (v T) {
+	wordFromBits(&v, bits)
+	return v
+}
+
+// wordFromBits is for a T of 4 or 8 bytes.
+func wordFromBits[T any](v *T, bits uint64) {
+	if unsafe.Sizeof(*v) == 4 {
+		*(*uint32)(unsafe.Pointer(v)) = uint32(bits)
+	} else {
+		*(*uint64)(unsafe.Pointer(v)) = bits
+	}
+}
+
+func (w *Worker) fetch(node uint32, off uint64, a fabric.Atomic) (uint64, error) {
+	old, l, h, err := w.atomic(node, off, a, fabric.Blocking)
 	if h != fabric.Done {
 		old, err = w.await(l, h)
 	}
-	w.acquire()
-	return T(old), err
+	w.fences.acquire()
+	return old, err
 }
 
-func atomicAsync[T Word](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare uint64) Promise[T] {
-	if err := w.beforeAtomic(op.String(), p.node, p.off); err != nil {
-		return Promise[T]{Pending: Pending{err: err}}
-	}
-	old, l, h, err := w.atomic(op, p.node, p.off, operand, compare, 0)
-	if h == fabric.Done && err == nil {
-		w.acquire()
-	}
-	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: T(old), word: true}
-}
-
-// atomic starts an atomic through the peer's lane.
-func (w *Worker) atomic(op fabric.AtomicOp, node uint32, off, operand, compare uint64, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
+// atomic does an atomic on mapped memory, if the processor's own are the right ones for it, or
+// starts it through the peer's lane.
+func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	if owner.Checked {
 		if err := w.guard.Enter(); err != nil {
 			return 0, nil, fabric.Done, err
 		}
 		defer w.guard.Exit()
 	}
-	p, _ := w.valid(node, off, 8)
-	if p == nil {
-		if p, err = w.check(op.String(), node, off, 8); err != nil {
-			return 0, nil, fabric.Done, err
-		}
+	n := a.Type.Size()
+	rt, rank := w.valid(node, off, n)
+	if rt == nil || off&(n-1) != 0 || w.fences != nil {
+		return w.atomicChecked(node, off, a, f)
 	}
-	old, h, err = p.amo.Atomic(op, int(node)-1, w.begin+off, operand, compare, f)
-	return old, p.amo, h, err
+	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
+		w.direct.atomics++
+		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
+	}
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
+	old, h, err = l.Atomic(rank, w.begin+off, a, f)
+	return old, l, h, err
+}
+
+// atomicChecked is atomic where anything is wrong, or there are fences. One that returns a value is
+// a fence itself, any other passes them by, as a put does.
+func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
+	rank, n := int(node)-1, a.Type.Size()
+	rt, err := w.check(a.Op.String(), node, off, n)
+	switch {
+	case err != nil:
+	case off&(n-1) != 0:
+		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
+	case f&fabric.Implicit == 0:
+		err = w.fences.release(w.ctx)
+	case w.peers[rank].size == 0: // of mapped memory the fences have nothing
+		err = w.fences.passBy(w.ctx, rank, off, int(n), true)
+	}
+	if err != nil {
+		return 0, nil, fabric.Done, err
+	}
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
+	old, h, err = l.Atomic(rank, w.begin+off, a, f)
+	return old, l, h, err
+}
+
+// applyAtomic is shm.Apply, with the most frequent operation inline.
+func applyAtomic(at unsafe.Pointer, a fabric.Atomic) uint64 {
+	if a.Op == fabric.FetchAdd && a.Type <= fabric.Int64 {
+		return atomic.AddUint64((*uint64)(at), a.Operand) - a.Operand
+	}
+	return shm.Apply(at, &a)
 }

@@ -152,7 +152,7 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 	defer context.AfterFunc(complete, func() { cancel(context.Cause(complete)) })()
 	j.messages.serve(ctx)
 	j.library.serve(ctx)
-	err := j.coll.last(ctx)
+	err := j.last(ctx)
 	if err == nil {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (j *Job) release() (busy, err error) {
 	}
 	errs := []error{err, heapErr}
 	if j.coll != nil {
-		errs = append(errs, j.coll.close())
+		errs = append(errs, j.coll.Close())
 	}
 	if busy == nil {
 		errs = append(errs, j.networks.close())

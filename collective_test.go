@@ -7,6 +7,9 @@ import (
 	"testing"
 )
 
+// boxSize is about what a job of 5 ranks has for a message.
+const boxSize = 64 << 10 / (4 * 3)
+
 // A buffer of another length is the mistake of one rank: it gets the error, with both
 // lengths, the others get what the root sent, and all of them stay in step.
 func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
@@ -14,7 +17,7 @@ func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
 		const n, root = 5, 3
 		for _, c := range []struct{ root, other int }{
 			{100, 200}, {200, 100}, {100, 0}, {0, 100},
-			{sysBoxSize, sysBoxSize + 1}, {sysBoxSize + 1, sysBoxSize}, {3*sysBoxSize + 5, 7}, {7, 3*sysBoxSize + 5},
+			{boxSize, boxSize + 1}, {boxSize + 1, boxSize}, {3*boxSize + 5, 7}, {7, 3*boxSize + 5},
 		} {
 			for _, odd := range []int{0, 4, 2} { // in the tree ranks 2, 1 and 4: a node with children, and two leaves
 				runLocal(t, n, cfg, func(ctx context.Context, j *Job) error {
@@ -29,7 +32,7 @@ func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
 					switch {
 					case j.Rank() == odd:
 						var le *LengthError
-						want := LengthError{"broadcast", odd, uint64(c.other), root, uint64(c.root)}
+						want := LengthError{Op: "broadcast", Rank: odd, Len: uint64(c.other), Root: root, RootLen: uint64(c.root)}
 						if !errors.As(err, &le) || *le != want {
 							return fmt.Errorf("%d bytes into %d: %v, want %+v", c.root, c.other, err, want)
 						}
@@ -57,8 +60,8 @@ func TestABroadcastOfAnotherLengthIsRefused(t *testing.T) {
 }
 
 func TestLengthErrorNamesLengthsAndRanks(t *testing.T) {
-	const want = "conduit: broadcast: rank 2 has a buffer of 100 bytes, root 0 sends 200: they must be equal"
-	if got := (&LengthError{"broadcast", 2, 100, 0, 200}).Error(); got != want {
+	const want = "broadcast: rank 2 has a buffer of 100 bytes, root 0 sends 200: they must be equal"
+	if got := (&LengthError{Op: "broadcast", Rank: 2, Len: 100, Root: 0, RootLen: 200}).Error(); got != want {
 		t.Errorf("%q", got)
 	}
 }

@@ -100,15 +100,27 @@ type Config struct {
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
 	// later. Negative: never. Default: IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
 	Keepalive time.Duration
+	// EagerPeers is to how many other ranks, the nearest by number, each worker is connected over
+	// verbs from the start. To another it connects with the first operation, which waits for that, as
+	// long as Worker.SetContext allows. Range to 65535, equal on all ranks; Join checks it. Negative:
+	// none. Default: IBCONDUIT_EAGER_PEERS, else 64.
+	EagerPeers int
 	// MaxConnections is above how many connections to other ranks a message endpoint closes idle ones
 	// over verbs, those that were not used for longest first; the next message opens them again, and
-	// Keepalive does not try them meanwhile. It is exceeded while all are in use. Negative: never.
-	// Range to 1048576. Default: IBCONDUIT_MAX_CONNECTIONS, else never.
+	// Keepalive does not try them meanwhile. It is exceeded while all are in use. It is also how many
+	// connections a worker keeps beside those of EagerPeers: for one more it closes the one not used
+	// for longest, and waits until nothing is in flight on it. Negative: no limit. Range to 1048576.
+	// Default: IBCONDUIT_MAX_CONNECTIONS, else 512 of a worker and no limit of an endpoint.
 	MaxConnections int
 	// ConnectAll has each message endpoint begin to connect to all ranks over verbs when it is opened,
 	// in Join, rather than to each with the first message. Join does not wait for it. Default:
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
+
+	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
+	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
+	// equal on all ranks; Join checks it. Default: 8.
+	Teams int
 
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
 	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
@@ -137,12 +149,16 @@ const (
 	defaultJoinTimeout  = 60 * time.Second
 	defaultCloseTimeout = 10 * time.Second
 	defaultKeepalive    = 5 * time.Second
+	defaultTeams        = 8
+	maxTeams            = 4096
 	maxPort             = 255
 	maxWorkers          = 1024
 	minQueueDepth       = 4
 	maxQueueDepth       = 8192
 	maxMessageEndpoints = 64
 	maxConnections      = 1 << 20 // as many as there are ranks
+	defaultEagerPeers   = 64
+	maxEagerPeers       = 1<<16 - 1
 )
 
 const (
@@ -205,6 +221,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Workers == 0 {
 		c.Workers = env.integer("IBCONDUIT_WORKERS", min(max(runtime.GOMAXPROCS(0), 2), 8), 1, maxWorkers)
 	}
+	if c.Teams == 0 {
+		c.Teams = defaultTeams
+	}
 	if c.QueueDepth == 0 {
 		c.QueueDepth = env.integer("IBCONDUIT_QUEUE_DEPTH", defaultQueueDepth, minQueueDepth, maxQueueDepth)
 	}
@@ -224,8 +243,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Keepalive == 0 {
 		c.Keepalive = env.duration("IBCONDUIT_KEEPALIVE", defaultKeepalive)
 	}
+	if c.EagerPeers == 0 {
+		c.EagerPeers = env.integer("IBCONDUIT_EAGER_PEERS", defaultEagerPeers, 1, maxEagerPeers)
+	}
 	if c.MaxConnections == 0 {
-		c.MaxConnections = env.integer("IBCONDUIT_MAX_CONNECTIONS", -1, 1, maxConnections)
+		c.MaxConnections = env.integer("IBCONDUIT_MAX_CONNECTIONS", 0, 1, maxConnections)
 	}
 	if !c.ConnectAll {
 		c.ConnectAll = env.checked("IBCONDUIT_CONNECT_ALL", "0", isBit, "0 or 1") == "1"
@@ -274,10 +296,14 @@ func (c *Config) validate() error {
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
 	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
 		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
+	case c.EagerPeers > maxEagerPeers:
+		return bad("EagerPeers", c.EagerPeers, fmt.Sprintf("1 to %d, 0 (automatic) or negative (none)", maxEagerPeers))
 	case c.Handlers.IsLibrary():
 		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
 		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
+	case c.Teams < 1 || c.Teams > maxTeams:
+		return bad("Teams", c.Teams, fmt.Sprintf("1 to %d", maxTeams))
 	case c.JoinTimeout < 0:
 		return bad("JoinTimeout", c.JoinTimeout, "a positive duration")
 	case c.CloseTimeout < 0:

@@ -39,6 +39,7 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		{Config{ZeroCopyMin: -2}, "", "ZeroCopyMin is -2"},
 		{Config{BufferOrigin: 77}, "", "BufferOrigin is"},
 		{Config{MaxConnections: 1<<20 + 1}, "", "MaxConnections is 1048577"},
+		{Config{EagerPeers: 1 << 16}, "", "EagerPeers is 65536"},
 		{Config{MessageEndpoints: 65}, "", "MessageEndpoints is 65, want 1 to 64"},
 		{Config{MessageEndpoints: -1}, "", "MessageEndpoints is -1, want 1 to 64"},
 		{Config{Messages: am.Config{Size: 3}}, "", "Messages is set in Rank"},
@@ -85,6 +86,7 @@ func TestAFieldIsAsSetElseAsItsVariable(t *testing.T) {
 	connections := func(most int, all bool) func(Config) bool {
 		return func(c Config) bool { return c.MaxConnections == most && c.ConnectAll == all }
 	}
+	eager := func(want int) func(Config) bool { return func(c Config) bool { return c.EagerPeers == want } }
 	const some = "IBCONDUIT_MAX_CONNECTIONS=5 IBCONDUIT_CONNECT_ALL="
 	for i, c := range []struct {
 		cfg Config
@@ -95,7 +97,7 @@ func TestAFieldIsAsSetElseAsItsVariable(t *testing.T) {
 		{Config{}, "IBCONDUIT_KEEPALIVE=250ms", keepalive(250 * time.Millisecond)},
 		{Config{Keepalive: time.Minute}, "IBCONDUIT_KEEPALIVE=1s", keepalive(time.Minute)},
 		{Config{Keepalive: -1}, "IBCONDUIT_KEEPALIVE=1s", keepalive(-1)},
-		{Config{}, "", connections(-1, false)},
+		{Config{}, "", connections(0, false)},
 		{Config{MaxConnections: 3, ConnectAll: true}, some + "0", connections(3, true)},
 		{Config{}, some + "1", connections(5, true)},
 		{Config{}, "", zeroCopy(0)},
@@ -105,6 +107,9 @@ func TestAFieldIsAsSetElseAsItsVariable(t *testing.T) {
 		{Config{}, "IBCONDUIT_ZEROCOPY_MIN=-1", zeroCopy(-1)},
 		{Config{ZeroCopyMin: 7}, "IBCONDUIT_ZEROCOPY_MIN=64K", zeroCopy(7)},
 		{Config{ZeroCopyMin: -1}, "IBCONDUIT_ZEROCOPY_MIN=64K", zeroCopy(-1)},
+		{Config{}, "", eager(64)},
+		{Config{}, "IBCONDUIT_EAGER_PEERS=7", eager(7)},
+		{Config{EagerPeers: -1}, "IBCONDUIT_EAGER_PEERS=7", eager(-1)},
 		{Config{}, "IBCONDUIT_MESSAGE_ENDPOINTS=3", func(c Config) bool { return c.MessageEndpoints == 3 }},
 	} {
 		c.cfg.Getenv = variables(c.env)

@@ -46,6 +46,53 @@ func TestConnectAllConnectsFromTheStart(t *testing.T) {
 	}
 }
 
+// Workers with one connection each reach every rank, at once.
+func TestWorkersConnectOnDemand(t *testing.T) {
+	const ranks, workers, rounds = 5, 2, 12
+	cfg := Config{Fabric: FabricIBV, Device: rdmatest.Device(t), SegmentSize: 1 << 20, Workers: workers, EagerPeers: -1, MaxConnections: 1}
+	runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
+		open := make([]*Worker, workers)
+		for i := range open {
+			w, err := j.NewWorker()
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			open[i] = w
+		}
+		for round := range rounds {
+			for i, w := range open {
+				to := (j.Rank() + i + round) % ranks
+				mine := At[uint64](to, uint64(8+8*(j.Rank()*workers+i)))
+				if err := Put(w, mine, uint64(round)); err != nil {
+					return err
+				}
+				if got, err := Get(w, mine); err != nil || got != uint64(round) {
+					return fmt.Errorf("round %d: rank %d has %d, %w", round, to, got, err)
+				}
+				if _, err := FetchAdd(w, At[uint64](to, 0), 1); err != nil {
+					return err
+				}
+			}
+		}
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+		sum := uint64(0)
+		for r := range ranks {
+			n, err := Get(open[0], At[uint64](r, 0))
+			if err != nil {
+				return err
+			}
+			sum += n
+		}
+		if sum != ranks*workers*rounds {
+			return fmt.Errorf("%d additions of %d", sum, ranks*workers*rounds)
+		}
+		return j.Barrier(ctx)
+	})
+}
+
 func TestIdleConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	const ranks = 4
 	table := am.NewTable()

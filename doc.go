@@ -25,20 +25,21 @@
 // time. It may be handed over, through a channel for instance. Built with -tags
 // debug, two goroutines in one Worker get [ErrConcurrent]. A Job's methods may
 // be called from any goroutine; the collective ones (Barrier, Broadcast,
-// AllGather, Close) must be called by every rank in the same order.
+// AllGather, Close; also those of a Worker) must be called by every rank in the same order.
 //
 // # Completion and order
 //
 // A blocking operation that returns nil is complete: the bytes are where they
 // belong. An asynchronous one (PutAsync, GetSliceAsync, ...) returns a value to
-// wait on; an implicit one (PutNBI, PutSliceNBI, GetSliceNBI) is completed by [Worker.Flush],
-// which also reports its errors. Puts of one worker to one rank become visible
-// there in the order of the calls; nothing else is ordered except by Flush or
-// by waiting. A goroutine that waits for a peer's put uses [Worker.WaitUntil].
+// wait on; an implicit one (PutNBI, PutSliceNBI, GetSliceNBI, and the atomics without a result:
+// Add, Or, Max, ...) is completed by [Worker.Flush], which also reports its errors. Puts of one
+// worker to one rank become visible there in the order of the calls; nothing else is ordered except
+// by Flush or by waiting. A goroutine that waits for a peer's put uses [Worker.WaitUntil].
 //
 // Two ranks that touch the same bytes at the same time, one of them writing,
 // race, as in Go itself; the atomics do not race with each other. Whether they
-// are atomic also to loads and stores of the owner is [Job.CPUAtomics].
+// are atomic also to loads and stores of the owner is [Job.CPUAtomics]. [Word] says what they are
+// carried out by, and what an atomic on 32 bits may do to the 32 bits beside them.
 //
 // # Memory
 //
@@ -72,6 +73,47 @@
 // Handlers run on whatever goroutine polls, also while the rank computes, or waits in Barrier or
 // Close. They must not wait themselves: Barrier and its kind, WaitUntil, and Close, return
 // am.ErrInHandler there, and panic in the debug build. A Long message writes into [Job.Segment].
+//
+// # Fences and parts
+//
+// Parts of the library, as those for collective operations, have regions of their own in front of
+// the user's in each segment, and lanes of their own; offsets that a program uses count from the
+// user's region, and reach no other (parts.go has the table of parts).
+//
+// A part may keep bytes of other ranks for a worker: copies of what it read, and writes that it has
+// not sent. It then has fences (package env, Fences), which the worker's operations call. To
+// release is to have all such writes complete at their targets; to acquire is to read nothing
+// afterwards that is older (ISO C11 §7.17.3):
+//
+//	operation                                          before   after
+//	Worker.Flush, Worker.Close                         release  -
+//	Worker.WaitUntil                                   release  acquire
+//	Worker.Barrier, Broadcast, AllGather               release  acquire
+//	an atomic that returns a value                     release  acquire
+//	Call, CallWith, CommitCall through a worker        release  acquire
+//	Start through a worker                             release  -
+//	  Wait, or Test, that says that it has ended       -        acquire
+//	Post, PostWith, Commit through a worker            release  -
+//	TryPost, TryPostWith, TryCommit through a worker   release  -
+//	Large.Send through a worker                        release  -
+//	Poll, Chain, Wait and Test of a put or get         -        -
+//
+// An atomic that was started acquires when its value is there: in Wait or Test, or at once. A
+// release that fails is the operation's error, and the operation does not begin; only the
+// collective ones go on, as others wait for this rank. The requests that do not wait do not wait
+// for a release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that
+// pass the part by, those without a copy among them, and the payload of a Long, tell it which bytes
+// they write or read (Fences.Direct). A large payload releases again before it is written.
+//
+// What goes through no worker cannot release or acquire for one. This rank may have learned of what
+// others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended, and
+// when a collective operation of a Job has: each worker acquires at its next access that could
+// tell. What a handler finds in its segment while it runs, it passes on to a worker when it has
+// ended. Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint,
+// flushes the worker before.
+//
+// In a job without such a part none of this happens, and costs nothing: there an operation that has
+// returned is complete.
 //
 // # Failure
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/segment"
@@ -20,6 +21,9 @@ type (
 	BoundsError = fabric.BoundsError
 	// AlignError says that an atomic's offset is not a multiple of 8.
 	AlignError = fabric.AlignError
+	// OpError says which operation failed, of those that only Flush or Close reports: peer, range in
+	// the peer's segment as Ptr counts it, and direction.
+	OpError = fabric.OpError
 	// RankError names a rank that the job does not have.
 	RankError = fabric.RankError
 	// LimitError says which limit refused the segment, with figures.
@@ -34,6 +38,8 @@ type (
 	MismatchError = heap.MismatchError
 	// HeapStats are the figures of the shared heaps at one rank.
 	HeapStats = heap.Stats
+	// LengthError says that a rank's buffer in a broadcast is not as long as the root's.
+	LengthError = coll.LengthError
 )
 
 var (
@@ -55,25 +61,11 @@ var (
 	ErrNoSharedMemory = heap.ErrNoSharedMemory
 	// ErrBadFree matches every *FreeError.
 	ErrBadFree = heap.ErrBadFree
-	// ErrCollective is wrapped by every collective operation after one was
-	// abandoned on this rank: the ranks no longer agree on how many they have done.
-	ErrCollective = errors.New("conduit: an earlier collective operation was abandoned")
+	// ErrCollective matches the error of the collective operation that broke its team, because a rank
+	// is dead or gave up, and those of all later ones of that team. A *coll.BrokenError has the
+	// details.
+	ErrCollective = coll.ErrBroken
 )
-
-// LengthError says that a rank's buffer in a collective operation is not as long
-// as the root's.
-type LengthError struct {
-	Op      string
-	Rank    int // with a buffer of another length
-	Len     uint64
-	Root    int
-	RootLen uint64
-}
-
-func (e *LengthError) Error() string {
-	return fmt.Sprintf("conduit: %s: rank %d has a buffer of %d bytes, root %d sends %d: they must be equal",
-		e.Op, e.Rank, e.Len, e.Root, e.RootLen)
-}
 
 // errCancelled says that the context of RunLocal ended.
 func errCancelled(life context.Context) error {

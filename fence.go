@@ -5,11 +5,75 @@ import (
 	"errors"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
 )
 
-// The fences of a worker are those of the part that keeps bytes of other ranks for it, if there is
-// one; see "Fences and parts" in the package comment. Without it w.fences is nil everywhere, and
-// the job has no fencer.
+// fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
+// they are nil and do nothing; see "Fences and parts" in the package comment.
+type fences struct {
+	part  env.Fences
+	job   *Job
+	epoch uint64 // of the job, when the worker acquired last
+}
+
+// openFences makes the fences of a worker whose lanes are open.
+func openFences(w *Worker) (*fences, error) {
+	if w.job.needs.fences == nil {
+		return nil, nil
+	}
+	f := &fences{job: w.job, epoch: w.job.epoch.Load()}
+	var err error
+	if f.part, err = w.job.needs.fences(view{w.job}, w); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *fences) close() error {
+	if f == nil {
+		return nil
+	}
+	return f.part.Close()
+}
+
+// release is the first half of an operation that fences, and acquire the second.
+func (f *fences) release(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return f.part.Release(ctx)
+}
+
+func (f *fences) acquire() {
+	if f != nil {
+		f.epoch = f.job.epoch.Load()
+		f.part.Acquire()
+	}
+}
+
+// catchUp acquires if the job has learned something since the worker did.
+func (f *fences) catchUp() {
+	if f.epoch != f.job.epoch.Load() {
+		f.acquire()
+	}
+}
+
+// passBy is called before an operation that passes the part by, and was found to be in order.
+func (f *fences) passBy(ctx context.Context, rank int, off uint64, n int, write bool) error {
+	if f == nil {
+		return nil
+	}
+	f.catchUp()
+	return f.part.Direct(ctx, rank, off, n, write)
+}
+
+// learned has every worker acquire before it passes its part by, or asks it, for the next time:
+// what this rank has learned reaches a worker by ways of the program's own.
+func (j *Job) learned() {
+	if j.needs.fences != nil {
+		j.epoch.Add(1)
+	}
+}
 
 // fencer is what the message endpoints of a job whose workers have fences tell: am.Fencer.
 type fencer struct{ j *Job }
@@ -24,16 +88,16 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 		return err
 	}
 	defer w.guard.Exit()
-	if err := w.fences.Release(ctx); err != nil || n == 0 {
+	if err := w.fences.release(ctx); err != nil || n == 0 {
 		return err
 	}
-	return w.fences.Direct(ctx, rank, off, n, true)
+	return w.fences.passBy(ctx, rank, off, n, true)
 }
 
 // Reply acquires for the worker that the call went through.
 func (f fencer) Reply(v am.Via) {
 	if w, ok := v.(*Worker); ok && w.peers != nil {
-		w.acquire()
+		w.fences.acquire()
 	}
 }
 
@@ -41,89 +105,24 @@ func (f fencer) Reply(v am.Via) {
 // ended: meanwhile it may have learned more from its segment.
 func (f fencer) Handler() { f.j.learned() }
 
-// learned has every worker acquire before it passes its fences by, or asks them, for the next time:
-// what this rank has learned reaches a worker by ways of the program's own.
-func (j *Job) learned() {
-	if j.needs.fences != nil {
-		j.epoch.Add(1)
-	}
-}
-
-// openFences makes the fences of a worker whose lanes are open.
-func (w *Worker) openFences() (err error) {
-	if w.job.needs.fences != nil {
-		w.epoch = w.job.epoch.Load()
-		w.fences, err = w.job.needs.fences(view{w.job}, w)
-	}
-	return err
-}
-
-func (w *Worker) closeFences() error {
-	if w.fences == nil {
-		return nil
-	}
-	return w.fences.Close()
-}
-
-// releaseWrites is the first half of an operation that fences, and acquire the second.
-func (w *Worker) releaseWrites(ctx context.Context) error {
-	if w.fences == nil {
-		return nil
-	}
-	return w.fences.Release(ctx)
-}
-
-func (w *Worker) acquire() {
-	if w.fences != nil {
-		w.epoch = w.job.epoch.Load()
-		w.fences.Acquire()
-	}
-}
-
-// catchUp acquires if the job has learned something since the worker did.
-func (w *Worker) catchUp() {
-	if w.epoch != w.job.epoch.Load() {
-		w.acquire()
-	}
-}
-
-// passBy is called before an operation that passes the fences by, which was found to be in order.
-func (w *Worker) passBy(rank int, off uint64, n int, write bool) error {
-	if w.fences == nil {
-		return nil
-	}
-	w.catchUp()
-	return w.fences.Direct(w.ctx, rank, off, n, write)
-}
-
-// beforeAtomic is called before an atomic that returns a value, which acquires when it is there.
-func (w *Worker) beforeAtomic(op string, node uint32, off uint64) error {
-	if w.fences == nil {
-		return nil
-	}
-	if _, err := w.check(op, node, off, 8); err != nil {
-		return err
-	}
-	return w.fences.Release(w.ctx)
-}
-
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks
 // return, and what it reads afterwards is what they wrote before. As Flush it returns the first
-// error of an implicit operation; the rank has met the others nevertheless.
+// error of an implicit operation; the rank has met the others nevertheless. It goes through the
+// worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
-	return w.collective(ctx, "barrier", func() error { return w.job.Barrier(ctx) })
+	return w.collective(ctx, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
 }
 
 // Broadcast is [Job.Broadcast] with a fence, as Barrier has.
 func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return w.collective(ctx, "broadcast", func() error { return w.job.Broadcast(ctx, root, buf) })
+	return w.collective(ctx, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
 }
 
 // AllGather is [Job.AllGather] with a fence, as Barrier has.
 func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	err = w.collective(ctx, "all-gather", func() (err error) {
-		all, err = w.job.AllGather(ctx, mine)
-		return err
+		all, err = w.job.Team().Through(w).AllGather(ctx, mine)
+		return w.job.collective(err)
 	})
 	return all, err
 }
@@ -137,7 +136,7 @@ func (w *Worker) collective(ctx context.Context, op string, do func() error) err
 	defer w.guard.Exit()
 	lost := w.flush(ctx)
 	err := do()
-	w.acquire()
+	w.fences.acquire()
 	if lost != nil {
 		return errors.Join(lost, err)
 	}

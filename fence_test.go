@@ -58,27 +58,31 @@ func withRecorders(cfg Config) Config {
 	return withNeeds(cfg, needs{fences: func(_ env.Env, l env.Lanes) (env.Fences, error) { return &recorder{lanes: l}, nil }})
 }
 
-func recorded(w *Worker) *recorder { return w.fences.(*recorder) }
+func recorded(w *Worker) *recorder { return w.fences.part.(*recorder) }
 
 // fenceHandlers are the messages of the tests of fences.
-func fenceHandlers() (table *am.Table, echo *am.Handler) {
+func fenceHandlers() (table *am.Table, echo *am.Handler, large *am.Large) {
 	table = am.NewTable()
 	echo = table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Args()...) })
-	return table, echo
+	large = table.HandleLarge("large", am.Receiver{
+		Announced: func(a *am.Announcement) { _ = a.Grant(16384) },
+		Ended:     func(*am.Announcement, error) {},
+	})
+	return table, echo, large
 }
 
 // fencing is an operation and what it must tell the fences of its worker.
 type fencing struct {
 	name string
 	do   func(ctx context.Context, j *Job, w *Worker, to int) error
-	// want of a rank that only a lane reaches; mapped where its memory is mapped here, if that differs.
+	// of a rank that only a lane reaches, and of one whose memory is mapped here, if that differs
 	want, mapped string
 }
 
 const none = "none"
 
 // fencings are all operations of a worker.
-func fencings(echo *am.Handler) []fencing {
+func fencings(echo *am.Handler, large *am.Large) []fencing {
 	word := func(to int) Ptr[int64] { return At[int64](to, 4096) }
 	buf := make([]int64, 4)
 	request := "release"
@@ -107,7 +111,9 @@ func fencings(echo *am.Handler) []fencing {
 		atomics("compare-swap", func(w *Worker, p Ptr[int64]) error { _, err := CompareSwap(w, p, 1, 2); return err },
 			func(w *Worker, p Ptr[int64]) Promise[int64] { return CompareSwapAsync(w, p, 1, 2) }),
 		atomics("swap", func(w *Worker, p Ptr[int64]) error { _, err := Swap(w, p, 1); return err },
-			func(w *Worker, p Ptr[int64]) Promise[int64] { return SwapAsync(w, p, 1) }))
+			func(w *Worker, p Ptr[int64]) Promise[int64] { return SwapAsync(w, p, 1) }),
+		atomics("fetch-xor", func(w *Worker, p Ptr[int64]) error { _, err := FetchXor(w, p, 1); return err },
+			func(w *Worker, p Ptr[int64]) Promise[int64] { return FetchXorAsync(w, p, 1) }))
 	simple := func(name, want, mapped string, do func(w *Worker, to int) error) fencing {
 		return fencing{name, func(_ context.Context, _ *Job, w *Worker, to int) error { return do(w, to) }, want, mapped}
 	}
@@ -118,6 +124,8 @@ func fencings(echo *am.Handler) []fencing {
 		simple("put implicit", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return PutNBI(w, word(to), 1) }),
 		simple("put slice", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSlice(w, word(to), buf) }),
 		simple("put slice implicit", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSliceNBI(w, word(to), buf) }),
+		simple("add", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return Add(w, word(to), 1) }),
+		simple("max", "write 4 at 4096 of TO", none, func(w *Worker, to int) error { return Max(w, Cast[int32](word(to)), 1) }),
 		simple("get", "read 8 at 4096 of TO", none, func(w *Worker, to int) error { _, err := Get(w, word(to)); return err }),
 		simple("get slice", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSlice(w, buf, word(to)) }),
 		simple("get slice implicit", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSliceNBI(w, buf, word(to)) }),
@@ -210,6 +218,9 @@ func fencings(echo *am.Handler) []fencing {
 			}
 			return err
 		}, call, ""},
+		{"large payload", func(ctx context.Context, _ *Job, w *Worker, to int) error {
+			return large.Send(ctx, w, to, make([]byte, 10_000))
+		}, "release, release, write 10000 at 16384 of TO", ""},
 		{"call through the job", func(ctx context.Context, j *Job, _ *Worker, to int) error {
 			_, err := echo.Call(ctx, j, to)
 			return err
@@ -240,19 +251,19 @@ func (f *fencing) wanted(mapped bool, to int) string {
 }
 
 func TestEachOperationFencesAsTheContractSays(t *testing.T) {
-	table, echo := fenceHandlers()
+	table, echo, large := fenceHandlers()
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		if j.Rank() != 0 {
 			return j.Barrier(ctx)
 		}
 		mapped := w.lanes[j.networks.routes[to].net].Mapped(to) != nil
-		for _, f := range fencings(echo) {
+		for _, f := range fencings(echo, large) {
 			// A call through an endpoint, to have run what came before; and no handler runs here any more.
 			if _, err := echo.Call(ctx, w.Endpoint(to), to); err != nil {
 				return err
 			}
-			w.acquire()
+			w.fences.acquire()
 			r.take()
 			if err := f.do(ctx, j, w, to); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
@@ -272,14 +283,14 @@ func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 var errRefused = errors.New("the fences refuse it")
 
 func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
-	table, echo := fenceHandlers()
+	table, echo, large := fenceHandlers()
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		handled := j.MessageStats()
 		if j.Rank() == 0 {
 			mapped := w.lanes[j.networks.routes[to].net].Mapped(to) != nil
 			r.refuse = errRefused
-			for _, f := range fencings(echo) {
+			for _, f := range fencings(echo, large) {
 				if f.wanted(mapped, to) == "" {
 					continue
 				}
@@ -333,7 +344,7 @@ func TestAWorkersCollectivesFence(t *testing.T) {
 // What a rank learns without a worker reaches each at its next access.
 func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 	table := am.NewTable()
-	began, goOn := make(chan struct{}), make(chan struct{})
+	ready, began, goOn := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	slow := table.Handle("slow", func(c *am.Call) {
 		began <- struct{}{}
 		<-goOn
@@ -341,26 +352,24 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
 		to, r := neighbour(j), recorded(w)
 		if j.Rank() != 0 {
-			p, err := slow.Start(ctx, j, to, am.Payload{})
-			if err == nil {
-				_, err = p.Wait(ctx)
-			}
+			<-ready
+			_, err := slow.Call(ctx, j, to)
 			return errors.Join(err, j.Barrier(ctx))
 		}
 		access := func(what, want string) error {
 			r.take()
-			// On mapped memory only atomics ask the fences, so the part is asked as it would ask itself.
-			w.catchUp()
-			w.catchUp()
+			w.fences.catchUp() // as an access does, which on mapped memory is not told of
+			w.fences.catchUp()
 			if got := r.take(); got != want {
 				return fmt.Errorf("%s: %q, want %q", what, got, want)
 			}
 			return nil
 		}
-		w.acquire()
+		w.fences.acquire()
 		if err := access("at first", ""); err != nil {
 			return err
 		}
+		ready <- struct{}{}
 		<-began
 		if err := access("a handler began", "acquire"); err != nil {
 			return err

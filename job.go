@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -23,7 +24,7 @@ type Job struct {
 	heaps    *heaps
 	members  *membership
 	networks networks
-	coll     *collectives
+	coll     *coll.Teams
 	messages endpoints // of the program
 	library  endpoints // of the library's parts
 	workers  workers

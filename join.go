@@ -13,6 +13,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/segment"
@@ -92,12 +93,12 @@ func (j *joining) join(ctx context.Context) (err error) {
 	if err := j.connect(ctx); err != nil {
 		return err
 	}
-	if j.coll, err = newCollectives(j.Job); err != nil {
-		return err
-	}
 	j.networks.copyMax = math.MaxInt
 	for _, n := range j.networks.all {
 		j.networks.copyMax = min(j.networks.copyMax, n.Limits().CopyMax)
+	}
+	if j.coll, err = coll.Open(view{j.Job}, j.collConfig()); err != nil {
+		return err
 	}
 	if err := j.openEndpoints(); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 }
 
 func (j *joining) mapSegment() (err error) {
-	if j.layout, err = j.needs.layout(); err != nil {
+	if j.layout, err = j.needs.layout(j.size); err != nil {
 		return err
 	}
 	j.seg, err = segment.Map(segment.Config{

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -149,5 +150,42 @@ func TestHandlersUseTheLibraryDuringClose(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// Large payloads go into the user's region, by its offsets, and those of the library anywhere.
+func TestLargePayloadsGoIntoTheirSegment(t *testing.T) {
+	const size, at = 100000, 64
+	fabrics(t, func(t *testing.T, cfg Config) {
+		var senders sync.Map // *am.Table: *am.Large
+		register := func(table *am.Table, name string) {
+			senders.Store(table, table.HandleLarge(name, am.Receiver{
+				Announced: func(a *am.Announcement) { _ = a.Grant(a.Arg(0)) },
+				Ended: func(a *am.Announcement, err error) {
+					if err != nil || !bytes.Equal(a.Payload(), bytes.Repeat([]byte{byte(1 + a.From())}, size)) {
+						t.Errorf("%s: from rank %d: %v", name, a.From(), err)
+					}
+				},
+			}))
+		}
+		user := am.NewTable()
+		register(user, "large")
+		cfg.Handlers, cfg.SegmentSize = user, size+at
+		cfg.parts = []func(*Config) needs{parts[0], func(*Config) needs {
+			return needs{handlers: func(table *am.Table) { register(table, "conduit.large") }}
+		}}
+		runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+			of := func(table *am.Table) *am.Large { x, _ := senders.Load(table); return x.(*am.Large) }
+			payload := bytes.Repeat([]byte{byte(1 + j.Rank())}, size)
+			off := j.layout.UserOffset()
+			err := of(user).Send(ctx, w, 1-j.Rank(), payload, at)
+			if err == nil {
+				err = j.Barrier(ctx)
+			}
+			if seg := j.Segment(); err == nil && (!bytes.Equal(seg[:at], make([]byte, at)) || seg[at] != byte(2-j.Rank())) {
+				err = errors.New("the payload lies elsewhere")
+			}
+			return errors.Join(err, j.Barrier(ctx), of(j.library.table).Send(ctx, j.services(), 1-j.Rank(), payload, off+at))
+		}))
 	})
 }

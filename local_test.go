@@ -65,7 +65,7 @@ func TestRunLocalsContextIsTheCauseOfWaits(t *testing.T) {
 			if err := w.WaitUntil(context.Background(), 0, Equal, 1); !errors.Is(err, enough) {
 				t.Errorf("a wait for a word ended with %v", err)
 			}
-			if err := j.coll.stop(); !errors.Is(err, enough) {
+			if err := j.Barrier(context.Background()); !errors.Is(err, enough) {
 				t.Errorf("a wait in a collective operation ends with %v", err)
 			}
 			return w.Close()
@@ -201,7 +201,11 @@ func TestClosingRanksMeetBeforeTheyCloseTheirLanes(t *testing.T) {
 		met := make(chan bool, n)
 		cfg.Getenv = noEnv
 		errs := observed(t, n, cfg, func(ctx context.Context, j *Job, b *lastBarrier) error {
-			b.look = func() { met <- len(j.coll.lanes) > 0 }
+			b.look = func() {
+				j.workers.mu.Lock()
+				defer j.workers.mu.Unlock()
+				met <- len(j.workers.parts) > 0
+			}
 			return errors.Join(j.Barrier(ctx), j.Close())
 		})
 		if err := errors.Join(errs...); err != nil {
@@ -258,7 +262,7 @@ func TestCloseNamesTheCollectiveItWaitsFor(t *testing.T) {
 			defer close(left)
 			ended := make(chan error, 1)
 			go func() { ended <- j.Barrier(ctx) }()
-			if err := until(ctx, "the barrier has begun", func() bool { return len(j.coll.turn) == 0 }); err != nil {
+			if err := until(ctx, "the barrier has begun", j.collecting); err != nil {
 				return err
 			}
 			closing = j.Close()

@@ -146,7 +146,7 @@ func until(ctx context.Context, what string, holds func() bool) error {
 }
 
 // collecting reports whether the rank is in a collective operation.
-func (j *Job) collecting() bool { return len(j.coll.turn) == 0 }
+func (j *Job) collecting() bool { return j.coll.Running() > 0 }
 
 // collectedFor is a context that ends, as by a deadline, once the rank is in a collective
 // operation: how long it takes to get there is not known.
@@ -159,8 +159,8 @@ func collectedFor(ctx context.Context, j *Job) context.Context {
 	return begun
 }
 
-// inClose reports whether the rank has called Close and waits for the others.
-func (j *Job) inClose() bool { return j.members.has(leaving) && j.collecting() }
+// inClose reports whether the rank has called Close.
+func (j *Job) inClose() bool { return j.members.has(leaving) }
 
 // wantErr returns an error unless err matches the target and mentions every text.
 func wantErr(err, target error, texts ...string) error {

@@ -145,21 +145,14 @@ func (m *membership) changeLocked(rank int, to member) {
 	}
 }
 
-// listener is informed of each death once.
+// listener is informed of deaths, of each once.
 type listener struct {
 	f     func(rank int, cause error)
-	mu    sync.Mutex
-	known map[int]struct{}
-	ended bool
+	ended atomic.Bool
 }
 
 func (l *listener) died(rank int, cause error) {
-	l.mu.Lock()
-	_, known := l.known[rank]
-	l.known[rank] = struct{}{}
-	ended := l.ended
-	l.mu.Unlock()
-	if !known && !ended {
+	if !l.ended.Load() {
 		l.f(rank, cause)
 	}
 }
@@ -167,20 +160,19 @@ func (l *listener) died(rank int, cause error) {
 // informs has f called for each death, also for those so far: they may be found while this rank
 // still connects. stop ends it; a call that has begun may still run.
 func (m *membership) informs(f func(rank int, cause error)) (stop func()) {
-	l := &listener{f: f, known: make(map[int]struct{})}
+	l := &listener{f: f}
 	m.mu.Lock()
 	m.inform = append(m.inform, l)
+	far := m.causesLocked() // in the same hold: of each death either this or who finds it tells
 	m.mu.Unlock()
-	for rank, cause := range m.causes() {
+	for rank, cause := range far {
 		l.died(rank, cause)
 	}
 	return func() {
+		l.ended.Store(true)
 		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.inform = slices.DeleteFunc(slices.Clone(m.inform), func(o *listener) bool { return o == l }) // others may walk the old one
-		m.mu.Unlock()
-		l.mu.Lock()
-		l.ended = true
-		l.mu.Unlock()
 	}
 }
 
@@ -209,6 +201,10 @@ func (m *membership) watch(lost <-chan bootstrap.Loss) {
 func (m *membership) causes() map[int]error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.causesLocked()
+}
+
+func (m *membership) causesLocked() map[int]error {
 	d := make(map[int]error)
 	for _, rank := range m.order {
 		d[rank] = m.peers[rank].cause

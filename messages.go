@@ -98,6 +98,7 @@ func (j *joining) openEndpoints() error {
 		j.library.first = int(h.messages.endpoints)
 		cfg := j.library.params
 		cfg.Segment = j.seg.Bytes()
+		cfg.SegmentSize = func(rank int) uint64 { return j.layout.UserOffset() + j.SegmentSize(rank) } // the user's region is the last
 		return j.open(&j.library, cfg)
 	}
 	return nil
@@ -148,9 +149,9 @@ func (s *endpoints) forAll(f func(*am.Endpoint) error) error {
 	return errors.Join(errs...)
 }
 
-// await waits for something of all endpoints, no longer than ctx. busy are the *am.InFlightErrors of
-// endpoints, whose Close counts again what it can. The other error is that of an endpoint that is of
-// no use any more.
+// await waits for something of all endpoints, no longer than ctx. busy are the *am.InFlightErrors
+// of endpoints, whose Close counts again what it can. The other error is that of an endpoint that
+// is of no use any more.
 func (s *endpoints) await(ctx context.Context, wait func(*am.Endpoint, context.Context) error) (busy []error, err error) {
 	var mu sync.Mutex
 	err = s.forAll(func(e *am.Endpoint) error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
@@ -95,12 +96,14 @@ func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 		runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
 			to, end := neighbour(j), j.SegmentSize(neighbour(j))
 			begin := j.layout.UserOffset()
-			j.coll.area[sysBox] = 0x5a
+			area := view{j}.Region(coll.Region)
+			last := uint64(len(area.Bytes) - 1) // of a slot that no team has
+			area.Bytes[last] = 0x5a
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
 			var bounds *BoundsError
-			for _, off := range []uint64{end - 7, end, sysBox - begin, -begin, ^uint64(7), ^uint64(3)} {
+			for _, off := range []uint64{end - 7, end, area.Off + last&^7 - begin, -begin, ^uint64(7), ^uint64(3)} {
 				_, call := h.CallWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				post := h.PostWith(ctx, j, to, am.Long(off, make([]byte, 8)))
 				if !errors.As(call, &bounds) || !errors.As(post, &bounds) {
@@ -116,7 +119,7 @@ func TestALongBeyondTheSegmentIsRefused(t *testing.T) {
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
-			if b := j.coll.area[sysBox]; b != 0x5a {
+			if b := area.Bytes[last]; b != 0x5a {
 				return fmt.Errorf("the region of the collective operations was written: %#x", b)
 			}
 			return nil

@@ -6,6 +6,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
+// maxNetworks is how many there can be, a power of two: shared memory and verbs.
+const maxNetworks = 2
+
 // networks are what a rank reaches the others by. They are fixed before Join returns.
 type networks struct {
 	all     []fabric.Network // fastest first

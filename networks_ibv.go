@@ -16,7 +16,7 @@ func newIBV(j *joining) (fabric.Network, error) {
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
-		Lanes: j.cfg.Workers + j.needs.lanes, Depth: j.cfg.QueueDepth,
+		Lanes: j.cfg.Workers + j.needs.lanes, Depth: j.cfg.QueueDepth, Eager: j.cfg.EagerPeers, Connections: j.cfg.MaxConnections,
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
 		Messages: messages, OnDown: j.members.die, Log: j.cfg.Logger,
 	})

@@ -309,6 +309,9 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 				"FetchAdd":             func() error { _, err := FetchAdd(w, word, 1); return err },
 				"CompareSwap":          func() error { _, err := CompareSwap(w, word, 1, 2); return err },
 				"Swap":                 func() error { _, err := Swap(w, word, 9); return err },
+				"FetchOr":              func() error { _, err := FetchOr(w, word, 9); return err },
+				"FetchMax of 32 bits":  func() error { v, err := FetchMax(w, Cast[int32](word), 9); sink += int64(v); return err },
+				"Add of floats":        func() error { return errors.Join(Add(w, Cast[float64](word), 1), w.Flush(ctx)) },
 				"PutAsync":             func() error { p := PutAsync(w, word, 7); return p.Wait(ctx) },
 				"GetAsync":             func() error { p := GetAsync(w, word); _, err := p.Wait(ctx); return err },
 			} {

@@ -8,12 +8,13 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// needs are what a part of the library asks a job for: collective operations, the shared heaps, the
-// cache, and their like. They follow from the configuration alone, and are alike on all ranks; Join
-// compares the regions.
+// needs are what a part of the library asks a job for: collective operations, the shared heaps,
+// the cache, and their like. They follow from the configuration and the number of ranks, and are
+// alike on all ranks; Join compares the regions.
 type needs struct {
 	regions []env.Spec
-	lanes   int // how many times it calls NewLanes
+	sized   []func(ranks int) (env.Spec, error) // regions whose size depends on how many ranks there are
+	lanes   int                                 // how many times it calls NewLanes
 	// handlers registers the part's handlers of active messages. A job none of whose parts has any
 	// opens no endpoint for them.
 	handlers func(*am.Table)
@@ -23,19 +24,16 @@ type needs struct {
 	heaps  *heaps // of the part that has them
 }
 
-// parts are those of every job. Their regions lie in this order, from the begin of every segment.
-var parts = []func(*Config) needs{
-	func(*Config) needs {
-		return needs{regions: []env.Spec{{Name: collRegion, Size: systemBytes}}, lanes: 1}
-	},
-	heapNeeds,
-}
+// parts are those of every job. Their regions lie in this order, from the begin of every segment,
+// those of sized first.
+var parts = []func(*Config) needs{collNeeds, heapNeeds}
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
 	var register []func(*am.Table)
 	for _, part := range c.parts {
 		n := part(c)
+		all.sized = append(all.sized, n.sized...)
 		all.regions = append(all.regions, n.regions...)
 		all.lanes += n.lanes
 		if n.handlers != nil {
@@ -60,8 +58,15 @@ func (c *Config) needs() (all needs, err error) {
 }
 
 // layout is that of segments that have the regions.
-func (n *needs) layout() (segment.Layout, error) {
+func (n *needs) layout(ranks int) (segment.Layout, error) {
 	var regions []segment.Region
+	for _, f := range n.sized {
+		s, err := f(ranks)
+		if err != nil {
+			return segment.Layout{}, err
+		}
+		regions = append(regions, segment.Region(s))
+	}
 	for _, s := range n.regions {
 		regions = append(regions, segment.Region(s))
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
 )
 
@@ -111,11 +112,16 @@ func TestNoOperationReachesTheLibrarysRegions(t *testing.T) {
 
 func TestRanksWithOtherRegionsDoNotJoin(t *testing.T) {
 	one := env.Spec{Name: "conduit.a", Size: 1000}
+	own, err := coll.Spec(4, coll.Config{Slots: defaultTeams})
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := own.Size // is where the next one begins
 	for want, other := range map[string]Config{
-		`"conduit.a" at 73728: 1001 bytes`: withRegions(Config{}, env.Spec{Name: "conduit.a", Size: 1001}),
-		`"conduit.b" at 73728`:             withRegions(Config{}, env.Spec{Name: "conduit.b", Size: 1000}),
-		`"conduit.b" at 74752`:             withRegions(Config{}, one, env.Spec{Name: "conduit.b", Size: 1000}),
-		"has the user's at 131072":         {},
+		fmt.Sprintf(`"conduit.a" at %d: 1001 bytes`, behind):          withRegions(Config{}, env.Spec{Name: "conduit.a", Size: 1001}),
+		fmt.Sprintf(`"conduit.b" at %d`, behind):                      withRegions(Config{}, env.Spec{Name: "conduit.b", Size: 1000}),
+		fmt.Sprintf(`"conduit.b" at %d`, behind+1024):                 withRegions(Config{}, one, env.Spec{Name: "conduit.b", Size: 1000}),
+		fmt.Sprintf("has the user's at %d", (behind+1<<16-1)>>16<<16): {},
 	} {
 		cfgs := []Config{withRegions(Config{}, one), withRegions(Config{}, one), other, other}
 		for r := range cfgs {

@@ -7,14 +7,11 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// peer is how a worker reaches one rank.
+// peer is how a worker reaches one rank, beside the job's route to it. It takes 16 bytes, as each
+// worker has as many as there are ranks.
 type peer struct {
-	base       unsafe.Pointer // the user's region, where loads and stores reach it
-	size       uint64         // bytes at base; 0 when not mapped
-	cpuAtomics bool           // atomics on base are allowed
-	user       uint64         // the region's size, mapped or not
-	down       bool           // as of deathsSeen
-	data, amo  fabric.Lane
+	base unsafe.Pointer // the user's region, where loads and stores reach it, unless the rank is down as of deathsSeen
+	size uint64         // bytes at base; 0 when not mapped
 }
 
 // refresh makes the table of mapped segments reflect which ranks are down.
@@ -22,20 +19,20 @@ func (w *Worker) refresh() {
 	seen := w.deaths.Load()
 	for r := range w.peers {
 		p := &w.peers[r]
-		p.base, p.size, p.cpuAtomics = nil, 0, false
-		if p.down = w.job.members.cause(r) != nil; p.down {
+		p.base, p.size = nil, 0
+		if w.job.members.cause(r) != nil {
 			continue
 		}
-		if mem := p.data.Mapped(r); uint64(len(mem)) >= w.begin+p.user { // the size comes from the peer
-			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), p.user
-			p.cpuAtomics = w.job.networks.routes[r].cpuAtomics
+		user := w.routes[r].user
+		if mem := w.To(r).Mapped(r); uint64(len(mem)) >= w.begin+user { // the size comes from the peer
+			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), user
 		}
 	}
 	w.deathsSeen = seen
 }
 
 // check is valid after a death, and says what is wrong.
-func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
+func (w *Worker) check(op string, node uint32, off, n uint64) (*route, error) {
 	rank := int(node) - 1
 	switch {
 	case w.peers == nil:
@@ -50,12 +47,12 @@ func (w *Worker) check(op string, node uint32, off, n uint64) (*peer, error) {
 	if w.deathsSeen != w.deaths.Load() {
 		w.refresh()
 	}
-	p := &w.peers[rank]
-	if err := fabric.CheckRange(op, rank, off, n, p.user); err != nil {
+	rt := &w.routes[rank]
+	if err := fabric.CheckRange(op, rank, off, n, rt.user); err != nil {
 		return nil, err
 	}
 	if cause := w.job.members.cause(rank); cause != nil {
 		return nil, &PeerDownError{Rank: rank, Op: op, Cause: cause}
 	}
-	return p, nil
+	return rt, nil
 }

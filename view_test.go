@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -34,7 +36,7 @@ func partLanes(ctx context.Context, j *Job) error {
 			return err
 		}
 	}
-	_, h, err := lanes.Atomic(to).Atomic(fabric.FetchAdd, to, r.Off, 5, 0, fabric.Blocking)
+	_, h, err := lanes.Atomic(to).Atomic(to, r.Off, fabric.Atomic{Op: fabric.FetchAdd, Operand: 5}, fabric.Blocking)
 	if err == nil && h != fabric.Done {
 		_, err = lanes.Atomic(to).Wait(ctx, h)
 	}
@@ -58,7 +60,7 @@ func TestAPartReachesItsRegionOnAllRanks(t *testing.T) {
 			return err
 		}
 		name := j.FabricTo(neighbour(j))
-		if after := j.Stats(); after[name].Atomics != before[name].Atomics+1 || len(j.workers.parts) != 0 {
+		if after := j.Stats(); after[name].Atomics != before[name].Atomics+1 || len(j.workers.parts) != 1 { // those of coll
 			return fmt.Errorf("%d atomics are counted, %d lanes are open", after[name].Atomics, len(j.workers.parts))
 		}
 		return nil
@@ -131,5 +133,29 @@ func TestAPartLearnsThatItsJobEnds(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+func TestDeathsAreToldOnceWhilePartsBegin(t *testing.T) {
+	const parts, deaths = 60, 20 // begin one by one, and come meanwhile
+	m := newMembership(slog.New(slog.DiscardHandler))
+	m.size = 1 + parts*deaths
+	var told [parts][1 + parts*deaths]atomic.Int32
+	for i := range told {
+		var dying sync.WaitGroup
+		dying.Go(func() {
+			for r := range deaths {
+				m.die(1+i*deaths+r, errFailed)
+			}
+		})
+		m.informs(func(rank int, _ error) { told[i][rank].Add(1) })
+		dying.Wait()
+	}
+	for i := range told {
+		for r := 1; r < m.size; r++ {
+			if n := told[i][r].Load(); n != 1 {
+				t.Fatalf("part %d was told %d times of rank %d", i, n, r)
+			}
+		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -25,15 +24,17 @@ type Worker struct {
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
 	direct     *directCounters
-	fences     env.Fences // nil: no part keeps bytes of other ranks for the worker
+	fences     *fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
+	routes     []route                  // the job's, by rank
+	byNet      [maxNetworks]fabric.Lane // what operations go through: lanes, or in a chain the chain's
 
 	job     *Job
-	epoch   uint64          // of the job, when the worker acquired last
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use, in their order
 	inChain bool
+	chain   *chain // nil before the first Chain
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
@@ -68,17 +69,19 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	if w.lanes, err = w.job.networks.newLanes(); err != nil {
+	lanes, err := w.job.networks.newLanes()
+	if err != nil {
 		return err
 	}
+	w.lanes = lanes
+	copy(w.byNet[:], lanes)
+	w.SetContext(w.ctx)
 	w.begin = w.job.layout.UserOffset()
-	w.peers = make([]peer, w.job.size)
-	for r := range w.peers {
-		w.peers[r] = peer{user: w.job.networks.routes[r].user, data: w.To(r), amo: w.Atomic(r)}
-	}
+	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
 	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
 	w.refresh()
-	return w.openFences()
+	w.fences, err = openFences(w)
+	return err
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -90,13 +93,21 @@ func (w *Worker) open() (err error) {
 // One wait looks at no context: over verbs, for room for the rest of an operation, or for a further
 // one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
 // ends when one of them does, at the latest with the device's retries.
-func (w *Worker) SetContext(ctx context.Context) { w.ctx = ctx }
+func (w *Worker) SetContext(ctx context.Context) {
+	w.ctx = ctx
+	for _, l := range w.lanes {
+		if b, ok := l.(fabric.Bounded); ok {
+			b.SetContext(ctx)
+		}
+	}
+}
 
 // Job is the job that the worker belongs to.
 func (w *Worker) Job() *Job { return w.job }
 
 // Flush blocks until every operation of the worker is complete at its target.
-// It returns the first error of an implicit operation since the last Flush.
+// It returns the first error of an implicit operation to each rank since the last Flush, an
+// *OpError or several of them joined.
 func (w *Worker) Flush(ctx context.Context) error {
 	if err := w.enter("flush"); err != nil {
 		return err
@@ -106,13 +117,32 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	first := w.releaseWrites(ctx)
+	first := w.fences.release(ctx)
+	if err := w.chain.postOpen(); err != nil && first == nil {
+		first = err
+	}
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil && first == nil {
-			first = err
+			first = inRegion(err, w.begin)
 		}
 	}
 	return first
+}
+
+// inRegion has the errors of a flush count offsets from the begin of the user's region, as the
+// program does.
+func inRegion(err error, begin uint64) error {
+	switch e := err.(type) {
+	case *OpError:
+		if e.Off >= begin {
+			e.Off -= begin
+		}
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			_ = inRegion(e, begin)
+		}
+	}
+	return err
 }
 
 // Poll makes progress without waiting. A worker that only computes for long
@@ -122,37 +152,15 @@ func (w *Worker) Poll() error {
 		return err
 	}
 	defer w.guard.Exit()
+	if err := w.chain.postOpen(); err != nil {
+		return err
+	}
 	for _, l := range w.lanes {
 		if err := l.Poll(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Chain collects the operations that fn starts on w and posts them together: one doorbell, one call
-// into the driver. The operations to one rank keep their order. fn must not wait for any of them.
-// When fn fails, or panics, what it collected before is posted all the same.
-func (w *Worker) Chain(fn func() error) (err error) {
-	if w.peers == nil {
-		return errClosed("chain", "worker")
-	}
-	if w.inChain {
-		return errors.New("conduit: chains do not nest")
-	}
-	w.inChain = true
-	for _, l := range w.lanes {
-		l.Begin()
-	}
-	defer func() {
-		w.inChain = false
-		for _, l := range w.lanes {
-			if e := l.End(); e != nil && err == nil {
-				err = e
-			}
-		}
-	}()
-	return fn()
 }
 
 // Cond is a comparison for WaitUntil.
@@ -200,16 +208,19 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 // waitWord is WaitUntil where a word does not fulfil the condition, or there are fences: the rank
 // waited for may need what the worker wrote.
 func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
-	if err := w.releaseWrites(ctx); err != nil {
+	if err := w.fences.release(ctx); err != nil {
 		return err
 	}
-	defer w.acquire()
+	defer w.fences.acquire()
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
 	lockrank.CheckCommunication("wait-until")
 	if w.job.cfg.Handlers.InHandler() {
 		return fmt.Errorf("conduit: wait-until: %w", am.ErrInHandler)
+	}
+	if err := w.chain.postOpen(); err != nil {
+		return err
 	}
 	return w.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
 }
@@ -267,7 +278,7 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if e := w.closeFences(); err == nil {
+	if e := w.fences.close(); err == nil {
 		err = e
 	}
 	w.job.workers.mu.Lock()
@@ -281,7 +292,7 @@ func (w *Worker) Close() error {
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
 	err := closeLanes(w.lanes)
-	w.lanes, w.peers = nil, nil
+	w.lanes, w.peers, w.routes = nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

@@ -112,8 +112,5 @@ func (j *Job) Stats() Stats {
 	for l := range j.workers.parts {
 		s.merge(l.stats())
 	}
-	if j.coll != nil {
-		s.merge(j.coll.stats())
-	}
 	return s
 }

@@ -45,7 +45,10 @@ type Config struct {
 	// lies in front.
 	SegmentOffset uint64
 	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is
-	// less than the network would allow. It is asked before each. nil: all.
+	// less than the network would allow. It is asked before each, and of each grant of memory for a
+	// large payload, with locks held: it must not block, nor use the endpoint. A rank that grants
+	// memory beyond it is cut off. nil: all, and the sender of a payload for which there is no such
+	// memory gets a *fabric.BoundsError.
 	SegmentSize func(rank int) uint64
 
 	// Credits are the receive buffers for requests, shared by all peers: 1 and more. 0: 256.

@@ -79,7 +79,7 @@ func (c *core) down(p *peer, cause error, dead bool) {
 	}
 	c.endCallsLocked(p.rank, needs, &fabric.PeerDownError{Rank: p.rank, Op: "call", Cause: cause}, &c.stats.dead)
 	c.dropOwedLocked(p.rank)
-	c.endTransfersLocked(p, &fabric.PeerDownError{Rank: p.rank, Op: "send", Cause: cause})
+	p.large.end(&fabric.PeerDownError{Rank: p.rank, Op: "send", Cause: cause})
 	c.acquirer.disconnect(p)
 	c.acquirer.unparkAll(p) // its claims end, and give back what they hold
 	c.pool.Close(p.rank, c.net.Now())
@@ -172,7 +172,7 @@ func (c *core) shut(cause error) {
 	c.dropOwedLocked(-1)
 	for _, at := range c.peers.All() {
 		if p := at.Load(); p != nil {
-			c.endTransfersLocked(p, cause)
+			p.large.end(cause)
 		}
 	}
 	c.stats.nowhere.Add(uint64(len(c.late)))

@@ -28,6 +28,22 @@
 //
 // Messages may run their handlers in any order, and at the same time.
 //
+// # Large payloads on demand
+//
+// A Long writes where its sender says. With [Large] the receiver says where, once it has memory:
+// the sender announces the payload (a request to send), the receiver grants memory in its segment,
+// now or later, or refuses, and the sender writes the payload there behind which the receiver is
+// told. UCX and MPI libraries call this a rendezvous. The steps are messages like posts, which take
+// a credit each and nothing while they wait for the next. So a payload that waits for memory holds
+// no credit, no buffer and no place of a call, and messages pass it.
+//
+// A rank has at most 16 payloads announced to another; the others wait at their sender. Each
+// announcement has one answer, and behind a grant comes the payload or its withdrawal. The receiver
+// is told of the end of each once ([Receiver]): the payload has come, its sender has withdrawn it
+// (ctx, a *StallError), its sender is dead, or the endpoint is closed. Only then is granted memory
+// its own again. Of a sender that was taken for dead wrongly the network may still bring what it
+// writes, there as in all of the segment, until it has closed the connection.
+//
 // # Handlers
 //
 // Handlers are registered by name before the job starts, in a [Table]; all ranks have the same,
@@ -38,6 +54,10 @@
 // release build returns ErrInHandler. A panic is recovered and becomes the caller's error, or is
 // kept ([Endpoint.Errors]) where there is none. A handler that ends its goroutine (runtime.Goexit,
 // FailNow of a test) panics, as the goroutine is not its own.
+//
+// Names that begin with "conduit." ([Reserved]) are the library's, in a table of its own
+// ([NewLibraryTable]) on endpoints that share nothing with the program's. So a program may call the
+// library while it holds what its own messages wait for.
 //
 // A request of a rank to itself runs its handler on the caller's goroutine.
 //
@@ -95,23 +115,26 @@
 // # Hostile peers
 //
 // Nothing that arrives is believed. What no correct rank sends (another version or table, lengths
-// that do not add up, unused bytes that are set, a request without a credit, a reply to no call)
-// cuts the sender off, with a *[MessageError] or *[flow.ViolationError] in Endpoint.Errors and for
-// Config.OnClosed. A request that names a handler or a part of the segment that is not there is
-// refused; the connection goes on. Notes are unauthenticated, so broken ones are counted and
-// dropped. A peer that calls and takes no replies is granted no credits while more of them wait
-// than this rank's Config.Replies: they fill the send buffers, but not the memory.
+// that do not add up, unused bytes that are set, a request without a credit, a reply to no call, a
+// grant that nobody asked for) cuts the sender off, with a *[MessageError] or
+// *[flow.ViolationError] in Endpoint.Errors and for Config.OnClosed. A request that names a handler
+// or a part of the segment that is not there is refused; the connection goes on. Notes are
+// unauthenticated, so broken ones are counted and dropped. A peer that calls and takes no replies
+// is granted no credits while more of them wait than this rank's Config.Replies: they fill the send
+// buffers, but not the memory.
 //
 // # Structure
 //
 // The parts embed one another and call downwards only:
 //
 //	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for what is missing
+//	          large.go                                            large payloads
 //	progress  progress.go service.go stall.go                     lead, park, attend; deadlines
 //	inbox     receive_datapath.go handle_datapath.go self.go      events, accounts, handlers
 //	replier   reply_datapath.go deferred.go                       replies, now or later
 //	emitter   emit_datapath.go control.go                         messages and notes to the network
 //	core      core.go peer.go acquire.go calls.go death.go        peers, credits, calls, one lock
+//	          large_step.go                                       the steps of large payloads
 //
 // Wake-ups go through waiters (waiter.go). Two locks protect it all: a peer's, held while a message
 // is handed to the network, and then the endpoint's, under which credits, calls and counts change
@@ -119,17 +142,19 @@
 //
 // # Wire format
 //
-// Version 1. Little endian. A message is a head of 48 bytes, then the payload of a Medium or the
+// Version 2. Little endian. A message is a head of 48 bytes, then the payload of a Medium or the
 // offset of a Long, then the arguments. A note is a head with kind 4.
 //
 //	bytes  field
-//	0      version: 1
-//	1      kind: 1 request, 2 reply, 3 failure, 4 control (a note), 5 ping
+//	0      version: 2
+//	1      kind: 1 request, 2 reply, 3 failure, 4 control (a note), 5 ping, 6 announcement, 7 grant,
+//	       8 refusal, 9 data, 10 withdrawal
 //	2      bits 0-1: 0 Short, 1 Medium, 2 Long; bit 2: a reply is wanted; others 0
 //	3      number of arguments: 0 to 16
-//	4-5    handler, its index in the order of names; 0 but in requests
+//	4-5    handler, its index in the order of names; 0 but in requests and announcements
 //	6-7    0
-//	8-15   token of the call, by which the reply finds it; 0 where no reply is wanted
+//	8-15   token of the call, by which the reply finds it; 0 where no reply is wanted; from
+//	       announcement on the payload's, which its sender chose
 //	16-19  length of the payload
 //	20-23  lower half of the table's hash
 //	24-43  header of credits (package flow), followed by 0 where it is short
@@ -138,5 +163,7 @@
 //	then   the arguments, 8 bytes each
 //
 // The length of the message is the sum of its parts. A failure is a Medium with one argument, the
-// [Reason]; its payload is text. Control and ping have the head only.
+// [Reason]; its payload is text. Control, ping and withdrawal have the head only. An announcement
+// is a Short whose first argument is the length of the payload; a grant a Short with the offset in
+// the receiver's segment and the length; a refusal a Medium whose payload is text; data are a Long.
 package am

@@ -10,17 +10,18 @@ import (
 type Fencer interface {
 	// Request is called before a request is sent through v, when it was found to be in order, on the
 	// goroutine that sends it. A Long is to write n bytes at off of the rank's segment; else n is 0.
-	// With an error nothing is sent. For a request that must not wait (TryPost, TryCommit) ctx has ended
-	// already, with the cause ErrNotReleased.
+	// With an error nothing is sent. For a request that must not wait (TryPost, TryCommit) ctx has
+	// ended already, with the cause ErrNotReleased.
 	Request(ctx context.Context, v Via, rank int, off uint64, n int) error
 	// Reply is called when a call through v has ended, by the goroutine that learns of it, before.
 	Reply(v Via)
-	// Handler is called when a handler begins, and when one has ended. It must not block.
+	// Handler is called when a handler, or a function of a Receiver, begins, and when it has ended. It
+	// must not block.
 	Handler()
 }
 
-// ErrNotReleased is what TryPost and TryCommit return where the Fencer would have to wait for writes
-// of the Via that they go through.
+// ErrNotReleased is what TryPost and TryCommit return where the Fencer would have to wait for
+// writes of the Via that they go through.
 var ErrNotReleased = errors.New("am: writes of the worker are not complete yet")
 
 // atOnce is the context of a Fencer that must not wait.
@@ -30,8 +31,15 @@ var atOnce = func() context.Context {
 	return ctx
 }()
 
-// fences reports whether there is a Fencer for requests through v. An endpoint itself keeps nothing.
+// fences reports whether a Fencer learns of requests through v. An endpoint itself keeps nothing.
 func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
+
+// fenceHandler is called when a handler, or a function of a Receiver, begins and has ended.
+func fenceHandler(cfg *Config) {
+	if cfg.Fencer != nil {
+		cfg.Fencer.Handler()
+	}
+}
 
 // before checks a request and has the Fencer know of it.
 func (h *Handler) before(ctx context.Context, op string, v Via, l *Endpoint, rank int, p Payload, args []uint64) error {

@@ -166,13 +166,9 @@ func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()
 	returned := false
-	if x.cfg.Fencer != nil {
-		x.cfg.Fencer.Handler()
-	}
+	fenceHandler(&x.cfg)
 	defer func() {
-		if x.cfg.Fencer != nil {
-			x.cfg.Fencer.Handler()
-		}
+		fenceHandler(&x.cfg)
 		inHandler.leave(mark)
 		v := recover()
 		if v == nil {

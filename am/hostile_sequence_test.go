@@ -14,6 +14,7 @@ import (
 type enemy struct {
 	*rand.Rand
 	tokens []uint64 // of calls, answered or not
+	last   uint64   // of the payload that it announced last
 }
 
 func pick[T any](e *enemy, usual T, others ...T) T {
@@ -24,7 +25,10 @@ func pick[T any](e *enemy, usual T, others ...T) T {
 }
 
 func (e *enemy) message(l *Endpoint) []byte {
-	h := head{kind: kind(1 + e.IntN(5)), cat: category(e.IntN(3)), nargs: uint8(e.IntN(4))}
+	h := head{kind: kind(1 + e.IntN(int(kinds)-1)), cat: category(e.IntN(3)), nargs: uint8(e.IntN(4))}
+	if e.IntN(2) == 0 { // what it may do at any time
+		h.kind = []kind{request, announce, announce, data, withdraw}[e.IntN(5)]
+	}
 	h.token = pick(e, e.tokens[e.IntN(len(e.tokens))], 0, 1, 1<<32|1, math.MaxUint64)
 	switch h.kind {
 	case request:
@@ -37,8 +41,23 @@ func (e *enemy) message(l *Endpoint) []byte {
 		h.args[0] = e.Uint64()
 	case control, ping:
 		h.cat, h.nargs, h.token = short, 0, 0
+	case announce:
+		h.cat, h.nargs, h.handler = short, 1+h.nargs, pick[uint16](e, 1, 0, math.MaxUint16)
+		h.token = pick(e, uint64(1+e.IntN(20)), h.token)
+		e.last = h.token
+		h.args[0] = pick[uint64](e, largeSize, 0, 101, maxLong+1, math.MaxUint64)
+	case grant:
+		h.cat, h.nargs = short, 2
+		h.args[0], h.args[1] = pick[uint64](e, 8, 0, 90, 99, math.MaxUint64), pick[uint64](e, largeSize, 0, 1<<40)
+	case refusal:
+		h.cat, h.nargs = medium, 0
+	case data, withdraw:
+		h.cat, h.nargs = short, 0
+		h.token = pick(e, e.last, uint64(1+e.IntN(20)))
 	}
-	if h.cat != short {
+	if h.kind == data {
+		h.cat, h.length, h.off = long, pick[uint32](e, largeSize, 1), pick[uint64](e, 8, 9)
+	} else if h.cat != short {
 		h.length = uint32(e.IntN(40))
 		h.off = pick[uint64](e, uint64(e.IntN(50)), 99, 100, 101, 1<<32, 1<<63, math.MaxUint64)
 	}
@@ -65,16 +84,28 @@ func (e *enemy) message(l *Endpoint) []byte {
 // owed: the books balance, every buffer comes back, every call to it ends, and another rank is
 // served as before.
 func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
-	cutOff, survived := 0, 0
+	cutOff, survived, delivered := 0, 0, 0
 	for seed := range uint64(3000) {
 		var cut []error
-		l, p, _ := target(t, &cut)
-		e := &enemy{rand.New(rand.NewPCG(seed, 1)), []uint64{7}}
+		e := &enemy{rand.New(rand.NewPCG(seed, 1)), []uint64{7}, 1}
+		r := &largeBook{t: t, decide: func(a *Announcement) {
+			if e.IntN(3) > 0 {
+				_ = a.Grant(8)
+			} else if e.IntN(3) == 0 {
+				_ = a.Refuse(errors.New("no"))
+			}
+		}}
+		l, p, _ := targetWith(t, &cut, Config{Credits: 8}, r.register)
 		hello(t, l, p, 1)
 		hello(t, l, p, 2)
 		h := l.table.find(0)
 		var calls []*Pending
 		for range 1 + e.IntN(12) {
+			if e.IntN(4) == 0 {
+				if s := r.announce(l); s != nil {
+					e.tokens = append(e.tokens, s.token)
+				}
+			}
 			if e.IntN(3) == 0 {
 				w := l.newWaiter()
 				l.begin(w, "call", h, 1)
@@ -118,9 +149,12 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 			survived++
 		}
 		_ = l.Close()
+		l.cfg.Host.(*queuedHost).run()
+		r.atRest(l)
+		delivered += r.delivered
 	}
-	t.Logf("%d were cut off", cutOff)
-	if cutOff < 100 || survived < 10 {
+	t.Logf("%d were cut off, %d large payloads arrived", cutOff, delivered)
+	if cutOff < 100 || survived < 10 || delivered < 10 {
 		t.Errorf("%d ranks were cut off, %d were not: the test tests nothing", cutOff, survived)
 	}
 }

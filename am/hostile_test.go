@@ -91,14 +91,54 @@ func (p *scripted) note(from int, b []byte) {
 	p.events = append(p.events, fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: append([]byte(nil), b...)})
 }
 
+// queuedHost runs goroutines when the test says so, and those that would wait for credits when the
+// endpoint is closed.
+type queuedHost struct {
+	goroutines
+	todo, blocked []func()
+}
+
+func (h *queuedHost) Go(name string, f func()) {
+	if name == stepSender {
+		h.blocked = append(h.blocked, f)
+		return
+	}
+	h.todo = append(h.todo, f)
+}
+
+// Sleep is what Close waits with.
+func (h *queuedHost) Sleep(d time.Duration) {
+	if len(h.todo)+len(h.blocked) == 0 {
+		h.goroutines.Sleep(d)
+	}
+	h.todo, h.blocked = append(h.todo, h.blocked...), nil
+	h.run()
+}
+
+func (h *queuedHost) run() {
+	for len(h.todo) > 0 {
+		f := h.todo[0]
+		h.todo = h.todo[1:]
+		f()
+	}
+}
+
 // target is an endpoint whose peers are the test.
 func target(t *testing.T, cut *[]error) (*Endpoint, *scripted, *int) {
+	t.Helper()
+	return targetWith(t, cut, Config{Credits: 8}, func(*Table) {})
+}
+
+// targetWith is a target with other credits and more handlers, whose names come behind "run".
+func targetWith(t *testing.T, cut *[]error, c Config, more func(*Table)) (*Endpoint, *scripted, *int) {
 	t.Helper()
 	ran := new(int)
 	table := NewTable()
 	table.Handle("run", func(*Call) { *ran++ })
+	more(table)
 	p := &scripted{}
-	l, err := Open(scriptedNet{p: p}, 0, Config{Rank: 0, Size: 4, Table: table, Segment: make([]byte, 100), AttendAfter: -1, Credits: 8, Replies: 4,
+	l, err := Open(scriptedNet{p: p}, 0, Config{Rank: 0, Size: 4, Table: table, Segment: make([]byte, 100), AttendAfter: -1, Credits: c.Credits, Flow: c.Flow, Replies: 4,
+		Host: &queuedHost{}, SegmentSize: func(int) uint64 { return 100 },
 		OnClosed: func(rank int, cause error) { *cut = append(*cut, cause) }})
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +152,7 @@ func (l *Endpoint) pollAll(t *testing.T, p *scripted) {
 		if _, err := l.Test(); err != nil {
 			t.Fatal(err)
 		}
+		l.cfg.Host.(*queuedHost).run()
 	}
 }
 

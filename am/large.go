@@ -8,17 +8,17 @@ import (
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// maxAnnounced is how many payloads one rank may have announced to another at once. It bounds what a
-// receiver keeps of those that it has granted nothing yet; further senders wait at home.
+// maxAnnounced is how many payloads one rank may have announced to another at once. It bounds what
+// a receiver keeps of those that it has granted nothing yet; further senders wait at home.
 const maxAnnounced = 16
 
 // Receiver is what a rank does with the large payloads that are sent to it under a name. The
 // functions run on goroutines of their own: they may send, call and wait. Close waits for them, so
 // one that has to wait for long keeps the Announcement and returns.
 type Receiver struct {
-	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse, or
-	// keeps the Announcement for any goroutine to decide later. One that is never decided ends with its
-	// sender's patience.
+	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse,
+	// or keeps the Announcement for any goroutine to decide later. One that is never decided ends with
+	// its sender's patience.
 	Announced func(a *Announcement)
 	// Ended is called once for each Announcement that was not refused, after Announced has returned:
 	// with nil when the payload is in its memory, else with why it does not come (ErrWithdrawn, a
@@ -44,8 +44,8 @@ func (x *Large) Name() string { return x.h.name }
 
 // Send announces a payload to a rank, with at most MaxArgs-1 arguments, waits until the receiver
 // there grants memory for it, and writes it there; at most 2^31-1 bytes. The payload may be reused
-// when it returns, but after a *StallError or ErrClosed the network may read it until the endpoint is
-// closed. Without an error the payload is the network's, as after Post.
+// when it returns, but after a *StallError or ErrClosed the network may read it until the endpoint
+// is closed. Without an error the payload is the network's, as after Post.
 //
 // While it waits for memory it holds no credit and no buffer, of either rank; at most 16 payloads
 // of a rank are announced to another at once, and more wait for these. The end of ctx withdraws
@@ -55,11 +55,16 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if l == nil {
 		return x.h.failed("send", rank, ErrNoEndpoint)
 	}
+	if len(args) >= MaxArgs {
+		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
+	}
 	if err := x.h.check("send", l, rank, Payload{bytes: payload}, args); err != nil {
 		return err
 	}
-	if len(args) >= MaxArgs {
-		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
+	if l.fences(v) { // its place is known with the grant only
+		if err := x.h.before(ctx, "send", v, l, rank, Payload{}, args); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
@@ -68,7 +73,11 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if err != nil {
 		return err
 	}
-	s := &sending{p: p, h: x.h, size: uint64(len(payload)), w: l.waiter()}
+	s := &sending{p: p, h: x.h, size: uint64(len(payload))}
+	if l.fences(v) {
+		s.v = v
+	}
+	s.w = l.waiter()
 	w := s.w
 	err = l.transfer(ctx, s, payload, args)
 	l.recycle(w)
@@ -89,6 +98,7 @@ type sending struct {
 	told     bool   // the withdrawal is the network's
 	off      uint64 // granted
 	err      error  // of stepOver
+	v        Via    // of which the Fencer is to learn; nil: there is none
 }
 
 type sendStep uint8
@@ -111,7 +121,7 @@ const (
 func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, args []uint64) error {
 	l.begin(s.w, opAnnounce, s.h, s.p.rank)
 	l.mu.Lock()
-	err := l.queueLocked(s)
+	err := l.transfersLocked(s.p).queue(s)
 	l.mu.Unlock()
 	if err == nil {
 		err = l.awaitStep(ctx, s, stepQueued)
@@ -128,7 +138,10 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	l.stats.large.Announced++
 	l.mu.Unlock()
 	l.begin(s.w, opGrant, s.h, s.p.rank)
-	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil {
+	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil && s.v != nil {
+		err = l.cfg.Fencer.Request(ctx, s.v, s.p.rank, s.off, len(payload))
+	}
+	if err == nil {
 		l.begin(s.w, "post", s.h, s.p.rank)
 		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
 	}
@@ -178,7 +191,7 @@ func (l *Endpoint) delivered(s *sending) error {
 	}
 	s.step = stepOver
 	l.stats.large.Sent++
-	l.dropLocked(s)
+	s.p.large.drop(s)
 	return nil
 }
 
@@ -197,7 +210,7 @@ func (l *Endpoint) giveUp(s *sending, err error) error {
 		s.step = stepOver
 	case !announced:
 		s.step = stepOver
-		l.dropLocked(s)
+		s.p.large.drop(s)
 	default:
 		s.step, s.w = stepWithdrawn, nil
 	}
@@ -217,7 +230,7 @@ func (l *Endpoint) giveUp(s *sending, err error) error {
 		l.sendSurely(s.p, &outgoing{kind: withdraw, token: s.token}, nil, func() {
 			l.mu.Lock()
 			if s.told = true; s.answered {
-				l.dropLocked(s)
+				s.p.large.drop(s)
 			}
 			l.mu.Unlock()
 		})
@@ -243,6 +256,9 @@ func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []ui
 	return l.stepLocked(p, &h, o.payload)
 }
 
+// stepSender is the name of a goroutine that waits to send a step.
+const stepSender = "step of a large payload"
+
 // sendSurely sends a step that must not get lost, unless the peer dies or the endpoint ends, which
 // end the payload. It does not wait: a goroutine of its own does, without a limit, if something is
 // missing. Then sent is called.
@@ -254,7 +270,7 @@ func (l *Endpoint) sendSurely(p *peer, o *outgoing, args []uint64, sent func()) 
 		err = l.trySend(p, o, args, nil)
 	}
 	if passing(err) {
-		l.cfg.Host.Go("large payload", func() {
+		l.cfg.Host.Go(stepSender, func() {
 			w := l.waiter()
 			defer l.recycle(w)
 			w.op, w.rank, w.since = "answer", p.rank, 0
@@ -325,9 +341,9 @@ func (a *Announcement) Payload() []byte {
 	return a.l.cfg.Segment[off : off+uint64(a.size) : off+uint64(a.size)]
 }
 
-// Grant gives the payload Size bytes of this rank's segment from an offset on, until Ended is called.
-// It does not wait, and handlers may call it. After an error the memory is the caller's still:
-// ErrAnswered if it was decided before, what Ended is told if that has come to an end, or a
+// Grant gives the payload Size bytes of this rank's segment from an offset on, until Ended is
+// called. It does not wait, and handlers may call it. After an error the memory is the caller's
+// still: ErrAnswered if it was decided before, what Ended is told if that has come to an end, or a
 // *fabric.BoundsError, after which other memory may be granted.
 func (a *Announcement) Grant(off uint64) error {
 	l := a.l
@@ -340,7 +356,7 @@ func (a *Announcement) Grant(off uint64) error {
 		return err
 	}
 	a.granted, a.off = true, off
-	a.watch = l.watchLocked(a.p)
+	a.watch = a.p.large.watch()
 	l.stats.large.Granted++
 	l.mu.Unlock()
 	l.sendSurely(a.p, &outgoing{kind: grant, token: a.token}, []uint64{off, uint64(a.size)}, nil)
@@ -354,7 +370,7 @@ func (a *Announcement) Refuse(reason error) error {
 	l.mu.Lock()
 	err := a.decideLocked()
 	if err == nil {
-		l.forgetLocked(a)
+		a.p.large.forget(a)
 		l.stats.large.Declined++
 	}
 	l.mu.Unlock()
@@ -415,7 +431,9 @@ func (a *Announcement) guard(f func()) (text string) {
 			a.l.stats.panics.Add(1)
 			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
 		}
+		fenceHandler(&a.l.cfg)
 	}()
+	fenceHandler(&a.l.cfg)
 	f()
 	return ""
 }

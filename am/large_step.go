@@ -11,6 +11,8 @@ import (
 // network keeps the order of messages, so both ends see the steps of all payloads in one order: a
 // rank that announces more than maxAnnounced, as its peer counts them, breaks the protocol.
 type transfers struct {
+	c      *core
+	p      *peer
 	out    []*sending // that have a place
 	queued queue.List[sending]
 	in     []*Announcement // neither refused nor ended
@@ -19,127 +21,115 @@ type transfers struct {
 // transfersLocked are a peer's.
 func (c *core) transfersLocked(p *peer) *transfers {
 	if p.large == nil {
-		p.large = new(transfers)
+		p.large = &transfers{c: c, p: p}
 	}
 	return p.large
 }
 
 func (t *transfers) sent(token uint64) *sending {
-	if t != nil {
-		for _, s := range t.out {
-			if s.token == token {
-				return s
-			}
+	for _, s := range t.out {
+		if s.token == token {
+			return s
 		}
 	}
 	return nil
 }
 
 func (t *transfers) announced(token uint64) *Announcement {
-	if t != nil {
-		for _, a := range t.in {
-			if a.token == token {
-				return a
-			}
+	for _, a := range t.in {
+		if a.token == token {
+			return a
 		}
 	}
 	return nil
 }
 
-// queueLocked gives a payload a place, or has it wait for one.
-func (c *core) queueLocked(s *sending) error {
-	if err := c.refusalLocked(announce); err != nil {
+// queue gives a payload a place, or has it wait for one.
+func (t *transfers) queue(s *sending) error {
+	if err := t.c.refusalLocked(announce); err != nil {
 		return err
 	}
-	if s.p.down != nil {
-		return &fabric.PeerDownError{Rank: s.p.rank, Op: "send", Cause: s.p.down}
+	if t.p.down != nil {
+		return &fabric.PeerDownError{Rank: t.p.rank, Op: "send", Cause: t.p.down}
 	}
-	t := c.transfersLocked(s.p)
 	t.queued.Add(&s.turn, s)
-	c.placeLocked(t)
+	t.place()
 	return nil
 }
 
-// placeLocked gives places that are free to those who wait.
-func (c *core) placeLocked(t *transfers) {
+// place gives places that are free to those who wait.
+func (t *transfers) place() {
 	for len(t.out) < maxAnnounced && t.queued.Len() > 0 {
 		s := t.queued.First()
 		s.turn.Leave()
-		s.step, s.token = stepAnnounced, c.watchLocked(s.p)
+		s.step, s.token = stepAnnounced, t.watch()
 		t.out = append(t.out, s)
-		c.transfers++
+		t.c.transfers++
 		s.w.unpark()
 	}
 }
 
-// dropLocked takes a payload from its place.
-func (c *core) dropLocked(s *sending) {
-	t := s.p.large
+// drop takes a payload from its place.
+func (t *transfers) drop(s *sending) {
 	i := slices.Index(t.out, s)
 	if i < 0 {
 		return // the peer's death or the endpoint's end did
 	}
 	t.out = slices.Delete(t.out, i, i+1)
-	c.transfers--
-	c.unwatchLocked(s.token)
-	c.placeLocked(t)
+	t.c.transfers--
+	t.unwatch(s.token)
+	t.place()
 }
 
-// unparkQueuedLocked has those look who wait for a place.
-func (c *core) unparkQueuedLocked(p *peer) {
-	if p.large != nil {
-		for s := p.large.queued.First(); s != nil; s = s.turn.Next() {
-			s.w.unpark()
-		}
+// unparkQueued has those look who wait for a place.
+func (t *transfers) unparkQueued() {
+	for s := t.queued.First(); s != nil; s = s.turn.Next() {
+		s.w.unpark()
 	}
 }
 
-// queuedLocked counts them.
-func (c *core) queuedLocked(rank int) int {
-	if t := c.known(rank).large; t != nil {
-		return t.queued.Len()
+// watch has the peer pinged of which something is awaited.
+func (t *transfers) watch() uint64 {
+	now := t.c.net.Now()
+	t.c.calls.grants++
+	if t.c.pingDue == 0 && t.c.cfg.PingAfter > 0 {
+		t.c.pingDue = now + t.c.cfg.PingAfter
+		t.c.armFrom(now, t.c.pingDue)
 	}
-	return 0
+	return t.c.calls.add(nil, t.p.rank, needGrant, nil, now)
 }
 
-// watchLocked has a peer pinged of which something is awaited.
-func (c *core) watchLocked(p *peer) uint64 {
-	now := c.net.Now()
-	c.calls.grants++
-	if c.pingDue == 0 && c.cfg.PingAfter > 0 {
-		c.pingDue = now + c.cfg.PingAfter
-		c.armFrom(now, c.pingDue)
-	}
-	return c.calls.add(nil, p.rank, needGrant, nil, now)
-}
-
-// unwatchLocked ends that, once.
-func (c *core) unwatchLocked(token uint64) {
-	e := &c.calls.e[index(token)-1]
+// unwatch ends that, once.
+func (t *transfers) unwatch(token uint64) {
+	e := &t.c.calls.e[index(token)-1]
 	if e.gen == uint32(token>>32) && e.needs == needGrant {
-		c.calls.grants--
-		c.calls.settle(index(token), needGrant)
+		t.c.calls.grants--
+		t.c.calls.settle(index(token), needGrant)
 	}
 }
 
-// stepLocked takes a step of a large payload that a peer sent; other messages are none. The error is
-// the peer's: it is to be cut off.
+// stepLocked takes a step of a large payload that a peer sent; other messages are none. The error
+// is the peer's: it is to be cut off.
 func (c *core) stepLocked(p *peer, h *head, payload []byte) error {
+	if h.kind <= ping || p.down != nil || c.end != nil {
+		return nil
+	}
+	t := c.transfersLocked(p)
 	switch h.kind {
 	case announce:
-		return c.announcedLocked(p, h)
+		return t.takeAnnouncement(h)
 	case grant, refusal:
-		return c.answeredLargeLocked(p, h, payload)
+		return t.takeAnswer(h, payload)
 	case data:
-		return c.deliveredLocked(p, h)
+		return t.takeData(h)
 	case withdraw:
-		c.withdrawnLocked(p, h)
+		t.takeWithdrawal(h)
 	}
 	return nil
 }
 
-func (c *core) announcedLocked(p *peer, h *head) error {
-	t, size := c.transfersLocked(p), h.args[0]
+func (t *transfers) takeAnnouncement(h *head) error {
+	size := h.args[0]
 	switch {
 	case len(t.in) >= maxAnnounced:
 		return broken("announces more payloads than it may", len(t.in)+1, maxAnnounced)
@@ -148,27 +138,27 @@ func (c *core) announcedLocked(p *peer, h *head) error {
 	case size > maxLong:
 		return &MessageError{Rule: "announces a payload that no write carries", Got: size, Limit: maxLong}
 	}
-	c.stats.large.Offered++
-	x := c.table.find(h.handler)
+	t.c.stats.large.Offered++
+	x := t.c.table.find(h.handler)
 	if x == nil || x.large == nil {
-		c.stats.large.Declined++
-		why := of(p.rank, broken("names a receiver of large payloads that is not there", int(h.handler), len(c.table.sorted)-1))
-		c.report(p.rank, why)
-		l, token := c.self, h.token
-		c.cfg.Host.Go("large payload", func() { l.refuseLarge(p, token, why.Error()) })
+		t.c.stats.large.Declined++
+		why := of(t.p.rank, broken("names a receiver of large payloads that is not there", int(h.handler), len(t.c.table.sorted)-1))
+		t.c.report(t.p.rank, why)
+		l, token := t.c.self, h.token
+		t.c.cfg.Host.Go("large payload", func() { l.refuseLarge(t.p, token, why.Error()) })
 		return nil
 	}
-	a := &Announcement{l: c.self, p: p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: true}
+	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: true}
 	t.in = append(t.in, a)
-	c.transfers++
-	c.telling++
-	c.cfg.Host.Go("receiver", a.announced)
+	t.c.transfers++
+	t.c.telling++
+	t.c.cfg.Host.Go("receiver", a.announced)
 	return nil
 }
 
-// answeredLargeLocked takes the one answer to an announcement.
-func (c *core) answeredLargeLocked(p *peer, h *head, text []byte) error {
-	s := p.large.sent(h.token)
+// takeAnswer takes the one answer to an announcement.
+func (t *transfers) takeAnswer(h *head, text []byte) error {
+	s := t.sent(h.token)
 	switch {
 	case s == nil:
 		return &MessageError{Rule: "answers a payload that is not announced", Got: h.token}
@@ -176,32 +166,32 @@ func (c *core) answeredLargeLocked(p *peer, h *head, text []byte) error {
 		return &MessageError{Rule: "answers a payload twice", Got: h.token}
 	case h.kind == grant && h.args[1] != s.size:
 		return &MessageError{Rule: "grants memory for a payload of another size", Got: h.args[1], Limit: s.size}
-	case h.kind == grant && c.cfg.SegmentSize != nil:
-		size := c.cfg.SegmentSize(p.rank)
-		if fabric.CheckRange("grant", p.rank, h.args[0], s.size, size) != nil {
+	case h.kind == grant && t.c.cfg.SegmentSize != nil:
+		size := t.c.cfg.SegmentSize(t.p.rank)
+		if fabric.CheckRange("grant", t.p.rank, h.args[0], s.size, size) != nil {
 			return &MessageError{Rule: "grants memory beyond its segment", Got: h.args[0], Limit: size}
 		}
 	}
 	s.answered = true
-	c.unwatchLocked(s.token)
+	t.unwatch(s.token)
 	switch {
 	case s.step == stepWithdrawn:
 		if s.told {
-			c.dropLocked(s)
+			t.drop(s)
 		}
 	case h.kind == grant:
 		s.step, s.off = stepGranted, h.args[0]
 		s.w.unpark()
 	default:
-		s.step, s.err = stepOver, &RefusedError{Rank: p.rank, Handler: s.h.name, Text: string(text)}
+		s.step, s.err = stepOver, &RefusedError{Rank: t.p.rank, Handler: s.h.name, Text: string(text)}
 		s.w.unpark()
-		c.dropLocked(s)
+		t.drop(s)
 	}
 	return nil
 }
 
-func (c *core) deliveredLocked(p *peer, h *head) error {
-	a := p.large.announced(h.token)
+func (t *transfers) takeData(h *head) error {
+	a := t.announced(h.token)
 	switch {
 	case a == nil:
 		return &MessageError{Rule: "sends a payload that is not announced", Got: h.token}
@@ -210,52 +200,50 @@ func (c *core) deliveredLocked(p *peer, h *head) error {
 	case h.off != a.off || uint64(h.length) != uint64(a.size):
 		return &MessageError{Rule: "sends a payload to other memory than was granted", Got: h.off, Limit: a.off}
 	}
-	c.stats.large.Delivered++
-	c.endedLocked(a, nil)
+	t.c.stats.large.Delivered++
+	t.ended(a, nil)
 	return nil
 }
 
-// withdrawnLocked ends a payload that its sender has given up, and answers that if nothing else will.
-// One that is not there was refused meanwhile.
-func (c *core) withdrawnLocked(p *peer, h *head) {
-	a := p.large.announced(h.token)
+// takeWithdrawal ends a payload that its sender has given up, and answers that if nothing else
+// will. One that is not there was refused meanwhile.
+func (t *transfers) takeWithdrawal(h *head) {
+	a := t.announced(h.token)
 	if a == nil {
 		return
 	}
 	if !a.decided {
-		l := c.self
-		c.cfg.Host.Go("large payload", func() { l.refuseLarge(p, a.token, ErrWithdrawn.Error()) })
+		l := t.c.self
+		t.c.cfg.Host.Go("large payload", func() { l.refuseLarge(t.p, a.token, ErrWithdrawn.Error()) })
 	}
-	c.stats.large.Cancelled++
-	c.endedLocked(a, ErrWithdrawn)
+	t.c.stats.large.Cancelled++
+	t.ended(a, ErrWithdrawn)
 }
 
-// endedLocked has the receiver told that a payload has ended.
-func (c *core) endedLocked(a *Announcement, err error) {
-	c.forgetLocked(a)
+// ended has the receiver told that a payload has ended.
+func (t *transfers) ended(a *Announcement, err error) {
+	t.forget(a)
 	a.ended, a.err = true, err
 	if !a.busy { // else the goroutine that runs Announced goes on with Ended
-		c.telling++
-		c.cfg.Host.Go("receiver", a.tell)
+		t.c.telling++
+		t.c.cfg.Host.Go("receiver", a.tell)
 	}
 }
 
-// forgetLocked takes an Announcement from those that go on.
-func (c *core) forgetLocked(a *Announcement) {
-	t := a.p.large
+// forget takes an Announcement from those that go on.
+func (t *transfers) forget(a *Announcement) {
 	if i := slices.Index(t.in, a); i >= 0 {
 		t.in = slices.Delete(t.in, i, i+1)
-		c.transfers--
+		t.c.transfers--
 	}
 	if a.watch != 0 {
-		c.unwatchLocked(a.watch)
+		t.unwatch(a.watch)
 	}
 }
 
-// endTransfersLocked ends all large payloads from and to a peer, because of its death or the end of
-// the endpoint.
-func (c *core) endTransfersLocked(p *peer, cause error) {
-	t := p.large
+// end ends all large payloads from and to the peer, because of its death or the end of the
+// endpoint. t may be nil.
+func (t *transfers) end(cause error) {
 	if t == nil {
 		return
 	}
@@ -265,8 +253,8 @@ func (c *core) endTransfersLocked(p *peer, cause error) {
 		s.w.unpark()
 	}
 	for _, s := range t.out {
-		c.unwatchLocked(s.token)
-		c.transfers--
+		t.unwatch(s.token)
+		t.c.transfers--
 		if s.step != stepWithdrawn {
 			s.step, s.err = stepOver, cause
 			s.w.unpark()
@@ -274,7 +262,7 @@ func (c *core) endTransfersLocked(p *peer, cause error) {
 	}
 	t.out = nil
 	for _, a := range slices.Clone(t.in) {
-		c.stats.large.Cancelled++
-		c.endedLocked(a, cause)
+		t.c.stats.large.Cancelled++
+		t.ended(a, cause)
 	}
 }

@@ -33,8 +33,8 @@ func pattern(id uint64, n int) []byte {
 	return b
 }
 
-// largeWorld is a simulated job whose ranks send each other large payloads, and grant, refuse and put
-// off as they please.
+// largeWorld is a simulated job whose ranks send each other large payloads, and grant, refuse and
+// put off as they please.
 type largeWorld struct {
 	*testing.T
 	seed    uint64

@@ -12,9 +12,9 @@ import (
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
-// holders have rank 0's goroutines take a lock of rank 1, more of them than there are reply buffers,
-// and the one that has it allocate there, which is a call of the library's. together: the library's
-// handler is on the program's endpoint.
+// holders have rank 0's goroutines take a lock of rank 1, more of them than there are reply
+// buffers, and the one that has it allocate there, which is a call of the library's. together: the
+// library's handler is on the program's endpoint.
 func holders(t *testing.T, together bool, credits, replies int, seed uint64) (done int, err error) {
 	const users, times = 12, 5
 	program, library, name := am.NewTable(), am.NewLibraryTable(), "conduit.alloc"

@@ -71,3 +71,28 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 		},
 	)
 }
+
+// The random worlds of large payloads find what loses memory or places.
+func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
+	edit := func(file, old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "am/" + file, Old: old, New: wrong}}
+	}
+	faulttest.Suite{Package: "am", Run: "^TestLargePayloadsInRandomWorlds$", Timeout: 2 * time.Minute}.Check(t,
+		faulttest.Fault{
+			Name: "a withdrawal is not answered", Found: "stopped at|context deadline exceeded",
+			Edits: edit("large_step.go", "\tif !a.decided {\n", "\tif false {\n"),
+		},
+		faulttest.Fault{
+			Name: "a place is free before the answer", Found: "answers a payload that is not announced|is down",
+			Edits: edit("large.go", "if s.told = true; s.answered {", "if s.told = true; true {"),
+		},
+		faulttest.Fault{
+			Name: "a death forgets what was granted", Found: "blocks are back|stopped at",
+			Edits: edit("large_step.go", "\t\tt.ended(a, cause)\n", "\t\tt.forget(a)\n"),
+		},
+		faulttest.Fault{
+			Name: "a withdrawal comes back twice", Found: "has ended twice",
+			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.telling++\n\tt.c.cfg.Host.Go(\"receiver\", a.tell)\n"),
+		},
+	)
+}

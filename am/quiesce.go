@@ -39,7 +39,9 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 	l.eachPeer(func(p *peer) {
 		l.mu.Lock()
 		l.acquirer.unparkAll(p)
-		l.unparkQueuedLocked(p)
+		if p.large != nil {
+			p.large.unparkQueued()
+		}
 		l.mu.Unlock()
 	})
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)

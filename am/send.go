@@ -7,7 +7,8 @@ import (
 )
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on
-// from then. This and Prepare are the only places where a request waits for what the acquirer gives.
+// from then. This and Prepare are the only places where a request waits for what the acquirer
+// gives.
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.trySend(p, o, args, w)

@@ -45,7 +45,7 @@ func (g *progress) explainLocked(e *StallError, w *waiter) {
 		e.Resource, e.Holder = "the end of a write", "the network"
 	case opAnnounce:
 		e.Resource, e.Holder = "a place among the payloads announced to the rank", fmt.Sprintf("%d that it has granted no memory, or that are being sent", maxAnnounced)
-		e.Queue = g.queuedLocked(w.rank)
+		e.Queue = g.known(w.rank).large.queued.Len()
 	case opGrant:
 		e.Resource, e.Holder, e.Queue = "a grant of memory", "the receiver there, or a rank that does not poll", g.calls.grants
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Version is that of the format of messages, which the package comment describes.
-const Version = 1
+const Version = 2
 
 // MaxArgs is how many arguments a message has at most.
 const MaxArgs = 16

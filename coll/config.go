@@ -10,13 +10,18 @@ import (
 // Region is the name of the region that coll asks for.
 const Region = "conduit.coll"
 
-// Config is equal on all ranks.
+// Config is equal on all ranks, but for Check and Learned.
 type Config struct {
-	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 16.
+	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
 	Slots int
-	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB to
-	// 64 MiB, default 128 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
+	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB
+	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
 	SlotBytes int
+	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
+	Check func() error
+	// Learned is called when an operation has ended well, on its goroutine: this rank knows then what
+	// others did before they took part. nil: nobody asks.
+	Learned func()
 }
 
 const (
@@ -32,18 +37,18 @@ type shape struct {
 	rails int    // of the team of all
 	chunk uint64 // bytes of data of a message
 
-	acks, reports, suspects, entries uint64 // where these begin
-	entry                            uint64 // bytes
-	slot                             uint64 // bytes
+	acks, reports, sets, entries uint64 // where these begin
+	entry                        uint64 // bytes
+	slot                         uint64 // bytes
 }
 
 // withDefaults fills in what is 0 and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	if c.Slots == 0 {
-		c.Slots = 16
+		c.Slots = 8
 	}
 	if c.SlotBytes == 0 {
-		c.SlotBytes = 128 << 10
+		c.SlotBytes = 64 << 10
 	}
 	if c.Slots < 1 || c.Slots > 4096 {
 		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)
@@ -68,8 +73,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.entry = line + s.chunk
 	s.acks = line
 	s.reports = s.acks + roundUp(8*uint64(s.rails))
-	s.suspects = s.reports + 2*roundUp(8*uint64(size))
-	s.entries = s.suspects + roundUp(8*uint64(suspectWords(size)))
+	s.sets = s.reports + 2*roundUp(8*uint64(size))
+	s.entries = s.sets + roundUp(16*uint64(setWords(size)))
 	s.slot = s.entries + s.entry*uint64(depth*s.rails)
 	return s, nil
 }
@@ -77,7 +82,8 @@ func newShape(size int, cfg Config) (shape, error) {
 // railsOf is the number of rails of a team of n: the logarithm of n to base 2, rounded up.
 func railsOf(n int) int { return bits.Len(uint(n - 1)) }
 
-func suspectWords(size int) int { return (size + 63) / 64 }
+// setWords is the number of words that a set of ranks has.
+func setWords(size int) int { return (size + 63) / 64 }
 
 func roundUp(n uint64) uint64 { return (n + line - 1) &^ (line - 1) }
 

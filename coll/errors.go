@@ -45,7 +45,7 @@ type BrokenError struct {
 	Slot   int    // of the team
 	Reason Reason // and
 	Rank   int    // of the job: who gave up, found the mismatch, died, or called Shrink
-	Op     Kind   // the operation that Rank was in; None where that is not known
+	Op     Kind   // the operation that Rank was in; KindNone where that is not known
 	Number uint64 // of that operation in its team, from 1
 	Cause  error  // as far as this rank knows it; else nil
 }
@@ -75,8 +75,8 @@ func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
 // Unwrap returns the cause.
 func (e *BrokenError) Unwrap() error { return e.Cause }
 
-// MismatchError says that two members were in different operations, or in the same kind with another
-// number, root or name. It breaks the team.
+// MismatchError says that two members were in different operations, or in the same kind with
+// another number, root or name. It breaks the team.
 type MismatchError struct {
 	Rank   int    // this one, of the job
 	Op     Kind   // what it was in
@@ -93,8 +93,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("rank %d is in a %v, number %d, and rank %d in a %v", e.Rank, e.Op, e.Number, e.Peer, e.PeerOp)
 }
 
-// LengthError says that a rank's buffer in a broadcast is not as long as the root's. Ranks are those
-// of the team.
+// LengthError says that a rank's buffer in a broadcast is not as long as the root's. Ranks are
+// those of the team.
 type LengthError struct {
 	Op      string
 	Rank    int // with a buffer of another length

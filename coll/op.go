@@ -7,7 +7,6 @@ import (
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // Kind is a kind of operation.
@@ -15,30 +14,30 @@ type Kind uint8
 
 // The kinds. A message has 4 bits for it.
 const (
-	None Kind = iota
-	Barrier
-	Broadcast
-	AllGather
-	Split
-	Free
-	Shrink
+	KindNone Kind = iota
+	KindBarrier
+	KindBroadcast
+	KindAllGather
+	KindSplit
+	KindFree
+	KindShrink
 )
 
 func (k Kind) String() string {
 	switch k {
-	case None:
+	case KindNone:
 		return "operation"
-	case Barrier:
+	case KindBarrier:
 		return "barrier"
-	case Broadcast:
+	case KindBroadcast:
 		return "broadcast"
-	case AllGather:
+	case KindAllGather:
 		return "all-gather"
-	case Split:
+	case KindSplit:
 		return "split"
-	case Free:
+	case KindFree:
 		return "free"
-	case Shrink:
+	case KindShrink:
 		return "shrink"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
@@ -79,8 +78,7 @@ func (t *Team) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
-	lockrank.CheckCommunication(c.kind.String())
-	if err := t.teams.enter(); err != nil {
+	if err := t.teams.admit(c.kind.String()); err != nil {
 		return err
 	}
 	defer t.teams.leave()
@@ -106,6 +104,9 @@ func (t *Team) perform(ctx context.Context, c call) error {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		if learned := t.teams.learned; learned != nil {
+			learned()
+		}
 		return nil
 	}
 	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
@@ -114,8 +115,8 @@ func (t *Team) perform(ctx context.Context, c call) error {
 	return err
 }
 
-// numberBits are those of an operation's number in a message. A member is ahead of another by at most
-// depth operations for each rail, hence far less.
+// numberBits are those of an operation's number in a message. A member is ahead of another by at
+// most depth operations for each rail, hence far less.
 const numberBits = 1<<12 - 1
 
 // signature is what the words of an operation's messages have in common, in 32 bits: the kind (4

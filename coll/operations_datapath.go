@@ -24,8 +24,8 @@ func (o *op) meet() error {
 // head is the number of bytes that the root sends in all, in front of a broadcast's first message.
 const head = 8
 
-// broadcast sends buf down a binomial tree, message by message, as they come. A member with a buffer
-// of another length passes the messages on and keeps nothing; total is the root's length.
+// broadcast sends buf down a binomial tree, message by message, as they come. A member with a
+// buffer of another length passes the messages on and keeps nothing; total is the root's length.
 func (o *op) broadcast(buf []byte) (total uint64, err error) {
 	t, chunk := o.t, int(o.t.teams.shape.chunk)
 	me := (t.me - o.root + t.n) % t.n // the root is 0 in the tree
@@ -138,9 +138,9 @@ func (o *op) gatherEqual(mine []byte) ([]byte, error) {
 }
 
 // bruck fills blobs, which begins with this member's own, with those of the members before it, the
-// nearest first (Bruck et al. 1997). In round r a member has the blobs of 2^r members, and sends them,
-// or what is still missing there, to the one 2^r after it. Each blob reaches each member once. size is
-// how many bytes the first k blobs have.
+// nearest first (Bruck et al. 1997). In round r a member has the blobs of 2^r members, and sends
+// them, or what is still missing there, to the one 2^r after it. Each blob reaches each member
+// once. size is how many bytes the first k blobs have.
 func (o *op) bruck(blobs []byte, size func(k int) uint64) error {
 	for r := range o.t.rails {
 		has := 1 << r

@@ -9,11 +9,11 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// Pending is an operation that was started and has its place in the team's order. Its buffers are the
-// operation's until it is done. It runs in a goroutine of its own, and through the lanes that all
-// teams share.
+// Pending is an operation that was started and has its place in the team's order. Its buffers are
+// the operation's until it is done. It runs in a goroutine of its own, and through the lanes that
+// all teams share.
 type Pending struct {
-	host    am.Host
+	teams   *Teams
 	mu      sync.Mutex
 	done    bool
 	err     error
@@ -25,26 +25,26 @@ type Pending struct {
 // when it had not begun.
 func (t *Team) StartBarrier(ctx context.Context) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, Barrier, func(run func(call) error) error { return run(barrier("")) })
+	return p.start(t, ctx, KindBarrier, func(run func(call) error) error { return run(barrier("")) })
 }
 
 // StartBroadcast starts Team.Broadcast, as StartBarrier does.
 func (t *Team) StartBroadcast(ctx context.Context, root int, buf []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, Broadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
+	return p.start(t, ctx, KindBroadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
 }
 
 // StartAllGather starts Team.AllGather, as StartBarrier does. Blobs has the result.
 func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, AllGather, func(run func(call) error) error {
+	return p.start(t, ctx, KindAllGather, func(run func(call) error) error {
 		var tooMuch error
 		err := run(allGather(mine, nil, &p.all, &tooMuch))
 		return errors.Join(err, tooMuch)
 	})
 }
 
-func (t *Team) pending() *Pending { return &Pending{host: t.teams.env.Host()} }
+func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
 func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run func(call) error) error) *Pending {
@@ -53,7 +53,7 @@ func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run fun
 		return p
 	}
 	turn := t.turns.join()
-	p.host.Go("collective operation", func() {
+	p.teams.env.Host().Go("collective operation", func() {
 		defer t.teams.leave()
 		if err := turn.wait(ctx); err != nil {
 			// The others go on to it, and must not wait for ever.
@@ -85,12 +85,19 @@ func (p *Pending) Done() (bool, error) {
 // Wait blocks until the operation has ended and returns its error. When ctx ends the wait, with its
 // cause, the operation goes on.
 func (p *Pending) Wait(ctx context.Context) error {
+	if done, err := p.Done(); done {
+		return err
+	}
+	if err := p.teams.admit("wait"); err != nil {
+		return err
+	}
+	defer p.teams.leave()
 	p.mu.Lock()
 	if p.done {
 		defer p.mu.Unlock()
 		return p.err
 	}
-	w := p.host.NewParker()
+	w := p.teams.env.Host().NewParker()
 	p.waiters = append(p.waiters, w)
 	p.mu.Unlock()
 	for {

@@ -128,8 +128,8 @@ func (o *op) take(rail int, dst []byte) error {
 	return o.consumed(rail)
 }
 
-// exchange sends out along a rail, and receives in from it, one message after the other. All members
-// do so at once, and none of them is more than depth messages ahead of the next.
+// exchange sends out along a rail, and receives in from it, one message after the other. All
+// members do so at once, and none of them is more than depth messages ahead of the next.
 func (o *op) exchange(rail int, out, in []byte) error {
 	chunk := int(o.t.teams.shape.chunk)
 	for at := 0; at < len(out) || at < len(in); at += chunk {

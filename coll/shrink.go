@@ -14,38 +14,42 @@ import (
 
 // Shrink returns a team of the members that live, in the order of this one, which ends. All live
 // members call it; whoever calls it breaks the team, so that the others' operations end and they
-// do too. It blocks until they have agreed on who is dead, which needs all that are not, and takes a
-// bounded time after the last of them has called it and the last death was found. Members that die
-// meanwhile may be in the new team: then that is broken. After an error it can be called again.
+// do too. It blocks until they have agreed on who is dead, which needs all that are not, and takes
+// a bounded time after the last of them has called it and the last death was found. Members that
+// die meanwhile may be in the new team: then that is broken. After an error it can be called
+// again, or the team left.
 //
 // A member that one of them takes for dead is dead for all. If it lives it gets ErrExcluded, or,
 // where no word of the others reaches it, a team without them.
 func (t *Team) Shrink(ctx context.Context) (*Team, error) {
-	if err := t.teams.enter(); err != nil {
+	if err := t.teams.admit(KindShrink.String()); err != nil {
 		return nil, err
 	}
 	defer t.teams.leave()
 	if t.known() == nil {
-		t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: Shrink})
+		t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: KindShrink})
 	}
 	t.tell()
 	turn := t.turns.join()
 	if err := turn.wait(ctx); err != nil {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, err)
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, err)
 	}
 	defer t.turns.unlock()
-	if how := t.ended.Load(); how != nil {
-		return nil, t.usable()
+	if e := t.known(); e.Reason == Died && e.Rank == t.Member(t.me) {
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, ErrExcluded)
 	}
-	dead, err := t.agree(ctx)
+	if t.ended.Load() != nil {
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, t.usable())
+	}
+	out, err := t.agree(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("coll: %v: %w", Shrink, err)
+		return nil, fmt.Errorf("coll: %v: %w", KindShrink, err)
 	}
 	var members []int32
 	me := -1
 	for i := range t.n {
 		rank := t.Member(i)
-		if dead.has(rank) {
+		if out.has(rank) {
 			continue
 		}
 		if i == t.me {
@@ -53,51 +57,52 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 		}
 		members = append(members, int32(rank))
 	}
-	t.end("shrunk", false)
-	generation := (t.generation + 1) & generations
-	t.teams.mu.Lock()
-	t.teams.slots[t.slot].generation = generation
-	t.teams.mu.Unlock()
-	return t.teams.newTeam(t.slot, generation, members, me), nil
+	t.end("shrunk", func(s *slot) { s.generation = t.next() })
+	return t.teams.newTeam(t.slot, t.next(), members, me), nil
 }
 
-// suspects is a set of ranks of the job.
-type suspects []uint64
+// outside is a set of ranks of the job that do not come along: in its first half a bit for each
+// that is dead, in its second for each that has given the team up.
+type outside []uint64
 
-func (s suspects) has(rank int) bool { return s[rank/64]>>(rank%64)&1 == 1 }
-func (s suspects) add(rank int)      { s[rank/64] |= 1 << (rank % 64) }
+func (s outside) dead() outside     { return s[:len(s)/2] }
+func (s outside) gone() outside     { return s[len(s)/2:] }
+func (s outside) bit(rank int) bool { return s[rank/64]>>(rank%64)&1 == 1 }
+func (s outside) set(rank int)      { s[rank/64] |= 1 << (rank % 64) }
+func (s outside) has(rank int) bool { return s.dead().bit(rank) || s.gone().bit(rank) }
 
 // digest stands for the set in a report.
-func (s suspects) digest() uint64 {
+func (s outside) digest() uint64 {
 	h := fnv.New64a()
 	var b [8]byte
 	for _, w := range s {
 		binary.LittleEndian.PutUint64(b[:], w)
 		h.Write(b[:])
 	}
-	return h.Sum64() & digests
+	return 1 + h.Sum64()%(gaveUp-1)
 }
 
 // A report is the word in which a member tells the others its set:
-// generation (24 bits), final (1), digest (39).
+// generation (24 bits), final (1), digest (39; 0: none; all ones: it has given the team up).
 const (
 	final   = 1 << 39
 	digests = final - 1
+	gaveUp  = digests
 )
 
-// agreement is the state of a member that agrees with the others on who is dead.
+// agreement is the state of a member that agrees with the others on who comes along.
 //
-// Each member has a set, which only grows. It keeps it in its own slot and writes a report of it into
-// the slots of all others. One whose report differs is asked for its set, by a get. A member whose set
-// all members outside of it have reported makes it final, and never changes it again; so does one that
-// has had the set which a member outside of its own reports as final. Two live members cannot make
-// different sets final: the larger one was reported by all outside of it, also by who made the
-// smaller one final, which had it before and reported nothing after. Whatever the set, a
-// member flushes before its first report. So when the set is final everything that the members had
-// sent in the team has arrived, and the slot can be used again.
+// Each member has a set, which only grows. It keeps it in its own slot and writes a report of it
+// into the slots of all others. One whose report differs is asked for its set, by a get. A member
+// whose set all members outside of it have reported makes it final, and never changes it again; so
+// does one that has had the set which a member outside of its own reports as final. Two live
+// members cannot make different sets final: the larger one was reported by all outside of it, also
+// by who made the smaller one final, which had it before and reported nothing after. Whatever the
+// set, a member flushes before its first report. So when the set is final everything that the
+// members had sent in the team has arrived, and the slot can be used again.
 type agreement struct {
-	dead     suspects
-	had      map[uint64]suspects // reported before, by digest
+	out      outside
+	had      map[uint64]outside // reported before, by digest
 	final    bool
 	reported uint64
 }
@@ -105,19 +110,19 @@ type agreement struct {
 // agreeEvery is how often a member looks for reports.
 const agreeEvery = time.Millisecond
 
-func (t *Team) agree(ctx context.Context) (suspects, error) {
+func (t *Team) agree(ctx context.Context) (outside, error) {
 	if t.agreement == nil {
 		if err := t.teams.flush(ctx); err != nil {
 			return nil, err
 		}
-		t.agreement = &agreement{dead: make(suspects, suspectWords(t.teams.size)), had: map[uint64]suspects{}}
+		t.agreement = &agreement{out: make(outside, 2*setWords(t.teams.size)), had: map[uint64]outside{}}
 	}
 	a := t.agreement
 	for {
 		if err := t.hear(ctx, a); err != nil {
 			return nil, err
 		}
-		if a.dead.has(t.Member(t.me)) {
+		if a.out.has(t.Member(t.me)) {
 			return nil, ErrExcluded
 		}
 		if !a.final && t.unanimous(a) {
@@ -128,7 +133,7 @@ func (t *Team) agree(ctx context.Context) (suspects, error) {
 		}
 		if a.final {
 			// What is on its way to the others must not arrive in the slot's next team.
-			return a.dead, t.teams.flush(ctx)
+			return a.out, t.teams.flush(ctx)
 		}
 		select {
 		case <-t.teams.env.Closing():
@@ -142,11 +147,11 @@ func (t *Team) agree(ctx context.Context) (suspects, error) {
 	}
 }
 
-// others are the members that a set leaves, without this one.
-func (t *Team) others(dead suspects) func(yield func(rank int) bool) {
+// others are the members that a set does not have, without this one.
+func (t *Team) others(has func(rank int) bool) func(yield func(rank int) bool) {
 	return func(yield func(rank int) bool) {
 		for i := range t.n {
-			if rank := t.Member(i); i != t.me && !dead.has(rank) && !yield(rank) {
+			if rank := t.Member(i); i != t.me && !has(rank) && !yield(rank) {
 				return
 			}
 		}
@@ -154,12 +159,12 @@ func (t *Team) others(dead suspects) func(yield func(rank int) bool) {
 }
 
 // reportAt is the place in a slot for a rank's report. Who has agreed may be at the next agreement
-// while others still read what made this one final, but no further: that needs all. So there are two
-// words, for even generations and odd ones. As a word has one writer, one that arrives late is
+// while others still read what made this one final, but no further: that needs all. So there are
+// two words, for even generations and odd ones. As a word has one writer, one that arrives late is
 // overwritten by the writer's next.
 func (t *Team) reportAt(rank int) uint64 {
 	s := &t.teams.shape
-	return s.reports + uint64(t.generation%2)*(s.suspects-s.reports)/2 + 8*uint64(rank)
+	return s.reports + uint64(t.generation%2)*(s.sets-s.reports)/2 + 8*uint64(rank)
 }
 
 // reportOf is what a member has reported in this team; 0: nothing.
@@ -173,19 +178,19 @@ func (t *Team) reportOf(rank int) uint64 {
 
 // hear takes over what the job and the members know.
 func (t *Team) hear(ctx context.Context, a *agreement) error {
-	for rank := range t.others(a.dead) {
+	for rank := range t.others(a.out.has) {
 		r := t.reportOf(rank)
 		if set, ok := a.had[r&digests]; ok && r&final != 0 && !a.final {
-			a.dead, a.final = append(suspects(nil), set...), true
+			a.out, a.final = append(outside(nil), set...), true
 		}
-		if a.final {
+		switch {
+		case a.final:
 			return nil
-		}
-		if t.teams.env.Down(rank) != nil {
-			a.dead.add(rank)
-			continue
-		}
-		if r&digests != 0 && r&digests != a.reported&digests {
+		case t.teams.env.Down(rank) != nil:
+			a.out.dead().set(rank)
+		case r&digests == gaveUp:
+			a.out.gone().set(rank)
+		case r != 0 && r&digests != a.reported&digests:
 			if err := t.ask(ctx, a, rank, r&digests); err != nil {
 				return err
 			}
@@ -196,36 +201,56 @@ func (t *Team) hear(ctx context.Context, a *agreement) error {
 
 // ask gets a member's set, and takes over what is in it, if it is the one that it has reported.
 func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) error {
-	b := make([]byte, 8*len(a.dead))
-	if err := t.teams.get(ctx, rank, t.off+t.teams.shape.suspects, b); err != nil {
+	b := make([]byte, 8*len(a.out))
+	if err := t.teams.get(ctx, rank, t.off+t.teams.shape.sets, b); err != nil {
 		return t.blame(rank, err)
 	}
-	set := make(suspects, len(a.dead))
+	set := make(outside, len(a.out))
 	for i := range set {
 		set[i] = binary.NativeEndian.Uint64(b[8*i:])
 	}
 	if set.digest() != digest {
 		return nil // it has changed since, and will be reported
 	}
-	for other := range t.others(a.dead) {
-		if set.has(other) {
-			a.dead.add(other)
+	if me := t.Member(t.me); set.has(me) {
+		a.out.dead().set(me)
+		return nil
+	}
+	for other := range t.others(func(int) bool { return false }) {
+		if set.gone().bit(other) {
+			a.out.gone().set(other)
+		}
+		if set.dead().bit(other) && !a.out.dead().bit(other) {
+			a.out.dead().set(other)
+			t.dismiss(ctx, other)
 			t.teams.env.SetDown(other, fmt.Errorf("rank %d takes it for dead", rank))
 		}
-	}
-	if me := t.Member(t.me); set.has(me) {
-		a.dead.add(me)
 	}
 	return nil
 }
 
+// dismissal bounds how long a rank is waited for that may be dead.
+const dismissal = 100 * time.Millisecond
+
+// dismiss tells a rank that the others take it for dead, if it is not: afterwards nothing passes
+// between them any more.
+func (t *Team) dismiss(ctx context.Context, rank int) {
+	var w [8]byte
+	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
+	ctx, cancel := t.teams.env.Host().WithTimeout(ctx, dismissal)
+	defer cancel()
+	if t.teams.post(ctx, rank, t.off+brokenWord, w[:]) == nil {
+		_ = t.teams.flush(ctx) // what fails goes to a rank that is down
+	}
+}
+
 // unanimous reports whether all that the set leaves have reported it.
 func (t *Team) unanimous(a *agreement) bool {
-	mine := a.dead.digest()
+	mine := a.out.digest()
 	if a.reported&digests != mine {
 		return false
 	}
-	for rank := range t.others(a.dead) {
+	for rank := range t.others(a.out.has) {
 		if t.reportOf(rank)&digests != mine {
 			return false
 		}
@@ -235,28 +260,69 @@ func (t *Team) unanimous(a *agreement) bool {
 
 // report tells the others the set, if it is another one than before, or final.
 func (t *Team) report(ctx context.Context, a *agreement) error {
-	r := a.dead.digest()
+	r := a.out.digest()
 	if a.final {
 		r |= final
 	}
 	if r == a.reported {
 		return nil
 	}
-	for i, w := range a.dead {
-		atomic.StoreUint64(word(t.mem, t.teams.shape.suspects+8*uint64(i)), w)
+	for i, w := range a.out {
+		atomic.StoreUint64(word(t.mem, t.teams.shape.sets+8*uint64(i)), w)
 	}
-	a.had[r&digests] = append(suspects(nil), a.dead...)
+	a.had[r&digests] = append(outside(nil), a.out...)
+	if err := t.spread(ctx, r, a.out.dead().bit); err != nil {
+		return err
+	}
+	a.reported = r
+	return nil
+}
+
+// spread writes a report to the members that a set does not have. Those that have given the team up
+// get it too: it says to them that what this rank had sent has arrived.
+func (t *Team) spread(ctx context.Context, report uint64, has func(rank int) bool) error {
 	var b [8]byte
-	binary.NativeEndian.PutUint64(b[:], uint64(t.generation)<<40|r)
-	for rank := range t.others(a.dead) {
+	binary.NativeEndian.PutUint64(b[:], uint64(t.generation)<<40|report)
+	for rank := range t.others(has) {
 		err := t.teams.post(ctx, rank, t.off+t.reportAt(t.Member(t.me)), b[:])
 		if err := t.blame(rank, err); err != nil {
 			return err
 		}
 	}
-	a.reported = r
 	return nil
 }
+
+// giveUp leaves a broken team for good. The others' Shrink does without this rank.
+func (t *Team) giveUp(ctx context.Context) error {
+	t.tell()
+	if err := t.teams.flush(ctx); err != nil {
+		return err
+	}
+	down := func(rank int) bool { return t.teams.env.Down(rank) != nil }
+	if err := t.spread(ctx, gaveUp, down); err != nil {
+		return err
+	}
+	if t.agreement != nil {
+		// A Shrink was abandoned: the others may be on with a team that has this rank.
+		e := &BrokenError{Reason: Abandoned, Rank: t.Member(t.me), Op: KindShrink}
+		t.write(strayWord, encodeBroken(t.next(), e))
+	}
+	t.end("given up", func(s *slot) { s.left = t })
+	return nil
+}
+
+// quiet reports whether nothing of a team that was given up can arrive any more.
+func (t *Team) quiet() bool {
+	for rank := range t.others(func(rank int) bool { return t.teams.env.Down(rank) != nil }) {
+		if t.reportOf(rank) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// next is the generation of the team that follows.
+func (t *Team) next() uint32 { return successor(t.generation) }
 
 // blame has the job know of a death that an operation found. Other errors it returns.
 func (t *Team) blame(rank int, err error) error {

@@ -14,16 +14,16 @@ import (
 // Undefined is the color of a member that Split puts in no team.
 const Undefined = math.MinInt
 
-// Split makes a team of the members that give the same color, ordered by key, and by rank in this team
-// where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is Undefined. Every
-// member calls it. Without a slot that is free on all members of a color no team is made, every member
-// gets the same *NoSlotError, and this team goes on.
+// Split makes a team of the members that give the same color, ordered by key, and by rank in this
+// team where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is
+// Undefined. Every member calls it. Without a slot that is free on all members of a color no team
+// is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
 	var none error
-	err = t.run(ctx, call{kind: Split, do: func(o *op) (err error) {
+	err = t.run(ctx, call{kind: KindSplit, do: func(o *op) (err error) {
 		made, err = o.split(color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
-			none, err = fmt.Errorf("coll: %v: %w", Split, err), nil
+			none, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
 		}
 		return err
 	}})
@@ -52,7 +52,8 @@ func (o *op) split(color, key int) (*Team, error) {
 			return nil, &NoSlotError{Slots: m.shape.slots, Color: groups[0][0].color}
 		}
 		// Splits of other teams at the same time begin to look for a slot elsewhere.
-		p, err := choose(groups, t.me, t.slot*5+try*3, m.shape.slots)
+		salt := t.generation ^ t.generation>>12 ^ uint32(o.sign) ^ uint32(try)<<9
+		p, err := choose(groups, t.me, t.slot*5+try*3, m.shape.slots, salt)
 		if err != nil {
 			return nil, err
 		}
@@ -65,20 +66,37 @@ func (o *op) split(color, key int) (*Team, error) {
 			if p == nil {
 				return nil, nil
 			}
-			members := make([]int32, len(p.group))
-			for i, g := range p.group {
-				members[i] = int32(t.Member(g.rank))
+			return o.join(p), nil
+		}
+		if err != nil {
+			if p != nil && ok == 1 {
+				o.decline(p, err)
 			}
-			return m.newTeam(p.slot, p.generation, members, p.me), nil
+			return nil, err
 		}
 		if p != nil && ok == 1 {
 			m.unreserve(p.slot)
 		}
-		if err != nil {
-			return nil, err
-		}
 		m.env.Host().Sleep(time.Duration(try+1) * time.Duration(t.slot+1) * time.Millisecond)
 	}
+}
+
+// join makes the new team.
+func (o *op) join(p *part) *Team {
+	members := make([]int32, len(p.group))
+	for i, g := range p.group {
+		members[i] = int32(o.t.Member(g.rank))
+	}
+	return o.t.teams.newTeam(p.slot, p.generation, members, p.me)
+}
+
+// decline leaves a team that others may already have, and this rank has not: the Split has failed
+// here.
+func (o *op) decline(p *part, cause error) {
+	made := o.join(p)
+	made.fail(KindSplit, 0, cause)
+	// What fails is the network, or this rank was killed: nobody can be told.
+	_ = made.giveUp(context.WithoutCancel(o.ctx))
 }
 
 // part is this member's new team.
@@ -89,9 +107,9 @@ type part struct {
 	generation uint32
 }
 
-// choose finds a slot for each group, as all members do from the same data. It returns this member's,
-// nil without one.
-func choose(groups [][]member, me, from, slots int) (mine *part, err error) {
+// choose finds a slot for each group, as all members do from the same data. It returns this
+// member's, nil without one.
+func choose(groups [][]member, me, from, slots int, salt uint32) (mine *part, err error) {
 	for _, g := range groups {
 		p := part{group: g, me: slices.IndexFunc(g, func(x member) bool { return x.rank == me }), slot: -1}
 		for i := 0; i < slots && p.slot < 0; i++ {
@@ -104,9 +122,9 @@ func choose(groups [][]member, me, from, slots int) (mine *part, err error) {
 			return nil, &NoSlotError{Slots: slots, Color: g[0].color}
 		}
 		for _, x := range g {
-			p.generation = max(p.generation, x.slots[p.slot].generation)
+			p.generation = max(p.generation, x.slots[p.slot].generation&counts)
 		}
-		p.generation = (p.generation + 1) & generations
+		p.generation = successor(p.generation) | salt<<12&generations
 		if p.me >= 0 {
 			mine = &p
 		}
@@ -155,13 +173,15 @@ func decodeMembers(b []byte, n, slots int) [][]member {
 	return groups
 }
 
-// Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does. The
-// team cannot be used afterwards. A broken team cannot be freed: free the one that Shrink returns.
+// Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does.
+// The team cannot be used afterwards. A broken team is not freed: Shrink it, or Leave it. Where a
+// member breaks the team within Free it may have ended on others; those who get an error call
+// Leave then, and this slot is lost to them.
 func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
 	}
-	return t.run(ctx, call{kind: Free, do: func(o *op) error {
+	return t.run(ctx, call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
 		if err := t.teams.flush(o.ctx); err != nil {
@@ -171,13 +191,39 @@ func (t *Team) Free(ctx context.Context) error {
 		if err := o.meet(); err != nil {
 			return err
 		}
-		t.end("freed", true)
+		t.end("freed", func(s *slot) { s.taken = false })
 		return nil
 	}})
 }
 
+// Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
+// without it. The slot is free again when each of the others has called Shrink or Leave.
+func (t *Team) Leave(ctx context.Context) error {
+	if t.known() == nil && t.ended.Load() == nil {
+		return fmt.Errorf("coll: %v is not broken: all members call Free", t)
+	}
+	if err := t.teams.admit("leave"); err != nil {
+		return err
+	}
+	defer t.teams.leave()
+	turn := t.turns.join()
+	err := turn.wait(ctx)
+	if err == nil {
+		defer t.turns.unlock()
+		if t.ended.Load() != nil {
+			err = t.usable()
+		} else {
+			err = t.giveUp(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("coll: leave: %w", err)
+	}
+	return nil
+}
+
 // end makes the team of no use.
-func (t *Team) end(how string, free bool) {
+func (t *Team) end(how string, then func(*slot)) {
 	t.ended.Store(&how)
-	t.teams.vacate(t, free)
+	t.teams.vacate(t, then)
 }

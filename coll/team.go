@@ -12,9 +12,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Team is a list of ranks of the job, as one of them sees it, with an order of operations of its own.
-// Methods may be called from any goroutine; operations run one after the other, in the order in which
-// they were called. The members must call the same ones in the same order.
+// Team is a list of ranks of the job, as one of them sees it, with an order of operations of its
+// own. Methods may be called from any goroutine; operations run one after the other, in the order
+// in which they were called. The members must call the same ones in the same order.
 type Team struct {
 	teams      *Teams
 	slot       int
@@ -42,8 +42,8 @@ func (t *Team) Rank() int { return t.me }
 // Size is the number of members.
 func (t *Team) Size() int { return t.n }
 
-// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and have
-// a member in common have different slots.
+// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and
+// have a member in common have different slots.
 func (t *Team) Slot() int { return t.slot }
 
 // Member is a member's rank in the job, for its rank in the team.
@@ -90,13 +90,22 @@ func (t *Team) known() *BrokenError {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
-	if w := atomic.LoadUint64(word(t.mem, 0)); uint32(w>>40) == t.generation {
-		if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
-			t.told.Store(true) // who wrote it told all
+	for _, off := range [...]uint64{brokenWord, strayWord} {
+		if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
+			if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
+				t.told.Store(true) // who wrote it told all
+			}
 		}
 	}
 	return t.broken.Load()
 }
+
+// Places in a slot of the word that breaks a team. The second is for what may still be on its way
+// when another team has the slot: it must not overwrite the first.
+const (
+	brokenWord = 0
+	strayWord  = 8
+)
 
 // encodeBroken is the word that says in a member's slot what broke the team:
 // generation (24 bits), reason (2), kind (4), rank of the job (20), low bits of the number (14).
@@ -107,9 +116,15 @@ func encodeBroken(generation uint32, e *BrokenError) uint64 {
 const numberMask = 1<<14 - 1
 
 func (t *Team) decodeBroken(w uint64) *BrokenError {
-	return &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
+	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
 		Number: w & numberMask}
+	if e.Reason == Died {
+		e.Cause = &fabric.PeerDownError{Rank: e.Rank, Op: "collective operation", Cause: errElsewhere}
+	}
+	return e
 }
+
+var errElsewhere = errors.New("another member found that")
 
 // lose breaks the team because a member is dead.
 func (t *Team) lose(rank int, cause error) {
@@ -143,12 +158,21 @@ func (t *Team) tell() {
 	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
 	}
+	off := uint64(brokenWord)
+	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
+		off = strayWord // others may be done with the team, or have never had it
+	}
+	t.write(off, encodeBroken(t.generation, e))
+}
+
+// write writes the word that breaks a team into the slot of every other member.
+func (t *Team) write(off, broken uint64) {
 	var w [8]byte
-	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, e))
+	binary.NativeEndian.PutUint64(w[:], broken)
 	for i := 1; i < t.n; i++ {
 		to := t.Member((t.me + i) % t.n)
 		// What fails is a rank that is down, and needs no word.
-		_ = t.teams.post(context.Background(), to, t.off, w[:])
+		_ = t.teams.post(context.Background(), to, t.off+off, w[:])
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // Teams are what one rank has of the teams that it is in. Methods may be called from any goroutine.
@@ -22,32 +23,45 @@ type Teams struct {
 	copyMax int
 	lanes   env.Lanes // used by who has shared
 	shared  turns
-	ignore  func() // ends the subscription to deaths
+	ignore  func()       // ends the subscription to deaths
+	check   func() error // Config.Check
+	learned func()       // Config.Learned
 	all     *Team
 
 	mu      sync.Mutex
 	slots   []slot
 	open    map[*Team]struct{}
-	running int       // operations
-	closed  bool      // no more may begin
-	ended   am.Parker // of Close, which waits for running
+	running int         // operations
+	idle    []am.Parker // wait until none runs
+	closed  bool        // no more may begin
 }
 
 // slot is one of a rank's shares of the region.
 type slot struct {
-	generation uint32 // of the last team in it; 24 bits
+	generation uint32 // of the last team in it
 	taken      bool
+	left       *Team // was given up here, and others may still send; nil else
 }
 
-const generations = 1<<24 - 1 // a mask
+// A generation names a team among those that its slot has had on any of its members, in 24 bits.
+// The lower half counts. The upper half is a hash of the Split that the team is from: where a
+// Split fails on some members the others do not know that it took the next number.
+const (
+	generations = 1<<24 - 1
+	counts      = 1<<12 - 1
+)
 
-// Open makes the team of all ranks. The region of Spec must be laid out, for the same configuration.
+// successor is the generation behind one.
+func successor(g uint32) uint32 { return g&^counts | (g+1)&counts }
+
+// Open makes the team of all ranks. The region of Spec must be laid out, for the same
+// configuration.
 func Open(e env.Env, cfg Config) (*Teams, error) {
 	s, err := newShape(e.Size(), cfg)
 	if err != nil {
 		return nil, err
 	}
-	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(),
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), check: cfg.Check, learned: cfg.Learned,
 		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
 	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
 		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)
@@ -65,32 +79,64 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 // All is the team of all ranks of the job, in their order.
 func (m *Teams) All() *Team { return m.all }
 
-// Lanes are those that operations without lanes of their own use. They are for reading counters.
-func (m *Teams) Lanes() env.Lanes { return m.lanes }
-
-// Close waits until the operations that run have ended, which they do when the job closes or when
-// their contexts end, and gives the lanes back. It waits for no other rank.
-func (m *Teams) Close() error {
+// Running is how many operations run, or wait for their turn.
+func (m *Teams) Running() int {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+	defer m.mu.Unlock()
+	return m.running
+}
+
+// Quiesce waits until no operation runs.
+func (m *Teams) Quiesce(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running == 0 {
 		return nil
 	}
-	m.closed, m.ended = true, m.env.Host().NewParker()
+	idle := m.env.Host().NewParker()
+	m.idle = append(m.idle, idle)
 	for m.running > 0 {
 		m.mu.Unlock()
-		if err := m.ended.Park(context.Background()); err != nil {
+		err := idle.Park(ctx)
+		m.mu.Lock()
+		if err != nil && m.running > 0 {
 			return err
 		}
-		m.mu.Lock()
 	}
+	return nil
+}
+
+// Close waits until the operations that run have ended, which they do when the job closes or when
+// their contexts end, and gives the lanes back. It waits for no other rank. Later operations fail
+// with os.ErrClosed.
+func (m *Teams) Close() error {
+	m.mu.Lock()
+	closed := m.closed
+	m.closed = true
 	m.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if err := m.Quiesce(context.Background()); err != nil {
+		return err
+	}
 	m.ignore()
 	err := m.lanes.Close()
 	if errors.Is(err, fabric.ErrPeerDown) { // a put that no operation waited for; the job knows
 		return nil
 	}
 	return err
+}
+
+// admit is asked before an operation that blocks: it refuses callers that may not wait.
+func (m *Teams) admit(kind string) error {
+	lockrank.CheckCommunication(kind)
+	if m.check != nil {
+		if err := m.check(); err != nil {
+			return fmt.Errorf("coll: %s: %w", kind, err)
+		}
+	}
+	return m.enter()
 }
 
 // enter counts an operation that begins.
@@ -107,9 +153,13 @@ func (m *Teams) enter() error {
 func (m *Teams) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running--; m.running == 0 && m.closed {
-		m.ended.Unpark()
+	if m.running--; m.running > 0 {
+		return
 	}
+	for _, p := range m.idle {
+		p.Unpark()
+	}
+	m.idle = nil
 }
 
 // newTeam makes this rank's view of a team. members are ranks of the job; nil: all.
@@ -152,21 +202,23 @@ func (m *Teams) died(rank int, cause error) {
 	}
 }
 
-// vacate ends a team. Its slot is free for the next one if nothing of the team is on its way any
-// more.
-func (m *Teams) vacate(t *Team, free bool) {
+// vacate ends a team, and does to its slot what follows from how.
+func (m *Teams) vacate(t *Team, then func(*slot)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.open, t)
-	if free {
-		m.slots[t.slot].taken = false
-	}
+	then(&m.slots[t.slot])
 }
 
 // offer is the slots of this rank, as Split tells the others.
 func (m *Teams) offer() []slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for i := range m.slots {
+		if s := &m.slots[i]; s.left != nil && s.left.quiet() {
+			s.left, s.taken = nil, false
+		}
+	}
 	return append([]slot(nil), m.slots...)
 }
 
@@ -189,7 +241,8 @@ func (m *Teams) unreserve(slot int) {
 }
 
 // post puts words of this rank's own through the shared lanes. The lock is held while the network
-// takes them, which ends whatever other ranks do, and never while another rank's program is waited for.
+// takes them, which ends whatever other ranks do, and never while another rank's program is waited
+// for.
 func (m *Teams) post(ctx context.Context, rank int, off uint64, data []byte) error {
 	if err := m.shared.lock(ctx); err != nil {
 		return err
@@ -199,8 +252,8 @@ func (m *Teams) post(ctx context.Context, rank int, off uint64, data []byte) err
 	return err
 }
 
-// flush waits until all that was posted through the shared lanes is where it belongs, or its rank is
-// down.
+// flush waits until all that was posted through the shared lanes is where it belongs, or its rank
+// is down.
 func (m *Teams) flush(ctx context.Context) error {
 	if err := m.shared.lock(ctx); err != nil {
 		return err

@@ -15,11 +15,13 @@ import (
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/racetest"
 )
 
 var (
 	collectives = flag.Int("collectives", 50_000, "operations of the random worlds")
 	firstSeed   = flag.Uint64("seed", 1, "of the first random world")
+	events      = flag.Bool("events", false, "print what the ranks do")
 )
 
 // TestRandomWorlds runs random trees of teams, in which members die, give operations up, and go on
@@ -27,7 +29,7 @@ var (
 // waits for ever. `go test ./coll -run RandomWorlds -collectives 1000000 -timeout 0` runs more.
 func TestRandomWorlds(t *testing.T) {
 	want := *collectives
-	if testing.Short() {
+	if testing.Short() || racetest.Enabled {
 		want /= 10
 	}
 	var sum tally
@@ -41,8 +43,11 @@ func TestRandomWorlds(t *testing.T) {
 		sum.add(f.tally)
 	}
 	t.Logf("seeds %d to %d: %+v", *firstSeed, seed-1, sum)
+	if want < 5000 {
+		return // not all of it happens
+	}
 	for what, n := range map[string]int{"splits": sum.splits, "broken teams": sum.broken, "rebuilt teams": sum.rebuilt,
-		"killed ranks": sum.killed, "abandoned operations": sum.abandoned, "splits without a slot": sum.slotless} {
+		"killed ranks": sum.killed, "abandoned operations": sum.abandoned, "teams given up": sum.givenUp, "splits without a slot": sum.slotless} {
 		if n == 0 {
 			t.Errorf("there were no %s", what)
 		}
@@ -51,7 +56,7 @@ func TestRandomWorlds(t *testing.T) {
 
 // tally counts what happened. An operation of a team counts once.
 type tally struct {
-	worlds, verified, splits, freed, broken, rebuilt, killed, abandoned, slotless int
+	worlds, verified, splits, freed, broken, rebuilt, killed, abandoned, slotless, givenUp int
 }
 
 func (a *tally) add(b tally) {
@@ -64,6 +69,7 @@ func (a *tally) add(b tally) {
 	a.killed += b.killed
 	a.abandoned += b.abandoned
 	a.slotless += b.slotless
+	a.givenUp += b.givenUp
 }
 
 // forest is one world, and what is known of it from outside.
@@ -88,7 +94,15 @@ type grown struct {
 	came    []int // how many operations each member has begun
 	done    map[int]bool
 	gaveUp  []abandoned
+	here    map[int]bool // ranks of the job that have the team
+	left    []int        // and gave it up
 	split   map[int]bool // operations that made teams: they did for all or for none
+}
+
+// hurt reports whether there is a reason why the team breaks. That may lie in the team that was
+// split.
+func (x *stay) hurt() bool {
+	return x != nil && (len(x.g.gaveUp) > 0 || slices.ContainsFunc(x.g.members, x.dead) || x.from.hurt())
 }
 
 type abandoned struct {
@@ -135,7 +149,7 @@ func (f *forest) run() error {
 	}
 	return f.w.Run(with(f.cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
 		v := &visitor{forest: f, e: e, rng: rand.New(rand.NewPCG(f.seed, uint64(100+e.Rank())))}
-		return v.live(ctx, all, "all", 0)
+		return v.live(ctx, all, "all", nil)
 	}))
 }
 
@@ -149,7 +163,7 @@ func (f *forest) team(path string, t *coll.Team) (*grown, error) {
 	}
 	g := f.teams[path]
 	if g == nil {
-		g = &grown{members: members, came: make([]int, len(members)), done: map[int]bool{}, split: map[int]bool{}}
+		g = &grown{members: members, came: make([]int, len(members)), done: map[int]bool{}, here: map[int]bool{}, split: map[int]bool{}}
 		f.teams[path] = g
 	}
 	if !slices.Equal(g.members, members) {
@@ -166,14 +180,18 @@ type visitor struct {
 }
 
 // live goes through a team's life, and those of the teams that it becomes.
-func (v *visitor) live(ctx context.Context, t *coll.Team, path string, level int) error {
+func (v *visitor) live(ctx context.Context, t *coll.Team, path string, from *stay) error {
 	for phase := 0; ; phase++ {
 		name := fmt.Sprintf("%s.%d", path, phase)
 		g, err := v.team(name, t)
 		if err != nil {
 			return err
 		}
-		x := &stay{visitor: v, t: t, g: g, name: name, level: level, rng: rand.New(rand.NewPCG(v.seed, hash(name)))}
+		g.here[v.e.Rank()] = true
+		x := &stay{visitor: v, t: t, g: g, name: name, from: from, rng: rand.New(rand.NewPCG(v.seed, hash(name)))}
+		if from != nil {
+			x.level = from.level + 1
+		}
 		broken, err := x.work(ctx)
 		if err != nil || v.dead(v.e.Rank()) {
 			return err
@@ -183,24 +201,33 @@ func (v *visitor) live(ctx context.Context, t *coll.Team, path string, level int
 			return nil
 		}
 		v.tally.broken++
-		// Members that have freed it, or gone, do not come: there is nothing to go on with then.
-		limited, cancel := v.e.Host().WithTimeout(ctx, 100*time.Millisecond)
+		// Others may have freed it in the last operation, and go on with nothing.
+		if x.last || v.rng.IntN(10) == 0 {
+			x.logf("gives up")
+			g.left = append(g.left, v.e.Rank())
+			if err := t.Leave(ctx); err != nil && !v.dead(v.e.Rank()) {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			v.tally.givenUp++
+			return nil
+		}
+		x.logf("shrinks")
+		limited, cancel := v.e.Host().WithTimeout(ctx, time.Second)
 		next, err := t.Shrink(limited)
 		cancel()
 		switch {
 		case v.dead(v.e.Rank()):
 			return nil
-		case err != nil && x.last:
-			return nil
 		case err != nil:
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		x.logf("has shrunk to %d members", next.Size())
 		v.tally.rebuilt++
 		if next.Member(next.Rank()) != v.e.Rank() {
 			return fmt.Errorf("%s: rank %d is %d in its new team, which is rank %d", name, v.e.Rank(), next.Rank(), next.Member(next.Rank()))
 		}
 		for _, m := range g.members {
-			if !v.dead(m) && next.Index(m) < 0 {
+			if g.here[m] && !v.dead(m) && !slices.Contains(g.left, m) && next.Index(m) < 0 {
 				return fmt.Errorf("%s: rank %d lives and is not in the new team", name, m)
 			}
 		}
@@ -221,6 +248,7 @@ type stay struct {
 	t      *coll.Team
 	g      *grown
 	name   string
+	from   *stay // in the team that was split; nil: all
 	level  int
 	rng    *rand.Rand // the same on all members
 	number int        // of operations begun
@@ -249,10 +277,10 @@ func (x *stay) work(ctx context.Context) (broken bool, err error) {
 		return broken, err
 	}
 	x.last = true
-	if x.level == 0 && !bytes.Contains([]byte(x.name), []byte("/")) && x.t.Slot() == 0 {
-		return x.do(coll.Barrier, func(ctx context.Context) error { return x.t.Barrier(ctx) }, nil, ctx)
+	if x.from == nil { // the team of all is not freed
+		return x.do(coll.KindBarrier, func(ctx context.Context) error { return x.t.Barrier(ctx) }, nil, ctx)
 	}
-	return x.do(coll.Free, func(ctx context.Context) error { return x.t.Free(ctx) }, nil, ctx)
+	return x.do(coll.KindFree, func(ctx context.Context) error { return x.t.Free(ctx) }, nil, ctx)
 }
 
 // step does one operation, or some at once.
@@ -273,14 +301,14 @@ func (x *stay) step(ctx context.Context) (broken bool, err error) {
 	}
 	switch {
 	case kind < 4:
-		return x.do(coll.Barrier, func(ctx context.Context) error { return ops.NamedBarrier(ctx, fmt.Sprint(id%3)) }, nil, ctx)
+		return x.do(coll.KindBarrier, func(ctx context.Context) error { return ops.NamedBarrier(ctx, fmt.Sprint(id%3)) }, nil, ctx)
 	case kind < 7:
 		buf := x.source(size, id, root)
-		return x.do(coll.Broadcast, func(ctx context.Context) error { return ops.Broadcast(ctx, root, buf) },
+		return x.do(coll.KindBroadcast, func(ctx context.Context) error { return ops.Broadcast(ctx, root, buf) },
 			func() error { return x.sent(buf, size, id, root) }, ctx)
 	case kind < 9:
 		var all [][]byte
-		return x.do(coll.AllGather, func(ctx context.Context) (err error) {
+		return x.do(coll.KindAllGather, func(ctx context.Context) (err error) {
 			all, err = ops.AllGather(ctx, fill(size+x.t.Rank()%3, id, x.t.Rank()))
 			return err
 		}, func() error { return gathered(x.t, all, size, id) }, ctx)
@@ -299,6 +327,7 @@ func (x *stay) sent(buf []byte, size, id, root int) error {
 	if !bytes.Equal(buf, fill(size, id, root)) {
 		return fmt.Errorf("%d bytes of root %d are wrong at %d", size, root, x.t.Rank())
 	}
+	copy(buf, fill(size, -id)) // it is the caller's again
 	return nil
 }
 
@@ -337,6 +366,12 @@ func (x *stay) several(ctx context.Context, id, size, root int) (broken bool, er
 	return broken, nil
 }
 
+func (x *stay) logf(format string, args ...any) {
+	if *events {
+		fmt.Printf("%v rank %d %s: %s\n", x.w.Now(), x.e.Rank(), x.name, fmt.Sprintf(format, args...))
+	}
+}
+
 func (x *stay) begin() {
 	x.number++
 	x.g.came[x.t.Rank()] = x.number
@@ -356,6 +391,9 @@ func (x *stay) met(number int) func() error {
 
 // do does one operation, which a member may give up.
 func (x *stay) do(kind coll.Kind, f func(context.Context) error, check func() error, ctx context.Context) (bool, error) {
+	if x.visitor.rng.IntN(20) == 0 {
+		x.e.Host().Sleep(time.Duration(x.visitor.rng.IntN(50_000)))
+	}
 	if x.rng.IntN(100) == 0 && x.abandons {
 		if who := x.rng.IntN(x.t.Size()); who == x.t.Rank() {
 			limited, cancel := x.e.Host().WithTimeout(ctx, 1+time.Duration(x.visitor.rng.IntN(30_000)))
@@ -365,14 +403,13 @@ func (x *stay) do(kind coll.Kind, f func(context.Context) error, check func() er
 			x.tally.abandoned++
 		}
 	}
-	if x.visitor.rng.IntN(20) == 0 {
-		x.e.Host().Sleep(time.Duration(x.visitor.rng.IntN(50_000)))
-	}
 	x.begin()
-	if kind == coll.Barrier || kind == coll.Free {
+	if kind == coll.KindBarrier || kind == coll.KindFree {
 		check = x.met(x.number)
 	}
+	x.logf("begins %v %d", kind, x.number)
 	err := f(ctx)
+	x.logf("ends %v %d: %v", kind, x.number, err)
 	if x.dead(x.e.Rank()) {
 		return true, nil
 	}
@@ -401,13 +438,17 @@ func (x *stay) ended(number int, err error, check func() error) (broken bool, wr
 			return true, nil
 		}
 	case coll.Abandoned:
+		// The Split failed at a member, after it had told the others that it would take part.
+		if b.Op == coll.KindSplit && b.Number == 0 && x.from.hurt() {
+			return true, nil
+		}
 		for _, a := range x.g.gaveUp {
 			if a.rank == b.Rank && a.kind == b.Op && uint64(a.number)&coll.NumberMask == b.Number&coll.NumberMask {
 				return true, nil
 			}
 		}
 	case coll.Shrunk:
-		if len(x.g.gaveUp) > 0 || slices.ContainsFunc(x.g.members, x.dead) {
+		if x.hurt() {
 			return true, nil
 		}
 	}
@@ -425,7 +466,7 @@ func (x *stay) split(ctx context.Context) (broken bool, err error) {
 	}
 	var sub *coll.Team
 	var none error
-	broken, err = x.do(coll.Split, func(ctx context.Context) (err error) {
+	broken, err = x.do(coll.KindSplit, func(ctx context.Context) (err error) {
 		sub, err = x.t.Split(ctx, color, key)
 		if errors.Is(err, coll.ErrNoSlot) {
 			none, err = err, nil
@@ -453,7 +494,7 @@ func (x *stay) split(ctx context.Context) (broken bool, err error) {
 	ended, result := x.e.Host().NewParker(), error(nil)
 	done := false
 	x.e.Host().Go("subteam", func() {
-		result = x.visitor.live(ctx, sub, path, x.level+1)
+		result = x.visitor.live(ctx, sub, path, x)
 		done = true
 		ended.Unpark()
 	})

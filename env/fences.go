@@ -2,24 +2,27 @@ package env
 
 import "context"
 
-// Fences is what a part tells a worker for which it keeps bytes of other ranks: copies that it has
-// read, writes that it has not sent. The worker calls it at each operation that orders memory
-// accesses, on the goroutine that uses the worker. A part that has Fences keeps no bytes of a rank
-// whose memory is mapped here (fabric.Lane.Mapped): the worker's loads and stores go there directly.
+// Fences are what a worker asks of a part that keeps bytes of other ranks for it: copies of what it
+// read, and writes that were not sent yet. The worker calls them at each operation that orders
+// memory accesses (package conduit, "Fences and parts"), on the goroutine that uses the worker. The
+// part keeps no bytes of a rank whose memory is mapped here (fabric.Lane.Mapped): the worker's
+// loads and stores go there, and tell nobody.
 type Fences interface {
-	// Release returns when the writes that the part kept have reached their targets. With an error the
-	// operation behind it does not begin.
+	// Release returns when the writes that the part kept have reached their targets. With an error
+	// the operation behind it does not begin. Where ctx has ended before, it begins what is to be
+	// done, does not wait, and returns the cause of ctx unless all has been done.
 	Release(ctx context.Context) error
 
 	// Acquire makes the part forget its copies: what is read afterwards is no older than now. Writes
-	// that it keeps stay.
+	// that it keeps stay. It does not block.
 	Acquire()
 
-	// Direct is called before an operation that passes the part by: it reads, or writes, n bytes at off
-	// of a rank's user region. Writes of these bytes that the part kept have reached their target when
-	// it returns, and copies that the operation makes old are forgotten. A write that does not block is
-	// in flight until the worker's next Flush or fence: the part keeps no copy of its bytes until then.
-	// With an error the operation does not begin.
+	// Direct is called before an operation that passes the part by: it reads, or writes, n bytes at
+	// off of a rank's user region; an atomic that returns nothing is a write. When it returns, writes
+	// of these bytes that the part kept have reached their target, and copies that the operation makes
+	// old are forgotten. A write that does not block is in flight until the worker's next Flush or
+	// fence: until then the part keeps no copy of its bytes. With an error the operation does not
+	// begin.
 	Direct(ctx context.Context, rank int, off uint64, n int, write bool) error
 
 	// Close is called when the worker closes, after a Release.

@@ -4,7 +4,7 @@
 // (fabric/ibv), memory shared between the ranks of a host (fabric/shm), or a
 // simulation (fabric/sim). It publishes an opaque address, takes the
 // addresses of the peers, and opens lanes. A [Lane] is a single-owner queue
-// of one-sided operations: put, get and 64-bit atomics on the peers' segments.
+// of one-sided operations: put, get and atomics on the peers' segments.
 //
 // # Addresses
 //
@@ -23,15 +23,15 @@
 //   - a put's bytes are in the target's segment, where any later get by any
 //     rank sees them;
 //   - a get's bytes are in the caller's buffer;
-//   - an atomic has been applied and its old value is known.
+//   - an atomic has been applied and, unless it is [Implicit], its old value is known.
 //
 // "Later" means ordered after it by something: a put that the other rank has
 // seen, a barrier, a channel. A lane that needs its own completed puts to be
 // visible before its next get calls Flush in between.
 //
 // Operations posted with [Implicit] have no handle of their own: only
-// [Lane.Flush] completes them, and reports their errors. That leaves the network
-// free to signal one completion for many.
+// [Lane.Flush] completes them, and reports their errors, with peer, offset and
+// length ([*OpError]). That leaves the network free to signal one completion for many.
 //
 // An error that is known before anything is posted (a bad range, a rank that is
 // down) is returned by the operation itself and by nothing else; the operation
@@ -50,15 +50,38 @@
 //
 // Operations on different peers are not ordered. Puts to one peer on one lane
 // become visible there in the order in which they were posted. Nothing else is
-// ordered: a get may overtake an earlier put, and a put an earlier get; Flush
-// orders everything.
+// ordered: a get may overtake an earlier put, and a put an earlier get.
+// [Lane.Fence] orders all operations to one peer, without waiting; Flush orders
+// everything.
+//
+// Over verbs a fence is a flag of the next work request. The responder of a
+// reliable connection executes requests in the order in which they were posted,
+// and a read returns what writes before it wrote; only what follows a read or an
+// atomic may be started before its result has come, unless it has the fence
+// indicator (IBTA vol 1 §9.5 and §10.8; IBV_SEND_FENCE of ibv_post_send(3)).
 //
 // # Batches
 //
-// Between [Lane.Begin] and [Lane.End] operations are collected and then posted
-// together: one doorbell, one crossing into C. A lane posts early when its
-// queue is full. An operation that the device refuses when the batch is posted
-// fails by itself, at its handle or at Flush; the others of the batch are posted.
+// A [Batch] is a list of operations that [Lane.Post] posts together: one doorbell,
+// one crossing into C. It is a value: parts of a program that share a lane build
+// batches side by side. Operations of a batch that have no tag are implicit; those
+// of a group are told complete as one, by the group's tag, in the [Completions] of
+// the part that posted it. Of operations of a group that follow each other to one
+// peer only the last asks the device for a completion.
+//
+// A batch is checked as a whole before anything of it is posted. What depends on a
+// peer fails by itself: the group's completion has an [*OpError], and other groups
+// are not concerned.
+//
+// A gather is a batch of gets into pieces of one memory, a scatter one of puts from
+// it.
+//
+// # Registered memory
+//
+// [Lane.Register] makes memory known to a network once; pieces of batches name it by
+// [Memory] and offset. That saves each operation the look-up of a registration, or the
+// copy through a buffer of the lane. The owner closes it when no operation uses it any
+// more; its Close fails with ErrBusy before.
 //
 // # Ownership
 //

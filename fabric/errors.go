@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrNoLane is wrapped by NewLane's error when every lane is taken.
@@ -13,6 +14,74 @@ var ErrBusy = errors.New("fabric: in use")
 
 // ErrUnreachable is wrapped by the reasons that Network.Reach gives.
 var ErrUnreachable = errors.New("fabric: peer not reachable")
+
+// ErrMemory is wrapped when a batch names a range that registered memory does not have, or memory
+// that is closed or another network's.
+var ErrMemory = errors.New("no such registered memory")
+
+// ErrIdle is wrapped by Await's error when nothing is in flight that it could wait for.
+var ErrIdle = errors.New("nothing is in flight")
+
+// OpError is the error of operations that have no handle, implicit ones and those of a batch, and
+// of atomics that are loops.
+type OpError struct {
+	Op   string // "put", "get" or what an atomic is called
+	Rank int    // the peer
+	// Off and Len are the range of the peer's segment in bytes. Of pieces of a batch that were posted
+	// as one it is the range that all of them lie in.
+	Off, Len uint64
+	Err      error
+}
+
+func (e *OpError) Error() string {
+	return fmt.Sprintf("%s of %d bytes at offset %d of rank %d: %v", e.Op, e.Len, e.Off, e.Rank, e.Err)
+}
+
+// Unwrap gives the reason.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Failures are for networks: the first error of an implicit operation to each peer.
+type Failures []*OpError
+
+// Add notes an error, unless there is one to the peer already.
+func (f *Failures) Add(e *OpError) {
+	for _, other := range *f {
+		if other.Rank == e.Rank {
+			return
+		}
+	}
+	*f = append(*f, e)
+}
+
+// Take returns the errors, oldest first, and forgets them.
+func (f *Failures) Take() error {
+	var err error
+	switch len(*f) {
+	case 0:
+		return nil
+	case 1:
+		err = (*f)[0]
+	default:
+		errs := make([]error, len(*f))
+		for i, e := range *f {
+			errs[i] = e
+		}
+		err = errors.Join(errs...)
+	}
+	*f = nil
+	return err
+}
+
+// TakePeer returns the error of one peer, and forgets it.
+func (f *Failures) TakePeer(rank int) error {
+	for i, e := range *f {
+		if e.Rank == rank {
+			*f = slices.Delete(*f, i, i+1)
+			return e
+		}
+	}
+	return nil
+}
 
 // PeerDownError is the error of operations on a dead rank. Match it with
 // errors.As, or any of them with errors.Is(err, ErrPeerDown).

@@ -35,7 +35,7 @@ type Network interface {
 	// Limits are fixed from construction on.
 	Limits() Limits
 
-	// Close releases everything. It fails with ErrBusy while lanes are open.
+	// Close releases everything, also registered memory. It fails with ErrBusy while lanes are open.
 	// It waits for no peer: the caller has made sure that no rank still uses
 	// this segment.
 	Close() error
@@ -63,12 +63,12 @@ type Limits struct {
 	CPUAtomics bool
 }
 
-// Flag modifies one operation.
+// Flag modifies one operation, or the posting of a batch.
 type Flag uint8
 
 const (
-	// Implicit gives the operation no handle: Put and Get return Done, and
-	// Flush completes it. Ignored by Atomic, whose result must be collected.
+	// Implicit gives the operation no handle: Put, Get and Atomic return Done, and
+	// Flush completes it. The old value of an atomic is not returned then.
 	Implicit Flag = 1 << iota
 	// Blocking announces that the caller will wait at once: the lane may spend one
 	// polling budget before it returns and often answers Done.
@@ -82,32 +82,6 @@ type Handle uint64
 // Done is the handle of an operation that is complete.
 const Done Handle = 0
 
-// AtomicOp is an operation on an aligned 64-bit word.
-type AtomicOp uint8
-
-// The atomics. All return the old value.
-const (
-	FetchAdd    AtomicOp = iota // word += operand
-	CompareSwap                 // if word == compare { word = operand }
-	Swap                        // word = operand
-	numAtomics
-)
-
-// Valid reports whether op is one of the constants.
-func (op AtomicOp) Valid() bool { return op < numAtomics }
-
-func (op AtomicOp) String() string {
-	switch op {
-	case FetchAdd:
-		return "fetch-add"
-	case CompareSwap:
-		return "compare-swap"
-	case Swap:
-		return "swap"
-	}
-	return "atomic(invalid)"
-}
-
 // Lane is a single-owner queue of one-sided operations. See the package
 // comment for completion, buffers and order.
 type Lane interface {
@@ -117,16 +91,40 @@ type Lane interface {
 	// Get reads len(dst) bytes at offset off of peer's segment.
 	Get(peer int, off uint64, dst []byte, f Flag) (Handle, error)
 
-	// Atomic applies op to the 64-bit word at the 8-byte aligned offset off.
-	// When the handle is Done, old is the word's value before; otherwise Wait
-	// or Test returns it.
-	Atomic(op AtomicOp, peer int, off, operand, compare uint64, f Flag) (old uint64, h Handle, err error)
+	// Atomic applies a to the word at offset off of peer's segment, a multiple of its size. The
+	// 8-byte aligned word that it lies in must be in the segment too. When the handle is Done, and
+	// the operation not Implicit, old is the word's value before, in the lower half for a type of
+	// 32 bits; otherwise Wait or Test returns it.
+	//
+	// An operation that the network does not have is a loop of compare-swaps, whose next attempt
+	// is made when the lane makes progress. The first fails if the lane does not know the word,
+	// others only because an operation changed it meanwhile, so that some rank always gets on.
+	// Before each further one the loop pauses for a random time, which grows, so that all do.
+	// The number of attempts has no bound: bound the wait. An error of a loop is an *OpError.
+	Atomic(peer int, off uint64, a Atomic, f Flag) (old uint64, h Handle, err error)
 
-	// Begin starts a batch: operations are collected, not posted. Batches do
-	// not nest. Waiting inside a batch posts what was collected.
-	Begin()
-	// End posts the batch.
-	End() error
+	// Post posts the operations of a batch in order: one doorbell, one crossing into C; in parts where
+	// the batch is larger than a queue or a chain of work requests, and then it waits for room as any
+	// operation does. q is where the completions of the batch's groups are told; it may be nil if
+	// there are none. The batch itself is free for another use when Post returns.
+	//
+	// An error is that the batch is wrong (a range, a rank, an atomic, registered memory): then
+	// nothing of it is posted. That a peer is down, or any later failure, is told as the completion
+	// of the group, or by Flush if there is no group, and concerns no other.
+	//
+	// With Blocking in f it may spend one polling budget before it returns, and the completions are
+	// often told by then. Other flags are ignored.
+	Post(b *Batch, q *Completions, f Flag) error
+
+	// Await blocks until q has a completion to take, or ctx is done. It makes progress meanwhile. An
+	// error that wraps ErrIdle is that nothing of this lane is in flight that could end the wait.
+	// That ctx was cancelled may be noticed up to 10 ms late.
+	Await(ctx context.Context, q *Completions) error
+
+	// Register makes memory known to the lane's network. Operations of batches on any lane of the
+	// same network may use it, until it is closed. Over verbs this costs as much as a registration
+	// does, some 100 us and more, and the memory counts as locked (RLIMIT_MEMLOCK).
+	Register(mem []byte) (*Memory, error)
 
 	// Test makes progress and reports whether the operation is complete. When
 	// done, the handle is spent.
@@ -143,10 +141,20 @@ type Lane interface {
 	// counted and reported nowhere. A handle that is spent already is left alone.
 	Abandon(h Handle)
 
-	// Flush blocks until every operation of the lane is complete, and returns
-	// the first error of an implicit operation since the last Flush. Handles
-	// stay collectable. That ctx was cancelled may be noticed up to 10 ms late.
+	// Flush blocks until every operation of the lane is complete, and returns the first error of an
+	// implicit operation to each peer since the last flush, an *OpError or several of them joined.
+	// Handles and completions stay collectable. That ctx was cancelled may be noticed up to 10 ms
+	// late.
 	Flush(ctx context.Context) error
+
+	// FlushPeer is Flush for the operations to one peer and their errors.
+	FlushPeer(ctx context.Context, peer int) error
+
+	// Fence orders the lane's operations to a peer: those posted before it take effect in the peer's
+	// segment before those posted after it. It completes nothing; a get behind it reads what puts
+	// before it wrote, and a put behind it does not change what gets before it read. It does not
+	// block, but for atomics in flight to the peer that the network makes of several requests.
+	Fence(ctx context.Context, peer int) error
 
 	// Poll makes progress without waiting.
 	Poll() error
@@ -165,10 +173,19 @@ type Lane interface {
 	// they may be another lane's: read them before.
 	Counters() *Counters
 
-	// Close waits for nothing: operations in flight are abandoned, their
-	// buffers stay the network's until the Network closes. It returns the
-	// errors of implicit operations that no Flush has reported.
+	// Close waits for nothing: operations in flight are abandoned, their buffers stay the network's
+	// until the Network closes, and completions of groups are not told any more; a loop of
+	// compare-swaps may not take effect. It returns the errors of implicit operations that no Flush
+	// has reported.
 	Close() error
+}
+
+// Bounded is a Lane whose operations may wait before they are posted: over verbs the first one to a
+// peer does, for the connection.
+type Bounded interface {
+	// SetContext bounds these waits from now on: when ctx ends, the operation returns its cause, and
+	// counts as never posted.
+	SetContext(ctx context.Context)
 }
 
 // Cond is a comparison of unsigned 64-bit words, as in OpenSHMEM's wait_until.

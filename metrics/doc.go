@@ -20,8 +20,8 @@
 // ibconduit_message_... count the active messages of a job that has handlers, summed over its
 // message lanes; ibconduit_message_port_... what the network did for them. Of the identities that
 // am.Stats.Check holds: calls sent = calls ended + calls in flight; message_port_rnr_total is 0.
-// ibconduit_library_message_... are the same for messages of the library's own parts, in a job whose
-// parts have some.
+// ibconduit_library_message_... are the same for messages of the library's own parts, in a job
+// whose parts have some.
 //
 // # Shared heaps
 //

@@ -44,6 +44,7 @@ func library(network string, s am.Stats, add func(Figure)) {
 func tell(t teller, s am.Stats) {
 	sentMessages(t, &s)
 	arrivedMessages(t, &s)
+	largePayloads(t, &s.Large)
 	messageProgress(t, &s)
 	messageCredits(t, &s.Pool)
 	messagePorts(t, &s.Network)
@@ -82,6 +83,19 @@ func arrivedMessages(t teller, s *am.Stats) {
 	t.counts("message_dropped_total", "What was dropped: messages that break the protocol, control messages that do, and messages of ranks that are dead or cut off.",
 		"reason", sample{"broken", s.Broken}, sample{"broken_control", s.BadNotes}, sample{"peer_closed", s.Ignored})
 	t.count("message_peers_closed_total", "Ranks found dead or cut off, counted at each lane.", s.Closed)
+}
+
+// largePayloads are those that wait for memory at their receivers.
+func largePayloads(t teller, s *am.LargeStats) {
+	t.counts("message_large_ended_total", "Large payloads of this rank by how they ended: sent, refused by the receiver, withdrawn by this rank, or because the rank died or was cut off, or the lane was closed.",
+		"how", sample{"sent", s.Sent}, sample{"refused", s.Refused}, sample{"withdrawn", s.Withdrawn}, sample{"peer_down_or_closed", s.Ended})
+	t.gauge("message_large_in_flight", "Large payloads of this rank that are announced.", s.InFlight)
+	t.counts("message_large_arrived_total", "Large payloads announced to this rank by how they ended: delivered, declined by the receiver, or cancelled.",
+		"how", sample{"delivered", s.Delivered}, sample{"declined", s.Declined}, sample{"cancelled", s.Cancelled})
+	t.gauge("message_large_held", "Large payloads announced to this rank that have not ended.", s.Held)
+	t.count("message_large_granted_total", "Large payloads that were granted memory.", s.Granted)
+	t.counts("message_large_steps_total", "Messages about large payloads, those with the data included.",
+		"direction", sample{"sent", s.StepsSent}, sample{"arrived", s.StepsArrived})
 }
 
 // messageProgress is what waiting and polling did.

@@ -90,12 +90,14 @@ func TestEachCounterOfMessagesHasOneSeries(t *testing.T) {
 	number(reflect.ValueOf(&s).Elem(), "", names)
 	shown := map[string]int{
 		// What follows from the others.
-		"Requests":      1, // handled and refused
-		"Arrived":       1, // requests, replies, pings and what was dropped, less what is local
-		"Posted":        1, // arrived less lent
-		"Written":       1, // writes less those in flight
-		"Pool.Arrivals": 1, // as in am.Stats
-		"Pool.Replies":  1,
+		"Large.Announced": 1, // ended and in flight
+		"Large.Offered":   1, // ended and held
+		"Requests":        1, // handled and refused
+		"Arrived":         1, // requests, replies, pings and what was dropped, less what is local
+		"Posted":          1, // arrived less lent
+		"Written":         1, // writes less those in flight
+		"Pool.Arrivals":   1, // as in am.Stats
+		"Pool.Replies":    1,
 	}
 	messages("shm", s, func(f Figure) { shown[names[f.Value]]++ })
 	for _, name := range names {

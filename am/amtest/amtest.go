@@ -67,6 +67,9 @@ var checks = []check{
 	{"CancelledCallsLeaveNothingBehind", (*group).cancelled},
 	{"SelfIsARankLikeOthers", (*group).self},
 	{"DeathEndsEveryCallOnce", (*group).death},
+	{"LargePayloadsArriveInGrantedMemory", (*group).large},
+	{"LargePayloadsThatWaitHoldNothing", (*group).largeHolds},
+	{"DeathEndsLargePayloadsOnce", (*group).largeDeath},
 }
 
 // Run runs all checks.

@@ -1,5 +1,5 @@
-// Package envtest has jobs for tests of what is written against package env: simulated ones in virtual
-// time ([World]), and ranks that are goroutines and share memory ([SHM]).
+// Package envtest has jobs for tests of what is written against package env: simulated ones in
+// virtual time ([World]), and ranks that are goroutines and share memory ([SHM]).
 package envtest
 
 import (

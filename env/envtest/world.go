@@ -16,8 +16,8 @@ import (
 // World is a simulated job.
 type World struct {
 	*sim.World
-	// Detect is how long the others take at most to be told of a death; each takes another time. Traffic
-	// may show it before.
+	// Detect is how long the others take at most to be told of a death; each takes another time.
+	// Traffic may show it before.
 	Detect time.Duration
 
 	ranks []*simRank

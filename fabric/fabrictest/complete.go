@@ -24,7 +24,7 @@ func (g *group) handles() {
 	live := make(map[fabric.Handle]bool)
 	for i := range n {
 		var err error
-		olds[i], hs[i], err = l.Atomic(fabric.FetchAdd, 1, uint64(8*i), uint64(i), 0, 0)
+		olds[i], hs[i], err = l.Atomic(1, uint64(8*i), fabric.Atomic{Op: fabric.FetchAdd, Operand: uint64(i)}, 0)
 		g.must("fetch-add", err)
 		if hs[i] != fabric.Done && live[hs[i]] {
 			g.Fatalf("handle %#x names two operations", uint64(hs[i]))
@@ -115,7 +115,7 @@ func (g *group) blocking() {
 		g.same("buffer", got, data)
 	}
 	*wordAt(g.ranks[1].Segment, 0) = 5
-	old, h, err := l.Atomic(fabric.Swap, 1, 0, 6, 0, fabric.Blocking)
+	old, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: 6}, fabric.Blocking)
 	g.must("blocking atomic", err)
 	if h != fabric.Done {
 		old, err = l.Wait(g.ctx, h)
@@ -124,41 +124,6 @@ func (g *group) blocking() {
 	if old != 5 {
 		g.Fatalf("swap returned %d, want 5", old)
 	}
-}
-
-// largeBatches mix peers and kinds, and are larger than any queue.
-func (g *group) largeBatches() {
-	l := g.lane(0)
-	n := min(g.many(), g.o.SegmentSize/16)
-	l.Begin()
-	hs := make([]fabric.Handle, n)
-	for i := range n {
-		var err error
-		hs[i], err = l.Put(i%g.o.Ranks, uint64(8*i), word8(uint64(i)+1), fabric.Flag(i%2)*fabric.Implicit)
-		g.must("put in a batch", err)
-	}
-	g.must("end of a batch", l.End())
-	for _, h := range hs {
-		_, err := l.Wait(g.ctx, h)
-		g.must("wait", err)
-	}
-	g.must("flush", l.Flush(g.ctx))
-	for i := range n {
-		if got := *wordAt(g.ranks[i%g.o.Ranks].Segment, 8*i); got != uint64(i)+1 {
-			g.Fatalf("word %d is %d", i, got)
-		}
-	}
-	// A wait inside a batch posts what was collected.
-	l.Begin()
-	_, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
-	g.finish(l, "atomic in a batch", h, err)
-	_, err = l.Put(1, 8, word8(77), fabric.Implicit)
-	g.must("put in a batch", err)
-	g.must("flush inside a batch", l.Flush(g.ctx))
-	if got := *wordAt(g.ranks[1].Segment, 8); got != 77 {
-		g.Fatalf("after a flush inside a batch the word is %d, want 77", got)
-	}
-	g.must("end of a batch", l.End())
 }
 
 // sourceReuse overwrites a put's source as early as the contract allows, in
@@ -171,14 +136,13 @@ func (g *group) sourceReuse() {
 		if len(src) == 0 {
 			continue
 		}
-		l.Begin()
 		for i := range 4 {
 			fill(src, byte(i)+1)
-			_, err := l.Put(1, uint64(i*len(src)), src, fabric.Implicit)
-			g.must("put", err)
+			var b fabric.Batch
+			b.Put(1, uint64(i*len(src)), src)
+			g.must("post", l.Post(&b, nil, 0))
 			fill(src, 0xEE)
 		}
-		g.must("end of a batch", l.End())
 		for i := range 4 {
 			fill(src, byte(i)+11)
 			h, err := l.Put(1, uint64((4+i)*len(src)), src, 0)
@@ -237,7 +201,6 @@ func (g *group) abandoned() {
 	n := min(g.many(), 100)
 	src, dst := g.random(n*64), make([]byte, n*64)
 	copy(g.ranks[1].Segment[len(src):], src)
-	l.Begin()
 	var hs []fabric.Handle
 	for i := range n {
 		part := 64 * i
@@ -251,7 +214,6 @@ func (g *group) abandoned() {
 	for _, h := range hs {
 		l.Abandon(h)
 	}
-	g.must("end of a batch", l.End())
 	g.must("flush", l.Flush(g.ctx))
 	g.same("segment", g.ranks[1].Segment[:len(src)], src)
 	g.identities(l.Counters().Load())

@@ -104,21 +104,34 @@ var cases = []check{
 	{"ImplicitOperationsCompleteAtFlush", (*group).implicit},
 	{"BlockingOperationsAreExact", (*group).blocking},
 	{"BatchesMayBeLargerThanDepth", (*group).largeBatches},
+	{"GathersAndScattersAreExact", (*group).gather},
+	{"BatchesOfTwoPartsDoNotMix", (*group).twoParts},
+	{"BadBatchesPostNothing", (*group).badBatches},
+	{"MemoryInUseStaysRegistered", (*group).memoryLife},
+	{"AwaitEndsWithItsContext", (*group).awaits},
 	{"SourceMayBeReusedWhenPromised", (*group).sourceReuse},
 	{"WaitEndsWithItsContext", (*group).waitContext},
 	{"AbandonedOperationsAreDoneByFlush", (*group).abandoned},
 	{"WaitWordHonoursConditionContextAndStop", (*group).waitWord},
 
+	{"EveryAtomicOfEveryTypeIsExact", (*group).atomicTable},
+	{"ImplicitAtomicsCompleteAtFlush", (*group).implicitAtomics},
 	{"AtomicsOfManyLanesAddUp", (*group).concurrentAtomics},
+	{"AtomicsOnHalvesOfAWordAreExact", (*group).concurrentHalves},
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
+	{"FencesOrderGetsAndPuts", (*group).fences},
+	{"FlushPeerIsForOnePeer", (*group).flushPeer},
+
+	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},
 
 	{"CountersAddUp", (*group).countersAddUp},
 	{"OperationsAllocateNothing", (*group).allocations},
 
 	{"DownPeerFailsAndOthersDoNot", (*group).peerDown},
 	{"PeerDownEndsWhatIsInFlight", (*group).peerDownInFlight},
+	{"PeerDownFailsItsGroupsAlone", (*group).deathInBatches},
 	{"LanesAreLimitedAndReusable", (*group).laneLimit},
 	{"CloseIsIdempotentAndRefusesWithLanes", (*group).closing},
 }
@@ -221,14 +234,14 @@ func (g *group) get(l fabric.Lane, peer int, off uint64, n int) []byte {
 	return dst
 }
 
-func (g *group) amo(l fabric.Lane, op fabric.AtomicOp, peer int, off, operand, compare uint64) uint64 {
+func (g *group) amo(l fabric.Lane, peer int, off uint64, a fabric.Atomic) uint64 {
 	g.Helper()
-	old, h, err := l.Atomic(op, peer, off, operand, compare, 0)
+	old, h, err := l.Atomic(peer, off, a, 0)
 	if h == fabric.Done {
-		g.must(op.String(), err)
+		g.must(a.Op.String(), err)
 		return old
 	}
-	return g.finish(l, op.String(), h, err)
+	return g.finish(l, a.Op.String(), h, err)
 }
 
 // same ends the check when bytes are not as they should be.

@@ -15,20 +15,24 @@ type fault struct {
 	name   string
 	caught []string
 
-	put     func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
-	get     func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
-	atomic  func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error)
-	flush   func(l *faultyLane, ctx context.Context) error
-	wait    func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
-	word    func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
-	end     func(l *faultyLane) error
-	abandon func(l *faultyLane, h fabric.Handle)
-	mapped  func(l *faultyLane, peer int) []byte
-	down    func(n *faultyNet, rank int, cause error)
-	reach   func(n *faultyNet, rank int, addr []byte) error
-	newLane func(n *faultyNet) (fabric.Lane, error)
-	netEnd  func(n *faultyNet) error
-	limits  func(l fabric.Limits) fabric.Limits
+	put       func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
+	get       func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
+	atomic    func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error)
+	flush     func(l *faultyLane, ctx context.Context) error
+	wait      func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
+	word      func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
+	post      func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
+	await     func(l *faultyLane, ctx context.Context, q *fabric.Completions) error
+	fence     func(l *faultyLane, ctx context.Context, peer int) error
+	flushPeer func(l *faultyLane, ctx context.Context, peer int) error
+	register  func(l *faultyLane, b []byte) (*fabric.Memory, error)
+	abandon   func(l *faultyLane, h fabric.Handle)
+	mapped    func(l *faultyLane, peer int) []byte
+	down      func(n *faultyNet, rank int, cause error)
+	reach     func(n *faultyNet, rank int, addr []byte) error
+	newLane   func(n *faultyNet) (fabric.Lane, error)
+	netEnd    func(n *faultyNet) error
+	limits    func(l fabric.Limits) fabric.Limits
 }
 
 type faultyNet struct {
@@ -100,12 +104,12 @@ func (l *faultyLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabri
 	return l.Lane.Get(peer, off, dst, f)
 }
 
-func (l *faultyLane) Atomic(op fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
+func (l *faultyLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
 	if l.atomic != nil {
-		old, err := l.atomic(l, op, peer, off, operand, compare)
+		old, err := l.atomic(l, peer, off, a, f)
 		return old, fabric.Done, err
 	}
-	return l.Lane.Atomic(op, peer, off, operand, compare, f)
+	return l.Lane.Atomic(peer, off, a, f)
 }
 
 func (l *faultyLane) Flush(ctx context.Context) error {
@@ -129,11 +133,39 @@ func (l *faultyLane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, 
 	return l.Lane.WaitWord(ctx, word, c, v, stop)
 }
 
-func (l *faultyLane) End() error {
-	if l.end != nil {
-		return l.end(l)
+func (l *faultyLane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+	if l.post != nil {
+		return l.post(l, b, q, f)
 	}
-	return l.Lane.End()
+	return l.Lane.Post(b, q, f)
+}
+
+func (l *faultyLane) Await(ctx context.Context, q *fabric.Completions) error {
+	if l.await != nil {
+		return l.await(l, ctx, q)
+	}
+	return l.Lane.Await(ctx, q)
+}
+
+func (l *faultyLane) Fence(ctx context.Context, peer int) error {
+	if l.fence != nil {
+		return l.fence(l, ctx, peer)
+	}
+	return l.Lane.Fence(ctx, peer)
+}
+
+func (l *faultyLane) FlushPeer(ctx context.Context, peer int) error {
+	if l.flushPeer != nil {
+		return l.flushPeer(l, ctx, peer)
+	}
+	return l.Lane.FlushPeer(ctx, peer)
+}
+
+func (l *faultyLane) Register(b []byte) (*fabric.Memory, error) {
+	if l.register != nil {
+		return l.register(l, b)
+	}
+	return l.Lane.Register(b)
 }
 
 func (l *faultyLane) Abandon(h fabric.Handle) {
@@ -162,10 +194,18 @@ func (l *faultyLane) release() error {
 }
 
 var faults = []fault{
+	{name: "a put to another rank than the last one is lost", caught: []string{"EveryRankReachesEveryRankAtOnce"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			last := l.n
+			if l.n = 1 + peer; last != 0 && last != l.n {
+				return fabric.Done, nil
+			}
+			return l.Lane.Put(peer, off, src, f)
+		}},
 	{
 		name: "every seventh put is lost",
 		caught: []string{"RandomOperationsMatchAModel", "EveryAlignmentAndShortLengthIsExact", "ImplicitOperationsCompleteAtFlush",
-			"BatchesMayBeLargerThanDepth", "SourceMayBeReusedWhenPromised", "LanesAreLimitedAndReusable"},
+			"SourceMayBeReusedWhenPromised", "LanesAreLimitedAndReusable"},
 		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
 			if l.n++; l.n%7 == 0 {
 				src = nil
@@ -222,8 +262,9 @@ var faults = []fault{
 	{
 		name:   "atomics are rounded to a word",
 		caught: []string{"MisalignedAndUnknownAtomicsAreRefused"},
-		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
-			old, _, err := l.Lane.Atomic(op, peer, off&^7, operand, compare, 0)
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			off &^= a.Type.Size() - 1
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
 			return old, err
 		},
 	},
@@ -242,28 +283,79 @@ var faults = []fault{
 	{
 		name:   "atomics return the new value",
 		caught: []string{"RandomOperationsMatchAModel", "HandlesAreCollectedOnceInAnyOrder", "AtomicsOfManyLanesAddUp", "SwapsOfManyLanesLoseNothing", "BlockingOperationsAreExact"},
-		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
-			old, _, err := l.Lane.Atomic(op, peer, off, operand, compare, 0)
-			if op == fabric.FetchAdd {
-				return old + operand, err
-			}
-			return operand, err
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
+			return a.Apply(old), err
 		},
 	},
 	{
 		name:   "fetch-add is a get and a put",
 		caught: []string{"AtomicsOfManyLanesAddUp"},
-		atomic: func(l *faultyLane, op fabric.AtomicOp, peer int, off, operand, compare uint64) (uint64, error) {
-			if op != fabric.FetchAdd {
-				old, _, err := l.Lane.Atomic(op, peer, off, operand, compare, 0)
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			if a.Op != fabric.FetchAdd || a.Type != fabric.Uint64 {
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
 				return old, err
 			}
 			b := make([]byte, 8)
 			_, err := l.Lane.Get(peer, off, b, 0)
 			old := *wordAt(b, 0)
 			time.Sleep(time.Microsecond) // for another to come between
-			_, err2 := l.Lane.Put(peer, off, word8(old+operand), 0)
+			_, err2 := l.Lane.Put(peer, off, word8(old+a.Operand), 0)
 			return old, errors.Join(err, err2)
+		},
+	},
+	{
+		name:   "an atomic of 32 bits puts its neighbour back",
+		caught: []string{"AtomicsOnHalvesOfAWordAreExact"},
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			if a.Type.Size() == 8 {
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
+				return old, err
+			}
+			at := off &^ 7
+			b := make([]byte, 8)
+			_, err := l.Lane.Get(peer, at, b, 0)
+			word := *wordAt(b, 0)
+			time.Sleep(time.Microsecond)
+			_, err2 := l.Lane.Put(peer, at, word8(a.Outer(off, word)), 0)
+			return a.Inner(off, word), errors.Join(err, err2)
+		},
+	},
+	{
+		name:   "atomics of 32 bits carry into their neighbour",
+		caught: []string{"EveryAtomicOfEveryTypeIsExact"},
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			if a.Op != fabric.FetchAdd || a.Type.Size() == 8 || off%8 != 0 {
+				old, _, err := l.Lane.Atomic(peer, off, a, f)
+				return old, err
+			}
+			old, _, err := l.Lane.Atomic(peer, off, fabric.Atomic{Operand: uint64(uint32(a.Operand))}, f)
+			return uint64(uint32(old)), err
+		},
+	},
+	{
+		name:   "signed words are compared as unsigned ones",
+		caught: []string{"EveryAtomicOfEveryTypeIsExact"},
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			switch a.Type {
+			case fabric.Int64:
+				a.Type = fabric.Uint64
+			case fabric.Int32:
+				a.Type = fabric.Uint32
+			}
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
+			return old, err
+		},
+	},
+	{
+		name:   "implicit atomics are lost",
+		caught: []string{"ImplicitAtomicsCompleteAtFlush", "EveryAtomicOfEveryTypeIsExact"},
+		atomic: func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error) {
+			if f&fabric.Implicit != 0 {
+				return 0, nil
+			}
+			old, _, err := l.Lane.Atomic(peer, off, a, f)
+			return old, err
 		},
 	},
 	{
@@ -283,13 +375,13 @@ var faults = []fault{
 		},
 	},
 	{
-		name:   "sources are read at the end of the batch",
-		caught: []string{"SourceMayBeReusedWhenPromised", "BatchesMayBeLargerThanDepth", "OperationsAllocateNothing"},
+		name:   "sources are read at the flush",
+		caught: []string{"SourceMayBeReusedWhenPromised", "OperationsAllocateNothing"},
 		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
 			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
 			return fabric.Done, nil
 		},
-		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
+		flush: func(l *faultyLane, ctx context.Context) error { return errors.Join(l.release(), l.Lane.Flush(ctx)) },
 	},
 	{
 		name:   "flush does not wait for puts",
@@ -345,7 +437,103 @@ var faults = []fault{
 				l.held[h-1] = func() error { return nil }
 			}
 		},
-		end: func(l *faultyLane) error { return errors.Join(l.Lane.End(), l.release()) },
+		flush: func(l *faultyLane, ctx context.Context) error { return errors.Join(l.release(), l.Lane.Flush(ctx)) },
+	},
+	{
+		name:   "the last piece of a batch is lost",
+		caught: []string{"BatchesMayBeLargerThanDepth", "GathersAndScattersAreExact", "RandomOperationsMatchAModel"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			if p := b.Pieces(); len(p) > 0 && p[len(p)-1].Kind != fabric.KindAtomic {
+				p[len(p)-1].Buf = nil
+			}
+			return l.Lane.Post(b, q, f)
+		},
+	},
+	{
+		name:   "a group is told twice",
+		caught: []string{"BatchesMayBeLargerThanDepth", "BatchesOfTwoPartsDoNotMix", "RandomOperationsMatchAModel"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			err := l.Lane.Post(b, q, f)
+			if g := b.Groups(); err == nil && len(g) > 0 {
+				q.Expect()
+				q.Tell(g[0].Tag, nil)
+			}
+			return err
+		},
+	},
+	{
+		name:   "all parts are told in one place",
+		caught: []string{"BatchesOfTwoPartsDoNotMix"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			if first, ok := l.sink.(*fabric.Completions); ok && q != nil {
+				q = first
+			}
+			l.sink = q
+			return l.Lane.Post(b, q, f)
+		},
+		await: func(_ *faultyLane, _ context.Context, q *fabric.Completions) error {
+			if q.Len() == 0 {
+				return fabric.ErrIdle
+			}
+			return nil
+		},
+	},
+	{
+		name:   "batches are posted up to the mistake",
+		caught: []string{"BadBatchesPostNothing"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			err := l.Lane.Post(b, q, f)
+			if err != nil && len(b.Pieces()) > 0 {
+				p := &b.Pieces()[0]
+				_, _ = l.Lane.Put(p.Peer, p.Off, p.Buf, 0)
+			}
+			return err
+		},
+	},
+	{
+		name:   "memory can be closed at any time, and used behind that",
+		caught: []string{"MemoryInUseStaysRegistered", "BadBatchesPostNothing"},
+		post: func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
+			for i := range b.Pieces() {
+				b.Pieces()[i].Memory = nil
+			}
+			return l.Lane.Post(b, q, f)
+		},
+	},
+	{
+		name:   "await ends without a completion",
+		caught: []string{"AwaitEndsWithItsContext"},
+		await:  func(*faultyLane, context.Context, *fabric.Completions) error { return nil },
+	},
+	{
+		name:   "gets go in front of a fence",
+		caught: []string{"FencesOrderGetsAndPuts"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Done, nil
+		},
+		flushPeer: func(l *faultyLane, ctx context.Context, peer int) error {
+			return errors.Join(l.release(), l.Lane.FlushPeer(ctx, peer))
+		},
+	},
+	{
+		name:      "a peer's flush reports another's error",
+		caught:    []string{"FlushPeerIsForOnePeer"},
+		flushPeer: func(l *faultyLane, ctx context.Context, _ int) error { return l.Lane.Flush(ctx) },
+	},
+	{
+		name:   "groups that fail are told as complete",
+		caught: []string{"PeerDownFailsItsGroupsAlone"},
+		await: func(l *faultyLane, ctx context.Context, q *fabric.Completions) error {
+			err := l.Lane.Await(ctx, q)
+			var c [64]fabric.Completion
+			n := q.Take(c[:])
+			for i := range n {
+				q.Expect()
+				q.Tell(c[i].Tag, nil)
+			}
+			return err
+		},
 	},
 	{
 		name:   "waiting for a word ends at once",

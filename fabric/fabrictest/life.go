@@ -33,7 +33,7 @@ func (g *group) countersAddUp() {
 			want.Gets++
 			want.GetBytes += uint64(n)
 		case 4:
-			_, h, err = l.Atomic(fabric.FetchAdd, i%g.o.Ranks, 8, 1, 0, 0)
+			_, h, err = l.Atomic(i%g.o.Ranks, 8, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 			want.Atomics++
 		}
 		g.finish(l, "operation", h, err)
@@ -62,6 +62,11 @@ func (g *base) identities(c fabric.Counters) {
 func (g *group) allocations() {
 	l := g.lane(0)
 	small, large := make([]byte, 8), make([]byte, min(32<<10, g.o.SegmentSize))
+	mem := g.register(l, 4096)
+	var b fabric.Batch
+	var q fabric.Completions
+	var told [2]fabric.Completion
+	var old uint64
 	bad := error(nil)
 	wait := func(h fabric.Handle, err error) {
 		if err == nil {
@@ -72,21 +77,52 @@ func (g *group) allocations() {
 		}
 	}
 	for what, f := range map[string]func(){
-		"put of 8 bytes":       func() { wait(l.Put(1, 0, small, 0)) },
-		"get of 8 bytes":       func() { wait(l.Get(1, 0, small, 0)) },
-		"blocking get":         func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
-		"large put":            func() { wait(l.Put(1, 0, large, 0)) },
-		"large get":            func() { wait(l.Get(1, 0, large, 0)) },
-		"fetch-add":            func() { _, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0); wait(h, err) },
+		"put of 8 bytes": func() { wait(l.Put(1, 0, small, 0)) },
+		"get of 8 bytes": func() { wait(l.Get(1, 0, small, 0)) },
+		"blocking get":   func() { wait(l.Get(1, 0, small, fabric.Blocking)) },
+		"large put":      func() { wait(l.Put(1, 0, large, 0)) },
+		"large get":      func() { wait(l.Get(1, 0, large, 0)) },
+		"fetch-add":      func() { _, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); wait(h, err) },
+		"fetch-xor": func() {
+			_, h, err := l.Atomic(1, 4, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Uint32, Operand: 1}, 0)
+			wait(h, err)
+		},
+		"implicit atomics + flush": func() {
+			for t := fabric.Uint64; t <= fabric.Float64; t++ {
+				_, h, err := l.Atomic(1, 8*uint64(t), fabric.Atomic{Type: t, Operand: 1}, fabric.Implicit)
+				wait(h, err)
+			}
+			wait(fabric.Done, l.Flush(g.ctx))
+		},
 		"implicit put + flush": func() { wait(l.Put(1, 0, small, fabric.Implicit)); wait(fabric.Done, l.Flush(g.ctx)) },
 		"batch of puts": func() {
-			l.Begin()
+			b.Reset()
 			for range 4 {
-				_, err := l.Put(1, 0, small, fabric.Implicit)
-				wait(fabric.Done, err)
+				b.Put(1, 0, small)
 			}
-			wait(fabric.Done, l.End())
+			wait(fabric.Done, l.Post(&b, nil, 0))
 			wait(fabric.Done, l.Flush(g.ctx))
+		},
+		"batch with tags": func() {
+			b.Reset()
+			for i := range uint64(6) {
+				b.GetInto(1, 8*i, mem, 8*i, 8)
+				b.Get(1, 8*i, small)
+				b.Atomic(1, 8*i, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, &old)
+				b.Atomic(1, 8*i, fabric.Atomic{Op: fabric.FetchXor, Type: fabric.Int32, Operand: 1}, nil)
+				b.Tag(fabric.Tag(i))
+			}
+			wait(fabric.Done, l.Post(&b, &q, fabric.Blocking))
+			for q.InFlight() > 0 || q.Len() > 0 {
+				wait(fabric.Done, l.Await(g.ctx, &q))
+				q.Take(told[:])
+			}
+		},
+		"flush and fence of a peer": func() {
+			wait(l.Put(1, 0, small, fabric.Implicit))
+			wait(fabric.Done, l.Fence(g.ctx, 1))
+			wait(l.Put(1, 0, small, fabric.Implicit))
+			wait(fabric.Done, l.FlushPeer(g.ctx, 1))
 		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 && !(g.o.LargeAllocates && strings.HasPrefix(what, "large")) {
@@ -108,7 +144,7 @@ func (g *group) peerDown() {
 	g.ranks[0].Net.PeerDown(1, later)
 	_, perr := g.try(l.Put(1, 0, make([]byte, 8), 0))(l)
 	_, gerr := g.try(l.Get(1, 0, make([]byte, 8), 0))(l)
-	_, h, aerr := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+	_, h, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	_, aerr = g.try(h, aerr)(l)
 	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 		var pd *fabric.PeerDownError
@@ -216,8 +252,13 @@ func (g *base) closedLane(l fabric.Lane) {
 	g.Helper()
 	_, perr := l.Put(1, 0, []byte{1}, 0)
 	_, gerr := l.Get(1, 0, make([]byte, 1), 0)
-	_, _, aerr := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
-	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr, "flush": l.Flush(g.ctx)} {
+	_, _, aerr := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
+	_, rerr := l.Register(make([]byte, 8))
+	for op, err := range map[string]error{
+		"put": perr, "get": gerr, "atomic": aerr, "register": rerr, "flush": l.Flush(g.ctx),
+		"post": l.Post(new(fabric.Batch), nil, 0), "await": l.Await(g.ctx, new(fabric.Completions)),
+		"flush of a peer": l.FlushPeer(g.ctx, 1), "fence": l.Fence(g.ctx, 1),
+	} {
 		if !errors.Is(err, os.ErrClosed) {
 			g.Fatalf("%s on a closed lane: %v, want os.ErrClosed", op, err)
 		}

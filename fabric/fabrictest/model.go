@@ -1,8 +1,8 @@
 package fabrictest
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -22,8 +22,13 @@ type world struct {
 type modelLane struct {
 	fabric.Lane
 	rank  int
-	batch bool
 	open  []*flight // posted and not collected
+	batch fabric.Batch
+	mem   *fabric.Memory
+	used  uint64 // bytes of mem that pieces in flight use
+	told  fabric.Completions
+	tags  uint64 // used so far
+	ended map[fabric.Tag]bool
 }
 
 // flight is an operation in flight.
@@ -33,12 +38,14 @@ type flight struct {
 	peer     int
 	off, end uint64
 	write    bool
-	ordered  bool   // a put, in order with other puts of its lane to its peer
-	dst      []byte // of a get
-	src      []byte // of a put whose source must not change yet
-	want     []byte // of a get
+	ordered  bool       // a put, in order with other puts of its lane to its peer
+	tag      fabric.Tag // of its group, or 0
+	dst      []byte     // of a get
+	src      []byte     // of a put whose source must not change yet
+	want     []byte     // of a get
 	atomic   bool
 	old      uint64 // that an atomic must return
+	got      uint64 // where an atomic of a batch lays it
 }
 
 const laneCount = 3
@@ -49,7 +56,9 @@ const laneCount = 3
 func (g *group) randomOperations() {
 	w := &world{g: g, window: min(64<<10, g.o.SegmentSize/2)}
 	for i := range laneCount {
-		w.lanes = append(w.lanes, &modelLane{Lane: g.lane(i % g.o.Ranks), rank: i % g.o.Ranks})
+		l := &modelLane{Lane: g.lane(i % g.o.Ranks), rank: i % g.o.Ranks, ended: map[fabric.Tag]bool{}}
+		l.mem = g.register(l, 2*w.window)
+		w.lanes = append(w.lanes, l)
 	}
 	g.property(func(t *rapid.T) {
 		w.reset()
@@ -64,16 +73,13 @@ func (g *group) randomOperations() {
 // on the lanes.
 func (w *world) reset() {
 	for _, l := range w.lanes {
-		if l.batch {
-			_ = l.End()
-		}
 		_ = l.Flush(w.g.ctx)
 		for _, f := range l.open {
-			if !f.implicit {
+			if !f.implicit && f.tag == 0 {
 				_, _ = l.Wait(w.g.ctx, f.h)
 			}
 		}
-		l.batch, l.open = false, nil
+		l.open, l.used = nil, 0
 	}
 	w.model, w.rest = nil, nil
 	for r := range w.g.ranks {
@@ -94,7 +100,7 @@ func (w *world) step(t *rapid.T) {
 	case "atomic":
 		w.atomic(t, l)
 	case "batch":
-		w.toggleBatch(t, l)
+		w.postBatch(t, l)
 	case "flush":
 		w.flush(t, l)
 	case "collect":
@@ -162,23 +168,22 @@ func (w *world) get(t *rapid.T, l *modelLane) {
 
 func (w *world) atomic(t *rapid.T, l *modelLane) {
 	peer := rapid.IntRange(0, len(w.g.ranks)-1).Draw(t, "peer")
-	off := 8 * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
-	op := rapid.SampledFrom([]fabric.AtomicOp{fabric.FetchAdd, fabric.CompareSwap, fabric.Swap}).Draw(t, "op")
-	operand := rapid.Uint64().Draw(t, "operand")
-	w.clearWay(t, l, peer, off, 8, true, false)
-	word := w.model[peer][off : off+8]
-	old := binary.NativeEndian.Uint64(word)
-	compare := rapid.SampledFrom([]uint64{old, old + 1}).Draw(t, "compare")
-	switch {
-	case op == fabric.FetchAdd:
-		binary.NativeEndian.PutUint64(word, old+operand)
-	case op == fabric.Swap || old == compare:
-		binary.NativeEndian.PutUint64(word, operand)
-	}
-	got, h, err := l.Atomic(op, peer, off, operand, compare, 0)
-	noError(t, op.String(), err)
-	fl := &flight{h: h, peer: peer, off: off, end: off + 8, write: true, atomic: true, old: old}
-	if h == fabric.Done {
+	a := rapid.SampledFrom(slices.Collect(everyAtomic)).Draw(t, "atomic")
+	n := a.Type.Size()
+	off := n * uint64(rapid.IntRange(0, min(16, w.window/8-1)).Draw(t, "word"))
+	a.Operand = rapid.Uint64().Draw(t, "operand")
+	f := drawFlag(t)
+	// A network may work on all of the 8 bytes around the word.
+	w.clearWay(t, l, peer, off&^7, 8, true, false)
+	word := w.model[peer][off : off+n]
+	old := loadWord(word)
+	a.Compare = rapid.SampledFrom([]uint64{old, old + 1}).Draw(t, "compare")
+	storeWord(word, a.Apply(old))
+	got, h, err := l.Atomic(peer, off, a, f)
+	noError(t, a.Op.String(), err)
+	w.checkImplicit(t, h, f)
+	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off &^ 7, end: off&^7 + 8, write: true, atomic: f&fabric.Implicit == 0, old: old}
+	if h == fabric.Done && !fl.implicit {
 		fl.verify(t, got)
 		return
 	}
@@ -191,12 +196,104 @@ func (w *world) checkImplicit(t *rapid.T, h fabric.Handle, f fabric.Flag) {
 	}
 }
 
-func (w *world) toggleBatch(t *rapid.T, l *modelLane) {
-	if l.batch = !l.batch; l.batch {
-		l.Begin()
-		return
+// postBatch posts pieces that do not meet, in groups, and perhaps some without a tag.
+func (w *world) postBatch(t *rapid.T, l *modelLane) {
+	l.batch.Reset()
+	var all []*flight
+	group := 0
+	for range rapid.IntRange(0, 12).Draw(t, "pieces") {
+		if f := w.piece(t, l, all); f != nil {
+			all = append(all, f)
+		}
+		switch rapid.IntRange(0, 4).Draw(t, "tag") {
+		case 0:
+			l.batch.Untag()
+			group = len(all)
+		case 1, 2:
+			l.tags++
+			for ; group < len(all); group++ {
+				all[group].tag, all[group].implicit = fabric.Tag(l.tags), false
+			}
+			l.batch.Tag(fabric.Tag(l.tags))
+		}
 	}
-	noError(t, "end of a batch", l.End())
+	noError(t, "post", l.Post(&l.batch, &l.told, drawFlag(t)))
+	for _, f := range all {
+		if f.src != nil && len(f.src) <= l.copyMax(w) {
+			fill(f.src, 0xA5)
+		}
+	}
+	l.open = append(l.open, all...)
+}
+
+// piece adds a piece to the lane's batch, unless it meets one of the batch.
+func (w *world) piece(t *rapid.T, l *modelLane, batch []*flight) *flight {
+	peer, off, n := w.place(t)
+	kind := rapid.SampledFrom([]string{"put", "get", "put from", "get into", "atomic"}).Draw(t, "kind")
+	if kind == "atomic" {
+		off, n = off&^7%uint64(w.window-8), 8
+	}
+	f := &flight{implicit: true, peer: peer, off: off, end: off + uint64(n), write: kind != "get" && kind != "get into"}
+	for _, o := range batch {
+		if o.peer == peer && o.off < f.end && off < o.end {
+			return nil
+		}
+	}
+	w.clearWay(t, l, peer, off, uint64(n), f.write, false)
+	at, mem := l.used, l.mem.Bytes()
+	if kind == "put from" || kind == "get into" {
+		if at+uint64(n) > uint64(len(mem)) {
+			return nil
+		}
+		l.used += uint64(n)
+	}
+	model := w.model[peer][off:f.end]
+	switch kind {
+	case "put", "put from":
+		src := make([]byte, n)
+		seed := rapid.Byte().Draw(t, "seed")
+		for i := range src {
+			src[i] = seed + byte(i) + byte(i>>8)
+		}
+		copy(model, src)
+		if kind == "put" {
+			f.src = src
+			l.batch.Put(peer, off, src)
+		} else {
+			copy(mem[at:], src)
+			l.batch.PutFrom(peer, off, l.mem, at, uint64(n))
+		}
+	case "get":
+		f.dst, f.want = make([]byte, n), append([]byte{}, model...)
+		l.batch.Get(peer, off, f.dst)
+	case "get into":
+		f.dst, f.want = mem[at:at+uint64(n)], append([]byte{}, model...)
+		l.batch.GetInto(peer, off, l.mem, at, uint64(n))
+	case "atomic":
+		a := rapid.SampledFrom(slices.Collect(everyAtomic)).Draw(t, "atomic")
+		word := model[:a.Type.Size()]
+		f.atomic, f.old = true, loadWord(word)
+		a.Operand = rapid.Uint64().Draw(t, "operand")
+		a.Compare = rapid.SampledFrom([]uint64{f.old, f.old + 1}).Draw(t, "compare")
+		storeWord(word, a.Apply(f.old))
+		l.batch.Atomic(peer, off, a, &f.got)
+	}
+	return f
+}
+
+// await waits until a group was told.
+func (l *modelLane) await(t *rapid.T, w *world, tag fabric.Tag) {
+	for !l.ended[tag] {
+		noError(t, "await", l.Await(w.g.ctx, &l.told))
+		var c [3]fabric.Completion
+		for _, c := range c[:l.told.Take(c[:])] {
+			noError(t, "group", c.Err)
+			if l.ended[c.Tag] || c.Tag == 0 || uint64(c.Tag) > l.tags {
+				t.Fatalf("group %d of %d was told twice, or never posted", c.Tag, l.tags)
+			}
+			l.ended[c.Tag] = true
+		}
+	}
 }
 
 // flush completes everything; handles stay collectable.
@@ -204,8 +301,11 @@ func (w *world) flush(t *rapid.T, l *modelLane) {
 	noError(t, "flush", l.Flush(w.g.ctx))
 	keep := l.open[:0]
 	for _, f := range l.open {
-		if f.implicit || f.h == fabric.Done {
-			f.verify(t, 0)
+		if f.implicit || f.tag != 0 || f.h == fabric.Done {
+			if f.tag != 0 {
+				l.await(t, w, f.tag)
+			}
+			f.verify(t, f.got)
 			continue
 		}
 		keep = append(keep, f)
@@ -221,6 +321,11 @@ func (w *world) collect(t *rapid.T, l *modelLane, i int) {
 		return
 	}
 	l.open = append(l.open[:i], l.open[i+1:]...)
+	if f.tag != 0 {
+		l.await(t, w, f.tag)
+		f.verify(t, f.got)
+		return
+	}
 	old, done, err := l.Test(f.h)
 	if !done && err == nil {
 		old, err = l.Wait(w.g.ctx, f.h)
@@ -249,13 +354,14 @@ func (w *world) clearWay(t *rapid.T, l *modelLane, peer int, off, n uint64, writ
 // settle completes everything and compares the segments.
 func (w *world) settle(t *rapid.T) {
 	for _, l := range w.lanes {
-		if l.batch {
-			w.toggleBatch(t, l)
-		}
 		for len(l.open) > 0 {
 			w.collect(t, l, len(l.open)-1)
 		}
 		w.flush(t, l)
+		l.used = 0
+		if l.told.InFlight() != 0 {
+			t.Fatalf("%d groups are in flight after a flush", l.told.InFlight())
+		}
 	}
 	for r := range w.g.ranks {
 		seg := w.g.ranks[r].Segment

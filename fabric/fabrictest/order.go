@@ -33,7 +33,7 @@ func (g *group) concurrentAtomics() {
 	seen := make([]atomic.Bool, len(ls)*rounds)
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for range rounds {
-			old, err := atomicOnce(ctx, ls[i], fabric.FetchAdd, 0, 1, 0)
+			old, err := atomicOnce(ctx, ls[i], 0, fabric.Atomic{Operand: 1})
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ func (g *group) concurrentAtomics() {
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for range rounds / 4 {
 			for guess := uint64(0); ; {
-				old, err := atomicOnce(ctx, ls[i], fabric.CompareSwap, 8, guess+1, guess)
+				old, err := atomicOnce(ctx, ls[i], 8, fabric.Atomic{Op: fabric.CompareSwap, Operand: guess + 1, Compare: guess})
 				if err != nil {
 					return err
 				}
@@ -66,8 +66,8 @@ func (g *group) concurrentAtomics() {
 }
 
 // atomicOnce is amo for goroutines, which must not end the check.
-func atomicOnce(ctx context.Context, l fabric.Lane, op fabric.AtomicOp, off, operand, compare uint64) (uint64, error) {
-	old, h, err := l.Atomic(op, 1, off, operand, compare, 0)
+func atomicOnce(ctx context.Context, l fabric.Lane, off uint64, a fabric.Atomic) (uint64, error) {
+	old, h, err := l.Atomic(1, off, a, 0)
 	if err != nil || h == fabric.Done {
 		return old, err
 	}
@@ -84,7 +84,7 @@ func (g *group) concurrentSwaps() {
 	g.each(len(ls), func(ctx context.Context, i int) error {
 		for k := range g.o.Rounds {
 			token := uint64(i*g.o.Rounds + k + 1)
-			old, err := atomicOnce(ctx, ls[i], fabric.Swap, 0, token, 0)
+			old, err := atomicOnce(ctx, ls[i], 0, fabric.Atomic{Op: fabric.Swap, Operand: token})
 			if err != nil {
 				return err
 			}

@@ -31,7 +31,7 @@ func (g *group) bounds() {
 			g.outside("implicit put", err, peer, r.off, r.n, size)
 		}
 		for _, off := range []uint64{size, size - 7, size + 8, top - 7, top &^ 7, 1 << 63} {
-			_, _, err := l.Atomic(fabric.FetchAdd, peer, off, 1, 0, 0)
+			_, _, err := l.Atomic(peer, off, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 			g.outside("atomic", err, peer, off, 8, size)
 		}
 		g.must("flush after refusals", l.Flush(g.ctx))
@@ -42,7 +42,7 @@ func (g *group) bounds() {
 		// The last bytes themselves are fine.
 		g.put(l, peer, size-1, []byte{1})
 		g.get(l, peer, size-8, 8)
-		g.amo(l, fabric.FetchAdd, peer, size-size%8-8, 0, 0)
+		g.amo(l, peer, size-size%8-8, fabric.Atomic{})
 	}
 }
 
@@ -62,24 +62,30 @@ func (g *group) badAtomics() {
 	l := g.lane(0)
 	seg := g.ranks[1].Segment
 	clear(seg[:32])
-	for off := uint64(1); off < 16; off++ {
-		if off%8 == 0 {
-			continue
-		}
-		for _, op := range []fabric.AtomicOp{fabric.FetchAdd, fabric.CompareSwap, fabric.Swap} {
-			_, _, err := l.Atomic(op, 1, off, 7, 0, 0)
-			var ae *fabric.AlignError
-			if !errors.As(err, &ae) || ae.Rank != 1 || ae.Off != off || ae.Align != 8 {
-				g.Fatalf("%v at offset %d: got %v, want an *AlignError", op, off, err)
+	for a := range everyAtomic {
+		for off := uint64(1); off < 16; off++ {
+			if off%a.Type.Size() == 0 {
+				continue
+			}
+			for _, f := range []fabric.Flag{0, fabric.Implicit} {
+				a.Operand, a.Compare = 7, 0
+				_, _, err := l.Atomic(1, off, a, f)
+				var ae *fabric.AlignError
+				if !errors.As(err, &ae) || ae.Rank != 1 || ae.Off != off || ae.Align != a.Type.Size() {
+					g.Fatalf("%v of %v at offset %d: got %v, want an *AlignError", a.Op, a.Type, off, err)
+				}
 			}
 		}
 	}
-	for _, op := range []fabric.AtomicOp{fabric.Swap + 1, 255} {
-		if op.Valid() {
-			continue
-		}
-		if _, _, err := l.Atomic(op, 1, 8, 7, 0, 0); err == nil {
-			g.Fatalf("atomic operation %d was accepted", op)
+	for op := range 256 {
+		for _, t := range []int{0, 1, 2, 3, 4, 5, 255} {
+			a := fabric.Atomic{Op: fabric.AtomicOp(op), Type: fabric.WordType(t), Operand: 7}
+			if a.Valid() {
+				continue
+			}
+			if _, _, err := l.Atomic(1, 8, a, 0); !errors.Is(err, fabric.ErrNoAtomic) {
+				g.Fatalf("%v of %v: got %v, want ErrNoAtomic", a.Op, a.Type, err)
+			}
 		}
 	}
 	g.must("flush", l.Flush(g.ctx))
@@ -91,7 +97,7 @@ func (g *group) badRanks() {
 	for _, peer := range []int{-1, g.o.Ranks, math.MinInt, math.MaxInt, math.MaxInt32} {
 		_, perr := l.Put(peer, 0, []byte{1}, 0)
 		_, gerr := l.Get(peer, 0, make([]byte, 1), 0)
-		_, _, aerr := l.Atomic(fabric.FetchAdd, peer, 0, 1, 0, 0)
+		_, _, aerr := l.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 			var re *fabric.RankError
 			if !errors.As(err, &re) || re.Rank != peer || re.Size != g.o.Ranks {

@@ -67,7 +67,7 @@ func (g *group) zeroLengths() {
 		}
 	}
 	g.must("flush", l.Flush(g.ctx))
-	g.must("empty batch", func() error { l.Begin(); return l.End() }())
+	g.must("empty batch", l.Post(new(fabric.Batch), nil, 0))
 }
 
 // mapped memory, where there is any, is what puts and gets see.
@@ -104,7 +104,7 @@ func (g *group) localAtomics(l fabric.Lane, peer int) {
 		}
 	})
 	for range g.o.Rounds {
-		g.amo(l, fabric.FetchAdd, peer, off, 1, 0)
+		g.amo(l, peer, off, fabric.Atomic{Operand: 1})
 	}
 	local.Wait()
 	if got := atomic.LoadUint64(word); got != uint64(2*g.o.Rounds) {

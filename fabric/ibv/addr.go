@@ -16,18 +16,20 @@ type address struct {
 	end        verbs.PathEnd
 	readAtomic uint8
 	lanes      int
+	eager      int // Config.Eager
 	psn        uint32
 	base, size uint64
 	rkey       uint32
 }
 
 const (
-	addrVersion = 1
-	addrFixed   = 54
+	addrVersion = 2
+	addrFixed   = 56
 	psnMask     = 1<<24 - 1
 	flagGRH     = 1
-	maxPKeys    = 1 << 12   // published; no port is known to have more
-	maxLanes    = 1<<16 - 1 // what the field holds
+	maxPKeys    = 1 << 12     // published; no port is known to have more
+	maxLanes    = laneBit - 1 // what datagrams can name
+	maxEager    = 1<<16 - 1   // what the field holds
 )
 
 func (a *address) encode() []byte {
@@ -51,7 +53,8 @@ func (a *address) encode() []byte {
 		keys = keys[:len(keys)-1]
 	}
 	keys = keys[:min(len(keys), maxPKeys)]
-	le.PutUint16(b[52:], uint16(len(keys)))
+	le.PutUint16(b[52:], uint16(a.eager))
+	le.PutUint16(b[54:], uint16(len(keys)))
 	for _, k := range keys {
 		b = le.AppendUint16(b, k)
 	}
@@ -68,7 +71,7 @@ func decodeAddress(b []byte) (a address, err error) {
 		return a, fmt.Errorf("address of %d bytes, want at least %d", len(b), addrFixed)
 	}
 	le := binary.LittleEndian
-	keys := int(le.Uint16(b[52:]))
+	keys := int(le.Uint16(b[54:]))
 	if keys > maxPKeys || len(b) != addrFixed+2*keys {
 		return a, fmt.Errorf("address of %d bytes with %d P_Keys", len(b), keys)
 	}
@@ -81,6 +84,7 @@ func decodeAddress(b []byte) (a address, err error) {
 		},
 		readAtomic: b[7],
 		lanes:      int(le.Uint16(b[10:])),
+		eager:      int(le.Uint16(b[52:])),
 		psn:        le.Uint32(b[12:]),
 		base:       le.Uint64(b[32:]),
 		size:       le.Uint64(b[40:]),
@@ -94,8 +98,8 @@ func decodeAddress(b []byte) (a address, err error) {
 		return a, fmt.Errorf("packet sequence number %#x exceeds 24 bits", a.psn)
 	case a.base+a.size < a.base:
 		return a, fmt.Errorf("segment of %d bytes at %#x wraps around", a.size, a.base)
-	case a.lanes == 0:
-		return a, errors.New("address without lanes")
+	case a.lanes == 0 || a.lanes > maxLanes:
+		return a, fmt.Errorf("address with %d lanes", a.lanes)
 	}
 	return a, nil
 }
@@ -123,30 +127,4 @@ func ranked(infos []verbs.DeviceInfo) []string {
 // hardware.
 func Software(device string) bool {
 	return strings.HasPrefix(device, "rxe") || strings.HasPrefix(device, "siw")
-}
-
-// qpTableVersion is the version of the queue pair table.
-const qpTableVersion = 2
-
-// encodeTable lays out queue pair numbers, lane by lane, rank by rank.
-func encodeTable(qpns [][]uint32) []byte {
-	b := []byte{qpTableVersion}
-	for _, lane := range qpns {
-		for _, q := range lane {
-			b = binary.LittleEndian.AppendUint32(b, q)
-		}
-	}
-	return b
-}
-
-// tableEntry reads the number that a rank made for a lane and a peer.
-func tableEntry(b []byte, lanes, size, lane, rank int) (uint32, error) {
-	if len(b) == 0 || b[0] != qpTableVersion || len(b) != 1+4*lanes*size {
-		return 0, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), 1+4*lanes*size, qpTableVersion)
-	}
-	q := binary.LittleEndian.Uint32(b[1+4*(lane*size+rank):])
-	if q == 0 || q > psnMask {
-		return 0, fmt.Errorf("queue pair number %#x for lane %d", q, lane)
-	}
-	return q, nil
 }

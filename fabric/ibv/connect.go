@@ -6,13 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// Connect makes the queue pairs of every lane, publishes their numbers, and brings them into the
-// state in which they send. A rank reaches itself through a pair of its own, as it does any other.
+// Connect makes the queue pairs of every lane to the near peers, publishes their numbers, and
+// brings them into the state in which they send. A rank reaches itself through a pair of its own,
+// as it does any other. Where not all ranks are near, it starts what makes the other connections.
 func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) error {
 	if len(addrs) != n.cfg.Size {
 		return fmt.Errorf("ibv: connect: %d addresses for %d ranks", len(addrs), n.cfg.Size)
@@ -25,74 +27,105 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, exchange fabric.E
 	case n.peers != nil:
 		return errors.New("ibv: connect: called before; it is called once")
 	}
-	if err := n.makeQueueSets(addrs); err != nil {
+	if err := n.connect(ctx, addrs, exchange); err != nil {
 		return fmt.Errorf("ibv: connect: %w", err)
-	}
-	qpns := make([][]uint32, len(n.all))
-	for i, e := range n.all {
-		qpns[i] = e.numbers()
-	}
-	n.listen()
-	tables, err := exchange(ctx, n.endpointTable().append(encodeTable(qpns)))
-	if err != nil {
-		return fmt.Errorf("ibv: connect: %w", err)
-	}
-	if len(tables) != n.cfg.Size {
-		return fmt.Errorf("ibv: connect: the exchange gave %d queue pair tables for %d ranks", len(tables), n.cfg.Size)
-	}
-	if err := n.readEndpointTables(tables); err != nil {
-		return fmt.Errorf("ibv: connect: %w", err)
-	}
-	lanesEnd := 1 + 4*len(n.all)*n.cfg.Size
-	for lane, e := range n.all {
-		for rank := range n.peers {
-			if n.peers[rank].lanes == 0 {
-				continue
-			}
-			qpn, err := tableEntry(tables[rank][:lanesEnd], len(n.all), n.cfg.Size, lane, n.cfg.Rank)
-			if err == nil {
-				err = e.connect(rank, qpn)
-			}
-			if err != nil {
-				return fmt.Errorf("ibv: connect lane %d to rank %d: %w", lane, rank, err)
-			}
-		}
 	}
 	n.free = append(n.free, n.all...)
-	// A peer may send as soon as it is connected: no rank goes on before all are.
-	if _, err := exchange(ctx, nil); err != nil {
-		return fmt.Errorf("ibv: connect: %w", err)
-	}
 	return nil
 }
 
-func (n *Network) makeQueueSets(addrs [][]byte) (err error) {
-	n.peers = make([]address, n.cfg.Size)
+func (n *Network) connect(ctx context.Context, addrs [][]byte, exchange fabric.Exchange) (err error) {
+	all := make([]address, n.cfg.Size)
 	for r, a := range addrs {
 		if a == nil {
 			continue
 		}
-		if n.peers[r], err = decodeAddress(a); err != nil {
+		if all[r], err = decodeAddress(a); err != nil {
 			return fmt.Errorf("address of rank %d: %w", r, err)
 		}
 	}
+	n.peers = newRemotes(all)
+	mine, err := n.makeTable()
+	if err != nil {
+		return err
+	}
+	tables, err := exchange(ctx, mine.encode())
+	if err != nil {
+		return err
+	}
+	if len(tables) != n.cfg.Size {
+		return fmt.Errorf("the exchange gave %d queue pair tables for %d ranks", len(tables), n.cfg.Size)
+	}
+	n.endpointQPNs = make([]uint32, n.cfg.Size*len(n.listeners))
+	for rank, b := range tables {
+		if !n.peers[rank].served() {
+			continue
+		}
+		t, err := decodeTable(b, len(n.listeners), n.cfg.Lanes, n.near.count)
+		if err == nil {
+			err = n.read(rank, &t, all[rank].psn)
+		}
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", rank, err)
+		}
+	}
+	n.connector.start()
+	// A peer may send as soon as it is connected: no rank goes on before all are.
+	_, err = exchange(ctx, nil)
+	return err
+}
+
+// makeTable makes the queue pairs that this rank publishes.
+func (n *Network) makeTable() (t table, err error) {
+	n.qkey = rand.Uint32() >> 1 // with the highest bit set it would be a privileged one (IBTA 1.4 vol. 1 §10.2.5)
+	t.qkey = n.qkey
 	for i := range n.cfg.Lanes {
 		e, err := n.newQueueSet(i)
 		if e != nil {
 			n.all = append(n.all, e)
 		}
 		if err != nil {
+			return t, fmt.Errorf("lane %d: %w", i, err)
+		}
+		t.lanes = append(t.lanes, e.numbers())
+	}
+	if !n.near.all() {
+		if t.listener, err = n.connector.prepare(n); err != nil {
+			return t, fmt.Errorf("what connects lanes on demand: %w", err)
+		}
+	}
+	n.listen()
+	t.endpoints = numbers(n.listeners)
+	return t, nil
+}
+
+// read takes from a rank's table what this one needs.
+func (n *Network) read(rank int, t *table, psn uint32) error {
+	p := &n.peers[rank]
+	p.qkey, p.listener = t.qkey, t.listener
+	copy(n.endpointQPNs[rank*len(n.listeners):], t.endpoints)
+	if n.near.place(n.cfg.Rank, rank) < 0 {
+		return nil
+	}
+	place := n.near.place(rank, n.cfg.Rank)
+	for i, e := range n.all {
+		qpn := t.lanes[i][place]
+		if qpn == 0 {
+			return fmt.Errorf("no queue pair for lane %d", i)
+		}
+		if err := e.connectNear(rank, qpn, psn); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// newQueueSet makes a completion queue and a queue pair for every peer.
+// newQueueSet makes a completion queue, and a queue pair for each near peer.
 func (n *Network) newQueueSet(index int) (*queueSet, error) {
 	attr := n.dev.Attr()
 	entries := min(attr.MaxCQE, max(2*n.cfg.Depth, min(maxEntries, n.cfg.Depth*n.cfg.Size)))
-	e := &queueSet{net: n, index: index, queues: make([]sendQueue, n.cfg.Size), tx: sender{limit: int32(entries)}}
+	e := &queueSet{net: n, index: index, queues: make([]*sendQueue, n.cfg.Size), tx: sender{limit: int32(entries)}}
+	e.ctx = context.Background()
 	var err error
 	if e.channel, err = n.dev.CreateCompChannel(); err != nil {
 		return e, err
@@ -100,14 +133,13 @@ func (n *Network) newQueueSet(index int) (*queueSet, error) {
 	if e.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: entries, Channel: e.channel}); err != nil {
 		return e, err
 	}
-	for r := range e.queues {
-		q := &e.queues[r]
-		p := &n.peers[r]
-		if p.lanes == 0 {
-			q.err = &fabric.RankError{Op: "operation", Rank: r, Size: n.cfg.Size}
+	for place := range n.near.count {
+		r := n.near.at(n.cfg.Rank, place)
+		if !n.peers[r].served() {
 			continue
 		}
-		q.rank, q.base, q.rkey, q.size = int32(r), p.base, p.rkey, p.size
+		q := n.peers[r].newQueue(r)
+		e.queues[r] = q
 		if q.qp, err = n.createQP(e.cq); err != nil {
 			return e, err
 		}
@@ -120,6 +152,11 @@ func (n *Network) newQueueSet(index int) (*queueSet, error) {
 	return e, nil
 }
 
+// newQueue is a send queue to the rank, without a queue pair.
+func (p *remote) newQueue(rank int) *sendQueue {
+	return &sendQueue{rank: int32(rank), base: p.base, rkey: p.rkey, size: p.size}
+}
+
 // createQP asks for the inline capacity wished for, and for less where the
 // device cannot.
 func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
@@ -128,12 +165,9 @@ func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
 		wish = n.inline
 	}
 	for {
-		qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, MaxSendWR: n.cfg.Depth, MaxRecvWR: 1, MaxInline: wish})
+		qp, err := n.newQP(cq, n.cfg.Depth, wish)
 		if err == nil {
 			n.inline = min(wish, qp.Caps().MaxInline)
-			if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
-				return nil, errors.Join(err, qp.Close())
-			}
 			return qp, nil
 		}
 		if wish == 0 {
@@ -146,45 +180,59 @@ func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
 	}
 }
 
-// numbers are the queue pair numbers to publish, by rank: those at which the
+// newQP makes a queue pair of a lane, or the peer's end of one.
+func (n *Network) newQP(cq *verbs.CQ, depth, inline int) (*verbs.QP, error) {
+	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, MaxSendWR: depth, MaxRecvWR: 1, MaxInline: inline})
+	if err != nil {
+		return nil, err
+	}
+	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
+		return nil, errors.Join(err, qp.Close())
+	}
+	return qp, nil
+}
+
+// numbers are the queue pair numbers to publish, by place of the near peer: those at which the
 // rank's own operations arrive.
 func (e *queueSet) numbers() []uint32 {
-	qpns := make([]uint32, len(e.queues))
-	for r := range e.queues {
-		switch {
-		case e.queues[r].qp == nil:
-		case r == e.net.cfg.Rank:
-			qpns[r] = e.mirror.Num()
+	n := e.net
+	qpns := make([]uint32, n.near.count)
+	for place := range qpns {
+		switch r := n.near.at(n.cfg.Rank, place); {
+		case e.queues[r] == nil:
+		case r == n.cfg.Rank:
+			qpns[place] = e.mirror.Num()
 		default:
-			qpns[r] = e.queues[r].qp.Num()
+			qpns[place] = e.queues[r].qp.Num()
 		}
 	}
 	return qpns
 }
 
-// connect brings the queue pair of one peer into RTS. It is the only place that
-// does: a connection made later, on demand, comes through here too.
-func (e *queueSet) connect(rank int, qpn uint32) error {
-	peer := &e.net.peers[rank]
-	if err := e.establish(e.queues[rank].qp, peer, qpn); err != nil {
+// connectNear connects the queue pair to a near peer, whose packets begin with psn.
+func (e *queueSet) connectNear(rank int, qpn, psn uint32) error {
+	n := e.net
+	if err := n.establishLane(e.queues[rank].qp, rank, qpn, psn, n.self.psn); err != nil {
 		return err
 	}
-	if rank == e.net.cfg.Rank {
-		return e.establish(e.mirror, peer, e.queues[rank].qp.Num())
+	if rank == n.cfg.Rank {
+		return n.establishLane(e.mirror, rank, e.queues[rank].qp.Num(), psn, n.self.psn)
 	}
 	return nil
 }
 
-func (e *queueSet) establish(qp *verbs.QP, peer *address, qpn uint32) error {
-	n := e.net
+// establishLane brings either end of a lane's connection into the state in which it sends, to a
+// queue pair whose packets begin with psn; its own begin with own.
+func (n *Network) establishLane(qp *verbs.QP, rank int, qpn, psn, own uint32) error {
+	peer := &n.peers[rank]
 	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
-	return n.establish(qp, peer, verbs.RTRAttr{DestQPN: qpn, RQPSN: peer.psn, MaxDestRdAtomic: n.self.readAtomic},
-		verbs.RTSAttr{SQPSN: n.self.psn, MaxReadAtomic: uint8(max(initiate, 1))})
+	return n.establish(qp, peer.end(), verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: n.self.readAtomic},
+		verbs.RTSAttr{SQPSN: own, MaxReadAtomic: uint8(max(initiate, 1))})
 }
 
 // establish brings a queue pair to a peer into the state in which it sends.
-func (n *Network) establish(qp *verbs.QP, peer *address, r verbs.RTRAttr, s verbs.RTSAttr) error {
-	path, err := verbs.ComputePath(n.path, peer.end)
+func (n *Network) establish(qp *verbs.QP, peer verbs.PathEnd, r verbs.RTRAttr, s verbs.RTSAttr) error {
+	path, err := verbs.ComputePath(n.path, peer)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type connections struct {
 	out       *messages
 	datagrams *datagrams
 
-	peers   []peer           // by rank
+	peers   []*peer          // by rank; nil: no connection was ever begun, and it is not down
 	byQPN   map[uint32]*conn // every connection that has a queue pair
 	last    *conn            // that find found
 	asking  []*conn          // with something to repeat
@@ -36,7 +36,7 @@ type connections struct {
 	open    atomic.Int32     // connections that are up
 }
 
-// peer is what is known of a rank that is not connected. There are as many as ranks in the job.
+// peer is what is known of a rank beside its connection.
 type peer struct {
 	conn  *conn
 	epoch uint32 // of the last connection
@@ -48,14 +48,13 @@ type conn struct {
 	q       sendQueue
 	qpn     uint32
 	state   connState
-	active  bool   // this end asked
-	ready   bool   // in messages.ready
-	holding bool   // some of the silent messages in flight keep their buffers
-	busy    bool   // something happened since the last look of keepalive
-	closing bool   // to be closed as soon as nothing is in flight
-	proven  bool   // and the peer's device has answered since that was decided
-	epoch   uint32 // of the connection
-	waiting list   // messages that are not posted yet
+	active  bool // this end asked
+	ready   bool // in messages.ready
+	holding bool // some of the silent messages in flight keep their buffers
+	busy    bool // something happened since the last look of keepalive
+	closing bool // to be closed as soon as nothing is in flight
+	proven  bool // and the peer's device has answered since that was decided
+	waiting list // messages that are not posted yet
 	used    uint64
 	trouble error // why it could not be made yet
 
@@ -101,12 +100,31 @@ func (s *connections) find(qpn uint32) *conn {
 	return s.last
 }
 
+// to is the connection to a rank, or nil.
+func (s *connections) to(rank int) *conn {
+	if p := s.peers[rank]; p != nil {
+		return p.conn
+	}
+	return nil
+}
+
+// peer is what is known of a rank, from now on something.
+func (s *connections) peer(rank int) *peer {
+	if s.peers[rank] == nil {
+		s.peers[rank] = new(peer)
+	}
+	return s.peers[rank]
+}
+
+// isDown reports whether the end of a rank was dealt with.
+func (s *connections) isDown(rank int) bool { return s.peers[rank] != nil && s.peers[rank].down }
+
 // add adds a connection to a rank that has none.
 func (s *connections) add(rank int32, state connState) *conn {
 	a := &s.n.peers[rank]
 	c := &conn{state: state, q: sendQueue{rank: rank, base: a.base, rkey: a.rkey}}
 	c.q.conn = c
-	s.peers[rank].conn = c
+	s.peer(int(rank)).conn = c
 	return c
 }
 
@@ -122,7 +140,7 @@ func (s *connections) sendTo(c *conn, d datagram) {
 	s.count.handshakes.Add(1)
 	d.to = uint32(c.q.rank)
 	if d.epoch == 0 {
-		d.epoch = c.epoch
+		d.epoch = c.q.epoch
 	}
 	if s.n.cfg.mangle == nil {
 		s.datagrams.send(d) // without room it is as good as lost
@@ -177,7 +195,7 @@ func (s *connections) ask(c *conn) {
 	if c.state != connWanted {
 		return // the peer asked first, or is dead
 	}
-	c.epoch = s.peers[c.q.rank].epoch + 1
+	c.q.epoch = s.peers[c.q.rank].epoch + 1
 	c.active = true
 	s.mu.Unlock()
 	c.trouble = s.makeQP(c)
@@ -190,7 +208,7 @@ func (s *connections) ask(c *conn) {
 		s.dropQP(c)
 		s.tryLater(c)
 	case int(c.q.rank) == s.n.cfg.Rank:
-		s.peers[c.q.rank].epoch = c.epoch
+		s.peers[c.q.rank].epoch = c.q.epoch
 		s.made(c)
 	default:
 		c.state = connAsking
@@ -201,7 +219,7 @@ func (s *connections) ask(c *conn) {
 // makeQP makes the queue pair of a connection.
 func (s *connections) makeQP(c *conn) error {
 	n := s.n
-	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end); err != nil {
+	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end()); err != nil {
 		return err
 	}
 	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: n.inline})
@@ -238,13 +256,13 @@ func (s *connections) dropQP(c *conn) {
 // connectQP brings it into the state in which it sends.
 func (s *connections) connectQP(c *conn, qpn, psn uint32) error {
 	c.peerQPN = qpn
-	return s.n.establish(c.q.qp, &s.n.peers[c.q.rank], verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
+	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(), verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
 		verbs.RTSAttr{SQPSN: c.psn, MaxReadAtomic: 1, RNRRetry: verbs.RNRRetryForever})
 }
 
 // answer deals with a datagram of the handshake.
 func (s *connections) answer(d *datagram) {
-	at := &s.peers[d.from]
+	at := s.peer(int(d.from))
 	if at.down || int(d.from) == s.n.cfg.Rank {
 		return
 	}
@@ -255,21 +273,21 @@ func (s *connections) answer(d *datagram) {
 	case dgReply:
 		s.replied(at, d)
 	case dgReady:
-		if c != nil && c.state == connAnswering && c.epoch == d.epoch {
+		if c != nil && c.state == connAnswering && c.q.epoch == d.epoch {
 			s.made(c)
 		}
 	case dgRefusal:
-		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.epoch == d.epoch {
+		if c != nil && (c.state == connAsking || c.state == connAnswering) && c.q.epoch == d.epoch {
 			s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		}
 	case dgClose:
 		s.askedToClose(at, d)
 	case dgClosed:
-		if c != nil && c.state == connClosing && c.epoch == d.epoch {
+		if c != nil && c.state == connClosing && c.q.epoch == d.epoch {
 			s.shut(c)
 		}
 	case dgStay:
-		if c != nil && c.state == connClosing && c.epoch == d.epoch && c.attempt == d.attempt {
+		if c != nil && c.state == connClosing && c.q.epoch == d.epoch && c.attempt == d.attempt {
 			c.state, c.closing = connUp, false
 			c.restsUntil = s.now() + restAfterStay
 			s.trimAt = min(s.trimAt, c.restsUntil) // it was not counted while it was closing
@@ -283,12 +301,12 @@ func (s *connections) answer(d *datagram) {
 // or a late copy.
 func (s *connections) requested(at *peer, d *datagram) {
 	c := at.conn
-	if c != nil && c.state == connClosing && d.epoch == c.epoch+1 {
+	if c != nil && c.state == connClosing && d.epoch == c.q.epoch+1 {
 		s.shut(c) // the peer would not ask if it had not agreed
 		c = at.conn
 	}
 	switch {
-	case c != nil && c.state == connAnswering && c.epoch == d.epoch && c.peerQPN == d.qpn:
+	case c != nil && c.state == connAnswering && c.q.epoch == d.epoch && c.peerQPN == d.qpn:
 		s.repeat(c) // the reply was lost, perhaps
 		return
 	case d.epoch != at.epoch+1:
@@ -304,7 +322,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 		s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 		return
 	}
-	c.state, c.active, c.epoch = connAnswering, false, d.epoch
+	c.state, c.active, c.q.epoch = connAnswering, false, d.epoch
 	s.mu.Unlock()
 	c.trouble = nil
 	if c.q.qp == nil {
@@ -333,7 +351,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 func (s *connections) replied(at *peer, d *datagram) {
 	c := at.conn
 	switch {
-	case c == nil || !c.active || c.epoch != d.epoch:
+	case c == nil || !c.active || c.q.epoch != d.epoch:
 	case c.state == connAsking && int(d.slotSize) != s.cfg.SlotSize:
 		s.out.tx.fail(&c.q, fmt.Errorf("%w: %d bytes here, %d there", errMisfit, s.cfg.SlotSize, d.slotSize))
 	case c.state == connAsking:
@@ -343,7 +361,7 @@ func (s *connections) replied(at *peer, d *datagram) {
 		if c.trouble != nil {
 			return // the peer will answer again
 		}
-		at.epoch = c.epoch
+		at.epoch = c.q.epoch
 		s.sendTo(c, datagram{kind: dgReady})
 		s.made(c)
 	case c.state == connUp || c.state == connClosing:
@@ -361,7 +379,7 @@ func (s *connections) made(c *conn) {
 	} else {
 		s.count.accepts.Add(1)
 	}
-	s.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.q.rank), Epoch: c.epoch})
+	s.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.out.markReady(c)
 	s.trimAt = 0
 }

@@ -57,8 +57,8 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 		}
 		return
 	}
-	if c.epoch != d.epoch {
-		if d.epoch < c.epoch {
+	if c.q.epoch != d.epoch {
+		if d.epoch < c.q.epoch {
 			s.sendTo(c, datagram{kind: dgClosed, epoch: d.epoch, attempt: d.attempt})
 		}
 		return
@@ -92,7 +92,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 // connection.
 func (s *connections) shut(c *conn) {
 	s.count.disconnects.Add(1)
-	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.epoch})
+	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.forget(c)
 	if c.waiting.n == 0 {
 		return
@@ -116,14 +116,14 @@ func (s *connections) forget(c *conn) {
 
 // endPeer ends the connection to a rank that is down, and everything of it.
 func (s *connections) endPeer(rank int, cause error) {
-	if c := s.peers[rank].conn; c != nil {
+	if c := s.to(rank); c != nil {
 		if c.state == connUp {
 			s.open.Add(-1)
 		}
 		s.forget(c)
 		s.out.endConn(c, &fabric.PeerDownError{Rank: rank, Op: "send", Cause: cause})
 	}
-	s.peers[rank].down = true
+	s.peer(rank).down = true
 }
 
 // runTimers repeats what had no answer, closes idle connections when there are too many, and probes
@@ -136,7 +136,7 @@ func (s *connections) runTimers(now time.Duration) {
 	for _, c := range s.asking {
 		switch {
 		case now < c.next:
-		case now-c.since >= s.n.cfg.Messages.ConnectTimeout:
+		case now-c.since >= s.n.cfg.ConnectTimeout:
 			s.out.tx.fail(&c.q, cmp.Or(c.trouble, errNoAnswer))
 			c.next = never
 		case c.state == connWanted:

@@ -196,9 +196,9 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 	m := newMessageRig(t, 2, Config{Lanes: 1}, endpointConfig)
 	a, b := m.ends[0], m.ends[1]
 	b.p.origin = b.p.origin.Add(-2 * defaultConnectTimeout)
-	way := &m.nets[1].peers[0].end
-	mtu := way.ActiveMTU
-	way.ActiveMTU = 0 // there is none
+	way := &m.nets[1].peers[0]
+	mtu := way.mtu
+	way.mtu = 0 // there is none
 	m.only(0)
 	m.work(func(*end) (bool, error) {
 		if a.sent[1] == 0 {
@@ -212,7 +212,7 @@ func TestAConnectionThatCannotBeMadeIsTriedForLong(t *testing.T) {
 	m.only(1) // each of rank 0's requests would put off the next attempt
 	until := time.Now().Add(3 * askMost)
 	m.work(func(*end) (bool, error) { return time.Now().After(until) || b.down[0] != nil, nil })
-	way.ActiveMTU = mtu
+	way.mtu = mtu
 	m.only(0, 1)
 	m.work(func(o *end) (bool, error) { return b.down[0] != nil || len(o.cookies) == 0 && o.delivered(), nil })
 	if b.down[0] != nil {

@@ -18,6 +18,8 @@ func TestContract(t *testing.T) {
 		{"Default", Config{}, 20, 50, segmentBytes},
 		{"TinyQueue", Config{Depth: 2}, 5, 10, segmentBytes / 4},             // every operation waits for the one before it
 		{"NoCopies", Config{ZeroCopyMin: 1, Depth: 8}, 10, 30, segmentBytes}, // all that may be registered is, down to CopyMax
+		{"OnDemand", Config{Eager: -1}, 5, 20, segmentBytes},
+		{"OneConnection", Config{Eager: -1, Connections: 1, Depth: 8}, 5, 20, segmentBytes}, // each operation on another rank closes one and makes one
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			still(t)

@@ -7,15 +7,16 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagram is what endpoints send one another outside of connections; the package comment has the
-// wire format.
+// datagram is what endpoints, and connectors, send one another outside of connections; the package
+// comment has the wire format.
 type datagram struct {
 	kind     datagramKind
-	endpoint uint16
+	endpoint uint16 // or laneBit and a lane
 	from, to uint32
 	epoch    uint32
 
 	qpn, psn, slotSize uint32 // request, reply; refusal: slotSize
+	errno              uint32 // refusal of a lane: why the peer has no queue pair
 	attempt            uint32 // close, closed, stay
 	sent, arrived      uint32 // close: messages of this connection
 
@@ -35,6 +36,9 @@ const (
 	dgStay                 // does not agree
 	dgEnd
 )
+
+// laneBit in datagram.endpoint: the rest is the number of a lane.
+const laneBit = 1 << 15
 
 const (
 	datagramVersion = 1
@@ -58,9 +62,12 @@ func (d *datagram) encode(b []byte) int {
 	}
 	clear(b[datagramHeader:datagramFixed])
 	switch d.kind {
-	case dgRequest, dgReply, dgRefusal:
+	case dgRequest, dgReply:
 		le.PutUint32(b[16:], d.qpn)
 		le.PutUint32(b[20:], d.psn)
+		le.PutUint32(b[24:], d.slotSize)
+	case dgRefusal:
+		le.PutUint32(b[20:], d.errno)
 		le.PutUint32(b[24:], d.slotSize)
 	case dgClose, dgClosed, dgStay:
 		le.PutUint32(b[16:], d.attempt)
@@ -99,7 +106,7 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 			return d, fmt.Errorf("datagram with queue pair %#x and packet sequence number %#x", d.qpn, d.psn)
 		}
 	case dgRefusal:
-		d.slotSize = le.Uint32(b[24:])
+		d.errno, d.slotSize = le.Uint32(b[20:]), le.Uint32(b[24:])
 	case dgClose, dgClosed, dgStay:
 		d.attempt, d.sent, d.arrived = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
 	}
@@ -121,39 +128,4 @@ func sentFrom(peer *verbs.PathEnd, grh []byte, lid uint16, withGRH bool) bool {
 		return grh[20]>>4 == 4 && [4]byte(grh[32:36]) == a.As4()
 	}
 	return verbs.GID(grh[8:24]) == peer.GID
-}
-
-// endpointTable is the part of the exchanged table about endpoints: the Q_Key of a rank's datagram
-// queue pairs, and their numbers.
-type endpointTable struct {
-	qkey uint32
-	qpns []uint32
-}
-
-// append adds it to the queue pair table.
-func (t *endpointTable) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, t.qkey)
-	for _, q := range t.qpns {
-		b = binary.LittleEndian.AppendUint32(b, q)
-	}
-	return b
-}
-
-// decodeEndpointTable reads it behind lanes*size queue pair numbers. A number may be 0: that
-// endpoint cannot be opened there.
-func decodeEndpointTable(b []byte, lanes, size, endpoints int) (t endpointTable, err error) {
-	at := 1 + 4*lanes*size
-	if len(b) != at+4+4*endpoints || b[0] != qpTableVersion {
-		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d", len(b), at+4+4*endpoints, qpTableVersion)
-	}
-	le := binary.LittleEndian
-	t.qkey = le.Uint32(b[at:])
-	for i := range endpoints {
-		q := le.Uint32(b[at+4+4*i:])
-		if q > psnMask {
-			return t, fmt.Errorf("queue pair number %#x for endpoint %d", q, i)
-		}
-		t.qpns = append(t.qpns, q)
-	}
-	return t, nil
 }

@@ -2,7 +2,6 @@ package ibv
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -18,6 +17,7 @@ var sampleDatagrams = []datagram{
 	{kind: dgReply, from: 1, to: 5, epoch: 1<<32 - 1, qpn: 1, psn: 0, slotSize: 1},
 	{kind: dgReady, from: 1, to: 5, epoch: 9},
 	{kind: dgRefusal, from: 1, to: 5, epoch: 9, slotSize: 77},
+	{kind: dgRefusal, endpoint: laneBit | 3, from: 1, to: 5, epoch: 9, errno: 12},
 	{kind: dgClose, from: 1, to: 5, epoch: 9, attempt: 2, sent: 1<<32 - 1, arrived: 3},
 	{kind: dgClosed, from: 1, to: 5, epoch: 9, attempt: 2},
 	{kind: dgStay, from: 1, to: 5, epoch: 9, attempt: 2},
@@ -138,37 +138,4 @@ func TestDatagramsOfOthersAreRecognized(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-}
-
-func TestEndpointTablesFollowTheQueuePairTable(t *testing.T) {
-	qpns := [][]uint32{{1, 2, 3}, {4, 5, 6}}
-	want := endpointTable{qkey: 0x7fffffff, qpns: []uint32{psnMask, 0}}
-	b := want.append(encodeTable(qpns))
-	got, err := decodeEndpointTable(b, 2, 3, 2)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v became %+v, %v", want, got, err)
-	}
-	for name, b := range map[string][]byte{
-		"nothing":             nil,
-		"no endpoints":        encodeTable(qpns),
-		"cut":                 b[:len(b)-1],
-		"an endpoint more":    binary.LittleEndian.AppendUint32(bytes.Clone(b), 1),
-		"a number of 25 bits": (&endpointTable{qpns: []uint32{1 << 24, 1}}).append(encodeTable(qpns)),
-		"another version":     append([]byte{qpTableVersion - 1}, b[1:]...),
-	} {
-		if got, err := decodeEndpointTable(b, 2, 3, 2); err == nil {
-			t.Errorf("%s: gave %+v", name, got)
-		}
-	}
-}
-
-func FuzzEndpointTable(f *testing.F) {
-	f.Add((&endpointTable{1, []uint32{2, 3}}).append(encodeTable([][]uint32{{1, 2}})), 1, 2, 2)
-	f.Fuzz(func(t *testing.T, b []byte, lanes, size, ports int) {
-		lanes, size, ports = 1+lanes&0xff, 1+size&0xff, 1+ports&0xff // the own figures, never the wire's
-		got, err := decodeEndpointTable(b, lanes, size, ports)
-		if err == nil && len(got.qpns) != ports {
-			t.Fatalf("%d ports, want %d", len(got.qpns), ports)
-		}
-	})
 }

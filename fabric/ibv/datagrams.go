@@ -8,11 +8,13 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// datagrams are what an endpoint sends and receives outside of connections. The endpoint's mu
-// protects them.
+// datagrams are what an endpoint, or the connector, sends and receives outside of connections. The
+// endpoint's mu protects its own.
 type datagrams struct {
-	*core
-	out     *messages
+	n       *Network
+	num     int // of the endpoint, or laneBit of the connector
+	tx      *sender
+	room    func() bool // for one datagram more; posts what is staged, if need be
 	q       sendQueue
 	in      receiveQueue
 	lent    []int32 // receive buffers of the notes that the last Poll returned
@@ -25,7 +27,7 @@ type datagrams struct {
 }
 
 func (d *datagrams) init(qp *verbs.QP) error {
-	d.q, d.in.qp = sendQueue{qp: qp, shared: true}, qp
+	d.q, d.in.qp = sendQueue{qp: qp, rank: none}, qp
 	d.handles = addressHandles{pd: d.n.pd, byPath: make(map[verbs.AddressVector]*addressHandle)}
 	d.outAH = make([]*addressHandle, dgramSends)
 	for i := range int32(dgramSends) {
@@ -52,17 +54,15 @@ func (d *datagrams) outBytes(i int32) []byte {
 	return d.outMem[at : at+datagramMax : at+datagramMax]
 }
 
-// send stages a datagram. It reports whether there was room for it.
+// send stages a datagram, the connector's for the lane that its endpoint says. It reports whether
+// there was room for it.
 func (d *datagrams) send(g datagram) bool {
 	rank, n := int(g.to), d.n
-	qpn := n.endpointQPNs[rank*n.cfg.Messages.Endpoints+d.num]
-	if qpn == 0 || len(d.freeOut) == 0 {
+	qpn := n.datagramQPN(rank, d.num)
+	if qpn == 0 || len(d.freeOut) == 0 || !d.room() {
 		return false
 	}
-	if d.out.ringIfFull(); d.out.lost != nil {
-		return false
-	}
-	path, err := verbs.ComputePath(n.path, n.peers[rank].end)
+	path, err := verbs.ComputePath(n.path, n.peers[rank].end())
 	if err != nil {
 		return false // Reach said so
 	}
@@ -74,13 +74,14 @@ func (d *datagrams) send(g datagram) bool {
 	i := d.freeOut[len(d.freeOut)-1]
 	d.freeOut = d.freeOut[:len(d.freeOut)-1]
 	d.outAH[i] = h
-	g.endpoint, g.from = uint16(d.num), uint32(n.cfg.Rank)
+	g.endpoint |= uint16(d.num)
+	g.from = uint32(n.cfg.Rank)
 	b := d.outBytes(i)
 	size := g.encode(b)
-	slot, w := d.out.tx.slot(&d.q, idOut<<idShift|uint64(i))
+	slot, w := d.tx.slot(&d.q, idOut<<idShift|uint64(i))
 	w.Opcode, w.Flags = verbs.OpSend, verbs.Signaled|verbs.Solicited
-	d.out.tx.chain.SetLocal(slot, addrOf(b), uint32(size), d.lkey)
-	w.SetUD(h.ah, qpn, n.qkeys[rank])
+	d.tx.chain.SetLocal(slot, addrOf(b), uint32(size), d.lkey)
+	w.SetUD(h.ah, qpn, n.peers[rank].qkey)
 	return true
 }
 
@@ -104,11 +105,27 @@ func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 		return g, false
 	}
 	g, err := decodeDatagram(b[grhBytes:wc.ByteLen])
-	if err != nil || g.to != uint32(n.cfg.Rank) || int(g.endpoint) != d.num || g.from >= uint32(n.cfg.Size) || n.served(int(g.from)) != nil {
+	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) || n.served(int(g.from)) != nil {
 		return g, false
 	}
-	return g, wc.SrcQP == n.endpointQPNs[int(g.from)*n.cfg.Messages.Endpoints+d.num] &&
-		sentFrom(&n.peers[g.from].end, b, wc.SLID, wc.Flags&verbs.WCWithGRH != 0)
+	end := n.peers[g.from].end()
+	return g, wc.SrcQP == n.datagramQPN(int(g.from), d.num) && sentFrom(&end, b, wc.SLID, wc.Flags&verbs.WCWithGRH != 0)
+}
+
+// has reports whether datagrams for an endpoint, or a lane, are for this end.
+func (d *datagrams) has(endpoint uint16) bool {
+	if d.num == laneBit {
+		return endpoint&laneBit != 0 && int(endpoint&^laneBit) < d.n.cfg.Lanes
+	}
+	return int(endpoint) == d.num
+}
+
+// datagramQPN is the number of the queue pair to which a rank's datagrams go; 0: there is none.
+func (n *Network) datagramQPN(rank, num int) uint32 {
+	if num == laneBit {
+		return n.peers[rank].listener
+	}
+	return n.endpointQPNs[rank*n.cfg.Messages.Endpoints+num]
 }
 
 // addressHandles are the address handles of an endpoint, one for each path to a peer's device.

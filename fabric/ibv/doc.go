@@ -1,5 +1,5 @@
 // Package ibv is the network over libibverbs: reliable connections (RC), one
-// queue pair per lane, or endpoint, and peer.
+// queue pair per lane, or endpoint, and peer that it uses.
 //
 // # Structure
 //
@@ -8,6 +8,7 @@
 //	lane          fabric.Lane: starts operations, waits for them
 //	queueSet      what a lane stands on: completion queue, send queues, slab, records
 //	endpoint      fabric.Endpoint: Send, Poll, Wait
+//	connector     makes and closes connections of lanes, for all of them
 //	connections   makes, keeps and closes the connections of an endpoint
 //	datagrams     unreliable datagrams: notes, and the words of connection making
 //	messages      messages that wait for a connection, or are in flight
@@ -40,6 +41,40 @@
 //
 // A blocking operation of one work request on a lane with nothing in flight is posted and awaited
 // in one call.
+//
+// # Atomics
+//
+// The device carries out fetch-add and compare-swap of 64 bits. Verbs has no portable way to those
+// that some devices have besides, so all else is a loop of compare-swaps on the aligned 64 bits
+// around the word. It needs no read before: a compare-swap that fails has read the word. A lane
+// keeps a guess of the words that its loops work on: what it last saw there, or what its attempts
+// in flight will leave, which one queue pair carries out in order. So loops on one word do not wait
+// for each other, and one that nobody overtakes takes a round trip.
+//
+// A loop that missed waits in its lane, with no request in flight, until the lane makes progress
+// (Wait, Test, Flush, Poll, or any post); after the second miss for a random time besides, of at
+// most 2 microseconds, then twice as much with each miss up to a millisecond.
+//
+// An implicit fetch-add or compare-swap takes nothing but a work request; its old value arrives in
+// a place that all share.
+//
+// # Batches
+//
+// Post checks a batch, stages its pieces in the chain, and rings once at the end, and before that
+// whenever the chain (64 work requests), a doorbell (32 changes of peer) or a queue is full. Pieces
+// of a group that follow each other to one peer, in one direction and with one registered memory,
+// are one request of several work requests, a stretch, with one record, and nothing is done at its
+// end but to count. So are puts that travel in the work request, and what lies in the segment.
+// Other pieces are operations with records of their own, children of the group's record. The last
+// request to a peer asks for a completion; before that one does only when half a queue does not.
+// Where the piece that should have asked had nothing to move, a probe does.
+//
+// Memory that a lane registered is the protection domain's: all lanes use it. It counts the
+// requests that use it, which are not over before the device is done with them, also when their
+// lane is closed. Closing the network ends them all.
+//
+// A fence is IBV_SEND_FENCE of the next work request to the peer. Some atomics are loops of
+// requests, which no flag orders: a fence waits for those that are in flight to the peer.
 //
 // # The program's own memory
 //
@@ -99,15 +134,51 @@
 // the device's (send_rnr_err, out_of_buffer) since the endpoint was opened, and other endpoints of
 // the same device show in it. A device without such a counter shows 0.
 //
-// A rank without a connection costs an endpoint 24 bytes (with one endpoint), a connection 192 and
-// a queue pair of 160 send requests. Of address handles there is one for each device of peers, at
-// most 256.
+// A connection of an endpoint takes 192 bytes and a queue pair of 160 send requests. Of address
+// handles there is one for each device of peers, at most 256.
+//
+// # Memory
+//
+// A rank keeps 64 bytes of each other's address, once. Of a peer that it never used a lane keeps 8
+// bytes and an endpoint 12. In Connect it sends the others 9 bytes and 4 for each endpoint, and for
+// each lane and near peer, however many ranks there are; each gets as much from each.
+//
+// # Connections of lanes
+//
+// To the Config.Eager nearest ranks lanes are connected in Connect, with one queue pair for both
+// directions, for as long as the Network lives. To another rank a lane connects with the first
+// operation, which waits, as long as [fabric.Bounded] says, and at most Config.ConnectTimeout: a
+// rank that has left the request unanswered so long is down. One that answers that it has no queue
+// pair to spare is asked again, and the operation fails with its reason in the end.
+//
+// Such a connection is one way: it carries operations of the lane that asked. Its other end, the
+// target, belongs to the peer's connector, posts nothing, and is not known to any lane there. Two
+// ranks that connect to each other at once make two connections.
+//
+//	lane's end                                              target
+//	(none) -- first operation / request ------------------> (none) -- request / reply --> made
+//	asked  -- reply ---------------------------------------> up
+//	up     -- too many, and nothing in flight / close -----> made -- close / closed --> (none)
+//
+// The request and close are repeated, after 1 ms, then after twice as long each time up to 128 ms.
+// A lane with Config.Connections connections of this kind closes the one not used for longest for
+// the next, when nothing is in flight on it any more: the target cannot know, as one-sided
+// operations do not show there. So the two ends agree: the lane says that nothing is in flight, the
+// target answers when it is closed.
+//
+// Connections of a rank are numbered from 1 upwards (the epoch). A target takes a request for the
+// same lane with a later number for the close of the one before; an earlier one is a late copy. A
+// reply to a request that nobody waits for is answered with a close: so a late copy leaves nothing.
+// A peer can hold as many targets as it has lanes.
+//
+// The connector has a queue pair for datagrams, and a goroutine that sleeps until one comes or is
+// to be repeated; it needs no endpoint and no poll. A job whose ranks are all near has none.
 //
 // # Connections of endpoints
 //
 // They are made and closed in Poll and Wait. Datagrams get lost: a question is repeated after 1 ms,
-// then after twice as long each time up to 128 ms, and after MessageConfig.ConnectTimeout without
-// an answer the peer is down.
+// then after twice as long each time up to 128 ms, and after Config.ConnectTimeout without an
+// answer the peer is down.
 //
 //	            Send                   reply / ready, Up
 //	(none) --------------> asking --------------------------> up <------------+
@@ -146,10 +217,10 @@
 //
 // # Wire formats
 //
-// The address of a rank (version 1), little-endian:
+// The address of a rank (version 2), little-endian:
 //
 //	offset  bytes  meaning
-//	0       1      version, 1
+//	0       1      version, 2
 //	1       1      link layer (1 InfiniBand, 2 Ethernet)
 //	2       1      GID type (0 IB, 1 RoCEv1, 2 RoCEv2)
 //	3       1      active MTU code
@@ -164,20 +235,23 @@
 //	32      8      address of the segment
 //	40      8      bytes of the segment
 //	48      4      rkey of the segment
-//	52      2      number of P_Keys, then 2 bytes each
+//	52      2      Config.Eager
+//	54      2      number of P_Keys, then 2 bytes each
 //
-// The queue pair table (version 2), exchanged in Connect, little-endian: one byte version, then 4
-// bytes for each lane and rank, lane by lane: the number of the queue pair that this rank made for
-// that lane and rank; then 4 bytes Q_Key of this rank's datagrams, and 4 bytes for each endpoint:
-// the number of its queue pair for datagrams, 0 if the endpoint cannot be opened.
+// The queue pair table (version 3), exchanged in Connect, little-endian: one byte version, 4 bytes
+// Q_Key of this rank's datagrams, 4 bytes number of the connector's queue pair for datagrams, 0 if
+// there is none; 4 bytes for each endpoint: the number of its queue pair for datagrams, 0 if the
+// endpoint cannot be opened; then 4 bytes for each lane and near rank, lane by lane: the number of
+// the queue pair that this rank made for it. With S ranks, of which 2h are near to each (h being
+// half of Config.Eager), rank r is in the place (r - own + h) mod S; if all are near, h is 0.
 //
-// A datagram between endpoints (version 1), little-endian, at most 256 bytes behind the 40 of the
-// GRH:
+// A datagram between endpoints, or connectors (version 1), little-endian, at most 256 bytes behind
+// the 40 of the GRH:
 //
 //	offset  bytes  meaning
 //	0       1      version, 1
 //	1       1      kind: 1 note, 2 request, 3 reply, 4 ready, 5 refusal, 6 close, 7 closed, 8 stay
-//	2       2      endpoint
+//	2       2      endpoint, or 2^15 and the lane of the rank that asked for the connection
 //	4       4      rank that sends
 //	8       4      rank to which it goes
 //	12      4      number of the connection, from 1; of a note 0
@@ -185,8 +259,8 @@
 // A note goes on with its bytes, to the end. All others have 32 bytes; what is not used is 0:
 //
 //	request, reply, refusal:    16  4  number of the queue pair (24 bits; refusal: 0)
-//	                            20  4  first packet sequence number (24 bits; refusal: 0)
-//	                            24  4  bytes of a slot, which must be equal at both ends
+//	                            20  4  first packet sequence number (24 bits); lane's refusal: errno
+//	                            24  4  bytes of a slot, which must be equal at both ends; lane: 0
 //	close, closed, stay:        16  4  attempt, from 1
 //	                            20  4  close: messages that it sent on this connection, modulo 2^32
 //	                            24  4  close: messages that it got

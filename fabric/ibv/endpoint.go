@@ -187,19 +187,23 @@ func (p *endpoint) assemble() (err error) {
 	out, d, c := &p.out, &p.datagrams, &p.conns
 	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
 	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
-	d.core, d.out, d.lkey, d.inMem, d.outMem = &p.core, out, lkey, p.mem[l.in:l.out], p.mem[l.out:]
+	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.mem[l.in:l.out], p.mem[l.out:]
+	d.room = func() bool {
+		out.ringIfFull()
+		return out.lost == nil
+	}
 	if err := d.init(p.listener.qp); err != nil {
 		return err
 	}
 	c.core, c.mu, c.srq, c.cq, c.out, c.datagrams = &p.core, &p.mu, p.srq, p.listener.cq, out, d
-	c.peers, c.byQPN = make([]peer, n.cfg.Size), make(map[uint32]*conn)
+	c.peers, c.byQPN = make([]*peer, n.cfg.Size), make(map[uint32]*conn)
 	p.slots.srq = p.srq
 	return p.slots.init(p.cfg, p.mem[:l.send], l.stride, lkey)
 }
 
 // served returns why there are no messages to a rank, without regard to its death.
 func (n *Network) served(rank int) error {
-	if uint(rank) >= uint(n.cfg.Size) || n.peers[rank].lanes == 0 {
+	if uint(rank) >= uint(n.cfg.Size) || !n.peers[rank].served() {
 		return &fabric.RankError{Op: "message", Rank: rank, Size: n.cfg.Size}
 	}
 	return nil
@@ -259,7 +263,7 @@ func (p *endpoint) Disconnect(rank int) error {
 	if err := p.n.reachable("disconnect", rank); err != nil {
 		return err
 	}
-	if c := p.conns.peers[rank].conn; c != nil && c.state == connUp && c.waiting.n == 0 && !c.closing {
+	if c := p.conns.to(rank); c != nil && c.state == connUp && c.waiting.n == 0 && !c.closing {
 		c.closing, c.proven = true, false
 		p.out.idle = append(p.out.idle, c)
 		if p.sleeping {

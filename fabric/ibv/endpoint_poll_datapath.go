@@ -153,14 +153,14 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	p.slots.count--
 	p.count.arrivals++
 	p.count.arrivalBytes += uint64(wc.ByteLen)
-	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
+	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.q.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
 }
 
 // receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and
 // counted.
 func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 	d, ok := p.datagrams.understand(i, wc)
-	if !ok || p.conns.peers[d.from].down {
+	if !ok || p.conns.isDown(int(d.from)) {
 		p.count.notesDropped.Add(1)
 	} else if d.kind == dgNote {
 		p.count.notesArrived.Add(1)
@@ -218,11 +218,11 @@ func (p *endpoint) noticeDowns() {
 // endPeer ends what there is with a rank that is down. Every message has its one end before the
 // rank has its own.
 func (p *endpoint) endPeer(rank int, cause error) {
-	if p.n.served(rank) != nil || p.conns.peers[rank].down {
+	if p.n.served(rank) != nil || p.conns.isDown(rank) {
 		return
 	}
 	p.mu.Lock()
-	c := p.conns.peers[rank].conn
+	c := p.conns.to(rank)
 	p.mu.Unlock()
 	if c != nil && c.q.qp != nil { // only the poller makes and closes one
 		// The slot of a message that was cut off comes back as flushed; what arrived whole is still

@@ -67,7 +67,7 @@ func (p *endpoint) sendCopied(rank int, data []byte, f fabric.SendFlag) error {
 		return err
 	}
 	if f&fabric.More == 0 && uint(len(data)-1) < uint(p.out.inline) && uint(rank) < uint(len(p.conns.peers)) {
-		c := p.conns.peers[rank].conn
+		c := p.conns.to(rank)
 		if c != nil && p.n.downSeq.Load() == 0 {
 			p.prepareLocked(true)
 			if p.out.takesNow(c) {
@@ -130,7 +130,7 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	if pieces(len(s.src), p.n.piece)+1 > endpointDepth {
 		return nil, &fabric.BoundsError{Op: "write", Rank: rank, Len: uint64(len(s.src)), Size: uint64(p.n.piece) * (endpointDepth - 1)}
 	}
-	c := p.conns.peers[rank].conn
+	c := p.conns.to(rank)
 	if p.out.full(c) {
 		return nil, errQueueFull
 	}

@@ -35,7 +35,7 @@ func TestAQueuePairThatIsNotResetLosesItsLane(t *testing.T) {
 	r.mute(1, 0)
 	h, err := l.Get(1, 0, make([]byte, 64), fabric.Blocking)
 	r.must("get", err)
-	e, k := l.set, &l.set.queues[1]
+	e, k := l.set, l.set.queues[1]
 	r.must("close the queue pair under the lane", k.qp.Close()) // so that Reset fails
 	e.tx.fail(k, errKilled)
 	e.endFailed()
@@ -64,28 +64,30 @@ func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 		t.Fatalf("a completion queue of %d entries takes all that %d queue pairs can complete, %d: raise the number of ranks", e.cq.Cap(), ranks, most)
 	}
 	e.size(127, 1000) // more than the queues were made for, so that the completion queue runs over
-	l.Begin()
-	var hs []fabric.Handle
+	var b fabric.Batch
+	var q fabric.Completions
 	for i := range 127 * ranks {
-		h, err := l.Put(i%ranks, 0, word(1), 0)
-		if err != nil {
-			break
-		}
-		hs = append(hs, h)
+		b.Put(i%ranks, 0, word(1))
+		b.Tag(fabric.Tag(i))
 	}
-	_ = l.End()
+	r.must("post", l.Post(&b, &q, 0))
 	for !e.cq.Overrun() {
 		if r.ctx.Err() != nil {
-			t.Fatalf("the device's queue of %d entries took %d completions", e.cq.Cap(), len(hs))
+			t.Fatalf("the device's queue of %d entries took %d completions", e.cq.Cap(), b.Len())
 		}
 		time.Sleep(time.Millisecond)
 	}
 	lost := 0
-	for _, h := range hs {
-		if _, err := l.Wait(r.ctx, h); errors.Is(err, verbs.ErrOverrun) && !errors.Is(err, fabric.ErrPeerDown) {
+	for q.InFlight()+q.Len() > 0 {
+		_ = l.Await(r.ctx, &q)
+		var c [1]fabric.Completion
+		if q.Take(c[:]) == 0 {
+			t.Fatalf("%d groups are lost", q.InFlight())
+		}
+		if err := c[0].Err; errors.Is(err, verbs.ErrOverrun) && !errors.Is(err, fabric.ErrPeerDown) {
 			lost++
 		} else if err != nil {
-			t.Fatalf("wait: %v", err)
+			t.Fatalf("group: %v", err)
 		}
 	}
 	if lost == 0 {
@@ -114,14 +116,13 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 	dst := make([]byte, 3*bigBlock)
 	peers := []int{1, 2}
 	round := func() {
-		l.Begin() // so that nothing is done when it is abandoned
 		var hs []fabric.Handle
 		for _, peer := range peers {
 			p, err := l.Put(peer, 0, word(1), 0)
 			r.must("put", err)
 			g, err := l.Get(peer, 0, dst, 0)
 			r.must("get", err)
-			_, s, err := l.Atomic(fabric.Swap, peer, 8, 7, 0, 0)
+			_, s, err := l.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: 7}, 0)
 			r.must("swap", err)
 			hs = append(hs, p, g, s)
 		}
@@ -132,7 +133,6 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 				t.Errorf("wait for what was abandoned: %v", err)
 			}
 		}
-		r.must("end", l.End())
 		_ = l.Flush(r.ctx)
 		r.idle(l)
 	}
@@ -142,7 +142,7 @@ func TestAnAbandonedOperationLeavesNothingBehind(t *testing.T) {
 	if len(l.set.ops.all) != ops {
 		t.Errorf("%d records, %d after the first round", len(l.set.ops.all), ops)
 	}
-	_, h, err := l.Atomic(fabric.FetchAdd, 1, 16, 1, 0, 0)
+	_, h, err := l.Atomic(1, 16, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	r.must("atomic", err)
 	for l.set.tx.out > 0 { // it is complete, and still to be collected
 		r.must("poll", l.Poll())

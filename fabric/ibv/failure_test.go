@@ -118,17 +118,32 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 		"blocking put":       func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Blocking))(l) },
 		"silent puts":        func(r *rig, l *lane) error { return r.whole(l.Put(1, 0, word(1), fabric.Implicit))(l) },
 		"swap": func(r *rig, l *lane) error {
-			_, h, err := l.Atomic(fabric.Swap, 1, 0, 1, 0, 0)
+			_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: 1}, 0)
 			return r.whole(h, err)(l)
 		},
 		"batch": func(r *rig, l *lane) error {
-			l.Begin()
+			var b fabric.Batch
 			for i := range 30 {
-				if _, err := l.Put(1+i%2, 8, word(1), fabric.Flag(i%2)*fabric.Implicit); err != nil {
-					return errors.Join(err, l.End())
-				}
+				b.Put(1+i%2, 8, word(1))
 			}
-			return r.whole(fabric.Done, l.End())(l)
+			return errors.Join(l.Post(&b, nil, 0), l.Flush(r.ctx))
+		},
+		"group": func(r *rig, l *lane) error {
+			var b fabric.Batch
+			var q fabric.Completions
+			for i := range 30 {
+				b.Get(1, 8, make([]byte, 1+300*i))
+			}
+			b.Tag(1)
+			if err := l.Post(&b, &q, 0); err != nil {
+				return err
+			}
+			var c [2]fabric.Completion
+			r.must("await", l.Await(r.ctx, &q))
+			if q.Take(c[:]) != 1 {
+				t.Error("a group was told twice")
+			}
+			return c[0].Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,14 +162,6 @@ func TestPeerDownEndsWhatWaitsInTheMiddle(t *testing.T) {
 			}
 			_ = l.Flush(r.ctx) // of those that had no handle, one may be left
 			r.must("flush", l.Flush(r.ctx))
-			for i := range l.set.ops.all {
-				if o := &l.set.ops.all[i]; o.live && name == "batch" {
-					o.abandoned = true // their handles were dropped
-					if o.parts == 0 {
-						l.set.ops.release(int32(i))
-					}
-				}
-			}
 			r.idle(l)
 			_, err := l.Put(2, 0, word(7), fabric.Implicit)
 			r.must("put to the living", err)
@@ -242,23 +249,24 @@ func TestAnAccessTheTargetRefusesIsADeath(t *testing.T) {
 }
 
 // A queue that is fuller than the lane believes refuses a work request: that
-// peer is lost, the others' requests of the same doorbell are not.
+// peer is lost, the others' requests of the same doorbell are not. Implicit operations and groups
+// of one put.
 func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 	for _, c := range []struct {
-		f    fabric.Flag
-		puts int // 16: those before the refused one are all silent
-	}{{fabric.Implicit, 22}, {fabric.Implicit, 16}, {0, 22}} {
-		f := c.f
+		tagged bool
+		puts   int // 16: those before the refused one are all silent
+	}{{false, 22}, {false, 16}, {true, 22}} {
 		var d deaths
 		r := newRig(t, 8, Config{Depth: 8, Lanes: 1, OnDown: d.onDown}) // 8: a large completion queue, so that requests are silent
 		l := r.lane(0)
 		l.set.tx.depth = 32 // the device's queue has 8, or what it rounded them up to
-		l.Begin()
-		var hs [][2]int
+		var b fabric.Batch
+		var q fabric.Completions
 		put := func(peer, k int) {
-			h, err := l.Put(peer, uint64(8*k), word(uint64(k)+1), f)
-			r.must("put", err)
-			hs = append(hs, [2]int{peer, int(h)})
+			b.Put(peer, uint64(8*k), word(uint64(k)+1))
+			if c.tagged {
+				b.Tag(fabric.Tag(peer))
+			}
 		}
 		put(3, 0)
 		for k := range c.puts {
@@ -269,24 +277,26 @@ func TestARefusedPostLosesOnePeerOnly(t *testing.T) {
 			put(1, c.puts)
 		}
 		put(3, 1)
-		if l.set.tx.out > l.set.tx.limit {
-			t.Fatalf("%d requests out with a limit of %d", l.set.tx.out, l.set.tx.limit)
+		if b.Len() > int(l.set.tx.limit) {
+			t.Fatalf("%d requests with a limit of %d", b.Len(), l.set.tx.limit)
 		}
-		_ = l.End()
+		r.must("post", l.Post(&b, &q, 0))
 		failed := 0
-		for _, h := range hs {
-			_, err := l.Wait(r.ctx, fabric.Handle(h[1]))
+		for q.InFlight()+q.Len() > 0 {
+			r.must("await", l.Await(r.ctx, &q))
+			var one [1]fabric.Completion
+			q.Take(one[:])
 			var refused *verbs.PostError
-			switch {
+			switch err := one[0].Err; {
 			case err == nil:
-			case h[0] != 1 || !errors.As(err, &refused) || !errors.Is(err, unix.ENOMEM):
-				t.Errorf("put to rank %d: %v", h[0], err)
+			case one[0].Tag != 1 || !errors.As(err, &refused) || !errors.Is(err, unix.ENOMEM):
+				t.Errorf("put to rank %d: %v", one[0].Tag, err)
 			default:
 				failed++
 			}
 		}
 		err := l.Flush(r.ctx)
-		if f == 0 {
+		if c.tagged {
 			r.must("flush", err)
 			if failed == 0 {
 				t.Error("nothing failed")
@@ -343,7 +353,6 @@ func TestADeathIsReportedOnce(t *testing.T) {
 func TestWaitWordEndsWithAPutOfTheOwnLane(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
-	l.Begin() // collected, not posted: the wait must post it
 	_, err := l.Put(0, 8, word(3), fabric.Implicit)
 	r.must("put", err)
 	_, err = l.Put(1, 8, word(4), fabric.Implicit)
@@ -352,7 +361,6 @@ func TestWaitWordEndsWithAPutOfTheOwnLane(t *testing.T) {
 	defer cancel()
 	w := wordAt(r.segs[0], 8)
 	r.must("wait for a word", l.WaitWord(ctx, w, fabric.Equal, 3, nil))
-	r.must("end", l.End())
 	r.await(1, 8, 4)
 	stopped := errors.New("stopped")
 	if err := l.WaitWord(ctx, w, fabric.Greater, 3, func() error { return stopped }); !errors.Is(err, stopped) {

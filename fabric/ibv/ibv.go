@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -38,6 +39,17 @@ type Config struct {
 	// Depth is how many work requests a lane keeps in flight to one peer.
 	// Default: 128.
 	Depth int
+	// Eager is to how many peers, the nearest by rank, each lane connects in Connect; to another it
+	// connects with the first operation, which waits for that. The same on all ranks. Range to
+	// 65535; default: 64. Negative: none, but the rank itself.
+	Eager int
+	// Connections is how many connections a lane keeps besides those: for one more it closes the one
+	// not used for longest, once nothing is in flight on it. Default: 512; negative: no limit.
+	Connections int
+	// ConnectTimeout is how long a peer may leave the making of a connection unanswered, or the
+	// closing of an endpoint's, before it is taken for dead. For endpoints it includes the time
+	// until the peer opens its own. Default: 1 minute.
+	ConnectTimeout time.Duration
 	// ZeroCopyMin is from how many bytes on a put or get of memory outside the segment goes
 	// directly from or to that memory, registered for it, instead of through the lane's slab.
 	// Default: a measured crossover, which depends on whether registrations can be kept (see
@@ -75,17 +87,19 @@ type Network struct {
 	atomics bool // the device has them
 	piece   int  // bytes of the largest work request
 
-	mem localMemory
+	mem      localMemory
+	memories map[*fabric.Memory]*verbs.MR // that owners registered
 
-	peers []address // by rank, from Connect on; nil entries have size 0
+	near  neighbors
+	peers []remote // by rank, from Connect on
 
 	reports sync.Mutex    // one call of OnDown after the other, before the rank counts as down
 	downSeq atomic.Uint32 // how many ranks are down
 	downs   sync.Map      // rank (int) -> cause (error)
 
+	connector    connector
 	listeners    []listener // by endpoint
 	qkey         uint32     // of this rank's datagrams
-	qkeys        []uint32   // by rank, from Connect on
 	endpointQPNs []uint32   // of datagram queue pairs, by rank and endpoint
 
 	endpointsMu sync.Mutex
@@ -118,6 +132,17 @@ func (n *Network) init() (err error) {
 		n.cfg.Lanes = defaultLanes
 	}
 	n.cfg.Lanes = min(n.cfg.Lanes, maxLanes)
+	if n.cfg.Eager == 0 {
+		n.cfg.Eager = defaultEager
+	}
+	n.cfg.Eager = min(max(n.cfg.Eager, 0), maxEager)
+	if n.cfg.Connections == 0 {
+		n.cfg.Connections = defaultConnections
+	}
+	if n.cfg.ConnectTimeout <= 0 {
+		n.cfg.ConnectTimeout = defaultConnectTimeout
+	}
+	n.near = newNeighbors(n.cfg.Size, n.cfg.Eager)
 	n.cfg.Messages.fill()
 	if n.cfg.Depth <= 0 {
 		n.cfg.Depth = defaultDepth
@@ -152,6 +177,7 @@ func (n *Network) init() (err error) {
 		end:        n.path,
 		readAtomic: uint8(min(attr.MaxQPReadAtomic, verbs.DefaultReadAtomic)),
 		lanes:      n.cfg.Lanes,
+		eager:      n.cfg.Eager,
 		psn:        rand.Uint32() & psnMask,
 		base:       n.mr.Addr(),
 		size:       n.mr.Len(),
@@ -269,6 +295,9 @@ func (n *Network) Reach(rank int, addr []byte) error {
 	if a.lanes != n.cfg.Lanes {
 		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w", rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
 	}
+	if a.eager != n.cfg.Eager {
+		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w", rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
+	}
 	if _, err := verbs.ComputePath(n.path, a.end); err != nil {
 		return fmt.Errorf("ibv: rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
 	}
@@ -347,6 +376,7 @@ func (n *Network) PeerDown(rank int, cause error) {
 	}
 	n.downSeq.Add(1)
 	n.wakeEndpoints()
+	n.connector.wake()
 }
 
 // found records a peer's death that a lane or an endpoint noticed. OnDown is called before any
@@ -376,11 +406,16 @@ func (n *Network) Close() error {
 
 // release closes children before parents, whatever init and Connect reached.
 func (n *Network) release() error {
-	var errs []error
+	errs := []error{n.connector.close()}
 	for _, e := range n.all {
 		errs = append(errs, e.release())
 	}
 	n.all, n.free = nil, nil
+	for m, mr := range n.memories {
+		m.Revoke()
+		errs = append(errs, mr.Close())
+	}
+	n.memories = nil
 	for i := range n.listeners {
 		errs = append(errs, n.listeners[i].release())
 	}

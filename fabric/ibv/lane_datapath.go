@@ -3,11 +3,8 @@
 package ibv
 
 import (
-	"fmt"
-
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 // lane is a queue set in the hands of its user.
@@ -17,7 +14,10 @@ type lane struct {
 	guard    owner.Guard
 }
 
-var _ fabric.Lane = (*lane)(nil)
+var (
+	_ fabric.Lane    = (*lane)(nil)
+	_ fabric.Bounded = (*lane)(nil)
+)
 
 // Put writes src into the peer's segment.
 func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
@@ -78,52 +78,4 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 		return fabric.Done, nil
 	}
 	return l.transfer(q, off, dst, f, kindGet)
-}
-
-// Atomic applies op to a word of the peer's segment. The old value arrives in
-// the slab. A swap is a compare-swap that is tried again until it finds what it
-// expects: IBTA has no swap of its own.
-func (l *lane) Atomic(code fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
-	if owner.Checked {
-		if err := l.guard.Enter(); err != nil {
-			return 0, fabric.Done, err
-		}
-		defer l.guard.Exit()
-	}
-	q := l.target(peer, off, 8)
-	if q == nil {
-		var err error
-		if q, err = l.checkTarget(code.String(), peer, off, 8); err != nil {
-			return 0, fabric.Done, err
-		}
-	}
-	e := l.set
-	switch {
-	case off%8 != 0 || q.base%8 != 0:
-		return 0, fabric.Done, &fabric.AlignError{Op: code.String(), Rank: peer, Off: off, Align: 8}
-	case !code.Valid():
-		return 0, fabric.Done, fmt.Errorf("ibv: no atomic operation %d", code)
-	case !e.net.atomics:
-		return 0, fabric.Done, fmt.Errorf("ibv: %s: device %s has no atomics: %w", code, e.net.dev.Name(), verbs.ErrNotSupported)
-	}
-	f &^= fabric.Implicit
-	e.counters.Atomics++
-	if code != fabric.Swap && l.synchronous(f) {
-		return l.atomicNow(q, off, operand, compare, code == fabric.FetchAdd)
-	}
-	o, err := l.begin(q, 1, f)
-	if err != nil {
-		return 0, fabric.Done, l.refuse(err)
-	}
-	p := &e.ops.all[o]
-	p.offset, p.operand, p.compare, p.swap = off, operand, compare, code == fabric.Swap
-	if p.swap {
-		p.compare = 0
-	}
-	w, err := e.postAtomic(q, o, code == fabric.FetchAdd)
-	if err != nil {
-		return 0, fabric.Done, l.cutShort(o, err)
-	}
-	h, err := l.commit(q, o, w, true, f)
-	return e.lastOld, h, err
 }

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
+	"github.com/ibconduit/conduit/verbs"
 )
 
 var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
@@ -103,9 +105,64 @@ func (l *lane) Flush(ctx context.Context) error {
 	if err := e.drain(ctx); err != nil {
 		return err
 	}
-	err = e.implicitErr
-	e.implicitErr = nil
-	return err
+	return e.failed.Take()
+}
+
+// FlushPeer blocks until nothing of the lane to a peer is in flight.
+func (l *lane) FlushPeer(ctx context.Context, peer int) error {
+	e, err := l.enter("flush")
+	if err != nil {
+		return err
+	}
+	defer l.guard.Exit()
+	q, err := e.served("flush", peer)
+	if err != nil {
+		return err
+	}
+	if q != nil {
+		if err := e.drainPeer(ctx, q); err != nil {
+			return err
+		}
+	}
+	return e.failed.TakePeer(peer)
+}
+
+// Fence has the device work on later requests to a peer after those that are in flight. The old
+// value of an atomic that is a loop of requests decides whether there is another: it is waited for.
+func (l *lane) Fence(ctx context.Context, peer int) error {
+	e, err := l.enter("fence")
+	if err != nil {
+		return err
+	}
+	defer l.guard.Exit()
+	q, err := e.served("fence", peer)
+	switch {
+	case err != nil || q == nil: // nothing is in flight to a rank that the lane is not connected to
+		return err
+	case e.loops.n > 0:
+		return e.drainPeer(ctx, q)
+	case q.flight.n > 0:
+		q.order = uint8(verbs.Fence)
+	}
+	return nil
+}
+
+// Await blocks until a group of a batch is complete.
+func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
+	e, err := l.enter("await")
+	if err != nil {
+		return err
+	}
+	defer l.guard.Exit()
+	for p := (pacer{}); q.Len() == 0; {
+		if q.InFlight() == 0 || e.idle() {
+			return fmt.Errorf("ibv: await: %w", fabric.ErrIdle)
+		}
+		if err := e.turn(ctx, &p); err != nil && q.Len() == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // Poll makes progress without waiting.
@@ -118,7 +175,7 @@ func (l *lane) Poll() error {
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
-	if e.tx.out == 0 {
+	if e.idle() {
 		return nil
 	}
 	_, err = e.progress(1, 0)
@@ -141,7 +198,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		if !w.Pause() {
 			continue
 		}
-		if turn++; turn%wordPolls == 0 && e.tx.out > 0 {
+		if turn++; turn%wordPolls == 0 && !e.idle() {
 			if _, err := e.progress(1, 0); err != nil {
 				return err
 			}
@@ -170,22 +227,6 @@ func overdue(ctx context.Context) error {
 	return nil
 }
 
-// Begin starts a batch.
-func (l *lane) Begin() {
-	if l.set != nil {
-		l.set.batching = true
-	}
-}
-
-// End posts the batch.
-func (l *lane) End() error {
-	if l.set == nil {
-		return errClosed("end of a batch")
-	}
-	l.set.batching = false
-	return l.set.post()
-}
-
 // Mapped is always nil: no loads and stores reach a peer through a device.
 func (l *lane) Mapped(int) []byte { return nil }
 
@@ -200,17 +241,21 @@ func (l *lane) Close() error {
 		return nil
 	}
 	l.set = nil
-	e.batching = false
 	e.tx.probeSilent()
 	err := e.post()
 	for i := range e.ops.all {
 		if e.ops.all[i].live {
+			e.ops.all[i].loop = false // the attempt in flight is the last
 			e.ops.abandon(int32(i))
 		}
 	}
 	if err == nil {
-		err = e.implicitErr
+		err = e.failed.Take()
 	}
+	for _, o := range e.loops.again {
+		e.endPart(o, 0, os.ErrClosed)
+	}
+	e.loops.again, e.loops.n = e.loops.again[:0], 0
 	e.net.giveBack(e)
 	if err != nil {
 		return fmt.Errorf("ibv: close lane: %w", err)

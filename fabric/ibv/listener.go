@@ -5,7 +5,6 @@ package ibv
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -23,10 +22,6 @@ type MessageConfig struct {
 	// Eager makes an endpoint connect to all ranks when it is opened rather than when there is
 	// something to send.
 	Eager bool
-	// ConnectTimeout is how long a peer may leave the making, or the closing, of a connection
-	// unanswered before it is taken for dead. It includes the time until the peer opens its
-	// endpoint. Default: 1 minute.
-	ConnectTimeout time.Duration
 	// Keepalive is after how long an idle connection is probed, so that a peer's death is noticed
 	// without traffic: that takes as long again as the device's retries. Default: 5 seconds;
 	// negative: never.
@@ -38,18 +33,15 @@ func (c *MessageConfig) fill() {
 		c.Endpoints = defaultEndpoints
 	}
 	c.Endpoints = min(max(c.Endpoints, 0), 1<<8)
-	if c.ConnectTimeout <= 0 {
-		c.ConnectTimeout = defaultConnectTimeout
-	}
 	if c.Keepalive == 0 {
 		c.Keepalive = defaultKeepalive
 	}
 	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
-// listener is what an endpoint needs before it is opened: the queue pair for datagrams, whose
-// number the peers get in Connect. It has no buffers then: what comes is lost, and repeated by its
-// sender.
+// listener is a queue pair for datagrams, whose number the peers get in Connect: the connector's,
+// or what an endpoint needs before it is opened. It has no buffers then: what comes is lost, and
+// repeated by its sender.
 type listener struct {
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
@@ -58,13 +50,17 @@ type listener struct {
 	opened  bool
 }
 
-// listen makes the listeners. A device that cannot is no reason not to connect the lanes.
+// listen makes the listeners of endpoints. A device that cannot is no reason not to connect the
+// lanes.
 func (n *Network) listen() {
-	n.qkey = rand.Uint32() >> 1 // with the highest bit set it would be a privileged one (IBTA 1.4 vol. 1 §10.2.5)
 	n.listeners = make([]listener, n.cfg.Messages.Endpoints)
 	for i := range n.listeners {
 		l := &n.listeners[i]
-		if err := l.make(n); err != nil {
+		err := l.make(n, listenEntries)
+		if n.dev.Attr().MaxSRQ == 0 {
+			err = fmt.Errorf("device %s has no shared receive queues: %w", n.dev.Name(), verbs.ErrNotSupported)
+		}
+		if err != nil {
 			_ = l.release()
 			l.err = fmt.Errorf("ibv: endpoint %d: %w", i, err)
 			n.log.Warn("ibv: no messages", "endpoint", i, "err", err)
@@ -72,10 +68,7 @@ func (n *Network) listen() {
 	}
 }
 
-func (l *listener) make(n *Network) (err error) {
-	if n.dev.Attr().MaxSRQ == 0 {
-		return fmt.Errorf("device %s has no shared receive queues: %w", n.dev.Name(), verbs.ErrNotSupported)
-	}
+func (l *listener) make(n *Network, entries int) (err error) {
 	here, err := verbs.ComputePath(n.path, n.path)
 	if err != nil {
 		return err
@@ -83,7 +76,7 @@ func (l *listener) make(n *Network) (err error) {
 	if l.channel, err = n.dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(listenEntries, n.dev.Attr().MaxCQE), Channel: l.channel}); err != nil {
+	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE), Channel: l.channel}); err != nil {
 		return err
 	}
 	l.qp, err = n.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: l.cq, MaxSendWR: dgramSends, MaxRecvWR: dgramRecvs})
@@ -106,35 +99,15 @@ func (l *listener) release() error {
 	return err
 }
 
-// endpointTable is what this rank publishes of its endpoints.
-func (n *Network) endpointTable() *endpointTable {
-	t := &endpointTable{qkey: n.qkey}
-	for i := range n.listeners {
-		qpn := uint32(0)
-		if n.listeners[i].qp != nil {
-			qpn = n.listeners[i].qp.Num()
+// numbers are those of the listeners' queue pairs; 0 of one that has none.
+func numbers(listeners []listener) []uint32 {
+	qpns := make([]uint32, len(listeners))
+	for i := range listeners {
+		if l := &listeners[i]; l.qp != nil {
+			qpns[i] = l.qp.Num()
 		}
-		t.qpns = append(t.qpns, qpn)
 	}
-	return t
-}
-
-// readEndpointTables reads what the others publish.
-func (n *Network) readEndpointTables(tables [][]byte) error {
-	endpoints := n.cfg.Messages.Endpoints
-	n.qkeys, n.endpointQPNs = make([]uint32, n.cfg.Size), make([]uint32, n.cfg.Size*endpoints)
-	for rank, b := range tables {
-		if n.peers[rank].lanes == 0 {
-			continue
-		}
-		t, err := decodeEndpointTable(b, len(n.all), n.cfg.Size, endpoints)
-		if err != nil {
-			return fmt.Errorf("rank %d: %w (the numbers of lanes and of endpoints must be equal)", rank, err)
-		}
-		n.qkeys[rank] = t.qkey
-		copy(n.endpointQPNs[rank*endpoints:], t.qpns)
-	}
-	return nil
+	return qpns
 }
 
 // MessageLimits are what the device and the format of datagrams allow.

@@ -293,7 +293,7 @@ func verifyEndpoint(t testing.TB, p *endpoint) {
 	var queues []*sendQueue
 	var waiting []list
 	for rank := range p.conns.peers {
-		if c := p.conns.peers[rank].conn; c != nil {
+		if c := p.conns.to(rank); c != nil {
 			queues, waiting = append(queues, &c.q), append(waiting, c.waiting)
 		}
 	}

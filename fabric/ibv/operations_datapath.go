@@ -4,20 +4,34 @@ package ibv
 
 import "github.com/ibconduit/conduit/fabric"
 
-// operation is one with a handle.
+// operation is the record of one that has a handle, of a loop, of a piece of a batch that is not
+// carried out by a stretch, or of a group of a batch.
 type operation struct {
 	generation uint32
 	next       int32
 	parts      int32 // work requests that have not ended
 	live       bool  // its handle is not spent, or work requests are in flight
 	abandoned  bool  // its outcome is not collected
-	swap       bool  // a compare-swap to be tried until it finds what it expects
+	group      bool  // of a batch: parts are requests, and pieces with a record
+	piece      bool  // of a batch, or an implicit loop
 	rank       int32
-	offset     uint64
-	operand    uint64
-	compare    uint64
 	old        uint64
 	err        error
+
+	// Of a group.
+	tag  fabric.Tag
+	told *fabric.Completions
+	// Of a piece.
+	parent int32 // its group, or none
+	offset uint64
+	length uint64
+	name   string
+	result []byte // where the old value of an atomic goes, or nil
+
+	loop   bool // of compare-swaps until one finds what it expects, see attempts
+	off    uint64
+	atomic fabric.Atomic
+	attempts
 }
 
 // operations are a lane's operations with handles.
@@ -36,8 +50,8 @@ func (t *operations) add(rank, parts int32) int32 {
 		t.free = t.all[i].next
 	}
 	o := &t.all[i]
-	// Atomic sets what else it needs; release has cleared the error.
-	o.next, o.live, o.abandoned, o.swap, o.parts, o.rank, o.old = none, true, false, false, parts, rank, 0
+	// Loops set what else they need; release has cleared the error.
+	o.next, o.live, o.abandoned, o.loop, o.group, o.piece, o.parts, o.rank, o.old = none, true, false, false, false, false, parts, rank, 0
 	return i
 }
 
@@ -69,7 +83,7 @@ func (t *operations) find(h fabric.Handle) int32 {
 	if i < 0 || i >= int64(len(t.all)) {
 		return none
 	}
-	if o := &t.all[i]; !o.live || o.abandoned || o.generation != uint32(h>>32) {
+	if o := &t.all[i]; !o.live || o.abandoned || o.group || o.piece || o.generation != uint32(h>>32) {
 		return none
 	}
 	return int32(i)

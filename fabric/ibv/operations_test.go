@@ -39,24 +39,37 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 	for _, peer := range peers {
 		adds[peer] = r.word(peer, 0)
 	}
+	mem := r.memory(l, 1<<20)
+	var b fabric.Batch
+	var q fabric.Completions
+	var tags []bool // told
 	var hs []fabric.Handle
 	batch := 0
+	post := func() {
+		r.must("post", l.Post(&b, &q, fabric.Flag(rng.IntN(4))))
+		b.Reset()
+	}
 	for i := range n {
 		peer := peers[rng.IntN(len(peers))]
 		if batch == 0 && rng.IntN(8) == 0 {
 			batch = 1 + rng.IntN(3*l.set.net.cfg.Depth)
-			l.Begin()
 		}
 		f := fabric.Flag(rng.IntN(4))
 		var h fabric.Handle
 		var err error
-		switch rng.IntN(6) {
-		case 0:
-			_, h, err = l.Atomic(fabric.FetchAdd, peer, 0, 1, 0, f)
+		switch what := rng.IntN(6); {
+		case batch > 0:
+			r.piece(&b, mem, rng, peer, uint64(i), adds)
+			if rng.IntN(4) == 0 {
+				b.Tag(fabric.Tag(len(tags)))
+				tags = append(tags, false)
+			}
+		case what == 0:
+			_, h, err = l.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, f)
 			adds[peer]++
-		case 1:
-			_, h, err = l.Atomic(fabric.Swap, peer, 8, uint64(i), 0, f)
-		case 2:
+		case what == 1:
+			_, h, err = l.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i)}, f)
+		case what == 2:
 			h, err = l.Get(peer, 16, make([]byte, 1+rng.IntN(slotBytes)), f)
 		default:
 			size := []int{1, 8, 100, 200, 300, 3000, slotBytes}[rng.IntN(7)]
@@ -74,7 +87,7 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 		}
 		if batch > 0 {
 			if batch--; batch == 0 {
-				r.must("end", l.End())
+				post()
 			}
 		}
 		if i%37 == 0 {
@@ -84,9 +97,21 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 			hs = r.collect(l, hs)
 		}
 	}
-	r.must("end", l.End())
+	post()
 	r.collect(l, hs)
 	r.must("flush", l.Flush(r.ctx))
+	if q.InFlight() != 0 || q.Len() != len(tags) {
+		r.Errorf("%d groups told and %d in flight of %d after a flush", q.Len(), q.InFlight(), len(tags))
+	}
+	for range tags {
+		var c [1]fabric.Completion
+		q.Take(c[:])
+		if c[0].Err != nil || tags[c[0].Tag] {
+			r.Fatalf("group %d, told: %v: %v", c[0].Tag, tags[c[0].Tag], c[0].Err)
+		}
+		tags[c[0].Tag] = true
+	}
+	r.must("close of memory", mem.Close())
 	for slot, b := range want {
 		got := r.segs[slot[0]][4096+slot[1]*slotBytes:][:len(b)]
 		if string(got) != string(b) {
@@ -97,6 +122,27 @@ func mixed(r *rig, l *lane, n int, peers []int) {
 		if got := r.word(peer, 0); got != n {
 			r.Errorf("additions on rank %d gave %d, want %d", peer, got, n)
 		}
+	}
+}
+
+// piece adds a random piece to a batch. Puts go where nothing else is.
+func (r *rig) piece(b *fabric.Batch, mem *fabric.Memory, rng *rand.Rand, peer int, i uint64, adds map[int]uint64) {
+	n := uint64([]int{0, 1, 8, 100, 200, 300, 3000, 24 << 10}[rng.IntN(8)])
+	const free = 400 << 10 // behind the slots
+	switch rng.IntN(6) {
+	case 0:
+		b.Atomic(peer, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, nil)
+		adds[peer]++
+	case 1:
+		b.Atomic(peer, 8, fabric.Atomic{Op: fabric.Swap, Operand: i}, new(uint64))
+	case 2:
+		b.GetInto(peer, 16, mem, uint64(rng.IntN(1<<19)), n)
+	case 3:
+		b.Get(peer, 16, make([]byte, n))
+	case 4:
+		b.PutFrom(peer, free, mem, uint64(rng.IntN(1<<19)), n)
+	default:
+		b.Put(peer, free, make([]byte, n))
 	}
 }
 
@@ -143,13 +189,12 @@ func TestBatchesToManyPeersArePostedInParts(t *testing.T) {
 	const ranks = 6
 	r := newRig(t, ranks, Config{Depth: 64, Lanes: 1})
 	l := r.lane(0)
-	l.Begin()
+	var b fabric.Batch
 	const each = 50
 	for i := range each * ranks {
-		_, err := l.Put(i%ranks, uint64(8*(i/ranks)), word(uint64(i)+1), fabric.Implicit)
-		r.must("put", err)
+		b.Put(i%ranks, uint64(8*(i/ranks)), word(uint64(i)+1))
 	}
-	r.must("end", l.End())
+	r.must("post", l.Post(&b, nil, 0))
 	r.must("flush", l.Flush(r.ctx))
 	for i := range each * ranks {
 		if got := r.word(i%ranks, uint64(8*(i/ranks))); got != uint64(i)+1 {
@@ -182,7 +227,7 @@ func TestSwapsUnderContentionLoseNothing(t *testing.T) {
 				hs = hs[:0]
 			}
 			for k := range rounds {
-				old, h, err := l.Atomic(fabric.Swap, 1, 0, uint64(i*rounds+k+1), 0, 0)
+				old, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.Swap, Operand: uint64(i*rounds + k + 1)}, 0)
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -219,10 +264,8 @@ func TestSpentAndForeignHandlesAreRefused(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 2})
 	l, other := r.lane(0), r.lane(0)
 	open := func(l *lane) fabric.Handle {
-		l.Begin() // what is collected cannot be done already
-		_, h, err := l.Atomic(fabric.FetchAdd, 1, 0, 1, 0, 0)
+		_, h, err := l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		r.must("atomic", err)
-		r.must("end", l.End())
 		return h
 	}
 	h := open(l)
@@ -260,11 +303,10 @@ func TestLanesClosedInFlightCanBeOpenedAgainAtOnce(t *testing.T) {
 		if c := l.counters.Load(); c != (fabric.Counters{}) {
 			t.Fatalf("a new lane has counted %+v", c)
 		}
-		l.Begin() // never ended
 		for k := range 10 {
 			_, err := l.Put(1, 0, src[:1+i*k*100], fabric.Flag(k%2)*fabric.Implicit)
 			r.must("put", err)
-			_, _, err = l.Atomic(fabric.Swap, 1, 1<<19, uint64(k), 0, 0)
+			_, _, err = l.Atomic(1, 1<<19, fabric.Atomic{Op: fabric.Swap, Operand: uint64(k)}, 0)
 			r.must("swap", err)
 		}
 		r.must("close", l.Close())

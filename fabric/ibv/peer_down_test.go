@@ -16,7 +16,7 @@ var hasty = Config{Lanes: 1, timeout: 14, retries: 3}
 
 // A peer whose endpoint is open and not polled is alive for all its device knows.
 func TestAPeerWithoutAnAnswerToConnectIsDown(t *testing.T) {
-	m := newMessageRig(t, 3, Config{Lanes: 1, Messages: MessageConfig{ConnectTimeout: 200 * time.Millisecond}}, endpointConfig)
+	m := newMessageRig(t, 3, Config{Lanes: 1, ConnectTimeout: 200 * time.Millisecond}, endpointConfig)
 	m.without(1)
 	m.work(func(o *end) (bool, error) {
 		if o.rank == 0 && o.sent[1] < 4 && o.down[1] == nil {
@@ -79,7 +79,7 @@ func findByKeepalive(t *testing.T, silent int) {
 func TestClosingAConnectionFindsADeadPeer(t *testing.T) {
 	cfg := hasty
 	cfg.Messages.Keepalive = -1
-	cfg.Messages.ConnectTimeout = time.Hour
+	cfg.ConnectTimeout = time.Hour
 	m := newMessageRig(t, 3, cfg, endpointConfig)
 	m.connectAll()
 	m.stopDevice(1)

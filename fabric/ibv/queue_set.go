@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -23,8 +24,10 @@ type queueSet struct {
 	index   int
 	channel *verbs.CompChannel
 	cq      *verbs.CQ
-	mirror  *verbs.QP   // the other end of the connection to this rank itself
-	queues  []sendQueue // by rank
+	mirror  *verbs.QP    // the other end of the connection to this rank itself
+	queues  []*sendQueue // by rank; nil: not connected
+	dialer  dialer
+	ctx     context.Context // of the lane: bounds the making of a connection
 
 	// From prepare on.
 	tx           sender
@@ -39,23 +42,26 @@ type queueSet struct {
 	downSeen uint32
 	rings    uint32    // calls into C
 	yielded  time.Time // when the scheduler last saw the goroutine
-	batching bool
+	batch    batching
 
-	retired     uint64  // how many work requests ended; a wait for room looks at it
-	again       []int32 // swaps to try again
-	lost        error   // why the completion queue cannot be read any more
-	implicitErr error   // first error of an implicit operation since Flush
-	lastOld     uint64  // the old value of the operation collected last
+	retired uint64 // how many work requests ended; a wait for room looks at it
+	loops   loops
+	lost    error           // why the completion queue cannot be read any more
+	failed  fabric.Failures // of implicit operations since the last flush
+	lastOld uint64          // the old value of the operation collected last
 }
 
-// part is a work request's share of an operation.
+// part is a request's share of operations: of one, or of several of a group.
 type part struct {
-	op    int32 // none: implicit
-	block int32 // of the slab, or none
-	hold  int32 // the registration that it uses, or none
-	last  bool  // the last of its operation
-	kind  kind
-	dst   []byte // where a bounced get's bytes go
+	op     int32 // none: implicit
+	block  int32 // of the slab, or none
+	hold   int32 // the registration that it uses, or none
+	pieces int32 // operations that end with it, of those that have no record
+	kind   kind
+	bare   bool           // it uses no block, no registration and no memory; they are not looked at
+	dst    []byte         // where a bounced get's bytes go
+	memory *fabric.Memory // that it uses, or nil
+	off, n uint64         // of the peer's segment, for errors; not of operations with a record
 }
 
 type kind uint8
@@ -77,7 +83,8 @@ func (e *queueSet) prepare() (err error) {
 		}
 	}
 	*e.counters = fabric.Counters{}
-	e.implicitErr = nil
+	e.failed = nil
+	e.ctx = context.Background()
 	return nil
 }
 
@@ -105,7 +112,8 @@ func (e *queueSet) build() (err error) {
 	e.slab = newSlab(mem, e.slabMR.LKey(), smalls)
 	tx.owner = e
 	e.size(n.cfg.Depth, tx.limit)
-	e.ops.free, e.holds.free = none, none
+	e.ops.free, e.holds.free, e.batch = none, none, batching{set: e, group: none}
+	e.dialer.set, e.loops.set = e, e
 	return nil
 }
 
@@ -118,14 +126,41 @@ func (e *queueSet) size(depth int, limit int32) {
 	e.parts = make([]part, limit)
 }
 
+// idle reports that nothing is in flight, and no loop waits for its next attempt.
+func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.loops.again) == 0 }
+
 // drain waits until nothing is in flight.
 func (e *queueSet) drain(ctx context.Context) error {
-	for p := (pacer{}); e.tx.out > 0; {
-		if err := e.turn(ctx, &p); err != nil && e.tx.out > 0 {
+	for p := (pacer{}); !e.idle(); {
+		if err := e.turn(ctx, &p); err != nil && !e.idle() {
 			return err
 		}
 	}
 	return nil
+}
+
+// busy reports that something is in flight to a peer, or a loop waits for its next attempt.
+func (e *queueSet) busy(q *sendQueue) bool {
+	return q.flight.n > 0 || slices.ContainsFunc(e.loops.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
+}
+
+// drainPeer waits until nothing is in flight to a peer.
+func (e *queueSet) drainPeer(ctx context.Context, q *sendQueue) error {
+	e.tx.probeLater(q)
+	for p := (pacer{}); e.busy(q); {
+		if err := e.turn(ctx, &p); err != nil && e.busy(q) {
+			return err
+		}
+	}
+	return nil
+}
+
+// served returns the queue to a peer, which may be down; nil where the lane is not connected to it.
+func (e *queueSet) served(op string, peer int) (*sendQueue, error) {
+	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
+		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
+	}
+	return e.queues[peer], nil
 }
 
 func (e *queueSet) unbuild() error {
@@ -143,8 +178,10 @@ func (e *queueSet) unbuild() error {
 // release closes the queue pairs first: after that the device reaches nothing.
 func (e *queueSet) release() error {
 	var errs []error
-	for i := range e.queues {
-		errs = append(errs, closed(e.queues[i].qp))
+	for _, q := range e.queues {
+		if q != nil {
+			errs = append(errs, closed(q.qp))
+		}
 	}
 	errs = append(errs, closed(e.mirror))
 	e.holds.releaseAll(&e.net.mem)

@@ -48,7 +48,7 @@ func (e *queueSet) turn(ctx context.Context, p *pacer) error {
 		return e.pause(ctx, p)
 	}
 	*p = pacer{}
-	if err == nil && ctx.Err() != nil { // swaps may meet with completions without end
+	if err == nil && ctx.Err() != nil { // loops may meet with completions without end
 		err = context.Cause(ctx)
 	}
 	return err
@@ -70,7 +70,7 @@ func (e *queueSet) pause(ctx context.Context, p *pacer) error {
 	if p.since.IsZero() {
 		p.since = now
 	}
-	if now.Sub(p.since) < spinFor {
+	if now.Sub(p.since) < spinFor || len(e.loops.again) > 0 { // a loop pauses for less than a sleep
 		runtime.Gosched()
 		return nil
 	}
@@ -114,6 +114,9 @@ func (e *queueSet) progress(want int, budget time.Duration) (int, error) {
 	if len(e.tx.probes) > 0 {
 		e.tx.postProbes()
 	}
+	if len(e.loops.again) > 0 && e.loops.retry() {
+		budget = min(budget, backoffMin) // or a loop would be late for its next attempt
+	}
 	c := e.counters
 	if e.tx.staged() {
 		c.Doorbells++
@@ -134,9 +137,9 @@ func (e *queueSet) answered(n int, err error) error {
 	if err != nil {
 		err = e.lose(err)
 	}
-	if len(e.again)+len(e.tx.failed) > 0 {
+	if len(e.loops.again)+len(e.tx.failed) > 0 {
 		e.endFailed()
-		e.swapAgain()
+		e.loops.endDown()
 	}
 	if e.rings++; e.rings%ringsPerClock == 0 {
 		e.yieldNowAndThen()
@@ -158,14 +161,40 @@ func (e *queueSet) reap(wcs []verbs.WC) {
 	}
 }
 
-// ended deals with the end of a work request, with err or with success.
-func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
+// ended deals with the end of a request, with err or with success.
+func (e *queueSet) ended(q *sendQueue, i int32, err error) {
 	e.retired++
 	if i == none {
 		return
 	}
 	w := &e.parts[i]
+	if w.op == none && w.bare && err == nil {
+		e.counters.Completed += uint64(w.pieces)
+		return
+	}
 	var old uint64
+	if !w.bare {
+		old = e.giveUp(w, err)
+	}
+	switch {
+	case w.op == none:
+		e.countDone(w.pieces, err)
+		if w.pieces > 0 && err != nil {
+			e.failed.Add(w.failure(q, err))
+		}
+	case e.ops.all[w.op].group:
+		e.countDone(w.pieces, err)
+		if err != nil {
+			err = w.failure(q, err)
+		}
+		e.endPart(w.op, 0, err)
+	default:
+		e.endPart(w.op, old, err)
+	}
+}
+
+// giveUp takes what a request that ended has brought, and gives back what it used.
+func (e *queueSet) giveUp(w *part, err error) (old uint64) {
 	if w.block != none {
 		switch {
 		case w.kind == kindAtomic:
@@ -176,45 +205,61 @@ func (e *queueSet) ended(_ *sendQueue, i int32, err error) {
 		e.slab.give(w.block)
 		w.dst = nil
 	}
-	if w.op != none {
-		e.endPart(w.op, old, err)
-	} else if w.last {
-		e.countDone(err)
-		if err != nil && e.implicitErr == nil {
-			e.implicitErr = err
-		}
+	if w.memory != nil {
+		w.memory.Unuse()
+		w.memory = nil
 	}
 	if w.hold != none {
 		e.holds.release(&e.net.mem, w.hold, 1)
 	}
+	return old
 }
 
-// endPart ends one work request of an operation with a handle.
+// failure is the error of operations without a record.
+func (w *part) failure(q *sendQueue, err error) *fabric.OpError {
+	return &fabric.OpError{Op: w.kind.String(), Rank: int(q.rank), Off: w.off, Len: w.n, Err: err}
+}
+
+// endPart ends one request of an operation that has a record.
 func (e *queueSet) endPart(o int32, old uint64, err error) {
 	p := &e.ops.all[o]
 	if err != nil && p.err == nil {
 		p.err = err
 	}
-	if p.swap && err == nil && old != p.compare {
-		p.compare = old
-		e.again = append(e.again, o)
-		return
+	if p.loop && err == nil {
+		if e.loops.guesses.missed(p, old) {
+			e.loops.again = append(e.loops.again, o)
+			return
+		}
+		old = p.atomic.Inner(p.off, old)
+	} else if p.loop && !p.piece {
+		p.err = &fabric.OpError{Op: p.atomic.Op.String(), Rank: int(p.rank), Off: p.off, Len: p.atomic.Type.Size(), Err: err}
 	}
 	p.old = old
 	if p.parts--; p.parts > 0 {
 		return
 	}
-	e.countDone(p.err)
-	if p.abandoned {
+	if p.group {
+		e.tell(o)
+		return
+	}
+	if p.loop {
+		e.loops.n--
+	}
+	e.countDone(1, p.err)
+	switch {
+	case p.piece:
+		e.endPiece(o)
+	case p.abandoned:
 		e.ops.release(o)
 	}
 }
 
-func (e *queueSet) countDone(err error) {
+func (e *queueSet) countDone(n int32, err error) {
 	if err != nil {
-		e.counters.Errors++
+		e.counters.Errors += uint64(n)
 	} else {
-		e.counters.Completed++
+		e.counters.Completed += uint64(n)
 	}
 }
 
@@ -229,51 +274,6 @@ func (e *queueSet) block(q *sendQueue, list *blockList) error {
 		}
 	}
 	return nil
-}
-
-// postAtomic stages the atomic that an operation describes.
-func (e *queueSet) postAtomic(q *sendQueue, o int32, add bool) (*verbs.SendWR, error) {
-	if err := e.room(q); err != nil {
-		return nil, err
-	}
-	if err := e.block(q, &e.slab.small); err != nil {
-		return nil, err
-	}
-	block := e.slab.small.take()
-	i, slot, w := e.tx.one(q)
-	e.parts[i] = part{op: o, block: block, hold: none, kind: kindAtomic, last: true}
-	p := &e.ops.all[o]
-	e.fillAtomic(q, slot, w, block, p.offset, p.operand, p.compare, add)
-	return w, nil
-}
-
-func (e *queueSet) fillAtomic(q *sendQueue, slot int, w *verbs.SendWR, block int32, off, operand, compare uint64, add bool) {
-	e.tx.chain.SetLocal(slot, e.slab.base+uint64(block), 8, e.slab.lkey)
-	if add {
-		w.SetFetchAdd(q.base+off, q.rkey, operand)
-	} else {
-		w.SetCompareSwap(q.base+off, q.rkey, compare, operand)
-	}
-}
-
-// swapAgain posts the swaps that found another value than they expected.
-func (e *queueSet) swapAgain() {
-	for len(e.again) > 0 {
-		o := e.again[len(e.again)-1]
-		e.again = e.again[:len(e.again)-1]
-		q := &e.queues[e.ops.all[o].rank]
-		err := q.err
-		if err == nil {
-			var w *verbs.SendWR
-			if w, err = e.postAtomic(q, o, false); err == nil {
-				e.tx.sign(q, w, true)
-				err = e.post()
-			}
-		}
-		if p := &e.ops.all[o]; err != nil && p.live && p.parts > 0 {
-			e.endPart(o, 0, err)
-		}
-	}
 }
 
 // endFailed ends the send queues that failed; their peers are down. Each is taken from the device
@@ -305,7 +305,8 @@ func (e *queueSet) endFailed() {
 }
 
 // reset takes a queue pair from the device. One that cannot be may still write into blocks that
-// other operations would get, and its registrations stay until the queue set is released.
+// other operations would get, and its registrations and registered memory stay in use until the
+// queue set is released.
 func (e *queueSet) reset(q *sendQueue) error {
 	err := q.qp.Reset()
 	if err == nil {
@@ -313,7 +314,9 @@ func (e *queueSet) reset(q *sendQueue) error {
 	}
 	e.net.log.Warn("ibv: a failed queue pair cannot be reset", "rank", q.rank, "err", err)
 	for i, n := q.flight.head, q.flight.n; n > 0; i, n = e.tx.requests[i].next, n-1 {
-		e.parts[i].hold = none
+		if !e.parts[i].bare {
+			e.parts[i].hold, e.parts[i].memory = none, nil
+		}
 	}
 	return err
 }
@@ -329,8 +332,10 @@ func (e *queueSet) lose(err error) error {
 		q.err = e.lost
 	}
 	e.tx.failed = e.tx.failed[:0]
-	for i := range e.queues {
-		q := &e.queues[i]
+	for _, q := range e.queues {
+		if q == nil {
+			continue
+		}
 		if q.err == nil {
 			q.err = e.lost
 		}
@@ -346,7 +351,7 @@ func (e *queueSet) lose(err error) error {
 func (e *queueSet) noticeDowns() {
 	e.downSeen = e.net.downSeq.Load()
 	e.net.downs.Range(func(rank, cause any) bool {
-		if q := &e.queues[rank.(int)]; q.qp != nil {
+		if q := e.queues[rank.(int)]; q != nil {
 			e.tx.fail(q, cause.(error))
 		}
 		return true

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
@@ -111,6 +113,21 @@ func (r *rig) lane(rank int) *lane {
 	return l
 }
 
+// memory maps and registers memory, until the end of the test.
+func (r *rig) memory(l *lane, n int) *fabric.Memory {
+	r.Helper()
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	r.must("mapping", err)
+	m, err := l.Register(b)
+	r.must("register", err)
+	r.Cleanup(func() {
+		if err := m.Close(); err == nil { // else the network ends it
+			r.must("unmapping", unix.Munmap(b))
+		}
+	})
+	return m
+}
+
 func (r *rig) must(what string, err error) {
 	r.Helper()
 	if err != nil {
@@ -201,12 +218,14 @@ func lastFree(s *sender) (i int32) {
 func verify(t testing.TB, e *queueSet) {
 	t.Helper()
 	var queues []*sendQueue
-	for i := range e.queues {
-		queues = append(queues, &e.queues[i])
+	for _, q := range e.queues {
+		if q != nil {
+			queues = append(queues, q)
+		}
 	}
 	blocks, holds := 0, make([]int32, len(e.holds.all))
 	for _, i := range verifySender(t, &e.tx, queues) {
-		if e.tx.requests[i].probe {
+		if e.tx.requests[i].probe || e.parts[i].bare {
 			continue
 		}
 		if e.parts[i].block != none {

@@ -13,10 +13,12 @@ import (
 // requests complete in order.
 type sendQueue struct {
 	qp         *verbs.QP
-	rank       int32 // of the peer
+	rank       int32 // of the peer; none: it is not to one peer, and all is lost with it
 	rkey       uint32
 	base, size uint64 // of the peer's segment
 	conn       *conn  // of a message endpoint; nil: of a lane
+	used       uint32 // of a lane: queueSet.rings at the last operation
+	epoch      uint32 // of the connection; 0: a lane's, made at start
 
 	flight  list  // requests that were added and have not ended, oldest first
 	wrs     int32 // their work requests
@@ -24,7 +26,7 @@ type sendQueue struct {
 	listed  bool  // in sender.silent
 	waits   bool  // in sender.probes
 	probing bool  // a probe is in flight
-	shared  bool  // not to one peer: all is lost with it
+	order   uint8 // verbs.Fence, of the next work request, or 0
 	err     error // why it is of no more use
 }
 
@@ -55,12 +57,13 @@ type sender struct {
 	chain *verbs.SendChain
 
 	requests []request
-	free     int32 // list through next
-	unused   int32 // its length
-	out      int32 // work requests in flight, of all queues
-	limit    int32 // of out
-	depth    int32 // of the work requests of one queue
-	every    int32 // of requests that need no completion, one asks for one
+	free     int32  // list through next
+	unused   int32  // its length
+	out      int32  // work requests in flight, of all queues
+	limit    int32  // of out
+	depth    int32  // of the work requests of one queue
+	every    int32  // of requests that need no completion, one asks for one
+	signed   uint32 // how many asked for one
 
 	slots  int        // of the chain, filled since the last ring
 	open   *sendQueue // to which those from first on go
@@ -154,7 +157,7 @@ func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
 	}
 	s.slots = slot + 1
 	w := s.chain.WR(slot)
-	w.WRID, w.Flags = id, 0
+	w.WRID, w.Flags, q.order = id, verbs.SendFlags(q.order), 0
 	return slot, w
 }
 
@@ -193,6 +196,7 @@ func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 	if must || q.silent >= s.every || int(s.unused)*2 <= len(s.requests) {
 		w.Flags |= verbs.Signaled
 		q.silent = 0
+		s.signed++
 		return true
 	}
 	if !q.listed && q.conn == nil {
@@ -210,7 +214,7 @@ func (s *sender) probe(q *sendQueue) bool {
 	}
 	i, _, w := s.one(q)
 	s.requests[i].probe, q.probing = true, true
-	w.Opcode, w.Flags = verbs.OpWrite, verbs.Signaled
+	w.Opcode, w.Flags = verbs.OpWrite, w.Flags|verbs.Signaled
 	w.SetNumSGE(0)
 	w.SetRemote(q.base, q.rkey)
 	q.silent = 0
@@ -291,7 +295,7 @@ func (s *sender) refused(err error, runs ...run) error {
 	for i, r := range runs {
 		switch why := s.bell.Refused(i); {
 		case why == nil:
-		case r.queue == nil || r.queue.shared:
+		case r.queue == nil || r.queue.rank == none:
 			return why
 		default:
 			s.fail(r.queue, why)

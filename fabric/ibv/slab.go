@@ -13,6 +13,7 @@ type slab struct {
 	lkey  uint32
 	small blockList
 	big   blockList
+	waste int32 // a block, in neither list, for old values that are not wanted
 }
 
 // blockList hands out blocks of one size.
@@ -29,10 +30,11 @@ func newSlab(mem []byte, lkey uint32, smalls int) slab {
 	s := slab{mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), lkey: lkey}
 	s.small = newBlockList(0, smallBlock, smalls)
 	s.big = newBlockList(smalls*smallBlock, bigBlock, bigBlocks)
+	s.waste = int32(smalls*smallBlock + bigBlocks*bigBlock)
 	return s
 }
 
-func slabBytes(smalls int) int { return smalls*smallBlock + bigBlocks*bigBlock }
+func slabBytes(smalls int) int { return smalls*smallBlock + bigBlocks*bigBlock + smallBlock }
 
 func newBlockList(offset, size, n int) blockList {
 	l := blockList{offset: offset, total: n, free: make([]int32, n)}

@@ -14,7 +14,7 @@ import (
 // synchronous reports whether an operation is carried out so.
 func (l *lane) synchronous(f fabric.Flag) bool {
 	e := l.set
-	return f == fabric.Blocking && e.tx.out == 0 && !e.batching && len(e.tx.probes) == 0
+	return f == fabric.Blocking && e.tx.out == 0 && len(e.tx.probes) == 0
 }
 
 // request is the work request for it.
@@ -63,11 +63,11 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 	return fabric.Done, nil
 }
 
-// atomicNow does a fetch-add or a compare-swap.
-func (l *lane) atomicNow(q *sendQueue, off, operand, compare uint64, add bool) (uint64, fabric.Handle, error) {
+// atomicNow does an atomic that the device has.
+func (l *lane) atomicNow(q *sendQueue, off uint64, a *fabric.Atomic) (uint64, fabric.Handle, error) {
 	e := l.set
 	block := e.slab.small.next()
-	e.fillAtomic(q, 0, l.request(), block, off, operand, compare, add)
+	e.fillAtomic(q, 0, l.request(), block, off, a)
 	n, err := l.call(q)
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil
@@ -109,7 +109,7 @@ func (l *lane) record(q *sendQueue, what kind, block int32, buf []byte, n int, e
 		e.slab.listOf(block).take()
 	}
 	o, i := e.ops.add(q.rank, 1), e.tx.take()
-	e.parts[i] = part{op: o, block: block, hold: none, kind: what, last: true, dst: buf}
+	e.parts[i] = part{op: o, block: block, hold: none, kind: what, dst: buf}
 	e.tx.add(q, i, 1)
 	return l.settled(o, e.answered(n, err))
 }

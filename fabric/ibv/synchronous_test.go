@@ -21,7 +21,7 @@ func TestASlowSynchronousOperationGetsRecords(t *testing.T) {
 			return l.Get(1, 64, l.set.net.cfg.Segment.Bytes()[512:1024], fabric.Blocking)
 		},
 		"atomic": func(l *lane, _ []byte) (fabric.Handle, error) {
-			_, h, err := l.Atomic(fabric.FetchAdd, 1, 64, 1, 0, fabric.Blocking)
+			_, h, err := l.Atomic(1, 64, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, fabric.Blocking)
 			return h, err
 		},
 	} {
@@ -53,7 +53,7 @@ func TestASlowSynchronousOperationGetsRecords(t *testing.T) {
 }
 
 // Only an operation with nothing before it is carried out synchronously.
-func TestBatchesAndOrderAreKept(t *testing.T) {
+func TestABlockingPutKeepsTheOrder(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.lane(0)
 	_, err := l.Put(1, 0, word(1), fabric.Implicit)
@@ -64,13 +64,4 @@ func TestBatchesAndOrderAreKept(t *testing.T) {
 	if got := r.word(1, 0); got != 2 {
 		t.Errorf("the earlier put came last: %d", got)
 	}
-	l.Begin()
-	h, err := l.Put(1, 8, word(3), fabric.Blocking)
-	r.must("put of a batch", err)
-	if h == fabric.Done || l.set.tx.slots != 1 {
-		t.Errorf("a batch posted its put at once: handle %#x, %d collected", h, l.set.tx.slots)
-	}
-	r.must("end", l.End())
-	_, err = l.Wait(r.ctx, h)
-	r.must("wait", err)
 }

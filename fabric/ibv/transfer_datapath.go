@@ -15,29 +15,35 @@ import (
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
 	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
-		if q := &e.queues[peer]; n <= q.size && off <= q.size-n && q.err == nil {
+		if q := e.queues[peer]; q != nil && n <= q.size && off <= q.size-n && q.err == nil {
+			q.used = e.rings
 			return q
 		}
 	}
 	return nil
 }
 
-// checkTarget is target with an error, and notices which ranks are down.
+// checkTarget is target with an error. It notices which ranks are down, and connects to a peer that
+// the lane is not connected to.
 func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, error) {
 	e := l.set
 	if e == nil {
 		return nil, errClosed(op)
 	}
-	if uint(peer) >= uint(len(e.queues)) || e.queues[peer].qp == nil {
+	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
 		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
 	}
-	q := &e.queues[peer]
-	if off > q.size || n > q.size-off {
-		return nil, &fabric.BoundsError{Op: op, Rank: peer, Off: off, Len: n, Size: q.size}
+	if err := fabric.CheckRange(op, peer, off, n, e.net.peers[peer].size); err != nil {
+		return nil, err
 	}
 	if e.downSeen != e.net.downSeq.Load() {
 		e.noticeDowns()
 	}
+	q := e.queues[peer]
+	if q == nil {
+		return e.dialer.dial(op, peer)
+	}
+	q.used = e.rings
 	return q, q.err
 }
 
@@ -55,7 +61,7 @@ func (l *lane) putInline(q *sendQueue, off uint64, src []byte, f fabric.Flag) (f
 	}
 	i, slot, w := e.tx.one(q)
 	p := &e.parts[i]
-	p.op, p.block, p.hold, p.kind, p.last = o, none, none, kindPut, true
+	p.op, p.pieces, p.kind, p.bare, p.off, p.n = o, 1, kindPut, true, off, uint64(len(src))
 	w.Opcode = verbs.OpWrite
 	w.SetRemote(q.base+off, q.rkey)
 	e.tx.chain.CopyInline(slot, src)
@@ -99,7 +105,10 @@ func (l *lane) transfer(q *sendQueue, off uint64, buf []byte, f fabric.Flag, wha
 	for left := parts; err == nil; left-- {
 		start := int(parts-left) * size
 		b := buf[start:min(start+size, len(buf))]
-		p := part{op: o, block: none, hold: held, kind: what, last: left == 1}
+		p := part{op: o, block: none, hold: held, kind: what, off: off, n: uint64(len(buf))}
+		if left == 1 {
+			p.pieces = 1
+		}
 		if !direct {
 			if err = l.bounce(q, &p, b); err != nil {
 				break
@@ -163,7 +172,11 @@ func (l *lane) begin(q *sendQueue, parts int32, f fabric.Flag) (int32, error) {
 	if f&fabric.Implicit != 0 {
 		return none, nil
 	}
-	return e.ops.add(q.rank, parts), nil
+	o := e.ops.add(q.rank, parts)
+	if e.batch.on {
+		e.batch.adopt(o)
+	}
+	return o, nil
 }
 
 // refuse counts an operation that was counted as started and is not in flight.
@@ -178,30 +191,33 @@ func (l *lane) refuse(err error) error {
 func (l *lane) cutShort(o int32, err error) error {
 	e := l.set
 	if o != none {
+		if e.batch.on {
+			e.batch.disown(o)
+		}
 		e.ops.release(o)
 	}
 	return l.refuse(err)
 }
 
-// commit ends the filling of an operation's last slot: in a batch it waits for End, else it is
-// posted. A blocking operation gets its first polling budget in the same call.
+// commit ends the filling of an operation's last slot. It is posted, but in a batch, where the last
+// to a peer is asked for a completion. A blocking operation gets its first polling budget in the
+// same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set
-	e.tx.sign(q, w, o != none || bounced && e.slab.scarce())
-	if e.batching {
-		if o == none {
-			return fabric.Done, nil
-		}
-		return e.ops.handle(o), nil
+	implicit := f&fabric.Implicit != 0
+	signed := e.tx.sign(q, w, !implicit && !e.batch.more || bounced && e.slab.scarce())
+	if e.batch.on {
+		e.batch.note(q, o != none && !signed)
+		return fabric.Done, nil
 	}
 	want, budget := 0, time.Duration(0)
-	if f&fabric.Blocking != 0 && o != none {
+	if f&fabric.Blocking != 0 && !implicit {
 		want, budget = 1, firstBudget
 	} else if e.tx.out >= pollAt {
 		want = 1
 	}
 	_, err := e.progress(want, budget)
-	if o == none {
+	if implicit {
 		return fabric.Done, nil // it was collected: Flush has its error, and no other call
 	}
 	return l.settled(o, err)

@@ -6,7 +6,10 @@ import "time"
 const (
 	defaultLanes = 2
 	defaultDepth = 128
-	maxDepth     = 1 << 15
+
+	defaultEager       = 64  // a job of so many ranks needs nothing but what it makes at start
+	defaultConnections = 512 // of a lane, beyond those
+	maxDepth           = 1 << 15
 
 	inlineWish  = 128             // bytes of a put that travel in the work request
 	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
@@ -52,6 +55,11 @@ const (
 	spinFor = 400 * time.Microsecond
 	// parkFor bounds one parking, after which the wait looks around.
 	parkFor = 10 * time.Millisecond
+	// backoffMin is the longest pause of a loop of compare-swaps after the first attempt that failed
+	// against an up to date guess. It doubles with each further one up to backoffMax, which leaves
+	// room for some hundred ranks whose attempts take microseconds.
+	backoffMin = 2 * time.Microsecond
+	backoffMax = time.Millisecond
 	// wordPolls is how many rounds of waiting for a word go by between polls
 	// for completions: polling costs more than it brings.
 	wordPolls = 64

@@ -233,7 +233,7 @@ func TestTheThresholdDecides(t *testing.T) {
 	}
 }
 
-// A batch collects operations on one registration, and each counts.
+// Operations of a batch on one registration each count.
 func TestOperationsOfABatchShareARegistration(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	r.cached()
@@ -245,14 +245,13 @@ func TestOperationsOfABatchShareARegistration(t *testing.T) {
 		r.put(l, 0, mem)
 	}
 	before := l.counters.Load().Unregistered
-	l.Begin()
+	var b fabric.Batch
 	const each = 64 << 10
 	for at := 0; at < len(mem); at += each {
-		_, err := l.Put(1, uint64(at), mem[at:at+each], fabric.Implicit)
-		r.must("put", err)
-		verify(t, l.set)
+		b.Put(1, uint64(at), mem[at:at+each])
 	}
-	r.must("end", l.End())
+	r.must("post", l.Post(&b, nil, 0))
+	verify(t, l.set)
 	r.must("flush", l.Flush(r.ctx))
 	parts, refused := uint64(len(mem)/each), l.counters.Load().Unregistered-before
 	if s := r.regs(); s.Misses != 1 || s.Hits+refused != parts || refused > parts/2 || s.Gets != s.Puts {

@@ -67,7 +67,7 @@ func BenchmarkLane(b *testing.B) {
 	}
 	b.Run("op=fetch-add", func(b *testing.B) {
 		for b.Loop() {
-			l.Atomic(fabric.FetchAdd, 1, 64, 1, 0, 0)
+			l.Atomic(1, 64, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 		}
 	})
 	b.Run("op=flush", func(b *testing.B) {

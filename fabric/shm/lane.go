@@ -19,7 +19,7 @@ type lane struct {
 	count   *fabric.Counters
 	net     *Network
 	guard   owner.Guard
-	batch   bool
+	failed  fabric.Failures // of implicit operations of batches
 	waiter  spin.Waiter
 }
 
@@ -61,6 +61,9 @@ func (l *lane) Close() error {
 	defer l.net.mu.Unlock()
 	l.net.lanes--
 	l.net.counters = append(l.net.counters, l.count)
+	if err := l.failed.Take(); err != nil {
+		return fmt.Errorf("shm: close lane: %w", err)
+	}
 	return nil
 }
 
@@ -70,20 +73,6 @@ func (l *lane) enter(op string) error {
 		return fmt.Errorf("shm: %s: lane %w", op, err)
 	}
 	return nil
-}
-
-// Begin has nothing to collect: operations are complete at once.
-func (l *lane) Begin() {
-	if owner.Checked && l.batch {
-		panic("shm: Begin inside a batch: batches do not nest")
-	}
-	l.batch = true
-}
-
-// End ends a batch.
-func (l *lane) End() error {
-	l.batch = false
-	return l.usable("end of a batch")
 }
 
 // usable is nil while the lane is open.
@@ -122,7 +111,44 @@ func (l *lane) Flush(context.Context) error {
 		return err
 	}
 	fullFence()
+	return l.failed.Take()
+}
+
+// FlushPeer is Flush for one peer.
+func (l *lane) FlushPeer(_ context.Context, peer int) error {
+	if err := l.served("flush", peer); err != nil {
+		return err
+	}
+	fullFence()
+	return l.failed.TakePeer(peer)
+}
+
+// Fence keeps later loads from passing earlier stores; other orders hold anyway.
+func (l *lane) Fence(_ context.Context, peer int) error {
+	if err := l.served("fence", peer); err != nil {
+		return err
+	}
+	fullFence()
 	return nil
+}
+
+// Await finds what Post has told; nothing is ever in flight.
+func (l *lane) Await(_ context.Context, q *fabric.Completions) error {
+	if err := l.usable("await"); err != nil {
+		return err
+	}
+	if q.Len() == 0 {
+		return fmt.Errorf("shm: await: %w", fabric.ErrIdle)
+	}
+	return nil
+}
+
+// Register has nothing to do: any memory will do.
+func (l *lane) Register(mem []byte) (*fabric.Memory, error) {
+	if err := l.usable("register"); err != nil {
+		return nil, err
+	}
+	return fabric.NewMemory(l.net, mem, 0, func() error { return nil }), nil
 }
 
 // WaitWord spins, then yields, then sleeps; see internal/spin.
@@ -160,19 +186,24 @@ func (l *lane) Mapped(peer int) []byte {
 	return sliceAt(p, l.targets[peer].size)
 }
 
-// refuse is why an operation cannot be done, the slow half of address.
-func (l *lane) refuse(op string, peer int, off, n uint64) error {
+// served is nil for a rank that the network serves, dead or not.
+func (l *lane) served(op string, peer int) error {
 	if err := l.usable(op); err != nil {
 		return err
 	}
-	if uint(peer) >= uint(len(l.targets)) {
+	if uint(peer) >= uint(len(l.targets)) || l.targets[peer].state.Load() == absent {
 		return &fabric.RankError{Op: op, Rank: peer, Size: len(l.targets)}
 	}
+	return nil
+}
+
+// refuse is why an operation cannot be done, the slow half of address.
+func (l *lane) refuse(op string, peer int, off, n uint64) error {
+	if err := l.served(op, peer); err != nil {
+		return err
+	}
 	t := &l.targets[peer]
-	switch t.state.Load() {
-	case absent:
-		return &fabric.RankError{Op: op, Rank: peer, Size: len(l.targets)}
-	case down:
+	if t.state.Load() == down {
 		return &fabric.PeerDownError{Rank: peer, Op: op, Cause: *l.net.peers[peer].cause.Load()}
 	}
 	return fabric.CheckRange(op, peer, off, n, t.size)

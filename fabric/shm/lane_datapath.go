@@ -2,8 +2,6 @@ package shm
 
 import (
 	"encoding/binary"
-	"fmt"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -63,51 +61,6 @@ func (l *lane) Get(peer int, off uint64, dst []byte, _ fabric.Flag) (fabric.Hand
 	l.count.Direct++
 	l.count.Completed++
 	return fabric.Done, nil
-}
-
-// Atomic is the processor's, atomic to everything on the host.
-func (l *lane) Atomic(op fabric.AtomicOp, peer int, off, operand, compare uint64, _ fabric.Flag) (uint64, fabric.Handle, error) {
-	if owner.Checked {
-		if err := l.enter("atomic"); err != nil {
-			return 0, fabric.Done, err
-		}
-		defer l.guard.Exit()
-	}
-	p := l.address(peer, off, 8)
-	if p == nil {
-		return 0, fabric.Done, l.refuse(op.String(), peer, off, 8)
-	}
-	if off%8 != 0 {
-		return 0, fabric.Done, &fabric.AlignError{Op: op.String(), Rank: peer, Off: off, Align: 8}
-	}
-	old, ok := amo((*uint64)(p), op, operand, compare)
-	if !ok {
-		return 0, fabric.Done, fmt.Errorf("shm: there is no atomic operation %d", op)
-	}
-	l.count.Atomics++
-	l.count.Completed++
-	return old, fabric.Done, nil
-}
-
-// amo applies an atomic; ok is false when there is no such.
-func amo(word *uint64, op fabric.AtomicOp, operand, compare uint64) (old uint64, ok bool) {
-	switch op {
-	case fabric.FetchAdd:
-		return atomic.AddUint64(word, operand) - operand, true
-	case fabric.Swap:
-		return atomic.SwapUint64(word, operand), true
-	case fabric.CompareSwap:
-		for {
-			if atomic.CompareAndSwapUint64(word, compare, operand) {
-				return compare, true
-			}
-			// It failed on another value; only that may be reported as the old one.
-			if old := atomic.LoadUint64(word); old != compare {
-				return old, true
-			}
-		}
-	}
-	return 0, false
 }
 
 // store copies src to segment memory; aligned words in one store.

@@ -58,17 +58,17 @@ func TestFailedCompareSwapReturnsAnotherValue(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				b.Atomic(fabric.CompareSwap, 0, 0, k%2, 1-k%2, 0)
+				b.Atomic(0, 0, fabric.Atomic{Op: fabric.CompareSwap, Operand: k % 2, Compare: 1 - k%2}, 0)
 			}
 		}
 	})
 	swapped := uint64(0)
 	for range rounds {
-		old, _, err := a.Atomic(fabric.CompareSwap, 0, 0, 2, 1, 0)
+		old, _, err := a.Atomic(0, 0, fabric.Atomic{Op: fabric.CompareSwap, Operand: 2, Compare: 1}, 0)
 		must(t, err)
 		if old == 1 {
 			swapped++
-			if now, _, _ := a.Atomic(fabric.Swap, 0, 0, 0, 0, 0); now != 2 {
+			if now, _, _ := a.Atomic(0, 0, fabric.Atomic{Op: fabric.Swap}, 0); now != 2 {
 				t.Fatalf("compare-swap reported success and left %d", now)
 			}
 		}
@@ -83,7 +83,7 @@ func TestSecondGoroutineOnALaneIsDetected(t *testing.T) {
 	must(t, l.guard.Enter()) // as if another goroutine were inside
 	_, perr := l.Put(0, 0, []byte{1}, 0)
 	_, gerr := l.Get(0, 0, make([]byte, 1), 0)
-	_, _, aerr := l.Atomic(fabric.FetchAdd, 0, 0, 1, 0, 0)
+	_, _, aerr := l.Atomic(0, 0, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0)
 	l.guard.Exit()
 	for op, err := range map[string]error{"put": perr, "get": gerr, "atomic": aerr} {
 		if errors.Is(err, owner.ErrConcurrent) != owner.Checked {

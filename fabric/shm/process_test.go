@@ -148,7 +148,7 @@ const additions = 20_000
 
 func childAdd(l fabric.Lane) error {
 	for range additions {
-		if _, _, err := l.Atomic(fabric.FetchAdd, 0, 64, 1, 0, 0); err != nil {
+		if _, _, err := l.Atomic(0, 64, fabric.Atomic{Op: fabric.FetchAdd, Operand: 1}, 0); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func TestAtomicsOfFourProcessesAddUp(t *testing.T) {
 			t.Fatalf("rank %d says %q", c.rank, got)
 		}
 	}
-	if old, _, err := l.Atomic(fabric.FetchAdd, 0, 64, 0, 0, 0); err != nil || old != 4*additions {
+	if old, _, err := l.Atomic(0, 64, fabric.Atomic{Op: fabric.FetchAdd}, 0); err != nil || old != 4*additions {
 		t.Errorf("sum is %d, %v, want %d", old, err, 4*additions)
 	}
 	for _, c := range kids {

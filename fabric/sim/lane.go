@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -18,10 +17,10 @@ type lane struct {
 	ops    []*op // by number
 	free   []int32
 	flows  map[int32]*flow
-	batch  bool
-	held   []*op // of the batch
-	flight int   // operations that are not complete
-	err    error // the first of an implicit operation since the last Flush
+	held   []*op           // of a batch, until it is rung
+	spare  []*group        // for the next ones
+	flight int             // operations that are not complete
+	failed fabric.Failures // of implicit operations, since the last flush
 	closed bool
 
 	waiter *task // the owner, in a call that waits
@@ -30,9 +29,11 @@ type lane struct {
 
 // want is what the owner waits for.
 type want struct {
-	op   *op
-	flow *flow // room for one more
-	all  bool
+	op    *op
+	flow  *flow // room for one more
+	empty *flow // nothing in flight
+	told  *fabric.Completions
+	all   bool
 }
 
 // flow is what a lane has on the way to one peer.
@@ -42,7 +43,18 @@ type flow struct {
 	puts   ring[*op] // in order
 	timer  timer     // of the first
 	last   int64     // when the latest put arrives
-	flight int
+	flight int       // operations that are not complete
+	sent   int       // of these, those that are on their way
+	fence  bool      // in front of the next operation
+	behind ring[*op] // behind a fence, not sent yet
+}
+
+// group is operations of a batch whose completion is told as one.
+type group struct {
+	tag  fabric.Tag
+	told *fabric.Completions
+	left int // operations that are not complete
+	err  error
 }
 
 // op is one operation.
@@ -53,13 +65,15 @@ type op struct {
 	id       int32
 	gen      uint32
 	kind     opKind
-	atomic   fabric.AtomicOp
 	phase    phase
 	implicit bool
-	orphan   bool // its result is not wanted
+	orphan   bool   // its result is not wanted
+	fence    bool   // it waits for those before it
+	group    *group // of a batch
+	memory   *fabric.Memory
+	result   []byte // where an atomic's old value goes, or nil
 	off      uint64
-	operand  uint64
-	compare  uint64
+	atomic   fabric.Atomic
 	old      uint64
 	at       int64  // when it arrives
 	buf      []byte // source or destination
@@ -104,23 +118,10 @@ func (l *lane) usable(op string) error {
 	return nil
 }
 
-// Begin starts a batch.
-func (l *lane) Begin() { l.batch = true }
-
-// End posts it.
-func (l *lane) End() error {
-	l.batch = false
-	if err := l.usable("end of a batch"); err != nil {
-		return err
-	}
-	l.ring()
-	return nil
-}
-
 // find is the operation of a handle.
 func (l *lane) find(h fabric.Handle) (*op, error) {
 	if id := int64(uint32(h)) - 1; id >= 0 && id < int64(len(l.ops)) {
-		if o := l.ops[id]; o.gen == uint32(h>>32) && o.phase != idle && !o.implicit && !o.orphan {
+		if o := l.ops[id]; o.gen == uint32(h>>32) && o.phase != idle && !o.implicit && !o.orphan && o.group == nil {
 			return o, nil
 		}
 	}
@@ -174,9 +175,60 @@ func (l *lane) Flush(ctx context.Context) error {
 	if err := l.until(ctx, reason{"flushes a lane", -1}, want{all: true}); err != nil {
 		return err
 	}
-	err := l.err
-	l.err = nil
+	return l.failed.Take()
+}
+
+// FlushPeer waits for all to one peer.
+func (l *lane) FlushPeer(ctx context.Context, peer int) error {
+	f, err := l.flow("flush", peer)
+	if err != nil {
+		return err
+	}
+	if f != nil {
+		if err := l.until(ctx, reason{"flushes operations to rank", peer}, want{empty: f}); err != nil {
+			return err
+		}
+	}
+	return l.failed.TakePeer(peer)
+}
+
+// Fence has the next operation to the peer wait, on this side, for those before it.
+func (l *lane) Fence(_ context.Context, peer int) error {
+	f, err := l.flow("fence", peer)
+	if f != nil && f.flight > 0 {
+		f.fence = true
+	}
 	return err
+}
+
+// flow is what the lane has on the way to a peer, nil if there was never anything.
+func (l *lane) flow(op string, peer int) (*flow, error) {
+	if err := l.usable(op); err != nil {
+		return nil, err
+	}
+	if err := l.n.served(op, peer); err != nil {
+		return nil, err
+	}
+	return l.flows[int32(peer)], nil
+}
+
+// Await waits for a completion to be told.
+func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
+	if err := l.usable("await"); err != nil {
+		return err
+	}
+	if q.Len() == 0 && (q.InFlight() == 0 || l.flight == 0) {
+		return fmt.Errorf("sim: await: %w", fabric.ErrIdle)
+	}
+	return l.until(ctx, reason{"waits for a completion", -1}, want{told: q})
+}
+
+// Register has nothing to do: any memory will do.
+func (l *lane) Register(mem []byte) (*fabric.Memory, error) {
+	if err := l.usable("register"); err != nil {
+		return nil, err
+	}
+	return fabric.NewMemory(l.n, mem, 0, func() error { return nil }), nil
 }
 
 // Poll lets a little time pass.
@@ -221,6 +273,10 @@ func (l *lane) fulfils(x want) bool {
 		return x.op.phase == complete
 	case x.flow != nil:
 		return x.flow.flight < l.n.r.w.cfg.Depth
+	case x.empty != nil:
+		return x.empty.flight == 0
+	case x.told != nil:
+		return x.told.Len() > 0
 	}
 	return l.flight == 0
 }
@@ -301,13 +357,10 @@ func (l *lane) Close() error {
 	if l.closed {
 		return nil
 	}
-	l.batch = false
 	l.ring()
 	l.closed = true
 	l.n.lanes = slices.DeleteFunc(l.n.lanes, func(o *lane) bool { return o == l })
-	err := l.err
-	l.err = nil
-	return err
+	return l.failed.Take()
 }
 
 // peerDown fails what is in flight to a rank.
@@ -328,7 +381,7 @@ func (l *lane) peerDown(rank int32) {
 
 func (f *flow) clear() {
 	f.l.n.r.w.disarm(&f.timer)
-	f.puts = ring[*op]{}
+	f.puts, f.behind = ring[*op]{}, ring[*op]{}
 }
 
 // fail completes an operation on a rank that is down.
@@ -344,7 +397,7 @@ func (o *op) name() string {
 	case opGet:
 		return "get"
 	}
-	return o.atomic.String()
+	return o.atomic.Op.String()
 }
 
 // die keeps a random part of the puts on their way, and no answer.
@@ -365,5 +418,3 @@ func (l *lane) die() {
 		}
 	}
 }
-
-var errNoAtomic = errors.New("there is no such atomic operation")

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -25,13 +24,7 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 	if err != nil {
 		return fabric.Done, err
 	}
-	if len(src) <= copyMax {
-		l.count.Inline++
-		o.buf = o.inline[:copy(o.inline[:], src)]
-	} else {
-		l.count.Direct++
-		o.buf = src
-	}
+	l.source(o, src, nil)
 	return l.post(o, f)
 }
 
@@ -50,30 +43,6 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	o.buf = dst
 	scribble(dst)
 	return l.post(o, f)
-}
-
-// Atomic is applied when it arrives.
-func (l *lane) Atomic(a fabric.AtomicOp, peer int, off, operand, compare uint64, f fabric.Flag) (uint64, fabric.Handle, error) {
-	if err := l.check(a.String(), peer, off, 8); err != nil {
-		return 0, fabric.Done, err
-	}
-	if off%8 != 0 {
-		return 0, fabric.Done, &fabric.AlignError{Op: a.String(), Rank: peer, Off: off, Align: 8}
-	}
-	if !a.Valid() {
-		return 0, fabric.Done, fmt.Errorf("sim: atomic %d: %w", a, errNoAtomic)
-	}
-	l.count.Atomics++
-	o, err := l.start(opAtomic, peer, off, f&^fabric.Implicit)
-	if err != nil {
-		return 0, fabric.Done, err
-	}
-	o.atomic, o.operand, o.compare = a, operand, compare
-	h, err := l.post(o, f&^fabric.Implicit)
-	if h == fabric.Done {
-		return o.old, h, err
-	}
-	return 0, h, err
 }
 
 // check refuses what must not reach the wire.
@@ -107,6 +76,7 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 	o := l.take()
 	o.f, o.kind, o.off, o.phase = f, kind, off, held
 	o.implicit = flags&fabric.Implicit != 0
+	o.fence, f.fence = f.fence, false
 	f.flight++
 	l.flight++
 	return o, nil
@@ -139,7 +109,7 @@ func (l *lane) take() *op {
 // recycle makes the handle void.
 func (l *lane) recycle(o *op) {
 	o.gen++
-	o.phase, o.buf, o.err, o.done, o.orphan, o.f = idle, nil, nil, 0, false, nil
+	o.phase, o.buf, o.err, o.done, o.orphan, o.f, o.group, o.memory, o.result = idle, nil, nil, 0, false, nil, nil, nil, nil
 	l.free = append(l.free, o.id)
 }
 
@@ -150,18 +120,16 @@ func (l *lane) collect(o *op) (uint64, error) {
 	return old, err
 }
 
-// post sends an operation, or keeps it for the end of the batch.
+// post sends an operation.
 func (l *lane) post(o *op, flags fabric.Flag) (fabric.Handle, error) {
 	implicit, h := o.implicit, o.handle()
 	l.held = append(l.held, o)
-	if !l.batch || o.f.flight >= l.n.r.w.cfg.Depth {
-		l.ring()
-	}
+	l.ring()
 	if implicit {
 		return fabric.Done, nil
 	}
-	if flags&fabric.Blocking != 0 && !l.batch {
-		l.spin(o)
+	if flags&fabric.Blocking != 0 {
+		l.spin(want{op: o}, reason{"polls for an operation on rank", int(o.f.peer)})
 	}
 	if o.phase == complete && o.err == nil {
 		l.recycle(o)
@@ -170,14 +138,14 @@ func (l *lane) post(o *op, flags fabric.Flag) (fabric.Handle, error) {
 	return h, nil
 }
 
-// spin waits for an operation within a budget. That ends early half of the time.
-func (l *lane) spin(o *op) {
+// spin waits for something within a budget. That ends early half of the time.
+func (l *lane) spin(x want, why reason) {
 	w := l.n.r.w
 	budget := w.rng.below(2 * spinBudget)
 	t, err := w.task("blocking operation")
-	for until := w.now + budget; err == nil && o.phase != complete && w.now < until; {
-		l.waiter, l.want = t, want{op: o}
-		err = t.park(reason{"polls for an operation on rank", int(o.f.peer)}, nil, until)
+	for until := w.now + budget; err == nil && !l.fulfils(x) && w.now < until; {
+		l.waiter, l.want = t, x
+		err = t.park(why, nil, until)
 		l.waiter = nil
 	}
 }
@@ -194,15 +162,23 @@ func (l *lane) ring() {
 	l.held = l.held[:0]
 }
 
-// send puts an operation on its way.
+// send puts an operation on its way, unless a fence is in front of it.
 func (o *op) send() {
-	n := o.l.n
-	w, a, b := n.r.w, n.r.id, o.f.peer
 	o.l.count.Requests++
-	if n.down[b] != nil {
+	if o.l.n.down[o.f.peer] != nil {
 		o.fail()
 		return
 	}
+	if o.f.behind.len() > 0 || o.fence && o.f.sent > 0 {
+		o.f.behind.push(o)
+		return
+	}
+	o.f.sent++
+	o.depart()
+}
+
+func (o *op) depart() {
+	w, a, b := o.l.n.r.w, o.l.n.r.id, o.f.peer
 	w.emit(markPut+mark(o.kind), a, b, o.off, uint64(len(o.buf)))
 	o.phase = outward
 	if o.kind != opPut {
@@ -286,38 +262,64 @@ func (o *op) back(bytes int) {
 	w.arm(&o.timer, w.paths.transit(o.f.peer, n.r.id, headerBytes+bytes))
 }
 
-func (o *op) apply(r *Rank) {
-	word := r.segment[o.off : o.off+8]
-	o.old = binary.NativeEndian.Uint64(word)
-	switch {
-	case o.atomic == fabric.FetchAdd:
-		binary.NativeEndian.PutUint64(word, o.old+o.operand)
-	case o.atomic == fabric.Swap, o.old == o.compare:
-		binary.NativeEndian.PutUint64(word, o.operand)
-	}
-	r.w.touch(r)
-}
-
 // finish completes an operation.
 func (o *op) finish(err error) {
 	l := o.l
 	w := l.n.r.w
 	w.emit(markComplete, l.n.r.id, o.f.peer, o.off, uint64(len(o.buf)))
+	if o.phase != held {
+		o.f.sent--
+	}
 	o.phase, o.err = complete, err
 	o.f.flight--
 	l.flight--
+	if o.memory != nil {
+		o.memory.Unuse()
+	}
+	if o.result != nil && err == nil {
+		binary.NativeEndian.PutUint64(o.result, o.old)
+	}
 	if err != nil {
 		l.count.Errors++
 	} else {
 		l.count.Completed++
 	}
-	l.notify()
-	if o.implicit && l.err == nil {
-		l.err = err
+	if err != nil && (o.implicit || o.group != nil) {
+		err = &fabric.OpError{Op: o.name(), Rank: int(o.f.peer), Off: o.off, Len: o.bytes(), Err: err}
 	}
-	if o.implicit || o.orphan {
+	switch g := o.group; {
+	case g != nil:
+		g.end(l, err)
+	case o.implicit && err != nil:
+		l.failed.Add(err.(*fabric.OpError))
+	}
+	l.notify()
+	f := o.f
+	if o.implicit || o.orphan || o.group != nil {
 		l.recycle(o)
 	}
+	f.unfence()
+}
+
+// unfence sends what was behind a fence once nothing is in front of it.
+func (f *flow) unfence() {
+	for f.behind.len() > 0 {
+		next := *f.behind.item(0)
+		if next.fence && f.sent > 0 {
+			return
+		}
+		f.behind.pop()
+		f.sent++
+		next.depart()
+	}
+}
+
+// bytes is what the operation concerns of the peer's segment.
+func (o *op) bytes() uint64 {
+	if o.kind == opAtomic {
+		return 8
+	}
+	return uint64(len(o.buf))
 }
 
 // scribble makes it plain that the memory is not the program's.

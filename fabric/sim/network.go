@@ -159,6 +159,19 @@ func (n *Network) reportDown(rank int32, cause error) {
 
 // refuse is why nothing can be sent to a rank, if so.
 func (n *Network) refuse(op string, peer int) error {
+	if err := n.served(op, peer); err != nil {
+		return err
+	}
+	if len(n.down) > 0 {
+		if cause := n.down[int32(peer)]; cause != nil {
+			return &fabric.PeerDownError{Rank: peer, Op: op, Cause: cause}
+		}
+	}
+	return nil
+}
+
+// served is nil for a rank that the network serves, down or not.
+func (n *Network) served(op string, peer int) error {
 	size := len(n.r.w.ranks)
 	if n.r.dead {
 		return errKilled
@@ -169,11 +182,6 @@ func (n *Network) refuse(op string, peer int) error {
 	if len(n.absent) > 0 {
 		if _, ok := n.absent[int32(peer)]; ok {
 			return &fabric.RankError{Op: op, Rank: peer, Size: size}
-		}
-	}
-	if len(n.down) > 0 {
-		if cause := n.down[int32(peer)]; cause != nil {
-			return &fabric.PeerDownError{Rank: peer, Op: op, Cause: cause}
 		}
 	}
 	return nil

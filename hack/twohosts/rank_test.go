@@ -70,6 +70,8 @@ const (
 	counterOff   = 0    // of every segment: a word that all add to
 	swapOff      = 8    // one that all swap
 	casOff       = 16   // one that all add to by compare-swap
+	halvesOff    = 24   // whose halves all add to
+	floatOff     = 32   // a float64 that all add to
 	countsOff    = 64   // a word for each rank
 	blockOff     = 4096 // then a block for each rank
 	blockBytes   = 1 << 20
@@ -163,6 +165,17 @@ func atomics(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int)
 			}
 			guess = old
 		}
+		if _, err := conduit.FetchAdd(w, conduit.At[int32](0, halvesOff), -1); err != nil {
+			return err
+		}
+		if err := w.Chain(func() error {
+			return errors.Join(conduit.Add(w, conduit.At[uint32](0, halvesOff+4), 3), conduit.Add(w, conduit.At[float64](0, floatOff), 0.5))
+		}); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(ctx); err != nil {
+		return err
 	}
 	if err := j.Barrier(ctx); err != nil {
 		return err
@@ -191,7 +204,17 @@ func atomics(ctx context.Context, j *conduit.Job, w *conduit.Worker, rounds int)
 			return fmt.Errorf("%d additions to the word at %d gave %d", rounds*j.Size(), off, got)
 		}
 	}
-	return j.Barrier(ctx)
+	type sums struct {
+		low   int32
+		high  uint32
+		float float64
+	}
+	n := rounds * j.Size()
+	got, err := conduit.Get(w, conduit.At[sums](0, halvesOff))
+	if want := (sums{int32(-n), uint32(3 * n), float64(n) / 2}); err == nil && got != want {
+		err = fmt.Errorf("%d additions gave %+v, want %+v", n, got, want)
+	}
+	return errors.Join(err, j.Barrier(ctx))
 }
 
 // traffic between each rank and all others in turn, with every byte and every

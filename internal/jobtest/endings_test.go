@@ -103,7 +103,8 @@ var endings = map[string]ending{
 	"one is stopped": {codes: []int{1}, stuck: true, grace: 300 * time.Millisecond, found: -1, says: "not every rank has called Close within",
 		part: rank(1, kills(syscall.SIGSTOP), nothing)},
 
-	"one is killed, and the others go on": {codes: []int{137}, found: 2, part: dieProgram},
+	"one is killed, and the others go on":       {codes: []int{137}, found: 2, part: dieProgram},
+	"one is killed, and teams without it go on": {codes: []int{137}, found: 2, part: teamsProgram},
 
 	"SIGINT to the launcher":  {codes: []int{130}, found: -1, signal: syscall.SIGINT, part: blocked},
 	"SIGTERM to the launcher": {shm: true, codes: []int{143}, found: -1, signal: syscall.SIGTERM, part: blocked},

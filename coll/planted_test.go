@@ -1,0 +1,48 @@
+//go:build !race && !debug && !biglock
+
+package coll_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/faulttest"
+)
+
+// The tests of this package find mistakes in what it promises.
+func TestPlantedFaults(t *testing.T) {
+	edit := func(file, old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
+	}
+	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*)$",
+		Args: []string{"-collectives=15000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
+		faulttest.Fault{Name: "no generation",
+			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
+		faulttest.Fault{Name: "no generation in acknowledgements",
+			Edits: edit("rails_datapath.go", "if uint32(v>>40) == t.generation {", "if v != 0 {"), Found: "seed"},
+		faulttest.Fault{Name: "freed before all have come",
+			Edits: edit("split.go", "		if err := o.meet(); err != nil {\n			return err\n		}\n", ""), Found: "seed"},
+		faulttest.Fault{Name: "the dead are not agreed on",
+			Edits: edit("shrink.go", "if !a.final && t.unanimous(a) {", "if !a.final {"), Found: "seed"},
+		faulttest.Fault{Name: "final is not kept",
+			Edits: edit("shrink.go", "if set, ok := a.had[r&digests]; ok && r&final != 0 && !a.final {", "if set := a.out; false {"), Found: "seed"},
+		faulttest.Fault{Name: "one report a rank",
+			Edits: edit("shrink.go", "uint64(t.generation%2)*", "0*"), Found: "seed"},
+		faulttest.Fault{Name: "no credit is waited for",
+			Edits: edit("rails_datapath.go", "if t.sent[rail]-read < depth {", "if t.sent[rail]-read < 1<<60 {"), Found: "seed"},
+		faulttest.Fault{Name: "the others are not told",
+			Edits: edit("team.go", "	t.write(off, encodeBroken(t.generation, e))\n", "	_ = off\n"), Found: "seed"},
+		faulttest.Fault{Name: "a Split that failed is not told",
+			Edits: edit("split.go", "				o.decline(p, err)\n", ""), Found: "seed"},
+		faulttest.Fault{Name: "a slot is taken twice",
+			Edits: edit("teams.go", "	if s.taken {\n		return false\n	}\n", ""), Found: "slots|seed|bytes"},
+		faulttest.Fault{Name: "a death is not heard of",
+			Edits: edit("teams.go", "	m.ignore = e.OnDown(m.died)\n", "	m.ignore = func() {}\n"), Found: "seed"},
+		faulttest.Fault{Name: "who leaves is waited for",
+			Edits: edit("shrink.go", "case r&digests == gaveUp:", "case false:"), Found: "seed"},
+		faulttest.Fault{Name: "a source is given back too soon",
+			Edits: edit("op.go", "		err = o.settle(ctx)\n", "		o.flights = nil\n"), Found: "seed"},
+		faulttest.Fault{Name: "a ring instead of a tree",
+			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
+	)
+}

@@ -1,0 +1,53 @@
+package conduit
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// quietNetwork reaches ranks that do not exist.
+type quietNetwork struct{ fabric.Network }
+
+func (quietNetwork) NewLane() (fabric.Lane, error) { return quietLane{}, nil }
+
+type quietLane struct{ fabric.Lane }
+
+func (quietLane) Mapped(int) []byte { return nil }
+func (quietLane) Close() error      { return nil }
+
+func TestAWorkerTakes16BytesARank(t *testing.T) {
+	const few, many, workers = 1000, 10000, 8
+	var before, after runtime.MemStats
+	taken := func(size int) int64 {
+		j := &Job{size: size, life: context.Background(), members: newMembership(nil), workers: newWorkers()}
+		j.networks.all, j.networks.routes = []fabric.Network{quietNetwork{}}, make([]route, size)
+		var open [workers]*Worker
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range open {
+			w := &Worker{job: j, ctx: j.life, deaths: &j.members.deaths}
+			if err := w.open(); err != nil {
+				t.Fatal(err)
+			}
+			open[i] = w
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		for _, w := range open {
+			if err := w.release(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	}
+	taken(few) // what is made once
+	a := taken(few)
+	if n := float64(taken(many)-a) / (many - few) / workers; n > 16.5 {
+		t.Errorf("%.2f bytes for each rank", n)
+	} else {
+		t.Logf("%.2f bytes for each rank", n)
+	}
+}
