@@ -52,7 +52,7 @@ func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
 // changed; a *SizeError; a *PeerDownError of rank 0; that of ctx; ErrNoHeap.
 func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	const op = "alloc"
-	h, err := j.heap(op)
+	h, err := heapOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -80,7 +80,7 @@ func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) 
 }
 
 func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
-	h, err := j.heap(op)
+	h, err := heapOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -117,7 +117,7 @@ func AllFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 }
 
 func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap, context.Context, heap.Ptr) error, p Ptr[T]) error {
-	h, err := j.heap(op)
+	h, err := heapOf(j, op)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap,
 // and a *SizeError, alike at all ranks; ErrNoHeap; a *MismatchError with -tags debug.
 func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	const op = "symmetric alloc"
-	s, err := j.symmetricHeap(op)
+	s, err := symmetricOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -160,7 +160,7 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 // *MismatchError with -tags debug.
 func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	const op = "symmetric free"
-	s, err := j.symmetricHeap(op)
+	s, err := symmetricOf(j, op)
 	if err != nil || p.IsNull() {
 		return err
 	}
@@ -170,7 +170,7 @@ func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	return s.Free(ctx, p.off-j.heaps.Static)
 }
 
-func (j *Job) symmetricHeap(op string) (*heap.Symmetric, error) {
+func symmetricOf(j *Job, op string) (*heap.Symmetric, error) {
 	if j.members.has(left) {
 		return nil, errClosed(op, "job")
 	}
@@ -183,7 +183,7 @@ func (j *Job) symmetricHeap(op string) (*heap.Symmetric, error) {
 // VerifySymmetric is called by all ranks together, and fails at all of them if they have not made
 // the same calls of the symmetric heap so far: a *MismatchError. One all-gather.
 func (j *Job) VerifySymmetric(ctx context.Context) error {
-	s, err := j.symmetricHeap("symmetric heap")
+	s, err := symmetricOf(j, "symmetric heap")
 	if err != nil {
 		return err
 	}

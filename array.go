@@ -67,7 +67,7 @@ type Array[T any] struct {
 // *MismatchError.
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
 	const op = "new array"
-	h, err := j.heap(op)
+	h, err := heapOf(j, op)
 	if err != nil {
 		return nil, err
 	}

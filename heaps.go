@@ -147,8 +147,8 @@ func (h *heaps) close() error {
 // ErrNoHeap is wrapped by the errors of shared memory in a job that has none.
 var ErrNoHeap = errors.New("the job has no memory for that")
 
-// heap is for an operation of the shared heaps.
-func (j *Job) heap(op string) (*heap.Heap, error) {
+// heapOf is for an operation of the shared heaps.
+func heapOf(j *Job, op string) (*heap.Heap, error) {
 	if j.members.has(left) {
 		return nil, errClosed(op, "job")
 	}
@@ -169,7 +169,7 @@ func (j *Job) HeapStats() HeapStats {
 
 // DumpHeap writes a map of this rank's shared heap for a person to read.
 func (j *Job) DumpHeap(w io.Writer) error {
-	h, err := j.heap("dump")
+	h, err := heapOf(j, "dump")
 	if err != nil {
 		return err
 	}

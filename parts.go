@@ -31,6 +31,7 @@ var parts = []func(*Config) needs{collNeeds, heapNeeds}
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
 	var register []func(*am.Table)
+	all.heaps = &heaps{}
 	for _, part := range c.parts {
 		n := part(c)
 		all.sized = append(all.sized, n.sized...)

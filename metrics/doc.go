@@ -25,8 +25,8 @@
 //
 // # Shared heaps
 //
-// ibconduit_heap_... are those of a job with Config.HeapSize. What is of the global heap, and of the
-// boundary between the heaps, rank 0 knows: the other ranks have no such series.
+// ibconduit_heap_... are those of a job with Config.HeapSize. What is of the global heap, and of
+// the boundary between the heaps, rank 0 knows: the other ranks have no such series.
 //
 // # Ports
 //

@@ -20,8 +20,8 @@
 //     limit that this rank knows: one call to rank 0.
 //   - [Heap.GlobalAlloc] takes memory of the global heap: one call to rank 0.
 //   - [Heap.AllAlloc] is the same, called by all ranks together, and gives all of them the result.
-//   - [Heap.Free] and [Heap.FreeAsync] free any of them, at any rank: a block of another rank by one
-//     message. [Heap.AllFree] is called by all ranks.
+//   - [Heap.Free] and [Heap.FreeAsync] free any of them, at any rank: a block of another rank by
+//     one message. [Heap.AllFree] is called by all ranks.
 //
 // Memory is not cleared. A block's bytes hold what was there, or with Config.Check a pattern.
 //

@@ -226,10 +226,10 @@ func (m *member) get(ctx context.Context, rank int, off uint64) (uint64, error) 
 	return binary.LittleEndian.Uint64(buf), err
 }
 
-// TestRandomWorlds allocates and frees at random, with one or two goroutines a rank, and checks after
-// each operation that no two blocks overlap in the memory of any rank and that the invariants hold.
-// Each block has a tag somewhere in its memory, which a rank that was never told of the block wrote,
-// and another one reads.
+// TestRandomWorlds allocates and frees at random, with one or two goroutines a rank, and checks
+// after each operation that no two blocks overlap in the memory of any rank and that the invariants
+// hold. Each block has a tag somewhere in its memory, which a rank that was never told of the block
+// wrote, and another one reads.
 func TestRandomWorlds(t *testing.T) {
 	want := *operations
 	if testing.Short() {
