@@ -7,10 +7,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/segment/alloc"
 	"github.com/ibconduit/conduit/segment/heap"
 )
@@ -421,4 +423,79 @@ func TestHeapModelOverNetworks(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		onFabrics(t, n, withHeap(24), worked(func(ctx context.Context, j *Job, w *Worker) error { return heapModel(ctx, j, w, ops) }))
 	}
+}
+
+// Rank 0 keeps the boundary and the global heap; without it what a rank has goes on.
+func TestWithoutRank0TheLocalHeapGoesOn(t *testing.T) {
+	fabrics(t, func(t *testing.T, on Config) {
+		cfg := withHeap(64)
+		cfg.Fabric, cfg.Device, cfg.SegmentSize, cfg.Getenv = on.Fabric, on.Device, on.SegmentSize, noEnv
+		ctx := testContext(t)
+		died := errors.New("rank 0 has had enough")
+		var met sync.WaitGroup // all have left the barrier
+		met.Add(3)
+		err := RunLocalConfig(ctx, 3, cfg, func(j *Job) error {
+			p, err := Alloc[uint64](ctx, j, 100)
+			if err == nil {
+				err = j.Barrier(ctx)
+			}
+			met.Done()
+			if err != nil {
+				return err
+			}
+			if j.Rank() == 0 {
+				met.Wait()
+				return died
+			}
+			if err := until(ctx, "rank 0 is down", func() bool { return j.DownRanks()[0] != nil }); err != nil {
+				return err
+			}
+			_, grow := Alloc[byte](ctx, j, 50*alloc.PageSize)
+			_, global := GlobalAlloc[uint64](ctx, j, 3, 100)
+			_, all := AllAlloc[uint64](ctx, j, 3, 100)
+			for _, err := range []error{grow, global, all, Free(ctx, j, At[uint64](0, p.Offset())), FreeAsync(ctx, j, At[uint64](0, p.Offset()))} {
+				if err := wantErr(err, ErrPeerDown, "rank 0"); err != nil {
+					return err
+				}
+			}
+			q, err := Alloc[uint64](ctx, j, 100)
+			return errors.Join(err, Free(ctx, j, p), Free(ctx, j, q))
+		})
+		if !errors.Is(err, died) || strings.Contains(err.Error(), "rank 1:") || strings.Contains(err.Error(), "rank 2:") {
+			t.Errorf("the job ends with %v, want only that of rank 0", err)
+		}
+	})
+}
+
+// A handler may take what the local heap has, and must not wait for rank 0.
+func TestAHandlerAllocatesWithoutAMessageOnly(t *testing.T) {
+	var jobs [2]*Job
+	table := am.NewTable()
+	h := table.Handle("alloc", func(c *am.Call) {
+		j := jobs[c.Endpoint().Rank()]
+		p, small := Alloc[uint64](context.Background(), j, 1)
+		_, large := Alloc[byte](context.Background(), j, 40*alloc.PageSize)
+		status := uint64(0)
+		if small == nil && Free(context.Background(), j, p) == nil && errors.Is(large, am.ErrInHandler) {
+			status = 1
+		}
+		_ = c.Reply(status)
+	})
+	cfg := withHeap(64)
+	cfg.Handlers = table
+	if owner.Checked { // there communication in a handler panics
+		t.Skip("the debug build makes it a panic")
+	}
+	runLocal(t, 2, Config{Fabric: FabricSHM, HeapSize: cfg.HeapSize, Handlers: table, Shared: cfg.Shared}, func(ctx context.Context, j *Job) error {
+		jobs[j.Rank()] = j
+		p, err := Alloc[uint64](ctx, j, 1) // so that the heap has grown
+		if err := errors.Join(err, Free(ctx, j, p), j.Barrier(ctx)); err != nil {
+			return err
+		}
+		r, err := h.Call(ctx, j, 1-j.Rank())
+		if err != nil || r.Arg(0) != 1 {
+			return fmt.Errorf("the handler's allocations: %v: %w", r.Args(), err)
+		}
+		return j.Barrier(ctx)
+	})
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // OpenLibrary opens the message endpoint of a rank of this package, with a table of handlers of the
-// library: from then on it is the Env's Messages. All ranks open theirs with equal tables. The caller
-// closes it. cfg sizes the endpoint.
+// library: from then on it is the Env's Messages. All ranks open theirs with equal tables. The
+// caller closes it. cfg sizes the endpoint.
 func OpenLibrary(e env.Env, t *am.Table, cfg am.Config) (*am.Endpoint, error) {
 	r, ok := e.(interface{ base() *rank })
 	if !ok {
