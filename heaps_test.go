@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
@@ -498,4 +500,76 @@ func TestAHandlerAllocatesWithoutAMessageOnly(t *testing.T) {
 		}
 		return j.Barrier(ctx)
 	})
+}
+
+// BenchmarkGlobalAlloc reports what GlobalAlloc of another rank than 0 takes in round trips of an
+// active message that goes the same way, and is handled at once, measured in turn.
+func BenchmarkGlobalAlloc(b *testing.B) {
+	part := &libraryPart{name: "conduit.twice", f: twice}
+	cfg := withNeeds(withHeap(64), needs{handlers: part.register})
+	cfg.Fabric, cfg.Getenv = FabricSHM, noEnv
+	err := RunLocalConfig(b.Context(), 2, cfg, func(j *Job) error {
+		ctx := b.Context()
+		if j.Rank() == 0 {
+			return nil // Close handles messages meanwhile
+		}
+		var call, alloc []float64
+		for range max(b.N, 100) {
+			begin := time.Now()
+			if _, err := part.of(j).Call(ctx, j.services(), 0, 21); err != nil {
+				return err
+			}
+			middle := time.Now()
+			p, err := GlobalAlloc[byte](ctx, j, 2, 1000)
+			call, alloc = append(call, float64(middle.Sub(begin))), append(alloc, float64(time.Since(middle)))
+			if err := errors.Join(err, Free(ctx, j, p)); err != nil {
+				return err
+			}
+		}
+		slices.Sort(call)
+		slices.Sort(alloc)
+		k := len(call) / 2
+		b.ReportMetric(call[k], "call-ns")
+		b.ReportMetric(alloc[k], "alloc-ns")
+		b.ReportMetric(alloc[k]/call[k], "round-trips")
+		return nil
+	})
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkAllocFree is Free and Alloc of a random block among many, through the job.
+func BenchmarkAllocFree(b *testing.B) {
+	cfg := withHeap(1 << 16)
+	cfg.Fabric, cfg.Getenv, cfg.SegmentSize = FabricSHM, noEnv, 1<<28
+	err := RunLocalConfig(b.Context(), 1, cfg, func(j *Job) error {
+		const live = 10_000
+		ctx, rng := b.Context(), rand.New(rand.NewPCG(1, 2))
+		blocks, sizes, which := make([]Ptr[byte], live), make([]int, 1<<16), make([]int, 1<<16)
+		for i := range sizes {
+			sizes[i], which[i] = 16+rng.IntN(1<<(4+rng.IntN(13))), rng.IntN(live)
+		}
+		var err error
+		for i := range blocks {
+			if blocks[i], err = Alloc[byte](ctx, j, sizes[i]); err != nil {
+				return err
+			}
+		}
+		b.ResetTimer()
+		for i := range b.N {
+			k := which[i&0xffff]
+			if err := Free(ctx, j, blocks[k]); err != nil {
+				return err
+			}
+			if blocks[k], err = Alloc[byte](ctx, j, sizes[i&0xffff]); err != nil {
+				return err
+			}
+		}
+		b.StopTimer()
+		return nil
+	})
+	if err != nil {
+		b.Error(err)
+	}
 }
