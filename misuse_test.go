@@ -51,7 +51,7 @@ func slow(t *testing.T, fn func(w *Worker, l *slowLane) error) {
 	t.Helper()
 	runLocal(t, 1, Config{Fabric: FabricSHM, SegmentSize: 1 << 20}, worked(func(_ context.Context, j *Job, w *Worker) error {
 		l := &slowLane{Lane: w.lanes[0]}
-		w.lanes[0] = l
+		w.lanes[0], w.byNet[0] = l, l
 		w.refresh()
 		return fn(w, l)
 	}))

@@ -1,6 +1,10 @@
-// Package flow keeps senders from overrunning receivers. It counts and decides; it sends
-// nothing, starts no goroutine and reads no clock: messages go through package am, times are
-// passed in.
+// Package flow keeps senders from overrunning receivers, and a rank's communication from
+// overrunning its memory. It counts and decides; it sends nothing and starts no goroutine: messages
+// go through package am; clocks, probes of memory and what goroutines wait with are passed in.
+//
+// It has three levels. Credits (L1) bound the messages to a receiver, with a [Pool] and [Sender]s.
+// A [Budget] bounds the bytes of transient memory (L2), and follows the memory of the machine (L3).
+// The levels are independent: nothing in a Budget holds up a reply or a credit.
 //
 // # Credits
 //
@@ -113,4 +117,75 @@
 // that names the peer. A request without a credit and a reply without a
 // request are errors, too; their buffers must be posted again like any other, and no
 // credit is granted in the place of one that is missing.
+//
+// # A budget of bytes
+//
+// Data that communication brings, and that the program uses and frees, are transient memory. A
+// [Budget] keeps it within a limit, M_C, so that with what the application has, M_A, it stays in
+// the memory that there is: M_A + M_C <= M. It follows Shi, Zheng, Kale, "Run-time Support for
+// Controlling Communication-Induced Memory Fluctuation", in bytes instead of messages.
+//
+// A program says what it wants before there is memory for it. Bytes are granted, only then is the
+// memory made and the transfer begun, and they come back when the program has freed the data:
+//
+//	                Post            grant           Start          ended         Release
+//	set (fetch)     ----> queue ----------> granted ------> flies --------> lease -------> free
+//	                Offer           grant           data           Release
+//	offer (send)    ----> queue ----------> granted -------------> arrived -------------> free
+//	                Acquire         grant           Release
+//	plain           ----> queue ----------> acquired ------> free
+//
+// Each byte comes back once, also when a caller gives up, a transfer fails or a rank dies: a fetch
+// that is given up keeps its bytes until nothing can write to its memory any more. [Budget.Check]
+// tests
+//
+//	bulk + small + unscheduled = limit       the parts of the limit
+//	held of each part = sum of its claims    bytes are neither made nor lost
+//
+// and that the first in the queue waits only for what is not there.
+//
+// # One queue, and why nothing stands still
+//
+// All claims of a rank are granted in the order in which they were posted. A claim that does not
+// fit holds up those behind it, also smaller ones. Two conditions on the program then suffice for
+// progress. A1: what is needed together is posted together, as one set, which is granted whole; who
+// holds a set waits for none that it posted later. A2: a set fits ([Budget.Largest]). Then those
+// that hold bytes do not wait for bytes and give them back, and the first in the queue gets its
+// own. This holds also where the data of a set are made by others that wait for sets, if these were
+// posted before: a stencil's cell posts its next set before it answers its neighbours.
+//
+// The package sees to both. A2: a larger set is refused ([SetTooLargeError]) or served in parts
+// ([FetchSet.Each]). A1: an [Owner] that is to wait while it holds an earlier set is refused
+// ([HoldAndWaitError]), whether or not there are bytes, so that a mistake shows in the first run
+// and not in the first that is short of memory. With [BudgetConfig].Reserve such a wait is served
+// from bytes beyond the limit; that helps those that wait for bytes, not those whose data are made
+// by others that do. To post ahead, and to hand a lease over, is no wait.
+//
+// Small claims have a part of the limit of their own, and pass the queue in it: they cannot take
+// what the first waits for. What they cannot get of it they wait for like others.
+//
+// # Payloads that others send
+//
+// A rank that has a large payload for this one asks for memory ([Budget.Offer]); the grant is what
+// lets it send. With am the receiver of large payloads does that:
+//
+//	Announced   offer, err := b.Offer(a.From(), size, func(o *Offer) { make memory; a.Grant(off) })
+//	            err: a.Refuse(err)
+//	Ended       with an error: offer.Release(); else when the data are consumed
+//
+// Offers wait in the one queue; whose offer takes a place that comes first is decided by fairness
+// among ranks, in bytes. A small allowance for payloads that come unasked is set apart
+// ([Budget.Allowance]), so that it is within the limit whatever peers do.
+//
+// # Adapting to the machine
+//
+// [Budget.Observe] takes a [Reading] of the machine's memory, such as flow/pressure makes, ten
+// times a second by default. The limit is at most what the tightest bound leaves when the
+// application's own memory is at its peak of the last seconds; it is halved under pressure, and
+// grows by a step in calm while claims wait; it is never below a floor, which is what makes Largest
+// a constant. Each change is a [Decision]. Bytes that are held when the limit falls stay so:
+// nothing more is granted until they are below it.
+//
+// Locks: a Budget has one, of class Limit of internal/lockrank, and calls nothing of others under
+// it but Unpark and the clock.
 package flow

@@ -76,6 +76,14 @@ func (l *List[T]) First() *T {
 	return l.head.of
 }
 
+// Last is the element that was added last; nil: there is none.
+func (l *List[T]) Last() *T {
+	if l.tail == nil {
+		return nil
+	}
+	return l.tail.of
+}
+
 // Next is the element behind that of the link; nil: there is none, or the link is in no list.
 func (k *Link[T]) Next() *T {
 	if k.next == nil {

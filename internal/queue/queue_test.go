@@ -37,8 +37,12 @@ func TestRandomOperationsKeepTheOrder(t *testing.T) {
 			}
 		}
 		for j := range lists {
-			if got := contents(&lists[j], link); !slices.Equal(got, model[j]) || lists[j].Len() != len(got) {
+			got := contents(&lists[j], link)
+			if !slices.Equal(got, model[j]) || lists[j].Len() != len(got) {
 				t.Fatalf("step %d: list %d has %d elements, want %d in the order added", step, j, lists[j].Len(), len(model[j]))
+			}
+			if last := lists[j].Last(); len(got) == 0 && last != nil || len(got) > 0 && last != got[len(got)-1] {
+				t.Fatalf("step %d: the last of list %d is another", step, j)
 			}
 		}
 	}

@@ -1,0 +1,249 @@
+package flow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/lockrank"
+	"github.com/ibconduit/conduit/internal/queue"
+)
+
+// Budget bounds the transient memory of a rank's communication: the data of fetch sets, granted
+// payloads, buffers of collectives. The package documentation says how. All methods may be called
+// from any goroutine; only those with a context wait.
+type Budget struct {
+	cfg BudgetConfig
+	mu  lockrank.Mutex // of all below, and of claims, owners and offers
+
+	limit       int64 // M_C
+	bulk        pool  // of all claims
+	small       pool  // of claims of at most SmallMax
+	reserve     pool  // beyond the limit, of owners that hold and wait
+	unscheduled pool  // of payloads that came unasked
+
+	queue   queue.List[claim] // for bulk: the one order of all claims
+	smalls  queue.List[claim] // those of the queue that may use small
+	nested  queue.List[claim] // for the reserve; not in queue
+	holders queue.List[claim] // those granted, the oldest first
+	offers  offers
+	due     []*Offer // whose grant is to be reported when the lock is free
+	plain   plain    // what Acquire took
+	unasked map[int]*unasked
+	posted  uint64 // claims
+	tokens  int    // held, of BudgetConfig.Messages
+	unmade  int64  // bytes of the limit that sets were granted, and have no memory yet
+
+	control *controller // nil: the limit does not adapt
+	closed  error
+	waited  bool  // a claim had to wait since the last Observe
+	recent  int64 // the most bytes held at once since the last Observe
+	stats   BudgetStats
+}
+
+// pool is a part of the memory. Less than nothing is free after its size was lowered under what is
+// held; then claims wait until that has come back.
+type pool struct{ size, held int64 }
+
+func (p *pool) fits(n int64) bool { return n == 0 || n <= p.size-p.held }
+
+// plain is the account of Acquire and Release, which name no claim.
+type plain struct {
+	bulk, small int64
+}
+
+// NewBudget makes a budget, or says with figures why its configuration makes no sense.
+func NewBudget(cfg BudgetConfig) (*Budget, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Budget{cfg: cfg, unasked: map[int]*unasked{}}
+	b.mu.Init(lockrank.Limit, 0)
+	b.small.size, b.unscheduled.size, b.reserve.size = cfg.Small, cfg.Unscheduled, cfg.Reserve
+	b.offers.init()
+	limit := cfg.Limit
+	if cfg.Adapt != nil {
+		b.control = newController(*cfg.Adapt)
+		ceiling, _ := cfg.Adapt.first(cfg.Memory)
+		limit = max(ceiling, cfg.Adapt.Floor)
+	}
+	b.setLimitLocked(limit)
+	return b, nil
+}
+
+// Largest is the most bytes that one set, payload or Acquire may have. It does not change.
+func (b *Budget) Largest() int64 {
+	floor := b.cfg.Limit
+	if b.cfg.Adapt != nil {
+		floor = b.cfg.Adapt.Floor
+	}
+	return floor - b.cfg.Small - b.cfg.Unscheduled
+}
+
+// Room is how many bytes a set could have now without waiting; 0 while others wait, or without a
+// token for a message. It is a hint for the pace of a collective.
+func (b *Budget) Room() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.queue.Len() > 0 || !b.fitsLocked(1, 1) {
+		return 0
+	}
+	return max(b.bulk.size-b.bulk.held, 0)
+}
+
+// Acquire waits until n bytes may be used: 0 to Largest. It takes its turn among the sets. An error
+// is a *SetTooLargeError, ErrBudgetClosed, or a *MemoryStallError that wraps the cause of ctx.
+//
+// Its caller has no name here: whether it holds other bytes meanwhile is not checked. It must not.
+func (b *Budget) Acquire(ctx context.Context, n int64) error {
+	lockrank.MustHoldNone("flow: Budget.Acquire")
+	b.mu.Lock()
+	if err := b.refusalLocked(n, 1); err != nil {
+		b.mu.Unlock()
+		return err
+	}
+	if from := b.atOnceLocked(n, 0); from != nil {
+		b.takeLocked(from, n)
+		b.plain.add(b, from, n)
+		b.mu.Unlock()
+		return nil
+	}
+	c := &claim{bytes: n, plain: true, parker: b.cfg.NewParker()}
+	b.enqueueLocked(c)
+	b.mu.Unlock()
+	return b.await(ctx, c)
+}
+
+func (p *plain) add(b *Budget, from *pool, n int64) {
+	if from == &b.small {
+		p.small += n
+	} else {
+		p.bulk += n
+	}
+}
+
+// Release gives back n bytes of those acquired, in any portions. It panics if there are fewer:
+// then something was released twice.
+func (b *Budget) Release(n int64) {
+	b.mu.Lock()
+	if n < 0 || n > b.plain.bulk+b.plain.small {
+		acquired := b.plain.bulk + b.plain.small
+		b.mu.Unlock()
+		panic(fmt.Sprintf("flow: Release of %d bytes, and %d are acquired", n, acquired))
+	}
+	// Bytes of the bulk first, whoever took them: the head of the queue waits for nothing else.
+	bulk := min(n, b.plain.bulk)
+	b.plain.bulk -= bulk
+	b.plain.small -= n - bulk
+	b.bulk.held -= bulk
+	b.small.held -= n - bulk
+	b.serveLocked()
+	b.unlock()
+}
+
+// SetLimit changes M_C. Bytes that are held stay so; while they exceed the limit nothing is
+// granted. A limit below the floor, which for a budget that does not adapt is its first limit, is
+// refused: a set that was admitted could wait for ever.
+func (b *Budget) SetLimit(limit int64) error {
+	floor := b.Largest() + b.cfg.Small + b.cfg.Unscheduled
+	if limit < floor || limit > 1<<62 {
+		return fmt.Errorf("flow: a limit of %s: choose from %s, which sets may need at once, to 2^62 bytes", bytesText(limit), bytesText(floor))
+	}
+	b.mu.Lock()
+	b.setLimitLocked(limit)
+	b.unlock()
+	return nil
+}
+
+func (b *Budget) setLimitLocked(limit int64) {
+	b.limit = limit
+	b.bulk.size = limit - b.small.size - b.unscheduled.size
+	b.serveLocked()
+}
+
+// Close ends all waits with ErrBudgetClosed, and refuses new ones. What is held can be given back
+// still. A second Close does nothing.
+func (b *Budget) Close() {
+	b.mu.Lock()
+	defer b.unlock()
+	if b.closed != nil {
+		return
+	}
+	b.closed = ErrBudgetClosed
+	b.offers.drop(b)
+	for _, l := range []*queue.List[claim]{&b.queue, &b.nested} {
+		for c := l.First(); c != nil; c = l.First() {
+			b.endLocked(c, b.closed)
+		}
+	}
+}
+
+// unlock gives the lock back, and then reports the grants that were made under it.
+func (b *Budget) unlock() {
+	due := b.due
+	b.due = nil
+	b.mu.Unlock()
+	for _, o := range due {
+		o.report()
+	}
+}
+
+// BudgetStats is where the bytes of a budget are, and what has happened. Counts are totals.
+//
+//	Bulk + Small + Unscheduled = held of the limit
+//	Acquired + Leased + Offered = Bulk + Small + Reserve
+type BudgetStats struct {
+	Limit       int64 // M_C, in bytes
+	Bulk        int64 // held by claims, in bytes
+	Small       int64 // held by small claims that passed the queue
+	Unscheduled int64 // held by payloads that came unasked
+	Reserve     int64 // held beyond the limit by owners that hold and wait
+	Peak        int64 // the most that Bulk, Small and Unscheduled were together
+	PeakReserve int64
+
+	Messages int // fetches and payloads that hold bytes, if there is a limit of them
+
+	Acquired int64 // of Acquire, in bytes
+	Leased   int64 // of fetch sets
+	Offered  int64 // of granted payloads
+
+	Waiting      int           // claims in the queue now
+	WaitingBytes int64         // theirs, without those of offers
+	HeadAge      time.Duration // for how long the first has waited
+
+	Granted     uint64 // claims
+	Queued      uint64 // of those, had to wait
+	Passed      uint64 // small claims that were granted while larger ones waited
+	Cancelled   uint64 // claims that ended before they were granted
+	HeldAndWait uint64 // waits refused as ErrHoldAndWait
+	FromReserve uint64 // claims that the reserve served
+	TooLarge    uint64 // claims that were refused
+	Increases   uint64 // of the limit by Observe
+	Decreases   uint64
+}
+
+// Stats is a consistent view.
+func (b *Budget) Stats() BudgetStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.stats
+	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held, b.unscheduled.held, b.reserve.held
+	s.Messages = b.tokens
+	s.Acquired = b.plain.bulk + b.plain.small
+	for c := b.holders.First(); c != nil; c = c.held.Next() {
+		if c.offer != nil {
+			s.Offered += c.left
+		} else {
+			s.Leased += c.left
+		}
+	}
+	s.Waiting = b.waitingLocked()
+	for c := b.queue.First(); c != nil; c = c.turn.Next() {
+		s.WaitingBytes += c.bytes
+	}
+	if c := b.headLocked(); c != nil {
+		s.HeadAge = b.cfg.Now() - c.since
+	}
+	return s
+}

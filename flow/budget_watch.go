@@ -1,0 +1,180 @@
+package flow
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// MemoryHolder is what holds bytes of a budget, to explain why others wait.
+type MemoryHolder struct {
+	Name    string // of the owner, or what it is
+	Bytes   int64
+	For     time.Duration // since it got them; 0 for Acquire
+	Reserve bool          // beyond the limit
+}
+
+// Holders appends what holds bytes to dst, what holds most first.
+func (b *Budget) Holders(dst []MemoryHolder) []MemoryHolder {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.holdersLocked(dst)
+}
+
+func (b *Budget) holdersLocked(dst []MemoryHolder) []MemoryHolder {
+	first, now := len(dst), b.cfg.Now()
+	for c := b.holders.First(); c != nil; c = c.held.Next() {
+		dst = append(dst, MemoryHolder{Name: c.name(), Bytes: c.left, For: now - c.since, Reserve: c.from == &b.reserve})
+	}
+	if n := b.plain.bulk + b.plain.small; n > 0 {
+		dst = append(dst, MemoryHolder{Name: "Acquire", Bytes: n})
+	}
+	if n := b.unscheduled.held; n > 0 {
+		dst = append(dst, MemoryHolder{Name: "payloads that came unasked", Bytes: n})
+	}
+	slices.SortStableFunc(dst[first:], func(x, y MemoryHolder) int { return cmp.Compare(y.Bytes, x.Bytes) })
+	return dst
+}
+
+func (c *claim) name() string {
+	switch {
+	case c.offer != nil:
+		return fmt.Sprintf("a payload of rank %d", c.offer.source.rank)
+	case c.pending != nil && c.pending.abandoned:
+		return "a set that was given up, in flight"
+	case c.owner != nil:
+		return c.owner.name
+	case c.plain:
+		return "Acquire"
+	}
+	return "a set of no owner"
+}
+
+// headLocked is the claim that is served next; nil: none waits.
+func (b *Budget) headLocked() *claim {
+	c := b.queue.First()
+	if c != nil && c.place {
+		return &b.offers.first().claim
+	}
+	return c
+}
+
+func (b *Budget) waitingLocked() int { return b.queue.Len() + b.nested.Len() }
+
+// stallLocked explains a wait.
+func (b *Budget) stallLocked(c *claim, cause error) *MemoryStallError {
+	return &MemoryStallError{Need: c.bytes, Owner: c.name(), Age: b.cfg.Now() - c.since, First: c == b.headLocked(),
+		Limit: b.limit, Free: b.bulk.size - b.bulk.held, Waiting: b.waitingLocked(), Holders: b.holdersLocked(nil), Cause: cause}
+}
+
+// Watch returns a *MemoryStallError when the first in the queue, or the first that waits for the
+// reserve, has waited for StallAfter: someone holds memory and does not get on, or waits for
+// another that does. Whoever calls Observe calls it, too. It changes nothing.
+func (b *Budget) Watch() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range []*claim{b.headLocked(), b.nested.First()} {
+		if c != nil && b.cfg.Now()-c.since >= b.cfg.StallAfter {
+			return b.stallLocked(c, nil)
+		}
+	}
+	return nil
+}
+
+// Check tests that no byte is lost or there twice; an error is a mistake in this package. It is for
+// tests: it looks at everything.
+func (b *Budget) Check() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var unmade, tokens int64
+	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
+	owned := map[*Owner]int{}
+	for c := b.holders.First(); c != nil; c = c.held.Next() {
+		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
+			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
+		}
+		held[c.from] += c.left
+		if c.counted {
+			tokens += int64(c.open)
+		}
+		if p := c.pending; p != nil && c.from != &b.reserve {
+			for i := range p.parts {
+				if p.parts[i].state == partNew {
+					unmade += p.parts[i].bytes
+				}
+			}
+		}
+		if c.owner != nil && c.from != &b.small {
+			if owned[c.owner]++; c.own.In() != &c.owner.held {
+				return fmt.Errorf("flow: a set of %s is not among what it holds", c.owner.name)
+			}
+		} else if c.own.In() != nil {
+			return fmt.Errorf("flow: what nobody holds is among what someone does")
+		}
+	}
+	for o, n := range owned {
+		if o.held.Len() != n {
+			return fmt.Errorf("flow: %s has %d sets, and holds %d", o.name, o.held.Len(), n)
+		}
+	}
+	var unasked int64
+	for _, u := range b.unasked {
+		unasked += u.held
+	}
+	for _, p := range []struct {
+		name      string
+		got, want int64
+	}{
+		{"bulk held = sum of claims", b.bulk.held, held[&b.bulk]},
+		{"small held = sum of claims", b.small.held, held[&b.small]},
+		{"reserve held = sum of claims", b.reserve.held, held[&b.reserve]},
+		{"tokens held = sum of claims", int64(b.tokens), tokens},
+		{"tokens held within Messages", int64(b.tokens), int64(min(b.tokens, max(b.cfg.Messages, 0)))},
+		{"unmade = sum of parts that are new", b.unmade, unmade},
+		{"unscheduled held = sum of peers", b.unscheduled.held, unasked},
+		{"bulk + small + unscheduled = limit", b.bulk.size + b.small.size + b.unscheduled.size, b.limit},
+		{"small held in its size", b.small.held, min(b.small.held, b.small.size)},
+		{"reserve held in its size", b.reserve.held, min(b.reserve.held, b.reserve.size)},
+		{"unscheduled held in its size", b.unscheduled.held, min(b.unscheduled.held, b.unscheduled.size)},
+	} {
+		if p.got != p.want {
+			return fmt.Errorf("flow: %s: %d, not %d", p.name, p.got, p.want)
+		}
+	}
+	return b.checkQueuesLocked()
+}
+
+// checkQueuesLocked: what waits does so because it must, and in one place.
+func (b *Budget) checkQueuesLocked() error {
+	var places, short int
+	for c := b.queue.First(); c != nil; c = c.turn.Next() {
+		if c.place {
+			places++
+			continue
+		}
+		if c.state != claimWaiting || c.left != 0 || c.held.In() != nil {
+			return fmt.Errorf("flow: a claim in the queue in state %d with %d bytes", c.state, c.left)
+		}
+		if c.short.In() != nil {
+			short++
+		}
+	}
+	if short != b.smalls.Len() {
+		return fmt.Errorf("flow: %d small claims, of which %d are in the queue", b.smalls.Len(), short)
+	}
+	var offers int
+	for _, r := range b.offers.ranks {
+		offers += r.waiting.Len()
+		if (r.waiting.Len() > 0) != (r.at >= 0) {
+			return fmt.Errorf("flow: rank %d with %d offers at %d of those that are ready", r.rank, r.waiting.Len(), r.at)
+		}
+	}
+	if offers != places || places != b.offers.places.Len() {
+		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
+	}
+	if c := b.headLocked(); c != nil && b.fitsLocked(c.bytes, c.messages) {
+		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)
+	}
+	return nil
+}
