@@ -46,11 +46,10 @@ func (j *Job) Size() int { return j.size }
 // ID is the launcher's name for the job.
 func (j *Job) ID() string { return j.boot.JobID() }
 
-// Segment is this rank's own segment. Peers write it at any time: read a word
-// that a peer may be writing with sync/atomic, and wait for it with
-// [Worker.WaitUntil]. It lies outside the Go heap and is valid until Close. It begins with the static
-// arrays and heaps of the job, if it has some: what a program does by offsets of its own begins at
-// Info().Shared.End().
+// Segment is this rank's own segment. Peers write it at any time: read a word that a peer may be
+// writing with sync/atomic, and wait for it with [Worker.WaitUntil]. It lies outside the Go heap
+// and is valid until Close. It begins with the static arrays and heaps of the job, if it has some:
+// what a program does by offsets of its own begins at Info().Shared.End().
 func (j *Job) Segment() []byte { return j.seg.User() }
 
 // SegmentSize is the size in bytes of a rank's segment, 0 for a rank that the
