@@ -185,12 +185,13 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 // be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
+	heapErr := j.heaps.close()                       // before the messages that it sends
 	if busy, err = j.messages.close(); busy == nil { // handlers that run may use the library's
 		var lib error
 		busy, lib = j.library.close()
 		err = errors.Join(err, lib)
 	}
-	errs := []error{err}
+	errs := []error{err, heapErr}
 	if j.coll != nil {
 		errs = append(errs, j.coll.Close())
 	}

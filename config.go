@@ -33,6 +33,17 @@ type Config struct {
 	// SegmentShare, between 0 and 1, gives the size as a share of the memory
 	// this process may use instead. Default: 0, use SegmentSize.
 	SegmentShare float64
+	// HeapSize is how many bytes of each segment the shared heaps have (Alloc, NewArray and the like),
+	// rounded up to pages of 4 KiB, or HeapAll. It lies at the segment's begin, see Info.Shared, and
+	// is equal on all ranks; Join checks it. Default (0): IBCONDUIT_HEAP_SIZE (bytes, with a suffix K,
+	// M, G, T, or "all"), else none: then nothing is made for them.
+	HeapSize int64
+	// HeapFirstTouch has each rank touch new pages of its heap, so that they lie at its NUMA node.
+	HeapFirstTouch bool
+	// SymmetricSize is the same for SymmetricAlloc. Default (0): IBCONDUIT_SYMMETRIC_SIZE, else none.
+	SymmetricSize int64
+	// Shared is the static shared data, the same on all ranks; Join checks it. Default: DefaultShared.
+	Shared *SharedTable
 	// HugePages for the segment. Default: when they are available.
 	HugePages segment.Pages
 
@@ -193,6 +204,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SegmentSize == 0 && c.SegmentShare == 0 {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
 	}
+	c.heapDefaults(env)
 	if c.Fabric == "" {
 		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
 	}
@@ -297,7 +309,7 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	return nil
+	return c.validateHeaps()
 }
 
 // gidIndex is the index asked for, or -1.

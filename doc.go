@@ -47,6 +47,19 @@
 // type invalid and its use is a [*TypeError]. Buffers of slice operations may be
 // Go memory. The segment is outside the Go heap, see [Job.Segment].
 //
+// # Shared heaps and arrays
+//
+// With Config.HeapSize a rank takes memory that all ranks use and any rank frees ([Alloc],
+// [GlobalAlloc], [AllAlloc]), and all ranks make arrays whose elements lie on all of them:
+//
+//	a, err := conduit.NewArray[float64](ctx, job, 1<<20, conduit.Block(1024))
+//	err = conduit.Put(w, a.At(i), 1.5)
+//	err = a.GetSlice(w, dst, i)              // wherever the elements lie
+//	for i, v := range a.Mine() { *v = float64(i) }
+//
+// They lie at the begin of the segments, [Info].Shared says up to where. docs/heap.md has what each
+// call guarantees and costs.
+//
 // # Messages
 //
 // Ranks run functions on one another: package am. Its handlers are registered before Join

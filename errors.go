@@ -10,6 +10,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/segment"
+	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // The errors of communication. See the types' own documentation for the fields.
@@ -27,6 +28,16 @@ type (
 	RankError = fabric.RankError
 	// LimitError says which limit refused the segment, with figures.
 	LimitError = segment.LimitError
+	// NoMemoryError says why the shared heaps cannot give a block.
+	NoMemoryError = heap.NoMemoryError
+	// SizeError says that an allocation can never succeed.
+	SizeError = heap.SizeError
+	// FreeError says why a pointer cannot be freed.
+	FreeError = heap.FreeError
+	// MismatchError says that the ranks called one operation of all with different arguments.
+	MismatchError = heap.MismatchError
+	// HeapStats are the figures of the shared heaps at one rank.
+	HeapStats = heap.Stats
 	// LengthError says that a rank's buffer in a broadcast is not as long as the root's.
 	LengthError = coll.LengthError
 )
@@ -46,6 +57,10 @@ var (
 	ErrConcurrent = owner.ErrConcurrent
 	// ErrNullPtr is returned for a null global pointer.
 	ErrNullPtr = errors.New("conduit: null global pointer")
+	// ErrNoSharedMemory matches every *NoMemoryError.
+	ErrNoSharedMemory = heap.ErrNoSharedMemory
+	// ErrBadFree matches every *FreeError.
+	ErrBadFree = heap.ErrBadFree
 	// ErrCollective matches the error of the collective operation that broke its team, because a rank
 	// is dead or gave up, and those of all later ones of that team. A *coll.BrokenError has the
 	// details.

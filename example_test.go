@@ -57,3 +57,37 @@ func Example_messages() {
 	// 1 + 2 + 2 = 5
 	// 3 greetings
 }
+
+func ExampleNewArray() {
+	cfg := conduit.Config{HeapSize: conduit.HeapAll}
+	err := conduit.RunLocalConfig(context.Background(), 4, cfg, func(job *conduit.Job) error {
+		ctx := context.Background()
+		w, err := job.NewWorker()
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		squares, err := conduit.NewArray[int64](ctx, job, 100, conduit.Block(8))
+		if err != nil {
+			return err
+		}
+		for i, v := range squares.Mine() { // each rank the elements that lie at it
+			*v = int64(i * i)
+		}
+		if err := job.Barrier(ctx); err != nil {
+			return err
+		}
+		some := make([]int64, 5)
+		if err := squares.GetSlice(w, some, 14); err != nil { // of ranks 1 and 2
+			return err
+		}
+		if job.Rank() == 0 {
+			fmt.Println(some, squares.At(14).Rank(), squares.At(18).Rank())
+		}
+		return squares.Close(ctx)
+	})
+	fmt.Println(err)
+	// Output:
+	// [196 225 256 289 324] 1 2
+	// <nil>
+}

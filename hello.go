@@ -15,6 +15,9 @@ type hello struct {
 	user     uint64 // bytes of the user's region
 	layout   uint64 // segment.Layout.Hash
 	workers  uint64
+	heap     uint64 // Config.HeapSize
+	symm     uint64 // Config.SymmetricSize
+	shared   uint64 // SharedTable.hash
 	messages accord // of the program
 	library  accord // of the library's parts
 	fabric   string
@@ -32,7 +35,7 @@ type accord struct {
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, layout, workers
+//	uvarint   user, layout, workers, heap, symm, shared
 //	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
 //	          the library's
 //	uvarint   length of fabric, then its bytes
@@ -43,7 +46,7 @@ type accord struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 3
+	helloVersion  = 4
 	helloAbstains = 0xff
 )
 
@@ -55,7 +58,8 @@ const (
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
-	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric}
+	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric,
+		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash()}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
 	}
@@ -79,7 +83,9 @@ func newAccord(s *endpoints) (a accord, err error) {
 	return a, nil
 }
 
-func (h *hello) numbers() []*uint64 { return []*uint64{&h.user, &h.layout, &h.workers} }
+func (h *hello) numbers() []*uint64 {
+	return []*uint64{&h.user, &h.layout, &h.workers, &h.heap, &h.symm, &h.shared}
+}
 
 func (h *hello) accords() []*accord { return []*accord{&h.messages, &h.library} }
 

@@ -21,6 +21,7 @@ type Job struct {
 	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
 	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
+	heaps    *heaps
 	members  *membership
 	networks networks
 	coll     *coll.Teams
@@ -45,9 +46,10 @@ func (j *Job) Size() int { return j.size }
 // ID is the launcher's name for the job.
 func (j *Job) ID() string { return j.boot.JobID() }
 
-// Segment is this rank's own segment. Peers write it at any time: read a word
-// that a peer may be writing with sync/atomic, and wait for it with
-// [Worker.WaitUntil]. It lies outside the Go heap and is valid until Close.
+// Segment is this rank's own segment. Peers write it at any time: read a word that a peer may be
+// writing with sync/atomic, and wait for it with [Worker.WaitUntil]. It lies outside the Go heap
+// and is valid until Close. It begins with the static arrays and heaps of the job, if it has some:
+// what a program does by offsets of its own begins at Info().Shared.End().
 func (j *Job) Segment() []byte { return j.seg.User() }
 
 // SegmentSize is the size in bytes of a rank's segment, 0 for a rank that the
@@ -107,6 +109,7 @@ type Info struct {
 	Bootstrap string   // how the job was found: "pmi1 (PMI_FD)"
 	Networks  []string // in use by this rank, fastest first
 	Devices   []DevicePort
+	Shared    SharedLayout // of the segments
 }
 
 // DevicePort is a port of a verbs device that a job uses.
@@ -117,7 +120,7 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout}
 	for _, n := range j.networks.all {
 		if d, ok := n.(interface {
 			Device() string

@@ -40,7 +40,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), needs: n, members: newMembership(cfg.Logger), workers: newWorkers()}
+	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, members: newMembership(cfg.Logger), workers: newWorkers()}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
@@ -101,6 +101,9 @@ func (j *joining) join(ctx context.Context) (err error) {
 		return err
 	}
 	if err := j.openEndpoints(); err != nil {
+		return err
+	}
+	if err := j.heaps.open(j.Job); err != nil {
 		return err
 	}
 	lost := j.boot.Lost()
@@ -338,9 +341,15 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 	if err := j.compareLayouts(ctx, all); err != nil {
 		return nil, err
 	}
+	if err := j.compareShared(ctx, all); err != nil { // in front of the handlers, which only a heap has
+		return nil, err
+	}
 	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *accord { return &h.messages })
 	if err == nil {
 		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *accord { return &h.library })
+	}
+	if err == nil {
+		err = j.heaps.place(&j.cfg, all)
 	}
 	return all, err
 }

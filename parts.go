@@ -21,15 +21,17 @@ type needs struct {
 	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
 	// it, or none: then such operations cost nothing.
 	fences func(env.Env, env.Lanes) (env.Fences, error)
+	heaps  *heaps // of the part that has them
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
 // those of sized first.
-var parts = []func(*Config) needs{collNeeds}
+var parts = []func(*Config) needs{collNeeds, heapNeeds}
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
 	var register []func(*am.Table)
+	all.heaps = &heaps{}
 	for _, part := range c.parts {
 		n := part(c)
 		all.sized = append(all.sized, n.sized...)
@@ -43,6 +45,9 @@ func (c *Config) needs() (all needs, err error) {
 		}
 		if n.fences != nil {
 			all.fences = n.fences
+		}
+		if n.heaps != nil {
+			all.heaps = n.heaps
 		}
 	}
 	all.handlers = func(t *am.Table) {

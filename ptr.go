@@ -72,6 +72,14 @@ func (p Ptr[T]) Add(n int) Ptr[T] {
 	return p
 }
 
+// On is the place of p at another rank: the same offset. Of null it is null.
+func (p Ptr[T]) On(rank int) Ptr[T] {
+	if p.IsNull() {
+		return p
+	}
+	return At[T](rank, p.off)
+}
+
 func (p Ptr[T]) String() string {
 	switch {
 	case p.IsNull():

@@ -40,6 +40,7 @@ type Worker struct {
 
 	scratch []byte // where values are laid for a lane to read or write
 	slots   resultSlots
+	started []Pending // of pieces, kept for the next time
 
 	freeDirect func()
 	closeErr   error

@@ -53,7 +53,7 @@ func (Goroutines) Now() time.Duration { return time.Since(origin) }
 
 // WithTimeout is context.WithTimeout.
 func (Goroutines) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(parent, d)
+	return withTimeout(parent, d)
 }
 
 // NewParker returns one that is a channel.

@@ -78,7 +78,7 @@ stage_builds() {
   mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
   # Without cgo there is no verbs and no memory events.
-  mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/cmd/ibrun|/examples/hello)" $out/packages)
+  mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/cmd/ibrun|/examples/(hello|heat|wordcount))" $out/packages)
   [ ${#want[@]} = 0 ] || CGO_ENABLED=0 run nocgo -short "${want[@]}" || rc=1
   checked without-libibverbs-dev || rc=1
   checked without-cgo || rc=1

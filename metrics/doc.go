@@ -23,6 +23,11 @@
 // ibconduit_library_message_... are the same for messages of the library's own parts, in a job
 // whose parts have some.
 //
+// # Shared heaps
+//
+// ibconduit_heap_... are those of a job with Config.HeapSize. What is of the global heap, and of
+// the boundary between the heaps, rank 0 knows: the other ranks have no such series.
+//
 // # Ports
 //
 // ibconduit_port_... are read from the kernel for the ports that the job's

@@ -31,6 +31,9 @@ func (s jobSource) Figures(add func(Figure)) {
 	for name, m := range s.job.LibraryStats() {
 		library(name, m, add)
 	}
+	if s.info.Shared.Heap > 0 {
+		heaps(s.job.HeapStats(), s.info.Rank, add)
+	}
 	if r, ok := s.job.Registrations(); ok {
 		registrations(r.Stats, add)
 	}

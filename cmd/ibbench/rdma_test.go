@@ -53,3 +53,7 @@ func TestPerftestIsComparedOnTheSameDevice(t *testing.T) {
 		}
 	}
 }
+
+func TestHeapOverVerbs(t *testing.T) {
+	heapOps(t, "--fabric", "ibv", "-d", rdmatest.Device(t))
+}

@@ -18,9 +18,12 @@ func (s *session) point(i int, pt plan.Point) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
 	var series *report.Series
 	var err error
-	if pt.Kind == plan.Lat {
+	switch pt.Kind {
+	case plan.Lat:
 		series, err = s.latencyPoint(pt)
-	} else {
+	case plan.Heap:
+		series, err = s.heapPoint(pt)
+	default:
 		series, err = s.throughputPoint(pt)
 	}
 	if err != nil || s.job.Rank() != 0 {

@@ -59,6 +59,9 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 		Bootstrap: boot, SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(),
 		Fabric: p.Fabric, Device: p.Device, GID: p.GID,
 	}
+	if p.HeapBytes() > 0 {
+		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
+	}
 	s.messages.configure(&cfg, p)
 	s.job, err = conduit.Join(ctx, cfg)
 	if err != nil {

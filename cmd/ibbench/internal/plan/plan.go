@@ -75,9 +75,12 @@ type Point struct {
 	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
 
-	Regions int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
-	Origin  string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
-	Cycles  int64  `json:"cycles,omitempty"`  // mr churn: of unmapping and mapping again, whose memory is counted
+	Regions   int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
+	Origin    string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
+	HeapBytes int64  `json:"heap,omitempty"`    // heap: bytes of each rank's shared heap
+	Live      int    `json:"live,omitempty"`    // heap local, churn: blocks that are in use meanwhile
+
+	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
 // Limits of a plan.
@@ -109,7 +112,7 @@ func (p Point) PingPong() bool { return p.Kind == Lat && p.Op == Put && !p.Ack }
 // Definition says what the point's numbers mean.
 func (p Point) Definition() string {
 	switch {
-	case p.Kind == MR:
+	case p.Kind == MR || p.Kind == Heap:
 		return DefOp
 	case p.Kind != Lat:
 		return DefRate
@@ -171,7 +174,7 @@ func (p *Plan) SegmentSize() int64 {
 		area = max(area, pt.Window()*int64(pt.Lanes))
 	}
 	const page = 64 << 10
-	return (2*area + page - 1) &^ (page - 1)
+	return (max(2*area, p.HeapBytes()) + page - 1) &^ (page - 1)
 }
 
 // Lanes is the largest number of workers that a point needs.
@@ -189,7 +192,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Heap && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -238,6 +241,9 @@ func (p *Plan) Validate() error {
 		if err := pt.validate(); err != nil {
 			return fmt.Errorf("%s: %w", pt.Name(), err)
 		}
+		if pt.Kind == Heap {
+			continue
+		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
 			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
 		}
@@ -249,16 +255,21 @@ func (p *Plan) Validate() error {
 }
 
 func (p Point) validate() error {
-	lat := p.Kind == Lat
+	lat := p.Kind == Lat || p.Kind == Heap
+	if p.Kind == Heap {
+		if err := p.validateHeap(); err != nil {
+			return err
+		}
+	}
 	if p.Op == AM {
 		if err := p.validateAM(); err != nil {
 			return err
 		}
 	}
 	switch {
-	case p.Kind != Lat && p.Kind != BW && p.Kind != Rate:
+	case !lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Kind != Heap && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Op != AM && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)

@@ -42,6 +42,8 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	switch {
 	case s.MR != nil && s.Op != plan.Reg:
 		name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
+	case s.Heap != nil:
+		name += fmt.Sprintf("/live=%d", s.Plan.Live)
 	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
 		if s.Op == plan.AM {

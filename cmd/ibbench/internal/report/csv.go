@@ -73,6 +73,16 @@ func (t *table) row(s *Series) (names, values []string) {
 	if s.Kind == KindPerftest {
 		t.peer(s, number, integer)
 	}
+	if s.Heap != nil {
+		integer("live", int64(s.Plan.Live))
+		integer("blocks", s.Heap.Blocks)
+		integer("in_use", s.Heap.InUse)
+		integer("free", s.Heap.Free)
+		integer("largest_free", s.Heap.LargestFree)
+		number("fragmentation", s.Heap.Fragmentation)
+		number("meta", s.Heap.Meta)
+		integer("requests", s.Heap.Requests)
+	}
 	if s.MR != nil {
 		t.mr(s, add, number, integer)
 	}

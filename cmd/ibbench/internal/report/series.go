@@ -31,6 +31,7 @@ type Series struct {
 	Ratio      *Ratio      `json:"ratio,omitempty"`
 	MR         *MR         `json:"mr,omitempty"`
 	AM         *AM         `json:"am,omitempty"`
+	Heap       *Heap       `json:"heap,omitempty"`
 	Asserts    []Assert    `json:"asserts,omitempty"`
 	Notes      []string    `json:"notes,omitempty"`
 }
@@ -182,6 +183,9 @@ func (s *Series) metric(a plan.Assertion) float64 {
 		return map[string]*Spread{"p50": s.Ratio.P50, "mean": s.Ratio.Mean, "bw": s.Ratio.Mean, "p99": s.Ratio.P99}[a.Metric].Median
 	}
 	if v, ok := s.MR.metric(a.Metric); ok {
+		return v
+	}
+	if v, ok := s.Heap.metric(a.Metric); ok {
 		return v
 	}
 	switch a.Metric {

@@ -72,6 +72,8 @@ func (s *Series) value(v float64, assertion string) string {
 	switch {
 	case s.Ratio != nil:
 		return fmt.Sprintf("%.3f x", v)
+	case s.Heap != nil && (strings.HasPrefix(assertion, "frag") || strings.HasPrefix(assertion, "meta")):
+		return fmt.Sprintf("%.2f %%", v)
 	case s.MR != nil:
 		metric, _, _ := strings.Cut(assertion, "<")
 		metric, _, _ = strings.Cut(metric, ">")
@@ -145,6 +147,8 @@ func (t *text) columns(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrColumns(s)
+	case s.Heap != nil:
+		return t.heapColumns()
 	case s.Kind == KindPerftest && s.Result.Unit == "ns":
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
 			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
@@ -167,6 +171,8 @@ func (t *text) row(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrRow(s)
+	case s.Heap != nil:
+		return t.heapRow(s)
 	case s.Kind == KindPerftest:
 		return peerRow(s)
 	case s.Kind != plan.Lat:

@@ -1,0 +1,315 @@
+package measure
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// block is memory of the shared heaps.
+type block = conduit.Ptr[byte]
+
+// heaps is one rank's part in a point of the shared heaps.
+type heaps struct {
+	*session
+	pt    plan.Point
+	rng   *rand.Rand
+	live  []block // of local and churn
+	batch int     // pairs of Alloc and Free in a sample
+	last  int     // the rank that rank 0 deals with
+	t     []int64 // ns of each sample of a stretch, on rank 0
+}
+
+// heapPoint measures a point of the shared heaps. All ranks call it together.
+func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
+	h := &heaps{session: s, pt: pt, rng: rand.New(rand.NewPCG(s.plan.Seed, 1)), batch: 1, last: s.job.Size() - 1}
+	if s.job.Rank() == 0 && (pt.Op == plan.HeapLocal || pt.Op == plan.HeapChurn) {
+		for range pt.Live {
+			if err := h.fill(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	before := s.job.HeapStats()
+	if s.job.Rank() > 0 {
+		err := h.followHeap()
+		if err == nil {
+			_, err = gather(s, int64(s.job.HeapStats().Asked-before.Asked))
+		}
+		return nil, err
+	}
+	series, err := h.leadHeap()
+	if err != nil {
+		return nil, err
+	}
+	asked, err := gather(s, int64(s.job.HeapStats().Asked-before.Asked))
+	if err != nil {
+		return nil, err
+	}
+	series.Heap = h.describe(asked)
+	return series, h.empty()
+}
+
+// size is that of the next block: the point's, or of churn a random one up to a power of two, from
+// 16 to the point's, that is random too.
+func (h *heaps) size() int {
+	if h.pt.Op != plan.HeapChurn {
+		return int(h.pt.Size)
+	}
+	most := max(int(h.pt.Size), 16)
+	top := 16 << h.rng.IntN(bits.Len(uint(most-1))-3)
+	return 1 + h.rng.IntN(min(top, most))
+}
+
+// fill takes a block more.
+func (h *heaps) fill() error {
+	p, err := conduit.Alloc[byte](h.ctx, h.job, h.size())
+	if err == nil {
+		h.live = append(h.live, p)
+	}
+	return err
+}
+
+func (h *heaps) empty() error {
+	for _, p := range h.live {
+		if err := conduit.Free(h.ctx, h.job, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leadHeap is rank 0: it warms up and measures.
+func (h *heaps) leadHeap() (*report.Series, error) {
+	p := &pace{pt: h.pt}
+	var done, elapsed int64
+	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
+		took, err := h.announced(n)
+		if err != nil {
+			return nil, err
+		}
+		done += n
+		elapsed += took
+		p.learn(int(n), took)
+		h.choose(p)
+	}
+	capacity := h.pt.Iters
+	if capacity == 0 {
+		capacity = 1 << 40
+	}
+	all := stats.New(capacity, float64(h.batch), h.batch > 1)
+	series := &report.Series{}
+	begin := now()
+	done, elapsed = 0, 0
+	for n := p.next(0, 0); n > 0; n = p.next(done, elapsed) {
+		start := now()
+		took, err := h.announced(n)
+		if err != nil {
+			return nil, err
+		}
+		part := stats.New(n, float64(h.batch), false)
+		for _, t := range h.t {
+			all.Add(t)
+			part.Add(t)
+		}
+		series.Intervals = append(series.Intervals, report.Interval{StartNS: start - begin, ElapsedNS: took, Count: n,
+			P50: report.Round3(part.Percentile(50)), Max: report.Round3(part.Max())})
+		done += n
+		elapsed += took
+		p.learn(int(n), took)
+	}
+	if err := h.lead(command{}); err != nil {
+		return nil, err
+	}
+	series.Result, series.Hist = report.Latency(all, h.plan.Pct, h.batch), all.Hist()
+	if h.batch > 1 {
+		series.Notes = append(series.Notes, fmt.Sprintf("heap %s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged",
+			h.pt.Op, h.pt.Size, h.batch))
+	}
+	return series, nil
+}
+
+// choose settles how many pairs make a sample of what sends no message.
+func (h *heaps) choose(p *pace) {
+	if h.pt.Op != plan.HeapLocal && h.pt.Op != plan.HeapChurn {
+		return
+	}
+	last := stats.New(int64(len(h.t)), float64(h.batch), false)
+	for _, t := range h.t {
+		last.Add(t)
+	}
+	batch := BatchFor(max(last.Percentile(50), 0.1), h.clockNS)
+	p.perNS *= float64(batch) / float64(h.batch)
+	h.batch = batch
+}
+
+// announced has all ranks do a stretch. took is the time of rank 0.
+func (h *heaps) announced(n int64) (took int64, err error) {
+	if h.pt.Op != plan.HeapLocal && h.pt.Op != plan.HeapChurn {
+		n = min(n, h.most())
+	}
+	if err := h.lead(command{N: n}); err != nil {
+		return 0, err
+	}
+	begin := now()
+	err = h.stretch(n)
+	return now() - begin, err
+}
+
+// most bounds a stretch of remote and global, whose blocks are all in use at its end.
+func (h *heaps) most() int64 { return max(min(h.pt.HeapBytes/4/max(h.pt.Size, 64), 4096), 1) }
+
+func (h *heaps) followHeap() error {
+	for {
+		c, err := h.follow(false)
+		if err != nil || c.N == 0 {
+			return err
+		}
+		if err := h.stretch(c.N); err != nil {
+			return err
+		}
+	}
+}
+
+// stretch does n samples. All ranks call it.
+func (h *heaps) stretch(n int64) error {
+	h.t = h.t[:0]
+	switch h.pt.Op {
+	case plan.HeapRemote:
+		return h.remote(int(n))
+	case plan.HeapGlobal:
+		return h.global(int(n))
+	case plan.HeapAll:
+		return h.together(int(n))
+	}
+	if h.job.Rank() > 0 {
+		return nil
+	}
+	return h.pairs(int(n))
+}
+
+// timed appends what f takes.
+func (h *heaps) timed(f func() error) error {
+	begin := now()
+	err := f()
+	h.t = append(h.t, now()-begin)
+	return err
+}
+
+// pairs frees random blocks and takes others in their place.
+func (h *heaps) pairs(n int) error {
+	which, sizes := make([]int, h.batch), make([]int, h.batch)
+	for range n {
+		for i := range which { // outside of the time
+			which[i], sizes[i] = h.rng.IntN(len(h.live)), h.size()
+		}
+		err := h.timed(func() (err error) {
+			for i, k := range which {
+				if err = conduit.Free(h.ctx, h.job, h.live[k]); err != nil {
+					return err
+				}
+				if h.live[k], err = conduit.Alloc[byte](h.ctx, h.job, sizes[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remote has rank 0 free blocks that the last rank has taken.
+func (h *heaps) remote(n int) error {
+	var offs []uint64
+	if h.job.Rank() == h.last {
+		for range n {
+			p, err := conduit.Alloc[byte](h.ctx, h.job, int(h.pt.Size))
+			if err != nil {
+				return err
+			}
+			offs = append(offs, p.Offset())
+		}
+	}
+	all, err := gather(h.session, offs)
+	if err != nil || h.job.Rank() > 0 {
+		return err
+	}
+	for _, off := range all[h.last] {
+		if err := h.timed(func() error { return conduit.Free(h.ctx, h.job, conduit.At[byte](h.last, off)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// global has the last rank take memory of the global heap, and free it outside of the time.
+func (h *heaps) global(n int) error {
+	if h.job.Rank() == h.last {
+		var got []block
+		for range n {
+			err := h.timed(func() error {
+				p, err := conduit.GlobalAlloc[byte](h.ctx, h.job, h.job.Size(), int(h.pt.Size))
+				got = append(got, p)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		for _, p := range got {
+			if err := conduit.Free(h.ctx, h.job, p); err != nil {
+				return err
+			}
+		}
+	}
+	all, err := gather(h.session, h.t)
+	if err == nil {
+		h.t = all[h.last]
+	}
+	return err
+}
+
+// together has all ranks take and free memory of the global heap.
+func (h *heaps) together(n int) error {
+	for range n {
+		err := h.timed(func() error {
+			p, err := conduit.AllAlloc[byte](h.ctx, h.job, h.job.Size(), int(h.pt.Size))
+			if err != nil {
+				return err
+			}
+			return conduit.AllFree(h.ctx, h.job, p)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe is how rank 0's heap is divided; of the global heap where the blocks are of it.
+func (h *heaps) describe(asked []int64) *report.Heap {
+	st := h.job.HeapStats()
+	a := st.Local
+	if h.pt.Op == plan.HeapGlobal || h.pt.Op == plan.HeapAll {
+		a = st.Global
+	}
+	out := &report.Heap{Blocks: int64(a.Blocks), InUse: int64(a.InUse), Free: int64(a.Free), LargestFree: int64(a.LargestFree)}
+	if a.Free > 0 {
+		out.Fragmentation = report.Round3(100 * (1 - float64(a.LargestFree)/float64(a.Free)))
+	}
+	if a.Len > 0 {
+		out.Meta = report.Round3(100 * float64(a.Meta) / float64(a.Len))
+	}
+	for _, n := range asked {
+		out.Requests += n
+	}
+	return out
+}
