@@ -48,6 +48,7 @@ func (j *Job) Barrier(ctx context.Context) error {
 // everywhere. A rank with a buf of another
 // length gets a *LengthError; its buf is unchanged, the others have theirs, and the job goes on.
 // It fails as Barrier does.
+// It is no barrier: a rank may return before another has called it, as of MPI_Bcast.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
 	return j.collective(j.Team().Broadcast(ctx, root, buf))
 }

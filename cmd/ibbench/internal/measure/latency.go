@@ -16,6 +16,9 @@ import (
 func (s *session) latencyPoint(pt plan.Point) (*report.Series, error) {
 	last := s.job.Size() - 1
 	a := s.prepare(pt)
+	if err := s.job.Barrier(s.ctx); err != nil { // no rank writes what another still prepares
+		return nil, err
+	}
 	peer := -1
 	switch s.job.Rank() {
 	case 0:

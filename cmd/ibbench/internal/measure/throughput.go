@@ -41,6 +41,9 @@ func (s *session) peerOf(pt plan.Point) (peer int, active bool) {
 // throughputPoint measures all pairs at once.
 func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 	a := s.prepare(pt)
+	if err := s.job.Barrier(s.ctx); err != nil { // no rank writes what another still prepares
+		return nil, err
+	}
 	peer, active := s.peerOf(pt)
 	if pt.Op == plan.AM {
 		if err := s.prepareMessages(pt, a, peer); err != nil {
