@@ -21,6 +21,9 @@ check_gofmt() {
   [ -z "$bad" ] || { echo "run gofmt -w on:"; echo "$bad"; return 1; }
 }
 
+# A merge that was not finished.
+check_merge() { ! files '*' | xargs -r grep -nE '^(<<<<<<<|>>>>>>>) '; }
+
 check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}"; }
 
 # Without cgo everything builds and vets on Linux; elsewhere the libraries build, so that programs
@@ -100,7 +103,7 @@ if [ "${1-}" = -o ]; then
   mkdir -p "$(dirname "$results")"
   : >"$results"
 fi
-[ $# -gt 0 ] || set -- gofmt c vet nocgo arm64 staticcheck shell govulncheck
+[ $# -gt 0 ] || set -- gofmt merge c vet nocgo arm64 staticcheck shell govulncheck
 failed=0
 for check; do
   declare -F "check_$check" >/dev/null || { echo "lint: no check '$check' (there are: $(all | xargs))"; exit 2; }
