@@ -19,7 +19,7 @@ import (
 type mailbox struct {
 	announced chan *am.Announcement
 	ended     chan error
-	data      []byte // of the last payload
+	data      []byte // of the last payload that arrived
 }
 
 func newMailbox(table *am.Table) (*am.Large, *mailbox) {
@@ -27,7 +27,9 @@ func newMailbox(table *am.Table) (*am.Large, *mailbox) {
 	return table.HandleLarge("mail", am.Receiver{
 		Announced: func(a *am.Announcement) { m.announced <- a },
 		Ended: func(a *am.Announcement, err error) {
-			m.data = bytes.Clone(a.Payload())
+			if err == nil {
+				m.data = bytes.Clone(a.Payload())
+			}
 			m.ended <- err
 		},
 	}), m
@@ -131,8 +133,9 @@ func TestALargePayloadIsWithdrawnWithItsContext(t *testing.T) {
 func TestTheWatchdogNamesAGrantThatDoesNotCome(t *testing.T) {
 	x, m, l, _ := mailing(t, am.Config{StallAfter: 20 * time.Millisecond})
 	var all sync.WaitGroup
-	texts := make(chan string, 17)
-	for range 17 { // one has no place
+	const sends = 64 // a rank has 16 places: most wait for one until they have waited for too long
+	texts := make(chan string, sends)
+	for range sends {
 		all.Go(func() { texts <- fmt.Sprint(x.Send(bounded(t), l[0], 1, make([]byte, 10))) })
 	}
 	all.Wait()
