@@ -5,10 +5,10 @@
 // There are two plug-ins, and a third that checks one of them:
 //
 //   - [NewSegregated]: blocks of one size class share a span of pages, larger ones have pages of
-//     their own. At most a quarter of a block is lost to rounding, and about 0.6 % of the memory
-//     managed is needed for the bookkeeping.
-//   - [NewBuddy]: blocks are powers of two. Up to half of a block is lost to rounding, free blocks
-//     always join; the bookkeeping needs about 1.7 %.
+//     their own. Sizes are rounded up to multiples of 16 bytes, from 128 bytes on by less than a
+//     fourth. The bookkeeping needs 0.45 % of the memory for blocks of 64 bytes and 1 KiB.
+//   - [NewBuddy]: blocks are powers of two, from 32 bytes on, and free blocks always join. The
+//     bookkeeping needs 1.6 % (go test -v -run Metadata ./segment/alloc).
 //   - [NewChecked]: keeps a table of its own and tells what the one below does wrong, and who
 //     allocated what is left.
 //
@@ -28,8 +28,9 @@ const pageShift = 12
 // MaxLen is the most that an allocator manages, in bytes: 2^31 pages.
 const MaxLen = 1 << (31 + pageShift)
 
-// Allocator divides the offsets from 0 to Stats().Len. Its methods take a time that does not depend
-// on the number of blocks, but for Stats.
+// Allocator divides the offsets from 0 to Stats().Len. Alloc, and Free of a block in use, take a
+// time that does not depend on the number of blocks, unless memory is nearly out. Others may take
+// long.
 type Allocator interface {
 	// Alloc returns the offset of n free bytes, n > 0, a multiple of align, which is a power of two
 	// or 0, which asks for none. Not ok: no free block is large enough; nothing has changed.

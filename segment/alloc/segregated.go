@@ -40,7 +40,7 @@ const (
 	small
 )
 
-// Four classes in each doubling: at most a fifth of an object is lost to rounding.
+// Four classes in each doubling: less than a fourth is added by rounding.
 const (
 	minBlock   = 16
 	maxSmall   = 16 << 10
