@@ -100,10 +100,10 @@ func (j *joining) join(ctx context.Context) (err error) {
 	if j.coll, err = coll.Open(view{j.Job}, j.collConfig()); err != nil {
 		return err
 	}
-	if err := j.openEndpoints(); err != nil {
+	if err := j.heaps.open(j.Job); err != nil {
 		return err
 	}
-	if err := j.heaps.open(j.Job); err != nil {
+	if err := j.openEndpoints(); err != nil { // last: its handlers use what the parts have opened
 		return err
 	}
 	lost := j.boot.Lost()

@@ -23,7 +23,7 @@ func libraryOf(cfg *Config, register func(*am.Table)) endpoints {
 // services is what requests to handlers of the library go through; nil in a job whose parts have
 // none.
 func (j *Job) services() am.Via {
-	if len(j.library.all) == 0 {
+	if j.library.table.Len() == 0 {
 		return nil
 	}
 	return (*services)(j)

@@ -199,19 +199,23 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
-	if w.fences == nil && c.Holds(atomic.LoadUint64(word), value) {
-		return nil
+	if w.fences != nil {
+		return w.waitFenced(ctx, word, c, value)
 	}
 	return w.waitWord(ctx, word, c, value)
 }
 
-// waitWord is WaitUntil where a word does not fulfil the condition, or there are fences: the rank
-// waited for may need what the worker wrote.
-func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
+// waitFenced is waitWord with fences: the rank waited for may need what the worker wrote.
+func (w *Worker) waitFenced(ctx context.Context, word *uint64, c Cond, value uint64) error {
 	if err := w.fences.release(ctx); err != nil {
 		return err
 	}
 	defer w.fences.acquire()
+	return w.waitWord(ctx, word, c, value)
+}
+
+// waitWord is WaitUntil without fences.
+func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
