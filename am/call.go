@@ -85,6 +85,9 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p Payload, args []uint
 	if rank < 0 || rank >= l.peers.Len() {
 		return &fabric.RankError{Op: op, Rank: rank, Size: l.peers.Len()}
 	}
+	if p.cat == short && len(p.bytes) == 0 && len(args) <= MaxArgs {
+		return nil
+	}
 	return l.checkParts(rank, p, args)
 }
 
@@ -144,11 +147,7 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p Payload, a
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(&o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
-	if err := l.send(ctx, peer, &o, args, w); err != nil {
+	if err := l.send(ctx, l.known(rank), &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
 	return nil
@@ -191,14 +190,12 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
+	peer := l.known(rank)
 	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
 	if !large {
 		l.takeOver(o)
-		if err = l.trySend(peer, o, args, nil); err == nil {
+		err := l.trySend(peer, o, args, nil)
+		if err == nil {
 			return nil
 		}
 		if !passing(err) {
@@ -210,7 +207,7 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 	if large {
 		o.w = w
 	}
-	err = l.send(ctx, peer, o, args, w)
+	err := l.send(ctx, peer, o, args, w)
 	if err == nil && large {
 		l.beginAgain(w)
 		err = l.awaitRead(w)
@@ -258,12 +255,8 @@ func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(&o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
 	l.takeOver(&o)
-	return l.trySend(peer, &o, args, nil)
+	return l.trySend(l.known(rank), &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.

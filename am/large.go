@@ -70,17 +70,13 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
 	}
-	p, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
-	s := &sending{p: p, h: x.h, size: uint64(len(payload))}
+	s := &sending{p: l.known(rank), h: x.h, size: uint64(len(payload))}
 	if l.fences(v) {
 		s.v = v
 	}
 	s.w = l.waiter()
 	w := s.w
-	err = l.transfer(ctx, s, payload, args)
+	err := l.transfer(ctx, s, payload, args)
 	l.recycle(w)
 	return x.h.failed("send", rank, err)
 }
