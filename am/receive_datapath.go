@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
 )
 
 // inbox takes what arrives, and runs the handlers of requests.
@@ -14,6 +15,7 @@ type inbox struct {
 	active    []*batch              // those with several handlers that run; under the lock
 	batches   []*batch              // free ones; likewise
 	nextBatch atomic.Pointer[batch] // a free one that can be had without the lock
+	last      *peer                 // of the last event; the leader's
 }
 
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
@@ -59,13 +61,15 @@ func (x *inbox) batch() *batch {
 func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
 	for i := range b.events[:n] {
 		e := &b.events[i]
-		p := x.known(e.Peer)
+		p := x.last
+		if p == nil || p.rank != e.Peer {
+			p = x.known(e.Peer)
+			x.last = p
+		}
 		var cause error
 		switch e.Kind {
 		case fabric.Arrived:
-			if cause = x.arrivedLocked(b, p, e, now); cause == nil {
-				x.creditedLocked(p)
-			}
+			cause = x.arrivedLocked(b, p, e, now)
 		case fabric.NoteArrived:
 			cause = x.notedLocked(p, e, now)
 		case fabric.Sent:
@@ -165,28 +169,40 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	if bad != nil {
 		return bad
 	}
-	if err == nil {
-		err = x.pool.Apply(p.rank, &h.credit, now)
-	}
 	if err == nil { // before a call ends: a message that breaks the protocol ends none
-		err = p.credits.Apply(&h.credit, now)
+		err = x.applyLocked(p, &h.credit, now)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if h.kind.answers() {
+	case h.kind.answers():
 		return x.answeredLocked(p, p.rank, h, payload)
+	case h.kind >= announce:
+		return x.stepLocked(p, h, payload)
 	}
-	return x.stepLocked(p, h, payload)
+	return nil
 }
 
-// creditedLocked serves requests that wait for credits of a peer.
-func (x *inbox) creditedLocked(p *peer) {
+// applyLocked takes what a peer says of credits, most often nothing new, and serves the requests
+// that wait for them.
+func (x *inbox) applyLocked(p *peer, h *flow.Header, now time.Duration) error {
+	if h.Asks() {
+		if err := x.pool.Apply(p.rank, h, now); err != nil {
+			return err
+		}
+	}
+	if p.credits.Knows(h) {
+		return nil
+	}
+	if err := p.credits.Apply(h, now); err != nil {
+		return err
+	}
 	if p.credits.Balance() > 0 {
 		p.granted = true
 		x.acquirer.credited(p)
 	}
 	x.enlistLocked(p)
+	return nil
 }
 
 // acceptLocked decides where a request's payload is while its handler runs, and whether its buffer
@@ -228,12 +244,7 @@ func (x *inbox) notedLocked(p *peer, e *fabric.Event, now time.Duration) error {
 	p.silentAt = 0
 	err := x.openLocked(p, now)
 	if err == nil {
-		err = x.pool.Apply(p.rank, &h.credit, now)
-	}
-	if err == nil {
-		if err = p.credits.Apply(&h.credit, now); err == nil {
-			x.creditedLocked(p)
-		}
+		err = x.applyLocked(p, &h.credit, now)
 	}
 	if err != nil {
 		x.stats.badNotes.Add(1)

@@ -84,11 +84,14 @@ func (s *Sender) Apply(h *Header, now time.Duration) error {
 		s.stats.Stale++
 		return nil
 	}
-	if h.Granted == s.granted && !h.Extended {
+	if s.Knows(h) {
 		return nil // as most messages have it
 	}
 	return s.apply(h, now)
 }
+
+// Knows reports whether a header of the connection tells nothing new: Apply would change nothing.
+func (s *Sender) Knows(h *Header) bool { return h.Granted == s.granted && !h.Extended }
 
 func (s *Sender) apply(h *Header, now time.Duration) error {
 	more := ahead(h.Granted, s.granted)
