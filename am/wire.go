@@ -136,28 +136,27 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 	if len(src) < headSize {
 		return nil, broken("is shorter than its head", len(src), headSize)
 	}
-	if src[0] != Version {
+	first := le.Uint64(src) // version, kind, flags, number of arguments, handler, two bytes of zero
+	if byte(first) != Version {
 		return nil, broken("has another version", int(src[0]), Version)
 	}
 	if t := le.Uint32(src[20:]); t != table {
 		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
 	}
-	first := le.Uint64(src)
-	flags := byte(first >> 16)
-	h.kind, h.cat, h.wants = kind(first>>8), category(flags&categoryMask), flags&wantsBit != 0
-	h.nargs, h.handler = byte(first>>24), uint16(first>>32)
+	k, flags, nargs := kind(first>>8), byte(first>>16), byte(first>>24)
+	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, uint16(first>>32)
 	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
 	n, err := h.credit.Decode(src[creditAt:creditTo])
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case h.kind == 0 || h.kind >= kinds:
-		return nil, broken("is of an unknown kind", int(h.kind), int(kinds)-1)
-	case h.cat >= categories || flags&^byte(flagMask) != 0:
+	case k == 0 || k >= kinds:
+		return nil, broken("is of an unknown kind", int(k), int(kinds)-1)
+	case flags > flagMask || flags&categoryMask >= byte(categories):
 		return nil, broken("has unknown flags", int(flags), flagMask)
-	case h.nargs > MaxArgs:
-		return nil, broken("has too many arguments", int(h.nargs), MaxArgs)
+	case nargs > MaxArgs:
+		return nil, broken("has too many arguments", int(nargs), MaxArgs)
 	case first>>48 != 0 || nonZero(src[creditAt:headSize], n):
 		return nil, broken("has bytes set that mean nothing", 1, 0)
 	case h.credit.Epoch != connection:
@@ -172,12 +171,11 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 			return nil, err
 		}
 	}
-	args := src[at:]
-	if len(args) != 8*int(h.nargs) {
+	if len(src) != at+8*int(nargs) {
 		return nil, broken("has another length than its parts", len(src), h.size())
 	}
-	for i := range h.args[:h.nargs] {
-		h.args[i] = le.Uint64(args[8*i:])
+	for i := range h.args[:nargs] {
+		h.args[i] = le.Uint64(src[at+8*i:])
 	}
 	return payload, nil
 }
