@@ -16,7 +16,12 @@ type inbox struct {
 	batches   []*batch              // free ones; likewise
 	nextBatch atomic.Pointer[batch] // a free one that can be had without the lock
 	last      *peer                 // of the last event; the leader's
+	bare      []int32               // receive buffers that are to be posted; under the lock
 }
+
+// postBatch is how many receive buffers are posted together. Handing over one costs as much as
+// eight (ibv_post_srq_recv(3) takes a list).
+const postBatch = 8
 
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
 // of it, whose handlers it runs.
@@ -108,18 +113,29 @@ func (x *inbox) repostLocked(b *batch, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
-	if b.nslots > 0 {
-		if err := x.net.Post(b.slots[:b.nslots]...); err != nil {
-			return err
-		}
-		x.stats.posted += uint64(b.nslots)
+	err := x.giveBackLocked(b.slots[:b.nslots])
+	if err != nil {
+		return err
 	}
-	err := x.pool.Reposted(b.taken, now)
+	err = x.pool.Reposted(b.taken, now)
 	if b.freed {
 		x.acquirer.serve(&x.acquirer.replies)
 	}
 	b.taken, b.nslots, b.freed = 0, 0, false
 	return err
+}
+
+// giveBackLocked takes back buffers that are not needed any more, and posts all that have come back
+// once they are several, or the spares do not stand in for them.
+func (x *inbox) giveBackLocked(slots []int32) error {
+	x.stats.posted += uint64(len(slots))
+	x.bare = append(x.bare, slots...)
+	if len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares {
+		return nil
+	}
+	slots = x.bare
+	x.bare = x.bare[:0]
+	return x.net.Post(slots...)
 }
 
 // arrivedLocked takes one message. The error is the peer's: it is to be cut off.
