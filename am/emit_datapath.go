@@ -89,7 +89,10 @@ func (e *emitter) startLocked(p *peer, o *outgoing) (now time.Duration, err erro
 			return 0, err
 		}
 	}
-	if now = e.dateLocked(p, o); p.credits.Epoch() == 0 {
+	if now, o.at = o.at, 0; now == 0 { // a later attempt
+		now = e.dateLocked(p, o)
+	}
+	if p.credits.Epoch() == 0 {
 		err = e.openLocked(p, now)
 	}
 	return now, err
@@ -239,12 +242,10 @@ func passing(err error) bool {
 // dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two
 // locks.
 func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
-	now := o.at
-	o.at = 0 // the next attempt is made later
-	if now == 0 && (o.wants || o.cat == long || !p.credits.Ample()) {
-		now = e.net.Now()
+	if o.wants || o.cat == long || !p.credits.Ample() {
+		return e.net.Now()
 	}
-	return now
+	return 0
 }
 
 // enterLocked counts a message, makes the entry that it needs, and fills in its head, with what the

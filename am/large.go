@@ -59,11 +59,11 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if len(args) >= MaxArgs {
 		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
 	}
-	if err := x.h.check("send", l, rank, Payload{bytes: payload}, args); err != nil {
+	if err := x.h.check("send", l, rank, &Payload{bytes: payload}, args); err != nil {
 		return err
 	}
 	if l.fences(v) { // its place is known with the grant only
-		if err := x.h.before(ctx, "send", v, l, rank, Payload{}, args); err != nil {
+		if err := x.h.before(ctx, "send", v, l, rank, &Payload{}, args); err != nil {
 			return err
 		}
 	}

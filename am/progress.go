@@ -60,7 +60,9 @@ func (g *progress) leaveParkedLocked(w *waiter) {
 func (g *progress) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for an endpoint")
 	err := g.waitFor(ctx, w)
-	g.handOver()
+	if g.waiting.Load() != 0 {
+		g.handOver()
+	}
 	return err
 }
 
@@ -217,7 +219,7 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 	if err != nil {
 		g.fail(err)
 	}
-	if g.takeDeaths() || due {
+	if g.deaths.Load() != nil && g.takeDeaths() || due {
 		g.service(now)
 	}
 	return now

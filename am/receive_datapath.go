@@ -185,7 +185,8 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	if bad != nil {
 		return bad
 	}
-	if err == nil { // before a call ends: a message that breaks the protocol ends none
+	// Before a call ends: a message that breaks the protocol ends none. Most have nothing new.
+	if err == nil && (h.credit.Asks() || !p.credits.Knows(&h.credit)) {
 		err = x.applyLocked(p, &h.credit, now)
 	}
 	switch {
@@ -199,16 +200,10 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	return nil
 }
 
-// applyLocked takes what a peer says of credits, most often nothing new, and serves the requests
-// that wait for them.
+// applyLocked takes what a peer says of credits, and serves the requests that wait for them.
 func (x *inbox) applyLocked(p *peer, h *flow.Header, now time.Duration) error {
-	if h.Asks() {
-		if err := x.pool.Apply(p.rank, h, now); err != nil {
-			return err
-		}
-	}
-	if p.credits.Knows(h) {
-		return nil
+	if err := x.pool.Apply(p.rank, h, now); err != nil {
+		return err
 	}
 	if err := p.credits.Apply(h, now); err != nil {
 		return err
