@@ -242,7 +242,11 @@ func passing(err error) bool {
 // dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two
 // locks.
 func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
-	if o.wants || o.cat == long || !p.credits.Ample() {
+	takes := 1
+	if o.kind.answers() {
+		takes = 0
+	}
+	if o.wants || o.cat == long || !p.credits.Timeless(takes) {
 		return e.net.Now()
 	}
 	return 0

@@ -77,7 +77,7 @@ func (g *progress) waitFor(ctx context.Context, w *waiter) error {
 		if g.closing.Load() {
 			return g.ended()
 		}
-		if again {
+		if again && w.since != 0 {
 			if err := g.stalled(w); err != nil {
 				return err
 			}

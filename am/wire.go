@@ -136,15 +136,14 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 	if len(src) < headSize {
 		return nil, broken("is shorter than its head", len(src), headSize)
 	}
-	first := le.Uint64(src) // version, kind, flags, number of arguments, handler, two bytes of zero
-	if byte(first) != Version {
+	if src[0] != Version {
 		return nil, broken("has another version", int(src[0]), Version)
 	}
 	if t := le.Uint32(src[20:]); t != table {
 		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
 	}
-	k, flags, nargs := kind(first>>8), byte(first>>16), byte(first>>24)
-	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, uint16(first>>32)
+	k, flags, nargs := kind(src[1]), src[2], src[3]
+	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, le.Uint16(src[4:])
 	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
 	n, err := h.credit.Decode(src[creditAt:creditTo])
 	if err != nil {
@@ -157,7 +156,7 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 		return nil, broken("has unknown flags", int(flags), flagMask)
 	case nargs > MaxArgs:
 		return nil, broken("has too many arguments", int(nargs), MaxArgs)
-	case first>>48 != 0 || nonZero(src[creditAt:headSize], n):
+	case le.Uint16(src[6:]) != 0 || nonZero(src[creditAt:headSize], n):
 		return nil, broken("has bytes set that mean nothing", 1, 0)
 	case h.credit.Epoch != connection:
 		return nil, broken("belongs to another connection", int(h.credit.Epoch), connection)

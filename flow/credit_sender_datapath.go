@@ -14,8 +14,12 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 	return s.epoch, nil
 }
 
-// Ample reports whether there are so many credits that neither Take nor Fill looks at the time.
-func (s *Sender) Ample() bool { return (s.Balance()-1)*softShare > int(s.window) }
+// Timeless reports whether neither Take nor Fill looks at the time, for a message that takes so many
+// credits.
+func (s *Sender) Timeless(takes int) bool {
+	left := s.Balance() - takes
+	return left >= 0 && (s.asked || left*hardShare > int(s.window))
+}
 
 // empty notes that a message waits for a credit: from then on a question is due.
 func (s *Sender) empty(now time.Duration) error {
