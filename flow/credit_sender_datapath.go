@@ -14,8 +14,8 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 	return s.epoch, nil
 }
 
-// Timeless reports whether neither Take nor Fill looks at the time, for a message that takes so many
-// credits.
+// Timeless reports whether neither Take nor Fill looks at the time, for a message that takes so
+// many credits.
 func (s *Sender) Timeless(takes int) bool {
 	left := s.Balance() - takes
 	return left >= 0 && (s.asked || left*hardShare > int(s.window))

@@ -82,7 +82,7 @@ func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
 	m, urgent := &o.all[q.flight.tail], f&fabric.Urgent != 0
 	if q.silent > 0 && m.copied && m.urgent == urgent {
 		slot, w = tx.extend(q)
-		m.wrs++
+		m.wrs++ // see tuning.go for how many in a row ask for no completion
 		c.joined++
 	} else {
 		var i int32
