@@ -54,7 +54,7 @@ type conn struct {
 	busy    bool  // something happened since the last look of keepalive
 	closing bool  // to be closed as soon as nothing is in flight
 	proven  bool  // and the peer's device has answered since that was decided
-	joined  int32 // messages in flight beyond one for each request
+	joined  uint8 // messages in flight beyond one for each request; fewer than endpointQueue
 	waiting list  // messages that are not posted yet
 	used    uint64
 	trouble error // why it could not be made yet

@@ -304,7 +304,7 @@ func verifyEndpoint(t testing.TB, p *endpoint) {
 		}
 	}
 	for _, q := range queues {
-		if q.conn.joined != joined[q.conn] {
+		if int32(q.conn.joined) != joined[q.conn] {
 			t.Errorf("rank %d: %d messages share requests, the connection says %d", q.rank, joined[q.conn], q.conn.joined)
 		}
 	}

@@ -111,7 +111,7 @@ func (o *messages) sent(c *conn) {
 
 // full reports whether a message to a connection, if there is one, finds its queue full.
 func (o *messages) full(c *conn) bool {
-	return c != nil && c.q.flight.n+c.joined+c.waiting.n >= endpointQueue || o.tx.unused == 0
+	return c != nil && c.q.flight.n+int32(c.joined)+c.waiting.n >= endpointQueue || o.tx.unused == 0
 }
 
 // enqueue puts a message at the end of a connection's queue. It is not full.
@@ -230,7 +230,7 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 		m := &o.all[i]
 		m.conn = nil
 		if m.copied {
-			c.joined -= m.wrs - 1
+			c.joined -= uint8(m.wrs - 1)
 		} else {
 			o.release(m, q.rank, err)
 		}
