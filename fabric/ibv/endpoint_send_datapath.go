@@ -61,8 +61,8 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return nil
 }
 
-// sendCopiedLocked sends any memory of the caller. A short message for which there is room is posted
-// from there at once.
+// sendCopiedLocked sends any memory of the caller. A short message for which there is room is
+// posted from there at once.
 func (p *endpoint) sendCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
 	if err := p.usableLocked("send"); err != nil {
 		return err
