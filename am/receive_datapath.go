@@ -19,8 +19,8 @@ type inbox struct {
 	bare      []int32               // receive buffers that are to be posted; under the lock
 }
 
-// postBatch is how many receive buffers are posted together. Handing over one costs as much as
-// eight (ibv_post_srq_recv(3) takes a list).
+// postBatch is how many receive buffers are posted together: ibv_post_srq_recv(3) takes a list, and
+// what surrounds it is done once for all.
 const postBatch = 8
 
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
