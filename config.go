@@ -122,6 +122,9 @@ type Config struct {
 	// equal on all ranks; Join checks it. Default: 8.
 	Teams int
 
+	// Memory bounds the memory that communication takes for a time. Default: nothing does.
+	Memory MemoryConfig
+
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
 	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
@@ -205,6 +208,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
 	}
 	c.heapDefaults(env)
+	c.Memory.defaults(env)
 	if c.Fabric == "" {
 		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
 	}
@@ -309,7 +313,10 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	return c.validateHeaps()
+	if err := c.validateHeaps(); err != nil {
+		return err
+	}
+	return c.Memory.validate(c)
 }
 
 // gidIndex is the index asked for, or -1.

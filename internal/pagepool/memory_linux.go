@@ -1,4 +1,4 @@
-package pages
+package pagepool
 
 import (
 	"golang.org/x/sys/unix"

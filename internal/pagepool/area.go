@@ -1,4 +1,4 @@
-package pages
+package pagepool
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// area is memory in one piece, under its stock's lock. Its free pages are extents, in order and
+// area is memory in one piece, under its pool's lock. Its free pages are extents, in order and
 // never side by side.
 type area struct {
 	mem    []byte
@@ -70,7 +70,7 @@ func (a *area) cut(first, n uint64) {
 func (a *area) paste(first, n uint64) {
 	i := a.at(first)
 	if i < len(a.free) && a.free[i].first < first+n || i > 0 && a.free[i-1].first+a.free[i-1].n > first {
-		panic("pages: a run is given back twice")
+		panic("pagepool: a run is given back twice")
 	}
 	a.free = slices.Insert(a.free, i, extent{first, n})
 	if i+1 < len(a.free) && a.free[i+1].first == first+n {
@@ -147,14 +147,14 @@ func (a *area) verify() error {
 	var free, hot, end uint64
 	for i, e := range a.free {
 		if e.n == 0 || i > 0 && e.first <= end {
-			return fmt.Errorf("pages: extent %d of %d pages at %d, behind one that ends at %d", i, e.n, e.first, end)
+			return fmt.Errorf("pagepool: extent %d of %d pages at %d, behind one that ends at %d", i, e.n, e.first, end)
 		}
 		end = e.first + e.n
 		free += e.n
 		a.words(e.first, e.n, func(w *uint64, mask uint64) { hot += uint64(bits.OnesCount64(*w & mask)) })
 	}
 	if n := uint64(len(a.mem)) / Size; end > n || free+a.used != n || hot != a.hot {
-		return fmt.Errorf("pages: %d pages, %d free and %d in use; %d free ones have memory, counted are %d", n, free, a.used, hot, a.hot)
+		return fmt.Errorf("pagepool: %d pages, %d free and %d in use; %d free ones have memory, counted are %d", n, free, a.used, hot, a.hot)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
-// Package pages hands out runs of pages for data that come and go, from memory outside Go's heap,
+// Package pagepool hands out runs of pages for data that come and go, from memory outside Go's heap,
 // and gives the kernel back what is idle.
 //
-// A [Stock] has areas of two kinds. Slabs it maps itself, as many as are needed, and unmaps when
+// A [Pool] has areas of two kinds. Slabs it maps itself, as many as are needed, and unmaps when
 // they are empty and idle. A [Region] is a fixed part of a segment, which other ranks write; memory
 // of it is given back by a hole in the segment's file, unless a device has it pinned.
 //
@@ -12,13 +12,13 @@
 //	cold    free, without memory
 //
 // Pages in use and warm ones together are at most what the caller says that may have memory at each
-// [Stock.Take], except for pages in use alone, whose number is the caller's affair. Those that
-// stayed warm from one [Stock.Tick] to the next are given back.
+// [Pool.Take], except for pages in use alone, whose number is the caller's affair. Those that
+// stayed warm from one [Pool.Tick] to the next are given back.
 //
 // Runs of a region are taken all at once for what is needed together, and in the order of asking:
 // whoever has runs waits for none, so that runs come back, and an empty region serves any request
 // that fits it.
-package pages
+package pagepool
 
 import (
 	"fmt"
@@ -38,8 +38,8 @@ func Round(n uint64) uint64 { return (n + Size - 1) &^ (Size - 1) }
 // the runs.
 const slabSize = 16 << 20
 
-// Stock is the pages of one rank. Any goroutine may use it.
-type Stock struct {
+// Pool is the pages of one rank. Any goroutine may use it.
+type Pool struct {
 	mu    lockrank.Mutex
 	slabs []*area
 	fixed []*area // of regions
@@ -49,7 +49,7 @@ type Stock struct {
 	stats Stats
 }
 
-// Stats are the figures of a Stock, in bytes.
+// Stats are the figures of a Pool, in bytes.
 type Stats struct {
 	Used   uint64 // in runs
 	Warm   uint64 // free, and not given back yet
@@ -58,16 +58,16 @@ type Stats struct {
 	Given  uint64 // back to the kernel in all
 }
 
-// New returns an empty Stock.
-func New() *Stock {
-	s := &Stock{}
+// New returns an empty Pool.
+func New() *Pool {
+	s := &Pool{}
 	s.mu.Init(lockrank.Pool, 0)
 	return s
 }
 
 // Take returns n bytes, rounded up to whole pages, whose content is arbitrary. most is how many
-// bytes of the Stock may have memory with it. An error is the kernel's, for want of address space.
-func (s *Stock) Take(n, most uint64) ([]byte, error) {
+// bytes of the Pool may have memory with it. An error is the kernel's, for want of address space.
+func (s *Pool) Take(n, most uint64) ([]byte, error) {
 	n = Round(max(n, 1))
 	s.mu.Lock()
 	a, first := s.findLocked(n)
@@ -90,7 +90,7 @@ func (s *Stock) Take(n, most uint64) ([]byte, error) {
 	return b, nil
 }
 
-func (s *Stock) findLocked(n uint64) (*area, uint64) {
+func (s *Pool) findLocked(n uint64) (*area, uint64) {
 	for _, a := range s.slabs {
 		if first, ok := a.fit(n / Size); ok {
 			return a, first
@@ -101,7 +101,7 @@ func (s *Stock) findLocked(n uint64) (*area, uint64) {
 
 // takenLocked accounts for a run that was cut, and reports whether pages of it have no memory. Warm
 // pages elsewhere give way to those.
-func (s *Stock) takenLocked(a *area, first, n, most uint64) (cold bool) {
+func (s *Pool) takenLocked(a *area, first, n, most uint64) (cold bool) {
 	had := a.touch(first, n)
 	s.used += n * Size
 	if !a.pinned {
@@ -114,14 +114,14 @@ func (s *Stock) takenLocked(a *area, first, n, most uint64) (cold bool) {
 }
 
 // fitLocked gives warm pages back until no more than most bytes have memory.
-func (s *Stock) fitLocked(most uint64) {
+func (s *Pool) fitLocked(most uint64) {
 	if excess := s.used + s.warm; excess > most {
 		s.discardLocked(excess - most)
 	}
 }
 
 // discardLocked gives back at least n bytes of warm pages, or all that there are.
-func (s *Stock) discardLocked(n uint64) {
+func (s *Pool) discardLocked(n uint64) {
 	for _, areas := range [][]*area{s.slabs, s.fixed} {
 		for i := len(areas) - 1; i >= 0 && n > 0; i-- {
 			back := areas[i].discard(n)
@@ -134,7 +134,7 @@ func (s *Stock) discardLocked(n uint64) {
 }
 
 // Give gives a run of Take back.
-func (s *Stock) Give(b []byte) {
+func (s *Pool) Give(b []byte) {
 	if len(b) == 0 {
 		return
 	}
@@ -146,10 +146,10 @@ func (s *Stock) Give(b []byte) {
 			return
 		}
 	}
-	panic("pages: a run that no slab has")
+	panic("pagepool: a run that no slab has")
 }
 
-func (s *Stock) giveLocked(a *area, first, n uint64) {
+func (s *Pool) giveLocked(a *area, first, n uint64) {
 	a.paste(first, n)
 	a.hot += n
 	s.used -= n * Size
@@ -159,14 +159,14 @@ func (s *Stock) giveLocked(a *area, first, n uint64) {
 }
 
 // Fit gives warm pages back until no more than most bytes have memory.
-func (s *Stock) Fit(most uint64) {
+func (s *Pool) Fit(most uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fitLocked(most)
 }
 
 // Tick gives back what was warm since the last Tick, and unmaps slabs that are empty and cold.
-func (s *Stock) Tick() {
+func (s *Pool) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.discardLocked(s.least)
@@ -183,7 +183,7 @@ func (s *Stock) Tick() {
 }
 
 // Stats reads the figures.
-func (s *Stock) Stats() Stats {
+func (s *Pool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
@@ -195,7 +195,7 @@ func (s *Stock) Stats() Stats {
 }
 
 // Close unmaps all slabs. Nothing may use a run any more, nor write to one.
-func (s *Stock) Close() error {
+func (s *Pool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var first error
@@ -209,7 +209,7 @@ func (s *Stock) Close() error {
 }
 
 // Verify is for tests: an error says which account is wrong.
-func (s *Stock) Verify() error {
+func (s *Pool) Verify() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var used, warm uint64
@@ -223,16 +223,16 @@ func (s *Stock) Verify() error {
 		}
 	}
 	if used != s.used || warm != s.warm {
-		return fmt.Errorf("pages: %d bytes in use and %d warm, and the areas have %d and %d", s.used, s.warm, used, warm)
+		return fmt.Errorf("pagepool: %d bytes in use and %d warm, and the areas have %d and %d", s.used, s.warm, used, warm)
 	}
 	return nil
 }
 
 // Region is a fixed part of a segment. Its runs are named by their offset in it.
 type Region struct {
-	s       *Stock
+	s       *Pool
 	a       *area
-	waiting queue.List[Claim] // under the stock's lock
+	waiting queue.List[Claim] // under the pool's lock
 	most    func() uint64
 }
 
@@ -245,9 +245,9 @@ type Claim struct {
 	offs  []uint64
 }
 
-// NewRegion adds memory to a stock. pinned: a device has it, so it is never given back. most is
-// asked for each run how many bytes of the stock may have memory; nil: any number.
-func (s *Stock) NewRegion(mem []byte, pinned bool, most func() uint64) *Region {
+// NewRegion adds memory to a pool. pinned: a device has it, so it is never given back. most is
+// asked for each run how many bytes of the pool may have memory; nil: any number.
+func (s *Pool) NewRegion(mem []byte, pinned bool, most func() uint64) *Region {
 	a := &area{mem: mem[:uint64(len(mem))&^(Size-1)], pinned: pinned, shared: true}
 	if !pinned {
 		prepare(a.mem)

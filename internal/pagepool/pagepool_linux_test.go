@@ -1,4 +1,4 @@
-package pages
+package pagepool
 
 import (
 	"flag"
@@ -15,7 +15,7 @@ import (
 
 var steps = flag.Int("steps", 20000, "steps of the random tests")
 
-// all is for a stock that may have any memory.
+// all is for a pool that may have any memory.
 const all = math.MaxUint64
 
 // resident is how many bytes of the mappings that b lies in have memory, as /proc/self/smaps says.
@@ -47,7 +47,7 @@ func resident(t *testing.T, b []byte) (n uint64) {
 // file is shared memory as a segment is.
 func file(t *testing.T, n int) []byte {
 	t.Helper()
-	fd, err := unix.MemfdCreate("pages", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("pagepool", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func file(t *testing.T, n int) []byte {
 	return b
 }
 
-func stock(t *testing.T) *Stock {
+func pool(t *testing.T) *Pool {
 	s := New()
 	t.Cleanup(func() {
 		if err := s.Verify(); err != nil {
@@ -76,7 +76,7 @@ func stock(t *testing.T) *Stock {
 	return s
 }
 
-func take(t *testing.T, s *Stock, n, most uint64) []byte {
+func take(t *testing.T, s *Pool, n, most uint64) []byte {
 	t.Helper()
 	b, err := s.Take(n, most)
 	if err != nil {
@@ -89,7 +89,7 @@ func take(t *testing.T, s *Stock, n, most uint64) []byte {
 }
 
 func TestIdleSlabsAreUnmapped(t *testing.T) {
-	s := stock(t)
+	s := pool(t)
 	b := take(t, s, 8<<20, all)
 	if n := resident(t, b); n != 8<<20 {
 		t.Errorf("%d bytes of 8 MiB in use have memory", n)
@@ -106,7 +106,7 @@ func TestIdleSlabsAreUnmapped(t *testing.T) {
 }
 
 func TestWarmPagesGiveWay(t *testing.T) {
-	s := stock(t)
+	s := pool(t)
 	const most = 6 << 20
 	first, second := take(t, s, 4<<20, most), take(t, s, 1<<20, most)
 	s.Give(first)
@@ -125,7 +125,7 @@ func TestWarmPagesGiveWay(t *testing.T) {
 }
 
 func TestARegionsHolesHaveNoMemory(t *testing.T) {
-	s, mem := stock(t), file(t, 4<<20)
+	s, mem := pool(t), file(t, 4<<20)
 	r := s.NewRegion(mem, false, nil)
 	var offs []uint64
 	r.Take([]int{1 << 20, 5000}, func(o []uint64) { offs = o })
@@ -145,7 +145,7 @@ func TestARegionsHolesHaveNoMemory(t *testing.T) {
 }
 
 func TestPinnedMemoryStays(t *testing.T) {
-	s, mem := stock(t), file(t, 1<<20)
+	s, mem := pool(t), file(t, 1<<20)
 	r := s.NewRegion(mem, true, nil)
 	var at []uint64
 	r.Take([]int{1 << 20}, func(o []uint64) { at = o })
@@ -160,7 +160,7 @@ func TestPinnedMemoryStays(t *testing.T) {
 }
 
 func TestRunsOfAClaimComeTogether(t *testing.T) {
-	s := stock(t)
+	s := pool(t)
 	r := s.NewRegion(file(t, 8*int(Size)), false, nil)
 	page := int(Size)
 	var got [][]uint64
@@ -211,7 +211,7 @@ func TestARunGivenTwicePanics(t *testing.T) {
 // Random runs never overlap, keep what is written to them, and the accounts are right.
 func TestRandomRunsKeepTheAccounts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	s := stock(t)
+	s := pool(t)
 	most := uint64(24 << 20)
 	r := s.NewRegion(file(t, 16<<20), false, func() uint64 { return most })
 	type run struct {
