@@ -321,6 +321,7 @@ func (t *transient) cameUnasked(c *am.Call) {
 		t.job.cfg.Logger.Warn("payloads", "rank", c.From(), "dropped", err)
 		return
 	}
+	t.pages.Fit(t.most())
 	p := &Payload{t: t, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...), data: append([]byte{}, c.Payload()...)}
 	f, ok := t.takers[c.Arg(0)]
 	if !ok {
