@@ -34,9 +34,16 @@ func echoes(r *FetchRequest) {
 	_ = r.Reply(context.Background(), b)
 }
 
+// soon is until for what takes milliseconds, so that a mistake shows before the test ends.
+func soon(ctx context.Context, what string, holds func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return until(ctx, what, holds)
+}
+
 // unheld is that nothing of a budget is held, and its accounts are right.
 func unheld(ctx context.Context, j *Job) error {
-	err := until(ctx, "all bytes come back", func() bool {
+	err := soon(ctx, "all bytes come back", func() bool {
 		s, _ := j.MemoryStats()
 		return s.Bulk+s.Small+s.Unscheduled+s.Reserve == 0 && s.Buffers == 0
 	})
@@ -408,7 +415,7 @@ func TestReleasedMemoryLeavesTheProcess(t *testing.T) {
 			}
 			grown := rss(t) - before
 			lease.Release()
-			err = until(ctx, "idle memory is given back", func() bool {
+			err = soon(ctx, "idle memory is given back", func() bool {
 				s, _ := j.MemoryStats()
 				return s.Idle == 0
 			})

@@ -196,7 +196,7 @@ func TestAPayloadIsWithdrawn(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
 		err := wantErr(w.SendPayload(short, 1-j.Rank(), "in", make([]byte, 5000)), context.DeadlineExceeded)
-		err = errors.Join(err, until(ctx, "the offer is withdrawn", func() bool { s, _ := j.MemoryStats(); return s.Waiting == 0 }), w.Barrier(ctx))
+		err = errors.Join(err, soon(ctx, "the offer is withdrawn", func() bool { s, _ := j.MemoryStats(); return s.Waiting == 0 }), w.Barrier(ctx))
 		j.Budget().Release(full)
 		return errors.Join(err, w.SendPayload(ctx, 1-j.Rank(), "in", make([]byte, 5000)), w.Barrier(ctx), unheld(ctx, j))
 	}))

@@ -46,21 +46,33 @@ func resident(t *testing.T, b []byte) (n uint64) {
 
 // file is shared memory as a segment is.
 func file(t *testing.T, n int) []byte {
+	b, _ := fileOf(t, n)
+	return b
+}
+
+// fileOf is file, and how many bytes of the file have memory.
+func fileOf(t *testing.T, n int) (b []byte, memory func() int64) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("pagepool", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	t.Cleanup(func() { _ = unix.Close(fd) })
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		t.Fatal(err)
 	}
-	b, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Munmap(b) })
-	return b
+	return b, func() int64 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512 // stat(2)
+	}
 }
 
 func pool(t *testing.T) *Pool {
@@ -125,27 +137,31 @@ func TestWarmPagesGiveWay(t *testing.T) {
 }
 
 func TestARegionsHolesHaveNoMemory(t *testing.T) {
-	s, mem := pool(t), file(t, 4<<20)
+	s := pool(t)
+	mem, memory := fileOf(t, 4<<20)
 	r := s.NewRegion(mem, false, nil)
 	var offs []uint64
 	r.Take([]int{1 << 20, 5000}, func(o []uint64) { offs = o })
 	if len(offs) != 2 || offs[1]%Size != 0 {
 		t.Fatalf("runs at %v", offs)
 	}
-	if n := resident(t, mem); n != 1<<20+2*Size {
-		t.Errorf("%d bytes have memory", n)
+	if n := memory(); n != int64(1<<20+2*Size) || resident(t, mem) != uint64(n) {
+		t.Errorf("%d bytes of the file have memory, %d of the mapping", n, resident(t, mem))
 	}
 	r.Give(offs[0], 1<<20)
 	r.Give(offs[1], 5000)
 	s.Tick()
 	s.Tick()
-	if n := resident(t, mem); n != 0 {
+	if n := memory(); n != 0 || resident(t, mem) != 0 {
 		t.Errorf("idle, and %d bytes have memory", n)
 	}
 }
 
 func TestPinnedMemoryStays(t *testing.T) {
 	s, mem := pool(t), file(t, 1<<20)
+	other := s.NewRegion(file(t, 1<<20), false, nil)
+	other.Take([]int{1 << 20}, func([]uint64) {})
+	other.Give(0, 1<<20)
 	r := s.NewRegion(mem, true, nil)
 	var at []uint64
 	r.Take([]int{1 << 20}, func(o []uint64) { at = o })
