@@ -1,0 +1,85 @@
+package conduit
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ibconduit/conduit/flow"
+)
+
+// benchMemory runs f at rank 0 of two over shared memory.
+func benchMemory(b *testing.B, f func(ctx context.Context, j *Job, w *Worker) error) {
+	b.Helper()
+	cfg := withFetches(Config{Fabric: FabricSHM, Getenv: noEnv, Memory: MemoryConfig{Budget: flow.BudgetConfig{Limit: 32 << 20}}}, "same", func(r *FetchRequest) {
+		_ = r.Reply(context.Background(), r.Job().Segment()[:r.Size()])
+	})
+	cfg.Memory.Payloads = map[string]func(*Payload){"in": (*Payload).Release}
+	ctx := b.Context()
+	err := RunLocalConfig(ctx, 2, cfg, func(j *Job) error {
+		for i := range j.Segment() {
+			j.Segment()[i] = 1
+		}
+		if err := j.Barrier(ctx); err != nil || j.Rank() == 1 {
+			return err
+		}
+		return withWorker(j, func(w *Worker) error { return f(ctx, j, w) })
+	})
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+const benchBytes = 64 << 10
+
+func BenchmarkGetSlice64K(b *testing.B) {
+	benchMemory(b, func(_ context.Context, _ *Job, w *Worker) error {
+		dst := make([]byte, benchBytes)
+		b.SetBytes(benchBytes)
+		for b.Loop() {
+			if err := GetSlice(w, dst, At[byte](1, 0)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// benchFetch submits sets of one fetch.
+func benchFetch(b *testing.B, add func(*FetchSet)) {
+	benchMemory(b, func(ctx context.Context, _ *Job, w *Worker) error {
+		b.SetBytes(benchBytes)
+		b.ReportAllocs()
+		for b.Loop() {
+			set := w.NewFetchSet()
+			add(set)
+			l, err := set.Submit(ctx)
+			if err != nil {
+				return err
+			}
+			l.Release()
+		}
+		return nil
+	})
+}
+
+func BenchmarkFetchSlice64K(b *testing.B) {
+	benchFetch(b, func(s *FetchSet) { FetchSlice(s, At[byte](1, 0), benchBytes) })
+}
+
+func BenchmarkFetchFrom64K(b *testing.B) {
+	benchFetch(b, func(s *FetchSet) { FetchFrom[byte](s, 1, "same", benchBytes) })
+}
+
+func BenchmarkSendPayload64K(b *testing.B) {
+	benchMemory(b, func(ctx context.Context, j *Job, w *Worker) error {
+		data := make([]byte, benchBytes)
+		b.SetBytes(benchBytes)
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := w.SendPayload(ctx, 1, "in", data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
