@@ -10,8 +10,8 @@ import (
 )
 
 // FetchSet is data of other ranks that are needed together. They are asked for when there is memory
-// for all of them; the memory is the library's, outside of Go's heap. One goroutine uses a set, that
-// of its worker, and submits or posts it once.
+// for all of them; the memory is the library's, outside of Go's heap. One goroutine uses a set,
+// that of its worker, and submits or posts it once.
 type FetchSet struct {
 	w    *Worker
 	set  *flow.FetchSet
@@ -23,7 +23,7 @@ type FetchSet struct {
 
 // NewFetchSet begins a set. Its errors come with Submit.
 //
-//	set := w.NewFetchSet()
+//	set := conduit.NewFetchSet(w)
 //	left := conduit.FetchSlice(set, p, 64)                       // a get
 //	face := conduit.FetchFrom[float64](set, rank, "face", 64, i) // what a function there makes
 //	lease, err := set.Submit(ctx)
@@ -33,7 +33,7 @@ type FetchSet struct {
 // The worker is who waits and holds (flow.Owner): one that holds the lease of a set must not wait
 // for one that it posted later, which is an [ErrHoldAndWait], unless Config.Memory.Budget has a
 // Reserve; then that serves it.
-func (w *Worker) NewFetchSet() *FetchSet {
+func NewFetchSet(w *Worker) *FetchSet {
 	s := &FetchSet{w: w}
 	switch {
 	case w.peers == nil:
@@ -41,7 +41,7 @@ func (w *Worker) NewFetchSet() *FetchSet {
 	case w.job.memory.budget == nil:
 		s.err = errNoBudget("fetch set", remedyBudget)
 	default:
-		s.set = w.fetcher().owner.NewFetchSet()
+		s.set = fetcherOf(w).owner.NewFetchSet()
 	}
 	return s
 }
@@ -164,7 +164,7 @@ func (l *Lease) Release() {
 func (l *Lease) Handover(to *Worker) {
 	var o *flow.Owner
 	if to != nil && to.peers != nil {
-		o = to.fetcher().owner
+		o = fetcherOf(to).owner
 	}
 	l.l.Handover(o)
 }
@@ -256,7 +256,7 @@ func (p *PendingSet) Test() (*Lease, error) {
 	if err := w.fences.release(w.ctx); err != nil {
 		return nil, err
 	}
-	f := w.fetcher()
+	f := fetcherOf(w)
 	f.reap()
 	l, err := p.p.Test()
 	if err == nil && l == nil {
@@ -303,7 +303,7 @@ func (s *FetchSet) abandoned() {
 	if s.w.peers != nil && len(s.gets) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), drainFor)
 		defer cancel()
-		for s.w.fetcher().next(ctx) == nil {
+		for fetcherOf(s.w).next(ctx) == nil {
 		}
 	}
 }
@@ -345,7 +345,7 @@ func (s *FetchSet) split() (parts []*FetchSet) {
 		f := s.set.At(i)
 		n := f.Bytes()
 		if part == nil || n > most-part.set.Bytes() || messages > 0 && part.set.Len() >= messages || part.overflows(f) {
-			part = s.w.NewFetchSet()
+			part = NewFetchSet(s.w)
 			parts = append(parts, part)
 		}
 		switch f := f.(type) {

@@ -22,8 +22,8 @@ type fetcher struct {
 	err   error       // of the last of these, for the set that waits
 }
 
-// fetcher is made with the first set.
-func (w *Worker) fetcher() *fetcher {
+// fetcherOf is the worker's, which is made with its first set.
+func fetcherOf(w *Worker) *fetcher {
 	if w.fetches == nil {
 		f := &fetcher{w: w, woken: make(chan struct{}, 1)}
 		f.owner = w.job.memory.budget.NewOwner(fmt.Sprintf("a worker of rank %d", w.job.rank), f)
@@ -134,7 +134,7 @@ func (g *getFetch) Start(ended func(error)) {
 		return
 	}
 	g.op = getSlice(g.w, g.mem[:g.n:g.n], g.from, 0)
-	f := g.w.fetcher()
+	f := fetcherOf(g.w)
 	switch {
 	case g.op.err == nil && g.op.h == fabric.Done:
 		g.over(nil)

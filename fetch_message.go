@@ -403,8 +403,8 @@ func (r *FetchRequest) Arg(i int) uint64 {
 	return r.args[i]
 }
 
-// Reply sends the data, at most Size bytes, and returns when they may be reused. The asking rank has
-// memory for them already: Reply waits for a credit and for one answer of that rank, not for
+// Reply sends the data, at most Size bytes, and returns when they may be reused. The asking rank
+// has memory for them already: Reply waits for a credit and for one answer of that rank, not for
 // memory. When ctx ends first, the fetch fails. Errors: am.ErrAnswered after an answer; an
 // *am.RefusedError where the rank waits for the data no more; as of [am.Large.Send].
 func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {

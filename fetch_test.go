@@ -44,7 +44,7 @@ func soon(ctx context.Context, what string, holds func() bool) error {
 // unheld is that nothing of a budget is held, and its accounts are right.
 func unheld(ctx context.Context, j *Job) error {
 	err := soon(ctx, "all bytes come back", func() bool {
-		s, _ := j.MemoryStats()
+		s := j.Budget().MemoryStats()
 		return s.Bulk+s.Small+s.Unscheduled+s.Reserve == 0 && s.Buffers == 0
 	})
 	return errors.Join(err, j.Budget().Check(), j.memory.pages.Verify())
@@ -67,7 +67,7 @@ func TestASetBringsItsData(t *testing.T) {
 			return err
 		}
 		for r := range j.Size() {
-			set := w.NewFetchSet()
+			set := NewFetchSet(w)
 			far := FetchSlice(set, At[byte](r, 0), 100_000)
 			words := FetchSlice(set, At[uint64](r, 800), 3)
 			none := FetchSlice(set, At[uint64](r, 800), 0)
@@ -122,7 +122,7 @@ func TestWhatCannotBeFetchedIsRefused(t *testing.T) {
 	runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
 		far := 1 - j.Rank()
 		submit := func(add func(*FetchSet)) error {
-			set := w.NewFetchSet()
+			set := NewFetchSet(w)
 			add(set)
 			l, err := set.Submit(ctx)
 			if err == nil {
@@ -150,11 +150,11 @@ func TestWhatCannotBeFetchedIsRefused(t *testing.T) {
 
 func TestWithoutABudgetThereAreNoSets(t *testing.T) {
 	runLocal(t, 1, Config{Fabric: FabricSHM}, worked(func(ctx context.Context, j *Job, w *Worker) error {
-		_, err := w.NewFetchSet().Submit(ctx)
-		if _, ok := j.MemoryStats(); ok || j.Budget() != nil || (view{j}).Budget() != nil || j.MemoryStalled() != nil {
+		_, err := NewFetchSet(w).Submit(ctx)
+		if j.Budget() != nil || (view{j}).Budget() != nil {
 			return errors.New("a budget that nobody asked for")
 		}
-		return errors.Join(wantErr(err, ErrNoBudget, "IBCONDUIT_BUDGET"), wantErr(j.SendPayload(ctx, 0, "x", nil), ErrNoBudget, "ReceiveSize"))
+		return errors.Join(wantErr(err, ErrNoBudget, "IBCONDUIT_BUDGET"), wantErr(SendPayload(ctx, j, 0, "x", nil), ErrNoBudget, "ReceiveSize"))
 	}))
 }
 
@@ -166,7 +166,7 @@ func TestHoldAndWaitIsRefusedByWorker(t *testing.T) {
 			cfg.Fabric, cfg.Memory.Budget.Reserve = FabricSHM, reserve
 			runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
 				fetch := func(w *Worker, pages int) (*Lease, error) {
-					set := w.NewFetchSet()
+					set := NewFetchSet(w)
 					FetchSlice(set, At[byte](1-j.Rank(), 0), pages*int(pagepool.Size))
 					return set.Submit(ctx)
 				}
@@ -204,7 +204,7 @@ func TestALargeSetIsServedInParts(t *testing.T) {
 			return err
 		}
 		far := 1 - j.Rank()
-		set := w.NewFetchSet()
+		set := NewFetchSet(w)
 		var gets, made []*Fetched[byte]
 		for i := range 8 {
 			gets = append(gets, FetchSlice(set, At[byte](far, uint64(i*page)), page))
@@ -255,7 +255,7 @@ func TestAFetchIsAnsweredWhenItsDataAreReady(t *testing.T) {
 		arrived := func() error {
 			return until(ctx, "a request arrives", func() bool { r = take(); return r != nil })
 		}
-		set := w.NewFetchSet()
+		set := NewFetchSet(w)
 		made := FetchFrom[uint64](set, far, "later", 2)
 		p, err := set.Post()
 		if err != nil {
@@ -279,12 +279,12 @@ func TestAFetchIsAnsweredWhenItsDataAreReady(t *testing.T) {
 		}
 		lease.Release()
 
-		set = w.NewFetchSet()
+		set = NewFetchSet(w)
 		FetchFrom[uint64](set, far, "later", 2)
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
 		_, err = set.Submit(short)
-		if err := errors.Join(wantErr(err, context.DeadlineExceeded), unheld(ctx, j), arrived()); err != nil {
+		if err := errors.Join(wantErr(err, context.DeadlineExceeded), unheld(ctx, j), w.Barrier(ctx), arrived()); err != nil {
 			return err
 		}
 		err = r.Reply(ctx, nil)
@@ -312,14 +312,14 @@ func TestAnExhaustedBudgetHoldsUpNoReply(t *testing.T) {
 		}
 		far := 1 - j.Rank()
 		sent := make(chan error, 1)
-		go func() { sent <- j.SendPayload(ctx, far, "in", make([]byte, 10000)) }()
-		set := w.NewFetchSet()
+		go func() { sent <- SendPayload(ctx, j, far, "in", make([]byte, 10000)) }()
+		set := NewFetchSet(w)
 		FetchFrom[byte](set, far, "echo", 100, 100, 1)
 		p, err := set.Post()
 		if err != nil {
 			return err
 		}
-		if err := until(ctx, "both wait for memory", func() bool { s, _ := j.MemoryStats(); return s.Waiting == 2 }); err != nil {
+		if err := until(ctx, "both wait for memory", func() bool { s := j.Budget().MemoryStats(); return s.Waiting == 2 }); err != nil {
 			return err
 		}
 		for i := range uint64(100) {
@@ -328,7 +328,7 @@ func TestAnExhaustedBudgetHoldsUpNoReply(t *testing.T) {
 			}
 		}
 		var stall *flow.MemoryStallError
-		if err := j.MemoryStalled(); !errors.As(err, &stall) || len(stall.Holders) != 1 || stall.Holders[0].Bytes != full {
+		if err := j.Budget().Watch(); !errors.As(err, &stall) || len(stall.Holders) != 1 || stall.Holders[0].Bytes != full {
 			return fmt.Errorf("a stall that names no holder: %v", err)
 		}
 		if err := w.Barrier(ctx); err != nil {
@@ -363,7 +363,7 @@ func TestADeathEndsFetches(t *testing.T) {
 				if err := j.Barrier(ctx); err != nil {
 					return err
 				}
-				set := w.NewFetchSet()
+				set := NewFetchSet(w)
 				FetchFrom[byte](set, 2, "never", 100)
 				FetchFrom[byte](set, 1-j.Rank(), "never", 100)
 				_, err := set.Submit(ctx)
@@ -401,7 +401,7 @@ func TestReleasedMemoryLeavesTheProcess(t *testing.T) {
 		runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
 			pattern(j.Segment(), 1) // a get of what has no memory brings none
 			before := rss(t)
-			set := w.NewFetchSet()
+			set := NewFetchSet(w)
 			got := FetchSlice(set, At[byte](0, 0), n)
 			if on.Fabric == FabricSHM {
 				FetchFrom[byte](set, 0, "echo", n, n, 3)
@@ -416,14 +416,14 @@ func TestReleasedMemoryLeavesTheProcess(t *testing.T) {
 			grown := rss(t) - before
 			lease.Release()
 			err = soon(ctx, "idle memory is given back", func() bool {
-				s, _ := j.MemoryStats()
+				s := j.Budget().MemoryStats()
 				return s.Idle == 0
 			})
 			left := rss(t) - before
 			if grown < n || left > grown-n/2 {
 				err = errors.Join(err, fmt.Errorf("%d bytes more were resident with the data, and %d are without", grown, left))
 			}
-			if s, _ := j.MemoryStats(); s.Peaks > s.Limit {
+			if s := j.Budget().MemoryStats(); s.Peaks > s.Limit {
 				err = errors.Join(err, fmt.Errorf("%d bytes had memory, of a limit of %d", s.Peaks, s.Limit))
 			}
 			return errors.Join(err, unheld(ctx, j))
@@ -491,7 +491,7 @@ func TestAnAdaptiveBudgetObserves(t *testing.T) {
 		if b.Interval() <= 0 || b.Largest() <= 0 || b.Stats().Limit <= b.Largest() {
 			return fmt.Errorf("an adaptive budget: %+v", b.Stats())
 		}
-		set := w.NewFetchSet()
+		set := NewFetchSet(w)
 		FetchSlice(set, At[byte](0, 0), 1<<20)
 		l, err := set.Submit(ctx)
 		if err != nil {

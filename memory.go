@@ -28,7 +28,7 @@ var (
 )
 
 // Budget is the budget of a rank's transient memory, see [flow.Budget]. Sets of its own are for
-// fetches that the program implements itself; [Worker.NewFetchSet] has the job's.
+// fetches that the program implements itself; [NewFetchSet] has the job's.
 type Budget struct {
 	*flow.Budget
 	t *transient
@@ -60,26 +60,13 @@ type MemoryStats struct {
 	Idle    int64 // bytes that are free, and not given back to the system yet
 	Peaks   int64 // the most that both were together
 	Given   int64 // bytes given back to the system in all
-	Stalls  uint64
+	Stalls  uint64 // that the watchdog has logged, with the holders of memory
 }
 
-// MemoryStats are the figures of this rank's budget; false without one.
-func (j *Job) MemoryStats() (MemoryStats, bool) {
-	t := j.memory
-	if t.budget == nil {
-		return MemoryStats{}, false
-	}
-	p := t.pages.Stats()
-	return MemoryStats{BudgetStats: t.budget.Stats(), Buffers: int64(p.Used), Idle: int64(p.Warm), Peaks: int64(p.Peak), Given: int64(p.Given), Stalls: t.stalls.Load()}, true
-}
-
-// MemoryStalled is a *flow.MemoryStallError, which names the holders of memory, while the first that
-// waits for some has done so for longer than Budget.StallAfter; else nil. It is logged, too.
-func (j *Job) MemoryStalled() error {
-	if j.memory.budget == nil {
-		return nil
-	}
-	return j.memory.budget.Watch()
+// MemoryStats are the figures of the budget, and of its memory.
+func (b *Budget) MemoryStats() MemoryStats {
+	p := b.t.pages.Stats()
+	return MemoryStats{BudgetStats: b.Stats(), Buffers: int64(p.Used), Idle: int64(p.Warm), Peaks: int64(p.Peak), Given: int64(p.Given), Stalls: b.t.stalls.Load()}
 }
 
 // transient is the transient memory of a job at this rank: its part of the library. The zero value

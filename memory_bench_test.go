@@ -50,7 +50,7 @@ func benchFetch(b *testing.B, add func(*FetchSet)) {
 		b.SetBytes(benchBytes)
 		b.ReportAllocs()
 		for b.Loop() {
-			set := w.NewFetchSet()
+			set := NewFetchSet(w)
 			add(set)
 			l, err := set.Submit(ctx)
 			if err != nil {
@@ -76,7 +76,7 @@ func BenchmarkSendPayload64K(b *testing.B) {
 		b.SetBytes(benchBytes)
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := w.SendPayload(ctx, 1, "in", data); err != nil {
+			if err := SendPayload(ctx, w, 1, "in", data); err != nil {
 				return err
 			}
 		}

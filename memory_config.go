@@ -16,7 +16,7 @@ import (
 )
 
 // MemoryConfig bounds the memory that communication takes for a time: what fetch sets bring
-// ([Worker.NewFetchSet]), payloads that other ranks send ([Job.SendPayload]), and buffers of
+// ([NewFetchSet]), payloads that other ranks send ([SendPayload]), and buffers of
 // collective operations. docs/memory-aware-flow.md has what is guaranteed, and how to choose.
 type MemoryConfig struct {
 	// Budget is how much that may be at this rank, its Limit or, following the machine's memory, its
@@ -35,8 +35,8 @@ type MemoryConfig struct {
 	// what it does not have gets an error. A function is called on a goroutine of its own for each
 	// request, which it answers, or keeps to be answered later.
 	Fetches map[string]func(*FetchRequest)
-	// Payloads take what SendPayload brings, by name, like Fetches. A function is called on a goroutine
-	// of its own. It releases the payload, or keeps it to be released later; Close waits for it.
+	// Payloads take what SendPayload brings, by name, like Fetches. A function is called on a
+	// goroutine of its own. It releases the payload, or keeps it to be released later; Close waits for it.
 	Payloads map[string]func(*Payload)
 }
 

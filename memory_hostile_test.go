@@ -21,7 +21,7 @@ func TestHostileFetchesAndPayloads(t *testing.T) {
 			return err
 		}
 		if j.Rank() == 0 {
-			set := w.NewFetchSet()
+			set := NewFetchSet(w)
 			data := FetchFrom[byte](set, 1, "later", 100)
 			lease, err := set.Submit(ctx)
 			if err != nil {
@@ -57,7 +57,7 @@ func TestHostileFetchesAndPayloads(t *testing.T) {
 			// Payloads beyond the allowance, and for nobody; what was never sent unasked, consumed.
 			m.unasked.Post(ctx, m.via(), 0), m.unasked.PostWith(ctx, m.via(), 0, am.Medium(make([]byte, 1000)), 5),
 			m.consumed.Post(ctx, m.via(), 0, 1<<40, 1<<63), m.consumed.Post(ctx, m.via(), 0))
-		if s, _ := j.MemoryStats(); s.Unscheduled != 0 {
+		if s := j.Budget().MemoryStats(); s.Unscheduled != 0 {
 			err = errors.Join(err, fmt.Errorf("%+v", s))
 		}
 		return errors.Join(err, j.Barrier(ctx), unheld(ctx, j))

@@ -14,14 +14,10 @@ func TestMemoryTestsFindPlantedFaults(t *testing.T) {
 	fault := func(name, file, old, wrong, found string) faulttest.Fault {
 		return faulttest.Fault{Name: name, Edits: []faulttest.Edit{{File: file, Old: old, New: wrong}}, Found: found}
 	}
-	suite := func(run string) faulttest.Suite {
-		return faulttest.Suite{Package: ".", Run: "^" + run + "$", Args: []string{"-test.failfast"}, Timeout: time.Minute}
-	}
-	suite("TestAPayloadIsWithdrawn").Check(t,
-		fault("a withdrawn offer stays", "payload.go", "\tp.offer.Release()\n}\n\n// run", "}\n\n// run", "offer is withdrawn"))
-	suite("TestHostileFetchesAndPayloads").Check(t,
+	run := "^(TestAPayloadIsWithdrawn|TestHostileFetchesAndPayloads|TestAFetchIsAnsweredWhenItsDataAreReady)$"
+	faulttest.Suite{Package: ".", Run: run, Args: []string{"-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
+		fault("a withdrawn offer stays", "payload.go", "\tp.offer.Release()\n}\n\n// run", "}\n\n// run", "offer is withdrawn"),
 		fault("data of any rank", "fetch_message.go", "f.rank != a.From() || ", "", "error <nil>"),
-		fault("data of any length", "fetch_message.go", " || a.Size() > f.n {", " {", "error <nil>"))
-	suite("TestAFetchIsAnsweredWhenItsDataAreReady").Check(t,
+		fault("data of any length", "fetch_message.go", " || a.Size() > f.n {", " {", "error <nil>"),
 		fault("a fetch that is given up waits on", "fetch_message.go", "func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }", "func (f *messageFetch) Cancel() {}", "all bytes come back"))
 }

@@ -51,7 +51,7 @@ func (r *randomRank) fail(format string, args ...any) {
 
 // set makes a set of a few fetches, and a check of its data.
 func (r *randomRank) set(w *Worker) (*FetchSet, func() error) {
-	set := w.NewFetchSet()
+	set := NewFetchSet(w)
 	var checks []func() error
 	for left := 1 + r.rng.IntN(4); left > 0; left-- {
 		from, n := r.rng.IntN(r.j.Size()), 1+r.rng.IntN(r.page*3/2)
@@ -148,7 +148,7 @@ func (r *randomRank) step(ctx context.Context, w *Worker) error {
 		defer cancel()
 		b := make([]byte, n)
 		pattern(b, seed)
-		if err := r.j.SendPayload(c, to, "in", b, uint64(seed)); !tolerated(err) {
+		if err := SendPayload(c, r.j, to, "in", b, uint64(seed)); !tolerated(err) {
 			r.fail("payload: %w", err)
 		}
 	})
@@ -233,7 +233,7 @@ func randomJob(t *testing.T, on Config, dies bool) {
 				if err := r.step(ctx, w); err != nil {
 					return fmt.Errorf("step %d: %w", i, err)
 				}
-				if s, _ := j.MemoryStats(); s.Buffers+s.Idle+s.Acquired+s.Unscheduled > 2*r.limit {
+				if s := j.Budget().MemoryStats(); s.Buffers+s.Idle+s.Acquired+s.Unscheduled > 2*r.limit {
 					return fmt.Errorf("step %d: %+v", i, s)
 				}
 			}

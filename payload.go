@@ -60,9 +60,25 @@ func (t *transient) openPayloads() {
 // before it is sent: SendPayload waits until then, holding nothing, and ranks that send to one have
 // equal parts of its memory. A short payload goes at once where the receiver allows it. Payloads
 // may arrive in any order. The end of ctx withdraws a payload that was not sent. Any goroutine may
-// call it, but no handler. Errors: an *am.RefusedError with the receiver's reason (no such function,
-// larger than its budget or its ReceiveSize); a *PeerDownError; as of [am.Large.Send].
-func (j *Job) SendPayload(ctx context.Context, rank int, name string, payload []byte, args ...uint64) error {
+// call it, but no handler. Errors: an *am.RefusedError with the receiver's reason (no such
+// function, larger than its budget or its ReceiveSize); a *PeerDownError; as of [am.Large.Send].
+func SendPayload(ctx context.Context, v am.Via, rank int, name string, payload []byte, args ...uint64) error {
+	var j *Job
+	switch v := v.(type) {
+	case *Job:
+		j = v
+	case *Worker:
+		if err := v.enter("send payload"); err != nil {
+			return err
+		}
+		defer v.guard.Exit()
+		if err := v.fences.release(ctx); err != nil {
+			return err
+		}
+		j = v.job
+	default:
+		return fmt.Errorf("conduit: send payload %q: %w", name, am.ErrNoEndpoint)
+	}
 	t := j.memory
 	switch {
 	case j.members.has(left):
@@ -87,19 +103,6 @@ func (j *Job) SendPayload(ctx context.Context, rank int, name string, payload []
 		return fmt.Errorf("conduit: payload %q to rank %d: %w", name, rank, err)
 	}
 	return nil
-}
-
-// SendPayload is [Job.SendPayload] for the goroutine that uses the worker: what it wrote before is
-// complete when the receiver has the payload.
-func (w *Worker) SendPayload(ctx context.Context, rank int, name string, payload []byte, args ...uint64) error {
-	if err := w.enter("send payload"); err != nil {
-		return err
-	}
-	defer w.guard.Exit()
-	if err := w.fences.release(ctx); err != nil {
-		return err
-	}
-	return w.job.SendPayload(ctx, rank, name, payload, args...)
 }
 
 func charged(n int) int64 { return int64(max(n, minUnasked)) }

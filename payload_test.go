@@ -26,7 +26,7 @@ func TestPayloadsArriveInTheBudget(t *testing.T) {
 	cfg := withPayloads(withBudget(8), "in", func(p *Payload) {
 		defer p.Release()
 		err := samePattern(p.Data(), int(p.Arg(0)))
-		s, _ := p.Job().MemoryStats()
+		s := p.Job().Budget().MemoryStats()
 		if s.Peak > s.Limit || s.Peaks > s.Limit {
 			err = errors.Join(err, fmt.Errorf("%d bytes of %d", s.Peak, s.Limit))
 		}
@@ -43,7 +43,7 @@ func TestPayloadsArriveInTheBudget(t *testing.T) {
 			for r := range j.Size() {
 				b := make([]byte, 1+(i*1237)%(3*int(pagepool.Size)))
 				pattern(b, i)
-				if err := w.SendPayload(ctx, r, "in", b, uint64(i), 9); err != nil {
+				if err := SendPayload(ctx, w, r, "in", b, uint64(i), 9); err != nil {
 					return err
 				}
 			}
@@ -72,13 +72,13 @@ func TestPayloadsThatCannotComeAreRefused(t *testing.T) {
 	runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
 		far := 1 - j.Rank()
 		refused := func(name string, n int, text string) error {
-			return said[*am.RefusedError](w.SendPayload(ctx, far, name, make([]byte, n)), text)
+			return said[*am.RefusedError](SendPayload(ctx, w, far, name, make([]byte, n)), text)
 		}
 		return errors.Join(
 			refused("other", 10, "no function of this name"),
 			refused("in", 4*int(pagepool.Size)+1, "serves at most"),
-			w.SendPayload(ctx, far, "in", make([]byte, 9000), 1),
-			said[*RankError](w.SendPayload(ctx, 5, "in", nil)),
+			SendPayload(ctx, w, far, "in", make([]byte, 9000), 1),
+			said[*RankError](SendPayload(ctx, w, 5, "in", nil)),
 			w.Barrier(ctx), unheld(ctx, j))
 	}))
 }
@@ -103,7 +103,7 @@ func TestShortPayloadsComeUnasked(t *testing.T) {
 			defer mu.Unlock()
 			return len(held[j.Rank()])
 		}
-		if err := w.SendPayload(ctx, far, "in", b); err != nil { // the first is announced
+		if err := SendPayload(ctx, w, far, "in", b); err != nil { // the first is announced
 			return err
 		}
 		err := until(ctx, "the receiver has said what may come unasked", func() bool {
@@ -112,10 +112,10 @@ func TestShortPayloadsComeUnasked(t *testing.T) {
 			return j.memory.senders[far] != nil
 		})
 		for range 20 {
-			err = errors.Join(err, w.SendPayload(ctx, far, "in", b))
+			err = errors.Join(err, SendPayload(ctx, w, far, "in", b))
 		}
 		err = errors.Join(err, until(ctx, "all arrive", func() bool { return have() == 21 }))
-		s, _ := j.MemoryStats()
+		s := j.Budget().MemoryStats()
 		if want := int64(4<<10) / n * n; s.Unscheduled != want || s.Offered != 15*int64(pagepool.Size) || s.Peak > s.Limit {
 			err = errors.Join(err, fmt.Errorf("%d bytes came unasked, want %d; %d were asked for", s.Unscheduled, want, s.Offered))
 		}
@@ -170,7 +170,7 @@ func TestManySendersShareOneReceiver(t *testing.T) {
 		var all sync.WaitGroup
 		errs := make([]error, each)
 		for i := range each {
-			all.Go(func() { errs[i] = j.SendPayload(ctx, 0, "in", make([]byte, 2*pagepool.Size)) })
+			all.Go(func() { errs[i] = SendPayload(ctx, j, 0, "in", make([]byte, 2*pagepool.Size)) })
 		}
 		all.Wait()
 		return errors.Join(errs...)
@@ -195,9 +195,9 @@ func TestAPayloadIsWithdrawn(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
-		err := wantErr(w.SendPayload(short, 1-j.Rank(), "in", make([]byte, 5000)), context.DeadlineExceeded)
-		err = errors.Join(err, soon(ctx, "the offer is withdrawn", func() bool { s, _ := j.MemoryStats(); return s.Waiting == 0 }), w.Barrier(ctx))
+		err := wantErr(SendPayload(short, w, 1-j.Rank(), "in", make([]byte, 5000)), context.DeadlineExceeded)
+		err = errors.Join(err, soon(ctx, "the offer is withdrawn", func() bool { s := j.Budget().MemoryStats(); return s.Waiting == 0 }), w.Barrier(ctx))
 		j.Budget().Release(full)
-		return errors.Join(err, w.SendPayload(ctx, 1-j.Rank(), "in", make([]byte, 5000)), w.Barrier(ctx), unheld(ctx, j))
+		return errors.Join(err, SendPayload(ctx, w, 1-j.Rank(), "in", make([]byte, 5000)), w.Barrier(ctx), unheld(ctx, j))
 	}))
 }

@@ -1,5 +1,5 @@
-// Package pagepool hands out runs of pages for data that come and go, from memory outside Go's heap,
-// and gives the kernel back what is idle.
+// Package pagepool hands out runs of pages for data that come and go, from memory outside Go's
+// heap, and gives the kernel back what is idle.
 //
 // A [Pool] has areas of two kinds. Slabs it maps itself, as many as are needed, and unmaps when
 // they are empty and idle. A [Region] is a fixed part of a segment, which other ranks write; memory
