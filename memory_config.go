@@ -36,7 +36,7 @@ type MemoryConfig struct {
 	// request, which it answers, or keeps to be answered later.
 	Fetches map[string]func(*FetchRequest)
 	// Payloads take what SendPayload brings, by name, like Fetches. A function is called on a
-	// goroutine of its own. It releases the payload, or keeps it to be released later; Close waits for it.
+	// goroutine of its own. It releases the payload, or keeps it for later. Close waits for it.
 	Payloads map[string]func(*Payload)
 }
 
