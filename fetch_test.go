@@ -62,6 +62,9 @@ func said[E error](err error, texts ...string) error {
 func TestASetBringsItsData(t *testing.T) {
 	cfg := withFetches(withBudget(64), "echo", echoes)
 	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if m := j.Info().Memory; m.Pinned != (j.FabricTo(0) == FabricIBV) || m.Largest != 64*int64(pagepool.Size) || m.Receive != uint64(m.Largest) {
+			return fmt.Errorf("%+v", m)
+		}
 		pattern(j.Segment()[:100_000], j.Rank())
 		if err := w.Barrier(ctx); err != nil {
 			return err

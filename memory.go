@@ -48,6 +48,7 @@ func (j *Job) Budget() *Budget { return j.memory.budget }
 
 // MemoryLayout is what a job has for transient memory.
 type MemoryLayout struct {
+	Largest int64  // what one set or payload may have in bytes; 0: there is no budget
 	Receive uint64 // MemoryConfig.ReceiveSize, in each segment
 	Pinned  bool   // a device has it pinned: it takes memory all the time
 }
@@ -56,10 +57,10 @@ type MemoryLayout struct {
 // came unasked: at most the budget's limit.
 type MemoryStats struct {
 	flow.BudgetStats
-	Buffers int64 // bytes of fetched data and payloads that have memory
-	Idle    int64 // bytes that are free, and not given back to the system yet
-	Peaks   int64 // the most that both were together
-	Given   int64 // bytes given back to the system in all
+	Buffers int64  // bytes of fetched data and payloads that have memory
+	Idle    int64  // bytes that are free, and not given back to the system yet
+	Peaks   int64  // the most that both were together
+	Given   int64  // bytes given back to the system in all
 	Stalls  uint64 // that the watchdog has logged, with the holders of memory
 }
 
@@ -153,8 +154,11 @@ func (t *transient) pinned() bool {
 }
 
 func (t *transient) layout() (l MemoryLayout) {
+	if t.budget != nil {
+		l.Largest = t.budget.Largest()
+	}
 	if t.region != nil {
-		l = MemoryLayout{Receive: t.region.Bytes(), Pinned: t.pinned()}
+		l.Receive, l.Pinned = t.region.Bytes(), t.pinned()
 	}
 	return l
 }
