@@ -303,7 +303,7 @@ func (s *FetchSet) abandoned() {
 	if s.w.peers != nil && len(s.gets) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), drainFor)
 		defer cancel()
-		for fetcherOf(s.w).next(ctx) == nil {
+		for fetcherOf(s.w).next(ctx, (*Pending).Wait) == nil {
 		}
 	}
 }

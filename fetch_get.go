@@ -39,7 +39,7 @@ func (f *fetcher) Park(ctx context.Context) error {
 		return f.failure()
 	}
 	if len(f.gets) > 0 {
-		return f.next(ctx)
+		return f.next(ctx, (*Pending).Wait)
 	}
 	select {
 	case <-f.woken:
@@ -69,12 +69,12 @@ func (f *fetcher) Unpark() {
 var errNoGet = errors.New("conduit: no get is in flight")
 
 // next waits for the get that was posted first. Its outcome is its set's affair.
-func (f *fetcher) next(ctx context.Context) error {
+func (f *fetcher) next(ctx context.Context, wait func(*Pending, context.Context) error) error {
 	if len(f.gets) == 0 {
 		return errNoGet
 	}
 	g := f.gets[0]
-	err := g.op.Wait(ctx)
+	err := wait(&g.op, ctx)
 	if g.op.h != fabric.Done {
 		return err // it goes on: ctx has ended, or another goroutine uses the worker
 	}
@@ -94,12 +94,13 @@ func (f *fetcher) reap() {
 	})
 }
 
-// flushed ends all gets, when the worker's lanes have nothing in flight; f may be nil.
+// flushed ends all gets, when the worker's lanes have nothing in flight, inside a call of the
+// worker; f may be nil.
 func (f *fetcher) flushed(ctx context.Context) {
 	if f == nil || ctx.Err() != nil {
 		return
 	}
-	for f.next(ctx) == nil {
+	for f.next(ctx, (*Pending).wait) == nil {
 	}
 	for _, g := range f.lost {
 		g.over(g.err)

@@ -27,7 +27,8 @@ const (
 
 	maxFetchArgs = am.MaxArgs - 3
 	maxFetchText = 512 // of an error, in bytes
-	// maxRequests is how many requests of one rank may be unanswered here.
+	// maxRequests is how many requests of one rank may be unanswered here. More are refused, and as
+	// many again, whose refusals are not taken, dropped.
 	maxRequests = 4096
 )
 
@@ -361,8 +362,9 @@ func (t *transient) asks(c *am.Call) {
 	t.mu.Unlock()
 	f, ok := t.makers[c.Arg(2)]
 	switch n := r.open.Add(1); {
-	case c.Len() < 3 || r.size == 0:
-		go r.Fail(t.job.life, errors.New("the request is malformed"))
+	case c.Len() < 3 || r.size == 0 || n > 2*maxRequests:
+		r.open.Add(-1)
+		t.job.cfg.Logger.Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
 	case !ok:
 		go r.Fail(t.job.life, errors.New("it has no function of this name (Config.Memory.Fetches)"))
 	case n > maxRequests:

@@ -426,8 +426,8 @@ func TestReleasedMemoryLeavesTheProcess(t *testing.T) {
 			if grown < n || left > grown-n/2 {
 				err = errors.Join(err, fmt.Errorf("%d bytes more were resident with the data, and %d are without", grown, left))
 			}
-			if s := j.Budget().MemoryStats(); s.Peaks > s.Limit {
-				err = errors.Join(err, fmt.Errorf("%d bytes had memory, of a limit of %d", s.Peaks, s.Limit))
+			if s := j.Budget().MemoryStats(); s.MemoryPeak > s.Limit {
+				err = errors.Join(err, fmt.Errorf("%d bytes had memory, of a limit of %d", s.MemoryPeak, s.Limit))
 			}
 			return errors.Join(err, unheld(ctx, j))
 		}))
@@ -502,5 +502,32 @@ func TestAnAdaptiveBudgetObserves(t *testing.T) {
 		}
 		l.Release()
 		return unheld(ctx, j)
+	}))
+}
+
+// lateLane is a lane whose gets end when they are waited for.
+type lateLane struct{ fabric.Lane }
+
+func (lateLane) Wait(context.Context, fabric.Handle) (uint64, error) { return 0, nil }
+
+// What a set that was given up had in flight, and what failed in part, ends with a flush.
+func TestAFlushEndsGetsThatWereGivenUp(t *testing.T) {
+	cfg := withBudget(8)
+	cfg.Fabric = FabricSHM
+	runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		f := fetcherOf(w)
+		var ends []error
+		get := func(err error) *getFetch {
+			return &getFetch{w: w, err: err, op: Pending{w: w, lane: lateLane{}, h: 7}, ended: func(err error) { ends = append(ends, err) }}
+		}
+		failed := errors.New("on purpose")
+		f.gets, f.lost = []*getFetch{get(nil), get(nil)}, []*getFetch{get(failed)}
+		if err := w.Flush(ctx); err != nil {
+			return err
+		}
+		if len(ends) != 3 || ends[0] != nil || ends[2] != failed || len(f.gets)+len(f.lost) != 0 {
+			return fmt.Errorf("ended: %v", ends)
+		}
+		return nil
 	}))
 }

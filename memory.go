@@ -57,17 +57,17 @@ type MemoryLayout struct {
 // came unasked: at most the budget's limit.
 type MemoryStats struct {
 	flow.BudgetStats
-	Buffers int64  // bytes of fetched data and payloads that have memory
-	Idle    int64  // bytes that are free, and not given back to the system yet
-	Peaks   int64  // the most that both were together
-	Given   int64  // bytes given back to the system in all
-	Stalls  uint64 // that the watchdog has logged, with the holders of memory
+	Buffers    int64  // bytes of fetched data and payloads that have memory
+	Idle       int64  // bytes that are free, and not given back to the system yet
+	MemoryPeak int64  // the most that both were together
+	Given      int64  // bytes given back to the system in all
+	Stalls     uint64 // that the watchdog has logged, with the holders of memory
 }
 
 // MemoryStats are the figures of the budget, and of its memory.
 func (b *Budget) MemoryStats() MemoryStats {
 	p := b.t.pages.Stats()
-	return MemoryStats{BudgetStats: b.Stats(), Buffers: int64(p.Used), Idle: int64(p.Warm), Peaks: int64(p.Peak), Given: int64(p.Given), Stalls: b.t.stalls.Load()}
+	return MemoryStats{BudgetStats: b.Stats(), Buffers: int64(p.Used), Idle: int64(p.Warm), MemoryPeak: int64(p.Peak), Given: int64(p.Given), Stalls: b.t.stalls.Load()}
 }
 
 // transient is the transient memory of a job at this rank: its part of the library. The zero value

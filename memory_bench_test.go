@@ -2,6 +2,9 @@ package conduit
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ibconduit/conduit/flow"
@@ -82,4 +85,64 @@ func BenchmarkSendPayload64K(b *testing.B) {
 		}
 		return nil
 	})
+}
+
+// BenchmarkIncast has three ranks send payloads of 64 KiB to one, whose budget has memory for so
+// many.
+func BenchmarkIncast(b *testing.B) {
+	for _, budget := range []int64{2, 4, 8, 16, 1024} {
+		b.Run(fmt.Sprintf("budget=%d", budget), func(b *testing.B) {
+			const senders, each = 3, 8
+			var got atomic.Int64
+			arrived := make(chan struct{}, 1)
+			cfg := Config{Fabric: FabricSHM, Getenv: noEnv, Memory: MemoryConfig{Budget: flow.BudgetConfig{Limit: budget * benchBytes, Small: -1, Unscheduled: -1}}}
+			cfg.Memory.Payloads = map[string]func(*Payload){"in": func(p *Payload) {
+				var sum byte
+				for _, v := range p.Data() {
+					sum += v
+				}
+				p.Release()
+				if got.Add(1+int64(sum&0))%(senders*each) == 0 {
+					arrived <- struct{}{}
+				}
+			}}
+			ctx := b.Context()
+			b.SetBytes(senders * each * benchBytes)
+			round := make([]chan struct{}, senders+1)
+			for i := range round {
+				round[i] = make(chan struct{})
+			}
+			err := RunLocalConfig(ctx, senders+1, cfg, func(j *Job) error {
+				if j.Rank() > 0 {
+					data := make([]byte, benchBytes)
+					for range round[j.Rank()] {
+						var all sync.WaitGroup
+						for range each {
+							all.Go(func() { _ = SendPayload(ctx, j, 0, "in", data) })
+						}
+						all.Wait()
+					}
+					return nil
+				}
+				for b.Loop() {
+					for _, r := range round[1:] {
+						r <- struct{}{}
+					}
+					<-arrived
+				}
+				for _, r := range round[1:] {
+					close(r)
+				}
+				s := j.Budget().MemoryStats()
+				b.ReportMetric(float64(s.Peak)/benchBytes, "peak-payloads")
+				if s.Peak > s.Limit || s.MemoryPeak > s.Limit {
+					return fmt.Errorf("%d bytes held, %d with memory, of %d", s.Peak, s.MemoryPeak, s.Limit)
+				}
+				return nil
+			})
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
 }

@@ -20,9 +20,9 @@ import (
 // collective operations. docs/memory-aware-flow.md has what is guaranteed, and how to choose.
 type MemoryConfig struct {
 	// Budget is how much that may be at this rank, its Limit or, following the machine's memory, its
-	// Adapt. Join fills in Memory and Peers, which must be unset. Ranks may differ, but all have a
-	// budget or none. Default: IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T, or
-	// "adaptive"), else none: then nothing is bounded, and there are no fetch sets.
+	// Adapt. Join fills in Memory and Peers, which must be unset. Ranks may differ. Default:
+	// IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T, or "adaptive"), else none: then
+	// nothing is bounded, and there are no fetch sets.
 	Budget flow.BudgetConfig
 	// ReceiveSize is how many bytes of each segment are for what other ranks write: the data of
 	// FetchFrom and of SendPayload, none of which may be larger, nor what one set fetches so. Equal on

@@ -27,7 +27,7 @@ func TestPayloadsArriveInTheBudget(t *testing.T) {
 		defer p.Release()
 		err := samePattern(p.Data(), int(p.Arg(0)))
 		s := p.Job().Budget().MemoryStats()
-		if s.Peak > s.Limit || s.Peaks > s.Limit {
+		if s.Peak > s.Limit || s.MemoryPeak > s.Limit {
 			err = errors.Join(err, fmt.Errorf("%d bytes of %d", s.Peak, s.Limit))
 		}
 		mu.Lock()
