@@ -6,7 +6,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // FetchSet is data of other ranks that are needed together. They are asked for when there is memory
@@ -238,6 +240,11 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	w.guard.Exit() // the lanes' operations take it
+	lockrank.CheckCommunication("fetch")
+	if w.job.cfg.Handlers.InHandler() {
+		p.Cancel()
+		return nil, fmt.Errorf("conduit: fetch: %w", am.ErrInHandler)
+	}
 	if err := w.fences.release(ctx); err != nil {
 		p.Cancel()
 		return nil, err

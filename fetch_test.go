@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
@@ -529,5 +530,30 @@ func TestAFlushEndsGetsThatWereGivenUp(t *testing.T) {
 			return fmt.Errorf("ended: %v", ends)
 		}
 		return nil
+	}))
+}
+
+// A handler fetches nothing: the data may need a message to arrive.
+func TestAHandlerDoesNotFetch(t *testing.T) {
+	if owner.Checked {
+		t.Skip("the debug build panics")
+	}
+	var w *Worker
+	table := am.NewTable()
+	h := table.Handle("fetch", func(c *am.Call) {
+		set := NewFetchSet(w)
+		FetchSlice(set, At[byte](0, 0), 8)
+		_, err := set.Submit(context.Background())
+		_ = c.ReplyWith(am.Medium([]byte(fmt.Sprint(err))))
+	})
+	cfg := withBudget(8)
+	cfg.Fabric, cfg.Handlers = FabricSHM, table
+	runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, own *Worker) error {
+		w = own
+		r, err := h.Call(ctx, j, 0)
+		if err != nil || !strings.Contains(string(r.Data), am.ErrInHandler.Error()) {
+			return fmt.Errorf("%q, %w", r.Data, err)
+		}
+		return unheld(ctx, j)
 	}))
 }

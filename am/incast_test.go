@@ -19,8 +19,8 @@ const (
 	incastRate    = 12.5e9   // bytes a second that the receiver consumes: a link's, 100 Gbit/s
 )
 
-// incast is eight ranks that send to one, which consumes their payloads one after another, in memory
-// of a budget. Tasks of a simulation run one at a time.
+// incast is eight ranks that send to one, which consumes their payloads one after another, in
+// memory of a budget. Tasks of a simulation run one at a time.
 type incast struct {
 	b       *flow.Budget
 	table   *am.Table
