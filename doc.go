@@ -78,8 +78,8 @@
 //
 // With a budget ([Config].Memory) data that a rank needs for a while are fetched when there is
 // memory for them ([NewFetchSet]), and large payloads wait for memory at their receiver
-// ([SendPayload]): so communication takes no more than the budget. docs/memory-aware-flow.md has the
-// rules.
+// ([SendPayload]): so communication takes no more than the budget. docs/memory-aware-flow.md has
+// the rules.
 //
 // # Fences and parts
 //
