@@ -319,12 +319,8 @@ func (h *Heap) globalAlloc(ctx context.Context, op string, count, size, align ui
 func (h *Heap) callTake(ctx context.Context, args ...uint64) (am.Reply, error) {
 	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
-	p, err := h.take.Start(ctx, h.via, 0, am.Payload{}, args...)
-	if err != nil {
-		return am.Reply{}, err
-	}
-	r, err := p.Wait(ctx)
-	if err != nil && ctx.Err() != nil {
+	r, p, err := h.take.StartWait(ctx, h.via, 0, args...)
+	if p != nil {
 		h.env.Host().Go("heap", func() {
 			ctx, cancel := h.env.Host().WithTimeout(context.Background(), h.cfg.Timeout)
 			defer cancel()

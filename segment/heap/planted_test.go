@@ -42,7 +42,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "wrong frees are ignored", Found: "twice",
 			Edits: edit("heap.go", "		err = why\n", "		err = nil\n")},
 		faulttest.Fault{Name: "a block that nobody waits for is lost", Found: "163840 bytes",
-			Edits: edit("heap.go", "if err != nil && ctx.Err() != nil {\n		h.env", "if false {\n		h.env")},
+			Edits: edit("heap.go", "if p != nil {\n		h.env", "if false {\n		h.env")},
 		faulttest.Fault{Name: "AllFree does not wait", Found: "freed before the last|in use: <nil>",
 			Edits: edit("all.go", "	if err := h.compare(ctx, op, mine); err != nil {\n		if errors.As", "	if err := error(nil); err != nil {\n		_ = mine\n		if errors.As")},
 		faulttest.Fault{Name: "a page less", Found: "the whole heap|page [0-9]+ of 64",
