@@ -114,3 +114,39 @@ func TestARefusedGlobalAllocHasFigures(t *testing.T) {
 		return nil
 	}))
 }
+
+// What cannot fit beside the global blocks in use asks no rank for memory, and the error has the
+// figures of rank 0's local heap too.
+func TestWhatCannotFitReclaimsNothing(t *testing.T) {
+	ranks(t, 3, 64, Config{}, on0(func(ctx context.Context, m *member) error {
+		if _, err := m.h.Alloc(ctx, 10*page, page); err != nil {
+			return err
+		}
+		if _, err := m.h.GlobalAlloc(ctx, 3, 20*page, page); err != nil {
+			return err
+		}
+		before := m.h.Stats().Reclaims
+		for _, n := range []uint64{45 * page, 65 * page, 1 << 50} {
+			_, err := m.h.GlobalAlloc(ctx, 3, n, page)
+			e := (*NoMemoryError)(nil)
+			if !errors.As(err, &e) || e.LocalInUse != 10*page || e.GlobalInUse != 20*page || !strings.Contains(err.Error(), "rank 0 uses 40960") {
+				return fmt.Errorf("%d bytes: %v", n, err)
+			}
+		}
+		if after := m.h.Stats().Reclaims; after != before {
+			return fmt.Errorf("%d reclaims", after-before)
+		}
+		// One block is of rank 0's local heap, whose largest free block is another.
+		_, err := m.h.GlobalAlloc(ctx, 1, 50*page, 0)
+		if e := (*NoMemoryError)(nil); !errors.As(err, &e) || e.LargestFree < 34*page || e.LocalInUse != 10*page {
+			return fmt.Errorf("one block: %v", err)
+		}
+		if _, err := m.h.GlobalAlloc(ctx, 3, 40*page, page); !errors.Is(err, ErrNoSharedMemory) {
+			return fmt.Errorf("what local heaps are in the way of: %v", err)
+		}
+		if after := m.h.Stats().Reclaims; after == before {
+			return errors.New("no reclaim where one might have helped")
+		}
+		return nil
+	}))
+}

@@ -15,7 +15,7 @@ var ErrBadFree = errors.New("not a block in use")
 // request may succeed. Sizes are in bytes.
 type NoMemoryError struct {
 	Op        string // "alloc", "global alloc", "all alloc"
-	Rank      int    // whose local heap was to give it, 0 for the global heap
+	Rank      int    // whose local heap was to give it; 0 for the global heap, which rank 0 has
 	Requested uint64 // at each rank
 	Align     uint64
 	HeapSize  uint64 // that each rank gives

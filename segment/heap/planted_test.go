@@ -32,7 +32,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "the global heap never shrinks", Found: "local again: ",
 			Edits: edit("root.go", "			r.trimGlobal()\n			limit, epoch", "			limit, epoch")},
 		faulttest.Fault{Name: "local heaps never shrink", Found: "global again: ",
-			Edits: edit("root.go", "if !ok && r.reclaim(ctx) == nil {", "if false {")},
+			Edits: edit("root.go", "if !ok && r.canFit(n, align) && r.reclaim(ctx) == nil {", "if false {")},
 		faulttest.Fault{Name: "growth asks for more than is left", Found: "page [0-9]+ of 64|the whole heap",
 			Edits: edit("boundary.go", "if least > room {", "if max(want, least) > room {")},
 		faulttest.Fault{Name: "only the top bits are looked at", Found: "blocks of [0-9]+ bytes",
