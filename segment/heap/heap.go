@@ -415,6 +415,8 @@ func (h *Heap) freeHere(off uint64) error {
 	switch {
 	case !inside && h.root != nil:
 		err = h.root.release(p)
+	case !inside && off < h.size:
+		err = &FreeError{Ptr: p, Reason: WrongHeap}
 	case !inside:
 		err = &FreeError{Ptr: p, Reason: Outside}
 	case err != nil:

@@ -16,7 +16,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 	}
 	faulttest.Suite{
 		Package: "segment/heap", Args: []string{"-operations=60000", "-test.failfast"}, Timeout: 2 * time.Minute,
-		Run: "^Test(RandomWorlds|TheWhole|TheLast|Growth|AGlobal|ACount|WrongFrees|Freed|TheError|AllFreeW|ADead|AnAband)",
+		Run: "^Test(RandomWorlds|TheWhole|TheLast|Growth|AGlobal|ACount|WrongFrees|Freed|FreeWaits|TheError|AllFreeW|ADead|AnAband|AnOver|MemoryIs|WhatCannot)",
 	}.Check(t,
 		faulttest.Fault{Name: "an overtaken reply counts", Found: "I1: |figures that cannot be",
 			Edits: edit("heap.go", "case epoch < h.epoch:", "case false:")},
@@ -49,5 +49,21 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 			Edits: edit("boundary.go", "room := b.size - b.global\n", "room := b.size - b.global\n	room -= min(room, 4096)\n")},
 		faulttest.Fault{Name: "the heaps meet", Found: "I2: |in use: <nil>",
 			Edits: edit("boundary.go", "if n > b.size-b.local-b.global {", "if n > b.size-b.global {")},
+		faulttest.Fault{Name: "Free does not wait for the owner", Found: "when Free has returned|figures that|in use: <nil>",
+			Edits: edit("heap.go", "	r, err := h.free.Call(ctx, h.via, p.Rank(), p.off)\n", "	r, err := am.Reply{}, h.free.Post(ctx, h.via, p.Rank(), p.off)\n")},
+		faulttest.Fault{Name: "a global block is freed at any rank", Found: "a global block at",
+			Edits: edit("heap.go", "err = &FreeError{Ptr: p, Reason: WrongHeap}", "return nil")},
+		faulttest.Fault{Name: "a handler does what may wait", Found: "again: the whole heap|freed: |round [0-9]: rank",
+			Edits: edit("root.go", "if err := r.service.Post(func(ctx context.Context) { f(ctx, d.Reply) }); err != nil {", "if f(context.Background(), d.Reply); false {")},
+		faulttest.Fault{Name: "nobody is told who reserves", Found: "rank [0-9]: conduit: all alloc",
+			Edits: edit("boundary.go", "b.local, b.by = to, rank", "b.local = to")},
+		faulttest.Fault{Name: "only rank 0 gets the error", Found: "of an AllAlloc, rank 0|rank [0-9]: <nil>|rank [0-9]: [0-9]+ blocks",
+			Edits: edit("all.go", "		o.setError(err)\n", "		if o.setError(err); err != nil {\n			o.kind = errorNone\n		}\n")},
+		faulttest.Fault{Name: "a failed growth changes the boundary", Found: "I1: |I2: |I3: |the whole heap",
+			Edits: edit("boundary.go", "	if n > b.size-b.local-b.global {\n		return false\n	}\n	b.global += n\n", "	b.global += n\n	if b.global > b.size-b.local {\n		return false\n	}\n")},
+		faulttest.Fault{Name: "without rank 0 a rank asks for ever", Found: "rank 0 is dead: ",
+			Edits: edit("heap.go", "		return fmt.Errorf(\"conduit: alloc of %d bytes: rank 0, which", "		h.env.Host().Sleep(time.Second)\n		return nil\n		return fmt.Errorf(\"conduit: alloc of %d bytes: rank 0, which")},
+		faulttest.Fault{Name: "a reclaim that cannot help", Found: "[0-9] reclaims",
+			Edits: edit("root.go", "if !ok && r.canFit(n, align) && r.reclaim(ctx) == nil {", "if !ok && r.reclaim(ctx) == nil {")},
 	)
 }
