@@ -162,18 +162,22 @@ func (a *Buddy) find(off uint64) (order int, ok bool) {
 	if off >= a.length || off%minBuddy != 0 {
 		return 0, false
 	}
+	if off%PageSize == 0 { // first, as the trees of large blocks are better not touched
+		if o := a.large[off>>pageShift]; o != 0 {
+			return int(o), true
+		}
+	}
 	t, n := &a.trees[off>>pageShift], node(off, 0)
 	for o := 0; o < pageOrder; o++ {
 		if t.has(n) {
 			return o, true
 		}
 		if n%2 != 0 { // larger ones begin before
-			return 0, false
+			break
 		}
 		n /= 2
 	}
-	o := a.large[off>>pageShift]
-	return int(o), o != 0
+	return 0, false
 }
 
 func (a *Buddy) why(off uint64) error {

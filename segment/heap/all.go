@@ -32,7 +32,7 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 	buf := o.encode()
 	if err := h.team.Broadcast(ctx, 0, buf); err != nil {
 		if h.rank == 0 && !o.ptr.IsNull() {
-			err = errors.Join(err, h.freeHere(o.ptr.off)) // a rank that has the pointer finds the team broken
+			err = errors.Join(err, h.freeHere(o.ptr.off, false)) // a rank that has the pointer finds the team broken
 		}
 		return Ptr{}, fmt.Errorf("conduit: %s: %w", op, err)
 	}
@@ -66,7 +66,7 @@ func (h *Heap) AllFree(ctx context.Context, p Ptr) error {
 	}
 	buf := make([]byte, 16)
 	if h.rank == owner {
-		if e := (*FreeError)(nil); errors.As(h.freeHere(p.off), &e) {
+		if e := (*FreeError)(nil); errors.As(h.freeHere(p.off, false), &e) {
 			buf[0] = byte(e.Reason)
 			binary.LittleEndian.PutUint64(buf[8:], e.Block.off)
 		}

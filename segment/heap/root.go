@@ -151,7 +151,7 @@ func (r *root) give(off uint64, reply func(...uint64) error) {
 	}
 	r.bound.mu.Unlock()
 	if reply(statusDone, off, epoch, limit) != nil {
-		_ = r.h.freeHere(off)
+		_ = r.h.freeHere(off, false)
 	}
 }
 
