@@ -23,7 +23,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "growth is granted during a reclaim", Found: "I1: |I2: |overlap",
 			Edits: append(edit("root.go", "	if b.busy {\n		return 0, b.epoch\n	}\n", ""),
 				edit("root.go", "if r.bound.busy { // the limit may be lower soon", "if false {")...)},
-		faulttest.Fault{Name: "the last reply counts, not the largest", Found: "I1: |within the limit|grow by",
+		faulttest.Fault{Name: "the last reply counts, not the largest", Found: "I1: |within the limit|grow by|limits of 4 and 2",
 			Edits: edit("heap.go", "h.limit = max(h.limit, limit)\n	}\n}", "h.limit = limit\n	}\n}")},
 		faulttest.Fault{Name: "the limit stays when the heap is trimmed", Found: "I1: |overlap|figures that|in use: <nil>|a small block",
 			Edits: edit("heap.go", "h.limit, h.last = h.length, 0", "h.last = 0")},
