@@ -36,12 +36,12 @@ func (a *Array[T]) slice(w *Worker, kind fabric.Kind, mem []T, i int) error {
 	}
 	r := a.layout.At(uint64(i))
 	if a.run(r, len(mem)) == len(mem) {
-		return w.startPiece(kind, pieceOf(a.ptr(r), mem)).finish()
+		return startPiece(w, kind, pieceOf(a.ptr(r), mem)).finish()
 	}
 	// Rank after rank: a rank's blocks lie one behind the other.
 	block := int(a.layout.Block())
 	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
-	return w.transfer(kind, func() (x piece, more bool) {
+	return transfer(w, kind, func() (x piece, more bool) {
 		if at >= end {
 			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
 				return x, false
@@ -124,7 +124,7 @@ func (a *Array[T]) strided(w *Worker, kind fabric.Kind, mem []T, i, stride int) 
 // scattered transfers each element of mem from or to a place of its own.
 func scattered[T any](w *Worker, kind fabric.Kind, mem []T, at func(k int) Ptr[T]) error {
 	k := 0
-	return w.transfer(kind, func() (x piece, more bool) {
+	return transfer(w, kind, func() (x piece, more bool) {
 		if k == len(mem) {
 			return x, false
 		}
@@ -179,7 +179,7 @@ func runs[T any](w *Worker, kind fabric.Kind, mem []T, p Ptr[T], run, stride int
 	if err := p.typeErr(); err != nil {
 		return err
 	}
-	return w.transfer(kind, func() (x piece, more bool) {
+	return transfer(w, kind, func() (x piece, more bool) {
 		if len(mem) == 0 {
 			return x, false
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Slices of arrays, and strided and indexed transfers, are many pieces. Those that follow each other
-// at a rank are one request: as they are where they follow each other in memory too, else packed in
-// a buffer of the worker. Networks copy such small pieces anyway.
+// Slices of arrays, and strided and indexed transfers, are many pieces. Those that follow each
+// other at a rank are one request: as they are where they follow each other in memory too, else
+// packed in a buffer of the worker. Networks copy such small pieces anyway.
 
 const (
 	// maxPieces is how many pieces are looked at together: a worker keeps a list of them.
@@ -43,6 +43,7 @@ func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceDat
 
 // transfers are what a worker needs for pieces.
 type transfers struct {
+	w       *Worker
 	list    []piece
 	started []run
 	buf     []byte // of packed runs
@@ -58,17 +59,18 @@ type run struct {
 }
 
 // transfer gets or puts pieces until next has no more, in chains, and waits for all of them. Pieces
-// go in the order of their places: those to one rank are one doorbell, as far as the queue has room.
-// After an error it starts no more, and waits for those that it has started.
-func (w *Worker) transfer(kind fabric.Kind, next func() (x piece, more bool)) (first error) {
+// go in the order of their places: those to one rank are one doorbell, as far as the queue has
+// room. After an error it starts no more, and waits for those that it has started.
+func transfer(w *Worker, kind fabric.Kind, next func() (x piece, more bool)) (first error) {
 	t := &w.transfers
+	t.w = w
 	for more := true; more && first == nil; {
-		if more, first = w.list(kind, next); first != nil {
+		if more, first = t.collect(kind, next); first != nil {
 			break
 		}
 		for left := t.list; len(left) > 0 && first == nil; {
 			start := func() (err error) {
-				left, err = w.startRuns(kind, left)
+				left, err = t.start(kind, left)
 				return err
 			}
 			if w.inChain { // which the waits below post
@@ -86,9 +88,8 @@ func (w *Worker) transfer(kind fabric.Kind, next func() (x piece, more bool)) (f
 	return first
 }
 
-// list lists pieces in the order of their places. What is mapped here is copied at once.
-func (w *Worker) list(kind fabric.Kind, next func() (x piece, more bool)) (more bool, err error) {
-	t := &w.transfers
+// collect lists pieces in the order of their places. What is mapped here is copied at once.
+func (t *transfers) collect(kind fabric.Kind, next func() (x piece, more bool)) (more bool, err error) {
 	t.list = t.list[:0]
 	sorted := true
 	for more = true; more && len(t.list) < maxPieces; {
@@ -96,8 +97,8 @@ func (w *Worker) list(kind fabric.Kind, next func() (x piece, more bool)) (more 
 		if x, more = next(); !more {
 			break
 		}
-		if w.mapped(x.node, x.off, uint64(len(x.mem))) != nil {
-			if err := w.startPiece(kind, x).err; err != nil {
+		if t.w.mapped(x.node, x.off, uint64(len(x.mem))) != nil {
+			if err := startPiece(t.w, kind, x).err; err != nil {
 				return false, err
 			}
 			continue
@@ -111,13 +112,13 @@ func (w *Worker) list(kind fabric.Kind, next func() (x piece, more bool)) (more 
 	return more, nil
 }
 
-// startRuns starts the pieces of one chain, and returns those that there was no room for.
-func (w *Worker) startRuns(kind fabric.Kind, list []piece) (left []piece, err error) {
+// start starts the pieces of one chain, and returns those that there was no room for.
+func (t *transfers) start(kind fabric.Kind, list []piece) (left []piece, err error) {
 	for full := false; len(list) > 0 && !full; {
 		var n, bytes int
 		var packed bool
-		n, bytes, packed, full = w.nextRun(list)
-		if err := w.startRun(kind, list[:n], bytes, packed); err != nil {
+		n, bytes, packed, full = t.nextRun(list)
+		if err := t.startRun(kind, list[:n], bytes, packed); err != nil {
 			return nil, err
 		}
 		list = list[n:]
@@ -127,18 +128,18 @@ func (w *Worker) startRuns(kind fabric.Kind, list []piece) (left []piece, err er
 
 // nextRun is how many pieces at the begin of a list are one run, and their bytes. Packed: they do
 // not follow each other in memory. Full: there is no room for more packed pieces.
-func (w *Worker) nextRun(list []piece) (n, bytes int, packed, full bool) {
+func (t *transfers) nextRun(list []piece) (n, bytes int, packed, full bool) {
 	small := true
 	for ; n < len(list); n++ {
 		x := &list[n]
-		small = small && w.packs(x.mem)
+		small = small && t.packs(x.mem)
 		if n > 0 {
 			before := &list[n-1]
 			if x.node != before.node || x.off != before.off+uint64(len(before.mem)) {
 				break
 			}
 			if packed || addressOf(x.mem) != addressOf(before.mem)+uintptr(len(before.mem)) {
-				full = small && w.transfers.packed+bytes+len(x.mem) > packMost
+				full = small && t.packed+bytes+len(x.mem) > packMost
 				if !small || full {
 					break
 				}
@@ -152,20 +153,20 @@ func (w *Worker) nextRun(list []piece) (n, bytes int, packed, full bool) {
 
 // packs reports whether a piece may be packed. From and to the segment networks move all but small
 // puts without a copy.
-func (w *Worker) packs(mem []byte) bool {
-	if len(mem) <= w.job.networks.copyMax {
+func (t *transfers) packs(mem []byte) bool {
+	if len(mem) <= t.w.job.networks.copyMax {
 		return true
 	}
-	seg := w.job.seg.User()
+	seg := t.w.job.seg.User()
 	return len(mem) < packBelow && addressOf(mem)-addressOf(seg) >= uintptr(len(seg))
 }
 
 // startRun starts the request of a run.
-func (w *Worker) startRun(kind fabric.Kind, all []piece, bytes int, packed bool) error {
+func (t *transfers) startRun(kind fabric.Kind, all []piece, bytes int, packed bool) error {
 	x := all[0]
 	r := run{pieces: all}
 	if packed {
-		r.packed = w.transfers.room(bytes)
+		r.packed = t.room(bytes)
 		x.mem = r.packed
 		if kind == fabric.KindPut {
 			at := 0
@@ -176,10 +177,10 @@ func (w *Worker) startRun(kind fabric.Kind, all []piece, bytes int, packed bool)
 	} else {
 		x.mem = unsafe.Slice(unsafe.SliceData(x.mem), bytes) // of the caller's one slice
 	}
-	if r.Pending = w.startPiece(kind, x); r.err != nil {
+	if r.Pending = startPiece(t.w, kind, x); r.err != nil {
 		return r.err
 	}
-	w.transfers.started = append(w.transfers.started, r)
+	t.started = append(t.started, r)
 	return nil
 }
 
@@ -213,7 +214,7 @@ func (t *transfers) finish(kind fabric.Kind) (first error) {
 }
 
 // startPiece starts an operation.
-func (w *Worker) startPiece(kind fabric.Kind, x piece) Pending {
+func startPiece(w *Worker, kind fabric.Kind, x piece) Pending {
 	p := Ptr[byte]{node: x.node, off: x.off}
 	if kind == fabric.KindPut {
 		return putSlice(w, p, x.mem, 0)

@@ -74,8 +74,8 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 	return &Pending{l: l, w: w}, nil
 }
 
-// StartWait is Start and Wait in one, which needs no memory of its own when the reply comes. With an
-// error after which the call is still in flight there is its Pending: Wait again, or forget it.
+// StartWait is Start and Wait in one, which needs no memory of its own when the reply comes. With
+// an error after which the call is still in flight there is its Pending: Wait again, or forget it.
 func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64) (r Reply, p *Pending, err error) {
 	l := laneOf(v, rank)
 	if l == nil {

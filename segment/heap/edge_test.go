@@ -210,8 +210,8 @@ func TestMemoryIsUsableBeforeTheBroadcast(t *testing.T) {
 	})
 }
 
-// The seed's race: what a reclaim has taken does not come back with a reply that it overtook. Of one
-// epoch the largest limit counts.
+// The seed's race: what a reclaim has taken does not come back with a reply that it overtook. Of
+// one epoch the largest limit counts.
 func TestAnOvertakenLimitIsIgnored(t *testing.T) {
 	ranks(t, 1, 64, Config{}, on0(func(_ context.Context, m *member) error {
 		h := m.h

@@ -314,8 +314,8 @@ func (r *root) collectTops(ctx context.Context, epoch uint64) (top uint64, by in
 	return top, by, nil
 }
 
-// figures are those of a NoMemoryError that rank 0 knows; setFigures takes them. Single: of one block
-// in rank 0's local heap, not of the global heap.
+// figures are those of a NoMemoryError that rank 0 knows; setFigures takes them. Single: of one
+// block in rank 0's local heap, not of the global heap.
 func (r *root) figures(single bool) []uint64 {
 	r.gmu.Lock()
 	defer r.gmu.Unlock()
