@@ -132,6 +132,38 @@ func TestACallOutlivesItsWait(t *testing.T) {
 	wg.Wait()
 }
 
+// The Fencer learns of a call that outlives its wait when the program learns of its end.
+func TestAWaitThatEndsFirstTellsTheFencerLater(t *testing.T) {
+	table := am.NewTable()
+	release := make(chan struct{})
+	h := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
+	f := &fences{}
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Fencer: f})
+	replies := func() (n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, s := range f.told {
+			if s == "reply" {
+				n++
+			}
+		}
+		return n
+	}
+	short, cancel := context.WithTimeout(bounded(t), 10*time.Millisecond)
+	defer cancel()
+	_, p, err := h.StartWait(short, through{l[0]}, 1)
+	if p == nil || err == nil || replies() != 0 {
+		t.Fatal(p, err, replies())
+	}
+	close(release)
+	if _, err := p.Wait(bounded(t)); err != nil || replies() != 1 {
+		t.Fatal(err, replies())
+	}
+	if _, p, err := h.StartWait(bounded(t), through{l[0]}, 1); p != nil || err != nil || replies() != 2 {
+		t.Fatal(p, err, replies())
+	}
+}
+
 func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 	if checked {
 		t.Skip("the debug build panics: see TestDebugBuildPanics")
