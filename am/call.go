@@ -82,7 +82,7 @@ func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64
 		return r, nil, h.failed("call", rank, ErrNoEndpoint)
 	}
 	if l.fences(v) {
-		if err := h.before(ctx, "call", v, l, rank, Payload{}, args); err != nil {
+		if err := h.before(ctx, "call", v, l, rank, &Payload{}, args); err != nil {
 			return r, nil, err
 		}
 		if r, p, err = h.StartWait(ctx, l, rank, args...); p != nil {
@@ -93,7 +93,7 @@ func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64
 		return r, p, err
 	}
 	w := l.waiter()
-	if err := h.start(ctx, l, rank, Payload{}, args, w); err != nil {
+	if err := h.start(ctx, l, rank, &Payload{}, args, w); err != nil {
 		l.recycle(w)
 		return r, nil, err
 	}
