@@ -158,6 +158,14 @@ func typeError[T any]() error {
 	return &TypeError{Type: t, Path: pointerIn(t, "T")}
 }
 
+// typeErr is what is wrong with p's type.
+func (p Ptr[T]) typeErr() error {
+	if p.node&badType != 0 {
+		return typeError[T]()
+	}
+	return nil
+}
+
 // bytesOf views a slice of pointer-free elements as bytes.
 func bytesOf[T any](s []T) []byte {
 	var v T

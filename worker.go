@@ -40,9 +40,9 @@ type Worker struct {
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
-	scratch []byte // where values are laid for a lane to read or write
-	slots   resultSlots
-	started []Pending // of pieces, kept for the next time
+	scratch   []byte // where values are laid for a lane to read or write
+	slots     resultSlots
+	transfers transfers // kept for the next time
 
 	freeDirect func()
 	closeErr   error
