@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// Params are the size of a kernel. What a field counts is the kernel's; a field that it does not
+// use is 0.
+type Params struct {
+	N       int    `json:"n"`                 // see Kernel.Unit
+	Steps   int    `json:"steps,omitempty"`   // see Kernel.StepUnit
+	Stride  int    `json:"stride,omitempty"`  // of stride: words between accesses
+	Variant string `json:"variant,omitempty"` // one of Kernel.Variants
+	Seed    uint64 `json:"seed"`              // of all that is random
+}
+
+// Kernel is a computation over a job that checks its own result.
+type Kernel struct {
+	Name     string
+	What     string   // in a line
+	Unit     string   // what Params.N counts
+	StepUnit string   // what Params.Steps counts; empty: it has none
+	Variants []string // the first is the default; nil: there is one
+	Default  Params
+	MaxN     int // of Params.N
+
+	plan func(l *layout, p Params) program
+}
+
+// program is one rank's part in a kernel. All ranks call its methods together.
+type program interface {
+	setup(r *rank) error   // once: what all runs share
+	prepare(r *rank) error // before each run: memory as it is at the begin
+	run(r *rank) error     // what is timed
+	verify(r *rank) error  // of this rank's part of the result
+}
+
+// kernels in the order in which they are listed.
+var kernels = slices.Concat(streams, tables, []*Kernel{ptrans}, ssca2, []*Kernel{stencil, md}, whole)
+
+// Kernels are all there are.
+func Kernels() []*Kernel { return slices.Clone(kernels) }
+
+// Find returns the kernel of a name.
+func Find(name string) (*Kernel, error) {
+	var names []string
+	for _, k := range kernels {
+		if k.Name == name {
+			return k, nil
+		}
+		names = append(names, k.Name)
+	}
+	return nil, fmt.Errorf("bench: no kernel %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// Complete fills in what is 0 with the kernel's defaults, and returns what is wrong.
+func (k *Kernel) Complete(p Params) (Params, error) {
+	bad := func(format string, args ...any) (Params, error) {
+		return p, fmt.Errorf("bench: %s: %s", k.Name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case p.N < 0 || p.N > k.MaxN:
+		return bad("size %d: want 1 to %d %s", p.N, k.MaxN, k.Unit)
+	case p.Steps < 0 || p.Steps > maxSteps:
+		return bad("%d steps: want 1 to %d", p.Steps, maxSteps)
+	case p.Steps > 0 && k.StepUnit == "":
+		return bad("it has no steps")
+	case p.Stride < 0 || p.Stride > maxStride:
+		return bad("stride %d: want 1 to %d words", p.Stride, maxStride)
+	case p.Stride > 0 && k.Default.Stride == 0:
+		return bad("it has no stride")
+	case p.Variant != "" && !slices.Contains(k.Variants, p.Variant):
+		return bad("no variant %q; it has %s", p.Variant, strings.Join(k.Variants, ", "))
+	}
+	if p.N == 0 {
+		p.N = k.Default.N
+	}
+	if p.Steps == 0 {
+		p.Steps = k.Default.Steps
+	}
+	if p.Stride == 0 {
+		p.Stride = k.Default.Stride
+	}
+	if p.Variant == "" && len(k.Variants) > 0 {
+		p.Variant = k.Variants[0]
+	}
+	if p.Seed == 0 {
+		p.Seed = 1
+	}
+	return p, nil
+}
+
+const (
+	maxSteps  = 1 << 20
+	maxStride = 1 << 20
+)
+
+// Bytes is how much memory of each rank's segment the kernel needs, behind the job's shared data
+// (Info.Shared).
+func (k *Kernel) Bytes(p Params, ranks int) (int64, error) {
+	p, err := k.Complete(p)
+	if err != nil {
+		return 0, err
+	}
+	l := &layout{ranks: ranks}
+	k.plan(l, p)
+	return int64(l.top), nil
+}
+
+// rank is what a program runs on.
+type rank struct {
+	ctx  context.Context
+	w    *conduit.Worker
+	job  *conduit.Job
+	me   int
+	n    int
+	next int // the rank to the right
+}
+
+func (r *rank) barrier() error { return r.w.Barrier(r.ctx) }
+
+// Bench is one rank's part in a kernel that was started.
+type Bench struct {
+	kernel *Kernel
+	r      *rank
+	prog   program
+}
+
+// Start prepares a kernel on the ranks of the worker's job. All ranks call it together with equal
+// parameters. The worker is the kernel's while Start or Run are at work, and its memory the first
+// Bytes of each segment behind the job's shared data.
+func (k *Kernel) Start(ctx context.Context, w *conduit.Worker, p Params) (*Bench, error) {
+	p, err := k.Complete(p)
+	if err != nil {
+		return nil, err
+	}
+	job := w.Job()
+	base := job.Info().Shared.End()
+	l := &layout{ranks: job.Size(), top: base}
+	prog := k.plan(l, p)
+	for r := range job.Size() {
+		if have := job.SegmentSize(r); have < l.top {
+			return nil, fmt.Errorf("bench: %s: it needs %d bytes of each segment, rank %d has %d", k.Name, l.top, r, have)
+		}
+	}
+	r := &rank{ctx: ctx, w: w, job: job, me: job.Rank(), n: job.Size()}
+	r.next = (r.me + 1) % r.n
+	b := &Bench{kernel: k, r: r, prog: prog}
+	return b, prog.setup(r)
+}
+
+// Result is what one run took.
+type Result struct {
+	Elapsed time.Duration   // of the slowest rank, from barrier to barrier
+	Counts  fabric.Counters // of all ranks together, barriers included
+}
+
+// WrongError says that a kernel computed something wrong.
+type WrongError struct {
+	Kernel string
+	Rank   int   // that found it
+	Cause  error // on that rank; nil on the others
+}
+
+func (e *WrongError) Error() string {
+	if e.Cause == nil {
+		return fmt.Sprintf("bench: %s: rank %d found a wrong result", e.Kernel, e.Rank)
+	}
+	return fmt.Sprintf("bench: %s: rank %d: wrong result: %v", e.Kernel, e.Rank, e.Cause)
+}
+
+func (e *WrongError) Unwrap() error { return e.Cause }
+
+// outcome is what ranks tell each other about a run.
+type outcome struct {
+	Nanos  int64
+	Counts fabric.Counters
+	Wrong  bool
+}
+
+// Run computes once, and checks the result. All ranks call it together, and all get an error where
+// one of them found a wrong result: a *WrongError.
+func (b *Bench) Run() (Result, error) {
+	if err := b.prog.prepare(b.r); err != nil {
+		return Result{}, err
+	}
+	if err := b.r.barrier(); err != nil {
+		return Result{}, err
+	}
+	before := total(b.r.job.Stats())
+	begin := time.Now()
+	if err := b.prog.run(b.r); err != nil {
+		return Result{}, fmt.Errorf("bench: %s: %w", b.kernel.Name, err)
+	}
+	if err := b.r.barrier(); err != nil {
+		return Result{}, err
+	}
+	mine := outcome{Nanos: int64(time.Since(begin)), Counts: minus(total(b.r.job.Stats()), before)}
+	wrong := b.prog.verify(b.r)
+	mine.Wrong = wrong != nil
+	all, err := conduit.AllGatherValue(b.r.ctx, b.r.job, mine)
+	if wrong != nil {
+		return Result{}, &WrongError{Kernel: b.kernel.Name, Rank: b.r.me, Cause: wrong}
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	var res Result
+	for r, o := range all {
+		if o.Wrong {
+			return Result{}, &WrongError{Kernel: b.kernel.Name, Rank: r}
+		}
+		res.Elapsed = max(res.Elapsed, time.Duration(o.Nanos))
+		res.Counts = res.Counts.Add(o.Counts)
+	}
+	return res, nil
+}
+
+// total is the sum over all networks.
+func total(s conduit.Stats) (c fabric.Counters) {
+	for _, n := range s {
+		c = c.Add(n)
+	}
+	return c
+}
+
+// minus has of each counter what is printed.
+func minus(a, b fabric.Counters) fabric.Counters {
+	a.Puts -= b.Puts
+	a.Gets -= b.Gets
+	a.Atomics -= b.Atomics
+	a.PutBytes -= b.PutBytes
+	a.GetBytes -= b.GetBytes
+	a.Completed -= b.Completed
+	a.Errors -= b.Errors
+	a.Inline -= b.Inline
+	a.Bounced -= b.Bounced
+	a.Direct -= b.Direct
+	a.ZeroCopy -= b.ZeroCopy
+	a.Doorbells -= b.Doorbells
+	a.Requests -= b.Requests
+	a.Polls -= b.Polls
+	a.Stalls -= b.Stalls
+	a.Unregistered -= b.Unregistered
+	return a
+}

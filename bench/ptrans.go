@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/ibconduit/conduit"
+)
+
+// ptrans is C = beta C + A^T of two n x n matrices of doubles, both in blocks over a grid of ranks
+// (HPC Challenge PTRANS, as in Chapel's study of its cache). A rank goes through its block of C row
+// by row, and so through blocks of A column by column: one get of 8 bytes for each element. Each
+// line of A holds 8 columns, so that it is used again one column later: after as many other lines
+// as the block has rows.
+var ptrans = &Kernel{
+	Name: "ptrans", What: "C = beta C + A^T: walks along the columns of remote blocks", Unit: "rows and columns, rounded up to a multiple of the ranks",
+	Variants: []string{"naive", "tiled", "put"},
+	Default:  Params{N: 128}, MaxN: 1 << 15,
+	plan: func(l *layout, p Params) program {
+		t := &transpose{p: p, rows: gridRows(l.ranks)}
+		t.cols = l.ranks / t.rows
+		t.n = (p.N + l.ranks - 1) / l.ranks * l.ranks
+		t.height, t.width = t.n/t.rows, t.n/t.cols
+		t.a, t.c = reserve[float64](l, t.height*t.width), reserve[float64](l, t.height*t.width)
+		return t
+	},
+}
+
+// gridRows is the number of rows of the grid that is as square as the ranks allow.
+func gridRows(ranks int) int {
+	rows := 1
+	for r := 1; r*r <= ranks; r++ {
+		if ranks%r == 0 {
+			rows = r
+		}
+	}
+	return rows
+}
+
+const (
+	beta = 0.5
+	tile = 32
+)
+
+// transpose. The put variant leaves C out of the sum: it is A^T, written element by element from
+// the owner of A.
+type transpose struct {
+	p             Params
+	n             int
+	rows, cols    int // of the grid
+	height, width int // of a block
+	a, c          place[float64]
+	top, left     int // of this rank's block
+
+	erf, cos, sin, cbrt []float64
+}
+
+func (t *transpose) setup(r *rank) error {
+	t.top, t.left = r.me/t.cols*t.height, r.me%t.cols*t.width
+	of := func(f func(float64) float64) []float64 {
+		v := make([]float64, t.n)
+		for i := range v {
+			v[i] = f(float64(i))
+		}
+		return v
+	}
+	t.erf, t.cos, t.sin, t.cbrt = of(math.Erf), of(math.Cos), of(math.Sin), of(math.Cbrt)
+	a := t.a.here(r)
+	for i := range t.height {
+		for j := range t.width {
+			a[i*t.width+j] = t.elementA(t.top+i, t.left+j)
+		}
+	}
+	return nil
+}
+
+// elementA and elementC are what the matrices begin with: A[i,j] = erf(i) cos(j), C[i,j] = sin(j)
+// cbrt(i).
+func (t *transpose) elementA(i, j int) float64 { return t.erf[i] * t.cos[j] }
+func (t *transpose) elementC(i, j int) float64 { return t.sin[j] * t.cbrt[i] }
+
+func (t *transpose) prepare(r *rank) error {
+	c := t.c.here(r)
+	for i := range t.height {
+		for j := range t.width {
+			c[i*t.width+j] = t.elementC(t.top+i, t.left+j)
+		}
+	}
+	return nil
+}
+
+func (t *transpose) run(r *rank) error {
+	switch t.p.Variant {
+	case "put":
+		return t.scatter(r)
+	case "tiled":
+		for i := 0; i < t.height; i += tile {
+			for j := 0; j < t.width; j += tile {
+				if err := t.gather(r, i, min(i+tile, t.height), j, min(j+tile, t.width)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return t.gather(r, 0, t.height, 0, t.width)
+}
+
+// row is where row i of a matrix begins in the block that has its column j.
+func (t *transpose) row(m place[float64], i, j int) conduit.Ptr[float64] {
+	return m.on(i/t.height*t.cols + j/t.width).Add(i % t.height * t.width)
+}
+
+// gather computes rows i to before iEnd, and columns j to before jEnd, of this rank's block of C.
+func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
+	c := t.c.here(r)
+	for ; i < iEnd; i++ {
+		col := t.top + i // of A
+		out := c[i*t.width : (i+1)*t.width]
+		for k := j; k < jEnd; {
+			row := t.left + k
+			at := t.row(t.a, row, col).Add(col % t.width)
+			end := min(jEnd, k+t.height-row%t.height) // within one block of A
+			for ; k < end; k++ {
+				v, err := conduit.Get(r.w, at)
+				if err != nil {
+					return err
+				}
+				out[k] = beta*out[k] + v
+				at = at.Add(t.width)
+			}
+		}
+	}
+	return nil
+}
+
+// scatter writes this rank's block of A to where C has it.
+func (t *transpose) scatter(r *rank) error {
+	a := t.a.here(r)
+	for i := range t.height {
+		col := t.top + i // of C
+		for k := 0; k < t.width; {
+			row := t.left + k
+			at := t.row(t.c, row, col).Add(col % t.width)
+			for end := min(t.width, k+t.height-row%t.height); k < end; k++ {
+				if err := conduit.Put(r.w, at, a[i*t.width+k]); err != nil {
+					return err
+				}
+				at = at.Add(t.width)
+			}
+		}
+	}
+	return nil
+}
+
+// verify has HPC Challenge's bound: no element is off by more than eps (|A| + |beta| |C|), with
+// Frobenius norms.
+func (t *transpose) verify(r *rank) error {
+	sum := func(v []float64) (s float64) {
+		for _, x := range v {
+			s += x * x
+		}
+		return s
+	}
+	b := beta
+	if t.p.Variant == "put" {
+		b = 0
+	}
+	const eps = 1.0 / (1 << 52)
+	bound := eps * (math.Sqrt(sum(t.erf)*sum(t.cos)) + b*math.Sqrt(sum(t.sin)*sum(t.cbrt)))
+	c := t.c.here(r)
+	for i := range t.height {
+		for j := range t.width {
+			want := b*t.elementC(t.top+i, t.left+j) + t.elementA(t.left+j, t.top+i)
+			if got := c[i*t.width+j]; !(math.Abs(got-want) <= bound) {
+				return fmt.Errorf("C[%d,%d] is %v, want %v", t.top+i, t.left+j, got, want)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit"
+)
+
+// tables are read and changed at random over all ranks.
+var tables = []*Kernel{
+	{
+		Name: "gups", What: "random updates, read, xor and write, of a table over all ranks (HPC Challenge RandomAccess)", Unit: "words of each rank, and updates by it",
+		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
+		plan: func(l *layout, p Params) program { return &gups{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)} },
+	},
+	{
+		Name: "indexgather", What: "reads a table over all ranks by a list of random indices (bale)", Unit: "words of each rank, and indices of it",
+		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
+		plan: func(l *layout, p Params) program {
+			return &indexGather{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)}
+		},
+	},
+}
+
+// gups updates words at random. Each rank updates those whose index is its own modulo the ranks:
+// no two ranks have one word, and nearly every line has words of all of them. So the result is
+// exact, and lost bytes of neighbours show.
+type gups struct {
+	p     Params
+	table spread[uint64]
+}
+
+// update is the k-th update of a rank.
+func (g *gups) update(rng *random, rank, ranks int) (index int, v uint64) {
+	v = rng.next()
+	return mulHigh(v, g.p.N)*ranks + rank, v
+}
+
+func (g *gups) stream(rank int) *random {
+	s := random(mix(g.p.Seed + uint64(rank)))
+	return &s
+}
+
+func (g *gups) setup(*rank) error { return nil }
+
+func (g *gups) prepare(r *rank) error {
+	lo, _ := g.table.mine(r.me)
+	for i := range g.table.here(r) {
+		g.table.here(r)[i] = uint64(lo + i)
+	}
+	return nil
+}
+
+func (g *gups) run(r *rank) error {
+	rng := g.stream(r.me)
+	for range g.p.N {
+		i, v := g.update(rng, r.me, r.n)
+		at := g.table.at(i)
+		old, err := conduit.Get(r.w, at)
+		if err != nil {
+			return err
+		}
+		if err := conduit.Put(r.w, at, old^v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gups) verify(r *rank) error {
+	lo, hi := g.table.mine(r.me)
+	want := make([]uint64, hi-lo)
+	for i := range want {
+		want[i] = uint64(lo + i)
+	}
+	for rank := range r.n {
+		rng := g.stream(rank)
+		for range g.p.N {
+			if i, v := g.update(rng, rank, r.n); i >= lo && i < hi {
+				want[i-lo] ^= v
+			}
+		}
+	}
+	for i, v := range g.table.here(r) {
+		if v != want[i] {
+			return fmt.Errorf("word %d is %#x, want %#x", lo+i, v, want[i])
+		}
+	}
+	return nil
+}
+
+// indexGather reads element index[k] for all k.
+type indexGather struct {
+	p     Params
+	table spread[uint64]
+	index []int
+	got   []uint64
+}
+
+func (g *indexGather) setup(r *rank) error {
+	lo, _ := g.table.mine(r.me)
+	for i := range g.table.here(r) {
+		g.table.here(r)[i] = mix(g.p.Seed ^ uint64(lo+i))
+	}
+	rng := random(mix(g.p.Seed + uint64(r.me)))
+	g.index, g.got = make([]int, g.p.N), make([]uint64, g.p.N)
+	for k := range g.index {
+		g.index[k] = rng.below(g.table.total)
+	}
+	return nil
+}
+
+func (g *indexGather) prepare(*rank) error { clear(g.got); return nil }
+
+func (g *indexGather) run(r *rank) (err error) {
+	for k, i := range g.index {
+		if g.got[k], err = conduit.Get(r.w, g.table.at(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *indexGather) verify(*rank) error {
+	for k, i := range g.index {
+		if want := mix(g.p.Seed ^ uint64(i)); g.got[k] != want {
+			return fmt.Errorf("element %d is %#x, want %#x", i, g.got[k], want)
+		}
+	}
+	return nil
+}
