@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,20 +161,17 @@ func (k *Kernel) Start(ctx context.Context, w *conduit.Worker, p Params) (*Bench
 // Result is what one run took.
 type Result struct {
 	Elapsed time.Duration   // of the slowest rank, from barrier to barrier
-	Counts  fabric.Counters // of all ranks together, barriers included
+	Counts  fabric.Counters // of all ranks together, with the barriers within the kernel
 }
 
 // WrongError says that a kernel computed something wrong.
 type WrongError struct {
 	Kernel string
-	Rank   int   // that found it
-	Cause  error // on that rank; nil on the others
+	Rank   int   // that found it, the first one
+	Cause  error // what it found; of another rank its text
 }
 
 func (e *WrongError) Error() string {
-	if e.Cause == nil {
-		return fmt.Sprintf("bench: %s: rank %d found a wrong result", e.Kernel, e.Rank)
-	}
 	return fmt.Sprintf("bench: %s: rank %d: wrong result: %v", e.Kernel, e.Rank, e.Cause)
 }
 
@@ -182,7 +181,8 @@ func (e *WrongError) Unwrap() error { return e.Cause }
 type outcome struct {
 	Nanos  int64
 	Counts fabric.Counters
-	Wrong  bool
+	Wrong  uint8 // bytes of Why
+	Why    [255]byte
 }
 
 // Run computes once, and checks the result. All ranks call it together, and all get an error where
@@ -191,31 +191,39 @@ func (b *Bench) Run() (Result, error) {
 	if err := b.prog.prepare(b.r); err != nil {
 		return Result{}, err
 	}
-	if err := b.r.barrier(); err != nil {
-		return Result{}, err
+	for range 2 { // ranks leave the second one together: none is asleep then
+		if err := b.r.barrier(); err != nil {
+			return Result{}, err
+		}
 	}
 	before := total(b.r.job.Stats())
 	begin := time.Now()
 	if err := b.prog.run(b.r); err != nil {
 		return Result{}, fmt.Errorf("bench: %s: %w", b.kernel.Name, err)
 	}
+	if err := b.r.w.Flush(b.r.ctx); err != nil {
+		return Result{}, err
+	}
+	mine := outcome{Counts: minus(total(b.r.job.Stats()), before)}
 	if err := b.r.barrier(); err != nil {
 		return Result{}, err
 	}
-	mine := outcome{Nanos: int64(time.Since(begin)), Counts: minus(total(b.r.job.Stats()), before)}
+	mine.Nanos = int64(time.Since(begin))
 	wrong := b.prog.verify(b.r)
-	mine.Wrong = wrong != nil
-	all, err := conduit.AllGatherValue(b.r.ctx, b.r.job, mine)
 	if wrong != nil {
-		return Result{}, &WrongError{Kernel: b.kernel.Name, Rank: b.r.me, Cause: wrong}
+		mine.Wrong = uint8(copy(mine.Why[:], wrong.Error()))
 	}
+	all, err := conduit.AllGatherValue(b.r.ctx, b.r.job, mine)
 	if err != nil {
-		return Result{}, err
+		return Result{}, cmp.Or(wrong, err)
 	}
 	var res Result
 	for r, o := range all {
-		if o.Wrong {
-			return Result{}, &WrongError{Kernel: b.kernel.Name, Rank: r}
+		if o.Wrong > 0 {
+			if r != b.r.me {
+				wrong = errors.New(string(o.Why[:o.Wrong]))
+			}
+			return Result{}, &WrongError{Kernel: b.kernel.Name, Rank: r, Cause: wrong}
 		}
 		res.Elapsed = max(res.Elapsed, time.Duration(o.Nanos))
 		res.Counts = res.Counts.Add(o.Counts)
