@@ -2,7 +2,7 @@ package report
 
 import (
 	"fmt"
-	"math/bits"
+	"math"
 	"strings"
 )
 
@@ -84,12 +84,9 @@ func (t *Sizes) recommend() {
 	t.Line = max(t.Line, t.Page/linesPerPage)
 }
 
-// powerOfTwo is the largest one that is not above x.
+// powerOfTwo is the one nearest to x as a ratio.
 func powerOfTwo(x float64) int64 {
-	if x < 1 {
-		return 1
-	}
-	return 1 << (bits.Len64(uint64(min(x, 1<<40))) - 1)
+	return 1 << int(math.Round(math.Log2(min(max(x, 1), 1<<40))))
 }
 
 // String is the table and what follows from it.
