@@ -20,7 +20,7 @@ var tiny = map[string]Params{
 	"seq": {N: 500}, "reverse": {N: 500}, "stride": {N: 500, Stride: 33}, "random": {N: 500}, "chase": {N: 300},
 	"gups": {N: 256}, "indexgather": {N: 256}, "ptrans": {N: 24},
 	"ssca2-k1": {N: 6}, "ssca2-k2": {N: 6}, "ssca2-k3": {N: 6}, "ssca2-k4": {N: 6, Steps: 3},
-	"stencil": {N: 4, Steps: 3}, "md": {N: 3, Steps: 22}, "bulk": {N: 2}, "all-local": {N: 500},
+	"stencil": {N: 4, Steps: 3}, "md": {N: 3, Steps: 22}, "handoff": {N: 20}, "bulk": {N: 2}, "all-local": {N: 500},
 }
 
 // variants are the tiny parameters of a kernel, once for each variant.
@@ -144,6 +144,8 @@ func TestAWrongByteIsFound(t *testing.T) {
 			spoil = func(p program) program { return spoiled{p, 1, prog.slots.off} }
 		case *transpose: // the exponent of A's last element
 			spoil = func(p program) program { return before{p, 1, prog.a.off + uint64(prog.a.n)*8 - 1} }
+		case *ring:
+			spoil = func(p program) program { return garbled{p} }
 		case *heavyScan: // a weight
 			spoil = func(p program) program { return before{p, 1, prog.weight.off + 1} }
 		case *subgraphs: // where an edge leads to
@@ -168,6 +170,18 @@ func TestAWrongByteIsFound(t *testing.T) {
 			t.Errorf("%s: %v", k.Name, err)
 		}
 	}
+}
+
+// garbled is handoff of which rank 1 hands over other words than it should.
+type garbled struct{ program }
+
+func (g garbled) run(r *rank) error {
+	h := g.program.(*ring)
+	if r.me == 1 {
+		h.p.Seed++
+		defer func() { h.p.Seed-- }()
+	}
+	return h.run(r)
 }
 
 // flipFirstWeight has kernel 4 take edges that it should leave out, and leave out others.

@@ -45,7 +45,7 @@ type program interface {
 }
 
 // kernels in the order in which they are listed.
-var kernels = slices.Concat(streams, tables, []*Kernel{ptrans}, ssca2, []*Kernel{stencil, md}, whole)
+var kernels = slices.Concat(streams, tables, []*Kernel{ptrans}, ssca2, []*Kernel{stencil, md, handoff}, whole)
 
 // Kernels are all there are.
 func Kernels() []*Kernel { return slices.Clone(kernels) }

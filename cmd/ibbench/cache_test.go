@@ -16,7 +16,7 @@ var briefKernels = [][]string{
 	{"ptrans", "--variant", "all", "--size", "16"},
 	{"ssca2-k1", "ssca2-k2", "ssca2-k3", "ssca2-k4", "--size", "5"},
 	{"stencil", "md", "--size", "3", "--steps", "2"},
-	{"bulk", "--size", "2"},
+	{"bulk", "handoff", "--size", "2"},
 }
 
 // cacheKernels runs all kernels and tests what holds of every series.
