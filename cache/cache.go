@@ -17,9 +17,7 @@ import (
 // Cache keeps data of other ranks for one worker, see the package comment.
 type Cache struct {
 	// What a hit touches comes first.
-	lastKey   uint64         // of the page that was read last; 0: none that can be read
-	last      *entry         // of that page
-	lastData  unsafe.Pointer // its bytes
+	reads     window // lines that can be read, of the page that was read last
 	n         *Stats
 	pageShift uint8
 	lineShift uint8
@@ -29,6 +27,11 @@ type Cache struct {
 	base      unsafe.Pointer
 	entries   []entry
 	table     table
+	sizes     []uint64 // by rank, in bytes
+	writes    window   // of the page that was written last, while it is dirty and not being written
+	mask      []uint64 // of that page
+	reader    uint16   // the entry of reads, if that has a length
+	writer    uint16   // of writes, likewise
 
 	cfg    Config
 	env    env.Env
@@ -69,6 +72,14 @@ type Cache struct {
 	lost      fabric.Failures
 }
 
+// window is bytes of a rank that are accessed without a look at their entry.
+type window struct {
+	rank int
+	off  uint64
+	len  uint64 // 0: none
+	data unsafe.Pointer
+}
+
 var _ env.Fences = (*Cache)(nil)
 
 // New makes a cache of what lanes reach. It allocates all that it will use: Pages times PageSize
@@ -98,7 +109,12 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 	c.base = unsafe.Pointer(unsafe.SliceData(c.slab.bytes))
 	c.route = make([]uint8, e.Size())
 	c.ring = make([]uint16, e.Size())
+	c.sizes = make([]uint64, e.Size())
 	for r := range c.route {
+		if c.sizes[r] = cfg.Size(r); c.sizes[r] > 1<<rankShift {
+			err := fmt.Errorf("cache: rank %d has %d bytes, want 2^%d at most", r, c.sizes[r], rankShift)
+			return nil, errors.Join(err, c.slab.close())
+		}
 		for i, l := range c.lanes {
 			if l == lanes.To(r) {
 				c.route[r] = uint8(i)
@@ -185,14 +201,15 @@ func (c *Cache) check(name string, rank int, off uint64, n int) error {
 	switch {
 	case c.closed:
 		return fmt.Errorf("cache: %s: %w", name, os.ErrClosed)
-	case rank < 0 || rank >= len(c.route):
-		return &fabric.RankError{Op: name, Rank: rank, Size: len(c.route)}
+	case rank < 0 || rank >= len(c.sizes):
+		return &fabric.RankError{Op: name, Rank: rank, Size: len(c.sizes)}
 	}
-	size := c.cfg.Size(rank)
-	if size > 1<<rankShift {
-		return fmt.Errorf("cache: %s: rank %d has %d bytes, want 2^%d at most", name, rank, size, rankShift)
-	}
-	return fabric.CheckRange(name, rank, off, uint64(n), size)
+	return fabric.CheckRange(name, rank, off, uint64(n), c.sizes[rank])
+}
+
+// inside is check without a reason, and without a call.
+func (c *Cache) inside(rank int, off, n uint64) bool {
+	return uint(rank) < uint(len(c.sizes)) && n <= c.sizes[rank] && off <= c.sizes[rank]-n
 }
 
 // closeAfter bounds how long Close waits.
@@ -217,7 +234,7 @@ func (c *Cache) Close() error {
 	if n := c.cfg.Dirty - len(c.freeMasks); n > 0 {
 		err = errors.Join(err, fmt.Errorf("cache: close: the writes of %d pages may be lost", n))
 	}
-	c.closed, c.lastKey = true, 0
+	c.closed, c.sizes, c.reads.len, c.writes.len = true, nil, 0, 0
 	for i := range c.table.slots {
 		c.table.slots[i] = none
 	}

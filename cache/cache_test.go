@@ -180,3 +180,162 @@ func model(t *testing.T, seed uint64, cfg cache.Config) {
 		}
 	}
 }
+
+func TestAGetOverPartlyDirtyBytesIsOneRoundTrip(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		for i := range x.data(1) {
+			x.data(1)[i] = byte(i)
+		}
+		if err := x.Put(ctx, 1, 70, []byte{200, 201, 202}); err != nil {
+			return err
+		}
+		before := x.counters()
+		b := make([]byte, 8)
+		if err := x.Get(ctx, 1, 68, b); err != nil {
+			return err
+		}
+		after := x.counters()
+		if n := after.Doorbells - before.Doorbells; n != 1 || after.Puts != before.Puts || after.Gets != before.Gets+1 {
+			return fmt.Errorf("%d doorbells, %d puts, %d gets", n, after.Puts-before.Puts, after.Gets-before.Gets)
+		}
+		if want := []byte{68, 69, 200, 201, 202, 73, 74, 75}; !bytes.Equal(b, want) {
+			return fmt.Errorf("read %v, want %v", b, want)
+		}
+		return nil
+	})
+}
+
+func TestAGetAcrossPagesIsOneRoundTrip(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{PageSize: 128}, func(ctx context.Context, x *fixture) error {
+		before, b := x.counters(), make([]byte, 600)
+		if err := x.Get(ctx, 1, 100, b); err != nil {
+			return err
+		}
+		after := x.counters()
+		if n := after.Doorbells - before.Doorbells; n != 1 || after.Gets != before.Gets+6 {
+			return fmt.Errorf("%d doorbells, %d gets", n, after.Gets-before.Gets)
+		}
+		return nil
+	})
+}
+
+func TestAFlushIsAChainForEachRank(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{Pages: 64, Dirty: 64}, func(ctx context.Context, x *fixture) error {
+		for i := range uint64(30) {
+			if err := x.Put(ctx, 1+int(i%2), i*1024, []byte{1, 2, 3}); err != nil {
+				return err
+			}
+		}
+		before := x.counters()
+		if err := x.Release(ctx); err != nil {
+			return err
+		}
+		after := x.counters()
+		if n := after.Doorbells - before.Doorbells; n != 1 || after.Puts != before.Puts+30 {
+			return fmt.Errorf("%d doorbells, %d puts", n, after.Puts-before.Puts)
+		}
+		return nil
+	})
+}
+
+// What is in flight at an acquire was read before it.
+func TestWhatIsInFlightAtAnAcquireIsNotKept(t *testing.T) {
+	for seed := range uint64(20) {
+		onSim(t, sim.Config{Seed: seed}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+			if err := x.Prefetch(ctx, 1, 0, 8); err != nil {
+				return err
+			}
+			x.Acquire()
+			// After the peer answered, and before the answer is here or not.
+			if err := x.env.Host().(interface{ Sleep(time.Duration) }); err != nil {
+				err.Sleep(time.Duration(seed) * 200 * time.Nanosecond)
+			}
+			x.data(1)[3] = 9
+			b := make([]byte, 8)
+			if err := x.Get(ctx, 1, 0, b); err != nil {
+				return err
+			}
+			if b[3] != 9 {
+				return errors.New("the get returned what was prefetched before the acquire")
+			}
+			return nil
+		})
+	}
+}
+
+func TestErrorsOfLostWritesAreReported(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		for r := 1; r < 3; r++ {
+			if err := x.Put(ctx, r, 5, []byte{7}); err != nil {
+				return err
+			}
+		}
+		x.w.Kill(1)
+		err := x.Release(ctx)
+		var failed *fabric.OpError
+		if !errors.Is(err, fabric.ErrPeerDown) || !errors.As(err, &failed) || failed.Rank != 1 || failed.Off != 5 {
+			return fmt.Errorf("a release that lost writes: %w", err)
+		}
+		if x.data(2)[5] != 7 {
+			return errors.New("writes to another rank are lost")
+		}
+		if err := x.Release(ctx); err != nil {
+			return fmt.Errorf("the error comes twice: %w", err)
+		}
+		if err := x.Get(ctx, 1, 5, make([]byte, 1)); !errors.Is(err, fabric.ErrPeerDown) {
+			return fmt.Errorf("a get of what was lost: %w", err)
+		}
+		if err := errors.Join(x.Verify(), x.Put(ctx, 1, 5, []byte{7})); err != nil {
+			return err
+		}
+		if err := x.Close(); !errors.Is(err, fabric.ErrPeerDown) {
+			return fmt.Errorf("a close that lost writes: %w", err)
+		}
+		return nil
+	})
+}
+
+func TestAReleaseThatMayNotWaitBegins(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		if err := x.Put(ctx, 1, 5, []byte{7}); err != nil {
+			return err
+		}
+		why := errors.New("no wait")
+		ended, cancel := context.WithCancelCause(context.Background())
+		cancel(why)
+		if err := x.Release(ended); !errors.Is(err, why) {
+			return fmt.Errorf("before it is done: %w", err)
+		}
+		before := x.counters()
+		if err := errors.Join(x.Release(ctx), x.Release(ended)); err != nil || x.data(1)[5] != 7 {
+			return fmt.Errorf("byte %d: %w", x.data(1)[5], err)
+		}
+		if x.counters().Puts != before.Puts {
+			return errors.New("it did not begin")
+		}
+		return nil
+	})
+}
+
+func TestMistakesAreErrors(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		b := make([]byte, 8)
+		bounds, rank := new(fabric.BoundsError), new(fabric.RankError)
+		for _, off := range []uint64{regionSize - 7, regionSize, 1<<64 - 8, 1<<64 - 1, 1 << 63} {
+			for _, err := range []error{x.Get(ctx, 1, off, b), x.Put(ctx, 1, off, b), x.Direct(ctx, 1, off, 8, true)} {
+				if !errors.As(err, &bounds) {
+					return fmt.Errorf("offset %d: %w", off, err)
+				}
+			}
+			if err := x.Prefetch(ctx, 1, off, 8); err != nil {
+				return fmt.Errorf("a prefetch at %d: %w", off, err)
+			}
+		}
+		for _, r := range []int{-1, 3, 1 << 40} {
+			if err := x.Get(ctx, r, 0, b); !errors.As(err, &rank) {
+				return fmt.Errorf("rank %d: %w", r, err)
+			}
+		}
+		return errors.Join(x.Get(ctx, 1, regionSize, nil), x.Put(ctx, 1, regionSize, nil))
+	})
+}

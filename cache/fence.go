@@ -24,7 +24,7 @@ func (c *Cache) Acquire() {
 		return
 	}
 	c.n.Acquires++
-	c.lastKey = 0
+	c.reads.len = 0
 	if c.epoch++; c.epoch == always {
 		c.restart()
 	}
@@ -35,7 +35,7 @@ func (c *Cache) restart() {
 	c.epoch = 1
 	for i := range c.entries {
 		if e := &c.entries[i]; e.key != 0 && !e.keep {
-			c.drop(e, ^uint64(0))
+			c.drop(uint16(i), ^uint64(0))
 			c.cancel(e)
 			e.epoch = c.epoch
 		}
@@ -164,7 +164,7 @@ func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool
 	for _, i := range c.overlapped(rank, off, n) {
 		e := &c.entries[i]
 		o, k, _ := c.within(e.key, off, n)
-		c.drop(e, c.lines(o, k))
+		c.drop(uint16(i), c.lines(o, k))
 	}
 	return nil
 }

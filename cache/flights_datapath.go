@@ -81,7 +81,7 @@ func (c *Cache) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 func (c *Cache) fetch(rank int, page uint64, lines uint64, s uint16) {
 	low := uint64(bits.TrailingZeros64(lines)) << (c.lineShift & 63)
 	high := uint64(64-bits.LeadingZeros64(lines)) << (c.lineShift & 63)
-	high = min(high, c.cfg.Size(rank)-page)
+	high = min(high, c.sizes[rank]-page)
 	c.batch.GetInto(rank, c.cfg.Begin+page+low, c.slab.known[c.route[rank]], uint64(c.slotAt(s))+low, high-low)
 	c.n.Flights++
 	c.n.BytesFetched += high - low
@@ -186,7 +186,11 @@ func (c *Cache) ahead(lines uint64) {
 }
 
 // drop forgets lines of an entry, and what is on its way to it.
-func (c *Cache) drop(e *entry, lines uint64) {
+func (c *Cache) drop(i uint16, lines uint64) {
+	e := &c.entries[i]
+	if i == c.reader {
+		c.reads.len = 0
+	}
 	if r := e.ready & lines; r != 0 {
 		c.unread(r)
 		e.ready &^= r
@@ -204,9 +208,9 @@ func (c *Cache) cancel(e *entry) {
 }
 
 // refresh forgets what an acquire has made old.
-func (c *Cache) refresh(e *entry) {
-	if e.epoch < c.epoch {
-		c.drop(e, ^uint64(0))
+func (c *Cache) refresh(i uint16) {
+	if e := &c.entries[i]; e.epoch < c.epoch {
+		c.drop(i, ^uint64(0))
 		e.epoch = c.epoch
 	}
 }

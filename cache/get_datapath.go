@@ -20,37 +20,52 @@ type piece struct {
 	done  bool
 }
 
-// Hit returns where n bytes at off of a rank lie if the cache has them, else nil: then Get fetches
-// them. What lies there may be read until the next call of the cache. The bytes must be in the
-// rank's memory.
-func (c *Cache) Hit(rank int, off, n uint64) unsafe.Pointer {
-	if c.pageKey(rank, off) == c.lastKey && off&c.lineMask+n <= c.lineMask+1 && c.last.valid>>(off&c.pageMask>>(c.lineShift&63))&1 != 0 {
+// Peek is Hit for the lines that were read last, short enough to be compiled into its caller.
+func (c *Cache) Peek(rank int, off, n uint64) unsafe.Pointer {
+	if d := off - c.reads.off; n <= c.reads.len && d <= c.reads.len-n && rank == c.reads.rank {
 		c.n.GetHits++
-		return unsafe.Add(c.lastData, off&c.pageMask)
+		return unsafe.Add(c.reads.data, d)
+	}
+	return nil
+}
+
+// Hit returns where n bytes at off of a rank lie if they are in lines of one page that the cache
+// has, else nil: then Get reads them. What lies there may be read until the next call of the cache.
+// The bytes must be in the rank's memory. It neither allocates nor waits.
+func (c *Cache) Hit(rank int, off, n uint64) unsafe.Pointer {
+	if at := c.Peek(rank, off, n); at != nil {
+		return at
 	}
 	return c.hitPage(rank, off, n)
 }
 
-// hitPage is Hit where another page was read last, or several lines are read.
+// hitPage is Hit where another page was read last, or other lines of it.
 func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	o := off & c.pageMask
-	if o+n > c.pageMask+1 || n-1 > c.pageMask { // n is 0, too
+	if n-1 > c.pageMask || o+n > c.pageMask+1 { // n is 0, too
 		return nil
 	}
 	key := c.pageKey(rank, off)
-	i := c.find(key)
-	if int(i) >= len(c.entries) {
-		return nil
+	i := c.table.slots[c.table.home(key)&uint64(len(c.table.slots)-1)]
+	if int(i) >= len(c.entries) || c.entries[i].key != key {
+		if i = c.find(key); int(i) >= len(c.entries) {
+			return nil
+		}
 	}
 	e := &c.entries[i]
-	if l := c.lines(o, n); e.valid&l != l || e.epoch < c.epoch {
+	first := o >> (c.lineShift & 63)
+	up := uint64(bits.TrailingZeros64(^(e.valid >> first))) // lines from the first on
+	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
 		return nil
 	}
+	down := uint64(bits.LeadingZeros64(^(e.valid << (63 - first)))) - 1 // lines before it
 	e.touched = true
-	data := unsafe.Add(c.base, int(i)<<(c.pageShift&63))
-	c.lastKey, c.last, c.lastData = key, e, data
+	low := (first - down) << (c.lineShift & 63)
+	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
+	c.reader = i
+	c.reads = window{rank: rank, off: off - o + low, len: (up + down) << (c.lineShift & 63), data: data}
 	c.n.GetHits++
-	return unsafe.Add(data, o)
+	return unsafe.Add(data, o-low)
 }
 
 // Get reads len(dst) bytes at off of a rank. It blocks until they are there, or ctx ends: then it
@@ -66,18 +81,20 @@ func (c *Cache) Get(ctx context.Context, rank int, off uint64, dst []byte) error
 		}
 		defer c.guard.Exit()
 	}
-	if err := c.check("get", rank, off, len(dst)); err != nil {
-		return err
-	}
-	if at := c.Hit(rank, off, uint64(len(dst))); at != nil {
-		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
-		return nil
+	if c.inside(rank, off, uint64(len(dst))) {
+		if at := c.Hit(rank, off, uint64(len(dst))); at != nil {
+			copy(dst, unsafe.Slice((*byte)(at), len(dst)))
+			return nil
+		}
 	}
 	return c.get(ctx, rank, off, dst)
 }
 
 // get is Get of what is no hit in one page.
 func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error {
+	if err := c.check("get", rank, off, len(dst)); err != nil {
+		return err
+	}
 	switch n := uint64(len(dst)); {
 	case n == 0:
 		c.n.GetHits++
@@ -137,7 +154,7 @@ func (c *Cache) readable(dst []byte) (left int) {
 		p.entry, p.slot = c.entryOf(p.key), none
 		if p.entry != none {
 			e := &c.entries[p.entry]
-			c.refresh(e)
+			c.refresh(p.entry)
 			e.touched = true
 			if c.missing(e, p.o, p.n) == 0 {
 				c.read(p, dst)
@@ -186,7 +203,7 @@ func (c *Cache) read(p *piece, dst []byte) {
 func (c *Cache) lineBytes(key, lines uint64) uint64 {
 	n := uint64(bits.OnesCount64(lines)) << (c.lineShift & 63)
 	high := uint64(64-bits.LeadingZeros64(lines))<<(c.lineShift&63) + c.keyOff(key)
-	if size := c.cfg.Size(keyRank(key)); high > size {
+	if size := c.sizes[keyRank(key)]; high > size {
 		n -= high - size
 	}
 	return n
@@ -346,7 +363,7 @@ func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte)
 	for _, i := range c.overlapped(rank, off, n) {
 		e := &c.entries[i]
 		o, k, at := c.within(e.key, off, n)
-		c.drop(e, c.lines(o, k)) // who reads them again must not find older bytes
+		c.drop(i, c.lines(o, k)) // who reads them again must not find older bytes
 		if e.mask == none {
 			continue
 		}

@@ -41,7 +41,7 @@ func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) 
 
 // aheadOf adds flights for a range to the batch, and reports whether there is room for more.
 func (c *Cache) aheadOf(rank int, off uint64, n int) bool {
-	size := c.cfg.Size(rank)
+	size := c.sizes[rank]
 	if n <= 0 || off >= size {
 		return true
 	}
@@ -67,7 +67,7 @@ func (c *Cache) aheadIn(rank int, off, n uint64) bool {
 	key := c.pageKey(rank, off)
 	i := c.entryOf(key)
 	if i != none {
-		c.refresh(&c.entries[i])
+		c.refresh(i)
 	} else if i = c.allocate(key); i == none {
 		return false
 	}

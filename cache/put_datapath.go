@@ -23,13 +23,10 @@ func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error
 		}
 		defer c.guard.Exit()
 	}
-	if err := c.check("put", rank, off, len(src)); err != nil {
-		return err
-	}
-	n, o := uint64(len(src)), off&c.pageMask
-	if c.pageKey(rank, off) == c.lastKey && o+n <= c.pageMask+1 && c.last.mask != none && c.last.op == none && n < uint64(c.cfg.DirectMin) {
-		copy(unsafe.Slice((*byte)(unsafe.Add(c.lastData, o)), n), src)
-		setBits(c.maskOf(c.last), o, n)
+	n := uint64(len(src))
+	if d := off - c.writes.off; n <= c.writes.len && d <= c.writes.len-n && rank == c.writes.rank {
+		copy(unsafe.Slice((*byte)(unsafe.Add(c.writes.data, d)), n), src)
+		setBits(c.mask, off&c.pageMask, n)
 		c.n.PutHits++
 		return nil
 	}
@@ -38,6 +35,9 @@ func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error
 
 // put is Put where the page was not the last, or is not dirty yet.
 func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error {
+	if err := c.check("put", rank, off, len(src)); err != nil {
+		return err
+	}
 	if len(src) >= c.cfg.DirectMin {
 		return c.putDirect(ctx, rank, off, src)
 	}
@@ -54,7 +54,10 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 		e := &c.entries[i]
 		copy(c.page(i)[o:], src[at:at+n])
 		setBits(c.maskOf(e), o, uint64(n))
-		c.lastKey, c.last, c.lastData = e.key, e, unsafe.Add(c.base, int(i)<<(c.pageShift&63))
+		page := c.keyOff(e.key)
+		size := min(c.pageMask+1, c.sizes[rank]-page, uint64(c.cfg.DirectMin-1))
+		c.writer, c.mask = i, c.maskOf(e)
+		c.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(c.base, uint64(i)<<(c.pageShift&63))}
 		at += n
 	}
 	if hit {
@@ -85,7 +88,7 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 			}
 		}
 		e := &c.entries[i]
-		c.refresh(e)
+		c.refresh(i)
 		e.touched = true
 		switch {
 		case e.op != none:
@@ -217,6 +220,9 @@ func (c *Cache) chain(from, rank int, reason *uint64) int {
 func (c *Cache) runs(k, i uint16) {
 	o, e := &c.ops[k], &c.entries[i]
 	c.unlist(i)
+	if i == c.writer {
+		c.writes.len = 0
+	}
 	e.op, e.older, e.younger, o.head = k, none, o.head, i
 	rank, page := keyRank(e.key), c.keyOff(e.key)
 	m, known := c.maskOf(e), c.slab.known[o.lane]
@@ -257,9 +263,9 @@ func (c *Cache) written(k uint16, err error) {
 			o, n := line<<(c.lineShift&63), c.lineMask+1
 			switch {
 			case err != nil && anyBits(m, o, n):
-				c.drop(e, 1<<line)
+				c.drop(i, 1<<line)
 			case err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n):
-				c.drop(e, 1<<line) // what was fetched ahead was not needed
+				c.drop(i, 1<<line) // what was fetched ahead was not needed
 				e.valid |= 1 << line
 			}
 		}
@@ -311,11 +317,8 @@ func (c *Cache) evictable(i uint16) bool {
 // evict frees a clean entry.
 func (c *Cache) evict(i uint16) {
 	e := &c.entries[i]
-	c.drop(e, ^uint64(0))
+	c.drop(i, ^uint64(0))
 	e.gen++
-	if c.lastKey == e.key {
-		c.lastKey = 0
-	}
 	ghost := c.policy.remove(i)
 	c.leave(i)
 	key := e.key

@@ -87,8 +87,16 @@ func (c *Cache) verifyEntries() error {
 			return fmt.Errorf("entry %d wants lines %#x, in flight are %#x", i, e.wanted, wanted)
 		}
 	}
-	if e := c.last; c.lastKey != 0 && (e.key != c.lastKey || e.epoch < c.epoch) {
-		return fmt.Errorf("the last page is %#x, and its entry %+v", c.lastKey, *e)
+	if r := &c.reads; r.len > 0 {
+		e, o := &c.entries[c.reader], r.off&c.pageMask
+		if l := c.lines(o, r.len); e.key != c.pageKey(r.rank, r.off) || e.epoch < c.epoch || e.valid&l != l {
+			return fmt.Errorf("the window for reads is %+v, its entry %+v", *r, *e)
+		}
+	}
+	if w := &c.writes; w.len > 0 {
+		if e := &c.entries[c.writer]; e.key != c.pageKey(w.rank, w.off) || e.mask == none || e.op != none {
+			return fmt.Errorf("the window for writes is %+v, its entry %+v", *w, *e)
+		}
 	}
 	return nil
 }
@@ -111,7 +119,7 @@ func (c *Cache) verifyDirty() error {
 		if used++; e.op == none {
 			listed++
 		}
-		size := c.cfg.Size(keyRank(e.key)) - c.keyOff(e.key)
+		size := c.sizes[keyRank(e.key)] - c.keyOff(e.key)
 		if size <= c.pageMask && anyBits(c.maskOf(e), size, c.pageMask+1-size) {
 			return fmt.Errorf("entry %d has dirty bytes behind the end of its rank", i)
 		}
