@@ -23,8 +23,9 @@
 //
 // Run measures from a barrier to the barrier after the last access, so that writes that were kept
 // back are in the time. Filling memory and checking are not. Reads begin with nothing kept: the
-// barrier is a fence. Counts are those of the networks, for all ranks, until all writes are where
-// they belong: what a cache fetches, and what the kernel's own barriers send. Loads and stores of mapped memory count as gets and puts.
+// barrier is a fence. Counts are those of the networks to other ranks, for all ranks, until all
+// writes are where they belong: what a cache fetches, and what the kernel's own barriers send. Over
+// shared memory loads and stores count as gets and puts, of the own rank too.
 //
 // A kernel's memory is at equal offsets in each rank's segment; arrays begin at multiples of 4 KiB.
 package bench

@@ -161,7 +161,7 @@ func (k *Kernel) Start(ctx context.Context, w *conduit.Worker, p Params) (*Bench
 // Result is what one run took.
 type Result struct {
 	Elapsed time.Duration   // of the slowest rank, from barrier to barrier
-	Counts  fabric.Counters // of all ranks together, with the barriers within the kernel
+	Counts  fabric.Counters // of all ranks together, of the networks to other ranks
 }
 
 // WrongError says that a kernel computed something wrong.
@@ -196,7 +196,7 @@ func (b *Bench) Run() (Result, error) {
 			return Result{}, err
 		}
 	}
-	before := total(b.r.job.Stats())
+	before := b.r.counts()
 	begin := time.Now()
 	if err := b.prog.run(b.r); err != nil {
 		return Result{}, fmt.Errorf("bench: %s: %w", b.kernel.Name, err)
@@ -204,7 +204,7 @@ func (b *Bench) Run() (Result, error) {
 	if err := b.r.w.Flush(b.r.ctx); err != nil {
 		return Result{}, err
 	}
-	mine := outcome{Counts: minus(total(b.r.job.Stats()), before)}
+	mine := outcome{Counts: minus(b.r.counts(), before)}
 	if err := b.r.barrier(); err != nil {
 		return Result{}, err
 	}
@@ -231,10 +231,15 @@ func (b *Bench) Run() (Result, error) {
 	return res, nil
 }
 
-// total is the sum over all networks.
-func total(s conduit.Stats) (c fabric.Counters) {
-	for _, n := range s {
-		c = c.Add(n)
+// counts are those of the networks to other ranks. Loads and stores of the rank's own memory are
+// among them where other ranks are reached in the same way.
+func (r *rank) counts() (c fabric.Counters) {
+	stats := r.job.Stats()
+	for other := range r.n {
+		if name := r.job.FabricTo(other); other != r.me {
+			c = c.Add(stats[name])
+			delete(stats, name)
+		}
 	}
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -11,17 +12,40 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// withCache sets a job's cache up as a side has it.
+// withCache sets a job's cache up as a side has it, whatever the environment says.
 func withCache(cfg *conduit.Config, side string, pt plan.Point) {
+	cfg.Getenv = func(key string) (string, bool) {
+		if key == "IBCONDUIT_CACHE" {
+			return "", false
+		}
+		return os.LookupEnv(key)
+	}
+	switch side {
+	case plan.SideOn:
+		cfg.Cache = cacheOf(pt.CacheSizes)
+	case plan.SideTiny:
+		cfg.Cache = &cache.Config{Pages: 4, Dirty: 1, Ring: 1}
+	}
+	if cfg.Cache != nil {
+		cfg.Cache.Mapped = pt.Mapped
+	}
+}
+
+func cacheOf(s plan.CacheSizes) *cache.Config {
+	return &cache.Config{Pages: s.Pages, PageSize: s.PageSize, LineSize: s.LineSize}
 }
 
 // CheckCache returns what is wrong with sizes of a cache.
-func CheckCache(plan.CacheSizes) error { return nil }
+func CheckCache(s plan.CacheSizes) error {
+	_, err := cacheOf(s).WithDefaults()
+	return err
+}
 
 // side is a job that kernels run on. All sides have the same ranks, in the same processes.
 type side struct {
