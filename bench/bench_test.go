@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
@@ -84,17 +85,58 @@ func TestKernelsVerifyTheirResults(t *testing.T) {
 	}
 }
 
+// caches are what a kernel's result may not depend on. In the smallest ones pages go as soon as they
+// have come, and writes with them.
+var caches = map[string]cache.Config{
+	"default":  {},
+	"tiny":     {Pages: 4, Dirty: 1, Ring: 1},
+	"one page": {Pages: 1, Dirty: 1, Ring: 1},
+	"lines":    {Pages: 16, PageSize: 64, LineSize: 64},
+	"pages":    {Pages: 3, PageSize: 4096, LineSize: 4096, Dirty: 2},
+	"passive":  {Pages: 64, NoReadahead: true, NoBypass: true},
+}
+
+// withCaches runs all kernels with all caches.
+func withCaches(t *testing.T, n int, on conduit.Config) {
+	for name, c := range caches {
+		c.Mapped = on.Fabric == conduit.FabricSHM
+		cfg := on
+		cfg.Cache = &c
+		for _, k := range Kernels() {
+			for _, p := range variants(k) {
+				t.Run(fmt.Sprintf("%s/%s%s/%d", name, k.Name, p.Variant, n), func(t *testing.T) {
+					err := onJob(t, k, p, n, cfg, func(b *Bench) error {
+						err := twice(b)
+						if s := b.r.w.CacheStats(); err == nil && s.Gets+s.Puts == 0 && k.Name != "all-local" && k.Name != "bulk" {
+							err = fmt.Errorf("the cache was not asked: %+v", s)
+						}
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestKernelsWithACache(t *testing.T) {
+	withCaches(t, 3, conduit.Config{Fabric: conduit.FabricSHM})
+}
+
 func TestKernelsOverVerbs(t *testing.T) {
-	dev := rdmatest.Device(t)
+	on := conduit.Config{Fabric: conduit.FabricIBV, Device: rdmatest.Device(t)}
 	for _, k := range Kernels() {
 		for _, p := range variants(k) {
 			t.Run(k.Name+p.Variant, func(t *testing.T) {
-				if err := onJob(t, k, p, 2, conduit.Config{Fabric: conduit.FabricIBV, Device: dev}, twice); err != nil {
+				if err := onJob(t, k, p, 2, on, twice); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 	}
+	withCaches(t, 2, on)
 }
 
 // spoiled is a program in whose memory one byte is changed before the result is checked.
