@@ -97,8 +97,12 @@ var caches = map[string]cache.Config{
 }
 
 // withCaches runs all kernels with all caches.
-func withCaches(t *testing.T, n int, on conduit.Config) {
+func withCaches(t *testing.T, on conduit.Config) {
 	for name, c := range caches {
+		n := 2
+		if name == "tiny" {
+			n = 3
+		}
 		c.Mapped = on.Fabric == conduit.FabricSHM
 		cfg := on
 		cfg.Cache = &c
@@ -121,9 +125,7 @@ func withCaches(t *testing.T, n int, on conduit.Config) {
 	}
 }
 
-func TestKernelsWithACache(t *testing.T) {
-	withCaches(t, 3, conduit.Config{Fabric: conduit.FabricSHM})
-}
+func TestKernelsWithACache(t *testing.T) { withCaches(t, conduit.Config{Fabric: conduit.FabricSHM}) }
 
 func TestKernelsOverVerbs(t *testing.T) {
 	on := conduit.Config{Fabric: conduit.FabricIBV, Device: rdmatest.Device(t)}
@@ -136,7 +138,7 @@ func TestKernelsOverVerbs(t *testing.T) {
 			})
 		}
 	}
-	withCaches(t, 2, on)
+	withCaches(t, on)
 }
 
 // spoiled is a program in whose memory one byte is changed before the result is checked.
