@@ -141,11 +141,11 @@ func (c *centrality) backward(r *rank, source int) error {
 			var sum float64
 			for _, vertex := range c.children[c.begins[k]:c.begins[k+1]] {
 				owner, i := int(vertex)/c.per, int(vertex)%c.per
-				paths, err := conduit.Get(r.w, c.sigma.on(owner).Add(i))
+				paths, err := c.sigma.get(r, owner, i)
 				if err != nil {
 					return err
 				}
-				dependency, err := conduit.Get(r.w, c.delta.on(owner).Add(i))
+				dependency, err := c.delta.get(r, owner, i)
 				if err != nil {
 					return err
 				}

@@ -9,7 +9,9 @@
 //	res, err := b.Run()                            // as often as wanted
 //
 // A kernel is the same with and without a cache for remote data: it fences where the memory model
-// asks for it (Worker.Barrier, "Fences and parts" in package conduit), and nowhere else.
+// asks for it (Worker.Barrier, "Fences and parts" in package conduit), and nowhere else. What a
+// rank has itself it reads as memory, but in all-local: with Config.Fabric "ibv" a get of it would
+// go through the device.
 //
 // # Results
 //
@@ -25,7 +27,7 @@
 // back are in the time. Filling memory and checking are not. Reads begin with nothing kept: the
 // barrier is a fence. Counts are those of the networks to other ranks, for all ranks, until all
 // writes are where they belong: what a cache fetches, and what the kernel's own barriers send. Over
-// shared memory loads and stores count as gets and puts, of the own rank too.
+// shared memory loads and stores of others' memory count as gets and puts.
 //
 // A kernel's memory is at equal offsets in each rank's segment; arrays begin at multiples of 4 KiB.
 package bench

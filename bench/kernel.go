@@ -231,8 +231,7 @@ func (b *Bench) Run() (Result, error) {
 	return res, nil
 }
 
-// counts are those of the networks to other ranks. Loads and stores of the rank's own memory are
-// among them where other ranks are reached in the same way.
+// counts are those of the networks to other ranks.
 func (r *rank) counts() (c fabric.Counters) {
 	stats := r.job.Stats()
 	for other := range r.n {

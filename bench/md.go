@@ -243,7 +243,8 @@ const (
 )
 
 // setup simulates sequentially, and checks that.
-func (a *atoms) setup(*rank) error {
+func (a *atoms) setup(r *rank) error {
+	a.pos.bind(r)
 	pos, states := a.simulate(a.steps)
 	a.want = pos
 	n := float64(a.n)
@@ -349,7 +350,7 @@ func (a *atoms) forces(r *rank, mine []vec) (st state, err error) {
 	for i, p := range mine {
 		var f pull
 		for _, j := range a.list[i] {
-			q, err := conduit.Get(r.w, a.pos.at(int(j)))
+			q, err := a.pos.get(r.w, int(j))
 			if err != nil {
 				return st, err
 			}

@@ -47,11 +47,21 @@ func (p place[T]) here(r *rank) []T {
 	return s
 }
 
+// get reads element i of a rank: this rank's own from memory, whatever network the job uses.
+func (p place[T]) get(r *rank, owner, i int) (T, error) {
+	if owner == r.me {
+		return p.here(r)[i], nil
+	}
+	return conduit.Get(r.w, p.on(owner).Add(i))
+}
+
 // spread is a vector of total elements, each rank having per of them; the last ones may have less.
 type spread[T any] struct {
 	place[T]
 	total, per int
 	base       []conduit.Ptr[T]
+	me         int
+	mem        []T // of rank me
 }
 
 func reserveSpread[T any](l *layout, total int) spread[T] {
@@ -63,10 +73,26 @@ func reserveSpread[T any](l *layout, total int) spread[T] {
 	return s
 }
 
-// at is where element i is.
-func (s *spread[T]) at(i int) conduit.Ptr[T] {
+// bind has get and put know this rank's elements, which are memory whatever network the job uses.
+func (s *spread[T]) bind(r *rank) { s.me, s.mem = r.me, s.here(r) }
+
+// get reads element i.
+func (s *spread[T]) get(w *conduit.Worker, i int) (T, error) {
 	r := i / s.per
-	return s.base[r].Add(i - r*s.per)
+	if i -= r * s.per; r == s.me {
+		return s.mem[i], nil
+	}
+	return conduit.Get(w, s.base[r].Add(i))
+}
+
+// put writes element i.
+func (s *spread[T]) put(w *conduit.Worker, i int, v T) error {
+	r := i / s.per
+	if i -= r * s.per; r == s.me {
+		s.mem[i] = v
+		return nil
+	}
+	return conduit.Put(w, s.base[r].Add(i), v)
 }
 
 // mine are the elements of a rank: from lo to before hi.

@@ -106,28 +106,42 @@ func (t *transpose) run(r *rank) error {
 	return t.gather(r, 0, t.height, 0, t.width)
 }
 
-// row is where row i of a matrix begins in the block that has its column j.
-func (t *transpose) row(m place[float64], i, j int) conduit.Ptr[float64] {
-	return m.on(i/t.height*t.cols + j/t.width).Add(i % t.height * t.width)
+// column is the elements of a column of a matrix, from a row on, that one rank has.
+type column struct {
+	owner int
+	first int // index in the owner's block; the next one is a row of the block further
+	end   int // of the loop along the column, before limit
+}
+
+// part is where column col goes on in row left+k.
+func (t *transpose) part(k, col, limit int) column {
+	row := t.left + k
+	return column{
+		owner: row/t.height*t.cols + col/t.width,
+		first: row%t.height*t.width + col%t.width,
+		end:   min(limit, k+t.height-row%t.height),
+	}
 }
 
 // gather computes rows i to before iEnd, and columns j to before jEnd, of this rank's block of C.
 func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
-	c := t.c.here(r)
+	a, c := t.a.here(r), t.c.here(r)
 	for ; i < iEnd; i++ {
-		col := t.top + i // of A
 		out := c[i*t.width : (i+1)*t.width]
 		for k := j; k < jEnd; {
-			row := t.left + k
-			at := t.row(t.a, row, col).Add(col % t.width)
-			end := min(jEnd, k+t.height-row%t.height) // within one block of A
-			for ; k < end; k++ {
+			p := t.part(k, t.top+i, jEnd)
+			if p.owner == r.me {
+				for at := p.first; k < p.end; k, at = k+1, at+t.width {
+					out[k] = beta*out[k] + a[at]
+				}
+				continue
+			}
+			for at := t.a.on(p.owner).Add(p.first); k < p.end; k, at = k+1, at.Add(t.width) {
 				v, err := conduit.Get(r.w, at)
 				if err != nil {
 					return err
 				}
 				out[k] = beta*out[k] + v
-				at = at.Add(t.width)
 			}
 		}
 	}
@@ -136,17 +150,21 @@ func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
 
 // scatter writes this rank's block of A to where C has it.
 func (t *transpose) scatter(r *rank) error {
-	a := t.a.here(r)
+	a, c := t.a.here(r), t.c.here(r)
 	for i := range t.height {
-		col := t.top + i // of C
+		in := a[i*t.width : (i+1)*t.width]
 		for k := 0; k < t.width; {
-			row := t.left + k
-			at := t.row(t.c, row, col).Add(col % t.width)
-			for end := min(t.width, k+t.height-row%t.height); k < end; k++ {
-				if err := conduit.Put(r.w, at, a[i*t.width+k]); err != nil {
+			p := t.part(k, t.top+i, t.width)
+			if p.owner == r.me {
+				for at := p.first; k < p.end; k, at = k+1, at+t.width {
+					c[at] = in[k]
+				}
+				continue
+			}
+			for at := t.c.on(p.owner).Add(p.first); k < p.end; k, at = k+1, at.Add(t.width) {
+				if err := conduit.Put(r.w, at, in[k]); err != nil {
 					return err
 				}
-				at = at.Add(t.width)
 			}
 		}
 	}

@@ -309,18 +309,16 @@ func (s *subgraphs) search(r *rank, head int) ([]int, error) {
 // expand adds the vertices next to u that were not found before.
 func (s *subgraphs) expand(r *rank, u, depth int, all *[]int) error {
 	owner := u / s.per
-	row := s.row.on(owner).Add(u % s.per)
-	begin, err := conduit.Get(r.w, row)
+	begin, err := s.row.get(r, owner, u%s.per)
 	if err != nil {
 		return err
 	}
-	end, err := conduit.Get(r.w, row.Add(1))
+	end, err := s.row.get(r, owner, u%s.per+1)
 	if err != nil {
 		return err
 	}
-	to := s.to.on(owner)
 	for e := int(begin); e < int(end); e++ {
-		v, err := conduit.Get(r.w, to.Add(e))
+		v, err := s.to.get(r, owner, e)
 		if err != nil {
 			return err
 		}

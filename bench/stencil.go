@@ -116,9 +116,11 @@ type hexes struct {
 }
 
 // setup computes the result sequentially, and checks it for what must hold of it.
-func (h *hexes) setup(*rank) error {
+func (h *hexes) setup(r *rank) error {
 	var pos, force [3][]float64
 	for d := range 3 {
+		h.pos[d].bind(r)
+		h.force[d].bind(r)
 		pos[d], force[d] = make([]float64, h.nodes()), make([]float64, 8*h.elements())
 		for i := range pos[d] {
 			pos[d][i] = h.start(i, d)
@@ -223,7 +225,7 @@ func (h *hexes) gather(r *rank, first bool) error {
 		for c := range 8 {
 			node := h.corner(e, c)
 			for d := range 3 {
-				v, err := conduit.Get(r.w, h.pos[d].at(node))
+				v, err := h.pos[d].get(r.w, node)
 				if err != nil {
 					return err
 				}
@@ -236,7 +238,7 @@ func (h *hexes) gather(r *rank, first bool) error {
 		}
 		for c := range 8 {
 			for d := range 3 {
-				if err := conduit.Put(r.w, h.force[d].at(8*e+c), force[c][d]); err != nil {
+				if err := h.force[d].put(r.w, 8*e+c, force[c][d]); err != nil {
 					return err
 				}
 			}
@@ -253,7 +255,7 @@ func (h *hexes) move(r *rank) error {
 		var sum vec
 		err := h.around(i, func(e, c int) error {
 			for d := range 3 {
-				v, err := conduit.Get(r.w, h.force[d].at(8*e+c))
+				v, err := h.force[d].get(r.w, 8*e+c)
 				if err != nil {
 					return err
 				}

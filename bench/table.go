@@ -1,10 +1,6 @@
 package bench
 
-import (
-	"fmt"
-
-	"github.com/ibconduit/conduit"
-)
+import "fmt"
 
 // tables are read and changed at random over all ranks.
 var tables = []*Kernel{
@@ -41,7 +37,7 @@ func (g *gups) stream(rank int) *random {
 	return &s
 }
 
-func (g *gups) setup(*rank) error { return nil }
+func (g *gups) setup(r *rank) error { g.table.bind(r); return nil }
 
 func (g *gups) prepare(r *rank) error {
 	lo, _ := g.table.mine(r.me)
@@ -55,12 +51,11 @@ func (g *gups) run(r *rank) error {
 	rng := g.stream(r.me)
 	for range g.p.N {
 		i, v := g.update(rng, r.me, r.n)
-		at := g.table.at(i)
-		old, err := conduit.Get(r.w, at)
+		old, err := g.table.get(r.w, i)
 		if err != nil {
 			return err
 		}
-		if err := conduit.Put(r.w, at, old^v); err != nil {
+		if err := g.table.put(r.w, i, old^v); err != nil {
 			return err
 		}
 	}
@@ -98,6 +93,7 @@ type indexGather struct {
 }
 
 func (g *indexGather) setup(r *rank) error {
+	g.table.bind(r)
 	lo, _ := g.table.mine(r.me)
 	for i := range g.table.here(r) {
 		g.table.here(r)[i] = mix(g.p.Seed ^ uint64(lo+i))
@@ -114,7 +110,7 @@ func (g *indexGather) prepare(*rank) error { clear(g.got); return nil }
 
 func (g *indexGather) run(r *rank) (err error) {
 	for k, i := range g.index {
-		if g.got[k], err = conduit.Get(r.w, g.table.at(i)); err != nil {
+		if g.got[k], err = g.table.get(r.w, i); err != nil {
 			return err
 		}
 	}
