@@ -85,8 +85,8 @@ func TestKernelsVerifyTheirResults(t *testing.T) {
 	}
 }
 
-// caches are what a kernel's result may not depend on. In the smallest ones pages go as soon as they
-// have come, and writes with them.
+// caches are what a kernel's result may not depend on. In the smallest ones pages go as soon as
+// they have come, and writes with them.
 var caches = map[string]cache.Config{
 	"default":  {},
 	"tiny":     {Pages: 4, Dirty: 1, Ring: 1},
