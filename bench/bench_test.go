@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
+
+// In the VM all caches take minutes.
+var everyCache = flag.Bool("every-cache", false, "run kernels over verbs with every cache, not only two")
 
 // tiny are sizes with which a kernel takes milliseconds.
 var tiny = map[string]Params{
@@ -96,9 +101,10 @@ var caches = map[string]cache.Config{
 	"passive":  {Pages: 64, NoReadahead: true, NoBypass: true},
 }
 
-// withCaches runs all kernels with all caches.
-func withCaches(t *testing.T, on conduit.Config) {
-	for name, c := range caches {
+// withCaches runs all kernels with some caches.
+func withCaches(t *testing.T, on conduit.Config, names ...string) {
+	for _, name := range names {
+		c := caches[name]
 		n := 2
 		if name == "tiny" {
 			n = 3
@@ -125,7 +131,9 @@ func withCaches(t *testing.T, on conduit.Config) {
 	}
 }
 
-func TestKernelsWithACache(t *testing.T) { withCaches(t, conduit.Config{Fabric: conduit.FabricSHM}) }
+func TestKernelsWithACache(t *testing.T) {
+	withCaches(t, conduit.Config{Fabric: conduit.FabricSHM}, slices.Collect(maps.Keys(caches))...)
+}
 
 func TestKernelsOverVerbs(t *testing.T) {
 	on := conduit.Config{Fabric: conduit.FabricIBV, Device: rdmatest.Device(t)}
@@ -138,7 +146,11 @@ func TestKernelsOverVerbs(t *testing.T) {
 			})
 		}
 	}
-	withCaches(t, on)
+	names := []string{"default", "tiny"}
+	if *everyCache {
+		names = slices.Collect(maps.Keys(caches))
+	}
+	withCaches(t, on, names...)
 }
 
 // spoiled is a program in whose memory one byte is changed before the result is checked.
