@@ -162,6 +162,30 @@ func (k *Kernel) Start(ctx context.Context, w *conduit.Worker, p Params) (*Bench
 type Result struct {
 	Elapsed time.Duration   // of the slowest rank, from barrier to barrier
 	Counts  fabric.Counters // of all ranks together, of the networks to other ranks
+	Cache   CacheCounts     // of all ranks together; zero without a cache
+}
+
+// CacheCounts are what caches did in a run: those of the counters of package cache that say whether
+// one was of use.
+type CacheCounts struct {
+	Hits, Misses       uint64 // gets that needed no operation of the network, and those that did
+	Prefetched, Unused uint64 // lines fetched ahead, and those of them that no get asked for
+	Fetched, Used      uint64 // bytes of lines, and of those that a get asked for
+}
+
+// cacheCounts are those of this rank so far.
+func (r *rank) cacheCounts() CacheCounts {
+	s := r.job.CacheStats()
+	return CacheCounts{s.GetHits, s.GetMisses, s.Prefetched, s.Prefetched - s.PrefetchUsed, s.BytesFetched, s.BytesUsed}
+}
+
+// add is the sum of a and b, or with by = -1, modulo 2^64, the difference.
+func (a CacheCounts) add(b CacheCounts, by int) CacheCounts {
+	times := uint64(by)
+	return CacheCounts{
+		a.Hits + times*b.Hits, a.Misses + times*b.Misses, a.Prefetched + times*b.Prefetched,
+		a.Unused + times*b.Unused, a.Fetched + times*b.Fetched, a.Used + times*b.Used,
+	}
 }
 
 // WrongError says that a kernel computed something wrong.
@@ -181,6 +205,7 @@ func (e *WrongError) Unwrap() error { return e.Cause }
 type outcome struct {
 	Nanos  int64
 	Counts fabric.Counters
+	Cache  CacheCounts
 	Wrong  uint8 // bytes of Why
 	Why    [255]byte
 }
@@ -196,7 +221,7 @@ func (b *Bench) Run() (Result, error) {
 			return Result{}, err
 		}
 	}
-	before := b.r.counts()
+	before, kept := b.r.counts(), b.r.cacheCounts()
 	begin := time.Now()
 	if err := b.prog.run(b.r); err != nil {
 		return Result{}, fmt.Errorf("bench: %s: %w", b.kernel.Name, err)
@@ -204,7 +229,7 @@ func (b *Bench) Run() (Result, error) {
 	if err := b.r.w.Flush(b.r.ctx); err != nil {
 		return Result{}, err
 	}
-	mine := outcome{Counts: minus(b.r.counts(), before)}
+	mine := outcome{Counts: minus(b.r.counts(), before), Cache: b.r.cacheCounts().add(kept, -1)}
 	if err := b.r.barrier(); err != nil {
 		return Result{}, err
 	}
@@ -227,6 +252,7 @@ func (b *Bench) Run() (Result, error) {
 		}
 		res.Elapsed = max(res.Elapsed, time.Duration(o.Nanos))
 		res.Counts = res.Counts.Add(o.Counts)
+		res.Cache = res.Cache.add(o.Cache, 1)
 	}
 	return res, nil
 }

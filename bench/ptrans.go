@@ -14,7 +14,7 @@ import (
 // as the block has rows.
 var ptrans = &Kernel{
 	Name: "ptrans", What: "C = beta C + A^T: walks along the columns of remote blocks", Unit: "rows and columns, rounded up to a multiple of the ranks",
-	Variants: []string{"naive", "tiled", "put"},
+	Variants: []string{"naive", "prefetch", "tiled", "put"},
 	Default:  Params{N: 128}, MaxN: 1 << 15,
 	plan: func(l *layout, p Params) program {
 		t := &transpose{p: p, rows: gridRows(l.ranks)}
@@ -40,10 +40,16 @@ func gridRows(ranks int) int {
 const (
 	beta = 0.5
 	tile = 32
+
+	// The prefetch variant fetches so many elements of a row of A, as many as a page of 1 KiB has, so
+	// many rows ahead: 32 KiB, which a cache has in flight at most.
+	aheadWidth = 128
+	aheadRows  = 32
+	lineWidth  = 8 // elements of a line
 )
 
-// transpose. The put variant leaves C out of the sum: it is A^T, written element by element from
-// the owner of A.
+// transpose. The prefetch variant is the naive one with hints to the cache. The put variant leaves C
+// out of the sum: it is A^T, written element by element from the owner of A.
 type transpose struct {
 	p             Params
 	n             int
@@ -136,6 +142,13 @@ func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
 				}
 				continue
 			}
+			if t.p.Variant == "prefetch" {
+				if err := t.ahead(r, p, k, out); err != nil {
+					return err
+				}
+				k = p.end
+				continue
+			}
 			for at := t.a.on(p.owner).Add(p.first); k < p.end; k, at = k+1, at.Add(t.width) {
 				v, err := conduit.Get(r.w, at)
 				if err != nil {
@@ -144,6 +157,34 @@ func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
 				out[k] = beta*out[k] + v
 			}
 		}
+	}
+	return nil
+}
+
+// ahead is the loop of gather along one column, with a prefetch of each row some rows ahead: of
+// aheadWidth columns when the first one of them is walked along, of a line when that is begun, which
+// does nothing where the cache was large enough to keep the first.
+func (t *transpose) ahead(r *rank, p column, k int, out []float64) error {
+	col, wide := p.first%t.width, 0
+	switch {
+	case col%aheadWidth == 0:
+		wide = min(aheadWidth, t.width-col)
+	case col%lineWidth == 0:
+		wide = min(lineWidth, t.width-col)
+	}
+	at := t.a.on(p.owner).Add(p.first)
+	next := at
+	for row := k; k < p.end; k, at = k+1, at.Add(t.width) {
+		for ; wide > 0 && row < min(k+aheadRows, p.end); row, next = row+1, next.Add(t.width) {
+			if err := conduit.Prefetch(r.w, next, wide); err != nil {
+				return err
+			}
+		}
+		v, err := conduit.Get(r.w, at)
+		if err != nil {
+			return err
+		}
+		out[k] = beta*out[k] + v
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit"
+)
 
 // tables are read and changed at random over all ranks.
 var tables = []*Kernel{
@@ -11,7 +15,8 @@ var tables = []*Kernel{
 	},
 	{
 		Name: "indexgather", What: "reads a table over all ranks by a list of random indices (bale)", Unit: "words of each rank, and indices of it",
-		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
+		Variants: []string{"words", "prefetch"},
+		Default:  Params{N: 1 << 13}, MaxN: 1 << 27,
 		plan: func(l *layout, p Params) program {
 			return &indexGather{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)}
 		},
@@ -90,6 +95,7 @@ type indexGather struct {
 	table spread[uint64]
 	index []int
 	got   []uint64
+	offs  [][]int // of each rank, that a prefetch asks for
 }
 
 func (g *indexGather) setup(r *rank) error {
@@ -99,6 +105,7 @@ func (g *indexGather) setup(r *rank) error {
 		g.table.here(r)[i] = mix(g.p.Seed ^ uint64(lo+i))
 	}
 	rng := random(mix(g.p.Seed + uint64(r.me)))
+	g.offs = make([][]int, r.n)
 	g.index, g.got = make([]int, g.p.N), make([]uint64, g.p.N)
 	for k := range g.index {
 		g.index[k] = rng.below(g.table.total)
@@ -110,7 +117,34 @@ func (g *indexGather) prepare(*rank) error { clear(g.got); return nil }
 
 func (g *indexGather) run(r *rank) (err error) {
 	for k, i := range g.index {
+		if k%gatherAhead == 0 && g.p.Variant == "prefetch" {
+			if err := g.ahead(r, g.index[k:min(k+gatherAhead, len(g.index))]); err != nil {
+				return err
+			}
+		}
 		if g.got[k], err = g.table.get(r.w, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gatherAhead is how many indices the prefetch variant tells the cache of at a time.
+const gatherAhead = 16
+
+// ahead begins to fetch what is not this rank's.
+func (g *indexGather) ahead(r *rank, index []int) error {
+	for rank := range g.offs {
+		g.offs[rank] = g.offs[rank][:0]
+	}
+	for _, i := range index {
+		g.offs[i/g.table.per] = append(g.offs[i/g.table.per], i%g.table.per)
+	}
+	for rank, offs := range g.offs {
+		if rank == r.me || len(offs) == 0 {
+			continue
+		}
+		if err := conduit.PrefetchIndexed(r.w, g.table.on(rank), offs); err != nil {
 			return err
 		}
 	}

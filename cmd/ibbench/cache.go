@@ -24,7 +24,7 @@ const (
 type cacheCmd struct {
 	common
 	Kernels []string `arg:"" optional:"" placeholder:"KERNEL" help:"Kernels of package bench, or all (default); list names them; sizes measures what lines and pages of a cache cost on this network."`
-	Sides   string   `default:"off,on" placeholder:"LIST" help:"What is measured in turns, the first against the others: off, on, and tiny, a cache of four pages. Default: off,on."`
+	Sides   string   `default:"off,on" placeholder:"LIST" help:"What is measured in turns, the first against the others: off; on; passive, without readahead and bypass; tiny, a cache of four pages. Default: off,on."`
 	Rounds  int      `default:"21" placeholder:"N" help:"Runs of each side, in turns, after one that does not count. Default: 21."`
 	Sizes   string   `aliases:"size" placeholder:"LIST" help:"How large a kernel is, as 4K or 1K..64K (doubling); ibbench cache list says in what. Default: the kernel's."`
 	Steps   int      `placeholder:"N" help:"Time steps of stencil and md, start vertices of ssca2-k4. Default: the kernel's."`

@@ -12,7 +12,7 @@ import (
 
 // briefKernels are all kernels in sizes that take milliseconds.
 var briefKernels = [][]string{
-	{"seq", "reverse", "stride", "random", "chase", "gups", "indexgather", "all-local", "--size", "300"},
+	{"seq", "reverse", "stride", "random", "chase", "gups", "indexgather", "all-local", "--variant", "all", "--size", "300"},
 	{"ptrans", "--variant", "all", "--size", "16"},
 	{"ssca2-k1", "ssca2-k2", "ssca2-k3", "ssca2-k4", "--size", "5"},
 	{"stencil", "md", "--size", "3", "--steps", "2"},
@@ -119,7 +119,7 @@ func TestWrongKernelsAreRefused(t *testing.T) {
 		{"cache frob", 2, "seq, reverse"},
 		{"cache seq --steps 3", 2, "no steps"},
 		{"cache seq --variant put", 2, "no variant"},
-		{"cache seq --sides off,half", 2, "off, on and tiny"},
+		{"cache seq --sides off,half", 2, "off, on, passive and tiny"},
 		{"cache seq --sides on,on", 2, "twice"},
 		{"cache seq --rounds 0", 2, "rounds"},
 		{"cache seq --assert fragmentation<2%", 2, "messages"},

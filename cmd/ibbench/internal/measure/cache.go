@@ -29,6 +29,9 @@ func withCache(cfg *conduit.Config, side string, pt plan.Point) {
 	switch side {
 	case plan.SideOn:
 		cfg.Cache = cacheOf(pt.CacheSizes)
+	case plan.SidePassive:
+		cfg.Cache = cacheOf(pt.CacheSizes)
+		cfg.Cache.NoReadahead, cfg.Cache.NoBypass = true, true
 	case plan.SideTiny:
 		cfg.Cache = &cache.Config{Pages: 4, Dirty: 1, Ring: 1}
 	}
@@ -221,6 +224,8 @@ func (x *side) series(s *session, pt plan.Point, base *side) *report.Series {
 	c, b := series.Cache, base.medians()
 	mine := x.medians()
 	c.Messages, c.Requests, c.Bytes = int64(mine.messages), int64(mine.requests), int64(mine.bytes)
+	c.Hits, c.Misses, c.Prefetched = int64(mine.Hits), int64(mine.Misses), int64(mine.Prefetched)
+	c.Unused, c.Fetched, c.Used = int64(mine.Unused), int64(mine.Fetched), int64(mine.Used)
 	c.Time = estimate(x.runs, func(i int) float64 { return float64(x.runs[i].Elapsed) })
 	if x == base {
 		return series
@@ -240,7 +245,10 @@ func ratio(a, b float64) float64 {
 }
 
 // counts are those of a run.
-type counts struct{ messages, requests, bytes float64 }
+type counts struct {
+	messages, requests, bytes float64
+	bench.CacheCounts
+}
 
 func (x *side) medians() (c counts) {
 	of := func(f func(r bench.Result) uint64) float64 {
@@ -253,6 +261,12 @@ func (x *side) medians() (c counts) {
 	c.messages = of(func(r bench.Result) uint64 { return r.Counts.Gets + r.Counts.Puts + r.Counts.Atomics })
 	c.requests = of(func(r bench.Result) uint64 { return r.Counts.Requests })
 	c.bytes = of(func(r bench.Result) uint64 { return r.Counts.GetBytes + r.Counts.PutBytes })
+	c.Hits = uint64(of(func(r bench.Result) uint64 { return r.Cache.Hits }))
+	c.Misses = uint64(of(func(r bench.Result) uint64 { return r.Cache.Misses }))
+	c.Prefetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Prefetched }))
+	c.Unused = uint64(of(func(r bench.Result) uint64 { return r.Cache.Unused }))
+	c.Fetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Fetched }))
+	c.Used = uint64(of(func(r bench.Result) uint64 { return r.Cache.Used }))
 	return c
 }
 

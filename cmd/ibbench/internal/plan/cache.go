@@ -11,9 +11,10 @@ const Cache = "cache"
 
 // Sides of a measurement of Cache: what is measured in turns.
 const (
-	SideOff  = "off"  // no cache
-	SideOn   = "on"   // one of the sizes asked for
-	SideTiny = "tiny" // one of four pages, one of them dirty, one operation in flight
+	SideOff     = "off"     // no cache
+	SideOn      = "on"      // one of the sizes asked for
+	SidePassive = "passive" // as on, without readahead and without giving up where it is of no use
+	SideTiny    = "tiny"    // one of four pages, one of them dirty, one operation in flight
 )
 
 // DefCache is what a number of Cache is the time of.
@@ -37,8 +38,8 @@ func Sides(text string) ([]string, error) {
 	var list []string
 	for s := range strings.SplitSeq(text, ",") {
 		s = strings.TrimSpace(s)
-		if s != SideOff && s != SideOn && s != SideTiny {
-			return nil, fmt.Errorf("%q: want a list of off, on and tiny", s)
+		if s != SideOff && s != SideOn && s != SidePassive && s != SideTiny {
+			return nil, fmt.Errorf("%q: want a list of off, on, passive and tiny", s)
 		}
 		if slices.Contains(list, s) {
 			return nil, fmt.Errorf("%s is named twice", s)

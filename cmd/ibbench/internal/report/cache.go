@@ -16,6 +16,14 @@ type Cache struct {
 	Requests int64 `json:"requests"` // work requests, where the network has some
 	Bytes    int64 `json:"bytes"`    // that gets and puts moved
 
+	// Of the caches, the medians too. Gets that passed a cache by are neither hits nor misses.
+	Hits       int64 `json:"hits,omitempty"`
+	Misses     int64 `json:"misses,omitempty"`
+	Prefetched int64 `json:"prefetched,omitempty"` // lines
+	Unused     int64 `json:"unused,omitempty"`     // of them
+	Fetched    int64 `json:"fetched,omitempty"`    // bytes of lines
+	Used       int64 `json:"used,omitempty"`       // bytes of lines that were asked for
+
 	Time          *Estimate `json:"time"`            // ns of a run
 	Ratio         *Estimate `json:"ratio,omitempty"` // the base's time to this one's within a round: above 1 this side is faster
 	MessagesRatio float64   `json:"messages_ratio,omitempty"`
@@ -50,8 +58,8 @@ func (c *Cache) metric(name string) (float64, bool) {
 
 // cacheColumns and cacheRow must agree.
 func (t *text) cacheColumns() string {
-	return fmt.Sprintf("%-18s %8s %-5s %6s %10s %-22s  %-4s %9s %11s  %-22s %9s %9s", "kernel", "size", "cache", "rounds",
-		"median", "95 % interval", "unit", "messages", "bytes", "times as fast", "messages", "bytes")
+	return fmt.Sprintf("%-18s %8s %-5s %6s %10s %-22s  %-4s %9s %11s  %-22s %9s %9s %6s %8s %7s", "kernel", "size", "cache", "rounds",
+		"median", "95 % interval", "unit", "messages", "bytes", "times as fast", "messages", "bytes", "hits", "ahead", "unused")
 }
 
 func (t *text) cacheRow(s *Series) string {
@@ -65,8 +73,15 @@ func (t *text) cacheRow(s *Series) string {
 	if c.Base {
 		return line
 	}
-	return line + fmt.Sprintf("  %-22s %8.3fx %8.3fx", c.Ratio, c.MessagesRatio, c.BytesRatio)
+	line += fmt.Sprintf("  %-22s %8.3fx %8.3fx", c.Ratio, c.MessagesRatio, c.BytesRatio)
+	if c.Hits+c.Misses+c.Prefetched == 0 {
+		return line
+	}
+	return line + fmt.Sprintf(" %5.1f%% %8d %6.1f%%", percent(c.Hits, c.Hits+c.Misses), c.Prefetched, percent(c.Unused, c.Prefetched))
 }
+
+// percent is a part of a whole; of nothing it is 0.
+func percent(part, whole int64) float64 { return 100 * float64(part) / float64(max(whole, 1)) }
 
 // cache adds the columns of kernels.
 func (t *table) cache(s *Series, add func(string, string), number func(string, float64), integer func(string, int64)) {
@@ -76,6 +91,12 @@ func (t *table) cache(s *Series, add func(string, string), number func(string, f
 	integer("messages", c.Messages)
 	integer("requests", c.Requests)
 	integer("bytes", c.Bytes)
+	integer("hits", c.Hits)
+	integer("misses", c.Misses)
+	integer("prefetched", c.Prefetched)
+	integer("unused", c.Unused)
+	integer("fetched", c.Fetched)
+	integer("used", c.Used)
 	number("ratio", ratio.Median)
 	number("ratio_low", ratio.Low)
 	number("ratio_high", ratio.High)
