@@ -93,7 +93,7 @@ func (w *Worker) Acquire() error {
 	if err := w.enter("acquire"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	w.fences.acquire()
 	return nil
 }
@@ -103,7 +103,7 @@ func (w *Worker) Fence(ctx context.Context) error {
 	if err := w.enter("fence"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	defer w.fences.acquire()
 	return w.flush(ctx)
 }
