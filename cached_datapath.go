@@ -23,7 +23,7 @@ func (f *fences) cached(node uint32, off, n uint64) unsafe.Pointer {
 // takes reports whether the cache, if there is one, has an operation on a rank. One that waits it
 // takes whatever the size, also if it passes it by itself.
 func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
-	if f == nil || f.cache == nil || f.w.inChain || f.w.peers[node-1].size != 0 {
+	if f == nil || f.cache == nil || f.w.inChain || f.w.peers[node-1].size != 0 || int(node)-1 == f.job.rank {
 		return false
 	}
 	if flag != fabric.Blocking && n >= f.cache.DirectMin() {
