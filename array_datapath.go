@@ -24,7 +24,7 @@ const maxPieces = 1024
 // pieces starts operations in chains until next has no more, and waits for all of them: of those to
 // one rank each chain is one doorbell, as far as the queue has room. After an error it starts no
 // more, and waits for those that it has started.
-func (w *Worker) pieces(next func() (p Pending, more bool)) (first error) {
+func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
 	keep := func(err error) {
 		if first == nil {
 			first = err
@@ -32,7 +32,7 @@ func (w *Worker) pieces(next func() (p Pending, more bool)) (first error) {
 	}
 	for more := true; more && first == nil; {
 		open := w.started[:0]
-		keep(w.Chain(func() error {
+		collect := func() error {
 			for range maxPieces {
 				var p Pending
 				if p, more = next(); !more || p.err != nil {
@@ -43,7 +43,12 @@ func (w *Worker) pieces(next func() (p Pending, more bool)) (first error) {
 				}
 			}
 			return nil
-		}))
+		}
+		if w.fences.caches() { // which combines puts itself
+			keep(collect())
+		} else {
+			keep(w.Chain(collect))
+		}
 		for _, p := range open {
 			keep(p.finish())
 		}
@@ -82,7 +87,7 @@ func (a *Array[T]) slice(w *Worker, op string, mem []T, i int, start transfer[T]
 	// Rank after rank, so that a doorbell, which takes few changes of queue, has much to post.
 	block := int(a.layout.Block())
 	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
-	return w.pieces(func() (p Pending, more bool) {
+	return pieces(w, func() (p Pending, more bool) {
 		if at >= end {
 			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
 				return p, false
@@ -129,7 +134,7 @@ func (a *Array[T]) indexed(w *Worker, op string, mem []T, idx []int, start trans
 			return err
 		}
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(idx[k]) })
+	return scattered(w, op, mem, start, func(k int) Ptr[T] { return a.At(idx[k]) })
 }
 
 // GetStrided reads elements i, i+stride, i+2*stride, ... into dst. stride may be negative, or 0.
@@ -159,13 +164,16 @@ func (a *Array[T]) strided(w *Worker, op string, mem []T, i, stride int, start t
 	if err != nil {
 		return err
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(i + k*stride) })
+	return scattered(w, op, mem, start, func(k int) Ptr[T] { return a.At(i + k*stride) })
 }
 
 // scattered starts an operation for each element of mem.
-func scattered[T any](w *Worker, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
+func scattered[T any](w *Worker, op string, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
+	if op == "get" && w.fences.caches() {
+		return gathered(w, mem, 1, at)
+	}
 	k := 0
-	return w.pieces(func() (p Pending, more bool) {
+	return pieces(w, func() (p Pending, more bool) {
 		if k == len(mem) {
 			return p, false
 		}
@@ -181,7 +189,7 @@ func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	if len(dst) != len(offs) {
 		return errUnequal("get", len(dst), len(offs))
 	}
-	return scattered(w, dst, getPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	return scattered(w, "get", dst, getPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // PutIndexed writes src[k] to p.Add(offs[k]) for all k, in one chain, and returns when they are
@@ -190,7 +198,7 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 	if len(src) != len(offs) {
 		return errUnequal("put", len(src), len(offs))
 	}
-	return scattered(w, src, putPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	return scattered(w, "put", src, putPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // GetStrided reads runs of run elements that begin at p, p.Add(stride), p.Add(2*stride), ... into
@@ -211,7 +219,15 @@ func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(op, run, len(mem))
 	}
-	return w.pieces(func() (q Pending, more bool) {
+	if op == "get" && w.fences.caches() && len(mem) > 0 {
+		next := p
+		return gathered(w, mem, run, func(int) Ptr[T] {
+			at := next
+			next = next.Add(stride)
+			return at
+		})
+	}
+	return pieces(w, func() (q Pending, more bool) {
 		if len(mem) == 0 {
 			return q, false
 		}
@@ -229,7 +245,7 @@ const copyBuffer = 256 << 10
 // when they are there. Where one of them is this rank's it is one put or get, without a copy of its
 // own; else the elements pass through this rank, 256 KiB at a time.
 func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
-	if err := w.checkCopy(dst.node, src.node, n); err != nil {
+	if err := checkCopy(w, dst.node, src.node, n); err != nil {
 		return err
 	}
 	var from, to []T

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"math/bits"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -53,12 +54,13 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		}
 	}
 	e := &c.entries[i]
+	valid := atomic.LoadUint64(&e.valid)
 	first := o >> (c.lineShift & 63)
-	up := uint64(bits.TrailingZeros64(^(e.valid >> first))) // lines from the first on
+	up := uint64(bits.TrailingZeros64(^(valid >> first))) // lines from the first on
 	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
 		return nil
 	}
-	down := uint64(bits.LeadingZeros64(^(e.valid << (63 - first)))) - 1 // lines before it
+	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	e.touched = true
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
@@ -101,7 +103,10 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		return nil
 	case len(dst) >= c.cfg.DirectMin || c.isExposed(rank, off, n):
 		return c.getDirect(ctx, rank, off, dst)
+	case len(c.hints) > 0 && c.hintAt(rank, off) == Bypass:
+		return c.getDirect(ctx, rank, off, dst)
 	}
+	c.first = false
 	c.split(rank, off, len(dst))
 	missed := false
 	for {
@@ -109,6 +114,7 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		if left == 0 {
 			break
 		}
+		again := missed
 		missed = true
 		if err := c.room(ctx, rank, left); err != nil {
 			c.n.GetMisses++
@@ -117,6 +123,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		k, err := c.post(rank)
 		if err == nil {
 			c.settle(k)
+			if !again {
+				c.readahead(rank, off, uint64(len(dst)))
+			}
 			err = c.finish(ctx, k, dst)
 		}
 		c.unpin()
@@ -129,6 +138,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		c.n.GetMisses++
 	} else {
 		c.n.GetHits++
+		if c.first {
+			c.readahead(rank, off, uint64(len(dst)))
+		}
 	}
 	return nil
 }
@@ -193,6 +205,8 @@ func (c *Cache) read(p *piece, dst []byte) {
 		n := uint64(bits.OnesCount64(r))
 		e.ready &^= r
 		e.valid |= r
+		c.first = true
+		c.useful += n
 		c.n.PrefetchUsed += n
 		c.n.PrefetchResident -= n
 		c.n.BytesUsed += c.lineBytes(p.key, r)

@@ -41,6 +41,11 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 	if len(src) >= c.cfg.DirectMin {
 		return c.putDirect(ctx, rank, off, src)
 	}
+	if len(c.hints) > 0 {
+		if err := c.checkWrite(rank, off, uint64(len(src))); err != nil {
+			return err
+		}
+	}
 	hit := true
 	for at := 0; at < len(src); {
 		o := (off + uint64(at)) & c.pageMask
@@ -113,6 +118,7 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 func (c *Cache) soil(i uint16) {
 	e := &c.entries[i]
 	e.mask = pop(&c.freeMasks)
+	c.n.Unsent++
 	clear(c.maskOf(e))
 	e.older, e.younger = c.youngest, none
 	if c.youngest != none {
@@ -264,15 +270,16 @@ func (c *Cache) written(k uint16, err error) {
 			switch {
 			case err != nil && anyBits(m, o, n):
 				c.drop(i, 1<<line)
-			case err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n):
+			case err == nil && e.epoch >= c.now() && e.valid>>line&1 == 0 && allBits(m, o, n):
 				c.drop(i, 1<<line) // what was fetched ahead was not needed
-				e.valid |= 1 << line
+				c.validate(e, 1<<line)
 			}
 		}
 		if e.wanted != 0 { // it may have been read before the write arrived
 			c.cancel(e)
 		}
 		c.freeMasks = append(c.freeMasks, e.mask)
+		c.n.Unsent--
 		e.mask, e.op, e.younger = none, none, none
 		i = next
 	}
@@ -299,6 +306,9 @@ func (c *Cache) allocate(key uint64) uint16 {
 	}
 	e := &c.entries[i]
 	e.key, e.epoch, e.touched = key, c.epoch, false
+	if len(c.hints) > 0 {
+		c.survive(i)
+	}
 	c.enter(i)
 	c.policy.insert(i, again)
 	return i
