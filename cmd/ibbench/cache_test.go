@@ -82,7 +82,7 @@ func TestKernelsInEveryFormat(t *testing.T) {
 	args := []string{"cache", "ptrans", "--fabric", "shm", "--size", "8", "--rounds", "2", "-q"}
 	for format, want := range map[string][]string{
 		"text":  {"cache, fabric shm", "times as fast", "ptrans naive"},
-		"csv":   {"side,messages,requests,bytes,ratio", "cache,ptrans --variant naive,run,shm"},
+		"csv":   {"side,messages,requests,bytes,hits", "cache,ptrans --variant naive,run,shm"},
 		"bench": {"BenchmarkCachePtrans/fabric=shm/size=8/variant=naive/cache=off-"},
 	} {
 		out, errs, code := ibbench(t, append(slices.Clone(args), "--format", format)...)

@@ -58,7 +58,7 @@ func (c *Cache) metric(name string) (float64, bool) {
 
 // cacheColumns and cacheRow must agree.
 func (t *text) cacheColumns() string {
-	return fmt.Sprintf("%-18s %8s %-5s %6s %10s %-22s  %-4s %9s %11s  %-22s %9s %9s %6s %8s %7s", "kernel", "size", "cache", "rounds",
+	return fmt.Sprintf("%-20s %8s %-5s %6s %10s %-22s  %-4s %9s %11s  %-22s %9s %9s %6s %8s %7s", "kernel", "size", "cache", "rounds",
 		"median", "95 % interval", "unit", "messages", "bytes", "times as fast", "messages", "bytes", "hits", "ahead", "unused")
 }
 
@@ -68,7 +68,7 @@ func (t *text) cacheRow(s *Series) string {
 	if s.Plan.Variant != "" {
 		name += " " + s.Plan.Variant
 	}
-	line := fmt.Sprintf("%-18s %8d %-5s %6d %10s %-22s  %-4s %9d %11d", name, s.Size, c.Side, s.Result.Count,
+	line := fmt.Sprintf("%-20s %8d %-5s %6d %10s %-22s  %-4s %9d %11d", name, s.Size, c.Side, s.Result.Count,
 		micros(c.Time.Median), micros(c.Time.Low)+" to "+micros(c.Time.High), "us", c.Messages, c.Bytes)
 	if c.Base {
 		return line
