@@ -48,8 +48,8 @@ const (
 	lineWidth  = 8 // elements of a line
 )
 
-// transpose. The prefetch variant is the naive one with hints to the cache. The put variant leaves C
-// out of the sum: it is A^T, written element by element from the owner of A.
+// transpose. The prefetch variant is the naive one with hints to the cache. The put variant leaves
+// C out of the sum: it is A^T, written element by element from the owner of A.
 type transpose struct {
 	p             Params
 	n             int
@@ -162,8 +162,8 @@ func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
 }
 
 // ahead is the loop of gather along one column, with a prefetch of each row some rows ahead: of
-// aheadWidth columns when the first one of them is walked along, of a line when that is begun, which
-// does nothing where the cache was large enough to keep the first.
+// aheadWidth columns when the first one of them is walked along, of a line when that is begun,
+// which does nothing where the cache was large enough to keep the first.
 func (t *transpose) ahead(r *rank, p column, k int, out []float64) error {
 	col, wide := p.first%t.width, 0
 	switch {
