@@ -24,7 +24,7 @@ var everyCache = flag.Bool("every-cache", false, "run kernels over verbs with ev
 // tiny are sizes with which a kernel takes milliseconds.
 var tiny = map[string]Params{
 	"seq": {N: 500}, "reverse": {N: 500}, "stride": {N: 500, Stride: 33}, "random": {N: 500}, "chase": {N: 300},
-	"gups": {N: 256}, "indexgather": {N: 256}, "ptrans": {N: 24},
+	"gups": {N: 256}, "indexgather": {N: 256}, "histogram": {N: 256}, "ptrans": {N: 24},
 	"ssca2-k1": {N: 6}, "ssca2-k2": {N: 6}, "ssca2-k3": {N: 6}, "ssca2-k4": {N: 6, Steps: 3},
 	"stencil": {N: 4, Steps: 3}, "md": {N: 3, Steps: 22}, "handoff": {N: 20}, "bulk": {N: 2}, "all-local": {N: 500},
 }
@@ -194,7 +194,7 @@ func TestAWrongByteIsFound(t *testing.T) {
 		}
 		spoil := func(prog program) program { return before{prog, 1, 0} }
 		switch prog := k.plan(&layout{ranks: 2}, full).(type) {
-		case *gups, *bulk: // they write first what they read
+		case *gups, *bulk, *histogram: // they write first what they read
 			spoil = func(prog program) program { return spoiled{prog, 1, 0} }
 		case *construction:
 			spoil = func(p program) program { return spoiled{p, 1, prog.slots.off} }

@@ -21,6 +21,13 @@ var tables = []*Kernel{
 			return &indexGather{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)}
 		},
 	},
+	{
+		Name: "histogram", What: "adds to a table over all ranks by a list of random indices, by atomics (bale)", Unit: "words of each rank, and indices of it",
+		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
+		plan: func(l *layout, p Params) program {
+			return &histogram{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)}
+		},
+	},
 }
 
 // gups updates words at random. Each rank updates those whose index is its own modulo the ranks:
@@ -155,6 +162,72 @@ func (g *indexGather) verify(*rank) error {
 	for k, i := range g.index {
 		if want := mix(g.p.Seed ^ uint64(i)); g.got[k] != want {
 			return fmt.Errorf("element %d is %#x, want %#x", i, g.got[k], want)
+		}
+	}
+	return nil
+}
+
+// histogram counts how often an index is drawn. A get after each few adds looks at a word that has
+// been added to, of which a cache may not have kept an older value.
+type histogram struct {
+	p     Params
+	table spread[uint64]
+}
+
+const histogramLook = 64
+
+func (h *histogram) setup(r *rank) error { h.table.bind(r); return nil }
+
+func (h *histogram) prepare(r *rank) error {
+	clear(h.table.here(r))
+	return nil
+}
+
+func (h *histogram) stream(rank int) *random {
+	s := random(mix(h.p.Seed + 7 + uint64(rank)))
+	return &s
+}
+
+func (h *histogram) run(r *rank) error {
+	rng := h.stream(r.me)
+	for k := range h.p.N {
+		i := rng.below(h.table.total)
+		owner := i / h.table.per
+		at := h.table.base[owner].Add(i % h.table.per)
+		if err := conduit.Add(r.w, at, 1); err != nil {
+			return err
+		}
+		if k%histogramLook != 0 || owner == r.me {
+			continue
+		}
+		if err := r.w.Flush(r.ctx); err != nil {
+			return err
+		}
+		v, err := conduit.Get(r.w, at)
+		if err != nil {
+			return err
+		}
+		if v == 0 {
+			return fmt.Errorf("bench: histogram: word %d is 0 after this rank has added to it", i)
+		}
+	}
+	return nil
+}
+
+func (h *histogram) verify(r *rank) error {
+	lo, hi := h.table.mine(r.me)
+	want := make([]uint64, hi-lo)
+	for rank := range r.n {
+		rng := h.stream(rank)
+		for range h.p.N {
+			if i := rng.below(h.table.total); i >= lo && i < hi {
+				want[i-lo]++
+			}
+		}
+	}
+	for i, v := range h.table.here(r) {
+		if v != want[i] {
+			return fmt.Errorf("word %d is %d, want %d", lo+i, v, want[i])
 		}
 	}
 	return nil

@@ -32,6 +32,7 @@ handoff
 bulk
 all-local
 gups
+histogram
 indexgather --variant words
 indexgather --variant prefetch
 ptrans --variant naive --pages 256 --sizes 256,512,616,1024

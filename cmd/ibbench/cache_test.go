@@ -12,7 +12,7 @@ import (
 
 // briefKernels are all kernels in sizes that take milliseconds.
 var briefKernels = [][]string{
-	{"seq", "reverse", "stride", "random", "chase", "gups", "indexgather", "all-local", "--variant", "all", "--size", "300"},
+	{"seq", "reverse", "stride", "random", "chase", "gups", "indexgather", "histogram", "all-local", "--variant", "all", "--size", "300"},
 	{"ptrans", "--variant", "all", "--size", "16"},
 	{"ssca2-k1", "ssca2-k2", "ssca2-k3", "ssca2-k4", "--size", "5"},
 	{"stencil", "md", "--size", "3", "--steps", "2"},
