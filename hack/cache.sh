@@ -17,7 +17,7 @@ vm=${VM:-no} rounds=${ROUNDS:-21} out=build/bench/cache
 scale=${SCALE:-$([ "$vm" = yes ] && echo 14 || echo 17)}
 
 # A walk along columns of ptrans has half as many rows as the matrix, each a page: 0.5, 1, 1.2 and 2
-# times 256 pages. The graph's data are four times the cache of ssca2 or more.
+# times 256 pages. The tables, and the data of graphs, are four times their caches or more.
 points() {
   local pages=256
   [ "$scale" -ge 17 ] || pages=32
@@ -25,8 +25,8 @@ points() {
 seq
 reverse
 stride
-random
-random --sides passive,on
+random --size 64K --pages 64
+random --size 64K --pages 64 --sides passive,on
 chase
 handoff
 bulk
