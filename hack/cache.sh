@@ -31,10 +31,10 @@ chase
 handoff
 bulk
 all-local
-gups
-histogram
-indexgather --variant words
-indexgather --variant prefetch
+gups --size 64K --pages 64
+histogram --size 64K --pages 64
+indexgather --variant words --size 64K --pages 64
+indexgather --variant prefetch --size 64K --pages 64
 ptrans --variant naive --pages 256 --sizes 256,512,616,1024
 ptrans --variant prefetch --pages 256 --sizes 256,512,616,1024
 ptrans --variant put --pages 256 --sizes 256,1024
