@@ -30,7 +30,6 @@ random --size 64K --pages 64 --sides passive,on
 chase
 handoff
 bulk
-all-local
 gups --size 64K --pages 64
 histogram --size 64K --pages 64
 indexgather --variant words --size 64K --pages 64
