@@ -164,7 +164,7 @@ func (c *Cache) shape() {
 	c.exposed = make([]extent, 0, maxExposed)
 	pieces := cfg.DirectMin/cfg.PageSize + 2
 	c.pieces = make([]piece, 0, pieces)
-	c.flights = make([]flight, pieces+slotBytes/max(cfg.PageSize, minSlot))
+	c.flights = make([]flight, max(2*pieces, slotBytes/max(cfg.PageSize, minSlot)))
 	c.freeSlots = indexes(len(c.flights))
 	if !cfg.NoReadahead {
 		c.maxWindow = min(len(c.flights)-pieces, cfg.Pages/4)
