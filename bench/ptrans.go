@@ -39,17 +39,18 @@ func gridRows(ranks int) int {
 
 const (
 	beta = 0.5
-	tile = 32
 
-	// The prefetch variant fetches so many elements of a row of A, as many as a page of 1 KiB has, so
+	// The variants with hints fetch so many elements of a row of A, as many as a page of 1 KiB has, so
 	// many rows ahead: 32 KiB, which a cache has in flight at most.
 	aheadWidth = 128
 	aheadRows  = 32
-	lineWidth  = 8 // elements of a line
+	lineWidth  = 8  // elements of a line
+	tileRows   = 64 // of A, with aheadWidth columns: 64 KiB
 )
 
-// transpose. The prefetch variant is the naive one with hints to the cache. The put variant leaves
-// C out of the sum: it is A^T, written element by element from the owner of A.
+// transpose. The prefetch variant is the naive one with hints to the cache, the tiled one too, but
+// in tiles that small caches hold. The put variant leaves C out of the sum: it is A^T, written
+// element by element from the owner of A.
 type transpose struct {
 	p             Params
 	n             int
@@ -100,9 +101,9 @@ func (t *transpose) run(r *rank) error {
 	case "put":
 		return t.scatter(r)
 	case "tiled":
-		for i := 0; i < t.height; i += tile {
-			for j := 0; j < t.width; j += tile {
-				if err := t.gather(r, i, min(i+tile, t.height), j, min(j+tile, t.width)); err != nil {
+		for i := 0; i < t.height; i += aheadWidth {
+			for j := 0; j < t.width; j += tileRows {
+				if err := t.gather(r, i, min(i+aheadWidth, t.height), j, min(j+tileRows, t.width)); err != nil {
 					return err
 				}
 			}
@@ -142,7 +143,7 @@ func (t *transpose) gather(r *rank, i, iEnd, j, jEnd int) error {
 				}
 				continue
 			}
-			if t.p.Variant == "prefetch" {
+			if t.p.Variant != "naive" {
 				if err := t.ahead(r, p, k, out); err != nil {
 					return err
 				}

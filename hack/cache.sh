@@ -36,6 +36,7 @@ indexgather --variant words --size 64K --pages 64
 indexgather --variant prefetch --size 64K --pages 64
 ptrans --variant naive --pages 256 --sizes 256,512,616,1024
 ptrans --variant prefetch --pages 256 --sizes 256,512,616,1024
+ptrans --variant tiled --pages 256 --sizes 256,512,616,1024
 ptrans --variant put --pages 256 --sizes 256,1024
 stencil --sizes 15,45
 md --size 10 --steps 5
