@@ -64,7 +64,7 @@ func (c *Cache) Release(ctx context.Context) error {
 	ended := ctx.Err() != nil
 	bound := ctx
 	if ended {
-		bound = nil
+		bound = atOnce
 	}
 	c.work = c.work[:0]
 	for i := c.oldest; i != none; i = c.entries[i].younger {
