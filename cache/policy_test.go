@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -63,7 +62,7 @@ func policyTraces() map[string][]uint64 {
 func TestTheDuelIsAsGoodAsTheBetter(t *testing.T) {
 	for name, trace := range policyTraces() {
 		q, a, d := misses(t, TwoQueues, 256, trace), misses(t, Admission, 256, trace), misses(t, Duel, 256, trace)
-		t.Log(fmt.Sprintf("%-16s 2Q %6.2f, admission %6.2f, duel %6.2f", name, q, a, d))
+		t.Logf("%-16s 2Q %6.2f, admission %6.2f, duel %6.2f", name, q, a, d)
 		if d > min(q, a)+2 && name != "loop, then scan" || d > max(q, a)+1 {
 			t.Errorf("%s: the duel misses %.2f %%, 2Q %.2f %%, admission %.2f %%", name, d, q, a)
 		}
