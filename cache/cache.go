@@ -43,6 +43,8 @@ type Cache struct {
 	closed bool
 
 	policy policy
+	sketch *sketch // nil: the policy does not want to know what is asked for
+	duel   *duel
 	unused []uint16 // entries without a page
 	ghosts ghosts
 	may    func(i uint16) bool // evictable, bound once
@@ -149,7 +151,13 @@ func (c *Cache) shape() {
 	c.ghosts.keys = make([]uint64, ghosts)
 	c.entries = make([]entry, cfg.Pages)
 	c.table = newTable(cfg.Pages + ghosts)
-	c.policy = newPolicy(cfg.Policy, c.entries)
+	if cfg.Policy != TwoQueues {
+		c.sketch = newSketch(cfg.Pages)
+	}
+	if cfg.Policy == Duel {
+		c.duel = newDuel(cfg.Pages)
+	}
+	c.policy = newPolicy(cfg.Policy, c.entries, c.sketch)
 	c.may = c.evictable
 	c.unused = make([]uint16, 0, cfg.Pages)
 	for i := cfg.Pages - 1; i >= 0; i-- {

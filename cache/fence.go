@@ -105,17 +105,17 @@ func (c *Cache) cover(ctx context.Context) error {
 	if len(c.exposed) == 0 {
 		return nil
 	}
-	var first error
+	var all error
 	for _, l := range c.lanes {
-		if err := l.Flush(ctx); err != nil && first == nil {
-			first = c.inRegion(err)
+		if err := l.Flush(ctx); err != nil {
+			all = errors.Join(all, c.inRegion(err))
 		}
 	}
 	c.harvest()
-	if first == nil || ctx.Err() == nil {
+	if all == nil || ctx.Err() == nil {
 		c.exposed, c.allExposed = c.exposed[:0], false
 	}
-	return first
+	return all
 }
 
 // Direct is called before an operation that passes the cache by: it reads, or writes, n bytes at

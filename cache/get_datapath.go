@@ -62,6 +62,9 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	e.touched = true
+	if c.sketch != nil && i != c.reader {
+		c.refer(key)
+	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
 	c.reader = i
@@ -167,6 +170,9 @@ func (c *Cache) readable(dst []byte) (left int) {
 			continue
 		}
 		p.entry, p.slot = c.entryOf(p.key), none
+		if c.sketch != nil && (p.entry == none || p.entry != c.reader) {
+			c.refer(p.key)
+		}
 		if p.entry != none {
 			e := &c.entries[p.entry]
 			c.refresh(p.entry)

@@ -178,8 +178,8 @@ var atOnce context.Context
 
 // write begins to write the entries of c.work, which are dirty and not being written: chains of
 // puts, one or more for each rank, by the doorbell of their lane. Where a ring is full it waits; or
-// leaves the rank's pages dirty, if it is to be atOnce. Its error is that of ctx: what the network refuses
-// is Release's.
+// leaves the rank's pages dirty, if it is to be atOnce. Its error is that of ctx: what the network
+// refuses is Release's.
 func (c *Cache) write(ctx context.Context, reason *uint64) error {
 	if len(c.work) > 1 {
 		slices.SortFunc(c.work, func(a, b uint16) int { return cmp.Compare(c.entries[a].key, c.entries[b].key) })
