@@ -33,6 +33,7 @@ type cacheCmd struct {
 	Pages   int      `placeholder:"N" help:"Pages of the cache that is on. Default: the library's."`
 	Page    int      `name:"page-size" placeholder:"BYTES" help:"Bytes of a page. Default: the library's."`
 	Line    int      `name:"line-size" placeholder:"BYTES" help:"Bytes of a line. Default: the library's."`
+	Policy  string   `placeholder:"P" help:"What is evicted: 2q, admission or duel. Default: the library's."`
 	Mapped  bool     `help:"Cache also what is mapped here, as over shared memory all is: otherwise there is nothing to cache."`
 }
 
@@ -111,7 +112,7 @@ func (c *cacheCmd) points() (points []plan.Point, err error) {
 			return nil, fmt.Errorf("--sizes: %w", err)
 		}
 	}
-	cached := plan.CacheSizes{Pages: c.Pages, PageSize: c.Page, LineSize: c.Line}
+	cached := plan.CacheSizes{Pages: c.Pages, PageSize: c.Page, LineSize: c.Line, Policy: c.Policy}
 	if err := measure.CheckCache(cached); err != nil {
 		return nil, err
 	}

@@ -28,9 +28,9 @@ func withCache(cfg *conduit.Config, side string, pt plan.Point) {
 	}
 	switch side {
 	case plan.SideOn:
-		cfg.Cache = cacheOf(pt.CacheSizes)
+		cfg.Cache, _ = cacheOf(pt.CacheSizes)
 	case plan.SidePassive:
-		cfg.Cache = cacheOf(pt.CacheSizes)
+		cfg.Cache, _ = cacheOf(pt.CacheSizes)
 		cfg.Cache.NoReadahead, cfg.Cache.NoBypass = true, true
 	case plan.SideTiny:
 		cfg.Cache = &cache.Config{Pages: 4, Dirty: 1, Ring: 1}
@@ -40,13 +40,22 @@ func withCache(cfg *conduit.Config, side string, pt plan.Point) {
 	}
 }
 
-func cacheOf(s plan.CacheSizes) *cache.Config {
-	return &cache.Config{Pages: s.Pages, PageSize: s.PageSize, LineSize: s.LineSize}
+// cacheOf returns what CheckCache has checked.
+func cacheOf(s plan.CacheSizes) (*cache.Config, error) {
+	c := &cache.Config{Pages: s.Pages, PageSize: s.PageSize, LineSize: s.LineSize}
+	if s.Policy != "" {
+		var ok bool
+		if c.Policy, ok = cache.ParsePolicy(s.Policy); !ok {
+			return c, fmt.Errorf("--policy %s: want 2q, admission or duel", s.Policy)
+		}
+	}
+	_, err := c.WithDefaults()
+	return c, err
 }
 
 // CheckCache returns what is wrong with sizes of a cache.
 func CheckCache(s plan.CacheSizes) error {
-	_, err := cacheOf(s).WithDefaults()
+	_, err := cacheOf(s)
 	return err
 }
 

@@ -28,9 +28,10 @@ const (
 
 // CacheSizes are those of a cache; 0 is the library's default.
 type CacheSizes struct {
-	Pages    int `json:"pages,omitempty"`
-	PageSize int `json:"page_size,omitempty"` // bytes
-	LineSize int `json:"line_size,omitempty"` // bytes
+	Pages    int    `json:"pages,omitempty"`
+	PageSize int    `json:"page_size,omitempty"` // bytes
+	LineSize int    `json:"line_size,omitempty"` // bytes
+	Policy   string `json:"policy,omitempty"`    // what is evicted, as cache.ParsePolicy names it
 }
 
 // Sides reads a list of sides.
