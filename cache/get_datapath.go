@@ -62,7 +62,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		return nil
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
-	e.touched = true
+	c.touch(i)
 	if c.sketch != nil && i != c.reader {
 		c.refer(key)
 	}
@@ -177,7 +177,7 @@ func (c *Cache) readable(dst []byte) (left int) {
 		if p.entry != none {
 			e := &c.entries[p.entry]
 			c.refresh(p.entry)
-			e.touched = true
+			c.touch(p.entry)
 			if c.missing(e, p.o, p.n) == 0 {
 				c.read(p, dst)
 				continue
