@@ -28,11 +28,12 @@ type Cache struct {
 	base      unsafe.Pointer
 	entries   []entry
 	table     table
-	sizes     []uint64 // by rank, in bytes
-	writes    window   // of the page that was written last, while it is dirty and not being written
-	mask      []uint64 // of that page
-	reader    uint16   // the entry of reads, if that has a length
-	writer    uint16   // of writes, likewise
+	lru       *twoQueues // the policy, if that is one
+	sizes     []uint64   // by rank, in bytes
+	writes    window     // of the page that was written last, while it is dirty and not being written
+	mask      []uint64   // of that page
+	reader    uint16     // the entry of reads, if that has a length
+	writer    uint16     // of writes, likewise
 
 	cfg    Config
 	env    env.Env
@@ -157,7 +158,7 @@ func (c *Cache) shape() {
 	if cfg.Policy == Duel {
 		c.duel = newDuel(cfg.Pages)
 	}
-	c.policy = newPolicy(cfg.Policy, c.entries, c.sketch)
+	c.follow(newPolicy(cfg.Policy, c.entries, c.sketch))
 	c.may = c.evictable
 	c.unused = make([]uint16, 0, cfg.Pages)
 	for i := cfg.Pages - 1; i >= 0; i-- {

@@ -38,7 +38,7 @@ func (d *duel) refer(key uint64) bool {
 			r.sketch.add(key)
 		}
 		if at := r.entryOf(key); at != none {
-			r.entries[at].touched = true
+			r.touch(at)
 		} else {
 			d.misses[i]++
 			r.allocate(key)
@@ -63,7 +63,7 @@ func (d *duel) refer(key uint64) bool {
 func (c *Cache) refer(key uint64) {
 	c.sketch.add(key)
 	if c.duel != nil && c.duel.refer(key) {
-		c.policy = c.change(c.duel.uses)
+		c.follow(c.change(c.duel.uses))
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *Cache) Acquire() {
 func (c *Cache) restart() {
 	c.epoch = 1
 	for i := range c.entries {
-		if e := &c.entries[i]; e.key != 0 && !e.keep {
+		if e := &c.entries[i]; !e.keep {
 			c.drop(uint16(i), ^uint64(0))
 			c.cancel(e)
 			e.epoch = c.epoch

@@ -21,7 +21,7 @@ func misses(t *testing.T, p Policy, pages int, trace []uint64) float64 {
 			c.refer(key)
 		}
 		if i := c.entryOf(key); i != none {
-			c.entries[i].touched = true
+			c.touch(i)
 		} else if n++; c.allocate(key) == none {
 			t.Fatal("no page can be evicted")
 		}

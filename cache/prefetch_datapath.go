@@ -68,7 +68,7 @@ func (c *Cache) aheadIn(rank int, off, n uint64) bool {
 	i := c.entryOf(key)
 	if i != none {
 		c.refresh(i)
-	} else if i = c.allocate(key); i == none {
+	} else if i = c.allocate(key); i == none || int(c.ring[rank]) >= c.cfg.Ring { // to write what was there
 		return false
 	}
 	e := &c.entries[i]

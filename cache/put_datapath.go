@@ -94,7 +94,7 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 		}
 		e := &c.entries[i]
 		c.refresh(i)
-		e.touched = true
+		c.touch(i)
 		switch {
 		case e.op != none:
 			if err := c.await(ctx, c.ops[e.op].lane); err != nil {
