@@ -84,6 +84,11 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
+	w.fences.hold()
+	defer w.fences.letGo()
+	if w.fences.takes(node, len(src), f) {
+		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
+	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
@@ -114,6 +119,15 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	rt, err := w.check("get", node, off, uint64(len(dst)))
 	if err != nil {
 		return nil, fabric.Done, err
+	}
+	if at := w.fences.hit(node, off, len(dst)); at != nil {
+		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
+		return nil, fabric.Done, nil
+	}
+	w.fences.hold()
+	defer w.fences.letGo()
+	if f == fabric.Blocking && w.fences.takes(node, len(dst), f) {
+		return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
 	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
@@ -156,6 +170,9 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
 		return load[T](w, at), nil
+	}
+	if at := w.fences.cached(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		return *(*T)(at), nil
 	}
 	return getValue(w, p)
 }
@@ -240,7 +257,7 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabr
 		return nil, fabric.Done, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
-	buf := w.lay(n)
+	buf := lay(w, n)
 	if n > 0 {
 		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
 	}
@@ -256,7 +273,7 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 		return v, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
-	buf := w.lay(n)
+	buf := lay(w, n)
 	err = w.settle(w.get(p.node, p.off, buf, fabric.Blocking))
 	if err == nil && n > 0 {
 		v = *(*T)(unsafe.Pointer(unsafe.SliceData(buf)))
@@ -269,7 +286,7 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 const scratchMin = 4096
 
 // lay returns n bytes of scratch, aligned for any type.
-func (w *Worker) lay(n int) []byte {
+func lay(w *Worker, n int) []byte {
 	if n > len(w.scratch) {
 		words := make([]uint64, (max(n, scratchMin)+7)/8)
 		w.scratch = bytesOf(words)
@@ -297,6 +314,8 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 		}
 		defer w.guard.Exit()
 	}
+	w.fences.hold()
+	defer w.fences.letGo()
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)

@@ -123,6 +123,9 @@ func (a *Array[T]) strided(w *Worker, kind fabric.Kind, mem []T, i, stride int) 
 
 // scattered transfers each element of mem from or to a place of its own.
 func scattered[T any](w *Worker, kind fabric.Kind, mem []T, at func(k int) Ptr[T]) error {
+	if kind == fabric.KindGet && len(mem) > 0 && w.fences.gathers(at(0).node, at(0).off) {
+		return gathered(w, mem, 1, at)
+	}
 	k := 0
 	return transfer(w, kind, func() (x piece, more bool) {
 		if k == len(mem) {
@@ -179,6 +182,14 @@ func runs[T any](w *Worker, kind fabric.Kind, mem []T, p Ptr[T], run, stride int
 	if err := p.typeErr(); err != nil {
 		return err
 	}
+	if kind == fabric.KindGet && len(mem) > 0 && w.fences.gathers(p.node, p.off) {
+		next := p
+		return gathered(w, mem, run, func(int) Ptr[T] {
+			at := next
+			next = next.Add(stride)
+			return at
+		})
+	}
 	return transfer(w, kind, func() (x piece, more bool) {
 		if len(mem) == 0 {
 			return x, false
@@ -197,7 +208,7 @@ const copyBuffer = 256 << 10
 // when they are there. Where one of them is this rank's it is one put or get, without a copy of its
 // own; else the elements pass through this rank, 256 KiB at a time.
 func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
-	if err := w.checkCopy(dst.node, src.node, n); err != nil {
+	if err := checkCopy(w, dst.node, src.node, n); err != nil {
 		return err
 	}
 	var from, to []T

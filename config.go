@@ -11,6 +11,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
@@ -117,6 +118,12 @@ type Config struct {
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
+	// Cache has each worker keep data of other ranks between acquire and release (package cache): puts
+	// then complete with Worker.Flush only, and what is read may be as old as the last acquire. Begin,
+	// Size and Region must be unset: Join fills them in. It may differ between ranks. Default (nil):
+	// IBCONDUIT_CACHE, else no cache.
+	Cache *cache.Config
+
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
 	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
 	// equal on all ranks; Join checks it. Default: 8.
@@ -209,6 +216,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.heapDefaults(env)
 	c.Memory.defaults(env)
+	c.cacheDefaults(env)
 	if c.Fabric == "" {
 		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
 	}
@@ -314,6 +322,9 @@ func (c *Config) validate() error {
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
 	if err := c.validateHeaps(); err != nil {
+		return err
+	}
+	if err := c.validateCache(); err != nil {
 		return err
 	}
 	return c.Memory.validate(c)

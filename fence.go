@@ -3,17 +3,25 @@ package conduit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/env"
 )
 
 // fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
 // they are nil and do nothing; see "Fences and parts" in the package comment.
 type fences struct {
-	part  env.Fences
-	job   *Job
-	epoch uint64 // of the job, when the worker acquired last
+	part   env.Fences
+	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
+	w      *Worker
+	job    *Job
+	mark   atomic.Bool   // a call is inside the worker, or releases it for the job
+	epoch  uint64        // of the job, when the worker acquired last
+	offs   []uint64      // of a prefetch
+	places []cache.Place // of a gather
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -21,11 +29,12 @@ func openFences(w *Worker) (*fences, error) {
 	if w.job.needs.fences == nil {
 		return nil, nil
 	}
-	f := &fences{job: w.job, epoch: w.job.epoch.Load()}
+	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load()}
 	var err error
 	if f.part, err = w.job.needs.fences(view{w.job}, w); err != nil {
 		return nil, err
 	}
+	f.cache, _ = f.part.(*cache.Cache)
 	return f, nil
 }
 
@@ -36,10 +45,14 @@ func (f *fences) close() error {
 	return f.part.Close()
 }
 
-// release is the first half of an operation that fences, and acquire the second.
+// release is the first half of an operation that fences, and acquire the second. Writes that a
+// chain has collected, of which the part was told, are posted before.
 func (f *fences) release(ctx context.Context) error {
 	if f == nil {
 		return nil
+	}
+	if err := f.w.chain.postOpen(); err != nil {
+		return err
 	}
 	return f.part.Release(ctx)
 }
@@ -49,6 +62,13 @@ func (f *fences) acquire() {
 		f.epoch = f.job.epoch.Load()
 		f.part.Acquire()
 	}
+}
+
+// learn is acquire outside of a call of the worker.
+func (f *fences) learn() {
+	f.hold()
+	f.acquire()
+	f.letGo()
 }
 
 // catchUp acquires if the job has learned something since the worker did.
@@ -75,6 +95,32 @@ func (j *Job) learned() {
 	}
 }
 
+// releaseIdle releases the workers whose caches have writes that were not sent, before a collective
+// operation of the job. One that is in use in that moment is not released: ErrConcurrent.
+func releaseIdle(ctx context.Context, j *Job) error {
+	if j.needs.fences == nil {
+		return nil
+	}
+	var unsent []*fences
+	j.workers.mu.Lock()
+	for w := range j.workers.open {
+		if f := w.fences; f != nil && f.cache != nil && f.cache.Unsent() > 0 {
+			unsent = append(unsent, f)
+		}
+	}
+	j.workers.mu.Unlock()
+	var errs []error
+	for _, f := range unsent {
+		if !f.mark.CompareAndSwap(false, true) {
+			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
+			continue
+		}
+		errs = append(errs, f.part.Release(ctx))
+		f.mark.Store(false)
+	}
+	return errors.Join(errs...)
+}
+
 // fencer is what the message endpoints of a job whose workers have fences tell: am.Fencer.
 type fencer struct{ j *Job }
 
@@ -87,7 +133,7 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	if err := w.enter("request"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if err := w.fences.release(ctx); err != nil || n == 0 {
 		return err
 	}
@@ -97,7 +143,7 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 // Reply acquires for the worker that the call went through.
 func (f fencer) Reply(v am.Via) {
 	if w, ok := v.(*Worker); ok && w.peers != nil {
-		w.fences.acquire()
+		w.fences.learn()
 	}
 }
 
@@ -110,30 +156,30 @@ func (f fencer) Handler() { f.j.learned() }
 // error of an implicit operation; the rank has met the others nevertheless. It goes through the
 // worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
-	return w.collective(ctx, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
+	return meet(ctx, w, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
 }
 
 // Broadcast is [Job.Broadcast] with a fence, as Barrier has.
 func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return w.collective(ctx, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
+	return meet(ctx, w, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
 }
 
 // AllGather is [Job.AllGather] with a fence, as Barrier has.
 func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	err = w.collective(ctx, "all-gather", func() (err error) {
+	err = meet(ctx, w, "all-gather", func() (err error) {
 		all, err = w.job.Team().Through(w).AllGather(ctx, mine)
 		return w.job.collective(err)
 	})
 	return all, err
 }
 
-// collective has the job do a collective operation between the halves of a fence. It does it also
+// meet has the job do a collective operation between the halves of a fence. It does it also
 // where the first half fails: the other ranks wait for this one.
-func (w *Worker) collective(ctx context.Context, op string, do func() error) error {
+func meet(ctx context.Context, w *Worker, op string, do func() error) error {
 	if err := w.enter(op); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	lost := w.flush(ctx)
 	err := do()
 	w.fences.acquire()

@@ -239,13 +239,13 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 		p.Cancel()
 		return nil, err
 	}
-	w.guard.Exit() // the lanes' operations take it
 	lockrank.CheckCommunication("fetch")
+	err := w.fences.release(ctx)
 	if w.job.cfg.Handlers.InHandler() {
-		p.Cancel()
-		return nil, fmt.Errorf("conduit: fetch: %w", am.ErrInHandler)
+		err = fmt.Errorf("conduit: fetch: %w", am.ErrInHandler)
 	}
-	if err := w.fences.release(ctx); err != nil {
+	w.exit() // the lanes' operations take it
+	if err != nil {
 		p.Cancel()
 		return nil, err
 	}
@@ -259,8 +259,9 @@ func (p *PendingSet) Test() (*Lease, error) {
 	if err := w.enter("fetch"); err != nil {
 		return nil, err
 	}
-	w.guard.Exit()
-	if err := w.fences.release(w.ctx); err != nil {
+	err := w.fences.release(w.ctx)
+	w.exit()
+	if err != nil {
 		return nil, err
 	}
 	f := fetcherOf(w)
@@ -293,7 +294,7 @@ func (p *PendingSet) ended(l *flow.Lease, err error) (*Lease, error) {
 	if p.s.land != nil {
 		p.s.land.lease(l)
 	}
-	p.s.w.fences.acquire()
+	p.s.w.fences.learn()
 	return &Lease{l, p.s}, nil
 }
 

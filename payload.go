@@ -71,7 +71,7 @@ func SendPayload(ctx context.Context, v am.Via, rank int, name string, payload [
 		if err := v.enter("send payload"); err != nil {
 			return err
 		}
-		defer v.guard.Exit()
+		defer v.exit()
 		if err := v.fences.release(ctx); err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func transfer(w *Worker, kind fabric.Kind, next func() (x piece, more bool)) (fi
 				left, err = t.start(kind, left)
 				return err
 			}
-			if w.inChain { // which the waits below post
+			if w.inChain || kind == fabric.KindPut && w.fences.caches() { // the waits below post, or the cache combines
 				first = start()
 			} else {
 				first = w.Chain(start)

@@ -114,7 +114,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 	if err := w.enter("flush"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	return w.flush(ctx)
 }
 
@@ -159,7 +159,7 @@ func (w *Worker) Poll() error {
 	if err := w.enter("poll"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if err := w.chain.postOpen(); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	if err := w.enter("wait-until"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
 	}
@@ -207,14 +207,14 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
-	if w.fences != nil {
-		return w.waitFenced(ctx, word, c, value)
+	if w.fences == nil {
+		return w.waitWord(ctx, word, c, value)
 	}
-	return w.waitWord(ctx, word, c, value)
+	return waitFenced(ctx, w, word, c, value)
 }
 
 // waitFenced is waitWord with fences: the rank waited for may need what the worker wrote.
-func (w *Worker) waitFenced(ctx context.Context, word *uint64, c Cond, value uint64) error {
+func waitFenced(ctx context.Context, w *Worker, word *uint64, c Cond, value uint64) error {
 	if err := w.fences.release(ctx); err != nil {
 		return err
 	}
@@ -273,7 +273,17 @@ func (w *Worker) enter(op string) error {
 	if w.peers == nil {
 		return errClosed(op, "worker")
 	}
-	return w.guard.Enter()
+	if err := w.guard.Enter(); err != nil {
+		return err
+	}
+	w.fences.hold()
+	return nil
+}
+
+// exit ends what enter began.
+func (w *Worker) exit() {
+	w.fences.letGo()
+	w.guard.Exit()
 }
 
 // Close completes the worker's operations, bounded by Config.CloseTimeout, and
@@ -287,6 +297,8 @@ func (w *Worker) Close() error {
 		return err
 	}
 	defer w.guard.Exit()
+	w.fences.hold()
+	defer w.fences.letGo()
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
@@ -297,6 +309,7 @@ func (w *Worker) Close() error {
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
 	w.job.workers.retired.merge(w.statsLocked())
+	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.fences.stats())
 	w.closeErr = errors.Join(err, w.release())
 	return w.closeErr
 }
@@ -304,7 +317,7 @@ func (w *Worker) Close() error {
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
 	err := closeLanes(w.lanes)
-	w.lanes, w.peers, w.routes = nil, nil, nil
+	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

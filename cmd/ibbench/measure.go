@@ -15,6 +15,11 @@ import (
 
 // measure runs the points on every fabric asked for and reports them.
 func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
+	return c.measureEach(ctx, io, kind, points, func(*report.Series) {})
+}
+
+// measureEach is measure that calls each with every series before it is reported.
+func (c *common) measureEach(ctx context.Context, io streams, kind string, points []plan.Point, each func(*report.Series)) error {
 	as, err := c.assertions(kind)
 	if err != nil {
 		return usageError{err}
@@ -40,7 +45,7 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 		return err
 	}
 	p.Pct = percentiles(pct, as)
-	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
+	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet)}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
 	if boot != nil {
 		err = c.lead(ctx, boot, p, fabrics, events)
@@ -54,11 +59,15 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 type results struct {
 	out    report.Tee
 	as     []plan.Assertion
+	each   func(*report.Series) // called before a series is reported; nil: nothing
 	t      *terminal
 	failed bool
 }
 
 func (r *results) add(s *report.Series) error {
+	if r.each != nil {
+		r.each(s)
+	}
 	s.Check(r.as)
 	r.failed = r.failed || s.Failed()
 	r.t.clear()

@@ -50,6 +50,9 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	if p.Ranks != boot.Size() {
 		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
 	}
+	if p.Points[0].Kind == plan.Cache {
+		return cacheRank(ctx, boot, p, out)
+	}
 	s := &session{plan: p, out: out, messages: newMessages()}
 	env, err := s.introduce(ctx, boot)
 	if err != nil {

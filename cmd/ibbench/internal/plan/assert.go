@@ -66,17 +66,20 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 		return mrUnits(kind, metric)
 	case (kind == BW || kind == Rate) && metric == "rate":
 		return rateUnits, nil
+	case kind == Cache && Assertion{Metric: metric}.Compares():
+		return map[string]float64{"x": 1}, nil
 	case kind == Heap && (metric == "fragmentation" || metric == "meta"):
 		return map[string]float64{"%": 1}, nil
-	case (kind == Lat || kind == Heap) && (metric == "min" || metric == "mean" || metric == "max"):
+	case (kind == Lat || kind == Heap || kind == Cache) && (metric == "min" || metric == "mean" || metric == "max"):
 		return timeUnits, nil
-	case (kind == Lat || kind == Heap) && strings.HasPrefix(metric, "p"):
+	case (kind == Lat || kind == Heap || kind == Cache) && strings.HasPrefix(metric, "p"):
 		_, err := percentile(metric[1:])
 		return timeUnits, err
 	}
 	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
 		Lat: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
-		Heap: "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(BW): "bw",
+		Cache: "ratio, messages, bytes, min, mean, max and percentiles such as p90",
+		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(BW): "bw",
 	}[kind])
 }
 
@@ -84,7 +87,7 @@ func example(kind string) string {
 	if strings.HasPrefix(kind, MR) {
 		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
 	}
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
+	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
 }
 
 // Percentile is the percentile that the assertion is about, if any.
@@ -107,4 +110,9 @@ func (a Assertion) Holds(v float64) bool {
 		return v > a.Bound
 	}
 	return v >= a.Bound
+}
+
+// Compares says that the assertion is about one side of a measurement of Cache against the other.
+func (a Assertion) Compares() bool {
+	return a.Metric == "ratio" || a.Metric == "messages" || a.Metric == "bytes"
 }

@@ -80,6 +80,14 @@ type Point struct {
 	HeapBytes int64  `json:"heap,omitempty"`    // heap: bytes of each rank's shared heap
 	Live      int    `json:"live,omitempty"`    // heap local, churn: blocks that are in use meanwhile
 
+	Rounds  int    `json:"rounds,omitempty"`  // cache: times that each side is measured
+	Sides   string `json:"sides,omitempty"`   // cache: what is measured in turns, the first against the others
+	Steps   int    `json:"steps,omitempty"`   // cache: as bench.Params has them; Size is N
+	Walk    int    `json:"walk,omitempty"`    // cache stride: words between accesses
+	Variant string `json:"variant,omitempty"` // cache: of the kernel
+	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
+	CacheSizes
+
 	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
@@ -112,6 +120,8 @@ func (p Point) PingPong() bool { return p.Kind == Lat && p.Op == Put && !p.Ack }
 // Definition says what the point's numbers mean.
 func (p Point) Definition() string {
 	switch {
+	case p.Kind == Cache:
+		return DefCache
 	case p.Kind == MR || p.Kind == Heap:
 		return DefOp
 	case p.Kind != Lat:
@@ -148,6 +158,9 @@ func (p Point) Name() string {
 	}
 	if p.Local != "" {
 		s += " --local " + p.Local
+	}
+	if p.Variant != "" {
+		s += " --variant " + p.Variant
 	}
 	return s
 }
@@ -192,7 +205,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Heap && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Heap && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -241,7 +254,7 @@ func (p *Plan) Validate() error {
 		if err := pt.validate(); err != nil {
 			return fmt.Errorf("%s: %w", pt.Name(), err)
 		}
-		if pt.Kind == Heap {
+		if pt.Kind == Heap || pt.Kind == Cache {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
@@ -255,6 +268,9 @@ func (p *Plan) Validate() error {
 }
 
 func (p Point) validate() error {
+	if p.Kind == Cache {
+		return p.validateCache()
+	}
 	lat := p.Kind == Lat || p.Kind == Heap
 	if p.Kind == Heap {
 		if err := p.validateHeap(); err != nil {

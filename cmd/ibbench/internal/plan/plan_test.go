@@ -72,6 +72,8 @@ func TestAssertionsKnowTheirUnits(t *testing.T) {
 		{BW, "bw>1MiB/s", Assertion{Metric: "bw", Cmp: ">", Bound: 1 << 20}},
 		{PeerKind(Lat), "p50<1.15x", Assertion{Metric: "p50", Cmp: "<", Bound: 1.15}},
 		{PeerKind(BW), "bw>0.9x", Assertion{Metric: "bw", Cmp: ">", Bound: 0.9}},
+		{Cache, "ratio>=20x", Assertion{Metric: "ratio", Cmp: ">=", Bound: 20}},
+		{Cache, "p90<1ms", Assertion{Metric: "p90", Cmp: "<", Bound: 1e6}},
 		{Rate, "rate>1M/s", Assertion{Metric: "rate", Cmp: ">", Bound: 1e6}},
 	} {
 		c.want.Text = c.in
@@ -86,6 +88,7 @@ func TestAssertionsKnowTheirUnits(t *testing.T) {
 		Lat:           {"", "p99", "p99<5", "p99<us", "p100<5us", "p<5us", "bw>1GB/s", "p99=5us", "p99<<5us", "p99<-5us", "p99<5GB/s", "p99<NaNus"},
 		BW:            {"p99<5us", "bw>1", "bw>1us", "bw>1/s"},
 		Rate:          {"bw>1GB/s", "rate>1", "rate>1us"},
+		Cache:         {"ratio>2", "bw>1GB/s", "messages<5us"},
 		PeerKind(Lat): {"p50<5us", "p90<1x", "bw>1x"},
 	} {
 		for _, in := range ins {
@@ -163,6 +166,9 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 			p.Points = append(p.Points, p.Points[1])
 			p.Points[2].Depth = 32
 		},
+		"0 rounds":              func(p *Plan) { p.Points[1] = Point{Kind: Cache, Op: "seq", Sides: "off,on"} },
+		"want a list of off":    func(p *Plan) { p.Points[1] = Point{Kind: Cache, Op: "seq", Sides: "half", Rounds: 2} },
+		"no kernel":             func(p *Plan) { p.Points[1] = Point{Kind: Cache, Sides: "off", Rounds: 2} },
 		"local memory \"heap\"": func(p *Plan) { p.Points[1].Local = "heap" },
 	} {
 		p := valid()
@@ -182,6 +188,8 @@ func TestDefinitionsSayWhatANumberIs(t *testing.T) {
 		DefOp:   {Kind: Lat, Op: Put, Ack: true},
 		DefRTT:  {Kind: Lat, Op: AM},
 		DefRate: {Kind: BW, Op: Put},
+
+		DefCache: {Kind: Cache, Op: "seq"},
 	} {
 		if got := pt.Definition(); got != want {
 			t.Errorf("%+v: %s, want %s", pt, got, want)

@@ -42,6 +42,11 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	switch {
 	case s.MR != nil && s.Op != plan.Reg:
 		name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
+	case s.Cache != nil:
+		if s.Plan.Variant != "" {
+			name += "/variant=" + s.Plan.Variant
+		}
+		name += "/cache=" + s.Cache.Side
 	case s.Heap != nil:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)
 	case s.MR == nil && s.Plan.Kind != plan.Lat:

@@ -83,6 +83,9 @@ func (t *table) row(s *Series) (names, values []string) {
 		number("meta", s.Heap.Meta)
 		integer("requests", s.Heap.Requests)
 	}
+	if s.Cache != nil {
+		t.cache(s, add, number, integer)
+	}
 	if s.MR != nil {
 		t.mr(s, add, number, integer)
 	}

@@ -157,11 +157,46 @@ func registrations(op string) (all []*Series) {
 	return all
 }
 
+// kernels are one kernel on two sides, one of them with a wrong result.
+func kernels() (all []*Series) {
+	as := []plan.Assertion{must(plan.ParseAssertion("ratio>2x", plan.Cache)), must(plan.ParseAssertion("p50<1s", plan.Cache))}
+	for i, side := range []string{plan.SideOff, plan.SideOn} {
+		s := latency("ibv", "ptrans", 1024, 1, int64(40-35*i))
+		s.Kind, s.Intervals = plan.Cache, nil
+		s.Plan = plan.Point{Kind: plan.Cache, Op: "ptrans", Size: 1024, Variant: "naive", Rounds: 21, Sides: "off,on", CacheSizes: plan.CacheSizes{Pages: 256}, Depth: 1, Lanes: 1, Chain: 1}
+		s.Definition = s.Plan.Definition()
+		s.Cache = &Cache{Side: side, Base: i == 0, Messages: int64(1 << (20 - 3*i)), Requests: int64(1 << (20 - 3*i)), Bytes: 8 << 20, Time: &Estimate{40e6 / float64(1+7*i), 39e6 / float64(1+7*i), 42e6 / float64(1+7*i)}}
+		if i > 0 {
+			s.Cache.Hits, s.Cache.Misses, s.Cache.Prefetched, s.Cache.Unused, s.Cache.Fetched, s.Cache.Used = 917504, 131072, 1000, 25, 8<<20, 7<<20
+			s.Cache.Ratio, s.Cache.MessagesRatio, s.Cache.BytesRatio = &Estimate{8.1, 7.5, 8.25}, 0.125, 1
+			s.Result.Errors = 1
+			s.Notes = []string{"ERRORS: with the cache on bench: ptrans: rank 1: wrong result: C[1,2] is 3, want 4"}
+		}
+		s.Check(as)
+		all = append(all, s)
+	}
+	return all
+}
+
+// trade are gets of some sizes with what follows for a cache.
+func trade() (all []*Series) {
+	for i, n := range []int64{8, 64, 256, 1024, 4096, 16384} {
+		s := latency("ibv", plan.Get, n, 1, 0)
+		s.Hist, s.Intervals = nil, nil
+		s.Result.P = map[string]float64{"50": 2000 + float64(n)/2}
+		s.Result.Count = int64(i)
+		all = append(all, s)
+	}
+	all[5].Sizes = Trade(all)
+	return all
+}
+
 func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
 	for name, series := range map[string]func() []*Series{
 		"mr-reg": func() []*Series { return registrations(plan.Reg) }, "mr-hit": func() []*Series { return registrations(plan.Hit) },
 		"mr-churn": func() []*Series { return registrations(plan.Churn) },
 		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers, "am": messages,
+		"cache": kernels, "cache-sizes": trade,
 	} {
 		for _, format := range Formats {
 			var out bytes.Buffer
@@ -201,7 +236,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestJSONIsReadBackUnchanged(t *testing.T) {
-	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn)) {
+	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn), kernels(), trade()) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
@@ -212,6 +247,22 @@ func TestJSONIsReadBackUnchanged(t *testing.T) {
 		}
 		if d := cmp.Diff(s, &back); d != "" {
 			t.Error(d)
+		}
+	}
+}
+
+// A network whose bytes cost half of what a get costs at 4 KiB, and one where they cost nothing.
+func TestRecommendedSizes(t *testing.T) {
+	for _, c := range []struct {
+		byteNS     float64
+		line, page int64
+	}{{0.5, 256, 4096}, {2, 64, 1024}, {100, 8, 64}, {0, 4096, 4096}} {
+		var all []*Series
+		for _, n := range []int64{8, 64, 256, 1024, 4096} {
+			all = append(all, &Series{Size: n, Result: Result{P: map[string]float64{"50": 2000 + c.byteNS*float64(n)}}})
+		}
+		if s := Trade(all); s.Line != c.line || s.Page != c.page || s.Rows[0].Extra != 0 || s.Rows[0].Pays != 1 || s.Rows[0].Sequential != 1 {
+			t.Errorf("%v ns a byte: lines of %d, pages of %d, want %d and %d; %+v", c.byteNS, s.Line, s.Page, c.line, c.page, s.Rows)
 		}
 	}
 }

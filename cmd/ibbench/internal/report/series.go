@@ -32,6 +32,8 @@ type Series struct {
 	MR         *MR         `json:"mr,omitempty"`
 	AM         *AM         `json:"am,omitempty"`
 	Heap       *Heap       `json:"heap,omitempty"`
+	Cache      *Cache      `json:"cache,omitempty"`
+	Sizes      *Sizes      `json:"cache_sizes,omitempty"`
 	Asserts    []Assert    `json:"asserts,omitempty"`
 	Notes      []string    `json:"notes,omitempty"`
 }
@@ -172,6 +174,9 @@ func Key(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }
 // Check evaluates assertions on the series.
 func (s *Series) Check(as []plan.Assertion) {
 	for _, a := range as {
+		if s.Cache != nil && s.Cache.Base && a.Compares() {
+			continue // it is what the others are compared with
+		}
 		v := s.metric(a)
 		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, OK: a.Holds(v)})
 	}
@@ -186,6 +191,9 @@ func (s *Series) metric(a plan.Assertion) float64 {
 		return v
 	}
 	if v, ok := s.Heap.metric(a.Metric); ok {
+		return v
+	}
+	if v, ok := s.Cache.metric(a.Metric); ok {
 		return v
 	}
 	switch a.Metric {

@@ -46,8 +46,14 @@ func (t *text) Close() error {
 	}
 	t.grid()
 	for _, s := range t.all {
+		if s.Sizes != nil {
+			t.printf("\n%s", s.Sizes)
+		}
 		for _, a := range s.Asserts {
 			at := s.sizeText()
+			if s.Cache != nil {
+				at += " with the cache " + s.Cache.Side
+			}
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %d regions", s.Plan.Regions)
 			}
@@ -74,16 +80,23 @@ func (s *Series) value(v float64, assertion string) string {
 		return fmt.Sprintf("%.3f x", v)
 	case s.Heap != nil && (strings.HasPrefix(assertion, "frag") || strings.HasPrefix(assertion, "meta")):
 		return fmt.Sprintf("%.2f %%", v)
+	case s.Cache != nil && plan.Assertion{Metric: metricOf(assertion)}.Compares():
+		return fmt.Sprintf("%.3f x", v)
 	case s.MR != nil:
-		metric, _, _ := strings.Cut(assertion, "<")
-		metric, _, _ = strings.Cut(metric, ">")
-		return mrValue(v, strings.TrimSpace(metric))
+		return mrValue(v, metricOf(assertion))
 	case s.Result.Unit == "ns":
 		return micros(v) + " us"
 	case strings.HasPrefix(assertion, "bw"):
 		return mega(v) + " MB/s"
 	}
 	return mega(v) + " M/s"
+}
+
+// metricOf is the metric of an assertion's text.
+func metricOf(assertion string) string {
+	metric, _, _ := strings.Cut(assertion, "<")
+	metric, _, _ = strings.Cut(metric, ">")
+	return strings.TrimSpace(metric)
 }
 
 // header is the line above a table: operation, fabric, device, from -> to, MTU,
@@ -93,7 +106,11 @@ func header(s *Series) string {
 		return mrHeader(s)
 	}
 	e := s.Env
-	parts := []string{s.Kind + " " + opName(s), "fabric " + e.Fabric}
+	name := s.Kind + " " + opName(s)
+	if s.Cache != nil {
+		name = s.Kind // one table for all kernels
+	}
+	parts := []string{name, "fabric " + e.Fabric}
 	if d := e.Device; d != nil {
 		name := fmt.Sprintf("%s port %d", d.Name, d.Port)
 		if d.Software {
@@ -139,6 +156,9 @@ func opName(s *Series) string {
 	if s.Plan.Local != "" {
 		name += " --local " + s.Plan.Local
 	}
+	if s.Plan.Variant != "" {
+		name += " --variant " + s.Plan.Variant
+	}
 	return name
 }
 
@@ -149,6 +169,8 @@ func (t *text) columns(s *Series) string {
 		return t.mrColumns(s)
 	case s.Heap != nil:
 		return t.heapColumns()
+	case s.Cache != nil:
+		return t.cacheColumns()
 	case s.Kind == KindPerftest && s.Result.Unit == "ns":
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
 			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
@@ -173,6 +195,8 @@ func (t *text) row(s *Series) string {
 		return t.mrRow(s)
 	case s.Heap != nil:
 		return t.heapRow(s)
+	case s.Cache != nil:
+		return t.cacheRow(s)
 	case s.Kind == KindPerftest:
 		return peerRow(s)
 	case s.Kind != plan.Lat:

@@ -1,0 +1,160 @@
+package cache
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// Prefetch begins to fetch what the cache does not have of n bytes at off of a rank, and returns
+// without waiting: a later Get finds it, or waits for the rest of its way. It is a hint. What is
+// outside of the rank's memory is left out, and what would not fit: as many pages as there are
+// slots (32 KiB), operations in the rank's ring, and entries to be had. An acquire makes what is in
+// flight old, as what is there.
+func (c *Cache) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
+	return c.PrefetchEach(ctx, rank, []uint64{off}, n)
+}
+
+// PrefetchEach is Prefetch of n bytes at each of several offsets, posted together.
+func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	if err := c.check("prefetch", rank, 0, 0); err != nil {
+		return err
+	}
+	if c.gets > 0 {
+		c.poll()
+	}
+	for _, off := range offs {
+		if !c.aheadOf(rank, off, n) {
+			break
+		}
+	}
+	return c.launch(c.route[rank])
+}
+
+// aheadOf adds flights for a range to the batch, and reports whether there is room for more.
+func (c *Cache) aheadOf(rank int, off uint64, n int) bool {
+	size := c.sizes[rank]
+	if n <= 0 || off >= size {
+		return true
+	}
+	for left := min(uint64(n), size-off); left > 0; {
+		o := off & c.pageMask
+		k := min(left, c.pageMask+1-o)
+		if !c.aheadIn(rank, off, k) {
+			return false
+		}
+		off, left = off+k, left-k
+	}
+	return true
+}
+
+// aheadIn is aheadOf for a part of a page. Slots that a request may need are left.
+func (c *Cache) aheadIn(rank int, off, n uint64) bool {
+	if len(c.freeSlots) <= cap(c.pieces) || int(c.ring[rank]) >= c.cfg.Ring {
+		return false
+	}
+	if c.isExposed(rank, off, n) {
+		return true
+	}
+	key := c.pageKey(rank, off)
+	i := c.entryOf(key)
+	if i != none {
+		c.refresh(i)
+	} else if i = c.allocate(key); i == none || int(c.ring[rank]) >= c.cfg.Ring { // to write what was there
+		return false
+	}
+	e := &c.entries[i]
+	need := c.missing(e, off&c.pageMask, n) &^ e.wanted
+	if need == 0 {
+		return true
+	}
+	all := span(uint64(bits.TrailingZeros64(need)), uint64(bits.Len64(need)-bits.TrailingZeros64(need)))
+	k := c.begin(opGet, rank)
+	s := c.takeSlot(&c.ops[k], all&^(e.valid|e.ready|e.wanted), true)
+	c.fetch(rank, c.keyOff(key), c.flights[s].lines, s)
+	c.bind(s, i)
+	c.batch.Tag(fabric.Tag(k))
+	c.posted(k)
+	c.ahead(c.flights[s].lines)
+	return true
+}
+
+// launch posts the flights that were added.
+func (c *Cache) launch(lane uint8) error {
+	if c.batch.Len() == 0 {
+		return nil
+	}
+	err := c.lanes[lane].Post(&c.batch, &c.told, 0)
+	if err != nil {
+		for _, g := range c.batch.Groups() {
+			c.complete(uint16(g.Tag), err)
+		}
+	}
+	c.batch.Reset()
+	return c.inRegion(err)
+}
+
+// Place is a byte of a rank.
+type Place struct {
+	Rank int
+	Off  uint64
+}
+
+// Gather reads n bytes at each of several places into dst, which has n bytes for each: what the
+// cache does not have is fetched by as few doorbells as there are slots for. Otherwise it is Get;
+// with an error some may have been read.
+func (c *Cache) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
+	for from := 0; from < len(at); {
+		to, err := c.reach(at, from, n)
+		if err != nil {
+			return err
+		}
+		for to = max(to, from+1); from < to; from++ {
+			if err := c.Get(ctx, at[from].Rank, at[from].Off, dst[from*n:(from+1)*n]); err != nil {
+				return err
+			}
+		}
+	}
+	c.hitsSeen = c.n.GetHits
+	return nil
+}
+
+// reach begins to fetch places from one on, and returns the first for which there is no room.
+func (c *Cache) reach(at []Place, from, n int) (int, error) {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return from, err
+		}
+		defer c.guard.Exit()
+	}
+	if n >= c.cfg.DirectMin {
+		return from, nil
+	}
+	if c.gets > 0 {
+		c.harvest()
+	}
+	lane := none
+	for ; from < len(at); from++ {
+		rank, off := at[from].Rank, at[from].Off
+		if !c.inside(rank, off, uint64(n)) || lane != none && lane != int(c.route[rank]) {
+			break // Get says what is wrong, or the next doorbell is another lane's
+		}
+		before := c.n.Flights
+		if lane = int(c.route[rank]); !c.aheadOf(rank, off, n) {
+			break
+		}
+		c.gathered(rank, off, c.n.Flights != before)
+	}
+	if lane == none {
+		return from, nil
+	}
+	return from, c.launch(uint8(lane))
+}

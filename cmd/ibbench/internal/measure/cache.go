@@ -1,0 +1,290 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// withCache sets a job's cache up as a side has it, whatever the environment says.
+func withCache(cfg *conduit.Config, side string, pt plan.Point) {
+	cfg.Getenv = func(key string) (string, bool) {
+		if key == "IBCONDUIT_CACHE" {
+			return "", false
+		}
+		return os.LookupEnv(key)
+	}
+	switch side {
+	case plan.SideOn:
+		cfg.Cache, _ = cacheOf(pt.CacheSizes)
+	case plan.SidePassive:
+		cfg.Cache, _ = cacheOf(pt.CacheSizes)
+		cfg.Cache.NoReadahead, cfg.Cache.NoBypass = true, true
+	case plan.SideTiny:
+		cfg.Cache = &cache.Config{Pages: 4, Dirty: 1, Ring: 1}
+	}
+	if cfg.Cache != nil {
+		cfg.Cache.Mapped = pt.Mapped
+	}
+}
+
+// cacheOf returns what CheckCache has checked.
+func cacheOf(s plan.CacheSizes) (*cache.Config, error) {
+	c := &cache.Config{Pages: s.Pages, PageSize: s.PageSize, LineSize: s.LineSize}
+	if s.Policy != "" {
+		var ok bool
+		if c.Policy, ok = cache.ParsePolicy(s.Policy); !ok {
+			return c, fmt.Errorf("--policy %s: want 2q, admission or duel", s.Policy)
+		}
+	}
+	_, err := c.WithDefaults()
+	return c, err
+}
+
+// CheckCache returns what is wrong with sizes of a cache.
+func CheckCache(s plan.CacheSizes) error {
+	_, err := cacheOf(s)
+	return err
+}
+
+// side is a job that kernels run on. All sides have the same ranks, in the same processes.
+type side struct {
+	name   string
+	job    *conduit.Job
+	worker *conduit.Worker
+	bench  *bench.Bench
+	runs   []bench.Result
+	errors int64
+	why    error
+}
+
+// KernelParams are those of a point of Cache.
+func KernelParams(p *plan.Plan, pt plan.Point) bench.Params {
+	return bench.Params{N: int(pt.Size), Steps: pt.Steps, Stride: pt.Walk, Variant: pt.Variant, Seed: p.Seed}
+}
+
+// kernelBytes is the segment that the plan's kernels need.
+func kernelBytes(p *plan.Plan) (most int64, err error) {
+	for _, pt := range p.Points {
+		k, err := bench.Find(pt.Op)
+		if err != nil {
+			return 0, err
+		}
+		n, err := k.Bytes(KernelParams(p, pt), p.Ranks)
+		if err != nil {
+			return 0, err
+		}
+		most = max(most, n)
+	}
+	return most, nil
+}
+
+// cacheRank is Rank for a plan of kernels. The first side's job joins the launcher's, the others
+// are made by way of it.
+func cacheRank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
+	s := &session{plan: p, out: out, messages: newMessages()}
+	bytes, err := kernelBytes(p)
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
+	env, err := s.introduce(ctx, boot)
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
+	names, err := plan.Sides(p.Points[0].Sides)
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
+	config := func(name string, boot bootstrap.Bootstrap) conduit.Config {
+		cfg := conduit.Config{Bootstrap: boot, SegmentSize: bytes, Workers: 1, Fabric: p.Fabric, Device: p.Device, GID: p.GID}
+		withCache(&cfg, name, p.Points[0])
+		return cfg
+	}
+	if s.job, err = conduit.Join(ctx, config(names[0], boot)); err != nil {
+		return err
+	}
+	sides := []*side{{name: names[0], job: s.job}}
+	defer func() { err = errors.Join(err, s.close(err)) }()
+	defer func() { err = errors.Join(err, closeSides(sides[1:], err)) }()
+	var stop context.CancelCauseFunc
+	s.ctx, stop = context.WithCancelCause(ctx)
+	defer stop(nil)
+	go s.watch(stop)
+	served, err := s.ready(env)
+	defer served()
+	if err := s.agree(err); err != nil {
+		return err
+	}
+	sides[0].worker = s.workers[0]
+	for _, name := range names[1:] {
+		x := &side{name: name}
+		x.job, err = conduit.Join(s.ctx, config(name, newOver(s.job, boot, name)))
+		if err == nil {
+			sides = append(sides, x)
+			if x.worker, err = x.job.NewWorker(); err == nil {
+				x.worker.SetContext(s.ctx)
+			}
+		}
+		if err := s.agree(err); err != nil {
+			return err
+		}
+	}
+	for i, pt := range p.Points {
+		if err := s.kernel(i, pt, sides); err != nil {
+			return fmt.Errorf("%s, size %d: %w", pt.Name(), pt.Size, err)
+		}
+	}
+	return nil
+}
+
+func closeSides(sides []*side, failed error) error {
+	var errs []error
+	for _, x := range slices.Backward(sides) {
+		if x.worker != nil {
+			errs = append(errs, x.worker.Close())
+		}
+		errs = append(errs, x.job.Close())
+	}
+	if failed != nil {
+		return nil // what follows from a failure says nothing new
+	}
+	return errors.Join(errs...)
+}
+
+// kernel measures a point: in each round all sides run once, in turns that begin with another one
+// each time.
+func (s *session) kernel(i int, pt plan.Point, sides []*side) error {
+	k, err := bench.Find(pt.Op)
+	if err != nil {
+		return err
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
+	for _, x := range sides {
+		x.runs, x.errors, x.why = nil, 0, nil
+		if x.bench, err = k.Start(s.ctx, x.worker, KernelParams(s.plan, pt)); err != nil {
+			return err
+		}
+	}
+	const warmups = 1
+	for round := range warmups + pt.Rounds {
+		s.progress("[%d/%d] %s, size %d, round %d", i+1, len(s.plan.Points), pt.Name(), pt.Size, round)
+		for n := range sides {
+			x := sides[(round+n)%len(sides)]
+			runtime.GC()
+			res, err := x.bench.Run()
+			var wrong *bench.WrongError
+			switch {
+			case errors.As(err, &wrong):
+				x.errors++
+				x.why = wrong
+			case err != nil:
+				return err
+			case round >= warmups:
+				x.runs = append(x.runs, res)
+			}
+		}
+	}
+	if s.job.Rank() != 0 {
+		return nil
+	}
+	for n, x := range sides {
+		series := x.series(s, pt, sides[0])
+		if n == 0 {
+			series.Cache.Base = true
+		}
+		if err := s.out.Series(series); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// series has what one side did, compared with another.
+func (x *side) series(s *session, pt plan.Point, base *side) *report.Series {
+	times := stats.New(int64(len(x.runs)), 1, false)
+	for _, r := range x.runs {
+		times.Add(int64(r.Elapsed))
+	}
+	series := &report.Series{
+		Schema: report.Schema, Kind: pt.Kind, Op: pt.Op, Size: pt.Size, Definition: pt.Definition(), Env: s.env, Plan: pt,
+		Result: report.Latency(times, s.plan.Pct, 1), Hist: times.Hist(),
+		Cache: &report.Cache{Side: x.name},
+	}
+	series.Result.Errors = x.errors
+	if x.why != nil {
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: with the cache %s %v", x.name, x.why))
+	}
+	if len(x.runs) == 0 {
+		series.Cache.Time, series.Cache.Ratio = &report.Estimate{}, &report.Estimate{}
+		return series
+	}
+	c, b := series.Cache, base.medians()
+	mine := x.medians()
+	c.Messages, c.Requests, c.Bytes = int64(mine.messages), int64(mine.requests), int64(mine.bytes)
+	c.Hits, c.Misses, c.Prefetched = int64(mine.Hits), int64(mine.Misses), int64(mine.Prefetched)
+	c.Unused, c.Fetched, c.Used = int64(mine.Unused), int64(mine.Fetched), int64(mine.Used)
+	c.Time = estimate(x.runs, func(i int) float64 { return float64(x.runs[i].Elapsed) })
+	if x == base {
+		return series
+	}
+	n := min(len(x.runs), len(base.runs))
+	c.Ratio = estimate(x.runs[:n], func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) })
+	c.MessagesRatio, c.BytesRatio = ratio(mine.messages, b.messages), ratio(mine.bytes, b.bytes)
+	return series
+}
+
+// ratio of two counts; of two that are 0 it is 1.
+func ratio(a, b float64) float64 {
+	if a == b {
+		return 1
+	}
+	return report.Round3(a / max(b, 1))
+}
+
+// counts are those of a run.
+type counts struct {
+	messages, requests, bytes float64
+	bench.CacheCounts
+}
+
+func (x *side) medians() (c counts) {
+	of := func(f func(r bench.Result) uint64) float64 {
+		var v []float64
+		for _, r := range x.runs {
+			v = append(v, float64(f(r)))
+		}
+		return stats.Median(v)
+	}
+	c.messages = of(func(r bench.Result) uint64 { return r.Counts.Gets + r.Counts.Puts + r.Counts.Atomics })
+	c.requests = of(func(r bench.Result) uint64 { return r.Counts.Requests })
+	c.bytes = of(func(r bench.Result) uint64 { return r.Counts.GetBytes + r.Counts.PutBytes })
+	c.Hits = uint64(of(func(r bench.Result) uint64 { return r.Cache.Hits }))
+	c.Misses = uint64(of(func(r bench.Result) uint64 { return r.Cache.Misses }))
+	c.Prefetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Prefetched }))
+	c.Unused = uint64(of(func(r bench.Result) uint64 { return r.Cache.Unused }))
+	c.Fetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Fetched }))
+	c.Used = uint64(of(func(r bench.Result) uint64 { return r.Cache.Used }))
+	return c
+}
+
+// estimate is the median of a figure of each run.
+func estimate(runs []bench.Result, f func(i int) float64) *report.Estimate {
+	var v []float64
+	for i := range runs {
+		v = append(v, f(i))
+	}
+	low, high := stats.MedianInterval(v)
+	return &report.Estimate{Median: report.Round3(stats.Median(v)), Low: report.Round3(low), High: report.Round3(high)}
+}
