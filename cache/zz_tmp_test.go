@@ -1,6 +1,9 @@
 package cache_test
 
-import "github.com/ibconduit/conduit/env"
+import (
+	"github.com/ibconduit/conduit/env"
+	"math/rand/v2"
+)
 
 type config struct{ Pages, PageSize, LineSize, Dirty, Ring int }
 
@@ -36,3 +39,7 @@ func hints(w *worker) bool                 { return false }
 func fetches(w *worker) int                { return 0 }
 func counterErrors(r remote) error         { return nil }
 func (w *worker) age()                     {}
+
+var harmlessHints = []hintT{noHint}
+
+func randomSetup(rng *rand.Rand) setup { return setups[rng.IntN(len(setups))] }
