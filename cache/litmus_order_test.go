@@ -210,7 +210,8 @@ var orderTests = []litmus{
 			home := x.ranks[x.home]
 			end := versions(over, home.own(over))
 			for i := range end {
-				if seen[i] == 1 && end[i] != 2 || end[i] != 1 && end[i] != 2 {
+				// A copy over shared memory may store a byte twice, unless it is a word.
+				if seen[i] == 1 && end[i] != 2 && (!x.real || x.place == aligned) || end[i] != 1 && end[i] != 2 {
 					return fmt.Errorf("versions %v are left where rank 1 read %v and wrote 2", end, seen)
 				}
 			}

@@ -3,9 +3,13 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // remote is what the tests go through: the cache, or nothing at all.
@@ -56,3 +60,108 @@ func (uncached) Prefetch(context.Context, int, uint64, int) error       { return
 func (uncached) PrefetchEach(context.Context, int, []uint64, int) error { return nil }
 func (uncached) Verify() error                                          { return nil }
 func (uncached) Close() error                                           { return nil }
+
+// cached is the cache.
+type cached struct{ *cache.Cache }
+
+// setup is a configuration in which the litmus tests must pass.
+type setup struct {
+	name string
+	off  bool // no cache: straight through the lanes
+	cfg  cache.Config
+}
+
+func (s setup) open(e env.Env, lanes env.Lanes) (remote, error) {
+	if s.off {
+		return uncached{lanes}, nil
+	}
+	cfg := s.cfg
+	cfg.Region = region
+	c, err := cache.New(e, lanes, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cached{c}, nil
+}
+
+// roomy reports whether a few pages stay in the cache while nothing else is used.
+func (s setup) roomy() bool { return !s.off && s.cfg.Pages >= 16 }
+
+// setups are those of the litmus tests. Each has sizes for the places of data, also the first.
+var setups = func() []setup {
+	all := []setup{{name: "off", off: true}, {name: "16 pages"}}
+	for n := 1; n <= 4; n++ {
+		all = append(all, setup{name: fmt.Sprintf("%d pages", n), cfg: cache.Config{Pages: n}})
+	}
+	all = append(all,
+		setup{name: "one dirty page", cfg: cache.Config{Dirty: 1}},
+		setup{name: "a ring of one", cfg: cache.Config{Ring: 1}},
+		setup{name: "pages of 64 bytes", cfg: cache.Config{PageSize: 64}},
+		setup{name: "pages of 4096 bytes", cfg: cache.Config{PageSize: 4096}},
+		setup{name: "one small page, everything cached", cfg: cache.Config{Pages: 1, PageSize: 64, LineSize: 8, DirectMin: 1 << 16}},
+	)
+	for i := range all {
+		all[i].cfg = sized(all[i].cfg)
+	}
+	return all
+}()
+
+// sized fills in the sizes that tests compute with.
+func sized(cfg cache.Config) cache.Config {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&cfg.Pages, 16)
+	def(&cfg.PageSize, 1024)
+	def(&cfg.LineSize, min(64, cfg.PageSize))
+	return cfg
+}
+
+// randomSetup is one for a program of the model.
+func randomSetup(rng *rand.Rand) setup {
+	one := func(of ...int) int { return of[rng.IntN(len(of))] }
+	cfg := cache.Config{
+		Pages: one(1, 2, 3, 4, 8, 16, 40), PageSize: one(64, 64, 128, 256, 1024, 4096), Ring: one(0, 1, 2, 5),
+		DirectMin: one(0, 0, 20, 300, 2000, 1<<16), NoReadahead: rng.IntN(4) == 0, NoBypass: rng.IntN(4) == 0,
+	}
+	cfg.LineSize = cfg.PageSize >> rng.IntN(7)
+	cfg.LineSize = max(cfg.LineSize, 8)
+	cfg.Dirty = one(0, 1, 2, cfg.Pages)
+	cfg.Dirty = min(cfg.Dirty, cfg.Pages)
+	return setup{name: "random", cfg: sized(cfg)}
+}
+
+// intrudes has another goroutine use the cache while this one waits in it.
+func (w *worker) intrudes() {
+	l, p, second := w.loc(0), w.e.Host().NewParker(), error(nil)
+	w.e.Host().Go("intruder", func() {
+		second = w.c.Get(w.ctx, l.rank, l.off, make([]byte, 8))
+		p.Unpark()
+	})
+	w.verified("get", w.c.Get(w.ctx, l.rank, l.off, make([]byte, 8)))
+	w.must("wait", p.Park(w.ctx))
+	if !errors.Is(second, owner.ErrConcurrent) {
+		w.fail("a second goroutine in the cache gets %v", second)
+	}
+}
+
+const guarded = owner.Checked
+
+type hintT int
+
+const (
+	readOnly hintT = iota
+	private
+	noHint
+)
+
+func (w *worker) bypass(l location)        {}
+func (w *worker) hint(l location, h hintT) {}
+func hints(w *worker) bool                 { return false }
+func fetches(w *worker) int                { return 0 }
+func counterErrors(r remote) error         { return nil }
+func (w *worker) age()                     {}
+
+var harmlessHints = []hintT{noHint}
