@@ -283,7 +283,7 @@ func (m *model) lock(w *worker, rank int) {
 
 // shrink leaves out what does not matter for the failure.
 func (p *program) shrink(err error) (*program, error) {
-	best, deadline := p, time.Now().Add(20*time.Second)
+	best, deadline := p, time.Now().Add(10*time.Second)
 	for part := 8; part <= 256; part *= 2 {
 		for e := range best.epochs {
 			for w := range best.epochs[e] {
