@@ -1,0 +1,248 @@
+package cache
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// extent is bytes of a rank.
+type extent struct {
+	rank     int
+	low, end uint64
+}
+
+// maxExposed is how many extents are told apart; of more, everything is taken for exposed.
+const maxExposed = 16
+
+// Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
+// does not block, and takes the same time whatever the cache holds: entries find out when they are
+// next asked for.
+func (c *Cache) Acquire() {
+	if c.closed {
+		return
+	}
+	c.n.Acquires++
+	c.reads.len = 0
+	if c.epoch++; c.epoch == always {
+		c.restart()
+	}
+}
+
+// restart begins with epochs anew.
+func (c *Cache) restart() {
+	c.epoch = 1
+	for i := range c.entries {
+		if e := &c.entries[i]; e.key != 0 && !e.keep {
+			c.drop(uint16(i), ^uint64(0))
+			c.cancel(e)
+			e.epoch = c.epoch
+		}
+	}
+}
+
+// Release blocks until all that was put is at its target. It returns the first error of each rank's
+// writes since the last Release, *fabric.OpErrors, once. When ctx ends, or has ended, before all is
+// done, it returns the cause: everything has begun then as far as Config.Ring has room, and goes
+// on.
+func (c *Cache) Release(ctx context.Context) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	if c.closed {
+		return nil
+	}
+	c.n.Releases++
+	if c.dirty == 0 && c.puts == 0 && len(c.exposed) == 0 && len(c.lost) == 0 {
+		return nil
+	}
+	ended := ctx.Err() != nil
+	bound := ctx
+	if ended {
+		bound = nil
+	}
+	c.work = c.work[:0]
+	for i := c.oldest; i != none; i = c.entries[i].younger {
+		c.work = append(c.work, i)
+	}
+	if err := c.write(bound, &c.n.FlushRelease); err != nil {
+		return err
+	}
+	if ended {
+		c.poll()
+		if c.dirty > 0 || c.puts > 0 {
+			return context.Cause(ctx)
+		}
+	}
+	for c.puts > 0 {
+		if err := c.awaitAny(ctx, opPut); err != nil {
+			return err
+		}
+	}
+	err := c.cover(ctx)
+	if ctx.Err() != nil && len(c.exposed) > 0 {
+		return err
+	}
+	return errors.Join(c.takeLost(), err)
+}
+
+// poll takes what is complete already.
+func (c *Cache) poll() {
+	c.harvest()
+	for _, l := range c.lanes {
+		_ = l.Poll() // what is wrong with a lane the operations on it have
+	}
+	c.harvest()
+}
+
+// cover waits for the writes that passed by.
+func (c *Cache) cover(ctx context.Context) error {
+	if len(c.exposed) == 0 {
+		return nil
+	}
+	var first error
+	for _, l := range c.lanes {
+		if err := l.Flush(ctx); err != nil && first == nil {
+			first = c.inRegion(err)
+		}
+	}
+	c.harvest()
+	if first == nil || ctx.Err() == nil {
+		c.exposed, c.allExposed = c.exposed[:0], false
+	}
+	return first
+}
+
+// Direct is called before an operation that passes the cache by: it reads, or writes, n bytes at
+// off of a rank. When it returns, what was put there is at its target, and the operation makes no
+// copy old: one that writes has the cache keep none of these bytes until the next Release, which
+// waits until the lanes' operations are complete. It blocks while puts to these pages are in
+// flight.
+func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	if err := c.check("direct", rank, off, n); err != nil || n == 0 {
+		return err
+	}
+	if err := c.yieldTo(ctx, rank, off, uint64(n), write); err != nil {
+		return err
+	}
+	if write {
+		c.expose(rank, off, uint64(n))
+	}
+	return nil
+}
+
+// yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
+func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
+	if n == 0 {
+		return nil
+	}
+	all := c.overlapped(rank, off, n)
+	dirty := all[:0]
+	for _, i := range all {
+		if e := &c.entries[i]; e.mask != none && e.op == none {
+			dirty = append(dirty, i)
+		}
+	}
+	if c.work = dirty; len(dirty) > 0 {
+		if err := c.write(ctx, &c.n.FlushDirect); err != nil {
+			return err
+		}
+	}
+	if err := c.quiet(ctx, rank, off, n); err != nil || !write {
+		return err
+	}
+	for _, i := range c.overlapped(rank, off, n) {
+		e := &c.entries[i]
+		o, k, _ := c.within(e.key, off, n)
+		c.drop(uint16(i), c.lines(o, k))
+	}
+	return nil
+}
+
+// quiet waits until no page of a range is being written.
+func (c *Cache) quiet(ctx context.Context, rank int, off, n uint64) error {
+	for {
+		var busy uint16 = none
+		for _, i := range c.overlapped(rank, off, n) {
+			if k := c.entries[i].op; k != none {
+				busy = k
+				break
+			}
+		}
+		if busy == none {
+			return nil
+		}
+		if err := c.await(ctx, c.ops[busy].lane); err != nil {
+			return err
+		}
+	}
+}
+
+// overlapped are the entries of the pages of a range that is not empty, in c.work.
+func (c *Cache) overlapped(rank int, off, n uint64) []uint16 {
+	c.work = c.work[:0]
+	first, last := c.pageKey(rank, off), c.pageKey(rank, off+n-1)
+	if last-first >= uint64(len(c.entries)) {
+		for i := range c.entries {
+			if key := c.entries[i].key; key >= first && key <= last {
+				c.work = append(c.work, uint16(i))
+			}
+		}
+		return c.work
+	}
+	for key := first; key <= last; key++ {
+		if i := c.entryOf(key); i != none {
+			c.work = append(c.work, i)
+		}
+	}
+	return c.work
+}
+
+// within is the part of a range that lies in a page: n bytes at o of the page, and at of the range.
+func (c *Cache) within(key, off, n uint64) (o, k uint64, at int) {
+	page := c.keyOff(key)
+	low, high := max(page, off), min(page+c.pageMask+1, off+n)
+	return low - page, high - low, int(low - off)
+}
+
+// expose has the cache keep no copy of a range until the next Release.
+func (c *Cache) expose(rank int, off, n uint64) {
+	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
+	for i := range c.exposed {
+		if y := &c.exposed[i]; y.rank == rank && x.low <= y.end && y.low <= x.end {
+			y.low, y.end = min(x.low, y.low), max(x.end, y.end)
+			return
+		}
+	}
+	if len(c.exposed) == maxExposed {
+		c.allExposed = true
+		return
+	}
+	c.exposed = append(c.exposed, x)
+}
+
+// isExposed reports whether a page of a range may not be kept.
+func (c *Cache) isExposed(rank int, off, n uint64) bool {
+	if len(c.exposed) == 0 {
+		return false
+	}
+	if c.allExposed {
+		return true
+	}
+	for _, x := range c.exposed {
+		if x.rank == rank && off < x.end && x.low < (off+n+c.pageMask)&^c.pageMask {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,288 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+type opKind uint8
+
+const (
+	opFree opKind = iota
+	opGet
+	opPut
+)
+
+// op is a group of gets or of puts to one rank, whose completion is told as one.
+type op struct {
+	kind opKind
+	lane uint8
+	held bool // a request waits for it, and frees it
+	done bool
+	head uint16 // of gets: the first slot; of puts: the first entry
+	peer int32
+	err  error
+}
+
+// flight is a get into the slot of the same number.
+type flight struct {
+	lines uint64 // of the page, that it brings
+	entry uint16 // where they go, or none
+	next  uint16 // of the same op
+	gen   uint32 // of the entry
+	used  bool   // the slot is not free
+	ahead bool   // the lines were not asked for
+}
+
+// begin makes an operation; there must be a free one.
+func (c *Cache) begin(kind opKind, rank int) uint16 {
+	k := pop(&c.freeOps)
+	c.ops[k] = op{kind: kind, lane: c.route[rank], head: none, peer: int32(rank)}
+	return k
+}
+
+// posted counts an operation that the network has.
+func (c *Cache) posted(k uint16) {
+	o := &c.ops[k]
+	c.ring[o.peer]++
+	if o.kind == opPut {
+		c.puts++
+	} else {
+		c.gets++
+	}
+}
+
+// end frees an operation, and the slots of its flights.
+func (c *Cache) end(k uint16) {
+	o := &c.ops[k]
+	if o.kind == opGet {
+		for s := o.head; s != none; s = c.flights[s].next {
+			c.flights[s].used = false
+			c.freeSlots = append(c.freeSlots, s)
+		}
+	}
+	*o = op{}
+	c.freeOps = append(c.freeOps, k)
+}
+
+// takeSlot takes a slot for lines of a page; there must be a free one.
+func (c *Cache) takeSlot(o *op, lines uint64, ahead bool) uint16 {
+	s := pop(&c.freeSlots)
+	c.flights[s] = flight{lines: lines, entry: none, next: o.head, used: true, ahead: ahead}
+	o.head = s
+	return s
+}
+
+// fetch adds a get of the lines, from the first to the last of them, to the batch.
+func (c *Cache) fetch(rank int, page uint64, lines uint64, s uint16) {
+	low := uint64(bits.TrailingZeros64(lines)) << (c.lineShift & 63)
+	high := uint64(64-bits.LeadingZeros64(lines)) << (c.lineShift & 63)
+	high = min(high, c.sizes[rank]-page)
+	c.batch.GetInto(rank, c.cfg.Begin+page+low, c.slab.known[c.route[rank]], uint64(c.slotAt(s))+low, high-low)
+	c.n.Flights++
+	c.n.BytesFetched += high - low
+}
+
+// bind has a flight's lines go to an entry.
+func (c *Cache) bind(s, i uint16) {
+	f, e := &c.flights[s], &c.entries[i]
+	f.entry, f.gen = i, e.gen
+	e.wanted |= f.lines
+}
+
+// harvest takes what lanes have told.
+func (c *Cache) harvest() {
+	for c.told.Len() > 0 {
+		n := c.told.Take(c.taken[:])
+		for i := range n {
+			x := c.taken[i]
+			c.complete(uint16(x.Tag), x.Err)
+		}
+	}
+}
+
+func (c *Cache) complete(k uint16, err error) {
+	o := &c.ops[k]
+	c.ring[o.peer]--
+	o.done, o.err = true, c.inRegion(err)
+	if o.kind == opPut {
+		c.puts--
+		c.written(k, o.err)
+		c.end(k)
+		return
+	}
+	c.gets--
+	for s := o.head; s != none; s = c.flights[s].next {
+		c.arrived(s, err)
+	}
+	if !o.held {
+		c.end(k)
+	}
+}
+
+// arrived is called when a flight's bytes are in its slot, or never will be.
+func (c *Cache) arrived(s uint16, err error) {
+	f := &c.flights[s]
+	if f.entry != none {
+		if e := &c.entries[f.entry]; e.gen == f.gen {
+			e.wanted &^= f.lines
+			if err == nil && e.epoch >= c.epoch {
+				c.merge(f.entry, s)
+				if f.ahead {
+					e.ready |= f.lines
+				} else {
+					e.valid |= f.lines
+				}
+				return
+			}
+		}
+		c.n.FlightsDropped++
+	}
+	if f.ahead {
+		c.unread(f.lines)
+	}
+}
+
+// merge copies the lines of a flight into the page, but for what is dirty there.
+func (c *Cache) merge(i, s uint16) {
+	f, e := &c.flights[s], &c.entries[i]
+	page, slot := c.page(i), c.slot(s)
+	for left := f.lines; left != 0; {
+		first := bits.TrailingZeros64(left)
+		n := bits.TrailingZeros64(^(left >> first))
+		left &^= span(uint64(first), uint64(n))
+		low, high := uint64(first)<<(c.lineShift&63), uint64(first+n)<<(c.lineShift&63)
+		if e.mask == none {
+			copy(page[low:high], slot[low:high])
+			continue
+		}
+		for m := c.maskOf(e); ; {
+			at, k := nextRun(m, false, low, high)
+			if k == 0 {
+				break
+			}
+			copy(page[at:at+k], slot[at:at+k])
+			low = at + k
+		}
+	}
+}
+
+// unread counts lines that were fetched ahead for nothing.
+func (c *Cache) unread(lines uint64) {
+	n := uint64(bits.OnesCount64(lines))
+	c.n.PrefetchUnused += n
+	c.n.PrefetchResident -= n
+}
+
+// ahead counts lines that are fetched ahead.
+func (c *Cache) ahead(lines uint64) {
+	n := uint64(bits.OnesCount64(lines))
+	c.n.Prefetched += n
+	c.n.PrefetchResident += n
+}
+
+// drop forgets lines of an entry, and what is on its way to it.
+func (c *Cache) drop(i uint16, lines uint64) {
+	e := &c.entries[i]
+	if i == c.reader {
+		c.reads.len = 0
+	}
+	if r := e.ready & lines; r != 0 {
+		c.unread(r)
+		e.ready &^= r
+	}
+	e.valid &^= lines
+	if e.wanted&lines != 0 {
+		c.cancel(e)
+	}
+}
+
+// cancel has what is in flight to the entry be dropped when it arrives.
+func (c *Cache) cancel(e *entry) {
+	e.gen++
+	e.wanted = 0
+}
+
+// refresh forgets what an acquire has made old.
+func (c *Cache) refresh(i uint16) {
+	if e := &c.entries[i]; e.epoch < c.epoch {
+		c.drop(i, ^uint64(0))
+		e.epoch = c.epoch
+	}
+}
+
+// await waits until a lane has told something.
+func (c *Cache) await(ctx context.Context, lane uint8) error {
+	err := c.lanes[lane].Await(ctx, &c.told)
+	c.harvest()
+	return err
+}
+
+// awaitOp waits for an operation that is held.
+func (c *Cache) awaitOp(ctx context.Context, k uint16) error {
+	for o := &c.ops[k]; !o.done; {
+		if err := c.await(ctx, o.lane); err != nil && !o.done {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNothing = errors.New("cache: nothing is in flight to wait for; please report this")
+
+// awaitAny waits until an operation of a kind has ended.
+func (c *Cache) awaitAny(ctx context.Context, kind opKind) error {
+	for k := range c.ops {
+		if o := &c.ops[k]; o.kind == kind && !o.done {
+			return c.await(ctx, o.lane)
+		}
+	}
+	return errNothing
+}
+
+// awaitRing waits until one more operation may be in flight to a rank.
+func (c *Cache) awaitRing(ctx context.Context, rank int) error {
+	for int(c.ring[rank]) >= c.cfg.Ring {
+		if err := c.await(ctx, c.route[rank]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inRegion has errors count offsets as the cache's users do.
+func (c *Cache) inRegion(err error) error {
+	switch e := err.(type) {
+	case *fabric.OpError:
+		if e.Off >= c.cfg.Begin {
+			e.Off -= c.cfg.Begin
+		}
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			_ = c.inRegion(e)
+		}
+	}
+	return err
+}
+
+// lose keeps the first error of a rank's writes for Release.
+func (c *Cache) lose(err error, rank int) {
+	c.n.Lost++
+	var failed *fabric.OpError
+	if !errors.As(err, &failed) {
+		failed = &fabric.OpError{Op: "put", Rank: rank, Err: err}
+	}
+	c.lost.Add(failed)
+}
+
+// takeLost returns the errors of writes that failed, once.
+func (c *Cache) takeLost() error {
+	if err := c.lost.Take(); err != nil {
+		return fmt.Errorf("cache: writes are lost: %w", err)
+	}
+	return nil
+}

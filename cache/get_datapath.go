@@ -1,0 +1,380 @@
+package cache
+
+import (
+	"context"
+	"math/bits"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// piece is the part of a request that lies in one page.
+type piece struct {
+	key   uint64
+	o, n  uint64 // in the page
+	at    int    // in the request
+	entry uint16 // pinned meanwhile, or none
+	slot  uint16 // of the flight that was begun for it, or none
+	gen   uint32 // of the entry
+	done  bool
+}
+
+// Peek is Hit for the lines that were read last, short enough to be compiled into its caller.
+func (c *Cache) Peek(rank int, off, n uint64) unsafe.Pointer {
+	if d := off - c.reads.off; n <= c.reads.len && d <= c.reads.len-n && rank == c.reads.rank {
+		c.n.GetHits++
+		return unsafe.Add(c.reads.data, d)
+	}
+	return nil
+}
+
+// Hit returns where n bytes at off of a rank lie if they are in lines of one page that the cache
+// has, else nil: then Get reads them. What lies there may be read until the next call of the cache.
+// The bytes must be in the rank's memory. It neither allocates nor waits.
+func (c *Cache) Hit(rank int, off, n uint64) unsafe.Pointer {
+	if at := c.Peek(rank, off, n); at != nil {
+		return at
+	}
+	return c.hitPage(rank, off, n)
+}
+
+// hitPage is Hit where another page was read last, or other lines of it.
+func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
+	o := off & c.pageMask
+	if n-1 > c.pageMask || o+n > c.pageMask+1 { // n is 0, too
+		return nil
+	}
+	key := c.pageKey(rank, off)
+	i := c.table.slots[c.table.home(key)&uint64(len(c.table.slots)-1)]
+	if int(i) >= len(c.entries) || c.entries[i].key != key {
+		if i = c.find(key); int(i) >= len(c.entries) {
+			return nil
+		}
+	}
+	e := &c.entries[i]
+	first := o >> (c.lineShift & 63)
+	up := uint64(bits.TrailingZeros64(^(e.valid >> first))) // lines from the first on
+	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
+		return nil
+	}
+	down := uint64(bits.LeadingZeros64(^(e.valid << (63 - first)))) - 1 // lines before it
+	e.touched = true
+	low := (first - down) << (c.lineShift & 63)
+	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
+	c.reader = i
+	c.reads = window{rank: rank, off: off - o + low, len: (up + down) << (c.lineShift & 63), data: data}
+	c.n.GetHits++
+	return unsafe.Add(data, o-low)
+}
+
+// Get reads len(dst) bytes at off of a rank. It blocks until they are there, or ctx ends: then it
+// returns the cause, and dst may have been written in part. From Config.DirectMin bytes on, it
+// passes the cache by, and keeps nothing.
+//
+// Errors: a *fabric.RankError or *fabric.BoundsError, one of the network, such as a
+// *fabric.OpError with a *fabric.PeerDownError; os.ErrClosed.
+func (c *Cache) Get(ctx context.Context, rank int, off uint64, dst []byte) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	if c.inside(rank, off, uint64(len(dst))) {
+		if at := c.Hit(rank, off, uint64(len(dst))); at != nil {
+			copy(dst, unsafe.Slice((*byte)(at), len(dst)))
+			return nil
+		}
+	}
+	return c.get(ctx, rank, off, dst)
+}
+
+// get is Get of what is no hit in one page.
+func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error {
+	if err := c.check("get", rank, off, len(dst)); err != nil {
+		return err
+	}
+	switch n := uint64(len(dst)); {
+	case n == 0:
+		c.n.GetHits++
+		return nil
+	case len(dst) >= c.cfg.DirectMin || c.isExposed(rank, off, n):
+		return c.getDirect(ctx, rank, off, dst)
+	}
+	c.split(rank, off, len(dst))
+	missed := false
+	for {
+		left := c.readable(dst)
+		if left == 0 {
+			break
+		}
+		missed = true
+		if err := c.room(ctx, rank, left); err != nil {
+			c.n.GetMisses++
+			return err
+		}
+		k, err := c.post(rank)
+		if err == nil {
+			c.settle(k)
+			err = c.finish(ctx, k, dst)
+		}
+		c.unpin()
+		if err != nil {
+			c.n.GetMisses++
+			return err
+		}
+	}
+	if missed {
+		c.n.GetMisses++
+	} else {
+		c.n.GetHits++
+	}
+	return nil
+}
+
+// split makes the pieces of a request.
+func (c *Cache) split(rank int, off uint64, n int) {
+	c.pieces = c.pieces[:0]
+	for at := 0; at < n; {
+		o := (off + uint64(at)) & c.pageMask
+		k := min(uint64(n-at), c.pageMask+1-o)
+		c.pieces = append(c.pieces, piece{key: c.pageKey(rank, off+uint64(at)), o: o, n: k, at: at, entry: none, slot: none})
+		at += int(k)
+	}
+}
+
+// readable reads the pieces that can be, and returns how many are left.
+func (c *Cache) readable(dst []byte) (left int) {
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if p.done {
+			continue
+		}
+		p.entry, p.slot = c.entryOf(p.key), none
+		if p.entry != none {
+			e := &c.entries[p.entry]
+			c.refresh(p.entry)
+			e.touched = true
+			if c.missing(e, p.o, p.n) == 0 {
+				c.read(p, dst)
+				continue
+			}
+		}
+		left++
+	}
+	return left
+}
+
+// missing are the lines of a range of a page that cannot be read from it.
+func (c *Cache) missing(e *entry, o, n uint64) uint64 {
+	miss := c.lines(o, n) &^ (e.valid | e.ready)
+	if miss == 0 || e.mask == none {
+		return miss
+	}
+	m := c.maskOf(e)
+	for left := miss; left != 0; left &= left - 1 {
+		k := uint64(bits.TrailingZeros64(left))
+		low := max(k<<(c.lineShift&63), o)
+		high := min((k+1)<<(c.lineShift&63), o+n)
+		if allBits(m, low, high-low) {
+			miss &^= 1 << k
+		}
+	}
+	return miss
+}
+
+// read copies a piece out of its page.
+func (c *Cache) read(p *piece, dst []byte) {
+	e := &c.entries[p.entry]
+	copy(dst[p.at:p.at+int(p.n)], c.page(p.entry)[p.o:])
+	p.done = true
+	if r := e.ready & c.lines(p.o, p.n); r != 0 {
+		n := uint64(bits.OnesCount64(r))
+		e.ready &^= r
+		e.valid |= r
+		c.n.PrefetchUsed += n
+		c.n.PrefetchResident -= n
+		c.n.BytesUsed += c.lineBytes(p.key, r)
+	}
+}
+
+// lineBytes is how many bytes lines of a page have: the last of a rank may have less than others.
+func (c *Cache) lineBytes(key, lines uint64) uint64 {
+	n := uint64(bits.OnesCount64(lines)) << (c.lineShift & 63)
+	high := uint64(64-bits.LeadingZeros64(lines))<<(c.lineShift&63) + c.keyOff(key)
+	if size := c.sizes[keyRank(key)]; high > size {
+		n -= high - size
+	}
+	return n
+}
+
+// room waits until there are slots, and an operation for the rank.
+func (c *Cache) room(ctx context.Context, rank, slots int) error {
+	for len(c.freeSlots) < slots {
+		if err := c.awaitAny(ctx, opGet); err != nil {
+			return err
+		}
+	}
+	return c.awaitRing(ctx, rank)
+}
+
+// post posts a flight for each piece that needs one, as one operation: none if all that is missing
+// is on its way. What is pinned and begun unpin undoes.
+func (c *Cache) post(rank int) (uint16, error) {
+	k := c.begin(opGet, rank)
+	o := &c.ops[k]
+	o.held = true
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if p.done {
+			continue
+		}
+		need, have := c.lines(p.o, p.n), uint64(0)
+		// Waiting for room may have changed what the entry has.
+		if p.entry = c.entryOf(p.key); p.entry != none {
+			e := &c.entries[p.entry]
+			e.pinned = true
+			p.gen = e.gen
+			have = e.valid | e.ready | e.wanted
+			need = c.missing(e, p.o, p.n)
+			c.n.PrefetchLate += uint64(bits.OnesCount64(need & e.wanted))
+			need &^= e.wanted
+		}
+		if need == 0 {
+			continue
+		}
+		all := span(uint64(bits.TrailingZeros64(need)), uint64(bits.Len64(need)-bits.TrailingZeros64(need)))
+		p.slot = c.takeSlot(o, all&^have, false)
+		c.fetch(rank, c.keyOff(p.key), all&^have, p.slot)
+		c.n.BytesUsed += c.lineBytes(p.key, need)
+	}
+	if o.head == none {
+		c.end(k)
+		return none, nil
+	}
+	if err := c.ringGets(rank, k); err != nil {
+		return none, err
+	}
+	return k, nil
+}
+
+// ringGets posts the batch, which is one operation. Without success it is undone.
+func (c *Cache) ringGets(rank int, k uint16) error {
+	c.batch.Tag(fabric.Tag(k))
+	err := c.lanes[c.route[rank]].Post(&c.batch, &c.told, 0)
+	c.batch.Reset()
+	if err != nil {
+		c.end(k)
+		return c.inRegion(err)
+	}
+	c.posted(k)
+	return nil
+}
+
+// settle gives the flights of a request their entries, while they fly.
+func (c *Cache) settle(k uint16) {
+	if k == none {
+		return
+	}
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if p.done || p.slot == none {
+			continue
+		}
+		if p.entry == none {
+			if p.entry = c.allocate(p.key); p.entry == none {
+				continue // all are in use: it is read from the slot
+			}
+			c.entries[p.entry].pinned = true
+			p.gen = c.entries[p.entry].gen
+		}
+		c.bind(p.slot, p.entry)
+	}
+}
+
+// finish waits for the flights of a request, and reads what they brought.
+func (c *Cache) finish(ctx context.Context, k uint16, dst []byte) error {
+	if k != none {
+		o := &c.ops[k]
+		err := c.awaitOp(ctx, k)
+		if err == nil {
+			err = o.err
+		}
+		if err != nil {
+			if o.held = false; o.done {
+				c.end(k)
+			}
+			return err
+		}
+		defer c.end(k)
+	}
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if p.done {
+			continue
+		}
+		if p.entry == none {
+			if p.slot != none {
+				copy(dst[p.at:p.at+int(p.n)], c.slot(p.slot)[p.o:])
+				p.done = true
+			}
+			continue
+		}
+		e := &c.entries[p.entry]
+		for e.gen == p.gen && e.wanted&c.missing(e, p.o, p.n) != 0 {
+			if err := c.await(ctx, c.route[keyRank(p.key)]); err != nil {
+				return err
+			}
+		}
+		if e.gen == p.gen && c.missing(e, p.o, p.n) == 0 {
+			c.read(p, dst)
+		}
+	}
+	return nil
+}
+
+// unpin ends what post began with entries.
+func (c *Cache) unpin() {
+	for j := range c.pieces {
+		if i := c.pieces[j].entry; i != none {
+			c.entries[i].pinned = false
+		}
+	}
+}
+
+// getDirect reads without keeping anything. Own writes that were not sent are laid over it.
+func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
+	c.n.GetsDirect++
+	n := uint64(len(dst))
+	if err := c.quiet(ctx, rank, off, n); err != nil {
+		return err
+	}
+	l := c.lanes[c.route[rank]]
+	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
+	if err == nil && h != fabric.Done {
+		if _, err = l.Wait(ctx, h); err != nil {
+			l.Abandon(h)
+		}
+	}
+	if err != nil {
+		return c.inRegion(err)
+	}
+	for _, i := range c.overlapped(rank, off, n) {
+		e := &c.entries[i]
+		o, k, at := c.within(e.key, off, n)
+		c.drop(i, c.lines(o, k)) // who reads them again must not find older bytes
+		if e.mask == none {
+			continue
+		}
+		for m, end := c.maskOf(e), o+k; ; {
+			from, run := nextRun(m, true, o, end)
+			if run == 0 {
+				break
+			}
+			copy(dst[at+int(from-(end-k)):][:run], c.page(i)[from:])
+			o = from + run
+		}
+	}
+	return nil
+}

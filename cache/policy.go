@@ -1,0 +1,170 @@
+package cache
+
+// Policy chooses which pages a cache evicts.
+type Policy uint8
+
+// The policies.
+const (
+	// TwoQueues is 2Q (Johnson and Shasha, VLDB 1994), as Chapel has it: a page enters a queue of a
+	// quarter of the cache, first in, first out; one that is asked for again after it has left that
+	// queue, and is still remembered, enters the main queue. There, pages asked for since they were
+	// last considered get a second chance, in place of the exact order of use, so that a hit writes
+	// one bit.
+	TwoQueues Policy = iota
+	numPolicies
+)
+
+// policy is what keeps the entries in an order. It works on the links of the entries' array.
+type policy interface {
+	// insert adds an entry that has just got its page; again: the page is remembered as a ghost.
+	insert(i uint16, again bool)
+	// victim returns the entry to evict first of those that may be, or none.
+	victim(may func(i uint16) bool) uint16
+	// remove takes an entry out; ghost: its page is worth remembering.
+	remove(i uint16) (ghost bool)
+	// verify returns the number of entries that it has, or -1 where its structure is broken.
+	verify() int
+}
+
+func newPolicy(p Policy, entries []entry) policy {
+	return newTwoQueues(entries)
+}
+
+// list is a queue of entries, linked by prev and next.
+type list struct {
+	head, tail uint16
+	n          int
+}
+
+func newList() list { return list{head: none, tail: none} }
+
+func (l *list) push(e []entry, i uint16) {
+	e[i].prev, e[i].next = none, l.head
+	if l.head != none {
+		e[l.head].prev = i
+	} else {
+		l.tail = i
+	}
+	l.head = i
+	l.n++
+}
+
+func (l *list) remove(e []entry, i uint16) {
+	prev, next := e[i].prev, e[i].next
+	if prev != none {
+		e[prev].next = next
+	} else {
+		l.head = next
+	}
+	if next != none {
+		e[next].prev = prev
+	} else {
+		l.tail = prev
+	}
+	l.n--
+}
+
+// holds counts the entries, all of which must be of the queue, or returns -1.
+func (l *list) holds(e []entry, queue uint8) int {
+	n, before := 0, uint16(none)
+	for i := l.head; i != none; i = e[i].next {
+		if n++; n > len(e) || e[i].prev != before || e[i].queue != queue || e[i].key == 0 {
+			return -1
+		}
+		before = i
+	}
+	if n != l.n || before != l.tail {
+		return -1
+	}
+	return n
+}
+
+// The queues of twoQueues.
+const (
+	noQueue uint8 = iota
+	queueIn       // pages that were asked for once in a while
+	queueMain
+)
+
+type twoQueues struct {
+	entries  []entry
+	in, main list
+	most     int // of in, while main has any
+}
+
+func newTwoQueues(entries []entry) *twoQueues {
+	return &twoQueues{entries: entries, in: newList(), main: newList(), most: max(len(entries)/4, 1)}
+}
+
+func (q *twoQueues) insert(i uint16, again bool) {
+	e := &q.entries[i]
+	if e.queue = queueIn; again {
+		e.queue = queueMain
+		q.main.push(q.entries, i)
+		return
+	}
+	q.in.push(q.entries, i)
+}
+
+func (q *twoQueues) remove(i uint16) (ghost bool) {
+	e := &q.entries[i]
+	l := &q.main
+	if ghost = e.queue == queueIn; ghost {
+		l = &q.in
+	}
+	l.remove(q.entries, i)
+	e.queue = noQueue
+	return ghost
+}
+
+func (q *twoQueues) victim(may func(i uint16) bool) uint16 {
+	if q.in.n <= q.most {
+		if i := q.oldest(may); i != none {
+			return i
+		}
+	}
+	for i := q.in.tail; i != none; i = q.entries[i].prev {
+		if may(i) {
+			return i
+		}
+	}
+	return q.oldest(may)
+}
+
+// oldest is the victim of the main queue. What was touched goes to its head, once.
+func (q *twoQueues) oldest(may func(i uint16) bool) uint16 {
+	for i, left := q.main.tail, q.main.n; left > 0; left-- {
+		e, before := &q.entries[i], q.entries[i].prev
+		if e.touched {
+			e.touched = false
+			q.main.remove(q.entries, i)
+			q.main.push(q.entries, i)
+			if before == none {
+				before = q.main.tail
+			}
+		} else if may(i) {
+			return i
+		}
+		i = before
+	}
+	for i := q.main.tail; i != none; i = q.entries[i].prev {
+		if may(i) {
+			return i
+		}
+	}
+	return none
+}
+
+func (q *twoQueues) verify() int {
+	in, main := q.in.holds(q.entries, queueIn), q.main.holds(q.entries, queueMain)
+	if in < 0 || main < 0 {
+		return -1
+	}
+	return in + main
+}
+
+// ghosts remember the pages that left, as a ring of keys, the oldest of which are forgotten.
+type ghosts struct {
+	keys []uint64 // 0: none
+	next int
+}

@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// Prefetch begins to fetch what the cache does not have of n bytes at off of a rank, and returns
+// without waiting: a later Get finds it, or waits for the rest of its way. It is a hint. What is
+// outside of the rank's memory is left out, and what would not fit: as many pages as there are
+// slots (32 KiB), operations in the rank's ring, and entries to be had. An acquire makes what is in
+// flight old, as what is there.
+func (c *Cache) Prefetch(_ context.Context, rank int, off uint64, n int) error {
+	return c.PrefetchEach(nil, rank, []uint64{off}, n)
+}
+
+// PrefetchEach is Prefetch of n bytes at each of several offsets, posted together.
+func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	if err := c.check("prefetch", rank, 0, 0); err != nil {
+		return err
+	}
+	if c.gets > 0 {
+		c.poll()
+	}
+	for _, off := range offs {
+		if !c.aheadOf(rank, off, n) {
+			break
+		}
+	}
+	return c.launch(rank)
+}
+
+// aheadOf adds flights for a range to the batch, and reports whether there is room for more.
+func (c *Cache) aheadOf(rank int, off uint64, n int) bool {
+	size := c.sizes[rank]
+	if n <= 0 || off >= size {
+		return true
+	}
+	for left := min(uint64(n), size-off); left > 0; {
+		o := off & c.pageMask
+		k := min(left, c.pageMask+1-o)
+		if !c.aheadIn(rank, off, k) {
+			return false
+		}
+		off, left = off+k, left-k
+	}
+	return true
+}
+
+// aheadIn is aheadOf for a part of a page. Slots that a request may need are left.
+func (c *Cache) aheadIn(rank int, off, n uint64) bool {
+	if len(c.freeSlots) <= cap(c.pieces) || int(c.ring[rank]) >= c.cfg.Ring {
+		return false
+	}
+	if c.isExposed(rank, off, n) {
+		return true
+	}
+	key := c.pageKey(rank, off)
+	i := c.entryOf(key)
+	if i != none {
+		c.refresh(i)
+	} else if i = c.allocate(key); i == none {
+		return false
+	}
+	e := &c.entries[i]
+	need := c.missing(e, off&c.pageMask, n) &^ e.wanted
+	if need == 0 {
+		return true
+	}
+	all := span(uint64(bits.TrailingZeros64(need)), uint64(bits.Len64(need)-bits.TrailingZeros64(need)))
+	k := c.begin(opGet, rank)
+	s := c.takeSlot(&c.ops[k], all&^(e.valid|e.ready|e.wanted), true)
+	c.fetch(rank, c.keyOff(key), c.flights[s].lines, s)
+	c.bind(s, i)
+	c.batch.Tag(fabric.Tag(k))
+	c.posted(k)
+	c.ahead(c.flights[s].lines)
+	return true
+}
+
+// launch posts the flights that were added.
+func (c *Cache) launch(rank int) error {
+	if c.batch.Len() == 0 {
+		return nil
+	}
+	err := c.lanes[c.route[rank]].Post(&c.batch, &c.told, 0)
+	if err != nil {
+		for _, g := range c.batch.Groups() {
+			c.complete(uint16(g.Tag), err)
+		}
+	}
+	c.batch.Reset()
+	return c.inRegion(err)
+}

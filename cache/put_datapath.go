@@ -1,0 +1,374 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
+)
+
+// Put has src written at off of a rank: when it returns src may change, and the next Release waits
+// until the bytes are there. It blocks where pages must be written to make place for it. When ctx
+// ends it returns the cause; some of src may have been put then. From Config.DirectMin bytes on, it
+// passes the cache by, and blocks until the bytes are there.
+//
+// Errors are those of Get; that a write failed which it did not wait for, Release says.
+func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
+	n := uint64(len(src))
+	if d := off - c.writes.off; n <= c.writes.len && d <= c.writes.len-n && rank == c.writes.rank {
+		copy(unsafe.Slice((*byte)(unsafe.Add(c.writes.data, d)), n), src)
+		setBits(c.mask, off&c.pageMask, n)
+		c.n.PutHits++
+		return nil
+	}
+	return c.put(ctx, rank, off, src)
+}
+
+// put is Put where the page was not the last, or is not dirty yet.
+func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error {
+	if err := c.check("put", rank, off, len(src)); err != nil {
+		return err
+	}
+	if len(src) >= c.cfg.DirectMin {
+		return c.putDirect(ctx, rank, off, src)
+	}
+	hit := true
+	for at := 0; at < len(src); {
+		o := (off + uint64(at)) & c.pageMask
+		n := min(len(src)-at, int(c.pageMask+1-o))
+		i, had, err := c.writable(ctx, c.pageKey(rank, off+uint64(at)))
+		if err != nil {
+			c.n.PutMisses++
+			return err
+		}
+		hit = hit && had
+		e := &c.entries[i]
+		copy(c.page(i)[o:], src[at:at+n])
+		setBits(c.maskOf(e), o, uint64(n))
+		page := c.keyOff(e.key)
+		size := min(c.pageMask+1, c.sizes[rank]-page, uint64(c.cfg.DirectMin-1))
+		c.writer, c.mask = i, c.maskOf(e)
+		c.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(c.base, uint64(i)<<(c.pageShift&63))}
+		at += n
+	}
+	if hit {
+		c.n.PutHits++
+	} else {
+		c.n.PutMisses++
+	}
+	return nil
+}
+
+// writable returns the entry of a page, with a mask, that is not being written. had: the cache had
+// the page.
+func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, err error) {
+	had = true
+	for {
+		i = c.entryOf(key)
+		if i == none {
+			had = false
+			if i = c.allocate(key); i == none {
+				kind := opPut // of a page that is dirty, or else of one that is being fetched
+				if c.puts == 0 {
+					kind = opGet
+				}
+				if err := c.awaitAny(ctx, kind); err != nil {
+					return none, false, err
+				}
+				continue
+			}
+		}
+		e := &c.entries[i]
+		c.refresh(i)
+		e.touched = true
+		switch {
+		case e.op != none:
+			if err := c.await(ctx, c.ops[e.op].lane); err != nil {
+				return none, false, err
+			}
+		case e.mask != none:
+			return i, had, nil
+		case len(c.freeMasks) > 0:
+			c.soil(i)
+			c.relieve(i)
+			return i, had, nil
+		default:
+			if err := c.makeMask(ctx); err != nil {
+				return none, false, err
+			}
+		}
+	}
+}
+
+// soil gives an entry a mask, and makes it the youngest of the dirty.
+func (c *Cache) soil(i uint16) {
+	e := &c.entries[i]
+	e.mask = pop(&c.freeMasks)
+	clear(c.maskOf(e))
+	e.older, e.younger = c.youngest, none
+	if c.youngest != none {
+		c.entries[c.youngest].younger = i
+	} else {
+		c.oldest = i
+	}
+	c.youngest = i
+	c.dirty++
+}
+
+// unlist takes an entry out of the list of the dirty.
+func (c *Cache) unlist(i uint16) {
+	e := &c.entries[i]
+	if e.older != none {
+		c.entries[e.older].younger = e.younger
+	} else {
+		c.oldest = e.younger
+	}
+	if e.younger != none {
+		c.entries[e.younger].older = e.older
+	} else {
+		c.youngest = e.older
+	}
+	c.dirty--
+}
+
+// relieve begins to write the oldest pages once half of all that may be dirty are, so that neither
+// the next put nor a release has to wait for all of them. Entry i is needed.
+func (c *Cache) relieve(i uint16) {
+	if c.dirty <= c.cfg.Dirty/2 || c.dirty == 1 {
+		return
+	}
+	c.work = c.work[:0]
+	for j := c.oldest; j != none && len(c.work) < max(c.cfg.Dirty/4, 1); j = c.entries[j].younger {
+		if j != i {
+			c.work = append(c.work, j)
+		}
+	}
+	_ = c.write(nil, &c.n.FlushPressure)
+}
+
+// makeMask waits until a mask is free.
+func (c *Cache) makeMask(ctx context.Context) error {
+	if c.puts == 0 {
+		c.work = append(c.work[:0], c.oldest)
+		return c.write(ctx, &c.n.FlushPressure)
+	}
+	return c.awaitAny(ctx, opPut)
+}
+
+// chainMost bounds the puts of one operation: what collects them is memory.
+const chainMost = 1024
+
+// write begins to write the entries of c.work, which are dirty and not being written: chains of
+// puts, one or more for each rank, by the doorbell of their lane. Where a ring is full it waits; or
+// leaves the rank's pages dirty, if ctx is nil. Its error is that of ctx: what the network refuses
+// is Release's.
+func (c *Cache) write(ctx context.Context, reason *uint64) error {
+	if len(c.work) > 1 {
+		slices.SortFunc(c.work, func(a, b uint16) int { return cmp.Compare(c.entries[a].key, c.entries[b].key) })
+	}
+	for from := 0; from < len(c.work); {
+		rank := keyRank(c.entries[c.work[from]].key)
+		if int(c.ring[rank]) >= c.cfg.Ring {
+			if ctx == nil {
+				for from < len(c.work) && keyRank(c.entries[c.work[from]].key) == rank {
+					from++
+				}
+			} else if err := c.awaitRing(ctx, rank); err != nil {
+				return err
+			}
+			continue
+		}
+		lane := c.route[rank]
+		for from < len(c.work) && c.chains.Len() < chainMost {
+			rank := keyRank(c.entries[c.work[from]].key)
+			if c.route[rank] != lane || int(c.ring[rank]) >= c.cfg.Ring {
+				break
+			}
+			from = c.chain(from, rank, reason)
+		}
+		c.ringLane(lane)
+	}
+	return nil
+}
+
+// chain makes an operation of the entries of a rank from one on, and returns the first behind it.
+func (c *Cache) chain(from, rank int, reason *uint64) int {
+	k := c.begin(opPut, rank)
+	for ; from < len(c.work) && c.chains.Len() < chainMost; from++ {
+		i := c.work[from]
+		if keyRank(c.entries[i].key) != rank {
+			break
+		}
+		c.runs(k, i)
+		*reason++
+	}
+	c.chains.Tag(fabric.Tag(k))
+	c.posted(k)
+	return from
+}
+
+// runs adds the dirty runs of an entry to the batch, as part of an operation.
+func (c *Cache) runs(k, i uint16) {
+	o, e := &c.ops[k], &c.entries[i]
+	c.unlist(i)
+	if i == c.writer {
+		c.writes.len = 0
+	}
+	e.op, e.older, e.younger, o.head = k, none, o.head, i
+	rank, page := keyRank(e.key), c.keyOff(e.key)
+	m, known := c.maskOf(e), c.slab.known[o.lane]
+	for at := uint64(0); ; {
+		from, n := nextRun(m, true, at, c.pageMask+1)
+		if n == 0 {
+			return
+		}
+		c.chains.PutFrom(rank, c.cfg.Begin+page+from, known, uint64(i)<<(c.pageShift&63)+from, n)
+		c.n.Runs++
+		c.n.BytesWritten += n
+		at = from + n
+	}
+}
+
+// ringLane posts the batch. If the network refuses it, its writes are lost.
+func (c *Cache) ringLane(lane uint8) {
+	err := c.lanes[lane].Post(&c.chains, &c.told, 0)
+	if err != nil {
+		for _, g := range c.chains.Groups() {
+			c.complete(uint16(g.Tag), err)
+		}
+	}
+	c.chains.Reset()
+}
+
+// written is called when the puts of an operation are at their target, or failed.
+func (c *Cache) written(k uint16, err error) {
+	o := &c.ops[k]
+	for i := o.head; i != none; {
+		e := &c.entries[i]
+		next := e.younger
+		m := c.maskOf(e)
+		if err != nil {
+			c.lose(err, int(o.peer))
+		}
+		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
+			o, n := line<<(c.lineShift&63), c.lineMask+1
+			switch {
+			case err != nil && anyBits(m, o, n):
+				c.drop(i, 1<<line)
+			case err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n):
+				c.drop(i, 1<<line) // what was fetched ahead was not needed
+				e.valid |= 1 << line
+			}
+		}
+		if e.wanted != 0 { // it may have been read before the write arrived
+			c.cancel(e)
+		}
+		c.freeMasks = append(c.freeMasks, e.mask)
+		e.mask, e.op, e.younger = none, none, none
+		i = next
+	}
+}
+
+// allocate gives a page an entry. It does not wait: none are all entries in use, or dirty. What is
+// dirty and in its way begins to be written.
+func (c *Cache) allocate(key uint64) uint16 {
+	var i uint16
+	if len(c.unused) > 0 {
+		i = pop(&c.unused)
+	} else {
+		c.work = c.work[:0]
+		i = c.policy.victim(c.may)
+		_ = c.write(nil, &c.n.FlushEviction)
+		if i == none {
+			return none
+		}
+	}
+	again := c.recall(key)
+	if c.entries[i].key != 0 {
+		c.evict(i)
+		pop(&c.unused)
+	}
+	e := &c.entries[i]
+	e.key, e.epoch, e.touched = key, c.epoch, false
+	c.enter(i)
+	c.policy.insert(i, again)
+	return i
+}
+
+// evictable is asked about victims. Of those that are not because they are dirty it makes a list.
+// What is being fetched will be asked for.
+func (c *Cache) evictable(i uint16) bool {
+	e := &c.entries[i]
+	if e.mask != none && e.op == none && !e.pinned && len(c.work) < max(c.cfg.Dirty/4, 1) {
+		c.work = append(c.work, i)
+	}
+	return e.mask == none && e.wanted == 0 && !e.pinned
+}
+
+// evict frees a clean entry.
+func (c *Cache) evict(i uint16) {
+	e := &c.entries[i]
+	c.drop(i, ^uint64(0))
+	e.gen++
+	ghost := c.policy.remove(i)
+	c.leave(i)
+	key := e.key
+	e.key, e.keep = 0, false
+	c.unused = append(c.unused, i)
+	c.n.Evictions++
+	if ghost {
+		c.remember(key)
+	}
+}
+
+// remember makes a page that left a ghost, in the place of the oldest.
+func (c *Cache) remember(key uint64) {
+	g := &c.ghosts
+	if len(g.keys) == 0 {
+		return
+	}
+	i := uint16(len(c.entries) + g.next)
+	if g.keys[g.next] != 0 {
+		c.leave(i)
+	}
+	g.keys[g.next] = key
+	c.enter(i)
+	g.next = (g.next + 1) % len(g.keys)
+}
+
+// recall forgets the ghost of a page, and says whether there was one.
+func (c *Cache) recall(key uint64) bool {
+	i := c.find(key)
+	if int(i) < len(c.entries) || i == none {
+		return false
+	}
+	c.leave(i)
+	c.ghosts.keys[int(i)-len(c.entries)] = 0
+	return true
+}
+
+// putDirect writes without keeping anything.
+func (c *Cache) putDirect(ctx context.Context, rank int, off uint64, src []byte) error {
+	c.n.PutsDirect++
+	if err := c.yieldTo(ctx, rank, off, uint64(len(src)), true); err != nil {
+		return err
+	}
+	l := c.lanes[c.route[rank]]
+	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
+	if err == nil && h != fabric.Done {
+		if _, err = l.Wait(ctx, h); err != nil {
+			l.Abandon(h)
+			c.expose(rank, off, uint64(len(src)))
+		}
+	}
+	return c.inRegion(err)
+}
