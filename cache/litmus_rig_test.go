@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -183,7 +184,10 @@ func (x *trial) main(ctx context.Context, e env.Env) (err error) {
 			x.some.fail()
 			err = errors.Join(p.err, err)
 		default:
-			panic(p)
+			x.failed.Store(true)
+			x.all.fail()
+			x.some.fail()
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
 	if w.f != nil {

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -47,8 +48,8 @@ func TestModel(t *testing.T) {
 	t.Logf("seeds %d to %d: %d operations of %d programs, %d of them without races", *seedAt, seed-1, done, seed-*seedAt, exact)
 }
 
-// model is a program that runs.
-type model struct {
+// modelRun is a program that runs.
+type modelRun struct {
 	*program
 	*trial
 	oracle *oracle
@@ -79,11 +80,11 @@ func (p *program) run() (int, error) {
 	return m.done, nil
 }
 
-func (p *program) runWith(s setup) (m *model, err error) {
+func (p *program) runWith(s setup) (m *modelRun, err error) {
 	rng := rand.New(rand.NewPCG(p.seed, 8))
 	x := &trial{litmus: &litmus{}, setup: s, seed: p.seed, rng: rng, apart: p.apart, bytes: uint64(p.bytes()),
 		page: uint64(s.cfg.PageSize), line: uint64(s.cfg.LineSize)}
-	m = &model{program: p, trial: x, oracle: newOracle(p), images: make([][]byte, p.ranks)}
+	m = &modelRun{program: p, trial: x, oracle: newOracle(p), images: make([][]byte, p.ranks)}
 	for r := range p.ranks {
 		m.exact, m.stamp = append(m.exact, make([]byte, p.bytes())), append(m.stamp, make([]int32, p.bytes()))
 		for i := range m.stamp[r] {
@@ -127,13 +128,13 @@ func (p *program) runWith(s setup) (m *model, err error) {
 }
 
 // worker is what a rank does.
-func (m *model) worker(w *worker) {
+func (m *modelRun) worker(w *worker) {
 	epoch, i, where := 0, 0, ""
 	defer func() {
 		if p := recover(); p != nil {
 			f, ok := p.(failure)
 			if !ok {
-				panic(p)
+				f.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			}
 			panic(failure{fmt.Errorf("epoch %d, worker %d, operation %d (%s): %w", epoch, w.me, i, where, f.err)})
 		}
@@ -158,7 +159,7 @@ func (m *model) worker(w *worker) {
 	}
 }
 
-func (m *model) step(w *worker, epoch int32, o *operation) {
+func (m *modelRun) step(w *worker, epoch int32, o *operation) {
 	me, l := w.me, o.at
 	switch o.do {
 	case doGet:
@@ -223,7 +224,7 @@ func (m *model) step(w *worker, epoch int32, o *operation) {
 }
 
 // write notes a write that begins.
-func (m *model) write(me int, epoch int32, o *operation) {
+func (m *modelRun) write(me int, epoch int32, o *operation) {
 	m.oracle.write(me, o.at, o.version)
 	for i := range o.at.n {
 		at := o.at.off + uint64(i)
@@ -232,7 +233,7 @@ func (m *model) write(me int, epoch int32, o *operation) {
 }
 
 // check holds what was read against the oracles.
-func (m *model) check(w *worker, epoch int32, l location, got []byte) {
+func (m *modelRun) check(w *worker, epoch int32, l location, got []byte) {
 	w.must("read", m.oracle.read(w.me, l, got))
 	if m.racy {
 		return
@@ -249,7 +250,7 @@ func (m *model) check(w *worker, epoch int32, l location, got []byte) {
 	}
 }
 
-func (m *model) add(w *worker, arg int) {
+func (m *modelRun) add(w *worker, arg int) {
 	rank, k := arg%m.program.ranks, arg/8%words
 	l := location{rank, 8 * uint64(k), 8}
 	if rank == w.me {
@@ -270,7 +271,7 @@ func (m *model) add(w *worker, arg int) {
 
 func lockOf(rank int) location { return location{rank, 8 * words, 8} }
 
-func (m *model) lock(w *worker, rank int) {
+func (m *modelRun) lock(w *worker, rank int) {
 	w.release()
 	m.oracle.released(w.me)
 	for w.atomic(lockOf(rank), fabric.Atomic{Op: fabric.CompareSwap, Operand: 1}) != 0 {
