@@ -84,6 +84,9 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
+	if w.fences.takes(node, len(src), f) {
+		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
+	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
@@ -114,6 +117,14 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	rt, err := w.check("get", node, off, uint64(len(dst)))
 	if err != nil {
 		return nil, fabric.Done, err
+	}
+	if w.fences.takes(node, len(dst), f) {
+		if f == fabric.Blocking {
+			return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
+		}
+		if w.fences.reads(node, off, dst) {
+			return nil, fabric.Done, nil
+		}
 	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
@@ -156,6 +167,9 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
 		return load[T](w, at), nil
+	}
+	if at := w.fences.cached(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+		return *(*T)(at), nil
 	}
 	return getValue(w, p)
 }

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
@@ -117,6 +119,12 @@ type Config struct {
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
+	// Cache has each worker keep data of other ranks between acquire and release (package cache;
+	// docs/cache.md): puts and gets then complete with Worker.Flush only, and what is read may be as
+	// old as the last acquire. Begin, Size and Region must be unset: Join fills them in. It may differ
+	// between ranks. Default (nil): IBCONDUIT_CACHE, else no cache.
+	Cache *cache.Config
+
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
 	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
 	// equal on all ranks; Join checks it. Default: 8.
@@ -205,6 +213,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
 	}
 	c.heapDefaults(env)
+	c.cacheDefaults(env)
 	if c.Fabric == "" {
 		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
 	}
@@ -309,7 +318,7 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	return c.validateHeaps()
+	return errors.Join(c.validateHeaps(), c.validateCache())
 }
 
 // gidIndex is the index asked for, or -1.

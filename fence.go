@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/env"
 )
 
@@ -12,6 +13,8 @@ import (
 // they are nil and do nothing; see "Fences and parts" in the package comment.
 type fences struct {
 	part  env.Fences
+	cache *cache.Cache // that is the part, or nil: puts and gets go through it
+	w     *Worker
 	job   *Job
 	epoch uint64 // of the job, when the worker acquired last
 }
@@ -21,11 +24,12 @@ func openFences(w *Worker) (*fences, error) {
 	if w.job.needs.fences == nil {
 		return nil, nil
 	}
-	f := &fences{job: w.job, epoch: w.job.epoch.Load()}
+	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load()}
 	var err error
 	if f.part, err = w.job.needs.fences(view{w.job}, w); err != nil {
 		return nil, err
 	}
+	f.cache, _ = f.part.(*cache.Cache)
 	return f, nil
 }
 
@@ -36,10 +40,14 @@ func (f *fences) close() error {
 	return f.part.Close()
 }
 
-// release is the first half of an operation that fences, and acquire the second.
+// release is the first half of an operation that fences, and acquire the second. Writes that a
+// chain has collected, of which the part was told, are posted before.
 func (f *fences) release(ctx context.Context) error {
 	if f == nil {
 		return nil
+	}
+	if err := f.w.chain.postOpen(); err != nil {
+		return err
 	}
 	return f.part.Release(ctx)
 }

@@ -26,7 +26,7 @@ type needs struct {
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
 // those of sized first.
-var parts = []func(*Config) needs{collNeeds, heapNeeds}
+var parts = []func(*Config) needs{collNeeds, heapNeeds, cacheNeeds}
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {

@@ -23,6 +23,9 @@ func (w *Worker) refresh() {
 		if w.job.members.cause(r) != nil {
 			continue
 		}
+		if c := w.job.cfg.Cache; c != nil && c.Mapped && r != w.job.rank {
+			continue
+		}
 		user := w.routes[r].user
 		if mem := w.To(r).Mapped(r); uint64(len(mem)) >= w.begin+user { // the size comes from the peer
 			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), user

@@ -199,15 +199,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
-	if w.fences != nil {
-		return w.waitFenced(ctx, word, c, value)
-	}
-	return w.waitWord(ctx, word, c, value)
-}
-
-// waitFenced is waitWord with fences: the rank waited for may need what the worker wrote.
-func (w *Worker) waitFenced(ctx context.Context, word *uint64, c Cond, value uint64) error {
-	if err := w.fences.release(ctx); err != nil {
+	if err := w.fences.release(ctx); err != nil { // the rank waited for may need what the worker wrote
 		return err
 	}
 	defer w.fences.acquire()
@@ -289,6 +281,7 @@ func (w *Worker) Close() error {
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
 	w.job.workers.retired.merge(w.statsLocked())
+	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.fences.stats())
 	w.closeErr = errors.Join(err, w.release())
 	return w.closeErr
 }
@@ -296,7 +289,7 @@ func (w *Worker) Close() error {
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
 	err := closeLanes(w.lanes)
-	w.lanes, w.peers, w.routes = nil, nil, nil
+	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

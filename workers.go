@@ -3,10 +3,12 @@ package conduit
 import (
 	"errors"
 	"fmt"
-	"github.com/ibconduit/conduit/fabric"
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/fabric"
 )
 
 // workers are those of a job that are open, with the lanes of its parts, and the counters of those
@@ -18,6 +20,8 @@ type workers struct {
 	opening int                 // that NewWorker is about to return
 	opened  int                 // ever
 	retired Stats
+	// retiredCaches are the counters of caches of workers that are closed.
+	retiredCaches cache.Stats
 }
 
 func newWorkers() workers {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -39,7 +40,6 @@ type Cache struct {
 	route  []uint8 // by rank: the lane for gets and puts
 	slab   slab
 	guard  owner.Guard
-	free   func()
 	closed bool
 
 	policy policy
@@ -97,13 +97,15 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("cache: a job of %d ranks; want fewer than %d", e.Size(), maxRanks)
 	}
 	c := &Cache{cfg: cfg, env: e, lanes: lanes.All(), epoch: 1, oldest: none, youngest: none}
-	if c.n, c.free, err = offheap.Alloc[Stats](); err != nil {
+	n, free, err := offheap.Alloc[Stats]()
+	if err != nil {
 		return nil, err
 	}
+	c.n = n
+	runtime.AddCleanup(c, func(free func()) { free() }, free) // Stats may be called after Close
 	c.shape()
 	slots := len(c.flights)
 	if c.slab, err = newSlab(lanes, (cfg.Pages+slots)*cfg.PageSize); err != nil {
-		c.free()
 		return nil, err
 	}
 	c.base = unsafe.Pointer(unsafe.SliceData(c.slab.bytes))
@@ -239,8 +241,5 @@ func (c *Cache) Close() error {
 		c.table.slots[i] = none
 	}
 	err = errors.Join(err, c.slab.close())
-	n := *c.n
-	c.free()
-	c.n = &n // for Stats afterwards
 	return err
 }

@@ -39,6 +39,9 @@ type Config struct {
 	DirectMin int
 	// Policy chooses what is evicted. Default TwoQueues.
 	Policy Policy
+	// Mapped has a conduit.Worker cache also ranks whose memory is mapped here, though loads and stores
+	// are faster: for tests. The own rank's never is.
+	Mapped bool
 	// NoReadahead has nothing fetched that was not asked for.
 	NoReadahead bool
 	// NoBypass keeps the cache in use where it brings nothing in.
@@ -123,3 +126,6 @@ func (c *Config) place(e env.Env) error {
 	}
 	return nil
 }
+
+// DirectMin is from how many bytes on a get or put passes the cache by.
+func (c *Cache) DirectMin() int { return c.cfg.DirectMin }

@@ -168,3 +168,22 @@ type ghosts struct {
 	keys []uint64 // 0: none
 	next int
 }
+
+// ParsePolicy is the policy of a name: "2q".
+func ParsePolicy(name string) (Policy, bool) {
+	for p, s := range policyNames {
+		if s == name {
+			return Policy(p), true
+		}
+	}
+	return 0, false
+}
+
+var policyNames = [numPolicies]string{"2q"}
+
+func (p Policy) String() string {
+	if p < numPolicies {
+		return policyNames[p]
+	}
+	return "unknown policy"
+}

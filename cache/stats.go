@@ -1,6 +1,9 @@
 package cache
 
-import "sync/atomic"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
 // Stats count from New on. They lie outside of the Go heap (internal/offheap): the cache's user
 // increments them, any goroutine may read them by Stats.
@@ -55,13 +58,13 @@ func (s Stats) Add(o Stats) Stats {
 	return s
 }
 
-// Stats may be called from any goroutine, until Close; the set is no snapshot while the cache is in
-// use.
+// Stats may be called from any goroutine; the set is no snapshot while the cache is in use.
 func (c *Cache) Stats() (s Stats) {
 	to := s.fields()
 	for i, f := range c.n.fields() {
 		*to[i] = atomic.LoadUint64(f)
 	}
+	runtime.KeepAlive(c)
 	s.Gets = s.GetHits + s.GetMisses + s.GetsDirect
 	s.Puts = s.PutHits + s.PutMisses + s.PutsDirect
 	return s
