@@ -2,7 +2,6 @@ package cache_test
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"time"
 
@@ -310,12 +309,3 @@ func (w *worker) random(s shadow, n int) {
 		}
 	}
 }
-
-// counted demands what the counters promise.
-func (w *worker) counted() {
-	if err := counterErrors(w.c); err != nil {
-		w.fail("counters: %w", err)
-	}
-}
-
-var _ = fmt.Sprint

@@ -219,6 +219,8 @@ type worker struct {
 	aside env.Lanes // for direct operations
 	c     remote
 	shut  bool // the test has closed the cache
+	gets  uint64
+	puts  uint64
 }
 
 func (w *worker) open() {
@@ -303,6 +305,7 @@ func (w *worker) read(l location) []byte {
 		copy(b, w.own(l))
 		return b
 	}
+	w.gets++
 	w.verified("get of "+l.String(), w.c.Get(w.ctx, l.rank, l.off, b))
 	return b
 }
@@ -313,6 +316,7 @@ func (w *worker) write(l location, b []byte) {
 		copy(w.own(l), b)
 		return
 	}
+	w.puts++
 	w.verified("put of "+l.String(), w.c.Put(w.ctx, l.rank, l.off, b))
 	for i := range b {
 		b[i] = 0xee // the source is free for reuse

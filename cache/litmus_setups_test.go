@@ -149,6 +149,39 @@ func (w *worker) intrudes() {
 
 const guarded = owner.Checked
 
+// age has the cache's numbers begin anew soon.
+func (w *worker) age() {
+	if c, ok := w.c.(cached); ok {
+		c.Age()
+		w.verified("age", nil)
+	}
+}
+
+// counted demands of the counters what they promise, and what the worker knows itself.
+func (w *worker) counted() {
+	c, ok := w.c.(cached)
+	if !ok {
+		return
+	}
+	s := c.Stats()
+	if s.Gets != w.gets || s.Gets != s.GetHits+s.GetMisses+s.GetsDirect {
+		w.fail("counters: %d gets: hits %d, misses %d, direct %d; counted %d", w.gets, s.GetHits, s.GetMisses, s.GetsDirect, s.Gets)
+	}
+	if s.Puts != w.puts || s.Puts != s.PutHits+s.PutMisses+s.PutsDirect {
+		w.fail("counters: %d puts: hits %d, misses %d, direct %d; counted %d", w.puts, s.PutHits, s.PutMisses, s.PutsDirect, s.Puts)
+	}
+	if s.Prefetched != s.PrefetchUsed+s.PrefetchUnused+s.PrefetchResident || s.PrefetchLate > s.PrefetchUsed {
+		w.fail("counters: prefetched %d lines: used %d, late %d, unused %d, resident %d", s.Prefetched, s.PrefetchUsed, s.PrefetchLate, s.PrefetchUnused, s.PrefetchResident)
+	}
+	if s.BytesUsed > s.BytesFetched {
+		w.fail("counters: %d bytes fetched, %d used", s.BytesFetched, s.BytesUsed)
+	}
+	if n := w.lanes.To(w.home).Counters().Load(); w.apart && (n.Gets != s.Flights+s.GetsDirect || n.Puts != s.Runs+s.PutsDirect) {
+		w.fail("counters: flights %d and direct gets %d, runs %d and direct puts %d; the network has %d gets and %d puts",
+			s.Flights, s.GetsDirect, s.Runs, s.PutsDirect, n.Gets, n.Puts)
+	}
+}
+
 type hintT int
 
 const (
@@ -161,7 +194,5 @@ func (w *worker) bypass(l location)        {}
 func (w *worker) hint(l location, h hintT) {}
 func hints(w *worker) bool                 { return false }
 func fetches(w *worker) int                { return 0 }
-func counterErrors(r remote) error         { return nil }
-func (w *worker) age()                     {}
 
 var harmlessHints = []hintT{noHint}
