@@ -84,6 +84,8 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
+	w.fences.hold()
+	defer w.fences.letGo()
 	if w.fences.takes(node, len(src), f) {
 		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
 	}
@@ -118,13 +120,14 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if w.fences.takes(node, len(dst), f) {
-		if f == fabric.Blocking {
-			return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
-		}
-		if w.fences.reads(node, off, dst) {
-			return nil, fabric.Done, nil
-		}
+	if at := w.fences.hit(node, off, len(dst)); at != nil {
+		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
+		return nil, fabric.Done, nil
+	}
+	w.fences.hold()
+	defer w.fences.letGo()
+	if f == fabric.Blocking && w.fences.takes(node, len(dst), f) {
+		return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
 	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err
@@ -311,6 +314,8 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 		}
 		defer w.guard.Exit()
 	}
+	w.fences.hold()
+	defer w.fences.letGo()
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)

@@ -2,6 +2,7 @@ package conduit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"unsafe"
@@ -61,6 +62,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 		return Ptr[T]{}, err
 	}
 	p, err := h.Alloc(ctx, size, align)
+	j.learned() // of what others did in the block before they freed it
 	return pointer[T](j.heaps, p), err
 }
 
@@ -92,6 +94,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 		return Ptr[T]{}, err
 	}
 	p, err := take(h, ctx, uint64(count), size, align)
+	j.learned()
 	return pointer[T](j.heaps, p), err
 }
 
@@ -129,7 +132,12 @@ func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap,
 	default: // an offset in front of the heaps wraps round, and so lies outside of them
 		q = heap.At(p.Rank(), p.off-j.heaps.base)
 	}
-	return j.heaps.inSegment(free(h, ctx, q))
+	// What a worker's cache has not written must not be written into the next owner's block.
+	lost := j.releaseIdle(ctx)
+	if errors.Is(lost, ErrConcurrent) && op != "all free" { // which others wait in
+		return lost
+	}
+	return withLost(lost, j.heaps.inSegment(free(h, ctx, q)))
 }
 
 // SymmetricAlloc takes memory for n elements at the same offset at all ranks, without a message:

@@ -200,7 +200,7 @@ func errRun(op string, run, n int) error {
 }
 
 // checkCopy is what is wrong with a Copy before it begins.
-func (w *Worker) checkCopy(dst, src uint32, n int) error {
+func checkCopy(w *Worker, dst, src uint32, n int) error {
 	for _, node := range []uint32{dst, src} {
 		if _, err := w.check("copy", node&^badType, 0, 0); err != nil {
 			return err

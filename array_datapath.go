@@ -24,7 +24,7 @@ const maxPieces = 1024
 // pieces starts operations in chains until next has no more, and waits for all of them: of those to
 // one rank each chain is one doorbell, as far as the queue has room. After an error it starts no
 // more, and waits for those that it has started.
-func (w *Worker) pieces(next func() (p Pending, more bool)) (first error) {
+func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
 	keep := func(err error) {
 		if first == nil {
 			first = err
@@ -82,7 +82,7 @@ func (a *Array[T]) slice(w *Worker, op string, mem []T, i int, start transfer[T]
 	// Rank after rank, so that a doorbell, which takes few changes of queue, has much to post.
 	block := int(a.layout.Block())
 	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
-	return w.pieces(func() (p Pending, more bool) {
+	return pieces(w, func() (p Pending, more bool) {
 		if at >= end {
 			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
 				return p, false
@@ -165,7 +165,7 @@ func (a *Array[T]) strided(w *Worker, op string, mem []T, i, stride int, start t
 // scattered starts an operation for each element of mem.
 func scattered[T any](w *Worker, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
 	k := 0
-	return w.pieces(func() (p Pending, more bool) {
+	return pieces(w, func() (p Pending, more bool) {
 		if k == len(mem) {
 			return p, false
 		}
@@ -211,7 +211,7 @@ func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(op, run, len(mem))
 	}
-	return w.pieces(func() (q Pending, more bool) {
+	return pieces(w, func() (q Pending, more bool) {
 		if len(mem) == 0 {
 			return q, false
 		}
@@ -229,7 +229,7 @@ const copyBuffer = 256 << 10
 // when they are there. Where one of them is this rank's it is one put or get, without a copy of its
 // own; else the elements pass through this rank, 256 KiB at a time.
 func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
-	if err := w.checkCopy(dst.node, src.node, n); err != nil {
+	if err := checkCopy(w, dst.node, src.node, n); err != nil {
 		return err
 	}
 	var from, to []T

@@ -28,7 +28,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if err := p.w.enter("wait"); err != nil {
 		return err
 	}
-	defer p.w.guard.Exit()
+	defer p.w.exit()
 	old, err := p.lane.Wait(ctx, p.h)
 	if err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return err
@@ -45,7 +45,7 @@ func (p *Pending) Test() (bool, error) {
 	if err := p.w.enter("test"); err != nil {
 		return false, err
 	}
-	defer p.w.guard.Exit()
+	defer p.w.exit()
 	old, done, err := p.lane.Test(p.h)
 	if done || err != nil {
 		p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)

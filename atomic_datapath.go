@@ -242,6 +242,8 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 // atomicChecked is atomic where anything is wrong, or there are fences. One that returns a value is
 // a fence itself, any other passes them by, as a put does.
 func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
+	w.fences.hold()
+	defer w.fences.letGo()
 	rank, n := int(node)-1, a.Type.Size()
 	rt, err := w.check(a.Op.String(), node, off, n)
 	switch {

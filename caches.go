@@ -16,7 +16,7 @@ func cacheNeeds(c *Config) needs {
 		return needs{}
 	}
 	cfg := *c.Cache
-	return needs{fences: func(e env.Env, l env.Lanes) (env.Fences, error) {
+	return needs{fenceMapped: cfg.Mapped, fences: func(e env.Env, l env.Lanes) (env.Fences, error) {
 		j := e.(view).j
 		cfg.Begin = j.layout.UserOffset()
 		cfg.Size = func(rank int) uint64 { return j.networks.routes[rank].user }
@@ -80,10 +80,11 @@ func (c *Config) validateCache() error {
 	if c.Cache.Region != "" || c.Cache.Size != nil || c.Cache.Begin != 0 {
 		return &ConfigError{Field: "Cache", Value: "set in Region, Size or Begin", Want: "these unset: Join fills them in"}
 	}
-	if _, err := c.Cache.WithDefaults(); err != nil {
-		return fmt.Errorf("conduit: Config.Cache: %w", err)
+	_, err := c.Cache.WithDefaults()
+	if wrong, ok := err.(*cache.ConfigError); ok {
+		return &ConfigError{Field: "Cache." + wrong.Field, Value: fmt.Sprint(wrong.Value), Want: wrong.Want}
 	}
-	return nil
+	return err
 }
 
 // Acquire has what the worker reads from now on be no older than now, where it has a cache
@@ -93,7 +94,7 @@ func (w *Worker) Acquire() error {
 	if err := w.enter("acquire"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	w.fences.acquire()
 	return nil
 }
@@ -103,7 +104,7 @@ func (w *Worker) Fence(ctx context.Context) error {
 	if err := w.enter("fence"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	defer w.fences.acquire()
 	return w.flush(ctx)
 }

@@ -144,7 +144,7 @@ func TestADeathInAChainFailsItsOperations(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		direct := j.cfg.Fabric == FabricSHM
+		direct := j.cfg.Fabric == FabricSHM && j.cfg.Cache == nil
 		for rank := range puts {
 			for range 2 {
 				err := puts[rank].Wait(ctx)

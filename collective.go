@@ -41,7 +41,8 @@ func (j *Job) Team() *coll.Team { return j.coll.All() }
 // dead; then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of
 // other ranks; the live ranks can go on with the team that Job.Team().Shrink returns.
 func (j *Job) Barrier(ctx context.Context) error {
-	return j.collective(j.Team().Barrier(ctx))
+	lost := j.releaseIdle(ctx)
+	return withLost(lost, j.collective(j.Team().Barrier(ctx)))
 }
 
 // Broadcast copies root's buf into every rank's buf, which must be equally long
@@ -50,14 +51,24 @@ func (j *Job) Barrier(ctx context.Context) error {
 // It fails as Barrier does.
 // It is no barrier: a rank may return before another has called it, as of MPI_Bcast.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return j.collective(j.Team().Broadcast(ctx, root, buf))
+	lost := j.releaseIdle(ctx)
+	return withLost(lost, j.collective(j.Team().Broadcast(ctx, root, buf)))
 }
 
 // AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at
 // most 4 GiB; with more it fails on every rank, and the job goes on. It fails as Barrier does.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	lost := j.releaseIdle(ctx)
 	all, err := j.Team().AllGather(ctx, mine)
-	return all, j.collective(err)
+	return all, withLost(lost, j.collective(err))
+}
+
+// withLost joins the errors of what a collective operation released, and its own.
+func withLost(lost, err error) error {
+	if lost == nil {
+		return err
+	}
+	return errors.Join(lost, err)
 }
 
 // collective adds to the error of an operation that the job was cancelled, if so.

@@ -1,7 +1,6 @@
 package conduit
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -318,7 +317,10 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	return errors.Join(c.validateHeaps(), c.validateCache())
+	if err := c.validateHeaps(); err != nil {
+		return err
+	}
+	return c.validateCache()
 }
 
 // gidIndex is the index asked for, or -1.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
 )
 
 // variables is a Getenv of "NAME=value" pairs.
@@ -43,6 +44,13 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		{Config{MessageEndpoints: 65}, "", "MessageEndpoints is 65, want 1 to 64"},
 		{Config{MessageEndpoints: -1}, "", "MessageEndpoints is -1, want 1 to 64"},
 		{Config{Messages: am.Config{Size: 3}}, "", "Messages is set in Rank"},
+		{Config{Cache: &cache.Config{Pages: -1}}, "", "Cache.Pages is -1, want 1 to 43690"},
+		{Config{Cache: &cache.Config{Begin: 8}}, "", "Cache is set in Region, Size or Begin"},
+		{Config{}, "IBCONDUIT_CACHE=yes", `IBCONDUIT_CACHE is "yes"`},
+		{Config{}, "IBCONDUIT_CACHE=page", `IBCONDUIT_CACHE is "page"`},
+		{Config{}, "IBCONDUIT_CACHE=pages=0", `IBCONDUIT_CACHE is "pages=0"`},
+		{Config{}, "IBCONDUIT_CACHE=page=48", `IBCONDUIT_CACHE is "page=48"`},
+		{Config{}, "IBCONDUIT_CACHE=policy=best", `IBCONDUIT_CACHE is "policy=best"`},
 		{Config{Workers: -1}, "IBCONDUIT_WORKERS=0", "Workers is -1, want 1 to 1024"}, // the field, not its variable
 
 		{Config{}, "IBCONDUIT_SEGMENT_SIZE=lots", `IBCONDUIT_SEGMENT_SIZE is "lots"`},

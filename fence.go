@@ -3,6 +3,8 @@ package conduit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
@@ -16,7 +18,8 @@ type fences struct {
 	cache *cache.Cache // that is the part, or nil: puts and gets go through it
 	w     *Worker
 	job   *Job
-	epoch uint64 // of the job, when the worker acquired last
+	mark  atomic.Bool // a call is inside the worker, or releases it for the job
+	epoch uint64      // of the job, when the worker acquired last
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -83,6 +86,32 @@ func (j *Job) learned() {
 	}
 }
 
+// releaseIdle releases the workers whose caches have writes that were not sent, before a collective
+// operation of the job. One that is in use in that moment is not released: ErrConcurrent.
+func (j *Job) releaseIdle(ctx context.Context) error {
+	if j.needs.fences == nil {
+		return nil
+	}
+	var unsent []*fences
+	j.workers.mu.Lock()
+	for w := range j.workers.open {
+		if f := w.fences; f != nil && f.cache != nil && f.cache.Unsent() > 0 {
+			unsent = append(unsent, f)
+		}
+	}
+	j.workers.mu.Unlock()
+	var errs []error
+	for _, f := range unsent {
+		if !f.mark.CompareAndSwap(false, true) {
+			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
+			continue
+		}
+		errs = append(errs, f.part.Release(ctx))
+		f.mark.Store(false)
+	}
+	return errors.Join(errs...)
+}
+
 // fencer is what the message endpoints of a job whose workers have fences tell: am.Fencer.
 type fencer struct{ j *Job }
 
@@ -95,7 +124,7 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	if err := w.enter("request"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if err := w.fences.release(ctx); err != nil || n == 0 {
 		return err
 	}
@@ -118,30 +147,30 @@ func (f fencer) Handler() { f.j.learned() }
 // error of an implicit operation; the rank has met the others nevertheless. It goes through the
 // worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
-	return w.collective(ctx, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
+	return meet(ctx, w, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
 }
 
 // Broadcast is [Job.Broadcast] with a fence, as Barrier has.
 func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return w.collective(ctx, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
+	return meet(ctx, w, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
 }
 
 // AllGather is [Job.AllGather] with a fence, as Barrier has.
 func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	err = w.collective(ctx, "all-gather", func() (err error) {
+	err = meet(ctx, w, "all-gather", func() (err error) {
 		all, err = w.job.Team().Through(w).AllGather(ctx, mine)
 		return w.job.collective(err)
 	})
 	return all, err
 }
 
-// collective has the job do a collective operation between the halves of a fence. It does it also
+// meet has the job do a collective operation between the halves of a fence. It does it also
 // where the first half fails: the other ranks wait for this one.
-func (w *Worker) collective(ctx context.Context, op string, do func() error) error {
+func meet(ctx context.Context, w *Worker, op string, do func() error) error {
 	if err := w.enter(op); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	lost := w.flush(ctx)
 	err := do()
 	w.fences.acquire()

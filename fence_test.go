@@ -55,6 +55,9 @@ func (r *recorder) take() string {
 
 // withRecorders has workers record their fences.
 func withRecorders(cfg Config) Config {
+	if cfg.parts == nil {
+		cfg.parts = []func(*Config) needs{collNeeds, heapNeeds} // the cache has fences too
+	}
 	return withNeeds(cfg, needs{fences: func(_ env.Env, l env.Lanes) (env.Fences, error) { return &recorder{lanes: l}, nil }})
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,7 +29,15 @@ func fabrics(t *testing.T, fn func(t *testing.T, cfg Config)) {
 }
 
 // noEnv hides the process's environment from a configuration.
-func noEnv(string) (string, bool) { return "", false }
+func noEnv(key string) (string, bool) {
+	if key == "IBCONDUIT_CACHE" && *withCache != "" {
+		return *withCache, true
+	}
+	return "", false
+}
+
+// withCache has all jobs use a cache that do not look at the environment themselves.
+var withCache = flag.String("cache", "", "IBCONDUIT_CACHE of the jobs of all tests")
 
 // runLocal runs a job whose ranks must all succeed.
 func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {

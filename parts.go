@@ -20,8 +20,9 @@ type needs struct {
 	handlers func(*am.Table)
 	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
 	// it, or none: then such operations cost nothing.
-	fences func(env.Env, env.Lanes) (env.Fences, error)
-	heaps  *heaps // of the part that has them
+	fences      func(env.Env, env.Lanes) (env.Fences, error)
+	fenceMapped bool   // the part with fences keeps bytes also of ranks whose memory is mapped here
+	heaps       *heaps // of the part that has them
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
@@ -44,7 +45,7 @@ func (c *Config) needs() (all needs, err error) {
 			return all, errors.New("two parts of the job have fences")
 		}
 		if n.fences != nil {
-			all.fences = n.fences
+			all.fences, all.fenceMapped = n.fences, n.fenceMapped
 		}
 		if n.heaps != nil {
 			all.heaps = n.heaps

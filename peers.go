@@ -23,7 +23,7 @@ func (w *Worker) refresh() {
 		if w.job.members.cause(r) != nil {
 			continue
 		}
-		if c := w.job.cfg.Cache; c != nil && c.Mapped && r != w.job.rank {
+		if w.job.needs.fenceMapped && r != w.job.rank {
 			continue
 		}
 		user := w.routes[r].user

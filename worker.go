@@ -112,7 +112,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 	if err := w.enter("flush"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	return w.flush(ctx)
 }
 
@@ -151,7 +151,7 @@ func (w *Worker) Poll() error {
 	if err := w.enter("poll"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if err := w.chain.postOpen(); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	if err := w.enter("wait-until"); err != nil {
 		return err
 	}
-	defer w.guard.Exit()
+	defer w.exit()
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
 	}
@@ -257,7 +257,17 @@ func (w *Worker) enter(op string) error {
 	if w.peers == nil {
 		return errClosed(op, "worker")
 	}
-	return w.guard.Enter()
+	if err := w.guard.Enter(); err != nil {
+		return err
+	}
+	w.fences.hold()
+	return nil
+}
+
+// exit ends what enter began.
+func (w *Worker) exit() {
+	w.fences.letGo()
+	w.guard.Exit()
 }
 
 // Close completes the worker's operations, bounded by Config.CloseTimeout, and
@@ -271,6 +281,8 @@ func (w *Worker) Close() error {
 		return err
 	}
 	defer w.guard.Exit()
+	w.fences.hold()
+	defer w.fences.letGo()
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/ibconduit/conduit/internal/owner"
 )
@@ -25,7 +26,7 @@ func (c *Cache) Acquire() {
 	}
 	c.n.Acquires++
 	c.reads.len = 0
-	if c.epoch++; c.epoch == always {
+	if atomic.StoreUint64(&c.epoch, c.epoch+1); c.epoch == always {
 		c.restart()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -130,12 +131,12 @@ func (c *Cache) arrived(s uint16, err error) {
 	if f.entry != none {
 		if e := &c.entries[f.entry]; e.gen == f.gen {
 			e.wanted &^= f.lines
-			if err == nil && e.epoch >= c.epoch {
+			if err == nil && e.epoch >= c.now() {
 				c.merge(f.entry, s)
 				if f.ahead {
 					e.ready |= f.lines
 				} else {
-					e.valid |= f.lines
+					c.validate(e, f.lines)
 				}
 				return
 			}
@@ -146,6 +147,14 @@ func (c *Cache) arrived(s uint16, err error) {
 		c.unread(f.lines)
 	}
 }
+
+// A release may be called by another goroutine than the one that uses the cache, if no other call
+// than Hit, Peek and Acquire is inside it (package conduit: collective operations of a job). What
+// these share with it is read and written whole: the lines that can be read, and the epoch.
+
+func (c *Cache) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
+
+func (c *Cache) now() uint64 { return atomic.LoadUint64(&c.epoch) }
 
 // merge copies the lines of a flight into the page, but for what is dirty there.
 func (c *Cache) merge(i, s uint16) {
@@ -188,7 +197,7 @@ func (c *Cache) ahead(lines uint64) {
 // drop forgets lines of an entry, and what is on its way to it.
 func (c *Cache) drop(i uint16, lines uint64) {
 	e := &c.entries[i]
-	if i == c.reader {
+	if i == c.reader && e.valid&lines != 0 {
 		c.reads.len = 0
 	}
 	if r := e.ready & lines; r != 0 {

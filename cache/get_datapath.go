@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"math/bits"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -53,12 +54,13 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		}
 	}
 	e := &c.entries[i]
+	valid := atomic.LoadUint64(&e.valid)
 	first := o >> (c.lineShift & 63)
-	up := uint64(bits.TrailingZeros64(^(e.valid >> first))) // lines from the first on
+	up := uint64(bits.TrailingZeros64(^(valid >> first))) // lines from the first on
 	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
 		return nil
 	}
-	down := uint64(bits.LeadingZeros64(^(e.valid << (63 - first)))) - 1 // lines before it
+	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	e.touched = true
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)

@@ -113,6 +113,7 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 func (c *Cache) soil(i uint16) {
 	e := &c.entries[i]
 	e.mask = pop(&c.freeMasks)
+	c.n.Unsent++
 	clear(c.maskOf(e))
 	e.older, e.younger = c.youngest, none
 	if c.youngest != none {
@@ -264,15 +265,16 @@ func (c *Cache) written(k uint16, err error) {
 			switch {
 			case err != nil && anyBits(m, o, n):
 				c.drop(i, 1<<line)
-			case err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n):
+			case err == nil && e.epoch >= c.now() && e.valid>>line&1 == 0 && allBits(m, o, n):
 				c.drop(i, 1<<line) // what was fetched ahead was not needed
-				e.valid |= 1 << line
+				c.validate(e, 1<<line)
 			}
 		}
 		if e.wanted != 0 { // it may have been read before the write arrived
 			c.cancel(e)
 		}
 		c.freeMasks = append(c.freeMasks, e.mask)
+		c.n.Unsent--
 		e.mask, e.op, e.younger = none, none, none
 		i = next
 	}

@@ -28,6 +28,8 @@ type Stats struct {
 	PrefetchUnused   uint64 // lines that were dropped before they were asked for
 	PrefetchResident uint64 // lines in flight, or not asked for yet
 
+	Unsent uint64 // pages with writes that are not at their target: a gauge
+
 	Evictions      uint64 // pages that made place for others
 	Flights        uint64 // gets of the network
 	FlightsDropped uint64 // whose data became old underway
@@ -44,7 +46,7 @@ type Stats struct {
 func (s *Stats) fields() []*uint64 {
 	return []*uint64{&s.Gets, &s.GetHits, &s.GetMisses, &s.GetsDirect, &s.Puts, &s.PutHits, &s.PutMisses, &s.PutsDirect,
 		&s.BytesFetched, &s.BytesUsed, &s.BytesWritten, &s.Runs,
-		&s.Prefetched, &s.PrefetchUsed, &s.PrefetchLate, &s.PrefetchUnused, &s.PrefetchResident,
+		&s.Prefetched, &s.PrefetchUsed, &s.PrefetchLate, &s.PrefetchUnused, &s.PrefetchResident, &s.Unsent,
 		&s.Evictions, &s.Flights, &s.FlightsDropped, &s.FlushRelease, &s.FlushEviction, &s.FlushPressure, &s.FlushDirect,
 		&s.Lost, &s.Acquires, &s.Releases}
 }
@@ -56,6 +58,13 @@ func (s Stats) Add(o Stats) Stats {
 		*to[i] += *f
 	}
 	return s
+}
+
+// Unsent is how many pages have writes that are not at their target. It may be called from any
+// goroutine.
+func (c *Cache) Unsent() uint64 {
+	defer runtime.KeepAlive(c)
+	return atomic.LoadUint64(&c.n.Unsent)
 }
 
 // Stats may be called from any goroutine; the set is no snapshot while the cache is in use.

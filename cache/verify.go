@@ -124,6 +124,9 @@ func (c *Cache) verifyDirty() error {
 			return fmt.Errorf("entry %d has dirty bytes behind the end of its rank", i)
 		}
 	}
+	if c.n.Unsent != uint64(used) {
+		return fmt.Errorf("%d pages are not sent, counted %d", used, c.n.Unsent)
+	}
 	if used+len(c.freeMasks) != c.cfg.Dirty {
 		return fmt.Errorf("%d masks are used and %d free, of %d", used, len(c.freeMasks), c.cfg.Dirty)
 	}

@@ -1,0 +1,203 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
+)
+
+// onCaches runs a job with caches on each network; each rank has a worker.
+func onCaches(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job, w *Worker) error) {
+	t.Helper()
+	cfg.Cache = &cache.Config{Mapped: true}
+	onFabrics(t, n, cfg, worked(fn))
+}
+
+// word is where word i of the own segment lies.
+func wordOf(j *Job, i int) *uint64 { return (*uint64)(unsafe.Pointer(&j.Segment()[8*i])) }
+
+func TestACacheKeepsWhatItHas(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		other := 1 - j.Rank()
+		for i := range 1000 {
+			if err := Put(w, At[uint64](other, uint64(8*i)), uint64(i)); err != nil {
+				return err
+			}
+		}
+		if err := w.Barrier(ctx); err != nil {
+			return err
+		}
+		for i := range 1000 {
+			if v := atomic.LoadUint64(wordOf(j, i)); v != uint64(i) {
+				return fmt.Errorf("word %d is %d", i, v)
+			}
+		}
+		for range 3 {
+			for i := range 1000 {
+				if v, err := Get(w, At[uint64](other, uint64(8*i))); err != nil || v != uint64(i) {
+					return fmt.Errorf("word %d is read as %d, %w", i, v, err)
+				}
+			}
+		}
+		s, c := w.CacheStats(), w.Stats()[j.FabricTo(other)]
+		if s.Puts != 1000 || s.Gets != 3000 || s.GetHits < 2800 || c.Gets > 200 || c.Puts > 40 || j.CacheStats().Gets < 3000 {
+			return fmt.Errorf("%+v, of the network %d gets and %d puts", s, c.Gets, c.Puts)
+		}
+		return nil
+	})
+}
+
+// Each of these makes what a rank wrote through its cache visible, and old copies go.
+func TestFencesReachTheCache(t *testing.T) {
+	table, echo, _ := fenceHandlers()
+	for name, meet := range map[string]func(ctx context.Context, j *Job, w *Worker) error{
+		"worker's barrier": func(ctx context.Context, _ *Job, w *Worker) error { return w.Barrier(ctx) },
+		"job's barrier":    func(ctx context.Context, j *Job, _ *Worker) error { return j.Barrier(ctx) },
+		"fence":            func(ctx context.Context, j *Job, w *Worker) error { return errors.Join(w.Fence(ctx), j.Team().Barrier(ctx)) },
+		"broadcasts": func(ctx context.Context, j *Job, w *Worker) error {
+			for root := range j.Size() {
+				if err := w.Broadcast(ctx, root, make([]byte, 8)); err != nil {
+					return err
+				}
+			}
+			return j.Team().Barrier(ctx)
+		},
+		"atomic": func(ctx context.Context, j *Job, w *Worker) error {
+			_, err := FetchAdd(w, At[uint64](1-j.Rank(), 4096), 1)
+			if err == nil {
+				err = w.WaitUntil(ctx, 4096, GreaterEqual, 1)
+			}
+			return errors.Join(err, j.Team().Barrier(ctx))
+		},
+		"call": func(ctx context.Context, j *Job, w *Worker) error {
+			_, err := echo.Call(ctx, w, 1-j.Rank())
+			err = errors.Join(err, j.Team().Barrier(ctx))
+			_, again := echo.Call(ctx, w, 1-j.Rank())
+			return errors.Join(err, again)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onCaches(t, 2, Config{Handlers: table}, func(ctx context.Context, j *Job, w *Worker) error {
+				other := 1 - j.Rank()
+				p := At[uint64](other, 64)
+				if v, err := Get(w, p); v != 0 || err != nil { // a copy that becomes old
+					return fmt.Errorf("%d, %w", v, err)
+				}
+				if err := j.Team().Barrier(ctx); err != nil {
+					return err
+				}
+				if err := Put(w, At[uint64](other, 72), 7); err != nil {
+					return err
+				}
+				atomic.StoreUint64(wordOf(j, 8), 9)
+				if err := meet(ctx, j, w); err != nil {
+					return err
+				}
+				if v := atomic.LoadUint64(wordOf(j, 9)); v != 7 {
+					return fmt.Errorf("the other rank's put is not here: %d", v)
+				}
+				if v, err := Get(w, p); v != 9 || err != nil {
+					return fmt.Errorf("a get returns the old %d, %w", v, err)
+				}
+				return j.Barrier(ctx)
+			})
+		})
+	}
+}
+
+func TestABusyWorkerIsNotReleased(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
+			return err
+		}
+		w.fences.hold() // as a call on another goroutine does
+		err := j.Barrier(ctx)
+		w.fences.letGo()
+		if !errors.Is(err, ErrConcurrent) {
+			return fmt.Errorf("a barrier of the job: %w", err)
+		}
+		return j.Barrier(ctx)
+	})
+}
+
+// What passes the cache by is in order with what does not.
+func TestWhatPassesTheCacheByIsOrdered(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		other := 1 - j.Rank()
+		p := At[uint64](other, 128)
+		large, back := make([]uint64, 4096), make([]uint64, 4096)
+		for i := range large {
+			large[i] = uint64(i)
+		}
+		steps := []struct {
+			name string
+			do   func() error
+			want uint64 // in word 1 behind p
+		}{
+			{"put", func() error { return Put(w, p.Add(1), 10) }, 10},
+			{"large put over a small one", func() error { return PutSlice(w, p, large) }, 1},
+			{"small put over a large one", func() error { return Put(w, p.Add(1), 20) }, 20},
+			{"implicit large put", func() error { return PutSliceNBI(w, p, large) }, 1},
+			{"put", func() error { return Put(w, p.Add(1), 30) }, 30},
+			{"chain", func() error { return w.Chain(func() error { return PutNBI(w, p.Add(1), 40) }) }, 40},
+			{"add", func() error { return Add(w, p.Add(1), 1) }, 41},
+			{"fetch-add", func() error { _, err := FetchAdd(w, p.Add(1), 1); return err }, 42},
+			{"put", func() error { return Put(w, p.Add(1), 50) }, 50},
+			{"swap", func() error {
+				old, err := Swap(w, p.Add(1), 60)
+				if old != 50 {
+					err = fmt.Errorf("a swap found %d: %w", old, err)
+				}
+				return err
+			}, 60},
+			{"scatter", func() error { return PutIndexed(w, p, []int{0, 1}, []uint64{0, 70}) }, 70},
+		}
+		for _, s := range steps {
+			if err := s.do(); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			if err := w.Flush(ctx); err != nil {
+				return err
+			}
+			if v, err := Get(w, p.Add(1)); v != s.want || err != nil {
+				return fmt.Errorf("%s: get %d, want %d, %w", s.name, v, s.want, err)
+			}
+			if err := GetSlice(w, back, p); back[1] != s.want || err != nil {
+				return fmt.Errorf("%s: large get %d, want %d, %w", s.name, back[1], s.want, err)
+			}
+			a := GetAsync(w, p.Add(1))
+			if v, err := a.Wait(ctx); v != s.want || err != nil {
+				return fmt.Errorf("%s: async get %d, want %d, %w", s.name, v, s.want, err)
+			}
+			var two [2]uint64
+			if err := GetIndexed(w, two[:], p, []int{1, 0}); two[0] != s.want || err != nil {
+				return fmt.Errorf("%s: gather %d, want %d, %w", s.name, two[0], s.want, err)
+			}
+		}
+		return j.Barrier(ctx)
+	})
+}
+
+func TestACachedGetAllocatesNothing(t *testing.T) {
+	onCaches(t, 2, Config{Handlers: am.NewTable()}, func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 0 {
+			p := At[uint64](1, 64)
+			if n := testing.AllocsPerRun(100, func() {
+				for i := range 512 {
+					_, _ = Get(w, p.Add(i))
+					_ = Put(w, p.Add(i), 1)
+				}
+				_ = w.Fence(ctx)
+			}); n > 0 {
+				return fmt.Errorf("%v allocations", n)
+			}
+		}
+		return j.Barrier(ctx)
+	})
+}
