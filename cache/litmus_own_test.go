@@ -165,10 +165,19 @@ var ownTests = []litmus{
 			if old := w.add(u, 1); old != want {
 				w.fail("a word with a byte that was written was %d, want %d", old, want)
 			}
-			w.addLater(u, 1)
+			if now := w.value(u); now != want+1 {
+				w.fail("a word of %d to which 1 was added is %d", want, now)
+			}
+			w.addLater(u, 1) // under the copy
 			w.flush()
 			if now := w.value(u); now != want+2 {
-				w.fail("a word that was added to in passing is %d, want %d", now, want+2)
+				w.fail("a word of %d that was added to in passing is %d", want+1, now)
+			}
+			w.putValue(u, 100)
+			w.addLater(u, 1) // behind what was written
+			w.flush()
+			if now := w.value(u); now != 101 {
+				w.fail("a word of 100 that was added to in passing is %d", now)
 			}
 		})
 	}},

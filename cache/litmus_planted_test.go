@@ -1,0 +1,89 @@
+//go:build !race && !debug && !biglock
+
+package cache_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/faulttest"
+)
+
+// planted is a mistake in the cache, and the litmus tests that must find it.
+type planted struct {
+	name   string
+	edits  []faulttest.Edit
+	litmus []int
+	tags   string
+}
+
+func in(file, old, wrong string) faulttest.Edit {
+	return faulttest.Edit{File: "cache/" + file, Old: old, New: wrong}
+}
+
+func edits(e ...faulttest.Edit) []faulttest.Edit { return e }
+
+// litmusFaults name for each litmus test a mistake under which it fails.
+var litmusFaults = []planted{
+	{name: "an acquire makes nothing old", litmus: []int{1, 2, 3, 5, 6, 8, 21, 23, 24, 25, 37, 45, 46},
+		edits: edits(in("fence.go", "if c.epoch++; c.epoch == always {", "if false {"), in("fence.go", "\tc.n.Acquires++\n\tc.reads.len = 0\n", "\tc.n.Acquires++\n"))},
+	{name: "a fetch in flight outlives an acquire", litmus: []int{4},
+		edits: edits(in("flights_datapath.go", "if err == nil && e.epoch >= c.epoch {", "if err == nil {"),
+			in("flights_datapath.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", ""))},
+	{name: "a release waits for nothing", litmus: []int{7, 10, 12, 42},
+		edits: edits(in("fence.go", "\tfor c.puts > 0 {\n\t\tif err := c.awaitAny(ctx, opPut)", "\tfor false {\n\t\tif err := c.awaitAny(ctx, opPut)"))},
+	{name: "a fetch overwrites what was put", litmus: []int{11, 13, 14, 26, 27, 28, 30, 31, 43},
+		edits: edits(in("flights_datapath.go", "\t\tif e.mask == none {\n\t\t\tcopy(page[low", "\t\tif true {\n\t\t\tcopy(page[low"))},
+	{name: "a page changes while it is written", litmus: []int{9, 16, 33},
+		edits: edits(in("put_datapath.go", "\t\tcase e.op != none:\n\t\t\tif err := c.await(", "\t\tcase false:\n\t\t\tif err := c.await("))},
+	{name: "a direct operation is before what was put", litmus: []int{19, 20},
+		edits: edits(in("fence.go", "if c.work = dirty; len(dirty) > 0 {", "if c.work = dirty; false {"))},
+	{name: "a direct write leaves copies", litmus: []int{17, 18, 20, 44},
+		edits: edits(in("fence.go", "err != nil || !write {\n\t\treturn err", "true {\n\t\treturn err"))},
+	{name: "bytes beside a write are written", litmus: []int{22, 23, 24},
+		edits: edits(in("put_datapath.go", "from, n := nextRun(m, true, at, c.pageMask+1)\n", "from, n := nextRun(m, true, at, c.pageMask+1)\n\t\tif n > 0 {\n\t\t\tn = min(n+1, c.pageMask+1-from)\n\t\t}\n"))},
+	{name: "the table forgets what was pushed on", litmus: []int{35, 36, 49},
+		edits: edits(in("entries_datapath.go", "if home := c.table.home(c.keyOf(j)); (next-home)&mask >= (next-free)&mask {", "if false {"))},
+	{name: "epochs begin anew without the entries", litmus: []int{38},
+		edits: edits(in("fence.go", "\tfor i := range c.entries {\n\t\tif e := &c.entries[i];", "\tfor i := range c.entries[:0] {\n\t\tif e := &c.entries[i];"))},
+	{name: "a write that fails is forgotten", litmus: []int{39, 40}, edits: edits(in("flights_datapath.go", "\tc.lost.Add(failed)\n", ""))},
+	{name: "misses count as hits", litmus: []int{48}, edits: edits(in("get_datapath.go", "\t\tmissed = true\n", ""))},
+	{name: "two goroutines may be inside", litmus: []int{41}, tags: "debug", edits: edits(in("get_datapath.go", "if owner.Checked {", "if false {"))},
+	{name: "a closed cache goes on", litmus: []int{32}, edits: edits(in("cache.go", "\tcase c.closed:\n", "\tcase false:\n"))},
+}
+
+// TestLitmusTestsFindPlantedFaults has each litmus test fail once.
+func TestLitmusTestsFindPlantedFaults(t *testing.T) {
+	for _, f := range litmusFaults {
+		var names, fails []string
+		slices.Sort(f.litmus)
+		for _, n := range f.litmus {
+			names, fails = append(names, fmt.Sprintf("%02d", n)), append(fails, fmt.Sprintf(`--- FAIL: TestLitmus/%02d `, n))
+		}
+		faulttest.Suite{Package: "cache", Run: "^TestLitmus$/^(" + strings.Join(names, "|") + ")$", Tags: f.tags, Args: []string{"-seeds=48"}, Timeout: 2 * time.Minute}.Check(t,
+			faulttest.Fault{Name: f.name, Edits: f.edits, Found: "(?s)" + strings.Join(fails, ".*")})
+	}
+}
+
+func TestEachLitmusTestHasAPlantedFault(t *testing.T) {
+	for _, l := range litmusTests {
+		if !slices.ContainsFunc(litmusFaults, func(f planted) bool { return slices.Contains(f.litmus, l.number) }) {
+			t.Errorf("litmus %d (%s) fails under no planted fault", l.number, l.name)
+		}
+	}
+}
+
+// TestTheModelFindsPlantedFaults plants mistakes of other kinds: each must show within a minute.
+func TestTheModelFindsPlantedFaults(t *testing.T) {
+	faulttest.Suite{Package: "cache", Run: "^TestModel$", Args: []string{"-operations=200000"}, Timeout: time.Minute}.Check(t,
+		faulttest.Fault{Name: "bytes beside a write are written", Found: "oracle", Edits: litmusFaults[7].edits},
+		faulttest.Fault{Name: "valid before complete", Found: "oracle|verify", Edits: edits(in("flights_datapath.go", "\te.wanted |= f.lines\n", "\te.valid |= f.lines\n"))},
+		faulttest.Fault{Name: "no fence at a barrier", Found: "oracle", Edits: litmusFaults[0].edits},
+		faulttest.Fault{Name: "a key without the rank", Found: "oracle|verify|panic", Edits: edits(in("entries_datapath.go", "return uint64(rank+1)<<rankShift | off", "return uint64(1)<<rankShift | off"))},
+		faulttest.Fault{Name: "the last line is missed", Found: "oracle|verify", Edits: edits(in("entries_datapath.go", "(o+n-1)>>(c.lineShift&63)-first+1)", "max((o+n-1)>>(c.lineShift&63)-first, 1))"))},
+		faulttest.Fault{Name: "a release forgets the youngest page", Found: "oracle", Edits: edits(in("fence.go", "\tif err := c.write(bound, &c.n.FlushRelease)", "\tc.work = c.work[:max(0, len(c.work)-1)]\n\tif err := c.write(bound, &c.n.FlushRelease)"))},
+	)
+}
