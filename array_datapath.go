@@ -32,7 +32,7 @@ func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
 	}
 	for more := true; more && first == nil; {
 		open := w.started[:0]
-		keep(w.Chain(func() error {
+		collect := func() error {
 			for range maxPieces {
 				var p Pending
 				if p, more = next(); !more || p.err != nil {
@@ -43,7 +43,12 @@ func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
 				}
 			}
 			return nil
-		}))
+		}
+		if w.fences.caches() { // which combines puts itself
+			keep(collect())
+		} else {
+			keep(w.Chain(collect))
+		}
 		for _, p := range open {
 			keep(p.finish())
 		}
@@ -129,7 +134,7 @@ func (a *Array[T]) indexed(w *Worker, op string, mem []T, idx []int, start trans
 			return err
 		}
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(idx[k]) })
+	return scattered(w, op, mem, start, func(k int) Ptr[T] { return a.At(idx[k]) })
 }
 
 // GetStrided reads elements i, i+stride, i+2*stride, ... into dst. stride may be negative, or 0.
@@ -159,11 +164,14 @@ func (a *Array[T]) strided(w *Worker, op string, mem []T, i, stride int, start t
 	if err != nil {
 		return err
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(i + k*stride) })
+	return scattered(w, op, mem, start, func(k int) Ptr[T] { return a.At(i + k*stride) })
 }
 
 // scattered starts an operation for each element of mem.
-func scattered[T any](w *Worker, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
+func scattered[T any](w *Worker, op string, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
+	if op == "get" && w.fences.caches() {
+		return gathered(w, mem, 1, at)
+	}
 	k := 0
 	return pieces(w, func() (p Pending, more bool) {
 		if k == len(mem) {
@@ -181,7 +189,7 @@ func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	if len(dst) != len(offs) {
 		return errUnequal("get", len(dst), len(offs))
 	}
-	return scattered(w, dst, getPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	return scattered(w, "get", dst, getPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // PutIndexed writes src[k] to p.Add(offs[k]) for all k, in one chain, and returns when they are
@@ -190,7 +198,7 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 	if len(src) != len(offs) {
 		return errUnequal("put", len(src), len(offs))
 	}
-	return scattered(w, src, putPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	return scattered(w, "put", src, putPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // GetStrided reads runs of run elements that begin at p, p.Add(stride), p.Add(2*stride), ... into
@@ -210,6 +218,14 @@ func PutStrided[T any](w *Worker, p Ptr[T], run, stride int, src []T) error {
 func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start transfer[T]) error {
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(op, run, len(mem))
+	}
+	if op == "get" && w.fences.caches() && len(mem) > 0 {
+		next := p
+		return gathered(w, mem, run, func(int) Ptr[T] {
+			at := next
+			next = next.Add(stride)
+			return at
+		})
 	}
 	return pieces(w, func() (q Pending, more bool) {
 		if len(mem) == 0 {

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 
@@ -23,7 +24,7 @@ func (f *fences) cached(node uint32, off, n uint64) unsafe.Pointer {
 // takes reports whether the cache, if there is one, has an operation on a rank. One that waits it
 // takes whatever the size, also if it passes it by itself.
 func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
-	if f == nil || f.cache == nil || f.w.inChain || f.w.peers[node-1].size != 0 || int(node)-1 == f.job.rank {
+	if f == nil || f.cache == nil || f.w.inChain || !f.remote(node) {
 		return false
 	}
 	if flag != fabric.Blocking && n >= f.cache.DirectMin() {
@@ -64,4 +65,136 @@ func (f *fences) stats() cache.Stats {
 		return cache.Stats{}
 	}
 	return f.cache.Stats()
+}
+
+// Prefetch has the worker's cache begin to fetch n elements from p on, and returns at once: a Get
+// that follows finds them, or waits for the rest of their way. It is a hint, as far as the cache has
+// room (32 KiB in flight), and nothing without a cache. Elements outside of the rank's segment are
+// left out. Errors: those of a wrong pointer, and a *PeerDownError.
+func Prefetch[T any](w *Worker, p Ptr[T], n int) error {
+	var v T
+	return w.fences.prefetch(p.node, p.off, nil, n*int(unsafe.Sizeof(v)))
+}
+
+// PrefetchIndexed is Prefetch of the elements p.Add(offs[k]) for all k, by one doorbell.
+func PrefetchIndexed[T any](w *Worker, p Ptr[T], offs []int) error {
+	var v T
+	f := w.fences
+	if f == nil || f.cache == nil {
+		return nil
+	}
+	f.offs = f.offs[:0]
+	for _, k := range offs {
+		f.offs = append(f.offs, p.Add(k).off)
+	}
+	return f.prefetch(p.node, 0, f.offs, int(unsafe.Sizeof(v)))
+}
+
+// Hints for the cache of a worker, see SetHint.
+type Hint = cache.Hint
+
+// How a program uses data.
+const (
+	HintDefault    = cache.Default
+	HintSequential = cache.Sequential // in order: fetched ahead from the first miss on
+	HintRandom     = cache.Random     // in no order: nothing is fetched ahead
+	HintBypass     = cache.Bypass     // once: gets pass the cache by; puts are still combined
+	HintReadOnly   = cache.ReadOnly   // no rank writes them: copies survive an acquire, a put is an error
+	HintPrivate    = cache.Private    // no other rank writes them: copies survive an acquire
+)
+
+// SetHint tells the worker's cache how the n elements from p on are used, in place of what it was
+// told of them before, and has it forget its copies of their pages. HintReadOnly and HintPrivate are
+// promises: a get returns old elements where they are broken. Without a cache it does nothing. Errors
+// are those of a wrong pointer.
+func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
+	var v T
+	if n < 0 {
+		return fmt.Errorf("conduit: hint: %d elements, want 0 or more", n)
+	}
+	size := uint64(n) * uint64(unsafe.Sizeof(v))
+	f := w.fences
+	if _, err := w.check("hint", p.node&^badType, p.off, size); err != nil || f == nil || f.cache == nil {
+		return err
+	}
+	f.hold()
+	defer f.letGo()
+	f.cache.Hint(int(p.node)-1, p.off, size, h)
+	return nil
+}
+
+// prefetch begins to fetch n bytes at off, or at each of offs.
+func (f *fences) prefetch(node uint32, off uint64, offs []uint64, n int) error {
+	if f == nil || f.cache == nil {
+		return nil
+	}
+	if _, err := f.w.check("prefetch", node, 0, 0); err != nil {
+		return err
+	}
+	f.hold()
+	defer f.letGo()
+	if !f.takes(node, n, fabric.Blocking) {
+		return nil
+	}
+	if offs == nil {
+		return f.cache.Prefetch(f.w.ctx, int(node)-1, off, n)
+	}
+	return f.cache.PrefetchEach(f.w.ctx, int(node)-1, offs, n)
+}
+
+// caches reports whether small puts and gets may go through a cache.
+func (f *fences) caches() bool { return f != nil && f.cache != nil && !f.w.inChain }
+
+// mostPlaces is how many elements of a gather are looked up at a time.
+const mostPlaces = 64
+
+// gathered reads runs of elements, run k of them at at(k), asked for once and in order, into mem, through the worker's cache:
+// what that does not have is fetched by few doorbells.
+func gathered[T any](w *Worker, mem []T, run int, at func(k int) Ptr[T]) error {
+	f, k, size := w.fences, 0, run*int(unsafe.Sizeof(*new(T)))
+	for from := 0; from < len(mem); {
+		f.places = f.places[:0]
+		to := from
+		for ; to < len(mem) && len(f.places) < mostPlaces; to += run {
+			p := at(k)
+			if p.node&badType != 0 {
+				return typeError[T]()
+			}
+			if _, err := w.check("get", p.node, p.off, uint64(size)); err != nil {
+				return err
+			}
+			if k++; !f.remote(p.node) {
+				if err := getSlice(w, mem[to:to+run], p, fabric.Blocking).finish(); err != nil {
+					return err
+				}
+				if len(f.places) == 0 {
+					from = to + run
+					continue
+				}
+				to += run
+				break
+			}
+			f.places = append(f.places, cache.Place{Rank: int(p.node) - 1, Off: p.off})
+		}
+		if n := len(f.places); n > 0 {
+			if err := f.gather(bytesOf(mem[from:from+n*run]), size); err != nil {
+				return err
+			}
+		}
+		from = to
+	}
+	return nil
+}
+
+// remote reports whether the cache has operations on a rank.
+func (f *fences) remote(node uint32) bool {
+	return f.w.peers[node-1].size == 0 && int(node)-1 != f.job.rank
+}
+
+// gather reads n bytes at each of f.places.
+func (f *fences) gather(dst []byte, n int) error {
+	f.hold()
+	defer f.letGo()
+	f.catchUp()
+	return f.cache.Gather(f.w.ctx, f.places, n, dst)
 }

@@ -38,7 +38,21 @@ func TestACacheKeepsWhatItHas(t *testing.T) {
 				return fmt.Errorf("word %d is %d", i, v)
 			}
 		}
-		for range 3 {
+		var all [1000]uint64
+		idx := make([]int, len(all))
+		for i := range idx {
+			idx[i] = i * 7 % len(idx)
+		}
+		if err := errors.Join(Prefetch(w, At[uint64](other, 0), 100), PrefetchIndexed(w, At[uint64](other, 0), idx[:3]),
+			SetHint(w, At[uint64](other, 0), 10, HintSequential), GetIndexed(w, all[:], At[uint64](other, 0), idx)); err != nil {
+			return err
+		}
+		for i, v := range all {
+			if v != uint64(idx[i]) {
+				return fmt.Errorf("element %d is gathered as %d", idx[i], v)
+			}
+		}
+		for range 2 {
 			for i := range 1000 {
 				if v, err := Get(w, At[uint64](other, uint64(8*i))); err != nil || v != uint64(i) {
 					return fmt.Errorf("word %d is read as %d, %w", i, v, err)
@@ -46,7 +60,7 @@ func TestACacheKeepsWhatItHas(t *testing.T) {
 			}
 		}
 		s, c := w.CacheStats(), w.Stats()[j.FabricTo(other)]
-		if s.Puts != 1000 || s.Gets != 3000 || s.GetHits < 2800 || c.Gets > 200 || c.Puts > 40 || j.CacheStats().Gets < 3000 {
+		if s.Puts != 1000 || s.Gets != 3000 || s.Prefetched == 0 || s.GetHits < 2800 || c.Gets > 200 || c.Puts > 40 || j.CacheStats().Gets < 3000 {
 			return fmt.Errorf("%+v, of the network %d gets and %d puts", s, c.Gets, c.Puts)
 		}
 		return nil

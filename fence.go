@@ -14,12 +14,14 @@ import (
 // fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
 // they are nil and do nothing; see "Fences and parts" in the package comment.
 type fences struct {
-	part  env.Fences
-	cache *cache.Cache // that is the part, or nil: puts and gets go through it
-	w     *Worker
-	job   *Job
-	mark  atomic.Bool // a call is inside the worker, or releases it for the job
-	epoch uint64      // of the job, when the worker acquired last
+	part   env.Fences
+	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
+	w      *Worker
+	job    *Job
+	mark   atomic.Bool   // a call is inside the worker, or releases it for the job
+	epoch  uint64        // of the job, when the worker acquired last
+	offs   []uint64      // of a prefetch
+	places []cache.Place // of a gather
 }
 
 // openFences makes the fences of a worker whose lanes are open.

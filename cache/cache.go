@@ -57,6 +57,16 @@ type Cache struct {
 	exposed    []extent // in which puts that passed by are in flight
 	allExposed bool
 
+	hints     []hinted
+	streams   [streams]stream
+	far       stream // the vote on distances of more than some lines
+	maxWindow int    // pages that are fetched ahead of a stream; 0: none
+	clock     uint64 // requests held against streams
+	useful    uint64 // lines fetched ahead that were asked for, of late
+	wasted    uint64 // that were not
+	refused   uint64 // by thrifty
+	first     bool   // the request reads lines that nobody asked for before
+
 	ops       []op
 	freeOps   []uint16
 	flights   []flight // by slot
@@ -151,6 +161,9 @@ func (c *Cache) shape() {
 	c.pieces = make([]piece, 0, pieces)
 	c.flights = make([]flight, pieces+slotBytes/max(cfg.PageSize, minSlot))
 	c.freeSlots = indexes(len(c.flights))
+	if !cfg.NoReadahead {
+		c.maxWindow = min(len(c.flights)-pieces, cfg.Pages/4)
+	}
 	c.ops = make([]op, len(c.flights)+cfg.Dirty)
 	c.freeOps = indexes(len(c.ops))
 }

@@ -184,6 +184,7 @@ func (c *Cache) merge(i, s uint16) {
 func (c *Cache) unread(lines uint64) {
 	n := uint64(bits.OnesCount64(lines))
 	c.n.PrefetchUnused += n
+	c.wasted += n
 	c.n.PrefetchResident -= n
 }
 

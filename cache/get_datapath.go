@@ -103,7 +103,10 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		return nil
 	case len(dst) >= c.cfg.DirectMin || c.isExposed(rank, off, n):
 		return c.getDirect(ctx, rank, off, dst)
+	case len(c.hints) > 0 && c.hintAt(rank, off) == Bypass:
+		return c.getDirect(ctx, rank, off, dst)
 	}
+	c.first = false
 	c.split(rank, off, len(dst))
 	missed := false
 	for {
@@ -111,6 +114,7 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		if left == 0 {
 			break
 		}
+		again := missed
 		missed = true
 		if err := c.room(ctx, rank, left); err != nil {
 			c.n.GetMisses++
@@ -119,6 +123,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		k, err := c.post(rank)
 		if err == nil {
 			c.settle(k)
+			if !again {
+				c.readahead(rank, off, uint64(len(dst)))
+			}
 			err = c.finish(ctx, k, dst)
 		}
 		c.unpin()
@@ -131,6 +138,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		c.n.GetMisses++
 	} else {
 		c.n.GetHits++
+		if c.first {
+			c.readahead(rank, off, uint64(len(dst)))
+		}
 	}
 	return nil
 }
@@ -195,6 +205,8 @@ func (c *Cache) read(p *piece, dst []byte) {
 		n := uint64(bits.OnesCount64(r))
 		e.ready &^= r
 		e.valid |= r
+		c.first = true
+		c.useful += n
 		c.n.PrefetchUsed += n
 		c.n.PrefetchResident -= n
 		c.n.BytesUsed += c.lineBytes(p.key, r)

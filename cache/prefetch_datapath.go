@@ -36,7 +36,7 @@ func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) 
 			break
 		}
 	}
-	return c.launch(rank)
+	return c.launch(c.route[rank])
 }
 
 // aheadOf adds flights for a range to the batch, and reports whether there is room for more.
@@ -88,11 +88,11 @@ func (c *Cache) aheadIn(rank int, off, n uint64) bool {
 }
 
 // launch posts the flights that were added.
-func (c *Cache) launch(rank int) error {
+func (c *Cache) launch(lane uint8) error {
 	if c.batch.Len() == 0 {
 		return nil
 	}
-	err := c.lanes[c.route[rank]].Post(&c.batch, &c.told, 0)
+	err := c.lanes[lane].Post(&c.batch, &c.told, 0)
 	if err != nil {
 		for _, g := range c.batch.Groups() {
 			c.complete(uint16(g.Tag), err)
@@ -100,4 +100,58 @@ func (c *Cache) launch(rank int) error {
 	}
 	c.batch.Reset()
 	return c.inRegion(err)
+}
+
+// Place is a byte of a rank.
+type Place struct {
+	Rank int
+	Off  uint64
+}
+
+// Gather reads n bytes at each of several places into dst, which has n bytes for each: what the
+// cache does not have is fetched by as few doorbells as there are slots for. Otherwise it is Get;
+// with an error some may have been read.
+func (c *Cache) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
+	for from := 0; from < len(at); {
+		to, err := c.reach(at, from, n)
+		if err != nil {
+			return err
+		}
+		for to = max(to, from+1); from < to; from++ {
+			if err := c.Get(ctx, at[from].Rank, at[from].Off, dst[from*n:(from+1)*n]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reach begins to fetch places from one on, and returns the first for which there is no room.
+func (c *Cache) reach(at []Place, from, n int) (int, error) {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return from, err
+		}
+		defer c.guard.Exit()
+	}
+	if n >= c.cfg.DirectMin {
+		return from, nil
+	}
+	if c.gets > 0 {
+		c.harvest()
+	}
+	lane := none
+	for ; from < len(at); from++ {
+		rank, off := at[from].Rank, at[from].Off
+		if !c.inside(rank, off, uint64(n)) || lane != none && lane != int(c.route[rank]) {
+			break // Get says what is wrong, or the next doorbell is another lane's
+		}
+		if lane = int(c.route[rank]); !c.aheadOf(rank, off, n) {
+			break
+		}
+	}
+	if lane == none {
+		return from, nil
+	}
+	return from, c.launch(uint8(lane))
 }

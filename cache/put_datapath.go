@@ -41,6 +41,11 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 	if len(src) >= c.cfg.DirectMin {
 		return c.putDirect(ctx, rank, off, src)
 	}
+	if len(c.hints) > 0 {
+		if err := c.checkWrite(rank, off, uint64(len(src))); err != nil {
+			return err
+		}
+	}
 	hit := true
 	for at := 0; at < len(src); {
 		o := (off + uint64(at)) & c.pageMask
@@ -301,6 +306,9 @@ func (c *Cache) allocate(key uint64) uint16 {
 	}
 	e := &c.entries[i]
 	e.key, e.epoch, e.touched = key, c.epoch, false
+	if len(c.hints) > 0 {
+		c.survive(i)
+	}
 	c.enter(i)
 	c.policy.insert(i, again)
 	return i

@@ -58,6 +58,17 @@ func (c *Cache) verifyTable() error {
 
 func (c *Cache) verifyEntries() error {
 	all := span(0, (c.pageMask+1)>>c.lineShift)
+	wanted := make([]uint64, len(c.entries))
+	for s := range c.flights {
+		f := &c.flights[s]
+		if !f.used || f.entry == none || f.gen != c.entries[f.entry].gen {
+			continue
+		}
+		if wanted[f.entry]&f.lines != 0 {
+			return fmt.Errorf("entry %d has lines %#x in flight twice", f.entry, wanted[f.entry]&f.lines)
+		}
+		wanted[f.entry] |= f.lines
+	}
 	for i := range c.entries {
 		e := &c.entries[i]
 		switch {
@@ -74,17 +85,8 @@ func (c *Cache) verifyEntries() error {
 		case e.op != none && (e.mask == none || c.ops[e.op].kind != opPut):
 			return fmt.Errorf("entry %d is being written: %+v", i, *e)
 		}
-		wanted := uint64(0)
-		for s := range c.flights {
-			if f := &c.flights[s]; f.used && int(f.entry) == i && f.gen == e.gen {
-				if wanted&f.lines != 0 {
-					return fmt.Errorf("entry %d has lines %#x in flight twice", i, wanted&f.lines)
-				}
-				wanted |= f.lines
-			}
-		}
-		if wanted != e.wanted {
-			return fmt.Errorf("entry %d wants lines %#x, in flight are %#x", i, e.wanted, wanted)
+		if wanted[i] != e.wanted {
+			return fmt.Errorf("entry %d wants lines %#x, in flight are %#x", i, e.wanted, wanted[i])
 		}
 	}
 	if r := &c.reads; r.len > 0 {

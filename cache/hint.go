@@ -1,0 +1,108 @@
+package cache
+
+import "fmt"
+
+// Hint says how a program uses bytes of a rank.
+type Hint uint8
+
+// The hints. Those that keep bytes over an acquire are promises: where they are broken, gets return
+// old bytes until the hint is taken back.
+const (
+	Default    Hint = iota
+	Sequential      // in order: fetched ahead from the first miss on
+	Random          // in no order: nothing is fetched ahead
+	Bypass          // once: gets pass the cache by; puts are still combined
+	ReadOnly        // no rank writes them: copies survive an acquire, and a Put is an error
+	Private         // no other rank writes them: copies survive an acquire
+	numHints
+)
+
+// hinted is an extent with a hint.
+type hinted struct {
+	extent
+	hint Hint
+}
+
+// ErrReadOnly is wrapped by the error of a Put of bytes with the hint ReadOnly.
+var ErrReadOnly = fmt.Errorf("cache: the bytes have the hint ReadOnly")
+
+// Hint sets how n bytes at off of a rank are used, in place of what was said of them before, and
+// forgets the copies that the cache has of their pages. Pages that have bytes with other hints too
+// do not survive an acquire. What is outside of the rank's memory is left out. It takes time in
+// proportion to the number of extents with hints, which requests that miss look through.
+func (c *Cache) Hint(rank int, off, n uint64, h Hint) {
+	if c.closed || rank < 0 || rank >= len(c.sizes) || off >= c.sizes[rank] || n == 0 || h >= numHints {
+		return
+	}
+	n = min(n, c.sizes[rank]-off)
+	x := extent{rank, off, off + n}
+	var rest []hinted
+	for _, y := range c.hints {
+		if y.rank != x.rank || y.end <= x.low || y.low >= x.end {
+			rest = append(rest, y)
+			continue
+		}
+		if y.low < x.low {
+			rest = append(rest, hinted{extent{rank, y.low, x.low}, y.hint})
+		}
+		if y.end > x.end {
+			rest = append(rest, hinted{extent{rank, x.end, y.end}, y.hint})
+		}
+	}
+	if h != Default {
+		rest = append(rest, hinted{x, h})
+	}
+	c.hints = rest
+	for _, i := range c.overlapped(rank, off, n) {
+		c.drop(i, ^uint64(0))
+		c.entries[i].epoch = c.epoch
+		c.survive(i)
+	}
+}
+
+// survive has an entry's lines survive an acquire, if its whole page may.
+func (c *Cache) survive(i uint16) {
+	e := &c.entries[i]
+	if e.keep = c.survives(e.key); e.keep {
+		e.epoch = always
+	} else {
+		e.epoch = min(e.epoch, c.epoch)
+	}
+}
+
+func (c *Cache) survives(key uint64) bool {
+	rank, low := keyRank(key), c.keyOff(key)
+	end := min(low+c.pageMask+1, c.sizes[rank])
+	for low < end {
+		found := false
+		for _, y := range c.hints {
+			if y.rank == rank && y.low <= low && y.end > low && (y.hint == ReadOnly || y.hint == Private) {
+				low, found = y.end, true
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// hintAt is the hint of a byte.
+func (c *Cache) hintAt(rank int, off uint64) Hint {
+	for i := range c.hints {
+		if y := &c.hints[i]; y.rank == rank && y.low <= off && off < y.end {
+			return y.hint
+		}
+	}
+	return Default
+}
+
+// checkWrite refuses a put to bytes that are read-only.
+func (c *Cache) checkWrite(rank int, off, n uint64) error {
+	for i := range c.hints {
+		if y := &c.hints[i]; y.hint == ReadOnly && y.rank == rank && off < y.end && y.low < off+n {
+			return fmt.Errorf("cache: put of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)
+		}
+	}
+	return nil
+}

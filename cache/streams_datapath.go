@@ -1,0 +1,171 @@
+package cache
+
+// Readahead. A get that missed, and the first get of a line that was fetched ahead, is held against
+// a table of streams: requests to a rank at equal distances, up or down. A stream whose distance
+// has come twice in a row has its next requests fetched ahead, in a window that doubles as it goes
+// on, up to what the slots hold. How much may be fetched for nothing is bounded by what was not
+// (thrifty).
+
+// stream is requests at equal distances.
+type stream struct {
+	rank   int
+	last   uint64 // offset of the last request
+	stride int64  // in bytes; a line, up or down, for what goes through lines in order
+	next   int64  // offset of the first stride that was not begun
+	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
+	window int    // of strides ahead of the last request
+	used   uint64 // when it was last, in requests held against the table
+}
+
+const (
+	streams     = 8
+	confirmed   = 2       // votes
+	firstWindow = 2       // strides
+	farthest    = 1 << 20 // bytes between two requests of a stream
+	// wasteShift is the part of what is fetched ahead that may be for nothing: 1/32. So many lines may
+	// be before anything is known, and one in probeEvery of the refused is tried all the same.
+	wasteShift = 5
+	wasteFirst = 128
+	probeEvery = 64
+	halveAt    = 1 << 14 // lines that are remembered
+)
+
+// readahead tells the table of a request of n bytes, and begins to fetch what will be asked for.
+func (c *Cache) readahead(rank int, off, n uint64) {
+	hint := c.hintAt(rank, off)
+	if c.maxWindow == 0 || hint == Random {
+		return
+	}
+	c.clock++
+	s := c.streamOf(rank, off)
+	line := int64(c.lineMask + 1)
+	if s.used = c.clock; hint == Sequential && s.votes < confirmed {
+		s.stride, s.votes = line, confirmed
+	}
+	if s.votes < confirmed || !c.thrifty() {
+		return
+	}
+	steps := abs(s.stride) == line // from line to line
+	from := int64(off) + s.stride
+	if steps {
+		from = int64(off&^c.lineMask) + s.stride
+		n = uint64(line)
+	}
+	ahead := (s.next - from) / s.stride
+	if ahead < 0 || ahead > int64(s.window) {
+		s.next, ahead = from, 0
+	}
+	if ahead > int64(s.window)/2 {
+		return // the next request will do
+	}
+	most := c.maxWindow
+	if page := int64(c.cfg.PageSize); abs(s.stride) < page { // which has several strides
+		most *= int(page / abs(s.stride))
+	}
+	s.window = min(max(2*s.window, firstWindow), most)
+	for k := int64(1); ahead < int64(s.window); ahead += k {
+		if steps {
+			k = int64(s.window) - ahead
+		}
+		if !c.fetchStrides(s, k, n) {
+			break
+		}
+		s.next += k * s.stride
+	}
+	_ = c.launch(c.route[rank]) // what fails will fail again when it is asked for
+}
+
+// streamOf returns the stream of a request, which it adds: one that goes from line to line, or else
+// one with the request's distance. What belongs to neither begins a stream, and has a vote for the
+// distance to the one before.
+func (c *Cache) streamOf(rank int, off uint64) *stream {
+	line := int64(c.lineMask + 1)
+	idle, strided := 0, -1
+	for i := range c.streams {
+		s := &c.streams[i]
+		if s.used < c.streams[idle].used {
+			idle = i
+		}
+		if s.used == 0 || s.rank != rank {
+			continue
+		}
+		d := int64(off - s.last)
+		if d == s.stride && s.votes >= confirmed {
+			strided = i
+		}
+		if d == 0 || abs(d) > 2*line || abs(s.stride) > line {
+			continue
+		}
+		if d = line; off < s.last {
+			d = -line
+		}
+		s.vote(d)
+		s.last = off
+		return s
+	}
+	if strided >= 0 {
+		c.streams[strided].last = off
+		return &c.streams[strided]
+	}
+	v, s := &c.far, &c.streams[idle]
+	*s = stream{rank: rank, last: off}
+	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
+		if v.vote(d); v.votes > confirmed && d == v.stride {
+			s.stride, s.votes = d, confirmed
+		}
+	}
+	v.rank, v.last = rank, off
+	return s
+}
+
+// vote counts a distance.
+func (s *stream) vote(d int64) {
+	switch {
+	case d == s.stride:
+		s.votes = min(s.votes+1, 2*confirmed)
+	case s.votes > 0:
+		s.votes--
+	default:
+		s.stride, s.votes, s.window, s.next = d, 1, 0, 0
+	}
+}
+
+// fetchStrides begins to fetch n bytes at each of the next k strides of a stream, which follow each
+// other if k > 1, and reports whether there was room and the rank has them.
+func (c *Cache) fetchStrides(s *stream, k int64, n uint64) bool {
+	from := s.next
+	if s.stride < 0 {
+		from += (k - 1) * s.stride
+	}
+	n = n + uint64(k-1)*(c.lineMask+1)
+	if from < 0 {
+		if uint64(-from) >= n {
+			return false
+		}
+		n, from = n-uint64(-from), 0
+	}
+	if uint64(from) >= c.sizes[s.rank] {
+		return false
+	}
+	end := (uint64(from) + n + c.lineMask) &^ c.lineMask // whole lines are fetched anyway
+	return c.aheadOf(s.rank, uint64(from), int(end-uint64(from)))
+}
+
+// thrifty reports whether what was fetched for nothing is a small part of what was used.
+func (c *Cache) thrifty() bool {
+	if c.useful+c.wasted > halveAt {
+		c.useful, c.wasted = c.useful/2, c.wasted/2
+	}
+	if c.wasted <= c.useful>>wasteShift+wasteFirst {
+		return true
+	}
+	c.refused++
+	return c.refused%probeEvery == 0
+}
+
+func abs(d int64) int64 {
+	if d < 0 {
+		return -d
+	}
+	return d
+}
