@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/fabric"
 )
 
@@ -164,29 +165,32 @@ var lifeTests = []litmus{
 	{number: 47, name: "read-only and private regions", ranks: 3, far: true, f: func(x *trial) {
 		x.thread(0, func(w *worker) {
 			l, own := x.loc(0), x.loc(2)
-			w.hint(w.pageAt(1), readOnly)
-			w.hint(w.pageAt(2), readOnly)
-			w.hint(w.pageAt(5), private)
-			w.hint(w.pageAt(6), private)
+			for i, h := range []cache.Hint{1: cache.ReadOnly, 2: cache.ReadOnly, 5: cache.Private, 6: cache.Private} {
+				if h != cache.Default {
+					w.hint(w.pageAt(i), h)
+				}
+			}
 			w.sees(l, 0)
 			w.put(own.part(0, 3), 1)
 			w.sees(own, 1, 1, 1, 0, 0, 0, 0, 0)
-			if hints(w) {
-				if err := w.c.Put(w.ctx, l.rank, l.off, []byte{1}); err == nil {
-					w.fail("a put to a region that is read-only finds no fault")
+			if !w.setup.off {
+				if err := w.c.Put(w.ctx, l.rank, l.off, []byte{1}); !errors.Is(err, cache.ErrReadOnly) {
+					w.fail("a put to a region that is read-only: %v", err)
 				}
 				w.must("structure", w.c.Verify())
 			}
 			w.fence()
-			before := fetches(w)
-			if w.get(l); hints(w) && w.setup.roomy() && fetches(w) != before {
-				w.fail("a read-only page does not survive an acquire")
+			before := w.misses()
+			w.sees(l, 0)
+			w.sees(own, 1, 1, 1, 0, 0, 0, 0, 0)
+			if w.setup.roomy() && w.misses() != before {
+				w.fail("read-only and private pages do not survive an acquire")
 			}
 			w.sees(own, 1, 1, 1, 0, 0, 0, 0, 0)
 			w.meet() // with rank 1, which writes now
 			w.meet()
 			for i := 1; i <= 6; i++ {
-				w.hint(w.pageAt(i), noHint) // ends it
+				w.hint(w.pageAt(i), cache.Default) // ends it
 			}
 			w.acquire()
 			w.sees(l, 2)

@@ -182,17 +182,28 @@ func (w *worker) counted() {
 	}
 }
 
-type hintT int
+// hint says how a range is used, to a cache.
+func (w *worker) hint(l location, h cache.Hint) {
+	if c, ok := w.c.(cached); ok {
+		c.Hint(l.rank, l.off, uint64(l.n), h)
+		w.verified("hint", nil)
+	}
+}
 
-const (
-	readOnly hintT = iota
-	private
-	noHint
-)
+// harmlessHints may be given for all bytes.
+var harmlessHints = []cache.Hint{cache.Default, cache.Sequential, cache.Random, cache.Bypass}
 
-func (w *worker) bypass(l location)        {}
-func (w *worker) hint(l location, h hintT) {}
-func hints(w *worker) bool                 { return false }
-func fetches(w *worker) int                { return 0 }
+// bypass changes, half of the time, whether a place passes the cache by.
+func (w *worker) bypass(l location) {
+	if w.rng.IntN(2) == 0 {
+		w.hint(l, harmlessHints[w.rng.IntN(len(harmlessHints))])
+	}
+}
 
-var harmlessHints = []hintT{noHint}
+// misses is how many gets the cache had not the bytes for.
+func (w *worker) misses() uint64 {
+	if c, ok := w.c.(cached); ok {
+		return c.Stats().GetMisses + c.Stats().GetsDirect
+	}
+	return 0
+}
