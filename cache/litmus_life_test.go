@@ -179,6 +179,8 @@ var lifeTests = []litmus{
 				}
 				w.must("structure", w.c.Verify())
 			}
+			w.release()
+			w.sees(own, 1, 1, 1, 0, 0, 0, 0, 0) // all of its lines
 			w.fence()
 			before := w.misses()
 			w.sees(l, 0)
