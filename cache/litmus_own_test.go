@@ -112,6 +112,7 @@ var ownTests = []litmus{
 			w.putDirect(wide, 2)
 		} else {
 			w.putLater(wide, 2)
+			w.prefetch(l) // which may come before it
 			w.flush()
 		}
 		w.sees(l, 2)
@@ -128,6 +129,7 @@ var ownTests = []litmus{
 			w.putDirect(wide, 1)
 		} else {
 			w.putLater(wide, 1)
+			w.prefetch(wide)
 			w.flush()
 		}
 		w.put(l.part(2, 4), 2)

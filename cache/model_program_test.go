@@ -17,6 +17,7 @@ const (
 	doAcquire
 	doRelease
 	doFence
+	doFlush     // which completes what passed by, and acquires nothing
 	doAdd       // an atomic
 	doLock      // to an atomic word, until doUnlock
 	doUnlock    // which comes in the same epoch
@@ -24,13 +25,13 @@ const (
 	doCallWrite // or stores
 	doDirectGet
 	doDirectPut
-	doLaterPut // implicit, complete with the next fence
+	doLaterPut // implicit, complete with the next flush
 	doHint
 	doSleep
 	actions
 )
 
-var actionNames = [actions]string{"get", "put", "prefetch", "prefetch each", "acquire", "release", "fence", "add", "lock", "unlock",
+var actionNames = [actions]string{"get", "put", "prefetch", "prefetch each", "acquire", "release", "fence", "flush", "add", "lock", "unlock",
 	"call that reads", "call that writes", "direct get", "direct put", "implicit put", "hint", "sleep"}
 
 // operation is a step of one worker.
@@ -44,7 +45,7 @@ type operation struct {
 
 func (o *operation) String() string {
 	switch o.do {
-	case doAcquire, doRelease, doFence:
+	case doAcquire, doRelease, doFence, doFlush:
 		return actionNames[o.do]
 	case doPrefetchEach:
 		return fmt.Sprintf("%s of %d bytes at %v of rank %d", actionNames[o.do], o.at.n, o.offs, o.at.rank)
@@ -242,14 +243,16 @@ func (g *author) add() {
 	case k < 91:
 		g.op(doDirectPut, g.mine())
 	case k < 92:
-		// Until the fence no operation but a prefetch may be of the same bytes.
+		// Until the flush no operation but a prefetch may be of the same bytes.
 		if l := g.mine(); l.n > 0 {
 			g.op(doLaterPut, l)
 			if g.rng.IntN(2) == 0 {
 				g.op(doPrefetch, l)
-				g.op(doSleep, location{})
+				if g.rng.IntN(2) == 0 {
+					g.op(doSleep, location{})
+				}
 			}
-			g.op(doFence, location{})
+			g.op(doFlush, location{})
 			g.op(doGet, l)
 		}
 	case k < 94:

@@ -184,6 +184,9 @@ func (m *modelRun) step(w *worker, epoch int32, o *operation) {
 		m.oracle.released(me)
 		w.acquire()
 		m.oracle.acquired(me)
+	case doFlush:
+		w.flush()
+		m.oracle.released(me)
 	case doAdd:
 		m.add(w, o.arg)
 	case doLock:
