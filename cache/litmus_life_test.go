@@ -212,7 +212,14 @@ var lifeTests = []litmus{
 			s := w.shadow()
 			w.random(s, 60)
 			w.counted()
-			w.acquire()
+			w.fence()
+			w.counted()
+			l, before := w.pageAt(3).part(8, 8), w.misses()
+			s.check(l)
+			s.check(l)
+			if n := w.misses() - before; n != 1 && !w.setup.off {
+				w.fail("the first of two reads of a line after an acquire is a miss, and the second a hit: counted %d", n)
+			}
 			w.counted()
 		})
 	}},
