@@ -159,7 +159,7 @@ var edgeTests = []litmus{
 			}
 			copy(w.ranks[w.home].mem[l.off:], data(l, 5))
 			var err error
-			w.c, err = w.setup.open(w.e, w.lanes)
+			w.c, err = w.setup.open(w.e, w.lanes, w.bytes)
 			w.must("open anew", err)
 			w.sees(l, 5)
 			w.sees(w.loc(1), 1)

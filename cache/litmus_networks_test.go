@@ -25,15 +25,26 @@ func litmusOn(t *testing.T, on network) {
 	for _, number := range representative {
 		l := &litmusTests[number-1]
 		t.Run(fmt.Sprintf("%02d", number), func(t *testing.T) {
+			// One job has all trials, one after the other.
+			var trials []*trial
+			ranks, size := 0, uint64(0)
 			for i, s := range setups {
 				for seed := range seeds {
 					x := newTrial(l, s, *seedAt+seed+5*uint64(i), true)
-					on(t, len(x.ranks), x.main, env.Spec{Name: region, Size: x.bytes})
-					if t.Failed() {
-						t.Fatal(x)
-					}
+					trials, ranks, size = append(trials, x), max(ranks, len(x.ranks)), max(size, x.bytes)
 				}
 			}
+			on(t, ranks, func(ctx context.Context, e env.Env) error {
+				for _, x := range trials {
+					if e.Rank() >= len(x.ranks) {
+						continue
+					}
+					if err := x.main(ctx, e); err != nil {
+						return fmt.Errorf("%v: %w", x, err)
+					}
+				}
+				return nil
+			}, env.Spec{Name: region, Size: size})
 		})
 	}
 }

@@ -146,8 +146,9 @@ func (x *trial) flag(rank, i int) location { return location{rank, 8 * uint64(i)
 // thread is what a rank does.
 func (x *trial) thread(rank int, f func(w *worker)) { x.ranks[rank].f = f }
 
-// fill writes version 0.
+// fill writes version 0, but for the flags.
 func (x *trial) fill(rank int, b []byte) {
+	clear(b[:64])
 	for off := uint64(64); off < uint64(len(b)); off++ {
 		b[off] = encode(rank, off, 0)
 	}
@@ -172,7 +173,7 @@ type failure struct{ err error }
 func (x *trial) main(ctx context.Context, e env.Env) (err error) {
 	w := x.ranks[e.Rank()]
 	w.ctx, w.e, w.me = ctx, e, e.Rank()
-	w.mem = e.Region(region).Bytes
+	w.mem = e.Region(region).Bytes[:x.bytes]
 	w.rng = rand.New(rand.NewPCG(x.seed, uint64(1000+w.me)))
 	x.fill(w.me, w.mem)
 	defer func() {
@@ -201,7 +202,12 @@ func (x *trial) main(ctx context.Context, e env.Env) (err error) {
 	}
 	w.meetAll()
 	if w.me == 0 && x.ends != nil {
-		return x.ends()
+		if err := x.ends(); err != nil {
+			return err
+		}
+	}
+	if x.real {
+		w.meetAll() // memory may be filled anew
 	}
 	return nil
 }
@@ -232,7 +238,7 @@ func (w *worker) open() {
 		w.aside, err = w.e.NewLanes()
 		w.must("lanes", err)
 	}
-	w.c, err = w.setup.open(w.e, w.lanes)
+	w.c, err = w.setup.open(w.e, w.lanes, w.bytes)
 	w.must("open", err)
 }
 

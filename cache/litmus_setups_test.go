@@ -71,12 +71,13 @@ type setup struct {
 	cfg  cache.Config
 }
 
-func (s setup) open(e env.Env, lanes env.Lanes) (remote, error) {
+// open opens a cache of the first bytes of each rank's region.
+func (s setup) open(e env.Env, lanes env.Lanes, bytes uint64) (remote, error) {
 	if s.off {
 		return uncached{lanes}, nil
 	}
 	cfg := s.cfg
-	cfg.Region = region
+	cfg.Begin, cfg.Size = e.Region(region).Off, func(int) uint64 { return bytes }
 	c, err := cache.New(e, lanes, cfg)
 	if err != nil {
 		return nil, err
