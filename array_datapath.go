@@ -24,7 +24,7 @@ const maxPieces = 1024
 // pieces starts operations in chains until next has no more, and waits for all of them: of those to
 // one rank each chain is one doorbell, as far as the queue has room. After an error it starts no
 // more, and waits for those that it has started.
-func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
+func pieces(w *Worker, gets bool, next func() (p Pending, more bool)) (first error) {
 	keep := func(err error) {
 		if first == nil {
 			first = err
@@ -44,7 +44,7 @@ func pieces(w *Worker, next func() (p Pending, more bool)) (first error) {
 			}
 			return nil
 		}
-		if w.fences.caches() { // which combines puts itself
+		if !gets && w.fences.caches() { // which combines puts itself
 			keep(collect())
 		} else {
 			keep(w.Chain(collect))
@@ -87,7 +87,7 @@ func (a *Array[T]) slice(w *Worker, op string, mem []T, i int, start transfer[T]
 	// Rank after rank, so that a doorbell, which takes few changes of queue, has much to post.
 	block := int(a.layout.Block())
 	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
-	return pieces(w, func() (p Pending, more bool) {
+	return pieces(w, op == "get", func() (p Pending, more bool) {
 		if at >= end {
 			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
 				return p, false
@@ -169,11 +169,11 @@ func (a *Array[T]) strided(w *Worker, op string, mem []T, i, stride int, start t
 
 // scattered starts an operation for each element of mem.
 func scattered[T any](w *Worker, op string, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
-	if op == "get" && w.fences.caches() {
+	if op == "get" && len(mem) > 0 && w.fences.gathers(at(0).node, at(0).off) {
 		return gathered(w, mem, 1, at)
 	}
 	k := 0
-	return pieces(w, func() (p Pending, more bool) {
+	return pieces(w, op == "get", func() (p Pending, more bool) {
 		if k == len(mem) {
 			return p, false
 		}
@@ -219,7 +219,7 @@ func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(op, run, len(mem))
 	}
-	if op == "get" && w.fences.caches() && len(mem) > 0 {
+	if op == "get" && len(mem) > 0 && w.fences.gathers(p.node, p.off) {
 		next := p
 		return gathered(w, mem, run, func(int) Ptr[T] {
 			at := next
@@ -227,7 +227,7 @@ func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start
 			return at
 		})
 	}
-	return pieces(w, func() (q Pending, more bool) {
+	return pieces(w, op == "get", func() (q Pending, more bool) {
 		if len(mem) == 0 {
 			return q, false
 		}

@@ -145,6 +145,11 @@ func (f *fences) prefetch(node uint32, off uint64, offs []uint64, n int) error {
 // caches reports whether small puts and gets may go through a cache.
 func (f *fences) caches() bool { return f != nil && f.cache != nil && !f.w.inChain }
 
+// gathers reports whether a gather that begins at a byte goes through the cache.
+func (f *fences) gathers(node uint32, off uint64) bool {
+	return f.caches() && !f.cache.Bypasses(int(node)-1, off)
+}
+
 // mostPlaces is how many elements of a gather are looked up at a time.
 const mostPlaces = 64
 

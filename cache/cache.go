@@ -67,6 +67,10 @@ type Cache struct {
 	refused   uint64 // by thrifty
 	first     bool   // the request reads lines that nobody asked for before
 
+	regions  [regions]region
+	hitsSeen uint64 // hits that regions have counted
+	tags     []tag
+
 	ops       []op
 	freeOps   []uint16
 	flights   []flight // by slot
@@ -156,10 +160,11 @@ func (c *Cache) shape() {
 	c.masks = make([]uint64, cfg.Dirty*c.maskWords)
 	c.freeMasks = indexes(cfg.Dirty)
 	c.work = make([]uint16, 0, cfg.Pages)
+	c.tags = make([]tag, max(cfg.Pages/tagEvery, 1))
 	c.exposed = make([]extent, 0, maxExposed)
 	pieces := cfg.DirectMin/cfg.PageSize + 2
 	c.pieces = make([]piece, 0, pieces)
-	c.flights = make([]flight, pieces+slotBytes/max(cfg.PageSize, minSlot))
+	c.flights = make([]flight, max(2*pieces, slotBytes/max(cfg.PageSize, minSlot)))
 	c.freeSlots = indexes(len(c.flights))
 	if !cfg.NoReadahead {
 		c.maxWindow = min(len(c.flights)-pieces, cfg.Pages/4)

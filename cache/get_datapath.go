@@ -116,6 +116,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		}
 		again := missed
 		missed = true
+		if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
+			return c.getDirect(ctx, rank, off, dst)
+		}
 		if err := c.room(ctx, rank, left); err != nil {
 			c.n.GetMisses++
 			return err

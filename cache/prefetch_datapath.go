@@ -123,6 +123,7 @@ func (c *Cache) Gather(ctx context.Context, at []Place, n int, dst []byte) error
 			}
 		}
 	}
+	c.hitsSeen = c.n.GetHits
 	return nil
 }
 
@@ -146,9 +147,11 @@ func (c *Cache) reach(at []Place, from, n int) (int, error) {
 		if !c.inside(rank, off, uint64(n)) || lane != none && lane != int(c.route[rank]) {
 			break // Get says what is wrong, or the next doorbell is another lane's
 		}
+		before := c.n.Flights
 		if lane = int(c.route[rank]); !c.aheadOf(rank, off, n) {
 			break
 		}
+		c.gathered(rank, off, c.n.Flights != before)
 	}
 	if lane == none {
 		return from, nil

@@ -1,0 +1,60 @@
+//go:build !race && !debug && !biglock
+
+package cache_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/faulttest"
+)
+
+// Each fault is what another cache of this kind does, or did.
+func TestTheTestsFindPlantedFaults(t *testing.T) {
+	edit := func(file, old, wrong string) []faulttest.Edit {
+		return []faulttest.Edit{{File: "cache/" + file, Old: old, New: wrong}}
+	}
+	faulttest.Suite{Package: "cache", Args: []string{"-test.failfast"}, Timeout: time.Minute,
+		Run: "^Test(Reads|AGet|AFlush|WhatIs|Errors|AReleaseThat|Streams|NoRank|APrefetch|ALarge|AClose|Readahead|Strides)"}.Check(t,
+		faulttest.Fault{
+			Name: "a hash that is not mixed", Found: "probes",
+			Edits: edit("entries_datapath.go", "(key ^ key>>29) * 0x9E3779B97F4A7C15 >> (t.shift & 63)", "key & uint64(len(t.slots)-1)"),
+		},
+		faulttest.Fault{
+			Name: "a fetch in flight at an acquire is kept", Found: "prefetched before the acquire",
+			Edits: edit("flights_datapath.go", "err == nil && e.epoch >= c.now() {", "err == nil {"),
+		},
+		faulttest.Fault{
+			Name: "a fetch overwrites dirty bytes", Found: "want",
+			Edits: edit("flights_datapath.go", "if e.mask == none {\n\t\t\tcopy(", "if true {\n\t\t\tcopy("),
+		},
+		faulttest.Fault{
+			Name: "a get that overtook a write is kept", Found: "read|want",
+			Edits: edit("put_datapath.go", "\t\tif e.wanted != 0 { // it may", "\t\tif false { // it may"),
+		},
+		faulttest.Fault{
+			Name: "an operation that passes by leaves copies", Found: "want",
+			Edits: edit("fence.go", "\t\tc.drop(uint16(i), c.lines(o, k))\n", "\t\t_, _, _ = o, k, i\n"),
+		},
+		faulttest.Fault{
+			Name: "a prefetch waits for a full ring", Found: "prefetches took|in flight",
+			Edits: edit("prefetch_datapath.go", "int(c.ring[rank]) >= c.cfg.Ring {", "int(c.ring[rank]) > 3*c.cfg.Ring/2+2 {"),
+		},
+		faulttest.Fault{
+			Name: "a fetch is not cut at the end of a rank", Found: "leave the segment|bytes were fetched|want",
+			Edits: edit("flights_datapath.go", "\thigh = min(high, c.sizes[rank]-page)\n", ""),
+		},
+		faulttest.Fault{
+			Name: "readahead does not look at what is wasted", Found: "for nothing",
+			Edits: edit("streams_datapath.go", "if c.wasted <= c.useful>>wasteShift+wasteFirst {", "if true {"),
+		},
+		faulttest.Fault{
+			Name: "a close forgets what was not sent", Found: "the memory has",
+			Edits: edit("cache.go", "\terr := c.Release(ctx)\n", "\tvar err error\n"),
+		},
+		faulttest.Fault{
+			Name: "errors of writes are dropped", Found: "lost writes",
+			Edits: edit("put_datapath.go", "\t\t\tc.lose(err, int(o.peer))\n", ""),
+		},
+	)
+}

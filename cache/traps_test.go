@@ -1,0 +1,131 @@
+package cache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/fabric/sim"
+)
+
+// The tests of this file are what other caches of this kind have got wrong: each fails without the
+// line that avoids it (planted_test.go).
+
+// Chapel's cache waits for completions in the order of the requests, whatever rank they are to.
+func TestNoRankWaitsForAnother(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		x.w.Slow(1, time.Millisecond)
+		if err := errors.Join(x.Prefetch(ctx, 1, 0, 64), x.Put(ctx, 1, 4096, []byte{1})); err != nil {
+			return err
+		}
+		before := x.w.Now()
+		if err := x.Get(ctx, 2, 0, make([]byte, 8)); err != nil {
+			return err
+		}
+		if d := x.w.Now() - before; d > 500*time.Microsecond {
+			return fmt.Errorf("a get of rank 2 took %v, with others to a slow rank in flight", d)
+		}
+		return nil
+	})
+}
+
+// There, prefetches of a full ring block, as the test for that can never be true.
+func TestAPrefetchNeverWaits(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{Ring: 2}, func(ctx context.Context, x *fixture) error {
+		before := x.w.Now()
+		for i := range uint64(40) {
+			if err := errors.Join(x.Prefetch(ctx, 1, i*1024, 1024), x.Verify()); err != nil {
+				return err
+			}
+		}
+		if d := x.w.Now() - before; d > 40*100*time.Nanosecond { // what polling costs
+			return fmt.Errorf("40 prefetches took %v", d)
+		}
+		if n := x.Stats().Flights; n > 4 {
+			return fmt.Errorf("%d are in flight, with a ring of 2", n)
+		}
+		return nil
+	})
+}
+
+// There, one of more than two pages may write behind its page.
+func TestALargePrefetchStaysInItsPages(t *testing.T) {
+	for _, cfg := range []cache.Config{{}, {Pages: 2}, {Pages: 8, PageSize: 64}, {Pages: 64, PageSize: 4096}} {
+		onSim(t, sim.Config{}, cfg, func(ctx context.Context, x *fixture) error {
+			for i := range x.data(1) {
+				x.data(1)[i] = byte(i * 5 >> 3)
+			}
+			got := make([]byte, regionSize)
+			for _, off := range []uint64{0, 1000, 5, 30000, regionSize - 5000} {
+				if err := errors.Join(x.Prefetch(ctx, 1, off, regionSize*2), x.Verify()); err != nil {
+					return err
+				}
+				for at := off; at < regionSize; at += 50 {
+					n := min(50, regionSize-at)
+					if err := x.Get(ctx, 1, at, got[at:at+n]); err != nil {
+						return err
+					}
+				}
+				if !bytes.Equal(got[off:], x.data(1)[off:]) {
+					return fmt.Errorf("a prefetch from %d on brought other bytes", off)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// There, a thread's end forgets what it has not sent.
+func TestACloseLosesNothing(t *testing.T) {
+	w := onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		return x.Put(ctx, 1, 100, []byte("kept"))
+	})
+	if got := w.Env(1).Region("data").Bytes[100:104]; string(got) != "kept" {
+		t.Errorf("the memory has %q", got)
+	}
+}
+
+// There, readahead fetched more and more for nothing, until it was made timid for all.
+func TestReadaheadForNothingIsBounded(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		b := make([]byte, 8)
+		for i := range uint64(3000) { // four lines each, and then an acquire
+			for k := range uint64(4) {
+				if err := x.Get(ctx, 1, i*1024%(32<<10)+64*k, b); err != nil {
+					return err
+				}
+			}
+			x.Acquire()
+		}
+		if s := x.Stats(); s.PrefetchUnused > s.Gets/20 {
+			return fmt.Errorf("%d lines of %d gets were fetched for nothing", s.PrefetchUnused, s.Gets)
+		}
+		return nil
+	})
+}
+
+// A get that comes back after the write that it overtook is not kept.
+func TestAGetDoesNotUndoAWrite(t *testing.T) {
+	for seed := range uint64(40) {
+		onSim(t, sim.Config{Seed: seed}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+			for i := range x.data(1) {
+				x.data(1)[i] = 1
+			}
+			b := make([]byte, 8)
+			if err := errors.Join(x.Put(ctx, 1, 0, []byte{2}), x.Prefetch(ctx, 1, 0, 1024), x.Release(ctx)); err != nil {
+				return err
+			}
+			if err := x.Get(ctx, 1, 0, b); err != nil {
+				return err
+			}
+			if b[0] != 2 || b[1] != 1 {
+				return fmt.Errorf("read %v", b)
+			}
+			return x.Verify()
+		})
+	}
+}
