@@ -13,14 +13,14 @@ import (
 var representative = []int{1, 3, 5, 6, 9, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 30, 31, 33, 34, 36, 37, 42, 43, 44, 45, 46, 49}
 
 // TestLitmusOverSharedMemory runs litmus tests on ranks that are goroutines.
-func TestLitmusOverSharedMemory(t *testing.T) { litmusOn(t, envtest.SHM) }
+func TestLitmusOverSharedMemory(t *testing.T) { litmusOn(t, 4, envtest.SHM) }
 
 type network func(t testing.TB, n int, f func(ctx context.Context, e env.Env) error, specs ...env.Spec)
 
-func litmusOn(t *testing.T, on network) {
-	seeds := uint64(4)
+// litmusOn runs them with some seeds in each setup.
+func litmusOn(t *testing.T, seeds uint64, on network) {
 	if testing.Short() {
-		seeds = 2
+		seeds = 1
 	}
 	for _, number := range representative {
 		l := &litmusTests[number-1]

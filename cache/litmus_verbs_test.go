@@ -17,7 +17,7 @@ import (
 // TestLitmusOverVerbs runs litmus tests on a device.
 func TestLitmusOverVerbs(t *testing.T) {
 	device := rdmatest.Device(t)
-	litmusOn(t, func(t testing.TB, n int, f func(ctx context.Context, e env.Env) error, specs ...env.Spec) {
+	litmusOn(t, 2, func(t testing.TB, n int, f func(ctx context.Context, e env.Env) error, specs ...env.Spec) {
 		envtest.On(t, n, func(rank int, m *segment.Mapping) (fabric.Network, error) {
 			return ibv.New(ibv.Config{Rank: rank, Size: n, Segment: m, Device: device, GIDIndex: -1})
 		}, f, specs...)

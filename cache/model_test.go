@@ -13,7 +13,6 @@ import (
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
 )
 
 var operations = flag.Int("operations", 150_000, "of the model's random programs")
@@ -29,10 +28,7 @@ var operations = flag.Int("operations", 150_000, "of the model's random programs
 // `go test ./cache -run TestModel -operations 100000000 -timeout 0` runs more. A program that fails
 // is made smaller, and printed.
 func TestModel(t *testing.T) {
-	want := *operations
-	if testing.Short() || racetest.Enabled {
-		want /= 10
-	}
+	want := scaled(*operations)
 	seed, done, exact := *seedAt, 0, 0
 	for ; done < want; seed++ {
 		p := newProgram(seed)
