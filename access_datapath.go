@@ -257,7 +257,7 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabr
 		return nil, fabric.Done, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
-	buf := w.lay(n)
+	buf := lay(w, n)
 	if n > 0 {
 		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
 	}
@@ -273,7 +273,7 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 		return v, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
-	buf := w.lay(n)
+	buf := lay(w, n)
 	err = w.settle(w.get(p.node, p.off, buf, fabric.Blocking))
 	if err == nil && n > 0 {
 		v = *(*T)(unsafe.Pointer(unsafe.SliceData(buf)))
@@ -286,7 +286,7 @@ func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
 const scratchMin = 4096
 
 // lay returns n bytes of scratch, aligned for any type.
-func (w *Worker) lay(n int) []byte {
+func lay(w *Worker, n int) []byte {
 	if n > len(w.scratch) {
 		words := make([]uint64, (max(n, scratchMin)+7)/8)
 		w.scratch = bytesOf(words)

@@ -133,7 +133,7 @@ func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap,
 		q = heap.At(p.Rank(), p.off-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
-	lost := j.releaseIdle(ctx)
+	lost := releaseIdle(ctx, j)
 	if errors.Is(lost, ErrConcurrent) && op != "all free" { // which others wait in
 		return lost
 	}

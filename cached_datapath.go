@@ -68,9 +68,9 @@ func (f *fences) stats() cache.Stats {
 }
 
 // Prefetch has the worker's cache begin to fetch n elements from p on, and returns at once: a Get
-// that follows finds them, or waits for the rest of their way. It is a hint, as far as the cache has
-// room (32 KiB in flight), and nothing without a cache. Elements outside of the rank's segment are
-// left out. Errors: those of a wrong pointer, and a *PeerDownError.
+// that follows finds them, or waits for the rest of their way. It is a hint, as far as the cache
+// has room (32 KiB in flight), and nothing without a cache. Elements outside of the rank's segment
+// are left out. Errors: those of a wrong pointer, and a *PeerDownError.
 func Prefetch[T any](w *Worker, p Ptr[T], n int) error {
 	var v T
 	return w.fences.prefetch(p.node, p.off, nil, n*int(unsafe.Sizeof(v)))
@@ -104,9 +104,9 @@ const (
 )
 
 // SetHint tells the worker's cache how the n elements from p on are used, in place of what it was
-// told of them before, and has it forget its copies of their pages. HintReadOnly and HintPrivate are
-// promises: a get returns old elements where they are broken. Without a cache it does nothing. Errors
-// are those of a wrong pointer.
+// told of them before, and has it forget its copies of their pages. HintReadOnly and HintPrivate
+// are promises: a get returns old elements where they are broken. Without a cache it does nothing.
+// Errors are those of a wrong pointer.
 func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	var v T
 	if n < 0 {
@@ -153,8 +153,8 @@ func (f *fences) gathers(node uint32, off uint64) bool {
 // mostPlaces is how many elements of a gather are looked up at a time.
 const mostPlaces = 64
 
-// gathered reads runs of elements, run k of them at at(k), asked for once and in order, into mem, through the worker's cache:
-// what that does not have is fetched by few doorbells.
+// gathered reads runs of elements, run k of them at at(k), asked for once and in order, into mem,
+// through the worker's cache: what that does not have is fetched by few doorbells.
 func gathered[T any](w *Worker, mem []T, run int, at func(k int) Ptr[T]) error {
 	f, k, size := w.fences, 0, run*int(unsafe.Sizeof(*new(T)))
 	for from := 0; from < len(mem); {

@@ -73,7 +73,9 @@ func TestFencesReachTheCache(t *testing.T) {
 	for name, meet := range map[string]func(ctx context.Context, j *Job, w *Worker) error{
 		"worker's barrier": func(ctx context.Context, _ *Job, w *Worker) error { return w.Barrier(ctx) },
 		"job's barrier":    func(ctx context.Context, j *Job, _ *Worker) error { return j.Barrier(ctx) },
-		"fence":            func(ctx context.Context, j *Job, w *Worker) error { return errors.Join(w.Fence(ctx), j.Team().Barrier(ctx)) },
+		"fence": func(ctx context.Context, j *Job, w *Worker) error {
+			return errors.Join(w.Fence(ctx), j.Team().Barrier(ctx))
+		},
 		"broadcasts": func(ctx context.Context, j *Job, w *Worker) error {
 			for root := range j.Size() {
 				if err := w.Broadcast(ctx, root, make([]byte, 8)); err != nil {

@@ -41,7 +41,7 @@ func (j *Job) Team() *coll.Team { return j.coll.All() }
 // dead; then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of
 // other ranks; the live ranks can go on with the team that Job.Team().Shrink returns.
 func (j *Job) Barrier(ctx context.Context) error {
-	lost := j.releaseIdle(ctx)
+	lost := releaseIdle(ctx, j)
 	return withLost(lost, j.collective(j.Team().Barrier(ctx)))
 }
 
@@ -51,14 +51,14 @@ func (j *Job) Barrier(ctx context.Context) error {
 // It fails as Barrier does.
 // It is no barrier: a rank may return before another has called it, as of MPI_Bcast.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
-	lost := j.releaseIdle(ctx)
+	lost := releaseIdle(ctx, j)
 	return withLost(lost, j.collective(j.Team().Broadcast(ctx, root, buf)))
 }
 
 // AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at
 // most 4 GiB; with more it fails on every rank, and the job goes on. It fails as Barrier does.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
-	lost := j.releaseIdle(ctx)
+	lost := releaseIdle(ctx, j)
 	all, err := j.Team().AllGather(ctx, mine)
 	return all, withLost(lost, j.collective(err))
 }

@@ -118,10 +118,10 @@ type Config struct {
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
 
-	// Cache has each worker keep data of other ranks between acquire and release (package cache;
-	// docs/cache.md): puts and gets then complete with Worker.Flush only, and what is read may be as
-	// old as the last acquire. Begin, Size and Region must be unset: Join fills them in. It may differ
-	// between ranks. Default (nil): IBCONDUIT_CACHE, else no cache.
+	// Cache has each worker keep data of other ranks between acquire and release (package cache): puts
+	// then complete with Worker.Flush only, and what is read may be as old as the last acquire. Begin,
+	// Size and Region must be unset: Join fills them in. It may differ between ranks. Default (nil):
+	// IBCONDUIT_CACHE, else no cache.
 	Cache *cache.Config
 
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.

@@ -87,6 +87,9 @@
 //
 //	operation                                          before   after
 //	Worker.Flush, Worker.Close                         release  -
+//	Worker.Acquire                                     -        acquire
+//	Worker.Fence                                       release  acquire
+//	Job.Barrier, Broadcast, AllGather, Free, AllFree   release  acquire (see below)
 //	Worker.WaitUntil                                   release  acquire
 //	Worker.Barrier, Broadcast, AllGather               release  acquire
 //	an atomic that returns a value                     release  acquire
@@ -105,12 +108,19 @@
 // pass the part by, those without a copy among them, and the payload of a Long, tell it which bytes
 // they write or read (Fences.Direct). A large payload releases again before it is written.
 //
-// What goes through no worker cannot release or acquire for one. This rank may have learned of what
-// others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended, and
-// when a collective operation of a Job has: each worker acquires at its next access that could
+// What else goes through no worker cannot release or acquire for one. This rank may have learned of
+// what others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended,
+// and when a collective operation of a Job has: each worker acquires at its next access that could
 // tell. What a handler finds in its segment while it runs, it passes on to a worker when it has
 // ended. Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint,
 // flushes the worker before.
+//
+// A collective operation of a Job, and Free, release the workers that are not in use: of one that
+// is the writes may be kept, and the operation returns [ErrConcurrent], but takes place.
+//
+// The cache for remote data is such a part ([Config].Cache). With it puts complete with releases
+// only, whatever their own documentation says, and gets return what the worker has read since it
+// acquired last.
 //
 // In a job without such a part none of this happens, and costs nothing: there an operation that has
 // returned is complete.

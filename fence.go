@@ -90,7 +90,7 @@ func (j *Job) learned() {
 
 // releaseIdle releases the workers whose caches have writes that were not sent, before a collective
 // operation of the job. One that is in use in that moment is not released: ErrConcurrent.
-func (j *Job) releaseIdle(ctx context.Context) error {
+func releaseIdle(ctx context.Context, j *Job) error {
 	if j.needs.fences == nil {
 		return nil
 	}

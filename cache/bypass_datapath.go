@@ -2,12 +2,12 @@ package cache
 
 import "math/bits"
 
-// Adaptive bypass. An eighth of a rank's memory is a region. Where few gets of a region are hits its
-// gets pass the cache by, with the bytes that were asked for and nothing around them; puts are
-// combined as ever. Meanwhile an eighth of the pages, chosen by their hash, leave a tag, as many as an
-// eighth of the cache has, by which gets that would have been hits are recognised: with enough of
-// them the region is cached again.
-// Hits pay nothing for that: they are counted when the next get is none.
+// Adaptive bypass. An eighth of a rank's memory is a region. Where few gets of a region are hits,
+// its gets pass the cache by, with the bytes that were asked for and nothing around them; puts are
+// combined as ever. Meanwhile an eighth of the pages, chosen by their hash, leave a tag, as many as
+// an eighth of the cache has, by which gets that would have been hits are recognised: with enough
+// of them the region is cached again. Hits pay nothing for that: they are counted when the next get
+// is none.
 
 // region counts gets.
 type region struct {
@@ -22,8 +22,8 @@ const (
 	round       = 32  // gets that are no hits, or in bypass gets that leave a tag, until the first decision
 	learn       = 3   // each return makes further rounds 8 times as long, so that no loop has it go to and fro
 	longest     = 9
-	leaveBelow  = 8   // one hit in so many gets, or the cache is left
-	returnAbove = 4   // one in so many would have been a hit, and it is used again
+	leaveBelow  = 8 // one hit in so many gets, or the cache is left
+	returnAbove = 4 // one in so many would have been a hit, and it is used again
 	tagEvery    = 8
 )
 

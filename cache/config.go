@@ -39,8 +39,8 @@ type Config struct {
 	DirectMin int
 	// Policy chooses what is evicted. Default TwoQueues.
 	Policy Policy
-	// Mapped has a conduit.Worker cache also ranks whose memory is mapped here, though loads and stores
-	// are faster: for tests. The own rank's never is.
+	// Mapped has a conduit.Worker cache also ranks whose memory is mapped here, though loads and
+	// stores are faster: for tests. The own rank's never is.
 	Mapped bool
 	// NoReadahead has nothing fetched that was not asked for.
 	NoReadahead bool

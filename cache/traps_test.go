@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
@@ -91,7 +92,7 @@ func TestACloseLosesNothing(t *testing.T) {
 
 // There, readahead fetched more and more for nothing, until it was made timid for all.
 func TestReadaheadForNothingIsBounded(t *testing.T) {
-	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+	onSim(t, sim.Config{}, cache.Config{NoBypass: true}, func(ctx context.Context, x *fixture) error {
 		b := make([]byte, 8)
 		for i := range uint64(3000) { // four lines each, and then an acquire
 			for k := range uint64(4) {
@@ -126,6 +127,34 @@ func TestAGetDoesNotUndoAWrite(t *testing.T) {
 				return fmt.Errorf("read %v", b)
 			}
 			return x.Verify()
+		})
+	}
+}
+
+// A write that passes by makes a copy old, also while it is in flight.
+func TestWhatPassedByIsNotKept(t *testing.T) {
+	for seed := range uint64(20) {
+		onSim(t, sim.Config{Seed: seed}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+			b := make([]byte, 8)
+			if err := x.Get(ctx, 1, 64, b); err != nil {
+				return err
+			}
+			if err := x.Direct(ctx, 1, 64, 1, true); err != nil {
+				return err
+			}
+			off := x.env.Region("data").Off + 64
+			if _, err := x.lanes.To(1).Put(1, off, []byte{5}, fabric.Implicit); err != nil {
+				return err
+			}
+			for range 2 { // the second finds what the first kept
+				if err := errors.Join(x.Get(ctx, 1, 64, b), x.Verify()); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(x.Release(ctx), x.Get(ctx, 1, 64, b)); err != nil || b[0] != 5 {
+				return fmt.Errorf("after the release %d is read, %w", b[0], err)
+			}
+			return nil
 		})
 	}
 }
