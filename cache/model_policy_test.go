@@ -199,8 +199,8 @@ func replay(t *testing.T, tr trace, pages int, p cache.Policy) float64 {
 	return 100 * float64(misses) / float64(refs)
 }
 
-// TestPoliciesMissAsOftenAsTheirModels replays the traces. `go test ./cache -run Policies -pages 1024
-// -v` prints the table for the default size.
+// TestPoliciesMissAsOftenAsTheirModels replays the traces.
+// `go test -v ./cache -run Policies -pages 1024` prints the table for the default size.
 func TestPoliciesMissAsOftenAsTheirModels(t *testing.T) {
 	pages := *policyPages
 	for _, tr := range traces {

@@ -56,7 +56,7 @@ type modelRun struct {
 	noted  []string  // errors with their operations
 }
 
-// run runs the program with its cache, and for some programs without one, which must leave the same.
+// run runs the program with its cache, and some programs without one, which must leave the same.
 func (p *program) run() (int, error) {
 	m, err := p.runWith(p.setup)
 	if err != nil || p.racy || p.seed%16 != 0 {
