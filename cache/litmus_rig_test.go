@@ -349,7 +349,6 @@ func data(l location, version ...byte) []byte {
 // get returns versions, put writes one.
 func (w *worker) get(l location) []byte          { return versions(l, w.read(l)) }
 func (w *worker) put(l location, version byte)   { w.write(l, data(l, version)) }
-func (w *worker) putAll(l location, vs ...byte)  { w.write(l, data(l, vs...)) }
 func (w *worker) value(l location) uint64        { return binary.NativeEndian.Uint64(w.read(l)) }
 func (w *worker) putValue(l location, v uint64)  { w.write(l, binary.NativeEndian.AppendUint64(nil, v)) }
 func (w *worker) sees(l location, want ...byte)  { w.shows(l, w.get(l), want...) }
@@ -398,8 +397,6 @@ func (w *worker) prefetch(l location) {
 func (w *worker) pass(l location, write bool) {
 	w.verified("passing by", w.c.Direct(w.ctx, l.rank, l.off, l.n, write))
 }
-
-func (w *worker) flushAside(l location) { w.must("flush", w.aside.To(l.rank).Flush(w.ctx)) }
 
 // readDirect gets past the cache.
 func (w *worker) readDirect(l location) []byte {

@@ -53,7 +53,6 @@ type modelRun struct {
 	stamp  [][]int32 // and in which epoch it was written
 	done   int       // operations
 	images [][]byte  // what is left
-	noted  []string  // errors with their operations
 }
 
 // run runs the program with its cache, and some programs without one, which must leave the same.
