@@ -29,8 +29,8 @@ var sharedTests = []litmus{
 		}
 	}},
 	{number: 23, name: "writes beside a word of atomics", ranks: 3, f: func(x *trial) {
-		u := x.word(0)
-		before, after := location{x.home, u.off + 8, 8}, location{x.home, u.off + 21, 3}
+		u := x.word(1)
+		before, after := location{x.home, u.off - 8, 8}, location{x.home, u.off + 13, 3}
 		x.thread(0, func(w *worker) {
 			w.value(u)
 			for v := byte(1); v <= 5; v++ {
