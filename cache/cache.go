@@ -28,11 +28,12 @@ type Cache struct {
 	base      unsafe.Pointer
 	entries   []entry
 	table     table
-	sizes     []uint64 // by rank, in bytes
-	writes    window   // of the page that was written last, while it is dirty and not being written
-	mask      []uint64 // of that page
-	reader    uint16   // the entry of reads, if that has a length
-	writer    uint16   // of writes, likewise
+	lru       *twoQueues // the policy, if that is one
+	sizes     []uint64   // by rank, in bytes
+	writes    window     // of the page that was written last, while it is dirty and not being written
+	mask      []uint64   // of that page
+	reader    uint16     // the entry of reads, if that has a length
+	writer    uint16     // of writes, likewise
 
 	cfg    Config
 	env    env.Env
@@ -43,6 +44,8 @@ type Cache struct {
 	closed bool
 
 	policy policy
+	sketch *sketch // nil: the policy does not want to know what is asked for
+	duel   *duel
 	unused []uint16 // entries without a page
 	ghosts ghosts
 	may    func(i uint16) bool // evictable, bound once
@@ -149,7 +152,13 @@ func (c *Cache) shape() {
 	c.ghosts.keys = make([]uint64, ghosts)
 	c.entries = make([]entry, cfg.Pages)
 	c.table = newTable(cfg.Pages + ghosts)
-	c.policy = newPolicy(cfg.Policy, c.entries)
+	if cfg.Policy != TwoQueues {
+		c.sketch = newSketch(cfg.Pages)
+	}
+	if cfg.Policy == Duel {
+		c.duel = newDuel(cfg.Pages)
+	}
+	c.follow(newPolicy(cfg.Policy, c.entries, c.sketch))
 	c.may = c.evictable
 	c.unused = make([]uint16, 0, cfg.Pages)
 	for i := cfg.Pages - 1; i >= 0; i-- {

@@ -83,6 +83,9 @@ func configs() map[string]cache.Config {
 		"line":    {Pages: 16, PageSize: 256, LineSize: 8},
 		"whole":   {Pages: 16, PageSize: 256, LineSize: 256, DirectMin: 2000},
 		"direct":  {Pages: 16, DirectMin: 20},
+		"admit":   {Pages: 16, PageSize: 256, Policy: cache.Admission},
+		"admit 1": {Pages: 1, Policy: cache.Admission, NoBypass: true},
+		"duel":    {Pages: 8, PageSize: 128, Policy: cache.Duel, NoBypass: true},
 	}
 	for n := 1; n <= 4; n++ {
 		all[fmt.Sprintf("%d pages", n)] = cache.Config{Pages: n, PageSize: 128, DirectMin: 700}

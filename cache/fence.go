@@ -35,7 +35,7 @@ func (c *Cache) Acquire() {
 func (c *Cache) restart() {
 	c.epoch = 1
 	for i := range c.entries {
-		if e := &c.entries[i]; e.key != 0 && !e.keep {
+		if e := &c.entries[i]; !e.keep {
 			c.drop(uint16(i), ^uint64(0))
 			c.cancel(e)
 			e.epoch = c.epoch
@@ -64,7 +64,7 @@ func (c *Cache) Release(ctx context.Context) error {
 	ended := ctx.Err() != nil
 	bound := ctx
 	if ended {
-		bound = nil
+		bound = atOnce
 	}
 	c.work = c.work[:0]
 	for i := c.oldest; i != none; i = c.entries[i].younger {
@@ -105,17 +105,17 @@ func (c *Cache) cover(ctx context.Context) error {
 	if len(c.exposed) == 0 {
 		return nil
 	}
-	var first error
+	var all error
 	for _, l := range c.lanes {
-		if err := l.Flush(ctx); err != nil && first == nil {
-			first = c.inRegion(err)
+		if err := l.Flush(ctx); err != nil {
+			all = errors.Join(all, c.inRegion(err))
 		}
 	}
 	c.harvest()
-	if first == nil || ctx.Err() == nil {
+	if all == nil || ctx.Err() == nil {
 		c.exposed, c.allExposed = c.exposed[:0], false
 	}
-	return first
+	return all
 }
 
 // Direct is called before an operation that passes the cache by: it reads, or writes, n bytes at

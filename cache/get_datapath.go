@@ -18,6 +18,7 @@ type piece struct {
 	entry uint16 // pinned meanwhile, or none
 	slot  uint16 // of the flight that was begun for it, or none
 	gen   uint32 // of the entry
+	late  uint64 // lines that were on their way
 	done  bool
 }
 
@@ -61,7 +62,10 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		return nil
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
-	e.touched = true
+	c.touch(i)
+	if c.sketch != nil && i != c.reader {
+		c.refer(key)
+	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
 	c.reader = i
@@ -167,10 +171,13 @@ func (c *Cache) readable(dst []byte) (left int) {
 			continue
 		}
 		p.entry, p.slot = c.entryOf(p.key), none
+		if c.sketch != nil && (p.entry == none || p.entry != c.reader) {
+			c.refer(p.key)
+		}
 		if p.entry != none {
 			e := &c.entries[p.entry]
 			c.refresh(p.entry)
-			e.touched = true
+			c.touch(p.entry)
 			if c.missing(e, p.o, p.n) == 0 {
 				c.read(p, dst)
 				continue
@@ -211,6 +218,7 @@ func (c *Cache) read(p *piece, dst []byte) {
 		c.first = true
 		c.useful += n
 		c.n.PrefetchUsed += n
+		c.n.PrefetchLate += uint64(bits.OnesCount64(r & p.late))
 		c.n.PrefetchResident -= n
 		c.n.BytesUsed += c.lineBytes(p.key, r)
 	}
@@ -255,7 +263,7 @@ func (c *Cache) post(rank int) (uint16, error) {
 			p.gen = e.gen
 			have = e.valid | e.ready | e.wanted
 			need = c.missing(e, p.o, p.n)
-			c.n.PrefetchLate += uint64(bits.OnesCount64(need & e.wanted))
+			p.late |= need & e.wanted
 			need &^= e.wanted
 		}
 		if need == 0 {

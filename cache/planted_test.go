@@ -51,7 +51,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "readahead does not look at what is wasted", Found: "for nothing",
-			Edits: edit("streams_datapath.go", "if c.wasted <= c.useful>>wasteShift+wasteFirst {", "if true {"),
+			Edits: edit("streams_datapath.go", "\tif !c.thrifty() {\n", "\tif false {\n"),
 		},
 		faulttest.Fault{
 			Name: "a close forgets what was not sent", Found: "the memory has",

@@ -13,8 +13,8 @@ import (
 // outside of the rank's memory is left out, and what would not fit: as many pages as there are
 // slots (32 KiB), operations in the rank's ring, and entries to be had. An acquire makes what is in
 // flight old, as what is there.
-func (c *Cache) Prefetch(_ context.Context, rank int, off uint64, n int) error {
-	return c.PrefetchEach(nil, rank, []uint64{off}, n)
+func (c *Cache) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
+	return c.PrefetchEach(ctx, rank, []uint64{off}, n)
 }
 
 // PrefetchEach is Prefetch of n bytes at each of several offsets, posted together.
@@ -68,7 +68,7 @@ func (c *Cache) aheadIn(rank int, off, n uint64) bool {
 	i := c.entryOf(key)
 	if i != none {
 		c.refresh(i)
-	} else if i = c.allocate(key); i == none {
+	} else if i = c.allocate(key); i == none || int(c.ring[rank]) >= c.cfg.Ring { // to write what was there
 		return false
 	}
 	e := &c.entries[i]

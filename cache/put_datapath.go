@@ -94,7 +94,7 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 		}
 		e := &c.entries[i]
 		c.refresh(i)
-		e.touched = true
+		c.touch(i)
 		switch {
 		case e.op != none:
 			if err := c.await(ctx, c.ops[e.op].lane); err != nil {
@@ -158,7 +158,7 @@ func (c *Cache) relieve(i uint16) {
 			c.work = append(c.work, j)
 		}
 	}
-	_ = c.write(nil, &c.n.FlushPressure)
+	_ = c.write(atOnce, &c.n.FlushPressure)
 }
 
 // makeMask waits until a mask is free.
@@ -173,10 +173,13 @@ func (c *Cache) makeMask(ctx context.Context) error {
 // chainMost bounds the puts of one operation: what collects them is memory.
 const chainMost = 1024
 
+// atOnce is the context of what must not wait.
+var atOnce context.Context
+
 // write begins to write the entries of c.work, which are dirty and not being written: chains of
 // puts, one or more for each rank, by the doorbell of their lane. Where a ring is full it waits; or
-// leaves the rank's pages dirty, if ctx is nil. Its error is that of ctx: what the network refuses
-// is Release's.
+// leaves the rank's pages dirty, if it is to be atOnce. Its error is that of ctx: what the network
+// refuses is Release's.
 func (c *Cache) write(ctx context.Context, reason *uint64) error {
 	if len(c.work) > 1 {
 		slices.SortFunc(c.work, func(a, b uint16) int { return cmp.Compare(c.entries[a].key, c.entries[b].key) })
@@ -184,7 +187,7 @@ func (c *Cache) write(ctx context.Context, reason *uint64) error {
 	for from := 0; from < len(c.work); {
 		rank := keyRank(c.entries[c.work[from]].key)
 		if int(c.ring[rank]) >= c.cfg.Ring {
-			if ctx == nil {
+			if ctx == atOnce {
 				for from < len(c.work) && keyRank(c.entries[c.work[from]].key) == rank {
 					from++
 				}
@@ -294,7 +297,7 @@ func (c *Cache) allocate(key uint64) uint16 {
 	} else {
 		c.work = c.work[:0]
 		i = c.policy.victim(c.may)
-		_ = c.write(nil, &c.n.FlushEviction)
+		_ = c.write(atOnce, &c.n.FlushEviction)
 		if i == none {
 			return none
 		}

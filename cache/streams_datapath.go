@@ -42,8 +42,14 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 	if s.used = c.clock; hint == Sequential && s.votes < confirmed {
 		s.stride, s.votes = line, confirmed
 	}
-	if s.votes < confirmed || !c.thrifty() {
+	if s.votes < confirmed {
 		return
+	}
+	if !c.thrifty() {
+		if c.refused++; c.refused%probeEvery != 0 {
+			return
+		}
+		s.window = 0 // a small one, to see
 	}
 	steps := abs(s.stride) == line // from line to line
 	from := int64(off) + s.stride
@@ -156,11 +162,7 @@ func (c *Cache) thrifty() bool {
 	if c.useful+c.wasted > halveAt {
 		c.useful, c.wasted = c.useful/2, c.wasted/2
 	}
-	if c.wasted <= c.useful>>wasteShift+wasteFirst {
-		return true
-	}
-	c.refused++
-	return c.refused%probeEvery == 0
+	return c.wasted <= c.useful>>wasteShift+wasteFirst
 }
 
 func abs(d int64) int64 {
