@@ -99,6 +99,7 @@ var setups = func() []setup {
 		setup{name: "a ring of one", cfg: cache.Config{Ring: 1}},
 		setup{name: "pages of 64 bytes", cfg: cache.Config{PageSize: 64}},
 		setup{name: "pages of 4096 bytes", cfg: cache.Config{PageSize: 4096}},
+		setup{name: "a duel of policies", cfg: cache.Config{Pages: 5, PageSize: 256, Policy: cache.Duel}},
 		setup{name: "one small page, everything cached", cfg: cache.Config{Pages: 1, PageSize: 64, LineSize: 8, DirectMin: 1 << 16}},
 	)
 	for i := range all {
@@ -125,7 +126,7 @@ func randomSetup(rng *rand.Rand) setup {
 	one := func(of ...int) int { return of[rng.IntN(len(of))] }
 	cfg := cache.Config{
 		Pages: one(1, 2, 3, 4, 8, 16, 40), PageSize: one(64, 64, 128, 256, 1024, 4096), Ring: one(0, 1, 2, 5),
-		DirectMin: one(0, 0, 20, 300, 2000, 1<<16), NoReadahead: rng.IntN(4) == 0, NoBypass: rng.IntN(4) == 0,
+		DirectMin: one(0, 0, 20, 300, 2000, 1<<16), Policy: cache.Policy(rng.IntN(3)), NoReadahead: rng.IntN(4) == 0, NoBypass: rng.IntN(4) == 0,
 	}
 	cfg.LineSize = cfg.PageSize >> rng.IntN(7)
 	cfg.LineSize = max(cfg.LineSize, 8)

@@ -213,7 +213,8 @@ func TestPoliciesMissAsOftenAsTheirModels(t *testing.T) {
 		})
 		want := 100 * float64(model.all-model.hits) / float64(model.all)
 		got := replay(t, tr, pages, cache.TwoQueues)
-		t.Logf("%-28s %8d references: 2Q %6.2f, its model %6.2f", tr.name, model.all, got, want)
+		admission, duel := replay(t, tr, pages, cache.Admission), replay(t, tr, pages, cache.Duel)
+		t.Logf("%-28s %8d references: 2Q %6.2f, its model %6.2f; admission %6.2f, duel %6.2f", tr.name, model.all, got, want, admission, duel)
 		if math.Abs(got-want) > 1 {
 			t.Errorf("%s: 2Q misses %.2f %%, its model %.2f %%", tr.name, got, want)
 		}
