@@ -209,3 +209,9 @@ func (w *worker) misses() uint64 {
 	}
 	return 0
 }
+
+// passes reports whether the cache has learned to be passed by: then all of two gets were direct.
+func (w *worker) passes(before uint64) bool {
+	c, ok := w.c.(cached)
+	return ok && c.Stats().GetsDirect >= 2 && w.misses()-before == 2 && !w.setup.cfg.NoBypass
+}
