@@ -210,8 +210,10 @@ func (w *worker) misses() uint64 {
 	return 0
 }
 
-// passes reports whether the cache has learned to be passed by: then all of two gets were direct.
-func (w *worker) passes(before uint64) bool {
-	c, ok := w.c.(cached)
-	return ok && c.Stats().GetsDirect >= 2 && w.misses()-before == 2 && !w.setup.cfg.NoBypass
+// direct is how many gets have passed the cache by, which it learns to have them do.
+func (w *worker) direct() uint64 {
+	if c, ok := w.c.(cached); ok {
+		return c.Stats().GetsDirect
+	}
+	return 0
 }
