@@ -1,5 +1,6 @@
 // Package envtest has jobs for tests of what is written against package env: simulated ones in
-// virtual time ([World]), and ranks that are goroutines and share memory ([SHM]).
+// virtual time ([World]), and ranks that are goroutines, which share memory ([SHM]) or reach each
+// other by a network of the test's choice ([On]).
 package envtest
 
 import (

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -18,31 +19,37 @@ import (
 // with their errors. Their context ends after a minute.
 func SHM(t testing.TB, n int, f func(ctx context.Context, e env.Env) error, specs ...env.Spec) {
 	t.Helper()
+	On(t, n, func(rank int, m *segment.Mapping) (fabric.Network, error) {
+		return shm.New(shm.Config{Rank: rank, Size: n, Segment: m, Job: t.Name()})
+	}, f, specs...)
+}
+
+// On is SHM on another network, of which open makes a rank's attachment, with m as its segment.
+func On(t testing.TB, n int, open func(rank int, m *segment.Mapping) (fabric.Network, error),
+	f func(ctx context.Context, e env.Env) error, specs ...env.Spec) {
+	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the ranks take more than a minute"))
 	defer cancel()
 	offs, size, err := layOut(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, nets := make([]*shmRank, n), make([]*shm.Network, n)
-	addrs := make([][]byte, n)
+	ranks, nets := make([]*realRank, n), make([]fabric.Network, n)
 	for i := range n {
 		m, err := segment.Map(segment.Config{Size: int64(size), Shared: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		if nets[i], err = shm.New(shm.Config{Rank: i, Size: n, Segment: m, Job: t.Name()}); err != nil {
+		if nets[i], err = open(i, m); err != nil {
 			t.Fatal(err)
 		}
 		defer nets[i].Close()
-		addrs[i] = nets[i].Addr()
-		ranks[i] = &shmRank{newRank(i, n, nets[i])}
+		ranks[i] = &realRank{newRank(i, n, nets[i])}
 		ranks[i].place(specs, offs, m.Bytes())
 	}
-	each(t, n, func(i int) error { return nets[i].Connect(ctx, addrs, nil) })
-	if t.Failed() {
-		return
+	if err := fabrictest.Connect(ctx, nets); err != nil {
+		t.Fatal(err)
 	}
 	each(t, n, func(i int) error { return f(ctx, ranks[i]) })
 }
@@ -67,11 +74,11 @@ func each(t testing.TB, n int, f func(i int) error) {
 	}
 }
 
-// shmRank is the Env of a rank that is goroutines.
-type shmRank struct{ *rank }
+// realRank is the Env of a rank that is goroutines.
+type realRank struct{ *rank }
 
-func (r *shmRank) Host() env.Host { return env.Goroutines{} }
+func (r *realRank) Host() env.Host { return env.Goroutines{} }
 
-func (r *shmRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+func (r *realRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
 	return env.WaitWord(ctx, word, c, value, stop)
 }
