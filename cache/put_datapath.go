@@ -321,7 +321,7 @@ func (c *Cache) allocate(key uint64) uint16 {
 // What is being fetched will be asked for.
 func (c *Cache) evictable(i uint16) bool {
 	e := &c.entries[i]
-	if e.mask != none && e.op == none && !e.pinned && len(c.work) < max(c.cfg.Dirty/4, 1) {
+	if e.mask != none && e.op == none && !e.pinned && !slices.Contains(c.work, i) && len(c.work) < max(c.cfg.Dirty/4, 1) {
 		c.work = append(c.work, i)
 	}
 	return e.mask == none && e.wanted == 0 && !e.pinned
