@@ -102,6 +102,26 @@ func Rank(p float64, n int) int {
 	return min(max(k, 1), n) - 1
 }
 
+// MedianInterval is the interval between two of the figures in which their distribution's median
+// lies with a confidence of at least 95 %, whatever the distribution: that the k-th of n or fewer
+// lie below it has a binomial probability (David and Nagaraja, Order Statistics, 2003, 7.1). Fewer
+// than 6 figures have none. It reorders them.
+func MedianInterval(v []float64) (low, high float64, ok bool) {
+	n := len(v)
+	slices.Sort(v)
+	outside, term, k := 0.0, math.Exp2(-float64(n)), 0 // term: that exactly k lie below
+	for ; k < n/2; k++ {
+		if outside += term; 2*outside > 0.05 {
+			break
+		}
+		term *= float64(n-k) / float64(k+1)
+	}
+	if k == 0 {
+		return 0, 0, false
+	}
+	return v[k-1], v[n-k], true
+}
+
 // Median of a few figures; 0 of none. It reorders them.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
