@@ -29,6 +29,8 @@ const (
 	maxRanks = 1 << 20 // what the word that breaks a team has room for
 	minChunk = 64      // bytes of data of a message
 	line     = 64      // bytes of a cache line
+
+	wordBytes = 8 // of a message, in front of its data: short data shares its cache line
 )
 
 // shape is the layout of a slot, equal on all ranks; doc.go describes it.

@@ -49,17 +49,16 @@ type call struct {
 	root  int
 	name  string
 	lanes env.Lanes // nil: the shared ones
-	do    func(*op) error
 }
 
-// op is an operation that runs.
+// op is an operation that runs. A team has one at a time.
 type op struct {
 	call
 	t       *Team
 	ctx     context.Context
 	number  uint64
 	sign    uint64 // the low bits of its messages' words
-	mute    bool   // does not acknowledge
+	mute    bool   // acknowledges nothing; see meet
 	looks   func() error
 	word    [8]byte
 	flights []flight
@@ -74,7 +73,7 @@ type flight struct {
 }
 
 // run does an operation in the caller's goroutine.
-func (t *Team) run(ctx context.Context, c call) error {
+func (t *Team) run(ctx context.Context, c call, do func(*op) error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
@@ -87,19 +86,21 @@ func (t *Team) run(ctx context.Context, c call) error {
 		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
 	}
 	defer t.turns.unlock()
-	return t.perform(ctx, c)
+	return t.perform(ctx, c, do)
 }
 
-// perform does an operation whose turn it is.
-func (t *Team) perform(ctx context.Context, c call) error {
+// perform does an operation whose turn it is. do stays on the stack of the caller, as nothing here
+// keeps it.
+func (t *Team) perform(ctx context.Context, c call, do func(*op) error) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
 	t.number++
-	o := &op{call: c, t: t, ctx: ctx, number: t.number}
+	o := &t.op
+	o.call, o.ctx, o.number, o.mute = c, ctx, t.number, false
+	defer func() { o.call, o.ctx = call{}, nil }()
 	o.sign = signature(c.kind, o.number, c.root, c.name)
-	o.looks = o.look
-	err := c.do(o)
+	err := do(o)
 	if err == nil {
 		err = o.settle(ctx)
 	}
@@ -122,18 +123,16 @@ const numberBits = 1<<12 - 1
 // signature is what the words of an operation's messages have in common, in 32 bits: the kind (4
 // bits), the number's low bits (12), and a hash (16) of number, root and name.
 func signature(k Kind, number uint64, root int, name string) uint64 {
-	const prime = 1099511628211 // FNV-1a, 64 bits
-	h := uint64(14695981039346656037)
-	for _, x := range [...]uint64{number, uint64(root)} {
-		for ; x > 0; x >>= 8 {
-			h = (h ^ x&255) * prime
-		}
-		h *= prime
-	}
+	const (
+		prime  = 1099511628211        // FNV-1a, 64 bits
+		golden = 11400714819323198485 // 2^64 over the golden ratio (Knuth, TAOCP vol. 3, 6.4)
+	)
+	var h uint64
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * prime
 	}
-	return uint64(k)<<28 | number&numberBits<<16 | (h^h>>16^h>>32^h>>48)&0xffff
+	h = (h^number)*golden ^ uint64(root)
+	return uint64(k)<<28 | number&numberBits<<16 | h*golden>>48
 }
 
 // wait waits until a word of the slot is another than it was.

@@ -8,8 +8,10 @@ import (
 )
 
 // meet is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every member sends a
-// message to the one 2^r after it, and waits for the one 2^r before.
+// message to the one 2^r after it, and waits for the one 2^r before. It needs no acknowledgements:
+// see met.
 func (o *op) meet() error {
+	o.mute = true
 	for r := range o.t.rails {
 		if err := o.send(r, nil); err != nil {
 			return err
@@ -18,6 +20,7 @@ func (o *op) meet() error {
 			return err
 		}
 	}
+	o.met()
 	return nil
 }
 

@@ -5,7 +5,12 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/shm"
 )
+
+// spins is how often a rank looks for a message that its sender stores into memory, before it waits
+// as others do.
+const spins = 1024
 
 // before is the member that a rail of this rank comes from, after the one that it goes to.
 func (t *Team) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
@@ -30,10 +35,31 @@ func (o *op) send(rail int, data []byte) error {
 	if err := o.credit(rail); err != nil {
 		return err
 	}
-	rank, message := t.Member(t.after(rail)), t.sent[rail]
-	at := t.off + t.place(rail, message)
-	binary.NativeEndian.PutUint64(o.word[:], t.ticket(message)<<32|o.sign)
+	message := t.sent[rail]
+	w, at := t.ticket(message)<<32|o.sign, t.place(rail, message)
 	t.sent[rail]++
+	if near := t.ahead[rail]; near != nil {
+		return t.store(near, at, w, data)
+	}
+	return o.post(t.Member(t.after(rail)), t.off+at, w, data)
+}
+
+// store writes a message into the slot of a member. As through a lane, nothing goes to a rank that
+// is dead: that breaks the team.
+func (t *Team) store(slot []byte, at, w uint64, data []byte) error {
+	if e := t.broken.Load(); e != nil {
+		return e
+	}
+	copy(slot[at+wordBytes:], data)
+	shm.OrderStores()
+	*word(slot, at) = w // one store, as of a lane: package fabric/shm, order.go
+	return nil
+}
+
+// post puts a message into a rank's segment.
+func (o *op) post(rank int, at, w uint64, data []byte) error {
+	t := o.t
+	binary.NativeEndian.PutUint64(o.word[:], w)
 	lanes := o.lanes
 	if lanes == nil {
 		lanes = t.teams.lanes
@@ -44,7 +70,7 @@ func (o *op) send(rail int, data []byte) error {
 	}
 	lane := lanes.To(rank)
 	if len(data) > 0 {
-		if err := o.put(lane, rank, at+line, data, true); err != nil {
+		if err := o.put(lane, rank, at+wordBytes, data, true); err != nil {
 			return err
 		}
 	}
@@ -68,14 +94,16 @@ func (o *op) put(lane fabric.Lane, rank int, off uint64, data []byte, isData boo
 // credit waits until the receiver has read enough of a rail's messages for one more.
 func (o *op) credit(rail int) error {
 	t := o.t
+	if t.sent[rail]-t.read[rail] < depth {
+		return nil
+	}
 	w := word(t.mem, t.teams.shape.acks+8*uint64(rail))
 	for {
 		v := atomic.LoadUint64(w)
-		var read uint64
 		if uint32(v>>40) == t.generation {
-			read = v & (1<<40 - 1)
+			t.read[rail] = max(t.read[rail], v&(1<<40-1))
 		}
-		if t.sent[rail]-read < depth {
+		if t.sent[rail]-t.read[rail] < depth {
 			return nil
 		}
 		if err := o.wait(w, v); err != nil {
@@ -89,13 +117,19 @@ func (o *op) credit(rail int) error {
 func (o *op) receive(rail int) ([]byte, error) {
 	t := o.t
 	w, want := t.arrival(rail), t.expected(rail)
-	for {
-		v := atomic.LoadUint64(w)
+	v := atomic.LoadUint64(w)
+	if t.behind[rail] != nil {
+		for n := spins; v>>32 != want && n > 0; n-- {
+			v = atomic.LoadUint64(w)
+		}
+	}
+	for ; ; v = atomic.LoadUint64(w) {
 		if v>>32 == want {
 			if err := o.check(rail, v); err != nil {
 				return nil, err
 			}
-			at := t.place(rail, t.got[rail]) + line
+			shm.OrderLoads()
+			at := t.place(rail, t.got[rail]) + wordBytes
 			return t.mem[at : at+t.teams.shape.chunk], nil
 		}
 		if err := o.wait(w, v); err != nil {
@@ -113,9 +147,23 @@ func (o *op) consumed(rail int) error {
 		return nil
 	}
 	t.acked[rail] = t.got[rail]
+	w, at := uint64(t.generation)<<40|t.got[rail]&(1<<40-1), t.teams.shape.acks+8*uint64(rail)
+	if near := t.behind[rail]; near != nil {
+		return t.store(near, at, w, nil)
+	}
 	// Through the shared lanes always: two lanes could deliver two of these in the wrong order.
-	binary.NativeEndian.PutUint64(o.word[:], uint64(t.generation)<<40|t.got[rail]&(1<<40-1))
-	return t.teams.post(o.ctx, t.Member(t.before(rail)), t.off+t.teams.shape.acks+8*uint64(rail), o.word[:])
+	binary.NativeEndian.PutUint64(o.word[:], w)
+	return t.teams.post(o.ctx, t.Member(t.before(rail)), t.off+at, o.word[:])
+}
+
+// met ends an operation in which each member has sent one message on each rail, without
+// acknowledgements, and has waited until all others had begun it. What was sent before it has been
+// read then, as members do one operation after the other, and both sides of a rail know that.
+func (o *op) met() {
+	t := o.t
+	for r := range t.rails {
+		t.read[r], t.acked[r] = t.sent[r]-1, t.got[r]-1
+	}
 }
 
 // take receives a message into memory that is as long as its data.

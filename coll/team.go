@@ -22,8 +22,10 @@ type Team struct {
 	members    []int32 // ranks of the job; nil: all
 	me, n      int
 	rails      int
-	off        uint64 // of the slot in a segment
-	mem        []byte // the slot in this rank's
+	off        uint64   // of the slot in a segment
+	mem        []byte   // the slot in this rank's
+	ahead      [][]byte // the slot of the member that a rail goes to, where stores reach it; else nil
+	behind     [][]byte // of the one that it comes from
 	turns      turns
 
 	broken atomic.Pointer[BrokenError]
@@ -31,8 +33,10 @@ type Team struct {
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
 	// The rest belongs to who has the turn.
+	op               op       // that runs
 	number           uint64   // of operations begun
-	sent, got, acked []uint64 // messages of each rail: sent, read, and acknowledged as read
+	sent, got, acked []uint64 // messages of each rail: sent, read, and of those the sender knows of
+	read             []uint64 // messages of each rail that its receiver has read, as far as this rank knows
 	agreement        *agreement
 
 	// The rest belongs to who has Teams.mu.
