@@ -13,12 +13,12 @@ import (
 var errClosing = fmt.Errorf("the job is closing: %w", os.ErrClosed)
 
 // Barrier blocks until every member has called it.
-func (t *Team) Barrier(ctx context.Context) error { return t.run(ctx, barrier(""), (*op).meet) }
+func (t *Team) Barrier(ctx context.Context) error { return t.run(ctx, barrier("")) }
 
 // NamedBarrier is Barrier, of which all members must give the same name. Members in a barrier of
 // another name get a *MismatchError.
 func (t *Team) NamedBarrier(ctx context.Context, name string) error {
-	return t.run(ctx, barrier(name), (*op).meet)
+	return t.run(ctx, barrier(name))
 }
 
 // Broadcast copies root's buf into every member's buf. root is a rank of the team. buf is as long
@@ -26,14 +26,14 @@ func (t *Team) NamedBarrier(ctx context.Context, name string) error {
 // theirs, and the team goes on. On root it returns when buf may be changed, which is before the
 // others have it.
 func (t *Team) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return t.broadcast(root, buf, nil, func(c call, do func(*op) error) error { return t.run(ctx, c, do) })
+	return t.broadcast(root, buf, nil, func(c call) error { return t.run(ctx, c) })
 }
 
 // AllGather returns every member's blob, by rank in the team. Lengths may differ. Together they
 // have at most 4 GiB; with more it fails on every member, and the team goes on.
 func (t *Team) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	var tooMuch error
-	err = t.run(ctx, call{kind: KindAllGather}, allGather(mine, &all, &tooMuch))
+	err = t.run(ctx, allGather(mine, nil, &all, &tooMuch))
 	return all, errors.Join(err, tooMuch)
 }
 
@@ -55,37 +55,34 @@ func (x Through) Barrier(ctx context.Context) error { return x.NamedBarrier(ctx,
 func (x Through) NamedBarrier(ctx context.Context, name string) error {
 	c := barrier(name)
 	c.lanes = x.lanes
-	return x.t.run(ctx, c, (*op).meet)
+	return x.t.run(ctx, c)
 }
 
 // Broadcast is Team.Broadcast.
 func (x Through) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return x.t.broadcast(root, buf, x.lanes, func(c call, do func(*op) error) error { return x.t.run(ctx, c, do) })
+	return x.t.broadcast(root, buf, x.lanes, func(c call) error { return x.t.run(ctx, c) })
 }
 
 // AllGather is Team.AllGather.
 func (x Through) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	var tooMuch error
-	err = x.t.run(ctx, call{kind: KindAllGather, lanes: x.lanes}, allGather(mine, &all, &tooMuch))
+	err = x.t.run(ctx, allGather(mine, x.lanes, &all, &tooMuch))
 	return all, errors.Join(err, tooMuch)
 }
 
-// runner is Team.run, or what does the same for an operation that has its turn.
-type runner func(call, func(*op) error) error
-
-func barrier(name string) call { return call{kind: KindBarrier, name: name} }
+func barrier(name string) call { return call{kind: KindBarrier, name: name, do: (*op).meet} }
 
 // broadcast checks and hands the operation to run. The error that only this member has breaks
 // nothing.
-func (t *Team) broadcast(root int, buf []byte, lanes env.Lanes, run runner) error {
+func (t *Team) broadcast(root int, buf []byte, lanes env.Lanes, run func(call) error) error {
 	if root < 0 || root >= t.n {
 		return fmt.Errorf("coll: %w", &fabric.RankError{Op: KindBroadcast.String(), Rank: root, Size: t.n})
 	}
 	var total uint64
-	err := run(call{kind: KindBroadcast, root: root, lanes: lanes}, func(o *op) (err error) {
+	err := run(call{kind: KindBroadcast, root: root, lanes: lanes, do: func(o *op) (err error) {
 		total, err = o.broadcast(buf)
 		return err
-	})
+	}})
 	if err == nil && total != uint64(len(buf)) {
 		err = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)), Root: root, RootLen: total})
 	}
@@ -93,13 +90,13 @@ func (t *Team) broadcast(root int, buf []byte, lanes env.Lanes, run runner) erro
 }
 
 // allGather is the operation. tooMuch is the error that breaks nothing, as all members have it.
-func allGather(mine []byte, all *[][]byte, tooMuch *error) func(*op) error {
-	return func(o *op) (err error) {
+func allGather(mine []byte, lanes env.Lanes, all *[][]byte, tooMuch *error) call {
+	return call{kind: KindAllGather, lanes: lanes, do: func(o *op) (err error) {
 		*all, err = o.gather(mine)
 		if v := (*volumeError)(nil); errors.As(err, &v) {
 			*tooMuch = fmt.Errorf("coll: %v: %w", KindAllGather, err)
 			return nil
 		}
 		return err
-	}
+	}}
 }

@@ -49,6 +49,7 @@ type call struct {
 	root  int
 	name  string
 	lanes env.Lanes // nil: the shared ones
+	do    func(*op) error
 }
 
 // op is an operation that runs. A team has one at a time.
@@ -73,7 +74,7 @@ type flight struct {
 }
 
 // run does an operation in the caller's goroutine.
-func (t *Team) run(ctx context.Context, c call, do func(*op) error) error {
+func (t *Team) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
@@ -86,12 +87,11 @@ func (t *Team) run(ctx context.Context, c call, do func(*op) error) error {
 		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
 	}
 	defer t.turns.unlock()
-	return t.perform(ctx, c, do)
+	return t.perform(ctx, c)
 }
 
-// perform does an operation whose turn it is. do stays on the stack of the caller, as nothing here
-// keeps it.
-func (t *Team) perform(ctx context.Context, c call, do func(*op) error) error {
+// perform does an operation whose turn it is.
+func (t *Team) perform(ctx context.Context, c call) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
@@ -100,7 +100,7 @@ func (t *Team) perform(ctx context.Context, c call, do func(*op) error) error {
 	o.call, o.ctx, o.number, o.mute = c, ctx, t.number, false
 	defer func() { o.call, o.ctx = call{}, nil }()
 	o.sign = signature(c.kind, o.number, c.root, c.name)
-	err := do(o)
+	err := c.do(o)
 	if err == nil {
 		err = o.settle(ctx)
 	}

@@ -25,21 +25,21 @@ type Pending struct {
 // when it had not begun.
 func (t *Team) StartBarrier(ctx context.Context) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, KindBarrier, func(run runner) error { return run(barrier(""), (*op).meet) })
+	return p.start(t, ctx, KindBarrier, func(run func(call) error) error { return run(barrier("")) })
 }
 
 // StartBroadcast starts Team.Broadcast, as StartBarrier does.
 func (t *Team) StartBroadcast(ctx context.Context, root int, buf []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, KindBroadcast, func(run runner) error { return t.broadcast(root, buf, nil, run) })
+	return p.start(t, ctx, KindBroadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
 }
 
 // StartAllGather starts Team.AllGather, as StartBarrier does. Blobs has the result.
 func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, KindAllGather, func(run runner) error {
+	return p.start(t, ctx, KindAllGather, func(run func(call) error) error {
 		var tooMuch error
-		err := run(call{kind: KindAllGather}, allGather(mine, &p.all, &tooMuch))
+		err := run(allGather(mine, nil, &p.all, &tooMuch))
 		return errors.Join(err, tooMuch)
 	})
 }
@@ -47,7 +47,7 @@ func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
-func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run runner) error) *Pending {
+func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run func(call) error) error) *Pending {
 	if err := t.teams.enter(); err != nil {
 		p.end(err)
 		return p
@@ -61,7 +61,7 @@ func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run run
 			return
 		}
 		defer t.turns.unlock()
-		p.end(do(func(c call, do func(*op) error) error { return t.perform(ctx, c, do) }))
+		p.end(do(func(c call) error { return t.perform(ctx, c) }))
 	})
 	return p
 }

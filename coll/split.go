@@ -20,13 +20,13 @@ const Undefined = math.MinInt
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
 	var none error
-	err = t.run(ctx, call{kind: KindSplit}, func(o *op) (err error) {
+	err = t.run(ctx, call{kind: KindSplit, do: func(o *op) (err error) {
 		made, err = o.split(color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
 			none, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
 		}
 		return err
-	})
+	}})
 	return made, errors.Join(err, none)
 }
 
@@ -215,7 +215,7 @@ func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
 	}
-	return t.run(ctx, call{kind: KindFree}, func(o *op) error {
+	return t.run(ctx, call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
 		if err := t.teams.flush(o.ctx); err != nil {
@@ -226,7 +226,7 @@ func (t *Team) Free(ctx context.Context) error {
 		}
 		t.end("freed", func(s *slot) { s.taken = false })
 		return nil
-	})
+	}})
 }
 
 // Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
