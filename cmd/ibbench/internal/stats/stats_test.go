@@ -131,3 +131,17 @@ func TestMedianIsTheMiddle(t *testing.T) {
 		}
 	}
 }
+
+// The places are those of tables of order statistics (for example David and Nagaraja 2003).
+func TestTheIntervalOfAMedianIsBetweenTwoFigures(t *testing.T) {
+	for n, k := range map[int]int{5: 0, 6: 1, 8: 1, 9: 2, 12: 3, 20: 6, 21: 6, 101: 41} {
+		var v []float64
+		for i := range n {
+			v = append(v, float64(n-i)) // 1 to n
+		}
+		low, high, ok := MedianInterval(v)
+		if ok != (k > 0) || low != float64(k) || ok && high != float64(n+1-k) {
+			t.Errorf("of %d: %v to %v, %v; want %d to %d", n, low, high, ok, k, n+1-k)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+//go:build !race && !debug
+
+package coll_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+)
+
+// What runs often allocates nothing, on no member.
+func TestShortOperationsAllocateNothing(t *testing.T) {
+	const runs = 2000
+	for _, n := range []int{2, 3} {
+		onSHM(t, n, coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) (failed error) {
+			for _, c := range []struct {
+				name string
+				once func() error
+			}{
+				{"barrier", func() error { return all.Barrier(ctx) }},
+				{"named barrier", func() error { return all.NamedBarrier(ctx, "step") }},
+			} {
+				once := func() {
+					if err := c.once(); err != nil {
+						failed = err
+					}
+				}
+				if all.Rank() > 0 { // as often as AllocsPerRun does
+					for range runs + 1 {
+						once()
+					}
+				} else if allocs := testing.AllocsPerRun(runs, once); allocs != 0 {
+					failed = fmt.Errorf("%d members, %s: %v allocations", n, c.name, allocs)
+				}
+			}
+			return failed
+		})
+	}
+}
