@@ -13,7 +13,7 @@ import (
 
 // What runs often allocates nothing, on no member.
 func TestShortOperationsAllocateNothing(t *testing.T) {
-	const runs = 2000
+	const runs = 500
 	for _, n := range []int{2, 3} {
 		onSHM(t, n, coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) (failed error) {
 			for _, c := range []struct {

@@ -12,7 +12,7 @@ type MPI struct {
 	Errors  int64    `json:"errors"`
 	Result  Result   `json:"result"` // medians of the rounds
 	Rounds  []Round  `json:"rounds"`
-	// Interval of 95 % confidence of the ratio of p50, the median of the rounds; nil with fewer than 6.
+	// Interval of 95 % confidence of the median ratio of p50; nil with fewer than 6 rounds.
 	Interval []float64 `json:"interval,omitempty"`
 }
 
