@@ -27,6 +27,8 @@ type Team struct {
 	turns      turns
 
 	broken atomic.Pointer[BrokenError]
+	paired atomic.Bool            // messages went to others than neighbours
+	found  atomic.Bool            // an operation here found out what broke it
 	told   atomic.Bool            // the others know, or need not be told from here
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
@@ -34,6 +36,7 @@ type Team struct {
 	number           uint64   // of operations begun
 	sent, got, acked []uint64 // messages of each rail: sent, read, and acknowledged as read
 	agreement        *agreement
+	pairs            *pairs // nil before the first operation that needs them
 
 	// The rest belongs to who has Teams.mu.
 	parent *Team        // that was split, of a team which this rank declined; nil else
@@ -150,8 +153,8 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 	case errors.As(cause, &mismatch):
 		e.Reason = Mismatched
 	}
-	if t.known() == nil {
-		t.broken.CompareAndSwap(nil, e)
+	if t.known() == nil && t.broken.CompareAndSwap(nil, e) {
+		t.found.Store(true)
 	}
 	t.tell()
 	return t.broken.Load()
@@ -159,10 +162,11 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
 // did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, who may be the only ones to find out.
+// from or to, or that found it by a message of a pair, who may be the only ones to find out.
 func (t *Team) tell() {
 	e := t.broken.Load()
-	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
+	heard := !t.neighbour(t.Index(e.Rank)) && !(t.paired.Load() && t.found.Load())
+	if e.Reason == Died && heard || t.told.Swap(true) {
 		return
 	}
 	off := uint64(brokenWord)
