@@ -16,12 +16,15 @@ func TestShortOperationsAllocateNothing(t *testing.T) {
 	const runs = 500
 	for _, n := range []int{2, 3} {
 		onSHM(t, n, coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) (failed error) {
+			one, to, from := make([]float64, 1), make([]int64, n), make([]int64, n)
 			for _, c := range []struct {
 				name string
 				once func() error
 			}{
 				{"barrier", func() error { return all.Barrier(ctx) }},
 				{"named barrier", func() error { return all.NamedBarrier(ctx, "step") }},
+				{"all-reduce of 8 bytes", func() error { return coll.AllReduce(ctx, all, one, coll.Sum) }},
+				{"all-to-all of 8 bytes", func() error { return coll.AllToAll(ctx, all, to, from) }},
 			} {
 				once := func() {
 					if err := c.once(); err != nil {

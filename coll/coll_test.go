@@ -52,7 +52,7 @@ func newWorld(t *testing.T, cfg sim.Config, c coll.Config) *envtest.World {
 }
 
 // onSHM runs it on ranks that share memory.
-func onSHM(t *testing.T, n int, c coll.Config, f program) {
+func onSHM(t testing.TB, n int, c coll.Config, f program) {
 	t.Helper()
 	spec, err := coll.Spec(n, c)
 	if err != nil {

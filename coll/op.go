@@ -21,6 +21,13 @@ const (
 	KindSplit
 	KindFree
 	KindShrink
+	KindReduce
+	KindAllReduce
+	KindScan
+	KindExScan
+	KindAllToAll
+	KindScatter
+	KindGather
 )
 
 func (k Kind) String() string {
@@ -39,6 +46,20 @@ func (k Kind) String() string {
 		return "free"
 	case KindShrink:
 		return "shrink"
+	case KindReduce:
+		return "reduce"
+	case KindAllReduce:
+		return "all-reduce"
+	case KindScan:
+		return "scan"
+	case KindExScan:
+		return "exclusive scan"
+	case KindAllToAll:
+		return "all-to-all"
+	case KindScatter:
+		return "scatter"
+	case KindGather:
+		return "gather"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -50,6 +71,7 @@ type call struct {
 	name  string
 	lanes env.Lanes // nil: the shared ones
 	do    func(*op) error
+	data  *payload // of an operation on typed data; nil else
 }
 
 // op is an operation that runs. A team has one at a time.
@@ -173,7 +195,7 @@ func (o *op) compare() error {
 			return err
 		}
 	}
-	return nil
+	return o.comparePairs()
 }
 
 // check compares the operation of a message with this one.
@@ -181,9 +203,13 @@ func (o *op) check(rail int, w uint64) error {
 	if w&(1<<32-1) == o.sign {
 		return nil
 	}
+	return o.mismatch(o.t.before(rail), Kind(w>>28&15))
+}
+
+// mismatch says that a member is in another operation.
+func (o *op) mismatch(with int, in Kind) error {
 	t := o.t
-	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number,
-		Peer: t.Member(t.before(rail)), PeerOp: Kind(w >> 28 & 15)}
+	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number, Peer: t.Member(with), PeerOp: in}
 }
 
 // settle waits until the sources of puts may change.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 )
 
 // meet is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every member sends a
@@ -33,10 +32,7 @@ func (o *op) broadcast(buf []byte) (total uint64, err error) {
 	t, chunk := o.t, int(o.t.teams.shape.chunk)
 	me := (t.me - o.root + t.n) % t.n // the root is 0 in the tree
 	// A node's children differ from it in one bit below its lowest set bit, its parent in that.
-	low := bits.TrailingZeros(uint(me))
-	if me == 0 {
-		low = t.rails
-	}
+	low := t.lowest(me)
 	var first []byte
 	if me == 0 {
 		total = uint64(len(buf))

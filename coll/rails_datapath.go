@@ -2,6 +2,7 @@ package coll
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -193,4 +194,13 @@ func (o *op) exchange(rail int, out, in []byte) error {
 		}
 	}
 	return nil
+}
+
+// lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent, or
+// from it. Those below are to children. The root's are all.
+func (t *Team) lowest(v int) int {
+	if v == 0 {
+		return t.rails
+	}
+	return bits.TrailingZeros(uint(v))
 }

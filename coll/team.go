@@ -29,6 +29,8 @@ type Team struct {
 	turns      turns
 
 	broken atomic.Pointer[BrokenError]
+	paired atomic.Bool            // messages went to others than neighbours
+	found  atomic.Bool            // an operation here found out what broke it
 	told   atomic.Bool            // the others know, or need not be told from here
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
@@ -38,6 +40,7 @@ type Team struct {
 	sent, got, acked []uint64 // messages of each rail: sent, read, and of those the sender knows of
 	read             []uint64 // messages of each rail that its receiver has read, as far as this rank knows
 	agreement        *agreement
+	pairs            *pairs // nil before the first operation that needs them
 
 	// The rest belongs to who has Teams.mu.
 	parent *Team        // that was split, of a team which this rank declined; nil else
@@ -154,8 +157,8 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 	case errors.As(cause, &mismatch):
 		e.Reason = Mismatched
 	}
-	if t.known() == nil {
-		t.broken.CompareAndSwap(nil, e)
+	if t.known() == nil && t.broken.CompareAndSwap(nil, e) {
+		t.found.Store(true)
 	}
 	t.tell()
 	return t.broken.Load()
@@ -163,10 +166,11 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
 // did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, who may be the only ones to find out.
+// from or to, or that found it by a message of a pair, who may be the only ones to find out.
 func (t *Team) tell() {
 	e := t.broken.Load()
-	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
+	heard := !t.neighbour(t.Index(e.Rank)) && !(t.paired.Load() && t.found.Load())
+	if e.Reason == Died && heard || t.told.Swap(true) {
 		return
 	}
 	off := uint64(brokenWord)

@@ -8,6 +8,7 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/coll"
 )
 
 // collectives is one rank's part in a point of collective operations. The peer of ibbench coll
@@ -59,10 +60,10 @@ func (c *collectives) prepare() {
 		c.once = func() error { return team.Barrier(ctx) }
 	case plan.AllReduce:
 		c.sum = make([]float64, size/8)
-		c.once = func() error { return nil }
+		c.once = func() error { return coll.AllReduce(ctx, team, c.sum, coll.Sum) }
 	case plan.AllToAll:
 		c.in, c.out = make([]byte, size*team.Size()), make([]byte, size*team.Size())
-		c.once = func() error { return nil }
+		c.once = func() error { return coll.AllToAll(ctx, team, c.out, c.in) }
 	case plan.Bcast:
 		c.out = make([]byte, size)
 		c.once = func() error { return team.Broadcast(ctx, 0, c.out) }
