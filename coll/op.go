@@ -100,12 +100,11 @@ func (t *Team) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
-	if err := t.teams.admit(c.kind.String()); err != nil {
+	if err := t.teams.admit(c.kind); err != nil {
 		return err
 	}
 	defer t.teams.leave()
-	turn := t.turns.join()
-	if err := turn.wait(ctx); err != nil {
+	if err := t.turns.lock(ctx); err != nil {
 		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
 	}
 	defer t.turns.unlock()
@@ -120,13 +119,13 @@ func (t *Team) perform(ctx context.Context, c call) error {
 	t.number++
 	o := &t.op
 	o.call, o.ctx, o.number, o.mute = c, ctx, t.number, false
-	defer func() { o.call, o.ctx = call{}, nil }()
 	o.sign = signature(c.kind, o.number, c.root, c.name)
 	err := c.do(o)
-	if err == nil {
+	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		o.forget()
 		if learned := t.teams.learned; learned != nil {
 			learned()
 		}
@@ -135,8 +134,12 @@ func (t *Team) perform(ctx context.Context, c call) error {
 	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
 	// What is on its way ends by itself: the network's tries are finite.
 	_ = o.land(context.WithoutCancel(ctx))
+	o.forget()
 	return err
 }
+
+// forget lets go of what is the caller's.
+func (o *op) forget() { o.ctx, o.lanes, o.data = nil, nil, nil }
 
 // numberBits are those of an operation's number in a message. A member is ahead of another by at
 // most depth operations for each rail, hence far less.
@@ -187,8 +190,9 @@ func (o *op) look() error {
 // compare finds a message of another operation with this one's number, on whatever rail.
 func (o *op) compare() error {
 	for r := range o.t.rails {
-		w := atomic.LoadUint64(o.t.arrival(r))
-		if w>>32 != o.t.expected(r) || w>>16&numberBits != o.number&numberBits {
+		rail := &o.t.rail[r]
+		w := atomic.LoadUint64(word(o.t.mem, o.t.place(rail, rail.got)))
+		if w>>32 != o.t.ticket(rail.got) || w>>16&numberBits != o.number&numberBits {
 			continue
 		}
 		if err := o.check(r, w); err != nil {

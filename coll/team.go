@@ -22,10 +22,8 @@ type Team struct {
 	members    []int32 // ranks of the job; nil: all
 	me, n      int
 	rails      int
-	off        uint64   // of the slot in a segment
-	mem        []byte   // the slot in this rank's
-	ahead      [][]byte // the slot of the member that a rail goes to, where stores reach it; else nil
-	behind     [][]byte // of the one that it comes from
+	off        uint64 // of the slot in a segment
+	mem        []byte // the slot in this rank's
 	turns      turns
 
 	broken atomic.Pointer[BrokenError]
@@ -35,12 +33,11 @@ type Team struct {
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
 	// The rest belongs to who has the turn.
-	op               op       // that runs
-	number           uint64   // of operations begun
-	sent, got, acked []uint64 // messages of each rail: sent, read, and of those the sender knows of
-	read             []uint64 // messages of each rail that its receiver has read, as far as this rank knows
-	agreement        *agreement
-	pairs            *pairs // nil before the first operation that needs them
+	op        op     // that runs
+	number    uint64 // of operations begun
+	rail      []rail
+	agreement *agreement
+	pairs     *pairs // nil before the first operation that needs them
 
 	// The rest belongs to who has Teams.mu.
 	parent *Team        // that was split, of a team which this rank declined; nil else

@@ -144,12 +144,13 @@ func (m *Teams) Close() error {
 	return err
 }
 
-// admit is asked before an operation that blocks: it refuses callers that may not wait.
-func (m *Teams) admit(kind string) error {
-	lockrank.CheckCommunication(kind)
+// admit is asked before an operation that blocks: it refuses callers that may not wait. what is
+// the operation, for the error.
+func (m *Teams) admit(what any) error {
+	lockrank.CheckCommunication("collective operation")
 	if m.check != nil {
 		if err := m.check(); err != nil {
-			return fmt.Errorf("coll: %s: %w", kind, err)
+			return fmt.Errorf("coll: %v: %w", what, err)
 		}
 	}
 	return m.enter()
@@ -185,15 +186,14 @@ func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *T
 	}
 	base := uint64(slot) * m.shape.slot
 	rails := railsOf(n)
-	counts := make([]uint64, 4*rails)
 	t := &Team{teams: m, slot: slot, generation: generation, members: members, me: me, n: n, rails: rails,
-		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot],
-		sent: counts[:rails], got: counts[rails : 2*rails], acked: counts[2*rails : 3*rails], read: counts[3*rails:]}
+		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot], rail: make([]rail, rails)}
 	t.turns.host = m.env.Host()
 	t.op.t, t.op.looks = t, t.op.look
-	for r := range rails {
-		t.ahead = append(t.ahead, m.near(t.Member(t.after(r)), t.off))
-		t.behind = append(t.behind, m.near(t.Member(t.before(r)), t.off))
+	for i := range t.rail {
+		r := &t.rail[i]
+		r.ahead, r.behind = m.near(t.Member(t.after(i)), t.off), m.near(t.Member(t.before(i)), t.off)
+		r.begin = m.shape.entries + uint64(i)*depth*m.shape.entry
 	}
 	m.mu.Lock()
 	m.open[t] = struct{}{}
