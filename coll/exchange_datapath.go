@@ -100,7 +100,7 @@ func gatherAll(o *op) error {
 	if short := t.n*n <= t.teams.shape.short; short {
 		all := t.desk()[:t.n*n]
 		copy(all, d.src.mem)
-		if err := o.bruck(all, func(k int) uint64 { return uint64(k * n) }); err != nil {
+		if err := o.bruckEqual(all, n); err != nil {
 			return err
 		}
 		for k := range t.n {

@@ -125,7 +125,7 @@ func (o *op) gatherEqual(mine []byte) ([]byte, error) {
 	t, n := o.t, len(mine)
 	blobs := make([]byte, t.n*n)
 	copy(blobs, mine)
-	if err := o.bruck(blobs, func(k int) uint64 { return uint64(k * n) }); err != nil {
+	if err := o.bruckEqual(blobs, n); err != nil {
 		return nil, err
 	}
 	all := make([]byte, 0, len(blobs))
@@ -134,6 +134,20 @@ func (o *op) gatherEqual(mine []byte) ([]byte, error) {
 		all = append(all, blobs[k*n:(k+1)*n]...)
 	}
 	return all, nil
+}
+
+// bruckEqual is bruck for blobs of n bytes. Where each rail has one message it is, like meet,
+// without acknowledgements.
+func (o *op) bruckEqual(blobs []byte, n int) error {
+	single := n > 0 && uint64(len(blobs)) <= o.t.teams.shape.chunk
+	o.mute = o.mute || single
+	if err := o.bruck(blobs, func(k int) uint64 { return uint64(k * n) }); err != nil {
+		return err
+	}
+	if single {
+		o.met()
+	}
+	return nil
 }
 
 // bruck fills blobs, which begins with this member's own, with those of the members before it, the

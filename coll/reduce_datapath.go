@@ -22,6 +22,8 @@ func (o *op) reduceTo(root int) error {
 		return o.meet() // which finds mistakes
 	case t.n == 1:
 		return nil
+	case t.n == 2 && root < 0 && uint64(len(buf)) <= s.chunk && len(buf) <= s.short/2:
+		return o.reduceTwo(buf)
 	case t.n*len(buf) <= s.short:
 		return o.reduceGathered(root, buf)
 	case o.data.size > o.unit():
@@ -78,6 +80,35 @@ func (o *op) fold(dst, src []byte) (err error) {
 
 var errExited = errors.New("the function of a reduction ended its goroutine")
 
+// reduceTwo is reduceGathered of two members and one message each: what arrives is reduced where it
+// lies.
+func (o *op) reduceTwo(buf []byte) error {
+	o.mute = true
+	if err := o.send(0, buf); err != nil {
+		return err
+	}
+	other, err := o.receive(0)
+	if err != nil {
+		return err
+	}
+	other = other[:len(buf)]
+	if len(o.flights) > 0 { // of buf, which changes now
+		if err := o.settle(o.ctx); err != nil {
+			return err
+		}
+	}
+	if o.t.me == 0 {
+		err = o.fold(buf, other)
+	} else if err = o.fold(other, buf); err == nil {
+		copy(buf, other)
+	}
+	if err == nil {
+		err = o.consumed(0)
+	}
+	o.met()
+	return err
+}
+
 // reduceGathered has each member, or root, reduce the data of all, in the order of ranks.
 func (o *op) reduceGathered(root int, buf []byte) error {
 	t, n := o.t, len(buf)
@@ -85,7 +116,7 @@ func (o *op) reduceGathered(root int, buf []byte) error {
 	from := t.me // blocks are those of the members before it
 	if root < 0 {
 		copy(all, buf)
-		if err := o.bruck(all, func(k int) uint64 { return uint64(k * n) }); err != nil {
+		if err := o.bruckEqual(all, n); err != nil {
 			return err
 		}
 	} else {
@@ -169,7 +200,7 @@ func (o *op) gatherWhole(buf []byte, f func(all []byte) error) error {
 	}
 	all := make([]byte, t.n*n)
 	copy(all, buf)
-	if err := o.bruck(all, func(k int) uint64 { return uint64(k * n) }); err != nil {
+	if err := o.bruckEqual(all, n); err != nil {
 		return errors.Join(err, o.land(context.WithoutCancel(o.ctx))) // they are read until then
 	}
 	if err := o.settle(o.ctx); err != nil {
