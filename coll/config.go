@@ -55,7 +55,7 @@ type shape struct {
 	entry                        uint64 // bytes
 	slot                         uint64 // bytes
 
-	grants, arrivals       uint64 // words of pairs
+	grants, arrivals, refs uint64 // words of pairs
 	places, panes, scratch uint64 // where these begin
 	place, pane, desk      uint64 // bytes of a place, a pane, and all of scratch
 	short, long            int    // Config.Short and Long
@@ -113,7 +113,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
 	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
 	s.arrivals = s.grants + roundUp(8*uint64(size))
-	s.entries = s.arrivals + roundUp(8*uint64(size))
+	s.refs = s.arrivals + roundUp(8*uint64(size))
+	s.entries = s.refs + roundUp(8*uint64(size))
 	s.places = s.entries + s.entry*uint64(depth*s.rails)
 	s.place = uint64(cfg.WindowBytes/8) &^ (line - 1)
 	s.pane = s.place

@@ -32,6 +32,8 @@ func (o *op) reduceTo(root int) error {
 		return err
 	}
 	switch {
+	case near.pids != nil && root < 0:
+		return o.reducePulled(near, buf)
 	case near.all || near.mixed && len(buf) >= t.n*s.long && len(near.leaders)*s.long <= int(s.pane):
 		return o.reduceMapped(near, buf, root)
 	case len(buf) >= t.n*s.long:
