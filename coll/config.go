@@ -23,11 +23,11 @@ type Config struct {
 	WindowBytes int
 	// Short is how many bytes all members' data may have together for operations on it to take the
 	// least number of messages: reductions gather it all, all-to-all passes blocks on; 1 byte to
-	// WindowBytes, default 16 KiB or an eighth of WindowBytes, whichever is less.
+	// WindowBytes, default 8 KiB or an eighth of WindowBytes, whichever is less.
 	Short int
 	// Long is how many bytes each member's share of a reduction has at least, in bytes of its buffer
 	// over members, for the members to reduce one share each; 1 byte and more, default 1 KiB. Below
-	// that reductions go up a tree.
+	// that reductions go up a tree. docs/collectives.md has what these defaults were measured with.
 	Long int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
 	Check func() error
@@ -42,7 +42,7 @@ const (
 	minChunk = 64      // bytes of data of a message
 	line     = 64      // bytes of a cache line
 	places   = 4       // where messages of pairs arrive, in a slot
-	panes    = 3       // of a slot, each with a piece of what mapped members reduce
+	panes    = 5       // of a slot, each with a piece of what mapped members reduce
 
 	wordBytes = 8 // of a message, in front of its data: short data shares its cache line
 )
@@ -57,10 +57,10 @@ type shape struct {
 	entry                        uint64 // bytes
 	slot                         uint64 // bytes
 
-	grants, arrivals       uint64 // words of pairs
+	grants, arrivals, refs uint64 // words of pairs
 	places, panes, scratch uint64 // where these begin
 	place, pane, desk      uint64 // bytes of a place, a pane, and all of scratch
-	short, long            int    // Config.Short and Long
+	short, long            int    // of Config
 }
 
 // withDefaults fills in what is 0 and checks the rest.
@@ -75,7 +75,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.WindowBytes = 4 * c.SlotBytes
 	}
 	if c.Short == 0 {
-		c.Short = min(16<<10, c.WindowBytes/8)
+		c.Short = min(8<<10, c.WindowBytes/8)
 	}
 	if c.Long == 0 {
 		c.Long = 1 << 10
@@ -115,7 +115,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
 	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
 	s.arrivals = s.grants + roundUp(8*uint64(size))
-	s.entries = s.arrivals + roundUp(8*uint64(size))
+	s.refs = s.arrivals + roundUp(8*uint64(size))
+	s.entries = s.refs + roundUp(8*uint64(size))
 	s.places = s.entries + s.entry*uint64(depth*s.rails)
 	s.place = uint64(cfg.WindowBytes/8) &^ (line - 1)
 	s.pane = s.place

@@ -18,10 +18,16 @@ func exchangeAll(o *op) error {
 	case !d.varies && len(d.src.mem) <= t.teams.shape.short:
 		return o.passOn()
 	}
-	copy(d.dst.of(t.me), d.src.of(t.me))
 	if t.n == 1 {
+		copy(d.dst.mem, d.src.mem)
 		return nil
 	}
+	if near, pulls, err := o.pulls(); err != nil {
+		return err
+	} else if pulls {
+		return o.pullBlocks(near, &d.dst, d.src.of)
+	}
+	copy(d.dst.of(t.me), d.src.of(t.me))
 	next := (t.me + t.n - 1) % t.n
 	if err := o.expect(next, len(d.dst.of(next))); err != nil {
 		return err
@@ -107,6 +113,11 @@ func gatherAll(o *op) error {
 			copy(d.dst.of((t.me-k+t.n)%t.n), all[k*n:(k+1)*n])
 		}
 		return o.settle(o.ctx) // the desk is used again
+	}
+	if near, pulls, err := o.pulls(); err != nil {
+		return err
+	} else if pulls {
+		return o.pullBlocks(near, &d.dst, func(int) []byte { return d.src.mem })
 	}
 	copy(d.dst.of(t.me), d.src.mem)
 	for r := range t.rails {

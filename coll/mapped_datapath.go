@@ -5,32 +5,77 @@ import (
 	"sync/atomic"
 )
 
-// reduceMapped reduces in memory that all members of a host have mapped, piece by piece. Each lays
-// its piece out in a pane of its own slot, reduces its share of all panes, in the order of ranks,
-// into the first member's pane, and copies the result from there. So bytes are copied once on their
-// way to others, and once back. Where there are several hosts their first members put the pieces
-// together, which they hold then, before the others copy them.
+// reduceMapped reduces in memory that all members have mapped, piece by piece. Each lays its piece
+// out in a pane of its own slot, reduces its share of all panes, in the order of ranks, into the
+// first member's pane, and copies the result from there. So bytes are copied once on their way to
+// others, and once back. root gets the result; -1: all do.
 //
-// A member tells the others, in the words of pairs, that its piece is laid out, and then that its
-// share is reduced. It lays out a piece while others reduce the one before: when all have reduced a
-// piece they have copied the one before it, so three panes are enough.
+// Each member tells the others, in the words of pairs, that it has laid out a piece, and that its
+// share of one is reduced: of pieces 0, 1, 0, 2, 1, 3, 2 and so on, so that nobody waits for what
+// was just done. Who has reduced its share of a piece has copied the second one before it. When all
+// have, one lays out the third one behind it: so there are five panes, of which no two in use are
+// the same.
 func (o *op) reduceMapped(near *near, buf []byte, root int) error {
-	t, d, p := o.t, o.data, o.t.channels()
-	unit := d.whole(t.teams.shape.pane)
-	o.lay(near, buf[:min(unit, len(buf))], p.laid, root)
-	if err := o.signalled(near, -1); err != nil {
-		return err
-	}
-	for len(buf) > 0 {
-		c := buf[:min(unit, len(buf))]
-		buf = buf[len(c):]
-		if len(buf) > 0 {
-			o.lay(near, buf[:min(unit, len(buf))], p.laid+1, root)
+	p, unit := o.t.channels(), o.data.whole(o.t.teams.shape.pane)
+	count := (len(buf) + unit - 1) / unit
+	piece := func(i int) []byte { return buf[i*unit : min((i+1)*unit, len(buf))] }
+	begin := p.laid
+	p.laid += uint64(count)
+	o.lay(near, piece(0), begin, root)
+	for i := range count + 1 {
+		if i+1 < count {
+			o.lay(near, piece(i+1), begin+uint64(i+1), root)
 		}
-		if err := o.reducePanes(near, c, root, len(buf) > 0); err != nil {
+		if i < count {
+			if err := o.signalled(near); err != nil {
+				return err
+			}
+			if err := o.reducePane(near, piece(i), begin+uint64(i), root); err != nil {
+				return err
+			}
+			o.signal(near, nobody)
+		}
+		if i > 0 {
+			if err := o.signalled(near); err != nil {
+				return err
+			}
+			o.copyBack(near, piece(i-1), begin+uint64(i-1), root)
+		}
+	}
+	return nil
+}
+
+// reduceHosts does so on each host, whose first members then put their pieces together over the
+// network before the others copy them.
+func (o *op) reduceHosts(near *near, buf []byte, root int) error {
+	p, g := o.t.channels(), near.group
+	leaders := view{list: near.leaders, m: len(near.leaders), me: slices.Index(near.leaders, o.t.me)}
+	for c := range slices.Chunk(buf, o.data.whole(o.t.teams.shape.pane)) {
+		p.laid++
+		o.lay(near, c, p.laid, root)
+		if err := o.signalled(near); err != nil {
 			return err
 		}
-		p.laid++
+		if err := o.reducePane(near, c, p.laid, root); err != nil {
+			return err
+		}
+		if g.me > 0 {
+			o.signal(near, 0)
+			if err := o.arrived(g.at(0)); err != nil {
+				return err
+			}
+		} else {
+			if err := o.signalled(near); err != nil {
+				return err
+			}
+			if err := o.reduceShares(leaders, o.pane(near, 0, p.laid, len(c)), -1); err != nil {
+				return err
+			}
+			o.signal(near, nobody)
+		}
+		if root < 0 || root == o.t.me {
+			copy(c, o.pane(near, 0, p.laid, len(c)))
+		}
 	}
 	return nil
 }
@@ -42,12 +87,10 @@ func (o *op) pane(near *near, i int, piece uint64, n int) []byte {
 	return near.slots[i][at : at+uint64(n)]
 }
 
-// direct reports whether this member reduces its share in its buffer, which is where the result
-// goes.
-func (near *near) direct(root int) bool { return near.group.me == 0 && root < 0 }
+// inPlace reports whether this member reduces its share in its buffer.
+func (near *near) inPlace(root int) bool { return near.group.me == 0 && root < 0 }
 
-// lay lays a piece out for the others: what they reduce, and what this member does not read from
-// its buffer.
+// lay lays a piece out for the others, but this member's share, unless that is where it is reduced.
 func (o *op) lay(near *near, c []byte, piece uint64, root int) {
 	g := near.group
 	mine := o.pane(near, g.me, piece, len(c))
@@ -57,17 +100,16 @@ func (o *op) lay(near *near, c []byte, piece uint64, root int) {
 	}
 	copy(mine[:from], c[:from])
 	copy(mine[to:], c[to:])
-	o.signal(near, -1)
+	o.signal(near, nobody)
 }
 
-// reducePanes reduces the piece that all have laid out, and gets the result. Where there are more
-// the next one is laid out by all then.
-func (o *op) reducePanes(near *near, c []byte, root int, more bool) error {
-	g, piece := near.group, o.t.pairs.laid
+// reducePane reduces this member's share of a piece that all have laid out.
+func (o *op) reducePane(near *near, c []byte, piece uint64, root int) error {
+	g := near.group
 	from, to := o.data.share(len(c), g.me, g.m)
-	result := o.pane(near, 0, piece, len(c))
-	acc := result[from:to]
-	if near.direct(root) {
+	result := o.pane(near, 0, piece, len(c))[from:to]
+	acc := result
+	if near.inPlace(root) {
 		acc = c[from:to]
 	}
 	for i := 1; i < g.m; i++ {
@@ -79,57 +121,29 @@ func (o *op) reducePanes(near *near, c []byte, root int, more bool) error {
 			return err
 		}
 	}
-	if near.direct(root) {
-		copy(result[from:to], acc)
-	}
-	if near.all {
-		o.signal(near, -1)
-	} else if g.me > 0 {
-		o.signal(near, 0)
-	}
-	if more {
-		if err := o.signalled(near, -1); err != nil { // this was before what is waited for below
-			return err
-		}
-	}
-	if near.all || g.me == 0 {
-		if err := o.signalled(near, -1); err != nil {
-			return err
-		}
-	}
-	if !near.all {
-		if err := o.throughLeader(near, result); err != nil {
-			return err
-		}
-	}
-	switch {
-	case root >= 0 && root != o.t.me:
-	case near.all && near.direct(root):
-		copy(c[to:], result[to:])
-	default:
-		copy(c, result)
+	if near.inPlace(root) {
+		copy(result, acc)
 	}
 	return nil
 }
 
-// throughLeader has the first member of the host put its piece together with those of other hosts.
-func (o *op) throughLeader(near *near, result []byte) error {
-	if near.group.me > 0 {
-		return o.signalled(near, 0)
+// copyBack gets the result of a piece that all have reduced their shares of.
+func (o *op) copyBack(near *near, c []byte, piece uint64, root int) {
+	if root >= 0 && root != o.t.me {
+		return
 	}
-	leaders := view{list: near.leaders, m: len(near.leaders), me: slices.Index(near.leaders, o.t.me)}
-	if err := o.reduceShares(leaders, result, -1); err != nil {
-		return err
+	has := 0
+	if near.inPlace(root) {
+		_, has = o.data.share(len(c), 0, near.group.m)
 	}
-	o.signal(near, -1)
-	return nil
+	copy(c[has:], o.pane(near, 0, piece, len(c))[has:])
 }
 
-// signal counts a message to a member of the host, or to all others (-1).
+// signal counts a message to a member of the host, or to all others (nobody).
 func (o *op) signal(near *near, to int) {
 	t, p, g := o.t, o.t.pairs, near.group
 	for i := range g.m {
-		if i == g.me || to >= 0 && i != to {
+		if i == g.me || to != nobody && i != to {
 			continue
 		}
 		member := g.at(i)
@@ -139,11 +153,11 @@ func (o *op) signal(near *near, to int) {
 	}
 }
 
-// signalled waits for that from a member of the host, or from all others.
-func (o *op) signalled(near *near, from int) error {
+// signalled waits for that from all others of the host.
+func (o *op) signalled(near *near) error {
 	g := near.group
 	for i := range g.m {
-		if i == g.me || from >= 0 && i != from {
+		if i == g.me {
 			continue
 		}
 		if err := o.arrived(g.at(i)); err != nil {

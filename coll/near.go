@@ -2,6 +2,13 @@ package coll
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/internal/peek"
 )
 
 // near is which members a team reaches by loads and stores, agreed on by all.
@@ -11,6 +18,7 @@ type near struct {
 	group   view     // the members of this host, by rank
 	leaders []int    // the first of each host
 	slots   [][]byte // of the group
+	pids    []int    // of the processes that each reads the memory of, by member; nil where not all can
 }
 
 // nearby finds out, the first time, who is mapped, in an all-gather. Mapped memory stays as long as
@@ -60,8 +68,44 @@ func (o *op) nearby() (*near, error) {
 	}
 	n.all = whole && len(n.leaders) == 1
 	n.mixed = whole && inRow && len(n.leaders) > 1 && len(n.leaders) < t.n
+	if n.all {
+		if err := o.tryReading(n); err != nil {
+			return nil, err
+		}
+	}
 	p.near = n
 	return n, nil
+}
+
+// tryReading finds out whether the members may read each other's memory as the kernel copies it,
+// which takes a right to trace and one name space of processes.
+func (o *op) tryReading(n *near) error {
+	t := o.t
+	nonce := new(uint64)
+	*nonce = rand.Uint64()
+	mine := binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid()))
+	mine = binary.LittleEndian.AppendUint64(mine, uint64(uintptr(unsafe.Pointer(nonce))))
+	mine = binary.LittleEndian.AppendUint64(mine, *nonce)
+	all, err := o.gatherEqual(mine)
+	if err != nil {
+		return err
+	}
+	pids, can := make([]int, t.n), byte(1)
+	for i := range t.n {
+		b := all[24*i:]
+		pids[i] = int(binary.LittleEndian.Uint64(b))
+		var read [8]byte
+		if err := peek.Read(pids[i], binary.LittleEndian.Uint64(b[8:]), read[:]); err != nil ||
+			binary.NativeEndian.Uint64(read[:]) != binary.LittleEndian.Uint64(b[16:]) {
+			can = 0
+		}
+	}
+	cans, err := o.gatherEqual([]byte{can})
+	if err == nil && !slices.Contains(cans, 0) {
+		n.pids = pids
+	}
+	runtime.KeepAlive(nonce)
+	return err
 }
 
 // mappedSlots are the slots of the members that are mapped, nil for others.
@@ -71,7 +115,7 @@ func (o *op) mappedSlots() ([][]byte, error) {
 		return nil, err
 	}
 	defer m.shared.unlock()
-	slots := make([][]byte, t.n)
+	slots := make([][]byte, t.n) // of the team
 	for i := range t.n {
 		end := t.off + m.shape.slot
 		if i == t.me {

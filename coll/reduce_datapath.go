@@ -34,8 +34,10 @@ func (o *op) reduceTo(root int) error {
 		return err
 	}
 	switch {
-	case near.all || near.mixed && len(buf) >= t.n*s.long && len(near.leaders)*s.long <= int(s.pane):
+	case near.all:
 		return o.reduceMapped(near, buf, root)
+	case near.mixed && len(buf) >= t.n*s.long && len(near.leaders)*s.long <= int(s.pane):
+		return o.reduceHosts(near, buf, root)
 	case len(buf) >= t.n*s.long:
 		return o.reduceShares(view{m: t.n, me: t.me}, buf, root)
 	}
