@@ -41,6 +41,7 @@ func TestADeathBreaksJustTheTeamsItIsIn(t *testing.T) {
 			return err
 		}
 		if e.Rank() == dead {
+			e.Host().Sleep(100 * time.Microsecond) // the others have left the barrier
 			w.At(0, func() { w.Kill(dead) })
 			return w.NewParker().Park(ctx)
 		}
