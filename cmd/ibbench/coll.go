@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -109,10 +110,21 @@ func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) 
 	if err != nil {
 		return err
 	}
+	own := p.CPUs
+	if len(own) == 0 {
+		// As mpirun binds its ranks: else the kernel may put both of ours on one core for a while.
+		cpus, err := machine.Allowed()
+		if err != nil {
+			return err
+		}
+		if p.Ranks <= len(cpus) {
+			p.CPUs = cpus
+		}
+	}
 	p.Fabric, p.Pct = "shm", percentiles(append(pct, 50, 99), nil)
 	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
 	cmp := &peer.MPI{
-		Plan: p, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: r.t.live,
+		Plan: p, CPUs: own, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: r.t.live,
 		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
 			err = startRanks(ctx, p, measure.Events{Progress: r.t.live, Line: r.t.live, Series: func(s *report.Series) error {
 				all = append(all, s)

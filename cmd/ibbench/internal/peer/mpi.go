@@ -32,6 +32,7 @@ var mpiSource []byte
 // MPI compares collective operations with Open MPI's, on this machine.
 type MPI struct {
 	Plan    *plan.Plan // of points of plan.Coll
+	CPUs    []int      // for Open MPI's ranks; empty: as mpirun chooses
 	Rounds  int
 	Timeout time.Duration // of a round of theirs
 	Extra   []string      // further arguments of mpirun
@@ -113,9 +114,9 @@ func (c *MPI) args() []string {
 	if c.Plan.Ranks > runtime.NumCPU() {
 		args = append(args, "--oversubscribe")
 	}
-	if len(c.Plan.CPUs) > 0 {
+	if len(c.CPUs) > 0 {
 		var list []string
-		for _, n := range c.Plan.CPUs {
+		for _, n := range c.CPUs {
 			list = append(list, strconv.Itoa(n))
 		}
 		args = append(args, "--cpu-set", strings.Join(list, ","))
