@@ -231,7 +231,24 @@ func TestDataOverSharedMemory(t *testing.T) {
 	}
 }
 
-// An element may be longer than any message.
+// ledger counts what is granted.
+type ledger struct{ now, most int64 }
+
+func (l *ledger) Acquire(_ context.Context, n int64) error {
+	l.now += n
+	l.most = max(l.most, l.now)
+	return nil
+}
+func (l *ledger) Release(n int64) { l.now -= n }
+
+type budgeted struct {
+	env.Env
+	l *ledger
+}
+
+func (b budgeted) Budget() env.Budget { return b.l }
+
+// An element may be longer than any message; memory for that comes from the budget, and goes back.
 func TestElementsLongerThanMessages(t *testing.T) {
 	type large [1000]int64
 	add := func(dst, src []large) {
@@ -239,7 +256,8 @@ func TestElementsLongerThanMessages(t *testing.T) {
 			coll.Sum(dst[i][:], src[i][:])
 		}
 	}
-	onSim(t, sim.Config{Ranks: 5, Seed: 1}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+	w := newWorld(t, sim.Config{Ranks: 5, Seed: 1}, small)
+	work := with(small, func(ctx context.Context, e env.Env, all *coll.Team) error {
 		sum, upTo, before := make([]large, 3), make([]large, 3), make([]large, 3)
 		for i := range sum {
 			for j := range sum[i] {
@@ -277,6 +295,16 @@ func TestElementsLongerThanMessages(t *testing.T) {
 		}
 		return nil
 	})
+	if err := w.Run(func(ctx context.Context, e env.Env) error {
+		var l ledger
+		err := work(ctx, budgeted{e, &l})
+		if want := int64(5 * 3 * 8000); err == nil && (l.most != want || l.now != 0) {
+			err = fmt.Errorf("the budget granted %d bytes at a time and has %d outside, want %d and 0", l.most, l.now, want)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The sum of floats depends on the order of additions, and is the same on all ranks all the same.
