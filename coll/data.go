@@ -156,11 +156,11 @@ func (e *TypeError) Error() string {
 // PanicError says that a function of the program panicked in a reduction. It breaks the team.
 type PanicError struct {
 	Value any    // of the panic
-	Stack []byte // where it was
+	Stack []byte // of the goroutine then, as runtime/debug.Stack returns it
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("the function of a reduction panicked: %v\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("the function of a reduction panicked: %v", e.Value)
 }
 
 // Unwrap returns the panic's value if it is an error.

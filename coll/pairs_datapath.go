@@ -131,7 +131,7 @@ func (t *Team) aheadOf(w uint64, n uint32) int {
 // sendTo sends a message that fits a place to any member. data must not change until the operation
 // has settled.
 func (o *op) sendTo(to int, data []byte) error {
-	t, p, s := o.t, o.t.pairs, &o.t.teams.shape
+	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
 	place, err := o.admitted(to)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (o *op) pairWord(to int) uint64 {
 
 // arrived waits for the next message of a member.
 func (o *op) arrived(from int) error {
-	t, p := o.t, o.t.pairs
+	t, p := o.t, o.t.channels()
 	w := word(t.mem, t.teams.shape.arrivals+8*uint64(from))
 	for {
 		v := atomic.LoadUint64(w)
@@ -188,7 +188,7 @@ func (o *op) arrived(from int) error {
 // receiveFrom waits for the next message of a member, which was expected, and returns its memory,
 // valid until consumedPlace is called.
 func (o *op) receiveFrom(from int) ([]byte, error) {
-	t, p, s := o.t, o.t.pairs, &o.t.teams.shape
+	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
 	if err := o.arrived(from); err != nil {
 		return nil, err
 	}
