@@ -126,19 +126,14 @@ func do(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) er
 // start starts it.
 func start(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) *Pending {
 	t, lanes := on.on()
-	p := t.pending()
-	return p.start(t, ctx, k, func(run func(call) error) error {
-		err := run(call{kind: k, root: root, lanes: lanes, data: d, do: f})
-		d.release()
-		return err
-	})
+	return t.pending().start(t, ctx, call{kind: k, root: root, lanes: lanes, data: d, do: f})
 }
 
 // refused is an operation that was started and cannot be.
 func refused(on On, err error) *Pending {
 	t, _ := on.on()
 	p := t.pending()
-	p.end(err)
+	p.end(call{}, err)
 	return p
 }
 

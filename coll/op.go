@@ -71,6 +71,7 @@ type call struct {
 	name  string
 	lanes env.Lanes // nil: the shared ones
 	do    func(*op) error
+	buf   []byte   // of a broadcast
 	data  *payload // of an operation on typed data; nil else
 }
 
@@ -82,6 +83,7 @@ type op struct {
 	number  uint64
 	sign    uint64 // the low bits of its messages' words
 	mute    bool   // acknowledges nothing; see meet
+	verdict error  // of an operation that ended well: what this member gets, and breaks nothing
 	looks   func() error
 	word    [8]byte
 	flights []flight
@@ -118,7 +120,7 @@ func (t *Team) perform(ctx context.Context, c call) error {
 	}
 	t.number++
 	o := &t.op
-	o.call, o.ctx, o.number, o.mute = c, ctx, t.number, false
+	o.call, o.ctx, o.number, o.mute, o.verdict = c, ctx, t.number, false, nil
 	o.sign = signature(c.kind, o.number, c.root, c.name)
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {
@@ -129,7 +131,7 @@ func (t *Team) perform(ctx context.Context, c call) error {
 		if learned := t.teams.learned; learned != nil {
 			learned()
 		}
-		return nil
+		return o.verdict
 	}
 	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
 	// What is on its way ends by itself: the network's tries are finite.
@@ -139,7 +141,7 @@ func (t *Team) perform(ctx context.Context, c call) error {
 }
 
 // forget lets go of what is the caller's.
-func (o *op) forget() { o.ctx, o.lanes, o.data = nil, nil, nil }
+func (o *op) forget() { o.ctx, o.lanes, o.buf, o.data = nil, nil, nil, nil }
 
 // numberBits are those of an operation's number in a message. A member is ahead of another by at
 // most depth operations for each rail, hence far less.

@@ -1,7 +1,6 @@
 package coll
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 )
@@ -27,51 +26,69 @@ func (o *op) meet() error {
 const head = 8
 
 // broadcast sends buf down a binomial tree, message by message, as they come. A member with a
-// buffer of another length passes the messages on and keeps nothing; total is the root's length.
-func (o *op) broadcast(buf []byte) (total uint64, err error) {
-	t, chunk := o.t, int(o.t.teams.shape.chunk)
-	me := (t.me - o.root + t.n) % t.n // the root is 0 in the tree
+// buffer of another length passes the messages on and keeps nothing.
+func (o *op) broadcast() error {
+	t, buf, chunk := o.t, o.buf, int(o.t.teams.shape.chunk)
+	me := t.me - o.root // the root is 0 in the tree
+	if me < 0 {
+		me += t.n
+	}
 	// A node's children differ from it in one bit below its lowest set bit, its parent in that.
 	low := t.lowest(me)
-	var first []byte
-	if me == 0 {
-		total = uint64(len(buf))
-		first = append(binary.LittleEndian.AppendUint64(nil, total), buf[:min(len(buf), chunk-head)]...)
-	} else {
-		b, err := o.receive(low)
-		if err != nil {
-			return 0, err
-		}
-		total = binary.LittleEndian.Uint64(b)
-		first = bytes.Clone(b[:head+int(min(total, uint64(chunk-head)))])
-		if err := o.consumed(low); err != nil {
-			return 0, err
-		}
+	total, err := o.first(me, low)
+	if err != nil {
+		return err
 	}
 	fits := total == uint64(len(buf))
-	if fits && me != 0 {
-		copy(buf, first[head:])
-	}
-	if err := o.pass(me, low, first); err != nil {
-		return 0, err
-	}
 	for at := uint64(chunk - head); at < total; at += uint64(chunk) {
-		var part []byte
-		if n := min(total-at, uint64(chunk)); fits {
-			part = buf[at : at+n]
-		} else {
-			part = make([]byte, n)
+		part := t.desk()[:min(total-at, uint64(chunk))]
+		if fits {
+			part = buf[at:][:len(part)]
+		} else if err := o.settle(o.ctx); err != nil { // it is used again
+			return err
 		}
 		if me != 0 {
 			if err := o.take(low, part); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		if err := o.pass(me, low, part); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return total, nil
+	if !fits {
+		o.verdict = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)), Root: o.root, RootLen: total})
+	}
+	return nil
+}
+
+// first passes a broadcast's first message on. total is the root's length.
+func (o *op) first(me, low int) (total uint64, err error) {
+	t, buf := o.t, o.buf
+	room := int(t.teams.shape.chunk) - head
+	msg := t.desk()
+	if me == 0 {
+		total = uint64(len(buf))
+		binary.LittleEndian.PutUint64(msg, total)
+		msg = msg[:head+copy(msg[head:head+room], buf)]
+		return total, o.pass(me, low, msg)
+	}
+	b, err := o.receive(low)
+	if err != nil {
+		return 0, err
+	}
+	total = binary.LittleEndian.Uint64(b)
+	b = b[:head+int(min(total, uint64(room)))]
+	if total == uint64(len(buf)) {
+		copy(buf, b[head:])
+	}
+	if low > 0 { // it has children, who may get it when the sender's memory is free again
+		b = msg[:copy(msg, b)]
+	}
+	if err := o.consumed(low); err != nil {
+		return 0, err
+	}
+	return total, o.pass(me, low, b)
 }
 
 // pass sends a message to the children of a node of the binomial tree.
