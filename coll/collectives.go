@@ -77,16 +77,16 @@ func (x Through) AllGather(ctx context.Context, mine []byte) (all [][]byte, err 
 	return all, err
 }
 
-func barrier(name string) call { return call{kind: KindBarrier, name: name, do: (*op).meet} }
+func barrier(name string) *call { return &call{kind: KindBarrier, name: name, do: (*op).meet} }
 
 // broadcast is the operation.
-func broadcast(root int, buf []byte) call {
-	return call{kind: KindBroadcast, root: root, buf: buf, do: (*op).broadcast}
+func broadcast(root int, buf []byte) *call {
+	return &call{kind: KindBroadcast, root: root, buf: buf, do: (*op).broadcast}
 }
 
 // allGather is the operation.
-func allGather(mine []byte, all *[][]byte) call {
-	return call{kind: KindAllGather, do: func(o *op) (err error) {
+func allGather(mine []byte, all *[][]byte) *call {
+	return &call{kind: KindAllGather, do: func(o *op) (err error) {
 		*all, err = o.gather(mine)
 		if v := (*volumeError)(nil); errors.As(err, &v) { // which all members find
 			o.verdict, err = fmt.Errorf("coll: %v: %w", KindAllGather, err), nil

@@ -118,7 +118,7 @@ func (o *op) bind() {
 // do runs an operation on data in the caller's goroutine.
 func do(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) error {
 	t, lanes := on.on()
-	err := t.run(ctx, call{kind: k, root: root, lanes: lanes, data: d, do: f})
+	err := t.run(ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
 	d.release()
 	return err
 }
@@ -126,14 +126,14 @@ func do(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) er
 // start starts it.
 func start(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) *Pending {
 	t, lanes := on.on()
-	return t.pending().start(t, ctx, call{kind: k, root: root, lanes: lanes, data: d, do: f})
+	return t.pending().start(t, ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
 }
 
 // refused is an operation that was started and cannot be.
 func refused(on On, err error) *Pending {
 	t, _ := on.on()
 	p := t.pending()
-	p.end(call{}, err)
+	p.end(&call{}, err)
 	return p
 }
 

@@ -98,7 +98,7 @@ type flight struct {
 }
 
 // run does an operation in the caller's goroutine.
-func (t *Team) run(ctx context.Context, c call) error {
+func (t *Team) run(ctx context.Context, c *call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
@@ -114,13 +114,13 @@ func (t *Team) run(ctx context.Context, c call) error {
 }
 
 // perform does an operation whose turn it is.
-func (t *Team) perform(ctx context.Context, c call) error {
+func (t *Team) perform(ctx context.Context, c *call) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
 	t.number++
 	o := &t.op
-	o.call, o.ctx, o.number, o.mute, o.verdict = c, ctx, t.number, false, nil
+	o.call, o.ctx, o.number, o.mute, o.verdict = *c, ctx, t.number, false, nil
 	o.sign = signature(c.kind, o.number, c.root, c.name)
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {

@@ -43,7 +43,7 @@ func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
-func (p *Pending) start(t *Team, ctx context.Context, c call) *Pending {
+func (p *Pending) start(t *Team, ctx context.Context, c *call) *Pending {
 	if err := t.teams.enter(); err != nil {
 		p.end(c, err)
 		return p
@@ -62,7 +62,7 @@ func (p *Pending) start(t *Team, ctx context.Context, c call) *Pending {
 	return p
 }
 
-func (p *Pending) end(c call, err error) {
+func (p *Pending) end(c *call, err error) {
 	if c.data != nil {
 		c.data.release()
 	}

@@ -19,7 +19,7 @@ const Undefined = math.MinInt
 // Undefined. Every member calls it. Without a slot that is free on all members of a color no team
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
-	err = t.run(ctx, call{kind: KindSplit, do: func(o *op) (err error) {
+	err = t.run(ctx, &call{kind: KindSplit, do: func(o *op) (err error) {
 		made, err = o.split(color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
 			o.verdict, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
@@ -214,7 +214,7 @@ func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
 	}
-	return t.run(ctx, call{kind: KindFree, do: func(o *op) error {
+	return t.run(ctx, &call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
 		if err := t.teams.flush(o.ctx); err != nil {

@@ -99,14 +99,25 @@ func (t *Team) known() *BrokenError {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
-	for _, off := range [...]uint64{brokenWord, strayWord} {
-		if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
-			if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
-				t.told.Store(true) // who wrote it told all
-			}
-		}
+	w := t.wordOf(brokenWord)
+	if w == 0 {
+		w = t.wordOf(strayWord)
+	}
+	if w == 0 {
+		return nil
+	}
+	if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
+		t.told.Store(true) // who wrote it told all
 	}
 	return t.broken.Load()
+}
+
+// wordOf is a word that breaks the team; 0: nobody has written one for it.
+func (t *Team) wordOf(off uint64) uint64 {
+	if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
+		return w
+	}
+	return 0
 }
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
