@@ -12,10 +12,14 @@
 // has log2(n) rails, rounded up: on rail r each member sends to the one 2^r after it, and receives
 // from the one 2^r before. So each place in memory has one writer. Short operations use rails and
 // nothing else: a dissemination barrier, a binomial tree from any root (a child differs from its
-// parent in one bit), and one to any root; Bruck's all-gather and all-to-all. Payloads travel in messages of shape.chunk bytes, one
-// behind the other; up to depth of them are on their way on a rail, and the receiver acknowledges
-// every second one that it has read. No operation waits for another member's program but by
-// waiting for a word.
+// parent in one bit), and one to any root; Bruck's all-gather and all-to-all. Payloads travel in
+// messages of shape.chunk bytes, one behind the other; up to depth of them are on their way on a
+// rail, and the receiver acknowledges every second one that it has read. Where an operation has one
+// message on each rail, and ends when all members have begun it, as a barrier does, none is needed:
+// both sides of a rail know that what was sent before it has been read (met, rails_datapath.go). No
+// operation waits for another member's program but by waiting for a word.
+//
+// A member whose memory loads and stores reach is sent to by stores, without a lane and its lock.
 //
 // Operations without lanes of their own share one set, under a lock that is held for a post, or
 // while the network completes what was posted, and never while another rank's program is waited
@@ -57,7 +61,7 @@
 //	                 grantWord
 //	arrivals         s words: messages of pairs that have arrived, by the sender's rank in the team
 //	refs             s words: where a member of this host has the bytes that are to be read
-//	entries          R times depth messages: word, padding to 64 bytes, data
+//	entries          R times depth messages: word, data, padding to lines of 64 bytes
 //	places           4 places for messages of pairs, as they are granted
 //	panes            5 panes for pieces that are reduced in memory; others of the host write them
 //	scratch          memory of this member's own, for data on its way through it
