@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
 )
@@ -154,6 +156,28 @@ func TestMistakesOfOneRankBreakNothing(t *testing.T) {
 		}
 		return allData(ctx, e, all)
 	})
+}
+
+// A rank that a message of a pair finds dead may be known to be by nobody else.
+func TestADeathThatAPairFindsIsTold(t *testing.T) {
+	for seed := range uint64(10) {
+		onSim(t, sim.Config{Ranks: 8, Seed: seed, RetryTimeout: time.Millisecond}, ways[1], func(w *envtest.World) { w.Cut(0, 3) },
+			func(ctx context.Context, e env.Env, all *coll.Team) error {
+				err := coll.AllToAll(ctx, all, make([]int, 8*500), make([]int, 8*500))
+				if err == nil { // it had all that it needed
+					err = all.Barrier(ctx)
+				}
+				var b *coll.BrokenError
+				cut := e.Rank() == 0 || e.Rank() == 3 // who is taken for dead learns it from Shrink
+				if !errors.As(err, &b) || !cut && (b.Reason != coll.Died || b.Rank != 0 && b.Rank != 3) {
+					return fmt.Errorf("rank %d got %w", e.Rank(), err)
+				}
+				if _, err := all.Shrink(ctx); err != nil && !errors.Is(err, coll.ErrExcluded) {
+					return err
+				}
+				return nil
+			})
+	}
 }
 
 // A panic in the program's function is the operation's error, here and as the cause of what others

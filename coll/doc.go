@@ -30,18 +30,19 @@
 // Any two members have a channel of their own as well, in which long data goes straight
 // (pairs_datapath.go). A receiver grants places of its slot to the senders that it expects, in the
 // order in which it will read, and ahead of that; a sender that has a grant writes its message
-// there, and then the pair's word. Members send in an order in which nobody waits for whom waits for
-// it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
+// there, and then the pair's word. Members send in an order in which nobody waits for whom waits
+// for it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
 //
 // Members that all reach each other by loads and stores reduce in memory, in panes of their slots
 // (mapped_datapath.go). Where they may also read each other's memory through the kernel,
 // process_vm_readv(2), all-to-all and all-gather read long blocks where they are
-// (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before
-// the first long operation (near.go). On several hosts of several ranks each, in a row, the first of
+// (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
+// first long operation (near.go). On several hosts of several ranks each, in a row, the first of
 // each host put together over the network what their hosts have reduced in memory.
 //
 // A reduction applies the function in the order of ranks, so that it need be associative only. It
-// computes each element of the result at one member, or at all in the same way: hence the same bits.
+// computes each element of the result at one member, or at all in the same way: hence the same
+// bits.
 //
 // # Memory
 //
@@ -66,11 +67,11 @@
 //	panes            5 panes for pieces that are reduced in memory; others of the host write them
 //	scratch          memory of this member's own, for data on its way through it
 //
-// A message's word is written behind its data: generation of the team (24 bits), number in its
-// rail (8), kind of operation (4), number of the operation (12), hash of number, root and name
-// (16). A receiver waits for exactly the generation and number that come next, so nothing has to
-// be cleared when a team gets a slot, and a word of an earlier team is never taken for one of
-// this; the rest tells it whether the sender is in the same operation.
+// A message's word is written behind its data: generation of the team (24 bits), number in its rail
+// (8), kind of operation (4), number of the operation (12), hash of number, root and name (16). A
+// receiver waits for exactly the generation and number that come next, so nothing has to be cleared
+// when a team gets a slot, and a word of an earlier team is never taken for one of this; the rest
+// tells it whether the sender is in the same operation.
 //
 // # Slots
 //

@@ -8,8 +8,9 @@ import (
 
 // AllToAll gives every member a block of every other's src: block j of src goes to rank j, and
 // block i of dst comes from rank i. All blocks are equally long on all members: len(src) and
-// len(dst) are equal, and multiples of the number of members. dst and src must not overlap. It blocks
-// until all members have called it, and fails as Team.Barrier does; dst then has any content.
+// len(dst) are equal, and multiples of the number of members. dst and src must not overlap. It
+// blocks until all members have called it, and fails as Team.Barrier does; dst then has any
+// content.
 func AllToAll[T any](ctx context.Context, on On, dst, src []T) error {
 	d, err := allToAll(on, dst, src)
 	if err != nil {
@@ -27,8 +28,8 @@ func StartAllToAll[T any](ctx context.Context, on On, dst, src []T) *Pending {
 	return start(ctx, on, KindAllToAll, 0, d, exchangeAll)
 }
 
-// AllToAllV is AllToAll whose blocks have lengths of their own, in elements: dstCounts[i] of rank i,
-// srcCounts[j] for rank j, one block behind the other. What a member sends another, and that one
+// AllToAllV is AllToAll whose blocks have lengths of their own, in elements: dstCounts[i] of rank
+// i, srcCounts[j] for rank j, one block behind the other. What a member sends another, and that one
 // expects, must be equal: if not, one of the two finds a *MismatchError, which breaks the team. It
 // blocks until all members have called it.
 func AllToAllV[T any](ctx context.Context, on On, dst []T, dstCounts []int, src []T, srcCounts []int) error {
@@ -39,8 +40,8 @@ func AllToAllV[T any](ctx context.Context, on On, dst []T, dstCounts []int, src 
 	return do(ctx, on, KindAllToAll, 0, d, exchangeAll)
 }
 
-// StartAllToAllV starts AllToAllV, as Team.StartBarrier does a barrier. The counts may be changed at
-// once.
+// StartAllToAllV starts AllToAllV, as Team.StartBarrier does a barrier. The counts may be changed
+// at once.
 func StartAllToAllV[T any](ctx context.Context, on On, dst []T, dstCounts []int, src []T, srcCounts []int) *Pending {
 	d, err := allToAllV(on, dst, dstCounts, src, srcCounts)
 	if err != nil {
@@ -111,7 +112,8 @@ func StartScatterV[T any](ctx context.Context, on On, root int, dst, src []T, sr
 }
 
 // Gather is the reverse of Scatter: root's dst gets the src of all members, by rank; dst of the
-// others is not looked at. It is no barrier: on others than root it returns when src may be changed.
+// others is not looked at. It is no barrier: on others than root it returns when src may be
+// changed.
 func Gather[T any](ctx context.Context, on On, root int, dst, src []T) error {
 	d, err := rooted(on, KindGather, root, dst, nil, src, nil)
 	if err != nil {

@@ -60,8 +60,8 @@ func (o *op) collect() error {
 	return o.settle(o.ctx)
 }
 
-// passOn is Bruck's all-to-all (Bruck et al. 1997): a block for the member k after its owner is sent
-// on in each round r for which k has the bit 2^r, so that each message has half of all blocks.
+// passOn is Bruck's all-to-all (Bruck et al. 1997): a block for the member k after its owner is
+// sent on in each round r for which k has the bit 2^r, so that each message has half of all blocks.
 func (o *op) passOn() error {
 	t, d := o.t, o.data
 	// Where each rail has one message they need, as in meet, no acknowledgements.

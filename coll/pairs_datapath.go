@@ -62,8 +62,8 @@ func (o *op) messages(n int) int {
 	return (n + place - 1) / place
 }
 
-// expect has n bytes of a member granted when there are places. Members are expected in the order in
-// which their messages are taken.
+// expect has n bytes of a member granted when there are places. Members are expected in the order
+// in which their messages are taken.
 func (o *op) expect(from, n int) error {
 	p := o.t.channels()
 	if p.first == len(p.wants) {

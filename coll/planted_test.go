@@ -14,7 +14,7 @@ func TestPlantedFaults(t *testing.T) {
 	edit := func(file, old, wrong string) []faulttest.Edit {
 		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
 	}
-	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*)$",
+	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*|TestMismatchedData.*|TestADeathThatAPair.*|TestDataArrives.*)$",
 		Args: []string{"-collectives=15000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
 		faulttest.Fault{Name: "no generation",
 			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
@@ -44,6 +44,20 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("shrink.go", "case r&digests == gaveUp:", "case false:"), Found: "seed"},
 		faulttest.Fault{Name: "a source is given back too soon",
 			Edits: edit("op.go", "		err = o.settle(ctx)\n", "		o.flights = nil\n"), Found: "seed"},
+		faulttest.Fault{Name: "places are granted twice",
+			Edits: edit("pairs_datapath.go", "p.given-p.taken < places {", "p.given-p.taken < 2*places {"), Found: "seed|wrong"},
+		faulttest.Fault{Name: "data is used before it has come",
+			Edits: edit("pairs_datapath.go", "if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {", "if ahead := t.aheadOf(v, p.got[from]) + 1; ahead > 1 || v>>40 == uint64(t.generation) {"), Found: "seed|wrong"},
+		faulttest.Fault{Name: "shares in the order of arrival",
+			Edits: edit("shares_datapath.go", "err = o.fold(first, b)", "err = o.fold(acc, b)"), Found: "seed|wrong"},
+		faulttest.Fault{Name: "the desk is not waited for",
+			Edits: edit("reduce_datapath.go", "		if err := o.settle(o.ctx); err != nil { // acc is used again\n			return err\n		}\n", ""), Found: "seed|wrong"},
+		faulttest.Fault{Name: "counts are not compared",
+			Edits: edit("pairs_datapath.go", "return o.sign ^ mix(0, uint64(n))&0xffff", "return o.sign"), Found: "counts|expects|seed"},
+		faulttest.Fault{Name: "grants are not compared",
+			Edits: edit("pairs_datapath.go", "			(o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {", "			false {"), Found: "waits for a word|seed"},
+		faulttest.Fault{Name: "a death that a pair finds is not told",
+			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
 		faulttest.Fault{Name: "a ring instead of a tree",
 			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
 	)

@@ -49,7 +49,8 @@ func (o *op) pulled(near *near) error {
 	return o.signalled(near)
 }
 
-// pullBlocks has each member read the blocks that are for it. from is what this one has for another.
+// pullBlocks has each member read the blocks that are for it. from is what this one has for
+// another.
 func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	t := o.t
 	for i := range t.n {

@@ -215,8 +215,8 @@ func (o *op) exchange(rail int, out, in []byte) error {
 	return nil
 }
 
-// lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent, or
-// from it. Those below are to children. The root's are all.
+// lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent,
+// or from it. Those below are to children. The root's are all.
 func (t *Team) lowest(v int) int {
 	if v == 0 {
 		return t.rails

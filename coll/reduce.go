@@ -8,9 +8,9 @@ import (
 )
 
 // AllReduce replaces buf, on every member, by the members' buffers reduced with op, element by
-// element, in the order of their ranks. Buffers are equally long on all members, op is the same: see
-// Sum. The result has the same bits on all members, also for floats; on another number of members,
-// for another length, or on another network parts may be put together in another order. It
+// element, in the order of their ranks. Buffers are equally long on all members, op is the same:
+// see Sum. The result has the same bits on all members, also for floats; on another number of
+// members, for another length, or on another network parts may be put together in another order. It
 // blocks until all members have called it, and fails as Team.Barrier does; buf then has any
 // content. A *TypeError for a T with pointers, and one member's mistake alone, changes nothing.
 func AllReduce[T any](ctx context.Context, on On, buf []T, op func(dst, src []T)) error {
@@ -30,8 +30,9 @@ func StartAllReduce[T any](ctx context.Context, on On, buf []T, op func(dst, src
 	return start(ctx, on, KindAllReduce, 0, d, allReduce)
 }
 
-// Reduce is AllReduce whose result only root gets, a rank of the team. The others' buffers keep what
-// they have; the call returns there when they may be changed, which may be before root has it all.
+// Reduce is AllReduce whose result only root gets, a rank of the team. The others' buffers keep
+// what they have; the call returns there when they may be changed, which may be before root has it
+// all.
 func Reduce[T any](ctx context.Context, on On, root int, buf []T, op func(dst, src []T)) error {
 	d, err := reduction(KindReduce, buf, op)
 	if err == nil {
@@ -55,9 +56,9 @@ func StartReduce[T any](ctx context.Context, on On, root int, buf []T, op func(d
 	return start(ctx, on, KindReduce, root, d, reduceToRoot)
 }
 
-// Scan replaces buf by the buffers of ranks 0 to this one's reduced, as AllReduce does those of all.
-// Ranks put parts together in different orders, so that sums of floats may differ in their last
-// bits from those of AllReduce.
+// Scan replaces buf by the buffers of ranks 0 to this one's reduced, as AllReduce does those of
+// all. Ranks put parts together in different orders, so that sums of floats may differ in their
+// last bits from those of AllReduce.
 func Scan[T any](ctx context.Context, on On, buf []T, op func(dst, src []T)) error {
 	d, err := reduction(KindScan, buf, op)
 	if err != nil {

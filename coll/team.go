@@ -28,7 +28,6 @@ type Team struct {
 
 	broken atomic.Pointer[BrokenError]
 	paired atomic.Bool            // messages went to others than neighbours
-	found  atomic.Bool            // an operation here found out what broke it
 	told   atomic.Bool            // the others know, or need not be told from here
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
@@ -165,8 +164,8 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 	case errors.As(cause, &mismatch):
 		e.Reason = Mismatched
 	}
-	if t.known() == nil && t.broken.CompareAndSwap(nil, e) {
-		t.found.Store(true)
+	if t.known() == nil {
+		t.broken.CompareAndSwap(nil, e)
 	}
 	t.tell()
 	return t.broken.Load()
@@ -174,11 +173,10 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
 // did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, or that found it by a message of a pair, who may be the only ones to find out.
+// from or to, or that have sent to others than neighbours, who may be the only ones to find out.
 func (t *Team) tell() {
 	e := t.broken.Load()
-	heard := !t.neighbour(t.Index(e.Rank)) && !(t.paired.Load() && t.found.Load())
-	if e.Reason == Died && heard || t.told.Swap(true) {
+	if e.Reason == Died && !t.paired.Load() && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
 	}
 	off := uint64(brokenWord)
