@@ -2,7 +2,8 @@ package coll
 
 import (
 	"slices"
-	"sync/atomic"
+
+	"github.com/ibconduit/conduit/fabric/shm"
 )
 
 // reduceMapped reduces in memory that all members have mapped, piece by piece. Each lays its piece
@@ -148,8 +149,10 @@ func (o *op) signal(near *near, to int) {
 		}
 		member := g.at(i)
 		p.sent[member]++
-		w := word(near.slots[i], t.teams.shape.arrivals+8*uint64(t.me))
-		atomic.StoreUint64(w, o.pairWord(member))
+		// A plain store, as of a lane (package fabric/shm, order.go): an atomic one waits on amd64 until
+		// all that was laid out has left the processor.
+		shm.OrderStores()
+		*word(near.slots[i], t.teams.shape.arrivals+8*uint64(t.me)) = o.pairWord(member)
 	}
 }
 
