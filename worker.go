@@ -117,16 +117,21 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	first := w.fences.release(ctx)
-	if err := w.chain.postOpen(); err != nil && first == nil {
-		first = err
-	}
-	for _, l := range w.lanes {
-		if err := l.Flush(ctx); err != nil && first == nil {
-			first = inRegion(err, w.begin)
+	all := w.fences.release(ctx)
+	lost := func(err error) {
+		if all == nil {
+			all = err
+		} else if err != nil {
+			all = errors.Join(all, err)
 		}
 	}
-	return first
+	lost(w.chain.postOpen())
+	for _, l := range w.lanes {
+		if err := l.Flush(ctx); err != nil {
+			lost(inRegion(err, w.begin))
+		}
+	}
+	return all
 }
 
 // inRegion has the errors of lanes count offsets from the begin of the user's region, as the

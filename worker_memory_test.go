@@ -3,6 +3,7 @@ package conduit
 import (
 	"context"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -49,5 +50,25 @@ func TestAWorkerTakes16BytesARank(t *testing.T) {
 		t.Errorf("%.2f bytes for each rank", n)
 	} else {
 		t.Logf("%.2f bytes for each rank", n)
+	}
+}
+
+// failingLane is a lane that lost an implicit operation.
+type failingLane struct {
+	fabric.Lane
+	rank int
+}
+
+func (l failingLane) Flush(context.Context) error {
+	return &OpError{Op: "put", Rank: l.rank, Err: ErrPeerDown}
+}
+
+func TestFlushReturnsTheErrorsOfAllLanes(t *testing.T) {
+	w := &Worker{job: &Job{}, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
+	said := w.flush(t.Context()).Error()
+	for _, want := range []string{"rank 1", "rank 2"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q does not say what %s lost", said, want)
+		}
 	}
 }

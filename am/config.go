@@ -124,7 +124,7 @@ func (c *Config) populate() error {
 		c.Table = Default
 	}
 	if c.Host == nil {
-		c.Host = goroutines{}
+		c.Host = Goroutines{}
 	}
 	orDefault(&c.Credits, 256)
 	orDefault(&c.Replies, 128)
@@ -134,7 +134,7 @@ func (c *Config) populate() error {
 	orDefault(&c.ReplySends, 16)
 	orDefault(&c.Prepares, c.Sends/2)
 	// GOMAXPROCS follows the quota of the control group; a simulation must not depend on the machine.
-	if _, real := c.Host.(goroutines); c.SpinFor == 0 && (!real || runtime.GOMAXPROCS(0) >= 2) {
+	if _, real := c.Host.(Goroutines); c.SpinFor == 0 && (!real || runtime.GOMAXPROCS(0) >= 2) {
 		c.SpinFor = 75 * time.Microsecond
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)

@@ -26,13 +26,20 @@ type Parker interface {
 	Unpark()
 }
 
-// goroutines is the host of everything but simulations.
-type goroutines struct{}
+// Goroutines is the host of everything but simulations.
+type Goroutines struct{}
 
-func (goroutines) Go(_ string, f func()) { go f() }
-func (goroutines) Sleep(d time.Duration) { time.Sleep(d) }
-func (goroutines) Yield()                { runtime.Gosched() }
-func (goroutines) NewParker() Parker     { return make(parker, 1) }
+// Go starts a goroutine.
+func (Goroutines) Go(_ string, f func()) { go f() }
+
+// Sleep is time.Sleep.
+func (Goroutines) Sleep(d time.Duration) { time.Sleep(d) }
+
+// Yield is runtime.Gosched.
+func (Goroutines) Yield() { runtime.Gosched() }
+
+// NewParker returns one that is a channel.
+func (Goroutines) NewParker() Parker { return make(parker, 1) }
 
 type parker chan struct{}
 

@@ -94,7 +94,7 @@ func (p *scripted) note(from int, b []byte) {
 // queuedHost runs goroutines when the test says so, and those that would wait for credits when the
 // endpoint is closed.
 type queuedHost struct {
-	goroutines
+	Goroutines
 	todo, blocked []func()
 }
 
@@ -109,7 +109,7 @@ func (h *queuedHost) Go(name string, f func()) {
 // Sleep is what Close waits with.
 func (h *queuedHost) Sleep(d time.Duration) {
 	if len(h.todo)+len(h.blocked) == 0 {
-		h.goroutines.Sleep(d)
+		h.Goroutines.Sleep(d)
 	}
 	h.todo, h.blocked = append(h.todo, h.blocked...), nil
 	h.run()

@@ -2,6 +2,7 @@ package am
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -364,8 +365,12 @@ func (a *Announcement) Grant(off uint64) error {
 }
 
 // Refuse tells the sender why the payload is not taken; of the text of the reason 512 bytes travel.
+// No reason at all is one too.
 // It does not wait, and handlers may call it. Errors as Grant's.
 func (a *Announcement) Refuse(reason error) error {
+	if reason == nil {
+		reason = errors.New("no reason is given")
+	}
 	l := a.l
 	l.mu.Lock()
 	err := a.decideLocked()

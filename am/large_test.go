@@ -85,15 +85,19 @@ func TestALargePayloadIsRefusedWithAReason(t *testing.T) {
 	table := am.NewTable()
 	x := table.HandleLarge("no", am.Receiver{
 		Announced: func(a *am.Announcement) {
-			if a.Arg(0) == 1 {
+			switch a.Arg(0) {
+			case 1:
 				panic("at the disco")
+			case 2:
+				_ = a.Refuse(nil)
+				return
 			}
 			_ = a.Refuse(errors.New(strings.Repeat("no ", 1000)))
 		},
 		Ended: func(*am.Announcement, error) { t.Error("a payload that was refused has ended") },
 	})
 	l := endpoints(t, amtest.NewMemory(2, 1<<12), 2, am.Config{Table: table})
-	for arg, want := range []string{"no no no", "the receiver panicked: at the disco"} {
+	for arg, want := range []string{"no no no", "the receiver panicked: at the disco", "no reason"} {
 		for to := range 2 {
 			var refused *am.RefusedError
 			err := x.Send(bounded(t), l[0], to, make([]byte, 10), uint64(arg))

@@ -35,18 +35,9 @@ func WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, st
 }
 
 // Goroutines is the Host of processes in real time.
-type Goroutines struct{}
+type Goroutines struct{ am.Goroutines }
 
 var origin = time.Now()
-
-// Go starts a goroutine.
-func (Goroutines) Go(_ string, f func()) { go f() }
-
-// Sleep is time.Sleep.
-func (Goroutines) Sleep(d time.Duration) { time.Sleep(d) }
-
-// Yield is runtime.Gosched.
-func (Goroutines) Yield() { runtime.Gosched() }
 
 // Now is the time since the process began.
 func (Goroutines) Now() time.Duration { return time.Since(origin) }
@@ -54,25 +45,4 @@ func (Goroutines) Now() time.Duration { return time.Since(origin) }
 // WithTimeout is context.WithTimeout.
 func (Goroutines) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return withTimeout(parent, d)
-}
-
-// NewParker returns one that is a channel.
-func (Goroutines) NewParker() am.Parker { return make(parker, 1) }
-
-type parker chan struct{}
-
-func (p parker) Park(ctx context.Context) error {
-	select {
-	case <-p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p parker) Unpark() {
-	select {
-	case p <- struct{}{}:
-	default:
-	}
 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	childSegment = 1 << 18
-	goroutines   = 4
+	Goroutines   = 4
 	callsEach    = 200
 	unanswered   = 50 // requests to the victim from which on it owes the answers
 )
@@ -180,21 +180,21 @@ func (r *childRank) mourn(ctx context.Context) error {
 
 func concurrently(f func(i int) error) error {
 	var wg sync.WaitGroup
-	errs := make([]error, goroutines)
-	for i := range goroutines {
+	errs := make([]error, Goroutines)
+	for i := range Goroutines {
 		wg.Go(func() { errs[i] = f(i) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// traffic is random requests of all kinds from several goroutines. Each writes Long payloads to a
+// traffic is random requests of all kinds from several Goroutines. Each writes Long payloads to a
 // place of its own.
 func (r *childRank) traffic(ctx context.Context, peers []int) error {
 	return concurrently(func(i int) error {
 		rng := rand.New(rand.NewPCG(uint64(r.rank), uint64(i)))
-		room := childSegment / (r.size * goroutines)
-		mine := uint64((r.rank*goroutines + i) * room)
+		room := childSegment / (r.size * Goroutines)
+		mine := uint64((r.rank*Goroutines + i) * room)
 		for k := range uint64(callsEach) {
 			to := peers[rng.IntN(len(peers))]
 			var err error
