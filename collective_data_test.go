@@ -118,8 +118,8 @@ func TestSizesOfCollectivesAreChecked(t *testing.T) {
 }
 
 // BenchmarkDataCrossover measures the ways of reductions and of all-to-all, for the defaults of
-// Collectives: short is the way of data below Short, shares that from Long on, tree the one between.
-// Over shared memory the latter two are one.
+// Collectives: short is the way of data below Short, shares that from Long on, tree the one in
+// between. Over shared memory the latter two are one.
 func BenchmarkDataCrossover(b *testing.B) {
 	b.Run(FabricSHM, func(b *testing.B) { crossover(b, Config{Fabric: FabricSHM}) })
 	b.Run(FabricIBV, func(b *testing.B) { crossover(b, Config{Fabric: FabricIBV, Device: rdmatest.Device(b)}) })
