@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
 // Data of 1 to 4 ranks on each network: short, long, and in memory of the segment.
@@ -105,6 +107,68 @@ func dataOfAJob(ctx context.Context, j *Job, length int) error {
 		err = fmt.Errorf("sums are %v, want %v", sum, want)
 	}
 	return err
+}
+
+func TestSizesOfCollectivesAreChecked(t *testing.T) {
+	cfg := Config{Getenv: noEnv, Collectives: Collectives{Short: -1}}
+	err := RunLocalConfig(t.Context(), 2, cfg, func(*Job) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "Config.Short is -1") {
+		t.Errorf("got %v, want what is wrong with Short", err)
+	}
+}
+
+// BenchmarkDataCrossover measures the ways of reductions and of all-to-all, for the defaults of
+// Collectives: short is the way of data below Short, shares that from Long on, tree the one in
+// between. Over shared memory the latter two are one.
+func BenchmarkDataCrossover(b *testing.B) {
+	b.Run(FabricSHM, func(b *testing.B) { crossover(b, Config{Fabric: FabricSHM}) })
+	b.Run(FabricIBV, func(b *testing.B) { crossover(b, Config{Fabric: FabricIBV, Device: rdmatest.Device(b)}) })
+}
+
+func crossover(b *testing.B, cfg Config) {
+	ways := map[string]Collectives{"short": {Short: 256 << 10}, "tree": {Short: 1, Long: 1 << 30}, "shares": {Short: 1, Long: 1}}
+	for _, n := range []int{2, 4} {
+		for _, size := range []int{64, 256, 1 << 10, 4 << 10, 16 << 10} {
+			for name, way := range ways {
+				cfg := cfg
+				cfg.SegmentSize, cfg.Teams, cfg.Collectives = 1<<20, 1, way
+				cfg.Collectives.WindowBytes = 2 << 20
+				b.Run(fmt.Sprintf("allreduce/%d/%d/%s", n, size, name), func(b *testing.B) {
+					benchmarkData(b, n, cfg, func(ctx context.Context, j *Job) func() error {
+						buf := make([]int64, size/8)
+						return func() error { return AllReduce(ctx, j, buf, coll.Sum) }
+					})
+				})
+				if name == "tree" {
+					continue
+				}
+				b.Run(fmt.Sprintf("alltoall/%d/%d/%s", n, size, name), func(b *testing.B) {
+					benchmarkData(b, n, cfg, func(ctx context.Context, j *Job) func() error {
+						dst, src := make([]byte, n*size), make([]byte, n*size)
+						return func() error { return AllToAll(ctx, j, dst, src) }
+					})
+				})
+			}
+		}
+	}
+}
+
+func benchmarkData(b *testing.B, n int, cfg Config, prepare func(context.Context, *Job) func() error) {
+	runLocal(b, n, cfg, func(ctx context.Context, j *Job) error {
+		op := prepare(ctx, j)
+		if err := op(); err != nil {
+			return err
+		}
+		if j.Rank() == 0 {
+			b.ResetTimer()
+		}
+		for range b.N {
+			if err := op(); err != nil {
+				return err
+			}
+		}
+		return j.Barrier(ctx)
+	})
 }
 
 func TestDataWithPointersIsRefused(t *testing.T) {

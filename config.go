@@ -118,9 +118,11 @@ type Config struct {
 	ConnectAll bool
 
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
-	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
+	// Each takes some 416 KiB of each rank's memory, and 44 bytes a rank of the job. Range 1 to 4096,
 	// equal on all ranks; Join checks it. Default: 8.
 	Teams int
+	// Collectives sizes the operations on data of teams; its zero value has the defaults.
+	Collectives Collectives
 
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
 	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.

@@ -31,7 +31,7 @@ func fabrics(t *testing.T, fn func(t *testing.T, cfg Config)) {
 func noEnv(string) (string, bool) { return "", false }
 
 // runLocal runs a job whose ranks must all succeed.
-func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
+func runLocal(t testing.TB, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -109,6 +109,8 @@ func mix(h, x uint64) uint64 {
 func (o *op) bind() {
 	d := o.data
 	h := mix(mix(uint64(d.each), uint64(d.size)), uint64(d.kind))
+	s := &o.t.teams.shape
+	h = mix(mix(h, uint64(s.short)), uint64(s.long)) // on which the way depends
 	if d.varies {
 		h = bits.ReverseBytes64(h) + 1
 	}

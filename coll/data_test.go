@@ -226,7 +226,10 @@ func TestDataArrivesOnEveryWay(t *testing.T) {
 
 func TestDataOverSharedMemory(t *testing.T) {
 	for n := 1; n <= 4; n++ {
-		for _, c := range append(ways[:len(ways):len(ways)], coll.Config{}) {
+		for i, c := range append(ways[:len(ways):len(ways)], coll.Config{}) {
+			if racetest.Enabled && (n+i)%2 != 0 {
+				continue
+			}
 			onSHM(t, n, c, allData)
 		}
 	}
