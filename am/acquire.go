@@ -52,6 +52,8 @@ type fifo = queue.List[claim]
 
 // resources are the pools behind an acquirer. None of the methods waits.
 type resources interface {
+	// takeBoth takes a credit and, for a call, a reply buffer; or nothing.
+	takeBoth(p *peer, call bool) bool
 	takeReply(p *peer) bool
 	giveReply(p *peer)
 	takeCredit(p *peer) bool
@@ -104,6 +106,21 @@ func (a *acquirer) queueOf(c *claim) *fifo {
 		return &a.unprepared
 	}
 	return &a.buffers
+}
+
+// takeAtOnce takes everything for a request without a send buffer to a connected peer, if no
+// request waits for any of it. Else it changes nothing.
+func (a *acquirer) takeAtOnce(c *claim) bool {
+	p, call := c.p, c.needs&needsCall != 0
+	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 ||
+		call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0) || !a.from.takeBoth(p, call) {
+		return false
+	}
+	if call {
+		p.calls++
+	}
+	c.next, c.share = acquired, 0
+	return true
 }
 
 // try takes all that c lacks, or changes nothing: then c.next is what was missing. It waits behind
@@ -163,41 +180,12 @@ func (a *acquirer) acquireFirst(c *claim) bool {
 
 // advance takes what c lacks, in order, up to what is missing.
 func (a *acquirer) advance(c *claim) bool {
-	if c.next == 0 {
-		if c.share = 0; a.fastPath(c) {
-			return true
-		}
-	}
 	for ; c.next < acquired; c.next++ {
 		none := c.next == stageShare && c.p.connected // it needs none, and so has no queue
 		if c.needs.has(c.next) && !((none || a.queueOf(c).Len() == 0) && a.take(c)) {
 			return false
 		}
 	}
-	return true
-}
-
-// fastPath takes everything for a request without a send buffer to a connected peer, if no request
-// waits for any of it. Else it changes nothing.
-func (a *acquirer) fastPath(c *claim) bool {
-	p := c.p
-	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 {
-		return false
-	}
-	call := c.needs&needsCall != 0
-	if call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0 || !a.from.takeReply(p)) {
-		return false
-	}
-	if !a.from.takeCredit(p) {
-		if call {
-			a.from.giveReply(p)
-		}
-		return false
-	}
-	if call {
-		p.calls++
-	}
-	c.next = acquired
 	return true
 }
 
@@ -214,7 +202,7 @@ func (a *acquirer) take(c *claim) (ok bool) {
 	case stageCredit:
 		ok = a.from.takeCredit(p)
 	case stageShare:
-		if p.connected {
+		if c.share = 0; p.connected {
 			return true
 		}
 		if ok = a.shared < a.shares; ok {
@@ -237,6 +225,12 @@ func (a *acquirer) take(c *claim) (ok bool) {
 // serve gives what there is of a resource to those who wait for it. A claim that then misses
 // another one queues there.
 func (a *acquirer) serve(q *fifo) {
+	if q.First() != nil {
+		a.serveAll(q)
+	}
+}
+
+func (a *acquirer) serveAll(q *fifo) {
 	for c := q.First(); c != nil && a.take(c); c = q.First() {
 		a.passOn(c)
 	}

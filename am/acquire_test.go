@@ -29,6 +29,9 @@ type pools struct {
 	credits          [2]int
 }
 
+func (f *pools) takeBoth(p *peer, call bool) bool {
+	return (!call || f.replies > 0) && take(&f.credits[p.rank]) && (!call || take(&f.replies))
+}
 func (f *pools) takeReply(*peer) bool    { return take(&f.replies) }
 func (f *pools) giveReply(*peer)         { f.replies++ }
 func (f *pools) takeCredit(p *peer) bool { return take(&f.credits[p.rank]) }
@@ -245,7 +248,7 @@ func (m *model) begin(i int) {
 		m.needs(c, op)
 	}
 	s.phase, s.commits, s.refused = acquires, false, false
-	if m.a.acquire(c) {
+	if m.a.takeAtOnce(c) || m.a.acquire(c) {
 		s.w.state.Store(signaled)
 	}
 }
@@ -274,7 +277,7 @@ func (m *model) commit(i int) {
 	m.needs(c, op)
 	c.needs &^= needsBuffer
 	if op == 't' {
-		if m.a.try(c) {
+		if m.a.takeAtOnce(c) || m.a.try(c) {
 			m.a.unprepare()
 			m.transmit(i, true)
 		} else {
@@ -284,7 +287,7 @@ func (m *model) commit(i int) {
 		return
 	}
 	copied := false
-	if m.a.commit(c, fabric.SendBuf{}, func() { copied = true }) {
+	if m.a.takeAtOnce(c) || m.a.commit(c, fabric.SendBuf{}, func() { copied = true }) {
 		m.a.unprepare()
 		m.transmit(i, true)
 		return

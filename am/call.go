@@ -11,7 +11,7 @@ import (
 
 // Call sends a request and waits for its reply.
 func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r Reply, err error) {
-	err = h.call(ctx, v, rank, Payload{}, args, &r)
+	err = h.call(ctx, v, rank, &Payload{}, args, &r)
 	return r, err
 }
 
@@ -19,14 +19,14 @@ func (h *Handler) Call(ctx context.Context, v Via, rank int, args ...uint64) (r 
 // *StallError, ErrClosed), the network may read the payload until the endpoint is closed: Start's
 // Pending can be waited for again.
 func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (r Reply, err error) {
-	err = h.call(ctx, v, rank, p, args, &r)
+	err = h.call(ctx, v, rank, &p, args, &r)
 	return r, err
 }
 
 // Post sends a request to which nobody wants a reply. Without an error the message is the
 // network's; if the rank dies before it arrives only later operations say so.
 func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) error {
-	return h.post(ctx, v, rank, Payload{}, args)
+	return h.post(ctx, v, rank, &Payload{}, args)
 }
 
 // PostWith is Post with a payload, which may be reused when it returns: of a Long larger than
@@ -34,19 +34,19 @@ func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) err
 // does not. After a *StallError or ErrClosed the network may read that until the endpoint is
 // closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
-	return h.post(ctx, v, rank, p, args)
+	return h.post(ctx, v, rank, &p, args)
 }
 
 // TryPost is Post that does not wait: it returns the obstacle instead, one of ErrNoBuffer,
 // ErrNotConnected, ErrNoCredit, ErrQueueFull, ErrNotReleased, unwrapped. It makes no progress.
 func (h *Handler) TryPost(v Via, rank int, args ...uint64) error {
-	return h.tryPost(v, rank, Payload{}, args)
+	return h.tryPost(v, rank, &Payload{}, args)
 }
 
 // TryPostWith is TryPost with a payload, which may be reused when it returns. A Long must
 // not be larger than Endpoint.MaxMedium: it is copied.
 func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error {
-	return h.tryPost(v, rank, p, args)
+	return h.tryPost(v, rank, &p, args)
 }
 
 // Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers. The
@@ -58,7 +58,7 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 		return nil, h.failed("call", rank, ErrNoEndpoint)
 	}
 	if l.fences(v) {
-		if err := h.before(ctx, "call", v, l, rank, p, args); err != nil {
+		if err := h.before(ctx, "call", v, l, rank, &p, args); err != nil {
 			return nil, err
 		}
 		started, err := h.Start(ctx, l, rank, p, args...)
@@ -68,14 +68,14 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 		return started, err
 	}
 	w := l.newWaiter()
-	if err := h.start(ctx, l, rank, p, args, w); err != nil {
+	if err := h.start(ctx, l, rank, &p, args, w); err != nil {
 		return nil, err
 	}
 	return &Pending{l: l, w: w}, nil
 }
 
 // check is at the head of every operation.
-func (h *Handler) check(op string, l *Endpoint, rank int, p Payload, args []uint64) error {
+func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uint64) error {
 	if err := l.mayUse(op); err != nil {
 		return err
 	}
@@ -85,11 +85,14 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p Payload, args []uint
 	if rank < 0 || rank >= l.peers.Len() {
 		return &fabric.RankError{Op: op, Rank: rank, Size: l.peers.Len()}
 	}
+	if p.cat == short && len(p.bytes) == 0 && len(args) <= MaxArgs {
+		return nil
+	}
 	return l.checkParts(rank, p, args)
 }
 
 // call fills in a zero reply.
-func (h *Handler) call(ctx context.Context, v Via, rank int, p Payload, args []uint64, r *Reply) error {
+func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []uint64, r *Reply) error {
 	l := laneOf(v, rank)
 	if l == nil {
 		return h.failed("call", rank, ErrNoEndpoint)
@@ -132,7 +135,7 @@ func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter
 }
 
 // start sends the request of a call.
-func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p Payload, args []uint64, w *waiter) error {
+func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p *Payload, args []uint64, w *waiter) error {
 	if err := h.check("call", l, rank, p, args); err != nil {
 		return err
 	}
@@ -144,11 +147,7 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p Payload, a
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(&o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
-	if err := l.send(ctx, peer, &o, args, w); err != nil {
+	if err := l.send(ctx, l.known(rank), &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
 	return nil
@@ -168,7 +167,7 @@ func (l *Endpoint) finish(ctx context.Context, w *waiter) error {
 	return nil
 }
 
-func (h *Handler) post(ctx context.Context, v Via, rank int, p Payload, args []uint64) error {
+func (h *Handler) post(ctx context.Context, v Via, rank int, p *Payload, args []uint64) error {
 	l := laneOf(v, rank)
 	if l == nil {
 		return h.failed("post", rank, ErrNoEndpoint)
@@ -191,14 +190,12 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
+	peer := l.known(rank)
 	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
 	if !large {
 		l.takeOver(o)
-		if err = l.trySend(peer, o, args, nil); err == nil {
+		err := l.trySend(peer, o, args, nil)
+		if err == nil {
 			return nil
 		}
 		if !passing(err) {
@@ -210,7 +207,7 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 	if large {
 		o.w = w
 	}
-	err = l.send(ctx, peer, o, args, w)
+	err := l.send(ctx, peer, o, args, w)
 	if err == nil && large {
 		l.beginAgain(w)
 		err = l.awaitRead(w)
@@ -239,7 +236,7 @@ func (l *Endpoint) takeOver(o *outgoing) {
 	}
 }
 
-func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
+func (h *Handler) tryPost(v Via, rank int, p *Payload, args []uint64) error {
 	l := laneOf(v, rank)
 	if l == nil {
 		return h.failed("post", rank, ErrNoEndpoint)
@@ -258,12 +255,8 @@ func (h *Handler) tryPost(v Via, rank int, p Payload, args []uint64) error {
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(&o, args)
 	}
-	peer, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
 	l.takeOver(&o)
-	return l.trySend(peer, &o, args, nil)
+	return l.trySend(l.known(rank), &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.

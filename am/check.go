@@ -15,8 +15,8 @@ func CheckAccounts(l *Endpoint) error {
 		return err
 	}
 	s := l.net.Stats()
-	if n := l.cfg.Credits + l.cfg.Replies + l.cfg.Spares; s.Posted != n {
-		return fmt.Errorf("am: %d receive buffers are posted, of %d", s.Posted, n)
+	if n := l.cfg.Credits + l.cfg.Replies + l.cfg.Spares; s.Posted+len(l.bare) != n || len(l.bare) > l.cfg.Spares {
+		return fmt.Errorf("am: %d receive buffers are posted and %d bare, of %d with %d spares", s.Posted, len(l.bare), n, l.cfg.Spares)
 	}
 	if n := l.cfg.Sends + l.cfg.ReplySends; s.FreeSends != n {
 		return fmt.Errorf("am: %d send buffers are free, of %d", s.FreeSends, n)

@@ -57,7 +57,8 @@ type Config struct {
 	// of this rank, those included that have no waiter any more: 1 and more. 0: 128.
 	Replies int
 	// Spares are receive buffers that handlers may keep while others are posted in their
-	// place; beyond, payloads are copied. 0: 16. -1: none.
+	// place; beyond, payloads are copied. They also stand in for up to 7 that are to be posted
+	// together. 0: 16. -1: none.
 	Spares int
 	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's
 	// largest message leaves, which the error of Open names. 0: 4096.

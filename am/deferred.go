@@ -71,12 +71,12 @@ func (t *DeferredReply) From() int { return t.rank }
 // Reply answers with arguments only. A second reply is ErrAnswered, a late one ErrExpired, one to a
 // dead rank a *fabric.PeerDownError, one after the endpoint's end ErrClosed. After a *SizeError, or
 // an error of a Long's range, another reply may be tried.
-func (t *DeferredReply) Reply(args ...uint64) error { return t.answer(Payload{}, args) }
+func (t *DeferredReply) Reply(args ...uint64) error { return t.answer(&Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.
-func (t *DeferredReply) ReplyWith(p Payload, args ...uint64) error { return t.answer(p, args) }
+func (t *DeferredReply) ReplyWith(p Payload, args ...uint64) error { return t.answer(&p, args) }
 
-func (t *DeferredReply) answer(p Payload, args []uint64) error {
+func (t *DeferredReply) answer(p *Payload, args []uint64) error {
 	if err := t.r.checkParts(t.rank, p, args); err != nil {
 		return err
 	}

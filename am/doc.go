@@ -72,8 +72,8 @@
 //
 //   - places and reply buffers come back with replies. A reply takes none of these resources: it
 //     has send buffers of its own, and when they are all in use waits in memory.
-//   - a receiver posts the buffer of a message, or a spare in its place, before the handler runs.
-//     So credits come back whatever handlers do.
+//   - a receiver posts the buffer of a message, or has a spare posted in its place, before the
+//     handler runs. So credits come back whatever handlers do.
 //   - the network brings messages to their targets, or finds the target dead.
 //   - a program can prepare fewer messages than there are send buffers, and a commit that has to
 //     wait copies its payload and gives the buffer back.

@@ -58,28 +58,44 @@ func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
 // changes nothing; with a waiter the request is queued for what is missing.
 func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	p.sending.Lock()
-	defer p.sending.Unlock()
 	e.mu.Lock()
-	if err := e.peerRefusalLocked(p, o); err != nil {
-		e.mu.Unlock()
-		return err
-	}
-	now := e.dateLocked(p, o)
-	if err := e.openLocked(p, now); err != nil {
-		e.mu.Unlock()
-		return err
-	}
+	now, err := e.startLocked(p, o)
 	k := &p.claim
 	if w != nil {
 		k = &w.claim
 	}
-	e.needLocked(k, p, o)
-	if !e.takeLocked(k, o, w != nil) {
+	if err == nil {
+		e.needLocked(k, p, o)
+	}
+	switch {
+	case err != nil:
+		e.mu.Unlock()
+	case e.acquirer.takeAtOnce(k) || e.takeLocked(k, o, w != nil):
+		err = e.launch(p, o, args, k, w != nil, now)
+	default:
 		missing, granted := k.next, p.granted
 		e.mu.Unlock()
-		return e.obstacleAt(p, missing, granted, o)
+		err = e.obstacleAt(p, missing, granted, o)
 	}
-	return e.launch(p, o, args, k, w != nil, now)
+	p.sending.Unlock()
+	return err
+}
+
+// startLocked checks that a request to a peer may be sent, and returns the time of the attempt, see
+// dateLocked.
+func (e *emitter) startLocked(p *peer, o *outgoing) (now time.Duration, err error) {
+	if e.mute || e.end != nil || p.down != nil {
+		if err = e.peerRefusalLocked(p, o); err != nil {
+			return 0, err
+		}
+	}
+	if now, o.at = o.at, 0; now == 0 { // a later attempt
+		now = e.dateLocked(p, o)
+	}
+	if p.credits.Epoch() == 0 {
+		err = e.openLocked(p, now)
+	}
+	return now, err
 }
 
 // takeLocked takes what a request needs, in the way that suits it.
@@ -135,25 +151,29 @@ func (e *emitter) obstacleAt(p *peer, missing stage, granted bool, o *outgoing) 
 // are held; the latter is given up. When the network has no room after all the claim falls back to
 // that stage, and queues there if it may.
 func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue bool, now time.Duration) error {
-	h := p.heading(o, len(args))
-	b := fabric.SendBuf{ID: fabric.Copied}
+	b := &p.copied
 	switch {
 	case o.buf != nil:
-		b = *o.buf
+		b = o.buf
 		// Now: the message may have arrived when Send returns, and Quiesce adds up what is prepared
 		// and what is free.
 		e.acquirer.prepared--
 		e.acquirer.committing++
 	case k.needs.has(stageBuffer):
-		b = k.buf
+		b = &k.buf
 	}
-	cookie := e.enterLocked(p, o, h, now)
-	p.credits.Fill(&h.credit, now)
+	cookie := e.enterLocked(p, o, len(args), now)
 	e.mu.Unlock()
-	err := e.emit(p, o, args, h, &b, cookie, sendFlags)
+	err := e.emit(p, o, args, b, cookie, sendFlags)
 	if err == nil && o.buf == nil {
 		return nil
 	}
+	return e.launched(p, o, k, cookie, err, mayQueue)
+}
+
+// launched is what follows when a prepared message was sent, or any was not.
+func (e *emitter) launched(p *peer, o *outgoing, k *claim, cookie uint64, err error, mayQueue bool) error {
+	h := &p.head
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if o.buf != nil {
@@ -200,7 +220,7 @@ func (e *emitter) fallBackLocked(p *peer, o *outgoing, k *claim, err error, mayQ
 // that is something else.
 func (e *emitter) obstacle(err error) error {
 	switch {
-	case err == nil || !errors.Is(err, fabric.ErrAgain):
+	case !errors.Is(err, fabric.ErrAgain):
 		return err
 	case errors.Is(err, fabric.ErrNoBuffer):
 		e.stats.noBuffer.Add(1)
@@ -222,26 +242,22 @@ func passing(err error) bool {
 // dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two
 // locks.
 func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
-	now := o.at
-	o.at = 0 // the next attempt is made later
-	if now == 0 && (o.wants || o.cat == long || !p.credits.Ample()) {
-		now = e.net.Now()
+	takes := 1
+	if o.kind.answers() {
+		takes = 0
 	}
-	return now
+	if o.wants || o.cat == long || !p.credits.Timeless(takes) {
+		return e.net.Now()
+	}
+	return 0
 }
 
-// heading is the head of a message to a peer, but for tokens and credits. It is valid as long as
-// the peer's sending lock is held.
-func (p *peer) heading(o *outgoing, nargs int) *head {
+// enterLocked counts a message, makes the entry that it needs, and fills in its head, with what the
+// accounts of both directions have to say. It is valid as long as the peer's sending lock is held.
+func (e *emitter) enterLocked(p *peer, o *outgoing, nargs int, now time.Duration) (cookie uint64) {
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler
 	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, flow.Header{}
-	return h
-}
-
-// enterLocked counts a message, makes the entry that it needs, and writes what the pool has to say
-// into its header.
-func (e *emitter) enterLocked(p *peer, o *outgoing, h *head, now time.Duration) (cookie uint64) {
 	e.countLocked(o, 1)
 	if need := needOf(o); need != 0 {
 		var keep []byte
@@ -264,6 +280,7 @@ func (e *emitter) enterLocked(p *peer, o *outgoing, h *head, now time.Duration) 
 		}
 	}
 	p.owed = e.pool.Fill(p.rank, &h.credit, now)
+	p.credits.Fill(&h.credit, now)
 	return cookie
 }
 
@@ -332,17 +349,20 @@ func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) (
 }
 
 // emit writes the message and hands it to the network. The peer's sending lock is held.
-func (e *emitter) emit(p *peer, o *outgoing, args []uint64, h *head, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) error {
-	switch {
-	case o.cat == short && b.ID == fabric.Copied:
-		b.Data = p.text[:]
-	case o.cat == medium && o.buf == nil:
+func (e *emitter) emit(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) (err error) {
+	if o.cat == medium && o.buf == nil {
 		copy(b.Data[headSize:], o.payload)
 	}
+	h := &p.head
 	n := h.size()
 	h.encode(b.Data[:n], e.hash, args)
-	if cookie != 0 {
-		return e.obstacle(e.net.Send(p.rank, *b, n, &fabric.Write{Off: e.cfg.SegmentOffset + o.off, Src: o.payload}, cookie, f))
+	if cookie == 0 {
+		err = e.net.Send(p.rank, *b, n, nil, 0, f)
+	} else {
+		err = e.net.Send(p.rank, *b, n, &fabric.Write{Off: e.cfg.SegmentOffset + o.off, Src: o.payload}, cookie, f)
 	}
-	return e.obstacle(e.net.Send(p.rank, *b, n, nil, 0, f))
+	if err != nil {
+		err = e.obstacle(err)
+	}
+	return err
 }

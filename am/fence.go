@@ -42,7 +42,7 @@ func fenceHandler(cfg *Config) {
 }
 
 // before checks a request and has the Fencer know of it.
-func (h *Handler) before(ctx context.Context, op string, v Via, l *Endpoint, rank int, p Payload, args []uint64) error {
+func (h *Handler) before(ctx context.Context, op string, v Via, l *Endpoint, rank int, p *Payload, args []uint64) error {
 	if err := h.check(op, l, rank, p, args); err != nil {
 		return err
 	}

@@ -89,13 +89,13 @@ func (x *inbox) runOne(w *work) {
 	if w.slot[0] < 0 {
 		return
 	}
-	if err := x.net.Post(w.slot[:]...); err != nil {
+	x.mu.Lock()
+	x.lent--
+	err := x.giveBackLocked(w.slot[:])
+	x.mu.Unlock()
+	if err != nil {
 		x.fail(err)
 	}
-	x.mu.Lock()
-	x.stats.posted++
-	x.lent--
-	x.mu.Unlock()
 }
 
 // finished is called for each handler of a batch, and by who took it on. The last one retires it.

@@ -59,28 +59,24 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if len(args) >= MaxArgs {
 		return &SizeError{"arguments of a large payload", len(args), MaxArgs - 1, "send the others as payload"}
 	}
-	if err := x.h.check("send", l, rank, Payload{bytes: payload}, args); err != nil {
+	if err := x.h.check("send", l, rank, &Payload{bytes: payload}, args); err != nil {
 		return err
 	}
 	if l.fences(v) { // its place is known with the grant only
-		if err := x.h.before(ctx, "send", v, l, rank, Payload{}, args); err != nil {
+		if err := x.h.before(ctx, "send", v, l, rank, &Payload{}, args); err != nil {
 			return err
 		}
 	}
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
 	}
-	p, err := l.peer(rank)
-	if err != nil {
-		return err
-	}
-	s := &sending{p: p, h: x.h, size: uint64(len(payload))}
+	s := &sending{p: l.known(rank), h: x.h, size: uint64(len(payload))}
 	if l.fences(v) {
 		s.v = v
 	}
 	s.w = l.waiter()
 	w := s.w
-	err = l.transfer(ctx, s, payload, args)
+	err := l.transfer(ctx, s, payload, args)
 	l.recycle(w)
 	return x.h.failed("send", rank, err)
 }

@@ -159,8 +159,8 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 				t.Errorf("cut off for %v, want one that %s", cut, c.rule)
 			}
 			stats := l.Stats()
-			if err := errors.Join(stats.Check(), l.pool.Check()); err != nil || len(p.free) != p.cfg.Slots {
-				t.Errorf("%v; %d of %d slots are posted", err, len(p.free), p.cfg.Slots)
+			if err := errors.Join(stats.Check(), l.pool.Check()); err != nil || len(p.free)+len(l.bare) != p.cfg.Slots {
+				t.Errorf("%v; %d of %d slots are posted", err, len(p.free)+len(l.bare), p.cfg.Slots)
 			}
 			if down := l.known(1).down; down != nil && s.err == nil {
 				t.Error("the payload that is announced to a rank that was cut off goes on")

@@ -1,7 +1,6 @@
 package am
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -18,6 +17,7 @@ type peer struct {
 	head    head                      // of the message that is being sent; under sending
 	owed    bool                      // its header says what a control message would say otherwise; likewise
 	text    [headSize + argsSize]byte // of a message without a payload; likewise
+	copied  fabric.SendBuf            // text, for the network
 
 	// Under the endpoint's lock.
 	allotment
@@ -32,29 +32,19 @@ type peer struct {
 	large    *transfers    // large payloads to it and from it; nil: there were none
 }
 
-// peer returns what is known of a rank, from now on something.
-func (c *core) peer(rank int) (*peer, error) {
+// known returns what is known of a rank, from now on something. It panics if there is no such rank:
+// what the program names was checked, and the network names no other.
+func (c *core) known(rank int) *peer {
 	if at := c.peers.Find(rank); at != nil {
 		if p := at.Load(); p != nil {
-			return p, nil
+			return p
 		}
-	}
-	if rank < 0 || rank >= c.peers.Len() {
-		return nil, &fabric.RankError{Op: "am", Rank: rank, Size: c.peers.Len()}
 	}
 	at, p := c.peers.At(rank), &peer{rank: rank, credits: flow.NewSender(rank, c.flow)}
 	p.sending.Init(lockrank.Endpoint, rank)
+	p.copied = fabric.SendBuf{Data: p.text[:], ID: fabric.Copied}
 	if !at.CompareAndSwap(nil, p) {
 		p = at.Load()
-	}
-	return p, nil
-}
-
-// known is peer for a rank that the network names.
-func (c *core) known(rank int) *peer {
-	p, err := c.peer(rank)
-	if err != nil {
-		panic(fmt.Sprintf("am: an event of rank %d, which does not exist", rank)) // a mistake of the network
 	}
 	return p
 }
@@ -68,6 +58,15 @@ func (c *core) openLocked(p *peer, now time.Duration) error {
 		return err
 	}
 	return c.pool.Open(p.rank, connection, now)
+}
+
+// takeBoth implements resources.
+func (c *core) takeBoth(p *peer, call bool) bool {
+	if p.credits.Balance() == 0 || call && !c.takeReply(p) {
+		return false
+	}
+	_, err := p.credits.Take(0)
+	return err == nil
 }
 
 // takeReply implements resources.

@@ -51,7 +51,7 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 				edit("progress.go", "!g.closing.Load() && g.lead.Load() {", "!g.closing.Load() {")...),
 		},
 		faulttest.Fault{
-			Name: "no hand-over", Edits: edit("progress.go", "if g.waiting.Load() == 0 || g.lead.Load() {", "if true {"),
+			Name: "no hand-over", Edits: edit("progress.go", "if g.waiting.Load() != 0 && !g.lead.Load() {", "if false {"),
 			Found: `call "hold" to rank 1: context deadline exceeded` + asleep,
 		},
 		faulttest.Fault{
@@ -64,6 +64,10 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 		faulttest.Fault{
 			Name: "handlers run before buffers are posted", Edits: edit("receive_datapath.go", "if err = x.repostLocked(b, now); err == nil", "if err == nil"),
 			Found: "handlers may not run",
+		},
+		faulttest.Fault{
+			Name: "buffers stay bare without spares", Edits: edit("receive_datapath.go", "len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares", "len(x.bare) < postBatch"),
+			Found: "receive buffers are posted and",
 		},
 		faulttest.Fault{
 			Name: "a death frees a call's entry twice", Found: "replies to no call",

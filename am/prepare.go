@@ -62,7 +62,7 @@ func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 	if l == nil {
 		return nil, h.failed("prepare", rank, ErrNoEndpoint)
 	}
-	if err := h.check("prepare", l, rank, Payload{}, nil); err != nil {
+	if err := h.check("prepare", l, rank, &Payload{}, nil); err != nil {
 		return nil, err
 	}
 	if l.cfg.Prepares == 0 {
@@ -132,9 +132,9 @@ func (p *Prepared) ready(ctx context.Context, args []uint64) error {
 		return p.h.failed("commit", p.rank, context.Cause(ctx))
 	}
 	if p.v != nil {
-		return p.h.before(ctx, "commit", p.v, p.l, p.rank, Payload{}, args)
+		return p.h.before(ctx, "commit", p.v, p.l, p.rank, &Payload{}, args)
 	}
-	return p.h.check("commit", p.l, p.rank, Payload{}, args)
+	return p.h.check("commit", p.l, p.rank, &Payload{}, args)
 }
 
 // Commit sends the message like Post. Whatever it returns, the Prepared has ended.

@@ -34,9 +34,12 @@ func (g *progress) leave()        { g.lead.Store(false) }
 
 // handOver unparks one waiter, if no goroutine leads.
 func (g *progress) handOver() {
-	if g.waiting.Load() == 0 || g.lead.Load() {
-		return
+	if g.waiting.Load() != 0 && !g.lead.Load() {
+		g.unparkOne()
 	}
+}
+
+func (g *progress) unparkOne() {
 	g.mu.Lock()
 	if w := g.parked.First(); w != nil {
 		g.leaveParkedLocked(w)
@@ -56,7 +59,15 @@ func (g *progress) leaveParkedLocked(w *waiter) {
 // closed. Without an error the caller looks for itself whether it has what it waited for.
 func (g *progress) await(ctx context.Context, w *waiter) error {
 	lockrank.MustHoldNone("wait for an endpoint")
-	defer g.handOver()
+	err := g.waitFor(ctx, w)
+	if g.waiting.Load() != 0 {
+		g.handOver()
+	}
+	return err
+}
+
+// waitFor is await, but for the hand-over that ends it.
+func (g *progress) waitFor(ctx context.Context, w *waiter) error {
 	began, counted := w.began, false
 	w.began = 0
 	for again := false; !w.consume(); again = true {
@@ -66,12 +77,12 @@ func (g *progress) await(ctx context.Context, w *waiter) error {
 		if g.closing.Load() {
 			return g.ended()
 		}
-		if again {
+		if again && w.since != 0 {
 			if err := g.stalled(w); err != nil {
 				return err
 			}
 		}
-		if g.help() {
+		if g.unclaimed.Load() > 0 && g.help() {
 			began = 0 // it may have taken long
 			continue
 		}
@@ -79,7 +90,9 @@ func (g *progress) await(ctx context.Context, w *waiter) error {
 			if !counted {
 				g.waits++
 			}
-			g.run(g.collect(ctx, w, began, false))
+			if b := g.collect(ctx, w, began, false); b != nil {
+				g.run(b)
+			}
 		} else if err := g.park(ctx, w, !counted); err != nil {
 			return err
 		}
@@ -206,7 +219,7 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 	if err != nil {
 		g.fail(err)
 	}
-	if g.takeDeaths() || due {
+	if g.deaths.Load() != nil && g.takeDeaths() || due {
 		g.service(now)
 	}
 	return now

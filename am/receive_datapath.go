@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
 )
 
 // inbox takes what arrives, and runs the handlers of requests.
@@ -14,7 +15,13 @@ type inbox struct {
 	active    []*batch              // those with several handlers that run; under the lock
 	batches   []*batch              // free ones; likewise
 	nextBatch atomic.Pointer[batch] // a free one that can be had without the lock
+	last      *peer                 // of the last event; the leader's
+	bare      []int32               // receive buffers that are to be posted; under the lock
 }
+
+// postBatch is how many receive buffers are posted together: ibv_post_srq_recv(3) takes a list, and
+// what surrounds it is done once for all.
+const postBatch = 8
 
 // batch is what one goroutine takes on at once: what a Poll brought, and the requests
 // of it, whose handlers it runs.
@@ -59,13 +66,15 @@ func (x *inbox) batch() *batch {
 func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
 	for i := range b.events[:n] {
 		e := &b.events[i]
-		p := x.known(e.Peer)
+		p := x.last
+		if p == nil || p.rank != e.Peer {
+			p = x.known(e.Peer)
+			x.last = p
+		}
 		var cause error
 		switch e.Kind {
 		case fabric.Arrived:
-			if cause = x.arrivedLocked(b, p, e, now); cause == nil {
-				x.creditedLocked(p)
-			}
+			cause = x.arrivedLocked(b, p, e, now)
 		case fabric.NoteArrived:
 			cause = x.notedLocked(p, e, now)
 		case fabric.Sent:
@@ -104,18 +113,29 @@ func (x *inbox) repostLocked(b *batch, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
-	if b.nslots > 0 {
-		if err := x.net.Post(b.slots[:b.nslots]...); err != nil {
-			return err
-		}
-		x.stats.posted += uint64(b.nslots)
+	err := x.giveBackLocked(b.slots[:b.nslots])
+	if err != nil {
+		return err
 	}
-	err := x.pool.Reposted(b.taken, now)
+	err = x.pool.Reposted(b.taken, now)
 	if b.freed {
 		x.acquirer.serve(&x.acquirer.replies)
 	}
 	b.taken, b.nslots, b.freed = 0, 0, false
 	return err
+}
+
+// giveBackLocked takes back buffers that are not needed any more, and posts all that have come back
+// once they are several, or the spares do not stand in for them.
+func (x *inbox) giveBackLocked(slots []int32) error {
+	x.stats.posted += uint64(len(slots))
+	x.bare = append(x.bare, slots...)
+	if len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares {
+		return nil
+	}
+	slots = x.bare
+	x.bare = x.bare[:0]
+	return x.net.Post(slots...)
 }
 
 // arrivedLocked takes one message. The error is the peer's: it is to be cut off.
@@ -165,28 +185,35 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 	if bad != nil {
 		return bad
 	}
-	if err == nil {
-		err = x.pool.Apply(p.rank, &h.credit, now)
+	// Before a call ends: a message that breaks the protocol ends none. Most have nothing new.
+	if err == nil && (h.credit.Asks() || !p.credits.Knows(&h.credit)) {
+		err = x.applyLocked(p, &h.credit, now)
 	}
-	if err == nil { // before a call ends: a message that breaks the protocol ends none
-		err = p.credits.Apply(&h.credit, now)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if h.kind.answers() {
+	case h.kind.answers():
 		return x.answeredLocked(p, p.rank, h, payload)
+	case h.kind >= announce:
+		return x.stepLocked(p, h, payload)
 	}
-	return x.stepLocked(p, h, payload)
+	return nil
 }
 
-// creditedLocked serves requests that wait for credits of a peer.
-func (x *inbox) creditedLocked(p *peer) {
+// applyLocked takes what a peer says of credits, and serves the requests that wait for them.
+func (x *inbox) applyLocked(p *peer, h *flow.Header, now time.Duration) error {
+	if err := x.pool.Apply(p.rank, h, now); err != nil {
+		return err
+	}
+	if err := p.credits.Apply(h, now); err != nil {
+		return err
+	}
 	if p.credits.Balance() > 0 {
 		p.granted = true
 		x.acquirer.credited(p)
 	}
 	x.enlistLocked(p)
+	return nil
 }
 
 // acceptLocked decides where a request's payload is while its handler runs, and whether its buffer
@@ -228,12 +255,7 @@ func (x *inbox) notedLocked(p *peer, e *fabric.Event, now time.Duration) error {
 	p.silentAt = 0
 	err := x.openLocked(p, now)
 	if err == nil {
-		err = x.pool.Apply(p.rank, &h.credit, now)
-	}
-	if err == nil {
-		if err = p.credits.Apply(&h.credit, now); err == nil {
-			x.creditedLocked(p)
-		}
+		err = x.applyLocked(p, &h.credit, now)
 	}
 	if err != nil {
 		x.stats.badNotes.Add(1)

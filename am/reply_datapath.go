@@ -62,24 +62,26 @@ func (r *replier) reserve() (fabric.SendBuf, error) {
 
 // tryReply needs a buffer and nothing else.
 func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
-	b := fabric.SendBuf{ID: fabric.Copied}
-	if o.cat != short {
-		var err error
-		if b, err = r.reserve(); err != nil {
-			return r.obstacle(err)
-		}
+	if o.cat == short {
+		p.sending.Lock()
+		err := r.launchReply(p, o, args, &p.copied)
+		p.sending.Unlock()
+		return err
+	}
+	b, err := r.reserve()
+	if err != nil {
+		return r.obstacle(err)
 	}
 	p.sending.Lock()
-	err := r.launchReply(p, o, args, &b)
+	err = r.launchReply(p, o, args, &b)
 	p.sending.Unlock()
-	if err != nil && b.ID != fabric.Copied {
+	if err != nil {
 		r.net.Release(b)
 	}
 	return err
 }
 
 func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
-	h := p.heading(o, len(args))
 	r.mu.Lock()
 	if err := r.end; err != nil || p.down != nil {
 		r.mu.Unlock()
@@ -93,14 +95,13 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		return ErrNoBuffer
 	}
 	now := r.dateLocked(p, o)
-	cookie := r.enterLocked(p, o, h, now)
-	p.credits.Fill(&h.credit, now)
+	cookie := r.enterLocked(p, o, len(args), now)
 	r.mu.Unlock()
-	err := r.emit(p, o, args, h, b, cookie, sendFlags|fabric.Urgent)
+	err := r.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
 	if err != nil {
 		r.mu.Lock()
-		r.withdrawLocked(p, o, h, cookie)
-		p.credits.Unsaid(&h.credit)
+		r.withdrawLocked(p, o, &p.head, cookie)
+		p.credits.Unsaid(&p.head.credit)
 		r.mu.Unlock()
 	}
 	return err

@@ -112,12 +112,12 @@ func (c *Call) Wanted() bool { return c.head.wants }
 
 // Reply answers with arguments only. After an error the handler may reply with less; if it does
 // not, the caller is told of the error.
-func (c *Call) Reply(args ...uint64) error { return c.answer(Payload{}, args) }
+func (c *Call) Reply(args ...uint64) error { return c.answer(&Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.
-func (c *Call) ReplyWith(p Payload, args ...uint64) error { return c.answer(p, args) }
+func (c *Call) ReplyWith(p Payload, args ...uint64) error { return c.answer(&p, args) }
 
-func (c *Call) answer(p Payload, args []uint64) error {
+func (c *Call) answer(p *Payload, args []uint64) error {
 	switch c.state {
 	case replied:
 		return ErrAnswered
@@ -147,7 +147,7 @@ func (c *Call) replyForHandler() error {
 
 const maxLong = 1<<31 - 1 // what one write over verbs carries (IBTA vol 1 §9.7.4: 2^31 bytes)
 
-func (c *core) checkParts(rank int, p Payload, args []uint64) error {
+func (c *core) checkParts(rank int, p *Payload, args []uint64) error {
 	switch {
 	case len(args) > MaxArgs:
 		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}

@@ -15,7 +15,7 @@ func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64
 	if err == nil && o.cat == short { // others are copied, which may take long
 		w.began = began
 	}
-	if !passing(err) {
+	if err == nil || !passing(err) {
 		return err
 	}
 	for passing(err) {

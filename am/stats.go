@@ -77,7 +77,7 @@ type Stats struct {
 	HandOvers                              uint64 // wake-ups of one who polls next, by who stops
 	Polls                                  uint64
 	Controls                               uint64 // control messages sent; Notes are those that arrived
-	Posted                                 uint64 // receive buffers given back
+	Posted                                 uint64 // receive buffers given back; some of them are posted later
 	Closed                                 uint64 // peers dead or cut off
 
 	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program

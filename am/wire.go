@@ -142,22 +142,21 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 	if t := le.Uint32(src[20:]); t != table {
 		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
 	}
-	flags := src[2]
-	h.kind, h.cat, h.wants = kind(src[1]), category(flags&categoryMask), flags&wantsBit != 0
-	h.nargs, h.handler = src[3], le.Uint16(src[4:])
+	k, flags, nargs := kind(src[1]), src[2], src[3]
+	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, le.Uint16(src[4:])
 	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
 	n, err := h.credit.Decode(src[creditAt:creditTo])
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case h.kind == 0 || h.kind >= kinds:
-		return nil, broken("is of an unknown kind", int(h.kind), int(kinds)-1)
-	case h.cat >= categories || flags&^byte(flagMask) != 0:
+	case k == 0 || k >= kinds:
+		return nil, broken("is of an unknown kind", int(k), int(kinds)-1)
+	case flags > flagMask || flags&categoryMask >= byte(categories):
 		return nil, broken("has unknown flags", int(flags), flagMask)
-	case h.nargs > MaxArgs:
-		return nil, broken("has too many arguments", int(h.nargs), MaxArgs)
-	case src[6] != 0 || src[7] != 0 || nonZero(src[creditAt:headSize], n):
+	case nargs > MaxArgs:
+		return nil, broken("has too many arguments", int(nargs), MaxArgs)
+	case le.Uint16(src[6:]) != 0 || nonZero(src[creditAt:headSize], n):
 		return nil, broken("has bytes set that mean nothing", 1, 0)
 	case h.credit.Epoch != connection:
 		return nil, broken("belongs to another connection", int(h.credit.Epoch), connection)
@@ -165,7 +164,19 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 	if err := h.checkKind(); err != nil {
 		return nil, err
 	}
-	return h.decodeBody(src)
+	at := headSize
+	if h.cat != short {
+		if payload, at, err = h.decodePayload(src); err != nil {
+			return nil, err
+		}
+	}
+	if len(src) != at+8*int(nargs) {
+		return nil, broken("has another length than its parts", len(src), h.size())
+	}
+	for i := range h.args[:nargs] {
+		h.args[i] = le.Uint64(src[at+8*i:])
+	}
+	return payload, nil
 }
 
 // checkKind holds the fields against the kind.
@@ -217,29 +228,24 @@ func (h *head) checkStep() error {
 	return nil
 }
 
-func (h *head) decodeBody(src []byte) (payload []byte, err error) {
-	if h.cat == medium && uint64(h.length) > uint64(len(src)) {
-		return nil, broken("has a payload beyond its end", int(h.length), len(src))
-	}
-	if n := h.size(); n != len(src) {
-		return nil, broken("has another length than its parts", len(src), n)
-	}
-	at := headSize
-	switch h.cat {
-	case medium:
-		payload = src[at : at+int(h.length) : at+int(h.length)]
-		at += int(h.length)
-	case long:
-		h.off = binary.LittleEndian.Uint64(src[at:])
-		if h.off > math.MaxUint64-uint64(h.length) {
-			return nil, &MessageError{Rule: "has an offset beyond every segment", Got: h.off, Limit: math.MaxUint64 - uint64(h.length)}
+// decodePayload reads what lies between head and arguments, and returns where these begin.
+func (h *head) decodePayload(src []byte) (payload []byte, at int, err error) {
+	body := src[headSize:]
+	if h.cat == medium {
+		n := int(h.length)
+		if uint64(h.length) > uint64(len(body)) {
+			return nil, 0, broken("has a payload beyond its end", n, len(body))
 		}
-		at += offSize
+		return body[:n:n], headSize + n, nil
 	}
-	for i := range int(h.nargs) {
-		h.args[i] = binary.LittleEndian.Uint64(src[at+8*i:])
+	if len(body) < offSize {
+		return nil, 0, broken("has another length than its parts", len(src), h.size())
 	}
-	return payload, nil
+	h.off = binary.LittleEndian.Uint64(body)
+	if h.off > math.MaxUint64-uint64(h.length) {
+		return nil, 0, &MessageError{Rule: "has an offset beyond every segment", Got: h.off, Limit: math.MaxUint64 - uint64(h.length)}
+	}
+	return nil, headSize + offSize, nil
 }
 
 // nonZero reports whether a byte behind the first n of a credit header's place is set; n is the

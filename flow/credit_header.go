@@ -48,6 +48,9 @@ const (
 	_           uint = MaxWindow - (answerBit - 1) // the fields do not overlap
 )
 
+// Asks reports whether it says more than what was granted: whether a Pool has to Apply it.
+func (h *Header) Asks() bool { return h.Want != 0 || h.Answer || h.Extended }
+
 // Size is the encoded length.
 func (h *Header) Size() int {
 	if h.Extended {

@@ -82,7 +82,7 @@ func (p *Pool) Apply(peer int, h *Header, now time.Duration) error {
 		p.stats.Stale++
 		return nil
 	}
-	if h.Want == 0 && !h.Answer && !h.Extended {
+	if !h.Asks() {
 		return nil // as most messages have it
 	}
 	return p.apply(a, h, now)

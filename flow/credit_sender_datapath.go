@@ -14,8 +14,12 @@ func (s *Sender) Take(now time.Duration) (epoch uint32, err error) {
 	return s.epoch, nil
 }
 
-// Ample reports whether there are so many credits that neither Take nor Fill looks at the time.
-func (s *Sender) Ample() bool { return (s.Balance()-1)*softShare > int(s.window) }
+// Timeless reports whether neither Take nor Fill looks at the time, for a message that takes so
+// many credits.
+func (s *Sender) Timeless(takes int) bool {
+	left := s.Balance() - takes
+	return left >= 0 && (s.asked || left*hardShare > int(s.window))
+}
 
 // empty notes that a message waits for a credit: from then on a question is due.
 func (s *Sender) empty(now time.Duration) error {
@@ -84,11 +88,14 @@ func (s *Sender) Apply(h *Header, now time.Duration) error {
 		s.stats.Stale++
 		return nil
 	}
-	if h.Granted == s.granted && !h.Extended {
+	if s.Knows(h) {
 		return nil // as most messages have it
 	}
 	return s.apply(h, now)
 }
+
+// Knows reports whether a header of the connection tells nothing new: Apply would change nothing.
+func (s *Sender) Knows(h *Header) bool { return h.Granted == s.granted && !h.Extended }
 
 func (s *Sender) apply(h *Header, now time.Duration) error {
 	more := ahead(h.Granted, s.granted)

@@ -48,13 +48,14 @@ type conn struct {
 	q       sendQueue
 	qpn     uint32
 	state   connState
-	active  bool // this end asked
-	ready   bool // in messages.ready
-	holding bool // some of the silent messages in flight keep their buffers
-	busy    bool // something happened since the last look of keepalive
-	closing bool // to be closed as soon as nothing is in flight
-	proven  bool // and the peer's device has answered since that was decided
-	waiting list // messages that are not posted yet
+	active  bool  // this end asked
+	ready   bool  // in messages.ready
+	holding bool  // some of the silent messages in flight keep their buffers
+	busy    bool  // something happened since the last look of keepalive
+	closing bool  // to be closed as soon as nothing is in flight
+	proven  bool  // and the peer's device has answered since that was decided
+	joined  uint8 // messages in flight beyond one for each request; fewer than endpointQueue
+	waiting list  // messages that are not posted yet
 	used    uint64
 	trouble error // why it could not be made yet
 
@@ -92,11 +93,9 @@ var (
 
 func (s *connections) now() time.Duration { return time.Since(s.origin) }
 
-// find returns the connection of a queue pair.
+// find returns the connection of a queue pair. last is the one that it found last.
 func (s *connections) find(qpn uint32) *conn {
-	if s.last == nil || s.last.qpn != qpn {
-		s.last = s.byQPN[qpn]
-	}
+	s.last = s.byQPN[qpn]
 	return s.last
 }
 

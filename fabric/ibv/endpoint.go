@@ -284,9 +284,7 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	c := &p.count
 	unconfirmed := 0
 	for i := range p.out.all {
-		if p.out.all[i].unconfirmed() {
-			unconfirmed++
-		}
+		unconfirmed += p.out.all[i].unconfirmed()
 	}
 	return fabric.EndpointStats{
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,

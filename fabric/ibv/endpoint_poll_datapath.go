@@ -26,22 +26,28 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 	if !p.poller.TryLock() {
 		return 0, p.occupied("poll")
 	}
-	defer p.poller.Unlock()
+	n, err := p.poll(events, budget)
+	p.poller.Unlock()
+	return n, err
+}
+
+// poll is Poll for the poller.
+func (p *endpoint) poll(events []fabric.Event, budget time.Duration) (n int, err error) {
 	p.mu.Lock()
-	if err := p.usableLocked("poll"); err != nil {
+	if err = p.usableLocked("poll"); err != nil {
 		p.mu.Unlock()
 		return 0, err
 	}
 	p.count.polls++
 	p.datagrams.takeBack()
-	p.events.begin(events)
-	if p.events.n > 0 {
+	if p.events.begin(events); p.events.n > 0 {
 		p.mu.Unlock()
-	} else if err := p.progressLocked(budget); err != nil {
-		p.events.end()
+	} else {
+		err = p.progressLocked(budget)
+	}
+	if n = p.events.end(); err != nil {
 		return 0, err
 	}
-	n := p.events.end()
 	for i := range events[:n] {
 		if e := &events[i]; e.Kind == fabric.NoteArrived {
 			p.datagrams.lent = append(p.datagrams.lent, e.Slot)
@@ -81,30 +87,28 @@ func (p *endpoint) progressLocked(budget time.Duration) error {
 }
 
 // turnLocked posts, polls within the budget, and takes what came. It releases mu. The count is of
-// completions; more says that there is work for settle.
+// completions; more says that there may be work for settle.
 func (p *endpoint) turnLocked(budget time.Duration) (n int, more bool, err error) {
 	p.prepareLocked(false)
+	bell := p.out.tx.bell
 	if p.out.tx.staged() {
-		if n = p.out.ring(1); n > 0 {
-			p.reapLocked(p.out.tx.bell.Completions())
+		n = p.out.ring(1)
+	}
+	if n == 0 && p.out.lost == nil {
+		p.mu.Unlock()
+		bell = p.bell
+		if n, err = bell.Ring(1, budget); n == 0 && err == nil {
+			return 0, true, nil
 		}
+		p.mu.Lock()
 	}
-	err = p.out.lost
-	more = p.unsettledLocked()
-	p.mu.Unlock()
-	if n > 0 || err != nil {
-		return n, more, err
+	if n > 0 {
+		p.reapLocked(bell.Completions())
 	}
-	if n, err = p.bell.Ring(1, budget); n == 0 && err == nil {
-		return 0, more, nil
-	}
-	p.mu.Lock()
-	p.reapLocked(p.bell.Completions())
 	if err != nil {
 		p.out.lose(err)
-		err = p.out.lost
 	}
-	more = p.unsettledLocked()
+	err, more = p.out.lost, p.unsettledLocked()
 	p.mu.Unlock()
 	return n, more, err
 }
@@ -130,7 +134,10 @@ var errImmediate = errors.New("ibv: it took a receive buffer by a write with imm
 
 // arrivedLocked is the arrival of a message.
 func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
-	c := p.conns.find(wc.QPNum)
+	c := p.conns.last
+	if c == nil || c.qpn != wc.QPNum {
+		c = p.conns.find(wc.QPNum)
+	}
 	if c == nil || c.state == connGone || wc.Status != verbs.StatusSuccess {
 		p.slots.bare = append(p.slots.bare, slot)
 		if c != nil && wc.Status != verbs.StatusFlushed {
@@ -153,7 +160,9 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	p.slots.count--
 	p.count.arrivals++
 	p.count.arrivalBytes += uint64(wc.ByteLen)
-	p.events.push(fabric.Event{Kind: fabric.Arrived, Peer: int(c.q.rank), Slot: slot, Epoch: c.q.epoch, Data: p.slots.bytes(slot)[:wc.ByteLen:wc.ByteLen]})
+	e := p.events.next()
+	e.Kind, e.Peer, e.Slot, e.Epoch, e.Cookie, e.Err = fabric.Arrived, int(c.q.rank), slot, c.q.epoch, 0, nil
+	e.Data = p.slots.bytes(slot, wc.ByteLen)
 }
 
 // receivedLocked is the arrival of a datagram. Whatever is wrong with it, it is dropped and

@@ -35,7 +35,10 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 		if err := fabric.CheckCopied(rank, b, n, w, cookie); err != nil {
 			return err
 		}
-		return p.sendCopied(rank, b.Data[:n], f)
+		p.mu.Lock()
+		err := p.sendCopiedLocked(rank, b.Data[:n], f)
+		p.mu.Unlock()
+		return err
 	}
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
@@ -58,11 +61,9 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return nil
 }
 
-// sendCopied sends any memory of the caller. A short message for which there is room is posted from
-// there at once.
-func (p *endpoint) sendCopied(rank int, data []byte, f fabric.SendFlag) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// sendCopiedLocked sends any memory of the caller. A short message for which there is room is
+// posted from there at once.
+func (p *endpoint) sendCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
 	if err := p.usableLocked("send"); err != nil {
 		return err
 	}
@@ -180,17 +181,15 @@ func (p *endpoint) Note(rank int, data []byte) error {
 // and at the next Poll at the latest.
 func (p *endpoint) Post(slots ...int32) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.usableLocked("post"); err != nil {
-		return err
+	err := p.usableLocked("post")
+	if err == nil {
+		err = p.slots.giveBack(slots)
 	}
-	if err := p.slots.giveBack(slots); err != nil {
-		return err
+	if err == nil && p.sleeping {
+		err = p.flushLocked()
 	}
-	if p.sleeping {
-		return p.flushLocked()
-	}
-	return nil
+	p.mu.Unlock()
+	return err
 }
 
 // flushLocked posts all that can be: first slots, then messages.

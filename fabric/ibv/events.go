@@ -36,12 +36,19 @@ func (q *eventQueue) end() int {
 	return n
 }
 
-func (q *eventQueue) push(e fabric.Event) {
+func (q *eventQueue) push(e fabric.Event) { *q.next() = e }
+
+// next is the place of an event that is added. All of it must be set at once.
+func (q *eventQueue) next() *fabric.Event {
 	if q.n < len(q.out) {
-		q.out[q.n] = e
 		q.n++
-		return
+		return &q.out[q.n-1]
 	}
+	return q.behind()
+}
+
+// behind is next for an event that the caller's slice has no room for.
+func (q *eventQueue) behind() *fabric.Event {
 	if q.more == len(q.rest) {
 		bigger := make([]fabric.Event, max(64, 2*len(q.rest)))
 		for i := range q.more {
@@ -49,6 +56,6 @@ func (q *eventQueue) push(e fabric.Event) {
 		}
 		q.rest, q.head = bigger, 0
 	}
-	q.rest[(q.head+q.more)&(len(q.rest)-1)] = e
 	q.more++
+	return &q.rest[(q.head+q.more-1)&(len(q.rest)-1)]
 }

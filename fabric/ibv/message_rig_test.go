@@ -297,7 +297,17 @@ func verifyEndpoint(t testing.TB, p *endpoint) {
 			queues, waiting = append(queues, &c.q), append(waiting, c.waiting)
 		}
 	}
-	verifySender(t, &p.out.tx, queues, waiting...)
+	joined := map[*conn]int32{}
+	for _, i := range verifySender(t, &p.out.tx, queues, waiting...) {
+		if m := &p.out.all[i]; m.copied && !p.out.tx.requests[i].probe {
+			joined[m.conn] += m.wrs - 1
+		}
+	}
+	for _, q := range queues {
+		if int32(q.conn.joined) != joined[q.conn] {
+			t.Errorf("rank %d: %d messages share requests, the connection says %d", q.rank, joined[q.conn], q.conn.joined)
+		}
+	}
 	bufs := len(p.out.bufs.free)
 	for i := range p.out.all {
 		if m := &p.out.all[i]; m.conn != nil && m.buf != none {

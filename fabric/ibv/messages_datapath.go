@@ -26,11 +26,13 @@ type messages struct {
 }
 
 // message is what is known of one. It waits for its connection, or for room, then it is in flight.
+// Copied messages in a row, of which nothing is left to do at their end, share a request.
 type message struct {
 	conn      *conn
 	buf       int32 // send buffer; none once the device has copied it
 	n         int32 // bytes
-	wrs       int32 // work requests: those of the write, and the send
+	wrs       int32 // work requests: those of the write, and the send; or of so many copied messages
+	copied    bool
 	solicited bool
 	urgent    bool
 	cookie    uint64
@@ -38,10 +40,18 @@ type message struct {
 	src       source // of the write
 }
 
-// unconfirmed reports whether a message needs no send buffer any more, and may not have arrived. An
+// unconfirmed counts messages that need no send buffer any more, and may not have arrived. An
 // urgent one is an answer: the rank that waits for it sees to that, and one that does not may be
 // gone, and would be found dead.
-func (m *message) unconfirmed() bool { return m.conn != nil && m.buf == none && !m.urgent }
+func (m *message) unconfirmed() int {
+	switch {
+	case m.conn == nil || m.buf != none || m.urgent:
+		return 0
+	case m.copied:
+		return int(m.wrs)
+	}
+	return 1
+}
 
 // Made once, since it is returned often.
 var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
@@ -60,23 +70,32 @@ func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
 // takesNow reports whether a connection has nothing that waits, and room for a message of one work
 // request.
 func (o *messages) takesNow(c *conn) bool {
-	return c.state == connUp && c.waiting.n == 0 && c.q.flight.n < endpointQueue && c.q.err == nil && o.tx.unused > 0 &&
-		o.tx.room(&c.q, 1) && !o.tx.full()
+	return c.state == connUp && c.waiting.n == 0 && c.q.err == nil && !o.full(c) && o.tx.room(&c.q, 1) && !o.tx.full()
 }
 
 // stageCopied stages a message that takesNow and that travels in its work request: it needs no send
 // buffer.
 func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
-	tx := &o.tx
-	i, slot, w := tx.one(&c.q)
-	m := &o.all[i]
-	m.conn, m.buf, m.cookie, m.urgent = c, none, 0, f&fabric.Urgent != 0 // the rest is not looked at
+	tx, q := &o.tx, &c.q
+	var slot int
+	var w *verbs.SendWR
+	m, urgent := &o.all[q.flight.tail], f&fabric.Urgent != 0
+	if q.silent > 0 && m.copied && m.urgent == urgent {
+		slot, w = tx.extend(q)
+		m.wrs++ // see tuning.go for how many in a row ask for no completion
+		c.joined++
+	} else {
+		var i int32
+		i, slot, w = tx.one(q)
+		m = &o.all[i]
+		m.conn, m.buf, m.wrs, m.cookie, m.urgent, m.copied = c, none, 1, 0, urgent, true // the rest is not looked at
+	}
 	w.Opcode = verbs.OpSend
 	if f&fabric.Solicited != 0 {
 		w.Flags = verbs.Solicited
 	}
 	tx.chain.CopyInline(slot, data)
-	if tx.sign(&c.q, w, c.holding) {
+	if tx.sign(q, w, c.holding || m.wrs == endpointSignal) {
 		c.holding = false
 	}
 	c.closing = false
@@ -92,7 +111,7 @@ func (o *messages) sent(c *conn) {
 
 // full reports whether a message to a connection, if there is one, finds its queue full.
 func (o *messages) full(c *conn) bool {
-	return c != nil && c.q.flight.n+c.waiting.n >= endpointQueue || o.tx.unused == 0
+	return c != nil && c.q.flight.n+int32(c.joined)+c.waiting.n >= endpointQueue || o.tx.unused == 0
 }
 
 // enqueue puts a message at the end of a connection's queue. It is not full.
@@ -210,12 +229,10 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 	if i != none {
 		m := &o.all[i]
 		m.conn = nil
-		if m.buf != none {
-			o.bufs.release(m.buf)
-		}
-		m.src.release(&o.n.mem)
-		if m.cookie != 0 {
-			o.events.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.q.rank), Cookie: m.cookie, Err: err})
+		if m.copied {
+			c.joined -= uint8(m.wrs - 1)
+		} else {
+			o.release(m, q.rank, err)
 		}
 	}
 	switch {
@@ -228,6 +245,17 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 		o.idle = append(o.idle, c)
 	}
 	c.busy = true
+}
+
+// release gives back what a message had in its own, and tells of its end if it has to.
+func (o *messages) release(m *message, rank int32, err error) {
+	if m.buf != none {
+		o.bufs.release(m.buf)
+	}
+	m.src.release(&o.n.mem)
+	if m.cookie != 0 {
+		o.events.push(fabric.Event{Kind: fabric.Sent, Peer: int(rank), Cookie: m.cookie, Err: err})
+	}
 }
 
 // endConn ends everything of a connection that the device does not reach any more.
@@ -243,7 +271,7 @@ func (o *messages) endConn(c *conn, err error) {
 // probeUnconfirmed probes the connections with unconfirmed messages that ask for no completion.
 func (o *messages) probeUnconfirmed() {
 	for i := range o.all {
-		if m := &o.all[i]; m.unconfirmed() {
+		if m := &o.all[i]; m.unconfirmed() > 0 {
 			o.tx.probeLater(&m.conn.q)
 		}
 	}

@@ -62,6 +62,58 @@ func TestSilentMessagesGiveTheirBuffersBack(t *testing.T) {
 	})
 }
 
+// Copied messages in a row share a request, up to the one that asks for a completion. Those of
+// replies have one of their own, as nobody asks about these. As many as without that are in flight.
+func TestCopiedMessagesShareARequest(t *testing.T) {
+	m := newMessageRig(t, 2, Config{Lanes: 1}, fabric.EndpointConfig{Slots: 2 * (endpointQueue + 8), SlotSize: 64, Sends: 4, Reserved: 1})
+	o := m.ends[0]
+	o.copied = true
+	m.connectAll()
+	m.work(func(e *end) (bool, error) { return e.p.out.tx.out == 0, e.p.Kick() })
+	p := o.p
+	p.mu.Lock()
+	inline := p.out.inline
+	p.mu.Unlock()
+	if inline < 8 {
+		t.Skip("the device takes nothing from within the request")
+	}
+	inUse := func() int { return len(p.out.tx.requests) - int(p.out.tx.unused) }
+	send := func(n int, f fabric.SendFlag) {
+		t.Helper()
+		for range n {
+			if ok, err := o.send(1, 8, false, f); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+	}
+	for i, want := range []struct{ requests, unconfirmed int }{{1, 5}, {2, 5}, {3, 7}} {
+		switch i {
+		case 0:
+			send(5, 0)
+		case 1:
+			send(3, fabric.Urgent)
+		case 2:
+			send(2, 0)
+		}
+		if s := p.Stats(); inUse() != want.requests || s.Unconfirmed != want.unconfirmed {
+			t.Errorf("step %d: %d requests, %d messages unconfirmed, want %+v", i, inUse(), s.Unconfirmed, want)
+		}
+	}
+	verifyEndpoint(t, p)
+	send(endpointQueue-10, 0)
+	if ok, err := o.send(1, 8, false, 0); ok || err != nil {
+		t.Errorf("one more than may be in flight: %v, %v", ok, err)
+	}
+	verifyEndpoint(t, p)
+	if n := inUse(); n > 3+endpointQueue/endpointSignal {
+		t.Errorf("%d messages take %d requests", endpointQueue, n)
+	}
+	m.work(func(e *end) (bool, error) {
+		s := e.p.Stats()
+		return e.delivered() && s.Unconfirmed == 0, e.p.Kick()
+	})
+}
+
 // A device may take nothing from within the request, or less than the shortest message of those
 // above.
 func TestCopiedMessagesArriveWithoutInline(t *testing.T) {

@@ -69,9 +69,10 @@ func (s *slots) init(cfg fabric.EndpointConfig, mem []byte, stride int, lkey uin
 	return s.makeChain(cfg.Slots, idSlot, mem, cfg.SlotSize, stride, lkey)
 }
 
-func (s *slots) bytes(i int32) []byte {
+// bytes are the first n of a slot, which has as many.
+func (s *slots) bytes(i int32, n uint32) []byte {
 	at := int(i) * s.stride
-	return s.mem[at : at+s.size : at+s.size]
+	return s.mem[at : at+int(n) : at+int(n)]
 }
 
 // giveBack takes slots back from the caller.

@@ -175,6 +175,17 @@ func (s *sender) closeRun() {
 	}
 }
 
+// extend adds a work request to the last request of a queue, which asks for no completion. There is
+// room.
+func (s *sender) extend(q *sendQueue) (slot int, w *verbs.SendWR) {
+	i := q.flight.tail
+	s.requests[i].wrs++
+	q.wrs++
+	s.out++
+	q.silent-- // sign decides anew
+	return s.slot(q, s.id(i))
+}
+
 // one adds a request of one work request to a queue, and takes its slot of the chain. There is
 // room.
 func (s *sender) one(q *sendQueue) (i int32, slot int, w *verbs.SendWR) {

@@ -80,6 +80,10 @@ const (
 	endpointDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for probes
 	endpointSignal = 8   // of messages without an event, one completion for this many
 
+	// Where messages share requests, fewer than this squared ask for none in a row: else a full
+	// queue might not drain.
+	_ uint = endpointQueue - endpointSignal*endpointSignal
+
 	// A message without a slot is a mistake of the protocol above. It shows in EndpointStats.RNR,
 	// in a delay that is not overlooked, and is not fatal: code 22 is 20.48 ms (IBTA 1.4 vol. 1
 	// table 45).
