@@ -52,6 +52,16 @@ func (o *op) pulled(near *near) error {
 // pullBlocks has each member read the blocks that are for it. from is what this one has for
 // another.
 func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+	err := o.readBlocks(near, dst, from)
+	if err != nil {
+		// Whoever told this member may not have told the others yet, and they may still read here.
+		t := o.t
+		t.write(brokenWord, encodeBroken(t.generation, t.fail(o.kind, o.number, err)))
+	}
+	return err
+}
+
+func (o *op) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	t := o.t
 	for i := range t.n {
 		o.show(near, i, from(i))
