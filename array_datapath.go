@@ -17,83 +17,42 @@ func (a *Array[T]) At(i int) Ptr[T] {
 	return Ptr[T]{node: r.Rank + 1, off: a.off + r.Off}
 }
 
-// maxPieces is how many operations one chain has at most, which bounds what a worker remembers of
-// them. It is well above what a lane keeps in flight to one peer by default (Config.QueueDepth).
-const maxPieces = 1024
-
-// pieces starts operations in chains until next has no more, and waits for all of them: of those to
-// one rank each chain is one doorbell, as far as the queue has room. After an error it starts no
-// more, and waits for those that it has started.
-func (w *Worker) pieces(next func() (p Pending, more bool)) (first error) {
-	keep := func(err error) {
-		if first == nil {
-			first = err
-		}
-	}
-	for more := true; more && first == nil; {
-		open := w.started[:0]
-		keep(w.Chain(func() error {
-			for range maxPieces {
-				var p Pending
-				if p, more = next(); !more || p.err != nil {
-					return p.err
-				}
-				if p.h != fabric.Done {
-					open = append(open, p)
-				}
-			}
-			return nil
-		}))
-		for _, p := range open {
-			keep(p.finish())
-		}
-		w.started = open[:0]
-	}
-	return first
-}
-
 // GetSlice reads len(dst) elements from i on, wherever they lie, and returns when they are there:
-// one get for each block, those of a rank in one chain. Errors: an *IndexError, else those of
-// [GetSlice], as also for what becomes of dst.
+// one get for each rank while its blocks are small, all in one chain. Errors: an *IndexError, else
+// those of [GetSlice], as also for what becomes of dst.
 func (a *Array[T]) GetSlice(w *Worker, dst []T, i int) error {
-	return a.slice(w, "get", dst, i, getPiece[T])
+	return a.slice(w, fabric.KindGet, dst, i)
 }
 
 // PutSlice writes src to the elements from i on, wherever they lie, and returns when they are
 // there.
 func (a *Array[T]) PutSlice(w *Worker, i int, src []T) error {
-	return a.slice(w, "put", src, i, putPiece[T])
+	return a.slice(w, fabric.KindPut, src, i)
 }
 
-// transfer starts one get or put between memory and p.
-type transfer[T any] func(w *Worker, p Ptr[T], mem []T) Pending
-
-func getPiece[T any](w *Worker, p Ptr[T], mem []T) Pending { return getSlice(w, mem, p, 0) }
-func putPiece[T any](w *Worker, p Ptr[T], mem []T) Pending { return putSlice(w, p, mem, 0) }
-
-func (a *Array[T]) slice(w *Worker, op string, mem []T, i int, start transfer[T]) error {
-	if err := a.check(op, w, i, len(mem)); err != nil || len(mem) == 0 {
+func (a *Array[T]) slice(w *Worker, kind fabric.Kind, mem []T, i int) error {
+	if err := a.check(opOf(kind), w, i, len(mem)); err != nil || len(mem) == 0 {
 		return err
 	}
 	r := a.layout.At(uint64(i))
 	if a.run(r, len(mem)) == len(mem) {
-		return start(w, a.ptr(r), mem).finish()
+		return startPiece(w, kind, pieceOf(a.ptr(r), mem)).finish()
 	}
-	// Rank after rank, so that a doorbell, which takes few changes of queue, has much to post.
+	// Rank after rank: a rank's blocks lie one behind the other.
 	block := int(a.layout.Block())
 	at, begin, end, turn := i, i-int(r.Phase), i+len(mem), 1
-	return w.pieces(func() (p Pending, more bool) {
+	return transfer(w, kind, func() (x piece, more bool) {
 		if at >= end {
 			if at = begin + turn*block; turn == a.layout.Ranks() || at >= end {
-				return p, false
+				return x, false
 			}
 			turn++
 		}
 		r := a.layout.At(uint64(at))
 		n := a.run(r, end-at)
-		p = start(w, a.ptr(r), mem[at-i:at-i+n])
+		x = pieceOf(a.ptr(r), mem[at-i:at-i+n])
 		at += block*a.layout.Ranks() - int(r.Phase)
-		return p, true
+		return x, true
 	})
 }
 
@@ -111,67 +70,67 @@ func (a *Array[T]) run(r dist.Ref, n int) int {
 // are there: one get for each, those of a rank in one chain. Errors are those of GetSlice; then
 // some may have been read.
 func (a *Array[T]) GetIndexed(w *Worker, dst []T, idx []int) error {
-	return a.indexed(w, "get", dst, idx, getPiece[T])
+	return a.indexed(w, fabric.KindGet, dst, idx)
 }
 
 // PutIndexed writes src[k] to element idx[k] for all k. Where an index stands twice either value
 // may stay.
 func (a *Array[T]) PutIndexed(w *Worker, idx []int, src []T) error {
-	return a.indexed(w, "put", src, idx, putPiece[T])
+	return a.indexed(w, fabric.KindPut, src, idx)
 }
 
-func (a *Array[T]) indexed(w *Worker, op string, mem []T, idx []int, start transfer[T]) error {
+func (a *Array[T]) indexed(w *Worker, kind fabric.Kind, mem []T, idx []int) error {
 	if len(mem) != len(idx) {
-		return errUnequal(op, len(mem), len(idx))
+		return errUnequal(opOf(kind), len(mem), len(idx))
 	}
 	for _, i := range idx {
-		if err := a.check(op, w, i, 1); err != nil {
+		if err := a.check(opOf(kind), w, i, 1); err != nil {
 			return err
 		}
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(idx[k]) })
+	return scattered(w, kind, mem, func(k int) Ptr[T] { return a.At(idx[k]) })
 }
 
 // GetStrided reads elements i, i+stride, i+2*stride, ... into dst. stride may be negative, or 0.
 func (a *Array[T]) GetStrided(w *Worker, dst []T, i, stride int) error {
-	return a.strided(w, "get", dst, i, stride, getPiece[T])
+	return a.strided(w, fabric.KindGet, dst, i, stride)
 }
 
 // PutStrided writes src to elements i, i+stride, i+2*stride, ...
 func (a *Array[T]) PutStrided(w *Worker, i, stride int, src []T) error {
-	return a.strided(w, "put", src, i, stride, putPiece[T])
+	return a.strided(w, fabric.KindPut, src, i, stride)
 }
 
-func (a *Array[T]) strided(w *Worker, op string, mem []T, i, stride int, start transfer[T]) error {
+func (a *Array[T]) strided(w *Worker, kind fabric.Kind, mem []T, i, stride int) error {
 	if len(mem) == 0 {
-		return a.check(op, w, 0, 0)
+		return a.check(opOf(kind), w, 0, 0)
 	}
-	err := a.check(op, w, i, 1)
+	err := a.check(opOf(kind), w, i, 1)
 	if last := len(mem) - 1; err == nil && last > 0 { // no product of large numbers
 		if room := (a.Len() - 1 - i) / max(stride, 1); stride > 0 && last > room {
-			err = &IndexError{Op: op, First: i + (room+1)*stride, N: 1, Len: a.Len()}
+			err = &IndexError{Op: opOf(kind), First: i + (room+1)*stride, N: 1, Len: a.Len()}
 		} else if stride < 0 && stride != -stride && last > i/-stride {
-			err = &IndexError{Op: op, First: i + (i/-stride+1)*stride, N: 1, Len: a.Len()}
+			err = &IndexError{Op: opOf(kind), First: i + (i/-stride+1)*stride, N: 1, Len: a.Len()}
 		} else if stride < 0 && stride == -stride {
-			err = &IndexError{Op: op, First: stride, N: 1, Len: a.Len()}
+			err = &IndexError{Op: opOf(kind), First: stride, N: 1, Len: a.Len()}
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return scattered(w, mem, start, func(k int) Ptr[T] { return a.At(i + k*stride) })
+	return scattered(w, kind, mem, func(k int) Ptr[T] { return a.At(i + k*stride) })
 }
 
-// scattered starts an operation for each element of mem.
-func scattered[T any](w *Worker, mem []T, start transfer[T], at func(k int) Ptr[T]) error {
+// scattered transfers each element of mem from or to a place of its own.
+func scattered[T any](w *Worker, kind fabric.Kind, mem []T, at func(k int) Ptr[T]) error {
 	k := 0
-	return w.pieces(func() (p Pending, more bool) {
+	return transfer(w, kind, func() (x piece, more bool) {
 		if k == len(mem) {
-			return p, false
+			return x, false
 		}
-		p = start(w, at(k), mem[k:k+1:k+1])
+		x = pieceOf(at(k), mem[k:k+1:k+1])
 		k++
-		return p, true
+		return x, true
 	})
 }
 
@@ -181,7 +140,10 @@ func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	if len(dst) != len(offs) {
 		return errUnequal("get", len(dst), len(offs))
 	}
-	return scattered(w, dst, getPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	if err := p.typeErr(); err != nil {
+		return err
+	}
+	return scattered(w, fabric.KindGet, dst, func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // PutIndexed writes src[k] to p.Add(offs[k]) for all k, in one chain, and returns when they are
@@ -190,7 +152,10 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 	if len(src) != len(offs) {
 		return errUnequal("put", len(src), len(offs))
 	}
-	return scattered(w, src, putPiece[T], func(k int) Ptr[T] { return p.Add(offs[k]) })
+	if err := p.typeErr(); err != nil {
+		return err
+	}
+	return scattered(w, fabric.KindPut, src, func(k int) Ptr[T] { return p.Add(offs[k]) })
 }
 
 // GetStrided reads runs of run elements that begin at p, p.Add(stride), p.Add(2*stride), ... into
@@ -198,26 +163,29 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 // rectangle of a matrix, with run the width of one and stride that of the other; a column with
 // run 1.
 func GetStrided[T any](w *Worker, dst []T, p Ptr[T], run, stride int) error {
-	return runs(w, "get", dst, p, run, stride, getPiece[T])
+	return runs(w, fabric.KindGet, dst, p, run, stride)
 }
 
 // PutStrided writes src to runs of run elements that begin at p, p.Add(stride), ...: the reverse of
 // GetStrided.
 func PutStrided[T any](w *Worker, p Ptr[T], run, stride int, src []T) error {
-	return runs(w, "put", src, p, run, stride, putPiece[T])
+	return runs(w, fabric.KindPut, src, p, run, stride)
 }
 
-func runs[T any](w *Worker, op string, mem []T, p Ptr[T], run, stride int, start transfer[T]) error {
+func runs[T any](w *Worker, kind fabric.Kind, mem []T, p Ptr[T], run, stride int) error {
 	if run < 1 || len(mem)%run != 0 {
-		return errRun(op, run, len(mem))
+		return errRun(opOf(kind), run, len(mem))
 	}
-	return w.pieces(func() (q Pending, more bool) {
+	if err := p.typeErr(); err != nil {
+		return err
+	}
+	return transfer(w, kind, func() (x piece, more bool) {
 		if len(mem) == 0 {
-			return q, false
+			return x, false
 		}
-		q = start(w, p, mem[:run:run])
+		x = pieceOf(p, mem[:run:run])
 		mem, p = mem[run:], p.Add(stride)
-		return q, true
+		return x, true
 	})
 }
 

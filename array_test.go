@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
 )
 
 // distributions are some, for arrays of n elements.
@@ -302,55 +301,6 @@ func TestCopiesBetweenAnyRanksMayOverlap(t *testing.T) {
 		}
 		return errors.Join(wantErr(Copy(w, Ptr[uint64]{}, At[uint64](0, 0), 1), ErrNullPtr), wantText(Copy(w, At[uint64](1, 0), At[uint64](2, 0), -1), "0 or more"),
 			wantText(Copy(w, At[uint64](7, 0), At[uint64](2, 0), 1), "no rank 7"))
-	}))
-}
-
-// The pieces of one rank are one chain: without it each is a doorbell of its own. Over verbs a
-// doorbell takes 64 requests, of few ranks in turn: block after block it would be 7.
-func TestASliceIsOneChainForEachRank(t *testing.T) {
-	onFabrics(t, 2, withHeap(64), worked(func(ctx context.Context, j *Job, w *Worker) error {
-		const blocks = 100 // of each rank
-		a, err := NewArray[uint64](ctx, j, 2*blocks*4, Block(4))
-		if err != nil {
-			return err
-		}
-		dst := make([]uint64, a.Len())
-		if err := errors.Join(a.GetSlice(w, dst, 0), w.Flush(ctx), j.Barrier(ctx)); err != nil { // connections and buffers
-			return err
-		}
-		ibv := func() fabric.Counters { return w.Stats()[FabricIBV] }
-		before := ibv()
-		if err := a.GetSlice(w, dst, 0); err != nil {
-			return err
-		}
-		after := ibv()
-		if err := j.Barrier(ctx); err != nil {
-			return err
-		}
-		if j.networks.all[0].Name() == FabricSHM {
-			if c := w.Stats()[FabricSHM]; c.Direct < 2*blocks {
-				return fmt.Errorf("%d of %d gets were loads", c.Direct, 2*blocks)
-			}
-			return nil
-		}
-		// A rank reaches itself over the device too.
-		if gets, bells := after.Gets-before.Gets, after.Doorbells-before.Doorbells; gets != 2*blocks || bells != 4 {
-			return fmt.Errorf("%d gets and %d doorbells, want %d and 4", gets, bells, 2*blocks)
-		}
-		var theirs []int
-		for i := 0; len(theirs) < 60; i++ {
-			if a.At(i).Rank() != j.Rank() {
-				theirs = append(theirs, i)
-			}
-		}
-		before = ibv()
-		if err := a.GetIndexed(w, dst[:60], theirs); err != nil {
-			return err
-		}
-		if bells := ibv().Doorbells - before.Doorbells; bells != 1 {
-			return fmt.Errorf("%d doorbells for 60 elements of one rank, want 1", bells)
-		}
-		return j.Barrier(ctx)
 	}))
 }
 

@@ -29,6 +29,11 @@ func (p *Pending) Wait(ctx context.Context) error {
 		return err
 	}
 	defer p.w.guard.Exit()
+	return p.wait(ctx)
+}
+
+// wait is Wait of what is in flight, inside a call of the worker.
+func (p *Pending) wait(ctx context.Context) error {
 	old, err := p.lane.Wait(ctx, p.h)
 	if err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return err

@@ -105,7 +105,7 @@ func TestAChainAllocatesNothing(t *testing.T) {
 			}
 			return PutNBI(w, At[uint64](1, 8), 5)
 		}
-		allocs := testing.AllocsPerRun(50, func() {
+		allocs := testing.AllocsPerRun(500, func() {
 			err := w.Chain(collect)
 			for i := range gets {
 				_, e := gets[i].Wait(ctx)

@@ -124,6 +124,9 @@ type Config struct {
 	// Collectives sizes the operations on data of teams; its zero value has the defaults.
 	Collectives Collectives
 
+	// Memory bounds the memory that communication takes for a time. Default: nothing does.
+	Memory MemoryConfig
+
 	// JoinTimeout bounds Join, which may take 5 s more to learn from the others which rank is missing.
 	// Default: IBCONDUIT_JOIN_TIMEOUT (a Go duration), else 60 s.
 	JoinTimeout time.Duration
@@ -207,6 +210,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
 	}
 	c.heapDefaults(env)
+	c.Memory.defaults(env)
 	if c.Fabric == "" {
 		c.Fabric = env.checked("IBCONDUIT_FABRIC", FabricAuto, isFabric, wantFabric)
 	}
@@ -311,7 +315,10 @@ func (c *Config) validate() error {
 	case c.CloseTimeout < 0:
 		return bad("CloseTimeout", c.CloseTimeout, "a positive duration")
 	}
-	return c.validateHeaps()
+	if err := c.validateHeaps(); err != nil {
+		return err
+	}
+	return c.Memory.validate(c)
 }
 
 // gidIndex is the index asked for, or -1.

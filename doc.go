@@ -74,6 +74,13 @@
 // Close. They must not wait themselves: Barrier and its kind, WaitUntil, and Close, return
 // am.ErrInHandler there, and panic in the debug build. A Long message writes into [Job.Segment].
 //
+// # Transient memory
+//
+// With a budget ([Config].Memory) data that a rank needs for a while are fetched when there is
+// memory for them ([NewFetchSet]), and large payloads wait for memory at their receiver
+// ([SendPayload]): so communication takes no more than the budget. docs/memory-aware-flow.md has
+// the rules.
+//
 // # Fences and parts
 //
 // Parts of the library, as those for collective operations, have regions of their own in front of
@@ -96,6 +103,8 @@
 //	Post, PostWith, Commit through a worker            release  -
 //	TryPost, TryPostWith, TryCommit through a worker   release  -
 //	Large.Send through a worker                        release  -
+//	FetchSet.Submit, PendingSet.Wait and Test          release  acquire
+//	SendPayload through a worker                       release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
 // An atomic that was started acquires when its value is there: in Wait or Test, or at once. A

@@ -507,7 +507,7 @@ func TestAHandlerAllocatesWithoutAMessageOnly(t *testing.T) {
 func BenchmarkGlobalAlloc(b *testing.B) {
 	part := &libraryPart{name: "conduit.twice", f: twice}
 	cfg := withNeeds(withHeap(64), needs{handlers: part.register})
-	cfg.Fabric, cfg.Getenv = FabricSHM, noEnv
+	cfg.Fabric, cfg.Getenv, cfg.CloseTimeout = FabricSHM, noEnv, time.Minute
 	err := RunLocalConfig(b.Context(), 2, cfg, func(j *Job) error {
 		ctx := b.Context()
 		if j.Rank() == 0 {

@@ -22,6 +22,7 @@ type Job struct {
 	layout   segment.Layout // of the segments of all ranks
 	seg      *segment.Mapping
 	heaps    *heaps
+	memory   *transient
 	members  *membership
 	networks networks
 	coll     *coll.Teams
@@ -110,6 +111,7 @@ type Info struct {
 	Networks  []string // in use by this rank, fastest first
 	Devices   []DevicePort
 	Shared    SharedLayout // of the segments
+	Memory    MemoryLayout
 }
 
 // DevicePort is a port of a verbs device that a job uses.
@@ -120,7 +122,7 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
 	for _, n := range j.networks.all {
 		if d, ok := n.(interface {
 			Device() string

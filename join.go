@@ -40,7 +40,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, members: newMembership(cfg.Logger), workers: newWorkers()}
+	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers()}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
@@ -101,6 +101,9 @@ func (j *joining) join(ctx context.Context) (err error) {
 		return err
 	}
 	if err := j.heaps.open(j.Job); err != nil {
+		return err
+	}
+	if err := j.memory.open(j.Job); err != nil {
 		return err
 	}
 	if err := j.openEndpoints(); err != nil { // last: its handlers use what the parts have opened

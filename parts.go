@@ -22,16 +22,17 @@ type needs struct {
 	// it, or none: then such operations cost nothing.
 	fences func(env.Env, env.Lanes) (env.Fences, error)
 	heaps  *heaps // of the part that has them
+	memory *transient
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
 // those of sized first.
-var parts = []func(*Config) needs{collNeeds, heapNeeds}
+var parts = []func(*Config) needs{collNeeds, heapNeeds, memoryNeeds}
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
 	var register []func(*am.Table)
-	all.heaps = &heaps{}
+	all.heaps, all.memory = &heaps{}, &transient{}
 	for _, part := range c.parts {
 		n := part(c)
 		all.sized = append(all.sized, n.sized...)
@@ -45,6 +46,9 @@ func (c *Config) needs() (all needs, err error) {
 		}
 		if n.fences != nil {
 			all.fences = n.fences
+		}
+		if n.memory != nil {
+			all.memory = n.memory
 		}
 		if n.heaps != nil {
 			all.heaps = n.heaps
@@ -66,7 +70,9 @@ func (n *needs) layout(ranks int) (segment.Layout, error) {
 		if err != nil {
 			return segment.Layout{}, err
 		}
-		regions = append(regions, segment.Region(s))
+		if s.Size > 0 { // else the part has none with this configuration
+			regions = append(regions, segment.Region(s))
+		}
 	}
 	for _, s := range n.regions {
 		regions = append(regions, segment.Region(s))

@@ -117,6 +117,14 @@ func typeError[T any]() error {
 	return &TypeError{Type: reflect.TypeFor[T](), Path: plain.Pointer[T]()}
 }
 
+// typeErr is what is wrong with p's type.
+func (p Ptr[T]) typeErr() error {
+	if p.node&badType != 0 {
+		return typeError[T]()
+	}
+	return nil
+}
+
 // bytesOf views a slice of pointer-free elements as bytes.
 func bytesOf[T any](s []T) []byte {
 	var v T

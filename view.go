@@ -52,7 +52,7 @@ func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }
 func (v view) Closing() <-chan struct{}      { return v.j.members.over }
 func (v view) Host() env.Host                { return env.Goroutines{} }
 func (v view) Logger() *slog.Logger          { return v.j.cfg.Logger }
-func (v view) Budget() env.Budget            { return nil }
+func (v view) Budget() env.Budget            { return v.j.memory.env() }
 
 // OnDown has the networks informed first: when a part learns of a death from the goroutine that
 // found it, they have ended what went to that rank.

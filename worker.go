@@ -36,11 +36,13 @@ type Worker struct {
 	inChain bool
 	chain   *chain // nil before the first Chain
 
+	fetches *fetcher // nil before the first FetchSet
+
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
-	scratch []byte // where values are laid for a lane to read or write
-	slots   resultSlots
-	started []Pending // of pieces, kept for the next time
+	scratch   []byte // where values are laid for a lane to read or write
+	slots     resultSlots
+	transfers transfers // kept for the next time
 
 	freeDirect func()
 	closeErr   error
@@ -131,6 +133,7 @@ func (w *Worker) flush(ctx context.Context) error {
 			lost(inRegion(err, w.begin))
 		}
 	}
+	w.fetches.flushed(ctx)
 	return all
 }
 

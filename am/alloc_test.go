@@ -49,4 +49,12 @@ func TestShortCallsAndPostsAllocateNothing(t *testing.T) {
 	if self != 0 {
 		t.Errorf("a call to itself costs %v allocations", self)
 	}
+	wait := testing.AllocsPerRun(2000, func() {
+		if r, p, err := h.StartWait(ctx, l[0], 1, 21); err != nil || p != nil || r.Arg(0) != 42 {
+			t.Fatal(r.Arg(0), err)
+		}
+	})
+	if wait != 0 {
+		t.Errorf("a call that may outlive its wait costs %v allocations", wait)
+	}
 }

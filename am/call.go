@@ -74,6 +74,37 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 	return &Pending{l: l, w: w}, nil
 }
 
+// StartWait is Start and Wait in one, which needs no memory of its own when the reply comes. With
+// an error after which the call is still in flight there is its Pending: Wait again, or forget it.
+func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64) (r Reply, p *Pending, err error) {
+	l := laneOf(v, rank)
+	if l == nil {
+		return r, nil, h.failed("call", rank, ErrNoEndpoint)
+	}
+	if l.fences(v) {
+		if err := h.before(ctx, "call", v, l, rank, &Payload{}, args); err != nil {
+			return r, nil, err
+		}
+		if r, p, err = h.StartWait(ctx, l, rank, args...); p != nil {
+			p.v = v
+		} else {
+			l.cfg.Fencer.Reply(v)
+		}
+		return r, p, err
+	}
+	w := l.waiter()
+	if err := h.start(ctx, l, rank, &Payload{}, args, w); err != nil {
+		l.recycle(w)
+		return r, nil, err
+	}
+	if err := l.finish(ctx, w); err != nil && !w.over() {
+		return r, &Pending{l: l, w: w}, h.failed("call", rank, err)
+	}
+	r, err = w.reply, w.err
+	l.recycle(w)
+	return r, nil, err
+}
+
 // check is at the head of every operation.
 func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uint64) error {
 	if err := l.mayUse(op); err != nil {

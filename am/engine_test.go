@@ -97,6 +97,73 @@ func TestASlowHandlerHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// The wait ends first; the call goes on, and others use waiters of their own meanwhile.
+func TestACallOutlivesItsWait(t *testing.T) {
+	table := am.NewTable()
+	release := make(chan struct{})
+	slow := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply(c.Arg(0)) })
+	fast := table.Handle("fast", func(c *am.Call) { _ = c.Reply(c.Arg(0)) })
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table})
+	ctx := bounded(t)
+	serve, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { _ = l[1].Serve(serve) })
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	_, p, err := slow.StartWait(short, l[0], 1, 7)
+	if p == nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(p, err)
+	}
+	for i := range uint64(20) {
+		if r, p, err := fast.StartWait(ctx, l[0], 1, i); err != nil || p != nil || r.Arg(0) != i {
+			t.Fatal(r.Arg(0), p, err)
+		}
+	}
+	release <- struct{}{}
+	if r, err := p.Wait(ctx); err != nil || r.Arg(0) != 7 {
+		t.Fatal(r.Arg(0), err)
+	}
+	if _, p, err := slow.StartWait(short, l[0], 1); p != nil || err == nil { // it was not even started
+		t.Fatal(p, err)
+	}
+	stop()
+	wg.Wait()
+}
+
+// The Fencer learns of a call that outlives its wait when the program learns of its end.
+func TestAWaitThatEndsFirstTellsTheFencerLater(t *testing.T) {
+	table := am.NewTable()
+	release := make(chan struct{})
+	h := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
+	f := &fences{}
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Fencer: f})
+	replies := func() (n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, s := range f.told {
+			if s == "reply" {
+				n++
+			}
+		}
+		return n
+	}
+	short, cancel := context.WithTimeout(bounded(t), 10*time.Millisecond)
+	defer cancel()
+	_, p, err := h.StartWait(short, through{l[0]}, 1)
+	if p == nil || err == nil || replies() != 0 {
+		t.Fatal(p, err, replies())
+	}
+	close(release)
+	if _, err := p.Wait(bounded(t)); err != nil || replies() != 1 {
+		t.Fatal(err, replies())
+	}
+	if _, p, err := h.StartWait(bounded(t), through{l[0]}, 1); p != nil || err != nil || replies() != 2 {
+		t.Fatal(p, err, replies())
+	}
+}
+
 func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 	if checked {
 		t.Skip("the debug build panics: see TestDebugBuildPanics")

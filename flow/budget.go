@@ -92,6 +92,14 @@ func (b *Budget) Room() int64 {
 	return max(b.bulk.size-b.bulk.held, 0)
 }
 
+// BufferLimit is how much memory the data of sets and granted payloads may have now, in bytes: the
+// limit, and what is held of the reserve, less what Acquire and payloads that came unasked hold.
+func (b *Budget) BufferLimit() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.limit+b.reserve.held-b.plain.bulk-b.plain.small-b.unscheduled.held, 0)
+}
+
 // Acquire waits until n bytes may be used: 0 to Largest. It takes its turn among the sets. An error
 // is a *SetTooLargeError, ErrBudgetClosed, or a *MemoryStallError that wraps the cause of ctx.
 //

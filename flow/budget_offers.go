@@ -315,6 +315,9 @@ func (s *UnaskedSender) Take(n int64) bool {
 	return true
 }
 
+// Untake takes back a Take of n bytes that were not sent after all.
+func (s *UnaskedSender) Untake(n int64) { s.sent -= uint64(n) }
+
 // Consumed takes what the receiver says that it has consumed in all. Late and repeated totals
 // change nothing. An error is a *ViolationError.
 func (s *UnaskedSender) Consumed(rank int, total uint64) error {

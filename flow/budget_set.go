@@ -56,6 +56,12 @@ func (s *FetchSet) Fetch(f Fetch) {
 	s.fetches, s.bytes = append(s.fetches, f), s.bytes+n
 }
 
+// Len is the number of fetches.
+func (s *FetchSet) Len() int { return len(s.fetches) }
+
+// At is the i-th fetch, in the order in which they were added.
+func (s *FetchSet) At(i int) Fetch { return s.fetches[i] }
+
 // Bytes is the memory that the set needs at once.
 func (s *FetchSet) Bytes() int64 { return s.bytes }
 

@@ -34,6 +34,9 @@ func (s jobSource) Figures(add func(Figure)) {
 	if s.info.Shared.Heap > 0 {
 		heaps(s.job.HeapStats(), s.info.Rank, add)
 	}
+	if b := s.job.Budget(); b != nil {
+		memory(b.MemoryStats(), s.info.Memory, add)
+	}
 	if r, ok := s.job.Registrations(); ok {
 		registrations(r.Stats, add)
 	}

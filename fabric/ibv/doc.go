@@ -61,13 +61,13 @@
 // # Batches
 //
 // Post checks a batch, stages its pieces in the chain, and rings once at the end, and before that
-// whenever the chain (64 work requests), a doorbell (32 changes of peer) or a queue is full. Pieces
-// of a group that follow each other to one peer, in one direction and with one registered memory,
-// are one request of several work requests, a stretch, with one record, and nothing is done at its
-// end but to count. So are puts that travel in the work request, and what lies in the segment.
-// Other pieces are operations with records of their own, children of the group's record. The last
-// request to a peer asks for a completion; before that one does only when half a queue does not.
-// Where the piece that should have asked had nothing to move, a probe does.
+// whenever the chain (128 work requests), a doorbell (32 changes of peer) or a queue is full.
+// Pieces of a group that follow each other to one peer, in one direction and with one registered
+// memory, are one request of several work requests, a stretch, with one record, and nothing is done
+// at its end but to count. So are puts that travel in the work request, and what lies in the
+// segment. Other pieces are operations with records of their own, children of the group's record.
+// The last request to a peer asks for a completion; before that one does only when half a queue
+// does not. Where the piece that should have asked had nothing to move, a probe does.
 //
 // Memory that a lane registered is the protection domain's: all lanes use it. It counts the
 // requests that use it, which are not over before the device is done with them, also when their

@@ -15,7 +15,7 @@ const (
 	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
 	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
 	signalEvery = 16              // of implicit operations, one completion for this many
-	chainSlots  = 64              // work requests of one doorbell
+	chainSlots  = 128             // work requests of one doorbell: as many as go to one peer by default
 	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
 	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
 

@@ -25,6 +25,18 @@ func Main(m *testing.M, program func()) {
 	os.Exit(m.Run())
 }
 
+// OnNetworks runs the program as 1 to 4 ranks over each network, as subtests, and has check look at
+// what they print. device is rdmatest.Device: whose tests name that package run in the VM too.
+func OnNetworks(t *testing.T, device func(testing.TB) string, check func(t *testing.T, n int, out string)) {
+	each := func(t *testing.T, env ...string) {
+		for n := 1; n <= 4; n++ {
+			check(t, n, Run(t, n, env...))
+		}
+	}
+	t.Run("shm", func(t *testing.T) { each(t, "IBCONDUIT_FABRIC=shm") })
+	t.Run("ibv", func(t *testing.T) { each(t, "IBCONDUIT_FABRIC=ibv", "IBCONDUIT_DEVICE="+device(t)) })
+}
+
 // Run starts the program as n ranks with further variables of the environment, and returns what
 // they print. It fails the test unless all succeed.
 func Run(t *testing.T, n int, env ...string) string {

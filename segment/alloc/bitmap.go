@@ -52,26 +52,24 @@ func (b *bitmap) set(i uint64) {
 	}
 }
 
-func (b *bitmap) clear(i uint64) {
+// clear takes i out, and reports whether the set is empty then.
+func (b *bitmap) clear(i uint64) (empty bool) {
 	for _, words := range b.levels {
 		w := &words[i/64]
 		if *w &^= 1 << (i % 64); *w != 0 {
-			return
+			return false
 		}
 		i /= 64
 	}
+	return true
 }
 
-// first is the least number in the set.
-func (b *bitmap) first() (i uint64, ok bool) {
-	top := len(b.levels) - 1
-	if top < 0 || len(b.levels[top]) == 0 || b.levels[top][0] == 0 {
-		return 0, false
-	}
-	for l := top; l >= 0; l-- {
+// first is the least number in the set, which is not empty.
+func (b *bitmap) first() (i uint64) {
+	for l := len(b.levels) - 1; l >= 0; l-- {
 		i = i*64 + uint64(bits.TrailingZeros64(b.levels[l][i]))
 	}
-	return i, true
+	return i
 }
 
 func (b *bitmap) bytes() (n uint64) {

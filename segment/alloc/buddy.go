@@ -7,18 +7,42 @@ import (
 
 // Buddy is a binary buddy allocator (Knuth, TAOCP vol. 1, § 2.5): a block has minBuddy<<order bytes
 // and lies at a multiple of that. A heap that is no power of two is made of several largest blocks.
+// Of each order a few blocks that were freed are kept for the next Alloc, as in the quick lists of
+// Weinstock and Wulf (1988), and joined with their buddies only when memory is short.
 type Buddy struct {
 	length uint64
-	free   []bitmap // by order: which blocks are free
-	taken  []bitmap // by order: which blocks are in use; bit i is the one at i << (order + minShift)
-	total  uint64   // bytes free
-	blocks uint64   // in use
+	orders []order
+	some   uint64  // of which orders there are free blocks, besides those that are kept
+	trees  []tree  // by page: the blocks in use that are smaller than a page
+	large  []uint8 // by page: the order of the block in use that begins there, if it is a page or more, or 0
+	total  uint64  // bytes free
+	blocks uint64  // in use
 }
 
+// order is the free blocks of one size.
+type order struct {
+	free bitmap // number i is the one at i << (order + minShift)
+	kept [16]uint64
+	n    int // of kept: offsets
+}
+
+// tree says which blocks of a page are in use. Node 1 is the page, 2n and 2n+1 the halves of n: all
+// that may begin at an offset lie in one cache line.
+type tree [2 << pageOrder / 64]uint64
+
 const (
-	minShift = 5
-	minBuddy = 1 << minShift
+	minShift  = 5
+	minBuddy  = 1 << minShift
+	pageOrder = pageShift - minShift
 )
+
+// node is where the tree of a page has the block of an order at an offset.
+func node(off uint64, order int) uint64 {
+	return (PageSize | off&(PageSize-1)) >> (minShift + order)
+}
+
+func (t *tree) has(n uint64) bool { return t[n/64]>>(n%64)&1 != 0 }
+func (t *tree) flip(n uint64)     { t[n/64] ^= 1 << (n % 64) }
 
 // NewBuddy returns a buddy allocator of an empty heap.
 func NewBuddy() *Buddy { return &Buddy{} }
@@ -35,23 +59,69 @@ func (a *Buddy) Alloc(n, align uint64) (uint64, bool) {
 	if n == 0 || least > a.length {
 		return 0, false
 	}
-	want := orderOf(least)
-	for o := want; o < len(a.free); o++ {
-		i, ok := a.free[o].first()
-		if !ok {
-			continue
-		}
-		a.free[o].clear(i)
-		for ; o > want; o-- { // the upper halves stay free
-			i *= 2
-			a.free[o-1].set(i + 1)
-		}
-		a.taken[o].set(i)
-		a.total -= bytesOf(o)
-		a.blocks++
-		return i << (o + minShift), true
+	o := orderOf(least)
+	if o >= len(a.orders) {
+		return 0, false
 	}
-	return 0, false
+	if k := &a.orders[o]; k.n > 0 {
+		k.n--
+		off := k.kept[k.n]
+		a.take(off, o)
+		return off, true
+	}
+	if a.some>>o == 0 {
+		if a.joinKept(); a.some>>o == 0 {
+			return 0, false
+		}
+	}
+	off := a.split(o)
+	a.take(off, o)
+	return off, true
+}
+
+// take makes a block that is in no set one in use.
+func (a *Buddy) take(off uint64, o int) {
+	if o < pageOrder {
+		a.trees[off>>pageShift].flip(node(off, o))
+	} else {
+		a.large[off>>pageShift] = uint8(o)
+	}
+	a.total -= bytesOf(o)
+	a.blocks++
+}
+
+// split takes a block of an order out of the smallest that is free; there is one.
+func (a *Buddy) split(want int) uint64 {
+	o := want + bits.TrailingZeros64(a.some>>want)
+	i := a.orders[o].free.first()
+	a.drop(i, o)
+	for ; o > want; o-- { // the upper halves stay free
+		i *= 2
+		a.add(i+1, o-1)
+	}
+	return i << (o + minShift)
+}
+
+// joinKept makes all blocks that are kept ordinary free ones.
+func (a *Buddy) joinKept() {
+	for o := range a.orders {
+		k := &a.orders[o]
+		for ; k.n > 0; k.n-- {
+			a.release(k.kept[k.n-1], o)
+		}
+	}
+}
+
+// add and drop change which blocks of an order are free.
+func (a *Buddy) add(i uint64, o int) {
+	a.orders[o].free.set(i)
+	a.some |= 1 << o
+}
+
+func (a *Buddy) drop(i uint64, o int) {
+	if a.orders[o].free.clear(i) {
+		a.some &^= 1 << o
+	}
 }
 
 // Free implements Allocator.
@@ -60,22 +130,31 @@ func (a *Buddy) Free(off uint64) (uint64, error) {
 	if !ok {
 		return 0, a.why(off)
 	}
-	a.taken[o].clear(index(off, o))
+	if o < pageOrder {
+		a.trees[off>>pageShift].flip(node(off, o))
+	} else {
+		a.large[off>>pageShift] = 0
+	}
 	a.blocks--
-	a.release(off, o)
+	a.total += bytesOf(o)
+	if k := &a.orders[o]; k.n < len(k.kept) {
+		k.kept[k.n] = off
+		k.n++
+	} else {
+		a.release(off, o)
+	}
 	return bytesOf(o), nil
 }
 
-// release makes a block free, and joins it with its buddy as often as that is free too.
+// release enters a free block, and joins it with its buddy as often as that is there too.
 func (a *Buddy) release(off uint64, o int) {
-	a.total += bytesOf(o)
 	i := index(off, o)
-	for o+1 < len(a.free) && a.free[o].has(i^1) {
-		a.free[o].clear(i ^ 1)
+	for o+1 < len(a.orders) && a.orders[o].free.has(i^1) {
+		a.drop(i^1, o)
 		i /= 2
 		o++
 	}
-	a.free[o].set(i)
+	a.add(i, o)
 }
 
 // find is the order of the block in use that begins at off.
@@ -83,19 +162,33 @@ func (a *Buddy) find(off uint64) (order int, ok bool) {
 	if off >= a.length || off%minBuddy != 0 {
 		return 0, false
 	}
-	for o := 0; o < len(a.taken) && off&(bytesOf(o)-1) == 0; o++ {
-		if a.taken[o].has(index(off, o)) {
+	if off%PageSize == 0 { // first, as the trees of large blocks are better not touched
+		if o := a.large[off>>pageShift]; o != 0 {
+			return int(o), true
+		}
+	}
+	t, n := &a.trees[off>>pageShift], node(off, 0)
+	for o := 0; o < pageOrder; o++ {
+		if t.has(n) {
 			return o, true
 		}
+		if n%2 != 0 { // larger ones begin before
+			break
+		}
+		n /= 2
 	}
 	return 0, false
 }
 
 func (a *Buddy) why(off uint64) error {
 	e := &FreeError{Off: off, Out: off >= a.length}
-	for o := 0; o < len(a.taken) && !e.Out; o++ {
-		if i := index(off, o); a.taken[o].has(i) {
-			e.Inner, e.Block = true, i<<(o+minShift)
+	if e.Out {
+		return e
+	}
+	for o := range a.orders {
+		begin := off &^ (bytesOf(o) - 1)
+		if o < pageOrder && a.trees[begin>>pageShift].has(node(begin, o)) || o >= pageOrder && int(a.large[begin>>pageShift]) == o {
+			e.Inner, e.Block = true, begin
 		}
 	}
 	return e
@@ -115,6 +208,7 @@ func (a *Buddy) Need(n, align uint64) uint64 {
 	if n == 0 || least > MaxLen {
 		return 0
 	}
+	a.joinKept()
 	start := a.length // of the free bytes at the end
 	for start > 0 {
 		size := a.lastFree(start)
@@ -130,8 +224,8 @@ func (a *Buddy) Need(n, align uint64) uint64 {
 
 // lastFree is the size of the free block that ends at an offset, 0 if there is none.
 func (a *Buddy) lastFree(end uint64) uint64 {
-	for o := 0; o < len(a.free) && end&(bytesOf(o)-1) == 0; o++ {
-		if a.free[o].has(index(end, o) - 1) {
+	for o := 0; o < len(a.orders) && end&(bytesOf(o)-1) == 0; o++ {
+		if a.orders[o].free.has(index(end, o) - 1) {
 			return bytesOf(o)
 		}
 	}
@@ -143,13 +237,11 @@ func (a *Buddy) Grow(n uint64) {
 	checkGrow(n, a.length)
 	from := a.length
 	a.length += n
-	for o := 0; bytesOf(o) <= a.length; o++ {
-		if o == len(a.free) {
-			a.free, a.taken = append(a.free, bitmap{}), append(a.taken, bitmap{})
-		}
-		a.free[o].resize(a.length / bytesOf(o))
-		a.taken[o].resize(a.length / bytesOf(o))
+	a.total += n
+	for bytesOf(len(a.orders)) <= a.length {
+		a.orders = append(a.orders, order{})
 	}
+	a.resize()
 	for from < a.length { // the largest block that lies at from and fits
 		o := min(bits.TrailingZeros64(from|1<<63), bits.Len64(a.length-from)-1) - minShift
 		a.release(from, o)
@@ -159,6 +251,7 @@ func (a *Buddy) Grow(n uint64) {
 
 // Trim implements Allocator.
 func (a *Buddy) Trim() uint64 {
+	a.joinKept()
 	for a.length > 0 {
 		size := a.lastFree(a.length)
 		if size < PageSize {
@@ -167,23 +260,34 @@ func (a *Buddy) Trim() uint64 {
 		o := orderOf(size)
 		a.length -= size
 		a.total -= size
-		a.free[o].clear(index(a.length, o))
+		a.drop(index(a.length, o), o)
 	}
-	for o := range a.free {
-		a.free[o].resize(a.length / bytesOf(o))
-		a.taken[o].resize(a.length / bytesOf(o))
-	}
+	a.resize()
 	return a.length
+}
+
+// resize makes the tables fit the length. What they lose is free.
+func (a *Buddy) resize() {
+	for o := range a.orders {
+		a.orders[o].free.resize(a.length / bytesOf(o))
+	}
+	pages := int(a.length >> pageShift)
+	if more := pages - len(a.large); more > 0 {
+		a.trees, a.large = append(a.trees, make([]tree, more)...), append(a.large, make([]uint8, more)...)
+	}
+	a.trees, a.large = a.trees[:pages], a.large[:pages]
 }
 
 // Stats implements Allocator.
 func (a *Buddy) Stats() Stats {
+	a.joinKept()
 	s := Stats{Len: a.length, Free: a.total, InUse: a.length - a.total, Blocks: a.blocks, Meta: uint64(unsafe.Sizeof(*a))}
-	for o := range a.free {
-		if _, ok := a.free[o].first(); ok {
-			s.LargestFree = bytesOf(o)
-		}
-		s.Meta += a.free[o].bytes() + a.taken[o].bytes()
+	s.Meta += uint64(cap(a.trees))*uint64(unsafe.Sizeof(tree{})) + uint64(cap(a.large))
+	for o := range a.orders {
+		s.Meta += uint64(unsafe.Sizeof(order{})-unsafe.Sizeof(bitmap{})) + a.orders[o].free.bytes()
+	}
+	if a.some != 0 {
+		s.LargestFree = bytesOf(bits.Len64(a.some) - 1)
 	}
 	return s
 }

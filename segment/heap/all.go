@@ -32,7 +32,7 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 	buf := o.encode()
 	if err := h.team.Broadcast(ctx, 0, buf); err != nil {
 		if h.rank == 0 && !o.ptr.IsNull() {
-			err = errors.Join(err, h.freeHere(o.ptr.off)) // a rank that has the pointer finds the team broken
+			err = errors.Join(err, h.freeHere(o.ptr.off, false)) // a rank that has the pointer finds the team broken
 		}
 		return Ptr{}, fmt.Errorf("conduit: %s: %w", op, err)
 	}
@@ -66,7 +66,7 @@ func (h *Heap) AllFree(ctx context.Context, p Ptr) error {
 	}
 	buf := make([]byte, 16)
 	if h.rank == owner {
-		if e := (*FreeError)(nil); errors.As(h.freeHere(p.off), &e) {
+		if e := (*FreeError)(nil); errors.As(h.freeHere(p.off, false), &e) {
 			buf[0] = byte(e.Reason)
 			binary.LittleEndian.PutUint64(buf[8:], e.Block.off)
 		}
@@ -98,13 +98,13 @@ func (h *Heap) compare(ctx context.Context, op string, mine []byte) error {
 	return nil
 }
 
-// outcome is what rank 0 broadcasts of an AllAlloc: ten words.
+// outcome is what rank 0 broadcasts of an AllAlloc.
 type outcome struct {
 	ptr                Ptr
 	count, size, align uint64
 	kind               uint64 // of the error
 	requested          uint64
-	figures            [5]uint64
+	figures            [6]uint64
 	text               [104]byte // of any other error
 }
 
@@ -122,7 +122,7 @@ func (o *outcome) setError(err error) {
 	case err == nil:
 	case errors.As(err, &memory):
 		o.kind, o.requested = errorMemory, memory.Requested
-		o.figures = [5]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy), memory.LargestFree}
+		o.figures = [6]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy), memory.LargestFree, memory.LocalInUse}
 	case errors.As(err, &size):
 		o.kind = errorSize
 	default:
@@ -155,7 +155,7 @@ func (o *outcome) error(op string, heapSize uint64) error {
 
 func (o *outcome) words() []*uint64 {
 	return []*uint64{&o.ptr.off, &o.count, &o.size, &o.align, &o.kind, &o.requested,
-		&o.figures[0], &o.figures[1], &o.figures[2], &o.figures[3], &o.figures[4]}
+		&o.figures[0], &o.figures[1], &o.figures[2], &o.figures[3], &o.figures[4], &o.figures[5]}
 }
 
 func (o *outcome) encode() []byte {

@@ -50,7 +50,7 @@
 //	conduit.heap.trim    epoch                ->  top
 //
 // Figures are those of a NoMemoryError as rank 0 knows them: global in use, global reserved, limit,
-// the rank with the limit, largest free block.
+// the rank with the limit, largest free block, in use in the local heap of rank 0.
 //
 // # Locks
 //

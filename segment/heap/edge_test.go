@@ -114,3 +114,141 @@ func TestARefusedGlobalAllocHasFigures(t *testing.T) {
 		return nil
 	}))
 }
+
+// What cannot fit beside the global blocks in use asks no rank for memory, and the error has the
+// figures of rank 0's local heap too.
+func TestWhatCannotFitReclaimsNothing(t *testing.T) {
+	ranks(t, 3, 64, Config{}, on0(func(ctx context.Context, m *member) error {
+		if _, err := m.h.Alloc(ctx, 10*page, page); err != nil {
+			return err
+		}
+		if _, err := m.h.GlobalAlloc(ctx, 3, 20*page, page); err != nil {
+			return err
+		}
+		before := m.h.Stats().Reclaims
+		for _, n := range []uint64{45 * page, 65 * page, 1 << 50} {
+			_, err := m.h.GlobalAlloc(ctx, 3, n, page)
+			e := (*NoMemoryError)(nil)
+			if !errors.As(err, &e) || e.LocalInUse != 10*page || e.GlobalInUse != 20*page || !strings.Contains(err.Error(), "rank 0 uses 40960") {
+				return fmt.Errorf("%d bytes: %v", n, err)
+			}
+		}
+		if after := m.h.Stats().Reclaims; after != before {
+			return fmt.Errorf("%d reclaims", after-before)
+		}
+		// One block is of rank 0's local heap, whose largest free block is another.
+		_, err := m.h.GlobalAlloc(ctx, 1, 50*page, 0)
+		if e := (*NoMemoryError)(nil); !errors.As(err, &e) || e.LargestFree < 34*page || e.LocalInUse != 10*page {
+			return fmt.Errorf("one block: %v", err)
+		}
+		if _, err := m.h.GlobalAlloc(ctx, 3, 40*page, page); !errors.Is(err, ErrNoSharedMemory) {
+			return fmt.Errorf("what local heaps are in the way of: %v", err)
+		}
+		if after := m.h.Stats().Reclaims; after == before {
+			return errors.New("no reclaim where one might have helped")
+		}
+		return nil
+	}))
+}
+
+// Defect 5: Free returns when the owner has the block again, also where messages are slow.
+func TestFreeWaitsForTheOwner(t *testing.T) {
+	var all [3]*Heap
+	cfg := sim.Config{Ranks: 3, Seed: 1, Jitter: 50 * time.Microsecond}
+	world(t, cfg, 16*page, Config{}, func(ctx context.Context, m *member) error {
+		all[m.Rank()] = m.h
+		p, err := m.h.Alloc(ctx, 12*page, 0)
+		if err != nil {
+			return err
+		}
+		if err := m.team.Barrier(ctx); err != nil || m.Rank() != 1 {
+			return err
+		}
+		for rank, h := range all { // all have the same offset
+			if err := m.h.Free(ctx, At(rank, p.off)); err != nil {
+				return err
+			}
+			if n := h.local.Stats().Blocks; n != 0 {
+				return fmt.Errorf("rank %d has %d blocks when Free has returned", rank, n)
+			}
+		}
+		return nil
+	})
+}
+
+// The seed's race: rank 0 uses what AllAlloc gave it at ranks that do not know of it yet, some of
+// which have not even called.
+func TestMemoryIsUsableBeforeTheBroadcast(t *testing.T) {
+	cfg := sim.Config{Ranks: 5, Seed: 1, Jitter: 50 * time.Microsecond}
+	world(t, cfg, 64*page, Config{}, func(ctx context.Context, m *member) error {
+		for round := range uint64(20) {
+			if m.Rank() == int(1+round%4) {
+				m.Host().Sleep(2 * time.Millisecond)
+			}
+			p, err := m.h.AllAlloc(ctx, 5, 3*page, 0)
+			if err != nil {
+				return err
+			}
+			if m.Rank() == 0 {
+				for r := range m.Size() {
+					if err := m.put(ctx, r, p.off+8*round, 1000*round+uint64(r)); err != nil {
+						return err
+					}
+				}
+			}
+			if err := m.team.Barrier(ctx); err != nil {
+				return err
+			}
+			if got, err := m.get(ctx, m.Rank(), p.off+8*round); err != nil || got != 1000*round+uint64(m.Rank()) {
+				return fmt.Errorf("round %d: rank %d has %d: %w", round, m.Rank(), got, err)
+			}
+			if err := m.h.AllFree(ctx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// The seed's race: what a reclaim has taken does not come back with a reply that it overtook. Of
+// one epoch the largest limit counts.
+func TestAnOvertakenLimitIsIgnored(t *testing.T) {
+	ranks(t, 1, 64, Config{}, on0(func(_ context.Context, m *member) error {
+		h := m.h
+		h.giveUp(5)
+		h.hear(4, 8*page)
+		if s := h.Stats(); s.Limit != 0 || s.Stale != 1 || s.Epoch != 5 {
+			return fmt.Errorf("a limit of the epoch before: %+v", s)
+		}
+		h.hear(5, 4*page)
+		h.hear(5, 2*page)
+		if s := h.Stats(); s.Limit != 4*page {
+			return fmt.Errorf("limits of 4 and 2 pages in the wrong order: %d bytes", s.Limit)
+		}
+		h.hear(6, 3*page) // a later epoch in which this rank was not asked: what it has it keeps
+		if s := h.Stats(); s.Limit != 4*page || s.Epoch != 6 {
+			return fmt.Errorf("a limit of a later epoch: %+v", s)
+		}
+		h.giveUp(7)
+		return nil
+	}))
+}
+
+// With FirstTouch a rank writes each page of its local heap before anyone has it.
+func TestFirstTouchWritesEachPage(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		ranks(t, 1, 64, Config{FirstTouch: on}, on0(func(ctx context.Context, m *member) error {
+			fill(m.h.Bytes(0, 64*page), 7)
+			p, err := m.h.Alloc(ctx, 20*page, 0)
+			if err != nil {
+				return err
+			}
+			for i := range uint64(20) {
+				if b := m.h.Bytes(p.off+i*page, 2); (b[0] == 0) != on || b[1] != 7 {
+					return fmt.Errorf("FirstTouch %v: page %d begins with %d", on, i, b)
+				}
+			}
+			return nil
+		}))
+	}
+}

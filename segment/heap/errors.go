@@ -15,7 +15,7 @@ var ErrBadFree = errors.New("not a block in use")
 // request may succeed. Sizes are in bytes.
 type NoMemoryError struct {
 	Op        string // "alloc", "global alloc", "all alloc"
-	Rank      int    // whose local heap was to give it, 0 for the global heap
+	Rank      int    // whose local heap was to give it; 0 for the global heap, which rank 0 has
 	Requested uint64 // at each rank
 	Align     uint64
 	HeapSize  uint64 // that each rank gives
@@ -63,6 +63,7 @@ const (
 	Interior                    // inside of a block
 	Outside                     // in no heap of that rank
 	Differing                   // the ranks gave different pointers to one AllFree
+	WrongHeap                   // beyond the local heap of a rank that does not have the global one
 )
 
 // FreeError says why a pointer cannot be freed. Nothing has changed.
@@ -78,7 +79,9 @@ func (e *FreeError) Error() string {
 	case Interior:
 		text = fmt.Sprintf("it lies inside of the block %v: free that", e.Block)
 	case Outside:
-		text = "it lies in no heap of that rank; blocks of the global heap have rank 0"
+		text = "it lies in no heap of that rank"
+	case WrongHeap:
+		text = "it lies beyond the local heap of that rank; a block of the global heap is freed by the pointer that was returned, which is of rank 0"
 	case Differing:
 		text = "the ranks gave different pointers to one AllFree"
 	}

@@ -70,6 +70,8 @@ type Heap struct {
 	limit  uint64 // to which it may grow without asking
 	epoch  uint64 // of the last reclaim that this rank answered
 	last   uint64 // by how much it grew last
+	allocs uint64 // Stats.Allocs
+	frees  uint64 // by this rank, of its own memory
 
 	count counters
 
@@ -78,7 +80,7 @@ type Heap struct {
 
 // counters are Stats' own.
 type counters struct {
-	allocs, frees, asked, stale, globals, remoteFrees, badFrees atomic.Uint64
+	freesElsewhere, asked, stale, globals, remoteFrees, badFrees atomic.Uint64
 }
 
 // Declare registers the handlers of a job's heap. Open makes it usable.
@@ -148,6 +150,9 @@ func (h *Heap) Alloc(ctx context.Context, n, align uint64) (Ptr, error) {
 	}
 	h.mu.Lock()
 	off, ok := h.local.Alloc(n, align)
+	if ok {
+		h.allocs++ // under the lock it costs nothing
+	}
 	h.mu.Unlock()
 	if !ok {
 		var err error
@@ -155,7 +160,6 @@ func (h *Heap) Alloc(ctx context.Context, n, align uint64) (Ptr, error) {
 			return Ptr{}, err
 		}
 	}
-	h.count.allocs.Add(1)
 	return At(h.rank, off), nil
 }
 
@@ -172,6 +176,7 @@ func (h *Heap) allocGrowing(ctx context.Context, n, align uint64) (uint64, error
 	for {
 		h.mu.Lock()
 		if off, ok := h.local.Alloc(n, align); ok {
+			h.allocs++
 			h.mu.Unlock()
 			return off, nil
 		}
@@ -319,12 +324,8 @@ func (h *Heap) globalAlloc(ctx context.Context, op string, count, size, align ui
 func (h *Heap) callTake(ctx context.Context, args ...uint64) (am.Reply, error) {
 	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
-	p, err := h.take.Start(ctx, h.via, 0, am.Payload{}, args...)
-	if err != nil {
-		return am.Reply{}, err
-	}
-	r, err := p.Wait(ctx)
-	if err != nil && ctx.Err() != nil {
+	r, p, err := h.take.StartWait(ctx, h.via, 0, args...)
+	if p != nil {
 		h.env.Host().Go("heap", func() {
 			ctx, cancel := h.env.Host().WithTimeout(context.Background(), h.cfg.Timeout)
 			defer cancel()
@@ -348,10 +349,10 @@ func (h *Heap) Free(ctx context.Context, p Ptr) error {
 	if p.Rank() < 0 || p.Rank() >= h.env.Size() {
 		return &FreeError{Ptr: p, Reason: Outside}
 	}
-	h.count.frees.Add(1)
 	if p.Rank() == h.rank {
-		return h.freeHere(p.off)
+		return h.freeHere(p.off, true)
 	}
+	h.count.freesElsewhere.Add(1)
 	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
 	r, err := h.free.Call(ctx, h.via, p.Rank(), p.off)
@@ -380,7 +381,7 @@ func (h *Heap) FreeAsync(ctx context.Context, p Ptr) error {
 	case p.Rank() < 0 || p.Rank() >= h.env.Size():
 		return &FreeError{Ptr: p, Reason: Outside}
 	}
-	h.count.frees.Add(1)
+	h.count.freesElsewhere.Add(1)
 	if err := h.free.Post(ctx, h.via, p.Rank(), p.off); err != nil {
 		return fmt.Errorf("conduit: free of %v: %w", p, err)
 	}
@@ -394,7 +395,7 @@ func (h *Heap) onFree(c *am.Call) {
 	}
 	h.count.remoteFrees.Add(1)
 	var e *FreeError
-	if err := h.freeHere(c.Arg(0)); !errors.As(err, &e) {
+	if err := h.freeHere(c.Arg(0), false); !errors.As(err, &e) {
 		e = &FreeError{}
 	}
 	if !c.Wanted() {
@@ -406,9 +407,12 @@ func (h *Heap) onFree(c *am.Call) {
 	_ = c.Reply(uint64(e.Reason), e.Block.off)
 }
 
-// freeHere frees a block of this rank, or at rank 0 of the global heap.
-func (h *Heap) freeHere(off uint64) error {
+// freeHere frees a block of this rank, or at rank 0 of the global heap. Own: for this rank's Free.
+func (h *Heap) freeHere(off uint64, own bool) error {
 	h.mu.Lock()
+	if own {
+		h.frees++
+	}
 	inside := off < h.length
 	var err error
 	if inside {
@@ -419,6 +423,8 @@ func (h *Heap) freeHere(off uint64) error {
 	switch {
 	case !inside && h.root != nil:
 		err = h.root.release(p)
+	case !inside && off < h.size:
+		err = &FreeError{Ptr: p, Reason: WrongHeap}
 	case !inside:
 		err = &FreeError{Ptr: p, Reason: Outside}
 	case err != nil:

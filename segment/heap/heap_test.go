@@ -276,13 +276,14 @@ func TestWrongFreesAreErrors(t *testing.T) {
 		}{
 			{"twice", gone, NotInUse},
 			{"inside of a local block", At(2, mine.off+16), Interior},
-			{"the end of the local heap", At(2, m.h.Stats().Local.Len), Outside},
+			{"the end of the local heap", At(2, m.h.Stats().Local.Len), WrongHeap},
 			{"outside of the heap", At(2, 64*page), Outside},
 			{"far outside", At(2, math.MaxUint64), Outside},
-			{"a local block of another rank", At(1, mine.off), Outside},
+			{"a local block of another rank", At(1, mine.off), WrongHeap},
 			{"a rank that does not exist", At(3, 0), Outside},
 			{"inside of a global block", At(0, global.off+page), Interior},
-			{"a global block at another rank", At(1, global.off), Outside},
+			{"a global block at another rank", At(1, global.off), WrongHeap},
+			{"a global block at this rank", At(2, global.off), WrongHeap},
 			{"inside of a block of rank 0", At(0, one.off+64), Interior},
 			{"between the heaps", At(0, 32*page), Outside},
 		} {

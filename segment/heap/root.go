@@ -54,7 +54,7 @@ func (h *Heap) onGrow(c *am.Call) {
 		_ = c.Reply(statusDone, epoch, limit)
 		return
 	}
-	r.later(c, []uint64{statusNoMemory, 0, 0}, func(_ context.Context, reply func(...uint64) error) {
+	r.later(c, false, []uint64{statusNoMemory, 0, 0}, func(_ context.Context, reply func(...uint64) error) {
 		limit, epoch := r.raise(from, want, least)
 		if limit == 0 {
 			r.trimGlobal()
@@ -64,19 +64,19 @@ func (h *Heap) onGrow(c *am.Call) {
 			_ = reply(statusDone, epoch, limit)
 			return
 		}
-		_ = reply(append([]uint64{statusNoMemory, epoch, 0}, r.figures()...)...)
+		_ = reply(append([]uint64{statusNoMemory, epoch, 0}, r.figures(false)...)...)
 	})
 }
 
 // later runs f in the service, which one request waits for after the other. It is after a reclaim
 // that runs now. Where the service takes no more, full is the reply, in front of the figures.
-func (r *root) later(c *am.Call, full []uint64, f func(ctx context.Context, reply func(...uint64) error)) {
+func (r *root) later(c *am.Call, single bool, full []uint64, f func(ctx context.Context, reply func(...uint64) error)) {
 	d := c.Defer(r.h.cfg.Timeout)
 	if d == nil {
 		return
 	}
 	if err := r.service.Post(func(ctx context.Context) { f(ctx, d.Reply) }); err != nil {
-		_ = d.Reply(append(full, r.figures()...)...)
+		_ = d.Reply(append(full, r.figures(single)...)...)
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *Heap) onGlobal(c *am.Call) {
 			return
 		}
 	}
-	r.later(c, []uint64{statusNoMemory, 0, 0, 0}, func(ctx context.Context, reply func(...uint64) error) {
+	r.later(c, single != 0, []uint64{statusNoMemory, 0, 0, 0}, func(ctx context.Context, reply func(...uint64) error) {
 		if single != 0 {
 			if off, err := h.growAtRoot(n, align); err == nil {
 				r.give(off, reply)
@@ -130,7 +130,7 @@ func (h *Heap) onGlobal(c *am.Call) {
 			}
 		} else {
 			off, ok := r.allocate(n, align)
-			if !ok && r.reclaim(ctx) == nil {
+			if !ok && r.canFit(n, align) && r.reclaim(ctx) == nil {
 				off, ok = r.allocate(n, align)
 			}
 			if ok {
@@ -138,7 +138,7 @@ func (h *Heap) onGlobal(c *am.Call) {
 				return
 			}
 		}
-		_ = reply(append([]uint64{statusNoMemory, 0, 0, 0}, r.figures()...)...)
+		_ = reply(append([]uint64{statusNoMemory, 0, 0, 0}, r.figures(single != 0)...)...)
 	})
 }
 
@@ -151,7 +151,7 @@ func (r *root) give(off uint64, reply func(...uint64) error) {
 	}
 	r.bound.mu.Unlock()
 	if reply(statusDone, off, epoch, limit) != nil {
-		_ = r.h.freeHere(off)
+		_ = r.h.freeHere(off, false)
 	}
 }
 
@@ -188,10 +188,7 @@ func (r *root) allocate(n, align uint64) (off uint64, ok bool) {
 	if n > r.h.size {
 		return 0, false
 	}
-	// The allocator's heap is the mirror image of the global one: aligned there means aligned here
-	// if the size is a multiple, too.
-	align = max(align, 16)
-	n = (n + align - 1) &^ (align - 1)
+	n, align = mirrored(n, align)
 	r.gmu.Lock()
 	defer r.gmu.Unlock()
 	at, ok := r.global.Alloc(n, align)
@@ -211,6 +208,23 @@ func (r *root) allocate(n, align uint64) (off uint64, ok bool) {
 	off = r.h.size - at - n
 	r.blocks[off] = at
 	return off, true
+}
+
+// canFit reports whether n bytes would fit if no local heap had any: else a reclaim is in vain.
+func (r *root) canFit(n, align uint64) bool {
+	if n > r.h.size {
+		return false
+	}
+	r.gmu.Lock()
+	defer r.gmu.Unlock()
+	return r.global.Need(mirrored(n, align)) <= r.h.size-r.global.Stats().Len
+}
+
+// mirrored is a request for the allocator of the global heap, which has the mirror image of it:
+// aligned there means aligned here if the size is a multiple, too.
+func mirrored(n, align uint64) (size, unit uint64) {
+	unit = max(align, 16)
+	return (n + unit - 1) &^ (unit - 1), unit
 }
 
 // release frees a block of the global heap.
@@ -300,20 +314,27 @@ func (r *root) collectTops(ctx context.Context, epoch uint64) (top uint64, by in
 	return top, by, nil
 }
 
-// figures are those of a NoMemoryError that rank 0 knows; setFigures takes them.
-func (r *root) figures() []uint64 {
+// figures are those of a NoMemoryError that rank 0 knows; setFigures takes them. Single: of one
+// block in rank 0's local heap, not of the global heap.
+func (r *root) figures(single bool) []uint64 {
 	r.gmu.Lock()
 	defer r.gmu.Unlock()
 	g := r.global.Stats()
+	r.h.mu.Lock()
+	l := r.h.local.Stats()
+	r.h.mu.Unlock()
 	r.bound.mu.Lock()
 	defer r.bound.mu.Unlock()
 	b := &r.bound
 	largest := max(g.LargestFree, b.size-b.local-b.global)
-	return []uint64{g.InUse, b.global, b.local, uint64(b.by), largest}
+	if single {
+		largest = max(l.LargestFree, b.size-b.global-l.Len)
+	}
+	return []uint64{g.InUse, b.global, b.local, uint64(b.by), largest, l.InUse}
 }
 
 func (e *NoMemoryError) setFigures(f []uint64) {
-	if len(f) == 5 {
-		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree = f[0], f[1], f[2], int(f[3]), f[4]
+	if len(f) == 6 {
+		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree, e.LocalInUse = f[0], f[1], f[2], int(f[3]), f[4], f[5]
 	}
 }

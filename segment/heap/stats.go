@@ -32,7 +32,7 @@ type Stats struct {
 // Stats may take long.
 func (h *Heap) Stats() Stats {
 	s := Stats{Size: h.size,
-		Allocs: h.count.allocs.Load(), Frees: h.count.frees.Load(), Globals: h.count.globals.Load(), Asked: h.count.asked.Load(),
+		Globals: h.count.globals.Load(), Asked: h.count.asked.Load(),
 		Stale: h.count.stale.Load(), RemoteFrees: h.count.remoteFrees.Load(), BadFrees: h.count.badFrees.Load()}
 	if h.root != nil {
 		h.root.gmu.Lock()
@@ -41,6 +41,7 @@ func (h *Heap) Stats() Stats {
 	}
 	h.mu.Lock()
 	s.Local, s.Limit, s.Epoch = h.local.Stats(), h.limit, h.epoch
+	s.Allocs, s.Frees = h.allocs, h.frees+h.count.freesElsewhere.Load()
 	h.mu.Unlock()
 	if h.root != nil {
 		b := &h.root.bound

@@ -108,7 +108,7 @@ func examine(ctx context.Context, m *machine, opts Options) Report {
 	x := &examination{machine: m, opts: opts}
 	steps := []func(){
 		x.system, x.sharedMemory, x.segment, x.launcher,
-		x.processors, x.clock, x.cgroups, x.hugePages, x.numa, x.files, x.capabilities,
+		x.processors, x.clock, x.cgroups, x.pressure, x.hugePages, x.numa, x.files, x.capabilities,
 	}
 	if opts.Fabric != "shm" {
 		steps = append(steps, x.library, x.devices, x.memlock, x.memoryEvents, x.software, x.perftest)

@@ -53,7 +53,7 @@ func TestSharedMemoryReallyWorksWhereTheTestsRun(t *testing.T) {
 
 func TestTheTextHasALinePerCheck(t *testing.T) {
 	_, text, _ := run(t, Options{Fabric: "shm"})
-	for _, name := range []string{"system", "shared-memory", "segment", "launcher", "cpu", "clock", "cgroup", "huge-pages", "numa", "files", "capabilities"} {
+	for _, name := range []string{"system", "shared-memory", "segment", "launcher", "cpu", "clock", "cgroup", "pressure", "huge-pages", "numa", "files", "capabilities"} {
 		if strings.Count(text, "  "+name+" ") != 1 {
 			t.Errorf("no line %s, or several, in:\n%s", name, text)
 		}

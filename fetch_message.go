@@ -1,0 +1,446 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/pagepool"
+)
+
+// FetchFrom in messages, all of the library's endpoints:
+//
+//	conduit.fetch       to who makes the data: number of the fetch, most bytes, hash of the name,
+//	                    arguments
+//	conduit.fetch.data  the data, a large payload (am.Large): number of the fetch
+//	conduit.fetch.fail  why there are none, a Medium: number of the fetch; text
+//
+// The number is the asking rank's own. Data that nobody waits for any more are refused when they
+// are announced.
+const (
+	fetchName     = "conduit.fetch"
+	fetchDataName = "conduit.fetch.data"
+	fetchFailName = "conduit.fetch.fail"
+
+	maxFetchArgs = am.MaxArgs - 3
+	maxFetchText = 512 // of an error, in bytes
+	// maxRequests is how many requests of one rank may be unanswered here. More are refused, and as
+	// many again, whose refusals are not taken, dropped.
+	maxRequests = 4096
+)
+
+// fetchProtocol is FetchFrom, as who asks and as who makes, under transient.mu.
+type fetchProtocol struct {
+	makers map[uint64]named[*FetchRequest]
+	ask    *am.Handler
+	data   *am.Large
+	refuse *am.Handler
+
+	fetches uint64                             // numbers given
+	asked   map[uint64]*messageFetch           // of this rank, that wait for an announcement
+	coming  map[*am.Announcement]*messageFetch // that have one
+	serving map[int]*atomic.Int64              // requests of each rank that are unanswered
+}
+
+func (t *transient) registerFetches(table *am.Table) {
+	t.ask = table.Handle(fetchName, t.asks)
+	t.refuse = table.Handle(fetchFailName, t.refused)
+	t.data = table.HandleLarge(fetchDataName, am.Receiver{Announced: t.announced, Ended: t.arrived})
+}
+
+func (t *transient) openFetches() {
+	t.makers = byHash(t.cfg.Fetches)
+	t.asked, t.coming, t.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
+}
+
+// landing is where the data of a set's messages arrive: runs of the region, which are taken at
+// once, so that no two sets have a part each of what the other waits for.
+type landing struct {
+	t       *transient
+	fetches []*messageFetch
+
+	// Under transient.mu.
+	begun  bool
+	claim  *pagepool.Claim
+	placed bool
+	over   bool
+}
+
+// bytes is what the landing takes of the region.
+func (l *landing) bytes() (n uint64) {
+	for _, f := range l.fetches {
+		n += pagepool.Round(uint64(f.n))
+	}
+	return n
+}
+
+// begin asks for the runs.
+func (l *landing) begin() {
+	sizes := make([]int, len(l.fetches))
+	for i, f := range l.fetches {
+		sizes[i] = f.n
+	}
+	c := l.t.region.Take(sizes, l.ready)
+	l.t.mu.Lock()
+	l.claim = c
+	over := l.over
+	l.t.mu.Unlock()
+	if over {
+		c.Cancel()
+	}
+}
+
+// ready takes the runs, and asks for what was started meanwhile.
+func (l *landing) ready(offs []uint64) {
+	var send, back []*messageFetch
+	l.t.mu.Lock()
+	l.placed = true
+	for i, f := range l.fetches {
+		f.off = offs[i]
+		switch {
+		case f.freed:
+			back = append(back, f)
+		case f.state == fetchAsked:
+			send = append(send, f)
+		}
+	}
+	l.t.mu.Unlock()
+	for _, f := range back {
+		l.t.region.Give(f.off, f.n)
+	}
+	for _, f := range send {
+		f.send()
+	}
+}
+
+// abandon gives back the runs of fetches that were not started, and will not be.
+func (l *landing) abandon() {
+	var back []*messageFetch
+	l.t.mu.Lock()
+	l.over = true
+	claim := l.claim
+	for _, f := range l.fetches {
+		if f.state != fetchNew || f.freed {
+			continue
+		}
+		if f.freed = true; l.placed {
+			back = append(back, f)
+		}
+	}
+	l.t.mu.Unlock()
+	if claim != nil {
+		claim.Cancel()
+	}
+	for _, f := range back {
+		l.t.region.Give(f.off, f.n)
+	}
+}
+
+// lease has the data of all fetches valid.
+func (l *landing) lease(of *flow.Lease) {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	for _, f := range l.fetches {
+		f.out.data, f.out.lease = l.t.region.Memory(f.off, f.size), of
+	}
+}
+
+// messageFetch is a fetch of what a function at another rank makes: flow.Fetch.
+type messageFetch struct {
+	t    *transient
+	land *landing
+	rank int
+	name string
+	n    int // bytes at most
+	args []uint64
+	out  *fetched
+
+	// Under transient.mu.
+	state  fetchState
+	number uint64
+	off    uint64 // in the region, once placed
+	size   int    // of the data
+	freed  bool
+	giveUp context.CancelFunc // of the request, while it waits to be sent
+	ended  func(error)
+}
+
+type fetchState uint8
+
+const (
+	fetchNew    fetchState = iota
+	fetchAsked             // started; its memory is not written
+	fetchComing            // its memory is granted to the rank
+	fetchOver
+)
+
+// Rank implements flow.Fetch.
+func (f *messageFetch) Rank() int { return f.rank }
+
+// Bytes implements flow.Fetch.
+func (f *messageFetch) Bytes() int64 { return int64(pagepool.Round(uint64(f.n))) }
+
+// Start asks for the data, when there is a place for them.
+func (f *messageFetch) Start(ended func(error)) {
+	f.t.mu.Lock()
+	f.state, f.ended = fetchAsked, ended
+	begin := !f.land.begun
+	f.land.begun = true
+	placed := f.land.placed
+	f.t.mu.Unlock()
+	switch {
+	case begin:
+		f.land.begin()
+	case placed:
+		f.send()
+	}
+}
+
+// send asks for the data, at once or as soon as a message can be sent.
+func (f *messageFetch) send() {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.t.mu.Lock()
+	if f.state != fetchAsked {
+		f.t.mu.Unlock()
+		cancel()
+		return
+	}
+	f.t.fetches++
+	f.number, f.giveUp = f.t.fetches, cancel
+	f.t.asked[f.number] = f
+	args := append([]uint64{f.number, uint64(f.n), nameHash(f.name)}, f.args...)
+	f.t.mu.Unlock()
+	if f.t.ask.TryPost(f.t.via(), f.rank, args...) == nil {
+		cancel()
+		return
+	}
+	go func() { // for want of a credit, or because the rank is dead
+		defer cancel()
+		if err := f.t.ask.Post(ctx, f.t.via(), f.rank, args...); err != nil {
+			f.fail(err)
+		}
+	}()
+}
+
+// fail ends a fetch whose memory was granted to nobody.
+func (f *messageFetch) fail(err error) {
+	f.t.mu.Lock()
+	if f.state != fetchAsked {
+		f.t.mu.Unlock()
+		return
+	}
+	f.state = fetchOver
+	delete(f.t.asked, f.number)
+	giveUp := f.giveUp
+	f.t.mu.Unlock()
+	if giveUp != nil {
+		giveUp()
+	}
+	f.ended(f.failed(err))
+}
+
+func (f *messageFetch) failed(err error) error {
+	return fmt.Errorf("conduit: fetch %q from rank %d: %w", f.name, f.rank, err)
+}
+
+// Cancel implements flow.Fetch. Data whose memory is granted are waited for.
+func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
+
+// Free implements flow.Fetch.
+func (f *messageFetch) Free() {
+	f.t.mu.Lock()
+	f.freed = true
+	placed := f.land.placed
+	f.t.mu.Unlock()
+	if placed {
+		f.t.region.Give(f.off, f.n)
+	}
+}
+
+// errNotAwaited refuses data.
+var errNotAwaited = errors.New("nobody waits for these data any more")
+
+// announced grants data the memory that was taken for them.
+func (t *transient) announced(a *am.Announcement) {
+	t.mu.Lock()
+	f := t.asked[a.Arg(0)]
+	if f == nil || f.rank != a.From() || a.Size() > f.n {
+		t.mu.Unlock()
+		_ = a.Refuse(errNotAwaited) // or its sender is dead
+		return
+	}
+	delete(t.asked, f.number)
+	t.coming[a] = f
+	f.state, f.size = fetchComing, a.Size()
+	t.mu.Unlock()
+	_ = a.Grant(t.begin + f.off) // an error is that it has ended: arrived learns of it
+}
+
+// arrived is told how data ended that were announced.
+func (t *transient) arrived(a *am.Announcement, err error) {
+	t.mu.Lock()
+	f := t.coming[a]
+	delete(t.coming, a)
+	if f != nil {
+		f.state = fetchOver
+	}
+	t.mu.Unlock()
+	if f == nil {
+		return // refused
+	}
+	t.job.learned()
+	if err != nil {
+		err = f.failed(err)
+	}
+	f.ended(err)
+}
+
+// refused is the handler of what a function did not make.
+func (t *transient) refused(c *am.Call) {
+	t.mu.Lock()
+	f := t.asked[c.Arg(0)]
+	t.mu.Unlock()
+	if f != nil && f.rank == c.From() {
+		f.fail(&FetchError{Rank: f.rank, Name: f.name, Text: printable(c.Payload())})
+	}
+}
+
+// FetchError says why a rank makes no data.
+type FetchError struct {
+	Rank int
+	Name string
+	Text string // of that rank; its first 512 bytes
+}
+
+func (e *FetchError) Error() string {
+	return fmt.Sprintf("rank %d makes no %q: %s", e.Rank, e.Name, e.Text)
+}
+
+// fetchesDown ends the fetches that wait for a rank to announce data.
+func (t *transient) fetchesDown(rank int, err error) {
+	var all []*messageFetch
+	t.mu.Lock()
+	for _, f := range t.asked {
+		if f.rank == rank {
+			all = append(all, f)
+		}
+	}
+	delete(t.serving, rank)
+	t.mu.Unlock()
+	for _, f := range all {
+		f.fail(err)
+	}
+}
+
+// FetchRequest is a request of another rank for data (MemoryConfig.Fetches). It is to be answered
+// once, by any goroutine, at once or later: a rank whose data are not ready yet keeps it until they
+// are.
+type FetchRequest struct {
+	t        *transient
+	from     int
+	number   uint64
+	size     int
+	args     []uint64
+	open     *atomic.Int64 // unanswered ones of the rank
+	answered atomic.Bool
+}
+
+// asks is the handler of a request.
+func (t *transient) asks(c *am.Call) {
+	r := &FetchRequest{t: t, from: c.From(), number: c.Arg(0), args: append([]uint64(nil), c.Args()[min(3, c.Len()):]...)}
+	if n := c.Arg(1); n <= 1<<40 {
+		r.size = int(n)
+	}
+	t.mu.Lock()
+	if r.open = t.serving[r.from]; r.open == nil {
+		r.open = new(atomic.Int64)
+		t.serving[r.from] = r.open
+	}
+	t.mu.Unlock()
+	f, ok := t.makers[c.Arg(2)]
+	switch n := r.open.Add(1); {
+	case c.Len() < 3 || r.size == 0 || n > 2*maxRequests:
+		r.open.Add(-1)
+		t.job.cfg.Logger.Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
+	case !ok:
+		go r.Fail(t.job.life, errors.New("it has no function of this name (Config.Memory.Fetches)"))
+	case n > maxRequests:
+		go r.Fail(t.job.life, fmt.Errorf("it has %d requests of this rank to answer already", maxRequests))
+	default:
+		go r.run(f)
+	}
+}
+
+func (r *FetchRequest) run(f named[*FetchRequest]) {
+	defer func() {
+		if v := recover(); v != nil {
+			_ = r.Fail(r.t.job.life, fmt.Errorf("its function panicked: %v", v)) // unless it has answered
+		}
+		r.t.job.learned()
+	}()
+	r.t.job.learned()
+	f.call(r)
+}
+
+// Job is the job of the rank that is asked.
+func (r *FetchRequest) Job() *Job { return r.t.job }
+
+// From is the rank that asks.
+func (r *FetchRequest) From() int { return r.from }
+
+// Size is how many bytes it takes at most.
+func (r *FetchRequest) Size() int { return r.size }
+
+// Args are its arguments.
+func (r *FetchRequest) Args() []uint64 { return r.args }
+
+// Arg returns argument i, and 0 for one that there is not.
+func (r *FetchRequest) Arg(i int) uint64 {
+	if uint(i) >= uint(len(r.args)) {
+		return 0
+	}
+	return r.args[i]
+}
+
+// Reply sends the data, at most Size bytes, and returns when they may be reused. The asking rank
+// has memory for them already: Reply waits for a credit and for one answer of that rank, not for
+// memory. When ctx ends first, the fetch fails. Errors: am.ErrAnswered after an answer; an
+// *am.RefusedError where the rank waits for the data no more; as of [am.Large.Send].
+func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {
+	if len(data) > r.size {
+		err := fmt.Errorf("conduit: %d bytes for a fetch of rank %d that takes %d", len(data), r.from, r.size)
+		return errors.Join(err, r.Fail(ctx, err))
+	}
+	if !r.take() {
+		return am.ErrAnswered
+	}
+	err := r.t.data.Send(ctx, r.t.via(), r.from, data, r.number)
+	if err != nil && !errors.As(err, new(*am.RefusedError)) && !errors.Is(err, ErrPeerDown) {
+		r.refuse(r.t.job.life, err) // it may not have been announced
+	}
+	return err
+}
+
+// Fail tells the rank why there are no data; of the text 512 bytes travel. It waits for a credit.
+func (r *FetchRequest) Fail(ctx context.Context, why error) error {
+	if !r.take() {
+		return am.ErrAnswered
+	}
+	return r.refuse(ctx, why)
+}
+
+func (r *FetchRequest) take() bool {
+	if r.answered.Swap(true) {
+		return false
+	}
+	r.open.Add(-1)
+	return true
+}
+
+func (r *FetchRequest) refuse(ctx context.Context, why error) error {
+	text := []byte(why.Error())
+	return r.t.refuse.PostWith(ctx, r.t.via(), r.from, am.Medium(text[:min(len(text), maxFetchText)]), r.number)
+}

@@ -1,0 +1,166 @@
+package conduit
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/regcache"
+)
+
+// MemoryConfig bounds the memory that communication takes for a time: what fetch sets bring
+// ([NewFetchSet]), payloads that other ranks send ([SendPayload]), and buffers of
+// collective operations. docs/memory-aware-flow.md has what is guaranteed, and how to choose.
+type MemoryConfig struct {
+	// Budget is how much that may be at this rank, its Limit or, following the machine's memory, its
+	// Adapt. Join fills in Memory and Peers, which must be unset. Ranks may differ. Default:
+	// IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T, or "adaptive"), else none: then
+	// nothing is bounded, and there are no fetch sets.
+	Budget flow.BudgetConfig
+	// ReceiveSize is how many bytes of each segment are for what other ranks write: the data of
+	// FetchFrom and of SendPayload, none of which may be larger, nor what one set fetches so. Equal on
+	// all ranks; Join checks it. Over shared memory it is address space, and memory only while in use;
+	// over verbs it is pinned like all of the segment, and counts in addition to the budget. Default
+	// (0): IBCONDUIT_RECEIVE_SIZE, else with Fetches or Payloads the Budget's Limit, or its
+	// Adapt.Ceiling, or 64 MiB; without them none.
+	ReceiveSize int64
+	// Fetches make the data of FetchFrom, by name. All ranks should have the same: who asks a rank for
+	// what it does not have gets an error. A function is called on a goroutine of its own for each
+	// request, which it answers, or keeps to be answered later.
+	Fetches map[string]func(*FetchRequest)
+	// Payloads take what SendPayload brings, by name, like Fetches. A function is called on a
+	// goroutine of its own. It releases the payload, or keeps it for later. Close waits for it.
+	Payloads map[string]func(*Payload)
+}
+
+const (
+	defaultReceive = 64 << 20
+	maxReceive     = 1 << 46
+	wantReceive    = "0 (automatic) to 2^46 bytes"
+)
+
+// defaults fills in what is zero.
+func (m *MemoryConfig) defaults(env *environment) {
+	if reflect.ValueOf(m.Budget).IsZero() {
+		switch v := env.str("IBCONDUIT_BUDGET", ""); v {
+		case "":
+		case "adaptive":
+			m.Budget.Adapt = &flow.AdaptConfig{}
+		default:
+			n, err := ParseBytes(v)
+			if err != nil || n == 0 {
+				env.fail("IBCONDUIT_BUDGET", v, `a number of bytes from 1 up such as 268435456 or 256M, or "adaptive"`)
+			}
+			m.Budget.Limit = n
+		}
+	}
+	if m.ReceiveSize == 0 {
+		m.ReceiveSize = env.bytes("IBCONDUIT_RECEIVE_SIZE", 0)
+	}
+	if m.ReceiveSize == 0 && m.on() && len(m.Fetches)+len(m.Payloads) > 0 {
+		m.ReceiveSize = defaultReceive
+		if a := m.Budget.Adapt; a == nil {
+			m.ReceiveSize = m.Budget.Limit
+		} else if a.Ceiling > 0 {
+			m.ReceiveSize = a.Ceiling
+		}
+		m.ReceiveSize = int64(pagepool.Round(uint64(min(max(m.ReceiveSize, 1), maxReceive))))
+	}
+}
+
+// on reports whether there is a budget.
+func (m *MemoryConfig) on() bool { return !reflect.ValueOf(m.Budget).IsZero() }
+
+func (m *MemoryConfig) validate(c *Config) error {
+	bad := func(field string, value any, want string) error {
+		return &ConfigError{Field: field, Value: fmt.Sprint(value), Want: want}
+	}
+	switch b := &m.Budget; {
+	case m.ReceiveSize < 0 || m.ReceiveSize > maxReceive:
+		return bad("Memory.ReceiveSize", m.ReceiveSize, wantReceive)
+	case !m.on() && m.ReceiveSize > 0:
+		return bad("Memory.ReceiveSize", m.ReceiveSize, "0 in a job without a budget, or set Memory.Budget (IBCONDUIT_BUDGET)")
+	case !m.on() && len(m.Fetches)+len(m.Payloads) > 0:
+		return bad("Memory.Budget", "none", "one, as there are Fetches or Payloads: Limit in bytes or Adapt (IBCONDUIT_BUDGET)")
+	case m.on() && b.Limit == 0 && b.Adapt == nil:
+		return bad("Memory.Budget", "set without Limit and Adapt", "one of them")
+	case b.Peers != 0 || !reflect.ValueOf(b.Memory).IsZero():
+		return bad("Memory.Budget", "set in Peers or Memory", "these unset: Join fills them in")
+	case m.on() && c.BufferOrigin != regcache.Any && c.BufferOrigin != regcache.GoMapped:
+		return bad("BufferOrigin", c.BufferOrigin, "regcache.Any or GoMapped in a job with a budget: fetch sets read into memory that is mapped and given back")
+	}
+	if err := distinct("Memory.Fetches", slices.Sorted(maps.Keys(m.Fetches))); err != nil {
+		return err
+	}
+	if err := distinct("Memory.Payloads", slices.Sorted(maps.Keys(m.Payloads))); err != nil {
+		return err
+	}
+	return nil
+}
+
+// distinct refuses names that a message could not tell apart.
+func distinct(field string, names []string) error {
+	seen := map[uint64]string{}
+	for _, n := range names {
+		if n == "" {
+			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: "names that are not empty"}
+		}
+		if other, taken := seen[nameHash(n)]; taken {
+			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: fmt.Sprintf("another name: it has the hash of %q", other)}
+		}
+		seen[nameHash(n)] = n
+	}
+	return nil
+}
+
+// nameHash is what names a function in a message.
+func nameHash(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return h.Sum64()
+}
+
+// byHash has the functions of a map by what messages call them. A nil one is as if it were not
+// there.
+func byHash[F any](m map[string]func(F)) map[uint64]named[F] {
+	out := make(map[uint64]named[F], len(m))
+	for name, f := range m {
+		if f != nil {
+			out[nameHash(name)] = named[F]{name, f}
+		}
+	}
+	return out
+}
+
+type named[F any] struct {
+	name string
+	call func(F)
+}
+
+// newBudget makes the budget of one rank of so many. An error has the figures.
+func (m *MemoryConfig) newBudget(ranks int, memory flow.Reading) (*flow.Budget, error) {
+	c := m.Budget
+	c.Memory = memory
+	if len(m.Payloads) > 0 {
+		c.Peers = ranks - 1
+	}
+	return flow.NewBudget(c)
+}
+
+// readingBounds are the bounds of a reading for a log, the tightest first.
+func readingBounds(r flow.Reading) []string {
+	bounds := slices.Clone(r.Bounds)
+	slices.SortFunc(bounds, func(x, y flow.MemoryBound) int { return cmp.Compare(x.Limit-x.Used, y.Limit-y.Used) })
+	var text []string
+	for _, b := range bounds {
+		text = append(text, fmt.Sprintf("%s: %d of %d MiB used", b.Source, b.Used>>20, b.Limit>>20))
+	}
+	return text[:min(len(text), math.MaxInt8)]
+}
