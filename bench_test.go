@@ -67,3 +67,28 @@ func BenchmarkGetSlice(b *testing.B) {
 		})
 	}
 }
+
+// benchmarkTogether has two ranks do the same.
+func benchmarkTogether(b *testing.B, fn func(ctx context.Context, j *Job) error) {
+	cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 20}
+	b.ReportAllocs()
+	err := RunLocalConfig(context.Background(), 2, cfg, func(j *Job) error {
+		ctx := context.Background()
+		if err := j.Barrier(ctx); err != nil {
+			return err
+		}
+		for range b.N {
+			if err := fn(ctx, j); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func BenchmarkBarrier(b *testing.B) {
+	benchmarkTogether(b, func(ctx context.Context, j *Job) error { return j.Barrier(ctx) })
+}

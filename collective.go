@@ -11,19 +11,36 @@ import (
 	"github.com/ibconduit/conduit/env"
 )
 
+// Collectives are sizes of operations on data, equal on all ranks: coll.Config has the same fields,
+// with their ranges and defaults. Join refuses values out of range; of Short or Long that differ
+// between ranks the first operation that they matter to says so, with a *coll.MismatchError.
+type Collectives struct {
+	WindowBytes int // of memory for long data, a team
+	Short       int // bytes of all members' data up to which the least number of messages is taken
+	Long        int // bytes of a member's share from which a reduction is divided among the members
+}
+
+// coll is the part of the teams' configuration that their memory follows from.
+func (c *Config) coll() coll.Config {
+	return coll.Config{Slots: c.Teams, WindowBytes: c.Collectives.WindowBytes, Short: c.Collectives.Short, Long: c.Collectives.Long}
+}
+
 // collConfig is that of the teams.
 func (j *Job) collConfig() coll.Config {
-	return coll.Config{Slots: j.cfg.Teams, Learned: j.learned, Check: func() error {
+	c := j.cfg.coll()
+	c.Learned = j.learned
+	c.Check = func() error {
 		if j.cfg.Handlers.InHandler() {
 			return am.ErrInHandler
 		}
 		return nil
-	}}
+	}
+	return c
 }
 
 // collNeeds are those of package coll.
 func collNeeds(c *Config) needs {
-	region := func(ranks int) (env.Spec, error) { return coll.Spec(ranks, coll.Config{Slots: c.Teams}) }
+	region := func(ranks int) (env.Spec, error) { return coll.Spec(ranks, c.coll()) }
 	return needs{sized: []func(int) (env.Spec, error){region}, lanes: 1}
 }
 

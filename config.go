@@ -125,9 +125,11 @@ type Config struct {
 	Cache *cache.Config
 
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
-	// Each takes some 66 KiB of each rank's memory, and 20 bytes a rank of the job. Range 1 to 4096,
+	// Each takes some 416 KiB of each rank's memory, and 44 bytes a rank of the job. Range 1 to 4096,
 	// equal on all ranks; Join checks it. Default: 8.
 	Teams int
+	// Collectives sizes the operations on data of teams; its zero value has the defaults.
+	Collectives Collectives
 
 	// Memory bounds the memory that communication takes for a time. Default: nothing does.
 	Memory MemoryConfig

@@ -24,8 +24,8 @@
 // All communication goes through a [Worker], which one goroutine uses at a
 // time. It may be handed over, through a channel for instance. Built with -tags
 // debug, two goroutines in one Worker get [ErrConcurrent]. A Job's methods may
-// be called from any goroutine; the collective ones (Barrier, Broadcast,
-// AllGather, Close; also those of a Worker) must be called by every rank in the same order.
+// be called from any goroutine; the collective ones (Barrier, Broadcast, AllGather, AllReduce,
+// AllToAll, Close; also those of a Worker) must be called by every rank in the same order.
 //
 // # Completion and order
 //

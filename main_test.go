@@ -40,7 +40,7 @@ func noEnv(key string) (string, bool) {
 var withCache = flag.String("cache", "", "IBCONDUIT_CACHE of the jobs of all tests")
 
 // runLocal runs a job whose ranks must all succeed.
-func runLocal(t *testing.T, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
+func runLocal(t testing.TB, n int, cfg Config, fn func(ctx context.Context, j *Job) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

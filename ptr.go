@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"math/bits"
 	"reflect"
-	"sync"
 	"unsafe"
+
+	"github.com/ibconduit/conduit/internal/plain"
 )
 
 // Ptr is a global pointer: a rank and an offset in its segment. The zero Ptr is
@@ -109,53 +110,11 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("conduit: %v cannot be transferred: %s holds a pointer", e.Type, e.Path)
 }
 
-// typeChecks remembers the outcome by reflect.Type.
-var typeChecks sync.Map
-
-// pointerFree reports whether T may be transferred. The common types are
-// decided without a look-up.
-func pointerFree[T any]() bool {
-	var v T
-	switch any(v).(type) {
-	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool, complex128, complex64, uintptr:
-		return true
-	}
-	t := reflect.TypeFor[T]()
-	if ok, found := typeChecks.Load(t); found {
-		return ok.(bool)
-	}
-	ok := pointerIn(t, "T") == ""
-	typeChecks.Store(t, ok)
-	return ok
-}
-
-// pointerIn returns the path of the first pointer in t, or "".
-func pointerIn(t reflect.Type, path string) string {
-	switch t.Kind() {
-	case reflect.Array:
-		if t.Len() == 0 {
-			return ""
-		}
-		return pointerIn(t.Elem(), path+"[0]")
-	case reflect.Struct:
-		for i := range t.NumField() {
-			f := t.Field(i)
-			if p := pointerIn(f.Type, path+"."+f.Name); p != "" {
-				return p
-			}
-		}
-		return ""
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
-		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
-		return ""
-	}
-	return fmt.Sprintf("%s (%v)", path, t)
-}
+// pointerFree reports whether T may be transferred.
+func pointerFree[T any]() bool { return plain.Is[T]() }
 
 func typeError[T any]() error {
-	t := reflect.TypeFor[T]()
-	return &TypeError{Type: t, Path: pointerIn(t, "T")}
+	return &TypeError{Type: reflect.TypeFor[T](), Path: plain.Pointer[T]()}
 }
 
 // typeErr is what is wrong with p's type.

@@ -41,6 +41,7 @@ func TestADeathBreaksJustTheTeamsItIsIn(t *testing.T) {
 			return err
 		}
 		if e.Rank() == dead {
+			e.Host().Sleep(100 * time.Microsecond) // the others have left the barrier
 			w.At(0, func() { w.Kill(dead) })
 			return w.NewParker().Park(ctx)
 		}
@@ -304,8 +305,11 @@ func TestWhoLeavesABrokenTeamIsDoneWithout(t *testing.T) {
 				if err == nil {
 					return errors.New("it came in time")
 				}
-			} else if err := untilBroken(ctx, team); err != nil {
-				return err
+			} else {
+				e.Host().Sleep(10 * time.Microsecond) // so that rank 0 waits
+				if err := untilBroken(ctx, team); err != nil {
+					return err
+				}
 			}
 			if team.Broken() == nil {
 				return fmt.Errorf("round %d: %w", round, err)

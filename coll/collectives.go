@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
 )
 
 var errClosing = fmt.Errorf("the job is closing: %w", os.ErrClosed)
@@ -26,15 +25,17 @@ func (t *Team) NamedBarrier(ctx context.Context, name string) error {
 // theirs, and the team goes on. On root it returns when buf may be changed, which is before the
 // others have it.
 func (t *Team) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return t.broadcast(root, buf, nil, func(c call) error { return t.run(ctx, c) })
+	if err := checkRoot(t, KindBroadcast, root); err != nil {
+		return err
+	}
+	return t.run(ctx, broadcast(root, buf))
 }
 
 // AllGather returns every member's blob, by rank in the team. Lengths may differ. Together they
 // have at most 4 GiB; with more it fails on every member, and the team goes on.
 func (t *Team) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	var tooMuch error
-	err = t.run(ctx, allGather(mine, nil, &all, &tooMuch))
-	return all, errors.Join(err, tooMuch)
+	err = t.run(ctx, allGather(mine, &all))
+	return all, err
 }
 
 // Through is a team whose operations go through lanes that the caller uses, such as a worker's, and
@@ -60,42 +61,35 @@ func (x Through) NamedBarrier(ctx context.Context, name string) error {
 
 // Broadcast is Team.Broadcast.
 func (x Through) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return x.t.broadcast(root, buf, x.lanes, func(c call) error { return x.t.run(ctx, c) })
+	if err := checkRoot(x.t, KindBroadcast, root); err != nil {
+		return err
+	}
+	c := broadcast(root, buf)
+	c.lanes = x.lanes
+	return x.t.run(ctx, c)
 }
 
 // AllGather is Team.AllGather.
 func (x Through) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	var tooMuch error
-	err = x.t.run(ctx, allGather(mine, x.lanes, &all, &tooMuch))
-	return all, errors.Join(err, tooMuch)
+	c := allGather(mine, &all)
+	c.lanes = x.lanes
+	err = x.t.run(ctx, c)
+	return all, err
 }
 
-func barrier(name string) call { return call{kind: KindBarrier, name: name, do: (*op).meet} }
+func barrier(name string) *call { return &call{kind: KindBarrier, name: name, do: (*op).meet} }
 
-// broadcast checks and hands the operation to run. The error that only this member has breaks
-// nothing.
-func (t *Team) broadcast(root int, buf []byte, lanes env.Lanes, run func(call) error) error {
-	if root < 0 || root >= t.n {
-		return fmt.Errorf("coll: %w", &fabric.RankError{Op: KindBroadcast.String(), Rank: root, Size: t.n})
-	}
-	var total uint64
-	err := run(call{kind: KindBroadcast, root: root, lanes: lanes, do: func(o *op) (err error) {
-		total, err = o.broadcast(buf)
-		return err
-	}})
-	if err == nil && total != uint64(len(buf)) {
-		err = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)), Root: root, RootLen: total})
-	}
-	return err
+// broadcast is the operation.
+func broadcast(root int, buf []byte) *call {
+	return &call{kind: KindBroadcast, root: root, buf: buf, do: (*op).broadcast}
 }
 
-// allGather is the operation. tooMuch is the error that breaks nothing, as all members have it.
-func allGather(mine []byte, lanes env.Lanes, all *[][]byte, tooMuch *error) call {
-	return call{kind: KindAllGather, lanes: lanes, do: func(o *op) (err error) {
+// allGather is the operation.
+func allGather(mine []byte, all *[][]byte) *call {
+	return &call{kind: KindAllGather, do: func(o *op) (err error) {
 		*all, err = o.gather(mine)
-		if v := (*volumeError)(nil); errors.As(err, &v) {
-			*tooMuch = fmt.Errorf("coll: %v: %w", KindAllGather, err)
-			return nil
+		if v := (*volumeError)(nil); errors.As(err, &v) { // which all members find
+			o.verdict, err = fmt.Errorf("coll: %v: %w", KindAllGather, err), nil
 		}
 		return err
 	}}

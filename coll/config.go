@@ -17,6 +17,18 @@ type Config struct {
 	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB
 	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
 	SlotBytes int
+	// WindowBytes is about how much memory a team has for long data, in bytes, where members of a pair
+	// write to each other or read what the other has laid out; 4 KiB to 256 MiB, default 4 times
+	// SlotBytes.
+	WindowBytes int
+	// Short is how many bytes all members' data may have together for operations on it to take the
+	// least number of messages: reductions gather it all, all-to-all passes blocks on; 1 byte to
+	// WindowBytes, default 8 KiB or an eighth of WindowBytes, whichever is less.
+	Short int
+	// Long is how many bytes each member's share of a reduction has at least, in bytes of its buffer
+	// over members, for the members to reduce one share each; 1 byte and more, default 1 KiB. Below
+	// that reductions go up a tree. docs/collectives.md has what these defaults were measured with.
+	Long int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
 	Check func() error
 	// Learned is called when an operation has ended well, on its goroutine: this rank knows then what
@@ -29,6 +41,10 @@ const (
 	maxRanks = 1 << 20 // what the word that breaks a team has room for
 	minChunk = 64      // bytes of data of a message
 	line     = 64      // bytes of a cache line
+	places   = 4       // where messages of pairs arrive, in a slot
+	panes    = 5       // of a slot, each with a piece of what mapped members reduce
+
+	wordBytes = 8 // of a message, in front of its data: short data shares its cache line
 )
 
 // shape is the layout of a slot, equal on all ranks; doc.go describes it.
@@ -40,6 +56,11 @@ type shape struct {
 	acks, reports, sets, entries uint64 // where these begin
 	entry                        uint64 // bytes
 	slot                         uint64 // bytes
+
+	grants, arrivals, refs uint64 // words of pairs
+	places, panes, scratch uint64 // where these begin
+	place, pane, desk      uint64 // bytes of a place, a pane, and all of scratch
+	short, long            int    // of Config
 }
 
 // withDefaults fills in what is 0 and checks the rest.
@@ -50,11 +71,29 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SlotBytes == 0 {
 		c.SlotBytes = 64 << 10
 	}
+	if c.WindowBytes == 0 {
+		c.WindowBytes = 4 * c.SlotBytes
+	}
+	if c.Short == 0 {
+		c.Short = min(8<<10, c.WindowBytes/8)
+	}
+	if c.Long == 0 {
+		c.Long = 1 << 10
+	}
 	if c.Slots < 1 || c.Slots > 4096 {
 		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)
 	}
 	if c.SlotBytes < 4<<10 || c.SlotBytes > 64<<20 {
 		return c, fmt.Errorf("coll: Config.SlotBytes is %d, want 4 KiB to 64 MiB", c.SlotBytes)
+	}
+	if c.WindowBytes < 4<<10 || c.WindowBytes > 256<<20 {
+		return c, fmt.Errorf("coll: Config.WindowBytes is %d, want 4 KiB to 256 MiB", c.WindowBytes)
+	}
+	if c.Short < 1 || c.Short > c.WindowBytes {
+		return c, fmt.Errorf("coll: Config.Short is %d, want 1 to %d, which is WindowBytes", c.Short, c.WindowBytes)
+	}
+	if c.Long < 1 {
+		return c, fmt.Errorf("coll: Config.Long is %d, want at least 1", c.Long)
 	}
 	return c, nil
 }
@@ -74,8 +113,18 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.acks = line
 	s.reports = s.acks + roundUp(8*uint64(s.rails))
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
-	s.entries = s.sets + roundUp(16*uint64(setWords(size)))
-	s.slot = s.entries + s.entry*uint64(depth*s.rails)
+	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
+	s.arrivals = s.grants + roundUp(8*uint64(size))
+	s.refs = s.arrivals + roundUp(8*uint64(size))
+	s.entries = s.refs + roundUp(8*uint64(size))
+	s.places = s.entries + s.entry*uint64(depth*s.rails)
+	s.place = uint64(cfg.WindowBytes/8) &^ (line - 1)
+	s.pane = 4 * s.place // of 1 MiB an all-reduce takes two thirds of what it does in panes of a place
+	s.panes = s.places + places*s.place
+	s.scratch = s.panes + panes*s.pane
+	s.short, s.long = cfg.Short, cfg.Long
+	s.desk = 2 * roundUp(max(s.place, s.chunk, uint64(s.short)))
+	s.slot = s.scratch + s.desk
 	return s, nil
 }
 

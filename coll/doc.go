@@ -1,5 +1,6 @@
-// Package coll has teams of ranks and their collective operations: barrier, broadcast, all-gather.
-// docs/collectives.md has the contract on one page.
+// Package coll has teams of ranks and their collective operations: barrier, broadcast, all-gather,
+// and operations on typed data: [AllReduce], [Reduce], [Scan], [AllToAll], [Scatter], [Gather] and
+// their kind. docs/collectives.md has the contract on one page.
 //
 // A [Team] is a list of ranks with its own order of operations. [Open] makes the team of all ranks;
 // [Team.Split] makes others, [Team.Free] ends them, and [Team.Shrink] rebuilds a broken one without
@@ -9,16 +10,39 @@
 //
 // Members write into each other's memory by puts and wait for words that others write. A team of n
 // has log2(n) rails, rounded up: on rail r each member sends to the one 2^r after it, and receives
-// from the one 2^r before. So each place in memory has one writer. All operations use rails and
+// from the one 2^r before. So each place in memory has one writer. Short operations use rails and
 // nothing else: a dissemination barrier, a binomial tree from any root (a child differs from its
-// parent in one bit), Bruck's all-gather. Payloads travel in messages of shape.chunk bytes, one
-// behind the other; up to depth of them are on their way on a rail, and the receiver acknowledges
-// every second one that it has read. No operation waits for another member's program but by
-// waiting for a word.
+// parent in one bit), and one to any root; Bruck's all-gather and all-to-all. Payloads travel in
+// messages of shape.chunk bytes, one behind the other; up to depth of them are on their way on a
+// rail, and the receiver acknowledges every second one that it has read. Where an operation has one
+// message on each rail, and ends when all members have begun it, as a barrier does, none is needed:
+// both sides of a rail know that what was sent before it has been read (met, rails_datapath.go). No
+// operation waits for another member's program but by waiting for a word.
+//
+// A member whose memory loads and stores reach is sent to by stores, without a lane and its lock.
 //
 // Operations without lanes of their own share one set, under a lock that is held for a post, or
 // while the network completes what was posted, and never while another rank's program is waited
 // for. So teams do not hold each other up.
+//
+// # Long data
+//
+// Any two members have a channel of their own as well, in which long data goes straight
+// (pairs_datapath.go). A receiver grants places of its slot to the senders that it expects, in the
+// order in which it will read, and ahead of that; a sender that has a grant writes its message
+// there, and then the pair's word. Members send in an order in which nobody waits for whom waits
+// for it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
+//
+// Members that all reach each other by loads and stores reduce in memory, in panes of their slots
+// (mapped_datapath.go). Where they may also read each other's memory through the kernel,
+// process_vm_readv(2), all-to-all and all-gather read long blocks where they are
+// (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
+// first long operation (near.go). On several hosts of several ranks each, in a row, the first of
+// each host put together over the network what their hosts have reduced in memory.
+//
+// A reduction applies the function in the order of ranks, so that it need be associative only. It
+// computes each element of the result at one member, or at all in the same way: hence the same
+// bits.
 //
 // # Memory
 //
@@ -34,13 +58,20 @@
 //	reports          twice s words: reports of Shrink, by the sender's rank in the job, for even
 //	                 generations and odd ones; see final
 //	sets             this member's set of Shrink: s bits for the dead, s for those that left
-//	entries          R times depth messages: word, padding to 64 bytes, data
+//	grants           s words: the last grant of each other member, by its rank in the team; see
+//	                 grantWord
+//	arrivals         s words: messages of pairs that have arrived, by the sender's rank in the team
+//	refs             s words: where a member of this host has the bytes that are to be read
+//	entries          R times depth messages: word, data, padding to lines of 64 bytes
+//	places           4 places for messages of pairs, as they are granted
+//	panes            5 panes for pieces that are reduced in memory; others of the host write them
+//	scratch          memory of this member's own, for data on its way through it
 //
-// A message's word is written behind its data: generation of the team (24 bits), number in its
-// rail (8), kind of operation (4), number of the operation (12), hash of number, root and name
-// (16). A receiver waits for exactly the generation and number that come next, so nothing has to
-// be cleared when a team gets a slot, and a word of an earlier team is never taken for one of
-// this; the rest tells it whether the sender is in the same operation.
+// A message's word is written behind its data: generation of the team (24 bits), number in its rail
+// (8), kind of operation (4), number of the operation (12), hash of number, root and name (16). A
+// receiver waits for exactly the generation and number that come next, so nothing has to be cleared
+// when a team gets a slot, and a word of an earlier team is never taken for one of this; the rest
+// tells it whether the sender is in the same operation.
 //
 // # Slots
 //

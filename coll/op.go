@@ -21,6 +21,13 @@ const (
 	KindSplit
 	KindFree
 	KindShrink
+	KindReduce
+	KindAllReduce
+	KindScan
+	KindExScan
+	KindAllToAll
+	KindScatter
+	KindGather
 )
 
 func (k Kind) String() string {
@@ -39,6 +46,20 @@ func (k Kind) String() string {
 		return "free"
 	case KindShrink:
 		return "shrink"
+	case KindReduce:
+		return "reduce"
+	case KindAllReduce:
+		return "all-reduce"
+	case KindScan:
+		return "scan"
+	case KindExScan:
+		return "exclusive scan"
+	case KindAllToAll:
+		return "all-to-all"
+	case KindScatter:
+		return "scatter"
+	case KindGather:
+		return "gather"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -50,16 +71,19 @@ type call struct {
 	name  string
 	lanes env.Lanes // nil: the shared ones
 	do    func(*op) error
+	buf   []byte   // of a broadcast
+	data  *payload // of an operation on typed data; nil else
 }
 
-// op is an operation that runs.
+// op is an operation that runs. A team has one at a time.
 type op struct {
 	call
 	t       *Team
 	ctx     context.Context
 	number  uint64
 	sign    uint64 // the low bits of its messages' words
-	mute    bool   // does not acknowledge
+	mute    bool   // acknowledges nothing; see meet
+	verdict error  // of an operation that ended well: what this member gets, and breaks nothing
 	looks   func() error
 	word    [8]byte
 	flights []flight
@@ -74,16 +98,15 @@ type flight struct {
 }
 
 // run does an operation in the caller's goroutine.
-func (t *Team) run(ctx context.Context, c call) error {
+func (t *Team) run(ctx context.Context, c *call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
 	}
-	if err := t.teams.admit(c.kind.String()); err != nil {
+	if err := t.teams.admit(c.kind); err != nil {
 		return err
 	}
 	defer t.teams.leave()
-	turn := t.turns.join()
-	if err := turn.wait(ctx); err != nil {
+	if err := t.turns.lock(ctx); err != nil {
 		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
 	}
 	defer t.turns.unlock()
@@ -91,29 +114,34 @@ func (t *Team) run(ctx context.Context, c call) error {
 }
 
 // perform does an operation whose turn it is.
-func (t *Team) perform(ctx context.Context, c call) error {
+func (t *Team) perform(ctx context.Context, c *call) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
 	t.number++
-	o := &op{call: c, t: t, ctx: ctx, number: t.number}
+	o := &t.op
+	o.call, o.ctx, o.number, o.mute, o.verdict = *c, ctx, t.number, false, nil
 	o.sign = signature(c.kind, o.number, c.root, c.name)
-	o.looks = o.look
 	err := c.do(o)
-	if err == nil {
+	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		o.forget()
 		if learned := t.teams.learned; learned != nil {
 			learned()
 		}
-		return nil
+		return o.verdict
 	}
 	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
 	// What is on its way ends by itself: the network's tries are finite.
 	_ = o.land(context.WithoutCancel(ctx))
+	o.forget()
 	return err
 }
+
+// forget lets go of what is the caller's.
+func (o *op) forget() { o.ctx, o.lanes, o.buf, o.data = nil, nil, nil, nil }
 
 // numberBits are those of an operation's number in a message. A member is ahead of another by at
 // most depth operations for each rail, hence far less.
@@ -122,18 +150,16 @@ const numberBits = 1<<12 - 1
 // signature is what the words of an operation's messages have in common, in 32 bits: the kind (4
 // bits), the number's low bits (12), and a hash (16) of number, root and name.
 func signature(k Kind, number uint64, root int, name string) uint64 {
-	const prime = 1099511628211 // FNV-1a, 64 bits
-	h := uint64(14695981039346656037)
-	for _, x := range [...]uint64{number, uint64(root)} {
-		for ; x > 0; x >>= 8 {
-			h = (h ^ x&255) * prime
-		}
-		h *= prime
-	}
+	const (
+		prime  = 1099511628211        // FNV-1a, 64 bits
+		golden = 11400714819323198485 // 2^64 over the golden ratio (Knuth, TAOCP vol. 3, 6.4)
+	)
+	var h uint64
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * prime
 	}
-	return uint64(k)<<28 | number&numberBits<<16 | (h^h>>16^h>>32^h>>48)&0xffff
+	h = (h^number)*golden ^ uint64(root)
+	return uint64(k)<<28 | number&numberBits<<16 | h*golden>>48
 }
 
 // wait waits until a word of the slot is another than it was.
@@ -166,15 +192,16 @@ func (o *op) look() error {
 // compare finds a message of another operation with this one's number, on whatever rail.
 func (o *op) compare() error {
 	for r := range o.t.rails {
-		w := atomic.LoadUint64(o.t.arrival(r))
-		if w>>32 != o.t.expected(r) || w>>16&numberBits != o.number&numberBits {
+		rail := &o.t.rail[r]
+		w := atomic.LoadUint64(word(o.t.mem, o.t.place(rail, rail.got)))
+		if w>>32 != o.t.ticket(rail.got) || w>>16&numberBits != o.number&numberBits {
 			continue
 		}
 		if err := o.check(r, w); err != nil {
 			return err
 		}
 	}
-	return nil
+	return o.comparePairs()
 }
 
 // check compares the operation of a message with this one.
@@ -182,9 +209,13 @@ func (o *op) check(rail int, w uint64) error {
 	if w&(1<<32-1) == o.sign {
 		return nil
 	}
+	return o.mismatch(o.t.before(rail), Kind(w>>28&15))
+}
+
+// mismatch says that a member is in another operation.
+func (o *op) mismatch(with int, in Kind) error {
 	t := o.t
-	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number,
-		Peer: t.Member(t.before(rail)), PeerOp: Kind(w >> 28 & 15)}
+	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number, Peer: t.Member(with), PeerOp: in}
 }
 
 // settle waits until the sources of puts may change.

@@ -1,15 +1,15 @@
 package coll
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 )
 
 // meet is a dissemination barrier (Hensgen, Finkel, Manber 1988): in round r every member sends a
-// message to the one 2^r after it, and waits for the one 2^r before.
+// message to the one 2^r after it, and waits for the one 2^r before. It needs no acknowledgements:
+// see met.
 func (o *op) meet() error {
+	o.mute = true
 	for r := range o.t.rails {
 		if err := o.send(r, nil); err != nil {
 			return err
@@ -18,6 +18,7 @@ func (o *op) meet() error {
 			return err
 		}
 	}
+	o.met()
 	return nil
 }
 
@@ -25,54 +26,69 @@ func (o *op) meet() error {
 const head = 8
 
 // broadcast sends buf down a binomial tree, message by message, as they come. A member with a
-// buffer of another length passes the messages on and keeps nothing; total is the root's length.
-func (o *op) broadcast(buf []byte) (total uint64, err error) {
-	t, chunk := o.t, int(o.t.teams.shape.chunk)
-	me := (t.me - o.root + t.n) % t.n // the root is 0 in the tree
-	// A node's children differ from it in one bit below its lowest set bit, its parent in that.
-	low := bits.TrailingZeros(uint(me))
-	if me == 0 {
-		low = t.rails
+// buffer of another length passes the messages on and keeps nothing.
+func (o *op) broadcast() error {
+	t, buf, chunk := o.t, o.buf, int(o.t.teams.shape.chunk)
+	me := t.me - o.root // the root is 0 in the tree
+	if me < 0 {
+		me += t.n
 	}
-	var first []byte
-	if me == 0 {
-		total = uint64(len(buf))
-		first = append(binary.LittleEndian.AppendUint64(nil, total), buf[:min(len(buf), chunk-head)]...)
-	} else {
-		b, err := o.receive(low)
-		if err != nil {
-			return 0, err
-		}
-		total = binary.LittleEndian.Uint64(b)
-		first = bytes.Clone(b[:head+int(min(total, uint64(chunk-head)))])
-		if err := o.consumed(low); err != nil {
-			return 0, err
-		}
+	// A node's children differ from it in one bit below its lowest set bit, its parent in that.
+	low := t.lowest(me)
+	total, err := o.first(me, low)
+	if err != nil {
+		return err
 	}
 	fits := total == uint64(len(buf))
-	if fits && me != 0 {
-		copy(buf, first[head:])
-	}
-	if err := o.pass(me, low, first); err != nil {
-		return 0, err
-	}
 	for at := uint64(chunk - head); at < total; at += uint64(chunk) {
-		var part []byte
-		if n := min(total-at, uint64(chunk)); fits {
-			part = buf[at : at+n]
-		} else {
-			part = make([]byte, n)
+		part := t.desk()[:min(total-at, uint64(chunk))]
+		if fits {
+			part = buf[at:][:len(part)]
+		} else if err := o.settle(o.ctx); err != nil { // it is used again
+			return err
 		}
 		if me != 0 {
 			if err := o.take(low, part); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		if err := o.pass(me, low, part); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return total, nil
+	if !fits {
+		o.verdict = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)), Root: o.root, RootLen: total})
+	}
+	return nil
+}
+
+// first passes a broadcast's first message on. total is the root's length.
+func (o *op) first(me, low int) (total uint64, err error) {
+	t, buf := o.t, o.buf
+	room := int(t.teams.shape.chunk) - head
+	msg := t.desk()
+	if me == 0 {
+		total = uint64(len(buf))
+		binary.LittleEndian.PutUint64(msg, total)
+		msg = msg[:head+copy(msg[head:head+room], buf)]
+		return total, o.pass(me, low, msg)
+	}
+	b, err := o.receive(low)
+	if err != nil {
+		return 0, err
+	}
+	total = binary.LittleEndian.Uint64(b)
+	b = b[:head+int(min(total, uint64(room)))]
+	if total == uint64(len(buf)) {
+		copy(buf, b[head:])
+	}
+	if low > 0 { // it has children, who may get it when the sender's memory is free again
+		b = msg[:copy(msg, b)]
+	}
+	if err := o.consumed(low); err != nil {
+		return 0, err
+	}
+	return total, o.pass(me, low, b)
 }
 
 // pass sends a message to the children of a node of the binomial tree.
@@ -126,7 +142,7 @@ func (o *op) gatherEqual(mine []byte) ([]byte, error) {
 	t, n := o.t, len(mine)
 	blobs := make([]byte, t.n*n)
 	copy(blobs, mine)
-	if err := o.bruck(blobs, func(k int) uint64 { return uint64(k * n) }); err != nil {
+	if err := o.bruckEqual(blobs, n); err != nil {
 		return nil, err
 	}
 	all := make([]byte, 0, len(blobs))
@@ -135,6 +151,20 @@ func (o *op) gatherEqual(mine []byte) ([]byte, error) {
 		all = append(all, blobs[k*n:(k+1)*n]...)
 	}
 	return all, nil
+}
+
+// bruckEqual is bruck for blobs of n bytes. Where each rail has one message it is, like meet,
+// without acknowledgements.
+func (o *op) bruckEqual(blobs []byte, n int) error {
+	single := n > 0 && uint64(len(blobs)) <= o.t.teams.shape.chunk
+	o.mute = o.mute || single
+	if err := o.bruck(blobs, func(k int) uint64 { return uint64(k * n) }); err != nil {
+		return err
+	}
+	if single {
+		o.met()
+	}
+	return nil
 }
 
 // bruck fills blobs, which begins with this member's own, with those of the members before it, the

@@ -2,7 +2,6 @@ package coll
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -24,32 +23,29 @@ type Pending struct {
 // StartBarrier starts Team.Barrier. If ctx ends before the operation does the team is broken, also
 // when it had not begun.
 func (t *Team) StartBarrier(ctx context.Context) *Pending {
-	p := t.pending()
-	return p.start(t, ctx, KindBarrier, func(run func(call) error) error { return run(barrier("")) })
+	return t.pending().start(t, ctx, barrier(""))
 }
 
 // StartBroadcast starts Team.Broadcast, as StartBarrier does.
 func (t *Team) StartBroadcast(ctx context.Context, root int, buf []byte) *Pending {
-	p := t.pending()
-	return p.start(t, ctx, KindBroadcast, func(run func(call) error) error { return t.broadcast(root, buf, nil, run) })
+	if err := checkRoot(t, KindBroadcast, root); err != nil {
+		return refused(t, err)
+	}
+	return t.pending().start(t, ctx, broadcast(root, buf))
 }
 
 // StartAllGather starts Team.AllGather, as StartBarrier does. Blobs has the result.
 func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	p := t.pending()
-	return p.start(t, ctx, KindAllGather, func(run func(call) error) error {
-		var tooMuch error
-		err := run(allGather(mine, nil, &p.all, &tooMuch))
-		return errors.Join(err, tooMuch)
-	})
+	return p.start(t, ctx, allGather(mine, &p.all))
 }
 
 func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
-func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run func(call) error) error) *Pending {
+func (p *Pending) start(t *Team, ctx context.Context, c *call) *Pending {
 	if err := t.teams.enter(); err != nil {
-		p.end(err)
+		p.end(c, err)
 		return p
 	}
 	turn := t.turns.join()
@@ -57,16 +53,19 @@ func (p *Pending) start(t *Team, ctx context.Context, kind Kind, do func(run fun
 		defer t.teams.leave()
 		if err := turn.wait(ctx); err != nil {
 			// The others go on to it, and must not wait for ever.
-			p.end(fmt.Errorf("coll: %v: %w", kind, t.fail(kind, 0, err)))
+			p.end(c, fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, 0, err)))
 			return
 		}
 		defer t.turns.unlock()
-		p.end(do(func(c call) error { return t.perform(ctx, c) }))
+		p.end(c, t.perform(ctx, c))
 	})
 	return p
 }
 
-func (p *Pending) end(err error) {
+func (p *Pending) end(c *call, err error) {
+	if c.data != nil {
+		c.data.release()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done, p.err = true, err

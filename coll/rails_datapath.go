@@ -2,38 +2,76 @@ package coll
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/fabric/shm"
 )
+
+// spins is how often a rank looks for a message that its sender stores into memory, before it waits
+// as others do.
+const spins = 1024
+
+// rail is what a member has of one of its rails.
+type rail struct {
+	ahead  []byte // the slot of the member that it goes to, where stores reach it; else nil
+	behind []byte // of the one that it comes from
+	begin  uint64 // offset in a slot of its messages
+
+	sent, got uint64 // messages
+	read      uint64 // of those sent, that the receiver has read as far as this rank knows
+	acked     uint64 // of those read here, that the sender knows of
+}
 
 // before is the member that a rail of this rank comes from, after the one that it goes to.
 func (t *Team) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
 func (t *Team) after(rail int) int  { return (t.me + 1<<rail) % t.n }
 
-// place is the offset in a slot of a message of a rail.
-func (t *Team) place(rail int, message uint64) uint64 {
-	return t.teams.shape.entries + (uint64(rail)*depth+message%depth)*t.teams.shape.entry
+// place is the offset in a slot of a message.
+func (t *Team) place(r *rail, message uint64) uint64 {
+	return r.begin + message%depth*t.teams.shape.entry
 }
 
 // ticket is the high 32 bits of a message's word: generation (24) and number in its rail (8).
 func (t *Team) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
 
-// arrival is the word of the next message of a rail, expected what its high bits will be.
-func (t *Team) arrival(rail int) *uint64 { return word(t.mem, t.place(rail, t.got[rail])) }
-func (t *Team) expected(rail int) uint64 { return t.ticket(t.got[rail]) }
-
 // send sends a message of at most shape.chunk bytes along a rail. data must not change until the
 // operation has settled.
 func (o *op) send(rail int, data []byte) error {
 	t := o.t
-	if err := o.credit(rail); err != nil {
-		return err
+	r := &t.rail[rail]
+	if r.sent-r.read >= depth {
+		if err := o.credit(rail, r); err != nil {
+			return err
+		}
 	}
-	rank, message := t.Member(t.after(rail)), t.sent[rail]
-	at := t.off + t.place(rail, message)
-	binary.NativeEndian.PutUint64(o.word[:], t.ticket(message)<<32|o.sign)
-	t.sent[rail]++
+	w, at := t.ticket(r.sent)<<32|o.sign, t.place(r, r.sent)
+	r.sent++
+	if r.ahead != nil {
+		return t.store(r.ahead, at, w, data)
+	}
+	return o.post(t.Member(t.after(rail)), t.off+at, w, data)
+}
+
+// store writes a message into the slot of a member. As through a lane, nothing goes to a rank that
+// is dead: that breaks the team.
+func (t *Team) store(slot []byte, at, w uint64, data []byte) error {
+	if e := t.broken.Load(); e != nil {
+		return e
+	}
+	if len(data) > 0 {
+		copy(slot[at+wordBytes:], data)
+	}
+	shm.OrderStores()
+	*word(slot, at) = w // one store, as of a lane: package fabric/shm, order.go
+	return nil
+}
+
+// post puts a message into a rank's segment.
+func (o *op) post(rank int, at, w uint64, data []byte) error {
+	t := o.t
+	binary.NativeEndian.PutUint64(o.word[:], w)
 	lanes := o.lanes
 	if lanes == nil {
 		lanes = t.teams.lanes
@@ -44,7 +82,7 @@ func (o *op) send(rail int, data []byte) error {
 	}
 	lane := lanes.To(rank)
 	if len(data) > 0 {
-		if err := o.put(lane, rank, at+line, data, true); err != nil {
+		if err := o.put(lane, rank, at+wordBytes, data, true); err != nil {
 			return err
 		}
 	}
@@ -66,16 +104,15 @@ func (o *op) put(lane fabric.Lane, rank int, off uint64, data []byte, isData boo
 }
 
 // credit waits until the receiver has read enough of a rail's messages for one more.
-func (o *op) credit(rail int) error {
+func (o *op) credit(rail int, r *rail) error {
 	t := o.t
 	w := word(t.mem, t.teams.shape.acks+8*uint64(rail))
 	for {
 		v := atomic.LoadUint64(w)
-		var read uint64
 		if uint32(v>>40) == t.generation {
-			read = v & (1<<40 - 1)
+			r.read = max(r.read, v&(1<<40-1))
 		}
-		if t.sent[rail]-read < depth {
+		if r.sent-r.read < depth {
 			return nil
 		}
 		if err := o.wait(w, v); err != nil {
@@ -88,34 +125,65 @@ func (o *op) credit(rail int) error {
 // valid until consumed is called.
 func (o *op) receive(rail int) ([]byte, error) {
 	t := o.t
-	w, want := t.arrival(rail), t.expected(rail)
-	for {
-		v := atomic.LoadUint64(w)
-		if v>>32 == want {
-			if err := o.check(rail, v); err != nil {
-				return nil, err
-			}
-			at := t.place(rail, t.got[rail]) + line
-			return t.mem[at : at+t.teams.shape.chunk], nil
-		}
-		if err := o.wait(w, v); err != nil {
-			return nil, err
+	r := &t.rail[rail]
+	at := t.place(r, r.got)
+	if err := o.arrives(rail, word(t.mem, at), t.ticket(r.got)); err != nil {
+		return nil, err
+	}
+	shm.OrderLoads()
+	at += wordBytes
+	return t.mem[at : at+t.teams.shape.chunk], nil
+}
+
+// arrives waits for the word of a message.
+func (o *op) arrives(rail int, w *uint64, want uint64) error {
+	v := atomic.LoadUint64(w)
+	if v>>32 != want && o.t.rail[rail].behind != nil {
+		for n := 0; n < spins && v>>32 != want; n++ {
+			v = atomic.LoadUint64(w)
 		}
 	}
+	for v>>32 != want {
+		if err := o.wait(w, v); err != nil {
+			return err
+		}
+		v = atomic.LoadUint64(w)
+	}
+	return o.check(rail, v)
 }
 
 // consumed ends the use of a message. Every second one is acknowledged: a sender that has no credit
 // has depth messages that are not, of which at least half must be read before it goes on.
 func (o *op) consumed(rail int) error {
-	t := o.t
-	t.got[rail]++
-	if o.mute || t.got[rail]-t.acked[rail] < depth/2 {
+	r := &o.t.rail[rail]
+	r.got++
+	if o.mute || r.got-r.acked < depth/2 {
 		return nil
 	}
-	t.acked[rail] = t.got[rail]
+	return o.acknowledge(rail, r)
+}
+
+func (o *op) acknowledge(rail int, r *rail) error {
+	t := o.t
+	r.acked = r.got
+	w, at := uint64(t.generation)<<40|r.got&(1<<40-1), t.teams.shape.acks+8*uint64(rail)
+	if r.behind != nil {
+		return t.store(r.behind, at, w, nil)
+	}
 	// Through the shared lanes always: two lanes could deliver two of these in the wrong order.
-	binary.NativeEndian.PutUint64(o.word[:], uint64(t.generation)<<40|t.got[rail]&(1<<40-1))
-	return t.teams.post(o.ctx, t.Member(t.before(rail)), t.off+t.teams.shape.acks+8*uint64(rail), o.word[:])
+	binary.NativeEndian.PutUint64(o.word[:], w)
+	return t.teams.post(o.ctx, t.Member(t.before(rail)), t.off+at, o.word[:])
+}
+
+// met ends a part of an operation in which each member has sent one message on each rail, without
+// acknowledgements, and has waited until all others had begun it. What was sent before it has been
+// read then, as members do one thing after the other, and both sides of a rail know that.
+func (o *op) met() {
+	for i := range o.t.rail {
+		r := &o.t.rail[i]
+		r.read, r.acked = r.sent-1, r.got-1
+	}
+	o.mute = false
 }
 
 // take receives a message into memory that is as long as its data.
@@ -145,4 +213,13 @@ func (o *op) exchange(rail int, out, in []byte) error {
 		}
 	}
 	return nil
+}
+
+// lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent,
+// or from it. Those below are to children. The root's are all.
+func (t *Team) lowest(v int) int {
+	if v == 0 {
+		return t.rails
+	}
+	return bits.TrailingZeros(uint(v))
 }

@@ -22,7 +22,7 @@ import (
 // A member that one of them takes for dead is dead for all. If it lives it gets ErrExcluded, or,
 // where no word of the others reaches it, a team without them.
 func (t *Team) Shrink(ctx context.Context) (*Team, error) {
-	if err := t.teams.admit(KindShrink.String()); err != nil {
+	if err := t.teams.admit(KindShrink); err != nil {
 		return nil, err
 	}
 	defer t.teams.leave()

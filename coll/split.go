@@ -19,15 +19,14 @@ const Undefined = math.MinInt
 // Undefined. Every member calls it. Without a slot that is free on all members of a color no team
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
-	var none error
-	err = t.run(ctx, call{kind: KindSplit, do: func(o *op) (err error) {
+	err = t.run(ctx, &call{kind: KindSplit, do: func(o *op) (err error) {
 		made, err = o.split(color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
-			none, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
+			o.verdict, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
 		}
 		return err
 	}})
-	return made, errors.Join(err, none)
+	return made, err
 }
 
 // splitTries is how often members choose slots, when another Split of one of them is faster.
@@ -215,13 +214,12 @@ func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
 		return errors.New("coll: the team of all ranks is the job's, and cannot be freed")
 	}
-	return t.run(ctx, call{kind: KindFree, do: func(o *op) error {
+	return t.run(ctx, &call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
 		if err := t.teams.flush(o.ctx); err != nil {
 			return err
 		}
-		o.mute = true
 		if err := o.meet(); err != nil {
 			return err
 		}

@@ -27,13 +27,16 @@ type Team struct {
 	turns      turns
 
 	broken atomic.Pointer[BrokenError]
+	paired atomic.Bool            // messages went to others than neighbours
 	told   atomic.Bool            // the others know, or need not be told from here
 	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
 	// The rest belongs to who has the turn.
-	number           uint64   // of operations begun
-	sent, got, acked []uint64 // messages of each rail: sent, read, and acknowledged as read
-	agreement        *agreement
+	op        op     // that runs
+	number    uint64 // of operations begun
+	rail      []rail
+	agreement *agreement
+	pairs     *pairs // nil before the first operation that needs them
 
 	// The rest belongs to who has Teams.mu.
 	parent *Team        // that was split, of a team which this rank declined; nil else
@@ -95,14 +98,25 @@ func (t *Team) known() *BrokenError {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
-	for _, off := range [...]uint64{brokenWord, strayWord} {
-		if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
-			if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
-				t.told.Store(true) // who wrote it told all
-			}
-		}
+	w := t.wordOf(brokenWord)
+	if w == 0 {
+		w = t.wordOf(strayWord)
+	}
+	if w == 0 {
+		return nil
+	}
+	if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
+		t.told.Store(true) // who wrote it told all
 	}
 	return t.broken.Load()
+}
+
+// wordOf is a word that breaks the team; 0: nobody has written one for it.
+func (t *Team) wordOf(off uint64) uint64 {
+	if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
+		return w
+	}
+	return 0
 }
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
@@ -159,10 +173,10 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
 // did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, who may be the only ones to find out.
+// from or to, or that have sent to others than neighbours, who may be the only ones to find out.
 func (t *Team) tell() {
 	e := t.broken.Load()
-	if e.Reason == Died && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
+	if e.Reason == Died && !t.paired.Load() && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
 	}
 	off := uint64(brokenWord)

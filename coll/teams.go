@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -29,13 +30,18 @@ type Teams struct {
 	learned func()       // Config.Learned
 	all     *Team
 
-	mu      sync.Mutex
-	slots   []slot
-	open    map[*Team]struct{}
-	running int         // operations
-	idle    []am.Parker // wait until none runs
-	closed  bool        // no more may begin
+	running atomic.Int64 // operations; closed more when no more may begin
+	resting atomic.Bool  // idle has some
+
+	mu     sync.Mutex
+	slots  []slot
+	open   map[*Team]struct{}
+	idle   []am.Parker // wait until no operation runs
+	closed bool
 }
+
+// closed is what Close adds to the number of running operations.
+const closed = math.MinInt64 / 2
 
 // slot is one of a rank's shares of the region.
 type slot struct {
@@ -88,29 +94,31 @@ func (m *Teams) All() *Team { return m.all }
 
 // Running is how many operations run, or wait for their turn.
 func (m *Teams) Running() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.running
+	n := m.running.Load()
+	if n < 0 {
+		n -= closed
+	}
+	return int(n)
 }
 
 // Quiesce waits until no operation runs.
 func (m *Teams) Quiesce(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.running == 0 {
+	if m.Running() == 0 {
 		return nil
 	}
 	idle := m.env.Host().NewParker()
-	m.idle = append(m.idle, idle)
-	for m.running > 0 {
-		m.mu.Unlock()
-		err := idle.Park(ctx)
+	for {
 		m.mu.Lock()
-		if err != nil && m.running > 0 {
+		m.idle = append(m.idle, idle)
+		m.resting.Store(true)
+		m.mu.Unlock()
+		if m.Running() == 0 { // else who ends the last one finds idle
+			return nil
+		}
+		if err := idle.Park(ctx); err != nil && m.Running() > 0 {
 			return err
 		}
 	}
-	return nil
 }
 
 // Close waits until the operations that run have ended, which they do when the job closes or when
@@ -118,12 +126,13 @@ func (m *Teams) Quiesce(ctx context.Context) error {
 // with os.ErrClosed.
 func (m *Teams) Close() error {
 	m.mu.Lock()
-	closed := m.closed
+	again := m.closed
 	m.closed = true
 	m.mu.Unlock()
-	if closed {
+	if again {
 		return nil
 	}
+	m.running.Add(closed)
 	if err := m.Quiesce(context.Background()); err != nil {
 		return err
 	}
@@ -135,12 +144,13 @@ func (m *Teams) Close() error {
 	return err
 }
 
-// admit is asked before an operation that blocks: it refuses callers that may not wait.
-func (m *Teams) admit(kind string) error {
-	lockrank.CheckCommunication(kind)
+// admit is asked before an operation that blocks: it refuses callers that may not wait. what is
+// the operation, for the error.
+func (m *Teams) admit(what any) error {
+	lockrank.CheckCommunication("collective operation")
 	if m.check != nil {
 		if err := m.check(); err != nil {
-			return fmt.Errorf("coll: %s: %w", kind, err)
+			return fmt.Errorf("coll: %v: %w", what, err)
 		}
 	}
 	return m.enter()
@@ -148,21 +158,20 @@ func (m *Teams) admit(kind string) error {
 
 // enter counts an operation that begins.
 func (m *Teams) enter() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
+	if m.running.Add(1) <= 0 {
+		m.leave()
 		return fmt.Errorf("coll: the job is closed: %w", os.ErrClosed)
 	}
-	m.running++
 	return nil
 }
 
 func (m *Teams) leave() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.running--; m.running > 0 {
+	if n := m.running.Add(-1); n != 0 && n != closed || !m.resting.Load() {
 		return
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resting.Store(false)
 	for _, p := range m.idle {
 		p.Unpark()
 	}
@@ -177,11 +186,15 @@ func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *T
 	}
 	base := uint64(slot) * m.shape.slot
 	rails := railsOf(n)
-	counts := make([]uint64, 3*rails)
 	t := &Team{teams: m, slot: slot, generation: generation, members: members, me: me, n: n, rails: rails,
-		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot],
-		sent: counts[:rails], got: counts[rails : 2*rails], acked: counts[2*rails:]}
+		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot], rail: make([]rail, rails)}
 	t.turns.host = m.env.Host()
+	t.op.t, t.op.looks = t, t.op.look
+	for i := range t.rail {
+		r := &t.rail[i]
+		r.ahead, r.behind = m.near(t.Member(t.after(i)), t.off), m.near(t.Member(t.before(i)), t.off)
+		r.begin = m.shape.entries + uint64(i)*depth*m.shape.entry
+	}
 	m.mu.Lock()
 	m.open[t] = struct{}{}
 	m.mu.Unlock()
@@ -192,6 +205,18 @@ func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *T
 		}
 	}
 	return t
+}
+
+// near is the slot at an offset in the segment of a rank whose memory loads and stores reach; nil:
+// it takes a lane.
+func (m *Teams) near(rank int, off uint64) []byte {
+	if rank == m.env.Rank() {
+		return nil
+	}
+	if seg := m.lanes.To(rank).Mapped(rank); seg != nil {
+		return seg[off:][:m.shape.slot]
+	}
+	return nil
 }
 
 // died breaks the teams that a rank is in.

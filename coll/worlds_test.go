@@ -115,6 +115,7 @@ func newForest(seed uint64) *forest {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	f := &forest{seed: seed, n: 1 + rng.IntN(17), teams: map[string]*grown{}}
 	f.cfg = coll.Config{Slots: []int{1, 2, 3, 4, 8}[rng.IntN(5)], SlotBytes: 4 << 10 << rng.IntN(3)}
+	f.cfg.Short, f.cfg.Long = 1<<rng.IntN(12), 1<<rng.IntN(10)
 	if rng.IntN(3) > 0 {
 		f.kills = rng.IntN(1 + f.n/2)
 	}
@@ -290,14 +291,15 @@ func (x *stay) step(ctx context.Context) (broken bool, err error) {
 		size = sizes[len(sizes)-1]
 	}
 	id := int(x.rng.Int32())
-	kind := x.rng.IntN(10)
+	kind := x.rng.IntN(15)
 	ops := interface {
 		NamedBarrier(context.Context, string) error
 		Broadcast(context.Context, int, []byte) error
 		AllGather(context.Context, []byte) ([][]byte, error)
 	}(x.t)
+	on := coll.On(x.t)
 	if x.rng.IntN(4) == 0 {
-		ops = x.t.Through(x.lanes)
+		ops, on = x.t.Through(x.lanes), x.t.Through(x.lanes)
 	}
 	switch {
 	case kind < 4:
@@ -312,8 +314,21 @@ func (x *stay) step(ctx context.Context) (broken bool, err error) {
 			all, err = ops.AllGather(ctx, fill(size+x.t.Rank()%3, id, x.t.Rank()))
 			return err
 		}, func() error { return gathered(x.t, all, size, id) }, ctx)
+	case kind < 14:
+		op := x.data(on, size, id, root)
+		return x.do(op.kind, op.do, op.check, ctx)
 	}
 	return x.several(ctx, id, size, root)
+}
+
+// data is any operation on data. Its checks know what all members give.
+func (x *stay) data(on coll.On, size, id, root int) dataOp {
+	ops := reductions
+	if x.rng.IntN(2) == 0 {
+		ops = exchanges
+	}
+	all := ops(on, x.t.Rank(), x.t.Size(), size/8*min(8, 1+x.rng.IntN(9)), id, root)
+	return all[x.rng.IntN(len(all))]
 }
 
 func (x *stay) source(size, id, root int) []byte {
@@ -340,7 +355,10 @@ func (x *stay) several(ctx context.Context, id, size, root int) (broken bool, er
 	var all []started
 	for i := range 2 + x.rng.IntN(4) {
 		x.begin()
-		switch x.rng.IntN(3) {
+		switch x.rng.IntN(5) {
+		case 3, 4:
+			op := x.data(x.t, size, id+i, root)
+			all = append(all, started{op.start(ctx), op.check})
 		case 0:
 			all = append(all, started{x.t.StartBarrier(ctx), x.met(x.number)})
 		case 1:

@@ -23,8 +23,9 @@ packages() { # GROUP
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
-  # libibverbs-dev a test compares what package verbs declares, which nothing else needs.
-  test) echo g++ mpich libjemalloc2 libibverbs-dev ;;
+  # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI is
+  # the peer of ibbench coll, under names of its own: mpirun and mpicc may be either's.
+  test) echo g++ mpich openmpi-bin libopenmpi-dev libjemalloc2 libibverbs-dev ;;
   # The cross compiler checks the C of the arm64 build.
   lint)
     echo shellcheck
@@ -183,7 +184,7 @@ main() {
 
   command -v dpkg-query >/dev/null ||
     die "knows Debian and Ubuntu only. Install what they call: build-essential rdma-core libibverbs-dev" \
-      "perftest iproute2 kmod mpich qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
+      "perftest iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
   local g
   for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here
   case $action in list | missing) "$action" "${groups[@]}"; exit ;; esac

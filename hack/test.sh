@@ -19,9 +19,10 @@ go build -o build/bin/testsum ./hack/testsum || exit 1
 
 # A test run must not depend on how the tree was obtained.
 export GOFLAGS="${GOFLAGS-} -buildvcs=false"
-# hydra's mpiexec, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with them may
+# hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with them may
 # not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
+export IBCONDUIT_REQUIRE_OPENMPI=1
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 

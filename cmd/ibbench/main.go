@@ -41,6 +41,7 @@ type cli struct {
 	MR       mrCmd       `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
 	Heap     heapCmd     `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd    `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
+	Coll     collCmd     `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
 	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
 }
 
@@ -152,7 +153,7 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		return nil, exitUsage, true
 	}
 	name, _, _ := strings.Cut(parsed.Command(), " ")
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "doctor": &c.Doctor}[name], 0, false
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "doctor": &c.Doctor}[name], 0, false
 }
 
 // joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message

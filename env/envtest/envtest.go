@@ -124,10 +124,10 @@ func (r *rank) OnDown(f func(rank int, cause error)) (stop func()) {
 }
 
 // lanes are one lane of one network.
-type lanes struct{ l fabric.Lane }
+type lanes []fabric.Lane
 
-func (l lanes) To(int) fabric.Lane     { return l.l }
-func (l lanes) Atomic(int) fabric.Lane { return l.l }
-func (l lanes) All() []fabric.Lane     { return []fabric.Lane{l.l} }
-func (l lanes) Waiter() fabric.Lane    { return l.l }
-func (l lanes) Close() error           { return l.l.Close() }
+func (l lanes) To(int) fabric.Lane     { return l[0] }
+func (l lanes) Atomic(int) fabric.Lane { return l[0] }
+func (l lanes) All() []fabric.Lane     { return l }
+func (l lanes) Waiter() fabric.Lane    { return l[0] }
+func (l lanes) Close() error           { return l[0].Close() }

@@ -285,6 +285,9 @@ func estimate(runs []bench.Result, f func(i int) float64) *report.Estimate {
 	for i := range runs {
 		v = append(v, f(i))
 	}
-	low, high := stats.MedianInterval(v)
+	low, high, ok := stats.MedianInterval(v)
+	if !ok { // too few for one: their range
+		low, high = slices.Min(v), slices.Max(v)
+	}
 	return &report.Estimate{Median: report.Round3(stats.Median(v)), Low: report.Round3(low), High: report.Round3(high)}
 }

@@ -37,15 +37,19 @@ func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
 	}
 	before := s.job.HeapStats()
 	if s.job.Rank() > 0 {
-		err := h.followHeap()
+		err := s.followSamples(h)
 		if err == nil {
 			_, err = gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 		}
 		return nil, err
 	}
-	series, err := h.leadHeap()
+	series, err := s.leadSamples(pt, h)
 	if err != nil {
 		return nil, err
+	}
+	if h.batch > 1 {
+		series.Notes = append(series.Notes, fmt.Sprintf("heap %s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged",
+			pt.Op, pt.Size, h.batch))
 	}
 	asked, err := gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 	if err != nil {
@@ -84,55 +88,7 @@ func (h *heaps) empty() error {
 	return nil
 }
 
-// leadHeap is rank 0: it warms up and measures.
-func (h *heaps) leadHeap() (*report.Series, error) {
-	p := &pace{pt: h.pt}
-	var done, elapsed int64
-	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
-		took, err := h.announced(n)
-		if err != nil {
-			return nil, err
-		}
-		done += n
-		elapsed += took
-		p.learn(int(n), took)
-		h.choose(p)
-	}
-	capacity := h.pt.Iters
-	if capacity == 0 {
-		capacity = 1 << 40
-	}
-	all := stats.New(capacity, float64(h.batch), h.batch > 1)
-	series := &report.Series{}
-	begin := now()
-	done, elapsed = 0, 0
-	for n := p.next(0, 0); n > 0; n = p.next(done, elapsed) {
-		start := now()
-		took, err := h.announced(n)
-		if err != nil {
-			return nil, err
-		}
-		part := stats.New(n, float64(h.batch), false)
-		for _, t := range h.t {
-			all.Add(t)
-			part.Add(t)
-		}
-		series.Intervals = append(series.Intervals, report.Interval{StartNS: start - begin, ElapsedNS: took, Count: n,
-			P50: report.Round3(part.Percentile(50)), Max: report.Round3(part.Max())})
-		done += n
-		elapsed += took
-		p.learn(int(n), took)
-	}
-	if err := h.lead(command{}); err != nil {
-		return nil, err
-	}
-	series.Result, series.Hist = report.Latency(all, h.plan.Pct, h.batch), all.Hist()
-	if h.batch > 1 {
-		series.Notes = append(series.Notes, fmt.Sprintf("heap %s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged",
-			h.pt.Op, h.pt.Size, h.batch))
-	}
-	return series, nil
-}
+func (h *heaps) taken() ([]int64, int) { return h.t, h.batch }
 
 // choose settles how many pairs make a sample of what sends no message.
 func (h *heaps) choose(p *pace) {
@@ -148,32 +104,12 @@ func (h *heaps) choose(p *pace) {
 	h.batch = batch
 }
 
-// announced has all ranks do a stretch. took is the time of rank 0.
-func (h *heaps) announced(n int64) (took int64, err error) {
-	if h.pt.Op != plan.HeapLocal && h.pt.Op != plan.HeapChurn {
-		n = min(n, h.most())
-	}
-	if err := h.lead(command{N: n}); err != nil {
-		return 0, err
-	}
-	begin := now()
-	err = h.stretch(n)
-	return now() - begin, err
-}
-
 // most bounds a stretch of remote and global, whose blocks are all in use at its end.
-func (h *heaps) most() int64 { return max(min(h.pt.HeapBytes/4/max(h.pt.Size, 64), 4096), 1) }
-
-func (h *heaps) followHeap() error {
-	for {
-		c, err := h.follow(false)
-		if err != nil || c.N == 0 {
-			return err
-		}
-		if err := h.stretch(c.N); err != nil {
-			return err
-		}
+func (h *heaps) most() int64 {
+	if h.pt.Op == plan.HeapLocal || h.pt.Op == plan.HeapChurn {
+		return maxStretch
 	}
+	return max(min(h.pt.HeapBytes/4/max(h.pt.Size, 64), 4096), 1)
 }
 
 // stretch does n samples. All ranks call it.

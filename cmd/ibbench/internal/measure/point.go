@@ -23,6 +23,8 @@ func (s *session) point(i int, pt plan.Point) error {
 		series, err = s.latencyPoint(pt)
 	case plan.Heap:
 		series, err = s.heapPoint(pt)
+	case plan.Coll:
+		series, err = s.collPoint(pt)
 	default:
 		series, err = s.throughputPoint(pt)
 	}
@@ -54,6 +56,9 @@ const (
 
 // first is how many samples the first stretch has.
 func (p *pace) first() int64 {
+	if p.pt.Kind == plan.Coll { // a sample has many operations
+		return max(1, min(p.pt.WarmupIters, firstStretch))
+	}
 	return min(firstStretch, max(1, firstBytes/max(p.pt.Size, 1)))
 }
 

@@ -6,8 +6,13 @@ import (
 	"strings"
 )
 
-// PeerKind is the kind of assertions about the ratio to perftest, as "p50<1.15x".
-func PeerKind(kind string) string { return "perftest " + kind }
+// PeerKind is the kind of assertions about the ratio to perftest, or MPI, as "p50<1.15x".
+func PeerKind(kind string) string {
+	if kind == Coll {
+		return "coll --peer mpi"
+	}
+	return "perftest " + kind
+}
 
 // Assertion is a bound on a result, as "p99<5us", "bw>=1GB/s" or "rate>1M/s".
 type Assertion struct {
@@ -58,7 +63,7 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 
 func unitsOf(metric, kind string) (map[string]float64, error) {
 	switch {
-	case kind == PeerKind(Lat) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw":
+	case (kind == PeerKind(Lat) || kind == PeerKind(Coll)) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw":
 		return map[string]float64{"x": 1}, nil
 	case kind == BW && metric == "bw":
 		return bwUnits, nil
@@ -70,24 +75,29 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 		return map[string]float64{"x": 1}, nil
 	case kind == Heap && (metric == "fragmentation" || metric == "meta"):
 		return map[string]float64{"%": 1}, nil
-	case (kind == Lat || kind == Heap || kind == Cache) && (metric == "min" || metric == "mean" || metric == "max"):
+	case timed(kind) && (metric == "min" || metric == "mean" || metric == "max"):
 		return timeUnits, nil
-	case (kind == Lat || kind == Heap || kind == Cache) && strings.HasPrefix(metric, "p"):
+	case timed(kind) && strings.HasPrefix(metric, "p"):
 		_, err := percentile(metric[1:])
 		return timeUnits, err
 	}
 	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
-		Lat: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
+		Lat: "min, mean, max and percentiles such as p99.9", Coll: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
 		Cache: "ratio, messages, bytes, min, mean, max and percentiles such as p90",
-		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(BW): "bw",
+		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(Coll): "p50, mean and p99", PeerKind(BW): "bw",
 	}[kind])
+}
+
+// timed are the kinds whose samples are times of an operation.
+func timed(kind string) bool {
+	return kind == Lat || kind == Heap || kind == Coll || kind == Cache
 }
 
 func example(kind string) string {
 	if strings.HasPrefix(kind, MR) {
 		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
 	}
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
+	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
 }
 
 // Percentile is the percentile that the assertion is about, if any.

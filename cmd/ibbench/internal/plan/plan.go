@@ -122,7 +122,7 @@ func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
 		return DefCache
-	case p.Kind == MR || p.Kind == Heap:
+	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll:
 		return DefOp
 	case p.Kind != Lat:
 		return DefRate
@@ -184,10 +184,13 @@ func (p Point) Window() int64 { return p.Stride() * int64(p.Slots()) }
 func (p *Plan) SegmentSize() int64 {
 	var area int64
 	for _, pt := range p.Points {
+		if pt.Kind == Coll { // its buffers are memory of the program's own
+			continue
+		}
 		area = max(area, pt.Window()*int64(pt.Lanes))
 	}
 	const page = 64 << 10
-	return (max(2*area, p.HeapBytes()) + page - 1) &^ (page - 1)
+	return (max(2*area, p.HeapBytes(), p.collBytes()) + page - 1) &^ (page - 1)
 }
 
 // Lanes is the largest number of workers that a point needs.
@@ -205,7 +208,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Heap && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Heap && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -254,7 +257,12 @@ func (p *Plan) Validate() error {
 		if err := pt.validate(); err != nil {
 			return fmt.Errorf("%s: %w", pt.Name(), err)
 		}
-		if pt.Kind == Heap || pt.Kind == Cache {
+		if pt.Kind == Coll {
+			if err := pt.fitsRanks(p.Ranks); err != nil {
+				return fmt.Errorf("%s: %w", pt.Name(), err)
+			}
+		}
+		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
@@ -271,9 +279,14 @@ func (p Point) validate() error {
 	if p.Kind == Cache {
 		return p.validateCache()
 	}
-	lat := p.Kind == Lat || p.Kind == Heap
-	if p.Kind == Heap {
+	lat := p.Kind == Lat || p.Kind == Heap || p.Kind == Coll
+	switch p.Kind {
+	case Heap:
 		if err := p.validateHeap(); err != nil {
+			return err
+		}
+	case Coll:
+		if err := p.validateColl(); err != nil {
 			return err
 		}
 	}
@@ -285,9 +298,9 @@ func (p Point) validate() error {
 	switch {
 	case !lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Kind != Heap && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Kind != Heap && p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
-	case p.Op != AM && (p.Size < 1 || p.Size > MaxSize):
+	case p.Op != AM && p.Op != Barrier && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)
 	case p.Op != AM && p.Goroutines != 0:
 		return errors.New("--goroutines is for am; the other operations have one to a lane")

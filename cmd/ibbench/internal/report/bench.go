@@ -22,6 +22,12 @@ func (b *bench) Add(s *Series) error {
 			return err
 		}
 	}
+	if s.MPI != nil {
+		if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
+			return err
+		}
+		return b.line(s, "/impl=openmpi", &s.MPI.Result)
+	}
 	if s.Kind != KindPerftest {
 		return b.line(s, "", &s.Result)
 	}
@@ -49,6 +55,8 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += "/cache=" + s.Cache.Side
 	case s.Heap != nil:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)
+	case s.Kind == plan.Coll:
+		name += fmt.Sprintf("/ranks=%d", s.Env.Ranks)
 	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
 		if s.Op == plan.AM {

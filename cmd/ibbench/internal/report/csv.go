@@ -73,6 +73,9 @@ func (t *table) row(s *Series) (names, values []string) {
 	if s.Kind == KindPerftest {
 		t.peer(s, number, integer)
 	}
+	if s.MPI != nil {
+		t.mpi(s, number, integer)
+	}
 	if s.Heap != nil {
 		integer("live", int64(s.Plan.Live))
 		integer("blocks", s.Heap.Blocks)
@@ -110,6 +113,18 @@ func (t *table) peer(s *Series, number func(string, float64), integer func(strin
 	}
 	integer("rounds", int64(len(p.Rounds)-p.Discarded))
 	integer("discarded", int64(p.Discarded))
+}
+
+// mpi adds Open MPI's figures and the ratios.
+func (t *table) mpi(s *Series, number func(string, float64), integer func(string, int64)) {
+	m := s.MPI
+	number("mpi_p50", m.Result.P["50"])
+	number("mpi_mean", m.Result.Mean)
+	number("mpi_p99", m.Result.P["99"])
+	number("ratio_p50", s.Ratio.P50.Median)
+	number("ratio_mean", s.Ratio.Mean.Median)
+	number("ratio_p99", s.Ratio.P99.Median)
+	integer("rounds", int64(len(m.Rounds)))
 }
 
 // plain writes a figure without an exponent.

@@ -191,11 +191,29 @@ func trade() (all []*Series) {
 	return all
 }
 
+// collectives are a barrier, and a reduction beside Open MPI's.
+func collectives() []*Series {
+	a, b := latency("shm", plan.Barrier, 0, 1000, 1), latency("shm", plan.AllReduce, 1<<20, 10, 400)
+	for _, s := range []*Series{a, b} {
+		s.Kind, s.Intervals = plan.Coll, nil
+		s.Plan = plan.Point{Kind: plan.Coll, Op: s.Op, Size: s.Size, Depth: 1, Lanes: 1, Chain: 1, Iters: 20, Batch: s.Result.OpsPerSample}
+		s.Definition = s.Plan.Definition()
+	}
+	a.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1us", plan.Coll))})
+	b.Hist = nil
+	b.MPI = &MPI{Version: "4.1.4", Args: []string{"-n", "2"}, Interval: []float64{0.91, 1.04},
+		Result: Result{Unit: "ns", Count: 420, OpsPerSample: 10, Min: 9000, Max: 30000, Mean: 21000, P: map[string]float64{"50": 20000, "99": 29000}},
+		Rounds: []Round{{Ours: Figures{20500, 21000, 30000}, Theirs: Figures{20000, 21000, 29000}}}}
+	b.Ratio = &Ratio{P50: &Spread{1.025, 0.8, 1.3}, Mean: &Spread{1, 0.9, 1.2}, P99: &Spread{1.03, 0.5, 2}}
+	b.Check([]plan.Assertion{must(plan.ParseAssertion("p50<=1x", plan.PeerKind(plan.Coll)))})
+	return []*Series{a, b}
+}
+
 func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
 	for name, series := range map[string]func() []*Series{
 		"mr-reg": func() []*Series { return registrations(plan.Reg) }, "mr-hit": func() []*Series { return registrations(plan.Hit) },
 		"mr-churn": func() []*Series { return registrations(plan.Churn) },
-		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers, "am": messages,
+		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers, "am": messages, "coll": collectives,
 		"cache": kernels, "cache-sizes": trade,
 	} {
 		for _, format := range Formats {
@@ -236,7 +254,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestJSONIsReadBackUnchanged(t *testing.T) {
-	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn), kernels(), trade()) {
+	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn), kernels(), trade(), collectives()) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)

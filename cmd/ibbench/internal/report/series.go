@@ -34,6 +34,7 @@ type Series struct {
 	Heap       *Heap       `json:"heap,omitempty"`
 	Cache      *Cache      `json:"cache,omitempty"`
 	Sizes      *Sizes      `json:"cache_sizes,omitempty"`
+	MPI        *MPI        `json:"mpi,omitempty"`
 	Asserts    []Assert    `json:"asserts,omitempty"`
 	Notes      []string    `json:"notes,omitempty"`
 }
@@ -134,7 +135,7 @@ type Figures struct {
 	P99  float64 `json:"p99,omitempty"`
 }
 
-// Ratio is ours divided by perftest's: below 1 we are faster in latency, above
+// Ratio is ours divided by perftest's, or Open MPI's: below 1 we are faster in latency, above
 // 1 in bandwidth. Each is the median over the rounds, with its range.
 type Ratio struct {
 	P50  *Spread `json:"p50,omitempty"`

@@ -128,6 +128,8 @@ func header(s *Series) string {
 	switch {
 	case s.Kind == KindPerftest:
 		parts = append(parts, s.Perftest.Tool+" "+s.Perftest.Version)
+	case s.Kind == plan.Coll:
+		return collHeader(s, parts)
 	case s.Plan.Kind == plan.Lat:
 		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth))
 	}
@@ -171,6 +173,8 @@ func (t *text) columns(s *Series) string {
 		return t.heapColumns()
 	case s.Cache != nil:
 		return t.cacheColumns()
+	case s.Kind == plan.Coll:
+		return t.collColumns(s)
 	case s.Kind == KindPerftest && s.Result.Unit == "ns":
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
 			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
@@ -197,6 +201,8 @@ func (t *text) row(s *Series) string {
 		return t.heapRow(s)
 	case s.Cache != nil:
 		return t.cacheRow(s)
+	case s.Kind == plan.Coll:
+		return t.collRow(s)
 	case s.Kind == KindPerftest:
 		return peerRow(s)
 	case s.Kind != plan.Lat:
@@ -262,8 +268,11 @@ func notes(all []*Series) (out []string) {
 
 // sizeText names the size of a series.
 func (s *Series) sizeText() string {
-	if s.Op == plan.AM && s.Size == 0 {
+	switch {
+	case s.Op == plan.AM && s.Size == 0:
 		return "short"
+	case s.Op == plan.Barrier:
+		return "-"
 	}
 	return sizeText(s.Size)
 }

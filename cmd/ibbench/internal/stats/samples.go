@@ -116,25 +116,23 @@ func Median(v []float64) float64 {
 
 // MedianInterval is an interval that holds the median of what the figures are a sample of with a
 // probability of 95 % at least: between two of them, by the binomial distribution of how many lie
-// below it (Conover, Practical Nonparametric Statistics, 3.2). Up to 5 figures are too few for
-// that: it is their range. It reorders them.
-func MedianInterval(v []float64) (low, high float64) {
-	if len(v) == 0 {
-		return 0, 0
-	}
+// below it (Conover, Practical Nonparametric Statistics, 3.2). Fewer than 6 figures have none. It
+// reorders them.
+func MedianInterval(v []float64) (low, high float64, ok bool) {
 	slices.Sort(v)
 	n := len(v)
 	// k figures may lie on either side as long as that has a probability of 2.5 % at most.
-	k, below, one := 0, 0.0, math.Pow(0.5, float64(n)) // one: of exactly k
-	if n > 1000 {                                      // one would be 0: the normal approximation
+	k, below, one := 0, 0.0, math.Exp2(-float64(n)) // one: of exactly k
+	if n > 1000 {                                   // one would be 0: the normal approximation
 		k = int(float64(n)/2 - 1.96*math.Sqrt(float64(n))/2)
 	} else {
-		for below+one <= 0.025 {
+		for ; below+one <= 0.025; k++ {
 			below += one
 			one *= float64(n-k) / float64(k+1)
-			k++
 		}
 	}
-	k = max(k-1, 0)
-	return v[k], v[n-1-k]
+	if k == 0 {
+		return 0, 0, false
+	}
+	return v[k-1], v[n-k], true
 }

@@ -1,0 +1,208 @@
+package measure
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/coll"
+)
+
+// collectives is one rank's part in a point of collective operations. The peer of ibbench coll
+// (package peer, mpi/coll.c) measures and checks in the same way.
+type collectives struct {
+	*session
+	pt     plan.Point
+	once   func() error // one operation
+	sum    []float64    // of an all-reduce
+	in     []byte       // what an all-to-all sends
+	out    []byte       // what it receives; the buffer of a broadcast
+	t      []int64      // ns of each sample of a stretch: of the slowest rank on rank 0
+	round  uint64       // of checked operations
+	errors int64        // of these, operations that left something wrong on this rank
+}
+
+// Checked operations in front of the samples of a stretch, and behind them.
+const checked = 2
+
+// collPoint measures a point of collective operations. All ranks call it together.
+func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
+	c := &collectives{session: s, pt: pt}
+	c.prepare()
+	var series *report.Series
+	var err error
+	if s.job.Rank() > 0 {
+		err = s.followSamples(c)
+	} else {
+		series, err = s.leadSamples(pt, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	errors, err := gather(s, c.errors)
+	if err != nil || s.job.Rank() > 0 {
+		return nil, err
+	}
+	for _, n := range errors {
+		series.Result.Errors += n
+	}
+	return series, nil
+}
+
+// prepare makes the buffers, and the operation.
+func (c *collectives) prepare() {
+	ctx, team, size := c.ctx, c.job.Team(), int(c.pt.Size)
+	switch c.pt.Op {
+	case plan.Barrier:
+		c.once = func() error { return team.Barrier(ctx) }
+	case plan.AllReduce:
+		c.sum = make([]float64, size/8)
+		c.once = func() error { return coll.AllReduce(ctx, team, c.sum, coll.Sum) }
+	case plan.AllToAll:
+		c.in, c.out = make([]byte, size*team.Size()), make([]byte, size*team.Size())
+		c.once = func() error { return coll.AllToAll(ctx, team, c.out, c.in) }
+	case plan.Bcast:
+		c.out = make([]byte, size)
+		c.once = func() error { return team.Broadcast(ctx, 0, c.out) }
+	}
+}
+
+func (c *collectives) most() int64 { return maxStretch }
+
+func (c *collectives) taken() ([]int64, int) { return c.t, c.pt.Batch }
+
+// choose leaves the number of operations as the plan has it, as the peer does.
+func (c *collectives) choose(*pace) {}
+
+// stretch takes n samples: each is a loop of operations without a barrier between them.
+func (c *collectives) stretch(n int64) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.t = c.t[:0]
+	for range n {
+		if err := c.job.Barrier(c.ctx); err != nil {
+			return err
+		}
+		begin := now()
+		for range c.pt.Batch {
+			if err := c.once(); err != nil {
+				return err
+			}
+		}
+		c.t = append(c.t, now()-begin)
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	all, err := gather(c.session, c.t)
+	if err != nil {
+		return err
+	}
+	for i := range c.t { // an operation has ended when it has on all ranks
+		for _, t := range all {
+			c.t[i] = max(c.t[i], t[i])
+		}
+	}
+	return nil
+}
+
+// check does some operations, each with a content of its own, and compares what they leave.
+func (c *collectives) check() error {
+	for range checked {
+		c.round++
+		verify, err := c.fill()
+		if err != nil {
+			return err
+		}
+		if err := c.once(); err != nil {
+			return err
+		}
+		if !verify() {
+			c.errors++
+		}
+	}
+	return nil
+}
+
+// fill gives the buffers the content of the round. verify compares them with what they must have
+// when the operation has ended.
+func (c *collectives) fill() (verify func() bool, err error) {
+	me, n := c.job.Rank(), c.job.Size()
+	switch c.pt.Op {
+	case plan.Barrier:
+		return c.enter()
+	case plan.AllReduce:
+		base := func(i int) float64 { return float64(uint64(i)%1021 + c.round) }
+		for i := range c.sum {
+			c.sum[i] = base(i) * float64(me+1)
+		}
+		return func() bool {
+			for i, v := range c.sum {
+				if v != base(i)*float64(n*(n+1)/2) {
+					return false
+				}
+			}
+			return true
+		}, nil
+	case plan.AllToAll:
+		size := int(c.pt.Size)
+		for to := range n {
+			mark(c.in[to*size:][:size], c.round, me, to)
+		}
+		return func() bool {
+			for from := range n {
+				if !marked(c.out[from*size:][:size], c.round, from, me) {
+					return false
+				}
+			}
+			return true
+		}, nil
+	case plan.Bcast:
+		mark(c.out, c.round, me, me)
+		return func() bool { return marked(c.out, c.round, 0, 0) }, nil
+	}
+	return nil, fmt.Errorf("operation %q is not measured by coll", c.pt.Op)
+}
+
+// enter tells every rank that this one enters the barrier of the round. Behind the barrier all have
+// said so; some may have entered the next one.
+func (c *collectives) enter() (verify func() bool, err error) {
+	w := c.workers[0]
+	for r := range c.job.Size() {
+		if err := conduit.Put(w, conduit.At[uint64](r, uint64(8*c.job.Rank())), c.round); err != nil {
+			return nil, err
+		}
+	}
+	return func() bool {
+		for r := range c.job.Size() {
+			if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.job.Segment()[8*r]))) < c.round {
+				return false
+			}
+		}
+		return true
+	}, nil
+}
+
+// mark fills memory that goes from a rank to another with what no other round and pair has there.
+func mark(b []byte, round uint64, from, to int) {
+	for i := range b {
+		b[i] = markAt(i, round, from, to)
+	}
+}
+
+func marked(b []byte, round uint64, from, to int) bool {
+	for i := range b {
+		if b[i] != markAt(i, round, from, to) {
+			return false
+		}
+	}
+	return true
+}
+
+func markAt(i int, round uint64, from, to int) byte {
+	return byte(uint64(i) + uint64(i>>8) + 7*round + 31*uint64(from) + 101*uint64(to))
+}

@@ -1,0 +1,263 @@
+package coll
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+)
+
+// pairs is the state of the channels between any two members, in which data goes that rails would
+// carry over detours. A receiver grants a place for each message; the sender writes the message
+// there, and then the word of the pair. So memory does not grow with the members, but for two words
+// each. Grants go ahead of what is received, as far as there are places.
+type pairs struct {
+	sent, got []uint32 // messages to and from each member
+	granted   []uint32 // places to each member
+	used      []uint32 // of those that each has granted
+	recent    []uint8  // the places of the last 4 grants to each, 2 bits each, the last one lowest
+
+	given, taken uint64 // grants, and those whose messages were read, in the same order
+	wants        []want // what is not granted yet
+	first        int    // of them
+
+	near *near  // which members are mapped; nil before anything asks
+	laid uint64 // pieces that went through the panes
+}
+
+// want is a run of messages that the operation will read.
+type want struct{ from, messages int }
+
+// channels are the team's, made when first used.
+func (t *Team) channels() *pairs {
+	if t.pairs == nil {
+		counts := make([]uint32, 4*t.n)
+		t.pairs = &pairs{sent: counts[:t.n], got: counts[t.n : 2*t.n], granted: counts[2*t.n : 3*t.n], used: counts[3*t.n:],
+			recent: make([]uint8, t.n)}
+	}
+	return t.pairs
+}
+
+// A grant is a word in the sender's slot, by the receiver's rank:
+// generation (24 bits), grants of the pair (8), kind (4), number of the operation (12), part of
+// its hash (8), places of the last 4 grants (8).
+func (o *op) grantWord(count uint32, from int, recent uint8) uint64 {
+	return o.t.ticket(uint64(count))<<32 | o.signWith(from, o.data.in(from))>>8<<8 | uint64(recent)
+}
+
+// signWith is what messages of a pair have in common, in which n bytes go from one to the other: of
+// operations in which that is the pair's own business it has the number as well.
+func (o *op) signWith(_, n int) uint64 {
+	if !o.data.varies {
+		return o.sign
+	}
+	return o.sign ^ mix(0, uint64(n))&0xffff
+}
+
+// messages is how many a pair needs for n bytes. Where lengths are the pair's own business it is
+// one at least, so that a mistake is found.
+func (o *op) messages(n int) int {
+	place := int(o.t.teams.shape.place)
+	if n == 0 && o.data.varies {
+		return 1
+	}
+	return (n + place - 1) / place
+}
+
+// expect has n bytes of a member granted when there are places. Members are expected in the order
+// in which their messages are taken.
+func (o *op) expect(from, n int) error {
+	p := o.t.channels()
+	if p.first == len(p.wants) {
+		p.wants, p.first = p.wants[:0], 0
+	}
+	if m := o.messages(n); m > 0 {
+		p.wants = append(p.wants, want{from, m})
+	}
+	return o.grant()
+}
+
+// grant grants what there are places for.
+func (o *op) grant() error {
+	t, p := o.t, o.t.pairs
+	for p.first < len(p.wants) {
+		w := &p.wants[p.first]
+		before := w.messages
+		for w.messages > 0 && p.given-p.taken < places {
+			p.granted[w.from]++
+			p.recent[w.from] = p.recent[w.from]<<2 | uint8(p.given%places)
+			p.given++
+			w.messages--
+		}
+		if w.messages == before {
+			return nil
+		}
+		binary.NativeEndian.PutUint64(o.word[:], o.grantWord(p.granted[w.from], w.from, p.recent[w.from]))
+		// Through the shared lanes always, as acknowledgements.
+		if err := t.teams.post(o.ctx, t.Member(w.from), t.off+t.teams.shape.grants+8*uint64(t.me), o.word[:]); err != nil {
+			return err
+		}
+		if w.messages == 0 {
+			p.first++
+		}
+	}
+	return nil
+}
+
+// admitted waits for a grant to this member and returns the place.
+func (o *op) admitted(to int) (place uint64, err error) {
+	t, p := o.t, o.t.channels()
+	w := word(t.mem, t.teams.shape.grants+8*uint64(to))
+	for {
+		v := atomic.LoadUint64(w)
+		if ahead := t.aheadOf(v, p.used[to]); ahead > 0 {
+			if v>>8&(1<<24-1) != o.signWith(to, o.data.out(to))>>8 {
+				return 0, o.mismatch(to, Kind(v>>28&15))
+			}
+			return v >> (2 * uint(ahead-1) & 7) & (places - 1), nil
+		}
+		if err := o.wait(w, v); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// aheadOf is how many messages a word of a pair counts beyond n; 0 if it is of another team.
+func (t *Team) aheadOf(w uint64, n uint32) int {
+	if uint32(w>>40) != t.generation {
+		return 0
+	}
+	return max(0, int(int8(uint8(w>>32)-uint8(n))))
+}
+
+// sendTo sends a message that fits a place to any member. data must not change until the operation
+// has settled.
+func (o *op) sendTo(to int, data []byte) error {
+	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
+	place, err := o.admitted(to)
+	if err != nil {
+		return err
+	}
+	p.sent[to]++
+	p.used[to]++
+	if !t.paired.Load() {
+		t.paired.Store(true)
+	}
+	rank := t.Member(to)
+	binary.NativeEndian.PutUint64(o.word[:], o.pairWord(to))
+	lanes := o.lanes
+	if lanes == nil {
+		lanes = t.teams.lanes
+		if err := t.teams.shared.lock(o.ctx); err != nil {
+			return err
+		}
+		defer t.teams.shared.unlock()
+	}
+	lane := lanes.To(rank)
+	if len(data) > 0 {
+		if err := o.put(lane, rank, t.off+s.places+place*s.place, data, true); err != nil {
+			return err
+		}
+	}
+	return o.put(lane, rank, t.off+s.arrivals+8*uint64(t.me), o.word[:], false)
+}
+
+// pairWord says in the receiver's slot that the messages to it that were counted have arrived.
+func (o *op) pairWord(to int) uint64 {
+	return o.t.ticket(uint64(o.t.pairs.sent[to]))<<32 | o.signWith(to, o.data.out(to))
+}
+
+// arrived waits for the next message of a member.
+func (o *op) arrived(from int) error {
+	t, p := o.t, o.t.channels()
+	w := word(t.mem, t.teams.shape.arrivals+8*uint64(from))
+	for {
+		v := atomic.LoadUint64(w)
+		if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {
+			// Of several messages the word is the last one's, perhaps of the sender's next operation.
+			if v&(1<<32-1) != o.signWith(from, o.data.in(from)) && (ahead == 1 || v>>16&numberBits == o.number&numberBits) {
+				return o.mismatch(from, Kind(v>>28&15))
+			}
+			p.got[from]++
+			return nil
+		}
+		if err := o.wait(w, v); err != nil {
+			return err
+		}
+	}
+}
+
+// receiveFrom waits for the next message of a member, which was expected, and returns its memory,
+// valid until consumedPlace is called.
+func (o *op) receiveFrom(from int) ([]byte, error) {
+	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
+	if err := o.arrived(from); err != nil {
+		return nil, err
+	}
+	at := s.places + p.taken%places*s.place
+	return t.mem[at : at+s.place], nil
+}
+
+// consumedPlace ends the use of a message's memory.
+func (o *op) consumedPlace() error {
+	o.t.pairs.taken++
+	return o.grant()
+}
+
+// nobody is the other member of half a swap.
+const nobody = -1
+
+// swap sends out to one member and receives in from another, which it has expected; one of them may
+// be nobody. All members do so at once: as each sends one message and then receives one, none waits
+// for who waits for it.
+func (o *op) swap(to int, out []byte, from int, in []byte) error {
+	place := int(o.t.teams.shape.place)
+	sends, takes := 0, 0
+	if to != nobody {
+		sends = o.messages(len(out))
+	}
+	if from != nobody {
+		takes = o.messages(len(in))
+	}
+	for ; sends > 0 || takes > 0; sends, takes = sends-1, takes-1 {
+		if sends > 0 {
+			n := min(len(out), place)
+			if err := o.sendTo(to, out[:n]); err != nil {
+				return err
+			}
+			out = out[n:]
+		}
+		if takes > 0 {
+			b, err := o.receiveFrom(from)
+			if err != nil {
+				return err
+			}
+			in = in[copy(in, b):]
+			if err := o.consumedPlace(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// comparePairs finds a message or a grant of a pair that belongs to another operation with this
+// one's number.
+func (o *op) comparePairs() error {
+	t := o.t
+	if t.pairs == nil && t.n > 64 {
+		return nil // the time is not worth it
+	}
+	p := t.channels()
+	for i := range t.n {
+		v := atomic.LoadUint64(word(t.mem, t.teams.shape.arrivals+8*uint64(i)))
+		if t.aheadOf(v, p.got[i]) > 0 && v>>16&numberBits == o.number&numberBits &&
+			(o.data == nil || v&(1<<32-1) != o.signWith(i, o.data.in(i))) {
+			return o.mismatch(i, Kind(v>>28&15))
+		}
+		v = atomic.LoadUint64(word(t.mem, t.teams.shape.grants+8*uint64(i)))
+		if t.aheadOf(v, p.used[i]) > 0 && v>>16&numberBits == o.number&numberBits &&
+			(o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {
+			return o.mismatch(i, Kind(v>>28&15))
+		}
+	}
+	return nil
+}

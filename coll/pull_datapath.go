@@ -1,0 +1,81 @@
+package coll
+
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/peek"
+)
+
+// Members of one host that may read each other's memory do so for long data: each byte is copied
+// once, from one program's buffer to the other's. A member shows the others where its data is, all
+// read, and each tells those that it has read from that they may change it. Whoever gives the
+// operation up says so before its program can change anything; so a member that is not told after
+// it has read has read the right bytes.
+
+// pulls reports whether the operation goes this way.
+func (o *op) pulls() (*near, bool, error) {
+	near, err := o.nearby()
+	return near, err == nil && near.pids != nil, err
+}
+
+// show tells a member where the next bytes for it are. The word is valid once that has a signal.
+func (o *op) show(near *near, to int, b []byte) {
+	w := word(near.slots[to], o.t.teams.shape.refs+8*uint64(o.t.me))
+	atomic.StoreUint64(w, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
+}
+
+// pull copies what a member has shown.
+func (o *op) pull(near *near, from int, dst []byte) error {
+	t := o.t
+	at := atomic.LoadUint64(word(t.mem, t.teams.shape.refs+8*uint64(from)))
+	err := peek.Read(near.pids[from], at, dst)
+	if errors.Is(err, unix.ESRCH) {
+		return &fabric.PeerDownError{Rank: t.Member(from), Op: o.kind.String(), Cause: err}
+	}
+	return err
+}
+
+// pulled ends the reading: it waits until all others have ended theirs.
+func (o *op) pulled(near *near) error {
+	if e := o.t.known(); e != nil { // what was read may have been changed
+		return e
+	}
+	o.signal(near, nobody)
+	return o.signalled(near)
+}
+
+// pullBlocks has each member read the blocks that are for it. from is what this one has for
+// another.
+func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+	err := o.readBlocks(near, dst, from)
+	if err != nil {
+		// Whoever told this member may not have told the others yet, and they may still read here.
+		t := o.t
+		t.write(brokenWord, encodeBroken(t.generation, t.fail(o.kind, o.number, err)))
+	}
+	return err
+}
+
+func (o *op) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+	t := o.t
+	for i := range t.n {
+		o.show(near, i, from(i))
+	}
+	o.signal(near, nobody)
+	copy(dst.of(t.me), from(t.me))
+	for k := 1; k < t.n; k++ {
+		i := (t.me + k) % t.n
+		if err := o.arrived(i); err != nil {
+			return err
+		}
+		if err := o.pull(near, i, dst.of(i)); err != nil {
+			return err
+		}
+	}
+	return o.pulled(near)
+}

@@ -1,0 +1,323 @@
+package coll
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"slices"
+)
+
+// allReduce chooses by length: short, all data is gathered; else each member reduces a share, in
+// mapped memory or as it arrives; between the two it goes up a tree and down another.
+func allReduce(o *op) error { return o.reduceTo(-1) }
+
+func reduceToRoot(o *op) error { return o.reduceTo(o.root) }
+
+// reduceTo reduces to a root; -1: to all.
+func (o *op) reduceTo(root int) error {
+	o.bind()
+	t, s, buf := o.t, &o.t.teams.shape, o.data.dst.mem
+	switch {
+	case len(buf) == 0:
+		return o.meet() // which finds mistakes
+	case t.n == 1:
+		return nil
+	case t.n == 2 && root < 0 && uint64(len(buf)) <= s.chunk && len(buf) <= s.short/2:
+		return o.reduceTwo(buf)
+	case t.n*len(buf) <= s.short:
+		return o.reduceGathered(root, buf)
+	case o.data.size > o.unit():
+		return o.reduceWhole(root)
+	}
+	near, err := o.nearby()
+	if err != nil {
+		return err
+	}
+	switch {
+	case near.all:
+		return o.reduceMapped(near, buf, root)
+	case near.mixed && len(buf) >= t.n*s.long && len(near.leaders)*s.long <= int(s.pane):
+		return o.reduceHosts(near, buf, root)
+	case len(buf) >= t.n*s.long:
+		return o.reduceShares(view{m: t.n, me: t.me}, buf, root)
+	}
+	return o.reduceTree(buf, root)
+}
+
+// unit is how long a message is at least that all ways of operations can carry.
+func (o *op) unit() int {
+	s := &o.t.teams.shape
+	return int(min(s.chunk, s.place, s.pane))
+}
+
+// whole is n bytes less what would be a part of an element.
+func (d *payload) whole(n uint64) int { return int(n) / d.size * d.size }
+
+// desk is memory of this member's alone.
+func (t *Team) desk() []byte {
+	s := &t.teams.shape
+	return t.mem[s.scratch : s.scratch+s.desk]
+}
+
+// fold sets dst to dst op src. dst is of members before those of src.
+func (o *op) fold(dst, src []byte) (err error) {
+	if len(dst) == 0 {
+		return nil
+	}
+	ended := false
+	defer func() {
+		if ended {
+			return
+		}
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+			return
+		}
+		o.t.fail(o.kind, o.number, errExited) // nobody gets an error from here
+	}()
+	o.data.fold.fold(dst, src)
+	ended = true
+	return nil
+}
+
+var errExited = errors.New("the function of a reduction ended its goroutine")
+
+// reduceTwo is reduceGathered of two members and one message each: what arrives is reduced where it
+// lies.
+func (o *op) reduceTwo(buf []byte) error {
+	o.mute = true
+	if err := o.send(0, buf); err != nil {
+		return err
+	}
+	other, err := o.receive(0)
+	if err != nil {
+		return err
+	}
+	other = other[:len(buf)]
+	if len(o.flights) > 0 { // of buf, which changes now
+		if err := o.settle(o.ctx); err != nil {
+			return err
+		}
+	}
+	if o.t.me == 0 {
+		err = o.fold(buf, other)
+	} else if err = o.fold(other, buf); err == nil {
+		copy(buf, other)
+	}
+	if err == nil {
+		err = o.consumed(0)
+	}
+	o.met()
+	return err
+}
+
+// reduceGathered has each member, or root, reduce the data of all, in the order of ranks.
+func (o *op) reduceGathered(root int, buf []byte) error {
+	t, n := o.t, len(buf)
+	all := t.desk()[:t.n*n]
+	from := t.me // blocks are those of the members before it
+	if root < 0 {
+		copy(all, buf)
+		if err := o.bruckEqual(all, n); err != nil {
+			return err
+		}
+	} else {
+		if err := o.gatherUp(all, buf); err != nil || t.me != root {
+			return err
+		}
+		from = root
+	}
+	if err := o.settle(o.ctx); err != nil {
+		return err
+	}
+	return o.reduceRanks(all, from, t.n, buf)
+}
+
+// reduceRanks reduces the blocks of the first members into buf. all has those of the members before
+// one, the nearest first, beginning with its own.
+func (o *op) reduceRanks(all []byte, from, members int, buf []byte) error {
+	n := len(buf)
+	at := func(rank int) []byte {
+		k := (from - rank + o.t.n) % o.t.n
+		return all[k*n : (k+1)*n]
+	}
+	acc := at(0)
+	for rank := 1; rank < members; rank++ {
+		if err := o.fold(acc, at(rank)); err != nil {
+			return err
+		}
+	}
+	copy(buf, acc)
+	return nil
+}
+
+// gatherUp collects blocks along a binomial tree whose root is 0 when members are counted down from
+// root: so each sends along a rail. A member's block is followed by those of the members before it.
+// all has room for them on every member.
+func (o *op) gatherUp(all, mine []byte) error {
+	t, n := o.t, len(mine)
+	v, low := t.mirrored(o.root)
+	copy(all, mine)
+	for r := range low {
+		if v+1<<r >= t.n {
+			break
+		}
+		child := min(1<<r, t.n-v-1<<r) * n
+		if err := o.exchange(r, nil, all[n<<r:n<<r+child]); err != nil {
+			return err
+		}
+	}
+	if v == 0 {
+		return nil
+	}
+	return o.exchange(low, all[:min(1<<low, t.n-v)*n], nil)
+}
+
+// mirrored is this member's number when they are counted down from root, and the rail to its parent
+// in a binomial tree, whose number lacks its lowest bit. The members below it are those before it.
+func (t *Team) mirrored(root int) (v, low int) {
+	v = (root - t.me + t.n) % t.n
+	return v, t.lowest(v)
+}
+
+// reduceWhole is for elements that fit no message: everything is gathered in memory of its own.
+func (o *op) reduceWhole(root int) error {
+	buf := o.data.dst.mem
+	return o.gatherWhole(buf, func(all []byte) error {
+		if root >= 0 && root != o.t.me {
+			return nil
+		}
+		return o.reduceRanks(all, o.t.me, o.t.n, buf)
+	})
+}
+
+// gatherWhole gives f the blocks of all members, this one's first and then those before it.
+func (o *op) gatherWhole(buf []byte, f func(all []byte) error) error {
+	t, n := o.t, len(buf)
+	if b := t.teams.env.Budget(); b != nil {
+		if err := b.Acquire(o.ctx, int64(t.n)*int64(n)); err != nil {
+			return err
+		}
+		defer b.Release(int64(t.n) * int64(n))
+	}
+	all := make([]byte, t.n*n)
+	copy(all, buf)
+	if err := o.bruckEqual(all, n); err != nil {
+		return errors.Join(err, o.land(context.WithoutCancel(o.ctx))) // they are read until then
+	}
+	if err := o.settle(o.ctx); err != nil {
+		return err
+	}
+	return f(all)
+}
+
+// reduceTree reduces message by message up a tree to the last member, below which ranks are in
+// order, and sends the result from there down a tree to all, or to root.
+func (o *op) reduceTree(buf []byte, root int) error {
+	unit := o.data.whole(uint64(o.unit()))
+	if root >= 0 {
+		return o.reduceTreeTo(buf, root, unit)
+	}
+	for c := range slices.Chunk(buf, unit) {
+		if err := o.up(c); err != nil {
+			return err
+		}
+	}
+	if err := o.settle(o.ctx); err != nil {
+		return err
+	}
+	for c := range slices.Chunk(buf, unit) {
+		if err := o.down(o.t.n-1, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reduceTreeTo leaves the buffers of others than root as they are.
+func (o *op) reduceTreeTo(buf []byte, root, unit int) error {
+	t := o.t
+	for c := range slices.Chunk(buf, unit) {
+		acc := t.desk()[:len(c)]
+		copy(acc, c)
+		if err := o.up(acc); err != nil {
+			return err
+		}
+		if err := o.carry(t.n-1, root, acc); err != nil {
+			return err
+		}
+		if t.me == root {
+			copy(c, acc)
+		}
+		if err := o.settle(o.ctx); err != nil { // acc is used again
+			return err
+		}
+	}
+	return nil
+}
+
+// up reduces a message to the last member.
+func (o *op) up(acc []byte) error {
+	t := o.t
+	v, low := t.mirrored(t.n - 1)
+	for r := 0; r < low && v+1<<r < t.n; r++ {
+		if err := o.foldBefore(r, acc); err != nil {
+			return err
+		}
+	}
+	if v == 0 {
+		return nil
+	}
+	return o.send(low, acc)
+}
+
+// foldBefore receives a message of members before those whose data acc has, and puts both together.
+func (o *op) foldBefore(rail int, acc []byte) error {
+	b, err := o.receive(rail)
+	if err != nil {
+		return err
+	}
+	b = b[:len(acc)]
+	if err := o.fold(b, acc); err != nil {
+		return err
+	}
+	copy(acc, b)
+	return o.consumed(rail)
+}
+
+// down sends a message from one member to all, down the tree of a broadcast.
+func (o *op) down(root int, c []byte) error {
+	t := o.t
+	me := (t.me - root + t.n) % t.n
+	low := t.lowest(me)
+	if me != 0 {
+		if err := o.take(low, c); err != nil {
+			return err
+		}
+	}
+	return o.pass(me, low, c)
+}
+
+// carry takes a message along rails from one member to another.
+func (o *op) carry(from, to int, c []byte) error {
+	t := o.t
+	d := (to - from + t.n) % t.n
+	for r := range t.rails {
+		if d>>r&1 == 0 {
+			continue
+		}
+		next := (from + 1<<r) % t.n
+		var err error
+		switch t.me {
+		case from:
+			err = o.send(r, c)
+		case next:
+			err = o.take(r, c)
+		}
+		if err != nil {
+			return err
+		}
+		from = next
+	}
+	return nil
+}
