@@ -26,7 +26,7 @@ func (c *Config) coll() coll.Config {
 }
 
 // collConfig is that of the teams.
-func (j *Job) collConfig() coll.Config {
+func collConfig(j *Job) coll.Config {
 	c := j.cfg.coll()
 	c.Learned = j.learned
 	c.Check = func() error {

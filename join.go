@@ -97,7 +97,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 	for _, n := range j.networks.all {
 		j.networks.copyMax = min(j.networks.copyMax, n.Limits().CopyMax)
 	}
-	if j.coll, err = coll.Open(view{j.Job}, j.collConfig()); err != nil {
+	if j.coll, err = coll.Open(view{j.Job}, collConfig(j.Job)); err != nil {
 		return err
 	}
 	if err := j.heaps.open(j.Job); err != nil {
