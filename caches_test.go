@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/internal/racetest"
 )
 
 // onCaches runs a job with caches on each network; each rank has a worker.
@@ -201,6 +202,9 @@ func TestWhatPassesTheCacheByIsOrdered(t *testing.T) {
 }
 
 func TestACachedGetAllocatesNothing(t *testing.T) {
+	if racetest.Enabled {
+		t.Skip("the race detector allocates; the other stages count")
+	}
 	onCaches(t, 2, Config{Handlers: am.NewTable()}, func(ctx context.Context, j *Job, w *Worker) error {
 		if j.Rank() == 0 {
 			p := At[uint64](1, 64)
