@@ -240,24 +240,29 @@ func (o *op) swap(to int, out []byte, from int, in []byte) error {
 }
 
 // comparePairs finds a message or a grant of a pair that belongs to another operation with this
-// one's number.
+// one's number, or to an earlier one, which has ended here without it.
 func (o *op) comparePairs() error {
 	t := o.t
 	if t.pairs == nil && t.n > 64 {
 		return nil // the time is not worth it
 	}
-	p := t.channels()
+	p, s := t.channels(), &t.teams.shape
 	for i := range t.n {
-		v := atomic.LoadUint64(word(t.mem, t.teams.shape.arrivals+8*uint64(i)))
-		if t.aheadOf(v, p.got[i]) > 0 && v>>16&numberBits == o.number&numberBits &&
-			(o.data == nil || v&(1<<32-1) != o.signWith(i, o.data.in(i))) {
+		v := atomic.LoadUint64(word(t.mem, s.arrivals+8*uint64(i)))
+		if t.aheadOf(v, p.got[i]) > 0 && o.begun(v) &&
+			(!o.numbers(v) || o.data == nil || v&(1<<32-1) != o.signWith(i, o.data.in(i))) {
 			return o.mismatch(i, Kind(v>>28&15))
 		}
-		v = atomic.LoadUint64(word(t.mem, t.teams.shape.grants+8*uint64(i)))
-		if t.aheadOf(v, p.used[i]) > 0 && v>>16&numberBits == o.number&numberBits &&
-			(o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {
+		v = atomic.LoadUint64(word(t.mem, s.grants+8*uint64(i)))
+		if t.aheadOf(v, p.used[i]) > 0 && o.begun(v) &&
+			(!o.numbers(v) || o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {
 			return o.mismatch(i, Kind(v>>28&15))
 		}
 	}
 	return nil
 }
+
+// numbers reports whether a word has this operation's number, and begun whether it has that or an
+// earlier one's.
+func (o *op) numbers(w uint64) bool { return w>>16&numberBits == o.number&numberBits }
+func (o *op) begun(w uint64) bool   { return (o.number-w>>16)&numberBits <= numberBits/2 }
