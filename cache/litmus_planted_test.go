@@ -62,7 +62,8 @@ var litmusFaults = []planted{
 	{name: "a closed cache goes on", litmus: []int{32}, edits: edits(in("cache.go", "\tcase c.closed:\n", "\tcase false:\n"))},
 }
 
-// TestLitmusTestsFindPlantedFaults has each litmus test fail once.
+// TestLitmusTestsFindPlantedFaults has each litmus test fail once. Without faults they pass in
+// TestLitmus.
 func TestLitmusTestsFindPlantedFaults(t *testing.T) {
 	for _, f := range litmusFaults {
 		var names, fails []string
@@ -70,7 +71,7 @@ func TestLitmusTestsFindPlantedFaults(t *testing.T) {
 		for _, n := range f.litmus {
 			names, fails = append(names, fmt.Sprintf("%02d", n)), append(fails, fmt.Sprintf(`--- FAIL: TestLitmus/%02d `, n))
 		}
-		faulttest.Suite{Package: "cache", Run: "^TestLitmus$/^(" + strings.Join(names, "|") + ")$", Tags: f.tags, Args: []string{"-seeds=32"}, Timeout: 2 * time.Minute}.Check(t,
+		faulttest.Suite{Package: "cache", Run: "^TestLitmus$/^(" + strings.Join(names, "|") + ")$", Tags: f.tags, Args: []string{"-seeds=32"}, Timeout: 2 * time.Minute, Known: f.tags == ""}.Check(t,
 			faulttest.Fault{Name: f.name, Edits: f.edits, Found: "(?s)" + strings.Join(fails, ".*")})
 	}
 }
