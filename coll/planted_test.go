@@ -15,7 +15,7 @@ func TestPlantedFaults(t *testing.T) {
 		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
 	}
 	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*|TestMismatchedData.*|TestADeathThatAPair.*|TestDataArrives.*)$",
-		Args: []string{"-collectives=15000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
+		Args: []string{"-collectives=40000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
 		faulttest.Fault{Name: "no generation",
 			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
 		faulttest.Fault{Name: "no generation in acknowledgements",
