@@ -55,7 +55,7 @@ func TestPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "counts are not compared",
 			Edits: edit("pairs_datapath.go", "return o.sign ^ mix(0, uint64(n))&0xffff", "return o.sign"), Found: "counts|expects|seed"},
 		faulttest.Fault{Name: "grants are not compared",
-			Edits: edit("pairs_datapath.go", "			(o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {", "			false {"), Found: "waits for a word|seed"},
+			Edits: edit("pairs_datapath.go", "			(!o.numbers(v) || o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {", "			false {"), Found: "waits for a word|seed"},
 		faulttest.Fault{Name: "a death that a pair finds is not told",
 			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
 		faulttest.Fault{Name: "a ring instead of a tree",
