@@ -17,7 +17,7 @@ import (
 func TestSegmentsOnHugePagesAreReadAndWrittenByAll(t *testing.T) {
 	const ranks = 3
 	fabrics(t, func(t *testing.T, cfg Config) {
-		reserveHugePages(t, 3*ranks)
+		reserveHugePages(t, 7*ranks)
 		cfg.HugePages = segment.Require
 		runLocal(t, ranks, cfg, func(ctx context.Context, j *Job) error {
 			if !j.seg.HugePages() {
