@@ -63,7 +63,7 @@ func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
 	o.tx.makeRequests(2*cfg.Sends + endpointQueue)
 	o.all = make([]message, len(o.tx.requests))
 	o.tx.owner, o.tx.depth, o.tx.every = o, endpointDepth, endpointSignal
-	o.tx.limit = int32(2*len(o.all) + endpointDepth) // any message has room beside all silent ones, see crowded
+	o.tx.limit = int32(2*len(o.all) + endpointDepth) // silent ones leave endpointDepth, see crowded
 	return o.tx.limit
 }
 
