@@ -349,6 +349,7 @@ func (a *acquirer) dropShares(p *peer) {
 	for c := a.shareless.First(); c != nil; {
 		next := c.waiting.Next()
 		if c.p == p && p.connected {
+			c.share = 0 // of a request before it, if it queued behind others at once
 			a.passOn(c)
 		}
 		c = next

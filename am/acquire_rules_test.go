@@ -63,6 +63,45 @@ func TestAClaimReturnsItsOwnShareOnly(t *testing.T) {
 	}
 }
 
+// A claim that queues at once, behind others, may have a share of the request before it noted.
+func TestAClaimThatQueuedForgetsItsOldShare(t *testing.T) {
+	f := &pools{replies: 9, buffers: 9, credits: [2]int{9, 9}}
+	a := acquirer{from: f, places: 9, shares: 1, prepares: 1}
+	A, B, C := &peer{}, &peer{rank: 1}, &peer{}
+	a.connect(A)
+	a.disconnect(A)
+	claimOf := func(p *peer) *claim {
+		w := &waiter{}
+		w.claim = claim{p: p, needs: needsSend, w: w}
+		return &w.claim
+	}
+	c := claimOf(A)
+	if !a.acquire(c) {
+		t.Fatal("something is missing")
+	}
+	a.connect(A) // sent; the waiter is recycled for a request to B
+	if !a.acquire(claimOf(C)) || a.acquire(claimOf(C)) {
+		t.Fatal("not one request to C waits")
+	}
+	c.p, c.next, c.needs = B, 0, needsSend
+	if a.acquire(c) {
+		t.Fatal("it does not wait behind the other")
+	}
+	a.connect(B)
+	if c.next != acquired {
+		t.Fatal("something is missing")
+	}
+	a.disconnect(B)
+	a.connect(C)
+	if o := claimOf(B); !a.acquire(o) {
+		t.Fatal("something is missing")
+	}
+	a.abandon(c)
+	if a.shared != 1 {
+		t.Errorf("shared %d, want 1: one message without a connection", a.shared)
+	}
+}
+
 // woken counts what ends a sleep in the network.
 type woken struct {
 	*scripted

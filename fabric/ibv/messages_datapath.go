@@ -63,7 +63,7 @@ func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
 	o.tx.makeRequests(2*cfg.Sends + endpointQueue)
 	o.all = make([]message, len(o.tx.requests))
 	o.tx.owner, o.tx.depth, o.tx.every = o, endpointDepth, endpointSignal
-	o.tx.limit = int32(2*len(o.all) + endpointDepth) // any message has room beside all silent ones
+	o.tx.limit = int32(2*len(o.all) + endpointDepth) // silent ones leave endpointDepth, see crowded
 	return o.tx.limit
 }
 
@@ -95,7 +95,7 @@ func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
 		w.Flags = verbs.Solicited
 	}
 	tx.chain.CopyInline(slot, data)
-	if tx.sign(q, w, c.holding || m.wrs == endpointSignal) {
+	if tx.sign(q, w, c.holding || m.wrs == endpointSignal || o.crowded()) {
 		c.holding = false
 	}
 	c.closing = false
@@ -113,6 +113,10 @@ func (o *messages) sent(c *conn) {
 func (o *messages) full(c *conn) bool {
 	return c != nil && c.q.flight.n+int32(c.joined)+c.waiting.n >= endpointQueue || o.tx.unused == 0
 }
+
+// crowded reports that work requests leave no room for the largest message: silent ones, which may
+// keep theirs for ever, stay below.
+func (o *messages) crowded() bool { return o.tx.out+endpointDepth > o.tx.limit }
 
 // enqueue puts a message at the end of a connection's queue. It is not full.
 func (o *messages) enqueue(c *conn, m message) {
@@ -218,7 +222,7 @@ func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
 	c.holding = c.holding || m.buf != none
 	// Perhaps nothing is sent to this peer again: the last message of several frees their buffers.
 	last := c.holding && c.waiting.n == 0
-	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last || m.buf != none && o.bufs.scarce()) {
+	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last || m.buf != none && o.bufs.scarce() || o.crowded()) {
 		c.holding = false
 	}
 }

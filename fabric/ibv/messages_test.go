@@ -442,3 +442,24 @@ func TestTheLargestWriteFollowsSilentMessages(t *testing.T) {
 		m.work(func(o *end) (bool, error) { return len(o.cookies) == 0 && o.delivered(), nil })
 	}
 }
+
+// Messages that share requests are more than requests: together those at several ranks must leave
+// room for the largest write to another.
+func TestTheLargestWriteFollowsSharedRequests(t *testing.T) {
+	m := newMessageRig(t, 5, Config{Messages: MessageConfig{Keepalive: -1}}, fabric.EndpointConfig{Slots: 128, SlotSize: 512, Sends: 4})
+	m.connectAll()
+	o := m.ends[0]
+	m.nets[0].piece = 64
+	for peer := 1; peer < 4; peer++ {
+		for run := range endpointSignal - 1 {
+			o.sendShort(peer, endpointSignal-1, fabric.SendFlag(run%2)*fabric.Urgent)
+		}
+	}
+	b, err := o.p.Reserve(0)
+	m.must("reserve", err)
+	o.sent[4]++
+	fillMessage(b.Data[:8], 0, 4, o.sent[4])
+	o.cookies[7] = 4
+	m.must("send", o.p.Send(4, b, 8, &fabric.Write{Src: m.segs[0][:64*(endpointDepth-1)]}, 7, 0))
+	m.work(func(o *end) (bool, error) { return len(o.cookies) == 0 && o.delivered(), nil })
+}
