@@ -76,9 +76,12 @@ func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], erro
 }
 
 // AllAlloc is GlobalAlloc that all ranks call together with the same arguments: all get the same
-// pointer, or the same error, and may use the memory at once. One broadcast.
+// pointer, or the same error, and may use the memory at once. One broadcast. A rank whose caches
+// could not be released has that error too, beside the pointer: see [Job.Barrier].
 func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
-	return allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
+	lost := releaseIdle(ctx, j)
+	p, err := allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
+	return p, withLost(lost, err)
 }
 
 func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
@@ -103,41 +106,43 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 // Errors: a *FreeError, after which nothing has changed; a *PeerDownError of the owner; that of
 // ctx.
 func Free[T any](ctx context.Context, j *Job, p Ptr[T]) error {
-	return freeBy(ctx, j, "free", (*heap.Heap).Free, p)
+	return withLost(freeBy(ctx, j, "free", false, (*heap.Heap).Free, p))
 }
 
 // FreeAsync is Free that does not wait for the owner: the memory may not be there yet for what this
 // rank allocates next. An owner that cannot free the block counts it (HeapStats) and logs it. It
 // waits for a credit, as a post does.
 func FreeAsync[T any](ctx context.Context, j *Job, p Ptr[T]) error {
-	return freeBy(ctx, j, "free", (*heap.Heap).FreeAsync, p)
+	return withLost(freeBy(ctx, j, "free", false, (*heap.Heap).FreeAsync, p))
 }
 
 // AllFree frees a block when all ranks have called it with the same pointer; until then all may use
 // it. All get the same error. One all-gather and one broadcast.
 func AllFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
-	return freeBy(ctx, j, "all free", (*heap.Heap).AllFree, p)
+	return withLost(freeBy(ctx, j, "all free", true, (*heap.Heap).AllFree, p))
 }
 
-func freeBy[T any](ctx context.Context, j *Job, op string, free func(*heap.Heap, context.Context, heap.Ptr) error, p Ptr[T]) error {
+// freeBy frees a block. All: the other ranks wait for this one. Lost is the error of what was
+// released before; the block may be free all the same.
+func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*heap.Heap, context.Context, heap.Ptr) error, p Ptr[T]) (lost, err error) {
 	h, err := heapOf(j, op)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var q heap.Ptr
 	switch {
 	case p.IsNull():
 	case p.Rank() < 0 || p.Rank() >= j.size:
-		return &RankError{Op: op, Rank: p.Rank(), Size: j.size}
+		return nil, &RankError{Op: op, Rank: p.Rank(), Size: j.size}
 	default: // an offset in front of the heaps wraps round, and so lies outside of them
 		q = heap.At(p.Rank(), p.off-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
-	lost := releaseIdle(ctx, j)
-	if errors.Is(lost, ErrConcurrent) && op != "all free" { // which others wait in
-		return lost
+	lost = releaseIdle(ctx, j)
+	if errors.Is(lost, ErrConcurrent) && !all {
+		return nil, lost
 	}
-	return withLost(lost, j.heaps.inSegment(free(h, ctx, q)))
+	return lost, inSegment(free(h, ctx, q), j.heaps.base)
 }
 
 // SymmetricAlloc takes memory for n elements at the same offset at all ranks, without a message:
@@ -175,7 +180,12 @@ func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	if p.Rank() != j.rank {
 		return fmt.Errorf("conduit: %s: %v is not of this rank, %d: each rank frees its own", op, p, j.rank)
 	}
-	return s.Free(ctx, p.off-j.heaps.Static)
+	// An offset in front of the heap wraps round, and so lies outside; none is that of no block.
+	err = inSegment(s.Free(ctx, min(p.off-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
+	if e := (*FreeError)(nil); errors.As(err, &e) {
+		e.Ptr = heap.At(p.Rank(), p.off)
+	}
+	return err
 }
 
 func symmetricOf(j *Job, op string) (*heap.Symmetric, error) {
@@ -195,7 +205,8 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Verify(ctx)
+	lost := releaseIdle(ctx, j)
+	return withLost(lost, s.Verify(ctx))
 }
 
 // Slice is n elements of this rank's own segment from p on, without a copy. It lies outside the Go

@@ -64,8 +64,15 @@ type Array[T any] struct {
 // all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it
 // takes as much at each rank as the rank with most elements has, but that of rank 0 only takes none
 // of other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
-// *MismatchError.
+// *MismatchError. A rank whose caches could not be released has that error beside the array: see
+// [Job.Barrier].
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
+	lost := releaseIdle(ctx, j)
+	a, err := newArray[T](ctx, j, n, how)
+	return a, withLost(lost, err)
+}
+
+func newArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
 	const op = "new array"
 	h, err := heapOf(j, op)
 	if err != nil {
@@ -75,7 +82,7 @@ func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Arr
 	mine := binary.LittleEndian.AppendUint64(nil, uint64(n))
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(how))
 	mine = append(mine, elem.String()...)
-	all, err := j.AllGather(ctx, mine)
+	all, err := heapTeam{j}.AllGather(ctx, mine)
 	if err != nil {
 		return nil, fmt.Errorf("conduit: %s: %w", op, err)
 	}
@@ -124,11 +131,11 @@ func (a *Array[T]) Close(ctx context.Context) error {
 		a.closed = true
 		return nil
 	}
-	if err := freeBy(ctx, a.job, "close of an array", (*heap.Heap).AllFree, a.block); err != nil {
-		return err
+	lost, err := freeBy(ctx, a.job, "close of an array", true, (*heap.Heap).AllFree, a.block)
+	if err == nil {
+		a.closed, a.n = true, 0
 	}
-	a.closed, a.n = true, 0
-	return nil
+	return withLost(lost, err)
 }
 
 // Len is the number of elements; 0 once the array is closed.

@@ -117,13 +117,13 @@ func (h *heaps) open(j *Job) (err error) {
 	if h.Symmetric > 0 {
 		c := cfg
 		c.Mem = mem[h.Static:h.base:h.base]
-		if h.symmetric, err = heap.NewSymmetric(view{j}, j, c); err != nil {
+		if h.symmetric, err = heap.NewSymmetric(view{j}, heapTeam{j}, c); err != nil {
 			return err
 		}
 	}
 	if h.Heap > 0 {
 		cfg.Mem = mem[h.base:h.End():h.End()]
-		if err := h.shared.Open(view{j}, j, cfg); err != nil {
+		if err := h.shared.Open(view{j}, heapTeam{j}, cfg); err != nil {
 			return err
 		}
 	}
@@ -176,18 +176,32 @@ func (j *Job) DumpHeap(w io.Writer) error {
 	return h.Dump(w)
 }
 
-// inSegment has an error count offsets from the begin of the user's region, as a Ptr does.
-func (h *heaps) inSegment(err error) error {
+// inSegment has an error of the memory from base on count offsets from the begin of the user's
+// region, as a Ptr does.
+func inSegment(err error, base uint64) error {
 	var e *FreeError
 	if errors.As(err, &e) {
-		e.Ptr, e.Block = h.shifted(e.Ptr), h.shifted(e.Block)
+		e.Ptr, e.Block = shifted(e.Ptr, base), shifted(e.Block, base)
 	}
 	return err
 }
 
-func (h *heaps) shifted(p heap.Ptr) heap.Ptr {
+func shifted(p heap.Ptr, base uint64) heap.Ptr {
 	if p.IsNull() {
 		return p
 	}
-	return heap.At(p.Rank(), p.Offset()+h.base)
+	return heap.At(p.Rank(), p.Offset()+base)
+}
+
+// heapTeam is the team of all ranks for the heaps. It releases no worker: what cannot be released
+// must not end an operation of several steps between two of them. Who calls the heaps releases.
+type heapTeam struct{ j *Job }
+
+func (t heapTeam) Broadcast(ctx context.Context, root int, buf []byte) error {
+	return t.j.collective(t.j.Team().Broadcast(ctx, root, buf))
+}
+
+func (t heapTeam) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	all, err := t.j.Team().AllGather(ctx, mine)
+	return all, t.j.collective(err)
 }

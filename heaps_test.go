@@ -573,3 +573,23 @@ func BenchmarkAllocFree(b *testing.B) {
 		b.Error(err)
 	}
 }
+
+// An error names the pointer that was given, also in front of the heap.
+func TestSymmetricFreeNamesItsPointer(t *testing.T) {
+	table := NewSharedTable()
+	SharedIn[uint64](table, "a", 100, Cyclic)
+	onFabrics(t, 2, Config{SymmetricSize: 8192, Shared: table}, func(ctx context.Context, j *Job) error {
+		p, err := SymmetricAlloc[uint64](ctx, j, 8)
+		if err != nil {
+			return err
+		}
+		static := j.Info().Shared.Static
+		for _, off := range []uint64{p.Offset() + 16, p.Offset() + 4096, 0, static - 1, static + 8192, ^uint64(0)} {
+			err := SymmetricFree(ctx, j, At[uint64](j.Rank(), off))
+			if e := (*FreeError)(nil); !errors.As(err, &e) || e.Ptr.Offset() != off || e.Ptr.Rank() != j.Rank() {
+				return fmt.Errorf("free of offset %#x: %v", off, err)
+			}
+		}
+		return SymmetricFree(ctx, j, p)
+	})
+}

@@ -3,6 +3,8 @@ package heap
 import (
 	"errors"
 	"fmt"
+
+	"github.com/ibconduit/conduit/segment/alloc"
 )
 
 // ErrNoSharedMemory is wrapped by a *NoMemoryError.
@@ -89,6 +91,20 @@ func (e *FreeError) Error() string {
 }
 
 func (e *FreeError) Unwrap() error { return ErrBadFree }
+
+// whyNotFree is an allocator's error of the block at p.
+func whyNotFree(p Ptr, err error) *FreeError {
+	why := &FreeError{Ptr: p, Reason: NotInUse}
+	if below := (*alloc.FreeError)(nil); errors.As(err, &below) {
+		switch {
+		case below.Inner:
+			why.Reason, why.Block = Interior, At(p.Rank(), below.Block)
+		case below.Out:
+			why.Reason = Outside
+		}
+	}
+	return why
+}
 
 // MismatchError says that the ranks called one operation of all with different arguments.
 type MismatchError struct {

@@ -428,11 +428,7 @@ func (h *Heap) freeHere(off uint64, own bool) error {
 	case !inside:
 		err = &FreeError{Ptr: p, Reason: Outside}
 	case err != nil:
-		why := &FreeError{Ptr: p, Reason: NotInUse}
-		if below := (*alloc.FreeError)(nil); errors.As(err, &below) && below.Inner {
-			why.Reason, why.Block = Interior, At(h.rank, below.Block)
-		}
-		err = why
+		err = whyNotFree(p, err)
 	}
 	if err != nil {
 		h.count.badFrees.Add(1)

@@ -40,7 +40,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "the range includes its end", Found: "the end of the local heap|free of 0:",
 			Edits: edit("heap.go", "inside := off < h.length", "inside := off <= h.length")},
 		faulttest.Fault{Name: "wrong frees are ignored", Found: "twice",
-			Edits: edit("heap.go", "		err = why\n", "		err = nil\n")},
+			Edits: edit("heap.go", "		err = whyNotFree(p, err)\n", "		err = nil\n")},
 		faulttest.Fault{Name: "a block that nobody waits for is lost", Found: "163840 bytes",
 			Edits: edit("heap.go", "if p != nil {\n		h.env", "if false {\n		h.env")},
 		faulttest.Fault{Name: "AllFree does not wait", Found: "freed before the last|in use: <nil>",

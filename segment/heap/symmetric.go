@@ -69,7 +69,8 @@ func (s *Symmetric) Alloc(ctx context.Context, n, align uint64) (off uint64, err
 	return off, nil
 }
 
-// Free gives a block back at this rank, as all ranks do. NoBlock is nothing. Errors: a *FreeError.
+// Free gives a block back at this rank, as all ranks do. NoBlock is nothing. Errors: a *FreeError,
+// whose offsets are those of the memory divided.
 func (s *Symmetric) Free(ctx context.Context, off uint64) error {
 	if err := s.enter(ctx, "symmetric free", off, 1); err != nil || off == NoBlock {
 		return err
@@ -77,7 +78,7 @@ func (s *Symmetric) Free(ctx context.Context, off uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, err := s.alloc.Free(off); err != nil {
-		return &FreeError{Ptr: At(s.env.Rank(), off), Reason: NotInUse}
+		return whyNotFree(At(s.env.Rank(), off), err)
 	}
 	return nil
 }

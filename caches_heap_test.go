@@ -1,0 +1,94 @@
+package conduit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/am"
+)
+
+// A rank with a busy worker is told so, and takes part all the same: the others wait for it, and
+// have what it has.
+func TestABusyWorkerKeepsNobodyFromSharedMemory(t *testing.T) {
+	for busy := range 2 {
+		t.Run(fmt.Sprintf("rank %d", busy), func(t *testing.T) {
+			cfg := withHeap(64)
+			cfg.SymmetricSize = 4096
+			onCaches(t, 2, cfg, func(ctx context.Context, j *Job, w *Worker) error {
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				other := 1 - j.Rank()
+				own, err := Alloc[uint64](ctx, j, 1)
+				if err != nil {
+					return err
+				}
+				var a *Array[uint64]
+				var p Ptr[uint64]
+				for _, step := range []struct {
+					name string
+					do   func() error
+				}{
+					{"AllAlloc", func() (err error) { p, err = AllAlloc[uint64](ctx, j, 4, 8); return err }},
+					{"NewArray", func() (err error) { a, err = NewArray[uint64](ctx, j, 100, Cyclic); return err }},
+					{"Close", func() error { return a.Close(ctx) }},
+					{"AllFree", func() error { return AllFree(ctx, j, p) }},
+					{"VerifySymmetric", func() error { return j.VerifySymmetric(ctx) }},
+				} {
+					if err := Put(w, At[uint64](other, own.Offset()), 1); err != nil {
+						return err
+					}
+					var err error
+					if j.Rank() == busy {
+						w.fences.hold() // as a call on another goroutine does
+						err = step.do()
+						w.fences.letGo()
+						if !errors.Is(err, ErrConcurrent) {
+							return fmt.Errorf("%s with a busy worker: %w", step.name, cmp.Or(err, errors.New("no error")))
+						}
+					} else if err = step.do(); err != nil {
+						return fmt.Errorf("%s, rank %d has a busy worker: %w", step.name, busy, err)
+					}
+					if p.IsNull() {
+						return fmt.Errorf("%s: rank %d has no block", step.name, j.Rank())
+					}
+					if err := errors.Join(w.Flush(ctx), j.Barrier(ctx)); err != nil {
+						return fmt.Errorf("after %s: %w", step.name, err)
+					}
+					if s := j.HeapStats(); step.name == "AllAlloc" && j.Rank() == 0 && s.Global.Blocks != 1 {
+						return fmt.Errorf("all ranks have a block, and %d are in use", s.Global.Blocks)
+					} else if step.name == "AllFree" && j.Rank() == 0 && s.Global.Blocks != 0 {
+						return fmt.Errorf("%d blocks are in use after all were freed", s.Global.Blocks)
+					}
+				}
+				if err := a.Close(ctx); err == nil {
+					return errors.New("an array was closed twice")
+				}
+				return j.Barrier(ctx)
+			})
+		})
+	}
+}
+
+// Elements of no bytes, and places at the very end of a segment.
+func TestACacheGathersNothingAtTheEnd(t *testing.T) {
+	onCaches(t, 2, Config{Handlers: am.NewTable()}, func(ctx context.Context, j *Job, w *Worker) error {
+		other := 1 - j.Rank()
+		end := uint64(len(j.Segment()))
+		for _, off := range []uint64{0, end - 1, end} {
+			p := At[struct{}](other, off)
+			mem := make([]struct{}, 3)
+			if err := errors.Join(GetIndexed(w, mem, p, []int{0, 1, 2}), GetStrided(w, mem, p, 1, 1), GetSlice(w, mem, p),
+				PutIndexed(w, p, []int{0, 1, 2}, mem), Copy(w, p, p, 3)); err != nil {
+				return fmt.Errorf("at %d: %w", off, err)
+			}
+		}
+		if err := GetIndexed(w, make([]byte, 1), Ptr[byte]{}, []int{0}); !errors.Is(err, ErrNullPtr) {
+			return fmt.Errorf("of null: %v", err)
+		}
+		return j.Barrier(ctx)
+	})
+}
