@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/coll"
 )
 
 // onCaches runs a job with caches on each network; each rank has a worker.
@@ -73,6 +74,16 @@ func TestFencesReachTheCache(t *testing.T) {
 	for name, meet := range map[string]func(ctx context.Context, j *Job, w *Worker) error{
 		"worker's barrier": func(ctx context.Context, _ *Job, w *Worker) error { return w.Barrier(ctx) },
 		"job's barrier":    func(ctx context.Context, j *Job, _ *Worker) error { return j.Barrier(ctx) },
+		"all-reduce": func(ctx context.Context, j *Job, _ *Worker) error {
+			return AllReduce(ctx, j, make([]int, 1), coll.Sum)
+		},
+		"all-reduce of a value": func(ctx context.Context, j *Job, _ *Worker) error {
+			_, err := AllReduceValue(ctx, j, 1, coll.Sum)
+			return err
+		},
+		"all-to-all": func(ctx context.Context, j *Job, _ *Worker) error {
+			return AllToAll(ctx, j, make([]int, j.Size()), make([]int, j.Size()))
+		},
 		"fence": func(ctx context.Context, j *Job, w *Worker) error {
 			return errors.Join(w.Fence(ctx), j.Team().Barrier(ctx))
 		},

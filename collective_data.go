@@ -13,8 +13,9 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 	if !pointerFree[T]() {
 		return v, typeError[T]()
 	}
+	lost := releaseIdle(ctx, j)
 	err := j.collective(coll.AllReduce(ctx, j.Team(), unsafe.Slice(&v, 1), op))
-	return v, err
+	return v, withLost(lost, err)
 }
 
 // AllReduce replaces every rank's buf by the ranks' buffers reduced with op, element by element:
@@ -25,7 +26,8 @@ func AllReduce[T any](ctx context.Context, j *Job, buf []T, op func(dst, src []T
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	return j.collective(coll.AllReduce(ctx, j.Team(), buf, op))
+	lost := releaseIdle(ctx, j)
+	return withLost(lost, j.collective(coll.AllReduce(ctx, j.Team(), buf, op)))
 }
 
 // AllToAll gives rank i block i of every rank's src: coll.AllToAll on the team of all ranks.
@@ -33,5 +35,6 @@ func AllToAll[T any](ctx context.Context, j *Job, dst, src []T) error {
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	return j.collective(coll.AllToAll(ctx, j.Team(), dst, src))
+	lost := releaseIdle(ctx, j)
+	return withLost(lost, j.collective(coll.AllToAll(ctx, j.Team(), dst, src)))
 }

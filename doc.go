@@ -97,6 +97,7 @@
 //	Worker.Acquire                                     -        acquire
 //	Worker.Fence                                       release  acquire
 //	Job.Barrier, Broadcast, AllGather, Free, AllFree   release  acquire (see below)
+//	AllReduce, AllReduceValue, AllToAll of a Job       release  acquire (see below)
 //	Worker.WaitUntil                                   release  acquire
 //	Worker.Barrier, Broadcast, AllGather               release  acquire
 //	an atomic that returns a value                     release  acquire

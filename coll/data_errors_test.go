@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -207,4 +208,32 @@ func TestAPanicBreaksTheTeam(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A function that ends its goroutine, as testing.T.Fatal does, leaves nobody waiting.
+func TestAFunctionThatExitsEndsAPending(t *testing.T) {
+	for _, length := range []int{1, 3000} {
+		onSHM(t, 2, small, func(ctx context.Context, e env.Env, all *coll.Team) error {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			p := coll.StartAllReduce(ctx, all, make([]int, length), func(dst, src []int) { runtime.Goexit() })
+			if err := p.Wait(ctx); !errors.Is(err, coll.ErrBroken) || ctx.Err() != nil {
+				return fmt.Errorf("got %w, want the error of a broken team", err)
+			}
+			return nil
+		})
+	}
+}
+
+// Elements without bytes are counted like others.
+func TestElementsWithoutBytesAreCounted(t *testing.T) {
+	onSim(t, sim.Config{Ranks: 3, Seed: 1}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		type none = struct{}
+		me, counts := all.Rank(), []int{2, 0, 1}
+		return errors.Join(
+			coll.ScatterV(ctx, all, 1, make([]none, counts[me]), make([]none, 3), counts),
+			coll.GatherV(ctx, all, 2, make([]none, 3), counts, make([]none, counts[me])),
+			coll.AllToAllV(ctx, all, make([]none, 3), []int{1, 1, 1}, make([]none, 3), []int{1, 1, 1}),
+			coll.AllReduce(ctx, all, make([]none, 3), func(dst, src []none) {}))
+	})
 }

@@ -245,9 +245,9 @@ func rooted[T any](on On, k Kind, root int, dst []T, dstCounts []int, src []T, s
 	t, _ := on.on()
 	d.dst.mem, d.src.mem = bytesOf(dst), bytesOf(src)
 	d.varies = dstCounts != nil || srcCounts != nil
-	all, one, counts, name, kept := &d.src, &d.dst, srcCounts, "src", &d.srcAt
+	all, one, counts, length, name, kept := &d.src, &d.dst, srcCounts, len(src), "src", &d.srcAt
 	if k == KindGather {
-		all, one, counts, name, kept = &d.dst, &d.src, dstCounts, "dst", &d.dstAt
+		all, one, counts, length, name, kept = &d.dst, &d.src, dstCounts, len(dst), "dst", &d.dstAt
 	}
 	each, whole := len(one.mem), len(all.mem)
 	if !d.varies {
@@ -258,7 +258,7 @@ func rooted[T any](on On, k Kind, root int, dst []T, dstCounts []int, src []T, s
 		*all = blocks{}
 		return d, nil
 	case d.varies:
-		if all.at, err = d.place(k, name, t.n, counts, whole/max(1, d.size), kept); err == nil && len(all.of(root)) != each {
+		if all.at, err = d.place(k, name, t.n, counts, length, kept); err == nil && len(all.of(root)) != each {
 			err = fmt.Errorf("coll: %v: root, %d, has a block of %d bytes for itself, and memory for %d", k, root, len(all.of(root)), each)
 		}
 	case each*t.n != whole:

@@ -57,7 +57,16 @@ func (p *Pending) start(t *Team, ctx context.Context, c *call) *Pending {
 			return
 		}
 		defer t.turns.unlock()
-		p.end(c, t.perform(ctx, c))
+		var err error
+		ended := false
+		defer func() {
+			if !ended { // the program's function has ended the goroutine
+				err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, 0, errExited))
+			}
+			p.end(c, err)
+		}()
+		err = t.perform(ctx, c)
+		ended = true
 	})
 	return p
 }

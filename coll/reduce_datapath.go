@@ -74,6 +74,7 @@ func (o *op) fold(dst, src []byte) (err error) {
 			return
 		}
 		o.t.fail(o.kind, o.number, errExited) // nobody gets an error from here
+		_ = o.land(context.WithoutCancel(o.ctx))
 	}()
 	o.data.fold.fold(dst, src)
 	ended = true
