@@ -195,10 +195,31 @@ const (
 //
 // A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
+	if w.fences != nil {
+		return waitFenced(ctx, w, off, c, value)
+	}
+	if err := w.enter("wait-until"); err != nil {
+		return err
+	}
+	defer w.guard.Exit() // there are no fences, of which exit lets go
+	return w.waitWord(ctx, off, c, value)
+}
+
+// waitFenced is WaitUntil with fences: the rank waited for may need what the worker wrote.
+func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err
 	}
 	defer w.exit()
+	if err := w.fences.release(ctx); err != nil {
+		return err
+	}
+	defer w.fences.acquire()
+	return w.waitWord(ctx, off, c, value)
+}
+
+// waitWord is WaitUntil inside a call of the worker, without fences.
+func (w *Worker) waitWord(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
 	}
@@ -207,23 +228,6 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		return err
 	}
 	word := (*uint64)(unsafe.Pointer(&seg[off]))
-	if w.fences == nil {
-		return w.waitWord(ctx, word, c, value)
-	}
-	return waitFenced(ctx, w, word, c, value)
-}
-
-// waitFenced is waitWord with fences: the rank waited for may need what the worker wrote.
-func waitFenced(ctx context.Context, w *Worker, word *uint64, c Cond, value uint64) error {
-	if err := w.fences.release(ctx); err != nil {
-		return err
-	}
-	defer w.fences.acquire()
-	return w.waitWord(ctx, word, c, value)
-}
-
-// waitWord is WaitUntil without fences.
-func (w *Worker) waitWord(ctx context.Context, word *uint64, c Cond, value uint64) error {
 	if c.Holds(atomic.LoadUint64(word), value) {
 		return nil
 	}
