@@ -7,6 +7,7 @@ import (
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 )
 
@@ -28,6 +29,12 @@ func allToAllRank(ctx context.Context, r *Rank) (_ any, err error) {
 	var p AllToAllParams
 	if err := r.Params(&p); err != nil {
 		return nil, errors.Join(err, r.Boot.Close())
+	}
+	// Ranks that are not on one core, where there are enough.
+	if cpus, err := machine.Allowed(); err == nil && r.Boot.Size() <= len(cpus) {
+		if err := machine.Pin(cpus[r.Boot.Rank():][:1]); err != nil {
+			return nil, errors.Join(err, r.Boot.Close())
+		}
 	}
 	largest := slices.Max(p.Sizes)
 	sides := bench.AllToAllSides(r.Boot.Size(), largest)
