@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
@@ -131,17 +131,21 @@ func (p JacobiParams) Sizes() (JacobiSizes, error) {
 //
 // The result is known for each cell: what begins as a plane wave stays one, and shrinks.
 type Jacobi struct {
-	p     JacobiParams
-	cubes cubes
-	me    int
-	wave  wave
-	own   *pagepool.Pool // the persistent arrays, and what is packed
-	cells [][2][]float32 // of each cube, by the parity of the iteration
-	job   *conduit.Job
-	w     *conduit.Worker
-	ctx   context.Context
-	life  context.Context // of what other ranks ask for, also before Run
-	end   context.CancelFunc
+	// Counting is called when the iterations that count begin. nil: not.
+	Counting func()
+
+	p      JacobiParams
+	cubes  cubes
+	me     int
+	wave   wave
+	free   []func()       // of arrays and buffers
+	packed int64          // bytes of faces that were packed, the most at once
+	cells  [][2][]float32 // of each cube, by the parity of the iteration
+	job    *conduit.Job
+	w      *conduit.Worker
+	ctx    context.Context
+	life   context.Context // of what other ranks ask for, also before Run
+	end    context.CancelFunc
 
 	mu      sync.Mutex
 	served  uint64
@@ -177,7 +181,7 @@ func NewJacobi(p JacobiParams, ranks int) (*Jacobi, error) {
 		return nil, err
 	}
 	g := cubes{b: p.Edge, w: p.Width, nx: p.Cubes, ranks: ranks}
-	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), own: pagepool.New(), later: map[faceKey][]*conduit.FetchRequest{}, all: make(chan struct{}, 1)}
+	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), later: map[faceKey][]*conduit.FetchRequest{}, all: make(chan struct{}, 1)}
 	// As many requests as there can be: whoever asks is not held up.
 	j.asked = make(chan *conduit.FetchRequest, sides*g.local()*2)
 	j.ready = slices.Repeat([]int{-1}, g.local())
@@ -219,7 +223,9 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, 
 		stop()
 		j.end()
 		serving.Wait()
-		err = errors.Join(err, j.own.Close())
+		for _, free := range j.free {
+			free()
+		}
 	}()
 	if res.Sizes, err = j.p.Sizes(); err != nil {
 		return res, err
@@ -228,12 +234,14 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, 
 		return res, err
 	}
 	if j.p.Arm != JacobiNormal {
-		for range packers {
-			buf, err := j.take1()
-			if err != nil {
-				return res, err
-			}
-			serving.Go(func() { j.serve(buf) })
+		face := j.p.faceBytes()
+		buf, err := j.memory(packers * face)
+		if err != nil {
+			return res, err
+		}
+		j.packed = packers * face
+		for i := range int64(packers) {
+			serving.Go(func() { j.serve(floats(buf[i*face:])[:j.cubes.face()]) })
 		}
 	}
 	done := 0
@@ -249,6 +257,9 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, 
 	}
 	if err := w.Barrier(ctx); err != nil {
 		return res, err
+	}
+	if j.Counting != nil {
+		j.Counting()
 	}
 	probe := pressure.New()
 	first := probe.Read().MajorFaults
@@ -272,7 +283,7 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, 
 		res.Faults = -1
 	}
 	res.Ghosts = j.job.Budget().MemoryStats().MemoryPeak
-	res.Peak = res.Ghosts + int64(j.own.Stats().Peak) - res.Sizes.Persistent
+	res.Peak = res.Ghosts + j.packed
 	return res, j.verify(done)
 }
 
@@ -311,11 +322,11 @@ func (j *Jacobi) fill() error {
 	for l := range j.cubes.local() {
 		var c [2][]float32
 		for i := range c {
-			b, err := j.own.Take(uint64(4*n), math.MaxUint64)
+			b, err := j.memory(int64(4 * n))
 			if err != nil {
 				return err
 			}
-			c[i] = floats(b)[:n]
+			c[i] = floats(b)
 		}
 		j.cells = append(j.cells, c)
 		_ = j.cubes.each(j.me, l, 0, j.wave, func(at int, row []float32) error {
@@ -336,13 +347,15 @@ func bytesOfCells(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
 }
 
-// take1 is memory for a face.
-func (j *Jacobi) take1() ([]float32, error) {
-	b, err := j.own.Take(uint64(j.p.faceBytes()), math.MaxUint64)
-	if err != nil {
-		return nil, err
+// memory is of the rank's own until the end of the run. It gets its pages by page faults, which the
+// kernel swaps better than those of a pool, that are there at once: with Linux 6.18 it ends the
+// process instead, in a group of version 1.
+func (j *Jacobi) memory(n int64) ([]byte, error) {
+	b, free, err := offheap.Map(int(n))
+	if err == nil {
+		j.free = append(j.free, free)
 	}
-	return floats(b)[:j.cubes.face()], nil
+	return b, err
 }
 
 // iterate makes iteration i+1 of all cubes.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/internal/offheap"
 )
 
 // take is the function that gets what other cubes send: cube and side of the receiver, iteration.
@@ -34,13 +34,17 @@ func (j *Jacobi) take(p *conduit.Payload) {
 // exchange sends and receives the faces of all cubes, and computes then. Nobody is an iteration
 // ahead: a receiver has memory for one face of each side.
 func (j *Jacobi) exchange(i int) error {
+	face := int(j.p.faceBytes())
+	mem, free, err := offheap.Map(sides * len(j.cells) * face)
+	if err != nil {
+		return err
+	}
+	defer func() { free() }()
+	j.packed = int64(len(mem))
 	packed := make([][]float32, 0, sides*len(j.cells))
 	for l := range j.cells {
 		for side := range sides {
-			buf, err := j.take1()
-			if err != nil {
-				return err
-			}
+			buf := floats(mem[len(packed)*face:])[:j.cubes.face()]
 			j.cubes.pack(buf, j.cells[l][i%2], side)
 			packed = append(packed, buf)
 		}
@@ -53,10 +57,8 @@ func (j *Jacobi) exchange(i int) error {
 	case <-j.ctx.Done():
 		return context.Cause(j.ctx)
 	}
-	for _, buf := range packed {
-		j.own.Give(wholePages(buf, int(j.p.faceBytes())))
-	}
-	j.own.Fit(uint64(j.persistent()))
+	free()
+	free = func() {}
 	for l := range j.cells {
 		j.mu.Lock()
 		came := j.came[l]
@@ -72,14 +74,6 @@ func (j *Jacobi) exchange(i int) error {
 		}
 	}
 	return j.w.Barrier(j.ctx)
-}
-
-// persistent is the memory of the arrays.
-func (j *Jacobi) persistent() int64 { return int64(len(j.cells)) * j.p.cubeBytes() }
-
-// wholePages is the run of pages that a face has.
-func wholePages(face []float32, bytes int) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(face))), bytes)
 }
 
 // sendAll sends the faces, some at a time.
