@@ -14,7 +14,7 @@ func TestPlantedFaults(t *testing.T) {
 	edit := func(file, old, wrong string) []faulttest.Edit {
 		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
 	}
-	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*|TestMismatchedData.*|TestADeathThatAPair.*|TestDataArrives.*)$",
+	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*|TestMismatchedData.*|TestTwoTeams.*|TestThePace.*|TestADeathThatAPair.*|TestDataArrives.*)$",
 		Args: []string{"-collectives=40000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
 		faulttest.Fault{Name: "no generation",
 			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
@@ -45,7 +45,7 @@ func TestPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "a source is given back too soon",
 			Edits: edit("op.go", "		err = o.settle(ctx)\n", "		o.flights = nil\n"), Found: "seed"},
 		faulttest.Fault{Name: "places are granted twice",
-			Edits: edit("pairs_datapath.go", "p.given-p.taken < places {", "p.given-p.taken < 2*places {"), Found: "seed|wrong"},
+			Edits: edit("pairs_datapath.go", "	p.busy |= 1 << place\n", ""), Found: "seed|wrong"},
 		faulttest.Fault{Name: "data is used before it has come",
 			Edits: edit("pairs_datapath.go", "if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {", "if ahead := t.aheadOf(v, p.got[from]) + 1; ahead > 1 || v>>40 == uint64(t.generation) {"), Found: "seed|wrong"},
 		faulttest.Fault{Name: "shares in the order of arrival",
@@ -58,6 +58,10 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("pairs_datapath.go", "			(!o.numbers(v) || o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {", "			false {"), Found: "waits for a word|seed"},
 		faulttest.Fault{Name: "a death that a pair finds is not told",
 			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
+		faulttest.Fault{Name: "who sends holds memory",
+			Edits: edit("reduce_datapath.go", "	if t.me != at {\n		if t.me >= members {", "	if b := t.teams.budget; b != nil && t.me != at {\n		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {\n			return err\n		}\n		defer b.Release(2 * int64(d.size))\n	}\n	if t.me != at {\n		if t.me >= members {"), Found: "seed"},
+		faulttest.Fault{Name: "all places at any time",
+			Edits: edit("pairs_datapath.go", "	width := t.width()\n", "	width := uint64(places)\n"), Found: "places were used"},
 		faulttest.Fault{Name: "a ring instead of a tree",
 			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
 	)

@@ -12,12 +12,14 @@ import (
 
 // flowCmd is ibbench flow: a command for each kernel.
 type flowCmd struct {
-	Hog flowHog `cmd:"" help:"Take memory from others, by touching it again and again."`
+	FT       flowFT       `cmd:"" name:"ft" help:"The NAS benchmark FT, cut into many parts that exchange blocks: faults and time with little memory, for blocks that are all in flight and for tokens."`
+	AllToAll flowAllToAll `cmd:"" name:"alltoall" help:"All-to-all paced by a budget, beside Bruck's, all at once, and pairwise."`
+	Hog      flowHog      `cmd:"" help:"Take memory from others, by touching it again and again."`
 }
 
 // kernel returns the command of a kernel.
 func (c *flowCmd) kernel(name string) command {
-	return map[string]command{"hog": &c.Hog}[name]
+	return map[string]command{"ft": &c.FT, "alltoall": &c.AllToAll, "hog": &c.Hog}[name]
 }
 
 // flowRanks are the flags of kernels that run in jobs of ranks.
