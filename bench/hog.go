@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
-	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/internal/offheap"
 )
 
 // Hog takes memory from others, as another job on the machine does: it touches every page of a
@@ -45,29 +46,34 @@ func (h Hog) Run(ctx context.Context) error {
 		return fmt.Errorf("bench: a hog of %d bytes, touched every %v, with a period of %v: want 1 byte or more, and a period of 0 or at least one touch",
 			h.Bytes, h.Every, h.Period)
 	}
-	pool := pagepool.New()
-	defer pool.Close()
-	step := max(h.Bytes/hogSteps, int64(pagepool.Size))
+	page := os.Getpagesize()
+	step := max(h.Bytes/hogSteps, int64(page))
 	var runs [][]byte
+	var frees []func()
+	defer func() {
+		for _, free := range frees {
+			free()
+		}
+	}()
 	var has int64
 	begin := time.Now()
 	tick := time.NewTicker(h.Every)
 	defer tick.Stop()
 	for {
 		for want := h.at(time.Since(begin)); has < want; has += int64(len(runs[len(runs)-1])) {
-			b, err := pool.Take(uint64(min(step, want-has)), math.MaxUint64)
+			b, free, err := offheap.Map(int(min(step, want-has)))
 			if err != nil {
 				return fmt.Errorf("bench: hog: %w", err)
 			}
-			runs = append(runs, b)
+			runs, frees = append(runs, b), append(frees, free)
 		}
 		for want := h.at(time.Since(begin)); has > want && len(runs) > 0; runs = runs[:len(runs)-1] {
 			has -= int64(len(runs[len(runs)-1]))
-			pool.Give(runs[len(runs)-1])
-			pool.Fit(uint64(max(has, 0)))
+			frees[len(frees)-1]()
+			frees = frees[:len(frees)-1]
 		}
 		for _, b := range runs {
-			for i := 0; i < len(b); i += int(pagepool.Size) {
+			for i := 0; i < len(b); i += page {
 				b[i]++
 			}
 		}

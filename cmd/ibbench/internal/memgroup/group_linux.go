@@ -41,7 +41,7 @@ func Make(name string, limit int64) (*Group, error) {
 				continue
 			}
 		case own.V2:
-			if stalls == "" && os.Mkdir(dir, 0o755) == nil {
+			if os.Getenv("FJ_NOV2") == "" && stalls == "" && os.Mkdir(dir, 0o755) == nil {
 				stalls = dir
 			}
 			continue
@@ -61,6 +61,7 @@ func Make(name string, limit int64) (*Group, error) {
 			tried = append(tried, err, os.Remove(dir))
 			continue
 		}
+		if s := os.Getenv("FJ_SWAPPINESS"); s != "" { _ = os.WriteFile(filepath.Join(dir, "memory.swappiness"), []byte(s), 0) }
 		g = &Group{dir: dir, v2: own.V2}
 	}
 	if g == nil {
@@ -111,16 +112,21 @@ func Enter(place string) error {
 	return nil
 }
 
-// Used is the memory of a group in bytes now: it has page cache and the kernel's in it.
-func (g *Group) Used() int64 {
-	file := "memory.usage_in_bytes"
-	if g.v2 {
-		file = "memory.current"
+// Used is the memory of a group in bytes now, page cache and the kernel's included. Of no place it
+// is 0.
+func Used(place string) int64 {
+	dir, _, _ := strings.Cut(place, ":")
+	for _, file := range []string{"memory.usage_in_bytes", "memory.current"} {
+		if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil && dir != "" {
+			n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			return n
+		}
 	}
-	text, _ := os.ReadFile(filepath.Join(g.dir, file))
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return n
+	return 0
 }
+
+// Used is the memory of the group in bytes.
+func (g *Group) Used() int64 { return Used(g.Place()) }
 
 // Remove removes the group, whose processes must have ended.
 func (g *Group) Remove() error {

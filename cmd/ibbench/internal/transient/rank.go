@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/flow/pressure"
 )
 
 // Rank is what a kernel runs on: one process of a run.
@@ -20,6 +21,7 @@ type Rank struct {
 	Boot   bootstrap.Bootstrap
 	Fabric string
 	Device string
+	place  string // of its memory group; empty: none
 	params json.RawMessage
 	mu     sync.Mutex
 	out    *json.Encoder
@@ -27,6 +29,12 @@ type Rank struct {
 
 // Params reads the kernel's parameters.
 func (r *Rank) Params(to any) error { return json.Unmarshal(r.params, to) }
+
+// Used is the memory of the rank's group in bytes; 0 without a group.
+func (r *Rank) Used() int64 { return memgroup.Used(r.place) }
+
+// Pinned is how many bytes of the rank devices and mlock have.
+func (r *Rank) Pinned() int64 { return pressure.New().Read().Pinned }
 
 // Say passes a line to Run.Said. Any goroutine may call it.
 func (r *Rank) Say(v any) {
@@ -74,12 +82,13 @@ func play(ctx context.Context) (rank int, err error) {
 		return 0, err
 	}
 	rank = boot.Rank()
+	r := &Rank{Boot: boot, Fabric: o.Fabric, Device: o.Device, params: o.Params, out: json.NewEncoder(os.Stdout)}
 	if o.Places != nil {
-		if err := memgroup.Enter(o.Places[rank]); err != nil {
+		r.place = o.Places[rank]
+		if err := memgroup.Enter(r.place); err != nil {
 			return rank, errors.Join(err, boot.Close())
 		}
 	}
-	r := &Rank{Boot: boot, Fabric: o.Fabric, Device: o.Device, params: o.Params, out: json.NewEncoder(os.Stdout)}
 	result, err := k(ctx, r)
 	if err != nil {
 		return rank, err
