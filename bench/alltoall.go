@@ -145,9 +145,9 @@ func (p AllToAllPoint) Best() (name string, micros float64) {
 }
 
 // MeasureAllToAll runs all sides in turns, in so many rounds of so many operations each, 0 for as many
-// as take about a millisecond, and checks what has arrived. Each side
+// as take about a millisecond, or in fewer if these take longer than most, and checks what has arrived. Each side
 // has a worker of a job of its own, which Configure has configured.
-func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker, size int64, rounds, loop int) (AllToAllPoint, error) {
+func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker, size int64, rounds, loop int, most time.Duration) (AllToAllPoint, error) {
 	ranks, me := workers[0].Job().Size(), workers[0].Job().Rank()
 	n := int(size)
 	src, dst := make([]byte, ranks*n), make([]byte, ranks*n)
@@ -162,7 +162,11 @@ func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*condu
 	for i := range all {
 		all[i] = AllToAll{AllToAllSide: sides[i], w: workers[i]}
 	}
+	begin := time.Now()
 	for round := range rounds + 1 { // the first one warms up
+		if more, err := conduit.BroadcastValue(ctx, workers[0].Job(), 0, round < 2 || time.Since(begin) < most); err != nil || !more {
+			return p.least(), err
+		}
 		for i := range all {
 			a := &all[(i+round)%len(all)]
 			t, err := a.round(ctx, dst, src, n, p.Loop)
@@ -174,11 +178,16 @@ func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*condu
 			}
 		}
 	}
+	return p.least(), nil
+}
+
+// least fills in what follows from the rounds.
+func (p AllToAllPoint) least() AllToAllPoint {
 	for name, times := range p.Rounds {
 		s := slices.Sorted(slices.Values(times))
 		p.Micros[name], p.Median[name] = s[0], s[len(s)/2]
 	}
-	return p, nil
+	return p
 }
 
 // round returns the microseconds of an operation.

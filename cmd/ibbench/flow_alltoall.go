@@ -17,9 +17,10 @@ import (
 type flowAllToAll struct {
 	flowRanks
 	flowOutput
-	Sizes  string `aliases:"size" placeholder:"LIST" help:"Bytes for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8..1M."`
-	Rounds int    `default:"31" placeholder:"N" help:"Rounds, in each of which all sides take their turn. Default: 31."`
-	Loop   int    `placeholder:"N" help:"Operations of a round. Default: as many as take about a millisecond."`
+	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Bytes for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8..1M."`
+	Rounds int           `default:"31" placeholder:"N" help:"Rounds, in each of which all sides take their turn. Default: 31."`
+	Most   time.Duration `default:"5s" placeholder:"D" help:"Time of one size, after which it gets no more rounds. Default: 5s."`
+	Loop   int           `placeholder:"N" help:"Operations of a round. Default: as many as take about a millisecond."`
 }
 
 // allToAllReport is what ibbench flow alltoall prints.
@@ -55,7 +56,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 		timeout = 5 * time.Minute
 	}
 	t := newTerminal(io.err, c.Quiet)
-	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop},
+	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop, Most: c.Most},
 		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: timeout, Stderr: io.err,
 		Said: func(_ int, line json.RawMessage) {
 			var p bench.AllToAllPoint

@@ -61,7 +61,9 @@ func Make(name string, limit int64) (*Group, error) {
 			tried = append(tried, err, os.Remove(dir))
 			continue
 		}
-		if s := os.Getenv("FJ_SWAPPINESS"); s != "" { _ = os.WriteFile(filepath.Join(dir, "memory.swappiness"), []byte(s), 0) }
+		if s := os.Getenv("FJ_SWAPPINESS"); s != "" {
+			_ = os.WriteFile(filepath.Join(dir, "memory.swappiness"), []byte(s), 0)
+		}
 		g = &Group{dir: dir, v2: own.V2}
 	}
 	if g == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
@@ -18,7 +19,8 @@ const AllToAll = "alltoall"
 type AllToAllParams struct {
 	Sizes  []int64 // of blocks, in bytes
 	Rounds int
-	Loop   int // operations of a round; 0: automatic
+	Loop   int           // operations of a round; 0: automatic
+	Most   time.Duration // for one size
 }
 
 func init() { kernels[AllToAll] = allToAllRank }
@@ -68,7 +70,7 @@ func allToAllRank(ctx context.Context, r *Rank) (_ any, err error) {
 	}
 	var points []bench.AllToAllPoint
 	for _, size := range p.Sizes {
-		pt, err := bench.MeasureAllToAll(ctx, sides, workers, size, p.Rounds, p.Loop)
+		pt, err := bench.MeasureAllToAll(ctx, sides, workers, size, p.Rounds, p.Loop, p.Most)
 		if err != nil {
 			return nil, err
 		}
