@@ -33,8 +33,8 @@ type AllToAllSide struct {
 	Held bool
 }
 
-// AllToAllSides are what is compared, for blocks of so many bytes at most: Paced with memory for all
-// blocks in both copies, for two messages of a window, and for nothing; and the other ways.
+// AllToAllSides are what is compared, for blocks of so many bytes at most: Paced with memory for
+// all blocks in both copies, for two messages of a window, and for nothing; and the other ways.
 func AllToAllSides(ranks int, largest int64) []AllToAllSide {
 	const message = 32 << 10 // a place of coll's window
 	return []AllToAllSide{
@@ -79,8 +79,8 @@ func (a *AllToAll) exchange(ctx context.Context, dst, src []byte, n int) error {
 	return coll.AllToAll(ctx, a.w.Job().Team().Through(a.w), dst, src)
 }
 
-// postAll uses the two halves of memory by turns: who is in the next operation writes to what nobody
-// reads, and who is in the one behind that has waited for all.
+// postAll uses the two halves of memory by turns: who is in the next operation writes to what
+// nobody reads, and who is in the one behind that has waited for all.
 func (a *AllToAll) postAll(ctx context.Context, dst, src []byte, n int) error {
 	j := a.w.Job()
 	me, ranks := j.Rank(), j.Size()
@@ -144,9 +144,9 @@ func (p AllToAllPoint) Best() (name string, micros float64) {
 	return name, micros
 }
 
-// MeasureAllToAll runs all sides in turns, in so many rounds of so many operations each, 0 for as many
-// as take about a millisecond, or in fewer if these take longer than most, and checks what has arrived. Each side
-// has a worker of a job of its own, which Configure has configured.
+// MeasureAllToAll runs all sides in turns, in so many rounds of so many operations each, 0 for as
+// many as take about a millisecond, or in fewer if these take longer than most, and checks what has
+// arrived. Each side has a worker of a job of its own, which Configure has configured.
 func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker, size int64, rounds, loop int, most time.Duration) (AllToAllPoint, error) {
 	ranks, me := workers[0].Job().Size(), workers[0].Job().Rank()
 	n := int(size)
