@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var operations = flag.Int("operations", 150_000, "of the model's random programs")
@@ -28,7 +29,7 @@ var operations = flag.Int("operations", 150_000, "of the model's random programs
 // `go test ./cache -run TestModel -operations 100000000 -timeout 0` runs more. A program that fails
 // is made smaller, and printed.
 func TestModel(t *testing.T) {
-	want := scaled(*operations)
+	want := parttest.Of(*operations)
 	seed, done, exact := *seedAt, 0, 0
 	for ; done < want; seed++ {
 		p := newProgram(seed)

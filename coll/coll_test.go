@@ -13,7 +13,7 @@ import (
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // small makes messages of 64 to some hundred bytes, so that few bytes are many messages.
@@ -182,10 +182,7 @@ func TestNobodyLeavesABarrierBeforeAllHaveCome(t *testing.T) {
 
 // Of 10,000 ranks none sends more than some multiple of log2(10,000) = 14 messages, counted.
 func TestMessagesGrowWithTheLogarithmOfRanks(t *testing.T) {
-	n := 10_000
-	if testing.Short() || racetest.Enabled {
-		n = 1000
-	}
+	n := parttest.Of(10_000)
 	c := coll.Config{Slots: 1, SlotBytes: 4 << 10}
 	const rounds = 4
 	puts := make([][2]uint64, n)

@@ -15,7 +15,7 @@ import (
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var (
@@ -28,10 +28,7 @@ var (
 // with what is left. Each world is one seed; its time and its events have limits, so that nothing
 // waits for ever. `go test ./coll -run RandomWorlds -collectives 1000000 -timeout 0` runs more.
 func TestRandomWorlds(t *testing.T) {
-	want := *collectives
-	if testing.Short() || racetest.Enabled {
-		want /= 10
-	}
+	want := parttest.Of(*collectives)
 	var sum tally
 	seed := *firstSeed
 	for ; sum.verified < want; seed++ {

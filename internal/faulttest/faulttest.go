@@ -140,7 +140,7 @@ func (s Suite) run(ctx context.Context, dir string, edits []Edit) (out []byte, f
 		return nil, false, err
 	}
 	program := filepath.Join(dir, "faulty.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "-overlay", overlay, "-tags", s.Tags, "./"+s.Package)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-w", "-o", program, "-overlay", overlay, "-tags", s.Tags, "./"+s.Package)
 	build.Dir = s.root
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, false, fmt.Errorf("%w: %v\n%s", errBuild, err, out)

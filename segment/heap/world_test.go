@@ -17,6 +17,7 @@ import (
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 	"github.com/ibconduit/conduit/segment/alloc"
 )
 
@@ -231,10 +232,7 @@ func (m *member) get(ctx context.Context, rank int, off uint64) (uint64, error) 
 // hold. Each block has a tag somewhere in its memory, which a rank that was never told of the block
 // wrote, and another one reads.
 func TestRandomWorlds(t *testing.T) {
-	want := *operations
-	if testing.Short() {
-		want /= 10
-	}
+	want := parttest.Of(*operations)
 	var sum struct{ worlds, ops, full, reclaims, stale, asked int }
 	seed := *firstSeed
 	for ; sum.ops < want; seed++ {
