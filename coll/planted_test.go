@@ -11,11 +11,9 @@ import (
 
 // The tests of this package find mistakes in what it promises.
 func TestPlantedFaults(t *testing.T) {
-	edit := func(file, old, wrong string) []faulttest.Edit {
-		return []faulttest.Edit{{File: "coll/" + file, Old: old, New: wrong}}
-	}
+	edit := faulttest.In("coll")
 	faulttest.Suite{Package: "coll", Run: "^(TestRandomWorlds|TestWhoLeaves.*|TestSplitsAtTheSame.*|TestASplitThatFails.*|TestMismatchedData.*|TestADeathThatAPair.*|TestDataArrives.*)$",
-		Args: []string{"-collectives=40000", "-test.failfast"}, Timeout: 2 * time.Minute}.Check(t,
+		Args: []string{"-collectives=40000"}, Timeout: 2 * time.Minute, Known: true}.Check(t,
 		faulttest.Fault{Name: "no generation",
 			Edits: edit("rails_datapath.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
 		faulttest.Fault{Name: "no generation in acknowledgements",

@@ -23,6 +23,9 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1
+# A program with the race detector waits a second for other goroutines before it ends. The tests start
+# programs by the hundred, whose ranks have met before.
+export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 

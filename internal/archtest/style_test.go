@@ -3,6 +3,7 @@ package archtest
 import (
 	"fmt"
 	"go/ast"
+	"go/build/constraint"
 	"regexp"
 	"slices"
 	"strings"
@@ -89,6 +90,37 @@ func TestTypesAndFilesAreSmall(t *testing.T) {
 
 // withdrawn are words that named mechanisms which are gone, or name one by a picture.
 var withdrawn = regexp.MustCompile(`(?i)reserveEarly|bypassable|wakePassing|excuse|purse`)
+
+// onceOnly are the builds in which a suite of planted faults is left out: it runs in the plain one.
+var onceOnly = []string{"race", "debug", "biglock"}
+
+func faultRule(tr *tree) (violations []string) {
+	for _, p := range tr.sorted() {
+		for _, f := range p.files {
+			if !f.test || p.path != "internal/faulttest" && !slices.Contains(f.imports(), "internal/faulttest") {
+				continue
+			}
+			first, _, _ := strings.Cut(tr.files[f.name], "\n")
+			for _, tag := range onceOnly {
+				if e, err := constraint.Parse(first); err != nil || e.Eval(func(t string) bool { return !slices.Contains(onceOnly, t) || t == tag }) {
+					violations = append(violations, fmt.Sprintf("%s: plants faults in builds with -tags %s too", f.name, tag))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+func TestFaultsArePlantedInOneStage(t *testing.T) {
+	const uses = "package p\n" + `import _ "` + module + `/internal/faulttest"`
+	check(t, faultRule,
+		planted{name: "no tags", files: map[string]string{"am/a_test.go": uses}, want: []string{"-tags race", "-tags debug", "-tags biglock"}},
+		planted{name: "a tag", files: map[string]string{"am/a_test.go": "//go:build linux && !race && !debug\n\n" + uses}, want: []string{"-tags biglock"}},
+		planted{name: "right", files: map[string]string{
+			"am/a_test.go": "//go:build linux && !race && !debug && !biglock\n\n" + uses, "am/b_test.go": "", "internal/faulttest/a.go": "",
+		}},
+	)
+}
 
 func wordRule(tr *tree) (violations []string) {
 	for _, p := range tr.sorted() {
