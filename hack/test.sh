@@ -19,12 +19,12 @@ go build -o build/bin/ ./hack/testsum ./hack/rdmatests || exit 1
 
 # A test run must not depend on how the tree was obtained.
 export GOFLAGS="${GOFLAGS-} -buildvcs=false"
-# hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with them may
-# not skip.
+# hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with
+# them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1
-# A program with the race detector waits a second for other goroutines before it ends. The tests start
-# programs by the hundred, whose ranks have met before.
+# A program with the race detector waits a second for other goroutines before it ends. The tests
+# start programs by the hundred, whose ranks have met before.
 export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
@@ -64,7 +64,7 @@ stage_race() {
   return $failed
 }
 
-# Of the packages that the tag does not change, nor what they import, the other stages have shown all.
+# Packages that the tag does not change, nor what they import, are those of the other stages.
 stage_debug() {
   packages >$out/packages || return 1
   local tagged pkgs

@@ -4,7 +4,7 @@
 //
 //	go test -run "$(rdmatests ./verbs ./cache)" -exec hack/softroce/vm ./verbs ./cache
 //
-// Arguments are directories. A test asks for a device if it mentions internal/rdmatest or FabricIBV,
+// Arguments are directories. A test asks for a device if it mentions internal/rdmatest, FabricIBV,
 // or a declaration of the package's tests that does, whatever is in between. Names are compared,
 // not objects: a method may be taken for another one of its name, which costs time only.
 package main
