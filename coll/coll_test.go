@@ -144,8 +144,8 @@ func gathered(t *coll.Team, all [][]byte, n, i int) error {
 	return nil
 }
 
-// sizes of simulated teams: all up to 17 in the plain build, in the others some.
-func sizes() []int {
+// teamSizes of simulated teams: all up to 17 in the plain build, in the others some.
+func teamSizes() []int {
 	if parttest.Of(10) < 10 {
 		return []int{1, 2, 3, 4, 5, 8, 17}
 	}
@@ -153,7 +153,7 @@ func sizes() []int {
 }
 
 func TestOperationsGiveTheRightBytes(t *testing.T) {
-	for _, n := range sizes() {
+	for _, n := range teamSizes() {
 		onSim(t, sim.Config{Ranks: n, Seed: uint64(n)}, small, nil,
 			func(ctx context.Context, e env.Env, all *coll.Team) error { return everything(ctx, e, all) })
 	}

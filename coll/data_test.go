@@ -214,7 +214,7 @@ var ways = []coll.Config{
 }
 
 func TestDataArrivesOnEveryWay(t *testing.T) {
-	for _, n := range sizes() {
+	for _, n := range teamSizes() {
 		for i, c := range ways {
 			if parttest.Of(10) < 10 && (n+i)%4 != 0 {
 				continue
