@@ -32,8 +32,6 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("rails_datapath.go", "r.read, r.acked = r.sent-1, r.got-1", "r.read, r.acked = r.sent+depth, r.got-1"), Found: "seed"},
 		faulttest.Fault{Name: "the others are not told",
 			Edits: edit("team.go", "	t.write(off, encodeBroken(t.generation, e))\n", "	_ = off\n"), Found: "seed"},
-		faulttest.Fault{Name: "a Split that failed is not told",
-			Edits: edit("split.go", "				o.decline(p, err)\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "a death is not heard of",
 			Edits: edit("teams.go", "	m.ignore = e.OnDown(m.died)\n", "	m.ignore = func() {}\n"), Found: "seed"},
 		faulttest.Fault{Name: "who leaves is waited for",
@@ -54,8 +52,10 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
 	)
 	others := worlds
-	others.Run = "^(TestSplitsAtTheSame.*|TestMismatchedData.*|TestDataArrives.*|TestRandomWorlds)$"
+	others.Run = "^(TestASplitThatFails.*|TestADeathThatAPair.*|TestSplitsAtTheSame.*|TestMismatchedData.*|TestDataArrives.*|TestRandomWorlds)$"
 	others.Check(t,
+		faulttest.Fault{Name: "a Split that failed is not told",
+			Edits: edit("split.go", "				o.decline(p, err)\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "a slot is taken twice",
 			Edits: edit("teams.go", "	if s.taken {\n		return false\n	}\n", ""), Found: "slots|seed|bytes"},
 		faulttest.Fault{Name: "counts are not compared",
