@@ -168,7 +168,6 @@ func (s Suite) run(ctx context.Context, dir string, edits []Edit) (out []byte, f
 	cmd.Dir, cmd.Env = filepath.Join(s.root, s.Package), append(os.Environ(), s.Env...)
 	cmd.WaitDelay = 5 * time.Second
 	out, err = cmd.CombinedOutput()
-	fmt.Fprintf(os.Stderr, "FT %s build %.1f run %.1f %s\n", filepath.Base(filepath.Dir(dir)), (build.ProcessState.UserTime() + build.ProcessState.SystemTime()).Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), bytes.Join(regexp.MustCompile(`(?m)^--- (FAIL|PASS): .*$`).FindAll(out, -1), []byte(", ")))
 	if ctx.Err() != nil {
 		return nil, false, fmt.Errorf("%w: %v\n%s", errHang, err, out)
 	}
