@@ -46,14 +46,14 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("shares_datapath.go", "err = o.fold(first, b)", "err = o.fold(acc, b)"), Found: "seed|wrong"},
 		faulttest.Fault{Name: "the desk is not waited for",
 			Edits: edit("reduce_datapath.go", "		if err := o.settle(o.ctx); err != nil { // acc is used again\n			return err\n		}\n", ""), Found: "seed|wrong"},
-		faulttest.Fault{Name: "a death that a pair finds is not told",
-			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
 		faulttest.Fault{Name: "a ring instead of a tree",
 			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
 	)
 	others := worlds
 	others.Run = "^(TestASplitThatFails.*|TestADeathThatAPair.*|TestSplitsAtTheSame.*|TestMismatchedData.*|TestDataArrives.*|TestRandomWorlds)$"
 	others.Check(t,
+		faulttest.Fault{Name: "a death that a pair finds is not told",
+			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
 		faulttest.Fault{Name: "a Split that failed is not told",
 			Edits: edit("split.go", "				o.decline(p, err)\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "a slot is taken twice",
