@@ -12,12 +12,13 @@ type flowCmd struct {
 	Jacobi   flowJacobi   `cmd:"" help:"A stencil on cubes whose ghost faces come and go: faults, memory and time by size, for faces that are sent, fetched, and fetched with tokens; and a budget that adapts to a hog."`
 	FT       flowFT       `cmd:"" name:"ft" help:"The NAS benchmark FT, cut into many parts that exchange blocks: faults and time with little memory, for blocks that are all in flight and for tokens."`
 	AllToAll flowAllToAll `cmd:"" name:"alltoall" help:"All-to-all paced by a budget, beside Bruck's, all at once, and pairwise."`
+	Incast   flowIncast   `cmd:"" help:"Many ranks send payloads to one, whose budget has memory for some: throughput and memory."`
 	Hog      flowHog      `cmd:"" help:"Take memory from others, by touching it again and again."`
 }
 
 // kernel returns the command of a kernel.
 func (c *flowCmd) kernel(name string) command {
-	return map[string]command{"jacobi": &c.Jacobi, "ft": &c.FT, "alltoall": &c.AllToAll, "hog": &c.Hog}[name]
+	return map[string]command{"jacobi": &c.Jacobi, "ft": &c.FT, "alltoall": &c.AllToAll, "incast": &c.Incast, "hog": &c.Hog}[name]
 }
 
 // flowRanks are the flags of kernels that run in jobs of ranks.
