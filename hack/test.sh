@@ -144,7 +144,7 @@ stage_vm() {
   echo "[vm] ${pkgs[*]}"
   go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
   local -x IBCONDUIT_REQUIRE_RDMA=1
-  local vm="'$PWD/hack/softroce/vm' -mem 4096" checked rc=0 # go splits it at blanks, outside of quotes
+  local vm="'$PWD/hack/softroce/vm' -mem 4096 -swap 512M" checked rc=0 # go splits it at blanks, outside of quotes
   run vm -p 1 -bench . -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
   mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -tags debug -exec "$vm" "${checked[@]}" || rc=1
