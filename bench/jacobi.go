@@ -212,8 +212,8 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	m.ReceiveSize = all
 }
 
-// Run computes on all ranks of the worker's job together, which Configure has configured, and checks
-// the result. One iteration comes before those that count.
+// Run computes on all ranks of the worker's job together, which Configure has configured, and
+// checks the result. One iteration comes before those that count.
 func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, err error) {
 	j.job, j.w, j.me = w.Job(), w, w.Job().Rank()
 	var stop context.CancelFunc

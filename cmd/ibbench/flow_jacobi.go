@@ -120,10 +120,7 @@ func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
 		err = m.tables(ctx)
 	}
 	m.t.clear()
-	if err != nil {
-		return err
-	}
-	return c.write(io.out, out, out.text, out.csv, out.svg)
+	return errors.Join(err, c.write(io.out, out, out.text, out.csv, out.svg)) // also what was measured before a failure
 }
 
 // complete checks the flags.
@@ -227,7 +224,7 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 }
 
 // calibrate finds what a rank has besides its arrays and faces: M_A without the arrays. It is the
-// peak of its group over a run that has half of the limit, less both.
+// peak of its group over a small run, less both.
 func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
 	for _, arm := range m.arms {
 		p := m.params(arm, m.Tokens, 1)
@@ -235,14 +232,14 @@ func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.Cubes = int(max(m.limit/2/one.Persistent, 1))
-		p.Iterations = min(p.Iterations, 5)
+		p.Cubes = int(max(min(m.limit/4/one.Persistent, 16), 1))
+		p.Iterations = 2
 		r, ok, err := m.once(ctx, p)
 		if err != nil {
 			return err
 		}
 		if !ok || r.Failed != "" {
-			return fmt.Errorf("%s with %d cubes along x, in half of the limit: %s", arm, p.Cubes, r.Failed)
+			return fmt.Errorf("%s with %d cubes along x, in a quarter of the limit: %s", arm, p.Cubes, r.Failed)
 		}
 		m.out.Fixed[arm] = max(r.Group-r.Sizes.Persistent-r.Peak, 0)
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// write writes a report to standard output and to the files of -o, each in its format. svg draws it,
-// if there is such a function.
+// write writes a report to standard output and to the files of -o, each in its format. svg draws
+// it, if there is such a function.
 func (c *flowOutput) write(out io.Writer, report any, text func() string, rows func() [][]string, svg ...func() string) error {
 	to := func(w io.Writer, format string) error {
 		switch format {

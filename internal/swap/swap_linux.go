@@ -17,8 +17,8 @@ const (
 	magic   = "SWAPSPACE2"
 )
 
-// On writes a header to a file without holes, or to a block device, of so many bytes, and adds it to
-// the machine's swap space.
+// On writes a header to a file without holes, or to a block device, of so many bytes, and adds it
+// to the machine's swap space.
 func On(path string, bytes int64) error {
 	page := int64(os.Getpagesize())
 	head := make([]byte, page)
