@@ -99,10 +99,10 @@ func (p JacobiParams) cubeBytes() int64 {
 
 // JacobiSizes is the memory that a rank needs, in bytes.
 type JacobiSizes struct {
-	Persistent int64   // two arrays for each cube
-	Face       int64   // a ghost face
-	InFlight   int64   // ghost faces, and faces that wait to be sent, at the peak: the rank's part
-	Tau        float64 // of JacobiNormal: InFlight / Persistent
+	Persistent int64   `json:"persistent"` // two arrays for each cube
+	Face       int64   `json:"face"`       // a ghost face, in whole pages
+	InFlight   int64   `json:"in_flight"`  // ghost faces and packed ones at the peak, all of this rank
+	Tau        float64 `json:"tau"`        // of JacobiNormal: InFlight / Persistent
 }
 
 // Sizes is what the model says: for JacobiNormal tau = 2 * 6 w / (2 b), as both copies of six faces
