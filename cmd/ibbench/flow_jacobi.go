@@ -179,14 +179,14 @@ type jacobiMeasurement struct {
 
 // tables measures all sizes, each with all arms.
 func (m *jacobiMeasurement) tables(ctx context.Context) error {
-	sizes, step := m.sizes, 1
+	sizes := m.sizes
 	if m.limit > 0 {
 		if err := m.calibrate(ctx); err != nil {
 			return err
 		}
 	}
 	if sizes == nil {
-		sizes, step = m.around()
+		sizes = m.around()
 	}
 	over := map[string]int{}
 	for _, cubes := range sizes {
@@ -207,7 +207,7 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 			}
 		}
 	}
-	m.knees(step)
+	m.knees(sizes)
 	for _, tokens := range m.sweep {
 		r, ok, err := m.once(ctx, m.params(bench.JacobiTokens, tokens, sizes[0]))
 		if err != nil {
@@ -268,14 +268,14 @@ func (m *jacobiMeasurement) predicted(arm string) (cubes, tau float64) {
 	return cubes, float64(many.InFlight) / (cubes * float64(one.Persistent))
 }
 
-// around are sizes from two steps below the least knee that the model expects to two above the
-// largest.
-func (m *jacobiMeasurement) around() (sizes []int, step int) {
+// around are sizes around the knees that the model expects, which does not know what grows with
+// the grid besides arrays and faces: from 7 % below the least to two steps above the largest.
+func (m *jacobiMeasurement) around() (sizes []int) {
 	if m.limit == 0 {
-		return []int{4}, 1
+		return []int{4}
 	}
 	one, _ := m.params(m.arms[0], m.Tokens, 1).Sizes()
-	step = int(max(m.limit/50/one.Persistent, 1)) // 2 % of the limit
+	step := int(max(m.limit/50/one.Persistent, 1)) // 2 % of the limit
 	low, high := 0.0, 0.0
 	for i, arm := range m.arms {
 		k, _ := m.predicted(arm)
@@ -284,16 +284,20 @@ func (m *jacobiMeasurement) around() (sizes []int, step int) {
 		}
 		high = max(high, k)
 	}
-	for n := max(int(low)-2*step, 1); n <= int(high)+2*step; n += step {
+	for n := max(int(0.93*low), 1); n <= int(high)+2*step; n += step {
 		sizes = append(sizes, n)
 	}
-	return sizes, step
+	return sizes
 }
 
 // knees compares the sizes from which on runs do not fit with the model's.
-func (m *jacobiMeasurement) knees(step int) {
+func (m *jacobiMeasurement) knees(sizes []int) {
 	if m.limit == 0 {
 		return
+	}
+	step := 0 // the largest
+	for i := range sizes[1:] {
+		step = max(step, sizes[i+1]-sizes[i])
 	}
 	var normal jacobiKnee
 	for _, arm := range m.arms {
@@ -336,6 +340,9 @@ func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r j
 // start runs with began beside it, which may be nil.
 func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, began func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{})) (r jacobiRun, ok bool, err error) {
 	r = jacobiRun{Arm: p.Arm, Cubes: p.Cubes}
+	if r.Sizes, err = p.Sizes(); err != nil {
+		return r, false, err
+	}
 	if p.Arm == bench.JacobiTokens {
 		r.Tokens = p.Tokens
 	}
@@ -380,7 +387,7 @@ func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, beg
 		if err := json.Unmarshal(b, &of); err != nil {
 			return r, false, err
 		}
-		r.Elapsed, r.Peak, r.Ghosts, r.Pinned, r.Sizes = max(r.Elapsed, of.Elapsed), max(r.Peak, of.Peak), max(r.Ghosts, of.Ghosts), max(r.Pinned, of.Pinned), of.Sizes
+		r.Elapsed, r.Peak, r.Ghosts, r.Pinned = max(r.Elapsed, of.Elapsed), max(r.Peak, of.Peak), max(r.Ghosts, of.Ghosts), max(r.Pinned, of.Pinned)
 		if r.Faults += of.Faults; of.Faults < 0 {
 			r.Faults = -1
 		}
