@@ -33,8 +33,8 @@ type AllToAllSide struct {
 	Held bool
 }
 
-// AllToAllSides are what is compared, for blocks of so many bytes at most: Paced with memory for all
-// blocks in both copies, for two messages of a window, and for nothing; and the other ways.
+// AllToAllSides are what is compared, for blocks of so many bytes at most: Paced with memory for
+// all blocks in both copies, for two messages of a window, and for nothing; and the other ways.
 func AllToAllSides(ranks int, largest int64) []AllToAllSide {
 	const message = 32 << 10 // a place of coll's window
 	return []AllToAllSide{
@@ -79,8 +79,8 @@ func (a *AllToAll) exchange(ctx context.Context, dst, src []byte, n int) error {
 	return coll.AllToAll(ctx, a.w.Job().Team().Through(a.w), dst, src)
 }
 
-// postAll uses the two halves of memory by turns: who is in the next operation writes to what nobody
-// reads, and who is in the one behind that has waited for all.
+// postAll uses the two halves of memory by turns: who is in the next operation writes to what
+// nobody reads, and who is in the one behind that has waited for all.
 func (a *AllToAll) postAll(ctx context.Context, dst, src []byte, n int) error {
 	j := a.w.Job()
 	me, ranks := j.Rank(), j.Size()
@@ -127,9 +127,10 @@ func (a *AllToAll) half(bytes int) int {
 
 // AllToAllPoint is a size, and how long an operation takes on each side, in microseconds, by name.
 type AllToAllPoint struct {
-	Size   int64                // of a block, in bytes
-	Loop   int                  // operations of a round
-	Micros map[string]float64   // the median of the rounds
+	Size   int64              // of a block, in bytes
+	Loop   int                // operations of a round
+	Micros map[string]float64 // the least of the rounds
+	Median map[string]float64
 	Rounds map[string][]float64 `json:",omitempty"`
 }
 
@@ -143,17 +144,17 @@ func (p AllToAllPoint) Best() (name string, micros float64) {
 	return name, micros
 }
 
-// MeasureAllToAll runs all sides in turns, in so many rounds of so many operations each, 0 for as many
-// as take about a millisecond, and checks what has arrived. Each side
-// has a worker of a job of its own, which Configure has configured.
-func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker, size int64, rounds, loop int) (AllToAllPoint, error) {
+// MeasureAllToAll runs all sides in turns, in so many rounds of so many operations each, 0 for as
+// many as take about a millisecond, or in fewer if these take longer than most, and checks what has
+// arrived. Each side has a worker of a job of its own, which Configure has configured.
+func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker, size int64, rounds, loop int, most time.Duration) (AllToAllPoint, error) {
 	ranks, me := workers[0].Job().Size(), workers[0].Job().Rank()
 	n := int(size)
 	src, dst := make([]byte, ranks*n), make([]byte, ranks*n)
 	for i := range src {
 		src[i] = blockByte(me, i/n, i%n)
 	}
-	p := AllToAllPoint{Size: size, Loop: loop, Micros: map[string]float64{}, Rounds: map[string][]float64{}}
+	p := AllToAllPoint{Size: size, Loop: loop, Micros: map[string]float64{}, Median: map[string]float64{}, Rounds: map[string][]float64{}}
 	if loop == 0 {
 		p.Loop = max(4, min(500, (4<<20)/(ranks*n)))
 	}
@@ -161,7 +162,11 @@ func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*condu
 	for i := range all {
 		all[i] = AllToAll{AllToAllSide: sides[i], w: workers[i]}
 	}
+	begin := time.Now()
 	for round := range rounds + 1 { // the first one warms up
+		if more, err := conduit.BroadcastValue(ctx, workers[0].Job(), 0, round < 2 || time.Since(begin) < most); err != nil || !more {
+			return p.least(), err
+		}
 		for i := range all {
 			a := &all[(i+round)%len(all)]
 			t, err := a.round(ctx, dst, src, n, p.Loop)
@@ -173,11 +178,16 @@ func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*condu
 			}
 		}
 	}
+	return p.least(), nil
+}
+
+// least fills in what follows from the rounds.
+func (p AllToAllPoint) least() AllToAllPoint {
 	for name, times := range p.Rounds {
 		s := slices.Sorted(slices.Values(times))
-		p.Micros[name] = s[len(s)/2]
+		p.Micros[name], p.Median[name] = s[0], s[len(s)/2]
 	}
-	return p, nil
+	return p
 }
 
 // round returns the microseconds of an operation.

@@ -58,7 +58,7 @@ func TestAllToAllVerifiesEverySide(t *testing.T) {
 	for _, n := range []int{1, 2, 3} {
 		err := onSides(t, n, largest, func(ctx context.Context, sides []AllToAllSide, workers []*conduit.Worker) error {
 			for _, size := range []int64{1, 8, 1000, largest} {
-				p, err := MeasureAllToAll(ctx, sides, workers, size, 2, 3)
+				p, err := MeasureAllToAll(ctx, sides, workers, size, 2, 3, time.Minute)
 				if err != nil {
 					return err
 				}

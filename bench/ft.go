@@ -96,8 +96,8 @@ type FTSizes struct {
 
 // FT is the kernel of that name of the NAS benchmarks (NAS-95-020): a partial differential equation
 // solved by transforms in three dimensions, forwards once and backwards each time step. The grid is
-// cut into parts of whole lines, many to a rank. Parts exchange blocks, all to all, for the lines to
-// lie along another axis. The checksum of each step is known.
+// cut into parts of whole lines, many to a rank. Parts exchange blocks, all to all, for the lines
+// to lie along another axis. The checksum of each step is known.
 type FT struct {
 	p     FTParams
 	g     ftGrid
@@ -193,8 +193,8 @@ func (f *FT) Configure(c *conduit.Config) {
 	m.ReceiveSize = all
 }
 
-// Run computes on all ranks of the worker's job together, which Configure has configured, and checks
-// the result.
+// Run computes on all ranks of the worker's job together, which Configure has configured, and
+// checks the result.
 func (f *FT) Run(ctx context.Context, w *conduit.Worker) (res FTResult, err error) {
 	f.job, f.w, f.me = w.Job(), w, w.Job().Rank()
 	var stop context.CancelFunc

@@ -152,8 +152,8 @@ func (t *turning) fetch() error {
 	return nil
 }
 
-// asks is the function that parts of other ranks fetch blocks from. A block of a phase that the part
-// has not reached is answered when it has.
+// asks is the function that parts of other ranks fetch blocks from. A block of a phase that the
+// part has not reached is answered when it has.
 func (f *FT) asks(r *conduit.FetchRequest) {
 	v, w, phase := int(r.Arg(0)), int(r.Arg(1)), int(r.Arg(2))
 	if v < 0 || w < 0 || v/f.p.Parts != r.Job().Rank() || w >= f.g.p1*f.g.p2 || r.Size() != 16*f.g.block() || phase < 1 {
@@ -212,8 +212,8 @@ func (f *FT) serve(buf []complex128) {
 	}
 }
 
-// take is the function that gets what parts of other ranks send. It keeps the payload until all have
-// come. Nobody is a phase ahead: a transpose ends with a barrier.
+// take is the function that gets what parts of other ranks send. It keeps the payload until all
+// have come. Nobody is a phase ahead: a transpose ends with a barrier.
 func (f *FT) take(p *conduit.Payload) {
 	v, w := int(p.Arg(0)), int(p.Arg(1))
 	f.mu.Lock()

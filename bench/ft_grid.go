@@ -151,8 +151,8 @@ func decay(n int) []float64 {
 	return d
 }
 
-// nasRandom is the generator of the NAS benchmarks (NAS-95-020, 2.1): number k of the sequence, from
-// 1, is 5^(13 k) times the seed modulo 2^46.
+// nasRandom is the generator of the NAS benchmarks (NAS-95-020, 2.1): number k of the sequence,
+// from 1, is 5^(13 k) times the seed modulo 2^46.
 type nasRandom uint64
 
 const (
@@ -178,8 +178,8 @@ func (r *nasRandom) next() float64 {
 	return float64(*r) / (1 << 46)
 }
 
-// fft is a one-dimensional transform of n numbers, a power of 2, without a factor: Stockham's, whose
-// results are in order.
+// fft is a one-dimensional transform of n numbers, a power of 2, without a factor: Stockham's,
+// whose results are in order.
 type fft struct {
 	roots   [2][]complex128 // of unity, forwards and backwards
 	scratch []complex128

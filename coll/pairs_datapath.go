@@ -79,8 +79,9 @@ func (o *op) expect(from, n int) error {
 }
 
 // width is how many places may be granted at a time: all, but where the job has a budget for
-// transient memory as many as that has room for, and one in any case. The places belong to the slot,
-// so nobody waits for them; those that are not used take no memory before they are first written.
+// transient memory as many as that has room for, and one in any case. The places belong to the
+// slot, so nobody waits for them; those that are not used take no memory before they are first
+// written.
 func (t *Team) width() uint64 {
 	if t.teams.budget == nil {
 		return places
@@ -88,8 +89,8 @@ func (t *Team) width() uint64 {
 	return 1 + min(uint64(t.teams.budget.Room())/t.teams.shape.place, places-1)
 }
 
-// pick takes the first free place, of which there must be one: so few are ever touched where few are
-// granted at a time.
+// pick takes the first free place, of which there must be one: so few are ever touched where few
+// are granted at a time.
 func (p *pairs) pick() uint8 {
 	place := uint8(bits.TrailingZeros8(^p.busy))
 	p.busy |= 1 << place

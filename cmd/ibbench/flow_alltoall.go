@@ -17,9 +17,10 @@ import (
 type flowAllToAll struct {
 	flowRanks
 	flowOutput
-	Sizes  string `aliases:"size" placeholder:"LIST" help:"Bytes for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8..1M."`
-	Rounds int    `default:"11" placeholder:"N" help:"Rounds, in each of which all sides take their turn. Default: 11."`
-	Loop   int    `placeholder:"N" help:"Operations of a round. Default: as many as take about a millisecond."`
+	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Bytes for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8..1M."`
+	Rounds int           `default:"31" placeholder:"N" help:"Rounds, in each of which all sides take their turn. Default: 31."`
+	Most   time.Duration `default:"5s" placeholder:"D" help:"Time of one size, after which it gets no more rounds. Default: 5s."`
+	Loop   int           `placeholder:"N" help:"Operations of a round. Default: as many as take about a millisecond."`
 }
 
 // allToAllReport is what ibbench flow alltoall prints.
@@ -55,7 +56,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 		timeout = 5 * time.Minute
 	}
 	t := newTerminal(io.err, c.Quiet)
-	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop},
+	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop, Most: c.Most},
 		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: timeout, Stderr: io.err,
 		Said: func(_ int, line json.RawMessage) {
 			var p bench.AllToAllPoint
@@ -77,7 +78,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 
 func (o *allToAllReport) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "All-to-all of %d ranks over %s, microseconds, content verified; ratio: the slowest of the paced ones to the best of the others\n", o.Ranks, o.Fabric)
+	fmt.Fprintf(&b, "All-to-all of %d ranks over %s, microseconds (the least of the rounds), content verified; ratio: the slowest of the paced ones to the best of the others\n", o.Ranks, o.Fabric)
 	fmt.Fprintf(&b, "%-10s", "bytes")
 	for _, s := range o.Sides {
 		fmt.Fprintf(&b, " %10s", s.Name)
@@ -99,10 +100,11 @@ func (o *allToAllReport) text() string {
 }
 
 func (o *allToAllReport) csv() [][]string {
-	rows := [][]string{{"bytes", "side", "microseconds"}}
+	rows := [][]string{{"bytes", "side", "least", "median"}}
 	for _, p := range o.Points {
 		for _, s := range o.Sides {
-			rows = append(rows, []string{strconv.FormatInt(p.Size, 10), s.Name, strconv.FormatFloat(p.Micros[s.Name], 'f', 3, 64)})
+			rows = append(rows, []string{strconv.FormatInt(p.Size, 10), s.Name, strconv.FormatFloat(p.Micros[s.Name], 'f', 3, 64),
+				strconv.FormatFloat(p.Median[s.Name], 'f', 3, 64)})
 		}
 	}
 	return rows

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 )
 
@@ -17,7 +19,8 @@ const AllToAll = "alltoall"
 type AllToAllParams struct {
 	Sizes  []int64 // of blocks, in bytes
 	Rounds int
-	Loop   int // operations of a round; 0: automatic
+	Loop   int           // operations of a round; 0: automatic
+	Most   time.Duration // for one size
 }
 
 func init() { kernels[AllToAll] = allToAllRank }
@@ -28,6 +31,12 @@ func allToAllRank(ctx context.Context, r *Rank) (_ any, err error) {
 	var p AllToAllParams
 	if err := r.Params(&p); err != nil {
 		return nil, errors.Join(err, r.Boot.Close())
+	}
+	// Ranks that are not on one core, where there are enough.
+	if cpus, err := machine.Allowed(); err == nil && r.Boot.Size() <= len(cpus) {
+		if err := machine.Pin(cpus[r.Boot.Rank():][:1]); err != nil {
+			return nil, errors.Join(err, r.Boot.Close())
+		}
 	}
 	largest := slices.Max(p.Sizes)
 	sides := bench.AllToAllSides(r.Boot.Size(), largest)
@@ -61,7 +70,7 @@ func allToAllRank(ctx context.Context, r *Rank) (_ any, err error) {
 	}
 	var points []bench.AllToAllPoint
 	for _, size := range p.Sizes {
-		pt, err := bench.MeasureAllToAll(ctx, sides, workers, size, p.Rounds, p.Loop)
+		pt, err := bench.MeasureAllToAll(ctx, sides, workers, size, p.Rounds, p.Loop, p.Most)
 		if err != nil {
 			return nil, err
 		}

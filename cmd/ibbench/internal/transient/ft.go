@@ -39,7 +39,7 @@ func ftRank(ctx context.Context, r *Rank) (any, error) {
 	if err != nil {
 		return nil, errors.Join(err, job.Close())
 	}
-	var res FTRank
+	res := FTRank{Before: r.Used()}
 	res.FTResult, err = k.Run(ctx, w)
 	return res, errors.Join(err, w.Close(), job.Close())
 }
