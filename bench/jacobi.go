@@ -52,8 +52,9 @@ const (
 	// packers is how many faces a rank packs and sends at once to who fetches them. Their buffers are
 	// the rank's own: to wait for memory there could wait for who waits for the face.
 	packers = 4
-	// senders is how many sends of JacobiNormal are in the library at once.
-	senders = 8
+	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
+	// which waits for the receiver twice.
+	senders = 64
 )
 
 func (p JacobiParams) complete() (JacobiParams, error) {
