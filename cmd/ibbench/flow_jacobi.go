@@ -46,21 +46,20 @@ const worn = 3
 
 // jacobiRun is one run.
 type jacobiRun struct {
-	Arm      string            `json:"arm"`
-	Tokens   int               `json:"tokens,omitempty"`
-	Cubes    int               `json:"cubes"` // along x
-	Failed   string            `json:"failed,omitempty"`
-	Elapsed  time.Duration     `json:"elapsed_ns"` // of the iterations that count, the slowest rank
-	Faults   int64             `json:"faults"`     // of all ranks meanwhile; -1: not known
-	Peak     int64             `json:"peak"`       // bytes of faces at once, the most of a rank
-	Ghosts   int64             `json:"ghosts"`     // of these what its budget had
-	Group    int64             `json:"group"`      // bytes of a rank's group, the most that a sample had
-	Pinned   int64             `json:"pinned"`     // VmPin of a rank
-	Sizes    bench.JacobiSizes `json:"sizes"`
-	each     [][]time.Duration // iterations of the ranks
-	limits   []int64
-	samples  []transient.Sample
-	hogAfter time.Duration // the hog began so long after the first iteration
+	Arm     string            `json:"arm"`
+	Tokens  int               `json:"tokens,omitempty"`
+	Cubes   int               `json:"cubes"` // along x
+	Failed  string            `json:"failed,omitempty"`
+	Elapsed time.Duration     `json:"elapsed_ns"` // of the iterations that count, the slowest rank
+	Faults  int64             `json:"faults"`     // of all ranks meanwhile; -1: not known
+	Peak    int64             `json:"peak"`       // bytes of faces at once, the most of a rank
+	Ghosts  int64             `json:"ghosts"`     // of these what its budget had
+	Group   int64             `json:"group"`      // bytes of a rank's group, the most that a sample had
+	Pinned  int64             `json:"pinned"`     // VmPin of a rank
+	Sizes   bench.JacobiSizes `json:"sizes"`
+	each    [][]time.Duration // iterations of the ranks
+	limits  []int64
+	samples []transient.Sample
 }
 
 // jacobiReport is what ibbench flow jacobi prints.

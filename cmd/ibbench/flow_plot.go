@@ -140,9 +140,7 @@ func (o *jacobiReport) svg() string {
 			plotLine{name: "arrays alone"})
 		last := &bars.lines[len(bars.lines)-1]
 		last.x = bars.lines[len(arms)-1].x
-		for _, x := range last.x {
-			last.y = append(last.y, x)
-		}
+		last.y = last.x
 		plots = append(plots,
 			plot{title: "time by size (figs. 4a, 5a)", x: "MiB of arrays of a rank", y: "s", lines: lines(func(r *jacobiRun) float64 { return r.Elapsed.Seconds() })},
 			plot{title: "major faults by size (tables 1, 2)", x: "MiB of arrays of a rank", y: "faults", lines: lines(func(r *jacobiRun) float64 { return float64(r.Faults) })},
