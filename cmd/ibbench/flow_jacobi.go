@@ -294,9 +294,11 @@ func (m *jacobiMeasurement) knees(sizes []int) {
 	if m.limit == 0 {
 		return
 	}
-	step := 0 // the largest
-	for i := range sizes[1:] {
-		step = max(step, sizes[i+1]-sizes[i])
+	after := func(size int) int { // the step beyond a size
+		if i := slices.Index(sizes, size); i >= 0 && i+1 < len(sizes) {
+			return sizes[i+1] - size
+		}
+		return 0
 	}
 	var normal jacobiKnee
 	for _, arm := range m.arms {
@@ -316,7 +318,7 @@ func (m *jacobiMeasurement) knees(sizes []int) {
 		}
 		if normal.Measured > 0 && k.Measured > 0 {
 			k.Ratio, k.Model = float64(k.Measured)/float64(normal.Measured), k.Predicted/normal.Predicted
-			k.Step = float64(step) / float64(normal.Measured)
+			k.Step = float64(max(after(k.Measured), after(normal.Measured))) / float64(normal.Measured)
 		}
 		m.out.Knees = append(m.out.Knees, k)
 	}
