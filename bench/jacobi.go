@@ -52,8 +52,9 @@ const (
 	// packers is how many faces a rank packs and sends at once to who fetches them. Their buffers are
 	// the rank's own: to wait for memory there could wait for who waits for the face.
 	packers = 4
-	// senders is how many sends of JacobiNormal are in the library at once.
-	senders = 8
+	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
+	// which waits for the receiver twice.
+	senders = 64
 )
 
 func (p JacobiParams) complete() (JacobiParams, error) {
@@ -99,10 +100,10 @@ func (p JacobiParams) cubeBytes() int64 {
 
 // JacobiSizes is the memory that a rank needs, in bytes.
 type JacobiSizes struct {
-	Persistent int64   // two arrays for each cube
-	Face       int64   // a ghost face
-	InFlight   int64   // ghost faces, and faces that wait to be sent, at the peak: the rank's part
-	Tau        float64 // of JacobiNormal: InFlight / Persistent
+	Persistent int64   `json:"persistent"` // two arrays for each cube
+	Face       int64   `json:"face"`       // a ghost face, in whole pages
+	InFlight   int64   `json:"in_flight"`  // ghost faces and packed ones at the peak, all of this rank
+	Tau        float64 `json:"tau"`        // of JacobiNormal: InFlight / Persistent
 }
 
 // Sizes is what the model says: for JacobiNormal tau = 2 * 6 w / (2 b), as both copies of six faces
@@ -212,8 +213,8 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	m.ReceiveSize = all
 }
 
-// Run computes on all ranks of the worker's job together, which Configure has configured, and checks
-// the result. One iteration comes before those that count.
+// Run computes on all ranks of the worker's job together, which Configure has configured, and
+// checks the result. One iteration comes before those that count.
 func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, err error) {
 	j.job, j.w, j.me = w.Job(), w, w.Job().Rank()
 	var stop context.CancelFunc

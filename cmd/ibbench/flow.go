@@ -1,25 +1,24 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/bench"
 )
 
 // flowCmd is ibbench flow: a command for each kernel.
 type flowCmd struct {
+	Jacobi   flowJacobi   `cmd:"" help:"A stencil on cubes whose ghost faces come and go: faults, memory and time by size, for faces that are sent, fetched, and fetched with tokens; and a budget that adapts to a hog."`
 	FT       flowFT       `cmd:"" name:"ft" help:"The NAS benchmark FT, cut into many parts that exchange blocks: faults and time with little memory, for blocks that are all in flight and for tokens."`
 	AllToAll flowAllToAll `cmd:"" name:"alltoall" help:"All-to-all paced by a budget, beside Bruck's, all at once, and pairwise."`
+	Incast   flowIncast   `cmd:"" help:"Many ranks send payloads to one, whose budget has memory for some: throughput and memory."`
 	Hog      flowHog      `cmd:"" help:"Take memory from others, by touching it again and again."`
 }
 
 // kernel returns the command of a kernel.
 func (c *flowCmd) kernel(name string) command {
-	return map[string]command{"ft": &c.FT, "alltoall": &c.AllToAll, "hog": &c.Hog}[name]
+	return map[string]command{"jacobi": &c.Jacobi, "ft": &c.FT, "alltoall": &c.AllToAll, "incast": &c.Incast, "hog": &c.Hog}[name]
 }
 
 // flowRanks are the flags of kernels that run in jobs of ranks.
@@ -50,30 +49,4 @@ func bytesFlag(name, text, byDefault string) (int64, error) {
 		return 0, usageError{fmt.Errorf("%s %s: %w", name, text, err)}
 	}
 	return n, nil
-}
-
-// flowHog is ibbench flow hog.
-type flowHog struct {
-	Bytes    string        `arg:"" help:"How much to take, as 64M."`
-	Every    time.Duration `default:"100ms" placeholder:"D" help:"Between two touches of a page. Default: 100ms."`
-	Sawtooth time.Duration `placeholder:"D" help:"Grow from nothing to all in this time, again and again. Default: all of it from the start."`
-	Duration time.Duration `default:"10s" placeholder:"D" help:"For how long. Default: 10s."`
-	Quiet    bool          `short:"q" help:"No progress on standard error."`
-}
-
-func (c *flowHog) run(ctx context.Context, io streams) error {
-	n, err := bytesFlag("the hog's", c.Bytes, "")
-	if err != nil {
-		return err
-	}
-	if c.Duration <= 0 || c.Every <= 0 {
-		return usageError{errors.New("--duration and --every: want times above 0")}
-	}
-	t := newTerminal(io.err, c.Quiet)
-	h := bench.Hog{Bytes: n, Every: c.Every, Period: c.Sawtooth, Took: func(n int64) { t.live(fmt.Sprintf("%d MiB", n>>20)) }}
-	ctx, cancel := context.WithTimeout(ctx, c.Duration)
-	defer cancel()
-	err = h.Run(ctx)
-	t.clear()
-	return err
 }

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
@@ -209,15 +207,6 @@ func (c *flowFT) around(knee map[string]int64) (limits []int64) {
 		limits = append(limits, (low+(i-1)*step)>>20<<20)
 	}
 	return limits
-}
-
-// swap adds swap space where the machine has less than is asked for.
-func (c *flowFT) swap(byDefault int64) (*memgroup.Swap, error) {
-	n, err := bytesFlag("--swap", c.Swap, strconv.FormatInt(byDefault, 10))
-	if err != nil || n <= memgroup.FreeSwap() {
-		return nil, err
-	}
-	return memgroup.MakeSwap(os.TempDir(), n-memgroup.FreeSwap())
 }
 
 // ftTries is how often a run is tried that the kernel ends: where swap space is slow it takes a group

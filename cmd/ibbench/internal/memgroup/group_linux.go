@@ -41,7 +41,7 @@ func Make(name string, limit int64) (*Group, error) {
 				continue
 			}
 		case own.V2:
-			if os.Getenv("FJ_NOV2") == "" && stalls == "" && os.Mkdir(dir, 0o755) == nil {
+			if stalls == "" && os.Mkdir(dir, 0o755) == nil {
 				stalls = dir
 			}
 			continue
@@ -60,9 +60,6 @@ func Make(name string, limit int64) (*Group, error) {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0); err != nil {
 			tried = append(tried, err, os.Remove(dir))
 			continue
-		}
-		if s := os.Getenv("FJ_SWAPPINESS"); s != "" {
-			_ = os.WriteFile(filepath.Join(dir, "memory.swappiness"), []byte(s), 0)
 		}
 		g = &Group{dir: dir, v2: own.V2}
 	}

@@ -18,8 +18,8 @@ type JacobiRank struct {
 	Pinned int64 // bytes that a device has, of those (VmPin)
 }
 
-// Iterating is what a rank of Jacobi says when its grid is there and the first iteration that counts
-// begins.
+// Iterating is what a rank of Jacobi says when its grid is there and the first iteration that
+// counts begins.
 type Iterating struct{ Before int64 }
 
 func init() { kernels[Jacobi] = jacobiRank }
