@@ -88,7 +88,7 @@ func TestEveryEndOfARequestLeavesTheRestToOthers(t *testing.T) {
 		for pool := range 8 {
 			for _, ends := range []string{"aa", "xa", "ixa"} {
 				l := &modelLimits{scripts: s, replies: 1 + pool&1, credits: 1 + pool>>1&1, buffers: 1 + pool>>2, places: 1 + pool&1, shares: 1,
-					ends: ends, startsConnected: ends != "xa"}
+					ends: ends, mayRefuse: ends == "xa" && pool&3 == 0, startsConnected: ends != "xa"}
 				if strings.ContainsAny(strings.Join(s, ""), "mt") && l.buffers == 1 {
 					continue // a program cannot prepare all buffers
 				}
