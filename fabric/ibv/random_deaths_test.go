@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // mortal is a lane that does random operations while some of its peers die.
@@ -206,11 +207,7 @@ func (m *mortal) step() {
 // Peers that die at any step, found by this lane or elsewhere, fail the groups and implicit
 // operations that name them, each once and with its place; everything else goes on.
 func TestRandomDeathsConcernNobodyElse(t *testing.T) {
-	rounds := 12
-	if testing.Short() {
-		rounds = 9
-	}
-	for seed := range uint64(rounds) {
+	for seed := range uint64(max(4, parttest.Of(12))) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomDeaths(t, seed) })
 	}
 }
