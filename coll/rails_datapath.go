@@ -10,7 +10,7 @@ import (
 )
 
 // spins is how often a rank looks for a message that its sender stores into memory, before it waits
-// as others do.
+// as others do; not where processors are short.
 const spins = 1024
 
 // rail is what a member has of one of its rails.
@@ -138,7 +138,7 @@ func (o *op) receive(rail int) ([]byte, error) {
 // arrives waits for the word of a message.
 func (o *op) arrives(rail int, w *uint64, want uint64) error {
 	v := atomic.LoadUint64(w)
-	if v>>32 != want && o.t.rail[rail].behind != nil {
+	if v>>32 != want && o.t.rail[rail].behind != nil && !o.t.teams.crowded {
 		for n := 0; n < spins && v>>32 != want; n++ {
 			v = atomic.LoadUint64(w)
 		}
