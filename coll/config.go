@@ -12,7 +12,7 @@ const Region = "conduit.coll"
 
 // Config is equal on all ranks, but for Check and Learned.
 type Config struct {
-	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
+	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 4.
 	Slots int
 	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB
 	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
@@ -66,7 +66,7 @@ type shape struct {
 // withDefaults fills in what is 0 and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	if c.Slots == 0 {
-		c.Slots = 8
+		c.Slots = 4
 	}
 	if c.SlotBytes == 0 {
 		c.SlotBytes = 64 << 10

@@ -69,7 +69,7 @@ type call struct {
 	kind  Kind
 	root  int
 	name  string
-	lanes env.Lanes // nil: the shared ones
+	lanes env.Lanes // to wait with; nil: without
 	do    func(*op) error
 	buf   []byte   // of a broadcast
 	data  *payload // of an operation on typed data; nil else
@@ -89,12 +89,10 @@ type op struct {
 	flights []flight
 }
 
-// flight is a put that is on its way from memory that may not change, or through lanes of another
-// owner.
+// flight is a put that is on its way from memory that may not change.
 type flight struct {
 	lane fabric.Lane
 	h    fabric.Handle
-	data bool // not a word
 }
 
 // run does an operation in the caller's goroutine.
@@ -183,9 +181,6 @@ func (o *op) look() error {
 	if err := o.compare(); err != nil {
 		return err
 	}
-	if o.lanes != nil {
-		return nil
-	}
 	return o.t.teams.poll()
 }
 
@@ -221,10 +216,7 @@ func (o *op) mismatch(with int, in Kind) error {
 // settle waits until the sources of puts may change.
 func (o *op) settle(ctx context.Context) error {
 	for len(o.flights) > 0 {
-		f := o.flights[0]
-		if !f.data { // the receiver has read it, or will
-			f.lane.Abandon(f.h)
-		} else if err := o.await(ctx, f); err != nil {
+		if err := o.await(ctx, o.flights[0]); err != nil {
 			return err
 		}
 		o.flights = o.flights[1:]
@@ -244,13 +236,11 @@ func (o *op) land(ctx context.Context) (first error) {
 }
 
 func (o *op) await(ctx context.Context, f flight) error {
-	if o.lanes == nil {
-		m := o.t.teams
-		if err := m.shared.lock(ctx); err != nil {
-			return err
-		}
-		defer m.shared.unlock()
+	m := o.t.teams
+	if err := m.shared.lock(ctx); err != nil {
+		return err
 	}
+	defer m.shared.unlock()
 	_, err := f.lane.Wait(ctx, f.h)
 	return err
 }
