@@ -53,9 +53,9 @@ type shape struct {
 	rails int    // of the team of all
 	chunk uint64 // bytes of data of a message
 
-	acks, reports, sets, entries uint64 // where these begin
-	entry                        uint64 // bytes
-	slot                         uint64 // bytes
+	acks, knocks, reports, sets, entries uint64 // where these begin
+	entry                                uint64 // bytes
+	slot                                 uint64 // bytes
 
 	grants, arrivals, refs uint64 // words of pairs
 	places, panes, scratch uint64 // where these begin
@@ -111,7 +111,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.chunk = max(minChunk, share&^(line-1)-min(share&^(line-1), line))
 	s.entry = line + s.chunk
 	s.acks = line
-	s.reports = s.acks + roundUp(8*uint64(s.rails))
+	s.knocks = s.acks + roundUp(8*uint64(s.rails))
+	s.reports = s.knocks + roundUp(8*uint64(s.rails))
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
 	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
 	s.arrivals = s.grants + roundUp(8*uint64(size))

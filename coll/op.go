@@ -2,8 +2,10 @@ package coll
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
@@ -87,6 +89,8 @@ type op struct {
 	looks   func() error
 	word    [8]byte
 	flights []flight
+	since   time.Duration // when it was found to wait; 0: not yet
+	knocked bool
 }
 
 // flight is a put that is on its way from memory that may not change.
@@ -118,13 +122,16 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	}
 	t.number++
 	o := &t.op
-	o.call, o.ctx, o.number, o.mute, o.verdict = *c, ctx, t.number, false, nil
+	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
 	o.sign = signature(c.kind, o.number, c.root, c.name)
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		if o.knocked {
+			_ = o.knock(0) // what fails goes to a rank that is down
+		}
 		o.forget()
 		if learned := t.teams.learned; learned != nil {
 			learned()
@@ -181,12 +188,51 @@ func (o *op) look() error {
 	if err := o.compare(); err != nil {
 		return err
 	}
+	switch now := o.t.teams.env.Host().Now(); {
+	case o.since == 0:
+		o.since = max(now, 1)
+	case !o.knocked && now-o.since > knockAfter:
+		o.knocked = true
+		if err := o.knock(o.knockWord()); err != nil {
+			return err
+		}
+	}
 	return o.t.teams.poll()
 }
 
-// compare finds a message of another operation with this one's number, on whatever rail.
+// knockAfter is how long a member waits before it tells others what it is in: members in different
+// operations may all wait for a message, and send none.
+const knockAfter = 10 * time.Millisecond
+
+// knock writes what this member is in into the slots of those that it sends to on rails; 0: it is
+// not any more. What arrives late, in the slot of another team even, says nothing there.
+func (o *op) knock(w uint64) error {
+	t := o.t
+	binary.NativeEndian.PutUint64(o.word[:], w)
+	for r := range t.rails {
+		if err := t.teams.post(o.ctx, t.Member(t.after(r)), t.off+t.teams.shape.knocks+8*uint64(r), o.word[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knockWord is what a knock says: generation (24 bits), kind (4), number of the operation (20), and
+// hash (16) as in messages.
+func (o *op) knockWord() uint64 {
+	return uint64(o.t.generation)<<40 | uint64(o.kind)<<36 | o.number&(1<<20-1)<<16 | o.sign&0xffff
+}
+
+// compare finds a message, or a knock, of another operation with this one's number, on whatever
+// rail.
 func (o *op) compare() error {
 	for r := range o.t.rails {
+		mine := o.knockWord()
+		k := atomic.LoadUint64(word(o.t.mem, o.t.teams.shape.knocks+8*uint64(r)))
+		const which = generations<<40 | (1<<20-1)<<16
+		if k != mine && k&which == mine&which {
+			return o.mismatch(o.t.before(r), Kind(k>>36&15))
+		}
 		rail := &o.t.rail[r]
 		w := atomic.LoadUint64(word(o.t.mem, o.t.place(rail, rail.got)))
 		if w>>32 != o.t.ticket(rail.got) || w>>16&numberBits != o.number&numberBits {
