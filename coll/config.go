@@ -26,7 +26,7 @@ type Config struct {
 	// WindowBytes, default 8 KiB or an eighth of WindowBytes, whichever is less.
 	Short int
 	// Long is how many bytes each member's share of a reduction has at least, in bytes of its buffer
-	// over members, for the members to reduce one share each; 1 byte and more, default 1 KiB. Below
+	// over members, for the members to reduce one share each; 1 byte and more, default 4 KiB. Below
 	// that reductions go up a tree. docs/collectives.md has what these defaults were measured with.
 	Long int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
@@ -78,7 +78,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Short = min(8<<10, c.WindowBytes/8)
 	}
 	if c.Long == 0 {
-		c.Long = 1 << 10
+		c.Long = 4 << 10
 	}
 	if c.Slots < 1 || c.Slots > 4096 {
 		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)
