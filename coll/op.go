@@ -226,10 +226,10 @@ func (o *op) knockWord() uint64 {
 // compare finds a message, or a knock, of another operation with this one's number, on whatever
 // rail.
 func (o *op) compare() error {
+	const which = generations<<40 | (1<<20-1)<<16
+	mine := o.knockWord()
 	for r := range o.t.rails {
-		mine := o.knockWord()
 		k := atomic.LoadUint64(word(o.t.mem, o.t.teams.shape.knocks+8*uint64(r)))
-		const which = generations<<40 | (1<<20-1)<<16
 		if k != mine && k&which == mine&which {
 			return o.mismatch(o.t.before(r), Kind(k>>36&15))
 		}
