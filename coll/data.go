@@ -13,7 +13,8 @@ import (
 )
 
 // On is what an operation on data goes to: a [*Team], or [Through], with whose lanes it waits.
-// Those of an operation that was started (StartReduce and its kind) are the operation's until it is done.
+// Those of an operation that was started (StartReduce and its kind) are the operation's until it is
+// done.
 type On interface {
 	on() (*Team, env.Lanes)
 }
