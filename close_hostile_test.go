@@ -31,8 +31,9 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 			accepted.Store(0)
 			cfg.Handlers, cfg.CloseTimeout, cfg.Getenv = table, time.Minute, noEnv
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			var users sync.WaitGroup
 			err := RunLocalConfig(ctx, ranks, cfg, func(j *Job) error {
-				var users, all sync.WaitGroup
+				var all sync.WaitGroup
 				for i := range 5 {
 					users.Go(func() {
 						// Close waits for half of its time where messages never rest.
@@ -46,6 +47,7 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 				time.Sleep(time.Duration(j.Rank()) * 3 * time.Millisecond)
 				if dies && j.Rank() == 2 {
 					j.Abort(3, "in the midst of it")
+					return nil // others do not answer it any more
 				}
 				var errs [closers]error
 				for i := range errs {
@@ -56,7 +58,6 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 					})
 				}
 				all.Wait()
-				users.Wait()
 				for _, err := range errs {
 					if fmt.Sprint(err) != fmt.Sprint(errs[0]) {
 						t.Errorf("rank %d: one Close: %v; another: %v", j.Rank(), errs[0], err)
@@ -67,6 +68,7 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 				}
 				return nil
 			})
+			users.Wait()
 			cancel()
 			if h, a := handled.Load(), accepted.Load(); !dies && (err != nil || h != a) || dies && ctx.Err() == context.DeadlineExceeded {
 				t.Errorf("a rank dies: %v: %v; %d posts were sent, %d handled", dies, err, a, h)
