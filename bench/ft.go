@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -15,6 +14,7 @@ import (
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
@@ -103,15 +103,17 @@ type FT struct {
 	g     ftGrid
 	ranks int
 	me    int
-	own   *pagepool.Pool // the arrays, and what is packed
+	free  []func() // of arrays and buffers
 	u     [3][]complex128
-	decay [3][]float64
-	along [3]*fft
-	job   *conduit.Job
-	w     *conduit.Worker
-	ctx   context.Context
-	life  context.Context // of what other ranks ask for, also before Run
-	end   context.CancelFunc
+	// packed is what packed blocks had, in bytes, the most at once.
+	packed int64
+	decay  [3][]float64
+	along  [3]*fft
+	job    *conduit.Job
+	w      *conduit.Worker
+	ctx    context.Context
+	life   context.Context // of what other ranks ask for, also before Run
+	end    context.CancelFunc
 
 	asked chan *conduit.FetchRequest
 	all   chan struct{} // all blocks of FTNormal have come
@@ -146,7 +148,7 @@ func NewFT(p FTParams, ranks int) (*FT, error) {
 	if !ok {
 		return nil, fmt.Errorf("bench: ft: class %s has too few lines for %d ranks of %d parts", p.Class, ranks, p.Parts)
 	}
-	f := &FT{p: p, g: g, ranks: ranks, own: pagepool.New(), asked: make(chan *conduit.FetchRequest, maxTokens), all: make(chan struct{}, 1),
+	f := &FT{p: p, g: g, ranks: ranks, asked: make(chan *conduit.FetchRequest, maxTokens), all: make(chan struct{}, 1),
 		ready: make([]int, p.Parts), came: map[[2]int]*conduit.Payload{}}
 	f.life, f.end = context.WithCancel(context.Background())
 	for d, n := range g.n {
@@ -204,21 +206,24 @@ func (f *FT) Run(ctx context.Context, w *conduit.Worker) (res FTResult, err erro
 		stop()
 		f.end()
 		serving.Wait()
-		err = errors.Join(err, f.own.Close())
+		for _, free := range f.free {
+			free()
+		}
 	}()
 	for i := range f.u {
-		b, err := f.own.Take(uint64(f.array()), math.MaxUint64)
+		b, free, err := offheap.Map(int(f.array()))
 		if err != nil {
 			return res, err
 		}
-		f.u[i] = numbers(b)[:f.g.part()*f.p.Parts]
+		f.u[i], f.free = numbers(b)[:f.g.part()*f.p.Parts], append(f.free, free)
 	}
 	if f.p.Arm != FTNormal {
-		for range ftPackers {
-			buf, err := f.buffer()
-			if err != nil {
-				return res, err
-			}
+		all, free, err := f.buffers(ftPackers)
+		if err != nil {
+			return res, err
+		}
+		f.free = append(f.free, free)
+		for _, buf := range all {
 			serving.Go(func() { f.serve(buf) })
 		}
 	}
@@ -242,7 +247,7 @@ func (f *FT) Run(ctx context.Context, w *conduit.Worker) (res FTResult, err erro
 		res.Faults = -1
 	}
 	res.Received = f.job.Budget().MemoryStats().MemoryPeak
-	res.Peak = res.Received + int64(f.own.Stats().Peak) - res.Sizes.Persistent
+	res.Peak = res.Received + f.packed
 	return res, f.verify(res.Checksums)
 }
 
@@ -360,13 +365,19 @@ func bytesOfNumbers(c []complex128) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(c))), 16*len(c))
 }
 
-// buffer is memory for a packed block.
-func (f *FT) buffer() ([]complex128, error) {
-	b, err := f.own.Take(uint64(16*f.g.block()), math.MaxUint64)
+// buffers is memory for so many packed blocks, and what gives it back. It is not taken before it is
+// used: the kernel ends who takes much at once in a small group.
+func (f *FT) buffers(n int) (all [][]complex128, free func(), err error) {
+	block := int(f.Sizes().Block)
+	mem, free, err := offheap.Map(max(n, 1) * block)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return numbers(b)[:f.g.block()], nil
+	f.packed = max(f.packed, int64(n*block))
+	for i := range n {
+		all = append(all, numbers(mem[i*block:])[:f.g.block()])
+	}
+	return all, free, nil
 }
 
 // ftClass is a grid, and the checksum of each iteration.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/ibconduit/conduit"
 )
@@ -237,6 +236,11 @@ func (t *turning) send() error {
 		v, w int
 		buf  []complex128
 	}
+	bufs, free, err := f.buffers(f.Sizes().Blocks)
+	if err != nil {
+		return err
+	}
+	defer func() { free() }()
 	var all []packed
 	for l := range f.p.Parts {
 		v := f.first() + l
@@ -244,10 +248,7 @@ func (t *turning) send() error {
 			if f.rankOf(w) == f.me {
 				continue
 			}
-			buf, err := f.buffer()
-			if err != nil {
-				return err
-			}
+			buf := bufs[len(all)]
 			f.g.pack(buf, f.mine(t.from, l), t.fromAxis, v, t.toAxis, w)
 			all = append(all, packed{v, w, buf})
 		}
@@ -273,11 +274,8 @@ func (t *turning) send() error {
 			return context.Cause(f.ctx)
 		}
 	}
-	block := f.Sizes().Block
-	for _, p := range all {
-		f.own.Give(pagesOf(p.buf, block))
-	}
-	f.own.Fit(uint64(3 * f.array()))
+	free()
+	free = func() {}
 	f.mu.Lock()
 	came := f.came
 	f.came = map[[2]int]*conduit.Payload{}
@@ -294,9 +292,4 @@ func (t *turning) send() error {
 		t.after(l)
 	}
 	return nil
-}
-
-// pagesOf is the run of pages that a buffer has.
-func pagesOf(buf []complex128, n int64) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(buf))), n)
 }

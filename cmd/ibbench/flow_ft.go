@@ -209,6 +209,10 @@ func (c *flowFT) around(knee map[string]int64) (limits []int64) {
 	return limits
 }
 
+// ftTries is how often a run is tried that the kernel ends: where swap space is slow it takes a group
+// to be out of memory too early now and then.
+const ftTries = 3
+
 // once is one run. One that fails or takes too long is a line of the table; an error is of what all
 // runs need.
 func (c *flowFT) once(ctx context.Context, io streams, r ftRun, parts int, limit int64) (ftRun, error) {
@@ -220,6 +224,9 @@ func (c *flowFT) once(ctx context.Context, io streams, r ftRun, parts int, limit
 	run := transient.Run{Kernel: transient.FT, Params: c.params(r, parts), Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device,
 		Limit: limit, Timeout: timeout, Stderr: io.err}
 	results, err := run.Start(ctx)
+	for n := 1; n < ftTries && err != nil && limit > 0 && ctx.Err() == nil && !errors.Is(err, transient.ErrTimeout); n++ {
+		results, err = run.Start(ctx)
+	}
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
 	}
