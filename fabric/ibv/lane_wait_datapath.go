@@ -193,7 +193,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	if err := e.post(); err != nil {
 		return err
 	}
-	var w spin.Waiter
+	w := spin.Waiter{Crowded: e.net.cfg.Crowded}
 	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
 		if !w.Pause() {
 			continue

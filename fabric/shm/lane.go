@@ -27,7 +27,7 @@ var _ fabric.Lane = (*lane)(nil)
 
 // newLaneLocked opens a lane.
 func (n *Network) newLaneLocked() (*lane, error) {
-	l := &lane{targets: n.targets, net: n}
+	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Crowded: n.crowded}}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]
 		*l.count = fabric.Counters{}
