@@ -52,8 +52,8 @@ const (
 	// packers is how many faces a rank packs and sends at once to who fetches them. Their buffers are
 	// the rank's own: to wait for memory there could wait for who waits for the face.
 	packers = 4
-	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a time
-	// each cube waits for its own alone.
+	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a
+	// time each cube waits for its own alone.
 	floorSets = 8
 	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
 	// which waits for the receiver twice.

@@ -209,8 +209,8 @@ func (c *flowFT) around(knee map[string]int64) (limits []int64) {
 	return limits
 }
 
-// ftTries is how often a run is tried that the kernel ends: where swap space is slow it takes a group
-// to be out of memory too early now and then.
+// ftTries is how often a run is tried that the kernel ends: where swap space is slow it takes a
+// group to be out of memory too early now and then.
 const ftTries = 3
 
 // once is one run. One that fails or takes too long is a line of the table; an error is of what all
