@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/racetest"
@@ -209,5 +210,40 @@ func TestThePaceFollowsTheBudget(t *testing.T) {
 		if err != nil {
 			t.Errorf("held %v: %v", c.held, err)
 		}
+	}
+}
+
+// BenchmarkBudget is long all-to-all in a simulation, whose instructions tell what a budget costs:
+// `perf stat -e instructions:u` of each, or valgrind, as times tell nothing.
+func BenchmarkBudget(b *testing.B) {
+	for _, name := range []string{"none", "ample"} {
+		b.Run(name, func(b *testing.B) {
+			const n, block = 4, 64 << 10
+			spec, err := coll.Spec(n, coll.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			w, err := envtest.NewWorld(sim.Config{Ranks: n, Seed: 1}, spec)
+			if err != nil {
+				b.Fatal(err)
+			}
+			work := with(coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) error {
+				src, dst := make([]byte, n*block), make([]byte, n*block)
+				for range b.N {
+					if err := coll.AllToAll(ctx, all, dst, src); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if name == "ample" {
+				err = w.Run(withLimit(1<<30, func(ctx context.Context, e bounded) error { return work(ctx, e) }))
+			} else {
+				err = w.Run(work)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
 	}
 }

@@ -189,7 +189,7 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 	}
 	t.clear()
-	return c.write(io.out, &out, func() string { return out.text() }, out.csv)
+	return c.write(io.out, &out, out.text, out.csv, out.svg)
 }
 
 // around are 7 limits, from a step below the least knee to a step above the highest.
@@ -319,4 +319,32 @@ func (o *ftReport) csv() [][]string {
 	}
 	slices.SortStableFunc(rows[1:], func(x, y []string) int { return strings.Compare(x[0], y[0]) })
 	return rows
+}
+
+// svg draws the faults by limit, and time by parts as the paper's figure 6b.
+func (o *ftReport) svg() string {
+	lines := func(runs []ftRun, x, y func(ftRun) float64) (all []plotLine) {
+		for _, a := range o.Ample {
+			l := plotLine{name: a.Arm}
+			for _, r := range runs {
+				if r.Arm == a.Arm && r.Failed == "" {
+					l.x, l.y = append(l.x, x(r)), append(l.y, y(r))
+				}
+			}
+			all = append(all, l)
+		}
+		return all
+	}
+	took := func(r ftRun) float64 { return r.Elapsed.Seconds() }
+	var plots []plot
+	if len(o.Limits) > 0 {
+		limit := func(r ftRun) float64 { return float64(r.Limit >> 20) }
+		plots = append(plots, plot{title: "FT class " + o.Class + ": major faults", x: "limit, MiB", y: "faults",
+			lines: lines(o.Limits, limit, func(r ftRun) float64 { return float64(r.Faults) })})
+	}
+	if len(o.Parts) > 0 {
+		plots = append(plots, plot{title: "FT class " + o.Class + ": time", x: "parts of a rank", y: "seconds",
+			lines: lines(o.Parts, func(r ftRun) float64 { return float64(r.Parts) }, took)})
+	}
+	return svg(plots)
 }
