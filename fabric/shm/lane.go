@@ -61,10 +61,7 @@ func (l *lane) Close() error {
 	defer l.net.mu.Unlock()
 	l.net.lanes--
 	l.net.counters = append(l.net.counters, l.count)
-	if err := l.failed.Take(); err != nil {
-		return fmt.Errorf("shm: close lane: %w", err)
-	}
-	return nil
+	return l.failed.Take()
 }
 
 // enter detects a second goroutine in the debug build.
