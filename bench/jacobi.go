@@ -52,6 +52,9 @@ const (
 	// packers is how many faces a rank packs and sends at once to who fetches them. Their buffers are
 	// the rank's own: to wait for memory there could wait for who waits for the face.
 	packers = 4
+	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a
+	// time each cube waits for its own alone.
+	floorSets = 8
 	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
 	// which waits for the receiver twice.
 	senders = 64
@@ -205,7 +208,7 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	case JacobiTokens:
 		m.Budget.Limit, m.Budget.Messages = min(int64(j.p.Tokens)*face, all), j.p.Tokens
 	case JacobiAdaptive:
-		m.Budget.Adapt = &flow.AdaptConfig{Floor: sides * face, Ceiling: all}
+		m.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all}
 	}
 	if j.p.Arm != JacobiNormal {
 		m.Fetches = map[string]func(*conduit.FetchRequest){faceName: j.asks}

@@ -45,6 +45,9 @@ func grouped(t *testing.T) {
 			err = s.Remove()
 		}
 	}
+	if err != nil && os.Getenv("IBCONDUIT_REQUIRE_RDMA") == "1" {
+		t.Fatalf("a VM has limited memory, with -swap 512M: %v", err)
+	}
 	if err != nil {
 		t.Skipf("no limited memory here: %v", err)
 	}
