@@ -19,11 +19,7 @@ func onSides(t *testing.T, n int, largest int64, f func(ctx context.Context, sid
 	sides := AllToAllSides(n, largest)
 	var boots [][]bootstrap.Bootstrap // of sides, by rank
 	for range sides {
-		var of []bootstrap.Bootstrap
-		for _, b := range bootstrap.NewGroup(n) {
-			of = append(of, b)
-		}
-		boots = append(boots, of)
+		boots = append(boots, bootstrap.NewGroup(n))
 	}
 	var ranks errgroup.Group
 	for r := range n {

@@ -28,7 +28,8 @@ func TestFTPrintsItsTables(t *testing.T) {
 	}
 }
 
-// Runs in memory groups say what a rank has anyway, and with enough memory have no faults to speak of.
+// Runs in memory groups say what a rank has anyway, and with enough memory have no faults to speak
+// of.
 func TestFTWithinAMemoryGroup(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it swaps for some seconds")
