@@ -104,7 +104,7 @@ func checkJacobi(t *testing.T, p JacobiParams, all []JacobiResult) {
 func TestJacobiOverVerbs(t *testing.T) {
 	rdmatest.Device(t)
 	for _, arm := range []string{JacobiNormal, JacobiTokens} {
-		p := JacobiParams{Arm: arm, Cubes: 2, Edge: 16, Width: 2, Iterations: 3}
+		p := JacobiParams{Arm: arm, Tokens: 6, Cubes: 2, Edge: 16, Width: 2, Iterations: 3}
 		res, err := onJacobi(t, p, 2, conduit.Config{Fabric: conduit.FabricIBV, SegmentSize: 1 << 16}, nil)
 		if err != nil {
 			t.Fatal(err)
