@@ -83,7 +83,7 @@ func (o *op) reduceHosts(near *near, buf []byte, root int) error {
 
 // mappedMax is up to how many bytes of a member blocks go through memory: a copy more than reading
 // them where they are, and a wait and a system call less. Blocks of 8 and 16 KiB of two ranks take
-// 1.7 and 2.8 us so, and 3.4 and 3.6 us when they are read; of 32 KiB 22 and 7 (`ibbench flow
+// 1.7 and 2.8 us so, and 3.4 and 3.6 us when they are read; of 32 KiB 5.2 and 4.9 (`ibbench flow
 // alltoall`, post-all and paced, least of 31 rounds on a busy machine).
 const mappedMax = 32 << 10
 
