@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -26,8 +27,9 @@ type Job struct {
 	members  *membership
 	networks networks
 	coll     *coll.Teams
-	messages endpoints // of the program
-	library  endpoints // of the library's parts
+	checker  *fencecheck.Checker // nil: nothing looks for missing fences
+	messages endpoints           // of the program
+	library  endpoints           // of the library's parts
 	workers  workers
 	watching sync.WaitGroup // the bootstrap's reports
 

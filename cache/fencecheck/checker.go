@@ -28,7 +28,7 @@ func New(ranks int, found func(Report)) *Checker {
 	c := &Checker{found: found, meetings: map[Meeting]*meeting{}, stacks: map[trace]*stack{}, pairs: map[[2]*stack]bool{}, places: map[string]bool{}}
 	c.mu.Init(lockrank.Errors, 0)
 	for i := range ranks {
-		c.ranks = append(c.ranks, &Rank{c: c, id: i, epoch: 1, host: c.actor(), pages: map[uint64]*page{}})
+		c.ranks = append(c.ranks, &Rank{c: c, id: i, epoch: 1, host: c.actor()})
 	}
 	return c
 }
@@ -176,6 +176,7 @@ type Worker struct {
 	tidings clock   // not acquired yet
 	wrote   bool    // since the last release
 	words   []place // that atomics in flight are on
+	last    place   // that the last one is on, which the next acquire completes; of no bytes: none
 }
 
 // place is a word.
@@ -229,9 +230,10 @@ func (w *Worker) Acquire() {
 }
 
 func (w *Worker) acquire() {
-	for _, at := range w.words {
+	for _, at := range append(w.words, w.last) {
 		w.hear(at.rank, at.off, at.n)
 	}
+	w.last.n = 0
 	w.known.join(&w.tidings)
 	w.known.join(&w.r.known)
 	for _, o := range w.r.workers {

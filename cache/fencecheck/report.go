@@ -84,7 +84,7 @@ func (r Report) String() string {
 // depth is how many frames a stack has, with those of the library; shown how many of the program's
 // are told of.
 const (
-	depth = 16
+	depth = 20
 	shown = 5
 )
 
@@ -153,7 +153,11 @@ func ofLibrary(function, file string) bool {
 
 // report keeps a pair, unless there is one of the same lines.
 func (c *Checker) report(first, second *access, rank int, off uint64, n int, missing Missing) {
-	c.pairs[[2]*stack{first.from, second.from}] = true
+	pair := [2]*stack{first.from, second.from}
+	if c.pairs[pair] {
+		return
+	}
+	c.pairs[pair] = true
 	r := Report{
 		First:   Access{first.rank, first.kind, first.from.places()},
 		Second:  Access{second.rank, second.kind, second.from.places()},

@@ -31,7 +31,9 @@ func (r *Rank) each(off uint64, n int, make bool, f func(p *page, i uint64)) {
 	for end := off + uint64(n); off < end; {
 		p := r.pages[off/pageSize]
 		if p == nil && make {
-			p = &page{}
+			if p = (&page{}); r.pages == nil {
+				r.pages = map[uint64]*page{}
+			}
 			r.pages[off/pageSize] = p
 		}
 		for last := min(end, (off/pageSize+1)*pageSize); off < last; off++ {
@@ -42,8 +44,8 @@ func (r *Rank) each(off uint64, n int, make bool, f func(p *page, i uint64)) {
 	}
 }
 
-// Read says that the worker reads n bytes at off of a rank.
-func (w *Worker) Read(rank int, off uint64, n int) { w.read(KindRead, rank, off, n) }
+// Read says that the worker reads n bytes at off of a rank, and returns whether that is in order.
+func (w *Worker) Read(rank int, off uint64, n int) bool { return w.read(KindRead, rank, off, n) }
 
 // Load says that the rank reads n bytes of its own memory.
 func (w *Worker) Load(off uint64, n int) { w.read(KindLoad, w.r.id, off, n) }
@@ -59,7 +61,7 @@ func (w *Worker) Deposit(rank int, off uint64, n int) {
 	w.write(KindWrite, w.r.host, rank, off, n)
 }
 
-func (w *Worker) read(kind Kind, rank int, off uint64, n int) {
+func (w *Worker) read(kind Kind, rank int, off uint64, n int) (ordered bool) {
 	pcs := caller()
 	c := w.r.c
 	c.mu.Lock()
@@ -68,10 +70,11 @@ func (w *Worker) read(kind Kind, rank int, off uint64, n int) {
 	w.r.out = nil
 	var write *access
 	var old, now *readers
+	ordered = true
 	c.ranks[rank].each(off, n, true, func(p *page, i uint64) {
 		if p.writes[i] != write {
 			write = p.writes[i]
-			w.against(write, x, rank, off, n)
+			ordered = w.against(write, x, rank, off, n) && ordered
 		}
 		if now == nil || p.reads[i] != old {
 			old = p.reads[i]
@@ -79,6 +82,7 @@ func (w *Worker) read(kind Kind, rank int, off uint64, n int) {
 		}
 		p.reads[i] = now
 	})
+	return ordered
 }
 
 // with are the readers and another one, but for those that it knows of.
@@ -168,42 +172,46 @@ func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
 }
 
 // Awaits has the worker hear of a word at each acquire until Completed, as an atomic on it is in
-// flight.
-func (w *Worker) Awaits(rank int, off uint64, n int) {
+// flight; or, once, at the next acquire, which follows it.
+func (w *Worker) Awaits(rank int, off uint64, n int, once bool) {
 	w.r.c.mu.Lock()
 	defer w.r.c.unlock()
-	if at := (place{rank, off, n}); !slices.Contains(w.words, at) {
+	if at := (place{rank, off, n}); once {
+		w.last = at
+	} else if !slices.Contains(w.words, at) {
 		w.words = append(w.words, at)
 	}
 }
 
 // against compares an access with a write, and the atomics that go with it.
-func (w *Worker) against(write, x *access, rank int, off uint64, n int) {
+func (w *Worker) against(write, x *access, rank int, off uint64, n int) (ordered bool) {
 	if write == nil || write.kind == KindAtomic && x.kind == KindAtomic {
-		return
+		return true
 	}
-	w.compare(write, x, rank, off, n)
+	ordered = w.compare(write, x, rank, off, n)
 	for _, o := range write.also {
-		w.compare(o, x, rank, off, n)
+		ordered = w.compare(o, x, rank, off, n) && ordered
 	}
+	return ordered
 }
 
 // compare reports two accesses that are not in order. The second one is this worker's.
-func (w *Worker) compare(first, x *access, rank int, off uint64, n int) {
-	if w.known.knows(first, w.r.id) || w.r.c.pairs[[2]*stack{first.from, x.from}] {
-		return
+func (w *Worker) compare(first, x *access, rank int, off uint64, n int) (ordered bool) {
+	if w.known.knows(first, w.r.id) {
+		return true
 	}
 	missing := MissingOrder
 	switch {
 	case w.tidings.knows(first, w.r.id) || w.r.known.knows(first, w.r.id):
 		if x.kind != KindRead || rank == w.r.id {
-			return // only copies are old without an acquire
+			return true // only copies are old without an acquire
 		}
 		missing = MissingAcquire
 	case first.by != nil && first.by != w.r.c.ranks[first.rank].host && first.epoch >= first.by.now:
 		missing = MissingRelease
 	}
 	w.r.c.report(first, x, rank, off, n, missing)
+	return false
 }
 
 // Stale says that the worker has read n bytes at off of a rank which are not what is there now, and
@@ -220,7 +228,5 @@ func (w *Worker) Stale(rank int, off uint64, n int) {
 			first = o
 		}
 	})
-	if !c.pairs[[2]*stack{first.from, x.from}] {
-		c.report(first, x, rank, off, n, MissingAcquire)
-	}
+	c.report(first, x, rank, off, n, MissingAcquire)
 }
