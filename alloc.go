@@ -65,7 +65,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	j.learned() // of what others did in the block before they freed it
 	p := pointer[T](j.heaps, q)
 	if err == nil {
-		j.allocated(j.rank, p.off, size)
+		allocated(j, j.rank, p.off, size)
 	}
 	return p, err
 }
@@ -106,7 +106,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, all bool, take f
 	p := pointer[T](j.heaps, q)
 	for r := range j.size {
 		if err == nil && (r == j.rank || !all) {
-			j.allocated(r, p.off, uint64((count+j.size-1)/j.size)*size)
+			allocated(j, r, p.off, uint64((count+j.size-1)/j.size)*size)
 		}
 	}
 	return p, err
@@ -176,7 +176,7 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil || size == 0 {
 		return Ptr[T]{}, err
 	}
-	j.allocated(j.rank, off+j.heaps.Static, size)
+	allocated(j, j.rank, off+j.heaps.Static, size)
 	return At[T](j.rank, off+j.heaps.Static), nil
 }
 

@@ -24,7 +24,7 @@ type together struct {
 }
 
 // openChecker makes the job's fence checker, if it has one.
-func (j *Job) openChecker() {
+func openChecker(j *Job) {
 	c := j.cfg.Cache
 	if c == nil || !c.Check {
 		return
@@ -42,7 +42,7 @@ func (j *Job) openChecker() {
 }
 
 // knowsAll is this rank in a checker that is told of all ranks, or nil.
-func (j *Job) knowsAll() *fencecheck.Rank {
+func knowsAll(j *Job) *fencecheck.Rank {
 	if j.checker == nil || j.cfg.together == nil {
 		return nil
 	}
@@ -63,7 +63,7 @@ func (f *fences) openChecks() {
 	if f.job.checker == nil || f.kept == nil {
 		return
 	}
-	f.check = &checks{f: f, w: f.job.checker.Rank(f.job.rank).NewWorker(), exact: f.job.knowsAll() != nil}
+	f.check = &checks{f: f, w: f.job.checker.Rank(f.job.rank).NewWorker(), exact: knowsAll(f.job) != nil}
 	f.cache = nil // accesses come here first
 }
 
@@ -199,12 +199,8 @@ func (k *checks) close() {
 	}
 }
 
-// watch tells the checker of collective operations.
-func (j *Job) watch(o coll.Operation) (ended func()) {
-	r := j.knowsAll()
-	if r == nil {
-		return nil
-	}
+// meeting tells the checker of a collective operation.
+func meeting(r *fencecheck.Rank, o coll.Operation) (ended func()) {
 	flow := fencecheck.FlowAll
 	switch o.Kind {
 	case coll.KindBroadcast, coll.KindScatter:
@@ -219,16 +215,16 @@ func (j *Job) watch(o coll.Operation) (ended func()) {
 }
 
 // allocated tells the checker of memory that is a rank's of new.
-func (j *Job) allocated(rank int, off, n uint64) {
-	if j.knowsAll() != nil {
+func allocated(j *Job, rank int, off, n uint64) {
+	if knowsAll(j) != nil {
 		j.checker.Rank(rank).Forget(off, int(n))
 	}
 }
 
-// NoteLoad tells the fence checker ([cache.Config].Check) that this rank loads n elements of its own
-// memory from p on, as memory ([Job.Segment], [Slice], [Array.Local]): from the worker's fence
-// before the call to the one behind it. The checker sees gets and puts, but not that. Without a
-// checker, or of another rank's memory, it does nothing.
+// NoteLoad tells the fence checker (cache.Config.Check) that this rank loads n elements of its own
+// memory from p on, as memory ([Job.Segment], [Slice], [Array.Local]), at some time between the
+// worker's fence before the call and the one behind it: the checker sees gets and puts only.
+// Without a checker, or for another rank's memory, it does nothing.
 func NoteLoad[T any](w *Worker, p Ptr[T], n int) {
 	if f := w.fences; f != nil && f.check != nil {
 		f.check.note(p.node, p.off, n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)

@@ -16,14 +16,14 @@ import (
 type fences struct {
 	part   env.Fences
 	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
-	kept   *cache.Cache // the same, also where a fence checker is in front of it
-	check  *checks      // nil: there is no fence checker
 	w      *Worker
 	job    *Job
 	mark   atomic.Bool   // a call is inside the worker, or releases it for the job
 	epoch  uint64        // of the job, when the worker acquired last
 	offs   []uint64      // of a prefetch
 	places []cache.Place // of a gather
+	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
+	check  *checks       // nil: there is no fence checker
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -176,7 +176,7 @@ func (f fencer) Reply(v am.Via, rank int) {
 // Handler is called when one begins, which knows what its sender had released, and when it has
 // ended: meanwhile it may have learned more from its segment.
 func (f fencer) Handler(from int) {
-	if r := f.j.knowsAll(); r != nil {
+	if r := knowsAll(f.j); r != nil {
 		r.Message(from)
 	}
 	f.j.learned()

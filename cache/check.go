@@ -1,7 +1,7 @@
 package cache
 
-// Own reports whether some of n bytes of a rank are what this cache has put, and may not be at their
-// target yet. The bytes must be in the rank's memory.
+// Own reports whether some of n bytes of a rank are what this cache has put, and may not be at
+// their target yet. The bytes must be in the rank's memory.
 func (c *Cache) Own(rank int, off uint64, n int) bool {
 	if n == 0 {
 		return false

@@ -231,9 +231,9 @@ func inLitmus(a fencecheck.Access) string {
 	return a.String()
 }
 
-// fences are those of litmus tests, in the order of their lines and with what they are parts of, and
-// two lines that the checker names where one is taken out. Those without are not needed: behind the
-// second barrier of test 45 nothing is read that was written before it.
+// fences are those of litmus tests, in the order of their lines and with what they are parts of,
+// and two lines that the checker names where one is taken out. Those without are not needed: behind
+// the second barrier of test 45 nothing is read that was written before it.
 var fences = map[int][]struct{ fence, first, second string }{
 	1: {
 		{"w.release()", "w.put(x.loc(0), 1)", "w.sees(x.loc(0), 1)"},

@@ -136,8 +136,9 @@ func (w *Worker) put(x *access, rank int, off uint64, n int) {
 	})
 }
 
-// Update says that the worker begins an atomic on n bytes at off of a rank. One that returns a value
-// is a fetch: when it is complete the worker hears of the others, by Hear, or by Awaits before.
+// Update says that the worker begins an atomic on n bytes at off of a rank. One that returns a
+// value is a fetch: when it is complete the worker hears of the others, by Hear, or by Awaits
+// before.
 func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
 	pcs := caller()
 	c := w.r.c

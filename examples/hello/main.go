@@ -22,10 +22,6 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, job.Close()) }()
-	return greet(ctx, job)
-}
-
-func greet(ctx context.Context, job *conduit.Job) (err error) {
 	w, err := job.NewWorker()
 	if err != nil {
 		return err

@@ -8,5 +8,5 @@ import (
 )
 
 func TestNoFenceIsMissing(t *testing.T) {
-	exampletest.Checked(t, 3, conduit.Config{SegmentSize: 1 << 20}, greet)
+	exampletest.Checked(t, 3, conduit.Config{SegmentSize: 4 << 20, HeapSize: 2 << 20}, tally)
 }
