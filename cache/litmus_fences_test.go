@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/cache/fencecheck"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // fenceCheck is what a trial tells a fence checker, and which fence it leaves out.
@@ -207,7 +208,7 @@ func TestTheCheckerKnowsCorrectLitmusTests(t *testing.T) {
 		l := &litmusTests[i]
 		t.Run(fmt.Sprintf("%02d", l.number), func(t *testing.T) {
 			found := 0
-			for k := range scaled(max(1, 10/max(1, l.costs))) {
+			for k := range parttest.Of(max(1, 10/max(1, l.costs))) {
 				c := checkedRun(t, l, setups[(l.number+3*k)%len(setups)], uint64(l.number+k), site{})
 				found += len(c.Reports())
 				if found > 0 && !slices.Contains(racy, l.number) {
