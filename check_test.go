@@ -147,7 +147,9 @@ func TestTheCheckerKnowsWhatOrdersRanks(t *testing.T) {
 			return errors.Join(err, team.Barrier(ctx), team.Free(ctx))
 		}},
 		{"team's barrier without a release", false, func(ctx context.Context, j *Job, _ *Worker) error { return j.Team().Barrier(ctx) }},
-		{"team's barrier", true, func(ctx context.Context, j *Job, w *Worker) error { return errors.Join(w.Flush(ctx), j.Team().Barrier(ctx)) }},
+		{"team's barrier", true, func(ctx context.Context, j *Job, w *Worker) error {
+			return errors.Join(w.Flush(ctx), j.Team().Barrier(ctx))
+		}},
 		{"all-reduce", true, func(ctx context.Context, j *Job, _ *Worker) error { return AllReduce(ctx, j, one(j), coll.Sum) }},
 		{"atomics", true, func(ctx context.Context, j *Job, w *Worker) error {
 			one := uint64(0)

@@ -26,6 +26,7 @@ type Job struct {
 	memory   *transient
 	members  *membership
 	networks networks
+	crowded  bool // more ranks share the processors of this one than there are
 	coll     *coll.Teams
 	checker  *fencecheck.Checker // nil: nothing looks for missing fences
 	messages endpoints           // of the program
