@@ -89,11 +89,11 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if w.fences.takes(node, len(src), f) {
 		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
 	}
-	return w.putPast(rt, node, off, src, f)
+	return putPast(w, rt, node, off, src, f)
 }
 
 // putPast is put of what no cache takes at once.
-func (w *Worker) putPast(rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if k := w.fences.through(node, len(src), f); k != nil {
 		return nil, fabric.Done, k.put(w.ctx, int(node)-1, off, src)
 	}
@@ -137,11 +137,11 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	if f == fabric.Blocking && w.fences.takes(node, len(dst), f) {
 		return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
 	}
-	return w.getPast(rt, node, off, dst, f)
+	return getPast(w, rt, node, off, dst, f)
 }
 
 // getPast is get of what no cache takes at once. A hit has no part in it.
-func (w *Worker) getPast(rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if k := w.fences.through(node, len(dst), f); k != nil && f == fabric.Blocking {
 		return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
 	}
