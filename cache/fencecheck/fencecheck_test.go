@@ -195,3 +195,18 @@ func TestStaleCopiesNameTheLastWriter(t *testing.T) {
 	x.w[1].Stale(2, 64, 8)
 	x.wants(t, 2, "a put of rank 0")
 }
+
+// An access of a word is told as one of a program would be.
+func BenchmarkAccess(b *testing.B) {
+	for name, do := range map[string]func(w *Worker, off uint64){
+		"read":  func(w *Worker, off uint64) { w.Read(1, off, 8) },
+		"write": func(w *Worker, off uint64) { w.Write(1, off, 8) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			x := newWorld(2)
+			for i := range b.N {
+				do(x.w[0], uint64(i*8%(64<<10)))
+			}
+		})
+	}
+}
