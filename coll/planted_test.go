@@ -40,7 +40,7 @@ func TestPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "a source is given back too soon",
 			Edits: edit("op.go", "		err = o.settle(ctx)\n", "		o.flights = nil\n"), Found: "seed"},
 		faulttest.Fault{Name: "places are granted twice",
-			Edits: edit("pairs_datapath.go", "p.given-p.taken < places {", "p.given-p.taken < 2*places {"), Found: "seed|wrong"},
+			Edits: edit("pairs_datapath.go", "	p.busy |= 1 << place\n", ""), Found: "seed|wrong"},
 		faulttest.Fault{Name: "data is used before it has come",
 			Edits: edit("pairs_datapath.go", "if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {", "if ahead := t.aheadOf(v, p.got[from]) + 1; ahead > 1 || v>>40 == uint64(t.generation) {"), Found: "seed|wrong"},
 		faulttest.Fault{Name: "shares in the order of arrival",
@@ -67,4 +67,12 @@ func TestPlantedFaults(t *testing.T) {
 	)
 	others.Run = "^TestAnyQuarrel"
 	others.Check(t, faulttest.Fault{Name: "no knock", Edits: noKnock, Found: "kind"})
+	budget := worlds
+	budget.Run = "^Test(TwoTeamsShare|ThePaceFollows)"
+	budget.Check(t,
+		faulttest.Fault{Name: "who sends holds memory",
+			Edits: edit("reduce_datapath.go", "	if t.me != at {\n		if t.me >= members {", "	if b := t.teams.budget; b != nil && t.me != at {\n		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {\n			return err\n		}\n		defer b.Release(2 * int64(d.size))\n	}\n	if t.me != at {\n		if t.me >= members {"), Found: "seed"},
+		faulttest.Fault{Name: "all places at any time",
+			Edits: edit("pairs_datapath.go", "	width := t.width()\n", "	width := uint64(places)\n"), Found: "places were used"},
+	)
 }
