@@ -34,9 +34,9 @@
 // for it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
 //
 // Members that all reach each other by loads and stores reduce in memory, in panes of their slots
-// (mapped_datapath.go), and exchange blocks of up to 32 KiB in all through them. Where they may also
-// read each other's memory through the kernel, process_vm_readv(2), all-to-all and all-gather read
-// long blocks where they are (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
+// (mapped_datapath.go). Where they may also read each other's memory through the kernel,
+// process_vm_readv(2), all-to-all and all-gather read long blocks where they are
+// (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
 // first long operation (near.go). On several hosts of several ranks each, in a row, the first of
 // each host put together over the network what their hosts have reduced in memory.
 //
