@@ -34,6 +34,29 @@ func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
 	return true
 }
 
+// passes reports whether a blocking operation that is in order passes the worker's cache by at once,
+// and then holds the worker.
+func (f *fences) passes(rank int, off, n uint64, put bool) bool {
+	c := f.cache
+	if c == nil || f.w.inChain {
+		return false
+	}
+	region, ok := c.Passing(rank, off, n, put)
+	if !ok {
+		return false
+	}
+	f.hold()
+	if put {
+		ok = c.PassPut(region, rank, off)
+	} else {
+		ok = c.PassGet(region, rank, off)
+	}
+	if !ok {
+		f.letGo()
+	}
+	return ok
+}
+
 // hit returns where n bytes of a rank's user region lie if the cache can be read there, or nil.
 func (f *fences) hit(node uint32, off uint64, n int) unsafe.Pointer {
 	if f == nil || f.cache == nil || f.w.inChain || f.epoch != f.job.epoch.Load() {

@@ -26,14 +26,13 @@ type Cache struct {
 	lineMask  uint64 // of the offset in a line
 	epoch     uint64 // the number of acquires, from 1
 	base      unsafe.Pointer
-	entries   []entry
-	table     table
-	lru       *twoQueues // the policy, if that is one
-	sizes     []uint64   // by rank, in bytes
-	writes    window     // of the page that was written last, while it is dirty and not being written
-	mask      []uint64   // of that page
-	reader    uint16     // the entry of reads, if that has a length
-	writer    uint16     // of writes, likewise
+	directory
+	sizes    []uint64 // by rank, in bytes
+	writes   window   // of the page that was written last, while it is dirty and not being written
+	mask     []uint64 // of that page
+	reader   uint16   // the entry of reads, if that has a length
+	writer   uint16   // of writes, likewise
+	putsSeen uint64   // puts that pages have counted
 
 	cfg    Config
 	env    env.Env
@@ -43,12 +42,8 @@ type Cache struct {
 	guard  owner.Guard
 	closed bool
 
-	policy policy
-	sketch *sketch // nil: the policy does not want to know what is asked for
-	duel   *duel
-	unused []uint16 // entries without a page
-	ghosts ghosts
-	may    func(i uint16) bool // evictable, bound once
+	duel *duel
+	may  func(i uint16) bool // evictable, bound once
 
 	masks      []uint64 // of dirty bytes, maskWords each
 	maskWords  int
@@ -70,9 +65,7 @@ type Cache struct {
 	refused   uint64 // by thrifty
 	first     bool   // the request reads lines that nobody asked for before
 
-	regions  [regions]region
-	hitsSeen uint64 // hits that regions have counted
-	tags     []tag
+	bypass
 
 	ops       []op
 	freeOps   []uint16
@@ -148,28 +141,16 @@ func (c *Cache) shape() {
 	cfg := &c.cfg
 	c.pageShift, c.lineShift = log2(cfg.PageSize), log2(cfg.LineSize)
 	c.pageMask, c.lineMask = uint64(cfg.PageSize-1), uint64(cfg.LineSize-1)
-	ghosts := cfg.Pages / 2
-	c.ghosts.keys = make([]uint64, ghosts)
-	c.entries = make([]entry, cfg.Pages)
-	c.table = newTable(cfg.Pages + ghosts)
-	if cfg.Policy != TwoQueues {
-		c.sketch = newSketch(cfg.Pages)
-	}
+	c.directory = newDirectory(cfg.Pages, cfg.Policy)
 	if cfg.Policy == Duel {
 		c.duel = newDuel(cfg.Pages)
 	}
-	c.follow(newPolicy(cfg.Policy, c.entries, c.sketch))
 	c.may = c.evictable
-	c.unused = make([]uint16, 0, cfg.Pages)
-	for i := cfg.Pages - 1; i >= 0; i-- {
-		c.entries[i].mask, c.entries[i].op = none, none
-		c.unused = append(c.unused, uint16(i))
-	}
 	c.maskWords = cfg.PageSize / 64
 	c.masks = make([]uint64, cfg.Dirty*c.maskWords)
 	c.freeMasks = indexes(cfg.Dirty)
 	c.work = make([]uint16, 0, cfg.Pages)
-	c.tags = make([]tag, max(cfg.Pages/tagEvery, 1))
+	c.bypass.init(cfg)
 	c.exposed = make([]extent, 0, maxExposed)
 	pieces := cfg.DirectMin/cfg.PageSize + 2
 	c.pieces = make([]piece, 0, pieces)

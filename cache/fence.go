@@ -144,7 +144,7 @@ func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write b
 
 // yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
 func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
-	if n == 0 {
+	if n == 0 || c.isBare(rank, off, n) {
 		return nil
 	}
 	all := c.overlapped(rank, off, n)
@@ -218,6 +218,9 @@ func (c *Cache) within(key, off, n uint64) (o, k uint64, at int) {
 
 // expose has the cache keep no copy of a range until the next Release.
 func (c *Cache) expose(rank int, off, n uint64) {
+	if c.allExposed {
+		return
+	}
 	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
 	for i := range c.exposed {
 		if y := &c.exposed[i]; y.rank == rank && x.low <= y.end && y.low <= x.end {

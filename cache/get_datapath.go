@@ -64,7 +64,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	c.touch(i)
 	if c.sketch != nil && i != c.reader {
-		c.refer(key)
+		c.note(key, true)
 	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
@@ -172,7 +172,7 @@ func (c *Cache) readable(dst []byte) (left int) {
 		}
 		p.entry, p.slot = c.entryOf(p.key), none
 		if c.sketch != nil && (p.entry == none || p.entry != c.reader) {
-			c.refer(p.key)
+			c.note(p.key, p.entry != none)
 		}
 		if p.entry != none {
 			e := &c.entries[p.entry]
@@ -372,8 +372,11 @@ func (c *Cache) unpin() {
 func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	c.n.GetsDirect++
 	n := uint64(len(dst))
-	if err := c.quiet(ctx, rank, off, n); err != nil {
-		return err
+	bare := c.isBare(rank, off, n)
+	if !bare {
+		if err := c.quiet(ctx, rank, off, n); err != nil {
+			return err
+		}
 	}
 	l := c.lanes[c.route[rank]]
 	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
@@ -384,6 +387,9 @@ func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte)
 	}
 	if err != nil {
 		return c.inRegion(err)
+	}
+	if bare {
+		return nil
 	}
 	for _, i := range c.overlapped(rank, off, n) {
 		e := &c.entries[i]

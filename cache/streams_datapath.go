@@ -23,10 +23,10 @@ const (
 	firstWindow = 2       // strides
 	farthest    = 1 << 20 // bytes between two requests of a stream
 	// wasteShift is the part of what is fetched ahead that may be for nothing: 1/32. So many lines may
-	// be before anything is known, and one in probeEvery of the refused is tried all the same.
+	// be before anything is known, and one in tryEvery of the refused is tried all the same.
 	wasteShift = 5
 	wasteFirst = 128
-	probeEvery = 64
+	tryEvery   = 64
 	halveAt    = 1 << 14 // lines that are remembered
 )
 
@@ -46,7 +46,7 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 		return
 	}
 	if !c.thrifty() {
-		if c.refused++; c.refused%probeEvery != 0 {
+		if c.refused++; c.refused%tryEvery != 0 {
 			return
 		}
 		s.window = 0 // a small one, to see
