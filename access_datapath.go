@@ -69,23 +69,18 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if rt, rank := w.valid(node, off, uint64(len(src))); rt != nil && w.fences == nil {
+	rt, rank := w.valid(node, off, uint64(len(src)))
+	if rt != nil && w.fences == nil {
 		l = w.byNet[rt.net&(maxNetworks-1)]
 		h, err = l.Put(rank, w.begin+off, src, f)
 		return l, h, err
 	}
-	return w.putChecked(node, off, src, f)
+	return w.putFenced(rt, node, off, src, f)
 }
 
 // putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
 // to keep across a call.
 func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if f == fabric.Blocking {
-		if rt, rank := w.valid(node, off, uint64(len(src))); rt != nil && w.fences != nil && w.fences.passes(rank, off, uint64(len(src)), true) {
-			defer w.fences.letGo()
-			return nil, fabric.Done, w.fences.cache.PutAround(w.ctx, rank, off, src)
-		}
-	}
 	rt, err := w.check("put", node, off, uint64(len(src)))
 	if err != nil {
 		return nil, fabric.Done, err
@@ -111,25 +106,18 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if rt, rank := w.valid(node, off, uint64(len(dst))); rt != nil && w.fences == nil {
+	rt, rank := w.valid(node, off, uint64(len(dst)))
+	if rt != nil && w.fences == nil {
 		l = w.byNet[rt.net&(maxNetworks-1)]
 		h, err = l.Get(rank, w.begin+off, dst, f)
 		return l, h, err
 	}
-	return w.getChecked(node, off, dst, f)
+	return w.getFenced(rt, node, off, dst, f)
 }
 
 // getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little
 // to keep across a call.
 func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if f == fabric.Blocking {
-		if rt, rank := w.valid(node, off, uint64(len(dst))); rt != nil && w.fences != nil && w.fences.passes(rank, off, uint64(len(dst)), false) {
-			l := w.byNet[rt.net&(maxNetworks-1)]
-			h, err := l.Get(rank, w.begin+off, dst, f)
-			w.fences.letGo()
-			return l, h, err
-		}
-	}
 	rt, err := w.check("get", node, off, uint64(len(dst)))
 	if err != nil {
 		return nil, fabric.Done, err

@@ -1,7 +1,5 @@
 package cache
 
-import "math/bits"
-
 // Adaptive bypass. An eighth of a rank's memory is a region. Where few gets of a region are hits,
 // its gets pass the cache by, with the bytes that were asked for and nothing around them, and where
 // nearly every put is sent by itself so do its puts. Once the cache has no page of a region any
@@ -12,11 +10,12 @@ import "math/bits"
 
 // bypass is what is known of the use of a cache.
 type bypass struct {
-	passing  [regions]uint8 // what passes by at once: passGets, passPuts
-	regions  [regions]region
-	hitsSeen uint64 // hits that regions have counted
-	shadow   shadow
-	streamed uint8 // gets of a probe that are of a stream
+	passing    [regions]uint8 // what passes by at once: PassGets, PassPuts
+	regions    [regions]region
+	hitsSeen   uint64 // hits that regions have counted
+	shadow     shadow
+	streamed   uint8 // gets of a probe that are of a stream
+	regionBits uint8 // of an offset in a region
 }
 
 // region counts gets and puts.
@@ -25,12 +24,13 @@ type region struct {
 	puts, sent uint16 // puts, and what they were sent as; or puts that the shadow saw, and those alone
 	pages      uint16 // entries that it has
 	more       uint8  // the round is so many times twice as long
-	passes     uint8  // passGets, passPuts
+	passes     uint8  // PassGets, PassPuts
 }
 
+// What passes a cache by, see Cache.Passing.
 const (
-	passGets = 1 << iota
-	passPuts
+	PassGets = 1 << iota
+	PassPuts
 )
 
 const (
@@ -40,7 +40,7 @@ const (
 	longest     = 4   // each return makes further rounds twice as long, so that no loop has it go to and fro
 	leaveBelow  = 8   // one hit in so many gets, or the cache is left
 	returnAbove = 4   // one in so many would have been a hit, and it is used again
-	probeEvery  = 1024
+	probeEvery  = 4096
 	vacateEvery = 256
 	probeFor    = 16 // of so many gets that pass by are looked at for a stream
 )
@@ -51,39 +51,47 @@ func (b *bypass) init(cfg *Config) {
 
 // regionAt is the number of the region that a byte is in.
 func (c *Cache) regionAt(rank int, off uint64) uint64 {
-	shift := max(bits.Len64(c.sizes[rank]), 16+regionShift) - regionShift
-	return (uint64(rank)<<regionShift + off>>(shift&63)) % regions
+	return (uint64(rank)<<regionShift + off>>(c.regionBits&63)) % regions
 }
 
-// Passing returns the region of n bytes, which lie in the rank's memory, and whether gets of them,
-// or puts, pass the cache by without a look at it, if PassGet or PassPut says so. It may be called
-// while a Release is inside the cache.
-func (c *Cache) Passing(rank int, off, n uint64, put bool) (region uint64, ok bool) {
-	k := c.regionAt(rank, off)
-	what := uint8(passGets)
-	if put {
-		what = passPuts
+// Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
+// memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release is inside the
+// cache.
+func (c *Cache) Passing(rank int, off, n uint64) uint8 {
+	if (off^(off+n))>>(c.regionBits&63) != 0 {
+		return 0
 	}
-	return k, c.passing[k]&what != 0 && n <= c.pageMask && k == c.regionAt(rank, off+n)
+	return c.passing[c.regionAt(rank, off)]
 }
 
-// PassGet counts a get that may pass by, and reports whether it does.
-func (c *Cache) PassGet(region uint64, rank int, off uint64) bool {
-	seen := c.n.GetsDirect%probeEvery < probeFor || c.shadow.part.has(c.pageKey(rank, off))
-	if seen && !c.watchGet(region, rank, off) {
-		return false
-	}
+// PassGet counts a get that may pass by, and reports whether it does unless WatchGet has it not.
+func (c *Cache) PassGet(rank int, off uint64) bool {
 	c.n.GetsDirect++
-	return true
+	return c.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(c.pageKey(rank, off))
 }
 
 // PassPut is PassGet for a put.
-func (c *Cache) PassPut(region uint64, rank int, off uint64) bool {
-	if c.shadow.part.has(c.pageKey(rank, off)) && !c.watchPut(region, rank, off) {
-		return false
-	}
+func (c *Cache) PassPut(rank int, off uint64) bool {
 	c.n.PutsDirect++
-	return true
+	return !c.shadow.part.has(c.pageKey(rank, off))
+}
+
+// WatchGet reports whether a get for which PassGet returned false passes the cache by.
+func (c *Cache) WatchGet(rank int, off uint64) bool {
+	if c.watchGet(rank, off) {
+		return true
+	}
+	c.n.GetsDirect--
+	return false
+}
+
+// WatchPut is WatchGet for a put.
+func (c *Cache) WatchPut(rank int, off uint64) bool {
+	if c.watchPut(rank, off) {
+		return true
+	}
+	c.n.PutsDirect--
+	return false
 }
 
 // bypasses reports whether a get that is no hit passes the cache by, and counts it.
@@ -93,11 +101,11 @@ func (c *Cache) bypasses(rank int, off uint64) bool {
 	}
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if r.passes&passGets != 0 {
+	if r.passes&PassGets != 0 {
 		if c.n.GetsDirect%vacateEvery == 0 {
 			c.vacate(k)
 		}
-		return c.watchGet(k, rank, off)
+		return c.watchGet(rank, off)
 	}
 	r.gets++
 	hits := c.n.GetHits - c.hitsSeen
@@ -119,7 +127,7 @@ func (c *Cache) leaveGets(k uint64) bool {
 	}
 	leave := uint32(r.hits)*(leaveBelow-1) < uint32(r.gets)
 	if r.gets, r.hits = 0, 0; leave {
-		r.passes |= passGets
+		r.passes |= PassGets
 		c.vacate(k)
 		c.letPass(k)
 	}
@@ -128,11 +136,12 @@ func (c *Cache) leaveGets(k uint64) bool {
 
 // watchGet reports whether a get of a region whose gets pass by does so too. It has the shadow see
 // it, and has the region be cached again where it would be of use.
-func (c *Cache) watchGet(k uint64, rank int, off uint64) bool {
+func (c *Cache) watchGet(rank int, off uint64) bool {
+	k := c.regionAt(rank, off)
 	r := &c.regions[k]
 	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
 		if c.inStream(i == 0, rank, off) {
-			c.back(k, passGets|passPuts)
+			c.back(k, PassGets|PassPuts)
 			return false
 		}
 	}
@@ -150,7 +159,7 @@ func (c *Cache) watchGet(k uint64, rank int, off uint64) bool {
 	}
 	e.valid |= line
 	if r.hits >= round/returnAbove {
-		c.back(k, passGets|passPuts)
+		c.back(k, PassGets|PassPuts)
 		return false
 	}
 	if r.gets == round {
@@ -183,11 +192,12 @@ func (c *Cache) inStream(first bool, rank int, off uint64) bool {
 }
 
 // watchPut is watchGet for puts.
-func (c *Cache) watchPut(k uint64, rank int, off uint64) bool {
+func (c *Cache) watchPut(rank int, off uint64) bool {
 	key := c.pageKey(rank, off)
 	if !c.shadow.part.has(key) {
 		return true
 	}
+	k := c.regionAt(rank, off)
 	r, e, line := &c.regions[k], c.seen(key), c.lines(off&c.pageMask, 1)
 	if e.wanted != c.n.Releases {
 		e.wanted, e.ready = c.n.Releases, 0
@@ -201,7 +211,7 @@ func (c *Cache) watchPut(k uint64, rank int, off uint64) bool {
 	}
 	back := r.sent <= r.puts-r.puts/returnAbove
 	if r.puts, r.sent = 0, 0; back {
-		c.back(k, passPuts)
+		c.back(k, PassPuts)
 	}
 	return !back
 }
@@ -224,22 +234,22 @@ func (c *Cache) putsPass(rank int, off uint64) bool {
 	}
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if r.passes&passPuts != 0 {
+	if r.passes&PassPuts != 0 {
 		if i := c.entryOf(c.pageKey(rank, off)); i != none && c.entries[i].valid|c.entries[i].ready != 0 {
-			c.back(k, passPuts)
+			c.back(k, PassPuts)
 			return false
 		}
 		if c.n.PutsDirect%vacateEvery == 0 {
 			c.vacate(k)
 		}
-		return c.watchPut(k, rank, off)
+		return c.watchPut(rank, off)
 	}
 	if r.sent < round<<r.more {
 		return false
 	}
 	leave := uint32(r.puts)*4 < uint32(r.sent)*5
 	if r.puts, r.sent = 0, 0; leave {
-		r.passes |= passPuts
+		r.passes |= PassPuts
 		c.vacate(k)
 		c.letPass(k)
 	}
@@ -281,7 +291,7 @@ func (c *Cache) vacate(k uint64) {
 		case e.key == 0 || c.regionAt(keyRank(e.key), c.keyOff(e.key)) != k || e.pinned || e.keep:
 		case e.mask == none && e.wanted|e.ready == 0:
 			c.evict(uint16(i))
-		case e.mask != none && e.op == none && c.regions[k].passes&passPuts != 0:
+		case e.mask != none && e.op == none && c.regions[k].passes&PassPuts != 0:
 			c.work = append(c.work, uint16(i))
 		}
 	}
@@ -306,14 +316,14 @@ func (c *Cache) isBare(rank int, off, n uint64) bool {
 // Bypasses reports whether a gather of bytes from one on is better done by gets that pass the cache
 // by. It counts one of them.
 func (c *Cache) Bypasses(rank int, off uint64) bool {
-	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&passGets != 0 && c.bypasses(rank, off)
+	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&PassGets != 0 && c.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.
 func (c *Cache) gathered(rank int, off uint64, fetched bool) {
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if c.cfg.NoBypass || r.passes&passGets != 0 {
+	if c.cfg.NoBypass || r.passes&PassGets != 0 {
 		return
 	}
 	if !fetched {

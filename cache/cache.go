@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"runtime"
 	"time"
@@ -122,6 +123,7 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 	c.route = make([]uint8, e.Size())
 	c.ring = make([]uint16, e.Size())
 	c.sizes = make([]uint64, e.Size())
+	most := uint64(0)
 	for r := range c.route {
 		if c.sizes[r] = cfg.Size(r); c.sizes[r] > 1<<rankShift {
 			err := fmt.Errorf("cache: rank %d has %d bytes, want 2^%d at most", r, c.sizes[r], rankShift)
@@ -132,7 +134,9 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 				c.route[r] = uint8(i)
 			}
 		}
+		most = max(most, c.sizes[r])
 	}
+	c.regionBits = uint8(max(bits.Len64(most), 16+regionShift) - regionShift)
 	return c, nil
 }
 

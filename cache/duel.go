@@ -1,5 +1,7 @@
 package cache
 
+import "math/bits"
+
 // shadow is a directory of a cache without data that sees a part of all pages, chosen by their hash,
 // and has the same part of the cache's pages: what a cache with its policy would have of them.
 type shadow struct {
@@ -8,11 +10,11 @@ type shadow struct {
 }
 
 func newShadow(pages int, p Policy, part sample) shadow {
-	return shadow{directory: newDirectory(max(pages>>(64-part), 1), p), part: part}
+	return shadow{directory: newDirectory(max(pages>>bits.OnesCount64(uint64(part)), 1), p), part: part}
 }
 
-// sample is a part of all pages: 1 in 2^(64-sample).
-type sample uint8
+// sample is a part of all pages.
+type sample uint64 // bits of a page's hash that are 0
 
 // sampleOf is a sixteenth of all pages, or as much more as it takes to have so many of the cache's,
 // or less, so that these are no more than 32 times as many.
@@ -22,12 +24,12 @@ func sampleOf(pages, least int) sample {
 	}
 	for ; pages>>k > 32*least; k++ {
 	}
-	return sample(64 - k)
+	return sample(^(1<<(64-k) - 1))
 }
 
 // has multiplies by the square root of 2: of any pages at equal distances it has close to its part
 // (Kuipers and Niederreiter 1974, §2.3), as the table's hash of them does not.
-func (s sample) has(key uint64) bool { return key*0x6A09E667F3BCC909>>s == 0 }
+func (s sample) has(key uint64) bool { return key*0x6A09E667F3BCC909&uint64(s) == 0 }
 
 // duel has two shadows, one with each policy. The policy of the one that misses less is the cache's.
 type duel struct {

@@ -368,6 +368,18 @@ func (c *Cache) unpin() {
 	}
 }
 
+// GetAround reads bytes of which the cache has nothing.
+func (c *Cache) GetAround(ctx context.Context, rank int, off uint64, dst []byte) error {
+	l := c.lanes[c.route[rank]]
+	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
+	if err == nil && h != fabric.Done {
+		if _, err = l.Wait(ctx, h); err != nil {
+			l.Abandon(h)
+		}
+	}
+	return c.inRegion(err)
+}
+
 // getDirect reads without keeping anything. Own writes that were not sent are laid over it.
 func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	c.n.GetsDirect++
@@ -378,18 +390,8 @@ func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte)
 			return err
 		}
 	}
-	l := c.lanes[c.route[rank]]
-	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
-	if err == nil && h != fabric.Done {
-		if _, err = l.Wait(ctx, h); err != nil {
-			l.Abandon(h)
-		}
-	}
-	if err != nil {
-		return c.inRegion(err)
-	}
-	if bare {
-		return nil
+	if err := c.GetAround(ctx, rank, off, dst); err != nil || bare {
+		return err
 	}
 	for _, i := range c.overlapped(rank, off, n) {
 		e := &c.entries[i]

@@ -367,14 +367,19 @@ func (c *Cache) putDirect(ctx context.Context, rank int, off uint64, src []byte)
 func (c *Cache) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
-	if err == nil && h != fabric.Done {
-		if _, err = l.Wait(ctx, h); err != nil {
-			l.Abandon(h)
-			c.expose(rank, off, uint64(len(src)))
-		}
-	}
-	if err != nil {
+	if h == fabric.Done {
 		return c.inRegion(err)
 	}
-	return nil
+	return c.FinishPut(ctx, h, rank, off, len(src))
+}
+
+// FinishPut waits for a put of n bytes that passed by.
+func (c *Cache) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
+	l := c.lanes[c.route[rank]]
+	_, err := l.Wait(ctx, h)
+	if err != nil {
+		l.Abandon(h)
+		c.expose(rank, off, uint64(n))
+	}
+	return c.inRegion(err)
 }
