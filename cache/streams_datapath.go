@@ -15,6 +15,8 @@ type stream struct {
 	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
 	window int    // of strides ahead of the last request
 	used   uint64 // when it was last, in requests held against the table
+	steps  int64  // strides from its first request to the last; of far how many the stream before made
+	limit  int64  // of steps, as the two streams before made as many; 0: not known
 }
 
 const (
@@ -27,6 +29,7 @@ const (
 	wasteShift = 5
 	wasteFirst = 128
 	tryEvery   = 64
+	skips      = 8       // strides that a stream may go on by: what lies between was a hit
 	halveAt    = 1 << 14 // lines that are remembered
 )
 
@@ -69,9 +72,13 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 		most *= int(page / abs(s.stride))
 	}
 	s.window = min(max(2*s.window, firstWindow), most)
-	for k := int64(1); ahead < int64(s.window); ahead += k {
+	until := int64(s.window)
+	if s.limit > 0 && !steps {
+		until = min(until, s.limit-s.steps)
+	}
+	for k := int64(1); ahead < until; ahead += k {
 		if steps {
-			k = int64(s.window) - ahead
+			k = until - ahead
 		}
 		if !c.fetchStrides(s, k, n) {
 			break
@@ -96,7 +103,7 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 			continue
 		}
 		d := int64(off - s.last)
-		if d == s.stride && s.votes >= confirmed {
+		if s.votes >= confirmed && abs(s.stride) > line && d%s.stride == 0 && d/s.stride > 0 && d/s.stride <= skips {
 			strided = i
 		}
 		if d == 0 || abs(d) > 2*line || abs(s.stride) > line {
@@ -110,18 +117,41 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		return s
 	}
 	if strided >= 0 {
-		c.streams[strided].last = off
-		return &c.streams[strided]
+		s := &c.streams[strided]
+		s.steps += int64(off-s.last) / s.stride
+		s.last = off
+		return s
 	}
 	v, s := &c.far, &c.streams[idle]
 	*s = stream{rank: rank, last: off}
 	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
 		if v.vote(d); v.votes > confirmed && d == v.stride {
 			s.stride, s.votes = d, confirmed
+			c.learn(s)
 		}
 	}
 	v.rank, v.last = rank, off
 	return s
+}
+
+// learn has a stream that was found stop where the two before it with its stride did, as the walks
+// along the columns of a matrix do, so that nothing behind the end is fetched.
+func (c *Cache) learn(s *stream) {
+	s.steps = confirmed + 1
+	var before *stream
+	for i := range c.streams {
+		o := &c.streams[i]
+		if o != s && o.votes >= confirmed && o.rank == s.rank && o.stride == s.stride && (before == nil || o.used > before.used) {
+			before = o
+		}
+	}
+	if before == nil {
+		return
+	}
+	if before.steps == c.far.steps {
+		s.limit = before.steps
+	}
+	c.far.steps = before.steps
 }
 
 // vote counts a distance.
