@@ -173,6 +173,9 @@ func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
 		return load[T](w, at), nil
 	}
+	if w.fences == nil { // first: the cache's question keeps p across calls
+		return getValue(w, p)
+	}
 	if at := w.fences.cached(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
 		return *(*T)(at), nil
 	}

@@ -195,17 +195,20 @@ const (
 //
 // A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
-	if w.fences != nil {
+	if w.fences != nil || w.peers == nil {
 		return waitFenced(ctx, w, off, c, value)
 	}
-	if err := w.enter("wait-until"); err != nil {
-		return err
+	if owner.Checked {
+		if err := w.guard.Enter(); err != nil {
+			return err
+		}
+		defer w.guard.Exit()
 	}
-	defer w.guard.Exit() // there are no fences, of which exit lets go
 	return w.waitWord(ctx, off, c, value)
 }
 
-// waitFenced is WaitUntil with fences: the rank waited for may need what the worker wrote.
+// waitFenced is WaitUntil with fences, or of a closed worker: the rank waited for may need what the
+// worker wrote.
 func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // The model steps an acquirer through every order of events in which a few goroutines of one rank,
@@ -507,7 +508,8 @@ func explore(l *modelLimits) (states int, err error) {
 	return len(seen), nil
 }
 
-// Every order of events ends well, with pools of one and two.
+// Every order of events ends well, with pools of one and two. One goroutine looks at all of them,
+// and nothing in it is of another build: the plain one has all models, the others some.
 func TestEveryOrderOfAcquisitionEndsWell(t *testing.T) {
 	began, total, models := time.Now(), 0, 0
 	scripts := [][]string{
@@ -515,8 +517,11 @@ func TestEveryOrderOfAcquisitionEndsWell(t *testing.T) {
 		{"c0c1p0", "c1c0p1"}, {"m0", "m0", "p0"}, {"m0", "t1", "p1"}, {"p0s0", "p0", "s0"}, {"c0", "c0", "c0"}, {"d0", "d0", "u0u0"},
 		{"m0", "c0", "p0"}, {"c0", "c1", "m0"}, {"t0t0", "c0"}, {"d0", "c0", "m1u0"},
 	}
-	for _, s := range scripts {
+	for i, s := range scripts {
 		for pool := range 8 {
+			if (i+pool)%10 >= parttest.Of(10) {
+				continue
+			}
 			for variant := range 3 { // all connected, one refusal a request, none connected
 				l := &modelLimits{scripts: s, replies: 1 + pool&1, credits: 1 + pool>>1&1, buffers: 1 + pool>>2, places: 1, shares: 1,
 					incoming: pool & 1, mayRefuse: variant == 1, startsConnected: variant < 2}

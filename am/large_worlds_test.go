@@ -1,6 +1,7 @@
 package am_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -13,10 +14,10 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
-var largePayloads = flag.Int("payloads", 0, "large payloads of the random worlds; 0: 20000, or 2000 with the race detector or -short")
+var largePayloads = flag.Int("payloads", 0, "large payloads of the random worlds; 0: 20000, or the part of it that parttest.Of says")
 
 const (
 	blockSize = 2048 // the most that is sent
@@ -299,12 +300,7 @@ func (x *largeWorld) check() {
 // In random worlds with deaths, delays, lost notes and senders that give up, every payload that was
 // sent arrives once and is right, and every block that was granted comes back once.
 func TestLargePayloadsInRandomWorlds(t *testing.T) {
-	goal := *largePayloads
-	if goal == 0 {
-		if goal = 20000; racetest.Enabled || testing.Short() {
-			goal = 2000
-		}
-	}
+	goal := cmp.Or(*largePayloads, parttest.Of(20000))
 	var sent, refused, given, dead, worlds int
 	for seed := uint64(1); sent+refused+given+dead < goal; seed++ {
 		x := newLargeWorld(t, seed)

@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // A lock is a call whose reply is deferred until the lock is free, its unlock a post. More
@@ -24,7 +25,7 @@ func TestALockHasMoreWaitersThanReplyBuffers(t *testing.T) {
 		{4, 8, 0, 20 * time.Microsecond}, {1, 1, 0, 20 * time.Microsecond}, {1, 8, 0, 20 * time.Microsecond}, {4, 1, 0, 20 * time.Microsecond},
 		{2, 29, 0, 20 * time.Microsecond}, {1, 1, 2, 6 * time.Millisecond}, {2, 2, 2, 6 * time.Millisecond}, {4, 1, 3, 6 * time.Millisecond},
 	} {
-		for seed := range uint64(8) {
+		for seed := range uint64(parttest.Of(8)) {
 			t.Run(fmt.Sprintf("%d credits, %d replies, %d rivals, seed %d", c.credits, c.replies, c.rivals, seed), func(t *testing.T) {
 				ranks := 2 + c.rivals
 				var waiting []*am.DeferredReply

@@ -14,7 +14,7 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 	edit := func(old, wrong string) []faulttest.Edit {
 		return []faulttest.Edit{{File: "am/acquire.go", Old: old, New: wrong}}
 	}
-	faulttest.Suite{Package: "am", Run: "^TestEveryOrderOfAcquisitionEndsWell$", Timeout: 3 * time.Minute}.Check(t,
+	faulttest.Suite{Package: "am", Run: "^TestEveryOrderOfAcquisitionEndsWell$", Timeout: 3 * time.Minute, Known: true}.Check(t,
 		faulttest.Fault{
 			Name: "credit before reply buffer",
 			Edits: append(edit("stageReply                // the receive buffer for the reply\n", "stageCredit                // the receive buffer for the reply\n"),
@@ -39,11 +39,9 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 
 // The tests of progress find lost wake-ups and waits that do not poll.
 func TestTheSuiteFindsPlantedFaults(t *testing.T) {
-	edit := func(file, old, wrong string) []faulttest.Edit {
-		return []faulttest.Edit{{File: "am/" + file, Old: old, New: wrong}}
-	}
+	edit := faulttest.In("am")
 	const asleep = "|polled [1-9][0-9]* times, rank 1 keeps 0 replies" // which a busy machine shows sooner
-	crowd := faulttest.Suite{Package: "am", Run: "^(TestARankServesACrowd|TestTheLeadGoesToAParkedGoroutine)$", Args: []string{"-test.failfast"}, Timeout: time.Minute}
+	crowd := faulttest.Suite{Package: "am", Run: "^(TestARankServesACrowd|TestTheLeadGoesToAParkedGoroutine)$", Timeout: time.Minute, Known: true}
 	crowd.Check(t,
 		faulttest.Fault{
 			Name: "no poll", Found: "polled 0 times",
@@ -59,7 +57,7 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 			Found: "keeps [1-9][0-9]* replies",
 		},
 	)
-	all := faulttest.Suite{Package: "am", Run: "^TestConformanceInSimulation$", Args: []string{"-test.failfast", "-test.short"}, Timeout: 2 * time.Minute}
+	all := faulttest.Suite{Package: "am", Run: "^TestConformanceInSimulation$", Args: []string{"-test.short"}, Timeout: 2 * time.Minute, Known: true}
 	all.Check(t,
 		faulttest.Fault{
 			Name: "handlers run before buffers are posted", Edits: edit("receive_datapath.go", "if err = x.repostLocked(b, now); err == nil", "if err == nil"),
@@ -78,10 +76,8 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 
 // The random worlds of large payloads find what loses memory or places.
 func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
-	edit := func(file, old, wrong string) []faulttest.Edit {
-		return []faulttest.Edit{{File: "am/" + file, Old: old, New: wrong}}
-	}
-	faulttest.Suite{Package: "am", Run: "^TestLargePayloadsInRandomWorlds$", Timeout: 2 * time.Minute}.Check(t,
+	edit := faulttest.In("am")
+	faulttest.Suite{Package: "am", Run: "^TestLargePayloadsInRandomWorlds$", Timeout: 2 * time.Minute, Known: true}.Check(t,
 		faulttest.Fault{
 			Name: "a withdrawal is not answered", Found: "stopped at|context deadline exceeded",
 			Edits: edit("large_step.go", "\tif !a.decided {\n", "\tif false {\n"),

@@ -1,6 +1,7 @@
 package am_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,13 +14,11 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 func TestThousandsOfRanksRandomAllToAll(t *testing.T) {
-	ranks := *ranksFlag
-	if testing.Short() {
-		ranks = 200
-	}
+	ranks := cmp.Or(*ranksFlag, parttest.Of(2000))
 	o := traffic{cfg: sim.Config{Ranks: ranks, Seed: 21}, calls: 10, slow: []int{3, 50, 51}, stall: 10 * time.Second}.run(t)
 	o.allEnded(t)
 	o.noneMetNoBuffer(t)
@@ -42,7 +41,7 @@ func TestLimitedConnectionsAndLostNotes(t *testing.T) {
 
 func TestKillsEndTheirCallsAndNoOthers(t *testing.T) {
 	died := int64(0)
-	for seed := range uint64(killSeeds) {
+	for seed := range uint64(parttest.Of(5)) {
 		o := traffic{cfg: sim.Config{Ranks: 60, Seed: 30 + seed, MaxEvents: 4e6}, calls: 40, kill: []int{7, 8, 40}, stall: 20 * time.Second}.run(t)
 		o.allEnded(t)
 		o.noneMetNoBuffer(t)
@@ -82,7 +81,7 @@ func TestASeedNamesTheRunOfLanesWhateverGOMAXPROCS(t *testing.T) {
 	for _, procs := range []int{1, 2, 4, 2} {
 		runtime.GOMAXPROCS(procs)
 		o := traffic{cfg: sim.Config{Ranks: 20, Seed: 24, SegmentSize: 1024, Connections: 4, Notes: sim.Notes{Loss: 0.1, Dup: 0.1}, HandshakeTries: 60},
-			calls: 50, posts: true, kill: []int{7}, slow: []int{3}, stall: 30 * time.Second}.run(t)
+			calls: parttest.Of(50), posts: true, kill: []int{7}, slow: []int{3}, stall: 30 * time.Second}.run(t)
 		o.allEnded(t)
 		if first == nil {
 			first = o

@@ -1,6 +1,7 @@
 package am_test
 
 import (
+	"cmp"
 	"flag"
 	"math/rand/v2"
 	"os"
@@ -9,13 +10,14 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var (
-	messagesFlag = flag.Uint64("messages", 0, "simulated messages of TestRandomWorldsKeepTheirBooks (default 200000; 20000 with -race or -short)")
+	messagesFlag = flag.Uint64("messages", 0, "simulated messages of TestRandomWorldsKeepTheirBooks (default 200000; a tenth where parttest.Of says so)")
 	seedFlag     = flag.Uint64("seed", 1, "its first seed")
 	traceFlag    = flag.Bool("events", false, "print the traces of its worlds")
-	ranksFlag    = flag.Int("ranks", manyRanks, "ranks of TestThousandsOfRanksRandomAllToAll")
+	ranksFlag    = flag.Int("ranks", 0, "ranks of TestThousandsOfRanksRandomAllToAll (default 2000; a tenth where parttest.Of says so)")
 )
 
 // randomWorld is a job of a random shape: from plenty to one buffer of a kind, with and without
@@ -50,13 +52,7 @@ func randomWorld(seed uint64) traffic {
 // Many worlds, until they have sent as many messages as asked for (go test ./am -run RandomWorlds
 // -messages 100000000 -timeout 0).
 func TestRandomWorldsKeepTheirBooks(t *testing.T) {
-	want := *messagesFlag
-	if want == 0 {
-		want = volume
-		if testing.Short() {
-			want = volume / 10
-		}
-	}
+	want := cmp.Or(*messagesFlag, uint64(parttest.Of(200_000)))
 	done, died, seed, from := uint64(0), int64(0), *seedFlag, time.Now()
 	for ; done < want && !t.Failed(); seed++ {
 		x := randomWorld(seed)

@@ -71,7 +71,7 @@ func TestLitmusTestsFindPlantedFaults(t *testing.T) {
 		for _, n := range f.litmus {
 			names, fails = append(names, fmt.Sprintf("%02d", n)), append(fails, fmt.Sprintf(`--- FAIL: TestLitmus/%02d `, n))
 		}
-		faulttest.Suite{Package: "cache", Run: "^TestLitmus$/^(" + strings.Join(names, "|") + ")$", Tags: f.tags, Args: []string{"-seeds=32"}, Timeout: 2 * time.Minute, Known: f.tags == ""}.Check(t,
+		faulttest.Suite{Package: "cache", Run: "^TestLitmus$/^(" + strings.Join(names, "|") + ")$", Tags: f.tags, Args: []string{"-seeds=32"}, Timeout: 2 * time.Minute, Known: f.tags == "", All: true}.Check(t,
 			faulttest.Fault{Name: f.name, Edits: f.edits, Found: "(?s)" + strings.Join(fails, ".*")})
 	}
 }

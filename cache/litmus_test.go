@@ -1,20 +1,20 @@
 package cache_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var (
-	seeds  = flag.Int("seeds", 24, "of each litmus test in each setup, in simulated worlds")
+	seeds  = flag.Int("seeds", 0, "of each litmus test in each setup, in simulated worlds (default 24; a tenth where parttest.Of says so)")
 	seedAt = flag.Uint64("seed", 0, "the first one, also of the model")
 )
 
@@ -48,12 +48,12 @@ func TestLitmus(t *testing.T) {
 	for i := range litmusTests {
 		l := &litmusTests[i]
 		t.Run(fmt.Sprintf("%02d", l.number), func(t *testing.T) {
-			n := scaled(*seeds)
+			n := cmp.Or(*seeds, parttest.Of(24))
 			if n < 1000 {
 				n = max(1, n/max(1, l.costs))
 			}
 			for i, s := range setups {
-				if l.costs > 1 && scaled(100) < 100 && i%4 != 0 {
+				if l.costs > 1 && parttest.Of(100) < 100 && i%4 != 0 {
 					continue
 				}
 				for seed := *seedAt; seed < *seedAt+uint64(n); seed++ {
@@ -65,15 +65,6 @@ func TestLitmus(t *testing.T) {
 			}
 		})
 	}
-}
-
-// scaled is less of a test where time is short: with the race detector, and in the VM, in which the
-// package runs for its tests over verbs.
-func scaled(n int) int {
-	if testing.Short() || racetest.Enabled || os.Getenv("IBCONDUIT_VM_INDEX") != "" {
-		return (n + 9) / 10
-	}
-	return n
 }
 
 func TestLitmusTestsAreNumbered(t *testing.T) {

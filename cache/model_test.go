@@ -1,6 +1,7 @@
 package cache_test
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,9 +14,10 @@ import (
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
-var operations = flag.Int("operations", 150_000, "of the model's random programs")
+var operations = flag.Int("operations", 0, "of the model's random programs (default 150000; a tenth where parttest.Of says so)")
 
 // TestModel runs random programs in simulated worlds, each of which is one seed, and holds what the
 // workers read against four oracles:
@@ -28,7 +30,7 @@ var operations = flag.Int("operations", 150_000, "of the model's random programs
 // `go test ./cache -run TestModel -operations 100000000 -timeout 0` runs more. A program that fails
 // is made smaller, and printed.
 func TestModel(t *testing.T) {
-	want := scaled(*operations)
+	want := cmp.Or(*operations, parttest.Of(150_000))
 	seed, done, exact := *seedAt, 0, 0
 	for ; done < want; seed++ {
 		p := newProgram(seed)

@@ -11,10 +11,8 @@ import (
 
 // Each fault is what another cache of this kind does, or did.
 func TestTheTestsFindPlantedFaults(t *testing.T) {
-	edit := func(file, old, wrong string) []faulttest.Edit {
-		return []faulttest.Edit{{File: "cache/" + file, Old: old, New: wrong}}
-	}
-	faulttest.Suite{Package: "cache", Args: []string{"-test.failfast"}, Timeout: time.Minute,
+	edit := faulttest.In("cache")
+	faulttest.Suite{Package: "cache", Timeout: time.Minute, Known: true,
 		Run: "^Test(AGet|AFlush|WhatIs|Errors|Streams|NoRank|APrefetch|AClose|Readahead|Strides|WhatPassed)"}.Check(t,
 		faulttest.Fault{
 			Name: "a hash that is not mixed", Found: "probes",

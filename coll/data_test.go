@@ -11,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // affine is x -> a*x + b modulo 2^32. Composition is associative and not commutative.
@@ -214,9 +214,9 @@ var ways = []coll.Config{
 }
 
 func TestDataArrivesOnEveryWay(t *testing.T) {
-	for n := 1; n <= 17; n++ {
+	for _, n := range teamSizes() {
 		for i, c := range ways {
-			if (testing.Short() || racetest.Enabled) && (n > 5 && n < 17 || (n+i)%4 != 0) {
+			if parttest.Of(10) < 10 && (n+i)%4 != 0 {
 				continue
 			}
 			onSim(t, sim.Config{Ranks: n, Seed: uint64(10*n + i)}, c, nil, allData)
@@ -227,7 +227,7 @@ func TestDataArrivesOnEveryWay(t *testing.T) {
 func TestDataOverSharedMemory(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for i, c := range append(ways[:len(ways):len(ways)], coll.Config{}) {
-			if racetest.Enabled && (n+i)%2 != 0 {
+			if parttest.Of(10) < 10 && (n+i)%2 != 0 {
 				continue
 			}
 			onSHM(t, n, c, allData)

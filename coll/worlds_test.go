@@ -2,6 +2,7 @@ package coll_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,11 +16,11 @@ import (
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var (
-	collectives = flag.Int("collectives", 50_000, "operations of the random worlds")
+	collectives = flag.Int("collectives", 0, "operations of the random worlds (default 50000; a tenth where parttest.Of says so)")
 	firstSeed   = flag.Uint64("seed", 1, "of the first random world")
 	events      = flag.Bool("events", false, "print what the ranks do")
 )
@@ -28,10 +29,7 @@ var (
 // with what is left. Each world is one seed; its time and its events have limits, so that nothing
 // waits for ever. `go test ./coll -run RandomWorlds -collectives 1000000 -timeout 0` runs more.
 func TestRandomWorlds(t *testing.T) {
-	want := *collectives
-	if testing.Short() || racetest.Enabled {
-		want /= 10
-	}
+	want := cmp.Or(*collectives, parttest.Of(50_000))
 	var sum tally
 	seed := *firstSeed
 	for ; sum.verified < want; seed++ {

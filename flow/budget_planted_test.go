@@ -28,7 +28,7 @@ func TestBudgetTestsFindPlantedFaults(t *testing.T) {
 		b.grantLocked(c, &b.bulk)
 `
 	run := "^(TestRandomBudgetsKeepTheAccounts|TestWaitGraphs.*|TestBytesAreShared.*|TestGrantedBytesWithoutMemory.*|TestADecreaseCounts.*)$"
-	faulttest.Suite{Package: "flow", Run: run, Args: []string{"-steps=200000"}, Timeout: time.Minute}.Check(t,
+	faulttest.Suite{Package: "flow", Run: run, Args: []string{"-steps=200000"}, Timeout: time.Minute, Known: true, All: true}.Check(t,
 		fault("last in, first out", queue, "\tb.queue.Add(&c.turn, c)\n\tif", "\tdefer b.serveLocked()\n\tb.queue.AddFirst(&c.turn, c)\n\tif", "(?s)deadlock after.*earlier: order"),
 		fault("what fits passes", queue, "\t\t\tbreak\n\t\t}\n\t\tb.grantLocked(c, &b.bulk)\n", passes, "deadlock after"),
 		fault("hold and wait is not seen", queue, "if holds == 0 ||", "if true ||", "deadlock after"),

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,19 +9,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 // budgetSteps is how many steps random schedules of budgets take.
-func budgetSteps() int {
-	switch {
-	case *steps > 0:
-		return *steps
-	case racetest.Enabled || testing.Short():
-		return 100_000
-	}
-	return 1_000_000
-}
+func budgetSteps() int { return cmp.Or(*steps, parttest.Of(1_000_000)) }
 
 // budgetWorlds are configurations in which everything is scarce.
 var budgetWorlds = []BudgetConfig{

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -8,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/internal/handle/handletest"
-	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 var (
-	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheAccounts (default 10 million; 1 million with -race or -short)")
+	steps = flag.Int("steps", 0, "random steps of TestRandomSchedulesKeepTheAccounts (default 10 million; a tenth where parttest.Of says so)")
 	seed  = flag.Uint64("seed", 1, "where random schedules start")
 )
 
@@ -32,13 +33,7 @@ func (c PoolConfig) name() string {
 }
 
 func TestRandomSchedulesKeepTheAccounts(t *testing.T) {
-	n := *steps
-	if n == 0 {
-		n = 10_000_000
-		if racetest.Enabled || testing.Short() {
-			n = 1_000_000
-		}
-	}
+	n := cmp.Or(*steps, parttest.Of(10_000_000))
 	for _, cfg := range worlds {
 		t.Run(cfg.name(), func(t *testing.T) {
 			w, err := newWorld(*seed, cfg, none)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What fine locks are worth: ibbench is built twice, as it is and with one lock for everything
 # (-tags biglock), and both measure posts per second in turn. The table has medians of the rounds: a
-# row for each number of message endpoints and goroutines, and the fine locks' rate over the one lock's.
+# row for each number of message endpoints and goroutines, and the fine locks' rate over the one
+# lock's.
 #
 #   hack/biglock.sh [FLAG...]     flags of ibbench rate am
 #

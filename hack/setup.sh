@@ -23,8 +23,8 @@ packages() { # GROUP
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
-  # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI is
-  # the peer of ibbench coll, under names of its own: mpirun and mpicc may be either's.
+  # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI
+  # is the peer of ibbench coll, under names of its own: mpirun and mpicc may be either's.
   test) echo g++ mpich openmpi-bin libopenmpi-dev libjemalloc2 libibverbs-dev ;;
   # The cross compiler checks the C of the arm64 build.
   lint)

@@ -15,14 +15,17 @@ module=github.com/ibconduit/conduit
 read -ra extra <<<"${TESTFLAGS-}"
 rm -rf $out
 mkdir -p $out build/bin
-go build -o build/bin/testsum ./hack/testsum || exit 1
+go build -o build/bin/ ./hack/testsum ./hack/rdmatests || exit 1
 
 # A test run must not depend on how the tree was obtained.
 export GOFLAGS="${GOFLAGS-} -buildvcs=false"
-# hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with them may
-# not skip.
+# hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with
+# them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1
+# A program with the race detector waits a second for other goroutines before it ends. The tests
+# start programs by the hundred, whose ranks have met before.
+export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
@@ -43,7 +46,7 @@ packages() {
 run() {
   local stage=$1
   shift
-  timeout -k 30 90m go test -json -count=1 -timeout 30m ${extra[@]+"${extra[@]}"} "$@" </dev/null |
+  timeout -k 30 90m go test -json -count=1 -timeout 30m ${select[@]+"${select[@]}"} ${extra[@]+"${extra[@]}"} "$@" </dev/null |
     build/bin/testsum -stage "$stage" -o "$out/$stage.json"
 }
 
@@ -56,20 +59,29 @@ stage_race() {
   local pkgs hosts failed=0
   mapfile -t pkgs < <(grep -v /hack/ $out/packages)
   mapfile -t hosts < <(grep /hack/ $out/packages)
-  [ ${#pkgs[@]} = 0 ] || run race -race "${pkgs[@]}" || failed=1
-  [ ${#hosts[@]} = 0 ] || run hosts -race -p 1 "${hosts[@]}" || failed=1
+  [ ${#pkgs[@]} = 0 ] || run race -vet=off -race "${pkgs[@]}" || failed=1
+  [ ${#hosts[@]} = 0 ] || run hosts -vet=off -race -p 1 "${hosts[@]}" || failed=1
   return $failed
 }
 
-others() { # STAGE GO-TEST-ARGUMENTS...
-  packages >$out/packages && mapfile -t pkgs < <(grep -v /hack/ $out/packages) || return 1
-  [ ${#pkgs[@]} = 0 ] || run "$@" "${pkgs[@]}"
+# Packages that the tag does not change, nor what they import, are those of the other stages.
+stage_debug() {
+  packages >$out/packages || return 1
+  local tagged pkgs
+  tagged=$(git ls-files -co --exclude-standard '*.go' ':!*_test.go' | xargs grep -lE '^//go:build .*\bdebug\b' | xargs dirname | sort -u)
+  mapfile -t pkgs < <(grep -v /hack/ $out/packages | xargs -r go list -test -f '{{.ImportPath}} {{join .Deps " "}}' |
+    awk -v module=$module -v tagged="$tagged" 'BEGIN { n = split(tagged, dirs) }
+      { for (i = 1; i <= n; i++) if ($1 ~ /\.test$/ && index($0 " ", " " module "/" dirs[i] " ")) { sub(/\.test$/, "", $1); print $1; next } }')
+  [ ${#pkgs[@]} = 0 ] || run debug -vet=off -tags debug "${pkgs[@]}"
 }
 
-stage_debug() { others debug -tags debug; }
-
 # As users build it: allocation is counted here, and each benchmark runs once so that none rots.
-stage_plain() { others plain -bench . -benchtime 1x; }
+stage_plain() {
+  packages >$out/packages || return 1
+  local pkgs
+  mapfile -t pkgs < <(grep -v /hack/ $out/packages)
+  [ ${#pkgs[@]} = 0 ] || run plain -vet=off -bench . -benchtime 1x "${pkgs[@]}"
+}
 
 # The builds for tests: with one lock in the place of many. And the builds of users who lack
 # something: libibverbs-dev, or a C compiler.
@@ -132,8 +144,10 @@ check_without_cgo() {
   [ "$(grep -c 'of 2: my left neighbour is [01]; 2 were here' <<<"$said")" = 2 ]
 }
 
-# One VM after the other (-p 1): two on two cores would only disturb each other.
-# All is compiled before, on all cores. The debug build looks at what is given to the device, too.
+# One VM after the other (-p 1): two on two cores would only disturb each other. Of packages above
+# the device only the tests run that ask for it, without their parts that are over shared memory:
+# the other stages have shown the rest. If one were forgotten, it would be skipped everywhere.
+# The debug build looks at what is given to the device, too.
 stage_vm() {
   if host_device && [ -z "${IBCONDUIT_TEST_VM-}" ]; then
     echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
@@ -142,12 +156,16 @@ stage_vm() {
   packages -rdma >$out/packages && mapfile -t pkgs <$out/packages || return 1
   [ ${#pkgs[@]} -gt 0 ] || { echo "[vm] no package here asks for a device"; return 0; }
   echo "[vm] ${pkgs[*]}"
-  go vet "${pkgs[@]}" && hack/softroce/vm prepare >&2 || return 1
+  hack/softroce/vm prepare >&2 || return 1
   local -x IBCONDUIT_REQUIRE_RDMA=1
   local vm="'$PWD/hack/softroce/vm' -mem 4096" checked rc=0 # go splits it at blanks, outside of quotes
-  run vm -p 1 -bench . -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
+  local dirs asking select
+  mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
+  asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
+  select=(-run "$asking" -skip './^shm$')
+  run vm -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
   mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
-  [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -tags debug -exec "$vm" "${checked[@]}" || rc=1
+  [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -vet=off -tags debug -exec "$vm" "${checked[@]}" || rc=1
   return $rc
 }
 

@@ -1,8 +1,9 @@
 /* Memory events: what the hooks, the table of watched ranges and the Go side share.
  *
- * All state is one static struct, so that a hook needs no allocation and works before any constructor.
- * Fields that two threads touch are read and written with the __atomic builtins only (cgo knows no
- * _Atomic); Go reads some of them with sync/atomic, which is sequentially consistent like the code here. */
+ * All state is one static struct, so that a hook needs no allocation and works before any
+ * constructor. Fields that two threads touch are read and written with the __atomic builtins only
+ * (cgo knows no _Atomic); Go reads some of them with sync/atomic, which is sequentially consistent
+ * like the code here. */
 #ifndef IBC_MEM_H
 #define IBC_MEM_H
 
@@ -193,7 +194,7 @@ struct ibc_mem {
 	struct ibc_mem_entry entry[IBC_MEM_SLOTS + IBC_MEM_SPARE] __attribute__((aligned(64)));
 };
 
-/* ---- the data path (ibc_mem_path.h says what may stand there); beside these the libc's names ---- */
+/* ---- the data path (ibc_mem_path.h says what may stand there); besides, the libc's names ---- */
 
 extern IBC_HIDDEN struct ibc_mem ibc_mem_own;
 /* The table that counts: own, or the preloaded library's */

@@ -1,9 +1,11 @@
-/* What the objects of the data path share: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c, ibc_mem_window.c.
+/* What the objects of the data path share: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c,
+ * ibc_mem_window.c.
  *
- * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go runtime's own mmap
- * with the runtime's locks held. So these files call nothing but each other, the kernel, the next definition of
- * the same call, and the handlers; they never wait and never allocate. A test reads the object files and
- * refuses any other undefined symbol. What needs more stands in the other files. */
+ * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go
+ * runtime's own mmap with the runtime's locks held. So these files call nothing but each other, the
+ * kernel, the next definition of the same call, and the handlers; they never wait and never
+ * allocate. A test reads the object files and refuses any other undefined symbol. What needs more
+ * stands in the other files. */
 #ifndef IBC_MEM_PATH_H
 #define IBC_MEM_PATH_H
 

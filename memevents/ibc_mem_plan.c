@@ -177,7 +177,8 @@ IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, st
 			plan_sbrk(m, c->u.sbrk.by, p);
 		break;
 	case IBC_MEM_MADVISE: /* of huge pages Linux 5.18 to 6.0 discards what it rounds up to, later ones what they round
-	                       * down to (mm/madvise.c, madvise_dontneed_free_valid_vma; madvise(2) says up) */
+	                       * down to (mm/madvise.c, madvise_dontneed_free_valid_vma; madvise(2) says
+	                       * up) */
 		if (c->u.madvise.len && !advice_keeps(c->u.madvise.advice))
 			take(p, huge_rounded(m, c->u.madvise.addr, c->u.madvise.len));
 		p->everywhere = c->u.madvise.advice == MADV_REMOVE;

@@ -1,7 +1,7 @@
-/* The second way in: where the executable's symbols come before ours (Go built as a C library or plugin), the
- * relocation entries (GOT) of all loaded objects are made to point to our hooks; those of objects that dlopen
- * brings later too, for which dlopen itself is among the names. Also used to look at where the entries point:
- * another library may have changed them.
+/* The second way in: where the executable's symbols come before ours (Go built as a C library or
+ * plugin), the relocation entries (GOT) of all loaded objects are made to point to our hooks; those
+ * of objects that dlopen brings later too, for which dlopen itself is among the names. Also used to
+ * look at where the entries point: another library may have changed them.
  *
  * What the libc and the loader call inside uses no entry, and is not seen this way. */
 #include "ibc_mem.h"

@@ -1,17 +1,20 @@
-/* The third monitor: userfaultfd reports every unmapping, discarding and moving of the ranges it is given,
- * from all callers, however they call: the Go runtime, package syscall, the inside of the libc, the loader.
+/* The third monitor: userfaultfd reports every unmapping, discarding and moving of the ranges it is
+ * given, from all callers, however they call: the Go runtime, package syscall, the inside of the
+ * libc, the loader.
  *
- * The ranges are registered in write-protect mode and never write-protected, so they cause no page faults.
- * A call that takes memory away sleeps in the kernel until its event is read, so the reader must never wait
- * for anything but the descriptor: it is a thread of C that allocates nothing. (A goroutine in its place
- * hangs the process: the runtime waits for a thread that waits for the reader.)
+ * The ranges are registered in write-protect mode and never write-protected, so they cause no page
+ * faults. A call that takes memory away sleeps in the kernel until its event is read, so the reader
+ * must never wait for anything but the descriptor: it is a thread of C that allocates nothing. (A
+ * goroutine in its place hangs the process: the runtime waits for a thread that waits for the
+ * reader.)
  *
- * The call goes on as soon as its event is read, before the reader has acted on it. So the reader makes the
- * gate odd before it reads and even when all it has read is dealt with; Acquire turns away at an odd gate.
+ * The call goes on as soon as its event is read, before the reader has acted on it. So the reader
+ * makes the gate odd before it reads and even when all it has read is dealt with; Acquire turns
+ * away at an odd gate.
  *
- * MADV_DONTNEED and its like are reported before the pages go, and nothing reports when they are gone (doc.go says
- * why it cannot be found out). Their range stays closed for a while, LINGER_NS, to claims of memory that another thread
- * else may be discarding. */
+ * MADV_DONTNEED and its like are reported before the pages go, and nothing reports when they are
+ * gone (doc.go says why it cannot be found out). Their range stays closed for a while, LINGER_NS,
+ * to claims of memory that another thread else may be discarding. */
 #include "ibc_mem.h"
 #include "ibc_mem_arch.h"
 

@@ -1,10 +1,10 @@
 /* The data path, first part: windows, invalidation, and waking Go.
  *
- * The order is the point: a call that takes memory away first opens a window, then makes the overlapping
- * entries stale, then lets the kernel work, then closes the window. A registrar publishes its entry (PENDING)
- * first and then looks at the windows. With both sides sequentially consistent, either the hook sees the entry
- * or the registrar sees the window; without the window an entry registered between the notice and the kernel's
- * work would stay valid for ever. */
+ * The order is the point: a call that takes memory away first opens a window, then makes the
+ * overlapping entries stale, then lets the kernel work, then closes the window. A registrar
+ * publishes its entry (PENDING) first and then looks at the windows. With both sides sequentially
+ * consistent, either the hook sees the entry or the registrar sees the window; without the window
+ * an entry registered between the notice and the kernel's work would stay valid for ever. */
 #include "ibc_mem_path.h"
 
 #include <sys/stat.h>

@@ -1,12 +1,14 @@
-/* The hot path: one call posts, polls and waits. No allocation, no lock of ours, no callback into Go. */
+/* The hot path: one call posts, polls and waits. No allocation, no lock, no callback into Go. */
 #include "ibc_verbs.h"
 
 #include <errno.h>
 #include <time.h>
 
 /*
- * Time is measured in ticks of the processor's counter: where the kernel does not trust it the clock is a system call (2 us in a TCG virtual machine with an HPET,
- * against 12 ns), which is more than a message takes. A counter that stands still or jumps must not make a wait endless: now and then the clock is asked.
+ * Time is measured in ticks of the processor's counter: where the kernel does not trust it the
+ * clock is a system call (2 us in a TCG virtual machine with an HPET, against 12 ns), which is more
+ * than a message takes. A counter that stands still or jumps must not make a wait endless: now and
+ * then the clock is asked.
  */
 enum { POLLS_PER_TICKS = 16, LOOKS_PER_TICKS = 256, TURNS_PER_CLOCK = 1 << 16 };
 
@@ -102,7 +104,8 @@ static uint32_t post_recv(struct ibc_batch *b)
 	return done;
 }
 
-/* Whether the queue of sub-chain i has refused an earlier one: then it gets no more, which would be out of order. */
+/* Whether the queue of sub-chain i has refused an earlier one: then it gets no more, which would be
+ * out of order. */
 static int refused_before(const struct ibc_doorbell *d, uint32_t i)
 {
 	for (uint32_t k = 0; k < i; k++)
@@ -171,7 +174,8 @@ static int condition(struct ibc_doorbell *d)
 	}
 }
 
-/* Waits for want completions or the condition, whichever comes first, within the budget. Looks at least once. */
+/* Waits for want completions or the condition, whichever comes first, within the budget. Looks at
+ * least once. */
 static void wait(struct ibc_doorbell *d)
 {
 	uint32_t want = d->want < d->wc_cap ? d->want : d->wc_cap;

@@ -1,6 +1,7 @@
 /*
  * Finds libibverbs. Calls are looked up in the global scope, in which a preloaded library comes
- * first and one that the program is linked with next: as if this program were linked with libibverbs.
+ * first and one that the program is linked with next: as if this program were linked with
+ * libibverbs.
  */
 #include "ibc_library.h"
 
@@ -45,8 +46,9 @@ static int unversioned(const void *function)
 #endif
 
 /*
- * What a program that is linked with libibverbs would get: the first in the scope that has the right
- * version, or none at all. dlvsym alone skips the latter, a library that is preloaded for one call.
+ * What a program that is linked with libibverbs would get: the first in the scope that has the
+ * right version, or none at all. dlvsym alone skips the latter, a library that is preloaded for one
+ * call.
  */
 static void *look_up(void *scope, const struct call *c)
 {

@@ -50,7 +50,10 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 		}
 	}
 	w := l.request()
-	w.Opcode = opcodes[what]
+	w.Opcode = verbs.OpRead
+	if what == kindPut {
+		w.Opcode = verbs.OpWrite
+	}
 	e.tx.chain.SetLocal(0, local, uint32(len(buf)), lkey)
 	w.SetRemote(q.base+off, q.rkey)
 	n, err := l.call(q)

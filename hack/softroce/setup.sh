@@ -1,8 +1,9 @@
 #!/bin/sh
 # Makes a Soft-RoCE device on this host. Idempotent. As root.
 #
-#   setup.sh [NETDEV]     rxe0 on NETDEV; without an argument on the netdev of the default route, or, where there is
-#                         none, on a veth pair of its own (ibcveth0, 10.254.254.1/30)
+#   setup.sh [NETDEV]     rxe0 on NETDEV; without an argument on the netdev of the default route,
+#                         or, where there is none, on a veth pair of its own (ibcveth0,
+#                         10.254.254.1/30)
 #
 # Exit codes: 0 the device is usable; 2 wrong use; 3 this kernel has no rdma_rxe; 4 not permitted; 1
 # anything else.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/hack/softroce"
 )
 
 // started waits until all ranks are together and begin.
@@ -33,20 +35,10 @@ func (j *job) find(down string, survivors string, ranks ...int) {
 	j.end(ranks...)
 }
 
-func TestMessagesBetweenTwoHosts(t *testing.T) {
-	c := twoHosts(t)
-
+// messagesBetween is the part of TestTwoHosts that only messages have.
+func messagesBetween(t *testing.T, c *softroce.Cluster) {
 	t.Run("of every kind arrive once, with their bytes", func(t *testing.T) {
 		start(t, c, "mixed", "auto", 15, 0, 0, 1, 1).all()
-	})
-	t.Run("are not lost with packets", func(t *testing.T) {
-		must(t, c.Drop(0, 1, 0.01))
-		defer c.Restore(0, 1)
-		before := c.Link(0, 1).Dropped + c.Link(1, 0).Dropped
-		start(t, c, "mixed", "auto", 40, 0, 1).all()
-		if c.Link(0, 1).Dropped+c.Link(1, 0).Dropped == before {
-			t.Error("no packet was lost: nothing was proved")
-		}
 	})
 	t.Run("go on when a cable is plugged in again", func(t *testing.T) {
 		if !replug(t, c, "mixed", 80) && !replug(t, c, "mixed", 800) { // they may be over before the cable is out
@@ -78,15 +70,6 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 			}
 		}
 	})
-	t.Run("end by a cut cable, and go on among the ranks of each side", func(t *testing.T) {
-		j := start(t, c, "mixed", "ibv", endless, 0, 0, 1)
-		j.started()
-		must(t, c.Cut(0, 1))
-		defer c.Restore(0, 1)
-		j.find("[2]", "[0 1]", 0, 1)
-		j.says(2, "rank 2: survives with [2]\n")
-		j.end(2)
-	})
 	t.Run("are not needed to find a cut cable", func(t *testing.T) {
 		other := os.Getenv("IBCONDUIT_KEEPALIVE") // for a user that measures it
 		if other == "" {
@@ -106,11 +89,5 @@ func TestMessagesBetweenTwoHosts(t *testing.T) {
 			}
 		}
 		j.end(0, 1)
-	})
-	t.Run("go on among the ranks of one host when the other loses power", func(t *testing.T) {
-		j := start(t, c, "mixed", "auto", endless, 0, 0, 1)
-		j.started()
-		must(t, c.Kill(1))
-		j.find("[2]", "[0 1]", 0, 1)
 	})
 }

@@ -60,17 +60,21 @@ func start(t *testing.T, c *softroce.Cluster, program, fabric string, rounds int
 	return launch(t, c, []string{envProgram + "=" + program, fmt.Sprintf("%s=%d", envRounds, rounds), "IBCONDUIT_FABRIC=" + fabric}, hosts, exe)
 }
 
+// port is that of the last job. Several may run at a time.
+var port = 7100
+
 // launch starts any program so.
 func launch(t *testing.T, c *softroce.Cluster, env []string, hosts []int, exe string, args ...string) *job {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rankPatience+time.Minute)
 	t.Cleanup(cancel)
 	j := &job{T: t, ctx: ctx}
+	port++
 	for r, h := range hosts {
 		cmd, out := c.Host(h).Command(append([]string{exe}, args...)...), &output{}
 		cmd.Stdout, cmd.Stderr = out, out
 		cmd.Env = append(c.Host(h).Environ(), fmt.Sprintf("IBCONDUIT_RANK=%d", r), fmt.Sprintf("IBCONDUIT_SIZE=%d", len(hosts)),
-			"IBCONDUIT_ADDR=10.0.1.1:7101", "IBCONDUIT_SECRET="+strings.Repeat("5ec4e7", 8))
+			fmt.Sprintf("IBCONDUIT_ADDR=10.0.1.1:%d", port), "IBCONDUIT_SECRET="+strings.Repeat("5ec4e7", 8))
 		cmd.Env = append(cmd.Env, env...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -172,20 +176,14 @@ func must(t *testing.T, err error) {
 // endless rounds: until a rank is down.
 const endless = 1 << 30
 
-// twoHosts boots a cluster for all subtests of a test: what breaks a host comes last.
-func twoHosts(t *testing.T) *softroce.Cluster {
-	t.Helper()
+// A cluster is booted once for all that happens between two hosts: what breaks a host comes last.
+func TestTwoHosts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots two VMs; not with -short")
 	}
 	c, err := softroce.Start(t.Context(), softroce.Config{Hosts: 2})
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-func TestTwoHosts(t *testing.T) {
-	c := twoHosts(t)
 
 	t.Run("puts, gets and atomics between two kernels are exact", func(t *testing.T) {
 		j := start(t, c, "exchange", "auto", 100, 0, 1)
@@ -241,12 +239,17 @@ func TestTwoHosts(t *testing.T) {
 			}
 		}
 	})
-	t.Run("lost packets do not change a byte nor a count", func(t *testing.T) {
+	t.Run("lost packets change no byte, no count and no message", func(t *testing.T) {
 		must(t, c.Drop(0, 1, 0.01))
 		defer c.Restore(0, 1)
 		before := c.Link(0, 1).Dropped + c.Link(1, 0).Dropped
-		start(t, c, "traffic", "auto", 40, 0, 1).all()
-		start(t, c, "messages", "auto", 40, 0, 1).all()
+		var jobs []*job // which wait for retransmissions, most of the time
+		for _, program := range []string{"traffic", "messages", "mixed"} {
+			jobs = append(jobs, start(t, c, program, "auto", 40, 0, 1))
+		}
+		for _, j := range jobs {
+			j.all()
+		}
 		if c.Link(0, 1).Dropped+c.Link(1, 0).Dropped == before {
 			t.Error("no packet was lost: nothing was proved")
 		}
@@ -256,30 +259,37 @@ func TestTwoHosts(t *testing.T) {
 			t.Error("rank 0 did not wait")
 		}
 	})
-	for _, x := range []struct{ program, fact string }{
-		{"traffic", "a cut cable makes each host find the other's ranks down"},
-		{"messages", "a cut cable ends the calls to the other host"},
-	} {
-		t.Run(x.fact, func(t *testing.T) {
-			j := start(t, c, x.program, "auto", endless, 0, 1)
-			j.says(0, "traffic")
-			j.says(1, "traffic")
-			must(t, c.Cut(0, 1))
-			defer c.Restore(0, 1)
+	t.Run("messages", func(t *testing.T) { messagesBetween(t, c) })
+
+	// A device takes long to find out that it is cut off: the jobs share the wait.
+	t.Run("a cut cable ends the operations and calls to the other host", func(t *testing.T) {
+		puts := start(t, c, "traffic", "auto", endless, 0, 1)
+		calls := start(t, c, "messages", "auto", endless, 0, 1)
+		mixed := start(t, c, "mixed", "ibv", endless, 0, 0, 1)
+		for _, j := range []*job{puts, calls, mixed} {
+			j.started()
+		}
+		must(t, c.Cut(0, 1))
+		defer c.Restore(0, 1)
+		for _, j := range []*job{puts, calls} {
 			j.says(0, "rank 0: found rank 1 down")
 			j.says(1, "rank 1: found rank 0 down")
 			j.end(0, 1)
-		})
-	}
-	t.Run("a host without power is found down by all ranks of the other", func(t *testing.T) {
-		j := start(t, c, "traffic", "auto", endless, 0, 0, 1)
-		for r := range j.ranks {
-			j.says(r, "traffic")
 		}
+		mixed.find("[2]", "[0 1]", 0, 1) // and they go on among themselves
+		mixed.says(2, "rank 2: survives with [2]\n")
+		mixed.end(2)
+	})
+	t.Run("a host without power is found down by all ranks of the other", func(t *testing.T) {
+		puts := start(t, c, "traffic", "auto", endless, 0, 0, 1)
+		mixed := start(t, c, "mixed", "auto", endless, 0, 0, 1)
+		puts.started()
+		mixed.started()
 		must(t, c.Kill(1))
 		for _, r := range []int{0, 1} {
-			j.says(r, fmt.Sprintf("rank %d: found rank 2 down", r))
+			puts.says(r, fmt.Sprintf("rank %d: found rank 2 down", r))
 		}
-		j.end(0, 1)
+		puts.end(0, 1)
+		mixed.find("[2]", "[0 1]", 0, 1)
 	})
 }

@@ -3,6 +3,9 @@ package archtest
 import (
 	"fmt"
 	"go/ast"
+	"go/build/constraint"
+	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,7 +93,51 @@ func TestTypesAndFilesAreSmall(t *testing.T) {
 // withdrawn are words that named mechanisms which are gone, or name one by a picture.
 var withdrawn = regexp.MustCompile(`(?i)reserveEarly|bypassable|wakePassing|excuse|purse`)
 
+// onceOnly are the builds in which a suite of planted faults is left out: it runs in the plain one.
+var onceOnly = []string{"race", "debug", "biglock"}
+
+func faultRule(tr *tree) (violations []string) {
+	for _, p := range tr.sorted() {
+		for _, f := range p.files {
+			if !f.test || p.path != "internal/faulttest" && !slices.Contains(f.imports(), "internal/faulttest") {
+				continue
+			}
+			first, _, _ := strings.Cut(tr.files[f.name], "\n")
+			for _, tag := range onceOnly {
+				if e, err := constraint.Parse(first); err != nil || e.Eval(func(t string) bool { return !slices.Contains(onceOnly, t) || t == tag }) {
+					violations = append(violations, fmt.Sprintf("%s: plants faults in builds with -tags %s too", f.name, tag))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+func TestFaultsArePlantedInOneStage(t *testing.T) {
+	const uses = "package p\n" + `import _ "` + module + `/internal/faulttest"`
+	check(t, faultRule,
+		planted{name: "no tags", files: map[string]string{"am/a_test.go": uses}, want: []string{"-tags race", "-tags debug", "-tags biglock"}},
+		planted{name: "a tag", files: map[string]string{"am/a_test.go": "//go:build linux && !race && !debug\n\n" + uses}, want: []string{"-tags biglock"}},
+		planted{name: "right", files: map[string]string{
+			"am/a_test.go": "//go:build linux && !race && !debug && !biglock\n\n" + uses, "am/b_test.go": "", "internal/faulttest/a.go": "",
+		}},
+	)
+}
+
+// otherComments are how a comment line begins in files that are not Go, by their extension.
+var otherComments = map[string]*regexp.Regexp{
+	".c": regexp.MustCompile(`^\s*(/?\*|//) `), ".h": regexp.MustCompile(`^\s*(/?\*|//) `), ".sh": regexp.MustCompile(`^\s*# `),
+}
+
 func wordRule(tr *tree) (violations []string) {
+	for _, name := range slices.Sorted(maps.Keys(tr.files)) {
+		starts := otherComments[path.Ext(name)]
+		for i, line := range strings.Split(tr.files[name], "\n") {
+			if n := utf8.RuneCountInString(line); starts != nil && n > maxCommented && starts.MatchString(line) {
+				violations = append(violations, fmt.Sprintf("%s:%d: a comment line of %d characters, more than %d", name, i+1, n, maxCommented))
+			}
+		}
+	}
 	for _, p := range tr.sorted() {
 		for _, f := range p.files {
 			add := func(n ast.Node, format string, args ...any) {
@@ -134,6 +181,9 @@ func TestNamesAndCommentsAreShortAndPlain(t *testing.T) {
 	check(t, wordRule,
 		planted{name: "test name", files: map[string]string{"verbs/a_test.go": "func " + long + "() {}"}, want: []string{"has 46 characters"}},
 		planted{name: "comment", files: map[string]string{"verbs/a.go": comment}, want: []string{"verbs/a.go:2:1: a comment line of 101"}},
+		planted{name: "comments of C and shell", files: map[string]string{
+			"verbs/a.c": "int x; " + comment + "\n /* x\n" + strings.ReplaceAll(comment, "//", " *"), "hack/a.sh": "\t# " + comment[3:],
+		}, want: []string{"hack/a.sh:1: a comment line of 101", "verbs/a.c:3: a comment line of 101"}},
 		planted{name: "identifier", files: map[string]string{"verbs/a.go": "var creditPurse int"}, want: []string{`"Purse" is withdrawn`}},
 		planted{name: "word", files: map[string]string{"verbs/a.go": "func f() {\n\tf() // no excuses\n}"}, want: []string{`"excuse" is withdrawn`}},
 		planted{name: "right", files: map[string]string{

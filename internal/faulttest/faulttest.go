@@ -11,7 +11,8 @@
 //			Found: "polled 0 times",
 //		})
 //
-// One build is enough: such a test belongs in a file with //go:build !race && !debug.
+// One build is enough, the plain one, whose stage of hack/test.sh runs all of them: such a test
+// belongs in a file with //go:build !race && !debug && !biglock (internal/archtest).
 package faulttest
 
 import (
@@ -22,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -34,12 +36,13 @@ type Suite struct {
 	Package string        // the directory of the package, from the module's root
 	Run     string        // which of its tests, as -run of go test
 	Tags    string        // build tags, with commas between
-	Args    []string      // further arguments of the test program, such as -test.failfast
+	Args    []string      // further arguments of the test program
 	Env     []string      // additions to its environment
 	Timeout time.Duration // of each run, without compiling; default 2 minutes
 	// Known: the package's own run has shown that the tests pass without a fault, and that there are
 	// such. Else that is tried first.
 	Known bool
+	All   bool // go on after the first test that fails
 
 	root string // of the module; default: the one of the working directory
 }
@@ -55,6 +58,11 @@ type Fault struct {
 type Edit struct {
 	File     string // from the module's root
 	Old, New string
+}
+
+// In returns what makes an edit of a file in a directory, which is named from the module's root.
+func In(dir string) func(file, old, wrong string) []Edit {
+	return func(file, old, wrong string) []Edit { return []Edit{{path.Join(dir, file), old, wrong}} }
 }
 
 var (
@@ -140,7 +148,7 @@ func (s Suite) run(ctx context.Context, dir string, edits []Edit) (out []byte, f
 		return nil, false, err
 	}
 	program := filepath.Join(dir, "faulty.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "-overlay", overlay, "-tags", s.Tags, "./"+s.Package)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-w", "-o", program, "-overlay", overlay, "-tags", s.Tags, "./"+s.Package)
 	build.Dir = s.root
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, false, fmt.Errorf("%w: %v\n%s", errBuild, err, out)
@@ -153,6 +161,9 @@ func (s Suite) run(ctx context.Context, dir string, edits []Edit) (out []byte, f
 	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
 	defer cancel()
 	args := append([]string{"-test.run=" + s.Run, "-test.v", "-test.paniconexit0", "-test.timeout=" + limit.String()}, s.Args...)
+	if !s.All {
+		args = append(args, "-test.failfast")
+	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env = filepath.Join(s.root, s.Package), append(os.Environ(), s.Env...)
 	cmd.WaitDelay = 5 * time.Second

@@ -1,3 +1,5 @@
+//go:build !race && !debug && !biglock
+
 package faulttest
 
 import (

@@ -36,6 +36,9 @@ func Device(t testing.TB) string {
 	return ""
 }
 
+// Machine reports whether the machine is there for tests only, and they may change it: the VM.
+func Machine() bool { return os.Getenv("IBCONDUIT_VM_INDEX") != "" }
+
 // Lacks skips a test for what the device that Device returned cannot do. Soft-RoCE can do all that
 // tests ask for: there it fails, so that an attribute that is read wrongly hides nothing.
 func Lacks(t testing.TB, device, what string) {

@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,11 +18,12 @@ import (
 	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/parttest"
 	"github.com/ibconduit/conduit/segment/alloc"
 )
 
 var (
-	operations = flag.Int("operations", 50_000, "operations of the random worlds")
+	operations = flag.Int("operations", 0, "operations of the random worlds (default 50000; a tenth where parttest.Of says so)")
 	firstSeed  = flag.Uint64("seed", 1, "of the first random world")
 )
 
@@ -231,10 +233,7 @@ func (m *member) get(ctx context.Context, rank int, off uint64) (uint64, error) 
 // hold. Each block has a tag somewhere in its memory, which a rank that was never told of the block
 // wrote, and another one reads.
 func TestRandomWorlds(t *testing.T) {
-	want := *operations
-	if testing.Short() {
-		want /= 10
-	}
+	want := cmp.Or(*operations, parttest.Of(50_000))
 	var sum struct{ worlds, ops, full, reclaims, stale, asked int }
 	seed := *firstSeed
 	for ; sum.ops < want; seed++ {
