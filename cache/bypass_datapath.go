@@ -119,6 +119,12 @@ func (c *Cache) bypasses(rank int, off uint64) bool {
 	return c.leaveGets(k)
 }
 
+// hitIn counts a hit in the region of a byte.
+func (c *Cache) hitIn(rank int, off uint64) {
+	r := &c.regions[c.regionAt(rank, off)]
+	r.hits = min(r.hits+1, 1<<15)
+}
+
 // leaveGets decides, at the end of a round, whether gets pass the cache by from now on.
 func (c *Cache) leaveGets(k uint64) bool {
 	r := &c.regions[k]
@@ -140,8 +146,10 @@ func (c *Cache) watchGet(rank int, off uint64) bool {
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
 	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
-		if c.inStream(i == 0, rank, off) {
-			c.back(k, PassGets|PassPuts)
+		if c.inStream(i == 0, rank, off) { // which goes through other regions, too
+			for k := c.regionAt(rank, 0); k <= c.regionAt(rank, c.sizes[rank]-1); k++ {
+				c.back(k, PassGets|PassPuts)
+			}
 			return false
 		}
 	}

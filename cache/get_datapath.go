@@ -120,7 +120,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		}
 		again := missed
 		missed = true
-		if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
+		if !again && c.underway() {
+			c.hitIn(rank, off) // late
+		} else if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
 			return c.getDirect(ctx, rank, off, dst)
 		}
 		if err := c.room(ctx, rank, left); err != nil {
@@ -145,6 +147,8 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		c.n.GetMisses++
 	} else {
 		c.n.GetHits++
+		c.hitsSeen++
+		c.hitIn(rank, off)
 		if c.first {
 			c.readahead(rank, off, uint64(len(dst)))
 		}
@@ -186,6 +190,17 @@ func (c *Cache) readable(dst []byte) (left int) {
 		left++
 	}
 	return left
+}
+
+// underway reports whether all that is left of a request has been fetched ahead, and is on its way.
+func (c *Cache) underway() bool {
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if !p.done && (p.entry == none || c.missing(&c.entries[p.entry], p.o, p.n)&^c.entries[p.entry].wanted != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // missing are the lines of a range of a page that cannot be read from it.

@@ -231,7 +231,7 @@ func (oneRank) Rank() int      { return 1 }
 func (oneRank) Size() int      { return 2 }
 func (oneRank) Host() env.Host { return env.Goroutines{} }
 
-type instantLanes struct{ l *instant }
+type instantLanes struct{ l fabric.Lane }
 
 func (l instantLanes) To(int) fabric.Lane     { return l.l }
 func (l instantLanes) Atomic(int) fabric.Lane { return l.l }

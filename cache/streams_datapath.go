@@ -15,8 +15,7 @@ type stream struct {
 	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
 	window int    // of strides ahead of the last request
 	used   uint64 // when it was last, in requests held against the table
-	steps  int64  // strides from its first request to the last; of far how many the stream before made
-	limit  int64  // of steps, as the two streams before made as many; 0: not known
+	end    int64  // where it is taken to end; of far where the stream before did. 0: not known
 }
 
 const (
@@ -73,8 +72,8 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 	}
 	s.window = min(max(2*s.window, firstWindow), most)
 	until := int64(s.window)
-	if s.limit > 0 && !steps {
-		until = min(until, s.limit-s.steps)
+	if s.end != 0 && !steps {
+		until = min(until, (s.end+s.stride/2-int64(off))/s.stride)
 	}
 	for k := int64(1); ahead < until; ahead += k {
 		if steps {
@@ -117,10 +116,8 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		return s
 	}
 	if strided >= 0 {
-		s := &c.streams[strided]
-		s.steps += int64(off-s.last) / s.stride
-		s.last = off
-		return s
+		c.streams[strided].last = off
+		return &c.streams[strided]
 	}
 	v, s := &c.far, &c.streams[idle]
 	*s = stream{rank: rank, last: off}
@@ -134,10 +131,9 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 	return s
 }
 
-// learn has a stream that was found stop where the two before it with its stride did, as the walks
-// along the columns of a matrix do, so that nothing behind the end is fetched.
+// learn has a stream that was found end where the two before it with its stride did, as the walks
+// along the columns of a matrix do, so that nothing behind that is fetched.
 func (c *Cache) learn(s *stream) {
-	s.steps = confirmed + 1
 	var before *stream
 	for i := range c.streams {
 		o := &c.streams[i]
@@ -148,10 +144,13 @@ func (c *Cache) learn(s *stream) {
 	if before == nil {
 		return
 	}
-	if before.steps == c.far.steps {
-		s.limit = before.steps
+	end := int64(before.last)
+	if d := end - c.far.end; c.far.end != 0 && abs(d) <= skips*abs(s.stride) { // the last ones may have been hits
+		if s.end = end; d^s.stride < 0 {
+			s.end = c.far.end
+		}
 	}
-	c.far.steps = before.steps
+	c.far.end = end
 }
 
 // vote counts a distance.
