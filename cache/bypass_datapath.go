@@ -38,7 +38,7 @@ const (
 	regionShift = 3   // of a rank there are 8
 	round       = 32  // gets that are no hits, or in bypass gets that the shadow sees, until a decision
 	longest     = 4   // each return makes further rounds twice as long, so that no loop has it go to and fro
-	leaveBelow  = 8   // one hit in so many gets, or the cache is left
+	leaveBelow  = 6   // one hit in so many gets, or the cache is left
 	returnAbove = 4   // one in so many would have been a hit, and it is used again
 	probeEvery  = 4096
 	vacateEvery = 256

@@ -43,6 +43,15 @@ func (c *Cache) restart() {
 	}
 }
 
+// Released is Release where there is nothing to do, and reports whether that is so.
+func (c *Cache) Released() bool {
+	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.exposed) > 0 || len(c.lost) > 0 {
+		return false
+	}
+	c.n.Releases++
+	return true
+}
+
 // Release blocks until all that was put is at its target. It returns the first error of each rank's
 // writes since the last Release, *fabric.OpErrors, once. When ctx ends, or has ended, before all is
 // done, it returns the cause: everything has begun then as far as Config.Ring has room, and goes
