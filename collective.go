@@ -119,21 +119,22 @@ func BroadcastValue[T any](ctx context.Context, j *Job, root int, v T) (T, error
 	return v, err
 }
 
-// AllGatherValue returns every rank's v, indexed by rank.
+// AllGatherValue returns every rank's v, indexed by rank. A rank whose caches could not be released
+// has that error beside them.
 func AllGatherValue[T any](ctx context.Context, j *Job, v T) ([]T, error) {
 	if !pointerFree[T]() {
 		return nil, typeError[T]()
 	}
 	blobs, err := j.AllGather(ctx, bytesOf(unsafe.Slice(&v, 1)))
-	if err != nil {
+	if blobs == nil {
 		return nil, err
 	}
 	all := make([]T, j.size)
 	for r, b := range blobs {
 		if len(b) != int(unsafe.Sizeof(v)) {
-			return nil, fmt.Errorf("conduit: all-gather: rank %d gave %d bytes where this rank gave %d", r, len(b), unsafe.Sizeof(v))
+			return nil, errors.Join(err, fmt.Errorf("conduit: all-gather: rank %d gave %d bytes where this rank gave %d", r, len(b), unsafe.Sizeof(v)))
 		}
 		copy(bytesOf(all[r:r+1]), b)
 	}
-	return all, nil
+	return all, err
 }

@@ -125,8 +125,8 @@ type Config struct {
 	Cache *cache.Config
 
 	// Teams is how many teams (Job.Team().Split) a rank can be in at a time, with the team of all.
-	// Each takes some 416 KiB of each rank's memory, and 44 bytes a rank of the job. Range 1 to 4096,
-	// equal on all ranks; Join checks it. Default: 8.
+	// Each takes some 896 KiB of each rank's memory, which a device pins, and 40 bytes a rank of the
+	// job. Range 1 to 4096, equal on all ranks; Join checks it. Default: 4.
 	Teams int
 	// Collectives sizes the operations on data of teams; its zero value has the defaults.
 	Collectives Collectives
@@ -161,7 +161,7 @@ const (
 	defaultJoinTimeout  = 60 * time.Second
 	defaultCloseTimeout = 10 * time.Second
 	defaultKeepalive    = 5 * time.Second
-	defaultTeams        = 8
+	defaultTeams        = 4
 	maxTeams            = 4096
 	maxPort             = 255
 	maxWorkers          = 1024

@@ -153,7 +153,7 @@ func (f fencer) Handler() { f.j.learned() }
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks
 // return, and what it reads afterwards is what they wrote before. As Flush it returns the first
-// error of an implicit operation; the rank has met the others nevertheless. It goes through the
+// error of an implicit operation; the rank has met the others nevertheless. It waits with the
 // worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
 	return meet(ctx, w, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/spin"
 )
 
 // hello is what every rank sends every other first.
@@ -21,6 +22,7 @@ type hello struct {
 	messages accord // of the program
 	library  accord // of the library's parts
 	fabric   string
+	where    []byte // spin.Processors
 	shm      []byte // address of fabric/shm, empty without
 }
 
@@ -39,6 +41,7 @@ type accord struct {
 //	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
 //	          the library's
 //	uvarint   length of fabric, then its bytes
+//	uvarint   length of where, then its bytes
 //	rest      shm
 //
 // or, from a rank that cannot take part:
@@ -46,7 +49,7 @@ type accord struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 4
+	helloVersion  = 5
 	helloAbstains = 0xff
 )
 
@@ -58,7 +61,7 @@ const (
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
-	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric,
+	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
 		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash()}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
@@ -105,8 +108,10 @@ func (h hello) encode() []byte {
 			b = binary.AppendUvarint(b, v)
 		}
 	}
-	b = binary.AppendUvarint(b, uint64(len(h.fabric)))
-	b = append(b, h.fabric...)
+	for _, s := range []string{h.fabric, string(h.where)} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
 	return append(b, h.shm...)
 }
 
@@ -141,14 +146,21 @@ func decodeHello(b []byte) (h hello, err error) {
 			err = fmt.Errorf("hello with %d terms", n)
 		}
 	}
-	n := next()
-	if err == nil && n > uint64(len(b)) {
-		err = errors.New("truncated hello")
+	text := func() (s []byte) {
+		n := next()
+		if err == nil && n > uint64(len(b)) {
+			err = errors.New("truncated hello")
+		}
+		if err == nil {
+			s, b = b[:n:n], b[n:]
+		}
+		return s
 	}
+	h.fabric, h.where = string(text()), text()
 	if err != nil {
 		return hello{}, err
 	}
-	h.fabric, h.shm = string(b[:n]), b[n:]
+	h.shm = b
 	if h.user > 1<<62 {
 		return h, fmt.Errorf("hello with a segment of %d bytes", h.user)
 	}

@@ -25,6 +25,7 @@ type Job struct {
 	memory   *transient
 	members  *membership
 	networks networks
+	crowded  bool // more ranks share the processors of this one than there are
 	coll     *coll.Teams
 	messages endpoints // of the program
 	library  endpoints // of the library's parts

@@ -16,6 +16,7 @@ import (
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -163,7 +164,7 @@ func (j *joining) connect(ctx context.Context) error {
 	}
 	if j.cfg.Fabric != FabricIBV {
 		j.shm, err = shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
-			OnDown: j.members.die, OnLeft: j.members.leave})
+			Crowded: func() bool { return j.crowded }, OnDown: j.members.die, OnLeft: j.members.leave})
 		if err != nil {
 			return j.abstain(ctx, err)
 		}
@@ -173,6 +174,11 @@ func (j *joining) connect(ctx context.Context) error {
 	if j.hellos, err = j.exchangeHellos(ctx, mine); err != nil {
 		return err
 	}
+	where := make([][]byte, j.size)
+	for r := range where {
+		where[r] = j.hellos[r].where
+	}
+	j.crowded = spin.Crowded(where, j.rank, spin.Quota())
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
 		j.networks.routes[r].user = h.user

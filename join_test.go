@@ -3,12 +3,15 @@ package conduit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/spin"
 )
 
 // failingBootstrap fails when the ranks have exchanged their hellos, before it meets any
@@ -88,4 +91,21 @@ func TestARankThatDiesInJoinIsNamed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where processors are short whoever waits lets others run at once.
+func TestRanksBeyondTheProcessorsAreCrowded(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("which processors a rank may use is known on Linux")
+	}
+	cpus := runtime.NumCPU() // those that this process may use
+	for _, n := range []int{cpus, cpus + 1} {
+		onFabrics(t, n, Config{}, func(ctx context.Context, j *Job) error {
+			want := n > cpus || spin.Quota() > 0 && float64(n) > spin.Quota()
+			if got := (view{j}).Crowded(); got != want {
+				return fmt.Errorf("with %d ranks on %d processors %v, want %v", n, cpus, got, want)
+			}
+			return j.Barrier(ctx)
+		})
+	}
 }

@@ -323,7 +323,7 @@ func (w *Worker) Close() error {
 
 // release gives back what open took, whether or not it finished.
 func (w *Worker) release() error {
-	err := closeLanes(w.lanes)
+	err := inRegion(closeLanes(w.lanes), w.begin)
 	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
 	if w.freeDirect != nil {
 		w.freeDirect()

@@ -63,6 +63,18 @@ func (l failingLane) Flush(context.Context) error {
 	return &OpError{Op: "put", Rank: l.rank, Err: ErrPeerDown}
 }
 
+func (l failingLane) Close() error {
+	return &OpError{Op: "put", Rank: l.rank, Off: 4096 + 8, Err: ErrPeerDown}
+}
+
+// What a Close that could not flush lost has the program's offsets, too.
+func TestCloseNamesOffsetsAsTheProgramDoes(t *testing.T) {
+	w := &Worker{job: &Job{}, begin: 4096, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
+	if said := w.release().Error(); strings.Count(said, "offset 8 of") != 2 {
+		t.Error(said)
+	}
+}
+
 func TestFlushReturnsTheErrorsOfAllLanes(t *testing.T) {
 	w := &Worker{job: &Job{}, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
 	said := w.flush(t.Context()).Error()

@@ -26,17 +26,26 @@ import (
 
 // pools are the fakes behind an acquirer.
 type pools struct {
-	replies, buffers int
-	credits          [2]int
+	replies, buffers  int
+	credits           [2]int
+	deaf, unreachable [2]bool // dead: reply buffers are not taken for it, credits not given back
 }
 
 func (f *pools) takeBoth(p *peer, call bool) bool {
 	return (!call || f.replies > 0) && take(&f.credits[p.rank]) && (!call || take(&f.replies))
 }
-func (f *pools) takeReply(*peer) bool    { return take(&f.replies) }
-func (f *pools) giveReply(*peer)         { f.replies++ }
+func (f *pools) takeReply(p *peer) bool  { return !f.deaf[p.rank] && take(&f.replies) }
 func (f *pools) takeCredit(p *peer) bool { return take(&f.credits[p.rank]) }
-func (f *pools) giveCredit(p *peer)      { f.credits[p.rank]++ }
+func (f *pools) giveReply(p *peer) {
+	if !f.deaf[p.rank] {
+		f.replies++
+	}
+}
+func (f *pools) giveCredit(p *peer) {
+	if !f.unreachable[p.rank] {
+		f.credits[p.rank]++
+	}
+}
 func (f *pools) giveBuffer(fabric.SendBuf) {
 	f.buffers++
 }
@@ -82,6 +91,7 @@ type modelLimits struct {
 	replies, credits, buffers  int
 	places, shares, incoming   int
 	mayRefuse, startsConnected bool
+	ends                       string // what may happen besides, see acquire_ends_test.go
 }
 
 // model is one state.
@@ -96,6 +106,7 @@ type model struct {
 	held     [2][]int          // senders whose calls a peer defers
 	unlocks  [2]int            // that arrived before their call
 	incoming [2]int            // calls of a peer that this rank has not answered
+	ended    int               // of modelLimits.ends
 }
 
 func newModel(l *modelLimits) *model {
@@ -114,7 +125,7 @@ func newModel(l *modelLimits) *model {
 
 // clone copies a state, with the claims' places in their queues.
 func (m *model) clone() *model {
-	n := &model{modelLimits: m.modelLimits, pools: m.pools, unlocks: m.unlocks, incoming: m.incoming}
+	n := &model{modelLimits: m.modelLimits, pools: m.pools, unlocks: m.unlocks, incoming: m.incoming, ended: m.ended}
 	n.a = acquirer{from: &n.pools, places: m.a.places, shares: m.a.shares, prepares: m.a.prepares, shared: m.a.shared, prepared: m.a.prepared}
 	n.senders = make([]sender, len(m.senders))
 	for i := range m.peers {
@@ -168,7 +179,7 @@ func (m *model) key(b []byte) []byte {
 		}
 		return 0
 	}
-	add(m.pools.replies, m.pools.buffers, m.a.prepared)
+	add(m.pools.replies, m.pools.buffers, m.a.prepared, m.ended)
 	for i := range m.senders {
 		s := &m.senders[i]
 		add(s.at, int(s.phase), yes(s.commits), yes(s.refused), yes(s.w.pending()), int(s.w.claim.next), int(s.w.claim.share))
@@ -181,7 +192,7 @@ func (m *model) key(b []byte) []byte {
 	}
 	for k := range m.peers {
 		p := &m.peers[k]
-		add(254, m.pools.credits[k], p.calls, yes(p.connected), p.shares, yes(p.full), m.unlocks[k], m.incoming[k])
+		add(254, m.pools.credits[k], p.calls, yes(p.connected), int(p.connection), p.shares, yes(p.full), yes(m.pools.deaf[k]), m.unlocks[k], m.incoming[k])
 		for _, x := range m.requests[k] {
 			add(x.from+1, int(x.op), yes(x.buffer))
 		}
@@ -208,7 +219,7 @@ func (m *model) events() (all []func(*model)) {
 			all = append(all, func(m *model) { m.begin(i) })
 		case s.phase == prepares:
 			all = append(all, func(m *model) { m.commit(i) })
-		case s.phase == acquires && s.w.claim.next == acquired && s.w.pending():
+		case s.phase == acquires && s.w.claim.next == acquired && s.w.pending() && !m.pools.deaf[s.w.claim.p.rank]:
 			all = append(all, func(m *model) { m.send(i, false) })
 			if op, _ := m.next(s, i); m.mayRefuse && !s.refused && (op != 'm' && op != 't' || s.commits) {
 				all = append(all, func(m *model) { m.send(i, true) })
@@ -217,7 +228,7 @@ func (m *model) events() (all []func(*model)) {
 	}
 	for k := range m.peers {
 		p := &m.peers[k]
-		if !p.connected {
+		if !p.connected && !m.pools.deaf[k] {
 			all = append(all, func(m *model) { m.a.connect(&m.peers[k]) })
 		}
 		if p.full {
@@ -233,7 +244,7 @@ func (m *model) events() (all []func(*model)) {
 			all = append(all, func(m *model) { m.replyTo(k) })
 		}
 	}
-	return all
+	return append(all, m.endings()...)
 }
 
 // begin begins the next request of a sender.
@@ -242,7 +253,11 @@ func (m *model) begin(i int) {
 	op, p := m.next(s, i)
 	s.w.state.Store(0)
 	c := &s.w.claim
-	*c = claim{p: p, w: &s.w}
+	*c = claim{p: p, w: &s.w, share: c.share}
+	if m.pools.deaf[p.rank] {
+		s.at++ // it is refused
+		return
+	}
 	if op == 'm' || op == 't' {
 		c.needs = needsPrepare
 	} else {
@@ -275,6 +290,11 @@ func (m *model) commit(i int) {
 	op, p := m.next(s, i)
 	c := &s.w.claim
 	*c = claim{p: p, w: &s.w}
+	if m.pools.deaf[p.rank] {
+		m.a.cancel(fabric.SendBuf{})
+		s.at, s.phase = s.at+1, ready
+		return
+	}
 	m.needs(c, op)
 	c.needs &^= needsBuffer
 	if op == 't' {
@@ -398,15 +418,15 @@ func (m *model) check() error {
 		switch s.phase {
 		case acquires:
 			for g, n := range [acquired]*int{stagePlace: &calls[c.p.rank], stageReply: &replies, stageCredit: &credits[c.p.rank], stagePrepare: &prepared, stageBuffer: &buffers} {
-				if n != nil && c.needs.has(stage(g)) && c.next > stage(g) {
+				if n != nil && c.needs.has(stage(g)) && c.next > stage(g) && !(stage(g) == stageReply && m.pools.deaf[c.p.rank]) {
 					*n++
 				}
 			}
 			if c.next < acquired && c.waiting.In() != m.a.queueOf(c) || c.next == acquired && c.waiting.In() != nil {
 				return fmt.Errorf("sender %d lacks stage %d and is in another queue", i, c.next)
 			}
-			if c.next == acquired && !s.w.pending() {
-				return fmt.Errorf("sender %d has everything and was not woken", i)
+			if (c.next == acquired || m.pools.deaf[c.p.rank]) && !s.w.pending() {
+				return fmt.Errorf("sender %d has everything, or a dead peer, and was not woken", i)
 			}
 		case prepares:
 			buffers++
@@ -429,7 +449,7 @@ func (m *model) check() error {
 		shares += m.peers[k].shares
 	}
 	for k := range m.peers {
-		if p := &m.peers[k]; credits[k] != m.credits || calls[k] != p.calls || p.calls > m.places {
+		if p := &m.peers[k]; credits[k] != m.credits && !m.pools.deaf[k] || calls[k] != p.calls || p.calls > m.places {
 			return fmt.Errorf("peer %d: %d credits of %d, %d calls, %d places taken of %d", k, credits[k], m.credits, calls[k], p.calls, m.places)
 		}
 	}
@@ -456,7 +476,7 @@ func (m *model) checkQueues() error {
 			stageShare: c.p.connected || m.a.shared < m.shares, stageRoom: !c.p.full, stagePrepare: m.a.prepared < m.a.prepares,
 			stageBuffer: m.pools.buffers > 0,
 		}
-		if there[c.next] {
+		if there[c.next] && !m.pools.deaf[c.p.rank] {
 			return fmt.Errorf("sender %d waits for stage %d, which is there", m.senderOf(c), c.next)
 		}
 	}

@@ -35,6 +35,17 @@ func TestTheModelFindsPlantedFaults(t *testing.T) {
 			Edits: edit("\tif a.acquire(c) {\n\t\tc.w.unpark()\n\t}\n", "\ta.acquire(c)\n"),
 		},
 	)
+	faulttest.Suite{Package: "am", Run: "^TestEveryEndOfARequestLeavesTheRestToOthers$", Timeout: 3 * time.Minute, Known: true}.Check(t,
+		faulttest.Fault{Name: "who gives up serves nobody", Edits: edit("\t\ta.serve(a.queueOf(c))\n", ""), Found: "which is there"},
+		faulttest.Fault{
+			Name: "a death wakes no one who waits for room", Found: "a dead peer, and was not woken",
+			Edits: edit("queues[4], queues[5], queues[6] = &p.place, &p.credit, &p.room", "queues[4], queues[5] = &p.place, &p.credit"),
+		},
+		faulttest.Fault{
+			Name: "a share outlives its connection", Found: "shares of",
+			Edits: edit("if c.share == c.p.connection+1 && c.p.shares > 0 {", "if c.share != 0 {"),
+		},
+	)
 }
 
 // The tests of progress find lost wake-ups and waits that do not poll.

@@ -159,6 +159,26 @@ func TestMismatchedOperationsAreReported(t *testing.T) {
 	}
 }
 
+// Nobody leaves a barrier in which one member gave another name, and each says so.
+func TestOtherNamesAreReportedOnEveryRank(t *testing.T) {
+	for n := 2; n <= 17; n++ {
+		for odd := range n {
+			onSim(t, sim.Config{Ranks: n, Seed: uint64(odd)}, small, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+				name := "here"
+				if e.Rank() == odd {
+					name = "there"
+				}
+				err := all.NamedBarrier(ctx, name)
+				var b *coll.BrokenError
+				if !errors.As(err, &b) || b.Reason != coll.Mismatched || b.Op != coll.KindBarrier || b.Number != 1 {
+					return fmt.Errorf("%d of %d ranks gave another name: rank %d got %w", odd, n, e.Rank(), err)
+				}
+				return nil
+			})
+		}
+	}
+}
+
 // Without a free slot all members get the same error, which has the remedy; a freed one is used
 // again.
 func TestWithoutASlotAllGetTheSameError(t *testing.T) {

@@ -38,15 +38,16 @@ func (t *Team) AllGather(ctx context.Context, mine []byte) (all [][]byte, err er
 	return all, err
 }
 
-// Through is a team whose operations go through lanes that the caller uses, such as a worker's, and
-// wait with them. What remains in flight there when an operation has ended is complete, or will be
-// without an error that the lanes report.
+// Through is a team whose operations wait with lanes that the caller uses, such as a worker's, and
+// so make progress for these. They send through the lanes that all teams share: what a team has
+// sent is complete before another one has its slot.
 type Through struct {
 	t     *Team
 	lanes env.Lanes
 }
 
-// Through returns the team with other lanes. A copy is as good; there is nothing to close.
+// Through returns the team with other lanes to wait with. A copy is as good; there is nothing to
+// close.
 func (t *Team) Through(lanes env.Lanes) Through { return Through{t, lanes} }
 
 // Barrier is Team.Barrier.

@@ -12,7 +12,7 @@ const Region = "conduit.coll"
 
 // Config is equal on all ranks, but for Check and Learned.
 type Config struct {
-	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 8.
+	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 4.
 	Slots int
 	// SlotBytes is about how much memory a team has for data on its way to this rank, in bytes; 4 KiB
 	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
@@ -26,7 +26,7 @@ type Config struct {
 	// WindowBytes, default 8 KiB or an eighth of WindowBytes, whichever is less.
 	Short int
 	// Long is how many bytes each member's share of a reduction has at least, in bytes of its buffer
-	// over members, for the members to reduce one share each; 1 byte and more, default 1 KiB. Below
+	// over members, for the members to reduce one share each; 1 byte and more, default 4 KiB. Below
 	// that reductions go up a tree. docs/collectives.md has what these defaults were measured with.
 	Long int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
@@ -53,9 +53,9 @@ type shape struct {
 	rails int    // of the team of all
 	chunk uint64 // bytes of data of a message
 
-	acks, reports, sets, entries uint64 // where these begin
-	entry                        uint64 // bytes
-	slot                         uint64 // bytes
+	acks, knocks, reports, sets, entries uint64 // where these begin
+	entry                                uint64 // bytes
+	slot                                 uint64 // bytes
 
 	grants, arrivals, refs uint64 // words of pairs
 	places, panes, scratch uint64 // where these begin
@@ -66,7 +66,7 @@ type shape struct {
 // withDefaults fills in what is 0 and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	if c.Slots == 0 {
-		c.Slots = 8
+		c.Slots = 4
 	}
 	if c.SlotBytes == 0 {
 		c.SlotBytes = 64 << 10
@@ -78,7 +78,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Short = min(8<<10, c.WindowBytes/8)
 	}
 	if c.Long == 0 {
-		c.Long = 1 << 10
+		c.Long = 4 << 10
 	}
 	if c.Slots < 1 || c.Slots > 4096 {
 		return c, fmt.Errorf("coll: Config.Slots is %d, want 1 to 4096", c.Slots)
@@ -111,7 +111,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.chunk = max(minChunk, share&^(line-1)-min(share&^(line-1), line))
 	s.entry = line + s.chunk
 	s.acks = line
-	s.reports = s.acks + roundUp(8*uint64(s.rails))
+	s.knocks = s.acks + roundUp(8*uint64(s.rails))
+	s.reports = s.knocks + roundUp(8*uint64(s.rails))
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
 	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
 	s.arrivals = s.grants + roundUp(8*uint64(size))

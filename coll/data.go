@@ -12,8 +12,9 @@ import (
 	"github.com/ibconduit/conduit/internal/plain"
 )
 
-// On is what an operation on data goes to: a [*Team], or [Through], whose lanes it uses. Lanes of
-// an operation that was started (StartReduce and its kind) are the operation's until it is done.
+// On is what an operation on data goes to: a [*Team], or [Through], with whose lanes it waits.
+// Those of an operation that was started (StartReduce and its kind) are the operation's until it is
+// done.
 type On interface {
 	on() (*Team, env.Lanes)
 }

@@ -55,6 +55,8 @@
 //	16               generation of the team that this member reserved the slot for; see sift
 //	64               R words: acknowledgements of the rail that this member sends on:
 //	                 generation (24 bits), messages read (40)
+//	knocks           R words: what the member that a rail comes from is in, if it has waited long;
+//	                 see knock
 //	reports          twice s words: reports of Shrink, by the sender's rank in the job, for even
 //	                 generations and odd ones; see final
 //	sets             this member's set of Shrink: s bits for the dead, s for those that left

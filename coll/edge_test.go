@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
 )
 
@@ -101,4 +102,43 @@ func TestAnAbandonedSplitCostsNoSlot(t *testing.T) {
 	if made == 0 || none == 0 {
 		t.Errorf("in %d worlds the team was made at some members, in %d at none", made/3, none/3)
 	}
+}
+
+// What went through lanes of the caller, and is late, does not reach the team that has the slot
+// next.
+func TestNothingLateReachesTheNextTeam(t *testing.T) {
+	const late = 50 * time.Millisecond
+	var w *envtest.World
+	onSim(t, sim.Config{Ranks: 2, Seed: 1, MaxTime: time.Second}, small, func(world *envtest.World) { w = world },
+		func(ctx context.Context, e env.Env, all *coll.Team) error {
+			if e.Rank() == 0 {
+				lanes, err := e.NewLanes()
+				if err != nil {
+					return err
+				}
+				defer lanes.Close()
+				w.Delay(0, 1, late)
+				if err := all.Through(lanes).Broadcast(ctx, 0, []byte("old")); err != nil {
+					return err
+				}
+				w.Delay(0, 1, 0)
+			} else {
+				_ = untilBroken(ctx, all)
+			}
+			next, err := all.Shrink(ctx)
+			if err != nil {
+				return err
+			}
+			if e.Rank() == 1 {
+				e.Host().Sleep(2 * late)
+			}
+			buf := []byte("new")
+			if e.Rank() == 1 {
+				clear(buf)
+			}
+			if err := next.Broadcast(ctx, 0, buf); err != nil || string(buf) != "new" {
+				return fmt.Errorf("got %q, %w", buf, err)
+			}
+			return next.Barrier(ctx)
+		})
 }

@@ -2,8 +2,10 @@ package coll
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
@@ -69,7 +71,7 @@ type call struct {
 	kind  Kind
 	root  int
 	name  string
-	lanes env.Lanes // nil: the shared ones
+	lanes env.Lanes // to wait with; nil: without
 	do    func(*op) error
 	buf   []byte   // of a broadcast
 	data  *payload // of an operation on typed data; nil else
@@ -87,14 +89,14 @@ type op struct {
 	looks   func() error
 	word    [8]byte
 	flights []flight
+	since   time.Duration // when it was found to wait; 0: not yet
+	knocked bool
 }
 
-// flight is a put that is on its way from memory that may not change, or through lanes of another
-// owner.
+// flight is a put that is on its way from memory that may not change.
 type flight struct {
 	lane fabric.Lane
 	h    fabric.Handle
-	data bool // not a word
 }
 
 // run does an operation in the caller's goroutine.
@@ -120,13 +122,16 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	}
 	t.number++
 	o := &t.op
-	o.call, o.ctx, o.number, o.mute, o.verdict = *c, ctx, t.number, false, nil
+	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
 	o.sign = signature(c.kind, o.number, c.root, c.name)
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
 	if err == nil {
+		if o.knocked {
+			_ = o.knock(0) // what fails goes to a rank that is down
+		}
 		o.forget()
 		if learned := t.teams.learned; learned != nil {
 			learned()
@@ -183,15 +188,51 @@ func (o *op) look() error {
 	if err := o.compare(); err != nil {
 		return err
 	}
-	if o.lanes != nil {
-		return nil
+	switch now := o.t.teams.env.Host().Now(); {
+	case o.since == 0:
+		o.since = max(now, 1)
+	case !o.knocked && now-o.since > knockAfter:
+		o.knocked = true
+		if err := o.knock(o.knockWord()); err != nil {
+			return err
+		}
 	}
 	return o.t.teams.poll()
 }
 
-// compare finds a message of another operation with this one's number, on whatever rail.
+// knockAfter is how long a member waits before it tells others what it is in: members in different
+// operations may all wait for a message, and send none.
+const knockAfter = 10 * time.Millisecond
+
+// knock writes what this member is in into the slots of those that it sends to on rails; 0: it is
+// not any more. What arrives late, in the slot of another team even, says nothing there.
+func (o *op) knock(w uint64) error {
+	t := o.t
+	binary.NativeEndian.PutUint64(o.word[:], w)
+	for r := range t.rails {
+		if err := t.teams.post(o.ctx, t.Member(t.after(r)), t.off+t.teams.shape.knocks+8*uint64(r), o.word[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knockWord is what a knock says: generation (24 bits), kind (4), number of the operation (20), and
+// hash (16) as in messages.
+func (o *op) knockWord() uint64 {
+	return uint64(o.t.generation)<<40 | uint64(o.kind)<<36 | o.number&(1<<20-1)<<16 | o.sign&0xffff
+}
+
+// compare finds a message, or a knock, of another operation with this one's number, on whatever
+// rail.
 func (o *op) compare() error {
+	const which = generations<<40 | (1<<20-1)<<16
+	mine := o.knockWord()
 	for r := range o.t.rails {
+		k := atomic.LoadUint64(word(o.t.mem, o.t.teams.shape.knocks+8*uint64(r)))
+		if k != mine && k&which == mine&which {
+			return o.mismatch(o.t.before(r), Kind(k>>36&15))
+		}
 		rail := &o.t.rail[r]
 		w := atomic.LoadUint64(word(o.t.mem, o.t.place(rail, rail.got)))
 		if w>>32 != o.t.ticket(rail.got) || w>>16&numberBits != o.number&numberBits {
@@ -221,10 +262,7 @@ func (o *op) mismatch(with int, in Kind) error {
 // settle waits until the sources of puts may change.
 func (o *op) settle(ctx context.Context) error {
 	for len(o.flights) > 0 {
-		f := o.flights[0]
-		if !f.data { // the receiver has read it, or will
-			f.lane.Abandon(f.h)
-		} else if err := o.await(ctx, f); err != nil {
+		if err := o.await(ctx, o.flights[0]); err != nil {
 			return err
 		}
 		o.flights = o.flights[1:]
@@ -244,13 +282,11 @@ func (o *op) land(ctx context.Context) (first error) {
 }
 
 func (o *op) await(ctx context.Context, f flight) error {
-	if o.lanes == nil {
-		m := o.t.teams
-		if err := m.shared.lock(ctx); err != nil {
-			return err
-		}
-		defer m.shared.unlock()
+	m := o.t.teams
+	if err := m.shared.lock(ctx); err != nil {
+		return err
 	}
+	defer m.shared.unlock()
 	_, err := f.lane.Wait(ctx, f.h)
 	return err
 }

@@ -91,7 +91,6 @@ func (o *op) grant() error {
 			return nil
 		}
 		binary.NativeEndian.PutUint64(o.word[:], o.grantWord(p.granted[w.from], w.from, p.recent[w.from]))
-		// Through the shared lanes always, as acknowledgements.
 		if err := t.teams.post(o.ctx, t.Member(w.from), t.off+t.teams.shape.grants+8*uint64(t.me), o.word[:]); err != nil {
 			return err
 		}
@@ -141,23 +140,7 @@ func (o *op) sendTo(to int, data []byte) error {
 	if !t.paired.Load() {
 		t.paired.Store(true)
 	}
-	rank := t.Member(to)
-	binary.NativeEndian.PutUint64(o.word[:], o.pairWord(to))
-	lanes := o.lanes
-	if lanes == nil {
-		lanes = t.teams.lanes
-		if err := t.teams.shared.lock(o.ctx); err != nil {
-			return err
-		}
-		defer t.teams.shared.unlock()
-	}
-	lane := lanes.To(rank)
-	if len(data) > 0 {
-		if err := o.put(lane, rank, t.off+s.places+place*s.place, data, true); err != nil {
-			return err
-		}
-	}
-	return o.put(lane, rank, t.off+s.arrivals+8*uint64(t.me), o.word[:], false)
+	return o.putWith(t.Member(to), t.off+s.places+place*s.place, data, t.off+s.arrivals+8*uint64(t.me), o.pairWord(to))
 }
 
 // pairWord says in the receiver's slot that the messages to it that were counted have arrived.

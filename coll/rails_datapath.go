@@ -10,7 +10,7 @@ import (
 )
 
 // spins is how often a rank looks for a message that its sender stores into memory, before it waits
-// as others do.
+// as others do; not where processors are short.
 const spins = 1024
 
 // rail is what a member has of one of its rails.
@@ -70,36 +70,35 @@ func (t *Team) store(slot []byte, at, w uint64, data []byte) error {
 
 // post puts a message into a rank's segment.
 func (o *op) post(rank int, at, w uint64, data []byte) error {
-	t := o.t
-	binary.NativeEndian.PutUint64(o.word[:], w)
-	lanes := o.lanes
-	if lanes == nil {
-		lanes = t.teams.lanes
-		if err := t.teams.shared.lock(o.ctx); err != nil {
-			return err
-		}
-		defer t.teams.shared.unlock()
-	}
-	lane := lanes.To(rank)
-	if len(data) > 0 {
-		if err := o.put(lane, rank, at+wordBytes, data, true); err != nil {
-			return err
-		}
-	}
-	return o.put(lane, rank, at, o.word[:], false)
+	return o.putWith(rank, at+wordBytes, data, at, w)
 }
 
-// put puts through the lanes of the operation.
-func (o *op) put(lane fabric.Lane, rank int, off uint64, data []byte, isData bool) error {
-	var flag fabric.Flag
-	isData = isData && len(data) > o.t.teams.copyMax
-	if o.lanes == nil && !isData {
-		flag = fabric.Implicit // the flush of the shared lanes is ours
+// putWith puts data into a rank's segment, and then a word, which tells that it is there. Both go
+// through the lanes that all teams share, whatever the operation waits with: a flush of these ends
+// all that a team has sent.
+func (o *op) putWith(rank int, at uint64, data []byte, wordAt, w uint64) error {
+	m := o.t.teams
+	if err := m.shared.lock(o.ctx); err != nil {
+		return err
 	}
-	h, err := lane.Put(rank, off, data, flag)
-	if err == nil && h != fabric.Done {
-		o.flights = append(o.flights, flight{lane: lane, h: h, data: isData})
+	defer m.shared.unlock()
+	lane := m.lanes.To(rank)
+	switch n := len(data); {
+	case n > m.copyMax:
+		h, err := lane.Put(rank, at, data, 0)
+		if err != nil {
+			return err
+		}
+		if h != fabric.Done {
+			o.flights = append(o.flights, flight{lane: lane, h: h})
+		}
+	case n > 0:
+		if _, err := lane.Put(rank, at, data, fabric.Implicit); err != nil {
+			return err
+		}
 	}
+	binary.NativeEndian.PutUint64(o.word[:], w)
+	_, err := lane.Put(rank, wordAt, o.word[:], fabric.Implicit)
 	return err
 }
 
@@ -138,7 +137,7 @@ func (o *op) receive(rail int) ([]byte, error) {
 // arrives waits for the word of a message.
 func (o *op) arrives(rail int, w *uint64, want uint64) error {
 	v := atomic.LoadUint64(w)
-	if v>>32 != want && o.t.rail[rail].behind != nil {
+	if v>>32 != want && o.t.rail[rail].behind != nil && !o.t.teams.crowded {
 		for n := 0; n < spins && v>>32 != want; n++ {
 			v = atomic.LoadUint64(w)
 		}
@@ -170,7 +169,6 @@ func (o *op) acknowledge(rail int, r *rail) error {
 	if r.behind != nil {
 		return t.store(r.behind, at, w, nil)
 	}
-	// Through the shared lanes always: two lanes could deliver two of these in the wrong order.
 	binary.NativeEndian.PutUint64(o.word[:], w)
 	return t.teams.post(o.ctx, t.Member(t.before(rail)), t.off+at, o.word[:])
 }

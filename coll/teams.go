@@ -23,6 +23,7 @@ type Teams struct {
 	shape   shape
 	region  env.Region
 	copyMax int
+	crowded bool      // Env.Crowded
 	lanes   env.Lanes // used by who has shared
 	shared  turns
 	ignore  func()       // ends the subscription to deaths
@@ -74,7 +75,7 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), check: cfg.Check, learned: cfg.Learned,
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), crowded: e.Crowded(), check: cfg.Check, learned: cfg.Learned,
 		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
 	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
 		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)

@@ -38,6 +38,9 @@ type Env interface {
 	// WaitWord is fabric.Lane.WaitWord without a lane: it blocks, until an aligned word of the own
 	// segment fulfils the condition, and makes no progress for any lane. stop is asked now and then.
 	WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error
+	// Crowded reports whether more ranks share this one's processors than there are: who waits lets
+	// others run at once.
+	Crowded() bool
 
 	// Down is why a rank is dead, nil while it is not known to be.
 	Down(rank int) error

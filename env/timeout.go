@@ -25,6 +25,9 @@ const errPerClock = 16
 
 // withTimeout is context.WithTimeout.
 func withTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d <= 0 { // Err says so at once, and not when it next looks at the clock
+		return context.WithTimeout(parent, d)
+	}
 	l := &lazyTimeout{Context: parent, deadline: time.Since(origin) + min(d, longest)}
 	if at, ok := parent.Deadline(); ok {
 		l.deadline = min(l.deadline, at.Sub(origin))

@@ -3,6 +3,7 @@ package env
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 )
@@ -69,5 +70,15 @@ func TestATimeoutEndsWithItsParents(t *testing.T) {
 	defer cancel()
 	if got, _ := ctx.Deadline(); !got.Equal(at) {
 		t.Errorf("deadline %v, want %v", got, at)
+	}
+}
+
+func TestATimeoutOfNothingHasEnded(t *testing.T) {
+	for _, d := range []time.Duration{0, -1, math.MinInt64} {
+		ctx, cancel := withTimeout(t.Context(), d)
+		if err := ctx.Err(); err != context.DeadlineExceeded {
+			t.Errorf("after %v it ended with %v", d, err)
+		}
+		cancel()
 	}
 }

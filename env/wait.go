@@ -11,9 +11,9 @@ import (
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
-// WaitWord is Env.WaitWord where ranks are processes in real time.
-func WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	var w spin.Waiter
+// WaitWord is Env.WaitWord where ranks are processes in real time. crowded is Env.Crowded.
+func WaitWord(ctx context.Context, crowded bool, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+	w := spin.Waiter{Crowded: crowded}
 	for !c.Holds(atomic.LoadUint64(word), value) {
 		if !w.Pause() {
 			continue

@@ -176,7 +176,7 @@ type Lane interface {
 	// Close waits for nothing: operations in flight are abandoned, their buffers stay the network's
 	// until the Network closes, and completions of groups are not told any more; a loop of
 	// compare-swaps may not take effect. It returns the errors of implicit operations that no Flush
-	// has reported.
+	// has reported, as Flush would, also of loops that had not taken effect then and never will.
 	Close() error
 }
 

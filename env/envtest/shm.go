@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -80,5 +81,7 @@ type realRank struct{ *rank }
 func (r *realRank) Host() env.Host { return env.Goroutines{} }
 
 func (r *realRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, word, c, value, stop)
+	return env.WaitWord(ctx, r.Crowded(), word, c, value, stop)
 }
+
+func (r *realRank) Crowded() bool { return r.size > runtime.NumCPU() }

@@ -98,6 +98,9 @@ func (r *simRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, val
 	return l.WaitWord(ctx, word, c, value, stop)
 }
 
+// Crowded is false: virtual time stands still while a rank runs.
+func (r *simRank) Crowded() bool { return false }
+
 // simHost is the goroutines and the time of a simulated rank.
 type simHost struct {
 	am.Host

@@ -97,7 +97,7 @@ func (l *lane) atomic(q *sendQueue, off uint64, a *fabric.Atomic, f fabric.Flag)
 // value is not wanted.
 func (e *queueSet) stageAtomic(q *sendQueue, o, block int32, off uint64, a *fabric.Atomic) *verbs.SendWR {
 	i, slot, w := e.tx.one(q)
-	p := part{op: o, block: block, hold: none, kind: kindAtomic}
+	p := part{op: o, block: block, hold: none, kind: kindAtomic + kind(a.Op)}
 	if o == none {
 		p.pieces, p.bare, p.off, p.n = 1, true, off, 8
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -207,7 +208,7 @@ func TestLoopsOnADeadRankFailWithTheirPlace(t *testing.T) {
 func TestALaneClosesOverLoops(t *testing.T) {
 	r := newRig(t, 2, Config{Lanes: 1, Depth: 8})
 	for i := range 20 {
-		l := r.lane(0)
+		l, implicit := r.lane(0), i%4 == 2
 		if i%2 == 0 {
 			paused(r, l, 1, fabric.Flag(i/2%2)*fabric.Implicit)
 		}
@@ -215,7 +216,10 @@ func TestALaneClosesOverLoops(t *testing.T) {
 			_, _, err := l.Atomic(1, 8, fabric.Atomic{Op: fabric.FetchXor, Operand: uint64(k)}, fabric.Flag(k%2)*fabric.Implicit)
 			r.must("xor", err)
 		}
-		r.must("close", l.Close())
+		failed, ok := l.Close().(*fabric.OpError)
+		if ok != implicit || ok && (failed.Rank != 1 || failed.Len != 8 || !errors.Is(failed, os.ErrClosed)) {
+			t.Errorf("close over a loop that pauses, implicit: %v: %v", implicit, failed)
+		}
 	}
 	l := r.lane(0)
 	mixed(r, l, 100, []int{1})

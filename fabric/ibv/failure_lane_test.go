@@ -165,6 +165,9 @@ func TestALaneClosedWithADeadPeerServesAgain(t *testing.T) {
 	}
 	if err := l.Close(); err != nil { // it waits for nothing, but may know already
 		r.down("close", err, 1, verbs.StatusRetryExceeded)
+		if _, ok := err.(*fabric.OpError); !ok {
+			t.Errorf("close: %v, and not as Flush returns it", err)
+		}
 	}
 	l = r.lane(0)
 	if _, err := l.Put(1, 0, word(1), 0); !errors.Is(err, fabric.ErrPeerDown) {

@@ -369,3 +369,17 @@ func TestWaitWordEndsWithAPutOfTheOwnLane(t *testing.T) {
 	r.must("flush", l.Flush(r.ctx))
 	r.idle(l)
 }
+
+func TestImplicitAtomicsNameTheirOperation(t *testing.T) {
+	for op, name := range map[fabric.AtomicOp]string{fabric.FetchAdd: "fetch-add", fabric.CompareSwap: "compare-swap"} {
+		r := newRig(t, 2, Config{Lanes: 1})
+		l := r.lane(0)
+		r.must("stop of a queue pair", l.set.queues[1].qp.ToError())
+		_, _, err := l.Atomic(1, 64, fabric.Atomic{Op: op}, fabric.Implicit)
+		r.must(name, err)
+		failed, _ := l.Flush(r.ctx).(*fabric.OpError)
+		if failed == nil || failed.Op != name || failed.Rank != 1 || failed.Off != 64 || failed.Len != 8 {
+			t.Errorf("%s: %v", name, failed)
+		}
+	}
+}

@@ -57,6 +57,9 @@ type Config struct {
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
+	// Crowded says that more ranks share this one's processors than there are: who waits for a word
+	// lets others run at once.
+	Crowded bool
 	// OnDown is called once for each peer that the device finds down before PeerDown is called for
 	// it, from any goroutine that uses a lane or an endpoint. May be nil.
 	OnDown func(rank int, cause error)

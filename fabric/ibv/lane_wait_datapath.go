@@ -193,7 +193,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	if err := e.post(); err != nil {
 		return err
 	}
-	var w spin.Waiter
+	w := spin.Waiter{Crowded: e.net.cfg.Crowded}
 	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
 		if !w.Pause() {
 			continue
@@ -249,16 +249,14 @@ func (l *lane) Close() error {
 			e.ops.abandon(int32(i))
 		}
 	}
-	if err == nil {
-		err = e.failed.Take()
-	}
 	for _, o := range e.loops.again {
 		e.endPart(o, 0, os.ErrClosed)
 	}
 	e.loops.again, e.loops.n = e.loops.again[:0], 0
+	lost := e.failed.Take()
 	e.net.giveBack(e)
 	if err != nil {
-		return fmt.Errorf("ibv: close lane: %w", err)
+		return errors.Join(fmt.Errorf("ibv: close lane: %w", err), lost)
 	}
-	return nil
+	return lost
 }

@@ -69,10 +69,15 @@ type kind uint8
 const (
 	kindPut kind = iota
 	kindGet
-	kindAtomic
+	kindAtomic // and more: the fabric.AtomicOp of one that the device has
 )
 
-func (k kind) String() string { return [...]string{"put", "get", "atomic"}[k] }
+func (k kind) String() string {
+	if k >= kindAtomic {
+		return fabric.AtomicOp(k - kindAtomic).String()
+	}
+	return [...]string{"put", "get"}[k]
+}
 
 // prepare makes the queue set ready for a lane. What is costly is made once, and only for queue
 // sets that are used.

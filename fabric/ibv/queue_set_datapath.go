@@ -197,7 +197,7 @@ func (e *queueSet) ended(q *sendQueue, i int32, err error) {
 func (e *queueSet) giveUp(w *part, err error) (old uint64) {
 	if w.block != none {
 		switch {
-		case w.kind == kindAtomic:
+		case w.kind >= kindAtomic:
 			old = e.slab.word(w.block)
 		case w.kind == kindGet && err == nil && !(w.op != none && e.ops.all[w.op].abandoned):
 			copy(w.dst, e.slab.bytes(w.block, len(w.dst)))

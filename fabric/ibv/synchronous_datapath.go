@@ -75,7 +75,7 @@ func (l *lane) atomicNow(q *sendQueue, off uint64, a *fabric.Atomic) (uint64, fa
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil
 	}
-	h, err := l.record(q, kindAtomic, block, nil, n, err)
+	h, err := l.record(q, kindAtomic+kind(a.Op), block, nil, n, err)
 	return e.lastOld, h, err
 }
 

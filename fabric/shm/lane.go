@@ -27,7 +27,7 @@ var _ fabric.Lane = (*lane)(nil)
 
 // newLaneLocked opens a lane.
 func (n *Network) newLaneLocked() (*lane, error) {
-	l := &lane{targets: n.targets, net: n}
+	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Crowded: n.crowded}}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]
 		*l.count = fabric.Counters{}
@@ -61,10 +61,7 @@ func (l *lane) Close() error {
 	defer l.net.mu.Unlock()
 	l.net.lanes--
 	l.net.counters = append(l.net.counters, l.count)
-	if err := l.failed.Take(); err != nil {
-		return fmt.Errorf("shm: close lane: %w", err)
-	}
-	return nil
+	return l.failed.Take()
 }
 
 // enter detects a second goroutine in the debug build.

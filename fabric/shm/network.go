@@ -34,6 +34,10 @@ type Config struct {
 	// reach each other.
 	Job string
 
+	// Crowded, if not nil, is asked in Connect whether more ranks share this one's processors than
+	// there are. Default: whether more are connected than there are processors.
+	Crowded func() bool
+
 	// OnDown, if not nil, is called once for each rank that died, from another
 	// goroutine. It may call the Network, but not wait for Close.
 	OnDown func(rank int, cause error)
@@ -65,7 +69,7 @@ type Network struct {
 	open       int                       // endpoints; with mu
 
 	start    time.Time
-	crowded  bool // more ranks than cores
+	crowded  bool // who waits lets others run at once
 	closing  atomic.Bool
 	watchers sync.WaitGroup
 	tracked  *handle.Handle
@@ -183,6 +187,9 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 		}
 	}
 	n.state, n.crowded = joined, ranks > runtime.NumCPU()
+	if n.cfg.Crowded != nil {
+		n.crowded = n.cfg.Crowded()
+	}
 	for r := range known {
 		if known[r] != nil {
 			n.attach(r)

@@ -3,7 +3,7 @@
 // A waiter first spins, then lets other goroutines run, then gives the core to
 // other processes, and at last sleeps, for an eighth of the time it has waited
 // but never for less than a millisecond: a shorter time.Sleep comes back about a
-// millisecond late anyway.
+// millisecond late anyway. Where processors are short it gives way at once.
 package spin
 
 import (
@@ -44,6 +44,9 @@ func (w *Waiter) Pause() bool {
 	case waited < yieldFor && !w.Crowded:
 		runtime.Gosched()
 	case waited < schedFor:
+		if w.Crowded {
+			runtime.Gosched() // ranks may be goroutines of one process
+		}
 		// sched_yield(2): under Soft-RoCE and in crowded jobs the peer needs this very core.
 		yieldCore()
 	default:

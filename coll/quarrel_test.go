@@ -1,0 +1,137 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/racetest"
+)
+
+// quarrel is an operation that some of the members do while others do another one.
+type quarrel struct {
+	name string
+	do   func(ctx context.Context, t *coll.Team) error
+}
+
+// anyQuarrel is one of a random kind, with random arguments that are right for a team of n.
+func anyQuarrel(rng *rand.Rand, n int) quarrel {
+	size := []int{0, 1, 3, 60, 700, 3001}[rng.IntN(6)]
+	root := rng.IntN(n)
+	counts := make([]int, n)
+	for i := range counts {
+		counts[i] = rng.IntN(3) * size
+	}
+	ints := func(n int) []int32 { return make([]int32, n) }
+	var q quarrel
+	kind := rng.IntN(13)
+	switch kind {
+	case 0:
+		q.do = func(ctx context.Context, t *coll.Team) error { return t.Barrier(ctx) }
+	case 1:
+		q.do = func(ctx context.Context, t *coll.Team) error { return t.NamedBarrier(ctx, fmt.Sprint(size)) }
+	case 2:
+		q.do = func(ctx context.Context, t *coll.Team) error { return t.Broadcast(ctx, root, make([]byte, size)) }
+	case 3:
+		q.do = func(ctx context.Context, t *coll.Team) error {
+			_, err := t.AllGather(ctx, make([]byte, size))
+			return err
+		}
+	case 4:
+		q.do = func(ctx context.Context, t *coll.Team) error {
+			_, err := t.Split(ctx, 0, 0)
+			return err
+		}
+	case 5:
+		q.do = func(ctx context.Context, t *coll.Team) error { return coll.AllReduce(ctx, t, ints(size), coll.Sum) }
+	case 6:
+		q.do = func(ctx context.Context, t *coll.Team) error { return coll.Reduce(ctx, t, root, ints(size), coll.Sum) }
+	case 7:
+		q.do = func(ctx context.Context, t *coll.Team) error { return coll.Scan(ctx, t, ints(size), coll.Sum) }
+	case 8:
+		q.do = func(ctx context.Context, t *coll.Team) error { return coll.ExScan(ctx, t, ints(size), coll.Sum) }
+	case 9:
+		q.do = func(ctx context.Context, t *coll.Team) error {
+			return coll.AllToAll(ctx, t, ints(n*size), ints(n*size))
+		}
+	case 10:
+		q.do = func(ctx context.Context, t *coll.Team) error { return coll.AllGather(ctx, t, ints(n*size), ints(size)) }
+	case 11:
+		q.do = func(ctx context.Context, t *coll.Team) error {
+			return coll.Scatter(ctx, t, root, ints(size), ints(n*size))
+		}
+	case 12:
+		q.do = func(ctx context.Context, t *coll.Team) error {
+			return coll.Gather(ctx, t, root, ints(n*size), ints(size))
+		}
+	}
+	switch kind {
+	case 0, 3, 4: // with whatever length
+		size, root = 0, 0
+	case 2: // a length that differs is the error of one rank
+		size = 0
+	case 6, 11, 12:
+	default:
+		root = 0
+	}
+	q.name = fmt.Sprintf("kind %d, size %d, root %d", kind, size, root)
+	return q
+}
+
+// Whatever some members do that the others do not, all learn of it, also where all wait for a
+// message of the others and nobody sends one.
+func TestAnyQuarrelIsReported(t *testing.T) {
+	seeds := uint64(2000)
+	if testing.Short() || racetest.Enabled {
+		seeds = 200
+	}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		n := 2 + rng.IntN(8)
+		a, b := anyQuarrel(rng, n), anyQuarrel(rng, n)
+		if a.name == b.name {
+			continue
+		}
+		c := ways[rng.IntN(len(ways))]
+		before := anyQuarrel(rng, n)
+		has := make([]bool, n)
+		for some := 0; some == 0 || some == n; {
+			some = 0
+			for i := range has {
+				if has[i] = rng.IntN(3) == 0; has[i] {
+					some++
+				}
+			}
+		}
+		onSim(t, sim.Config{Ranks: n, Seed: seed}, c, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+			if err := before.do(ctx, all); err != nil {
+				var broken *coll.BrokenError // others are ahead
+				if errors.As(err, &broken) && broken.Reason == coll.Mismatched {
+					return nil
+				}
+				return fmt.Errorf("seed %d: before: %s: %w", seed, before.name, err)
+			}
+			q := a
+			if has[e.Rank()] {
+				q = b
+			}
+			limited, cancel := e.Host().WithTimeout(ctx, time.Second)
+			defer cancel()
+			err := q.do(limited, all)
+			if err == nil {
+				err = all.Barrier(limited)
+			}
+			var broken *coll.BrokenError
+			if !errors.As(err, &broken) || broken.Reason != coll.Mismatched {
+				return fmt.Errorf("seed %d: %d ranks: %s against %s: rank %d got %w", seed, n, a.name, b.name, e.Rank(), err)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package spin
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"math/bits"
+	"os"
+
+	"github.com/ibconduit/conduit/internal/sysinfo"
+)
+
+// Processors says where this process runs, for Crowded of others: 8 bytes that stand for the kernel
+// and the host's name, then words of 64 bits with one for each processor that the process may use.
+// Where that is not known there are none.
+func Processors() []byte {
+	h := fnv.New64a()
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	name, _ := os.Hostname()
+	h.Write(boot)
+	h.Write([]byte(name))
+	b := h.Sum(nil)
+	for _, w := range allowed() {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// Quota is how many processors the control group of this process may use at a time; 0: no limit.
+func Quota() float64 {
+	cpus, _ := sysinfo.Host().CPUQuota()
+	return cpus
+}
+
+// Crowded reports whether processors are short where one of several processes runs: more of them
+// share its processors than there are, or than its quota. all are what Processors returned at each,
+// or anything.
+func Crowded(all [][]byte, me int, quota float64) bool {
+	var union [maxWords]uint64
+	sharers, cpus := 0, 0
+	for _, b := range all {
+		if shares(b, all[me]) {
+			sharers++
+			for i := range wordsOf(b) {
+				union[i] |= wordAt(b, i)
+			}
+		}
+	}
+	for _, w := range union {
+		cpus += bits.OnesCount64(w)
+	}
+	return sharers > cpus || quota > 0 && float64(sharers) > quota
+}
+
+// shares reports whether two processes share a processor.
+func shares(a, b []byte) bool {
+	n := min(wordsOf(a), wordsOf(b))
+	if n == 0 || string(a[:8]) != string(b[:8]) {
+		return false
+	}
+	for i := range n {
+		if wordAt(a, i)&wordAt(b, i) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// maxWords is for as many processors as Linux can be built for (NR_CPUS).
+const maxWords = 8192 / 64
+
+func wordsOf(b []byte) int { return min(max(len(b)/8-1, 0), maxWords) }
+
+func wordAt(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*(i+1):]) }
