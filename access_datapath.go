@@ -75,7 +75,7 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		h, err = l.Put(rank, w.begin+off, src, f)
 		return l, h, err
 	}
-	return w.putFenced(rt, node, off, src, f)
+	return putFenced(w, rt, node, off, src, f)
 }
 
 // putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
@@ -112,7 +112,7 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		h, err = l.Get(rank, w.begin+off, dst, f)
 		return l, h, err
 	}
-	return w.getFenced(rt, node, off, dst, f)
+	return getFenced(w, rt, node, off, dst, f)
 }
 
 // getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little

@@ -229,7 +229,7 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 		return w.atomicChecked(node, off, a, f)
 	}
 	if w.fences != nil {
-		return w.atomicFenced(rt, node, off, a, f)
+		return atomicFenced(w, rt, node, off, a, f)
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
 		w.direct.atomics++
@@ -244,7 +244,7 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 
 // atomicFenced is atomic where there are fences. One that has nothing to release before it costs
 // little more than without.
-func (w *Worker) atomicFenced(rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
+func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	s, rank := w.fences, int(node)-1
 	if s.cache == nil || f&fabric.Implicit != 0 || w.inChain || !s.mark.CompareAndSwap(false, true) {
 		return w.atomicChecked(node, off, a, f)

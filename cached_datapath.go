@@ -34,16 +34,16 @@ func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
 	return true
 }
 
-// getFenced is get where valid finds no peer, or there are fences. Where gets of the region pass the
-// cache by it costs little more than without one.
-func (w *Worker) getFenced(rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+// getFenced is get where valid finds no peer, or there are fences. Where gets of the region pass
+// the cache by it costs little more than without one.
+func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
 		s.cache.Passing(rank, off, uint64(len(dst)))&cache.PassGets == 0 || !s.mark.CompareAndSwap(false, true) {
 		return w.getChecked(node, off, dst, f)
 	}
 	if !s.cache.PassGet(rank, off) {
-		return w.getWatched(node, off, dst, f)
+		return getWatched(w, node, off, dst, f)
 	}
 	l := w.byNet[rt.net&(maxNetworks-1)]
 	h, err := l.Get(rank, w.begin+off, dst, f)
@@ -52,14 +52,14 @@ func (w *Worker) getFenced(rt *route, node uint32, off uint64, dst []byte, f fab
 }
 
 // putFenced is getFenced for a put.
-func (w *Worker) putFenced(rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+func putFenced(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
 		s.cache.Passing(rank, off, uint64(len(src)))&cache.PassPuts == 0 || !s.mark.CompareAndSwap(false, true) {
 		return w.putChecked(node, off, src, f)
 	}
 	if !s.cache.PassPut(rank, off) {
-		return w.putWatched(node, off, src, f)
+		return putWatched(w, node, off, src, f)
 	}
 	h, err := w.byNet[rt.net&(maxNetworks-1)].Put(rank, w.begin+off, src, f)
 	if h != fabric.Done {
@@ -72,7 +72,7 @@ func (w *Worker) putFenced(rt *route, node uint32, off uint64, src []byte, f fab
 // getWatched and putWatched are those for which the cache looks whether it would be of use by now.
 // The worker is held.
 
-func (w *Worker) getWatched(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+func getWatched(w *Worker, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if !w.fences.cache.WatchGet(int(node)-1, off) {
 		w.fences.letGo()
 		return w.getChecked(node, off, dst, f)
@@ -81,7 +81,7 @@ func (w *Worker) getWatched(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	return nil, fabric.Done, w.fences.cache.GetAround(w.ctx, int(node)-1, off, dst)
 }
 
-func (w *Worker) putWatched(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+func putWatched(w *Worker, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if !w.fences.cache.WatchPut(int(node)-1, off) {
 		w.fences.letGo()
 		return w.putChecked(node, off, src, f)

@@ -2,7 +2,8 @@ package cache
 
 // admission is W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): a page enters a window; at its
 // end it takes the place of the main queue's victim if it has been asked for more often by two, as
-// a sketch remembers: in a loop the ones that were asked for just now are ahead by one. The main queue is in two: what was asked for there again is protected.
+// a sketch remembers: in a loop the ones that were asked for just now are ahead by one. The main
+// queue is in two: what was asked for there again is protected.
 type admission struct {
 	entries                      []entry
 	window, probation, protected list

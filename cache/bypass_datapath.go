@@ -55,8 +55,8 @@ func (c *Cache) regionAt(rank int, off uint64) uint64 {
 }
 
 // Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
-// memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release is inside the
-// cache.
+// memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release
+// is inside the cache.
 func (c *Cache) Passing(rank int, off, n uint64) uint8 {
 	if (off^(off+n))>>(c.regionBits&63) != 0 {
 		return 0
@@ -289,8 +289,8 @@ func (c *Cache) inhabit(key uint64, by int) {
 	c.letPass(k)
 }
 
-// vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What is
-// dirty begins to be written, if puts pass by.
+// vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What
+// is dirty begins to be written, if puts pass by.
 func (c *Cache) vacate(k uint64) {
 	c.work = c.work[:0]
 	for i := range c.entries {

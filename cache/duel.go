@@ -2,8 +2,9 @@ package cache
 
 import "math/bits"
 
-// shadow is a directory of a cache without data that sees a part of all pages, chosen by their hash,
-// and has the same part of the cache's pages: what a cache with its policy would have of them.
+// shadow is a directory of a cache without data that sees a part of all pages, chosen by their
+// hash, and has the same part of the cache's pages: what a cache with its policy would have of
+// them.
 type shadow struct {
 	directory
 	part sample
@@ -31,7 +32,8 @@ func sampleOf(pages, least int) sample {
 // (Kuipers and Niederreiter 1974, §2.3), as the table's hash of them does not.
 func (s sample) has(key uint64) bool { return key*0x6A09E667F3BCC909&uint64(s) == 0 }
 
-// duel has two shadows, one with each policy. The policy of the one that misses less is the cache's.
+// duel has two shadows, one with each policy. The policy of the one that misses less is the
+// cache's.
 type duel struct {
 	rivals  [2]shadow // TwoQueues, Admission
 	misses  [2]float64

@@ -12,7 +12,8 @@ const (
 	TwoQueues Policy = iota
 	// Admission is W-TinyLFU with a window of a hundredth: a page stays only if it is asked for more
 	// often than the one that would leave for it. It is better for columns longer than the cache, and
-	// worse where all that a program refers to changes now and then. Each change of page costs some 10 ns more.
+	// worse where all that a program refers to changes now and then. Each change of page costs some
+	// 10 ns more.
 	Admission
 	// Duel is the one of the two that misses less on some of the pages.
 	Duel
