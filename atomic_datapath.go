@@ -242,14 +242,20 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 	return old, l, h, err
 }
 
-// atomicFenced is atomic where there are fences. One that has nothing to release before it costs
-// little more than without.
+// atomicFenced is atomic where there are fences. One that has nothing to release before it, or of
+// whose word's surroundings the cache has nothing, costs little more than without.
 func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	s, rank := w.fences, int(node)-1
-	if s.cache == nil || f&fabric.Implicit != 0 || w.inChain || !s.mark.CompareAndSwap(false, true) {
+	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() || !s.mark.CompareAndSwap(false, true) {
 		return w.atomicChecked(node, off, a, f)
 	}
-	if !s.cache.Released() {
+	fenced := w.peers[rank].size != 0 // of mapped memory the fences have nothing
+	if f&fabric.Implicit == 0 {
+		fenced = s.cache.Released()
+	} else if !fenced {
+		fenced = s.cache.Yielded(rank, off, a.Type.Size())
+	}
+	if !fenced {
 		s.letGo()
 		return w.atomicChecked(node, off, a, f)
 	}

@@ -151,6 +151,16 @@ func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write b
 	return nil
 }
 
+// Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
+// whether that is so.
+func (c *Cache) Yielded(rank int, off, n uint64) bool {
+	if c.closed || !c.isBare(rank, off, n) {
+		return false
+	}
+	c.expose(rank, off, n)
+	return true
+}
+
 // yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
 func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
 	if n == 0 || c.isBare(rank, off, n) {
