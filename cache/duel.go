@@ -45,8 +45,8 @@ type duel struct {
 }
 
 const (
-	duelRound = 256        // pages that the rivals see between decisions
-	duelDecay = 1. / 4     // what a round leaves of those before
+	duelRound = 64         // pages that the rivals see between decisions
+	duelDecay = 3. / 4     // what a round leaves of those before
 	duelEdge  = 1. + 1./32 // by how much more the policy in use must miss
 )
 
