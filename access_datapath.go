@@ -90,6 +90,14 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if w.fences.takes(node, len(src), f) {
 		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
 	}
+	return putPast(w, rt, node, off, src, f)
+}
+
+// putPast is put of what no cache takes at once.
+func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	if k := w.fences.through(node, len(src), f); k != nil {
+		return nil, fabric.Done, k.put(w.ctx, int(node)-1, off, src)
+	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
 		return nil, fabric.Done, err
 	}
@@ -130,6 +138,14 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 	defer w.fences.letGo()
 	if f == fabric.Blocking && w.fences.takes(node, len(dst), f) {
 		return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
+	}
+	return getPast(w, rt, node, off, dst, f)
+}
+
+// getPast is get of what no cache takes at once. A hit has no part in it.
+func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	if k := w.fences.through(node, len(dst), f); k != nil && f == fabric.Blocking {
+		return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
 	}
 	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
 		return nil, fabric.Done, err

@@ -61,9 +61,13 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	p, err := h.Alloc(ctx, size, align)
+	q, err := h.Alloc(ctx, size, align)
 	j.learned() // of what others did in the block before they freed it
-	return pointer[T](j.heaps, p), err
+	p := pointer[T](j.heaps, q)
+	if err == nil {
+		allocated(j, j.rank, p.off, size)
+	}
+	return p, err
 }
 
 // GlobalAlloc takes memory for count blocks of n elements, dealt out to the ranks in turn: the same
@@ -72,7 +76,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 // tells may use the memory, at any rank, and free it. A single block takes memory of rank 0 only.
 // One call to rank 0; where memory is short rank 0 asks all ranks first. Errors are those of Alloc.
 func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
-	return allocBlocks[T](ctx, j, "global alloc", (*heap.Heap).GlobalAlloc, count, n)
+	return allocBlocks[T](ctx, j, "global alloc", false, (*heap.Heap).GlobalAlloc, count, n)
 }
 
 // AllAlloc is GlobalAlloc that all ranks call together with the same arguments: all get the same
@@ -80,11 +84,12 @@ func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], erro
 // could not be released has that error too, beside the pointer: see [Job.Barrier].
 func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
 	lost := releaseIdle(ctx, j)
-	p, err := allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
+	p, err := allocBlocks[T](ctx, j, "all alloc", true, (*heap.Heap).AllAlloc, count, n)
 	return p, withLost(lost, err)
 }
 
-func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
+// allocBlocks takes blocks. All: the other ranks do so too.
+func allocBlocks[T any](ctx context.Context, j *Job, op string, all bool, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
 	h, err := heapOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
@@ -96,9 +101,15 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	p, err := take(h, ctx, uint64(count), size, align)
+	q, err := take(h, ctx, uint64(count), size, align)
 	j.learned()
-	return pointer[T](j.heaps, p), err
+	p := pointer[T](j.heaps, q)
+	for r := range j.size {
+		if err == nil && (r == j.rank || !all) {
+			allocated(j, r, p.off, uint64((count+j.size-1)/j.size)*size)
+		}
+	}
+	return p, err
 }
 
 // Free gives back what Alloc, GlobalAlloc or AllAlloc returned, and waits until its owner has done
@@ -165,6 +176,7 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil || size == 0 {
 		return Ptr[T]{}, err
 	}
+	allocated(j, j.rank, off+j.heaps.Static, size)
 	return At[T](j.rank, off+j.heaps.Static), nil
 }
 

@@ -286,11 +286,12 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 	case f&fabric.Implicit == 0:
 		err = w.fences.release(w.ctx)
 	case w.peers[rank].size == 0: // of mapped memory the fences have nothing
-		err = w.fences.passBy(w.ctx, rank, off, int(n), true)
+		err = w.fences.pass(w.ctx, rank, off, int(n))
 	}
 	if err != nil {
 		return 0, nil, fabric.Done, err
 	}
+	w.fences.updates(rank, off, int(n), f)
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
 		err = inRegion(err, w.begin)

@@ -101,7 +101,7 @@ func (f *fences) hit(node uint32, off uint64, n int) unsafe.Pointer {
 // hold and letGo mark the worker as in use while it has a cache: all that uses its lanes, or
 // changes what the cache has. A hit need not.
 func (f *fences) hold() {
-	if f == nil || f.cache == nil {
+	if f == nil || f.kept == nil {
 		return
 	}
 	if !f.mark.CompareAndSwap(false, true) {
@@ -117,17 +117,17 @@ func (f *fences) await() {
 }
 
 func (f *fences) letGo() {
-	if f != nil && f.cache != nil {
+	if f != nil && f.kept != nil {
 		f.mark.Store(false)
 	}
 }
 
 // stats are the counters of the cache.
 func (f *fences) stats() cache.Stats {
-	if f == nil || f.cache == nil {
+	if f == nil || f.kept == nil {
 		return cache.Stats{}
 	}
-	return f.cache.Stats()
+	return f.kept.Stats()
 }
 
 // Prefetch has the worker's cache begin to fetch n elements from p on, and returns at once: a Get
@@ -177,12 +177,12 @@ func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	}
 	size := uint64(n) * uint64(unsafe.Sizeof(v))
 	f := w.fences
-	if _, err := w.check("hint", p.node&^badType, p.off, size); err != nil || f == nil || f.cache == nil {
+	if _, err := w.check("hint", p.node&^badType, p.off, size); err != nil || f == nil || f.kept == nil {
 		return err
 	}
 	f.hold()
 	defer f.letGo()
-	f.cache.Hint(int(p.node)-1, p.off, size, h)
+	f.kept.Hint(int(p.node)-1, p.off, size, h)
 	return nil
 }
 

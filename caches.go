@@ -16,7 +16,7 @@ func cacheNeeds(c *Config) needs {
 		return needs{}
 	}
 	cfg := *c.Cache
-	return needs{fenceMapped: cfg.Mapped, fences: func(e env.Env, l env.Lanes) (env.Fences, error) {
+	return needs{fenceMapped: cfg.Mapped || cfg.Check, fenceOwn: cfg.Check, fences: func(e env.Env, l env.Lanes) (env.Fences, error) {
 		j := e.(view).j
 		cfg.Begin = j.layout.UserOffset()
 		cfg.Size = func(rank int) uint64 { return j.networks.routes[rank].user }
@@ -26,8 +26,20 @@ func cacheNeeds(c *Config) needs {
 
 const wantCache = `0, 1, or a list such as "pages=1024,page=1024,line=64,dirty=128,ring=32,direct=1024,policy=2q,mapped"`
 
-// cacheDefaults reads IBCONDUIT_CACHE.
+// cacheDefaults reads IBCONDUIT_CACHE and IBCONDUIT_CACHE_CHECK.
 func (c *Config) cacheDefaults(env *environment) {
+	c.cacheFrom(env)
+	if env.checked("IBCONDUIT_CACHE_CHECK", "0", isBit, "0 or 1") == "1" {
+		var checked cache.Config
+		if c.Cache != nil {
+			checked = *c.Cache
+		}
+		checked.Check = true
+		c.Cache = &checked
+	}
+}
+
+func (c *Config) cacheFrom(env *environment) {
 	v := env.str("IBCONDUIT_CACHE", "")
 	if c.Cache != nil || v == "" || v == "0" {
 		return

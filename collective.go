@@ -29,6 +29,9 @@ func (c *Config) coll() coll.Config {
 func collConfig(j *Job) coll.Config {
 	c := j.cfg.coll()
 	c.Learned = j.learned
+	if r := knowsAll(j); r != nil {
+		c.Watch = func(o coll.Operation) func() { return meeting(r, o) }
+	}
 	c.Check = func() error {
 		if j.cfg.Handlers.InHandler() {
 			return am.ErrInHandler

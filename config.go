@@ -131,6 +131,8 @@ type Config struct {
 	// Collectives sizes the operations on data of teams; its zero value has the defaults.
 	Collectives Collectives
 
+	together *together // of RunLocal: all ranks are in this process
+
 	// Memory bounds the memory that communication takes for a time. Default: nothing does.
 	Memory MemoryConfig
 

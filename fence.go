@@ -22,6 +22,8 @@ type fences struct {
 	epoch  uint64        // of the job, when the worker acquired last
 	offs   []uint64      // of a prefetch
 	places []cache.Place // of a gather
+	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
+	check  *checks       // nil: there is no fence checker
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -35,6 +37,8 @@ func openFences(w *Worker) (*fences, error) {
 		return nil, err
 	}
 	f.cache, _ = f.part.(*cache.Cache)
+	f.kept = f.cache
+	f.openChecks()
 	return f, nil
 }
 
@@ -42,6 +46,7 @@ func (f *fences) close() error {
 	if f == nil {
 		return nil
 	}
+	f.check.close()
 	return f.part.Close()
 }
 
@@ -54,13 +59,22 @@ func (f *fences) release(ctx context.Context) error {
 	if err := f.w.chain.postOpen(); err != nil {
 		return err
 	}
-	return f.part.Release(ctx)
+	return f.releasePart(ctx)
+}
+
+func (f *fences) releasePart(ctx context.Context) error {
+	err := f.part.Release(ctx)
+	if err == nil {
+		f.check.released()
+	}
+	return err
 }
 
 func (f *fences) acquire() {
 	if f != nil {
 		f.epoch = f.job.epoch.Load()
 		f.part.Acquire()
+		f.check.acquired()
 	}
 }
 
@@ -84,7 +98,17 @@ func (f *fences) passBy(ctx context.Context, rank int, off uint64, n int, write 
 		return nil
 	}
 	f.catchUp()
+	f.check.access(rank, off, n, write)
 	return f.part.Direct(ctx, rank, off, n, write)
+}
+
+// pass is passBy of what the fence checker is told of otherwise.
+func (f *fences) pass(ctx context.Context, rank int, off uint64, n int) error {
+	if f == nil {
+		return nil
+	}
+	f.catchUp()
+	return f.part.Direct(ctx, rank, off, n, true)
 }
 
 // learned has every worker acquire before it passes its part by, or asks it, for the next time:
@@ -104,7 +128,7 @@ func releaseIdle(ctx context.Context, j *Job) error {
 	var unsent []*fences
 	j.workers.mu.Lock()
 	for w := range j.workers.open {
-		if f := w.fences; f != nil && f.cache != nil && f.cache.Unsent() > 0 {
+		if f := w.fences; f != nil && f.kept != nil && (f.kept.Unsent() > 0 || f.check != nil) {
 			unsent = append(unsent, f)
 		}
 	}
@@ -115,7 +139,7 @@ func releaseIdle(ctx context.Context, j *Job) error {
 			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
 			continue
 		}
-		errs = append(errs, f.part.Release(ctx))
+		errs = append(errs, f.releasePart(ctx))
 		f.mark.Store(false)
 	}
 	return errors.Join(errs...)
@@ -137,19 +161,26 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	if err := w.fences.release(ctx); err != nil || n == 0 {
 		return err
 	}
-	return w.fences.passBy(ctx, rank, off, n, true)
+	w.fences.check.deposit(rank, off, n)
+	return w.fences.pass(ctx, rank, off, n)
 }
 
 // Reply acquires for the worker that the call went through.
-func (f fencer) Reply(v am.Via) {
+func (f fencer) Reply(v am.Via, rank int) {
 	if w, ok := v.(*Worker); ok && w.peers != nil {
+		w.fences.check.told(rank)
 		w.fences.learn()
 	}
 }
 
 // Handler is called when one begins, which knows what its sender had released, and when it has
 // ended: meanwhile it may have learned more from its segment.
-func (f fencer) Handler() { f.j.learned() }
+func (f fencer) Handler(from int) {
+	if r := knowsAll(f.j); r != nil {
+		r.Message(from)
+	}
+	f.j.learned()
+}
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks
 // return, and what it reads afterwards is what they wrote before. As Flush it returns the first

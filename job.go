@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -27,8 +28,9 @@ type Job struct {
 	networks networks
 	crowded  bool // more ranks share the processors of this one than there are
 	coll     *coll.Teams
-	messages endpoints // of the program
-	library  endpoints // of the library's parts
+	checker  *fencecheck.Checker // nil: nothing looks for missing fences
+	messages endpoints           // of the program
+	library  endpoints           // of the library's parts
 	workers  workers
 	watching sync.WaitGroup // the bootstrap's reports
 

@@ -88,6 +88,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 	if j.size > MaxRanks {
 		return fmt.Errorf("a job of %d ranks; at most %d can be addressed", j.size, MaxRanks)
 	}
+	openChecker(j.Job)
 	if err := j.mapSegment(); err != nil {
 		return j.abstain(ctx, err)
 	}

@@ -34,6 +34,7 @@ func RunLocalConfig(ctx context.Context, n int, cfg Config, fn func(*Job) error)
 		return &ConfigError{Field: "Bootstrap", Value: "set", Want: "nil: RunLocal brings its own"}
 	}
 	boots := bootstrap.NewGroup(n)
+	cfg.together = &together{}
 	errs := make([]error, n)
 	var ranks sync.WaitGroup
 	for r := range n {

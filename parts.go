@@ -22,6 +22,7 @@ type needs struct {
 	// it, or none: then such operations cost nothing.
 	fences      func(env.Env, env.Lanes) (env.Fences, error)
 	fenceMapped bool   // the part with fences keeps bytes also of ranks whose memory is mapped here
+	fenceOwn    bool   // with fenceMapped: or wants to know of accesses to the own rank's too
 	heaps       *heaps // of the part that has them
 	memory      *transient
 }
@@ -46,7 +47,7 @@ func (c *Config) needs() (all needs, err error) {
 			return all, errors.New("two parts of the job have fences")
 		}
 		if n.fences != nil {
-			all.fences, all.fenceMapped = n.fences, n.fenceMapped
+			all.fences, all.fenceMapped, all.fenceOwn = n.fences, n.fenceMapped, n.fenceOwn
 		}
 		if n.memory != nil {
 			all.memory = n.memory

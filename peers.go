@@ -23,7 +23,7 @@ func (w *Worker) refresh() {
 		if w.job.members.cause(r) != nil {
 			continue
 		}
-		if w.job.needs.fenceMapped && r != w.job.rank {
+		if w.job.needs.fenceMapped && (r != w.job.rank || w.job.needs.fenceOwn) {
 			continue
 		}
 		user := w.routes[r].user

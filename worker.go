@@ -134,6 +134,7 @@ func (w *Worker) flush(ctx context.Context) error {
 		}
 	}
 	w.fetches.flushed(ctx)
+	w.fences.completed()
 	return all
 }
 
@@ -218,7 +219,11 @@ func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64
 		return err
 	}
 	defer w.fences.acquire()
-	return w.waitWord(ctx, off, c, value)
+	err := w.waitWord(ctx, off, c, value)
+	if err == nil {
+		w.fences.check.heard(off)
+	}
+	return err
 }
 
 // waitWord is WaitUntil inside a call of the worker, without fences.

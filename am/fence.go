@@ -13,11 +13,12 @@ type Fencer interface {
 	// With an error nothing is sent. For a request that must not wait (TryPost, TryCommit) ctx has
 	// ended already, with the cause ErrNotReleased.
 	Request(ctx context.Context, v Via, rank int, off uint64, n int) error
-	// Reply is called when a call through v has ended, by the goroutine that learns of it, before.
-	Reply(v Via)
-	// Handler is called when a handler, or a function of a Receiver, begins, and when it has ended. It
-	// must not block.
-	Handler()
+	// Reply is called when a call through v to a rank has ended, by the goroutine that learns of it,
+	// before.
+	Reply(v Via, rank int)
+	// Handler is called when a handler, or a function of a Receiver, begins which a message of a rank
+	// has called for, and when it has ended. It must not block.
+	Handler(from int)
 }
 
 // ErrNotReleased is what TryPost and TryCommit return where the Fencer would have to wait for
@@ -35,9 +36,9 @@ var atOnce = func() context.Context {
 func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
 
 // fenceHandler is called when a handler, or a function of a Receiver, begins and has ended.
-func fenceHandler(cfg *Config) {
+func fenceHandler(cfg *Config, from int) {
 	if cfg.Fencer != nil {
-		cfg.Fencer.Handler()
+		cfg.Fencer.Handler(from)
 	}
 }
 

@@ -166,9 +166,9 @@ func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
 	mark := inHandler.enter()
 	returned := false
-	fenceHandler(&x.cfg)
+	fenceHandler(&x.cfg, c.rank)
 	defer func() {
-		fenceHandler(&x.cfg)
+		fenceHandler(&x.cfg, c.rank)
 		inHandler.leave(mark)
 		v := recover()
 		if v == nil {

@@ -432,9 +432,9 @@ func (a *Announcement) guard(f func()) (text string) {
 			a.l.stats.panics.Add(1)
 			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
 		}
-		fenceHandler(&a.l.cfg)
+		fenceHandler(&a.l.cfg, a.p.rank)
 	}()
-	fenceHandler(&a.l.cfg)
+	fenceHandler(&a.l.cfg, a.p.rank)
 	f()
 	return ""
 }

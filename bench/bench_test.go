@@ -44,6 +44,11 @@ func onJob(t *testing.T, k *Kernel, p Params, n int, cfg conduit.Config, fn func
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	return onJobFor(ctx, t, k, p, n, cfg, fn)
+}
+
+func onJobFor(ctx context.Context, t *testing.T, k *Kernel, p Params, n int, cfg conduit.Config, fn func(b *Bench) error) error {
+	t.Helper()
 	bytes, err := k.Bytes(p, n)
 	if err != nil {
 		t.Fatal(err)

@@ -60,6 +60,10 @@ func (c *centrality) begin(r *rank, source int) error {
 	clear(c.sigma.here(r))
 	clear(c.delta.here(r))
 	tail[0] = 0
+	c.dist.stores(r, 0, c.per)
+	c.sigma.stores(r, 0, c.per)
+	c.delta.stores(r, 0, c.per)
+	c.tail.stores(r, 0, 1)
 	if source/c.per == r.me {
 		i := source % c.per
 		dist[i], c.sigma.here(r)[i], c.queue.here(r)[0], tail[0] = 0, 1, uint64(source), 1
@@ -74,6 +78,7 @@ func (c *centrality) forward(r *rank) error {
 	row, to, weight := c.row.here(r), c.to.here(r), c.weight.here(r)
 	sigma, queue := c.sigma.here(r), c.queue.here(r)
 	for begin, depth := 0, int64(0); ; depth++ {
+		c.tail.loads(r, 0, 1)
 		end := int(c.tail.here(r)[0])
 		sizes, err := conduit.AllGatherValue(r.ctx, r.job, int64(end-begin))
 		if err != nil {
@@ -88,8 +93,10 @@ func (c *centrality) forward(r *rank) error {
 			return nil
 		}
 		// All ranks have read their tails: now they may grow.
+		c.queue.loads(r, begin, end-begin)
 		for ; begin < end; begin++ {
 			u := int(queue[begin]) - lo
+			c.sigma.loads(r, u, 1)
 			for e := row[u]; e < row[u+1]; e++ {
 				if filtered(uint32(weight[e])) {
 					continue
@@ -104,7 +111,7 @@ func (c *centrality) forward(r *rank) error {
 			}
 			c.begins = append(c.begins, len(c.children))
 		}
-		if err := r.barrier(); err != nil {
+		if err := r.barrier(); err != nil { // the next level is known
 			return err
 		}
 	}
@@ -151,13 +158,14 @@ func (c *centrality) backward(r *rank, source int) error {
 				}
 				sum += float64(sigma[u]) / float64(paths) * (1 + dependency)
 			}
+			c.delta.stores(r, u, 1)
 			delta[u] = sum
 			if u+lo != source {
 				c.score[u] += sum
 				c.inner += int(dist[u]) - 1
 			}
 		}
-		if err := r.barrier(); err != nil {
+		if err := r.barrier(); err != nil { // the level's dependencies are
 			return err
 		}
 	}

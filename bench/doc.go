@@ -13,6 +13,10 @@
 // rank has itself it reads as memory, but in all-local: with Config.Fabric "ibv" a get of it would
 // go through the device.
 //
+// [Jacobi] and [Incast] are about the memory of messages instead. They need a budget and functions
+// in the job's configuration, which they set, and have arms that get their data in different ways.
+// A [Hog] takes memory from others.
+//
 // # Results
 //
 // What is computed follows from Params alone, also where ranks work side by side. Every run ends

@@ -35,6 +35,8 @@ func (h *ring) setup(*rank) error { return nil }
 func (h *ring) prepare(r *rank) error {
 	clear(h.block.here(r))
 	h.ready.here(r)[0], h.taken.here(r)[0], h.sum = 0, 0, 0
+	h.ready.stores(r, 0, 1)
+	h.taken.stores(r, 0, 1)
 	return nil
 }
 
@@ -42,13 +44,14 @@ func (h *ring) run(r *rank) error {
 	left := (r.me + r.n - 1) % r.n
 	mine, theirs := h.block.here(r), h.block.on(left)
 	for round := 1; round <= h.p.N; round++ {
+		h.block.stores(r, 0, handoffWords)
 		for i := range mine {
 			mine[i] = h.value(r.me, round, i)
 		}
 		if err := h.tell(r, h.ready.on(r.next), round); err != nil {
 			return err
 		}
-		if err := r.w.WaitUntil(r.ctx, h.ready.off, conduit.GreaterEqual, uint64(round)); err != nil {
+		if err := r.wait(h.ready, round); err != nil {
 			return err
 		}
 		for i := range handoffWords {
@@ -61,7 +64,7 @@ func (h *ring) run(r *rank) error {
 		if err := h.tell(r, h.taken.on(left), round); err != nil {
 			return err
 		}
-		if err := r.w.WaitUntil(r.ctx, h.taken.off, conduit.GreaterEqual, uint64(round)); err != nil {
+		if err := r.wait(h.taken, round); err != nil {
 			return err
 		}
 	}
@@ -73,7 +76,7 @@ func (h *ring) tell(r *rank, at conduit.Ptr[uint64], round int) error {
 	if err := conduit.Put(r.w, at, uint64(round)); err != nil {
 		return err
 	}
-	return r.w.Flush(r.ctx)
+	return r.flush()
 }
 
 func (h *ring) verify(r *rank) error {

@@ -124,9 +124,33 @@ type rank struct {
 	me   int
 	n    int
 	next int // the rank to the right
+
+	omits func() bool // of a test: whether the fence is left out that the program has come to
 }
 
-func (r *rank) barrier() error { return r.w.Barrier(r.ctx) }
+// The fences of the programs.
+
+func (r *rank) barrier() error {
+	if r.omits != nil && r.omits() {
+		return nil
+	}
+	return r.w.Barrier(r.ctx)
+}
+
+func (r *rank) flush() error {
+	if r.omits != nil && r.omits() {
+		return nil
+	}
+	return r.w.Flush(r.ctx)
+}
+
+// wait waits until this rank's word is at least v.
+func (r *rank) wait(word place[uint64], v int) error {
+	if r.omits != nil && r.omits() {
+		return nil
+	}
+	return r.w.WaitUntil(r.ctx, word.off, conduit.GreaterEqual, uint64(v))
+}
 
 // Bench is one rank's part in a kernel that was started.
 type Bench struct {
@@ -217,7 +241,7 @@ func (b *Bench) Run() (Result, error) {
 		return Result{}, err
 	}
 	for range 2 { // ranks leave the second one together: none is asleep then
-		if err := b.r.barrier(); err != nil {
+		if err := b.r.barrier(); err != nil { // memory is prepared
 			return Result{}, err
 		}
 	}
@@ -226,11 +250,11 @@ func (b *Bench) Run() (Result, error) {
 	if err := b.prog.run(b.r); err != nil {
 		return Result{}, fmt.Errorf("bench: %s: %w", b.kernel.Name, err)
 	}
-	if err := b.r.w.Flush(b.r.ctx); err != nil {
+	if err := b.r.flush(); err != nil {
 		return Result{}, err
 	}
 	mine := outcome{Counts: minus(b.r.counts(), before), Cache: b.r.cacheCounts().add(kept, -1)}
-	if err := b.r.barrier(); err != nil {
+	if err := b.r.barrier(); err != nil { // all is written
 		return Result{}, err
 	}
 	mine.Nanos = int64(time.Since(begin))

@@ -282,6 +282,7 @@ func (a *atoms) setup(r *rank) error {
 func (a *atoms) prepare(r *rank) error {
 	lo, hi := a.pos.mine(r.me)
 	copy(a.pos.here(r), a.box.pos[lo:hi])
+	a.pos.stores(r, 0, hi-lo)
 	a.v, a.f = append(a.v[:0], a.vel[lo:hi]...), make([]vec, hi-lo)
 	a.all = make([]vec, a.n)
 	return nil
@@ -313,6 +314,7 @@ func (a *atoms) run(r *rank) error {
 		if err := r.barrier(); err != nil { // positions are read
 			return err
 		}
+		a.pos.stores(r, 0, hi-lo)
 		for i := range mine {
 			kick(&a.v[i], a.f[i])
 			drift(&mine[i], a.v[i])
@@ -325,10 +327,11 @@ func (a *atoms) run(r *rank) error {
 
 // relist makes new lists, from the positions of all ranks.
 func (a *atoms) relist(r *rank, mine []vec) error {
+	a.pos.stores(r, 0, len(mine))
 	for i := range mine {
 		mine[i] = a.wrap(mine[i])
 	}
-	if err := r.barrier(); err != nil {
+	if err := r.barrier(); err != nil { // all are wrapped
 		return err
 	}
 	for rank := range r.n {

@@ -47,6 +47,11 @@ func (p place[T]) here(r *rank) []T {
 	return s
 }
 
+// loads and stores tell a fence checker that this rank uses n of its elements from the i-th on, as
+// memory, until its next fence.
+func (p place[T]) loads(r *rank, i, n int)  { conduit.NoteLoad(r.w, p.on(r.me).Add(i), n) }
+func (p place[T]) stores(r *rank, i, n int) { conduit.NoteStore(r.w, p.on(r.me).Add(i), n) }
+
 // get reads element i of a rank: this rank's own from memory, whatever network the job uses.
 func (p place[T]) get(r *rank, owner, i int) (T, error) {
 	if owner == r.me {

@@ -73,6 +73,7 @@ func (t *transpose) setup(r *rank) error {
 	}
 	t.erf, t.cos, t.sin, t.cbrt = of(math.Erf), of(math.Cos), of(math.Sin), of(math.Cbrt)
 	a := t.a.here(r)
+	t.a.stores(r, 0, t.a.n)
 	for i := range t.height {
 		for j := range t.width {
 			a[i*t.width+j] = t.elementA(t.top+i, t.left+j)
@@ -88,6 +89,7 @@ func (t *transpose) elementC(i, j int) float64 { return t.sin[j] * t.cbrt[i] }
 
 func (t *transpose) prepare(r *rank) error {
 	c := t.c.here(r)
+	t.c.stores(r, 0, t.c.n)
 	for i := range t.height {
 		for j := range t.width {
 			c[i*t.width+j] = t.elementC(t.top+i, t.left+j)
@@ -229,6 +231,7 @@ func (t *transpose) verify(r *rank) error {
 	const eps = 1.0 / (1 << 52)
 	bound := eps * (math.Sqrt(sum(t.erf)*sum(t.cos)) + b*math.Sqrt(sum(t.sin)*sum(t.cbrt)))
 	c := t.c.here(r)
+	t.c.loads(r, 0, t.c.n)
 	for i := range t.height {
 		for j := range t.width {
 			want := b*t.elementC(t.top+i, t.left+j) + t.elementA(t.left+j, t.top+i)

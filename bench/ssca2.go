@@ -67,6 +67,9 @@ func planAdjacency(l *layout, p Params) adjacency {
 func (a *adjacency) setup(r *rank) error {
 	lo, hi := blockOf(a.g.n, a.per, r.me)
 	row, to, weight := a.row.here(r), a.to.here(r), a.weight.here(r)
+	a.row.stores(r, 0, a.row.n)
+	a.to.stores(r, 0, a.to.n)
+	a.weight.stores(r, 0, a.weight.n)
 	first := a.g.row[lo]
 	for v := lo; v <= lo+a.per; v++ {
 		row[v-lo] = uint64(a.g.row[min(v, hi)] - first)
@@ -104,6 +107,8 @@ func (c *construction) setup(*rank) error { return nil }
 func (c *construction) prepare(r *rank) error {
 	clear(c.cursor.here(r))
 	clear(c.slots.here(r))
+	c.cursor.stores(r, 0, c.cursor.n)
+	c.slots.stores(r, 0, c.slots.n)
 	return nil
 }
 
@@ -120,17 +125,18 @@ func (c *construction) run(r *rank) error {
 			return err
 		}
 	}
-	if err := r.barrier(); err != nil {
+	if err := r.barrier(); err != nil { // degrees are known
 		return err
 	}
 	cursor := c.cursor.here(r)
+	c.cursor.stores(r, 0, c.cursor.n)
 	c.row = append(c.row[:0], 0)
 	for i, degree := range cursor {
 		at := c.row[i]
 		c.row = append(c.row, at+degree)
 		cursor[i] = at
 	}
-	if err := r.barrier(); err != nil {
+	if err := r.barrier(); err != nil { // cursors are set
 		return err
 	}
 	for _, e := range c.mine(r) {
@@ -144,10 +150,11 @@ func (c *construction) run(r *rank) error {
 			return err
 		}
 	}
-	if err := r.barrier(); err != nil {
+	if err := r.barrier(); err != nil { // edges are there
 		return err
 	}
 	slots := c.slots.here(r)
+	c.slots.stores(r, 0, c.slots.n)
 	for i := range cursor { // ranks came in any order
 		slices.SortFunc(slots[c.row[i]:c.row[i+1]], func(a, b slot) int { return int(a.to) - int(b.to) })
 	}
@@ -253,6 +260,7 @@ func planSubgraphs(l *layout, p Params) *subgraphs {
 
 func (s *subgraphs) prepare(r *rank) error {
 	clear(s.marks.here(r))
+	s.marks.stores(r, 0, s.marks.n)
 	return nil
 }
 
@@ -340,6 +348,7 @@ func (s *subgraphs) verify(r *rank) error {
 			return fmt.Errorf("%d vertices within %d edges of vertex %d, want %d, or others", len(s.found[k]), pathLength, head, len(want))
 		}
 	}
+	s.marks.loads(r, 0, s.marks.n)
 	for i, m := range s.marks.here(r) {
 		if m != 0 {
 			return fmt.Errorf("mark %d is %d, want 0", i, m)

@@ -188,6 +188,8 @@ func (h *hexes) prepare(r *rank) error {
 			mem[i-lo] = h.start(i, d)
 		}
 		clear(h.force[d].here(r))
+		h.pos[d].stores(r, 0, hi-lo)
+		h.force[d].stores(r, 0, h.force[d].per)
 	}
 	h.volume = 0
 	return nil
@@ -220,6 +222,10 @@ func (h *hexes) owned(rank int) (lo, hi int) {
 // gather goes through this rank's elements. Their corner forces are nearly all its own memory.
 func (h *hexes) gather(r *rank, first bool) error {
 	lo, hi := h.owned(r.me)
+	for d := range 3 {
+		first, end := h.force[d].mine(r.me)
+		h.force[d].stores(r, 8*lo-first, min(8*hi, end)-8*lo)
+	}
 	for e := lo; e < hi; e++ {
 		var at [8]vec
 		for c := range 8 {
@@ -251,6 +257,10 @@ func (h *hexes) gather(r *rank, first bool) error {
 func (h *hexes) move(r *rank) error {
 	lo, hi := h.pos[0].mine(r.me)
 	mem := [3][]float64{h.pos[0].here(r), h.pos[1].here(r), h.pos[2].here(r)}
+	for d := range 3 {
+		h.force[d].loads(r, 0, h.force[d].per)
+		h.pos[d].stores(r, 0, hi-lo)
+	}
 	for i := lo; i < hi; i++ {
 		var sum vec
 		err := h.around(i, func(e, c int) error {

@@ -81,6 +81,7 @@ func cycle(n int, seed uint64) []uint64 {
 
 func (s *streamProgram) setup(r *rank) error {
 	n := s.p.N
+	s.words.stores(r, 0, n)
 	if s.order == chased {
 		copy(s.words.here(r), cycle(n, s.p.Seed+uint64(r.me)))
 		next := cycle(n, s.p.Seed+uint64(r.next))

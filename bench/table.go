@@ -53,6 +53,7 @@ func (g *gups) setup(r *rank) error { g.table.bind(r); return nil }
 
 func (g *gups) prepare(r *rank) error {
 	lo, _ := g.table.mine(r.me)
+	g.table.stores(r, 0, g.table.per)
 	for i := range g.table.here(r) {
 		g.table.here(r)[i] = uint64(lo + i)
 	}
@@ -88,6 +89,7 @@ func (g *gups) verify(r *rank) error {
 			}
 		}
 	}
+	g.table.loads(r, 0, g.table.per)
 	for i, v := range g.table.here(r) {
 		if v != want[i] {
 			return fmt.Errorf("word %d is %#x, want %#x", lo+i, v, want[i])
@@ -108,6 +110,7 @@ type indexGather struct {
 func (g *indexGather) setup(r *rank) error {
 	g.table.bind(r)
 	lo, _ := g.table.mine(r.me)
+	g.table.stores(r, 0, g.table.per)
 	for i := range g.table.here(r) {
 		g.table.here(r)[i] = mix(g.p.Seed ^ uint64(lo+i))
 	}
@@ -181,6 +184,7 @@ func (h *histogram) setup(r *rank) error { h.table.bind(r); return nil }
 
 func (h *histogram) prepare(r *rank) error {
 	clear(h.table.here(r))
+	h.table.stores(r, 0, h.table.per)
 	h.old = nil
 	return nil
 }
@@ -230,6 +234,7 @@ func (h *histogram) verify(r *rank) error {
 			}
 		}
 	}
+	h.table.loads(r, 0, h.table.per)
 	for i, v := range h.table.here(r) {
 		if v != want[i] {
 			return fmt.Errorf("word %d is %d, want %d", lo+i, v, want[i])

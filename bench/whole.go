@@ -41,6 +41,7 @@ func (b *bulk) setup(r *rank) error {
 
 func (b *bulk) prepare(r *rank) error {
 	clear(b.blocks.here(r))
+	b.blocks.stores(r, 0, b.blocks.n)
 	clear(b.back)
 	return nil
 }
@@ -62,6 +63,7 @@ func (b *bulk) run(r *rank) error {
 
 func (b *bulk) verify(r *rank) error {
 	left := (r.me + r.n - 1) % r.n
+	b.blocks.loads(r, 0, b.blocks.n)
 	for i, v := range b.blocks.here(r) {
 		if want := mix(b.p.Seed + uint64(left)<<40 + uint64(i)); v != want {
 			return fmt.Errorf("word %d from rank %d is %#x, want %#x", i, left, v, want)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/env"
 )
 
@@ -46,6 +47,16 @@ type Config struct {
 	NoReadahead bool
 	// NoBypass keeps the cache in use where it brings nothing in.
 	NoBypass bool
+	// Check has a conduit.Job look for missing fences (package fencecheck): accesses to the same bytes
+	// by two ranks, one of them writing, without a release and an acquire between them. Of a job whose
+	// ranks are in one process (conduit.RunLocal) it knows all accesses through workers; else it reads
+	// some of what the cache has again, and compares. Each access then takes microseconds. Own memory
+	// that a rank uses as memory it has to be told of: conduit.NoteLoad, conduit.NoteStore.
+	Check bool
+	// Report is called with what Check has found, each pair of lines once, on the goroutine of the
+	// second access, inside of the operation: it must not use the worker. Default: it is printed to
+	// standard error.
+	Report func(fencecheck.Report)
 }
 
 const (

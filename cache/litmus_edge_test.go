@@ -26,7 +26,7 @@ var edgeTests = []litmus{
 		})
 		x.thread(1, func(w *worker) {
 			if w.rng.IntN(2) == 0 {
-				w.get(l)
+				w.glance(l)
 			}
 			w.wait(flag, 1)
 			w.acquire()

@@ -152,7 +152,7 @@ var lifeTests = []litmus{
 		x.thread(1, func(w *worker) {
 			for v := byte(1); v <= last; v++ {
 				w.bypass(l)
-				w.get(l)
+				w.glance(l)
 				w.wait(flag, uint64(v))
 				w.acquire()
 				w.sees(l, v)

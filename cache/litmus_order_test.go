@@ -16,7 +16,7 @@ var orderTests = []litmus{
 			w.set(flag, 1)
 		})
 		x.thread(1, func(w *worker) {
-			w.among(x.loc(0), w.get(x.loc(0)), 0, 1)
+			w.among(x.loc(0), w.glance(x.loc(0)), 0, 1)
 			w.wait(flag, 1)
 			w.acquire()
 			w.sees(x.loc(0), 1)
@@ -99,7 +99,7 @@ var orderTests = []litmus{
 			w.set(second, 1)
 		})
 		x.thread(2, func(w *worker) {
-			w.among(x.loc(0), w.get(x.loc(0)), 0, 1)
+			w.among(x.loc(0), w.glance(x.loc(0)), 0, 1)
 			w.prefetch(x.loc(1))
 			w.wait(second, 1)
 			w.acquire()

@@ -190,7 +190,9 @@ var ownTests = []litmus{
 			w.get(b)
 			w.put(a, 1)
 			w.call(x.home, func(mem []byte) {
+				w.handlerLoads(a)
 				w.shows(a, versions(a, mem[a.off:][:a.n]), 1)
+				w.handlerStores(b)
 				copy(mem[b.off:], data(b, 3))
 			})
 			w.sees(b, 3)

@@ -82,6 +82,7 @@ type trial struct {
 
 	failed atomic.Bool
 	kill   func(rank int) // nil on real networks
+	check  *fenceCheck    // nil: none
 	ends   func() error   // looks at what is left
 }
 
@@ -146,10 +147,13 @@ func (x *trial) flag(rank, i int) location { return location{rank, 8 * uint64(i)
 // thread is what a rank does.
 func (x *trial) thread(rank int, f func(w *worker)) { x.ranks[rank].f = f }
 
+// flags are the bytes at the begin of each rank that have them.
+const flags = 64
+
 // fill writes version 0, but for the flags.
 func (x *trial) fill(rank int, b []byte) {
-	clear(b[:64])
-	for off := uint64(64); off < uint64(len(b)); off++ {
+	clear(b[:flags])
+	for off := uint64(flags); off < uint64(len(b)); off++ {
 		b[off] = encode(rank, off, 0)
 	}
 	for _, l := range x.zeros {
@@ -227,6 +231,9 @@ type worker struct {
 	shut  bool // the test has closed the cache
 	gets  uint64
 	puts  uint64
+
+	glances  bool // the fence checker is not told
+	meetings uint64
 }
 
 func (w *worker) open() {
@@ -240,6 +247,7 @@ func (w *worker) open() {
 	}
 	w.c, err = w.setup.open(w.e, w.lanes, w.bytes)
 	w.must("open", err)
+	w.checked()
 }
 
 // end closes the cache, which must not lose anything, unless the test has done that.
@@ -308,10 +316,12 @@ func (w *worker) read(l location) []byte {
 	w.pause()
 	b := make([]byte, l.n)
 	if l.rank == w.me {
+		w.loads(l)
 		copy(b, w.own(l))
 		return b
 	}
 	w.gets++
+	w.reads(l)
 	w.verified("get of "+l.String(), w.c.Get(w.ctx, l.rank, l.off, b))
 	return b
 }
@@ -319,10 +329,12 @@ func (w *worker) read(l location) []byte {
 func (w *worker) write(l location, b []byte) {
 	w.pause()
 	if l.rank == w.me {
+		w.stores(l)
 		copy(w.own(l), b)
 		return
 	}
 	w.puts++
+	w.writes(l)
 	w.verified("put of "+l.String(), w.c.Put(w.ctx, l.rank, l.off, b))
 	for i := range b {
 		b[i] = 0xee // the source is free for reuse
@@ -375,13 +387,21 @@ func (w *worker) among(l location, got []byte, want ...byte) {
 
 func (w *worker) acquire() {
 	w.pause()
+	if w.omits("acquire") {
+		return
+	}
 	w.c.Acquire()
+	w.acquires()
 	w.verified("acquire", nil)
 }
 
 func (w *worker) release() {
 	w.pause()
+	if w.omits("release") {
+		return
+	}
 	w.verified("release", w.c.Release(w.ctx))
+	w.releases()
 }
 
 func (w *worker) fence() { w.release(); w.acquire() }
@@ -403,10 +423,14 @@ func (w *worker) readDirect(l location) []byte {
 	w.pause()
 	b := make([]byte, l.n)
 	if l.rank == w.me {
+		w.loads(l)
 		copy(b, w.own(l))
 		return b
 	}
 	w.pass(l, false)
+	if l.off >= flags { // who waits for one hears of it
+		w.reads(l)
+	}
 	lane := w.aside.To(l.rank)
 	h, err := lane.Get(l.rank, l.off, b, fabric.Blocking)
 	if err == nil {
@@ -422,10 +446,14 @@ func (w *worker) getDirect(l location) []byte { return versions(l, w.readDirect(
 func (w *worker) writeDirect(l location, b []byte) {
 	w.pause()
 	if l.rank == w.me {
+		w.stores(l)
 		copy(w.own(l), b)
 		return
 	}
 	w.pass(l, true)
+	if l.off >= flags {
+		w.writes(l)
+	}
 	lane := w.aside.To(l.rank)
 	h, err := lane.Put(l.rank, l.off, b, fabric.Blocking)
 	if err == nil {
@@ -440,10 +468,12 @@ func (w *worker) putDirect(l location, version byte) { w.writeDirect(l, data(l, 
 func (w *worker) putLater(l location, version byte) {
 	w.pause()
 	if l.rank == w.me {
+		w.stores(l)
 		copy(w.own(l), data(l, version))
 		return
 	}
 	w.pass(l, true)
+	w.writes(l)
 	_, err := w.aside.To(l.rank).Put(l.rank, l.off, data(l, version), fabric.Implicit)
 	w.must("implicit put of "+l.String(), err)
 }
@@ -455,18 +485,21 @@ func (w *worker) flush() {
 		w.must("flush", l.Flush(w.ctx))
 	}
 	w.verified("flush", w.c.Release(w.ctx))
+	w.releases()
 }
 
 // atomic is an operation that returns the old value, and hence fences.
 func (w *worker) atomic(l location, a fabric.Atomic) uint64 {
 	w.release()
 	w.pass(l, true)
+	w.updates(l, true)
 	lane := w.aside.Atomic(l.rank)
 	old, h, err := lane.Atomic(l.rank, l.off, a, fabric.Blocking)
 	if err == nil && h != fabric.Done {
 		old, err = lane.Wait(w.ctx, h)
 	}
 	w.must("atomic on "+l.String(), err)
+	w.hears(l)
 	w.acquire()
 	return old
 }
@@ -479,12 +512,14 @@ func (w *worker) add(l location, n uint64) uint64 {
 func (w *worker) addLater(l location, n uint64) {
 	w.pause()
 	w.pass(l, true)
+	w.updates(l, false)
 	_, _, err := w.aside.Atomic(l.rank).Atomic(l.rank, l.off, fabric.Atomic{Op: fabric.FetchAdd, Operand: n}, fabric.Implicit)
 	w.must("implicit atomic on "+l.String(), err)
 }
 
 // set gives a flag a value; what was released before is visible to whoever sees that.
 func (w *worker) set(flag location, v uint64) {
+	w.signals(flag)
 	if flag.rank == w.me {
 		atomic.StoreUint64(word(w.own(flag)), v)
 		return
@@ -503,6 +538,7 @@ func (w *worker) wait(flag location, v uint64) {
 			now = binary.NativeEndian.Uint64(w.readDirect(flag))
 		}
 		if now >= v {
+			w.hears(flag)
 			return
 		}
 		w.pause()
@@ -514,6 +550,9 @@ func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
 // barrier is a fence, with the meeting of all ranks between its halves.
 func (w *worker) barrier() {
+	if w.omits("barrier") {
+		return
+	}
 	w.release()
 	w.meet()
 	w.acquire()
@@ -527,6 +566,7 @@ func (w *worker) meet() {
 			n++
 		}
 	}
+	defer w.meets()()
 	w.must("meeting", w.some.pass(w.ctx, n, w.e.Host()))
 }
 
@@ -540,7 +580,7 @@ func (w *worker) meetAll() {
 func (w *worker) call(rank int, f func(mem []byte)) {
 	w.release()
 	w.sleep(time.Duration(w.rng.IntN(3000)))
-	f(w.ranks[rank].mem)
+	w.handles(rank, func() { f(w.ranks[rank].mem) })
 	w.sleep(time.Duration(w.rng.IntN(3000)))
 	w.acquire()
 }

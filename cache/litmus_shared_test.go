@@ -8,7 +8,7 @@ var sharedTests = []litmus{
 		for i := range writers {
 			x.thread(i, func(w *worker) {
 				if w.rng.IntN(2) == 0 {
-					w.get(all) // clean copies of what the others write
+					w.glance(all) // clean copies of what the others write
 				}
 				for _, k := range w.rng.Perm(all.n) {
 					if k%writers == i {
@@ -32,7 +32,7 @@ var sharedTests = []litmus{
 		u := x.word(1)
 		before, after := location{x.home, u.off - 8, 8}, location{x.home, u.off + 13, 3}
 		x.thread(0, func(w *worker) {
-			w.value(u)
+			w.glance(u)
 			for v := byte(1); v <= 5; v++ {
 				w.put(before, v)
 				w.put(after, v)
@@ -46,7 +46,7 @@ var sharedTests = []litmus{
 			}
 		})
 		x.thread(1, func(w *worker) {
-			w.get(before)
+			w.glance(before)
 			for range 5 {
 				w.add(u, 1)
 			}
@@ -70,7 +70,7 @@ var sharedTests = []litmus{
 		for i := range 2 {
 			x.thread(i, func(w *worker) {
 				if i == 0 {
-					w.get(all)
+					w.glance(all)
 				}
 				for k := i; k < all.n; k += 2 {
 					w.put(all.part(k, 1), byte(1+i))

@@ -10,7 +10,7 @@ import (
 // Region is the name of the region that coll asks for.
 const Region = "conduit.coll"
 
-// Config is equal on all ranks, but for Check and Learned.
+// Config is equal on all ranks, but for Check, Learned and Watch.
 type Config struct {
 	// Slots is how many teams a rank can be in at a time, with the team of all; 1 to 4096, default 4.
 	Slots int
@@ -34,6 +34,20 @@ type Config struct {
 	// Learned is called when an operation has ended well, on its goroutine: this rank knows then what
 	// others did before they took part. nil: nobody asks.
 	Learned func()
+	// Watch is called when an operation begins, and what it returns when it has ended well, before
+	// Learned, both on its goroutine. nil: nobody asks.
+	Watch func(Operation) (ended func())
+}
+
+// Operation is one of a team, which has members, numbered from 0.
+type Operation struct {
+	Kind       Kind
+	Root       int    // of the members, where the kind has one
+	Me, Size   int    // this rank among the members, and how many there are
+	First      int    // the rank of member 0
+	Slot       int    // of the team
+	Generation uint32 // of the team: with First and Slot its name
+	Number     uint64 // of the team's operations
 }
 
 const (

@@ -34,11 +34,15 @@
 // for it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
 //
 // Members that all reach each other by loads and stores reduce in memory, in panes of their slots
-// (mapped_datapath.go). Where they may also read each other's memory through the kernel,
-// process_vm_readv(2), all-to-all and all-gather read long blocks where they are
-// (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
+// (mapped_datapath.go), and exchange blocks of up to 32 KiB in all through them. Where they may also
+// read each other's memory through the kernel, process_vm_readv(2), all-to-all and all-gather read
+// long blocks where they are (pull_datapath.go). Which it is all members agree on once a team, in an all-gather, before the
 // first long operation (near.go). On several hosts of several ranks each, in a row, the first of
 // each host put together over the network what their hosts have reduced in memory.
+//
+// With a budget (env.Budget) a receiver grants as many places as that has room for, and one in any
+// case. It waits for memory only for elements that fit no message, which one member reduces with
+// memory for two.
 //
 // A reduction applies the function in the order of ranks, so that it need be associative only. It
 // computes each element of the result at one member, or at all in the same way: hence the same

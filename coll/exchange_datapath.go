@@ -22,10 +22,8 @@ func exchangeAll(o *op) error {
 		copy(d.dst.mem, d.src.mem)
 		return nil
 	}
-	if near, pulls, err := o.pulls(); err != nil {
+	if done, err := o.exchangeNear(d.src.of); done || err != nil {
 		return err
-	} else if pulls {
-		return o.pullBlocks(near, &d.dst, d.src.of)
 	}
 	copy(d.dst.of(t.me), d.src.of(t.me))
 	next := (t.me + t.n - 1) % t.n
@@ -137,10 +135,8 @@ func gatherAll(o *op) error {
 		}
 		return o.settle(o.ctx) // the desk is used again
 	}
-	if near, pulls, err := o.pulls(); err != nil {
+	if done, err := o.exchangeNear(func(int) []byte { return d.src.mem }); done || err != nil {
 		return err
-	} else if pulls {
-		return o.pullBlocks(near, &d.dst, func(int) []byte { return d.src.mem })
 	}
 	copy(d.dst.of(t.me), d.src.mem)
 	for r := range t.rails {

@@ -13,3 +13,13 @@ func (t *Team) Counters() fabric.Counters {
 
 // NumberMask are the bits of an operation's number that a rank tells the others that breaks a team.
 const NumberMask = numberMask
+
+// Places are where messages of pairs arrive in a team's slot.
+func Places(t *Team) (all [places][]byte) {
+	s := &t.teams.shape
+	for i := range all {
+		at := s.places + uint64(i)*s.place
+		all[i] = t.mem[at : at+s.place]
+	}
+	return all
+}

@@ -124,6 +124,10 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	o := &t.op
 	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
 	o.sign = signature(c.kind, o.number, c.root, c.name)
+	var ended func()
+	if watch := t.teams.watch; watch != nil {
+		ended = watch(Operation{Kind: c.kind, Root: c.root, Me: t.me, Size: t.n, First: t.Member(0), Slot: t.slot, Generation: t.generation, Number: t.number})
+	}
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
@@ -133,6 +137,9 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 			_ = o.knock(0) // what fails goes to a rank that is down
 		}
 		o.forget()
+		if ended != nil {
+			ended()
+		}
 		if learned := t.teams.learned; learned != nil {
 			learned()
 		}

@@ -2,6 +2,7 @@ package coll
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"sync/atomic"
 )
 
@@ -15,9 +16,11 @@ type pairs struct {
 	used      []uint32 // of those that each has granted
 	recent    []uint8  // the places of the last 4 grants to each, 2 bits each, the last one lowest
 
-	given, taken uint64 // grants, and those whose messages were read, in the same order
-	wants        []want // what is not granted yet
-	first        int    // of them
+	given, taken uint64        // grants, and those whose messages were read, in the same order
+	order        [places]uint8 // the places of those between the two, in a ring
+	busy         uint8         // these places
+	wants        []want        // what is not granted yet
+	first        int           // of them
 
 	near *near  // which members are mapped; nil before anything asks
 	laid uint64 // pieces that went through the panes
@@ -75,16 +78,37 @@ func (o *op) expect(from, n int) error {
 	return o.grant()
 }
 
+// width is how many places may be granted at a time: all, but where the job has a budget for
+// transient memory as many as that has room for, and one in any case. The places belong to the
+// slot, so nobody waits for them; those that are not used take no memory before they are first
+// written.
+func (t *Team) width() uint64 {
+	if t.teams.budget == nil {
+		return places
+	}
+	return 1 + min(uint64(t.teams.budget.Room())/t.teams.shape.place, places-1)
+}
+
+// pick takes the first free place, of which there must be one: so few are ever touched where few
+// are granted at a time.
+func (p *pairs) pick() uint8 {
+	place := uint8(bits.TrailingZeros8(^p.busy))
+	p.busy |= 1 << place
+	p.order[p.given%places] = place
+	p.given++
+	return place
+}
+
 // grant grants what there are places for.
 func (o *op) grant() error {
 	t, p := o.t, o.t.pairs
+	width := t.width()
 	for p.first < len(p.wants) {
 		w := &p.wants[p.first]
 		before := w.messages
-		for w.messages > 0 && p.given-p.taken < places {
+		for w.messages > 0 && p.given-p.taken < width {
 			p.granted[w.from]++
-			p.recent[w.from] = p.recent[w.from]<<2 | uint8(p.given%places)
-			p.given++
+			p.recent[w.from] = p.recent[w.from]<<2 | p.pick()
 			w.messages--
 		}
 		if w.messages == before {
@@ -175,13 +199,15 @@ func (o *op) receiveFrom(from int) ([]byte, error) {
 	if err := o.arrived(from); err != nil {
 		return nil, err
 	}
-	at := s.places + p.taken%places*s.place
+	at := s.places + uint64(p.order[p.taken%places])*s.place
 	return t.mem[at : at+s.place], nil
 }
 
 // consumedPlace ends the use of a message's memory.
 func (o *op) consumedPlace() error {
-	o.t.pairs.taken++
+	p := o.t.pairs
+	p.busy &^= 1 << p.order[p.taken%places]
+	p.taken++
 	return o.grant()
 }
 

@@ -17,10 +17,20 @@ import (
 // operation up says so before its program can change anything; so a member that is not told after
 // it has read has read the right bytes.
 
-// pulls reports whether the operation goes this way.
-func (o *op) pulls() (*near, bool, error) {
+// exchangeNear exchanges blocks among members that map each other: in memory, or by reading them
+// where they are. from is what this one has for another. done is false where it cannot.
+func (o *op) exchangeNear(from func(to int) []byte) (done bool, err error) {
 	near, err := o.nearby()
-	return near, err == nil && near.pids != nil, err
+	d := o.data
+	switch {
+	case err != nil:
+		return false, err
+	case near.all && !d.varies && len(d.dst.mem) <= min(mappedMax, int(o.t.teams.shape.pane)):
+		return true, o.exchangeMapped(near, from)
+	case near.pids != nil:
+		return true, o.pullBlocks(near, &d.dst, from)
+	}
+	return false, nil
 }
 
 // show tells a member where the next bytes for it are. The word is valid once that has a signal.
@@ -49,8 +59,7 @@ func (o *op) pulled(near *near) error {
 	return o.signalled(near)
 }
 
-// pullBlocks has each member read the blocks that are for it. from is what this one has for
-// another.
+// pullBlocks has each member read the blocks that are for it.
 func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	err := o.readBlocks(near, dst, from)
 	if err != nil {

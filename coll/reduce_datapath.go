@@ -181,35 +181,70 @@ func (t *Team) mirrored(root int) (v, low int) {
 	return v, t.lowest(v)
 }
 
-// reduceWhole is for elements that fit no message: everything is gathered in memory of its own.
+// reduceWhole is for elements that fit no message.
 func (o *op) reduceWhole(root int) error {
-	buf := o.data.dst.mem
-	return o.gatherWhole(buf, func(all []byte) error {
-		if root >= 0 && root != o.t.me {
-			return nil
-		}
-		return o.reduceRanks(all, o.t.me, o.t.n, buf)
-	})
-}
-
-// gatherWhole gives f the blocks of all members, this one's first and then those before it.
-func (o *op) gatherWhole(buf []byte, f func(all []byte) error) error {
-	t, n := o.t, len(buf)
-	if b := t.teams.env.Budget(); b != nil {
-		if err := b.Acquire(o.ctx, int64(t.n)*int64(n)); err != nil {
-			return err
-		}
-		defer b.Release(int64(t.n) * int64(n))
-	}
-	all := make([]byte, t.n*n)
-	copy(all, buf)
-	if err := o.bruckEqual(all, n); err != nil {
-		return errors.Join(err, o.land(context.WithoutCancel(o.ctx))) // they are read until then
-	}
-	if err := o.settle(o.ctx); err != nil {
+	if err := o.collectWhole(max(root, 0), o.t.n); err != nil || root >= 0 {
 		return err
 	}
-	return f(all)
+	for c := range slices.Chunk(o.data.dst.mem, int(o.t.teams.shape.chunk)) {
+		if err := o.down(0, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectWhole has a member reduce the elements of the first so many into its buffer, one after the
+// other, with memory for two from the job's budget. The others have none, and end when it has: so
+// those that have memory wait for nobody who waits for some, whatever teams are in operation.
+func (o *op) collectWhole(at, members int) error {
+	t, d, buf := o.t, o.data, o.data.dst.mem
+	if t.me != at {
+		if t.me >= members {
+			return nil
+		}
+		for c := range slices.Chunk(buf, d.size) {
+			if err := o.swap(at, c, nobody, nil); err != nil {
+				return err
+			}
+			if err := o.collect(); err != nil {
+				return err
+			}
+		}
+		return o.settle(o.ctx)
+	}
+	if b := t.teams.budget; b != nil {
+		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {
+			return err
+		}
+		defer b.Release(2 * int64(d.size))
+	}
+	both := make([]byte, 2*d.size)
+	acc, in := both[:d.size], both[d.size:]
+	for c := range slices.Chunk(buf, d.size) {
+		for i := range members {
+			src, into := c, in
+			if i == 0 {
+				into = acc
+			}
+			if i != at {
+				if err := o.expect(i, d.size); err != nil {
+					return err
+				}
+				if err := o.swap(nobody, nil, i, into); err != nil {
+					return err
+				}
+				src = into
+			}
+			if i == 0 {
+				copy(acc, src)
+			} else if err := o.fold(acc, src); err != nil {
+				return err
+			}
+		}
+		copy(c, acc)
+	}
+	return nil
 }
 
 // reduceTree reduces message by message up a tree to the last member, below which ranks are in

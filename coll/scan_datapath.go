@@ -124,16 +124,17 @@ func (o *op) doubleBefore(c []byte) error {
 	return o.double(c, 1)
 }
 
-// prefixWhole is for elements that fit no message.
+// prefixWhole is for elements that fit no message. The last member goes first, as the others need
+// what it has no more.
 func (o *op) prefixWhole(exclusive bool) error {
-	buf, n := o.data.dst.mem, o.t.me+1
-	if exclusive {
-		n--
-	}
-	return o.gatherWhole(buf, func(all []byte) error {
-		if n == 0 {
-			return nil
+	for at := o.t.n - 1; at > 0; at-- {
+		members := at + 1
+		if exclusive {
+			members--
 		}
-		return o.reduceRanks(all, o.t.me, n, buf)
-	})
+		if err := o.collectWhole(at, members); err != nil {
+			return err
+		}
+	}
+	return nil
 }

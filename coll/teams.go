@@ -22,6 +22,7 @@ type Teams struct {
 	size    int
 	shape   shape
 	region  env.Region
+	budget  env.Budget // of the job's transient memory; nil: it has none
 	copyMax int
 	crowded bool      // Env.Crowded
 	lanes   env.Lanes // used by who has shared
@@ -29,6 +30,7 @@ type Teams struct {
 	ignore  func()       // ends the subscription to deaths
 	check   func() error // Config.Check
 	learned func()       // Config.Learned
+	watch   func(Operation) func()
 	all     *Team
 
 	running atomic.Int64 // operations; closed more when no more may begin
@@ -75,7 +77,8 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), copyMax: e.CopyMax(), crowded: e.Crowded(), check: cfg.Check, learned: cfg.Learned,
+	m := &Teams{env: e, size: e.Size(), shape: s, region: e.Region(Region), budget: e.Budget(), copyMax: e.CopyMax(), crowded: e.Crowded(),
+		check: cfg.Check, learned: cfg.Learned, watch: cfg.Watch,
 		slots: make([]slot, s.slots), open: make(map[*Team]struct{})}
 	if want := uint64(s.slots) * s.slot; uint64(len(m.region.Bytes)) < want {
 		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, len(m.region.Bytes), want)

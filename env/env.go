@@ -98,4 +98,6 @@ type Budget interface {
 	Acquire(ctx context.Context, n int64) error
 	// Release gives n bytes back.
 	Release(n int64)
+	// Room is about how many bytes could be acquired now without a wait.
+	Room() int64
 }

@@ -165,7 +165,7 @@ stage_vm() {
   echo "[vm] ${pkgs[*]}"
   hack/softroce/vm prepare >&2 || return 1
   local -x IBCONDUIT_REQUIRE_RDMA=1
-  local vm="'$PWD/hack/softroce/vm' -mem 4096" checked rc=0 # go splits it at blanks, outside of quotes
+  local vm="'$PWD/hack/softroce/vm' -mem 4096 -swap 512M" checked rc=0 # go splits it at blanks, outside of quotes
   local dirs asking select
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
   asking=$(build/bin/rdmatests "${dirs[@]}") || return 1

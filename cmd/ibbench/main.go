@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
 // Exit codes.
@@ -42,6 +44,7 @@ type cli struct {
 	Heap     heapCmd     `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd    `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd     `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
+	Flow     flowCmd     `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
 	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
 }
 
@@ -67,8 +70,13 @@ type codeError int
 func (e codeError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == rankArg {
-		os.Exit(rankMain())
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case rankArg:
+			os.Exit(rankMain())
+		case transient.RankArg:
+			os.Exit(transient.RankMain())
+		}
 	}
 	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
 }
@@ -152,7 +160,11 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		fmt.Fprintf(io.err, "ibbench: %v; try ibbench --help\n", err)
 		return nil, exitUsage, true
 	}
-	name, _, _ := strings.Cut(parsed.Command(), " ")
+	name, rest, _ := strings.Cut(parsed.Command(), " ")
+	if name == "flow" {
+		kernel, _, _ := strings.Cut(rest, " ")
+		return c.Flow.kernel(kernel), 0, false
+	}
 	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "doctor": &c.Doctor}[name], 0, false
 }
 

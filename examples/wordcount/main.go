@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log"
 	"math/rand/v2"
+	"sync/atomic"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/am"
@@ -22,7 +23,13 @@ const (
 var buckets = conduit.Shared[uint64]("wordcount.buckets", 128, conduit.Cyclic)
 
 // entry is a word and how often it was counted.
-type entry struct{ word, count, next uint64 } // next is a link
+type entry struct {
+	head
+	count uint64
+}
+
+// head is what of an entry does not change.
+type head struct{ word, next uint64 } // next is a link
 
 // link is an entry in 64 bits, which an atomic can exchange; 0 is none.
 func link(p conduit.Ptr[entry]) uint64 { return uint64(p.Rank()+1)<<48 | p.Offset() }
@@ -30,8 +37,8 @@ func link(p conduit.Ptr[entry]) uint64 { return uint64(p.Rank()+1)<<48 | p.Offse
 func follow(l uint64) conduit.Ptr[entry] { return conduit.At[entry](int(l>>48)-1, l&(1<<48-1)) }
 
 // inserted is how many entries this rank has made. The others ask for it.
-var inserted uint64
-var ask = am.Handle("wordcount.inserted", func(c *am.Call) { _ = c.Reply(inserted) })
+var inserted atomic.Uint64
+var ask = am.Handle("wordcount.inserted", func(c *am.Call) { _ = c.Reply(inserted.Load()) })
 
 func main() {
 	if err := run(context.Background()); err != nil {
@@ -45,6 +52,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, job.Close()) }()
+	return tally(ctx, job)
+}
+
+// tally is what a rank does.
+func tally(ctx context.Context, job *conduit.Job) (err error) {
 	w, err := job.NewWorker()
 	if err != nil {
 		return err
@@ -73,38 +85,44 @@ func bucket(w *conduit.Worker, word uint64) conduit.Ptr[uint64] {
 }
 
 // find looks for a word in its chain, of which it returns the first entry too. Entries are only
-// added, in front of the others.
-func find(w *conduit.Worker, word uint64) (first uint64, p conduit.Ptr[entry], e entry, err error) {
-	first, err = conduit.Get(w, bucket(w, word))
-	for chain := first; chain != 0 && err == nil; chain = e.next {
+// added, in front of the others. The bucket is read by an atomic, as others change it: what they
+// did before is there then, also if the worker has a cache.
+func find(w *conduit.Worker, word uint64) (first uint64, p conduit.Ptr[entry], err error) {
+	first, err = conduit.FetchAdd(w, bucket(w, word), 0)
+	for chain := first; chain != 0 && err == nil; {
+		var e head
 		p = follow(chain)
-		if e, err = conduit.Get(w, p); e.word == word {
-			return first, p, e, err
+		if e, err = conduit.Get(w, conduit.Cast[head](p)); e.word == word {
+			return first, p, err
 		}
+		chain = e.next
 	}
-	return first, conduit.Ptr[entry]{}, e, err
+	return first, conduit.Ptr[entry]{}, err
 }
+
+// counter is the count of an entry.
+func counter(p conduit.Ptr[entry]) conduit.Ptr[uint64] { return conduit.Cast[uint64](p).Add(2) }
 
 // count adds 1 to the count of a word, in a new entry if it has none.
 func count(ctx context.Context, w *conduit.Worker, word uint64) error {
 	var mine conduit.Ptr[entry]
 	for {
-		first, p, _, err := find(w, word)
+		first, p, err := find(w, word)
 		if err == nil && !p.IsNull() { // another rank may have been quicker to make it
-			_, err = conduit.FetchAdd(w, conduit.Cast[uint64](p).Add(1), 1)
+			_, err = conduit.FetchAdd(w, counter(p), 1)
 			return errors.Join(err, conduit.Free(ctx, w.Job(), mine))
 		}
 		if err == nil && mine.IsNull() {
 			mine, err = conduit.Alloc[entry](ctx, w.Job(), 1)
 		}
 		if err == nil {
-			err = conduit.Put(w, mine, entry{word: word, count: 1, next: first})
+			err = conduit.Put(w, mine, entry{head{word, first}, 1})
 		}
 		if err != nil {
 			return err
 		}
 		if old, err := conduit.CompareSwap(w, bucket(w, word), first, link(mine)); err != nil || old == first {
-			inserted++
+			inserted.Add(1)
 			return err
 		}
 	}
@@ -124,11 +142,18 @@ func check(ctx context.Context, w *conduit.Worker) error {
 		entries += reply.Arg(0)
 	}
 	for word, n := range want {
-		if _, _, e, err := find(w, word); err != nil || e.count != n {
-			return errors.Join(err, fmt.Errorf("word %d was counted %d times, want %d", word, e.count, n))
+		_, p, err := find(w, word)
+		if err == nil && p.IsNull() {
+			err = fmt.Errorf("word %d has no entry", word)
+		}
+		if err != nil {
+			return err
+		}
+		if count, err := conduit.Get(w, counter(p)); err != nil || count != n {
+			return errors.Join(err, fmt.Errorf("word %d was counted %d times, want %d", word, count, n))
 		}
 	}
-	fmt.Printf("rank %d: %d words in %d entries, %d of them mine\n", w.Job().Rank(), len(want), entries, inserted)
+	fmt.Printf("rank %d: %d words in %d entries, %d of them mine\n", w.Job().Rank(), len(want), entries, inserted.Load())
 	return nil
 }
 

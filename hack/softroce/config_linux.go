@@ -17,6 +17,9 @@ const MaxHosts = 16
 // MTU of every link: room for a RoCE packet with 4096 bytes of payload.
 const MTU = 4200
 
+// maxSwapMB bounds the disk, whose file is in the build folder.
+const maxSwapMB = 16 << 10
+
 // Config of a cluster. The zero value is one guest with rxe0 on a veth pair.
 type Config struct {
 	Hosts     int           // guests, 1 to MaxHosts; default 1
@@ -24,6 +27,7 @@ type Config struct {
 	MemoryMB  int           // per guest, MiB, at least 256; default 2048 for one guest, 1024 for more
 	NoRDMA    bool          // leave out the RDMA drivers and the device
 	HugePages int           // 2 MiB pages reserved in each guest; default 0
+	SwapMB    int           // swap space of each guest on a disk, MiB; default 0: none, and no disk
 	Append    string        // further kernel parameters; not maxcpus: the guest starts all CPUs
 	ReadWrite []string      // host directories that the guests may write to
 	Seed      uint64        // of the draws for Drop; default 1
@@ -63,6 +67,9 @@ func (c *Config) populate() error {
 	}
 	if c.MemoryMB < 256 {
 		return fmt.Errorf("softroce: %d MiB are too few for a guest; the least is 256", c.MemoryMB)
+	}
+	if c.SwapMB < 0 || c.SwapMB > maxSwapMB {
+		return fmt.Errorf("softroce: swap space of %d MiB; the range is 0 to %d", c.SwapMB, maxSwapMB)
 	}
 	if c.Accel == "" {
 		c.Accel = os.Getenv("IBCONDUIT_VM_ACCEL")

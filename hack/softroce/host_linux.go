@@ -44,7 +44,7 @@ func Address(i int) string { return fmt.Sprintf("10.0.1.%d", i+1) }
 // launch starts the machine of guest i; its logs bear the name.
 func (c *Cluster) launch(i int, name string, im *image.Image, accel string) (*Host, error) {
 	s := qemu.Spec{Kernel: im.Kernel, Initrd: im.Initrd, Accel: accel, CPUs: c.cfg.CPUs, MemoryMB: c.cfg.MemoryMB,
-		Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: name}
+		SwapMB: c.cfg.SwapMB, Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: name}
 	if c.lan != nil {
 		s.NIC, s.MAC, s.MTU = c.lan.Port(i), lan.MAC(i).String(), MTU
 	}
@@ -88,7 +88,7 @@ func (h *Host) hangs(ctx context.Context, err error) bool {
 }
 
 func (h *Host) setup(cfg Config) *wire.Setup {
-	s := &wire.Setup{Hostname: fmt.Sprintf("vm%d", h.index), RDMA: !cfg.NoRDMA, MTU: MTU, HugePages: cfg.HugePages,
+	s := &wire.Setup{Hostname: fmt.Sprintf("vm%d", h.index), RDMA: !cfg.NoRDMA, MTU: MTU, HugePages: cfg.HugePages, SwapMB: cfg.SwapMB,
 		Shares: shares(cfg.ReadWrite), Hosts: []string{"127.0.0.1 localhost", "::1 localhost ip6-localhost"}}
 	if cfg.Hosts == 1 {
 		s.Hosts = append(s.Hosts, "10.0.0.1 vm0")

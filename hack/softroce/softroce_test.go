@@ -135,7 +135,7 @@ func exists(pid int) bool { return syscall.Kill(pid, 0) == nil }
 // One boot serves all facts about a single guest.
 func TestGuest(t *testing.T) {
 	rw := t.TempDir()
-	c := start(t, softroce.Config{ReadWrite: []string{rw}, HugePages: 8})
+	c := start(t, softroce.Config{ReadWrite: []string{rw}, HugePages: 8, SwapMB: 64})
 	h := c.Host(0)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -236,6 +236,12 @@ func TestGuest(t *testing.T) {
 	t.Run("has huge pages, shared memory and terminals", func(t *testing.T) {
 		out := output(t, h, "sh", "-c", "cat /proc/sys/vm/nr_hugepages; grep -c -e ' /dev/hugepages hugetlbfs' -e ' /dev/shm tmpfs' -e ' /dev/pts devpts' -e ' /sys/fs/cgroup cgroup2' /proc/mounts")
 		if strings.Join(strings.Fields(out), " ") != "8 4" {
+			t.Fatal(out)
+		}
+	})
+	t.Run("has swap space, and memory groups", func(t *testing.T) {
+		out := output(t, h, "sh", "-c", "grep SwapTotal /proc/meminfo; grep -o memory /sys/fs/cgroup/cgroup.controllers")
+		if strings.Join(strings.Fields(out), " ") != "SwapTotal: 65532 kB memory" {
 			t.Fatal(out)
 		}
 	})
@@ -377,7 +383,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestConfigOutOfRangeIsRefused(t *testing.T) {
-	for _, cfg := range []softroce.Config{{Hosts: -1}, {Hosts: softroce.MaxHosts + 1}, {CPUs: 10000}, {MemoryMB: 1}, {Accel: "warp"}, {ReadWrite: []string{"/"}}, {ReadWrite: []string{"/no/such"}}} {
+	for _, cfg := range []softroce.Config{{Hosts: -1}, {Hosts: softroce.MaxHosts + 1}, {CPUs: 10000}, {MemoryMB: 1}, {SwapMB: -1}, {Accel: "warp"}, {ReadWrite: []string{"/"}}, {ReadWrite: []string{"/no/such"}}} {
 		if c, err := softroce.Start(t.Context(), cfg); err == nil {
 			c.Close()
 			t.Errorf("%+v was accepted", cfg)

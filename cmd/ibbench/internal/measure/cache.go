@@ -130,7 +130,7 @@ func cacheRank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out 
 	sides[0].worker = s.workers[0]
 	for _, name := range names[1:] {
 		x := &side{name: name}
-		x.job, err = conduit.Join(s.ctx, config(name, newOver(s.job, boot, name)))
+		x.job, err = conduit.Join(s.ctx, config(name, NewOver(s.job, boot, name)))
 		if err == nil {
 			sides = append(sides, x)
 			if x.worker, err = x.job.NewWorker(); err == nil {

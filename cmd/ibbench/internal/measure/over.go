@@ -8,9 +8,9 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// over is a bootstrap by way of a job: the ranks of the job make another one. A launcher lets a
+// Over is a bootstrap by way of a job: the ranks of the job make another one. A launcher lets a
 // process join once.
-type over struct {
+type Over struct {
 	job  *conduit.Job
 	boot bootstrap.Bootstrap // of the job, which knows the host
 	id   string
@@ -18,30 +18,31 @@ type over struct {
 	end  sync.Once
 }
 
-func newOver(job *conduit.Job, boot bootstrap.Bootstrap, name string) *over {
-	return &over{job: job, boot: boot, id: job.ID() + "-" + name, lost: make(chan bootstrap.Loss)}
+// NewOver makes one. The job stays the owner of what it uses.
+func NewOver(job *conduit.Job, boot bootstrap.Bootstrap, name string) *Over {
+	return &Over{job: job, boot: boot, id: job.ID() + "-" + name, lost: make(chan bootstrap.Loss)}
 }
 
-func (o *over) Rank() int                        { return o.job.Rank() }
-func (o *over) Size() int                        { return o.job.Size() }
-func (o *over) JobID() string                    { return o.id }
-func (o *over) Name() string                     { return "over another job" }
-func (o *over) Local() (rank, size int, ok bool) { return o.boot.Local() }
+func (o *Over) Rank() int                        { return o.job.Rank() }
+func (o *Over) Size() int                        { return o.job.Size() }
+func (o *Over) JobID() string                    { return o.id }
+func (o *Over) Name() string                     { return "over another job" }
+func (o *Over) Local() (rank, size int, ok bool) { return o.boot.Local() }
 
-func (o *over) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+func (o *Over) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	return o.job.AllGather(ctx, blob)
 }
 
-func (o *over) Barrier(ctx context.Context) error { return o.job.Barrier(ctx) }
-func (o *over) Abort(code int, msg string)        { o.job.Abort(code, msg) }
+func (o *Over) Barrier(ctx context.Context) error { return o.job.Barrier(ctx) }
+func (o *Over) Abort(code int, msg string)        { o.job.Abort(code, msg) }
 
 // Lost delivers nothing: session.watch looks after the job below.
-func (o *over) Lost() <-chan bootstrap.Loss { return o.lost }
+func (o *Over) Lost() <-chan bootstrap.Loss { return o.lost }
 
-func (o *over) Fail(error) error  { return o.Close() }
-func (o *over) Leave(error) error { return o.Close() }
+func (o *Over) Fail(error) error  { return o.Close() }
+func (o *Over) Leave(error) error { return o.Close() }
 
-func (o *over) Close() error {
+func (o *Over) Close() error {
 	o.end.Do(func() { close(o.lost) })
 	return nil
 }

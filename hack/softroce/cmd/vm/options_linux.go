@@ -21,6 +21,7 @@ type options struct {
 	cpus    int
 	memory  int
 	huge    int
+	swap    bytesFlag
 	memlock bytesFlag
 	noRDMA  bool
 	stdin   bool
@@ -47,6 +48,7 @@ func newOptions() *options {
 	f.IntVar(&o.cpus, "cpus", 0, "virtual CPUs of each VM (default: 2 for one VM, 1 in a cluster; at most the host's)")
 	f.IntVar(&o.memory, "mem", 0, "memory of each VM in `MiB` (default: 2048 for one VM, 1024 in a cluster)")
 	f.IntVar(&o.huge, "hugepages", 0, "reserve `N` huge pages of 2 MiB in each VM")
+	f.Var(&o.swap, "swap", "swap space on a disk of each VM in `bytes`, K, M or G (default: none)")
 	f.Var(&o.memlock, "memlock", "limit of locked memory for the command in `bytes`, K, M or G, with CAP_IPC_LOCK taken away (default: unlimited)")
 	f.BoolVar(&o.noRDMA, "no-rdma", false, "a VM without RDMA drivers and device")
 	f.BoolVar(&o.stdin, "i", false, "connect standard input (run)")
@@ -84,7 +86,7 @@ func (o *options) parseOnce(args []string) ([]string, error) {
 }
 
 func (o *options) config(hosts int) softroce.Config {
-	return softroce.Config{Hosts: hosts, CPUs: o.cpus, MemoryMB: o.memory, NoRDMA: o.noRDMA, HugePages: o.huge,
+	return softroce.Config{Hosts: hosts, CPUs: o.cpus, MemoryMB: o.memory, NoRDMA: o.noRDMA, HugePages: o.huge, SwapMB: int(o.swap >> 20),
 		ReadWrite: o.rw, Append: o.kernel, Accel: o.accel, Seed: o.seed}
 }
 

@@ -9,7 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/swap"
 )
+
+// swapDisk is the only disk there is.
+const swapDisk = "/dev/vda"
 
 // RootTag is the 9p mount tag of the host's root.
 const RootTag = "hostroot"
@@ -57,6 +61,11 @@ func buildWorld(s *wire.Setup) error {
 	}
 	if s.HugePages > 0 {
 		if err := reserveHugePages(s.HugePages); err != nil {
+			return err
+		}
+	}
+	if s.SwapMB > 0 {
+		if err := swap.On(swapDisk, int64(s.SwapMB)<<20); err != nil {
 			return err
 		}
 	}

@@ -55,6 +55,7 @@ type Spec struct {
 	NIC            *os.File // datagram socket that carries Ethernet frames, closed by Start; nil: none
 	MAC            string
 	MTU            int
+	SwapMB         int    // of a disk without content; 0: no disk
 	Append         string // further kernel parameters
 	LogDir         string // console-NAME.log and qemu-NAME.log go here
 	Name           string
@@ -99,6 +100,15 @@ func Start(s Spec) (*Machine, error) {
 	m.cmd = exec.Command(Program, s.args()...)
 	m.cmd.Stdout, m.cmd.Stderr = out, out
 	m.cmd.ExtraFiles = []*os.File{theirs}
+	if s.SwapMB > 0 {
+		disk, err := s.disk()
+		if err != nil {
+			port.Close()
+			return nil, err
+		}
+		defer disk.Close()
+		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, disk)
+	}
 	if s.NIC != nil {
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.NIC)
 	}
@@ -180,12 +190,25 @@ func (m *Machine) Tail(what string, lines int) string {
 	return strings.Join(l[max(0, len(l)-lines):], "\n")
 }
 
+// disk makes a file without a name, which goes with the machine.
+func (s *Spec) disk() (*os.File, error) {
+	f, err := os.CreateTemp(s.LogDir, "swap-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(f.Truncate(int64(s.SwapMB)<<20), os.Remove(f.Name())); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 func (s *Spec) logFile(what string) string {
 	return filepath.Join(s.LogDir, what+"-"+s.Name+".log")
 }
 
 func (s *Spec) args() []string {
-	const port, nic = 3, 4 // the first of ExtraFiles is descriptor 3
+	const port = 3 // the first of ExtraFiles is descriptor 3
+	next := port + 1
 	accel, cpu := "tcg,thread=multi", "max"
 	if s.Accel == KVM {
 		accel, cpu = "kvm", "host"
@@ -213,9 +236,15 @@ func (s *Spec) args() []string {
 	for _, sh := range s.Shares {
 		a = append(a, "-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap", escape(sh.Path), sh.Tag))
 	}
+	if s.SwapMB > 0 {
+		// The file has no other name.
+		a = append(a, "-drive", fmt.Sprintf("file=/proc/self/fd/%d,if=none,id=swap,format=raw,cache=unsafe,file.locking=off", next),
+			"-device", "virtio-blk-pci,drive=swap")
+		next++
+	}
 	if s.NIC != nil {
 		a = append(a,
-			"-netdev", fmt.Sprintf("dgram,id=n0,local.type=fd,local.str=%d", nic),
+			"-netdev", fmt.Sprintf("dgram,id=n0,local.type=fd,local.str=%d", next),
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,mac=%s,host_mtu=%d,romfile=", s.MAC, s.MTU))
 	}
 	return a

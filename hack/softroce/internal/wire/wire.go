@@ -75,6 +75,7 @@ type Setup struct {
 	LAN       string   // address with prefix of eth0; empty: a veth pair inside the guest
 	MTU       int
 	HugePages int // 2 MiB pages
+	SwapMB    int // of the first disk, MiB, to be used as swap space
 }
 
 // Share is a 9p export of a host directory, mounted at the same path.

@@ -1,0 +1,233 @@
+package fencecheck
+
+import "slices"
+
+// pageSize is the bytes of a page of the state of memory.
+const pageSize = 1024
+
+// page is the state of bytes: the last write of each, and the reads since.
+type page struct {
+	writes [pageSize]*access
+	reads  [pageSize]*readers
+}
+
+// access is one of some bytes.
+type access struct {
+	kind  Kind
+	rank  int
+	by    *actor // of a write; nil of a read
+	epoch uint32
+	from  *stack
+	word  *clock    // of a write: what who waits for it hears
+	also  []*access // atomics before this one, of others, that it does not know of
+}
+
+// readers are reads that are not ordered with each other, one of each rank at most.
+type readers struct{ all []*access }
+
+// each calls f for each byte of the rank's memory that has a page. make: those that have none get
+// one.
+func (r *Rank) each(off uint64, n int, make bool, f func(p *page, i uint64)) {
+	for end := off + uint64(n); off < end; {
+		p := r.pages[off/pageSize]
+		if p == nil && make {
+			if p = (&page{}); r.pages == nil {
+				r.pages = map[uint64]*page{}
+			}
+			r.pages[off/pageSize] = p
+		}
+		for last := min(end, (off/pageSize+1)*pageSize); off < last; off++ {
+			if p != nil {
+				f(p, off%pageSize)
+			}
+		}
+	}
+}
+
+// Read says that the worker reads n bytes at off of a rank, and returns whether that is in order.
+func (w *Worker) Read(rank int, off uint64, n int) bool { return w.read(KindRead, rank, off, n) }
+
+// Load says that the rank reads n bytes of its own memory.
+func (w *Worker) Load(off uint64, n int) { w.read(KindLoad, w.r.id, off, n) }
+
+// Write says that the worker writes n bytes at off of a rank.
+func (w *Worker) Write(rank int, off uint64, n int) { w.write(KindWrite, w.by, rank, off, n) }
+
+// Store says that the rank writes n bytes of its own memory, which are there at once.
+func (w *Worker) Store(off uint64, n int) { w.write(KindStore, w.r.host, w.r.id, off, n) }
+
+// Deposit is Write of bytes that are at their target when what is sent behind them arrives there.
+func (w *Worker) Deposit(rank int, off uint64, n int) {
+	w.write(KindWrite, w.r.host, rank, off, n)
+}
+
+func (w *Worker) read(kind Kind, rank int, off uint64, n int) (ordered bool) {
+	pcs := caller()
+	c := w.r.c
+	c.mu.Lock()
+	defer c.unlock()
+	x := &access{kind: kind, rank: w.r.id, epoch: w.r.epoch, from: c.stack(pcs)}
+	w.r.out = nil
+	var write *access
+	var old, now *readers
+	ordered = true
+	c.ranks[rank].each(off, n, true, func(p *page, i uint64) {
+		if p.writes[i] != write {
+			write = p.writes[i]
+			ordered = w.against(write, x, rank, off, n) && ordered
+		}
+		if now == nil || p.reads[i] != old {
+			old = p.reads[i]
+			now = old.with(x, &w.known)
+		}
+		p.reads[i] = now
+	})
+	return ordered
+}
+
+// with are the readers and another one, but for those that it knows of.
+func (r *readers) with(x *access, known *clock) *readers {
+	now := &readers{all: []*access{x}}
+	if r == nil {
+		return now
+	}
+	for _, o := range r.all {
+		if o.rank == x.rank && o.epoch == x.epoch && o.from == x.from {
+			return r
+		}
+		if !known.knows(o, x.rank) {
+			now.all = append(now.all, o)
+		}
+	}
+	return now
+}
+
+func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) {
+	pcs := caller()
+	c := w.r.c
+	c.mu.Lock()
+	defer c.unlock()
+	x := &access{kind: kind, rank: w.r.id, by: by, epoch: by.now, from: c.stack(pcs)}
+	if by == w.by {
+		w.wrote = true
+		x.word = w.r.word()
+	} else {
+		w.r.out = nil
+	}
+	w.put(x, rank, off, n)
+}
+
+// put checks a write, and makes it the last.
+func (w *Worker) put(x *access, rank int, off uint64, n int) {
+	var write *access
+	var reads *readers
+	w.r.c.ranks[rank].each(off, n, true, func(p *page, i uint64) {
+		if p.writes[i] != write {
+			write = p.writes[i]
+			w.against(write, x, rank, off, n)
+		}
+		if p.reads[i] != reads && p.reads[i] != nil {
+			reads = p.reads[i]
+			for _, o := range reads.all {
+				w.compare(o, x, rank, off, n)
+			}
+		}
+		p.writes[i], p.reads[i] = x, nil
+	})
+}
+
+// Update says that the worker begins an atomic on n bytes at off of a rank. One that returns a
+// value is a fetch: when it is complete the worker hears of the others, by Hear, or by Awaits
+// before.
+func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
+	pcs := caller()
+	c := w.r.c
+	c.mu.Lock()
+	defer c.unlock()
+	x := &access{kind: KindAtomic, rank: w.r.id, by: w.by, epoch: w.by.now, from: c.stack(pcs)}
+	if fetch { // it is there when it returns
+		x.by, x.epoch = w.r.host, w.r.host.now
+		w.r.out = nil
+	} else {
+		w.wrote = true
+	}
+	x.word = w.r.word()
+	heard := &clock{}
+	heard.join(x.word)
+	c.ranks[rank].each(off, n, true, func(p *page, i uint64) {
+		o := p.writes[i]
+		if o == x || o == nil {
+			return
+		}
+		heard.join(o.word)
+		if o.kind == KindAtomic {
+			for _, o := range append([]*access{o}, o.also...) {
+				if o.by != x.by && !slices.Contains(x.also, o) && !(fetch && heard.knows(o, x.rank)) {
+					x.also = append(x.also, o)
+				}
+			}
+		}
+	})
+	x.word = heard // as of a release sequence
+	w.put(x, rank, off, n)
+}
+
+// Awaits has the worker hear of a word at each acquire until Completed, as an atomic on it is in
+// flight; or, once, at the next acquire, which follows it.
+func (w *Worker) Awaits(rank int, off uint64, n int, once bool) {
+	w.r.c.mu.Lock()
+	defer w.r.c.unlock()
+	if at := (place{rank, off, n}); once {
+		w.last = at
+	} else if !slices.Contains(w.words, at) {
+		w.words = append(w.words, at)
+	}
+}
+
+// against compares an access with a write, and the atomics that go with it.
+func (w *Worker) against(write, x *access, rank int, off uint64, n int) (ordered bool) {
+	if write == nil || write.kind == KindAtomic && x.kind == KindAtomic {
+		return true
+	}
+	ordered = w.compare(write, x, rank, off, n)
+	for _, o := range write.also {
+		ordered = w.compare(o, x, rank, off, n) && ordered
+	}
+	return ordered
+}
+
+// compare reports two accesses that are not in order. The second one is this worker's.
+func (w *Worker) compare(first, x *access, rank int, off uint64, n int) (ordered bool) {
+	if w.known.knows(first, w.r.id) {
+		return true
+	}
+	missing := MissingOrder
+	switch {
+	case w.tidings.knows(first, w.r.id) || w.r.known.knows(first, w.r.id):
+		if x.kind != KindRead || rank == w.r.id {
+			return true // only copies are old without an acquire
+		}
+		missing = MissingAcquire
+	case first.by != nil && first.by != w.r.c.ranks[first.rank].host && first.epoch >= first.by.now:
+		missing = MissingRelease
+	}
+	w.r.c.report(first, x, rank, off, n, missing)
+	return false
+}
+
+// Stale says that the worker has read n bytes at off of a rank which are not what is there now, and
+// which it has not written itself.
+func (w *Worker) Stale(rank int, off uint64, n int) {
+	pcs := caller()
+	c := w.r.c
+	c.mu.Lock()
+	defer c.unlock()
+	x := &access{kind: KindRead, rank: w.r.id, from: c.stack(pcs)}
+	first := &access{kind: KindUnknown, rank: -1, from: c.stack(trace{})}
+	c.ranks[rank].each(off, n, false, func(p *page, i uint64) {
+		if o := p.writes[i]; o != nil && o.rank != w.r.id {
+			first = o
+		}
+	})
+	c.report(first, x, rank, off, n, MissingAcquire)
+}

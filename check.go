@@ -1,0 +1,247 @@
+package conduit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/ibconduit/conduit/cache/fencecheck"
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// With Config.Cache.Check all accesses of a worker take the way through fences, where they tell a
+// fence checker. It knows all ranks in a job of one process; else the worker reads again now and
+// then what its cache has, and compares.
+
+// together is what the ranks of RunLocal share.
+type together struct {
+	once    sync.Once
+	checker *fencecheck.Checker
+}
+
+// openChecker makes the job's fence checker, if it has one.
+func openChecker(j *Job) {
+	c := j.cfg.Cache
+	if c == nil || !c.Check {
+		return
+	}
+	found := c.Report
+	if found == nil {
+		found = func(r fencecheck.Report) { fmt.Fprintln(os.Stderr, r) }
+	}
+	if t := j.cfg.together; t != nil {
+		t.once.Do(func() { t.checker = fencecheck.New(j.size, found) })
+		j.checker = t.checker
+	} else {
+		j.checker = fencecheck.New(j.size, found)
+	}
+}
+
+// knowsAll is this rank in a checker that is told of all ranks, or nil.
+func knowsAll(j *Job) *fencecheck.Rank {
+	if j.checker == nil || j.cfg.together == nil {
+		return nil
+	}
+	return j.checker.Rank(j.rank)
+}
+
+// checks are what a worker tells the fence checker. A nil one tells nothing.
+type checks struct {
+	f     *fences
+	w     *fencecheck.Worker
+	exact bool // the checker is told of all ranks
+	turn  uint64
+	again []byte
+}
+
+// openChecks has a worker's cache checked.
+func (f *fences) openChecks() {
+	if f.job.checker == nil || f.kept == nil {
+		return
+	}
+	f.check = &checks{f: f, w: f.job.checker.Rank(f.job.rank).NewWorker(), exact: knowsAll(f.job) != nil}
+	f.cache = nil // accesses come here first
+}
+
+// through returns the checks of an access that goes through the cache, or nil.
+func (f *fences) through(node uint32, n int, flag fabric.Flag) *checks {
+	if f == nil || f.check == nil || f.w.inChain || int(node)-1 == f.job.rank || flag != fabric.Blocking && n >= f.kept.DirectMin() {
+		return nil
+	}
+	if rank := int(node) - 1; !f.job.cfg.Cache.Mapped && f.w.To(rank).Mapped(rank) != nil {
+		return nil
+	}
+	f.catchUp()
+	return f.check
+}
+
+// put and get go through the cache.
+func (k *checks) put(ctx context.Context, rank int, off uint64, src []byte) error {
+	k.access(rank, off, len(src), true)
+	return k.f.kept.Put(ctx, rank, off, src)
+}
+
+func (k *checks) get(ctx context.Context, rank int, off uint64, dst []byte) error {
+	ordered := k.access(rank, off, len(dst), false)
+	hits := k.f.kept.Stats().GetHits
+	err := k.f.kept.Get(ctx, rank, off, dst)
+	if err == nil && ordered && k.f.kept.Stats().GetHits != hits {
+		return k.compare(rank, off, dst)
+	}
+	return err
+}
+
+// compareEvery is of how many hits one is read again, at random.
+const compareEvery = 8
+
+// compare reads again what the cache has had. Where it is another by now somebody has written it
+// since the worker acquired, and so without an order.
+func (k *checks) compare(rank int, off uint64, had []byte) error {
+	k.turn = k.turn*6364136223846793005 + 1442695040888963407 // Knuth, TAOCP vol. 2, 3.3.4
+	if k.turn>>33%compareEvery != 0 || k.f.kept.Own(rank, off, len(had)) {
+		return nil
+	}
+	if len(k.again) < len(had) {
+		k.again = make([]byte, max(len(had), scratchMin))
+	}
+	w, now := k.f.w, k.again[:len(had)]
+	l := w.To(rank)
+	h, err := l.Get(rank, w.begin+off, now, fabric.Blocking)
+	if err == nil && h != fabric.Done {
+		if _, err = l.Wait(w.ctx, h); err != nil {
+			l.Abandon(h)
+			k.again = nil
+		}
+	}
+	if err == nil && !bytes.Equal(had, now) {
+		k.w.Stale(rank, off, len(had))
+	}
+	return inRegion(err, w.begin)
+}
+
+// access tells of a put or get, and returns whether it is in order.
+func (k *checks) access(rank int, off uint64, n int, write bool) (ordered bool) {
+	switch {
+	case k == nil || !k.exact:
+		return true
+	case write:
+		k.w.Write(rank, off, n)
+		return true
+	}
+	return k.w.Read(rank, off, n)
+}
+
+// deposit tells of the payload of a message.
+func (k *checks) deposit(rank int, off uint64, n int) {
+	if k != nil && k.exact {
+		k.w.Deposit(rank, off, n)
+	}
+}
+
+// update tells of an atomic that begins.
+func (k *checks) update(rank int, off uint64, n int, f fabric.Flag) {
+	if k == nil || !k.exact {
+		return
+	}
+	fetch := f&fabric.Implicit == 0
+	k.w.Update(rank, off, n, fetch)
+	if fetch {
+		k.w.Awaits(rank, off, n, f == fabric.Blocking)
+	}
+}
+
+// heard tells of a word that the worker has waited for.
+func (k *checks) heard(off uint64) {
+	if k != nil && k.exact {
+		k.w.Hear(k.f.job.rank, off, 8)
+	}
+}
+
+// told tells of the reply of a rank.
+func (k *checks) told(rank int) {
+	if k != nil && k.exact {
+		k.w.Told(rank)
+	}
+}
+
+func (k *checks) released() {
+	if k != nil {
+		k.w.Release()
+	}
+}
+
+func (k *checks) acquired() {
+	if k != nil {
+		k.w.Acquire()
+	}
+}
+
+// updates and completed are nil-safe in both.
+func (f *fences) updates(rank int, off uint64, n int, flag fabric.Flag) {
+	if f != nil {
+		f.check.update(rank, off, n, flag)
+	}
+}
+
+func (f *fences) completed() {
+	if f != nil && f.check != nil {
+		f.check.w.Completed()
+	}
+}
+
+func (k *checks) close() {
+	if k != nil {
+		k.w.Close()
+	}
+}
+
+// meeting tells the checker of a collective operation.
+func meeting(r *fencecheck.Rank, o coll.Operation) (ended func()) {
+	flow := fencecheck.FlowAll
+	switch o.Kind {
+	case coll.KindBroadcast, coll.KindScatter:
+		flow = fencecheck.FlowFrom
+	case coll.KindReduce, coll.KindGather:
+		flow = fencecheck.FlowTo
+	case coll.KindScan, coll.KindExScan:
+		flow = fencecheck.FlowUp
+	}
+	m := fencecheck.Meeting{Slot: o.Slot, Generation: o.Generation, First: o.First, Number: o.Number}
+	return r.Meet(m, o.Me, o.Size, flow, o.Root)
+}
+
+// allocated tells the checker of memory that is a rank's of new.
+func allocated(j *Job, rank int, off, n uint64) {
+	if knowsAll(j) != nil {
+		j.checker.Rank(rank).Forget(off, int(n))
+	}
+}
+
+// NoteLoad tells the fence checker (cache.Config.Check) that this rank loads n elements of its own
+// memory from p on, as memory ([Job.Segment], [Slice], [Array.Local]), at some time between the
+// worker's fence before the call and the one behind it: the checker sees gets and puts only.
+// Without a checker, or for another rank's memory, it does nothing.
+func NoteLoad[T any](w *Worker, p Ptr[T], n int) {
+	if f := w.fences; f != nil && f.check != nil {
+		f.check.note(p.node, p.off, n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)
+	}
+}
+
+// NoteStore is NoteLoad of memory that this rank stores to.
+func NoteStore[T any](w *Worker, p Ptr[T], n int) {
+	if f := w.fences; f != nil && f.check != nil {
+		f.check.note(p.node, p.off, n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Store)
+	}
+}
+
+func (k *checks) note(node uint32, off uint64, n int, tell func(*fencecheck.Worker, uint64, int)) {
+	if size := uint64(len(k.f.job.seg.User())); !k.exact || int(node)-1 != k.f.job.rank || n < 0 || uint64(n) > size || off > size-uint64(n) {
+		return
+	}
+	k.f.catchUp()
+	tell(k.w, off, n)
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+)
+
+// flowAllToAll is ibbench flow alltoall.
+type flowAllToAll struct {
+	flowRanks
+	flowOutput
+	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Bytes for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8..1M."`
+	Rounds int           `default:"31" placeholder:"N" help:"Rounds, in each of which all sides take their turn. Default: 31."`
+	Most   time.Duration `default:"5s" placeholder:"D" help:"Time of one size, after which it gets no more rounds. Default: 5s."`
+	Loop   int           `placeholder:"N" help:"Operations of a round. Default: as many as take about a millisecond."`
+}
+
+// allToAllReport is what ibbench flow alltoall prints.
+type allToAllReport struct {
+	Kind   string                `json:"kind"` // flow-alltoall
+	Ranks  int                   `json:"ranks"`
+	Fabric string                `json:"fabric"`
+	Sides  []bench.AllToAllSide  `json:"sides"`
+	Points []bench.AllToAllPoint `json:"points"`
+}
+
+func (c *flowAllToAll) run(ctx context.Context, io streams) error {
+	if c.Quick {
+		c.Sizes, c.Rounds, c.Loop = "8,4K,64K", 2, 4
+	}
+	sizes, err := sizesOf("", c.Sizes, "8..1M")
+	switch {
+	case err != nil:
+		return usageError{err}
+	case c.Rounds < 1 || c.Rounds > 1000 || c.Loop < 0:
+		return usageError{fmt.Errorf("--rounds %d and --loop %d: want 1 to 1000, and 0 or more", c.Rounds, c.Loop)}
+	case c.Limit != "" && c.Limit != "0":
+		return usageError{errors.New("--limit: alltoall compares times in memory that suffices")}
+	}
+	largest := int64(0)
+	for _, s := range sizes {
+		if largest = max(largest, s); s < 1 || s > 4<<20 {
+			return usageError{fmt.Errorf("a block of %d bytes: want 1 byte to 4 MiB", s)}
+		}
+	}
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = 5 * time.Minute
+	}
+	t := newTerminal(io.err, c.Quiet)
+	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop, Most: c.Most},
+		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: timeout, Stderr: io.err,
+		Said: func(_ int, line json.RawMessage) {
+			var p bench.AllToAllPoint
+			if json.Unmarshal(line, &p) == nil {
+				t.live(fmt.Sprintf("%d bytes: done", p.Size))
+			}
+		}}
+	results, err := run.Start(ctx)
+	t.clear()
+	if err != nil {
+		return err
+	}
+	out := allToAllReport{Kind: "flow-alltoall", Ranks: c.Ranks, Fabric: c.Fabric, Sides: bench.AllToAllSides(c.Ranks, largest)}
+	if err := json.Unmarshal(results[0], &out.Points); err != nil {
+		return err
+	}
+	return c.write(io.out, &out, out.text, out.csv)
+}
+
+func (o *allToAllReport) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "All-to-all of %d ranks over %s, microseconds (the least of the rounds), content verified; ratio: the slowest of the paced ones to the best of the others\n", o.Ranks, o.Fabric)
+	fmt.Fprintf(&b, "%-10s", "bytes")
+	for _, s := range o.Sides {
+		fmt.Fprintf(&b, " %10s", s.Name)
+	}
+	fmt.Fprintf(&b, "   %s\n", "ratio")
+	for _, p := range o.Points {
+		fmt.Fprintf(&b, "%-10d", p.Size)
+		worst := 0.0
+		for _, s := range o.Sides {
+			fmt.Fprintf(&b, " %10.2f", p.Micros[s.Name])
+			if s.Way == bench.Paced {
+				worst = max(worst, p.Micros[s.Name])
+			}
+		}
+		name, best := p.Best()
+		fmt.Fprintf(&b, "   %.2f to %s\n", worst/best, name)
+	}
+	return b.String()
+}
+
+func (o *allToAllReport) csv() [][]string {
+	rows := [][]string{{"bytes", "side", "least", "median"}}
+	for _, p := range o.Points {
+		for _, s := range o.Sides {
+			rows = append(rows, []string{strconv.FormatInt(p.Size, 10), s.Name, strconv.FormatFloat(p.Micros[s.Name], 'f', 3, 64),
+				strconv.FormatFloat(p.Median[s.Name], 'f', 3, 64)})
+		}
+	}
+	return rows
+}

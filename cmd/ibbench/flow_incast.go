@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+)
+
+// flowIncast is ibbench flow incast.
+type flowIncast struct {
+	flowOutput
+	Ranks    int    `short:"n" default:"4" placeholder:"N" help:"Ranks, of which all but the first send to it. Default: 4."`
+	Fabric   string `default:"shm" enum:"shm,ibv,auto" help:"Network between the ranks: shm, ibv or auto. Default: shm."`
+	Device   string `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
+	Size     string `default:"64K" placeholder:"BYTES" help:"Bytes of a payload. Default: 64K."`
+	Payloads int    `default:"512" placeholder:"N" help:"Payloads of each sender in a run. Default: 512."`
+	Each     int    `default:"8" placeholder:"N" help:"Payloads that a sender has under way at once. Default: 8."`
+	Memory   string `default:"1,2,4,8,16" placeholder:"LIST" help:"Payloads that have memory at the receiver, beside all of them. Default: 1,2,4,8,16."`
+	Rounds   int    `default:"5" placeholder:"N" help:"Runs of each, in turns; the median counts. Default: 5."`
+	Quick    bool   `help:"One short round."`
+	Quiet    bool   `short:"q" help:"No progress on standard error."`
+}
+
+// incastReport is what ibbench flow incast prints.
+type incastReport struct {
+	Kind   string      `json:"kind"` // flow-incast
+	Ranks  int         `json:"ranks"`
+	Fabric string      `json:"fabric"`
+	Size   int64       `json:"size"` // of a payload
+	Rounds int         `json:"rounds"`
+	Rows   []incastRow `json:"rows"`
+}
+
+// incastRow is a budget: with memory for so many payloads, 0 for all.
+type incastRow struct {
+	Memory int     `json:"memory"`
+	GBps   float64 `json:"gbps"`  // 10^9 bytes a second, the median of the rounds
+	Share  float64 `json:"share"` // of that with memory for all, the median of the rounds' ratios
+	Peak   int64   `json:"peak"`  // bytes of payloads that had memory at once, the most
+	Limit  int64   `json:"limit"`
+}
+
+func (c *flowIncast) run(ctx context.Context, io streams) error {
+	size, err := bytesFlag("--size", c.Size, "")
+	if err != nil {
+		return err
+	}
+	memory, err := numbersOf("--memory", c.Memory)
+	if err != nil {
+		return usageError{err}
+	}
+	if c.Quick {
+		c.Payloads, c.Rounds = min(c.Payloads, 32), 1
+	}
+	if c.Rounds < 1 || c.Rounds > 1000 || c.Ranks > 64 {
+		return usageError{errors.New("--rounds: want 1 to 1000; --ranks: at most 64")}
+	}
+	for _, n := range memory {
+		if _, err := bench.NewIncast(c.params(n, size), c.Ranks); err != nil {
+			return usageError{err}
+		}
+	}
+	t := newTerminal(io.err, c.Quiet)
+	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size, Rounds: c.Rounds}
+	rates, shares := map[int][]float64{}, map[int][]float64{}
+	for _, n := range append([]int{0}, memory...) {
+		out.Rows = append(out.Rows, incastRow{Memory: n})
+	}
+	for round := range c.Rounds {
+		for i := range out.Rows {
+			row := &out.Rows[i]
+			t.live(fmt.Sprintf("round %d, memory for %d", round, row.Memory))
+			r := transient.Run{Kernel: transient.Incast, Params: c.params(row.Memory, size), Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device,
+				Timeout: 2 * time.Minute, Stderr: io.err}
+			results, err := r.Start(ctx)
+			if err != nil {
+				return err
+			}
+			var res bench.IncastResult
+			if err := json.Unmarshal(results[0], &res); err != nil {
+				return err
+			}
+			rate := float64(res.Bytes) / res.Elapsed.Seconds() / 1e9
+			rates[row.Memory] = append(rates[row.Memory], rate)
+			shares[row.Memory] = append(shares[row.Memory], rate/rates[0][round])
+			row.Peak, row.Limit = max(row.Peak, res.Peak), res.Limit
+		}
+	}
+	t.clear()
+	for i := range out.Rows {
+		row := &out.Rows[i]
+		row.GBps, row.Share = middle(rates[row.Memory]), middle(shares[row.Memory])
+	}
+	return c.write(io.out, out, out.text, out.csv)
+}
+
+func (c *flowIncast) params(memory int, size int64) bench.IncastParams {
+	return bench.IncastParams{Size: int(size), Payloads: c.Payloads, Each: c.Each, Memory: memory}
+}
+
+func middle(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+
+func (r incastRow) memory() string {
+	if r.Memory == 0 {
+		return "all"
+	}
+	return strconv.Itoa(r.Memory)
+}
+
+func (o *incastReport) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d ranks send payloads of %d bytes to one, over %s; medians of %d rounds\n\n%-12s %10s %8s %12s %12s\n",
+		o.Ranks-1, o.Size, o.Fabric, o.Rounds, "memory for", "GB/s", "share", "peak KiB", "budget KiB")
+	for _, r := range o.Rows {
+		fmt.Fprintf(&b, "%-12s %10.3f %8.2f %12d %12d\n", r.memory(), r.GBps, r.Share, r.Peak>>10, r.Limit>>10)
+	}
+	return b.String()
+}
+
+func (o *incastReport) csv() [][]string {
+	rows := [][]string{{"memory", "gbps", "share", "peak", "limit"}}
+	for _, r := range o.Rows {
+		rows = append(rows, []string{r.memory(), fmt.Sprintf("%.4f", r.GBps), fmt.Sprintf("%.4f", r.Share), strconv.FormatInt(r.Peak, 10), strconv.FormatInt(r.Limit, 10)})
+	}
+	return rows
+}

@@ -1,0 +1,540 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+)
+
+// flowJacobi is ibbench flow jacobi.
+type flowJacobi struct {
+	flowRanks
+	flowOutput
+	Stencil    int           `default:"7" enum:"7,13" help:"Points of the stencil, 7 or 13: ghost faces of 1 or 2 cells. Default: 7."`
+	Edge       int           `default:"64" placeholder:"N" help:"Cells along the edge of a cube (virtual processor). Default: 64."`
+	Arms       string        `default:"normal,fetch,tokens" placeholder:"LIST" help:"Some of normal (sends), fetch (without tokens), tokens, adaptive. Default: normal,fetch,tokens."`
+	Tokens     int           `default:"6" placeholder:"N" help:"Faces that have memory at once, of tokens. Default: 6."`
+	Sizes      string        `placeholder:"LIST" help:"Cubes along x, as 20,24. A rank has twice as many. Default: around the sizes at which the model expects faults, in steps of 2% of the limit at most."`
+	Iterations int           `default:"20" placeholder:"N" help:"Iterations of a run. Default: 20."`
+	Sweep      string        `placeholder:"LIST" help:"Also the time of an iteration against tokens, as 1,6,64, at the first size. Default: none."`
+	Hog        string        `placeholder:"BYTES" help:"Instead: a hog takes so much of each group in the middle of runs of --phase twice, with fixed tokens and with a budget that adapts. auto: what all ghost faces take."`
+	Phase      time.Duration `default:"15s" placeholder:"D" help:"Of --hog. Default: 15s."`
+	Wave       bool          `help:"Also the memory of the groups over time, at the first size."`
+	Duration   time.Duration `default:"14m" placeholder:"D" help:"Begin no run after this time; what is missing is left out. Default: 14m."`
+
+	arms  []string
+	sizes []int
+	sweep []int
+	limit int64
+}
+
+// exploded is how many major faults of all ranks mean that a run does not fit its memory.
+const exploded = 1000
+
+// worn is how many sizes in a row an arm is measured at that do not fit.
+const worn = 3
+
+// jacobiRun is one run.
+type jacobiRun struct {
+	Arm     string            `json:"arm"`
+	Tokens  int               `json:"tokens,omitempty"`
+	Cubes   int               `json:"cubes"` // along x
+	Failed  string            `json:"failed,omitempty"`
+	Elapsed time.Duration     `json:"elapsed_ns"` // of the iterations that count, the slowest rank
+	Faults  int64             `json:"faults"`     // of all ranks meanwhile; -1: not known
+	Peak    int64             `json:"peak"`       // bytes of faces at once, the most of a rank
+	Ghosts  int64             `json:"ghosts"`     // of these what its budget had
+	Group   int64             `json:"group"`      // bytes of a rank's group, the most that a sample had
+	Pinned  int64             `json:"pinned"`     // VmPin of a rank
+	Sizes   bench.JacobiSizes `json:"sizes"`
+	each    [][]time.Duration // iterations of the ranks
+	limits  []int64
+	samples []transient.Sample
+}
+
+// jacobiReport is what ibbench flow jacobi prints.
+type jacobiReport struct {
+	Kind       string           `json:"kind"` // flow-jacobi
+	Ranks      int              `json:"ranks"`
+	Fabric     string           `json:"fabric"`
+	Limit      int64            `json:"limit"` // of each rank's group, in bytes
+	Edge       int              `json:"edge"`
+	Points     int              `json:"points"` // of the stencil
+	Iterations int              `json:"iterations"`
+	Fixed      map[string]int64 `json:"fixed,omitempty"` // what a rank has besides arrays and faces, in bytes, by arm
+	Runs       []jacobiRun      `json:"runs,omitempty"`
+	Sweep      []jacobiRun      `json:"sweep,omitempty"`
+	Knees      []jacobiKnee     `json:"knees,omitempty"`
+	Hog        *jacobiHog       `json:"hog,omitempty"`
+	Wave       []jacobiWave     `json:"wave,omitempty"`
+	Left       int              `json:"left_out,omitempty"` // runs that --duration left no time for
+}
+
+// jacobiKnee is the largest size of an arm that fits its memory.
+type jacobiKnee struct {
+	Arm       string  `json:"arm"`
+	Tau       float64 `json:"tau"`       // memory in flight / arrays
+	Predicted float64 `json:"predicted"` // cubes along x
+	Measured  int     `json:"measured"`  // cubes along x; 0: no size fits; the last one: all
+	Ratio     float64 `json:"ratio"`     // measured, to that of normal; 0: not known
+	Model     float64 `json:"model"`     // of Ratio
+	Step      float64 `json:"step"`      // of Ratio: what one cube more is
+}
+
+// jacobiWave is the memory of the first rank's group over time.
+type jacobiWave struct {
+	Arm     string    `json:"arm"`
+	Seconds []float64 `json:"seconds"`
+	Bytes   []int64   `json:"bytes"`
+}
+
+func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
+	if err := c.complete(); err != nil {
+		return usageError{err}
+	}
+	out := &jacobiReport{Kind: "flow-jacobi", Ranks: c.Ranks, Fabric: c.Fabric, Limit: c.limit, Edge: c.Edge, Points: c.Stencil, Iterations: c.Iterations, Fixed: map[string]int64{}}
+	if c.limit > 0 {
+		swap, err := c.swap(2 * int64(c.Ranks) * c.limit)
+		if err != nil {
+			return err
+		}
+		if swap != nil {
+			defer func() { err = errors.Join(err, swap.Remove()) }()
+		}
+	}
+	m := &jacobiMeasurement{flowJacobi: c, io: io, t: newTerminal(io.err, c.Quiet), out: out, end: time.Now().Add(c.Duration)}
+	if c.Hog != "" {
+		err = m.hog(ctx)
+	} else {
+		err = m.tables(ctx)
+	}
+	m.t.clear()
+	return errors.Join(err, c.write(io.out, out, out.text, out.csv, out.svg)) // also what was measured before a failure
+}
+
+// complete checks the flags.
+func (c *flowJacobi) complete() (err error) {
+	byDefault := "128M"
+	if c.Quick {
+		byDefault, c.Edge, c.Iterations, c.Phase = "24M", min(c.Edge, 32), min(c.Iterations, 4), min(c.Phase, 3*time.Second)
+	}
+	if c.limit, err = bytesFlag("--limit", c.Limit, byDefault); err != nil {
+		return err
+	}
+	c.arms = strings.Split(c.Arms, ",")
+	for _, a := range c.arms {
+		if _, err := bench.NewJacobi(c.params(a, c.Tokens, 1), max(c.Ranks, 1)); err != nil {
+			return err
+		}
+	}
+	if c.Sizes != "" {
+		if c.sizes, err = numbersOf("--sizes", c.Sizes); err != nil {
+			return err
+		}
+	}
+	if c.Sweep != "" {
+		if c.sweep, err = numbersOf("--sweep", c.Sweep); err != nil {
+			return err
+		}
+	}
+	one, err := c.params(c.arms[0], c.Tokens, 1).Sizes()
+	switch {
+	case err != nil:
+		return err
+	case c.Ranks < 1 || c.Ranks > 64:
+		return fmt.Errorf("--ranks %d: want 1 to 64", c.Ranks)
+	case c.Timeout < 0 || c.Duration <= 0 || c.Phase <= 0:
+		return errors.New("--timeout, --duration and --phase: want times above 0")
+	case c.Hog != "" && c.limit == 0:
+		return errors.New("--hog takes memory from ranks in a group: it needs a --limit")
+	case c.limit > 0 && c.limit < 16<<20+4*one.Persistent:
+		return fmt.Errorf("--limit %d MiB: a rank has about 16 MiB without a grid, and a grid of 4 cubes along x takes %d MiB", c.limit>>20, 4*one.Persistent>>20)
+	}
+	return nil
+}
+
+func (c *flowJacobi) params(arm string, tokens, cubes int) bench.JacobiParams {
+	return bench.JacobiParams{Arm: arm, Tokens: tokens, Cubes: cubes, Edge: c.Edge, Width: c.Stencil / 6, Iterations: c.Iterations}
+}
+
+// jacobiMeasurement measures what the flags ask for.
+type jacobiMeasurement struct {
+	*flowJacobi
+	io  streams
+	t   *terminal
+	out *jacobiReport
+	end time.Time
+}
+
+// tables measures all sizes, each with all arms.
+func (m *jacobiMeasurement) tables(ctx context.Context) error {
+	sizes := m.sizes
+	if m.limit > 0 {
+		if err := m.calibrate(ctx); err != nil {
+			return err
+		}
+	}
+	if sizes == nil {
+		sizes = m.around()
+	}
+	over := map[string]int{}
+	for _, cubes := range sizes {
+		for _, arm := range m.arms {
+			if over[arm] >= worn {
+				continue
+			}
+			r, ok, err := m.once(ctx, m.params(arm, m.Tokens, cubes))
+			if err != nil {
+				return err
+			}
+			if !ok {
+				continue
+			}
+			m.out.Runs = append(m.out.Runs, r)
+			if over[arm]++; r.fits() {
+				over[arm] = 0
+			}
+		}
+	}
+	m.knees(sizes)
+	for _, tokens := range m.sweep {
+		r, ok, err := m.once(ctx, m.params(bench.JacobiTokens, tokens, sizes[0]))
+		if err != nil {
+			return err
+		}
+		if ok {
+			m.out.Sweep = append(m.out.Sweep, r)
+		}
+	}
+	if m.Wave {
+		return m.wave(sizes[0])
+	}
+	return nil
+}
+
+// calibrate finds what a rank has besides its arrays and faces: M_A without the arrays. It is the
+// peak of its group over a small run, less both.
+func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
+	for _, arm := range m.arms {
+		p := m.params(arm, m.Tokens, 1)
+		one, err := p.Sizes()
+		if err != nil {
+			return err
+		}
+		p.Cubes = int(max(min(m.limit/4/one.Persistent, 16), 1))
+		p.Iterations = 2
+		r, ok, err := m.once(ctx, p)
+		if err != nil {
+			return err
+		}
+		if !ok || r.Failed != "" {
+			return fmt.Errorf("%s with %d cubes along x, in a quarter of the limit: %s", arm, p.Cubes, r.Failed)
+		}
+		m.out.Fixed[arm] = max(r.Group-r.Sizes.Persistent-r.Peak, 0)
+	}
+	return nil
+}
+
+// predicted is the number of cubes along x at which an arm has all of its memory: M = M_A + M_C.
+func (m *jacobiMeasurement) predicted(arm string) (cubes, tau float64) {
+	p := m.params(arm, m.Tokens, 1)
+	one, err := p.Sizes()
+	if err != nil || m.limit == 0 {
+		return 0, 0
+	}
+	left := float64(m.limit - m.out.Fixed[arm])
+	switch arm {
+	case bench.JacobiNormal, bench.JacobiFetch:
+		tau = one.Tau
+		if arm == bench.JacobiFetch {
+			tau /= 2
+		}
+		return left / (1 + tau) / float64(one.Persistent), tau
+	}
+	p.Cubes = 1 << 10 // more faces than tokens
+	many, _ := p.Sizes()
+	cubes = (left - float64(many.InFlight)) / float64(one.Persistent)
+	return cubes, float64(many.InFlight) / (cubes * float64(one.Persistent))
+}
+
+// around are sizes around the knees that the model expects, which does not know what grows with
+// the grid besides arrays and faces: from 7 % below the least to two steps above the largest.
+func (m *jacobiMeasurement) around() (sizes []int) {
+	if m.limit == 0 {
+		return []int{4}
+	}
+	one, _ := m.params(m.arms[0], m.Tokens, 1).Sizes()
+	step := int(max(m.limit/50/one.Persistent, 1)) // 2 % of the limit
+	low, high := 0.0, 0.0
+	for i, arm := range m.arms {
+		k, _ := m.predicted(arm)
+		if low = min(low, k); i == 0 {
+			low = k
+		}
+		high = max(high, k)
+	}
+	for n := max(int(0.93*low), 1); n <= int(high)+2*step; n += step {
+		sizes = append(sizes, n)
+	}
+	return sizes
+}
+
+// knees compares the sizes from which on runs do not fit with the model's.
+func (m *jacobiMeasurement) knees(sizes []int) {
+	if m.limit == 0 {
+		return
+	}
+	after := func(size int) int { // the step beyond a size
+		if i := slices.Index(sizes, size); i >= 0 && i+1 < len(sizes) {
+			return sizes[i+1] - size
+		}
+		return 0
+	}
+	var normal jacobiKnee
+	for _, arm := range m.arms {
+		k := jacobiKnee{Arm: arm}
+		k.Predicted, k.Tau = m.predicted(arm)
+		for _, r := range m.out.Runs {
+			if r.Arm != arm {
+				continue
+			}
+			if !r.fits() {
+				break
+			}
+			k.Measured = r.Cubes
+		}
+		if arm == bench.JacobiNormal {
+			normal = k
+		}
+		if normal.Measured > 0 && k.Measured > 0 {
+			k.Ratio, k.Model = float64(k.Measured)/float64(normal.Measured), k.Predicted/normal.Predicted
+			k.Step = float64(max(after(k.Measured), after(normal.Measured))) / float64(normal.Measured)
+		}
+		m.out.Knees = append(m.out.Knees, k)
+	}
+}
+
+// fits reports whether a run had the memory that it needs.
+func (r *jacobiRun) fits() bool { return r.Failed == "" && r.Faults <= exploded }
+
+// once is one run. ok is false where --duration has ended; one that fails, or takes too long, is a
+// result.
+func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r jacobiRun, ok bool, err error) {
+	if time.Now().After(m.end) {
+		m.out.Left++
+		return r, false, nil
+	}
+	m.t.live(fmt.Sprintf("%s, %d cubes along x", p.Arm, p.Cubes))
+	return m.start(ctx, p, nil)
+}
+
+// start runs with began beside it, which may be nil.
+func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, began func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{})) (r jacobiRun, ok bool, err error) {
+	r = jacobiRun{Arm: p.Arm, Cubes: p.Cubes}
+	if r.Sizes, err = p.Sizes(); err != nil {
+		return r, false, err
+	}
+	if p.Arm == bench.JacobiTokens {
+		r.Tokens = p.Tokens
+	}
+	timeout := m.Timeout
+	if timeout == 0 {
+		timeout = time.Minute + 2*p.For
+	}
+	samples := &transient.Sampler{Every: 20 * time.Millisecond}
+	iterating := make(chan struct{})
+	run := transient.Run{
+		Kernel: transient.Jacobi, Params: p, Ranks: m.Ranks, Fabric: m.Fabric, Device: m.Device, Limit: m.limit, Timeout: timeout, Stderr: m.io.err,
+		Said: func(rank int, _ json.RawMessage) {
+			if rank == 0 {
+				close(iterating)
+			}
+		},
+		Began: func(ctx context.Context, groups []*memgroup.Group) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if began != nil {
+					began(ctx, groups, iterating)
+				}
+			}()
+			samples.Watch(ctx, groups)
+			<-done
+		},
+	}
+	results, err := run.Start(ctx)
+	if ctx.Err() != nil {
+		return r, false, context.Cause(ctx)
+	}
+	if err != nil {
+		if r.Failed = err.Error(); errors.Is(err, transient.ErrTimeout) {
+			r.Failed = fmt.Sprintf("more than %v", timeout)
+		}
+		return r, true, nil
+	}
+	r.samples, r.Group = samples.Samples, samples.Peak()
+	for _, b := range results {
+		var of transient.JacobiRank
+		if err := json.Unmarshal(b, &of); err != nil {
+			return r, false, err
+		}
+		r.Elapsed, r.Peak, r.Ghosts, r.Pinned = max(r.Elapsed, of.Elapsed), max(r.Peak, of.Peak), max(r.Ghosts, of.Ghosts), max(r.Pinned, of.Pinned)
+		if r.Faults += of.Faults; of.Faults < 0 {
+			r.Faults = -1
+		}
+		r.each, r.limits = append(r.each, of.Iterations), of.Limits
+	}
+	return r, true, nil
+}
+
+// wave has the memory over time of the runs of a size.
+func (m *jacobiMeasurement) wave(cubes int) error {
+	for _, r := range m.out.Runs {
+		if r.Cubes != cubes || len(r.samples) == 0 || len(r.samples[0].Used) == 0 {
+			continue
+		}
+		w := jacobiWave{Arm: r.Arm}
+		for _, s := range r.samples {
+			w.Seconds, w.Bytes = append(w.Seconds, s.At.Seconds()), append(w.Bytes, s.Used[0])
+		}
+		m.out.Wave = append(m.out.Wave, w)
+	}
+	return nil
+}
+
+func (o *jacobiReport) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Jacobi, %d points, cubes of %d^3, %d ranks over %s", o.Points, o.Edge, o.Ranks, o.Fabric)
+	if o.Limit > 0 {
+		fmt.Fprintf(&b, ", each in %s MiB", mib(o.Limit))
+	}
+	fmt.Fprintf(&b, "; %d iterations; results verified\n", o.Iterations)
+	o.tables(&b)
+	if len(o.Knees) > 0 {
+		fmt.Fprintf(&b, "\n%-16s %8s %10s %10s %9s %8s %8s %8s\n", "largest that fits", "tau", "model cubes", "measured", "fixed MiB", "ratio", "model", "a step")
+		for _, k := range o.Knees {
+			fmt.Fprintf(&b, "%-16s %8.3f %10.1f %10d %9s %8.3f %8.3f %8.3f\n", k.Arm, k.Tau, k.Predicted, k.Measured, mib(o.Fixed[k.Arm]), k.Ratio, k.Model, k.Step)
+		}
+	}
+	if len(o.Sweep) > 0 {
+		fmt.Fprintf(&b, "\n%-8s %14s %10s %10s   %d cubes along x\n", "tokens", "ms an iteration", "faults", "peak KiB", o.Sweep[0].Cubes)
+		for _, r := range o.Sweep {
+			fmt.Fprintf(&b, "%-8d %14.1f %10d %10d\n", r.Tokens, 1e3*r.Elapsed.Seconds()/float64(o.Iterations), r.Faults, r.Peak>>10)
+		}
+	}
+	o.Hog.text(&b)
+	for _, r := range slices.Concat(o.Runs, o.Sweep) {
+		if r.Failed != "" {
+			fmt.Fprintf(&b, "** %s, %d cubes: %s\n", r.Arm, r.Cubes, r.Failed)
+		}
+	}
+	if o.Left > 0 {
+		fmt.Fprintf(&b, "%d runs were left out: --duration has ended\n", o.Left)
+	}
+	return b.String()
+}
+
+// names are the arms in the order of the runs, and sizes what they were measured at.
+func (o *jacobiReport) names() (arms []string, sizes []int) {
+	for _, r := range o.Runs {
+		if !slices.Contains(arms, r.Arm) {
+			arms = append(arms, r.Arm)
+		}
+		if !slices.Contains(sizes, r.Cubes) {
+			sizes = append(sizes, r.Cubes)
+		}
+	}
+	return arms, sizes
+}
+
+// at is the run of an arm at a size.
+func (o *jacobiReport) at(arm string, cubes int) *jacobiRun {
+	for i, r := range o.Runs {
+		if r.Arm == arm && r.Cubes == cubes {
+			return &o.Runs[i]
+		}
+	}
+	return nil
+}
+
+// tables writes faults and seconds as the paper's tables 1 and 2, and memory as its figure 4b.
+func (o *jacobiReport) tables(b *strings.Builder) {
+	arms, sizes := o.names()
+	if len(sizes) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%-16s %10s %14s", "grid", "arrays MiB", "major faults:")
+	for _, title := range []string{"", "seconds:", "peak of faces in MiB:"} {
+		if title != "" {
+			fmt.Fprintf(b, " %*s", 10, title)
+		}
+	}
+	fmt.Fprintf(b, "\n%-16s %10s", "", "a rank")
+	for range 3 {
+		for _, a := range arms {
+			fmt.Fprintf(b, " %9s", a)
+		}
+		fmt.Fprint(b, "  ")
+	}
+	for _, n := range sizes {
+		grid := fmt.Sprintf("%d*%d*%d", n*o.Edge, o.Ranks*o.Edge, 2*o.Edge)
+		var arrays int64
+		for _, a := range arms {
+			if r := o.at(a, n); r != nil {
+				arrays = max(arrays, r.Sizes.Persistent)
+			}
+		}
+		fmt.Fprintf(b, "\n%-16s %10s", grid, mib(arrays))
+		for _, cell := range []func(*jacobiRun) string{
+			func(r *jacobiRun) string { return strconv.FormatInt(r.Faults, 10) },
+			func(r *jacobiRun) string { return fmt.Sprintf("%.2f", r.Elapsed.Seconds()) },
+			func(r *jacobiRun) string { return mib(r.Peak) },
+		} {
+			for _, a := range arms {
+				text := "-"
+				if r := o.at(a, n); r != nil && r.Failed != "" {
+					text = "**"
+				} else if r != nil {
+					text = cell(r)
+				}
+				fmt.Fprintf(b, " %9s", text)
+			}
+			fmt.Fprint(b, "  ")
+		}
+	}
+	b.WriteString("\n")
+}
+
+func (o *jacobiReport) csv() [][]string {
+	rows := [][]string{{"table", "arm", "tokens", "cubes", "limit", "persistent", "peak", "group", "faults", "seconds", "failed"}}
+	for _, t := range []struct {
+		name string
+		runs []jacobiRun
+	}{{"sizes", o.Runs}, {"tokens", o.Sweep}} {
+		for _, r := range t.runs {
+			n := func(v int64) string { return strconv.FormatInt(v, 10) }
+			rows = append(rows, []string{t.name, r.Arm, strconv.Itoa(r.Tokens), strconv.Itoa(r.Cubes), n(o.Limit), n(r.Sizes.Persistent), n(r.Peak), n(r.Group),
+				n(r.Faults), fmt.Sprintf("%.4f", r.Elapsed.Seconds()), r.Failed})
+		}
+	}
+	return rows
+}
+
+// swap adds swap space where the machine has less than is asked for; nil: it has enough.
+func (c *flowRanks) swap(byDefault int64) (*memgroup.Swap, error) {
+	n, err := bytesFlag("--swap", c.Swap, strconv.FormatInt(byDefault, 10))
+	if err != nil || n <= memgroup.FreeSwap() {
+		return nil, err
+	}
+	return memgroup.MakeSwap(os.TempDir(), n-memgroup.FreeSwap())
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+)
+
+// flowJSON runs a command for JSON.
+func flowJSON[T any](t *testing.T, args ...string) (report T) {
+	t.Helper()
+	out, errs, code := ibbench(t, append([]string{"flow"}, append(args, "--format", "json", "-q")...)...)
+	if code != 0 || errs != "" {
+		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
+	}
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&report); err != nil {
+		t.Fatalf("%v: %v in %q", args, err, out)
+	}
+	return report
+}
+
+// grouped skips a test where no memory group can be made. A VM has all that it takes, if it was
+// given swap space.
+func grouped(t *testing.T) {
+	t.Helper()
+	g, err := memgroup.Make("ibbench-test", 64<<20)
+	if err == nil {
+		err = g.Remove()
+	}
+	if err == nil && memgroup.FreeSwap() < 128<<20 {
+		var s *memgroup.Swap
+		if s, err = memgroup.MakeSwap(t.TempDir(), 16<<20); err == nil {
+			err = s.Remove()
+		}
+	}
+	if err != nil && os.Getenv("IBCONDUIT_REQUIRE_RDMA") == "1" {
+		t.Fatalf("a VM has limited memory, with -swap 512M: %v", err)
+	}
+	if err != nil {
+		t.Skipf("no limited memory here: %v", err)
+	}
+}
+
+func TestJacobiPrintsItsTables(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	r := flowJSON[jacobiReport](t, "jacobi", "--limit", "0", "--edge", "8", "--iterations", "3", "--arms", strings.Join(bench.JacobiArms, ","),
+		"--sizes", "2,3", "--sweep", "1,6", "-o", file("a.txt"), "-o", file("a.csv"), "-o", file("a.svg"))
+	if len(r.Runs) != 8 || len(r.Sweep) != 2 || r.Limit != 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, run := range r.Runs {
+		if run.Failed != "" || run.Elapsed <= 0 || run.Peak <= 0 || run.Sizes.Persistent != int64(run.Cubes)*2*2*4096 {
+			t.Errorf("%+v", run)
+		}
+	}
+	text, err := os.ReadFile(file("a.txt"))
+	for _, want := range []string{"16*16*16", "24*16*16", "normal", "adaptive", "tokens   ms an iteration"} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("no %q in %s: %v", want, text, err)
+		}
+	}
+	if text, err := os.ReadFile(file("a.csv")); err != nil || strings.Count(string(text), "\n") != 11 {
+		t.Errorf("%s: %v", text, err)
+	}
+	f, err := os.Open(file("a.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d := xml.NewDecoder(f)
+	paths := 0
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok && (e.Name.Local == "path" || e.Name.Local == "rect") {
+			paths++
+		}
+	}
+	if paths < 4*6+2*4+1 {
+		t.Errorf("%d lines and bars in the plots", paths)
+	}
+}
+
+func TestWithLittleMemoryTokensFaultLess(t *testing.T) {
+	grouped(t)
+	// Faces of normal take 3/8 of the arrays: 20 MiB of these and 7.5 of faces do not fit 28 MiB, of
+	// which a rank has about 5 for itself; without the faces they do.
+	r := flowJSON[jacobiReport](t, "jacobi", "--limit", "28M", "--edge", "32", "--stencil", "13", "--iterations", "2", "--arms", "normal,tokens",
+		"--sizes", "40", "--wave", "--swap", "96M", "--timeout", "4m")
+	normal, tokens := r.at("normal", 40), r.at("tokens", 40)
+	if normal == nil || tokens == nil || tokens.Failed != "" || tokens.Peak > 10*tokens.Sizes.Face {
+		t.Fatalf("%+v", r)
+	}
+	if normal.Failed == "" && normal.Faults <= 10*tokens.Faults {
+		t.Errorf("%d major faults with sends, %d with tokens", normal.Faults, tokens.Faults)
+	}
+	if len(r.Knees) != 2 || r.Knees[0].Tau != 0.375 || r.Fixed["tokens"] <= 0 || len(r.Wave) == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAHogComesIntoARun(t *testing.T) {
+	grouped(t)
+	r := flowJSON[jacobiReport](t, "jacobi", "--hog", "4M", "--limit", "48M", "--edge", "32", "--stencil", "13", "--sizes", "16", "--phase", "1s", "--swap", "96M")
+	if r.Hog == nil || len(r.Hog.Rows) != 4 {
+		t.Fatalf("%+v", r)
+	}
+	for _, row := range r.Hog.Rows {
+		if row.Failed != "" || row.Whole < 2 || row.Before <= 0 || row.Phase2 <= 0 {
+			t.Errorf("%+v", row)
+		}
+	}
+}
+
+func TestJacobiOverVerbsWithLittleMemory(t *testing.T) {
+	rdmatest.Device(t)
+	grouped(t)
+	r := flowJSON[jacobiReport](t, "jacobi", "--fabric", "ibv", "--limit", "64M", "--edge", "16", "--iterations", "2", "--arms", "normal,tokens", "--sizes", "4", "--swap", "1M", "--timeout", "4m")
+	for _, run := range r.Runs {
+		if run.Failed != "" || run.Pinned == 0 {
+			t.Errorf("%+v", run)
+		}
+	}
+	if len(r.Runs) != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestIncastPrintsItsTable(t *testing.T) {
+	r := flowJSON[incastReport](t, "incast", "--quick", "--memory", "1,4", "--size", "8K")
+	if len(r.Rows) != 3 {
+		t.Fatalf("%+v", r)
+	}
+	for _, row := range r.Rows {
+		if row.GBps <= 0 || row.Share <= 0 || row.Peak > row.Limit || row.Memory > 0 && row.Limit != int64(row.Memory)*8192 {
+			t.Errorf("%+v", row)
+		}
+	}
+}
+
+func TestAHogEndsInTime(t *testing.T) {
+	if _, errs, code := ibbench(t, "flow", "hog", "1M", "--duration", "50ms", "--sawtooth", "200ms", "-q"); code != 0 || errs != "" {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+}
+
+func TestNonsenseOfFlowIsRefused(t *testing.T) {
+	for want, args := range map[string]string{
+		"no arm":              "jacobi --limit 0 --arms normal,x",
+		"tokens: want":        "jacobi --limit 0 --tokens -1",
+		"a rank has about":    "jacobi --limit 16M",
+		"needs a --limit":     "jacobi --limit 0 --hog 1M",
+		"--sizes":             "jacobi --limit 0 --sizes 0",
+		"no format":           "incast --quick --memory 1 --size 4K -o x.png",
+		"payloads of 4 bytes": "incast --size 4",
+		"--memory 0":          "incast --memory 0",
+		"want times above 0":  "hog 1M --duration -1s",
+		"want 1 byte or more": "hog 0 --duration 1s",
+		"the hog's x":         "hog x",
+	} {
+		_, errs, code := ibbench(t, append([]string{"flow"}, strings.Fields(args)...)...)
+		if code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
+		}
+	}
+}
+
+func TestIterationsAreOfThePhaseTheyEndIn(t *testing.T) {
+	ms := func(n ...int) (d []time.Duration) {
+		for _, v := range n {
+			d = append(d, time.Duration(v)*time.Second)
+		}
+		return d
+	}
+	var r jacobiHogRow
+	r.fill(ms(1, 1, 4, 2, 2, 3), ms(3, 3, 2), 2*time.Second)
+	if r.Before != time.Second || r.Phase2 != 11*time.Second/4 || r.Soon != 2*time.Second || r.With != 3*time.Second || r.Whole != 6 {
+		t.Errorf("%+v", r)
+	}
+}

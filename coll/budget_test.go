@@ -1,0 +1,249 @@
+package coll_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
+	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/racetest"
+)
+
+// bounded is the Env of a rank whose job has a budget.
+type bounded struct {
+	env.Env
+	b *flow.Budget
+}
+
+func (b bounded) Budget() env.Budget { return b.b }
+
+// withLimit runs a program with a budget of so many bytes on each rank, and checks its accounts.
+func withLimit(limit int64, f func(ctx context.Context, e bounded) error) func(context.Context, env.Env) error {
+	return func(ctx context.Context, e env.Env) error {
+		b, err := flow.NewBudget(flow.BudgetConfig{Limit: limit, Small: -1, Now: e.Host().Now,
+			NewParker: func() flow.Parker { return e.Host().NewParker() }})
+		if err != nil {
+			return err
+		}
+		if err := f(ctx, bounded{e, b}); err != nil {
+			return err
+		}
+		if s := b.Stats(); s.Peak > limit || s.Acquired != 0 || s.Waiting != 0 {
+			err = fmt.Errorf("a budget of %d bytes had up to %d outside, and has %d, %d claims wait", limit, s.Peak, s.Acquired, s.Waiting)
+		}
+		return errors.Join(err, b.Check())
+	}
+}
+
+// giant is an element that fits no message of small.
+type giant [600]int64
+
+func addGiants(dst, src []giant) {
+	for i := range dst {
+		coll.Sum(dst[i][:], src[i][:])
+	}
+}
+
+const giantBytes = 8 * int64(len(giant{}))
+
+// giants are reductions of elements for which the budget has to have memory.
+func giants(ctx context.Context, t *coll.Team, root int) error {
+	n := int64(t.Size())
+	me := int64(t.Rank())
+	mine := func() []giant {
+		v := make([]giant, 2)
+		for i := range v {
+			for j := range v[i] {
+				v[i][j] = me + int64(i+j)
+			}
+		}
+		return v
+	}
+	check := func(what string, v []giant, members int64) error {
+		for i := range v {
+			for j, got := range v[i] {
+				if want := members*(members-1)/2 + members*int64(i+j); got != want {
+					return fmt.Errorf("%s at %d of %d: element %d, %d is %d, want %d", what, me, n, i, j, got, want)
+				}
+			}
+		}
+		return nil
+	}
+	sum, one, upTo := mine(), mine(), mine()
+	if err := coll.AllReduce(ctx, t, sum, addGiants); err != nil {
+		return err
+	}
+	if err := coll.Reduce(ctx, t, root, one, addGiants); err != nil {
+		return err
+	}
+	if err := coll.Scan(ctx, t, upTo, addGiants); err != nil {
+		return err
+	}
+	err := errors.Join(check("all-reduce", sum, n), check("scan", upTo, me+1))
+	if t.Rank() == root {
+		err = errors.Join(err, check("reduce", one, n))
+	}
+	return err
+}
+
+// With memory for one reduction at a time, or two, or all; and while the program has all of it.
+func TestCollectivesKeepTheBudget(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		if (testing.Short() || racetest.Enabled) && n%3 != 2 {
+			continue
+		}
+		for _, limit := range []int64{2 * giantBytes, 5 * giantBytes, 1 << 30} {
+			w := newWorld(t, sim.Config{Ranks: n, Seed: uint64(n)}, ways[1])
+			err := w.Run(withLimit(limit, func(ctx context.Context, e bounded) error {
+				return with(ways[1], func(ctx context.Context, e env.Env, all *coll.Team) error {
+					if err := errors.Join(allData(ctx, e, all), giants(ctx, all, n/2)); err != nil {
+						return err
+					}
+					b := e.(bounded).b
+					if err := b.Acquire(ctx, limit); err != nil {
+						return err
+					}
+					defer b.Release(limit)
+					return allData(ctx, e, all)
+				})(ctx, e)
+			}))
+			if err != nil {
+				t.Errorf("%d ranks, a budget of %d bytes: %v", n, limit, err)
+			}
+		}
+	}
+}
+
+// Two teams with the same members, in orders of their own, each have an operation that needs most
+// of the budget, at the same time.
+func TestTwoTeamsShareATightBudget(t *testing.T) {
+	for n := 2; n <= 8; n++ {
+		for seed := range uint64(8) {
+			cfg := small
+			cfg.Slots = 3
+			w := newWorld(t, sim.Config{Ranks: n, Seed: seed, Jitter: 20 * time.Microsecond, MaxTime: 10 * time.Second}, cfg)
+			err := w.Run(withLimit(2*giantBytes, func(ctx context.Context, e bounded) error {
+				return with(cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
+					up, err := all.Split(ctx, 0, e.Rank())
+					if err != nil {
+						return err
+					}
+					down, err := all.Split(ctx, 0, -e.Rank())
+					if err != nil {
+						return err
+					}
+					if e.Rank()%2 == 1 { // who comes first differs
+						up, down = down, up
+					}
+					ended, second := e.Host().NewParker(), error(nil)
+					over := false
+					e.Host().Go("second team", func() {
+						second = giants(ctx, down, n/2)
+						over = true
+						ended.Unpark()
+					})
+					err = giants(ctx, up, n/2)
+					for !over {
+						if err := ended.Park(ctx); err != nil {
+							return err
+						}
+					}
+					return errors.Join(err, second)
+				})(ctx, e)
+			}))
+			if err != nil {
+				t.Fatalf("%d ranks, seed %d: %v", n, seed, err)
+			}
+		}
+	}
+}
+
+// Where there is room for nothing a rank has one place for messages, elsewhere all.
+func TestThePaceFollowsTheBudget(t *testing.T) {
+	const n, block = 5, 3000
+	cfg := ways[1]
+	for _, c := range []struct {
+		held    bool
+		touched int
+	}{{false, 4}, {true, 1}} {
+		w := newWorld(t, sim.Config{Ranks: n, Seed: 1}, cfg)
+		place := cfg.SlotBytes * 4 / 8
+		err := w.Run(withLimit(1<<20, func(ctx context.Context, e bounded) error {
+			if c.held {
+				if err := e.b.Acquire(ctx, 1<<20); err != nil {
+					return err
+				}
+				defer e.b.Release(1 << 20)
+			}
+			return with(cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
+				src, dst := make([]byte, n*block), make([]byte, n*block)
+				for i := range src {
+					src[i] = byte(1 + e.Rank())
+				}
+				if err := coll.AllToAll(ctx, all, dst, src); err != nil {
+					return err
+				}
+				for i, v := range dst {
+					if int(v) != 1+i/block {
+						return fmt.Errorf("byte %d is %d", i, v)
+					}
+				}
+				used, places := 0, coll.Places(all)
+				for p := range places {
+					if !bytes.Equal(places[p], make([]byte, place)) {
+						used++
+					}
+				}
+				if used != c.touched {
+					return fmt.Errorf("%d of %d places were used, want %d", used, len(places), c.touched)
+				}
+				return nil
+			})(ctx, e)
+		}))
+		if err != nil {
+			t.Errorf("held %v: %v", c.held, err)
+		}
+	}
+}
+
+// BenchmarkBudget is long all-to-all in a simulation, whose instructions tell what a budget costs:
+// `perf stat -e instructions:u` of each, or valgrind, as times tell nothing.
+func BenchmarkBudget(b *testing.B) {
+	for _, name := range []string{"none", "ample"} {
+		b.Run(name, func(b *testing.B) {
+			const n, block = 4, 64 << 10
+			spec, err := coll.Spec(n, coll.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			w, err := envtest.NewWorld(sim.Config{Ranks: n, Seed: 1}, spec)
+			if err != nil {
+				b.Fatal(err)
+			}
+			work := with(coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) error {
+				src, dst := make([]byte, n*block), make([]byte, n*block)
+				for range b.N {
+					if err := coll.AllToAll(ctx, all, dst, src); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if name == "ample" {
+				err = w.Run(withLimit(1<<30, func(ctx context.Context, e bounded) error { return work(ctx, e) }))
+			} else {
+				err = w.Run(work)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
