@@ -69,12 +69,13 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if rt, rank := w.valid(node, off, uint64(len(src))); rt != nil && w.fences == nil {
+	rt, rank := w.valid(node, off, uint64(len(src)))
+	if rt != nil && w.fences == nil {
 		l = w.byNet[rt.net&(maxNetworks-1)]
 		h, err = l.Put(rank, w.begin+off, src, f)
 		return l, h, err
 	}
-	return w.putChecked(node, off, src, f)
+	return putFenced(w, rt, node, off, src, f)
 }
 
 // putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
@@ -113,12 +114,13 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		}
 		defer w.guard.Exit()
 	}
-	if rt, rank := w.valid(node, off, uint64(len(dst))); rt != nil && w.fences == nil {
+	rt, rank := w.valid(node, off, uint64(len(dst)))
+	if rt != nil && w.fences == nil {
 		l = w.byNet[rt.net&(maxNetworks-1)]
 		h, err = l.Get(rank, w.begin+off, dst, f)
 		return l, h, err
 	}
-	return w.getChecked(node, off, dst, f)
+	return getFenced(w, rt, node, off, dst, f)
 }
 
 // getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little

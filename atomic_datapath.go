@@ -225,8 +225,11 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 	}
 	n := a.Type.Size()
 	rt, rank := w.valid(node, off, n)
-	if rt == nil || off&(n-1) != 0 || w.fences != nil {
+	if rt == nil || off&(n-1) != 0 {
 		return w.atomicChecked(node, off, a, f)
+	}
+	if w.fences != nil {
+		return atomicFenced(w, rt, node, off, a, f)
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
 		w.direct.atomics++
@@ -236,6 +239,36 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
 		err = inRegion(err, w.begin)
 	}
+	return old, l, h, err
+}
+
+// atomicFenced is atomic where there are fences. One that has nothing to release before it, or of
+// whose word's surroundings the cache has nothing, costs little more than without.
+func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
+	s, rank := w.fences, int(node)-1
+	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() || !s.mark.CompareAndSwap(false, true) {
+		return w.atomicChecked(node, off, a, f)
+	}
+	fenced := w.peers[rank].size != 0 // of mapped memory the fences have nothing
+	if f&fabric.Implicit == 0 {
+		fenced = s.cache.Released()
+	} else if !fenced {
+		fenced = s.cache.Yielded(rank, off, a.Type.Size())
+	}
+	if !fenced {
+		s.letGo()
+		return w.atomicChecked(node, off, a, f)
+	}
+	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
+		w.direct.atomics++
+		s.letGo()
+		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
+	}
+	l = w.byNet[rt.amoNet&(maxNetworks-1)]
+	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
+		err = inRegion(err, w.begin)
+	}
+	s.letGo()
 	return old, l, h, err
 }
 

@@ -34,6 +34,62 @@ func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
 	return true
 }
 
+// getFenced is get where valid finds no peer, or there are fences. Where gets of the region pass
+// the cache by it costs little more than without one.
+func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	s, rank := w.fences, int(node)-1
+	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
+		s.cache.Passing(rank, off, uint64(len(dst)))&cache.PassGets == 0 || !s.mark.CompareAndSwap(false, true) {
+		return w.getChecked(node, off, dst, f)
+	}
+	if !s.cache.PassGet(rank, off) {
+		return getWatched(w, node, off, dst, f)
+	}
+	l := w.byNet[rt.net&(maxNetworks-1)]
+	h, err := l.Get(rank, w.begin+off, dst, f)
+	s.mark.Store(false)
+	return l, h, err
+}
+
+// putFenced is getFenced for a put.
+func putFenced(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	s, rank := w.fences, int(node)-1
+	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
+		s.cache.Passing(rank, off, uint64(len(src)))&cache.PassPuts == 0 || !s.mark.CompareAndSwap(false, true) {
+		return w.putChecked(node, off, src, f)
+	}
+	if !s.cache.PassPut(rank, off) {
+		return putWatched(w, node, off, src, f)
+	}
+	h, err := w.byNet[rt.net&(maxNetworks-1)].Put(rank, w.begin+off, src, f)
+	if h != fabric.Done {
+		err = s.cache.FinishPut(w.ctx, h, rank, off, len(src))
+	}
+	s.mark.Store(false)
+	return nil, fabric.Done, err
+}
+
+// getWatched and putWatched are those for which the cache looks whether it would be of use by now.
+// The worker is held.
+
+func getWatched(w *Worker, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	if !w.fences.cache.WatchGet(int(node)-1, off) {
+		w.fences.letGo()
+		return w.getChecked(node, off, dst, f)
+	}
+	defer w.fences.letGo()
+	return nil, fabric.Done, w.fences.cache.GetAround(w.ctx, int(node)-1, off, dst)
+}
+
+func putWatched(w *Worker, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	if !w.fences.cache.WatchPut(int(node)-1, off) {
+		w.fences.letGo()
+		return w.putChecked(node, off, src, f)
+	}
+	defer w.fences.letGo()
+	return nil, fabric.Done, w.fences.cache.PutAround(w.ctx, int(node)-1, off, src)
+}
+
 // hit returns where n bytes of a rank's user region lie if the cache can be read there, or nil.
 func (f *fences) hit(node uint32, off uint64, n int) unsafe.Pointer {
 	if f == nil || f.cache == nil || f.w.inChain || f.epoch != f.job.epoch.Load() {
@@ -48,7 +104,14 @@ func (f *fences) hold() {
 	if f == nil || f.kept == nil {
 		return
 	}
-	for !f.mark.CompareAndSwap(false, true) { // a collective operation of the job releases it
+	if !f.mark.CompareAndSwap(false, true) {
+		f.await()
+	}
+}
+
+// await is hold while a collective operation of the job releases the worker.
+func (f *fences) await() {
+	for !f.mark.CompareAndSwap(false, true) {
 		runtime.Gosched()
 	}
 }

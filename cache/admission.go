@@ -1,14 +1,19 @@
 package cache
 
 // admission is W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): a page enters a window; at its
-// end it takes the place of the main queue's victim if it has been asked for more often, as a
-// sketch remembers. The main queue is in two: what was asked for there again is protected.
+// end it takes the place of the main queue's victim if it has been asked for more often by two, as
+// a sketch remembers: in a loop the ones that were asked for just now are ahead by one. The main
+// queue is in two: what was asked for there again is protected.
 type admission struct {
 	entries                      []entry
 	window, probation, protected list
 	mostWindow, mostProtected    int
 	sketch                       *sketch
+	refused                      uint32 // candidates
 }
+
+// spareOnce is after how many candidates the victim that they were compared with is another one.
+const spareOnce = 64
 
 // The queues of admission.
 const (
@@ -17,10 +22,9 @@ const (
 	queueProtected
 )
 
-// newAdmission has a window of a tenth: with 1 %, as in the paper, pages that are scanned around a
-// few hot ones leave before they are known (spec of the traces in the tests).
+// newAdmission has a window of a hundredth, as in the paper.
 func newAdmission(entries []entry, s *sketch) *admission {
-	window := max(len(entries)/10, 1)
+	window := max(len(entries)/100, 1)
 	return &admission{entries: entries, window: newList(), probation: newList(), protected: newList(),
 		mostWindow: window, mostProtected: (len(entries) - window) * 4 / 5, sketch: s}
 }
@@ -70,41 +74,33 @@ func (q *admission) victim(may func(i uint16) bool) uint16 {
 		return main
 	case main == none:
 		return candidate
-	case q.sketch.count(q.entries[candidate].key) > q.sketch.count(q.entries[main].key):
+	case q.sketch.count(q.entries[candidate].key) > q.sketch.count(q.entries[main].key)+1:
 		q.move(candidate, queueProbation)
 		return main
+	}
+	if q.refused++; q.refused%spareOnce == 0 && q.entries[main].queue == queueProbation {
+		q.move(main, queueProbation) // which the sketch may take for others that are asked for
 	}
 	return candidate
 }
 
-// last is the last entry of a queue that may be evicted and was not asked for since it came to its
-// place; those that were go to the head, or are protected from now on.
+// last is the last entry of a queue that may be evicted.
 func (q *admission) last(l *list, may func(i uint16) bool) uint16 {
-	for left, i := l.n, l.tail; left > 0; left-- {
-		before := q.entries[i].prev
-		if e := &q.entries[i]; e.touched {
-			e.touched = false
-			if e.queue == queueProbation {
-				q.move(i, queueProtected)
-				if q.protected.n > q.mostProtected {
-					q.move(q.protected.tail, queueProbation)
-				}
-			} else {
-				q.move(i, e.queue)
-			}
-		} else if may(i) {
-			return i
+	return lastOf(q.entries, l, may)
+}
+
+// use makes an entry the last of its queue to leave, and protects it if the main queue has it.
+func (q *admission) use(i uint16) {
+	if q.entries[i].queue != queueProbation {
+		if q.queue(i).head != i {
+			q.move(i, q.entries[i].queue)
 		}
-		if i = before; i == none {
-			break
-		}
+		return
 	}
-	for i := l.tail; i != none; i = q.entries[i].prev {
-		if may(i) {
-			return i
-		}
+	q.move(i, queueProtected)
+	if q.protected.n > q.mostProtected {
+		q.move(q.protected.tail, queueProbation)
 	}
-	return none
 }
 
 func (q *admission) verify() int {
@@ -132,13 +128,21 @@ func newSketch(pages int) *sketch {
 	return &sketch{words: make([]uint64, n), most: 10 * pages}
 }
 
-// place is the word and the shift of one of a key's four counters.
+// spread brings all bits of a key among all bits of the result: pages of a column are at equal
+// distances, which a multiplication alone keeps.
+func spread(key uint64) uint64 {
+	key = (key ^ key>>29) * 0xBF58476D1CE4E5B9
+	return key ^ key>>32
+}
+
+// place is the word and the shift of one of the four counters of a key that was spread.
 func (s *sketch) place(key uint64, k uint64) (at, shift uint64) {
-	h := (key ^ key>>29) * (0x9E3779B97F4A7C15 + k*0xBF58476D1CE4E5B8)
+	h := key * (0x9E3779B97F4A7C15 + k*0x94D049BB133111EA)
 	return h >> 24 & uint64(len(s.words)-1), h >> 58 << 2 & 63
 }
 
 func (s *sketch) add(key uint64) {
+	key = spread(key)
 	for k := range uint64(4) {
 		at, shift := s.place(key, k)
 		if s.words[at]>>shift&15 < 15 {
@@ -155,7 +159,7 @@ func (s *sketch) add(key uint64) {
 }
 
 func (s *sketch) count(key uint64) uint64 {
-	least := uint64(15)
+	key, least := spread(key), uint64(15)
 	for k := range uint64(4) {
 		at, shift := s.place(key, k)
 		least = min(least, s.words[at]>>shift&15)

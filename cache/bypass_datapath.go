@@ -1,39 +1,97 @@
 package cache
 
-import "math/bits"
-
 // Adaptive bypass. An eighth of a rank's memory is a region. Where few gets of a region are hits,
-// its gets pass the cache by, with the bytes that were asked for and nothing around them; puts are
-// combined as ever. Meanwhile an eighth of the pages, chosen by their hash, leave a tag, as many as
-// an eighth of the cache has, by which gets that would have been hits are recognised: with enough
+// its gets pass the cache by, with the bytes that were asked for and nothing around them, and where
+// nearly every put is sent by itself so do its puts. Once the cache has no page of a region any
+// more that costs a look at one byte (passing). Meanwhile a shadow sees some of the pages that are
+// asked for, and says which gets would have been hits, and which puts sent with others: with enough
 // of them the region is cached again. Hits pay nothing for that: they are counted when the next get
 // is none.
 
-// region counts gets.
-type region struct {
-	gets, hits uint16 // in this round
-	more       uint8  // the round is so many times twice as long
-	bypass     bool
+// bypass is what is known of the use of a cache.
+type bypass struct {
+	passing    [regions]uint8 // what passes by at once: PassGets, PassPuts
+	regions    [regions]region
+	hitsSeen   uint64 // hits that regions have counted
+	shadow     shadow
+	streamed   uint8 // gets of a probe that are of a stream
+	regionBits uint8 // of an offset in a region
 }
 
+// region counts gets and puts.
+type region struct {
+	gets, hits uint16 // in this round
+	puts, sent uint16 // puts, and what they were sent as; or puts that the shadow saw, and those alone
+	pages      uint16 // entries that it has
+	more       uint8  // the round is so many times twice as long
+	passes     uint8  // PassGets, PassPuts
+}
+
+// What passes a cache by, see Cache.Passing.
 const (
-	regions     = 256 // that are told apart
-	regionShift = 3   // of a rank there are 8
-	round       = 32  // gets that are no hits, or in bypass gets that leave a tag, until the first decision
-	learn       = 3   // each return makes further rounds 8 times as long, so that no loop has it go to and fro
-	longest     = 9
-	leaveBelow  = 8 // one hit in so many gets, or the cache is left
-	returnAbove = 4 // one in so many would have been a hit, and it is used again
-	tagEvery    = 8
+	PassGets = 1 << iota
+	PassPuts
 )
 
-// tag is a page that the cache would have, with the lines that were asked for.
-type tag struct{ key, lines, epoch uint64 }
+const (
+	regions     = 128 // that are told apart
+	regionShift = 3   // of a rank there are 8
+	round       = 32  // gets that are no hits, or in bypass gets that the shadow sees, until a decision
+	longest     = 4   // each return makes further rounds twice as long, so that no loop has it go to and fro
+	leaveBelow  = 6   // one hit in so many gets, or the cache is left
+	returnAbove = 4   // one in so many would have been a hit, and it is used again
+	probeEvery  = 4096
+	vacateEvery = 256
+	probeFor    = 16 // of so many gets that pass by are looked at for a stream
+)
 
-// regionOf is where gets of a byte are counted.
-func (c *Cache) regionOf(rank int, off uint64) *region {
-	shift := max(bits.Len64(c.sizes[rank]), 16+regionShift) - regionShift
-	return &c.regions[(uint64(rank)<<regionShift+off>>(shift&63))%regions]
+func (b *bypass) init(cfg *Config) {
+	b.shadow = newShadow(cfg.Pages, min(cfg.Policy, Admission), sampleOf(cfg.Pages, 1))
+}
+
+// regionAt is the number of the region that a byte is in.
+func (c *Cache) regionAt(rank int, off uint64) uint64 {
+	return (uint64(rank)<<regionShift + off>>(c.regionBits&63)) % regions
+}
+
+// Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
+// memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release
+// is inside the cache.
+func (c *Cache) Passing(rank int, off, n uint64) uint8 {
+	if (off^(off+n))>>(c.regionBits&63) != 0 {
+		return 0
+	}
+	return c.passing[c.regionAt(rank, off)]
+}
+
+// PassGet counts a get that may pass by, and reports whether it does unless WatchGet has it not.
+func (c *Cache) PassGet(rank int, off uint64) bool {
+	c.n.GetsDirect++
+	return c.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(c.pageKey(rank, off))
+}
+
+// PassPut is PassGet for a put.
+func (c *Cache) PassPut(rank int, off uint64) bool {
+	c.n.PutsDirect++
+	return !c.shadow.part.has(c.pageKey(rank, off))
+}
+
+// WatchGet reports whether a get for which PassGet returned false passes the cache by.
+func (c *Cache) WatchGet(rank int, off uint64) bool {
+	if c.watchGet(rank, off) {
+		return true
+	}
+	c.n.GetsDirect--
+	return false
+}
+
+// WatchPut is WatchGet for a put.
+func (c *Cache) WatchPut(rank int, off uint64) bool {
+	if c.watchPut(rank, off) {
+		return true
+	}
+	c.n.PutsDirect--
+	return false
 }
 
 // bypasses reports whether a get that is no hit passes the cache by, and counts it.
@@ -41,65 +99,239 @@ func (c *Cache) bypasses(rank int, off uint64) bool {
 	if c.cfg.NoBypass {
 		return false
 	}
-	r := c.regionOf(rank, off)
-	if !r.bypass {
-		r.gets++
-		hits := c.n.GetHits - c.hitsSeen
-		c.hitsSeen = c.n.GetHits
-		if hits > 0 {
-			k := c.entries[c.reader].key // the hits were mostly there
-			if k != 0 {
-				s := c.regionOf(keyRank(k), c.keyOff(k))
-				s.hits = uint16(min(uint64(s.hits)+hits, 1<<15))
-			}
+	k := c.regionAt(rank, off)
+	r := &c.regions[k]
+	if r.passes&PassGets != 0 {
+		if c.n.GetsDirect%vacateEvery == 0 {
+			c.vacate(k)
 		}
-		return r.leave()
-	}
-	key := c.pageKey(rank, off)
-	hash := key * 0x9E3779B97F4A7C15
-	if hash>>61 != 0 {
-		return true
-	}
-	line := uint64(1) << (off & c.pageMask >> (c.lineShift & 63))
-	t := &c.tags[hash<<3>>32%uint64(len(c.tags))]
-	if t.key != key || t.epoch != c.epoch {
-		*t = tag{key: key, epoch: c.epoch}
+		return c.watchGet(rank, off)
 	}
 	r.gets++
-	if t.lines&line != 0 {
-		r.hits++
+	hits := c.n.GetHits - c.hitsSeen
+	c.hitsSeen = c.n.GetHits
+	if hits > 0 {
+		if key := c.entries[c.reader].key; key != 0 { // the hits were mostly there
+			s := &c.regions[c.regionAt(keyRank(key), c.keyOff(key))]
+			s.hits = uint16(min(uint64(s.hits)+hits, 1<<15))
+		}
 	}
-	t.lines |= line
-	if r.gets < round {
-		return true
-	}
-	if r.bypass = r.hits < round/returnAbove; !r.bypass {
-		r.more = min(r.more+learn, longest)
-	}
-	r.gets, r.hits = 0, 0
-	return r.bypass
+	return c.leaveGets(k)
 }
 
-// leave decides, at the end of a round, whether gets pass the cache by from now on.
-func (r *region) leave() bool {
+// hitIn counts a hit in the region of a byte.
+func (c *Cache) hitIn(rank int, off uint64) {
+	r := &c.regions[c.regionAt(rank, off)]
+	r.hits = min(r.hits+1, 1<<15)
+}
+
+// leaveGets decides, at the end of a round, whether gets pass the cache by from now on.
+func (c *Cache) leaveGets(k uint64) bool {
+	r := &c.regions[k]
 	if r.gets < round<<r.more {
 		return false
 	}
-	r.bypass = uint32(r.hits)*(leaveBelow-1) < uint32(r.gets)
-	r.gets, r.hits = 0, 0
-	return r.bypass
+	leave := uint32(r.hits)*(leaveBelow-1) < uint32(r.gets)
+	if r.gets, r.hits = 0, 0; leave {
+		r.passes |= PassGets
+		c.vacate(k)
+		c.letPass(k)
+	}
+	return leave
+}
+
+// watchGet reports whether a get of a region whose gets pass by does so too. It has the shadow see
+// it, and has the region be cached again where it would be of use.
+func (c *Cache) watchGet(rank int, off uint64) bool {
+	k := c.regionAt(rank, off)
+	r := &c.regions[k]
+	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
+		if c.inStream(i == 0, rank, off) { // which goes through other regions, too
+			for k := c.regionAt(rank, 0); k <= c.regionAt(rank, c.sizes[rank]-1); k++ {
+				c.back(k, PassGets|PassPuts)
+			}
+			return false
+		}
+	}
+	key := c.pageKey(rank, off)
+	if !c.shadow.part.has(key) {
+		return true
+	}
+	e, line := c.seen(key), c.lines(off&c.pageMask, 1)
+	if e.epoch != c.epoch {
+		e.epoch, e.valid = c.epoch, 0
+	}
+	r.gets++
+	if e.valid&line != 0 {
+		r.hits++
+	}
+	e.valid |= line
+	if r.hits >= round/returnAbove {
+		c.back(k, PassGets|PassPuts)
+		return false
+	}
+	if r.gets == round {
+		r.gets, r.hits = 0, 0
+	}
+	return true
+}
+
+// seen is the entry of a page that the shadow has from now on.
+func (c *Cache) seen(key uint64) *entry {
+	i, had := c.shadow.see(key)
+	e := &c.shadow.entries[i]
+	if !had {
+		e.valid, e.ready = 0, 0
+	}
+	return e
+}
+
+// inStream looks for a stream in gets that pass by, and reports whether most of a probe are of one.
+func (c *Cache) inStream(first bool, rank int, off uint64) bool {
+	if first {
+		c.streamed = 0
+	}
+	c.clock++
+	s := c.streamOf(rank, off)
+	if s.used = c.clock; s.votes >= confirmed {
+		c.streamed++
+	}
+	return c.streamed > probeFor/2
+}
+
+// watchPut is watchGet for puts.
+func (c *Cache) watchPut(rank int, off uint64) bool {
+	key := c.pageKey(rank, off)
+	if !c.shadow.part.has(key) {
+		return true
+	}
+	k := c.regionAt(rank, off)
+	r, e, line := &c.regions[k], c.seen(key), c.lines(off&c.pageMask, 1)
+	if e.wanted != c.n.Releases {
+		e.wanted, e.ready = c.n.Releases, 0
+	}
+	r.puts++
+	if e.ready&line == 0 {
+		r.sent++
+	}
+	if e.ready |= line; r.puts < round {
+		return true
+	}
+	back := r.sent <= r.puts-r.puts/returnAbove
+	if r.puts, r.sent = 0, 0; back {
+		c.back(k, PassPuts)
+	}
+	return !back
+}
+
+// sends counts the runs of dirty bytes that an entry's puts are sent as.
+func (c *Cache) sends(e *entry, runs int) {
+	r := &c.regions[c.regionAt(keyRank(e.key), c.keyOff(e.key))]
+	if e.valid != 0 {
+		r.puts = 1 << 15 // who reads these pages wants them kept
+	}
+	r.puts = uint16(min(int(r.puts)+int(e.puts), 1<<15))
+	r.sent = uint16(min(int(r.sent)+runs, 1<<15))
+	e.puts = 0
+}
+
+// putsPass reports whether a put passes the cache by.
+func (c *Cache) putsPass(rank int, off uint64) bool {
+	if c.cfg.NoBypass {
+		return false
+	}
+	k := c.regionAt(rank, off)
+	r := &c.regions[k]
+	if r.passes&PassPuts != 0 {
+		if i := c.entryOf(c.pageKey(rank, off)); i != none && c.entries[i].valid|c.entries[i].ready != 0 {
+			c.back(k, PassPuts)
+			return false
+		}
+		if c.n.PutsDirect%vacateEvery == 0 {
+			c.vacate(k)
+		}
+		return c.watchPut(rank, off)
+	}
+	if r.sent < round<<r.more {
+		return false
+	}
+	leave := uint32(r.puts)*4 < uint32(r.sent)*5
+	if r.puts, r.sent = 0, 0; leave {
+		r.passes |= PassPuts
+		c.vacate(k)
+		c.letPass(k)
+	}
+	return leave
+}
+
+// back has a region be cached again.
+func (c *Cache) back(k uint64, what uint8) {
+	r := &c.regions[k]
+	r.more = min(r.more+1, longest)
+	r.passes &^= what
+	r.gets, r.hits, r.puts, r.sent = 0, 0, 0, 0
+	c.letPass(k)
+}
+
+// letPass notes what of a region passes by at once.
+func (c *Cache) letPass(k uint64) {
+	if r := &c.regions[k]; r.pages == 0 {
+		c.passing[k] = r.passes
+	} else {
+		c.passing[k] = 0
+	}
+}
+
+// inhabit counts an entry that got a page, or lost it.
+func (c *Cache) inhabit(key uint64, by int) {
+	k := c.regionAt(keyRank(key), c.keyOff(key))
+	c.regions[k].pages += uint16(by)
+	c.letPass(k)
+}
+
+// vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What
+// is dirty begins to be written, if puts pass by.
+func (c *Cache) vacate(k uint64) {
+	c.work = c.work[:0]
+	for i := range c.entries {
+		e := &c.entries[i]
+		switch {
+		case e.key == 0 || c.regionAt(keyRank(e.key), c.keyOff(e.key)) != k || e.pinned || e.keep:
+		case e.mask == none && e.wanted|e.ready == 0:
+			c.evict(uint16(i))
+		case e.mask != none && e.op == none && c.regions[k].passes&PassPuts != 0:
+			c.work = append(c.work, uint16(i))
+		}
+	}
+	if len(c.work) > 0 {
+		_ = c.write(atOnce, &c.n.FlushPressure)
+	}
+}
+
+// isBare reports whether the cache has no page of the regions that a range lies in.
+func (c *Cache) isBare(rank int, off, n uint64) bool {
+	last := c.regionAt(rank, off+n-1)
+	for k := c.regionAt(rank, off); ; k = (k + 1) % regions {
+		if c.regions[k].pages != 0 {
+			return false
+		}
+		if k == last {
+			return true
+		}
+	}
 }
 
 // Bypasses reports whether a gather of bytes from one on is better done by gets that pass the cache
 // by. It counts one of them.
 func (c *Cache) Bypasses(rank int, off uint64) bool {
-	return c.inside(rank, off, 0) && c.regionOf(rank, off).bypass && len(c.hints) == 0 && c.bypasses(rank, off)
+	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&PassGets != 0 && c.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.
 func (c *Cache) gathered(rank int, off uint64, fetched bool) {
-	r := c.regionOf(rank, off)
-	if c.cfg.NoBypass || r.bypass {
+	k := c.regionAt(rank, off)
+	r := &c.regions[k]
+	if c.cfg.NoBypass || r.passes&PassGets != 0 {
 		return
 	}
 	if !fetched {
@@ -107,5 +339,5 @@ func (c *Cache) gathered(rank int, off uint64, fetched bool) {
 		return
 	}
 	r.gets++
-	r.leave()
+	c.leaveGets(k)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"runtime"
 	"time"
@@ -26,14 +27,13 @@ type Cache struct {
 	lineMask  uint64 // of the offset in a line
 	epoch     uint64 // the number of acquires, from 1
 	base      unsafe.Pointer
-	entries   []entry
-	table     table
-	lru       *twoQueues // the policy, if that is one
-	sizes     []uint64   // by rank, in bytes
-	writes    window     // of the page that was written last, while it is dirty and not being written
-	mask      []uint64   // of that page
-	reader    uint16     // the entry of reads, if that has a length
-	writer    uint16     // of writes, likewise
+	directory
+	sizes    []uint64 // by rank, in bytes
+	writes   window   // of the page that was written last, while it is dirty and not being written
+	mask     []uint64 // of that page
+	reader   uint16   // the entry of reads, if that has a length
+	writer   uint16   // of writes, likewise
+	putsSeen uint64   // puts that pages have counted
 
 	cfg    Config
 	env    env.Env
@@ -43,12 +43,8 @@ type Cache struct {
 	guard  owner.Guard
 	closed bool
 
-	policy policy
-	sketch *sketch // nil: the policy does not want to know what is asked for
-	duel   *duel
-	unused []uint16 // entries without a page
-	ghosts ghosts
-	may    func(i uint16) bool // evictable, bound once
+	duel *duel
+	may  func(i uint16) bool // evictable, bound once
 
 	masks      []uint64 // of dirty bytes, maskWords each
 	maskWords  int
@@ -70,9 +66,7 @@ type Cache struct {
 	refused   uint64 // by thrifty
 	first     bool   // the request reads lines that nobody asked for before
 
-	regions  [regions]region
-	hitsSeen uint64 // hits that regions have counted
-	tags     []tag
+	bypass
 
 	ops       []op
 	freeOps   []uint16
@@ -129,6 +123,7 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 	c.route = make([]uint8, e.Size())
 	c.ring = make([]uint16, e.Size())
 	c.sizes = make([]uint64, e.Size())
+	most := uint64(0)
 	for r := range c.route {
 		if c.sizes[r] = cfg.Size(r); c.sizes[r] > 1<<rankShift {
 			err := fmt.Errorf("cache: rank %d has %d bytes, want 2^%d at most", r, c.sizes[r], rankShift)
@@ -139,7 +134,9 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 				c.route[r] = uint8(i)
 			}
 		}
+		most = max(most, c.sizes[r])
 	}
+	c.regionBits = uint8(max(bits.Len64(most), 16+regionShift) - regionShift)
 	return c, nil
 }
 
@@ -148,28 +145,16 @@ func (c *Cache) shape() {
 	cfg := &c.cfg
 	c.pageShift, c.lineShift = log2(cfg.PageSize), log2(cfg.LineSize)
 	c.pageMask, c.lineMask = uint64(cfg.PageSize-1), uint64(cfg.LineSize-1)
-	ghosts := cfg.Pages / 2
-	c.ghosts.keys = make([]uint64, ghosts)
-	c.entries = make([]entry, cfg.Pages)
-	c.table = newTable(cfg.Pages + ghosts)
-	if cfg.Policy != TwoQueues {
-		c.sketch = newSketch(cfg.Pages)
-	}
+	c.directory = newDirectory(cfg.Pages, cfg.Policy)
 	if cfg.Policy == Duel {
 		c.duel = newDuel(cfg.Pages)
 	}
-	c.follow(newPolicy(cfg.Policy, c.entries, c.sketch))
 	c.may = c.evictable
-	c.unused = make([]uint16, 0, cfg.Pages)
-	for i := cfg.Pages - 1; i >= 0; i-- {
-		c.entries[i].mask, c.entries[i].op = none, none
-		c.unused = append(c.unused, uint16(i))
-	}
 	c.maskWords = cfg.PageSize / 64
 	c.masks = make([]uint64, cfg.Dirty*c.maskWords)
 	c.freeMasks = indexes(cfg.Dirty)
 	c.work = make([]uint16, 0, cfg.Pages)
-	c.tags = make([]tag, max(cfg.Pages/tagEvery, 1))
+	c.bypass.init(cfg)
 	c.exposed = make([]extent, 0, maxExposed)
 	pieces := cfg.DirectMin/cfg.PageSize + 2
 	c.pieces = make([]piece, 0, pieces)

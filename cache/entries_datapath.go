@@ -2,6 +2,80 @@ package cache
 
 import "math/bits"
 
+// directory is which pages there are, in which entries, and which leaves first.
+type directory struct {
+	entries []entry
+	table   table
+	lru     *twoQueues // the policy, if that is one
+	policy  policy
+	sketch  *sketch  // nil: the policy does not want to know what is asked for
+	unused  []uint16 // entries without a page
+	ghosts  ghosts
+}
+
+// newDirectory has no pages yet.
+func newDirectory(pages int, p Policy) (d directory) {
+	ghosts := pages / 2
+	d.ghosts.keys = make([]uint64, ghosts)
+	d.entries = make([]entry, pages)
+	d.table = newTable(pages + ghosts)
+	if p != TwoQueues {
+		d.sketch = newSketch(pages)
+	}
+	d.follow(newPolicy(p, d.entries, d.sketch))
+	d.unused = make([]uint16, 0, pages)
+	for i := pages - 1; i >= 0; i-- {
+		d.entries[i].mask, d.entries[i].op = none, none
+		d.unused = append(d.unused, uint16(i))
+	}
+	return d
+}
+
+// place gives a page an entry that is unused; again: it was remembered as a ghost.
+func (d *directory) place(i uint16, key uint64, again bool) {
+	d.entries[i].key = key
+	d.enter(i)
+	d.policy.insert(i, again)
+}
+
+// displace takes the page out of an entry, which is unused then.
+func (d *directory) displace(i uint16) {
+	ghost := d.policy.remove(i)
+	d.leave(i)
+	e := &d.entries[i]
+	key := e.key
+	e.key = 0
+	d.unused = append(d.unused, i)
+	if ghost {
+		d.remember(key)
+	}
+}
+
+// see has the directory of a cache without data know that a page is asked for, and returns its
+// entry and whether it was there.
+func (d *directory) see(key uint64) (i uint16, had bool) {
+	if d.sketch != nil {
+		d.sketch.add(key)
+	}
+	if i = d.entryOf(key); i != none {
+		d.touch(i)
+		return i, true
+	}
+	again := false
+	if len(d.unused) == 0 {
+		i = d.policy.victim(anyEntry)
+		again = d.recall(key)
+		d.displace(i)
+	} else {
+		again = d.recall(key)
+	}
+	i = pop(&d.unused)
+	d.place(i, key, again)
+	return i, false
+}
+
+func anyEntry(uint16) bool { return true }
+
 // none is no entry, no mask, no slot, no operation.
 const none = 1<<16 - 1
 
@@ -19,10 +93,10 @@ type entry struct {
 	// A list each: of the policy's queue, and of the dirty, oldest first, or of those of op.
 	prev, next     uint16
 	older, younger uint16
-	queue          uint8 // the policy's
-	pinned         bool  // the request in progress needs it
-	touched        bool  // asked for since the policy looked
-	keep           bool  // survives an acquire: read-only or private
+	puts           uint16 // since the dirty bytes were written last
+	queue          uint8  // the policy's
+	pinned         bool   // the request in progress needs it
+	keep           bool   // survives an acquire: read-only or private
 }
 
 // always is the epoch of what survives an acquire.
@@ -66,60 +140,86 @@ func (t *table) home(key uint64) uint64 {
 }
 
 // keyOf is the key of an entry or a ghost.
-func (c *Cache) keyOf(i uint16) uint64 {
-	if int(i) < len(c.entries) {
-		return c.entries[i].key
+func (d *directory) keyOf(i uint16) uint64 {
+	if int(i) < len(d.entries) {
+		return d.entries[i].key
 	}
-	return c.ghosts.keys[int(i)-len(c.entries)]
+	return d.ghosts.keys[int(i)-len(d.entries)]
 }
 
 // find returns the entry or ghost of a key, or none.
-func (c *Cache) find(key uint64) uint16 {
-	mask := uint64(len(c.table.slots) - 1)
-	for at := c.table.home(key); ; at++ {
-		i := c.table.slots[at&mask]
-		if i == none || c.keyOf(i) == key {
+func (d *directory) find(key uint64) uint16 {
+	mask := uint64(len(d.table.slots) - 1)
+	for at := d.table.home(key); ; at++ {
+		i := d.table.slots[at&mask]
+		if i == none || d.keyOf(i) == key {
 			return i
 		}
 	}
 }
 
 // entryOf returns the entry of a key, which is no ghost, or none.
-func (c *Cache) entryOf(key uint64) uint16 {
-	if i := c.find(key); int(i) < len(c.entries) {
+func (d *directory) entryOf(key uint64) uint16 {
+	if i := d.find(key); int(i) < len(d.entries) {
 		return i
 	}
 	return none
 }
 
 // enter has find find i, whose key is set and not in the table.
-func (c *Cache) enter(i uint16) {
-	mask := uint64(len(c.table.slots) - 1)
-	at := c.table.home(c.keyOf(i))
-	for c.table.slots[at&mask] != none {
+func (d *directory) enter(i uint16) {
+	mask := uint64(len(d.table.slots) - 1)
+	at := d.table.home(d.keyOf(i))
+	for d.table.slots[at&mask] != none {
 		at++
 	}
-	c.table.slots[at&mask] = i
+	d.table.slots[at&mask] = i
 }
 
 // leave takes i out, and moves back what was pushed on by it (Knuth vol 3 §6.4, algorithm R).
-func (c *Cache) leave(i uint16) {
-	mask := uint64(len(c.table.slots) - 1)
-	at := c.table.home(c.keyOf(i)) & mask
-	for c.table.slots[at] != i {
+func (d *directory) leave(i uint16) {
+	mask := uint64(len(d.table.slots) - 1)
+	at := d.table.home(d.keyOf(i)) & mask
+	for d.table.slots[at] != i {
 		at = (at + 1) & mask
 	}
 	for free, next := at, (at+1)&mask; ; next = (next + 1) & mask {
-		j := c.table.slots[next]
+		j := d.table.slots[next]
 		if j == none {
-			c.table.slots[free] = none
+			d.table.slots[free] = none
 			return
 		}
 		// j may move to the free slot unless its home lies behind that.
-		if home := c.table.home(c.keyOf(j)); (next-home)&mask >= (next-free)&mask {
-			c.table.slots[free], free = j, next
+		if home := d.table.home(d.keyOf(j)); (next-home)&mask >= (next-free)&mask {
+			d.table.slots[free], free = j, next
 		}
 	}
+}
+
+// remember makes a page that left a ghost, in the place of the oldest.
+func (d *directory) remember(key uint64) {
+	g := &d.ghosts
+	if len(g.keys) == 0 {
+		return
+	}
+	i := uint16(len(d.entries) + g.next)
+	if g.keys[g.next] != 0 {
+		d.leave(i)
+	}
+	g.keys[g.next] = key
+	d.enter(i)
+	g.next = (g.next + 1) % len(g.keys)
+}
+
+// recall forgets the ghost of a page, and says whether there was one.
+func (d *directory) recall(key uint64) bool {
+	i := d.find(key)
+	if int(i) < len(d.entries) || i == none {
+		return false
+	}
+	d.leave(i)
+	d.ghosts.keys[int(i)-len(d.entries)] = 0
+	return true
 }
 
 // span is n bits from the first on.

@@ -43,6 +43,15 @@ func (c *Cache) restart() {
 	}
 }
 
+// Released is Release where there is nothing to do, and reports whether that is so.
+func (c *Cache) Released() bool {
+	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.exposed) > 0 || len(c.lost) > 0 {
+		return false
+	}
+	c.n.Releases++
+	return true
+}
+
 // Release blocks until all that was put is at its target. It returns the first error of each rank's
 // writes since the last Release, *fabric.OpErrors, once. When ctx ends, or has ended, before all is
 // done, it returns the cause: everything has begun then as far as Config.Ring has room, and goes
@@ -142,9 +151,19 @@ func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write b
 	return nil
 }
 
+// Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
+// whether that is so.
+func (c *Cache) Yielded(rank int, off, n uint64) bool {
+	if c.closed || !c.isBare(rank, off, n) {
+		return false
+	}
+	c.expose(rank, off, n)
+	return true
+}
+
 // yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
 func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
-	if n == 0 {
+	if n == 0 || c.isBare(rank, off, n) {
 		return nil
 	}
 	all := c.overlapped(rank, off, n)
@@ -218,6 +237,9 @@ func (c *Cache) within(key, off, n uint64) (o, k uint64, at int) {
 
 // expose has the cache keep no copy of a range until the next Release.
 func (c *Cache) expose(rank int, off, n uint64) {
+	if c.allExposed {
+		return
+	}
 	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
 	for i := range c.exposed {
 		if y := &c.exposed[i]; y.rank == rank && x.low <= y.end && y.low <= x.end {

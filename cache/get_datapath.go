@@ -64,7 +64,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	c.touch(i)
 	if c.sketch != nil && i != c.reader {
-		c.refer(key)
+		c.note(key, true)
 	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
@@ -120,7 +120,9 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		}
 		again := missed
 		missed = true
-		if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
+		if !again && c.underway() {
+			c.hitIn(rank, off) // late
+		} else if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
 			return c.getDirect(ctx, rank, off, dst)
 		}
 		if err := c.room(ctx, rank, left); err != nil {
@@ -145,6 +147,8 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 		c.n.GetMisses++
 	} else {
 		c.n.GetHits++
+		c.hitsSeen++
+		c.hitIn(rank, off)
 		if c.first {
 			c.readahead(rank, off, uint64(len(dst)))
 		}
@@ -172,7 +176,7 @@ func (c *Cache) readable(dst []byte) (left int) {
 		}
 		p.entry, p.slot = c.entryOf(p.key), none
 		if c.sketch != nil && (p.entry == none || p.entry != c.reader) {
-			c.refer(p.key)
+			c.note(p.key, p.entry != none)
 		}
 		if p.entry != none {
 			e := &c.entries[p.entry]
@@ -186,6 +190,17 @@ func (c *Cache) readable(dst []byte) (left int) {
 		left++
 	}
 	return left
+}
+
+// underway reports whether all that is left of a request has been fetched ahead, and is on its way.
+func (c *Cache) underway() bool {
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if !p.done && (p.entry == none || c.missing(&c.entries[p.entry], p.o, p.n)&^c.entries[p.entry].wanted != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // missing are the lines of a range of a page that cannot be read from it.
@@ -368,13 +383,8 @@ func (c *Cache) unpin() {
 	}
 }
 
-// getDirect reads without keeping anything. Own writes that were not sent are laid over it.
-func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
-	c.n.GetsDirect++
-	n := uint64(len(dst))
-	if err := c.quiet(ctx, rank, off, n); err != nil {
-		return err
-	}
+// GetAround reads bytes of which the cache has nothing.
+func (c *Cache) GetAround(ctx context.Context, rank int, off uint64, dst []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
 	if err == nil && h != fabric.Done {
@@ -382,8 +392,21 @@ func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte)
 			l.Abandon(h)
 		}
 	}
-	if err != nil {
-		return c.inRegion(err)
+	return c.inRegion(err)
+}
+
+// getDirect reads without keeping anything. Own writes that were not sent are laid over it.
+func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
+	c.n.GetsDirect++
+	n := uint64(len(dst))
+	bare := c.isBare(rank, off, n)
+	if !bare {
+		if err := c.quiet(ctx, rank, off, n); err != nil {
+			return err
+		}
+	}
+	if err := c.GetAround(ctx, rank, off, dst); err != nil || bare {
+		return err
 	}
 	for _, i := range c.overlapped(rank, off, n) {
 		e := &c.entries[i]

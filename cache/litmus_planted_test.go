@@ -46,7 +46,7 @@ var litmusFaults = []planted{
 	{name: "bytes beside a write are written", litmus: []int{22, 23, 24},
 		edits: edits(in("put_datapath.go", "from, n := nextRun(m, true, at, c.pageMask+1)\n", "from, n := nextRun(m, true, at, c.pageMask+1)\n\t\tif n > 0 {\n\t\t\tn = min(n+1, c.pageMask+1-from)\n\t\t}\n"))},
 	{name: "the table forgets what was pushed on", litmus: []int{35, 36, 49},
-		edits: edits(in("entries_datapath.go", "if home := c.table.home(c.keyOf(j)); (next-home)&mask >= (next-free)&mask {", "if false {"))},
+		edits: edits(in("entries_datapath.go", "if home := d.table.home(d.keyOf(j)); (next-home)&mask >= (next-free)&mask {", "if false {"))},
 	{name: "epochs begin anew without the entries", litmus: []int{38},
 		edits: edits(in("fence.go", "\tfor i := range c.entries {\n\t\tif e := &c.entries[i];", "\tfor i := range c.entries[:0] {\n\t\tif e := &c.entries[i];"))},
 	{name: "a write that fails is forgotten", litmus: []int{39, 40}, edits: edits(in("flights_datapath.go", "\tc.lost.Add(failed)\n", ""))},

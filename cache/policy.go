@@ -10,17 +10,20 @@ const (
 	// queue, and is still remembered, enters the main queue, which the one leaves that was not asked
 	// for for longest.
 	TwoQueues Policy = iota
-	// Admission is W-TinyLFU with a window of a tenth: a page stays only if it is asked for more often
-	// than the one that would leave for it. It is better for columns longer than the cache, and worse
-	// where a few pages are hot among many that are not. Each change of page costs some 10 ns more.
+	// Admission is W-TinyLFU with a window of a hundredth: a page stays only if it is asked for more
+	// often than the one that would leave for it. It is better for columns longer than the cache, and
+	// worse where all that a program refers to changes now and then. Each change of page costs some
+	// 10 ns more.
 	Admission
-	// Duel is the one of the two that misses less on a sixteenth of the pages.
+	// Duel is the one of the two that misses less on some of the pages.
 	Duel
 	numPolicies
 )
 
 // policy is what keeps the entries in an order. It works on the links of the entries' array.
 type policy interface {
+	// use notes that an entry was asked for.
+	use(i uint16)
 	// insert adds an entry that has just got its page; again: the page is remembered as a ghost.
 	insert(i uint16, again bool)
 	// victim returns the entry to evict first of those that may be, or none.
@@ -88,6 +91,16 @@ func (l *list) holds(e []entry, queue uint8) int {
 	return n
 }
 
+// lastOf is the last entry of a queue that may be evicted.
+func lastOf(e []entry, l *list, may func(i uint16) bool) uint16 {
+	for i := l.tail; i != none; i = e[i].prev {
+		if may(i) {
+			return i
+		}
+	}
+	return none
+}
+
 // The queues of twoQueues.
 const (
 	noQueue uint8 = iota
@@ -128,28 +141,19 @@ func (q *twoQueues) remove(i uint16) (ghost bool) {
 
 func (q *twoQueues) victim(may func(i uint16) bool) uint16 {
 	if q.in.n <= q.most {
-		if i := q.last(&q.main, may); i != none {
+		if i := lastOf(q.entries, &q.main, may); i != none {
 			return i
 		}
 	}
-	if i := q.last(&q.in, may); i != none {
+	if i := lastOf(q.entries, &q.in, may); i != none {
 		return i
 	}
-	return q.last(&q.main, may)
-}
-
-func (q *twoQueues) last(l *list, may func(i uint16) bool) uint16 {
-	for i := l.tail; i != none; i = q.entries[i].prev {
-		if may(i) {
-			return i
-		}
-	}
-	return none
+	return lastOf(q.entries, &q.main, may)
 }
 
 // use makes an entry of the main queue the last to leave.
 func (q *twoQueues) use(i uint16) {
-	if q.main.head != i {
+	if q.main.head != i && q.entries[i].queue == queueMain {
 		q.main.remove(q.entries, i)
 		q.main.push(q.entries, i)
 	}
@@ -189,15 +193,17 @@ func (p Policy) String() string {
 }
 
 // follow makes a policy the cache's.
-func (c *Cache) follow(p policy) {
-	c.policy = p
-	c.lru, _ = p.(*twoQueues)
+func (d *directory) follow(p policy) {
+	d.policy = p
+	d.lru, _ = p.(*twoQueues)
 }
 
 // touch notes that an entry was asked for.
-func (c *Cache) touch(i uint16) {
-	e := &c.entries[i]
-	if e.touched = true; e.queue == queueMain {
-		c.lru.use(i)
+func (d *directory) touch(i uint16) {
+	switch q := d.entries[i].queue; {
+	case q == queueMain:
+		d.lru.use(i)
+	case q > queueMain:
+		d.policy.use(i)
 	}
 }

@@ -17,10 +17,11 @@ func misses(t *testing.T, p Policy, pages int, trace []uint64) float64 {
 	n := 0
 	for k, page := range trace {
 		key := 1<<rankShift | page
+		i := c.entryOf(key)
 		if c.sketch != nil {
-			c.refer(key)
+			c.note(key, i != none)
 		}
-		if i := c.entryOf(key); i != none {
+		if i != none {
 			c.touch(i)
 		} else if n++; c.allocate(key) == none {
 			t.Fatal("no page can be evicted")

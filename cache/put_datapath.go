@@ -46,6 +46,9 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 			return err
 		}
 	}
+	if c.putsPass(rank, off) {
+		return c.putDirect(ctx, rank, off, src)
+	}
 	hit := true
 	for at := 0; at < len(src); {
 		o := (off + uint64(at)) & c.pageMask
@@ -57,6 +60,7 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 		}
 		hit = hit && had
 		e := &c.entries[i]
+		c.countPuts()
 		copy(c.page(i)[o:], src[at:at+n])
 		setBits(c.maskOf(e), o, uint64(n))
 		page := c.keyOff(e.key)
@@ -112,6 +116,15 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 			}
 		}
 	}
+}
+
+// countPuts has the page that was written last know how often that was by the window for writes.
+func (c *Cache) countPuts() {
+	if c.writes.len > 0 {
+		e := &c.entries[c.writer]
+		e.puts = uint16(min(uint64(e.puts)+c.n.PutHits+c.n.PutMisses-c.putsSeen, 1<<15))
+	}
+	c.putsSeen = c.n.PutHits + c.n.PutMisses
 }
 
 // soil gives an entry a mask, and makes it the youngest of the dirty.
@@ -230,21 +243,24 @@ func (c *Cache) runs(k, i uint16) {
 	o, e := &c.ops[k], &c.entries[i]
 	c.unlist(i)
 	if i == c.writer {
+		c.countPuts()
 		c.writes.len = 0
 	}
+	before := c.n.Runs
 	e.op, e.older, e.younger, o.head = k, none, o.head, i
 	rank, page := keyRank(e.key), c.keyOff(e.key)
 	m, known := c.maskOf(e), c.slab.known[o.lane]
 	for at := uint64(0); ; {
 		from, n := nextRun(m, true, at, c.pageMask+1)
 		if n == 0 {
-			return
+			break
 		}
 		c.chains.PutFrom(rank, c.cfg.Begin+page+from, known, uint64(i)<<(c.pageShift&63)+from, n)
 		c.n.Runs++
 		c.n.BytesWritten += n
 		at = from + n
 	}
+	c.sends(e, int(c.n.Runs-before))
 }
 
 // ringLane posts the batch. If the network refuses it, its writes are lost.
@@ -308,12 +324,12 @@ func (c *Cache) allocate(key uint64) uint16 {
 		pop(&c.unused)
 	}
 	e := &c.entries[i]
-	e.key, e.epoch, e.touched = key, c.epoch, false
+	e.epoch = c.epoch
+	c.place(i, key, again)
+	c.inhabit(key, 1)
 	if len(c.hints) > 0 {
 		c.survive(i)
 	}
-	c.enter(i)
-	c.policy.insert(i, again)
 	return i
 }
 
@@ -332,41 +348,10 @@ func (c *Cache) evict(i uint16) {
 	e := &c.entries[i]
 	c.drop(i, ^uint64(0))
 	e.gen++
-	ghost := c.policy.remove(i)
-	c.leave(i)
-	key := e.key
-	e.key, e.keep = 0, false
-	c.unused = append(c.unused, i)
+	e.keep = false
+	c.inhabit(e.key, -1)
+	c.displace(i)
 	c.n.Evictions++
-	if ghost {
-		c.remember(key)
-	}
-}
-
-// remember makes a page that left a ghost, in the place of the oldest.
-func (c *Cache) remember(key uint64) {
-	g := &c.ghosts
-	if len(g.keys) == 0 {
-		return
-	}
-	i := uint16(len(c.entries) + g.next)
-	if g.keys[g.next] != 0 {
-		c.leave(i)
-	}
-	g.keys[g.next] = key
-	c.enter(i)
-	g.next = (g.next + 1) % len(g.keys)
-}
-
-// recall forgets the ghost of a page, and says whether there was one.
-func (c *Cache) recall(key uint64) bool {
-	i := c.find(key)
-	if int(i) < len(c.entries) || i == none {
-		return false
-	}
-	c.leave(i)
-	c.ghosts.keys[int(i)-len(c.entries)] = 0
-	return true
 }
 
 // putDirect writes without keeping anything.
@@ -375,13 +360,26 @@ func (c *Cache) putDirect(ctx context.Context, rank int, off uint64, src []byte)
 	if err := c.yieldTo(ctx, rank, off, uint64(len(src)), true); err != nil {
 		return err
 	}
+	return c.PutAround(ctx, rank, off, src)
+}
+
+// PutAround writes bytes of which the cache has nothing.
+func (c *Cache) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
-	if err == nil && h != fabric.Done {
-		if _, err = l.Wait(ctx, h); err != nil {
-			l.Abandon(h)
-			c.expose(rank, off, uint64(len(src)))
-		}
+	if h == fabric.Done {
+		return c.inRegion(err)
+	}
+	return c.FinishPut(ctx, h, rank, off, len(src))
+}
+
+// FinishPut waits for a put of n bytes that passed by.
+func (c *Cache) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
+	l := c.lanes[c.route[rank]]
+	_, err := l.Wait(ctx, h)
+	if err != nil {
+		l.Abandon(h)
+		c.expose(rank, off, uint64(n))
 	}
 	return c.inRegion(err)
 }

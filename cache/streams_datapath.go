@@ -15,6 +15,7 @@ type stream struct {
 	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
 	window int    // of strides ahead of the last request
 	used   uint64 // when it was last, in requests held against the table
+	end    int64  // where it is taken to end; of far where the stream before did. 0: not known
 }
 
 const (
@@ -23,10 +24,11 @@ const (
 	firstWindow = 2       // strides
 	farthest    = 1 << 20 // bytes between two requests of a stream
 	// wasteShift is the part of what is fetched ahead that may be for nothing: 1/32. So many lines may
-	// be before anything is known, and one in probeEvery of the refused is tried all the same.
+	// be before anything is known, and one in tryEvery of the refused is tried all the same.
 	wasteShift = 5
 	wasteFirst = 128
-	probeEvery = 64
+	tryEvery   = 64
+	skips      = 8       // strides that a stream may go on by: what lies between was a hit
 	halveAt    = 1 << 14 // lines that are remembered
 )
 
@@ -46,7 +48,7 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 		return
 	}
 	if !c.thrifty() {
-		if c.refused++; c.refused%probeEvery != 0 {
+		if c.refused++; c.refused%tryEvery != 0 {
 			return
 		}
 		s.window = 0 // a small one, to see
@@ -69,9 +71,13 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 		most *= int(page / abs(s.stride))
 	}
 	s.window = min(max(2*s.window, firstWindow), most)
-	for k := int64(1); ahead < int64(s.window); ahead += k {
+	until := int64(s.window)
+	if s.end != 0 && !steps {
+		until = min(until, (s.end+s.stride/2-int64(off))/s.stride)
+	}
+	for k := int64(1); ahead < until; ahead += k {
 		if steps {
-			k = int64(s.window) - ahead
+			k = until - ahead
 		}
 		if !c.fetchStrides(s, k, n) {
 			break
@@ -96,7 +102,7 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 			continue
 		}
 		d := int64(off - s.last)
-		if d == s.stride && s.votes >= confirmed {
+		if s.votes >= confirmed && abs(s.stride) > line && d%s.stride == 0 && d/s.stride > 0 && d/s.stride <= skips {
 			strided = i
 		}
 		if d == 0 || abs(d) > 2*line || abs(s.stride) > line {
@@ -118,10 +124,33 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
 		if v.vote(d); v.votes > confirmed && d == v.stride {
 			s.stride, s.votes = d, confirmed
+			c.learn(s)
 		}
 	}
 	v.rank, v.last = rank, off
 	return s
+}
+
+// learn has a stream that was found end where the two before it with its stride did, as the walks
+// along the columns of a matrix do, so that nothing behind that is fetched.
+func (c *Cache) learn(s *stream) {
+	var before *stream
+	for i := range c.streams {
+		o := &c.streams[i]
+		if o != s && o.votes >= confirmed && o.rank == s.rank && o.stride == s.stride && (before == nil || o.used > before.used) {
+			before = o
+		}
+	}
+	if before == nil {
+		return
+	}
+	end := int64(before.last)
+	if d := end - c.far.end; c.far.end != 0 && abs(d) <= skips*abs(s.stride) { // the last ones may have been hits
+		if s.end = end; d^s.stride < 0 {
+			s.end = c.far.end
+		}
+	}
+	c.far.end = end
 }
 
 // vote counts a distance.

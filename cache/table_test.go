@@ -8,7 +8,7 @@ import (
 // probes is the mean number of slots that a look-up of n keys reads.
 func probes(t *testing.T, keys []uint64) float64 {
 	t.Helper()
-	c := &Cache{entries: make([]entry, len(keys)), table: newTable(len(keys) * 3 / 2)}
+	c := &Cache{directory: directory{entries: make([]entry, len(keys)), table: newTable(len(keys) * 3 / 2)}}
 	for i, key := range keys {
 		c.entries[i].key = key
 		c.enter(uint16(i))
@@ -68,7 +68,7 @@ func TestACacheIsSmall(t *testing.T) {
 	size += len(c.entries)*int(unsafe.Sizeof(entry{})) + 2*len(c.table.slots) + 8*len(c.ghosts.keys) + 2*cap(c.unused)
 	size += 8*len(c.masks) + 2*cap(c.freeMasks) + 2*cap(c.work) + cap(c.exposed)*int(unsafe.Sizeof(extent{}))
 	size += len(c.ops)*int(unsafe.Sizeof(op{})) + len(c.flights)*int(unsafe.Sizeof(flight{})) + 2*cap(c.freeOps) + 2*cap(c.freeSlots)
-	size += cap(c.pieces)*int(unsafe.Sizeof(piece{})) + len(c.tags)*int(unsafe.Sizeof(tag{})) + 4096 // Stats
+	size += cap(c.pieces)*int(unsafe.Sizeof(piece{})) + len(c.shadow.entries)*int(unsafe.Sizeof(entry{})) + 4096 // Stats
 	if unsafe.Sizeof(entry{}) != 64 || size > 115<<20/100 {
 		t.Errorf("an entry has %d bytes, a cache %d, which is %.3f MiB", unsafe.Sizeof(entry{}), size, float64(size)/(1<<20))
 	}

@@ -75,12 +75,19 @@ stage_debug() {
   [ ${#pkgs[@]} = 0 ] || run debug -vet=off -tags debug "${pkgs[@]}"
 }
 
-# As users build it: allocation is counted here, and each benchmark runs once so that none rots.
+# As users build it: allocation is counted here, and each benchmark runs once so that none rots. The
+# tests of jobs, with their collective operations, heaps and messages, run once more with a cache in
+# each worker, and with one of one page.
 stage_plain() {
   packages >$out/packages || return 1
-  local pkgs
+  local pkgs rc=0
   mapfile -t pkgs < <(grep -v /hack/ $out/packages)
-  [ ${#pkgs[@]} = 0 ] || run plain -vet=off -bench . -benchtime 1x "${pkgs[@]}"
+  [ ${#pkgs[@]} = 0 ] || run plain -vet=off -bench . -benchtime 1x "${pkgs[@]}" || rc=1
+  if grep -qx "$module" $out/packages; then
+    run cached -vet=off -short "$module" -args -cache mapped || rc=1
+    run cached-page -vet=off -short "$module" -args -cache mapped,pages=1 || rc=1
+  fi
+  return $rc
 }
 
 # The builds for tests: with one lock in the place of many. And the builds of users who lack
