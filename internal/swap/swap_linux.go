@@ -1,4 +1,3 @@
-// Package swap makes swap areas: it writes their header, and calls swapon and swapoff.
 package swap
 
 import (
