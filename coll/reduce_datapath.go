@@ -199,8 +199,8 @@ func (o *op) reduceWhole(root int) error {
 
 // collectWhole has a member reduce the elements of the first so many into its buffer, one after the
 // other, with memory for two from the job's budget. The others have none, and all have begun the
-// operation: so who has memory waits for nobody who waits for some, whatever teams are in operation,
-// nor for a program that is elsewhere yet, where it may need this memory.
+// operation: so who has memory waits for nobody who waits for some, whatever teams are at work, nor
+// for a program that is elsewhere yet, where it may need this memory.
 func (o *op) collectWhole(at, members int) error {
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	if t.me != at {
