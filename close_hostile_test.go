@@ -33,12 +33,20 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			var users sync.WaitGroup
 			err := RunLocalConfig(ctx, ranks, cfg, func(j *Job) error {
-				var all sync.WaitGroup
+				var all, holders sync.WaitGroup
+				var leaving atomic.Bool
 				for i := range 5 {
+					holds := i >= 3 // a prepared message, or a worker: without them alone a job closes
+					if holds {
+						holders.Add(1)
+					}
 					users.Go(func() {
+						if holds {
+							defer holders.Done()
+						}
 						// Close waits for half of its time where messages never rest.
 						for to, began := i%ranks, time.Now(); time.Since(began) < 200*time.Millisecond; to = (to + 1) % ranks {
-							if !misuse(ctx, j, i, to, post, late, &accepted) {
+							if holds && leaving.Load() || !misuse(ctx, j, i, to, post, late, &accepted) {
 								return
 							}
 						}
@@ -47,6 +55,8 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 				time.Sleep(time.Duration(j.Rank()) * 3 * time.Millisecond)
 				if dies && j.Rank() == 2 {
 					j.Abort(3, "in the midst of it")
+					leaving.Store(true)
+					holders.Wait()
 					return nil // others do not answer it any more
 				}
 				var errs [closers]error
