@@ -165,6 +165,56 @@ func TestTwoTeamsShareATightBudget(t *testing.T) {
 	}
 }
 
+// While rank 0 does the operations of two teams at once, the others do them one after the other. So
+// rank 0, which reduces, waits in the first for programs that wait in the second for memory there.
+func TestMemoryIsTakenWhenAllHaveBegun(t *testing.T) {
+	cfg := small
+	cfg.Slots = 3
+	for _, c := range []struct {
+		name  string
+		key   int // of the teams, times the rank: who reduces has to be rank 0
+		start func(ctx context.Context, t *coll.Team) *coll.Pending
+	}{
+		{"all-reduce", 1, func(ctx context.Context, t *coll.Team) *coll.Pending {
+			return coll.StartAllReduce(ctx, t, make([]giant, 2), addGiants)
+		}},
+		{"reduce", 1, func(ctx context.Context, t *coll.Team) *coll.Pending {
+			return coll.StartReduce(ctx, t, 0, make([]giant, 2), addGiants)
+		}},
+		{"scan", -1, func(ctx context.Context, t *coll.Team) *coll.Pending {
+			return coll.StartScan(ctx, t, make([]giant, 2), addGiants)
+		}},
+		{"exclusive scan", -1, func(ctx context.Context, t *coll.Team) *coll.Pending {
+			return coll.StartExScan(ctx, t, make([]giant, 2), addGiants)
+		}},
+	} {
+		for n := 2; n <= 4; n++ {
+			w := newWorld(t, sim.Config{Ranks: n, Seed: uint64(n), MaxTime: 10 * time.Second}, cfg)
+			err := w.Run(withLimit(2*giantBytes, func(ctx context.Context, e bounded) error {
+				return with(cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
+					a, err := all.Split(ctx, 0, c.key*e.Rank())
+					if err != nil {
+						return err
+					}
+					b, err := all.Split(ctx, 0, c.key*e.Rank())
+					if err != nil {
+						return err
+					}
+					if e.Rank() > 0 {
+						return errors.Join(c.start(ctx, b).Wait(ctx), c.start(ctx, a).Wait(ctx))
+					}
+					first := c.start(ctx, a)
+					e.Host().Sleep(time.Millisecond)
+					return errors.Join(c.start(ctx, b).Wait(ctx), first.Wait(ctx))
+				})(ctx, e)
+			}))
+			if err != nil {
+				t.Errorf("%s of %d ranks: %v", c.name, n, err)
+			}
+		}
+	}
+}
+
 // Where there is room for nothing a rank has one place for messages, elsewhere all.
 func TestThePaceFollowsTheBudget(t *testing.T) {
 	const n, block = 5, 3000

@@ -1,6 +1,10 @@
 package coll
 
-import "github.com/ibconduit/conduit/fabric"
+import (
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/fabric"
+)
 
 // Counters are those of the lanes that all teams of the rank share.
 func (t *Team) Counters() fabric.Counters {
@@ -20,6 +24,15 @@ func Places(t *Team) (all [places][]byte) {
 	for i := range all {
 		at := s.places + uint64(i)*s.place
 		all[i] = t.mem[at : at+s.place]
+	}
+	return all
+}
+
+// Knocks are the numbers of the operations that other members of a team have said that they are in;
+// 0: none. They are less than 1<<20.
+func Knocks(t *Team) (all []uint64) {
+	for r := range t.rails {
+		all = append(all, atomic.LoadUint64(word(t.mem, t.teams.shape.knocks+8*uint64(r)))>>16&(1<<20-1))
 	}
 	return all
 }

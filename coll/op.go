@@ -134,7 +134,8 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	}
 	if err == nil {
 		if o.knocked {
-			_ = o.knock(0) // what fails goes to a rank that is down
+			o.ctx = context.Background() // what is not taken back counts when numbers come round
+			_ = o.knock(0)               // what fails goes to a rank that is down
 		}
 		o.forget()
 		if ended != nil {

@@ -68,8 +68,10 @@ func TestPlantedFaults(t *testing.T) {
 	others.Run = "^TestAnyQuarrel"
 	others.Check(t, faulttest.Fault{Name: "no knock", Edits: noKnock, Found: "kind"})
 	budget := worlds
-	budget.Run = "^Test(TwoTeamsShare|ThePaceFollows)"
+	budget.Run = "^Test(TwoTeamsShare|MemoryIsTaken|ThePaceFollows)"
 	budget.Check(t,
+		faulttest.Fault{Name: "memory is taken before all have begun",
+			Edits: edit("reduce_datapath.go", "	if err := o.meet(); err != nil { // see collectWhole\n		return err\n	}\n", ""), Found: "all-reduce of"},
 		faulttest.Fault{Name: "who sends holds memory",
 			Edits: edit("reduce_datapath.go", "	if t.me != at {\n		if t.me >= members {", "	if b := t.teams.budget; b != nil && t.me != at {\n		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {\n			return err\n		}\n		defer b.Release(2 * int64(d.size))\n	}\n	if t.me != at {\n		if t.me >= members {"), Found: "seed"},
 		faulttest.Fault{Name: "all places at any time",

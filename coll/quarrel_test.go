@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/fabric/sim"
 	"github.com/ibconduit/conduit/internal/racetest"
 )
@@ -133,5 +134,55 @@ func TestAnyQuarrelIsReported(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// Who has waited long, and said so, takes that back when it has ended, also where its context has
+// ended by then and another operation sends: else 2^20 operations later it would be a mismatch.
+func TestAKnockIsTakenBack(t *testing.T) {
+	const late = 50 * time.Millisecond
+	var w *envtest.World
+	const number = 2 // of the reduction, behind the Split
+	heard := false
+	onSim(t, sim.Config{Ranks: 2, Seed: 1, MaxTime: 10 * time.Second}, small, func(world *envtest.World) { w = world },
+		func(ctx context.Context, e env.Env, all *coll.Team) error {
+			other, err := all.Split(ctx, 0, 0)
+			if err != nil {
+				return err
+			}
+			sum := []int64{1}
+			if e.Rank() == 0 {
+				e.Host().Sleep(late)
+				for _, k := range coll.Knocks(all) {
+					heard = heard || k == number
+				}
+				buf := make([]byte, 900)
+				err := errors.Join(coll.AllReduce(ctx, all, sum, coll.Sum), other.Broadcast(ctx, 1, buf))
+				e.Host().Sleep(4 * late)
+				for r, k := range coll.Knocks(all) {
+					if k == number {
+						err = errors.Join(err, fmt.Errorf("rail %d still has a knock of operation %d", r, k))
+					}
+				}
+				return err
+			}
+			limited, cancel := context.WithCancel(ctx)
+			defer cancel()
+			var sent *coll.Pending
+			err = coll.AllReduce(limited, all, sum, func(dst, src []int64) {
+				w.Delay(0, 1, late)
+				sent = other.StartBroadcast(ctx, 1, make([]byte, 900))
+				e.Host().Sleep(late / 10) // it waits for the network now, with the lanes
+				cancel()
+				coll.Sum(dst, src)
+			})
+			if err == nil {
+				err = sent.Wait(ctx)
+			}
+			e.Host().Sleep(8 * late)
+			return err
+		})
+	if !heard {
+		t.Error("nobody knocked")
 	}
 }

@@ -183,6 +183,9 @@ func (t *Team) mirrored(root int) (v, low int) {
 
 // reduceWhole is for elements that fit no message.
 func (o *op) reduceWhole(root int) error {
+	if err := o.meet(); err != nil { // see collectWhole
+		return err
+	}
 	if err := o.collectWhole(max(root, 0), o.t.n); err != nil || root >= 0 {
 		return err
 	}
@@ -195,8 +198,9 @@ func (o *op) reduceWhole(root int) error {
 }
 
 // collectWhole has a member reduce the elements of the first so many into its buffer, one after the
-// other, with memory for two from the job's budget. The others have none, and end when it has: so
-// those that have memory wait for nobody who waits for some, whatever teams are in operation.
+// other, with memory for two from the job's budget. The others have none, and all have begun the
+// operation: so who has memory waits for nobody who waits for some, whatever teams are at work, nor
+// for a program that is elsewhere yet, where it may need this memory.
 func (o *op) collectWhole(at, members int) error {
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	if t.me != at {

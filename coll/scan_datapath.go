@@ -127,6 +127,9 @@ func (o *op) doubleBefore(c []byte) error {
 // prefixWhole is for elements that fit no message. The last member goes first, as the others need
 // what it has no more.
 func (o *op) prefixWhole(exclusive bool) error {
+	if err := o.meet(); err != nil { // see collectWhole
+		return err
+	}
 	for at := o.t.n - 1; at > 0; at-- {
 		members := at + 1
 		if exclusive {

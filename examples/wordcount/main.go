@@ -72,7 +72,7 @@ func bucket(w *conduit.Worker, word uint64) conduit.Ptr[uint64] {
 
 // find looks for a word in its chain, of which it returns the first entry too. Entries are only
 // added, in front of the others. The bucket, which others change, is read by an atomic: with a
-// cache for remote data it acquires what they did before. It leaves out the count for the same reason.
+// cache for remote data it acquires what they did before. Hence it leaves out the count as well.
 func find(w *conduit.Worker, word uint64) (first uint64, p conduit.Ptr[entry], err error) {
 	var e [2]uint64
 	first, err = conduit.FetchAdd(w, bucket(w, word), 0)
