@@ -351,3 +351,17 @@ func TestTheCheckerIsAskedForByAVariable(t *testing.T) {
 		t.Error("a value that means nothing is accepted")
 	}
 }
+
+// A worker that is in use, and has nothing that was not sent, is none of the job's barriers'.
+func TestACheckedWorkerInUseFailsNoBarrier(t *testing.T) {
+	checkedJob(t, 1, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		waits := make(chan error, 1)
+		go func() { waits <- w.WaitUntil(ctx, 0, Equal, 1) }()
+		if err := until(ctx, "the worker waits", w.fences.mark.Load); err != nil {
+			return err
+		}
+		err := j.Barrier(ctx)
+		atomic.StoreUint64(wordOf(j, 0), 1)
+		return errors.Join(err, <-waits)
+	})
+}

@@ -120,27 +120,32 @@ func (j *Job) learned() {
 }
 
 // releaseIdle releases the workers whose caches have writes that were not sent, before a collective
-// operation of the job. One that is in use in that moment is not released: ErrConcurrent.
+// operation of the job. One that is in use in that moment is not released: ErrConcurrent. A fence
+// checker is told of those that have none, as far as they are idle.
 func releaseIdle(ctx context.Context, j *Job) error {
 	if j.needs.fences == nil {
 		return nil
 	}
-	var unsent []*fences
+	var unsent, checked []*fences
 	j.workers.mu.Lock()
 	for w := range j.workers.open {
-		if f := w.fences; f != nil && f.kept != nil && (f.kept.Unsent() > 0 || f.check != nil) {
+		switch f := w.fences; {
+		case f == nil || f.kept == nil:
+		case f.kept.Unsent() > 0:
 			unsent = append(unsent, f)
+		case f.check != nil:
+			checked = append(checked, f)
 		}
 	}
 	j.workers.mu.Unlock()
 	var errs []error
-	for _, f := range unsent {
-		if !f.mark.CompareAndSwap(false, true) {
+	for i, f := range append(unsent, checked...) {
+		if f.mark.CompareAndSwap(false, true) {
+			errs = append(errs, f.releasePart(ctx))
+			f.mark.Store(false)
+		} else if i < len(unsent) {
 			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
-			continue
 		}
-		errs = append(errs, f.releasePart(ctx))
-		f.mark.Store(false)
 	}
 	return errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ type recorder struct {
 	lanes  env.Lanes
 	events []string
 	refuse error // of Release and Direct
+	lost   error // of Close
 }
 
 func (r *recorder) add(format string, args ...any) {
@@ -44,7 +45,7 @@ func (r *recorder) Direct(_ context.Context, rank int, off uint64, n int, write 
 
 func (r *recorder) Close() error {
 	r.add("close")
-	return nil
+	return r.lost
 }
 
 // take returns what was recorded since.
@@ -407,8 +408,8 @@ func TestACloseReleasesAndClosesItsFences(t *testing.T) {
 		if r.lanes != env.Lanes(w) {
 			return errors.New("the fences got other lanes than their worker's")
 		}
-		r.refuse = errRefused
-		if err := w.Close(); !errors.Is(err, errRefused) {
+		r.refuse, r.lost = errRefused, errors.New("and others are lost")
+		if err := w.Close(); !errors.Is(err, errRefused) || !errors.Is(err, r.lost) {
 			return fmt.Errorf("writes are lost, and Close says %w", err)
 		}
 		if got := r.take(); got != "release, close" {

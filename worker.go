@@ -314,8 +314,8 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if e := w.fences.close(); err == nil {
-		err = e
+	if lost := w.fences.close(); lost != nil {
+		err = errors.Join(err, lost)
 	}
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()

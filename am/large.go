@@ -1,6 +1,7 @@
 package am
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,17 +143,24 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 		l.begin(s.w, "post", s.h, s.p.rank)
 		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
 	}
-	if err == nil {
-		err = l.delivered(s)
-	}
 	if err != nil {
 		return l.giveUp(s, err)
 	}
-	if len(payload) == 0 || s.p.rank == l.cfg.Rank {
-		return nil
+	return s.conclude(l)
+}
+
+// conclude ends a payload whose data the network has. Where the peer has died since, it waits as
+// well until the network has read the data: their entry in calls has the waiter of Send.
+func (s *sending) conclude(l *Endpoint) error {
+	err := l.delivered(s)
+	if err != nil {
+		err = l.giveUp(s, err)
+	}
+	if s.size == 0 || s.p.rank == l.cfg.Rank {
+		return err
 	}
 	l.beginAgain(s.w)
-	return l.awaitRead(s.w)
+	return cmp.Or(err, l.awaitRead(s.w))
 }
 
 // awaitStep waits until a payload has gone on from a step.

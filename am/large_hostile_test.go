@@ -197,3 +197,38 @@ func TestAnAnnouncementToNobodyIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// The network tells of the end of data whose peer is dead as of any others: until then their entry
+// has the waiter of Send, which must not become another's.
+func TestDataOfADeadPeerKeepTheirWaiter(t *testing.T) {
+	var cut []error
+	r := &largeBook{t: t}
+	l, p, _ := targetWith(t, &cut, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
+	hello(t, l, p, 1)
+	p.events = append(p.events, fabric.Event{Kind: fabric.Up, Peer: 1, Epoch: 1})
+	s := r.announce(l)
+	p.arrive(t, 1, message(l, head{kind: grant, token: s.token, nargs: 2, args: [MaxArgs]uint64{8, largeSize}}, nil))
+	l.pollAll(t, p)
+	w := s.w
+	l.begin(w, "post", s.h, 1)
+	o := &outgoing{kind: data, cat: long, token: s.token, payload: make([]byte, largeSize), off: s.off, w: w}
+	if err := l.trySend(s.p, o, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	data := fabric.Event{Kind: fabric.Sent, Peer: 1, Cookie: w.token}
+	l.down(s.p, errors.New("found elsewhere"), false)
+	p.events = append(p.events, data)
+	if err := s.conclude(l); !errors.Is(err, fabric.ErrPeerDown) {
+		t.Error(err)
+	}
+	for i := range l.calls.e {
+		if l.calls.e[i].w == w {
+			t.Error("an entry has the waiter of a Send that has returned")
+		}
+	}
+	stats := l.Stats()
+	if err := errors.Join(stats.Check(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	r.atRest(l)
+}
