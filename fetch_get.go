@@ -51,7 +51,8 @@ func (f *fetcher) Park(ctx context.Context) error {
 	}
 }
 
-// failure takes the error of a get that was lost: its set ends, and the memory stays for now.
+// failure takes the error of a get that was lost: its set ends. What the network may still write to
+// keeps its bytes until the worker's next Flush or Close.
 func (f *fetcher) failure() (err error) {
 	err, f.err = f.err, nil
 	return err

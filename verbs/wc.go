@@ -72,7 +72,7 @@ func (o WCOpcode) String() string {
 	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
 }
 
-// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3 and §11.6.2). It is an error
+// WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3, §11.6.2). It is an error
 // value, so errors.Is(err, verbs.StatusRemoteAccess) works.
 type WCStatus uint32
 

@@ -20,7 +20,7 @@
 //
 // A sender posts work requests from a small chain in C memory and polls its completion queue in one
 // call into C (see package verbs). Work requests of one queue pair complete in order, so a
-// completion ends all before it (IBTA 1.4 vol. 1 §10.8.5). A request that the caller waits for asks
+// completion ends all before it (IBTA 1.4 vol. 1, 10.8.5). A request that the caller waits for asks
 // for one; of the others every 16th of a lane and every 8th message does, and all while more than
 // half of the records are in use, so that a full queue always drains. A queue whose last requests
 // ask for none is probed by a write of nothing that does: by Flush, Kick, keepalive, and before a

@@ -1,6 +1,6 @@
 // Package dist says where the elements of a shared array lie: blocked-cyclic over the ranks of a
 // job, cyclic, or all at one rank. It is the arithmetic of UPC's shared pointers (UPC Language
-// Specification 1.3, § 6.4.2 and § 6.5.1.1): divisions round to minus infinity, and remainders are
+// Specification 1.3, § 6.4.2, § 6.5.1.1): divisions round to minus infinity, and remainders are
 // not negative. Nothing here communicates or looks at memory.
 //
 // Element i of an array with blocks of B elements over T ranks lies at rank (i div B) mod T, in the

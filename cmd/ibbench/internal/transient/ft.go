@@ -2,9 +2,7 @@ package transient
 
 import (
 	"context"
-	"errors"
 
-	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
 )
 
@@ -20,26 +18,8 @@ type FTRank struct {
 func init() { kernels[FT] = ftRank }
 
 func ftRank(ctx context.Context, r *Rank) (any, error) {
-	var p bench.FTParams
-	err := r.Params(&p)
-	if err != nil {
-		return nil, errors.Join(err, r.Boot.Close())
-	}
-	k, err := bench.NewFT(p, r.Boot.Size())
-	if err != nil {
-		return nil, errors.Join(err, r.Boot.Close())
-	}
-	cfg := conduit.Config{Bootstrap: r.Boot, Fabric: r.Fabric, Device: r.Device, SegmentSize: 1 << 12}
-	k.Configure(&cfg)
-	job, err := conduit.Join(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	w, err := job.NewWorker()
-	if err != nil {
-		return nil, errors.Join(err, job.Close())
-	}
-	res := FTRank{Before: r.Used()}
-	res.FTResult, err = k.Run(ctx, w)
-	return res, errors.Join(err, w.Close(), job.Close())
+	var res FTRank
+	var err error
+	res.FTResult, err = run(ctx, r, bench.NewFT, func(*bench.FT) { res.Before = r.Used() })
+	return res, err
 }

@@ -2,9 +2,7 @@ package transient
 
 import (
 	"context"
-	"errors"
 
-	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bench"
 )
 
@@ -25,27 +23,11 @@ type Iterating struct{ Before int64 }
 func init() { kernels[Jacobi] = jacobiRank }
 
 func jacobiRank(ctx context.Context, r *Rank) (any, error) {
-	var p bench.JacobiParams
-	err := r.Params(&p)
-	if err != nil {
-		return nil, errors.Join(err, r.Boot.Close())
-	}
-	k, err := bench.NewJacobi(p, r.Boot.Size())
-	if err != nil {
-		return nil, errors.Join(err, r.Boot.Close())
-	}
-	cfg := conduit.Config{Bootstrap: r.Boot, Fabric: r.Fabric, Device: r.Device, SegmentSize: 1 << 12}
-	k.Configure(&cfg)
-	job, err := conduit.Join(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	w, err := job.NewWorker()
-	if err != nil {
-		return nil, errors.Join(err, job.Close())
-	}
-	res := JacobiRank{Before: r.Used(), Pinned: r.Pinned()}
-	k.Counting = func() { r.Say(Iterating{res.Before}) }
-	res.JacobiResult, err = k.Run(ctx, w)
-	return res, errors.Join(err, w.Close(), job.Close())
+	var res JacobiRank
+	var err error
+	res.JacobiResult, err = run(ctx, r, bench.NewJacobi, func(k *bench.Jacobi) {
+		res.Before, res.Pinned = r.Used(), r.Pinned()
+		k.Counting = func() { r.Say(Iterating{res.Before}) }
+	})
+	return res, err
 }

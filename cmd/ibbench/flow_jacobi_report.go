@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (o *jacobiReport) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Jacobi, %d points, cubes of %d^3, %d ranks over %s", o.Points, o.Edge, o.Ranks, o.Fabric)
+	if o.Limit > 0 {
+		fmt.Fprintf(&b, ", each in %s MiB", mib(o.Limit))
+	}
+	fmt.Fprintf(&b, "; %d iterations; results verified\n", o.Iterations)
+	o.tables(&b)
+	if len(o.Knees) > 0 {
+		fmt.Fprintf(&b, "\n%-16s %8s %10s %10s %9s %8s %8s %8s\n", "largest that fits", "tau", "model cubes", "measured", "fixed MiB", "ratio", "model", "a step")
+		for _, k := range o.Knees {
+			fmt.Fprintf(&b, "%-16s %8.3f %10.1f %10d %9s %8.3f %8.3f %8.3f\n", k.Arm, k.Tau, k.Predicted, k.Measured, mib(o.Fixed[k.Arm]), k.Ratio, k.Model, k.Step)
+		}
+	}
+	if len(o.Sweep) > 0 {
+		fmt.Fprintf(&b, "\n%-8s %14s %10s %10s   %d cubes along x\n", "tokens", "ms an iteration", "faults", "peak KiB", o.Sweep[0].Cubes)
+		for _, r := range o.Sweep {
+			fmt.Fprintf(&b, "%-8d %14.1f %10d %10d\n", r.Tokens, 1e3*r.Elapsed.Seconds()/float64(o.Iterations), r.Faults, r.Peak>>10)
+		}
+	}
+	o.Hog.text(&b)
+	for _, r := range slices.Concat(o.Runs, o.Sweep) {
+		if r.Failed != "" {
+			fmt.Fprintf(&b, "** %s, %d cubes: %s\n", r.Arm, r.Cubes, r.Failed)
+		}
+	}
+	if o.Left > 0 {
+		fmt.Fprintf(&b, "%d runs were left out: --duration has ended\n", o.Left)
+	}
+	return b.String()
+}
+
+// names are the arms in the order of the runs, and sizes what they were measured at.
+func (o *jacobiReport) names() (arms []string, sizes []int) {
+	for _, r := range o.Runs {
+		if !slices.Contains(arms, r.Arm) {
+			arms = append(arms, r.Arm)
+		}
+		if !slices.Contains(sizes, r.Cubes) {
+			sizes = append(sizes, r.Cubes)
+		}
+	}
+	return arms, sizes
+}
+
+// at is the run of an arm at a size.
+func (o *jacobiReport) at(arm string, cubes int) *jacobiRun {
+	for i, r := range o.Runs {
+		if r.Arm == arm && r.Cubes == cubes {
+			return &o.Runs[i]
+		}
+	}
+	return nil
+}
+
+// tables writes faults and seconds as the paper's tables 1 and 2, and memory as its figure 4b.
+func (o *jacobiReport) tables(b *strings.Builder) {
+	arms, sizes := o.names()
+	if len(sizes) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%-16s %10s %14s", "grid", "arrays MiB", "major faults:")
+	for _, title := range []string{"", "seconds:", "peak of faces in MiB:"} {
+		if title != "" {
+			fmt.Fprintf(b, " %*s", 10, title)
+		}
+	}
+	fmt.Fprintf(b, "\n%-16s %10s", "", "a rank")
+	for range 3 {
+		for _, a := range arms {
+			fmt.Fprintf(b, " %9s", a)
+		}
+		fmt.Fprint(b, "  ")
+	}
+	for _, n := range sizes {
+		grid := fmt.Sprintf("%d*%d*%d", n*o.Edge, o.Ranks*o.Edge, 2*o.Edge)
+		var arrays int64
+		for _, a := range arms {
+			if r := o.at(a, n); r != nil {
+				arrays = max(arrays, r.Sizes.Persistent)
+			}
+		}
+		fmt.Fprintf(b, "\n%-16s %10s", grid, mib(arrays))
+		for _, cell := range []func(*jacobiRun) string{
+			func(r *jacobiRun) string { return strconv.FormatInt(r.Faults, 10) },
+			func(r *jacobiRun) string { return fmt.Sprintf("%.2f", r.Elapsed.Seconds()) },
+			func(r *jacobiRun) string { return mib(r.Peak) },
+		} {
+			for _, a := range arms {
+				text := "-"
+				if r := o.at(a, n); r != nil && r.Failed != "" {
+					text = "**"
+				} else if r != nil {
+					text = cell(r)
+				}
+				fmt.Fprintf(b, " %9s", text)
+			}
+			fmt.Fprint(b, "  ")
+		}
+	}
+	b.WriteString("\n")
+}
+
+func (o *jacobiReport) csv() [][]string {
+	rows := [][]string{{"table", "arm", "tokens", "cubes", "limit", "persistent", "peak", "group", "faults", "seconds", "failed"}}
+	for _, t := range []struct {
+		name string
+		runs []jacobiRun
+	}{{"sizes", o.Runs}, {"tokens", o.Sweep}} {
+		for _, r := range t.runs {
+			n := func(v int64) string { return strconv.FormatInt(v, 10) }
+			rows = append(rows, []string{t.name, r.Arm, strconv.Itoa(r.Tokens), strconv.Itoa(r.Cubes), n(o.Limit), n(r.Sizes.Persistent), n(r.Peak), n(r.Group),
+				n(r.Faults), fmt.Sprintf("%.4f", r.Elapsed.Seconds()), r.Failed})
+		}
+	}
+	return rows
+}
