@@ -68,3 +68,25 @@ func TestCompareFindsWhatIsSlower(t *testing.T) {
 		})
 	}
 }
+
+func TestReportIsWrittenOfResults(t *testing.T) {
+	dir := t.TempDir()
+	results, page := filepath.Join(dir, "r.json"), filepath.Join(dir, "r.html")
+	if _, errs, code := ibbench(t, "lat", "get", "--fabric", "shm", "--sizes", "8,64", "--iters", "200", "--warmup", "0", "-q", "-o", results); code != 0 {
+		t.Fatal(errs)
+	}
+	out, errs, code := ibbench(t, "report", results, "-o", page, "--pictures", dir, "--title", "R & D")
+	text, err := os.ReadFile(page)
+	if code != exitOK || err != nil || !strings.Contains(out, "2 results in 1 sections, 2 pictures") || !strings.Contains(string(text), "<h1>R &amp; D</h1>") {
+		t.Errorf("exit code %d, %v: %s%s", code, err, out, errs)
+	}
+	if svg, err := os.ReadFile(filepath.Join(dir, "s1-latency.svg")); err != nil || !strings.HasPrefix(string(svg), "<svg ") {
+		t.Errorf("the picture: %v, %.40s", err, svg)
+	}
+	exits(t, nil, []exit{
+		{"report " + results, 2, "--output"},
+		{"report " + results + " -o " + dir + "/r.pdf", 2, "FILE.html"},
+		{"report " + dir + "/none.json -o " + page, 2, "no such file"},
+		{"report " + results + " -o /no/such/directory/r.html", 3, "no such file"},
+	})
+}
