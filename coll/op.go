@@ -183,6 +183,31 @@ func (o *op) wait(w *uint64, was uint64) error {
 	return o.t.teams.env.WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
 }
 
+// acquire waits for n bytes of the job's budget as for a message, by a word: so the wait ends when
+// the team breaks, and makes progress.
+func (o *op) acquire(b env.Budget, n int64) error {
+	m, w := o.t.teams, word(o.t.mem, memoryWord)
+	ctx, cancel := context.WithCancelCause(o.ctx)
+	defer cancel(nil)
+	var err error
+	atomic.StoreUint64(w, 0)
+	m.env.Host().Go("memory of a collective operation", func() {
+		err = b.Acquire(ctx, n)
+		atomic.StoreUint64(w, 1)
+	})
+	if broken := o.wait(w, 0); broken != nil {
+		cancel(broken)
+		if gone := m.env.WaitWord(context.Background(), w, fabric.NotEqual, 0, nil); gone != nil {
+			return gone // a simulation has ended
+		}
+		if err == nil { // the memory was faster
+			b.Release(n)
+			return broken
+		}
+	}
+	return err
+}
+
 // look ends a wait that cannot come to its end. It is asked now and then.
 func (o *op) look() error {
 	if e := o.t.known(); e != nil {

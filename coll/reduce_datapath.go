@@ -218,7 +218,7 @@ func (o *op) collectWhole(at, members int) error {
 		return o.settle(o.ctx)
 	}
 	if b := t.teams.budget; b != nil {
-		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {
+		if err := o.acquire(b, 2*int64(d.size)); err != nil {
 			return err
 		}
 		defer b.Release(2 * int64(d.size))
