@@ -189,23 +189,25 @@ func (o *op) acquire(b env.Budget, n int64) error {
 	m, w := o.t.teams, word(o.t.mem, memoryWord)
 	ctx, cancel := context.WithCancelCause(o.ctx)
 	defer cancel(nil)
-	var err error
+	got := make(chan error, 1) // nobody waits for it: when the word is written it is there
 	atomic.StoreUint64(w, 0)
 	m.env.Host().Go("memory of a collective operation", func() {
-		err = b.Acquire(ctx, n)
+		got <- b.Acquire(ctx, n)
 		atomic.StoreUint64(w, 1)
 	})
-	if broken := o.wait(w, 0); broken != nil {
-		cancel(broken)
-		if gone := m.env.WaitWord(context.Background(), w, fabric.NotEqual, 0, nil); gone != nil {
-			return gone // a simulation has ended
-		}
-		if err == nil { // the memory was faster
-			b.Release(n)
-			return broken
-		}
+	broken := o.wait(w, 0)
+	if broken == nil {
+		return <-got
 	}
-	return err
+	cancel(broken)
+	if gone := m.env.WaitWord(context.Background(), w, fabric.NotEqual, 0, nil); gone != nil {
+		return gone // a simulation has ended
+	}
+	if err := <-got; err != nil {
+		return err
+	}
+	b.Release(n) // the memory was faster
+	return broken
 }
 
 // look ends a wait that cannot come to its end. It is asked now and then.

@@ -77,7 +77,7 @@ func TestPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "a broken team is not heard while memory is waited for",
 			Edits: edit("reduce_datapath.go", "o.acquire(b, ", "b.Acquire(o.ctx, "), Found: "deadlock"},
 		faulttest.Fault{Name: "memory that came too late is kept",
-			Edits: edit("op.go", "			b.Release(n)\n", ""), Found: "are outside"},
+			Edits: edit("op.go", "	b.Release(n) // the memory was faster\n", ""), Found: "are outside"},
 		faulttest.Fault{Name: "all places at any time",
 			Edits: edit("pairs_datapath.go", "	width := t.width()\n", "	width := uint64(places)\n"), Found: "places were used"},
 	)
