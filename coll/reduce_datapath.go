@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// reducer is an operation that puts members' data together. Moving data is op's, which calls nothing
-// of this.
+// reducer is an operation that puts members' data together. Moving data is op's, which calls
+// nothing of this.
 type reducer struct{ *op }
 
 // allReduce chooses by length: short, all data is gathered; else each member reduces a share, in
