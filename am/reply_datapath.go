@@ -178,18 +178,21 @@ func (r *replier) sendLate() {
 
 // replyToSelf ends a call of this rank to itself.
 func (r *replier) replyToSelf(o *outgoing, args []uint64) error {
+	lands := false
 	if o.cat == long {
-		if err := fabric.CheckRange("reply", r.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(r.cfg.Segment))); err != nil {
+		err := fabric.CheckRange("reply", r.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(r.cfg.Segment)))
+		if lands = err == nil; !lands {
 			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error())}
 			args = []uint64{uint64(TooLarge)}
-		} else {
-			copy(r.cfg.Segment[o.off:], o.payload)
 		}
 	}
 	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
 	copy(h.args[:], args)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if lands && r.end == nil {
+		r.copyToSelfLocked(o.off, o.payload)
+	}
 	if err := r.answeredLocked(nil, r.cfg.Rank, &h, o.payload); err != nil { // the endpoint was closed meanwhile
 		r.stats.nowhere.Add(1)
 		return ErrClosed
