@@ -1,6 +1,7 @@
 package am
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -38,12 +39,13 @@ func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
 	}
-	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && r.ended() == nil {
+	end := r.ended()
+	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && end == nil {
 		_ = r.refuse(rank, o.token, TooLarge, err.Error())
 		return err
 	}
 	r.stats.nowhere.Add(1)
-	return err
+	return cmp.Or(end, err)
 }
 
 // reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a
