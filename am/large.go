@@ -373,8 +373,7 @@ func (a *Announcement) Grant(off uint64) error {
 }
 
 // Refuse tells the sender why the payload is not taken; of the text of the reason 512 bytes travel.
-// No reason at all is one too.
-// It does not wait, and handlers may call it. Errors as Grant's.
+// No reason at all is one too. It does not wait, and handlers may call it. Errors as Grant's.
 func (a *Announcement) Refuse(reason error) error {
 	if reason == nil {
 		reason = errors.New("no reason is given")
@@ -403,11 +402,6 @@ func (a *Announcement) decideLocked() error {
 	}
 	a.decided = true
 	return nil
-}
-
-// refuseLarge answers a payload that is not taken.
-func (l *Endpoint) refuseLarge(p *peer, token uint64, why string) {
-	l.sendSurely(p, &outgoing{kind: refusal, cat: medium, token: token, payload: []byte(clip(why))}, nil, nil)
 }
 
 // announced runs the receiver's functions: Announced, and Ended if that is due by then.

@@ -156,6 +156,11 @@ func (t *transfers) takeAnnouncement(h *head) error {
 	return nil
 }
 
+// refuseLarge answers a payload that is not taken.
+func (l *Endpoint) refuseLarge(p *peer, token uint64, why string) {
+	l.sendSurely(p, &outgoing{kind: refusal, cat: medium, token: token, payload: []byte(clip(why))}, nil, nil)
+}
+
 // takeAnswer takes the one answer to an announcement.
 func (t *transfers) takeAnswer(h *head, text []byte) error {
 	s := t.sent(h.token)
