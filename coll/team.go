@@ -73,7 +73,7 @@ func (t *Team) Index(rank int) int {
 // Broken is what broke the team, as far as this rank knows: nil or a *BrokenError.
 func (t *Team) Broken() error {
 	if e := t.known(); e != nil {
-		return e
+		return t.heed(e)
 	}
 	return nil
 }
@@ -88,9 +88,18 @@ func (t *Team) usable() error {
 		return fmt.Errorf("the team in slot %d was %s: %w", t.slot, *how, os.ErrClosed)
 	}
 	if e := t.known(); e != nil {
-		return e
+		return t.heed(e)
 	}
 	return nil
+}
+
+// heed takes a rank for dead that another member found down: an operation is about to say so, and
+// whatever else goes to that rank must agree.
+func (t *Team) heed(e *BrokenError) *BrokenError {
+	if e.Reason == Died {
+		t.teams.env.SetDown(e.Rank, e.Cause)
+	}
+	return e
 }
 
 // known is what broke the team. It looks whether another member has written it into the slot.
@@ -168,7 +177,7 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 		t.broken.CompareAndSwap(nil, e)
 	}
 	t.tell()
-	return t.broken.Load()
+	return t.heed(t.broken.Load())
 }
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
