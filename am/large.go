@@ -16,7 +16,9 @@ const maxAnnounced = 16
 
 // Receiver is what a rank does with the large payloads that are sent to it under a name. The
 // functions run on goroutines of their own: they may send, call and wait. Close waits for them, so
-// one that has to wait for long keeps the Announcement and returns.
+// one that has to wait for long keeps the Announcement and returns. A panic is kept
+// (Endpoint.Errors), and so is the end of the goroutine (runtime.Goexit, FailNow of a test): after
+// either in Announced the payload is refused, unless that was decided before.
 type Receiver struct {
 	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse,
 	// or keeps the Announcement for any goroutine to decide later. One that is never decided ends with
@@ -402,45 +404,4 @@ func (a *Announcement) decideLocked() error {
 	}
 	a.decided = true
 	return nil
-}
-
-// announced runs the receiver's functions: Announced, and Ended if that is due by then.
-func (a *Announcement) announced() {
-	l := a.l
-	if text := a.guard(func() { a.h.large.Announced(a) }); text != "" {
-		_ = a.Refuse(fmt.Errorf("the receiver panicked: %s", text)) // unless it has decided
-	}
-	l.mu.Lock()
-	a.busy--
-	due := a.ended && a.busy == 0
-	if !due {
-		l.telling--
-	}
-	l.mu.Unlock()
-	if due {
-		a.tell()
-	}
-}
-
-// tell runs Ended.
-func (a *Announcement) tell() {
-	a.guard(func() { a.h.large.Ended(a, a.err) })
-	a.l.mu.Lock()
-	a.l.telling--
-	a.l.mu.Unlock()
-}
-
-// guard runs a function of the receiver. A panic is kept, and its text returned.
-func (a *Announcement) guard(f func()) (text string) {
-	defer func() {
-		if v := recover(); v != nil {
-			text = clip(fmt.Sprint(v))
-			a.l.stats.panics.Add(1)
-			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: text})
-		}
-		fenceHandler(&a.l.cfg, a.p.rank)
-	}()
-	fenceHandler(&a.l.cfg, a.p.rank)
-	f()
-	return ""
 }

@@ -1,6 +1,7 @@
 package am
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -289,4 +290,54 @@ func (t *transfers) end(cause error) {
 		t.c.stats.large.Cancelled++
 		t.ended(a, cause)
 	}
+}
+
+// announced runs the receiver's functions: Announced, and Ended if that is due by then.
+func (a *Announcement) announced() {
+	l := a.l
+	a.guard(func() { a.h.large.Announced(a) }, func(failure any) {
+		if failure != nil {
+			_ = a.Refuse(fmt.Errorf("the receiver panicked: %v", failure)) // unless it has decided
+		}
+		l.mu.Lock()
+		a.busy--
+		due := a.ended && a.busy == 0
+		if !due {
+			l.telling--
+		}
+		l.mu.Unlock()
+		if due {
+			a.tell()
+		}
+	})
+}
+
+// tell runs Ended.
+func (a *Announcement) tell() {
+	a.guard(func() { a.h.large.Ended(a, a.err) }, func(any) {
+		a.l.mu.Lock()
+		a.l.telling--
+		a.l.mu.Unlock()
+	})
+}
+
+// guard runs a function of the receiver, and then what follows, which gets what it panicked with. A
+// function that ends its goroutine counts as one that panics.
+func (a *Announcement) guard(f func(), then func(failure any)) {
+	returned := false
+	defer func() {
+		v := recover()
+		if v == nil && !returned {
+			v = "it called runtime.Goexit"
+		}
+		if v != nil {
+			a.l.stats.panics.Add(1)
+			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: clip(fmt.Sprint(v))})
+		}
+		fenceHandler(&a.l.cfg, a.p.rank)
+		then(v)
+	}()
+	fenceHandler(&a.l.cfg, a.p.rank)
+	f()
+	returned = true
 }

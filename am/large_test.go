@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -330,5 +331,37 @@ func TestNothingIsWrittenBehindTheEndOfAPayload(t *testing.T) {
 	}
 	if err := <-sent; !errors.Is(err, am.ErrClosed) || string(net.Rank(0).Segment[100:104]) == "late" {
 		t.Errorf("Send to itself: %v, and wrote %q", err, net.Rank(0).Segment[100:104])
+	}
+}
+
+func TestAReceiverThatEndsItsGoroutinePanics(t *testing.T) {
+	table := am.NewTable()
+	ended := make(chan error, 2)
+	x := table.HandleLarge("quits", am.Receiver{
+		Announced: func(a *am.Announcement) {
+			switch a.Arg(0) {
+			case 1:
+				panic("") // refuses as well
+			case 2:
+				_ = a.Grant(0)
+			}
+			runtime.Goexit()
+		},
+		Ended: func(_ *am.Announcement, err error) { ended <- err; runtime.Goexit() },
+	})
+	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, StallAfter: time.Second, CloseAfter: time.Second})
+	for to := range l {
+		for arg, want := range []string{"the receiver panicked: it called runtime.Goexit", "the receiver panicked: "} {
+			var refused *am.RefusedError
+			if err := x.Send(bounded(t), l[0], to, []byte{1}, uint64(arg)); !errors.As(err, &refused) || refused.Text != want {
+				t.Errorf("rank %d: %v", to, err)
+			}
+		}
+		if err := errors.Join(x.Send(bounded(t), l[0], to, []byte{1}, 2), l[to].Quiesce(bounded(t))); err != nil || len(ended) != to+1 {
+			t.Errorf("rank %d: %v, and %d payloads have ended", to, err, len(ended))
+		}
+	}
+	if err := errors.Join(l[0].Close(), l[1].Close()); err != nil {
+		t.Error(err)
 	}
 }
