@@ -225,7 +225,7 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 		}
 		if set.dead().bit(other) && !a.out.dead().bit(other) {
 			a.out.dead().set(other)
-			t.dismiss(ctx, other)
+			t.dismiss(ctx, other, brokenWord)
 			t.teams.env.SetDown(other, fmt.Errorf("rank %d takes it for dead", rank))
 		}
 	}
@@ -235,14 +235,14 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 // dismissal bounds how long a rank is waited for that may be dead.
 const dismissal = 100 * time.Millisecond
 
-// dismiss tells a rank that the others take it for dead, if it is not: afterwards nothing passes
-// between them any more.
-func (t *Team) dismiss(ctx context.Context, rank int) {
+// dismiss tells a rank that the others take it for dead, if it is not, in a word at a place of the
+// slot: afterwards nothing passes between them any more.
+func (t *Team) dismiss(ctx context.Context, rank int, place uint64) {
 	var w [8]byte
 	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
 	ctx, cancel := t.teams.env.Host().WithTimeout(ctx, dismissal)
 	defer cancel()
-	if t.teams.post(ctx, rank, t.off+brokenWord, w[:]) == nil {
+	if t.teams.post(ctx, rank, t.off+place, w[:]) == nil {
 		_ = t.teams.flush(ctx) // what fails goes to a rank that is down
 	}
 }
