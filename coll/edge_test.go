@@ -144,41 +144,50 @@ func TestNothingLateReachesTheNextTeam(t *testing.T) {
 }
 
 // A member that lives and that one other has lost only waits, and sends nothing: it learns from the
-// rest that it is dead for all, before they cut it off.
+// rest that it is dead for all, before they cut it off, whatever team it waits in.
 func TestWhoIsTakenForDeadIsTold(t *testing.T) {
 	const n, lost, finder, late = 6, 3, 0, 5 // no rail between lost and finder
 	onSim(t, sim.Config{Ranks: n, Seed: 1, RetryTimeout: time.Millisecond}, ways[1], nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		color := 0
+		if e.Rank() == finder {
+			color = coll.Undefined
+		}
+		rest, err := all.Split(ctx, color, 0)
+		if err != nil {
+			return err
+		}
 		// Behind an exchange of pairs who finds a death tells all.
 		if err := coll.AllToAll(ctx, all, make([]byte, n*3000), make([]byte, n*3000)); err != nil {
 			return err
 		}
+		limited, cancel := e.Host().WithTimeout(ctx, time.Second)
+		defer cancel()
+		var other *coll.Pending
 		switch e.Rank() {
 		case finder:
 			e.Host().Go("loss", func() {
 				e.Host().Sleep(100 * time.Millisecond) // lost has knocked, which would find the death
 				e.SetDown(lost, errors.New("its network failed"))
 			})
+		case lost:
+			other = rest.StartBarrier(limited)
 		case late:
 			e.Host().Sleep(200 * time.Millisecond)
 		}
-		limited, cancel := e.Host().WithTimeout(ctx, time.Second)
-		defer cancel()
 		if err := broken(all.Barrier(limited), coll.Died, lost, coll.KindNone, 0); err != nil {
 			return err
 		}
-		if e.Rank() != lost && e.Down(lost) == nil {
-			return errors.New("operations to the lost rank go on")
-		}
 		live, err := all.Shrink(limited)
-		if e.Rank() == lost {
-			if !errors.Is(err, coll.ErrExcluded) {
-				return fmt.Errorf("the lost rank got %v, %w", live, err)
-			}
-			return nil
+		switch {
+		case e.Rank() == lost && !errors.Is(err, coll.ErrExcluded):
+			return fmt.Errorf("the lost rank got %v, %w", live, err)
+		case e.Rank() == lost:
+			return broken(other.Wait(ctx), coll.Died, lost, coll.KindNone, 0)
+		case err != nil:
+			return err
+		case e.Down(lost) == nil || live.Size() != n-1:
+			return fmt.Errorf("%v is left, and the lost rank is down: %w", live, e.Down(lost))
 		}
-		if err == nil && live.Size() != n-1 {
-			err = fmt.Errorf("%v is left", live)
-		}
-		return err
+		return nil
 	})
 }

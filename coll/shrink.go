@@ -236,14 +236,24 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 const dismissal = 100 * time.Millisecond
 
 // dismiss tells a rank that the others take it for dead, if it is not, in a word at a place of the
-// slot: afterwards nothing passes between them any more.
+// slot, and breaks its other teams: afterwards nothing passes between them any more.
 func (t *Team) dismiss(ctx context.Context, rank int, place uint64) {
-	var w [8]byte
-	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
-	ctx, cancel := t.teams.env.Host().WithTimeout(ctx, dismissal)
+	m := t.teams
+	ctx, cancel := m.env.Host().WithTimeout(ctx, dismissal)
 	defer cancel()
-	if t.teams.post(ctx, rank, t.off+place, w[:]) == nil {
-		_ = t.teams.flush(ctx) // what fails goes to a rank that is down
+	tell := func(t *Team, place uint64) error {
+		var w [8]byte
+		binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
+		return m.post(ctx, rank, t.off+place, w[:])
+	}
+	err := tell(t, place)
+	for _, other := range m.with(rank) {
+		if other != t && err == nil {
+			err = tell(other, strayWord) // it may be done with that team
+		}
+	}
+	if err == nil {
+		_ = m.flush(ctx) // what fails goes to a rank that is down
 	}
 }
 
