@@ -70,8 +70,16 @@ func (t *Team) Index(rank int) int {
 	return slices.Index(t.members, int32(rank))
 }
 
-// Broken is what broke the team, as far as this rank knows: nil or a *BrokenError.
+// Broken is what broke the team, as far as this rank knows: nil or a *BrokenError. Once the job is
+// closed it learns of nothing more.
 func (t *Team) Broken() error {
+	if t.teams.enter() != nil { // the slot's memory is gone
+		if e := t.broken.Load(); e != nil {
+			return e
+		}
+		return nil
+	}
+	defer t.teams.leave()
 	if e := t.known(); e != nil {
 		return e
 	}
