@@ -142,3 +142,52 @@ func TestNothingLateReachesTheNextTeam(t *testing.T) {
 			return next.Barrier(ctx)
 		})
 }
+
+// A member that lives and that one other has lost only waits, and sends nothing: it learns from the
+// rest that it is dead for all, before they cut it off, whatever team it waits in.
+func TestWhoIsTakenForDeadIsTold(t *testing.T) {
+	const n, lost, finder, late = 6, 3, 0, 5 // no rail between lost and finder
+	onSim(t, sim.Config{Ranks: n, Seed: 1, RetryTimeout: time.Millisecond}, ways[1], nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		color := 0
+		if e.Rank() == finder {
+			color = coll.Undefined
+		}
+		rest, err := all.Split(ctx, color, 0)
+		if err != nil {
+			return err
+		}
+		// Behind an exchange of pairs who finds a death tells all.
+		if err := coll.AllToAll(ctx, all, make([]byte, n*3000), make([]byte, n*3000)); err != nil {
+			return err
+		}
+		limited, cancel := e.Host().WithTimeout(ctx, time.Second)
+		defer cancel()
+		var other *coll.Pending
+		switch e.Rank() {
+		case finder:
+			e.Host().Go("loss", func() {
+				e.Host().Sleep(100 * time.Millisecond) // lost has knocked, which would find the death
+				e.SetDown(lost, errors.New("its network failed"))
+			})
+		case lost:
+			other = rest.StartBarrier(limited)
+		case late:
+			e.Host().Sleep(200 * time.Millisecond)
+		}
+		if err := broken(all.Barrier(limited), coll.Died, lost, coll.KindNone, 0); err != nil {
+			return err
+		}
+		live, err := all.Shrink(limited)
+		switch {
+		case e.Rank() == lost && !errors.Is(err, coll.ErrExcluded):
+			return fmt.Errorf("the lost rank got %v, %w", live, err)
+		case e.Rank() == lost:
+			return broken(other.Wait(ctx), coll.Died, lost, coll.KindNone, 0)
+		case err != nil:
+			return err
+		case e.Down(lost) == nil || live.Size() != n-1:
+			return fmt.Errorf("%v is left, and the lost rank is down: %w", live, e.Down(lost))
+		}
+		return nil
+	})
+}

@@ -51,12 +51,14 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("operations_datapath.go", "more := min(has, o.t.n-has)", "more := min(has, o.t.n-has-1)"), Found: "seed"},
 	)
 	others := worlds
-	others.Run = "^Test(ASplitThatFails|ADeathThatAPair|MismatchedData)"
+	others.Run = "^Test(ASplitThatFails|ADeathThatAPair|WhoIsTaken|MismatchedData)"
 	others.Check(t,
 		faulttest.Fault{Name: "a death is not heard of",
 			Edits: edit("teams.go", "	m.ignore = e.OnDown(m.died)\n", "	m.ignore = func() {}\n"), Found: "seed"},
 		faulttest.Fault{Name: "a death that a pair finds is not told",
 			Edits: edit("team.go", " && !t.paired.Load()", ""), Found: "seed"},
+		faulttest.Fault{Name: "who is taken for dead is not told",
+			Edits: edit("team.go", "		t.dismiss(context.Background(), e.Rank, e.place())\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "a Split that failed is not told",
 			Edits: edit("split.go", "				o.decline(p, err)\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "counts are not compared",

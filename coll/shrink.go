@@ -225,7 +225,7 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 		}
 		if set.dead().bit(other) && !a.out.dead().bit(other) {
 			a.out.dead().set(other)
-			t.dismiss(ctx, other)
+			t.dismiss(ctx, other, brokenWord)
 			t.teams.env.SetDown(other, fmt.Errorf("rank %d takes it for dead", rank))
 		}
 	}
@@ -235,15 +235,25 @@ func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) e
 // dismissal bounds how long a rank is waited for that may be dead.
 const dismissal = 100 * time.Millisecond
 
-// dismiss tells a rank that the others take it for dead, if it is not: afterwards nothing passes
-// between them any more.
-func (t *Team) dismiss(ctx context.Context, rank int) {
-	var w [8]byte
-	binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
-	ctx, cancel := t.teams.env.Host().WithTimeout(ctx, dismissal)
+// dismiss tells a rank that the others take it for dead, if it is not, in a word at a place of the
+// slot, and breaks its other teams: afterwards nothing passes between them any more.
+func (t *Team) dismiss(ctx context.Context, rank int, place uint64) {
+	m := t.teams
+	ctx, cancel := m.env.Host().WithTimeout(ctx, dismissal)
 	defer cancel()
-	if t.teams.post(ctx, rank, t.off+brokenWord, w[:]) == nil {
-		_ = t.teams.flush(ctx) // what fails goes to a rank that is down
+	tell := func(t *Team, place uint64) error {
+		var w [8]byte
+		binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
+		return m.post(ctx, rank, t.off+place, w[:])
+	}
+	err := tell(t, place)
+	for _, other := range m.with(rank) {
+		if other != t && err == nil {
+			err = tell(other, strayWord) // it may be done with that team
+		}
+	}
+	if err == nil {
+		_ = m.flush(ctx) // what fails goes to a rank that is down
 	}
 }
 

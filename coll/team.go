@@ -81,7 +81,7 @@ func (t *Team) Broken() error {
 	}
 	defer t.teams.leave()
 	if e := t.known(); e != nil {
-		return t.heed(e)
+		return e
 	}
 	return nil
 }
@@ -102,10 +102,12 @@ func (t *Team) usable() error {
 }
 
 // heed takes a rank for dead that another member found down: an operation is about to say so, and
-// whatever else goes to that rank must agree.
+// whatever else goes to that rank must agree. It may live, and cannot be told afterwards.
 func (t *Team) heed(e *BrokenError) *BrokenError {
-	if e.Reason == Died {
-		t.teams.env.SetDown(e.Rank, e.Cause)
+	env := t.teams.env
+	if e.Reason == Died && e.Rank != env.Rank() && env.Down(e.Rank) == nil {
+		t.dismiss(context.Background(), e.Rank, e.place())
+		env.SetDown(e.Rank, e.Cause)
 	}
 	return e
 }
@@ -197,11 +199,16 @@ func (t *Team) tell() {
 	if e.Reason == Died && !t.paired.Load() && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
 	}
-	off := uint64(brokenWord)
-	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
-		off = strayWord // others may be done with the team, or have never had it
-	}
+	off := e.place()
 	t.write(off, encodeBroken(t.generation, e))
+}
+
+// place is that of the word for the others.
+func (e *BrokenError) place() uint64 {
+	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
+		return strayWord // others may be done with the team, or have never had it
+	}
+	return brokenWord
 }
 
 // write writes the word that breaks a team into the slot of every other member.

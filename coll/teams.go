@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -225,17 +226,22 @@ func (m *Teams) near(rank int, off uint64) []byte {
 
 // died breaks the teams that a rank is in.
 func (m *Teams) died(rank int, cause error) {
-	m.mu.Lock()
-	var teams []*Team
-	for t := range m.open {
-		teams = append(teams, t)
+	for _, t := range m.with(rank) {
+		t.lose(rank, cause)
 	}
-	m.mu.Unlock()
-	for _, t := range teams {
+}
+
+// with are the teams that a rank is in, and this one.
+func (m *Teams) with(rank int) (teams []*Team) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t := range m.open {
 		if t.Index(rank) >= 0 {
-			t.lose(rank, cause)
+			teams = append(teams, t)
 		}
 	}
+	slices.SortFunc(teams, func(a, b *Team) int { return a.slot - b.slot }) // a simulation repeats itself
+	return teams
 }
 
 // vacate ends a team, and does to its slot what follows from how.
