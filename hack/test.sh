@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, in stages; all of them without arguments. The last line counts.
 #
-#   hack/test.sh [STAGE...]      stages: lint race debug plain builds vm
+#   hack/test.sh [STAGE...]      stages: lint race debug plain builds device vm
 #
 # A stage that fails does not keep the others from running; the exit status shows it.
 # PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
@@ -151,6 +151,30 @@ check_without_cgo() {
   [ "$(grep -c 'of 2: my left neighbour is [01]; 2 were here' <<<"$said")" = 2 ]
 }
 
+# The tests that ask for a device, natively over the one in user space (hack/softverbs), plain and
+# with the race detector; one package at a time, as each spins for both ends of a connection. What
+# cannot pass there (hack/softverbs/exceptions.txt) is left to the stage vm.
+stage_device() {
+  local -x IBCONDUIT_REQUIRE_SOFTVERBS=1
+  local want dirs asking skip select rc=0
+  packages -rdma >$out/packages || return 1
+  mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest)" $out/packages)
+  [ ${#want[@]} -gt 0 ] || { echo "[device] no package here asks for a device"; return 0; }
+  hack/softverbs/run true || return 1
+  mapfile -t dirs < <(go list -f '{{.Dir}}' "${want[@]}")
+  asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
+  skip=$(awk '!/^#/ && NF { print $2 }' hack/softverbs/exceptions.txt | paste -sd '|')
+  select=(-run "$asking" -skip "^($skip)\$|./^shm$")
+  local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
+  run device -p 1 -vet=off -short -exec "$device" "${want[@]}" || rc=1
+  run device-race -p 1 -vet=off -short -race -exec "$device" "${want[@]}" || rc=1
+  # One wants a device that is slower than who posts.
+  select=(-run '^TestALostCompletionQueueFailsItsLane$')
+  mapfile -t want < <(printf '%s\n' "${want[@]}" | grep -x "$module/fabric/ibv")
+  [ ${#want[@]} = 0 ] || SOFTVERBS_WIRE_NS=20000000 run device-slow -vet=off -exec "$device" "${want[@]}" || rc=1
+  return $rc
+}
+
 # One VM after the other (-p 1): two on two cores would only disturb each other. Of packages above
 # the device only the tests run that ask for it, without their parts that are over shared memory:
 # the other stages have shown the rest. If one were forgotten, it would be skipped everywhere.
@@ -176,10 +200,10 @@ stage_vm() {
   return $rc
 }
 
-[ $# -gt 0 ] || set -- lint race debug plain builds vm
+[ $# -gt 0 ] || set -- lint race debug plain builds device vm
 failed=()
 for stage; do
-  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds vm)" >&2; exit 2; }
+  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds device vm)" >&2; exit 2; }
   echo "== $stage"
   start=$SECONDS
   "stage_$stage" || failed+=("$stage")
