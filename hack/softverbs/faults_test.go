@@ -18,7 +18,7 @@ import (
 )
 
 // programs are what ranks do. Rank 1 waits for what rank 0 puts, which the faults hit.
-var programs = map[string]func(ctx context.Context, w *conduit.Worker) error{
+var programs = map[string]func(ctx context.Context, rank int, w *conduit.Worker) error{
 	"puts":  manyPuts,
 	"times": timedPuts,
 }
@@ -26,8 +26,8 @@ var programs = map[string]func(ctx context.Context, w *conduit.Worker) error{
 const puts = 500
 
 // manyPuts of rank 0, one after the other, reach rank 1's word.
-func manyPuts(ctx context.Context, w *conduit.Worker) error {
-	if w.Rank() == 0 {
+func manyPuts(ctx context.Context, rank int, w *conduit.Worker) error {
+	if rank == 0 {
 		for i := range uint64(puts) {
 			if err := conduit.Put(w, conduit.At[uint64](1, 0), i+1); err != nil {
 				return fmt.Errorf("put %d: %w", i, err)
@@ -39,8 +39,8 @@ func manyPuts(ctx context.Context, w *conduit.Worker) error {
 }
 
 // timedPuts prints the least time of ten.
-func timedPuts(ctx context.Context, w *conduit.Worker) error {
-	if w.Rank() == 0 {
+func timedPuts(ctx context.Context, rank int, w *conduit.Worker) error {
+	if rank == 0 {
 		least := time.Hour
 		for i := range uint64(10) {
 			start := time.Now()
@@ -67,7 +67,7 @@ func rankMain(program string) int {
 	w, err := j.NewWorker()
 	if err == nil {
 		w.SetContext(ctx)
-		err = errors.Join(programs[program](ctx, w), w.Close())
+		err = errors.Join(programs[program](ctx, j.Rank(), w), w.Close())
 	}
 	if err != nil {
 		fmt.Printf("rank %d: %s: %v\n", j.Rank(), kind(err), err)

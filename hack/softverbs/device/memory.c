@@ -61,16 +61,16 @@ static bool unlimited(void)
 }
 
 /* As ib_umem_get of the kernel counts: whole pages, against RLIMIT_MEMLOCK. */
-static int pin(uint64_t bytes)
+static int charge(uint64_t bytes)
 {
 	struct rlimit r;
 	uint64_t limit = sv.memlock;
 
 	if (!unlimited() && !getrlimit(RLIMIT_MEMLOCK, &r) && r.rlim_cur < limit)
 		limit = r.rlim_cur;
-	if (__atomic_add_fetch(&sv.pinned, bytes, __ATOMIC_RELAXED) <= limit)
+	if (__atomic_add_fetch(&sv.charged, bytes, __ATOMIC_RELAXED) <= limit)
 		return 0;
-	__atomic_sub_fetch(&sv.pinned, bytes, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&sv.charged, bytes, __ATOMIC_RELAXED);
 	return ENOMEM;
 }
 
@@ -96,7 +96,7 @@ struct ibv_mr *sv_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t i
 		return sv_none(EOPNOTSUPP);
 	if (!bytes || bytes >> 46 || at + bytes < at || iova + bytes < iova || (access & writes && !(access & IBV_ACCESS_LOCAL_WRITE)))
 		return sv_none(EINVAL);
-	int err = pin(whole);
+	int err = charge(whole);
 	if (err)
 		return sv_none(err);
 	struct sv_mr *m = calloc(1, sizeof *m);
@@ -105,10 +105,11 @@ struct ibv_mr *sv_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t i
 		err = ENOMEM;
 	if (err) {
 		free(m);
-		__atomic_sub_fetch(&sv.pinned, whole, __ATOMIC_RELAXED);
+		__atomic_sub_fetch(&sv.charged, whole, __ATOMIC_RELAXED);
 		return sv_none(err);
 	}
-	m->pinned = whole;
+	m->charged = whole;
+	m->pins = sv_pin(lo, whole);
 	m->x->pd = p->id;
 	m->x->access = access;
 	m->x->window_of = 0;
@@ -126,7 +127,8 @@ SV_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	struct sv_mr *m = (struct sv_mr *)mr;
 
 	release(m->x);
-	__atomic_sub_fetch(&sv.pinned, m->pinned, __ATOMIC_RELAXED);
+	sv_unpin(m->pins);
+	__atomic_sub_fetch(&sv.charged, m->charged, __ATOMIC_RELAXED);
 	__atomic_sub_fetch(&((struct sv_pd *)mr->pd)->users, 1, __ATOMIC_RELAXED);
 	free(m);
 	return 0;

@@ -159,7 +159,7 @@ struct sv_process {
 	bool infiniband, direct;
 	uint64_t wire_ns, memlock;
 	int rnr_counter;
-	uint64_t pinned;
+	uint64_t charged; /* bytes that count against the limit of locked memory */
 	uint32_t waiting; /* QPs with requests that wait */
 };
 extern struct sv_process sv;
@@ -225,7 +225,8 @@ struct sv_qp {
 struct sv_mr {
 	struct ibv_mr mr;
 	struct sv_region *x;
-	uint64_t pinned;
+	struct sv_pins *pins;
+	uint64_t charged;
 };
 
 struct sv_mw {
@@ -284,6 +285,14 @@ struct sv_region *sv_find(uint32_t slot, uint32_t key, uint32_t pd, uint64_t add
 bool sv_resolve(struct sv_pieces *out, uint32_t slot, uint32_t pd, const struct ibv_sge *sge, uint32_t n, unsigned int access);
 int sv_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, const struct sv_pieces *from);
 int sv_atomic(uint32_t slot, uint64_t addr, const struct ibv_send_wr *wr, uint64_t *old);
+
+/* ---- pin.c ---- */
+struct sv_pins {
+	uint32_t n;
+	uint32_t at[];
+};
+struct sv_pins *sv_pin(uint64_t addr, uint64_t bytes);
+void sv_unpin(struct sv_pins *p);
 
 /* ---- completion.c ---- */
 void sv_complete(uint32_t slot, uint32_t cq, const struct ibv_wc *wc, uint32_t credit, bool solicited, uint64_t due_ns);
