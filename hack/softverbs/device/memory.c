@@ -2,7 +2,9 @@
 #include "sv.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -272,6 +274,56 @@ static void plain_copy(const struct iovec *to, const struct iovec *from)
 	}
 }
 
+/* ---- what may not be written any more ---- */
+
+static int memory_of(uint32_t slot)
+{
+	char path[32];
+
+	snprintf(path, sizeof path, "/proc/%d/mem", sv.head->slot[slot].pid);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int forced_piece(int to_fd, uint64_t to, int from_fd, uint64_t from, uint64_t bytes)
+{
+	uint8_t some[PAGE];
+
+	for (uint64_t done = 0, n; done < bytes; done += n) {
+		n = bytes - done < sizeof some ? bytes - done : sizeof some;
+		if (pread(from_fd, some, n, (off_t)(from + done)) != (ssize_t)n || pwrite(to_fd, some, n, (off_t)(to + done)) != (ssize_t)n)
+			return EFAULT;
+	}
+	return 0;
+}
+
+/*
+ * A device does not look at page tables when it has pinned the pages: what the program has protected
+ * since (mprotect) it reads and writes as before. /proc/PID/mem does not mind protection either.
+ */
+static int forced_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, const struct sv_pieces *from)
+{
+	int to_fd = memory_of(to_slot), from_fd = memory_of(from_slot), err = to_fd < 0 || from_fd < 0 ? EFAULT : 0;
+	uint64_t t = 0, f = 0, n;
+
+	for (uint32_t i = 0, j = 0; !err && j < from->n;) {
+		n = to->at[i].bytes - t < from->at[j].bytes - f ? to->at[i].bytes - t : from->at[j].bytes - f;
+		err = forced_piece(to_fd, to->at[i].addr + t, from_fd, from->at[j].addr + f, n);
+		if ((t += n) == to->at[i].bytes) {
+			i++;
+			t = 0;
+		}
+		if ((f += n) == from->at[j].bytes) {
+			j++;
+			f = 0;
+		}
+	}
+	if (to_fd >= 0)
+		close(to_fd);
+	if (from_fd >= 0)
+		close(from_fd);
+	return err;
+}
+
 /*
  * Copies from->bytes. At least one side is this process. Its own memory goes through the kernel too:
  * what the program has unmapped is an error of the request then, and not the end of the process.
@@ -296,7 +348,7 @@ int sv_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, co
 		done = process_vm_readv(sv.head->slot[from_slot].pid, t, nt, f, nf, 0);
 	if (done == (ssize_t)bytes)
 		return 0;
-	return done < 0 ? errno : EFAULT;
+	return done < 0 && errno != EFAULT ? errno : forced_copy(to_slot, to, from_slot, from);
 }
 
 static uint64_t changed(const struct ibv_send_wr *wr, uint64_t old)

@@ -44,6 +44,10 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, bool
 		return sv_none(err);
 	if (a->srq)
 		a->cap.max_recv_wr = a->cap.max_recv_sge = 0;
+	/* A device gives more than is asked for. */
+	a->cap.max_send_wr |= a->cap.max_send_wr >> 1;
+	for (int shift = 2; shift < 32; shift *= 2)
+		a->cap.max_send_wr |= a->cap.max_send_wr >> shift;
 	struct sv_qp *q = aligned_alloc(64, (sizeof *q + 63) & ~63ul);
 	if (!q)
 		return sv_none(ENOMEM);
