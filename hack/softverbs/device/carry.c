@@ -61,14 +61,14 @@ static int rdma(struct far *f, const struct ibv_send_wr *wr, struct sv_pieces *m
 	const struct sv_region *r = target(f, wr->wr.rdma.rkey, addr, mine->bytes, read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
 	if (!r)
 		return refuse(f, IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
-	struct sv_pieces theirs = { .at = { { r->addr + (addr - r->iova), mine->bytes } }, .n = 1, .bytes = mine->bytes };
+	struct sv_pieces theirs = { .at = { sv_piece_of(r, addr, mine->bytes) }, .n = 1, .bytes = mine->bytes };
 	return copied(f, read ? sv_copy(sv.slot, mine, f->slot, &theirs) : sv_copy(f->slot, &theirs, sv.slot, mine));
 }
 
 static int atomic(struct far *f, const struct ibv_send_wr *wr, struct sv_pieces *mine)
 {
 	uint64_t addr = wr->wr.atomic.remote_addr, old;
-	struct sv_pieces result = { .at = { { (uintptr_t)&old, 8 } }, .n = 1, .bytes = 8 };
+	struct sv_pieces result = { .at = { { (uintptr_t)&old, 8, &old } }, .n = 1, .bytes = 8 };
 
 	if (mine->bytes != 8)
 		return IBV_WC_LOC_LEN_ERR;
@@ -77,7 +77,8 @@ static int atomic(struct far *f, const struct ibv_send_wr *wr, struct sv_pieces 
 	const struct sv_region *r = target(f, wr->wr.atomic.rkey, addr, 8, IBV_ACCESS_REMOTE_ATOMIC);
 	if (!r)
 		return refuse(f, IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
-	int err = sv_atomic(f->slot, r->addr + (addr - r->iova), wr, &old);
+	struct sv_piece word = sv_piece_of(r, addr, 8);
+	int err = sv_atomic(f->slot, &word, wr, &old);
 	return copied(f, err ? err : sv_copy(sv.slot, mine, sv.slot, &result));
 }
 
@@ -106,7 +107,7 @@ static enum ibv_wc_status scatter(struct far *f, const struct sv_receive *r, con
 static void prepend(struct sv_pieces *p, void *addr, uint64_t bytes)
 {
 	memmove(&p->at[1], &p->at[0], p->n * sizeof p->at[0]);
-	p->at[0] = (struct sv_piece){ (uintptr_t)addr, bytes };
+	p->at[0] = (struct sv_piece){ (uintptr_t)addr, bytes, addr };
 	p->n++;
 	p->bytes += bytes;
 }
@@ -202,7 +203,7 @@ static int gather(const struct sv_qp *q, const struct ibv_send_wr *wr, struct sv
 		mine->bytes = 0;
 		for (uint32_t i = 0; i < n; i++)
 			if (wr->sg_list[i].length) {
-				mine->at[mine->n++] = (struct sv_piece){ wr->sg_list[i].addr, wr->sg_list[i].length };
+				mine->at[mine->n++] = (struct sv_piece){ wr->sg_list[i].addr, wr->sg_list[i].length, (void *)(uintptr_t)wr->sg_list[i].addr };
 				mine->bytes += wr->sg_list[i].length;
 			}
 	}

@@ -108,7 +108,7 @@ static void read_settings(void)
 	const char *link = getenv("SOFTVERBS_LINK"), *counter = getenv("SOFTVERBS_RNR_COUNTER");
 
 	sv.infiniband = link && !strcmp(link, "ib");
-	sv.direct = setting("SOFTVERBS_DIRECT", 0);
+	sv.share = setting("SOFTVERBS_SHARE", 0);
 	sv.wire_ns = setting("SOFTVERBS_WIRE_NS", 0);
 	sv.memlock = setting("SOFTVERBS_MEMLOCK", UINT64_MAX);
 	if (counter && *counter)

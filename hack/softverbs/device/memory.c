@@ -111,7 +111,9 @@ struct ibv_mr *sv_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t i
 		return sv_none(err);
 	}
 	m->charged = whole;
+	uint64_t shared = sv.share && at == lo && access & IBV_ACCESS_LOCAL_WRITE ? sv_share(lo, whole) : 0;
 	m->pins = sv_pin(lo, whole);
+	m->x->shared = shared;
 	m->x->pd = p->id;
 	m->x->access = access;
 	m->x->window_of = 0;
@@ -190,6 +192,7 @@ int sv_bind(struct sv_qp *q, const struct ibv_send_wr *wr)
 	w->iova = b->addr;
 	w->addr = r->addr + (b->addr - r->iova);
 	w->bytes = b->length;
+	w->shared = r->shared ? r->shared + (b->addr - r->iova) : 0;
 	__atomic_store_n(&w->key, wr->bind_mw.rkey, __ATOMIC_RELEASE);
 	wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
 	return IBV_WC_SUCCESS;
@@ -206,6 +209,13 @@ struct sv_region *sv_find(uint32_t slot, uint32_t key, uint32_t pd, uint64_t add
 	return addr >= r->iova && bytes <= r->bytes && addr - r->iova <= r->bytes - bytes ? r : NULL;
 }
 
+struct sv_piece sv_piece_of(const struct sv_region *r, uint64_t addr, uint64_t bytes)
+{
+	uint64_t at = addr - r->iova;
+
+	return (struct sv_piece){ r->addr + at, bytes, r->shared ? sv_at(r->shared + at) : NULL };
+}
+
 bool sv_resolve(struct sv_pieces *out, uint32_t slot, uint32_t pd, const struct ibv_sge *sge, uint32_t n, unsigned int access)
 {
 	out->n = 0;
@@ -216,7 +226,7 @@ bool sv_resolve(struct sv_pieces *out, uint32_t slot, uint32_t pd, const struct 
 		const struct sv_region *r = sv_find(slot, sge[i].lkey, pd, sge[i].addr, sge[i].length);
 		if (!r || r->window_of || (r->access & access) != access)
 			return false;
-		out->at[out->n++] = (struct sv_piece){ r->addr + (sge[i].addr - r->iova), sge[i].length };
+		out->at[out->n++] = sv_piece_of(r, sge[i].addr, sge[i].length);
 		out->bytes += sge[i].length;
 	}
 	return true;
@@ -248,28 +258,44 @@ static unsigned long split_last_word(struct iovec *v, unsigned long n)
 	return n + 1;
 }
 
-static void plain_copy(const struct iovec *to, const struct iovec *from)
+static bool all_here(const struct sv_pieces *p)
 {
-	uint64_t at = 0, done = 0;
+	for (uint32_t i = 0; i < p->n; i++)
+		if (!p->at[i].here)
+			return false;
+	return true;
+}
 
-	for (; to->iov_len;) {
-		uint64_t some = to->iov_len - at < from->iov_len - done ? to->iov_len - at : from->iov_len - done;
-		uint8_t *d = (uint8_t *)to->iov_base + at;
-		const uint8_t *s = (const uint8_t *)from->iov_base + done;
-		if (some == 8 && !((uintptr_t)d & 7)) {
-			uint64_t word;
-			memcpy(&word, s, 8);
-			__atomic_store_n((uint64_t *)(void *)d, word, __ATOMIC_RELEASE);
-		} else {
-			memmove(d, s, some);
+/* The last word as one, and after the rest: programs wait for it. */
+static void copy_here(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+	uint64_t word;
+
+	if (bytes < 8 || (uintptr_t)(to + bytes) & 7) {
+		memcpy(to, from, bytes);
+		__atomic_thread_fence(__ATOMIC_RELEASE);
+		return;
+	}
+	memcpy(&word, from + bytes - 8, 8);
+	if (bytes > 8)
+		memmove(to, from, bytes - 8);
+	__atomic_store_n((uint64_t *)(void *)(to + bytes - 8), word, __ATOMIC_RELEASE);
+}
+
+static void plain_copy(const struct sv_pieces *to, const struct sv_pieces *from)
+{
+	uint64_t t = 0, f = 0, n;
+
+	for (uint32_t i = 0, j = 0; j < from->n;) {
+		n = to->at[i].bytes - t < from->at[j].bytes - f ? to->at[i].bytes - t : from->at[j].bytes - f;
+		copy_here((uint8_t *)to->at[i].here + t, (const uint8_t *)from->at[j].here + f, n);
+		if ((t += n) == to->at[i].bytes) {
+			i++;
+			t = 0;
 		}
-		if ((at += some) == to->iov_len) {
-			to++;
-			at = 0;
-		}
-		if ((done += some) == from->iov_len) {
-			from++;
-			done = 0;
+		if ((f += n) == from->at[j].bytes) {
+			j++;
+			f = 0;
 		}
 	}
 }
@@ -336,12 +362,11 @@ int sv_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, co
 
 	if (!bytes)
 		return 0;
-	unsigned long nt = split_last_word(t, vectors(t, to, bytes)), nf = vectors(f, from, bytes);
-	if (sv.direct && to_slot == sv.slot && from_slot == sv.slot) {
-		t[nt].iov_len = 0;
-		plain_copy(t, f);
+	if (sv.share && all_here(to) && all_here(from)) {
+		plain_copy(to, from);
 		return 0;
 	}
+	unsigned long nt = split_last_word(t, vectors(t, to, bytes)), nf = vectors(f, from, bytes);
 	if (from_slot == sv.slot)
 		done = process_vm_writev(sv.head->slot[to_slot].pid, f, nf, t, nt, 0);
 	else
@@ -358,18 +383,32 @@ static uint64_t changed(const struct ibv_send_wr *wr, uint64_t old)
 	return old == wr->wr.atomic.compare_add ? wr->wr.atomic.swap : old;
 }
 
+/* In shared memory by the processor. */
+static uint64_t atomic_here(uint64_t *word, const struct ibv_send_wr *wr)
+{
+	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+	while (!__atomic_compare_exchange_n(word, &old, changed(wr, old), false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+	return old;
+}
+
 /*
  * Atomic among the requests of all processes, by a lock in the domain, and like most devices
  * (IBV_ATOMIC_HCA) not with the processor of the word's owner.
  */
-int sv_atomic(uint32_t slot, uint64_t addr, const struct ibv_send_wr *wr, uint64_t *old)
+int sv_atomic(uint32_t slot, const struct sv_piece *at, const struct ibv_send_wr *wr, uint64_t *old)
 {
-	sv_lock_t *lock = &sv.head->words[addr >> 3 & 63];
+	sv_lock_t *lock = &sv.head->words[at->addr >> 3 & 63];
 	uint64_t word;
-	struct sv_pieces there = { .at = { { addr, 8 } }, .n = 1, .bytes = 8 };
-	struct sv_pieces before = { .at = { { (uintptr_t)old, 8 } }, .n = 1, .bytes = 8 };
-	struct sv_pieces after = { .at = { { (uintptr_t)&word, 8 } }, .n = 1, .bytes = 8 };
+	struct sv_pieces there = { .at = { *at }, .n = 1, .bytes = 8 };
+	struct sv_pieces before = { .at = { { (uintptr_t)old, 8, old } }, .n = 1, .bytes = 8 };
+	struct sv_pieces after = { .at = { { (uintptr_t)&word, 8, &word } }, .n = 1, .bytes = 8 };
 
+	if (at->here) {
+		*old = atomic_here(at->here, wr);
+		return 0;
+	}
 	sv_lock(lock);
 	int err = sv_copy(sv.slot, &before, slot, &there);
 	if (!err && (word = changed(wr, *old)) != *old)

@@ -123,6 +123,7 @@ struct sv_region {
 	uint32_t pd, access;
 	uint32_t window_of; /* the QP that may use a memory window */
 	uint64_t iova, bytes, addr;
+	uint64_t shared; /* where addr is in the domain; 0: nowhere */
 } SV_LINE;
 
 #define SV_HEAD (1ull << 20)
@@ -156,7 +157,7 @@ struct sv_process {
 	uint32_t slot;
 	uint32_t mark; /* upper bits of its keys */
 	/* settings */
-	bool infiniband, direct;
+	bool infiniband, share;
 	uint64_t wire_ns, memlock;
 	int rnr_counter;
 	uint64_t charged; /* bytes that count against the limit of locked memory */
@@ -269,8 +270,9 @@ void sv_alarm_off(struct sv_cq *q);
 
 /* ---- memory.c ---- */
 struct sv_piece {
-	uint64_t addr;
+	uint64_t addr; /* of its process */
 	uint64_t bytes;
+	void *here; /* where this process has it; NULL: nowhere that is safe */
 };
 struct sv_pieces {
 	struct sv_piece at[SV_SGES + 1];
@@ -284,7 +286,11 @@ int sv_bind(struct sv_qp *q, const struct ibv_send_wr *wr); /* a status; invalid
 struct sv_region *sv_find(uint32_t slot, uint32_t key, uint32_t pd, uint64_t addr, uint64_t bytes);
 bool sv_resolve(struct sv_pieces *out, uint32_t slot, uint32_t pd, const struct ibv_sge *sge, uint32_t n, unsigned int access);
 int sv_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, const struct sv_pieces *from);
-int sv_atomic(uint32_t slot, uint64_t addr, const struct ibv_send_wr *wr, uint64_t *old);
+struct sv_piece sv_piece_of(const struct sv_region *r, uint64_t addr, uint64_t bytes);
+int sv_atomic(uint32_t slot, const struct sv_piece *word, const struct ibv_send_wr *wr, uint64_t *old);
+
+/* ---- share.c ---- */
+uint64_t sv_share(uint64_t lo, uint64_t bytes);
 
 /* ---- pin.c ---- */
 struct sv_pins {
