@@ -151,6 +151,9 @@ check_without_cgo() {
   [ "$(grep -c 'of 2: my left neighbour is [01]; 2 were here' <<<"$said")" = 2 ]
 }
 
+# Subtests over shared memory, for go test -skip: where only a device is of interest.
+over_shm='./^shm(#[0-9]+)?$|././^shm(#[0-9]+)?$'
+
 # The tests that ask for a device, natively over the one in user space (hack/softverbs), plain and
 # with the race detector; one package at a time, as each spins for both ends of a connection. What
 # cannot pass there (hack/softverbs/exceptions.txt) is left to the stage vm.
@@ -158,13 +161,13 @@ stage_device() {
   local -x IBCONDUIT_REQUIRE_SOFTVERBS=1
   local want dirs asking skip select rc=0
   packages -rdma >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest)" $out/packages)
+  mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)" $out/packages)
   [ ${#want[@]} -gt 0 ] || { echo "[device] no package here asks for a device"; return 0; }
   hack/softverbs/run true || return 1
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${want[@]}")
   asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
   skip=$(awk '!/^#/ && NF { print $2 }' hack/softverbs/exceptions.txt | paste -sd '|')
-  select=(-run "$asking" -skip "^($skip)\$|./^shm$")
+  select=(-run "$asking" -skip "^($skip)\$|$over_shm")
   local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
   run device -p 1 -vet=off -short -exec "$device" "${want[@]}" || rc=1
   run device-race -p 1 -vet=off -short -race -exec "$device" "${want[@]}" || rc=1
@@ -193,7 +196,7 @@ stage_vm() {
   local dirs asking select
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
   asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
-  select=(-run "$asking" -skip './^shm$')
+  select=(-run "$asking" -skip "$over_shm")
   run vm -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
   mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -vet=off -tags debug -exec "$vm" "${checked[@]}" || rc=1
