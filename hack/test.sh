@@ -26,6 +26,8 @@ export IBCONDUIT_REQUIRE_OPENMPI=1
 # A program with the race detector waits a second for other goroutines before it ends. The tests
 # start programs by the hundred, whose ranks have met before.
 export GORACE="atexit_sleep_ms=50 ${GORACE-}"
+# Where a command may have mount namespaces, the device in user space is there.
+if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
@@ -158,12 +160,11 @@ over_shm='./^shm(#[0-9]+)?$|././^shm(#[0-9]+)?$'
 # with the race detector; one package at a time, as each spins for both ends of a connection. What
 # cannot pass there (hack/softverbs/exceptions.txt) is left to the stage vm.
 stage_device() {
-  local -x IBCONDUIT_REQUIRE_SOFTVERBS=1
   local want dirs asking skip select rc=0
   packages -rdma >$out/packages || return 1
   mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)" $out/packages)
   [ ${#want[@]} -gt 0 ] || { echo "[device] no package here asks for a device"; return 0; }
-  hack/softverbs/run true || return 1
+  [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] || { echo "[device] left out: $(cat $out/softverbs)"; return 0; }
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${want[@]}")
   asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
   skip=$(awk '!/^#/ && NF { print $2 }' hack/softverbs/exceptions.txt | paste -sd '|')

@@ -1,7 +1,7 @@
 // Package softverbs runs programs with a verbs device in user space: a library that is preloaded
 // before libibverbs, and carries requests out between processes of this host by shared memory. It
-// needs neither an RDMA device nor a VM. Tests run over it natively, with the race detector too, and
-// faults happen on demand.
+// needs neither an RDMA device nor a VM. Tests run over it natively, with the race detector too,
+// and faults happen on demand.
 //
 //	cmd, err := softverbs.Command(ctx, "./program")
 //	cmd.Env = append(cmd.Environ(), "SOFTVERBS_FAULTS=cut=100,node=1")

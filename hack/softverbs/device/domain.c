@@ -51,7 +51,7 @@ void sv_unspin(uint32_t *lock)
 	__atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 }
 
-/* Each process holds a lock on its slot's byte of the file as long as it lives, a zombie no more. */
+/* Each process holds a lock on its slot's byte of the file while it lives; a zombie does not. */
 static bool holds_slot(uint32_t slot)
 {
 	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };

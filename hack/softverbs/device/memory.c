@@ -323,8 +323,8 @@ static int forced_piece(int to_fd, uint64_t to, int from_fd, uint64_t from, uint
 }
 
 /*
- * A device does not look at page tables when it has pinned the pages: what the program has protected
- * since (mprotect) it reads and writes as before. /proc/PID/mem does not mind protection either.
+ * A device does not look at page tables when it has pinned the pages: what the program has
+ * protected since (mprotect) it reads and writes as before. So does who uses /proc/PID/mem.
  */
 static int forced_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, const struct sv_pieces *from)
 {
@@ -351,8 +351,8 @@ static int forced_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t fr
 }
 
 /*
- * Copies from->bytes. At least one side is this process. Its own memory goes through the kernel too:
- * what the program has unmapped is an error of the request then, and not the end of the process.
+ * Copies from->bytes. At least one side is this process. Its own memory goes through the kernel,
+ * too: what the program has unmapped is an error of the request then, not the end of the process.
  */
 int sv_copy(uint32_t to_slot, const struct sv_pieces *to, uint32_t from_slot, const struct sv_pieces *from)
 {

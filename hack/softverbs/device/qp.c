@@ -113,7 +113,7 @@ enum {
 	LATER = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE,
 };
 
-/* What each way needs and allows: IBTA 11.2.5.2, ibv_modify_qp(3). To RESET and ERR all ways lead. */
+/* What each way needs and allows (IBTA 11.2.5.2, ibv_modify_qp(3)). RESET and ERR need nothing. */
 static const struct {
 	enum ibv_qp_state from, to;
 	unsigned int types, needs, allows;

@@ -1,8 +1,8 @@
 /*
  * SOFTVERBS_SHARE=1: registered memory is moved into the domain, at the address where it is. Peers
- * then reach it by plain loads and stores, as fast as can be, which is for measuring what is above a
- * device. It is not for tests: moved memory is shared with a forked child, madvise does not drop
- * its pages, and what other threads write into it during the registration may be lost.
+ * then reach it by plain loads and stores, which is for measuring what is above a device. It is
+ * not for tests: moved memory is shared with a forked child, madvise does not drop its pages, and
+ * what other threads write into it during the registration may be lost.
  */
 #include "sv.h"
 
@@ -14,7 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Go's heap begins here, up to where it will hardly come: others write beside what is registered. */
+/* Go's heap, up to where it will hardly come: others write beside what is registered. */
 #define GO_HEAP 0xc000000000ull
 #define GO_HEAP_END 0x10000000000ull
 
