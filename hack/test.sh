@@ -172,10 +172,6 @@ stage_device() {
   local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
   run device -p 1 -vet=off -short -exec "$device" "${want[@]}" || rc=1
   run device-race -p 1 -vet=off -short -race -exec "$device" "${want[@]}" || rc=1
-  # One wants a device that is slower than who posts.
-  select=(-run '^TestALostCompletionQueueFailsItsLane$')
-  mapfile -t want < <(printf '%s\n' "${want[@]}" | grep -x "$module/fabric/ibv")
-  [ ${#want[@]} = 0 ] || SOFTVERBS_WIRE_NS=20000000 run device-slow -vet=off -exec "$device" "${want[@]}" || rc=1
   return $rc
 }
 
