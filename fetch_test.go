@@ -366,12 +366,13 @@ func TestADeathEndsFetches(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 				return died
 			}
+			left := sync.OnceFunc(met.Done)
+			defer left()
 			return withWorker(j, func(w *Worker) error {
-				err := j.Barrier(ctx)
-				met.Done()
-				if err != nil {
+				if err := j.Barrier(ctx); err != nil {
 					return err
 				}
+				left()
 				set := NewFetchSet(w)
 				FetchFrom[byte](set, 2, "never", 100)
 				FetchFrom[byte](set, 1-j.Rank(), "never", 100)
