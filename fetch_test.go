@@ -355,18 +355,24 @@ func TestADeathEndsFetches(t *testing.T) {
 		cfg.Fabric, cfg.Device, cfg.SegmentSize, cfg.Getenv, cfg.CloseTimeout = on.Fabric, on.Device, on.SegmentSize, noEnv, time.Minute
 		ctx := testContext(t)
 		died := errors.New("on purpose")
+		var met sync.WaitGroup // the others have left the barrier
+		met.Add(2)
 		err := RunLocalConfig(ctx, 3, cfg, func(j *Job) error {
 			if j.Rank() == 2 {
 				if err := j.Barrier(ctx); err != nil {
 					return err
 				}
+				met.Wait()
 				time.Sleep(20 * time.Millisecond)
 				return died
 			}
+			left := sync.OnceFunc(met.Done)
+			defer left()
 			return withWorker(j, func(w *Worker) error {
 				if err := j.Barrier(ctx); err != nil {
 					return err
 				}
+				left()
 				set := NewFetchSet(w)
 				FetchFrom[byte](set, 2, "never", 100)
 				FetchFrom[byte](set, 1-j.Rank(), "never", 100)

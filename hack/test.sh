@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests, in stages; all of them without arguments. The last line counts.
+# Runs the tests, in stages; without arguments all of them but device. The last line counts.
 #
-#   hack/test.sh [STAGE...]      stages: lint race debug plain builds vm
+#   hack/test.sh [STAGE...]      stages: lint race debug plain builds device vm
 #
 # A stage that fails does not keep the others from running; the exit status shows it.
 # PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
@@ -30,6 +30,8 @@ export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 # A third of the planted faults, another one with each commit. IBCONDUIT_FAULTS=0/1: all.
 : "${IBCONDUIT_FAULTS:=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 3))/3}"
 export IBCONDUIT_FAULTS
+# Where a command may have mount namespaces, the device in user space is there.
+if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
@@ -158,6 +160,28 @@ check_without_cgo() {
   [ "$(grep -c 'of 2: my left neighbour is [01]; 2 were here' <<<"$said")" = 2 ]
 }
 
+# Subtests over shared memory, for go test -skip: where only a device is of interest.
+over_shm='./^shm(#[0-9]+)?$|././^shm(#[0-9]+)?$'
+
+# The tests that ask for a device, natively over the one in user space (hack/softverbs), plain and
+# with the race detector; one package at a time, as each spins for both ends of a connection. What
+# cannot pass there (hack/softverbs/exceptions.txt) is left to the stage vm.
+stage_device() {
+  local want dirs asking skip select rc=0
+  packages -rdma >$out/packages || return 1
+  mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)" $out/packages)
+  [ ${#want[@]} -gt 0 ] || { echo "[device] no package here asks for a device"; return 0; }
+  [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] || { echo "[device] left out: $(cat $out/softverbs)"; return 0; }
+  mapfile -t dirs < <(go list -f '{{.Dir}}' "${want[@]}")
+  asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
+  skip=$(awk '!/^#/ && NF { print $2 }' hack/softverbs/exceptions.txt | paste -sd '|')
+  select=(-run "$asking" -skip "^($skip)\$|$over_shm")
+  local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
+  run device -p 1 -vet=off -short -exec "$device" "${want[@]}" || rc=1
+  run device-race -p 1 -vet=off -short -race -exec "$device" "${want[@]}" || rc=1
+  return $rc
+}
+
 # One VM after the other (-p 1): two on two cores would only disturb each other. Of packages above
 # the device only the tests run that ask for it, without their parts that are over shared memory:
 # the other stages have shown the rest. If one were forgotten, it would be skipped everywhere.
@@ -176,7 +200,7 @@ stage_vm() {
   local dirs asking select
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
   asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
-  select=(-run "$asking" -skip './^shm$')
+  select=(-run "$asking" -skip "$over_shm")
   run vm -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
   mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -vet=off -tags debug -exec "$vm" "${checked[@]}" || rc=1
@@ -186,7 +210,7 @@ stage_vm() {
 [ $# -gt 0 ] || set -- lint race debug plain builds vm
 failed=()
 for stage; do
-  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds vm)" >&2; exit 2; }
+  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds device vm)" >&2; exit 2; }
   echo "== $stage"
   start=$SECONDS
   "stage_$stage" || failed+=("$stage")

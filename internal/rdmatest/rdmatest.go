@@ -32,7 +32,7 @@ func Device(t testing.TB) string {
 	if os.Getenv(EnvRequire) == "1" {
 		t.Fatalf("%s=1, but %s", EnvRequire, why)
 	}
-	t.Skip(why + "; hack/softroce/vm runs this test on Soft-RoCE")
+	t.Skip(why + "; hack/softverbs/run runs this test on a device in user space, hack/softroce/vm on Soft-RoCE")
 	return ""
 }
 

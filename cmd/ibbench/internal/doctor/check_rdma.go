@@ -165,8 +165,13 @@ func (x *examination) driverOf(name string) string {
 
 // isSoftware reports whether the processor does the device's work.
 func (x *examination) isSoftware(name string) bool {
-	return strings.HasPrefix(name, "rxe") || strings.HasPrefix(name, "siw") ||
+	return strings.HasPrefix(name, "rxe") || strings.HasPrefix(name, "siw") || x.isPreloaded(name) ||
 		strings.Contains(x.Link(sysInfiniband+"/"+name), "/virtual/")
+}
+
+// isPreloaded reports whether the device is that of hack/softverbs, a library in this process.
+func (x *examination) isPreloaded(name string) bool {
+	return x.Text(sysInfiniband+"/"+name+"/hca_type") == "softverbs"
 }
 
 func (x *examination) device(d device) {
@@ -181,7 +186,9 @@ func (x *examination) device(d device) {
 		return
 	}
 	detail := d.Name
-	if x.isSoftware(d.Name) {
+	if x.isPreloaded(d.Name) {
+		detail += ", softverbs: a preloaded library, for tests and for measuring what is above a device; it reaches processes of this host only"
+	} else if x.isSoftware(d.Name) {
 		detail += ", software: its figures say nothing about hardware"
 	} else if d.Firmware != "" {
 		detail += ", firmware " + d.Firmware

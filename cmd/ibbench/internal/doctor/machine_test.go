@@ -319,6 +319,7 @@ func TestTheRemedyFitsTheMachine(t *testing.T) {
 		{"events-symbols", "events-go", Warn, "not chosen", "add userfaultfd to it"},
 		{"events-static", "events", Warn, "not built", "CGO_ENABLED=1"},
 		{"events-library", "events-c", Warn, "no monitor sees shm remap_file_pages", "ibrun --preload"},
+		{"softverbs", "device", OK, "sv0, softverbs: a preloaded library, for tests", ""},
 		{"memlock-raised", "memlock", OK, "registered 256 MiB on rxe0 with the soft limit raised", ""},
 	} {
 		f, _ := readFixture(t, "testdata/"+c.machine+".txtar")
