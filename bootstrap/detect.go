@@ -49,14 +49,13 @@ func (env environment) number(name string) (int, error) {
 
 // detected is how this process joins, and what the user should know.
 type detected struct {
-	backend  string // "self", "launch", "tcp", "pmi1"
-	by       string // the variables that decided
-	rank     int    // of a rendezvous
-	size     int
-	addr     string
-	job      string
-	warnings []string
-	env      environment
+	backend string // "self", "launch", "tcp", "pmi1"
+	by      string // the variables that decided
+	rank    int    // of a rendezvous
+	size    int
+	addr    string
+	job     string
+	env     environment
 }
 
 func (d detected) name() string {
@@ -116,8 +115,8 @@ var sources = []source{
 
 // detect decides how this process was launched. It never takes a rank of a
 // job for a job of its own: what looks launched but cannot be used is an
-// error, what only hints at a launcher is a warning.
-func detect(lookup environment) (detected, error) {
+// error. program is for the texts of errors.
+func detect(lookup environment, program string) (detected, error) {
 	want := lookup.get("IBCONDUIT_BOOTSTRAP")
 	switch want {
 	case "self":
@@ -156,7 +155,7 @@ func detect(lookup environment) (detected, error) {
 	if err := strayOwn(lookup); err != nil {
 		return detected{}, err
 	}
-	return detected{backend: "self", warnings: hints(lookup)}, nil
+	return detected{backend: "self"}, alone(lookup, program)
 }
 
 // serves: "tcp" is every source that ends in our own rendezvous.
@@ -286,7 +285,7 @@ func fromIndexedJob(env environment) (detected, bool, error) {
 // fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
 // describe ranks that were not started.
 func fromSlurm(env environment) (detected, bool, error) {
-	if !env.has("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
+	if !inStep(env) || !env.has("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
 		return detected{}, false, nil
 	}
 	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID")}
@@ -303,36 +302,7 @@ func strayOwn(env environment) error {
 		return errors.New("variables of a job are set (IBCONDUIT_SIZE, IBCONDUIT_ADDR or a descriptor), but nothing says which rank this is: " +
 			"set IBCONDUIT_RANK and IBCONDUIT_SIZE, or IBCONDUIT_BOOTSTRAP=self")
 	}
-	if n, err := env.number("PMI_SIZE"); err == nil && n > 1 {
-		return fmt.Errorf("PMI_SIZE=%d, but neither PMI_FD nor PMI_PORT leads to the launcher; IBCONDUIT_BOOTSTRAP=tcp with IBCONDUIT_ADDR meets over TCP, IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", n)
-	}
 	return nil
-}
-
-// hints of a launcher that say too little to be joined.
-func hints(env environment) []string {
-	var w []string
-	hint := func(remedy string, names ...string) {
-		var set []string
-		for _, n := range names {
-			if env.has(n) {
-				set = append(set, n+"="+env.get(n))
-			}
-		}
-		if len(set) > 0 {
-			w = append(w, "WARNING: running as a job of one rank although "+strings.Join(set, " ")+"; "+remedy)
-		}
-	}
-	if !env.has("SLURM_STEP_ID") {
-		hint("this is the batch script or salloc's shell: start the program with srun --mpi=pmi2", "SLURM_JOB_ID", "SLURM_NTASKS")
-	} else if !env.has("SLURM_STEP_NUM_TASKS") {
-		hint("the step does not tell its size", "SLURM_STEP_ID")
-	}
-	hint("PMIX_RANK and PMIX_NAMESPACE are both needed, and PMIx is not built in yet", "PMIX_RANK", "PMIX_NAMESPACE")
-	hint("no connection to a PMI server came with it", "PMI_RANK", "PMI_SIZE", "PMI_ID")
-	hint("OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are both needed", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-	hint("set IBCONDUIT_SIZE and IBCONDUIT_ADDR to join the pods into one job", "JOB_COMPLETION_INDEX")
-	return w
 }
 
 // joinHostPort takes an IPv6 address with or without brackets.

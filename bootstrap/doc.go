@@ -36,7 +36,9 @@
 // The first row that applies is taken. Rows with half of their variables are
 // an error, and so is a rank of a launcher that cannot be used: a process that
 // was started as one of many never becomes a job of its own by mistake.
-// IBCONDUIT_BOOTSTRAP=self|launch|tcp|pmi1|pmix|slurm leaves only those rows.
+// IBCONDUIT_BOOTSTRAP=self|launch|tcp|pmi1|pmix|slurm leaves only those rows. Tells of others:
+// SLURM_NTASKS or SLURM_JOB_NUM_NODES above 1 without a step of srun's (SLURM_STEP_ID), PMI_SIZE or
+// OMPI_COMM_WORLD_SIZE above 1, PMI_RANK, PMI_ID, PMIX_RANK, PMIX_NAMESPACE, JOB_COMPLETION_INDEX.
 //
 //	1  IBCONDUIT_RANK IBCONDUIT_SIZE IBCONDUIT_ADDR     TCP; ibrun sets these
 //	2  PMI_FD PMI_RANK PMI_SIZE, or PMI_PORT PMI_ID     PMI-1: Hydra, srun --mpi=pmi2
@@ -45,7 +47,7 @@
 //	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
 //	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
 //	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
-//	8  none                                             one rank; warns of a launcher's traces
+//	8  none                                             one rank; ErrAlone where a variable tells of others
 //
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
