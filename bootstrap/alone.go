@@ -47,8 +47,8 @@ func alone(env environment, program string) error {
 	return nil
 }
 
-// firstSpecialStep: from here on SLURM_STEP_ID names what is no step of ranks: the batch script, the
-// shell of an interactive salloc (slurm.h, SLURM_INTERACTIVE_STEP and its neighbours).
+// firstSpecialStep: from here on SLURM_STEP_ID names what is no step of ranks: the batch script,
+// the shell of an interactive salloc (slurm.h, SLURM_INTERACTIVE_STEP and its neighbours).
 const firstSpecialStep = 0xfffffff0
 
 func inStep(env environment) bool {

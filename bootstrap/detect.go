@@ -9,6 +9,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/ibconduit/conduit/bootstrap/pmix"
 )
 
 // environment reads the launcher's variables through an injected function.
@@ -71,6 +73,8 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		return newSelf(), nil
 	case "pmi1":
 		return joinPMI1(ctx, d.env, opts)
+	case "pmix":
+		return joinPMIx(ctx, opts)
 	}
 	rv := &rendezvous{
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
@@ -101,10 +105,11 @@ type source struct {
 
 // sources in the order in which they are asked. Those of PMI, PMIx and Open
 // MPI come before Slurm's own variables: under mpiexec inside an allocation
-// the latter describe mpiexec's proxies, not the ranks. torchrun likewise
-// runs inside srun.
+// the latter describe mpiexec's proxies, not the ranks. Likewise torchrun runs
+// inside srun, whose PMI or PMIx is that of torchrun itself.
 var sources = []source{
 	{"launch", fromOwn},
+	{"tcp", fromTorchrun},
 	{"pmi1", fromPMI},
 	{"pmix", fromPMIx},
 	{"tcp", fromOpenMPI},
@@ -234,15 +239,22 @@ func fromPMIRank(env environment) (detected, bool, error) {
 	return detected{by: "PMI_RANK"}.meet(env, "PMI_RANK", "PMI_SIZE")
 }
 
-// fromPMIx keeps PMIx's place in the order.
+// loadPMIx is pmix.Load, except in tests.
+var loadPMIx = pmix.Load
+
+// fromPMIx needs a library that fits the launcher's; without one a later source may do.
 func fromPMIx(env environment) (detected, bool, error) {
 	if !env.has("PMIX_RANK", "PMIX_NAMESPACE") {
 		return detected{}, false, nil
 	}
-	return detected{}, false, errors.New("this is a rank of a PMIx job (PMIX_RANK=" + env.get("PMIX_RANK") +
-		"), and PMIx is not built in yet: use srun --mpi=pmi2 or mpiexec.hydra, or set IBCONDUIT_ADDR=host:port of rank 0 " +
-		"and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP; IBCONDUIT_BOOTSTRAP=self makes every process a job of its own")
+	if _, err := loadPMIx(env.get(pmix.EnvLibrary)); err != nil {
+		return detected{}, false, fmt.Errorf("this is a rank of a PMIx job (PMIX_RANK=%s): %w; or use srun --mpi=pmi2 or mpiexec.hydra, or %s; "+
+			"IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", env.get("PMIX_RANK"), err, meetOverTCP)
+	}
+	return detected{by: "PMIX_RANK"}, true, nil
 }
+
+const meetOverTCP = "set IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP"
 
 func fromOpenMPI(env environment) (detected, bool, error) {
 	if !env.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
@@ -250,6 +262,14 @@ func fromOpenMPI(env environment) (detected, bool, error) {
 	}
 	return detected{by: "OMPI_COMM_WORLD_RANK", job: env.get("PMIX_NAMESPACE")}.
 		meet(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+}
+
+// fromTorchrun is fromGeneric where the variables are surely torchrun's.
+func fromTorchrun(env environment) (detected, bool, error) {
+	if !env.has("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE") {
+		return detected{}, false, nil
+	}
+	return fromGeneric(env)
 }
 
 // fromGeneric reads torchrun's variables. The agent may own MASTER_PORT

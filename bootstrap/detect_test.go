@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/ibconduit/conduit/bootstrap/pmix"
 )
 
 func TestDetection(t *testing.T) {
 	slurmStep := []string{"SLURM_JOB_ID", "4", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "4", "SLURM_NTASKS", "4"}
-	pmix := []string{"PMIX_RANK", "1", "PMIX_NAMESPACE", "1600323585"}
-	ompi := append(pmix, "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4")
+	pmixed := []string{"PMIX_RANK", "1", "PMIX_NAMESPACE", "1600323585"}
+	ompi := append(pmixed, "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4")
 	torch := []string{"RANK", "2", "WORLD_SIZE", "4", "MASTER_ADDR", "n1", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "t7"}
 	own := []string{"IBCONDUIT_RANK", "3", "IBCONDUIT_SIZE", "5", "IBCONDUIT_ADDR", "h:1", "IBCONDUIT_JOB", "j"}
 	pmi := []string{"PMI_FD", "600", "PMI_RANK", "1", "PMI_SIZE", "4"}
@@ -28,11 +30,12 @@ func TestDetection(t *testing.T) {
 		want string // name, for a rendezvous with rank/size@addr job
 		err  string
 		lone bool // the error is ErrAlone
+		pmix bool // there is a libpmix
 	}{
 		{what: "nothing", want: "self"},
 		{what: "own variables", env: own, want: "tcp (IBCONDUIT_RANK) 3/5@h:1 j"},
 		{what: "own launcher", env: with(own, []string{"IBCONDUIT_SECRET_FD", "4"}), want: "launch (IBCONDUIT_RANK) 3/5@h:1 j"},
-		{what: "own before all others", env: with(pmi, pmix, torch, slurmStep, own), want: "tcp (IBCONDUIT_RANK) 3/5@h:1 j"},
+		{what: "own before all others", env: with(pmi, pmixed, torch, slurmStep, own), want: "tcp (IBCONDUIT_RANK) 3/5@h:1 j"},
 		{what: "rank without size", env: []string{"IBCONDUIT_RANK", "1"}, err: "IBCONDUIT_RANK is set without IBCONDUIT_SIZE"},
 		{what: "size without rank", env: []string{"IBCONDUIT_SIZE", "4"}, err: "nothing says which rank this is"},
 		{what: "address without rank", env: addr, err: "nothing says which rank this is"},
@@ -57,8 +60,13 @@ func TestDetection(t *testing.T) {
 		{what: "PMI's rank without a size", env: []string{"PMI_RANK", "0"}, err: "neither PMI_FD nor PMI_PORT", lone: true},
 		{what: "PMI's id without a port", env: []string{"PMI_ID", "0"}, err: "PMI_ID=0 is set", lone: true},
 
-		{what: "PMIx is never a silent singleton", env: pmix, err: "PMIx is not built in yet: use srun --mpi=pmi2"},
-		{what: "Open MPI without an address", env: ompi, err: "PMIx is not built in yet"},
+		{what: "PMIx", env: pmixed, pmix: true, want: "pmix (PMIX_RANK)"},
+		{what: "PMIx before TCP", env: with(ompi, addr), pmix: true, want: "pmix (PMIX_RANK)"},
+		{what: "srun --mpi=pmix", env: with(slurmStep, pmixed), pmix: true, want: "pmix (PMIX_RANK)"},
+		{what: "torchrun in a step with PMIx, which is torchrun's", env: with(torch, pmixed), pmix: true, want: "tcp (RANK) 2/4@n1:29501 t7"},
+		{what: "PMIx without a library is no singleton", env: pmixed, err: "PMIX_RANK=1): no usable libpmix: not here; or use srun --mpi=pmi2"},
+		{what: "Open MPI without library and address", env: ompi, err: "no usable libpmix"},
+		{what: "srun --mpi=pmix without a library", env: with(slurmStep, pmixed, addr), want: "tcp (SLURM_PROCID) 1/4@n0:7777 4.0"},
 		{what: "Open MPI with an address", env: with(ompi, addr), want: "tcp (OMPI_COMM_WORLD_RANK) 1/4@n0:7777 1600323585"},
 		{what: "half of PMIx", env: []string{"PMIX_RANK", "1"}, err: "PMIX_RANK=1 is set", lone: true},
 		{what: "the size of Open MPI without a rank", env: []string{"OMPI_COMM_WORLD_SIZE", "4"}, err: "mpirun -n N", lone: true},
@@ -96,10 +104,15 @@ func TestDetection(t *testing.T) {
 		{what: "override: tcp without anything", env: []string{"IBCONDUIT_BOOTSTRAP", "tcp"}, err: "the variables that it needs are not set"},
 		{what: "override: slurm under Hydra", env: with(pmi, slurmStep, addr, []string{"IBCONDUIT_BOOTSTRAP", "slurm"}), want: "tcp (SLURM_PROCID) 1/4@n0:7777 4.0"},
 		{what: "override: pmi1 in a torch job", env: with(pmi, torch, []string{"IBCONDUIT_BOOTSTRAP", "pmi1"}), want: "pmi1 (PMI_FD)"},
-		{what: "override: pmix", env: with(pmix, addr, []string{"IBCONDUIT_BOOTSTRAP", "pmix"}), err: "PMIx is not built in yet"},
+		{what: "override: pmix", env: with(pmixed, addr, []string{"IBCONDUIT_BOOTSTRAP", "pmix"}), err: "no usable libpmix"},
 		{what: "override: unknown", env: []string{"IBCONDUIT_BOOTSTRAP", "mpi"}, err: "want self, launch, tcp, pmi1, pmix or slurm"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			defer func(f func(string) (string, error)) { loadPMIx = f }(loadPMIx)
+			loadPMIx = func(string) (string, error) { return "4.2.2", nil }
+			if !c.pmix {
+				loadPMIx = func(string) (string, error) { return "", fmt.Errorf("%w: not here", pmix.ErrNoLibrary) }
+			}
 			d, err := detect(env(c.env...), "./prog")
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) || errors.Is(err, ErrAlone) != c.lone {
