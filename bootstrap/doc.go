@@ -43,7 +43,6 @@
 // row 2 where TORCHELASTIC_RUN_ID is set: torchrun gives its ranks the former, and srun the latter
 // to torchrun.
 //
-//
 //	1  IBCONDUIT_RANK IBCONDUIT_SIZE IBCONDUIT_ADDR     TCP; ibrun sets these
 //	2  PMI_FD PMI_RANK PMI_SIZE, or PMI_PORT PMI_ID     PMI-1: Hydra, srun --mpi=pmi2
 //	3  PMIX_RANK PMIX_NAMESPACE, and libpmix loads      PMIx: mpirun, srun --mpi=pmix

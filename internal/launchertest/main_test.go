@@ -58,7 +58,9 @@ func play(role string, args []string) int {
 		_, local, _ := b.Local()
 		say("of %d by %s, %d here", b.Size(), b.Name(), local)
 	case role == "barrier": // which another rank does not reach
-		err = b.Barrier(ctx)
+		short, done := context.WithTimeout(ctx, 4*time.Second)
+		err = b.Barrier(short)
+		done()
 	case role == "wait": // for a signal
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGTERM)
@@ -148,7 +150,7 @@ func run(t *testing.T, env []string, command ...string) result {
 		t.Fatalf("%v: %v\n%s", command, err, out)
 	}
 	r := result{string(out), cmd.ProcessState.ExitCode(), time.Since(begun)}
-	t.Logf("%v %v: exit code %d after %v\n%s", env, command, r.code, r.took.Round(time.Millisecond), out)
+	t.Logf("%v: exit code %d after %v\n%s", command, r.code, r.took.Round(time.Millisecond), out)
 	return r
 }
 

@@ -1,2 +1,107 @@
 package launchertest
-func stopCluster() {}
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ranksOf are what the ranks of role exchange print.
+func ranksOf(n int, by string) (lines []string) {
+	for r := range n {
+		lines = append(lines, fmt.Sprintf("rank %d: of %d by %s, %d here", r, n, by, n))
+	}
+	return lines
+}
+
+// The nodes are one host to the ranks, so that they have shared memory with all others.
+func TestSrunStartsAJob(t *testing.T) {
+	c := slurm(t)
+	for mpi, by := range map[string]string{"pmi2": "pmi1 (PMI_FD)", "pmix": "pmix (PMIX_RANK)"} {
+		for nodes := 1; nodes <= 2; nodes++ {
+			t.Run(fmt.Sprintf("%s on %d", mpi, nodes), func(t *testing.T) {
+				args := []string{"--mpi=" + mpi, fmt.Sprintf("-N%d", nodes), fmt.Sprintf("-n%d", 2*nodes)}
+				c.srun(t, "exchange", append(args, self(t))...).want(t, 0, ranksOf(2*nodes, by)...)
+				r := c.srun(t, "", append(args, helloProgram(t))...)
+				for rank := range 2 * nodes {
+					r.want(t, 0, greeting(rank, 2*nodes))
+				}
+			})
+		}
+	}
+}
+
+// A rank that ends badly: with -K1 srun ends the step, and Abort does, under PMIx everything does.
+// Without, under pmi2, the others' barrier waits for its context. Slurm's code is that of the rank,
+// or of the signal to the others.
+func TestSrunAndRanksThatEndBadly(t *testing.T) {
+	c := slurm(t)
+	for _, x := range []struct{ args, how, words string }{
+		{"-K1 --mpi=pmi2", "3", "task 1: Exited with exit code 3"},
+		{"-K1 --mpi=pmi2", "kill", "task 1: Killed"},
+		{"--mpi=pmi2", "abort", "rank 1: abort with code 7: told to"},
+		{"--mpi=pmi2", "3", "rank 0: bootstrap: PMI barrier: not all 3 ranks within"},
+		{"-K1 --mpi=pmix", "3", "task 1: Exited with exit code 3"},
+		{"--mpi=pmix", "kill", "task 1: Killed"},
+		{"--mpi=pmix", "abort", "rank 1: abort with code 7: told to"},
+	} {
+		t.Run(x.args+" "+x.how, func(t *testing.T) {
+			r := c.srun(t, "barrier:1:"+x.how, append(strings.Fields(x.args), "-N2", "-n3", self(t))...)
+			if !slices.Contains([]int{3, 7, exitError, 128 + 9, 128 + 15}, r.code) {
+				t.Errorf("exit code %d", r.code)
+			}
+			r.want(t, r.code, x.words)
+		})
+	}
+}
+
+func TestScancelReachesAllRanks(t *testing.T) {
+	c := slurm(t)
+	r := run(t, c.env(roleVar+"=wait", "OUT="+filepath.Join(t.TempDir(), "out")), "sh", "-c", `
+		srun -O -J waiting --mpi=pmi2 -N2 -n2 "$0" >"$OUT" 2>&1 &
+		for i in $(seq 200); do [ "$(grep -c waits "$OUT")" = 2 ] && break; sleep .1; done
+		scancel --name=waiting
+		wait $!
+		code=$?
+		cat "$OUT"
+		exit $code`, self(t))
+	r.want(t, 0, "rank 0: terminated", "rank 1: terminated", "CANCELLED")
+}
+
+// batch runs a script by sbatch and returns what it wrote.
+func (c *cluster) batch(t *testing.T, role, script string, args ...string) result {
+	t.Helper()
+	dir := t.TempDir()
+	file, out := filepath.Join(dir, "job.sh"), filepath.Join(dir, "out")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command := append([]string{filepath.Join(c.root, "usr/bin/sbatch"), "-O", "--wait", "-o", out}, args...)
+	r := run(t, c.env(roleVar+"="+role), append(command, file)...)
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.out = string(b)
+	t.Logf("the script wrote:\n%s", b)
+	return r
+}
+
+func TestBatchScripts(t *testing.T) {
+	c := slurm(t)
+	t.Run("srun", func(t *testing.T) {
+		c.batch(t, "exchange", "srun -K1 --mpi=pmi2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(4, "pmi1 (PMI_FD)")...)
+	})
+	t.Run("without srun", func(t *testing.T) {
+		c.batch(t, "", helloProgram(t), "-n4").want(t, 1, "SLURM_NTASKS=4", "start it with: srun -K1 --mpi=pmi2 "+helloProgram(t))
+		c.batch(t, "", helloProgram(t), "-N2").want(t, 1, "start it with: srun")
+		c.batch(t, "", helloProgram(t), "-N1", "-n1").want(t, 0, greeting(0, 1))
+		c.batch(t, "", "IBCONDUIT_BOOTSTRAP=self "+helloProgram(t), "-n4").want(t, 0, greeting(0, 1))
+	})
+	t.Run("a part of the nodes", func(t *testing.T) { // srun -r 1: from the second node on
+		c.batch(t, "exchange", "srun --mpi=pmix -r1 -N1 -n2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(2, "pmix (PMIX_RANK)")...)
+	})
+}
