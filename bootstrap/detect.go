@@ -51,13 +51,15 @@ func (env environment) number(name string) (int, error) {
 
 // detected is how this process joins, and what the user should know.
 type detected struct {
-	backend string // "self", "launch", "tcp", "pmi1"
-	by      string // the variables that decided
-	rank    int    // of a rendezvous
-	size    int
-	addr    string
-	job     string
-	env     environment
+	backend  string // "self", "launch", "tcp", "pmi1", "pmix"
+	by       string // the variables that decided
+	rank     int    // of a rendezvous
+	size     int
+	addr     string
+	addrFrom string // where a port is from that nobody named
+	job      string
+	munge    bool // where there is no secret
+	env      environment
 }
 
 func (d detected) name() string {
@@ -86,6 +88,13 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 	var err error
 	if rv.secret, err = readSecret(d.env); err != nil {
 		return nil, err
+	}
+	if rv.addrFrom = d.addrFrom; d.munge && d.size > 1 && rv.secret == nil && !rv.insecure {
+		rv.munge, err = findMunge(ctx, d.job)
+		if err != nil && d.addrFrom != "" {
+			return nil, fmt.Errorf("rank %d: the ranks of this step have no secret, and munge cannot prove whose they are: %w; before srun: "+
+				"export IBCONDUIT_SECRET=$(openssl rand -hex 32), or use srun --mpi=pmi2", d.rank, err)
+		}
 	}
 	if spec := d.env.get("IBCONDUIT_LISTEN_FD"); spec != "" && d.rank == 0 {
 		if rv.listener, err = adoptFD("IBCONDUIT_LISTEN_FD", spec); err != nil {
@@ -300,20 +309,6 @@ func fromIndexedJob(env environment) (detected, bool, error) {
 		return detected{}, false, nil
 	}
 	return detected{by: "JOB_COMPLETION_INDEX"}.meet(env, "JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE")
-}
-
-// fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
-// describe ranks that were not started.
-func fromSlurm(env environment) (detected, bool, error) {
-	if !inStep(env) || !env.has("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
-		return detected{}, false, nil
-	}
-	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID")}
-	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
-		return detected{}, false, errors.New("this is a rank of a Slurm step without PMI: use srun --mpi=pmi2, or set " +
-			"IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET before srun to meet over TCP")
-	}
-	return d.meet(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 }
 
 // strayOwn: some of our variables, but no rank.

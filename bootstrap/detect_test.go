@@ -88,7 +88,10 @@ func TestDetection(t *testing.T) {
 		{what: "Indexed Job of one", env: []string{"JOB_COMPLETION_INDEX", "0", "IBCONDUIT_SIZE", "1"}, want: "tcp (JOB_COMPLETION_INDEX) 0/1@ "},
 
 		{what: "srun with an address", env: with(slurmStep, addr), want: "tcp (SLURM_PROCID) 1/4@n0:7777 4.0"},
-		{what: "srun without PMI", env: slurmStep, err: "use srun --mpi=pmi2"},
+		{what: "srun by itself", env: with(slurmStep, []string{"SLURM_STEP_NODELIST", "n[02-03]"}), want: "tcp (SLURM_PROCID) 1/4@n02:21004 4.0"},
+		{what: "srun by itself, with a reserved port", env: with(slurmStep, []string{"SLURM_STEP_NODELIST", "n2", "SLURM_STEP_RESV_PORTS", "12001-12004"}), want: "tcp (SLURM_PROCID) 1/4@n2:12001 4.0"},
+		{what: "srun without a list of nodes", env: slurmStep, err: "it names no host; set IBCONDUIT_ADDR"},
+		{what: "srun with ports that are none", env: with(slurmStep, []string{"SLURM_STEP_NODELIST", "n2", "SLURM_STEP_RESV_PORTS", "many"}), err: `SLURM_STEP_RESV_PORTS="many"`},
 		{what: "srun of one task", env: []string{"SLURM_JOB_ID", "4", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, want: "tcp (SLURM_PROCID) 0/1@ 4.0"},
 		{what: "batch script: does not believe SLURM_NTASKS", env: []string{"SLURM_JOB_ID", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
 			err: "SLURM_NTASKS=4 is set, and nothing leads to the other ranks", lone: true},

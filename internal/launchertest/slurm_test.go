@@ -34,6 +34,34 @@ func TestSrunStartsAJob(t *testing.T) {
 	}
 }
 
+// Without a plug-in the ranks meet on the first host of the step, and prove by munge or with a
+// secret that they belong together.
+func TestSrunWithoutAPlugInMeetsByItself(t *testing.T) {
+	c := slurm(t)
+	for nodes := 1; nodes <= 2; nodes++ {
+		args := []string{"--mpi=none", fmt.Sprintf("-N%d", nodes), fmt.Sprintf("-n%d", 2*nodes)}
+		c.srun(t, "exchange", append(args, self(t))...).want(t, 0, ranksOf(2*nodes, "tcp (SLURM_PROCID)")...)
+		r := c.srun(t, "", append(args, helloProgram(t))...)
+		r.want(t, 0, greeting(0, 2*nodes), greeting(2*nodes-1, 2*nodes))
+	}
+	srun := []string{filepath.Join(c.root, "usr/bin/srun"), "-O", "--mpi=none", "-N2", "-n2", self(t)}
+	noMunge := c.env(roleVar+"=exchange", "PATH=/nowhere")
+	run(t, append(noMunge, "IBCONDUIT_SECRET=0123456789abcdef0123456789abcdef"), srun...).want(t, 0, ranksOf(2, "tcp (SLURM_PROCID)")...)
+	r := run(t, noMunge, srun...)
+	r.want(t, exitJoin, "munge cannot prove whose they are", "export IBCONDUIT_SECRET=$(openssl rand -hex 32)")
+	if strings.Contains(r.out, "no rank 0 at") {
+		t.Error("a rank dialled")
+	}
+
+	r = c.srun(t, "barrier:1:kill", "--mpi=none", "-N2", "-n3", self(t))
+	r.want(t, r.code, "rank 0: Barrier: bootstrap: rank 1 (", "rank 2: Barrier: bootstrap: rank 1 (", "went away")
+	r = c.srun(t, "barrier:1:abort", "--mpi=none", "-N2", "-n3", self(t))
+	r.want(t, r.code, "rank 0: Barrier: bootstrap: rank 1 (", "aborted the job with code 7: told to")
+
+	r = run(t, c.env(roleVar+"=exchange", "IBCONDUIT_LIBPMIX=/nowhere/libpmix.so"), filepath.Join(c.root, "usr/bin/srun"), "-O", "--mpi=pmix", "-N2", "-n2", self(t))
+	r.want(t, 0, ranksOf(2, "tcp (SLURM_PROCID)")...)
+}
+
 // A rank that ends badly: with -K1 srun ends the step, and Abort does, under PMIx everything does.
 // Without, under pmi2, the others' barrier waits for its context. Slurm's code is that of the rank,
 // or of the signal to the others.
@@ -102,6 +130,7 @@ func TestBatchScripts(t *testing.T) {
 		c.batch(t, "", "IBCONDUIT_BOOTSTRAP=self "+helloProgram(t), "-n4").want(t, 0, greeting(0, 1))
 	})
 	t.Run("a part of the nodes", func(t *testing.T) { // srun -r 1: from the second node on
+		c.batch(t, "exchange", "srun --mpi=none -r1 -N1 -n2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(2, "tcp (SLURM_PROCID)")...)
 		c.batch(t, "exchange", "srun --mpi=pmix -r1 -N1 -n2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(2, "pmix (PMIX_RANK)")...)
 	})
 }
