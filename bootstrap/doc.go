@@ -49,8 +49,11 @@
 //	4  OMPI_COMM_WORLD_RANK .._SIZE, IBCONDUIT_ADDR     TCP
 //	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
 //	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
-//	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
+//	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP on the first host (srun --mpi=none)
 //	8  none                                             one rank, or ErrAlone
+//
+// Row 7 meets at IBCONDUIT_ADDR, else on the first host of SLURM_STEP_NODELIST at the first of
+// SLURM_STEP_RESV_PORTS, else at a port made from the step's number.
 //
 // ErrAlone is the error where a variable tells of other ranks: SLURM_NTASKS or SLURM_JOB_NUM_NODES
 // above 1 outside of srun's steps (SLURM_STEP_ID), PMI_SIZE or OMPI_COMM_WORLD_SIZE above 1,
@@ -77,7 +80,9 @@
 // public key, a function of the secret, to any dialler: a password could be
 // guessed from it offline, so use random bytes (openssl rand -hex 32). Job ids
 // are no secrets. Without a secret only loopback is allowed, where every user
-// of the machine could join.
+// of the machine could join. In a Slurm step without a secret both sides of each connection show a
+// munge credential, over a number of the TLS connection, the job, the rank and the role, that the
+// other takes only from its own user. Without munge too such a step is an error.
 //
 // Rank 0 binds its rendezvous address only. A stranger at the port never ends
 // the job: it has 5 s to authenticate and to say a hello of at most 64 kB, at
@@ -104,6 +109,9 @@
 //	                          6 failed), abort code u32, process str (host and pid), text str.
 //	                          To rank 0 only about the sender.
 //	8     give up     rank 0  collective number u32, text str: the context of the sender ended
+//	9     credential  both    of munge, before the hello, in a step without a secret; its payload is
+//	                          "ibconduit ROLE NUMBER JOB RANK", where ROLE is "rank" or "root",
+//	                          NUMBER is exported from TLS (RFC 8446 §7.5)
 //
 // A sealed blob is the same over every backend:
 //
