@@ -17,11 +17,12 @@ const eventTime = 200 * time.Millisecond
 // pmixed is the exchange of Open MPI's mpirun, of srun --mpi=pmix and of PRRTE.
 type pmixed struct {
 	identity
-	client *pmix.Client
-	gen    int // of the next Exchange; a key is never used twice
-	losses chan Loss
-	dead   context.Context // ends with the first death that the launcher tells of, for its cause
-	exit   func(code int)
+	client   *pmix.Client
+	gen      int           // of the next Exchange; a key is never used twice
+	patience time.Duration // until all have come to the first one
+	losses   chan Loss
+	dead     context.Context // ends with the first death that the launcher tells of, for its cause
+	exit     func(code int)
 }
 
 func joinPMIx(ctx context.Context, opts Options) (backend, error) {
@@ -31,7 +32,7 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
 	}
-	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, losses: make(chan Loss, c.Size), exit: os.Exit}
+	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
 	go p.watch(found)
@@ -65,6 +66,11 @@ func (p *pmixed) within(ctx context.Context) (context.Context, func()) {
 func (p *pmixed) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	ctx, done := p.within(ctx)
 	defer done()
+	if p.gen == 0 {
+		var cancel func()
+		ctx, cancel = firstWithin(ctx, p.patience)
+		defer cancel()
+	}
 	key := fmt.Sprintf("ibc.%d", p.gen)
 	p.gen++
 	if err := p.client.Put(ctx, key, blob); err != nil {
