@@ -126,6 +126,7 @@ const (
 	brokenWord   = 0
 	strayWord    = 8
 	reservedWord = 16
+	whereWord    = 24
 )
 
 // encodeBroken is the word that says in a member's slot what broke the team:

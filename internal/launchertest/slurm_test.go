@@ -118,19 +118,26 @@ func (c *cluster) batch(t *testing.T, role, script string, args ...string) resul
 	return r
 }
 
+// sbatch looks for the end of a job every few seconds only: the scripts run at the same time.
 func TestBatchScripts(t *testing.T) {
 	c := slurm(t)
-	t.Run("srun", func(t *testing.T) {
-		c.batch(t, "exchange", "srun -K1 --mpi=pmi2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(4, "pmi1 (PMI_FD)")...)
-	})
-	t.Run("without srun", func(t *testing.T) {
-		c.batch(t, "", helloProgram(t), "-n4").want(t, 1, "SLURM_NTASKS=4", "start it with: srun -K1 --mpi=pmi2 "+helloProgram(t))
-		c.batch(t, "", helloProgram(t), "-N2").want(t, 1, "start it with: srun")
-		c.batch(t, "", helloProgram(t), "-N1", "-n1").want(t, 0, greeting(0, 1))
-		c.batch(t, "", "IBCONDUIT_BOOTSTRAP=self "+helloProgram(t), "-n4").want(t, 0, greeting(0, 1))
-	})
-	t.Run("a part of the nodes", func(t *testing.T) { // srun -r 1: from the second node on
-		c.batch(t, "exchange", "srun --mpi=none -r1 -N1 -n2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(2, "tcp (SLURM_PROCID)")...)
-		c.batch(t, "exchange", "srun --mpi=pmix -r1 -N1 -n2 "+self(t), "-N2", "-n4").want(t, 0, ranksOf(2, "pmix (PMIX_RANK)")...)
-	})
+	started := "start it with: srun -K1 --mpi=pmi2 " + helloProgram(t)
+	for name, x := range map[string]struct {
+		role, script, size string
+		code               int
+		words              []string
+	}{
+		"srun":                {"exchange", "srun -K1 --mpi=pmi2 " + self(t), "-N2 -n4", 0, ranksOf(4, "pmi1 (PMI_FD)")},
+		"no srun":             {"", helloProgram(t), "-n4", 1, []string{"SLURM_NTASKS=4", started}},
+		"no srun, two nodes":  {"", helloProgram(t), "-N2", 1, []string{started}},
+		"no srun, one task":   {"", helloProgram(t), "-N1 -n1", 0, []string{greeting(0, 1)}},
+		"no srun, asked for":  {"", "IBCONDUIT_BOOTSTRAP=self " + helloProgram(t), "-n4", 0, []string{greeting(0, 1)}},
+		"from the second on":  {"exchange", "srun --mpi=none -r1 -N1 -n2 " + self(t), "-N2 -n4", 0, ranksOf(2, "tcp (SLURM_PROCID)")},
+		"the same, with PMIx": {"exchange", "srun --mpi=pmix -r1 -N1 -n2 " + self(t), "-N2 -n4", 0, ranksOf(2, "pmix (PMIX_RANK)")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.batch(t, x.role, x.script, strings.Fields(x.size)...).want(t, x.code, x.words...)
+		})
+	}
 }
