@@ -200,8 +200,8 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	return blobs, nil
 }
 
-// firstWithin bounds the first Exchange by the time to join: whether all ranks have come shows there
-// only, and no other rank has a verdict that is worth waiting for.
+// firstWithin bounds the first Exchange by the time to join: whether all ranks have come shows
+// there only, and no other rank has a verdict that is worth waiting for.
 func firstWithin(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, patience, errOwnTime)
 }

@@ -138,8 +138,8 @@ func (t *Team) wordOf(off uint64) uint64 {
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
 // when another team has the slot: it must not overwrite the first. In the third others read which
-// team the slot was reserved for last. The fourth is this member's own, and in the fifth others read
-// where it is.
+// team the slot was reserved for last. The fourth is this member's own. In the fifth others
+// read where it is.
 const (
 	brokenWord   = 0
 	strayWord    = 8

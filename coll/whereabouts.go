@@ -11,9 +11,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// Each member has in its slot, for others to read, which operation it is in or was in last. One that
-// has waited for too long reads there which members it waits for: by the messages that it lacks it
-// knows its neighbours only, which may themselves wait for another.
+// Each member has in its slot, for others to read, which operation it is in or was in last. One
+// that has waited for too long reads there which members it waits for: by the messages that it
+// lacks it knows its neighbours only, which may themselves wait for another.
 
 // whereabouts is that word: generation (24 bits), kind (8), number (32).
 func whereabouts(generation uint32, k Kind, number uint64) uint64 {

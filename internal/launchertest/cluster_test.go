@@ -122,8 +122,8 @@ func stopCluster() {
 		c.port.Close()
 		os.RemoveAll(c.dir)
 	}
-	if path, err := hello(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	if built != "" {
+		os.RemoveAll(built)
 	}
 }
 

@@ -176,27 +176,32 @@ func self(t *testing.T) string {
 	return exe
 }
 
-// hello is the example: a program that no test is.
-var hello = sync.OnceValues(func() (string, error) {
+// programs are the example hello, and ibbench: programs that no test is.
+var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "launchertest")
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello", "../../cmd/ibbench").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
-	return filepath.Join(dir, "hello"), nil
+	built = dir
+	return dir, nil
 })
 
-func helloProgram(t *testing.T) string {
+var built string // the directory of the programs
+
+func program(t *testing.T, name string) string {
 	t.Helper()
-	path, err := hello()
+	dir, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return filepath.Join(dir, name)
 }
+
+func helloProgram(t *testing.T) string { return program(t, "hello") }
 
 // greeting is what a rank of hello prints.
 func greeting(rank, size int) string {

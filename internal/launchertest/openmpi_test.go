@@ -72,4 +72,9 @@ func TestAJobOfOneByMistakeIsRefused(t *testing.T) {
 		r.want(t, 1, mistake[len(mistake)-1], "this would be a job of one rank", "IBCONDUIT_BOOTSTRAP=self")
 		run(t, append(mistake, "IBCONDUIT_BOOTSTRAP=self"), helloProgram(t)).want(t, 0, greeting(0, 1))
 	}
+	// What starts its ranks itself does so in the shell of an allocation too.
+	shell := []string{"SLURM_JOB_ID=5", "SLURM_NTASKS=4"}
+	run(t, shell, program(t, "ibbench"), "lat", "put", "--fabric", "shm", "--size", "8", "--iters", "20").want(t, 0, "lat put, fabric shm")
+	r := run(t, shell, program(t, "ibbench"), "doctor")
+	r.want(t, r.code, "warn  launcher", "start it with: srun")
 }
