@@ -57,6 +57,9 @@ func startCluster() {
 	case os.Getuid() != 0:
 		theCluster.skip = "Slurm's daemons with nodes of one host need root"
 		return
+	case exec.Command("unshare", "-m", "true").Run() != nil:
+		theCluster.skip = "this root may not have mount namespaces, which nodes of one host need"
+		return
 	}
 	dir, err := os.MkdirTemp("", "slurm")
 	if err != nil {
