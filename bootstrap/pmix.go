@@ -20,6 +20,7 @@ type pmixed struct {
 	client   *pmix.Client
 	gen      int           // of the next Exchange; a key is never used twice
 	patience time.Duration // until all have come to the first one
+	event    time.Duration // eventTime; longer in tests only
 	losses   chan Loss
 	dead     context.Context // ends with the first death that the launcher tells of, for its cause
 	exit     func(code int)
@@ -32,7 +33,7 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
 	}
-	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, losses: make(chan Loss, c.Size), exit: os.Exit}
+	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
 	go p.watch(found)
@@ -105,7 +106,7 @@ func (p *pmixed) fence(ctx context.Context, collect bool) error {
 		select {
 		case <-p.dead.Done():
 			return fmt.Errorf("%w: %w", context.Cause(p.dead), err)
-		case <-time.After(eventTime):
+		case <-time.After(p.event):
 		case <-ctx.Done():
 		}
 		return fmt.Errorf("a rank has ended, see the launcher's message: %w: %w", err, io.EOF)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPMIxNamesTheRankWhoseDeathItTells(t *testing.T) {
@@ -23,6 +24,7 @@ func TestPMIxNamesTheRankWhoseDeathItTells(t *testing.T) {
 	if b.Rank() != 0 || b.Size() != 2 || b.JobID() != "fake.1" || b.Name() != "pmix (PMIX_RANK)" {
 		t.Errorf("rank %d of %d of %s by %s", b.Rank(), b.Size(), b.JobID(), b.Name())
 	}
+	b.(*job).be.(*pmixed).event = time.Minute
 	err = b.Barrier(bounded(t))
 	wantLost(t, 0, err, 1, io.EOF, "PMIx event -402")
 	if l := lossOf(t, b); l.Rank != 1 {
