@@ -105,9 +105,11 @@ func (p *pmixed) fence(ctx context.Context, collect bool) error {
 	case errors.As(err, &failed):
 		select {
 		case <-p.dead.Done():
-			return fmt.Errorf("%w: %w", context.Cause(p.dead), err)
 		case <-time.After(p.event):
-		case <-ctx.Done():
+		case <-ctx.Done(): // which a death ends too
+		}
+		if p.dead.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(p.dead), err)
 		}
 		return fmt.Errorf("a rank has ended, see the launcher's message: %w: %w", err, io.EOF)
 	case err != nil && ctx.Err() != nil && p.dead.Err() == nil:
