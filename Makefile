@@ -33,7 +33,7 @@ bench: ## install, build, and measure latency on the best network there is (BENC
 	@$(MAKE) --no-print-directory SETUP=no build
 	@hack/bench.sh
 
-test: ## install and run every test, those in the VM too (STAGES="lint race debug plain builds device vm", PKGS=./verbs, TESTFLAGS=-v)
+test: ## install and run every test, those in the VM too (STAGES="lint race debug plain launchers builds device vm", PKGS=./verbs, TESTFLAGS=-v)
 	@$(call install,)
 	@hack/test.sh $(STAGES)
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/ibconduit/conduit/bootstrap/pmix"
 )
 
 // environment reads the launcher's variables through an injected function.
@@ -49,13 +51,14 @@ func (env environment) number(name string) (int, error) {
 
 // detected is how this process joins, and what the user should know.
 type detected struct {
-	backend  string // "self", "launch", "tcp", "pmi1"
+	backend  string // "self", "launch", "tcp", "pmi1", "pmix"
 	by       string // the variables that decided
 	rank     int    // of a rendezvous
 	size     int
 	addr     string
+	addrFrom string // where a port is from that nobody named
 	job      string
-	warnings []string
+	munge    bool // where there is no secret
 	env      environment
 }
 
@@ -72,6 +75,8 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		return newSelf(), nil
 	case "pmi1":
 		return joinPMI1(ctx, d.env, opts)
+	case "pmix":
+		return joinPMIx(ctx, opts)
 	}
 	rv := &rendezvous{
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
@@ -83,6 +88,13 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 	var err error
 	if rv.secret, err = readSecret(d.env); err != nil {
 		return nil, err
+	}
+	if rv.addrFrom = d.addrFrom; d.munge && d.size > 1 && rv.secret == nil && !rv.insecure {
+		rv.munge, err = findMunge(ctx, d.job)
+		if err != nil && d.addrFrom != "" {
+			return nil, fmt.Errorf("rank %d: the ranks of this step have no secret, and munge cannot prove whose they are: %w; before srun: "+
+				"export IBCONDUIT_SECRET=$(openssl rand -hex 32), or use srun --mpi=pmi2", d.rank, err)
+		}
 	}
 	if spec := d.env.get("IBCONDUIT_LISTEN_FD"); spec != "" && d.rank == 0 {
 		if rv.listener, err = adoptFD("IBCONDUIT_LISTEN_FD", spec); err != nil {
@@ -102,10 +114,11 @@ type source struct {
 
 // sources in the order in which they are asked. Those of PMI, PMIx and Open
 // MPI come before Slurm's own variables: under mpiexec inside an allocation
-// the latter describe mpiexec's proxies, not the ranks. torchrun likewise
-// runs inside srun.
+// the latter describe mpiexec's proxies, not the ranks. Likewise torchrun runs
+// inside srun, whose PMI or PMIx is that of torchrun itself.
 var sources = []source{
 	{"launch", fromOwn},
+	{"tcp", fromTorchrun},
 	{"pmi1", fromPMI},
 	{"pmix", fromPMIx},
 	{"tcp", fromOpenMPI},
@@ -116,8 +129,8 @@ var sources = []source{
 
 // detect decides how this process was launched. It never takes a rank of a
 // job for a job of its own: what looks launched but cannot be used is an
-// error, what only hints at a launcher is a warning.
-func detect(lookup environment) (detected, error) {
+// error. program is for the texts of errors.
+func detect(lookup environment, program string) (detected, error) {
 	want := lookup.get("IBCONDUIT_BOOTSTRAP")
 	switch want {
 	case "self":
@@ -156,7 +169,7 @@ func detect(lookup environment) (detected, error) {
 	if err := strayOwn(lookup); err != nil {
 		return detected{}, err
 	}
-	return detected{backend: "self", warnings: hints(lookup)}, nil
+	return detected{backend: "self"}, alone(lookup, program)
 }
 
 // serves: "tcp" is every source that ends in our own rendezvous.
@@ -235,15 +248,22 @@ func fromPMIRank(env environment) (detected, bool, error) {
 	return detected{by: "PMI_RANK"}.meet(env, "PMI_RANK", "PMI_SIZE")
 }
 
-// fromPMIx keeps PMIx's place in the order.
+// loadPMIx is pmix.Load, except in tests.
+var loadPMIx = pmix.Load
+
+// fromPMIx needs a library that fits the launcher's; without one a later source may do.
 func fromPMIx(env environment) (detected, bool, error) {
 	if !env.has("PMIX_RANK", "PMIX_NAMESPACE") {
 		return detected{}, false, nil
 	}
-	return detected{}, false, errors.New("this is a rank of a PMIx job (PMIX_RANK=" + env.get("PMIX_RANK") +
-		"), and PMIx is not built in yet: use srun --mpi=pmi2 or mpiexec.hydra, or set IBCONDUIT_ADDR=host:port of rank 0 " +
-		"and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP; IBCONDUIT_BOOTSTRAP=self makes every process a job of its own")
+	if _, err := loadPMIx(env.get(pmix.EnvLibrary)); err != nil {
+		return detected{}, false, fmt.Errorf("this is a rank of a PMIx job (PMIX_RANK=%s): %w; or use srun --mpi=pmi2 or mpiexec.hydra, or %s; "+
+			"IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", env.get("PMIX_RANK"), err, meetOverTCP)
+	}
+	return detected{by: "PMIX_RANK"}, true, nil
 }
+
+const meetOverTCP = "set IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP"
 
 func fromOpenMPI(env environment) (detected, bool, error) {
 	if !env.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
@@ -251,6 +271,14 @@ func fromOpenMPI(env environment) (detected, bool, error) {
 	}
 	return detected{by: "OMPI_COMM_WORLD_RANK", job: env.get("PMIX_NAMESPACE")}.
 		meet(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+}
+
+// fromTorchrun is fromGeneric where the variables are surely torchrun's.
+func fromTorchrun(env environment) (detected, bool, error) {
+	if !env.has("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE") {
+		return detected{}, false, nil
+	}
+	return fromGeneric(env)
 }
 
 // fromGeneric reads torchrun's variables. The agent may own MASTER_PORT
@@ -283,56 +311,13 @@ func fromIndexedJob(env environment) (detected, bool, error) {
 	return detected{by: "JOB_COMPLETION_INDEX"}.meet(env, "JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE")
 }
 
-// fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
-// describe ranks that were not started.
-func fromSlurm(env environment) (detected, bool, error) {
-	if !env.has("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
-		return detected{}, false, nil
-	}
-	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID")}
-	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
-		return detected{}, false, errors.New("this is a rank of a Slurm step without PMI: use srun --mpi=pmi2, or set " +
-			"IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET before srun to meet over TCP")
-	}
-	return d.meet(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-}
-
 // strayOwn: some of our variables, but no rank.
 func strayOwn(env environment) error {
 	if env.any("IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
 		return errors.New("variables of a job are set (IBCONDUIT_SIZE, IBCONDUIT_ADDR or a descriptor), but nothing says which rank this is: " +
 			"set IBCONDUIT_RANK and IBCONDUIT_SIZE, or IBCONDUIT_BOOTSTRAP=self")
 	}
-	if n, err := env.number("PMI_SIZE"); err == nil && n > 1 {
-		return fmt.Errorf("PMI_SIZE=%d, but neither PMI_FD nor PMI_PORT leads to the launcher; IBCONDUIT_BOOTSTRAP=tcp with IBCONDUIT_ADDR meets over TCP, IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", n)
-	}
 	return nil
-}
-
-// hints of a launcher that say too little to be joined.
-func hints(env environment) []string {
-	var w []string
-	hint := func(remedy string, names ...string) {
-		var set []string
-		for _, n := range names {
-			if env.has(n) {
-				set = append(set, n+"="+env.get(n))
-			}
-		}
-		if len(set) > 0 {
-			w = append(w, "WARNING: running as a job of one rank although "+strings.Join(set, " ")+"; "+remedy)
-		}
-	}
-	if !env.has("SLURM_STEP_ID") {
-		hint("this is the batch script or salloc's shell: start the program with srun --mpi=pmi2", "SLURM_JOB_ID", "SLURM_NTASKS")
-	} else if !env.has("SLURM_STEP_NUM_TASKS") {
-		hint("the step does not tell its size", "SLURM_STEP_ID")
-	}
-	hint("PMIX_RANK and PMIX_NAMESPACE are both needed, and PMIx is not built in yet", "PMIX_RANK", "PMIX_NAMESPACE")
-	hint("no connection to a PMI server came with it", "PMI_RANK", "PMI_SIZE", "PMI_ID")
-	hint("OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are both needed", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-	hint("set IBCONDUIT_SIZE and IBCONDUIT_ADDR to join the pods into one job", "JOB_COMPLETION_INDEX")
-	return w
 }
 
 // joinHostPort takes an IPv6 address with or without brackets.

@@ -23,8 +23,11 @@
 //     or Leave, or closes after it gave up a collective. Over TCP and in a
 //     group all others learn it from Lost and from failed collectives, as long
 //     as rank 0 has not closed, since rank 0 sees the deaths. When rank 0
-//     itself dies, all others report it. A PMI launcher ends the job by itself,
-//     and Lost stays silent. A host that vanishes is noticed after about 25 s.
+//     itself dies, all others report it. PMI tells of no death: Hydra and srun -K1
+//     end the job, and under srun without -K a collective waits for its context.
+//     Under PMIx a collective fails when a rank has ended, with the rank only
+//     where the launcher names it; then Lost has it too. A host that vanishes is
+//     noticed after about 25 s over TCP.
 //
 // The first Exchange carries a header of each rank. Every rank compares all of
 // them and returns the same MismatchError when builds, jobs, sizes, page
@@ -36,16 +39,25 @@
 // The first row that applies is taken. Rows with half of their variables are
 // an error, and so is a rank of a launcher that cannot be used: a process that
 // was started as one of many never becomes a job of its own by mistake.
-// IBCONDUIT_BOOTSTRAP=self|launch|tcp|pmi1|pmix|slurm leaves only those rows.
+// IBCONDUIT_BOOTSTRAP=self|launch|tcp|pmi1|pmix|slurm leaves only those rows. Row 5 comes before
+// row 2 where TORCHELASTIC_RUN_ID is set: torchrun gives its ranks the former, and srun the latter
+// to torchrun.
 //
 //	1  IBCONDUIT_RANK IBCONDUIT_SIZE IBCONDUIT_ADDR     TCP; ibrun sets these
 //	2  PMI_FD PMI_RANK PMI_SIZE, or PMI_PORT PMI_ID     PMI-1: Hydra, srun --mpi=pmi2
-//	3  PMIX_RANK PMIX_NAMESPACE                         an error, unless a later row applies
+//	3  PMIX_RANK PMIX_NAMESPACE, and libpmix loads      PMIx: mpirun, srun --mpi=pmix
 //	4  OMPI_COMM_WORLD_RANK .._SIZE, IBCONDUIT_ADDR     TCP
 //	5  RANK WORLD_SIZE MASTER_ADDR MASTER_PORT          TCP at MASTER_PORT+1 (torchrun)
 //	6  JOB_COMPLETION_INDEX IBCONDUIT_SIZE _ADDR        TCP (Kubernetes Indexed Job)
-//	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP at IBCONDUIT_ADDR (srun --mpi=none)
-//	8  none                                             one rank; warns of a launcher's traces
+//	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP on the first host (srun --mpi=none)
+//	8  none                                             one rank, or ErrAlone
+//
+// Row 7 meets at IBCONDUIT_ADDR, else on the first host of SLURM_STEP_NODELIST at the first of
+// SLURM_STEP_RESV_PORTS, else at a port made from the step's number.
+//
+// ErrAlone is the error where a variable tells of other ranks: SLURM_NTASKS or SLURM_JOB_NUM_NODES
+// above 1 outside of srun's steps (SLURM_STEP_ID), PMI_SIZE or OMPI_COMM_WORLD_SIZE above 1,
+// PMI_RANK, PMI_ID, PMIX_RANK, PMIX_NAMESPACE, JOB_COMPLETION_INDEX.
 //
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
@@ -61,14 +73,16 @@
 //
 // # Security
 //
-// A process that joins a job gets the keys to its memory. PMI trusts the launcher and
-// opens no port. TCP asks for a secret of at least 16 random bytes, from which
+// A process that joins a job gets the keys to its memory. PMI and PMIx trust the launcher and
+// open no port. TCP asks for a secret of at least 16 random bytes, from which
 // every rank derives the same ed25519 key; both sides of each connection prove
 // possession of it in TLS 1.3, which also encrypts. The certificate shows the
 // public key, a function of the secret, to any dialler: a password could be
 // guessed from it offline, so use random bytes (openssl rand -hex 32). Job ids
 // are no secrets. Without a secret only loopback is allowed, where every user
-// of the machine could join.
+// of the machine could join. In a Slurm step without a secret both sides of each connection show a
+// munge credential, over a number of the TLS connection, the job, the rank and the role, that the
+// other takes only from its own user. Without munge too such a step is an error.
 //
 // Rank 0 binds its rendezvous address only. A stranger at the port never ends
 // the job: it has 5 s to authenticate and to say a hello of at most 64 kB, at
@@ -95,6 +109,9 @@
 //	                          6 failed), abort code u32, process str (host and pid), text str.
 //	                          To rank 0 only about the sender.
 //	8     give up     rank 0  collective number u32, text str: the context of the sender ended
+//	9     credential  both    of munge, before the hello, in a step without a secret; its payload is
+//	                          "ibconduit ROLE NUMBER JOB RANK", where ROLE is "rank" or "root",
+//	                          NUMBER is exported from TLS (RFC 8446 §7.5)
 //
 // A sealed blob is the same over every backend:
 //
@@ -110,5 +127,5 @@
 // Over PMI-1 a sealed blob is base64url text in values of 512 characters:
 // key g<n>.<rank> holds pieces.bytes.crc32, key g<n>.<rank>.<i> piece i, where
 // n counts Exchanges from 0, as servers do not agree on what a second put of
-// one key does.
+// one key does. Over PMIx it is a byte object under the key ibc.<n>.
 package bootstrap

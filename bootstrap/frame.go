@@ -20,6 +20,7 @@ const (
 	frameOutcome    frameType = 6
 	frameFailure    frameType = 7
 	frameGiveUp     frameType = 8
+	frameCredential frameType = 9
 )
 
 const (

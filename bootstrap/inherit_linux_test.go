@@ -118,7 +118,7 @@ func TestInheritedPMIDescriptorsAreClosedOnExec(t *testing.T) {
 	defer unix.Close(fd)
 	control := pipeWith(t, "")
 	defer unix.Close(control)
-	if _, err := detect(env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "1", "HYDI_CONTROL_FD", strconv.Itoa(control))); err != nil {
+	if _, err := detect(env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "1", "HYDI_CONTROL_FD", strconv.Itoa(control)), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, fd := range []int{fd, control} {

@@ -24,18 +24,23 @@ const pmiChunk = 512
 // Hydra end the job.
 type pmi1 struct {
 	identity
-	conn    *pmiConn
-	kvs     string
-	gen     int // of the next Exchange; a key is never used twice
-	losses  chan Loss
-	closing sync.Once
-	exit    func(code int)
+	conn     *pmiConn
+	kvs      string
+	gen      int           // of the next Exchange; a key is never used twice
+	patience time.Duration // until all have come to the first one
+	hint     string        // what of the launcher would have ended the job sooner
+	losses   chan Loss
+	closing  sync.Once
+	exit     func(code int)
 }
 
 func joinPMI1(ctx context.Context, env environment, opts Options) (backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
 	defer cancel()
-	p := &pmi1{losses: make(chan Loss), exit: os.Exit}
+	p := &pmi1{losses: make(chan Loss), exit: os.Exit, patience: opts.Timeout}
+	if inStep(env) && !env.has("HYDI_CONTROL_FD") {
+		p.hint = "; srun -K1 ends the job at the first failure"
+	}
 	var err error
 	if env.has("PMI_FD") {
 		err = p.openFD(env)
@@ -174,6 +179,11 @@ func (p *pmi1) id() identity { return p.identity }
 func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	gen := p.gen
 	p.gen++
+	if gen == 0 {
+		var cancel func()
+		ctx, cancel = firstWithin(ctx, p.patience)
+		defer cancel()
+	}
 	if err := p.put(ctx, gen, blob); err != nil {
 		return nil, err
 	}
@@ -188,6 +198,12 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 		}
 	}
 	return blobs, nil
+}
+
+// firstWithin bounds the first Exchange by the time to join: whether all ranks have come shows
+// there only, and no other rank has a verdict that is worth waiting for.
+func firstWithin(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, patience, errOwnTime)
 }
 
 // put writes g<gen>.<rank> = pieces.bytes.crc32 and the pieces. base64url has
@@ -271,8 +287,8 @@ func (p *pmi1) barrier(ctx context.Context) error {
 	begun := time.Now()
 	_, err := p.conn.call(ctx, "cmd=barrier_in", "barrier_out")
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("PMI barrier: not all %d ranks within %v; see the launcher's message; srun -K1 ends the job at the first failure: %w",
-			p.size, time.Since(begun).Round(time.Millisecond), err)
+		return fmt.Errorf("PMI barrier: not all %d ranks within %v; see the launcher's message%s: %w",
+			p.size, time.Since(begun).Round(time.Millisecond), p.hint, err)
 	}
 	return err
 }

@@ -288,7 +288,7 @@ func TestPMI1BarrierSaysWhatToDoWhenRanksStayAway(t *testing.T) {
 	s := newFakePMI(t, 2)
 	ranks := s.ranks(t)
 	err := ranks[0].Barrier(endsWhen(bounded(t), func() { inCollective(t, ranks[0]) }))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not all 2 ranks within ") || !strings.Contains(err.Error(), "srun -K1") {
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not all 2 ranks within ") || !strings.Contains(err.Error(), "see the launcher's message: context deadline exceeded") {
 		t.Errorf("%v", err)
 	}
 	// The answer that comes too late must not be taken for that of the next.
@@ -396,5 +396,21 @@ func TestLauncherOnAnUnresolvableHostIsReached(t *testing.T) {
 	c.Close()
 	if _, err := dialLauncher(t.Context(), name+":"+port, "another"); err == nil || !strings.Contains(err.Error(), "/etc/hosts") {
 		t.Errorf("another host's name: %v, want the remedy", err)
+	}
+}
+
+// The time to join is that of the first Exchange, whatever time its context has; no other is bound
+// by it. What the text advises is of the launcher that there is.
+func TestPMI1TakesNoLongerToJoinThanItMay(t *testing.T) {
+	s := newFakePMI(t, 2)
+	b, err := New(bounded(t), Options{Log: quiet, Timeout: 50 * time.Millisecond, Lookup: env("PMI_FD", strconv.Itoa(s.connect(t)), "PMI_RANK", "0", "PMI_SIZE", "2",
+		"SLURM_STEP_ID", "0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = b.Exchange(bounded(t), nil)
+	if !errors.Is(err, errOwnTime) || !strings.Contains(err.Error(), "srun -K1 ends the job at the first failure: the time to join is over") {
+		t.Errorf("%v", err)
 	}
 }

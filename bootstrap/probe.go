@@ -4,13 +4,11 @@ package bootstrap
 type Detection struct {
 	// Name is what Bootstrap.Name would be, as "pmi1 (PMI_FD)".
 	Name string
-	// Warnings are about variables that hint at a launcher but do not suffice.
-	Warnings []string
 }
 
 // Detect says how New would join, without joining. The error is the one that New would return
 // for these variables.
 func Detect(opts Options) (Detection, error) {
-	found, err := detect(opts.withDefaults().Lookup)
-	return Detection{Name: found.name(), Warnings: found.warnings}, err
+	found, err := detect(opts.withDefaults().Lookup, "./prog")
+	return Detection{Name: found.name()}, err
 }

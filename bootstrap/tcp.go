@@ -31,6 +31,8 @@ type rendezvous struct {
 	addr       string // host:port of rank 0
 	secret     []byte // nil: only on loopback, or insecure
 	insecure   bool
+	munge      *munger  // in the place of a secret, or nil
+	addrFrom   string   // where a port is from that nobody named
 	listener   *os.File // rank 0: inherited from the launcher, or nil
 	life       life
 	ended      *endedList
@@ -55,6 +57,9 @@ func (rv *rendezvous) join(ctx context.Context) (backend, error) {
 		return m, nil
 	}
 	conf, err := tlsFor(rv.secret)
+	if rv.munge != nil {
+		conf, err = ephemeral()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +72,7 @@ func (rv *rendezvous) join(ctx context.Context) (backend, error) {
 // trusts allows an address without a secret only on loopback: elsewhere, any process that reaches
 // the port could join and obtain the keys to the ranks' memory.
 func (rv *rendezvous) trusts(a net.Addr) error {
-	if rv.secret != nil || rv.insecure {
+	if rv.secret != nil || rv.munge != nil || rv.insecure {
 		return nil
 	}
 	if ap, err := netip.ParseAddrPort(a.String()); err == nil && ap.Addr().Unmap().IsLoopback() {
@@ -81,6 +86,9 @@ func (rv *rendezvous) trusts(a net.Addr) error {
 func (rv *rendezvous) listen(ctx context.Context) (net.Listener, error) {
 	ln, err := rv.bind(ctx)
 	if err != nil {
+		if rv.addrFrom != "" {
+			return nil, fmt.Errorf("rank 0: listen at %s: %w%s (%s)", rv.addr, err, listenRemedy(err), rv.addrFrom)
+		}
 		return nil, fmt.Errorf("rank 0: listen at %s: %w%s", rv.addr, err, listenRemedy(err))
 	}
 	if err := rv.trusts(ln.Addr()); err != nil {
@@ -155,7 +163,7 @@ func routedAddress() string {
 }
 
 // refusedBy reports a refusal, as opposed to a connection that merely failed.
-func refusedBy(err error) bool { return errors.Is(err, errNotOurs) }
+func refusedBy(err error) bool { return errors.Is(err, errNotOurs) || errors.Is(err, errNotProven) }
 
 func clientHandshake(ctx context.Context, raw net.Conn, conf *tls.Config) (*tls.Conn, error) {
 	c := tls.Client(raw, conf)

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func (r *root) admit(c net.Conn) {
 	tune(c)
 	_ = c.SetDeadline(time.Now().Add(r.rv.handshake))
 	t := tls.Server(c, r.conf)
-	h, err := readHello(t)
+	h, err := r.greet(t)
 	r.mu.Lock()
 	delete(r.raw, c)
 	r.mu.Unlock()
@@ -51,6 +52,31 @@ func (r *root) admit(c net.Conn) {
 		return
 	}
 	r.seatOrRefuse(h, t)
+}
+
+// greet has both sides prove by munge what they are, where that is the way, and reads the hello.
+func (r *root) greet(t *tls.Conn) (hello, error) {
+	m := r.rv.munge
+	if m == nil {
+		return readHello(t)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), r.rv.handshake)
+	defer cancel()
+	if err := t.Handshake(); err != nil {
+		return hello{}, err
+	}
+	rank, err := m.receive(ctx, t, roleRank)
+	if err == nil {
+		err = m.send(ctx, t, roleRoot, 0)
+	}
+	if err != nil {
+		return hello{}, err
+	}
+	h, err := readHello(t)
+	if err == nil && int(h.rank) != rank {
+		err = fmt.Errorf("%w: the hello is of rank %d, its munge credential of rank %d", errNotProven, h.rank, rank)
+	}
+	return h, err
 }
 
 func readHello(t *tls.Conn) (hello, error) {

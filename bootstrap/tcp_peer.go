@@ -60,7 +60,7 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 		case errors.As(err, &verdict):
 			return nil, verdict
 		case refusedBy(err):
-			return nil, fmt.Errorf("rank %d: %s: %w", rv.rank, rv.addr, errNotOurs)
+			return nil, fmt.Errorf("rank %d: %s: %w", rv.rank, rv.addr, err)
 		case errors.Is(err, errUntrusted):
 			return nil, err
 		}
@@ -106,6 +106,15 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	if m := rv.munge; m != nil {
+		if err = m.send(dialCtx, conn, roleRank, rv.rank); err == nil {
+			_, err = m.receive(dialCtx, conn, roleRoot)
+		}
+		if err != nil {
+			raw.Close()
+			return nil, err
+		}
+	}
 	me := hello{
 		protocol: rv.protocol, rank: uint32(rv.rank), pid: uint32(os.Getpid()), host: hostname(),
 		size: uint32(rv.size), job: rv.job, hostID: hostID(),

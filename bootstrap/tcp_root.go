@@ -55,7 +55,7 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	if err != nil {
 		return nil, err
 	}
-	if rv.secret == nil {
+	if rv.secret == nil && rv.munge == nil {
 		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln.Addr()))
 	}
 	r := &root{

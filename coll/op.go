@@ -126,6 +126,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	o := &t.op
 	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
 	o.sign = signature(c.kind, o.number, c.root, c.name)
+	atomic.StoreUint64(word(t.mem, whereWord), whereabouts(t.generation, c.kind, o.number))
 	var ended func()
 	if watch := t.teams.watch; watch != nil {
 		ended = watch(Operation{Kind: c.kind, Root: c.root, Me: t.me, Size: t.n, First: t.Member(0), Slot: t.slot, Generation: t.generation, Number: t.number})
@@ -149,7 +150,11 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 		}
 		return o.verdict
 	}
-	err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, o.number, err))
+	broken := t.fail(c.kind, o.number, err)
+	err = fmt.Errorf("coll: %v: %w", c.kind, broken)
+	if broken.Reason == Abandoned && broken.Rank == t.Member(t.me) {
+		err = fmt.Errorf("%w%s", err, o.awaited(ctx))
+	}
 	// What is on its way ends by itself: the network's tries are finite.
 	_ = o.land(context.WithoutCancel(ctx))
 	o.forget()

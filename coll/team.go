@@ -140,12 +140,14 @@ func (t *Team) wordOf(off uint64) uint64 {
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
 // when another team has the slot: it must not overwrite the first. In the third others read which
-// team the slot was reserved for last. The fourth is this member's own.
+// team the slot was reserved for last. The fourth is this member's own. In the fifth others
+// read where it is.
 const (
 	brokenWord   = 0
 	strayWord    = 8
 	reservedWord = 16
 	memoryWord   = 24
+	whereWord    = 32
 )
 
 // encodeBroken is the word that says in a member's slot what broke the team:

@@ -5,13 +5,13 @@
 #   hack/setup.sh -list [GROUP...]   print the packages, one a line
 #   hack/setup.sh -missing [GROUP..] print those that are not installed
 #
-# Groups: build rdma test lint go. Debian and Ubuntu; root or sudo.
+# Groups: build rdma test slurm lint go. Debian and Ubuntu; root or sudo.
 # Where nothing is missing nothing is run, so neither root nor a network is needed.
 # The packages of the VM are listed in hack/softroce/packages.sh, all others here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_groups=(build rdma test lint go)
+all_groups=(build rdma test slurm lint go)
 
 packages() { # GROUP
   local arch
@@ -35,7 +35,8 @@ packages() { # GROUP
     echo shellcheck
     [ "$arch" = amd64 ] && echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     ;;
-  go) ;; # see ensure_go
+  slurm) ;; # see ensure_slurm
+  go) ;;    # see ensure_go
   *) die "unknown group '$1' (there are: ${all_groups[*]})" ;;
   esac
   return 0
@@ -94,6 +95,32 @@ apt_install() { # PACKAGE...
   # Lists that are older than the archive name files that it no longer has.
   apt_update || return 1
   apt_try "$@"
+}
+
+# ---- Slurm ---------------------------------------------------------------
+# The tests start daemons of their own. Installed, the packages would start some too, and run at
+# every boot: they are unpacked below build/slurm instead, with those that they depend on and the
+# machine lacks. Of a machine that has Slurm its own is used. Only root can run the tests.
+ensure_slurm() {
+  local want=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2) dir=build/slurm deb
+  [ "$(id -u)" = 0 ] || return 0
+  if [ -e $dir/root/usr/sbin/munged ] || { command -v slurmctld && command -v munged; } >/dev/null; then return 0; fi
+  command -v apt-get >/dev/null || { say "warning: no apt-get, and no Slurm: its tests are skipped"; return 0; }
+  say "unpacking below $dir: ${want[*]}"
+  rm -rf $dir
+  mkdir -p $dir/debs/partial
+  have_lists || apt_update || true
+  fetch_slurm "${want[@]}" || { apt_update && fetch_slurm "${want[@]}"; } || { say "warning: no packages of Slurm: its tests fail"; return 0; }
+  for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" $dir/unpacked || return 1; done
+  mv $dir/unpacked $dir/root
+  rm -r $dir/debs
+}
+
+fetch_slurm() { # PACKAGE...
+  # What is not installed comes with the first; the second has those that are.
+  apt-get install -y -qq --no-install-recommends --download-only -o Dir::Cache::Archives="$PWD/build/slurm/debs" \
+    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null || true
+  (cd build/slurm/debs && apt-get download -qq -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null)
 }
 
 # ---- Go ------------------------------------------------------------------
@@ -197,6 +224,7 @@ main() {
   local need
   mapfile -t need < <(missing "${groups[@]}")
   apt_install "${need[@]}" || die "could not install: ${need[*]}. See apt-get's message above."
+  case " ${groups[*]} " in *" slurm "*) ensure_slurm ;; esac
   case " ${groups[*]} " in *" go "*) ensure_go ;; esac
 }
 

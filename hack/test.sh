@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, in stages; without arguments all of them but device. The last line counts.
 #
-#   hack/test.sh [STAGE...]      stages: lint race debug plain builds device vm
+#   hack/test.sh [STAGE...]      stages: lint race debug plain launchers builds device vm
 #
 # A stage that fails does not keep the others from running; the exit status shows it.
 # PKGS chooses the packages (default: all of each stage), TESTFLAGS is added to go test.
@@ -23,6 +23,8 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1
+# Only root may have a Slurm of its own, and not in every container.
+if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1; fi
 if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQUIRE_CHROMIUM=1; fi
 # A program with the race detector waits a second for other goroutines before it ends. The tests
 # start programs by the hundred, whose ranks have met before.
@@ -63,7 +65,7 @@ stage_lint() { hack/lint.sh -o $out/lint.json; }
 stage_race() {
   packages >$out/packages || return 1
   local pkgs hosts failed=0
-  mapfile -t pkgs < <(grep -v /hack/ $out/packages)
+  mapfile -t pkgs < <(grep -vE '/hack/|/launchertest$' $out/packages)
   mapfile -t hosts < <(grep /hack/ $out/packages)
   [ ${#pkgs[@]} = 0 ] || run race -vet=off -race "${pkgs[@]}" || failed=1
   [ ${#hosts[@]} = 0 ] || run hosts -vet=off -race -p 1 "${hosts[@]}" || failed=1
@@ -75,7 +77,7 @@ stage_debug() {
   packages >$out/packages || return 1
   local tagged pkgs
   tagged=$(git ls-files -co --exclude-standard '*.go' ':!*_test.go' | xargs grep -lE '^//go:build .*\bdebug\b' | xargs dirname | sort -u)
-  mapfile -t pkgs < <(grep -v /hack/ $out/packages | xargs -r go list -test -f '{{.ImportPath}} {{join .Deps " "}}' |
+  mapfile -t pkgs < <(grep -vE '/hack/|/launchertest$' $out/packages | xargs -r go list -test -f '{{.ImportPath}} {{join .Deps " "}}' |
     awk -v module=$module -v tagged="$tagged" 'BEGIN { n = split(tagged, dirs) }
       { for (i = 1; i <= n; i++) if ($1 ~ /\.test$/ && index($0 " ", " " module "/" dirs[i] " ")) { sub(/\.test$/, "", $1); print $1; next } }')
   [ ${#pkgs[@]} = 0 ] || run debug -vet=off -tags debug "${pkgs[@]}"
@@ -87,13 +89,21 @@ stage_debug() {
 stage_plain() {
   packages >$out/packages || return 1
   local pkgs rc=0
-  mapfile -t pkgs < <(grep -v /hack/ $out/packages)
+  mapfile -t pkgs < <(grep -vE '/hack/|/launchertest$' $out/packages)
   [ ${#pkgs[@]} = 0 ] || run plain -vet=off -bench . -benchtime 1x "${pkgs[@]}" || rc=1
   if grep -qx "$module" $out/packages; then
     run cached -vet=off -short "$module" -args -cache mapped || rc=1
     run cached-page -vet=off -short "$module" -args -cache mapped,pages=1 || rc=1
   fi
   return $rc
+}
+
+# What Open MPI and Slurm do is the same in every build of ours: once is enough.
+stage_launchers() {
+  packages >$out/packages || return 1
+  local pkgs
+  mapfile -t pkgs < <(grep '/launchertest$' $out/packages)
+  [ ${#pkgs[@]} = 0 ] || run launchers -vet=off "${pkgs[@]}"
 }
 
 # The builds for tests: with one lock in the place of many. And the builds of users who lack
@@ -207,10 +217,10 @@ stage_vm() {
   return $rc
 }
 
-[ $# -gt 0 ] || set -- lint race debug plain builds vm
+[ $# -gt 0 ] || set -- lint race debug plain launchers builds vm
 failed=()
 for stage; do
-  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain builds device vm)" >&2; exit 2; }
+  declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain launchers builds device vm)" >&2; exit 2; }
   echo "== $stage"
   start=$SECONDS
   "stage_$stage" || failed+=("$stage")

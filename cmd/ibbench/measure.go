@@ -130,6 +130,9 @@ func (r *results) end(err error) error {
 // launched joins the job of a launcher; it returns nil where there is none.
 func launched(ctx context.Context) (bootstrap.Bootstrap, error) {
 	boot, err := bootstrap.New(ctx, bootstrap.Options{Log: slog.New(slog.DiscardHandler)})
+	if errors.Is(err, bootstrap.ErrAlone) {
+		return nil, nil // in the shell of an allocation: ibbench starts the second rank itself
+	}
 	if err != nil {
 		return nil, err
 	}

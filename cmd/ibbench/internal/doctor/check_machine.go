@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -60,10 +61,10 @@ func (x *examination) launcher() {
 	}
 	found, err := bootstrap.Detect(bootstrap.Options{Lookup: x.lookup})
 	switch {
+	case errors.Is(err, bootstrap.ErrAlone): // to be expected where ranks are started from here
+		x.warn("launcher", "a program that is started here is refused: "+err.Error(), "as said there, or: export IBCONDUIT_BOOTSTRAP=self")
 	case err != nil:
 		x.fail("launcher", "Join would refuse these variables: "+err.Error(), "as said there, or: export IBCONDUIT_BOOTSTRAP=self")
-	case len(found.Warnings) > 0:
-		x.warn("launcher", strings.TrimPrefix(found.Warnings[0], "WARNING: "), "as said there, or: export IBCONDUIT_BOOTSTRAP=self")
 	case found.Name == "self":
 		x.ok("launcher", "this process was not launched: it is a job of one rank; "+installed)
 	default:

@@ -1,0 +1,92 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
+// describe ranks that were not started. Without an address the ranks meet on
+// the first host of the step.
+func fromSlurm(env environment) (detected, bool, error) {
+	if !inStep(env) || !env.has("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
+		return detected{}, false, nil
+	}
+	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID"), munge: true}
+	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
+		host, err := firstHost(env.get("SLURM_STEP_NODELIST"))
+		if err != nil {
+			return detected{}, false, fmt.Errorf("SLURM_STEP_NODELIST=%q: %w; set IBCONDUIT_ADDR=host:port of rank 0 before srun, or use srun --mpi=pmi2",
+				env.get("SLURM_STEP_NODELIST"), err)
+		}
+		port, from, err := stepPort(env)
+		if err != nil {
+			return detected{}, false, err
+		}
+		d.addr, d.addrFrom = joinHostPort(host, strconv.Itoa(port)), from
+	}
+	return d.meet(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+}
+
+// Ports of steps that have none reserved: below those that Linux gives to connections
+// (net.ipv4.ip_local_port_range, 32768 to 60999).
+const firstStepPort, stepPorts = 20000, 12000
+
+// stepPort is the same on all ranks of a step, and mostly differs between steps. from says where it
+// is from, for the text of an error.
+func stepPort(env environment) (port int, from string, err error) {
+	if v := env.get("SLURM_STEP_RESV_PORTS"); v != "" {
+		end := strings.IndexAny(v, ",-")
+		if end < 0 {
+			end = len(v)
+		}
+		port, err := strconv.ParseUint(v[:end], 10, 16)
+		if err != nil || port == 0 {
+			return 0, "", fmt.Errorf("SLURM_STEP_RESV_PORTS=%q does not begin with a port", v)
+		}
+		return int(port), "the first of SLURM_STEP_RESV_PORTS", nil
+	}
+	job, err := env.number("SLURM_JOB_ID")
+	if err != nil {
+		return 0, "", err
+	}
+	step, err := env.number("SLURM_STEP_ID")
+	if err != nil {
+		return 0, "", err
+	}
+	const spread = 251 // jobs of a site that follow each other are far apart
+	return firstStepPort + int((uint64(job)*spread+uint64(step))%stepPorts),
+		"a port made from the step's number: srun --resv-ports=1 reserves one, IBCONDUIT_ADDR=host:port names another", nil
+}
+
+// firstHost is the first of a list as Slurm writes them: "n1,n3", "n[01-03,7]-ib", "r[1-2]n[0-9]".
+func firstHost(list string) (string, error) {
+	var host strings.Builder
+	for rest := list; rest != ""; {
+		switch i := strings.IndexAny(rest, "[,"); {
+		case i < 0:
+			host.WriteString(rest)
+			rest = ""
+		case rest[i] == ',':
+			host.WriteString(rest[:i])
+			rest = ""
+		default:
+			end := strings.IndexByte(rest[i:], ']')
+			if end < 0 {
+				return "", errors.New("a bracket is not closed")
+			}
+			inside := rest[i+1 : i+end]
+			if k := strings.IndexAny(inside, ",-"); k >= 0 {
+				inside = inside[:k]
+			}
+			host.WriteString(rest[:i] + inside)
+			rest = rest[i+end+1:]
+		}
+	}
+	if host.Len() == 0 {
+		return "", errors.New("it names no host")
+	}
+	return host.String(), nil
+}
