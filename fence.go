@@ -62,8 +62,22 @@ func (f *fences) release(ctx context.Context) error {
 	return f.releasePart(ctx)
 }
 
-func (f *fences) releasePart(ctx context.Context) error {
-	err := f.part.Release(ctx)
+// deliver is the release before an atomic: of what the part keeps. What the worker has begun
+// without waiting an atomic does not complete, with a part as without.
+func (f *fences) deliver(ctx context.Context) error {
+	if f == nil || f.kept == nil {
+		return f.release(ctx)
+	}
+	if err := f.w.chain.postOpen(); err != nil {
+		return err
+	}
+	return f.told(f.kept.Deliver(ctx))
+}
+
+func (f *fences) releasePart(ctx context.Context) error { return f.told(f.part.Release(ctx)) }
+
+// told tells the fence checker of a release.
+func (f *fences) told(err error) error {
 	if err == nil {
 		f.check.released()
 	}

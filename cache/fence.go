@@ -14,7 +14,8 @@ type extent struct {
 	low, end uint64
 }
 
-// maxExposed is how many extents are told apart; of more, everything is taken for exposed.
+// maxExposed is how many extents are told apart. One more grows the nearest of its rank; of a rank
+// that has none everything is taken for exposed.
 const maxExposed = 16
 
 // Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
@@ -43,20 +44,26 @@ func (c *Cache) restart() {
 	}
 }
 
-// Released is Release where there is nothing to do, and reports whether that is so.
-func (c *Cache) Released() bool {
-	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.exposed) > 0 || len(c.lost) > 0 {
+// Delivered is Deliver where there is nothing to do, and reports whether that is so.
+func (c *Cache) Delivered() bool {
+	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 {
 		return false
 	}
 	c.n.Releases++
 	return true
 }
 
-// Release blocks until all that was put is at its target. It returns the first error of each rank's
-// writes since the last Release, *fabric.OpErrors, once. When ctx ends, or has ended, before all is
-// done, it returns the cause: everything has begun then as far as Config.Ring has room, and goes
-// on.
-func (c *Cache) Release(ctx context.Context) error {
+// Release blocks until all that was put is at its target, also what passed by and was told of by
+// Direct. It returns the first error of each rank's writes since the last Release,
+// *fabric.OpErrors, once. When ctx ends, or has ended, before all is done, it returns the cause:
+// everything has begun then as far as Config.Ring has room, and goes on.
+func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
+
+// Deliver is Release of what was put through the cache: it does not wait for writes that passed it
+// by, whose bytes it goes on to keep no copies of.
+func (c *Cache) Deliver(ctx context.Context) error { return c.release(ctx, false) }
+
+func (c *Cache) release(ctx context.Context, cover bool) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -67,7 +74,8 @@ func (c *Cache) Release(ctx context.Context) error {
 		return nil
 	}
 	c.n.Releases++
-	if c.dirty == 0 && c.puts == 0 && len(c.exposed) == 0 && len(c.lost) == 0 {
+	cover = cover && len(c.exposed) > 0
+	if c.dirty == 0 && c.puts == 0 && !cover && len(c.lost) == 0 {
 		return nil
 	}
 	ended := ctx.Err() != nil
@@ -93,6 +101,9 @@ func (c *Cache) Release(ctx context.Context) error {
 			return err
 		}
 	}
+	if !cover {
+		return c.takeLost()
+	}
 	err := c.cover(ctx)
 	if ctx.Err() != nil && len(c.exposed) > 0 {
 		return err
@@ -111,9 +122,6 @@ func (c *Cache) poll() {
 
 // cover waits for the writes that passed by.
 func (c *Cache) cover(ctx context.Context) error {
-	if len(c.exposed) == 0 {
-		return nil
-	}
 	var all error
 	for _, l := range c.lanes {
 		if err := l.Flush(ctx); err != nil {
@@ -241,17 +249,29 @@ func (c *Cache) expose(rank int, off, n uint64) {
 		return
 	}
 	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
+	var nearest *extent
+	best := ^uint64(0)
 	for i := range c.exposed {
-		if y := &c.exposed[i]; y.rank == rank && x.low <= y.end && y.low <= x.end {
-			y.low, y.end = min(x.low, y.low), max(x.end, y.end)
-			return
+		y := &c.exposed[i]
+		if y.rank != rank {
+			continue
+		}
+		gap := max(x.low, y.low) - min(min(x.end, y.end), max(x.low, y.low)) // 0: they touch
+		if gap < best {
+			nearest, best = y, gap
+		}
+		if gap == 0 {
+			break
 		}
 	}
-	if len(c.exposed) == maxExposed {
+	switch {
+	case nearest != nil && (best == 0 || len(c.exposed) == maxExposed):
+		nearest.low, nearest.end = min(x.low, nearest.low), max(x.end, nearest.end)
+	case len(c.exposed) == maxExposed:
 		c.allExposed = true
-		return
+	default:
+		c.exposed = append(c.exposed, x)
 	}
-	c.exposed = append(c.exposed, x)
 }
 
 // isExposed reports whether a page of a range may not be kept.

@@ -252,6 +252,9 @@ func (g *author) add() {
 					g.op(doSleep, location{})
 				}
 			}
+			if g.rng.IntN(2) == 0 {
+				g.op(doAdd, location{})
+			}
 			g.op(doFlush, location{})
 			g.op(doGet, l)
 		}
