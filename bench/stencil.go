@@ -42,10 +42,14 @@ func (mesh) index(i, d, edge int) int {
 	return i % edge
 }
 
-// corner c of an element is the node 1 further along axis d for each bit d of c.
-func (g mesh) corner(element, c int) int {
+// corners are the nodes of an element: corner c is 1 further along axis d for each bit d of c.
+func (g mesh) corners(element int) (nodes [8]int) {
 	x, y, z := element%g.n, element/g.n%g.n, element/(g.n*g.n)
-	return (x + c&1) + g.m*((y+c>>1&1)+g.m*(z+c>>2&1))
+	first := x + g.m*(y+g.m*z)
+	for c := range nodes {
+		nodes[c] = first + c&1 + g.m*(c>>1&1+g.m*(c>>2&1))
+	}
+	return nodes
 }
 
 // around calls f with the elements that have a node as corner, and which corner it is.
@@ -129,9 +133,9 @@ func (h *hexes) setup(r *rank) error {
 	for range h.steps {
 		for e := range h.elements() {
 			var at [8]vec
-			for c := range 8 {
+			for c, node := range h.corners(e) {
 				for d := range 3 {
-					at[c][d] = pos[d][h.corner(e, c)]
+					at[c][d] = pos[d][node]
 				}
 			}
 			f, _ := squeeze(&at, h.pressure(e))
@@ -228,8 +232,7 @@ func (h *hexes) gather(r *rank, first bool) error {
 	}
 	for e := lo; e < hi; e++ {
 		var at [8]vec
-		for c := range 8 {
-			node := h.corner(e, c)
+		for c, node := range h.corners(e) {
 			for d := range 3 {
 				v, err := h.pos[d].get(r.w, node)
 				if err != nil {
