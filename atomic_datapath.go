@@ -249,7 +249,7 @@ func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic
 	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() || !s.mark.CompareAndSwap(false, true) {
 		return w.atomicChecked(node, off, a, f)
 	}
-	fenced := w.peers[rank].size != 0 // of mapped memory the fences have nothing
+	fenced := w.peers[rank].size != 0 || rank == s.job.rank // of mapped memory the fences have nothing
 	if f&fabric.Implicit == 0 {
 		fenced = s.cache.Delivered()
 	} else if !fenced {

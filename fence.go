@@ -113,7 +113,7 @@ func (f *fences) passBy(ctx context.Context, rank int, off uint64, n int, write 
 	}
 	f.catchUp()
 	f.check.access(rank, off, n, write)
-	return f.part.Direct(ctx, rank, off, n, write)
+	return f.direct(ctx, rank, off, n, write)
 }
 
 // pass is passBy of what the fence checker is told of otherwise.
@@ -122,7 +122,15 @@ func (f *fences) pass(ctx context.Context, rank int, off uint64, n int) error {
 		return nil
 	}
 	f.catchUp()
-	return f.part.Direct(ctx, rank, off, n, true)
+	return f.direct(ctx, rank, off, n, true)
+}
+
+// direct tells the part, but not a cache of this rank's own memory, of which it has nothing.
+func (f *fences) direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+	if f.kept != nil && rank == f.job.rank {
+		return nil
+	}
+	return f.part.Direct(ctx, rank, off, n, write)
 }
 
 // learned has every worker acquire before it passes its part by, or asks it, for the next time:

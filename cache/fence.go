@@ -165,6 +165,11 @@ func (c *Cache) Yielded(rank int, off, n uint64) bool {
 	if c.closed || !c.isBare(rank, off, n) {
 		return false
 	}
+	if len(c.exposed) > 0 {
+		if x := &c.exposed[0]; x.rank == rank && x.low <= off && off+n <= x.end {
+			return true
+		}
+	}
 	c.expose(rank, off, n)
 	return true
 }
@@ -249,29 +254,45 @@ func (c *Cache) expose(rank int, off, n uint64) {
 		return
 	}
 	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
-	var nearest *extent
-	best := ^uint64(0)
+	for {
+		i, gap := c.nearest(x)
+		switch {
+		case gap > 0 && len(c.exposed) < maxExposed:
+			c.exposed = append(c.exposed, x)
+			return
+		case i < 0:
+			c.allExposed = true
+			return
+		}
+		y := c.exposed[i]
+		if y.low <= x.low && x.end <= y.end {
+			c.exposed[0], c.exposed[i] = y, c.exposed[0] // where it is looked for first
+			return
+		}
+		x.low, x.end = min(x.low, y.low), max(x.end, y.end)
+		last := len(c.exposed) - 1
+		c.exposed[i] = c.exposed[last]
+		c.exposed = c.exposed[:last]
+	}
+}
+
+// nearest is the extent of the same rank that is nearest to one, or -1, and what lies between them:
+// 0 if they touch.
+func (c *Cache) nearest(x extent) (at int, gap uint64) {
+	at, gap = -1, ^uint64(0)
 	for i := range c.exposed {
 		y := &c.exposed[i]
-		if y.rank != rank {
+		if y.rank != x.rank {
 			continue
 		}
-		gap := max(x.low, y.low) - min(min(x.end, y.end), max(x.low, y.low)) // 0: they touch
-		if gap < best {
-			nearest, best = y, gap
+		if x.low <= y.end && y.low <= x.end {
+			return i, 0
 		}
-		if gap == 0 {
-			break
+		if d := max(x.low, y.low) - min(x.end, y.end); d < gap {
+			at, gap = i, d
 		}
 	}
-	switch {
-	case nearest != nil && (best == 0 || len(c.exposed) == maxExposed):
-		nearest.low, nearest.end = min(x.low, nearest.low), max(x.end, nearest.end)
-	case len(c.exposed) == maxExposed:
-		c.allExposed = true
-	default:
-		c.exposed = append(c.exposed, x)
-	}
+	return at, gap
 }
 
 // isExposed reports whether a page of a range may not be kept.
