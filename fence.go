@@ -42,11 +42,14 @@ func openFences(w *Worker) (*fences, error) {
 	return f, nil
 }
 
-func (f *fences) close() error {
+func (f *fences) close(ctx context.Context) error {
 	if f == nil {
 		return nil
 	}
 	f.check.close()
+	if f.kept != nil {
+		return f.kept.CloseWithin(ctx)
+	}
 	return f.part.Close()
 }
 
@@ -192,12 +195,17 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	return w.fences.pass(ctx, rank, off, n)
 }
 
-// Reply acquires for the worker that the call went through.
-func (f fencer) Reply(v am.Via, rank int) {
-	if w, ok := v.(*Worker); ok && w.peers != nil {
-		w.fences.check.told(rank)
-		w.fences.learn()
+// Reply acquires for the worker that the call went through. Of one that failed here the rank has
+// told nothing.
+func (f fencer) Reply(v am.Via, rank int, err error) {
+	w, ok := v.(*Worker)
+	if !ok || w.peers == nil {
+		return
 	}
+	if err == nil || errors.As(err, new(*am.RemoteError)) {
+		w.fences.check.told(rank)
+	}
+	w.fences.learn()
 }
 
 // Handler is called when one begins, which knows what its sender had released, and when it has
