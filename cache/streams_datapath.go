@@ -16,6 +16,7 @@ type stream struct {
 	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
 	window int    // of strides ahead of the last request
 	used   uint64 // when it was last, in requests held against the table
+	epoch  uint64 // of the cache then
 	end    int64  // where it is taken to end; of far where the stream before did. 0: not known
 }
 
@@ -113,6 +114,7 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		if s.used == 0 || s.rank != rank {
 			continue
 		}
+		c.renew(s, off)
 		d := int64(off - s.last)
 		if s.votes >= confirmed && abs(s.stride) > line && d%s.stride == 0 && d/s.stride > 0 && d/s.stride <= skips {
 			strided = i
@@ -134,7 +136,8 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		return &c.streams[strided]
 	}
 	v, s := &c.far, &c.streams[idle]
-	*s = stream{rank: rank, first: off, last: off}
+	*s = stream{rank: rank, first: off, last: off, epoch: c.epoch}
+	c.renew(v, off)
 	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
 		if v.vote(d); v.votes > confirmed && d == v.stride {
 			s.stride, s.votes = d, confirmed
@@ -143,6 +146,18 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 	}
 	v.rank, v.last = rank, off
 	return s
+}
+
+// renew has a stream begin anew after an acquire, which makes old what was fetched ahead: one that
+// has an acquire between its requests is none. What survives an acquire does not care.
+func (c *Cache) renew(s *stream, off uint64) {
+	if s.epoch == c.epoch {
+		return
+	}
+	s.epoch = c.epoch
+	if h := c.hintAt(s.rank, off); h != ReadOnly && h != Private {
+		s.votes, s.window, s.next = 0, 0, 0
+	}
 }
 
 // learn has a stream that was found end where the two before it with its stride did, as the walks
