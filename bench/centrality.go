@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/ibconduit/conduit"
 )
@@ -27,6 +28,8 @@ type centrality struct {
 	children []uint64                 // of the vertices of the queue, one after the other
 	begins   []int                    // where the children of each begin
 	starts   []conduit.Promise[int64] // compare-swaps, of overlap
+	found    [][]uint64               // by them, by owner
+	one      [1]uint64
 	offs     []int                    // of a prefetch
 	score    []float64                // of this rank's vertices
 	inner    int                      // sum of distances less 1
@@ -125,6 +128,10 @@ func (c *centrality) reachEach(r *rank, to, weight []uint64, depth int64, paths 
 		}
 		owner, i := int(vertex)/c.per, int(vertex)%c.per
 		old, err := conduit.CompareSwap(r.w, c.dist.on(owner).Add(i), -1, depth)
+		if err == nil && old == -1 {
+			c.one[0] = vertex
+			err = c.enqueue(r, owner, c.one[:])
+		}
 		if err == nil {
 			err = c.reached(r, vertex, old, depth, paths)
 		}
@@ -152,16 +159,28 @@ func (c *centrality) reachAll(r *rank, to, weight []uint64, depth int64, paths u
 				c.starts = append(c.starts, conduit.CompareSwapAsync(r.w, c.dist.on(owner).Add(i), -1, depth))
 			}
 		}
+		c.found = slices.Grow(c.found[:0], r.n)[:r.n]
+		for owner := range c.found {
+			c.found[owner] = c.found[owner][:0]
+		}
 		k := 0
 		for e, vertex := range to[:n] {
 			if filtered(uint32(weight[e])) {
 				continue
 			}
 			old, err := c.starts[k].Wait(r.ctx)
-			if err == nil {
+			if k++; err == nil {
 				err = c.reached(r, vertex, old, depth, paths)
 			}
-			if k++; err != nil {
+			if err != nil {
+				return err
+			}
+			if owner := int(vertex) / c.per; old == -1 {
+				c.found[owner] = append(c.found[owner], vertex)
+			}
+		}
+		for owner, found := range c.found {
+			if err := c.enqueue(r, owner, found); err != nil {
 				return err
 			}
 		}
@@ -173,20 +192,24 @@ func (c *centrality) reachAll(r *rank, to, weight []uint64, depth int64, paths u
 // reached is what follows on the compare-swap of a vertex's distance: if it is this one the vertex
 // is a child, and has more paths.
 func (c *centrality) reached(r *rank, vertex uint64, old, depth int64, paths uint64) error {
-	owner, i := int(vertex)/c.per, int(vertex)%c.per
-	if old == -1 {
-		k, err := conduit.FetchAdd(r.w, c.tail.on(owner), 1)
-		if err != nil {
-			return err
-		}
-		if err := conduit.Put(r.w, c.queue.on(owner).Add(int(k)), vertex); err != nil {
-			return err
-		}
-	} else if old != depth {
+	if old != -1 && old != depth {
 		return nil
 	}
+	owner, i := int(vertex)/c.per, int(vertex)%c.per
 	c.children = append(c.children, vertex)
 	return conduit.Add(r.w, c.sigma.on(owner).Add(i), paths)
+}
+
+// enqueue puts vertices into their owner's queue.
+func (c *centrality) enqueue(r *rank, owner int, vertices []uint64) error {
+	if len(vertices) == 0 {
+		return nil
+	}
+	k, err := conduit.FetchAdd(r.w, c.tail.on(owner), uint64(len(vertices)))
+	if err != nil {
+		return err
+	}
+	return conduit.PutSlice(r.w, c.queue.on(owner).Add(int(k)), vertices)
 }
 
 // backward sums up dependencies from the last level to the first.
