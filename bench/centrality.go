@@ -30,9 +30,9 @@ type centrality struct {
 	starts   []conduit.Promise[int64] // compare-swaps, of overlap
 	found    [][]uint64               // by them, by owner
 	one      [1]uint64
-	offs     []int                    // of a prefetch
-	score    []float64                // of this rank's vertices
-	inner    int                      // sum of distances less 1
+	offs     []int     // of a prefetch
+	score    []float64 // of this rank's vertices
+	inner    int       // sum of distances less 1
 }
 
 func planCentrality(l *layout, p Params) *centrality {
