@@ -247,13 +247,13 @@ func (g *author) add() {
 		if l := g.mine(); l.n > 0 {
 			g.op(doLaterPut, l)
 			if g.rng.IntN(2) == 0 {
+				g.op(doAdd, location{})
+			}
+			if g.rng.IntN(2) == 0 {
 				g.op(doPrefetch, l)
 				if g.rng.IntN(2) == 0 {
 					g.op(doSleep, location{})
 				}
-			}
-			if g.rng.IntN(2) == 0 {
-				g.op(doAdd, location{})
 			}
 			g.op(doFlush, location{})
 			g.op(doGet, l)

@@ -50,8 +50,8 @@ func hexahedra(pages int, refer func(page int)) {
 	}
 }
 
-// neighbours is a force step of MiniMD: the positions, 24 bytes each, of the atoms in the cells around
-// each atom's, which has 4 of them.
+// neighbours is a force step of MiniMD: the positions, 24 bytes each, of the atoms in the cells
+// around each atom's, which has 4 of them.
 func neighbours(pages int, refer func(page int)) {
 	n := 20
 	if pages < 1024 {
