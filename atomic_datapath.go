@@ -249,9 +249,9 @@ func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic
 	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() || !s.mark.CompareAndSwap(false, true) {
 		return w.atomicChecked(node, off, a, f)
 	}
-	fenced := w.peers[rank].size != 0 // of mapped memory the fences have nothing
+	fenced := w.peers[rank].size != 0 || rank == s.job.rank // of mapped memory the fences have nothing
 	if f&fabric.Implicit == 0 {
-		fenced = s.cache.Released()
+		fenced = s.cache.Delivered()
 	} else if !fenced {
 		fenced = s.cache.Yielded(rank, off, a.Type.Size())
 	}
@@ -284,7 +284,7 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 	case off&(n-1) != 0:
 		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
 	case f&fabric.Implicit == 0:
-		err = w.fences.release(w.ctx)
+		err = w.fences.deliver(w.ctx)
 	case w.peers[rank].size == 0: // of mapped memory the fences have nothing
 		err = w.fences.pass(w.ctx, rank, off, int(n))
 	}

@@ -34,15 +34,21 @@ func (f *fences) takes(node uint32, n int, flag fabric.Flag) bool {
 	return true
 }
 
+// passes reports whether an operation passes the cache by without a look at it, as those of this
+// rank's own memory do.
+func (f *fences) passes(rank int, off, n uint64, what uint8) bool {
+	return f.cache.Passing(rank, off, n)&what != 0 || rank == f.job.rank
+}
+
 // getFenced is get where valid finds no peer, or there are fences. Where gets of the region pass
 // the cache by it costs little more than without one.
 func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
-		s.cache.Passing(rank, off, uint64(len(dst)))&cache.PassGets == 0 || !s.mark.CompareAndSwap(false, true) {
+		!s.passes(rank, off, uint64(len(dst)), cache.PassGets) || !s.mark.CompareAndSwap(false, true) {
 		return w.getChecked(node, off, dst, f)
 	}
-	if !s.cache.PassGet(rank, off) {
+	if rank != s.job.rank && !s.cache.PassGet(rank, off) {
 		return getWatched(w, node, off, dst, f)
 	}
 	l := w.byNet[rt.net&(maxNetworks-1)]
@@ -55,10 +61,10 @@ func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabr
 func putFenced(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
-		s.cache.Passing(rank, off, uint64(len(src)))&cache.PassPuts == 0 || !s.mark.CompareAndSwap(false, true) {
+		!s.passes(rank, off, uint64(len(src)), cache.PassPuts) || !s.mark.CompareAndSwap(false, true) {
 		return w.putChecked(node, off, src, f)
 	}
-	if !s.cache.PassPut(rank, off) {
+	if rank != s.job.rank && !s.cache.PassPut(rank, off) {
 		return putWatched(w, node, off, src, f)
 	}
 	h, err := w.byNet[rt.net&(maxNetworks-1)].Put(rank, w.begin+off, src, f)

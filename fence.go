@@ -42,11 +42,14 @@ func openFences(w *Worker) (*fences, error) {
 	return f, nil
 }
 
-func (f *fences) close() error {
+func (f *fences) close(ctx context.Context) error {
 	if f == nil {
 		return nil
 	}
 	f.check.close()
+	if f.kept != nil {
+		return f.kept.CloseWithin(ctx)
+	}
 	return f.part.Close()
 }
 
@@ -62,8 +65,22 @@ func (f *fences) release(ctx context.Context) error {
 	return f.releasePart(ctx)
 }
 
-func (f *fences) releasePart(ctx context.Context) error {
-	err := f.part.Release(ctx)
+// deliver is the release before an atomic: of what the part keeps. What the worker has begun
+// without waiting an atomic does not complete, with a part as without.
+func (f *fences) deliver(ctx context.Context) error {
+	if f == nil || f.kept == nil {
+		return f.release(ctx)
+	}
+	if err := f.w.chain.postOpen(); err != nil {
+		return err
+	}
+	return f.told(f.kept.Deliver(ctx))
+}
+
+func (f *fences) releasePart(ctx context.Context) error { return f.told(f.part.Release(ctx)) }
+
+// told tells the fence checker of a release.
+func (f *fences) told(err error) error {
 	if err == nil {
 		f.check.released()
 	}
@@ -99,7 +116,7 @@ func (f *fences) passBy(ctx context.Context, rank int, off uint64, n int, write 
 	}
 	f.catchUp()
 	f.check.access(rank, off, n, write)
-	return f.part.Direct(ctx, rank, off, n, write)
+	return f.direct(ctx, rank, off, n, write)
 }
 
 // pass is passBy of what the fence checker is told of otherwise.
@@ -108,7 +125,15 @@ func (f *fences) pass(ctx context.Context, rank int, off uint64, n int) error {
 		return nil
 	}
 	f.catchUp()
-	return f.part.Direct(ctx, rank, off, n, true)
+	return f.direct(ctx, rank, off, n, true)
+}
+
+// direct tells the part, but not a cache of this rank's own memory, of which it has nothing.
+func (f *fences) direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+	if f.kept != nil && rank == f.job.rank {
+		return nil
+	}
+	return f.part.Direct(ctx, rank, off, n, write)
 }
 
 // learned has every worker acquire before it passes its part by, or asks it, for the next time:
@@ -170,12 +195,17 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	return w.fences.pass(ctx, rank, off, n)
 }
 
-// Reply acquires for the worker that the call went through.
-func (f fencer) Reply(v am.Via, rank int) {
-	if w, ok := v.(*Worker); ok && w.peers != nil {
-		w.fences.check.told(rank)
-		w.fences.learn()
+// Reply acquires for the worker that the call went through. Of one that failed here the rank has
+// told nothing.
+func (f fencer) Reply(v am.Via, rank int, err error) {
+	w, ok := v.(*Worker)
+	if !ok || w.peers == nil {
+		return
 	}
+	if err == nil || errors.As(err, new(*am.RemoteError)) {
+		w.fences.check.told(rank)
+	}
+	w.fences.learn()
 }
 
 // Handler is called when one begins, which knows what its sender had released, and when it has

@@ -314,7 +314,7 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if lost := w.fences.close(); lost != nil {
+	if lost := w.fences.close(ctx); lost != nil {
 		err = errors.Join(err, lost)
 	}
 	w.job.workers.mu.Lock()

@@ -88,7 +88,7 @@ func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64
 		if r, p, err = h.StartWait(ctx, l, rank, args...); p != nil {
 			p.v = v
 		} else {
-			l.cfg.Fencer.Reply(v, rank)
+			l.cfg.Fencer.Reply(v, rank, err)
 		}
 		return r, p, err
 	}
@@ -133,7 +133,7 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []
 			return err
 		}
 		err := h.call(ctx, l, rank, p, args, r)
-		l.cfg.Fencer.Reply(v, rank)
+		l.cfg.Fencer.Reply(v, rank, err)
 		return err
 	}
 	w := l.waiter()
@@ -309,7 +309,7 @@ type Pending struct {
 // learned is called when the caller is about to learn that the call has ended.
 func (p *Pending) learned() {
 	if p.v != nil {
-		p.l.cfg.Fencer.Reply(p.v, p.w.rank)
+		p.l.cfg.Fencer.Reply(p.v, p.w.rank, p.w.err)
 	}
 }
 

@@ -14,8 +14,8 @@ type Fencer interface {
 	// ended already, with the cause ErrNotReleased.
 	Request(ctx context.Context, v Via, rank int, off uint64, n int) error
 	// Reply is called when a call through v to a rank has ended, by the goroutine that learns of it,
-	// before.
-	Reply(v Via, rank int)
+	// before; err is how it ended.
+	Reply(v Via, rank int, err error)
 	// Handler is called when a handler, or a function of a Receiver, begins which a message of a rank
 	// has called for, and when it has ended. It must not block.
 	Handler(from int)

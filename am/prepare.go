@@ -189,7 +189,7 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 	}
 	err = p.h.conclude(ctx, p.l, p.rank, w, &r)
 	if p.v != nil {
-		p.l.cfg.Fencer.Reply(p.v, p.rank)
+		p.l.cfg.Fencer.Reply(p.v, p.rank, err)
 	}
 	return r, err
 }

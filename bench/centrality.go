@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/ibconduit/conduit"
 )
@@ -12,7 +13,9 @@ import (
 // go through the vertices of their own, level by level. Forward, a rank claims a vertex for the
 // next level by a compare-swap of its distance, puts it into its owner's queue, and adds to its
 // number of paths. Backward, it gets the paths and the dependency of each vertex one level on:
-// two reads of 8 bytes, at random but for what many edges lead to.
+// two reads of 8 bytes, at random but for what many edges lead to. The variant overlap has all
+// compare-swaps of a vertex in flight together, and prefetches what backward gets, some vertices
+// ahead.
 type centrality struct {
 	adjacency
 	dist  place[int64]
@@ -21,9 +24,13 @@ type centrality struct {
 	queue place[uint64]
 	tail  place[uint64]
 
-	levels   []int     // where the levels begin in this rank's queue
-	children []uint64  // of the vertices of the queue, one after the other
-	begins   []int     // where the children of each begin
+	levels   []int                    // where the levels begin in this rank's queue
+	children []uint64                 // of the vertices of the queue, one after the other
+	begins   []int                    // where the children of each begin
+	starts   []conduit.Promise[int64] // compare-swaps, of overlap
+	found    [][]uint64               // by them, by owner
+	one      [1]uint64
+	offs     []int     // of a prefetch
 	score    []float64 // of this rank's vertices
 	inner    int       // sum of distances less 1
 }
@@ -97,17 +104,13 @@ func (c *centrality) forward(r *rank) error {
 		for ; begin < end; begin++ {
 			u := int(queue[begin]) - lo
 			c.sigma.loads(r, u, 1)
-			for e := row[u]; e < row[u+1]; e++ {
-				if filtered(uint32(weight[e])) {
-					continue
-				}
-				child, err := c.reach(r, to[e], depth+1, sigma[u])
-				if err != nil {
-					return err
-				}
-				if child {
-					c.children = append(c.children, to[e])
-				}
+			if c.p.Variant == overlap {
+				err = c.reachAll(r, to[row[u]:row[u+1]], weight[row[u]:row[u+1]], depth+1, sigma[u])
+			} else {
+				err = c.reachEach(r, to[row[u]:row[u+1]], weight[row[u]:row[u+1]], depth+1, sigma[u])
+			}
+			if err != nil {
+				return err
 			}
 			c.begins = append(c.begins, len(c.children))
 		}
@@ -117,25 +120,96 @@ func (c *centrality) forward(r *rank) error {
 	}
 }
 
-// reach says whether a vertex is at this distance, to which it then adds paths.
-func (c *centrality) reach(r *rank, vertex uint64, depth int64, paths uint64) (child bool, err error) {
-	owner, i := int(vertex)/c.per, int(vertex)%c.per
-	old, err := conduit.CompareSwap(r.w, c.dist.on(owner).Add(i), -1, depth)
-	if err != nil {
-		return false, err
-	}
-	if old == -1 {
-		k, err := conduit.FetchAdd(r.w, c.tail.on(owner), 1)
+// reachEach follows edges one after the other.
+func (c *centrality) reachEach(r *rank, to, weight []uint64, depth int64, paths uint64) error {
+	for e, vertex := range to {
+		if filtered(uint32(weight[e])) {
+			continue
+		}
+		owner, i := int(vertex)/c.per, int(vertex)%c.per
+		old, err := conduit.CompareSwap(r.w, c.dist.on(owner).Add(i), -1, depth)
+		if err == nil && old == -1 {
+			c.one[0] = vertex
+			err = c.enqueue(r, owner, c.one[:])
+		}
+		if err == nil {
+			err = c.reached(r, vertex, old, depth, paths)
+		}
 		if err != nil {
-			return false, err
+			return err
 		}
-		if err := conduit.Put(r.w, c.queue.on(owner).Add(int(k)), vertex); err != nil {
-			return false, err
-		}
-	} else if old != depth {
-		return false, nil
 	}
-	return true, conduit.Add(r.w, c.sigma.on(owner).Add(i), paths)
+	return nil
+}
+
+// overlap is the variant with reachAll, and mostStarts how many compare-swaps that has in flight.
+const (
+	overlap    = "overlap"
+	mostStarts = 16
+)
+
+// reachAll follows edges, mostStarts at a time.
+func (c *centrality) reachAll(r *rank, to, weight []uint64, depth int64, paths uint64) error {
+	for len(to) > 0 {
+		n := min(len(to), mostStarts)
+		c.starts = c.starts[:0]
+		for e, vertex := range to[:n] {
+			if !filtered(uint32(weight[e])) {
+				owner, i := int(vertex)/c.per, int(vertex)%c.per
+				c.starts = append(c.starts, conduit.CompareSwapAsync(r.w, c.dist.on(owner).Add(i), -1, depth))
+			}
+		}
+		c.found = slices.Grow(c.found[:0], r.n)[:r.n]
+		for owner := range c.found {
+			c.found[owner] = c.found[owner][:0]
+		}
+		k := 0
+		for e, vertex := range to[:n] {
+			if filtered(uint32(weight[e])) {
+				continue
+			}
+			old, err := c.starts[k].Wait(r.ctx)
+			if k++; err == nil {
+				err = c.reached(r, vertex, old, depth, paths)
+			}
+			if err != nil {
+				return err
+			}
+			if owner := int(vertex) / c.per; old == -1 {
+				c.found[owner] = append(c.found[owner], vertex)
+			}
+		}
+		for owner, found := range c.found {
+			if err := c.enqueue(r, owner, found); err != nil {
+				return err
+			}
+		}
+		to, weight = to[n:], weight[n:]
+	}
+	return nil
+}
+
+// reached is what follows on the compare-swap of a vertex's distance: if it is this one the vertex
+// is a child, and has more paths.
+func (c *centrality) reached(r *rank, vertex uint64, old, depth int64, paths uint64) error {
+	if old != -1 && old != depth {
+		return nil
+	}
+	owner, i := int(vertex)/c.per, int(vertex)%c.per
+	c.children = append(c.children, vertex)
+	return conduit.Add(r.w, c.sigma.on(owner).Add(i), paths)
+}
+
+// enqueue puts vertices into their owner's queue.
+func (c *centrality) enqueue(r *rank, owner int, vertices []uint64) error {
+	if len(vertices) == 0 {
+		return nil
+	}
+	k, err := conduit.FetchAdd(r.w, c.tail.on(owner), uint64(len(vertices)))
+	if err != nil {
+		return err
+	}
+	return conduit.PutSlice(r.w, c.queue.on(owner).Add(int(k)), vertices)
 }
 
 // backward sums up dependencies from the last level to the first.
@@ -143,10 +217,19 @@ func (c *centrality) backward(r *rank, source int) error {
 	lo := r.me * c.per
 	dist, sigma, delta, queue := c.dist.here(r), c.sigma.here(r), c.delta.here(r), c.queue.here(r)
 	for d := len(c.levels) - 2; d >= 0; d-- {
+		ahead, end := c.begins[c.levels[d]], c.begins[c.levels[d+1]]
 		for k := c.levels[d]; k < c.levels[d+1]; k++ {
 			u := int(queue[k]) - lo
 			var sum float64
-			for _, vertex := range c.children[c.begins[k]:c.begins[k+1]] {
+			for at := c.begins[k]; at < c.begins[k+1]; at++ {
+				if c.p.Variant == overlap && at+aheadChildren > ahead && ahead < end {
+					next := min(ahead+aheadChildren, end)
+					if err := c.prefetch(r, c.children[ahead:next]); err != nil {
+						return err
+					}
+					ahead = next
+				}
+				vertex := c.children[at]
 				owner, i := int(vertex)/c.per, int(vertex)%c.per
 				paths, err := c.sigma.get(r, owner, i)
 				if err != nil {
@@ -166,6 +249,30 @@ func (c *centrality) backward(r *rank, source int) error {
 			}
 		}
 		if err := r.barrier(); err != nil { // the level's dependencies are
+			return err
+		}
+	}
+	return nil
+}
+
+// aheadChildren is how many children are prefetched together, two words each.
+const aheadChildren = 8
+
+// prefetch has the paths and dependencies of vertices be fetched.
+func (c *centrality) prefetch(r *rank, vertices []uint64) error {
+	for owner := range r.n {
+		if c.offs = c.offs[:0]; owner == r.me {
+			continue
+		}
+		for _, v := range vertices {
+			if int(v)/c.per == owner {
+				c.offs = append(c.offs, int(v)%c.per)
+			}
+		}
+		if err := conduit.PrefetchIndexed(r.w, c.sigma.on(owner), c.offs); err != nil {
+			return err
+		}
+		if err := conduit.PrefetchIndexed(r.w, c.delta.on(owner), c.offs); err != nil {
 			return err
 		}
 	}

@@ -65,8 +65,8 @@ type spread[T any] struct {
 	place[T]
 	total, per int
 	base       []conduit.Ptr[T]
-	me         int
-	mem        []T // of rank me
+	lo         int // the first of this rank's elements
+	mem        []T // this rank's
 }
 
 func reserveSpread[T any](l *layout, total int) spread[T] {
@@ -79,25 +79,23 @@ func reserveSpread[T any](l *layout, total int) spread[T] {
 }
 
 // bind has get and put know this rank's elements, which are memory whatever network the job uses.
-func (s *spread[T]) bind(r *rank) { s.me, s.mem = r.me, s.here(r) }
+func (s *spread[T]) bind(r *rank) { s.lo, s.mem = r.me*s.per, s.here(r) }
 
 // get reads element i.
 func (s *spread[T]) get(w *conduit.Worker, i int) (T, error) {
-	r := i / s.per
-	if i -= r * s.per; r == s.me {
-		return s.mem[i], nil
+	if k := i - s.lo; uint(k) < uint(len(s.mem)) {
+		return s.mem[k], nil
 	}
-	return conduit.Get(w, s.base[r].Add(i))
+	return conduit.Get(w, s.base[i/s.per].Add(i%s.per))
 }
 
 // put writes element i.
 func (s *spread[T]) put(w *conduit.Worker, i int, v T) error {
-	r := i / s.per
-	if i -= r * s.per; r == s.me {
-		s.mem[i] = v
+	if k := i - s.lo; uint(k) < uint(len(s.mem)) {
+		s.mem[k] = v
 		return nil
 	}
-	return conduit.Put(w, s.base[r].Add(i), v)
+	return conduit.Put(w, s.base[i/s.per].Add(i%s.per), v)
 }
 
 // mine are the elements of a rank: from lo to before hi.

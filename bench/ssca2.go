@@ -27,7 +27,7 @@ var ssca2 = []*Kernel{
 	},
 	{
 		Name: "ssca2-k4", What: "SSCA2: betweenness centrality; its second half gets two words for each edge", Unit: "as a power of two: vertices (SCALE)",
-		StepUnit: "vertices to start from", Default: Params{N: 10, Steps: 2}, MaxN: maxScale,
+		StepUnit: "vertices to start from", Variants: []string{"pull", overlap}, Default: Params{N: 10, Steps: 2}, MaxN: maxScale,
 		plan: func(l *layout, p Params) program { return planCentrality(l, p) },
 	},
 }

@@ -42,10 +42,14 @@ func (mesh) index(i, d, edge int) int {
 	return i % edge
 }
 
-// corner c of an element is the node 1 further along axis d for each bit d of c.
-func (g mesh) corner(element, c int) int {
+// corners are the nodes of an element: corner c is 1 further along axis d for each bit d of c.
+func (g mesh) corners(element int) (nodes [8]int) {
 	x, y, z := element%g.n, element/g.n%g.n, element/(g.n*g.n)
-	return (x + c&1) + g.m*((y+c>>1&1)+g.m*(z+c>>2&1))
+	first := x + g.m*(y+g.m*z)
+	for c := range nodes {
+		nodes[c] = first + c&1 + g.m*(c>>1&1+g.m*(c>>2&1))
+	}
+	return nodes
 }
 
 // around calls f with the elements that have a node as corner, and which corner it is.
@@ -86,21 +90,17 @@ var faces = [6][4]int{{0, 4, 6, 2}, {1, 3, 7, 5}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0
 // each of the face's corners. The volume is a third of the sum of face centre times area (the
 // divergence theorem), exact for flat faces.
 func squeeze(at *[8]vec, pressure float64) (force [8]vec, volume float64) {
-	for _, f := range faces {
-		a, b, c, d := at[f[0]], at[f[1]], at[f[2]], at[f[3]]
-		area := c.minus(a).cross(d.minus(b))
-		for k := range area {
-			area[k] /= 2
-		}
-		centre := vec{(a[0] + b[0] + c[0] + d[0]) / 4, (a[1] + b[1] + c[1] + d[1]) / 4, (a[2] + b[2] + c[2] + d[2]) / 4}
-		volume += centre.dot(area) / 3
+	for _, f := range &faces {
+		a, b, c, d := &at[f[0]&7], &at[f[1]&7], &at[f[2]&7], &at[f[3]&7]
+		x := c.minus(*a).cross(d.minus(*b)) // twice the area
+		volume += (a[0]+b[0]+c[0]+d[0])*x[0] + (a[1]+b[1]+c[1]+d[1])*x[1] + (a[2]+b[2]+c[2]+d[2])*x[2]
+		push := pressure / 8
 		for _, corner := range f {
-			for k := range area {
-				force[corner][k] += pressure * area[k] / 4
-			}
+			to := &force[corner&7]
+			to[0], to[1], to[2] = to[0]+push*x[0], to[1]+push*x[1], to[2]+push*x[2]
 		}
 	}
-	return force, volume
+	return force, volume / 24
 }
 
 // step is how far a force of 1 moves a node, which has the same mass everywhere.
@@ -129,9 +129,9 @@ func (h *hexes) setup(r *rank) error {
 	for range h.steps {
 		for e := range h.elements() {
 			var at [8]vec
-			for c := range 8 {
+			for c, node := range h.corners(e) {
 				for d := range 3 {
-					at[c][d] = pos[d][h.corner(e, c)]
+					at[c][d] = pos[d][node]
 				}
 			}
 			f, _ := squeeze(&at, h.pressure(e))
@@ -228,8 +228,7 @@ func (h *hexes) gather(r *rank, first bool) error {
 	}
 	for e := lo; e < hi; e++ {
 		var at [8]vec
-		for c := range 8 {
-			node := h.corner(e, c)
+		for c, node := range h.corners(e) {
 			for d := range 3 {
 				v, err := h.pos[d].get(r.w, node)
 				if err != nil {

@@ -5,8 +5,8 @@ package cache
 // nearly every put is sent by itself so do its puts. Once the cache has no page of a region any
 // more that costs a look at one byte (passing). Meanwhile a shadow sees some of the pages that are
 // asked for, and says which gets would have been hits, and which puts sent with others: with enough
-// of them the region is cached again. Hits pay nothing for that: they are counted when the next get
-// is none.
+// of them the region is cached again. Hits of a page are counted when the next get is of another
+// page, or is none.
 
 // bypass is what is known of the use of a cache.
 type bypass struct {
@@ -108,15 +108,15 @@ func (c *Cache) bypasses(rank int, off uint64) bool {
 		return c.watchGet(rank, off)
 	}
 	r.gets++
-	hits := c.n.GetHits - c.hitsSeen
-	c.hitsSeen = c.n.GetHits
-	if hits > 0 {
-		if key := c.entries[c.reader].key; key != 0 { // the hits were mostly there
-			s := &c.regions[c.regionAt(keyRank(key), c.keyOff(key))]
-			s.hits = uint16(min(uint64(s.hits)+hits, 1<<15))
-		}
-	}
+	c.countHits()
 	return c.leaveGets(k)
+}
+
+// countHits counts the hits since it was called last, which were of the page that is read.
+func (c *Cache) countHits() {
+	r := &c.regions[c.entries[c.reader].region%regions]
+	r.hits = uint16(min(uint64(r.hits)+c.n.GetHits-c.hitsSeen, 1<<15))
+	c.hitsSeen = c.n.GetHits
 }
 
 // hitIn counts a hit in the region of a byte.
@@ -282,11 +282,12 @@ func (c *Cache) letPass(k uint64) {
 	}
 }
 
-// inhabit counts an entry that got a page, or lost it.
-func (c *Cache) inhabit(key uint64, by int) {
+// inhabit counts an entry that got a page, or lost it, and returns the page's region.
+func (c *Cache) inhabit(key uint64, by int) uint8 {
 	k := c.regionAt(keyRank(key), c.keyOff(key))
 	c.regions[k].pages += uint16(by)
 	c.letPass(k)
+	return uint8(k)
 }
 
 // vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What

@@ -229,15 +229,20 @@ func (c *Cache) inside(rank int, off, n uint64) bool {
 // closeAfter bounds how long Close waits.
 const closeAfter = 10 * time.Second
 
-// Close releases, and gives the memory back. It returns the errors that no Release has returned.
-// With lanes that do not get done with what is in flight within 10 s it fails, and keeps the
-// memory, which belongs to the network then.
+// Close is CloseWithin for 10 s.
 func (c *Cache) Close() error {
+	ctx, cancel := c.env.Host().WithTimeout(context.Background(), closeAfter)
+	defer cancel()
+	return c.CloseWithin(ctx)
+}
+
+// CloseWithin releases, and gives the memory back. It returns the errors that no Release has
+// returned. With lanes that do not get done with what is in flight before ctx ends it fails, and
+// keeps the memory, which belongs to the network then.
+func (c *Cache) CloseWithin(ctx context.Context) error {
 	if c.closed {
 		return nil
 	}
-	ctx, cancel := c.env.Host().WithTimeout(context.Background(), closeAfter)
-	defer cancel()
 	err := c.Release(ctx)
 	for c.gets > 0 && ctx.Err() == nil {
 		if e := c.awaitAny(ctx, opGet); e != nil {

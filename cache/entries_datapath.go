@@ -95,6 +95,7 @@ type entry struct {
 	older, younger uint16
 	puts           uint16 // since the dirty bytes were written last
 	queue          uint8  // the policy's
+	region         uint8  // see bypass
 	pinned         bool   // the request in progress needs it
 	keep           bool   // survives an acquire: read-only or private
 }

@@ -14,7 +14,8 @@ type extent struct {
 	low, end uint64
 }
 
-// maxExposed is how many extents are told apart; of more, everything is taken for exposed.
+// maxExposed is how many extents are told apart. One more grows the nearest of its rank; of a rank
+// that has none everything is taken for exposed.
 const maxExposed = 16
 
 // Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
@@ -43,20 +44,26 @@ func (c *Cache) restart() {
 	}
 }
 
-// Released is Release where there is nothing to do, and reports whether that is so.
-func (c *Cache) Released() bool {
-	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.exposed) > 0 || len(c.lost) > 0 {
+// Delivered is Deliver where there is nothing to do, and reports whether that is so.
+func (c *Cache) Delivered() bool {
+	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 {
 		return false
 	}
 	c.n.Releases++
 	return true
 }
 
-// Release blocks until all that was put is at its target. It returns the first error of each rank's
-// writes since the last Release, *fabric.OpErrors, once. When ctx ends, or has ended, before all is
-// done, it returns the cause: everything has begun then as far as Config.Ring has room, and goes
-// on.
-func (c *Cache) Release(ctx context.Context) error {
+// Release blocks until all that was put is at its target, also what passed by and was told of by
+// Direct. It returns the first error of each rank's writes since the last Release,
+// *fabric.OpErrors, once. When ctx ends, or has ended, before all is done, it returns the cause:
+// everything has begun then as far as Config.Ring has room, and goes on.
+func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
+
+// Deliver is Release of what was put through the cache: it does not wait for writes that passed it
+// by, whose bytes it goes on to keep no copies of.
+func (c *Cache) Deliver(ctx context.Context) error { return c.release(ctx, false) }
+
+func (c *Cache) release(ctx context.Context, cover bool) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -67,7 +74,8 @@ func (c *Cache) Release(ctx context.Context) error {
 		return nil
 	}
 	c.n.Releases++
-	if c.dirty == 0 && c.puts == 0 && len(c.exposed) == 0 && len(c.lost) == 0 {
+	cover = cover && len(c.exposed) > 0
+	if c.dirty == 0 && c.puts == 0 && !cover && len(c.lost) == 0 {
 		return nil
 	}
 	ended := ctx.Err() != nil
@@ -93,6 +101,9 @@ func (c *Cache) Release(ctx context.Context) error {
 			return err
 		}
 	}
+	if !cover {
+		return c.takeLost()
+	}
 	err := c.cover(ctx)
 	if ctx.Err() != nil && len(c.exposed) > 0 {
 		return err
@@ -111,9 +122,6 @@ func (c *Cache) poll() {
 
 // cover waits for the writes that passed by.
 func (c *Cache) cover(ctx context.Context) error {
-	if len(c.exposed) == 0 {
-		return nil
-	}
 	var all error
 	for _, l := range c.lanes {
 		if err := l.Flush(ctx); err != nil {
@@ -156,6 +164,11 @@ func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write b
 func (c *Cache) Yielded(rank int, off, n uint64) bool {
 	if c.closed || !c.isBare(rank, off, n) {
 		return false
+	}
+	if len(c.exposed) > 0 {
+		if x := &c.exposed[0]; x.rank == rank && x.low <= off && off+n <= x.end {
+			return true
+		}
 	}
 	c.expose(rank, off, n)
 	return true
@@ -241,17 +254,45 @@ func (c *Cache) expose(rank int, off, n uint64) {
 		return
 	}
 	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
-	for i := range c.exposed {
-		if y := &c.exposed[i]; y.rank == rank && x.low <= y.end && y.low <= x.end {
-			y.low, y.end = min(x.low, y.low), max(x.end, y.end)
+	for {
+		i, gap := c.nearest(x)
+		switch {
+		case gap > 0 && len(c.exposed) < maxExposed:
+			c.exposed = append(c.exposed, x)
+			return
+		case i < 0:
+			c.allExposed = true
 			return
 		}
+		y := c.exposed[i]
+		if y.low <= x.low && x.end <= y.end {
+			c.exposed[0], c.exposed[i] = y, c.exposed[0] // where it is looked for first
+			return
+		}
+		x.low, x.end = min(x.low, y.low), max(x.end, y.end)
+		last := len(c.exposed) - 1
+		c.exposed[i] = c.exposed[last]
+		c.exposed = c.exposed[:last]
 	}
-	if len(c.exposed) == maxExposed {
-		c.allExposed = true
-		return
+}
+
+// nearest is the extent of the same rank that is nearest to one, or -1, and what lies between them:
+// 0 if they touch.
+func (c *Cache) nearest(x extent) (at int, gap uint64) {
+	at, gap = -1, ^uint64(0)
+	for i := range c.exposed {
+		y := &c.exposed[i]
+		if y.rank != x.rank {
+			continue
+		}
+		if x.low <= y.end && y.low <= x.end {
+			return i, 0
+		}
+		if d := max(x.low, y.low) - min(x.end, y.end); d < gap {
+			at, gap = i, d
+		}
 	}
-	c.exposed = append(c.exposed, x)
+	return at, gap
 }
 
 // isExposed reports whether a page of a range may not be kept.

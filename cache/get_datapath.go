@@ -63,8 +63,11 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	c.touch(i)
-	if c.sketch != nil && i != c.reader {
-		c.note(key, true)
+	if i != c.reader {
+		c.countHits()
+		if c.sketch != nil {
+			c.note(key, true)
+		}
 	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)

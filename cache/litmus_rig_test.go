@@ -406,6 +406,13 @@ func (w *worker) release() {
 
 func (w *worker) fence() { w.release(); w.acquire() }
 
+// deliver is a release that leaves alone what passed the cache by.
+func (w *worker) deliver() {
+	w.pause()
+	w.verified("deliver", w.c.Deliver(w.ctx))
+	w.releases()
+}
+
 func (w *worker) prefetch(l location) {
 	w.pause()
 	if l.rank != w.me {
@@ -490,7 +497,7 @@ func (w *worker) flush() {
 
 // atomic is an operation that returns the old value, and hence fences.
 func (w *worker) atomic(l location, a fabric.Atomic) uint64 {
-	w.release()
+	w.deliver()
 	w.pass(l, true)
 	w.updates(l, true)
 	lane := w.aside.Atomic(l.rank)

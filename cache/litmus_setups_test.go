@@ -18,6 +18,7 @@ type remote interface {
 	Put(ctx context.Context, rank int, off uint64, src []byte) error
 	Acquire()
 	Release(ctx context.Context) error
+	Deliver(ctx context.Context) error
 	Direct(ctx context.Context, rank int, off uint64, n int, write bool) error
 	Prefetch(ctx context.Context, rank int, off uint64, n int) error
 	PrefetchEach(ctx context.Context, rank int, offs []uint64, n int) error
@@ -55,6 +56,7 @@ func (u uncached) Release(ctx context.Context) error {
 }
 
 func (uncached) Acquire()                                               {}
+func (uncached) Deliver(context.Context) error                          { return nil }
 func (uncached) Direct(context.Context, int, uint64, int, bool) error   { return nil }
 func (uncached) Prefetch(context.Context, int, uint64, int) error       { return nil }
 func (uncached) PrefetchEach(context.Context, int, []uint64, int) error { return nil }

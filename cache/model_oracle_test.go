@@ -41,6 +41,7 @@ type oracle struct {
 	known   []clock     // by worker
 	tidings []clock     // what a worker has heard of, but not acquired
 	told    []clock     // what a worker has released
+	later   []uint32    // by worker: 1 + its writes before the one that is in flight past the cache; 0: none is
 	adds    [][]added   // by word
 	locks   []clock     // by rank: what the last holder had released
 }
@@ -54,7 +55,7 @@ type added struct {
 }
 
 func newOracle(p *program) *oracle {
-	o := &oracle{known: make([]clock, p.ranks), tidings: make([]clock, p.ranks), told: make([]clock, p.ranks),
+	o := &oracle{known: make([]clock, p.ranks), tidings: make([]clock, p.ranks), told: make([]clock, p.ranks), later: make([]uint32, p.ranks),
 		adds: make([][]added, p.ranks*words), locks: make([]clock, p.ranks)}
 	start := []wrote{{by: -1}}
 	for range p.ranks {
@@ -126,8 +127,17 @@ func (h *history) allows(version byte, c *clock) bool {
 	return false
 }
 
-func (o *oracle) acquired(by int)       { o.known[by].join(&o.tidings[by]) }
-func (o *oracle) released(by int)       { o.told[by] = o.known[by] }
+func (o *oracle) acquired(by int) { o.known[by].join(&o.tidings[by]) }
+func (o *oracle) released(by int) { o.told[by] = o.known[by] }
+
+// delivered is released but for what is in flight past the cache.
+func (o *oracle) delivered(by int) {
+	before := o.told[by][by]
+	if o.released(by); o.later[by] > 0 {
+		o.told[by][by] = max(before, o.later[by]-1)
+	}
+}
+
 func (o *oracle) hear(by int, c *clock) { o.tidings[by].join(c) }
 
 // adding notes an addition that begins, and sum one that has ended: the worker hears of those

@@ -93,6 +93,9 @@ var traces = []trace{
 			}
 		}
 	}, 0, 0},
+	{"SSCA2 kernel 4", centrality, 0, 0},
+	{"LULESH", hexahedra, .1, .1},
+	{"MiniMD", neighbours, .09, .09},
 	{"planes of a stencil", func(pages int, refer func(int)) {
 		plane := pages / 5
 		for round := range 4 {

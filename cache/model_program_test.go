@@ -247,6 +247,9 @@ func (g *author) add() {
 		if l := g.mine(); l.n > 0 {
 			g.op(doLaterPut, l)
 			if g.rng.IntN(2) == 0 {
+				g.op(doAdd, location{})
+			}
+			if g.rng.IntN(2) == 0 {
 				g.op(doPrefetch, l)
 				if g.rng.IntN(2) == 0 {
 					g.op(doSleep, location{})

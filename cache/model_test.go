@@ -183,6 +183,7 @@ func (m *modelRun) step(w *worker, epoch int32, o *operation) {
 		m.oracle.acquired(me)
 	case doFlush:
 		w.flush()
+		m.oracle.later[me] = 0
 		m.oracle.released(me)
 	case doAdd:
 		m.add(w, o.arg)
@@ -214,6 +215,7 @@ func (m *modelRun) step(w *worker, epoch int32, o *operation) {
 		m.write(me, epoch, o)
 		w.putDirect(l, o.version)
 	case doLaterPut:
+		m.oracle.later[me] = m.oracle.known[me][me] + 1
 		m.write(me, epoch, o)
 		w.putLater(l, o.version)
 	case doHint:
@@ -256,8 +258,8 @@ func (m *modelRun) add(w *worker, arg int) {
 	if rank == w.me {
 		return // a rank's own atomics go through a device too, but its loads do not
 	}
-	w.release()
-	m.oracle.released(w.me)
+	w.deliver()
+	m.oracle.delivered(w.me)
 	m.oracle.adding(w.me, rank*words+k)
 	old := w.add(l, 1)
 	w.must("add", m.oracle.sum(w.me, rank*words+k, old))

@@ -326,7 +326,7 @@ func (c *Cache) allocate(key uint64) uint16 {
 	e := &c.entries[i]
 	e.epoch = c.epoch
 	c.place(i, key, again)
-	c.inhabit(key, 1)
+	e.region = c.inhabit(key, 1)
 	if len(c.hints) > 0 {
 		c.survive(i)
 	}
@@ -349,7 +349,7 @@ func (c *Cache) evict(i uint16) {
 	c.drop(i, ^uint64(0))
 	e.gen++
 	e.keep = false
-	c.inhabit(e.key, -1)
+	_ = c.inhabit(e.key, -1)
 	c.displace(i)
 	c.n.Evictions++
 }

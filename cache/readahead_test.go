@@ -55,7 +55,7 @@ func TestStreamsAreFetchedAhead(t *testing.T) {
 					return err
 				}
 				s := x.Stats()
-				if s.PrefetchUnused > 32 || s.Flights > uint64(len(offs))+8 || s.PrefetchUsed < uint64(len(offs))/16 || late > 30 {
+				if s.PrefetchUnused > 32 || s.Flights > uint64(len(offs))+8 || s.PrefetchUsed < uint64(len(offs))/16 || late > 60 {
 					return fmt.Errorf("%d missed, %+v", late, s)
 				}
 				if s.BytesFetched > regionSize {

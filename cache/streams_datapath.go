@@ -9,27 +9,33 @@ package cache
 // stream is requests at equal distances.
 type stream struct {
 	rank   int
+	first  uint64 // offset of the request that began it
 	last   uint64 // offset of the last request
 	stride int64  // in bytes; a line, up or down, for what goes through lines in order
 	next   int64  // offset of the first stride that was not begun
 	votes  int    // for the stride, less those against it since (Boyer and Moore, as in Leap, ATC 2020)
 	window int    // of strides ahead of the last request
 	used   uint64 // when it was last, in requests held against the table
+	epoch  uint64 // of the cache then
 	end    int64  // where it is taken to end; of far where the stream before did. 0: not known
 }
 
 const (
-	streams     = 8
+	streams     = 12      // stencils have an array for each axis, and rows of several planes
 	confirmed   = 2       // votes
 	firstWindow = 2       // strides
+	partAhead   = 4       // of how many lines that a stream went through one is fetched ahead
 	farthest    = 1 << 20 // bytes between two requests of a stream
-	// wasteShift is the part of what is fetched ahead that may be for nothing: 1/32. So many lines may
-	// be before anything is known, and one in tryEvery of the refused is tried all the same.
-	wasteShift = 5
-	wasteFirst = 128
-	tryEvery   = 64
-	skips      = 8       // strides that a stream may go on by: what lies between was a hit
-	halveAt    = 1 << 14 // lines that are remembered
+	// wasteShift is the part of what is fetched ahead that may be for nothing: 1/32. Up to 1/8 it is
+	// taken for what lies behind the ends of streams, and windows stay small. So many lines may be
+	// before anything is known, and one in tryEvery of the refused is tried all the same.
+	wasteShift  = 5
+	looseShift  = 3
+	wasteFirst  = 128
+	tryEvery    = 64
+	smallWindow = 8       // strides
+	skips       = 8       // strides that a stream may go on by: what lies between was a hit
+	halveAt     = 1 << 14 // lines that are remembered
 )
 
 // readahead tells the table of a request of n bytes, and begins to fetch what will be asked for.
@@ -47,7 +53,8 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 	if s.votes < confirmed {
 		return
 	}
-	if !c.thrifty() {
+	small := !c.thrifty(wasteShift)
+	if small && !c.thrifty(looseShift) {
 		if c.refused++; c.refused%tryEvery != 0 {
 			return
 		}
@@ -69,6 +76,12 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 	most := c.maxWindow
 	if page := int64(c.cfg.PageSize); abs(s.stride) < page { // which has several strides
 		most *= int(page / abs(s.stride))
+	}
+	if small {
+		most = min(most, smallWindow)
+	}
+	if steps && hint != Sequential { // where it ends as much as that is for nothing
+		most = min(most, max(int(abs(int64(off-s.first))/line)/partAhead, firstWindow))
 	}
 	s.window = min(max(2*s.window, firstWindow), most)
 	until := int64(s.window)
@@ -101,6 +114,7 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		if s.used == 0 || s.rank != rank {
 			continue
 		}
+		c.renew(s, off)
 		d := int64(off - s.last)
 		if s.votes >= confirmed && abs(s.stride) > line && d%s.stride == 0 && d/s.stride > 0 && d/s.stride <= skips {
 			strided = i
@@ -111,7 +125,9 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		if d = line; off < s.last {
 			d = -line
 		}
-		s.vote(d)
+		if s.vote(d); s.votes == 1 && s.window == 0 {
+			s.first = off
+		}
 		s.last = off
 		return s
 	}
@@ -120,7 +136,8 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 		return &c.streams[strided]
 	}
 	v, s := &c.far, &c.streams[idle]
-	*s = stream{rank: rank, last: off}
+	*s = stream{rank: rank, first: off, last: off, epoch: c.epoch}
+	c.renew(v, off)
 	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
 		if v.vote(d); v.votes > confirmed && d == v.stride {
 			s.stride, s.votes = d, confirmed
@@ -129,6 +146,18 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 	}
 	v.rank, v.last = rank, off
 	return s
+}
+
+// renew has a stream begin anew after an acquire, which makes old what was fetched ahead: one that
+// has an acquire between its requests is none. What survives an acquire does not care.
+func (c *Cache) renew(s *stream, off uint64) {
+	if s.epoch == c.epoch {
+		return
+	}
+	s.epoch = c.epoch
+	if h := c.hintAt(s.rank, off); h != ReadOnly && h != Private {
+		s.votes, s.window, s.next = 0, 0, 0
+	}
 }
 
 // learn has a stream that was found end where the two before it with its stride did, as the walks
@@ -186,12 +215,12 @@ func (c *Cache) fetchStrides(s *stream, k int64, n uint64) bool {
 	return c.aheadOf(s.rank, uint64(from), int(end-uint64(from)))
 }
 
-// thrifty reports whether what was fetched for nothing is a small part of what was used.
-func (c *Cache) thrifty() bool {
+// thrifty reports whether what was fetched for nothing is at most 1/2^shift of what was used.
+func (c *Cache) thrifty(shift uint8) bool {
 	if c.useful+c.wasted > halveAt {
 		c.useful, c.wasted = c.useful/2, c.wasted/2
 	}
-	return c.wasted <= c.useful>>wasteShift+wasteFirst
+	return c.wasted <= c.useful>>(shift&63)+wasteFirst
 }
 
 func abs(d int64) int64 {

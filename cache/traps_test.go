@@ -80,6 +80,23 @@ func TestALargePrefetchStaysInItsPages(t *testing.T) {
 	}
 }
 
+func TestACloseWaitsNoLongerThanItMay(t *testing.T) {
+	onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {
+		x.w.Delay(0, 1, time.Second)
+		if err := x.Put(ctx, 1, 0, []byte("late")); err != nil {
+			return err
+		}
+		before := x.env.Host().Now()
+		bound, cancel := x.env.Host().WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		err := x.CloseWithin(bound)
+		if took := x.env.Host().Now() - before; err == nil || took > 2*time.Millisecond {
+			return fmt.Errorf("%v after %v", err, took)
+		}
+		return x.lanes.To(1).Flush(ctx) // or its memory goes with the test
+	})
+}
+
 // There, a thread's end forgets what it has not sent.
 func TestACloseLosesNothing(t *testing.T) {
 	w := onSim(t, sim.Config{}, cache.Config{}, func(ctx context.Context, x *fixture) error {

@@ -22,7 +22,7 @@ type Fences interface {
 	// off of a rank's user region; an atomic that returns nothing is a write. When it returns, writes
 	// of these bytes that the part kept have reached their target, and copies that the operation makes
 	// old are forgotten. A write that does not block is in flight until the worker's next Flush or
-	// fence: until then the part keeps no copy of its bytes. With an error the operation does not
+	// Release: until then the part keeps no copy of its bytes. With an error the operation does not
 	// begin.
 	Direct(ctx context.Context, rank int, off uint64, n int, write bool) error
 
