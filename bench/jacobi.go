@@ -351,9 +351,7 @@ func bytesOfCells(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
 }
 
-// memory is of the rank's own until the end of the run. It gets its pages by page faults, which the
-// kernel swaps better than those of a pool, that are there at once: with Linux 6.18 it ends the
-// process instead, in a group of version 1.
+// memory is of the rank's own until the end of the run.
 func (j *Jacobi) memory(n int64) ([]byte, error) {
 	b, free, err := offheap.Map(int(n))
 	if err == nil {
