@@ -204,6 +204,7 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	face, all := j.p.faceBytes(), int64(sides*j.cubes.local())*j.p.faceBytes()
 	m := &c.Memory
 	m.Budget = flow.BudgetConfig{Small: -1, Unscheduled: -1, StallAfter: time.Minute}
+	m.ReceiveSize = all
 	switch j.p.Arm {
 	case JacobiNormal:
 		m.Budget.Limit = all
@@ -212,13 +213,13 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 		m.Budget.Limit = all
 	case JacobiTokens:
 		m.Budget.Limit, m.Budget.Messages = min(int64(j.p.Tokens)*face, all), j.p.Tokens
+		m.ReceiveSize = m.Budget.Limit // over verbs it has memory all the time
 	case JacobiAdaptive:
 		m.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
 	}
 	if j.p.Arm != JacobiNormal {
 		m.Fetches = map[string]func(*conduit.FetchRequest){faceName: j.asks}
 	}
-	m.ReceiveSize = all
 }
 
 // Run computes on all ranks of the worker's job together, which Configure has configured, and
