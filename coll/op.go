@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // Kind is a kind of operation.
@@ -120,6 +121,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
+	racesync.Release()
 	t.number++
 	o := &t.op
 	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
@@ -132,6 +134,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
+	racesync.Acquire()
 	if err == nil {
 		if o.knocked {
 			o.ctx = context.Background() // what is not taken back counts when numbers come round
