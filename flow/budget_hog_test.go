@@ -55,7 +55,8 @@ func (m *swapping) pass(t *testing.T) {
 	m.b.Observe(r)
 }
 
-// A hog comes, and takes more than is free: five seconds later the limit is what the hog has left,
+// A hog comes, and takes more than is free. The limit does not fall to less than half of what the
+// hog leaves, while what was swapped out comes back. Five seconds later it is what the hog leaves,
 // nothing is in swap space, and both stay so.
 func TestALimitSettlesSoonAfterAHogCame(t *testing.T) {
 	for _, hog := range []int64{60, 300, 500, 750, 790} {
@@ -64,10 +65,12 @@ func TestALimitSettlesSoonAfterAHogCame(t *testing.T) {
 			m.pass(t)
 		}
 		m.hog = hog * mib
+		left := m.total - m.app - m.hog - 24*mib
 		for m.clock.now < 15*time.Second {
-			m.pass(t)
+			if m.pass(t); m.limit() < left/2 {
+				t.Errorf("hog of %d MiB, after %v: limit %s of %s", hog, m.clock.now-10*time.Second, bytesText(m.limit()), bytesText(left))
+			}
 		}
-		left := max(m.total-m.app-m.hog-24*mib, 5*mib)
 		for m.clock.now < 40*time.Second {
 			if m.pass(t); m.limit() < left*9/10 || m.limit() > left || m.swapped > 0 {
 				t.Fatalf("hog of %d MiB, after %v: limit %s of %s, %s swapped", hog, m.clock.now-10*time.Second, bytesText(m.limit()), bytesText(left), bytesText(m.swapped))
