@@ -186,6 +186,33 @@ func (o *op) wait(w *uint64, was uint64) error {
 	return o.t.teams.env.WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
 }
 
+// acquire waits for n bytes of the job's budget as for a message, by a word: so the wait ends when
+// the team breaks, and makes progress.
+func (o *op) acquire(b env.Budget, n int64) error {
+	m, w := o.t.teams, word(o.t.mem, memoryWord)
+	ctx, cancel := context.WithCancelCause(o.ctx)
+	defer cancel(nil)
+	got := make(chan error, 1) // nobody waits for it: when the word is written it is there
+	atomic.StoreUint64(w, 0)
+	m.env.Host().Go("memory of a collective operation", func() {
+		got <- b.Acquire(ctx, n)
+		atomic.StoreUint64(w, 1)
+	})
+	broken := o.wait(w, 0)
+	if broken == nil {
+		return <-got
+	}
+	cancel(broken)
+	if gone := m.env.WaitWord(context.Background(), w, fabric.NotEqual, 0, nil); gone != nil {
+		return gone // a simulation has ended
+	}
+	if err := <-got; err != nil {
+		return err
+	}
+	b.Release(n) // the memory was faster
+	return broken
+}
+
 // look ends a wait that cannot come to its end. It is asked now and then.
 func (o *op) look() error {
 	if e := o.t.known(); e != nil {

@@ -23,6 +23,7 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1
+if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQUIRE_CHROMIUM=1; fi
 # A program with the race detector waits a second for other goroutines before it ends. The tests
 # start programs by the hundred, whose ranks have met before.
 export GORACE="atexit_sleep_ms=50 ${GORACE-}"
