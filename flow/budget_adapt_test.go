@@ -131,6 +131,19 @@ func TestTheBudgetsOwnBytesAreNotTheHogs(t *testing.T) {
 	m.b.Release(90 * mib)
 }
 
+// Memory that is kept for the next fetches is not the application's either: else the limit would
+// fall to half of what there is.
+func TestIdleMemoryIsNotTheApplications(t *testing.T) {
+	m := newMachine(t, AdaptConfig{})
+	m.app += 700 * mib
+	r := m.reading()
+	r.Idle = 700 * mib
+	m.clock.now += m.b.Interval()
+	if d, changed := m.b.Observe(r); changed {
+		t.Error(d)
+	}
+}
+
 // Bytes that are granted and not made use no memory: they must not count as if they came back.
 func TestGrantedBytesWithoutMemoryAreNoRoom(t *testing.T) {
 	m := newMachine(t, AdaptConfig{Step: 1000 * mib})
