@@ -58,7 +58,7 @@ const (
 	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a
 	// time each cube waits for its own alone.
 	floorSets = 8
-	// headroomShare of the memory of all faces JacobiAdaptive leaves free: nothing else in a rank grows.
+	// headroomShare of the memory of all faces JacobiAdaptive leaves free: nothing else grows.
 	headroomShare = 8
 	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
 	// which waits for the receiver twice.

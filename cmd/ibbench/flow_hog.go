@@ -112,8 +112,8 @@ func (m *jacobiMeasurement) hog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// All faces fit, with an eighth as headroom and a rest for what grows in a rank. The hog takes the
-	// rest, and of what faces and headroom have so much that with half of the faces it does not fit.
+	// All faces fit, with an eighth as headroom and a rest for what grows in a rank. The hog takes
+	// the rest, and so much of the faces' that half of them do not fit beside it.
 	faces := 12 * one.Face
 	rest := m.limit / 32
 	cubes := int((m.limit - m.out.Fixed[bench.JacobiAdaptive] - rest) / (one.Persistent + faces*9/8))

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// failedCell is what a table has of a run that failed: killed, where the kernel ended it for want of
-// memory, and ** as in the paper where it took too long, or else has no result.
+// failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
+// of memory, and ** as in the paper where it took too long, or else has no result.
 func failedCell(why string) string {
 	if strings.Contains(why, syscall.SIGKILL.String()) {
 		return "killed"

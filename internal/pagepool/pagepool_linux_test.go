@@ -298,7 +298,7 @@ func TestRandomRunsKeepTheAccounts(t *testing.T) {
 	}
 }
 
-// Pages that the kernel takes for referenced when they were written once are the last that it swaps.
+// Pages that were written once, and are marked as referenced, are the last that the kernel swaps.
 func TestNewMemoryIsNotMarkedReferenced(t *testing.T) {
 	flags, err := os.Open("/proc/kpageflags")
 	if err != nil {
