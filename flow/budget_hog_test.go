@@ -6,7 +6,7 @@ import (
 )
 
 // swapping is a machine that swaps: what does not fit goes to swap space, which stalls tasks a
-// third of the time, and comes back at 200 MiB/s when there is room, which stalls them a twentieth of it.
+// third of the time, and comes back at 200 MiB/s when there is room, which stalls them a twentieth.
 type swapping struct {
 	*machine
 	total, swapped int64

@@ -76,9 +76,9 @@ type jacobiHog struct {
 	Phase   time.Duration  `json:"phase_ns"` // before the hog, and with it
 	Latency time.Duration  `json:"latency_ns,omitempty"`
 	Rows    []jacobiHogRow `json:"rows"`
-	// Of the adaptive budget, 0 where the runs that it takes have failed: its iterations from 5 s after
-	// the hog came to those of a run begun with it, each phase to the best fixed budget's of that phase,
-	// and how much faster the whole was than with the fixed budget that was best before.
+	// Of the adaptive budget, 0 where runs have failed: its iterations from 5 s after the hog came,
+	// to those of a run begun with it; each phase to that of the fixed budget that was best in it;
+	// iterations in all to those of the fixed budget that was best before the hog.
 	Settled float64    `json:"settled,omitempty"`
 	Phases  [2]float64 `json:"phases"`
 	Whole   float64    `json:"whole,omitempty"`
