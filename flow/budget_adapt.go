@@ -16,9 +16,10 @@ type Reading struct {
 	Bounds []MemoryBound
 	// GoGrowth is by how much Go's heap will grow before it is collected, within its own limit.
 	GoGrowth int64
-	// Idle is memory that the budget's fetches had and that is kept for the next ones, no longer than
-	// the limit allows. It is part of what bounds count as used.
-	Idle int64
+	// Made is memory that the budget is for when the bounds are read: what is held and made, and what
+	// is kept for the next fetches. It is part of what they count as used. 0: not known; then it is
+	// what is held and made when Observe is called, perhaps less than was.
+	Made int64
 	// Pinned is memory that cannot be swapped or given back. It is part of what bounds count as used.
 	Pinned int64
 
@@ -236,7 +237,7 @@ func (c *controller) short(r Reading) bool {
 func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string) {
 	if b, known := r.tightest(); known {
 		// What is made is perhaps not touched yet; no more of it than is used can be.
-		left := b.Limit - max(b.Used-s.made-r.Idle, 0) - c.cfg.Headroom - r.GoGrowth
+		left := b.Limit - max(b.Used-max(s.made, r.Made), 0) - c.cfg.Headroom - r.GoGrowth
 		c.window = append(c.window, slack{s.now, left, b.Source})
 	}
 	for len(c.window) > 0 && c.window[0].at < s.now-c.cfg.Window {

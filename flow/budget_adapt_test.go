@@ -137,7 +137,7 @@ func TestIdleMemoryIsNotTheApplications(t *testing.T) {
 	m := newMachine(t, AdaptConfig{})
 	m.app += 700 * mib
 	r := m.reading()
-	r.Idle = 700 * mib
+	r.Made = 700 * mib
 	m.clock.now += m.b.Interval()
 	if d, changed := m.b.Observe(r); changed {
 		t.Error(d)
