@@ -194,7 +194,9 @@ func (t *transient) watch() {
 		}
 		now := time.Now()
 		if t.budget.Interval() > 0 {
-			if d, changed := t.budget.Observe(t.probes.Read()); changed {
+			r, p := t.probes.Read(), t.pages.Stats()
+			r.Made = int64(p.Used+p.Warm) + t.budget.Stats().Acquired
+			if d, changed := t.budget.Observe(r); changed {
 				t.job.cfg.Logger.Info("budget of transient memory", "decision", d.String())
 			}
 		}

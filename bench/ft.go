@@ -192,7 +192,7 @@ func (f *FT) Configure(c *conduit.Config) {
 	default:
 		m.Fetches = map[string]func(*conduit.FetchRequest){blockName: f.asks}
 	}
-	m.ReceiveSize = all
+	m.ReceiveSize = m.Budget.Limit // over verbs it has memory all the time
 }
 
 // Run computes on all ranks of the worker's job together, which Configure has configured, and

@@ -39,6 +39,9 @@ type JacobiParams struct {
 	Cubes  int    // along x; a rank has twice as many. Default: 2
 	Edge   int    // cells along the edge of a cube: Width to 512. Default: 64
 	Width  int    // of a ghost face in cells: 1, a 7-point stencil, or 2, 13 points. Default: 1
+	// Latency is by how much later a rank answers who fetches a face, as over a far network: the less
+	// memory there is for what is under way, the more often it is waited for.
+	Latency time.Duration
 	// Iterations that count. Default: 20.
 	Iterations int
 	// For is how long to iterate at least, beyond Iterations.
@@ -55,6 +58,8 @@ const (
 	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a
 	// time each cube waits for its own alone.
 	floorSets = 8
+	// headroomShare of the memory of all faces JacobiAdaptive leaves free: nothing else grows.
+	headroomShare = 8
 	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
 	// which waits for the receiver twice.
 	senders = 64
@@ -85,8 +90,8 @@ func (p JacobiParams) complete() (JacobiParams, error) {
 		return p, fmt.Errorf("bench: jacobi: ghost faces of %d cells: want 1 or 2", p.Width)
 	case p.Edge < p.Width || p.Edge > maxEdge:
 		return p, fmt.Errorf("bench: jacobi: cubes of %d cells: want %d to %d", p.Edge, p.Width, maxEdge)
-	case p.Iterations < 1 || p.Iterations > maxSteps || p.For < 0:
-		return p, fmt.Errorf("bench: jacobi: %d iterations, for %v: want 1 to %d, and 0 or more", p.Iterations, p.For, maxSteps)
+	case p.Iterations < 1 || p.Iterations > maxSteps || p.For < 0 || p.Latency < 0:
+		return p, fmt.Errorf("bench: jacobi: %d iterations, for %v, %v late: want 1 to %d, and 0 or more", p.Iterations, p.For, p.Latency, maxSteps)
 	}
 	return p, nil
 }
@@ -199,6 +204,7 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	face, all := j.p.faceBytes(), int64(sides*j.cubes.local())*j.p.faceBytes()
 	m := &c.Memory
 	m.Budget = flow.BudgetConfig{Small: -1, Unscheduled: -1, StallAfter: time.Minute}
+	m.ReceiveSize = all
 	switch j.p.Arm {
 	case JacobiNormal:
 		m.Budget.Limit = all
@@ -207,13 +213,13 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 		m.Budget.Limit = all
 	case JacobiTokens:
 		m.Budget.Limit, m.Budget.Messages = min(int64(j.p.Tokens)*face, all), j.p.Tokens
+		m.ReceiveSize = m.Budget.Limit // over verbs it has memory all the time
 	case JacobiAdaptive:
-		m.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all}
+		m.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
 	}
 	if j.p.Arm != JacobiNormal {
 		m.Fetches = map[string]func(*conduit.FetchRequest){faceName: j.asks}
 	}
-	m.ReceiveSize = all
 }
 
 // Run computes on all ranks of the worker's job together, which Configure has configured, and
@@ -351,9 +357,7 @@ func bytesOfCells(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
 }
 
-// memory is of the rank's own until the end of the run. It gets its pages by page faults, which the
-// kernel swaps better than those of a pool, that are there at once: with Linux 6.18 it ends the
-// process instead, in a group of version 1.
+// memory is of the rank's own until the end of the run.
 func (j *Jacobi) memory(n int64) ([]byte, error) {
 	b, free, err := offheap.Map(int(n))
 	if err == nil {

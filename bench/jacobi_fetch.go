@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/ibconduit/conduit"
 )
@@ -26,8 +27,17 @@ func (j *Jacobi) asks(r *conduit.FetchRequest) {
 	case has > k.iteration+1:
 		_ = r.Fail(j.life, fmt.Errorf("face %+v, but the cube has iteration %d", k, has))
 	case has >= k.iteration:
-		j.asked <- r
+		j.answer(r)
 	}
+}
+
+// answer has a request answered when its latency is over.
+func (j *Jacobi) answer(r *conduit.FetchRequest) {
+	if j.p.Latency == 0 {
+		j.asked <- r
+		return
+	}
+	time.AfterFunc(j.p.Latency, func() { j.asked <- r })
 }
 
 // reached says that a cube has an iteration: who asked for its faces gets them.
@@ -42,7 +52,7 @@ func (j *Jacobi) reached(l, i int) {
 	}
 	j.mu.Unlock()
 	for _, r := range due {
-		j.asked <- r
+		j.answer(r)
 	}
 }
 

@@ -101,6 +101,19 @@ func checkJacobi(t *testing.T, p JacobiParams, all []JacobiResult) {
 	}
 }
 
+// With memory for one cube's faces each cube waits for its own.
+func TestFewTokensWaitOftenForLateFaces(t *testing.T) {
+	p := JacobiParams{Arm: JacobiTokens, Tokens: sides, Cubes: 3, Edge: 8, Iterations: 3, Latency: 20 * time.Millisecond}
+	res, err := onJacobi(t, p, 2, conduit.Config{Fabric: conduit.FabricSHM, SegmentSize: 1 << 16}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkJacobi(t, p, res)
+	if least := 3 * 6 * p.Latency; res[0].Elapsed < least {
+		t.Errorf("took %v, want at least %v", res[0].Elapsed, least)
+	}
+}
+
 func TestJacobiOverVerbs(t *testing.T) {
 	rdmatest.Device(t)
 	for _, arm := range []string{JacobiNormal, JacobiTokens} {
@@ -209,6 +222,15 @@ func TestASawtoothGrowsAndFalls(t *testing.T) {
 	}
 	if !slices.IsSorted(got[:16]) || got[0] != 0 || got[15] != 160 || got[16] != 0 {
 		t.Errorf("%v", got)
+	}
+}
+
+func TestTouchRefusesNonsense(t *testing.T) {
+	for want, most := range map[string]int64{"want 128 or more": 0, "no page came from a disk": 1 << 20} {
+		steps := 0
+		if err := Touch(t.Context(), most, func(int64) { steps++ }); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: %v after %d steps, want %q", most, err, steps, want)
+		}
 	}
 }
 

@@ -16,6 +16,10 @@ type Reading struct {
 	Bounds []MemoryBound
 	// GoGrowth is by how much Go's heap will grow before it is collected, within its own limit.
 	GoGrowth int64
+	// Made is memory that the budget is for when the bounds are read: what is held and made, and what
+	// is kept for the next fetches. It is part of what they count as used. 0: not known; then it is
+	// what is held and made when Observe is called, perhaps less than was.
+	Made int64
 	// Pinned is memory that cannot be swapped or given back. It is part of what bounds count as used.
 	Pinned int64
 
@@ -167,6 +171,7 @@ type controller struct {
 	read   bool          // last is there
 	at     time.Duration // of last
 	lower  time.Duration // from when on pressure lowers the limit again
+	free   time.Duration // from when on it does although memory is free
 	raise  time.Duration // from when on the limit may grow again
 }
 
@@ -194,10 +199,10 @@ func (c *controller) decide(s situation, r Reading) Decision {
 	d.Ceiling, d.Bound = c.ceiling(s, r)
 	pressure := c.pressure(s, r, &d)
 	switch {
-	case pressure != 0 && s.now >= c.lower:
+	case pressure != 0 && s.now >= c.lower && (s.now >= c.free || c.short(r)):
 		// What was in use is what made the pressure, not a limit that nobody came near to.
 		d.To, d.Cause = min(s.limit, max(s.peak, c.cfg.Floor))/2, pressure
-		c.lower = s.now + c.cfg.Settle
+		c.lower, c.free = s.now+c.cfg.Settle, s.now+freeSettles*c.cfg.Settle
 	case pressure != 0:
 	case s.waited && s.now >= c.raise:
 		d.To, d.Cause = s.limit+c.cfg.Step, CauseCalm
@@ -218,11 +223,21 @@ func (c *controller) decide(s situation, r Reading) Decision {
 	return d
 }
 
+// freeSettles is how many times Settle lie between two decreases when memory is free after the
+// first: what was swapped out comes back then, which stalls tasks too, and less does not help.
+const freeSettles = 4
+
+// short reports whether less than Headroom is left, as far as is known.
+func (c *controller) short(r Reading) bool {
+	b, known := r.tightest()
+	return !known || b.Limit-b.Used < c.cfg.Headroom
+}
+
 // ceiling is the most that the limit may be, at its lowest over the window.
 func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string) {
 	if b, known := r.tightest(); known {
 		// What is made is perhaps not touched yet; no more of it than is used can be.
-		left := b.Limit - max(b.Used-s.made, 0) - c.cfg.Headroom - r.GoGrowth
+		left := b.Limit - max(b.Used-max(s.made, r.Made), 0) - c.cfg.Headroom - r.GoGrowth
 		c.window = append(c.window, slack{s.now, left, b.Source})
 	}
 	for len(c.window) > 0 && c.window[0].at < s.now-c.cfg.Window {
@@ -254,13 +269,12 @@ func (c *controller) pressure(s situation, r Reading, d *Decision) Cause {
 	if r.MajorFaults >= c.last.MajorFaults && c.last.MajorFaults >= 0 {
 		d.Faults = float64(r.MajorFaults-c.last.MajorFaults) / seconds
 	}
-	b, known := r.tightest()
 	switch {
 	case d.Stalled > c.cfg.Target:
 		return CauseStalled
 	case !stalls && d.Faults > c.cfg.Faults:
 		return CauseFaults
-	case r.LimitHits > c.last.LimitHits && known && b.Limit-b.Used < c.cfg.Headroom:
+	case r.LimitHits > c.last.LimitHits && len(r.Bounds) > 0 && c.short(r):
 		// With more left the hits were page cache, which is reclaimed without harm.
 		return CauseLimit
 	}

@@ -85,8 +85,8 @@ type AdaptConfig struct {
 	Interval time.Duration
 	// Window is over what time the peak of the application's own memory is taken. 0: 2 s.
 	Window time.Duration
-	// Settle is for how long a decrease is given to show before another, and before an increase.
-	// 0: 500 ms.
+	// Settle is for how long a decrease is given to show before another, and before an increase: four
+	// times as long before another if Headroom is free again. 0: 500 ms.
 	Settle time.Duration
 }
 

@@ -254,7 +254,7 @@ func (c *flowFT) once(ctx context.Context, io streams, r ftRun, parts int, limit
 // cell is a run's time and faults.
 func (r ftRun) cell(t func(ftRun) string) string {
 	if r.Failed != "" {
-		return "**"
+		return failedCell(r.Failed)
 	}
 	return t(r)
 }
@@ -300,7 +300,7 @@ func (o *ftReport) text() string {
 	table("major faults by parts of a rank", "parts", o.Parts, parts, faults)
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
 		if r.Failed != "" {
-			fmt.Fprintf(&b, "** %s, %d parts, limit %d MiB: %s\n", r.Arm, r.Parts, r.Limit>>20, r.Failed)
+			fmt.Fprintf(&b, "%s %s, %d parts, limit %d MiB: %s\n", failedCell(r.Failed), r.Arm, r.Parts, r.Limit>>20, r.Failed)
 		}
 	}
 	if o.Left > 0 {

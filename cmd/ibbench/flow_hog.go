@@ -71,21 +71,28 @@ func hogs(ctx context.Context, groups []*memgroup.Group, bytes int64, stderr io.
 
 // jacobiHog is what runs took into which a hog came.
 type jacobiHog struct {
-	Bytes int64          `json:"bytes"` // of each hog
-	Cubes int            `json:"cubes"`
-	Phase time.Duration  `json:"phase_ns"` // before the hog, and with it
-	Rows  []jacobiHogRow `json:"rows"`
+	Bytes   int64          `json:"bytes"` // of each hog
+	Cubes   int            `json:"cubes"`
+	Phase   time.Duration  `json:"phase_ns"` // before the hog, and with it
+	Latency time.Duration  `json:"latency_ns,omitempty"`
+	Rows    []jacobiHogRow `json:"rows"`
+	// Of the adaptive budget, 0 where runs have failed: its iterations from 5 s after the hog came,
+	// to those of a run begun with it; each phase to that of the fixed budget that was best in it;
+	// iterations in all to those of the fixed budget that was best before the hog.
+	Settled float64    `json:"settled,omitempty"`
+	Phases  [2]float64 `json:"phases"`
+	Whole   float64    `json:"whole,omitempty"`
 }
 
 type jacobiHogRow struct {
 	Arm    string        `json:"arm"`
 	Tokens int           `json:"tokens,omitempty"`
 	Failed string        `json:"failed,omitempty"`
-	Before time.Duration `json:"before_ns"`  // an iteration without the hog, median
-	Soon   time.Duration `json:"soon_ns"`    // from 5 s after it came on, median
-	With   time.Duration `json:"with_ns"`    // an iteration of a run that began with the hog, median
-	Phase2 time.Duration `json:"phase2_ns"`  // with the hog, all iterations, mean
-	Whole  int           `json:"iterations"` // of both phases
+	Phase1 time.Duration `json:"phase1_ns"`         // an iteration without the hog, mean
+	Phase2 time.Duration `json:"phase2_ns"`         // with it, all iterations, mean
+	Soon   time.Duration `json:"soon_ns"`           // from 5 s after it came on, median
+	With   time.Duration `json:"with_ns,omitempty"` // of a run that began with it, from 5 s on, median; adaptive only
+	Whole  int           `json:"iterations"`        // of both phases
 	Faults int64         `json:"faults"`
 	Limits []int64       `json:"limits,omitempty"` // of the budget, at each iteration
 }
@@ -93,7 +100,8 @@ type jacobiHogRow struct {
 // settled is for how long after the hog came a budget may adapt.
 const settled = 5 * time.Second
 
-// hog runs each kind of budget with a hog from the middle on, and with one from the start.
+// hog runs each kind of budget with a hog from the middle on, and the adaptive one with a hog from
+// the start, too.
 func (m *jacobiMeasurement) hog(ctx context.Context) error {
 	m.arms = []string{bench.JacobiAdaptive}
 	if err := m.calibrate(ctx); err != nil {
@@ -104,91 +112,144 @@ func (m *jacobiMeasurement) hog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// With memory for all faces the limit is reached; the hog takes what they have.
-	faces := one.Persistent / 2 * int64(m.Stencil/6) * 12 / int64(m.Edge) / 2
-	cubes := int((m.limit - m.out.Fixed[bench.JacobiAdaptive] - m.limit/16) / (one.Persistent + faces))
+	// All faces fit, with an eighth as headroom and a rest for what grows in a rank. The hog takes
+	// the rest, and so much of the faces' that half of them do not fit beside it.
+	faces := 12 * one.Face
+	rest := m.limit / 32
+	cubes := int((m.limit - m.out.Fixed[bench.JacobiAdaptive] - rest) / (one.Persistent + faces*9/8))
 	if m.sizes != nil {
 		cubes = m.sizes[0]
 	}
-	bytes := int64(cubes) * faces
+	bytes := rest + int64(cubes)*faces*11/16
 	if m.Hog != "auto" {
 		if bytes, err = bytesFlag("--hog", m.Hog, ""); err != nil {
 			return err
 		}
 	}
-	m.out.Hog = &jacobiHog{Bytes: bytes, Cubes: cubes, Phase: m.Phase}
+	h := &jacobiHog{Bytes: bytes, Cubes: cubes, Phase: m.Phase, Latency: m.Latency}
+	m.out.Hog = h
 	all := 12 * cubes
 	kinds := []bench.JacobiParams{{Arm: bench.JacobiAdaptive}}
-	for _, tokens := range []int{6, 24, all} {
-		if tokens < all || tokens == all {
-			kinds = append(kinds, bench.JacobiParams{Arm: bench.JacobiTokens, Tokens: tokens})
-		}
+	for _, part := range []int{16, 4, 2, 1} {
+		kinds = append(kinds, bench.JacobiParams{Arm: bench.JacobiTokens, Tokens: max(all/part, 1)})
 	}
 	for _, k := range kinds {
-		row := jacobiHogRow{Arm: k.Arm, Tokens: k.Tokens}
 		p := m.params(k.Arm, k.Tokens, cubes)
-		p.Iterations, p.For = 2, 2*m.Phase
-		var came time.Duration
-		r, _, err := m.start(ctx, p, func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{}) {
-			select {
-			case <-iterating:
-			case <-ctx.Done():
-				return
-			}
-			begin := time.Now()
-			select {
-			case <-time.After(m.Phase):
-			case <-ctx.Done():
-				return
-			}
-			came = time.Since(begin)
-			_ = hogs(ctx, groups, bytes, m.io.err)
-		})
+		row, err := m.intoRun(ctx, p, bytes)
 		if err != nil {
 			return err
 		}
-		p.For = m.Phase
-		with, _, err := m.start(ctx, p, func(ctx context.Context, groups []*memgroup.Group, _ <-chan struct{}) {
-			_ = hogs(ctx, groups, bytes, m.io.err)
-		})
-		if err != nil {
-			return err
+		if k.Arm == bench.JacobiAdaptive && row.Failed == "" {
+			if err := m.withHog(ctx, p, bytes, &row); err != nil {
+				return err
+			}
 		}
-		row.Failed, row.Faults, row.Limits = r.Failed+with.Failed, r.Faults, r.limits
-		if row.Failed == "" {
-			row.fill(r.each[0], with.each[0], came)
-		}
-		m.out.Hog.Rows = append(m.out.Hog.Rows, row)
+		h.Rows = append(h.Rows, row)
 	}
+	h.compare()
 	return nil
 }
 
-// fill takes the iterations apart: before the hog came, and after. Those of the first second of the
-// other run are of the hog's coming.
-func (r *jacobiHogRow) fill(each, with []time.Duration, came time.Duration) {
-	var before, soon, phase2, late []time.Duration
+// intoRun is a run into whose middle a hog comes.
+func (m *jacobiMeasurement) intoRun(ctx context.Context, p bench.JacobiParams, bytes int64) (row jacobiHogRow, err error) {
+	p.Iterations, p.For = 2, 2*m.Phase
+	var came time.Duration
+	r, _, err := m.start(ctx, p, func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{}) {
+		select {
+		case <-iterating:
+		case <-ctx.Done():
+			return
+		}
+		begin := time.Now()
+		select {
+		case <-time.After(m.Phase):
+		case <-ctx.Done():
+			return
+		}
+		came = time.Since(begin)
+		_ = hogs(ctx, groups, bytes, m.io.err)
+	})
+	row = jacobiHogRow{Arm: r.Arm, Tokens: r.Tokens, Failed: r.Failed, Faults: r.Faults, Limits: r.limits}
+	if err == nil && row.Failed == "" {
+		row.fill(r.each[0], came)
+	}
+	return row, err
+}
+
+// withHog adds a run that begins with a hog. Its first seconds are of the hog's coming.
+func (m *jacobiMeasurement) withHog(ctx context.Context, p bench.JacobiParams, bytes int64, row *jacobiHogRow) error {
+	p.Iterations, p.For = 2, m.Phase
+	r, _, err := m.start(ctx, p, func(ctx context.Context, groups []*memgroup.Group, _ <-chan struct{}) {
+		_ = hogs(ctx, groups, bytes, m.io.err)
+	})
+	if err != nil || r.Failed != "" {
+		row.Failed = r.Failed
+		return err
+	}
+	var late []time.Duration
+	at := time.Duration(0)
+	for _, d := range r.each[0] {
+		if at += d; at > settled {
+			late = append(late, d)
+		}
+	}
+	row.With = median(late)
+	return nil
+}
+
+// fill takes the iterations apart: before the hog came, and after.
+func (r *jacobiHogRow) fill(each []time.Duration, came time.Duration) {
+	var before, with, soon []time.Duration
 	at := time.Duration(0)
 	for _, d := range each {
 		switch at += d; {
 		case at <= came:
 			before = append(before, d)
 		default:
-			phase2 = append(phase2, d)
+			with = append(with, d)
 			if at > came+settled {
 				soon = append(soon, d)
 			}
 		}
 	}
-	at = 0
-	for _, d := range with {
-		if at += d; at > settled {
-			late = append(late, d)
+	r.Phase1, r.Phase2, r.Soon, r.Whole = mean(before), mean(with), median(soon), len(each)
+}
+
+// compare has the first row beside the others.
+func (h *jacobiHog) compare() {
+	ratio := func(x, y time.Duration) float64 {
+		if x == 0 || y == 0 {
+			return 0
+		}
+		return float64(x) / float64(y)
+	}
+	ours := h.Rows[0]
+	var best1, best2 *jacobiHogRow
+	for i := range h.Rows[1:] {
+		r := &h.Rows[1+i]
+		if r.Failed != "" {
+			continue
+		}
+		if best1 == nil || r.Phase1 < best1.Phase1 {
+			best1 = r
+		}
+		if best2 == nil || r.Phase2 < best2.Phase2 {
+			best2 = r
 		}
 	}
-	r.Before, r.Soon, r.With, r.Whole = median(before), median(soon), median(late), len(each)
-	for _, d := range phase2 {
-		r.Phase2 += d / time.Duration(len(phase2))
+	if ours.Failed != "" || best1 == nil {
+		return
 	}
+	h.Settled = ratio(ours.Soon, ours.With)
+	h.Phases = [2]float64{ratio(ours.Phase1, best1.Phase1), ratio(ours.Phase2, best2.Phase2)}
+	h.Whole = float64(ours.Whole) / float64(best1.Whole)
+}
+
+func mean(all []time.Duration) (sum time.Duration) {
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(max(len(all), 1))
 }
 
 func median(d []time.Duration) time.Duration {
@@ -203,18 +264,27 @@ func (h *jacobiHog) text(b *strings.Builder) {
 	if h == nil {
 		return
 	}
-	ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
-	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %d cubes along x; times are of an iteration\n", mib(h.Bytes), h.Phase, h.Cubes)
-	fmt.Fprintf(b, "%-14s %12s %16s %20s %16s %12s %10s\n", "budget", "before, ms", "with it, mean", "5 s after it came", "begun with it", "iterations", "faults")
+	ms := func(d time.Duration) string {
+		if d == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", float64(d)/1e6)
+	}
+	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %d cubes along x; faces come %v late; ms of an iteration\n", mib(h.Bytes), h.Phase, h.Cubes, h.Latency)
+	fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12s %10s\n", "budget", "before", "with it", "5 s after it came", "begun with it", "iterations", "faults")
 	for _, r := range h.Rows {
 		name := r.Arm
 		if r.Tokens > 0 {
 			name = fmt.Sprintf("%d tokens", r.Tokens)
 		}
 		if r.Failed != "" {
-			fmt.Fprintf(b, "%-14s ** %s\n", name, r.Failed)
+			fmt.Fprintf(b, "%-14s %12s %s\n", name, failedCell(r.Failed), r.Failed)
 			continue
 		}
-		fmt.Fprintf(b, "%-14s %12.1f %16.1f %20.1f %16.1f %12d %10d\n", name, ms(r.Before), ms(r.Phase2), ms(r.Soon), ms(r.With), r.Whole, r.Faults)
+		fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12d %10d\n", name, ms(r.Phase1), ms(r.Phase2), ms(r.Soon), ms(r.With), r.Whole, r.Faults)
+	}
+	if h.Whole > 0 {
+		fmt.Fprintf(b, "adaptive: %.2f of a run begun with the hog, 5 s after it came; %.2f and %.2f of the best fixed budget before and with it; %.2f times the iterations of the one that was best before\n",
+			h.Settled, h.Phases[0], h.Phases[1], h.Whole)
 	}
 }

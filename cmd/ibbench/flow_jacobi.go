@@ -27,8 +27,9 @@ type flowJacobi struct {
 	Sizes      string        `placeholder:"LIST" help:"Cubes along x, as 20,24. A rank has twice as many. Default: around the sizes at which the model expects faults, in steps of 2% of the limit at most."`
 	Iterations int           `default:"20" placeholder:"N" help:"Iterations of a run. Default: 20."`
 	Sweep      string        `placeholder:"LIST" help:"Also the time of an iteration against tokens, as 1,6,64, at the first size. Default: none."`
-	Hog        string        `placeholder:"BYTES" help:"Instead: a hog takes so much of each group in the middle of runs of --phase twice, with fixed tokens and with a budget that adapts. auto: what all ghost faces take."`
+	Hog        string        `placeholder:"BYTES" help:"Instead: a hog takes so much of each group in the middle of runs of --phase twice, with fixed tokens and with a budget that adapts. auto: so much that half of the ghost faces do not fit."`
 	Phase      time.Duration `default:"15s" placeholder:"D" help:"Of --hog. Default: 15s."`
+	Latency    time.Duration `placeholder:"D" help:"By how much later faces come that are fetched, as over a far network. Default: 0."`
 	Wave       bool          `help:"Also the memory of the groups over time, at the first size."`
 	Duration   time.Duration `default:"14m" placeholder:"D" help:"Begin no run after this time; what is missing is left out. Default: 14m."`
 
@@ -71,7 +72,8 @@ type jacobiReport struct {
 	Edge       int              `json:"edge"`
 	Points     int              `json:"points"` // of the stencil
 	Iterations int              `json:"iterations"`
-	Fixed      map[string]int64 `json:"fixed,omitempty"` // what a rank has besides arrays and faces, in bytes, by arm
+	Touched    int64            `json:"touched,omitempty"` // of Limit what a rank can have before touching it takes pages from a disk; 0: not known
+	Fixed      map[string]int64 `json:"fixed,omitempty"`   // what a rank has besides arrays and faces, in bytes, by arm
 	Runs       []jacobiRun      `json:"runs,omitempty"`
 	Sweep      []jacobiRun      `json:"sweep,omitempty"`
 	Knees      []jacobiKnee     `json:"knees,omitempty"`
@@ -86,6 +88,7 @@ type jacobiKnee struct {
 	Tau       float64 `json:"tau"`       // memory in flight / arrays
 	Predicted float64 `json:"predicted"` // cubes along x
 	Measured  int     `json:"measured"`  // cubes along x; 0: no size fits; the last one: all
+	Own       int64   `json:"own"`       // M_A there: peak of the group less faces, in bytes
 	Ratio     float64 `json:"ratio"`     // measured, to that of normal; 0: not known
 	Model     float64 `json:"model"`     // of Ratio
 	Step      float64 `json:"step"`      // of Ratio: what one cube more is
@@ -164,7 +167,7 @@ func (c *flowJacobi) complete() (err error) {
 }
 
 func (c *flowJacobi) params(arm string, tokens, cubes int) bench.JacobiParams {
-	return bench.JacobiParams{Arm: arm, Tokens: tokens, Cubes: cubes, Edge: c.Edge, Width: c.Stencil / 6, Iterations: c.Iterations}
+	return bench.JacobiParams{Arm: arm, Tokens: tokens, Cubes: cubes, Edge: c.Edge, Width: c.Stencil / 6, Iterations: c.Iterations, Latency: c.Latency}
 }
 
 // jacobiMeasurement measures what the flags ask for.
@@ -181,6 +184,9 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 	sizes := m.sizes
 	if m.limit > 0 {
 		if err := m.calibrate(ctx); err != nil {
+			return err
+		}
+		if err := m.touch(ctx); err != nil {
 			return err
 		}
 	}
@@ -243,6 +249,20 @@ func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
 		m.out.Fixed[arm] = max(r.Group-r.Sizes.Persistent-r.Peak, 0)
 	}
 	return nil
+}
+
+// touch finds M as the paper does, beside the limit of the group. Where the kernel ends who touches
+// too much, it is not known.
+func (m *jacobiMeasurement) touch(ctx context.Context) error {
+	run := transient.Run{Kernel: transient.Touch, Params: 2 * m.limit, Ranks: 1, Fabric: m.Fabric, Device: m.Device, Limit: m.limit, Timeout: time.Minute, Stderr: m.io.err}
+	results, err := run.Start(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return nil
+	}
+	return json.Unmarshal(results[0], &m.out.Touched)
 }
 
 // predicted is the number of cubes along x at which an arm has all of its memory: M = M_A + M_C.
@@ -311,7 +331,7 @@ func (m *jacobiMeasurement) knees(sizes []int) {
 			if !r.fits() {
 				break
 			}
-			k.Measured = r.Cubes
+			k.Measured, k.Own = r.Cubes, r.Group-r.Peak
 		}
 		if arm == bench.JacobiNormal {
 			normal = k

@@ -16,9 +16,12 @@ func (o *jacobiReport) text() string {
 	fmt.Fprintf(&b, "; %d iterations; results verified\n", o.Iterations)
 	o.tables(&b)
 	if len(o.Knees) > 0 {
-		fmt.Fprintf(&b, "\n%-16s %8s %10s %10s %9s %8s %8s %8s\n", "largest that fits", "tau", "model cubes", "measured", "fixed MiB", "ratio", "model", "a step")
+		if o.Touched > 0 {
+			fmt.Fprintf(&b, "\nof the limit %s MiB can be touched without a major fault (M)", mib(o.Touched))
+		}
+		fmt.Fprintf(&b, "\n%-16s %8s %10s %10s %8s %9s %8s %8s %8s\n", "largest that fits", "tau", "model cubes", "measured", "M_A MiB", "fixed MiB", "ratio", "model", "a step")
 		for _, k := range o.Knees {
-			fmt.Fprintf(&b, "%-16s %8.3f %10.1f %10d %9s %8.3f %8.3f %8.3f\n", k.Arm, k.Tau, k.Predicted, k.Measured, mib(o.Fixed[k.Arm]), k.Ratio, k.Model, k.Step)
+			fmt.Fprintf(&b, "%-16s %8.3f %10.1f %10d %8s %9s %8.3f %8.3f %8.3f\n", k.Arm, k.Tau, k.Predicted, k.Measured, mib(k.Own), mib(o.Fixed[k.Arm]), k.Ratio, k.Model, k.Step)
 		}
 	}
 	if len(o.Sweep) > 0 {
@@ -30,7 +33,7 @@ func (o *jacobiReport) text() string {
 	o.Hog.text(&b)
 	for _, r := range slices.Concat(o.Runs, o.Sweep) {
 		if r.Failed != "" {
-			fmt.Fprintf(&b, "** %s, %d cubes: %s\n", r.Arm, r.Cubes, r.Failed)
+			fmt.Fprintf(&b, "%s %s, %d cubes: %s\n", failedCell(r.Failed), r.Arm, r.Cubes, r.Failed)
 		}
 	}
 	if o.Left > 0 {
@@ -98,7 +101,7 @@ func (o *jacobiReport) tables(b *strings.Builder) {
 			for _, a := range arms {
 				text := "-"
 				if r := o.at(a, n); r != nil && r.Failed != "" {
-					text = "**"
+					text = failedCell(r.Failed)
 				} else if r != nil {
 					text = cell(r)
 				}

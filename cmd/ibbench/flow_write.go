@@ -9,7 +9,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
+
+// failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
+// of memory, and ** as in the paper where it took too long, or else has no result.
+func failedCell(why string) string {
+	if strings.Contains(why, syscall.SIGKILL.String()) {
+		return "killed"
+	}
+	return "**"
+}
 
 // write writes a report to standard output and to the files of -o, each in its format. svg draws
 // it, if there is such a function.

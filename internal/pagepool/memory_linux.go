@@ -23,9 +23,17 @@ func prepare(b []byte) {
 	}
 }
 
-// populate gives pages their memory in one call; it came with Linux 5.14. Without it they get it
-// when they are written, in a shared segment perhaps at the cost of the writer's memory group.
-func populate(b []byte) { _ = unix.Madvise(b, unix.MADV_POPULATE_WRITE) }
+// populate gives pages their memory, by writes: a shared segment's pages belong to the memory group
+// of who writes first, which a peer must not be. MADV_POPULATE_WRITE takes as long, and marks pages
+// as referenced besides (FOLL_TOUCH, mm/gup.c). Near the limit of a group the kernel then moves all
+// to its list of active pages, looks for inactive ones by figures up to two seconds old
+// (inactive_is_low and mem_cgroup_flush_stats_ratelimited, mm/vmscan.c of Linux 6.18), finds none,
+// and ends the process, however much swap space is free.
+func populate(b []byte) {
+	for i := uint64(0); i < uint64(len(b)); i += Size {
+		b[i] = 0
+	}
+}
 
 // discard gives memory back. Of a shared file only a hole does (madvise(2), MADV_REMOVE).
 func discard(b []byte, shared bool) error {

@@ -1,6 +1,7 @@
 package pagepool
 
 import (
+	"encoding/binary"
 	"flag"
 	"math"
 	"math/rand/v2"
@@ -294,5 +295,51 @@ func TestRandomRunsKeepTheAccounts(t *testing.T) {
 		} else {
 			s.Give(x.b)
 		}
+	}
+}
+
+// Pages that were written once, and are marked as referenced, are the last that the kernel swaps.
+func TestNewMemoryIsNotMarkedReferenced(t *testing.T) {
+	flags, err := os.Open("/proc/kpageflags")
+	if err != nil {
+		t.Skipf("flags of pages are for a privileged reader: %v", err)
+	}
+	defer flags.Close()
+	maps, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	word := func(f *os.File, i uint64) uint64 {
+		var b [8]byte
+		if _, err := f.ReadAt(b[:], int64(8*i)); err != nil {
+			t.Fatal(err)
+		}
+		return binary.NativeEndian.Uint64(b[:])
+	}
+	s := pool(t)
+	b, err := s.Take(64*Size, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Give(b)
+	at := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) / Size
+	const present, frame, referenced = 1 << 63, 1<<55 - 1, 1 << 2 // Documentation/admin-guide/mm/pagemap.rst
+	marked := 0
+	for i := range uint64(64) {
+		p := word(maps, at+i)
+		if p&present == 0 {
+			t.Fatalf("page %d of a run has no memory", i)
+		}
+		if p&frame == 0 {
+			t.Skip("frames of pages are for a privileged reader")
+		}
+		if word(flags, p&frame)&referenced != 0 {
+			marked++
+		}
+	}
+	// Others may look at the pages meanwhile: reclaim, and what samples accesses.
+	if marked > 32 {
+		t.Errorf("%d of 64 pages are marked as referenced", marked)
 	}
 }
