@@ -29,14 +29,14 @@ SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2 and, unless under nohup, SIGHUP are
 forwarded to all ranks; a second SIGINT kills them. When one rank fails, the
 others have --grace to end by themselves, then SIGTERM and --grace again, then
 SIGKILL. A job that is ended gives --grace to a reader of its output that
-has stopped. No rank outlives ibrun, and nothing that a rank started but what
+has stopped, and one that has ended to a disk that is full. No rank outlives ibrun, and nothing that a rank started but what
 runs as another user; if ibrun is killed, what was started with an environment
 without IBCONDUIT_JOB goes on too.
 Rank 0 reads ibrun's standard input, the others read nothing.`
 
 type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
-	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank."`
+	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
 	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
 	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
 	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
@@ -83,7 +83,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	}
 	code, err = launch.Run(ctx, launch.Config{
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
-		RankEnv: func(int) []string { return env }, Prefix: cmd.prefix(),
+		RankEnv: func(int) []string { return env }, Direct: !cmd.prefixes(), Prefix: cmd.prefix(),
 		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
 		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true, Guard: true,
 	})
@@ -161,9 +161,16 @@ func (c *command) env() ([]string, error) {
 	return append(slices.Clone(c.Env), kv), err
 }
 
+func (c *command) prefixes() bool {
+	if c.Prefix != nil {
+		return *c.Prefix
+	}
+	return c.Ranks > 1
+}
+
 // prefix aligns the numbers: "[ 3] ".
 func (c *command) prefix() func(int) string {
-	if c.Prefix == nil && c.Ranks == 1 || c.Prefix != nil && !*c.Prefix {
+	if !c.prefixes() {
 		return nil
 	}
 	width := len(strconv.Itoa(c.Ranks - 1))

@@ -3,7 +3,8 @@
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
 // file that lists the ranks that have ended, and, if it is rank 0, a listening socket, so that no
-// port can be taken in between. Lines of output are kept whole.
+// port can be taken in between. Lines of output are kept whole, unless their end takes longer than
+// 100 ms, or with Config.Direct.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
@@ -49,6 +50,9 @@ type Config struct {
 	// Stdout and Stderr take the ranks' output; the same writer for both is
 	// written by one goroutine at a time. Default: os.Stdout and os.Stderr.
 	Stdout, Stderr io.Writer
+	// Direct gives the ranks Stdout and Stderr themselves where these are files: what they write is
+	// not kept back, delayed or put in order, and a terminal is one to them. Prefix must be nil.
+	Direct bool
 	// Prefix begins every line of a rank's output. May be nil.
 	Prefix func(rank int) string
 	// Report receives the launcher's own messages. Default: discarded.
@@ -56,8 +60,8 @@ type Config struct {
 
 	// Grace is how long the others may take to end by themselves when a rank
 	// has failed, and again after SIGTERM, before SIGKILL; and, where the job
-	// is ended from outside, how long the reader of the output may take. It
-	// must exceed the time in which a rank reports why it ends; package bootstrap takes up to
+	// is ended from outside, how long the reader of the output may take; and,
+	// once all ranks have ended, how long output waits for a full disk. It must exceed the time in which a rank reports why it ends; package bootstrap takes up to
 	// 3 s where a rank is missing. Default: 4 s.
 	Grace time.Duration
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
@@ -89,6 +93,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.N > MaxRanks {
 		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
+	}
+	if c.Direct && c.Prefix != nil {
+		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")
 	}
 	if c.Env == nil {
 		c.Env = os.Environ()

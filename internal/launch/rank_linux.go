@@ -26,8 +26,8 @@ const drainTime = time.Second
 type rank struct {
 	number int
 	cmd    *exec.Cmd
-	pipes  []*os.File // our ends of its output
-	life   *os.File   // our end of the pipe that ends with it; see deaths
+	pipes  []*pipe  // of its output
+	life   *os.File // our end of the pipe that ends with it; see deaths
 	copies sync.WaitGroup
 
 	mu     sync.Mutex
@@ -109,7 +109,10 @@ func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, err
 	if n == 0 && cfg.Stdin != nil {
 		r.cmd.Stdin = cfg.Stdin
 	}
-	theirs, err := r.connect(h)
+	if cfg.Direct {
+		r.cmd.Stdout, r.cmd.Stderr = file(cfg.Stdout), file(cfg.Stderr)
+	}
+	theirs, err := r.connect(h, out, errs)
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
@@ -126,9 +129,9 @@ func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, err
 		return nil, err
 	}
 	prefix := []byte(cfg.Prefix(n))
-	for i, k := range []*sink{out, errs} {
-		s := &stream{sink: k, prefix: prefix}
-		r.copies.Go(func() { s.copy(r.pipes[i]) })
+	for _, p := range r.pipes {
+		s := &stream{sink: p.sink, prefix: prefix, hold: holdTime, coming: func() bool { return available(p.ours) > 0 }}
+		r.copies.Go(func() { p.copy(s) })
 	}
 	// A rank without a place in the order of deaths is better than no rank.
 	_ = d.add(r)
@@ -136,13 +139,13 @@ func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, err
 }
 
 // connect makes the descriptors that the rank inherits; theirs are ours to close once it runs.
-func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
+func (r *rank) connect(h *handover, out, errs *sink) (theirs []*os.File, err error) {
 	give := func(variable string, f *os.File) {
 		const first = 3 // number of the first of ExtraFiles
 		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(first+len(r.cmd.ExtraFiles), f))
 		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
 	}
-	pipe := func() (ours, their *os.File, err error) {
+	newPipe := func() (ours, their *os.File, err error) {
 		if ours, their, err = os.Pipe(); err == nil {
 			theirs = append(theirs, their)
 		}
@@ -158,20 +161,26 @@ func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
 		give("IBCONDUIT_LISTEN_FD", h.listener)
 	}
 	var life *os.File
-	if r.life, life, err = pipe(); err != nil {
+	if r.life, life, err = newPipe(); err != nil {
 		return theirs, err
 	}
 	give("IBCONDUIT_LIFE_FD", life)
 	if h.ended != nil {
 		give("IBCONDUIT_ENDED_FD", h.ended.file)
 	}
-	for _, end := range []*io.Writer{&r.cmd.Stdout, &r.cmd.Stderr} {
-		ours, their, err := pipe()
+	for _, to := range []struct {
+		end  *io.Writer
+		sink *sink
+	}{{&r.cmd.Stdout, out}, {&r.cmd.Stderr, errs}} {
+		if *to.end != nil {
+			continue
+		}
+		ours, their, err := newPipe()
 		if err != nil {
 			return theirs, err
 		}
-		r.pipes = append(r.pipes, ours)
-		*end = their
+		r.pipes = append(r.pipes, &pipe{ours: ours, sink: to.sink})
+		*to.end = their
 	}
 	return theirs, nil
 }
@@ -180,7 +189,7 @@ func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
 // if it is about to report it.
 func (r *rank) closePipes() {
 	for _, p := range r.pipes {
-		_ = p.Close()
+		_ = p.ours.Close()
 	}
 	_ = r.life.Close() // of nil it does nothing
 }
@@ -247,7 +256,7 @@ func (r *rank) wait(orders *atomic.Int64) {
 func (r *rank) drain() {
 	cut := time.AfterFunc(drainTime, func() {
 		for _, p := range r.pipes {
-			_ = p.SetReadDeadline(time.Unix(1, 0))
+			_ = p.ours.SetReadDeadline(time.Unix(1, 0))
 		}
 	})
 	r.copies.Wait()

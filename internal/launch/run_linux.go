@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,6 +21,9 @@ type run struct {
 	blame  blame
 	list   *endedList
 	ints   int // SIGINTs so far
+
+	over         chan struct{} // closed by giveUpOutput
+	giveUpOutput func()
 }
 
 // event is the end of a rank or, after that, of its output.
@@ -69,11 +73,13 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	go d.watch()
 	h.ended = newEndedList()
 	defer h.ended.close()
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended}
-	out := &sink{w: cfg.Stdout}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended, over: make(chan struct{})}
+	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
+	defer r.giveUpOutput()
+	out := &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
 	errs := out
 	if !same(cfg.Stdout, cfg.Stderr) {
-		errs = &sink{w: cfg.Stderr}
+		errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
 	}
 	err = r.start(path, h, out, errs)
 	if err == nil {
@@ -164,6 +170,9 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			alive--
 			ev.rank.ended = true
+			if alive == 0 {
+				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
+			}
 			r.list.add(ev.rank)
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
