@@ -32,7 +32,10 @@ SIGKILL. A job that is ended gives --grace to a reader of its output that
 has stopped, and one that has ended to a disk that is full. No rank outlives ibrun, and nothing that a rank started but what
 runs as another user; if ibrun is killed, what was started with an environment
 without IBCONDUIT_JOB goes on too.
-Rank 0 reads ibrun's standard input, the others read nothing.`
+Rank 0 reads ibrun's standard input, the others read nothing. Where that is a
+terminal, or there is one, rank 0 is in the process group of ibrun, and reads
+it and is interrupted by it as any program. To stop ibrun (Ctrl-Z, or SIGTSTP)
+stops all ranks, SIGCONT continues them.`
 
 type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
@@ -84,8 +87,8 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	code, err = launch.Run(ctx, launch.Config{
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
 		RankEnv: func(int) []string { return env }, Direct: !cmd.prefixes(), Prefix: cmd.prefix(),
-		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
-		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true, Guard: true,
+		Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Grace: cmd.Grace, Signals: signals, Report: report, JobControl: true, Adopt: true, Guard: true,
 	})
 	if err != nil {
 		report(err.Error())
@@ -175,25 +178,4 @@ func (c *command) prefix() func(int) string {
 	}
 	width := len(strconv.Itoa(c.Ranks - 1))
 	return func(rank int) string { return fmt.Sprintf("[%*d] ", width, rank) }
-}
-
-// rankInput is what rank 0 reads. Ranks are in process groups of their own,
-// and such a group is stopped when it reads from a terminal: that goes
-// through a pipe.
-func rankInput(stdin *os.File) *os.File {
-	if stdin == nil {
-		return nil
-	}
-	if st, err := stdin.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
-		return stdin
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil
-	}
-	go func() {
-		_, _ = io.Copy(w, stdin)
-		w.Close()
-	}()
-	return r
 }

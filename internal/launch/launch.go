@@ -67,6 +67,11 @@ type Config struct {
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
 	// caller has set up the channel with signal.Notify. May be nil.
 	Signals <-chan os.Signal
+	// JobControl stops the ranks when this process is to stop (SIGTSTP, SIGTTIN, SIGTTOU), and then
+	// the process itself; SIGCONT continues them. Where there is a terminal, rank 0 stays in the
+	// process group of this process, so that it reads the terminal as any program that a shell
+	// started. It takes Adopt; main must begin with GuardMain.
+	JobControl bool
 	// Adopt makes this process the parent of everything that the ranks leave
 	// behind, and kills that at the end, unless it runs as another user. For programs
 	// that do nothing but launch one job, as all other children of the process die too.
@@ -93,6 +98,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.N > MaxRanks {
 		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
+	}
+	if c.JobControl && !c.Adopt {
+		return c, errors.New("launch: JobControl takes Adopt")
 	}
 	if c.Direct && c.Prefix != nil {
 		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")

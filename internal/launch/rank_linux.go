@@ -26,9 +26,11 @@ const drainTime = time.Second
 type rank struct {
 	number int
 	cmd    *exec.Cmd
-	pipes  []*pipe  // of its output
-	life   *os.File // our end of the pipe that ends with it; see deaths
-	copies sync.WaitGroup
+	// inOurGroup: it has no process group of its own, for the terminal's sake
+	inOurGroup bool
+	pipes      []*pipe  // of its output
+	life       *os.File // our end of the pipe that ends with it; see deaths
+	copies     sync.WaitGroup
 
 	mu     sync.Mutex
 	reaped bool // its pid, and that of its group, may belong to others now
@@ -98,44 +100,45 @@ next:
 
 // startRank starts one child. The kernel ties its life to the calling thread:
 // the caller has locked it and keeps it until the child has ended.
-func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, errs *sink) (_ *rank, err error) {
-	r := &rank{number: n, cmd: exec.Command(path, cfg.Args...)}
-	r.cmd.Args[0] = cfg.Path
-	r.cmd.Dir = cfg.Dir
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	r.cmd.Env = append(without(cfg.Env, outer),
+func (r *run) startRank(path string, n int, h *handover, out, errs *sink) (_ *rank, err error) {
+	cfg := &r.cfg
+	k := &rank{number: n, cmd: exec.Command(path, cfg.Args...), inOurGroup: n == 0 && r.echo != nil}
+	k.cmd.Args[0] = cfg.Path
+	k.cmd.Dir = cfg.Dir
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}
+	k.cmd.Env = append(without(cfg.Env, outer),
 		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
 		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job)
 	if n == 0 && cfg.Stdin != nil {
-		r.cmd.Stdin = cfg.Stdin
+		k.cmd.Stdin = cfg.Stdin
 	}
 	if cfg.Direct {
-		r.cmd.Stdout, r.cmd.Stderr = file(cfg.Stdout), file(cfg.Stderr)
+		k.cmd.Stdout, k.cmd.Stderr = file(cfg.Stdout), file(cfg.Stderr)
 	}
-	theirs, err := r.connect(h, out, errs)
+	theirs, err := k.connect(h, out, errs)
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
 		}
 		if err != nil {
-			r.closePipes()
+			k.closePipes()
 		}
 	}()
 	if err != nil {
 		return nil, err
 	}
-	r.cmd.Env = append(r.cmd.Env, cfg.RankEnv(n)...)
-	if err = r.cmd.Start(); err != nil {
+	k.cmd.Env = append(k.cmd.Env, cfg.RankEnv(n)...)
+	if err = r.children.start(k.cmd); err != nil {
 		return nil, err
 	}
 	prefix := []byte(cfg.Prefix(n))
-	for _, p := range r.pipes {
+	for _, p := range k.pipes {
 		s := &stream{sink: p.sink, prefix: prefix, hold: holdTime, coming: func() bool { return available(p.ours) > 0 }}
-		r.copies.Go(func() { p.copy(s) })
+		k.copies.Go(func() { p.copy(s) })
 	}
 	// A rank without a place in the order of deaths is better than no rank.
-	_ = d.add(r)
-	return r, nil
+	_ = r.blame.deaths.add(k)
+	return k, nil
 }
 
 // connect makes the descriptors that the rank inherits; theirs are ours to close once it runs.
@@ -222,33 +225,38 @@ func tagged(fd int, f *os.File) string {
 	return fmt.Sprintf("%d:%d", fd, st.Ino)
 }
 
-// signal reaches the rank and everything in its group.
+// signal reaches the rank and everything in its group, or what it started in ours.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.reaped {
-		_ = syscall.Kill(-r.cmd.Process.Pid, s)
+	switch pid := r.cmd.Process.Pid; {
+	case r.reaped:
+	case r.inOurGroup:
+		for _, p := range append(family(pid), pid) {
+			_ = syscall.Kill(p, s)
+		}
+	default:
+		_ = syscall.Kill(-pid, s)
 	}
 }
 
 // wait returns when the rank has ended. What is left of its group is killed
 // while the rank is still a zombie, so that the number is surely its own.
-func (r *rank) wait(orders *atomic.Int64) {
-	pid := r.cmd.Process.Pid
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			break
-		}
-	}
+func (r *rank) wait(orders *atomic.Int64, c *children) {
+	c.await(r.cmd)
 	order := orders.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.order = order
-	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	_ = r.cmd.Wait()
+	if !r.inOurGroup {
+		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+	}
+	c.wait(r.cmd)
 	r.reaped = true
 	r.status, _ = r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if r.inOurGroup {
+		c.killOrphansOfGroup()
+	}
 }
 
 // drain takes the rest of the output, and stops where a process that left
