@@ -115,7 +115,7 @@ func (r *run) startRank(path string, n int, h *handover, out, errs *sink) (_ *ra
 	if cfg.Direct {
 		k.cmd.Stdout, k.cmd.Stderr = file(cfg.Stdout), file(cfg.Stderr)
 	}
-	theirs, err := k.connect(h, out, errs)
+	theirs, err := k.connect(r.layout.clone(), h, out, errs)
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
@@ -142,12 +142,11 @@ func (r *run) startRank(path string, n int, h *handover, out, errs *sink) (_ *ra
 }
 
 // connect makes the descriptors that the rank inherits; theirs are ours to close once it runs.
-func (r *rank) connect(h *handover, out, errs *sink) (theirs []*os.File, err error) {
+func (r *rank) connect(l layout, h *handover, out, errs *sink) (theirs []*os.File, err error) {
 	give := func(variable string, f *os.File) {
-		const first = 3 // number of the first of ExtraFiles
-		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(first+len(r.cmd.ExtraFiles), f))
-		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
+		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(l.add(f), f))
 	}
+	defer func() { r.cmd.ExtraFiles = l.files }()
 	newPipe := func() (ours, their *os.File, err error) {
 		if ours, their, err = os.Pipe(); err == nil {
 			theirs = append(theirs, their)

@@ -23,6 +23,7 @@ type run struct {
 	list   *endedList
 	ints   int // SIGINTs so far
 
+	layout   layout // of the descriptors of each rank
 	children *children
 	echo     *groupEcho     // nil: no rank is in our process group
 	stops    chan os.Signal // to stop, and to continue
@@ -44,6 +45,7 @@ type event struct {
 // started (*StartError) or that ctx ended the job; the ranks have ended then
 // too.
 func Run(ctx context.Context, cfg Config) (code int, err error) {
+	descriptors := newLayout(os.Getenv) // before anything is opened
 	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return 126, err
@@ -81,7 +83,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	go d.watch()
 	h.ended = newEndedList()
 	defer h.ended.close()
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended, over: make(chan struct{}), children: c}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended, over: make(chan struct{}), children: c, layout: descriptors}
 	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
 	defer r.giveUpOutput()
 	if cfg.JobControl {
