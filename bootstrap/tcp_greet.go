@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -73,7 +74,10 @@ func (r *root) refuse(c net.Conn, err error) {
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "read" {
 		why = op.Err.Error() // without the port, which differs every time
 	}
-	key := host + ": " + why
+	if host == "" {
+		host = "this host" // over the unix socket
+	}
+	key := host + ": " + explained(why)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.refused) >= refusedMax && r.refused[key] == 0 {
@@ -137,4 +141,15 @@ func (r *root) problemLocked(h hello) *JoinError {
 		return fault(ReasonDuplicate, "duplicate rank %d: %s and %s", rank, r.hellos[rank].process(), h.process())
 	}
 	return nil
+}
+
+// explained adds to what TLS says of a dialler what it means here.
+func explained(why string) string {
+	switch {
+	case strings.Contains(why, "bad certificate"):
+		return "it has another secret, or none (" + why + ")"
+	case strings.Contains(why, "does not look like a TLS handshake"):
+		return "it is no rank (" + why + ")"
+	}
+	return why
 }
