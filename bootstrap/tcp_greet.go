@@ -12,12 +12,11 @@ import (
 // accept serves diallers until the listener closes. Only the verdict owns the
 // deadline: a connection of a rank that has arrived carries none, or healthy
 // ranks would be blamed for those that are late.
-func (r *root) accept() {
-	defer r.handlers.Done()
+func (r *root) accept(ln net.Listener) {
 	slots := make(chan struct{}, handshakesMax)
 	for {
 		slots <- struct{}{}
-		c, err := r.ln.Accept()
+		c, err := ln.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -77,7 +76,7 @@ func (r *root) refuse(c net.Conn, err error) {
 	if host == "" {
 		host = "this host" // over the unix socket
 	}
-	key := host + ": " + explained(why)
+	key := host + ": " + why
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.refused) >= refusedMax && r.refused[key] == 0 {
@@ -143,13 +142,13 @@ func (r *root) problemLocked(h hello) *JoinError {
 	return nil
 }
 
-// explained adds to what TLS says of a dialler what it means here.
-func explained(why string) string {
-	switch {
-	case strings.Contains(why, "bad certificate"):
-		return "it has another secret, or none (" + why + ")"
-	case strings.Contains(why, "does not look like a TLS handshake"):
-		return "it is no rank (" + why + ")"
+// explained says of refusals what the words of TLS mean here.
+func explained(refused string) (text string) {
+	if strings.Contains(refused, "bad certificate") {
+		text += " (a bad certificate: that process has another secret, or none)"
 	}
-	return why
+	if strings.Contains(refused, "does not look like a TLS handshake") {
+		text += " (no TLS: that process is no rank)"
+	}
+	return text
 }

@@ -27,14 +27,14 @@ type guard struct {
 	ended chan struct{}
 }
 
-func startGuard(job string, c *children) (*guard, error) {
+func startGuard(h *handover, c *children) (*guard, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
 	g := &guard{pipe: w, cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
-	g.cmd.Args = []string{guardName, job}
+	g.cmd.Args = []string{guardName, h.job, h.dir}
 	g.cmd.Stdin = r
 	g.cmd.Dir = "/"
 	g.cmd.Env = unmarked(os.Environ())
@@ -73,12 +73,16 @@ func GuardMain() {
 	if len(os.Args) == 1 && os.Args[0] == echoName {
 		echoMain()
 	}
-	if len(os.Args) != 2 || os.Args[0] != guardName {
+	if len(os.Args) != 3 || os.Args[0] != guardName {
 		return
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	if n, _ := io.ReadFull(os.Stdin, make([]byte, 1)); n == 0 {
 		killJob(os.Args[1])
+		if dir := os.Args[2]; dir != "" {
+			_ = os.Remove(filepath.Join(dir, socketName))
+			_ = os.Remove(dir)
+		}
 	}
 	os.Exit(0)
 }

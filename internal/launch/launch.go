@@ -2,8 +2,8 @@
 // their end.
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
-// file that lists the ranks that have ended, and, if it is rank 0, a listening socket, so that no
-// port can be taken in between. Lines of output are kept whole, unless their end takes longer than
+// file that lists the ranks that have ended, and, if it is rank 0, a listening unix socket and a
+// port on loopback, so that no port can be taken in between. Lines of output are kept whole, unless their end takes longer than
 // 100 ms, or with Config.Direct.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
@@ -86,7 +86,7 @@ type Config struct {
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD":
+		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN":
 		return true
 	}
 	return false

@@ -1,11 +1,8 @@
 package launch
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -40,48 +37,12 @@ type rank struct {
 	dry    bool  // all output has been taken
 }
 
-// handover is what a rank gets beyond its output: the job's secret, the list of
-// ranks that have ended and, for rank 0, the listener.
-type handover struct {
-	addr, job, secret string
-	listener          *os.File
-	ended             *endedList
-}
-
-// newHandover opens the rendezvous. The listener is bound before any rank
-// runs: no other process can take the port, and no rank dials too early.
-func newHandover() (*handover, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
-	}
-	defer ln.Close()
-	f, err := ln.(*net.TCPListener).File()
-	if err != nil {
-		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
-	}
-	var b [40]byte
-	rand.Read(b[:])
-	return &handover{
-		addr: ln.Addr().String(), listener: f,
-		job:    fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])),
-		secret: hex.EncodeToString(b[8:]),
-	}, nil
-}
-
-func (h *handover) close() {
-	if h.listener != nil {
-		_ = h.listener.Close()
-		h.listener = nil
-	}
-}
-
 // outer lists the variables by which an outer job identifies its ranks to
 // package bootstrap: they would contradict ours.
 var outer = []string{
 	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
 	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
-	"IBCONDUIT_ENDED_FD",
+	"IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
 }
 
 func without(env, names []string) []string {
@@ -108,7 +69,8 @@ func (r *run) startRank(path string, n int, h *handover, out, errs *sink) (_ *ra
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}
 	k.cmd.Env = append(without(cfg.Env, outer),
 		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
-		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job)
+		"IBCONDUIT_JOB="+h.job)
+	k.cmd.Env = append(k.cmd.Env, h.env()...)
 	if n == 0 && cfg.Stdin != nil {
 		k.cmd.Stdin = cfg.Stdin
 	}
@@ -160,7 +122,11 @@ func (r *rank) connect(l layout, h *handover, out, errs *sink) (theirs []*os.Fil
 	theirs = append(theirs, secret)
 	give("IBCONDUIT_SECRET_FD", secret)
 	if r.number == 0 {
-		give("IBCONDUIT_LISTEN_FD", h.listener)
+		for variable, f := range map[string]*os.File{"IBCONDUIT_LISTEN_FD": h.listener, "IBCONDUIT_SOCKET_FD": h.socket} {
+			if f != nil {
+				give(variable, f)
+			}
+		}
 	}
 	var life *os.File
 	if r.life, life, err = newPipe(); err != nil {

@@ -59,7 +59,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	defer h.close()
+	defer h.remove()
 	c := newChildren()
 	if cfg.Adopt {
 		if err := adopt(); err != nil {
@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		defer c.reapOrphans()()
 	}
 	if cfg.Guard {
-		g, err := startGuard(h.job, c)
+		g, err := startGuard(h, c)
 		if err != nil {
 			return 126, fmt.Errorf("launch: guard: %w", err)
 		}
