@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -70,10 +71,14 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	}
 	if cfg.Guard {
 		g, err := startGuard(h, c)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return 126, fmt.Errorf("launch: guard: %w", err)
 		}
-		defer g.dismiss()
+		if err != nil { // no /proc: it would find nothing to kill
+			cfg.Report(fmt.Sprintf("no guard: what the ranks start may outlive this process if it is killed: %v", err))
+		} else {
+			defer g.dismiss()
+		}
 	}
 	d, err := watchDeaths()
 	if err != nil {

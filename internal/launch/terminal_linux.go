@@ -21,6 +21,9 @@ import (
 
 // hasTerminal: rank 0 may read from one.
 func hasTerminal(stdin *os.File) bool {
+	if _, err := os.Stat("/proc/self/exe"); err != nil {
+		return false // no groupEcho can be started
+	}
 	if stdin != nil {
 		terminal := false
 		control(stdin, func(fd int) {
