@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"testing"
 )
 
@@ -64,4 +66,24 @@ func TestLengthErrorNamesLengthsAndRanks(t *testing.T) {
 	if got := (&LengthError{Op: "broadcast", Rank: 2, Len: 100, Root: 0, RootLen: 200}).Error(); got != want {
 		t.Errorf("%q", got)
 	}
+}
+
+// Its slot is unmapped.
+func TestATeamOfAClosedJobIsNotRead(t *testing.T) {
+	runLocal(t, 2, Config{Fabric: FabricSHM}, func(ctx context.Context, j *Job) (err error) {
+		team := j.Team()
+		if err := errors.Join(j.Barrier(ctx), j.Close()); err != nil {
+			return err
+		}
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("after Close: %v", v)
+			}
+		}()
+		if err := team.Broken(); err != nil {
+			return fmt.Errorf("Broken: %w", err)
+		}
+		return wantErr(team.Leave(ctx), os.ErrClosed, "closed")
+	})
 }

@@ -26,7 +26,8 @@ func addRows(dst, src []giantRow) {
 var errEnough = errors.New("waited long enough")
 
 // Whoever waits for memory, in a set, a plain claim, a payload or a collective operation, is woken
-// by memory and by its context; and meanwhile messages, transfers and other teams go on.
+// by memory and by its context, the last also by the end of its team; and meanwhile messages,
+// transfers and other teams go on.
 func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 	const pages = 64
 	table := am.NewTable()
@@ -36,7 +37,8 @@ func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 	cfg.Memory.Payloads = map[string]func(*Payload){"in": (*Payload).Release}
 	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
 		far, full := 1-j.Rank(), pages*int64(pagepool.Size)
-		for _, memory := range []bool{true, false} {
+		for _, end := range []string{"memory", "context", "team"} {
+			memory := end == "memory"
 			team, err := j.Team().Split(ctx, 0, j.Rank())
 			if err != nil {
 				return err
@@ -48,6 +50,10 @@ func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 				return err
 			}
 			waiting, stop := context.WithCancelCause(ctx)
+			reducing := waiting
+			if end == "team" && j.Rank() == 0 { // which the other rank breaks
+				reducing = ctx
+			}
 			rows, want := make([]giantRow, 1), make([]uint64, len(giantRow{}))
 			for i := range want {
 				rows[0][i], want[i] = uint64(i+j.Rank()), uint64(2*i+1)
@@ -72,7 +78,7 @@ func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 					return err
 				},
 				func() error { return SendPayload(waiting, j, far, "in", make([]byte, 100_000)) },
-				func() error { return coll.AllReduce(waiting, team, rows, addRows) },
+				func() error { return coll.AllReduce(reducing, team, rows, addRows) },
 			}
 			ended := make(chan error, len(waits))
 			for _, f := range waits {

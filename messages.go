@@ -10,6 +10,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // Endpoint makes a worker an [am.Via]: requests go through it, sum.Call(ctx, w, rank, args...). It
@@ -83,6 +84,7 @@ func (s *endpoints) stats(n *networks) map[string]am.Stats {
 // openEndpoints opens the message endpoints, the program's and then the library's. Peers may send
 // from now on; handlers run by themselves.
 func (j *joining) openEndpoints() error {
+	defer racesync.Release() // handlers see all endpoints
 	h := &j.hellos[j.rank]
 	if h.messages.handlers > 0 {
 		cfg := j.messages.params

@@ -1,9 +1,11 @@
 package am
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,6 +100,56 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 			}
 			if !t.Failed() {
 				<-closed
+			}
+		})
+	}
+}
+
+// What a rank sends itself it copies into its segment, which the program may unmap behind Close.
+func TestCloseWaitsForWhatARankCopiesToItself(t *testing.T) {
+	const size = 32 << 20
+	payload := bytes.Repeat([]byte{7}, size)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection would wait for the copy, and Close for it
+	for _, kind := range []string{"a deferred reply", "a large payload"} {
+		t.Run(kind, func(t *testing.T) {
+			var owed *DeferredReply
+			ended := make(chan byte, 1)
+			segment := make([]byte, size)
+			table := NewTable()
+			call := table.Handle("call", func(c *Call) { owed = c.Defer(0) })
+			large := table.HandleLarge("take", Receiver{
+				Announced: func(a *Announcement) { _ = a.Grant(0) },
+				Ended:     func(*Announcement, error) { ended <- segment[size-1] },
+			})
+			l, err := Open(scriptedNet{p: &scripted{}}, 0, Config{Size: 1, Table: table, Segment: segment, AttendAfter: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var send func() error
+			if kind == "a large payload" {
+				send = func() error { return large.Send(context.Background(), l, 0, payload) }
+			} else {
+				if _, err := call.Start(t.Context(), l, 0, Payload{}); err != nil {
+					t.Fatal(err)
+				}
+				send = func() error { return owed.ReplyWith(Long(0, payload)) }
+			}
+			sent := make(chan error, 1)
+			go func() { sent <- send() }()
+			for copies := false; !copies && len(sent) == 0; {
+				l.mu.Lock()
+				copies = l.copying > 0
+				l.mu.Unlock()
+			}
+			_ = l.Close() // it counts what was in flight
+			if segment[size-1] != 7 {
+				t.Error("Close has returned before the copy")
+			}
+			if err := <-sent; err != nil && !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+			if kind == "a large payload" && <-ended != 7 {
+				t.Error("the payload has ended before the copy")
 			}
 		})
 	}

@@ -45,6 +45,7 @@ type core struct {
 
 	transfers int // large payloads from here and to here that have not ended
 	telling   int // goroutines that run a Receiver's functions
+	copying   int // that copy what this rank sends itself into the segment
 
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
 	armed     atomic.Int64           // the time given to the network's After last
@@ -75,6 +76,16 @@ func (c *core) ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.end
+}
+
+// copyToSelfLocked copies what this rank sends itself into the segment, which Close leaves to it so
+// long. The lock is given up meanwhile.
+func (c *core) copyToSelfLocked(off uint64, payload []byte) {
+	c.copying++
+	c.mu.Unlock()
+	copy(c.cfg.Segment[off:], payload)
+	c.mu.Lock()
+	c.copying--
 }
 
 // report keeps an error for diagnostics.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // emitter hands messages to the network. It never waits.
@@ -356,6 +357,7 @@ func (e *emitter) emit(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf, c
 	h := &p.head
 	n := h.size()
 	h.encode(b.Data[:n], e.hash, args)
+	racesync.Release()
 	if cookie == 0 {
 		err = e.net.Send(p.rank, *b, n, nil, 0, f)
 	} else {

@@ -162,7 +162,7 @@ func (l *Endpoint) takeLast() bool {
 		return false
 	}
 	l.mu.Lock()
-	still := l.handlingLocked() == 0 && l.lent == 0 && l.telling == 0
+	still := l.handlingLocked() == 0 && l.lent == 0 && l.telling+l.copying == 0
 	l.mu.Unlock()
 	if still {
 		return true

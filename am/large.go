@@ -160,7 +160,11 @@ func (s *sending) conclude(l *Endpoint) error {
 		return err
 	}
 	l.beginAgain(s.w)
-	return cmp.Or(err, l.awaitRead(s.w))
+	read := l.awaitRead(s.w)
+	if (read == ErrClosed || errors.As(read, new(*StallError))) && err != nil && err != read {
+		return errors.Join(err, read) // the network may read the data yet
+	}
+	return cmp.Or(err, read)
 }
 
 // awaitStep waits until a payload has gone on from a step.
@@ -250,13 +254,13 @@ func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []ui
 	}
 	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), handler: o.handler, token: o.token, length: uint32(len(o.payload)), off: o.off}
 	copy(h.args[:], args)
-	if o.kind == data {
-		copy(l.cfg.Segment[o.off:], o.payload)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
 		return l.end
+	}
+	if o.kind == data {
+		return l.transfersLocked(p).copyLocked(&h, o.payload)
 	}
 	return l.stepLocked(p, &h, o.payload)
 }
@@ -304,7 +308,7 @@ type Announcement struct {
 	// Under the endpoint's lock.
 	decided bool // granted or refused
 	granted bool
-	busy    bool  // a goroutine runs Announced
+	busy    int   // goroutines that run Announced, or copy the payload: Ended waits for them
 	ended   bool  // Ended is to be called, or was
 	err     error // for Ended, and for a decision that comes too late
 }
@@ -369,8 +373,7 @@ func (a *Announcement) Grant(off uint64) error {
 }
 
 // Refuse tells the sender why the payload is not taken; of the text of the reason 512 bytes travel.
-// No reason at all is one too.
-// It does not wait, and handlers may call it. Errors as Grant's.
+// No reason at all is one too. It does not wait, and handlers may call it. Errors as Grant's.
 func (a *Announcement) Refuse(reason error) error {
 	if reason == nil {
 		reason = errors.New("no reason is given")
@@ -401,11 +404,6 @@ func (a *Announcement) decideLocked() error {
 	return nil
 }
 
-// refuseLarge answers a payload that is not taken.
-func (l *Endpoint) refuseLarge(p *peer, token uint64, why string) {
-	l.sendSurely(p, &outgoing{kind: refusal, cat: medium, token: token, payload: []byte(clip(why))}, nil, nil)
-}
-
 // announced runs the receiver's functions: Announced, and Ended if that is due by then.
 func (a *Announcement) announced() {
 	l := a.l
@@ -413,8 +411,8 @@ func (a *Announcement) announced() {
 		_ = a.Refuse(fmt.Errorf("the receiver panicked: %s", text)) // unless it has decided
 	}
 	l.mu.Lock()
-	a.busy = false
-	due := a.ended
+	a.busy--
+	due := a.ended && a.busy == 0
 	if !due {
 		l.telling--
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
@@ -201,6 +202,12 @@ func TestAnAnnouncementToNobodyIsRefused(t *testing.T) {
 // The network tells of the end of data whose peer is dead as of any others: until then their entry
 // has the waiter of Send, which must not become another's.
 func TestDataOfADeadPeerKeepTheirWaiter(t *testing.T) {
+	for _, end := range []string{"their end", "Close", "a stall"} {
+		t.Run(end, func(t *testing.T) { dataOfADeadPeer(t, end) })
+	}
+}
+
+func dataOfADeadPeer(t *testing.T, end string) {
 	var cut []error
 	r := &largeBook{t: t}
 	l, p, _ := targetWith(t, &cut, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
@@ -217,8 +224,18 @@ func TestDataOfADeadPeerKeepTheirWaiter(t *testing.T) {
 	}
 	data := fabric.Event{Kind: fabric.Sent, Peer: 1, Cookie: w.token}
 	l.down(s.p, errors.New("found elsewhere"), false)
-	p.events = append(p.events, data)
-	if err := s.conclude(l); !errors.Is(err, fabric.ErrPeerDown) {
+	switch end {
+	case "their end":
+		p.events = append(p.events, data)
+	case "Close":
+		l.shut(ErrClosed)
+	case "a stall":
+		l.net = &ticking{scripted: p, now: time.Hour}
+		l.cfg.StallAfter = 20 * time.Millisecond
+	}
+	// Where the network may read the payload yet the error says so.
+	err := s.conclude(l)
+	if !errors.Is(err, fabric.ErrPeerDown) || errors.Is(err, ErrClosed) != (end == "Close") || errors.As(err, new(*StallError)) != (end == "a stall") {
 		t.Error(err)
 	}
 	for i := range l.calls.e {
@@ -227,7 +244,7 @@ func TestDataOfADeadPeerKeepTheirWaiter(t *testing.T) {
 		}
 	}
 	stats := l.Stats()
-	if err := errors.Join(stats.Check(), l.Close()); err != nil {
+	if err := errors.Join(stats.Check(), l.Close()); (err == nil) != (end == "their end") {
 		t.Error(err)
 	}
 	r.atRest(l)

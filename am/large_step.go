@@ -148,12 +148,17 @@ func (t *transfers) takeAnnouncement(h *head) error {
 		t.c.cfg.Host.Go("large payload", func() { l.refuseLarge(t.p, token, why.Error()) })
 		return nil
 	}
-	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: true}
+	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: 1}
 	t.in = append(t.in, a)
 	t.c.transfers++
 	t.c.telling++
 	t.c.cfg.Host.Go("receiver", a.announced)
 	return nil
+}
+
+// refuseLarge answers a payload that is not taken.
+func (l *Endpoint) refuseLarge(p *peer, token uint64, why string) {
+	l.sendSurely(p, &outgoing{kind: refusal, cat: medium, token: token, payload: []byte(clip(why))}, nil, nil)
 }
 
 // takeAnswer takes the one answer to an announcement.
@@ -224,10 +229,29 @@ func (t *transfers) takeWithdrawal(h *head) {
 func (t *transfers) ended(a *Announcement, err error) {
 	t.forget(a)
 	a.ended, a.err = true, err
-	if !a.busy { // else the goroutine that runs Announced goes on with Ended
+	t.tellLocked(a)
+}
+
+// tellLocked has Ended run, unless a goroutine that is busy with a goes on with it.
+func (t *transfers) tellLocked(a *Announcement) {
+	if a.busy == 0 {
 		t.c.telling++
 		t.c.cfg.Host.Go("receiver", a.tell)
 	}
+}
+
+// copyLocked takes the data of a payload from this rank, for which the lock is given up. The
+// endpoint may be closed meanwhile: the memory is the receiver's again when they are copied.
+func (t *transfers) copyLocked(h *head, payload []byte) error {
+	a := t.announced(h.token)
+	a.busy++
+	t.c.copyToSelfLocked(h.off, payload)
+	a.busy--
+	if t.c.end != nil { // which has ended the payload
+		t.tellLocked(a)
+		return t.c.end
+	}
+	return t.takeData(h)
 }
 
 // forget takes an Announcement from those that go on.

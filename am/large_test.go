@@ -299,3 +299,36 @@ func TestLargePayloadsTellTheFencer(t *testing.T) {
 		}
 	}
 }
+
+// closing is a Fencer that has the endpoint closed before data are sent.
+type closing struct {
+	fences
+	end func()
+}
+
+func (f *closing) Request(_ context.Context, _ am.Via, _ int, _ uint64, n int) error {
+	if n > 0 {
+		f.end()
+	}
+	return nil
+}
+
+func TestNothingIsWrittenBehindTheEndOfAPayload(t *testing.T) {
+	f := &closing{}
+	x, m, l, net := mailing(t, am.Config{Fencer: f})
+	f.end = func() {
+		if err := l[0].Close(); !errors.As(err, new(*am.InFlightError)) {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-m.ended; err != am.ErrClosed { // the memory is the receiver's again
+			t.Errorf("Ended: %v", err)
+		}
+	}
+	sent := sending(bounded(t), x, through{l[0]}, 0, []byte("late"))
+	if err := (<-m.announced).Grant(100); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; !errors.Is(err, am.ErrClosed) || string(net.Rank(0).Segment[100:104]) == "late" {
+		t.Errorf("Send to itself: %v, and wrote %q", err, net.Rank(0).Segment[100:104])
+	}
+}

@@ -2,6 +2,8 @@ package am
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -55,6 +57,31 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 	}
 	s2 := l.Stats()
 	if err := errors.Join(s2.Check(), l.pool.Check()); err != nil {
+		t.Error(err)
+	}
+}
+
+// leaving is a port that the endpoint is closed over when a send buffer is asked for.
+type leaving struct {
+	*scripted
+	close func()
+}
+
+func (p *leaving) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
+	p.close()
+	return fabric.SendBuf{}, fmt.Errorf("reserve: %w", os.ErrClosed)
+}
+
+func TestAReplyWhileTheEndpointClosesSaysSo(t *testing.T) {
+	var cut []error
+	var owed *DeferredReply
+	l, s, _ := target(t, &cut)
+	l.table.find(0).f = func(c *Call) { owed = c.Defer(0) }
+	hello(t, l, s, 1)
+	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
+	l.pollAll(t, s)
+	l.net = &leaving{scripted: s, close: func() { _ = l.Close() }}
+	if err := owed.ReplyWith(Medium([]byte{1})); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }

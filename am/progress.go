@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/internal/lockrank"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // progress polls: one goroutine leads, the others park until their own business is done or the lead
@@ -205,6 +206,9 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 		now = g.net.Now()
 	}
 	g.taken = n
+	if n > 0 {
+		racesync.Acquire()
+	}
 	if err != nil {
 		g.fail(err)
 		return now

@@ -1,6 +1,7 @@
 package am
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -38,12 +39,13 @@ func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
 	}
-	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && r.ended() == nil {
+	end := r.ended()
+	if o.kind == reply && !errors.Is(err, fabric.ErrPeerDown) && end == nil {
 		_ = r.refuse(rank, o.token, TooLarge, err.Error())
 		return err
 	}
 	r.stats.nowhere.Add(1)
-	return err
+	return cmp.Or(end, err)
 }
 
 // reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a
@@ -178,18 +180,21 @@ func (r *replier) sendLate() {
 
 // replyToSelf ends a call of this rank to itself.
 func (r *replier) replyToSelf(o *outgoing, args []uint64) error {
+	lands := false
 	if o.cat == long {
-		if err := fabric.CheckRange("reply", r.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(r.cfg.Segment))); err != nil {
+		err := fabric.CheckRange("reply", r.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(r.cfg.Segment)))
+		if lands = err == nil; !lands {
 			o = &outgoing{kind: failure, cat: medium, token: o.token, payload: []byte(err.Error())}
 			args = []uint64{uint64(TooLarge)}
-		} else {
-			copy(r.cfg.Segment[o.off:], o.payload)
 		}
 	}
 	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
 	copy(h.args[:], args)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if lands && r.end == nil {
+		r.copyToSelfLocked(o.off, o.payload)
+	}
 	if err := r.answeredLocked(nil, r.cfg.Rank, &h, o.payload); err != nil { // the endpoint was closed meanwhile
 		r.stats.nowhere.Add(1)
 		return ErrClosed

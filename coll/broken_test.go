@@ -272,6 +272,10 @@ func TestWhoOneMemberLosesIsExcluded(t *testing.T) {
 				if err := untilBroken(ctx, all); err != nil {
 					return err
 				}
+				// Who was told by others that a rank is down takes it for dead itself.
+				if down := (*fabric.PeerDownError)(nil); errors.As(all.Broken(), &down) && down.Rank != e.Rank() && e.Down(down.Rank) == nil {
+					return fmt.Errorf("%w, and operations to it go on", all.Broken())
+				}
 				live, err := all.Shrink(ctx)
 				switch {
 				case errors.Is(err, coll.ErrExcluded):

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,6 +213,123 @@ func TestMemoryIsTakenWhenAllHaveBegun(t *testing.T) {
 				t.Errorf("%s of %d ranks: %v", c.name, n, err)
 			}
 		}
+	}
+}
+
+// The member that reduces waits for memory of its program's when another gives the operation up or
+// dies, or when it gives up a later one itself.
+func TestTheWaitForMemoryEndsWithTheTeam(t *testing.T) {
+	const n, limit = 3, 2 * giantBytes
+	reduce := func(ctx context.Context, t *coll.Team) *coll.Pending {
+		return coll.StartAllReduce(ctx, t, make([]giant, 2), addGiants)
+	}
+	scan := func(ctx context.Context, t *coll.Team) *coll.Pending {
+		return coll.StartScan(ctx, t, make([]giant, 2), addGiants)
+	}
+	for _, c := range []struct {
+		name        string
+		start       func(ctx context.Context, t *coll.Team) *coll.Pending
+		waiter, who int
+		reason      coll.Reason
+	}{
+		{"all-reduce, another gives up", reduce, 0, 1, coll.Abandoned},
+		{"all-reduce, another dies", reduce, 0, 2, coll.Died},
+		{"all-reduce, a later one is given up", reduce, 0, 0, coll.Abandoned},
+		{"scan, another gives up", scan, n - 1, 1, coll.Abandoned},
+	} {
+		var scarce atomic.Pointer[flow.Budget] // the waiter's
+		waits := func(kill func()) func(context.Context, env.Env) error {
+			return withLimit(limit, func(ctx context.Context, e bounded) error {
+				return with(small, func(ctx context.Context, _ env.Env, all *coll.Team) error {
+					if err := e.b.Acquire(ctx, limit); err != nil {
+						return err
+					}
+					defer e.b.Release(limit)
+					if e.Rank() == c.waiter {
+						scarce.Store(e.b)
+					}
+					if err := all.Barrier(ctx); err != nil {
+						return err
+					}
+					long, cancel := e.Host().WithTimeout(ctx, 10*time.Second)
+					defer cancel()
+					given, giveUp := context.WithCancel(long)
+					defer giveUp()
+					if e.Rank() == c.who {
+						e.Host().Go("reason", func() {
+							for long.Err() == nil && scarce.Load().Stats().Waiting == 0 {
+								e.Host().Sleep(100 * time.Microsecond)
+							}
+							if c.reason == coll.Died {
+								kill()
+							} else {
+								giveUp()
+							}
+						})
+					}
+					var p *coll.Pending
+					if e.Rank() == c.who && c.who != c.waiter {
+						p = c.start(given, all)
+					} else {
+						p = c.start(long, all)
+						all.StartBarrier(given)
+					}
+					return errors.Join(broken(p.Wait(ctx), c.reason, c.who, coll.KindNone, 0), long.Err())
+				})(ctx, e)
+			})
+		}
+		w := newWorld(t, sim.Config{Ranks: n, Seed: 1, MaxTime: 20 * time.Second}, small)
+		if err := w.Run(waits(func() { w.Kill(c.who) })); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.reason != coll.Died {
+			spec, err := coll.Spec(n, small)
+			if err != nil {
+				t.Fatal(err)
+			}
+			envtest.SHM(t, n, waits(nil), spec)
+		}
+	}
+}
+
+// late is a budget whose memory comes when nobody waits for it any more.
+type late struct {
+	ledger
+	host env.Host
+}
+
+func (l *late) Acquire(ctx context.Context, n int64) error {
+	if err := l.host.NewParker().Park(ctx); err == nil {
+		return errors.New("nobody has ended the wait")
+	}
+	return l.ledger.Acquire(ctx, n)
+}
+
+type unpunctual struct {
+	env.Env
+	l *late
+}
+
+func (u unpunctual) Budget() env.Budget { return u.l }
+
+func TestMemoryThatComesTooLateGoesBack(t *testing.T) {
+	w := newWorld(t, sim.Config{Ranks: 2, Seed: 1}, small)
+	if err := w.Run(func(ctx context.Context, e env.Env) error {
+		l := &late{host: e.Host()}
+		return with(small, func(ctx context.Context, _ env.Env, all *coll.Team) error {
+			if e.Rank() == 1 {
+				var cancel func()
+				ctx, cancel = e.Host().WithTimeout(ctx, time.Millisecond)
+				defer cancel()
+			}
+			err := broken(coll.AllReduce(ctx, all, make([]giant, 1), addGiants), coll.Abandoned, 1, coll.KindAllReduce, 1)
+			if e.Rank() == 0 && (l.most != 2*giantBytes || l.now != 0) {
+				err = errors.Join(err, fmt.Errorf("up to %d bytes came, and %d are outside", l.most, l.now))
+			}
+			return err
+		})(ctx, unpunctual{e, l})
+	}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -57,6 +57,7 @@
 //	0                word that breaks the team, from any member; see encodeBroken
 //	8                the same, where it may still be on its way when another team has the slot
 //	16               generation of the team that this member reserved the slot for; see sift
+//	24               whether this member's wait for the budget's memory has ended; see acquire
 //	64               R words: acknowledgements of the rail that this member sends on:
 //	                 generation (24 bits), messages read (40)
 //	knocks           R words: what the member that a rail comes from is in, if it has waited long;

@@ -251,3 +251,25 @@ func gather(o *op) error {
 	}
 	return nil
 }
+
+// gatherUp collects blocks along a binomial tree whose root is 0 when members are counted down from
+// root: so each sends along a rail. A member's block is followed by those of the members before it.
+// all has room for them on every member.
+func (o *op) gatherUp(all, mine []byte) error {
+	t, n := o.t, len(mine)
+	v, low := t.mirrored(o.root)
+	copy(all, mine)
+	for r := range low {
+		if v+1<<r >= t.n {
+			break
+		}
+		child := min(1<<r, t.n-v-1<<r) * n
+		if err := o.exchange(r, nil, all[n<<r:n<<r+child]); err != nil {
+			return err
+		}
+	}
+	if v == 0 {
+		return nil
+	}
+	return o.exchange(low, all[:min(1<<low, t.n-v)*n], nil)
+}

@@ -16,7 +16,7 @@ import (
 // was just done. Who has reduced its share of a piece has copied the second one before it. When all
 // have, one lays out the third one behind it: so there are five panes, of which no two in use are
 // the same.
-func (o *op) reduceMapped(near *near, buf []byte, root int) error {
+func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 	p, unit := o.t.channels(), o.data.whole(o.t.teams.shape.pane)
 	count := (len(buf) + unit - 1) / unit
 	piece := func(i int) []byte { return buf[i*unit : min((i+1)*unit, len(buf))] }
@@ -48,7 +48,7 @@ func (o *op) reduceMapped(near *near, buf []byte, root int) error {
 
 // reduceHosts does so on each host, whose first members then put their pieces together over the
 // network before the others copy them.
-func (o *op) reduceHosts(near *near, buf []byte, root int) error {
+func (o reducer) reduceHosts(near *near, buf []byte, root int) error {
 	p, g := o.t.channels(), near.group
 	leaders := view{list: near.leaders, m: len(near.leaders), me: slices.Index(near.leaders, o.t.me)}
 	for c := range slices.Chunk(buf, o.data.whole(o.t.teams.shape.pane)) {
@@ -82,7 +82,7 @@ func (o *op) reduceHosts(near *near, buf []byte, root int) error {
 }
 
 // pane is a member's of the host with a piece.
-func (o *op) pane(near *near, i int, piece uint64, n int) []byte {
+func (o reducer) pane(near *near, i int, piece uint64, n int) []byte {
 	s := &o.t.teams.shape
 	at := s.panes + piece%panes*s.pane
 	return near.slots[i][at : at+uint64(n)]
@@ -92,7 +92,7 @@ func (o *op) pane(near *near, i int, piece uint64, n int) []byte {
 func (near *near) inPlace(root int) bool { return near.group.me == 0 && root < 0 }
 
 // lay lays a piece out for the others, but this member's share, unless that is where it is reduced.
-func (o *op) lay(near *near, c []byte, piece uint64, root int) {
+func (o reducer) lay(near *near, c []byte, piece uint64, root int) {
 	g := near.group
 	mine := o.pane(near, g.me, piece, len(c))
 	from, to := o.data.share(len(c), g.me, g.m)
@@ -105,7 +105,7 @@ func (o *op) lay(near *near, c []byte, piece uint64, root int) {
 }
 
 // reducePane reduces this member's share of a piece that all have laid out.
-func (o *op) reducePane(near *near, c []byte, piece uint64, root int) error {
+func (o reducer) reducePane(near *near, c []byte, piece uint64, root int) error {
 	g := near.group
 	from, to := o.data.share(len(c), g.me, g.m)
 	result := o.pane(near, 0, piece, len(c))[from:to]
@@ -129,7 +129,7 @@ func (o *op) reducePane(near *near, c []byte, piece uint64, root int) error {
 }
 
 // copyBack gets the result of a piece that all have reduced their shares of.
-func (o *op) copyBack(near *near, c []byte, piece uint64, root int) {
+func (o reducer) copyBack(near *near, c []byte, piece uint64, root int) {
 	if root >= 0 && root != o.t.me {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // Kind is a kind of operation.
@@ -120,6 +121,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	if err := t.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
+	racesync.Release()
 	t.number++
 	o := &t.op
 	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
@@ -132,6 +134,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	if err == nil && len(o.flights) > 0 {
 		err = o.settle(ctx)
 	}
+	racesync.Acquire()
 	if err == nil {
 		if o.knocked {
 			o.ctx = context.Background() // what is not taken back counts when numbers come round
@@ -181,6 +184,33 @@ func (o *op) wait(w *uint64, was uint64) error {
 		return o.lanes.Waiter().WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
 	}
 	return o.t.teams.env.WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
+}
+
+// acquire waits for n bytes of the job's budget as for a message, by a word: so the wait ends when
+// the team breaks, and makes progress.
+func (o *op) acquire(b env.Budget, n int64) error {
+	m, w := o.t.teams, word(o.t.mem, memoryWord)
+	ctx, cancel := context.WithCancelCause(o.ctx)
+	defer cancel(nil)
+	got := make(chan error, 1) // nobody waits for it: when the word is written it is there
+	atomic.StoreUint64(w, 0)
+	m.env.Host().Go("memory of a collective operation", func() {
+		got <- b.Acquire(ctx, n)
+		atomic.StoreUint64(w, 1)
+	})
+	broken := o.wait(w, 0)
+	if broken == nil {
+		return <-got
+	}
+	cancel(broken)
+	if gone := m.env.WaitWord(context.Background(), w, fabric.NotEqual, 0, nil); gone != nil {
+		return gone // a simulation has ended
+	}
+	if err := <-got; err != nil {
+		return err
+	}
+	b.Release(n) // the memory was faster
+	return broken
 }
 
 // look ends a wait that cannot come to its end. It is asked now and then.

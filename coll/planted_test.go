@@ -68,12 +68,16 @@ func TestPlantedFaults(t *testing.T) {
 	others.Run = "^TestAnyQuarrel"
 	others.Check(t, faulttest.Fault{Name: "no knock", Edits: noKnock, Found: "kind"})
 	budget := worlds
-	budget.Run = "^Test(TwoTeamsShare|MemoryIsTaken|ThePaceFollows)"
+	budget.Run = "^Test(TwoTeamsShare|MemoryIsTaken|MemoryThatComes|ThePaceFollows)"
 	budget.Check(t,
 		faulttest.Fault{Name: "memory is taken before all have begun",
 			Edits: edit("reduce_datapath.go", "	if err := o.meet(); err != nil { // see collectWhole\n		return err\n	}\n", ""), Found: "all-reduce of"},
 		faulttest.Fault{Name: "who sends holds memory",
 			Edits: edit("reduce_datapath.go", "	if t.me != at {\n		if t.me >= members {", "	if b := t.teams.budget; b != nil && t.me != at {\n		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {\n			return err\n		}\n		defer b.Release(2 * int64(d.size))\n	}\n	if t.me != at {\n		if t.me >= members {"), Found: "seed"},
+		faulttest.Fault{Name: "a broken team is not heard while memory is waited for",
+			Edits: edit("reduce_datapath.go", "o.acquire(b, ", "b.Acquire(o.ctx, "), Found: "deadlock"},
+		faulttest.Fault{Name: "memory that came too late is kept",
+			Edits: edit("op.go", "	b.Release(n) // the memory was faster\n", ""), Found: "are outside"},
 		faulttest.Fault{Name: "all places at any time",
 			Edits: edit("pairs_datapath.go", "	width := t.width()\n", "	width := uint64(places)\n"), Found: "places were used"},
 	)

@@ -221,3 +221,10 @@ func (t *Team) lowest(v int) int {
 	}
 	return bits.TrailingZeros(uint(v))
 }
+
+// mirrored is this member's number when they are counted down from root, and the rail to its parent
+// in a binomial tree, whose number lacks its lowest bit. The members below it are those before it.
+func (t *Team) mirrored(root int) (v, low int) {
+	v = (root - t.me + t.n) % t.n
+	return v, t.lowest(v)
+}

@@ -7,14 +7,18 @@ import (
 	"slices"
 )
 
+// reducer is an operation that puts members' data together. Moving data is op's, which calls
+// nothing of this.
+type reducer struct{ *op }
+
 // allReduce chooses by length: short, all data is gathered; else each member reduces a share, in
 // mapped memory or as it arrives; between the two it goes up a tree and down another.
-func allReduce(o *op) error { return o.reduceTo(-1) }
+func allReduce(o *op) error { return reducer{o}.reduceTo(-1) }
 
-func reduceToRoot(o *op) error { return o.reduceTo(o.root) }
+func reduceToRoot(o *op) error { return reducer{o}.reduceTo(o.root) }
 
 // reduceTo reduces to a root; -1: to all.
-func (o *op) reduceTo(root int) error {
+func (o reducer) reduceTo(root int) error {
 	o.bind()
 	t, s, buf := o.t, &o.t.teams.shape, o.data.dst.mem
 	switch {
@@ -45,7 +49,7 @@ func (o *op) reduceTo(root int) error {
 }
 
 // unit is how long a message is at least that all ways of operations can carry.
-func (o *op) unit() int {
+func (o reducer) unit() int {
 	s := &o.t.teams.shape
 	return int(min(s.chunk, s.place, s.pane))
 }
@@ -60,7 +64,7 @@ func (t *Team) desk() []byte {
 }
 
 // fold sets dst to dst op src. dst is of members before those of src.
-func (o *op) fold(dst, src []byte) (err error) {
+func (o reducer) fold(dst, src []byte) (err error) {
 	if len(dst) == 0 {
 		return nil
 	}
@@ -85,7 +89,7 @@ var errExited = errors.New("the function of a reduction ended its goroutine")
 
 // reduceTwo is reduceGathered of two members and one message each: what arrives is reduced where it
 // lies.
-func (o *op) reduceTwo(buf []byte) error {
+func (o reducer) reduceTwo(buf []byte) error {
 	o.mute = true
 	if err := o.send(0, buf); err != nil {
 		return err
@@ -113,7 +117,7 @@ func (o *op) reduceTwo(buf []byte) error {
 }
 
 // reduceGathered has each member, or root, reduce the data of all, in the order of ranks.
-func (o *op) reduceGathered(root int, buf []byte) error {
+func (o reducer) reduceGathered(root int, buf []byte) error {
 	t, n := o.t, len(buf)
 	all := t.desk()[:t.n*n]
 	from := t.me // blocks are those of the members before it
@@ -136,7 +140,7 @@ func (o *op) reduceGathered(root int, buf []byte) error {
 
 // reduceRanks reduces the blocks of the first members into buf. all has those of the members before
 // one, the nearest first, beginning with its own.
-func (o *op) reduceRanks(all []byte, from, members int, buf []byte) error {
+func (o reducer) reduceRanks(all []byte, from, members int, buf []byte) error {
 	n := len(buf)
 	at := func(rank int) []byte {
 		k := (from - rank + o.t.n) % o.t.n
@@ -152,37 +156,8 @@ func (o *op) reduceRanks(all []byte, from, members int, buf []byte) error {
 	return nil
 }
 
-// gatherUp collects blocks along a binomial tree whose root is 0 when members are counted down from
-// root: so each sends along a rail. A member's block is followed by those of the members before it.
-// all has room for them on every member.
-func (o *op) gatherUp(all, mine []byte) error {
-	t, n := o.t, len(mine)
-	v, low := t.mirrored(o.root)
-	copy(all, mine)
-	for r := range low {
-		if v+1<<r >= t.n {
-			break
-		}
-		child := min(1<<r, t.n-v-1<<r) * n
-		if err := o.exchange(r, nil, all[n<<r:n<<r+child]); err != nil {
-			return err
-		}
-	}
-	if v == 0 {
-		return nil
-	}
-	return o.exchange(low, all[:min(1<<low, t.n-v)*n], nil)
-}
-
-// mirrored is this member's number when they are counted down from root, and the rail to its parent
-// in a binomial tree, whose number lacks its lowest bit. The members below it are those before it.
-func (t *Team) mirrored(root int) (v, low int) {
-	v = (root - t.me + t.n) % t.n
-	return v, t.lowest(v)
-}
-
 // reduceWhole is for elements that fit no message.
-func (o *op) reduceWhole(root int) error {
+func (o reducer) reduceWhole(root int) error {
 	if err := o.meet(); err != nil { // see collectWhole
 		return err
 	}
@@ -201,7 +176,7 @@ func (o *op) reduceWhole(root int) error {
 // other, with memory for two from the job's budget. The others have none, and all have begun the
 // operation: so who has memory waits for nobody who waits for some, whatever teams are at work, nor
 // for a program that is elsewhere yet, where it may need this memory.
-func (o *op) collectWhole(at, members int) error {
+func (o reducer) collectWhole(at, members int) error {
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	if t.me != at {
 		if t.me >= members {
@@ -218,7 +193,7 @@ func (o *op) collectWhole(at, members int) error {
 		return o.settle(o.ctx)
 	}
 	if b := t.teams.budget; b != nil {
-		if err := b.Acquire(o.ctx, 2*int64(d.size)); err != nil {
+		if err := o.acquire(b, 2*int64(d.size)); err != nil {
 			return err
 		}
 		defer b.Release(2 * int64(d.size))
@@ -253,7 +228,7 @@ func (o *op) collectWhole(at, members int) error {
 
 // reduceTree reduces message by message up a tree to the last member, below which ranks are in
 // order, and sends the result from there down a tree to all, or to root.
-func (o *op) reduceTree(buf []byte, root int) error {
+func (o reducer) reduceTree(buf []byte, root int) error {
 	unit := o.data.whole(uint64(o.unit()))
 	if root >= 0 {
 		return o.reduceTreeTo(buf, root, unit)
@@ -275,7 +250,7 @@ func (o *op) reduceTree(buf []byte, root int) error {
 }
 
 // reduceTreeTo leaves the buffers of others than root as they are.
-func (o *op) reduceTreeTo(buf []byte, root, unit int) error {
+func (o reducer) reduceTreeTo(buf []byte, root, unit int) error {
 	t := o.t
 	for c := range slices.Chunk(buf, unit) {
 		acc := t.desk()[:len(c)]
@@ -297,7 +272,7 @@ func (o *op) reduceTreeTo(buf []byte, root, unit int) error {
 }
 
 // up reduces a message to the last member.
-func (o *op) up(acc []byte) error {
+func (o reducer) up(acc []byte) error {
 	t := o.t
 	v, low := t.mirrored(t.n - 1)
 	for r := 0; r < low && v+1<<r < t.n; r++ {
@@ -312,7 +287,7 @@ func (o *op) up(acc []byte) error {
 }
 
 // foldBefore receives a message of members before those whose data acc has, and puts both together.
-func (o *op) foldBefore(rail int, acc []byte) error {
+func (o reducer) foldBefore(rail int, acc []byte) error {
 	b, err := o.receive(rail)
 	if err != nil {
 		return err
@@ -326,7 +301,7 @@ func (o *op) foldBefore(rail int, acc []byte) error {
 }
 
 // down sends a message from one member to all, down the tree of a broadcast.
-func (o *op) down(root int, c []byte) error {
+func (o reducer) down(root int, c []byte) error {
 	t := o.t
 	me := (t.me - root + t.n) % t.n
 	low := t.lowest(me)
@@ -339,7 +314,7 @@ func (o *op) down(root int, c []byte) error {
 }
 
 // carry takes a message along rails from one member to another.
-func (o *op) carry(from, to int, c []byte) error {
+func (o reducer) carry(from, to int, c []byte) error {
 	t := o.t
 	d := (to - from + t.n) % t.n
 	for r := range t.rails {

@@ -1,11 +1,11 @@
 package coll
 
-func scan(o *op) error   { return o.prefix(false) }
-func exScan(o *op) error { return o.prefix(true) }
+func scan(o *op) error   { return reducer{o}.prefix(false) }
+func exScan(o *op) error { return reducer{o}.prefix(true) }
 
 // prefix reduces the data of the members up to this one, or those before it. Short, it takes a
 // message a rail; long, the data passes from member to member, so that each sends it once.
-func (o *op) prefix(exclusive bool) error {
+func (o reducer) prefix(exclusive bool) error {
 	o.bind()
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	switch {
@@ -40,7 +40,7 @@ func (o *op) prefix(exclusive bool) error {
 }
 
 // chain receives what the members before this one have, puts its own behind it, and passes it on.
-func (o *op) chain(c []byte) error {
+func (o reducer) chain(c []byte) error {
 	t := o.t
 	if t.me > 0 {
 		if err := o.foldBefore(0, c); err != nil {
@@ -54,7 +54,7 @@ func (o *op) chain(c []byte) error {
 }
 
 // chainBefore does so, and keeps what it receives.
-func (o *op) chainBefore(c []byte) error {
+func (o reducer) chainBefore(c []byte) error {
 	t := o.t
 	if t.me == 0 {
 		return o.send(0, c)
@@ -84,7 +84,7 @@ func (o *op) chainBefore(c []byte) error {
 // double has each member send what it has to the one 2^r after it in round r, so that what it has
 // are 2^r members' data then, 2^(r+1) afterwards (Hillis, Steele 1986). Members before first take
 // no part.
-func (o *op) double(c []byte, first int) error {
+func (o reducer) double(c []byte, first int) error {
 	t := o.t
 	for r := range t.rails {
 		if t.me >= first && t.me+1<<r < t.n {
@@ -105,7 +105,7 @@ func (o *op) double(c []byte, first int) error {
 }
 
 // doubleBefore shifts the data by one member first.
-func (o *op) doubleBefore(c []byte) error {
+func (o reducer) doubleBefore(c []byte) error {
 	t := o.t
 	if t.me < t.n-1 {
 		if err := o.send(0, c); err != nil {
@@ -126,7 +126,7 @@ func (o *op) doubleBefore(c []byte) error {
 
 // prefixWhole is for elements that fit no message. The last member goes first, as the others need
 // what it has no more.
-func (o *op) prefixWhole(exclusive bool) error {
+func (o reducer) prefixWhole(exclusive bool) error {
 	if err := o.meet(); err != nil { // see collectWhole
 		return err
 	}

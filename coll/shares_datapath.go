@@ -17,7 +17,7 @@ func (v view) at(i int) int {
 // send what comes out to all of them, or to root. In round k a member sends to the one k before it,
 // and receives from the one k after it; those behind the last come first in the order of ranks, and
 // are put together apart.
-func (o *op) reduceShares(v view, buf []byte, root int) error {
+func (o reducer) reduceShares(v view, buf []byte, root int) error {
 	place := o.data.whole(o.t.teams.shape.place)
 	for len(buf) > 0 {
 		n := min(len(buf), v.m*place)
@@ -35,7 +35,7 @@ func (d *payload) share(n, i, m int) (from, to int) {
 	return count * i / m * d.size, count * (i + 1) / m * d.size
 }
 
-func (o *op) reducePiece(v view, c []byte, root int) error {
+func (o reducer) reducePiece(v view, c []byte, root int) error {
 	t, d := o.t, o.data
 	of := func(i int) []byte {
 		from, to := d.share(len(c), i%v.m, v.m)
@@ -107,7 +107,7 @@ func (o *op) reducePiece(v view, c []byte, root int) error {
 }
 
 // sharesTo sends root the shares that the members have reduced.
-func (o *op) sharesTo(v view, root int, c, mine []byte) error {
+func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 	d := o.data
 	if v.at(v.me) != root {
 		if len(mine) == 0 {

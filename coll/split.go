@@ -231,13 +231,13 @@ func (t *Team) Free(ctx context.Context) error {
 // Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
 // without it. The slot is free again when each of the others has called Shrink or Leave.
 func (t *Team) Leave(ctx context.Context) error {
-	if t.known() == nil && t.ended.Load() == nil {
-		return fmt.Errorf("coll: %v is not broken: all members call Free", t)
-	}
 	if err := t.teams.admit("leave"); err != nil {
 		return err
 	}
 	defer t.teams.leave()
+	if t.known() == nil && t.ended.Load() == nil {
+		return fmt.Errorf("coll: %v is not broken: all members call Free", t)
+	}
 	turn := t.turns.join()
 	err := turn.wait(ctx)
 	if err == nil {

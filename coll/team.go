@@ -70,10 +70,18 @@ func (t *Team) Index(rank int) int {
 	return slices.Index(t.members, int32(rank))
 }
 
-// Broken is what broke the team, as far as this rank knows: nil or a *BrokenError.
+// Broken is what broke the team, as far as this rank knows: nil or a *BrokenError. Once the job is
+// closed it learns of nothing more.
 func (t *Team) Broken() error {
+	if t.teams.enter() != nil { // the slot's memory is gone
+		if e := t.broken.Load(); e != nil {
+			return e
+		}
+		return nil
+	}
+	defer t.teams.leave()
 	if e := t.known(); e != nil {
-		return e
+		return t.heed(e)
 	}
 	return nil
 }
@@ -88,9 +96,18 @@ func (t *Team) usable() error {
 		return fmt.Errorf("the team in slot %d was %s: %w", t.slot, *how, os.ErrClosed)
 	}
 	if e := t.known(); e != nil {
-		return e
+		return t.heed(e)
 	}
 	return nil
+}
+
+// heed takes a rank for dead that another member found down: an operation is about to say so, and
+// whatever else goes to that rank must agree.
+func (t *Team) heed(e *BrokenError) *BrokenError {
+	if e.Reason == Died {
+		t.teams.env.SetDown(e.Rank, e.Cause)
+	}
+	return e
 }
 
 // known is what broke the team. It looks whether another member has written it into the slot.
@@ -121,11 +138,12 @@ func (t *Team) wordOf(off uint64) uint64 {
 
 // Places in a slot of the word that breaks a team. The second is for what may still be on its way
 // when another team has the slot: it must not overwrite the first. In the third others read which
-// team the slot was reserved for last.
+// team the slot was reserved for last. The fourth is this member's own.
 const (
 	brokenWord   = 0
 	strayWord    = 8
 	reservedWord = 16
+	memoryWord   = 24
 )
 
 // encodeBroken is the word that says in a member's slot what broke the team:
@@ -168,7 +186,7 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 		t.broken.CompareAndSwap(nil, e)
 	}
 	t.tell()
-	return t.broken.Load()
+	return t.heed(t.broken.Load())
 }
 
 // tell writes why the team is broken into the slot of every other member, once, unless one of them

@@ -10,6 +10,7 @@ import (
 type bwCmd struct {
 	common
 	timing
+	repeated
 	stream
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,am" help:"put, get, or am: Mediums without replies."`
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K."`
@@ -27,5 +28,5 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.measure(ctx, io, plan.BW, points)
+	return c.measureRounds(ctx, io, plan.BW, points, c.Rounds)
 }

@@ -34,7 +34,9 @@ type common struct {
 	network
 	output
 	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
-	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
+	points  int      // that are measured in rounds; 0: each of them once
+	rounds  int
+	Metrics string `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
 }
 
 // timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is
@@ -44,6 +46,11 @@ type timing struct {
 	Duration    *time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`
 	Warmup      time.Duration  `default:"200ms" placeholder:"D" help:"Warm up each point for at least this long. Default: 200ms."`
 	WarmupIters int64          `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
+}
+
+// repeated is the flag of measurements that are fit to be compared.
+type repeated struct {
+	Rounds int `default:"1" placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
 }
 
 // stream are the flags of throughputs.

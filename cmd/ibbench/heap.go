@@ -12,6 +12,7 @@ import (
 type heapCmd struct {
 	common
 	timing
+	repeated
 	Op    string `arg:"" optional:"" default:"local" enum:"local,remote,global,all,churn" help:"local: Alloc and Free of own memory; remote: Free of another rank's; global: GlobalAlloc by another rank than 0; all: AllAlloc and AllFree; churn: as local with random sizes, and how fragmented the heap is then."`
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Bytes of a block, as 64 or 64,1K or 16..64K (doubling); of churn the largest. Default: 16..64K in steps of 4 for local, 64K for churn, else 1K."`
 	Live  string `placeholder:"N" help:"local, churn: blocks in use meanwhile. Default: 10000, or what is half of the heap."`
@@ -23,7 +24,7 @@ func (c *heapCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.measure(ctx, io, plan.Heap, points)
+	return c.measureRounds(ctx, io, plan.Heap, points, c.Rounds)
 }
 
 func (c *heapCmd) points() ([]plan.Point, error) {

@@ -11,6 +11,7 @@ import (
 type latCmd struct {
 	common
 	timing
+	repeated
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
 	local
@@ -25,7 +26,7 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.measure(ctx, io, plan.Lat, points)
+	return c.measureRounds(ctx, io, plan.Lat, points, c.Rounds)
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {

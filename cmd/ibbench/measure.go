@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
@@ -17,6 +18,22 @@ import (
 func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
 	return c.measureEach(ctx, io, kind, points, func(*report.Series) {})
 }
+
+// measureRounds measures all points several times, one after the other, and reports a series for
+// each of them.
+func (c *common) measureRounds(ctx context.Context, io streams, kind string, points []plan.Point, rounds int) error {
+	if rounds < 1 || rounds > maxRounds || rounds*len(points) > maxPoints {
+		return usageError{fmt.Errorf("--rounds %d of %d points: want 1 to %d rounds, and %d measurements at most", rounds, len(points), maxRounds, maxPoints)}
+	}
+	c.points, c.rounds = len(points), rounds
+	return c.measure(ctx, io, kind, slices.Repeat(points, rounds))
+}
+
+// Limits of --rounds.
+const (
+	maxRounds = 1000
+	maxPoints = 100000
+)
 
 // measureEach is measure that calls each with every series before it is reported.
 func (c *common) measureEach(ctx context.Context, io streams, kind string, points []plan.Point, each func(*report.Series)) error {
@@ -45,7 +62,7 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 		return err
 	}
 	p.Pct = percentiles(pct, as)
-	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet)}
+	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
 	if boot != nil {
 		err = c.lead(ctx, boot, p, fabrics, events)
@@ -62,9 +79,28 @@ type results struct {
 	each   func(*report.Series) // called before a series is reported; nil: nothing
 	t      *terminal
 	failed bool
+
+	rounds [][]*report.Series // by point, where each is measured several times
+	want   int                // rounds
+	came   int                // series
 }
 
+// add reports a series, or keeps it until all rounds of its point are there.
 func (r *results) add(s *report.Series) error {
+	if len(r.rounds) == 0 {
+		return r.report(s)
+	}
+	at := &r.rounds[r.came%len(r.rounds)]
+	*at = append(*at, s)
+	r.came++
+	if len(*at) < r.want {
+		return nil
+	}
+	s, *at = report.Merge(*at), nil
+	return r.report(s)
+}
+
+func (r *results) report(s *report.Series) error {
 	if r.each != nil {
 		r.each(s)
 	}
@@ -77,6 +113,11 @@ func (r *results) add(s *report.Series) error {
 // end writes what was measured, also before a failure.
 func (r *results) end(err error) error {
 	r.t.clear()
+	for _, rounds := range r.rounds { // of points that were not finished
+		if len(rounds) > 0 {
+			err = errors.Join(err, r.report(report.Merge(rounds)))
+		}
+	}
 	if err = errors.Join(err, r.out.Close()); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 type rateCmd struct {
 	common
 	timing
+	repeated
 	stream
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,am" help:"put, get, amo, or am: posts, messages without replies."`
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes; of am also short. Default: 8; of am short."`
@@ -30,5 +31,5 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.measure(ctx, io, plan.Rate, points)
+	return c.measureRounds(ctx, io, plan.Rate, points, c.Rounds)
 }

@@ -7,7 +7,7 @@
 // and nothing of what passed; its exit status is 1 if anything failed or if no
 // package was tested at all. The second merges the results of several stages: a
 // test counts once, as failed if it failed in any stage, as passed if it passed
-// in one, as skipped if no stage ran it. It names the failed and the skipped,
+// in one, as skipped if no stage ran it. It names the slowest, the failed and the skipped,
 // and its last line is
 //
 //	N passed, N failed, N skipped

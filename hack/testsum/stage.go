@@ -27,7 +27,8 @@ type event struct {
 type result struct {
 	Stage, Package, Test string
 	Outcome              outcome
-	Reason               string `json:",omitempty"` // of a skip
+	Reason               string  `json:",omitempty"` // of a skip
+	Seconds              float64 `json:",omitempty"`
 }
 
 type outcome string
@@ -119,7 +120,7 @@ func (s *stage) handle(e event) {
 
 func (s *stage) endTest(e event) {
 	text := s.output[[2]string{e.Package, e.Test}]
-	r := result{Package: e.Package, Test: e.Test, Outcome: outcome(e.Action)}
+	r := result{Package: e.Package, Test: e.Test, Outcome: outcome(e.Action), Seconds: e.Elapsed}
 	switch r.Outcome {
 	case failed:
 		s.printf("--- FAIL: %s.%s (%.2fs)\n%s", short(e.Package), e.Test, e.Elapsed, text)

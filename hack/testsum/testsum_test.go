@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -136,5 +137,16 @@ func TestTotalOfNothingIsAFailure(t *testing.T) {
 	}
 	if ok, err := runTotal(&out, []string{empty + "-missing"}); ok || err == nil {
 		t.Errorf("a missing file: ok = %v, err = %v; want a failure", ok, err)
+	}
+}
+
+func TestSlowestAreTopLevelTestsOfAllStages(t *testing.T) {
+	all := []result{{Test: "TestA", Stage: "race", Seconds: 2}, {Test: "TestB/part", Seconds: 9}, {Test: "TestA", Stage: "vm", Seconds: 5}, {Test: "TestC", Seconds: .5}, {Test: "TestD", Seconds: 1}}
+	var got []string
+	for _, r := range slowest(all, 2) {
+		got = append(got, r.Stage+r.Test)
+	}
+	if want := []string{"vmTestA", "raceTestA"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

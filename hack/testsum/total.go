@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ func runTotal(w io.Writer, files []string) (ok bool, err error) {
 		}
 		all = append(all, rs...)
 	}
+	for _, r := range slowest(all, 20) {
+		fmt.Fprintf(w, "slow: [%s] %s %.0f s\n", r.Stage, r.name(), r.Seconds)
+	}
 	n := merge(all)
 	for _, r := range n.list(failed) {
 		fmt.Fprintf(w, "failed in %s: %s\n", r.Stage, r.name())
@@ -35,6 +39,18 @@ func runTotal(w io.Writer, files []string) (ok bool, err error) {
 		return false, errors.New("no test was run")
 	}
 	return counts[failed] == 0, nil
+}
+
+// slowest are n tests, not subtests, of all stages that took longest.
+func slowest(all []result, n int) []result {
+	var rs []result
+	for _, r := range all {
+		if r.Seconds >= 1 && !strings.Contains(r.Test, "/") {
+			rs = append(rs, r)
+		}
+	}
+	slices.SortStableFunc(rs, func(a, b result) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	return rs[:min(n, len(rs))]
 }
 
 // merged has one result a test, the gravest that matters.

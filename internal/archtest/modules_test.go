@@ -28,6 +28,7 @@ var modules = []struct {
 	{"github.com/BurntSushi/toml", []string{"cmd/..."}},
 	{"golang.org/x/term", []string{"cmd/..."}},
 	{"golang.org/x/perf", []string{"cmd/..."}},
+	{"github.com/aclements/go-moremath", []string{"cmd/..."}},
 }
 
 // forTests may be imported by tests and test support only.

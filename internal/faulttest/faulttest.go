@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path"
@@ -75,18 +76,33 @@ var (
 )
 
 // Check runs the suite without a fault, in which it must pass, and with each of the faults, which
-// it must find. It is left out in the VM, which cannot compile, and with -short.
+// it must find. It is left out in the VM, which cannot compile, and with -short. Of the faults that
+// are not in the part that IBCONDUIT_FAULTS names, only the edits are tried.
 func (s Suite) Check(t *testing.T, faults ...Fault) {
 	t.Helper()
 	if os.Getenv("IBCONDUIT_VM_INDEX") != "" || testing.Short() {
 		t.Skip("planted faults are compiled and run on the host, without -short")
 	}
-	passes := s.Known || t.Run("none", func(t *testing.T) {
-		if err := s.passes(t.Context(), t.TempDir()); err != nil {
-			t.Error(err)
-		}
-	})
+	planted, err := shareOf(os.Getenv("IBCONDUIT_FAULTS"))
+	if err == nil && s.root == "" {
+		s.root, err = moduleRoot()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	passes := s.Known
 	for _, f := range faults {
+		if !planted.has(s.Package, f.Name) {
+			if _, err := s.overlay(t.TempDir(), f.Edits); err != nil {
+				t.Errorf("%s: %v", f.Name, err)
+			}
+			continue
+		}
+		passes = passes || t.Run("none", func(t *testing.T) {
+			if err := s.passes(t.Context(), t.TempDir()); err != nil {
+				t.Error(err)
+			}
+		})
 		if !passes {
 			return
 		}
@@ -96,6 +112,28 @@ func (s Suite) Check(t *testing.T, faults ...Fault) {
 			}
 		})
 	}
+}
+
+// share is one of n parts of the faults.
+type share struct{ part, of uint32 }
+
+// shareOf reads "PART/OF"; nothing is all.
+func shareOf(text string) (share, error) {
+	if text == "" {
+		return share{0, 1}, nil
+	}
+	var s share
+	if n, err := fmt.Sscanf(text, "%d/%d", &s.part, &s.of); n != 2 || s.part >= s.of {
+		return s, fmt.Errorf("IBCONDUIT_FAULTS=%q: it is PART/OF with PART below OF, such as 0/3 (%v)", text, err)
+	}
+	return s, nil
+}
+
+// has tells by the names alone, so that each fault is in exactly one part.
+func (s share) has(pkg, fault string) bool {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(pkg + "\x00" + fault))
+	return h.Sum32()%s.of == s.part
 }
 
 // ranOne is what the testing package prints of a test, not a subtest, that neither failed nor
@@ -138,11 +176,6 @@ func (s Suite) finds(ctx context.Context, dir string, f Fault) error {
 // run compiles the tests with the edits, apart from running them, so that a fault that does not
 // compile is not taken for one that is found.
 func (s Suite) run(ctx context.Context, dir string, edits []Edit) (out []byte, failed bool, err error) {
-	if s.root == "" {
-		if s.root, err = moduleRoot(); err != nil {
-			return nil, false, err
-		}
-	}
 	overlay, err := s.overlay(dir, edits)
 	if err != nil {
 		return nil, false, err

@@ -4,6 +4,7 @@ package faulttest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,4 +139,31 @@ func TestCheckRunsControlAndFaults(t *testing.T) {
 		Edits: []Edit{{"internal/errtext/errtext.go", `": %v"`, `"; %v"`}},
 		Found: `"head; full`,
 	})
+}
+
+// Each fault is in one part; of the others the edits are tried, and nothing is compiled.
+func TestPartsOfTheFaults(t *testing.T) {
+	for i := range 20 {
+		in, name := 0, fmt.Sprint("fault ", i)
+		for part := range uint32(3) {
+			if (share{part, 3}).has("am", name) {
+				in++
+			}
+		}
+		if in != 1 {
+			t.Errorf("%s is in %d parts of 3", name, in)
+		}
+	}
+	for _, text := range []string{"3/3", "1", "x/y", "-1/3", "0/0"} {
+		if s, err := shareOf(text); err == nil {
+			t.Errorf("%q is taken for %+v", text, s)
+		}
+	}
+	f := Fault{Name: "no colon", Edits: []Edit{{"internal/errtext/errtext.go", `": %v"`, `does not compile`}}, Found: "x"}
+	for part := range uint32(2) {
+		if !(share{part, 2}).has("internal/errtext", f.Name) {
+			t.Setenv("IBCONDUIT_FAULTS", fmt.Sprintf("%d/2", part))
+		}
+	}
+	Suite{Package: "internal/errtext", Run: "."}.Check(t, f)
 }

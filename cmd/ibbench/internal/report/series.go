@@ -27,6 +27,7 @@ type Series struct {
 	Result     Result      `json:"result"`
 	Hist       *stats.Hist `json:"hist,omitempty"`
 	Intervals  []Interval  `json:"intervals,omitempty"`
+	Rounds     []Figures   `json:"rounds,omitempty"` // of a point that was measured several times
 	Perftest   *Perftest   `json:"perftest,omitempty"`
 	Ratio      *Ratio      `json:"ratio,omitempty"`
 	MR         *MR         `json:"mr,omitempty"`

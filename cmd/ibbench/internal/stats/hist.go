@@ -1,5 +1,10 @@
 package stats
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Hist is a histogram as it is written to a file.
 type Hist struct {
 	Type    string   `json:"type"` // HistType
@@ -26,4 +31,26 @@ func (s *Samples) Hist() *Hist {
 		}
 	}
 	return h
+}
+
+// MergeHists adds histograms up; nil where one is missing or of another unit.
+func MergeHists(all []*Hist) *Hist {
+	sum := make(map[[2]int64]int64)
+	for _, h := range all {
+		if h == nil || h.Type != all[0].Type || h.Unit != all[0].Unit {
+			return nil
+		}
+		for _, b := range h.Buckets {
+			sum[[2]int64{b[0], b[1]}] += b[2]
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	m := &Hist{Type: all[0].Type, Unit: all[0].Unit, Buckets: make([]Bucket, 0, len(sum))}
+	for at, n := range sum {
+		m.Buckets = append(m.Buckets, Bucket{at[0], at[1], n})
+	}
+	slices.SortFunc(m.Buckets, func(a, b Bucket) int { return cmp.Compare(a[0], b[0]) })
+	return m
 }

@@ -1,0 +1,107 @@
+//go:build !race && !debug && !biglock
+
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"image/png"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// probe looks at the page in a browser: what it drew, and where.
+const probe = `<script>
+const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
+const seen = { circles: [], overlaps: [], outside: [] };
+for (const svg of document.querySelectorAll('svg')) {
+  const all = [...svg.querySelectorAll('text')], whole = box(svg);
+  all.forEach((a, i) => {
+    const p = box(a);
+    if (p[0] < whole[0] - 1 || p[2] > whole[2] + 1) seen.outside.push(a.textContent);
+    for (const b of all.slice(i + 1)) {
+      const q = box(b);
+      if (p[0] + 1 < q[2] && q[0] + 1 < p[2] && p[1] + 2 < q[3] && q[1] + 2 < p[3]) seen.overlaps.push(a.textContent + ' | ' + b.textContent);
+    }
+  });
+  for (const c of svg.querySelectorAll('circle')) { const p = box(c); seen.circles.push([+c.dataset.x, +c.dataset.y, p[2] - p[0]]); }
+}
+seen.fetched = performance.getEntriesByType('resource').map(e => e.name);
+document.body.setAttribute('data-seen', JSON.stringify(seen));
+</script>`
+
+func TestTheBrowserDrawsWhatWasMeasured(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "page.html")
+	if err := os.WriteFile(name, []byte(strings.Replace(written(t), "</body>", probe+"</body>", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`data-seen="([^"]*)"`).FindStringSubmatch(browse(t, dir, "--dump-dom", name))
+	if m == nil {
+		t.Fatal("the browser did not run the probe")
+	}
+	var seen struct {
+		Circles                    [][3]float64
+		Overlaps, Outside, Fetched []string
+	}
+	if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &seen); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen.Overlaps)+len(seen.Outside)+len(seen.Fetched) > 0 {
+		t.Errorf("labels that overlap: %q; that are cut off: %q; fetched: %q", seen.Overlaps, seen.Outside, seen.Fetched)
+	}
+	// In the order of the page: 4 medians and 4 high percentiles come first.
+	for i, size := range []float64{8, 64, 4096, 65536} {
+		if c := seen.Circles[i]; c[0] != size || c[1] != float64(i+1) || c[2] < 1 {
+			t.Errorf("point %d is %v, want %v and %v, and wide enough to be seen", i, c, size, i+1)
+		}
+	}
+	shot := filepath.Join(dir, "page.png")
+	browse(t, dir, "--window-size=1000,2000", "--screenshot="+shot, name)
+	f, err := os.Open(shot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	picture, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	colors := make(map[string]bool)
+	for y := 0; y < picture.Bounds().Dy(); y += 3 {
+		for x := 0; x < picture.Bounds().Dx(); x += 3 {
+			colors[fmt.Sprint(picture.At(x, y))] = true
+		}
+	}
+	if len(colors) < 10 {
+		t.Errorf("the picture has %d colours: it is blank", len(colors))
+	}
+}
+
+// browse runs a browser on a file, without a network.
+func browse(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("IBCONDUIT_REQUIRE_CHROMIUM") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip("chromium is not installed; make test installs it")
+	}
+	file := &args[len(args)-1]
+	*file = "file://" + *file
+	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=" + filepath.Join(dir, "profile"), "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000"}, args...)
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("chromium: %v\n%s", err, errs.String())
+	}
+	return string(out)
+}

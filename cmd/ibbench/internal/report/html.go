@@ -1,0 +1,479 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// Page is a report on results for people: tables and pictures, one section for each kind of
+// operation on each network.
+type Page struct {
+	Title    string
+	Machines []*Machine
+	Sections []*Section
+}
+
+// Machine is where results come from, in one setting.
+type Machine struct {
+	Name  string
+	Facts [][2]string
+	Runs  []string
+}
+
+// Section is what one header of the text stands above.
+type Section struct {
+	ID       string
+	Title    string
+	Machine  string
+	Columns  []string
+	Rows     [][]string
+	Pictures []Picture
+	Notes    []string
+
+	series []*Series
+}
+
+// Picture is a chart with its name for a file.
+type Picture struct {
+	Name  string
+	Chart *chart.Chart
+}
+
+// NewPage sorts series into sections, in the order in which they come.
+func NewPage(title string, all []*Series) *Page {
+	p := &Page{Title: title}
+	byKey := make(map[string]*Section)
+	for _, s := range all {
+		m := p.machine(s.Env)
+		key := header(s) + "\x00" + m
+		x := byKey[key]
+		if x == nil {
+			x = &Section{ID: fmt.Sprintf("s%d", len(p.Sections)+1), Title: header(s), Machine: m}
+			byKey[key] = x
+			p.Sections = append(p.Sections, x)
+		}
+		x.series = append(x.series, s)
+	}
+	for _, x := range p.Sections {
+		x.table()
+		x.draw()
+		x.Notes = notes(x.series)
+	}
+	return p
+}
+
+// machine is the name of the setting that an environment tells of.
+func (p *Page) machine(e *Env) string {
+	facts := [][2]string{
+		{"processor", fmt.Sprintf("%s, %d to use, %s", e.CPU, e.CPUs, e.Arch)}, {"kernel", e.Kernel},
+		{"Go", fmt.Sprintf("%s, GOMAXPROCS %d", e.Go, e.GoMaxProcs)}, {"commit", e.Commit + map[bool]string{true: " with changes"}[e.Modified]},
+		{"ranks", fmt.Sprintf("%d on %d hosts, by %s", e.Ranks, e.Hosts, e.Launcher)}, {"network", e.Fabric},
+	}
+	if d := e.Device; d != nil {
+		kind := ""
+		if d.Software {
+			kind = ", software: its figures tell ratios, and nothing about hardware"
+		}
+		facts = append(facts, [2]string{"device", fmt.Sprintf("%s port %d, firmware %s, %s, MTU %d, GID %d %s %s%s", d.Name, d.Port, d.Firmware, d.Link, d.MTU, d.GIDIndex, d.GID, d.GIDType, kind)})
+	}
+	facts = slices.DeleteFunc(facts, func(f [2]string) bool { return f[1] == "" })
+	i := slices.IndexFunc(p.Machines, func(m *Machine) bool { return slices.Equal(m.Facts, facts) })
+	if i < 0 {
+		i = len(p.Machines)
+		p.Machines = append(p.Machines, &Machine{Name: fmt.Sprintf("setting %d", i+1), Facts: facts})
+	}
+	m := p.Machines[i]
+	run := fmt.Sprintf("%s, where reading the clock took %.1f ns", e.Time, e.ClockNS)
+	if !slices.Contains(m.Runs, run) {
+		m.Runs = append(m.Runs, run)
+	}
+	return m.Name
+}
+
+// column is one of a section's table. It is left out where it says nothing, or the usual of all.
+type column struct {
+	name  string
+	of    func(*Series) string
+	usual string
+}
+
+func (x *Section) table() {
+	unit := func(v float64, s *Series) string {
+		if s.Result.Unit == "ns" {
+			return micros(v)
+		}
+		return mega(v)
+	}
+	columns := []column{
+		{"kernel", func(s *Series) string {
+			if s.Cache == nil {
+				return ""
+			}
+			return strings.TrimSpace(s.Op+" "+s.Plan.Variant) + ", cache " + s.Cache.Side
+		}, ""},
+		{"size", func(s *Series) string { return s.sizeText() }, "-"},
+		{"depth", func(s *Series) string { return fmt.Sprint(s.Plan.Depth) }, "1"},
+		{"lanes", func(s *Series) string { return fmt.Sprint(s.Plan.Lanes) }, "1"},
+		{"goroutines", func(s *Series) string { return fmt.Sprint(s.Plan.Goroutines) }, "0"},
+		{"live", func(s *Series) string { return fmt.Sprint(s.Plan.Live) }, "0"},
+		{"regions", func(s *Series) string { return fmt.Sprint(s.Plan.Regions) }, "0"},
+		{"samples", func(s *Series) string { return fmt.Sprint(s.Result.Count) }, ""},
+		{"min", func(s *Series) string { return unit(s.Result.Min, s) }, ""},
+	}
+	for _, p := range x.percentiles() {
+		columns = append(columns, column{"p" + p, func(s *Series) string {
+			if v, ok := s.Result.P[p]; ok {
+				return unit(v, s)
+			}
+			return ""
+		}, ""})
+	}
+	columns = append(columns, []column{
+		{"max", func(s *Series) string { return unit(s.Result.Max, s) }, ""},
+		{"mean", func(s *Series) string { return unit(s.Result.Mean, s) }, ""},
+		{"unit", func(s *Series) string { return shownUnit(s.Result.Unit) }, ""},
+		{"peer", func(s *Series) string { return s.peer() }, ""},
+		{"peer's figure", func(s *Series) string {
+			if r := s.theirs(); r != nil {
+				return unit(judged(r), s)
+			}
+			return ""
+		}, ""},
+		{"ratio", func(s *Series) string {
+			if p, ok := s.ratio(); ok {
+				return fmt.Sprintf("%.3f", p.Y)
+			}
+			return ""
+		}, ""},
+		{"of it", func(s *Series) string {
+			if p, ok := s.ratio(); ok && p.Low < p.High {
+				return fmt.Sprintf("%.2f to %.2f", p.Low, p.High)
+			}
+			return ""
+		}, ""},
+		{"errors", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
+	}...)
+	x.Rows = make([][]string, len(x.series))
+	for _, c := range columns {
+		cells, says := make([]string, len(x.series)), false
+		for i, s := range x.series {
+			cells[i] = c.of(s)
+			says = says || cells[i] != "" && cells[i] != c.usual
+		}
+		if !says {
+			continue
+		}
+		x.Columns = append(x.Columns, c.name)
+		for i := range x.Rows {
+			x.Rows[i] = append(x.Rows[i], cells[i])
+		}
+	}
+}
+
+// percentiles that a section's series have, ascending.
+func (x *Section) percentiles() (all []string) {
+	for _, s := range x.series {
+		for p := range s.Result.P {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
+	return slices.Compact(all)
+}
+
+func shownUnit(unit string) string {
+	switch unit {
+	case "ns":
+		return "us"
+	case "B/s":
+		return "MB/s"
+	}
+	return "Mop/s"
+}
+
+// judged is the figure that a series is judged by: the median of a latency, a throughput's mean.
+func judged(r *Result) float64 {
+	if r.Unit == "ns" {
+		return cmp.Or(r.P["50"], r.Mean)
+	}
+	return r.Mean
+}
+
+// theirs are the figures of the peer that a series is compared with.
+func (s *Series) theirs() *Result {
+	switch {
+	case s.Perftest != nil:
+		return &s.Perftest.Result
+	case s.MPI != nil:
+		return &s.MPI.Result
+	}
+	return nil
+}
+
+func (s *Series) peer() string {
+	switch {
+	case s.Perftest != nil:
+		return s.Perftest.Tool
+	case s.MPI != nil:
+		return "Open MPI"
+	case s.Cache != nil && !s.Cache.Base:
+		return "the first side"
+	}
+	return ""
+}
+
+// ratio to the peer, with its range, or with an interval of 95 % where there is one.
+func (s *Series) ratio() (p chart.Point, ok bool) {
+	p.X = float64(s.Size)
+	switch {
+	case s.Ratio != nil:
+		r := cmp.Or(s.Ratio.P50, s.Ratio.Mean)
+		p.Y, p.Low, p.High = r.Median, r.Min, r.Max
+		if s.MPI != nil && len(s.MPI.Interval) == 2 {
+			p.Low, p.High = s.MPI.Interval[0], s.MPI.Interval[1]
+		}
+	case s.Cache != nil && s.Cache.Ratio != nil:
+		p.Y, p.Low, p.High = s.Cache.Ratio.Median, s.Cache.Ratio.Low, s.Cache.Ratio.High
+	default:
+		return p, false
+	}
+	return p, true
+}
+
+// draw makes the pictures that a section's series are fit for.
+func (x *Section) draw() {
+	add := func(name string, c *chart.Chart) {
+		for _, l := range c.Lines {
+			if len(l.Points) > 0 {
+				x.Pictures = append(x.Pictures, Picture{x.ID + "-" + name, c})
+				return
+			}
+		}
+	}
+	first := x.series[0]
+	name := strings.TrimSpace(first.Kind + " " + opName(first))
+	if first.Cache != nil {
+		return // kernels of different sizes have no common axis: the table has their ratios
+	}
+	if first.Result.Unit == "ns" {
+		if x.sizes() > 1 {
+			add("latency", x.latency(name))
+		}
+		add("distribution", x.distribution(name))
+		if len(x.series) == 1 {
+			add("time", overTime(name, first))
+		}
+	} else {
+		add("throughput", x.throughput(name))
+	}
+	ratios := &chart.Chart{Title: name + ": ratio to " + first.peer(), X: "bytes", Y: "ratio", LogX: true, Binary: true, Base: 1}
+	line := chart.Line{Name: "with its range"}
+	for _, s := range x.series {
+		if p, ok := s.ratio(); ok && p.X > 0 {
+			line.Points = append(line.Points, p)
+		}
+	}
+	ratios.Lines = []chart.Line{line}
+	add("ratio", ratios)
+}
+
+func (x *Section) sizes() int {
+	seen := make(map[int64]bool)
+	for _, s := range x.series {
+		seen[s.Size] = true
+	}
+	return len(seen)
+}
+
+// latency against size: the median and a high percentile, and the peer's median.
+func (x *Section) latency(name string) *chart.Chart {
+	c := &chart.Chart{Title: name + ": latency", X: "bytes", Y: "us", LogX: true, LogY: true, Binary: true}
+	lines := make(map[string]*chart.Line)
+	var order []string
+	put := func(line string, s *Series, r *Result, p string) {
+		v, ok := r.P[p]
+		if !ok || s.Size == 0 {
+			return
+		}
+		if lines[line] == nil {
+			lines[line] = &chart.Line{Name: line}
+			order = append(order, line)
+		}
+		lines[line].Points = append(lines[line].Points, chart.Point{X: float64(s.Size), Y: v / 1e3})
+	}
+	for _, s := range x.series {
+		put("p50", s, &s.Result, "50")
+		put("p99", s, &s.Result, "99")
+		if r := s.theirs(); r != nil {
+			put(s.peer()+" p50", s, r, "50")
+		}
+	}
+	for _, n := range order {
+		slices.SortFunc(lines[n].Points, func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+		c.Lines = append(c.Lines, *lines[n])
+	}
+	return c
+}
+
+// mostCurves of a picture of distributions: more cannot be told apart.
+const mostCurves = 8
+
+// distribution is how many of the samples took no longer than a time.
+func (x *Section) distribution(name string) *chart.Chart {
+	c := &chart.Chart{Title: name + ": distribution", X: "us", Y: "%", LogX: true}
+	for _, s := range x.series {
+		if s.Hist == nil || len(c.Lines) == mostCurves {
+			continue
+		}
+		c.Lines = append(c.Lines, chart.Line{Name: s.sizeText(), Points: cumulated(s.Hist)})
+	}
+	return c
+}
+
+// cumulated is a histogram as a curve, of some hundred points, without the last thousandth: one
+// sample that was held up would squeeze the rest.
+func cumulated(h *stats.Hist) (points []chart.Point) {
+	var all, below int64
+	for _, b := range h.Buckets {
+		all += b[2]
+	}
+	perUnit := 1e-3 // us
+	if h.Unit == "ps" {
+		perUnit = 1e-6
+	}
+	last := -1.0
+	for _, b := range h.Buckets {
+		below += b[2]
+		if y := 100 * float64(below) / float64(all); y-last >= 0.5 && y <= 99.9 {
+			points = append(points, chart.Point{X: float64(b[1]) * perUnit, Y: y})
+			last = y
+		}
+	}
+	return points
+}
+
+// overTime is the time series of one point.
+func overTime(name string, s *Series) *chart.Chart {
+	c := &chart.Chart{Title: name + ": over time", X: "s", Y: "us", LogY: true}
+	mid, most := chart.Line{Name: "p50"}, chart.Line{Name: "max"}
+	for _, i := range s.Intervals {
+		at := float64(i.StartNS) / 1e9
+		mid.Points = append(mid.Points, chart.Point{X: at, Y: i.P50 / 1e3})
+		most.Points = append(most.Points, chart.Point{X: at, Y: i.Max / 1e3})
+	}
+	c.Lines = []chart.Line{mid, most}
+	return c
+}
+
+// throughput against what varies: sizes, else operations in flight, else lanes.
+func (x *Section) throughput(name string) *chart.Chart {
+	first := x.series[0]
+	c := &chart.Chart{Title: name + ": throughput", Y: shownUnit(first.Result.Unit), LogX: true}
+	of, rest := func(s *Series) int64 { return int64(s.Plan.Lanes) }, func(s *Series) string { return "mean" }
+	depths := func(s *Series) int64 { return int64(s.Plan.Depth) }
+	switch {
+	case x.sizes() > 1:
+		c.X, c.Binary = "bytes", true
+		of = func(s *Series) int64 { return s.Size }
+		rest = func(s *Series) string { return fmt.Sprintf("depth %d, lanes %d", s.Plan.Depth, s.Plan.Lanes) }
+	case slices.ContainsFunc(x.series, func(s *Series) bool { return depths(s) != depths(first) }):
+		c.X, of = "operations in flight per lane", depths
+		rest = func(s *Series) string { return fmt.Sprintf("lanes %d", s.Plan.Lanes) }
+	default:
+		c.X = "lanes"
+		if first.Op == plan.AM {
+			rest = func(s *Series) string { return fmt.Sprintf("goroutines %d", s.Plan.Goroutines) }
+		}
+	}
+	put := func(line string, s *Series, v float64) {
+		i := slices.IndexFunc(c.Lines, func(l chart.Line) bool { return l.Name == line })
+		if i < 0 {
+			i = len(c.Lines)
+			c.Lines = append(c.Lines, chart.Line{Name: line})
+		}
+		c.Lines[i].Points = append(c.Lines[i].Points, chart.Point{X: float64(of(s)), Y: v / 1e6})
+	}
+	for _, s := range x.series {
+		put(rest(s), s, s.Result.Mean)
+		if r := s.theirs(); r != nil {
+			put(s.peer(), s, r.Mean)
+		}
+	}
+	for _, l := range c.Lines {
+		slices.SortFunc(l.Points, func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+	}
+	return c
+}
+
+// SVG is for the template.
+func (p Picture) SVG() template.HTML { return template.HTML(p.Chart.SVG()) } //nolint:gosec // chart escapes all names
+
+// Write writes the page as one HTML file that asks for nothing else.
+func (p *Page) Write(w io.Writer) error { return pageTemplate.Execute(w, p) }
+
+var pageTemplate = template.Must(template.New("page").Parse(`<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{.Title}}</title>
+<style>
+:root { color-scheme: light dark; --line: #ccc; --text: #1a1a1a; --page: #fff; }
+@media (prefers-color-scheme: dark) { :root { --line: #444; --text: #e6e6e6; --page: #16181c; } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: var(--text); background: var(--page); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
+svg .title { font-weight: bold; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: bold; padding: .3rem 0; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
+dd { margin: 0; }
+@media print {
+  :root { --line: #999; --text: #000; --page: #fff; }
+  body { max-width: none; margin: 0; font-size: 10pt; }
+  nav { display: none; }
+  section, figure, tr { break-inside: avoid; }
+  .wide { overflow: visible; }
+}
+</style>
+</head>
+<body>
+<h1>{{.Title}}</h1>
+<nav aria-label="Contents"><ul>{{range .Sections}}
+<li><a href="#{{.ID}}">{{.Title}}</a></li>{{end}}
+</ul></nav>
+<main>
+{{range .Sections}}<section id="{{.ID}}">
+<h2>{{.Title}}</h2>
+{{range .Pictures}}<figure>{{.SVG}}</figure>
+{{end}}<div class="wide"><table>
+<caption>{{.Title}} ({{.Machine}})</caption>
+<thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
+<tbody>{{range .Rows}}
+<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
+</tbody>
+</table></div>
+{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
+{{end}}</ul>
+{{end}}</section>
+{{end}}{{range .Machines}}<section>
+<h2>Where: {{.Name}}</h2>
+<dl>{{range .Facts}}<dt>{{index . 0}}</dt><dd>{{index . 1}}</dd>
+{{end}}{{range .Runs}}<dt>run</dt><dd>{{.}}</dd>
+{{end}}</dl>
+</section>
+{{end}}</main>
+</body>
+</html>
+`))

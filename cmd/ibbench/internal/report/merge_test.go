@@ -1,0 +1,31 @@
+package report
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+func TestRoundsOfAPointBecomeOneSeries(t *testing.T) {
+	var rounds []*Series
+	for i, p50 := range []float64{30, 10, 20} {
+		rounds = append(rounds, &Series{AM: &AM{Sent: 5}, Notes: []string{"same"}, Intervals: make([]Interval, 2), Result: Result{
+			Unit: "ns", Count: 100, Errors: int64(i), Min: p50 / 2, Max: p50 * 2, Mean: p50 + 1, P: map[string]float64{"50": p50, "99": p50 + 5}},
+			Hist: &stats.Hist{Type: stats.HistType, Unit: "ns", Buckets: []stats.Bucket{{int64(p50), int64(p50), 60}, {99, 99, 40}}}})
+	}
+	s := Merge(rounds)
+	r := s.Result
+	if r.P["50"] != 20 || r.P["99"] != 25 || r.Mean != 21 || r.Min != 5 || r.Max != 60 || r.Count != 300 || r.Errors != 3 || s.AM.Sent != 15 {
+		t.Errorf("%+v, %+v", r, s.AM)
+	}
+	if want := []stats.Bucket{{10, 10, 60}, {20, 20, 60}, {30, 30, 60}, {99, 99, 120}}; !slices.Equal(s.Hist.Buckets, want) {
+		t.Errorf("histogram %v", s.Hist.Buckets)
+	}
+	if want := []Figures{{30, 31, 35}, {10, 11, 15}, {20, 21, 25}}; !slices.Equal(s.Rounds, want) || s.Intervals != nil {
+		t.Errorf("rounds %v, intervals %v", s.Rounds, s.Intervals)
+	}
+	if want := []string{"same", "figures are medians of 3 rounds"}; !slices.Equal(s.Notes, want) {
+		t.Errorf("notes %q", s.Notes)
+	}
+}

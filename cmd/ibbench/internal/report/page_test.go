@@ -1,0 +1,64 @@
+package report
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+)
+
+// pageSeries are results of all kinds that have pictures.
+func pageSeries() (all []*Series) {
+	env := &Env{Time: "2026-01-01T00:00:00Z", CPU: "<A&B>", Fabric: "shm", From: "a rank 0", To: "b rank 1", Ranks: 2, Hosts: 2, ClockNS: 20}
+	for i, size := range []int64{8, 64, 4096, 65536} {
+		s := &Series{Kind: plan.Lat, Op: plan.Get, Size: size, Definition: plan.DefOp, Env: env, Plan: plan.Point{Kind: plan.Lat, Op: plan.Get, Depth: 1, Lanes: 1},
+			Result: Result{Unit: "ns", Count: 100, Min: 800, Max: 9e6, Mean: 1100, P: map[string]float64{"50": 1000 * float64(i+1), "99": 5e4}}}
+		s.Hist = &stats.Hist{Type: stats.HistType, Unit: "ns"}
+		for k := range int64(50) {
+			s.Hist.Buckets = append(s.Hist.Buckets, stats.Bucket{900 + 20*k, 919 + 20*k, 2})
+		}
+		all = append(all, s)
+	}
+	for _, lanes := range []int{1, 2} {
+		for _, size := range []int64{64, 1024} {
+			all = append(all, &Series{Kind: plan.BW, Op: plan.Put, Size: size, Definition: plan.DefRate, Env: env,
+				Plan: plan.Point{Kind: plan.BW, Op: plan.Put, Depth: 16, Lanes: lanes}, Result: Result{Unit: "B/s", Mean: float64(size*int64(lanes)) * 1e6, P: map[string]float64{}}})
+		}
+	}
+	for _, size := range []int64{8, 1024} {
+		all = append(all, &Series{Kind: KindPerftest, Op: plan.Put, Size: size, Definition: plan.DefHalf, Env: env, Plan: plan.Point{Kind: plan.Lat, Op: plan.Put, Depth: 1, Lanes: 1},
+			Result:   Result{Unit: "ns", Mean: 1300, P: map[string]float64{"50": 1250}},
+			Perftest: &Perftest{Tool: "ib_write_lat", Version: "4.5", Result: Result{Unit: "ns", Mean: 1100, P: map[string]float64{"50": 1000}}, Rounds: []Round{{}}},
+			Ratio:    &Ratio{P50: &Spread{1.25, 1.1, 1.4}, Mean: &Spread{1.2, 1.1, 1.3}, P99: &Spread{1, 1, 1}}})
+	}
+	return all
+}
+
+func written(t *testing.T) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := NewPage("of all kinds", pageSeries()).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestThePageHasAllFiguresAndAsksForNothing(t *testing.T) {
+	page := written(t)
+	for _, want := range []string{"&lt;A&amp;B&gt;", `data-x="65536" data-y="4"`, `data-x="1024" data-y="2048"`, ">1.10 to 1.40<", "ib_write_lat", `<th scope="col">p99</th>`, "@media print", `role="img"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if n := strings.Count(page, "<tr>"); n != 3+10 {
+		t.Errorf("%d rows in the tables, want 3 headers and 10 results", n)
+	}
+	for _, m := range regexp.MustCompile(`(?i)(?:href|src)="([^"]*)"|url\(|@import|<script|https?:[^"]*`).FindAllStringSubmatch(page, -1) {
+		if !strings.HasPrefix(m[1], "#") && m[0] != "http://www.w3.org/2000/svg" {
+			t.Errorf("the page asks for %s", m[0])
+		}
+	}
+}

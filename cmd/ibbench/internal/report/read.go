@@ -1,0 +1,47 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Read returns the series of a file that Create has written as .json or .ndjson.
+func Read(path string) ([]*Series, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Series
+	if text = bytes.TrimSpace(text); bytes.HasPrefix(text, []byte("[")) {
+		err = json.Unmarshal(text, &all)
+	} else {
+		for d := json.NewDecoder(bytes.NewReader(text)); err == nil; {
+			s := new(Series)
+			if err = d.Decode(s); err == nil {
+				all = append(all, s)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: no results of ibbench as JSON (-o FILE.json or .ndjson writes them): %w", path, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: no results: nothing had been measured when it was written", path)
+	}
+	for i, s := range all {
+		switch {
+		case s == nil || s.Schema == "" || s.Env == nil:
+			return nil, fmt.Errorf("%s: object %d is no result of ibbench: it lacks schema or env", path, i+1)
+		case s.Schema != Schema:
+			return nil, fmt.Errorf("%s: object %d has the schema %q; this ibbench reads %q", path, i+1, s.Schema, Schema)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+// reportCmd is ibbench report.
+type reportCmd struct {
+	Results  []string `arg:"" help:"Results, .json or .ndjson, as -o of the other commands writes them."`
+	Output   string   `short:"o" required:"" placeholder:"FILE" help:"The page to write, .html."`
+	Pictures string   `placeholder:"DIR" help:"Write each picture into this directory too, as SVG."`
+	Title    string   `default:"ibbench report" placeholder:"TEXT" help:"Heading of the page. Default: ibbench report."`
+}
+
+func (c *reportCmd) run(_ context.Context, io streams) (err error) {
+	if ext := strings.ToLower(filepath.Ext(c.Output)); ext != ".html" && ext != ".htm" {
+		return usageError{fmt.Errorf("-o %s: a report is a page, FILE.html", c.Output)}
+	}
+	var all []*report.Series
+	for _, path := range c.Results {
+		some, err := report.Read(path)
+		if err != nil {
+			return usageError{err}
+		}
+		all = append(all, some...)
+	}
+	page := report.NewPage(c.Title, all)
+	f, err := os.Create(c.Output)
+	if err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
+	if err := errors.Join(page.Write(f), f.Close()); err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
+	n := 0
+	for _, s := range page.Sections {
+		for _, p := range s.Pictures {
+			if n++; c.Pictures == "" {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(c.Pictures, p.Name+".svg"), []byte(p.Chart.SVG()), 0o666); err != nil {
+				return fmt.Errorf("--pictures: %w", err)
+			}
+		}
+	}
+	_, err = fmt.Fprintf(io.out, "%s: %d results in %d sections, %d pictures\n", c.Output, len(all), len(page.Sections), n)
+	return err
+}
