@@ -14,15 +14,31 @@ import (
 const firstExtra = 3
 
 // layout says which descriptors a rank has beyond the standard ones: those that this process
-// inherited keep their numbers, ours come behind them.
+// inherited keep their numbers, ours come behind those below 10.
 type layout struct {
 	files []*os.File // from firstExtra; nil where there is none
+	ours  map[int]bool
 	limit int        // numbers end before
 }
 
-// users holds the files of inherited descriptors for as long as the process lives: one that is
+// users are the files of inherited descriptors, kept for as long as the process lives: one that is
 // collected would close the descriptor.
-var users sync.Map
+var users struct {
+	mu    sync.Mutex
+	files map[int]*os.File
+}
+
+func userFile(fd int) *os.File {
+	users.mu.Lock()
+	defer users.mu.Unlock()
+	if users.files == nil {
+		users.files = map[int]*os.File{}
+	}
+	if users.files[fd] == nil {
+		users.files[fd] = os.NewFile(uintptr(fd), "descriptor "+strconv.Itoa(fd))
+	}
+	return users.files[fd]
+}
 
 // newLayout finds what a child would inherit. What this process, or its runtime, has opened for
 // itself closes on exec.
@@ -40,9 +56,8 @@ func newLayout(env func(string) string) layout {
 		if fd+reserve >= l.limit {
 			break // it is inherited all the same, as long as a process that starts needs no number above
 		}
-		f, _ := users.LoadOrStore(fd, os.NewFile(uintptr(fd), "descriptor "+strconv.Itoa(fd)))
 		l.files = append(l.files, make([]*os.File, fd-firstExtra-len(l.files))...)
-		l.files = append(l.files, f.(*os.File))
+		l.files = append(l.files, userFile(fd))
 	}
 	return l
 }
@@ -81,19 +96,26 @@ func hideOuter(env func(string) string) {
 	}
 }
 
-// add gives a file the number behind all others, or where the limit is near the first that is free.
+// add gives a file the first free number behind those that scripts use: shells keep what they opened
+// for themselves from 10 on, and some cannot name such a number.
 func (l *layout) add(f *os.File) (number int) {
-	if firstExtra+len(l.files)+reserve >= l.limit {
-		if i := slices.Index(l.files, nil); i >= 0 {
-			l.files[i] = f
-			return firstExtra + i
+	least := 0
+	for i := range min(len(l.files), 10-firstExtra) {
+		if l.files[i] != nil && !l.ours[i] {
+			least = i + 1
 		}
 	}
-	l.files = append(l.files, f)
-	return firstExtra + len(l.files) - 1
+	i := least
+	for i < len(l.files) && l.files[i] != nil {
+		i++
+	}
+	l.files = append(l.files, make([]*os.File, max(0, i+1-len(l.files)))...)
+	l.files[i] = f
+	l.ours[i] = true
+	return firstExtra + i
 }
 
-// reserve of numbers: what a rank gets of us, and a few that the start of a process takes.
+// reserve of numbers that the start of a process takes.
 const reserve = 16
 
-func (l *layout) clone() layout { return layout{slices.Clone(l.files), l.limit} }
+func (l *layout) clone() layout { return layout{slices.Clone(l.files), map[int]bool{}, l.limit} }
