@@ -18,7 +18,7 @@ const firstExtra = 3
 type layout struct {
 	files []*os.File // from firstExtra; nil where there is none
 	ours  map[int]bool
-	limit int        // numbers end before
+	limit int // numbers end before
 }
 
 // users are the files of inherited descriptors, kept for as long as the process lives: one that is
