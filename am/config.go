@@ -7,6 +7,7 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/spin"
 )
 
 // The knobs that no user needs to turn.
@@ -134,8 +135,9 @@ func (c *Config) populate() error {
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
 	orDefault(&c.Prepares, c.Sends/2)
-	// GOMAXPROCS follows the quota of the control group; a simulation must not depend on the machine.
-	if _, real := c.Host.(Goroutines); c.SpinFor == 0 && (!real || runtime.GOMAXPROCS(0) >= 2) {
+	// GOMAXPROCS is at least 2 whatever the quota of the control group; a simulation must not depend
+	// on the machine.
+	if _, real := c.Host.(Goroutines); c.SpinFor == 0 && (!real || min(runtime.GOMAXPROCS(0), spin.Cores()) >= 2) {
 		c.SpinFor = 75 * time.Microsecond
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)

@@ -82,7 +82,7 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
 		insecure: d.env.get("IBCONDUIT_INSECURE") == "1",
 		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, grace: graceTime, exit: os.Exit,
-		life: holdLife(d.env), ended: openEnded(d.env),
+		life: holdLife(d.env), ended: openEnded(d.env), socket: d.env.get("IBCONDUIT_SOCKET"), listenAt: d.env.get("IBCONDUIT_LISTEN"),
 	}
 	defer rv.ended.close()
 	var err error
@@ -96,10 +96,8 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 				"export IBCONDUIT_SECRET=$(openssl rand -hex 32), or use srun --mpi=pmi2", d.rank, err)
 		}
 	}
-	if spec := d.env.get("IBCONDUIT_LISTEN_FD"); spec != "" && d.rank == 0 {
-		if rv.listener, err = adoptFD("IBCONDUIT_LISTEN_FD", spec); err != nil {
-			return nil, err
-		}
+	if err = rv.takeListeners(d.env); err != nil {
+		return nil, err
 	}
 	return rv.join(ctx)
 }
@@ -185,7 +183,7 @@ func fromOwn(env environment) (detected, bool, error) {
 		return detected{}, false, nil // IBCONDUIT_SIZE only completes an Indexed Job
 	}
 	d := detected{by: "IBCONDUIT_RANK", backend: "tcp"}
-	if env.any("IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
+	if env.any("IBCONDUIT_LISTEN_FD", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_SECRET_FD") {
 		d.backend = "launch"
 	}
 	return d.meet(env, "IBCONDUIT_RANK", "IBCONDUIT_SIZE")
@@ -216,7 +214,7 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 	if j := env.get("IBCONDUIT_JOB"); j != "" {
 		d.job = j
 	}
-	if d.size > 1 && d.addr == "" {
+	if d.size > 1 && d.addr == "" && !env.has("IBCONDUIT_SOCKET") {
 		return detected{}, false, fmt.Errorf("%s=%d of %s=%d, but no address to meet at: set IBCONDUIT_ADDR=host:port of rank 0 on all ranks", rankVar, d.rank, sizeVar, d.size)
 	}
 	return d, true, nil

@@ -61,6 +61,9 @@ func userTimeout(c *net.TCPConn, ms int) {
 	}
 }
 
+const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, as one that a rank " +
+	"has started: IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
+
 // adoptFD opens a descriptor that the launcher left for us, makes sure that
 // our children do not get it, and checks that it is the one that was meant:
 // spec is "4" or, as our launcher writes it, "4:inode".
@@ -72,10 +75,10 @@ func adoptFD(variable, spec string) (*os.File, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("%s=%s: fstat: %w (a second Join of one process, or a child that inherited the variable but not the descriptor)", variable, spec, err)
+		return nil, fmt.Errorf("%s=%s: fstat: %w (%s)", variable, spec, err, whyGone)
 	}
 	if tagged && strconv.FormatUint(st.Ino, 10) != inode {
-		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (a second Join of one process, or a child that inherited the variable but not the descriptor)", variable, spec, fd, unix.EBADF)
+		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)", variable, spec, fd, unix.EBADF, whyGone)
 	}
 	unix.CloseOnExec(fd)
 	return os.NewFile(uintptr(fd), variable), nil

@@ -58,12 +58,22 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	if len(raw) > maxSecret {
 		return nil, fmt.Errorf("the secret from %s has more than %d bytes", from, maxSecret)
 	}
+	if len(raw) == 0 && from == "IBCONDUIT_SECRET_FD" {
+		if env.get("IBCONDUIT_SIZE") == "1" {
+			return nil, nil // it meets nobody
+		}
+		return nil, fmt.Errorf("%s=%s: the secret has been taken: %w", from, env.get(from), errTaken)
+	}
 	raw = bytes.TrimSpace(raw)
 	if len(raw) < minSecret {
 		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: openssl rand -hex 32", from, len(raw), minSecret)
 	}
 	return raw, nil
 }
+
+// errTaken is what a second program of a rank is told.
+var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. A rank joins once: " +
+	"give each program a launcher of its own (ibrun a && ibrun b), or a job of its own (IBCONDUIT_BOOTSTRAP=self)")
 
 // readSecretFile bounds time and length, whatever the path leads to: a fifo, a device.
 func readSecretFile(path string, patience time.Duration) ([]byte, error) {

@@ -6,18 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 )
 
 // accept serves diallers until the listener closes. Only the verdict owns the
 // deadline: a connection of a rank that has arrived carries none, or healthy
 // ranks would be blamed for those that are late.
-func (r *root) accept() {
-	defer r.handlers.Done()
+func (r *root) accept(ln net.Listener) {
 	slots := make(chan struct{}, handshakesMax)
 	for {
 		slots <- struct{}{}
-		c, err := r.ln.Accept()
+		c, err := ln.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -99,6 +99,9 @@ func (r *root) refuse(c net.Conn, err error) {
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "read" {
 		why = op.Err.Error() // without the port, which differs every time
 	}
+	if host == "" {
+		host = "this host" // over the unix socket
+	}
 	key := host + ": " + why
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,4 +166,15 @@ func (r *root) problemLocked(h hello) *JoinError {
 		return fault(ReasonDuplicate, "duplicate rank %d: %s and %s", rank, r.hellos[rank].process(), h.process())
 	}
 	return nil
+}
+
+// explained says of refusals what the words of TLS mean here.
+func explained(refused string) (text string) {
+	if strings.Contains(refused, "bad certificate") {
+		text += " (a bad certificate: that process has another secret, or none)"
+	}
+	if strings.Contains(refused, "does not look like a TLS handshake") {
+		text += " (no TLS: that process is no rank)"
+	}
+	return text
 }

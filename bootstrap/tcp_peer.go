@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"sync"
 	"time"
@@ -14,10 +13,11 @@ import (
 // peer is a rank other than 0 of a TCP job.
 type peer struct {
 	seated
-	link *link
-	once sync.Once
-	life life
-	exit func(code int)
+	link  *link
+	where string
+	once  sync.Once
+	life  life
+	exit  func(code int)
 }
 
 func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
@@ -35,6 +35,7 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	p := &peer{
 		seated: seated{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true}, newSeat(rv.rank, rv.size)},
 		link:   newLink(conn),
+		where:  conn.RemoteAddr().String(),
 		life:   rv.life,
 		exit:   rv.exit,
 	}
@@ -60,9 +61,11 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 		case errors.As(err, &verdict):
 			return nil, verdict
 		case refusedBy(err):
-			return nil, fmt.Errorf("rank %d: %s: %w", rv.rank, rv.addr, err)
+			return nil, fmt.Errorf("rank %d: %s: %w", rv.rank, rv.where(), err)
 		case errors.Is(err, errUntrusted):
 			return nil, err
+		case !rv.passing(err, time.Since(begun)):
+			return nil, fmt.Errorf("rank %d: cannot reach rank 0 at %s: %w%s", rv.rank, rv.where(), err, rv.dialRemedy(err))
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err // the last error that is not just our own time-out
@@ -79,7 +82,7 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 			return nil, verdict
 		}
 		return nil, fmt.Errorf("rank %d: no rank 0 at %s within %v: %w (%w)",
-			rv.rank, rv.addr, time.Since(begun).Round(time.Millisecond), last, context.Cause(ctx))
+			rv.rank, rv.where(), time.Since(begun).Round(time.Millisecond), last, context.Cause(ctx))
 	}
 }
 
@@ -91,13 +94,9 @@ var errUntrusted = errors.New("address needs a secret")
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()
-	raw, err := new(net.Dialer).DialContext(dialCtx, "tcp", rv.addr)
+	raw, err := rv.dial(dialCtx)
 	if err != nil {
 		return nil, err
-	}
-	if err := rv.trusts(raw.RemoteAddr()); err != nil {
-		raw.Close()
-		return nil, fmt.Errorf("%w: %w", errUntrusted, err)
 	}
 	tune(raw)
 	conn, err := clientHandshake(dialCtx, raw, conf)
@@ -160,11 +159,11 @@ func awaitStart(ctx context.Context, rv *rendezvous, conn *tls.Conn) (start, err
 		last := &failure{rv.rank, "", &cause{kind: causeGaveUp, text: "gave up joining: " + why.Error()}}
 		_ = conn.SetWriteDeadline(time.Now().Add(leaveTime))
 		_, _ = conn.Write(last.encode())
-		return start{}, fmt.Errorf("rank %d: rank 0 at %s still waits for other ranks: %w", rv.rank, rv.addr, why)
+		return start{}, fmt.Errorf("rank %d: rank 0 at %s still waits for other ranks: %w", rv.rank, rv.where(), why)
 	}
 	switch {
 	case err != nil:
-		return start{}, &LostError{Rank: 0, Who: rv.addr, Cause: death(fmt.Errorf("before the job had started: %w", err))}
+		return start{}, &LostError{Rank: 0, Who: rv.where(), Cause: death(fmt.Errorf("before the job had started: %w", err))}
 	case kind == frameStart:
 		return decodeStart(body)
 	case kind == frameRefused:
@@ -205,7 +204,7 @@ var errRootLeft = errors.New("rank 0 has left")
 // ended is the end of the connection: rank 0's death, unless it left.
 func (p *peer) ended(err error) {
 	if !errors.Is(err, errRootLeft) {
-		p.seat.deliver(event{failure: &failure{0, "at " + p.link.conn.RemoteAddr().String(), death(err)}})
+		p.seat.deliver(event{failure: &failure{0, "at " + p.where, death(err)}})
 	}
 	p.link.cut()
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -20,7 +19,7 @@ type root struct {
 	*member // rank 0's own place at the hub
 	rv      *rendezvous
 	conf    *tls.Config
-	ln      net.Listener
+	ln      listeners
 	hub     *hub
 
 	mu       sync.Mutex
@@ -38,16 +37,6 @@ type root struct {
 	closing  sync.Once
 }
 
-func listenRemedy(err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return " (another job, or an earlier rank 0 that has not ended; choose another port)"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return " (rank 0 must run on the host that the address names; this is " + hostname() + ")"
-	}
-	return ""
-}
-
 func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, rv.timeout, errOwnTime)
 	defer cancel()
@@ -56,7 +45,7 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		return nil, err
 	}
 	if rv.secret == nil && rv.munge == nil {
-		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln.Addr()))
+		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln))
 	}
 	r := &root{
 		rv: rv, conf: conf, ln: ln, hub: newHub(rv.size), raw: map[net.Conn]bool{},
@@ -71,8 +60,9 @@ func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 	}
 	r.member = newMember(r.hub, 0, identity{rank: 0, size: rv.size, job: job})
 	r.hub.attach(0, thisProcess(), r.deliverOwn)
-	r.handlers.Add(1)
-	go r.accept()
+	for _, l := range ln {
+		r.handlers.Go(func() { r.accept(l) })
+	}
 	go func() {
 		if e := rv.ended.await(ctx, r.hasArrived); e != nil {
 			r.decide(e)
@@ -154,7 +144,12 @@ func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 	}
 	e.Text = fmt.Sprintf("%d of %d ranks arrived %s; missing %s", r.arrived, r.rv.size, when, rankList(missing))
 	if len(r.refused) > 0 {
-		e.Text += "; refused: " + strings.Join(slices.Sorted(maps.Keys(counted(r.refused))), ", ")
+		refused := strings.Join(slices.Sorted(maps.Keys(counted(r.refused))), ", ")
+		e.Text += "; refused: " + refused + explained(refused)
+	}
+	e.Text += fmt.Sprintf("; rank 0 listens at %v on %s", r.ln, hostname())
+	if r.rv.addr != "" {
+		e.Text += ", the others dial " + r.rv.addr
 	}
 	return e
 }

@@ -2,8 +2,6 @@ package segment
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -13,8 +11,9 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// machine reads the limits of this process on this machine. root is put before
-// every path; it is empty but in tests.
+// machine reads the limits of this process on this machine. One that cannot be read, as in a
+// container whose /proc has processes only, is unknown: it limits nothing, and what it would have
+// refused fails when it is tried. root is put before every path; it is empty but in tests.
 type machine struct{ root string }
 
 func (m machine) limits() (limits, error) {
@@ -30,19 +29,15 @@ func (m machine) limits() (limits, error) {
 	} {
 		var lim unix.Rlimit
 		if err := unix.Getrlimit(r.which, &lim); err != nil {
-			return l, fmt.Errorf("segment: getrlimit(%d): %w", r.which, err)
+			lim = unix.Rlimit{Cur: unlimited, Max: unlimited}
 		}
 		*r.soft = lim.Cur // RLIM_INFINITY is unlimited: both are all ones
 		if r.hard != nil {
 			*r.hard = lim.Max
 		}
 	}
-	if err := m.readMeminfo(&l); err != nil {
-		return l, err
-	}
-	if err := m.readStatus(&l); err != nil {
-		return l, err
-	}
+	m.readMeminfo(&l)
+	m.readStatus(&l)
 	l.cgroups = m.cgroups()
 	return l, nil
 }
@@ -53,39 +48,29 @@ func (machine) raiseMemlock(hard uint64) error {
 }
 
 // readMeminfo reads what the machine has (proc_meminfo(5)).
-func (m machine) readMeminfo(l *limits) error {
-	v, err := m.table("/proc/meminfo")
-	if err != nil {
-		return err
+func (m machine) readMeminfo(l *limits) {
+	v := m.table("/proc/meminfo")
+	l.available, l.commitLeft = unlimited, unlimited
+	if avail, ok := v["MemAvailable"]; ok {
+		l.available = avail
 	}
-	avail, ok := v["MemAvailable"]
-	if !ok {
-		return errors.New("segment: /proc/meminfo has no MemAvailable")
-	}
-	l.available = avail
 	l.hugePage = v["Hugepagesize"]
 	// Reserved pages belong to mappings that have not touched them yet.
 	l.hugeFree = left(v["HugePages_Free"], v["HugePages_Rsvd"]) * l.hugePage
-	l.commitLeft = unlimited
 	mode, err := os.ReadFile(m.root + "/proc/sys/vm/overcommit_memory")
-	if err == nil && string(bytes.TrimSpace(mode)) == "2" {
-		l.commitLeft = left(v["CommitLimit"], v["Committed_AS"])
+	if limit, ok := v["CommitLimit"]; ok && err == nil && string(bytes.TrimSpace(mode)) == "2" {
+		l.commitLeft = left(limit, v["Committed_AS"])
 	}
-	return nil
 }
 
 // readStatus reads what the process uses already (proc_pid_status(5)).
-func (m machine) readStatus(l *limits) error {
-	v, err := m.table("/proc/self/status")
-	if err != nil {
-		return err
-	}
+func (m machine) readStatus(l *limits) {
+	v := m.table("/proc/self/status")
 	l.mapped, l.dataUsed = v["VmSize"], v["VmData"]
 	// Registered memory is counted as pinned, not as locked, and compared with
 	// RLIMIT_MEMLOCK on its own (kernel drivers/infiniband/core/umem.c, ib_umem_get).
 	l.pinned = v["VmPin"]
 	l.ipcLock = v["CapEff"]>>unix.CAP_IPC_LOCK&1 == 1 && m.initialUserNamespace()
-	return nil
 }
 
 // initialUserNamespace reports whether capabilities count for capable() in the
@@ -96,12 +81,10 @@ func (m machine) initialUserNamespace() bool {
 	return err != nil || len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"
 }
 
-// table reads lines "Name:  figure [kB]" into bytes. Cap lines are hexadecimal.
-func (m machine) table(name string) (map[string]uint64, error) {
-	b, err := os.ReadFile(m.root + name)
-	if err != nil {
-		return nil, fmt.Errorf("segment: limits of the machine: %w", err)
-	}
+// table reads lines "Name:  figure [kB]" into bytes. Cap lines are hexadecimal. Of a file that
+// cannot be read it has none.
+func (m machine) table(name string) map[string]uint64 {
+	b, _ := os.ReadFile(m.root + name)
 	v := map[string]uint64{}
 	for line := range strings.Lines(string(b)) {
 		key, rest, _ := strings.Cut(line, ":")
@@ -122,7 +105,7 @@ func (m machine) table(name string) (map[string]uint64, error) {
 		}
 		v[key] = n
 	}
-	return v, nil
+	return v
 }
 
 // cgroups returns the memory limits that are set, from the process's own

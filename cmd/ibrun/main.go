@@ -29,14 +29,17 @@ SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2 and, unless under nohup, SIGHUP are
 forwarded to all ranks; a second SIGINT kills them. When one rank fails, the
 others have --grace to end by themselves, then SIGTERM and --grace again, then
 SIGKILL. A job that is ended gives --grace to a reader of its output that
-has stopped. No rank outlives ibrun, and nothing that a rank started but what
+has stopped, and one that has ended to a disk that is full. No rank outlives ibrun, and nothing that a rank started but what
 runs as another user; if ibrun is killed, what was started with an environment
 without IBCONDUIT_JOB goes on too.
-Rank 0 reads ibrun's standard input, the others read nothing.`
+Rank 0 reads ibrun's standard input, the others read nothing. Where that is a
+terminal, or there is one, rank 0 is in the process group of ibrun, and reads
+it and is interrupted by it as any program. To stop ibrun (Ctrl-Z, or SIGTSTP)
+stops all ranks, SIGCONT continues them.`
 
 type command struct {
 	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
-	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank."`
+	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
 	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
 	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
 	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
@@ -83,9 +86,9 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	}
 	code, err = launch.Run(ctx, launch.Config{
 		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
-		RankEnv: func(int) []string { return env }, Prefix: cmd.prefix(),
-		Stdin: rankInput(stdin), Stdout: stdout, Stderr: stderr,
-		Grace: cmd.Grace, Signals: signals, Report: report, Adopt: true, Guard: true,
+		RankEnv: func(int) []string { return env }, Direct: !cmd.prefixes(), Prefix: cmd.prefix(),
+		Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Grace: cmd.Grace, Signals: signals, Report: report, JobControl: true, Adopt: true, Guard: true,
 	})
 	if err != nil {
 		report(err.Error())
@@ -161,32 +164,18 @@ func (c *command) env() ([]string, error) {
 	return append(slices.Clone(c.Env), kv), err
 }
 
+func (c *command) prefixes() bool {
+	if c.Prefix != nil {
+		return *c.Prefix
+	}
+	return c.Ranks > 1
+}
+
 // prefix aligns the numbers: "[ 3] ".
 func (c *command) prefix() func(int) string {
-	if c.Prefix == nil && c.Ranks == 1 || c.Prefix != nil && !*c.Prefix {
+	if !c.prefixes() {
 		return nil
 	}
 	width := len(strconv.Itoa(c.Ranks - 1))
 	return func(rank int) string { return fmt.Sprintf("[%*d] ", width, rank) }
-}
-
-// rankInput is what rank 0 reads. Ranks are in process groups of their own,
-// and such a group is stopped when it reads from a terminal: that goes
-// through a pipe.
-func rankInput(stdin *os.File) *os.File {
-	if stdin == nil {
-		return nil
-	}
-	if st, err := stdin.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
-		return stdin
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil
-	}
-	go func() {
-		_, _ = io.Copy(w, stdin)
-		w.Close()
-	}()
-	return r
 }

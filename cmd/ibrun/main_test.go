@@ -39,6 +39,8 @@ func TestMain(m *testing.M) {
 		os.Exit(counts())
 	case os.Getenv(asRank) == "messages":
 		os.Exit(messages())
+	case os.Getenv(asRank) == "conduit":
+		os.Exit(whole())
 	case os.Getenv(asRank) != "":
 		os.Exit(rank(os.Getenv(asRank)))
 	case os.Getenv(asIbrun) != "":

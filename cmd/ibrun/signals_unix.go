@@ -9,11 +9,14 @@ import (
 )
 
 // forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none
-// (nohup): once it is asked for, the runtime ignores it neither here nor for the children.
+// (nohup), nor is an interrupt (a script's background job): once it is asked for, the runtime
+// ignores it neither here nor for the children.
 func forwarded() []os.Signal {
-	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
-	if !signal.Ignored(syscall.SIGHUP) {
-		all = append(all, syscall.SIGHUP)
+	all := []os.Signal{syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if !signal.Ignored(s) {
+			all = append(all, s)
+		}
 	}
 	return all
 }

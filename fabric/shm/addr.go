@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"syscall"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -108,9 +110,9 @@ func (n *Network) peerAddr(rank int, b []byte) (addr, error) {
 		return a, why("the address is of rank %d", a.rank)
 	case a.job != n.self.job:
 		return a, why("it belongs to another job")
-	case a.place.boot != n.self.place.boot:
+	case a.place.boot != n.self.place.boot && a.place.boot != id{} && n.self.place.boot != id{}:
 		return a, why("it runs on another host (boot id)")
-	case a.place.nsDev != n.self.place.nsDev || a.place.nsInode != n.self.place.nsInode:
+	case (a.place.nsDev != n.self.place.nsDev || a.place.nsInode != n.self.place.nsInode) && a.place.nsInode != 0 && n.self.place.nsInode != 0:
 		return a, why("it is in another network namespace (start its container with this one's network)")
 	case a.place.uid != n.self.place.uid:
 		return a, why("it runs as user %d, this rank as %d", a.place.uid, n.self.place.uid)
@@ -118,9 +120,25 @@ func (n *Network) peerAddr(rank int, b []byte) (addr, error) {
 	return a, nil
 }
 
-// Reach is nil if the rank runs on this host, in this network namespace, as
-// this user, in this job and with this version of the protocol.
+// Reach is nil if the rank runs on this host, in this network namespace, as this user, in this job
+// and with this version of the protocol, and its socket lets this rank in. That is tried, as joining
+// would: equal numbers of users may be different users in different user namespaces, and what
+// separates containers is not all told. The rank is between New and Connect.
 func (n *Network) Reach(rank int, b []byte) error {
-	_, err := n.peerAddr(rank, b)
-	return err
+	a, err := n.peerAddr(rank, b)
+	if err != nil || rank == n.cfg.Rank {
+		return err
+	}
+	c, err := new(net.Dialer).Dial("unixpacket", a.socket())
+	switch {
+	case errors.Is(err, syscall.EAGAIN): // a full backlog (connect(2)): others have found the way
+		return nil
+	case err != nil:
+		return fmt.Errorf("shm: rank %d: %w: no connection to its socket, so that it is on another host or in another network namespace, or has ended: %w", rank, fabric.ErrUnreachable, err)
+	}
+	defer c.Close()
+	if err := n.sameUser(c.(*net.UnixConn)); err != nil {
+		return fmt.Errorf("shm: rank %d: %w: it is in another user namespace, or runs as another user: %w", rank, fabric.ErrUnreachable, err)
+	}
+	return nil
 }

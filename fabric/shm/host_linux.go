@@ -2,7 +2,6 @@ package shm
 
 import (
 	"encoding/hex"
-	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -10,22 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// here finds out where this process runs.
-func here() (place, error) {
-	var p place
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return p, fmt.Errorf("shm: boot id: %w", err)
-	}
-	b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
-	if err != nil || len(b) != len(p.boot) {
-		return p, fmt.Errorf("shm: boot id %q is not a UUID", text)
+// here finds out where this process runs. What cannot be read, as in a container whose /proc has
+// processes only, stays 0, which is unknown: then Reach finds out by a connection.
+func here() (p place, err error) {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil && len(b) == len(p.boot) {
+		p.boot = id(b)
 	}
 	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return p, fmt.Errorf("shm: network namespace: %w", err)
+	if unix.Stat("/proc/thread-self/ns/net", &st) == nil {
+		p.nsDev, p.nsInode = st.Dev, st.Ino
 	}
-	p.boot, p.nsDev, p.nsInode, p.uid = id(b), st.Dev, st.Ino, uint32(os.Geteuid())
+	p.uid = uint32(os.Geteuid())
 	return p, nil
 }
 

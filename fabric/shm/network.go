@@ -9,7 +9,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/handle"
+	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -186,7 +186,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 			ranks++
 		}
 	}
-	n.state, n.crowded = joined, ranks > runtime.NumCPU()
+	n.state, n.crowded = joined, ranks > spin.Cores()
 	if n.cfg.Crowded != nil {
 		n.crowded = n.cfg.Crowded()
 	}

@@ -27,7 +27,7 @@ func adopt() error {
 func endAdopted() {
 	for range 100 {
 		var killed []int
-		for _, pid := range children() {
+		for _, pid := range offspring() {
 			if syscall.Kill(pid, syscall.SIGKILL) == nil {
 				killed = append(killed, pid)
 			}
@@ -45,11 +45,19 @@ func endAdopted() {
 	}
 }
 
-// children reads the processes whose parent is this one from /proc/PID/stat
-// (proc(5)): pid (comm) state ppid ...; comm may hold blanks and brackets.
-func children() []int {
-	var pids []int
-	self := strconv.Itoa(os.Getpid())
+// offspring are the processes whose parent is this one.
+func offspring() (pids []int) {
+	for _, p := range processes() {
+		if p.parent == os.Getpid() {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
+}
+
+// processes reads /proc/PID/stat (proc(5)): pid (comm) state ppid pgrp ...; comm may hold blanks
+// and brackets.
+func processes() (all []process) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
@@ -58,11 +66,13 @@ func children() []int {
 		}
 		text := string(b)
 		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-		if len(f) > 1 && f[1] == self {
-			if pid, err := strconv.Atoi(strings.Fields(text)[0]); err == nil {
-				pids = append(pids, pid)
-			}
+		if len(f) < 3 {
+			continue
 		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, _ := strconv.Atoi(f[1])
+		group, _ := strconv.Atoi(f[2])
+		all = append(all, process{pid, parent, group})
 	}
-	return pids
+	return all
 }

@@ -22,26 +22,32 @@ const guardName = "ibrun-guard"
 // means that the job has ended in order, the end of the pipe without one that
 // no other process is left to clean up.
 type guard struct {
-	cmd  *exec.Cmd
-	pipe *os.File
+	cmd   *exec.Cmd
+	pipe  *os.File
+	ended chan struct{}
 }
 
-func startGuard(job string) (*guard, error) {
+func startGuard(h *handover, c *children) (*guard, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	g := &guard{pipe: w, cmd: exec.Command("/proc/self/exe")}
-	g.cmd.Args = []string{guardName, job}
+	g := &guard{pipe: w, cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
+	g.cmd.Args = []string{guardName, h.job, h.dir}
 	g.cmd.Stdin = r
 	g.cmd.Dir = "/"
 	g.cmd.Env = unmarked(os.Environ())
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := g.cmd.Start(); err != nil {
+	if err := c.start(g.cmd); err != nil {
 		w.Close()
 		return nil, err
 	}
+	go func() {
+		c.await(g.cmd)
+		c.wait(g.cmd)
+		close(g.ended)
+	}()
 	return g, nil
 }
 
@@ -57,18 +63,26 @@ const jobMark = "IBCONDUIT_JOB="
 func (g *guard) dismiss() {
 	_, _ = g.pipe.Write([]byte{1}) // fails if the guard has been killed
 	_ = g.pipe.Close()
-	_ = g.cmd.Wait()
+	<-g.ended
 }
 
 // GuardMain is the first thing that main of a program calls which sets
-// Config.Guard. In the guard it does not return; anywhere else it does nothing.
+// Config.Guard or Config.JobControl. In the processes that these start it does not return; anywhere
+// else it does nothing.
 func GuardMain() {
-	if len(os.Args) != 2 || os.Args[0] != guardName {
+	if len(os.Args) == 1 && os.Args[0] == echoName {
+		echoMain()
+	}
+	if len(os.Args) != 3 || os.Args[0] != guardName {
 		return
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	if n, _ := io.ReadFull(os.Stdin, make([]byte, 1)); n == 0 {
 		killJob(os.Args[1])
+		if dir := os.Args[2]; dir != "" {
+			_ = os.Remove(filepath.Join(dir, socketName))
+			_ = os.Remove(dir)
+		}
 	}
 	os.Exit(0)
 }

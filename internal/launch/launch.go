@@ -2,8 +2,9 @@
 // their end.
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
-// file that lists the ranks that have ended, and, if it is rank 0, a listening socket, so that no
-// port can be taken in between. Lines of output are kept whole.
+// file that lists the ranks that have ended, and, if it is rank 0, a listening unix socket and a
+// port on loopback, so that no port can be taken in between. Lines of output are kept whole, unless their end takes longer than
+// 100 ms, or with Config.Direct.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
@@ -49,6 +50,9 @@ type Config struct {
 	// Stdout and Stderr take the ranks' output; the same writer for both is
 	// written by one goroutine at a time. Default: os.Stdout and os.Stderr.
 	Stdout, Stderr io.Writer
+	// Direct gives the ranks Stdout and Stderr themselves where these are files: what they write is
+	// not kept back, delayed or put in order, and a terminal is one to them. Prefix must be nil.
+	Direct bool
 	// Prefix begins every line of a rank's output. May be nil.
 	Prefix func(rank int) string
 	// Report receives the launcher's own messages. Default: discarded.
@@ -56,13 +60,18 @@ type Config struct {
 
 	// Grace is how long the others may take to end by themselves when a rank
 	// has failed, and again after SIGTERM, before SIGKILL; and, where the job
-	// is ended from outside, how long the reader of the output may take. It
-	// must exceed the time in which a rank reports why it ends; package bootstrap takes up to
+	// is ended from outside, how long the reader of the output may take; and,
+	// once all ranks have ended, how long output waits for a full disk. It must exceed the time in which a rank reports why it ends; package bootstrap takes up to
 	// 3 s where a rank is missing. Default: 4 s.
 	Grace time.Duration
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
 	// caller has set up the channel with signal.Notify. May be nil.
 	Signals <-chan os.Signal
+	// JobControl stops the ranks when this process is to stop (SIGTSTP, SIGTTIN, SIGTTOU), and then
+	// the process itself; SIGCONT continues them. Where there is a terminal, rank 0 stays in the
+	// process group of this process, so that it reads the terminal as any program that a shell
+	// started. It takes Adopt; main must begin with GuardMain.
+	JobControl bool
 	// Adopt makes this process the parent of everything that the ranks leave
 	// behind, and kills that at the end, unless it runs as another user. For programs
 	// that do nothing but launch one job, as all other children of the process die too.
@@ -77,7 +86,7 @@ type Config struct {
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD":
+		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN":
 		return true
 	}
 	return false
@@ -89,6 +98,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.N > MaxRanks {
 		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
+	}
+	if c.JobControl && !c.Adopt {
+		return c, errors.New("launch: JobControl takes Adopt")
+	}
+	if c.Direct && c.Prefix != nil {
+		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")
 	}
 	if c.Env == nil {
 		c.Env = os.Environ()
@@ -131,8 +146,23 @@ func (e *StartError) remedy() string {
 		return " (each rank takes three or four descriptors of the launcher: raise ulimit -n, or start fewer ranks)"
 	case errors.Is(e.Err, syscall.EAGAIN):
 		return " (the user, or the container, may have no more processes: raise ulimit -u or pids.max, or start fewer ranks)"
+	case errors.Is(e.Err, syscall.ENOEXEC):
+		return " (it is no program for this machine, and no script that begins with #!)"
+	case errors.Is(e.Err, syscall.ENOENT) && exists(e.Path):
+		return " (the file is there: what it is run by is not, the interpreter after #! or the dynamic linker)"
+	case errors.Is(e.Err, syscall.EACCES) && exists(e.Path):
+		return " (it is a directory, not executable, or on a file system that is mounted with noexec)"
 	}
 	return ""
+}
+
+func exists(path string) bool {
+	found, err := exec.LookPath(path)
+	if err != nil {
+		found = path
+	}
+	_, err = os.Stat(found)
+	return err == nil
 }
 
 func (e *StartError) Unwrap() error { return e.Err }

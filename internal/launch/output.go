@@ -2,16 +2,34 @@ package launch
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"os"
 	"sync"
+	"syscall"
+	"time"
 )
 
-// maxHeld bytes of a line are kept back until its end arrives. A longer line
-// goes out in pieces; another rank's line then begins on a line of its own.
-const maxHeld = 1 << 20
+const (
+	// maxHeld bytes of a line are kept back until its end arrives. A longer line
+	// goes out in pieces; another rank's line then begins on a line of its own.
+	maxHeld = 1 << 20
+
+	// holdTime is how long the beginning of a line waits for its end: a prompt and the steps of
+	// a progress bar have none.
+	holdTime = 100 * time.Millisecond
+
+	// retryTime passes between two attempts to write what a full disk did not take.
+	retryTime = 100 * time.Millisecond
+)
 
 // sink is a destination that several streams share.
 type sink struct {
+	name   string // for messages
+	report func(string)
+	over   <-chan struct{} // closed when an obstacle is waited for no more; nil: never
+
 	mu      sync.Mutex
 	w       io.Writer
 	partial *stream // whose line stands unfinished at the end of the output
@@ -22,11 +40,16 @@ type sink struct {
 type stream struct {
 	sink   *sink
 	prefix []byte
-	held   []byte // an unfinished line
+	hold   time.Duration // how long an unfinished line is held; 0: until its end
+	coming func() bool   // whether more of the rank's output can be read already; may be nil
+
+	mu   sync.Mutex
+	held []byte // an unfinished line
+	due  *time.Timer
 }
 
-// copy takes everything that r has until its end. It never stops reading, or
-// a rank would block on a full pipe.
+// copy takes everything that r has until its end. It stops reading only while the destination takes
+// nothing: the rank then waits at a full pipe.
 func (s *stream) copy(r io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -41,20 +64,59 @@ func (s *stream) copy(r io.Reader) {
 
 // take passes on whole lines and keeps the rest.
 func (s *stream) take(p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := len(s.held) == 0
 	end := bytes.LastIndexByte(p, '\n') + 1
 	if end > 0 {
 		s.held = append(s.held, p[:end]...)
 		s.sink.write(s, s.held)
 		s.held = s.held[:0]
+		fresh = true
 	}
 	s.held = append(s.held, p[end:]...)
-	if len(s.held) > maxHeld {
-		s.flush()
+	switch {
+	case len(s.held) > maxHeld:
+		s.flushLocked()
+	case fresh && len(s.held) > 0:
+		s.expectLocked()
 	}
+}
+
+// expectLocked gives the held text its time.
+func (s *stream) expectLocked() {
+	switch {
+	case s.hold == 0:
+	case s.due == nil:
+		s.due = time.AfterFunc(s.hold, s.age)
+	default:
+		s.due.Reset(s.hold)
+	}
+}
+
+// age passes on what has been held for its time, unless its end has arrived but has not been read
+// yet, as on a busy machine.
+func (s *stream) age() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.held) > 0 && s.coming != nil && s.coming() {
+		s.expectLocked()
+		return
+	}
+	s.flushLocked()
 }
 
 // flush passes on an unfinished line.
 func (s *stream) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flushLocked()
+}
+
+func (s *stream) flushLocked() {
+	if s.due != nil {
+		s.due.Stop()
+	}
 	if len(s.held) > 0 {
 		s.sink.write(s, s.held)
 	}
@@ -90,7 +152,47 @@ func (k *sink) write(s *stream, text []byte) {
 	if !atStart {
 		k.partial = s
 	}
-	_, k.err = k.w.Write(out)
+	k.err = k.put(out)
+}
+
+// put writes all of the text. It waits where the destination may take the rest later: a full disk
+// gets room, a pipe that another process has made non-blocking is read. The ranks wait as well,
+// and nothing is lost.
+func (k *sink) put(out []byte) error {
+	for said := false; ; said = true {
+		n, err := k.w.Write(out)
+		out = out[min(max(n, 0), len(out)):]
+		if err == nil || !passes(err) {
+			return err
+		}
+		if !said && !errors.Is(err, syscall.EAGAIN) && k.report != nil {
+			k.report(fmt.Sprintf("%s: %v; the ranks wait until it takes more", k.name, err))
+		}
+		select {
+		case <-k.over:
+			return err
+		case <-time.After(k.pause(err)):
+		}
+	}
+}
+
+// passes reports an obstacle that may go away.
+func passes(err error) bool {
+	for _, e := range []error{syscall.EAGAIN, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// pause is the time before the next attempt; for a file that would block it has been waited for
+// already.
+func (k *sink) pause(err error) time.Duration {
+	if f, ok := k.w.(*os.File); ok && errors.Is(err, syscall.EAGAIN) && writable(f, retryTime) {
+		return 0
+	}
+	return retryTime
 }
 
 // end finishes a last line that was given a prefix; without prefixes the
@@ -101,7 +203,7 @@ func (k *sink) end() error {
 	}
 	defer k.mu.Unlock()
 	if k.err == nil && k.partial != nil && len(k.partial.prefix) > 0 {
-		_, k.err = k.w.Write([]byte{'\n'})
+		k.err = k.put([]byte{'\n'})
 	}
 	k.partial = nil
 	return k.err

@@ -1,11 +1,8 @@
 package launch
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -26,9 +23,11 @@ const drainTime = time.Second
 type rank struct {
 	number int
 	cmd    *exec.Cmd
-	pipes  []*os.File // our ends of its output
-	life   *os.File   // our end of the pipe that ends with it; see deaths
-	copies sync.WaitGroup
+	// inOurGroup: it has no process group of its own, for the terminal's sake
+	inOurGroup bool
+	pipes      []*pipe  // of its output
+	life       *os.File // our end of the pipe that ends with it; see deaths
+	copies     sync.WaitGroup
 
 	mu     sync.Mutex
 	reaped bool // its pid, and that of its group, may belong to others now
@@ -38,48 +37,12 @@ type rank struct {
 	dry    bool  // all output has been taken
 }
 
-// handover is what a rank gets beyond its output: the job's secret, the list of
-// ranks that have ended and, for rank 0, the listener.
-type handover struct {
-	addr, job, secret string
-	listener          *os.File
-	ended             *endedList
-}
-
-// newHandover opens the rendezvous. The listener is bound before any rank
-// runs: no other process can take the port, and no rank dials too early.
-func newHandover() (*handover, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
-	}
-	defer ln.Close()
-	f, err := ln.(*net.TCPListener).File()
-	if err != nil {
-		return nil, fmt.Errorf("launch: rendezvous on loopback: %w", err)
-	}
-	var b [40]byte
-	rand.Read(b[:])
-	return &handover{
-		addr: ln.Addr().String(), listener: f,
-		job:    fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])),
-		secret: hex.EncodeToString(b[8:]),
-	}, nil
-}
-
-func (h *handover) close() {
-	if h.listener != nil {
-		_ = h.listener.Close()
-		h.listener = nil
-	}
-}
-
 // outer lists the variables by which an outer job identifies its ranks to
 // package bootstrap: they would contradict ours.
 var outer = []string{
 	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
 	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
-	"IBCONDUIT_ENDED_FD",
+	"IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
 }
 
 func without(env, names []string) []string {
@@ -98,51 +61,55 @@ next:
 
 // startRank starts one child. The kernel ties its life to the calling thread:
 // the caller has locked it and keeps it until the child has ended.
-func startRank(cfg *Config, path string, n int, h *handover, d *deaths, out, errs *sink) (_ *rank, err error) {
-	r := &rank{number: n, cmd: exec.Command(path, cfg.Args...)}
-	r.cmd.Args[0] = cfg.Path
-	r.cmd.Dir = cfg.Dir
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	r.cmd.Env = append(without(cfg.Env, outer),
+func (r *run) startRank(path string, n int, h *handover, out, errs *sink) (_ *rank, err error) {
+	cfg := &r.cfg
+	k := &rank{number: n, cmd: exec.Command(path, cfg.Args...), inOurGroup: n == 0 && r.echo != nil}
+	k.cmd.Args[0] = cfg.Path
+	k.cmd.Dir = cfg.Dir
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}
+	k.cmd.Env = append(without(cfg.Env, outer),
 		"IBCONDUIT_RANK="+strconv.Itoa(n), "IBCONDUIT_SIZE="+strconv.Itoa(cfg.N),
-		"IBCONDUIT_ADDR="+h.addr, "IBCONDUIT_JOB="+h.job)
+		"IBCONDUIT_JOB="+h.job)
+	k.cmd.Env = append(k.cmd.Env, h.env()...)
 	if n == 0 && cfg.Stdin != nil {
-		r.cmd.Stdin = cfg.Stdin
+		k.cmd.Stdin = cfg.Stdin
 	}
-	theirs, err := r.connect(h)
+	if cfg.Direct {
+		k.cmd.Stdout, k.cmd.Stderr = file(cfg.Stdout), file(cfg.Stderr)
+	}
+	theirs, err := k.connect(r.layout.clone(), h, out, errs)
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
 		}
 		if err != nil {
-			r.closePipes()
+			k.closePipes()
 		}
 	}()
 	if err != nil {
 		return nil, err
 	}
-	r.cmd.Env = append(r.cmd.Env, cfg.RankEnv(n)...)
-	if err = r.cmd.Start(); err != nil {
+	k.cmd.Env = append(k.cmd.Env, cfg.RankEnv(n)...)
+	if err = r.children.start(k.cmd); err != nil {
 		return nil, err
 	}
 	prefix := []byte(cfg.Prefix(n))
-	for i, k := range []*sink{out, errs} {
-		s := &stream{sink: k, prefix: prefix}
-		r.copies.Go(func() { s.copy(r.pipes[i]) })
+	for _, p := range k.pipes {
+		s := &stream{sink: p.sink, prefix: prefix, hold: holdTime, coming: func() bool { return available(p.ours) > 0 }}
+		k.copies.Go(func() { p.copy(s) })
 	}
 	// A rank without a place in the order of deaths is better than no rank.
-	_ = d.add(r)
-	return r, nil
+	_ = r.blame.deaths.add(k)
+	return k, nil
 }
 
 // connect makes the descriptors that the rank inherits; theirs are ours to close once it runs.
-func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
+func (r *rank) connect(l layout, h *handover, out, errs *sink) (theirs []*os.File, err error) {
 	give := func(variable string, f *os.File) {
-		const first = 3 // number of the first of ExtraFiles
-		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(first+len(r.cmd.ExtraFiles), f))
-		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
+		r.cmd.Env = append(r.cmd.Env, variable+"="+tagged(l.add(f), f))
 	}
-	pipe := func() (ours, their *os.File, err error) {
+	defer func() { r.cmd.ExtraFiles = l.files }()
+	newPipe := func() (ours, their *os.File, err error) {
 		if ours, their, err = os.Pipe(); err == nil {
 			theirs = append(theirs, their)
 		}
@@ -155,23 +122,33 @@ func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
 	theirs = append(theirs, secret)
 	give("IBCONDUIT_SECRET_FD", secret)
 	if r.number == 0 {
-		give("IBCONDUIT_LISTEN_FD", h.listener)
+		for variable, f := range map[string]*os.File{"IBCONDUIT_LISTEN_FD": h.listener, "IBCONDUIT_SOCKET_FD": h.socket} {
+			if f != nil {
+				give(variable, f)
+			}
+		}
 	}
 	var life *os.File
-	if r.life, life, err = pipe(); err != nil {
+	if r.life, life, err = newPipe(); err != nil {
 		return theirs, err
 	}
 	give("IBCONDUIT_LIFE_FD", life)
 	if h.ended != nil {
 		give("IBCONDUIT_ENDED_FD", h.ended.file)
 	}
-	for _, end := range []*io.Writer{&r.cmd.Stdout, &r.cmd.Stderr} {
-		ours, their, err := pipe()
+	for _, to := range []struct {
+		end  *io.Writer
+		sink *sink
+	}{{&r.cmd.Stdout, out}, {&r.cmd.Stderr, errs}} {
+		if *to.end != nil {
+			continue
+		}
+		ours, their, err := newPipe()
 		if err != nil {
 			return theirs, err
 		}
-		r.pipes = append(r.pipes, ours)
-		*end = their
+		r.pipes = append(r.pipes, &pipe{ours: ours, sink: to.sink})
+		*to.end = their
 	}
 	return theirs, nil
 }
@@ -180,7 +157,7 @@ func (r *rank) connect(h *handover) (theirs []*os.File, err error) {
 // if it is about to report it.
 func (r *rank) closePipes() {
 	for _, p := range r.pipes {
-		_ = p.Close()
+		_ = p.ours.Close()
 	}
 	_ = r.life.Close() // of nil it does nothing
 }
@@ -213,33 +190,38 @@ func tagged(fd int, f *os.File) string {
 	return fmt.Sprintf("%d:%d", fd, st.Ino)
 }
 
-// signal reaches the rank and everything in its group.
+// signal reaches the rank and everything in its group, or what it started in ours.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.reaped {
-		_ = syscall.Kill(-r.cmd.Process.Pid, s)
+	switch pid := r.cmd.Process.Pid; {
+	case r.reaped:
+	case r.inOurGroup:
+		for _, p := range append(family(pid), pid) {
+			_ = syscall.Kill(p, s)
+		}
+	default:
+		_ = syscall.Kill(-pid, s)
 	}
 }
 
 // wait returns when the rank has ended. What is left of its group is killed
 // while the rank is still a zombie, so that the number is surely its own.
-func (r *rank) wait(orders *atomic.Int64) {
-	pid := r.cmd.Process.Pid
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			break
-		}
-	}
+func (r *rank) wait(orders *atomic.Int64, c *children) {
+	c.await(r.cmd)
 	order := orders.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.order = order
-	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	_ = r.cmd.Wait()
+	if !r.inOurGroup {
+		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+	}
+	c.wait(r.cmd)
 	r.reaped = true
 	r.status, _ = r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if r.inOurGroup {
+		c.killOrphansOfGroup()
+	}
 }
 
 // drain takes the rest of the output, and stops where a process that left
@@ -247,7 +229,7 @@ func (r *rank) wait(orders *atomic.Int64) {
 func (r *rank) drain() {
 	cut := time.AfterFunc(drainTime, func() {
 		for _, p := range r.pipes {
-			_ = p.SetReadDeadline(time.Unix(1, 0))
+			_ = p.ours.SetReadDeadline(time.Unix(1, 0))
 		}
 	})
 	r.copies.Wait()

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,6 +23,15 @@ type run struct {
 	blame  blame
 	list   *endedList
 	ints   int // SIGINTs so far
+
+	layout   layout // of the descriptors of each rank
+	children *children
+	echo     *groupEcho     // nil: no rank is in our process group
+	stops    chan os.Signal // to stop, and to continue
+	stopping []os.Signal    // what it receives
+
+	over         chan struct{} // closed by giveUpOutput
+	giveUpOutput func()
 }
 
 // event is the end of a rank or, after that, of its output.
@@ -34,6 +46,7 @@ type event struct {
 // started (*StartError) or that ctx ended the job; the ranks have ended then
 // too.
 func Run(ctx context.Context, cfg Config) (code int, err error) {
+	descriptors := newLayout(os.Getenv) // before anything is opened
 	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return 126, err
@@ -47,19 +60,25 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	defer h.close()
+	defer h.remove()
+	c := newChildren()
 	if cfg.Adopt {
 		if err := adopt(); err != nil {
 			return 126, err
 		}
 		defer endAdopted()
+		defer c.reapOrphans()()
 	}
 	if cfg.Guard {
-		g, err := startGuard(h.job)
-		if err != nil {
+		g, err := startGuard(h, c)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return 126, fmt.Errorf("launch: guard: %w", err)
 		}
-		defer g.dismiss()
+		if err != nil { // no /proc: it would find nothing to kill
+			cfg.Report(fmt.Sprintf("no guard: what the ranks start may outlive this process if it is killed: %v", err))
+		} else {
+			defer g.dismiss()
+		}
 	}
 	d, err := watchDeaths()
 	if err != nil {
@@ -69,11 +88,25 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	go d.watch()
 	h.ended = newEndedList()
 	defer h.ended.close()
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended}
-	out := &sink{w: cfg.Stdout}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended, over: make(chan struct{}), children: c, layout: descriptors}
+	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
+	defer r.giveUpOutput()
+	if cfg.JobControl {
+		if hasTerminal(cfg.Stdin) {
+			if r.echo, err = startEcho(c); err != nil {
+				return 126, fmt.Errorf("launch: echo of signals: %w", err)
+			}
+			defer r.echo.end()
+		}
+		r.stops = make(chan os.Signal, 4)
+		r.stopping = stopSignals()
+		signal.Notify(r.stops, r.stopping...)
+		defer signal.Stop(r.stops)
+	}
+	out := &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
 	errs := out
 	if !same(cfg.Stdout, cfg.Stderr) {
-		errs = &sink{w: cfg.Stderr}
+		errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
 	}
 	err = r.start(path, h, out, errs)
 	if err == nil {
@@ -102,24 +135,14 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		var (
-			orders atomic.Int64
-			err    error
-		)
-		for n := range r.cfg.N {
-			var k *rank
-			if k, err = startRank(&r.cfg, path, n, h, r.blame.deaths, out, errs); err != nil {
-				err = &StartError{n, r.cfg.Path, err}
-				break
-			}
-			r.ranks = append(r.ranks, k)
-		}
+		var orders atomic.Int64
+		err := r.startAll(path, h, out, errs)
 		ranks := r.ranks
 		started <- err
 		gone := make(chan struct{}, len(ranks))
 		for _, k := range ranks {
 			go func() {
-				k.wait(&orders)
+				k.wait(&orders, r.children)
 				gone <- struct{}{}
 				r.events <- event{rank: k}
 				k.drain()
@@ -131,6 +154,35 @@ func (r *run) start(path string, h *handover, out, errs *sink) error {
 		}
 	}()
 	return <-started
+}
+
+// startAll starts rank 0 last where it has the terminal: as soon as it runs it may read that, and
+// stop with our whole group.
+func (r *run) startAll(path string, h *handover, out, errs *sink) error {
+	start := func(numbers ...int) error {
+		for _, n := range numbers {
+			k, err := r.startRank(path, n, h, out, errs)
+			if err != nil {
+				return &StartError{n, r.cfg.Path, err}
+			}
+			r.ranks = append(r.ranks, k)
+		}
+		return nil
+	}
+	all := make([]int, r.cfg.N)
+	for n := range all {
+		all[n] = n
+	}
+	if r.echo == nil {
+		return start(all...)
+	}
+	back := r.ignoreTerminal()
+	err := start(all[1:]...)
+	back()
+	if err != nil {
+		return err
+	}
+	return start(0)
 }
 
 var errUnread = errors.New("launch: the rest of the output is lost: it is not read")
@@ -164,11 +216,20 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			alive--
 			ev.rank.ended = true
+			if alive == 0 {
+				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
+			}
 			r.list.add(ev.rank)
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
 			}
 			r.blame.settle(r.ranks)
+		case s := <-r.stops:
+			if s == syscall.SIGCONT {
+				r.signal(syscall.SIGCONT)
+			} else {
+				r.stop(s.(syscall.Signal))
+			}
 		case s := <-r.cfg.Signals:
 			r.forward(s)
 			ending = ending || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
@@ -212,10 +273,11 @@ func (r *run) forward(s os.Signal) {
 	if sig == syscall.SIGINT {
 		if r.ints++; r.ints > 1 {
 			r.cfg.Report("second interrupt: killing all ranks")
-			sig = syscall.SIGKILL
+			r.signal(syscall.SIGKILL)
+			return
 		}
 	}
-	r.signal(sig)
+	r.pass(sig)
 }
 
 func (r *run) signal(s syscall.Signal) {

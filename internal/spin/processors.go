@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math/bits"
 	"os"
+	"runtime"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
@@ -29,6 +30,16 @@ func Processors() []byte {
 func Quota() float64 {
 	cpus, _ := sysinfo.Host().CPUQuota()
 	return cpus
+}
+
+// Cores is how many processors this process can use at a time: those that it may run on, or the whole
+// part of its quota where that is less, at least 1.
+func Cores() int {
+	n := runtime.NumCPU()
+	if q := Quota(); q > 0 && q < float64(n) {
+		n = max(int(q), 1)
+	}
+	return n
 }
 
 // Crowded reports whether processors are short where one of several processes runs: more of them

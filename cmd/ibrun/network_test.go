@@ -1,0 +1,80 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// apart runs ibrun in namespaces of its own.
+func apart(t *testing.T, flags string, env []string, args ...string) (code int, out string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		flags += "r" // a user namespace, in which this user is root
+	}
+	if err := exec.Command("unshare", "-"+flags, "true").Run(); err != nil {
+		t.Skipf("unshare -%s: %v", flags, err)
+	}
+	cmd := ibrun(t, env, append([]string{"-" + flags, self}, args...)...)
+	cmd.Path, _ = exec.LookPath("unshare")
+	b, _ := cmd.CombinedOutput()
+	return cmd.ProcessState.ExitCode(), string(b)
+}
+
+func TestAJobOfOneHostNeedsNoNetwork(t *testing.T) {
+	code, out := apart(t, "n", nil, "-n", "3", "--env", asRank+"=exchange", self)
+	if code != 0 || strings.Count(out, " of 3 by launch") != 3 {
+		t.Errorf("code %d: %s", code, out)
+	}
+}
+
+// A rank that sees other files, as in a container, meets the others over loopback.
+func TestARankWithOtherFilesMeetsOverLoopback(t *testing.T) {
+	code, out := apart(t, "m", asRankToo("exchange"), "-n", "2", "unshare", "-m", "sh", "-c",
+		`case $IBCONDUIT_SOCKET in /tmp/*|/dev/shm/*) ;; *) echo "socket at $IBCONDUIT_SOCKET"; exit 9;; esac
+		mount -t tmpfs none /dev/shm; mount --bind "$(dirname "$R")" /mnt; mount -t tmpfs none /tmp; `+asRank+`=exchange exec /mnt/$(basename "$R")`)
+	if code != 0 || strings.Count(out, " of 2 by launch") != 2 {
+		t.Errorf("code %d: %s", code, out)
+	}
+}
+
+// Without a network and without the socket's file there is no way: the rank that finds that says
+// so at once.
+func TestNoWayToRankZeroIsSaidAtOnce(t *testing.T) {
+	code, out := apart(t, "n", asRankToo("exchange"), "-n", "2", "--grace", "40s", "sh", "-c",
+		`test $IBCONDUIT_RANK = 0 || IBCONDUIT_SOCKET=/no/such; export IBCONDUIT_SOCKET; `+joins)
+	if code != 1 || !strings.Contains(out, "[1] bootstrap: rank 1: cannot reach rank 0 at /no/such: ") || !strings.Contains(out, "rank 1 ended before all") {
+		t.Errorf("code %d: %s", code, out)
+	}
+}
+
+func TestTheSocketIsRemoved(t *testing.T) {
+	code, out, _ := finish(t, nil, "-n", "2", "--no-prefix", "sh", "-c", `stat -c %a "$(dirname $IBCONDUIT_SOCKET)"; dirname $IBCONDUIT_SOCKET`)
+	all := strings.Fields(out)
+	if code != 0 || len(all) != 4 || !strings.Contains(out, "700\n") {
+		t.Fatalf("code %d: %s", code, out)
+	}
+	for _, dir := range all {
+		if _, err := os.Stat(dir); strings.HasPrefix(dir, "/") && err == nil {
+			t.Errorf("%s is still there", dir)
+		}
+	}
+	// Also when ibrun is killed.
+	dir := t.TempDir()
+	cmd := ibrun(t, []string{"TMPDIR=" + dir}, "-n", "1", "sh", "-c", "echo $$; exec sleep 600")
+	w := newWatch(1)
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.numbers(t)
+	_ = cmd.Process.Signal(syscall.SIGKILL)
+	_ = cmd.Wait()
+	x := &terminal{t: t}
+	x.until("end of the socket", func() bool { left, _ := filepath.Glob(dir + "/ibrun-*"); return len(left) == 0 })
+}

@@ -1,0 +1,104 @@
+package launch
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// children are the processes that this one has started for a job. All other children of the
+// process were left behind by the ranks and came to it as the nearest subreaper: reap takes their
+// statuses as they end, or each would stay a zombie until the end of the job.
+type children struct {
+	mu   sync.Mutex // held while one starts, or one that ends at once would be a stranger
+	own  map[int]bool
+	look chan struct{} // capacity 1
+}
+
+func newChildren() *children { return &children{own: map[int]bool{}, look: make(chan struct{}, 1)} }
+
+func (c *children) start(cmd *exec.Cmd) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := cmd.Start()
+	if err == nil {
+		c.own[cmd.Process.Pid] = true
+	}
+	return err
+}
+
+// await returns when a child has ended. It stays a zombie, so that its number is its own.
+func (c *children) await(cmd *exec.Cmd) {
+	for {
+		if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// wait takes the status of a child that has ended.
+func (c *children) wait(cmd *exec.Cmd) {
+	c.mu.Lock()
+	_ = cmd.Wait()
+	delete(c.own, cmd.Process.Pid)
+	c.mu.Unlock()
+	select {
+	case c.look <- struct{}{}: // it may have hidden others from reap
+	default:
+	}
+}
+
+// reapOrphans runs reap whenever a child ends, until stop is called.
+func (c *children) reapOrphans() (stop func()) {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	quit := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			c.reap()
+			select {
+			case <-ended:
+			case <-c.look:
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(ended)
+		close(quit)
+		done.Wait()
+	}
+}
+
+// reap takes the statuses of orphans that have ended, up to the first own child that has: the
+// kernel names one that has ended, always the same, and wait calls again for what is behind it.
+func (c *children) reap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		pid := int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), pidOffset)))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid == 0 || c.own[pid] {
+			return
+		}
+		var ws syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
+			return
+		}
+	}
+}
+
+// pidOffset is where si_pid is in siginfo_t: behind three ints, aligned as a pointer
+// (include/uapi/asm-generic/siginfo.h).
+const pidOffset = (12 + unsafe.Sizeof(uintptr(0)) - 1) / unsafe.Sizeof(uintptr(0)) * unsafe.Sizeof(uintptr(0))

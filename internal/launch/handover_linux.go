@@ -1,0 +1,110 @@
+package launch
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// handover is what a rank gets beyond its output: the job's secret, the list of
+// ranks that have ended and, for rank 0, the listeners.
+type handover struct {
+	job, secret string
+	dir         string   // of the socket; "" where there is none
+	addr        string   // of the listener on loopback; "" where there is none
+	listener    *os.File // on loopback, or nil
+	socket      *os.File // unix, or nil
+	ended       *endedList
+}
+
+// newHandover opens the rendezvous: a unix socket, which takes no network, and a port on loopback,
+// which a rank reaches that sees other files. One of them suffices. They are bound before any rank
+// runs: no other process can take them, and no rank dials too early.
+func newHandover() (*handover, error) {
+	var b [40]byte
+	rand.Read(b[:])
+	h := &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+	noSocket := h.openSocket()
+	noPort := h.openPort()
+	if noSocket != nil && noPort != nil {
+		return nil, fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, or: ip link set lo up)", noSocket, noPort)
+	}
+	return h, nil
+}
+
+// openSocket makes the socket in a directory of its own, that of this user only.
+func (h *handover) openSocket() (err error) {
+	for _, parent := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
+		dir, e := os.MkdirTemp(parent, "ibrun-") // its mode is 0700
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		ln, e := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)}) // a long path is an error
+		if e == nil {
+			ln.SetUnlinkOnClose(false)
+			h.socket, e = ln.File()
+			_ = ln.Close()
+		}
+		if e == nil {
+			h.dir = dir
+			return nil
+		}
+		_ = os.RemoveAll(dir)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+const socketName = "rank0"
+
+func (h *handover) openPort() error {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	// Without the interface the address can be bound all the same, and nobody dials it.
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if accepted, err := ln.Accept(); err == nil { // or rank 0 would find it
+		_ = accepted.Close()
+	}
+	h.listener, err = ln.(*net.TCPListener).File()
+	h.addr = ln.Addr().String()
+	return err
+}
+
+// env are the variables of all ranks.
+func (h *handover) env() (env []string) {
+	if h.addr != "" {
+		env = append(env, "IBCONDUIT_ADDR="+h.addr)
+	}
+	if h.dir != "" {
+		env = append(env, "IBCONDUIT_SOCKET="+filepath.Join(h.dir, socketName))
+	}
+	return env
+}
+
+// close closes what only rank 0 needs from now on.
+func (h *handover) close() {
+	for _, f := range []**os.File{&h.listener, &h.socket} {
+		_ = (*f).Close() // of nil it does nothing
+		*f = nil
+	}
+}
+
+// remove ends the rendezvous.
+func (h *handover) remove() {
+	h.close()
+	if h.dir != "" {
+		_ = os.RemoveAll(h.dir)
+	}
+}

@@ -1,0 +1,251 @@
+package launch
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A terminal stops, or refuses, whoever reads from it and is not in its foreground process group.
+// So with one rank 0 stays in the process group of this process, and a shell stops, continues,
+// interrupts and gives the terminal to both together. What reaches the whole group must not be
+// forwarded to rank 0 again.
+
+// hasTerminal: rank 0 may read from one.
+func hasTerminal(stdin *os.File) bool {
+	if _, err := os.Stat("/proc/self/exe"); err != nil {
+		return false // no groupEcho can be started
+	}
+	if stdin != nil {
+		terminal := false
+		control(stdin, func(fd int) {
+			_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+			terminal = err == nil
+		})
+		if terminal {
+			return true
+		}
+	}
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err == nil {
+		_ = f.Close()
+	}
+	return err == nil
+}
+
+// stopping are the signals by which a terminal, or its user, stops a job.
+var stopping = []os.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
+
+// stopSignals are those of them that were not ignored when this process began, and SIGCONT.
+func stopSignals() []os.Signal {
+	var ignored uint64
+	status, _ := os.ReadFile("/proc/self/status")
+	if _, rest, ok := strings.Cut(string(status), "\nSigIgn:\t"); ok {
+		mask, _, _ := strings.Cut(rest, "\n")
+		ignored, _ = strconv.ParseUint(mask, 16, 64)
+	}
+	all := []os.Signal{syscall.SIGCONT}
+	for _, s := range stopping {
+		if ignored>>(s.(syscall.Signal)-1)&1 == 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// ignoreTerminal lets ranks that start before back is called ignore what stops a process that
+// uses its terminal from the background, as all but rank 0 are: what they write appears even after
+// stty tostop, and what they read fails, where they would hang.
+func (r *run) ignoreTerminal() (back func()) {
+	signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
+	return func() { signal.Notify(r.stops, r.stopping...) }
+}
+
+// echoName is argument 0 of a groupEcho.
+const echoName = "ibrun-echo"
+
+// echoed are the signals that may be sent to a whole process group.
+var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}, stopping...)
+
+// groupEcho is a process of this program in its process group that does nothing but tell which
+// signals it received: those were for the group, and rank 0 has them too.
+type groupEcho struct {
+	cmd  *exec.Cmd
+	hold *os.File // it ends when this does
+	back *os.File
+
+	mu    sync.Mutex
+	heard map[syscall.Signal]time.Time
+	news  chan struct{} // capacity 1
+}
+
+// Times of an echo. A machine may be busy; only a signal for this process alone waits so long, and
+// only on its way to rank 0.
+const (
+	echoPatience = 500 * time.Millisecond
+	echoFresh    = time.Second // what is older belongs to an earlier signal
+)
+
+func startEcho(c *children) (*groupEcho, error) {
+	in, hold, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	back, out, err := os.Pipe()
+	if err != nil {
+		hold.Close()
+		return nil, err
+	}
+	defer out.Close()
+	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1), cmd: exec.Command("/proc/self/exe")}
+	e.cmd.Args = []string{echoName}
+	e.cmd.Stdin, e.cmd.Stdout = in, out
+	e.cmd.Dir = "/"
+	e.cmd.Env = unmarked(os.Environ())
+	if err = c.start(e.cmd); err == nil {
+		go func() {
+			c.await(e.cmd)
+			c.wait(e.cmd)
+		}()
+		_, err = io.ReadFull(back, make([]byte, 1)) // it is ready
+	}
+	if err != nil {
+		hold.Close()
+		back.Close()
+		return nil, err
+	}
+	go e.listen()
+	return e, nil
+}
+
+func (e *groupEcho) listen() {
+	b := make([]byte, 1)
+	for {
+		if _, err := io.ReadFull(e.back, b); err != nil {
+			return
+		}
+		e.mu.Lock()
+		e.heard[syscall.Signal(b[0])] = time.Now()
+		e.mu.Unlock()
+		select {
+		case e.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// toGroup reports whether a signal that this process has just received was for its whole group.
+func (e *groupEcho) toGroup(s syscall.Signal) bool {
+	late := time.After(echoPatience)
+	for {
+		e.mu.Lock()
+		at, ok := e.heard[s]
+		delete(e.heard, s)
+		e.mu.Unlock()
+		if ok && time.Since(at) < echoFresh {
+			return true
+		}
+		select {
+		case <-e.news:
+		case <-late:
+			return false
+		}
+	}
+}
+
+func (e *groupEcho) end() {
+	if e != nil {
+		_ = e.hold.Close()
+		_ = e.back.Close()
+	}
+}
+
+// echoMain is the whole life of a groupEcho.
+func echoMain() {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, echoed...)
+	go func() {
+		_, _ = os.Stdout.Write([]byte{0})
+		for s := range signals {
+			_, _ = os.Stdout.Write([]byte{byte(s.(syscall.Signal))})
+		}
+	}()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// pass hands a signal that this process received to all ranks.
+func (r *run) pass(s syscall.Signal) {
+	for _, k := range r.ranks {
+		if !k.inOurGroup {
+			k.signal(s)
+		} else {
+			go func() {
+				if !r.echo.toGroup(s) {
+					k.signal(s)
+				}
+			}()
+		}
+	}
+}
+
+// stop stops all ranks, as the signal would, and then this process; it goes on when that is
+// continued. The shell learns of the stop from this process.
+func (r *run) stop(s syscall.Signal) {
+	for _, k := range r.ranks {
+		if !k.inOurGroup || !r.echo.toGroup(s) {
+			k.signal(syscall.SIGTSTP)
+		}
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+}
+
+// process is a line of /proc.
+type process struct{ pid, parent, group int }
+
+// family are the descendants of a process that are in our process group.
+func family(pid int) (all []int) {
+	ours := syscall.Getpgrp()
+	below := map[int]bool{pid: true}
+	for list, more := processes(), true; more; {
+		more = false
+		for _, p := range list {
+			if below[p.parent] && !below[p.pid] {
+				below[p.pid], more = true, true
+				if p.group == ours {
+					all = append(all, p.pid)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// killOrphansOfGroup kills what rank 0 left in our process group; it has come to us as a subreaper.
+func (c *children) killOrphansOfGroup() {
+	ours, self := syscall.Getpgrp(), os.Getpid()
+	for range 100 {
+		found := false
+		c.mu.Lock()
+		for _, p := range processes() {
+			if p.parent == self && p.group == ours && !c.own[p.pid] {
+				found = syscall.Kill(p.pid, syscall.SIGKILL) == nil || found
+			}
+		}
+		c.mu.Unlock()
+		if !found {
+			return
+		}
+		c.reap()
+		time.Sleep(time.Millisecond)
+	}
+}
