@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -45,12 +46,12 @@ func (c *flowOutput) write(out io.Writer, report any, text func() string, rows f
 	}
 	err := to(out, c.Format)
 	for _, name := range c.Output {
-		f, failed := os.Create(name)
-		if failed != nil {
+		var text bytes.Buffer
+		if failed := to(&text, strings.TrimPrefix(filepath.Ext(name), ".")); failed != nil {
 			err = errors.Join(err, failed)
 			continue
 		}
-		err = errors.Join(err, to(f, strings.TrimPrefix(filepath.Ext(name), ".")), f.Close())
+		err = errors.Join(err, os.WriteFile(name, text.Bytes(), 0o666))
 	}
 	return err
 }
