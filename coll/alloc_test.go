@@ -13,7 +13,7 @@ import (
 
 // What runs often allocates nothing, on no member.
 func TestShortOperationsAllocateNothing(t *testing.T) {
-	const runs = 500
+	const runs = 100
 	for _, n := range []int{2, 3} {
 		onSHM(t, n, coll.Config{}, func(ctx context.Context, e env.Env, all *coll.Team) (failed error) {
 			buf := make([]byte, 100_000)
@@ -30,7 +30,7 @@ func TestShortOperationsAllocateNothing(t *testing.T) {
 				{"all-to-all of 8 bytes", func() error { return coll.AllToAll(ctx, all, to, from) }},
 			} {
 				once := func() {
-					if err := c.once(); err != nil {
+					if err := c.once(); err != nil && failed == nil {
 						failed = err
 					}
 				}
@@ -38,7 +38,7 @@ func TestShortOperationsAllocateNothing(t *testing.T) {
 					for range runs + 1 {
 						once()
 					}
-				} else if allocs := testing.AllocsPerRun(runs, once); allocs != 0 {
+				} else if allocs := testing.AllocsPerRun(runs, once); allocs != 0 && failed == nil {
 					failed = fmt.Errorf("%d members, %s: %v allocations", n, c.name, allocs)
 				}
 			}
