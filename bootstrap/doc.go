@@ -62,18 +62,17 @@
 // Further variables of the TCP rows: IBCONDUIT_ADDR is rank 0's host:port and
 // overrides MASTER_ADDR; IBCONDUIT_JOB is the job's id;
 // IBCONDUIT_SECRET_FD, _SECRET_FILE or _SECRET (in this order) give the secret;
-// IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_SOCKET is the path of a unix socket
-// of rank 0, which ranks of its host try before IBCONDUIT_ADDR and may have instead of it, and
-// IBCONDUIT_SOCKET_FD that socket; IBCONDUIT_LISTEN is where rank 0 listens if not at
-// IBCONDUIT_ADDR, as behind a NAT or a service: an address, a name or an interface of its host, with
-// a port or without; IBCONDUIT_LIFE_FD gives a
-// rank the end of a pipe to hold until it ends, by which the launcher knows the
-// order of the ends; IBCONDUIT_ENDED_FD is a file to which the launcher adds a
-// line for each rank that has ended, as "2 exit status 3", so that New fails at
+// IBCONDUIT_LISTEN_FD gives rank 0 a listening socket; IBCONDUIT_SOCKET is the path of a unix
+// socket of rank 0, which ranks of its host try before IBCONDUIT_ADDR and may have instead of it,
+// and IBCONDUIT_SOCKET_FD that socket; IBCONDUIT_LISTEN is where rank 0 listens if not at
+// IBCONDUIT_ADDR, as behind a NAT or a service: an address, a name or an interface of its host,
+// with a port or without; IBCONDUIT_LIFE_FD gives a rank the end of a pipe to hold until it ends,
+// by which the launcher knows the order of the ends; IBCONDUIT_ENDED_FD is a file to which the
+// launcher adds a line for each rank that has ended, as "2 exit status 3", so that New fails at
 // once when a rank will never come, or 1 s later where rank 0 does not report it;
-// IBCONDUIT_INSECURE=1 allows other addresses than loopback without a secret.
-// Descriptors are written as "4", or as "4:inode" so that a descriptor that has been closed
-// and used again is not taken for the launcher's.
+// IBCONDUIT_INSECURE=1 allows other addresses than loopback without a secret. Descriptors are
+// written as "4", or as "4:inode" so that a descriptor that has been closed and used again is not
+// taken for the launcher's.
 //
 // # Security
 //
@@ -88,12 +87,12 @@
 // munge credential, over a number of the TLS connection, the job, the rank and the role, that the
 // other takes only from its own user. Without munge too such a step is an error.
 //
-// Rank 0 binds the addresses of its rendezvous only: those of the name in IBCONDUIT_ADDR, and for the
-// name of its own host, where that has none but loopback, the one that its default route uses. A stranger at the port never ends
-// the job: it has 5 s to authenticate and to say a hello of at most 64 kB, at
-// most 64 try at a time, and it is named when ranks are missing. The secret's
-// pipe is closed once read, and inherited descriptors are closed on exec;
-// the environment is left as it is.
+// Rank 0 binds the addresses of its rendezvous only: those of the name in IBCONDUIT_ADDR, and for
+// the name of its own host, where that has none but loopback, the one that its default route uses.
+// A stranger at the port never ends the job: it has 5 s to authenticate and to say a hello of at
+// most 64 kB, at most 64 try at a time, and it is named when ranks are missing. The secret's pipe
+// is closed once read, and inherited descriptors are closed on exec; the environment is left as it
+// is.
 //
 // # Wire format over TCP
 //

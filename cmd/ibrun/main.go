@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,13 +40,14 @@ it and is interrupted by it as any program. To stop ibrun (Ctrl-Z, or SIGTSTP)
 stops all ranks, SIGCONT continues them.`
 
 type command struct {
-	Ranks   int           `short:"n" default:"1" placeholder:"N" help:"Number of ranks. Default: 1."`
-	Prefix  *bool         `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
-	Env     []string      `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
-	Preload bool          `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
-	Timeout time.Duration `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
-	Grace   time.Duration `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
-	Program []string      `arg:"" passthrough:"partial" help:"Program and its arguments."`
+	Ranks   int              `short:"n" default:"1" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1."`
+	Prefix  *bool            `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
+	Env     []string         `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
+	Preload bool             `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
+	Timeout time.Duration    `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
+	Grace   time.Duration    `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
+	Version kong.VersionFlag `help:"Print the version and end."`
+	Program []string         `arg:"" passthrough:"partial" help:"Program and its arguments."`
 }
 
 func main() {
@@ -103,11 +106,11 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, done bool) {
 	parser, err := kong.New(cmd, kong.Name("ibrun"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { code, done = c, true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
 	if err != nil {
 		panic(err) // the struct tags above are wrong
 	}
-	_, err = parser.Parse(args)
+	_, err = parser.Parse(asMPI(args))
 	if done {
 		return code, true
 	}
@@ -119,6 +122,30 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 		return 80, true
 	}
 	return 0, false
+}
+
+// asMPI takes -np, as users of mpirun write, for -n. What follows the program is the program's.
+func asMPI(args []string) []string {
+	args = slices.Clone(args)
+	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-") && args[i] != "--"; i++ {
+		switch args[i] {
+		case "-np":
+			args[i] = "-n"
+			i++
+		case "-n", "--ranks", "--env", "--timeout", "--grace":
+			i++ // its value
+		}
+	}
+	return args
+}
+
+// version is that of the module, or of the commit, that ibrun was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "ibrun (unknown version)"
+	}
+	return fmt.Sprintf("ibrun %s %s %s/%s", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH)
 }
 
 func (c *command) check() error {

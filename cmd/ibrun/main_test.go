@@ -275,6 +275,21 @@ func TestFlagsAfterTheProgramAreTheProgramsOwn(t *testing.T) {
 	}
 }
 
+func TestHabitsOfMpirun(t *testing.T) {
+	count := "echo $IBCONDUIT_SIZE $*"
+	for want, args := range map[string][]string{
+		"2 -np 7\n2 -np 7\n": {"-np", "2", "--no-prefix", "sh", "-c", count, "sh", "-np", "7"},
+		"2 x\n2 x\n":         {"--env", "A=-np", "--no-prefix", "-np", "2", "--", "sh", "-c", count, "sh", "x"},
+	} {
+		if code, out, errs := finish(t, nil, args...); code != 0 || out != want {
+			t.Errorf("%q: code %d, %q, %s", args, code, out, errs)
+		}
+	}
+	if code, out, errs := finish(t, nil, "--version"); code != 0 || !strings.HasPrefix(out, "ibrun ") || errs != "" {
+		t.Errorf("--version: code %d, %q, %s", code, out, errs)
+	}
+}
+
 func TestEnvMayHoldCommasAndEqualSigns(t *testing.T) {
 	if _, out, errs := finish(t, nil, "--env", "A=1,2=3", "--env", "B=", "sh", "-c", `echo "$A|${B-unset}"`); out != "1,2=3|\n" {
 		t.Errorf("%q %s", out, errs)

@@ -96,8 +96,8 @@ func hideOuter(env func(string) string) {
 	}
 }
 
-// add gives a file the first free number behind those that scripts use: shells keep what they opened
-// for themselves from 10 on, and some cannot name such a number.
+// add gives a file the first free number behind those that scripts use: shells keep what they
+// opened for themselves from 10 on, and some cannot name such a number.
 func (l *layout) add(f *os.File) (number int) {
 	least := 0
 	for i := range min(len(l.files), 10-firstExtra) {

@@ -3,8 +3,8 @@
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
 // file that lists the ranks that have ended, and, if it is rank 0, a listening unix socket and a
-// port on loopback, so that no port can be taken in between. Lines of output are kept whole, unless their end takes longer than
-// 100 ms, or with Config.Direct.
+// port on loopback, so that no port can be taken in between. Lines of output are kept whole, unless
+// their end takes longer than 100 ms, or with Config.Direct.
 //
 // Nothing is left behind: a rank is the leader of a process group that is
 // killed when the rank has ended; the kernel kills the ranks when the launching
@@ -61,8 +61,9 @@ type Config struct {
 	// Grace is how long the others may take to end by themselves when a rank
 	// has failed, and again after SIGTERM, before SIGKILL; and, where the job
 	// is ended from outside, how long the reader of the output may take; and,
-	// once all ranks have ended, how long output waits for a full disk. It must exceed the time in which a rank reports why it ends; package bootstrap takes up to
-	// 3 s where a rank is missing. Default: 4 s.
+	// once all ranks have ended, how long output waits for a full disk. It must exceed the time
+	// in which a rank reports why it ends; package bootstrap takes up to 3 s where a rank is
+	// missing. Default: 4 s.
 	Grace time.Duration
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
 	// caller has set up the channel with signal.Notify. May be nil.

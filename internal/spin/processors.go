@@ -32,8 +32,8 @@ func Quota() float64 {
 	return cpus
 }
 
-// Cores is how many processors this process can use at a time: those that it may run on, or the whole
-// part of its quota where that is less, at least 1.
+// Cores is how many processors this process can use at a time: those that it may run on, or the
+// whole part of its quota where that is less, at least 1.
 func Cores() int {
 	n := runtime.NumCPU()
 	if q := Quota(); q > 0 && q < float64(n) {
