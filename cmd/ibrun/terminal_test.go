@@ -259,8 +259,8 @@ func TestStopAndContinueReachAllRanks(t *testing.T) {
 
 func TestAReadFromTheBackgroundStopsTheJob(t *testing.T) {
 	x := newTerminal(t)
-	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; test $IBCONDUIT_RANK = 1 && exec sleep 600; read x; echo "got $x."; kill $(cat $D/rank.1)' &`)
-	pids := x.pids("rank.0", "rank.1")
+	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; test $IBCONDUIT_RANK = 1 && exec sleep 600; while ! test -s $D/rank.1; do sleep 0.01; done; echo $PPID >$D/ibrun; read x; echo "got $x."; kill $(cat $D/rank.1)' &`)
+	pids := x.pids("rank.0", "rank.1", "ibrun")
 	x.state(true, pids)
 	x.typed("fg")
 	x.state(false, pids)
