@@ -264,7 +264,7 @@ func (f *fences) Request(_ context.Context, _ am.Via, rank int, off uint64, n in
 	return nil
 }
 func (f *fences) Reply(am.Via, int, error) { f.note("reply") }
-func (f *fences) Handler(int)       { f.note("handler") }
+func (f *fences) Handler(int)              { f.note("handler") }
 
 // through is a Via that is no endpoint, as a worker is.
 type through struct{ l *am.Endpoint }
