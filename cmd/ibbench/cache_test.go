@@ -15,7 +15,7 @@ import (
 var briefKernels = [][]string{
 	{"seq", "reverse", "stride", "random", "chase", "gups", "indexgather", "histogram", "all-local", "--variant", "all", "--size", "300"},
 	{"ptrans", "--variant", "all", "--size", "16"},
-	{"ssca2-k1", "ssca2-k2", "ssca2-k3", "ssca2-k4", "--size", "5"},
+	{"ssca2-k1", "ssca2-k2", "ssca2-k3", "ssca2-k4", "--variant", "all", "--size", "5"},
 	{"stencil", "md", "--size", "3", "--steps", "2"},
 	{"bulk", "handoff", "--size", "2"},
 }
