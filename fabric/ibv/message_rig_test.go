@@ -126,6 +126,11 @@ func fillMessage(b []byte, from, to int, seq uint64) {
 
 // poll takes what there is and checks it.
 func (o *end) poll(budget time.Duration) error {
+	defer o.tell()
+	return o.takeAll(budget)
+}
+
+func (o *end) takeAll(budget time.Duration) error {
 	n, err := o.p.Poll(o.events[:], budget)
 	if err != nil {
 		return err
@@ -135,18 +140,27 @@ func (o *end) poll(budget time.Duration) error {
 			return fmt.Errorf("rank %d: event %d of rank %d, epoch %d: %w", o.rank, e.Kind, e.Peer, e.Epoch, err)
 		}
 	}
-	if len(o.again) == 0 {
-		return nil
-	}
-	// Post may keep slots back until something is sent. Here nothing is: what the senders count tells
-	// them of a slot at once.
-	o.p.mu.Lock()
-	err = o.p.flushLocked()
-	o.p.mu.Unlock()
+	return nil
+}
+
+// tell has the senders know of slots that are free again.
+func (o *end) tell() {
 	for _, peer := range o.again {
 		o.m.taken[peer*len(o.sent)+o.rank].Add(1)
 	}
 	o.again = o.again[:0]
+}
+
+// pollAndPost is poll where senders run beside: what they count tells them of a slot at once, and
+// Post may keep it back until something is sent.
+func (o *end) pollAndPost(budget time.Duration) error {
+	err := o.takeAll(budget)
+	if len(o.again) > 0 {
+		o.p.mu.Lock()
+		err = errors.Join(err, o.p.flushLocked())
+		o.p.mu.Unlock()
+		o.tell()
+	}
 	return err
 }
 
@@ -220,7 +234,7 @@ func (m *messageRig) work(step func(o *end) (bool, error)) {
 			for done := false; left.Load() > 0 && !failed.Load() && m.ctx.Err() == nil; {
 				d, err := step(o)
 				if err == nil {
-					err = o.poll(50 * time.Microsecond)
+					err = o.pollAndPost(50 * time.Microsecond)
 				}
 				if errs[i] = err; err != nil {
 					failed.Store(true)
