@@ -147,6 +147,13 @@ func (x *terminal) state(stopped bool, pids []int) {
 	}
 }
 
+// foreground waits until the shell has heard that the job stopped, which is after its last thread
+// did: what it takes for running it does not continue.
+func (x *terminal) foreground() {
+	x.t.Helper()
+	x.typed("until jobs -s | grep -q .; do sleep 0.01; done; fg")
+}
+
 func TestABackgroundJobRunsToItsEnd(t *testing.T) {
 	x := newTerminal(t)
 	x.typed(`$IBRUN -n 2 sh -c 'sleep 0.3; echo st""ep' & wait; echo en""d`)
@@ -250,7 +257,7 @@ func TestStopAndContinueReachAllRanks(t *testing.T) {
 	x.state(false, pids)
 	_ = syscall.Kill(pids[3], syscall.SIGTSTP) // for ibrun alone
 	x.state(true, pids)
-	x.typed("fg")
+	x.foreground()
 	x.state(false, pids)
 	x.key("\x03")
 	x.typed("echo co''de $?")
@@ -262,7 +269,7 @@ func TestAReadFromTheBackgroundStopsTheJob(t *testing.T) {
 	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; test $IBCONDUIT_RANK = 1 && exec sleep 600; while ! test -s $D/rank.1; do sleep 0.01; done; echo $PPID >$D/ibrun; read x; echo "got $x."; kill $(cat $D/rank.1)' &`)
 	pids := x.pids("rank.0", "rank.1", "ibrun")
 	x.state(true, pids)
-	x.typed("fg")
+	x.foreground()
 	x.state(false, pids)
 	x.typed("it")
 	x.shows("[0] got it.")
