@@ -48,7 +48,7 @@ type fetchProtocol struct {
 func (t *transient) registerFetches(table *am.Table) {
 	t.ask = table.Handle(fetchName, t.asks)
 	t.refuse = table.Handle(fetchFailName, t.refused)
-	t.data = table.HandleLarge(fetchDataName, am.Receiver{Announced: t.announced, Ended: t.arrived})
+	t.data = table.HandleLarge(fetchDataName, am.Receiver{Announced: t.announced, Ended: t.arrived, Quick: true})
 }
 
 func (t *transient) openFetches() {
