@@ -1,6 +1,10 @@
 package main
 
-import "github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+import (
+	"math"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+)
 
 // svg draws the report as the paper's figures 2, 4 to 6a.
 func (o *jacobiReport) svg() string {
@@ -43,7 +47,7 @@ func (o *jacobiReport) svg() string {
 		for _, r := range o.Sweep {
 			l.Points = append(l.Points, chart.Point{X: float64(r.Tokens), Y: 1e3 * r.Elapsed.Seconds() / float64(o.Iterations)})
 		}
-		plots = append(plots, &chart.Chart{Title: "time against tokens (fig. 6a)", X: "tokens", Y: "ms an iteration", LogX: true, Lines: []chart.Line{l}})
+		plots = append(plots, &chart.Chart{Title: "time of an iteration against tokens (fig. 6a)", X: "tokens", Y: "ms", LogX: true, Lines: []chart.Line{l}})
 	}
 	return chart.Column(plots)
 }
@@ -52,7 +56,7 @@ func (o *jacobiReport) svg() string {
 func (w *jacobiWave) peaks(n int) (all []chart.Point) {
 	step := (len(w.Bytes) + n - 1) / n
 	for i, used := range w.Bytes {
-		p := chart.Point{X: w.Seconds[i], Y: float64(used) / (1 << 20)}
+		p := chart.Point{X: math.Round(1e3*w.Seconds[i]) / 1e3, Y: float64(used) / (1 << 20)}
 		if last := len(all) - 1; i%step == 0 {
 			all = append(all, p)
 		} else if p.Y > all[last].Y {

@@ -40,7 +40,7 @@ const (
 	innerWidth, innerHigh = width - left - right, height - top - bottom
 	legendStep            = 18
 	mostXTicks            = 10
-	barWidth              = 8
+	barWidth              = 6
 )
 
 // Lines are told apart by shape, too: not everyone sees colours, and prints may have none.
