@@ -14,9 +14,13 @@ type extent struct {
 	low, end uint64
 }
 
-// maxExposed is how many extents are told apart. One more grows the nearest of its rank; of a rank
-// that has none everything is taken for exposed.
-const maxExposed = 16
+// maxExposed is how many extents are told apart. One more grows the nearest of its rank, from
+// fewExposed on; of a rank that has none everything is taken for exposed. Few are quick to look
+// through, which each access does that passes by.
+const (
+	maxExposed = 16
+	fewExposed = 4
+)
 
 // Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
 // does not block, and takes the same time whatever the cache holds: entries find out when they are
@@ -257,7 +261,7 @@ func (c *Cache) expose(rank int, off, n uint64) {
 	for {
 		i, gap := c.nearest(x)
 		switch {
-		case gap > 0 && len(c.exposed) < maxExposed:
+		case gap > 0 && len(c.exposed) < fewExposed, i < 0 && len(c.exposed) < maxExposed:
 			c.exposed = append(c.exposed, x)
 			return
 		case i < 0:
