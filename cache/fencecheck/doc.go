@@ -10,8 +10,8 @@
 //
 // # Clocks
 //
-// Each worker is an actor whose writes have an epoch, which its next release makes visible; each
-// rank is another, for what is at its target at once: stores of the rank to its own memory, and
+// Each worker is an actor whose writes have an epoch, which its next release makes visible, and one
+// more for what an atomic does not deliver, but only a release; each rank is another, for what is at its target at once: stores of the rank to its own memory, and
 // atomics that return a value. Reads have an epoch of their rank. A clock says up to which epoch
 // one knows of each of them. Word that leaves a rank takes along what its workers have acquired and
 // released, and what it was told is known only after the next acquire, as in C11 (§7.17.3). A
