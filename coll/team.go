@@ -118,7 +118,9 @@ func (t *health) heed(e *BrokenError) *BrokenError {
 	env := t.teams.env
 	if e.Reason == Died && e.Rank != env.Rank() && env.Down(e.Rank) == nil {
 		t.dismiss(context.Background(), e.Rank, e.place())
-		env.SetDown(e.Rank, e.Cause)
+		if t.blame(e.Rank, e.Cause) != nil { // it does not say why
+			env.SetDown(e.Rank, e.Cause)
+		}
 	}
 	return e
 }
