@@ -29,7 +29,7 @@ func fetcherOf(w *Worker) *fetcher {
 	if w.fetches == nil {
 		f := &fetcher{w: w, park: am.Goroutines{}.NewParker()}
 		if all := w.job.library.all; len(all) > 0 {
-			f.park = all[len(all)-1].Parker() // of the slowest network
+			f.park = am.ParkerAt(all[len(all)-1]) // of the slowest network
 		}
 		f.stop = context.AfterFunc(w.job.members.over, f.Unpark)
 		f.owner = w.job.memory.budget.NewOwner(fmt.Sprintf("a worker of rank %d", w.job.rank), f)

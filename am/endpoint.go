@@ -114,8 +114,8 @@ func (l *Endpoint) Serve(ctx context.Context) error {
 	}
 }
 
-// Parker returns a Parker whose Park makes progress meanwhile, as Serve does.
-func (l *Endpoint) Parker() Parker { return servingParker{l, l.waiter()} }
+// ParkerAt returns a Parker whose Park makes progress of an endpoint meanwhile, as Serve does.
+func ParkerAt(l *Endpoint) Parker { return servingParker{l, l.waiter()} }
 
 type servingParker struct {
 	l *Endpoint

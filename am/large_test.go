@@ -383,7 +383,7 @@ func TestWhoParksMakesProgress(t *testing.T) {
 		p.Unpark()
 	}})
 	l := endpoints(t, amtest.NewMemory(2, 1<<12), 2, am.Config{Table: table, AttendAfter: -1})
-	p = l[1].Parker()
+	p = am.ParkerAt(l[1])
 	sent := sending(bounded(t), x, l[0], 1, make([]byte, 10))
 	for ended == 0 {
 		if err := p.Park(bounded(t)); err != nil {

@@ -1,6 +1,6 @@
-// Package chart draws lines with intervals, or bars, as SVG: one picture without script, fonts or anything
-// else from outside, with a title for screen readers. Each point carries what it was drawn from
-// (data-x, data-y).
+// Package chart draws lines with intervals, or bars, as SVG: one picture without script, fonts or
+// anything else from outside, with a title for screen readers. Each point carries what it was drawn
+// from (data-x, data-y).
 package chart
 
 import (
