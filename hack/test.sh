@@ -98,12 +98,16 @@ stage_plain() {
   return $rc
 }
 
-# What Open MPI and Slurm do is the same in every build of ours: once is enough.
+# What Open MPI and Slurm do is the same in every build of ours: once is enough. The same holds for
+# deploy, whose tests are a module of their own.
 stage_launchers() {
   packages >$out/packages || return 1
-  local pkgs
+  local pkgs rc=0
   mapfile -t pkgs < <(grep '/launchertest$' $out/packages)
-  [ ${#pkgs[@]} = 0 ] || run launchers -vet=off "${pkgs[@]}"
+  [ ${#pkgs[@]} = 0 ] || run launchers -vet=off "${pkgs[@]}" || rc=1
+  [ -n "${PKGS-}" ] || (cd deploy/check && go test -json -count=1 -vet=off -timeout 10m ./...) </dev/null |
+    build/bin/testsum -stage deploy -o $out/deploy.json || rc=1
+  return $rc
 }
 
 # The builds for tests: with one lock in the place of many. And the builds of users who lack
