@@ -17,22 +17,23 @@ type Job struct {
 	rank, size int
 	life       context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 
-	boot     bootstrap.Bootstrap
-	needs    needs          // of the parts
-	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
-	layout   segment.Layout // of the segments of all ranks
-	seg      *segment.Mapping
-	heaps    *heaps
-	memory   *transient
-	members  *membership
-	networks networks
-	crowded  bool // more ranks share the processors of this one than there are
-	coll     *coll.Teams
-	checker  *fencecheck.Checker // nil: nothing looks for missing fences
-	messages endpoints           // of the program
-	library  endpoints           // of the library's parts
-	workers  workers
-	watching sync.WaitGroup // the bootstrap's reports
+	boot      bootstrap.Bootstrap
+	needs     needs          // of the parts
+	epoch     atomic.Uint64  // counts what may have taught the rank something, if there are fences
+	layout    segment.Layout // of the segments of all ranks
+	seg       *segment.Mapping
+	heaps     *heaps
+	memory    *transient
+	members   *membership
+	networks  networks
+	crowded   bool // more ranks share the processors of this one than there are
+	coll      *coll.Teams
+	checker   *fencecheck.Checker // nil: nothing looks for missing fences
+	messages  endpoints           // of the program
+	library   endpoints           // of the library's parts
+	workers   workers
+	latencies *latencies     // nil: nothing is measured
+	watching  sync.WaitGroup // the bootstrap's reports
 
 	closeMu  sync.Mutex // held by a Close
 	closed   bool       // everything is given back

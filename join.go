@@ -42,6 +42,9 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
 	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers()}
+	if cfg.Latency {
+		j.latencies = new(latencies)
+	}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
