@@ -111,6 +111,7 @@ type Info struct {
 	ID        string   // the launcher's name for the job
 	Rank      int      // of this process
 	Size      int      // ranks of the job
+	LocalRank int      // its place among the ranks of its host, from 0; -1 where that is not known
 	Bootstrap string   // how the job was found: "pmi1 (PMI_FD)"
 	Networks  []string // in use by this rank, fastest first
 	Devices   []DevicePort
@@ -126,7 +127,10 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
+	if local, _, ok := j.boot.Local(); ok {
+		i.LocalRank = local
+	}
 	for _, n := range j.networks.all {
 		if d, ok := n.(interface {
 			Device() string
