@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// LatencyBuckets is how many buckets a Latency has. Bucket k counts what took up to LatencyBound(k),
+// LatencyBuckets is how many buckets a Latency has. Bucket k counts what took LatencyBound(k) at most
 // and longer than the bound before; the last one has no bound.
 const LatencyBuckets = 29
 
@@ -111,7 +111,7 @@ func (l *timedLane) started(op int, at time.Time, h fabric.Handle, f fabric.Flag
 	}
 }
 
-// ended notes that an operation is complete. One that failed is not measured: who waited abandons it.
+// ended notes that an operation is complete. One that failed is not measured: its waiter drops it.
 func (l *timedLane) ended(h fabric.Handle, err error) {
 	if b, ok := l.begun[h]; ok && err == nil {
 		l.took[b.op].since(b.at)

@@ -22,7 +22,7 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
-export IBCONDUIT_REQUIRE_OPENMPI=1
+export IBCONDUIT_REQUIRE_OPENMPI=1 IBCONDUIT_REQUIRE_PROMETHEUS=1
 # Only root may have a Slurm of its own, and not in every container.
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1; fi
 if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQUIRE_CHROMIUM=1; fi

@@ -11,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit"
 )
 
-// Phase calls f with the labels rank and phase, by which profiles of the processor and of goroutines
+// Phase calls f with the labels rank and phase, by which profiles of processor and goroutines
 // tell apart what ranks of one process do, and what one rank does one after the other: `go tool
 // pprof -tagfocus phase=halo`. Goroutines that f starts have them too. ctx is given to f with them.
 func Phase(ctx context.Context, job *conduit.Job, phase string, f func(ctx context.Context)) {
