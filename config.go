@@ -117,7 +117,7 @@ type Config struct {
 	// in Join, rather than to each with the first message. Join does not wait for it. Default:
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
-	// Latency has the job measure how long puts, gets, atomics and flushes take (Job.Latencies), some
+	// Latency has the job measure how long puts, gets, atomics and flushes take (Latencies), some
 	// 100 ns each. Memory of other ranks that is mapped here is then reached through a lane, not by
 	// loads and stores, or nothing would be measured there. What is not: operations of a chain, a
 	// batch or a cache, and those that only Flush waits for. It may differ between ranks. Default:

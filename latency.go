@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// LatencyBuckets is how many buckets a Latency has. Bucket k counts what took LatencyBound(k) at most
-// and longer than the bound before; the last one has no bound.
+// LatencyBuckets is how many buckets a Latency has. Bucket k counts what took up to its bound, and
+// longer than the bound before; the last one has none.
 const LatencyBuckets = 29
 
 // LatencyBound is the upper end of bucket k: 64 ns, 128 ns, and so on to 8.6 s.
@@ -33,9 +33,9 @@ const (
 
 var latencyNames = [latencyOps]string{"put", "get", "atomic", "flush"}
 
-// Latencies are the histograms of Config.Latency, by network and operation: "put", "get", "atomic",
-// each from its call until it was found complete, and "flush". nil without Config.Latency.
-func (j *Job) Latencies() map[string]map[string]Latency {
+// Latencies are the histograms of a job with Config.Latency, by network and operation: "put", "get",
+// "atomic", each from its call until it was found complete, and "flush". nil without Config.Latency.
+func Latencies(j *Job) map[string]map[string]Latency {
 	if j.latencies == nil {
 		return nil
 	}
@@ -52,6 +52,13 @@ func (j *Job) Latencies() map[string]map[string]Latency {
 
 // latencies are a job's, by network.
 type latencies [maxNetworks][latencyOps]latency
+
+func newLatencies(measure bool) *latencies {
+	if !measure {
+		return nil
+	}
+	return new(latencies)
+}
 
 type latency struct {
 	count [LatencyBuckets]atomic.Uint64
@@ -90,13 +97,13 @@ type begun struct {
 	at time.Time
 }
 
-// timed puts measuring lanes in the place of lanes, if the job measures.
-func (j *Job) timed(lanes []fabric.Lane) {
-	if j.latencies == nil {
+// timed puts measuring lanes in the place of lanes. Without measuring t is nil.
+func (t *latencies) timed(lanes []fabric.Lane) {
+	if t == nil {
 		return
 	}
 	for i, l := range lanes {
-		lanes[i] = &timedLane{Lane: l, took: &j.latencies[i], begun: make(map[fabric.Handle]begun)}
+		lanes[i] = &timedLane{Lane: l, took: &t[i], begun: make(map[fabric.Handle]begun)}
 	}
 }
 

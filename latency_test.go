@@ -41,7 +41,7 @@ func TestLatenciesCountOperations(t *testing.T) {
 			if err := operateTimed(t.Context(), w); err != nil {
 				return err
 			}
-			return wantLatencies(j.Latencies(), on)
+			return wantLatencies(Latencies(j), on)
 		})
 		if err != nil {
 			t.Errorf("Latency %t: %v", on, err)

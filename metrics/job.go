@@ -25,7 +25,7 @@ func (s jobSource) Figures(add func(Figure)) {
 	for name, c := range stats {
 		operations(name, c, add)
 	}
-	latencies(s.job.Latencies(), add)
+	latencies(conduit.Latencies(s.job), add)
 	for name, m := range s.job.MessageStats() {
 		messages(name, m, add)
 	}
