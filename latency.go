@@ -33,8 +33,8 @@ const (
 
 var latencyNames = [latencyOps]string{"put", "get", "atomic", "flush"}
 
-// Latencies are the histograms of a job with Config.Latency, by network and operation: "put", "get",
-// "atomic", each from its call until it was found complete, and "flush". nil without Config.Latency.
+// Latencies are the histograms of a job with Config.Latency, by network and operation: "put" and
+// "get", "atomic", each from its call until it was found complete, "flush". nil without it.
 func Latencies(j *Job) map[string]map[string]Latency {
 	if j.latencies == nil {
 		return nil
