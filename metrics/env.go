@@ -2,13 +2,11 @@ package metrics
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -28,7 +26,7 @@ const (
 // Server is what ServeEnv started. A nil one is valid: nothing was to be served.
 type Server struct {
 	addr *net.TCPAddr
-	file string // for the discovery of targets
+	file *announcement
 	end  context.CancelFunc
 	done chan struct{}
 	err  error // of serving, once done
@@ -47,7 +45,7 @@ type Server struct {
 //
 // With IBCONDUIT_METRICS_DIR the address is written to a file of that directory as Prometheus finds
 // targets by (file_sd_configs), and a rank whose port is taken takes another one. Close removes it;
-// that of a rank that was killed stays until another has its port.
+// that of a rank that was killed the next rank that begins.
 //
 // With IBCONDUIT_METRICS_PPROF=1, on loopback only, /debug/pprof/ has the profiles of package
 // runtime/pprof beside /metrics, and profile, of the processor.
@@ -77,7 +75,7 @@ func serveEnv(getenv func(string) string, job *conduit.Job, cs []prometheus.Coll
 		err = errors.Join(err, fmt.Errorf("metrics: %s=1, and %s=%s is no loopback address: who reads profiles reads what a program holds, and slows it down", pprofVar, addrVar, at))
 	}
 	if dir := getenv(dirVar); dir != "" && err == nil {
-		err = s.announce(dir)
+		s.file, err = announce(dir, s.addr)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -125,38 +123,6 @@ func listenEnv(at string, localRank int, orAny bool) (net.Listener, error) {
 	return l, nil
 }
 
-// announce writes the file by which Prometheus finds the address. The name is that of the port, so
-// that a later rank replaces what an earlier one left.
-func (s *Server) announce(dir string) error {
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	target := s.addr.String()
-	if s.addr.IP.IsUnspecified() {
-		target = net.JoinHostPort(host, strconv.Itoa(s.addr.Port))
-	}
-	text, err := json.Marshal([]any{map[string]any{"targets": []string{target}, "labels": map[string]string{"host": host}}})
-	if err != nil {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	// Prometheus must not read half of it: a name that it does not look for, then the other.
-	tmp, err := os.CreateTemp(dir, ".ibconduit-*.tmp")
-	if err != nil {
-		return fmt.Errorf("metrics: %s: %w", dirVar, err)
-	}
-	_, err = tmp.Write(append(text, '\n'))
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
-	s.file = filepath.Join(dir, fmt.Sprintf("ibconduit-%s-%d.json", filepath.Base(host), s.addr.Port))
-	if err == nil {
-		err = os.Rename(tmp.Name(), s.file)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("metrics: %s: %w", dirVar, err), os.Remove(tmp.Name()))
-	}
-	return nil
-}
-
 // Addr is where it listens, nil where nothing is served.
 func (s *Server) Addr() net.Addr {
 	if s == nil {
@@ -171,11 +137,7 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.close.Do(func() {
-		if s.file != "" {
-			if err := os.Remove(s.file); err != nil && !os.IsNotExist(err) {
-				s.closeErr = fmt.Errorf("metrics: %w", err)
-			}
-		}
+		s.closeErr = s.file.remove()
 		s.end()
 		<-s.done
 		s.closeErr = errors.Join(s.closeErr, s.err)

@@ -225,3 +225,43 @@ func TestLatenciesAreHistograms(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A rank that was killed leaves its file, and no lock: the next rank removes it, and leaves those of
+// ranks that live.
+func TestFilesOfDeadRanksAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	dead, theirs := filepath.Join(dir, "ibconduit-h-1.json"), filepath.Join(dir, "theirs.json")
+	for _, f := range []string{dead, theirs} {
+		if err := os.WriteFile(f, []byte("[]"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2}
+	first, err := announce(dir, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := announce(dir, &net.TCPAddr{IP: addr.IP, Port: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for f, want := range map[string]bool{dead: false, theirs: true, first.path: true, second.path: true} {
+		if _, err := os.Stat(f); (err == nil) != want {
+			t.Errorf("%s is there: %t, want %t", f, err == nil, want)
+		}
+	}
+	// Another rank has the first one's port, and the name with it.
+	third, err := announce(dir, addr)
+	if err := errors.Join(err, first.remove()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(third.path); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(second.remove(), third.remove()); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(dir + "/*"); err != nil || len(left) != 1 {
+		t.Errorf("left: %q (%v)", left, err)
+	}
+}
