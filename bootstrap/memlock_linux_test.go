@@ -8,8 +8,8 @@ import (
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
-// Root of a user namespace has CAP_IPC_LOCK there, which lifts no limit: the ranks hear of it before
-// they lock anything.
+// Root of a user namespace has CAP_IPC_LOCK there, which lifts no limit: the ranks hear of it
+// before they lock anything.
 func TestALimitHoldsInAUserNamespace(t *testing.T) {
 	if !proctest.InUserNamespace(t) {
 		return

@@ -22,8 +22,8 @@ type announcement struct {
 // files matches the announcements of a directory.
 const files = "ibconduit-*.json"
 
-// announce writes the file, and removes those of ranks that have ended without doing so, which would
-// be targets that do not answer.
+// announce writes the file, and removes those of ranks that have ended without doing so, which
+// would be targets that do not answer.
 func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -226,8 +226,8 @@ func TestLatenciesAreHistograms(t *testing.T) {
 	}
 }
 
-// A rank that was killed leaves its file, and no lock: the next rank removes it, and leaves those of
-// ranks that live.
+// A rank that was killed leaves its file, and no lock: the next rank removes it, and leaves those
+// of ranks that live.
 func TestFilesOfDeadRanksAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	dead, theirs := filepath.Join(dir, "ibconduit-h-1.json"), filepath.Join(dir, "theirs.json")

@@ -15,6 +15,7 @@ import (
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
+	held        *os.File // keeps others from removing it, or nil
 	addr        string   // of the listener on loopback; "" where there is none
 	listener    *os.File // on loopback, or nil
 	socket      *os.File // unix, or nil
@@ -28,7 +29,7 @@ func newHandover() (*handover, error) {
 	var b [40]byte
 	rand.Read(b[:])
 	h := &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
-	removeDead([]string{os.TempDir(), "/tmp", "/dev/shm"})
+	removeDead()
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
@@ -39,8 +40,8 @@ func newHandover() (*handover, error) {
 
 // openSocket makes the socket in a directory of its own, that of this user only.
 func (h *handover) openSocket() (err error) {
-	for _, parent := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
-		dir, e := os.MkdirTemp(parent, "ibrun-") // its mode is 0700
+	for _, parent := range socketParents() {
+		dir, e := os.MkdirTemp(parent, dirPrefix) // its mode is 0700
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -52,22 +53,13 @@ func (h *handover) openSocket() (err error) {
 			_ = ln.Close()
 		}
 		if e == nil {
-			h.dir = dir
+			h.dir, h.held = dir, holdDir(dir)
 			return nil
 		}
 		_ = os.RemoveAll(dir)
 		err = errors.Join(err, e)
 	}
 	return err
-}
-
-const socketName = "rank0"
-
-// removeDead removes the directories of jobs of this user that ended with nobody left to do it, as
-// when ibrun and its guard are killed with all their control group. There nobody has the socket: a
-// connection is refused (unix(7)). Where a job begins it is not there yet, or is listened to; rank 0
-// of a job that runs may have closed it, and keeps the directory locked.
-func removeDead(parents []string) {
 }
 
 func (h *handover) openPort() error {
@@ -113,6 +105,7 @@ func (h *handover) close() {
 func (h *handover) remove() {
 	h.close()
 	if h.dir != "" {
-		_ = os.RemoveAll(h.dir)
+		removeDir(h.dir)
 	}
+	_ = h.held.Close() // of nil it does nothing
 }

@@ -99,6 +99,24 @@ func TestScancelReachesAllRanks(t *testing.T) {
 	r.want(t, 0, "rank 0: terminated", "rank 1: terminated", "CANCELLED")
 }
 
+// The end of a step's time is that of scancel: SIGTERM, and KillWait later SIGKILL (slurm.conf(5)).
+// Ranks that do not listen end with it.
+func TestScancelEndsRanksThatAreDeaf(t *testing.T) {
+	c := slurm(t)
+	r := run(t, c.env(roleVar+"=deaf", "OUT="+filepath.Join(t.TempDir(), "out")), "sh", "-c", `
+		srun -O -J deaf --mpi=pmi2 -N2 -n2 "$0" >"$OUT" 2>&1 &
+		for i in $(seq 200); do [ "$(grep -c waits "$OUT")" = 2 ] && break; sleep .1; done
+		scancel --name=deaf
+		wait $!
+		code=$?
+		cat "$OUT"
+		exit $code`, self(t))
+	r.want(t, 128+9, "rank 0: waits", "rank 1: waits", "CANCELLED")
+	if strings.Contains(r.out, "deadline") {
+		t.Error("a rank ended by itself")
+	}
+}
+
 // batch runs a script by sbatch and returns what it wrote.
 func (c *cluster) batch(t *testing.T, role, script string, args ...string) result {
 	t.Helper()
