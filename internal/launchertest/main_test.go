@@ -66,7 +66,7 @@ func play(role string, args []string) int {
 		done()
 	case role == "deaf": // to what Slurm asks first
 		signal.Ignore(syscall.SIGTERM)
-		say("waits")
+		say("waits, process %d", os.Getpid())
 		<-ctx.Done()
 		err = ctx.Err()
 	case role == "wait": // for a signal
