@@ -28,7 +28,7 @@ func TestLatencyBucketsDouble(t *testing.T) {
 // Each operation is counted once, whichever way it is waited for; nothing is without Latency.
 func TestLatenciesCountOperations(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Latency: on}
+		cfg := Config{Fabric: FabricSHM, SegmentSize: 1 << 16, Latency: on, Getenv: func(string) (string, bool) { return "", false }}
 		err := RunLocalConfig(t.Context(), 2, cfg, func(j *Job) error {
 			if err := j.Barrier(t.Context()); err != nil || j.Rank() != 0 {
 				return err
