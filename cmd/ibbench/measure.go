@@ -112,7 +112,7 @@ func (r *results) report(s *report.Series) error {
 
 // end writes what was measured, also before a failure.
 func (r *results) end(err error) error {
-	r.t.clear()
+	r.t.end()
 	for _, rounds := range r.rounds { // of points that were not finished
 		if len(rounds) > 0 {
 			err = errors.Join(err, r.report(report.Merge(rounds)))

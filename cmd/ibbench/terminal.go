@@ -3,26 +3,63 @@ package main
 import (
 	"fmt"
 	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/term"
 )
 
-// terminal is where progress goes: lines always, a live line that is
-// overwritten only on a terminal.
+// reportEvery is how often progress is told where it cannot be overwritten.
+const reportEvery = 10 * time.Second
+
+// terminal is where progress goes: lines always; a live line that is overwritten on a terminal, and
+// elsewhere becomes a line every 10 seconds.
 type terminal struct {
 	f        *os.File
 	quiet    bool
 	watched  bool
-	dirty    bool
 	maxWidth int
+
+	mu     sync.Mutex
+	dirty  bool
+	latest string // not told yet
+	begun  time.Time
+	told   *time.Timer // nil on a terminal
 }
 
 func newTerminal(f *os.File, quiet bool) *terminal {
-	t := &terminal{f: f, quiet: quiet, watched: term.IsTerminal(int(f.Fd())), maxWidth: 79}
+	t := &terminal{f: f, quiet: quiet, watched: term.IsTerminal(int(f.Fd())), maxWidth: 79, begun: time.Now()}
 	if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 1 {
 		t.maxWidth = w - 1
 	}
+	if !t.watched && !quiet {
+		t.told = time.AfterFunc(reportEvery, t.tell)
+	}
 	return t
+}
+
+// tell prints what the live line would show.
+func (t *terminal) tell() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told == nil {
+		return // it has ended
+	}
+	if t.latest != "" {
+		fmt.Fprintf(t.f, "ibbench: after %v: %s\n", time.Since(t.begun).Round(time.Second), t.latest)
+	}
+	t.told.Reset(reportEvery)
+}
+
+// end tells nothing more.
+func (t *terminal) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wipe()
+	if t.told != nil {
+		t.told.Stop()
+		t.told = nil
+	}
 }
 
 // line prints a line that stays.
@@ -30,21 +67,34 @@ func (t *terminal) line(format string, args ...any) {
 	if t.quiet {
 		return
 	}
-	t.clear()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wipe()
 	fmt.Fprintf(t.f, "ibbench: "+format+"\n", args...)
 }
 
 // live replaces the live line.
 func (t *terminal) live(text string) {
-	if t.quiet || !t.watched {
+	if t.quiet {
 		return
 	}
-	fmt.Fprintf(t.f, "\r\x1b[K%.*s", t.maxWidth, text)
-	t.dirty = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest = text
+	if t.watched {
+		fmt.Fprintf(t.f, "\r\x1b[K%.*s", t.maxWidth, text)
+		t.dirty = true
+	}
 }
 
 // clear removes the live line.
 func (t *terminal) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wipe()
+}
+
+func (t *terminal) wipe() {
 	if t.dirty {
 		fmt.Fprint(t.f, "\r\x1b[K")
 		t.dirty = false

@@ -159,6 +159,24 @@ func (x *Section) table() {
 			}
 			return ""
 		}, ""},
+		{"UCX", func(s *Series) string {
+			if s.UCX == nil {
+				return ""
+			}
+			return unit(judged(&s.UCX.Result), s)
+		}, ""},
+		{"ratio of best rounds", func(s *Series) string {
+			if s.Ratio == nil || s.Ratio.Best == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%.3f", s.Ratio.Best)
+		}, ""},
+		{"goal for it", func(s *Series) string {
+			if s.Goal == nil {
+				return ""
+			}
+			return fmt.Sprintf("%.2f: %s", s.Goal.Ratio, s.Goal.Verdict)
+		}, ""},
 		{"errors", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
 	}...)
 	x.Rows = make([][]string, len(x.series))
@@ -240,6 +258,9 @@ func (s *Series) ratio() (p chart.Point, ok bool) {
 		if s.MPI != nil && len(s.MPI.Interval) == 2 {
 			p.Low, p.High = s.MPI.Interval[0], s.MPI.Interval[1]
 		}
+		if len(s.Ratio.Interval) == 2 {
+			p.Low, p.High = s.Ratio.Interval[0], s.Ratio.Interval[1]
+		}
 	case s.Cache != nil && s.Cache.Ratio != nil:
 		p.Y, p.Low, p.High = s.Cache.Ratio.Median, s.Cache.Ratio.Low, s.Cache.Ratio.High
 	default:
@@ -314,6 +335,9 @@ func (x *Section) latency(name string) *chart.Chart {
 		put("p99", s, &s.Result, "99")
 		if r := s.theirs(); r != nil {
 			put(s.peer()+" p50", s, r, "50")
+		}
+		if s.UCX != nil {
+			put("UCX p50", s, &s.UCX.Result, "50")
 		}
 	}
 	for _, n := range order {

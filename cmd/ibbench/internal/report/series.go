@@ -29,7 +29,9 @@ type Series struct {
 	Intervals  []Interval  `json:"intervals,omitempty"`
 	Rounds     []Figures   `json:"rounds,omitempty"` // of a point that was measured several times
 	Perftest   *Perftest   `json:"perftest,omitempty"`
+	UCX        *UCX        `json:"ucx,omitempty"`
 	Ratio      *Ratio      `json:"ratio,omitempty"`
+	Goal       *Goal       `json:"goal,omitempty"`
 	MR         *MR         `json:"mr,omitempty"`
 	AM         *AM         `json:"am,omitempty"`
 	Heap       *Heap       `json:"heap,omitempty"`
@@ -142,6 +144,11 @@ type Ratio struct {
 	P50  *Spread `json:"p50,omitempty"`
 	Mean *Spread `json:"mean"`
 	P99  *Spread `json:"p99,omitempty"`
+
+	// Of perftest: the least median of our rounds to theirs, of a throughput the largest ones; and
+	// the interval of 95 % confidence of the median, nil with fewer than 6 rounds.
+	Best     float64   `json:"best,omitempty"`
+	Interval []float64 `json:"interval,omitempty"`
 }
 
 // Spread is a median with the range around it.

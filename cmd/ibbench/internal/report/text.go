@@ -45,6 +45,7 @@ func (t *text) Close() error {
 		t.printf("\n%s", bars(t.all[0]))
 	}
 	t.grid()
+	t.printf("%s", verdicts(t.all))
 	for _, s := range t.all {
 		if s.Sizes != nil {
 			t.printf("\n%s", s.Sizes)
@@ -268,13 +269,10 @@ func notes(all []*Series) (out []string) {
 
 // sizeText names the size of a series.
 func (s *Series) sizeText() string {
-	switch {
-	case s.Op == plan.AM && s.Size == 0:
-		return "short"
-	case s.Op == plan.Barrier:
+	if s.Op == plan.Barrier {
 		return "-"
 	}
-	return sizeText(s.Size)
+	return SizeName(s.Op, s.Size)
 }
 
 // sizeText prints a size as users write it.
