@@ -44,6 +44,7 @@ type cli struct {
 	Heap     heapCmd     `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd    `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd     `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
+	Pairs    pairsCmd    `cmd:"" help:"Latency and bandwidth of every pair of ranks as a matrix, and what stands out: slow links, slow hosts, the wrong MTU."`
 	Flow     flowCmd     `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
 	Compare  compareCmd  `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd   `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
@@ -167,7 +168,7 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		kernel, _, _ := strings.Cut(rest, " ")
 		return c.Flow.kernel(kernel), 0, false
 	}
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], 0, false
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "pairs": &c.Pairs, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], 0, false
 }
 
 // joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message

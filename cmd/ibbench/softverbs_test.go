@@ -45,7 +45,7 @@ func TestPerftestAndUCXBesideUs(t *testing.T) {
 			t.Skipf("%v: make setup installs it", err)
 		}
 	}
-	all := inUserSpace(t, nil, "perftest", "lat", "--ops", "put,am", "--size", "8", "--iters", "500", "--ucx", "--rounds", "1", "--goals", "put:8=1000")
+	all := inUserSpace(t, nil, "perftest", "lat", "--ops", "put,am", "--size", "8", "--iters", "50", "--ucx", "--rounds", "1", "--goals", "put:8=1000")
 	if len(all) != 2 {
 		t.Fatalf("%d series", len(all))
 	}

@@ -34,6 +34,7 @@ type session struct {
 	job     *conduit.Job
 	workers []*conduit.Worker
 	env     *report.Env // on rank 0
+	hosts   []string    // of the ranks
 	clockNS float64
 	stamps  []int64 // readings of one stretch
 	local   []byte  // what this rank sends from or reads into at the point
@@ -132,6 +133,7 @@ func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*rep
 			return nil, fmt.Errorf("facts of rank %d: %w", r, err)
 		}
 		hosts[facts[r].Host] = true
+		s.hosts = append(s.hosts, facts[r].Host)
 	}
 	rank, ranks, ok := boot.Local()
 	if !ok {

@@ -37,6 +37,8 @@ type Section struct {
 	Rows     [][]string
 	Pictures []Picture
 	Notes    []string
+	Findings []string
+	Matrices []*Matrix
 
 	series []*Series
 }
@@ -44,7 +46,7 @@ type Section struct {
 // Picture is a chart with its name for a file.
 type Picture struct {
 	Name  string
-	Chart *chart.Chart
+	Chart chart.Picture
 }
 
 // NewPage sorts series into sections, in the order in which they come.
@@ -66,6 +68,7 @@ func NewPage(title string, all []*Series) *Page {
 		x.table()
 		x.draw()
 		x.Notes = notes(x.series)
+		x.pairs()
 	}
 	return p
 }
@@ -280,6 +283,9 @@ func (x *Section) draw() {
 		}
 	}
 	first := x.series[0]
+	if first.Pairs != nil {
+		return // it draws itself
+	}
 	name := strings.TrimSpace(first.Kind + " " + opName(first))
 	if first.Cache != nil {
 		return // kernels of different sizes have no common axis: the table has their ratios
@@ -480,7 +486,10 @@ dd { margin: 0; }
 <main>
 {{range .Sections}}<section id="{{.ID}}">
 <h2>{{.Title}}</h2>
-{{range .Pictures}}<figure>{{.SVG}}</figure>
+{{if .Findings}}<p><strong>What stands out:</strong></p>
+<ul class="findings">{{range .Findings}}<li>{{.}}</li>
+{{end}}</ul>
+{{end}}{{range .Pictures}}<figure>{{.SVG}}</figure>
 {{end}}<div class="wide"><table>
 <caption>{{.Title}} ({{.Machine}})</caption>
 <thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
@@ -488,7 +497,14 @@ dd { margin: 0; }
 <tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
 </tbody>
 </table></div>
-{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
+{{range .Matrices}}<div class="wide"><table>
+<caption>{{.Caption}}</caption>
+<thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
+<tbody>{{range .Rows}}
+<tr>{{range $i, $c := .}}{{if $i}}<td>{{$c}}</td>{{else}}<th scope="row">{{$c}}</th>{{end}}{{end}}</tr>{{end}}
+</tbody>
+</table></div>
+{{end}}{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
 {{end}}</ul>
 {{end}}</section>
 {{end}}{{range .Machines}}<section>

@@ -45,6 +45,7 @@ func (t *text) Close() error {
 		t.printf("\n%s", bars(t.all[0]))
 	}
 	t.grid()
+	t.findings()
 	t.printf("%s", verdicts(t.all))
 	for _, s := range t.all {
 		if s.Sizes != nil {
@@ -79,6 +80,8 @@ func (s *Series) value(v float64, assertion string) string {
 	switch {
 	case s.Ratio != nil:
 		return fmt.Sprintf("%.3f x", v)
+	case s.Pairs != nil:
+		return fmt.Sprintf("%.0f", v)
 	case s.Heap != nil && (strings.HasPrefix(assertion, "frag") || strings.HasPrefix(assertion, "meta")):
 		return fmt.Sprintf("%.2f %%", v)
 	case s.Cache != nil && plan.Assertion{Metric: metricOf(assertion)}.Compares():
@@ -105,6 +108,9 @@ func metricOf(assertion string) string {
 func header(s *Series) string {
 	if s.MR != nil {
 		return mrHeader(s)
+	}
+	if s.Pairs != nil {
+		return pairsHeader(s)
 	}
 	e := s.Env
 	name := s.Kind + " " + opName(s)
@@ -170,6 +176,8 @@ func (t *text) columns(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrColumns(s)
+	case s.Pairs != nil:
+		return pairsColumns(s)
 	case s.Heap != nil:
 		return t.heapColumns()
 	case s.Cache != nil:
@@ -198,6 +206,8 @@ func (t *text) row(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrRow(s)
+	case s.Pairs != nil:
+		return pairsRows(s)
 	case s.Heap != nil:
 		return t.heapRow(s)
 	case s.Cache != nil:
