@@ -9,6 +9,7 @@ import (
 // bwCmd is ibbench bw.
 type bwCmd struct {
 	common
+	lively
 	timing
 	repeated
 	stream
@@ -28,5 +29,6 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving = c.Live
 	return c.measureRounds(ctx, io, plan.BW, points, c.Rounds)
 }

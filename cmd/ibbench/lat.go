@@ -10,6 +10,7 @@ import (
 // latCmd is ibbench lat.
 type latCmd struct {
 	common
+	lively
 	timing
 	repeated
 	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
@@ -26,6 +27,7 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving = c.Live
 	return c.measureRounds(ctx, io, plan.Lat, points, c.Rounds)
 }
 

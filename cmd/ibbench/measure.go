@@ -49,7 +49,7 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	if err != nil {
 		return usageError{err}
 	}
-	p.Metrics = c.Metrics
+	p.Metrics, p.Live = c.Metrics, c.moving
 	boot, err := launched(ctx)
 	if err != nil {
 		return err
@@ -63,6 +63,9 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	}
 	p.Pct = percentiles(pct, as)
 	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
+	if c.moving {
+		r.t.move()
+	}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
 	if boot != nil {
 		err = c.lead(ctx, boot, p, fabrics, events)

@@ -11,6 +11,7 @@ import (
 // pairsCmd is ibbench pairs.
 type pairsCmd struct {
 	common
+	lively
 	What     string        `arg:"" optional:"" default:"all" enum:"all,lat,bw" help:"lat: medians of gets; bw: puts; or all. Default: all."`
 	Size     string        `placeholder:"N" default:"64K" help:"Bytes of a put of bw. Default: 64K. A get of lat has 8."`
 	Duration time.Duration `placeholder:"D" default:"50ms" help:"Time for each pair and direction. Default: 50ms."`
@@ -23,6 +24,7 @@ func (c *pairsCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving = c.Live
 	return c.measure(ctx, io, plan.Pairs, points)
 }
 

@@ -10,6 +10,7 @@ import (
 // rateCmd is ibbench rate.
 type rateCmd struct {
 	common
+	lively
 	timing
 	repeated
 	stream
@@ -31,5 +32,6 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving = c.Live
 	return c.measureRounds(ctx, io, plan.Rate, points, c.Rounds)
 }

@@ -22,9 +22,10 @@ type terminal struct {
 
 	mu     sync.Mutex
 	dirty  bool
-	latest string // not told yet
+	latest string
+	moving bool // the live line has the time
 	begun  time.Time
-	told   *time.Timer // nil on a terminal
+	told   *time.Timer // of tell and moved
 }
 
 func newTerminal(f *os.File, quiet bool) *terminal {
@@ -82,9 +83,43 @@ func (t *terminal) live(text string) {
 	defer t.mu.Unlock()
 	t.latest = text
 	if t.watched {
-		fmt.Fprintf(t.f, "\r\x1b[K%.*s", t.maxWidth, text)
-		t.dirty = true
+		t.show()
 	}
+}
+
+func (t *terminal) show() {
+	text := t.latest
+	if t.moving {
+		text = fmt.Sprintf("%6.1f s  %s", time.Since(t.begun).Seconds(), text)
+	}
+	fmt.Fprintf(t.f, "\r\x1b[K%.*s", t.maxWidth, text)
+	t.dirty = true
+}
+
+// moveEvery is how often a line that moves is drawn.
+const moveEvery = 200 * time.Millisecond
+
+// move draws the live line again and again, with the time, on a terminal.
+func (t *terminal) move() {
+	if t.quiet || !t.watched {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.moving = true
+	t.told = time.AfterFunc(moveEvery, t.moved)
+}
+
+func (t *terminal) moved() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told == nil {
+		return // it has ended
+	}
+	if t.latest != "" {
+		t.show()
+	}
+	t.told.Reset(moveEvery)
 }
 
 // clear removes the live line.

@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 	"github.com/ibconduit/conduit/metrics"
 )
 
@@ -223,6 +224,13 @@ func (s *session) serve() (func(), error) {
 func (s *session) progress(format string, args ...any) {
 	if s.job.Rank() == 0 {
 		s.out.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// soFar tells the figures of a point that is being measured, between two stretches.
+func (s *session) soFar(pt plan.Point, all *stats.Samples) {
+	if s.plan.Live {
+		s.progress("%s, size %d: p50 %.3f us, max %.3f us of %d samples", pt.Name(), pt.Size, all.Percentile(50)/1e3, all.Max()/1e3, all.Count())
 	}
 }
 

@@ -46,6 +46,7 @@ type Plan struct {
 	Pct     []float64 `json:"pct"` // percentiles to report, ascending
 	Points  []Point   `json:"points"`
 	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
+	Live    bool      `json:"live,omitempty"`    // tell figures while a point is measured
 }
 
 // Point is one measurement of a sweep.
