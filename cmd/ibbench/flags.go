@@ -34,6 +34,7 @@ type common struct {
 	network
 	output
 	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	server  string   // host where ibbench serve runs; "": none
 	moving  bool     // the live line has figures and the time
 	points  int      // that are measured in rounds; 0: each of them once
 	rounds  int

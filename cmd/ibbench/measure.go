@@ -50,7 +50,10 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 		return usageError{err}
 	}
 	p.Metrics, p.Live = c.Metrics, c.moving
-	boot, err := launched(ctx)
+	var boot bootstrap.Bootstrap
+	if c.server == "" {
+		boot, err = launched(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -67,9 +70,12 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 		r.t.move()
 	}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
-	if boot != nil {
+	switch {
+	case c.server != "":
+		err = c.ask(ctx, c.server, p, fabrics, events)
+	case boot != nil:
 		err = c.lead(ctx, boot, p, fabrics, events)
-	} else {
+	default:
 		err = c.start(ctx, p, fabrics, r.t, events)
 	}
 	return r.end(err)
