@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The main job: what the conduit costs, in five minutes. First shared memory, then a verbs device in
-# user space (hack/softverbs) beside perftest and UCX in the same rounds, then an RDMA device: that of this
-# machine, else Soft-RoCE in this kernel, else in the VM. Results and a report: build/bench.
+# The main job: what the conduit costs, in three to five minutes. First shared memory, then a verbs
+# device in user space (hack/softverbs) beside perftest and UCX in the same rounds, then an RDMA
+# device: that of this machine, else Soft-RoCE in this kernel, else in the VM. Results and a report
+# are in build/bench.
 #   VM=yes         all of the VM's part, 5 rounds of 20,000 operations: 4 to 13 minutes; VM=no none of it
 #   BUDGET=75      seconds for the rounds over the device in user space
 #   BENCHFLAGS=... is added to each `ibbench perftest lat`

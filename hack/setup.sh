@@ -217,7 +217,7 @@ main() {
 
   command -v dpkg-query >/dev/null ||
     die "knows Debian and Ubuntu only. Install what they call: build-essential rdma-core libibverbs-dev" \
-      "perftest iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
+      "perftest ucx iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
   local g
   for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here
   case $action in list | missing) "$action" "${groups[@]}"; exit ;; esac

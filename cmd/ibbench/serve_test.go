@@ -118,7 +118,7 @@ func TestAServerOutlivesItsClient(t *testing.T) {
 
 func TestWhatIsNoHostIsNoOperation(t *testing.T) {
 	exits(t, nil, []exit{
-		{"lat no.such.operation.invalid", exitUsage, "want one of put, get, amo, cas, am, or a host where ibbench serve runs"},
+		{"lat no/operation", exitUsage, "want one of put, get, amo, cas, am, or a host where ibbench serve runs"},
 		{"rate put 127.0.0.1 --fabric ibv,shm", exitUsage, "with a host one fabric is measured at a time"},
 		{"serve --port 0", exitUsage, "want 1 to 65535"},
 		{"serve --cpu x", exitUsage, "--cpu"},

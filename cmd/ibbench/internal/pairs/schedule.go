@@ -1,7 +1,7 @@
 package pairs
 
-// Schedule orders all pairs of ranks, in both directions, in steps. The pairs of a step are measured
-// at the same time: no host is in two of them.
+// Schedule orders all pairs of ranks, in both directions, in steps. The pairs of a step are
+// measured at the same time: no host is in two of them.
 func Schedule(hosts []string) (steps [][][2]int) {
 	var busy []map[string]bool // by step
 	for _, p := range tournament(len(hosts)) {

@@ -113,11 +113,11 @@ func ucxVersion(ctx context.Context) string {
 // report sums up the rounds that count; ours are the contest's, of the same rounds.
 func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.UCX {
 	var rounds []report.Round
-	var p50, mean []float64
+	var mean []float64
 	for i, f := range u.rounds {
 		rounds = append(rounds, report.Round{Ours: ours[i].Ours, Theirs: f, Discarded: !kept[i]})
 		if kept[i] {
-			p50, mean = append(p50, f.P50), append(mean, f.Mean)
+			mean = append(mean, f.Mean)
 		}
 	}
 	out := &report.UCX{Version: version, Args: u.pair.Args, Rounds: rounds, Times: u.times}
