@@ -3,7 +3,8 @@
 # device in user space (hack/softverbs) beside perftest and UCX in the same rounds, then an RDMA
 # device: that of this machine, else Soft-RoCE in this kernel, else in the VM. Results and a report
 # are in build/bench.
-#   VM=yes         all of the VM's part, 5 rounds of 20,000 operations: 4 to 13 minutes; VM=no none of it
+#   VM=yes         all of the VM's part, 5 rounds of 20,000 operations: 4 to 13 minutes more;
+#                  VM=no: none of it
 #   BUDGET=75      seconds for the rounds over the device in user space
 #   BENCHFLAGS=... is added to each `ibbench perftest lat`
 # Figures of a software device tell ratios; they say nothing about hardware.
