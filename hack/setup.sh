@@ -5,13 +5,13 @@
 #   hack/setup.sh -list [GROUP...]   print the packages, one a line
 #   hack/setup.sh -missing [GROUP..] print those that are not installed
 #
-# Groups: build rdma test slurm prometheus lint go. Debian and Ubuntu; root or sudo.
+# Groups: build rdma bench test slurm prometheus lint go. Debian and Ubuntu; root or sudo.
 # Where nothing is missing nothing is run, so neither root nor a network is needed.
 # The packages of the VM are listed in hack/softroce/packages.sh, all others here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_groups=(build rdma test slurm prometheus lint go)
+all_groups=(build rdma bench test slurm prometheus lint go)
 
 packages() { # GROUP
   local arch
@@ -21,6 +21,8 @@ packages() { # GROUP
   build) echo ca-certificates gcc libc6-dev make git ;;
   # What the Soft-RoCE VM and the tools in it need is said where the VM is made.
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
+  # What make bench measures beside us, with perftest; softverbs is built against the header.
+  bench) echo ucx-utils libibverbs-dev ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
   # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI
@@ -233,7 +235,7 @@ main() {
 
   command -v dpkg-query >/dev/null ||
     die "knows Debian and Ubuntu only. Install what they call: build-essential rdma-core libibverbs-dev" \
-      "perftest iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
+      "perftest ucx iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
   local g
   for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here
   case $action in list | missing) "$action" "${groups[@]}"; exit ;; esac
