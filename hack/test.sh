@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests, in stages; without arguments all of them. The last line counts.
+# Runs the tests, in stages; without arguments all of them but device. The last line counts.
 #
 #   hack/test.sh [STAGE...]      stages: lint race debug plain launchers builds device vm
 #
@@ -173,8 +173,8 @@ check_without_cgo() {
 # Subtests over shared memory, for go test -skip: where only a device is of interest.
 over_shm='./^shm(#[0-9]+)?$|././^shm(#[0-9]+)?$'
 
-# The tests that ask for a device, natively over the one in user space (hack/softverbs), and with the
-# race detector and in the debug build where these look at what a device is given; one package
+# The tests that ask for a device, natively over the one in user space (hack/softverbs), and with
+# the race detector and in the debug build where these look at what a device is given; one package
 # at a time, as each spins for both ends of a connection. What cannot pass there
 # (hack/softverbs/exceptions.txt) is left to the stage vm.
 stage_device() {
@@ -195,22 +195,23 @@ stage_device() {
   return $rc
 }
 
-# One VM after the other (-p 1): two on two cores would only disturb each other. It runs the tests to
-# which a kernel's device matters (hack/softroce/tests.txt): the stage device runs all. Where that
-# one cannot, or PKGS says what to run, those are all that ask for a device. The debug build looks at what
-# is given to the device, too.
+# One VM after the other (-p 1): two on two cores would only disturb each other. It runs the tests
+# to which a kernel's device matters (hack/softroce/tests.txt), after a stage device that runs all
+# that ask for one; else it runs those itself, without their parts that are over shared memory: the
+# other stages have shown the rest. The debug build looks at what is given to the device, too.
 stage_vm() {
   if host_device && [ -z "${IBCONDUIT_TEST_VM-}" ]; then
     echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
     return 0
   fi
   packages -rdma >$out/packages || return 1
-  local table=hack/softroce/tests.txt pkgs names dirs asking checked select rc=0
+  local table=hack/softroce/tests.txt debug='verbs|fabric/ibv' pkgs names dirs asking checked select rc=0
   mapfile -t pkgs <$out/packages
   names=$(awk '!/^#/ && NF && $2 != "*" { print $2 }' $table | paste -sd '|')
-  if [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] && [ -z "${PKGS-}" ]; then
+  if [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] && [ -z "${PKGS-}" ] && [[ " ${stages[*]} " == *" device "* ]]; then
     mapfile -t pkgs < <(awk '!/^#/ && NF { print "./" $1 }' $table | sort -u | xargs go list)
     mapfile -t dirs < <(awk '!/^#/ && $2 == "*" { print $1 }' $table)
+    debug=verbs
   else
     mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
   fi
@@ -222,13 +223,13 @@ stage_vm() {
   local vm="'$PWD/hack/softroce/vm' -mem 4096 -swap 512M" # go splits it at blanks, outside of quotes
   select=(-run "$asking" -skip "$over_shm")
   run vm -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
-  mapfile -t checked < <(printf '%s\n' "${pkgs[@]}" | grep -xE "$module/verbs")
+  mapfile -t checked < <(printf '%s\n' "${pkgs[@]}" | grep -xE "$module/($debug)")
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -vet=off -tags debug -exec "$vm" "${checked[@]}" || rc=1
   return $rc
 }
 
-[ $# -gt 0 ] || set -- lint race debug plain launchers builds device vm
-failed=()
+[ $# -gt 0 ] || set -- lint race debug plain launchers builds vm
+stages=("$@") failed=()
 for stage; do
   declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain launchers builds device vm)" >&2; exit 2; }
   echo "== $stage"

@@ -61,8 +61,9 @@ func BenchmarkVerbs(b *testing.B) { benchmark(b, verbsGroup(b)) }
 // With Soft-RoCE what the device does is in it: it works in the system calls of who posts.
 func BenchmarkVerbsSteps(b *testing.B) { steps(b, verbsGroup(b)) }
 
-func verbsGroup(b *testing.B) *group {
-	device := rdmatest.Device(b)
+func verbsGroup(b *testing.B) *group { return verbsGroupOn(rdmatest.Device(b)) }
+
+func verbsGroupOn(device string) *group {
 	return &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 		return newIbv(rank, size, m, device, ibv.MessageConfig{})
 	}}
