@@ -75,6 +75,7 @@ func (w *Worker) open() (err error) {
 	if err != nil {
 		return err
 	}
+	w.job.latencies.timed(lanes)
 	w.lanes = lanes
 	copy(w.byNet[:], lanes)
 	w.SetContext(w.ctx)

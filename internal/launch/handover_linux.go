@@ -15,6 +15,7 @@ import (
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
+	held        *os.File // keeps others from removing it, or nil
 	addr        string   // of the listener on loopback; "" where there is none
 	listener    *os.File // on loopback, or nil
 	socket      *os.File // unix, or nil
@@ -28,6 +29,7 @@ func newHandover() (*handover, error) {
 	var b [40]byte
 	rand.Read(b[:])
 	h := &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+	removeDead()
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
@@ -38,8 +40,8 @@ func newHandover() (*handover, error) {
 
 // openSocket makes the socket in a directory of its own, that of this user only.
 func (h *handover) openSocket() (err error) {
-	for _, parent := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
-		dir, e := os.MkdirTemp(parent, "ibrun-") // its mode is 0700
+	for _, parent := range socketParents() {
+		dir, e := os.MkdirTemp(parent, dirPrefix) // its mode is 0700
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -51,7 +53,7 @@ func (h *handover) openSocket() (err error) {
 			_ = ln.Close()
 		}
 		if e == nil {
-			h.dir = dir
+			h.dir, h.held = dir, holdDir(dir)
 			return nil
 		}
 		_ = os.RemoveAll(dir)
@@ -59,8 +61,6 @@ func (h *handover) openSocket() (err error) {
 	}
 	return err
 }
-
-const socketName = "rank0"
 
 func (h *handover) openPort() error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,6 +105,7 @@ func (h *handover) close() {
 func (h *handover) remove() {
 	h.close()
 	if h.dir != "" {
-		_ = os.RemoveAll(h.dir)
+		removeDir(h.dir)
 	}
+	_ = h.held.Close() // of nil it does nothing
 }
