@@ -36,10 +36,19 @@ pin=()
 [ "$(nproc)" -lt 2 ] || pin=(--cpu "$cpus")
 
 say() { echo "== $*"; }
+failed=0
+# part NAME COMMAND...: what cannot be measured does not keep the rest from it; a signal does.
+part() {
+  local name=$1 rc=0
+  shift
+  "$@" </dev/null || rc=$?
+  [ $rc -lt 128 ] || exit $rc
+  [ $rc = 0 ] || { failed=$rc; left_out+=("$name, which failed: see above"); }
+}
 lat() { # NAME WRAPPER...
   local name=$1
   shift
-  "$@" "$ibbench" perftest lat "${flags[@]}" ${extra[@]+"${extra[@]}"} -o "$out/$name.json" </dev/null
+  part "$name" "$@" "$ibbench" perftest lat "${flags[@]}" ${extra[@]+"${extra[@]}"} -o "$out/$name.json"
 }
 
 # rxe_here: make a Soft-RoCE device of this kernel, which takes root and a kernel that has the
@@ -89,8 +98,8 @@ if [ $softverbs = yes ]; then
   flags=(--budget "$((budget / 2))s" --goals "$wire_goals" --ops 'put,get,amo,am' ${pin[@]+"${pin[@]}"})
   SOFTVERBS_WIRE_NS=1000 lat softverbs-wire hack/softverbs/run
   say "messages of 8 bytes, one after the other without an answer: MB/s / 8 are millions of them a second"
-  hack/softverbs/run "$ibbench" perftest bw --ops am --sizes 8 --iters 20000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
-    -o "$out/softverbs-rate.json" </dev/null
+  part softverbs-rate hack/softverbs/run "$ibbench" perftest bw --ops am --sizes 8 --iters 20000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
+    -o "$out/softverbs-rate.json"
 fi
 
 flags=(--budget "${vm_budget}s" --goals "$vm_goals")
@@ -104,15 +113,18 @@ vm)
     lat softroce-vm hack/softroce/vm run -timeout 20m -rw "$out" --
   else
     flags=(--iters 2000 --budget "$((vm_budget - vm_boots))s" --goals "$vm_goals")
-    lat softroce-vm hack/softroce/vm run -timeout $((2 * vm_budget))s -rw "$out" -- ||
-      left_out+=("Soft-RoCE: nothing was measured in $((2 * vm_budget)) s, see above")
+    lat softroce-vm hack/softroce/vm run -timeout $((2 * vm_budget))s -rw "$out" --
     left_out+=("of Soft-RoCE what does not fit into $vm_budget s: VM=yes measures 5 rounds of 20,000 operations, not 2,000")
   fi
   ;;
 esac
 
-files=("$out"/*.json)
+files=()
+for f in "$out"/*.json; do # one that failed has no results
+  [ "$(head -c 2 "$f")" = '[]' ] || files+=("$f")
+done
 "$ibbench" report --title "make bench" "${files[@]}" -o "$out/report.html" >/dev/null
 for what in ${left_out[@]+"${left_out[@]}"}; do echo "left out: $what"; done
 echo "measured in $SECONDS s; figures as JSON: build/bench/*.json"
 echo "report: build/bench/report.html"
+exit $failed

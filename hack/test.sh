@@ -34,6 +34,8 @@ export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 export IBCONDUIT_FAULTS
 # Where a command may have mount namespaces, the device in user space is there.
 if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
+# Where root may limit memory (cgroup v1) and add swap space, so may the tests that need both.
+if limited_memory; then export IBCONDUIT_REQUIRE_MEMGROUP=1; fi
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
