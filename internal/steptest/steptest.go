@@ -15,8 +15,9 @@ import (
 // ErrUnsupported is why nothing can be counted where there is no way to step a thread.
 var ErrUnsupported = errors.New("instructions are counted on linux/amd64 only")
 
-// Count is what the operation with the fewest took. The others are that and what now and then comes
-// on top: buffers that are given back together, timers, polls in vain while the peer has no processor.
+// Count is what the operation with the fewest took. The others are that and what comes on top now
+// and then: buffers that are given back together, timers, polls in vain while the peer has no
+// processor.
 type Count struct {
 	Operations int            // how many were stepped
 	Own        int            // instructions of this module, but for its tests
