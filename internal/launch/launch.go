@@ -16,12 +16,14 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,14 +31,32 @@ import (
 // MaxRanks is how many ranks package bootstrap lets meet; a host has processes for a part of them.
 const MaxRanks = 1 << 20
 
-// Config says what to run. Path and N are needed.
+// Config says what to run. Path and N are needed, or Programs.
 type Config struct {
-	// N is the number of ranks, from 1 to MaxRanks.
+	// N is the number of ranks, from 1 to MaxRanks; with Programs it is their sum.
 	N int
 	// Path is the program; without a slash it is looked up in PATH.
 	Path string
 	// Args of the program, without its name.
 	Args []string
+	// Programs of a job of several, in the place of N, Path and Args: the ranks of the first come
+	// first. Package bootstrap then compares no builds.
+	Programs []Program
+	// Hosts, where not all ranks run on this one; see there. Then this process starts nothing but
+	// agents: Direct, Adopt and Guard are theirs.
+	Hosts []Host
+	// Agent are the arguments with which this program calls Agent. Default: "--agent".
+	Agent []string
+	// SSH is the program that starts agents, and its first arguments. Default: "ssh".
+	SSH []string
+	// Silence is how long nothing may be heard of a host, or a host of this process, until it is
+	// lost. Default: 30 s.
+	Silence time.Duration
+	// Bind is which processors a rank may use: "core", one core for each rank of a host; "numa",
+	// one NUMA node; or "", all that this process may use.
+	Bind string
+	// Placement reports where each rank runs, and which processors it may use.
+	Placement bool
 	// Env of all ranks, as "K=V". Variables by which an outer job identifies
 	// its ranks are removed. Default: os.Environ().
 	Env []string
@@ -87,15 +107,74 @@ type Config struct {
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN":
+		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
+		"IBCONDUIT_PROGRAMS":
 		return true
 	}
 	return false
 }
 
+// Program is one of a job of several.
+type Program struct {
+	// N is the number of its ranks, from 1.
+	N int
+	// Path and Args are as in Config.
+	Path string
+	Args []string
+	// Env adds variables for its ranks, none of those that Sets names. May be nil.
+	Env []string
+}
+
+// HostLost is the exit code of a rank whose host was lost, and of a job with a host that could not be
+// used.
+const HostLost = 255
+
+// Host is one that ranks run on. An agent, which is this program with Config.Agent as its arguments,
+// is started there by Config.SSH and starts them; all that it is told, the job's secret too, and all
+// that it tells goes through its standard input and output. So do the connections by which the ranks
+// meet: hosts need no other way to each other for that. It gets the working directory of this
+// process and the environment but the variables of a host or a session (see Sent).
+type Host struct {
+	// Name is what ssh is given; "localhost" and the name of this host take no ssh.
+	Name string
+	// Ranks are the numbers of the ranks there. Each rank is on one host.
+	Ranks []int
+}
+
+// HostError says that a host could not be used.
+type HostError struct {
+	Host string
+	Err  error
+	code int // 0: HostLost
+}
+
+func (e *HostError) Error() string { return fmt.Sprintf("launch: host %s: %v", e.Host, e.Err) }
+func (e *HostError) Unwrap() error { return e.Err }
+
+// ExitCode is that of the StartError on that host, or HostLost.
+func (e *HostError) ExitCode() int { return cmp.Or(e.code, HostLost) }
+
+// program is that of a rank.
+func (c *Config) program(rank int) *Program {
+	for i := range c.Programs {
+		if rank < c.Programs[i].N {
+			return &c.Programs[i]
+		}
+		rank -= c.Programs[i].N
+	}
+	return &Program{}
+}
+
 func (c Config) withDefaults() (Config, error) {
-	if c.N < 1 {
-		return c, fmt.Errorf("launch: %d ranks: need at least 1", c.N)
+	if c.Programs == nil {
+		c.Programs = []Program{{N: c.N, Path: c.Path, Args: c.Args}}
+	}
+	c.N = 0
+	for _, p := range c.Programs {
+		if p.N < 1 {
+			return c, fmt.Errorf("launch: %d ranks: need at least 1", p.N)
+		}
+		c.N += p.N
 	}
 	if c.N > MaxRanks {
 		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
@@ -105,6 +184,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Direct && c.Prefix != nil {
 		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")
+	}
+	if err := c.checkHosts(); err != nil {
+		return c, err
 	}
 	if c.Env == nil {
 		c.Env = os.Environ()
@@ -124,10 +206,38 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Report == nil {
 		c.Report = func(string) {}
 	}
+	if c.Agent == nil {
+		c.Agent = []string{"--agent"}
+	}
+	if len(c.SSH) == 0 {
+		c.SSH = []string{"ssh"}
+	}
+	if c.Silence <= 0 {
+		c.Silence = 30 * time.Second
+	}
 	if c.Grace <= 0 {
 		c.Grace = 4 * time.Second
 	}
 	return c, nil
+}
+
+func (c *Config) checkHosts() error {
+	seen := map[int]bool{}
+	for _, h := range c.Hosts {
+		if h.Name == "" || strings.HasPrefix(h.Name, "-") {
+			return fmt.Errorf("launch: %q is no name of a host", h.Name)
+		}
+		for _, n := range h.Ranks {
+			if n < 0 || n >= c.N || seen[n] {
+				return fmt.Errorf("launch: host %s: rank %d is on two hosts, or outside of the job's %d ranks", h.Name, n, c.N)
+			}
+			seen[n] = true
+		}
+	}
+	if len(c.Hosts) > 0 && len(seen) < c.N {
+		return fmt.Errorf("launch: the hosts have %d of %d ranks", len(seen), c.N)
+	}
+	return nil
 }
 
 // StartError says that a rank could not be started.
