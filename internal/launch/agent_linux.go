@@ -81,7 +81,9 @@ func Agent(in io.Reader, out io.Writer) int {
 		err = gob.NewDecoder(bytes.NewReader(f.body)).Decode(&a.spec)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "ibrun --agent: %v: it is started by ibrun -H\n", err)
+		if !errors.Is(err, io.EOF) { // else the job has ended before it began
+			fmt.Fprintf(os.Stderr, "ibrun --agent: %v: it is started by ibrun -H\n", err)
+		}
 		return 1
 	}
 	a.ch = newChannel(out, a.spec.Silence)

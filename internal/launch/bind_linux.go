@@ -85,11 +85,6 @@ func nodeNumber(name string) int {
 	return n
 }
 
-func hostName() string {
-	name, _ := os.Hostname()
-	return name
-}
-
 // maxCPU is one more than the highest number of a set.
 func maxCPU(set *unix.CPUSet) (n int) {
 	for cpu := range len(set) * 64 {

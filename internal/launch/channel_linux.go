@@ -103,6 +103,7 @@ type channel struct {
 	silence time.Duration
 	handle  func(f frame) // one at a time; it does not block
 	opened  func(c *conn) // of a stream that the other side opened; it does not block
+	ending  func()        // called before the streams learn of the channel's end; may be nil
 	done    chan struct{} // closed with the channel
 	wake    chan struct{} // capacity 1
 
@@ -263,6 +264,9 @@ func (c *channel) fail(err error) {
 	all := slices.Collect(maps.Values(c.conns))
 	c.idle.Broadcast()
 	c.mu.Unlock()
+	if c.ending != nil {
+		c.ending()
+	}
 	close(c.done)
 	for _, s := range all {
 		s.fail(err)

@@ -1,9 +1,11 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,7 +35,7 @@ func newHosts(r *run) *hosts {
 		if len(host.Ranks) == 0 {
 			continue
 		}
-		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), gone: make(chan struct{}), said: make(chan struct{})}
+		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), gone: make(chan struct{}), said: make(chan struct{}), read: make(chan struct{})}
 		for _, n := range slices.Sorted(slices.Values(host.Ranks)) {
 			m := &remote{agent: a}
 			m.rank = &rank{number: n, process: m}
@@ -50,21 +52,22 @@ func newHosts(r *run) *hosts {
 // start reaches all hosts before any rank starts.
 func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 	few := make(chan struct{}, sshAtOnce)
-	if err := h.each(ctx, func(a *agent) error {
+	if err := h.each(ctx, h.run.cfg.Signals, func(a *agent) error {
 		few <- struct{}{}
 		defer func() { <-few }()
 		return a.connect()
 	}); err != nil {
 		return nil, err
 	}
-	err = h.each(ctx, func(a *agent) error {
+	// It takes no time; signals are for the ranks now.
+	err = h.each(ctx, nil, func(a *agent) error {
 		a.begin()
 		<-a.answered
 		return a.failure
 	})
 	for _, a := range h.all {
 		for _, n := range a.numbers {
-			if m := a.remotes[n]; m.pid != 0 {
+			if m := a.remotes[n]; m.runs() {
 				ranks = append(ranks, m.rank)
 			}
 		}
@@ -73,14 +76,21 @@ func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 	return ranks, err
 }
 
-// each does something with all hosts at once and returns the first error, at once where the job is
-// ended meanwhile.
-func (h *hosts) each(ctx context.Context, do func(*agent) error) error {
+// endedBy is a signal that came before all hosts had answered.
+type endedBy syscall.Signal
+
+func (s endedBy) Error() string {
+	return fmt.Sprintf("launch: %v before all hosts had answered", syscall.Signal(s))
+}
+
+// each does something with all hosts at once and returns the errors. Where the job is ended
+// meanwhile it ends the connections.
+func (h *hosts) each(ctx context.Context, signals <-chan os.Signal, do func(*agent) error) error {
 	errs := make(chan error, len(h.all))
 	for _, a := range h.all {
 		go func() { errs <- do(a) }()
 	}
-	var failed error
+	var failed, ended error
 	left := len(h.all)
 	done := ctx.Done()
 	for left > 0 {
@@ -88,16 +98,18 @@ func (h *hosts) each(ctx context.Context, do func(*agent) error) error {
 		case err := <-errs:
 			left--
 			failed = errors.Join(failed, err)
-		case s := <-h.run.cfg.Signals:
+		case s := <-signals:
 			if sig, ok := s.(syscall.Signal); ok && sig != syscall.SIGUSR1 && sig != syscall.SIGUSR2 {
-				h.cut(fmt.Errorf("%v before all hosts had answered", sig))
+				ended = endedBy(sig)
+				h.cut(ended)
 			}
 		case <-done:
 			done = nil
-			h.cut(context.Cause(ctx))
+			ended = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
+			h.cut(ended)
 		}
 	}
-	return failed
+	return cmp.Or(ended, failed)
 }
 
 // cut ends the connections to all hosts.
@@ -135,8 +147,16 @@ func (h *hosts) close() {
 	h.closed.Do(func() {
 		late := time.After(h.run.cfg.Grace)
 		for _, a := range h.all {
-			if a.ch != nil {
+			if a.ch == nil {
+				a.cut(errors.New("the job did not begin"))
+			} else {
 				a.ch.send(kindBye, 0, nil)
+			}
+		}
+		for _, a := range h.all {
+			if a.ch != nil {
+				a.ch.flush(time.Second)
+				_ = a.in.Close()
 			}
 		}
 		for _, a := range h.all {

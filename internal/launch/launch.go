@@ -23,6 +23,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -75,6 +76,9 @@ type Config struct {
 	Direct bool
 	// Prefix begins every line of a rank's output. May be nil.
 	Prefix func(rank int) string
+	// Output is a directory, made where it is missing, for a file of each rank's standard output and
+	// one of its standard error, named by OutputFile, instead of Stdout and Stderr. Default: none.
+	Output string
 	// Report receives the launcher's own messages. Default: discarded.
 	Report func(message string)
 
@@ -85,6 +89,9 @@ type Config struct {
 	// in which a rank reports why it ends; package bootstrap takes up to 3 s where a rank is
 	// missing. Default: 4 s.
 	Grace time.Duration
+	// Stacks sends SIGQUIT when the job is ended by its context, and SIGTERM a Grace later: Go
+	// programs print where their goroutines are.
+	Stacks bool
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
 	// caller has set up the channel with signal.Notify. May be nil.
 	Signals <-chan os.Signal
@@ -141,6 +148,14 @@ type Host struct {
 	Ranks []int
 }
 
+// OnThisHost: a host of this name takes no ssh.
+func OnThisHost(name string) bool { return name == "localhost" || name == hostName() }
+
+func hostName() string {
+	name, _ := os.Hostname()
+	return name
+}
+
 // HostError says that a host could not be used.
 type HostError struct {
 	Host string
@@ -153,6 +168,35 @@ func (e *HostError) Unwrap() error { return e.Err }
 
 // ExitCode is that of the StartError on that host, or HostLost.
 func (e *HostError) ExitCode() int { return cmp.Or(e.code, HostLost) }
+
+// OutputFile is the name of a rank's file in Config.Output; fd is 1 or 2, ranks are how many there
+// are: rank-03.out, rank-03.err.
+func OutputFile(rank, ranks, fd int) string {
+	return fmt.Sprintf("rank-%0*d.%s", len(strconv.Itoa(ranks-1)), rank, [...]string{1: "out", 2: "err"}[fd])
+}
+
+// rankList is "rank 3", or "ranks 0-5, 9", of ascending numbers.
+func rankList(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		from := i
+		for i++; i < len(numbers) && numbers[i] == numbers[i-1]+1; {
+			i++
+		}
+		switch i - from {
+		case 1:
+			parts = append(parts, strconv.Itoa(numbers[from]))
+		case 2:
+			parts = append(parts, strconv.Itoa(numbers[from]), strconv.Itoa(numbers[i-1]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", numbers[from], numbers[i-1]))
+		}
+	}
+	if len(numbers) == 1 {
+		return "rank " + parts[0]
+	}
+	return "ranks " + strings.Join(parts, ", ")
+}
 
 // program is that of a rank.
 func (c *Config) program(rank int) *Program {
@@ -181,6 +225,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.JobControl && !c.Adopt {
 		return c, errors.New("launch: JobControl takes Adopt")
+	}
+	if c.Output != "" && (c.Direct || c.Prefix != nil) {
+		return c, errors.New("launch: Output: files have no prefix, and ranks do not write them themselves")
 	}
 	if c.Direct && c.Prefix != nil {
 		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")

@@ -164,7 +164,7 @@ func (s *local) startAll() error {
 			}
 			s.started = append(s.started, c)
 			if s.cfg.Placement {
-				s.cfg.Report(fmt.Sprintf("rank %d (%s) on %s: processors %s", c.number, c.where(), hostName(), affinity(c.cmd.Process.Pid)))
+				s.cfg.Report(fmt.Sprintf("rank %d (%s): processors %s", c.number, c.where(), affinity(c.cmd.Process.Pid)))
 			}
 		}
 		return nil

@@ -15,10 +15,10 @@ import (
 type remote struct {
 	rank   *rank
 	agent  *agent
-	pid    int // 0: it has not been started
 	copies sync.WaitGroup
 
 	mu    sync.Mutex
+	pid   int // 0: it has not been started
 	death int // its place among them, from 1
 	over  bool
 	exit  int
@@ -63,6 +63,19 @@ func (m *remote) end(code int, how string) {
 	}()
 }
 
+func (m *remote) begins(pid int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pid = pid
+}
+
+// runs: it has been started.
+func (m *remote) runs() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pid != 0
+}
+
 func (m *remote) hasEnded() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,7 +95,11 @@ func (m *remote) place() (n int, ok bool) {
 	return m.death, m.death > 0
 }
 
-func (m *remote) where() string { return fmt.Sprintf("pid %d on %s", m.pid, m.agent.name) }
+func (m *remote) where() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return fmt.Sprintf("pid %d on %s", m.pid, m.agent.name)
+}
 
 func (m *remote) code() int {
 	m.mu.Lock()

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // run is a job in progress.
@@ -21,6 +25,8 @@ type run struct {
 	blame     blame
 	ints      int // SIGINTs so far
 	out, errs *sink
+	mu        sync.Mutex
+	files     []*sink // of Config.Output; guarded by mu
 
 	stops    chan os.Signal // to stop, and to continue
 	stopping []os.Signal    // what it receives
@@ -61,7 +67,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	r.ranks, err = r.starter.start(ctx)
 	err = r.see(ctx, err)
 	r.starter.close()
-	err = errors.Join(err, r.out.end(), r.errs.end())
+	err = errors.Join(err, r.endOutput())
 	return r.result(err), err
 }
 
@@ -93,11 +99,35 @@ func (r *run) newStarter(l layout) error {
 
 // output is where a rank's standard output (1) or standard error (2) goes.
 func (r *run) output(number, fd int, coming func() bool) (taker, error) {
+	if dir := r.cfg.Output; dir != "" {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return nil, err
+		}
+		f, err := os.Create(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
+		if err != nil {
+			return nil, err
+		}
+		to := &sink{w: f, name: f.Name(), report: r.cfg.Report, over: r.over}
+		r.mu.Lock()
+		r.files = append(r.files, to)
+		r.mu.Unlock()
+		return &stream{sink: to, hold: holdTime, coming: coming}, nil
+	}
 	to := r.out
 	if fd == 2 {
 		to = r.errs
 	}
 	return &stream{sink: to, prefix: []byte(r.cfg.Prefix(number)), hold: holdTime, coming: coming}, nil
+}
+
+func (r *run) endOutput() (err error) {
+	err = errors.Join(r.out.end(), r.errs.end())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.files {
+		err = errors.Join(err, f.end(), f.w.(*os.File).Close())
+	}
+	return err
 }
 
 // same: two writers that are surely one. Comparing may panic, as for structs
@@ -121,6 +151,7 @@ func (r *run) see(ctx context.Context, err error) error {
 	}
 	done := ctx.Done()
 	ending := false // from outside
+	waited := false // for ranks to end, before the next signal
 	var giveUp <-chan time.Time
 	if err != nil {
 		end(syscall.SIGTERM, 0)
@@ -144,6 +175,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			r.starter.announce(ev.rank)
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
+				waited = true
 			}
 			r.blame.settle(r.ranks)
 		case s := <-r.stops:
@@ -156,9 +188,18 @@ func (r *run) see(ctx context.Context, err error) error {
 			if err == nil {
 				err = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
 			}
-			end(syscall.SIGTERM, 0)
+			if end(syscall.SIGTERM, 0); r.cfg.Stacks && alive > 0 {
+				r.cfg.Report(r.alive() + " still run: SIGQUIT, which has Go programs print their stacks")
+				r.signal(syscall.SIGQUIT)
+				end(syscall.SIGTERM, r.cfg.Grace)
+			}
+			waited = r.cfg.Stacks
 		case <-hurry.C:
 			r.blame.decide()
+			if waited && alive > 0 && next != 0 {
+				r.cfg.Report(fmt.Sprintf("%s did not end within %v: %v", r.alive(), r.cfg.Grace, unix.SignalName(next)))
+			}
+			waited = true
 			if next == 0 {
 				r.starter.abandon()
 				break
@@ -205,6 +246,18 @@ func (r *run) forward(s os.Signal) {
 	r.pass(sig)
 }
 
+// alive names the ranks that have not ended.
+func (r *run) alive() string {
+	var numbers []int
+	for _, k := range r.ranks {
+		if !k.ended {
+			numbers = append(numbers, k.number)
+		}
+	}
+	slices.Sort(numbers)
+	return rankList(numbers)
+}
+
 func (r *run) signal(s syscall.Signal) {
 	for _, k := range r.ranks {
 		k.signal(s)
@@ -228,8 +281,11 @@ func startCode(err error) int {
 	var (
 		se *StartError
 		he *HostError
+		by endedBy
 	)
 	switch {
+	case errors.As(err, &by):
+		return 128 + int(by)
 	case errors.As(err, &se):
 		return se.ExitCode()
 	case errors.As(err, &he):

@@ -24,6 +24,8 @@ const (
 	bannerMost = 64 << 10
 	// lastWords is how long messages of ssh, and its status, are waited for after its output's end.
 	lastWords = 2 * time.Second
+	// drainMost is how long the output of an ssh that has ended may stay open.
+	drainMost = 5 * time.Second
 )
 
 // sshOptions: no password is asked for, and a host that does not answer is given up, before
@@ -41,18 +43,19 @@ type agent struct {
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	why  error         // it was cut
-	in   *os.File      // our ends of its standard input and output
-	out  *bufio.Reader //
+	in   *os.File      // our end of its standard input
+	out  *bufio.Reader // its standard output, up to whose end read is open
+	read chan struct{}
 	gone chan struct{} // it has ended
 	said chan struct{} // its standard error has been passed on
+
+	frames sync.Mutex // held while one is taken, and by lost
+	over   bool       // lost has been called: what comes later is nobody's
 
 	answered chan struct{} // all ranks of the host have been started, or failure says why not
 	answer   sync.Once
 	failure  error
 }
-
-// onThisHost: no ssh is needed.
-func onThisHost(name string) bool { return name == "localhost" || name == hostName() }
 
 func (a *agent) command() (*exec.Cmd, error) {
 	self, err := os.Executable()
@@ -60,7 +63,7 @@ func (a *agent) command() (*exec.Cmd, error) {
 		return nil, err
 	}
 	line := append([]string{self}, a.hosts.run.cfg.Agent...)
-	if onThisHost(a.name) {
+	if OnThisHost(a.name) {
 		return exec.Command(line[0], line[1:]...), nil
 	}
 	for i, word := range line {
@@ -78,7 +81,7 @@ func (a *agent) connect() error {
 		late := time.AfterFunc(connectTime, func() { a.cut(fmt.Errorf("no agent within %v", connectTime)) })
 		err = a.banner()
 		late.Stop()
-		if err != nil {
+		if errors.Is(err, errNoAgent) {
 			err = a.reason(err)
 		}
 	}
@@ -121,7 +124,7 @@ func (a *agent) startSSH() error {
 		}
 		return err
 	}
-	a.cmd, a.in, a.out = cmd, ours[0], bufio.NewReader(ours[1])
+	a.cmd, a.in, a.out = cmd, ours[0], bufio.NewReader(&toEnd{r: ours[1], end: a.read})
 	go func() {
 		takeAll(&stream{sink: a.hosts.run.errs, prefix: []byte(a.name + ": "), hold: holdTime}, ours[2])
 		_ = ours[2].Close()
@@ -130,9 +133,13 @@ func (a *agent) startSSH() error {
 	go func() {
 		_ = cmd.Wait()
 		close(a.gone)
-		select { // a process that it left behind may hold its output
-		case <-a.said:
-		case <-time.After(lastWords):
+		late := time.After(drainMost) // a process that it left behind may hold its output
+		for _, c := range []chan struct{}{a.read, a.said} {
+			select {
+			case <-c:
+			case <-late:
+				late = time.After(0)
+			}
 		}
 		_ = ours[1].Close()
 		_ = ours[2].Close()
@@ -140,13 +147,30 @@ func (a *agent) startSSH() error {
 	return nil
 }
 
+// toEnd closes a channel at the end of a reader.
+type toEnd struct {
+	r    io.Reader
+	once sync.Once
+	end  chan struct{}
+}
+
+func (t *toEnd) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if err != nil {
+		t.once.Do(func() { close(t.end) })
+	}
+	return n, err
+}
+
+var errNoAgent = errors.New("no agent answered")
+
 // banner passes over what a shell says first.
 func (a *agent) banner() error {
 	r := io.LimitReader(a.out, bannerMost)
 	var line []byte
 	for b := make([]byte, 1); ; {
 		if _, err := r.Read(b); err != nil {
-			return errors.New("no agent answered")
+			return errNoAgent
 		}
 		if line = append(line, b[0]); b[0] != '\n' {
 			continue
@@ -180,7 +204,7 @@ func (a *agent) reason(err error) error {
 	state := a.cmd.ProcessState
 	text := filepath.Base(a.cmd.Path) + ": " + state.String()
 	switch code := state.ExitCode(); {
-	case onThisHost(a.name):
+	case OnThisHost(a.name):
 	case code == 255:
 		text += " (no connection, or it was lost; passwords are not asked for: ssh -o BatchMode=yes " + a.name + " must work)"
 	case code == 126 || code == 127:
@@ -210,7 +234,7 @@ func (a *agent) cut(why error) {
 	}
 	_ = a.in.Close()
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	time.AfterFunc(a.hosts.run.cfg.Grace, func() {
+	time.AfterFunc(2*a.hosts.run.cfg.Grace, func() {
 		select {
 		case <-a.gone:
 		default:
@@ -223,7 +247,7 @@ func (a *agent) cut(why error) {
 func (a *agent) begin() {
 	cfg := &a.hosts.run.cfg
 	ch := newChannel(a.in, cfg.Silence)
-	ch.handle, ch.opened = a.receive, a.hosts.relay
+	ch.handle, ch.opened, ch.ending = a.receive, a.hosts.relay, a.dies
 	a.mu.Lock()
 	a.ch = ch
 	cut := a.why
@@ -269,11 +293,16 @@ func (a *agent) begin() {
 
 // receive takes a frame of the agent.
 func (a *agent) receive(f frame) {
+	a.frames.Lock()
+	defer a.frames.Unlock()
+	if a.over {
+		return
+	}
 	m := a.remotes[int(f.id)]
 	switch f.kind {
 	case kindStarted:
 		if m != nil {
-			m.pid = f.number()
+			m.begins(f.number())
 		}
 	case kindRunning:
 		if a == a.hosts.root {
@@ -303,20 +332,39 @@ func (a *agent) settle(failure error) {
 	})
 }
 
-// lost is the end of the connection, be it in order.
-func (a *agent) lost() {
-	var left []int
+// left are the ranks that have not ended.
+func (a *agent) left() (all []*remote) {
 	for _, n := range a.numbers {
-		if m := a.remotes[n]; m.pid != 0 && !m.hasEnded() {
-			left = append(left, n)
+		if m := a.remotes[n]; m.runs() && !m.hasEnded() {
+			all = append(all, m)
 		}
 	}
-	if len(left) > 0 {
-		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, rankList(left), a.reason(a.ch.cause())))
+	return all
+}
+
+// dies comes before any rank of another host can notice.
+func (a *agent) dies() {
+	for _, m := range a.left() {
+		m.dies()
 	}
-	for _, n := range left {
-		a.remotes[n].dies()
-		a.remotes[n].end(HostLost, "lost with its host")
+}
+
+// lost is the end of the connection, be it in order.
+func (a *agent) lost() {
+	a.frames.Lock()
+	a.over = true // nothing is taken from now on
+	a.frames.Unlock()
+	a.dies()
+	left := a.left()
+	if len(left) > 0 {
+		var numbers []int
+		for _, m := range left {
+			numbers = append(numbers, m.rank.number)
+		}
+		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, rankList(numbers), a.reason(a.ch.cause())))
+	}
+	for _, m := range left {
+		m.end(HostLost, "lost with its host")
 	}
 	select {
 	case <-a.answered:
@@ -324,23 +372,4 @@ func (a *agent) lost() {
 		a.settle(&HostError{Host: a.name, Err: a.reason(a.ch.cause())})
 	}
 	_ = a.in.Close() // whoever is left there learns of it
-}
-
-// rankList is "rank 3", or "ranks 1, 2 and 5".
-func rankList(numbers []int) string {
-	text := "rank"
-	if len(numbers) > 1 {
-		text = "ranks"
-	}
-	for i, n := range numbers {
-		switch {
-		case i == 0:
-			text += fmt.Sprintf(" %d", n)
-		case i == len(numbers)-1:
-			text += fmt.Sprintf(" and %d", n)
-		default:
-			text += fmt.Sprintf(", %d", n)
-		}
-	}
-	return text
 }
