@@ -13,8 +13,8 @@ import (
 )
 
 // cluster is a directory with a program in the place of ssh, for which a host is a name of its own
-// and, with flags of unshare, more that is its own. What it runs for a host has the environment of a
-// login.
+// and, with flags of unshare, more that is its own. What it runs for a host has the environment of
+// a login.
 type cluster struct {
 	t   *testing.T
 	dir string

@@ -60,8 +60,8 @@ type agency struct {
 	ready   chan struct{} // closed when the rendezvous is open
 }
 
-// Agent is the life of an agent: what a program does whose arguments are Config.Agent. It returns the
-// exit code.
+// Agent is the life of an agent: what a program does whose arguments are Config.Agent. It returns
+// the exit code.
 func Agent(in io.Reader, out io.Writer) int {
 	l := newLayout(os.Getenv) // before anything is opened
 	// The end of the session is the end of the channel. Asked for, not ignored: the ranks would

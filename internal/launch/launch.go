@@ -132,15 +132,16 @@ type Program struct {
 	Env []string
 }
 
-// HostLost is the exit code of a rank whose host was lost, and of a job with a host that could not be
-// used.
+// HostLost is the exit code of a rank whose host was lost, and of a job with a host that could not
+// be used.
 const HostLost = 255
 
-// Host is one that ranks run on. An agent, which is this program with Config.Agent as its arguments,
-// is started there by Config.SSH and starts them; all that it is told, the job's secret too, and all
-// that it tells goes through its standard input and output. So do the connections by which the ranks
-// meet: hosts need no other way to each other for that. It gets the working directory of this
-// process and the environment but the variables of a host or a session (see Sent).
+// Host is one that ranks run on. An agent, which is this program with Config.Agent as its
+// arguments, is started there by Config.SSH and starts them; all that it is told, the job's secret
+// too, and all that it tells goes through its standard input and output. So do the connections by
+// which the ranks meet: hosts need no other way to each other for that. It gets the working
+// directory of this process and the environment but the variables of a host or a session (see
+// Sent).
 type Host struct {
 	// Name is what ssh is given; "localhost" and the name of this host take no ssh.
 	Name string

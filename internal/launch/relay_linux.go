@@ -5,8 +5,9 @@ import (
 	"net"
 )
 
-// A rank that is not on the host of rank 0 dials its agent, which opens a stream; this process opens
-// one to the agent of rank 0, which dials rank 0. The TLS of package bootstrap goes from end to end.
+// A rank that is not on the host of rank 0 dials its agent, which opens a stream; this process
+// opens one to the agent of rank 0, which dials rank 0. The TLS of package bootstrap goes from end
+// to end.
 
 // twoWays is what can be ended in one direction.
 type twoWays interface {
