@@ -1,4 +1,4 @@
-// Command ibrun starts the ranks of a job on this host.
+// Command ibrun starts the ranks of a job, on this host or several.
 package main
 
 import (
