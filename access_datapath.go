@@ -96,9 +96,9 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 // putPast is put of what no cache takes at once.
 func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if k := w.fences.through(node, len(src), f); k != nil {
-		return nil, fabric.Done, k.put(w.ctx, int(node)-1, off, src)
+		return nil, fabric.Done, k.put(w.ctx, int(node)-1, off, src, f)
 	}
-	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(src), true); err != nil {
+	if err := w.fences.passPut(w.ctx, int(node)-1, off, len(src), f); err != nil {
 		return nil, fabric.Done, err
 	}
 	l := w.byNet[rt.net]
@@ -147,7 +147,7 @@ func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric
 	if k := w.fences.through(node, len(dst), f); k != nil && f == fabric.Blocking {
 		return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
 	}
-	if err := w.fences.passBy(w.ctx, int(node)-1, off, len(dst), false); err != nil {
+	if err := w.fences.passGet(w.ctx, int(node)-1, off, len(dst)); err != nil {
 		return nil, fabric.Done, err
 	}
 	l := w.byNet[rt.net]

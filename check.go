@@ -80,13 +80,13 @@ func (f *fences) through(node uint32, n int, flag fabric.Flag) *checks {
 }
 
 // put and get go through the cache.
-func (k *checks) put(ctx context.Context, rank int, off uint64, src []byte) error {
-	k.access(rank, off, len(src), true)
+func (k *checks) put(ctx context.Context, rank int, off uint64, src []byte, f fabric.Flag) error {
+	k.writes(rank, off, len(src), f)
 	return k.f.kept.Put(ctx, rank, off, src)
 }
 
 func (k *checks) get(ctx context.Context, rank int, off uint64, dst []byte) error {
-	ordered := k.access(rank, off, len(dst), false)
+	ordered := k.reads(rank, off, len(dst))
 	hits := k.f.kept.Stats().GetHits
 	err := k.f.kept.Get(ctx, rank, off, dst)
 	if err == nil && ordered && k.f.kept.Stats().GetHits != hits {
@@ -123,16 +123,20 @@ func (k *checks) compare(rank int, off uint64, had []byte) error {
 	return inRegion(err, w.begin)
 }
 
-// access tells of a put or get, and returns whether it is in order.
-func (k *checks) access(rank int, off uint64, n int, write bool) (ordered bool) {
+// writes tells of a put.
+func (k *checks) writes(rank int, off uint64, n int, f fabric.Flag) {
 	switch {
 	case k == nil || !k.exact:
-		return true
-	case write:
+	case f&fabric.Implicit != 0:
+		k.w.WriteLater(rank, off, n)
+	default:
 		k.w.Write(rank, off, n)
-		return true
 	}
-	return k.w.Read(rank, off, n)
+}
+
+// reads tells of a get, and returns whether it is in order.
+func (k *checks) reads(rank int, off uint64, n int) (ordered bool) {
+	return k == nil || !k.exact || k.w.Read(rank, off, n)
 }
 
 // deposit tells of the payload of a message.
@@ -171,6 +175,12 @@ func (k *checks) told(rank int) {
 func (k *checks) released() {
 	if k != nil {
 		k.w.Release()
+	}
+}
+
+func (k *checks) delivered() {
+	if k != nil {
+		k.w.Deliver()
 	}
 }
 

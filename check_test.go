@@ -113,6 +113,44 @@ func TestTheCheckerFindsWhatProducersForget(t *testing.T) {
 }
 
 // What tells rank 1 that rank 0 has written orders its read behind that; what does not, does not.
+// An atomic delivers puts, but not those that complete with Flush only.
+func TestTheCheckerKnowsWhatAtomicsLeaveOut(t *testing.T) {
+	const data, flag = 64, 0
+	for name, test := range map[string]struct {
+		put   func(*Worker, Ptr[int64], int64) error
+		flush bool
+		wrong bool
+	}{
+		"put": {put: Put[int64]}, "implicit": {put: PutNBI[int64], wrong: true}, "flushed": {put: PutNBI[int64], flush: true},
+	} {
+		f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+			switch j.Rank() {
+			case 0:
+				if err := test.put(w, At[int64](2, data), 7); err != nil { // begun
+					return err
+				}
+				if test.flush {
+					if err := w.Flush(ctx); err != nil {
+						return err
+					}
+				}
+				_, err := FetchAdd(w, At[uint64](1, flag), 1)
+				return err
+			case 1:
+				if err := w.WaitUntil(ctx, flag, Equal, 1); err != nil {
+					return err
+				}
+				_, err := Get(w, At[int64](2, data)) // read
+				return err
+			}
+			return nil
+		})
+		if found := f.some(); (len(found) > 0) != test.wrong || test.wrong && !f.between("begun", "read") {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
 func TestTheCheckerKnowsWhatOrdersRanks(t *testing.T) {
 	table := am.NewTable()
 	var heard atomic.Bool

@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/fabric"
 )
 
 // fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
@@ -74,13 +75,15 @@ func (f *fences) deliver(ctx context.Context) error {
 	if err := f.w.chain.postOpen(); err != nil {
 		return err
 	}
-	return f.told(f.kept.Deliver(ctx))
+	err := f.kept.Deliver(ctx)
+	if err == nil {
+		f.check.delivered()
+	}
+	return err
 }
 
-func (f *fences) releasePart(ctx context.Context) error { return f.told(f.part.Release(ctx)) }
-
-// told tells the fence checker of a release.
-func (f *fences) told(err error) error {
+func (f *fences) releasePart(ctx context.Context) error {
+	err := f.part.Release(ctx)
 	if err == nil {
 		f.check.released()
 	}
@@ -109,17 +112,27 @@ func (f *fences) catchUp() {
 	}
 }
 
-// passBy is called before an operation that passes the part by, and was found to be in order.
-func (f *fences) passBy(ctx context.Context, rank int, off uint64, n int, write bool) error {
+// passPut and passGet are called before an operation that passes the part by, and was found to be
+// in order.
+func (f *fences) passPut(ctx context.Context, rank int, off uint64, n int, flag fabric.Flag) error {
 	if f == nil {
 		return nil
 	}
 	f.catchUp()
-	f.check.access(rank, off, n, write)
-	return f.direct(ctx, rank, off, n, write)
+	f.check.writes(rank, off, n, flag)
+	return f.direct(ctx, rank, off, n, true)
 }
 
-// pass is passBy of what the fence checker is told of otherwise.
+func (f *fences) passGet(ctx context.Context, rank int, off uint64, n int) error {
+	if f == nil {
+		return nil
+	}
+	f.catchUp()
+	f.check.reads(rank, off, n)
+	return f.direct(ctx, rank, off, n, false)
+}
+
+// pass is passPut of what the fence checker is told of otherwise.
 func (f *fences) pass(ctx context.Context, rank int, off uint64, n int) error {
 	if f == nil {
 		return nil

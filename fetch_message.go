@@ -375,14 +375,28 @@ func (t *transient) asks(c *am.Call) {
 }
 
 func (r *FetchRequest) run(f named[*FetchRequest]) {
+	r.t.job.called(func() { f.call(r) }, func(failure any) {
+		_ = r.Fail(r.t.job.life, fmt.Errorf("its function panicked: %v", failure)) // unless it has answered
+	})
+}
+
+// called calls a function of the program's, on a goroutine that is only for that. One that ends the
+// goroutine counts as one that panics.
+func (j *Job) called(f func(), failed func(failure any)) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
-			_ = r.Fail(r.t.job.life, fmt.Errorf("its function panicked: %v", v)) // unless it has answered
+		v := recover()
+		if v == nil && !returned {
+			v = "it called runtime.Goexit"
 		}
-		r.t.job.learned()
+		if v != nil {
+			failed(v)
+		}
+		j.learned()
 	}()
-	r.t.job.learned()
-	f.call(r)
+	j.learned()
+	f()
+	returned = true
 }
 
 // Job is the job of the rank that is asked.

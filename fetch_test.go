@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -120,6 +121,8 @@ func TestWhatCannotBeFetchedIsRefused(t *testing.T) {
 			_ = r.Reply(context.Background(), make([]byte, r.Size()+1))
 		case 2:
 			_ = r.Fail(context.Background(), errors.New("on purpose"))
+		case 3:
+			runtime.Goexit()
 		}
 	})
 	cfg.Fabric = FabricSHM
@@ -142,6 +145,7 @@ func TestWhatCannotBeFetchedIsRefused(t *testing.T) {
 			said[*FetchError](made("other"), "no function of this name"),
 			said[*FetchError](made("echo", 0), "on purpose"),
 			said[*FetchError](made("echo", 1), "101 bytes", "takes 100"),
+			said[*FetchError](made("echo", 3), "runtime.Goexit"),
 			said[*FetchError](made("echo", 2), `fetch "echo" from rank`, "on purpose"),
 			wantErr(submit(func(s *FetchSet) { FetchSlice(s, At[byte](far, 0), limit+1) }), ErrSetTooLarge, "budget serves at most"),
 			said[*RankError](submit(func(s *FetchSet) { FetchSlice(s, At[byte](7, 0), 8) }), "rank 7"),

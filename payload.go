@@ -306,15 +306,10 @@ func (p *Payload) withdraw() {
 
 // run has the program take a payload. One whose function panics is released.
 func (p *Payload) run(f named[*Payload]) {
-	defer func() {
-		p.t.job.learned()
-		if v := recover(); v != nil {
-			p.Release()
-			p.t.job.cfg.Logger.Warn("payloads", "name", f.name, "rank", p.from, "panic", fmt.Sprint(v))
-		}
-	}()
-	p.t.job.learned()
-	f.call(p)
+	p.t.job.called(func() { f.call(p) }, func(failure any) {
+		p.Release()
+		p.t.job.cfg.Logger.Warn("payloads", "name", f.name, "rank", p.from, "panic", fmt.Sprint(failure))
+	})
 }
 
 // cameUnasked is the handler of a payload that was not announced.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -62,8 +63,11 @@ func TestPayloadsArriveInTheBudget(t *testing.T) {
 
 func TestPayloadsThatCannotComeAreRefused(t *testing.T) {
 	cfg := withPayloads(withBudget(4), "in", func(p *Payload) {
-		if p.Arg(0) == 1 {
+		switch p.Arg(0) {
+		case 1:
 			panic("on purpose") // it is released
+		case 2:
+			runtime.Goexit()
 		}
 		p.Release()
 		p.Release()
@@ -78,6 +82,7 @@ func TestPayloadsThatCannotComeAreRefused(t *testing.T) {
 			refused("other", 10, "no function of this name"),
 			refused("in", 4*int(pagepool.Size)+1, "serves at most"),
 			SendPayload(ctx, w, far, "in", make([]byte, 9000), 1),
+			SendPayload(ctx, w, far, "in", make([]byte, 9000), 2),
 			said[*RankError](SendPayload(ctx, w, 5, "in", nil)),
 			w.Barrier(ctx), unheld(ctx, j))
 	}))

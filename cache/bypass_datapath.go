@@ -50,14 +50,14 @@ func (b *bypass) init(cfg *Config) {
 }
 
 // regionAt is the number of the region that a byte is in.
-func (c *Cache) regionAt(rank int, off uint64) uint64 {
+func (c *observer) regionAt(rank int, off uint64) uint64 {
 	return (uint64(rank)<<regionShift + off>>(c.regionBits&63)) % regions
 }
 
 // Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
 // memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release
 // is inside the cache.
-func (c *Cache) Passing(rank int, off, n uint64) uint8 {
+func (c *observer) Passing(rank int, off, n uint64) uint8 {
 	if (off^(off+n))>>(c.regionBits&63) != 0 {
 		return 0
 	}
@@ -65,19 +65,19 @@ func (c *Cache) Passing(rank int, off, n uint64) uint8 {
 }
 
 // PassGet counts a get that may pass by, and reports whether it does unless WatchGet has it not.
-func (c *Cache) PassGet(rank int, off uint64) bool {
+func (c *observer) PassGet(rank int, off uint64) bool {
 	c.n.GetsDirect++
 	return c.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(c.pageKey(rank, off))
 }
 
 // PassPut is PassGet for a put.
-func (c *Cache) PassPut(rank int, off uint64) bool {
+func (c *observer) PassPut(rank int, off uint64) bool {
 	c.n.PutsDirect++
 	return !c.shadow.part.has(c.pageKey(rank, off))
 }
 
 // WatchGet reports whether a get for which PassGet returned false passes the cache by.
-func (c *Cache) WatchGet(rank int, off uint64) bool {
+func (c *observer) WatchGet(rank int, off uint64) bool {
 	if c.watchGet(rank, off) {
 		return true
 	}
@@ -86,7 +86,7 @@ func (c *Cache) WatchGet(rank int, off uint64) bool {
 }
 
 // WatchPut is WatchGet for a put.
-func (c *Cache) WatchPut(rank int, off uint64) bool {
+func (c *observer) WatchPut(rank int, off uint64) bool {
 	if c.watchPut(rank, off) {
 		return true
 	}
@@ -95,7 +95,7 @@ func (c *Cache) WatchPut(rank int, off uint64) bool {
 }
 
 // bypasses reports whether a get that is no hit passes the cache by, and counts it.
-func (c *Cache) bypasses(rank int, off uint64) bool {
+func (c *writer) bypasses(rank int, off uint64) bool {
 	if c.cfg.NoBypass {
 		return false
 	}
@@ -113,20 +113,20 @@ func (c *Cache) bypasses(rank int, off uint64) bool {
 }
 
 // countHits counts the hits since it was called last, which were of the page that is read.
-func (c *Cache) countHits() {
-	r := &c.regions[c.entries[c.reader].region%regions]
+func (c *observer) countHits() {
+	r := &c.regions[c.entries[c.readOf].region%regions]
 	r.hits = uint16(min(uint64(r.hits)+c.n.GetHits-c.hitsSeen, 1<<15))
 	c.hitsSeen = c.n.GetHits
 }
 
 // hitIn counts a hit in the region of a byte.
-func (c *Cache) hitIn(rank int, off uint64) {
+func (c *observer) hitIn(rank int, off uint64) {
 	r := &c.regions[c.regionAt(rank, off)]
 	r.hits = min(r.hits+1, 1<<15)
 }
 
 // leaveGets decides, at the end of a round, whether gets pass the cache by from now on.
-func (c *Cache) leaveGets(k uint64) bool {
+func (c *writer) leaveGets(k uint64) bool {
 	r := &c.regions[k]
 	if r.gets < round<<r.more {
 		return false
@@ -142,7 +142,7 @@ func (c *Cache) leaveGets(k uint64) bool {
 
 // watchGet reports whether a get of a region whose gets pass by does so too. It has the shadow see
 // it, and has the region be cached again where it would be of use.
-func (c *Cache) watchGet(rank int, off uint64) bool {
+func (c *observer) watchGet(rank int, off uint64) bool {
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
 	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
@@ -177,7 +177,7 @@ func (c *Cache) watchGet(rank int, off uint64) bool {
 }
 
 // seen is the entry of a page that the shadow has from now on.
-func (c *Cache) seen(key uint64) *entry {
+func (c *observer) seen(key uint64) *entry {
 	i, had := c.shadow.see(key)
 	e := &c.shadow.entries[i]
 	if !had {
@@ -187,7 +187,7 @@ func (c *Cache) seen(key uint64) *entry {
 }
 
 // inStream looks for a stream in gets that pass by, and reports whether most of a probe are of one.
-func (c *Cache) inStream(first bool, rank int, off uint64) bool {
+func (c *observer) inStream(first bool, rank int, off uint64) bool {
 	if first {
 		c.streamed = 0
 	}
@@ -200,7 +200,7 @@ func (c *Cache) inStream(first bool, rank int, off uint64) bool {
 }
 
 // watchPut is watchGet for puts.
-func (c *Cache) watchPut(rank int, off uint64) bool {
+func (c *observer) watchPut(rank int, off uint64) bool {
 	key := c.pageKey(rank, off)
 	if !c.shadow.part.has(key) {
 		return true
@@ -225,7 +225,7 @@ func (c *Cache) watchPut(rank int, off uint64) bool {
 }
 
 // sends counts the runs of dirty bytes that an entry's puts are sent as.
-func (c *Cache) sends(e *entry, runs int) {
+func (c *observer) sends(e *entry, runs int) {
 	r := &c.regions[c.regionAt(keyRank(e.key), c.keyOff(e.key))]
 	if e.valid != 0 {
 		r.puts = 1 << 15 // who reads these pages wants them kept
@@ -236,7 +236,7 @@ func (c *Cache) sends(e *entry, runs int) {
 }
 
 // putsPass reports whether a put passes the cache by.
-func (c *Cache) putsPass(rank int, off uint64) bool {
+func (c *writer) putsPass(rank int, off uint64) bool {
 	if c.cfg.NoBypass {
 		return false
 	}
@@ -265,7 +265,7 @@ func (c *Cache) putsPass(rank int, off uint64) bool {
 }
 
 // back has a region be cached again.
-func (c *Cache) back(k uint64, what uint8) {
+func (c *observer) back(k uint64, what uint8) {
 	r := &c.regions[k]
 	r.more = min(r.more+1, longest)
 	r.passes &^= what
@@ -274,7 +274,7 @@ func (c *Cache) back(k uint64, what uint8) {
 }
 
 // letPass notes what of a region passes by at once.
-func (c *Cache) letPass(k uint64) {
+func (c *observer) letPass(k uint64) {
 	if r := &c.regions[k]; r.pages == 0 {
 		c.passing[k] = r.passes
 	} else {
@@ -283,7 +283,7 @@ func (c *Cache) letPass(k uint64) {
 }
 
 // inhabit counts an entry that got a page, or lost it, and returns the page's region.
-func (c *Cache) inhabit(key uint64, by int) uint8 {
+func (c *observer) inhabit(key uint64, by int) uint8 {
 	k := c.regionAt(keyRank(key), c.keyOff(key))
 	c.regions[k].pages += uint16(by)
 	c.letPass(k)
@@ -292,7 +292,7 @@ func (c *Cache) inhabit(key uint64, by int) uint8 {
 
 // vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What
 // is dirty begins to be written, if puts pass by.
-func (c *Cache) vacate(k uint64) {
+func (c *writer) vacate(k uint64) {
 	c.work = c.work[:0]
 	for i := range c.entries {
 		e := &c.entries[i]
@@ -310,7 +310,7 @@ func (c *Cache) vacate(k uint64) {
 }
 
 // isBare reports whether the cache has no page of the regions that a range lies in.
-func (c *Cache) isBare(rank int, off, n uint64) bool {
+func (c *observer) isBare(rank int, off, n uint64) bool {
 	last := c.regionAt(rank, off+n-1)
 	for k := c.regionAt(rank, off); ; k = (k + 1) % regions {
 		if c.regions[k].pages != 0 {
@@ -324,12 +324,12 @@ func (c *Cache) isBare(rank int, off, n uint64) bool {
 
 // Bypasses reports whether a gather of bytes from one on is better done by gets that pass the cache
 // by. It counts one of them.
-func (c *Cache) Bypasses(rank int, off uint64) bool {
+func (c *writer) Bypasses(rank int, off uint64) bool {
 	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&PassGets != 0 && c.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.
-func (c *Cache) gathered(rank int, off uint64, fetched bool) {
+func (c *writer) gathered(rank int, off uint64, fetched bool) {
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
 	if c.cfg.NoBypass || r.passes&PassGets != 0 {

@@ -17,7 +17,19 @@ import (
 )
 
 // Cache keeps data of other ranks for one worker, see the package comment.
-type Cache struct {
+//
+// It is made of parts, each of which has those before it and calls nothing of those after it:
+//
+//	pages     what is kept: pages, the bytes of them that are dirty, and what may not be kept
+//	observer  how regions and streams are used
+//	carrier   operations in flight, and what they bring
+//	writer    puts, and how room for a page is made
+//	reader    gets, and what is fetched ahead
+//	Cache     fences
+type Cache struct{ reader }
+
+// pages is what a cache keeps.
+type pages struct {
 	// What a hit touches comes first.
 	reads     window // lines that can be read, of the page that was read last
 	n         *Stats
@@ -31,20 +43,14 @@ type Cache struct {
 	sizes    []uint64 // by rank, in bytes
 	writes   window   // of the page that was written last, while it is dirty and not being written
 	mask     []uint64 // of that page
-	reader   uint16   // the entry of reads, if that has a length
-	writer   uint16   // of writes, likewise
+	readOf   uint16   // the entry of reads, if that has a length
+	writeOf  uint16   // of writes, likewise
 	putsSeen uint64   // puts that pages have counted
 
 	cfg    Config
-	env    env.Env
-	lanes  []fabric.Lane
-	route  []uint8 // by rank: the lane for gets and puts
 	slab   slab
-	guard  owner.Guard
 	closed bool
-
-	duel *duel
-	may  func(i uint16) bool // evictable, bound once
+	duel   *duel
 
 	masks      []uint64 // of dirty bytes, maskWords each
 	maskWords  int
@@ -55,19 +61,30 @@ type Cache struct {
 	work       []uint16 // entries to write, or that a range has
 	exposed    []extent // in which puts that passed by are in flight
 	allExposed bool
+	hints      []hinted
 
-	hints     []hinted
+	useful uint64 // lines fetched ahead that were asked for, of late
+	wasted uint64 // that were not
+	first  bool   // the request reads lines that nobody asked for before
+}
+
+// observer judges what a cache is good for.
+type observer struct {
+	pages
+	bypass
 	streams   [streams]stream
 	far       stream // the vote on distances of more than some lines
 	maxWindow int    // pages that are fetched ahead of a stream; 0: none
 	clock     uint64 // requests held against streams
-	useful    uint64 // lines fetched ahead that were asked for, of late
-	wasted    uint64 // that were not
 	refused   uint64 // by thrifty
-	first     bool   // the request reads lines that nobody asked for before
+}
 
-	bypass
-
+// carrier has lanes move data.
+type carrier struct {
+	observer
+	env       env.Env
+	lanes     []fabric.Lane
+	route     []uint8 // by rank: the lane for gets and puts
 	ops       []op
 	freeOps   []uint16
 	flights   []flight // by slot
@@ -76,12 +93,20 @@ type Cache struct {
 	puts      int          // operations in flight that are chains of puts
 	gets      int          // that are gets
 	batch     fabric.Batch // of gets
-	chains    fabric.Batch // of puts
 	told      fabric.Completions
 	taken     [16]fabric.Completion
 	pieces    []piece // of the request in progress
 	lost      fabric.Failures
 }
+
+type writer struct {
+	carrier
+	guard  owner.Guard
+	may    func(i uint16) bool // evictable, bound once
+	chains fabric.Batch        // of puts
+}
+
+type reader struct{ writer }
 
 // window is bytes of a rank that are accessed without a look at their entry.
 type window struct {
@@ -107,7 +132,9 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 	if e.Size() >= maxRanks {
 		return nil, fmt.Errorf("cache: a job of %d ranks; want fewer than %d", e.Size(), maxRanks)
 	}
-	c := &Cache{cfg: cfg, env: e, lanes: lanes.All(), epoch: 1, oldest: none, youngest: none}
+	c := new(Cache)
+	c.cfg, c.env, c.lanes = cfg, e, lanes.All()
+	c.epoch, c.oldest, c.youngest = 1, none, none
 	n, free, err := offheap.Alloc[Stats]()
 	if err != nil {
 		return nil, err
@@ -198,20 +225,20 @@ func log2(n int) (k uint8) {
 }
 
 // page is the bytes of an entry's page, slot those of a flight's slot.
-func (c *Cache) page(i uint16) []byte {
+func (c *pages) page(i uint16) []byte {
 	at := int(i) << (c.pageShift & 63)
 	return c.slab.bytes[at : at+c.cfg.PageSize : at+c.cfg.PageSize]
 }
 
-func (c *Cache) slotAt(s uint16) int { return (len(c.entries) + int(s)) << (c.pageShift & 63) }
+func (c *pages) slotAt(s uint16) int { return (len(c.entries) + int(s)) << (c.pageShift & 63) }
 
-func (c *Cache) slot(s uint16) []byte {
+func (c *pages) slot(s uint16) []byte {
 	at := c.slotAt(s)
 	return c.slab.bytes[at : at+c.cfg.PageSize : at+c.cfg.PageSize]
 }
 
 // check is what keeps a request of n bytes from being begun.
-func (c *Cache) check(name string, rank int, off uint64, n int) error {
+func (c *pages) check(name string, rank int, off uint64, n int) error {
 	switch {
 	case c.closed:
 		return fmt.Errorf("cache: %s: %w", name, os.ErrClosed)
@@ -222,7 +249,7 @@ func (c *Cache) check(name string, rank int, off uint64, n int) error {
 }
 
 // inside is check without a reason, and without a call.
-func (c *Cache) inside(rank int, off, n uint64) bool {
+func (c *pages) inside(rank int, off, n uint64) bool {
 	return uint(rank) < uint(len(c.sizes)) && n <= c.sizes[rank] && off <= c.sizes[rank]-n
 }
 

@@ -139,4 +139,4 @@ func (c *Config) place(e env.Env) error {
 }
 
 // DirectMin is from how many bytes on a get or put passes the cache by.
-func (c *Cache) DirectMin() int { return c.cfg.DirectMin }
+func (c *pages) DirectMin() int { return c.cfg.DirectMin }

@@ -88,7 +88,7 @@ func (d *duel) refer(key uint64, had bool) bool {
 
 // note is told of each page that is asked for after another one, where the policy wants to know,
 // and whether the cache has it.
-func (c *Cache) note(key uint64, had bool) {
+func (c *pages) note(key uint64, had bool) {
 	c.sketch.add(key)
 	if c.duel != nil && c.duel.refer(key, had) {
 		c.follow(c.change(c.duel.uses))

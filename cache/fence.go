@@ -14,9 +14,13 @@ type extent struct {
 	low, end uint64
 }
 
-// maxExposed is how many extents are told apart. One more grows the nearest of its rank; of a rank
-// that has none everything is taken for exposed.
-const maxExposed = 16
+// maxExposed is how many extents are told apart. One more grows the nearest of its rank, from
+// fewExposed on; of a rank that has none everything is taken for exposed. Few are quick to look
+// through, which each access does that passes by.
+const (
+	maxExposed = 16
+	fewExposed = 4
+)
 
 // Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
 // does not block, and takes the same time whatever the cache holds: entries find out when they are
@@ -33,7 +37,7 @@ func (c *Cache) Acquire() {
 }
 
 // restart begins with epochs anew.
-func (c *Cache) restart() {
+func (c *pages) restart() {
 	c.epoch = 1
 	for i := range c.entries {
 		if e := &c.entries[i]; !e.keep {
@@ -112,7 +116,7 @@ func (c *Cache) release(ctx context.Context, cover bool) error {
 }
 
 // poll takes what is complete already.
-func (c *Cache) poll() {
+func (c *carrier) poll() {
 	c.harvest()
 	for _, l := range c.lanes {
 		_ = l.Poll() // what is wrong with a lane the operations on it have
@@ -121,7 +125,7 @@ func (c *Cache) poll() {
 }
 
 // cover waits for the writes that passed by.
-func (c *Cache) cover(ctx context.Context) error {
+func (c *carrier) cover(ctx context.Context) error {
 	var all error
 	for _, l := range c.lanes {
 		if err := l.Flush(ctx); err != nil {
@@ -140,7 +144,7 @@ func (c *Cache) cover(ctx context.Context) error {
 // copy old: one that writes has the cache keep none of these bytes until the next Release, which
 // waits until the lanes' operations are complete. It blocks while puts to these pages are in
 // flight.
-func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -161,7 +165,7 @@ func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write b
 
 // Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
 // whether that is so.
-func (c *Cache) Yielded(rank int, off, n uint64) bool {
+func (c *writer) Yielded(rank int, off, n uint64) bool {
 	if c.closed || !c.isBare(rank, off, n) {
 		return false
 	}
@@ -175,7 +179,7 @@ func (c *Cache) Yielded(rank int, off, n uint64) bool {
 }
 
 // yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
-func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
+func (c *writer) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
 	if n == 0 || c.isBare(rank, off, n) {
 		return nil
 	}
@@ -203,7 +207,7 @@ func (c *Cache) yieldTo(ctx context.Context, rank int, off, n uint64, write bool
 }
 
 // quiet waits until no page of a range is being written.
-func (c *Cache) quiet(ctx context.Context, rank int, off, n uint64) error {
+func (c *carrier) quiet(ctx context.Context, rank int, off, n uint64) error {
 	for {
 		var busy uint16 = none
 		for _, i := range c.overlapped(rank, off, n) {
@@ -222,7 +226,7 @@ func (c *Cache) quiet(ctx context.Context, rank int, off, n uint64) error {
 }
 
 // overlapped are the entries of the pages of a range that is not empty, in c.work.
-func (c *Cache) overlapped(rank int, off, n uint64) []uint16 {
+func (c *pages) overlapped(rank int, off, n uint64) []uint16 {
 	c.work = c.work[:0]
 	first, last := c.pageKey(rank, off), c.pageKey(rank, off+n-1)
 	if last-first >= uint64(len(c.entries)) {
@@ -242,14 +246,14 @@ func (c *Cache) overlapped(rank int, off, n uint64) []uint16 {
 }
 
 // within is the part of a range that lies in a page: n bytes at o of the page, and at of the range.
-func (c *Cache) within(key, off, n uint64) (o, k uint64, at int) {
+func (c *pages) within(key, off, n uint64) (o, k uint64, at int) {
 	page := c.keyOff(key)
 	low, high := max(page, off), min(page+c.pageMask+1, off+n)
 	return low - page, high - low, int(low - off)
 }
 
 // expose has the cache keep no copy of a range until the next Release.
-func (c *Cache) expose(rank int, off, n uint64) {
+func (c *pages) expose(rank int, off, n uint64) {
 	if c.allExposed {
 		return
 	}
@@ -257,7 +261,7 @@ func (c *Cache) expose(rank int, off, n uint64) {
 	for {
 		i, gap := c.nearest(x)
 		switch {
-		case gap > 0 && len(c.exposed) < maxExposed:
+		case gap > 0 && len(c.exposed) < fewExposed, i < 0 && len(c.exposed) < maxExposed:
 			c.exposed = append(c.exposed, x)
 			return
 		case i < 0:
@@ -278,7 +282,7 @@ func (c *Cache) expose(rank int, off, n uint64) {
 
 // nearest is the extent of the same rank that is nearest to one, or -1, and what lies between them:
 // 0 if they touch.
-func (c *Cache) nearest(x extent) (at int, gap uint64) {
+func (c *pages) nearest(x extent) (at int, gap uint64) {
 	at, gap = -1, ^uint64(0)
 	for i := range c.exposed {
 		y := &c.exposed[i]
@@ -296,7 +300,7 @@ func (c *Cache) nearest(x extent) (at int, gap uint64) {
 }
 
 // isExposed reports whether a page of a range may not be kept.
-func (c *Cache) isExposed(rank int, off, n uint64) bool {
+func (c *pages) isExposed(rank int, off, n uint64) bool {
 	if len(c.exposed) == 0 {
 		return false
 	}

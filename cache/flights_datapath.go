@@ -40,14 +40,14 @@ type flight struct {
 }
 
 // begin makes an operation; there must be a free one.
-func (c *Cache) begin(kind opKind, rank int) uint16 {
+func (c *carrier) begin(kind opKind, rank int) uint16 {
 	k := pop(&c.freeOps)
 	c.ops[k] = op{kind: kind, lane: c.route[rank], head: none, peer: int32(rank)}
 	return k
 }
 
 // posted counts an operation that the network has.
-func (c *Cache) posted(k uint16) {
+func (c *carrier) posted(k uint16) {
 	o := &c.ops[k]
 	c.ring[o.peer]++
 	if o.kind == opPut {
@@ -58,7 +58,7 @@ func (c *Cache) posted(k uint16) {
 }
 
 // end frees an operation, and the slots of its flights.
-func (c *Cache) end(k uint16) {
+func (c *carrier) end(k uint16) {
 	o := &c.ops[k]
 	if o.kind == opGet {
 		for s := o.head; s != none; s = c.flights[s].next {
@@ -71,7 +71,7 @@ func (c *Cache) end(k uint16) {
 }
 
 // takeSlot takes a slot for lines of a page; there must be a free one.
-func (c *Cache) takeSlot(o *op, lines uint64, ahead bool) uint16 {
+func (c *carrier) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 	s := pop(&c.freeSlots)
 	c.flights[s] = flight{lines: lines, entry: none, next: o.head, used: true, ahead: ahead}
 	o.head = s
@@ -79,7 +79,7 @@ func (c *Cache) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 }
 
 // fetch adds a get of the lines, from the first to the last of them, to the batch.
-func (c *Cache) fetch(rank int, page uint64, lines uint64, s uint16) {
+func (c *carrier) fetch(rank int, page uint64, lines uint64, s uint16) {
 	low := uint64(bits.TrailingZeros64(lines)) << (c.lineShift & 63)
 	high := uint64(64-bits.LeadingZeros64(lines)) << (c.lineShift & 63)
 	high = min(high, c.sizes[rank]-page)
@@ -89,14 +89,14 @@ func (c *Cache) fetch(rank int, page uint64, lines uint64, s uint16) {
 }
 
 // bind has a flight's lines go to an entry.
-func (c *Cache) bind(s, i uint16) {
+func (c *carrier) bind(s, i uint16) {
 	f, e := &c.flights[s], &c.entries[i]
 	f.entry, f.gen = i, e.gen
 	e.wanted |= f.lines
 }
 
 // harvest takes what lanes have told.
-func (c *Cache) harvest() {
+func (c *carrier) harvest() {
 	for c.told.Len() > 0 {
 		n := c.told.Take(c.taken[:])
 		for i := range n {
@@ -106,7 +106,7 @@ func (c *Cache) harvest() {
 	}
 }
 
-func (c *Cache) complete(k uint16, err error) {
+func (c *carrier) complete(k uint16, err error) {
 	o := &c.ops[k]
 	c.ring[o.peer]--
 	o.done, o.err = true, c.inRegion(err)
@@ -126,7 +126,7 @@ func (c *Cache) complete(k uint16, err error) {
 }
 
 // arrived is called when a flight's bytes are in its slot, or never will be.
-func (c *Cache) arrived(s uint16, err error) {
+func (c *carrier) arrived(s uint16, err error) {
 	f := &c.flights[s]
 	if f.entry != none {
 		if e := &c.entries[f.entry]; e.gen == f.gen {
@@ -152,12 +152,12 @@ func (c *Cache) arrived(s uint16, err error) {
 // than Hit, Peek and Acquire is inside it (package conduit: collective operations of a job). What
 // these share with it is read and written whole: the lines that can be read, and the epoch.
 
-func (c *Cache) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
+func (c *pages) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
 
-func (c *Cache) now() uint64 { return atomic.LoadUint64(&c.epoch) }
+func (c *pages) now() uint64 { return atomic.LoadUint64(&c.epoch) }
 
 // merge copies the lines of a flight into the page, but for what is dirty there.
-func (c *Cache) merge(i, s uint16) {
+func (c *carrier) merge(i, s uint16) {
 	f, e := &c.flights[s], &c.entries[i]
 	page, slot := c.page(i), c.slot(s)
 	for left := f.lines; left != 0; {
@@ -181,7 +181,7 @@ func (c *Cache) merge(i, s uint16) {
 }
 
 // unread counts lines that were fetched ahead for nothing.
-func (c *Cache) unread(lines uint64) {
+func (c *pages) unread(lines uint64) {
 	n := uint64(bits.OnesCount64(lines))
 	c.n.PrefetchUnused += n
 	c.wasted += n
@@ -189,16 +189,16 @@ func (c *Cache) unread(lines uint64) {
 }
 
 // ahead counts lines that are fetched ahead.
-func (c *Cache) ahead(lines uint64) {
+func (c *carrier) ahead(lines uint64) {
 	n := uint64(bits.OnesCount64(lines))
 	c.n.Prefetched += n
 	c.n.PrefetchResident += n
 }
 
 // drop forgets lines of an entry, and what is on its way to it.
-func (c *Cache) drop(i uint16, lines uint64) {
+func (c *pages) drop(i uint16, lines uint64) {
 	e := &c.entries[i]
-	if i == c.reader && e.valid&lines != 0 {
+	if i == c.readOf && e.valid&lines != 0 {
 		c.reads.len = 0
 	}
 	if r := e.ready & lines; r != 0 {
@@ -212,13 +212,13 @@ func (c *Cache) drop(i uint16, lines uint64) {
 }
 
 // cancel has what is in flight to the entry be dropped when it arrives.
-func (c *Cache) cancel(e *entry) {
+func (c *pages) cancel(e *entry) {
 	e.gen++
 	e.wanted = 0
 }
 
 // refresh forgets what an acquire has made old.
-func (c *Cache) refresh(i uint16) {
+func (c *pages) refresh(i uint16) {
 	if e := &c.entries[i]; e.epoch < c.epoch {
 		c.drop(i, ^uint64(0))
 		e.epoch = c.epoch
@@ -226,14 +226,14 @@ func (c *Cache) refresh(i uint16) {
 }
 
 // await waits until a lane has told something.
-func (c *Cache) await(ctx context.Context, lane uint8) error {
+func (c *carrier) await(ctx context.Context, lane uint8) error {
 	err := c.lanes[lane].Await(ctx, &c.told)
 	c.harvest()
 	return err
 }
 
 // awaitOp waits for an operation that is held.
-func (c *Cache) awaitOp(ctx context.Context, k uint16) error {
+func (c *carrier) awaitOp(ctx context.Context, k uint16) error {
 	for o := &c.ops[k]; !o.done; {
 		if err := c.await(ctx, o.lane); err != nil && !o.done {
 			return err
@@ -245,7 +245,7 @@ func (c *Cache) awaitOp(ctx context.Context, k uint16) error {
 var errNothing = errors.New("cache: nothing is in flight to wait for; please report this")
 
 // awaitAny waits until an operation of a kind has ended.
-func (c *Cache) awaitAny(ctx context.Context, kind opKind) error {
+func (c *carrier) awaitAny(ctx context.Context, kind opKind) error {
 	for k := range c.ops {
 		if o := &c.ops[k]; o.kind == kind && !o.done {
 			return c.await(ctx, o.lane)
@@ -255,7 +255,7 @@ func (c *Cache) awaitAny(ctx context.Context, kind opKind) error {
 }
 
 // awaitRing waits until one more operation may be in flight to a rank.
-func (c *Cache) awaitRing(ctx context.Context, rank int) error {
+func (c *carrier) awaitRing(ctx context.Context, rank int) error {
 	for int(c.ring[rank]) >= c.cfg.Ring {
 		if err := c.await(ctx, c.route[rank]); err != nil {
 			return err
@@ -265,7 +265,7 @@ func (c *Cache) awaitRing(ctx context.Context, rank int) error {
 }
 
 // inRegion has errors count offsets as the cache's users do.
-func (c *Cache) inRegion(err error) error {
+func (c *carrier) inRegion(err error) error {
 	switch e := err.(type) {
 	case *fabric.OpError:
 		if e.Off >= c.cfg.Begin {
@@ -280,7 +280,7 @@ func (c *Cache) inRegion(err error) error {
 }
 
 // lose keeps the first error of a rank's writes for Release.
-func (c *Cache) lose(err error, rank int) {
+func (c *carrier) lose(err error, rank int) {
 	c.n.Lost++
 	var failed *fabric.OpError
 	if !errors.As(err, &failed) {
@@ -290,7 +290,7 @@ func (c *Cache) lose(err error, rank int) {
 }
 
 // takeLost returns the errors of writes that failed, once.
-func (c *Cache) takeLost() error {
+func (c *carrier) takeLost() error {
 	if err := c.lost.Take(); err != nil {
 		return fmt.Errorf("cache: writes are lost: %w", err)
 	}

@@ -23,7 +23,7 @@ type piece struct {
 }
 
 // Peek is Hit for the lines that were read last, short enough to be compiled into its caller.
-func (c *Cache) Peek(rank int, off, n uint64) unsafe.Pointer {
+func (c *pages) Peek(rank int, off, n uint64) unsafe.Pointer {
 	if d := off - c.reads.off; n <= c.reads.len && d <= c.reads.len-n && rank == c.reads.rank {
 		c.n.GetHits++
 		return unsafe.Add(c.reads.data, d)
@@ -34,7 +34,7 @@ func (c *Cache) Peek(rank int, off, n uint64) unsafe.Pointer {
 // Hit returns where n bytes at off of a rank lie if they are in lines of one page that the cache
 // has, else nil: then Get reads them. What lies there may be read until the next call of the cache.
 // The bytes must be in the rank's memory. It neither allocates nor waits.
-func (c *Cache) Hit(rank int, off, n uint64) unsafe.Pointer {
+func (c *reader) Hit(rank int, off, n uint64) unsafe.Pointer {
 	if at := c.Peek(rank, off, n); at != nil {
 		return at
 	}
@@ -42,7 +42,7 @@ func (c *Cache) Hit(rank int, off, n uint64) unsafe.Pointer {
 }
 
 // hitPage is Hit where another page was read last, or other lines of it.
-func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
+func (c *reader) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	o := off & c.pageMask
 	if n-1 > c.pageMask || o+n > c.pageMask+1 { // n is 0, too
 		return nil
@@ -63,7 +63,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
 	c.touch(i)
-	if i != c.reader {
+	if i != c.readOf {
 		c.countHits()
 		if c.sketch != nil {
 			c.note(key, true)
@@ -71,7 +71,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	}
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
-	c.reader = i
+	c.readOf = i
 	c.reads = window{rank: rank, off: off - o + low, len: (up + down) << (c.lineShift & 63), data: data}
 	c.n.GetHits++
 	return unsafe.Add(data, o-low)
@@ -83,7 +83,7 @@ func (c *Cache) hitPage(rank int, off, n uint64) unsafe.Pointer {
 //
 // Errors: a *fabric.RankError or *fabric.BoundsError, one of the network, such as a
 // *fabric.OpError with a *fabric.PeerDownError; os.ErrClosed.
-func (c *Cache) Get(ctx context.Context, rank int, off uint64, dst []byte) error {
+func (c *reader) Get(ctx context.Context, rank int, off uint64, dst []byte) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (c *Cache) Get(ctx context.Context, rank int, off uint64, dst []byte) error
 }
 
 // get is Get of what is no hit in one page.
-func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error {
+func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) error {
 	if err := c.check("get", rank, off, len(dst)); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (c *Cache) get(ctx context.Context, rank int, off uint64, dst []byte) error
 }
 
 // split makes the pieces of a request.
-func (c *Cache) split(rank int, off uint64, n int) {
+func (c *carrier) split(rank int, off uint64, n int) {
 	c.pieces = c.pieces[:0]
 	for at := 0; at < n; {
 		o := (off + uint64(at)) & c.pageMask
@@ -171,14 +171,14 @@ func (c *Cache) split(rank int, off uint64, n int) {
 }
 
 // readable reads the pieces that can be, and returns how many are left.
-func (c *Cache) readable(dst []byte) (left int) {
+func (c *reader) readable(dst []byte) (left int) {
 	for j := range c.pieces {
 		p := &c.pieces[j]
 		if p.done {
 			continue
 		}
 		p.entry, p.slot = c.entryOf(p.key), none
-		if c.sketch != nil && (p.entry == none || p.entry != c.reader) {
+		if c.sketch != nil && (p.entry == none || p.entry != c.readOf) {
 			c.note(p.key, p.entry != none)
 		}
 		if p.entry != none {
@@ -196,7 +196,7 @@ func (c *Cache) readable(dst []byte) (left int) {
 }
 
 // underway reports whether all that is left of a request has been fetched ahead, and is on its way.
-func (c *Cache) underway() bool {
+func (c *carrier) underway() bool {
 	for j := range c.pieces {
 		p := &c.pieces[j]
 		if !p.done && (p.entry == none || c.missing(&c.entries[p.entry], p.o, p.n)&^c.entries[p.entry].wanted != 0) {
@@ -207,7 +207,7 @@ func (c *Cache) underway() bool {
 }
 
 // missing are the lines of a range of a page that cannot be read from it.
-func (c *Cache) missing(e *entry, o, n uint64) uint64 {
+func (c *pages) missing(e *entry, o, n uint64) uint64 {
 	miss := c.lines(o, n) &^ (e.valid | e.ready)
 	if miss == 0 || e.mask == none {
 		return miss
@@ -225,7 +225,7 @@ func (c *Cache) missing(e *entry, o, n uint64) uint64 {
 }
 
 // read copies a piece out of its page.
-func (c *Cache) read(p *piece, dst []byte) {
+func (c *pages) read(p *piece, dst []byte) {
 	e := &c.entries[p.entry]
 	copy(dst[p.at:p.at+int(p.n)], c.page(p.entry)[p.o:])
 	p.done = true
@@ -243,7 +243,7 @@ func (c *Cache) read(p *piece, dst []byte) {
 }
 
 // lineBytes is how many bytes lines of a page have: the last of a rank may have less than others.
-func (c *Cache) lineBytes(key, lines uint64) uint64 {
+func (c *pages) lineBytes(key, lines uint64) uint64 {
 	n := uint64(bits.OnesCount64(lines)) << (c.lineShift & 63)
 	high := uint64(64-bits.LeadingZeros64(lines))<<(c.lineShift&63) + c.keyOff(key)
 	if size := c.sizes[keyRank(key)]; high > size {
@@ -253,7 +253,7 @@ func (c *Cache) lineBytes(key, lines uint64) uint64 {
 }
 
 // room waits until there are slots, and an operation for the rank.
-func (c *Cache) room(ctx context.Context, rank, slots int) error {
+func (c *reader) room(ctx context.Context, rank, slots int) error {
 	for len(c.freeSlots) < slots {
 		if err := c.awaitAny(ctx, opGet); err != nil {
 			return err
@@ -264,7 +264,7 @@ func (c *Cache) room(ctx context.Context, rank, slots int) error {
 
 // post posts a flight for each piece that needs one, as one operation: none if all that is missing
 // is on its way. What is pinned and begun unpin undoes.
-func (c *Cache) post(rank int) (uint16, error) {
+func (c *reader) post(rank int) (uint16, error) {
 	k := c.begin(opGet, rank)
 	o := &c.ops[k]
 	o.held = true
@@ -303,7 +303,7 @@ func (c *Cache) post(rank int) (uint16, error) {
 }
 
 // ringGets posts the batch, which is one operation. Without success it is undone.
-func (c *Cache) ringGets(rank int, k uint16) error {
+func (c *reader) ringGets(rank int, k uint16) error {
 	c.batch.Tag(fabric.Tag(k))
 	err := c.lanes[c.route[rank]].Post(&c.batch, &c.told, 0)
 	c.batch.Reset()
@@ -316,7 +316,7 @@ func (c *Cache) ringGets(rank int, k uint16) error {
 }
 
 // settle gives the flights of a request their entries, while they fly.
-func (c *Cache) settle(k uint16) {
+func (c *reader) settle(k uint16) {
 	if k == none {
 		return
 	}
@@ -337,7 +337,7 @@ func (c *Cache) settle(k uint16) {
 }
 
 // finish waits for the flights of a request, and reads what they brought.
-func (c *Cache) finish(ctx context.Context, k uint16, dst []byte) error {
+func (c *reader) finish(ctx context.Context, k uint16, dst []byte) error {
 	if k != none {
 		o := &c.ops[k]
 		err := c.awaitOp(ctx, k)
@@ -378,7 +378,7 @@ func (c *Cache) finish(ctx context.Context, k uint16, dst []byte) error {
 }
 
 // unpin ends what post began with entries.
-func (c *Cache) unpin() {
+func (c *carrier) unpin() {
 	for j := range c.pieces {
 		if i := c.pieces[j].entry; i != none {
 			c.entries[i].pinned = false
@@ -387,7 +387,7 @@ func (c *Cache) unpin() {
 }
 
 // GetAround reads bytes of which the cache has nothing.
-func (c *Cache) GetAround(ctx context.Context, rank int, off uint64, dst []byte) error {
+func (c *carrier) GetAround(ctx context.Context, rank int, off uint64, dst []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
 	if err == nil && h != fabric.Done {
@@ -399,7 +399,7 @@ func (c *Cache) GetAround(ctx context.Context, rank int, off uint64, dst []byte)
 }
 
 // getDirect reads without keeping anything. Own writes that were not sent are laid over it.
-func (c *Cache) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
+func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	c.n.GetsDirect++
 	n := uint64(len(dst))
 	bare := c.isBare(rank, off, n)

@@ -61,7 +61,7 @@ func (c *Cache) Hint(rank int, off, n uint64, h Hint) {
 }
 
 // survive has an entry's lines survive an acquire, if its whole page may.
-func (c *Cache) survive(i uint16) {
+func (c *pages) survive(i uint16) {
 	e := &c.entries[i]
 	if e.keep = c.survives(e.key); e.keep {
 		e.epoch = always
@@ -70,7 +70,7 @@ func (c *Cache) survive(i uint16) {
 	}
 }
 
-func (c *Cache) survives(key uint64) bool {
+func (c *pages) survives(key uint64) bool {
 	rank, low := keyRank(key), c.keyOff(key)
 	end := min(low+c.pageMask+1, c.sizes[rank])
 	for low < end {
@@ -88,7 +88,7 @@ func (c *Cache) survives(key uint64) bool {
 }
 
 // hintAt is the hint of a byte.
-func (c *Cache) hintAt(rank int, off uint64) Hint {
+func (c *pages) hintAt(rank int, off uint64) Hint {
 	for i := range c.hints {
 		if y := &c.hints[i]; y.rank == rank && y.low <= off && off < y.end {
 			return y.hint
@@ -98,7 +98,7 @@ func (c *Cache) hintAt(rank int, off uint64) Hint {
 }
 
 // checkWrite refuses a put to bytes that are read-only.
-func (c *Cache) checkWrite(rank int, off, n uint64) error {
+func (c *pages) checkWrite(rank int, off, n uint64) error {
 	for i := range c.hints {
 		if y := &c.hints[i]; y.hint == ReadOnly && y.rank == rank && off < y.end && y.low < off+n {
 			return fmt.Errorf("cache: put of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)

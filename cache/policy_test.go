@@ -12,7 +12,9 @@ func misses(t *testing.T, p Policy, pages int, trace []uint64) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cache{cfg: cfg, n: &Stats{}, oldest: none, youngest: none, epoch: 1, ring: make([]uint16, 1), sizes: make([]uint64, 8)}
+	c := new(Cache)
+	c.cfg, c.n, c.oldest, c.youngest, c.epoch = cfg, new(Stats), none, none, 1
+	c.ring, c.sizes = make([]uint16, 1), make([]uint64, 8)
 	c.shape()
 	n := 0
 	for k, page := range trace {

@@ -13,12 +13,12 @@ import (
 // outside of the rank's memory is left out, and what would not fit: as many pages as there are
 // slots (32 KiB), operations in the rank's ring, and entries to be had. An acquire makes what is in
 // flight old, as what is there.
-func (c *Cache) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
+func (c *reader) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
 	return c.PrefetchEach(ctx, rank, []uint64{off}, n)
 }
 
 // PrefetchEach is Prefetch of n bytes at each of several offsets, posted together.
-func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
+func (c *reader) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -40,7 +40,7 @@ func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) 
 }
 
 // aheadOf adds flights for a range to the batch, and reports whether there is room for more.
-func (c *Cache) aheadOf(rank int, off uint64, n int) bool {
+func (c *reader) aheadOf(rank int, off uint64, n int) bool {
 	size := c.sizes[rank]
 	if n <= 0 || off >= size {
 		return true
@@ -57,7 +57,7 @@ func (c *Cache) aheadOf(rank int, off uint64, n int) bool {
 }
 
 // aheadIn is aheadOf for a part of a page. Slots that a request may need are left.
-func (c *Cache) aheadIn(rank int, off, n uint64) bool {
+func (c *reader) aheadIn(rank int, off, n uint64) bool {
 	if len(c.freeSlots) <= cap(c.pieces) || int(c.ring[rank]) >= c.cfg.Ring {
 		return false
 	}
@@ -88,7 +88,7 @@ func (c *Cache) aheadIn(rank int, off, n uint64) bool {
 }
 
 // launch posts the flights that were added.
-func (c *Cache) launch(lane uint8) error {
+func (c *carrier) launch(lane uint8) error {
 	if c.batch.Len() == 0 {
 		return nil
 	}
@@ -111,7 +111,7 @@ type Place struct {
 // Gather reads n bytes at each of several places into dst, which has n bytes for each: what the
 // cache does not have is fetched by as few doorbells as there are slots for. Otherwise it is Get;
 // with an error some may have been read.
-func (c *Cache) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
+func (c *reader) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
 	for from := 0; from < len(at); {
 		to, err := c.reach(at, from, n)
 		if err != nil {
@@ -128,7 +128,7 @@ func (c *Cache) Gather(ctx context.Context, at []Place, n int, dst []byte) error
 }
 
 // reach begins to fetch places from one on, and returns the first for which there is no room.
-func (c *Cache) reach(at []Place, from, n int) (int, error) {
+func (c *reader) reach(at []Place, from, n int) (int, error) {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return from, err

@@ -16,7 +16,7 @@ import (
 // passes the cache by, and blocks until the bytes are there.
 //
 // Errors are those of Get; that a write failed which it did not wait for, Release says.
-func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error {
+func (c *writer) Put(ctx context.Context, rank int, off uint64, src []byte) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
 			return err
@@ -34,7 +34,7 @@ func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error
 }
 
 // put is Put where the page was not the last, or is not dirty yet.
-func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error {
+func (c *writer) put(ctx context.Context, rank int, off uint64, src []byte) error {
 	if err := c.check("put", rank, off, len(src)); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 		setBits(c.maskOf(e), o, uint64(n))
 		page := c.keyOff(e.key)
 		size := min(c.pageMask+1, c.sizes[rank]-page, uint64(c.cfg.DirectMin-1))
-		c.writer, c.mask = i, c.maskOf(e)
+		c.writeOf, c.mask = i, c.maskOf(e)
 		c.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(c.base, uint64(i)<<(c.pageShift&63))}
 		at += n
 	}
@@ -79,7 +79,7 @@ func (c *Cache) put(ctx context.Context, rank int, off uint64, src []byte) error
 
 // writable returns the entry of a page, with a mask, that is not being written. had: the cache had
 // the page.
-func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, err error) {
+func (c *writer) writable(ctx context.Context, key uint64) (i uint16, had bool, err error) {
 	had = true
 	for {
 		i = c.entryOf(key)
@@ -119,16 +119,16 @@ func (c *Cache) writable(ctx context.Context, key uint64) (i uint16, had bool, e
 }
 
 // countPuts has the page that was written last know how often that was by the window for writes.
-func (c *Cache) countPuts() {
+func (c *pages) countPuts() {
 	if c.writes.len > 0 {
-		e := &c.entries[c.writer]
+		e := &c.entries[c.writeOf]
 		e.puts = uint16(min(uint64(e.puts)+c.n.PutHits+c.n.PutMisses-c.putsSeen, 1<<15))
 	}
 	c.putsSeen = c.n.PutHits + c.n.PutMisses
 }
 
 // soil gives an entry a mask, and makes it the youngest of the dirty.
-func (c *Cache) soil(i uint16) {
+func (c *pages) soil(i uint16) {
 	e := &c.entries[i]
 	e.mask = pop(&c.freeMasks)
 	c.n.Unsent++
@@ -144,7 +144,7 @@ func (c *Cache) soil(i uint16) {
 }
 
 // unlist takes an entry out of the list of the dirty.
-func (c *Cache) unlist(i uint16) {
+func (c *pages) unlist(i uint16) {
 	e := &c.entries[i]
 	if e.older != none {
 		c.entries[e.older].younger = e.younger
@@ -161,7 +161,7 @@ func (c *Cache) unlist(i uint16) {
 
 // relieve begins to write the oldest pages once half of all that may be dirty are, so that neither
 // the next put nor a release has to wait for all of them. Entry i is needed.
-func (c *Cache) relieve(i uint16) {
+func (c *writer) relieve(i uint16) {
 	if c.dirty <= c.cfg.Dirty/2 || c.dirty == 1 {
 		return
 	}
@@ -175,7 +175,7 @@ func (c *Cache) relieve(i uint16) {
 }
 
 // makeMask waits until a mask is free.
-func (c *Cache) makeMask(ctx context.Context) error {
+func (c *writer) makeMask(ctx context.Context) error {
 	if c.puts == 0 {
 		c.work = append(c.work[:0], c.oldest)
 		return c.write(ctx, &c.n.FlushPressure)
@@ -193,7 +193,7 @@ var atOnce context.Context
 // puts, one or more for each rank, by the doorbell of their lane. Where a ring is full it waits; or
 // leaves the rank's pages dirty, if it is to be atOnce. Its error is that of ctx: what the network
 // refuses is Release's.
-func (c *Cache) write(ctx context.Context, reason *uint64) error {
+func (c *writer) write(ctx context.Context, reason *uint64) error {
 	if len(c.work) > 1 {
 		slices.SortFunc(c.work, func(a, b uint16) int { return cmp.Compare(c.entries[a].key, c.entries[b].key) })
 	}
@@ -223,7 +223,7 @@ func (c *Cache) write(ctx context.Context, reason *uint64) error {
 }
 
 // chain makes an operation of the entries of a rank from one on, and returns the first behind it.
-func (c *Cache) chain(from, rank int, reason *uint64) int {
+func (c *writer) chain(from, rank int, reason *uint64) int {
 	k := c.begin(opPut, rank)
 	for ; from < len(c.work) && c.chains.Len() < chainMost; from++ {
 		i := c.work[from]
@@ -239,10 +239,10 @@ func (c *Cache) chain(from, rank int, reason *uint64) int {
 }
 
 // runs adds the dirty runs of an entry to the batch, as part of an operation.
-func (c *Cache) runs(k, i uint16) {
+func (c *writer) runs(k, i uint16) {
 	o, e := &c.ops[k], &c.entries[i]
 	c.unlist(i)
-	if i == c.writer {
+	if i == c.writeOf {
 		c.countPuts()
 		c.writes.len = 0
 	}
@@ -264,7 +264,7 @@ func (c *Cache) runs(k, i uint16) {
 }
 
 // ringLane posts the batch. If the network refuses it, its writes are lost.
-func (c *Cache) ringLane(lane uint8) {
+func (c *writer) ringLane(lane uint8) {
 	err := c.lanes[lane].Post(&c.chains, &c.told, 0)
 	if err != nil {
 		for _, g := range c.chains.Groups() {
@@ -275,7 +275,7 @@ func (c *Cache) ringLane(lane uint8) {
 }
 
 // written is called when the puts of an operation are at their target, or failed.
-func (c *Cache) written(k uint16, err error) {
+func (c *carrier) written(k uint16, err error) {
 	o := &c.ops[k]
 	for i := o.head; i != none; {
 		e := &c.entries[i]
@@ -306,7 +306,7 @@ func (c *Cache) written(k uint16, err error) {
 
 // allocate gives a page an entry. It does not wait: none are all entries in use, or dirty. What is
 // dirty and in its way begins to be written.
-func (c *Cache) allocate(key uint64) uint16 {
+func (c *writer) allocate(key uint64) uint16 {
 	var i uint16
 	if len(c.unused) > 0 {
 		i = pop(&c.unused)
@@ -335,7 +335,7 @@ func (c *Cache) allocate(key uint64) uint16 {
 
 // evictable is asked about victims. Of those that are not because they are dirty it makes a list.
 // What is being fetched will be asked for.
-func (c *Cache) evictable(i uint16) bool {
+func (c *pages) evictable(i uint16) bool {
 	e := &c.entries[i]
 	if e.mask != none && e.op == none && !e.pinned && !slices.Contains(c.work, i) && len(c.work) < max(c.cfg.Dirty/4, 1) {
 		c.work = append(c.work, i)
@@ -344,7 +344,7 @@ func (c *Cache) evictable(i uint16) bool {
 }
 
 // evict frees a clean entry.
-func (c *Cache) evict(i uint16) {
+func (c *writer) evict(i uint16) {
 	e := &c.entries[i]
 	c.drop(i, ^uint64(0))
 	e.gen++
@@ -355,7 +355,7 @@ func (c *Cache) evict(i uint16) {
 }
 
 // putDirect writes without keeping anything.
-func (c *Cache) putDirect(ctx context.Context, rank int, off uint64, src []byte) error {
+func (c *writer) putDirect(ctx context.Context, rank int, off uint64, src []byte) error {
 	c.n.PutsDirect++
 	if err := c.yieldTo(ctx, rank, off, uint64(len(src)), true); err != nil {
 		return err
@@ -364,7 +364,7 @@ func (c *Cache) putDirect(ctx context.Context, rank int, off uint64, src []byte)
 }
 
 // PutAround writes bytes of which the cache has nothing.
-func (c *Cache) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
+func (c *writer) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
 	if h == fabric.Done {
@@ -374,7 +374,7 @@ func (c *Cache) PutAround(ctx context.Context, rank int, off uint64, src []byte)
 }
 
 // FinishPut waits for a put of n bytes that passed by.
-func (c *Cache) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
+func (c *writer) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
 	l := c.lanes[c.route[rank]]
 	_, err := l.Wait(ctx, h)
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 )
 
 // readahead tells the table of a request of n bytes, and begins to fetch what will be asked for.
-func (c *Cache) readahead(rank int, off, n uint64) {
+func (c *reader) readahead(rank int, off, n uint64) {
 	hint := c.hintAt(rank, off)
 	if c.maxWindow == 0 || hint == Random {
 		return
@@ -103,7 +103,7 @@ func (c *Cache) readahead(rank int, off, n uint64) {
 // streamOf returns the stream of a request, which it adds: one that goes from line to line, or else
 // one with the request's distance. What belongs to neither begins a stream, and has a vote for the
 // distance to the one before.
-func (c *Cache) streamOf(rank int, off uint64) *stream {
+func (c *observer) streamOf(rank int, off uint64) *stream {
 	line := int64(c.lineMask + 1)
 	idle, strided := 0, -1
 	for i := range c.streams {
@@ -150,7 +150,7 @@ func (c *Cache) streamOf(rank int, off uint64) *stream {
 
 // renew has a stream begin anew after an acquire, which makes old what was fetched ahead: one that
 // has an acquire between its requests is none. What survives an acquire does not care.
-func (c *Cache) renew(s *stream, off uint64) {
+func (c *observer) renew(s *stream, off uint64) {
 	if s.epoch == c.epoch {
 		return
 	}
@@ -162,7 +162,7 @@ func (c *Cache) renew(s *stream, off uint64) {
 
 // learn has a stream that was found end where the two before it with its stride did, as the walks
 // along the columns of a matrix do, so that nothing behind that is fetched.
-func (c *Cache) learn(s *stream) {
+func (c *observer) learn(s *stream) {
 	var before *stream
 	for i := range c.streams {
 		o := &c.streams[i]
@@ -196,7 +196,7 @@ func (s *stream) vote(d int64) {
 
 // fetchStrides begins to fetch n bytes at each of the next k strides of a stream, which follow each
 // other if k > 1, and reports whether there was room and the rank has them.
-func (c *Cache) fetchStrides(s *stream, k int64, n uint64) bool {
+func (c *reader) fetchStrides(s *stream, k int64, n uint64) bool {
 	from := s.next
 	if s.stride < 0 {
 		from += (k - 1) * s.stride
@@ -216,7 +216,7 @@ func (c *Cache) fetchStrides(s *stream, k int64, n uint64) bool {
 }
 
 // thrifty reports whether what was fetched for nothing is at most 1/2^shift of what was used.
-func (c *Cache) thrifty(shift uint8) bool {
+func (c *observer) thrifty(shift uint8) bool {
 	if c.useful+c.wasted > halveAt {
 		c.useful, c.wasted = c.useful/2, c.wasted/2
 	}

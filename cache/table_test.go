@@ -8,7 +8,7 @@ import (
 // probes is the mean number of slots that a look-up of n keys reads.
 func probes(t *testing.T, keys []uint64) float64 {
 	t.Helper()
-	c := &Cache{directory: directory{entries: make([]entry, len(keys)), table: newTable(len(keys) * 3 / 2)}}
+	c := &directory{entries: make([]entry, len(keys)), table: newTable(len(keys) * 3 / 2)}
 	for i, key := range keys {
 		c.entries[i].key = key
 		c.enter(uint16(i))
@@ -62,7 +62,8 @@ func TestACacheIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cache{cfg: cfg}
+	c := new(Cache)
+	c.cfg = cfg
 	c.shape()
 	size := int(unsafe.Sizeof(*c)) + (cfg.Pages+len(c.flights))*cfg.PageSize
 	size += len(c.entries)*int(unsafe.Sizeof(entry{})) + 2*len(c.table.slots) + 8*len(c.ghosts.keys) + 2*cap(c.unused)

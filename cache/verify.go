@@ -90,13 +90,13 @@ func (c *Cache) verifyEntries() error {
 		}
 	}
 	if r := &c.reads; r.len > 0 {
-		e, o := &c.entries[c.reader], r.off&c.pageMask
+		e, o := &c.entries[c.readOf], r.off&c.pageMask
 		if l := c.lines(o, r.len); e.key != c.pageKey(r.rank, r.off) || e.epoch < c.epoch || e.valid&l != l {
 			return fmt.Errorf("the window for reads is %+v, its entry %+v", *r, *e)
 		}
 	}
 	if w := &c.writes; w.len > 0 {
-		if e := &c.entries[c.writer]; e.key != c.pageKey(w.rank, w.off) || e.mask == none || e.op != none {
+		if e := &c.entries[c.writeOf]; e.key != c.pageKey(w.rank, w.off) || e.mask == none || e.op != none {
 			return fmt.Errorf("the window for writes is %+v, its entry %+v", *w, *e)
 		}
 	}

@@ -141,7 +141,7 @@ func (o reducer) copyBack(near *near, c []byte, piece uint64, root int) {
 }
 
 // signal counts a message to a member of the host, or to all others (nobody).
-func (o *op) signal(near *near, to int) {
+func (o *pairing) signal(near *near, to int) {
 	t, p, g := o.t, o.t.pairs, near.group
 	for i := range g.m {
 		if i == g.me || to != nobody && i != to {
@@ -157,7 +157,7 @@ func (o *op) signal(near *near, to int) {
 }
 
 // signalled waits for that from all others of the host.
-func (o *op) signalled(near *near) error {
+func (o *pairing) signalled(near *near) error {
 	g := near.group
 	for i := range g.m {
 		if i == g.me {

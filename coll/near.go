@@ -109,7 +109,7 @@ func (o *op) tryReading(n *near) error {
 }
 
 // mappedSlots are the slots of the members that are mapped, nil for others.
-func (o *op) mappedSlots() ([][]byte, error) {
+func (o *pairing) mappedSlots() ([][]byte, error) {
 	t, m := o.t, o.t.teams
 	if err := m.shared.lock(o.ctx); err != nil {
 		return nil, err

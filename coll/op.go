@@ -78,8 +78,18 @@ type call struct {
 	data  *payload // of an operation on typed data; nil else
 }
 
-// op is an operation that runs. A team has one at a time.
-type op struct {
+// op is an operation that runs. A team has one at a time. Each part of it has those before it and
+// calls nothing of those after it.
+type op struct{ railing }
+
+// railing sends to neighbours by numbered words and slots in their memory, see rail.
+type railing struct{ pairing }
+
+// pairing sends to any member, which says before where, see pairs.
+type pairing struct{ step }
+
+// step is what an operation is, how it waits, and how it finds that members do different things.
+type step struct {
 	call
 	t       *Team
 	ctx     context.Context
@@ -162,7 +172,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 }
 
 // forget lets go of what is the caller's.
-func (o *op) forget() { o.ctx, o.lanes, o.buf, o.data = nil, nil, nil, nil }
+func (o *step) forget() { o.ctx, o.lanes, o.buf, o.data = nil, nil, nil, nil }
 
 // numberBits are those of an operation's number in a message. A member is ahead of another by at
 // most depth operations for each rail, hence far less.
@@ -184,7 +194,7 @@ func signature(k Kind, number uint64, root int, name string) uint64 {
 }
 
 // wait waits until a word of the slot is another than it was.
-func (o *op) wait(w *uint64, was uint64) error {
+func (o *step) wait(w *uint64, was uint64) error {
 	if o.lanes != nil {
 		return o.lanes.Waiter().WaitWord(o.ctx, w, fabric.NotEqual, was, o.looks)
 	}
@@ -193,7 +203,7 @@ func (o *op) wait(w *uint64, was uint64) error {
 
 // acquire waits for n bytes of the job's budget as for a message, by a word: so the wait ends when
 // the team breaks, and makes progress.
-func (o *op) acquire(b env.Budget, n int64) error {
+func (o *step) acquire(b env.Budget, n int64) error {
 	m, w := o.t.teams, word(o.t.mem, memoryWord)
 	ctx, cancel := context.WithCancelCause(o.ctx)
 	defer cancel(nil)
@@ -219,7 +229,7 @@ func (o *op) acquire(b env.Budget, n int64) error {
 }
 
 // look ends a wait that cannot come to its end. It is asked now and then.
-func (o *op) look() error {
+func (o *step) look() error {
 	if e := o.t.known(); e != nil {
 		return e
 	}
@@ -249,7 +259,7 @@ const knockAfter = 10 * time.Millisecond
 
 // knock writes what this member is in into the slots of those that it sends to on rails; 0: it is
 // not any more. What arrives late, in the slot of another team even, says nothing there.
-func (o *op) knock(w uint64) error {
+func (o *step) knock(w uint64) error {
 	t := o.t
 	binary.NativeEndian.PutUint64(o.word[:], w)
 	for r := range t.rails {
@@ -262,13 +272,13 @@ func (o *op) knock(w uint64) error {
 
 // knockWord is what a knock says: generation (24 bits), kind (4), number of the operation (20), and
 // hash (16) as in messages.
-func (o *op) knockWord() uint64 {
+func (o *step) knockWord() uint64 {
 	return uint64(o.t.generation)<<40 | uint64(o.kind)<<36 | o.number&(1<<20-1)<<16 | o.sign&0xffff
 }
 
 // compare finds a message, or a knock, of another operation with this one's number, on whatever
 // rail.
-func (o *op) compare() error {
+func (o *step) compare() error {
 	const which = generations<<40 | (1<<20-1)<<16
 	mine := o.knockWord()
 	for r := range o.t.rails {
@@ -289,7 +299,7 @@ func (o *op) compare() error {
 }
 
 // check compares the operation of a message with this one.
-func (o *op) check(rail int, w uint64) error {
+func (o *step) check(rail int, w uint64) error {
 	if w&(1<<32-1) == o.sign {
 		return nil
 	}
@@ -297,13 +307,13 @@ func (o *op) check(rail int, w uint64) error {
 }
 
 // mismatch says that a member is in another operation.
-func (o *op) mismatch(with int, in Kind) error {
+func (o *step) mismatch(with int, in Kind) error {
 	t := o.t
 	return &MismatchError{Rank: t.Member(t.me), Op: o.kind, Number: o.number, Peer: t.Member(with), PeerOp: in}
 }
 
 // settle waits until the sources of puts may change.
-func (o *op) settle(ctx context.Context) error {
+func (o *step) settle(ctx context.Context) error {
 	for len(o.flights) > 0 {
 		if err := o.await(ctx, o.flights[0]); err != nil {
 			return err
@@ -314,7 +324,7 @@ func (o *op) settle(ctx context.Context) error {
 }
 
 // land waits until all puts have ended, somehow.
-func (o *op) land(ctx context.Context) (first error) {
+func (o *step) land(ctx context.Context) (first error) {
 	for _, f := range o.flights {
 		if err := o.await(ctx, f); err != nil && first == nil {
 			first = err
@@ -324,7 +334,7 @@ func (o *op) land(ctx context.Context) (first error) {
 	return first
 }
 
-func (o *op) await(ctx context.Context, f flight) error {
+func (o *step) await(ctx context.Context, f flight) error {
 	m := o.t.teams
 	if err := m.shared.lock(ctx); err != nil {
 		return err

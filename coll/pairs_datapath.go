@@ -30,7 +30,7 @@ type pairs struct {
 type want struct{ from, messages int }
 
 // channels are the team's, made when first used.
-func (t *Team) channels() *pairs {
+func (t *roster) channels() *pairs {
 	if t.pairs == nil {
 		counts := make([]uint32, 4*t.n)
 		t.pairs = &pairs{sent: counts[:t.n], got: counts[t.n : 2*t.n], granted: counts[2*t.n : 3*t.n], used: counts[3*t.n:],
@@ -42,13 +42,13 @@ func (t *Team) channels() *pairs {
 // A grant is a word in the sender's slot, by the receiver's rank:
 // generation (24 bits), grants of the pair (8), kind (4), number of the operation (12), part of
 // its hash (8), places of the last 4 grants (8).
-func (o *op) grantWord(count uint32, from int, recent uint8) uint64 {
+func (o *pairing) grantWord(count uint32, from int, recent uint8) uint64 {
 	return o.t.ticket(uint64(count))<<32 | o.signWith(from, o.data.in(from))>>8<<8 | uint64(recent)
 }
 
 // signWith is what messages of a pair have in common, in which n bytes go from one to the other: of
 // operations in which that is the pair's own business it has the number as well.
-func (o *op) signWith(_, n int) uint64 {
+func (o *step) signWith(_, n int) uint64 {
 	if !o.data.varies {
 		return o.sign
 	}
@@ -57,7 +57,7 @@ func (o *op) signWith(_, n int) uint64 {
 
 // messages is how many a pair needs for n bytes. Where lengths are the pair's own business it is
 // one at least, so that a mistake is found.
-func (o *op) messages(n int) int {
+func (o *pairing) messages(n int) int {
 	place := int(o.t.teams.shape.place)
 	if n == 0 && o.data.varies {
 		return 1
@@ -67,7 +67,7 @@ func (o *op) messages(n int) int {
 
 // expect has n bytes of a member granted when there are places. Members are expected in the order
 // in which their messages are taken.
-func (o *op) expect(from, n int) error {
+func (o *pairing) expect(from, n int) error {
 	p := o.t.channels()
 	if p.first == len(p.wants) {
 		p.wants, p.first = p.wants[:0], 0
@@ -82,7 +82,7 @@ func (o *op) expect(from, n int) error {
 // transient memory as many as that has room for, and one in any case. The places belong to the
 // slot, so nobody waits for them; those that are not used take no memory before they are first
 // written.
-func (t *Team) width() uint64 {
+func (t *roster) width() uint64 {
 	if t.teams.budget == nil {
 		return places
 	}
@@ -100,7 +100,7 @@ func (p *pairs) pick() uint8 {
 }
 
 // grant grants what there are places for.
-func (o *op) grant() error {
+func (o *pairing) grant() error {
 	t, p := o.t, o.t.pairs
 	width := t.width()
 	for p.first < len(p.wants) {
@@ -126,7 +126,7 @@ func (o *op) grant() error {
 }
 
 // admitted waits for a grant to this member and returns the place.
-func (o *op) admitted(to int) (place uint64, err error) {
+func (o *pairing) admitted(to int) (place uint64, err error) {
 	t, p := o.t, o.t.channels()
 	w := word(t.mem, t.teams.shape.grants+8*uint64(to))
 	for {
@@ -144,7 +144,7 @@ func (o *op) admitted(to int) (place uint64, err error) {
 }
 
 // aheadOf is how many messages a word of a pair counts beyond n; 0 if it is of another team.
-func (t *Team) aheadOf(w uint64, n uint32) int {
+func (t *roster) aheadOf(w uint64, n uint32) int {
 	if uint32(w>>40) != t.generation {
 		return 0
 	}
@@ -153,7 +153,7 @@ func (t *Team) aheadOf(w uint64, n uint32) int {
 
 // sendTo sends a message that fits a place to any member. data must not change until the operation
 // has settled.
-func (o *op) sendTo(to int, data []byte) error {
+func (o *pairing) sendTo(to int, data []byte) error {
 	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
 	place, err := o.admitted(to)
 	if err != nil {
@@ -168,12 +168,12 @@ func (o *op) sendTo(to int, data []byte) error {
 }
 
 // pairWord says in the receiver's slot that the messages to it that were counted have arrived.
-func (o *op) pairWord(to int) uint64 {
+func (o *pairing) pairWord(to int) uint64 {
 	return o.t.ticket(uint64(o.t.pairs.sent[to]))<<32 | o.signWith(to, o.data.out(to))
 }
 
 // arrived waits for the next message of a member.
-func (o *op) arrived(from int) error {
+func (o *pairing) arrived(from int) error {
 	t, p := o.t, o.t.channels()
 	w := word(t.mem, t.teams.shape.arrivals+8*uint64(from))
 	for {
@@ -194,7 +194,7 @@ func (o *op) arrived(from int) error {
 
 // receiveFrom waits for the next message of a member, which was expected, and returns its memory,
 // valid until consumedPlace is called.
-func (o *op) receiveFrom(from int) ([]byte, error) {
+func (o *pairing) receiveFrom(from int) ([]byte, error) {
 	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
 	if err := o.arrived(from); err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (o *op) receiveFrom(from int) ([]byte, error) {
 }
 
 // consumedPlace ends the use of a message's memory.
-func (o *op) consumedPlace() error {
+func (o *pairing) consumedPlace() error {
 	p := o.t.pairs
 	p.busy &^= 1 << p.order[p.taken%places]
 	p.taken++
@@ -217,7 +217,7 @@ const nobody = -1
 // swap sends out to one member and receives in from another, which it has expected; one of them may
 // be nobody. All members do so at once: as each sends one message and then receives one, none waits
 // for who waits for it.
-func (o *op) swap(to int, out []byte, from int, in []byte) error {
+func (o *pairing) swap(to int, out []byte, from int, in []byte) error {
 	place := int(o.t.teams.shape.place)
 	sends, takes := 0, 0
 	if to != nobody {
@@ -250,7 +250,7 @@ func (o *op) swap(to int, out []byte, from int, in []byte) error {
 
 // comparePairs finds a message or a grant of a pair that belongs to another operation with this
 // one's number, or to an earlier one, which has ended here without it.
-func (o *op) comparePairs() error {
+func (o *step) comparePairs() error {
 	t := o.t
 	if t.pairs == nil && t.n > 64 {
 		return nil // the time is not worth it
@@ -273,5 +273,5 @@ func (o *op) comparePairs() error {
 
 // numbers reports whether a word has this operation's number, and begun whether it has that or an
 // earlier one's.
-func (o *op) numbers(w uint64) bool { return w>>16&numberBits == o.number&numberBits }
-func (o *op) begun(w uint64) bool   { return (o.number-w>>16)&numberBits <= numberBits/2 }
+func (o *step) numbers(w uint64) bool { return w>>16&numberBits == o.number&numberBits }
+func (o *step) begun(w uint64) bool   { return (o.number-w>>16)&numberBits <= numberBits/2 }

@@ -24,13 +24,13 @@ func (o *op) pulls() (*near, bool, error) {
 }
 
 // show tells a member where the next bytes for it are. The word is valid once that has a signal.
-func (o *op) show(near *near, to int, b []byte) {
+func (o *pairing) show(near *near, to int, b []byte) {
 	w := word(near.slots[to], o.t.teams.shape.refs+8*uint64(o.t.me))
 	atomic.StoreUint64(w, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
 }
 
 // pull copies what a member has shown.
-func (o *op) pull(near *near, from int, dst []byte) error {
+func (o *pairing) pull(near *near, from int, dst []byte) error {
 	t := o.t
 	at := atomic.LoadUint64(word(t.mem, t.teams.shape.refs+8*uint64(from)))
 	err := peek.Read(near.pids[from], at, dst)
@@ -41,7 +41,7 @@ func (o *op) pull(near *near, from int, dst []byte) error {
 }
 
 // pulled ends the reading: it waits until all others have ended theirs.
-func (o *op) pulled(near *near) error {
+func (o *pairing) pulled(near *near) error {
 	if e := o.t.known(); e != nil { // what was read may have been changed
 		return e
 	}
@@ -51,7 +51,7 @@ func (o *op) pulled(near *near) error {
 
 // pullBlocks has each member read the blocks that are for it. from is what this one has for
 // another.
-func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+func (o *pairing) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	err := o.readBlocks(near, dst, from)
 	if err != nil {
 		// Whoever told this member may not have told the others yet, and they may still read here.
@@ -61,7 +61,7 @@ func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error
 	return err
 }
 
-func (o *op) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+func (o *pairing) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	t := o.t
 	for i := range t.n {
 		o.show(near, i, from(i))

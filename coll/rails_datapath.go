@@ -25,20 +25,20 @@ type rail struct {
 }
 
 // before is the member that a rail of this rank comes from, after the one that it goes to.
-func (t *Team) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
-func (t *Team) after(rail int) int  { return (t.me + 1<<rail) % t.n }
+func (t *roster) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
+func (t *roster) after(rail int) int  { return (t.me + 1<<rail) % t.n }
 
 // place is the offset in a slot of a message.
-func (t *Team) place(r *rail, message uint64) uint64 {
+func (t *roster) place(r *rail, message uint64) uint64 {
 	return r.begin + message%depth*t.teams.shape.entry
 }
 
 // ticket is the high 32 bits of a message's word: generation (24) and number in its rail (8).
-func (t *Team) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
+func (t *roster) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
 
 // send sends a message of at most shape.chunk bytes along a rail. data must not change until the
 // operation has settled.
-func (o *op) send(rail int, data []byte) error {
+func (o *railing) send(rail int, data []byte) error {
 	t := o.t
 	r := &t.rail[rail]
 	if r.sent-r.read >= depth {
@@ -56,7 +56,7 @@ func (o *op) send(rail int, data []byte) error {
 
 // store writes a message into the slot of a member. As through a lane, nothing goes to a rank that
 // is dead: that breaks the team.
-func (t *Team) store(slot []byte, at, w uint64, data []byte) error {
+func (t *health) store(slot []byte, at, w uint64, data []byte) error {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
@@ -69,14 +69,14 @@ func (t *Team) store(slot []byte, at, w uint64, data []byte) error {
 }
 
 // post puts a message into a rank's segment.
-func (o *op) post(rank int, at, w uint64, data []byte) error {
+func (o *railing) post(rank int, at, w uint64, data []byte) error {
 	return o.putWith(rank, at+wordBytes, data, at, w)
 }
 
 // putWith puts data into a rank's segment, and then a word, which tells that it is there. Both go
 // through the lanes that all teams share, whatever the operation waits with: a flush of these ends
 // all that a team has sent.
-func (o *op) putWith(rank int, at uint64, data []byte, wordAt, w uint64) error {
+func (o *pairing) putWith(rank int, at uint64, data []byte, wordAt, w uint64) error {
 	m := o.t.teams
 	if err := m.shared.lock(o.ctx); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (o *op) putWith(rank int, at uint64, data []byte, wordAt, w uint64) error {
 }
 
 // credit waits until the receiver has read enough of a rail's messages for one more.
-func (o *op) credit(rail int, r *rail) error {
+func (o *railing) credit(rail int, r *rail) error {
 	t := o.t
 	w := word(t.mem, t.teams.shape.acks+8*uint64(rail))
 	for {
@@ -122,7 +122,7 @@ func (o *op) credit(rail int, r *rail) error {
 
 // receive waits for the next message of a rail and returns the memory that its data is in, which is
 // valid until consumed is called.
-func (o *op) receive(rail int) ([]byte, error) {
+func (o *railing) receive(rail int) ([]byte, error) {
 	t := o.t
 	r := &t.rail[rail]
 	at := t.place(r, r.got)
@@ -135,7 +135,7 @@ func (o *op) receive(rail int) ([]byte, error) {
 }
 
 // arrives waits for the word of a message.
-func (o *op) arrives(rail int, w *uint64, want uint64) error {
+func (o *railing) arrives(rail int, w *uint64, want uint64) error {
 	v := atomic.LoadUint64(w)
 	if v>>32 != want && o.t.rail[rail].behind != nil && !o.t.teams.crowded {
 		for n := 0; n < spins && v>>32 != want; n++ {
@@ -153,7 +153,7 @@ func (o *op) arrives(rail int, w *uint64, want uint64) error {
 
 // consumed ends the use of a message. Every second one is acknowledged: a sender that has no credit
 // has depth messages that are not, of which at least half must be read before it goes on.
-func (o *op) consumed(rail int) error {
+func (o *railing) consumed(rail int) error {
 	r := &o.t.rail[rail]
 	r.got++
 	if o.mute || r.got-r.acked < depth/2 {
@@ -162,7 +162,7 @@ func (o *op) consumed(rail int) error {
 	return o.acknowledge(rail, r)
 }
 
-func (o *op) acknowledge(rail int, r *rail) error {
+func (o *railing) acknowledge(rail int, r *rail) error {
 	t := o.t
 	r.acked = r.got
 	w, at := uint64(t.generation)<<40|r.got&(1<<40-1), t.teams.shape.acks+8*uint64(rail)
@@ -176,7 +176,7 @@ func (o *op) acknowledge(rail int, r *rail) error {
 // met ends a part of an operation in which each member has sent one message on each rail, without
 // acknowledgements, and has waited until all others had begun it. What was sent before it has been
 // read then, as members do one thing after the other, and both sides of a rail know that.
-func (o *op) met() {
+func (o *railing) met() {
 	for i := range o.t.rail {
 		r := &o.t.rail[i]
 		r.read, r.acked = r.sent-1, r.got-1
@@ -185,7 +185,7 @@ func (o *op) met() {
 }
 
 // take receives a message into memory that is as long as its data.
-func (o *op) take(rail int, dst []byte) error {
+func (o *railing) take(rail int, dst []byte) error {
 	b, err := o.receive(rail)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (o *op) take(rail int, dst []byte) error {
 
 // exchange sends out along a rail, and receives in from it, one message after the other. All
 // members do so at once, and none of them is more than depth messages ahead of the next.
-func (o *op) exchange(rail int, out, in []byte) error {
+func (o *railing) exchange(rail int, out, in []byte) error {
 	chunk := int(o.t.teams.shape.chunk)
 	for at := 0; at < len(out) || at < len(in); at += chunk {
 		if at < len(out) {
@@ -215,7 +215,7 @@ func (o *op) exchange(rail int, out, in []byte) error {
 
 // lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent,
 // or from it. Those below are to children. The root's are all.
-func (t *Team) lowest(v int) int {
+func (t *roster) lowest(v int) int {
 	if v == 0 {
 		return t.rails
 	}
@@ -224,7 +224,7 @@ func (t *Team) lowest(v int) int {
 
 // mirrored is this member's number when they are counted down from root, and the rail to its parent
 // in a binomial tree, whose number lacks its lowest bit. The members below it are those before it.
-func (t *Team) mirrored(root int) (v, low int) {
+func (t *roster) mirrored(root int) (v, low int) {
 	v = (root - t.me + t.n) % t.n
 	return v, t.lowest(v)
 }

@@ -58,7 +58,7 @@ func (o reducer) unit() int {
 func (d *payload) whole(n uint64) int { return int(n) / d.size * d.size }
 
 // desk is memory of this member's alone.
-func (t *Team) desk() []byte {
+func (t *roster) desk() []byte {
 	s := &t.teams.shape
 	return t.mem[s.scratch : s.scratch+s.desk]
 }

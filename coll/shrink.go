@@ -113,7 +113,7 @@ type agreement struct {
 // agreeEvery is how often a member looks for reports.
 const agreeEvery = time.Millisecond
 
-func (t *Team) agree(ctx context.Context) (outside, error) {
+func (t *health) agree(ctx context.Context) (outside, error) {
 	if t.agreement == nil {
 		if err := t.teams.flush(ctx); err != nil {
 			return nil, err
@@ -151,7 +151,7 @@ func (t *Team) agree(ctx context.Context) (outside, error) {
 }
 
 // others are the members that a set does not have, without this one.
-func (t *Team) others(has func(rank int) bool) func(yield func(rank int) bool) {
+func (t *roster) others(has func(rank int) bool) func(yield func(rank int) bool) {
 	return func(yield func(rank int) bool) {
 		for i := range t.n {
 			if rank := t.Member(i); i != t.me && !has(rank) && !yield(rank) {
@@ -165,13 +165,13 @@ func (t *Team) others(has func(rank int) bool) func(yield func(rank int) bool) {
 // while others still read what made this one final, but no further: that needs all. So there are
 // two words, for even generations and odd ones. As a word has one writer, one that arrives late is
 // overwritten by the writer's next.
-func (t *Team) reportAt(rank int) uint64 {
+func (t *roster) reportAt(rank int) uint64 {
 	s := &t.teams.shape
 	return s.reports + uint64(t.generation%2)*(s.sets-s.reports)/2 + 8*uint64(rank)
 }
 
 // reportOf is what a member has reported in this team; 0: nothing.
-func (t *Team) reportOf(rank int) uint64 {
+func (t *roster) reportOf(rank int) uint64 {
 	w := atomic.LoadUint64(word(t.mem, t.reportAt(rank)))
 	if uint32(w>>40) != t.generation {
 		return 0
@@ -180,7 +180,7 @@ func (t *Team) reportOf(rank int) uint64 {
 }
 
 // hear takes over what the job and the members know.
-func (t *Team) hear(ctx context.Context, a *agreement) error {
+func (t *health) hear(ctx context.Context, a *agreement) error {
 	for rank := range t.others(a.out.has) {
 		r := t.reportOf(rank)
 		if set, ok := a.had[r&digests]; ok && r&final != 0 && !a.final {
@@ -203,7 +203,7 @@ func (t *Team) hear(ctx context.Context, a *agreement) error {
 }
 
 // ask gets a member's set, and takes over what is in it, if it is the one that it has reported.
-func (t *Team) ask(ctx context.Context, a *agreement, rank int, digest uint64) error {
+func (t *health) ask(ctx context.Context, a *agreement, rank int, digest uint64) error {
 	b := make([]byte, 8*len(a.out))
 	if err := t.teams.get(ctx, rank, t.off+t.teams.shape.sets, b); err != nil {
 		return t.blame(rank, err)
@@ -237,19 +237,19 @@ const dismissal = 100 * time.Millisecond
 
 // dismiss tells a rank that the others take it for dead, if it is not, in a word at a place of the
 // slot, and breaks its other teams: afterwards nothing passes between them any more.
-func (t *Team) dismiss(ctx context.Context, rank int, place uint64) {
+func (t *health) dismiss(ctx context.Context, rank int, place uint64) {
 	m := t.teams
 	ctx, cancel := m.env.Host().WithTimeout(ctx, dismissal)
 	defer cancel()
-	tell := func(t *Team, place uint64) error {
+	tell := func(t *roster, place uint64) error {
 		var w [8]byte
 		binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
 		return m.post(ctx, rank, t.off+place, w[:])
 	}
-	err := tell(t, place)
+	err := tell(&t.roster, place)
 	for _, other := range m.with(rank) {
-		if other != t && err == nil {
-			err = tell(other, strayWord) // it may be done with that team
+		if &other.health != t && err == nil {
+			err = tell(&other.roster, strayWord) // it may be done with that team
 		}
 	}
 	if err == nil {
@@ -258,7 +258,7 @@ func (t *Team) dismiss(ctx context.Context, rank int, place uint64) {
 }
 
 // unanimous reports whether all that the set leaves have reported it.
-func (t *Team) unanimous(a *agreement) bool {
+func (t *health) unanimous(a *agreement) bool {
 	mine := a.out.digest()
 	if a.reported&digests != mine {
 		return false
@@ -272,7 +272,7 @@ func (t *Team) unanimous(a *agreement) bool {
 }
 
 // report tells the others the set, if it is another one than before, or final.
-func (t *Team) report(ctx context.Context, a *agreement) error {
+func (t *health) report(ctx context.Context, a *agreement) error {
 	r := a.out.digest()
 	if a.final {
 		r |= final
@@ -293,7 +293,7 @@ func (t *Team) report(ctx context.Context, a *agreement) error {
 
 // spread writes a report to the members that a set does not have. Those that have given the team up
 // get it too: it says to them that what this rank had sent has arrived.
-func (t *Team) spread(ctx context.Context, report uint64, has func(rank int) bool) error {
+func (t *health) spread(ctx context.Context, report uint64, has func(rank int) bool) error {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], uint64(t.generation)<<40|report)
 	for rank := range t.others(has) {
@@ -325,7 +325,7 @@ func (t *Team) giveUp(ctx context.Context) error {
 }
 
 // quiet reports whether nothing of a team that was given up can arrive any more.
-func (t *Team) quiet() bool {
+func (t *health) quiet() bool {
 	for range t.unheard() {
 		return false
 	}
@@ -333,17 +333,17 @@ func (t *Team) quiet() bool {
 }
 
 // unheard are the members that may still send in a team that was given up.
-func (t *Team) unheard() func(yield func(rank int) bool) {
+func (t *health) unheard() func(yield func(rank int) bool) {
 	return t.others(func(rank int) bool {
 		return t.absent[rank] || t.reportOf(rank) != 0 || t.teams.env.Down(rank) != nil
 	})
 }
 
 // next is the generation of the team that follows.
-func (t *Team) next() uint32 { return successor(t.generation) }
+func (t *roster) next() uint32 { return successor(t.generation) }
 
 // blame has the job know of a death that an operation found. Other errors it returns.
-func (t *Team) blame(rank int, err error) error {
+func (t *roster) blame(rank int, err error) error {
 	if down := (*fabric.PeerDownError)(nil); errors.As(err, &down) && down.Rank == rank {
 		t.teams.env.SetDown(rank, down.Cause)
 		return nil

@@ -16,6 +16,20 @@ import (
 // own. Methods may be called from any goroutine; operations run one after the other, in the order
 // in which they were called. The members must call the same ones in the same order.
 type Team struct {
+	health
+
+	// The rest belongs to who has the turn.
+	turns  turns
+	op     op     // that runs
+	number uint64 // of operations begun
+
+	// The rest belongs to who has Teams.mu.
+	parent *Team // that was split, of a team which this rank declined; nil else
+	over   bool  // no other member is in an operation of this team any more
+}
+
+// roster is who is in a team, and where its memory is.
+type roster struct {
 	teams      *Teams
 	slot       int
 	generation uint32
@@ -24,38 +38,35 @@ type Team struct {
 	rails      int
 	off        uint64 // of the slot in a segment
 	mem        []byte // the slot in this rank's
-	turns      turns
-
-	broken atomic.Pointer[BrokenError]
-	paired atomic.Bool            // messages went to others than neighbours
-	told   atomic.Bool            // the others know, or need not be told from here
-	ended  atomic.Pointer[string] // how: "freed", "shrunk"
 
 	// The rest belongs to who has the turn.
-	op        op     // that runs
-	number    uint64 // of operations begun
-	rail      []rail
-	agreement *agreement
-	pairs     *pairs // nil before the first operation that needs them
+	rail  []rail
+	pairs *pairs // nil before the first operation that needs them
+}
 
-	// The rest belongs to who has Teams.mu.
-	parent *Team        // that was split, of a team which this rank declined; nil else
-	over   bool         // no other member is in an operation of this team any more
-	absent map[int]bool // ranks of the job that never had a team which this rank declined
+// health is whether a team is broken, who has been told so, and what is agreed on the dead.
+type health struct {
+	roster
+	broken    atomic.Pointer[BrokenError]
+	paired    atomic.Bool            // messages went to others than neighbours
+	told      atomic.Bool            // the others know, or need not be told from here
+	ended     atomic.Pointer[string] // how: "freed", "shrunk"
+	agreement *agreement             // of who has the turn
+	absent    map[int]bool           // under Teams.mu: ranks of the job that never had a team which this rank declined
 }
 
 // Rank is this rank's in the team, from 0.
-func (t *Team) Rank() int { return t.me }
+func (t *roster) Rank() int { return t.me }
 
 // Size is the number of members.
-func (t *Team) Size() int { return t.n }
+func (t *roster) Size() int { return t.n }
 
 // Slot is the number of the team's slot, which errors name. Teams that exist at the same time and
 // have a member in common have different slots.
-func (t *Team) Slot() int { return t.slot }
+func (t *roster) Slot() int { return t.slot }
 
 // Member is a member's rank in the job, for its rank in the team.
-func (t *Team) Member(rank int) int {
+func (t *roster) Member(rank int) int {
 	if t.members == nil {
 		return rank
 	}
@@ -63,7 +74,7 @@ func (t *Team) Member(rank int) int {
 }
 
 // Index is the rank in the team of a rank of the job; -1: it is no member.
-func (t *Team) Index(rank int) int {
+func (t *roster) Index(rank int) int {
 	if t.members == nil {
 		return rank
 	}
@@ -72,7 +83,7 @@ func (t *Team) Index(rank int) int {
 
 // Broken is what broke the team, as far as this rank knows: nil or a *BrokenError. Once the job is
 // closed it learns of nothing more.
-func (t *Team) Broken() error {
+func (t *health) Broken() error {
 	if t.teams.enter() != nil { // the slot's memory is gone
 		if e := t.broken.Load(); e != nil {
 			return e
@@ -86,12 +97,12 @@ func (t *Team) Broken() error {
 	return nil
 }
 
-func (t *Team) String() string {
+func (t *roster) String() string {
 	return fmt.Sprintf("team of %d in slot %d", t.n, t.slot)
 }
 
 // usable is why no operation can begin.
-func (t *Team) usable() error {
+func (t *health) usable() error {
 	if how := t.ended.Load(); how != nil {
 		return fmt.Errorf("the team in slot %d was %s: %w", t.slot, *how, os.ErrClosed)
 	}
@@ -103,17 +114,19 @@ func (t *Team) usable() error {
 
 // heed takes a rank for dead that another member found down: an operation is about to say so, and
 // whatever else goes to that rank must agree. It may live, and cannot be told afterwards.
-func (t *Team) heed(e *BrokenError) *BrokenError {
+func (t *health) heed(e *BrokenError) *BrokenError {
 	env := t.teams.env
 	if e.Reason == Died && e.Rank != env.Rank() && env.Down(e.Rank) == nil {
 		t.dismiss(context.Background(), e.Rank, e.place())
-		env.SetDown(e.Rank, e.Cause)
+		if t.blame(e.Rank, e.Cause) != nil { // it does not say why
+			env.SetDown(e.Rank, e.Cause)
+		}
 	}
 	return e
 }
 
 // known is what broke the team. It looks whether another member has written it into the slot.
-func (t *Team) known() *BrokenError {
+func (t *health) known() *BrokenError {
 	if e := t.broken.Load(); e != nil {
 		return e
 	}
@@ -131,7 +144,7 @@ func (t *Team) known() *BrokenError {
 }
 
 // wordOf is a word that breaks the team; 0: nobody has written one for it.
-func (t *Team) wordOf(off uint64) uint64 {
+func (t *roster) wordOf(off uint64) uint64 {
 	if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
 		return w
 	}
@@ -158,7 +171,7 @@ func encodeBroken(generation uint32, e *BrokenError) uint64 {
 
 const numberMask = 1<<14 - 1
 
-func (t *Team) decodeBroken(w uint64) *BrokenError {
+func (t *roster) decodeBroken(w uint64) *BrokenError {
 	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
 		Number: w & numberMask}
 	if e.Reason == Died {
@@ -170,14 +183,14 @@ func (t *Team) decodeBroken(w uint64) *BrokenError {
 var errElsewhere = errors.New("another member found that")
 
 // lose breaks the team because a member is dead.
-func (t *Team) lose(rank int, cause error) {
+func (t *health) lose(rank int, cause error) {
 	t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Died, Rank: rank,
 		Cause: &fabric.PeerDownError{Rank: rank, Op: "collective operation", Cause: cause}})
 }
 
 // fail breaks the team because an operation failed here, unless it is broken already, and has the
 // others know. It returns what broke the team.
-func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
+func (t *health) fail(kind Kind, number uint64, cause error) *BrokenError {
 	e := &BrokenError{Slot: t.slot, Reason: Abandoned, Rank: t.Member(t.me), Op: kind, Number: number, Cause: cause}
 	down, mismatch := (*fabric.PeerDownError)(nil), (*MismatchError)(nil)
 	switch {
@@ -196,7 +209,7 @@ func (t *Team) fail(kind Kind, number uint64, cause error) *BrokenError {
 // tell writes why the team is broken into the slot of every other member, once, unless one of them
 // did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
 // from or to, or that have sent to others than neighbours, who may be the only ones to find out.
-func (t *Team) tell() {
+func (t *health) tell() {
 	e := t.broken.Load()
 	if e.Reason == Died && !t.paired.Load() && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
 		return
@@ -214,7 +227,7 @@ func (e *BrokenError) place() uint64 {
 }
 
 // write writes the word that breaks a team into the slot of every other member.
-func (t *Team) write(off, broken uint64) {
+func (t *roster) write(off, broken uint64) {
 	var w [8]byte
 	binary.NativeEndian.PutUint64(w[:], broken)
 	for i := 1; i < t.n; i++ {
@@ -225,7 +238,7 @@ func (t *Team) write(off, broken uint64) {
 }
 
 // neighbour reports whether there is a rail between this rank and another.
-func (t *Team) neighbour(other int) bool {
+func (t *roster) neighbour(other int) bool {
 	for r := range t.rails {
 		if (t.me+1<<r)%t.n == other || (other+1<<r)%t.n == t.me {
 			return true

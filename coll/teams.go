@@ -191,7 +191,8 @@ func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *T
 	}
 	base := uint64(slot) * m.shape.slot
 	rails := railsOf(n)
-	t := &Team{teams: m, slot: slot, generation: generation, members: members, me: me, n: n, rails: rails,
+	t := new(Team)
+	t.roster = roster{teams: m, slot: slot, generation: generation, members: members, me: me, n: n, rails: rails,
 		off: m.region.Off + base, mem: m.region.Bytes[base : base+m.shape.slot], rail: make([]rail, rails)}
 	t.turns.host = m.env.Host()
 	t.op.t, t.op.looks = t, t.op.look

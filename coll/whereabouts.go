@@ -64,7 +64,7 @@ func (o *op) awaited(ctx context.Context) string {
 }
 
 // whereabouts reads the word of a member.
-func (t *Team) whereabouts(ctx context.Context, rank int) (uint64, error) {
+func (t *roster) whereabouts(ctx context.Context, rank int) (uint64, error) {
 	m := t.teams
 	if err := m.shared.lock(ctx); err != nil {
 		return 0, err

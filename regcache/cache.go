@@ -15,7 +15,10 @@ import (
 )
 
 // Cache keeps registrations of one Registrar. See the package documentation.
-type Cache struct {
+type Cache struct{ holdings }
+
+// holdings are the registrations of a cache, and how they end.
+type holdings struct {
 	cfg    Config
 	origin Origin
 	w      *memevents.Watcher
@@ -60,7 +63,8 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, &Error{Op: "new cache", Err: err}
 	}
-	c := &Cache{cfg: cfg, origin: cfg.Origin, w: w, pid: os.Getpid(), done: make(chan struct{})}
+	c := new(Cache)
+	c.cfg, c.origin, c.w, c.pid, c.done = cfg, cfg.Origin, w, os.Getpid(), make(chan struct{})
 	c.ended.L = &c.mu
 	if c.frames, err = newFrameReader(cfg.Verify); err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -87,7 +91,7 @@ func reclaim(ctx context.Context, wc weak.Pointer[Cache], w *memevents.Watcher, 
 }
 
 // look takes note of which origins are watched.
-func (c *Cache) look(r memevents.Report) {
+func (c *holdings) look(r memevents.Report) {
 	_, somewhere := r.Covered()
 	for o := range numOrigins {
 		c.watched[o].Store(!c.cfg.Uncached && somewhere.Has(origins[o].need))
@@ -199,7 +203,7 @@ func (c *Cache) Clear() (left int) {
 
 // forked: this is the child of a fork. The registrations are the parent's, which calls of the child
 // would affect by the descriptor that both have.
-func (c *Cache) forked() bool { return os.Getpid() != c.pid }
+func (c *holdings) forked() bool { return os.Getpid() != c.pid }
 
 func errForked(op string) error {
 	return &Error{Op: op, Err: memevents.ErrForked, Remedy: "start the program anew with exec"}

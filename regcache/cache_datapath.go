@@ -56,7 +56,7 @@ func (e *entry) region(p unsafe.Pointer) Region {
 func (e *entry) puts() uint64 { return e.hits.Load() + 1 - uint64(e.ref.Refs()) }
 
 // hit counts and dates a use.
-func (c *Cache) hit(e *entry) {
+func (c *holdings) hit(e *entry) {
 	e.hits.Add(1)
 	if now := c.age.Load() | 1; e.stamp.Load() != now {
 		e.stamp.Store(now)

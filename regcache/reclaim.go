@@ -6,7 +6,7 @@ import (
 )
 
 // reserve takes a tag and room for an entry, evicting what is idle. It refuses with errCrowded.
-func (c *Cache) reserve(e *entry) error {
+func (c *holdings) reserve(e *entry) error {
 	n := int64(e.hi - e.lo)
 	for range 4 { // others may take the room that this one made
 		c.mu.Lock()
@@ -36,7 +36,7 @@ func (c *Cache) reserve(e *entry) error {
 
 // deregisterFor is deregister for a new entry, which gives its room back if a registration's Close
 // panics.
-func (c *Cache) deregisterFor(e *entry, reserved bool, idle []*entry) {
+func (c *holdings) deregisterFor(e *entry, reserved bool, idle []*entry) {
 	done := false
 	defer func() {
 		if reserved && !done {
@@ -48,7 +48,7 @@ func (c *Cache) deregisterFor(e *entry, reserved bool, idle []*entry) {
 }
 
 // accountLocked takes the room.
-func (c *Cache) accountLocked(e *entry) {
+func (c *holdings) accountLocked(e *entry) {
 	c.regions++
 	c.bytes += int64(e.hi - e.lo)
 	if last := len(c.tags) - 1; last >= 0 {
@@ -61,13 +61,13 @@ func (c *Cache) accountLocked(e *entry) {
 	c.slots = append(c.slots, e)
 }
 
-func (c *Cache) unreserve(e *entry) {
+func (c *holdings) unreserve(e *entry) {
 	c.mu.Lock()
 	c.forgetLocked(e)
 	c.mu.Unlock()
 }
 
-func (c *Cache) forgetLocked(e *entry) {
+func (c *holdings) forgetLocked(e *entry) {
 	c.regions--
 	c.bytes -= int64(e.hi - e.lo)
 	c.slots[e.tag] = nil
@@ -77,7 +77,7 @@ func (c *Cache) forgetLocked(e *entry) {
 
 // evictLocked takes an entry out of use by the cache's own wish. False: a change came first. The
 // caller prunes the index.
-func (c *Cache) evictLocked(e *entry) bool {
+func (c *holdings) evictLocked(e *entry) bool {
 	if e.gone {
 		return false
 	}
@@ -94,7 +94,7 @@ func (c *Cache) evictLocked(e *entry) bool {
 
 // evictIdleLocked evicts what was unused for longest, so many bytes and entries at least, if there
 // are as many. It returns what is to be deregistered.
-func (c *Cache) evictIdleLocked(bytes int64, count int) []*entry {
+func (c *holdings) evictIdleLocked(bytes int64, count int) []*entry {
 	c.lru.oldest(func(e *entry) bool {
 		if bytes <= 0 && count <= 0 {
 			return false
@@ -111,7 +111,7 @@ func (c *Cache) evictIdleLocked(bytes int64, count int) []*entry {
 // makeRoom deregisters idle entries, of so many bytes and one at least, or waits for those that
 // another goroutine deregisters. False: there are none, and there were none since before, a count
 // of deregistrations.
-func (c *Cache) makeRoom(bytes int64, before uint64) bool {
+func (c *holdings) makeRoom(bytes int64, before uint64) bool {
 	c.mu.Lock()
 	idle := c.evictIdleLocked(bytes, 1)
 	if len(idle) == 0 && c.ending > 0 {
@@ -124,7 +124,7 @@ func (c *Cache) makeRoom(bytes int64, before uint64) bool {
 
 // sweepLocked takes in what was invalidated and returns the entries that are not in
 // use any more. The caller gives them to deregister without the lock.
-func (c *Cache) sweepLocked() (idle []*entry) {
+func (c *holdings) sweepLocked() (idle []*entry) {
 	if c.over {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (c *Cache) sweepLocked() (idle []*entry) {
 }
 
 // deregister ends entries that sweepLocked returned.
-func (c *Cache) deregister(idle []*entry) {
+func (c *holdings) deregister(idle []*entry) {
 	if len(idle) == 0 {
 		return
 	}
@@ -173,7 +173,7 @@ func (c *Cache) deregister(idle []*entry) {
 	}
 }
 
-func (c *Cache) end(e *entry) {
+func (c *holdings) end(e *entry) {
 	defer func() {
 		c.w.Retire(e.ref)
 		c.mu.Lock()
@@ -187,13 +187,13 @@ func (c *Cache) end(e *entry) {
 	c.endMR(e.mr)
 }
 
-func (c *Cache) closeMR(mr MR) error {
+func (c *holdings) closeMR(mr MR) error {
 	defer c.stats.deregistered.Add(1)
 	return c.endMR(mr)
 }
 
 // endMR leaves the counting to the caller.
-func (c *Cache) endMR(mr MR) error {
+func (c *holdings) endMR(mr MR) error {
 	err := mr.Close()
 	if err != nil {
 		err = &Error{Op: "deregister", Err: err}
@@ -203,7 +203,7 @@ func (c *Cache) endMR(mr MR) error {
 }
 
 // reap deregisters what is dead.
-func (c *Cache) reap() {
+func (c *holdings) reap() {
 	if c.forked() {
 		return
 	}
@@ -215,7 +215,7 @@ func (c *Cache) reap() {
 
 // reapHolding is reap for the caller's new entry, which would not get the Region if a
 // registration's Close panics.
-func (c *Cache) reapHolding(e *entry) {
+func (c *holdings) reapHolding(e *entry) {
 	done := false
 	defer func() {
 		if !done {
@@ -227,7 +227,7 @@ func (c *Cache) reapHolding(e *entry) {
 }
 
 // putChanged is Put of what is no longer valid, or was for one operation.
-func (c *Cache) putChanged(r Region) error {
+func (c *holdings) putChanged(r Region) error {
 	e := r.e
 	if c.forked() {
 		return errForked("put")
@@ -252,7 +252,7 @@ func (c *Cache) putChanged(r Region) error {
 	return nil
 }
 
-func (c *Cache) putSingle(e *entry) error {
+func (c *holdings) putSingle(e *entry) error {
 	c.mu.Lock()
 	mr := e.mr
 	e.mr, e.keep = nil, nil

@@ -70,7 +70,7 @@ func (r *frameReader) Close() error {
 }
 
 // verifyFrames compares the pages that are asked for with those that were registered.
-func (c *Cache) verifyFrames(q *request, e *entry) error {
+func (c *holdings) verifyFrames(q *request, e *entry) error {
 	lo, hi := q.lo&^pageMask, (q.lo+uintptr(q.n)+pageMask)&^pageMask
 	first := (lo - e.lo) / (pageMask + 1)
 	for i, now := range c.frames.read(lo, hi) {

@@ -88,6 +88,7 @@ func (r *Rank) word() *clock {
 	for _, w := range r.workers {
 		c.join(&w.known)
 		c.writes = set(c.writes, w.by.number, w.by.now-1)
+		c.writes = set(c.writes, w.later.number, w.later.now-1)
 	}
 	c.writes = set(c.writes, r.host.number, r.host.now)
 	c.reads = set(c.reads, r.id, r.epoch)
@@ -172,9 +173,11 @@ func (r *Rank) Forget(off uint64, n int) {
 type Worker struct {
 	r       *Rank
 	by      *actor
+	later   *actor // of what is at its target at the next Release, and not before
 	known   clock
 	tidings clock   // not acquired yet
-	wrote   bool    // since the last release
+	wrote   bool    // since the last release or delivery
+	began   bool    // what later does, since the last release
 	words   []place // that atomics in flight are on
 	last    place   // that the last one is on, which the next acquire completes; of no bytes: none
 }
@@ -190,7 +193,7 @@ type place struct {
 func (r *Rank) NewWorker() *Worker {
 	r.c.mu.Lock()
 	defer r.c.unlock()
-	w := &Worker{r: r, by: r.c.actor()}
+	w := &Worker{r: r, by: r.c.actor(), later: r.c.actor()}
 	r.workers = append(r.workers, w)
 	w.acquire()
 	return w
@@ -204,6 +207,7 @@ func (w *Worker) Close() {
 	r := w.r
 	r.known.join(&w.known)
 	r.known.writes = set(r.known.writes, w.by.number, w.by.now-1)
+	r.known.writes = set(r.known.writes, w.later.number, w.later.now-1)
 	r.workers = slices.DeleteFunc(r.workers, func(o *Worker) bool { return o == w })
 	r.out = nil
 }
@@ -216,6 +220,21 @@ func (w *Worker) Release() {
 }
 
 func (w *Worker) release() {
+	w.deliver()
+	if w.began {
+		w.later.now++
+		w.began, w.r.out = false, nil
+	}
+}
+
+// Deliver is Release of all but what WriteLater and atomics without a result have begun.
+func (w *Worker) Deliver() {
+	w.r.c.mu.Lock()
+	defer w.r.c.unlock()
+	w.deliver()
+}
+
+func (w *Worker) deliver() {
 	if w.wrote {
 		w.by.now++
 		w.wrote, w.r.out = false, nil

@@ -10,14 +10,15 @@
 //
 // # Clocks
 //
-// Each worker is an actor whose writes have an epoch, which its next release makes visible; each
-// rank is another, for what is at its target at once: stores of the rank to its own memory, and
-// atomics that return a value. Reads have an epoch of their rank. A clock says up to which epoch
-// one knows of each of them. Word that leaves a rank takes along what its workers have acquired and
-// released, and what it was told is known only after the next acquire, as in C11 (§7.17.3). A
-// write, an atomic, and a load of the rank's own memory need no acquire before, as they read no
-// copy; what is sent on afterwards does. Workers of one rank are not checked against each other:
-// what orders them is the program's own, and what one has released all of the rank take along.
+// Each worker is an actor whose writes have an epoch, which its next release makes visible, and
+// one more for what an atomic does not deliver, but only a release; each rank is another, for what
+// is at its target at once: stores of the rank to its own memory, and atomics that return a value.
+// Reads have an epoch of their rank. A clock says up to which epoch one knows of each of them.
+// Word that leaves a rank takes along what its workers have acquired and released, and what it was
+// told is known only after the next acquire, as in C11 (§7.17.3). A write, an atomic, and a load
+// of the rank's own memory need no acquire before, as they read no copy; what is sent on
+// afterwards does. Workers of one rank are not checked against each other: what orders them is the
+// program's own, and what one has released all of the rank take along.
 //
 // Each byte has its last write, and the reads since then that are not ordered with each other. An
 // access is checked against them when it is told.

@@ -53,6 +53,9 @@ func (w *Worker) Load(off uint64, n int) { w.read(KindLoad, w.r.id, off, n) }
 // Write says that the worker writes n bytes at off of a rank.
 func (w *Worker) Write(rank int, off uint64, n int) { w.write(KindWrite, w.by, rank, off, n) }
 
+// WriteLater is Write of bytes that an atomic does not follow: it takes a Release.
+func (w *Worker) WriteLater(rank int, off uint64, n int) { w.write(KindWrite, w.later, rank, off, n) }
+
 // Store says that the rank writes n bytes of its own memory, which are there at once.
 func (w *Worker) Store(off uint64, n int) { w.write(KindStore, w.r.host, w.r.id, off, n) }
 
@@ -108,10 +111,14 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) {
 	c.mu.Lock()
 	defer c.unlock()
 	x := &access{kind: kind, rank: w.r.id, by: by, epoch: by.now, from: c.stack(pcs)}
-	if by == w.by {
+	switch by {
+	case w.by:
 		w.wrote = true
 		x.word = w.r.word()
-	} else {
+	case w.later:
+		w.began = true
+		x.word = w.r.word()
+	default:
 		w.r.out = nil
 	}
 	w.put(x, rank, off, n)
@@ -144,12 +151,12 @@ func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: KindAtomic, rank: w.r.id, by: w.by, epoch: w.by.now, from: c.stack(pcs)}
+	x := &access{kind: KindAtomic, rank: w.r.id, by: w.later, epoch: w.later.now, from: c.stack(pcs)}
 	if fetch { // it is there when it returns
 		x.by, x.epoch = w.r.host, w.r.host.now
 		w.r.out = nil
 	} else {
-		w.wrote = true
+		w.began = true
 	}
 	x.word = w.r.word()
 	heard := &clock{}
