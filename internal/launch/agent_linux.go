@@ -251,8 +251,11 @@ func (a *agency) obey(f frame) {
 			k.signal(syscall.Signal(f.first()))
 		}
 	case kindEnded:
-		<-a.ready
-		a.local.ended.add(int(f.id), f.text(0))
+		select {
+		case <-a.ready:
+			a.local.ended.add(int(f.id), f.text(0))
+		default: // nothing was started here
+		}
 	case kindPause:
 		a.ch.pause(true)
 	case kindResume:
