@@ -23,7 +23,7 @@ const (
 	// bannerMost is how much may come before an agent's first line, from what a shell starts with.
 	bannerMost = 64 << 10
 	// lastWords is how long messages of ssh, and its status, are waited for after its output's end.
-	lastWords = 2 * time.Second
+	lastWords = 3 * time.Second
 	// drainMost is how long the output of an ssh that has ended may stay open.
 	drainMost = 5 * time.Second
 )
@@ -194,12 +194,14 @@ func (a *agent) reason(err error) error {
 		return why
 	}
 	late := time.After(lastWords)
-	for _, c := range []chan struct{}{a.gone, a.said} {
-		select {
-		case <-c:
-		case <-late:
-			return err
-		}
+	select {
+	case <-a.gone:
+	case <-late:
+		return err
+	}
+	select { // its own words come first, where they come
+	case <-a.said:
+	case <-late:
 	}
 	state := a.cmd.ProcessState
 	text := filepath.Base(a.cmd.Path) + ": " + state.String()
