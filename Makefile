@@ -28,8 +28,8 @@ build: ## build the programs and examples into build/bin, and build/libmemevents
 	@go build -buildvcs=$(VCS) -o build/bin/ ./cmd/... ./examples/...
 	@memevents/build.sh -o build/libmemevents.so
 
-bench: ## install, build, and measure latency on the best network there is (BENCHFLAGS=...)
-	@$(call install,build rdma go)
+bench: ## install, build, and measure in 5 minutes, with a report (VM=yes, BUDGET=75, BENCHFLAGS=...)
+	@$(call install,build rdma bench go)
 	@$(MAKE) --no-print-directory SETUP=no build
 	@hack/bench.sh
 

@@ -285,7 +285,9 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
 	case f&fabric.Implicit == 0:
 		err = w.fences.deliver(w.ctx)
-	case w.peers[rank].size == 0: // of mapped memory the fences have nothing
+	}
+	// Of mapped memory the fences have nothing. What fetches acquires, which forgets the word.
+	if err == nil && w.peers[rank].size == 0 && (f&fabric.Implicit != 0 || w.fences.hinted()) {
 		err = w.fences.pass(w.ctx, rank, off, int(n))
 	}
 	if err != nil {

@@ -168,8 +168,8 @@ const (
 	HintSequential = cache.Sequential // in order: fetched ahead from the first miss on
 	HintRandom     = cache.Random     // in no order: nothing is fetched ahead
 	HintBypass     = cache.Bypass     // once: gets pass the cache by; puts are still combined
-	HintReadOnly   = cache.ReadOnly   // no rank writes them: copies survive an acquire, a put is an error
-	HintPrivate    = cache.Private    // no other rank writes them: copies survive an acquire
+	HintReadOnly   = cache.ReadOnly   // nobody writes them: copies survive an acquire, a write of this worker is an error
+	HintPrivate    = cache.Private    // nobody but this worker writes them: copies survive an acquire
 )
 
 // SetHint tells the worker's cache how the n elements from p on are used, in place of what it was
@@ -191,6 +191,9 @@ func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	f.kept.Hint(int(p.node)-1, p.off, size, h)
 	return nil
 }
+
+// hinted reports whether copies may survive the acquire behind an atomic.
+func (f *fences) hinted() bool { return f != nil && f.kept != nil && f.kept.Hinted() }
 
 // prefetch begins to fetch n bytes at off, or at each of offs.
 func (f *fences) prefetch(node uint32, off uint64, offs []uint64, n int) error {

@@ -282,6 +282,38 @@ func TestTheCheckerKnowsLocksAndHeaps(t *testing.T) {
 	}
 }
 
+// A rank that others do not wait for in AllAlloc hears of what they wrote there before it called.
+func TestTheCheckerKnowsWhoAllocatesLate(t *testing.T) {
+	told := make(chan struct{})
+	f := checkedJob(t, 3, Config{HeapSize: 64 << 10}, func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 1 {
+			select {
+			case <-told:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		p, err := AllAlloc[uint64](ctx, j, 3, 8)
+		if err != nil {
+			return err
+		}
+		switch j.Rank() {
+		case 0:
+			err = errors.Join(Put(w, p.On(2), 7), w.Flush(ctx), Put(w, p.On(1), 1), w.Flush(ctx))
+			close(told)
+		case 1:
+			err = w.WaitUntil(ctx, p.Offset(), Equal, 1)
+			if v, got := Get(w, p.On(2)); v != 7 {
+				err = errors.Join(err, got, fmt.Errorf("rank 2 has %d", v))
+			}
+		}
+		return errors.Join(err, j.Barrier(ctx))
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
 // Own memory counts where the program tells of it.
 func TestTheCheckerIsToldOfOwnMemory(t *testing.T) {
 	for _, fenced := range []bool{true, false} {

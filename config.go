@@ -117,6 +117,12 @@ type Config struct {
 	// in Join, rather than to each with the first message. Join does not wait for it. Default:
 	// IBCONDUIT_CONNECT_ALL (1 or 0), else false.
 	ConnectAll bool
+	// Latency has the job measure how long puts, gets, atomics and flushes take (Latencies), some
+	// 100 ns each. Memory of other ranks that is mapped here is then reached through a lane, not by
+	// loads and stores, or nothing would be measured there. What is not: operations of a chain, a
+	// batch or a cache, and those that only Flush waits for. It may differ between ranks. Default:
+	// IBCONDUIT_LATENCY (1 or 0), else false.
+	Latency bool
 
 	// Cache has each worker keep data of other ranks between acquire and release (package cache): puts
 	// then complete with Worker.Flush only, and what is read may be as old as the last acquire. Begin,
@@ -267,6 +273,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if !c.ConnectAll {
 		c.ConnectAll = env.checked("IBCONDUIT_CONNECT_ALL", "0", isBit, "0 or 1") == "1"
+	}
+	if !c.Latency {
+		c.Latency = env.checked("IBCONDUIT_LATENCY", "0", isBit, "0 or 1") == "1"
 	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)

@@ -253,7 +253,8 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 	return p.ended(l, err)
 }
 
-// Test is Wait that does not wait: without a lease and an error the set goes on.
+// Test is Wait that does not wait: without a lease and an error the set goes on. It makes progress
+// once.
 func (p *PendingSet) Test() (*Lease, error) {
 	w := p.s.w
 	if err := w.enter("fetch"); err != nil {
@@ -266,6 +267,11 @@ func (p *PendingSet) Test() (*Lease, error) {
 	}
 	f := fetcherOf(w)
 	f.reap()
+	if p.s.land != nil {
+		for _, e := range w.job.library.all {
+			_, _ = e.Test() // its error is the set's too, if it matters
+		}
+	}
 	l, err := p.p.Test()
 	if err == nil && l == nil {
 		if err = f.failure(); err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/pagepool"
@@ -16,7 +17,8 @@ import (
 type fetcher struct {
 	w     *Worker
 	owner *flow.Owner
-	woken chan struct{}
+	park  am.Parker // makes progress of the library's messages, if there are any
+	stop  func() bool
 	gets  []*getFetch // in flight, in the order of posting
 	lost  []*getFetch // that failed when they were posted, perhaps in part: flushed ends them
 	err   error       // of the last of these, for the set that waits
@@ -25,7 +27,11 @@ type fetcher struct {
 // fetcherOf is the worker's, which is made with its first set.
 func fetcherOf(w *Worker) *fetcher {
 	if w.fetches == nil {
-		f := &fetcher{w: w, woken: make(chan struct{}, 1)}
+		f := &fetcher{w: w, park: am.Goroutines{}.NewParker()}
+		if all := w.job.library.all; len(all) > 0 {
+			f.park = am.ParkerAt(all[len(all)-1]) // of the slowest network
+		}
+		f.stop = context.AfterFunc(w.job.members.over, f.Unpark)
 		f.owner = w.job.memory.budget.NewOwner(fmt.Sprintf("a worker of rank %d", w.job.rank), f)
 		w.fetches = f
 	}
@@ -41,14 +47,12 @@ func (f *fetcher) Park(ctx context.Context) error {
 	if len(f.gets) > 0 {
 		return f.next(ctx, (*Pending).Wait)
 	}
-	select {
-	case <-f.woken:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-f.w.job.members.over:
-		return f.w.job.checkOpen()
+	if over := f.w.job.members.over; over.Err() == nil {
+		if err := f.park.Park(ctx); over.Err() == nil {
+			return err
+		}
 	}
+	return f.w.job.checkOpen()
 }
 
 // failure takes the error of a get that was lost: its set ends. What the network may still write to
@@ -59,12 +63,7 @@ func (f *fetcher) failure() (err error) {
 }
 
 // Unpark implements flow.Parker.
-func (f *fetcher) Unpark() {
-	select {
-	case f.woken <- struct{}{}:
-	default:
-	}
-}
+func (f *fetcher) Unpark() { f.park.Unpark() }
 
 // errNoGet says that no get is in flight.
 var errNoGet = errors.New("conduit: no get is in flight")

@@ -17,22 +17,23 @@ type Job struct {
 	rank, size int
 	life       context.Context // bounds whatever the rank waits for: RunLocal's, else Background
 
-	boot     bootstrap.Bootstrap
-	needs    needs          // of the parts
-	epoch    atomic.Uint64  // counts what may have taught the rank something, if there are fences
-	layout   segment.Layout // of the segments of all ranks
-	seg      *segment.Mapping
-	heaps    *heaps
-	memory   *transient
-	members  *membership
-	networks networks
-	crowded  bool // more ranks share the processors of this one than there are
-	coll     *coll.Teams
-	checker  *fencecheck.Checker // nil: nothing looks for missing fences
-	messages endpoints           // of the program
-	library  endpoints           // of the library's parts
-	workers  workers
-	watching sync.WaitGroup // the bootstrap's reports
+	boot      bootstrap.Bootstrap
+	needs     needs          // of the parts
+	epoch     atomic.Uint64  // counts what may have taught the rank something, if there are fences
+	layout    segment.Layout // of the segments of all ranks
+	seg       *segment.Mapping
+	heaps     *heaps
+	memory    *transient
+	members   *membership
+	networks  networks
+	crowded   bool // more ranks share the processors of this one than there are
+	coll      *coll.Teams
+	checker   *fencecheck.Checker // nil: nothing looks for missing fences
+	messages  endpoints           // of the program
+	library   endpoints           // of the library's parts
+	workers   workers
+	latencies *latencies     // nil: nothing is measured
+	watching  sync.WaitGroup // the bootstrap's reports
 
 	closeMu  sync.Mutex // held by a Close
 	closed   bool       // everything is given back
@@ -110,6 +111,7 @@ type Info struct {
 	ID        string   // the launcher's name for the job
 	Rank      int      // of this process
 	Size      int      // ranks of the job
+	LocalRank int      // its place among the ranks of its host, from 0; -1 where that is not known
 	Bootstrap string   // how the job was found: "pmi1 (PMI_FD)"
 	Networks  []string // in use by this rank, fastest first
 	Devices   []DevicePort
@@ -125,7 +127,10 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
+	if local, _, ok := j.boot.Local(); ok {
+		i.LocalRank = local
+	}
 	for _, n := range j.networks.all {
 		if d, ok := n.(interface {
 			Device() string

@@ -66,7 +66,7 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		return err
 	}
 	job.life = ctx
-	defer context.AfterFunc(ctx, job.members.cancel)()
+	defer context.AfterFunc(ctx, job.members.endOver)()
 	err = errExited
 	defer func() {
 		if p := recover(); p != nil {

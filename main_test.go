@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,15 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-func TestMain(m *testing.M) { handletest.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if program != nil {
+		os.Exit(program())
+	}
+	handletest.VerifyTestMain(m)
+}
+
+// program is what this binary is instead of the tests, if a test has started it so.
+var program func() int
 
 // fabrics calls fn as a subtest for each network: shared memory, and verbs where
 // there is a device (there must be one in the VM).

@@ -29,7 +29,10 @@ type membership struct {
 
 	deaths atomic.Uint32 // how many peers are dead; workers compare it
 	gone   chan struct{} // closed when this rank has left, or Join has failed
-	over   chan struct{} // closed then, or when RunLocal's context ends
+
+	// over ends then, or when RunLocal's context does.
+	over    context.Context
+	endOver context.CancelFunc
 
 	// complete ends with the first death; its cause is a *PeerDownError.
 	complete context.Context
@@ -52,9 +55,10 @@ type member struct {
 }
 
 func newMembership(log *slog.Logger) *membership {
-	m := &membership{log: log, gone: make(chan struct{}), over: make(chan struct{}), peers: make(map[int]member),
+	m := &membership{log: log, gone: make(chan struct{}), peers: make(map[int]member),
 		anyReported: make(chan struct{}), firstReported: make(chan struct{})}
 	m.complete, m.broken = context.WithCancelCause(context.Background())
+	m.over, m.endOver = context.WithCancel(context.Background())
 	return m
 }
 
@@ -76,14 +80,7 @@ func (m *membership) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	closeOnce(m.gone)
-	closeOnce(m.over)
-}
-
-// cancel ends what waits in the job's parts.
-func (m *membership) cancel() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	closeOnce(m.over)
+	m.endOver()
 }
 
 // closeOnce closes c, whose closing is under a lock, unless it is closed.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/coll"
@@ -124,5 +126,52 @@ func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 			}
 		}
 		return nil
+	}))
+}
+
+// A worker that waits for a set, or tests it again and again, takes the data itself: no attendant
+// is needed here.
+func TestWhoWaitsForASetMakesProgress(t *testing.T) {
+	cfg := withFetches(withBudget(8), "echo", echoes)
+	cfg.Messages.AttendAfter = time.Hour
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 1 { // answers
+			serving, end := context.WithCancel(ctx)
+			defer end()
+			for _, e := range j.library.all {
+				go func() { _ = e.Serve(serving) }()
+			}
+			return w.Barrier(ctx)
+		}
+		for _, wait := range []func(*PendingSet) (*Lease, error){
+			func(p *PendingSet) (*Lease, error) { return p.Wait(ctx) },
+			func(p *PendingSet) (*Lease, error) {
+				for {
+					if l, err := p.Test(); l != nil || err != nil {
+						return l, err
+					}
+					if err := ctx.Err(); err != nil {
+						return nil, err
+					}
+					runtime.Gosched()
+				}
+			},
+		} {
+			set := NewFetchSet(w)
+			f := FetchFrom[byte](set, 1, "echo", 100, 100, 3)
+			p, err := set.Post()
+			if err != nil {
+				return err
+			}
+			l, err := wait(p)
+			if err != nil {
+				return err
+			}
+			if err := samePattern(f.Data(), 3); err != nil {
+				return err
+			}
+			l.Release()
+		}
+		return w.Barrier(ctx)
 	}))
 }

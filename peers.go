@@ -23,6 +23,9 @@ func (w *Worker) refresh() {
 		if w.job.members.cause(r) != nil {
 			continue
 		}
+		if w.job.latencies != nil && r != w.job.rank {
+			continue
+		}
 		if w.job.needs.fenceMapped && (r != w.job.rank || w.job.needs.fenceOwn) {
 			continue
 		}

@@ -51,7 +51,7 @@ func (v view) Crowded() bool { return v.j.crowded }
 
 func (v view) Down(rank int) error           { return v.j.members.cause(rank) }
 func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }
-func (v view) Closing() <-chan struct{}      { return v.j.members.over }
+func (v view) Closing() <-chan struct{}      { return v.j.members.over.Done() }
 func (v view) Host() env.Host                { return env.Goroutines{} }
 func (v view) Logger() *slog.Logger          { return v.j.cfg.Logger }
 func (v view) Budget() env.Budget            { return v.j.memory.env() }

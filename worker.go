@@ -75,6 +75,7 @@ func (w *Worker) open() (err error) {
 	if err != nil {
 		return err
 	}
+	w.job.latencies.timed(lanes)
 	w.lanes = lanes
 	copy(w.byNet[:], lanes)
 	w.SetContext(w.ctx)
@@ -330,6 +331,9 @@ func (w *Worker) Close() error {
 func (w *Worker) release() error {
 	err := inRegion(closeLanes(w.lanes), w.begin)
 	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
+	if w.fetches != nil {
+		w.fetches.stop()
+	}
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

@@ -111,15 +111,22 @@ func (a *acquirer) queueOf(c *claim) *fifo {
 // takeAtOnce takes everything for a request without a send buffer to a connected peer, if no
 // request waits for any of it. Else it changes nothing.
 func (a *acquirer) takeAtOnce(c *claim) bool {
-	p, call := c.p, c.needs&needsCall != 0
-	if c.needs&needsPrepare != 0 || !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 ||
+	if c.needs&needsPrepare != 0 || !a.takeShort(c.p, c.needs&needsCall != 0) {
+		return false
+	}
+	c.next, c.share = acquired, 0
+	return true
+}
+
+// takeShort is takeAtOnce without a claim, which a request that is sent at once does not need.
+func (a *acquirer) takeShort(p *peer, call bool) bool {
+	if !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 ||
 		call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0) || !a.from.takeBoth(p, call) {
 		return false
 	}
 	if call {
 		p.calls++
 	}
-	c.next, c.share = acquired, 0
 	return true
 }
 

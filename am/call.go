@@ -159,7 +159,9 @@ func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter
 		}
 	}
 	r.Data, r.n = w.reply.Data, w.reply.n
-	copy(r.args[:], w.reply.Args())
+	for i, a := range w.reply.Args() {
+		r.args[i] = a
+	}
 	err = w.err
 	l.recycle(w)
 	return err

@@ -81,6 +81,11 @@ func (c *calls) settle(i int32, n need) *waiter {
 	if n == 0 || e.needs != 0 {
 		return nil
 	}
+	return c.release(e, i)
+}
+
+// release frees an entry that needs nothing more, and signals its waiter, if there still is one.
+func (c *calls) release(e *entry, i int32) *waiter {
 	w := e.w
 	e.w, e.keep = nil, nil
 	e.next, c.free = c.free, i

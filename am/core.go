@@ -44,8 +44,10 @@ type core struct {
 	stats    counters
 
 	transfers int // large payloads from here and to here that have not ended
-	telling   int // goroutines that run a Receiver's functions
-	copying   int // that copy what this rank sends itself into the segment
+	telling   int // of a Receiver's functions those that run, or are to
+	rounding  bool
+	quick     []func() // of quick receivers, for the end of the round
+	copying   int      // that copy what this rank sends itself into the segment
 
 	nextIdle  atomic.Pointer[waiter] // a free one that can be had without the lock
 	armed     atomic.Int64           // the time given to the network's After last

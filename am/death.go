@@ -123,6 +123,16 @@ func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error 
 	if e == nil || e.needs&needReply == 0 {
 		return &MessageError{Rule: "replies to no call", Got: h.token}
 	}
+	if w := e.w; w != nil && h.kind == reply && h.cat == short && e.needs == needReply && p != nil { // the straight path
+		c.stats.replied++
+		w.answered = true
+		w.reply.setArgs(h)
+		c.calls.awaits--
+		e.needs = 0
+		c.calls.release(e, index(h.token)).resume()
+		c.acquirer.leavePlace(p)
+		return nil
+	}
 	if h.cat == long {
 		if h.off > uint64(len(c.cfg.Segment)) || uint64(h.length) > uint64(len(c.cfg.Segment))-h.off {
 			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(c.cfg.Segment))}

@@ -94,8 +94,8 @@
 // When nothing happened for Config.SpinFor the leader sleeps in the network; it polls for longer
 // while its sleeps are short. When no goroutine leads for Config.AttendAfter, because the program
 // computes, an attendant does, and steps back as soon as a goroutine waits. Endpoint.Serve, Test
-// and Poke are for programs that want to do it themselves. Every message is sent solicited: its
-// receiver may sleep.
+// and Poke, and ParkerAt, are for programs that want to do it themselves. Every message is sent
+// solicited: its receiver may sleep.
 //
 // Time is the network's, so that a simulation replays.
 //

@@ -60,6 +60,11 @@ func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
 func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	p.sending.Lock()
 	e.mu.Lock()
+	if o.cat == short && o.kind == request && e.takeShortLocked(p, o.wants) {
+		err := e.sendShort(p, o, args, w)
+		p.sending.Unlock()
+		return err
+	}
 	now, err := e.startLocked(p, o)
 	k := &p.claim
 	if w != nil {
@@ -80,6 +85,75 @@ func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error 
 	}
 	p.sending.Unlock()
 	return err
+}
+
+// takeShortLocked takes what a Short needs, if all of it is there, and nothing has to be looked at
+// more closely. Else it changes nothing.
+func (e *emitter) takeShortLocked(p *peer, call bool) bool {
+	return !e.mute && e.end == nil && p.down == nil && e.acquirer.buffers.Len() == 0 && p.credits.Epoch() != 0 && e.acquirer.takeShort(p, call)
+}
+
+// sendShort sends a Short for which everything is taken: the straight path. It does what launch
+// does for any message. The peer's sending lock and the endpoint's lock are held; the latter is
+// given up.
+func (e *emitter) sendShort(p *peer, o *outgoing, args []uint64, w *waiter) error {
+	now := o.at
+	if now == 0 && (o.wants || !p.credits.Timeless(0)) {
+		now = e.net.Now()
+	}
+	o.at = 0
+	h := &p.head
+	h.kind, h.cat, h.wants, h.nargs, h.handler = request, short, o.wants, uint8(len(args)), o.handler
+	h.token, h.length, h.credit = 0, 0, flow.Header{}
+	if !o.wants {
+		e.stats.posts++
+	} else {
+		e.stats.calls++
+		h.token = e.enterCallLocked(p, o.w, needReply, nil, now)
+	}
+	err := e.sendHead(p, args, now, sendFlags)
+	if err == nil {
+		return nil
+	}
+	k := &p.claim
+	if w != nil {
+		k = &w.claim
+	}
+	k.p, k.needs, k.next, k.share = p, needsSend, acquired, 0
+	if o.wants {
+		k.needs |= needsCall
+	}
+	return e.launched(p, o, k, 0, err, w != nil)
+}
+
+// sendHead sends the Short that is in the peer's head, but for its credits. The endpoint's lock is
+// held, and given up.
+func (e *emitter) sendHead(p *peer, args []uint64, now time.Duration, f fabric.SendFlag) error {
+	h := &p.head
+	p.owed = e.pool.Fill(p.rank, &h.credit, now)
+	p.credits.Fill(&h.credit, now)
+	e.mu.Unlock()
+	n := headSize + 8*len(args)
+	h.encode(p.text[:n], e.hash, args)
+	racesync.Release()
+	err := e.net.Send(p.rank, p.copied, n, nil, 0, f)
+	if err != nil {
+		err = e.obstacle(err)
+	}
+	return err
+}
+
+// enterCallLocked makes the entry of a message that needs one, and returns its token.
+func (e *emitter) enterCallLocked(p *peer, w *waiter, n need, keep []byte, now time.Duration) uint64 {
+	token := e.calls.add(w, p.rank, n, keep, now)
+	if n&needReply != 0 && e.pingDue == 0 && e.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
+		e.pingDue = now + e.cfg.PingAfter
+		e.armFrom(now, e.pingDue)
+	}
+	if w != nil {
+		w.token, w.answered = token, false
+	}
+	return token
 }
 
 // startLocked checks that a request to a peer may be sent, and returns the time of the attempt, see
@@ -265,19 +339,12 @@ func (e *emitter) enterLocked(p *peer, o *outgoing, nargs int, now time.Duration
 		if o.own {
 			keep = o.payload
 		}
-		token := e.calls.add(o.w, p.rank, need, keep, now)
+		token := e.enterCallLocked(p, o.w, need, keep, now)
 		if need&needSent != 0 {
 			cookie = token
 		}
 		if o.wants {
 			h.token = token
-			if e.pingDue == 0 && e.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
-				e.pingDue = now + e.cfg.PingAfter
-				e.armFrom(now, e.pingDue)
-			}
-		}
-		if o.w != nil {
-			o.w.token, o.w.answered = token, false
 		}
 	}
 	p.owed = e.pool.Fill(p.rank, &h.credit, now)

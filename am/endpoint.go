@@ -114,6 +114,17 @@ func (l *Endpoint) Serve(ctx context.Context) error {
 	}
 }
 
+// ParkerAt returns a Parker whose Park makes progress of an endpoint meanwhile, as Serve does.
+func ParkerAt(l *Endpoint) Parker { return servingParker{l, l.waiter()} }
+
+type servingParker struct {
+	l *Endpoint
+	w *waiter
+}
+
+func (p servingParker) Park(ctx context.Context) error { return p.l.await(ctx, p.w) }
+func (p servingParker) Unpark()                        { p.w.unpark() }
+
 // Poke has a goroutine that sleeps in the network look at once.
 func (l *Endpoint) Poke() { l.net.Wake() }
 

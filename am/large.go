@@ -15,10 +15,10 @@ import (
 const maxAnnounced = 16
 
 // Receiver is what a rank does with the large payloads that are sent to it under a name. The
-// functions run on goroutines of their own: they may send, call and wait. Close waits for them, so
-// one that has to wait for long keeps the Announcement and returns. A panic is kept
-// (Endpoint.Errors), and so is the end of the goroutine (runtime.Goexit, FailNow of a test): after
-// either in Announced the payload is refused, unless that was decided before.
+// functions run on goroutines of their own, unless they are Quick: they may send, call and wait.
+// Close waits for them, so one that has to wait for long keeps the Announcement and returns. A
+// panic is kept (Endpoint.Errors), and so is the end of the goroutine (runtime.Goexit, FailNow of a
+// test): after either in Announced the payload is refused, unless that was decided before.
 type Receiver struct {
 	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse,
 	// or keeps the Announcement for any goroutine to decide later. One that is never decided ends with
@@ -28,6 +28,9 @@ type Receiver struct {
 	// with nil when the payload is in its memory, else with why it does not come (ErrWithdrawn, a
 	// *fabric.PeerDownError, ErrClosed). Either way memory that was granted is the receiver's again.
 	Ended func(a *Announcement, err error)
+	// Quick says that neither function waits, panics or takes long: whoever makes progress of the
+	// endpoint may call them then.
+	Quick bool
 }
 
 // Large names a Receiver on every rank.

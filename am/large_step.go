@@ -152,8 +152,7 @@ func (t *transfers) takeAnnouncement(h *head) error {
 	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: 1}
 	t.in = append(t.in, a)
 	t.c.transfers++
-	t.c.telling++
-	t.c.cfg.Host.Go("receiver", a.announced)
+	t.c.callLocked(a, a.announced)
 	return nil
 }
 
@@ -233,11 +232,21 @@ func (t *transfers) ended(a *Announcement, err error) {
 	t.tellLocked(a)
 }
 
+// callLocked has functions of a receiver run, on a goroutine of their own unless they are quick and
+// the leader can do it at the end of its round.
+func (c *core) callLocked(a *Announcement, f func()) {
+	c.telling++
+	if a.h.large.Quick && c.rounding {
+		c.quick = append(c.quick, f)
+		return
+	}
+	c.cfg.Host.Go("receiver", f)
+}
+
 // tellLocked has Ended run, unless a goroutine that is busy with a goes on with it.
 func (t *transfers) tellLocked(a *Announcement) {
 	if a.busy == 0 {
-		t.c.telling++
-		t.c.cfg.Host.Go("receiver", a.tell)
+		t.c.callLocked(a, a.tell)
 	}
 }
 

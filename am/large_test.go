@@ -14,6 +14,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
 // mailbox is a receiver that keeps what it is told.
@@ -362,6 +363,48 @@ func TestAReceiverThatEndsItsGoroutinePanics(t *testing.T) {
 		}
 	}
 	if err := errors.Join(l[0].Close(), l[1].Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Where there is no attendant, a goroutine that parks handles what arrives, the payloads of quick
+// receivers too.
+func TestWhoParksMakesProgress(t *testing.T) {
+	table := am.NewTable()
+	var p am.Parker
+	var announced, ended uintptr // by which goroutine
+	x := table.HandleLarge("quick", am.Receiver{Quick: true, Announced: func(a *am.Announcement) {
+		announced = lockrank.Goroutine()
+		if err := a.Grant(0); err != nil {
+			t.Error(err)
+		}
+	}, Ended: func(*am.Announcement, error) {
+		ended = lockrank.Goroutine()
+		p.Unpark()
+	}})
+	l := endpoints(t, amtest.NewMemory(2, 1<<12), 2, am.Config{Table: table, AttendAfter: -1})
+	p = am.ParkerAt(l[1])
+	sent := sending(bounded(t), x, l[0], 1, make([]byte, 10))
+	for ended == 0 {
+		if err := p.Park(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if self := lockrank.Goroutine(); announced != self || ended != self {
+		t.Errorf("goroutine %d parks, %d grants and %d takes a payload", self, announced, ended)
+	}
+	over, end := context.WithCancelCause(bounded(t))
+	end(errors.New("waited enough"))
+	if err := p.Park(over); err != context.Cause(over) {
+		t.Error(err)
+	}
+	if err := l[1].Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Park(bounded(t)); err != am.ErrClosed {
 		t.Error(err)
 	}
 }

@@ -214,12 +214,19 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 		return now
 	}
 	g.mu.Lock()
+	g.rounding = true
 	g.processLocked(b, n, now)
 	err = g.settleLocked(b, n, now)
+	g.rounding = false
+	quick := g.quick
+	g.quick = nil
 	g.stats.waits += g.waits
 	g.waits = 0
 	due := !g.nothingDueLocked(now)
 	g.mu.Unlock()
+	for _, f := range quick {
+		f()
+	}
 	if err != nil {
 		g.fail(err)
 	}

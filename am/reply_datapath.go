@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/flow"
 )
 
 // replier sends replies. A reply takes neither place nor credit; without a send buffer it waits in
@@ -96,10 +97,21 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		r.mu.Unlock()
 		return ErrNoBuffer
 	}
-	now := r.dateLocked(p, o)
-	cookie := r.enterLocked(p, o, len(args), now)
-	r.mu.Unlock()
-	err := r.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
+	var (
+		now    = r.dateLocked(p, o)
+		cookie uint64
+		err    error
+	)
+	if h := &p.head; o.kind == reply && o.cat == short { // the straight path
+		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, short, false, uint8(len(args)), 0
+		h.token, h.length, h.credit = o.token, 0, flow.Header{}
+		r.stats.answered++
+		err = r.sendHead(p, args, now, sendFlags|fabric.Urgent)
+	} else {
+		cookie = r.enterLocked(p, o, len(args), now)
+		r.mu.Unlock()
+		err = r.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
+	}
 	if err != nil {
 		r.mu.Lock()
 		r.withdrawLocked(p, o, &p.head, cookie)

@@ -97,6 +97,10 @@ func sizeOf(cat category, length, nargs int) int {
 // which has size bytes.
 func (h *head) encode(dst []byte, table uint32, args []uint64) {
 	le := binary.LittleEndian
+	if h.cat == short && !h.credit.Extended {
+		h.encodeShort(dst, table, args)
+		return
+	}
 	flags := byte(h.cat)
 	if h.wants {
 		flags |= wantsBit
@@ -128,10 +132,68 @@ func (h *head) encode(dst []byte, table uint32, args []uint64) {
 	}
 }
 
+// encodeShort writes a Short by words; most messages are like that.
+func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
+	first := uint64(h.handler)<<32 | uint64(h.nargs)<<24 | uint64(h.kind)<<8 | Version
+	if h.wants {
+		first |= wantsBit << 16
+	}
+	le := binary.LittleEndian
+	_ = dst[headSize-1]
+	le.PutUint64(dst, first)
+	le.PutUint64(dst[8:], h.token)
+	le.PutUint64(dst[16:], uint64(table)<<32|uint64(h.length))
+	le.PutUint64(dst[creditAt:], h.credit.Word())
+	le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+	le.PutUint64(dst[headSize-8:], 0)
+	for i, a := range args {
+		le.PutUint64(dst[headSize+8*i:], a)
+	}
+}
+
+// decodeShort is decode for most messages: requests and replies that are Shorts. It looks at words,
+// and leaves to decode what is not plainly right.
+func (h *head) decodeShort(src []byte, table uint32) bool {
+	if len(src) < headSize {
+		return false
+	}
+	const (
+		replyFirst = uint64(reply)<<8 | Version
+		mayVary    = uint64(0xffff)<<32 | 0xff<<24 | wantsBit<<16 // of a request: handler, number of arguments, whether it wants a reply
+	)
+	le := binary.LittleEndian
+	first, token := le.Uint64(src), le.Uint64(src[8:])
+	nargs := first >> 24 & 0xff
+	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt+flow.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
+		nargs > MaxArgs || uint64(len(src)) != headSize+8*nargs {
+		return false
+	}
+	wants := first&(wantsBit<<16) != 0
+	switch {
+	case first&^mayVary == uint64(request)<<8|Version && wants == (token != 0):
+		h.kind = request
+	case first&^(0xff<<24) == replyFirst && token != 0:
+		h.kind = reply
+	default:
+		return false
+	}
+	if !h.credit.DecodeWord(le.Uint64(src[creditAt:])) || h.credit.Epoch != connection {
+		return false
+	}
+	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token, 0, 0
+	for i := range h.args[:nargs] {
+		h.args[i] = le.Uint64(src[headSize+8*i:])
+	}
+	return true
+}
+
 // decode reads a message, and returns the payload of one that carries it. Whatever it
 // accepts, encode would write the same: no byte is without a meaning or a check.
 // What the numbers refer to is for others to check.
 func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
+	if h.decodeShort(src, table) {
+		return nil, nil
+	}
 	le := binary.LittleEndian
 	if len(src) < headSize {
 		return nil, broken("is shorter than its head", len(src), headSize)

@@ -59,7 +59,7 @@ const (
 	// time each cube waits for its own alone.
 	floorSets = 8
 	// headroomShare of the memory of all faces JacobiAdaptive leaves free: nothing else grows.
-	headroomShare = 8
+	headroomShare = 32
 	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
 	// which waits for the receiver twice.
 	senders = 64

@@ -10,16 +10,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// capIPCLock is CAP_IPC_LOCK of linux/capability.h; its holder ignores
-// RLIMIT_MEMLOCK (mlock(2)).
-const capIPCLock = 14
+	"github.com/ibconduit/conduit/internal/sysinfo"
+)
 
 // raiseMemlock lifts the soft limit to the hard one if need asks for it, and
 // returns how many bytes this process may lock.
 func raiseMemlock(need uint64) uint64 {
-	if hasCap(capIPCLock) {
+	if sysinfo.Host().Capabilities().LocksAll() {
 		return noLimit
 	}
 	var lim unix.Rlimit
@@ -33,22 +31,6 @@ func raiseMemlock(need uint64) uint64 {
 		}
 	}
 	return lim.Cur // RLIM_INFINITY is MaxUint64
-}
-
-// hasCap reads the effective set: IPC_LOCK given to a container of an
-// ordinary user does not reach it.
-func hasCap(bit uint) bool {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return false
-	}
-	_, rest, ok := strings.Cut(string(status), "\nCapEff:\t")
-	if !ok {
-		return false
-	}
-	hex, _, _ := strings.Cut(rest, "\n")
-	caps, err := strconv.ParseUint(hex, 16, 64)
-	return err == nil && caps>>bit&1 == 1
 }
 
 // userTimeout bounds how long sent bytes may stay without acknowledgement

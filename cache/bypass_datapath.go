@@ -25,6 +25,7 @@ type region struct {
 	pages      uint16 // entries that it has
 	more       uint8  // the round is so many times twice as long
 	passes     uint8  // PassGets, PassPuts
+	readOnly   bool   // some of it has that hint: a put is looked at
 }
 
 // What passes a cache by, see Cache.Passing.
@@ -275,10 +276,27 @@ func (c *observer) back(k uint64, what uint8) {
 
 // letPass notes what of a region passes by at once.
 func (c *observer) letPass(k uint64) {
-	if r := &c.regions[k]; r.pages == 0 {
+	if r := &c.regions[k]; r.pages == 0 && !r.readOnly {
 		c.passing[k] = r.passes
 	} else {
 		c.passing[k] = 0
+	}
+}
+
+// heed notes which regions have bytes that are read-only.
+func (c *observer) heed() {
+	for k := range c.regions {
+		c.regions[k].readOnly = false
+	}
+	for i := range c.hints {
+		if y := &c.hints[i]; y.hint == ReadOnly {
+			for k := c.regionAt(y.rank, y.low); k <= c.regionAt(y.rank, y.end-1); k++ {
+				c.regions[k].readOnly = true
+			}
+		}
+	}
+	for k := range c.regions {
+		c.letPass(uint64(k))
 	}
 }
 

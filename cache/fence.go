@@ -48,9 +48,10 @@ func (c *pages) restart() {
 	}
 }
 
-// Delivered is Deliver where there is nothing to do, and reports whether that is so.
+// Delivered is Deliver where there is nothing to do, nor anything Hinted, and reports whether that
+// is so.
 func (c *Cache) Delivered() bool {
-	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 {
+	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 || len(c.hints) > 0 {
 		return false
 	}
 	c.n.Releases++
@@ -143,7 +144,7 @@ func (c *carrier) cover(ctx context.Context) error {
 // off of a rank. When it returns, what was put there is at its target, and the operation makes no
 // copy old: one that writes has the cache keep none of these bytes until the next Release, which
 // waits until the lanes' operations are complete. It blocks while puts to these pages are in
-// flight.
+// flight. A write of bytes with the hint ReadOnly is an error.
 func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
@@ -153,6 +154,11 @@ func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write 
 	}
 	if err := c.check("direct", rank, off, n); err != nil || n == 0 {
 		return err
+	}
+	if write {
+		if err := c.checkWrite(rank, off, uint64(n)); err != nil {
+			return err
+		}
 	}
 	if err := c.yieldTo(ctx, rank, off, uint64(n), write); err != nil {
 		return err
@@ -166,7 +172,7 @@ func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write 
 // Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
 // whether that is so.
 func (c *writer) Yielded(rank int, off, n uint64) bool {
-	if c.closed || !c.isBare(rank, off, n) {
+	if c.closed || len(c.hints) > 0 || !c.isBare(rank, off, n) {
 		return false
 	}
 	if len(c.exposed) > 0 {

@@ -12,8 +12,8 @@ const (
 	Sequential      // in order: fetched ahead from the first miss on
 	Random          // in no order: nothing is fetched ahead
 	Bypass          // once: gets pass the cache by; puts are still combined
-	ReadOnly        // no rank writes them: copies survive an acquire, and a Put is an error
-	Private         // no other rank writes them: copies survive an acquire
+	ReadOnly        // nobody writes them: copies survive an acquire, and a write of this cache's is an error
+	Private         // nobody but this cache's worker writes them: copies survive an acquire
 	numHints
 )
 
@@ -23,7 +23,8 @@ type hinted struct {
 	hint Hint
 }
 
-// ErrReadOnly is wrapped by the error of a Put of bytes with the hint ReadOnly.
+// ErrReadOnly is wrapped by the error of a Put, or a Direct that writes, of bytes with the hint
+// ReadOnly.
 var ErrReadOnly = fmt.Errorf("cache: the bytes have the hint ReadOnly")
 
 // Hint sets how n bytes at off of a rank are used, in place of what was said of them before, and
@@ -53,6 +54,9 @@ func (c *Cache) Hint(rank int, off, n uint64, h Hint) {
 		rest = append(rest, hinted{x, h})
 	}
 	c.hints = rest
+	c.countPuts()
+	c.writes.len = 0 // the next put looks at the hints
+	c.heed()
 	for _, i := range c.overlapped(rank, off, n) {
 		c.drop(i, ^uint64(0))
 		c.entries[i].epoch = c.epoch
@@ -97,11 +101,15 @@ func (c *pages) hintAt(rank int, off uint64) Hint {
 	return Default
 }
 
-// checkWrite refuses a put to bytes that are read-only.
+// Hinted reports whether anything has a hint: then an atomic that returns a value, too, is told of
+// by Direct, as copies may survive the acquire behind it.
+func (c *pages) Hinted() bool { return len(c.hints) > 0 }
+
+// checkWrite refuses a write of bytes that are read-only.
 func (c *pages) checkWrite(rank int, off, n uint64) error {
 	for i := range c.hints {
 		if y := &c.hints[i]; y.hint == ReadOnly && y.rank == rank && off < y.end && y.low < off+n {
-			return fmt.Errorf("cache: put of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)
+			return fmt.Errorf("cache: a write of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)
 		}
 	}
 	return nil

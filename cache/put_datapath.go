@@ -38,15 +38,12 @@ func (c *writer) put(ctx context.Context, rank int, off uint64, src []byte) erro
 	if err := c.check("put", rank, off, len(src)); err != nil {
 		return err
 	}
-	if len(src) >= c.cfg.DirectMin {
-		return c.putDirect(ctx, rank, off, src)
-	}
 	if len(c.hints) > 0 {
 		if err := c.checkWrite(rank, off, uint64(len(src))); err != nil {
 			return err
 		}
 	}
-	if c.putsPass(rank, off) {
+	if len(src) >= c.cfg.DirectMin || c.putsPass(rank, off) {
 		return c.putDirect(ctx, rank, off, src)
 	}
 	hit := true

@@ -87,14 +87,27 @@ func (h *Header) Decode(src []byte) (int, error) {
 	if len(src) < HeaderSize {
 		return 0, fmt.Errorf("flow: a credit header of %d bytes, it has at least %d", len(src), HeaderSize)
 	}
-	v := binary.LittleEndian.Uint64(src)
-	bits := uint16(v >> 48)
-	h.Granted, h.Epoch, h.Want, h.Answer = uint32(v), uint16(v>>32), bits&wantMask, bits&answerBit != 0
-	h.Recall, h.Returned, h.Seen, h.Extended = 0, 0, 0, false
-	if bits&extendedBit != 0 {
+	if v := binary.LittleEndian.Uint64(src); !h.DecodeWord(v) {
 		return h.decodeExtended(src)
 	}
 	return HeaderSize, nil
+}
+
+// DecodeWord is Decode for one of HeaderSize bytes. It reports whether there are no more.
+func (h *Header) DecodeWord(v uint64) bool {
+	bits := uint16(v >> 48)
+	h.Granted, h.Epoch, h.Want, h.Answer = uint32(v), uint16(v>>32), bits&wantMask, bits&answerBit != 0
+	h.Recall, h.Returned, h.Seen, h.Extended = 0, 0, 0, false
+	return bits&extendedBit == 0
+}
+
+// Word is what Encode writes of one that is not Extended.
+func (h *Header) Word() uint64 {
+	bits := h.Want & wantMask
+	if h.Answer {
+		bits |= answerBit
+	}
+	return uint64(bits)<<48 | uint64(h.Epoch)<<32 | uint64(h.Granted)
 }
 
 func (h *Header) decodeExtended(src []byte) (int, error) {

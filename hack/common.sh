@@ -19,3 +19,18 @@ record() {
 
 # host_device: does this machine itself have an RDMA device?
 host_device() { [ -n "$(ls -A /sys/class/infiniband 2>/dev/null)" ]; }
+
+# limited_memory: may this user limit the memory of processes (cgroup v1), and add swap space?
+limited_memory() {
+  local group=/sys/fs/cgroup/memory/ibconduit-probe-$$ file ok=1
+  mkdir "$group" 2>/dev/null || return 1
+  file=$(mktemp)
+  # swapon(2) refuses files with holes.
+  if [ -w "$group/memory.limit_in_bytes" ] && fallocate -l 1M "$file" 2>/dev/null &&
+    mkswap "$file" >/dev/null 2>&1 && swapon "$file" 2>/dev/null; then
+    swapoff "$file" && ok=0
+  fi
+  rmdir "$group"
+  rm -f "$file"
+  return $ok
+}

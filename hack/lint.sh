@@ -24,7 +24,7 @@ check_gofmt() {
 # A merge that was not finished.
 check_merge() { ! files '*' | xargs -r grep -nE '^(<<<<<<<|>>>>>>>) '; }
 
-check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}"; }
+check_vet() { go vet "${pkgs[@]}" && go vet -tags debug "${pkgs[@]}" && { [ -n "${PKGS-}" ] || go -C deploy/check vet ./...; }; }
 
 # Without cgo everything builds and vets on Linux; elsewhere the libraries build, so that programs
 # which import them compile, and say at run time what is missing.

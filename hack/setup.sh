@@ -5,13 +5,13 @@
 #   hack/setup.sh -list [GROUP...]   print the packages, one a line
 #   hack/setup.sh -missing [GROUP..] print those that are not installed
 #
-# Groups: build rdma test slurm lint go. Debian and Ubuntu; root or sudo.
+# Groups: build rdma bench test slurm prometheus lint go. Debian and Ubuntu; root or sudo.
 # Where nothing is missing nothing is run, so neither root nor a network is needed.
 # The packages of the VM are listed in hack/softroce/packages.sh, all others here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_groups=(build rdma test slurm lint go)
+all_groups=(build rdma bench test slurm prometheus lint go)
 
 packages() { # GROUP
   local arch
@@ -21,6 +21,8 @@ packages() { # GROUP
   build) echo ca-certificates gcc libc6-dev make git ;;
   # What the Soft-RoCE VM and the tools in it need is said where the VM is made.
   rdma) hack/softroce/packages.sh list | tr '\n' ' ' ;;
+  # What make bench measures beside us, with perftest; softverbs is built against the header.
+  bench) echo ucx-utils libibverbs-dev ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
   # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI
@@ -36,6 +38,7 @@ packages() { # GROUP
     [ "$arch" = amd64 ] && echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     ;;
   slurm) ;; # see ensure_slurm
+  prometheus) ;; # see ensure_prometheus
   go) ;;    # see ensure_go
   *) die "unknown group '$1' (there are: ${all_groups[*]})" ;;
   esac
@@ -122,6 +125,23 @@ fetch_slurm() { # PACKAGE...
     -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null || true
   (cd build/slurm/debs && apt-get download -qq -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null)
 }
+
+# ---- Prometheus ----------------------------------------------------------
+# Its package starts a daemon too, and brings a user. The two programs need nothing but themselves.
+ensure_prometheus() {
+  local dir=build/prometheus deb
+  if [ -x $dir/usr/bin/promtool ] || { command -v prometheus && command -v promtool; } >/dev/null; then return 0; fi
+  command -v apt-get >/dev/null || { say "warning: no apt-get, and no Prometheus: its tests are skipped"; return 0; }
+  say "unpacking below $dir: prometheus"
+  rm -rf $dir
+  mkdir -p $dir/debs
+  have_lists || apt_update || true
+  fetch_prometheus || { apt_update && fetch_prometheus; } || { say "warning: no package of Prometheus: its tests fail"; return 0; }
+  for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" $dir || return 1; done
+  rm -r $dir/debs
+}
+
+fetch_prometheus() { (cd build/prometheus/debs && apt-get download -qq -o Acquire::Retries=3 prometheus >/dev/null 2>&1 </dev/null); }
 
 # ---- Go ------------------------------------------------------------------
 # go.mod names an exact version. Any Go from 1.21 on fetches that one by itself
@@ -215,7 +235,7 @@ main() {
 
   command -v dpkg-query >/dev/null ||
     die "knows Debian and Ubuntu only. Install what they call: build-essential rdma-core libibverbs-dev" \
-      "perftest iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
+      "perftest ucx iproute2 kmod mpich openmpi qemu-system-x86 busybox-static cpio zstd xz-utils, and Go; then run make with SETUP=no."
   local g
   for g in "${groups[@]}"; do packages "$g" >/dev/null; done # an unknown one ends here
   case $action in list | missing) "$action" "${groups[@]}"; exit ;; esac
@@ -225,6 +245,7 @@ main() {
   mapfile -t need < <(missing "${groups[@]}")
   apt_install "${need[@]}" || die "could not install: ${need[*]}. See apt-get's message above."
   case " ${groups[*]} " in *" slurm "*) ensure_slurm ;; esac
+  case " ${groups[*]} " in *" prometheus "*) ensure_prometheus ;; esac
   case " ${groups[*]} " in *" go "*) ensure_go ;; esac
 }
 

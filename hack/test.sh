@@ -22,7 +22,7 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # hydra's mpiexec, Open MPI, jemalloc and libibverbs-dev are there (hack/setup.sh): the tests with
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
-export IBCONDUIT_REQUIRE_OPENMPI=1
+export IBCONDUIT_REQUIRE_OPENMPI=1 IBCONDUIT_REQUIRE_PROMETHEUS=1
 # Only root may have a Slurm of its own, and not in every container.
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1; fi
 if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQUIRE_CHROMIUM=1; fi
@@ -34,6 +34,8 @@ export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 export IBCONDUIT_FAULTS
 # Where a command may have mount namespaces, the device in user space is there.
 if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
+# Where root may limit memory (cgroup v1) and add swap space, so may the tests that need both.
+if limited_memory; then export IBCONDUIT_REQUIRE_MEMGROUP=1; fi
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 
@@ -98,12 +100,16 @@ stage_plain() {
   return $rc
 }
 
-# What Open MPI and Slurm do is the same in every build of ours: once is enough.
+# What Open MPI and Slurm do is the same in every build of ours: once is enough. The same holds for
+# deploy, whose tests are a module of their own.
 stage_launchers() {
   packages >$out/packages || return 1
-  local pkgs
+  local pkgs rc=0
   mapfile -t pkgs < <(grep '/launchertest$' $out/packages)
-  [ ${#pkgs[@]} = 0 ] || run launchers -vet=off "${pkgs[@]}"
+  [ ${#pkgs[@]} = 0 ] || run launchers -vet=off "${pkgs[@]}" || rc=1
+  [ -n "${PKGS-}" ] || (cd deploy/check && go test -json -count=1 -vet=off -timeout 10m ./...) </dev/null |
+    build/bin/testsum -stage deploy -o $out/deploy.json || rc=1
+  return $rc
 }
 
 # The builds for tests: with one lock in the place of many. And the builds of users who lack
@@ -173,13 +179,13 @@ check_without_cgo() {
 # Subtests over shared memory, for go test -skip: where only a device is of interest.
 over_shm='./^shm(#[0-9]+)?$|././^shm(#[0-9]+)?$'
 
-# The tests that ask for a device, natively over the one in user space (hack/softverbs), plain and
-# with the race detector; one package at a time, as each spins for both ends of a connection. What
-# cannot pass there (hack/softverbs/exceptions.txt) is left to the stage vm.
+# The tests that ask for a device, natively over the one in user space (hack/softverbs), and with
+# the race detector and in the debug build where these look at what a device is given; one package
+# at a time, as each spins for both ends of a connection. What cannot pass there
+# (hack/softverbs/exceptions.txt) is left to the stage vm.
 stage_device() {
-  local want dirs asking skip select rc=0
-  packages -rdma >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)" $out/packages)
+  local want checked dirs asking skip select rc=0
+  packages -rdma >$out/packages && mapfile -t want < <(grep -vE '/hack/|/rdmatest$' $out/packages) || return 1
   [ ${#want[@]} -gt 0 ] || { echo "[device] no package here asks for a device"; return 0; }
   [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] || { echo "[device] left out: $(cat $out/softverbs)"; return 0; }
   mapfile -t dirs < <(go list -f '{{.Dir}}' "${want[@]}")
@@ -187,38 +193,49 @@ stage_device() {
   skip=$(awk '!/^#/ && NF { print $2 }' hack/softverbs/exceptions.txt | paste -sd '|')
   select=(-run "$asking" -skip "^($skip)\$|$over_shm")
   local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
-  run device -p 1 -vet=off -short -exec "$device" "${want[@]}" || rc=1
-  run device-race -p 1 -vet=off -short -race -exec "$device" "${want[@]}" || rc=1
+  run device -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$device" "${want[@]}" || rc=1
+  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)")
+  [ ${#checked[@]} = 0 ] || run device-race -p 1 -vet=off -short -race -exec "$device" "${checked[@]}" || rc=1
+  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module/(verbs|fabric/ibv|am/amtest)")
+  [ ${#checked[@]} = 0 ] || run device-debug -p 1 -vet=off -short -tags debug -exec "$device" "${checked[@]}" || rc=1
   return $rc
 }
 
-# One VM after the other (-p 1): two on two cores would only disturb each other. Of packages above
-# the device only the tests run that ask for it, without their parts that are over shared memory:
-# the other stages have shown the rest. If one were forgotten, it would be skipped everywhere.
-# The debug build looks at what is given to the device, too.
+# One VM after the other (-p 1): two on two cores would only disturb each other. It runs the tests
+# to which a kernel's device matters (hack/softroce/tests.txt), after a stage device that runs all
+# that ask for one; else it runs those itself, without their parts that are over shared memory: the
+# other stages have shown the rest. The debug build looks at what is given to the device, too.
 stage_vm() {
   if host_device && [ -z "${IBCONDUIT_TEST_VM-}" ]; then
     echo "[vm] left out: this machine has an RDMA device; IBCONDUIT_TEST_VM=1 runs the VM all the same"
     return 0
   fi
-  packages -rdma >$out/packages && mapfile -t pkgs <$out/packages || return 1
+  packages -rdma >$out/packages || return 1
+  local table=hack/softroce/tests.txt debug='verbs|fabric/ibv' pkgs names dirs asking checked select rc=0
+  mapfile -t pkgs <$out/packages
+  names=$(awk '!/^#/ && NF && $2 != "*" { print $2 }' $table | paste -sd '|')
+  if [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] && [ -z "${PKGS-}" ] && [[ " ${stages[*]} " == *" device "* ]]; then
+    mapfile -t pkgs < <(awk '!/^#/ && NF { print "./" $1 }' $table | sort -u | xargs go list)
+    mapfile -t dirs < <(awk '!/^#/ && $2 == "*" { print $1 }' $table)
+    debug=verbs
+  else
+    mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
+  fi
   [ ${#pkgs[@]} -gt 0 ] || { echo "[vm] no package here asks for a device"; return 0; }
   echo "[vm] ${pkgs[*]}"
   hack/softroce/vm prepare >&2 || return 1
+  asking="$(build/bin/rdmatests "${dirs[@]}")|^($names)\$" || return 1
   local -x IBCONDUIT_REQUIRE_RDMA=1
-  local vm="'$PWD/hack/softroce/vm' -mem 4096 -swap 512M" checked rc=0 # go splits it at blanks, outside of quotes
-  local dirs asking select
-  mapfile -t dirs < <(go list -f '{{.Dir}}' "${pkgs[@]}")
-  asking=$(build/bin/rdmatests "${dirs[@]}") || return 1
+  local vm="'$PWD/hack/softroce/vm' -mem 4096 -swap 512M" # go splits it at blanks, outside of quotes
   select=(-run "$asking" -skip "$over_shm")
   run vm -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$vm" "${pkgs[@]}" || rc=1
-  mapfile -t checked < <(grep -xE "$module/(verbs|fabric/ibv)" $out/packages)
+  mapfile -t checked < <(printf '%s\n' "${pkgs[@]}" | grep -xE "$module/($debug)")
   [ ${#checked[@]} = 0 ] || run vmdebug -p 1 -vet=off -tags debug -exec "$vm" "${checked[@]}" || rc=1
   return $rc
 }
 
 [ $# -gt 0 ] || set -- lint race debug plain launchers builds vm
-failed=()
+stages=("$@") failed=()
 for stage; do
   declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain launchers builds device vm)" >&2; exit 2; }
   echo "== $stage"

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,20 +74,33 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect reads everything.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.figures(func(d *prometheus.Desc, f Figure) {
-		kind := prometheus.CounterValue
-		if f.Kind == Gauge {
-			kind = prometheus.GaugeValue
-		}
-		values := make([]string, 0, len(f.Labels)/2)
-		for i := 1; i < len(f.Labels); i += 2 {
-			values = append(values, f.Labels[i])
-		}
-		m, err := prometheus.NewConstMetric(d, kind, f.Value, values...)
+		m, err := f.metric(d)
 		if err != nil {
 			m = prometheus.NewInvalidMetric(d, err)
 		}
 		ch <- m
 	})
+}
+
+func (f Figure) metric(d *prometheus.Desc) (prometheus.Metric, error) {
+	values := make([]string, 0, len(f.Labels)/2)
+	for i := 1; i < len(f.Labels); i += 2 {
+		values = append(values, f.Labels[i])
+	}
+	switch f.Kind {
+	case Gauge:
+		return prometheus.NewConstMetric(d, prometheus.GaugeValue, f.Value, values...)
+	case Histogram:
+		var count uint64
+		upTo := make(map[float64]uint64, len(f.Buckets))
+		for _, b := range f.Buckets {
+			if count = b.Count; !math.IsInf(b.UpTo, 1) { // which is the count's
+				upTo[b.UpTo] = b.Count
+			}
+		}
+		return prometheus.NewConstHistogram(d, count, f.Value, upTo, values...)
+	}
+	return prometheus.NewConstMetric(d, prometheus.CounterValue, f.Value, values...)
 }
 
 // figures reads all sources and finds the description of each figure. emit is

@@ -4,6 +4,7 @@
 // package reads them when somebody scrapes, and at no other time: a program that
 // is not scraped pays nothing for it.
 //
+//	s, err := metrics.ServeEnv(job)            // as IBCONDUIT_METRICS says, or not at all
 //	c := metrics.NewCollector(job)
 //	go metrics.Serve(ctx, ":9464", c)          // or: registry.MustRegister(c)
 //
@@ -32,8 +33,8 @@
 //
 // ibconduit_port_... are read from the kernel for the ports that the job's
 // networks use. A port counts the traffic of everybody on the host: take max by
-// (instance, device, port) over the ranks of a host, not the sum. Which counters there are
-// depends on the driver; one that cannot be read is left out.
+// (host, device, port) over the ranks of a host, not the sum; ServeEnv gives targets the label
+// host. Which counters there are depends on the driver; one that cannot be read is left out.
 //
 // # Lifetime
 //

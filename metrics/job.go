@@ -25,6 +25,7 @@ func (s jobSource) Figures(add func(Figure)) {
 	for name, c := range stats {
 		operations(name, c, add)
 	}
+	latencies(conduit.Latencies(s.job), add)
 	for name, m := range s.job.MessageStats() {
 		messages(name, m, add)
 	}
@@ -52,6 +53,7 @@ func (s jobSource) state(add func(Figure)) {
 		"bootstrap", s.info.Bootstrap,
 		"networks", strings.Join(s.info.Networks, ","),
 	}})
+	add(build())
 	gauge("ranks", "Ranks of the job.", s.info.Size)
 	gauge("ranks_down", "Ranks that this rank knows to be dead.", len(s.job.DownRanks()))
 	gauge("workers_open", "Workers of this rank that are open.", s.job.OpenWorkers())

@@ -59,6 +59,10 @@ func ServeListener(ctx context.Context, l net.Listener, cs ...prometheus.Collect
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", h)
+	return serve(ctx, l, mux)
+}
+
+func serve(ctx context.Context, l net.Listener, mux *http.ServeMux) error {
 	srv := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: headerTimeout,
@@ -76,7 +80,7 @@ func ServeListener(ctx context.Context, l net.Listener, cs ...prometheus.Collect
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	err = srv.Shutdown(end)
+	err := srv.Shutdown(end)
 	if err != nil {
 		err = fmt.Errorf("metrics: a scrape was cut off at the end: %w", errors.Join(err, srv.Close()))
 	}

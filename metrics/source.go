@@ -8,6 +8,8 @@ const (
 	Counter Kind = iota
 	// Gauge goes up and down.
 	Gauge
+	// Histogram counts by size: Buckets, and Value, which is the sum of all. Its name has its unit.
+	Histogram
 )
 
 // Figure is one number of a Source, at one moment.
@@ -21,6 +23,15 @@ type Figure struct {
 	// same for every figure of one Name; the values come from a small, fixed set.
 	Labels []string
 	Value  float64
+	// Buckets are the upper ends of a Histogram's, in order, each with how much there was up to it;
+	// the last one, whose end is infinite, has all.
+	Buckets []Bucket
+}
+
+// Bucket is how much there was up to some value.
+type Bucket struct {
+	UpTo  float64
+	Count uint64
 }
 
 // Source is something that counts. Figures calls add for each of its numbers.

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/remedy"
+	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 // Memlock is what limits how much memory this process may pin (man setrlimit, RLIMIT_MEMLOCK).
 type Memlock struct {
 	Limit     uint64 // bytes; Unlimited when there is none
 	Pinned    uint64 // bytes pinned already (VmPin: the kernel adds pages pinned for DMA there)
-	CapIPCLck bool   // CAP_IPC_LOCK: the limit does not apply
+	CapIPCLck bool   // CAP_IPC_LOCK of the initial user namespace: the limit does not apply
 }
 
 // Unlimited is RLIM_INFINITY.
@@ -25,7 +26,7 @@ const Unlimited = unix.RLIM_INFINITY
 
 // ReadMemlock asks the kernel for this process's figures.
 func ReadMemlock() Memlock {
-	m := Memlock{Limit: Unlimited}
+	m := Memlock{Limit: Unlimited, CapIPCLck: sysinfo.Host().Capabilities().LocksAll()}
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
 		m.Limit = r.Cur
@@ -40,13 +41,9 @@ func ReadMemlock() Memlock {
 		if len(f) == 0 {
 			continue
 		}
-		switch key {
-		case "VmPin":
+		if key == "VmPin" {
 			kb, _ := strconv.ParseUint(f[0], 10, 64)
 			m.Pinned = kb << 10
-		case "CapEff":
-			caps, _ := strconv.ParseUint(f[0], 16, 64)
-			m.CapIPCLck = caps>>unix.CAP_IPC_LOCK&1 != 0
 		}
 	}
 	return m

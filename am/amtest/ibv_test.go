@@ -10,6 +10,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/fabric/ibv"
+	"github.com/ibconduit/conduit/internal/racetest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -34,6 +35,9 @@ func TestConformanceOverVerbs(t *testing.T) {
 		{"Default", ibv.MessageConfig{}, 40},
 		{"OneConnection", ibv.MessageConfig{Connections: 1}, 10}, // nearly every message makes one and closes another
 	} {
+		if racetest.Enabled {
+			c.rounds = 5
+		}
 		t.Run(c.name, func(t *testing.T) {
 			g := &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 				return newIbv(rank, size, m, device, c.cfg)
@@ -57,8 +61,9 @@ func BenchmarkVerbs(b *testing.B) { benchmark(b, verbsGroup(b)) }
 // With Soft-RoCE what the device does is in it: it works in the system calls of who posts.
 func BenchmarkVerbsSteps(b *testing.B) { steps(b, verbsGroup(b)) }
 
-func verbsGroup(b *testing.B) *group {
-	device := rdmatest.Device(b)
+func verbsGroup(b *testing.B) *group { return verbsGroupOn(rdmatest.Device(b)) }
+
+func verbsGroupOn(device string) *group {
 	return &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 		return newIbv(rank, size, m, device, ibv.MessageConfig{})
 	}}

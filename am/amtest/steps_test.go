@@ -19,6 +19,22 @@ func BenchmarkSteps(b *testing.B) {
 // both ranks, so that nothing waits, no line moves between caches, and a busy machine disturbs
 // little.
 func steps(b *testing.B, g *group) {
+	call, post := players(b, g)
+	for _, m := range []struct {
+		name string
+		f    func()
+	}{{"Call", call}, {"Post", post}} {
+		b.Run(m.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				m.f()
+			}
+		})
+	}
+}
+
+// players return what plays a call, and a post, of a Short at both ends.
+func players(b testing.TB, g *group) (call, post func()) {
 	table := am.NewTable()
 	double := table.Handle("double", func(c *am.Call) { _ = c.Reply(2 * c.Arg(0)) })
 	count := table.Handle("count", func(*am.Call) {})
@@ -34,7 +50,7 @@ func steps(b *testing.B, g *group) {
 			b.Fatal(err)
 		}
 	}
-	call := func() {
+	call = func() {
 		p, err := double.Start(b.Context(), ls[0], 1, am.Payload{}, 21)
 		for done := false; !done && err == nil; _, done, err = p.Test() {
 			step(ls[1])
@@ -44,7 +60,7 @@ func steps(b *testing.B, g *group) {
 			b.Fatal(err)
 		}
 	}
-	post := func() {
+	post = func() {
 		for count.TryPost(ls[0], 1, 1) != nil {
 			step(ls[1])
 			step(ls[0])
@@ -67,20 +83,12 @@ func steps(b *testing.B, g *group) {
 			step(ls[1])
 		}
 	}
-	for _, m := range []struct {
-		name string
-		f    func()
-	}{{"Call", call}, {"Post", post}} {
-		b.Run(m.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				m.f()
+	b.Cleanup(func() {
+		for _, l := range ls {
+			if err := l.Close(); err != nil {
+				b.Error(err)
 			}
-		})
-	}
-	for _, l := range ls {
-		if err := l.Close(); err != nil {
-			b.Error(err)
 		}
-	}
+	})
+	return call, post
 }

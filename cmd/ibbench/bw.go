@@ -9,10 +9,12 @@ import (
 // bwCmd is ibbench bw.
 type bwCmd struct {
 	common
+	lively
 	timing
 	repeated
 	stream
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get,am" help:"put, get, or am: Mediums without replies."`
+	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
+	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K."`
 	Depth string `default:"64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128; of am the send buffers of an endpoint, one depth. Default: 64."`
 	local
@@ -20,6 +22,9 @@ type bwCmd struct {
 }
 
 func (c *bwCmd) run(ctx context.Context, io streams) error {
+	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AM); err != nil {
+		return usageError{err}
+	}
 	sizes, err := sizesOf(c.Op, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM])
 	if err != nil {
 		return usageError{err}
@@ -28,5 +33,6 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving, c.server = c.Live, c.Host
 	return c.measureRounds(ctx, io, plan.BW, points, c.Rounds)
 }

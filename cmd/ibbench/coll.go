@@ -18,6 +18,7 @@ import (
 // collCmd is ibbench coll.
 type collCmd struct {
 	common
+	lively
 	timing
 	Ops     string        `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
 	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
@@ -40,6 +41,7 @@ func (c *collCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	if c.Peer == "" {
+		c.moving = c.Live
 		return c.measure(ctx, io, plan.Coll, points)
 	}
 	return c.compare(ctx, io, points)

@@ -34,6 +34,8 @@ type common struct {
 	network
 	output
 	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	server  string   // host where ibbench serve runs; "": none
+	moving  bool     // the live line has figures and the time
 	points  int      // that are measured in rounds; 0: each of them once
 	rounds  int
 	Metrics string `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
@@ -51,6 +53,11 @@ type timing struct {
 // repeated is the flag of measurements that are fit to be compared.
 type repeated struct {
 	Rounds int `default:"1" placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
+}
+
+// lively is the flag of measurements that can be watched; of heap it would be another one.
+type lively struct {
+	Live bool `help:"On a terminal, show the time, and of latencies the figures so far, in a line that moves."`
 }
 
 // stream are the flags of throughputs.

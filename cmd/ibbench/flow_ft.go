@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
@@ -323,12 +324,12 @@ func (o *ftReport) csv() [][]string {
 
 // svg draws the faults by limit, and time by parts as the paper's figure 6b.
 func (o *ftReport) svg() string {
-	lines := func(runs []ftRun, x, y func(ftRun) float64) (all []plotLine) {
+	lines := func(runs []ftRun, x, y func(ftRun) float64) (all []chart.Line) {
 		for _, a := range o.Ample {
-			l := plotLine{name: a.Arm}
+			l := chart.Line{Name: a.Arm}
 			for _, r := range runs {
 				if r.Arm == a.Arm && r.Failed == "" {
-					l.x, l.y = append(l.x, x(r)), append(l.y, y(r))
+					l.Points = append(l.Points, chart.Point{X: x(r), Y: y(r)})
 				}
 			}
 			all = append(all, l)
@@ -336,15 +337,15 @@ func (o *ftReport) svg() string {
 		return all
 	}
 	took := func(r ftRun) float64 { return r.Elapsed.Seconds() }
-	var plots []plot
+	var plots []*chart.Chart
 	if len(o.Limits) > 0 {
 		limit := func(r ftRun) float64 { return float64(r.Limit >> 20) }
-		plots = append(plots, plot{title: "FT class " + o.Class + ": major faults", x: "limit, MiB", y: "faults",
-			lines: lines(o.Limits, limit, func(r ftRun) float64 { return float64(r.Faults) })})
+		plots = append(plots, &chart.Chart{Title: "FT class " + o.Class + ": major faults", X: "limit, MiB", Y: "faults",
+			Lines: lines(o.Limits, limit, func(r ftRun) float64 { return float64(r.Faults) })})
 	}
 	if len(o.Parts) > 0 {
-		plots = append(plots, plot{title: "FT class " + o.Class + ": time", x: "parts of a rank", y: "seconds",
-			lines: lines(o.Parts, func(r ftRun) float64 { return float64(r.Parts) }, took)})
+		plots = append(plots, &chart.Chart{Title: "FT class " + o.Class + ": time", X: "parts of a rank", Y: "seconds", LogX: true,
+			Lines: lines(o.Parts, func(r ftRun) float64 { return float64(r.Parts) }, took)})
 	}
-	return svg(plots)
+	return chart.Column(plots)
 }

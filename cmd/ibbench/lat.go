@@ -10,9 +10,11 @@ import (
 // latCmd is ibbench lat.
 type latCmd struct {
 	common
+	lively
 	timing
 	repeated
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
+	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
+	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
 	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
@@ -22,10 +24,14 @@ type latCmd struct {
 }
 
 func (c *latCmd) run(ctx context.Context, io streams) error {
+	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
+		return usageError{err}
+	}
 	points, err := c.points()
 	if err != nil {
 		return usageError{err}
 	}
+	c.moving, c.server = c.Live, c.Host
 	return c.measureRounds(ctx, io, plan.Lat, points, c.Rounds)
 }
 

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -36,18 +38,21 @@ failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 termina
 
 // cli lists the commands; each has a file of its own.
 type cli struct {
-	Lat      latCmd      `cmd:"" help:"Latency of put (ping-pong, half a round trip), get, amo (fetch-and-add) or cas; round trip of am, an active message."`
-	BW       bwCmd       `cmd:"" name:"bw" help:"Bandwidth of put, get or am."`
-	Rate     rateCmd     `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
-	Perftest perftestCmd `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
-	MR       mrCmd       `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
-	Heap     heapCmd     `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
-	Cache    cacheCmd    `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
-	Coll     collCmd     `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
-	Flow     flowCmd     `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
-	Compare  compareCmd  `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
-	Report   reportCmd   `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
-	Doctor   doctorCmd   `cmd:"" help:"What works on this machine, and what to do about the rest."`
+	Version  kong.VersionFlag `help:"Print the version and end."`
+	Lat      latCmd           `cmd:"" help:"Latency of put (ping-pong, half a round trip), get, amo (fetch-and-add) or cas; round trip of am, an active message."`
+	BW       bwCmd            `cmd:"" name:"bw" help:"Bandwidth of put, get or am."`
+	Rate     rateCmd          `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
+	Perftest perftestCmd      `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
+	MR       mrCmd            `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
+	Heap     heapCmd          `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
+	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
+	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
+	Pairs    pairsCmd         `cmd:"" help:"Latency and bandwidth of every pair of ranks as a matrix, and what stands out: slow links, slow hosts, the wrong MTU."`
+	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
+	Serve    serveCmd         `cmd:"" help:"Wait for ibbench lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
+	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
+	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
+	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`
 }
 
 // command is what a parsed command line runs.
@@ -150,7 +155,7 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	var c cli
 	parser, err := kong.New(&c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
 		kong.Exit(func(n int) { code, done = n, true }), kong.DefaultEnvars("IBBENCH"),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
 	if err != nil {
 		panic(err) // the struct tags are wrong
 	}
@@ -167,7 +172,16 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		kernel, _, _ := strings.Cut(rest, " ")
 		return c.Flow.kernel(kernel), 0, false
 	}
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], 0, false
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "pairs": &c.Pairs, "serve": &c.Serve, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], 0, false
+}
+
+// version is that of the module, or of the commit, that ibbench was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "ibbench (unknown version)"
+	}
+	return fmt.Sprintf("ibbench %s %s %s/%s", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH)
 }
 
 // joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message

@@ -49,8 +49,11 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	if err != nil {
 		return usageError{err}
 	}
-	p.Metrics = c.Metrics
-	boot, err := launched(ctx)
+	p.Metrics, p.Live = c.Metrics, c.moving
+	var boot bootstrap.Bootstrap
+	if c.server == "" {
+		boot, err = launched(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,10 +66,16 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	}
 	p.Pct = percentiles(pct, as)
 	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
+	if c.moving {
+		r.t.move()
+	}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
-	if boot != nil {
+	switch {
+	case c.server != "":
+		err = c.ask(ctx, c.server, p, fabrics, events)
+	case boot != nil:
 		err = c.lead(ctx, boot, p, fabrics, events)
-	} else {
+	default:
 		err = c.start(ctx, p, fabrics, r.t, events)
 	}
 	return r.end(err)
@@ -112,7 +121,7 @@ func (r *results) report(s *report.Series) error {
 
 // end writes what was measured, also before a failure.
 func (r *results) end(err error) error {
-	r.t.clear()
+	r.t.end()
 	for _, rounds := range r.rounds { // of points that were not finished
 		if len(rounds) > 0 {
 			err = errors.Join(err, r.report(report.Merge(rounds)))

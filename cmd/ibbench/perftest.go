@@ -26,6 +26,10 @@ type perftestCmd struct {
 	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
 	Iters   *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
+	Budget  time.Duration `placeholder:"D" help:"Instead of --rounds: measure until the 95 % interval of each median ratio is within --within of it, or no further round fits into this time, as 90s. The first round may take twice as long."`
+	Within  float64       `default:"5" placeholder:"P" help:"Percent, for --budget. Default: 5."`
+	UCX     bool          `name:"ucx" help:"lat: measure with UCX (ucx_perftest, rc_verbs) in each round too."`
+	Goals   string        `placeholder:"LIST" help:"Ratios to perftest that are wanted of the best rounds, as put:8=1.35,am:short=1.8; the table says which are reached. Does not change the exit code."`
 	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a pair of processes after this time. Default: 3m."`
 	Args    string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
 	CPU     string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
@@ -42,12 +46,16 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	goals, err := report.ParseGoals(c.Goals)
+	if err != nil {
+		return usageError{fmt.Errorf("--goals: %w", err)}
+	}
 	out, pct, err := c.writers(io)
 	if err != nil {
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), nil)
-	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
+	r := &results{out: out, as: as, each: goals.Judge, t: newTerminal(io.err, c.Quiet)}
 	all, err := c.compare(ctx, p, r.t)
 	for _, s := range all {
 		err = errors.Join(err, r.add(s))
@@ -60,8 +68,15 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
 	}
-	if c.Timeout <= 0 {
+	switch {
+	case c.Timeout <= 0:
 		return nil, nil, fmt.Errorf("--timeout %v: want a time above 0", c.Timeout)
+	case c.Budget < 0:
+		return nil, nil, fmt.Errorf("--budget %v: want a time above 0", c.Budget)
+	case !(c.Within > 0) || c.Within > 100:
+		return nil, nil, fmt.Errorf("--within %g: want percent, above 0 to 100", c.Within)
+	case c.UCX && c.Kind != plan.Lat:
+		return nil, nil, errors.New("--ucx is for lat")
 	}
 	ops, err := c.ops()
 	if err != nil {
@@ -149,11 +164,22 @@ func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([
 		return nil, fmt.Errorf("perftest needs an RDMA device: %w; ibbench doctor says what to do", err)
 	}
 	p.Fabric, p.Device = "ibv", d.Name
-	t.line("device %s port %d, GID %d (%s); %d rounds of both sides, interleaved", d.Name, d.Port, d.GIDIndex, why, c.Rounds)
+	many := fmt.Sprintf("%d rounds", c.Rounds)
+	if c.Budget > 0 {
+		many = fmt.Sprintf("rounds for up to %v", c.Budget)
+	}
+	t.line("device %s port %d, GID %d (%s); %s of all sides, interleaved", d.Name, d.Port, d.GIDIndex, why, many)
+	round := ""
+	live := func(text string) { t.live(round + ": " + text) }
 	cmp := &peer.Comparison{
-		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: t.live,
+		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
+		Say: func(text string) {
+			round = text
+			t.live(text)
+		},
+		Line: func(text string) { t.line("%s", text) }, UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: c.Within / 100},
 		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
-			err = startRanks(ctx, p, measure.Events{Progress: t.live, Line: t.live, Series: func(s *report.Series) error {
+			err = startRanks(ctx, p, measure.Events{Progress: live, Line: live, Series: func(s *report.Series) error {
 				all = append(all, s)
 				return nil
 			}})

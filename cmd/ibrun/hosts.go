@@ -35,9 +35,9 @@ func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	for _, s := range list {
 		capacity += s.n
 	}
-	n = c.Ranks + behind
-	if c.Ranks == 0 {
-		n = max(1+behind, capacity)
+	n = max(1+behind, capacity)
+	if c.Ranks != nil {
+		n = *c.Ranks + behind
 	}
 	if n > launch.MaxRanks {
 		return nil, 0, fmt.Errorf("%d ranks: at most %d can meet", n, launch.MaxRanks)

@@ -33,8 +33,8 @@ func (c *command) add(w words) error {
 
 func (c *command) check() error {
 	switch {
-	case c.Ranks < 0:
-		return fmt.Errorf("-n %d: need at least 1 rank", c.Ranks)
+	case c.Ranks != nil && *c.Ranks < 1:
+		return fmt.Errorf("-n %d: need at least 1 rank", *c.Ranks)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace=%v: need a time above 0", c.Grace)
 	case c.Timeout < 0:
@@ -51,7 +51,10 @@ func (c *command) check() error {
 	if c.Env, err = variables(c.Env); err != nil {
 		return err
 	}
-	total := c.Ranks
+	total := 0
+	if c.Ranks != nil {
+		total = min(*c.Ranks, launch.MaxRanks+1)
+	}
 	for i := range c.more {
 		s := &c.more[i]
 		if s.Env, err = variables(s.Env); err != nil {

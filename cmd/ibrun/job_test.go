@@ -149,8 +149,8 @@ func TestHostsAreRead(t *testing.T) {
 		want string
 	}{
 		{command{Host: []string{"a:2", "b"}}, "a[0 1] b[2] 3"},
-		{command{Host: []string{"a:2", "b"}, Ranks: 7}, "a[0 1 3 4 6] b[2 5] 7"},
-		{command{Host: []string{"a:2", "b"}, Ranks: 1}, "a[0] b[] 1"},
+		{command{Host: []string{"a:2", "b"}, Ranks: new(7)}, "a[0 1 3 4 6] b[2 5] 7"},
+		{command{Host: []string{"a:2", "b"}, Ranks: new(1)}, "a[0] b[] 1"},
 		{command{Host: []string{"a", "a", "[fe80::1%eth0]:2", "::1"}}, "a[0 1] fe80::1%eth0[2 3] ::1[4] 5"},
 		{command{Host: []string{"localhost:3"}}, "3"},
 		{command{Hostfile: file}, "a[0 1 2] b[3 4 5] user@c[6] 7"},

@@ -50,7 +50,7 @@ batch job of Slurm, PBS or LSF that has several hosts these are the default;
 -H localhost keeps to this one.`
 
 type command struct {
-	Ranks    int              `short:"n" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1, or as many as the hosts have."`
+	Ranks    *int             `short:"n" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1, or as many as the hosts have."`
 	Host     []string         `short:"H" placeholder:"A:N,..." help:"Hosts, with how many ranks each has (default: 1). With fewer than -n in all they are gone through again."`
 	Hostfile string           `placeholder:"FILE" help:"The same from a file: lines of a host, as a:2 or as a slots=2; # begins a comment."`
 	Prefix   *bool            `negatable:"" help:"Begin each line of output with the rank's number, and its host where there are several. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // apart runs ibrun in namespaces of its own.
@@ -77,4 +79,46 @@ func TestTheSocketIsRemoved(t *testing.T) {
 	_ = cmd.Wait()
 	x := &terminal{t: t}
 	x.until("end of the socket", func() bool { left, _ := filepath.Glob(dir + "/ibrun-*"); return len(left) == 0 })
+}
+
+// What a job left that was killed with its guard, the next ibrun removes; what a job uses stays.
+func TestDirectoriesOfKilledJobsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	begin := func() (cmd *exec.Cmd, guard int) {
+		cmd = ibrun(t, []string{"TMPDIR=" + dir}, "-n", "1", "--no-prefix", "sh", "-c", `for p in $(cat /proc/$PPID/task/*/children); do
+			tr '\0' ' ' </proc/$p/cmdline | grep -q "^ibrun-guard " && echo $p; done; exec sleep 600`)
+		w := newWatch(1)
+		cmd.Stdout = w
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, w.numbers(t)[0]
+	}
+	jobs := func() int {
+		all, err := filepath.Glob(dir + "/ibrun-*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	killed, guard := begin()
+	_ = syscall.Kill(guard, syscall.SIGKILL)
+	proctest.Gone(t, guard)
+	_ = killed.Process.Signal(syscall.SIGKILL)
+	_ = killed.Wait()
+	if n := jobs(); n != 1 {
+		t.Fatalf("%d directories after one job was killed, want its own", n)
+	}
+	running, _ := begin()
+	if n := jobs(); n != 1 {
+		t.Errorf("%d directories while a job runs, want its own", n)
+	}
+	if code, _, errs := finish(t, []string{"TMPDIR=" + dir}, "true"); code != 0 || jobs() != 1 {
+		t.Errorf("%d directories after another job, want that of the one that runs; code %d, %s", jobs(), code, errs)
+	}
+	_ = running.Process.Signal(syscall.SIGTERM)
+	_ = running.Wait()
+	if n := jobs(); n != 0 {
+		t.Errorf("%d directories are left", n)
+	}
 }

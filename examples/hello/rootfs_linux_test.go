@@ -19,13 +19,15 @@ type rootFS struct {
 	enter []string // the command that runs another one in it
 }
 
-func newRootFS(t *testing.T) *rootFS {
+// newRootFS has of the machine only the file systems of mounts. env is added to that of the build.
+func newRootFS(t *testing.T, mounts []string, env ...string) *rootFS {
 	t.Helper()
 	r := &rootFS{dir: t.TempDir()}
-	for _, d := range []string{"proc", "dev"} {
+	for _, d := range mounts {
 		r.must(t, os.Mkdir(filepath.Join(r.dir, d), 0o755))
 	}
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", r.dir+"/bin/", ".", "../../cmd/ibrun")
+	build.Env = append(os.Environ(), env...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build.Args, err, out)
 	}
@@ -49,7 +51,7 @@ func newRootFS(t *testing.T) *rootFS {
 	if out, err := exec.Command("unshare", append(namespace[1:], "true")...).CombinedOutput(); err != nil && !mayMount(t) {
 		t.Skipf("this process may not make a root file system of its own: %v: %s", err, bytes.TrimSpace(out))
 	}
-	r.enter = append(namespace, "sh", "-c", `mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && root=$0 && exec chroot "$root" "$@"`, r.dir)
+	r.enter = append(namespace, "sh", "-c", `for d in `+strings.Join(mounts, " ")+`; do mount --rbind /$d "$0/$d" || exit; done; root=$0; exec chroot "$root" "$@"`, r.dir)
 	return r
 }
 
@@ -96,17 +98,12 @@ func (r *rootFS) run(env string, command ...string) (string, error) {
 }
 
 func TestHelloNeedsNoLibibverbs(t *testing.T) {
-	r := newRootFS(t)
+	r := newRootFS(t, []string{"proc", "dev"})
 	out, err := r.run("", "/bin/hello")
 	if want := "rank 0 of 1: my left neighbour is 0; 1 were here\n"; err != nil || out != want {
 		t.Errorf("alone: %v, output:\n%s", err, out)
 	}
-	out, err = r.run("", "/bin/ibrun", "-n", "2", "/bin/hello")
-	for rank := range 2 {
-		if want := fmt.Sprintf("rank %d of 2: my left neighbour is %d; 2 were here\n", rank, 1-rank); err != nil || !strings.Contains(out, want) {
-			t.Errorf("two ranks: %v, no %q in:\n%s", err, want, out)
-		}
-	}
+	r.runTwo(t)
 	// It is not even looked for: the dynamic linker says what it searches (ld.so(8)).
 	if out, err = r.run("LD_DEBUG=libs", "/bin/hello"); err != nil || strings.Contains(out, "libibverbs") {
 		t.Errorf("without verbs: %v, output:\n%s", err, out)
@@ -128,3 +125,27 @@ func TestHelloNeedsNoLibibverbs(t *testing.T) {
 
 // linked says whether hello is a dynamic program: one with cgo.
 func (r *rootFS) linked() bool { return r.libraries(filepath.Join(r.dir, "bin/hello")) != nil }
+
+// runTwo starts a job of two ranks.
+func (r *rootFS) runTwo(t *testing.T) {
+	t.Helper()
+	out, err := r.run("", "/bin/ibrun", "-n", "2", "/bin/hello")
+	for rank := range 2 {
+		if want := fmt.Sprintf("rank %d of 2: my left neighbour is %d; 2 were here\n", rank, 1-rank); err != nil || !strings.Contains(out, want) {
+			t.Errorf("two ranks: %v, no %q in:\n%s", err, want, out)
+		}
+	}
+}
+
+// A static program needs of its root nothing but /proc, as in an image that is made from scratch:
+// no /dev, no /tmp, no library.
+func TestStaticProgramsRunInAnEmptyRoot(t *testing.T) {
+	r := newRootFS(t, []string{"proc"}, "CGO_ENABLED=0")
+	if r.linked() {
+		t.Fatal("hello is linked with libraries")
+	}
+	r.runTwo(t)
+	if left, err := filepath.Glob(r.dir + "/*"); err != nil || len(left) != 2 {
+		t.Errorf("the root holds %q, want bin and proc (%v)", left, err)
+	}
+}

@@ -39,6 +39,7 @@ type endpoint struct {
 	bell     *verbs.Doorbell // polls
 	downSeen uint32
 	polls    uint32
+	noted    int // notes that Poll has not returned yet
 
 	// mu protects what follows. It is held while requests are posted, never during a wait.
 	mu        sync.Mutex

@@ -48,13 +48,21 @@ func (p *endpoint) poll(events []fabric.Event, budget time.Duration) (n int, err
 	if n = p.events.end(); err != nil {
 		return 0, err
 	}
-	for i := range events[:n] {
+	if p.noted > 0 {
+		p.lendNotes(events[:n])
+	}
+	return n, nil
+}
+
+// lendNotes notes which buffers of datagrams events lend to Poll's caller.
+func (p *endpoint) lendNotes(events []fabric.Event) {
+	for i := range events {
 		if e := &events[i]; e.Kind == fabric.NoteArrived {
 			p.datagrams.lent = append(p.datagrams.lent, e.Slot)
 			e.Slot = 0
+			p.noted--
 		}
 	}
-	return n, nil
 }
 
 // progressLocked is one turn of the poller, and further ones as long as completions come that are
@@ -97,7 +105,7 @@ func (p *endpoint) turnLocked(budget time.Duration) (n int, more bool, err error
 	if n == 0 && p.out.lost == nil {
 		p.mu.Unlock()
 		bell = p.bell
-		if n, err = bell.Ring(1, budget); n == 0 && err == nil {
+		if n, err = bell.PollFor(1, budget); n == 0 && err == nil {
 			return 0, true, nil
 		}
 		p.mu.Lock()
@@ -173,6 +181,7 @@ func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 		p.count.notesDropped.Add(1)
 	} else if d.kind == dgNote {
 		p.count.notesArrived.Add(1)
+		p.noted++
 		p.events.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Slot: i, Data: d.note})
 		return // Poll takes the buffer back
 	} else {

@@ -52,29 +52,35 @@ func Usable(ctx context.Context) error {
 	return nil
 }
 
-// Exception is a test that cannot pass over the device.
-type Exception struct{ Package, Test, Reason string }
+// Entry is a line of a table of tests.
+type Entry struct{ Package, Test, Reason string }
 
-// Exceptions reads the table, exceptions.txt: a test a line.
-func Exceptions() ([]Exception, error) {
+// Exceptions reads the tests that cannot pass over the device.
+func Exceptions() ([]Entry, error) { return table("exceptions.txt") }
+
+// InVM reads the tests that the VM runs, where this device runs all. A test may be "*": all of the
+// package that ask for a device.
+func InVM() ([]Entry, error) { return table(filepath.Join("..", "softroce", "tests.txt")) }
+
+// table reads a file of entries, one a line.
+func table(name string) (all []Entry, err error) {
 	d, err := dir()
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(d, "exceptions.txt"))
+	text, err := os.ReadFile(filepath.Join(d, name))
 	if err != nil {
 		return nil, err
 	}
-	var all []Exception
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		f := strings.Fields(line)
 		if len(f) < 3 {
-			return nil, fmt.Errorf("softverbs: exceptions.txt: %q is no package, test and reason", line)
+			return nil, fmt.Errorf("softverbs: %s: %q is no package, test and reason", name, line)
 		}
-		all = append(all, Exception{Package: f[0], Test: f[1], Reason: strings.Join(f[2:], " ")})
+		all = append(all, Entry{Package: f[0], Test: f[1], Reason: strings.Join(f[2:], " ")})
 	}
 	return all, nil
 }

@@ -23,9 +23,14 @@ type children struct {
 func newChildren() *children { return &children{own: map[int]bool{}, look: make(chan struct{}, 1)} }
 
 func (c *children) start(cmd *exec.Cmd) error {
+	forget, err := nothing(cmd)
+	defer forget()
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmd.Start()
+	err = cmd.Start()
 	if err == nil {
 		c.own[cmd.Process.Pid] = true
 	}

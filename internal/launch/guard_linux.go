@@ -80,8 +80,7 @@ func GuardMain() {
 	if n, _ := io.ReadFull(os.Stdin, make([]byte, 1)); n == 0 {
 		killJob(os.Args[1])
 		if dir := os.Args[2]; dir != "" {
-			_ = os.Remove(filepath.Join(dir, socketName))
-			_ = os.Remove(dir)
+			removeDir(dir)
 		}
 	}
 	os.Exit(0)

@@ -14,6 +14,7 @@ import (
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
+	held        *os.File // keeps others from removing it, or nil
 	addr        string   // of the listener on loopback; "" where there is none
 	listener    *os.File // on loopback, or nil
 	socket      *os.File // unix, or nil
@@ -30,6 +31,7 @@ func newHandover() *handover {
 // which a rank reaches that sees other files. One of them suffices. They are bound before any rank
 // runs: no other process can take them, and no rank dials too early.
 func (h *handover) open() error {
+	removeDead()
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
@@ -40,8 +42,8 @@ func (h *handover) open() error {
 
 // openSocket makes the socket in a directory of its own, that of this user only.
 func (h *handover) openSocket() (err error) {
-	for _, parent := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
-		dir, e := os.MkdirTemp(parent, "ibrun-") // its mode is 0700
+	for _, parent := range socketParents() {
+		dir, e := os.MkdirTemp(parent, dirPrefix) // its mode is 0700
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -53,7 +55,7 @@ func (h *handover) openSocket() (err error) {
 			_ = ln.Close()
 		}
 		if e == nil {
-			h.dir = dir
+			h.dir, h.held = dir, holdDir(dir)
 			return nil
 		}
 		_ = os.RemoveAll(dir)
@@ -61,8 +63,6 @@ func (h *handover) openSocket() (err error) {
 	}
 	return err
 }
-
-const socketName = "rank0"
 
 func (h *handover) openPort() error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -107,6 +107,7 @@ func (h *handover) close() {
 func (h *handover) remove() {
 	h.close()
 	if h.dir != "" {
-		_ = os.RemoveAll(h.dir)
+		removeDir(h.dir)
 	}
+	_ = h.held.Close() // of nil it does nothing
 }

@@ -99,6 +99,25 @@ func TestScancelReachesAllRanks(t *testing.T) {
 	r.want(t, 0, "rank 0: terminated", "rank 1: terminated", "CANCELLED")
 }
 
+// The end of a step's time is that of scancel: SIGTERM, and KillWait later SIGKILL (slurm.conf(5)).
+// Ranks that do not listen end with it.
+func TestScancelEndsRanksThatAreDeaf(t *testing.T) {
+	c := slurm(t)
+	r := run(t, c.env(roleVar+"=deaf", "OUT="+filepath.Join(t.TempDir(), "out")), "sh", "-c", `
+		srun -O -J deaf --mpi=pmi2 -N2 -n2 "$0" >"$OUT" 2>&1 &
+		for i in $(seq 200); do [ "$(grep -c waits "$OUT")" = 2 ] && break; sleep .1; done
+		scancel --name=deaf
+		wait $!
+		for p in $(sed -n 's/.*waits, process //p' "$OUT"); do
+			for i in $(seq 200); do kill -0 $p 2>/dev/null || { echo "$p is gone"; break; }; sleep .1; done
+		done
+		cat "$OUT"`, self(t))
+	r.want(t, 0, "CANCELLED")
+	if strings.Count(r.out, "is gone") != 2 || strings.Contains(r.out, "deadline") {
+		t.Error("a rank is left, or ended by itself")
+	}
+}
+
 // batch runs a script by sbatch and returns what it wrote.
 func (c *cluster) batch(t *testing.T, role, script string, args ...string) result {
 	t.Helper()

@@ -10,20 +10,30 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// Processors says where this process runs, for Crowded of others: 8 bytes that stand for the kernel
-// and the host's name, then words of 64 bits with one for each processor that the process may use.
+// Processors says where this process runs, for Crowded of others: 8 bytes that stand for the
+// machine, then words of 64 bits with one for each processor that the process may use.
 // Where that is not known there are none.
 func Processors() []byte {
-	h := fnv.New64a()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	name, _ := os.Hostname()
-	h.Write(boot)
-	h.Write([]byte(name))
-	b := h.Sum(nil)
+	b := machine(boot, name)
 	for _, w := range allowed() {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
 	return b
+}
+
+// machine is by the kernel's boot, as for shared memory (package fabric/shm): containers of one
+// machine have names of their own, and its processors in common. Where that is not known it is the
+// name.
+func machine(boot []byte, name string) []byte {
+	h := fnv.New64a()
+	if len(boot) > 0 {
+		h.Write(boot)
+	} else {
+		h.Write([]byte(name))
+	}
+	return h.Sum(nil)
 }
 
 // Quota is how many processors the control group of this process may use at a time; 0: no limit.

@@ -71,3 +71,14 @@ func FuzzCrowded(f *testing.F) {
 		}
 	})
 }
+
+// Containers of one machine differ in their names, and share its processors.
+func TestContainersShareProcessors(t *testing.T) {
+	boot := []byte("0d2f5e1c\n")
+	if a, b := machine(boot, "pod-0"), machine(boot, "pod-1"); !Crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
+		t.Error("two ranks on one processor of one machine are not crowded")
+	}
+	if a, b := machine(nil, "host-0"), machine(nil, "host-1"); Crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
+		t.Error("ranks of two machines are crowded")
+	}
+}

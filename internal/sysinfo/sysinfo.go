@@ -100,6 +100,14 @@ type Capabilities struct {
 // Has reports whether the capability with that number of linux/capability.h is effective.
 func (c Capabilities) Has(bit int) bool { return c.Bits>>bit&1 == 1 }
 
+// capIPCLock is CAP_IPC_LOCK of linux/capability.h.
+const capIPCLock = 14
+
+// LocksAll reports whether RLIMIT_MEMLOCK does not bind the process (mlock(2)): with CAP_IPC_LOCK
+// of the initial user namespace. The kernel asks for that one (capable() of mm/mlock.c and of
+// ib_umem_get), which root in a rootless container has not, whatever CapEff says.
+func (c Capabilities) LocksAll() bool { return c.Has(capIPCLock) && c.Initial }
+
 // Capabilities reads /proc/self/status and uid_map (user_namespaces(7)).
 func (r Root) Capabilities() Capabilities {
 	bits, _ := strconv.ParseUint(r.Table("/proc/self/status")["CapEff"], 16, 64)

@@ -1,6 +1,6 @@
-// Package chart draws lines with intervals as SVG: one picture without script, fonts or anything
-// else from outside, with a title for screen readers. Each point carries what it was drawn from
-// (data-x, data-y).
+// Package chart draws lines with intervals, or bars, as SVG: one picture without script, fonts or
+// anything else from outside, with a title for screen readers. Each point carries what it was drawn
+// from (data-x, data-y).
 package chart
 
 import (
@@ -18,6 +18,7 @@ type Chart struct {
 	LogX   bool   // powers of two
 	LogY   bool
 	Binary bool    // X is in bytes
+	Bars   bool    // points are bars from 0 instead, those of equal X side by side, without intervals
 	Base   float64 // a line across at this Y, as 1 of ratios; 0: none
 	Lines  []Line
 }
@@ -39,6 +40,7 @@ const (
 	innerWidth, innerHigh = width - left - right, height - top - bottom
 	legendStep            = 18
 	mostXTicks            = 10
+	barWidth              = 6
 )
 
 // Lines are told apart by shape, too: not everyone sees colours, and prints may have none.
@@ -62,10 +64,23 @@ func (a axis) at(v float64) float64 {
 	return a.from + (v-low)/(high-low)*a.span
 }
 
+// Column draws charts below each other, as one picture.
+func Column(charts []*Chart) string {
+	var b strings.Builder
+	all := 0
+	for _, c := range charts {
+		fmt.Fprintf(&b, "<g transform=\"translate(0 %d)\">\n%s</g>\n", all, c.SVG())
+		all += c.high()
+	}
+	return fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n%s</svg>\n", width, all, width, all, b.String())
+}
+
+func (c *Chart) high() int { return max(height, top+legendStep*len(c.Lines)+bottom) }
+
 // SVG draws the chart. A chart without points says so.
 func (c *Chart) SVG() string {
 	var b strings.Builder
-	most := max(height, top+legendStep*len(c.Lines)+bottom)
+	most := c.high()
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s" font-family="sans-serif" font-size="12">`+"\n",
 		width, most, width, most, html.EscapeString(c.Title))
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(c.Title))
@@ -115,6 +130,10 @@ func (c *Chart) axes(points []Point) (x, y axis) {
 	}
 	if c.Base > 0 {
 		y.low, y.high = min(y.low, c.Base), max(y.high, c.Base)
+	}
+	if c.Bars {
+		pad := (x.high - x.low) / 20
+		x.low, x.high = x.low-pad, x.high+pad
 	}
 	if x.low == x.high {
 		if x.low, x.high = x.low-1, x.high+1; c.LogX {
@@ -239,7 +258,7 @@ func (c *Chart) line(b *strings.Builder, i int, x, y axis) {
 		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.at(p.X), y.at(p.Y))
 	}
 	fmt.Fprintf(b, `<g class="line" data-name="%s">`+"\n", html.EscapeString(l.Name))
-	if len(l.Points) > 1 {
+	if len(l.Points) > 1 && !c.Bars {
 		fmt.Fprintf(b, `<path d="%s" %s/>`+"\n", path.String(), style)
 	}
 	radius := 2.6
@@ -247,6 +266,12 @@ func (c *Chart) line(b *strings.Builder, i int, x, y axis) {
 		radius = 1.2
 	}
 	for _, p := range l.Points {
+		if c.Bars {
+			from := x.at(p.X) + barWidth*(float64(i)-float64(len(c.Lines))/2)
+			fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%d" height="%.1f" fill="%s" data-x="%v" data-y="%v"><title>%s: %s</title></rect>`+"\n",
+				from, y.at(p.Y), barWidth, y.at(0)-y.at(p.Y), color, p.X, p.Y, html.EscapeString(l.Name), number(p.Y))
+			continue
+		}
 		if p.Low < p.High && (!c.LogY || p.Low > 0) {
 			fmt.Fprintf(b, `<path d="M%.1f %.1fV%.1f" stroke="%s" stroke-width="1"/>`+"\n", x.at(p.X), y.at(p.Low), y.at(p.High), color)
 		}

@@ -170,3 +170,42 @@ func TestNothingIsDrawnOfNothing(t *testing.T) {
 		}
 	}
 }
+
+// Bars stand on 0, and those of a line are beside the others'. A column has one chart below the
+// other.
+func TestBarsStandBesideEachOtherInAColumn(t *testing.T) {
+	bars := Chart{Title: "bars", Bars: true, Lines: []Line{{"a", []Point{{X: 1, Y: 5}, {X: 9, Y: 10}}}, {"b", []Point{{X: 1, Y: 2.5}}}}}
+	line := Chart{Title: "a line", Lines: []Line{{"a", []Point{{X: 1, Y: 5}}}}}
+	var column struct {
+		Height int `xml:"height,attr"`
+		Charts []struct {
+			At  string `xml:"transform,attr"`
+			SVG struct {
+				Height int `xml:"height,attr"`
+				Lines  []struct {
+					Bars []struct {
+						X      float64 `xml:"x,attr"`
+						Y      float64 `xml:"y,attr"`
+						Width  float64 `xml:"width,attr"`
+						Height float64 `xml:"height,attr"`
+					} `xml:"rect"`
+				} `xml:"g"`
+			} `xml:"svg"`
+		} `xml:"g"`
+	}
+	if err := xml.Unmarshal([]byte(Column([]*Chart{&bars, &line})), &column); err != nil {
+		t.Fatal(err)
+	}
+	if c := column.Charts; len(c) != 2 || c[0].SVG.Height+c[1].SVG.Height != column.Height || c[1].At != "translate(0 "+strconv.Itoa(c[0].SVG.Height)+")" {
+		t.Fatalf("%+v", column)
+	}
+	a, b := column.Charts[0].SVG.Lines[0].Bars, column.Charts[0].SVG.Lines[1].Bars
+	if len(a) != 2 || len(b) != 1 || a[0].X+a[0].Width > b[0].X || b[0].X+b[0].Width > a[1].X {
+		t.Fatalf("%+v, %+v", a, b)
+	}
+	for i, high := range map[int]float64{0: innerHigh / 2, 1: innerHigh} {
+		if bar := a[i]; math.Abs(bar.Height-high) > .1 || math.Abs(bar.Y+bar.Height-(top+innerHigh)) > .2 {
+			t.Errorf("%+v", bar)
+		}
+	}
+}

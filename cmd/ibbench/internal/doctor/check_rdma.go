@@ -382,7 +382,7 @@ func (x *examination) memlock() {
 		return
 	}
 	caps := x.Capabilities()
-	exempt := caps.Has(capIPCLock) && caps.Initial
+	exempt := caps.LocksAll()
 	figures := fmt.Sprintf("RLIMIT_MEMLOCK is %s (hard limit %s)", limit(soft), limit(hard))
 	if exempt {
 		figures += ", which CAP_IPC_LOCK lifts"

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Software reports whether a verbs device is emulated by the kernel: Soft-RoCE
-// (rxe) or Soft-iWARP (siw). Such a device has no parent in sysfs, and is
-// named after its driver by custom.
+// Software reports whether a verbs device is emulated: by the kernel as Soft-RoCE
+// (rxe) or Soft-iWARP (siw), which has no parent in sysfs, and is
+// named after its driver by custom; or in user space, as hack/softverbs.
 func Software(name string) bool {
 	if strings.HasPrefix(name, "rxe") || strings.HasPrefix(name, "siw") {
 		return true
@@ -17,6 +17,9 @@ func Software(name string) bool {
 	dir := filepath.Join("/sys/class/infiniband", name)
 	if _, err := os.Stat(dir); err != nil {
 		return false
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "hca_type")); err == nil && strings.TrimSpace(string(b)) == "softverbs" {
+		return true
 	}
 	_, err := os.Stat(filepath.Join(dir, "device"))
 	return os.IsNotExist(err)

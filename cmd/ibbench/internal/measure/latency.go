@@ -189,6 +189,7 @@ func (s *session) measureLatency(pt plan.Point, l *latency, p *pace) (*report.Se
 		// ever.
 		elapsed += max(l.elapsed, took/4)
 		p.learn(int(n), l.elapsed)
+		s.soFar(pt, all)
 	}
 	if err := s.lead(command{}); err != nil {
 		return nil, err

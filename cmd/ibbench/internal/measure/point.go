@@ -25,6 +25,8 @@ func (s *session) point(i int, pt plan.Point) error {
 		series, err = s.heapPoint(pt)
 	case plan.Coll:
 		series, err = s.collPoint(pt)
+	case plan.Pairs:
+		series, err = s.pairsPoint(pt)
 	default:
 		series, err = s.throughputPoint(pt)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 	"github.com/ibconduit/conduit/metrics"
 )
 
@@ -34,6 +35,7 @@ type session struct {
 	job     *conduit.Job
 	workers []*conduit.Worker
 	env     *report.Env // on rank 0
+	hosts   []string    // of the ranks
 	clockNS float64
 	stamps  []int64 // readings of one stretch
 	local   []byte  // what this rank sends from or reads into at the point
@@ -132,6 +134,7 @@ func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*rep
 			return nil, fmt.Errorf("facts of rank %d: %w", r, err)
 		}
 		hosts[facts[r].Host] = true
+		s.hosts = append(s.hosts, facts[r].Host)
 	}
 	rank, ranks, ok := boot.Local()
 	if !ok {
@@ -221,6 +224,13 @@ func (s *session) serve() (func(), error) {
 func (s *session) progress(format string, args ...any) {
 	if s.job.Rank() == 0 {
 		s.out.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// soFar tells the figures of a point that is being measured, between two stretches.
+func (s *session) soFar(pt plan.Point, all *stats.Samples) {
+	if s.plan.Live {
+		s.progress("%s, size %d: p50 %.3f us, max %.3f us of %d samples", pt.Name(), pt.Size, all.Percentile(50)/1e3, all.Max()/1e3, all.Count())
 	}
 }
 

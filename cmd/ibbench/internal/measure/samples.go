@@ -61,6 +61,7 @@ func (s *session) leadSamples(pt plan.Point, m sampled) (*report.Series, error) 
 		done += n
 		elapsed += took
 		p.learn(int(n), took)
+		s.soFar(pt, all)
 	}
 	if err := s.lead(command{}); err != nil {
 		return nil, err

@@ -43,6 +43,7 @@ func Version(ctx context.Context, path string) string {
 type Pair struct {
 	Path    string
 	Args    []string      // of both
+	Env     []string      // of both; empty: ours
 	CPUs    [2][]int      // of server and client; empty: any
 	Timeout time.Duration // for the whole of it
 }
@@ -53,6 +54,15 @@ const startTime = 20 * time.Second
 
 // Run measures once. Both processes have ended when it returns.
 func (p *Pair) Run(ctx context.Context) (*Output, error) {
+	text, err := p.Text(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(text)
+}
+
+// Text measures once, and returns what the client wrote.
+func (p *Pair) Text(ctx context.Context) (string, error) {
 	// The kernel kills a child when the thread that started it dies
 	// (prctl(2), PR_SET_PDEATHSIG): this one lives until both have ended.
 	runtime.LockOSThread()
@@ -61,29 +71,29 @@ func (p *Pair) Run(ctx context.Context) (*Output, error) {
 	defer cancel()
 	port, err := freePort()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	args := append([]string{"-p", strconv.Itoa(port)}, p.Args...)
 	server, err := p.start(ctx, args, p.CPUs[0])
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer server.end()
 	if err := server.listens(ctx, port); err != nil {
-		return nil, err
+		return "", err
 	}
 	client, err := p.start(ctx, append(args, "127.0.0.1"), p.CPUs[1])
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer client.end()
 	if err := client.wait(ctx); err != nil {
-		return nil, err
+		return "", err
 	}
 	if err := server.wait(ctx); err != nil {
-		return nil, err
+		return "", err
 	}
-	return Parse(client.out.String())
+	return client.out.String(), nil
 }
 
 // process is one of the two.
@@ -96,7 +106,7 @@ type process struct {
 
 func (p *Pair) start(ctx context.Context, args []string, cpus []int) (*process, error) {
 	x := &process{cmd: exec.Command(p.Path, args...), done: make(chan struct{})}
-	x.cmd.Stdout, x.cmd.Stderr = &x.out, &x.err
+	x.cmd.Stdout, x.cmd.Stderr, x.cmd.Env = &x.out, &x.err, p.Env
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	x.cmd.WaitDelay = time.Second
 	if err := ctx.Err(); err != nil {

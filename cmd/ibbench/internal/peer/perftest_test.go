@@ -163,6 +163,7 @@ func TestRatiosAreMediansOfTheRoundsThatCount(t *testing.T) {
 		P50:  &report.Spread{Median: 1.2, Min: 1.1, Max: 1.3},
 		Mean: &report.Spread{Median: 2, Min: 1, Max: 2},
 		P99:  &report.Spread{Median: 2, Min: 1, Max: 3},
+		Best: 1.1,
 	}, s.Ratio); d != "" {
 		t.Error(d)
 	}

@@ -26,10 +26,13 @@ type Comparison struct {
 	Port    int        // of the device
 	GID     int        // index
 	Rounds  int        // that must count
+	Until   Until      // instead of Rounds, where its Budget is not 0
+	UCX     bool       // measure with UCX too
 	Timeout time.Duration
-	Extra   []string // further arguments of the tools
+	Extra   []string // further arguments of perftest's tools
 	Ours    Ours
-	Say     func(text string)
+	Say     func(text string) // what goes on
+	Line    func(text string) // what should stay to be read
 }
 
 // contest is one point and its counterpart.
@@ -40,6 +43,7 @@ type contest struct {
 	rounds []report.Round
 	series *report.Series // ours, the last one
 	theirs *Output        // the last one
+	ucx    *ucx           // nil: not compared with UCX
 	errors int64          // of ours, in all rounds
 	silent bool           // only there to tell whether the machine is quiet
 }
@@ -62,31 +66,59 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 		return nil, err
 	}
 	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return isQuietCheck(x.point) })]
-	failures := 0
-	var kept []bool
-	for n := 0; count(kept) < c.Rounds && n < 2*c.Rounds; n++ {
-		c.Say(fmt.Sprintf("round %d of %d", n+1, c.Rounds))
-		if err := c.round(ctx, all, n%2 == 1); err != nil {
-			failures++
-			if ctx.Err() != nil || failures > 2 {
-				return nil, fmt.Errorf("round %d: %w", n+1, err)
-			}
-			c.Say(fmt.Sprintf("round %d failed and is repeated: %v", n+1, err))
-			continue
-		}
-		kept = judge(quiet.rounds)
+	kept, err := c.rounds(ctx, all, quiet)
+	if err != nil {
+		return nil, err
 	}
 	if count(kept) == 0 {
 		return nil, errors.New("no round can be used: other programs take the processors; try again on a quiet machine")
 	}
-	version := Version(ctx, quiet.pair.Path)
+	version, of := Version(ctx, quiet.pair.Path), ""
+	if c.UCX {
+		of = ucxVersion(ctx)
+	}
 	var out []*report.Series
 	for _, x := range all {
-		if !x.silent {
-			out = append(out, x.report(kept, version))
+		if x.silent {
+			continue
 		}
+		s := x.report(kept, version)
+		if x.ucx != nil {
+			s.UCX = x.ucx.report(x.rounds, kept, of)
+		}
+		out = append(out, s)
 	}
 	return out, nil
+}
+
+// rounds measures until enough of them count, and says which do.
+func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest) (kept []bool, err error) {
+	watch := c.Until.begin()
+	failures := 0
+	for n := 0; ; n++ {
+		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || n >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
+			return kept, nil
+		}
+		c.Say(c.progress(n, watch, all, kept))
+		within, cancel := watch.bound(ctx)
+		err := c.round(within, all, n%2 == 1)
+		late := within.Err() != nil
+		cancel()
+		watch.round()
+		switch {
+		case err == nil:
+			if kept = judge(quiet.rounds); len(kept) == 1 {
+				c.first(all)
+			}
+		case ctx.Err() == nil && late && count(kept) > 0:
+			return kept, nil // the time is over: what is not finished does not count
+		case late || failures == 2:
+			return nil, fmt.Errorf("round %d: %w", n+1, err)
+		default:
+			failures++
+			c.Say(fmt.Sprintf("round %d failed and is repeated: %v", n+1, err))
+		}
+	}
 }
 
 // isQuietCheck finds ib_write_lat at 8 bytes, the judge of rounds.
@@ -112,8 +144,16 @@ func (c *Comparison) contests() ([]*contest, error) {
 		}
 		x := &contest{point: pt, tool: tool, silent: i >= len(c.Plan.Points)}
 		x.pair = Pair{Path: path, Timeout: c.Timeout, Args: c.args(pt)}
+		if c.UCX && !x.silent {
+			if x.ucx, err = c.newUCX(pt, x.times()); err != nil {
+				return nil, err
+			}
+		}
 		for i := range x.pair.CPUs {
 			x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
+		}
+		if x.ucx != nil {
+			x.ucx.pair.CPUs = x.pair.CPUs
 		}
 		all = append(all, x)
 	}
@@ -136,7 +176,7 @@ func (c *Comparison) args(pt plan.Point) []string {
 // succeeded.
 func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) error {
 	var ours []*report.Series
-	theirs := make([]*Output, len(all))
+	theirs, ucxs := make([]*Output, len(all)), make([]report.Figures, len(all))
 	measureOurs := func() (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout+time.Minute, errors.New("our ranks did not finish"))
 		defer cancel()
@@ -146,6 +186,12 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	measureTheirs := func() (err error) {
 		for i, x := range all {
 			if theirs[i], err = x.pair.Run(ctx); err != nil {
+				return err
+			}
+			if x.ucx == nil {
+				continue
+			}
+			if ucxs[i], err = x.ucx.run(ctx); err != nil {
 				return err
 			}
 		}
@@ -172,6 +218,9 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 			r.Ours = figures(&ours[i].Result)
 		}
 		x.rounds = append(x.rounds, r)
+		if x.ucx != nil {
+			x.ucx.rounds = append(x.ucx.rounds, ucxs[i])
+		}
 	}
 	return nil
 }
@@ -246,6 +295,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
 	s.Perftest = p
 	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
+	s.Ratio.Interval, s.Ratio.Best = x.interval(kept), report.Round3(best(&s.Result)/best(&p.Result))
 	if unit == "ns" {
 		s.Ratio.P50 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P50 })
 		s.Ratio.P99 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P99 })
@@ -255,6 +305,14 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
+}
+
+// best is the least median of the rounds, or the largest throughput.
+func best(r *report.Result) float64 {
+	if r.Unit == "ns" {
+		return r.Min
+	}
+	return r.Max
 }
 
 // terms says what both sides were set to, alike for all sizes.

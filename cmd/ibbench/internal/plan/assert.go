@@ -73,6 +73,8 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 		return rateUnits, nil
 	case kind == Cache && Assertion{Metric: metric}.Compares():
 		return map[string]float64{"x": 1}, nil
+	case kind == Pairs && metric == "findings":
+		return map[string]float64{"": 1}, nil
 	case kind == Heap && (metric == "fragmentation" || metric == "meta"):
 		return map[string]float64{"%": 1}, nil
 	case timed(kind) && (metric == "min" || metric == "mean" || metric == "max"):
@@ -84,6 +86,7 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
 		Lat: "min, mean, max and percentiles such as p99.9", Coll: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
 		Cache: "ratio, messages, bytes, min, mean, max and percentiles such as p90",
+		Pairs: "findings",
 		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(Coll): "p50, mean and p99", PeerKind(BW): "bw",
 	}[kind])
 }
@@ -97,7 +100,7 @@ func example(kind string) string {
 	if strings.HasPrefix(kind, MR) {
 		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
 	}
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
+	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", Pairs: "findings<=0", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
 }
 
 // Percentile is the percentile that the assertion is about, if any.

@@ -46,6 +46,7 @@ type Plan struct {
 	Pct     []float64 `json:"pct"` // percentiles to report, ascending
 	Points  []Point   `json:"points"`
 	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
+	Live    bool      `json:"live,omitempty"`    // tell figures while a point is measured
 }
 
 // Point is one measurement of a sweep.
@@ -88,6 +89,8 @@ type Point struct {
 	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
 	CacheSizes
 
+	Factor float64 `json:"factor,omitempty"` // pairs: how much worse than typical is slow
+
 	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
@@ -122,7 +125,7 @@ func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
 		return DefCache
-	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll:
+	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll || p.Kind == Pairs && p.Op == Get:
 		return DefOp
 	case p.Kind != Lat:
 		return DefRate
@@ -138,10 +141,10 @@ func (p Point) Definition() string {
 
 // Unit of the point's numbers.
 func (p Point) Unit() string {
-	switch p.Kind {
-	case BW:
+	switch {
+	case p.Kind == BW, p.Kind == Pairs && p.Op == Put:
 		return "B/s"
-	case Rate:
+	case p.Kind == Rate:
 		return "op/s"
 	}
 	return "ns"
@@ -262,7 +265,7 @@ func (p *Plan) Validate() error {
 				return fmt.Errorf("%s: %w", pt.Name(), err)
 			}
 		}
-		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache {
+		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache || pt.Kind == Pairs {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
@@ -281,6 +284,11 @@ func (p Point) validate() error {
 	}
 	lat := p.Kind == Lat || p.Kind == Heap || p.Kind == Coll
 	switch p.Kind {
+	case Pairs:
+		if err := p.validatePairs(); err != nil {
+			return err
+		}
+		return p.Measured().validate()
 	case Heap:
 		if err := p.validateHeap(); err != nil {
 			return err

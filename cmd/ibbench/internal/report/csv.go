@@ -18,6 +18,9 @@ type table struct {
 func newCSV(w io.Writer, pct []float64) *table { return &table{w: csv.NewWriter(w), pct: pct} }
 
 func (t *table) Add(s *Series) error {
+	if s.Pairs != nil {
+		return t.pairs(s)
+	}
 	names, values := t.row(s)
 	if !t.begun {
 		t.begun = true

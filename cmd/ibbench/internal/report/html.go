@@ -37,6 +37,8 @@ type Section struct {
 	Rows     [][]string
 	Pictures []Picture
 	Notes    []string
+	Findings []string
+	Matrices []*Matrix
 
 	series []*Series
 }
@@ -44,7 +46,7 @@ type Section struct {
 // Picture is a chart with its name for a file.
 type Picture struct {
 	Name  string
-	Chart *chart.Chart
+	Chart chart.Picture
 }
 
 // NewPage sorts series into sections, in the order in which they come.
@@ -66,6 +68,7 @@ func NewPage(title string, all []*Series) *Page {
 		x.table()
 		x.draw()
 		x.Notes = notes(x.series)
+		x.pairs()
 	}
 	return p
 }
@@ -159,6 +162,24 @@ func (x *Section) table() {
 			}
 			return ""
 		}, ""},
+		{"UCX", func(s *Series) string {
+			if s.UCX == nil {
+				return ""
+			}
+			return unit(judged(&s.UCX.Result), s)
+		}, ""},
+		{"ratio of best rounds", func(s *Series) string {
+			if s.Ratio == nil || s.Ratio.Best == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%.3f", s.Ratio.Best)
+		}, ""},
+		{"goal for it", func(s *Series) string {
+			if s.Goal == nil {
+				return ""
+			}
+			return fmt.Sprintf("%.2f: %s", s.Goal.Ratio, s.Goal.Verdict)
+		}, ""},
 		{"errors", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
 	}...)
 	x.Rows = make([][]string, len(x.series))
@@ -240,6 +261,9 @@ func (s *Series) ratio() (p chart.Point, ok bool) {
 		if s.MPI != nil && len(s.MPI.Interval) == 2 {
 			p.Low, p.High = s.MPI.Interval[0], s.MPI.Interval[1]
 		}
+		if len(s.Ratio.Interval) == 2 {
+			p.Low, p.High = s.Ratio.Interval[0], s.Ratio.Interval[1]
+		}
 	case s.Cache != nil && s.Cache.Ratio != nil:
 		p.Y, p.Low, p.High = s.Cache.Ratio.Median, s.Cache.Ratio.Low, s.Cache.Ratio.High
 	default:
@@ -259,6 +283,9 @@ func (x *Section) draw() {
 		}
 	}
 	first := x.series[0]
+	if first.Pairs != nil {
+		return // it draws itself
+	}
 	name := strings.TrimSpace(first.Kind + " " + opName(first))
 	if first.Cache != nil {
 		return // kernels of different sizes have no common axis: the table has their ratios
@@ -314,6 +341,9 @@ func (x *Section) latency(name string) *chart.Chart {
 		put("p99", s, &s.Result, "99")
 		if r := s.theirs(); r != nil {
 			put(s.peer()+" p50", s, r, "50")
+		}
+		if s.UCX != nil {
+			put("UCX p50", s, &s.UCX.Result, "50")
 		}
 	}
 	for _, n := range order {
@@ -456,7 +486,10 @@ dd { margin: 0; }
 <main>
 {{range .Sections}}<section id="{{.ID}}">
 <h2>{{.Title}}</h2>
-{{range .Pictures}}<figure>{{.SVG}}</figure>
+{{if .Findings}}<p><strong>What stands out:</strong></p>
+<ul class="findings">{{range .Findings}}<li>{{.}}</li>
+{{end}}</ul>
+{{end}}{{range .Pictures}}<figure>{{.SVG}}</figure>
 {{end}}<div class="wide"><table>
 <caption>{{.Title}} ({{.Machine}})</caption>
 <thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
@@ -464,7 +497,14 @@ dd { margin: 0; }
 <tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
 </tbody>
 </table></div>
-{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
+{{range .Matrices}}<div class="wide"><table>
+<caption>{{.Caption}}</caption>
+<thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
+<tbody>{{range .Rows}}
+<tr>{{range $i, $c := .}}{{if $i}}<td>{{$c}}</td>{{else}}<th scope="row">{{$c}}</th>{{end}}{{end}}</tr>{{end}}
+</tbody>
+</table></div>
+{{end}}{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
 {{end}}</ul>
 {{end}}</section>
 {{end}}{{range .Machines}}<section>

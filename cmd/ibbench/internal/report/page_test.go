@@ -2,10 +2,12 @@ package report
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -34,7 +36,27 @@ func pageSeries() (all []*Series) {
 			Perftest: &Perftest{Tool: "ib_write_lat", Version: "4.5", Result: Result{Unit: "ns", Mean: 1100, P: map[string]float64{"50": 1000}}, Rounds: []Round{{}}},
 			Ratio:    &Ratio{P50: &Spread{1.25, 1.1, 1.4}, Mean: &Spread{1.2, 1.1, 1.3}, P99: &Spread{1, 1, 1}}})
 	}
-	return all
+	return append(all, pairsSeries(8))
+}
+
+// pairsSeries has one slow link, between the ranks 2 and 5, and one direction that is not measured.
+func pairsSeries(ranks int) *Series {
+	m := &pairs.Matrix{Unit: "ns"}
+	for i := range ranks {
+		m.Ranks = append(m.Ranks, pairs.Rank{Host: fmt.Sprintf("node%d", i)})
+		m.Values, m.Networks = append(m.Values, make([]float64, ranks)), append(m.Networks, make([]string, ranks))
+		for j := range ranks {
+			m.Networks[i][j] = "ibv"
+			if i != j {
+				m.Values[i][j] = 2000
+			}
+		}
+	}
+	m.Values[2][5], m.Values[5][2], m.Values[0][1] = 21000, 22000, 0
+	m.Analyse(2)
+	env := &Env{Fabric: "ibv", From: "a rank 0", To: "b rank 1", Ranks: ranks, Hosts: ranks}
+	return &Series{Schema: Schema, Kind: plan.Pairs, Op: plan.Get, Size: 8, Definition: plan.DefOp, Env: env, Plan: plan.Point{Kind: plan.Pairs, Op: plan.Get, Depth: 1, Lanes: 1, Factor: 2},
+		Result: Result{Unit: "ns", Count: 100, Min: 2000, Max: 22000, Mean: 2800, P: map[string]float64{"50": 2000}}, Pairs: m}
 }
 
 func written(t *testing.T) string {
@@ -48,13 +70,17 @@ func written(t *testing.T) string {
 
 func TestThePageHasAllFiguresAndAsksForNothing(t *testing.T) {
 	page := written(t)
-	for _, want := range []string{"&lt;A&amp;B&gt;", `data-x="65536" data-y="4"`, `data-x="1024" data-y="2048"`, ">1.10 to 1.40<", "ib_write_lat", `<th scope="col">p99</th>`, "@media print", `role="img"`} {
+	for _, want := range []string{"&lt;A&amp;B&gt;", `data-x="65536" data-y="4"`, `data-x="1024" data-y="2048"`, ">1.10 to 1.40<", "ib_write_lat", `<th scope="col">p99</th>`, "@media print", `role="img"`,
+		"<li>latency: slow link between rank 2 (host node2) and rank 5 (host node5): 21 us there, 22 us back; typical of ibv between hosts: 2 us</li>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
-	if n := strings.Count(page, "<tr>"); n != 3+10 {
-		t.Errorf("%d rows in the tables, want 3 headers and 10 results", n)
+	if n := strings.Count(page, "<tr>"); n != 4+11+1+8 {
+		t.Errorf("%d rows in the tables, want 4 headers, 11 results, and a matrix of 8 ranks", n)
+	}
+	if n := strings.Count(page, `class="cell"`); n != 8*7-1 {
+		t.Errorf("%d cells, want one for each pair that was measured", n)
 	}
 	for _, m := range regexp.MustCompile(`(?i)(?:href|src)="([^"]*)"|url\(|@import|<script|https?:[^"]*`).FindAllStringSubmatch(page, -1) {
 		if !strings.HasPrefix(m[1], "#") && m[0] != "http://www.w3.org/2000/svg" {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -17,27 +18,30 @@ const KindPerftest = "perftest"
 
 // Series is the result of one point.
 type Series struct {
-	Schema     string      `json:"schema"`
-	Kind       string      `json:"kind"`
-	Op         string      `json:"op"`
-	Size       int64       `json:"size"`
-	Definition string      `json:"definition"`
-	Env        *Env        `json:"env"`
-	Plan       plan.Point  `json:"plan"`
-	Result     Result      `json:"result"`
-	Hist       *stats.Hist `json:"hist,omitempty"`
-	Intervals  []Interval  `json:"intervals,omitempty"`
-	Rounds     []Figures   `json:"rounds,omitempty"` // of a point that was measured several times
-	Perftest   *Perftest   `json:"perftest,omitempty"`
-	Ratio      *Ratio      `json:"ratio,omitempty"`
-	MR         *MR         `json:"mr,omitempty"`
-	AM         *AM         `json:"am,omitempty"`
-	Heap       *Heap       `json:"heap,omitempty"`
-	Cache      *Cache      `json:"cache,omitempty"`
-	Sizes      *Sizes      `json:"cache_sizes,omitempty"`
-	MPI        *MPI        `json:"mpi,omitempty"`
-	Asserts    []Assert    `json:"asserts,omitempty"`
-	Notes      []string    `json:"notes,omitempty"`
+	Schema     string        `json:"schema"`
+	Kind       string        `json:"kind"`
+	Op         string        `json:"op"`
+	Size       int64         `json:"size"`
+	Definition string        `json:"definition"`
+	Env        *Env          `json:"env"`
+	Plan       plan.Point    `json:"plan"`
+	Result     Result        `json:"result"`
+	Hist       *stats.Hist   `json:"hist,omitempty"`
+	Intervals  []Interval    `json:"intervals,omitempty"`
+	Rounds     []Figures     `json:"rounds,omitempty"` // of a point that was measured several times
+	Perftest   *Perftest     `json:"perftest,omitempty"`
+	UCX        *UCX          `json:"ucx,omitempty"`
+	Ratio      *Ratio        `json:"ratio,omitempty"`
+	Goal       *Goal         `json:"goal,omitempty"`
+	MR         *MR           `json:"mr,omitempty"`
+	AM         *AM           `json:"am,omitempty"`
+	Heap       *Heap         `json:"heap,omitempty"`
+	Cache      *Cache        `json:"cache,omitempty"`
+	Sizes      *Sizes        `json:"cache_sizes,omitempty"`
+	MPI        *MPI          `json:"mpi,omitempty"`
+	Pairs      *pairs.Matrix `json:"pairs,omitempty"`
+	Asserts    []Assert      `json:"asserts,omitempty"`
+	Notes      []string      `json:"notes,omitempty"`
 }
 
 // Env says where a series was measured.
@@ -142,6 +146,11 @@ type Ratio struct {
 	P50  *Spread `json:"p50,omitempty"`
 	Mean *Spread `json:"mean"`
 	P99  *Spread `json:"p99,omitempty"`
+
+	// Of perftest: the least median of our rounds to theirs, of a throughput the largest ones; and
+	// the interval of 95 % confidence of the median, nil with fewer than 6 rounds.
+	Best     float64   `json:"best,omitempty"`
+	Interval []float64 `json:"interval,omitempty"`
 }
 
 // Spread is a median with the range around it.
@@ -191,6 +200,9 @@ func (s *Series) metric(a plan.Assertion) float64 {
 	}
 	if v, ok := s.MR.metric(a.Metric); ok {
 		return v
+	}
+	if s.Pairs != nil {
+		return float64(len(s.Pairs.Findings))
 	}
 	if v, ok := s.Heap.metric(a.Metric); ok {
 		return v

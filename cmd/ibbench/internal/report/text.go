@@ -45,6 +45,8 @@ func (t *text) Close() error {
 		t.printf("\n%s", bars(t.all[0]))
 	}
 	t.grid()
+	t.findings()
+	t.printf("%s", verdicts(t.all))
 	for _, s := range t.all {
 		if s.Sizes != nil {
 			t.printf("\n%s", s.Sizes)
@@ -78,6 +80,8 @@ func (s *Series) value(v float64, assertion string) string {
 	switch {
 	case s.Ratio != nil:
 		return fmt.Sprintf("%.3f x", v)
+	case s.Pairs != nil:
+		return fmt.Sprintf("%.0f", v)
 	case s.Heap != nil && (strings.HasPrefix(assertion, "frag") || strings.HasPrefix(assertion, "meta")):
 		return fmt.Sprintf("%.2f %%", v)
 	case s.Cache != nil && plan.Assertion{Metric: metricOf(assertion)}.Compares():
@@ -104,6 +108,9 @@ func metricOf(assertion string) string {
 func header(s *Series) string {
 	if s.MR != nil {
 		return mrHeader(s)
+	}
+	if s.Pairs != nil {
+		return pairsHeader(s)
 	}
 	e := s.Env
 	name := s.Kind + " " + opName(s)
@@ -169,6 +176,8 @@ func (t *text) columns(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrColumns(s)
+	case s.Pairs != nil:
+		return pairsColumns(s)
 	case s.Heap != nil:
 		return t.heapColumns()
 	case s.Cache != nil:
@@ -197,6 +206,8 @@ func (t *text) row(s *Series) string {
 	switch {
 	case s.MR != nil:
 		return t.mrRow(s)
+	case s.Pairs != nil:
+		return pairsRows(s)
 	case s.Heap != nil:
 		return t.heapRow(s)
 	case s.Cache != nil:
@@ -268,13 +279,10 @@ func notes(all []*Series) (out []string) {
 
 // sizeText names the size of a series.
 func (s *Series) sizeText() string {
-	switch {
-	case s.Op == plan.AM && s.Size == 0:
-		return "short"
-	case s.Op == plan.Barrier:
+	if s.Op == plan.Barrier {
 		return "-"
 	}
-	return sizeText(s.Size)
+	return SizeName(s.Op, s.Size)
 }
 
 // sizeText prints a size as users write it.

@@ -1,0 +1,83 @@
+//go:build cgo && amd64
+
+package amtest_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/internal/rdmatest"
+	"github.com/ibconduit/conduit/internal/steptest"
+)
+
+// envStepped has TestAShortIsStepped play calls for ever.
+const envStepped = "IBCONDUIT_TEST_STEPPED"
+
+// operation marks where a call begins.
+//
+//go:noinline
+func operation() { runtime.KeepAlive(envStepped) }
+
+func TestAShortIsStepped(t *testing.T) {
+	if os.Getenv(envStepped) == "" {
+		t.Skip("runs as a part of TestInstructionsOfAShortAreBounded")
+	}
+	device := rdmatest.Device(t)
+	debug.SetGCPercent(-1)
+	runtime.LockOSThread()
+	call, _ := players(t, verbsGroupOn(device))
+	fmt.Printf("\nthread %d\n", unix.Gettid())
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // it is killed before
+		operation()
+		call()
+	}
+}
+
+// What a call of a Short and its reply cost above the device, at both ends together, does not creep
+// up. Times say nothing on a busy machine, instructions repeat.
+func TestInstructionsOfAShortAreBounded(t *testing.T) {
+	device := rdmatest.Device(t)
+	if racetest.Enabled || owner.Checked || testing.CoverMode() != "" || rdmatest.Machine() {
+		t.Skip("counts the release build's instructions, natively")
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAShortIsStepped$")
+	cmd.Env = append(cmd.Environ(), envStepped+"=1", rdmatest.EnvDevice+"="+device, "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=4")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }() // it is in the middle of a call
+	tid := 0
+	for lines := bufio.NewScanner(out); tid == 0 && lines.Scan(); {
+		_, _ = fmt.Sscanf(lines.Text(), "thread %d", &tid) // other lines are the test's
+	}
+	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/am/amtest_test.operation", 16, 20*time.Second)
+	if errors.Is(err, unix.EPERM) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Operations < 4 {
+		t.Skipf("this machine is too busy: %d calls were stepped in 20 s", c.Operations)
+	}
+	const most = 6900 // a tenth above what it takes
+	t.Logf("%d instructions of a call at both ends, over %d calls", c.Own, c.Operations)
+	if c.Own > most || c.Own < most/2 {
+		t.Errorf("%d instructions of a call at both ends, want %d to %d:\n%s", c.Own, most/2, most, c)
+	}
+}

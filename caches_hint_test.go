@@ -1,0 +1,79 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ibconduit/conduit/cache"
+)
+
+// What is read-only no call of the worker writes, whether the cache has it or it passes the cache by.
+func TestReadOnlyElementsAreNotWritten(t *testing.T) {
+	const n = 1024
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p, past := At[uint64](1-j.Rank(), 64), At[uint64](1-j.Rank(), 64+8*n)
+		if err := Put(w, p, 7); err != nil { // the page that puts go to next
+			return err
+		}
+		if err := SetHint(w, p, n, HintReadOnly); err != nil {
+			return err
+		}
+		for name, write := range map[string]func() error{
+			"put":             func() error { return Put(w, p, 2) },
+			"large put":       func() error { return PutSlice(w, p, make([]uint64, n)) },
+			"large async put": func() error { a := PutSliceAsync(w, p, make([]uint64, n)); return a.Wait(ctx) },
+			"chain":           func() error { return w.Chain(func() error { return PutNBI(w, p, 3) }) },
+			"add":             func() error { return Add(w, p, 3) },
+			"fetch-add":       func() error { _, err := FetchAdd(w, p, 3); return err },
+		} {
+			if err := write(); !errors.Is(err, cache.ErrReadOnly) {
+				return fmt.Errorf("%s of what is read-only: %w", name, err)
+			}
+		}
+		if err := errors.Join(Put(w, past, 5), Add(w, past, 1), w.Barrier(ctx)); err != nil {
+			return fmt.Errorf("behind what is read-only: %w", err)
+		}
+		if a, b := *wordOf(j, 8), *wordOf(j, 8+n); a != 7 || b != 6 {
+			return fmt.Errorf("the words are %d and %d", a, b)
+		}
+		return j.Barrier(ctx)
+	})
+}
+
+// An acquire leaves the copies of what is private: an atomic forgets its word itself.
+func TestAtomicsForgetPrivateWords(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p, want := At[uint64](1-j.Rank(), 64), uint64(0)
+		if err := SetHint(w, At[uint64](1-j.Rank(), 0), 1024, HintPrivate); err != nil {
+			return err
+		}
+		for range 2 {
+			for name, add := range map[string]func() error{
+				"fetch-add": func() error { _, err := FetchAdd(w, p, 1); return err },
+				"add":       func() error { return errors.Join(Add(w, p, 1), w.Flush(ctx)) },
+				"async": func() error {
+					a := FetchAddAsync(w, p, 1)
+					_, err := a.Wait(ctx)
+					return err
+				},
+			} {
+				if err := add(); err != nil {
+					return err
+				}
+				want++
+				if v, err := Get(w, p); v != want || err != nil {
+					return fmt.Errorf("after %s the word is read as %d, want %d: %w", name, v, want, err)
+				}
+				if err := w.Fence(ctx); err != nil {
+					return err
+				}
+				if v, err := Get(w, p); v != want || err != nil { // a copy from here on
+					return fmt.Errorf("after a fence the word is read as %d, want %d: %w", v, want, err)
+				}
+			}
+		}
+		return j.Barrier(ctx)
+	})
+}

@@ -1,0 +1,149 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+)
+
+// contestOf has rounds with these ratios.
+func contestOf(ratios ...float64) *contest {
+	x := &contest{}
+	for _, r := range ratios {
+		x.rounds = append(x.rounds, report.Round{Ours: report.Figures{P50: 1000 * r}, Theirs: report.Figures{P50: 1000}})
+	}
+	return x
+}
+
+func all(n int) []bool {
+	kept := make([]bool, n)
+	for i := range kept {
+		kept[i] = true
+	}
+	return kept
+}
+
+func TestRoundsEndWhenMediansAreKnown(t *testing.T) {
+	narrow := contestOf(1.50, 1.51, 1.52, 1.49, 1.5, 1.5)
+	wide := contestOf(1.0, 1.51, 1.52, 1.49, 1.5, 1.5)
+	judge := &contest{silent: true}
+	for _, c := range []struct {
+		name string
+		all  []*contest
+		kept []bool
+		want bool
+	}{
+		{"narrow", []*contest{narrow, judge}, all(6), true},
+		{"one is wide", []*contest{narrow, wide}, all(6), false},
+		{"five rounds have no interval", []*contest{narrow}, []bool{true, true, false, true, true, true}, false},
+	} {
+		w := Until{Budget: time.Hour, Within: 0.05}.begin()
+		w.round()
+		if got := w.over(c.all, c.kept); got != c.want {
+			t.Errorf("%s: over is %v", c.name, got)
+		}
+	}
+}
+
+func TestRoundsEndWhenNoFurtherOneFits(t *testing.T) {
+	w := Until{Budget: time.Hour, Within: 0.05}.begin()
+	w.begun = w.begun.Add(-time.Hour)
+	if w.over(nil, nil) {
+		t.Error("over before the first round, which is always measured")
+	}
+	w.begun = w.begun.Add(10 * time.Minute)
+	w.last = w.last.Add(-5 * time.Minute)
+	if w.round(); w.over([]*contest{contestOf(1)}, all(1)) {
+		t.Errorf("a round of %v fits into 10 minutes", w.latest)
+	}
+	w.last = w.last.Add(-11 * time.Minute)
+	if w.round(); !w.over([]*contest{contestOf(1, 1)}, all(2)) {
+		t.Errorf("a round of %v does not fit into 10 minutes", w.latest)
+	}
+}
+
+// comparisonOf has one point, whose tool does what the shell script says.
+func comparisonOf(t *testing.T, body string, u Until) (*Comparison, []*contest) {
+	t.Helper()
+	pt := plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}
+	c := &Comparison{
+		Plan: &plan.Plan{Points: []plan.Point{pt}}, Until: u, Timeout: time.Minute, Say: func(string) {}, Line: func(string) {},
+		Ours: func(context.Context, *plan.Plan) ([]*report.Series, error) {
+			return nil, errors.New("no such device of ours")
+		},
+	}
+	return c, []*contest{{point: pt, pair: Pair{Path: script(t, body), Timeout: time.Minute}}}
+}
+
+// What a budget has no time for does not take what was measured away.
+func TestARoundBeyondTheBudgetDoesNotCount(t *testing.T) {
+	c, x := comparisonOf(t, "exec sleep 1000", Until{Budget: 50 * time.Millisecond, Within: 0.05})
+	kept, err := c.rounds(t.Context(), x, x[0])
+	if err == nil || !strings.Contains(err.Error(), "twice the budget of 50ms") || kept != nil {
+		t.Errorf("the first round: %v, %v", kept, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.rounds(ctx, x, x[0]); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+func TestARoundThatFailsIsRepeatedTwice(t *testing.T) {
+	c, x := comparisonOf(t, "echo no such device >&2; exit 1", Until{Budget: time.Hour, Within: 0.05})
+	said := 0
+	c.Say = func(text string) {
+		if strings.Contains(text, "failed and is repeated") {
+			said++
+		}
+	}
+	if _, err := c.rounds(t.Context(), x, x[0]); err == nil || !strings.Contains(err.Error(), "no such device") || said != 2 {
+		t.Errorf("%d repetitions, %v", said, err)
+	}
+}
+
+func TestAPointOfUCXIsReadExactly(t *testing.T) {
+	const text = `|    Stage     | # iterations | 50.0%ile | average | overall |
+[thread 0]             10000      0.500     0.900     0.900       39.15      39.15     5132159     5132159
+Final:                 20000      0.180     0.195     0.212       39.15      39.15     5132159     5132159
+`
+	got, err := parseUCX(text)
+	if err != nil || got.P50 != 180 || got.Mean != 212 || got.P99 != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"": "no line of the whole run", "Final: 20000 0.1": "no line of the whole run",
+		"Final: 20000 nan 0.1 0.2": "no time in us", "Final: 20000 0.1 0.1 -2": "no time in us",
+	} {
+		if _, err := parseUCX(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestUCXHasATestForEachLatency(t *testing.T) {
+	for _, pt := range []plan.Point{
+		{Kind: plan.Lat, Op: plan.Put, Size: 8}, {Kind: plan.Lat, Op: plan.Put, Size: 4096}, {Kind: plan.Lat, Op: plan.Get, Size: 8},
+		{Kind: plan.Lat, Op: plan.Get, Size: 4096}, {Kind: plan.Lat, Op: plan.AMO, Size: 8}, {Kind: plan.Lat, Op: plan.AM}, {Kind: plan.Lat, Op: plan.AM, Size: 4096},
+	} {
+		if len(ucxTest(pt)) == 0 {
+			t.Errorf("%s of %d bytes has none", pt.Name(), pt.Size)
+		}
+	}
+	if got := ucxTest(plan.Point{Kind: plan.BW, Op: plan.Put, Size: 8}); got != nil {
+		t.Errorf("a bandwidth has %v", got)
+	}
+}
+
+func TestAMissingUCXSaysHowToInstallIt(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	c := &Comparison{Plan: &plan.Plan{Device: "sv0"}, Port: 1}
+	if _, err := c.newUCX(plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 10}, 1); !errors.Is(err, ErrNoUCX) || !strings.Contains(err.Error(), "apt-get install ucx-utils") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/hack/softverbs"
+)
+
+// inUserSpace runs the program with the verbs device in user space, for JSON.
+func inUserSpace(t *testing.T, env []string, args ...string) []report.Series {
+	t.Helper()
+	if err := softverbs.Usable(t.Context()); err != nil {
+		if os.Getenv(softverbs.EnvRequire) == "1" {
+			t.Fatalf("%s=1, but %v", softverbs.EnvRequire, err)
+		}
+		t.Skip(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, err := softverbs.Command(t.Context(), exe, append(args, "--format", "json", "-q")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(append(os.Environ(), asProgram+"=1"), env...)
+	out, errs, code := finish(t, cmd)
+	if code != 0 {
+		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
+	}
+	var all []report.Series
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %v in %q", args, err, out)
+	}
+	return all
+}
+
+func TestPerftestAndUCXBesideUs(t *testing.T) {
+	for _, tool := range []string{"ib_write_lat", "ucx_perftest"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%v: make setup installs it", err)
+		}
+	}
+	all := inUserSpace(t, nil, "perftest", "lat", "--ops", "put,am", "--size", "8", "--iters", "50", "--ucx", "--rounds", "1", "--goals", "put:8=1000")
+	if len(all) != 2 {
+		t.Fatalf("%d series", len(all))
+	}
+	for _, s := range all {
+		p, u := s.Perftest, s.UCX
+		if s.Env.Device == nil || !s.Env.Device.Software || p == nil || u == nil || len(p.Rounds) != 1 || len(u.Rounds) != 1 {
+			t.Fatalf("%s: device %+v, perftest %+v, UCX %+v", s.Op, s.Env.Device, p, u)
+		}
+		if s.Result.Min <= 0 || p.Result.Min <= 0 || u.Result.Min <= 0 || u.Ratio.Median <= 0 || s.Ratio.Best <= 0 || u.Version == "" {
+			t.Errorf("%s: ours %+v, perftest %+v, UCX %+v, ratio %+v", s.Op, s.Result, p.Result, u.Result, s.Ratio)
+		}
+	}
+	if am := all[1]; am.UCX.Times != 2 || am.Perftest.Times != 2 || am.Goal != nil {
+		t.Errorf("a round trip beside halves: %+v, goal %+v", am.UCX, am.Goal)
+	}
+	if g := all[0].Goal; g == nil || g.Verdict != report.Open {
+		t.Errorf("one round, goal %+v", g)
+	}
+}

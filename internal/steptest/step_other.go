@@ -1,0 +1,8 @@
+//go:build !linux || !amd64
+
+package steptest
+
+import "time"
+
+// Operations returns ErrUnsupported.
+func Operations(int, string, int, time.Duration) (Count, error) { return Count{}, ErrUnsupported }

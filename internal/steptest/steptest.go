@@ -1,0 +1,48 @@
+// Package steptest counts the instructions that a thread of another process spends in this module's
+// Go code, one by one: exact, on any machine, and nearly the same each time. The process must be
+// this program again, since it is this one's table of functions that says where the thread is.
+package steptest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// ErrUnsupported is why nothing can be counted where there is no way to step a thread.
+var ErrUnsupported = errors.New("instructions are counted on linux/amd64 only")
+
+// Count is what the operation with the fewest took. The others are that and what now and then comes
+// on top: buffers that are given back together, timers, polls in vain while the peer has no processor.
+type Count struct {
+	Operations int            // how many were stepped
+	Own        int            // instructions of this module, but for its tests
+	Functions  map[string]int // of Own
+}
+
+// String lists the functions, those with the most first.
+func (c Count) String() string {
+	var b strings.Builder
+	for _, name := range slices.SortedFunc(maps.Keys(c.Functions), func(x, y string) int { return cmp.Compare(c.Functions[y], c.Functions[x]) }) {
+		fmt.Fprintf(&b, "%6d  %s\n", c.Functions[name], name)
+	}
+	return b.String()
+}
+
+// least returns the count of the operation with the fewest.
+func least(all []map[string]int) (c Count) {
+	c.Operations = len(all)
+	for i, f := range all {
+		total := 0
+		for _, n := range f {
+			total += n
+		}
+		if i == 0 || total < c.Own {
+			c.Own, c.Functions = total, f
+		}
+	}
+	return c
+}
