@@ -56,8 +56,8 @@ func gone(pid int) bool {
 	return err != nil || strings.HasPrefix(rest, "Z")
 }
 
-// names looks for a host that was lost with its ranks; or, if ibrun did not know yet that these run,
-// for one that could not be used.
+// names looks for a host that was lost with its ranks; or, if ibrun did not know yet that these
+// run, for one that could not be used.
 func (j *job) names(host string) {
 	j.t.Helper()
 	text := j.errs.String()

@@ -52,6 +52,7 @@ type agency struct {
 	local  *local
 	events chan event
 	bye    chan struct{}
+	input  *conn // rank 0's, where that is here and has one
 
 	mu      sync.Mutex
 	ranks   map[int]*rank
@@ -88,6 +89,9 @@ func Agent(in io.Reader, out io.Writer) int {
 	}
 	a.ch = newChannel(out, a.spec.Silence)
 	a.ch.handle, a.ch.opened = a.obey, a.relayToRoot
+	if a.spec.Stdin {
+		a.input = a.ch.stream(stdinStream) // before anything of it comes
+	}
 	a.ch.begin(in)
 	go func() {
 		select {
@@ -184,10 +188,9 @@ func (a *agency) stdin(cfg *Config) (back func(), err error) {
 		return nil, err
 	}
 	cfg.Stdin = r
-	s := a.ch.stream(stdinStream)
 	go func() {
-		_, _ = io.Copy(w, s)
-		s.drop()
+		_, _ = io.Copy(w, a.input)
+		a.input.drop()
 		_ = w.Close()
 	}()
 	return func() { _ = r.Close() }, nil

@@ -1,7 +1,7 @@
 // Package launch starts the ranks of a job and sees them to their end. Run (run_linux.go) does not
 // know where they run: a starter starts them (rank_linux.go), as processes of this host
-// (local_linux.go) or by agents on others (hosts_linux.go, ssh_linux.go), which are this program too
-// and start processes as it does (agent_linux.go).
+// (local_linux.go) or by agents on others (hosts_linux.go, ssh_linux.go), which are this program
+// too and start processes as it does (agent_linux.go).
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
 // file that lists the ranks that have ended, and, if it is rank 0, a listening unix socket and a

@@ -276,13 +276,13 @@ func (a *agent) begin() {
 			err = a.remotes[n].listen(ch.stream(outputStream(n, fd)), fd)
 		}
 	}
-	if sp.Stdin {
-		go pumpStdin(ch.stream(stdinStream), cfg.Stdin)
-	}
 	if err == nil {
 		err = cut
 	}
 	ch.send(kindSpec, 0, body.Bytes())
+	if sp.Stdin { // behind what says so
+		go pumpStdin(ch.stream(stdinStream), cfg.Stdin)
+	}
 	ch.begin(a.out)
 	go func() {
 		<-ch.done
