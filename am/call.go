@@ -159,9 +159,7 @@ func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter
 		}
 	}
 	r.Data, r.n = w.reply.Data, w.reply.n
-	for i, a := range w.reply.Args() {
-		r.args[i] = a
-	}
+	copy(r.args[:], w.reply.Args())
 	err = w.err
 	l.recycle(w)
 	return err
