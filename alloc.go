@@ -104,7 +104,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, all bool, take f
 	q, err := take(h, ctx, uint64(count), size, align)
 	j.learned()
 	p := pointer[T](j.heaps, q)
-	// Of all ranks the others may use the memory by now, and the call itself orders what was before.
+	// Of all ranks, others may use it by now; the call itself orders what was before.
 	for r := range j.size {
 		if err == nil && !all {
 			allocated(j, r, p.off, uint64((count+j.size-1)/j.size)*size)

@@ -168,7 +168,7 @@ const (
 	HintSequential = cache.Sequential // in order: fetched ahead from the first miss on
 	HintRandom     = cache.Random     // in no order: nothing is fetched ahead
 	HintBypass     = cache.Bypass     // once: gets pass the cache by; puts are still combined
-	HintReadOnly   = cache.ReadOnly   // nobody writes them: copies survive an acquire, a write of this worker is an error
+	HintReadOnly   = cache.ReadOnly   // nobody writes them: copies survive an acquire, a write is an error
 	HintPrivate    = cache.Private    // nobody but this worker writes them: copies survive an acquire
 )
 

@@ -9,8 +9,7 @@ import (
 	"github.com/ibconduit/conduit/cache"
 )
 
-// What is read-only no call of the worker writes, whether the cache has it or it passes the cache
-// by.
+// What is read-only no call of the worker writes, also where it passes the cache by.
 func TestReadOnlyElementsAreNotWritten(t *testing.T) {
 	const n = 1024
 	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {

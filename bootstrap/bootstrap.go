@@ -85,7 +85,8 @@ type Options struct {
 	Log *slog.Logger
 	// Build identifies the program; it must be equal on all ranks. Set it
 	// where one job runs several programs, or one on several architectures.
-	// Default: the Go build id of the executable.
+	// Default: the Go build id of the executable; where IBCONDUIT_PROGRAMS says that the job has
+	// several programs, nothing is compared.
 	Build string
 	// MemlockNeed is the number of bytes that this rank is going to lock.
 	// With it the first Exchange fails on every rank, naming those whose
@@ -102,6 +103,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if n, _ := o.Lookup("IBCONDUIT_PROGRAMS"); o.Build == "" && n != "" && n != "1" {
+		o.Build = "one of " + n
 	}
 	if o.Build == "" {
 		o.Build = buildID()

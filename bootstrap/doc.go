@@ -70,6 +70,7 @@
 // by which the launcher knows the order of the ends; IBCONDUIT_ENDED_FD is a file to which the
 // launcher adds a line for each rank that has ended, as "2 exit status 3", so that New fails at
 // once when a rank will never come, or 1 s later where rank 0 does not report it;
+// IBCONDUIT_PROGRAMS above 1 says that the ranks' programs differ, so that builds are not compared;
 // IBCONDUIT_INSECURE=1 allows other addresses than loopback without a secret. Descriptors are
 // written as "4", or as "4:inode" so that a descriptor that has been closed and used again is not
 // taken for the launcher's.

@@ -35,8 +35,8 @@ type Config struct {
 	// Ring is how many operations are in flight to one rank at a time: gets, prefetches, and chains
 	// of puts. Range 1 to 65,535. Default 32.
 	Ring int
-	// DirectMin is from how many bytes on a get or put passes the cache by. Range 1 to 1 MiB. Default:
-	// PageSize, at least 1024.
+	// DirectMin is from how many bytes on a get or put passes the cache by. Range 1 to 1 MiB, and
+	// to 8192 pages. Default: PageSize, at least 1024.
 	DirectMin int
 	// Policy chooses what is evicted. Default TwoQueues.
 	Policy Policy
@@ -71,6 +71,7 @@ const (
 	maxLines        = 64 // of a page: bits of a word
 	maxRing         = 1<<16 - 1
 	maxDirectMin    = 1 << 20
+	maxPieces       = 8192 // pages of a request: with what is dirty fewer operations than 1<<16
 )
 
 // ConfigError says which field of a Config is wrong.
@@ -115,7 +116,7 @@ func (c Config) WithDefaults() (Config, error) {
 		power("LineSize", c.LineSize, max(minLineSize, c.PageSize/maxLines), c.PageSize),
 		within("Dirty", c.Dirty, 1, c.Pages),
 		within("Ring", c.Ring, 1, maxRing),
-		within("DirectMin", c.DirectMin, 1, maxDirectMin),
+		within("DirectMin", c.DirectMin, 1, min(maxDirectMin, maxPieces*c.PageSize)),
 		within("Policy", int(c.Policy), 0, int(numPolicies)-1),
 	} {
 		if err != nil {

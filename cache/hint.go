@@ -12,7 +12,7 @@ const (
 	Sequential      // in order: fetched ahead from the first miss on
 	Random          // in no order: nothing is fetched ahead
 	Bypass          // once: gets pass the cache by; puts are still combined
-	ReadOnly        // nobody writes them: copies survive an acquire, and a write of this cache's is an error
+	ReadOnly        // nobody writes them: copies survive an acquire, a write is an error
 	Private         // nobody but this cache's worker writes them: copies survive an acquire
 	numHints
 )

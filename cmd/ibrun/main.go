@@ -1,4 +1,4 @@
-// Command ibrun starts the ranks of a job on this host.
+// Command ibrun starts the ranks of a job, on this host or several.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,12 +19,13 @@ import (
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
-const description = `Start the ranks of a job on this host and wait for them.
+const description = `Start the ranks of a job, on this host or several, and wait for them. Several
+programs: ibrun -n 1 a : -n 3 b.
 
 The exit code is that of the first rank that failed, 128 and the signal where
 it was killed, or 0. Further codes: 124 when --timeout ended the job, 126 when
 the program cannot be executed, 127 when it does not exist, 80 for wrong usage
-or when there is nothing to --preload.
+or when there is nothing to --preload, 255 when a host is lost or not reached.
 
 SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2 and, unless under nohup, SIGHUP are
 forwarded to all ranks; a second SIGINT kills them. When one rank fails, the
@@ -37,21 +37,48 @@ without IBCONDUIT_JOB goes on too.
 Rank 0 reads ibrun's standard input, the others read nothing. Where that is a
 terminal, or there is one, rank 0 is in the process group of ibrun, and reads
 it and is interrupted by it as any program. To stop ibrun (Ctrl-Z, or SIGTSTP)
-stops all ranks, SIGCONT continues them.`
+stops all ranks, SIGCONT continues them.
+
+Over several hosts (-H, --hostfile) ranks are started by ssh, or what
+IBCONDUIT_SSH names, which must not ask for a password; ibrun, the program and
+the working directory are at the same paths everywhere. Ranks get the
+environment of ibrun but what describes a host or a session (HOME, USER, SHELL,
+TERM, TMPDIR, DISPLAY and the like, SSH_*, XDG_*, DBUS_*, GPG_*), which -x
+sends too. Nothing but ssh's connection is needed for the ranks to meet. If it
+is lost the ranks of that host end within --grace, and the job with them. In a
+batch job of Slurm, PBS or LSF that has several hosts these are the default;
+-H localhost keeps to this one.`
 
 type command struct {
-	Ranks   int              `short:"n" default:"1" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1."`
-	Prefix  *bool            `negatable:"" help:"Begin each line of output with the rank's number. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
-	Env     []string         `sep:"none" placeholder:"K=V" help:"Set a variable for all ranks. May be repeated."`
-	Preload bool             `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
-	Timeout time.Duration    `placeholder:"D" help:"End the job after this time, as 90s or 5m. Default: never."`
-	Grace   time.Duration    `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
-	Version kong.VersionFlag `help:"Print the version and end."`
-	Program []string         `arg:"" passthrough:"partial" help:"Program and its arguments."`
+	Ranks    *int             `short:"n" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1, or as many as the hosts have."`
+	Host     []string         `short:"H" placeholder:"A:N,..." help:"Hosts, with how many ranks each has (default: 1). With fewer than -n in all they are gone through again."`
+	Hostfile string           `placeholder:"FILE" help:"The same from a file: lines of a host, as a:2 or as a slots=2; # begins a comment."`
+	Prefix   *bool            `negatable:"" help:"Begin each line of output with the rank's number, and its host where there are several. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
+	Output   string           `placeholder:"DIR" help:"Write the output of each rank to files of this directory: rank-0.out, rank-0.err."`
+	Env      []string         `short:"x" sep:"none" placeholder:"K=V" help:"Set a variable for all ranks; K alone: to the value that it has here. May be repeated."`
+	Preload  bool             `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
+	BindTo   string           `enum:"none,core,numa" default:"none" placeholder:"WHAT" help:"Give each rank a core of its host, with all its hardware threads, or spread the ranks over the NUMA nodes, of the processors that ibrun may use there. Other jobs of the host are not seen. Default: none; core, numa."`
+	Report   bool             `help:"Say where each rank runs, and on which processors."`
+	Timeout  time.Duration    `placeholder:"D" help:"End the job after this time, as 90s or 5m: with SIGQUIT, by which Go programs print their stacks, after --grace SIGTERM, then SIGKILL. Default: never."`
+	Grace    time.Duration    `default:"4s" placeholder:"D" help:"Time for ranks to end by themselves after a failure, and again after SIGTERM. Default: 4s."`
+	Version  kong.VersionFlag `help:"Print the version and end."`
+	Program  []string         `arg:"" passthrough:"partial" help:"Program and its arguments. A lone : begins another program, with -n and -x of its own; not after --."`
+
+	more []segment
+}
+
+// segment is a program behind a colon.
+type segment struct {
+	Ranks   int      `short:"n" default:"1"`
+	Env     []string `short:"x" sep:"none"`
+	Program []string `arg:"" passthrough:"partial"`
 }
 
 func main() {
 	launch.GuardMain()
+	if len(os.Args) == 2 && os.Args[1] == "--agent" { // of another ibrun
+		os.Exit(launch.Agent(os.Stdin, os.Stdout))
+	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -61,7 +88,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	if done {
 		return code
 	}
-	env, err := cmd.env()
+	cfg, err := cmd.config()
 	if err != nil {
 		fmt.Fprintf(stderr, "ibrun: %v\n", err)
 		return 80
@@ -87,12 +114,8 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		case <-time.After(time.Second): // it is not read, and the ranks must be ended all the same
 		}
 	}
-	code, err = launch.Run(ctx, launch.Config{
-		N: cmd.Ranks, Path: cmd.Program[0], Args: cmd.Program[1:],
-		RankEnv: func(int) []string { return env }, Direct: !cmd.prefixes(), Prefix: cmd.prefix(),
-		Stdin: stdin, Stdout: stdout, Stderr: stderr,
-		Grace: cmd.Grace, Signals: signals, Report: report, JobControl: true, Adopt: true, Guard: true,
-	})
+	cfg.Stdin, cfg.Stdout, cfg.Stderr, cfg.Signals, cfg.Report = stdin, stdout, stderr, signals, report
+	code, err = launch.Run(ctx, cfg)
 	if err != nil {
 		report(err.Error())
 	}
@@ -110,9 +133,17 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 	if err != nil {
 		panic(err) // the struct tags above are wrong
 	}
-	_, err = parser.Parse(asMPI(args))
+	segments := split(args)
+	cmd.Program = nil
+	_, err = parser.Parse(segments[0].options())
 	if done {
 		return code, true
+	}
+	cmd.Program = segments[0].program
+	for _, s := range segments[1:] {
+		if err == nil {
+			err = cmd.add(s)
+		}
 	}
 	if err == nil {
 		err = cmd.check()
@@ -124,19 +155,44 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 	return 0, false
 }
 
-// asMPI takes -np, as users of mpirun write, for -n. What follows the program is the program's.
-func asMPI(args []string) []string {
+// mpi are options as users of other launchers write them.
+var mpi = map[string]string{"-np": "-n", "-host": "--host", "-hosts": "--host", "--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
+
+// valued are options with a value of its own behind them.
+var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to", "--timeout", "--grace"}
+
+// words are the arguments of one program of a job: ibrun's, and then its own, unchanged.
+type words struct{ ours, program []string }
+
+// options are what the parser sees: the program is only there or not.
+func (w words) options() []string {
+	if len(w.program) == 0 {
+		return w.ours
+	}
+	return append(slices.Clone(w.ours), "--", "program")
+}
+
+// split takes mpi's options for ours, and divides the arguments at a colon that stands alone. What
+// follows a program is the program's.
+func split(args []string) []words {
 	args = slices.Clone(args)
-	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-") && args[i] != "--"; i++ {
-		switch args[i] {
-		case "-np":
-			args[i] = "-n"
+	i := 0
+	for ; i < len(args) && strings.HasPrefix(args[i], "-") && args[i] != "--"; i++ {
+		if ours, ok := mpi[args[i]]; ok {
+			args[i] = ours
+		}
+		if slices.Contains(valued, args[i]) {
 			i++
-		case "-n", "--ranks", "--env", "--timeout", "--grace":
-			i++ // its value
 		}
 	}
-	return args
+	i = min(i, len(args))
+	if i < len(args) && args[i] == "--" {
+		return []words{{args[:i], args[i+1:]}}
+	}
+	if n := slices.Index(args[i:], ":"); n >= 0 {
+		return append([]words{{args[:i], args[i : i+n]}}, split(args[i+n+1:])...)
+	}
+	return []words{{args[:i], args[i:]}}
 }
 
 // version is that of the module, or of the commit, that ibrun was built from.
@@ -146,63 +202,4 @@ func version() string {
 		return "ibrun (unknown version)"
 	}
 	return fmt.Sprintf("ibrun %s %s %s/%s", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH)
-}
-
-func (c *command) check() error {
-	if len(c.Program) > 0 && c.Program[0] == "--" {
-		c.Program = c.Program[1:]
-	}
-	switch {
-	case len(c.Program) == 0:
-		return errors.New("no program to run")
-	case c.Ranks < 1:
-		return fmt.Errorf("-n %d: need at least 1 rank", c.Ranks)
-	case c.Ranks > launch.MaxRanks:
-		return fmt.Errorf("-n %d: at most %d ranks can meet", c.Ranks, launch.MaxRanks)
-	case c.Grace <= 0:
-		return fmt.Errorf("--grace=%v: need a time above 0", c.Grace)
-	case c.Timeout < 0:
-		return fmt.Errorf("--timeout=%v: need a time above 0, or 0 for never", c.Timeout)
-	}
-	for _, kv := range c.Env {
-		k, _, ok := strings.Cut(kv, "=")
-		switch {
-		case !ok || k == "":
-			return fmt.Errorf("--env=%s: want K=V", kv)
-		case launch.Sets(k):
-			return fmt.Errorf("--env=%s: ibrun itself sets %s for each rank", kv, k)
-		}
-	}
-	return nil
-}
-
-// env are the variables to add for all ranks.
-func (c *command) env() ([]string, error) {
-	if !c.Preload {
-		return c.Env, nil
-	}
-	before := os.Getenv("LD_PRELOAD")
-	for _, kv := range c.Env {
-		if v, ok := strings.CutPrefix(kv, "LD_PRELOAD="); ok {
-			before = v
-		}
-	}
-	kv, err := preload(before)
-	return append(slices.Clone(c.Env), kv), err
-}
-
-func (c *command) prefixes() bool {
-	if c.Prefix != nil {
-		return *c.Prefix
-	}
-	return c.Ranks > 1
-}
-
-// prefix aligns the numbers: "[ 3] ".
-func (c *command) prefix() func(int) string {
-	if !c.prefixes() {
-		return nil
-	}
-	width := len(strconv.Itoa(c.Ranks - 1))
-	return func(rank int) string { return fmt.Sprintf("[%*d] ", width, rank) }
 }

@@ -80,6 +80,12 @@ func rank(what string) int {
 		fmt.Println(err)
 		return 1
 	}
+	if what == "waits for a loss" {
+		fmt.Println("waits")
+		l := <-b.Lost()
+		fmt.Printf("lost %d: %v\n", l.Rank, l.Cause)
+		return 1
+	}
 	if what == "rank 2 is killed" {
 		if me == "2" {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

@@ -19,6 +19,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if s := os.Getenv(envSSH); s != "" {
+		os.Exit(sshMain(s, os.Args[1:]))
+	}
 	if p := os.Getenv(envProgram); p != "" {
 		os.Exit(rankMain(p))
 	}
@@ -216,6 +219,7 @@ func TestTwoHosts(t *testing.T) {
 			}
 		}
 	})
+	t.Run("ibrun starts ranks on both hosts", func(t *testing.T) { byIbrun(t, c) })
 	t.Run("ibbench measures between two kernels", func(t *testing.T) {
 		exe := ibbench(t)
 		for _, op := range []string{"put", "get", "amo"} {

@@ -57,7 +57,7 @@ func offspring() (pids []int) {
 
 // processes reads /proc/PID/stat (proc(5)): pid (comm) state ppid pgrp ...; comm may hold blanks
 // and brackets.
-func processes() (all []process) {
+func processes() (all []procStat) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
@@ -72,7 +72,7 @@ func processes() (all []process) {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		parent, _ := strconv.Atoi(f[1])
 		group, _ := strconv.Atoi(f[2])
-		all = append(all, process{pid, parent, group})
+		all = append(all, procStat{pid, parent, group})
 	}
 	return all
 }

@@ -9,7 +9,6 @@ import (
 
 // blame finds the rank that failed first.
 type blame struct {
-	deaths   *deaths
 	failed   []*rank
 	others   int // ranks that had not ended when the first failure was seen
 	first    *rank
@@ -35,9 +34,9 @@ func (b *blame) settle(ranks []*rank) {
 	if b.first != nil || len(b.failed) == 0 {
 		return
 	}
-	first := slices.MinFunc(b.failed, b.compare)
+	first := slices.MinFunc(b.failed, compareDeaths)
 	for _, k := range ranks {
-		if !k.ended && b.place(k) < b.place(first) {
+		if !k.ended && deathPlace(k) < deathPlace(first) {
 			return
 		}
 	}
@@ -48,17 +47,17 @@ func (b *blame) settle(ranks []*rank) {
 // mean nothing.
 func (b *blame) decide() {
 	if b.first == nil && len(b.failed) > 0 {
-		b.first = slices.MinFunc(b.failed, b.compare)
+		b.first = slices.MinFunc(b.failed, compareDeaths)
 	}
 }
 
-// compare orders ranks by when they began to end, then by when they were seen to end.
-func (b *blame) compare(x, y *rank) int {
-	return cmp.Or(cmp.Compare(b.place(x), b.place(y)), cmp.Compare(x.order, y.order))
+// compareDeaths orders ranks by when they began to end, then by when they were seen to end.
+func compareDeaths(x, y *rank) int {
+	return cmp.Or(cmp.Compare(deathPlace(x), deathPlace(y)), cmp.Compare(x.order, y.order))
 }
 
-func (b *blame) place(k *rank) int {
-	if n, ok := b.deaths.place(k); ok {
+func deathPlace(k *rank) int {
+	if n, ok := k.place(); ok {
 		return n
 	}
 	return math.MaxInt

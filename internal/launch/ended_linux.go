@@ -29,9 +29,9 @@ func newEndedList() *endedList {
 }
 
 // add writes the line of a rank that has been waited for.
-func (l *endedList) add(k *rank) {
+func (l *endedList) add(number int, how string) {
 	if l != nil {
-		n, _ := l.file.WriteAt(fmt.Appendf(nil, "%d %v\n", k.number, k.cmd.ProcessState), l.size)
+		n, _ := l.file.WriteAt(fmt.Appendf(nil, "%d %v\n", number, how), l.size)
 		l.size += int64(n)
 	}
 }

@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 )
 
-// handover is what a rank gets beyond its output: the job's secret, the list of
-// ranks that have ended and, for rank 0, the listeners.
+// handover is by what the ranks of a host meet: the job's secret and, for rank 0, the listeners.
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
@@ -19,23 +18,26 @@ type handover struct {
 	addr        string   // of the listener on loopback; "" where there is none
 	listener    *os.File // on loopback, or nil
 	socket      *os.File // unix, or nil
-	ended       *endedList
 }
 
-// newHandover opens the rendezvous: a unix socket, which takes no network, and a port on loopback,
-// which a rank reaches that sees other files. One of them suffices. They are bound before any rank
-// runs: no other process can take them, and no rank dials too early.
-func newHandover() (*handover, error) {
+// newHandover makes the job's id and secret.
+func newHandover() *handover {
 	var b [40]byte
 	rand.Read(b[:])
-	h := &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+	return &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+}
+
+// open opens the rendezvous: a unix socket, which takes no network, and a port on loopback,
+// which a rank reaches that sees other files. One of them suffices. They are bound before any rank
+// runs: no other process can take them, and no rank dials too early.
+func (h *handover) open() error {
 	removeDead()
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
-		return nil, fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, or: ip link set lo up)", noSocket, noPort)
+		return fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, or: ip link set lo up)", noSocket, noPort)
 	}
-	return h, nil
+	return nil
 }
 
 // openSocket makes the socket in a directory of its own, that of this user only.

@@ -1,5 +1,7 @@
-// Package launch starts the ranks of a job on this host and sees them to
-// their end.
+// Package launch starts the ranks of a job and sees them to their end. Run (run_linux.go) does not
+// know where they run: a starter starts them (rank_linux.go), as processes of this host
+// (local_linux.go) or by agents on others (hosts_linux.go, ssh_linux.go), which are this program too
+// and start processes as it does (agent_linux.go).
 //
 // Each rank gets the variables that package bootstrap reads, the job's secret through a pipe, a
 // file that lists the ranks that have ended, and, if it is rank 0, a listening unix socket and a
@@ -16,12 +18,15 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,14 +34,32 @@ import (
 // MaxRanks is how many ranks package bootstrap lets meet; a host has processes for a part of them.
 const MaxRanks = 1 << 20
 
-// Config says what to run. Path and N are needed.
+// Config says what to run. Path and N are needed, or Programs.
 type Config struct {
-	// N is the number of ranks, from 1 to MaxRanks.
+	// N is the number of ranks, from 1 to MaxRanks; with Programs it is their sum.
 	N int
 	// Path is the program; without a slash it is looked up in PATH.
 	Path string
 	// Args of the program, without its name.
 	Args []string
+	// Programs of a job of several, in the place of N, Path and Args: the ranks of the first come
+	// first. Package bootstrap then compares no builds.
+	Programs []Program
+	// Hosts, where not all ranks run on this one; see there. Then this process starts nothing but
+	// agents: Direct, Adopt and Guard are theirs.
+	Hosts []Host
+	// Agent are the arguments with which this program calls Agent. Default: "--agent".
+	Agent []string
+	// SSH is the program that starts agents, and its first arguments. Default: "ssh".
+	SSH []string
+	// Silence is how long nothing may be heard of a host, or a host of this process, until it is
+	// lost. Default: 30 s.
+	Silence time.Duration
+	// Bind is which processors a rank may use: "core", one core for each rank of a host; "numa",
+	// one NUMA node; or "", all that this process may use.
+	Bind string
+	// Placement reports where each rank runs, and which processors it may use.
+	Placement bool
 	// Env of all ranks, as "K=V". Variables by which an outer job identifies
 	// its ranks are removed. Default: os.Environ().
 	Env []string
@@ -55,6 +78,9 @@ type Config struct {
 	Direct bool
 	// Prefix begins every line of a rank's output. May be nil.
 	Prefix func(rank int) string
+	// Output is a directory, made where it is missing, for a file of each rank's standard output and
+	// one of its standard error, named by OutputFile, instead of Stdout and Stderr. Default: none.
+	Output string
 	// Report receives the launcher's own messages. Default: discarded.
 	Report func(message string)
 
@@ -65,6 +91,9 @@ type Config struct {
 	// in which a rank reports why it ends; package bootstrap takes up to 3 s where a rank is
 	// missing. Default: 4 s.
 	Grace time.Duration
+	// Stacks sends SIGQUIT when the job is ended by its context, and SIGTERM a Grace later: Go
+	// programs print where their goroutines are.
+	Stacks bool
 	// Signals are forwarded to all ranks; a second SIGINT kills them. The
 	// caller has set up the channel with signal.Notify. May be nil.
 	Signals <-chan os.Signal
@@ -87,15 +116,112 @@ type Config struct {
 func Sets(variable string) bool {
 	switch variable {
 	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN":
+		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
+		"IBCONDUIT_PROGRAMS":
 		return true
 	}
 	return false
 }
 
+// Program is one of a job of several.
+type Program struct {
+	// N is the number of its ranks, from 1.
+	N int
+	// Path and Args are as in Config.
+	Path string
+	Args []string
+	// Env adds variables for its ranks, none of those that Sets names. May be nil.
+	Env []string
+}
+
+// HostLost is the exit code of a rank whose host was lost, and of a job with a host that could not
+// be used.
+const HostLost = 255
+
+// Host is one that ranks run on. An agent, which is this program with Config.Agent as its
+// arguments, is started there by Config.SSH and starts them; all that it is told, the job's secret
+// too, and all that it tells goes through its standard input and output. So do the connections by
+// which the ranks meet: hosts need no other way to each other for that. It gets the working
+// directory of this process and the environment but the variables of a host or a session (see
+// Sent).
+type Host struct {
+	// Name is what ssh is given; "localhost" and the name of this host take no ssh.
+	Name string
+	// Ranks are the numbers of the ranks there. Each rank is on one host.
+	Ranks []int
+}
+
+// OnThisHost: a host of this name takes no ssh.
+func OnThisHost(name string) bool { return name == "localhost" || name == hostName() }
+
+func hostName() string {
+	name, _ := os.Hostname()
+	return name
+}
+
+// HostError says that a host could not be used.
+type HostError struct {
+	Host string
+	Err  error
+	code int // 0: HostLost
+}
+
+func (e *HostError) Error() string { return fmt.Sprintf("launch: host %s: %v", e.Host, e.Err) }
+func (e *HostError) Unwrap() error { return e.Err }
+
+// ExitCode is that of the StartError on that host, or HostLost.
+func (e *HostError) ExitCode() int { return cmp.Or(e.code, HostLost) }
+
+// OutputFile is the name of a rank's file in Config.Output; fd is 1 or 2, ranks are how many there
+// are: rank-03.out, rank-03.err.
+func OutputFile(rank, ranks, fd int) string {
+	return fmt.Sprintf("rank-%0*d.%s", len(strconv.Itoa(ranks-1)), rank, [...]string{1: "out", 2: "err"}[fd])
+}
+
+// rankList is "rank 3", or "ranks 0-5, 9", of ascending numbers.
+func rankList(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		from := i
+		for i++; i < len(numbers) && numbers[i] == numbers[i-1]+1; {
+			i++
+		}
+		switch i - from {
+		case 1:
+			parts = append(parts, strconv.Itoa(numbers[from]))
+		case 2:
+			parts = append(parts, strconv.Itoa(numbers[from]), strconv.Itoa(numbers[i-1]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", numbers[from], numbers[i-1]))
+		}
+	}
+	if len(numbers) == 1 {
+		return "rank " + parts[0]
+	}
+	return "ranks " + strings.Join(parts, ", ")
+}
+
+// program is that of a rank.
+func (c *Config) program(rank int) *Program {
+	for i := range c.Programs {
+		if rank < c.Programs[i].N {
+			return &c.Programs[i]
+		}
+		rank -= c.Programs[i].N
+	}
+	return &Program{}
+}
+
 func (c Config) withDefaults() (Config, error) {
-	if c.N < 1 {
-		return c, fmt.Errorf("launch: %d ranks: need at least 1", c.N)
+	if c.Programs == nil {
+		c.Programs = []Program{{N: c.N, Path: c.Path, Args: c.Args}}
+	}
+	c.N = 0
+	for _, p := range c.Programs {
+		if p.N < 1 {
+			return c, fmt.Errorf("launch: %d ranks: need at least 1", p.N)
+		}
+		c.N += p.N
 	}
 	if c.N > MaxRanks {
 		return c, fmt.Errorf("launch: %d ranks: at most %d can meet", c.N, MaxRanks)
@@ -103,8 +229,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.JobControl && !c.Adopt {
 		return c, errors.New("launch: JobControl takes Adopt")
 	}
+	if c.Output != "" && (c.Direct || c.Prefix != nil) {
+		return c, errors.New("launch: Output: files have no prefix, and ranks do not write them themselves")
+	}
 	if c.Direct && c.Prefix != nil {
 		return c, errors.New("launch: Direct: what ranks write themselves has no prefix")
+	}
+	if err := c.checkHosts(); err != nil {
+		return c, err
 	}
 	if c.Env == nil {
 		c.Env = os.Environ()
@@ -124,10 +256,38 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Report == nil {
 		c.Report = func(string) {}
 	}
+	if c.Agent == nil {
+		c.Agent = []string{"--agent"}
+	}
+	if len(c.SSH) == 0 {
+		c.SSH = []string{"ssh"}
+	}
+	if c.Silence <= 0 {
+		c.Silence = 30 * time.Second
+	}
 	if c.Grace <= 0 {
 		c.Grace = 4 * time.Second
 	}
 	return c, nil
+}
+
+func (c *Config) checkHosts() error {
+	seen := map[int]bool{}
+	for _, h := range c.Hosts {
+		if h.Name == "" || strings.HasPrefix(h.Name, "-") {
+			return fmt.Errorf("launch: %q is no name of a host", h.Name)
+		}
+		for _, n := range h.Ranks {
+			if n < 0 || n >= c.N || seen[n] {
+				return fmt.Errorf("launch: host %s: rank %d is on two hosts, or outside of the job's %d ranks", h.Name, n, c.N)
+			}
+			seen[n] = true
+		}
+	}
+	if len(c.Hosts) > 0 && len(seen) < c.N {
+		return fmt.Errorf("launch: the hosts have %d of %d ranks", len(seen), c.N)
+	}
+	return nil
 }
 
 // StartError says that a rank could not be started.

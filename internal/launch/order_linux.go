@@ -31,8 +31,9 @@ type deaths struct {
 
 	mu    sync.Mutex // guards what follows, and taking events
 	epoll int        // -1 once closed
-	ranks map[int32]*rank
-	order map[*rank]int
+	ranks map[int32]*child
+	order map[*child]int
+	noted func(c *child) // may be nil
 }
 
 func watchDeaths() (*deaths, error) {
@@ -44,11 +45,11 @@ func watchDeaths() (*deaths, error) {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("launch: epoll: %w", err)
 	}
-	return &deaths{poller: os.NewFile(uintptr(epoll), "epoll"), epoll: epoll, ranks: map[int32]*rank{}, order: map[*rank]int{}}, nil
+	return &deaths{poller: os.NewFile(uintptr(epoll), "epoll"), epoll: epoll, ranks: map[int32]*child{}, order: map[*child]int{}}, nil
 }
 
 // add watches the reading end of a rank's life pipe, which must stay open.
-func (d *deaths) add(k *rank) error {
+func (d *deaths) add(k *child) error {
 	raw, err := k.life.SyscallConn()
 	if err != nil {
 		return err
@@ -64,6 +65,13 @@ func (d *deaths) add(k *rank) error {
 		err = fmt.Errorf("launch: epoll_ctl: %w", ctl)
 	}
 	return err
+}
+
+// setNoted has f called, in the order of deaths, with each.
+func (d *deaths) setNoted(f func(c *child)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noted = f
 }
 
 // watch notes deaths as they come, until close. Without it a pipe that a living rank closed could
@@ -92,8 +100,12 @@ func (d *deaths) takeLocked() {
 		}
 		for _, ev := range events[:max(n, 0)] {
 			k := d.ranks[ev.Fd]
-			if ev.Events&unix.EPOLLIN != 0 || k.dying() {
-				d.order[k] = len(d.order) + 1
+			if ev.Events&unix.EPOLLIN == 0 && !k.dying() {
+				continue
+			}
+			d.order[k] = len(d.order) + 1
+			if d.noted != nil {
+				d.noted(k)
 			}
 		}
 		if n <= 0 {
@@ -104,12 +116,19 @@ func (d *deaths) takeLocked() {
 
 // place of a rank in the order of deaths, from 1; ok is false when none is known. What happened
 // before the call is known to it.
-func (d *deaths) place(k *rank) (n int, ok bool) {
+func (d *deaths) place(k *child) (n int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.takeLocked()
 	n, ok = d.order[k]
 	return n, ok
+}
+
+// look notes the deaths that have happened before the call.
+func (d *deaths) look() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.takeLocked()
 }
 
 func (d *deaths) close() {
@@ -125,13 +144,13 @@ const exiting = 0x4
 // dying reports a rank that ends, not one that has only closed its life pipe, as a program does
 // that closes all descriptors that it does not know. It reads the flags from /proc/PID/stat
 // (proc(5)): pid (comm) state ppid pgrp session tty_nr tpgid flags ...
-func (r *rank) dying() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.reaped {
+func (c *child) dying() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reaped {
 		return true
 	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
 	if err != nil {
 		return true // no /proc: most programs close nothing that they do not know
 	}

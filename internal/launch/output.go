@@ -24,6 +24,12 @@ const (
 	retryTime = 100 * time.Millisecond
 )
 
+// taker takes output. It blocks as long as the destination takes nothing.
+type taker interface {
+	take(p []byte)
+	flush()
+}
+
 // sink is a destination that several streams share.
 type sink struct {
 	name   string // for messages
@@ -48,9 +54,9 @@ type stream struct {
 	due  *time.Timer
 }
 
-// copy takes everything that r has until its end. It stops reading only while the destination takes
-// nothing: the rank then waits at a full pipe.
-func (s *stream) copy(r io.Reader) {
+// takeAll takes everything that r has until its end. It stops reading only while the destination
+// takes nothing: the rank then waits at a full pipe.
+func takeAll(s taker, r io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)

@@ -76,7 +76,7 @@ func TestManyStreamsNeverMixWithinALine(t *testing.T) {
 		line := fmt.Sprintf("%02d:%s\n", s, strings.Repeat(string(rune('A'+s%26)), 10+s))
 		wg.Go(func() {
 			st := &stream{sink: k}
-			st.copy(r)
+			takeAll(st, r)
 		})
 		wg.Go(func() {
 			all := []byte(strings.Repeat(line, lines))
@@ -115,7 +115,7 @@ func TestAFailedDestinationIsReportedOnce(t *testing.T) {
 	w := &brokenWriter{}
 	k := &sink{w: w}
 	s := &stream{sink: k}
-	s.copy(strings.NewReader(strings.Repeat("line\n", 100_000)))
+	takeAll(s, strings.NewReader(strings.Repeat("line\n", 100_000)))
 	if err := k.end(); err == nil || err.Error() != "disk full" {
 		t.Errorf("%v", err)
 	}

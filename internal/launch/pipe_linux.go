@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe is a rank's standard output or standard error on its way to a sink.
+// pipe is a rank's standard output or standard error on its way.
 type pipe struct {
+	fd   int      // of the rank: 1 or 2
 	ours *os.File // the end that is read here
-	sink *sink
 }
 
 // copy passes on what comes until the end of the pipe, or until a deadline. What had been written
 // by then is still taken, however long the destination lets it wait, but no more: a process that
 // goes on writing may be nobody's.
-func (p *pipe) copy(s *stream) {
-	s.copy(p.ours)
+func (p *pipe) copy(s taker) {
+	takeAll(s, p.ours)
 	for left := available(p.ours); left > 0; {
 		buf := make([]byte, min(left, 32<<10))
 		n := readNow(p.ours, buf)

@@ -1,32 +1,33 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
-	"runtime"
+	"path/filepath"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // run is a job in progress.
 type run struct {
-	cfg    Config
-	ranks  []*rank
-	events chan event // two for each rank, in order
-	blame  blame
-	list   *endedList
-	ints   int // SIGINTs so far
+	cfg       Config
+	starter   starter
+	ranks     []*rank
+	events    chan event // two for each rank, in order
+	blame     blame
+	ints      int // SIGINTs so far
+	out, errs *sink
+	mu        sync.Mutex
+	files     []*sink // of Config.Output; guarded by mu
 
-	layout   layout // of the descriptors of each rank
-	children *children
-	echo     *groupEcho     // nil: no rank is in our process group
 	stops    chan os.Signal // to stop, and to continue
 	stopping []os.Signal    // what it receives
 
@@ -34,16 +35,10 @@ type run struct {
 	giveUpOutput func()
 }
 
-// event is the end of a rank or, after that, of its output.
-type event struct {
-	rank *rank
-	dry  bool
-}
-
 // Run starts the ranks and returns when all have ended: with the code of the
 // first one that failed, 128 and the signal where it was killed, else 0. When
 // one fails, the others are ended. The error says that a rank could not be
-// started (*StartError) or that ctx ended the job; the ranks have ended then
+// started (*StartError, *HostError) or that ctx ended the job; the ranks have ended then
 // too.
 func Run(ctx context.Context, cfg Config) (code int, err error) {
 	descriptors := newLayout(os.Getenv) // before anything is opened
@@ -51,73 +46,88 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	path, err := exec.LookPath(cfg.Path)
-	if err != nil {
-		e := &StartError{0, cfg.Path, err}
-		return e.ExitCode(), e
-	}
-	h, err := newHandover()
-	if err != nil {
-		return 126, err
-	}
-	defer h.remove()
-	c := newChildren()
-	if cfg.Adopt {
-		if err := adopt(); err != nil {
-			return 126, err
-		}
-		defer endAdopted()
-		defer c.reapOrphans()()
-	}
-	if cfg.Guard {
-		g, err := startGuard(h, c)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return 126, fmt.Errorf("launch: guard: %w", err)
-		}
-		if err != nil { // no /proc: it would find nothing to kill
-			cfg.Report(fmt.Sprintf("no guard: what the ranks start may outlive this process if it is killed: %v", err))
-		} else {
-			defer g.dismiss()
-		}
-	}
-	d, err := watchDeaths()
-	if err != nil {
-		return 126, err
-	}
-	defer d.close()
-	go d.watch()
-	h.ended = newEndedList()
-	defer h.ended.close()
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), blame: blame{deaths: d}, list: h.ended, over: make(chan struct{}), children: c, layout: descriptors}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{})}
 	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
 	defer r.giveUpOutput()
+	r.out = &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
+	r.errs = r.out
+	if !same(cfg.Stdout, cfg.Stderr) {
+		r.errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
+	}
 	if cfg.JobControl {
-		if hasTerminal(cfg.Stdin) {
-			if r.echo, err = startEcho(c); err != nil {
-				return 126, fmt.Errorf("launch: echo of signals: %w", err)
-			}
-			defer r.echo.end()
-		}
 		r.stops = make(chan os.Signal, 4)
 		r.stopping = stopSignals()
 		signal.Notify(r.stops, r.stopping...)
 		defer signal.Stop(r.stops)
 	}
-	out := &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
-	errs := out
-	if !same(cfg.Stdout, cfg.Stderr) {
-		errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
+	if err = r.newStarter(descriptors); err != nil {
+		return cmp.Or(startCode(err), 126), err
 	}
-	err = r.start(path, h, out, errs)
-	if err == nil {
-		h.close()
-	}
+	defer r.starter.close()
+	r.ranks, err = r.starter.start(ctx)
 	err = r.see(ctx, err)
-	for _, k := range r.ranks {
-		k.closePipes()
-	}
-	err = errors.Join(err, out.end(), errs.end())
+	r.starter.close()
+	err = errors.Join(err, r.endOutput())
 	return r.result(err), err
+}
+
+// newStarter chooses how the ranks are started.
+func (r *run) newStarter(l layout) error {
+	if len(r.cfg.Hosts) > 0 {
+		r.starter = newHosts(r)
+		return nil
+	}
+	numbers := make([]int, r.cfg.N)
+	for n := range numbers {
+		numbers[n] = n
+	}
+	s, err := newLocal(&r.cfg, l, numbers, newHandover(), r.events)
+	if err != nil {
+		return err
+	}
+	s.output = r.output
+	if r.cfg.JobControl {
+		err = s.shareTerminal(func() { signal.Notify(r.stops, r.stopping...) })
+	}
+	if err != nil {
+		s.close()
+		return err
+	}
+	r.starter = s
+	return nil
+}
+
+// output is where a rank's standard output (1) or standard error (2) goes.
+func (r *run) output(number, fd int, coming func() bool) (taker, error) {
+	if dir := r.cfg.Output; dir != "" {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return nil, err
+		}
+		f, err := os.Create(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
+		if err != nil {
+			return nil, err
+		}
+		to := &sink{w: f, name: f.Name(), report: r.cfg.Report, over: r.over}
+		r.mu.Lock()
+		r.files = append(r.files, to)
+		r.mu.Unlock()
+		return &stream{sink: to, hold: holdTime, coming: coming}, nil
+	}
+	to := r.out
+	if fd == 2 {
+		to = r.errs
+	}
+	return &stream{sink: to, prefix: []byte(r.cfg.Prefix(number)), hold: holdTime, coming: coming}, nil
+}
+
+func (r *run) endOutput() (err error) {
+	err = errors.Join(r.out.end(), r.errs.end())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.files {
+		err = errors.Join(err, f.end(), f.w.(*os.File).Close())
+	}
+	return err
 }
 
 // same: two writers that are surely one. Comparing may panic, as for structs
@@ -125,64 +135,6 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 func same(a, b any) (equal bool) {
 	defer func() { _ = recover() }()
 	return a == b
-}
-
-// start starts all ranks from one thread that lives until they have ended:
-// PR_SET_PDEATHSIG is about the parent's thread, not of its process
-// (prctl(2)), and Go ends threads as it likes.
-func (r *run) start(path string, h *handover, out, errs *sink) error {
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		var orders atomic.Int64
-		err := r.startAll(path, h, out, errs)
-		ranks := r.ranks
-		started <- err
-		gone := make(chan struct{}, len(ranks))
-		for _, k := range ranks {
-			go func() {
-				k.wait(&orders, r.children)
-				gone <- struct{}{}
-				r.events <- event{rank: k}
-				k.drain()
-				r.events <- event{k, true}
-			}()
-		}
-		for range ranks {
-			<-gone
-		}
-	}()
-	return <-started
-}
-
-// startAll starts rank 0 last where it has the terminal: as soon as it runs it may read that, and
-// stop with our whole group.
-func (r *run) startAll(path string, h *handover, out, errs *sink) error {
-	start := func(numbers ...int) error {
-		for _, n := range numbers {
-			k, err := r.startRank(path, n, h, out, errs)
-			if err != nil {
-				return &StartError{n, r.cfg.Path, err}
-			}
-			r.ranks = append(r.ranks, k)
-		}
-		return nil
-	}
-	all := make([]int, r.cfg.N)
-	for n := range all {
-		all[n] = n
-	}
-	if r.echo == nil {
-		return start(all...)
-	}
-	back := r.ignoreTerminal()
-	err := start(all[1:]...)
-	back()
-	if err != nil {
-		return err
-	}
-	return start(0)
 }
 
 var errUnread = errors.New("launch: the rest of the output is lost: it is not read")
@@ -199,6 +151,7 @@ func (r *run) see(ctx context.Context, err error) error {
 	}
 	done := ctx.Done()
 	ending := false // from outside
+	waited := false // for ranks to end, before the next signal
 	var giveUp <-chan time.Time
 	if err != nil {
 		end(syscall.SIGTERM, 0)
@@ -219,17 +172,14 @@ func (r *run) see(ctx context.Context, err error) error {
 			if alive == 0 {
 				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
 			}
-			r.list.add(ev.rank)
+			r.starter.announce(ev.rank)
 			if err == nil && r.blame.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
+				waited = true
 			}
 			r.blame.settle(r.ranks)
 		case s := <-r.stops:
-			if s == syscall.SIGCONT {
-				r.signal(syscall.SIGCONT)
-			} else {
-				r.stop(s.(syscall.Signal))
-			}
+			r.stopOrContinue(s.(syscall.Signal))
 		case s := <-r.cfg.Signals:
 			r.forward(s)
 			ending = ending || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
@@ -238,11 +188,27 @@ func (r *run) see(ctx context.Context, err error) error {
 			if err == nil {
 				err = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
 			}
-			end(syscall.SIGTERM, 0)
+			if end(syscall.SIGTERM, 0); r.cfg.Stacks && alive > 0 {
+				r.cfg.Report(r.alive() + " still run: SIGQUIT, which has Go programs print their stacks")
+				r.signal(syscall.SIGQUIT)
+				end(syscall.SIGTERM, r.cfg.Grace)
+			}
+			waited = r.cfg.Stacks
 		case <-hurry.C:
 			r.blame.decide()
+			if waited && alive > 0 && next != 0 {
+				r.cfg.Report(fmt.Sprintf("%s did not end within %v: %v", r.alive(), r.cfg.Grace, unix.SignalName(next)))
+			}
+			waited = true
+			if next == 0 {
+				r.starter.abandon()
+				break
+			}
 			r.signal(next)
-			if next != syscall.SIGKILL {
+			switch next {
+			case syscall.SIGKILL:
+				end(0, r.cfg.Grace)
+			default:
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
 		case <-giveUp:
@@ -280,6 +246,18 @@ func (r *run) forward(s os.Signal) {
 	r.pass(sig)
 }
 
+// alive names the ranks that have not ended.
+func (r *run) alive() string {
+	var numbers []int
+	for _, k := range r.ranks {
+		if !k.ended {
+			numbers = append(numbers, k.number)
+		}
+	}
+	slices.Sort(numbers)
+	return rankList(numbers)
+}
+
 func (r *run) signal(s syscall.Signal) {
 	for _, k := range r.ranks {
 		k.signal(s)
@@ -287,14 +265,31 @@ func (r *run) signal(s syscall.Signal) {
 }
 
 func (r *run) result(err error) int {
-	var se *StartError
 	switch {
-	case errors.As(err, &se):
-		return se.ExitCode()
+	case startCode(err) != 0:
+		return startCode(err)
 	case r.blame.first != nil:
 		return r.blame.first.code()
 	case err != nil:
 		return 1
+	}
+	return 0
+}
+
+// startCode is the code of a job that could not start, or 0.
+func startCode(err error) int {
+	var (
+		se *StartError
+		he *HostError
+		by endedBy
+	)
+	switch {
+	case errors.As(err, &by):
+		return 128 + int(by)
+	case errors.As(err, &se):
+		return se.ExitCode()
+	case errors.As(err, &he):
+		return he.ExitCode()
 	}
 	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"time"
@@ -18,6 +19,12 @@ func Run(context.Context, Config) (code int, err error) {
 
 // GuardMain does nothing: there are no guards.
 func GuardMain() {}
+
+// Agent does nothing: there are no ranks.
+func Agent(io.Reader, io.Writer) int { return 126 }
+
+// Sent is for hosts, which there are not.
+func Sent(string) bool { return true }
 
 // writable does not know.
 func writable(*os.File, time.Duration) bool { return false }

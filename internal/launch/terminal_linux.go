@@ -24,21 +24,24 @@ func hasTerminal(stdin *os.File) bool {
 	if _, err := os.Stat("/proc/self/exe"); err != nil {
 		return false // no groupEcho can be started
 	}
-	if stdin != nil {
-		terminal := false
-		control(stdin, func(fd int) {
-			_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-			terminal = err == nil
-		})
-		if terminal {
-			return true
-		}
+	if isTerminal(stdin) {
+		return true
 	}
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err == nil {
 		_ = f.Close()
 	}
 	return err == nil
+}
+
+func isTerminal(f *os.File) (is bool) {
+	if f != nil {
+		control(f, func(fd int) {
+			_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+			is = err == nil
+		})
+	}
+	return is
 }
 
 // stopping are the signals by which a terminal, or its user, stops a job.
@@ -61,13 +64,9 @@ func stopSignals() []os.Signal {
 	return all
 }
 
-// ignoreTerminal lets ranks that start before back is called ignore what stops a process that
-// uses its terminal from the background, as all but rank 0 are: what they write appears even after
-// stty tostop, and what they read fails, where they would hang.
-func (r *run) ignoreTerminal() (back func()) {
-	signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
-	return func() { signal.Notify(r.stops, r.stopping...) }
-}
+// ignoredByOthers than rank 0 is what stops a process that uses its terminal from the background:
+// what they write appears even after stty tostop, and what they read fails, where they would hang.
+var ignoredByOthers = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 
 // echoName is argument 0 of a groupEcho.
 const echoName = "ibrun-echo"
@@ -186,11 +185,11 @@ func echoMain() {
 // pass hands a signal that this process received to all ranks.
 func (r *run) pass(s syscall.Signal) {
 	for _, k := range r.ranks {
-		if !k.inOurGroup {
+		if !k.grouped() {
 			k.signal(s)
 		} else {
 			go func() {
-				if !r.echo.toGroup(s) {
+				if !k.shares(s) {
 					k.signal(s)
 				}
 			}()
@@ -198,19 +197,47 @@ func (r *run) pass(s syscall.Signal) {
 	}
 }
 
+// stopOrContinue is for signals of job control.
+func (r *run) stopOrContinue(s syscall.Signal) {
+	if s == syscall.SIGCONT {
+		r.starter.resume()
+		r.signal(syscall.SIGCONT)
+		return
+	}
+	r.stop(s)
+}
+
 // stop stops all ranks, as the signal would, and then this process; it goes on when that is
-// continued. The shell learns of the stop from this process.
+// continued. The shell learns of the stop from this process. Whoever continues it before it has
+// stopped knows of no stop to come: then only the ranks are continued.
 func (r *run) stop(s syscall.Signal) {
 	for _, k := range r.ranks {
-		if !k.inOurGroup || !r.echo.toGroup(s) {
+		if !k.grouped() {
 			k.signal(syscall.SIGTSTP)
 		}
 	}
-	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	for _, k := range r.ranks { // these take their time
+		if k.grouped() && !k.shares(s) {
+			k.signal(syscall.SIGTSTP)
+		}
+	}
+	r.starter.pause()
+	for {
+		select {
+		case s := <-r.stops:
+			if s == syscall.SIGCONT {
+				r.stopOrContinue(syscall.SIGCONT)
+				return
+			}
+		default:
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			return
+		}
+	}
 }
 
-// process is a line of /proc.
-type process struct{ pid, parent, group int }
+// procStat is a line of /proc.
+type procStat struct{ pid, parent, group int }
 
 // family are the descendants of a process that are in our process group.
 func family(pid int) (all []int) {

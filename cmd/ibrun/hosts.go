@@ -1,0 +1,264 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/ibconduit/conduit/internal/launch"
+)
+
+// slots are how many ranks a host has.
+type slots struct {
+	host string
+	n    int
+}
+
+// hosts places the ranks: n are those of all programs, of which some are behind a colon. Without
+// hosts, or where they are all this one, there are none.
+func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
+	var list []slots
+	switch {
+	case len(c.Host) > 0:
+		list, err = hostList(c.Host, "-H")
+	case c.Hostfile != "":
+		list, err = hostFile(c.Hostfile)
+	default:
+		list, err = allocated(os.Getenv)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	capacity := 0
+	for _, s := range list {
+		capacity += s.n
+	}
+	n = max(1+behind, capacity)
+	if c.Ranks != nil {
+		n = *c.Ranks + behind
+	}
+	if n > launch.MaxRanks {
+		return nil, 0, fmt.Errorf("%d ranks: at most %d can meet", n, launch.MaxRanks)
+	}
+	elsewhere := false
+	for _, s := range list {
+		elsewhere = elsewhere || !launch.OnThisHost(s.host)
+	}
+	if !elsewhere {
+		return nil, n, nil
+	}
+	all = make([]launch.Host, len(list))
+	for i := range all {
+		all[i].Name = list[i].host
+	}
+	for r := 0; r < n; {
+		for i, s := range list {
+			for range min(s.n, n-r) {
+				all[i].Ranks = append(all[i].Ranks, r)
+				r++
+			}
+		}
+	}
+	return all, n, nil
+}
+
+// put adds ranks of a host, which may be there already.
+func put(list []slots, host string, n int) []slots {
+	for i := range list {
+		if list[i].host == host {
+			list[i].n += n
+			return list
+		}
+	}
+	return append(list, slots{host, n})
+}
+
+// hostList reads hosts as they are written on a command line.
+func hostList(specs []string, where string) (list []slots, err error) {
+	for _, spec := range specs {
+		host, n, err := hostSpec(spec)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", where, spec, err)
+		}
+		list = put(list, host, n)
+	}
+	return list, nil
+}
+
+// hostSpec reads a:2, user@a, [::1]:2 and ::1.
+func hostSpec(spec string) (host string, n int, err error) {
+	host, n = spec, 1
+	if i := strings.LastIndexByte(spec, ':'); i >= 0 && (strings.Count(spec, ":") == 1 || strings.Contains(spec, "]:")) {
+		host = spec[:i]
+		if n, err = strconv.Atoi(spec[i+1:]); err != nil || n < 1 {
+			return "", 0, errors.New("want a number of ranks, from 1, behind the colon")
+		}
+	}
+	host = strings.NewReplacer("[", "", "]", "").Replace(host)
+	if host == "" || strings.HasPrefix(host, "-") {
+		return "", 0, errors.New("this is no name of a host")
+	}
+	return host, n, nil
+}
+
+func hostFile(name string) (list []slots, err error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("--hostfile: %w", err)
+	}
+	line := 0
+	for l := range strings.Lines(string(text)) {
+		line++
+		l, _, _ = strings.Cut(l, "#")
+		words := strings.Fields(l)
+		if len(words) == 0 {
+			continue
+		}
+		host, n, err := hostSpec(words[0])
+		for _, w := range words[1:] {
+			k, v, _ := strings.Cut(w, "=")
+			if k == "slots" && err == nil {
+				if n, err = strconv.Atoi(v); err == nil && n < 1 {
+					err = errors.New("want slots from 1 up")
+				}
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, line, err)
+		}
+		list = put(list, host, n)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: it names no host", name)
+	}
+	return list, nil
+}
+
+// interactiveStep is the number of the step in which salloc may run a shell (slurm.h,
+// SLURM_INTERACTIVE_STEP).
+const interactiveStep = "4294967290"
+
+// allocated are the hosts of the batch job in which ibrun was started, where these are several. A
+// process that a launcher has started there as one of many gets none: it would start its job once
+// for each of them.
+func allocated(env func(string) string) (list []slots, err error) {
+	for _, rank := range []string{"IBCONDUIT_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"} {
+		if v := env(rank); v != "" && (rank != "SLURM_STEP_ID" || v != interactiveStep) {
+			return nil, nil
+		}
+	}
+	switch {
+	case env("SLURM_JOB_NODELIST") != "":
+		list, err = slurmHosts(env("SLURM_JOB_NODELIST"), env("SLURM_TASKS_PER_NODE"))
+		if err != nil {
+			err = fmt.Errorf("SLURM_JOB_NODELIST=%s: %w (-H names the hosts)", env("SLURM_JOB_NODELIST"), err)
+		}
+	case env("PBS_NODEFILE") != "":
+		list, err = hostFile(env("PBS_NODEFILE"))
+		if err != nil {
+			err = fmt.Errorf("PBS_NODEFILE: %w (-H names the hosts)", err)
+		}
+	case env("LSB_HOSTS") != "":
+		list, err = hostList(strings.Fields(env("LSB_HOSTS")), "LSB_HOSTS")
+	}
+	if err != nil || len(list) < 2 {
+		return nil, err
+	}
+	return list, nil
+}
+
+// slurmHosts reads n[01-03,7],m and 2(x3),1.
+func slurmHosts(nodes, tasks string) (list []slots, err error) {
+	names, err := expand(nodes)
+	if err != nil {
+		return nil, err
+	}
+	var each []int
+	for part := range strings.SplitSeq(tasks, ",") {
+		number, times, many := strings.Cut(strings.TrimSuffix(part, ")"), "(x")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 {
+			n = 1
+		}
+		count := 1
+		if many {
+			count, _ = strconv.Atoi(times)
+		}
+		for range min(count, len(names)) {
+			each = append(each, n)
+		}
+	}
+	for i, name := range names {
+		n := 1
+		if i < len(each) {
+			n = each[i]
+		}
+		list = put(list, name, n)
+	}
+	return list, nil
+}
+
+// mostHosts bounds what a list can make this program keep.
+const mostHosts = 1 << 16
+
+// expand reads a list of hosts as Slurm writes it: prefix[01-03,7]suffix, several brackets.
+func expand(list string) (names []string, err error) {
+	depth, from := 0, 0
+	for i := 0; i <= len(list); i++ {
+		switch {
+		case i < len(list) && list[i] == '[':
+			depth++
+		case i < len(list) && list[i] == ']':
+			depth--
+		case i == len(list) || list[i] == ',' && depth == 0:
+			if depth != 0 {
+				return nil, errors.New("a bracket is not closed")
+			}
+			more, err := expandOne(list[from:i])
+			if names = append(names, more...); err != nil {
+				return nil, err
+			}
+			from = i + 1
+		}
+	}
+	return names, nil
+}
+
+func expandOne(item string) (names []string, err error) {
+	before, rest, bracket := strings.Cut(item, "[")
+	if !bracket {
+		if item == "" {
+			return nil, errors.New("a name is empty")
+		}
+		return []string{item}, nil
+	}
+	inside, after, ok := strings.Cut(rest, "]")
+	if !ok {
+		return nil, errors.New("a bracket is not closed")
+	}
+	tails := []string{""}
+	if after != "" {
+		if tails, err = expandOne(after); err != nil {
+			return nil, err
+		}
+	}
+	for part := range strings.SplitSeq(inside, ",") {
+		first, last, many := strings.Cut(part, "-")
+		if !many {
+			last = first
+		}
+		a, err := strconv.ParseUint(first, 10, 32)
+		b, err2 := strconv.ParseUint(last, 10, 32)
+		if err != nil || err2 != nil || b < a || (b-a+1)*uint64(len(tails)) > mostHosts {
+			return nil, fmt.Errorf("%q is no range of numbers", part)
+		}
+		for n := a; n <= b; n++ {
+			for _, tail := range tails {
+				names = append(names, fmt.Sprintf("%s%0*d%s", before, len(first), n, tail))
+			}
+		}
+	}
+	return names, nil
+}

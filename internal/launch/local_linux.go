@@ -1,0 +1,187 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// local starts ranks as processes of this host.
+type local struct {
+	cfg     *Config
+	numbers []int // of the ranks to start
+	paths   map[string]string
+	events  chan<- event
+	// output makes what takes a rank's output; coming tells whether more can be read already
+	output func(number, fd int, coming func() bool) (taker, error)
+	rearm  func() // asks again for signals that start ignores for a moment
+	places places
+
+	layout   layout // of the descriptors of each rank
+	children *children
+	echo     *groupEcho // nil: no rank is in our process group
+	handover *handover
+	deaths   *deaths
+	ended    *endedList
+
+	started  []*child
+	closers  []func()
+	shutting sync.Once
+}
+
+// newLocal makes what the ranks of this host share. The layout was made before anything was opened.
+func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- event) (_ *local, err error) {
+	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h, children: newChildren()}
+	for _, n := range numbers {
+		path := cfg.program(n).Path
+		if s.paths[path] != "" {
+			continue
+		}
+		if s.paths[path], err = exec.LookPath(path); err != nil {
+			return nil, &StartError{Rank: n, Path: path, Err: err}
+		}
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if err = h.open(); err != nil {
+		return nil, err
+	}
+	s.closing(h.remove)
+	if cfg.Adopt {
+		if err = adopt(); err != nil {
+			return nil, err
+		}
+		s.closing(endAdopted)
+		s.closing(s.children.reapOrphans())
+	}
+	if cfg.Guard {
+		g, err := startGuard(h, s.children)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("launch: guard: %w", err)
+		}
+		if err != nil { // no /proc: it would find nothing to kill
+			cfg.Report(fmt.Sprintf("no guard: what the ranks start may outlive this process if it is killed: %v", err))
+		} else {
+			s.closing(g.dismiss)
+		}
+	}
+	if s.deaths, err = watchDeaths(); err != nil {
+		return nil, err
+	}
+	s.closing(s.deaths.close)
+	go s.deaths.watch()
+	s.ended = newEndedList()
+	s.closing(s.ended.close)
+	if s.places, err = findPlaces(cfg.Bind, len(numbers)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *local) closing(f func()) { s.closers = append(s.closers, f) }
+
+func (s *local) close() {
+	s.shutting.Do(func() {
+		for _, k := range s.started {
+			k.closePipes()
+		}
+		for _, f := range slices.Backward(s.closers) {
+			f()
+		}
+	})
+}
+
+// shareTerminal leaves rank 0 in our process group where there is a terminal.
+func (s *local) shareTerminal(rearm func()) (err error) {
+	if !hasTerminal(s.cfg.Stdin) {
+		return nil
+	}
+	if s.echo, err = startEcho(s.children); err != nil {
+		return fmt.Errorf("launch: echo of signals: %w", err)
+	}
+	s.closing(s.echo.end)
+	s.rearm = rearm
+	return nil
+}
+
+// start starts all ranks from one thread that lives until they have ended:
+// PR_SET_PDEATHSIG is about the parent's thread, not of its process
+// (prctl(2)), and Go ends threads as it likes.
+func (s *local) start(context.Context) (ranks []*rank, err error) {
+	begun := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err = s.startAll()
+		for _, c := range s.started {
+			ranks = append(ranks, &rank{number: c.number, process: c})
+		}
+		all := ranks
+		close(begun)
+		var orders atomic.Int64
+		var gone sync.WaitGroup
+		for i, c := range s.started {
+			gone.Add(1)
+			go func() {
+				all[i].order = c.wait(&orders, s.children)
+				gone.Done()
+				s.events <- event{rank: all[i]}
+				c.drain()
+				s.events <- event{all[i], true}
+			}()
+		}
+		gone.Wait()
+	}()
+	<-begun
+	if err == nil {
+		s.handover.close()
+	}
+	return ranks, err
+}
+
+// startAll starts rank 0 last where it has the terminal: as soon as it runs it may read that, and
+// stop with our whole group.
+func (s *local) startAll() error {
+	defer s.places.keepAffinity()()
+	start := func(from, to int) error {
+		for i := from; i < to; i++ {
+			if err := s.places.take(i); err != nil {
+				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+			}
+			c, err := s.startChild(s.numbers[i])
+			if err != nil {
+				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+			}
+			s.started = append(s.started, c)
+			if s.cfg.Placement {
+				s.cfg.Report(fmt.Sprintf("rank %d (%s): processors %s", c.number, c.where(), affinity(c.cmd.Process.Pid)))
+			}
+		}
+		return nil
+	}
+	if s.echo == nil {
+		return start(0, len(s.numbers))
+	}
+	signal.Ignore(ignoredByOthers...)
+	err := start(1, len(s.numbers))
+	s.rearm()
+	if err != nil {
+		return err
+	}
+	return start(0, 1)
+}
+
+func (s *local) announce(k *rank) { s.ended.add(k.number, k.how()) }
+func (s *local) pause()           {}
+func (s *local) resume()          {}
+func (s *local) abandon()         {} // the kernel ends what SIGKILL reached

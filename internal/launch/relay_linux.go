@@ -1,0 +1,59 @@
+package launch
+
+import (
+	"io"
+	"net"
+)
+
+// A rank that is not on the host of rank 0 dials its agent, which opens a stream; this process
+// opens one to the agent of rank 0, which dials rank 0. The TLS of package bootstrap goes from end
+// to end.
+
+// twoWays is what can be ended in one direction.
+type twoWays interface {
+	io.ReadWriter
+	CloseWrite() error
+}
+
+// join copies in both directions until both have ended. before is called ahead of each piece that
+// goes to b, and of its end: what a rank's end has caused must not overtake it.
+func join(a, b twoWays, before func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		copyWay(a, b, func() {})
+	}()
+	copyWay(b, a, before)
+	<-done
+}
+
+func copyWay(to, from twoWays, before func()) {
+	buf := make([]byte, streamPart)
+	for {
+		n, err := from.Read(buf)
+		before()
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				err = werr
+				if c, ok := from.(*conn); ok {
+					c.drop()
+				}
+			}
+		}
+		if err != nil {
+			_ = to.CloseWrite()
+			return
+		}
+	}
+}
+
+// relayRank joins a rank's connection with a stream.
+func relayRank(rank net.Conn, s *conn, before func()) {
+	defer rank.Close()
+	w, ok := rank.(twoWays) // TCP and unix sockets are
+	if !ok {
+		_ = s.CloseWrite()
+		return
+	}
+	join(w, s, before)
+}
