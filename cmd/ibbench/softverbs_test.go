@@ -13,6 +13,9 @@ import (
 // inUserSpace runs the program with the verbs device in user space, for JSON.
 func inUserSpace(t *testing.T, env []string, args ...string) []report.Series {
 	t.Helper()
+	if !withCgo {
+		t.Skip("this build has no verbs: CGO_ENABLED=0")
+	}
 	if err := softverbs.Usable(t.Context()); err != nil {
 		if os.Getenv(softverbs.EnvRequire) == "1" {
 			t.Fatalf("%s=1, but %v", softverbs.EnvRequire, err)
