@@ -65,7 +65,7 @@ func (m machine) readMeminfo(l *limits) {
 
 // readStatus reads what the process uses already (proc_pid_status(5)).
 func (m machine) readStatus(l *limits) {
-	v := m.table("/proc/self/status")
+	v := m.table("/proc/thread-self/status")
 	l.mapped, l.dataUsed = v["VmSize"], v["VmData"]
 	// Registered memory is counted as pinned, not as locked, and compared with
 	// RLIMIT_MEMLOCK on its own (kernel drivers/infiniband/core/umem.c, ib_umem_get).

@@ -214,7 +214,7 @@ func TestMachineIsReadInBytes(t *testing.T) {
 	write(t, root, "proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   50 kB\nCommitLimit: 30 kB\nCommitted_AS: 10 kB\n"+
 		"HugePages_Free:  7\nHugePages_Rsvd: 2\nHugepagesize: 2048 kB\n")
 	write(t, root, "proc/sys/vm/overcommit_memory", "2\n")
-	write(t, root, "proc/self/status", "Name:\tx\nVmPin:\t 3 kB\nVmSize:\t 9 kB\nVmData: 4 kB\nCapEff:\t0000000000004000\n")
+	write(t, root, "proc/thread-self/status", "Name:\tx\nVmPin:\t 3 kB\nVmSize:\t 9 kB\nVmData: 4 kB\nCapEff:\t0000000000004000\n")
 	write(t, root, "proc/self/uid_map", "0 0 4294967295\n")
 	write(t, root, "proc/self/mountinfo", "")
 	l, err := machine{root}.limits()

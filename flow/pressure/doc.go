@@ -12,7 +12,7 @@
 //	MemAvailable       /proc/meminfo                                       the machine's bound
 //	major faults       /proc/self/stat                                     faults
 //	Go's memory limit  runtime/metrics                                     growth of the heap
-//	pinned             /proc/self/status                                   VmPin and VmLck
+//	pinned             /proc/thread-self/status                            VmPin and VmLck
 //
 // A group's bound is also that of the groups above it, as far as the mount namespace shows them. A
 // group of v2 accounts for stalls even where the memory controller is v1's.

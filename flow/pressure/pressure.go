@@ -255,9 +255,9 @@ func ReadHeap() Heap {
 // pinned reads VmPin, memory that devices have, and VmLck, memory that mlock has. Neither is
 // swapped.
 func (r *Reader) pinned(to *flow.Reading) Source {
-	t := r.root.Table("/proc/self/status")
+	t := r.root.Table("/proc/thread-self/status")
 	if t["VmPin"] == "" {
-		return Source{Probe: "pinned", Says: "no VmPin in /proc/self/status"}
+		return Source{Probe: "pinned", Says: "no VmPin in /proc/thread-self/status"}
 	}
 	pin, lck := int64(sysinfo.KB(t["VmPin"])), int64(sysinfo.KB(t["VmLck"]))
 	to.Pinned = pin + lck

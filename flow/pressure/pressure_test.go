@@ -37,9 +37,9 @@ func v2() map[string]string {
 	const a, b = "sys/fs/cgroup/a/", "sys/fs/cgroup/a/b/"
 	return map[string]string{
 		"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": v2Mounts, "proc/meminfo": meminfo, "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n",
-		"proc/self/stat":   "12 (a b) c) S 1 12 12 0 -1 4194560 1000 0 77 0 1 2 0 0 20 0 1 0",
-		"proc/self/status": "VmLck:\t      16 kB\nVmPin:\t    1024 kB\nVmRSS:\t 5 kB\n",
-		b + "memory.max":   "max", b + "memory.high": "209715200\n", b + "memory.current": "104857600\n",
+		"proc/self/stat":          "12 (a b) c) S 1 12 12 0 -1 4194560 1000 0 77 0 1 2 0 0 20 0 1 0",
+		"proc/thread-self/status": "VmLck:\t      16 kB\nVmPin:\t    1024 kB\nVmRSS:\t 5 kB\n",
+		b + "memory.max":          "max", b + "memory.high": "209715200\n", b + "memory.current": "104857600\n",
 		b + "memory.stat": "anon 5\ninactive_file 20971520\nactive_file 7\n", b + "memory.events": "low 0\nhigh 3\nmax 0\noom 0\noom_kill 0\n",
 		b + "memory.pressure": psi,
 		a + "memory.max":      "314572800\n", a + "memory.high": "max\n", a + "memory.current": "209715200\n",
@@ -87,6 +87,7 @@ func TestEachFallback(t *testing.T) {
 		{"stalls", "proc/pressure", "", 1, 77},
 		{"meminfo", "proc/meminfo", "", 0, 77},
 		{"stat", "proc/self/stat", "", 0, -1},
+		{"status", "proc/thread-self/status", "", 0, -1},
 	}
 	for _, s := range steps {
 		for name := range m {

@@ -57,7 +57,7 @@ func (r Root) Link(name string) string {
 }
 
 // Table reads lines "Name: value" into a map, as /proc/meminfo and
-// /proc/self/status have them.
+// /proc/thread-self/status have them.
 func (r Root) Table(name string) map[string]string {
 	out := make(map[string]string)
 	for line := range strings.Lines(r.Text(name)) {
@@ -89,7 +89,8 @@ func (r Root) executable(name string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// Capabilities are the effective ones of this process.
+// Capabilities are the effective ones of the calling thread: each thread has its own
+// (capabilities(7)), and the kernel looks at those of the one that asks.
 type Capabilities struct {
 	Bits uint64
 	// Initial reports whether the process is in the initial user namespace.
@@ -108,9 +109,9 @@ const capIPCLock = 14
 // ib_umem_get), which root in a rootless container has not, whatever CapEff says.
 func (c Capabilities) LocksAll() bool { return c.Has(capIPCLock) && c.Initial }
 
-// Capabilities reads /proc/self/status and uid_map (user_namespaces(7)).
+// Capabilities reads /proc/thread-self/status and uid_map (user_namespaces(7)).
 func (r Root) Capabilities() Capabilities {
-	bits, _ := strconv.ParseUint(r.Table("/proc/self/status")["CapEff"], 16, 64)
+	bits, _ := strconv.ParseUint(r.Table("/proc/thread-self/status")["CapEff"], 16, 64)
 	f := strings.Fields(r.Text("/proc/self/uid_map"))
 	return Capabilities{Bits: bits, Initial: len(f) == 0 || len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"}
 }

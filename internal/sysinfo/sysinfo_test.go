@@ -81,7 +81,7 @@ func TestCapabilitiesOfAUserNamespaceAreNotInitial(t *testing.T) {
 		"         0          0 4294967295": true,
 		"         0       1000          1": false,
 	} {
-		c := root(map[string]string{"proc/self/status": status, "proc/self/uid_map": uidMap}).Capabilities()
+		c := root(map[string]string{"proc/thread-self/status": status, "proc/self/uid_map": uidMap}).Capabilities()
 		if !c.Has(14) || c.Has(12) || c.Initial != initial {
 			t.Errorf("%q: %+v", uidMap, c)
 		}

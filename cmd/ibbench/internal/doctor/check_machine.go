@@ -182,7 +182,7 @@ func (x *examination) numa() {
 		x.ok("numa", "one node")
 		return
 	}
-	allowed := cpuList(x.Table("/proc/self/status")["Cpus_allowed_list"])
+	allowed := cpuList(x.Table("/proc/thread-self/status")["Cpus_allowed_list"])
 	detail := plural(nodes, "node")
 	for _, d := range x.Names(sysInfiniband) {
 		node := x.Text(sysInfiniband + "/" + d + "/device/numa_node")

@@ -389,7 +389,7 @@ func (x *examination) memlock() {
 	} else if caps.Has(capIPCLock) {
 		figures += ", and CAP_IPC_LOCK of a user namespace does not lift it"
 	}
-	if pinned := sysinfo.KB(x.Table("/proc/self/status")["VmPin"]); pinned > 0 {
+	if pinned := sysinfo.KB(x.Table("/proc/thread-self/status")["VmPin"]); pinned > 0 {
 		figures += fmt.Sprintf(", %s are pinned", size(pinned))
 	}
 	todo := remedy.Memlock(x.starter())

@@ -30,7 +30,10 @@ type messages struct {
 	begun []am.Stats // when the point began
 
 	posts atomic.Pointer[posts] // of the point, set before a barrier that all messages follow
-	quit  chan struct{}         // holds a token once the peer has nothing more to send
+
+	ended  atomic.Uint64 // stretches that the peer has ended; it may be ahead of served by several
+	served uint64        // stretches that serve has seen the end of
+	quit   chan struct{} // holds a token when ended has grown
 }
 
 // posts are what arrives at a point.
@@ -112,10 +115,13 @@ func (m *messages) serve(ctx context.Context) error {
 			}
 		})
 	}
-	select {
-	case <-m.quit:
-	case <-ctx.Done():
+	for m.ended.Load() <= m.served && ctx.Err() == nil {
+		select {
+		case <-m.quit:
+		case <-ctx.Done():
+		}
 	}
+	m.served++
 	cause := ctx.Err()
 	stop()
 	serving.Wait()

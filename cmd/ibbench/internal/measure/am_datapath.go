@@ -49,6 +49,7 @@ func (m *messages) onTaken(c *am.Call) {
 }
 
 func (m *messages) onOver(*am.Call) {
+	m.ended.Add(1)
 	select {
 	case m.quit <- struct{}{}:
 	default:

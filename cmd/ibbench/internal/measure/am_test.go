@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -165,4 +166,19 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 		}
 		return nil
 	}, func(cfg *conduit.Config) { cfg.Messages.SpinFor = time.Minute }) // unparking allocates
+}
+
+// The leader does not wait for who serves: the end of a second stretch may come while the first is
+// not seen yet.
+func TestTwoStretchesMayEndBeforeOneIsSeen(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	m := newMessages()
+	m.onOver(nil)
+	m.onOver(nil)
+	for range 2 {
+		if err := m.serve(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
