@@ -152,11 +152,15 @@ func (b *Budget) Release(n int64) {
 
 // SetLimit changes M_C. Bytes that are held stay so; while they exceed the limit nothing is
 // granted. A limit below the floor, which for a budget that does not adapt is its first limit, is
-// refused: a set that was admitted could wait for ever.
+// refused: a set that was admitted could wait for ever. So is one above the memory that there was
+// at the start.
 func (b *Budget) SetLimit(limit int64) error {
 	floor := b.Largest() + b.cfg.Small + b.cfg.Unscheduled
 	if limit < floor || limit > 1<<62 {
 		return fmt.Errorf("flow: a limit of %s: choose from %s, which sets may need at once, to 2^62 bytes", bytesText(limit), bytesText(floor))
+	}
+	if err := b.cfg.exceeds(limit); err != nil {
+		return err
 	}
 	b.mu.Lock()
 	b.setLimitLocked(limit)
