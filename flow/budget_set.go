@@ -415,7 +415,7 @@ func (p *Pending) changeOwnerLocked(to *Owner) {
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
 	defer b.unlock()
-	b.offers.down(b, rank)
+	b.offers.down(&b.ledger, rank)
 	var dead []*claim
 	for _, l := range []*queue.List[claim]{&b.queue, &b.nested} {
 		for c := l.First(); c != nil; c = c.turn.Next() {
