@@ -58,7 +58,8 @@ func TestFetchesOfNoBytes(t *testing.T) {
 		none := NewFetchSet(w)
 		FetchFrom[struct{}](none, far, "echo", 100)
 		_, e := none.Submit(ctx)
-		return errors.Join(err, said[error](e, "0 bytes, want 1 or more"), SendPayload(ctx, w, far, "in", nil), w.Barrier(ctx), unheld(ctx, j))
+		err = errors.Join(err, said[error](e, "0 bytes, want 1 or more"), w.Barrier(ctx)) // all have looked
+		return errors.Join(err, SendPayload(ctx, w, far, "in", nil), w.Barrier(ctx), unheld(ctx, j))
 	}))
 }
 
