@@ -112,7 +112,7 @@ func (a *acquirer) queueOf(c *claim) *fifo {
 // Else it changes nothing.
 func (a *acquirer) takeAtOnce(c *claim) bool {
 	buffer := c.needs.has(stageBuffer)
-	if c.needs.has(stagePrepare) || buffer && a.buffers.Len() > 0 || !a.takeShort(c.p, c.needs&needsCall != 0) {
+	if c.needs.has(stagePrepare) || buffer && a.buffers.Len() > 0 || !a.takeSmall(c.p, c.needs&needsCall != 0) {
 		return false
 	}
 	c.next, c.share = acquired, 0
@@ -127,8 +127,9 @@ func (a *acquirer) takeAtOnce(c *claim) bool {
 	return ok
 }
 
-// takeShort is takeAtOnce without a claim, which a request that is sent at once does not need.
-func (a *acquirer) takeShort(p *peer, call bool) bool {
+// takeSmall is takeAtOnce without a claim, which a request that takes no send buffer and is sent at
+// once does not need.
+func (a *acquirer) takeSmall(p *peer, call bool) bool {
 	if !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 ||
 		call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0) || !a.from.takeBoth(p, call) {
 		return false

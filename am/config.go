@@ -14,6 +14,8 @@ import (
 const (
 	// pollBudget is for how long one Poll looks before it returns empty-handed.
 	pollBudget = 15 * time.Microsecond
+	// copiedSoon is up to how many bytes the time after a copy is taken for the time before it.
+	copiedSoon = 8 << 10
 	// eventsPerPoll bounds what one goroutine takes on at once.
 	eventsPerPoll = 32
 	// retryAfter is when whoever found no send buffer looks again in event mode: a

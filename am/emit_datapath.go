@@ -32,14 +32,20 @@ type outgoing struct {
 // Any receiver may sleep; one that does not is not disturbed.
 const sendFlags = fabric.Solicited
 
-// needLocked sets what a request needs. A Short is copied by the network and takes no send buffer,
-// unless requests queue for one: the network may need one for it.
-func (e *emitter) needLocked(c *claim, p *peer, o *outgoing) {
+// small reports whether a message is copied by the network, and takes no send buffer here: a Short,
+// or a Medium no longer than one can be.
+func (o *outgoing) small(nargs int) bool {
+	return o.cat != long && len(o.payload)+8*nargs <= argsSize
+}
+
+// needLocked sets what a request needs. A small one takes no send buffer unless requests queue for
+// one: the network may need one for it.
+func (e *emitter) needLocked(c *claim, p *peer, o *outgoing, nargs int) {
 	c.p, c.next, c.needs = p, 0, needsSend
 	if o.wants {
 		c.needs |= needsCall
 	}
-	if o.buf == nil && o.kind != ping && (o.cat != short || e.acquirer.buffers.Len() > 0) {
+	if o.buf == nil && o.kind != ping && (!o.small(nargs) || e.acquirer.buffers.Len() > 0) {
 		c.needs |= needsBuffer
 	}
 }
@@ -64,14 +70,14 @@ func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error 
 	}
 	p.sending.Lock()
 	e.mu.Lock()
-	if o.kind == request && o.cat != long && o.buf == nil && e.takeNowLocked(p, o, k) {
+	if o.kind == request && o.cat != long && o.buf == nil && e.takeNowLocked(p, o, len(args), k) {
 		err := e.sendNow(p, o, args, k, w != nil)
 		p.sending.Unlock()
 		return err
 	}
 	now, err := e.startLocked(p, o)
 	if err == nil {
-		e.needLocked(k, p, o)
+		e.needLocked(k, p, o, len(args))
 	}
 	switch {
 	case err != nil:
@@ -88,15 +94,15 @@ func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error 
 }
 
 // takeNowLocked takes what a Short or a Medium needs, if all of it is there, and nothing has to be
-// looked at more closely. Else it changes nothing. A Short leaves its claim alone.
-func (e *emitter) takeNowLocked(p *peer, o *outgoing, k *claim) bool {
+// looked at more closely. Else it changes nothing. A small one leaves its claim alone.
+func (e *emitter) takeNowLocked(p *peer, o *outgoing, nargs int, k *claim) bool {
 	if e.mute || e.end != nil || p.down != nil || e.acquirer.buffers.Len() > 0 || p.credits.Epoch() == 0 {
 		return false
 	}
-	if o.cat == short {
-		return e.acquirer.takeShort(p, o.wants)
+	if o.small(nargs) {
+		return e.acquirer.takeSmall(p, o.wants)
 	}
-	e.needLocked(k, p, o)
+	e.needLocked(k, p, o, nargs)
 	return e.acquirer.takeAtOnce(k)
 }
 
@@ -112,8 +118,8 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = request, o.cat, o.wants, uint8(len(args)), o.handler
 	h.token, h.length, h.credit = 0, uint32(len(o.payload)), flow.Header{}
-	b := &p.copied
-	if o.cat != short {
+	b, small := &p.copied, o.small(len(args))
+	if !small {
 		b = &k.buf
 	}
 	if !o.wants {
@@ -126,7 +132,7 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 	if err == nil {
 		return nil
 	}
-	if o.cat == short {
+	if small {
 		k.p, k.needs, k.next, k.share = p, needsSend, acquired, 0
 		if o.wants {
 			k.needs |= needsCall
@@ -315,15 +321,6 @@ func (e *emitter) obstacle(err error) error {
 	}
 	e.stats.queueFull.Add(1)
 	return ErrQueueFull
-}
-
-// passing reports whether an obstacle goes away by itself.
-func passing(err error) bool {
-	switch err {
-	case ErrNoBuffer, ErrNotConnected, ErrNoCredit, ErrNoReply, ErrQueueFull:
-		return true
-	}
-	return false
 }
 
 // dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two

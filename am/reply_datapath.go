@@ -49,10 +49,13 @@ func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	return cmp.Or(end, err)
 }
 
-// reserveLocked takes a send buffer for a reply. While requests wait for one it leaves one of
-// theirs: a rank that replies all the time would send nothing else.
-func (r *replier) reserveLocked() (fabric.SendBuf, error) {
-	if r.acquirer.buffers.Len() > 0 {
+// reserve takes a send buffer for a reply. While requests wait for one it leaves one of theirs: a
+// rank that replies all the time would send nothing else.
+func (r *replier) reserve() (fabric.SendBuf, error) {
+	r.mu.Lock()
+	waits := r.acquirer.buffers.Len() > 0
+	r.mu.Unlock()
+	if waits {
 		if theirs, err := r.net.Reserve(0); err == nil {
 			defer r.net.Release(theirs)
 		}
@@ -60,15 +63,28 @@ func (r *replier) reserveLocked() (fabric.SendBuf, error) {
 	return r.net.Reserve(fabric.Urgent)
 }
 
-// tryReply needs a buffer and nothing else.
+// tryReply needs a buffer, if it is not small, and nothing else.
 func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
+	if o.small(len(args)) {
+		p.sending.Lock()
+		err := r.launchReply(p, o, args, &p.copied)
+		p.sending.Unlock()
+		return err
+	}
+	b, err := r.reserve()
+	if err != nil {
+		return r.obstacle(err)
+	}
 	p.sending.Lock()
-	err := r.launchReply(p, o, args)
+	err = r.launchReply(p, o, args, &b)
 	p.sending.Unlock()
+	if err != nil {
+		r.net.Release(b)
+	}
 	return err
 }
 
-func (r *replier) launchReply(p *peer, o *outgoing, args []uint64) error {
+func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf) error {
 	r.mu.Lock()
 	if err := r.end; err != nil || p.down != nil {
 		r.mu.Unlock()
@@ -82,31 +98,21 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64) error {
 		return ErrNoBuffer
 	}
 	var (
-		b      = p.copied
+		now    = r.dateLocked(p, o)
 		cookie uint64
 		err    error
 	)
-	if o.cat != short {
-		if b, err = r.reserveLocked(); err != nil {
-			r.mu.Unlock()
-			return r.obstacle(err)
-		}
-	}
-	now := r.dateLocked(p, o)
 	if h := &p.head; o.kind == reply && o.cat != long { // the straight path
 		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, o.cat, false, uint8(len(args)), 0
 		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), flow.Header{}
 		r.stats.answered++
-		err = r.sendHead(p, &b, o.payload, args, now, sendFlags|fabric.Urgent)
+		err = r.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
 	} else {
 		cookie = r.enterLocked(p, o, len(args), now)
 		r.mu.Unlock()
-		err = r.emit(p, o, args, &b, cookie, sendFlags|fabric.Urgent)
+		err = r.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
 	}
 	if err != nil {
-		if o.cat != short {
-			r.net.Release(b)
-		}
 		r.mu.Lock()
 		r.withdrawLocked(p, o, &p.head, cookie)
 		p.credits.Unsaid(&p.head.credit)

@@ -20,7 +20,7 @@ type waiter struct {
 	h     *Handler
 	rank  int
 	since time.Duration // 0: the wait has no limit
-	began time.Duration // when it began, if its Short has just been sent without a wait, and nothing happened since; else 0
+	began time.Duration // when it began, if its message has just been sent without a wait, and nothing happened since; else 0
 
 	claim claim // what its request needs; under the endpoint's lock once it is queued
 
