@@ -112,7 +112,7 @@ func TestAReplyLeavesABufferToRequests(t *testing.T) {
 	w := l.waiter()
 	w.claim.p = l.known(1)
 	l.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
-	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: []byte("bytes")}
+	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, argsSize+1)}
 	if err := l.tryReply(l.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
 		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
 	}
