@@ -66,7 +66,8 @@ type Config struct {
 	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's
 	// largest message leaves, which the error of Open names. 0: 4096.
 	MaxMedium int
-	// Sends are the send buffers that requests use: 1 and more. 0: 64.
+	// Sends are the send buffers that requests use: 1 and more. A message whose payload and arguments
+	// are together no longer than MaxArgs arguments mostly takes none. 0: 64.
 	Sends int
 	// Prepares are the send buffers that the program may have in its hands (Prepare): less than Sends.
 	// 0: half of Sends. With Sends 1 there is none, and Prepare is an error.
