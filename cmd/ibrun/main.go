@@ -107,7 +107,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		said := make(chan struct{})
 		go func() {
 			defer close(said)
-			fmt.Fprintln(stderr, "ibrun: "+text)
+			fmt.Fprintln(stderr, "ibrun: "+strings.ReplaceAll(text, "\n", "\nibrun: "))
 		}()
 		select {
 		case <-said:

@@ -29,8 +29,9 @@ const (
 )
 
 // sshOptions: no password is asked for, and a host that does not answer is given up, before
-// the connection and after.
-var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4"}
+// the connection and after; ports that the user has forwarded for his own sessions are not.
+var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4",
+	"-o", "ClearAllForwardings=yes"}
 
 // agent is the connection to one host.
 type agent struct {
@@ -208,7 +209,7 @@ func (a *agent) reason(err error) error {
 	switch code := state.ExitCode(); {
 	case OnThisHost(a.name):
 	case code == 255:
-		text += " (no connection, or it was lost; passwords are not asked for: ssh -o BatchMode=yes " + a.name + " must work)"
+		text += " (no connection, or it was lost; passwords are not asked for: " + strings.Join(a.hosts.run.cfg.SSH, " ") + " -o BatchMode=yes " + a.name + " must work)"
 	case code == 126 || code == 127:
 		text += " (ibrun must be at the same path on every host: " + a.selfPath() + ")"
 	}

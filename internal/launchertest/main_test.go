@@ -72,7 +72,7 @@ func play(role string, args []string) int {
 	case role == "wait": // for a signal
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGTERM)
-		say("waits")
+		say("waits, process %d", os.Getpid())
 		select {
 		case s := <-signals:
 			say("%v", s)
@@ -184,13 +184,13 @@ func self(t *testing.T) string {
 	return exe
 }
 
-// programs are the example hello, and ibbench: programs that no test is.
+// programs are the example hello, ibbench and ibrun: programs that no test is.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "launchertest")
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello", "../../cmd/ibbench").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello", "../../cmd/ibbench", "../../cmd/ibrun").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
