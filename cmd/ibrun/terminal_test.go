@@ -264,6 +264,30 @@ func TestStopAndContinueReachAllRanks(t *testing.T) {
 	x.shows("code 130")
 }
 
+// Where ibrun is all that runs on a terminal nobody could continue it, and Ctrl-Z stops it as little
+// as any program.
+func TestCtrlZWithoutAShellStopsNothing(t *testing.T) {
+	for _, how := range []string{"-n 2", "-n 1", "-H localhost,other"} {
+		t.Run(how, func(t *testing.T) {
+			x := newTerminal(t)
+			c := newCluster(t, "", direct)
+			x.typed("export " + strings.Replace(c.env[0], "=", "='", 1) + "'")
+			x.typed("echo $$ >$D/ibrun; exec $IBRUN " + how + ` sh -c 'trap "echo yes >$D/stop" TSTP; echo yes >$D/rank.$IBCONDUIT_RANK; while ! test -e $D/go; do sleep 0.02; done; echo en""ded'`)
+			x.made("rank.0")
+			x.key("\x1a")
+			if strings.HasPrefix(how, "-n") { // rank 0 is in the group too
+				x.made("stop")
+			}
+			if err := os.WriteFile(filepath.Join(x.dir, "go"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			x.shows("ended")
+			pid := x.pids("ibrun")[0]
+			x.until("end of ibrun", func() bool { return gone(pid) })
+		})
+	}
+}
+
 func TestAReadFromTheBackgroundStopsTheJob(t *testing.T) {
 	x := newTerminal(t)
 	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; test $IBCONDUIT_RANK = 1 && exec sleep 600; while ! test -s $D/rank.1; do sleep 0.01; done; echo $PPID >$D/ibrun; read x; echo "got $x."; kill $(cat $D/rank.1)' &`)

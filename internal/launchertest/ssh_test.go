@@ -273,6 +273,7 @@ func childrenOf(parent int) (pids []int) {
 }
 
 func TestIbrunStartsAJobThroughSSH(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	here := 4
 	if os.Getuid() == 0 { // hosts have names of their own
@@ -294,6 +295,7 @@ func TestIbrunStartsAJobThroughSSH(t *testing.T) {
 }
 
 func TestCodesThroughSSH(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	for _, x := range []struct {
 		host, script string
@@ -318,6 +320,7 @@ func TestCodesThroughSSH(t *testing.T) {
 }
 
 func TestStandardInputThroughSSH(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	text := strings.Repeat("0123456789abcde\n", 1<<17) // more than all windows and pipes hold
 	for _, reader := range []string{"cat", "true"} {
@@ -335,6 +338,7 @@ func TestStandardInputThroughSSH(t *testing.T) {
 }
 
 func TestSignalsThroughSSH(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	p, pids := h.begin("wait", 3, "-H", "a,b:2", "--grace", "20s")
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -354,6 +358,7 @@ func TestSignalsThroughSSH(t *testing.T) {
 
 // Ranks that ignore SIGTERM end on both sides, whoever cuts the connection.
 func TestTheEndOfAnSSHConnection(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	for side, cut := range map[string]func(ibrun int){
 		"sshd": func(int) {
@@ -392,6 +397,7 @@ func clients(t *testing.T, ibrun int, host string) (pids []int) {
 
 // What users write into their configuration for sessions at a terminal is none of a job's.
 func TestConfigurationsOfSSH(t *testing.T) {
+	t.Parallel()
 	h := withSSH(t)
 	before, _ := os.ReadFile(h.config)
 	port := strings.Fields(string(before[bytes.Index(before, []byte("Port ")):]))[1]
