@@ -23,7 +23,7 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1 IBCONDUIT_REQUIRE_PROMETHEUS=1
-# Only root may have a Slurm of its own, and not in every container; and an sshd of root's needs what
+# Only root may have a Slurm of its own, not in every container; and an sshd of root's needs what
 # other users' do without.
 if [ "$(id -u)" != 0 ]; then export IBCONDUIT_REQUIRE_SSH=1
 elif unshare -u -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1 IBCONDUIT_REQUIRE_SSH=1; fi

@@ -264,8 +264,8 @@ func TestStopAndContinueReachAllRanks(t *testing.T) {
 	x.shows("code 130")
 }
 
-// Where ibrun is all that runs on a terminal nobody could continue it, and Ctrl-Z stops it as little
-// as any program.
+// Where ibrun is all that runs on a terminal nobody could continue it, and Ctrl-Z stops it as
+// little as any program.
 func TestCtrlZWithoutAShellStopsNothing(t *testing.T) {
 	for _, how := range []string{"-n 2", "-n 1", "-H localhost,other"} {
 		t.Run(how, func(t *testing.T) {

@@ -153,14 +153,20 @@ func (s *local) start(context.Context) (ranks []*rank, err error) {
 // stop with our whole group.
 func (s *local) startAll() error {
 	defer s.places.keepAffinity()()
+	failed := func(number int, err error) error {
+		if errors.As(err, new(*outputError)) {
+			return fmt.Errorf("launch: %w", err)
+		}
+		return &StartError{Rank: number, Path: s.cfg.program(number).Path, Err: err}
+	}
 	start := func(from, to int) error {
 		for i := from; i < to; i++ {
 			if err := s.places.take(i); err != nil {
-				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+				return failed(s.numbers[i], err)
 			}
 			c, err := s.startChild(s.numbers[i])
 			if err != nil {
-				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+				return failed(s.numbers[i], err)
 			}
 			s.started = append(s.started, c)
 			if s.cfg.Placement {

@@ -131,8 +131,8 @@ func TestTheTimeLimitOfABatchJob(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s\n%s", state, out)
 		}
-		cmd := exec.Command("scontrol", "show", "job", "-o", c.limited)
-		cmd.Path, cmd.Env = filepath.Join(c.root, "usr/bin/scontrol"), append(cleanEnv(), c.env()...)
+		cmd := exec.Command(filepath.Join(c.root, "usr/bin/scontrol"), "show", "job", "-o", c.limited)
+		cmd.Env = append(cleanEnv(), c.env()...)
 		b, err := cmd.CombinedOutput()
 		if state = string(b); err != nil {
 			t.Fatalf("%v: %s", err, state)
