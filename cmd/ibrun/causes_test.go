@@ -80,3 +80,20 @@ func TestObstaclesOfIbrunItself(t *testing.T) {
 		t.Errorf("code %d: %s", cmd.ProcessState.ExitCode(), out)
 	}
 }
+
+// A shell finds a program in such a PATH, too.
+func TestAProgramInARelativePath(t *testing.T) {
+	c := newCluster(t, "", direct)
+	if err := os.WriteFile(filepath.Join(c.dir, "here"), []byte("#!/bin/sh\necho found\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"-n", "1", "here"}, {"-H", "a", "--no-prefix", "here"}} {
+		for _, path := range []string{".", ""} {
+			cmd := ibrun(t, append(c.env, "PATH="+path+":"+os.Getenv("PATH")), args...)
+			cmd.Dir = c.dir
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != "found\n" {
+				t.Errorf("%q in %q: %v: %s", args, path, err, out)
+			}
+		}
+	}
+}
