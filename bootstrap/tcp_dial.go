@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -93,7 +94,7 @@ func (rv *rendezvous) passing(err error, tried time.Duration) bool {
 func (rv *rendezvous) onLoopback() bool {
 	host, _, _ := net.SplitHostPort(rv.addr)
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // dialRemedy is what to do about an error that does not pass.
