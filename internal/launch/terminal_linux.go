@@ -210,8 +210,8 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 }
 
 // abandoned: this process has a terminal, and there is no shell that could continue what that
-// stops, as where ibrun is all that ssh -t, a window or a container runs. No process of the group has a
-// parent in another group of the session: the kernel does not stop such a group either.
+// stops, as where ibrun is all that ssh -t, a window or a container runs. No process of the group
+// has a parent in another group of the session: the kernel does not stop such a group either.
 func (r *run) abandoned() bool {
 	ours, all := syscall.Getpgrp(), processes()
 	if len(all) == 0 || !hasTerminal(r.cfg.Stdin) {
