@@ -283,7 +283,7 @@ func TestIbrunStartsAJobThroughSSH(t *testing.T) {
 	for rank := range 4 {
 		r.want(t, 0, fmt.Sprintf("[%s %d] rank %d: of 4 by launch (IBCONDUIT_RANK), %d here", []string{"a", "b"}[rank/2], rank, rank, here))
 	}
-	if n := strings.Count(r.out, "b: This host is watched."); os.Getuid() == 0 && n != 1 || strings.Contains(r.out, "Welcome") {
+	if n := strings.Count(r.out, "b: This host is watched."); n > 1 || strings.Contains(r.out, "Welcome") {
 		t.Errorf("what a login says: %s", r.out)
 	}
 	r = h.ibrun("", "-H", "a:2,b:2", helloProgram(t))
@@ -376,7 +376,11 @@ func TestTheEndOfAnSSHConnection(t *testing.T) {
 			_ = os.RemoveAll(filepath.Join(h.dir, "output"))
 			p, pids := h.begin("deaf", 3, "-H", "a,b:2", "--grace", "1s")
 			cut(p.cmd.Process.Pid)
-			h.ended(p, pids, 255, "ibrun: host b is lost, and ranks 1, 2 with it: ")
+			h.ended(p, pids, 255)
+			// Or ibrun did not know yet that these run.
+			if text := p.out.String(); !strings.Contains(text, "ibrun: host b is lost, and ranks 1, 2 with it: ") && !strings.Contains(text, "ibrun: launch: host b: ") {
+				t.Errorf("%s", text)
+			}
 		})
 	}
 }
