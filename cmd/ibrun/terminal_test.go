@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -139,12 +140,25 @@ func (x *terminal) pids(names ...string) (all []int) {
 func (x *terminal) state(stopped bool, pids []int) {
 	x.t.Helper()
 	for _, pid := range pids {
-		x.until(fmt.Sprintf("process %d with stopped = %v", pid, stopped), func() bool {
-			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-			_, rest, _ := strings.Cut(string(b), ") ")
-			return strings.HasPrefix(rest, "T") == stopped
-		})
+		x.until(fmt.Sprintf("process %d with stopped = %v", pid, stopped), func() bool { return isStopped(pid) == stopped })
 	}
+}
+
+// isStopped: so is a shell that waits for a child which was stopped on its way to another program
+// (vfork(2)); it is stopped itself when that goes on.
+func isStopped(pid int) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	if !strings.HasPrefix(rest, "D") {
+		return strings.HasPrefix(rest, "T")
+	}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, c := range strings.Fields(string(children)) {
+		if n, err := strconv.Atoi(c); err == nil && isStopped(n) {
+			return true
+		}
+	}
+	return false
 }
 
 // foreground waits until the shell has heard that the job stopped, which is after its last thread
