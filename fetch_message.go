@@ -291,7 +291,7 @@ func (t *transient) arrived(a *am.Announcement, err error) {
 	if f == nil {
 		return // refused
 	}
-	t.job.learned()
+	t.job.heard(f.rank)
 	if err != nil {
 		err = f.failed(err)
 	}
