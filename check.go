@@ -258,7 +258,7 @@ func (k *checks) close() {
 }
 
 // heard is learned, by a message of a rank.
-func (j *Job) heard(from int) {
+func heard(j *Job, from int) {
 	if r := knowsAll(j); r != nil {
 		r.Message(from)
 	}

@@ -235,7 +235,7 @@ func (f fencer) Reply(v am.Via, rank int, err error) {
 // Handler is called when one begins, which knows what its sender had released, and when it has
 // ended: meanwhile it may have learned more from its segment.
 func (f fencer) Handler(from int) {
-	f.j.heard(from)
+	heard(f.j, from)
 }
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks

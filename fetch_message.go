@@ -291,7 +291,7 @@ func (t *transient) arrived(a *am.Announcement, err error) {
 	if f == nil {
 		return // refused
 	}
-	t.job.heard(f.rank)
+	heard(t.job, f.rank)
 	if err != nil {
 		err = f.failed(err)
 	}

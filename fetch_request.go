@@ -66,9 +66,9 @@ func called(j *Job, from int, f func(), failed func(failure any)) {
 		if v != nil {
 			failed(v)
 		}
-		j.heard(from)
+		heard(j, from)
 	}()
-	j.heard(from)
+	heard(j, from)
 	f()
 	returned = true
 }
