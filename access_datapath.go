@@ -96,13 +96,16 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 // putPast is put of what no cache takes at once.
 func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if k := w.fences.through(node, len(src), f); k != nil {
-		return nil, fabric.Done, k.put(w.ctx, int(node)-1, off, src, f)
+		err := k.put(w.ctx, int(node)-1, off, src, f)
+		l, h := w.fences.watch(nil, fabric.Done, err)
+		return l, h, err
 	}
 	if err := w.fences.passPut(w.ctx, int(node)-1, off, len(src), f); err != nil {
 		return nil, fabric.Done, err
 	}
 	l := w.byNet[rt.net]
 	h, err := l.Put(int(node)-1, w.begin+off, src, f)
+	l, h = w.fences.watch(l, h, err)
 	return l, h, err
 }
 

@@ -154,6 +154,9 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 	if errors.Is(lost, ErrConcurrent) && !all {
 		return nil, lost
 	}
+	if !q.IsNull() {
+		frees(j, q.Rank())
+	}
 	return lost, inSegment(free(h, ctx, q), j.heaps.base)
 }
 

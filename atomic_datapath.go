@@ -287,7 +287,7 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 		err = w.fences.deliver(w.ctx)
 	}
 	// Of mapped memory the fences have nothing. What fetches acquires, which forgets the word.
-	if err == nil && w.peers[rank].size == 0 && (f&fabric.Implicit != 0 || w.fences.hinted()) {
+	if err == nil && w.peers[rank].size == 0 && (f&fabric.Implicit != 0 || w.fences.survives(rank, off)) {
 		err = w.fences.pass(w.ctx, rank, off, int(n))
 	}
 	if err != nil {

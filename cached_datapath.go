@@ -192,8 +192,10 @@ func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	return nil
 }
 
-// hinted reports whether copies may survive the acquire behind an atomic.
-func (f *fences) hinted() bool { return f != nil && f.kept != nil && f.kept.Hinted() }
+// survives reports whether a copy of a word may survive the acquire behind an atomic.
+func (f *fences) survives(rank int, off uint64) bool {
+	return f != nil && f.kept != nil && f.kept.Survives(rank, off)
+}
 
 // prefetch begins to fetch n bytes at off, or at each of offs.
 func (f *fences) prefetch(node uint32, off uint64, offs []uint64, n int) error {

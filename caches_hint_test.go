@@ -77,3 +77,30 @@ func TestAtomicsForgetPrivateWords(t *testing.T) {
 		return j.Barrier(ctx)
 	})
 }
+
+// An atomic that returns a value keeps no copies from the cache: it acquires, and is over.
+func TestFetchesExposeNothing(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 0)
+		if err := SetHint(w, p.Add(64<<10), 100, HintSequential); err != nil {
+			return err
+		}
+		for i := range 64 {
+			if _, err := FetchAdd(w, p.Add(512*i), 1); err != nil {
+				return err
+			}
+		}
+		before := w.CacheStats()
+		for i := range 64 {
+			for range 4 {
+				if v, err := Get(w, p.Add(512*i)); v != 1 || err != nil {
+					return fmt.Errorf("word %d is %d: %w", i, v, err)
+				}
+			}
+		}
+		if s := w.CacheStats(); s.GetHits-before.GetHits < 3*64 {
+			return fmt.Errorf("%d of %d gets are hits, %d pass by", s.GetHits-before.GetHits, 4*64, s.GetsDirect-before.GetsDirect)
+		}
+		return j.Barrier(ctx)
+	})
+}

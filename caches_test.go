@@ -236,3 +236,48 @@ func TestACachedGetAllocatesNothing(t *testing.T) {
 		return j.Barrier(ctx)
 	})
 }
+
+// A collective operation of the job releases a worker while another goroutine reads what its cache
+// has: with -race that is no data race.
+func TestABarrierReleasesBesideHits(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		other, released := 1-j.Rank(), 0
+		a, b, c := At[uint64](other, 0), At[uint64](other, 4096), At[uint64](other, 65536)
+		for i := range 20 {
+			if err := PutSlice(w, c.Add(8*i), make([]uint64, 8)); err != nil { // a line
+				return err
+			}
+			_, e1 := Get(w, a)
+			_, e2 := Get(w, b)
+			if err := errors.Join(e1, e2); err != nil {
+				return err
+			}
+			met := make(chan error, 1)
+			go func() { met <- j.Barrier(ctx) }()
+			for done := false; !done; {
+				_, e1 := Get(w, a)
+				_, e2 := Get(w, b)
+				if err := errors.Join(e1, e2); err != nil {
+					return err
+				}
+				select {
+				case err := <-met:
+					if err == nil {
+						released++
+					} else if !errors.Is(err, ErrConcurrent) {
+						return err
+					}
+					done = true
+				default:
+				}
+			}
+			if err := w.Flush(ctx); err != nil {
+				return err
+			}
+		}
+		if released == 0 {
+			return errors.New("no barrier has released")
+		}
+		return j.Barrier(ctx)
+	})
+}

@@ -56,6 +56,7 @@ type checks struct {
 	exact bool // the checker is told of all ranks
 	turn  uint64
 	again []byte
+	begun func() // tells that the put that was told of last, and does not wait, is there; or nil
 }
 
 // openChecks has a worker's cache checked.
@@ -125,12 +126,59 @@ func (k *checks) compare(rank int, off uint64, had []byte) error {
 
 // writes tells of a put.
 func (k *checks) writes(rank int, off uint64, n int, f fabric.Flag) {
+	if k == nil || !k.exact {
+		return
+	}
+	k.begun = nil
 	switch {
-	case k == nil || !k.exact:
+	case f == fabric.Blocking:
+		k.w.Write(rank, off, n)
 	case f&fabric.Implicit != 0:
 		k.w.WriteLater(rank, off, n)
 	default:
-		k.w.Write(rank, off, n)
+		k.begun = k.w.WriteLater(rank, off, n)
+	}
+}
+
+// watch returns by which lane and handle to wait for the put that the checker was told of last.
+func (f *fences) watch(l fabric.Lane, h fabric.Handle, err error) (fabric.Lane, fabric.Handle) {
+	if f == nil || f.check == nil || f.check.begun == nil || err != nil {
+		return l, h
+	}
+	return &watched{l, h, f.check.begun}, ^fabric.Done
+}
+
+// watched is the lane of one put, of which the checker hears when the program knows that it is
+// there. It has a handle also where it is there at once.
+type watched struct {
+	fabric.Lane
+	h       fabric.Handle
+	arrived func()
+}
+
+func (l *watched) Wait(ctx context.Context, _ fabric.Handle) (old uint64, err error) {
+	if l.h != fabric.Done {
+		old, err = l.Lane.Wait(ctx, l.h)
+	}
+	if err == nil {
+		l.arrived()
+	}
+	return old, err
+}
+
+func (l *watched) Test(_ fabric.Handle) (old uint64, done bool, err error) {
+	if done = l.h == fabric.Done; !done {
+		old, done, err = l.Lane.Test(l.h)
+	}
+	if done && err == nil {
+		l.arrived()
+	}
+	return old, done, err
+}
+
+func (l *watched) Abandon(fabric.Handle) {
+	if l.h != fabric.Done {
+		l.Lane.Abandon(l.h)
 	}
 }
 
@@ -206,6 +254,21 @@ func (f *fences) completed() {
 func (k *checks) close() {
 	if k != nil {
 		k.w.Close()
+	}
+}
+
+// heard is learned, by a message of a rank.
+func heard(j *Job, from int) {
+	if r := knowsAll(j); r != nil {
+		r.Message(from)
+	}
+	j.learned()
+}
+
+// frees tells the checker that a rank hears from this one, which frees a block of its heap.
+func frees(j *Job, owner int) {
+	if knowsAll(j) != nil {
+		j.checker.Rank(owner).Message(j.rank)
 	}
 }
 

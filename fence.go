@@ -90,6 +90,17 @@ func (f *fences) releasePart(ctx context.Context) error {
 	return err
 }
 
+// releaseBeside is releasePart by a goroutine that need not be the worker's.
+func (f *fences) releaseBeside(ctx context.Context) error {
+	err := f.kept.ReleaseBeside(ctx)
+	if err == nil {
+		f.check.released()
+	} else {
+		f.job.learned()
+	}
+	return err
+}
+
 func (f *fences) acquire() {
 	if f != nil {
 		f.epoch = f.job.epoch.Load()
@@ -179,7 +190,7 @@ func releaseIdle(ctx context.Context, j *Job) error {
 	var errs []error
 	for i, f := range append(unsent, checked...) {
 		if f.mark.CompareAndSwap(false, true) {
-			errs = append(errs, f.releasePart(ctx))
+			errs = append(errs, f.releaseBeside(ctx))
 			f.mark.Store(false)
 		} else if i < len(unsent) {
 			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
@@ -224,10 +235,7 @@ func (f fencer) Reply(v am.Via, rank int, err error) {
 // Handler is called when one begins, which knows what its sender had released, and when it has
 // ended: meanwhile it may have learned more from its segment.
 func (f fencer) Handler(from int) {
-	if r := knowsAll(f.j); r != nil {
-		r.Message(from)
-	}
-	f.j.learned()
+	heard(f.j, from)
 }
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks

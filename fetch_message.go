@@ -297,7 +297,7 @@ func (t *transient) arrived(a *am.Announcement, err error) {
 	if f == nil {
 		return // refused
 	}
-	t.job.learned()
+	heard(t.job, f.rank)
 	if err != nil {
 		err = f.failed(err)
 	}

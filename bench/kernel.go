@@ -79,7 +79,7 @@ func (k *Kernel) Complete(p Params) (Params, error) {
 	case p.Stride > 0 && k.Default.Stride == 0:
 		return bad("it has no stride")
 	case p.Variant != "" && !slices.Contains(k.Variants, p.Variant):
-		return bad("no variant %q; it has %s", p.Variant, strings.Join(k.Variants, ", "))
+		return bad("no variant %q; it has %s", p.Variant, cmp.Or(strings.Join(k.Variants, ", "), "none"))
 	}
 	if p.N == 0 {
 		p.N = k.Default.N

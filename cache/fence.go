@@ -48,8 +48,8 @@ func (c *pages) restart() {
 	}
 }
 
-// Delivered is Deliver where there is nothing to do, nor anything Hinted, and reports whether that
-// is so.
+// Delivered is Deliver where there is nothing to do, and no copy that Survives, and reports whether
+// that is so.
 func (c *Cache) Delivered() bool {
 	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 || len(c.hints) > 0 {
 		return false
@@ -63,6 +63,15 @@ func (c *Cache) Delivered() bool {
 // *fabric.OpErrors, once. When ctx ends, or has ended, before all is done, it returns the cause:
 // everything has begun then as far as Config.Ring has room, and goes on.
 func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
+
+// ReleaseBeside is Release by another goroutine than the one that uses the cache, while no other
+// call than Hit, Peek and Acquire is inside it. With an error the cache must acquire before it is
+// read again.
+func (c *Cache) ReleaseBeside(ctx context.Context) error {
+	c.beside = true
+	defer func() { c.beside = false }()
+	return c.release(ctx, true)
+}
 
 // Deliver is Release of what was put through the cache: it does not wait for writes that passed it
 // by, whose bytes it goes on to keep no copies of.

@@ -148,9 +148,8 @@ func (c *carrier) arrived(s uint16, err error) {
 	}
 }
 
-// A release may be called by another goroutine than the one that uses the cache, if no other call
-// than Hit, Peek and Acquire is inside it (package conduit: collective operations of a job). What
-// these share with it is read and written whole: the lines that can be read, and the epoch.
+// What Hit, Peek and Acquire share with ReleaseBeside is read and written whole: the lines that can
+// be read, and epochs.
 
 func (c *pages) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
 
@@ -201,11 +200,16 @@ func (c *pages) drop(i uint16, lines uint64) {
 	if i == c.readOf && e.valid&lines != 0 {
 		c.reads.len = 0
 	}
+	e.valid &^= lines
+	c.dropAhead(e, lines)
+}
+
+// dropAhead is drop of lines that nobody could read yet.
+func (c *pages) dropAhead(e *entry, lines uint64) {
 	if r := e.ready & lines; r != 0 {
 		c.unread(r)
 		e.ready &^= r
 	}
-	e.valid &^= lines
 	if e.wanted&lines != 0 {
 		c.cancel(e)
 	}

@@ -101,9 +101,11 @@ func (c *pages) hintAt(rank int, off uint64) Hint {
 	return Default
 }
 
-// Hinted reports whether anything has a hint: then an atomic that returns a value, too, is told of
-// by Direct, as copies may survive the acquire behind it.
-func (c *pages) Hinted() bool { return len(c.hints) > 0 }
+// Survives reports whether a copy of a byte may survive an acquire: an atomic on it, too, that
+// returns a value is told of by Direct.
+func (c *pages) Survives(rank int, off uint64) bool {
+	return len(c.hints) > 0 && c.inside(rank, off, 1) && c.hintAt(rank, off) >= ReadOnly
+}
 
 // checkWrite refuses a write of bytes that are read-only.
 func (c *pages) checkWrite(rank int, off, n uint64) error {

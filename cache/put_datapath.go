@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -280,14 +281,12 @@ func (c *carrier) written(k uint16, err error) {
 		m := c.maskOf(e)
 		if err != nil {
 			c.lose(err, int(o.peer))
+			c.expire(i)
 		}
 		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
 			o, n := line<<(c.lineShift&63), c.lineMask+1
-			switch {
-			case err != nil && anyBits(m, o, n):
-				c.drop(i, 1<<line)
-			case err == nil && e.epoch >= c.now() && e.valid>>line&1 == 0 && allBits(m, o, n):
-				c.drop(i, 1<<line) // what was fetched ahead was not needed
+			if err == nil && e.epoch >= c.now() && e.valid>>line&1 == 0 && allBits(m, o, n) {
+				c.dropAhead(e, 1<<line) // what was fetched ahead was not needed
 				c.validate(e, 1<<line)
 			}
 		}
@@ -298,6 +297,15 @@ func (c *carrier) written(k uint16, err error) {
 		c.n.Unsent--
 		e.mask, e.op, e.younger = none, none, none
 		i = next
+	}
+}
+
+// expire has an entry's lines be older than the last acquire.
+func (c *carrier) expire(i uint16) {
+	e := &c.entries[i]
+	e.keep = false
+	if atomic.StoreUint64(&e.epoch, 0); !c.beside && i == c.readOf {
+		c.reads.len = 0
 	}
 }
 

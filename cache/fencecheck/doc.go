@@ -4,9 +4,10 @@
 //
 // A [Checker] is told of all that the ranks of one process do: accesses ([Worker.Read] and its
 // kind), releases and acquires, and what carries word from one rank to another: words that are
-// waited for, atomics, collective operations, messages. It finds a pair of accesses that are not in
-// order whenever both were told, however they came to lie in time: a race need not lose data to be
-// found. What a schedule has put in order, by a later word for instance, is in order.
+// waited for, atomics, collective operations, messages, blocks that are freed. It finds a pair of
+// accesses that are not in order whenever both were told, however they came to lie in time: a race
+// need not lose data to be found. What a schedule has put in order, by a later word for instance,
+// is in order.
 //
 // # Clocks
 //

@@ -53,8 +53,21 @@ func (w *Worker) Load(off uint64, n int) { w.read(KindLoad, w.r.id, off, n) }
 // Write says that the worker writes n bytes at off of a rank.
 func (w *Worker) Write(rank int, off uint64, n int) { w.write(KindWrite, w.by, rank, off, n) }
 
-// WriteLater is Write of bytes that an atomic does not follow: it takes a Release.
-func (w *Worker) WriteLater(rank int, off uint64, n int) { w.write(KindWrite, w.later, rank, off, n) }
+// WriteLater is Write of bytes that an atomic does not follow: it takes a Release, or that arrived
+// is called, once they are there.
+func (w *Worker) WriteLater(rank int, off uint64, n int) (arrived func()) {
+	x := w.write(KindWrite, w.later, rank, off, n)
+	return func() { w.arrived(x) }
+}
+
+// arrived has the next delivery make a write visible that no release has.
+func (w *Worker) arrived(x *access) {
+	w.r.c.mu.Lock()
+	defer w.r.c.unlock()
+	if x.by == w.later && x.epoch == w.later.now {
+		x.by, x.epoch, w.wrote = w.by, w.by.now, true
+	}
+}
 
 // Store says that the rank writes n bytes of its own memory, which are there at once.
 func (w *Worker) Store(off uint64, n int) { w.write(KindStore, w.r.host, w.r.id, off, n) }
@@ -105,7 +118,7 @@ func (r *readers) with(x *access, known *clock) *readers {
 	return now
 }
 
-func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) {
+func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) *access {
 	pcs := caller()
 	c := w.r.c
 	c.mu.Lock()
@@ -122,6 +135,7 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) {
 		w.r.out = nil
 	}
 	w.put(x, rank, off, n)
+	return x
 }
 
 // put checks a write, and makes it the last.
