@@ -15,10 +15,13 @@ const module = "github.com/ibconduit/conduit"
 const mostSteps = 1 << 20
 
 // Operations steps thread tid, which runs one operation after the other, each beginning with a call
-// of the function with this name, until n have ended, or the time is over. The thread is let go
-// then. Where ptrace(2) is not allowed that is the error. Each step takes two switches of the
-// processor: tens of thousands go into a second, and a few hundred where many others want to run.
-func Operations(tid int, name string, n int, within time.Duration) (Count, error) {
+// of the function with this name, until n have ended and one of them took at most most. Operations
+// that wait for a peer take more while it has no processor: where all did, up to patience times as
+// many are stepped. What has ended when the time is over counts, which may be nothing: each step
+// takes two switches of the processor, of which tens of thousands go into a second, and a few hundred
+// where many others want to run. The thread is let go in the end. Where ptrace(2) is not allowed
+// that is the error.
+func Operations(tid int, name string, n, most int, within time.Duration) (Count, error) {
 	end := time.Now().Add(within)
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
@@ -27,6 +30,7 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 	}
 	defer func() { _ = unix.PtraceDetach(tid) }() // it may have ended
 	var (
+		done    bool
 		s       = stepper{tid: tid, begins: name, names: map[uint64]place{}}
 		all     []map[string]int
 		current map[string]int
@@ -34,7 +38,10 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 	if err := s.stopped(); err != nil {
 		return Count{}, err
 	}
-	for steps := 0; len(all) < n && (steps%256 != 0 || time.Now().Before(end)); steps++ {
+	if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_EXITKILL); err != nil {
+		return Count{}, fmt.Errorf("ptrace: %w", err)
+	}
+	for steps := 0; !done && (steps%256 != 0 || time.Now().Before(end)); steps++ {
 		at, err := s.where()
 		if err != nil {
 			return Count{}, err
@@ -42,6 +49,7 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 		if at.begins {
 			if current != nil {
 				all = append(all, current)
+				done = enough(all, n, most)
 			}
 			current, steps = map[string]int{}, 1
 		}
