@@ -45,17 +45,3 @@ func TestSizesArePrintedInBinaryUnits(t *testing.T) {
 		}
 	}
 }
-
-// The kernel asks for the capabilities of the thread that registers, which need not be those of the
-// main thread, /proc/self's.
-func TestMemlockIsThatOfTheCallingThread(t *testing.T) {
-	lockThread()
-	if unix.Gettid() == unix.Getpid() { // another thread runs what is started now
-		t.Run("other", TestMemlockIsThatOfTheCallingThread)
-		return
-	}
-	dropIPCLock(t)
-	if ReadMemlock().CapIPCLck {
-		t.Error("a thread without CAP_IPC_LOCK was said to have it")
-	}
-}
