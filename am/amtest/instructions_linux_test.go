@@ -21,7 +21,7 @@ import (
 	"github.com/ibconduit/conduit/internal/steptest"
 )
 
-// envStepped has TestAShortIsStepped play calls for ever.
+// envStepped has this binary play calls until it is killed.
 const envStepped = "IBCONDUIT_TEST_STEPPED"
 
 // steppedFor bounds the stepping, which takes seconds unless the machine is very busy. The stepped
@@ -33,11 +33,8 @@ const steppedFor = 4 * time.Minute
 //go:noinline
 func operation() { runtime.KeepAlive(envStepped) }
 
-func TestAShortIsStepped(t *testing.T) {
-	if os.Getenv(envStepped) == "" {
-		t.Skip("runs as a part of TestInstructionsOfAShortAreBounded")
-	}
-	device := rdmatest.Device(t)
+// stepped plays calls, after the number of the thread that is to be stepped.
+func stepped(t *testing.T, device string) {
 	debug.SetGCPercent(-1)
 	runtime.LockOSThread()
 	call, _ := players(t, verbsGroupOn(device))
@@ -52,10 +49,14 @@ func TestAShortIsStepped(t *testing.T) {
 // up. Times say nothing on a busy machine, instructions repeat.
 func TestInstructionsOfAShortAreBounded(t *testing.T) {
 	device := rdmatest.Device(t)
+	if os.Getenv(envStepped) != "" {
+		stepped(t, device)
+		return
+	}
 	if racetest.Enabled || owner.Checked || testing.CoverMode() != "" || rdmatest.Machine() {
 		t.Skip("counts the release build's instructions, natively")
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAShortIsStepped$", "-test.timeout="+(3*steppedFor).String())
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout="+(3*steppedFor).String())
 	cmd.Env = append(cmd.Environ(), envStepped+"=1", rdmatest.EnvDevice+"="+device, "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=4")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
