@@ -21,7 +21,9 @@ const mostSteps = 1 << 20
 // many are stepped. What has ended when the time is over counts, which may be nothing: each step
 // takes two switches of the processor, of which tens of thousands go into a second, and a few hundred
 // where many others want to run. Calls of what is not this module's are not stepped through, nor is
-// what they call. The thread is let go in the end. Where ptrace(2) is not allowed that is the error.
+// what they call, and where a function begins again, since the scheduler wanted another goroutine to
+// run or its stack had to grow, it counts once: a thread that is stepped meets that often on a busy
+// machine. The thread is let go in the end. Where ptrace(2) is not allowed that is the error.
 func Operations(tid int, name string, n, most int, within time.Duration) (Count, error) {
 	end := time.Now().Add(within)
 	runtime.LockOSThread() // a tracer is a thread
@@ -35,6 +37,8 @@ func Operations(tid int, name string, n, most int, within time.Duration) (Count,
 		all     []map[string]int
 		current map[string]int
 		before  place
+		inCall  int  // instructions since the last call of this module's Go
+		again   bool // its function begins again
 	)
 	if err := s.stopped(); err != nil {
 		return Count{}, err
@@ -56,7 +60,17 @@ func Operations(tid int, name string, n, most int, within time.Duration) (Count,
 			}
 			current, steps = map[string]int{}, 1
 		}
-		if at.own != "" && current != nil {
+		counts := at.own != "" && current != nil
+		if at.entry {
+			if again && counts {
+				current[at.own] -= inCall
+			}
+			inCall, again = 0, false
+		}
+		if at.inside {
+			inCall++
+		}
+		if counts {
 			current[at.own]++
 		}
 		if steps > mostSteps {
@@ -65,6 +79,7 @@ func Operations(tid int, name string, n, most int, within time.Duration) (Count,
 		step := s.step
 		if before.inside && !at.inside {
 			step = s.finish
+			again = at.restarts
 		}
 		if err := step(); err != nil {
 			return Count{}, err
@@ -78,7 +93,10 @@ func Operations(tid int, name string, n, most int, within time.Duration) (Count,
 type place struct {
 	begins bool   // the operation begins here
 	inside bool   // of this module's Go, tests too
+	entry  bool   // a function of it begins here
 	own    string // the function, if it is this module's and no test's
+
+	restarts bool // of the runtime: the function that calls it begins again
 }
 
 type stepper struct {
@@ -189,6 +207,8 @@ func (s *stepper) lookUp(pc uintptr) (at place) {
 	file, _ := outer.FileLine(f.Entry())
 	at.begins = outer.Name() == s.begins && pc == f.Entry()
 	at.inside = strings.HasPrefix(outer.Name(), module)
+	at.entry = at.inside && pc == f.Entry()
+	at.restarts = strings.HasPrefix(outer.Name(), "runtime.morestack")
 	if at.inside && !strings.HasSuffix(file, "_test.go") {
 		at.own = strings.TrimPrefix(outer.Name(), module)
 	}
