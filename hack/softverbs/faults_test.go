@@ -83,11 +83,7 @@ func rankMain(program string) int {
 	w, err := j.NewWorker()
 	if err == nil {
 		w.SetContext(ctx)
-		// Rank 0 may die from its first puts: before that the other must have joined.
-		if err = j.Barrier(ctx); err == nil {
-			err = programs[program](ctx, j.Rank(), w)
-		}
-		err = errors.Join(err, w.Close())
+		err = errors.Join(programs[program](ctx, j.Rank(), w), w.Close())
 	}
 	if err != nil {
 		fmt.Printf("rank %d: %s: %v\n", j.Rank(), kind(err), err)
