@@ -7,7 +7,6 @@ import (
 
 	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/internal/owner"
-	"github.com/ibconduit/conduit/internal/parttest"
 )
 
 func TestContract(t *testing.T) {
@@ -26,7 +25,7 @@ func TestContract(t *testing.T) {
 			still(t)
 			fabrictest.Run(t, fabrictest.Options{
 				New:    func(t fabrictest.T, n, size int) []fabrictest.Rank { return makeRanks(t, n, size, c.cfg) },
-				Checks: parttest.Of(c.checks), Rounds: max(5, parttest.Of(c.rounds)), SegmentSize: c.bytes, LargeAllocates: owner.Checked,
+				Checks: c.checks, Rounds: c.rounds, SegmentSize: c.bytes, LargeAllocates: owner.Checked,
 			})
 		})
 	}
