@@ -434,7 +434,7 @@ func TestReleasedMemoryLeavesTheProcess(t *testing.T) {
 				return s.Idle == 0
 			})
 			left := rss(t) - before
-			if grown < n || left > grown-n/2 {
+			if grown < n-n/8 || left > grown-n/2 { // of the rest some may go meanwhile
 				err = errors.Join(err, fmt.Errorf("%d bytes more were resident with the data, and %d are without", grown, left))
 			}
 			if s := j.Budget().MemoryStats(); s.MemoryPeak > s.Limit {

@@ -108,18 +108,28 @@ func (a *acquirer) queueOf(c *claim) *fifo {
 	return &a.buffers
 }
 
-// takeAtOnce takes everything for a request without a send buffer to a connected peer, if no
-// request waits for any of it. Else it changes nothing.
+// takeAtOnce takes everything for a request to a connected peer, if no request waits for any of it.
+// Else it changes nothing.
 func (a *acquirer) takeAtOnce(c *claim) bool {
-	if c.needs&needsPrepare != 0 || !a.takeShort(c.p, c.needs&needsCall != 0) {
+	buffer := c.needs.has(stageBuffer)
+	if c.needs.has(stagePrepare) || buffer && a.buffers.Len() > 0 || !a.takeSmall(c.p, c.needs&needsCall != 0) {
 		return false
 	}
 	c.next, c.share = acquired, 0
-	return true
+	if !buffer {
+		return true
+	}
+	var ok bool
+	if c.buf, ok = a.from.takeBuffer(); !ok {
+		c.next = stageBuffer
+		a.retreat(c, 0)
+	}
+	return ok
 }
 
-// takeShort is takeAtOnce without a claim, which a request that is sent at once does not need.
-func (a *acquirer) takeShort(p *peer, call bool) bool {
+// takeSmall is takeAtOnce without a claim, which a request that takes no send buffer and is sent at
+// once does not need.
+func (a *acquirer) takeSmall(p *peer, call bool) bool {
 	if !p.connected || p.full || p.credit.Len()+p.room.Len() > 0 ||
 		call && (p.calls >= a.places || p.place.Len()+a.replies.Len() > 0) || !a.from.takeBoth(p, call) {
 		return false

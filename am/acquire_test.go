@@ -274,11 +274,11 @@ func (m *model) needs(c *claim, op byte) {
 	var e emitter
 	o := outgoing{kind: request, wants: op == 'c' || op == 'd'}
 	if op == 'p' || op == 'm' || op == 't' {
-		o.cat = medium
+		o.cat, o.payload = medium, make([]byte, argsSize+1) // takes a buffer
 	}
 	p := c.p
 	e.acquirer.buffers = fifo{}
-	e.needLocked(c, p, &o)
+	e.needLocked(c, p, &o, 0)
 	if m.a.buffers.Len() > 0 {
 		c.needs |= needsBuffer
 	}

@@ -174,6 +174,7 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p *Payload, 
 		return h.failed("call", rank, context.Cause(ctx))
 	}
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, wants: true, w: w}
+	w.into = p.into
 	o.at = l.begin(w, "call", h, rank)
 	if rank == l.cfg.Rank {
 		return l.sendToSelf(&o, args)

@@ -276,7 +276,7 @@ func (p *stopping) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
-	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte{1})) }
+	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
 	p := &stopping{scripted: s, asked: func() {}}
 	l.net = p
 	hello(t, l, s, 1)

@@ -14,6 +14,8 @@ import (
 const (
 	// pollBudget is for how long one Poll looks before it returns empty-handed.
 	pollBudget = 15 * time.Microsecond
+	// copiedSoon is up to how many bytes the time after a copy is taken for the time before it.
+	copiedSoon = 8 << 10
 	// eventsPerPoll bounds what one goroutine takes on at once.
 	eventsPerPoll = 32
 	// retryAfter is when whoever found no send buffer looks again in event mode: a
@@ -64,7 +66,8 @@ type Config struct {
 	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's
 	// largest message leaves, which the error of Open names. 0: 4096.
 	MaxMedium int
-	// Sends are the send buffers that requests use: 1 and more. 0: 64.
+	// Sends are the send buffers that requests use: 1 and more. A message whose payload and arguments
+	// are together no longer than MaxArgs arguments mostly takes none. 0: 64.
 	Sends int
 	// Prepares are the send buffers that the program may have in its hands (Prepare): less than Sends.
 	// 0: half of Sends. With Sends 1 there is none, and Prepare is an error.

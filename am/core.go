@@ -75,6 +75,9 @@ func (c *core) mutedLocked(k kind) error {
 
 // ended is why the endpoint is of no use any more, or nil.
 func (c *core) ended() error {
+	if !c.closing.Load() { // which shut sets with it
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.end

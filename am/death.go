@@ -123,10 +123,10 @@ func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error 
 	if e == nil || e.needs&needReply == 0 {
 		return &MessageError{Rule: "replies to no call", Got: h.token}
 	}
-	if w := e.w; w != nil && h.kind == reply && h.cat == short && e.needs == needReply && p != nil { // the straight path
+	if w := e.w; w != nil && h.kind == reply && h.cat != long && e.needs == needReply && p != nil { // the straight path
 		c.stats.replied++
 		w.answered = true
-		w.reply.setArgs(h)
+		w.set(h, payload)
 		c.calls.awaits--
 		e.needs = 0
 		c.calls.release(e, index(h.token)).resume()
@@ -149,7 +149,7 @@ func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error 
 	} else if w.answered = true; h.kind == failure {
 		w.err = &RemoteError{Rank: rank, Handler: w.h.name, Reason: Reason(h.args[0]), Text: string(payload)}
 	} else {
-		w.reply.set(h, payload)
+		w.set(h, payload)
 	}
 	if w := c.calls.settle(index(h.token), needReply); w != nil {
 		w.resume()

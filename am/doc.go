@@ -65,7 +65,8 @@
 //
 // A request takes what it needs in one order, without exceptions: a call a place at its peer, then
 // the buffer for its reply; then any request a credit (package flow), a share of the send buffers
-// where the peer is not connected, room in the network's queue to the peer, and a send buffer. If
+// where the peer is not connected, room in the network's queue to the peer, and a send buffer, but
+// for a message whose payload and arguments are not more than the arguments of a Short can be. If
 // all is there, that is one look under one lock. What is missing has a queue, first come, first
 // served; a request that waits holds what comes before and nothing behind. So requests never wait
 // for each other in a circle. What ends each wait does not depend on requests that wait:

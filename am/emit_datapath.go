@@ -32,14 +32,20 @@ type outgoing struct {
 // Any receiver may sleep; one that does not is not disturbed.
 const sendFlags = fabric.Solicited
 
-// needLocked sets what a request needs. A Short is copied by the network and takes no send buffer,
-// unless requests queue for one: the network may need one for it.
-func (e *emitter) needLocked(c *claim, p *peer, o *outgoing) {
+// small reports whether a message is copied by the network, and takes no send buffer here: a Short,
+// or a Medium no longer than one can be.
+func (o *outgoing) small(nargs int) bool {
+	return o.cat != long && len(o.payload)+8*nargs <= argsSize
+}
+
+// needLocked sets what a request needs. A small one takes no send buffer unless requests queue for
+// one: the network may need one for it.
+func (e *emitter) needLocked(c *claim, p *peer, o *outgoing, nargs int) {
 	c.p, c.next, c.needs = p, 0, needsSend
 	if o.wants {
 		c.needs |= needsCall
 	}
-	if o.buf == nil && o.kind != ping && (o.cat != short || e.acquirer.buffers.Len() > 0) {
+	if o.buf == nil && o.kind != ping && (!o.small(nargs) || e.acquirer.buffers.Len() > 0) {
 		c.needs |= needsBuffer
 	}
 }
@@ -58,20 +64,20 @@ func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
 // trySend sends a request if everything that it needs is there. Else it returns the obstacle and
 // changes nothing; with a waiter the request is queued for what is missing.
 func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error {
-	p.sending.Lock()
-	e.mu.Lock()
-	if o.cat == short && o.kind == request && e.takeShortLocked(p, o.wants) {
-		err := e.sendShort(p, o, args, w)
-		p.sending.Unlock()
-		return err
-	}
-	now, err := e.startLocked(p, o)
 	k := &p.claim
 	if w != nil {
 		k = &w.claim
 	}
+	p.sending.Lock()
+	e.mu.Lock()
+	if o.kind == request && o.cat != long && o.buf == nil && e.takeNowLocked(p, o, len(args), k) {
+		err := e.sendNow(p, o, args, k, w != nil)
+		p.sending.Unlock()
+		return err
+	}
+	now, err := e.startLocked(p, o)
 	if err == nil {
-		e.needLocked(k, p, o)
+		e.needLocked(k, p, o, len(args))
 	}
 	switch {
 	case err != nil:
@@ -87,56 +93,68 @@ func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error 
 	return err
 }
 
-// takeShortLocked takes what a Short needs, if all of it is there, and nothing has to be looked at
-// more closely. Else it changes nothing.
-func (e *emitter) takeShortLocked(p *peer, call bool) bool {
-	return !e.mute && e.end == nil && p.down == nil && e.acquirer.buffers.Len() == 0 && p.credits.Epoch() != 0 && e.acquirer.takeShort(p, call)
+// takeNowLocked takes what a Short or a Medium needs, if all of it is there, and nothing has to be
+// looked at more closely. Else it changes nothing. A small one leaves its claim alone.
+func (e *emitter) takeNowLocked(p *peer, o *outgoing, nargs int, k *claim) bool {
+	if e.mute || e.end != nil || p.down != nil || e.acquirer.buffers.Len() > 0 || p.credits.Epoch() == 0 {
+		return false
+	}
+	if o.small(nargs) {
+		return e.acquirer.takeSmall(p, o.wants)
+	}
+	e.needLocked(k, p, o, nargs)
+	return e.acquirer.takeAtOnce(k)
 }
 
-// sendShort sends a Short for which everything is taken: the straight path. It does what launch
-// does for any message. The peer's sending lock and the endpoint's lock are held; the latter is
-// given up.
-func (e *emitter) sendShort(p *peer, o *outgoing, args []uint64, w *waiter) error {
+// sendNow sends a Short or a Medium for which everything is taken: the straight path. It does what
+// launch does for any message. The peer's sending lock and the endpoint's lock are held; the latter
+// is given up.
+func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueue bool) error {
 	now := o.at
 	if now == 0 && (o.wants || !p.credits.Timeless(0)) {
 		now = e.net.Now()
 	}
 	o.at = 0
 	h := &p.head
-	h.kind, h.cat, h.wants, h.nargs, h.handler = request, short, o.wants, uint8(len(args)), o.handler
-	h.token, h.length, h.credit = 0, 0, flow.Header{}
+	h.kind, h.cat, h.wants, h.nargs, h.handler = request, o.cat, o.wants, uint8(len(args)), o.handler
+	h.token, h.length, h.credit = 0, uint32(len(o.payload)), flow.Header{}
+	b, small := &p.copied, o.small(len(args))
+	if !small {
+		b = &k.buf
+	}
 	if !o.wants {
 		e.stats.posts++
 	} else {
 		e.stats.calls++
 		h.token = e.enterCallLocked(p, o.w, needReply, nil, now)
 	}
-	err := e.sendHead(p, args, now, sendFlags)
+	err := e.sendHead(p, b, o.payload, args, now, sendFlags)
 	if err == nil {
 		return nil
 	}
-	k := &p.claim
-	if w != nil {
-		k = &w.claim
+	if small {
+		k.p, k.needs, k.next, k.share = p, needsSend, acquired, 0
+		if o.wants {
+			k.needs |= needsCall
+		}
 	}
-	k.p, k.needs, k.next, k.share = p, needsSend, acquired, 0
-	if o.wants {
-		k.needs |= needsCall
-	}
-	return e.launched(p, o, k, 0, err, w != nil)
+	return e.launched(p, o, k, 0, err, mayQueue)
 }
 
-// sendHead sends the Short that is in the peer's head, but for its credits. The endpoint's lock is
-// held, and given up.
-func (e *emitter) sendHead(p *peer, args []uint64, now time.Duration, f fabric.SendFlag) error {
+// sendHead sends the Short or Medium that is in the peer's head, but for its credits. The
+// endpoint's lock is held, and given up.
+func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []uint64, now time.Duration, f fabric.SendFlag) error {
 	h := &p.head
 	p.owed = e.pool.Fill(p.rank, &h.credit, now)
 	p.credits.Fill(&h.credit, now)
 	e.mu.Unlock()
-	n := headSize + 8*len(args)
-	h.encode(p.text[:n], e.hash, args)
+	n := headSize + len(payload) + 8*len(args)
+	if len(payload) > 0 {
+		copy(b.Data[headSize:], payload)
+	}
+	h.encode(b.Data[:n], e.hash, args)
 	racesync.Release()
-	err := e.net.Send(p.rank, p.copied, n, nil, 0, f)
+	err := e.net.Send(p.rank, *b, n, nil, 0, f)
 	if err != nil {
 		err = e.obstacle(err)
 	}
@@ -303,15 +321,6 @@ func (e *emitter) obstacle(err error) error {
 	}
 	e.stats.queueFull.Add(1)
 	return ErrQueueFull
-}
-
-// passing reports whether an obstacle goes away by itself.
-func passing(err error) bool {
-	switch err {
-	case ErrNoBuffer, ErrNotConnected, ErrNoCredit, ErrNoReply, ErrQueueFull:
-		return true
-	}
-	return false
 }
 
 // dateLocked is the time of an attempt; 0 where nothing looks at it: a clock costs as much as two

@@ -58,7 +58,7 @@ func (p *refusing) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 }
 
 func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
-	for name, p := range map[string]Payload{"Short": {}, "Medium": Medium([]byte{1})} {
+	for name, p := range map[string]Payload{"Short": {}, "Medium": Medium(make([]byte, argsSize+1))} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)

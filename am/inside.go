@@ -25,7 +25,7 @@ const (
 )
 
 func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
-	return &s.slots[(int(g>>7)+i)%len(s.slots)] // a g is larger than 128 bytes
+	return &s.slots[(uint(g>>7)+uint(i))%uint(len(s.slots))] // a g is larger than 128 bytes
 }
 
 // enter marks the calling goroutine, which leave gets the result of.

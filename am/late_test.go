@@ -28,7 +28,7 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	p := &choked{scripted: s}
 	l.net = p
-	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium([]byte("bytes"))) }
+	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
 	hello(t, l, s, 1)
 	calls := func(from, most int) (n int) {
 		for ; n < most && l.pool.Account(from).Granted > l.pool.Account(from).Used; n++ {
@@ -81,7 +81,7 @@ func TestAReplyWhileTheEndpointClosesSaysSo(t *testing.T) {
 	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
 	l.pollAll(t, s)
 	l.net = &leaving{scripted: s, close: func() { _ = l.Close() }}
-	if err := owed.ReplyWith(Medium([]byte{1})); !errors.Is(err, ErrClosed) {
+	if err := owed.ReplyWith(Medium(make([]byte, argsSize+1))); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -41,7 +41,7 @@ func (p *exhausted) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, coo
 func (p *exhausted) Wait(context.Context) error { p.sleeps++; return nil }
 
 func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
-	for name, payload := range map[string]Payload{"Short": {}, "Medium": Medium([]byte("bytes"))} {
+	for name, payload := range map[string]Payload{"Short": {}, "small Medium": Medium([]byte("bytes")), "Medium": Medium(make([]byte, argsSize+1))} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
@@ -56,6 +56,34 @@ func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
 				t.Errorf("it slept %d times, met no buffer %d times, and sent %d messages", p.sleeps, n, len(s.sent))
 			}
 		})
+	}
+}
+
+// unbuffered has no send buffer at all.
+type unbuffered struct{ *scripted }
+
+func (p unbuffered) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
+	return fabric.SendBuf{}, fmt.Errorf("unbuffered: %w", fabric.ErrNoBuffer)
+}
+
+func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
+	for _, c := range []struct {
+		bytes, args int
+		small       bool
+	}{{0, MaxArgs, true}, {1, MaxArgs, false}, {8, 2, true}, {112, 2, true}, {113, 2, false}, {argsSize, 0, true}, {argsSize + 1, 0, false}} {
+		var cut []error
+		l, s, _ := target(t, &cut)
+		l.net = unbuffered{s}
+		hello(t, l, s, 1)
+		credits := l.known(1).credits.Balance()
+		post := l.table.find(0).TryPostWith(l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
+		answer := l.tryReply(l.known(1), &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, c.bytes)}, make([]uint64, c.args))
+		if (post == nil) != c.small || (answer == nil) != c.small || !c.small && (post != ErrNoBuffer || answer != ErrNoBuffer) {
+			t.Errorf("%d bytes, %d arguments: %v, %v", c.bytes, c.args, post, answer)
+		}
+		if left := l.known(1).credits.Balance(); !c.small && (left != credits || len(s.sent) != 0) {
+			t.Errorf("%d bytes, %d arguments: %d credits of %d are left and %d messages were sent without a buffer", c.bytes, c.args, left, credits, len(s.sent))
+		}
 	}
 }
 
@@ -84,7 +112,7 @@ func TestAReplyLeavesABufferToRequests(t *testing.T) {
 	w := l.waiter()
 	w.claim.p = l.known(1)
 	l.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
-	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: []byte("bytes")}
+	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, argsSize+1)}
 	if err := l.tryReply(l.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
 		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
 	}

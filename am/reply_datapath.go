@@ -63,9 +63,9 @@ func (r *replier) reserve() (fabric.SendBuf, error) {
 	return r.net.Reserve(fabric.Urgent)
 }
 
-// tryReply needs a buffer and nothing else.
+// tryReply needs a buffer, if it is not small, and nothing else.
 func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
-	if o.cat == short {
+	if o.small(len(args)) {
 		p.sending.Lock()
 		err := r.launchReply(p, o, args, &p.copied)
 		p.sending.Unlock()
@@ -102,11 +102,11 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		cookie uint64
 		err    error
 	)
-	if h := &p.head; o.kind == reply && o.cat == short { // the straight path
-		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, short, false, uint8(len(args)), 0
-		h.token, h.length, h.credit = o.token, 0, flow.Header{}
+	if h := &p.head; o.kind == reply && o.cat != long { // the straight path
+		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, o.cat, false, uint8(len(args)), 0
+		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), flow.Header{}
 		r.stats.answered++
-		err = r.sendHead(p, args, now, sendFlags|fabric.Urgent)
+		err = r.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
 	} else {
 		cookie = r.enterLocked(p, o, len(args), now)
 		r.mu.Unlock()

@@ -11,6 +11,7 @@ type Payload struct {
 	cat   category
 	bytes []byte
 	off   uint64
+	into  []byte
 }
 
 // Medium carries bytes that the handler is lent while it runs, at most Endpoint.MaxMedium.
@@ -20,9 +21,18 @@ func Medium(b []byte) Payload { return Payload{cat: medium, bytes: b} }
 // runs: at most 2^31-1, which one write over verbs carries.
 func Long(off uint64, b []byte) Payload { return Payload{cat: long, bytes: b, off: off} }
 
+// Into returns p for a call that brings memory for its reply: where that is a Medium no longer than
+// b, it is copied there, and Reply.Data is the beginning of b; a longer one gets memory of its own.
+// b is the call's until it ends. Posts do not look at it.
+func (p Payload) Into(b []byte) Payload {
+	p.into = b
+	return p
+}
+
 // Reply is what a call came back with. Its zero value is the reply of a handler that made none.
 type Reply struct {
-	// Data is the payload: the caller's own of a Medium, a part of this rank's segment of a Long.
+	// Data is the payload: the caller's own of a Medium (see [Payload.Into]), a part of this rank's
+	// segment of a Long.
 	Data []byte
 	n    uint8
 	args [MaxArgs]uint64
@@ -42,21 +52,19 @@ func (r *Reply) Arg(i int) uint64 {
 // Args are all arguments.
 func (r *Reply) Args() []uint64 { return r.args[:r.n] }
 
-// set fills in a zero reply.
-func (r *Reply) set(h *head, payload []byte) {
-	r.setArgs(h)
+// set fills in a zero reply. A Medium is copied, to into if that has room.
+func (r *Reply) set(h *head, payload, into []byte) {
+	r.n = h.nargs
+	copy(r.args[:], h.args[:h.nargs])
 	switch {
+	case h.cat == medium && len(into) > 0 && len(payload) <= len(into):
+		r.Data = into[:len(payload):len(payload)]
+		copy(r.Data, payload)
 	case h.cat == medium:
 		r.Data = append([]byte{}, payload...)
 	case h.cat == long:
 		r.Data = payload
 	}
-}
-
-// setArgs fills in the arguments.
-func (r *Reply) setArgs(h *head) {
-	r.n = h.nargs
-	copy(r.args[:], h.args[:h.nargs])
 }
 
 // reset makes a reply zero again.

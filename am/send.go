@@ -12,7 +12,7 @@ import (
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.trySend(p, o, args, w)
-	if err == nil && o.cat == short { // others are copied, which may take long
+	if err == nil && o.cat != long && len(o.payload) <= copiedSoon {
 		w.began = began
 	}
 	if err == nil || !passing(err) {
@@ -59,4 +59,13 @@ func (l *Endpoint) abandon(w *waiter) {
 	l.mu.Lock()
 	l.acquirer.abandon(&w.claim)
 	l.mu.Unlock()
+}
+
+// passing reports whether an obstacle goes away by itself.
+func passing(err error) bool {
+	switch err {
+	case ErrNoBuffer, ErrNotConnected, ErrNoCredit, ErrNoReply, ErrQueueFull:
+		return true
+	}
+	return false
 }

@@ -20,12 +20,13 @@ type waiter struct {
 	h     *Handler
 	rank  int
 	since time.Duration // 0: the wait has no limit
-	began time.Duration // when it began, if its Short has just been sent without a wait, and nothing happened since; else 0
+	began time.Duration // when it began, if its message has just been sent without a wait, and nothing happened since; else 0
 
 	claim claim // what its request needs; under the endpoint's lock once it is queued
 
 	// The end of its call: written under the endpoint's lock, read once it has ended.
 	reply    Reply
+	into     []byte // memory for it, the caller's
 	err      error
 	token    uint64 // of its entry; 0: none
 	answered bool   // by the peer
@@ -72,6 +73,9 @@ func (w *waiter) consume() bool {
 	return s&ended != 0 || s&signaled != 0 && w.state.And(^uint32(signaled))&signaled != 0
 }
 
+// set takes the reply of its call.
+func (w *waiter) set(h *head, payload []byte) { w.reply.set(h, payload, w.into) }
+
 // over reports whether its call has ended.
 func (w *waiter) over() bool { return w.state.Load()&ended != 0 }
 
@@ -100,7 +104,7 @@ func (c *core) newWaiter() *waiter {
 func (c *core) recycle(w *waiter) {
 	w.state.Store(0)
 	w.reply.reset()
-	w.err, w.token, w.h, w.since, w.began = nil, 0, nil, 0, 0
+	w.into, w.err, w.token, w.h, w.since, w.began = nil, nil, 0, nil, 0, 0
 	if c.nextIdle.CompareAndSwap(nil, w) {
 		return
 	}

@@ -72,8 +72,8 @@ func (p *endpoint) progressLocked(budget time.Duration) error {
 	for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
 		var also bool
 		p.mu.Lock()
-		n, also, err = p.turnLocked(0)
-		more = more || also
+		n, also, err = p.turnLocked(budget) // mostly the end of a send came first
+		more, budget = more || also, 0
 	}
 	if err != nil {
 		return err

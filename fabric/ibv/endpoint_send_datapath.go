@@ -103,6 +103,14 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	}
 	p.count.sends++
 	p.count.sendBytes += uint64(n)
+	if f&fabric.More == 0 && m.wrs == 1 && c.state == connUp {
+		p.prepareLocked(true)
+		if p.out.takesNow(c) {
+			p.out.stageNow(c, m)
+			p.out.ring(0)
+			return nil
+		}
+	}
 	p.out.enqueue(c, *m)
 	if f&fabric.More == 0 {
 		_ = p.flushLocked() // the message is taken; Poll has the error of an endpoint that is lost

@@ -103,6 +103,18 @@ func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
 	o.sent(c)
 }
 
+// stageNow stages a message that takesNow and is in its send buffer.
+func (o *messages) stageNow(c *conn, m *message) {
+	i, slot, w := o.tx.one(&c.q)
+	at := &o.all[i]
+	*at = *m
+	at.conn = c
+	o.fillSend(c, at, slot, w)
+	c.closing = false
+	o.used(c)
+	o.sent(c)
+}
+
 // sent counts a message that is staged.
 func (o *messages) sent(c *conn) {
 	c.sent++

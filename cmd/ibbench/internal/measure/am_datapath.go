@@ -62,6 +62,7 @@ type caller struct {
 	endpoint *am.Endpoint
 	peer     int
 	payload  []byte // empty: a Short
+	answer   []byte // memory for the echo of one
 	number   uint64
 	wrong    int64   // replies that were not what they should be
 	allocs   float64 // allocations of a call, in the last stretch
@@ -86,8 +87,9 @@ func (c *caller) repeat(ctx context.Context, k int) error {
 }
 
 func (c *caller) mediums(ctx context.Context, k int) error {
+	p := am.Medium(c.payload).Into(c.answer)
 	for range k {
-		r, err := c.m.echo.CallWith(ctx, c.endpoint, c.peer, am.Medium(c.payload), c.number)
+		r, err := c.m.echo.CallWith(ctx, c.endpoint, c.peer, p, c.number)
 		if err != nil {
 			return err
 		}
