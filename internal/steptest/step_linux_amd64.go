@@ -19,11 +19,12 @@ const mostSteps = 1 << 20
 // of the function with this name, until n have ended and one of them took at most most. Operations
 // that wait for a peer take more while it has no processor: where all did, up to patience times as
 // many are stepped. What has ended when the time is over counts, which may be nothing: each step
-// takes two switches of the processor, of which tens of thousands go into a second, and a few hundred
-// where many others want to run. Calls of what is not this module's are not stepped through, nor is
-// what they call, and where a function begins again, since the scheduler wanted another goroutine to
-// run or its stack had to grow, it counts once: a thread that is stepped meets that often on a busy
-// machine. The thread is let go in the end. Where ptrace(2) is not allowed that is the error.
+// takes two switches of the processor, of which tens of thousands go into a second, and a few
+// hundred where many others want to run. Calls of what is not this module's are not stepped
+// through, nor is what they call; and where a function begins again, since the scheduler wanted
+// another goroutine to run or its stack had to grow, it counts once: a thread that is stepped meets
+// that often on a busy machine. The thread is let go in the end. Where ptrace(2) is not allowed
+// that is the error.
 func Operations(tid int, name string, n, most int, within time.Duration) (Count, error) {
 	end := time.Now().Add(within)
 	runtime.LockOSThread() // a tracer is a thread
