@@ -2,7 +2,9 @@ package conduit
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -19,8 +21,7 @@ type FetchSet struct {
 	set  *flow.FetchSet
 	gets []*getFetch
 	land *landing // of its messages; nil: it has none
-	err  error    // of what was added
-	done bool
+	err  error    // of what was added, or that it was posted
 }
 
 // NewFetchSet begins a set. Its errors come with Submit.
@@ -83,7 +84,7 @@ func FetchSlice[T any](s *FetchSet, p Ptr[T], n int) *Fetched[T] {
 	if s.err == nil && err != nil {
 		s.err = err
 	}
-	if s.err != nil || n == 0 {
+	if s.err != nil || size == 0 {
 		return out
 	}
 	g := &getFetch{w: s.w, from: Ptr[byte]{node: p.node, off: p.off}, n: size, out: &out.fetched}
@@ -100,12 +101,13 @@ func FetchFrom[T any](s *FetchSet, rank int, name string, n int, args ...uint64)
 	switch {
 	case s.err != nil:
 		return out
+	case err != nil:
 	case s.w.job.memory.region == nil:
 		err = errNoBudget("fetch", remedyReceive)
 	case rank < 0 || rank >= s.w.job.size:
 		err = &RankError{Op: "fetch", Rank: rank, Size: s.w.job.size}
-	case n == 0:
-		err = fmt.Errorf("conduit: fetch %q: 0 elements, want 1 or more", name)
+	case size == 0:
+		err = fmt.Errorf("conduit: fetch %q: 0 bytes, want 1 or more", name)
 	case len(args) > maxFetchArgs:
 		err = fmt.Errorf("conduit: fetch %q: %d arguments, want at most %d", name, len(args), maxFetchArgs)
 	}
@@ -116,7 +118,7 @@ func FetchFrom[T any](s *FetchSet, rank int, name string, n int, args ...uint64)
 	if s.land == nil {
 		s.land = &landing{t: s.w.job.memory}
 	}
-	f := &messageFetch{t: s.w.job.memory, land: s.land, rank: rank, name: name, n: size, args: args, out: &out.fetched}
+	f := &messageFetch{t: s.w.job.memory, land: s.land, rank: rank, name: name, n: size, args: slices.Clone(args), out: &out.fetched}
 	s.land.fetches = append(s.land.fetches, f)
 	s.add(f, &out.fetched)
 	return out
@@ -161,12 +163,14 @@ func (l *Lease) Release() {
 	l.l.Release()
 }
 
-// Handover makes another worker the one that holds the lease, or none with nil: the worker that had
-// it may wait for the next set at once.
+// Handover makes another worker of the rank the one that holds the lease, or none with nil: the
+// worker that had it may wait for the next set at once. The goroutine that uses that worker calls
+// it.
 func (l *Lease) Handover(to *Worker) {
 	var o *flow.Owner
-	if to != nil && to.peers != nil {
+	if to != nil && to.job == l.s.w.job && to.enter("handover") == nil {
 		o = fetcherOf(to).owner
+		to.exit()
 	}
 	l.l.Handover(o)
 }
@@ -193,8 +197,8 @@ type PendingSet struct {
 
 // Post queues the set behind those that were posted at this rank before, and does not wait: one
 // posts ahead what it needs next. Nothing is asked for before Wait or Test. Errors: of what was
-// added; a *flow.SetTooLargeError ([ErrSetTooLarge]), also where the data of FetchFrom exceed
-// ReceiveSize; [ErrBudgetClosed].
+// added, or that the set was posted before; a *flow.SetTooLargeError ([ErrSetTooLarge]), also where
+// the data of FetchFrom exceed ReceiveSize; [ErrBudgetClosed].
 func (s *FetchSet) Post() (*PendingSet, error) {
 	switch {
 	case s.err != nil:
@@ -212,8 +216,15 @@ func (s *FetchSet) Post() (*PendingSet, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.err = errSetPosted
+	if s.land != nil {
+		s.land.p = p
+	}
 	return &PendingSet{s: s, p: p}, nil
 }
+
+// errSetPosted is that of a set that is posted once more; what is added to it has no data.
+var errSetPosted = errors.New("conduit: the set was posted before: make another")
 
 // Submit is Post and Wait.
 func (s *FetchSet) Submit(ctx context.Context) (*Lease, error) {
@@ -329,10 +340,7 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	if s.err != nil {
 		return s.err
 	}
-	if s.done {
-		return fmt.Errorf("conduit: the set was submitted before: make another")
-	}
-	s.done = true
+	s.err = errSetPosted
 	for _, part := range s.split() {
 		l, err := part.Submit(ctx)
 		if err != nil {

@@ -62,6 +62,9 @@ type landing struct {
 	t       *transient
 	fetches []*messageFetch
 
+	p      *flow.Pending // the set
+	region *region       // where they arrive, once they have begun
+
 	// Under transient.mu.
 	begun  bool
 	claim  *pagepool.Claim
@@ -83,7 +86,10 @@ func (l *landing) begin() {
 	for i, f := range l.fetches {
 		sizes[i] = f.n
 	}
-	c := l.t.region.Take(sizes, l.ready)
+	if l.region = l.t.region; l.p.Reserved() {
+		l.region = l.t.reserved
+	}
+	c := l.region.Take(sizes, l.ready)
 	l.t.mu.Lock()
 	l.claim = c
 	over := l.over
@@ -109,7 +115,7 @@ func (l *landing) ready(offs []uint64) {
 	}
 	l.t.mu.Unlock()
 	for _, f := range back {
-		l.t.region.Give(f.off, f.n)
+		l.region.Give(f.off, f.n)
 	}
 	for _, f := range send {
 		f.send()
@@ -135,7 +141,7 @@ func (l *landing) abandon() {
 		claim.Cancel()
 	}
 	for _, f := range back {
-		l.t.region.Give(f.off, f.n)
+		l.region.Give(f.off, f.n)
 	}
 }
 
@@ -144,7 +150,7 @@ func (l *landing) lease(of *flow.Lease) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	for _, f := range l.fetches {
-		f.out.data, f.out.lease = l.t.region.Memory(f.off, f.size), of
+		f.out.data, f.out.lease = l.region.Memory(f.off, f.size), of
 	}
 }
 
@@ -256,7 +262,7 @@ func (f *messageFetch) Free() {
 	placed := f.land.placed
 	f.t.mu.Unlock()
 	if placed {
-		f.t.region.Give(f.off, f.n)
+		f.land.region.Give(f.off, f.n)
 	}
 }
 
@@ -276,7 +282,7 @@ func (t *transient) announced(a *am.Announcement) {
 	t.coming[a] = f
 	f.state, f.size = fetchComing, a.Size()
 	t.mu.Unlock()
-	_ = a.Grant(t.begin + f.off) // an error is that it has ended: arrived learns of it
+	_ = a.Grant(f.land.region.begin + f.off) // an error is that it has ended: arrived learns of it
 }
 
 // arrived is told how data ended that were announced.

@@ -107,17 +107,22 @@ func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {
 	}
 	err := r.t.data.Send(ctx, r.t.via(), r.from, data, r.number)
 	if err != nil && !errors.As(err, new(*am.RefusedError)) && !errors.Is(err, ErrPeerDown) {
-		r.refuse(r.t.job.life, err) // it may not have been announced
+		go r.refuse(r.t.job.life, err) // it may not have been announced
 	}
 	return err
 }
 
-// Fail tells the rank why there are no data; of the text 512 bytes travel. It waits for a credit.
+// Fail tells the rank why there are no data; of the text 512 bytes travel. It waits for a credit;
+// after the end of ctx the rank is told as soon as there is one.
 func (r *FetchRequest) Fail(ctx context.Context, why error) error {
 	if !r.take() {
 		return am.ErrAnswered
 	}
-	return r.refuse(ctx, why)
+	err := r.refuse(ctx, why)
+	if err != nil && ctx.Err() != nil {
+		go r.refuse(r.t.job.life, why)
+	}
+	return err
 }
 
 func (r *FetchRequest) take() bool {

@@ -73,14 +73,14 @@ func (b *Budget) MemoryStats() MemoryStats {
 // transient is the transient memory of a job at this rank: its part of the library. The zero value
 // is that of a job without a budget.
 type transient struct {
-	cfg    MemoryConfig
-	job    *Job
-	budget *Budget // nil: none
-	probes *pressure.Reader
-	pages  *pagepool.Pool
-	region *pagepool.Region // where other ranks write; nil: none
-	begin  uint64           // of the region, in the segment
-	stalls atomic.Uint64    // that the watchdog has found
+	cfg      MemoryConfig
+	job      *Job
+	budget   *Budget // nil: none
+	probes   *pressure.Reader
+	pages    *pagepool.Pool
+	region   *region       // where other ranks write; nil: none
+	reserved *region       // for what the budget's reserve serves; nil: there is none
+	stalls   atomic.Uint64 // that the watchdog has found
 
 	fetchProtocol
 	payloadProtocol
@@ -92,6 +92,12 @@ type transient struct {
 }
 
 const regionName = "conduit.receive"
+
+// region is memory that other ranks write, a part of the segment from begin on.
+type region struct {
+	*pagepool.Region
+	begin uint64
+}
 
 // memoryNeeds are those of transient memory.
 func memoryNeeds(c *Config) needs {
@@ -109,6 +115,10 @@ func memoryNeeds(c *Config) needs {
 			return env.Spec{}, err
 		}
 		t.budget = &Budget{b, t}
+		if n, of := t.reserve(), t.cfg.ReceiveSize; of > 0 && uint64(of) < n+pagepool.Size {
+			return env.Spec{}, &ConfigError{Field: "Memory.ReceiveSize", Value: fmt.Sprint(of),
+				Want: fmt.Sprintf("more than %d bytes, which are for what Budget.Reserve serves", n)}
+		}
 		return env.Spec{Name: regionName, Size: pagepool.Round(uint64(t.cfg.ReceiveSize)), Align: pagepool.Size}, nil
 	})
 	if t.cfg.ReceiveSize > 0 {
@@ -127,8 +137,10 @@ func (t *transient) open(j *Job) error {
 		return nil
 	}
 	if mem, off := j.seg.Region(regionName); mem != nil {
-		t.begin = off
-		t.region = t.pages.NewRegion(mem, t.pinned(), func() uint64 { return t.most() })
+		t.region, mem = t.newRegion(mem[:uint64(len(mem))-t.reserve()], off), mem[uint64(len(mem))-t.reserve():]
+		if len(mem) > 0 {
+			t.reserved = t.newRegion(mem, off+t.region.Bytes())
+		}
 	}
 	t.openFetches()
 	t.openPayloads()
@@ -140,6 +152,20 @@ func (t *transient) open(j *Job) error {
 		log.Info("budget of transient memory", "limit", t.budget.Stats().Limit, "largest", t.budget.Largest())
 	}
 	return nil
+}
+
+// reserve is how many bytes of what other ranks write are for what the budget's reserve serves:
+// whoever has of the rest may wait for that.
+func (t *transient) reserve() uint64 {
+	n := t.cfg.Budget.Reserve
+	if n < 0 {
+		n = t.budget.Largest()
+	}
+	return pagepool.Round(uint64(n))
+}
+
+func (t *transient) newRegion(mem []byte, begin uint64) *region {
+	return &region{t.pages.NewRegion(mem, t.pinned(), t.most), begin}
 }
 
 // pinned reports whether a device reaches the segment, or its pages are not to be had one by one:
@@ -158,7 +184,7 @@ func (t *transient) layout() (l MemoryLayout) {
 		l.Largest = t.budget.Largest()
 	}
 	if t.region != nil {
-		l.Receive, l.Pinned = t.region.Bytes(), t.pinned()
+		l.Receive, l.Pinned = t.region.Bytes()+t.reserve(), t.pinned()
 	}
 	return l
 }
@@ -179,13 +205,13 @@ const idleAfter = 200 * time.Millisecond
 
 // watch follows the machine's memory, gives back what is idle, and reports stalls.
 func (t *transient) watch() {
-	step := idleAfter
-	if i := t.budget.Interval(); i > 0 {
-		step = min(step, i)
+	step, interval := idleAfter, t.budget.Interval()
+	if interval > 0 {
+		step = min(step, max(interval, time.Millisecond))
 	}
-	tick := time.NewTicker(max(step, time.Millisecond))
+	tick := time.NewTicker(step)
 	defer tick.Stop()
-	var swept, warned time.Time
+	var observed, swept, warned time.Time
 	for {
 		select {
 		case <-t.over:
@@ -193,7 +219,8 @@ func (t *transient) watch() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		if t.budget.Interval() > 0 {
+		if interval > 0 && now.Sub(observed) >= interval-step/2 { // ticks are not exact
+			observed = now
 			r, p := t.probes.Read(), t.pages.Stats()
 			r.Made = int64(p.Used+p.Warm) + t.budget.Stats().Acquired
 			if d, changed := t.budget.Observe(r); changed {

@@ -261,7 +261,7 @@ func (p *Payload) place() {
 			t.region.Give(offs[0], p.a.Size())
 			return
 		}
-		_ = p.a.Grant(t.begin + offs[0]) // an error is that it has ended: delivered learns of it
+		_ = p.a.Grant(t.region.begin + offs[0]) // an error is that it has ended: delivered learns of it
 	})
 	t.mu.Lock()
 	p.claim = c

@@ -68,6 +68,7 @@ const (
 	ReasonDied                        // a rank went away while others were awaited
 	ReasonGaveUp                      // rank 0's context ended
 	ReasonStarted                     // the job had already begun
+	ReasonLimit                       // rank 0 has met a limit of its process
 )
 
 // JoinError fails New on every rank that can be reached, with the same text.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -76,7 +77,7 @@ func (rv *rendezvous) trustsName(ctx context.Context) error {
 // passing: whether more attempts may succeed. Most errors pass: rank 0, its name or a network may
 // come later.
 func (rv *rendezvous) passing(err error, tried time.Duration) bool {
-	for _, never := range []error{syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT, syscall.EINVAL} {
+	for _, never := range []error{syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT, syscall.EINVAL, syscall.EMFILE} {
 		if errors.Is(err, never) {
 			return false
 		}
@@ -93,7 +94,7 @@ func (rv *rendezvous) passing(err error, tried time.Duration) bool {
 func (rv *rendezvous) onLoopback() bool {
 	host, _, _ := net.SplitHostPort(rv.addr)
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // dialRemedy is what to do about an error that does not pass.
@@ -105,6 +106,8 @@ func (rv *rendezvous) dialRemedy(err error) string {
 		return " (this is " + hostname() + ", which has no route there: set IBCONDUIT_ADDR to an address of rank 0 that all ranks reach)"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return " (a firewall or a sandbox of this host, " + hostname() + ", forbids it)"
+	case errors.Is(err, syscall.EMFILE):
+		return " (this process has opened all files that it may: raise ulimit -n)"
 	}
 	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -15,6 +16,7 @@ import (
 // ranks would be blamed for those that are late.
 func (r *root) accept(ln net.Listener) {
 	slots := make(chan struct{}, handshakesMax)
+	var full time.Time // since when there are no descriptors for another connection
 	for {
 		slots <- struct{}{}
 		c, err := ln.Accept()
@@ -22,10 +24,19 @@ func (r *root) accept(ln net.Listener) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
+			switch {
+			case !errors.Is(err, syscall.EMFILE) || r.greets():
+				full = time.Time{}
+			case full.IsZero():
+				full = time.Now()
+			case time.Since(full) > fullTime:
+				r.outOfFiles()
+			}
 			time.Sleep(dialFirst) // out of descriptors, or aborted by the dialler
 			<-slots
 			continue
 		}
+		full = time.Time{}
 		r.mu.Lock()
 		r.raw[c] = true
 		r.mu.Unlock()
@@ -34,6 +45,24 @@ func (r *root) accept(ln net.Listener) {
 			r.admit(c)
 		})
 	}
+}
+
+// fullTime is how long rank 0 may lack descriptors while no dialler is on its way to give one back.
+const fullTime = time.Second
+
+// greets: a dialler may be refused yet, which frees its descriptor.
+func (r *root) greets() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.raw) > 0
+}
+
+// outOfFiles decides: those that arrived keep their connections, and the others are not missing.
+func (r *root) outOfFiles() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settleLocked(&JoinError{Reason: ReasonLimit, Ranks: []int{0}, Text: fmt.Sprintf("rank 0 (%s) lets no more ranks in than %d of %d: %v; "+
+		"it takes a descriptor for each rank: raise ulimit -n there", thisProcess(), r.arrived, r.rv.size, syscall.EMFILE)})
 }
 
 // admit authenticates one dialler and reads its hello. A stranger never ends

@@ -115,7 +115,8 @@ func (rv *rendezvous) bind(ctx context.Context) (lns listeners, err error) {
 		switch {
 		case err == nil:
 			lns = append(lns, ln)
-		case errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT):
+		case errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT),
+			errors.Is(err, syscall.EINVAL): // a link-local address of no interface, from /etc/hosts
 			failed = errors.Join(failed, err)
 		default:
 			lns.Close()
@@ -134,6 +135,8 @@ func (rv *rendezvous) listenRemedy(err error) string {
 		return " (another job, or an earlier rank 0 that has not ended; choose another port)"
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.listenAt != "":
 		return " (this is " + hostname() + ": it names no address, or interface, of this host)"
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.ownName():
+		return " (the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS, or set IBCONDUIT_ADDR to an address of " + hostname() + ")"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (rank 0 must run on the host that the address names; this is " + hostname() +
 			". Where the address leads here all the same, as that of a NAT or a service does, set IBCONDUIT_LISTEN=0.0.0.0 or to an address of this host)"
@@ -173,7 +176,7 @@ func bindAddresses(ctx context.Context, host string) (ips []string, err error) {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return []string{host}, nil
 	}
-	if host == "localhost" {
+	if strings.EqualFold(host, "localhost") {
 		return []string{"127.0.0.1", "::1"}, nil
 	}
 	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -209,8 +212,14 @@ func global(addrs []net.Addr, loopback bool) (ips []string) {
 	return ips
 }
 
-// sameHost compares host names up to their domain.
-func sameHost(a, b string) bool { return firstLabel(a) == firstLabel(b) }
+// ownName: rank 0 is told of by this host's name.
+func (rv *rendezvous) ownName() bool {
+	host, _, err := net.SplitHostPort(rv.addr)
+	return err == nil && sameHost(host, hostname())
+}
+
+// sameHost compares host names up to their domain; letters have no case in them.
+func sameHost(a, b string) bool { return strings.EqualFold(firstLabel(a), firstLabel(b)) }
 
 func firstLabel(name string) string {
 	label, _, _ := strings.Cut(name, ".")

@@ -13,8 +13,15 @@ import (
 // payloads, buffers of collectives. The package documentation says how. All methods may be called
 // from any goroutine; only those with a context wait.
 type Budget struct {
-	cfg BudgetConfig
-	mu  lockrank.Mutex // of all below, and of claims, owners and offers
+	mu lockrank.Mutex // of the ledger, and of claims, owners and offers
+	ledger
+	control *controller // nil: the limit does not adapt
+}
+
+// ledger is the accounts of a Budget: where the bytes are, and who waits for them. Its methods are
+// called under the budget's lock.
+type ledger struct {
+	cfg BudgetConfig // does not change
 
 	limit       int64 // M_C
 	bulk        pool  // of all claims
@@ -34,11 +41,10 @@ type Budget struct {
 	tokens  int    // held, of BudgetConfig.Messages
 	unmade  int64  // bytes of the limit that sets were granted, and have no memory yet
 
-	control *controller // nil: the limit does not adapt
-	closed  error
-	waited  bool  // a claim had to wait since the last Observe
-	recent  int64 // the most bytes held at once since the last Observe
-	stats   BudgetStats
+	closed error
+	waited bool  // a claim had to wait since the last Observe
+	recent int64 // the most bytes held at once since the last Observe
+	stats  BudgetStats
 }
 
 // pool is a part of the memory. Less than nothing is free after its size was lowered under what is
@@ -58,7 +64,7 @@ func NewBudget(cfg BudgetConfig) (*Budget, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Budget{cfg: cfg, unasked: map[int]*unasked{}}
+	b := &Budget{ledger: ledger{cfg: cfg, unasked: map[int]*unasked{}}}
 	b.mu.Init(lockrank.Limit, 0)
 	b.small.size, b.unscheduled.size, b.reserve.size = cfg.Small, cfg.Unscheduled, cfg.Reserve
 	b.offers.init()
@@ -73,12 +79,14 @@ func NewBudget(cfg BudgetConfig) (*Budget, error) {
 }
 
 // Largest is the most bytes that one set, payload or Acquire may have. It does not change.
-func (b *Budget) Largest() int64 {
-	floor := b.cfg.Limit
-	if b.cfg.Adapt != nil {
-		floor = b.cfg.Adapt.Floor
+func (b *Budget) Largest() int64 { return b.cfg.largest() }
+
+func (c *BudgetConfig) largest() int64 {
+	floor := c.Limit
+	if c.Adapt != nil {
+		floor = c.Adapt.Floor
 	}
-	return floor - b.cfg.Small - b.cfg.Unscheduled
+	return floor - c.Small - c.Unscheduled
 }
 
 // Room is how many bytes a set could have now without waiting; 0 while others wait, or without a
@@ -113,7 +121,7 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	}
 	if from := b.atOnceLocked(n, 0); from != nil {
 		b.takeLocked(from, n)
-		b.plain.add(b, from, n)
+		b.plain.add(&b.ledger, from, n)
 		b.mu.Unlock()
 		return nil
 	}
@@ -123,7 +131,7 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	return b.await(ctx, c)
 }
 
-func (p *plain) add(b *Budget, from *pool, n int64) {
+func (p *plain) add(b *ledger, from *pool, n int64) {
 	if from == &b.small {
 		p.small += n
 	} else {
@@ -152,11 +160,15 @@ func (b *Budget) Release(n int64) {
 
 // SetLimit changes M_C. Bytes that are held stay so; while they exceed the limit nothing is
 // granted. A limit below the floor, which for a budget that does not adapt is its first limit, is
-// refused: a set that was admitted could wait for ever.
+// refused: a set that was admitted could wait for ever. So is one above the memory that there was
+// at the start.
 func (b *Budget) SetLimit(limit int64) error {
 	floor := b.Largest() + b.cfg.Small + b.cfg.Unscheduled
 	if limit < floor || limit > 1<<62 {
 		return fmt.Errorf("flow: a limit of %s: choose from %s, which sets may need at once, to 2^62 bytes", bytesText(limit), bytesText(floor))
+	}
+	if err := b.cfg.exceeds(limit); err != nil {
+		return err
 	}
 	b.mu.Lock()
 	b.setLimitLocked(limit)
@@ -164,7 +176,7 @@ func (b *Budget) SetLimit(limit int64) error {
 	return nil
 }
 
-func (b *Budget) setLimitLocked(limit int64) {
+func (b *ledger) setLimitLocked(limit int64) {
 	b.limit = limit
 	b.bulk.size = limit - b.small.size - b.unscheduled.size
 	b.serveLocked()
@@ -179,7 +191,7 @@ func (b *Budget) Close() {
 		return
 	}
 	b.closed = ErrBudgetClosed
-	b.offers.drop(b)
+	b.offers.drop(&b.ledger)
 	for _, l := range []*queue.List[claim]{&b.queue, &b.nested} {
 		for c := l.First(); c != nil; c = l.First() {
 			b.endLocked(c, b.closed)

@@ -117,11 +117,25 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 	case c.Limit < 1 || c.Limit > math.MaxInt64/2:
 		return c, fmt.Errorf("flow: a budget of %d bytes: choose a Limit from 1 to 2^62, or Adapt", c.Limit)
 	}
-	if bound, known := c.Memory.smallest(); known && c.Limit > bound.Limit {
-		return c, fmt.Errorf("flow: a budget of %s, but %s has %s, of which %s are used: choose at most %s, or Adapt",
-			bytesText(c.Limit), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used, 0)))
+	c, err := c.setApart(floor)
+	if err == nil {
+		err = c.exceeds(floor)
 	}
-	return c.setApart(floor)
+	return c, err
+}
+
+// exceeds is the error of a limit that with the reserve is above the memory.
+func (c *BudgetConfig) exceeds(limit int64) error {
+	bound, known := c.Memory.smallest()
+	if !known || limit <= bound.Limit-c.Reserve {
+		return nil
+	}
+	what := "a budget of " + bytesText(limit)
+	if c.Reserve > 0 {
+		what += " and a reserve of " + bytesText(c.Reserve)
+	}
+	return fmt.Errorf("flow: %s, but %s has %s, of which %s are used: choose at most %s, or Adapt",
+		what, bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used, 0)))
 }
 
 // setApart fills in the parts of the limit with uses of their own.
@@ -142,8 +156,8 @@ func (c BudgetConfig) setApart(floor int64) (BudgetConfig, error) {
 		c.SmallMax = min(smallMax, c.Small)
 	}
 	switch {
-	case c.Small < 0 || c.Unscheduled < 0 || c.SmallMax < 0 || c.Reserve < -1:
-		return c, fmt.Errorf("flow: negative bytes (Small %d, SmallMax %d, Unscheduled %d, Reserve %d)", c.Small, c.SmallMax, c.Unscheduled, c.Reserve)
+	case c.Small < 0 || c.Unscheduled < 0 || c.SmallMax < 0 || c.Reserve < -1 || c.Reserve > math.MaxInt64/2:
+		return c, fmt.Errorf("flow: bytes out of range (Small %d, SmallMax %d, Unscheduled %d, Reserve %d): choose 0 to 2^62", c.Small, c.SmallMax, c.Unscheduled, c.Reserve)
 	case c.SmallMax > c.Small:
 		return c, fmt.Errorf("flow: small claims of up to %s, but %s for them together: raise Small", bytesText(c.SmallMax), bytesText(c.Small))
 	case c.Unscheduled > 0 && c.Peers == 0:
@@ -188,15 +202,15 @@ func (a AdaptConfig) withDefaults(r Reading) (AdaptConfig, error) {
 	setDefault(&a.Floor, max(ceiling/8, 1))
 	setDefault(&a.Step, max(ceiling/16, 1))
 	switch {
-	case a.Floor < 0 || a.Ceiling < 0 || a.Ceiling > math.MaxInt64/2 || a.Headroom < 0 || a.Step < 0:
+	case min(a.Floor, a.Ceiling, a.Headroom, a.Step) < 0 || max(a.Floor, a.Ceiling, a.Headroom, a.Step) > math.MaxInt64/2:
 		return a, fmt.Errorf("flow: bytes out of range (Floor %d, Ceiling %d, Headroom %d, Step %d): choose 0 to 2^62", a.Floor, a.Ceiling, a.Headroom, a.Step)
 	case !(a.Target > 0 && a.Target < 1) || !(a.Faults > 0):
 		return a, fmt.Errorf("flow: a Target of %v and %v Faults a second: choose a share between 0 and 1, and a rate above 0", a.Target, a.Faults)
 	case a.Interval < 0 || a.Window < a.Interval || a.Settle < 0:
 		return a, fmt.Errorf("flow: times out of range (Interval %v, Window %v, Settle %v): a window has at least one interval", a.Interval, a.Window, a.Settle)
 	case a.Floor > ceiling && known:
-		return a, fmt.Errorf("flow: a floor of %s, but %s has %s, of which %s are used and %s are headroom: that leaves %s",
-			bytesText(a.Floor), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(a.Headroom), bytesText(max(ceiling, 0)))
+		return a, fmt.Errorf("flow: a floor of %s, but %s has %s, of which %s are used, %s are headroom, and Go's heap will take %s: that leaves %s",
+			bytesText(a.Floor), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(a.Headroom), bytesText(r.GoGrowth), bytesText(max(ceiling, 0)))
 	case a.Floor > ceiling:
 		return a, fmt.Errorf("flow: a floor of %s above the ceiling of %s", bytesText(a.Floor), bytesText(ceiling))
 	}

@@ -50,7 +50,7 @@ func (b *Budget) Offer(rank int, bytes int64, granted func(*Offer)) (*Offer, err
 	o.claim.state = claimWaiting
 	b.stats.Queued++
 	b.waited = true
-	b.offers.add(b, o)
+	b.offers.add(&b.ledger, o)
 	b.unlock()
 	return o, nil
 }
@@ -69,7 +69,7 @@ func (o *Offer) Release() {
 	defer b.unlock()
 	switch o.claim.state {
 	case claimWaiting:
-		b.offers.remove(b, o)
+		b.offers.remove(&b.ledger, o)
 		b.serveLocked()
 	case claimGranted:
 		b.giveBackLocked(&o.claim, o.claim.left)
@@ -135,7 +135,7 @@ func (s *offers) charge(o *Offer) {
 	}
 }
 
-func (s *offers) add(b *Budget, o *Offer) {
+func (s *offers) add(b *ledger, o *Offer) {
 	r := o.source
 	r.waiting.Add(&o.link, o)
 	if r.at < 0 {
@@ -150,7 +150,7 @@ func (s *offers) add(b *Budget, o *Offer) {
 }
 
 // serve grants the next offer, whose place is the first in the queue, if it fits.
-func (s *offers) serve(b *Budget) bool {
+func (s *offers) serve(b *ledger) bool {
 	o := s.first()
 	if !b.fitsLocked(o.claim.bytes, 1) {
 		return false
@@ -185,13 +185,13 @@ func (s *offers) take(o *Offer, place *claim) {
 }
 
 // remove ends an offer that waits. The others keep the places that came first.
-func (s *offers) remove(b *Budget, o *Offer) {
+func (s *offers) remove(b *ledger, o *Offer) {
 	s.take(o, s.places.Last())
 	o.claim.state = claimOver
 	b.stats.Cancelled++
 }
 
-func (s *offers) down(b *Budget, rank int) {
+func (s *offers) down(b *ledger, rank int) {
 	if r := s.ranks[rank]; r != nil {
 		for o := r.waiting.First(); o != nil; o = r.waiting.First() {
 			s.remove(b, o)
@@ -200,7 +200,7 @@ func (s *offers) down(b *Budget, rank int) {
 	}
 }
 
-func (s *offers) drop(b *Budget) {
+func (s *offers) drop(b *ledger) {
 	for rank := range s.ranks {
 		s.down(b, rank)
 	}

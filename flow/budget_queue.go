@@ -45,8 +45,8 @@ const (
 )
 
 // refusalLocked is why a claim of n bytes cannot be posted.
-func (b *Budget) refusalLocked(n int64, fetches int) error {
-	switch most := b.Largest(); {
+func (b *ledger) refusalLocked(n int64, fetches int) error {
+	switch most := b.cfg.largest(); {
 	case b.closed != nil:
 		return b.closed
 	case n < 0 || n > most || b.cfg.Messages > 0 && fetches > b.cfg.Messages:
@@ -58,7 +58,7 @@ func (b *Budget) refusalLocked(n int64, fetches int) error {
 
 // atOnceLocked is the pool that serves n bytes of some messages without a wait; nil: they must be
 // queued.
-func (b *Budget) atOnceLocked(n int64, messages int) *pool {
+func (b *ledger) atOnceLocked(n int64, messages int) *pool {
 	switch {
 	case b.isSmall(n) && b.smalls.Len() == 0 && b.small.fits(n):
 		if b.queue.Len() > 0 {
@@ -72,14 +72,14 @@ func (b *Budget) atOnceLocked(n int64, messages int) *pool {
 }
 
 // fitsLocked reports whether there are bulk bytes and tokens for a claim.
-func (b *Budget) fitsLocked(n int64, messages int) bool {
+func (b *ledger) fitsLocked(n int64, messages int) bool {
 	return b.bulk.fits(n) && (n == 0 || b.cfg.Messages == 0 || messages <= b.cfg.Messages-b.tokens)
 }
 
-func (b *Budget) isSmall(n int64) bool { return n > 0 && n <= b.cfg.SmallMax }
+func (b *ledger) isSmall(n int64) bool { return n > 0 && n <= b.cfg.SmallMax }
 
 // postLocked grants a claim at once, or queues it.
-func (b *Budget) postLocked(c *claim) {
+func (b *ledger) postLocked(c *claim) {
 	b.posted++
 	c.since, c.seq = b.cfg.Now(), b.posted
 	if from := b.atOnceLocked(c.bytes, c.messages); from != nil {
@@ -89,7 +89,7 @@ func (b *Budget) postLocked(c *claim) {
 	b.enqueueLocked(c)
 }
 
-func (b *Budget) enqueueLocked(c *claim) {
+func (b *ledger) enqueueLocked(c *claim) {
 	c.since, c.state = b.cfg.Now(), claimWaiting
 	b.stats.Queued++
 	b.waited = true
@@ -100,20 +100,20 @@ func (b *Budget) enqueueLocked(c *claim) {
 }
 
 // takeLocked has n bytes of a pool held.
-func (b *Budget) takeLocked(from *pool, n int64) {
+func (b *ledger) takeLocked(from *pool, n int64) {
 	from.held += n
 	b.stats.Granted++
 	b.peakLocked()
 }
 
-func (b *Budget) peakLocked() {
+func (b *ledger) peakLocked() {
 	held := b.bulk.held + b.small.held + b.unscheduled.held
 	b.recent = max(b.recent, held)
 	b.stats.Peak = max(b.stats.Peak, held)
 	b.stats.PeakReserve = max(b.stats.PeakReserve, b.reserve.held)
 }
 
-func (b *Budget) grantLocked(c *claim, from *pool) {
+func (b *ledger) grantLocked(c *claim, from *pool) {
 	c.turn.Leave()
 	c.short.Leave()
 	b.takeLocked(from, c.bytes)
@@ -138,7 +138,7 @@ func (b *Budget) grantLocked(c *claim, from *pool) {
 
 // giveBackLocked returns n of the bytes that a claim holds, those of one message, and ends it with
 // the last.
-func (b *Budget) giveBackLocked(c *claim, n int64) {
+func (b *ledger) giveBackLocked(c *claim, n int64) {
 	c.left -= n
 	c.from.held -= n
 	if c.counted {
@@ -153,7 +153,7 @@ func (b *Budget) giveBackLocked(c *claim, n int64) {
 }
 
 // endLocked ends a claim that waits; one that was granted meanwhile it leaves.
-func (b *Budget) endLocked(c *claim, err error) {
+func (b *ledger) endLocked(c *claim, err error) {
 	if c.state != claimWaiting {
 		return
 	}
@@ -169,7 +169,7 @@ func (b *Budget) endLocked(c *claim, err error) {
 
 // serveLocked grants what has become free: bulk bytes strictly in the order of the queue, so that
 // the first gets its bytes whatever comes behind it.
-func (b *Budget) serveLocked() {
+func (b *ledger) serveLocked() {
 	if b.closed != nil {
 		return
 	}
@@ -226,7 +226,7 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 // holds bulk bytes or reserved ones waits for bytes, but for the reserve, and then has nothing of
 // it: so all come back as soon as their holders have used them. What was posted after c and is
 // granted holds up nobody that c can depend on: these were posted before c, and so granted before.
-func (b *Budget) mayWaitLocked(c *claim) error {
+func (b *ledger) mayWaitLocked(c *claim) error {
 	o := c.owner
 	holds, reserved := o.before(c)
 	if holds == 0 || b.reserve.size > 0 && c.state == claimGranted {

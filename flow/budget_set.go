@@ -72,9 +72,8 @@ func (s *FetchSet) Post() (*Pending, error) {
 	case s.wrong != nil:
 		return nil, s.wrong
 	case s.posted:
-		return nil, errors.New("flow: the set was posted before: make another")
+		return nil, errPosted
 	}
-	s.posted = true
 	b := s.b
 	p := &Pending{b: b, parts: make([]part, len(s.fetches))}
 	p.bytes, p.messages, p.owner, p.pending = s.bytes, len(s.fetches), s.owner, p
@@ -91,6 +90,7 @@ func (s *FetchSet) Post() (*Pending, error) {
 	if err := b.refusalLocked(s.bytes, len(s.fetches)); err != nil {
 		return nil, err
 	}
+	s.posted = true
 	b.postLocked(&p.claim)
 	return p, nil
 }
@@ -109,14 +109,18 @@ func (s *FetchSet) Submit(ctx context.Context) (*Lease, error) {
 // posted. A single fetch that is too large is a *SetTooLargeError, before anything is fetched.
 func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	most := s.b.Largest()
-	if s.wrong != nil {
+	switch {
+	case s.wrong != nil:
 		return s.wrong
+	case s.posted:
+		return errPosted
 	}
 	for _, f := range s.fetches {
 		if n := f.Bytes(); n > most {
 			return &SetTooLargeError{Need: n, Limit: most, Fetches: 1}
 		}
 	}
+	s.posted = true
 	for rest := s.fetches; len(rest) > 0; {
 		part := &FetchSet{b: s.b, owner: s.owner}
 		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes && (len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
@@ -138,7 +142,10 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	return nil
 }
 
-var errDone = errors.New("flow: the set has come to its end before")
+var (
+	errPosted = errors.New("flow: the set was posted before: make another")
+	errDone   = errors.New("flow: the set has come to its end before")
+)
 
 // Pending is a set that was posted. One goroutine waits for it, or cancels it; it must do either.
 type Pending struct {
@@ -174,6 +181,13 @@ func (p *Pending) Granted() bool {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	return p.state == claimGranted
+}
+
+// Reserved reports whether the bytes that are granted are the reserve's.
+func (p *Pending) Reserved() bool {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	return p.from == &p.b.reserve
 }
 
 // Wait waits for the bytes, starts the fetches and waits for their data. It lets others progress
@@ -294,12 +308,12 @@ func (p *Pending) ended(i int, err error) {
 	}
 }
 
-// abandon ends a set that was granted: at once the fetches that have ended or never began, the
-// others when they end.
+// abandon ends a set that was granted and has no lease: at once the fetches that have ended or
+// never began, the others when they end.
 func (p *Pending) abandon(err error) {
 	b := p.b
 	b.mu.Lock()
-	if p.abandoned || p.state != claimGranted {
+	if p.abandoned || p.lent || p.state != claimGranted {
 		b.mu.Unlock()
 		return
 	}
@@ -350,11 +364,8 @@ func (p *Pending) Cancel() {
 	b := p.b
 	b.mu.Lock()
 	b.endLocked(&p.claim, ErrWithdrawn)
-	granted := p.state == claimGranted && !p.lent
 	b.unlock()
-	if granted {
-		p.abandon(ErrWithdrawn)
-	}
+	p.abandon(ErrWithdrawn)
 }
 
 // Lease is the data of a set, and the right to their memory until Release. It may be used by one
@@ -380,8 +391,12 @@ func (l *Lease) Release() {
 func (l *Lease) ReleaseOne(i int) { l.p.free(i) }
 
 // Handover makes another owner the one that holds the lease, or none with nil: one that hands its
-// data to another goroutine may wait for the next set at once.
+// data to another goroutine may wait for the next set at once. It panics if that is of another
+// budget.
 func (l *Lease) Handover(to *Owner) {
+	if to != nil && to.b != l.p.b {
+		panic("flow: a lease is handed to an owner of another budget")
+	}
 	l.p.b.mu.Lock()
 	defer l.p.b.mu.Unlock()
 	l.p.changeOwnerLocked(to)
@@ -400,7 +415,7 @@ func (p *Pending) changeOwnerLocked(to *Owner) {
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
 	defer b.unlock()
-	b.offers.down(b, rank)
+	b.offers.down(&b.ledger, rank)
 	var dead []*claim
 	for _, l := range []*queue.List[claim]{&b.queue, &b.nested} {
 		for c := l.First(); c != nil; c = c.turn.Next() {

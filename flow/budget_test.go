@@ -156,10 +156,15 @@ func TestNonsenseBudgetsAreRefusedWithFigures(t *testing.T) {
 		{"all set apart", BudgetConfig{Limit: 1 << 20, Small: 1 << 20}, []string{"1.0 MiB for small claims", "at most half"}},
 		{"small above small", BudgetConfig{Limit: 1 << 20, Small: 64 << 10, SmallMax: 128 << 10}, []string{"128.0 KiB", "64.0 KiB", "raise Small"}},
 		{"unasked by none", BudgetConfig{Limit: 1 << 20, Unscheduled: 100}, []string{"100 B", "no Peers"}},
+		{"a reserve that a group has not", BudgetConfig{Limit: 1 << 20, Reserve: 600 << 20, Memory: memory}, []string{"1.0 MiB and a reserve of 600.0 MiB", "memory.max of /job", "512.0 MiB"}},
+		{"a reserve as large as what a group has", BudgetConfig{Limit: 300 << 20, Reserve: -1, Memory: memory}, []string{"300.0 MiB and a reserve of", "memory.max of /job"}},
+		{"huge reserve", BudgetConfig{Limit: 1 << 20, Reserve: 1<<63 - 1}, []string{"Reserve 9223372036854775807"}},
+		{"huge step", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Step: 1<<63 - 1}}, []string{"Step 9223372036854775807"}},
+		{"no room for Go's heap", BudgetConfig{Adapt: &AdaptConfig{}, Memory: Reading{Bounds: []MemoryBound{{"MemAvailable", 8 << 30, 1 << 30}}, GoGrowth: 8 << 30}}, []string{"Go's heap will take 8.0 GiB"}},
 		{"negative reserve", BudgetConfig{Limit: 1 << 20, Reserve: -2}, []string{"Reserve -2"}},
 		{"negative time", BudgetConfig{Limit: 1 << 20, StallAfter: -1}, []string{"-1ns"}},
 		{"adaptive to nothing", BudgetConfig{Adapt: &AdaptConfig{}}, []string{"nothing is known"}},
-		{"floor above the memory", BudgetConfig{Adapt: &AdaptConfig{Floor: 64 << 20}, Memory: memory}, []string{"floor of 64.0 MiB", "memory.max of /job", "500.0 MiB are used", "32.0 MiB are headroom", "leaves 0 B"}},
+		{"floor above the memory", BudgetConfig{Adapt: &AdaptConfig{Floor: 64 << 20}, Memory: memory}, []string{"floor of 64.0 MiB", "memory.max of /job", "500.0 MiB are used", "32.0 MiB are headroom, and Go's heap will take 0 B", "leaves 0 B"}},
 		{"floor above the ceiling", BudgetConfig{Adapt: &AdaptConfig{Floor: 2 << 20, Ceiling: 1 << 20}}, []string{"2.0 MiB", "1.0 MiB"}},
 		{"no target", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Target: 1.5}}, []string{"Target of 1.5"}},
 		{"window", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Window: 1}}, []string{"Window 1ns"}},
@@ -335,17 +340,17 @@ func TestMessagesAreBoundedToo(t *testing.T) {
 	for range 7 {
 		s.Fetch(&at{fake{bytes: 10}})
 	}
-	var parts []int
-	err := s.Each(t.Context(), func(l *Lease) error { parts = append(parts, l.Len()); return nil })
-	if err != nil || fmt.Sprint(parts) != "[3 3 1]" {
-		t.Errorf("%v in parts %v", err, parts)
-	}
-	_, err = s.Post()
+	_, err := s.Post()
 	var e *SetTooLargeError
 	if !errors.As(err, &e) || e.Messages != 3 {
 		t.Fatalf("got %v", err)
 	}
 	mentions(t, err, "7 fetches", "at most 3 messages")
+	var parts []int
+	err = s.Each(t.Context(), func(l *Lease) error { parts = append(parts, l.Len()); return nil })
+	if err != nil || fmt.Sprint(parts) != "[3 3 1]" {
+		t.Errorf("%v in parts %v", err, parts)
+	}
 }
 
 func TestTheSetOfNothingIsGranted(t *testing.T) {

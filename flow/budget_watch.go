@@ -22,7 +22,7 @@ func (b *Budget) Holders(dst []MemoryHolder) []MemoryHolder {
 	return b.holdersLocked(dst)
 }
 
-func (b *Budget) holdersLocked(dst []MemoryHolder) []MemoryHolder {
+func (b *ledger) holdersLocked(dst []MemoryHolder) []MemoryHolder {
 	first, now := len(dst), b.cfg.Now()
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
 		dst = append(dst, MemoryHolder{Name: c.name(), Bytes: c.left, For: now - c.since, Reserve: c.from == &b.reserve})
@@ -52,7 +52,7 @@ func (c *claim) name() string {
 }
 
 // headLocked is the claim that is served next; nil: none waits.
-func (b *Budget) headLocked() *claim {
+func (b *ledger) headLocked() *claim {
 	c := b.queue.First()
 	if c != nil && c.place {
 		return &b.offers.first().claim
@@ -60,10 +60,10 @@ func (b *Budget) headLocked() *claim {
 	return c
 }
 
-func (b *Budget) waitingLocked() int { return b.queue.Len() + b.nested.Len() }
+func (b *ledger) waitingLocked() int { return b.queue.Len() + b.nested.Len() }
 
 // stallLocked explains a wait.
-func (b *Budget) stallLocked(c *claim, cause error) *MemoryStallError {
+func (b *ledger) stallLocked(c *claim, cause error) *MemoryStallError {
 	return &MemoryStallError{Need: c.bytes, Owner: c.name(), Age: b.cfg.Now() - c.since, First: c == b.headLocked(),
 		Limit: b.limit, Free: b.bulk.size - b.bulk.held, Waiting: b.waitingLocked(), Holders: b.holdersLocked(nil), Cause: cause}
 }
@@ -146,7 +146,7 @@ func (b *Budget) Check() error {
 }
 
 // checkQueuesLocked: what waits does so because it must, and in one place.
-func (b *Budget) checkQueuesLocked() error {
+func (b *ledger) checkQueuesLocked() error {
 	var places, short int
 	for c := b.queue.First(); c != nil; c = c.turn.Next() {
 		if c.place {

@@ -5,13 +5,13 @@
 #   hack/setup.sh -list [GROUP...]   print the packages, one a line
 #   hack/setup.sh -missing [GROUP..] print those that are not installed
 #
-# Groups: build rdma bench test slurm prometheus lint go. Debian and Ubuntu; root or sudo.
+# Groups: build rdma bench test slurm prometheus ssh lint go. Debian and Ubuntu; root or sudo.
 # Where nothing is missing nothing is run, so neither root nor a network is needed.
 # The packages of the VM are listed in hack/softroce/packages.sh, all others here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_groups=(build rdma bench test slurm prometheus lint go)
+all_groups=(build rdma bench test slurm prometheus ssh lint go)
 
 packages() { # GROUP
   local arch
@@ -39,6 +39,7 @@ packages() { # GROUP
     ;;
   slurm) ;; # see ensure_slurm
   prometheus) ;; # see ensure_prometheus
+  ssh) ;;   # see ensure_ssh
   go) ;;    # see ensure_go
   *) die "unknown group '$1' (there are: ${all_groups[*]})" ;;
   esac
@@ -105,25 +106,43 @@ apt_install() { # PACKAGE...
 # every boot: they are unpacked below build/slurm instead, with those that they depend on and the
 # machine lacks. Of a machine that has Slurm its own is used. Only root can run the tests.
 ensure_slurm() {
-  local want=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2) dir=build/slurm deb
+  local want=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2) dir=build/slurm
   [ "$(id -u)" = 0 ] || return 0
   if [ -e $dir/root/usr/sbin/munged ] || { command -v slurmctld && command -v munged; } >/dev/null; then return 0; fi
   command -v apt-get >/dev/null || { say "warning: no apt-get, and no Slurm: its tests are skipped"; return 0; }
-  say "unpacking below $dir: ${want[*]}"
-  rm -rf $dir
-  mkdir -p $dir/debs/partial
-  have_lists || apt_update || true
-  fetch_slurm "${want[@]}" || { apt_update && fetch_slurm "${want[@]}"; } || { say "warning: no packages of Slurm: its tests fail"; return 0; }
-  for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" $dir/unpacked || return 1; done
-  mv $dir/unpacked $dir/root
-  rm -r $dir/debs
+  unpack_all $dir "${want[@]}" || say "warning: no packages of Slurm: its tests fail"
 }
 
-fetch_slurm() { # PACKAGE...
+# unpack_all DIR PACKAGE...: below DIR/root, with those that they depend on and the machine lacks.
+unpack_all() {
+  local dir=$1 deb
+  shift
+  say "unpacking below $dir: $*"
+  rm -rf "$dir"
+  mkdir -p "$dir/debs/partial"
+  have_lists || apt_update || true
+  fetch_all "$dir" "$@" || { apt_update && fetch_all "$dir" "$@"; } || return 1
+  for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$dir/unpacked" || return 1; done
+  mv "$dir/unpacked" "$dir/root" || return 1
+  rm -r "$dir/debs"
+}
+
+fetch_all() { # DIR PACKAGE...
+  local debs=$PWD/$1/debs
+  shift
   # What is not installed comes with the first; the second has those that are.
-  apt-get install -y -qq --no-install-recommends --download-only -o Dir::Cache::Archives="$PWD/build/slurm/debs" \
+  apt-get install -y -qq --no-install-recommends --download-only -o Dir::Cache::Archives="$debs" \
     -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null || true
-  (cd build/slurm/debs && apt-get download -qq -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null)
+  (cd "$debs" && apt-get download -qq -o Acquire::Retries=3 "$@" >/dev/null 2>&1 </dev/null)
+}
+
+# ---- OpenSSH -------------------------------------------------------------
+# Installed, its package would start a daemon, and at every boot.
+ensure_ssh() {
+  local dir=build/ssh
+  if [ -x $dir/root/usr/sbin/sshd ] || { [ -x /usr/sbin/sshd ] && command -v ssh; } >/dev/null; then return 0; fi
+  command -v apt-get >/dev/null || { say "warning: no apt-get, and no sshd: the tests with it are skipped"; return 0; }
+  unpack_all $dir openssh-server openssh-client libwrap0 || say "warning: no packages of OpenSSH: the tests with it fail"
 }
 
 # ---- Prometheus ----------------------------------------------------------
@@ -246,6 +265,7 @@ main() {
   apt_install "${need[@]}" || die "could not install: ${need[*]}. See apt-get's message above."
   case " ${groups[*]} " in *" slurm "*) ensure_slurm ;; esac
   case " ${groups[*]} " in *" prometheus "*) ensure_prometheus ;; esac
+  case " ${groups[*]} " in *" ssh "*) ensure_ssh ;; esac
   case " ${groups[*]} " in *" go "*) ensure_go ;; esac
 }
 

@@ -23,8 +23,10 @@ export GOFLAGS="${GOFLAGS-} -buildvcs=false"
 # them may not skip.
 export IBCONDUIT_REQUIRE_HYDRA=1 IBCONDUIT_REQUIRE_JEMALLOC=1 IBCONDUIT_REQUIRE_IBVERBS_DEV=1
 export IBCONDUIT_REQUIRE_OPENMPI=1 IBCONDUIT_REQUIRE_PROMETHEUS=1
-# Only root may have a Slurm of its own, and not in every container.
-if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1; fi
+# Only root may have a Slurm of its own, not in every container; and an sshd of root's needs what
+# other users' do without.
+if [ "$(id -u)" != 0 ]; then export IBCONDUIT_REQUIRE_SSH=1
+elif unshare -u -m true 2>/dev/null; then export IBCONDUIT_REQUIRE_SLURM=1 IBCONDUIT_REQUIRE_SSH=1; fi
 if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQUIRE_CHROMIUM=1; fi
 # A program with the race detector waits a second for other goroutines before it ends. The tests
 # start programs by the hundred, whose ranks have met before.

@@ -68,6 +68,9 @@ func (c *flowFT) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if min(c.Parts, c.Iterations) < 1 {
+		return usageError{errors.New("--parts and --iterations: want 1 or more")}
+	}
 	var parts []int
 	if c.Of != "none" {
 		if parts, err = numbersOf("--parts-of", c.Of); err != nil {

@@ -134,6 +134,9 @@ func (c *flowJacobi) complete() (err error) {
 	if c.limit, err = bytesFlag("--limit", c.Limit, byDefault); err != nil {
 		return err
 	}
+	if min(c.Edge, c.Tokens, c.Iterations) < 1 {
+		return errors.New("--edge, --iterations and --tokens: want 1 or more")
+	}
 	c.arms = strings.Split(c.Arms, ",")
 	for _, a := range c.arms {
 		if _, err := bench.NewJacobi(c.params(a, c.Tokens, 1), max(c.Ranks, 1)); err != nil {

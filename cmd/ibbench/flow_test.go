@@ -170,17 +170,18 @@ func TestAHogEndsInTime(t *testing.T) {
 
 func TestNonsenseOfFlowIsRefused(t *testing.T) {
 	for want, args := range map[string]string{
-		"no arm":              "jacobi --limit 0 --arms normal,x",
-		"tokens: want":        "jacobi --limit 0 --tokens -1",
-		"a rank has about":    "jacobi --limit 16M",
-		"needs a --limit":     "jacobi --limit 0 --hog 1M",
-		"--sizes":             "jacobi --limit 0 --sizes 0",
-		"no format":           "incast --quick --memory 1 --size 4K -o x.png",
-		"payloads of 4 bytes": "incast --size 4",
-		"--memory 0":          "incast --memory 0",
-		"want times above 0":  "hog 1M --duration -1s",
-		"want 1 byte or more": "hog 0 --duration 1s",
-		"the hog's x":         "hog x",
+		"no arm":               "jacobi --limit 0 --arms normal,x",
+		"tokens: want":         "jacobi --limit 0 --tokens -1",
+		"--edge, --iterations": "jacobi --limit 0 --edge 0",
+		"a rank has about":     "jacobi --limit 16M",
+		"needs a --limit":      "jacobi --limit 0 --hog 1M",
+		"--sizes":              "jacobi --limit 0 --sizes 0",
+		"no format":            "incast --quick --memory 1 --size 4K -o x.png",
+		"payloads of 4 bytes":  "incast --size 4",
+		"--memory 0":           "incast --memory 0",
+		"want times above 0":   "hog 1M --duration -1s",
+		"want 1 byte or more":  "hog 0 --duration 1s",
+		"the hog's x":          "hog x",
 	} {
 		_, errs, code := ibbench(t, append([]string{"flow"}, strings.Fields(args)...)...)
 		if code == 0 || !strings.Contains(errs, want) {

@@ -45,6 +45,8 @@ func TestBothSidesFindOneAddress(t *testing.T) {
 		{"Debian's own name, another host", "127.0.0.1 localhost\n127.0.1.1 box\n", routed, "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
 		{"Debian's own name, without a route", "127.0.0.1 localhost\n127.0.1.1 box\n", "ip addr add 10.9.8.7/24 dev lo", "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
 		{"a name with two addresses", "10.9.8.6 box\n10.9.8.7 box\n", routed + "; ip addr add 10.9.8.6/24 dev lo", "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
+		{"a link-local address, too", "fe80::1 box\n10.9.8.7 box\n", routed, "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
+		{"the own name in capitals", "127.0.0.1 localhost\n127.0.1.1 box\n", routed, "IBCONDUIT_ADDR=BOX:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
 		{"the two loopbacks", "127.0.0.1 localhost\n", "true", "IBCONDUIT_ADDR=localhost:7777", "", "IBCONDUIT_ADDR=[::1]:7777"},
 		{"a NAT's address", "127.0.0.1 localhost\n", routed, "IBCONDUIT_ADDR=10.9.8.7:7777", "IBCONDUIT_ADDR=192.0.2.9:7777 IBCONDUIT_LISTEN=10.9.8.7", ""},
 		{"another port behind a NAT", "127.0.0.1 localhost\n", routed, "IBCONDUIT_ADDR=10.9.8.7:8888", "IBCONDUIT_ADDR=192.0.2.9:7777 IBCONDUIT_LISTEN=lo:8888", ""},
@@ -67,6 +69,13 @@ func TestRanksThatDoNotMeetSayWhereTheyAre(t *testing.T) {
 	}
 	out = byHand(t, "127.0.0.1 localhost\n", routed, "IBCONDUIT_ADDR=192.0.2.9:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777")
 	if !strings.Contains(out, "set IBCONDUIT_LISTEN=") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestANameThatLeadsElsewhereIsExplained(t *testing.T) {
+	out := byHand(t, "127.0.0.1 localhost\n192.0.2.99 box\n", routed, "IBCONDUIT_ADDR=box:7777", "", "")
+	if !strings.Contains(out, "(the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS,") || strings.Contains(out, "rank 0 must run on the host") {
 		t.Errorf("%s", out)
 	}
 }

@@ -51,3 +51,49 @@ func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
 		}
 	}
 }
+
+// What ibrun itself lacks is not the program's fault, nor a host's.
+func TestObstaclesOfIbrunItself(t *testing.T) {
+	dir := t.TempDir()
+	for _, rank := range []string{"0", "1"} {
+		if err := os.Mkdir(filepath.Join(dir, "rank-"+rank+".out"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--output", "/proc/none"}, 126, "ibrun: launch: the output's directory /proc/none: "},
+		{[]string{"--output", "/proc/none", "-H", "a,b"}, 126, "ibrun: launch: the output's directory /proc/none: "},
+		{[]string{"-n", "2", "--output", dir}, 1, "ibrun: launch: output of rank 0: open " + dir + "/rank-0.out: is a directory\n"},
+	} {
+		code, _, errs := finish(t, nil, append(x.args, "true")...)
+		if code != x.code || !strings.HasPrefix(errs, x.want) || strings.Contains(errs, "(") {
+			t.Errorf("%q: code %d: %s", x.args, code, errs)
+		}
+	}
+	cmd := ibrun(t, nil)
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 16 && exec "$0" -n 2 true`, self}
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 126 || !strings.Contains(string(out), "raise ulimit -n") {
+		t.Errorf("code %d: %s", cmd.ProcessState.ExitCode(), out)
+	}
+}
+
+// A shell finds a program in such a PATH, too.
+func TestAProgramInARelativePath(t *testing.T) {
+	c := newCluster(t, "", direct)
+	if err := os.WriteFile(filepath.Join(c.dir, "here"), []byte("#!/bin/sh\necho found\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"-n", "1", "here"}, {"-H", "a", "--no-prefix", "here"}} {
+		for _, path := range []string{".", ""} {
+			cmd := ibrun(t, append(c.env, "PATH="+path+":"+os.Getenv("PATH")), args...)
+			cmd.Dir = c.dir
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != "found\n" {
+				t.Errorf("%q in %q: %v: %s", args, path, err, out)
+			}
+		}
+	}
+}

@@ -118,7 +118,10 @@ func hostFile(name string) (list []slots, err error) {
 		}
 		host, n, err := hostSpec(words[0])
 		for _, w := range words[1:] {
-			k, v, _ := strings.Cut(w, "=")
+			k, v, ok := strings.Cut(w, "=")
+			if !ok && err == nil {
+				err = fmt.Errorf("%q: want a host as a, a:2 or a slots=2", w)
+			}
 			if k == "slots" && err == nil {
 				if n, err = strconv.Atoi(v); err == nil && n < 1 {
 					err = errors.New("want slots from 1 up")

@@ -48,6 +48,9 @@ func (c *command) check() error {
 	if len(c.Program) == 0 {
 		return errors.New("no program to run")
 	}
+	if c.Program[0] == "" {
+		return errors.New("the name of the program is empty, as that of a variable that is not set")
+	}
 	if c.Env, err = variables(c.Env); err != nil {
 		return err
 	}
@@ -59,6 +62,9 @@ func (c *command) check() error {
 		s := &c.more[i]
 		if s.Env, err = variables(s.Env); err != nil {
 			return err
+		}
+		if s.Program[0] == "" {
+			return errors.New("behind the colon: the name of the program is empty, as that of a variable that is not set")
 		}
 		if s.Ranks < 1 {
 			return fmt.Errorf("-n %d: need at least 1 rank", s.Ranks)

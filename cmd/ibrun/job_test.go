@@ -61,6 +61,10 @@ func TestArgumentsThatAreNoText(t *testing.T) {
 }
 
 func TestWrongUsageOfJobsIsSaid(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(file, []byte("a slots=2\nb 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, try := range []struct {
 		args []string
 		want string
@@ -75,6 +79,9 @@ func TestWrongUsageOfJobsIsSaid(t *testing.T) {
 		{[]string{"--hostfile", "/no/such", "true"}, "--hostfile: open /no/such"},
 		{[]string{"--bind-to", "socket", "true"}, "--bind-to must be one of"},
 		{[]string{"--output", "d", "--prefix", "true"}, "files have no prefix"},
+		{[]string{"-n", "2", ""}, "the name of the program is empty"},
+		{[]string{"true", ":", ""}, "behind the colon: the name of the program is empty"},
+		{[]string{"--hostfile", file, "true"}, file + `:2: "4": want a host as a, a:2 or a slots=2`},
 	} {
 		if code, _, errs := finish(t, nil, try.args...); code != 80 || !strings.Contains(errs, try.want) {
 			t.Errorf("%q: code %d: %s", try.args, code, errs)

@@ -36,7 +36,7 @@ runs as another user; if ibrun is killed, what was started with an environment
 without IBCONDUIT_JOB goes on too.
 Rank 0 reads ibrun's standard input, the others read nothing. Where that is a
 terminal, or there is one, rank 0 is in the process group of ibrun, and reads
-it and is interrupted by it as any program. To stop ibrun (Ctrl-Z, or SIGTSTP)
+it and is interrupted by it as any program. To stop ibrun (SIGTSTP, as by Ctrl-Z in a shell)
 stops all ranks, SIGCONT continues them.
 
 Over several hosts (-H, --hostfile) ranks are started by ssh, or what
@@ -107,7 +107,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		said := make(chan struct{})
 		go func() {
 			defer close(said)
-			fmt.Fprintln(stderr, "ibrun: "+text)
+			fmt.Fprintln(stderr, "ibrun: "+strings.ReplaceAll(text, "\n", "\nibrun: "))
 		}()
 		select {
 		case <-said:

@@ -55,6 +55,17 @@ func TestNoWayToRankZeroIsSaidAtOnce(t *testing.T) {
 	}
 }
 
+// Rank 0 holds a connection to each. That it may open no more is no fault of those that still
+// wait.
+func TestALimitOfFilesIsNamedByRankZero(t *testing.T) {
+	code, out, errs := finish(t, nil, "-n", "16", "--env", joinTimeout+"=40s", "--env", "R="+self, "sh", "-c",
+		`test $IBCONDUIT_RANK != 0 || ulimit -n 20; `+asRank+`=exchange exec "$R"`)
+	if code != 1 || !strings.Contains(out, "[ 0] bootstrap: rank 0 (") || strings.Count(out, " lets no more ranks in than ") < 3 ||
+		!strings.Contains(out, " of 16: too many open files; it takes a descriptor for each rank: raise ulimit -n there\n") || strings.Contains(out, "missing") {
+		t.Errorf("code %d: %s%s", code, out, errs)
+	}
+}
+
 func TestTheSocketIsRemoved(t *testing.T) {
 	code, out, _ := finish(t, nil, "-n", "2", "--no-prefix", "sh", "-c", `stat -c %a "$(dirname $IBCONDUIT_SOCKET)"; dirname $IBCONDUIT_SOCKET`)
 	all := strings.Fields(out)

@@ -20,9 +20,15 @@ const orphans = `for i in 1 2 3 4 5; do
 	echo ready; `
 
 func TestOrphansAreReapedAsTheyEnd(t *testing.T) {
+	t.Run("here", func(t *testing.T) { reapsOrphans(t, nil, "-n", "3") })
+	t.Run("on hosts", func(t *testing.T) { reapsOrphans(t, newCluster(t, "", direct).env, "-H", "a:2,b") })
+}
+
+func reapsOrphans(t *testing.T, env []string, args ...string) {
+	t.Helper()
 	dir := t.TempDir()
 	proceed := filepath.Join(dir, "go")
-	cmd := ibrun(t, []string{"D=" + dir, "GO=" + proceed}, "-n", "3", "--no-prefix", "sh", "-c", orphans+goOn+`exit $((IBCONDUIT_RANK * 7))`)
+	cmd := ibrun(t, append(env, "D="+dir, "GO="+proceed), append(args, "--no-prefix", "sh", "-c", orphans+goOn+`exit $((IBCONDUIT_RANK * 7))`)...)
 	w := newWatch(3)
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {

@@ -152,6 +152,8 @@ func TestCodesOfHosts(t *testing.T) {
 		{"sh -c 'echo no route >&2; exit 255'", []string{"-H", "a", "true"}, 255, "a: no route\nibrun: launch: host a: sh: exit status 255 (no connection"},
 		{"sh -c 'exit 127'", []string{"-H", "a", "true"}, 255, "(ibrun must be at the same path on every host: " + self},
 		{"echo ibrun-agent 99", []string{"-H", "a", "true"}, 255, "host a: its ibrun is of another version (ibrun-agent 99"},
+		{"sh -c 'echo This account is closed.; exit 1'", []string{"-H", "a", "true"}, 255, "sh: exit status 1; it ended before an agent answered, and wrote last: This account is closed.\n"},
+		{"sh -c 'echo no route >&2; exit 255'", []string{"-H", "a,b", "true"}, 255, "\nibrun: launch: host "}, // each has a line
 		{"yes", []string{"-H", "a", "true"}, 255, "host a: no agent answered"},
 		{"/no/such/ssh", []string{"-H", "a", "true"}, 255, "host a: fork/exec /no/such/ssh: no such file"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -139,12 +140,25 @@ func (x *terminal) pids(names ...string) (all []int) {
 func (x *terminal) state(stopped bool, pids []int) {
 	x.t.Helper()
 	for _, pid := range pids {
-		x.until(fmt.Sprintf("process %d with stopped = %v", pid, stopped), func() bool {
-			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-			_, rest, _ := strings.Cut(string(b), ") ")
-			return strings.HasPrefix(rest, "T") == stopped
-		})
+		x.until(fmt.Sprintf("process %d with stopped = %v", pid, stopped), func() bool { return isStopped(pid) == stopped })
 	}
+}
+
+// isStopped: so is a shell that waits for a child which was stopped on its way to another program
+// (vfork(2)); it is stopped itself when that goes on.
+func isStopped(pid int) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	if !strings.HasPrefix(rest, "D") {
+		return strings.HasPrefix(rest, "T")
+	}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, c := range strings.Fields(string(children)) {
+		if n, err := strconv.Atoi(c); err == nil && isStopped(n) {
+			return true
+		}
+	}
+	return false
 }
 
 // foreground waits until the shell has heard that the job stopped, which is after its last thread
@@ -262,6 +276,30 @@ func TestStopAndContinueReachAllRanks(t *testing.T) {
 	x.key("\x03")
 	x.typed("echo co''de $?")
 	x.shows("code 130")
+}
+
+// Where ibrun is all that runs on a terminal nobody could continue it, and Ctrl-Z stops it as
+// little as any program.
+func TestCtrlZWithoutAShellStopsNothing(t *testing.T) {
+	for _, how := range []string{"-n 2", "-n 1", "-H localhost,other"} {
+		t.Run(how, func(t *testing.T) {
+			x := newTerminal(t)
+			c := newCluster(t, "", direct)
+			x.typed("export " + strings.Replace(c.env[0], "=", "='", 1) + "'")
+			x.typed("echo $$ >$D/ibrun; exec $IBRUN " + how + ` sh -c 'trap "echo yes >$D/stop" TSTP; echo yes >$D/rank.$IBCONDUIT_RANK; while ! test -e $D/go; do sleep 0.02; done; echo en""ded'`)
+			x.made("rank.0")
+			x.key("\x1a")
+			if strings.HasPrefix(how, "-n") { // rank 0 is in the group too
+				x.made("stop")
+			}
+			if err := os.WriteFile(filepath.Join(x.dir, "go"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			x.shows("ended")
+			pid := x.pids("ibrun")[0]
+			x.until("end of ibrun", func() bool { return gone(pid) })
+		})
+	}
 }
 
 func TestAReadFromTheBackgroundStopsTheJob(t *testing.T) {

@@ -222,8 +222,12 @@ func (r *Reader) faults(to *flow.Reading) Source {
 }
 
 // goHeap is what the heap will take beyond what the process has: up to its goal, within the limit.
+// With GOGC=off the goal is no figure; without a limit too, what the heap will take is not known.
 func (r *Reader) goHeap(to *flow.Reading) Source {
 	h := r.heap()
+	if h.Goal == math.MaxInt64 && h.Limit == math.MaxInt64 {
+		return Source{"Go's memory limit", false, "GOGC=off and GOMEMLIMIT is not set: nothing bounds the heap"}
+	}
 	to.GoGrowth = max(min(h.Goal-h.Used-h.Idle, h.Limit-h.Total), 0)
 	if h.Limit == math.MaxInt64 {
 		return Source{"Go's memory limit", false, "GOMEMLIMIT is not set: the heap grows to the collector's goal"}

@@ -159,6 +159,8 @@ func TestTheHeapGrowsToItsGoalWithinItsLimit(t *testing.T) {
 		{Heap{Goal: 100, Used: 60, Idle: 10, Total: 80, Limit: 95}, 15},
 		{Heap{Goal: 100, Used: 60, Idle: 50, Total: 120, Limit: math.MaxInt64}, 0},
 		{Heap{Goal: 100, Used: 60, Idle: 10, Total: 120, Limit: 100}, 0},
+		{Heap{Goal: math.MaxInt64, Used: 60, Idle: 10, Total: 120, Limit: 1000}, 880},
+		{Heap{Goal: math.MaxInt64, Used: 60, Idle: 10, Total: 120, Limit: math.MaxInt64}, 0}, // GOGC=off
 	} {
 		if got := NewAt(files(nil), func() Heap { return c.heap }).Read().GoGrowth; got != c.want {
 			t.Errorf("%+v: %d, want %d", c.heap, got, c.want)

@@ -55,8 +55,8 @@ func offspring() (pids []int) {
 	return pids
 }
 
-// processes reads /proc/PID/stat (proc(5)): pid (comm) state ppid pgrp ...; comm may hold blanks
-// and brackets.
+// processes reads /proc/PID/stat (proc(5)): pid (comm) state ppid pgrp session ...; comm may
+// hold blanks and brackets.
 func processes() (all []procStat) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -66,13 +66,14 @@ func processes() (all []procStat) {
 		}
 		text := string(b)
 		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-		if len(f) < 3 {
+		if len(f) < 4 {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		parent, _ := strconv.Atoi(f[1])
 		group, _ := strconv.Atoi(f[2])
-		all = append(all, procStat{pid, parent, group})
+		session, _ := strconv.Atoi(f[3])
+		all = append(all, procStat{pid, parent, group, session})
 	}
 	return all
 }

@@ -148,7 +148,7 @@ func (a *agency) start(l layout) ([]*rank, error) {
 	}
 	cfg := Config{
 		N: size, Programs: sp.Programs, Env: os.Environ(), RankEnv: func(n int) []string { return extra[n] },
-		Prefix: func(int) string { return "" }, Report: func(text string) { a.ch.send(kindReport, 0, []byte(text)) },
+		Prefix: func(int) string { return "" }, Report: a.report,
 		Grace: sp.Grace, Bind: sp.Bind, Placement: sp.Placement, Adopt: true, Guard: true,
 	}
 	if sp.Stdin {
@@ -243,6 +243,9 @@ func (a *agency) see(ranks []*rank) {
 	}
 }
 
+// report is for the user of ibrun.
+func (a *agency) report(text string) { a.ch.send(kindReport, 0, []byte(text)) }
+
 // obey takes a frame of ibrun.
 func (a *agency) obey(f frame) {
 	switch f.kind {
@@ -279,15 +282,9 @@ func (a *agency) listen(h *handover) error {
 			return err
 		}
 		a.local.closing(func() { _ = ln.Close() })
-		go func() {
-			for {
-				c, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				go relayRank(c, a.ch.open(firstRelay+a.relays.Add(1)), a.local.deaths.look)
-			}
-		}()
+		go acceptAll(ln, a.report, func(c net.Conn) {
+			go relayRank(c, a.ch.open(firstRelay+a.relays.Add(1)), a.local.deaths.look)
+		})
 	}
 	h.close() // no rank gets them
 	return nil
@@ -307,6 +304,9 @@ func (a *agency) relayToRoot(s *conn) {
 			c, err = net.Dial("tcp", h.addr)
 		}
 		if err != nil {
+			if limits(err) != "" {
+				a.report(fmt.Sprintf("rank 0 is not reached by another rank: %v%s", err, limits(err)))
+			}
 			s.drop()
 			_ = s.CloseWrite()
 			return

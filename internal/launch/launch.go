@@ -303,16 +303,25 @@ func (e *StartError) Error() string {
 
 func (e *StartError) remedy() string {
 	switch {
-	case errors.Is(e.Err, syscall.EMFILE):
-		return " (each rank takes three or four descriptors of the launcher: raise ulimit -n, or start fewer ranks)"
-	case errors.Is(e.Err, syscall.EAGAIN):
-		return " (the user, or the container, may have no more processes: raise ulimit -u or pids.max, or start fewer ranks)"
+	case limits(e.Err) != "":
+		return limits(e.Err)
 	case errors.Is(e.Err, syscall.ENOEXEC):
 		return " (it is no program for this machine, and no script that begins with #!)"
 	case errors.Is(e.Err, syscall.ENOENT) && exists(e.Path):
 		return " (the file is there: what it is run by is not, the interpreter after #! or the dynamic linker)"
 	case errors.Is(e.Err, syscall.EACCES) && exists(e.Path):
 		return " (it is a directory, not executable, or on a file system that is mounted with noexec)"
+	}
+	return ""
+}
+
+// limits says which one an error has met.
+func limits(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return " (each rank takes three or four descriptors of the launcher: raise ulimit -n, or start fewer ranks)"
+	case errors.Is(err, syscall.EAGAIN):
+		return " (the user, or the container, may have no more processes: raise ulimit -u or pids.max, or start fewer ranks)"
 	}
 	return ""
 }

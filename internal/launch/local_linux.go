@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -44,7 +45,7 @@ func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- e
 		if s.paths[path] != "" {
 			continue
 		}
-		if s.paths[path], err = exec.LookPath(path); err != nil {
+		if s.paths[path], err = lookPath(path); err != nil {
 			return nil, &StartError{Rank: n, Path: path, Err: err}
 		}
 	}
@@ -86,6 +87,15 @@ func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- e
 		return nil, err
 	}
 	return s, nil
+}
+
+// lookPath finds a program as a shell does: PATH may have relative directories too.
+func lookPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrDot) {
+		path, err = filepath.Abs(path)
+	}
+	return path, err
 }
 
 func (s *local) closing(f func()) { s.closers = append(s.closers, f) }
@@ -153,14 +163,20 @@ func (s *local) start(context.Context) (ranks []*rank, err error) {
 // stop with our whole group.
 func (s *local) startAll() error {
 	defer s.places.keepAffinity()()
+	failed := func(number int, err error) error {
+		if errors.As(err, new(*outputError)) {
+			return fmt.Errorf("launch: %w", err)
+		}
+		return &StartError{Rank: number, Path: s.cfg.program(number).Path, Err: err}
+	}
 	start := func(from, to int) error {
 		for i := from; i < to; i++ {
 			if err := s.places.take(i); err != nil {
-				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+				return failed(s.numbers[i], err)
 			}
 			c, err := s.startChild(s.numbers[i])
 			if err != nil {
-				return &StartError{Rank: s.numbers[i], Path: s.cfg.program(s.numbers[i]).Path, Err: err}
+				return failed(s.numbers[i], err)
 			}
 			s.started = append(s.started, c)
 			if s.cfg.Placement {

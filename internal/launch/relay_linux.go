@@ -1,8 +1,11 @@
 package launch
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // A rank that is not on the host of rank 0 dials its agent, which opens a stream; this process
@@ -44,6 +47,25 @@ func copyWay(to, from twoWays, before func()) {
 			_ = to.CloseWrite()
 			return
 		}
+	}
+}
+
+// acceptAll takes connections until the listener is closed. What keeps it from taking one is said,
+// once: the rank only sees that nobody answers.
+func acceptAll(ln net.Listener, report func(string), take func(net.Conn)) {
+	for said := false; ; {
+		c, err := ln.Accept()
+		switch {
+		case err == nil:
+			take(c)
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		case !said:
+			report(fmt.Sprintf("a rank that wants to reach rank 0 has to wait: %v%s", err, limits(err)))
+			said = true
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

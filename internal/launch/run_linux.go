@@ -60,7 +60,13 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		signal.Notify(r.stops, r.stopping...)
 		defer signal.Stop(r.stops)
 	}
-	if err = r.newStarter(descriptors); err != nil {
+	if err = r.makeOutput(); err == nil {
+		err = r.newStarter(descriptors)
+	}
+	if err != nil {
+		if !errors.As(err, new(*StartError)) {
+			err = fmt.Errorf("%w%s", err, limits(err))
+		}
 		return cmp.Or(startCode(err), 126), err
 	}
 	defer r.starter.close()
@@ -97,15 +103,39 @@ func (r *run) newStarter(l layout) error {
 	return nil
 }
 
+// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is blamed.
+func (r *run) makeOutput() error {
+	dir := r.cfg.Output
+	if dir == "" {
+		return nil
+	}
+	err := os.MkdirAll(dir, 0o777)
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return fmt.Errorf("launch: the output's directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// outputError: it is the file that cannot be made, not the rank.
+type outputError struct {
+	rank int
+	err  error
+}
+
+func (e *outputError) Error() string {
+	return fmt.Sprintf("output of rank %d: %v%s", e.rank, e.err, limits(e.err))
+}
+func (e *outputError) Unwrap() error { return e.err }
+
 // output is where a rank's standard output (1) or standard error (2) goes.
 func (r *run) output(number, fd int, coming func() bool) (taker, error) {
 	if dir := r.cfg.Output; dir != "" {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			return nil, err
-		}
 		f, err := os.Create(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
 		if err != nil {
-			return nil, err
+			return nil, &outputError{number, err}
 		}
 		to := &sink{w: f, name: f.Name(), report: r.cfg.Report, over: r.over}
 		r.mu.Lock()

@@ -29,8 +29,9 @@ const (
 )
 
 // sshOptions: no password is asked for, and a host that does not answer is given up, before
-// the connection and after.
-var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4"}
+// the connection and after; ports that the user has forwarded for his own sessions are not.
+var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4",
+	"-o", "ClearAllForwardings=yes"}
 
 // agent is the connection to one host.
 type agent struct {
@@ -45,6 +46,7 @@ type agent struct {
 	why  error         // it was cut
 	in   *os.File      // our end of its standard input
 	out  *bufio.Reader // its standard output, up to whose end read is open
+	last string        // what it wrote before an agent
 	read chan struct{}
 	gone chan struct{} // it has ended
 	said chan struct{} // its standard error has been passed on
@@ -83,6 +85,9 @@ func (a *agent) connect() error {
 		late.Stop()
 		if errors.Is(err, errNoAgent) {
 			err = a.reason(err)
+			if state := a.ended(); state != nil && state.Exited() && state.ExitCode() != 255 { // else ssh's own words say it
+				err = fmt.Errorf("%w; it ended before an agent answered%s", err, a.last)
+			}
 		}
 	}
 	if err != nil {
@@ -181,7 +186,20 @@ func (a *agent) banner() error {
 		case strings.HasPrefix(text, "ibrun-agent "):
 			return fmt.Errorf("its ibrun is of another version (%s, here %s)", printable([]byte(text)), agentBanner)
 		}
+		if text := strings.TrimSpace(printable(line)); text != "" {
+			a.last = fmt.Sprintf(", and wrote last: %.200s", text)
+		}
 		line = line[:0]
+	}
+}
+
+// ended is the state of the process that connects us, or nil.
+func (a *agent) ended() *os.ProcessState {
+	select {
+	case <-a.gone:
+		return a.cmd.ProcessState
+	default:
+		return nil
 	}
 }
 
@@ -208,7 +226,7 @@ func (a *agent) reason(err error) error {
 	switch code := state.ExitCode(); {
 	case OnThisHost(a.name):
 	case code == 255:
-		text += " (no connection, or it was lost; passwords are not asked for: ssh -o BatchMode=yes " + a.name + " must work)"
+		text += " (no connection, or it was lost; passwords are not asked for: " + strings.Join(a.hosts.run.cfg.SSH, " ") + " -o BatchMode=yes " + a.name + " must work)"
 	case code == 126 || code == 127:
 		text += " (ibrun must be at the same path on every host: " + a.selfPath() + ")"
 	}

@@ -204,7 +204,29 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 		r.signal(syscall.SIGCONT)
 		return
 	}
-	r.stop(s)
+	if !r.abandoned() {
+		r.stop(s)
+	}
+}
+
+// abandoned: this process has a terminal, and there is no shell that could continue what that
+// stops, as where ibrun is all that ssh -t, a window or a container runs. No process of the group
+// has a parent in another group of the session: the kernel does not stop such a group either.
+func (r *run) abandoned() bool {
+	ours, all := syscall.Getpgrp(), processes()
+	if len(all) == 0 || !hasTerminal(r.cfg.Stdin) {
+		return false
+	}
+	byPid := map[int]procStat{}
+	for _, p := range all {
+		byPid[p.pid] = p
+	}
+	for _, p := range all {
+		if parent, ok := byPid[p.parent]; ok && p.group == ours && parent.group != ours && parent.session == p.session {
+			return false
+		}
+	}
+	return true
 }
 
 // stop stops all ranks, as the signal would, and then this process; it goes on when that is
@@ -237,7 +259,7 @@ func (r *run) stop(s syscall.Signal) {
 }
 
 // procStat is a line of /proc.
-type procStat struct{ pid, parent, group int }
+type procStat struct{ pid, parent, group, session int }
 
 // family are the descendants of a process that are in our process group.
 func family(pid int) (all []int) {

@@ -20,6 +20,7 @@ type cluster struct {
 	life      io.Closer // its end ends the cluster
 	script    *exec.Cmd
 	port      net.Listener // held for as long as the cluster is there
+	limited   string       // number of the job of limit
 }
 
 var theCluster struct {
@@ -86,6 +87,8 @@ func startCluster() {
 		c.life.Close()
 		rest, _ := io.ReadAll(lines)
 		theCluster.failure = fmt.Sprintf("the cluster does not come up: %s%s (%v)", line, rest, err)
+	} else if err := c.limit(); err != nil {
+		theCluster.failure = err.Error()
 	}
 }
 

@@ -43,7 +43,11 @@ func play(role string, args []string) int {
 	if role == "watched" {
 		return watched()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	longest := 30 * time.Second
+	if role == "wait" { // for a time limit of Slurm, too
+		longest = 3 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
 	b, err := bootstrap.New(ctx, bootstrap.Options{Timeout: 5 * time.Second})
 	if err != nil {
@@ -53,7 +57,7 @@ func play(role string, args []string) int {
 	say := func(format string, args ...any) { fmt.Printf("rank %d: %s\n", b.Rank(), fmt.Sprintf(format, args...)) }
 	err = exchange(ctx, b)
 	if err == nil && len(args) > 0 && args[0] == strconv.Itoa(b.Rank()) {
-		return end(b, args[1])
+		return end(ctx, b, args[1])
 	}
 	switch {
 	case err != nil:
@@ -64,15 +68,12 @@ func play(role string, args []string) int {
 		short, done := context.WithTimeout(ctx, 4*time.Second)
 		err = b.Barrier(short)
 		done()
-	case role == "deaf": // to what Slurm asks first
-		signal.Ignore(syscall.SIGTERM)
-		say("waits, process %d", os.Getpid())
-		<-ctx.Done()
-		err = ctx.Err()
+	case role == "deaf":
+		return end(ctx, b, role)
 	case role == "wait": // for a signal
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGTERM)
-		say("waits")
+		say("waits, process %d", os.Getpid())
 		select {
 		case s := <-signals:
 			say("%v", s)
@@ -92,13 +93,18 @@ func play(role string, args []string) int {
 }
 
 // end is the end of a rank that does not keep to the rules.
-func end(b bootstrap.Bootstrap, how string) int {
+func end(ctx context.Context, b bootstrap.Bootstrap, how string) int {
 	switch how {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	case "abort":
 		b.Abort(7, "told to")
+	case "deaf": // to what asks it to end
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Printf("rank %d: waits, process %d\n", b.Rank(), os.Getpid())
+		<-ctx.Done()
+		return exitError
 	}
 	code, err := strconv.Atoi(how)
 	if err != nil {
@@ -143,13 +149,7 @@ func run(t *testing.T, env []string, command ...string) result {
 	defer cancel()
 	// timeout(1) ends what the launcher leaves behind, and a launcher that ignores signals.
 	cmd := exec.CommandContext(ctx, "timeout", append([]string{"-k", "2", "45"}, command...)...)
-	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "IBCONDUIT_") && !strings.HasPrefix(name, "PMI") &&
-			!strings.HasPrefix(name, "SLURM_") && !strings.HasPrefix(name, "OMPI_") {
-			cmd.Env = append(cmd.Env, kv)
-		}
-	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(cleanEnv(), env...)
 	cmd.WaitDelay = 5 * time.Second
 	begun := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -160,6 +160,17 @@ func run(t *testing.T, env []string, command ...string) result {
 	r := result{string(out), cmd.ProcessState.ExitCode(), time.Since(begun)}
 	t.Logf("%v: exit code %d after %v\n%s", command, r.code, r.took.Round(time.Millisecond), out)
 	return r
+}
+
+// cleanEnv is the environment without what belongs to a job.
+func cleanEnv() (env []string) {
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "IBCONDUIT_") && !strings.HasPrefix(name, "PMI") &&
+			!strings.HasPrefix(name, "SLURM_") && !strings.HasPrefix(name, "OMPI_") {
+			env = append(env, kv)
+		}
+	}
+	return env
 }
 
 // want checks the exit code and what was printed.
@@ -184,13 +195,13 @@ func self(t *testing.T) string {
 	return exe
 }
 
-// programs are the example hello, and ibbench: programs that no test is.
+// programs are the example hello, ibbench and ibrun: programs that no test is.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "launchertest")
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello", "../../cmd/ibbench").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "../../examples/hello", "../../cmd/ibbench", "../../cmd/ibrun").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}

@@ -3,10 +3,15 @@ package launchertest
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/proctest"
 )
 
 // ranksOf are what the ranks of role exchange print.
@@ -99,8 +104,7 @@ func TestScancelReachesAllRanks(t *testing.T) {
 	r.want(t, 0, "rank 0: terminated", "rank 1: terminated", "CANCELLED")
 }
 
-// The end of a step's time is that of scancel: SIGTERM, and KillWait later SIGKILL (slurm.conf(5)).
-// Ranks that do not listen end with it.
+// SIGTERM, and KillWait later SIGKILL (slurm.conf(5)): ranks that do not listen end too.
 func TestScancelEndsRanksThatAreDeaf(t *testing.T) {
 	c := slurm(t)
 	r := run(t, c.env(roleVar+"=deaf", "OUT="+filepath.Join(t.TempDir(), "out")), "sh", "-c", `
@@ -116,6 +120,55 @@ func TestScancelEndsRanksThatAreDeaf(t *testing.T) {
 	if strings.Count(r.out, "is gone") != 2 || strings.Contains(r.out, "deadline") {
 		t.Error("a rank is left, or ended by itself")
 	}
+}
+
+// The job has run beside the tests before this one.
+func TestTheTimeLimitOfABatchJob(t *testing.T) {
+	t.Parallel()
+	c := slurm(t)
+	state, out := "", []byte(nil)
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(state, " JobState=TIMEOUT "); time.Sleep(time.Second / 2) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s\n%s", state, out)
+		}
+		cmd := exec.Command(filepath.Join(c.root, "usr/bin/scontrol"), "show", "job", "-o", c.limited)
+		cmd.Env = append(cleanEnv(), c.env()...)
+		b, err := cmd.CombinedOutput()
+		if state = string(b); err != nil {
+			t.Fatalf("%v: %s", err, state)
+		}
+		out, _ = os.ReadFile(filepath.Join(c.dir, limitedOut))
+	}
+	r := result{out: string(out)}
+	r.want(t, 0, "DUE TO TIME LIMIT", "rank 0: terminated", "rank 2: terminated")
+	_, text, _ := strings.Cut(r.out, "rank 1: waits, process ")
+	pid, err := strconv.Atoi(strings.Fields(text + " none")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	proctest.Gone(t, pid)
+	if t.Failed() {
+		t.Logf("%s\n%s", state, out)
+	}
+}
+
+const limitedOut = "limited.out"
+
+// limit starts a job with Slurm's shortest time limit, a minute; Slurm looks every half a minute.
+// One of its ranks is deaf to what Slurm asks first.
+func (c *cluster) limit() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("timeout", "30", filepath.Join(c.root, "usr/bin/sbatch"), "--parsable", "-O", "-t1", "-N2", "-n3", "-o", filepath.Join(c.dir, limitedOut))
+	cmd.Stdin = strings.NewReader("#!/bin/sh\nsrun -K1 --mpi=pmi2 " + self + "\n")
+	cmd.Env = append(cleanEnv(), c.env(roleVar+"=wait:1:deaf")...)
+	out, err := cmd.CombinedOutput()
+	if c.limited = strings.TrimSpace(string(out)); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	return nil
 }
 
 // batch runs a script by sbatch and returns what it wrote.

@@ -47,6 +47,7 @@ type Pool struct {
 	warm  uint64  // bytes that are free and have memory
 	least uint64  // of warm since the last Tick
 	stats Stats
+	over  bool // closed
 }
 
 // Stats are the figures of a Pool, in bytes.
@@ -133,7 +134,7 @@ func (s *Pool) discardLocked(n uint64) {
 	s.least = min(s.least, s.warm)
 }
 
-// Give gives a run of Take back.
+// Give gives a run of Take back; after Close it does nothing.
 func (s *Pool) Give(b []byte) {
 	if len(b) == 0 {
 		return
@@ -145,6 +146,9 @@ func (s *Pool) Give(b []byte) {
 			s.giveLocked(a, first, uint64(len(b))/Size)
 			return
 		}
+	}
+	if s.over {
+		return
 	}
 	panic("pagepool: a run that no slab has")
 }
@@ -204,7 +208,7 @@ func (s *Pool) Close() error {
 			first = err
 		}
 	}
-	s.slabs, s.fixed = nil, nil
+	s.slabs, s.fixed, s.over = nil, nil, true
 	return first
 }
 

@@ -1,0 +1,192 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/pagepool"
+)
+
+// A set is as it was when it was posted: what is added later has no data, and takes none of others.
+func TestWhatIsAddedTooLateIsNotFetched(t *testing.T) {
+	onFabrics(t, 2, withFetches(withBudget(8), "echo", echoes), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		far := 1 - j.Rank()
+		set := NewFetchSet(w)
+		args := []uint64{100, 1}
+		first := FetchFrom[byte](set, far, "echo", 100, args...)
+		args[0] = 7 // the caller's again
+		p, err := set.Post()
+		if err != nil {
+			return err
+		}
+		get, made := FetchSlice(set, At[byte](far, 0), 100), FetchFrom[byte](set, far, "echo", 100, 100, 1)
+		_, again := set.Post()
+		err = errors.Join(wantErr(again, errSetPosted), wantErr(set.Each(ctx, func(*Lease) error { return nil }), errSetPosted))
+		l, e := p.Wait(ctx)
+		if err = errors.Join(err, e); err != nil {
+			return err
+		}
+		if get.Data() != nil || made.Data() != nil || len(first.Data()) != 100 {
+			err = fmt.Errorf("%d and %d bytes that were added too late, %d before", len(get.Data()), len(made.Data()), len(first.Data()))
+		}
+		l.Release()
+		return errors.Join(err, unheld(ctx, j), w.Barrier(ctx))
+	}))
+}
+
+// Elements without a size take nothing, and data without a length arrive.
+func TestFetchesOfNoBytes(t *testing.T) {
+	cfg := withPayloads(withFetches(withBudget(8), "echo", echoes), "in", (*Payload).Release)
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		far := 1 - j.Rank()
+		set := NewFetchSet(w)
+		FetchSlice(set, At[struct{}](far, 0), 100)
+		empty := FetchFrom[byte](set, far, "echo", 100, 0, 0)
+		l, err := set.Submit(ctx)
+		if err != nil {
+			return err
+		}
+		if s := j.Budget().MemoryStats(); s.Leased != int64(pagepool.Size) || s.Buffers != s.Leased || len(empty.Data()) != 0 {
+			err = fmt.Errorf("%d bytes: %+v", len(empty.Data()), s)
+		}
+		l.Release()
+		none := NewFetchSet(w)
+		FetchFrom[struct{}](none, far, "echo", 100)
+		_, e := none.Submit(ctx)
+		err = errors.Join(err, said[error](e, "0 bytes, want 1 or more"), w.Barrier(ctx)) // all have looked
+		return errors.Join(err, SendPayload(ctx, w, far, "in", nil), w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
+
+// What holds memory when the job ends may be released later.
+func TestALeaseIsReleasedAfterClose(t *testing.T) {
+	var leases [2]*Lease
+	onFabrics(t, 2, withFetches(withBudget(8), "echo", echoes), worked(func(ctx context.Context, j *Job, w *Worker) (err error) {
+		set := NewFetchSet(w)
+		FetchSlice(set, At[byte](1-j.Rank(), 0), 100)
+		FetchFrom[byte](set, 1-j.Rank(), "echo", 100, 100, 1)
+		leases[j.Rank()], err = set.Submit(ctx)
+		return errors.Join(err, w.Barrier(ctx))
+	}))
+	for _, l := range leases {
+		l.Release()
+		l.Handover(nil)
+	}
+}
+
+// A reserve serves also what other ranks write: those that wait for it have all of the rest.
+func TestTheReserveHasMemoryToReceive(t *testing.T) {
+	cfg := withFetches(withBudget(4), "echo", echoes)
+	cfg.Memory.Budget.Reserve = 3 * int64(pagepool.Size)
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if m := j.Info().Memory; m.Receive != 7*pagepool.Size {
+			return fmt.Errorf("%+v", m)
+		}
+		fetch := func(pages int) (*Lease, error) {
+			set := NewFetchSet(w)
+			f := FetchFrom[byte](set, 1-j.Rank(), "echo", pages*int(pagepool.Size), uint64(pages)*pagepool.Size, uint64(pages))
+			l, err := set.Submit(ctx)
+			if err == nil {
+				err = samePattern(f.Data(), pages)
+			}
+			return l, err
+		}
+		for range 3 {
+			first, err := fetch(4)
+			if err != nil {
+				return err
+			}
+			second, err := fetch(3)
+			if err != nil {
+				return err
+			}
+			if s := j.Budget().MemoryStats(); s.Buffers != 7*int64(pagepool.Size) || s.Reserve != 3*int64(pagepool.Size) {
+				err = fmt.Errorf("%+v", s)
+			}
+			_, full := fetch(4)
+			first.Release()
+			second.Release()
+			if err = errors.Join(err, said[*flow.HoldAndWaitError](full, "release")); err != nil {
+				return err
+			}
+		}
+		return errors.Join(unheld(ctx, j), w.Barrier(ctx))
+	}))
+}
+
+// Who asks for data learns that there are none also where the answer's context has ended.
+func TestAnAnswerTooLateIsAnAnswer(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	cfg := withFetches(withBudget(4), "late", func(r *FetchRequest) {
+		if r.Arg(0) == 0 {
+			_ = r.Fail(over, errors.New("on purpose"))
+		} else {
+			_ = r.Reply(over, []byte{1})
+		}
+	})
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		var all error
+		for i, text := range []string{"on purpose", "canceled"} {
+			set := NewFetchSet(w)
+			FetchFrom[byte](set, 1-j.Rank(), "late", 10, uint64(i))
+			_, err := set.Submit(ctx)
+			all = errors.Join(all, said[*FetchError](err, text))
+		}
+		return errors.Join(all, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
+
+// A worker of another rank holds nothing of this one's budget.
+func TestALeaseIsHandedOverWithinARank(t *testing.T) {
+	var first *Worker
+	cfg := withBudget(4)
+	cfg.Fabric = FabricSHM
+	runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 0 {
+			first = w
+			return errors.Join(w.Barrier(ctx), w.Barrier(ctx))
+		}
+		set := NewFetchSet(w)
+		FetchSlice(set, At[byte](0, 0), 100)
+		l, err := set.Submit(ctx)
+		if err = errors.Join(err, w.Barrier(ctx)); err != nil {
+			return err
+		}
+		l.Handover(first)
+		if fetcherOf(w).owner.Holds() != 0 {
+			err = errors.New("it holds it still")
+		}
+		l.Release()
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
+
+// An adaptive budget reads the machine's memory as often as it is told to, however often idle
+// memory is looked for.
+func TestABudgetIsObservedAtItsInterval(t *testing.T) {
+	var looks atomic.Int64 // at the clock: two for a set, one for a reading
+	cfg := Config{Fabric: FabricSHM, Memory: MemoryConfig{Budget: flow.BudgetConfig{
+		Adapt: &flow.AdaptConfig{Interval: time.Hour, Window: time.Hour, Floor: 1 << 20, Ceiling: 1 << 20},
+		Now:   func() time.Duration { return time.Duration(looks.Add(1)) },
+	}}}
+	runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		set := NewFetchSet(w)
+		FetchSlice(set, At[byte](0, 0), 100)
+		l, err := set.Submit(ctx)
+		if err != nil {
+			return err
+		}
+		l.Release()
+		err = until(ctx, "idle memory is given back", func() bool { return j.Budget().MemoryStats().Given > 0 })
+		if n := looks.Load(); n > 3 {
+			err = errors.Join(err, fmt.Errorf("%d looks at the clock, in an hour's first second", n))
+		}
+		return errors.Join(err, unheld(ctx, j))
+	}))
+}
