@@ -21,24 +21,25 @@ import (
 	"github.com/ibconduit/conduit/internal/steptest"
 )
 
-// envStepped has TestAShortIsStepped play calls for ever.
+// envStepped has this binary play calls until it is killed.
 const envStepped = "IBCONDUIT_TEST_STEPPED"
+
+// steppedFor bounds the stepping, which takes seconds unless the machine is very busy. The stepped
+// process ends by itself after twice that.
+const steppedFor = 4 * time.Minute
 
 // operation marks where a call begins.
 //
 //go:noinline
 func operation() { runtime.KeepAlive(envStepped) }
 
-func TestAShortIsStepped(t *testing.T) {
-	if os.Getenv(envStepped) == "" {
-		t.Skip("runs as a part of TestInstructionsOfAShortAreBounded")
-	}
-	device := rdmatest.Device(t)
+// stepped plays calls, after the number of the thread that is to be stepped.
+func stepped(t *testing.T, device string) {
 	debug.SetGCPercent(-1)
 	runtime.LockOSThread()
 	call, _ := players(t, verbsGroupOn(device))
 	fmt.Printf("\nthread %d\n", unix.Gettid())
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); { // it is killed before
+	for end := time.Now().Add(2 * steppedFor); time.Now().Before(end); { // it is killed before
 		operation()
 		call()
 	}
@@ -48,10 +49,14 @@ func TestAShortIsStepped(t *testing.T) {
 // up. Times say nothing on a busy machine, instructions repeat.
 func TestInstructionsOfAShortAreBounded(t *testing.T) {
 	device := rdmatest.Device(t)
+	if os.Getenv(envStepped) != "" {
+		stepped(t, device)
+		return
+	}
 	if racetest.Enabled || owner.Checked || testing.CoverMode() != "" || rdmatest.Machine() {
 		t.Skip("counts the release build's instructions, natively")
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAShortIsStepped$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout="+(3*steppedFor).String())
 	cmd.Env = append(cmd.Environ(), envStepped+"=1", rdmatest.EnvDevice+"="+device, "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=4")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -65,17 +70,20 @@ func TestInstructionsOfAShortAreBounded(t *testing.T) {
 	for lines := bufio.NewScanner(out); tid == 0 && lines.Scan(); {
 		_, _ = fmt.Sscanf(lines.Text(), "thread %d", &tid) // other lines are the test's
 	}
-	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/am/amtest_test.operation", 6, 2*time.Minute)
+	if tid == 0 {
+		t.Fatal("no thread to be stepped")
+	}
+	const most = 6700 // a tenth above what it takes
+	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/am/amtest_test.operation", 6, most, steppedFor)
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Operations < 4 {
-		t.Fatalf("%d calls were stepped in two minutes", c.Operations)
+	if c.Operations == 0 {
+		t.Fatalf("no call ended in %v", steppedFor)
 	}
-	const most = 6700 // a tenth above what it takes
 	t.Logf("%d instructions of a call at both ends, over %d calls", c.Own, c.Operations)
 	if c.Own > most || c.Own < most/2 {
 		t.Errorf("%d instructions of a call at both ends, want %d to %d:\n%s", c.Own, most/2, most, c)

@@ -18,7 +18,8 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// programs are what ranks do. Rank 1 waits for what rank 0 puts, which the faults hit.
+// programs are what ranks do. Rank 1 says that it is there, and waits for what rank 0 puts, which
+// the faults hit: not while rank 1 still joins.
 var programs = map[string]func(ctx context.Context, rank int, w *conduit.Worker) error{
 	"puts":  manyPuts,
 	"times": timedPuts,
@@ -26,8 +27,19 @@ var programs = map[string]func(ctx context.Context, rank int, w *conduit.Worker)
 
 const puts = 500
 
+// meet has rank 0 wait until rank 1 is in its program.
+func meet(ctx context.Context, rank int, w *conduit.Worker) error {
+	if rank == 0 {
+		return w.WaitUntil(ctx, 0, conduit.Equal, 1)
+	}
+	return conduit.Put(w, conduit.At[uint64](0, 0), 1)
+}
+
 // manyPuts of rank 0, one after the other, reach rank 1's word.
 func manyPuts(ctx context.Context, rank int, w *conduit.Worker) error {
+	if err := meet(ctx, rank, w); err != nil {
+		return err
+	}
 	if rank == 0 {
 		for i := range uint64(puts) {
 			if err := conduit.Put(w, conduit.At[uint64](1, 0), i+1); err != nil {
@@ -41,6 +53,9 @@ func manyPuts(ctx context.Context, rank int, w *conduit.Worker) error {
 
 // timedPuts prints the least time of ten.
 func timedPuts(ctx context.Context, rank int, w *conduit.Worker) error {
+	if err := meet(ctx, rank, w); err != nil {
+		return err
+	}
 	if rank == 0 {
 		least := time.Hour
 		for i := range uint64(10) {
@@ -68,11 +83,7 @@ func rankMain(program string) int {
 	w, err := j.NewWorker()
 	if err == nil {
 		w.SetContext(ctx)
-		// Rank 0 may die from its first puts: before that the other must have joined.
-		if err = j.Barrier(ctx); err == nil {
-			err = programs[program](ctx, j.Rank(), w)
-		}
-		err = errors.Join(err, w.Close())
+		err = errors.Join(programs[program](ctx, j.Rank(), w), w.Close())
 	}
 	if err != nil {
 		fmt.Printf("rank %d: %s: %v\n", j.Rank(), kind(err), err)

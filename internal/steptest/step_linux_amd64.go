@@ -1,6 +1,7 @@
 package steptest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"strings"
@@ -15,10 +16,16 @@ const module = "github.com/ibconduit/conduit"
 const mostSteps = 1 << 20
 
 // Operations steps thread tid, which runs one operation after the other, each beginning with a call
-// of the function with this name, until n have ended, or the time is over. The thread is let go
-// then. Where ptrace(2) is not allowed that is the error. Each step takes two switches of the
-// processor: tens of thousands go into a second, and a few hundred where many others want to run.
-func Operations(tid int, name string, n int, within time.Duration) (Count, error) {
+// of the function with this name, until n have ended and one of them took at most most. Operations
+// that wait for a peer take more while it has no processor: where all did, up to patience times as
+// many are stepped. What has ended when the time is over counts, which may be nothing: each step
+// takes two switches of the processor, of which tens of thousands go into a second, and a few
+// hundred where many others want to run. Calls of what is not this module's are not stepped
+// through, nor is what they call; and where a function begins again, since the scheduler wanted
+// another goroutine to run or its stack had to grow, it counts once: a thread that is stepped meets
+// that often on a busy machine. The thread is let go in the end. Where ptrace(2) is not allowed
+// that is the error.
+func Operations(tid int, name string, n, most int, within time.Duration) (Count, error) {
 	end := time.Now().Add(within)
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
@@ -30,11 +37,17 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 		s       = stepper{tid: tid, begins: name, names: map[uint64]place{}}
 		all     []map[string]int
 		current map[string]int
+		before  place
+		inCall  int  // instructions since the last call of this module's Go
+		again   bool // its function begins again
 	)
 	if err := s.stopped(); err != nil {
 		return Count{}, err
 	}
-	for steps := 0; len(all) < n && (steps%256 != 0 || time.Now().Before(end)); steps++ {
+	if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_EXITKILL); err != nil {
+		return Count{}, fmt.Errorf("ptrace: %w", err)
+	}
+	for steps := 0; time.Now().Before(end); steps++ {
 		at, err := s.where()
 		if err != nil {
 			return Count{}, err
@@ -43,17 +56,36 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 			if current != nil {
 				all = append(all, current)
 			}
+			if enough(all, n, most) {
+				break
+			}
 			current, steps = map[string]int{}, 1
 		}
-		if at.own != "" && current != nil {
+		counts := at.own != "" && current != nil
+		if at.entry {
+			if again && counts {
+				current[at.own] -= inCall
+			}
+			inCall, again = 0, false
+		}
+		if at.inside {
+			inCall++
+		}
+		if counts {
 			current[at.own]++
 		}
 		if steps > mostSteps {
 			return Count{}, fmt.Errorf("%d instructions without a call of %s", steps, name)
 		}
-		if err := s.step(); err != nil {
+		step := s.step
+		if before.inside && !at.inside {
+			step = s.finish
+			again = at.restarts
+		}
+		if err := step(); err != nil {
 			return Count{}, err
 		}
+		before = at
 	}
 	return least(all), nil
 }
@@ -61,13 +93,18 @@ func Operations(tid int, name string, n int, within time.Duration) (Count, error
 // place is what an address is a part of.
 type place struct {
 	begins bool   // the operation begins here
+	inside bool   // of this module's Go, tests too
+	entry  bool   // a function of it begins here
 	own    string // the function, if it is this module's and no test's
+
+	restarts bool // of the runtime: the function that calls it begins again
 }
 
 type stepper struct {
 	tid    int
 	begins string
 	signal int // that the thread is to get
+	regs   unix.PtraceRegsAmd64
 	names  map[uint64]place
 }
 
@@ -87,24 +124,78 @@ func (s *stepper) stopped() error {
 	return nil
 }
 
-func (s *stepper) step() error {
-	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SINGLESTEP, uintptr(s.tid), 0, uintptr(s.signal), 0, 0); errno != 0 {
+// step carries one instruction out.
+func (s *stepper) step() error { return s.resume(unix.PTRACE_SINGLESTEP) }
+
+// resume lets the thread go on, and waits until it stands still.
+func (s *stepper) resume(request uintptr) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, request, uintptr(s.tid), 0, uintptr(s.signal), 0, 0); errno != 0 {
 		return fmt.Errorf("ptrace: %w", errno)
 	}
 	return s.stopped()
 }
 
+// finish lets a call that was just made run to its return, where a breakpoint of this thread stops
+// it. In the call may be C, or the scheduler: to it a thread that is stepped seems to run for too
+// long, and each time it has another one run takes thousands of instructions. What is no call, like
+// a return into what is not this module's, is one step.
+func (s *stepper) finish() error {
+	var back [8]byte
+	if _, err := unix.PtracePeekData(s.tid, uintptr(s.regs.Rsp), back[:]); err != nil {
+		return fmt.Errorf("ptrace: %w", err)
+	}
+	to := binary.LittleEndian.Uint64(back[:])
+	if !s.place(to).inside || s.setBreak(to, true) != nil {
+		return s.step()
+	}
+	for {
+		if err := s.resume(unix.PTRACE_CONT); err != nil {
+			return err
+		}
+		if _, err := s.where(); err != nil {
+			return err
+		}
+		if s.regs.Rip == to {
+			return s.setBreak(to, false)
+		}
+	}
+}
+
+// setBreak has the thread stop before the instruction at an address, or no more, by its debug
+// registers 0 and 7 (AMD64 Architecture Programmer's Manual, volume 2, 13.1).
+func (s *stepper) setBreak(at uint64, on bool) error {
+	const registers = 848 // where struct user of <sys/user.h> has them
+	var enabled uint64
+	if on {
+		enabled = 1
+		if err := s.pokeUser(registers, at); err != nil {
+			return err
+		}
+	}
+	return s.pokeUser(registers+7*8, enabled)
+}
+
+func (s *stepper) pokeUser(offset uintptr, v uint64) error {
+	if _, err := unix.PtracePokeUser(s.tid, offset, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+		return fmt.Errorf("ptrace: %w", err)
+	}
+	return nil
+}
+
 func (s *stepper) where() (place, error) {
-	var regs unix.PtraceRegsAmd64
-	if err := unix.PtraceGetRegsAmd64(s.tid, &regs); err != nil {
+	if err := unix.PtraceGetRegsAmd64(s.tid, &s.regs); err != nil {
 		return place{}, fmt.Errorf("ptrace: %w", err)
 	}
-	at, known := s.names[regs.Rip]
+	return s.place(s.regs.Rip), nil
+}
+
+func (s *stepper) place(pc uint64) place {
+	at, known := s.names[pc]
 	if !known {
-		at = s.lookUp(uintptr(regs.Rip))
-		s.names[regs.Rip] = at
+		at = s.lookUp(uintptr(pc))
+		s.names[pc] = at
 	}
-	return at, nil
+	return at
 }
 
 // lookUp names the function that was compiled, not those that are inlined into it.
@@ -116,7 +207,10 @@ func (s *stepper) lookUp(pc uintptr) (at place) {
 	outer := runtime.FuncForPC(f.Entry())
 	file, _ := outer.FileLine(f.Entry())
 	at.begins = outer.Name() == s.begins && pc == f.Entry()
-	if strings.HasPrefix(outer.Name(), module) && !strings.HasSuffix(file, "_test.go") {
+	at.inside = strings.HasPrefix(outer.Name(), module)
+	at.entry = at.inside && pc == f.Entry()
+	at.restarts = strings.HasPrefix(outer.Name(), "runtime.morestack")
+	if at.inside && !strings.HasSuffix(file, "_test.go") {
 		at.own = strings.TrimPrefix(outer.Name(), module)
 	}
 	return at

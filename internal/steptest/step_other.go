@@ -5,4 +5,4 @@ package steptest
 import "time"
 
 // Operations returns ErrUnsupported.
-func Operations(int, string, int, time.Duration) (Count, error) { return Count{}, ErrUnsupported }
+func Operations(int, string, int, int, time.Duration) (Count, error) { return Count{}, ErrUnsupported }

@@ -33,6 +33,16 @@ func (c Count) String() string {
 	return b.String()
 }
 
+// patience is how many times as many operations are stepped as were asked for, before it is no
+// peer's fault that all of them take too much.
+const patience = 16
+
+// enough says whether the operations that were stepped tell what one takes: n of them, and one that
+// is within most, or so many that none will be.
+func enough(all []map[string]int, n, most int) bool {
+	return len(all) >= n && (least(all).Own <= most || len(all) >= patience*n)
+}
+
 // least returns the count of the operation with the fewest.
 func least(all []map[string]int) (c Count) {
 	c.Operations = len(all)

@@ -2,6 +2,7 @@ package steptest
 
 import (
 	"maps"
+	"slices"
 	"testing"
 )
 
@@ -14,5 +15,31 @@ func TestTheOperationWithTheFewestCounts(t *testing.T) {
 	}
 	if c := least(nil); c.Operations != 0 || c.Own != 0 {
 		t.Errorf("of nothing: %+v", c)
+	}
+}
+
+// On a busy machine the first operations poll in vain, one after the other.
+func TestSteppingGoesOnUntilOneIsWithinBounds(t *testing.T) {
+	took := func(counts ...int) (all []map[string]int) {
+		for _, n := range counts {
+			all = append(all, map[string]int{"a": n})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		all  []map[string]int
+		want bool
+	}{
+		{took(), false},
+		{took(90), false},
+		{took(90, 200), true},
+		{took(200, 200), false},
+		{took(200, 200, 200, 100), true},
+		{took(slices.Repeat([]int{101}, 2*patience-1)...), false},
+		{took(slices.Repeat([]int{101}, 2*patience)...), true},
+	} {
+		if got := enough(c.all, 2, 100); got != c.want {
+			t.Errorf("%d operations: enough is %v, want %v", len(c.all), got, c.want)
+		}
 	}
 }
