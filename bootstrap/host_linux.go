@@ -43,9 +43,6 @@ func userTimeout(c *net.TCPConn, ms int) {
 	}
 }
 
-const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, as one that a rank " +
-	"has started: IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
-
 // adoptFD opens a descriptor that the launcher left for us, makes sure that
 // our children do not get it, and checks that it is the one that was meant:
 // spec is "4" or, as our launcher writes it, "4:inode".

@@ -14,6 +14,15 @@ import (
 // hydra runs the test binary's exchange helper under mpiexec.hydra.
 func hydra(t *testing.T, args ...string) string {
 	t.Helper()
+	out, err := underHydra(t, args...)
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func underHydra(t *testing.T, args ...string) (string, error) {
+	t.Helper()
 	mpiexec := hydratest.Mpiexec(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -25,10 +34,20 @@ func hydra(t *testing.T, args ...string) string {
 	cmd.Env = append(os.Environ(), helperVar+"=exchange")
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+	return string(out), err
+}
+
+// A program of a rank that comes too late, or without the launcher's descriptor, is told why.
+func TestHydraProgramsThatCannotJoinAreTold(t *testing.T) {
+	for script, want := range map[string]string{
+		`"$0" && "$0"`:                 "another program of this rank has joined the job already",
+		`eval "exec $PMI_FD>&-"; "$0"`: "a wrapper that starts the rank must hand on its descriptors",
+	} {
+		out, err := underHydra(t, "-n", "2", "bash", "-c", script)
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s", script, err, out)
+		}
 	}
-	return string(out)
 }
 
 func TestHydraExchangesBlobsByDescriptor(t *testing.T) {

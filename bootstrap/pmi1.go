@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"net"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -77,7 +79,7 @@ func (p *pmi1) openFD(env environment) error {
 	}
 	c, err := connFromFD(fd)
 	if err != nil {
-		return fmt.Errorf("PMI_FD=%d: %w", fd, err)
+		return fmt.Errorf("PMI_FD=%d: %w (%s)", fd, err, whyGone)
 	}
 	p.conn = newPMIConn(c)
 	return nil
@@ -139,6 +141,11 @@ func (p *pmi1) hello(ctx context.Context) error {
 	}
 	m, err := p.conn.call(ctx, "cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")
 	if err != nil {
+		for _, closed := range []error{io.EOF, syscall.EPIPE, syscall.ECONNRESET} { // as by a Close
+			if errors.Is(err, closed) {
+				return fmt.Errorf("%w: the launcher has gone, or %w", err, errTaken)
+			}
+		}
 		return err
 	}
 	if v := m["pmi_version"]; v != "1" {

@@ -71,6 +71,11 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	return raw, nil
 }
 
+// whyGone is why a descriptor of the launcher may not be there.
+const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, as one that a rank " +
+	"has started: a wrapper that starts the rank must hand on its descriptors (Python's subprocess: close_fds=False); " +
+	"IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
+
 // errTaken is what a second program of a rank is told.
 var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. A rank joins once: " +
 	"give each program a launcher of its own (ibrun a && ibrun b), or a job of its own (IBCONDUIT_BOOTSTRAP=self)")

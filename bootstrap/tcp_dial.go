@@ -30,7 +30,7 @@ func (rv *rendezvous) dial(ctx context.Context) (net.Conn, error) {
 	if err := rv.trustsName(ctx); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUntrusted, err)
 	}
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", rv.addr)
+	c, err := rv.dialTCP(ctx)
 	if err != nil {
 		if failed != nil {
 			err = fmt.Errorf("%w; %v", err, failed) // what more attempts may mend is the way over TCP
@@ -42,6 +42,22 @@ func (rv *rendezvous) dial(ctx context.Context) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", errUntrusted, err)
 	}
 	return c, nil
+}
+
+// dialTCP needs a resolver for its own host's name, and for localhost, as little as rank 0 does.
+func (rv *rendezvous) dialTCP(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", rv.addr)
+	host, port, _ := net.SplitHostPort(rv.addr)
+	if !errors.As(err, new(*net.DNSError)) || !rv.ownName() && !strings.EqualFold(host, "localhost") {
+		return c, err
+	}
+	ips, _ := bindAddresses(ctx, host)
+	for _, ip := range ips {
+		if c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(ip, port)); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
 }
 
 // where rank 0 is, for messages.

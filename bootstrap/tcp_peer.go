@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -100,6 +101,9 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 	}
 	tune(raw)
 	conn, err := clientHandshake(dialCtx, raw, conf)
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+		err = fmt.Errorf("it is connected and says nothing, as long as it has not called Join, or where it is stopped: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,8 @@ func TestBothSidesFindOneAddress(t *testing.T) {
 		{"a name with two addresses", "10.9.8.6 box\n10.9.8.7 box\n", routed + "; ip addr add 10.9.8.6/24 dev lo", "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
 		{"a link-local address, too", "fe80::1 box\n10.9.8.7 box\n", routed, "IBCONDUIT_ADDR=box:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
 		{"the own name in capitals", "127.0.0.1 localhost\n127.0.1.1 box\n", routed, "IBCONDUIT_ADDR=BOX:7777", "", "IBCONDUIT_ADDR=10.9.8.7:7777"},
+		{"an own name that leads nowhere", "127.0.0.1 localhost\n", "ip addr add 10.9.8.7/24 dev lo", "IBCONDUIT_ADDR=box:7777", "", ""},
+		{"localhost where no file names it", "", "true", "IBCONDUIT_ADDR=localhost:7777", "", ""},
 		{"the two loopbacks", "127.0.0.1 localhost\n", "true", "IBCONDUIT_ADDR=localhost:7777", "", "IBCONDUIT_ADDR=[::1]:7777"},
 		{"a NAT's address", "127.0.0.1 localhost\n", routed, "IBCONDUIT_ADDR=10.9.8.7:7777", "IBCONDUIT_ADDR=192.0.2.9:7777 IBCONDUIT_LISTEN=10.9.8.7", ""},
 		{"another port behind a NAT", "127.0.0.1 localhost\n", routed, "IBCONDUIT_ADDR=10.9.8.7:8888", "IBCONDUIT_ADDR=192.0.2.9:7777 IBCONDUIT_LISTEN=lo:8888", ""},

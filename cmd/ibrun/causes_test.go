@@ -29,7 +29,7 @@ func TestASecondProgramOfARankIsTold(t *testing.T) {
 func TestAProgramThatARankStartedIsTold(t *testing.T) {
 	code, out, errs := finish(t, asRankToo("exchange"), "-n", "2", "bash", "-c",
 		"for fd in /proc/$$/fd/*; do fd=${fd##*/}; test $fd -lt 3 || eval \"exec $fd>&-\"; done; "+joins)
-	if code != 1 || !strings.Contains(out, "inherited the variable but not the descriptor") {
+	if code != 1 || !strings.Contains(out, "inherited the variable but not the descriptor") || !strings.Contains(out, "must hand on its descriptors") {
 		t.Errorf("code %d: %s%s", code, out, errs)
 	}
 }
