@@ -160,6 +160,7 @@ func TestHostsAreRead(t *testing.T) {
 		{command{Host: []string{"a:2", "b"}, Ranks: new(1)}, "a[0] b[] 1"},
 		{command{Host: []string{"a", "a", "[fe80::1%eth0]:2", "::1"}}, "a[0 1] fe80::1%eth0[2 3] ::1[4] 5"},
 		{command{Host: []string{"localhost:3"}}, "3"},
+		{command{Host: []string{"LOCALHOST:3"}}, "3"},
 		{command{Hostfile: file}, "a[0 1 2] b[3 4 5] user@c[6] 7"},
 	} {
 		hosts, n, err := try.c.hosts(0)

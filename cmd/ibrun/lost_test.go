@@ -159,6 +159,27 @@ func TestIbrunIsInterruptedBeforeHostsAnswer(t *testing.T) {
 	}
 }
 
+// Nor does one whose agent answers and then starts nothing, as where a file system does not answer.
+func TestIbrunIsInterruptedBeforeRanksStart(t *testing.T) {
+	c := newCluster(t, "", `test $host = a || { printf '\nibrun-agent 1\n'; exec sleep 600; }; exec ON`)
+	for _, args := range [][]string{{}, {"--timeout", "1s"}} {
+		j := &job{terminal: &terminal{t: t, dir: c.dir}, cmd: ibrun(t, c.env, append(args, "--grace", "1s", "-H", "a,b", "sh", "-c", "echo yes >"+c.dir+"/begun; exec sleep 600")...)}
+		j.cmd.Stderr = &j.errs
+		if err := j.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		want, says := 124, "; hosts that had not answered: "
+		if len(args) == 0 {
+			j.made("begun")
+			want, says = 130, "interrupt before all hosts had answered; awaited: b\n"
+			_ = j.cmd.Process.Signal(syscall.SIGINT)
+		}
+		if code := j.end(); code != want || !strings.Contains(j.errs.String(), says) {
+			t.Errorf("code %d: %s", code, j.errs.String())
+		}
+	}
+}
+
 // A job over hosts reads a terminal only while it has it.
 func TestAJobOverHostsOnATerminal(t *testing.T) {
 	c := newCluster(t, "", direct)

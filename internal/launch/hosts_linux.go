@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,15 +53,15 @@ func newHosts(r *run) *hosts {
 // start reaches all hosts before any rank starts.
 func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 	few := make(chan struct{}, sshAtOnce)
-	if err := h.each(ctx, h.run.cfg.Signals, func(a *agent) error {
+	if err := h.each(ctx, 0, func(a *agent) error {
 		few <- struct{}{}
 		defer func() { <-few }()
 		return a.connect()
 	}); err != nil {
 		return nil, err
 	}
-	// It takes no time; signals are for the ranks now.
-	err = h.each(ctx, nil, func(a *agent) error {
+	// It takes no time, unless a host's file system does not answer. Signals are for the ranks now.
+	err = h.each(ctx, h.run.cfg.Grace, func(a *agent) error {
 		a.begin()
 		<-a.answered
 		return a.failure
@@ -77,39 +78,76 @@ func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 }
 
 // endedBy is a signal that came before all hosts had answered.
-type endedBy syscall.Signal
+type endedBy struct {
+	signal  syscall.Signal
+	waiting string
+}
 
-func (s endedBy) Error() string {
-	return fmt.Sprintf("launch: %v before all hosts had answered", syscall.Signal(s))
+func (e endedBy) Error() string {
+	return fmt.Sprintf("launch: %v before all hosts had answered; awaited: %s", e.signal, e.waiting)
 }
 
 // each does something with all hosts at once and returns the errors. Where the job is ended
-// meanwhile it ends the connections.
-func (h *hosts) each(ctx context.Context, signals <-chan os.Signal, do func(*agent) error) error {
-	errs := make(chan error, len(h.all))
+// meanwhile it ends the connections; a signal does so after some time, or with the next one, and is
+// handed to the ranks where all hosts answer before.
+func (h *hosts) each(ctx context.Context, patience time.Duration, do func(*agent) error) error {
+	type answer struct {
+		from *agent
+		err  error
+	}
+	answers := make(chan answer, len(h.all))
 	for _, a := range h.all {
-		go func() { errs <- do(a) }()
+		go func() { answers <- answer{a, do(a)} }()
 	}
 	var failed, ended error
-	left := len(h.all)
+	left := slices.Clone(h.all)
 	done := ctx.Done()
-	for left > 0 {
+	var early []os.Signal
+	var ending syscall.Signal
+	var late <-chan time.Time
+	end := func(why error) {
+		ended = why
+		h.cut(why)
+	}
+	for len(left) > 0 {
 		select {
-		case err := <-errs:
-			left--
-			failed = errors.Join(failed, err)
-		case s := <-signals:
+		case a := <-answers:
+			left = slices.DeleteFunc(left, func(l *agent) bool { return l == a.from })
+			failed = errors.Join(failed, a.err)
+		case s := <-h.run.cfg.Signals:
+			early = append(early, s)
 			if sig, ok := s.(syscall.Signal); ok && sig != syscall.SIGUSR1 && sig != syscall.SIGUSR2 {
-				ended = endedBy(sig)
-				h.cut(ended)
+				if patience == 0 || ending != 0 {
+					end(endedBy{sig, names(left)})
+				} else {
+					late = time.After(patience)
+				}
+				ending = sig
 			}
+		case <-late:
+			end(endedBy{ending, names(left)})
 		case <-done:
 			done = nil
-			ended = fmt.Errorf("launch: job ended: %w", context.Cause(ctx))
-			h.cut(ended)
+			end(fmt.Errorf("launch: job ended: %w; hosts that had not answered: %s", context.Cause(ctx), names(left)))
 		}
 	}
+	if ended == nil && patience > 0 {
+		h.run.early = early
+	}
 	return cmp.Or(ended, failed)
+}
+
+// names of hosts, for a message.
+func names(all []*agent) string {
+	const most = 16
+	var text []string
+	for _, a := range all[:min(most, len(all))] {
+		text = append(text, a.name)
+	}
+	if len(all) > most {
+		text = append(text, fmt.Sprintf("... (%d in all)", len(all)))
+	}
+	return strings.Join(text, ", ")
 }
 
 // cut ends the connections to all hosts.

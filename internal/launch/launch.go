@@ -152,7 +152,9 @@ type Host struct {
 }
 
 // OnThisHost: a host of this name takes no ssh.
-func OnThisHost(name string) bool { return name == "localhost" || name == hostName() }
+func OnThisHost(name string) bool {
+	return strings.EqualFold(name, "localhost") || strings.EqualFold(name, hostName())
+}
 
 func hostName() string {
 	name, _ := os.Hostname()
@@ -286,6 +288,12 @@ func (c *Config) checkHosts() error {
 	}
 	if len(c.Hosts) > 0 && len(seen) < c.N {
 		return fmt.Errorf("launch: the hosts have %d of %d ranks", len(seen), c.N)
+	}
+	if len(c.Hosts) > 0 && c.Dir == "" {
+		var err error
+		if c.Dir, err = os.Getwd(); err != nil {
+			return fmt.Errorf("launch: the working directory, which is to be that of the ranks on all hosts: %w", err)
+		}
 	}
 	return nil
 }

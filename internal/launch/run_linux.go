@@ -28,6 +28,7 @@ type run struct {
 	mu        sync.Mutex
 	files     []*sink // of Config.Output; guarded by mu
 
+	early    []os.Signal    // of Config.Signals, from before all hosts had answered
 	stops    chan os.Signal // to stop, and to continue
 	stopping []os.Signal    // what it receives
 
@@ -55,7 +56,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 		r.errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
 	}
 	if cfg.JobControl {
-		r.stops = make(chan os.Signal, 4)
+		r.stops = make(chan os.Signal, 64) // a write that is refused sends many
 		r.stopping = stopSignals()
 		signal.Notify(r.stops, r.stopping...)
 		defer signal.Stop(r.stops)
@@ -181,6 +182,13 @@ func (r *run) see(ctx context.Context, err error) error {
 	}
 	done := ctx.Done()
 	ending := false // from outside
+	forward := func(s os.Signal) {
+		r.forward(s)
+		ending = ending || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
+	}
+	for _, s := range r.early {
+		forward(s)
+	}
 	waited := false // for ranks to end, before the next signal
 	var giveUp <-chan time.Time
 	if err != nil {
@@ -211,8 +219,7 @@ func (r *run) see(ctx context.Context, err error) error {
 		case s := <-r.stops:
 			r.stopOrContinue(s.(syscall.Signal))
 		case s := <-r.cfg.Signals:
-			r.forward(s)
-			ending = ending || s != syscall.SIGUSR1 && s != syscall.SIGUSR2
+			forward(s)
 		case <-done:
 			done, ending = nil, true
 			if err == nil {
@@ -315,7 +322,7 @@ func startCode(err error) int {
 	)
 	switch {
 	case errors.As(err, &by):
-		return 128 + int(by)
+		return 128 + int(by.signal)
 	case errors.As(err, &se):
 		return se.ExitCode()
 	case errors.As(err, &he):

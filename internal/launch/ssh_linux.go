@@ -281,9 +281,6 @@ func (a *agent) begin() {
 			sp.Env = append(sp.Env, kv)
 		}
 	}
-	if sp.Dir == "" {
-		sp.Dir, _ = os.Getwd()
-	}
 	for _, n := range a.numbers {
 		sp.RankEnv = append(sp.RankEnv, cfg.RankEnv(n))
 	}
