@@ -156,7 +156,7 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 }
 
 // mpi are options as users of other launchers write them.
-var mpi = map[string]string{"-np": "-n", "-host": "--host", "-hosts": "--host", "--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
+var mpi = map[string]string{"-np": "-n", "--np": "-n", "--n": "-n", "-host": "--host", "-hosts": "--host", "--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
 
 // valued are options with a value of its own behind them.
 var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to", "--timeout", "--grace"}

@@ -285,6 +285,7 @@ func TestHabitsOfMpirun(t *testing.T) {
 	count := "echo $IBCONDUIT_SIZE $*"
 	for want, args := range map[string][]string{
 		"2 -np 7\n2 -np 7\n": {"-np", "2", "--no-prefix", "sh", "-c", count, "sh", "-np", "7"},
+		"1 --np\n":           {"--np", "1", "--", "sh", "-c", count, "sh", "--np"},
 		"2 x\n2 x\n":         {"--env", "A=-np", "--no-prefix", "-np", "2", "--", "sh", "-c", count, "sh", "x"},
 	} {
 		if code, out, errs := finish(t, nil, args...); code != 0 || out != want {
@@ -388,6 +389,16 @@ func TestUnderNohupAHangupReachesNoRank(t *testing.T) {
 	_ = cmd.Process.Signal(syscall.SIGUSR1)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v; %s", err, errs)
+	}
+}
+
+// Shells ignore both for a background job of a script.
+func TestIgnoredKeysOfTheTerminalStayIgnored(t *testing.T) {
+	cmd := ibrun(t, nil, "-n", "2", "--no-prefix", "sh", "-c", "kill -INT $$; kill -QUIT $$; echo lives")
+	cmd.Args = append([]string{"sh", "-c", `trap "" INT QUIT; exec "$0" "$@"`}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
+	cmd.Path = "/bin/sh"
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "lives\nlives\n" {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

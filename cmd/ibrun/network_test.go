@@ -79,7 +79,8 @@ func TestTheSocketIsRemoved(t *testing.T) {
 	}
 	// Also when ibrun is killed.
 	dir := t.TempDir()
-	cmd := ibrun(t, []string{"TMPDIR=" + dir}, "-n", "1", "sh", "-c", "echo $$; exec sleep 600")
+	cmd := ibrun(t, []string{"TMPDIR=."}, "-n", "1", "sh", "-c", "echo $$; exec sleep 600")
+	cmd.Dir = dir
 	w := newWatch(1)
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {

@@ -15,7 +15,13 @@ const (
 	lockName   = "lock" // locked while the job's ibrun lives, however it ends
 )
 
-func socketParents() []string { return []string{os.TempDir(), "/tmp", "/dev/shm"} }
+func socketParents() []string {
+	parents := []string{"/tmp", "/dev/shm"}
+	if temp, err := filepath.Abs(os.TempDir()); err == nil { // others run elsewhere
+		parents = append([]string{temp}, parents...)
+	}
+	return parents
+}
 
 // removeDir removes a job's directory.
 func removeDir(dir string) {
