@@ -3,6 +3,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 )
@@ -19,6 +22,43 @@ func TestAContinuationBeforeTheStopIsNotLost(t *testing.T) {
 	_ = syscall.Kill(pids[2], syscall.SIGUSR1) // it forwards this once it goes on
 	x.made("went.0", "went.1")
 	x.state(false, pids)
+	x.key("\x03")
+	x.typed("echo co''de $?")
+	x.shows("code 130")
+}
+
+// A write that the terminal refuses sends its signal again and again until ibrun has stopped: none
+// of them stops the job a second time.
+func TestAWriteFromTheBackgroundStopsOnce(t *testing.T) {
+	x := newTerminal(t)
+	x.typed("stty tostop")
+	for i := range 6 {
+		x.typed(`$IBRUN -n 2 sh -c 'echo te""xt' &`)
+		x.foreground()
+		x.typed(fmt.Sprintf("echo co''de %d $?", i))
+		x.shows(fmt.Sprintf("code %d 0\n", i))
+	}
+}
+
+// Rank 0, which the terminal stops together with ibrun, stays stopped as the others.
+func TestAJobThatWritesStopsWithAllRanks(t *testing.T) {
+	x := newTerminal(t)
+	x.typed("stty tostop")
+	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; while :; do echo te""xt; sleep 0.01; done'`)
+	pids := x.pids("rank.0", "rank.1")
+	for range 4 {
+		x.shows("text")
+		x.key("\x1a")
+		x.state(true, pids)
+		x.typed("bg; until jobs -s | grep -q .; do sleep 0.01; done; echo sto''pped >$D/stopped")
+		x.made("stopped")
+		x.state(true, pids)
+		if err := os.Remove(filepath.Join(x.dir, "stopped")); err != nil {
+			t.Fatal(err)
+		}
+		x.typed("fg")
+		x.state(false, pids)
+	}
 	x.key("\x03")
 	x.typed("echo co''de $?")
 	x.shows("code 130")

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -81,5 +82,21 @@ func TestAGuardThatIsKilledIsReaped(t *testing.T) {
 		done; true`)
 	if code != 0 || out != "" {
 		t.Errorf("code %d, %q, %s", code, out, errs)
+	}
+}
+
+// What bash starts for > >(...) is a child of the program whose output that is, and goes on after
+// it.
+func TestAChildFromBeforeTheJobIsLeftAlone(t *testing.T) {
+	x := &terminal{t: t, dir: t.TempDir()}
+	cmd := ibrun(t, nil, "-c", `exec "$0" -n 2 --no-prefix sh -c 'echo li""ne; (setsid sleep 600 &)' > >(sleep 0.3; cat >all; echo yes >end)`, self)
+	cmd.Path, _ = exec.LookPath("bash")
+	cmd.Dir = x.dir
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+	x.made("end")
+	if b, _ := os.ReadFile(filepath.Join(x.dir, "all")); string(b) != "line\nline\n" {
+		t.Errorf("%q", b)
 	}
 }

@@ -336,4 +336,7 @@ func TestThePipelineIsLeftAlone(t *testing.T) {
 	x.typed(`$IBRUN -n 2 sh -c 'echo li""ne' | (sleep 0.5; cat; echo ca""t ended)`)
 	x.shows("cat ended")
 	x.shows("[1] line")
+	x.typed(`$IBRUN -n 2 sh -c 'echo wo""rd' > >(sleep 0.5; cat)`)
+	x.shows("[0] word")
+	x.shows("[1] word")
 }

@@ -24,11 +24,11 @@ func adopt() error {
 // hands its children to us, so it goes on until there are none; the bound is
 // for a tree that grows faster than it is cut. What runs as another user, as a
 // setuid program does, is neither killed nor waited for.
-func endAdopted() {
+func (c *children) endAdopted() {
 	for range 100 {
 		var killed []int
 		for _, pid := range offspring() {
-			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if !c.before[pid] && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				killed = append(killed, pid)
 			}
 		}

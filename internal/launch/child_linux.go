@@ -92,17 +92,13 @@ func (s *local) startChild(n int) (_ *child, err error) {
 		return nil, err
 	}
 	k.cmd.Env = append(append(k.cmd.Env, prog.Env...), cfg.RankEnv(n)...)
-	takers := make([]taker, len(k.pipes))
-	for i, p := range k.pipes {
-		if takers[i], err = s.output(n, p.fd, func() bool { return available(p.ours) > 0 }); err != nil {
+	for _, p := range k.pipes {
+		if p.to, err = s.output(n, p.fd, func() bool { return available(p.ours) > 0 }); err != nil {
 			return nil, err
 		}
 	}
 	if err = s.children.start(k.cmd); err != nil {
 		return nil, err
-	}
-	for i, p := range k.pipes {
-		k.copies.Go(func() { p.copy(takers[i]) })
 	}
 	// A rank without a place in the order of deaths is better than no rank.
 	_ = s.deaths.add(k)
@@ -225,6 +221,13 @@ func (c *child) wait(orders *atomic.Int64, all *children) (order int64) {
 		all.killOrphansOfGroup()
 	}
 	return order
+}
+
+// take begins to take the output.
+func (c *child) take() {
+	for _, p := range c.pipes {
+		c.copies.Go(func() { p.copy(p.to) })
+	}
 }
 
 // drain takes the rest of the output, and stops where a process that left

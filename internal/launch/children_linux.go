@@ -18,9 +18,21 @@ type children struct {
 	mu   sync.Mutex // held while one starts, or one that ends at once would be a stranger
 	own  map[int]bool
 	look chan struct{} // capacity 1
+	// before were children already when the job began: what a shell has started whose place this
+	// process took, as bash's > >(tee log). They are reaped, and left alone.
+	before map[int]bool
 }
 
-func newChildren() *children { return &children{own: map[int]bool{}, look: make(chan struct{}, 1)} }
+func newChildren() *children {
+	return &children{own: map[int]bool{}, look: make(chan struct{}, 1), before: map[int]bool{}}
+}
+
+// spare keeps what is a child now from endAdopted and killOrphansOfGroup.
+func (c *children) spare() {
+	for _, pid := range offspring() {
+		c.before[pid] = true
+	}
+}
 
 func (c *children) start(cmd *exec.Cmd) error {
 	forget, err := nothing(cmd)
@@ -101,6 +113,7 @@ func (c *children) reap() {
 		if _, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
 			return
 		}
+		delete(c.before, pid) // the number may be another's now
 	}
 }
 

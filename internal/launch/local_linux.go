@@ -59,10 +59,11 @@ func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- e
 	}
 	s.closing(h.remove)
 	if cfg.Adopt {
+		s.children.spare()
 		if err = adopt(); err != nil {
 			return nil, err
 		}
-		s.closing(endAdopted)
+		s.closing(s.children.endAdopted)
 		s.closing(s.children.reapOrphans())
 	}
 	if cfg.Guard {
@@ -134,6 +135,7 @@ func (s *local) start(context.Context) (ranks []*rank, err error) {
 		defer runtime.UnlockOSThread()
 		err = s.startAll()
 		for _, c := range s.started {
+			c.take() // not before: a terminal that refuses it stops whoever of our group is being started
 			ranks = append(ranks, &rank{number: c.number, process: c})
 		}
 		all := ranks

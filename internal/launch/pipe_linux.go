@@ -13,6 +13,7 @@ import (
 type pipe struct {
 	fd   int      // of the rank: 1 or 2
 	ours *os.File // the end that is read here
+	to   taker
 }
 
 // copy passes on what comes until the end of the pipe, or until a deadline. What had been written

@@ -450,7 +450,7 @@ func TestWhatCannotBeKilledIsNotWaitedFor(t *testing.T) {
 		err := unix.Capget(&header, &caps[0])
 		caps[0].Effective &^= 1 << unix.CAP_KILL
 		if err = errors.Join(err, unix.Capset(&header, &caps[0])); err == nil {
-			endAdopted()
+			newChildren().endAdopted()
 		}
 		ended <- err
 	}()

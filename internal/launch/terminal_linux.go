@@ -204,9 +204,26 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 		r.signal(syscall.SIGCONT)
 		return
 	}
-	if !r.abandoned() {
-		r.stop(s)
+	if s != syscall.SIGTSTP && foreground() {
+		return // left from a write that was refused again and again until this process stopped
 	}
+	if !r.abandoned() {
+		r.stop()
+	}
+}
+
+// foreground: this process has its terminal.
+func foreground() (has bool) {
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	control(f, func(fd int) {
+		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		has = err == nil && group == syscall.Getpgrp()
+	})
+	return has
 }
 
 // abandoned: this process has a terminal, and there is no shell that could continue what that
@@ -231,18 +248,11 @@ func (r *run) abandoned() bool {
 
 // stop stops all ranks, as the signal would, and then this process; it goes on when that is
 // continued. The shell learns of the stop from this process. Whoever continues it before it has
-// stopped knows of no stop to come: then only the ranks are continued.
-func (r *run) stop(s syscall.Signal) {
-	for _, k := range r.ranks {
-		if !k.grouped() {
-			k.signal(syscall.SIGTSTP)
-		}
-	}
-	for _, k := range r.ranks { // these take their time
-		if k.grouped() && !k.shares(s) {
-			k.signal(syscall.SIGTSTP)
-		}
-	}
+// stopped knows of no stop to come: then only the ranks are continued. A rank of our group may have
+// been stopped already, and continued again by what came before this signal; a second stop adds
+// nothing to the first, and what continues the job discards it.
+func (r *run) stop() {
+	r.signal(syscall.SIGTSTP)
 	r.starter.pause()
 	for {
 		select {
@@ -286,7 +296,7 @@ func (c *children) killOrphansOfGroup() {
 		found := false
 		c.mu.Lock()
 		for _, p := range processes() {
-			if p.parent == self && p.group == ours && !c.own[p.pid] {
+			if p.parent == self && p.group == ours && !c.own[p.pid] && !c.before[p.pid] {
 				found = syscall.Kill(p.pid, syscall.SIGKILL) == nil || found
 			}
 		}
