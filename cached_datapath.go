@@ -1,7 +1,6 @@
 package conduit
 
 import (
-	"fmt"
 	"runtime"
 	"unsafe"
 
@@ -177,13 +176,12 @@ const (
 // are promises: a get returns old elements where they are broken. Without a cache it does nothing.
 // Errors are those of a wrong pointer.
 func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
-	var v T
-	if n < 0 {
-		return fmt.Errorf("conduit: hint: %d elements, want 0 or more", n)
+	size, _, err := sizeOf[T]("hint", n)
+	if err != nil {
+		return err
 	}
-	size := uint64(n) * uint64(unsafe.Sizeof(v))
 	f := w.fences
-	if _, err := w.check("hint", p.node&^badType, p.off, size); err != nil || f == nil || f.kept == nil {
+	if _, err := w.check("hint", p.node, p.off, size); err != nil || f == nil || f.kept == nil {
 		return err
 	}
 	f.hold()

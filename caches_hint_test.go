@@ -104,3 +104,14 @@ func TestFetchesExposeNothing(t *testing.T) {
 		return j.Barrier(ctx)
 	})
 }
+
+// So many elements that their bytes do not fit in a word are no few.
+func TestHintsOfTooManyAreRefused(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		if err := SetHint(w, p, 1<<61+1, HintReadOnly); err == nil {
+			return errors.New("2^61 + 1 elements have a hint")
+		}
+		return errors.Join(Put(w, p, 1), w.Barrier(ctx))
+	})
+}
