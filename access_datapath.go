@@ -97,7 +97,7 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if k := w.fences.through(node, len(src), f); k != nil {
 		err := k.put(w.ctx, int(node)-1, off, src, f)
-		l, h := w.fences.watch(nil, fabric.Done, err)
+		l, h := w.fences.watch(0, nil, fabric.Done, err)
 		return l, h, err
 	}
 	if err := w.fences.passPut(w.ctx, int(node)-1, off, len(src), f); err != nil {
@@ -105,7 +105,7 @@ func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric
 	}
 	l := w.byNet[rt.net]
 	h, err := l.Put(int(node)-1, w.begin+off, src, f)
-	l, h = w.fences.watch(l, h, err)
+	l, h = w.fences.watch(0, l, h, err)
 	return l, h, err
 }
 

@@ -63,11 +63,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	}
 	q, err := h.Alloc(ctx, size, align)
 	j.learned() // of what others did in the block before they freed it
-	p := pointer[T](j.heaps, q)
-	if err == nil {
-		allocated(j, j.rank, p.off, size)
-	}
-	return p, err
+	return pointer[T](j.heaps, q), err
 }
 
 // GlobalAlloc takes memory for count blocks of n elements, dealt out to the ranks in turn: the same
@@ -76,7 +72,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 // tells may use the memory, at any rank, and free it. A single block takes memory of rank 0 only.
 // One call to rank 0; where memory is short rank 0 asks all ranks first. Errors are those of Alloc.
 func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
-	return allocBlocks[T](ctx, j, "global alloc", false, (*heap.Heap).GlobalAlloc, count, n)
+	return allocBlocks[T](ctx, j, "global alloc", (*heap.Heap).GlobalAlloc, count, n)
 }
 
 // AllAlloc is GlobalAlloc that all ranks call together with the same arguments: all get the same
@@ -84,12 +80,11 @@ func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], erro
 // could not be released has that error too, beside the pointer: see [Job.Barrier].
 func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
 	lost := releaseIdle(ctx, j)
-	p, err := allocBlocks[T](ctx, j, "all alloc", true, (*heap.Heap).AllAlloc, count, n)
+	p, err := allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
 	return p, withLost(lost, err)
 }
 
-// allocBlocks takes blocks. All: the other ranks do so too.
-func allocBlocks[T any](ctx context.Context, j *Job, op string, all bool, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
+func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
 	h, err := heapOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
@@ -103,14 +98,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, all bool, take f
 	}
 	q, err := take(h, ctx, uint64(count), size, align)
 	j.learned()
-	p := pointer[T](j.heaps, q)
-	// Of all ranks, others may use it by now; the call itself orders what was before.
-	for r := range j.size {
-		if err == nil && !all {
-			allocated(j, r, p.off, uint64((count+j.size-1)/j.size)*size)
-		}
-	}
-	return p, err
+	return pointer[T](j.heaps, q), err
 }
 
 // Free gives back what Alloc, GlobalAlloc or AllAlloc returned, and waits until its owner has done
@@ -154,9 +142,6 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 	if errors.Is(lost, ErrConcurrent) && !all {
 		return nil, lost
 	}
-	if !q.IsNull() {
-		frees(j, q.Rank())
-	}
 	return lost, inSegment(free(h, ctx, q), j.heaps.base)
 }
 
@@ -180,7 +165,6 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil || size == 0 {
 		return Ptr[T]{}, err
 	}
-	allocated(j, j.rank, off+j.heaps.Static, size)
 	return At[T](j.rank, off+j.heaps.Static), nil
 }
 

@@ -149,8 +149,12 @@ func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T
 
 func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) Promise[T] {
 	old, l, h, err := w.atomic(p.node, p.off, atomicOf(op, operand, compare), 0)
-	if h == fabric.Done && err == nil {
+	switch {
+	case err != nil:
+	case h == fabric.Done:
 		w.fences.acquire()
+	default:
+		w.fences.fetches()
 	}
 	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: fromBits[T](old), word: true}
 }
@@ -298,6 +302,7 @@ func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabri
 	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
 		err = inRegion(err, w.begin)
 	}
+	l, h = w.fences.watch(old, l, h, err)
 	return old, l, h, err
 }
 

@@ -115,3 +115,26 @@ func TestHintsOfTooManyAreRefused(t *testing.T) {
 		return errors.Join(Put(w, p, 1), w.Barrier(ctx))
 	})
 }
+
+// A worker's own atomic that was begun and flushed is not undone by a copy from before it.
+func TestFlushedFetchesAreRead(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		for want := uint64(1); want < 4; want++ {
+			if _, err := Get(w, p); err != nil {
+				return err
+			}
+			a := FetchAddAsync(w, p, 1)
+			if err := w.Flush(ctx); err != nil {
+				return err
+			}
+			if v, err := Get(w, p); v != want || err != nil {
+				return fmt.Errorf("the word is read as %d, want %d: %w", v, want, err)
+			}
+			if old, err := a.Wait(ctx); old != want-1 || err != nil {
+				return fmt.Errorf("the word was %d, want %d: %w", old, want-1, err)
+			}
+		}
+		return j.Barrier(ctx)
+	})
+}

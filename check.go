@@ -3,11 +3,13 @@ package conduit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
@@ -56,7 +58,7 @@ type checks struct {
 	exact bool // the checker is told of all ranks
 	turn  uint64
 	again []byte
-	begun func() // tells that the put that was told of last, and does not wait, is there; or nil
+	begun func() // tells that what was told of last, and is told of again when it is there, is; or nil
 }
 
 // openChecks has a worker's cache checked.
@@ -140,24 +142,25 @@ func (k *checks) writes(rank int, off uint64, n int, f fabric.Flag) {
 	}
 }
 
-// watch returns by which lane and handle to wait for the put that the checker was told of last.
-func (f *fences) watch(l fabric.Lane, h fabric.Handle, err error) (fabric.Lane, fabric.Handle) {
+// watch returns by which lane and handle to wait for what the checker was told of last.
+func (f *fences) watch(old uint64, l fabric.Lane, h fabric.Handle, err error) (fabric.Lane, fabric.Handle) {
 	if f == nil || f.check == nil || f.check.begun == nil || err != nil {
 		return l, h
 	}
-	return &watched{l, h, f.check.begun}, ^fabric.Done
+	return &watched{l, h, old, f.check.begun}, ^fabric.Done
 }
 
-// watched is the lane of one put, of which the checker hears when the program knows that it is
-// there. It has a handle also where it is there at once.
+// watched is the lane of one operation, of which the checker hears when the program knows that it
+// is there. It has a handle also where it is there at once.
 type watched struct {
 	fabric.Lane
 	h       fabric.Handle
+	old     uint64 // if h is Done
 	arrived func()
 }
 
 func (l *watched) Wait(ctx context.Context, _ fabric.Handle) (old uint64, err error) {
-	if l.h != fabric.Done {
+	if old = l.old; l.h != fabric.Done {
 		old, err = l.Lane.Wait(ctx, l.h)
 	}
 	if err == nil {
@@ -167,7 +170,7 @@ func (l *watched) Wait(ctx context.Context, _ fabric.Handle) (old uint64, err er
 }
 
 func (l *watched) Test(_ fabric.Handle) (old uint64, done bool, err error) {
-	if done = l.h == fabric.Done; !done {
+	if old, done = l.old, l.h == fabric.Done; !done {
 		old, done, err = l.Lane.Test(l.h)
 	}
 	if done && err == nil {
@@ -199,10 +202,12 @@ func (k *checks) update(rank int, off uint64, n int, f fabric.Flag) {
 	if k == nil || !k.exact {
 		return
 	}
-	fetch := f&fabric.Implicit == 0
-	k.w.Update(rank, off, n, fetch)
-	if fetch {
-		k.w.Awaits(rank, off, n, f == fabric.Blocking)
+	arrived := k.w.Update(rank, off, n, f&fabric.Implicit == 0)
+	if k.begun = nil; f&fabric.Implicit == 0 {
+		k.begun = func() {
+			arrived()
+			k.w.Hear(rank, off, n)
+		}
 	}
 }
 
@@ -210,13 +215,6 @@ func (k *checks) update(rank int, off uint64, n int, f fabric.Flag) {
 func (k *checks) heard(off uint64) {
 	if k != nil && k.exact {
 		k.w.Hear(k.f.job.rank, off, 8)
-	}
-}
-
-// told tells of the reply of a rank.
-func (k *checks) told(rank int) {
-	if k != nil && k.exact {
-		k.w.Told(rank)
 	}
 }
 
@@ -238,16 +236,10 @@ func (k *checks) acquired() {
 	}
 }
 
-// updates and completed are nil-safe in both.
+// updates is nil-safe in both.
 func (f *fences) updates(rank int, off uint64, n int, flag fabric.Flag) {
 	if f != nil {
 		f.check.update(rank, off, n, flag)
-	}
-}
-
-func (f *fences) completed() {
-	if f != nil && f.check != nil {
-		f.check.w.Completed()
 	}
 }
 
@@ -257,18 +249,22 @@ func (k *checks) close() {
 	}
 }
 
-// heard is learned, by a message of a rank.
-func heard(j *Job, from int) {
-	if r := knowsAll(j); r != nil {
-		r.Message(from)
+// word is what the library's own messages tell a fence checker that knows all ranks: am.Fencer. They
+// order what the program does as its own do, but no worker acquires because of them.
+type word struct{ j *Job }
+
+func (word) Request(context.Context, am.Via, int, uint64, int) error { return nil }
+
+// Reply tells nothing of a call that failed here.
+func (m word) Reply(_ am.Via, rank int, err error) {
+	if err == nil || errors.As(err, new(*am.RemoteError)) {
+		m.Handler(rank)
 	}
-	j.learned()
 }
 
-// frees tells the checker that a rank hears from this one, which frees a block of its heap.
-func frees(j *Job, owner int) {
-	if knowsAll(j) != nil {
-		j.checker.Rank(owner).Message(j.rank)
+func (m word) Handler(from int) {
+	if r := knowsAll(m.j); r != nil {
+		r.Message(from)
 	}
 }
 
@@ -285,13 +281,6 @@ func meeting(r *fencecheck.Rank, o coll.Operation) (ended func()) {
 	}
 	m := fencecheck.Meeting{Slot: o.Slot, Generation: o.Generation, First: o.First, Number: o.Number}
 	return r.Meet(m, o.Me, o.Size, flow, o.Root)
-}
-
-// allocated tells the checker of memory that is a rank's of new.
-func allocated(j *Job, rank int, off, n uint64) {
-	if knowsAll(j) != nil {
-		j.checker.Rank(rank).Forget(off, int(n))
-	}
 }
 
 // NoteLoad tells the fence checker (cache.Config.Check) that this rank loads n elements of its own

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/ibconduit/conduit/am"
 )
 
 // A put that was begun an atomic delivers once it was waited for, whatever its size.
@@ -159,6 +161,166 @@ func TestTheCheckerKnowsWhoFreesForAll(t *testing.T) {
 		return errors.Join(err, j.Barrier(ctx))
 	})
 	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
+// An atomic that was begun is there once its value is, and not before.
+func TestTheCheckerKnowsWhoWaitsForAtomics(t *testing.T) {
+	for name, test := range map[string]struct {
+		end   func(context.Context, *Worker, *Promise[uint64]) error
+		wrong bool
+	}{
+		"not waited for": {func(context.Context, *Worker, *Promise[uint64]) error { return nil }, true},
+		"waited for":     {func(ctx context.Context, _ *Worker, p *Promise[uint64]) error { _, err := p.Wait(ctx); return err }, false},
+		"tested": {func(ctx context.Context, _ *Worker, p *Promise[uint64]) error {
+			return until(ctx, "the value is there", func() bool { done, err := p.Test(); return done || err != nil })
+		}, false},
+		"flushed": {func(ctx context.Context, w *Worker, _ *Promise[uint64]) error { return w.Flush(ctx) }, false},
+	} {
+		f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+			switch j.Rank() {
+			case 0:
+				p := FetchAddAsync(w, At[uint64](2, 64), 7) // added
+				if err := test.end(ctx, w, &p); err != nil {
+					return err
+				}
+				if v, err := FetchAdd(w, At[uint64](1, 0), 1); v != 0 || err != nil {
+					return fmt.Errorf("the flag was %d: %w", v, err)
+				}
+			case 1:
+				if err := w.WaitUntil(ctx, 0, Equal, 1); err != nil {
+					return err
+				}
+				_, err := Get(w, At[uint64](2, 64)) // got
+				return err
+			}
+			return nil
+		})
+		if found := f.some(); (len(found) > 0) != test.wrong || test.wrong && !f.between("added", "got") {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
+// Who has waited for a word knows that it is there, however it was written, and so does whom he
+// tells. It is no word of what was not released before.
+func TestTheCheckerKnowsThatAWordIsThere(t *testing.T) {
+	for name, set := range map[string]func(w *Worker, flag Ptr[uint64]) error{
+		"put":   func(w *Worker, flag Ptr[uint64]) error { return Put(w, flag, 1) },
+		"async": func(w *Worker, flag Ptr[uint64]) error { p := PutAsync(w, flag, 1); return p.err },
+		"add":   func(w *Worker, flag Ptr[uint64]) error { return Add(w, flag, 1) },
+		"fetch": func(w *Worker, flag Ptr[uint64]) error { _, err := FetchAdd(w, flag, 1); return err },
+		"begun": func(w *Worker, flag Ptr[uint64]) error { p := FetchAddAsync(w, flag, 1); return p.err },
+	} {
+		f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+			flag := At[uint64](1, 0)
+			switch j.Rank() {
+			case 0:
+				return errors.Join(set(w, flag), w.Flush(ctx), w.WaitUntil(ctx, 8, Equal, 1))
+			case 1:
+				err := errors.Join(w.WaitUntil(ctx, 0, Equal, 1), Put(w, flag, 0), w.Flush(ctx))
+				return errors.Join(err, Put(w, At[uint64](2, 8), 1), w.Flush(ctx))
+			}
+			err := errors.Join(w.WaitUntil(ctx, 8, Equal, 1), Put(w, flag, 2), w.Flush(ctx))
+			return errors.Join(err, Put(w, At[uint64](0, 8), 1), w.Flush(ctx))
+		})
+		if found := f.some(); len(found) > 0 {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
+// A call that goes through no worker orders, and a worker acquires behind it.
+func TestTheCheckerKnowsCallsOfAJob(t *testing.T) {
+	table := am.NewTable()
+	written := make(chan struct{})
+	look := table.Handle("look", func(c *am.Call) { _ = c.Reply() })
+	f := checkedJob(t, 3, Config{Handlers: table}, func(ctx context.Context, j *Job, w *Worker) error {
+		switch j.Rank() {
+		case 0:
+			err := errors.Join(Put(w, At[uint64](2, 64), 7), w.Flush(ctx))
+			close(written)
+			return errors.Join(err, j.Barrier(ctx))
+		case 1:
+			if err := reached(ctx, written); err != nil {
+				return err
+			}
+			_, err := look.Call(ctx, j, 0)
+			err = errors.Join(err, w.Acquire())
+			if v, got := Get(w, At[uint64](2, 64)); v != 7 {
+				err = errors.Join(err, got, fmt.Errorf("got %d", v))
+			}
+			return errors.Join(err, j.Barrier(ctx))
+		}
+		return j.Barrier(ctx)
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
+// Memory that a rank's heap gives back for that of all takes along what others did with it.
+func TestTheCheckerKnowsWhatHeapsGiveBack(t *testing.T) {
+	const most = 48 << 10
+	given, freed := make(chan Ptr[byte], 1), make(chan struct{})
+	f := checkedJob(t, 3, Config{HeapSize: 64 << 10}, func(ctx context.Context, j *Job, w *Worker) error {
+		switch j.Rank() {
+		case 1:
+			p, err := Alloc[byte](ctx, j, most)
+			if err != nil {
+				return err
+			}
+			given <- p
+		case 2:
+			p := <-given
+			if err := errors.Join(Put(w, p.Add(most-1), 1), w.Flush(ctx), Free(ctx, j, p)); err != nil {
+				return err
+			}
+			close(freed)
+		}
+		if err := reached(ctx, freed); err != nil {
+			return err
+		}
+		p, err := AllAlloc[byte](ctx, j, 3, most)
+		if err != nil {
+			return err
+		}
+		if j.Rank() == 0 {
+			err = errors.Join(PutSlice(w, p.On(1), make([]byte, most)), w.Flush(ctx))
+		}
+		return errors.Join(err, j.Barrier(ctx))
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
+// Who goes on to use a block when another rank has freed it, and has it again, is found.
+func TestTheCheckerFindsUseOfWhatIsFreed(t *testing.T) {
+	given, used := make(chan Ptr[uint64], 1), make(chan struct{})
+	f := checkedJob(t, 2, Config{HeapSize: 64 << 10}, func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 1 {
+			p := <-given
+			err := errors.Join(Put(w, p, 1), w.Flush(ctx)) // used
+			close(used)
+			return errors.Join(err, j.Barrier(ctx))
+		}
+		p, err := Alloc[uint64](ctx, j, 8)
+		if err != nil {
+			return err
+		}
+		given <- p
+		if err := errors.Join(Free(ctx, j, p), reached(ctx, used)); err != nil {
+			return err
+		}
+		again, err := Alloc[uint64](ctx, j, 8)
+		if err == nil && again != p {
+			err = fmt.Errorf("the block is %v, and was %v", again, p)
+		}
+		return errors.Join(err, Put(w, again, 2), j.Barrier(ctx)) // had again
+	})
+	if found := f.some(); len(found) != 1 || !f.between("used", "had again") {
 		t.Error(found)
 	}
 }

@@ -19,6 +19,7 @@ type fences struct {
 	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
 	w      *Worker
 	job    *Job
+	begun  bool          // an atomic that returns a value, since the last flush
 	mark   atomic.Bool   // a call is inside the worker, or releases it for the job
 	epoch  uint64        // of the job, when the worker acquired last
 	offs   []uint64      // of a prefetch
@@ -106,6 +107,21 @@ func (f *fences) acquire() {
 		f.epoch = f.job.epoch.Load()
 		f.part.Acquire()
 		f.check.acquired()
+	}
+}
+
+// fetches is called when an atomic is begun whose value comes later: its word is not told of, as an
+// acquire follows, in Wait or Test; or in flushed, after which the atomic is complete as well.
+func (f *fences) fetches() {
+	if f != nil {
+		f.begun = true
+	}
+}
+
+func (f *fences) flushed(err error) {
+	if f != nil && f.begun {
+		f.begun = err != nil
+		f.acquire()
 	}
 }
 
@@ -219,23 +235,19 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	return w.fences.pass(ctx, rank, off, n)
 }
 
-// Reply acquires for the worker that the call went through. Of one that failed here the rank has
-// told nothing.
+// Reply acquires for the worker that the call went through.
 func (f fencer) Reply(v am.Via, rank int, err error) {
-	w, ok := v.(*Worker)
-	if !ok || w.peers == nil {
-		return
+	word(f).Reply(v, rank, err)
+	if w, ok := v.(*Worker); ok && w.peers != nil {
+		w.fences.learn()
 	}
-	if err == nil || errors.As(err, new(*am.RemoteError)) {
-		w.fences.check.told(rank)
-	}
-	w.fences.learn()
 }
 
 // Handler is called when one begins, which knows what its sender had released, and when it has
 // ended: meanwhile it may have learned more from its segment.
 func (f fencer) Handler(from int) {
-	heard(f.j, from)
+	word(f).Handler(from)
+	f.j.learned()
 }
 
 // Barrier is [Job.Barrier] with a fence: what the worker wrote before is complete when other ranks

@@ -297,7 +297,7 @@ func (t *transient) arrived(a *am.Announcement, err error) {
 	if f == nil {
 		return // refused
 	}
-	heard(t.job, f.rank)
+	t.job.learned()
 	if err != nil {
 		err = f.failed(err)
 	}

@@ -49,14 +49,14 @@ func (t *transient) asks(c *am.Call) {
 }
 
 func (r *FetchRequest) run(f named[*FetchRequest]) {
-	called(r.t.job, r.from, func() { f.call(r) }, func(failure any) {
+	called(r.t.job, func() { f.call(r) }, func(failure any) {
 		_ = r.Fail(r.t.job.life, fmt.Errorf("its function panicked: %v", failure)) // unless it has answered
 	})
 }
 
-// called calls a function of the program's that a rank has asked for, on a goroutine that is only
-// for that. One that ends the goroutine counts as one that panics.
-func called(j *Job, from int, f func(), failed func(failure any)) {
+// called calls a function of the program's, on a goroutine that is only for that. One that ends the
+// goroutine counts as one that panics.
+func called(j *Job, f func(), failed func(failure any)) {
 	returned := false
 	defer func() {
 		v := recover()
@@ -66,9 +66,9 @@ func called(j *Job, from int, f func(), failed func(failure any)) {
 		if v != nil {
 			failed(v)
 		}
-		heard(j, from)
+		j.learned()
 	}()
-	heard(j, from)
+	j.learned()
 	f()
 	returned = true
 }

@@ -101,6 +101,9 @@ func (j *joining) openEndpoints() error {
 		cfg := j.library.params
 		cfg.Segment = j.seg.Bytes()
 		cfg.SegmentSize = func(rank int) uint64 { return j.layout.UserOffset() + j.SegmentSize(rank) } // the user's region is the last
+		if knowsAll(j.Job) != nil {
+			cfg.Fencer = word{j.Job}
+		}
 		return j.open(&j.library, cfg)
 	}
 	return nil

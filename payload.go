@@ -306,7 +306,7 @@ func (p *Payload) withdraw() {
 
 // run has the program take a payload. One whose function panics is released.
 func (p *Payload) run(f named[*Payload]) {
-	called(p.t.job, p.from, func() { f.call(p) }, func(failure any) {
+	called(p.t.job, func() { f.call(p) }, func(failure any) {
 		p.Release()
 		p.t.job.cfg.Logger.Warn("payloads", "name", f.name, "rank", p.from, "panic", fmt.Sprint(failure))
 	})

@@ -135,7 +135,7 @@ func (w *Worker) flush(ctx context.Context) error {
 		}
 	}
 	w.fetches.flushed(ctx)
-	w.fences.completed()
+	w.fences.flushed(all)
 	return all
 }
 

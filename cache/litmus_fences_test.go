@@ -106,7 +106,9 @@ func (w *worker) stores(l location) {
 
 func (w *worker) updates(l location, fetch bool) {
 	if k := w.checker(); k != nil {
-		k.Update(l.rank, l.off, l.n, fetch)
+		if arrived := k.Update(l.rank, l.off, l.n, fetch); fetch {
+			arrived()
+		}
 	}
 }
 
@@ -125,7 +127,7 @@ func (w *worker) acquires() {
 // signals is an atomic store of a flag, and hears a load of one.
 func (w *worker) signals(l location) {
 	if k := w.checker(); k != nil {
-		k.Update(l.rank, l.off, l.n, true)
+		k.Update(l.rank, l.off, l.n, true)()
 	}
 }
 
@@ -165,7 +167,7 @@ func (w *worker) handles(rank int, f func()) {
 	r.Message(w.me)
 	w.check.hosts[rank].Acquire()
 	f()
-	k.Told(rank)
+	w.check.Rank(w.me).Message(rank)
 }
 
 // handlerLoads and handlerStores are what f does there.

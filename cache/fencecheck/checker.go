@@ -162,31 +162,15 @@ func (r *Rank) Meet(m Meeting, me, n int, flow Flow, root int) (ended func()) {
 	}
 }
 
-// Forget has bytes of the rank be as new: memory that was allocated.
-func (r *Rank) Forget(off uint64, n int) {
-	r.c.mu.Lock()
-	defer r.c.unlock()
-	r.each(off, n, false, func(p *page, i uint64) { p.writes[i], p.reads[i] = nil, nil })
-}
-
 // Worker is one whose reads and writes go through a cache, or pass it by.
 type Worker struct {
 	r       *Rank
 	by      *actor
 	later   *actor // of what is at its target at the next Release, and not before
 	known   clock
-	tidings clock   // not acquired yet
-	wrote   bool    // since the last release or delivery
-	began   bool    // what later does, since the last release
-	words   []place // that atomics in flight are on
-	last    place   // that the last one is on, which the next acquire completes; of no bytes: none
-}
-
-// place is a word.
-type place struct {
-	rank int
-	off  uint64
-	n    int
+	tidings clock // not acquired yet
+	wrote   bool  // since the last release or delivery
+	began   bool  // what later does, since the last release
 }
 
 // NewWorker adds a worker, which knows what the rank knows.
@@ -249,10 +233,6 @@ func (w *Worker) Acquire() {
 }
 
 func (w *Worker) acquire() {
-	for _, at := range append(w.words, w.last) {
-		w.hear(at.rank, at.off, at.n)
-	}
-	w.last.n = 0
 	w.known.join(&w.tidings)
 	w.known.join(&w.r.known)
 	for _, o := range w.r.workers {
@@ -263,36 +243,19 @@ func (w *Worker) acquire() {
 	w.r.out = nil
 }
 
-// Hear has the worker hear of what those who wrote a word had released before.
+// Hear says that the worker has found a word as others have written it: it hears of what they had
+// released before, and they need not release the word.
 func (w *Worker) Hear(rank int, off uint64, n int) {
 	w.r.c.mu.Lock()
 	defer w.r.c.unlock()
-	w.hear(rank, off, n)
-}
-
-func (w *Worker) hear(rank int, off uint64, n int) {
 	var before *access
 	w.r.c.ranks[rank].each(off, n, false, func(p *page, i uint64) {
 		if x := p.writes[i]; x != before && x != nil {
 			w.tidings.join(x.word)
+			for _, o := range append([]*access{x}, x.also...) {
+				o.foundBy(w.r)
+			}
 			before = x
 		}
 	})
-}
-
-// Told has the worker hear from a rank, as in the reply to a call.
-func (w *Worker) Told(by int) {
-	w.r.c.mu.Lock()
-	defer w.r.c.unlock()
-	w.tidings.join(w.r.c.ranks[by].word())
-}
-
-// Completed says that nothing of the worker is in flight, not an atomic either.
-func (w *Worker) Completed() {
-	w.r.c.mu.Lock()
-	defer w.r.c.unlock()
-	for _, at := range w.words {
-		w.hear(at.rank, at.off, at.n)
-	}
-	w.words = w.words[:0]
 }

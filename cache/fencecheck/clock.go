@@ -1,5 +1,7 @@
 package fencecheck
 
+import "slices"
+
 // clock is up to which epoch one knows of the writes of each actor and of the reads of each rank.
 type clock struct{ writes, reads []uint32 }
 
@@ -27,15 +29,17 @@ func at(c []uint32, i int) uint32 {
 	return 0
 }
 
-// knows reports whether an access is known, or of this rank itself.
-func (c *clock) knows(x *access, rank int) bool {
+// knows reports whether an access is known, or of the rank itself.
+func (c *clock) knows(x *access, r *Rank) bool {
 	switch {
-	case x.rank == rank:
+	case x.rank == r.id:
 		return true
 	case x.by == nil:
 		return at(c.reads, x.rank) >= x.epoch
 	}
-	return at(c.writes, x.by.number) >= x.epoch
+	return at(c.writes, x.by.number) >= x.epoch || slices.ContainsFunc(x.found, func(f find) bool {
+		return f.by == r.host || at(c.writes, f.by.number) >= f.epoch
+	})
 }
 
 func set(c []uint32, i int, v uint32) []uint32 {

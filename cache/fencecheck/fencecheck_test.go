@@ -124,8 +124,8 @@ func TestAtomicsThatFetchOrderRanks(t *testing.T) {
 	x := newWorld(3)
 	fetch := func(r int) {
 		x.w[r].Release()
-		x.w[r].Update(2, 0, 8, true)
-		x.w[r].Awaits(2, 0, 8, true)
+		x.w[r].Update(2, 0, 8, true)()
+		x.w[r].Hear(2, 0, 8)
 		x.w[r].Acquire()
 	}
 	for i := range 10 {
@@ -177,7 +177,7 @@ func TestOwnMemoryNeedsNoRelease(t *testing.T) {
 	x.wants(t, 0)
 	x.w[0].Store(64, 8)
 	x.wants(t, 1, "a get of rank 1", "a store of rank 0")
-	x.Rank(0).Forget(64, 8)
+	x.Rank(1).Message(0)
 	x.w[1].Write(0, 64, 8)
 	x.wants(t, 1)
 	second.Close()

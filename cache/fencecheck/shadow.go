@@ -20,6 +20,19 @@ type access struct {
 	from  *stack
 	word  *clock    // of a write: what who waits for it hears
 	also  []*access // atomics before this one, of others, that it does not know of
+	found []find    // of a word: who knows by what is there that it has arrived
+}
+
+// find is since when a rank tells others that it has found a write in its place.
+type find struct {
+	by    *actor // the rank's host
+	epoch uint32
+}
+
+func (x *access) foundBy(r *Rank) {
+	if x.rank != r.id && !slices.ContainsFunc(x.found, func(f find) bool { return f.by == r.host }) {
+		x.found, r.out = append(x.found, find{r.host, r.host.now}), nil
+	}
 }
 
 // readers are reads that are not ordered with each other, one of each rank at most.
@@ -57,15 +70,16 @@ func (w *Worker) Write(rank int, off uint64, n int) { w.write(KindWrite, w.by, r
 // is called, once they are there.
 func (w *Worker) WriteLater(rank int, off uint64, n int) (arrived func()) {
 	x := w.write(KindWrite, w.later, rank, off, n)
-	return func() { w.arrived(x) }
+	return func() { w.arrived(x, w.by) }
 }
 
-// arrived has the next delivery make a write visible that no release has.
-func (w *Worker) arrived(x *access) {
+// arrived has others see a write that no release has waited for: with the next delivery, or at once
+// where it is the host's.
+func (w *Worker) arrived(x *access, by *actor) {
 	w.r.c.mu.Lock()
 	defer w.r.c.unlock()
 	if x.by == w.later && x.epoch == w.later.now {
-		x.by, x.epoch, w.wrote = w.by, w.by.now, true
+		x.by, x.epoch, w.wrote, w.r.out = by, by.now, true, nil
 	}
 }
 
@@ -94,7 +108,7 @@ func (w *Worker) read(kind Kind, rank int, off uint64, n int) (ordered bool) {
 		}
 		if now == nil || p.reads[i] != old {
 			old = p.reads[i]
-			now = old.with(x, &w.known)
+			now = old.with(x, w)
 		}
 		p.reads[i] = now
 	})
@@ -102,7 +116,7 @@ func (w *Worker) read(kind Kind, rank int, off uint64, n int) (ordered bool) {
 }
 
 // with are the readers and another one, but for those that it knows of.
-func (r *readers) with(x *access, known *clock) *readers {
+func (r *readers) with(x *access, w *Worker) *readers {
 	now := &readers{all: []*access{x}}
 	if r == nil {
 		return now
@@ -111,7 +125,7 @@ func (r *readers) with(x *access, known *clock) *readers {
 		if o.rank == x.rank && o.epoch == x.epoch && o.from == x.from {
 			return r
 		}
-		if !known.knows(o, x.rank) {
+		if !w.known.knows(o, w.r) {
 			now.all = append(now.all, o)
 		}
 	}
@@ -158,23 +172,17 @@ func (w *Worker) put(x *access, rank int, off uint64, n int) {
 }
 
 // Update says that the worker begins an atomic on n bytes at off of a rank. One that returns a
-// value is a fetch: when it is complete the worker hears of the others, by Hear, or by Awaits
-// before.
-func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
+// value is a fetch: it is there when arrived is called, and the worker hears of the others by Hear.
+// Of any other a Release says that it is there.
+func (w *Worker) Update(rank int, off uint64, n int, fetch bool) (arrived func()) {
 	pcs := caller()
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
 	x := &access{kind: KindAtomic, rank: w.r.id, by: w.later, epoch: w.later.now, from: c.stack(pcs)}
-	if fetch { // it is there when it returns
-		x.by, x.epoch = w.r.host, w.r.host.now
-		w.r.out = nil
-	} else {
-		w.began = true
-	}
-	x.word = w.r.word()
+	w.began = true
 	heard := &clock{}
-	heard.join(x.word)
+	heard.join(w.r.word())
 	c.ranks[rank].each(off, n, true, func(p *page, i uint64) {
 		o := p.writes[i]
 		if o == x || o == nil {
@@ -183,7 +191,7 @@ func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
 		heard.join(o.word)
 		if o.kind == KindAtomic {
 			for _, o := range append([]*access{o}, o.also...) {
-				if o.by != x.by && !slices.Contains(x.also, o) && !(fetch && heard.knows(o, x.rank)) {
+				if o.by != x.by && !slices.Contains(x.also, o) && !(fetch && heard.knows(o, w.r)) {
 					x.also = append(x.also, o)
 				}
 			}
@@ -191,18 +199,7 @@ func (w *Worker) Update(rank int, off uint64, n int, fetch bool) {
 	})
 	x.word = heard // as of a release sequence
 	w.put(x, rank, off, n)
-}
-
-// Awaits has the worker hear of a word at each acquire until Completed, as an atomic on it is in
-// flight; or, once, at the next acquire, which follows it.
-func (w *Worker) Awaits(rank int, off uint64, n int, once bool) {
-	w.r.c.mu.Lock()
-	defer w.r.c.unlock()
-	if at := (place{rank, off, n}); once {
-		w.last = at
-	} else if !slices.Contains(w.words, at) {
-		w.words = append(w.words, at)
-	}
+	return func() { w.arrived(x, w.r.host) }
 }
 
 // against compares an access with a write, and the atomics that go with it.
@@ -219,12 +216,12 @@ func (w *Worker) against(write, x *access, rank int, off uint64, n int) (ordered
 
 // compare reports two accesses that are not in order. The second one is this worker's.
 func (w *Worker) compare(first, x *access, rank int, off uint64, n int) (ordered bool) {
-	if w.known.knows(first, w.r.id) {
+	if w.known.knows(first, w.r) {
 		return true
 	}
 	missing := MissingOrder
 	switch {
-	case w.tidings.knows(first, w.r.id) || w.r.known.knows(first, w.r.id):
+	case w.tidings.knows(first, w.r) || w.r.known.knows(first, w.r):
 		if x.kind != KindRead || rank == w.r.id {
 			return true // only copies are old without an acquire
 		}
