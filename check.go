@@ -58,7 +58,7 @@ type checks struct {
 	exact bool // the checker is told of all ranks
 	turn  uint64
 	again []byte
-	begun func() // tells that what was told of last, and is told of again when it is there, is; or nil
+	begun func() // tells that what was begun last, and its owner waits for, is there; or nil
 }
 
 // openChecks has a worker's cache checked.
@@ -249,8 +249,8 @@ func (k *checks) close() {
 	}
 }
 
-// word is what the library's own messages tell a fence checker that knows all ranks: am.Fencer. They
-// order what the program does as its own do, but no worker acquires because of them.
+// word is what the library's own messages tell a fence checker that knows all ranks: am.Fencer.
+// They order what the program does as its own do, but no worker acquires because of them.
 type word struct{ j *Job }
 
 func (word) Request(context.Context, am.Via, int, uint64, int) error { return nil }

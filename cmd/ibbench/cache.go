@@ -97,6 +97,10 @@ func (c *cacheCmd) variants(k *bench.Kernel) []string {
 	return k.Variants
 }
 
+func (c *cacheCmd) cached() plan.CacheSizes {
+	return plan.CacheSizes{Pages: c.Pages, PageSize: c.Page, LineSize: c.Line, Policy: c.Policy}
+}
+
 func (c *cacheCmd) points() (points []plan.Point, err error) {
 	kernels, err := c.kernels()
 	if err != nil {
@@ -112,7 +116,7 @@ func (c *cacheCmd) points() (points []plan.Point, err error) {
 			return nil, fmt.Errorf("--sizes: %w", err)
 		}
 	}
-	cached := plan.CacheSizes{Pages: c.Pages, PageSize: c.Page, LineSize: c.Line, Policy: c.Policy}
+	cached := c.cached()
 	if err := measure.CheckCache(cached); err != nil {
 		return nil, err
 	}
@@ -137,6 +141,9 @@ func (c *cacheCmd) points() (points []plan.Point, err error) {
 func (c *cacheCmd) sizes(ctx context.Context, io streams) error {
 	if len(c.Assert) > 0 {
 		return usageError{errors.New("--assert is for kernels")}
+	}
+	if c.Sides != "off,on" || c.Rounds != 21 || c.Steps != 0 || c.Stride != 0 || c.Variant != "" || c.Mapped || c.cached() != (plan.CacheSizes{}) {
+		return usageError{errors.New("sizes measures gets without a cache: of the flags of a kernel it has --sizes only")}
 	}
 	sizes, err := plan.Sizes(cmp.Or(c.Sizes, "8,64..16K"))
 	if err != nil {

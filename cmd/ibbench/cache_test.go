@@ -138,6 +138,8 @@ func TestWrongKernelsAreRefused(t *testing.T) {
 		{"cache ssca2-k1 --size 40", 2, "want 1 to 22"},
 		{"cache sizes --sizes 64,128,256", 2, "want 8"},
 		{"cache sizes --assert ratio>1x", 2, "for kernels"},
+		{"cache sizes --rounds 5", 2, "--sizes only"},
+		{"cache sizes --mapped --pages 3", 2, "--sizes only"},
 		{"cache seq --size 100 --rounds 1 --assert ratio>0x --assert messages<=1.5x --assert p50<100s", 0, ""},
 		{"cache seq --size 100 --rounds 1 --assert ratio>1000000x", 1, ""},
 	})
