@@ -25,6 +25,11 @@ import (
 // Without a launcher it is a job of one rank. Join is collective, bounded by Config.JoinTimeout and
 // ctx, and leaves nothing behind when it fails.
 func Join(ctx context.Context, cfg Config) (*Job, error) {
+	return joinFor(context.Background(), ctx, cfg)
+}
+
+// joinFor is Join for a rank whose waits life bounds. Handlers may run before it returns.
+func joinFor(life, ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
 	var n needs
@@ -41,7 +46,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
+	j := &Job{cfg: cfg, life: life, needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
