@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -84,9 +85,12 @@ func (j *joining) endpoints() int {
 func (j *joining) join(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
 		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
-		if err != nil {
-			return err
-		}
+	}
+	if err != nil || j.boot.Rank() == 0 {
+		tellMisspelt(os.Stderr, os.Environ())
+	}
+	if err != nil {
+		return err
 	}
 	j.rank, j.size = j.boot.Rank(), j.boot.Size()
 	j.members.rank, j.members.size = j.rank, j.size
