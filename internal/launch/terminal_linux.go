@@ -205,7 +205,10 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 		return
 	}
 	if s != syscall.SIGTSTP && foreground() {
-		return // left from a write that was refused again and again until this process stopped
+		// Left from a write that was refused again and again until this process stopped; or fg came
+		// before the stop, and then the shell continues nobody, rank 0 neither.
+		r.signal(syscall.SIGCONT)
+		return
 	}
 	if !r.abandoned() {
 		r.stop()
