@@ -42,6 +42,16 @@ func TestAStopThatComesTooLateStopsNobody(t *testing.T) {
 	x.shows("code 130")
 }
 
+// So it is where ibrun is about to stop.
+func TestFgRightBehindAReadIsNoStop(t *testing.T) {
+	x := newTerminal(t)
+	for i := range 5 {
+		x.typed(fmt.Sprintf(`$IBRUN -n 2 sh -c 'test $IBCONDUIT_RANK = 1 && exit; echo >$D/reads%d; read x; echo "go""t $x."' & until test -e $D/reads%d; do :; done; fg`, i, i))
+		x.typed(fmt.Sprintf("it%d", i))
+		x.shows(fmt.Sprintf("got it%d.", i))
+	}
+}
+
 // A write that the terminal refuses sends its signal again and again until ibrun has stopped: none
 // of them stops the job a second time.
 func TestAWriteFromTheBackgroundStopsOnce(t *testing.T) {
