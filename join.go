@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
@@ -83,13 +81,7 @@ func (j *joining) endpoints() int {
 }
 
 func (j *joining) join(ctx context.Context) (err error) {
-	if j.boot = j.cfg.Bootstrap; j.boot == nil {
-		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
-	}
-	if err != nil || j.boot.Rank() == 0 {
-		tellMisspelt(os.Stderr, os.Environ())
-	}
-	if err != nil {
+	if err = j.meet(ctx); err != nil {
 		return err
 	}
 	j.rank, j.size = j.boot.Rank(), j.boot.Size()
