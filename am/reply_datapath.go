@@ -21,11 +21,14 @@ func (r *replier) reply(rank int, o *outgoing, args []uint64) error {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
 	p := r.known(rank)
-	err := r.tryReply(p, o, args)
-	if err == ErrNoBuffer || err == ErrQueueFull {
+	switch err := r.tryReply(p, o, args); err {
+	case nil:
+		return nil
+	case ErrNoBuffer, ErrQueueFull:
 		return r.postpone(p, o, args)
+	default:
+		return r.concludeReply(rank, o, err)
 	}
-	return r.concludeReply(rank, o, err)
 }
 
 // refuse sends a failure.

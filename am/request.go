@@ -137,8 +137,10 @@ func (c *Call) answer(p *Payload, args []uint64) error {
 	case deferred, over:
 		return ErrOver
 	}
-	if c.unfit = c.x.checkParts(c.rank, p, args); c.unfit != nil {
-		return c.unfit
+	if p.cat != short || len(args) > MaxArgs {
+		if c.unfit = c.x.checkParts(c.rank, p, args); c.unfit != nil {
+			return c.unfit
+		}
 	}
 	c.state = replied
 	if !c.head.wants {

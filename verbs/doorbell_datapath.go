@@ -163,14 +163,15 @@ func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 // for a doorbell in which nothing is queued.
 func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
 	x, last := d.d, first+n-1
-	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked || !q.guard.enter() {
-		if err := d.Send(q, c, first, n); err != nil {
-			return 0, err
-		}
-		return d.Ring(want, budget)
+	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked {
+		return d.sendAndRing(q, c, first, n, want, budget)
+	}
+	if !q.guard.enter() {
+		return d.sendAndRing(q, c, first, n, want, budget)
 	}
 	p := &x.batch[0]
-	p.queue, p.kind, p.count = unsafe.Pointer(q.c), C.IBC_SEND, C.uint32_t(n)
+	p.kind, p.count = C.IBC_SEND, C.uint32_t(n)
+	*(*uintptr)(unsafe.Pointer(&p.queue)) = uintptr(unsafe.Pointer(q.c))
 	*(*uintptr)(unsafe.Pointer(&p.first)) = c.addr(first)
 	*(*uintptr)(unsafe.Pointer(&p.last)) = c.addr(last)
 	x.batches, x.want = 1, C.uint32_t(max(want, 0))
@@ -183,6 +184,13 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 		return int(x.completed), d.failure()
 	}
 	return int(x.completed), nil
+}
+
+func (d *Doorbell) sendAndRing(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
+	if err := d.Send(q, c, first, n); err != nil {
+		return 0, err
+	}
+	return d.Ring(want, budget)
 }
 
 // PollFor is Ring for a doorbell in which nothing is queued, in fewer steps.

@@ -65,6 +65,7 @@ type core struct {
 	origin time.Time  // of its clock
 	events eventQueue // the poller's
 	count  messageCounters
+	look   atomic.Bool // something waits for the poller, which else polls without mu
 }
 
 // layout is where the parts of an endpoint's memory lie.
@@ -96,9 +97,9 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 // messageCounters are those of Stats. What each message changes is counted under mu.
 type messageCounters struct {
 	sends, sendBytes, arrivals, arrivalBytes uint64
-	writes, writeBytes, doorbells, polls     uint64
+	writes, writeBytes, doorbells            uint64
 
-	notes, notesArrived, notesDropped          atomic.Uint64
+	polls, notes, notesArrived, notesDropped   atomic.Uint64
 	connects, accepts, handshakes, disconnects atomic.Uint64
 }
 
@@ -290,7 +291,7 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	return fabric.EndpointStats{
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
-		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
+		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls.Load(),
 		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
 		RNR: rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
 	}
@@ -304,6 +305,7 @@ func (p *endpoint) Close() error {
 		return nil
 	}
 	p.closed = true
+	p.look.Store(true)
 	p.mu.Unlock()
 	p.Wake()
 	p.poller.Lock() // a Poll or Wait in progress ends

@@ -73,23 +73,23 @@ func (o *messages) takesNow(c *conn) bool {
 	return c.state == connUp && c.waiting.n == 0 && c.q.err == nil && !o.full(c) && o.tx.room(&c.q, 1) && !o.tx.full()
 }
 
-// stageCopied stages a message that takesNow and that travels in its work request: it needs no send
+// postCopied posts a message that takesNow and that travels in its work request: it needs no send
 // buffer.
-func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
+func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
 	tx, q := &o.tx, &c.q
-	var slot int
-	var w *verbs.SendWR
-	m, urgent := &o.all[q.flight.tail], f&fabric.Urgent != 0
+	i, urgent := q.flight.tail, f&fabric.Urgent != 0
+	m := &o.all[i]
 	if q.silent > 0 && m.copied && m.urgent == urgent {
-		slot, w = tx.extend(q)
+		tx.extend(q)
 		m.wrs++ // see tuning.go for how many in a row ask for no completion
 		c.joined++
 	} else {
-		var i int32
-		i, slot, w = tx.one(q)
+		i = tx.take()
+		tx.add(q, i, 1)
 		m = &o.all[i]
 		m.conn, m.buf, m.wrs, m.cookie, m.urgent, m.copied = c, none, 1, 0, urgent, true // the rest is not looked at
 	}
+	slot, w := tx.slot(q, tx.id(i))
 	w.Opcode = verbs.OpSend
 	if f&fabric.Solicited != 0 {
 		w.Flags = verbs.Solicited
@@ -101,6 +101,9 @@ func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
 	c.closing = false
 	o.used(c)
 	o.sent(c)
+	o.count.sends++
+	o.count.sendBytes += uint64(len(data))
+	o.ring(0)
 }
 
 // stageNow stages a message that takesNow and is in its send buffer.
@@ -324,6 +327,7 @@ func (o *messages) ring(want int) int {
 // lose gives the endpoint up: its completion queue, or a queue that all need, is of no more use.
 func (o *messages) lose(err error) {
 	if o.lost == nil {
+		o.look.Store(true)
 		o.lost = fmt.Errorf("ibv: endpoint %d is lost: %w", o.num, err)
 		o.n.log.Warn("ibv: an endpoint is lost", "endpoint", o.num, "err", err)
 	}

@@ -151,10 +151,10 @@ func (s *sender) add(q *sendQueue, i, wrs int32) {
 
 // slot takes the next slot of the chain for a work request to a queue. The chain is not full.
 func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
-	slot := s.slots
 	if s.open != q {
 		s.openRun(q)
 	}
+	slot := s.slots
 	s.slots = slot + 1
 	w := s.chain.WR(slot)
 	w.WRID, w.Flags, q.order = id, verbs.SendFlags(q.order), 0
@@ -177,13 +177,11 @@ func (s *sender) closeRun() {
 
 // extend adds a work request to the last request of a queue, which asks for no completion. There is
 // room.
-func (s *sender) extend(q *sendQueue) (slot int, w *verbs.SendWR) {
-	i := q.flight.tail
-	s.requests[i].wrs++
+func (s *sender) extend(q *sendQueue) {
+	s.requests[q.flight.tail].wrs++
 	q.wrs++
 	s.out++
 	q.silent-- // sign decides anew
-	return s.slot(q, s.id(i))
 }
 
 // one adds a request of one work request to a queue, and takes its slot of the chain. There is
