@@ -24,16 +24,17 @@ const (
 	nobody       = ^uintptr(0) // in a slot that was used: neither the address of a g nor a goroutine's number
 )
 
-func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
-	return &s.slots[(uint(g>>7)+uint(i))%uint(len(s.slots))] // a g is larger than 128 bytes
-}
+// home is the first slot that a goroutine may have.
+func home(g uintptr) uint { return uint(g >> 7) } // a g is larger than 128 bytes
+
+func (s *inside) slot(i uint) *atomic.Uintptr { return &s.slots[i%uint(len(s.slots))] }
 
 // enter marks the calling goroutine, which leave gets the result of.
 func (s *inside) enter() *atomic.Uintptr { return s.mark(lockrank.Goroutine()) }
 
 func (s *inside) mark(g uintptr) *atomic.Uintptr {
-	for i := range insideProbes {
-		x := s.slot(g, i)
+	for i := home(g); i < home(g)+insideProbes; i++ {
+		x := s.slot(i)
 		if v := x.Load(); (v == 0 || v == nobody) && x.CompareAndSwap(v, g) {
 			return x
 		}
@@ -56,14 +57,22 @@ func (s *inside) leave(x *atomic.Uintptr) {
 func (s *inside) here() bool { return s.marked(lockrank.Goroutine()) }
 
 func (s *inside) marked(g uintptr) bool {
-	for i := range insideProbes {
-		switch s.slot(g, i).Load() {
+	for i := home(g); i < home(g)+insideProbes; i++ {
+		switch s.slot(i).Load() {
 		case g:
 			return true
 		case 0:
 			return false
 		}
 	}
+	return s.among(g)
+}
+
+// among is marked for one that has no slot. If it were a part of marked, marked would be a part of
+// nothing.
+//
+//go:noinline
+func (s *inside) among(g uintptr) bool {
 	if s.many.Load() == 0 {
 		return false
 	}

@@ -186,6 +186,34 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 	return int(x.completed), nil
 }
 
+// PostOne posts one request of a chain and does not poll: Send and Ring in the fewest steps where
+// nothing is queued; else behind what is.
+func (d *Doorbell) PostOne(q *QP, c *SendChain, i int) error {
+	x := d.d
+	if x == nil || x.batches != 0 || uint(i) >= uint(c.slots) || owner.Checked {
+		_, err := d.sendAndRing(q, c, i, 1, 0, 0)
+		return err
+	}
+	if !q.guard.enter() {
+		_, err := d.sendAndRing(q, c, i, 1, 0, 0)
+		return err
+	}
+	p, at := &x.batch[0], c.addr(i)
+	p.kind, p.count = C.IBC_SEND, 1
+	*(*uintptr)(unsafe.Pointer(&p.queue)) = uintptr(unsafe.Pointer(q.c))
+	*(*uintptr)(unsafe.Pointer(&p.first)) = at
+	*(*uintptr)(unsafe.Pointer(&p.last)) = at
+	x.batches, x.want = 1, 0
+	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
+	x.batches = 0
+	q.guard.leave()
+	if x.refused != 0 || d.cq.overrun.Load() {
+		d.queued[0] = queuedBatch{&q.object, &c.chain, i}
+		return d.failure()
+	}
+	return nil
+}
+
 func (d *Doorbell) sendAndRing(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
 	if err := d.Send(q, c, first, n); err != nil {
 		return 0, err

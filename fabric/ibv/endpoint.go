@@ -167,6 +167,9 @@ func (p *endpoint) build() (err error) {
 	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
 		return err
 	}
+	if err := p.out.quick.init(max(n.inline, 8)); err != nil {
+		return err
+	}
 	if err := p.assemble(); err != nil {
 		return err
 	}
@@ -338,7 +341,7 @@ func (p *endpoint) release() error {
 		errs = append(errs, l.qp.Close())
 		l.qp = nil
 	}
-	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.slots.chain),
+	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain), closed(p.slots.chain),
 		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
 	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
 	// used any more.

@@ -32,7 +32,7 @@ func (q *eventQueue) begin(out []fabric.Event) {
 // end returns how many events out has.
 func (q *eventQueue) end() int {
 	n := q.n
-	q.out, q.n = nil, 0
+	q.out, q.n = q.out[:0], 0
 	return n
 }
 
@@ -47,7 +47,10 @@ func (q *eventQueue) next() *fabric.Event {
 	return q.behind()
 }
 
-// behind is next for an event that the caller's slice has no room for.
+// behind is next for an event that the caller's slice has no room for. If it were a part of next,
+// next would be a part of nothing.
+//
+//go:noinline
 func (q *eventQueue) behind() *fabric.Event {
 	if q.more == len(q.rest) {
 		bigger := make([]fabric.Event, max(64, 2*len(q.rest)))

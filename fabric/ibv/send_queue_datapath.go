@@ -295,6 +295,20 @@ func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
 	return n, err
 }
 
+// postOne posts the first work request of another chain behind what is staged. Its error is that of
+// ring.
+func (s *sender) postOne(q *sendQueue, chain *verbs.SendChain) error {
+	if s.slots > 0 {
+		s.closeRun()
+	}
+	err := s.bell.PostOne(q.qp, chain, 0)
+	if err != nil {
+		err = s.refused(err, append(s.runs, run{queue: q})...)
+	}
+	s.slots, s.first, s.runs = 0, 0, s.runs[:0]
+	return err
+}
+
 // refused notes which queues refused work, if that is the error of a ring. Else it returns the
 // error.
 func (s *sender) refused(err error, runs ...run) error {
