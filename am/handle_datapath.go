@@ -92,7 +92,10 @@ func (x *inbox) runOne(w *work) {
 	x.mu.Lock()
 	x.lent--
 	x.giveBackLocked(w.slot)
-	err := x.postLocked()
+	var err error
+	if !x.mayStayBare() {
+		err = x.postLocked()
+	}
 	x.mu.Unlock()
 	if err != nil {
 		x.fail(err)
@@ -137,7 +140,7 @@ func (x *inbox) handle(w *work) {
 		}
 	}
 	c := &w.call // field by field: a literal is made elsewhere first, and copied
-	c.x, c.h, c.head, c.rank, c.payload = x, h, &w.head, w.rank, w.payload
+	c.x, c.h, c.head, c.rank, c.from, c.payload = x, h, &w.head, w.rank, w.from, w.payload
 	c.state, c.unfit, c.token = fresh, nil, nil
 	x.invoke(c)
 	if c.state == fresh && w.head.wants {
@@ -165,12 +168,13 @@ func (x *inbox) locate(h *Handler, w *work) error {
 // hang later stops here.
 func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
-	mark := inHandler.enter()
+	g := lockrank.Goroutine()
+	mark := inHandler.mark(g)
 	returned := false
 	fenceHandler(&x.cfg, c.rank)
 	defer func() {
 		fenceHandler(&x.cfg, c.rank)
-		inHandler.leave(mark)
+		inHandler.leave(g, mark)
 		v := recover()
 		if v == nil {
 			lockrank.LeaveHandler()

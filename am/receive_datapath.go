@@ -38,6 +38,7 @@ type batch struct {
 type work struct {
 	head    head
 	rank    int
+	from    *peer // that is the rank; nil: this one
 	payload []byte
 	slot    int32 // that the payload lies in, to be posted afterwards; -1: none
 	call    Call
@@ -104,8 +105,10 @@ func (x *inbox) settleLocked(b *batch, n int, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
-	if err := x.postLocked(); err != nil {
-		return err
+	if !x.mayStayBare() {
+		if err := x.postLocked(); err != nil {
+			return err
+		}
 	}
 	err := x.pool.Reposted(b.taken, now)
 	if b.freed {
@@ -124,12 +127,14 @@ func (x *inbox) giveBackLocked(slot int32) {
 	x.bare = append(x.bare, slot)
 }
 
-// postLocked posts the buffers that have come back once they are several, or the spares do not
-// stand in for them.
+// mayStayBare reports whether the buffers that have come back need not be posted yet: they are few,
+// and spares stand in for them.
+func (x *inbox) mayStayBare() bool {
+	return len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares
+}
+
+// postLocked posts them.
 func (x *inbox) postLocked() error {
-	if len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares {
-		return nil
-	}
 	slots := x.bare
 	x.bare = x.bare[:0]
 	return x.net.Post(slots...)
@@ -138,7 +143,7 @@ func (x *inbox) postLocked() error {
 // arrivedLocked takes one message. The error is the peer's: it is to be cut off.
 func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
 	w := &b.work[b.n]
-	w.rank, w.slot = e.Peer, -1
+	w.rank, w.from, w.slot = e.Peer, p, -1
 	b.taken++
 	p.silentAt = 0
 	if p.down == nil && x.end == nil && w.head.decodePlain(e.Data, x.hash, p.credits.Known(connection)) {

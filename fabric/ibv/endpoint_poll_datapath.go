@@ -103,8 +103,19 @@ func (p *endpoint) turn(budget time.Duration) (n int, more bool, err error) {
 		}
 		p.mu.Lock()
 	}
-	if n > 0 {
-		p.reapLocked(bell.Completions())
+	wcs := bell.Completions()
+	for i := range wcs {
+		wc := &wcs[i]
+		switch index := int32(uint32(wc.WRID)); wc.WRID >> idShift {
+		case idSlot:
+			p.arrivedLocked(index, wc)
+		case idIn:
+			p.receivedLocked(index, wc)
+		case idOut:
+			p.datagrams.sent(index, wc)
+		default:
+			p.out.tx.completed(wc)
+		}
 	}
 	if err != nil {
 		p.out.lose(err)
@@ -132,23 +143,6 @@ func (p *endpoint) postWaiting() (n int, err error) {
 	}
 	p.mu.Unlock()
 	return 0, err
-}
-
-// reapLocked deals with completions.
-func (p *endpoint) reapLocked(wcs []verbs.WC) {
-	for i := range wcs {
-		wc := &wcs[i]
-		switch index := int32(uint32(wc.WRID)); wc.WRID >> idShift {
-		case idSlot:
-			p.arrivedLocked(index, wc)
-		case idIn:
-			p.receivedLocked(index, wc)
-		case idOut:
-			p.datagrams.sent(index, wc)
-		default:
-			p.out.tx.completed(wc)
-		}
-	}
 }
 
 var errImmediate = errors.New("ibv: it took a receive buffer by a write with immediate data, which no rank does")

@@ -29,7 +29,8 @@ func (p *endpoint) Release(b fabric.SendBuf) {
 	p.out.bufs.release(b.ID)
 }
 
-// Send queues a message and, unless More follows, posts it.
+// Send queues a message and, unless More follows, posts it. A short one that is Copied is posted
+// from where it is, if there is room.
 func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	switch {
 	case b.ID != fabric.Copied:
@@ -37,29 +38,23 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	case w != nil || cookie != 0 || uint(n) > uint(len(b.Data)):
 		return fabric.CheckCopied(rank, b, n, w, cookie)
 	}
-	return p.sendCopied(rank, b.Data[:n], f)
-}
-
-// sendCopied sends any memory of the caller. A short message for which there is room is posted from
-// there at once.
-func (p *endpoint) sendCopied(rank int, data []byte, f fabric.SendFlag) error {
 	p.mu.Lock()
-	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(len(data)-1) < uint(o.inline) && uint(rank) < uint(len(p.conns.peers)) {
+	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) && uint(rank) < uint(len(p.conns.peers)) {
 		if c := p.conns.to(rank); c != nil && p.n.downSeq.Load() == 0 {
 			p.prepareLocked(true)
 			if o.takesNow(c) {
-				o.postCopied(c, data, f)
+				o.postCopied(c, b.Data[:n], f)
 				p.mu.Unlock()
 				return nil
 			}
 		}
 	}
-	err := p.queueCopiedLocked(rank, data, f)
+	err := p.queueCopiedLocked(rank, b.Data[:n], f)
 	p.mu.Unlock()
 	return err
 }
 
-// queueCopiedLocked is sendCopied by way of a send buffer.
+// queueCopiedLocked sends what is Copied by way of a send buffer.
 func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
 	if err := p.usableLocked("send"); err != nil {
 		return err

@@ -19,8 +19,14 @@ func (q *eventQueue) len() int { return q.n + q.more }
 
 // begin has events go to out from now on, first those that there are.
 func (q *eventQueue) begin(out []fabric.Event) {
-	q.out, q.n = out, 0
-	for q.more > 0 && q.n < len(out) {
+	if q.out, q.n = out, 0; q.more > 0 {
+		q.refill()
+	}
+}
+
+//go:noinline
+func (q *eventQueue) refill() {
+	for out := q.out; q.more > 0 && q.n < len(out); {
 		e := &q.rest[q.head]
 		out[q.n], *e = *e, fabric.Event{}
 		q.head = (q.head + 1) & (len(q.rest) - 1)

@@ -96,6 +96,7 @@ func (o *messages) takesNow(c *conn) bool {
 // postCopied posts a message that takesNow and that travels in its work request: it needs no send
 // buffer.
 func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
+	o.quick.sge.Length = uint32(copy(o.quick.area, data)) // first: little is at hand yet that would have to be put aside
 	tx, q := &o.tx, &c.q
 	i, urgent := q.flight.tail, f&fabric.Urgent != 0
 	m := &o.all[i]
@@ -114,7 +115,6 @@ func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
 	if f&fabric.Solicited != 0 {
 		w.Flags = verbs.Inline | verbs.Solicited
 	}
-	o.quick.sge.Length = uint32(copy(o.quick.area, data))
 	if tx.sign(q, w, c.holding || m.wrs == endpointSignal || o.crowded()) {
 		c.holding = false
 	}
