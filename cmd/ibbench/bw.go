@@ -12,6 +12,7 @@ type bwCmd struct {
 	lively
 	timing
 	repeated
+	peered
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
 	target
@@ -33,6 +34,12 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if c.Peer != "" {
+		x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
+		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{
+			"HOST": c.Host != "", "--live": c.Live, "--bidi": c.Bidi, "--local": c.where() != "",
+		}))
+	}
 	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.BW, points, c.Rounds)
+	return c.measureRounds(ctx, io, plan.BW, points, c.times(1))
 }

@@ -69,6 +69,9 @@ func (r *Result) Slower() bool {
 func point(s *report.Series) string {
 	p := &s.Plan
 	name := s.Kind + " " + s.Op
+	if s.Perftest != nil {
+		name = s.Kind + " " + p.Kind + " " + s.Op
+	}
 	add := func(ok bool, format string, args ...any) {
 		if ok {
 			name += " " + fmt.Sprintf(format, args...)
