@@ -16,7 +16,7 @@ type bwCmd struct {
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
 	target
-	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K; with --peer 64K and 4K."`
 	Depth string `default:"64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128; of am the send buffers of an endpoint, one depth. Default: 64."`
 	local
 	Bidi bool `help:"Both ranks of a pair send; the sum is reported."`

@@ -75,7 +75,7 @@ func (c *joinCmd) points() (points []plan.Point, fabrics []string, err error) {
 	for _, n := range counts {
 		pt := plan.Point{Kind: plan.Join, Op: plan.Job, Size: int64(n), Segment: segment, Depth: 1, Lanes: 1, Chain: 1, Iters: int64(c.Rounds)}
 		if err := (&plan.Plan{Fabric: "auto", Ranks: n, Points: []plan.Point{pt}}).Validate(); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("--ranks %d, --segment %s: %w", n, c.Segment, err)
 		}
 		points = append(points, pt)
 	}

@@ -29,17 +29,17 @@ func TestTheExampleOfAPlanRuns(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, errs)
 	}
-	for _, want := range []string{"lat put, fabric shm", "bw get, fabric shm", "join job, fabric shm", "report.html: 6 results"} {
+	for _, want := range []string{"lat get, fabric shm", "bw get, fabric shm", "join job, fabric shm", "report.html: 6 results"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
-	for _, name := range []string{"lat-put.json", "bw-get.json", "bw-get.csv", "join.json", "report.html"} {
+	for _, name := range []string{"lat-get.json", "bw-get.json", "bw-get.csv", "join.json", "report.html"} {
 		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if !strings.Contains(errs, "ibbench: [1/4] ibbench lat put --sizes=8,4K") {
+	if !strings.Contains(errs, "ibbench: [1/4] ibbench lat get --sizes=8,4K") {
 		t.Errorf("standard error: %s", errs)
 	}
 }
@@ -56,13 +56,13 @@ size = 8
 assert = ["p50<1ns", "p50<1s"]
 
 [[measure]]
-command = "lat am"
+command = "lat amo"
 `
 
 // A plan goes on after an assertion that does not hold, and its exit code says so.
 func TestOneExitCodeIsThatOfTheWorst(t *testing.T) {
 	_, out, errs, code := runPlan(t, twoLines)
-	if code != 1 || !strings.Contains(out, "lat am, fabric shm") || !strings.Contains(errs, "plan.toml: line 7: exit code 1") {
+	if code != 1 || !strings.Contains(out, "lat amo, fabric shm") || !strings.Contains(errs, "plan.toml: line 7: exit code 1") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 	_, _, errs, code = runPlan(t, strings.Replace(twoLines, "fabric = \"shm\"", "fabric = \"ibv\"\ndevice = \"frob0\"", 1))
@@ -73,7 +73,7 @@ func TestOneExitCodeIsThatOfTheWorst(t *testing.T) {
 
 func TestAPlanIsShownAsCommandLines(t *testing.T) {
 	_, out, errs, code := runPlan(t, twoLines, "--check")
-	want := "ibbench lat get --sizes=8 --assert=p50<1ns --assert=p50<1s --fabric=shm --iters=50 --warmup=0s --quiet=true\nibbench lat am --fabric=shm --iters=50 --warmup=0s --quiet=true\n"
+	want := "ibbench lat get --sizes=8 --assert=p50<1ns --assert=p50<1s --fabric=shm --iters=50 --warmup=0s --quiet=true\nibbench lat amo --fabric=shm --iters=50 --warmup=0s --quiet=true\n"
 	if code != 0 || out != want || errs != "" {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
@@ -93,13 +93,13 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 		"[[measure]]\ncommand = 'lat put'\niters = 'x'\n":                     `line 9: --iters`,
 		"[[measure]]\ncommand = 'lat put'\nassert = ['p50<x']\n":              `line 9: --assert: assertion`,
 		"[[measure]]\ncommand = 'lat put'\nsize = 8\nsizes = 8\n":             `line 10: sizes is set above already`,
-		"[[measure]]\ncommand = 'join'\nranks = 1\n":                          `line 7: join job: 1 ranks`,
+		"[[measure]]\ncommand = 'join'\nranks = 1\n":                          `line 9: --ranks 1`,
 		"[[measure]]\ncommand = 'mr hit'\nregions = -1\n":                     `line 9: --regions`,
 		"[[measure]]\ncommand = 'perftest rate'\nrounds = 0\n":                `line 9: --rounds 0`,
 		"[[measure]]\ncommand = 'lat put'\npct = 200\n":                       `line 9: --pct`,
 		"[[measure]]\ncommand = 'lat put'\noutput = 'first.json'\n":           `line 7: first.json would be overwritten: the measurement of line 1`,
 		"[[measure]]\ncommand = 'lat put'\noutput = 'first.frob'\n":           `line 7: -o first.frob: the suffix says the format`,
-		"[[measure]]\ncommand = 'coll bcast'\npeer = 'mpi'\nmetrics = ':0'\n": `line 10: --metrics`,
+		"[[measure]]\ncommand = 'coll bcast'\npeer = 'mpi'\nmetrics = ':0'\n": `line 9: --metrics`,
 	} {
 		dir, _, errs, code := runPlan(t, first+text)
 		if code != exitUsage || !strings.Contains(errs, "plan.toml: "+want) || strings.Count(errs, "\n") != 1 {

@@ -69,7 +69,7 @@ func (r *Result) Slower() bool {
 func point(s *report.Series) string {
 	p := &s.Plan
 	name := s.Kind + " " + s.Op
-	if s.Perftest != nil {
+	if s.Kind == report.KindPerftest { // of a latency, or a bandwidth, or a rate
 		name = s.Kind + " " + p.Kind + " " + s.Op
 	}
 	add := func(ok bool, format string, args ...any) {

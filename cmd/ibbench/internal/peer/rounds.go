@@ -88,7 +88,7 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 	watch := c.Until.begin()
 	failures := 0
 	for n := 0; ; n++ {
-		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || n >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
+		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || len(kept) >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
 			return kept, nil
 		}
 		c.Say(c.progress(n, watch, all, kept))

@@ -299,6 +299,7 @@ func notes(all []*Series) (out []string) {
 	}
 	for _, s := range all {
 		switch {
+		case s.Join != nil: // milliseconds
 		case s.Env.ClockNS > 0 && s.MR != nil:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
