@@ -57,7 +57,7 @@ func TestJoinFormatsHaveItsColumns(t *testing.T) {
 		}
 	}
 	results, page := filepath.Join(dir, "starts.ndjson"), filepath.Join(dir, "r.html")
-	if out, errs, code := ibbench(t, "compare", results, results); code != 0 || !strings.Contains(out, "join job size 4 ranks 4 shm") || !strings.Contains(out, "too few rounds") {
+	if out, errs, code := ibbench(t, "compare", results, results); code != 0 || !strings.Contains(out, "join job segment 1048576 ranks 4 shm") || !strings.Contains(out, "too few rounds") {
 		t.Errorf("compare: exit code %d: %s%s", code, out, errs)
 	}
 	if _, errs, code := ibbench(t, "report", results, "-o", page); code != 0 {

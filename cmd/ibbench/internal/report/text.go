@@ -377,15 +377,16 @@ func bars(s *Series) string {
 	if total == 0 {
 		return ""
 	}
-	lo, hi := float64(s.Hist.Buckets[0][0])*scale, 0.0
+	lo, hi, widest := float64(s.Hist.Buckets[0][0])*scale, 0.0, scale
 	sum := int64(0)
 	for _, b := range s.Hist.Buckets {
+		widest = max(widest, float64(b[1]+1-b[0])*scale) // a row of less would have none, or two
 		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
 			hi = float64(b[1]+1) * scale
 			break
 		}
 	}
-	step := math.Max((hi-lo)/barRows, scale)
+	step := math.Max((hi-lo)/barRows, widest)
 	counts := make([]int64, barRows+1)
 	for _, b := range s.Hist.Buckets {
 		mid := float64(b[0]+b[1]) / 2 * scale
