@@ -50,8 +50,8 @@ const (
 	besideTimeout = 3 * time.Minute
 )
 
-// beside measures with a peer what the command of x would measure alone. asked has the flags that do
-// not go with a peer, and whether they are set.
+// beside measures with a peer what the command of x would measure alone. asked has the flags that
+// do not go with a peer, and whether they are set.
 func (c *common) beside(ctx context.Context, io streams, p *peered, t *timing, r *repeated, x perftestCmd, asked map[string]bool) error {
 	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", t.Duration != nil
 	for _, name := range slices.Sorted(maps.Keys(asked)) {

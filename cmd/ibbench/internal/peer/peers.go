@@ -57,8 +57,8 @@ func bytesOf(pt plan.Point) int64 { return cmp.Or(pt.Size, shortBytes) }
 // DefaultDepth is how many operations in flight perftest's tools have.
 const DefaultDepth = 128
 
-// perftest's tools. ib_send_lat reports half of a round trip, as all its kin do, and ours is a whole
-// one.
+// perftest's tools. ib_send_lat reports half of a round trip, as all its kin do, and ours is a
+// whole one.
 func (c *Comparison) perftest(pt plan.Point) (t test, ok bool) {
 	kind, name := pt.Kind, map[string]string{plan.Put: "write", plan.Get: "read", plan.AMO: "atomic", plan.AM: "send"}[pt.Op]
 	if kind == plan.Rate {

@@ -17,8 +17,9 @@ import (
 // ErrNoUCX is wrapped when UCX's tools are not installed.
 var ErrNoUCX = errors.New("UCX's tools are not installed: apt-get install ucx-utils, or make setup")
 
-// ucxTest is the test of UCX that measures what a point does, with the layout that is fastest: short
-// and bcopy copy, zcopy sends from registered memory. put_lat and am_lat report half of a round trip.
+// ucxTest is the test of UCX that measures what a point does, with the layout that is fastest:
+// short and bcopy copy, zcopy sends from registered memory. put_lat and am_lat report half of a
+// round trip.
 func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
 	shm := c.Plan.Fabric == "shm"
 	layout := func(large string) []string {
@@ -97,8 +98,8 @@ func (u *ucx) run(ctx context.Context) (report.Figures, error) {
 }
 
 // parseUCX reads the line of the whole run: iterations, then microseconds: median, the average of
-// the last second, and that of all; MB a second and messages a second, both of the last second and of
-// all.
+// the last second, and that of all; MB a second and messages a second, both of the last second and
+// of all.
 func parseUCX(text string, pt plan.Point) (*Output, error) {
 	number := func(field, what string) (float64, error) {
 		v, err := strconv.ParseFloat(field, 64)

@@ -2,15 +2,15 @@ package plan
 
 import "fmt"
 
-// Join measures how long jobs take to start. A point is a number of ranks, its Size; each sample is a
-// job of its own, of fresh processes.
+// Join measures how long jobs take to start. A point is a number of ranks, its Size; each sample
+// is a job of its own, of fresh processes.
 const Join = "join"
 
 // Job is the operation of Join.
 const Job = "job"
 
-// DefStart is what a number of Join is the time of: from the launch until the last rank has come out
-// of its first barrier.
+// DefStart is what a number of Join is the time of: from the launch until the last rank has come
+// out of its first barrier.
 const DefStart = "start"
 
 // MaxSegment bounds the segments of Join.

@@ -17,8 +17,8 @@ type Join struct {
 	Barrier   float64 `json:"barrier"`   // the first one
 }
 
-// Starts makes one series of the starts of a number of ranks, each of which is a round. They may not
-// be used any more.
+// Starts makes one series of the starts of a number of ranks, each of which is a round. They may
+// not be used any more.
 func Starts(all []*Series, pct []float64) *Series {
 	s := all[0]
 	samples := stats.New(int64(len(all)), 1, false)
