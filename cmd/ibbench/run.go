@@ -63,10 +63,11 @@ func (c *runCmd) run(ctx context.Context, io streams) error {
 		if !c.Quiet {
 			fmt.Fprintf(io.err, "ibbench: [%d/%d] %s\n", i+1, len(all), line)
 		}
-		got := exitCode(m.cmd.run(ctx, io), io)
+		err := m.cmd.run(ctx, io)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		got := exitCode(err, io)
 		if got != exitOK {
 			fmt.Fprintf(io.err, "ibbench: %s: line %d: exit code %d\n", c.Plan, m.Line, got)
 		}
