@@ -67,7 +67,7 @@ func TestJoinFormatsHaveItsColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []string{"time to start", ">bootstrap<", ">ranks<", "on 1 hosts"} {
+	for _, w := range []string{"time to start", ">bootstrap<", ">ranks<", "on 1 host,"} {
 		if !strings.Contains(string(text), w) {
 			t.Errorf("the page lacks %q", w)
 		}
