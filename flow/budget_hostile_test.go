@@ -58,7 +58,7 @@ func TestALimitAboveTheMemoryIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for _, n := range []int64{951, 1 << 62} {
-		mentions(t, b.SetLimit(n), "a reserve of 50 B", "memory.max of /job has 1000 B")
+		mentions(t, b.SetLimit(n), "a reserve of 50 B", "memory.max of /job has 1000 B", "choose at most 940 B")
 	}
 	if s := b.Stats(); s.Limit != 950 {
 		t.Errorf("%+v", s)
@@ -75,4 +75,50 @@ func TestALeaseStaysInItsBudget(t *testing.T) {
 		l.Handover(other.NewOwner("there", nil))
 	}()
 	l.Release()
+}
+
+// prompt is a fetch whose data are there at once.
+type prompt struct{ fake }
+
+func (p *prompt) Start(ended func(error)) {
+	p.fake.Start(ended)
+	ended(nil)
+}
+
+// What is placed counts as held when it is small, and when it was posted later; and who holds it is
+// served from the reserve although other bytes are granted, all of which come back.
+func TestWhatIsPlacedIsHeld(t *testing.T) {
+	placed := func(o *Owner, bytes int64) *Pending {
+		s := set(o.NewFetchSet(), &prompt{fake{bytes: bytes}})
+		s.Placed()
+		p, err := s.Post()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, reserve := range []int64{0, 30} {
+		b := newBudget(t, BudgetConfig{Limit: 100, Small: 10, SmallMax: 10, Messages: 4, Reserve: reserve})
+		o := b.NewOwner("worker", nil)
+		first, second := placed(o, 30), placed(o, 5)
+		small, err := second.Test()
+		if small == nil || err != nil || o.Holds() != 35 || first.HoldAndWait() == nil {
+			t.Fatalf("lease %v: %v, %d bytes held", small, err, o.Holds())
+		}
+		large, err := first.Wait(t.Context())
+		switch s := b.Stats(); {
+		case reserve == 0:
+			if !errors.Is(err, ErrHoldAndWait) || s.Bulk != 0 {
+				t.Errorf("%v, %+v", err, s)
+			}
+		case err != nil || s.Reserve != 30 || s.Bulk != 0 || s.Messages != 0 || b.Check() != nil:
+			t.Fatalf("%v, %+v: %v", err, s, b.Check())
+		default:
+			large.Release()
+		}
+		small.Release()
+		if err := b.Check(); err != nil || held(b) != 0 {
+			t.Errorf("%d bytes held: %v", held(b), err)
+		}
+	}
 }

@@ -31,7 +31,7 @@ func TestBudgetTestsFindPlantedFaults(t *testing.T) {
 	faulttest.Suite{Package: "flow", Run: run, Args: []string{"-steps=200000"}, Timeout: time.Minute, Known: true, All: true}.Check(t,
 		fault("last in, first out", queue, "\tb.queue.Add(&c.turn, c)\n\tif", "\tdefer b.serveLocked()\n\tb.queue.AddFirst(&c.turn, c)\n\tif", "(?s)deadlock after.*earlier: order"),
 		fault("what fits passes", queue, "\t\t\tbreak\n\t\t}\n\t\tb.grantLocked(c, &b.bulk)\n", passes, "deadlock after"),
-		fault("hold and wait is not seen", queue, "if holds == 0 ||", "if true ||", "deadlock after"),
+		fault("hold and wait is not seen", queue, "case holds == 0:", "case true:", "deadlock after"),
 		fault("bytes come back twice", set, "\t\tt.state = partOver\n", "", "freed twice|sum of"),
 		fault("a cancelled set keeps its bytes", set, "\tfor i := range p.parts {\n\t\tp.free(i)\n\t}\n\tfor _, f := range cancel", "\tfor _, f := range cancel", "bytes are held"),
 		fault("what comes back serves nobody", queue, "\t\tc.state = claimOver\n\t}\n\tb.serveLocked()\n", "\t\tc.state = claimOver\n\t}\n", "the first in the queue waits"),
