@@ -152,10 +152,10 @@ func runIncast(t *testing.T, payloads int) time.Duration {
 	return x.ended - x.began
 }
 
-// Eight senders to one whose budget has memory for four payloads are as fast as with memory for all,
-// in virtual time. With less they are as fast as can be: memory of a payload is in use from its grant
-// until the payload is consumed, so for a way of the grant, one of the data, and the times that both
-// the link and the receiver take for it.
+// Eight senders to one whose budget has memory for four payloads are as fast as with memory for
+// all, in virtual time. With less they are as fast as can be: memory of a payload is in use from
+// its grant until the payload is consumed, so for a way of the grant, one of the data, and the
+// times that both the link and the receiver take for it.
 func TestIncastInABudgetKeepsItsThroughput(t *testing.T) {
 	const each = incastBytes / incastRate * 1e9 // ns of a payload on the link, and at the receiver
 	const least, usual = 2*each + 2*1500, 2*each + 2*2250

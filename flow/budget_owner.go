@@ -26,8 +26,8 @@ func (b *Budget) NewOwner(name string, p Parker) *Owner {
 func (o *Owner) Name() string { return o.name }
 
 // Holds is how many bytes count as held when the owner is to wait: those of its sets that were
-// granted and not given back. Small sets that passed the queue block nobody, and do not count, unless
-// they are placed.
+// granted and not given back. Small sets that passed the queue block nobody, and do not count,
+// unless they are placed.
 func (o *Owner) Holds() (bytes int64) {
 	o.b.mu.Lock()
 	defer o.b.mu.Unlock()
@@ -38,7 +38,8 @@ func (o *Owner) Holds() (bytes int64) {
 }
 
 // before is how many bytes the owner holds of claims that were posted before c, have a place in a
-// region, or are of the reserve, and how many of these are the reserve's. It and take are for no owner, too.
+// region, or are of the reserve, and how many of these are the reserve's. It and take are for no
+// owner, too.
 func (o *Owner) before(c *claim) (bytes, reserved int64) {
 	if o == nil {
 		return 0, 0
@@ -62,4 +63,16 @@ func (o *Owner) take(c *claim) {
 	if o != nil && (c.placed || c.from != &o.b.small) {
 		o.held.Add(&c.own, c)
 	}
+}
+
+// HoldAndWait is why the set must not wait for a place in a region, though its bytes are granted:
+// its owner holds others, and it is not the reserve's; nil: it may.
+func (p *Pending) HoldAndWait() error {
+	b := p.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if holds, reserved := p.owner.before(&p.claim); holds > 0 && p.from != &b.reserve {
+		return b.heldLocked(&p.claim, holds, reserved)
+	}
+	return nil
 }

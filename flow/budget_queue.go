@@ -223,11 +223,11 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 
 // mayWaitLocked decides on a wait of an owner that holds sets that it posted before. Without a
 // reserve it is refused, also when its bytes are granted: their data may be what another makes,
-// with the bytes that the owner holds. With one, the reserve serves what is not granted, or is to be
-// placed. Nobody who holds bulk bytes or reserved ones waits for bytes, but for the reserve, and then
-// has nothing of it: so all come back as soon as their holders have used them. What was posted after
-// c, is granted and has no place yet holds up nobody that c can depend on: these were posted before c,
-// and so granted before.
+// with the bytes that the owner holds. With one, the reserve serves what is not granted, or is to
+// be placed. Nobody who holds bulk bytes or reserved ones waits for bytes, but for the reserve, and
+// then has nothing of it: so all come back as soon as their holders have used them. What was posted
+// after c, is granted and has no place yet holds up nobody that c can depend on: these were posted
+// before c, and so granted before.
 func (b *ledger) mayWaitLocked(c *claim) error {
 	o := c.owner
 	holds, reserved := o.before(c)

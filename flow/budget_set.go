@@ -59,8 +59,8 @@ func (s *FetchSet) Fetch(f Fetch) {
 
 // Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
 // apart: what it holds can keep another set from its memory though bytes are granted. It counts as
-// held then however small it is, and whenever it was posted; and with a reserve, who holds and waits
-// for a set that is placed is served from there, whether or not there are other bytes.
+// held then however small it is, and whenever it was posted; and with a reserve, who holds and
+// waits for a set that is placed is served from there, whether or not there are other bytes.
 func (s *FetchSet) Placed() { s.placed = true }
 
 // Len is the number of fetches.
@@ -198,18 +198,6 @@ func (p *Pending) Reserved() bool {
 	return p.from == &p.b.reserve
 }
 
-// HoldAndWait is why the set must not wait for a place in a region, though its bytes are granted:
-// its owner holds others, and it is not the reserve's; nil: it may.
-func (p *Pending) HoldAndWait() error {
-	b := p.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if holds, reserved := p.owner.before(&p.claim); holds > 0 && p.from != &b.reserve {
-		return b.heldLocked(&p.claim, holds, reserved)
-	}
-	return nil
-}
-
 // Wait waits for the bytes, starts the fetches and waits for their data. It lets others progress
 // as its owner's parker does. After an error the set is over: the memory of each fetch is freed and
 // its bytes come back when it has ended, which may be later. Errors: *HoldAndWaitError,
@@ -281,8 +269,8 @@ func (p *Pending) Test() (*Lease, error) {
 	return nil, nil
 }
 
-// start starts the fetches in order, until one fails, but all of those that are placed: their memory
-// is taken at once, and comes back as each ends.
+// start starts the fetches in order, until one fails, but all of those that are placed: their
+// memory is taken at once, and comes back as each ends.
 func (p *Pending) start() {
 	for i := range p.parts {
 		p.b.mu.Lock()

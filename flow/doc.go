@@ -164,10 +164,10 @@
 // Small claims have a part of the limit of their own, and pass the queue in it: they cannot take
 // what the first waits for. What they cannot get of it they wait for like others.
 //
-// Bytes are alike, places in a region are not: what is free of one may lie apart, or be less than the
-// limit. Sets with memory in one ([FetchSet.Placed]) are held to more: who holds such a set waits for
-// no other, however small it is and whenever it was posted, but for one that the reserve serves, which
-// has a region of its own.
+// Bytes are alike, places in a region are not: what is free of one may lie apart, or be less than
+// the limit. Sets with memory in one ([FetchSet.Placed]) are held to more: who holds such a set
+// waits for no other, however small it is and whenever it was posted, but for one that the reserve
+// serves, which has a region of its own.
 //
 // # Payloads that others send
 //
