@@ -261,6 +261,12 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 		p.Cancel()
 		return nil, err
 	}
+	if p.s.land != nil {
+		if err := p.s.land.wait(); err != nil {
+			p.Cancel()
+			return nil, err
+		}
+	}
 	l, err := p.p.Wait(ctx)
 	return p.ended(l, err)
 }

@@ -67,6 +67,8 @@ type landing struct {
 
 	claim *pagepool.Claim // once they have begun
 
+	waits bool // for them, in Wait
+
 	// Under transient.mu.
 	begun  bool
 	placed bool // the runs are taken
@@ -81,8 +83,21 @@ func (l *landing) bytes() (n uint64) {
 	return n
 }
 
-// begin asks for the runs. Whoever has some, or bytes of the reserve, must not wait for more but in
-// what is the reserve's: then those who have runs give them back.
+// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes of
+// the reserve, must not wait for more but in what is the reserve's: then those who have runs give them
+// back.
+func (l *landing) wait() error {
+	l.waits = true
+	l.t.mu.Lock()
+	pending := l.begun && !l.placed
+	l.t.mu.Unlock()
+	if pending {
+		return l.p.HoldAndWait()
+	}
+	return nil
+}
+
+// begin asks for the runs.
 func (l *landing) begin(first *messageFetch) {
 	sizes := make([]int, len(l.fetches))
 	for i, f := range l.fetches {
@@ -91,17 +106,11 @@ func (l *landing) begin(first *messageFetch) {
 	if l.region = l.t.region; l.p.Reserved() {
 		l.region = l.t.reserved
 	}
-	if l.claim = l.region.Take(sizes, l.ready); !l.taken() {
-		if err := l.p.HoldAndWait(); err != nil {
+	if l.claim = l.region.Take(sizes, l.ready); l.waits {
+		if err := l.wait(); err != nil {
 			first.fail(err)
 		}
 	}
-}
-
-func (l *landing) taken() bool {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
-	return l.placed
 }
 
 // withdraw reports whether a fetch that fails may end: no run is being taken for it.
@@ -252,7 +261,10 @@ func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 
 // Free implements flow.Fetch.
 func (f *messageFetch) Free() {
-	if f.land.taken() {
+	f.t.mu.Lock()
+	placed := f.land.placed
+	f.t.mu.Unlock()
+	if placed {
 		f.land.region.Give(f.off, f.n)
 	}
 }

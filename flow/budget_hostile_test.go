@@ -85,8 +85,8 @@ func (p *prompt) Start(ended func(error)) {
 	ended(nil)
 }
 
-// What is placed counts as held when it is small, and when it was posted later; and who holds it is
-// served from the reserve although other bytes are granted, all of which come back.
+// What is placed counts as held when it is small, and keeps an earlier set from a place. Who holds is
+// served from the reserve although other bytes are granted, and all of these come back.
 func TestWhatIsPlacedIsHeld(t *testing.T) {
 	placed := func(o *Owner, bytes int64) *Pending {
 		s := set(o.NewFetchSet(), &prompt{fake{bytes: bytes}})
@@ -100,10 +100,15 @@ func TestWhatIsPlacedIsHeld(t *testing.T) {
 	for _, reserve := range []int64{0, 30} {
 		b := newBudget(t, BudgetConfig{Limit: 100, Small: 10, SmallMax: 10, Messages: 4, Reserve: reserve})
 		o := b.NewOwner("worker", nil)
-		first, second := placed(o, 30), placed(o, 5)
+		posted, second, first := placed(o, 20), placed(o, 5), placed(o, 30)
 		small, err := second.Test()
-		if small == nil || err != nil || o.Holds() != 35 || first.HoldAndWait() == nil {
+		if small == nil || err != nil || o.Holds() != 55 || posted.HoldAndWait() == nil {
 			t.Fatalf("lease %v: %v, %d bytes held", small, err, o.Holds())
+		}
+		if l, err := posted.Wait(t.Context()); err != nil { // as it was posted before
+			t.Error(err)
+		} else {
+			l.Release()
 		}
 		large, err := first.Wait(t.Context())
 		switch s := b.Stats(); {

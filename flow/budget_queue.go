@@ -230,7 +230,7 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 // before c, and so granted before.
 func (b *ledger) mayWaitLocked(c *claim) error {
 	o := c.owner
-	holds, reserved := o.before(c)
+	holds, reserved := o.before(c, c.state == claimWaiting)
 	serves := c.bytes <= b.reserve.size && reserved == 0
 	switch granted := c.state == claimGranted; {
 	case holds == 0:

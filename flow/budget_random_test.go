@@ -196,7 +196,7 @@ func (w *budgetWorld) post() error {
 func (w *budgetWorld) test(i int) error {
 	p, b := w.waits[i], w.b
 	b.mu.Lock()
-	others, reserve := p.owner.before(&p.claim)
+	others, reserve := p.owner.before(&p.claim, p.state == claimWaiting)
 	reserved := reserve == 0 && p.bytes <= b.reserve.size
 	waits := p.state == claimWaiting && p.turn.In() != &b.nested || p.state == claimGranted && p.placed && !p.starting && reserved
 	b.mu.Unlock()
