@@ -35,6 +35,8 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 			err := RunLocalConfig(ctx, ranks, cfg, func(j *Job) error {
 				var all, holders sync.WaitGroup
 				var leaving atomic.Bool
+				using, stop := context.WithCancel(ctx)
+				defer stop()
 				for i := range 5 {
 					holds := i >= 3 // a prepared message, or a worker: without them alone a job closes
 					if holds {
@@ -46,7 +48,7 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 						}
 						// Close waits for half of its time where messages never rest.
 						for to, began := i%ranks, time.Now(); time.Since(began) < 200*time.Millisecond; to = (to + 1) % ranks {
-							if holds && leaving.Load() || !misuse(ctx, j, i, to, post, late, &accepted) {
+							if holds && leaving.Load() || !misuse(using, j, i, to, post, late, &accepted) {
 								return
 							}
 						}
@@ -56,8 +58,9 @@ func TestClosesAtTheSameTimeAreOne(t *testing.T) {
 				if dies && j.Rank() == 2 {
 					j.Abort(3, "in the midst of it")
 					leaving.Store(true)
+					stop() // others do not answer it any more
 					holders.Wait()
-					return nil // others do not answer it any more
+					return nil
 				}
 				var errs [closers]error
 				for i := range errs {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests, in stages; without arguments all of them but device. The last line counts.
+# Runs the tests, in stages; without arguments all of them. The last line counts.
 #
 #   hack/test.sh [STAGE...]      stages: lint race debug plain launchers builds device vm
 #
@@ -236,7 +236,7 @@ stage_vm() {
   return $rc
 }
 
-[ $# -gt 0 ] || set -- lint race debug plain launchers builds vm
+[ $# -gt 0 ] || set -- lint race debug plain launchers builds device vm
 stages=("$@") failed=()
 for stage; do
   declare -F "stage_$stage" >/dev/null || { echo "test: no stage '$stage' (there are: lint race debug plain launchers builds device vm)" >&2; exit 2; }

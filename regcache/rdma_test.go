@@ -4,6 +4,7 @@ package regcache
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -198,6 +199,7 @@ func TestDeviceSeesRawCallsAndTheGoHeap_04(t *testing.T) {
 			if !w.arrives(c, uintptr(unsafe.Pointer(&b[0])), len(b), byte(i)) {
 				t.Fatalf("round %d: the bytes are not where they belong", i)
 			}
+			runtime.KeepAlive(b) // arrives has its address only
 			b = nil
 			freeOSMemory()
 		}

@@ -23,6 +23,7 @@ type Page struct {
 
 // Machine is where results come from, in one setting.
 type Machine struct {
+	ID    string
 	Name  string
 	Facts [][2]string
 	Runs  []string
@@ -32,7 +33,8 @@ type Machine struct {
 type Section struct {
 	ID       string
 	Title    string
-	Machine  string
+	Machine  *Machine
+	Caption  string // of the table
 	Columns  []string
 	Rows     [][]string
 	Pictures []Picture
@@ -55,10 +57,10 @@ func NewPage(title string, all []*Series) *Page {
 	byKey := make(map[string]*Section)
 	for _, s := range all {
 		m := p.machine(s.Env)
-		key := header(s) + "\x00" + m
+		key := header(s) + "\x00" + m.ID
 		x := byKey[key]
 		if x == nil {
-			x = &Section{ID: fmt.Sprintf("s%d", len(p.Sections)+1), Title: header(s), Machine: m}
+			x = &Section{ID: fmt.Sprintf("s%d", len(p.Sections)+1), Title: header(s), Machine: m, Caption: "Figures"}
 			byKey[key] = x
 			p.Sections = append(p.Sections, x)
 		}
@@ -73,12 +75,12 @@ func NewPage(title string, all []*Series) *Page {
 	return p
 }
 
-// machine is the name of the setting that an environment tells of.
-func (p *Page) machine(e *Env) string {
+// machine is the setting that an environment tells of.
+func (p *Page) machine(e *Env) *Machine {
 	facts := [][2]string{
-		{"processor", fmt.Sprintf("%s, %d to use, %s", e.CPU, e.CPUs, e.Arch)}, {"kernel", e.Kernel},
+		{"processor", fmt.Sprintf("%s, %s usable, %s", e.CPU, count(e.CPUs, "processor"), e.Arch)}, {"kernel", e.Kernel},
 		{"Go", fmt.Sprintf("%s, GOMAXPROCS %d", e.Go, e.GoMaxProcs)}, {"commit", e.Commit + map[bool]string{true: " with changes"}[e.Modified]},
-		{"ranks", fmt.Sprintf("%d on %d hosts, by %s", e.Ranks, e.Hosts, e.Launcher)}, {"network", e.Fabric},
+		{"ranks", fmt.Sprintf("%d on %s, by %s", e.Ranks, count(e.Hosts, "host"), e.Launcher)}, {"network", e.Fabric},
 	}
 	if d := e.Device; d != nil {
 		kind := ""
@@ -91,14 +93,21 @@ func (p *Page) machine(e *Env) string {
 	i := slices.IndexFunc(p.Machines, func(m *Machine) bool { return slices.Equal(m.Facts, facts) })
 	if i < 0 {
 		i = len(p.Machines)
-		p.Machines = append(p.Machines, &Machine{Name: fmt.Sprintf("setting %d", i+1), Facts: facts})
+		p.Machines = append(p.Machines, &Machine{ID: fmt.Sprintf("m%d", i+1), Name: fmt.Sprintf("setting %d", i+1), Facts: facts})
 	}
 	m := p.Machines[i]
 	run := fmt.Sprintf("%s, where reading the clock took %.1f ns", e.Time, e.ClockNS)
 	if !slices.Contains(m.Runs, run) {
 		m.Runs = append(m.Runs, run)
 	}
-	return m.Name
+	return m
+}
+
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
 }
 
 // column is one of a section's table. It is left out where it says nothing, or the usual of all.
@@ -356,13 +365,17 @@ func (x *Section) latency(name string) *chart.Chart {
 // mostCurves of a picture of distributions: more cannot be told apart.
 const mostCurves = 8
 
-// distribution is how many of the samples took no longer than a time.
+// distribution is how many of the samples took no longer than a time. Of many series it has some,
+// from the first to the last.
 func (x *Section) distribution(name string) *chart.Chart {
-	c := &chart.Chart{Title: name + ": distribution", X: "us", Y: "%", LogX: true}
-	for _, s := range x.series {
-		if s.Hist == nil || len(c.Lines) == mostCurves {
-			continue
-		}
+	c := &chart.Chart{Title: name + ": share of samples within a time, by size", X: "us", Y: "%", LogX: true}
+	has := slices.DeleteFunc(slices.Clone(x.series), func(s *Series) bool { return s.Hist == nil })
+	curves := min(len(has), mostCurves)
+	if curves < len(has) {
+		c.Title += fmt.Sprintf(", %d of %d rows", curves, len(has))
+	}
+	for i := range curves {
+		s := has[i*(len(has)-1)/max(curves-1, 1)]
 		c.Lines = append(c.Lines, chart.Line{Name: s.sizeText(), Points: cumulated(s.Hist)})
 	}
 	return c
@@ -462,7 +475,7 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62re
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
 svg .title { font-weight: bold; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: bold; padding: .3rem 0; }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
@@ -491,7 +504,7 @@ dd { margin: 0; }
 {{end}}</ul>
 {{end}}{{range .Pictures}}<figure>{{.SVG}}</figure>
 {{end}}<div class="wide"><table>
-<caption>{{.Title}} ({{.Machine}})</caption>
+<caption>{{.Caption}}, in <a href="#{{.Machine.ID}}">{{.Machine.Name}}</a></caption>
 <thead><tr>{{range .Columns}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
 <tbody>{{range .Rows}}
 <tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
@@ -507,7 +520,7 @@ dd { margin: 0; }
 {{end}}{{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>
 {{end}}</ul>
 {{end}}</section>
-{{end}}{{range .Machines}}<section>
+{{end}}{{range .Machines}}<section id="{{.ID}}">
 <h2>Where: {{.Name}}</h2>
 <dl>{{range .Facts}}<dt>{{index . 0}}</dt><dd>{{index . 1}}</dd>
 {{end}}{{range .Runs}}<dt>run</dt><dd>{{.}}</dd>

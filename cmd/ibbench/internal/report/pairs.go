@@ -165,7 +165,8 @@ func (x *Section) pairs() {
 		if len(s.Pairs.Ranks) > 2*mostColumns {
 			continue
 		}
-		m := &Matrix{Caption: header(s), Columns: []string{"from"}}
+		x.Caption = "Over the pairs"
+		m := &Matrix{Caption: "Each pair, " + shownUnit(s.Result.Unit), Columns: []string{"from"}}
 		for r := range s.Pairs.Ranks {
 			m.Columns = append(m.Columns, fmt.Sprintf("to %d", r))
 		}
