@@ -326,3 +326,32 @@ func TestEachOnAClosedWorker(t *testing.T) {
 		return errors.Join(err, wantErr(set.Each(ctx, func(*Lease) error { return nil }), os.ErrClosed))
 	})
 }
+
+// A reserve as large as the largest set need not be received whole: an adaptive budget has as much
+// as the machine, and ReceiveSize is equal on all ranks.
+func TestAReserveLargerThanWhatIsReceived(t *testing.T) {
+	page := int64(pagepool.Size)
+	cfg := withFetches(Config{Memory: MemoryConfig{ReceiveSize: 4 * page, Budget: flow.BudgetConfig{
+		Adapt: &flow.AdaptConfig{Floor: 8 * page, Ceiling: 8 * page}, Small: -1, Reserve: -1,
+	}}}, "echo", echoes)
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		first, err := fetchPages(ctx, w, 1-j.Rank(), 2)
+		if err != nil {
+			return err
+		}
+		second, err := fetchPages(ctx, w, 1-j.Rank(), 2)
+		if err == nil {
+			second.Release()
+			set := NewFetchSet(w)
+			FetchFrom[byte](set, 1-j.Rank(), "echo", int(page), 1, 1)
+			FetchFrom[byte](set, 1-j.Rank(), "echo", int(page), 1, 1)
+			FetchSlice(set, At[byte](1-j.Rank(), 0), 100)
+			var l *Lease
+			if l, err = set.Submit(ctx); err == nil {
+				l.Release()
+			}
+		}
+		first.Release()
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
