@@ -42,9 +42,9 @@ var stepped = map[string]struct {
 	loops [2]func(ctx context.Context, w *Worker) error
 	most  int // instructions: a tenth above what it takes
 }{
-	"put and back": {0, [2]func(context.Context, *Worker) error{loopPuts, echoPuts}, 596},
-	"get":          {0, [2]func(context.Context, *Worker) error{loopGets, idle}, 613},
-	"fetch-add":    {0, [2]func(context.Context, *Worker) error{loopAdds, idle}, 588},
+	"put and back": {0, [2]func(context.Context, *Worker) error{loopPuts, echoPuts}, 582},
+	"get":          {0, [2]func(context.Context, *Worker) error{loopGets, idle}, 600},
+	"fetch-add":    {0, [2]func(context.Context, *Worker) error{loopAdds, idle}, 575},
 }
 
 // operation marks where an operation begins.

@@ -78,6 +78,11 @@ func (c *core) ended() error {
 	if !c.closing.Load() { // which shut sets with it
 		return nil
 	}
+	return c.endedBy()
+}
+
+// endedBy is ended for one that is closing.
+func (c *core) endedBy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.end

@@ -86,12 +86,16 @@ func (x *inbox) claim() (*batch, int) {
 // runOne runs the handler of a request, and gives back the buffer that it was lent.
 func (x *inbox) runOne(w *work) {
 	x.handle(w)
-	if w.slot[0] < 0 {
+	if w.slot < 0 {
 		return
 	}
 	x.mu.Lock()
 	x.lent--
-	err := x.giveBackLocked(w.slot[:])
+	x.giveBackLocked(w.slot)
+	var err error
+	if !x.mayStayBare() {
+		err = x.postLocked()
+	}
 	x.mu.Unlock()
 	if err != nil {
 		x.fail(err)
@@ -125,16 +129,19 @@ func (x *inbox) retire(b *batch) {
 // handle runs the handler of one request, if what the request names is there.
 func (x *inbox) handle(w *work) {
 	h := x.table.find(w.head.handler)
-	if err := x.locate(h, w); err != nil {
-		x.report(w.rank, of(w.rank, err))
-		if w.head.wants {
-			_ = x.refuse(w.rank, w.head.token, Refused, err.Error())
+	if h == nil || w.head.cat == long {
+		if err := x.locate(h, w); err != nil {
+			x.report(w.rank, of(w.rank, err))
+			if w.head.wants {
+				_ = x.refuse(w.rank, w.head.token, Refused, err.Error())
+			}
+			x.stats.refused.Add(1) // now Close and Quiesce need not wait for it
+			return
 		}
-		x.stats.refused.Add(1) // now Close and Quiesce need not wait for it
-		return
 	}
-	c := &w.call
-	*c = Call{x: x, h: h, head: &w.head, rank: w.rank, payload: w.payload}
+	c := &w.call // field by field: a literal is made elsewhere first, and copied
+	c.x, c.h, c.head, c.rank, c.from, c.payload = x, h, &w.head, w.rank, w.from, w.payload
+	c.state, c.unfit, c.token = fresh, nil, nil
 	x.invoke(c)
 	if c.state == fresh && w.head.wants {
 		_ = c.replyForHandler() // what went wrong is counted
@@ -143,13 +150,10 @@ func (x *inbox) handle(w *work) {
 	x.stats.handled.Add(1)
 }
 
-// locate checks what a request refers to.
+// locate finds the payload of a Long, and the mistake of a request that names no handler.
 func (x *inbox) locate(h *Handler, w *work) error {
 	if h == nil {
 		return broken("names a handler that is not there", int(w.head.handler), len(x.table.sorted)-1)
-	}
-	if w.head.cat != long {
-		return nil
 	}
 	off, n, size := w.head.off, uint64(w.head.length), uint64(len(x.cfg.Segment))
 	if off > size || n > size-off {
@@ -164,12 +168,13 @@ func (x *inbox) locate(h *Handler, w *work) error {
 // hang later stops here.
 func (x *inbox) invoke(c *Call) {
 	lockrank.EnterHandler(c.h.name)
-	mark := inHandler.enter()
+	g := lockrank.Goroutine()
+	mark := inHandler.mark(g)
 	returned := false
 	fenceHandler(&x.cfg, c.rank)
 	defer func() {
 		fenceHandler(&x.cfg, c.rank)
-		inHandler.leave(mark)
+		inHandler.leave(g, mark)
 		v := recover()
 		if v == nil {
 			lockrank.LeaveHandler()

@@ -8,64 +8,60 @@ import (
 )
 
 // inside knows the goroutines that run handlers, so that a handler which communicates gets an error
-// in the release build as well. A slot that was used once is never 0 again: in front of the first 0
-// of its probes a goroutine finds its mark, if it has one.
+// in the release build as well.
 type inside struct {
-	slots [128]atomic.Uintptr
-	many  atomic.Int32 // of more
-	more  sync.Map     // those that found no slot
+	parts [16]part
+	more  sync.Map // goroutines that found no slot
+}
+
+// part has the marks of some goroutines, which share a cache line. Mostly none of them runs a
+// handler.
+type part struct {
+	running atomic.Int64 // those that do
+	slots   [7]atomic.Uintptr
 }
 
 // inHandler are all of the process: a handler of one job must not wait for another job either.
 var inHandler inside
 
-const (
-	insideProbes = 8
-	nobody       = ^uintptr(0) // in a slot that was used: neither the address of a g nor a goroutine's number
-)
+// part is that of a goroutine, by the address of its g or, elsewhere, its number.
+func (s *inside) part(g uintptr) *part { return &s.parts[(g^g>>9)%uintptr(len(s.parts))] }
 
-func (s *inside) slot(g uintptr, i int) *atomic.Uintptr {
-	return &s.slots[(uint(g>>7)+uint(i))%uint(len(s.slots))] // a g is larger than 128 bytes
-}
-
-// enter marks the calling goroutine, which leave gets the result of.
-func (s *inside) enter() *atomic.Uintptr { return s.mark(lockrank.Goroutine()) }
-
+// mark marks a goroutine, until leave gets the result.
 func (s *inside) mark(g uintptr) *atomic.Uintptr {
-	for i := range insideProbes {
-		x := s.slot(g, i)
-		if v := x.Load(); (v == 0 || v == nobody) && x.CompareAndSwap(v, g) {
+	p := s.part(g)
+	p.running.Add(1)
+	for i := range p.slots {
+		if x := &p.slots[i]; x.Load() == 0 && x.CompareAndSwap(0, g) {
 			return x
 		}
 	}
 	s.more.Store(g, nil)
-	s.many.Add(1)
 	return nil
 }
 
-func (s *inside) leave(x *atomic.Uintptr) {
+func (s *inside) leave(g uintptr, x *atomic.Uintptr) {
 	if x != nil {
-		x.Store(nobody)
+		x.Store(0)
 	} else {
-		s.more.Delete(lockrank.Goroutine())
-		s.many.Add(-1)
+		s.more.Delete(g)
 	}
+	s.part(g).running.Add(-1)
 }
 
 // here reports whether the calling goroutine runs a handler.
 func (s *inside) here() bool { return s.marked(lockrank.Goroutine()) }
 
 func (s *inside) marked(g uintptr) bool {
-	for i := range insideProbes {
-		switch s.slot(g, i).Load() {
-		case g:
+	p := s.part(g)
+	return p.running.Load() != 0 && s.among(p, g)
+}
+
+func (s *inside) among(p *part, g uintptr) bool {
+	for i := range p.slots {
+		if p.slots[i].Load() == g {
 			return true
-		case 0:
-			return false
 		}
-	}
-	if s.many.Load() == 0 {
-		return false
 	}
 	_, there := s.more.Load(g)
 	return there

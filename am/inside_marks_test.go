@@ -8,7 +8,7 @@ func TestWhatAGoroutineLeavesBehindIsNobodysMark(t *testing.T) {
 	for _, other := range []uintptr{1, 2, 127, 1 << 12, 1<<40 + 384} {
 		s := new(inside)
 		const g = 3
-		s.leave(s.mark(g))
+		s.leave(g, s.mark(g))
 		if s.marked(g) {
 			t.Error("who has left is inside")
 		}

@@ -62,8 +62,13 @@ func (c *core) openLocked(p *peer, now time.Duration) error {
 
 // takeBoth implements resources.
 func (c *core) takeBoth(p *peer, call bool) bool {
-	if p.credits.Balance() == 0 || call && !c.takeReply(p) {
+	if p.credits.Balance() == 0 {
 		return false
+	}
+	if call {
+		if _, err := c.pool.ReserveReply(p.rank); err != nil {
+			return false
+		}
 	}
 	_, err := p.credits.Take(0)
 	return err == nil

@@ -218,8 +218,10 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 	g.processLocked(b, n, now)
 	err = g.settleLocked(b, n, now)
 	g.rounding = false
-	quick := g.quick
-	g.quick = nil
+	var quick []func()
+	if len(g.quick) > 0 {
+		quick, g.quick = g.quick, nil
+	}
 	g.stats.waits += g.waits
 	g.waits = 0
 	due := !g.nothingDueLocked(now)

@@ -27,9 +27,7 @@ const postBatch = 8
 // of it, whose handlers it runs.
 type batch struct {
 	events            [eventsPerPoll]fabric.Event
-	slots             [eventsPerPoll]int32 // to be posted
 	work              [eventsPerPoll]work
-	nslots            int
 	n                 int          // of work
 	taken             int          // receive buffers that messages took
 	claimed, finished atomic.Int32 // of work
@@ -40,8 +38,9 @@ type batch struct {
 type work struct {
 	head    head
 	rank    int
+	from    *peer // that is the rank; nil: this one
 	payload []byte
-	slot    [1]int32 // that the payload lies in, to be posted afterwards; -1: none
+	slot    int32 // that the payload lies in, to be posted afterwards; -1: none
 	call    Call
 	copied  []byte // memory for a payload whose slot was needed
 }
@@ -96,44 +95,47 @@ func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
 	}
 }
 
-// settleLocked ends a round that brought n events. It reports whether the pool's rules hold.
-func (x *inbox) settleLocked(b *batch, n int, now time.Duration) (err error) {
-	if err = x.repostLocked(b, now); err == nil && b.n > 0 {
-		err = x.pool.BeforeHandlers()
-	}
+// settleLocked ends a round that brought n events: buffers that handlers need have spares in their
+// place. It reports whether the pool's rules hold.
+func (x *inbox) settleLocked(b *batch, n int, now time.Duration) error {
 	x.stats.polls++
 	if n == 0 {
 		x.stats.empty++
 	}
-	return err
-}
-
-// repostLocked gives back the buffers that no handler needs. The others have spares in their place.
-func (x *inbox) repostLocked(b *batch, now time.Duration) error {
 	if b.taken == 0 {
 		return nil
 	}
-	err := x.giveBackLocked(b.slots[:b.nslots])
-	if err != nil {
-		return err
+	if !x.mayStayBare() {
+		if err := x.postLocked(); err != nil {
+			return err
+		}
 	}
-	err = x.pool.Reposted(b.taken, now)
+	err := x.pool.Reposted(b.taken, now)
 	if b.freed {
 		x.acquirer.serve(&x.acquirer.replies)
 	}
-	b.taken, b.nslots, b.freed = 0, 0, false
+	b.taken, b.freed = 0, false
+	if err == nil && b.n > 0 {
+		err = x.pool.BeforeHandlers()
+	}
 	return err
 }
 
-// giveBackLocked takes back buffers that are not needed any more, and posts all that have come back
-// once they are several, or the spares do not stand in for them.
-func (x *inbox) giveBackLocked(slots []int32) error {
-	x.stats.posted += uint64(len(slots))
-	x.bare = append(x.bare, slots...)
-	if len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares {
-		return nil
-	}
-	slots = x.bare
+// giveBackLocked takes back a buffer that is not needed any more.
+func (x *inbox) giveBackLocked(slot int32) {
+	x.stats.posted++
+	x.bare = append(x.bare, slot)
+}
+
+// mayStayBare reports whether the buffers that have come back need not be posted yet: they are few,
+// and spares stand in for them.
+func (x *inbox) mayStayBare() bool {
+	return len(x.bare) < postBatch && x.lent+len(x.bare) <= x.cfg.Spares
+}
+
+// postLocked posts them.
+func (x *inbox) postLocked() error {
+	slots := x.bare
 	x.bare = x.bare[:0]
 	return x.net.Post(slots...)
 }
@@ -141,10 +143,14 @@ func (x *inbox) giveBackLocked(slots []int32) error {
 // arrivedLocked takes one message. The error is the peer's: it is to be cut off.
 func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Duration) error {
 	w := &b.work[b.n]
-	w.rank, w.slot[0] = e.Peer, -1
-	payload, err := w.head.decode(e.Data, x.hash)
+	w.rank, w.from, w.slot = e.Peer, p, -1
 	b.taken++
 	p.silentAt = 0
+	if p.down == nil && x.end == nil && w.head.decodePlain(e.Data, x.hash, p.credits.Known(connection)) {
+		x.giveBackLocked(e.Slot)
+		return x.shortLocked(b, p, w, now)
+	}
+	payload, err := w.head.decode(e.Data, x.hash)
 	if err == nil && w.head.kind == control {
 		err = broken("is a note and takes a buffer", int(control), 0)
 	}
@@ -168,10 +174,34 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 		b.freed = true
 	}
 	if !keep {
-		b.slots[b.nslots] = e.Slot
-		b.nslots++
+		x.giveBackLocked(e.Slot)
 	}
 	return err
+}
+
+// shortLocked takes a Short that says nothing of credits: the straight path. It does what
+// accountLocked and arrivedLocked do for any message.
+func (x *inbox) shortLocked(b *batch, p *peer, w *work, now time.Duration) (err error) {
+	if w.head.kind == request {
+		if err = x.pool.Arrived(p.rank, connection, now); err == nil {
+			x.stats.requests++
+			if w.head.wants {
+				x.stats.wanted++
+			}
+			w.payload = nil
+			b.n++
+			return nil
+		}
+	} else if err = x.pool.ReplyArrived(p.rank, connection); err == nil {
+		err = x.answeredLocked(p, p.rank, &w.head, nil)
+	}
+	b.freed = true
+	if err != nil {
+		x.stats.broken++
+		return err
+	}
+	x.stats.replies++
+	return nil
 }
 
 // accountLocked enters a message into the accounts, and a reply into its call. The error is one of
@@ -227,7 +257,7 @@ func (x *inbox) acceptLocked(w *work, payload []byte, slot int32) (keep bool) {
 		w.payload = nil
 	case x.lent < x.cfg.Spares:
 		x.lent++
-		w.payload, w.slot[0] = payload, slot
+		w.payload, w.slot = payload, slot
 		return true
 	default:
 		x.stats.copies++

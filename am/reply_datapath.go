@@ -20,12 +20,19 @@ func (r *replier) reply(rank int, o *outgoing, args []uint64) error {
 	if o.cat == long && !o.own && len(o.payload) > 0 {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
-	p := r.known(rank)
-	err := r.tryReply(p, o, args)
-	if err == ErrNoBuffer || err == ErrQueueFull {
+	return r.replyTo(r.known(rank), o, args)
+}
+
+// replyTo is reply to another rank, with a payload that the endpoint owns if it is a Long's.
+func (r *replier) replyTo(p *peer, o *outgoing, args []uint64) error {
+	switch err := r.tryReply(p, o, args); err {
+	case nil:
+		return nil
+	case ErrNoBuffer, ErrQueueFull:
 		return r.postpone(p, o, args)
+	default:
+		return r.concludeReply(p.rank, o, err)
 	}
-	return r.concludeReply(rank, o, err)
 }
 
 // refuse sends a failure.

@@ -79,6 +79,7 @@ type Call struct {
 	h       *Handler
 	head    *head
 	rank    int
+	from    *peer // that is the rank; nil: this one
 	payload []byte
 	state   callState
 	unfit   error          // of the last reply that the handler tried to make
@@ -137,15 +138,21 @@ func (c *Call) answer(p *Payload, args []uint64) error {
 	case deferred, over:
 		return ErrOver
 	}
-	if c.unfit = c.x.checkParts(c.rank, p, args); c.unfit != nil {
-		return c.unfit
+	if p.cat != short || len(args) > MaxArgs {
+		if c.unfit = c.x.checkParts(c.rank, p, args); c.unfit != nil {
+			return c.unfit
+		}
 	}
 	c.state = replied
 	if !c.head.wants {
 		c.x.stats.unwanted.Add(1)
 		return nil
 	}
-	return c.x.reply(c.rank, &outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}, args)
+	o := outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}
+	if c.from == nil || p.cat == long {
+		return c.x.reply(c.rank, &o, args)
+	}
+	return c.x.replyTo(c.from, &o, args)
 }
 
 // replyForHandler is for one that returned without a reply: an empty one, or that its own did not

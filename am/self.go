@@ -27,7 +27,7 @@ func (x *inbox) sendToSelf(o *outgoing, args []uint64) error {
 	w.head.nargs, w.head.handler = uint8(len(args)), o.handler
 	w.head.length, w.head.off = uint32(len(o.payload)), o.off
 	copy(w.head.args[:], args)
-	w.rank, w.payload, w.slot[0] = x.cfg.Rank, o.payload[:len(o.payload):len(o.payload)], -1
+	w.rank, w.from, w.payload, w.slot = x.cfg.Rank, nil, o.payload[:len(o.payload):len(o.payload)], -1
 	if o.cat == long {
 		if fabric.CheckRange("write", x.cfg.Rank, o.off, uint64(len(o.payload)), uint64(len(x.cfg.Segment))) == nil {
 			copy(x.cfg.Segment[o.off:], o.payload) // else the handler's lookup refuses it

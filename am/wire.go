@@ -151,9 +151,18 @@ func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
 	}
 }
 
-// decodeShort is decode for most messages: requests and replies that are Shorts. It looks at words,
-// and leaves to decode what is not plainly right.
+// decodeShort is decode for most messages: requests and replies that are Shorts. It leaves to
+// decode what is not plainly right.
 func (h *head) decodeShort(src []byte, table uint32) bool {
+	if len(src) < headSize {
+		return false
+	}
+	credit := binary.LittleEndian.Uint64(src[creditAt:])
+	return h.decodePlain(src, table, credit) && h.credit.DecodeWord(credit) && h.credit.Epoch == connection
+}
+
+// decodePlain is decodeShort for one with this credit header, which is known and stays as it is.
+func (h *head) decodePlain(src []byte, table uint32, credit uint64) bool {
 	if len(src) < headSize {
 		return false
 	}
@@ -164,7 +173,7 @@ func (h *head) decodeShort(src []byte, table uint32) bool {
 	le := binary.LittleEndian
 	first, token := le.Uint64(src), le.Uint64(src[8:])
 	nargs := first >> 24 & 0xff
-	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt+flow.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
+	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt:]) != credit || le.Uint64(src[creditAt+flow.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
 		nargs > MaxArgs || uint64(len(src)) != headSize+8*nargs {
 		return false
 	}
@@ -175,9 +184,6 @@ func (h *head) decodeShort(src []byte, table uint32) bool {
 	case first&^(0xff<<24) == replyFirst && token != 0:
 		h.kind = reply
 	default:
-		return false
-	}
-	if !h.credit.DecodeWord(le.Uint64(src[creditAt:])) || h.credit.Epoch != connection {
 		return false
 	}
 	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token, 0, 0

@@ -97,6 +97,9 @@ func (s *Sender) Apply(h *Header, now time.Duration) error {
 // Knows reports whether a header of the connection tells nothing new: Apply would change nothing.
 func (s *Sender) Knows(h *Header) bool { return h.Granted == s.granted && !h.Extended }
 
+// Known is the Word of a header of a connection that tells nothing new, and asks for nothing.
+func (s *Sender) Known(epoch uint16) uint64 { return uint64(epoch)<<32 | uint64(s.granted) }
+
 func (s *Sender) apply(h *Header, now time.Duration) error {
 	more := ahead(h.Granted, s.granted)
 	if room := s.cfg.Window - s.Balance(); more > 0 && more > room {

@@ -163,14 +163,15 @@ func (d *Doorbell) Ring(want int, budget time.Duration) (int, error) {
 // for a doorbell in which nothing is queued.
 func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
 	x, last := d.d, first+n-1
-	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked || !q.guard.enter() {
-		if err := d.Send(q, c, first, n); err != nil {
-			return 0, err
-		}
-		return d.Ring(want, budget)
+	if x == nil || x.batches != 0 || first < 0 || n < 1 || last >= c.slots || owner.Checked {
+		return d.sendAndRing(q, c, first, n, want, budget)
+	}
+	if !q.guard.enter() {
+		return d.sendAndRing(q, c, first, n, want, budget)
 	}
 	p := &x.batch[0]
-	p.queue, p.kind, p.count = unsafe.Pointer(q.c), C.IBC_SEND, C.uint32_t(n)
+	p.kind, p.count = C.IBC_SEND, C.uint32_t(n)
+	*(*uintptr)(unsafe.Pointer(&p.queue)) = uintptr(unsafe.Pointer(q.c))
 	*(*uintptr)(unsafe.Pointer(&p.first)) = c.addr(first)
 	*(*uintptr)(unsafe.Pointer(&p.last)) = c.addr(last)
 	x.batches, x.want = 1, C.uint32_t(max(want, 0))
@@ -183,6 +184,41 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 		return int(x.completed), d.failure()
 	}
 	return int(x.completed), nil
+}
+
+// PostOne posts one request of a chain and does not poll: Send and Ring in the fewest steps where
+// nothing is queued; else behind what is.
+func (d *Doorbell) PostOne(q *QP, c *SendChain, i int) error {
+	x := d.d
+	if x == nil || x.batches != 0 || uint(i) >= uint(c.slots) || owner.Checked {
+		_, err := d.sendAndRing(q, c, i, 1, 0, 0)
+		return err
+	}
+	if !q.guard.enter() {
+		_, err := d.sendAndRing(q, c, i, 1, 0, 0)
+		return err
+	}
+	p, at := &x.batch[0], c.addr(i)
+	p.kind, p.count = C.IBC_SEND, 1
+	*(*uintptr)(unsafe.Pointer(&p.queue)) = uintptr(unsafe.Pointer(q.c))
+	*(*uintptr)(unsafe.Pointer(&p.first)) = at
+	*(*uintptr)(unsafe.Pointer(&p.last)) = at
+	x.batches, x.want = 1, 0
+	C.ibc_ring_at(C.uintptr_t(uintptr(unsafe.Pointer(x))))
+	x.batches = 0
+	q.guard.leave()
+	if x.refused != 0 || d.cq.overrun.Load() {
+		d.queued[0] = queuedBatch{&q.object, &c.chain, i}
+		return d.failure()
+	}
+	return nil
+}
+
+func (d *Doorbell) sendAndRing(q *QP, c *SendChain, first, n, want int, budget time.Duration) (int, error) {
+	if err := d.Send(q, c, first, n); err != nil {
+		return 0, err
+	}
+	return d.Ring(want, budget)
 }
 
 // PollFor is Ring for a doorbell in which nothing is queued, in fewer steps.

@@ -137,6 +137,49 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	}
 }
 
+func TestPostOnePostsBehindWhatIsQueued(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.pair(endConfig{})
+	r.fillWrites(a, Signaled)
+	took := func(ids ...uint64) {
+		t.Helper()
+		for got := 0; got < len(ids); {
+			must(a.bell.Ring(1, patience))(t)
+			for _, wc := range a.bell.Completions() {
+				if got == len(ids) || wc.WRID != ids[got] || wc.Err() != nil {
+					t.Fatalf("completion %d is %s, want those of %d", got, describe(wc), ids)
+				}
+				got++
+			}
+		}
+	}
+	check(t, a.bell.PostOne(a.qp, a.send, 3))
+	took(3)
+	check(t, a.bell.Send(a.qp, a.send, 0, 2))
+	check(t, a.bell.PostOne(a.qp, a.send, 5))
+	took(0, 1, 5)
+	a.send.WR(6).Flags |= Inline
+	a.send.SGEs(6)[0].Length = 1 << 20 // more than the QP has
+	for queued := range 2 {
+		if queued == 1 {
+			check(t, a.bell.Send(a.qp, a.send, 1, 1))
+		}
+		err := a.bell.PostOne(a.qp, a.send, 6)
+		var e *PostError
+		if !errors.As(err, &e) || e.Batch != queued || e.Slot != 6 || e.WRID != 6 || e.Posted != queued {
+			t.Errorf("%d before it: %+v, %v", queued, e, err)
+		}
+	}
+	took(1)
+	if err := a.bell.PostOne(a.qp, a.send, -1); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("slot -1: %v", err)
+	}
+	check(t, a.qp.Close())
+	if err := a.bell.PostOne(a.qp, a.send, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after the queue's close: %v", err)
+	}
+}
+
 func TestAFullQueueNamesTheFirstThatDidNotFit(t *testing.T) {
 	r := newRig(t)
 	e := r.newEnd(endConfig{qp: QPConfig{MaxRecvWR: 4}})

@@ -73,7 +73,7 @@ func TestInstructionsOfAShortAreBounded(t *testing.T) {
 	if tid == 0 {
 		t.Fatal("no thread to be stepped")
 	}
-	const most = 6700 // a tenth above what it takes
+	const most = 5400 // a tenth above what it takes
 	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/am/amtest_test.operation", 6, most, steppedFor)
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)

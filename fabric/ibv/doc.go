@@ -117,10 +117,11 @@
 // requests for connections are repeated.
 //
 // Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a
-// doorbell of their own; the poller polls with another, without the lock. A turn of Poll is one
-// call into C when there is something to post and something to take, one when there is nothing to
-// post, else two: the posts, then the polling budget. Slots that Post gave back are on the device
-// before any message or note that is sent later.
+// doorbell of their own; the poller polls with another, without the lock, which it takes before
+// only if it is told that something waits to be posted. A turn of Poll is one call into C when
+// there is something to post and something to take, one when there is nothing to post, else two:
+// the posts, then the polling budget. Slots that Post gave back are on the device before any
+// message or note that is sent later.
 //
 // A short message for which there is room goes from the caller's memory into its work request. Any
 // other waits in a send buffer; up to the inline capacity it leaves that at the post. A message

@@ -65,6 +65,7 @@ type core struct {
 	origin time.Time  // of its clock
 	events eventQueue // the poller's
 	count  messageCounters
+	look   atomic.Bool // something waits for the poller, which else polls without mu
 }
 
 // layout is where the parts of an endpoint's memory lie.
@@ -96,9 +97,9 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 // messageCounters are those of Stats. What each message changes is counted under mu.
 type messageCounters struct {
 	sends, sendBytes, arrivals, arrivalBytes uint64
-	writes, writeBytes, doorbells, polls     uint64
+	writes, writeBytes, doorbells            uint64
 
-	notes, notesArrived, notesDropped          atomic.Uint64
+	polls, notes, notesArrived, notesDropped   atomic.Uint64
 	connects, accepts, handshakes, disconnects atomic.Uint64
 }
 
@@ -164,6 +165,9 @@ func (p *endpoint) build() (err error) {
 		return err
 	}
 	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
+		return err
+	}
+	if err := p.out.quick.init(max(n.inline, 8)); err != nil {
 		return err
 	}
 	if err := p.assemble(); err != nil {
@@ -290,7 +294,7 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	return fabric.EndpointStats{
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
-		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls,
+		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls.Load(),
 		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
 		RNR: rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
 	}
@@ -304,6 +308,7 @@ func (p *endpoint) Close() error {
 		return nil
 	}
 	p.closed = true
+	p.look.Store(true)
 	p.mu.Unlock()
 	p.Wake()
 	p.poller.Lock() // a Poll or Wait in progress ends
@@ -336,7 +341,7 @@ func (p *endpoint) release() error {
 		errs = append(errs, l.qp.Close())
 		l.qp = nil
 	}
-	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.slots.chain),
+	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain), closed(p.slots.chain),
 		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
 	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
 	// used any more.

@@ -22,36 +22,25 @@ const (
 
 // Poll posts what waits and takes what there is, mostly in one call into C, and if that is nothing
 // polls in another until the budget has passed.
-func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
+func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (n int, err error) {
 	if !p.poller.TryLock() {
 		return 0, p.occupied("poll")
 	}
-	n, err := p.poll(events, budget)
-	p.poller.Unlock()
-	return n, err
-}
-
-// poll is Poll for the poller.
-func (p *endpoint) poll(events []fabric.Event, budget time.Duration) (n int, err error) {
-	p.mu.Lock()
-	if err = p.usableLocked("poll"); err != nil {
+	p.count.polls.Add(1)
+	if p.events.begin(events); p.events.n == 0 {
+		err = p.progress(budget)
+	} else if p.look.Load() {
+		p.mu.Lock()
+		err = p.usableLocked("poll")
 		p.mu.Unlock()
-		return 0, err
-	}
-	p.count.polls++
-	p.datagrams.takeBack()
-	if p.events.begin(events); p.events.n > 0 {
-		p.mu.Unlock()
-	} else {
-		err = p.progressLocked(budget)
 	}
 	if n = p.events.end(); err != nil {
-		return 0, err
-	}
-	if p.noted > 0 {
+		n = 0
+	} else if p.noted > 0 {
 		p.lendNotes(events[:n])
 	}
-	return n, nil
+	p.poller.Unlock()
+	return n, err
 }
 
 // lendNotes notes which buffers of datagrams events lend to Poll's caller.
@@ -63,17 +52,19 @@ func (p *endpoint) lendNotes(events []fabric.Event) {
 			p.noted--
 		}
 	}
+	p.look.Store(true) // the next turn takes them back
 }
 
-// progressLocked is one turn of the poller, and further ones as long as completions come that are
-// no events: when Poll returns nothing there was nothing. It releases mu.
-func (p *endpoint) progressLocked(budget time.Duration) error {
-	n, more, err := p.turnLocked(budget)
-	for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
-		var also bool
-		p.mu.Lock()
-		n, also, err = p.turnLocked(budget) // mostly the end of a send came first
-		more, budget = more || also, 0
+// progress is one turn of the poller, and further ones as long as completions come that are no
+// events: when Poll returns nothing there was nothing.
+func (p *endpoint) progress(budget time.Duration) error {
+	n, more, err := p.turn(budget)
+	if n > 0 && p.events.len() == 0 {
+		for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
+			var also bool
+			n, also, err = p.turn(budget) // mostly the end of a send came first
+			more, budget = more || also, 0
+		}
 	}
 	if err != nil {
 		return err
@@ -94,35 +85,25 @@ func (p *endpoint) progressLocked(budget time.Duration) error {
 	return nil
 }
 
-// turnLocked posts, polls within the budget, and takes what came. It releases mu. The count is of
+// turn posts what waits for it, polls within the budget, and takes what came. The count is of
 // completions; more says that there may be work for settle.
-func (p *endpoint) turnLocked(budget time.Duration) (n int, more bool, err error) {
-	p.prepareLocked(false)
-	bell := p.out.tx.bell
-	if p.out.tx.staged() {
-		n = p.out.ring(1)
+func (p *endpoint) turn(budget time.Duration) (n int, more bool, err error) {
+	bell := p.bell
+	if p.look.Load() {
+		if n, err = p.postWaiting(); err != nil {
+			return 0, false, err
+		}
+		if n > 0 {
+			bell = p.out.tx.bell
+		}
 	}
-	if n == 0 && p.out.lost == nil {
-		p.mu.Unlock()
-		bell = p.bell
+	if n == 0 {
 		if n, err = bell.PollFor(1, budget); n == 0 && err == nil {
 			return 0, true, nil
 		}
 		p.mu.Lock()
 	}
-	if n > 0 {
-		p.reapLocked(bell.Completions())
-	}
-	if err != nil {
-		p.out.lose(err)
-	}
-	err, more = p.out.lost, p.unsettledLocked()
-	p.mu.Unlock()
-	return n, more, err
-}
-
-// reapLocked deals with completions.
-func (p *endpoint) reapLocked(wcs []verbs.WC) {
+	wcs := bell.Completions()
 	for i := range wcs {
 		wc := &wcs[i]
 		switch index := int32(uint32(wc.WRID)); wc.WRID >> idShift {
@@ -136,6 +117,32 @@ func (p *endpoint) reapLocked(wcs []verbs.WC) {
 			p.out.tx.completed(wc)
 		}
 	}
+	if err != nil {
+		p.out.lose(err)
+	}
+	err, more = p.out.lost, p.unsettledLocked()
+	p.mu.Unlock()
+	return n, more, err
+}
+
+// postWaiting posts what waits for the poller, and takes completions with the same call, if
+// something did and there are some: their count, and with them it keeps mu.
+func (p *endpoint) postWaiting() (n int, err error) {
+	p.mu.Lock()
+	if err = p.usableLocked("poll"); err == nil {
+		p.look.Store(false)
+		p.datagrams.takeBack()
+		p.prepareLocked(false)
+		if p.out.tx.staged() {
+			n = p.out.ring(1)
+		}
+		if n > 0 {
+			return n, nil
+		}
+		err = p.out.lost
+	}
+	p.mu.Unlock()
+	return 0, err
 }
 
 var errImmediate = errors.New("ibv: it took a receive buffer by a write with immediate data, which no rank does")
@@ -148,6 +155,7 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	}
 	if c == nil || c.state == connGone || wc.Status != verbs.StatusSuccess {
 		p.slots.bare = append(p.slots.bare, slot)
+		p.look.Store(true)
 		if c != nil && wc.Status != verbs.StatusFlushed {
 			p.out.tx.fail(&c.q, wc.Err())
 		}
@@ -155,6 +163,7 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	}
 	if wc.Opcode != verbs.WCRecv || int(wc.ByteLen) > p.cfg.SlotSize { // the slot holds what came before
 		p.slots.bare = append(p.slots.bare, slot)
+		p.look.Store(true)
 		p.out.tx.fail(&c.q, errImmediate)
 		return
 	}
@@ -188,6 +197,7 @@ func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 		p.conns.control = append(p.conns.control, d) // it may need a queue pair: not under the lock
 	}
 	p.datagrams.in.bare = append(p.datagrams.in.bare, i)
+	p.look.Store(true)
 }
 
 // unsettledLocked reports whether settle has something to do.
@@ -261,8 +271,7 @@ func (p *endpoint) endPeer(rank int, cause error) {
 // rdma-core).
 func (p *endpoint) drain() {
 	for left := p.listener.cq.Cap(); left > 0; {
-		p.mu.Lock()
-		n, _, _ := p.turnLocked(pollBudget) // the next turn has the error
+		n, _, _ := p.turn(pollBudget) // the next turn has the error
 		if n == 0 {
 			return
 		}

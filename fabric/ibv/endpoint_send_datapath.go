@@ -29,17 +29,49 @@ func (p *endpoint) Release(b fabric.SendBuf) {
 	p.out.bufs.release(b.ID)
 }
 
-// Send queues a message and, unless More follows, posts it.
+// Send queues a message and, unless More follows, posts it. A short one that is Copied is posted
+// from where it is, if there is room.
 func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-	if b.ID == fabric.Copied {
-		if err := fabric.CheckCopied(rank, b, n, w, cookie); err != nil {
-			return err
+	switch {
+	case b.ID != fabric.Copied:
+		return p.sendBuffer(rank, b, n, w, cookie, f)
+	case w != nil || cookie != 0 || uint(n) > uint(len(b.Data)):
+		return fabric.CheckCopied(rank, b, n, w, cookie)
+	}
+	p.mu.Lock()
+	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) && uint(rank) < uint(len(p.conns.peers)) {
+		if c := p.conns.to(rank); c != nil && p.n.downSeq.Load() == 0 {
+			p.prepareLocked(true)
+			if o.takesNow(c) {
+				o.postCopied(c, b.Data[:n], f)
+				p.mu.Unlock()
+				return nil
+			}
 		}
-		p.mu.Lock()
-		err := p.sendCopiedLocked(rank, b.Data[:n], f)
-		p.mu.Unlock()
+	}
+	err := p.queueCopiedLocked(rank, b.Data[:n], f)
+	p.mu.Unlock()
+	return err
+}
+
+// queueCopiedLocked sends what is Copied by way of a send buffer.
+func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
+	if err := p.usableLocked("send"); err != nil {
 		return err
 	}
+	own, err := p.out.bufs.reserve(f&fabric.Urgent != 0)
+	if err != nil {
+		return err
+	}
+	copy(own.Data, data)
+	if err = p.sendLocked(rank, own, len(data), &message{buf: own.ID, n: int32(len(data)), wrs: 1}, f); err != nil {
+		p.out.bufs.release(own.ID)
+	}
+	return err
+}
+
+// sendBuffer sends a message that is in its send buffer.
+func (p *endpoint) sendBuffer(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
 		if err := p.n.checkWrite(rank, w); err != nil {
@@ -59,36 +91,6 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 		p.count.writeBytes += uint64(len(w.Src))
 	}
 	return nil
-}
-
-// sendCopiedLocked sends any memory of the caller. A short message for which there is room is
-// posted from there at once.
-func (p *endpoint) sendCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
-	if err := p.usableLocked("send"); err != nil {
-		return err
-	}
-	if f&fabric.More == 0 && uint(len(data)-1) < uint(p.out.inline) && uint(rank) < uint(len(p.conns.peers)) {
-		c := p.conns.to(rank)
-		if c != nil && p.n.downSeq.Load() == 0 {
-			p.prepareLocked(true)
-			if p.out.takesNow(c) {
-				p.out.stageCopied(c, data, f)
-				p.count.sends++
-				p.count.sendBytes += uint64(len(data))
-				p.out.ring(0)
-				return nil
-			}
-		}
-	}
-	own, err := p.out.bufs.reserve(f&fabric.Urgent != 0)
-	if err != nil {
-		return err
-	}
-	copy(own.Data, data)
-	if err = p.sendLocked(rank, own, len(data), &message{buf: own.ID, n: int32(len(data)), wrs: 1}, f); err != nil {
-		p.out.bufs.release(own.ID)
-	}
-	return err
 }
 
 // sendLocked queues a message that is in its buffer.
@@ -114,6 +116,8 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	p.out.enqueue(c, *m)
 	if f&fabric.More == 0 {
 		_ = p.flushLocked() // the message is taken; Poll has the error of an endpoint that is lost
+	} else {
+		p.look.Store(true)
 	}
 	return nil
 }
@@ -195,6 +199,8 @@ func (p *endpoint) Post(slots ...int32) error {
 	}
 	if err == nil && p.sleeping {
 		err = p.flushLocked()
+	} else {
+		p.look.Store(true)
 	}
 	p.mu.Unlock()
 	return err

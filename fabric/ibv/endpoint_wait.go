@@ -104,8 +104,7 @@ func (p *endpoint) sleep(ctx context.Context) error {
 		return err
 	}
 	// What came between the last poll and the arming makes no event.
-	p.mu.Lock()
-	n, _, err := p.turnLocked(0)
+	n, _, err := p.turn(0)
 	p.settle()
 	if n > 0 || err != nil || p.downSeen != p.n.downSeq.Load() {
 		return err

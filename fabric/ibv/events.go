@@ -19,8 +19,14 @@ func (q *eventQueue) len() int { return q.n + q.more }
 
 // begin has events go to out from now on, first those that there are.
 func (q *eventQueue) begin(out []fabric.Event) {
-	q.out, q.n = out, 0
-	for q.more > 0 && q.n < len(out) {
+	if q.out, q.n = out, 0; q.more > 0 {
+		q.refill()
+	}
+}
+
+//go:noinline
+func (q *eventQueue) refill() {
+	for out := q.out; q.more > 0 && q.n < len(out); {
 		e := &q.rest[q.head]
 		out[q.n], *e = *e, fabric.Event{}
 		q.head = (q.head + 1) & (len(q.rest) - 1)
@@ -32,7 +38,7 @@ func (q *eventQueue) begin(out []fabric.Event) {
 // end returns how many events out has.
 func (q *eventQueue) end() int {
 	n := q.n
-	q.out, q.n = nil, 0
+	q.out, q.n = q.out[:0], 0
 	return n
 }
 
@@ -47,7 +53,10 @@ func (q *eventQueue) next() *fabric.Event {
 	return q.behind()
 }
 
-// behind is next for an event that the caller's slice has no room for.
+// behind is next for an event that the caller's slice has no room for. If it were a part of next,
+// next would be a part of nothing.
+//
+//go:noinline
 func (q *eventQueue) behind() *fabric.Event {
 	if q.more == len(q.rest) {
 		bigger := make([]fabric.Event, max(64, 2*len(q.rest)))

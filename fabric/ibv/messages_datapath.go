@@ -17,12 +17,32 @@ type messages struct {
 	all    []message // by request of tx
 	bufs   sendBuffers
 	lkey   uint32 // of the buffers
+	quick  quickSend
 	inline int
 	ready  []*conn // with messages that wait and may have room
 	spare  []*conn
 	idle   []*conn // to be closed, and with nothing in flight any more
 	uses   uint64  // of connections, so far
 	lost   error   // why the endpoint is of no more use
+}
+
+// quickSend is the work request of copied messages, of which only the length, the identifier and
+// the flags change.
+type quickSend struct {
+	chain *verbs.SendChain
+	wr    *verbs.SendWR
+	sge   *verbs.SGE
+	area  []byte
+}
+
+func (s *quickSend) init(inline int) (err error) {
+	if s.chain, err = verbs.NewSendChain(verbs.ChainConfig{Inline: inline}); err != nil {
+		return err
+	}
+	s.chain.SetInline(0, 0)
+	s.wr, s.sge, s.area = s.chain.WR(0), &s.chain.SGEs(0)[0], s.chain.Area(0)
+	s.wr.Opcode = verbs.OpSend
+	return nil
 }
 
 // message is what is known of one. It waits for its connection, or for room, then it is in flight.
@@ -73,34 +93,40 @@ func (o *messages) takesNow(c *conn) bool {
 	return c.state == connUp && c.waiting.n == 0 && c.q.err == nil && !o.full(c) && o.tx.room(&c.q, 1) && !o.tx.full()
 }
 
-// stageCopied stages a message that takesNow and that travels in its work request: it needs no send
+// postCopied posts a message that takesNow and that travels in its work request: it needs no send
 // buffer.
-func (o *messages) stageCopied(c *conn, data []byte, f fabric.SendFlag) {
+func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
+	o.quick.sge.Length = uint32(copy(o.quick.area, data)) // first: little is at hand yet that would have to be put aside
 	tx, q := &o.tx, &c.q
-	var slot int
-	var w *verbs.SendWR
-	m, urgent := &o.all[q.flight.tail], f&fabric.Urgent != 0
+	i, urgent := q.flight.tail, f&fabric.Urgent != 0
+	m := &o.all[i]
 	if q.silent > 0 && m.copied && m.urgent == urgent {
-		slot, w = tx.extend(q)
+		tx.extend(q)
 		m.wrs++ // see tuning.go for how many in a row ask for no completion
 		c.joined++
 	} else {
-		var i int32
-		i, slot, w = tx.one(q)
+		i = tx.take()
+		tx.add(q, i, 1)
 		m = &o.all[i]
 		m.conn, m.buf, m.wrs, m.cookie, m.urgent, m.copied = c, none, 1, 0, urgent, true // the rest is not looked at
 	}
-	w.Opcode = verbs.OpSend
+	w := o.quick.wr
+	w.WRID, w.Flags = tx.id(i), verbs.Inline
 	if f&fabric.Solicited != 0 {
-		w.Flags = verbs.Solicited
+		w.Flags = verbs.Inline | verbs.Solicited
 	}
-	tx.chain.CopyInline(slot, data)
 	if tx.sign(q, w, c.holding || m.wrs == endpointSignal || o.crowded()) {
 		c.holding = false
 	}
 	c.closing = false
 	o.used(c)
 	o.sent(c)
+	o.count.sends++
+	o.count.sendBytes += uint64(len(data))
+	o.count.doorbells++
+	if err := tx.postOne(q, o.quick.chain); err != nil {
+		o.lose(err)
+	}
 }
 
 // stageNow stages a message that takesNow and is in its send buffer.
@@ -324,6 +350,7 @@ func (o *messages) ring(want int) int {
 // lose gives the endpoint up: its completion queue, or a queue that all need, is of no more use.
 func (o *messages) lose(err error) {
 	if o.lost == nil {
+		o.look.Store(true)
 		o.lost = fmt.Errorf("ibv: endpoint %d is lost: %w", o.num, err)
 		o.n.log.Warn("ibv: an endpoint is lost", "endpoint", o.num, "err", err)
 	}

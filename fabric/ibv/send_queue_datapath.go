@@ -151,10 +151,10 @@ func (s *sender) add(q *sendQueue, i, wrs int32) {
 
 // slot takes the next slot of the chain for a work request to a queue. The chain is not full.
 func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
-	slot := s.slots
 	if s.open != q {
 		s.openRun(q)
 	}
+	slot := s.slots
 	s.slots = slot + 1
 	w := s.chain.WR(slot)
 	w.WRID, w.Flags, q.order = id, verbs.SendFlags(q.order), 0
@@ -177,13 +177,11 @@ func (s *sender) closeRun() {
 
 // extend adds a work request to the last request of a queue, which asks for no completion. There is
 // room.
-func (s *sender) extend(q *sendQueue) (slot int, w *verbs.SendWR) {
-	i := q.flight.tail
-	s.requests[i].wrs++
+func (s *sender) extend(q *sendQueue) {
+	s.requests[q.flight.tail].wrs++
 	q.wrs++
 	s.out++
 	q.silent-- // sign decides anew
-	return s.slot(q, s.id(i))
 }
 
 // one adds a request of one work request to a queue, and takes its slot of the chain. There is
@@ -295,6 +293,20 @@ func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
 	}
 	s.slots, s.first, s.runs = 0, 0, s.runs[:0]
 	return n, err
+}
+
+// postOne posts the first work request of another chain behind what is staged. Its error is that of
+// ring.
+func (s *sender) postOne(q *sendQueue, chain *verbs.SendChain) error {
+	if s.slots > 0 {
+		s.closeRun()
+	}
+	err := s.bell.PostOne(q.qp, chain, 0)
+	if err != nil {
+		err = s.refused(err, append(s.runs, run{queue: q})...)
+	}
+	s.slots, s.first, s.runs = 0, 0, s.runs[:0]
+	return err
 }
 
 // refused notes which queues refused work, if that is the error of a ring. Else it returns the
