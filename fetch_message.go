@@ -83,9 +83,9 @@ func (l *landing) bytes() (n uint64) {
 	return n
 }
 
-// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes of
-// the reserve, must not wait for more but in what is the reserve's: then those who have runs give them
-// back.
+// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes
+// of the reserve, must not wait for more but in what is the reserve's: then those who have runs
+// give them back.
 func (l *landing) wait() error {
 	l.waits = true
 	l.t.mu.Lock()

@@ -85,8 +85,8 @@ func (p *prompt) Start(ended func(error)) {
 	ended(nil)
 }
 
-// What is placed counts as held when it is small, and keeps an earlier set from a place. Who holds is
-// served from the reserve although other bytes are granted, and all of these come back.
+// What is placed counts as held when it is small, and keeps an earlier set from a place. Who holds
+// is served from the reserve although other bytes are granted, and all of these come back.
 func TestWhatIsPlacedIsHeld(t *testing.T) {
 	placed := func(o *Owner, bytes int64) *Pending {
 		s := set(o.NewFetchSet(), &prompt{fake{bytes: bytes}})

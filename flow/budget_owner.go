@@ -65,8 +65,8 @@ func (o *Owner) take(c *claim) {
 	}
 }
 
-// HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the owner
-// holds others, and what is granted is not the reserve's; nil: it may.
+// HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
+// owner holds others, and what is granted is not the reserve's; nil: it may.
 func (p *Pending) HoldAndWait() error {
 	b := p.b
 	b.mu.Lock()
