@@ -355,3 +355,26 @@ func TestAReserveLargerThanWhatIsReceived(t *testing.T) {
 		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
 	}))
 }
+
+// A rank may ask as soon as its own Join has returned, while another's goes on: what bounds that
+// one's answer is there already (with the race detector).
+func TestRequestsBeforeJoinReturnsHaveABound(t *testing.T) {
+	cfg := withFetches(withBudget(8), "echo", echoes)
+	cfg.Fabric = FabricSHM
+	asked := make(chan struct{})
+	runLocal(t, 2, cfg, func(ctx context.Context, j *Job) error {
+		if j.Rank() == 1 {
+			<-asked
+			return nil
+		}
+		defer close(asked)
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		set := NewFetchSet(w)
+		FetchFrom[byte](set, 1, "other", 100)
+		_, err = set.Submit(ctx)
+		return errors.Join(said[*FetchError](err, "no function of this name"), w.Close())
+	})
+}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
@@ -25,6 +24,11 @@ import (
 // Without a launcher it is a job of one rank. Join is collective, bounded by Config.JoinTimeout and
 // ctx, and leaves nothing behind when it fails.
 func Join(ctx context.Context, cfg Config) (*Job, error) {
+	return joinFor(context.Background(), ctx, cfg)
+}
+
+// joinFor is Join for a rank whose waits life bounds. Handlers may run before it returns.
+func joinFor(life, ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
 	var n needs
@@ -41,7 +45,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: context.Background(), needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
+	j := &Job{cfg: cfg, life: life, needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
@@ -77,11 +81,8 @@ func (j *joining) endpoints() int {
 }
 
 func (j *joining) join(ctx context.Context) (err error) {
-	if j.boot = j.cfg.Bootstrap; j.boot == nil {
-		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
-		if err != nil {
-			return err
-		}
+	if err = j.meet(ctx); err != nil {
+		return err
 	}
 	j.rank, j.size = j.boot.Rank(), j.boot.Size()
 	j.members.rank, j.members.size = j.rank, j.size

@@ -60,12 +60,11 @@ var errExited = errors.New("the rank's function ended with runtime.Goexit, as t.
 // runRank is the life of one rank of RunLocal.
 func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 	boot := cfg.Bootstrap
-	job, err := Join(ctx, cfg)
+	job, err := joinFor(ctx, ctx, cfg)
 	if err != nil {
 		boot.Abort(1, err.Error())
 		return err
 	}
-	job.life = ctx
 	defer context.AfterFunc(ctx, job.members.endOver)()
 	err = errExited
 	defer func() {

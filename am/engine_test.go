@@ -136,7 +136,8 @@ func TestACallOutlivesItsWait(t *testing.T) {
 func TestAWaitThatEndsFirstTellsTheFencerLater(t *testing.T) {
 	table := am.NewTable()
 	release := make(chan struct{})
-	h := table.Handle("slow", func(c *am.Call) { <-release; _ = c.Reply() })
+	short, cancel := context.WithCancel(bounded(t))
+	h := table.Handle("slow", func(c *am.Call) { cancel(); <-release; _ = c.Reply() })
 	f := &fences{}
 	l := endpoints(t, amtest.NewMemory(2, 64), 2, am.Config{Table: table, Fencer: f})
 	replies := func() (n int) {
@@ -149,8 +150,6 @@ func TestAWaitThatEndsFirstTellsTheFencerLater(t *testing.T) {
 		}
 		return n
 	}
-	short, cancel := context.WithTimeout(bounded(t), 10*time.Millisecond)
-	defer cancel()
 	_, p, err := h.StartWait(short, through{l[0]}, 1)
 	if p == nil || err == nil || replies() != 0 {
 		t.Fatal(p, err, replies())

@@ -137,7 +137,8 @@ func TestALargePayloadIsWithdrawnWithItsContext(t *testing.T) {
 }
 
 func TestTheWatchdogNamesAGrantThatDoesNotCome(t *testing.T) {
-	x, m, l, _ := mailing(t, am.Config{StallAfter: 20 * time.Millisecond})
+	// Long enough for all sends to begin before the first has waited for too long.
+	x, m, l, _ := mailing(t, am.Config{StallAfter: 400 * time.Millisecond})
 	var all sync.WaitGroup
 	const sends = 64 // a rank has 16 places: most wait for one until they have waited for too long
 	texts := make(chan string, sends)

@@ -228,6 +228,9 @@ func fromPMI(env environment) (detected, bool, error) {
 		if !env.has("PMI_RANK", "PMI_SIZE") {
 			return detected{}, false, errors.New("PMI_FD is set without PMI_RANK and PMI_SIZE")
 		}
+		if env.get("PMI_SIZE") == "1" && !env.has("IBCONDUIT_BOOTSTRAP") {
+			return detected{backend: "self", by: "PMI_SIZE"}, true, nil // any number of programs may be this rank
+		}
 		return detected{by: "PMI_FD"}, true, nil
 	case env.has("PMI_PORT"):
 		if !env.has("PMI_ID") {
@@ -261,6 +264,9 @@ func fromPMIx(env environment) (detected, bool, error) {
 	return detected{by: "PMIX_RANK"}, true, nil
 }
 
+// orSelf ends errors about variables that others than launchers set, too.
+const orSelf = "; IBCONDUIT_BOOTSTRAP=self makes every process a job of its own"
+
 const meetOverTCP = "set IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP"
 
 func fromOpenMPI(env environment) (detected, bool, error) {
@@ -283,7 +289,7 @@ func fromTorchrun(env environment) (detected, bool, error) {
 // itself, so we meet at the next one.
 func fromGeneric(env environment) (detected, bool, error) {
 	if env.has("RANK") != env.has("WORLD_SIZE") {
-		return detected{}, false, errors.New("only one of RANK and WORLD_SIZE is set")
+		return detected{}, false, errors.New("only one of RANK and WORLD_SIZE is set" + orSelf)
 	}
 	if !env.has("RANK") {
 		return detected{}, false, nil
@@ -296,7 +302,7 @@ func fromGeneric(env environment) (detected, bool, error) {
 		}
 		d.addr = joinHostPort(env.get("MASTER_ADDR"), port)
 	} else if !env.has("IBCONDUIT_ADDR") && env.get("WORLD_SIZE") != "1" {
-		return detected{}, false, errors.New("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT")
+		return detected{}, false, errors.New("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT" + orSelf)
 	}
 	return d.meet(env, "RANK", "WORLD_SIZE")
 }

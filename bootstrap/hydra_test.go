@@ -50,6 +50,13 @@ func TestHydraProgramsThatCannotJoinAreTold(t *testing.T) {
 	}
 }
 
+// As of ibrun -n 1: the only rank of a job meets nobody.
+func TestHydrasOnlyRankMayBeManyPrograms(t *testing.T) {
+	if out := hydra(t, "-n", "1", "bash", "-c", `"$0" && "$0" & "$0" && wait $!`); strings.Count(out, "self (PMI_SIZE)") != 3 {
+		t.Error(out)
+	}
+}
+
 func TestHydraExchangesBlobsByDescriptor(t *testing.T) {
 	out := hydra(t, "-n", "4")
 	for _, want := range []string{"ok 0/4 pmi1 (PMI_FD) local 4 true", "ok 1/4", "ok 2/4", "ok 3/4"} {

@@ -169,7 +169,7 @@ func (s *fakePMI) ranks(t *testing.T) []Bootstrap {
 	ranks := make([]Bootstrap, s.size)
 	for r := range ranks {
 		b, err := New(bounded(t), Options{Log: quiet, Lookup: env(
-			"PMI_FD", strconv.Itoa(s.connect(t)), "PMI_RANK", strconv.Itoa(r), "PMI_SIZE", strconv.Itoa(s.size))})
+			"PMI_FD", strconv.Itoa(s.connect(t)), "PMI_RANK", strconv.Itoa(r), "PMI_SIZE", strconv.Itoa(s.size), "IBCONDUIT_BOOTSTRAP", "pmi1")})
 		if err != nil {
 			t.Fatalf("rank %d: %v", r, err)
 		}
@@ -344,12 +344,12 @@ func TestPMI1RefusalsOfTheServerAreErrors(t *testing.T) {
 	} {
 		s := newFakePMI(t, 1)
 		c.change(s)
-		_, err := New(bounded(t), Options{Log: quiet, Lookup: env("PMI_FD", strconv.Itoa(s.connect(t)), "PMI_RANK", "0", "PMI_SIZE", "1")})
+		_, err := New(bounded(t), Options{Log: quiet, Lookup: env("PMI_FD", strconv.Itoa(s.connect(t)), "PMI_RANK", "0", "PMI_SIZE", "1", "IBCONDUIT_BOOTSTRAP", "pmi1")})
 		if err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%v, want %q", err, c.words)
 		}
 	}
-	if _, err := New(bounded(t), Options{Log: quiet, Lookup: env("PMI_FD", "9999", "PMI_RANK", "0", "PMI_SIZE", "1")}); !errors.Is(err, unix.EBADF) {
+	if _, err := New(bounded(t), Options{Log: quiet, Lookup: env("PMI_FD", "9999", "PMI_RANK", "0", "PMI_SIZE", "1", "IBCONDUIT_BOOTSTRAP", "pmi1")}); !errors.Is(err, unix.EBADF) {
 		t.Errorf("descriptor that is not open: %v", err)
 	}
 }

@@ -27,6 +27,31 @@ func TestAContinuationBeforeTheStopIsNotLost(t *testing.T) {
 	x.shows("code 130")
 }
 
+// The terminal may become ours between the stop of rank 0 and that of ibrun: the shell, which knows
+// of neither, continues nobody.
+func TestAStopThatComesTooLateStopsNobody(t *testing.T) {
+	x := newTerminal(t)
+	x.typed(`$IBRUN -n 2 sh -c 'test $IBCONDUIT_RANK = 1 || echo $PPID >$D/ibrun; echo $$ >$D/rank.$IBCONDUIT_RANK; while :; do sleep 0.02; done'`)
+	pids := x.pids("rank.0", "rank.1", "ibrun")
+	_ = syscall.Kill(pids[0], syscall.SIGSTOP)
+	x.state(true, pids[:1])
+	_ = syscall.Kill(pids[2], syscall.SIGTTIN)
+	x.state(false, pids)
+	x.key("\x03")
+	x.typed("echo co''de $?")
+	x.shows("code 130")
+}
+
+// So it is where ibrun is about to stop.
+func TestFgRightBehindAReadIsNoStop(t *testing.T) {
+	x := newTerminal(t)
+	for i := range 5 {
+		x.typed(fmt.Sprintf(`$IBRUN -n 2 sh -c 'test $IBCONDUIT_RANK = 1 && exit; echo >$D/reads%d; read x; echo "go""t $x."' & until test -e $D/reads%d; do :; done; fg`, i, i))
+		x.typed(fmt.Sprintf("it%d", i))
+		x.shows(fmt.Sprintf("got it%d.", i))
+	}
+}
+
 // A write that the terminal refuses sends its signal again and again until ibrun has stopped: none
 // of them stops the job a second time.
 func TestAWriteFromTheBackgroundStopsOnce(t *testing.T) {

@@ -49,6 +49,12 @@ func TestTheHighestDescriptorMayBeTheUsers(t *testing.T) {
 	}
 }
 
+func TestAnEmptyEnvironmentSuffices(t *testing.T) {
+	if out, _ := bash(t, "env -i "+asIbrun+"=1 $IBRUN -n 1 sh -c 'echo yes'"); out != "yes\n" {
+		t.Errorf("%q", out)
+	}
+}
+
 func TestARankReadsAProcessSubstitution(t *testing.T) {
 	if out, _ := bash(t, `$IBRUN -n 1 cat <(echo one) <(echo two)`); out != "one\ntwo\n" {
 		t.Errorf("%q", out)

@@ -165,6 +165,11 @@ func allocated(env func(string) string) (list []slots, err error) {
 		}
 	case env("LSB_HOSTS") != "":
 		list, err = hostList(strings.Fields(env("LSB_HOSTS")), "LSB_HOSTS")
+	case env("LSB_DJOB_HOSTFILE") != "": // of a job that is too large for LSB_HOSTS, too
+		list, err = hostFile(env("LSB_DJOB_HOSTFILE"))
+		if err != nil {
+			err = fmt.Errorf("LSB_DJOB_HOSTFILE: %w (-H names the hosts)", err)
+		}
 	}
 	if err != nil || len(list) < 2 {
 		return nil, err

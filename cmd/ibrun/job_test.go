@@ -116,6 +116,24 @@ func TestOutputGoesToFiles(t *testing.T) {
 }
 
 // A job that hangs is asked for its stacks, and who does not end is named.
+// A signal waits for as long as a process is stopped.
+func TestStoppedRanksTakeTheSignalsOfTheEnd(t *testing.T) {
+	const script = `trap "echo told; exit 0" TERM QUIT; test $IBCONDUIT_RANK = $FAILS && exit 3; kill -STOP $$; exec sleep 600`
+	for _, try := range []struct {
+		fails, timeout string
+		code           int
+		out            string
+	}{
+		{"0", "60s", 3, "told\n"},
+		{"none", "1s", 124, "told\ntold\n"},
+	} {
+		code, out, errs := finish(t, nil, "-n", "2", "--no-prefix", "--timeout", try.timeout, "--grace", "2s", "-x", "FAILS="+try.fails, "sh", "-c", script)
+		if code != try.code || out != try.out {
+			t.Errorf("code %d, %q; %s", code, out, errs)
+		}
+	}
+}
+
 func TestATimeoutAsksForStacks(t *testing.T) {
 	code, out, errs := finish(t, nil, "-n", "3", "--timeout", "1s", "--grace", "500ms", "bash", "-c",
 		`test $IBCONDUIT_RANK != 0 || exit 0; trap "echo stack; exit 2" QUIT; test $IBCONDUIT_RANK = 1 || trap "" QUIT; while :; do sleep 0.02; done`)
@@ -196,6 +214,8 @@ func TestHostsOfABatchJob(t *testing.T) {
 		{"PBS_NODEFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
 		{"LSB_HOSTS=n1_n1_n2", "[{n1 2} {n2 1}] <nil>"},
 		{"LSB_HOSTS=n1_n1", "[] <nil>"},
+		{"LSB_DJOB_HOSTFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
+		{"LSB_HOSTS=n1_n3 LSB_DJOB_HOSTFILE=" + file, "[{n1 1} {n3 1}] <nil>"},
 	} {
 		list, err := allocated(func(name string) string {
 			for kv := range strings.FieldsSeq(try.env) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
@@ -90,9 +91,16 @@ func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- e
 	return s, nil
 }
 
-// lookPath finds a program as a shell does: PATH may have relative directories too.
+// lookPath finds a program as a shell does: PATH may have relative directories too, or not be set.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
+	if _, set := os.LookupEnv("PATH"); !set && err != nil && name == filepath.Base(name) {
+		for _, dir := range []string{"/bin/", "/usr/bin/"} { // as execvp(3)
+			if found, err := exec.LookPath(dir + name); err == nil {
+				return found, nil
+			}
+		}
+	}
 	if errors.Is(err, exec.ErrDot) {
 		path, err = filepath.Abs(path)
 	}

@@ -228,6 +228,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			if end(syscall.SIGTERM, 0); r.cfg.Stacks && alive > 0 {
 				r.cfg.Report(r.alive() + " still run: SIGQUIT, which has Go programs print their stacks")
 				r.signal(syscall.SIGQUIT)
+				r.signal(syscall.SIGCONT) // one that is stopped takes it only then
 				end(syscall.SIGTERM, r.cfg.Grace)
 			}
 			waited = r.cfg.Stacks
@@ -246,6 +247,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			case syscall.SIGKILL:
 				end(0, r.cfg.Grace)
 			default:
+				r.signal(syscall.SIGCONT)
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
 		case <-giveUp:

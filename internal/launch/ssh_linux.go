@@ -29,9 +29,10 @@ const (
 )
 
 // sshOptions: no password is asked for, and a host that does not answer is given up, before
-// the connection and after; ports that the user has forwarded for his own sessions are not.
+// the connection and after; ports that the user has forwarded for his own sessions are not, nor is
+// a command of theirs run.
 var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4",
-	"-o", "ClearAllForwardings=yes"}
+	"-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"}
 
 // agent is the connection to one host.
 type agent struct {

@@ -199,18 +199,20 @@ func (r *run) pass(s syscall.Signal) {
 
 // stopOrContinue is for signals of job control.
 func (r *run) stopOrContinue(s syscall.Signal) {
-	if s == syscall.SIGCONT {
+	if s == syscall.SIGCONT || tooLate(s) {
 		r.starter.resume()
 		r.signal(syscall.SIGCONT)
 		return
 	}
-	if s != syscall.SIGTSTP && foreground() {
-		return // left from a write that was refused again and again until this process stopped
-	}
 	if !r.abandoned() {
-		r.stop()
+		r.stop(s)
 	}
 }
+
+// tooLate: the terminal, which refused a read or write, is ours by now. The signal is left from a
+// write that was refused again and again until this process stopped; or fg has come before the
+// stop, and then the shell continues nobody, rank 0 neither.
+func tooLate(s syscall.Signal) bool { return s != syscall.SIGTSTP && foreground() }
 
 // foreground: this process has its terminal.
 func foreground() (has bool) {
@@ -251,17 +253,24 @@ func (r *run) abandoned() bool {
 // stopped knows of no stop to come: then only the ranks are continued. A rank of our group may have
 // been stopped already, and continued again by what came before this signal; a second stop adds
 // nothing to the first, and what continues the job discards it.
-func (r *run) stop() {
+func (r *run) stop(s syscall.Signal) {
 	r.signal(syscall.SIGTSTP)
 	r.starter.pause()
 	for {
 		select {
-		case s := <-r.stops:
-			if s == syscall.SIGCONT {
+		case next := <-r.stops:
+			switch next {
+			case syscall.SIGCONT:
+				r.stopOrContinue(syscall.SIGCONT)
+				return
+			case syscall.SIGTSTP:
+				s = syscall.SIGTSTP
+			}
+		default:
+			if tooLate(s) {
 				r.stopOrContinue(syscall.SIGCONT)
 				return
 			}
-		default:
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 			return
 		}

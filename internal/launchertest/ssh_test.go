@@ -408,6 +408,7 @@ func TestConfigurationsOfSSH(t *testing.T) {
 	for name, lines := range map[string]string{
 		"a terminal":          "RequestTTY force",
 		"a port that is used": "LocalForward 127.0.0.1:" + port + " 127.0.0.1:1\nExitOnForwardFailure yes",
+		"a command":           "RemoteCommand tmux attach\nRequestTTY yes",
 		"shared connections":  "ControlMaster auto\nControlPath DIR/%n\nControlPersist 60",
 	} {
 		t.Run(name, func(t *testing.T) {

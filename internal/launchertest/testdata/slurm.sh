@@ -83,7 +83,13 @@ done
 [ "$state" = "idle 2" ] && echo ready || { echo "not ready: $state"; tail -n 20 "$dir"/log/*; }
 cat >/dev/null || true
 scancel -Q --user=root || true
-for i in $(seq 30); do [ -z "$(squeue -h 2>/dev/null)" ] && break; sleep .1; done
+for i in $(seq 300); do [ -z "$(squeue -h 2>/dev/null)" ] && break; sleep .1; done
 # shellcheck disable=SC2086 # a list
-kill $pids 2>/dev/null || true
-wait
+{
+  kill $pids 2>/dev/null || true
+  # A slurmd waits without end for a step that could not tell of its own.
+  (sleep 20; kill -KILL $pids) >/dev/null 2>&1 </dev/null &
+  late=$!
+  wait $pids || true
+}
+kill $late 2>/dev/null || true

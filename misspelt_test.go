@@ -1,0 +1,52 @@
+package conduit
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMisspeltVariablesAreTold(t *testing.T) {
+	for name, want := range map[string]string{
+		"FABRICS": "FABRIC", "FABIRC": "FABRIC", "fabric": "FABRIC", "SEGMENTSIZE": "SEGMENT_SIZE", "JOIN_TIMEOT": "JOIN_TIMEOUT", "ADRR": "ADDR",
+		"ROOT": "", "DIR": "", "VERSION": "", "": "", // a site's own
+	} {
+		name = ownPrefix + name
+		var told strings.Builder
+		tellMisspelt(&told, []string{"PATH=/bin", name + "=shm"})
+		if want != "" {
+			want = "conduit: " + name + " is set and means nothing: is it " + ownPrefix + want + "?\n"
+		}
+		if told.String() != want {
+			t.Errorf("%s: %q, want %q", name, told.String(), want)
+		}
+	}
+}
+
+// The documentation has all variables; those of the tools and tests come last.
+func TestKnownVariablesAreThoseOfTheDocument(t *testing.T) {
+	text, err := os.ReadFile("docs/environment.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `" + ownPrefix + "([A-Z_]+)`")
+	names := func(text string) (all []string) {
+		for _, m := range rows.FindAllStringSubmatch(text, -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	programs, tools, _ := strings.Cut(string(text), "\n## Soft-RoCE")
+	if got, want := slices.Sorted(slices.Values(ownVariables)), slices.Sorted(slices.Values(names(programs))); !slices.Equal(got, want) {
+		t.Errorf("known are %q, and documented %q", got, want)
+	}
+	var told strings.Builder
+	for _, n := range names(tools) {
+		tellMisspelt(&told, []string{ownPrefix + n + "=1"})
+	}
+	if told.Len() > 0 || len(names(tools)) == 0 {
+		t.Errorf("of tools and tests: %s", told.String())
+	}
+}
