@@ -231,7 +231,7 @@ func TestASmallLeaseKeepsAPlace(t *testing.T) {
 // the rest of what other ranks write free pages may lie apart.
 func TestTheReserveServesWhatLiesApart(t *testing.T) {
 	cfg := withFetches(withBudget(8), "echo", echoes)
-	cfg.Memory.Budget.Reserve = 3 * int64(pagepool.Size)
+	cfg.Workers, cfg.Memory.Budget.Reserve = 4, 3*int64(pagepool.Size)
 	onFabrics(t, 2, cfg, func(ctx context.Context, j *Job) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
