@@ -12,10 +12,11 @@ type bwCmd struct {
 	lively
 	timing
 	repeated
+	peered
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
 	target
-	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 64K or 64..4M (doubling). Default: 64..4M; of am 64..4K; with --peer 64K and 4K."`
 	Depth string `default:"64" placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128; of am the send buffers of an endpoint, one depth. Default: 64."`
 	local
 	Bidi bool `help:"Both ranks of a pair send; the sum is reported."`
@@ -33,6 +34,12 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if c.Peer != "" {
+		x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
+		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{
+			"HOST": c.Host != "", "--live": c.Live, "--bidi": c.Bidi, "--local": c.where() != "",
+		}))
+	}
 	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.BW, points, c.Rounds)
+	return c.measureRounds(ctx, io, plan.BW, points, c.times(1))
 }

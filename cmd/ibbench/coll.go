@@ -101,15 +101,11 @@ func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) 
 	if err != nil {
 		return usageError{err}
 	}
-	boot, err := launched(ctx)
-	if err != nil {
+	if err := io.alone(ctx, "--peer starts its processes on this machine"); err != nil {
 		return err
 	}
-	if boot != nil {
-		return errors.Join(usageError{errors.New("--peer starts its processes on this machine; run it without a launcher")}, boot.Close())
-	}
 	out, pct, err := c.writers(io)
-	if err != nil {
+	if err != nil || io.check {
 		return err
 	}
 	own := p.CPUs

@@ -107,6 +107,9 @@ func printComparison(io streams, r *compare.Result) error {
 func figure(v float64, unit string) (text, shown string) {
 	switch unit {
 	case "ns":
+		if v < 100 { // of shared memory
+			return fmt.Sprintf("%.5f", v/1e3), "us"
+		}
 		return fmt.Sprintf("%.3f", v/1e3), "us"
 	case "B/s":
 		return fmt.Sprintf("%.1f", v/1e6), "MB/s"

@@ -52,7 +52,15 @@ type timing struct {
 
 // repeated is the flag of measurements that are fit to be compared.
 type repeated struct {
-	Rounds int `default:"1" placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
+	Rounds *int `placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
+}
+
+func (r repeated) times(byDefault int) int { return *cmp.Or(r.Rounds, &byDefault) }
+
+// peered are the flags of measurements that other programs do, too.
+type peered struct {
+	Peer string `enum:",perftest,ucx,mpi" default:"" placeholder:"P" help:"Measure the same with another program on this machine, in rounds with ours, interleaved, and print the ratios: perftest; ucx, UCX's ucx_perftest; mpi, the OSU micro-benchmarks over Open MPI."`
+	Args string `name:"peer-args" placeholder:"ARGS" help:"Further arguments of perftest's tools, or of mpirun."`
 }
 
 // lively is the flag of measurements that can be watched; of heap it would be another one.
@@ -200,7 +208,8 @@ func (n network) fabrics() ([]string, error) {
 	return list, nil
 }
 
-// writers opens standard output and the files, and returns the percentiles.
+// writers opens standard output and the files, and returns the percentiles. It opens nothing where
+// usage is only checked.
 func (o output) writers(io streams) (report.Tee, []float64, error) {
 	pct, err := plan.Percentiles(o.Pct)
 	if err != nil {
@@ -214,6 +223,9 @@ func (o output) writers(io streams) (report.Tee, []float64, error) {
 	w, err := report.New(o.Format, io.out, pct)
 	if err != nil {
 		return nil, nil, usageError{err}
+	}
+	if io.check {
+		return nil, pct, nil
 	}
 	tee := report.Tee{w}
 	for _, path := range o.Output {
@@ -253,4 +265,14 @@ func percentiles(shown []float64, as []plan.Assertion) []float64 {
 	}
 	slices.SortFunc(all, cmp.Compare[float64])
 	return slices.Compact(all)
+}
+
+// besides adds to what does not go with --peer: it has one sender, and one depth.
+func (s stream) besides(points []plan.Point, asked map[string]bool) map[string]bool {
+	pt := points[0]
+	for _, p := range points {
+		asked["--depth"] = asked["--depth"] || p.Depth != pt.Depth
+	}
+	asked["--lanes"], asked["--goroutines"], asked["--chain"] = s.Lanes != "1", s.Goroutines != "", s.Chain != 1
+	return asked
 }

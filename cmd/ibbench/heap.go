@@ -24,7 +24,7 @@ func (c *heapCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.measureRounds(ctx, io, plan.Heap, points, c.Rounds)
+	return c.measureRounds(ctx, io, plan.Heap, points, c.times(1))
 }
 
 func (c *heapCmd) points() ([]plan.Point, error) {

@@ -23,6 +23,9 @@ import (
 const asProgram = "IBBENCH_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(asPeer); path != "" {
+		os.Exit(playPeer(path, os.Args[1:]))
+	}
 	if os.Getenv(asProgram) == "1" {
 		main()
 	}

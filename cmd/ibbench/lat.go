@@ -13,9 +13,10 @@ type latCmd struct {
 	lively
 	timing
 	repeated
+	peered
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
 	target
-	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K, with --peer 8,4K; of am short."`
 	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
 	Depth int    `default:"1" placeholder:"N" help:"Operations in flight. Default: 1."`
@@ -31,8 +32,16 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if c.Peer != "" {
+		if c.Op == plan.AM && c.Sizes == "" {
+			c.Sizes = "short"
+		}
+		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
+			"HOST": c.Host != "", "--live": c.Live, "--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
+		})
+	}
 	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Lat, points, c.Rounds)
+	return c.measureRounds(ctx, io, plan.Lat, points, c.times(1))
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {

@@ -44,12 +44,14 @@ type cli struct {
 	Rate     rateCmd          `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
 	Perftest perftestCmd      `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
 	MR       mrCmd            `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
+	Join     joinCmd          `cmd:"" help:"How long jobs of 2, 4, 8 .. ranks take to start on this host: launch, bootstrap, Join, first barrier."`
 	Heap     heapCmd          `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
 	Pairs    pairsCmd         `cmd:"" help:"Latency and bandwidth of every pair of ranks as a matrix, and what stands out: slow links, slow hosts, the wrong MTU."`
 	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
 	Serve    serveCmd         `cmd:"" help:"Wait for ibbench lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
+	Run      runCmd           `cmd:"" help:"Several measurements, as a file in TOML has them."`
 	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
 	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`
@@ -62,8 +64,9 @@ type command interface {
 
 // streams are where output goes.
 type streams struct {
-	out io.Writer
-	err *os.File
+	out   io.Writer
+	err   *os.File
+	check bool // only look for wrong usage; nothing is measured or written
 }
 
 // usageError is the user's mistake, exit code 2.
@@ -85,7 +88,7 @@ func main() {
 			os.Exit(transient.RankMain())
 		}
 	}
-	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
+	os.Exit(run(os.Args[1:], streams{out: os.Stdout, err: os.Stderr}))
 }
 
 func run(args []string, io streams) int {
@@ -152,14 +155,7 @@ func exitCode(err error, io streams) int {
 
 // parse returns done where there is nothing to run: help, or wrong usage.
 func parse(args []string, io streams) (cmd command, code int, done bool) {
-	var c cli
-	parser, err := kong.New(&c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
-		kong.Exit(func(n int) { code, done = n, true }), kong.DefaultEnvars("IBBENCH"),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
-	if err != nil {
-		panic(err) // the struct tags are wrong
-	}
-	parsed, err := parser.Parse(joinNegative(args))
+	cmd, err := understand(args, io, func(n int) { code, done = n, true })
 	if done {
 		return nil, code, true
 	}
@@ -167,12 +163,33 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 		fmt.Fprintf(io.err, "ibbench: %v; try ibbench --help\n", err)
 		return nil, exitUsage, true
 	}
+	return cmd, 0, false
+}
+
+// syntax is what command lines are read by, into c. exit is called by --help and --version.
+func syntax(c *cli, io streams, exit func(int)) *kong.Kong {
+	parser, err := kong.New(c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
+		kong.Exit(exit), kong.DefaultEnvars("IBBENCH"),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
+	if err != nil {
+		panic(err) // the struct tags are wrong
+	}
+	return parser
+}
+
+// understand reads a command line.
+func understand(args []string, io streams, exit func(int)) (command, error) {
+	var c cli
+	parsed, err := syntax(&c, io, exit).Parse(joinNegative(args))
+	if err != nil {
+		return nil, err
+	}
 	name, rest, _ := strings.Cut(parsed.Command(), " ")
 	if name == "flow" {
 		kernel, _, _ := strings.Cut(rest, " ")
-		return c.Flow.kernel(kernel), 0, false
+		return c.Flow.kernel(kernel), nil
 	}
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "pairs": &c.Pairs, "serve": &c.Serve, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], 0, false
+	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "join": &c.Join, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "pairs": &c.Pairs, "serve": &c.Serve, "run": &c.Run, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], nil
 }
 
 // version is that of the module, or of the commit, that ibbench was built from.

@@ -49,6 +49,10 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	if err != nil {
 		return usageError{err}
 	}
+	if io.check {
+		_, _, err := c.writers(io)
+		return err
+	}
 	p.Metrics, p.Live = c.Metrics, c.moving
 	var boot bootstrap.Bootstrap
 	if c.server == "" {
@@ -149,6 +153,18 @@ func launched(ctx context.Context) (bootstrap.Bootstrap, error) {
 		return boot, nil
 	}
 	return nil, boot.Close()
+}
+
+// alone refuses a launcher: what a command says that it does has no use for its ranks.
+func (io streams) alone(ctx context.Context, why string) error {
+	if io.check {
+		return nil
+	}
+	boot, err := launched(ctx)
+	if boot == nil || err != nil {
+		return err
+	}
+	return errors.Join(usageError{fmt.Errorf("%s; run it without a launcher", why)}, boot.Close())
 }
 
 // lead is rank 0 under a launcher.

@@ -33,12 +33,12 @@ func (c *mrCmd) run(ctx context.Context, io streams) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	boot, err := launched(ctx)
-	if err != nil {
+	if err := io.alone(ctx, "mr measures one process"); err != nil {
 		return err
 	}
-	if boot != nil {
-		return errors.Join(usageError{errors.New("mr measures one process; run it without a launcher")}, boot.Close())
+	if io.check {
+		_, _, err := c.writers(io)
+		return err
 	}
 	reg, err := mr.Open(c.Device, c.GID, c.Fake, c.Op == plan.Reg)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 // perftestCmd is ibbench perftest.
 type perftestCmd struct {
 	output
-	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages."`
+	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw,rate" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages; rate: small ones a second, of the operations of lat."`
 	Ops     string        `placeholder:"LIST" help:"Some of put, get, amo, am. Default: all."`
 	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
@@ -36,10 +37,33 @@ type perftestCmd struct {
 	Assert  []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
 	Quiet   bool          `short:"q" help:"No progress on standard error."`
 	Seed    uint64        `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
+
+	peer   string // "": perftest
+	fabric string // that a peer other than perftest is asked for
+	ack    bool   // puts as lat put --ack
+	depth  int    // of bw and rate; 0: that of perftest's tools
 }
 
-// depth of a bandwidth on both sides: the default of ib_write_bw and ib_read_bw.
-const perftestDepth = 128
+// besideRounds and besideTimeout are those of --peer.
+const (
+	besideRounds  = 7
+	besideTimeout = 3 * time.Minute
+)
+
+// beside measures with a peer what the command of x would measure alone. asked has the flags that
+// do not go with a peer, and whether they are set.
+func (c *common) beside(ctx context.Context, io streams, p *peered, t *timing, r *repeated, x perftestCmd, asked map[string]bool) error {
+	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", t.Duration != nil
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if asked[name] {
+			return usageError{fmt.Errorf("%s: it does not go with --peer, which measures --iters operations, of the same kind on both sides, between two processes on this machine", name)}
+		}
+	}
+	x.output, x.Device, x.GID, x.CPU, x.Quiet, x.Seed, x.Assert = c.output, c.Device, c.GID, c.CPU, c.Quiet, c.Seed, c.Assert
+	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = p.Peer, c.Fabric, p.Args, t.Iters, r.times(besideRounds)
+	x.Within, x.Timeout = 5, besideTimeout
+	return x.run(ctx, io)
+}
 
 func (c *perftestCmd) run(ctx context.Context, io streams) error {
 	p, as, err := c.plan()
@@ -50,8 +74,11 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--goals: %w", err)}
 	}
+	if err := io.alone(ctx, cmp.Or(c.peer, peer.Perftest)+" starts its processes on this machine"); err != nil {
+		return err
+	}
 	out, pct, err := c.writers(io)
-	if err != nil {
+	if err != nil || io.check {
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), nil)
@@ -75,6 +102,12 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		return nil, nil, fmt.Errorf("--budget %v: want a time above 0", c.Budget)
 	case !(c.Within > 0) || c.Within > 100:
 		return nil, nil, fmt.Errorf("--within %g: want percent, above 0 to 100", c.Within)
+	case c.fabric != "" && c.fabric != "auto" && c.fabric != "shm" && c.fabric != "ibv":
+		return nil, nil, fmt.Errorf("--fabric %s: want ibv, shm or auto, one of them with --peer", c.fabric)
+	case c.fabric == "shm" && cmp.Or(c.peer, peer.Perftest) == peer.Perftest:
+		return nil, nil, errors.New("--fabric shm: perftest measures RDMA devices; --peer ucx and --peer mpi use shared memory, too")
+	case c.fabric == "ibv" && c.peer == peer.OSU:
+		return nil, nil, errors.New("--fabric ibv: --peer mpi is for shm, as Open MPI uses shared memory on one machine")
 	case c.UCX && c.Kind != plan.Lat:
 		return nil, nil, errors.New("--ucx is for lat")
 	}
@@ -118,11 +151,15 @@ func (c *perftestCmd) ops() (ops []string, err error) {
 
 // points of one operation, in each size.
 func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
-	proto := plan.Point{Kind: c.Kind, Op: op, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
+	proto := plan.Point{Kind: c.Kind, Op: op, Ack: c.ack, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
 	sizes := "8,4K"
-	if c.Kind == plan.BW {
-		proto.Depth, proto.Batch, proto.Iters = perftestDepth, 0, 500
+	if c.Kind != plan.Lat {
+		proto.Depth, proto.Batch = cmp.Or(c.depth, peer.DefaultDepth), 0
 		proto.Place = true // perftest moves on within a page only, which larger messages do not
+		sizes = "8"
+	}
+	if c.Kind == plan.BW {
+		proto.Iters = 500
 		sizes = "64K"
 	}
 	if c.Iters != nil {
@@ -135,9 +172,12 @@ func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
 	switch op {
 	case plan.AMO:
 		sizes = "8"
+		if c.Sizes != "" && c.peer != "" {
+			sizes = c.Sizes // refused where it is not 8
+		}
 	case plan.AM:
-		sizes = cmp.Or(c.Sizes, map[string]string{plan.Lat: "short,4K", plan.BW: "4K"}[c.Kind])
-		if c.Kind == plan.BW {
+		sizes = cmp.Or(c.Sizes, map[string]string{plan.Lat: "short,4K", plan.BW: "4K", plan.Rate: "short"}[c.Kind])
+		if c.Kind != plan.Lat {
 			proto.Place, proto.Goroutines = false, 1
 		}
 	}
@@ -151,28 +191,40 @@ func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
 	return points, nil
 }
 
+// where both sides measure: over a device, but for peers that use shared memory, too.
+func (c *perftestCmd) where(p *plan.Plan) (port, gid int, why string, err error) {
+	of := cmp.Or(c.peer, peer.Perftest)
+	if of == peer.OSU {
+		p.Fabric = "shm"
+		return 0, 0, "fabric shm", nil
+	}
+	if of == peer.UCX {
+		if why, err = settle(p, c.fabric); err != nil || p.Fabric == "shm" {
+			return 0, 0, "fabric shm: " + why, err
+		}
+	}
+	d, why, err := machine.FindDevice(p.Device, c.GID)
+	if err != nil {
+		return 0, 0, "", fmt.Errorf("%s needs an RDMA device: %w; ibbench doctor says what to do", of, err)
+	}
+	p.Fabric, p.Device = "ibv", d.Name
+	return d.Port, d.GIDIndex, fmt.Sprintf("device %s port %d, GID %d (%s)", d.Name, d.Port, d.GIDIndex, why), nil
+}
+
 func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([]*report.Series, error) {
-	boot, err := launched(ctx)
+	port, gid, why, err := c.where(p)
 	if err != nil {
 		return nil, err
 	}
-	if boot != nil {
-		return nil, errors.Join(usageError{errors.New("perftest starts its processes on this machine; run it without a launcher")}, boot.Close())
-	}
-	d, why, err := machine.FindDevice(c.Device, c.GID)
-	if err != nil {
-		return nil, fmt.Errorf("perftest needs an RDMA device: %w; ibbench doctor says what to do", err)
-	}
-	p.Fabric, p.Device = "ibv", d.Name
 	many := fmt.Sprintf("%d rounds", c.Rounds)
 	if c.Budget > 0 {
 		many = fmt.Sprintf("rounds for up to %v", c.Budget)
 	}
-	t.line("device %s port %d, GID %d (%s); %s of all sides, interleaved", d.Name, d.Port, d.GIDIndex, why, many)
+	t.line("%s; %s of all sides, interleaved", why, many)
 	round := ""
 	live := func(text string) { t.live(round + ": " + text) }
-	cmp := &peer.Comparison{
-		Plan: p, Port: d.Port, GID: d.GIDIndex, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
+	with := &peer.Comparison{
+		Plan: p, Peer: cmp.Or(c.peer, peer.Perftest), Port: port, GID: gid, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
 		Say: func(text string) {
 			round = text
 			t.live(text)
@@ -186,5 +238,5 @@ func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([
 			return all, err
 		},
 	}
-	return cmp.Run(ctx)
+	return with.Run(ctx)
 }

@@ -125,20 +125,26 @@ func rankMain() int {
 	return exitSetup
 }
 
+// born is when this process was.
+var born = measure.Uptime()
+
 func playRank(ctx context.Context) (rank int, err error) {
 	p, err := plan.Decode(os.Getenv(planVar))
 	if err != nil {
 		return 0, err
 	}
+	e := json.NewEncoder(os.Stdout)
+	events := measure.Events{
+		Progress: func(text string) { _ = e.Encode(message{Progress: text}) },
+		Line:     func(text string) { _ = e.Encode(message{Line: text}) },
+		Series:   func(s *report.Series) error { return e.Encode(message{Series: s}) },
+	}
+	if p.Points[0].Kind == plan.Join {
+		return measure.Start(ctx, p, born, events)
+	}
 	boot, err := bootstrap.New(ctx, bootstrap.Options{})
 	if err != nil {
 		return 0, err
 	}
-	rank = boot.Rank()
-	e := json.NewEncoder(os.Stdout)
-	return rank, measure.Rank(ctx, boot, p, measure.Events{
-		Progress: func(text string) { _ = e.Encode(message{Progress: text}) },
-		Line:     func(text string) { _ = e.Encode(message{Line: text}) },
-		Series:   func(s *report.Series) error { return e.Encode(message{Series: s}) },
-	})
+	return boot.Rank(), measure.Rank(ctx, boot, p, events)
 }

@@ -13,11 +13,12 @@ type rateCmd struct {
 	lively
 	timing
 	repeated
+	peered
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, or am: posts, messages without replies."`
 	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes; of am also short. Default: 8; of am short."`
-	Depth string `placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling); of am the send buffers of an endpoint, one depth. Default: 1,4,16,64; of am 64."`
+	Depth string `placeholder:"LIST" help:"Operations in flight per lane, as 64 or 1..128 (doubling); of am the send buffers of an endpoint, one depth. Default: 1,4,16,64; of am and with --peer 64."`
 }
 
 func (c *rateCmd) run(ctx context.Context, io streams) error {
@@ -25,8 +26,11 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	sizes, depth := "8", "1,4,16,64"
+	if c.Op == plan.AM || c.Peer != "" {
+		depth = "64"
+	}
 	if c.Op == plan.AM {
-		sizes, depth = "short", "64"
+		sizes = "short"
 	}
 	list, err := sizesOf(c.Op, c.Sizes, sizes)
 	if err != nil {
@@ -36,6 +40,10 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if c.Peer != "" {
+		x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
+		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{"HOST": c.Host != "", "--live": c.Live}))
+	}
 	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Rate, points, c.Rounds)
+	return c.measureRounds(ctx, io, plan.Rate, points, c.times(1))
 }

@@ -25,7 +25,7 @@ var modules = []struct {
 	{"github.com/prometheus/common", []string{"metrics", "cmd/..."}},
 	{"github.com/alecthomas/kong", []string{"cmd/..."}},
 	{"github.com/HdrHistogram/hdrhistogram-go", []string{"bench", "cmd/..."}},
-	{"github.com/BurntSushi/toml", []string{"cmd/..."}},
+	{"github.com/pelletier/go-toml/v2", []string{"cmd/..."}},
 	{"golang.org/x/term", []string{"cmd/..."}},
 	{"golang.org/x/perf", []string{"cmd/..."}},
 	{"github.com/aclements/go-moremath", []string{"cmd/..."}},

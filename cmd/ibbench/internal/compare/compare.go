@@ -69,6 +69,9 @@ func (r *Result) Slower() bool {
 func point(s *report.Series) string {
 	p := &s.Plan
 	name := s.Kind + " " + s.Op
+	if s.Kind == report.KindPerftest { // of a latency, or a bandwidth, or a rate
+		name = s.Kind + " " + p.Kind + " " + s.Op
+	}
 	add := func(ok bool, format string, args ...any) {
 		if ok {
 			name += " " + fmt.Sprintf(format, args...)
@@ -78,7 +81,9 @@ func point(s *report.Series) string {
 	add(p.Ack, "--ack")
 	add(p.Bidi, "--bidi")
 	add(p.Local != "", "--local %s", p.Local)
-	add(true, "size %d", s.Size)
+	join := s.Join != nil // its size is a number of ranks
+	add(!join, "size %d", s.Size)
+	add(join, "segment %d", p.Segment)
 	add(s.Cache != nil, "cache %s", sideOf(s))
 	throughput := p.Kind == plan.BW || p.Kind == plan.Rate
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
@@ -91,7 +96,7 @@ func point(s *report.Series) string {
 	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || join, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
 }
 

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"math/bits"
+	"sync"
 	"time"
 )
 
@@ -10,12 +11,15 @@ var epoch, origin = time.Now(), ticks()
 
 // perTick is ns per tick of the processor's counter, in 32.32 fixed point; 0:
 // the counter is not the clock.
-var perTick = func() uint64 {
-	if !countsTime() {
-		return 0
+var perTick uint64
+
+// Calibrate makes the counter the clock where it can be, which takes 20 ms: before anything is
+// measured, but for the start of a job, where it would be most of the time.
+var Calibrate = sync.OnceFunc(func() {
+	if countsTime() {
+		perTick = tickNS()
 	}
-	return tickNS()
-}()
+})
 
 // Now is a monotonic reading in ns, for measurements of other packages.
 func Now() int64 { return now() }

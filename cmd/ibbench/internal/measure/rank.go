@@ -52,6 +52,7 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	if p.Ranks != boot.Size() {
 		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
 	}
+	Calibrate()
 	if p.Points[0].Kind == plan.Cache {
 		return cacheRank(ctx, boot, p, out)
 	}
@@ -128,12 +129,10 @@ func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*rep
 		return nil, err
 	}
 	facts := make([]machine.Facts, len(blobs))
-	hosts := make(map[string]bool)
 	for r, b := range blobs {
 		if err := json.Unmarshal(b, &facts[r]); err != nil {
 			return nil, fmt.Errorf("facts of rank %d: %w", r, err)
 		}
-		hosts[facts[r].Host] = true
 		s.hosts = append(s.hosts, facts[r].Host)
 	}
 	rank, ranks, ok := boot.Local()
@@ -143,14 +142,23 @@ func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*rep
 	if err := machine.Pin(machine.Share(s.plan.CPUs, rank, ranks)); err != nil {
 		return nil, err
 	}
+	return newEnv(facts, boot.Name()), nil
+}
+
+// newEnv is what the facts of all ranks say.
+func newEnv(facts []machine.Facts, launcher string) *report.Env {
+	hosts := make(map[string]bool)
+	for _, f := range facts {
+		hosts[f.Host] = true
+	}
 	f := facts[0]
 	return &report.Env{
 		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
 		Go: f.Go, Commit: f.Commit, Modified: f.Modified,
 		From:  fmt.Sprintf("%s rank 0", f.Host),
 		To:    fmt.Sprintf("%s rank %d", facts[len(facts)-1].Host, len(facts)-1),
-		Ranks: len(facts), Hosts: len(hosts), Launcher: boot.Name(),
-	}, nil
+		Ranks: len(facts), Hosts: len(hosts), Launcher: launcher,
+	}
 }
 
 // open prepares what all points share.
@@ -170,6 +178,11 @@ func (s *session) open(env *report.Env) error {
 	if s.job.Rank() != 0 {
 		return nil
 	}
+	return s.describe(env)
+}
+
+// describe completes the environment of rank 0 by what the job uses.
+func (s *session) describe(env *report.Env) error {
 	s.env = env
 	s.clockNS = ClockCost()
 	s.env.ClockNS = report.Round3(s.clockNS)

@@ -42,6 +42,7 @@ func Run(ctx context.Context, reg *Registrar, opts Options) error {
 		_, err := memevents.Map(1) // which says why this build has none
 		return err
 	}
+	measure.Calibrate()
 	s := &session{ctx: ctx, opts: opts, reg: reg, clockNS: measure.ClockCost()}
 	s.env = s.describe()
 	for i, pt := range opts.Points {

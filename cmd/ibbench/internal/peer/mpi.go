@@ -67,7 +67,7 @@ func (c *MPI) Run(ctx context.Context) ([]*report.Series, error) {
 			return nil, fmt.Errorf("round %d: %w", n+1, err)
 		}
 	}
-	version := c.version(ctx)
+	version := mpiVersion(ctx, c.mpirun)
 	var out []*report.Series
 	for i := range all {
 		out = append(out, c.report(&all[i], version))
@@ -96,8 +96,8 @@ func (c *MPI) build(ctx context.Context, dir string) error {
 	return nil
 }
 
-func (c *MPI) version(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, c.mpirun, "--version").Output()
+func mpiVersion(ctx context.Context, mpirun string) string {
+	out, err := exec.CommandContext(ctx, mpirun, "--version").Output()
 	line, _, _ := strings.Cut(string(out), "\n") // "mpirun.openmpi (OpenRTE) 4.1.4"
 	if f := strings.Fields(line); err == nil && len(f) > 0 {
 		return f[len(f)-1]
@@ -105,24 +105,27 @@ func (c *MPI) version(ctx context.Context) string {
 	return "(version unknown)"
 }
 
-// args are mpirun's. It refuses to run as root without being told, and more ranks than processors.
-func (c *MPI) args() []string {
-	args := []string{"-n", strconv.Itoa(c.Plan.Ranks)}
+// mpirunArgs are mpirun's. It refuses to run as root without being told, and more ranks than
+// processors.
+func mpirunArgs(ranks int, cpus []int, extra []string) []string {
+	args := []string{"-n", strconv.Itoa(ranks)}
 	if os.Geteuid() == 0 {
 		args = append(args, "--allow-run-as-root")
 	}
-	if c.Plan.Ranks > runtime.NumCPU() {
+	if ranks > runtime.NumCPU() {
 		args = append(args, "--oversubscribe")
 	}
-	if len(c.CPUs) > 0 {
+	if len(cpus) > 0 {
 		var list []string
-		for _, n := range c.CPUs {
+		for _, n := range cpus {
 			list = append(list, strconv.Itoa(n))
 		}
 		args = append(args, "--cpu-set", strings.Join(list, ","))
 	}
-	return append(args, c.Extra...)
+	return append(args, extra...)
 }
+
+func (c *MPI) args() []string { return mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra) }
 
 // round measures everything once on both sides.
 func (c *MPI) round(ctx context.Context, all []match, oursFirst bool) error {
@@ -169,16 +172,25 @@ type mpiPoint struct {
 
 // theirs runs the program once.
 func (c *MPI) theirs(ctx context.Context) ([]mpiPoint, error) {
-	runtime.LockOSThread() // see Pair.Run
-	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("not finished within %v", c.Timeout))
-	defer cancel()
 	pt := c.Plan.Points[0] // all have the same number of samples
 	args := append(c.args(), c.program, strconv.FormatInt(pt.Iters, 10), strconv.FormatInt(pt.WarmupIters, 10))
 	for _, pt := range c.Plan.Points {
 		args = append(args, fmt.Sprintf("%s:%d:%d", pt.Op, pt.Size, pt.Batch))
 	}
-	cmd := exec.CommandContext(ctx, c.mpirun, args...)
+	text, err := mpirun(ctx, c.mpirun, args, c.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	return parseMPI(text, c.Plan.Points)
+}
+
+// mpirun runs a program's ranks, and returns what they write.
+func mpirun(ctx context.Context, path string, args []string, timeout time.Duration) (string, error) {
+	runtime.LockOSThread() // see Pair.Text
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %v", timeout))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -188,9 +200,9 @@ func (c *MPI) theirs(ctx context.Context) ([]mpiPoint, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(said.String()))
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(said.String()))
 	}
-	return parseMPI(out.String(), c.Plan.Points)
+	return out.String(), nil
 }
 
 // parseMPI reads a line for each point: operation, size, errors, and the samples in ns.

@@ -20,11 +20,11 @@ import (
 // ErrMissing is wrapped when a tool is not installed.
 var ErrMissing = errors.New("perftest is not installed: apt-get install perftest, or make setup")
 
-// Find returns the path of a tool.
-func Find(tool string) (string, error) {
+// find returns the path of a tool.
+func find(tool string, missing error) (string, error) {
 	path, err := exec.LookPath(tool)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", tool, ErrMissing)
+		return "", fmt.Errorf("%s: %w", tool, missing)
 	}
 	return path, nil
 }
@@ -52,16 +52,7 @@ type Pair struct {
 // cache in an emulated machine makes that seconds.
 const startTime = 20 * time.Second
 
-// Run measures once. Both processes have ended when it returns.
-func (p *Pair) Run(ctx context.Context) (*Output, error) {
-	text, err := p.Text(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(text)
-}
-
-// Text measures once, and returns what the client wrote.
+// Text measures once, and returns what the client wrote. Both processes have ended when it does.
 func (p *Pair) Text(ctx context.Context) (string, error) {
 	// The kernel kills a child when the thread that started it dies
 	// (prctl(2), PR_SET_PDEATHSIG): this one lives until both have ended.

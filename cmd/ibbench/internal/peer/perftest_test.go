@@ -149,7 +149,7 @@ func TestARoundFarOffTheMedianIsDiscarded(t *testing.T) {
 
 func TestRatiosAreMediansOfTheRoundsThatCount(t *testing.T) {
 	x := &contest{
-		tool: "ib_write_lat", point: plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 100},
+		tool: "ib_write_lat", times: 1, point: plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 100},
 		theirs: &Output{Iters: 100}, series: &report.Series{Result: report.Result{Unit: "ns"}},
 		rounds: []report.Round{
 			{Theirs: report.Figures{P50: 10, Mean: 10, P99: 10}, Ours: report.Figures{P50: 11, Mean: 20, P99: 30}},
@@ -186,7 +186,7 @@ func script(t *testing.T, body string) string {
 
 func TestAServerThatFailsIsQuoted(t *testing.T) {
 	p := Pair{Path: script(t, "echo IB device rxe7 not found >&2; exit 1"), Timeout: 20 * time.Second}
-	if _, err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "IB device rxe7 not found") {
+	if _, err := p.Text(t.Context()); err == nil || !strings.Contains(err.Error(), "IB device rxe7 not found") {
 		t.Error(err)
 	}
 }
@@ -196,7 +196,7 @@ func TestAPairThatHangsIsEndedWithinItsTime(t *testing.T) {
 	p := Pair{Path: script(t, "echo $$ >\"$(dirname \"$0\")/pid\"; exec sleep 1000"), Timeout: 300 * time.Millisecond}
 	var b []byte
 	for len(b) == 0 { // a slow machine ends the script before it has begun: more time then
-		_, err := p.Run(t.Context())
+		_, err := p.Text(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "not finished within "+p.Timeout.String()) {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestACancelledRunSaysSo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p := Pair{Path: script(t, "exec sleep 1000"), Timeout: time.Minute}
-	if _, err := p.Run(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := p.Text(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -240,7 +240,7 @@ func TestListeningSocketsAreFoundWithoutDialling(t *testing.T) {
 
 func TestAMissingToolSaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Find("ib_write_lat"); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "apt-get install perftest") {
+	if _, err := find("ib_write_lat", ErrMissing); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "apt-get install perftest") {
 		t.Error(err)
 	}
 }

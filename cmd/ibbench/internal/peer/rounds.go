@@ -1,13 +1,11 @@
 package peer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
@@ -22,14 +20,15 @@ type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
 
 // Comparison says what to compare.
 type Comparison struct {
-	Plan    *plan.Plan // its points have an equivalent in perftest
+	Plan    *plan.Plan // its points have an equivalent in the peer
+	Peer    string     // Perftest, UCX or OSU
 	Port    int        // of the device
 	GID     int        // index
 	Rounds  int        // that must count
 	Until   Until      // instead of Rounds, where its Budget is not 0
 	UCX     bool       // measure with UCX too
 	Timeout time.Duration
-	Extra   []string // further arguments of perftest's tools
+	Extra   []string // further arguments of the peer's tools, or of mpirun
 	Ours    Ours
 	Say     func(text string) // what goes on
 	Line    func(text string) // what should stay to be read
@@ -39,7 +38,8 @@ type Comparison struct {
 type contest struct {
 	point  plan.Point
 	tool   string
-	pair   Pair
+	pair   Pair    // with OSU mpirun and its command line
+	times  float64 // what the tool's figures are multiplied by, to be of our definition
 	rounds []report.Round
 	series *report.Series // ours, the last one
 	theirs *Output        // the last one
@@ -48,24 +48,13 @@ type contest struct {
 	silent bool           // only there to tell whether the machine is quiet
 }
 
-// tools that measure the same as we do.
-var tools = map[[2]string]string{
-	{plan.Lat, plan.Put}: "ib_write_lat", {plan.Lat, plan.Get}: "ib_read_lat", {plan.Lat, plan.AMO}: "ib_atomic_lat",
-	{plan.BW, plan.Put}: "ib_write_bw", {plan.BW, plan.Get}: "ib_read_bw",
-	{plan.Lat, plan.AM}: "ib_send_lat", {plan.BW, plan.AM}: "ib_send_bw",
-}
-
-// sendSize is what ib_send_lat is asked to send beside a Short, whose one argument has as many
-// bytes.
-const sendSize = 8
-
 // Run compares, and returns a series for each point.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 	all, err := c.contests()
 	if err != nil {
 		return nil, err
 	}
-	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return isQuietCheck(x.point) })]
+	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return c.judges(x.point) })]
 	kept, err := c.rounds(ctx, all, quiet)
 	if err != nil {
 		return nil, err
@@ -73,9 +62,9 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 	if count(kept) == 0 {
 		return nil, errors.New("no round can be used: other programs take the processors; try again on a quiet machine")
 	}
-	version, of := Version(ctx, quiet.pair.Path), ""
+	version, of := peers[c.Peer].version(ctx, quiet.pair.Path), ""
 	if c.UCX {
-		of = ucxVersion(ctx)
+		of = ucxVersion(ctx, "")
 	}
 	var out []*report.Series
 	for _, x := range all {
@@ -83,6 +72,9 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 			continue
 		}
 		s := x.report(kept, version)
+		if c.Peer != Perftest {
+			s.Perftest.Peer = c.Peer
+		}
 		if x.ucx != nil {
 			s.UCX = x.ucx.report(x.rounds, kept, of)
 		}
@@ -96,7 +88,7 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 	watch := c.Until.begin()
 	failures := 0
 	for n := 0; ; n++ {
-		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || n >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
+		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || len(kept) >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
 			return kept, nil
 		}
 		c.Say(c.progress(n, watch, all, kept))
@@ -121,31 +113,40 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 	}
 }
 
-// isQuietCheck finds ib_write_lat at 8 bytes, the judge of rounds.
-func isQuietCheck(pt plan.Point) bool {
-	return pt.Kind == plan.Lat && pt.Op == plan.Put && pt.Size == 8
+// judges finds the judge of rounds.
+func (c *Comparison) judges(pt plan.Point) bool {
+	j := peers[c.Peer].judge
+	return pt.Kind == j.Kind && pt.Op == j.Op && pt.Size == j.Size && pt.Ack == j.Ack
 }
 
 // contests pairs each point with a tool, and adds the judge of rounds.
 func (c *Comparison) contests() ([]*contest, error) {
 	var all []*contest
-	points := c.Plan.Points
-	if !slices.ContainsFunc(points, isQuietCheck) {
-		points = append(slices.Clip(points), plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Depth: 1, Lanes: 1, Chain: 1, Iters: 1000})
+	points, of := c.Plan.Points, peers[c.Peer]
+	if !slices.ContainsFunc(points, c.judges) {
+		j := of.judge
+		j.Depth, j.Lanes, j.Chain, j.Iters = 1, 1, 1, 1000
+		points = append(slices.Clip(points), j)
 	}
 	for i, pt := range points {
-		tool, ok := tools[[2]string{pt.Kind, pt.Op}]
-		if !ok || pt.Ack {
-			return nil, fmt.Errorf("%s has no counterpart in perftest", pt.Name())
+		t, ok := of.test(c, pt)
+		if !ok {
+			return nil, fmt.Errorf("%s has no counterpart in %s", pt.Name(), of.name)
 		}
-		path, err := Find(tool)
+		path, err := find(t.tool, of.missing)
 		if err != nil {
 			return nil, err
 		}
-		x := &contest{point: pt, tool: tool, silent: i >= len(c.Plan.Points)}
-		x.pair = Pair{Path: path, Timeout: c.Timeout, Args: c.args(pt)}
+		x := &contest{point: pt, tool: t.tool, times: t.times, silent: i >= len(c.Plan.Points)}
+		x.pair = Pair{Path: path, Timeout: c.Timeout, Args: t.args, Env: t.env}
+		if c.Peer == OSU {
+			x.pair.Args = append(mpirunArgs(2, c.Plan.CPUs, c.Extra), append([]string{path}, t.args...)...)
+			if x.pair.Path, err = find("mpirun.openmpi", ErrNoMPI); err != nil {
+				return nil, err
+			}
+		}
 		if c.UCX && !x.silent {
-			if x.ucx, err = c.newUCX(pt, x.times()); err != nil {
+			if x.ucx, err = c.newUCX(pt); err != nil {
 				return nil, err
 			}
 		}
@@ -160,16 +161,19 @@ func (c *Comparison) contests() ([]*contest, error) {
 	return all, nil
 }
 
-// args are the tool's: no warning about the processor's clock, our device, port
-// and GID, our size and count. All else is the tool's default.
-func (c *Comparison) args(pt plan.Point) []string {
-	args := []string{"-F", "-d", c.Plan.Device, "-i", strconv.Itoa(c.Port), "-x", strconv.Itoa(c.GID), "-n", strconv.FormatInt(pt.Iters, 10)}
-	if pt.Atomic() {
-		args = append(args, "-A", "FETCH_AND_ADD")
+// run measures once with the peer.
+func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
+	var text string
+	var err error
+	if c.Peer == OSU {
+		text, err = mpirun(ctx, x.pair.Path, x.pair.Args, c.Timeout)
 	} else {
-		args = append(args, "-s", strconv.FormatInt(cmp.Or(pt.Size, sendSize), 10))
+		text, err = x.pair.Text(ctx)
 	}
-	return append(args, c.Extra...)
+	if err != nil {
+		return nil, err
+	}
+	return peers[c.Peer].parse(text, x.point)
 }
 
 // round measures everything once on both sides and records it if all of it
@@ -185,7 +189,7 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	}
 	measureTheirs := func() (err error) {
 		for i, x := range all {
-			if theirs[i], err = x.pair.Run(ctx); err != nil {
+			if theirs[i], err = c.run(ctx, x); err != nil {
 				return err
 			}
 			if x.ucx == nil {
@@ -210,7 +214,11 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(c.Plan.Points))
 	}
 	for i, x := range all {
-		r := report.Round{Theirs: times(theirs[i].Figures, x.times())}
+		by := x.times
+		if x.point.Kind == plan.Rate {
+			by /= float64(bytesOf(x.point))
+		}
+		r := report.Round{Theirs: times(theirs[i].Figures, by)}
 		x.theirs = theirs[i]
 		if !x.silent {
 			x.series = ours[i]
@@ -225,15 +233,6 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	return nil
 }
 
-// times is what the tool's figures are multiplied by to be of our definition: ib_send_lat reports
-// half of a round trip, as all its kin do, and ours is a whole one.
-func (x *contest) times() float64 {
-	if x.point.Kind == plan.Lat && x.point.Op == plan.AM {
-		return 2
-	}
-	return 1
-}
-
 func times(f report.Figures, by float64) report.Figures {
 	return report.Figures{P50: f.P50 * by, Mean: f.Mean * by, P99: f.P99 * by}
 }
@@ -245,12 +244,12 @@ func figures(r *report.Result) report.Figures {
 	return report.Figures{P50: r.P["50"], Mean: r.Mean, P99: r.P["99"]}
 }
 
-// judge says which rounds count: those whose ib_write_lat is within half of the
+// judge says which rounds count: those whose figure of the judge is within half of the
 // median, which of an even number is the faster one of the two in the middle.
 func judge(rounds []report.Round) []bool {
 	var v []float64
 	for _, r := range rounds {
-		v = append(v, r.Theirs.P50)
+		v = append(v, judged(r.Theirs))
 	}
 	kept := make([]bool, len(v))
 	if len(v) == 0 {
@@ -278,7 +277,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s := x.series
 	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
 	p := &report.Perftest{Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
-	if p.Times = x.times(); p.Times == 1 {
+	if p.Times = x.times; p.Times == 1 {
 		p.Times = 0
 	}
 	for i, r := range x.rounds {
@@ -295,14 +294,18 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
 	s.Perftest = p
 	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
-	s.Ratio.Interval, s.Ratio.Best = x.interval(kept), report.Round3(best(&s.Result)/best(&p.Result))
+	ownBest := s.Result
+	if _, ok := p.Result.P["50"]; !ok { // then means are compared
+		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit)
+	}
+	s.Ratio.Interval, s.Ratio.Best = x.interval(kept), report.Round3(best(&ownBest)/best(&p.Result))
 	if unit == "ns" {
 		s.Ratio.P50 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P50 })
 		s.Ratio.P99 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P99 })
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: ib_write_lat was off its median by half, another program had the processors", p.Discarded, len(kept)))
+		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
 }
@@ -323,7 +326,7 @@ func (x *contest) terms() string {
 			theirs += fmt.Sprintf(", %s %s", key, v)
 		}
 	}
-	if by := x.times(); by != 1 {
+	if by := x.times; by != 1 {
 		theirs += fmt.Sprintf(", its figures times %.0f", by)
 	}
 	place := ""
@@ -352,15 +355,19 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: math.Round(stats.Median(mean)), P: map[string]float64{}}
 	r.P["50"] = r.Mean // of a bandwidth each round has one figure
 	if unit == "ns" {
-		p50 := of(func(f report.Figures) float64 { return f.P50 })
-		r.Min, r.Max = slices.Min(p50), slices.Max(p50)
-		r.P["50"] = math.Round(stats.Median(p50))
-		r.P["99"] = math.Round(stats.Median(of(func(f report.Figures) float64 { return f.P99 })))
+		delete(r.P, "50")
+		if p50 := of(func(f report.Figures) float64 { return f.P50 }); slices.Max(p50) > 0 { // some report no more than the mean
+			r.Min, r.Max = slices.Min(p50), slices.Max(p50)
+			r.P["50"] = math.Round(stats.Median(p50))
+		}
+		if p99 := of(func(f report.Figures) float64 { return f.P99 }); slices.Max(p99) > 0 {
+			r.P["99"] = math.Round(stats.Median(p99))
+		}
 	}
 	return r
 }
 
-// ratios of ours to theirs, round by round.
+// ratios of ours to theirs, round by round; nil where they have no such figure.
 func ratios(rounds []report.Round, pick func(report.Figures) float64) *report.Spread {
 	var v []float64
 	for _, r := range rounds {
@@ -369,7 +376,7 @@ func ratios(rounds []report.Round, pick func(report.Figures) float64) *report.Sp
 		}
 	}
 	if len(v) == 0 {
-		return &report.Spread{}
+		return nil
 	}
 	return &report.Spread{Median: report.Round3(stats.Median(v)), Min: slices.Min(v), Max: slices.Max(v)}
 }

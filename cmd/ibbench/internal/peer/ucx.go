@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,55 +17,71 @@ import (
 // ErrNoUCX is wrapped when UCX's tools are not installed.
 var ErrNoUCX = errors.New("UCX's tools are not installed: apt-get install ucx-utils, or make setup")
 
-// transport of UCX that is compared: reliable connections, as ours.
-const transport = "rc_verbs"
-
-// ucxTests are the tests that measure what we do, with the layout that is fastest: short and bcopy
-// copy, zcopy sends from registered memory. put_lat and am_lat report half of a round trip.
-func ucxTest(pt plan.Point) []string {
-	small := pt.Size <= 8
-	switch {
-	case pt.Kind != plan.Lat:
-		return nil
-	case pt.Op == plan.Put && small:
-		return []string{"-t", "put_lat", "-D", "short"}
-	case pt.Op == plan.Put:
-		return []string{"-t", "put_lat", "-D", "zcopy"}
-	case pt.Op == plan.Get && small:
-		return []string{"-t", "get", "-D", "bcopy", "-O", "1"}
-	case pt.Op == plan.Get:
-		return []string{"-t", "get", "-D", "zcopy", "-O", "1"}
-	case pt.Op == plan.AMO:
-		return []string{"-t", "fadd", "-O", "1"}
-	case pt.Op == plan.AM && small:
-		return []string{"-t", "am_lat", "-D", "short"}
-	case pt.Op == plan.AM:
-		return []string{"-t", "am_lat", "-D", "bcopy"}
+// ucxTest is the test of UCX that measures what a point does, with the layout that is fastest:
+// short and bcopy copy, zcopy sends from registered memory. put_lat and am_lat report half of a
+// round trip.
+func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
+	shm := c.Plan.Fabric == "shm"
+	layout := func(large string) []string {
+		switch {
+		case pt.Size <= 8:
+			return []string{"-D", "short"}
+		case shm: // which has no zero-copy of its own
+			large = "bcopy"
+		}
+		return []string{"-D", large}
 	}
-	return nil
+	outstanding := []string{"-O", strconv.Itoa(pt.Depth)}
+	t = test{tool: "ucx_perftest", times: 1}
+	stream := pt.Kind != plan.Lat
+	switch {
+	case pt.Ack || pt.Op == plan.CAS:
+		return t, false
+	case pt.Op == plan.Put && stream:
+		t.args = append(append([]string{"-t", "put_bw"}, layout("zcopy")...), outstanding...)
+	case pt.Op == plan.Put:
+		t.args = append([]string{"-t", "put_lat"}, layout("zcopy")...)
+	case pt.Op == plan.Get && (pt.Size <= 8 || shm):
+		t.args = append([]string{"-t", "get", "-D", "bcopy"}, outstanding...)
+	case pt.Op == plan.Get:
+		t.args = append([]string{"-t", "get", "-D", "zcopy"}, outstanding...)
+	case pt.Op == plan.AMO:
+		t.args = append([]string{"-t", "fadd"}, outstanding...)
+	case stream:
+		t.args = append(append([]string{"-t", "am_bw"}, layout("bcopy")...), outstanding...)
+	default:
+		t.args, t.times = append([]string{"-t", "am_lat"}, layout("bcopy")...), 2
+	}
+	// Reliable connections, as ours; or memory that processes share.
+	where := []string{"-x", "rc_verbs", "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port)}
+	t.env = append(os.Environ(), fmt.Sprintf("UCX_IB_GID_INDEX=%d", c.GID))
+	if shm {
+		where, t.env = []string{"-x", "posix", "-d", "memory"}, nil
+	}
+	t.args = append(append(t.args, where...), "-s", strconv.FormatInt(bytesOf(pt), 10), "-n", strconv.FormatInt(pt.Iters, 10),
+		"-w", strconv.FormatInt(max(pt.Iters/10, 1), 10))
+	return t, true
 }
 
 // ucx is what UCX measures beside a contest.
 type ucx struct {
 	pair   Pair
+	point  plan.Point
 	rounds []report.Figures
 	times  float64
 }
 
 // newUCX prepares UCX's side of a point; nil where it has none.
-func (c *Comparison) newUCX(pt plan.Point, times float64) (*ucx, error) {
-	test := ucxTest(pt)
-	if test == nil {
+func (c *Comparison) newUCX(pt plan.Point) (*ucx, error) {
+	t, ok := c.ucxTest(pt)
+	if !ok {
 		return nil, nil
 	}
-	path, err := exec.LookPath("ucx_perftest")
+	path, err := find(t.tool, ErrNoUCX)
 	if err != nil {
-		return nil, fmt.Errorf("ucx_perftest: %w", ErrNoUCX)
+		return nil, err
 	}
-	args := append(test, "-x", transport, "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port), "-s", strconv.FormatInt(cmp.Or(pt.Size, sendSize), 10),
-		"-n", strconv.FormatInt(pt.Iters, 10), "-w", strconv.FormatInt(max(pt.Iters/10, 1), 10))
-	env := append(os.Environ(), fmt.Sprintf("UCX_IB_GID_INDEX=%d", c.GID))
-	return &ucx{pair: Pair{Path: path, Args: args, Env: env, Timeout: c.Timeout}, times: times}, nil
+	return &ucx{pair: Pair{Path: path, Args: t.args, Env: t.env, Timeout: c.Timeout}, point: pt, times: t.times}, nil
 }
 
 // run measures once.
@@ -75,33 +90,48 @@ func (u *ucx) run(ctx context.Context) (report.Figures, error) {
 	if err != nil {
 		return report.Figures{}, err
 	}
-	f, err := parseUCX(text)
-	return times(f, u.times), err
+	o, err := parseUCX(text, u.point)
+	if err != nil {
+		return report.Figures{}, err
+	}
+	return times(o.Figures, u.times), nil
 }
 
 // parseUCX reads the line of the whole run: iterations, then microseconds: median, the average of
-// the last second, and that of all.
-func parseUCX(text string) (f report.Figures, err error) {
+// the last second, and that of all; MB a second and messages a second, both of the last second and
+// of all.
+func parseUCX(text string, pt plan.Point) (*Output, error) {
+	number := func(field, what string) (float64, error) {
+		v, err := strconv.ParseFloat(field, 64)
+		if err != nil || !(v >= 0) || v > 1e12 {
+			return 0, fmt.Errorf("%q is no %s", field, what)
+		}
+		return v, nil
+	}
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Final:" {
 			continue
 		}
-		var us [2]float64
-		for i, at := range []int{2, 4} {
-			v, err := strconv.ParseFloat(fields[at], 64)
-			if err != nil || !(v >= 0) || v > 1e12 {
-				return f, fmt.Errorf("%q is no time in us, in %q", fields[at], strings.TrimSpace(line))
+		if pt.Kind != plan.Lat {
+			if len(fields) < 9 {
+				return nil, fmt.Errorf("no rate in %q", strings.TrimSpace(line))
 			}
-			us[i] = v
+			perSecond, err := number(fields[8], "rate")
+			return &Output{Iters: pt.Iters, Figures: report.Figures{Mean: perSecond * float64(bytesOf(pt))}}, err
 		}
-		return report.Figures{P50: us[0] * 1e3, Mean: us[1] * 1e3}, nil
+		p50, err1 := number(fields[2], "time in us")
+		mean, err2 := number(fields[4], "time in us")
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("%w, in %q", err, strings.TrimSpace(line))
+		}
+		return &Output{Iters: pt.Iters, Figures: report.Figures{P50: p50 * 1e3, Mean: mean * 1e3}}, nil
 	}
-	return f, fmt.Errorf("no line of the whole run in %q", tail(text))
+	return nil, fmt.Errorf("no line of the whole run in %q", tail(text))
 }
 
 // ucxVersion is what UCX says of itself.
-func ucxVersion(ctx context.Context) string {
+func ucxVersion(ctx context.Context, _ string) string {
 	out, err := exec.CommandContext(ctx, "ucx_info", "-v").Output()
 	line, _, _ := strings.Cut(string(out), "\n") // "# Version 1.13.1", or "# Library version: 1.15.0"
 	if f := strings.Fields(line); err == nil && len(f) > 0 {

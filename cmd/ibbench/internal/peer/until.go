@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -82,7 +83,7 @@ func width(all []*contest, kept []bool) (share float64, ok bool) {
 // ratios of the rounds that count: of the medians, or of throughputs.
 func (x *contest) ratios(kept []bool) (v []float64) {
 	for i, r := range x.rounds {
-		ours, theirs := judged(r.Ours), judged(r.Theirs)
+		ours, theirs := judgedLike(r.Ours, r.Theirs), judged(r.Theirs)
 		if kept[i] && theirs > 0 {
 			v = append(v, ours/theirs)
 		}
@@ -95,6 +96,14 @@ func judged(f report.Figures) float64 {
 		return f.P50
 	}
 	return f.Mean
+}
+
+// judgedLike is the figure of ours to be set against the one that theirs are judged by.
+func judgedLike(ours, theirs report.Figures) float64 {
+	if theirs.P50 > 0 {
+		return judged(ours)
+	}
+	return ours.Mean
 }
 
 // interval of the median ratio.
@@ -126,13 +135,16 @@ func (c *Comparison) first(all []*contest) {
 		if x.silent {
 			continue
 		}
-		figure, unit := func(f report.Figures) string { return fmt.Sprintf("%.3f", judged(f)/1e3) }, "us"
-		if r.Ours.P50 == 0 {
-			figure, unit = func(f report.Figures) string { return fmt.Sprintf("%.1f", judged(f)/1e6) }, "MB/s"
+		figure, unit := func(v float64) string { return fmt.Sprintf("%.3f", v/1e3) }, "us"
+		switch x.point.Kind {
+		case plan.BW:
+			figure, unit = func(v float64) string { return fmt.Sprintf("%.1f", v/1e6) }, "MB/s"
+		case plan.Rate:
+			figure, unit = func(v float64) string { return fmt.Sprintf("%.3f", v/1e6) }, "Mop/s"
 		}
-		parts := []string{figure(r.Ours) + " " + unit, x.tool + " " + figure(r.Theirs)}
+		parts := []string{figure(judgedLike(r.Ours, r.Theirs)) + " " + unit, x.tool + " " + figure(judged(r.Theirs))}
 		if x.ucx != nil {
-			parts = append(parts, "UCX "+figure(x.ucx.rounds[0]))
+			parts = append(parts, "UCX "+figure(judged(x.ucx.rounds[0])))
 		}
 		c.Line(fmt.Sprintf("first round: %s %s: %s", x.point.Name(), report.SizeName(x.point.Op, x.point.Size), strings.Join(parts, ", ")))
 	}

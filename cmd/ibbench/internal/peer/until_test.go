@@ -72,7 +72,7 @@ func comparisonOf(t *testing.T, body string, u Until) (*Comparison, []*contest) 
 	t.Helper()
 	pt := plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}
 	c := &Comparison{
-		Plan: &plan.Plan{Points: []plan.Point{pt}}, Until: u, Timeout: time.Minute, Say: func(string) {}, Line: func(string) {},
+		Peer: Perftest, Plan: &plan.Plan{Points: []plan.Point{pt}}, Until: u, Timeout: time.Minute, Say: func(string) {}, Line: func(string) {},
 		Ours: func(context.Context, *plan.Plan) ([]*report.Series, error) {
 			return nil, errors.New("no such device of ours")
 		},
@@ -112,38 +112,36 @@ func TestAPointOfUCXIsReadExactly(t *testing.T) {
 [thread 0]             10000      0.500     0.900     0.900       39.15      39.15     5132159     5132159
 Final:                 20000      0.180     0.195     0.212       39.15      39.15     5132159     5132159
 `
-	got, err := parseUCX(text)
-	if err != nil || got.P50 != 180 || got.Mean != 212 || got.P99 != 0 {
+	lat := plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 20000}
+	got, err := parseUCX(text, lat)
+	if err != nil || got.Figures != (report.Figures{P50: 180, Mean: 212}) || got.Iters != 20000 {
 		t.Errorf("%+v, %v", got, err)
 	}
+	lat.Kind = plan.Rate
+	if got, err = parseUCX(text, lat); err != nil || got.Figures != (report.Figures{Mean: 8 * 5132159}) {
+		t.Errorf("of bytes a second: %+v, %v", got, err)
+	}
+	lat.Kind = plan.Lat
 	for text, want := range map[string]string{
 		"": "no line of the whole run", "Final: 20000 0.1": "no line of the whole run",
 		"Final: 20000 nan 0.1 0.2": "no time in us", "Final: 20000 0.1 0.1 -2": "no time in us",
 	} {
-		if _, err := parseUCX(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
-}
-
-func TestUCXHasATestForEachLatency(t *testing.T) {
-	for _, pt := range []plan.Point{
-		{Kind: plan.Lat, Op: plan.Put, Size: 8}, {Kind: plan.Lat, Op: plan.Put, Size: 4096}, {Kind: plan.Lat, Op: plan.Get, Size: 8},
-		{Kind: plan.Lat, Op: plan.Get, Size: 4096}, {Kind: plan.Lat, Op: plan.AMO, Size: 8}, {Kind: plan.Lat, Op: plan.AM}, {Kind: plan.Lat, Op: plan.AM, Size: 4096},
-	} {
-		if len(ucxTest(pt)) == 0 {
-			t.Errorf("%s of %d bytes has none", pt.Name(), pt.Size)
+	lat.Kind = plan.BW
+	for text, want := range map[string]string{"Final: 20000 0.1 0.1 0.2": "no rate", "Final: 20000 0.1 0.1 0.2 1 1 5 x": "no rate", "Final: 1 2 3 4 5 6 7 x": "no rate"} {
+		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
-	}
-	if got := ucxTest(plan.Point{Kind: plan.BW, Op: plan.Put, Size: 8}); got != nil {
-		t.Errorf("a bandwidth has %v", got)
 	}
 }
 
 func TestAMissingUCXSaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	c := &Comparison{Plan: &plan.Plan{Device: "sv0"}, Port: 1}
-	if _, err := c.newUCX(plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 10}, 1); !errors.Is(err, ErrNoUCX) || !strings.Contains(err.Error(), "apt-get install ucx-utils") {
+	if _, err := c.newUCX(plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 10}); !errors.Is(err, ErrNoUCX) || !strings.Contains(err.Error(), "apt-get install ucx-utils") {
 		t.Error(err)
 	}
 }

@@ -63,7 +63,7 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 
 func unitsOf(metric, kind string) (map[string]float64, error) {
 	switch {
-	case (kind == PeerKind(Lat) || kind == PeerKind(Coll)) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw":
+	case (kind == PeerKind(Lat) || kind == PeerKind(Coll)) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw", kind == PeerKind(Rate) && metric == "rate":
 		return map[string]float64{"x": 1}, nil
 	case kind == BW && metric == "bw":
 		return bwUnits, nil
@@ -84,23 +84,23 @@ func unitsOf(metric, kind string) (map[string]float64, error) {
 		return timeUnits, err
 	}
 	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
-		Lat: "min, mean, max and percentiles such as p99.9", Coll: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
+		Lat: "min, mean, max and percentiles such as p99.9", Join: "min, mean, max and percentiles such as p90", Coll: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
 		Cache: "ratio, messages, bytes, min, mean, max and percentiles such as p90",
 		Pairs: "findings",
-		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(Coll): "p50, mean and p99", PeerKind(BW): "bw",
+		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(Coll): "p50, mean and p99", PeerKind(BW): "bw", PeerKind(Rate): "rate",
 	}[kind])
 }
 
 // timed are the kinds whose samples are times of an operation.
 func timed(kind string) bool {
-	return kind == Lat || kind == Heap || kind == Coll || kind == Cache
+	return kind == Lat || kind == Heap || kind == Coll || kind == Cache || kind == Join
 }
 
 func example(kind string) string {
 	if strings.HasPrefix(kind, MR) {
 		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
 	}
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", Pairs: "findings<=0", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x"}[kind]
+	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", Join: "p50<1s", Pairs: "findings<=0", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x", PeerKind(Rate): "rate>0.7x"}[kind]
 }
 
 // Percentile is the percentile that the assertion is about, if any.

@@ -45,8 +45,9 @@ type Plan struct {
 
 	Pct     []float64 `json:"pct"` // percentiles to report, ascending
 	Points  []Point   `json:"points"`
-	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
-	Live    bool      `json:"live,omitempty"`    // tell figures while a point is measured
+	Metrics string    `json:"metrics,omitempty"`  // address where rank 0 serves its counters
+	Live    bool      `json:"live,omitempty"`     // tell figures while a point is measured
+	Began   int64     `json:"began_ns,omitempty"` // join: reading of CLOCK_MONOTONIC when the launch began
 }
 
 // Point is one measurement of a sweep.
@@ -89,6 +90,8 @@ type Point struct {
 	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
 	CacheSizes
 
+	Segment int64 `json:"segment,omitempty"` // join: bytes of each rank's segment
+
 	Factor float64 `json:"factor,omitempty"` // pairs: how much worse than typical is slow
 
 	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
@@ -125,6 +128,8 @@ func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
 		return DefCache
+	case p.Kind == Join:
+		return DefStart
 	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll || p.Kind == Pairs && p.Op == Get:
 		return DefOp
 	case p.Kind != Lat:
@@ -265,7 +270,7 @@ func (p *Plan) Validate() error {
 				return fmt.Errorf("%s: %w", pt.Name(), err)
 			}
 		}
-		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache || pt.Kind == Pairs {
+		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache || pt.Kind == Pairs || pt.Kind == Join {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
@@ -279,8 +284,11 @@ func (p *Plan) Validate() error {
 }
 
 func (p Point) validate() error {
-	if p.Kind == Cache {
+	switch p.Kind {
+	case Cache:
 		return p.validateCache()
+	case Join:
+		return p.validateJoin()
 	}
 	lat := p.Kind == Lat || p.Kind == Heap || p.Kind == Coll
 	switch p.Kind {

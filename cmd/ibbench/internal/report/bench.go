@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -34,7 +35,7 @@ func (b *bench) Add(s *Series) error {
 	if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
 		return err
 	}
-	return b.line(s, "/impl=perftest", &s.Perftest.Result)
+	return b.line(s, "/impl="+cmp.Or(s.Perftest.Peer, "perftest"), &s.Perftest.Result)
 }
 
 func (b *bench) Close() error { return nil }
@@ -55,7 +56,7 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += "/cache=" + s.Cache.Side
 	case s.Heap != nil:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)
-	case s.Kind == plan.Coll:
+	case s.Kind == plan.Coll || s.Join != nil:
 		name += fmt.Sprintf("/ranks=%d", s.Env.Ranks)
 	case s.MR == nil && s.Plan.Kind != plan.Lat:
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
@@ -83,7 +84,7 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	if s.MR != nil {
 		line += mrBench(s.MR)
 	}
-	if s.AM != nil && s.AM.AllocsPerOp != nil && impl != "/impl=perftest" {
+	if s.AM != nil && s.AM.AllocsPerOp != nil && (impl == "" || impl == "/impl=conduit") {
 		line += "\t" + plain(*s.AM.AllocsPerOp) + " allocs/op"
 	}
 	_, err := fmt.Fprintln(b.w, line)

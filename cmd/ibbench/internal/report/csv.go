@@ -89,6 +89,13 @@ func (t *table) row(s *Series) (names, values []string) {
 		number("meta", s.Heap.Meta)
 		integer("requests", s.Heap.Requests)
 	}
+	if j := s.Join; j != nil {
+		integer("segment", s.Plan.Segment)
+		number("launch", j.Launch)
+		number("bootstrap", j.Bootstrap)
+		number("join", j.Join)
+		number("barrier", j.Barrier)
+	}
 	if s.Cache != nil {
 		t.cache(s, add, number, integer)
 	}
@@ -101,9 +108,10 @@ func (t *table) row(s *Series) (names, values []string) {
 // peer adds perftest's figures and the ratios.
 func (t *table) peer(s *Series, number func(string, float64), integer func(string, int64)) {
 	p := s.Perftest
-	number("perftest_p50", p.Result.P["50"])
-	number("perftest_mean", p.Result.Mean)
-	number("perftest_p99", p.Result.P["99"])
+	peer := cmp.Or(p.Peer, "perftest")
+	number(peer+"_p50", p.Result.P["50"])
+	number(peer+"_mean", p.Result.Mean)
+	number(peer+"_p99", p.Result.P["99"])
 	for _, c := range []struct {
 		name string
 		v    *Spread

@@ -106,7 +106,7 @@ func verdicts(all []*Series) string {
 	row := func(cells ...string) {
 		fmt.Fprintf(&b, "%-12s %6s %17s %17s %17s %8s %24s %6s  %s\n", cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[8])
 	}
-	fmt.Fprintf(&b, "\nbest round and median of rounds: p50 in us, throughputs in MB/s; ratios are ours to perftest's, a goal is for the best rounds\n")
+	fmt.Fprintf(&b, "\nbest round and median of rounds: p50 in us, throughputs in MB/s, rates in Mop/s; ratios are ours to perftest's, a goal is for the best rounds\n")
 	row("", "rounds", "ibconduit", "perftest", "UCX", "of best", "of medians (95 %)", "goal", "verdict")
 	for _, s := range all {
 		if s.Perftest == nil {

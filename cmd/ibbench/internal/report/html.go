@@ -56,7 +56,7 @@ func NewPage(title string, all []*Series) *Page {
 	p := &Page{Title: title}
 	byKey := make(map[string]*Section)
 	for _, s := range all {
-		m := p.machine(s.Env)
+		m := p.machine(s)
 		key := header(s) + "\x00" + m.ID
 		x := byKey[key]
 		if x == nil {
@@ -75,12 +75,17 @@ func NewPage(title string, all []*Series) *Page {
 	return p
 }
 
-// machine is the setting that an environment tells of.
-func (p *Page) machine(e *Env) *Machine {
+// machine is the setting that a series' environment tells of.
+func (p *Page) machine(s *Series) *Machine {
+	e := s.Env
+	ranks := fmt.Sprintf("%d on %s, by %s", e.Ranks, count(e.Hosts, "host"), e.Launcher)
+	if s.Join != nil { // each size has its own number
+		ranks = fmt.Sprintf("on %s, by %s", count(e.Hosts, "host"), e.Launcher)
+	}
 	facts := [][2]string{
 		{"processor", fmt.Sprintf("%s, %s usable, %s", e.CPU, count(e.CPUs, "processor"), e.Arch)}, {"kernel", e.Kernel},
 		{"Go", fmt.Sprintf("%s, GOMAXPROCS %d", e.Go, e.GoMaxProcs)}, {"commit", e.Commit + map[bool]string{true: " with changes"}[e.Modified]},
-		{"ranks", fmt.Sprintf("%d on %s, by %s", e.Ranks, count(e.Hosts, "host"), e.Launcher)}, {"network", e.Fabric},
+		{"ranks", ranks}, {"network", e.Fabric},
 	}
 	if d := e.Device; d != nil {
 		kind := ""
@@ -131,7 +136,7 @@ func (x *Section) table() {
 			}
 			return strings.TrimSpace(s.Op+" "+s.Plan.Variant) + ", cache " + s.Cache.Side
 		}, ""},
-		{"size", func(s *Series) string { return s.sizeText() }, "-"},
+		{x.sizeUnit(), func(s *Series) string { return s.sizeText() }, "-"},
 		{"depth", func(s *Series) string { return fmt.Sprint(s.Plan.Depth) }, "1"},
 		{"lanes", func(s *Series) string { return fmt.Sprint(s.Plan.Lanes) }, "1"},
 		{"goroutines", func(s *Series) string { return fmt.Sprint(s.Plan.Goroutines) }, "0"},
@@ -151,6 +156,10 @@ func (x *Section) table() {
 	columns = append(columns, []column{
 		{"max", func(s *Series) string { return unit(s.Result.Max, s) }, ""},
 		{"mean", func(s *Series) string { return unit(s.Result.Mean, s) }, ""},
+		{"launch", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Launch }) }, ""},
+		{"bootstrap", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Bootstrap }) }, ""},
+		{"join", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Join }) }, ""},
+		{"barrier", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Barrier }) }, ""},
 		{"unit", func(s *Series) string { return shownUnit(s.Result.Unit) }, ""},
 		{"peer", func(s *Series) string { return s.peer() }, ""},
 		{"peer's figure", func(s *Series) string {
@@ -321,6 +330,14 @@ func (x *Section) draw() {
 	add("ratio", ratios)
 }
 
+// sizeUnit heads the column of sizes.
+func (x *Section) sizeUnit() string {
+	if x.series[0].Join != nil {
+		return "ranks"
+	}
+	return "size"
+}
+
 func (x *Section) sizes() int {
 	seen := make(map[int64]bool)
 	for _, s := range x.series {
@@ -332,6 +349,9 @@ func (x *Section) sizes() int {
 // latency against size: the median and a high percentile, and the peer's median.
 func (x *Section) latency(name string) *chart.Chart {
 	c := &chart.Chart{Title: name + ": latency", X: "bytes", Y: "us", LogX: true, LogY: true, Binary: true}
+	if x.series[0].Join != nil {
+		c.Title, c.X, c.Binary = name+": time to start", "ranks", false
+	}
 	lines := make(map[string]*chart.Line)
 	var order []string
 	put := func(line string, s *Series, r *Result, p string) {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
@@ -36,6 +37,7 @@ type Series struct {
 	MR         *MR           `json:"mr,omitempty"`
 	AM         *AM           `json:"am,omitempty"`
 	Heap       *Heap         `json:"heap,omitempty"`
+	Join       *Join         `json:"join,omitempty"`
 	Cache      *Cache        `json:"cache,omitempty"`
 	Sizes      *Sizes        `json:"cache_sizes,omitempty"`
 	MPI        *MPI          `json:"mpi,omitempty"`
@@ -114,8 +116,9 @@ type Assert struct {
 	OK    bool    `json:"ok"`
 }
 
-// Perftest is what perftest measured beside us.
+// Perftest is what perftest measured beside us, or another peer.
 type Perftest struct {
+	Peer      string            `json:"peer,omitempty"` // ucx, or mpi; "": perftest
 	Tool      string            `json:"tool"`
 	Version   string            `json:"version"`
 	Args      []string          `json:"args"`
@@ -151,6 +154,11 @@ type Ratio struct {
 	// the interval of 95 % confidence of the median, nil with fewer than 6 rounds.
 	Best     float64   `json:"best,omitempty"`
 	Interval []float64 `json:"interval,omitempty"`
+}
+
+// of is the ratio of a metric. Where the peer has no such figure it is that of the mean.
+func (r *Ratio) of(metric string) *Spread {
+	return cmp.Or(map[string]*Spread{"p50": r.P50, "p99": r.P99}[metric], r.Mean)
 }
 
 // Spread is a median with the range around it.
@@ -196,7 +204,7 @@ func (s *Series) Check(as []plan.Assertion) {
 func (s *Series) metric(a plan.Assertion) float64 {
 	r := &s.Result
 	if s.Ratio != nil {
-		return map[string]*Spread{"p50": s.Ratio.P50, "mean": s.Ratio.Mean, "bw": s.Ratio.Mean, "p99": s.Ratio.P99}[a.Metric].Median
+		return s.Ratio.of(a.Metric).Median
 	}
 	if v, ok := s.MR.metric(a.Metric); ok {
 		return v

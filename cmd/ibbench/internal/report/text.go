@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -125,6 +126,9 @@ func header(s *Series) string {
 		}
 		parts = append(parts, name)
 	}
+	if s.Join != nil {
+		return joinHeader(s, parts)
+	}
 	parts = append(parts, e.From+" -> "+e.To)
 	if e.Ranks > 2 {
 		parts = append(parts, fmt.Sprintf("%d ranks", e.Ranks))
@@ -133,6 +137,8 @@ func header(s *Series) string {
 		parts = append(parts, fmt.Sprintf("MTU %d", e.Device.MTU))
 	}
 	switch {
+	case s.Kind == KindPerftest && s.Plan.Kind == plan.Rate:
+		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth), s.Perftest.Tool+" "+s.Perftest.Version)
 	case s.Kind == KindPerftest:
 		parts = append(parts, s.Perftest.Tool+" "+s.Perftest.Version)
 	case s.Kind == plan.Coll:
@@ -180,15 +186,18 @@ func (t *text) columns(s *Series) string {
 		return pairsColumns(s)
 	case s.Heap != nil:
 		return t.heapColumns()
+	case s.Join != nil:
+		return joinColumns()
 	case s.Cache != nil:
 		return t.cacheColumns()
 	case s.Kind == plan.Coll:
 		return t.collColumns(s)
 	case s.Kind == KindPerftest && s.Result.Unit == "ns":
+		peer := s.Perftest.name()
 		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
-			"p50", "perftest", "ratio", "range", "mean", "perftest", "ratio", "p99", "perftest", "ratio", "unit")
+			"p50", peer, "ratio", "range", "mean", peer, "ratio", "p99", peer, "ratio", "unit")
 	case s.Kind == KindPerftest:
-		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s  %s", "size", "rounds", "ours", "perftest", "ratio", "range", "unit")
+		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s  %s", "size", "rounds", "ours", s.Perftest.name(), "ratio", "range", "unit")
 	case s.Kind != plan.Lat && s.Op == plan.AM:
 		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "goroutines", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
 	case s.Kind != plan.Lat:
@@ -210,6 +219,8 @@ func (t *text) row(s *Series) string {
 		return pairsRows(s)
 	case s.Heap != nil:
 		return t.heapRow(s)
+	case s.Join != nil:
+		return joinRow(s)
 	case s.Cache != nil:
 		return t.cacheRow(s)
 	case s.Kind == plan.Coll:
@@ -239,12 +250,32 @@ func peerRow(s *Series) string {
 	r, p, ratio := &s.Result, &s.Perftest.Result, s.Ratio
 	rounds := len(s.Perftest.Rounds) - s.Perftest.Discarded
 	if r.Unit != "ns" {
-		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  MB/s", s.sizeText(), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean))
+		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  %s", s.sizeText(), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean), shownUnit(r.Unit))
 	}
-	return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s %9s %9s %7.3f %9s %9s %7.3f  us", s.sizeText(), rounds,
-		micros(r.P["50"]), micros(p.P["50"]), ratio.P50.Median, span(ratio.P50),
-		micros(r.Mean), micros(p.Mean), ratio.Mean.Median,
-		micros(r.P["99"]), micros(p.P["99"]), ratio.P99.Median)
+	return fmt.Sprintf("%8s %7d %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  us", s.sizeText(), rounds,
+		micros(r.P["50"]), percentileOf(p, "50"), ratio.P50.text(), span(cmp.Or(ratio.P50, ratio.Mean)),
+		micros(r.Mean), micros(p.Mean), ratio.Mean.text(),
+		micros(r.P["99"]), percentileOf(p, "99"), ratio.P99.text())
+}
+
+// percentileOf is a percentile that a peer may not report.
+func percentileOf(r *Result, p string) string {
+	if v, ok := r.P[p]; ok {
+		return micros(v)
+	}
+	return "-"
+}
+
+// name is what tables call the peer.
+func (p *Perftest) name() string {
+	return cmp.Or(map[string]string{"ucx": "UCX", "mpi": "OSU"}[p.Peer], "perftest")
+}
+
+func (s *Spread) text() string {
+	if s == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", s.Median)
 }
 
 func span(s *Spread) string { return fmt.Sprintf("%.2f to %.2f", s.Min, s.Max) }
@@ -268,6 +299,7 @@ func notes(all []*Series) (out []string) {
 	}
 	for _, s := range all {
 		switch {
+		case s.Join != nil: // milliseconds
 		case s.Env.ClockNS > 0 && s.MR != nil:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
@@ -345,15 +377,16 @@ func bars(s *Series) string {
 	if total == 0 {
 		return ""
 	}
-	lo, hi := float64(s.Hist.Buckets[0][0])*scale, 0.0
+	lo, hi, widest := float64(s.Hist.Buckets[0][0])*scale, 0.0, scale
 	sum := int64(0)
 	for _, b := range s.Hist.Buckets {
+		widest = max(widest, float64(b[1]+1-b[0])*scale) // a row of less would have none, or two
 		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
 			hi = float64(b[1]+1) * scale
 			break
 		}
 	}
-	step := math.Max((hi-lo)/barRows, scale)
+	step := math.Max((hi-lo)/barRows, widest)
 	counts := make([]int64, barRows+1)
 	for _, b := range s.Hist.Buckets {
 		mid := float64(b[0]+b[1]) / 2 * scale
