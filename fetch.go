@@ -117,6 +117,7 @@ func FetchFrom[T any](s *FetchSet, rank int, name string, n int, args ...uint64)
 	}
 	if s.land == nil {
 		s.land = &landing{t: s.w.job.memory}
+		s.set.Placed()
 	}
 	f := &messageFetch{t: s.w.job.memory, land: s.land, rank: rank, name: name, n: size, args: slices.Clone(args), out: &out.fetched}
 	s.land.fetches = append(s.land.fetches, f)
@@ -260,6 +261,12 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 		p.Cancel()
 		return nil, err
 	}
+	if p.s.land != nil {
+		if err := p.s.land.wait(); err != nil {
+			p.Cancel()
+			return nil, err
+		}
+	}
 	l, err := p.p.Wait(ctx)
 	return p.ended(l, err)
 }
@@ -319,12 +326,8 @@ func (p *PendingSet) ended(l *flow.Lease, err error) (*Lease, error) {
 // unless their rank is dead or silent.
 const drainFor = 10 * time.Millisecond
 
-// abandoned gives back what a set has that is over: the places of messages that were never asked
-// for, and what gets had that end soon.
+// abandoned gives back what gets of a set had that is over, and that end soon.
 func (s *FetchSet) abandoned() {
-	if s.land != nil {
-		s.land.abandon()
-	}
 	if s.w.peers != nil && len(s.gets) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), drainFor)
 		defer cancel()
@@ -337,8 +340,11 @@ func (s *FetchSet) abandoned() {
 // consume when the data of one are there; it is for sets that are larger than the budget. The data
 // are released when consume returns. An error of consume ends it.
 func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
-	if s.err != nil {
+	switch {
+	case s.err != nil:
 		return s.err
+	case s.w.peers == nil:
+		return errClosed("fetch set", "worker")
 	}
 	s.err = errSetPosted
 	for _, part := range s.split() {
@@ -377,6 +383,7 @@ func (s *FetchSet) split() (parts []*FetchSet) {
 		case *messageFetch:
 			if part.land == nil {
 				part.land = &landing{t: t}
+				part.set.Placed()
 			}
 			f.land = part.land
 			part.land.fetches = append(part.land.fetches, f)

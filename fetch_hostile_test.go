@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
@@ -188,6 +191,168 @@ func TestABudgetIsObservedAtItsInterval(t *testing.T) {
 			err = errors.Join(err, fmt.Errorf("%d looks at the clock, in an hour's first second", n))
 		}
 		return errors.Join(err, unheld(ctx, j))
+	}))
+}
+
+// fetchPages fetches so many pages in one piece that a rank makes.
+func fetchPages(ctx context.Context, w *Worker, rank, pages int) (*Lease, error) {
+	set := NewFetchSet(w)
+	f := FetchFrom[byte](set, rank, "echo", pages*int(pagepool.Size), uint64(pages)*pagepool.Size, uint64(pages))
+	l, err := set.Submit(ctx)
+	if err == nil {
+		err = samePattern(f.Data(), pages)
+	}
+	return l, err
+}
+
+// A small lease has a place where other ranks write, which may be all that another set lacks.
+func TestASmallLeaseKeepsAPlace(t *testing.T) {
+	cfg := withFetches(withBudget(16), "echo", echoes)
+	cfg.Memory.Budget.Small, cfg.Memory.ReceiveSize = 2*int64(pagepool.Size), 2*int64(pagepool.Size)
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		small, err := fetchPages(ctx, w, 1-j.Rank(), 1)
+		if err != nil {
+			return err
+		}
+		_, err = fetchPages(ctx, w, 1-j.Rank(), 2)
+		err = wantErr(err, ErrHoldAndWait)
+		small.Release()
+		large, e := fetchPages(ctx, w, 1-j.Rank(), 2)
+		if err = errors.Join(err, e); e == nil {
+			large.Release()
+		}
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
+
+// With a reserve, who holds and waits is served from it also where there are bytes of the limit: in
+// the rest of what other ranks write free pages may lie apart.
+func TestTheReserveServesWhatLiesApart(t *testing.T) {
+	cfg := withFetches(withBudget(8), "echo", echoes)
+	cfg.Workers, cfg.Memory.Budget.Reserve = 4, 3*int64(pagepool.Size)
+	onFabrics(t, 2, cfg, func(ctx context.Context, j *Job) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		var workers [4]*Worker
+		var leases [4]*Lease
+		var err error
+		for i, pages := range []int{2, 1, 2, 1} { // of 8
+			if workers[i], err = j.NewWorker(); err != nil {
+				return err
+			}
+			defer workers[i].Close()
+			if leases[i], err = fetchPages(ctx, workers[i], 1-j.Rank(), pages); err != nil {
+				return err
+			}
+		}
+		leases[0].Release()
+		leases[2].Release()
+		l, err := fetchPages(ctx, workers[1], 1-j.Rank(), 3)
+		if err != nil {
+			return err
+		}
+		if s := j.Budget().MemoryStats(); s.Reserve != 3*int64(pagepool.Size) || s.Bulk != 2*int64(pagepool.Size) || s.FromReserve != 1 {
+			err = fmt.Errorf("%+v", s)
+		}
+		l.Release()
+		leases[1].Release()
+		leases[3].Release()
+		return errors.Join(err, j.Barrier(ctx), unheld(ctx, j))
+	})
+}
+
+// Bytes of a set that is given up come back when its memory has: payloads that wait for them are
+// placed at once.
+func TestMemoryComesBackBeforeItsBytes(t *testing.T) {
+	var asked [2]*FetchRequest
+	var release = make(chan struct{})
+	cfg := withPayloads(withFetches(withBudget(3), "later", func(r *FetchRequest) { asked[r.Arg(0)] = r }), "in", func(p *Payload) {
+		<-release
+		p.Release()
+	})
+	cfg.Memory.ReceiveSize = 8 * int64(pagepool.Size)
+	cfg.Fabric = FabricSHM
+	runLocal(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		page := int(pagepool.Size)
+		if j.Rank() == 1 {
+			if err := w.Barrier(ctx); err != nil {
+				return err
+			}
+			var errs [2]error
+			var all sync.WaitGroup
+			for i := range errs {
+				all.Go(func() { errs[i] = SendPayload(ctx, j, 0, "in", make([]byte, page)) })
+			}
+			all.Wait()
+			close(release)
+			return errors.Join(append(errs[:], w.Barrier(ctx))...)
+		}
+		set := NewFetchSet(w)
+		FetchFrom[byte](set, 1, "later", page, 0)
+		FetchSlice(set, At[byte](1, j.SegmentSize(1)), page) // beyond it
+		FetchFrom[byte](set, 1, "later", page, 1)
+		p, err := set.Post()
+		if err == nil {
+			err = w.Barrier(ctx)
+		}
+		if err == nil {
+			err = until(ctx, "payloads wait", func() bool { return j.Budget().Stats().Waiting == 2 })
+		}
+		if err != nil {
+			return err
+		}
+		_, err = p.Wait(ctx)
+		err = errors.Join(said[*fabric.BoundsError](err), w.Barrier(ctx), unheld(ctx, j))
+		if s := j.Budget().MemoryStats(); s.MemoryPeak > s.Limit {
+			err = errors.Join(err, fmt.Errorf("%d bytes of memory, of %d", s.MemoryPeak, s.Limit))
+		}
+		return err
+	}))
+}
+
+func TestEachOnAClosedWorker(t *testing.T) {
+	cfg := withBudget(4)
+	cfg.Fabric = FabricSHM
+	runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		set := NewFetchSet(w)
+		FetchSlice(set, At[byte](0, 0), 100)
+		err = w.Close()
+		return errors.Join(err, wantErr(set.Each(ctx, func(*Lease) error { return nil }), os.ErrClosed))
+	})
+}
+
+// A reserve as large as the largest set need not be received whole: an adaptive budget has as much
+// as the machine, and ReceiveSize is equal on all ranks.
+func TestAReserveLargerThanWhatIsReceived(t *testing.T) {
+	page := int64(pagepool.Size)
+	cfg := withFetches(Config{Memory: MemoryConfig{ReceiveSize: 4 * page, Budget: flow.BudgetConfig{
+		Adapt: &flow.AdaptConfig{Floor: 8 * page, Ceiling: 8 * page}, Small: -1, Reserve: -1,
+	}}}, "echo", echoes)
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		first, err := fetchPages(ctx, w, 1-j.Rank(), 2)
+		if err != nil {
+			return err
+		}
+		second, err := fetchPages(ctx, w, 1-j.Rank(), 2)
+		if err == nil {
+			second.Release()
+			set := NewFetchSet(w)
+			FetchFrom[byte](set, 1-j.Rank(), "echo", int(page), 1, 1)
+			FetchFrom[byte](set, 1-j.Rank(), "echo", int(page), 1, 1)
+			FetchSlice(set, At[byte](1-j.Rank(), 0), 100)
+			var l *Lease
+			if l, err = set.Submit(ctx); err == nil {
+				l.Release()
+			}
+		}
+		first.Release()
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
 	}))
 }
 

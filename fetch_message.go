@@ -65,11 +65,14 @@ type landing struct {
 	p      *flow.Pending // the set
 	region *region       // where they arrive, once they have begun
 
+	claim *pagepool.Claim // once they have begun
+
+	waits bool // for them, in Wait
+
 	// Under transient.mu.
 	begun  bool
-	claim  *pagepool.Claim
-	placed bool
-	over   bool
+	placed bool // the runs are taken
+	gone   bool // they will not be
 }
 
 // bytes is what the landing takes of the region.
@@ -80,8 +83,22 @@ func (l *landing) bytes() (n uint64) {
 	return n
 }
 
+// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes
+// of the reserve, must not wait for more but in what is the reserve's: then those who have runs
+// give them back.
+func (l *landing) wait() error {
+	l.waits = true
+	l.t.mu.Lock()
+	pending := l.begun && !l.placed
+	l.t.mu.Unlock()
+	if pending {
+		return l.p.HoldAndWait()
+	}
+	return nil
+}
+
 // begin asks for the runs.
-func (l *landing) begin() {
+func (l *landing) begin(first *messageFetch) {
 	sizes := make([]int, len(l.fetches))
 	for i, f := range l.fetches {
 		sizes[i] = f.n
@@ -89,59 +106,44 @@ func (l *landing) begin() {
 	if l.region = l.t.region; l.p.Reserved() {
 		l.region = l.t.reserved
 	}
-	c := l.region.Take(sizes, l.ready)
-	l.t.mu.Lock()
-	l.claim = c
-	over := l.over
-	l.t.mu.Unlock()
-	if over {
-		c.Cancel()
+	if l.claim = l.region.Take(sizes, l.ready); l.waits {
+		if err := l.wait(); err != nil {
+			first.fail(err)
+		}
 	}
 }
 
-// ready takes the runs, and asks for what was started meanwhile.
+// withdraw reports whether a fetch that fails may end: no run is being taken for it.
+func (l *landing) withdraw(f *messageFetch, err error) bool {
+	gone := l.claim.Cancel()
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	if l.gone = l.gone || gone; !l.gone && !l.placed {
+		f.late = err
+	}
+	return f.late == nil
+}
+
+// ready takes the runs, asks for what was started meanwhile, and ends what was given up.
 func (l *landing) ready(offs []uint64) {
-	var send, back []*messageFetch
+	var send, late []*messageFetch
 	l.t.mu.Lock()
 	l.placed = true
 	for i, f := range l.fetches {
 		f.off = offs[i]
 		switch {
-		case f.freed:
-			back = append(back, f)
+		case f.late != nil:
+			late = append(late, f)
 		case f.state == fetchAsked:
 			send = append(send, f)
 		}
 	}
 	l.t.mu.Unlock()
-	for _, f := range back {
-		l.region.Give(f.off, f.n)
+	for _, f := range late {
+		f.ended(f.late)
 	}
 	for _, f := range send {
 		f.send()
-	}
-}
-
-// abandon gives back the runs of fetches that were not started, and will not be.
-func (l *landing) abandon() {
-	var back []*messageFetch
-	l.t.mu.Lock()
-	l.over = true
-	claim := l.claim
-	for _, f := range l.fetches {
-		if f.state != fetchNew || f.freed {
-			continue
-		}
-		if f.freed = true; l.placed {
-			back = append(back, f)
-		}
-	}
-	l.t.mu.Unlock()
-	if claim != nil {
-		claim.Cancel()
-	}
-	for _, f := range back {
-		l.region.Give(f.off, f.n)
 	}
 }
 
@@ -167,9 +169,9 @@ type messageFetch struct {
 	// Under transient.mu.
 	state  fetchState
 	number uint64
-	off    uint64 // in the region, once placed
-	size   int    // of the data
-	freed  bool
+	off    uint64             // in the region, once placed
+	size   int                // of the data
+	late   error              // it was given up while its run was taken
 	giveUp context.CancelFunc // of the request, while it waits to be sent
 	ended  func(error)
 }
@@ -199,7 +201,7 @@ func (f *messageFetch) Start(ended func(error)) {
 	f.t.mu.Unlock()
 	switch {
 	case begin:
-		f.land.begin()
+		f.land.begin(f)
 	case placed:
 		f.send()
 	}
@@ -240,12 +242,14 @@ func (f *messageFetch) fail(err error) {
 	}
 	f.state = fetchOver
 	delete(f.t.asked, f.number)
-	giveUp := f.giveUp
+	giveUp, placed := f.giveUp, f.land.placed
 	f.t.mu.Unlock()
 	if giveUp != nil {
 		giveUp()
 	}
-	f.ended(f.failed(err))
+	if err = f.failed(err); placed || f.land.withdraw(f, err) {
+		f.ended(err)
+	}
 }
 
 func (f *messageFetch) failed(err error) error {
@@ -258,7 +262,6 @@ func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 // Free implements flow.Fetch.
 func (f *messageFetch) Free() {
 	f.t.mu.Lock()
-	f.freed = true
 	placed := f.land.placed
 	f.t.mu.Unlock()
 	if placed {

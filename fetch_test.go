@@ -461,7 +461,7 @@ func TestNonsenseBudgetsAreRefused(t *testing.T) {
 		{Config{Memory: MemoryConfig{ReceiveSize: -1}}, "", []string{"Memory.ReceiveSize is -1"}},
 		{Config{Memory: MemoryConfig{ReceiveSize: 1 << 20}}, "", []string{"without a budget"}},
 		{Config{Memory: MemoryConfig{Payloads: map[string]func(*Payload){"x": nil}}}, "", []string{"Memory.Budget is none"}},
-		{Config{Memory: MemoryConfig{Budget: flow.BudgetConfig{Limit: 1 << 20, Small: -1, Reserve: -1}, ReceiveSize: 1 << 20}}, "", []string{"Memory.ReceiveSize is 1048576, want more than 1048576 bytes"}},
+		{Config{Memory: MemoryConfig{Budget: flow.BudgetConfig{Limit: 1 << 20, Small: -1, Reserve: 1 << 20}, ReceiveSize: 1 << 20}}, "", []string{"Memory.ReceiveSize is 1048576, want more than 1048576 bytes"}},
 		{budget(flow.BudgetConfig{Limit: 1 << 20, Reserve: 1 << 55}), "", []string{"a reserve of 32.0 PiB"}},
 		{Config{}, "IBCONDUIT_BUDGET=-5", []string{`IBCONDUIT_BUDGET is "-5"`}},
 		{Config{}, "IBCONDUIT_BUDGET=12x", []string{`IBCONDUIT_BUDGET is "12x"`}},

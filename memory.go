@@ -155,11 +155,12 @@ func (t *transient) open(j *Job) error {
 }
 
 // reserve is how many bytes of what other ranks write are for what the budget's reserve serves:
-// whoever has of the rest may wait for that.
+// whoever has of the rest may wait for that. It is as much as that serves, or no less than the
+// rest.
 func (t *transient) reserve() uint64 {
 	n := t.cfg.Budget.Reserve
 	if n < 0 {
-		n = t.budget.Largest()
+		n = min(t.budget.Largest(), t.cfg.ReceiveSize/2)
 	}
 	return pagepool.Round(uint64(n))
 }

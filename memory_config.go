@@ -26,11 +26,11 @@ type MemoryConfig struct {
 	Budget flow.BudgetConfig
 	// ReceiveSize is how many bytes of each segment are for what other ranks write: the data of
 	// FetchFrom and of SendPayload, none of which may be larger, nor what one set fetches so. Of it,
-	// Budget.Reserve bytes are for what that serves. Equal on all ranks; Join checks it. Over shared
-	// memory it is address space, and memory only while in use; over verbs it is pinned like all of
-	// the segment, and counts in addition to the budget. Default (0): IBCONDUIT_RECEIVE_SIZE, else
-	// with Fetches or Payloads the Budget's Limit, or its Adapt.Ceiling, or 64 MiB, and its Reserve;
-	// without them none.
+	// Budget.Reserve bytes are for what that serves, half at most where that is -1. Equal on all
+	// ranks; Join checks it. Over shared memory it is address space, and memory only while in use;
+	// over verbs it is pinned like all of the segment, and counts in addition to the budget. Default
+	// (0): IBCONDUIT_RECEIVE_SIZE, else with Fetches or Payloads the Budget's Limit, or its
+	// Adapt.Ceiling, or 64 MiB, and its Reserve; without them none.
 	ReceiveSize int64
 	// Fetches make the data of FetchFrom, by name. All ranks should have the same: who asks a rank for
 	// what it does not have gets an error. A function is called on a goroutine of its own for each

@@ -16,7 +16,7 @@ func TestMemoryTestsFindPlantedFaults(t *testing.T) {
 	}
 	run := "^(TestAPayloadIsWithdrawn|TestHostileFetchesAndPayloads|TestAFetchIsAnsweredWhenItsDataAreReady)$"
 	faulttest.Suite{Package: ".", Run: run, Timeout: 2 * time.Minute, Known: true}.Check(t,
-		fault("a withdrawn offer stays", "payload.go", "\tp.offer.Release()\n}\n\n// run", "}\n\n// run", "offer is withdrawn"),
+		fault("a withdrawn offer stays", "payload.go", "\t\tp.offer.Release()\n\t}\n}\n\n// run", "\t}\n}\n\n// run", "offer is withdrawn"),
 		fault("data of any rank", "fetch_message.go", "f.rank != a.From() || ", "", "error <nil>"),
 		fault("data of any length", "fetch_message.go", " || a.Size() > f.n {", " {", "error <nil>"),
 		fault("a fetch that is given up waits on", "fetch_message.go", "func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }", "func (f *messageFetch) Cancel() {}", "all bytes come back"))

@@ -154,10 +154,11 @@ type Payload struct {
 	offer *flow.Offer
 
 	// Under transient.mu.
-	claim  *pagepool.Claim
-	off    uint64
-	placed bool
-	over   bool // it does not come
+	claim   *pagepool.Claim
+	off     uint64
+	placing bool // a run was asked for
+	placed  bool
+	over    bool // it does not come
 }
 
 // Job is the job of the rank that has the payload.
@@ -252,6 +253,13 @@ func (t *transient) offered(a *am.Announcement) {
 // place takes a run for a payload whose bytes are granted.
 func (p *Payload) place() {
 	t := p.t
+	t.mu.Lock()
+	p.placing = !p.over
+	over := p.over
+	t.mu.Unlock()
+	if over {
+		return
+	}
 	c := t.region.Take([]int{p.a.Size()}, func(offs []uint64) {
 		t.mu.Lock()
 		over := p.over
@@ -259,16 +267,17 @@ func (p *Payload) place() {
 		t.mu.Unlock()
 		if over {
 			t.region.Give(offs[0], p.a.Size())
+			p.offer.Release()
 			return
 		}
 		_ = p.a.Grant(t.region.begin + offs[0]) // an error is that it has ended: delivered learns of it
 	})
 	t.mu.Lock()
 	p.claim = c
-	over := p.over
+	over = p.over
 	t.mu.Unlock()
-	if over {
-		c.Cancel()
+	if over && c.Cancel() {
+		p.offer.Release()
 	}
 }
 
@@ -289,19 +298,19 @@ func (t *transient) delivered(a *am.Announcement, err error) {
 	}
 }
 
-// withdraw gives back what a payload had that does not come.
+// withdraw gives back what a payload had that does not come: its memory before its bytes. While a
+// run is being taken for it, who takes it does so.
 func (p *Payload) withdraw() {
 	p.t.mu.Lock()
 	p.over = true
-	claim, placed := p.claim, p.placed
+	claim, placing, placed := p.claim, p.placing, p.placed
 	p.t.mu.Unlock()
-	if claim != nil {
-		claim.Cancel()
-	}
 	if placed {
 		p.t.region.Give(p.off, p.a.Size())
 	}
-	p.offer.Release()
+	if placed || !placing || claim != nil && claim.Cancel() {
+		p.offer.Release()
+	}
 }
 
 // run has the program take a payload. One whose function panics is released.

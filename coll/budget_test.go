@@ -333,22 +333,24 @@ func TestMemoryThatComesTooLateGoesBack(t *testing.T) {
 	}
 }
 
-// Where there is room for nothing a rank has one place for messages, elsewhere all.
+// Where there is room for nothing a rank has one place for messages, with more room more, up to
+// four: in a simulation, and over shared memory where ranks must not read each other's.
 func TestThePaceFollowsTheBudget(t *testing.T) {
 	const n, block = 5, 3000
 	cfg := ways[1]
+	place := cfg.SlotBytes * 4 / 8
 	for _, c := range []struct {
+		name    string
+		limit   int
 		held    bool
 		touched int
-	}{{false, 4}, {true, 1}} {
-		w := newWorld(t, sim.Config{Ranks: n, Seed: 1}, cfg)
-		place := cfg.SlotBytes * 4 / 8
-		err := w.Run(withLimit(1<<20, func(ctx context.Context, e bounded) error {
+	}{{"ample", 1 << 20, false, 4}, {"middling", 2 * place, false, 3}, {"tight", 4 * place, true, 1}} {
+		exchange := withLimit(int64(c.limit), func(ctx context.Context, e bounded) error {
 			if c.held {
-				if err := e.b.Acquire(ctx, 1<<20); err != nil {
+				if err := e.b.Acquire(ctx, int64(c.limit)); err != nil {
 					return err
 				}
-				defer e.b.Release(1 << 20)
+				defer e.b.Release(int64(c.limit))
 			}
 			return with(cfg, func(ctx context.Context, e env.Env, all *coll.Team) error {
 				src, dst := make([]byte, n*block), make([]byte, n*block)
@@ -370,14 +372,22 @@ func TestThePaceFollowsTheBudget(t *testing.T) {
 					}
 				}
 				if used != c.touched {
-					return fmt.Errorf("%d of %d places were used, want %d", used, len(places), c.touched)
+					return fmt.Errorf("%s: %d of %d places were used, want %d", c.name, used, len(places), c.touched)
 				}
 				return nil
 			})(ctx, e)
-		}))
-		if err != nil {
-			t.Errorf("held %v: %v", c.held, err)
+		})
+		if err := newWorld(t, sim.Config{Ranks: n, Seed: 1}, cfg).Run(exchange); err != nil {
+			t.Error(err)
 		}
+		spec, err := coll.Spec(n, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var puts atomic.Int64
+		envtest.SHM(t, n, func(ctx context.Context, e env.Env) error {
+			return exchange(ctx, hosts{e, func(rank int) int { return rank }, &puts})
+		}, spec)
 	}
 }
 

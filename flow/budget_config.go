@@ -135,7 +135,7 @@ func (c *BudgetConfig) exceeds(limit int64) error {
 		what += " and a reserve of " + bytesText(c.Reserve)
 	}
 	return fmt.Errorf("flow: %s, but %s has %s, of which %s are used: choose at most %s, or Adapt",
-		what, bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used, 0)))
+		what, bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used-c.Reserve, 0)))
 }
 
 // setApart fills in the parts of the limit with uses of their own.

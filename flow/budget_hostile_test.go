@@ -58,7 +58,7 @@ func TestALimitAboveTheMemoryIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for _, n := range []int64{951, 1 << 62} {
-		mentions(t, b.SetLimit(n), "a reserve of 50 B", "memory.max of /job has 1000 B")
+		mentions(t, b.SetLimit(n), "a reserve of 50 B", "memory.max of /job has 1000 B", "choose at most 940 B")
 	}
 	if s := b.Stats(); s.Limit != 950 {
 		t.Errorf("%+v", s)
@@ -75,4 +75,55 @@ func TestALeaseStaysInItsBudget(t *testing.T) {
 		l.Handover(other.NewOwner("there", nil))
 	}()
 	l.Release()
+}
+
+// prompt is a fetch whose data are there at once.
+type prompt struct{ fake }
+
+func (p *prompt) Start(ended func(error)) {
+	p.fake.Start(ended)
+	ended(nil)
+}
+
+// What is placed counts as held when it is small, and keeps an earlier set from a place. Who holds
+// is served from the reserve although other bytes are granted, and all of these come back.
+func TestWhatIsPlacedIsHeld(t *testing.T) {
+	placed := func(o *Owner, bytes int64) *Pending {
+		s := set(o.NewFetchSet(), &prompt{fake{bytes: bytes}})
+		s.Placed()
+		p, err := s.Post()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, reserve := range []int64{0, 30} {
+		b := newBudget(t, BudgetConfig{Limit: 100, Small: 10, SmallMax: 10, Messages: 4, Reserve: reserve})
+		o := b.NewOwner("worker", nil)
+		posted, second, first := placed(o, 20), placed(o, 5), placed(o, 30)
+		small, err := second.Test()
+		if small == nil || err != nil || o.Holds() != 55 || posted.HoldAndWait() == nil {
+			t.Fatalf("lease %v: %v, %d bytes held", small, err, o.Holds())
+		}
+		if l, err := posted.Wait(t.Context()); err != nil { // as it was posted before
+			t.Error(err)
+		} else {
+			l.Release()
+		}
+		large, err := first.Wait(t.Context())
+		switch s := b.Stats(); {
+		case reserve == 0:
+			if !errors.Is(err, ErrHoldAndWait) || s.Bulk != 0 {
+				t.Errorf("%v, %+v", err, s)
+			}
+		case err != nil || s.Reserve != 30 || s.Bulk != 0 || s.Messages != 0 || b.Check() != nil:
+			t.Fatalf("%v, %+v: %v", err, s, b.Check())
+		default:
+			large.Release()
+		}
+		small.Release()
+		if err := b.Check(); err != nil || held(b) != 0 {
+			t.Errorf("%d bytes held: %v", held(b), err)
+		}
+	}
 }

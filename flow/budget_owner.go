@@ -10,7 +10,7 @@ type Owner struct {
 	name   string
 	parker Parker
 
-	held queue.List[claim] // under the budget's lock: its sets that hold bytes, but for small ones
+	held queue.List[claim] // under the budget's lock: its sets that hold bytes, but for small ones that are not placed
 }
 
 // NewOwner names an owner; the name is for errors. The parker is what its waits wait with, such as
@@ -26,7 +26,8 @@ func (b *Budget) NewOwner(name string, p Parker) *Owner {
 func (o *Owner) Name() string { return o.name }
 
 // Holds is how many bytes count as held when the owner is to wait: those of its sets that were
-// granted and not given back. Small sets that passed the queue block nobody, and do not count.
+// granted and not given back. Small sets that passed the queue block nobody, and do not count,
+// unless they are placed.
 func (o *Owner) Holds() (bytes int64) {
 	o.b.mu.Lock()
 	defer o.b.mu.Unlock()
@@ -37,8 +38,9 @@ func (o *Owner) Holds() (bytes int64) {
 }
 
 // before is how many bytes the owner holds of claims that were posted before c, or of the reserve,
-// and how many of these are the reserve's. It and take are for no owner, too.
-func (o *Owner) before(c *claim) (bytes, reserved int64) {
+// and how many of these are the reserve's; with later also of others that have a place in a region.
+// It and take are for no owner, too.
+func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 	if o == nil {
 		return 0, 0
 	}
@@ -48,7 +50,7 @@ func (o *Owner) before(c *claim) (bytes, reserved int64) {
 		case reserve:
 			reserved += h.left
 			bytes += h.left
-		case h.seq < c.seq:
+		case h.seq < c.seq || later && h.placed && h.pending.starting:
 			bytes += h.left
 		}
 	}
@@ -58,7 +60,19 @@ func (o *Owner) before(c *claim) (bytes, reserved int64) {
 // take adds what a claim holds to the owner's.
 func (o *Owner) take(c *claim) {
 	c.own.Leave()
-	if o != nil && c.from != &o.b.small {
+	if o != nil && (c.placed || c.from != &o.b.small) {
 		o.held.Add(&c.own, c)
 	}
+}
+
+// HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
+// owner holds others, and what is granted is not the reserve's; nil: it may.
+func (p *Pending) HoldAndWait() error {
+	b := p.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if holds, reserved := p.owner.before(&p.claim, true); holds > 0 && p.from != &b.reserve {
+		return b.heldLocked(&p.claim, holds, reserved)
+	}
+	return nil
 }

@@ -27,6 +27,7 @@ type claim struct {
 	owner    *Owner        // nil: none
 	place    bool          // in the queue, of one of the offers; it has nothing else
 	plain    bool          // of Acquire: over as soon as it is granted
+	placed   bool          // its memory is in a region (FetchSet.Placed)
 	offer    *Offer        // that it belongs to
 	pending  *Pending      // that it belongs to
 	parker   Parker        // of the goroutine that waits; nil: none does
@@ -222,22 +223,45 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 
 // mayWaitLocked decides on a wait of an owner that holds sets that it posted before. Without a
 // reserve it is refused, also when its bytes are granted: their data may be what another makes,
-// with the bytes that the owner holds. With one, the reserve serves what is not granted. Nobody who
-// holds bulk bytes or reserved ones waits for bytes, but for the reserve, and then has nothing of
-// it: so all come back as soon as their holders have used them. What was posted after c and is
-// granted holds up nobody that c can depend on: these were posted before c, and so granted before.
+// with the bytes that the owner holds. With one, the reserve serves what is not granted, or is to
+// be placed. Nobody who holds bulk bytes or reserved ones waits for bytes, but for the reserve, and
+// then has nothing of it: so all come back as soon as their holders have used them. What was posted
+// after c, is granted and has no place yet holds up nobody that c can depend on: these were posted
+// before c, and so granted before.
 func (b *ledger) mayWaitLocked(c *claim) error {
 	o := c.owner
-	holds, reserved := o.before(c)
-	if holds == 0 || b.reserve.size > 0 && c.state == claimGranted {
+	holds, reserved := o.before(c, c.state == claimWaiting)
+	serves := c.bytes <= b.reserve.size && reserved == 0
+	switch granted := c.state == claimGranted; {
+	case holds == 0:
 		return nil
-	}
-	if c.state == claimWaiting && c.bytes <= b.reserve.size && reserved == 0 {
+	case serves && granted && c.placed && !c.pending.starting && b.closed == nil:
+		b.ungrantLocked(c)
+		fallthrough
+	case serves && c.state == claimWaiting:
 		c.short.Leave()
 		b.nested.Add(&c.turn, c)
 		b.serveLocked()
 		return nil
+	case granted && b.reserve.size > 0:
+		return nil
 	}
+	return b.heldLocked(c, holds, reserved)
+}
+
+func (b *ledger) heldLocked(c *claim, holds, reserved int64) error {
 	b.stats.HeldAndWait++
-	return &HoldAndWaitError{Owner: o.name, Need: c.bytes, Holds: holds, Reserve: reserved}
+	return &HoldAndWaitError{Owner: c.owner.name, Need: c.bytes, Holds: holds, Reserve: reserved}
+}
+
+// ungrantLocked takes back what a set was granted that has not begun.
+func (b *ledger) ungrantLocked(c *claim) {
+	c.pending.unmakeLocked(-c.bytes)
+	c.from.held -= c.left
+	if c.counted {
+		b.tokens -= c.open
+	}
+	c.held.Leave()
+	c.own.Leave()
+	c.left, c.open, c.counted, c.since, c.state = 0, 0, false, b.cfg.Now(), claimWaiting
 }

@@ -170,6 +170,9 @@ func (w *budgetWorld) post() error {
 	if o != nil {
 		s = o.NewFetchSet()
 	}
+	if w.rng.IntN(3) == 0 {
+		s.Placed()
+	}
 	for range 1 + w.rng.IntN(3) {
 		s.Fetch(&memory{fake{rank: w.rng.IntN(worldRanks), bytes: w.size() / int64(1+w.rng.IntN(3))}, w})
 	}
@@ -193,9 +196,9 @@ func (w *budgetWorld) post() error {
 func (w *budgetWorld) test(i int) error {
 	p, b := w.waits[i], w.b
 	b.mu.Lock()
-	others, reserve := p.owner.before(&p.claim)
-	waits := p.state == claimWaiting && p.turn.In() != &b.nested
+	others, reserve := p.owner.before(&p.claim, p.state == claimWaiting)
 	reserved := reserve == 0 && p.bytes <= b.reserve.size
+	waits := p.state == claimWaiting && p.turn.In() != &b.nested || p.state == claimGranted && p.placed && !p.starting && reserved
 	b.mu.Unlock()
 	if waits && others > 0 {
 		err := p.mayWait()

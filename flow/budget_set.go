@@ -35,6 +35,7 @@ type FetchSet struct {
 	owner   *Owner
 	fetches []Fetch
 	bytes   int64
+	placed  bool
 	wrong   error
 	posted  bool
 }
@@ -55,6 +56,12 @@ func (s *FetchSet) Fetch(f Fetch) {
 	}
 	s.fetches, s.bytes = append(s.fetches, f), s.bytes+n
 }
+
+// Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
+// apart: what it holds can keep another set from its memory though bytes are granted. So it counts
+// as held however small it is; and with a reserve, who holds and waits for a set that is placed is
+// served from there, whether or not there are other bytes.
+func (s *FetchSet) Placed() { s.placed = true }
 
 // Len is the number of fetches.
 func (s *FetchSet) Len() int { return len(s.fetches) }
@@ -77,6 +84,7 @@ func (s *FetchSet) Post() (*Pending, error) {
 	b := s.b
 	p := &Pending{b: b, parts: make([]part, len(s.fetches))}
 	p.bytes, p.messages, p.owner, p.pending = s.bytes, len(s.fetches), s.owner, p
+	p.placed = s.placed
 	for i, f := range s.fetches {
 		p.parts[i] = part{fetch: f, bytes: f.Bytes()}
 	}
@@ -122,7 +130,7 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	}
 	s.posted = true
 	for rest := s.fetches; len(rest) > 0; {
-		part := &FetchSet{b: s.b, owner: s.owner}
+		part := &FetchSet{b: s.b, owner: s.owner, placed: s.placed}
 		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes && (len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
 			part.Fetch(rest[0])
 			rest = rest[1:]
@@ -261,11 +269,12 @@ func (p *Pending) Test() (*Lease, error) {
 	return nil, nil
 }
 
-// start starts the fetches in order, until one fails.
+// start starts the fetches in order, until one fails, but all of those that are placed: their
+// memory is taken at once, and comes back as each ends.
 func (p *Pending) start() {
 	for i := range p.parts {
 		p.b.mu.Lock()
-		if p.failed != nil {
+		if p.failed != nil && !p.placed {
 			p.b.mu.Unlock()
 			return
 		}

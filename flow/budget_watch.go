@@ -105,7 +105,7 @@ func (b *Budget) Check() error {
 				}
 			}
 		}
-		if c.owner != nil && c.from != &b.small {
+		if c.owner != nil && (c.placed || c.from != &b.small) {
 			if owned[c.owner]++; c.own.In() != &c.owner.held {
 				return fmt.Errorf("flow: a set of %s is not among what it holds", c.owner.name)
 			}

@@ -164,6 +164,11 @@
 // Small claims have a part of the limit of their own, and pass the queue in it: they cannot take
 // what the first waits for. What they cannot get of it they wait for like others.
 //
+// Bytes are alike, places in a region are not: what is free of one may lie apart, or be less than
+// the limit. Sets with memory in one ([FetchSet.Placed]) are held to more: small ones count as
+// held, and who has a place waits for no other place, whichever was posted before
+// ([Pending.HoldAndWait]), but for one that the reserve serves, which has a region of its own.
+//
 // # Payloads that others send
 //
 // A rank that has a large payload for this one asks for memory ([Budget.Offer]); the grant is what

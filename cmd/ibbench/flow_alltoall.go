@@ -40,8 +40,8 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 	switch {
 	case err != nil:
 		return usageError{err}
-	case c.Rounds < 1 || c.Rounds > 1000 || c.Loop < 0:
-		return usageError{fmt.Errorf("--rounds %d and --loop %d: want 1 to 1000, and 0 or more", c.Rounds, c.Loop)}
+	case c.Rounds < 1 || c.Rounds > 1000 || c.Loop < 0 || c.Most < 0:
+		return usageError{fmt.Errorf("--rounds %d, --loop %d and --most %v: want 1 to 1000, and 0 or more", c.Rounds, c.Loop, c.Most)}
 	case c.Limit != "" && c.Limit != "0":
 		return usageError{errors.New("--limit: alltoall compares times in memory that suffices")}
 	}

@@ -92,8 +92,11 @@ func (c *flowFT) run(ctx context.Context, io streams) error {
 	if c.Limits != "" {
 		for l := range strings.SplitSeq(c.Limits, ",") {
 			n, err := bytesFlag("--limits", l, "")
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
+			case n == 0:
+				return usageError{errors.New("--limits 0: want limits of 1 byte or more")}
 			}
 			limits = append(limits, n)
 		}

@@ -122,9 +122,7 @@ func (m *jacobiMeasurement) hog(ctx context.Context) error {
 	}
 	bytes := rest + int64(cubes)*faces*11/16
 	if m.Hog != "auto" {
-		if bytes, err = bytesFlag("--hog", m.Hog, ""); err != nil {
-			return err
-		}
+		bytes = m.hogBytes
 	}
 	h := &jacobiHog{Bytes: bytes, Cubes: cubes, Phase: m.Phase, Latency: m.Latency}
 	m.out.Hog = h

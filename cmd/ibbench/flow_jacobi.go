@@ -33,10 +33,11 @@ type flowJacobi struct {
 	Wave       bool          `help:"Also the memory of the groups over time, at the first size."`
 	Duration   time.Duration `default:"14m" placeholder:"D" help:"Begin no run after this time; what is missing is left out. Default: 14m."`
 
-	arms  []string
-	sizes []int
-	sweep []int
-	limit int64
+	arms     []string
+	sizes    []int
+	sweep    []int
+	limit    int64
+	hogBytes int64 // where Hog says how many
 }
 
 // exploded is how many major faults of all ranks mean that a run does not fit its memory.
@@ -150,6 +151,11 @@ func (c *flowJacobi) complete() (err error) {
 	}
 	if c.Sweep != "" {
 		if c.sweep, err = numbersOf("--sweep", c.Sweep); err != nil {
+			return err
+		}
+	}
+	if c.Hog != "" && c.Hog != "auto" {
+		if c.hogBytes, err = bytesFlag("--hog", c.Hog, ""); err != nil {
 			return err
 		}
 	}

@@ -175,6 +175,7 @@ func TestNonsenseOfFlowIsRefused(t *testing.T) {
 		"--edge, --iterations": "jacobi --limit 0 --edge 0",
 		"a rank has about":     "jacobi --limit 16M",
 		"needs a --limit":      "jacobi --limit 0 --hog 1M",
+		"--hog -1M":            "jacobi --limit 0 --hog -1M",
 		"--sizes":              "jacobi --limit 0 --sizes 0",
 		"no format":            "incast --quick --memory 1 --size 4K -o x.png",
 		"payloads of 4 bytes":  "incast --size 4",

@@ -316,7 +316,7 @@ func (r *Region) serve() {
 		r.s.mu.Lock()
 		c := r.waiting.First()
 		cold, ok := false, false
-		if c != nil {
+		if c != nil && !r.s.over {
 			cold, ok = r.placeLocked(c, most)
 		}
 		if ok {
