@@ -276,11 +276,13 @@ func (p *PendingSet) Wait(ctx context.Context) (*Lease, error) {
 func (p *PendingSet) Test() (*Lease, error) {
 	w := p.s.w
 	if err := w.enter("fetch"); err != nil {
+		p.Cancel()
 		return nil, err
 	}
 	err := w.fences.release(w.ctx)
 	w.exit()
 	if err != nil {
+		p.Cancel()
 		return nil, err
 	}
 	f := fetcherOf(w)

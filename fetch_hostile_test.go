@@ -327,11 +327,59 @@ func TestEachOnAClosedWorker(t *testing.T) {
 	})
 }
 
+// An error of Test is the end of its set, which holds up no other.
+func TestATestThatFailsEndsItsSet(t *testing.T) {
+	cfg := withFetches(withBudget(4), "echo", echoes)
+	cfg.Fabric = FabricSHM
+	runLocal(t, 1, cfg, func(ctx context.Context, j *Job) error {
+		w, err := j.NewWorker()
+		if err != nil {
+			return err
+		}
+		set := NewFetchSet(w)
+		FetchFrom[byte](set, 0, "echo", 100, 100, 1)
+		p, err := set.Post()
+		if err = errors.Join(err, w.Close()); err != nil {
+			return err
+		}
+		_, err = p.Test()
+		return errors.Join(wantErr(err, os.ErrClosed), unheld(ctx, j))
+	})
+}
+
+// What a rank has of others' payloads may be released later than its job ends.
+func TestAPayloadIsReleasedAfterClose(t *testing.T) {
+	kept := make(chan *Payload, 32)
+	cfg := withPayloads(withBudget(64), "in", func(p *Payload) { kept <- p })
+	cfg.Memory.Budget.Unscheduled = 4 << 10
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		far := 1 - j.Rank()
+		err := SendPayload(ctx, w, far, "in", make([]byte, 1000)) // announced
+		err = errors.Join(err, until(ctx, "the receiver has said what may come unasked", func() bool {
+			j.memory.mu.Lock()
+			defer j.memory.mu.Unlock()
+			return j.memory.senders[far] != nil
+		}))
+		for range 3 {
+			err = errors.Join(err, SendPayload(ctx, w, far, "in", make([]byte, 1000)))
+		}
+		return errors.Join(err, w.Barrier(ctx))
+	}))
+	for range len(kept) {
+		p := <-kept
+		p.Release()
+		p.Release()
+		if p.Data() != nil {
+			t.Error("data of a payload that is released")
+		}
+	}
+}
+
 // A reserve as large as the largest set need not be received whole: an adaptive budget has as much
 // as the machine, and ReceiveSize is equal on all ranks.
 func TestAReserveLargerThanWhatIsReceived(t *testing.T) {
 	page := int64(pagepool.Size)
-	cfg := withFetches(Config{Memory: MemoryConfig{ReceiveSize: 4 * page, Budget: flow.BudgetConfig{
+	cfg := withFetches(Config{Memory: MemoryConfig{ReceiveSize: 4*page + 1, Budget: flow.BudgetConfig{
 		Adapt: &flow.AdaptConfig{Floor: 8 * page, Ceiling: 8 * page}, Small: -1, Reserve: -1,
 	}}}, "echo", echoes)
 	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
@@ -350,6 +398,8 @@ func TestAReserveLargerThanWhatIsReceived(t *testing.T) {
 			if l, err = set.Submit(ctx); err == nil {
 				l.Release()
 			}
+			_, large := fetchPages(ctx, w, 1-j.Rank(), 3) // of 5
+			err = errors.Join(err, wantErr(large, ErrSetTooLarge))
 		}
 		first.Release()
 		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))

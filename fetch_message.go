@@ -106,6 +106,7 @@ func (l *landing) begin(first *messageFetch) {
 	if l.region = l.t.region; l.p.Reserved() {
 		l.region = l.t.reserved
 	}
+	l.p.WaitsForPlace(true)
 	if l.claim = l.region.Take(sizes, l.ready); l.waits {
 		if err := l.wait(); err != nil {
 			first.fail(err)
@@ -127,6 +128,7 @@ func (l *landing) withdraw(f *messageFetch, err error) bool {
 // ready takes the runs, asks for what was started meanwhile, and ends what was given up.
 func (l *landing) ready(offs []uint64) {
 	var send, late []*messageFetch
+	l.p.WaitsForPlace(false)
 	l.t.mu.Lock()
 	l.placed = true
 	for i, f := range l.fetches {

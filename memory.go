@@ -115,7 +115,7 @@ func memoryNeeds(c *Config) needs {
 			return env.Spec{}, err
 		}
 		t.budget = &Budget{b, t}
-		if n, of := t.reserve(), t.cfg.ReceiveSize; of > 0 && uint64(of) < n+pagepool.Size {
+		if n, of := t.reserve(), t.cfg.ReceiveSize; of > 0 && pagepool.Round(uint64(of)) < n+pagepool.Size {
 			return env.Spec{}, &ConfigError{Field: "Memory.ReceiveSize", Value: fmt.Sprint(of),
 				Want: fmt.Sprintf("more than %d bytes, which are for what Budget.Reserve serves", n)}
 		}
@@ -160,7 +160,7 @@ func (t *transient) open(j *Job) error {
 func (t *transient) reserve() uint64 {
 	n := t.cfg.Budget.Reserve
 	if n < 0 {
-		n = min(t.budget.Largest(), t.cfg.ReceiveSize/2)
+		n = min(t.budget.Largest(), int64(pagepool.Round(uint64(t.cfg.ReceiveSize))/2))
 	}
 	return pagepool.Round(uint64(n))
 }

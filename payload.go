@@ -239,7 +239,7 @@ func (t *transient) offered(a *am.Announcement) {
 	t.mu.Lock()
 	t.arriving[a] = p
 	t.mu.Unlock()
-	offer, err := t.budget.Offer(a.From(), int64(size), func(*flow.Offer) { p.place() })
+	offer, err := t.budget.Offer(a.From(), int64(size), p.place)
 	if err != nil {
 		t.mu.Lock()
 		delete(t.arriving, a)
@@ -251,7 +251,7 @@ func (t *transient) offered(a *am.Announcement) {
 }
 
 // place takes a run for a payload whose bytes are granted.
-func (p *Payload) place() {
+func (p *Payload) place(o *flow.Offer) {
 	t := p.t
 	t.mu.Lock()
 	p.placing = !p.over
@@ -260,7 +260,9 @@ func (p *Payload) place() {
 	if over {
 		return
 	}
+	o.WaitsForPlace(true)
 	c := t.region.Take([]int{p.a.Size()}, func(offs []uint64) {
+		o.WaitsForPlace(false)
 		t.mu.Lock()
 		over := p.over
 		p.off, p.placed = offs[0], !over

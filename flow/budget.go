@@ -32,6 +32,7 @@ type ledger struct {
 	queue   queue.List[claim] // for bulk: the one order of all claims
 	smalls  queue.List[claim] // those of the queue that may use small
 	nested  queue.List[claim] // for the reserve; not in queue
+	landing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
 	holders queue.List[claim] // those granted, the oldest first
 	offers  offers
 	due     []*Offer // whose grant is to be reported when the lock is free
@@ -228,9 +229,9 @@ type BudgetStats struct {
 	Leased   int64 // of fetch sets
 	Offered  int64 // of granted payloads
 
-	Waiting      int           // claims in the queue now
-	WaitingBytes int64         // theirs, without those of offers
-	HeadAge      time.Duration // for how long the first has waited
+	Waiting      int           // claims that wait now: for bytes, the reserve, or a place in a region
+	WaitingBytes int64         // of those in the queue, without those of offers
+	HeadAge      time.Duration // for how long the first of them has waited
 
 	Granted     uint64 // claims
 	Queued      uint64 // of those, had to wait
@@ -262,7 +263,7 @@ func (b *Budget) Stats() BudgetStats {
 	for c := b.queue.First(); c != nil; c = c.turn.Next() {
 		s.WaitingBytes += c.bytes
 	}
-	if c := b.headLocked(); c != nil {
+	if c := b.firstLocked(); c != nil {
 		s.HeadAge = b.cfg.Now() - c.since
 	}
 	return s

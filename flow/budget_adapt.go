@@ -127,7 +127,7 @@ func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
 	b.mu.Lock()
 	held := b.bulk.held + b.small.held + b.unscheduled.held
 	d = b.control.decide(situation{
-		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.waitingLocked() > 0,
+		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
 	}, r)
 	b.waited, b.recent = false, held
 	changed = d.To != d.From

@@ -66,10 +66,11 @@ type MemoryStallError struct {
 	Need    int64         // of the claim, in bytes
 	Owner   string        // of the claim, "" if it has none
 	Age     time.Duration // for how long it has waited
-	First   bool          // in the queue
+	First   bool          // of those that wait for the same
+	Place   bool          // the bytes are granted; it waits for a place in a region, as Holders have
 	Limit   int64         // of the budget, in bytes
 	Free    int64         // for claims that are not small, in bytes; below 0 after the limit was lowered
-	Waiting int           // claims in the queue
+	Waiting int           // claims that wait
 	Holders []MemoryHolder
 	Cause   error // of the end of the wait; nil: it goes on
 }
@@ -80,7 +81,11 @@ func (e *MemoryStallError) Error() string {
 	if who == "" {
 		who = "a claim"
 	}
-	fmt.Fprintf(&b, "flow: %s has waited %v for %s of memory", who, e.Age.Round(time.Millisecond), bytesText(e.Need))
+	what := "memory"
+	if e.Place {
+		what = "a region, which are granted"
+	}
+	fmt.Fprintf(&b, "flow: %s has waited %v for %s of %s", who, e.Age.Round(time.Millisecond), bytesText(e.Need), what)
 	if e.First {
 		b.WriteString(", first")
 	}

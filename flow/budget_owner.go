@@ -38,8 +38,8 @@ func (o *Owner) Holds() (bytes int64) {
 }
 
 // before is how many bytes the owner holds of claims that were posted before c, or of the reserve,
-// and how many of these are the reserve's; with later also of others that have a place in a region.
-// It and take are for no owner, too.
+// and how many of these are the reserve's; with later also of others that have a place in a region,
+// or will before c. It and take are for no owner, too.
 func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 	if o == nil {
 		return 0, 0
@@ -50,7 +50,7 @@ func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 		case reserve:
 			reserved += h.left
 			bytes += h.left
-		case h.seq < c.seq || later && h.placed && h.pending.starting:
+		case h.seq < c.seq || later && h.placed && h.pending.starting && !c.lands(h):
 			bytes += h.left
 		}
 	}
@@ -63,16 +63,4 @@ func (o *Owner) take(c *claim) {
 	if o != nil && (c.placed || c.from != &o.b.small) {
 		o.held.Add(&c.own, c)
 	}
-}
-
-// HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
-// owner holds others, and what is granted is not the reserve's; nil: it may.
-func (p *Pending) HoldAndWait() error {
-	b := p.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if holds, reserved := p.owner.before(&p.claim, true); holds > 0 && p.from != &b.reserve {
-		return b.heldLocked(&p.claim, holds, reserved)
-	}
-	return nil
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// claim is a wish for bytes, and then the bytes. It is in one of four places:
+// claim is a wish for bytes, and then the bytes. It is in one of these places:
 //
 //	queue, and smalls if it is small    waits
 //	nested                              waits for the reserve
 //	holders                             granted: left of its bytes are held
+//	holders and landing                 and waits for a place in a region
 //	none                                over, or never posted
 type claim struct {
 	bytes    int64
@@ -23,7 +24,7 @@ type claim struct {
 	from     *pool  // once granted
 	state    claimState
 	err      error         // why it ended before it was granted
-	since    time.Duration // when it was posted; once granted, when that was
+	since    time.Duration // when its state began, or its wait for a place, or its place
 	owner    *Owner        // nil: none
 	place    bool          // in the queue, of one of the offers; it has nothing else
 	plain    bool          // of Acquire: over as soon as it is granted
@@ -32,7 +33,7 @@ type claim struct {
 	pending  *Pending      // that it belongs to
 	parker   Parker        // of the goroutine that waits; nil: none does
 
-	// Its places in queue or nested, in smalls, in holders, and among what its owner holds.
+	// Its places in queue, nested or landing, in smalls, in holders, and among what its owner holds.
 	turn, short, held, own queue.Link[claim]
 }
 
@@ -146,6 +147,7 @@ func (b *ledger) giveBackLocked(c *claim, n int64) {
 		b.tokens--
 	}
 	if c.open--; c.open == 0 {
+		c.turn.Leave()
 		c.held.Leave()
 		c.own.Leave()
 		c.state = claimOver

@@ -221,6 +221,8 @@ func (w *budgetWorld) test(i int) error {
 		w.counts.leases++
 		w.gone(i)
 		w.leases = append(w.leases, l)
+	case p.placed && p.starting:
+		p.WaitsForPlace(w.rng.IntN(2) == 0)
 	}
 	return nil
 }
@@ -274,6 +276,7 @@ func (w *budgetWorld) offer() error {
 		}
 		w.granted[o] = true
 		w.counts.offers++
+		o.WaitsForPlace(w.rng.IntN(2) == 0)
 	})
 	if large := n > w.b.Largest(); large != (err != nil) {
 		return fmt.Errorf("an offer of %d bytes: %v", n, err)

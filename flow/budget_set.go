@@ -202,7 +202,7 @@ func (p *Pending) Reserved() bool {
 // as its owner's parker does. After an error the set is over: the memory of each fetch is freed and
 // its bytes come back when it has ended, which may be later. Errors: *HoldAndWaitError,
 // ErrBudgetClosed, ErrWithdrawn; a *MemoryStallError that wraps the cause of ctx, if it ends before
-// the grant; that cause; and what a fetch ended with.
+// the grant, or a place in a region; that cause; and what a fetch ended with.
 func (p *Pending) Wait(ctx context.Context) (*Lease, error) {
 	lockrank.MustHoldNone("flow: Pending.Wait")
 	err := p.mayWait()
@@ -214,7 +214,7 @@ func (p *Pending) Wait(ctx context.Context) (*Lease, error) {
 	}
 	for {
 		if err != nil {
-			p.abandon(err)
+			p.abandon(p.unplaced(ctx, err))
 		}
 		if lease, err := p.Test(); lease != nil || err != nil {
 			return lease, err
@@ -327,6 +327,7 @@ func (p *Pending) abandon(err error) {
 		return
 	}
 	p.abandoned = true
+	p.turn.Leave()
 	p.changeOwnerLocked(nil) // which can do nothing about it any more
 	if p.failed == nil {
 		p.failed = err
@@ -418,9 +419,10 @@ func (p *Pending) changeOwnerLocked(to *Owner) {
 	}
 }
 
-// Down ends the sets that wait and have fetches from a rank, with the cause of its death, which
-// must not be nil, and the offers of that rank that wait. Fetches in flight and payloads that were
-// granted bytes end as their transport says; what the rank had sent unasked is consumed as ever.
+// Down ends the sets that wait, also for a place, and have fetches from a rank, with the cause of
+// its death, which must not be nil, and the offers of that rank that wait. Fetches in flight and
+// payloads that were granted bytes end as their transport says; what the rank had sent unasked is
+// consumed as ever.
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
 	defer b.unlock()
@@ -436,6 +438,7 @@ func (b *Budget) Down(rank int, cause error) {
 	for _, c := range dead {
 		b.endLocked(c, cause)
 	}
+	b.landingDownLocked(rank, cause)
 	b.serveLocked()
 }
 

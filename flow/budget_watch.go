@@ -19,18 +19,23 @@ type MemoryHolder struct {
 func (b *Budget) Holders(dst []MemoryHolder) []MemoryHolder {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.holdersLocked(dst)
+	return b.holdersLocked(dst, nil)
 }
 
-func (b *ledger) holdersLocked(dst []MemoryHolder) []MemoryHolder {
+// holdersLocked appends what holds bytes; or, of a claim that has some, what has a place where it
+// waits for one.
+func (b *ledger) holdersLocked(dst []MemoryHolder, of *claim) []MemoryHolder {
 	first, now := len(dst), b.cfg.Now()
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
+		if of != nil && !b.inPlace(c, of) {
+			continue
+		}
 		dst = append(dst, MemoryHolder{Name: c.name(), Bytes: c.left, For: now - c.since, Reserve: c.from == &b.reserve})
 	}
-	if n := b.plain.bulk + b.plain.small; n > 0 {
+	if n := b.plain.bulk + b.plain.small; n > 0 && of == nil {
 		dst = append(dst, MemoryHolder{Name: "Acquire", Bytes: n})
 	}
-	if n := b.unscheduled.held; n > 0 {
+	if n := b.unscheduled.held; n > 0 && of == nil {
 		dst = append(dst, MemoryHolder{Name: "payloads that came unasked", Bytes: n})
 	}
 	slices.SortStableFunc(dst[first:], func(x, y MemoryHolder) int { return cmp.Compare(y.Bytes, x.Bytes) })
@@ -60,24 +65,45 @@ func (b *ledger) headLocked() *claim {
 	return c
 }
 
-func (b *ledger) waitingLocked() int { return b.queue.Len() + b.nested.Len() }
+func (b *ledger) waitingLocked() int { return b.queue.Len() + b.nested.Len() + b.landing.Len() }
+
+// headsLocked are the claims that are next: for bytes, for the reserve, for a place; nil: none.
+func (b *ledger) headsLocked() [3]*claim {
+	return [...]*claim{b.headLocked(), b.nested.First(), b.landing.First()}
+}
+
+// firstLocked is the one of them that has waited longest; nil: none waits.
+func (b *ledger) firstLocked() (first *claim) {
+	for _, c := range b.headsLocked() {
+		if c != nil && (first == nil || c.since < first.since) {
+			first = c
+		}
+	}
+	return first
+}
 
 // stallLocked explains a wait.
 func (b *ledger) stallLocked(c *claim, cause error) *MemoryStallError {
-	return &MemoryStallError{Need: c.bytes, Owner: c.name(), Age: b.cfg.Now() - c.since, First: c == b.headLocked(),
-		Limit: b.limit, Free: b.bulk.size - b.bulk.held, Waiting: b.waitingLocked(), Holders: b.holdersLocked(nil), Cause: cause}
+	heads := b.headsLocked()
+	e := &MemoryStallError{Need: c.bytes, Owner: c.name(), Age: b.cfg.Now() - c.since, First: slices.Contains(heads[:], c),
+		Limit: b.limit, Free: b.bulk.size - b.bulk.held, Waiting: b.waitingLocked(), Cause: cause}
+	if e.Place = c.turn.In() == &b.landing; e.Place {
+		e.Holders = b.holdersLocked(nil, c)
+	} else {
+		e.Holders = b.holdersLocked(nil, nil)
+	}
+	return e
 }
 
-// Watch returns a *MemoryStallError when the first in the queue, or the first that waits for the
-// reserve, has waited for StallAfter: someone holds memory and does not get on, or waits for
-// another that does. Whoever calls Observe calls it, too. It changes nothing.
+// Watch returns a *MemoryStallError when the first in the queue, the first that waits for the
+// reserve, or the first that waits for a place in a region, has waited for StallAfter: someone holds
+// memory and does not get on, or waits for another that does. Whoever calls Observe calls it, too.
+// It changes nothing.
 func (b *Budget) Watch() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, c := range []*claim{b.headLocked(), b.nested.First()} {
-		if c != nil && b.cfg.Now()-c.since >= b.cfg.StallAfter {
-			return b.stallLocked(c, nil)
-		}
+	if c := b.firstLocked(); c != nil && b.cfg.Now()-c.since >= b.cfg.StallAfter {
+		return b.stallLocked(c, nil)
 	}
 	return nil
 }
@@ -91,7 +117,7 @@ func (b *Budget) Check() error {
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
 	owned := map[*Owner]int{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
-		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil || c.short.In() != nil {
+		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil && c.turn.In() != &b.landing || c.short.In() != nil {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
@@ -172,6 +198,11 @@ func (b *ledger) checkQueuesLocked() error {
 	}
 	if offers != places || places != b.offers.places.Len() {
 		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
+	}
+	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+		if c.held.In() == nil {
+			return fmt.Errorf("flow: what has no bytes waits for a place")
+		}
 	}
 	if c := b.headLocked(); c != nil && b.fitsLocked(c.bytes, c.messages) {
 		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)

@@ -167,7 +167,8 @@
 // Bytes are alike, places in a region are not: what is free of one may lie apart, or be less than
 // the limit. Sets with memory in one ([FetchSet.Placed]) are held to more: small ones count as
 // held, and who has a place waits for no other place, whichever was posted before
-// ([Pending.HoldAndWait]), but for one that the reserve serves, which has a region of its own.
+// ([Pending.HoldAndWait]), but for one that the reserve serves, which has a region of its own. Who
+// waits for a place is a head as who waits for bytes is ([Pending.WaitsForPlace]).
 //
 // # Payloads that others send
 //

@@ -71,6 +71,9 @@ func (c *flowFT) run(ctx context.Context, io streams) error {
 	if min(c.Parts, c.Iterations) < 1 {
 		return usageError{errors.New("--parts and --iterations: want 1 or more")}
 	}
+	if c.Timeout < 0 || c.Duration <= 0 {
+		return usageError{errors.New("--timeout and --duration: want times above 0")}
+	}
 	var parts []int
 	if c.Of != "none" {
 		if parts, err = numbersOf("--parts-of", c.Of); err != nil {

@@ -63,7 +63,7 @@ func TestAllToAllComparesItsWays(t *testing.T) {
 func TestNonsenseOfFTAndAllToAllIsRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"ft", "--parts", "3"}, {"ft", "--parts", "0"}, {"ft", "--tokens", "0"}, {"ft", "--iterations", "99"}, {"ft", "-n", "3"}, {"ft", "--parts-of", "x"},
-		{"ft", "--limits", "x"}, {"ft", "--limits", "0"}, {"alltoall", "--most", "-1s"}, {"ft", "--class", "Z"}, {"alltoall", "--rounds", "0"}, {"alltoall", "--sizes", "8M"}, {"alltoall", "--limit", "1G"},
+		{"ft", "--limits", "x"}, {"ft", "--limits", "0"}, {"ft", "--duration", "0s"}, {"alltoall", "--most", "-1s"}, {"ft", "--class", "Z"}, {"alltoall", "--rounds", "0"}, {"alltoall", "--sizes", "8M"}, {"alltoall", "--limit", "1G"},
 	} {
 		if _, errs, code := ibbench(t, append([]string{"flow"}, args...)...); code != exitUsage || errs == "" {
 			t.Errorf("%v: exit code %d, %q", args, code, errs)

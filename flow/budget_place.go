@@ -1,0 +1,76 @@
+package flow
+
+import (
+	"context"
+	"errors"
+)
+
+// Places in regions (FetchSet.Placed): what is granted may have to wait for one, which a Budget does
+// not give. It is told, so that whoever waits has an age, and who has the places is known.
+
+// WaitsForPlace says that a set, whose fetches are being started, waits for its memory in a region,
+// until it is said that it does not. It counts as waiting meanwhile.
+func (p *Pending) WaitsForPlace(waits bool) { p.b.lands(&p.claim, waits) }
+
+// WaitsForPlace is that of a set.
+func (o *Offer) WaitsForPlace(waits bool) { o.b.lands(&o.claim, waits) }
+
+func (b *Budget) lands(c *claim, waits bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.held.In() == nil {
+		return // it is over
+	}
+	c.turn.Leave()
+	if c.since = b.cfg.Now(); waits {
+		b.landing.Add(&c.turn, c)
+	}
+}
+
+// lands reports whether another waits for a place behind c.
+func (c *claim) lands(other *claim) bool {
+	for n := c.turn.Next(); n != nil; n = n.turn.Next() {
+		if n == other {
+			return true
+		}
+	}
+	return false
+}
+
+// inPlace reports whether a claim has a place in a region that another waits for.
+func (b *ledger) inPlace(c, other *claim) bool {
+	placed := c.offer != nil || c.placed && c.pending.starting
+	return placed && c.turn.In() == nil && (c.from == &b.reserve) == (other.from == &b.reserve)
+}
+
+// HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
+// owner holds others, and what is granted is not the reserve's; nil: it may.
+func (p *Pending) HoldAndWait() error {
+	b := p.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if holds, reserved := p.owner.before(&p.claim, true); holds > 0 && p.from != &b.reserve {
+		return b.heldLocked(&p.claim, holds, reserved)
+	}
+	return nil
+}
+
+// unplaced is the error of a wait that ended: who has the places, if it was for one until ctx did.
+func (p *Pending) unplaced(ctx context.Context, err error) error {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	if p.turn.In() == &p.b.landing && errors.Is(err, context.Cause(ctx)) {
+		return p.b.stallLocked(&p.claim, err)
+	}
+	return err
+}
+
+// landingDownLocked ends the sets that wait for a place and have fetches from a rank that is dead.
+func (b *ledger) landingDownLocked(rank int, cause error) {
+	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+		if p := c.pending; p != nil && p.failed == nil && p.fetchesFrom(rank) {
+			p.failed = cause
+			p.parker.Unpark()
+		}
+	}
+}
