@@ -5,11 +5,17 @@ import (
 	"errors"
 )
 
-// Places in regions (FetchSet.Placed): what is granted may have to wait for one, which a Budget does
-// not give. It is told, so that whoever waits has an age, and who has the places is known.
+// Places in regions (FetchSet.Placed): what is granted may have to wait for one, which a Budget
+// does not give. It is told, so that whoever waits has an age, and who has the places is known.
+
+// Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
+// apart: what it holds can keep another set from its memory though bytes are granted. So it counts
+// as held however small it is; and with a reserve, who holds and waits for a set that is placed is
+// served from there, whether or not there are other bytes.
+func (s *FetchSet) Placed() { s.placed = true }
 
 // WaitsForPlace says that a set, whose fetches are being started, waits for its memory in a region,
-// until it is said that it does not. It counts as waiting meanwhile.
+// until it is said that it does not.
 func (p *Pending) WaitsForPlace(waits bool) { p.b.lands(&p.claim, waits) }
 
 // WaitsForPlace is that of a set.

@@ -57,12 +57,6 @@ func (s *FetchSet) Fetch(f Fetch) {
 	s.fetches, s.bytes = append(s.fetches, f), s.bytes+n
 }
 
-// Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
-// apart: what it holds can keep another set from its memory though bytes are granted. So it counts
-// as held however small it is; and with a reserve, who holds and waits for a set that is placed is
-// served from there, whether or not there are other bytes.
-func (s *FetchSet) Placed() { s.placed = true }
-
 // Len is the number of fetches.
 func (s *FetchSet) Len() int { return len(s.fetches) }
 
