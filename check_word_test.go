@@ -296,7 +296,7 @@ func TestTheCheckerKnowsCallsOfAJob(t *testing.T) {
 	}
 }
 
-// Who waits for a word knows of the bytes around it, which the same put writes, no more than before.
+// Who waits for a word knows no more of the bytes around it, which the same put writes.
 func TestTheCheckerKnowsOnlyAWordIsThere(t *testing.T) {
 	f := checkedJob(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
 		if j.Rank() == 0 {
