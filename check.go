@@ -102,10 +102,10 @@ func (k *checks) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 const compareEvery = 8
 
 // compare reads again what the cache has had. Where it is another by now somebody has written it
-// since the worker acquired, and so without an order.
+// since the worker acquired, and so without an order; unless the worker has itself, by an atomic.
 func (k *checks) compare(rank int, off uint64, had []byte) error {
 	k.turn = k.turn*6364136223846793005 + 1442695040888963407 // Knuth, TAOCP vol. 2, 3.3.4
-	if k.turn>>33%compareEvery != 0 || k.f.kept.Own(rank, off, len(had)) {
+	if k.turn>>33%compareEvery != 0 || k.f.begun || k.f.kept.Own(rank, off, len(had)) {
 		return nil
 	}
 	if len(k.again) < len(had) {

@@ -114,15 +114,19 @@ func TestTheCheckerFindsWhatProducersForget(t *testing.T) {
 }
 
 // What tells rank 1 that rank 0 has written orders its read behind that; what does not, does not.
-// An atomic delivers puts, but not those that complete with Flush only.
+// An atomic delivers puts, but not those that complete with Flush only; nor does the job's barrier.
 func TestTheCheckerKnowsWhatAtomicsLeaveOut(t *testing.T) {
 	const data, flag = 64, 0
 	for name, test := range map[string]struct {
-		put   func(*Worker, Ptr[int64], int64) error
-		flush bool
-		wrong bool
+		put     func(*Worker, Ptr[int64], int64) error
+		flush   bool
+		wrong   bool
+		barrier bool
 	}{
 		"put": {put: Put[int64]}, "implicit": {put: PutNBI[int64], wrong: true}, "flushed": {put: PutNBI[int64], flush: true},
+		"put, barrier": {put: Put[int64], barrier: true}, "flushed, barrier": {put: Add[int64], flush: true, barrier: true},
+		"implicit, barrier": {put: PutNBI[int64], wrong: true, barrier: true}, "added, barrier": {put: Add[int64], wrong: true, barrier: true},
+		"begun, barrier": {put: func(w *Worker, p Ptr[int64], v int64) error { a := FetchAddAsync(w, p, v); return a.err }, wrong: true, barrier: true}, // begun
 	} {
 		f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
 			switch j.Rank() {
@@ -135,14 +139,23 @@ func TestTheCheckerKnowsWhatAtomicsLeaveOut(t *testing.T) {
 						return err
 					}
 				}
+				if test.barrier {
+					return j.Barrier(ctx)
+				}
 				_, err := FetchAdd(w, At[uint64](1, flag), 1)
 				return err
 			case 1:
-				if err := w.WaitUntil(ctx, flag, Equal, 1); err != nil {
-					return err
+				var err error
+				if test.barrier {
+					err = j.Barrier(ctx)
+				} else {
+					err = w.WaitUntil(ctx, flag, Equal, 1)
 				}
-				_, err := Get(w, At[int64](2, data)) // read
-				return err
+				_, got := Get(w, At[int64](2, data)) // read
+				return errors.Join(err, got)
+			}
+			if test.barrier {
+				return j.Barrier(ctx)
 			}
 			return nil
 		})
@@ -420,6 +433,27 @@ func TestTheCheckerIsAskedForByAVariable(t *testing.T) {
 	env := &environment{lookup: func(key string) (string, bool) { return "maybe", key == "IBCONDUIT_CACHE_CHECK" }}
 	if (&Config{}).cacheDefaults(env); env.err == nil {
 		t.Error("a value that means nothing is accepted")
+	}
+}
+
+// What has passed the cache by is there, also if its worker is in use at the job's barrier.
+func TestTheCheckerKnowsWhatPassedBy(t *testing.T) {
+	f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](2, 4096)
+		var err error
+		if j.Rank() == 0 {
+			err = PutSlice(w, p, make([]uint64, 1024))
+			w.fences.hold()
+			defer w.fences.letGo()
+		}
+		if err = errors.Join(err, j.Barrier(ctx)); j.Rank() == 1 {
+			_, got := Get(w, p)
+			err = errors.Join(err, got)
+		}
+		return err
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
 	}
 }
 

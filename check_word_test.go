@@ -203,6 +203,24 @@ func TestTheCheckerKnowsWhoWaitsForAtomics(t *testing.T) {
 	}
 }
 
+// Copies of before an atomic that the worker has begun, and not waited for, need no fence.
+func TestTheCheckerKnowsOwnAtomics(t *testing.T) {
+	f := checkedJob(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		_, err := Get(w, p)
+		a := FetchAddAsync(w, p, 1)
+		for range 100 {
+			_, got := Get(w, p)
+			err = errors.Join(err, got)
+		}
+		_, added := a.Wait(ctx)
+		return errors.Join(err, added)
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
 // Who has waited for a word knows that it is there, however it was written, and so does whom he
 // tells. It is no word of what was not released before.
 func TestTheCheckerKnowsThatAWordIsThere(t *testing.T) {
@@ -234,28 +252,61 @@ func TestTheCheckerKnowsThatAWordIsThere(t *testing.T) {
 // A call that goes through no worker orders, and a worker acquires behind it.
 func TestTheCheckerKnowsCallsOfAJob(t *testing.T) {
 	table := am.NewTable()
-	written := make(chan struct{})
 	look := table.Handle("look", func(c *am.Call) { _ = c.Reply() })
-	f := checkedJob(t, 3, Config{Handlers: table}, func(ctx context.Context, j *Job, w *Worker) error {
-		switch j.Rank() {
-		case 0:
-			err := errors.Join(Put(w, At[uint64](2, 64), 7), w.Flush(ctx))
-			close(written)
-			return errors.Join(err, j.Barrier(ctx))
-		case 1:
-			if err := reached(ctx, written); err != nil {
-				return err
+	for name, call := range map[string]func(ctx context.Context, j *Job, w *Worker) error{
+		"job": func(ctx context.Context, j *Job, _ *Worker) error { _, err := look.Call(ctx, j, 0); return err },
+		"endpoint": func(ctx context.Context, j *Job, _ *Worker) error {
+			_, err := look.Call(ctx, j.Endpoint(0), 0)
+			return err
+		},
+		"started": func(ctx context.Context, _ *Job, w *Worker) error {
+			p, err := look.Start(ctx, w.Endpoint(0), 0, am.Payload{})
+			if err == nil {
+				_, err = p.Wait(ctx)
 			}
-			_, err := look.Call(ctx, j, 0)
-			err = errors.Join(err, w.Acquire())
-			if v, got := Get(w, At[uint64](2, 64)); v != 7 {
-				err = errors.Join(err, got, fmt.Errorf("got %d", v))
+			return err
+		},
+		"waited": func(ctx context.Context, j *Job, _ *Worker) error {
+			_, _, err := look.StartWait(ctx, j.Endpoint(0), 0)
+			return err
+		},
+	} {
+		written := make(chan struct{})
+		f := checkedJob(t, 3, Config{Handlers: table}, func(ctx context.Context, j *Job, w *Worker) error {
+			switch j.Rank() {
+			case 0:
+				err := errors.Join(Put(w, At[uint64](2, 64), 7), w.Flush(ctx))
+				close(written)
+				return errors.Join(err, j.Barrier(ctx))
+			case 1:
+				if err := reached(ctx, written); err != nil {
+					return err
+				}
+				err := errors.Join(call(ctx, j, w), w.Acquire())
+				if v, got := Get(w, At[uint64](2, 64)); v != 7 {
+					err = errors.Join(err, got, fmt.Errorf("got %d", v))
+				}
+				return errors.Join(err, j.Barrier(ctx))
 			}
-			return errors.Join(err, j.Barrier(ctx))
+			return j.Barrier(ctx)
+		})
+		if found := f.some(); len(found) > 0 {
+			t.Errorf("%s: %v", name, found)
 		}
-		return j.Barrier(ctx)
+	}
+}
+
+// Who waits for a word knows no more of the bytes around it, which the same put writes.
+func TestTheCheckerKnowsOnlyAWordIsThere(t *testing.T) {
+	f := checkedJob(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 0 {
+			return errors.Join(PutSlice(w, At[uint64](1, 64), []uint64{7, 1}), w.Flush(ctx)) // both
+		}
+		err := errors.Join(w.WaitUntil(ctx, 72, Equal, 1), Put(w, At[uint64](1, 72), 0))
+		NoteLoad(w, At[uint64](1, 64), 1) // loaded
+		return err
 	})
-	if found := f.some(); len(found) > 0 {
+	if found := f.some(); len(found) != 1 || !f.between("both", "loaded") {
 		t.Error(found)
 	}
 }

@@ -111,14 +111,15 @@
 //	SendPayload through a worker                       release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
-// An atomic releases what the part keeps, and does not complete what the worker has begun without
-// waiting (PutNBI, Add), as in a job without a part: Flush does. One that was started acquires when
-// its value is there: in Wait or Test, or at once; so does a Flush that completes it. A release
-// that fails is the operation's error, and the operation does not begin; only the collective ones
-// go on, as others wait for this rank. The requests that do not wait do not wait for a release
-// either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that pass the part
-// by, those without a copy among them, and the payload of a Long, tell it which bytes they write or
-// read (Fences.Direct). A large payload releases again before it is written.
+// An atomic, or a Job's operation, releases what the part keeps, and does not complete what the
+// worker has begun without waiting (PutNBI, Add), as in a job without a part: Flush does. An atomic
+// that was started acquires when its value is there: in Wait or Test, or at once; so does a Flush
+// that completes it. A release that fails is the operation's error, and the operation does not
+// begin; only the collective ones go on, as others wait for this rank. The requests that do not
+// wait do not wait for a release either: [am.ErrNotReleased] says that writes are on their way.
+// Puts and gets that pass the part by, those without a copy among them, and the payload of a Long,
+// tell it which bytes they write or read (Fences.Direct). A large payload releases again before it
+// is written.
 //
 // What else goes through no worker cannot release or acquire for one. This rank may have learned of
 // what others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended,

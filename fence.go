@@ -95,7 +95,7 @@ func (f *fences) releasePart(ctx context.Context) error {
 func (f *fences) releaseBeside(ctx context.Context) error {
 	err := f.kept.ReleaseBeside(ctx)
 	if err == nil {
-		f.check.released()
+		f.check.delivered() // no more: where nothing is unsent what is implicit is not waited for
 	} else {
 		f.job.learned()
 	}
@@ -185,30 +185,29 @@ func (j *Job) learned() {
 }
 
 // releaseIdle releases the workers whose caches have writes that were not sent, before a collective
-// operation of the job. One that is in use in that moment is not released: ErrConcurrent. A fence
-// checker is told of those that have none, as far as they are idle.
+// operation of the job. One that is in use in that moment is not released: ErrConcurrent.
 func releaseIdle(ctx context.Context, j *Job) error {
 	if j.needs.fences == nil {
 		return nil
 	}
-	var unsent, checked []*fences
+	var unsent []*fences
 	j.workers.mu.Lock()
 	for w := range j.workers.open {
 		switch f := w.fences; {
 		case f == nil || f.kept == nil:
 		case f.kept.Unsent() > 0:
 			unsent = append(unsent, f)
-		case f.check != nil:
-			checked = append(checked, f)
+		default:
+			f.check.delivered()
 		}
 	}
 	j.workers.mu.Unlock()
 	var errs []error
-	for i, f := range append(unsent, checked...) {
+	for _, f := range unsent {
 		if f.mark.CompareAndSwap(false, true) {
 			errs = append(errs, f.releaseBeside(ctx))
 			f.mark.Store(false)
-		} else if i < len(unsent) {
+		} else {
 			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
 		}
 	}

@@ -61,7 +61,7 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 		if err := h.before(ctx, "call", v, l, rank, &p, args); err != nil {
 			return nil, err
 		}
-		started, err := h.Start(ctx, l, rank, p, args...)
+		started, err := h.Start(ctx, told{l}, rank, p, args...)
 		if err == nil {
 			started.v = v
 		}
@@ -85,7 +85,7 @@ func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64
 		if err := h.before(ctx, "call", v, l, rank, &Payload{}, args); err != nil {
 			return r, nil, err
 		}
-		if r, p, err = h.StartWait(ctx, l, rank, args...); p != nil {
+		if r, p, err = h.StartWait(ctx, told{l}, rank, args...); p != nil {
 			p.v = v
 		} else {
 			l.cfg.Fencer.Reply(v, rank, err)
@@ -132,7 +132,7 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []
 		if err := h.before(ctx, "call", v, l, rank, p, args); err != nil {
 			return err
 		}
-		err := h.call(ctx, l, rank, p, args, r)
+		err := h.call(ctx, told{l}, rank, p, args, r)
 		l.cfg.Fencer.Reply(v, rank, err)
 		return err
 	}

@@ -32,8 +32,19 @@ var atOnce = func() context.Context {
 	return ctx
 }()
 
-// fences reports whether a Fencer learns of requests through v. An endpoint itself keeps nothing.
-func (l *Endpoint) fences(v Via) bool { return l.cfg.Fencer != nil && v != Via(l) }
+// fences reports whether a Fencer is to learn of requests through v.
+func (l *Endpoint) fences(v Via) bool {
+	if l.cfg.Fencer == nil {
+		return false
+	}
+	_, has := v.(told)
+	return !has
+}
+
+// told is an endpoint whose Fencer has learned of a request.
+type told struct{ l *Endpoint }
+
+func (v told) Endpoint(int) *Endpoint { return v.l }
 
 // fenceHandler is called when a handler, or a function of a Receiver, begins and has ended.
 func fenceHandler(cfg *Config, from int) {

@@ -248,14 +248,22 @@ func (w *Worker) acquire() {
 func (w *Worker) Hear(rank int, off uint64, n int) {
 	w.r.c.mu.Lock()
 	defer w.r.c.unlock()
-	var before *access
+	var write, word *access
 	w.r.c.ranks[rank].each(off, n, false, func(p *page, i uint64) {
-		if x := p.writes[i]; x != before && x != nil {
-			w.tidings.join(x.word)
-			for _, o := range append([]*access{x}, x.also...) {
+		if p.writes[i] == nil {
+			return
+		}
+		if p.writes[i] != write {
+			write, word = p.writes[i], p.writes[i]
+			if write.n > n { // the rest of it may still be on its way
+				part := *write
+				part.n, word = n, &part
+			}
+			w.tidings.join(word.word)
+			for _, o := range append([]*access{word}, word.also...) {
 				o.foundBy(w.r)
 			}
-			before = x
 		}
+		p.writes[i] = word
 	})
 }

@@ -17,6 +17,7 @@ type access struct {
 	rank  int
 	by    *actor // of a write; nil of a read
 	epoch uint32
+	n     int // bytes of a put
 	from  *stack
 	word  *clock    // of a write: what who waits for it hears
 	also  []*access // atomics before this one, of others, that it does not know of
@@ -137,7 +138,7 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) *acces
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: kind, rank: w.r.id, by: by, epoch: by.now, from: c.stack(pcs)}
+	x := &access{kind: kind, rank: w.r.id, by: by, epoch: by.now, n: n, from: c.stack(pcs)}
 	switch by {
 	case w.by:
 		w.wrote = true
